@@ -1,0 +1,90 @@
+package core
+
+import "github.com/kvatlas/kvatlas/event"
+
+// Holder is a dense number for one (worker, dp_rank) of a space.
+type Holder = uint32
+
+// Outcome counts, in blocks, what one write did. Fields add up over writes.
+type Outcome struct {
+	Stored        int // blocks that became held on the tier
+	Duplicate     int // stored blocks that the holder already held there (or one more copy)
+	Removed       int // blocks that ceased to be held on the tier
+	Decremented   int // removals that only took one of several copies away
+	Unknown       int // removed blocks that the holder did not hold on the tier
+	Replaced      int // stored engine hashes that the holder held with other content
+	UnknownParent int // blocks not stored because their parent is unknown to the holder
+	UnknownBlock  int // blocks of hash-only stores whose content is not known
+	Refused       int // blocks not stored because the memory budget is reached
+}
+
+// Add adds o2 to o.
+func (o *Outcome) Add(o2 Outcome) {
+	o.Stored += o2.Stored
+	o.Duplicate += o2.Duplicate
+	o.Removed += o2.Removed
+	o.Decremented += o2.Decremented
+	o.Unknown += o2.Unknown
+	o.Replaced += o2.Replaced
+	o.UnknownParent += o2.UnknownParent
+	o.UnknownBlock += o2.UnknownBlock
+	o.Refused += o2.Refused
+}
+
+// Index is an exact prefix index. The reference implementation is Oracle; the
+// one for production is Radix. All methods but Find belong to one writer at a
+// time; Find may run beside it on any number of goroutines (not on Oracle).
+//
+// What a holder's blocks mean (semantics of both implementations):
+//
+// A block is a place: a chain of local hashes from the root. A holder names
+// places by engine hashes: one engine hash names at most one place per holder,
+// a place may have several names. Per name and tier a holder has a number of
+// copies; the place is held on the tier while any of its names has copies > 0.
+// A name that has no copies on any tier is still known while the holder has,
+// strictly below the name's place, a name with copies; otherwise it is
+// forgotten.
+//
+// Store walks the event's blocks in order: the first block's parent is the
+// place that ev.Parent names for the holder (unknown: nothing of the event is
+// stored), or the root; each later block's parent is the place of the one
+// before. Each block's name is (re)bound to its place: if the holder has that
+// name at another place, all its copies there are dropped on every tier, the
+// name is unbound from it and the block counts as Replaced (and Stored). With
+// copies counted, storing a held name adds a copy; otherwise it changes
+// nothing. Either way it counts as Duplicate. An event with no local hashes
+// (hash-only) stores, on ev.Tier, each block whose name is known to the
+// holder, at its place; the others count as UnknownBlock.
+//
+// Remove takes one copy (with copies counted) or all copies of each name on
+// the tier away.
+type Index interface {
+	// Store applies a Stored event.
+	Store(h Holder, ev *event.Event, countCopies bool) Outcome
+	// Remove applies a Removed event.
+	Remove(h Holder, ev *event.Event, countCopies bool) Outcome
+	// Clear drops every copy that h has on the tier, or on all of them.
+	Clear(h Holder, tier event.Tier, allTiers bool) Outcome
+
+	// Knows reports whether the engine hash names a place for h.
+	Knows(h Holder, engine uint64) bool
+	// Forget unbinds the names from their places for h, with all copies, as
+	// when another shard stores them. It returns how many were known.
+	Forget(h Holder, engine []uint64) int
+
+	// Find returns in m, for every holder and every tier level, the longest
+	// prefix of local, from block 0, each of whose blocks the holder holds on
+	// at least one tier at or below that level. Beside a writer, each block's
+	// presence is one that was true at some moment during the call.
+	Find(local []uint64, m *Matches)
+
+	// Held returns how many blocks h holds on the tier: distinct names with
+	// copies.
+	Held(h Holder, tier event.Tier) int
+	// Digest returns the wrapping sum over every held (holder, tier, name) of
+	// the digest term; identity maps a holder to what the term names it by.
+	Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64
+	// Dump calls f for events that rebuild the index of holder h, parents
+	// before children, until f returns false. Slices live until f returns.
+	Dump(h Holder, f func(ev *event.Event, copies []uint32) bool)
+}

@@ -1,0 +1,73 @@
+package event
+
+// Kind says what an Event does to its holder's blocks.
+type Kind uint8
+
+// The kinds of event.
+const (
+	Stored  Kind = iota + 1 // blocks became resident
+	Removed                 // blocks were evicted
+	Cleared                 // every block of the rank (or of one tier of it) is gone
+)
+
+// Tier is where a block resides. Lower values are faster; depths are
+// cumulative over tiers in this order.
+type Tier uint8
+
+// The tiers, and how many there are.
+const (
+	Device     Tier = iota // GPU memory
+	HostPinned             // CPU memory
+	Disk                   // local storage
+	External               // shared or remote storage
+	NumTiers   = 4
+)
+
+// Space identifies one index space. Blocks of two spaces never match each
+// other.
+type Space struct {
+	Model     string // model name as requests give it
+	BlockSize uint32 // tokens per block, 1 … 1024
+	Group     string // routing group or tenant; empty is the default group
+}
+
+// Event is one change of one (worker, dp_rank)'s cache.
+type Event struct {
+	Kind      Kind
+	Tier      Tier
+	AllTiers  bool // Cleared only: every tier of the rank, not just Tier
+	HasParent bool // Stored only: Parent is meaningful; else the blocks start a chain
+	DPRank    uint32
+	ID        uint64 // +1 per event of one (worker, dp_rank) stream
+	Parent    uint64 // engine hash of the block before Engine[0]
+
+	// Engine holds the engine's own block hashes: of Stored in chain order,
+	// of Removed in any order.
+	Engine []uint64
+	// Local holds the local (content) hashes of a Stored event, one per
+	// engine hash; empty for a store that names blocks by hash alone.
+	Local []uint64
+}
+
+// Batch is what one publisher sends in one message: events of one worker, in
+// the order in which they happened.
+type Batch struct {
+	Space       Space
+	Worker      uint64
+	Incarnation uint64 // random per engine process start; 0 where the wire has none
+	Published   int64  // Unix nanoseconds at the publisher; 0 if unknown
+	// CountCopies is set for raw engine streams, which emit one store and one
+	// removal per physical copy. Streams without it are already sets.
+	CountCopies bool
+	Events      []Event
+}
+
+// Blocks returns the number of block operations in the batch: stored plus
+// removed hashes.
+func (b *Batch) Blocks() int {
+	n := 0
+	for i := range b.Events {
+		n += len(b.Events[i].Engine)
+	}
+	return n
+}
