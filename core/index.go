@@ -56,6 +56,13 @@ func (o *Outcome) Add(o2 Outcome) {
 // (hash-only) stores, on ev.Tier, each block whose name is known to the
 // holder, at its place; the others count as UnknownBlock.
 //
+// Each block is one step: a name is forgotten if it is unknown in the state
+// after a step, never for a state within it. So rebinding the only block below
+// a link to another place below that link keeps the link. Names are forgotten
+// for good: a block stored later at or below the place does not bring them
+// back. Blocks beyond the shorter of Engine and Local, and tiers that do not
+// exist, are ignored.
+//
 // Remove takes one copy (with copies counted) or all copies of each name on
 // the tier away.
 type Index interface {
@@ -86,5 +93,14 @@ type Index interface {
 	Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64
 	// Dump calls f for events that rebuild the index of holder h, parents
 	// before children, until f returns false. Slices live until f returns.
+	// Restorer replays them.
+	//
+	// All are Stored events. copies[i] is how many copies Engine[i] has on
+	// ev.Tier; 0 means none there, though the name is known: others of its
+	// tiers follow, or it is a link only. Engine[i] equal to Engine[i+1] means
+	// that the holder has no name for the place of block i: storing the event
+	// binds the hash there and, one block on, away again; copies[i] is 0. A
+	// name's place is given once; its copies on further tiers follow in
+	// hash-only events.
 	Dump(h Holder, f func(ev *event.Event, copies []uint32) bool)
 }

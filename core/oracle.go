@@ -1,0 +1,409 @@
+package core
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Oracle is the reference implementation of [Index]: the semantics written
+// down as literally as a program can, to judge the others by. Every holder has
+// its own plain trie; a lookup walks all of them. It is not safe for
+// concurrent use, Find included.
+type Oracle struct {
+	holders map[Holder]*oracleHolder
+}
+
+var _ Index = (*Oracle)(nil)
+
+// oracleHolder is what one holder has.
+type oracleHolder struct {
+	names map[uint64]*oracleName
+	root  *oraclePlace
+	held  [event.NumTiers]int // names with copies, per tier
+}
+
+// oracleName is an engine hash that the holder knows.
+type oracleName struct {
+	engine uint64
+	place  *oraclePlace
+	copies [event.NumTiers]uint32
+}
+
+func (n *oracleName) held() bool { return n.copies != [event.NumTiers]uint32{} }
+
+// oraclePlace is one block of content after its parent. It exists while a name
+// with copies is at it or below it; so a place with children is exactly one
+// that has, strictly below it, a name with copies.
+type oraclePlace struct {
+	parent   *oraclePlace // nil for the root, which is no block
+	local    uint64
+	seq      uint64
+	depth    int // blocks from the root, this one included
+	children map[uint64]*oraclePlace
+	names    []*oracleName
+}
+
+func (p *oraclePlace) held(t event.Tier) bool {
+	return slices.ContainsFunc(p.names, func(n *oracleName) bool { return n.copies[t] > 0 })
+}
+
+// child returns the place of local after p, made if absent.
+func (p *oraclePlace) child(local uint64) *oraclePlace {
+	if c := p.children[local]; c != nil {
+		return c
+	}
+	c := &oraclePlace{parent: p, local: local, seq: local, depth: p.depth + 1}
+	if p.parent != nil {
+		c.seq = digestSeq(p.seq, local)
+	}
+	if p.children == nil {
+		p.children = make(map[uint64]*oraclePlace)
+	}
+	p.children[local] = c
+	return c
+}
+
+// NewOracle returns an empty Oracle.
+func NewOracle() *Oracle {
+	return &Oracle{holders: make(map[Holder]*oracleHolder)}
+}
+
+// holder returns h's state, made if absent.
+func (o *Oracle) holder(h Holder) *oracleHolder {
+	s := o.holders[h]
+	if s == nil {
+		s = &oracleHolder{names: make(map[uint64]*oracleName), root: &oraclePlace{}}
+		o.holders[h] = s
+	}
+	return s
+}
+
+// Store implements [Index].
+func (o *Oracle) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
+	var out Outcome
+	if ev.Tier >= event.NumTiers {
+		return out
+	}
+	s := o.holder(h)
+	if len(ev.Local) == 0 {
+		for _, e := range ev.Engine {
+			if n := s.names[e]; n != nil {
+				s.add(n, ev.Tier, countCopies, &out)
+			} else {
+				out.UnknownBlock++
+			}
+		}
+		return out
+	}
+	at := s.root
+	if ev.HasParent {
+		n := s.names[ev.Parent]
+		if n == nil {
+			out.UnknownParent += len(ev.Engine)
+			return out
+		}
+		at = n.place
+	}
+	for i := range min(len(ev.Engine), len(ev.Local)) {
+		at = at.child(ev.Local[i])
+		s.bind(ev.Engine[i], at, ev.Tier, countCopies, &out)
+	}
+	return out
+}
+
+// bind makes engine the name of the place and stores it there. The new place
+// is held before the old one is let go, so the step forgets no name that has
+// the block below it both before and after.
+func (s *oracleHolder) bind(engine uint64, at *oraclePlace, t event.Tier, countCopies bool, out *Outcome) {
+	n := s.names[engine]
+	var old *oraclePlace
+	if n != nil && n.place != at {
+		out.Replaced++
+		old = n.place
+		s.unbind(n)
+		n = nil
+	}
+	if n == nil {
+		n = &oracleName{engine: engine, place: at}
+		s.names[engine] = n
+		at.names = append(at.names, n)
+	}
+	s.add(n, t, countCopies, out)
+	if old != nil {
+		s.prune(old)
+	}
+}
+
+// add stores one copy of a known name.
+func (s *oracleHolder) add(n *oracleName, t event.Tier, countCopies bool, out *Outcome) {
+	switch {
+	case n.copies[t] == 0:
+		n.copies[t] = 1
+		s.held[t]++
+		out.Stored++
+		return
+	case countCopies:
+		n.copies[t]++
+	}
+	out.Duplicate++
+}
+
+// drop takes all copies on a tier away and reports whether there were any.
+func (s *oracleHolder) drop(n *oracleName, t event.Tier) bool {
+	if n.copies[t] == 0 {
+		return false
+	}
+	n.copies[t] = 0
+	s.held[t]--
+	return true
+}
+
+// unbind takes a name with all its copies off its place, which the caller
+// then prunes.
+func (s *oracleHolder) unbind(n *oracleName) {
+	for t := range event.Tier(event.NumTiers) {
+		s.drop(n, t)
+	}
+	delete(s.names, n.engine)
+	i := slices.Index(n.place.names, n)
+	n.place.names = slices.Delete(n.place.names, i, i+1)
+}
+
+// prune forgets the names without copies at p if nothing below it is held,
+// then p itself if that leaves nothing, then looks at its parent.
+func (s *oracleHolder) prune(p *oraclePlace) {
+	for p.parent != nil && len(p.children) == 0 {
+		p.names = slices.DeleteFunc(p.names, func(n *oracleName) bool {
+			if n.held() {
+				return false
+			}
+			delete(s.names, n.engine)
+			return true
+		})
+		if len(p.names) > 0 {
+			return
+		}
+		delete(p.parent.children, p.local)
+		p = p.parent
+	}
+}
+
+// Remove implements [Index].
+func (o *Oracle) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
+	var out Outcome
+	if ev.Tier >= event.NumTiers {
+		return out
+	}
+	s := o.holder(h)
+	for _, e := range ev.Engine {
+		n := s.names[e]
+		switch {
+		case n == nil || n.copies[ev.Tier] == 0:
+			out.Unknown++
+		case countCopies && n.copies[ev.Tier] > 1:
+			n.copies[ev.Tier]--
+			out.Decremented++
+		default:
+			s.drop(n, ev.Tier)
+			out.Removed++
+			s.prune(n.place)
+		}
+	}
+	return out
+}
+
+// Clear implements [Index].
+func (o *Oracle) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
+	var out Outcome
+	s := o.holder(h)
+	for _, n := range s.sorted() {
+		for t := range event.Tier(event.NumTiers) {
+			if (allTiers || t == tier) && s.drop(n, t) {
+				out.Removed++
+			}
+		}
+		s.prune(n.place)
+	}
+	return out
+}
+
+// Knows implements [Index].
+func (o *Oracle) Knows(h Holder, engine uint64) bool {
+	s := o.holders[h]
+	return s != nil && s.names[engine] != nil
+}
+
+// Forget implements [Index].
+func (o *Oracle) Forget(h Holder, engine []uint64) int {
+	known := 0
+	s := o.holder(h)
+	for _, e := range engine {
+		if n := s.names[e]; n != nil {
+			known++
+			s.unbind(n)
+			s.prune(n.place)
+		}
+	}
+	return known
+}
+
+// Find implements [Index], but for the promise about concurrent writers.
+func (o *Oracle) Find(local []uint64, m *Matches) {
+	m.Reset()
+	for t := range event.Tier(event.NumTiers) {
+		m.same[t] = t
+	}
+	for _, h := range o.Holders() {
+		for t := range event.Tier(event.NumTiers) {
+			m.add(t, h, o.holders[h].depth(local, t))
+		}
+	}
+}
+
+// depth returns the length of the longest prefix of local whose blocks are
+// each held on at least one tier at or below level.
+func (s *oracleHolder) depth(local []uint64, level event.Tier) uint32 {
+	p := s.root
+	for i, l := range local {
+		p = p.children[l]
+		if p == nil {
+			return uint32(i)
+		}
+		onTier := false
+		for t := range level + 1 {
+			onTier = onTier || p.held(t)
+		}
+		if !onTier {
+			return uint32(i)
+		}
+	}
+	return uint32(len(local))
+}
+
+// Held implements [Index].
+func (o *Oracle) Held(h Holder, tier event.Tier) int {
+	s := o.holders[h]
+	if s == nil || tier >= event.NumTiers {
+		return 0
+	}
+	return s.held[tier]
+}
+
+// Digest implements [Index].
+func (o *Oracle) Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64 {
+	var sum uint64
+	for h, s := range o.holders {
+		worker, rank := identity(h)
+		for _, n := range s.names {
+			for t, c := range n.copies {
+				if c > 0 {
+					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, n.engine, n.place.seq, c)
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// Dump implements [Index].
+func (o *Oracle) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
+	s := o.holders[h]
+	if s == nil {
+		return
+	}
+	names := s.sorted()
+	for _, n := range names {
+		ev := event.Event{Kind: event.Stored}
+		// Places that the holder has no name for lie between some blocks and
+		// their nearest named ancestor; the block's own name passes over them.
+		for p := n.place; p.parent != nil; p = p.parent {
+			if p != n.place && len(p.names) > 0 {
+				ev.HasParent, ev.Parent = true, p.names[0].engine
+				break
+			}
+			ev.Engine = append(ev.Engine, n.engine)
+			ev.Local = append(ev.Local, p.local)
+		}
+		slices.Reverse(ev.Local)
+		copies := make([]uint32, len(ev.Engine))
+		copies[len(copies)-1] = n.copies[event.Device]
+		if !f(&ev, copies) {
+			return
+		}
+	}
+	for t := event.Device + 1; t < event.NumTiers; t++ {
+		ev := event.Event{Kind: event.Stored, Tier: t}
+		var copies []uint32
+		for _, n := range names {
+			if c := n.copies[t]; c > 0 {
+				ev.Engine, copies = append(ev.Engine, n.engine), append(copies, c)
+			}
+		}
+		if len(copies) > 0 && !f(&ev, copies) {
+			return
+		}
+	}
+}
+
+// sorted returns the holder's names, parents before children.
+func (s *oracleHolder) sorted() []*oracleName {
+	return slices.SortedFunc(maps.Values(s.names), func(a, b *oracleName) int {
+		if a.place.depth != b.place.depth {
+			return a.place.depth - b.place.depth
+		}
+		if a.engine < b.engine {
+			return -1
+		}
+		return 1
+	})
+}
+
+// Holders returns the holders that have any name, ascending.
+func (o *Oracle) Holders() []Holder {
+	hs := make([]Holder, 0, len(o.holders))
+	for h, s := range o.holders {
+		if len(s.names) > 0 {
+			hs = append(hs, h)
+		}
+	}
+	slices.Sort(hs)
+	return hs
+}
+
+// Name is one engine hash that a holder knows.
+type Name struct {
+	Engine uint64
+	Seq    uint64                 // sequence hash of its place
+	Depth  int                    // blocks from the root to its place, included
+	Copies [event.NumTiers]uint32 // all 0: known as a link only
+}
+
+// Names returns everything that h knows, parents before children.
+func (o *Oracle) Names(h Holder) []Name {
+	s := o.holders[h]
+	if s == nil {
+		return nil
+	}
+	var names []Name
+	for _, n := range s.sorted() {
+		names = append(names, Name{n.engine, n.place.seq, n.place.depth, n.copies})
+	}
+	return names
+}
+
+// Place returns the local hashes from the root to the place that engine names
+// for h, or nil.
+func (o *Oracle) Place(h Holder, engine uint64) []uint64 {
+	s := o.holders[h]
+	if s == nil || s.names[engine] == nil {
+		return nil
+	}
+	var local []uint64
+	for p := s.names[engine].place; p.parent != nil; p = p.parent {
+		local = append(local, p.local)
+	}
+	slices.Reverse(local)
+	return local
+}
