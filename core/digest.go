@@ -8,10 +8,6 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// digestSeed seeds the sequence hash: that of the local hashes of an unsalted
-// space, as Dynamo uses it for both.
-const digestSeed = 1337
-
 // DigestTerm returns what one held (holder, tier, name) adds to the digest of
 // an index: XXH3-64, seed 0, of these fields, little-endian, in this order.
 //
@@ -21,7 +17,7 @@ const digestSeed = 1337
 //	tier     u32
 //	group    u32  cache group; the index holds group 0 only
 //	engine   u64  the name
-//	seq      u64  sequence hash of its place
+//	seq      u64  sequence hash of its place ([NextSequenceHash])
 //	copies   u32  never 0
 //
 // A digest is the wrapping sum of its terms, so it depends neither on order
@@ -37,13 +33,4 @@ func DigestTerm(space, worker uint64, dpRank uint32, tier event.Tier, group uint
 	binary.LittleEndian.PutUint64(b[36:], seq)
 	binary.LittleEndian.PutUint32(b[44:], copies)
 	return xxh3.Hash(b[:])
-}
-
-// digestSeq returns the sequence hash of the place that local leads to from
-// the place with sequence hash parent. A root block's is its local hash.
-func digestSeq(parent, local uint64) uint64 {
-	var b [16]byte
-	binary.LittleEndian.PutUint64(b[0:], parent)
-	binary.LittleEndian.PutUint64(b[8:], local)
-	return xxh3.HashSeed(b[:], digestSeed)
 }

@@ -56,7 +56,7 @@ func (p *oraclePlace) child(local uint64) *oraclePlace {
 	}
 	c := &oraclePlace{parent: p, local: local, seq: local, depth: p.depth + 1}
 	if p.parent != nil {
-		c.seq = digestSeq(p.seq, local)
+		c.seq = NextSequenceHash(p.seq, local)
 	}
 	if p.children == nil {
 		p.children = make(map[uint64]*oraclePlace)
@@ -222,9 +222,9 @@ func (o *Oracle) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		for t := range event.Tier(event.NumTiers) {
 			if (allTiers || t == tier) && s.drop(n, t) {
 				out.Removed++
+				s.prune(n.place)
 			}
 		}
-		s.prune(n.place)
 	}
 	return out
 }
