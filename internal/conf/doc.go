@@ -1,0 +1,24 @@
+// Package conf declares a program's settings once and reads them from flags,
+// environment variables and a YAML file.
+//
+// A setting has one name everywhere: the flag --http-listen is the variable
+// KVATLAS_HTTP_LISTEN and the YAML key http-listen. Where several sources give
+// it, flags win over the environment, the environment over the file, the file
+// over the default.
+//
+// Invariants:
+//   - What is not known is refused: a flag, a KVATLAS_ variable or a YAML key
+//     that names no setting is an error that names the nearest setting.
+//   - A value is checked where it is read, and an error names its source.
+//   - Values of secret settings are never printed.
+//
+// A program declares, runs the Set and goes on when told to:
+//
+//	set := conf.New("kvindexer", "The standalone indexer.")
+//	set.Group("Broker")
+//	set.String(&cfg.NATS, "nats", "embedded", "Where the broker is.")
+//	proceed, err := set.Run(os.Args[1:], os.Environ(), os.Stdout)
+//
+// Ownership: a Set belongs to the goroutine that declares and runs it. The
+// variables that it fills belong to the program.
+package conf

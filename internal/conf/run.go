@@ -1,0 +1,229 @@
+package conf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Run reads the settings from the arguments (without the program's name), the
+// environment (as os.Environ gives it) and the YAML file. It reports whether
+// the program is to go on: not after --help or a command, whose text it has
+// written to out. Every error is one of use; programs exit with code 2.
+func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err error) {
+	if s.err != nil {
+		return false, s.err
+	}
+	flags, words, help, err := s.parseArgs(args)
+	if err != nil {
+		return false, err
+	}
+	if help {
+		words = []string{"help"}
+	}
+	cmd, err := s.command(words)
+	if err != nil {
+		return false, err
+	}
+	if cmd == nil || cmd.loads {
+		if err := s.load(flags, environ); err != nil {
+			return false, err
+		}
+	}
+	if cmd == nil {
+		s.args = words
+		return true, nil
+	}
+	text, err := cmd.run()
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", cmd.words, err)
+	}
+	if _, err := io.WriteString(out, text); err != nil {
+		return false, fmt.Errorf("writing to standard output: %w", err)
+	}
+	return false, nil
+}
+
+// command returns the command that the words name, or nil if there are no
+// words or they are the program's own arguments.
+func (s *Set) command(words []string) (*command, error) {
+	if len(words) == 0 {
+		return nil, nil
+	}
+	var names []string
+	for i := range s.commands {
+		if s.commands[i].words == strings.Join(words, " ") {
+			return &s.commands[i], nil
+		}
+		names = append(names, s.commands[i].words)
+	}
+	if s.argsHelp != "" {
+		return nil, nil
+	}
+	given := strings.Join(words, " ")
+	return nil, fmt.Errorf("unexpected argument %q; the nearest command is %q", given, nearest(given, names))
+}
+
+// assignment is one value that one source gives to one setting.
+type assignment struct {
+	setting *Setting
+	value   string
+	source  string
+}
+
+// load applies the sources to the settings, the stronger one later.
+func (s *Set) load(flags []assignment, environ []string) error {
+	env, err := s.parseEnv(environ)
+	if err != nil {
+		return err
+	}
+	all := slices.Concat(env, flags)
+	for _, a := range all {
+		if a.setting.Name == "config" {
+			s.path = a.value
+		}
+	}
+	if s.path != "" {
+		file, err := s.parseFile(s.path)
+		if err != nil {
+			return err
+		}
+		all = slices.Concat(file, all)
+	}
+	for _, a := range all {
+		if err := a.setting.set(a.value); err != nil {
+			if a.setting.Secret {
+				err = errors.New("the value is not acceptable (it is secret and not shown)")
+			}
+			return fmt.Errorf("%s: %w", a.source, err)
+		}
+		a.setting.source = a.source
+	}
+	return nil
+}
+
+// parseArgs splits arguments into flags and words. Flags may stand among
+// words; everything after "--" is a word. Of a flag given twice the last value
+// holds.
+func (s *Set) parseArgs(args []string) (flags []assignment, words []string, help bool, err error) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return flags, append(words, args[i+1:]...), help, nil
+		}
+		if len(arg) < 2 || arg[0] != '-' {
+			words = append(words, arg)
+			continue
+		}
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
+		if name == "help" || name == "h" {
+			return nil, nil, true, nil
+		}
+		x := s.byName[name]
+		if x == nil {
+			return nil, nil, false, fmt.Errorf("unknown flag --%s; the nearest is --%s", name, s.nearestName(name))
+		}
+		switch {
+		case hasValue:
+		case x.Kind == "bool":
+			value = "true"
+		case i+1 == len(args):
+			return nil, nil, false, fmt.Errorf("flag --%s needs a value", name)
+		default:
+			i++
+			value = args[i]
+		}
+		flags = append(flags, assignment{x, value, "flag --" + name})
+	}
+	return flags, words, help, nil
+}
+
+// parseEnv picks the settings from the environment. An empty variable counts
+// as absent, since compose files and charts pass those on for "not set".
+func (s *Set) parseEnv(environ []string) ([]assignment, error) {
+	byEnv := make(map[string]*Setting, len(s.settings))
+	var names []string
+	for _, x := range s.settings {
+		byEnv[x.Env()] = x
+		names = append(names, x.Env())
+	}
+	var found []assignment
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, envPrefix) || value == "" {
+			continue
+		}
+		x := byEnv[name]
+		if x == nil {
+			if isServiceLink(name, value) {
+				continue
+			}
+			return nil, fmt.Errorf("unknown environment variable %s; the nearest is %s", name, nearest(name, names))
+		}
+		found = append(found, assignment{x, value, "environment " + name})
+	}
+	return found, nil
+}
+
+// isServiceLink reports whether Kubernetes set the variable: for a Service
+// named kvatlas-x in the pod's namespace it sets KVATLAS_X_SERVICE_HOST,
+// KVATLAS_X_PORT=tcp://… and more
+// (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
+func isServiceLink(name, value string) bool {
+	if strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name, "_SERVICE_PORT") {
+		return true
+	}
+	for _, proto := range []string{"TCP", "UDP", "SCTP"} {
+		if strings.HasSuffix(name, "_PORT") && strings.HasPrefix(value, strings.ToLower(proto)+"://") {
+			return true
+		}
+		before, after, ok := strings.Cut(name, "_"+proto)
+		if ok && strings.Contains(before, "_PORT_") && slices.Contains([]string{"", "_PROTO", "_PORT", "_ADDR"}, after) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Set) nearestName(name string) string {
+	names := make([]string, len(s.settings))
+	for i, x := range s.settings {
+		names[i] = x.Name
+	}
+	return nearest(name, names)
+}
+
+// nearest returns the known name with the smallest edit distance to name.
+func nearest(name string, known []string) string {
+	best, bestDistance := "", -1
+	for _, k := range known {
+		if d := distance(name, k); bestDistance < 0 || d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance: the fewest insertions, removals and
+// replacements of a byte that turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
