@@ -60,6 +60,15 @@ type Batch struct {
 	// removal per physical copy. Streams without it are already sets.
 	CountCopies bool
 	Events      []Event
+	// Last holds the last event id of every rank; set in heartbeats only,
+	// which have no events.
+	Last []Position
+}
+
+// Position is how far one (worker, dp_rank) stream has come.
+type Position struct {
+	DPRank uint32
+	ID     uint64 // of the last event published
 }
 
 // Blocks returns the number of block operations in the batch: stored plus

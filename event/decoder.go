@@ -1,0 +1,76 @@
+package event
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The reasons for which a message is refused. Every error of a Decoder wraps
+// one of them.
+var (
+	ErrFormat    = errors.New("unknown message format")      // neither native, JSON nor msgpack
+	ErrVersion   = errors.New("unsupported message version") // a newer publisher's, or an unknown flag
+	ErrTruncated = errors.New("message is truncated")        // it ends before what it declares
+	ErrMalformed = errors.New("message is malformed")        // it says something that has no meaning
+)
+
+// Reason returns a short constant word for why a message was refused, for use
+// as a metric's label.
+func Reason(err error) string {
+	switch {
+	case errors.Is(err, ErrFormat):
+		return "format"
+	case errors.Is(err, ErrVersion):
+		return "version"
+	case errors.Is(err, ErrTruncated):
+		return "truncated"
+	}
+	return "malformed"
+}
+
+// maxNames bounds how many model and group names a Decoder remembers.
+const maxNames = 4096
+
+// Decoder decodes messages and reuses its memory: once warm it allocates
+// nothing. What it returns lives until its next call. The zero value is ready.
+// It is not safe for concurrent use.
+type Decoder struct {
+	batches []Batch
+	events  []Event
+	last    []Position
+	hashes  []uint64          // arena of the decoded hashes
+	names   map[string]string // model and group names seen, so that they are not allocated again
+}
+
+// Decode decodes a native message: a batch of events, or a heartbeat (no
+// events, Last set or empty).
+func (d *Decoder) Decode(msg []byte) (*Batch, error) {
+	d.reset()
+	d.batches = append(d.batches, Batch{})
+	b := &d.batches[0]
+	if err := d.decodeNative(b, msg); err != nil {
+		return nil, fmt.Errorf("native message of %d bytes: %w", len(msg), err)
+	}
+	return b, nil
+}
+
+func (d *Decoder) reset() {
+	clear(d.batches)
+	d.batches, d.events, d.last, d.hashes = d.batches[:0], d.events[:0], d.last[:0], d.hashes[:0]
+}
+
+// name returns the bytes as a string, the same one for the same bytes.
+func (d *Decoder) name(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if s, ok := d.names[string(b)]; ok {
+		return s
+	}
+	if d.names == nil || len(d.names) >= maxNames {
+		d.names = make(map[string]string)
+	}
+	s := string(b)
+	d.names[s] = s
+	return s
+}
