@@ -1,0 +1,69 @@
+# kvatlas. `make` alone prints the targets.
+# Everything needs only Go (and a C compiler for the race detector); linters
+# are pinned in tools/go.mod and built by the go command on first use.
+
+GO        ?= go
+PKG       ?= ./...
+RUN       ?= .
+BENCH     ?= .
+COUNT     ?= 10
+FUZZTIME  ?= 20s
+LONG      ?= 1h
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+TOOL      := $(GO) tool -modfile=tools/go.mod
+LDFLAGS   := -s -w -X main.version=$(VERSION)
+TESTFLAGS := -shuffle=on -timeout=14m
+# The race detector needs cgo and a C compiler; without them the tests run
+# without it and say so.
+RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race fuzz nightly bench benchstat lint vuln tidy clean
+
+help: ## print this
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build every command into bin/
+	@mkdir -p bin
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+test: ## vet and test everything, with the race detector where a C compiler is present
+	$(GO) vet $(PKG)
+	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
+	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
+
+race: ## test with the race detector, or fail where it cannot run
+	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
+
+fuzz: ## run each fuzz target for FUZZTIME (20s)
+	@set -e; for p in $$($(GO) list $(PKG)); do \
+		for f in $$($(GO) test -list '^Fuzz' $$p | grep '^Fuzz' || true); do \
+			echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$p; \
+		done; \
+	done
+
+nightly: ## long random histories: tests read KVATLAS_LONG (1h) as their time to spend
+	KVATLAS_LONG=$(LONG) $(GO) test $(RACE) -shuffle=on -timeout=0 -v -run Long $(PKG)
+
+bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
+	@mkdir -p bin
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./bench | tee bin/bench.txt
+
+benchstat: ## compare two results of bench: OLD=file NEW=file
+	$(TOOL) benchstat $(OLD) $(NEW)
+
+lint: ## golangci-lint by .golangci.yml, and the project's own rules
+	$(TOOL) golangci-lint run $(PKG)
+	$(GO) test ./internal/lint
+
+vuln: ## known vulnerabilities in what is called (asks vuln.go.dev)
+	$(TOOL) govulncheck $(PKG)
+
+tidy: ## go mod tidy for the product and for the tools
+	$(GO) mod tidy
+	cd tools && $(GO) mod tidy
+
+clean: ## remove what building and running left behind
+	rm -rf bin .kvatlas .compare
+	$(GO) clean -testcache
