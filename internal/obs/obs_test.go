@@ -1,0 +1,121 @@
+package obs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestLogsInTheFormAndLevelAsked(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLogger(&out, LogConfig{Format: "json", Level: "warn"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("left out")
+	log.Warn("kept", "blocks", 3)
+	var line struct {
+		Msg    string
+		Blocks int
+	}
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Msg != "kept" || line.Blocks != 3 {
+		t.Errorf("%v in %q", err, out.String())
+	}
+	for _, c := range []LogConfig{{"xml", "info"}, {"text", "loud"}} {
+		if _, err := NewLogger(&out, c); err == nil {
+			t.Errorf("%v was accepted", c)
+		}
+	}
+}
+
+func TestLimitedLogsOnceAnIntervalAndCountsTheRest(t *testing.T) {
+	var out bytes.Buffer
+	now := time.Unix(1000, 0)
+	l := NewLimited(slog.New(slog.NewTextHandler(&out, nil)), time.Second, func() time.Time { return now })
+	for range 5 {
+		l.Warn("bad", "bad message")
+		l.Warn("other", "other message")
+	}
+	if n := strings.Count(out.String(), "bad message"); n != 1 {
+		t.Errorf("%d lines in one interval", n)
+	}
+	now = now.Add(time.Second)
+	out.Reset()
+	l.Warn("bad", "bad message", slog.Int("size", 7))
+	if !strings.Contains(out.String(), "size=7 suppressed=4") {
+		t.Errorf("got %q", out.String())
+	}
+	now = now.Add(time.Second)
+	out.Reset()
+	l.Warn("bad", "bad message")
+	if strings.Contains(out.String(), "suppressed") {
+		t.Errorf("nothing was left out, but got %q", out.String())
+	}
+	l.Log(slog.LevelDebug, "bad", "below the level")
+	if strings.Contains(out.String(), "below") {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestLimitedIsBoundedAndSafeForConcurrentUse(t *testing.T) {
+	l := NewLimited(slog.New(slog.DiscardHandler), time.Hour, nil)
+	l.log = slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range 1000 {
+				l.Warn(fmt.Sprint(g*1000+i), "x")
+			}
+		})
+	}
+	wg.Wait()
+	if n := len(l.mu.keys); n > limitedKeys+1 {
+		t.Errorf("%d keys are kept", n)
+	}
+}
+
+func TestMetricsHaveHelpAndType(t *testing.T) {
+	m := NewMetrics()
+	m.Counter("kvatlas_a_total", "Number of a.", "reason", `we"ird\x`).Add(3)
+	m.Counter("kvatlas_a_total", "Number of a.", "reason", "b").Inc()
+	m.Gauge("kvatlas_g", "A gauge\nof two lines.", func() float64 { return 2.5 })
+	m.Histogram("kvatlas_h_seconds", "A duration in seconds.", LatencyBuckets(), "route", "x").Update(0.0007)
+	var out bytes.Buffer
+	m.WritePrometheus(&out)
+	for _, want := range []string{
+		"# HELP kvatlas_a_total Number of a.\n# TYPE kvatlas_a_total counter\n",
+		`kvatlas_a_total{reason="we\"ird\\x"} 3` + "\n",
+		`# HELP kvatlas_g A gauge\nof two lines.` + "\n# TYPE kvatlas_g gauge\nkvatlas_g 2.5\n",
+		"# TYPE kvatlas_h_seconds histogram\n",
+		`kvatlas_h_seconds_bucket{route="x",le="0.001"} 1`,
+		"# HELP kvatlas_build_info What was built",
+		"kvatlas_build_info{version=",
+		"go_goroutines ",
+		"process_resident_memory_bytes ",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	for family := range strings.SplitSeq(out.String(), "# HELP ") {
+		name, _, _ := strings.Cut(family, "\n")
+		if strings.HasPrefix(name, "kvatlas_") && !strings.Contains(name, " ") {
+			t.Errorf("no help text for %s", name)
+		}
+	}
+	if strings.Count(out.String(), "# TYPE kvatlas_a_total") != 1 {
+		t.Error("TYPE more than once for one family")
+	}
+}
+
+func TestVersionNamesTheToolchain(t *testing.T) {
+	v := ReadVersion()
+	if v.Version == "" || !strings.HasPrefix(v.Go, "go") || !strings.Contains(v.String(), v.Go) {
+		t.Errorf("%+v: %s", v, v)
+	}
+}
