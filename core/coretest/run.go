@@ -1,0 +1,77 @@
+package coretest
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+)
+
+// Run checks an implementation with every generator. newIndex returns an
+// empty index.
+func Run(t *testing.T, newIndex func() core.Index) {
+	for _, g := range Generators() {
+		t.Run(g.Name, func(t *testing.T) {
+			t.Parallel()
+			for _, seed := range Seeds(g.Seeds) {
+				ops := g.History(seed)
+				at, err := Check(newIndex, ops, g.Interval)
+				if err != nil {
+					short, err := Minimise(newIndex, ops[:at+1], err, 10*time.Second)
+					t.Fatalf("seed %d, operation %d; %d operations are enough:\n%s\n%v", seed, at, len(short), Print(short), err)
+				}
+			}
+		})
+	}
+}
+
+// Seeds returns which seeds to run where n are run by default: see the
+// package's documentation.
+func Seeds(n int) []uint64 {
+	if s, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SEED"), 10, 64); err == nil {
+		return []uint64{s}
+	}
+	if scale, err := strconv.ParseFloat(os.Getenv("KVATLAS_TEST_SCALE"), 64); err == nil && scale > 0 {
+		n = max(1, int(float64(n)*scale))
+	}
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = uint64(i)
+	}
+	return seeds
+}
+
+// Generator makes histories of one kind.
+type Generator struct {
+	Name     string
+	Seeds    int // how many make a test of about a second
+	Ops      int // length of a history
+	Interval int // operations between comparisons of the whole state
+	// Start returns a source of operations.
+	Start func(r *rand.Rand) func() Op
+}
+
+// History returns the operations of one seed.
+func (g *Generator) History(seed uint64) []Op {
+	next := g.Start(rand.New(rand.NewPCG(seed, 3)))
+	ops := make([]Op, g.Ops)
+	for i := range ops {
+		ops[i] = next()
+	}
+	return ops
+}
+
+// Generators returns the kinds of history that Run checks.
+func Generators() []Generator {
+	return []Generator{
+		{Name: "tiny", Seeds: 300, Ops: 40, Interval: 1, Start: chaos(3, 4, 2)},
+		{Name: "small", Seeds: 150, Ops: 256, Interval: 16, Start: chaos(4, 12, 3)},
+		{Name: "chaos", Seeds: 30, Ops: 4096, Interval: 256, Start: chaos(8, 64, 4)},
+		{Name: "fleet", Seeds: 4, Ops: 2560, Interval: 256, Start: fleet(12, 60)},
+		{Name: "deep", Seeds: 2, Ops: 768, Interval: 128, Start: fleet(3, 700)},
+		{Name: "wide", Seeds: 10, Ops: 2048, Interval: 256, Start: wide},
+	}
+}
