@@ -1,10 +1,6 @@
 package trace
 
-import (
-	"encoding/binary"
-
-	"github.com/zeebo/xxh3"
-)
+import "github.com/kvatlas/kvatlas/core"
 
 // Hasher expands requests to the local hashes of blocks of any size. It
 // belongs to one goroutine.
@@ -15,13 +11,13 @@ import (
 // of ids different as long as the product is below 2⁶³.
 type Hasher struct {
 	idTokens, block int
-	buf             []byte // one block, its tokens as little-endian u32
+	buf             []uint32 // the tokens of one block
 }
 
 // NewHasher makes a Hasher for ids of idTokens tokens and blocks of block
 // tokens; both must be positive.
 func NewHasher(idTokens, block int) *Hasher {
-	return &Hasher{idTokens: idTokens, block: block, buf: make([]byte, 4*block)}
+	return &Hasher{idTokens: idTokens, block: block, buf: make([]uint32, block)}
 }
 
 // Prompt appends the local hash of each complete block of the prompt.
@@ -39,7 +35,7 @@ func (h *Hasher) Output(dst []uint64, r *Request) []uint64 {
 func (h *Hasher) hashes(dst []uint64, r *Request, from, to int) []uint64 {
 	for b := from; b < to; b++ {
 		h.fill(r, b*h.block)
-		dst = append(dst, xxh3.HashSeed(h.buf, 1337))
+		dst = append(dst, core.LocalHash(h.buf, 0, nil))
 	}
 	return dst
 }
@@ -58,12 +54,12 @@ func (h *Hasher) Tokens(dst []uint32, r *Request, from, to int) []uint32 {
 func (h *Hasher) fill(r *Request, p int) {
 	for out := h.buf; len(out) > 0; {
 		token, step, n := h.span(r, p)
-		n = min(n, len(out)/4)
-		for i := range n {
-			binary.LittleEndian.PutUint32(out[4*i:], token)
+		part := out[:min(n, len(out))]
+		for i := range part {
+			part[i] = token
 			token += step
 		}
-		out, p = out[4*n:], p+n
+		out, p = out[len(part):], p+len(part)
 	}
 }
 

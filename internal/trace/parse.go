@@ -221,9 +221,9 @@ func (p *parser) ids(ids []uint64) ([]uint64, error) {
 	}
 	for {
 		p.space()
-		start, v := p.i, uint64(0)
-		for p.i < len(p.b) {
-			d := uint64(p.b[p.i] - '0')
+		b, i, v := p.b, p.i, uint64(0) // in registers: most of a trace is read here
+		for i < len(b) {
+			d := uint64(b[i] - '0')
 			if d > 9 {
 				break
 			}
@@ -231,13 +231,13 @@ func (p *parser) ids(ids []uint64) ([]uint64, error) {
 				return ids, fmt.Errorf("element %d does not fit 64 bits", len(ids))
 			}
 			v = v*10 + d
-			p.i++
+			i++
 		}
-		if p.i == start || p.b[start] == '0' && p.i > start+1 {
-			p.i = start
+		if i == p.i || b[p.i] == '0' && i > p.i+1 {
 			return ids, fmt.Errorf("element %d is not a whole number from 0 on: %w", len(ids), p.unexpected("a digit"))
 		}
 		ids = append(ids, v)
+		p.i = i
 		p.space()
 		switch {
 		case p.at(','):
