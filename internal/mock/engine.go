@@ -1,0 +1,208 @@
+package mock
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Config holds the settings of an Engine. Zero fields take the defaults.
+type Config struct {
+	BlockSize  int // tokens a block; default 16
+	Blocks     int // of the cache; default 16,384
+	MaxRunning int // requests in a step; default 256
+	MaxBatched int // tokens computed in a step; default 8,192
+	MaxWaiting int // requests that wait to run; default 65,536
+	// HashSeed seeds the engine hashes. Engines of the same seed name the same
+	// content by the same hash.
+	HashSeed uint64
+	DPRank   uint32 // put into the events
+}
+
+// The defaults of Config.
+const (
+	DefaultBlockSize  = 16
+	DefaultBlocks     = 16384
+	DefaultMaxRunning = 256
+	DefaultMaxBatched = 8192
+	DefaultMaxWaiting = 65536
+)
+
+// Errors of Admit.
+var (
+	ErrTooLarge = errors.New("the request is larger than the cache")
+	ErrBusy     = errors.New("too many requests wait")
+	ErrRequest  = errors.New("the request does not fit the engine")
+	ErrRunning  = errors.New("requests are running")
+)
+
+// Request is one prompt and its answer as an engine sees them.
+type Request struct {
+	ID     uint64 // the caller's
+	Input  int    // tokens of the prompt, at least 1
+	Output int    // tokens to generate; 0 only computes the prompt
+	// Prompt has the local hash of each complete block of the prompt, and
+	// Generated those of the blocks that generation completes, in order. A
+	// block without a hash is never reused.
+	Prompt    []uint64
+	Generated []uint64
+}
+
+// Report is what one step did. Its slices live until the next one.
+type Report struct {
+	Prefill int // tokens computed of prompts, and again of preempted requests
+	Decode  int // requests that went on by one token
+	Context int // tokens that those requests attend to
+	Reused  int // tokens found in the cache by requests that began to run
+	Lost    int // tokens whose computation a preemption threw away
+
+	Began     []Begun  // requests that began to run, in order
+	First     []uint64 // IDs of requests whose prompt is complete: the first token
+	Finished  []uint64 // IDs
+	Preempted []uint64 // IDs of requests that gave their blocks up and wait again
+}
+
+// Begun says how much of a request was found when it began to run.
+type Begun struct {
+	ID     uint64
+	Reused int // tokens
+}
+
+// Engine is one rank of a worker. It is not safe for concurrent use.
+type Engine struct {
+	cfg     Config
+	sink    func(*event.Event)
+	cache   *cache
+	running []*sequence // in the order in which they began
+	waiting queue
+	spare   []*sequence // finished ones, for their memory
+	report  Report
+	ev      event.Event // reused
+}
+
+// sequence is a request in an engine.
+type sequence struct {
+	id            uint64
+	input, output int
+	local, name   []uint64 // of each hashed block: its local and engine hash
+	blocks        []int32  // the cache blocks that it uses, in order
+	computed      int      // tokens whose KV entries are in the blocks
+	generated     int
+	step          bool // computed something in this step
+}
+
+// New makes an engine that passes its events to sink.
+func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
+	for _, f := range []struct {
+		name string
+		p    *int
+		def  int
+	}{
+		{"BlockSize", &cfg.BlockSize, DefaultBlockSize},
+		{"Blocks", &cfg.Blocks, DefaultBlocks},
+		{"MaxRunning", &cfg.MaxRunning, DefaultMaxRunning},
+		{"MaxBatched", &cfg.MaxBatched, DefaultMaxBatched},
+		{"MaxWaiting", &cfg.MaxWaiting, DefaultMaxWaiting},
+	} {
+		if *f.p == 0 {
+			*f.p = f.def
+		}
+		if *f.p < 1 || *f.p > 1<<30 {
+			return nil, fmt.Errorf("mock engine: %s is %d, must be 1 … 2^30", f.name, *f.p)
+		}
+	}
+	return &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}, nil
+}
+
+// Admit lets a request wait for its turn. It copies r. The error wraps
+// ErrTooLarge, ErrBusy or ErrRequest; the engine is then as before.
+func (e *Engine) Admit(r *Request) error {
+	size := e.cfg.BlockSize
+	most := r.Input + max(r.Output-1, 0) // tokens whose KV entries are computed
+	switch {
+	case r.Input < 1 || r.Output < 0 || len(r.Prompt) != r.Input/size:
+		return fmt.Errorf("%w: %d hashes of %d tokens for a prompt of %d and %d to generate",
+			ErrRequest, len(r.Prompt), size, r.Input, r.Output)
+	case len(r.Prompt)+len(r.Generated) > most/size:
+		return fmt.Errorf("%w: %d + %d hashes, more than its complete blocks", ErrRequest, len(r.Prompt), len(r.Generated))
+	case (most-1)/size+1 > e.cfg.Blocks:
+		return fmt.Errorf("%w: %d tokens, the cache has %d blocks of %d", ErrTooLarge, most, e.cfg.Blocks, size)
+	case e.waiting.len() >= e.cfg.MaxWaiting:
+		return fmt.Errorf("%w: %d", ErrBusy, e.waiting.len())
+	}
+	s := &sequence{}
+	if n := len(e.spare); n > 0 {
+		s, e.spare = e.spare[n-1], e.spare[:n-1]
+	}
+	*s = sequence{
+		id: r.ID, input: r.Input, output: r.Output,
+		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
+		name:  s.name[:0], blocks: s.blocks[:0],
+	}
+	parent := e.cfg.HashSeed
+	for _, l := range s.local {
+		parent = engineHash(parent, l, e.cfg.HashSeed)
+		s.name = append(s.name, parent)
+	}
+	e.waiting.pushBack(s)
+	return nil
+}
+
+// engineHash names the block with the local hash after the block named parent.
+func engineHash(parent, local, seed uint64) uint64 {
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], parent)
+	binary.LittleEndian.PutUint64(b[8:], local)
+	return xxh3.HashSeed(b[:], seed)
+}
+
+// Idle reports whether there is nothing to do.
+func (e *Engine) Idle() bool { return len(e.running) == 0 && e.waiting.len() == 0 }
+
+// Running returns how many requests take part in steps.
+func (e *Engine) Running() int { return len(e.running) }
+
+// Waiting returns how many requests wait to run.
+func (e *Engine) Waiting() int { return e.waiting.len() }
+
+// Held returns how many blocks the cache can reuse.
+func (e *Engine) Held() int { return len(e.cache.byName) }
+
+// AppendHeld appends the engine hashes of the blocks that the cache can reuse.
+func (e *Engine) AppendHeld(dst []uint64) []uint64 {
+	for b, named := range e.cache.named {
+		if named {
+			dst = append(dst, e.cache.name[b])
+		}
+	}
+	return dst
+}
+
+// Clear empties the cache, as a reset of the prefix cache does. The error is
+// ErrRunning: a running request needs its blocks.
+func (e *Engine) Clear() error {
+	if len(e.running) > 0 {
+		return ErrRunning
+	}
+	e.cache.clear()
+	e.emit(event.Event{Kind: event.Cleared, Tier: event.Device})
+	return nil
+}
+
+func (e *Engine) emit(ev event.Event) {
+	ev.DPRank = e.cfg.DPRank
+	e.ev = ev
+	e.sink(&e.ev)
+}
+
+// flush emits the removals that are due, as one run.
+func (e *Engine) flush() {
+	if len(e.cache.evicted) > 0 {
+		e.emit(event.Event{Kind: event.Removed, Tier: event.Device, Engine: e.cache.evicted})
+		e.cache.evicted = e.cache.evicted[:0]
+	}
+}

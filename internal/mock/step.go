@@ -1,0 +1,171 @@
+package mock
+
+import "github.com/kvatlas/kvatlas/event"
+
+// Step computes one batch: every running request goes on by one token or one
+// chunk of its prompt, then waiting ones begin, until the token budget is used.
+// Its events have been passed to the sink when it returns. The Report lives
+// until the next Step.
+//
+// A block is reusable from the step on in which it is computed, also within
+// that step, as in vLLM's scheduler.
+func (e *Engine) Step() *Report {
+	r := &e.report
+	*r = Report{Began: r.Began[:0], First: r.First[:0], Finished: r.Finished[:0], Preempted: r.Preempted[:0]}
+	budget := e.cfg.MaxBatched
+	for i := 0; i < len(e.running) && budget > 0; i++ {
+		s := e.running[i]
+		n := min(s.input+s.generated-s.computed, budget)
+		if !e.makeRoom(s, n) {
+			break // s was the last one running and has been preempted
+		}
+		if s.generated > 0 && s.computed+n == s.input+s.generated && n == 1 {
+			r.Decode++
+			r.Context += s.computed + 1
+		} else {
+			r.Prefill += n
+		}
+		e.compute(s, n)
+		budget -= n
+	}
+	for budget > 0 && len(r.Preempted) == 0 && e.waiting.len() > 0 && len(e.running) < e.cfg.MaxRunning {
+		n, ok := e.begin(e.waiting.front(), budget)
+		if !ok {
+			break
+		}
+		s := e.waiting.popFront()
+		e.running = append(e.running, s)
+		r.Prefill += n
+		e.compute(s, n)
+		budget -= n
+	}
+	e.endStep()
+	return r
+}
+
+// need returns how many blocks s lacks to compute n more tokens.
+func (e *Engine) need(s *sequence, n int) int {
+	return (s.computed+n+e.cfg.BlockSize-1)/e.cfg.BlockSize - len(s.blocks)
+}
+
+// makeRoom gives s the blocks for n more tokens. When too few are free, the
+// requests that began last give theirs up, s last; then it returns false.
+// Requests before s have already been computed in this step and are spared.
+func (e *Engine) makeRoom(s *sequence, n int) bool {
+	need := e.need(s, n)
+	for e.cache.free < need {
+		last := e.running[len(e.running)-1]
+		e.running = e.running[:len(e.running)-1]
+		e.report.Lost += last.computed
+		e.report.Preempted = append(e.report.Preempted, last.id)
+		e.release(last)
+		last.computed = 0
+		e.waiting.pushFront(last)
+		if last == s {
+			return false
+		}
+	}
+	for range need {
+		s.blocks = append(s.blocks, e.cache.take())
+	}
+	return true
+}
+
+// begin gives s its cached prefix and the blocks for what the budget allows
+// beyond it: n tokens. It returns false, and s as it was, if too few are free.
+// The last token is always computed, as the next one comes from it.
+func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
+	tokens := s.input + s.generated
+	for _, name := range s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)] {
+		b, cached := e.cache.byName[name]
+		if !cached {
+			break
+		}
+		e.cache.use(b)
+		s.blocks = append(s.blocks, b)
+	}
+	s.computed = len(s.blocks) * e.cfg.BlockSize
+	n = min(tokens-s.computed, budget)
+	need := e.need(s, n)
+	if e.cache.free < need {
+		e.release(s)
+		s.computed = 0
+		return 0, false
+	}
+	for range need {
+		s.blocks = append(s.blocks, e.cache.take())
+	}
+	e.report.Reused += s.computed
+	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed})
+	return n, true
+}
+
+// compute adds n tokens to s, which has the blocks for them, and names the
+// blocks that this completes. What another request has computed meanwhile is
+// shared instead of kept twice. Each run of new blocks is one Stored event.
+func (e *Engine) compute(s *sequence, n int) {
+	from := s.computed / e.cfg.BlockSize
+	s.computed += n
+	s.step = true
+	to := min(s.computed/e.cfg.BlockSize, len(s.name))
+	start := from
+	for b := from; b < to; b++ {
+		if shared, cached := e.cache.byName[s.name[b]]; cached {
+			e.stored(s, start, b)
+			start = b + 1
+			e.cache.use(shared)
+			e.cache.release(s.blocks[b])
+			s.blocks[b] = shared
+			continue
+		}
+		e.cache.setName(s.blocks[b], s.name[b])
+	}
+	e.stored(s, start, to)
+}
+
+// stored emits that blocks [from, to) of s are in the cache.
+func (e *Engine) stored(s *sequence, from, to int) {
+	if from >= to {
+		return
+	}
+	e.flush()
+	ev := event.Event{Kind: event.Stored, Tier: event.Device, Engine: s.name[from:to], Local: s.local[from:to]}
+	if from > 0 {
+		ev.HasParent, ev.Parent = true, s.name[from-1]
+	}
+	e.emit(ev)
+}
+
+// release gives up the blocks of s, the tail first, so that it is evicted
+// before what it extends.
+func (e *Engine) release(s *sequence) {
+	for i := len(s.blocks) - 1; i >= 0; i-- {
+		e.cache.release(s.blocks[i])
+	}
+	s.blocks = s.blocks[:0]
+}
+
+// endStep generates a token for each request that is complete so far, and ends
+// those that have all of theirs.
+func (e *Engine) endStep() {
+	r := &e.report
+	keep := e.running[:0]
+	for _, s := range e.running {
+		if s.step && s.computed == s.input+s.generated {
+			if s.generated == 0 {
+				r.First = append(r.First, s.id)
+			}
+			if s.generated++; s.generated >= s.output {
+				r.Finished = append(r.Finished, s.id)
+				e.release(s)
+				e.spare = append(e.spare, s)
+				continue
+			}
+		}
+		s.step = false
+		keep = append(keep, s)
+	}
+	clear(e.running[len(keep):])
+	e.running = keep
+	e.flush()
+}
