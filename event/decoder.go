@@ -3,6 +3,8 @@ package event
 import (
 	"errors"
 	"fmt"
+
+	"github.com/kvatlas/kvatlas/internal/jsonscan"
 )
 
 // The reasons for which a message is refused. Every error of a Decoder wraps
@@ -40,6 +42,37 @@ type Decoder struct {
 	last    []Position
 	hashes  []uint64          // arena of the decoded hashes
 	names   map[string]string // model and group names seen, so that they are not allocated again
+
+	// Of RouterEvents only, whose hashes' number is not known beforehand:
+	locals  []uint64  // arena of the local hashes
+	pending []pending // one per event
+	json    jsonscan.Reader
+}
+
+// Decode decodes one message with a Decoder of its own.
+func Decode(msg []byte) ([]Batch, error) { return new(Decoder).DecodeAny(msg) }
+
+// DecodeAny decodes a message of any known format, told by its first byte: a
+// native message, or RouterEvents as JSON or msgpack. Those name no space: the
+// caller knows it from the subject they came on. A message with events of
+// several workers gives several batches, in the message's order.
+func (d *Decoder) DecodeAny(msg []byte) ([]Batch, error) {
+	if len(msg) == 0 {
+		return nil, fmt.Errorf("%w: it is empty", ErrTruncated)
+	}
+	switch c := msg[0]; {
+	case c == nativeMagic[0]:
+		if _, err := d.Decode(msg); err != nil {
+			return nil, err
+		}
+		return d.batches, nil
+	case c == '{', c == '[', c == ' ', c == '\t', c == '\n', c == '\r':
+		return d.DecodeRouterJSON(msg)
+	case c >= 0x80 && c <= 0x9f, c >= 0xdc && c <= 0xdf:
+		return d.DecodeRouterMsgpack(msg)
+	default:
+		return nil, fmt.Errorf("%w: first byte %#x", ErrFormat, c)
+	}
 }
 
 // Decode decodes a native message: a batch of events, or a heartbeat (no
@@ -57,6 +90,7 @@ func (d *Decoder) Decode(msg []byte) (*Batch, error) {
 func (d *Decoder) reset() {
 	clear(d.batches)
 	d.batches, d.events, d.last, d.hashes = d.batches[:0], d.events[:0], d.last[:0], d.hashes[:0]
+	d.locals, d.pending = d.locals[:0], d.pending[:0]
 }
 
 // name returns the bytes as a string, the same one for the same bytes.

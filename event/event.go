@@ -63,6 +63,10 @@ type Batch struct {
 	// Last holds the last event id of every rank; set in heartbeats only,
 	// which have no events.
 	Last []Position
+	// Filtered counts the block operations that the decoder left out because
+	// they are not the worker's own (Dynamo's shared cache owners); their
+	// events stay, without blocks, so that event ids have no holes.
+	Filtered int
 }
 
 // Position is how far one (worker, dp_rank) stream has come.
