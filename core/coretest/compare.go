@@ -55,6 +55,17 @@ func ReadAnswer(m *core.Matches) (Answer, error) {
 	return a, nil
 }
 
+// OracleAnswer returns what the oracle finds.
+func OracleAnswer(o *core.Oracle, query []uint64) Answer {
+	var m core.Matches
+	o.Find(query, &m)
+	a, err := ReadAnswer(&m)
+	if err != nil {
+		panic(fmt.Sprintf("the oracle's Find(%s): %v", goHashes(query), err))
+	}
+	return a
+}
+
 // Checker applies operations to an index and to the oracle and compares them.
 type Checker struct {
 	Index  core.Index
@@ -63,18 +74,17 @@ type Checker struct {
 	r       *rand.Rand
 	holders map[core.Holder]bool
 	engine  map[uint64]bool
-	local   []uint64 // distinct
-	isLocal map[uint64]bool
-	stored  []Op // the last stores with content
+	prompts *Prompts
 	m       core.Matches
 }
 
 // NewChecker returns a checker of an empty index whose choice of queries is a
 // function of the seed.
 func NewChecker(x core.Index, seed uint64) *Checker {
+	r := rand.New(rand.NewPCG(seed, 2))
 	return &Checker{
-		Index: x, Oracle: core.NewOracle(), r: rand.New(rand.NewPCG(seed, 2)),
-		holders: map[core.Holder]bool{}, engine: map[uint64]bool{}, isLocal: map[uint64]bool{},
+		Index: x, Oracle: core.NewOracle(), r: r, prompts: NewPrompts(r),
+		holders: map[core.Holder]bool{}, engine: map[uint64]bool{},
 	}
 }
 
@@ -84,18 +94,7 @@ func (c *Checker) Apply(op *Op) error {
 	for _, e := range op.Event.Engine {
 		c.engine[e] = true
 	}
-	for _, l := range op.Event.Local {
-		if !c.isLocal[l] {
-			c.isLocal[l] = true
-			c.local = append(c.local, l)
-		}
-	}
-	if len(op.Event.Local) > 0 {
-		if len(c.stored) == 256 {
-			c.stored = slices.Delete(c.stored, 0, 128)
-		}
-		c.stored = append(c.stored, *op)
-	}
+	c.prompts.Note(op)
 	if got, want := op.Apply(c.Index), op.Apply(c.Oracle); got != want {
 		return fmt.Errorf("outcome of %v:\n  have %+v\n  want %+v", op, got, want)
 	}
@@ -119,12 +118,7 @@ func (c *Checker) Find(query []uint64) error {
 	if err != nil {
 		return fmt.Errorf("Find(%s): %w", goHashes(query), err)
 	}
-	var m core.Matches
-	c.Oracle.Find(query, &m)
-	want, err := ReadAnswer(&m)
-	if err != nil {
-		return fmt.Errorf("the oracle's Find(%s): %w", goHashes(query), err)
-	}
+	want := OracleAnswer(c.Oracle, query)
 	if !maps.Equal(have, want) {
 		return &Mismatch{slices.Clone(query), have, want}
 	}
@@ -139,7 +133,7 @@ func (c *Checker) State(queries int) error {
 		return err
 	}
 	for range queries {
-		if err := c.Find(c.query()); err != nil {
+		if err := c.Find(c.prompts.Next(c.Oracle)); err != nil {
 			return err
 		}
 	}
@@ -184,47 +178,4 @@ func (c *Checker) dump() error {
 		}
 	}
 	return nil
-}
-
-// query makes a prompt: a stored chain, cut, changed, extended or as it is, or
-// a random one.
-func (c *Checker) query() []uint64 {
-	if len(c.local) == 0 {
-		return []uint64{1}
-	}
-	var q []uint64
-	for range 4 {
-		if len(c.stored) == 0 || c.r.IntN(4) == 0 {
-			break
-		}
-		op := &c.stored[c.r.IntN(len(c.stored))]
-		e := op.Event.Engine[len(op.Event.Engine)-1]
-		if c.r.IntN(3) == 0 {
-			e = op.Event.Engine[c.r.IntN(len(op.Event.Engine))]
-		}
-		if q = c.Oracle.Place(op.Holder, e); q != nil {
-			break
-		}
-	}
-	random := func() uint64 { return c.local[c.r.IntN(len(c.local))] }
-	if q == nil {
-		q = make([]uint64, c.r.IntN(8))
-		for i := range q {
-			q[i] = random()
-		}
-		return q
-	}
-	switch c.r.IntN(5) {
-	case 0:
-		q = q[:c.r.IntN(len(q)+1)]
-	case 1:
-		q[c.r.IntN(len(q))] = random()
-	case 2:
-		q[c.r.IntN(len(q))]++
-	case 3:
-		for range 1 + c.r.IntN(5) {
-			q = append(q, random())
-		}
-	}
-	return q
 }

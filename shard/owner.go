@@ -1,0 +1,173 @@
+package shard
+
+import (
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// owner is one shard. Its goroutine is the only writer of its index and ends
+// when the queue is closed and empty.
+//
+// A name belongs to at most one shard: the one that holds its place. Every
+// shard sees every event, in the same order, and does its part of it.
+type owner struct {
+	space    *Space
+	number   int
+	index    core.Index
+	queue    chan *task
+	blockOps atomic.Uint64
+
+	ranks []*rank // by holder number: who had it last, in this shard's order
+}
+
+func (o *owner) run() {
+	for t := range o.queue {
+		switch {
+		case t.batch != nil:
+			o.apply(t)
+		case t.inspect != nil:
+			t.inspect(o)
+		default:
+			for _, r := range t.ranks {
+				o.index.Clear(r.holder, 0, true)
+				o.publish(r)
+			}
+		}
+		if t.left.Add(-1) == 0 {
+			o.space.finish(t)
+		}
+	}
+}
+
+// identity tells a digest whom a holder number stands for.
+func (o *owner) identity(h core.Holder) (worker uint64, dpRank uint32) {
+	if int(h) >= len(o.ranks) || o.ranks[h] == nil {
+		return 0, 0
+	}
+	id := o.ranks[h].id
+	return id.Worker, id.DPRank
+}
+
+// apply does this shard's part of a batch.
+func (o *owner) apply(t *task) {
+	out := &t.outs[o.number]
+	before := *out
+	var last *rank
+	for i := range t.batch.Events {
+		ev, r := &t.batch.Events[i], t.ranks[i]
+		if ev.Kind != event.Cleared && ev.Tier >= event.NumTiers {
+			continue
+		}
+		if r == nil {
+			o.applyUnknown(ev, out)
+			continue
+		}
+		if r != last {
+			o.publish(last)
+			o.learn(r)
+			last = r
+		}
+		switch ev.Kind {
+		case event.Stored:
+			o.store(t, i, out)
+		case event.Removed:
+			part := o.index.Remove(r.holder, ev, t.batch.CountCopies)
+			part.Unknown = o.share(part.Unknown, len(ev.Engine))
+			out.Add(part)
+		case event.Cleared:
+			out.Add(o.index.Clear(r.holder, ev.Tier, ev.AllTiers))
+		}
+	}
+	o.publish(last)
+	ops := out.Stored + out.Duplicate + out.Removed + out.Decremented -
+		before.Stored - before.Duplicate - before.Removed - before.Decremented
+	o.blockOps.Add(uint64(ops))
+}
+
+// applyUnknown counts an event of a rank that has no holder number.
+func (o *owner) applyUnknown(ev *event.Event, out *core.Outcome) {
+	if ev.Kind == event.Removed && o.number == 0 {
+		out.Unknown += len(ev.Engine)
+	}
+}
+
+// share turns how many of an event's blocks this shard does not have into its
+// part of how many no shard has: as each block is in one shard at most, the
+// parts add up to that.
+func (o *owner) share(missing, blocks int) int {
+	if o.number > 0 {
+		missing -= blocks
+	}
+	return missing
+}
+
+// store does this shard's part of a Stored event: all of it if the chain is
+// here, and else it lets go of the names that now belong to another shard.
+func (o *owner) store(t *task, i int, out *core.Outcome) {
+	ev, h := &t.batch.Events[i], t.ranks[i].holder
+	if len(o.space.shards) == 1 {
+		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		return
+	}
+	if len(ev.Local) == 0 {
+		part := o.index.Store(h, ev, t.batch.CountCopies)
+		part.UnknownBlock = o.share(part.UnknownBlock, len(ev.Engine))
+		out.Add(part)
+		return
+	}
+	names := ev.Engine[:min(len(ev.Engine), len(ev.Local))]
+	if !ev.HasParent {
+		if o.space.shardOf(ev.Local[0]) == o.number {
+			out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		} else {
+			out.Replaced += o.index.Forget(h, names)
+		}
+		return
+	}
+	if o.index.Knows(h, ev.Parent) {
+		t.sayParent(i, true)
+		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		return
+	}
+	if t.sayParent(i, false) {
+		out.UnknownParent += len(ev.Engine)
+		return
+	}
+	// If another shard stores the blocks, names of theirs that are here are
+	// replaced; if none does, they stay. So a shard that has such a name, and
+	// only that one, waits for the verdict of the others.
+	//
+	// It cannot wait for ever. All shards take the same events in the same
+	// order (Space.submit). Of the shards that wait, look at one that waits at
+	// the earliest event: those that have not spoken about that event are at an
+	// earlier one, hence do not wait, go on and reach it, and every shard
+	// speaks about an event before it waits there.
+	for _, e := range names {
+		if o.index.Knows(h, e) {
+			if t.awaitParent(i) {
+				out.Replaced += o.index.Forget(h, names)
+			}
+			return
+		}
+	}
+}
+
+// learn notes who has the number from here on.
+func (o *owner) learn(r *rank) {
+	if int(r.holder) >= len(o.ranks) {
+		o.ranks = append(o.ranks, make([]*rank, int(r.holder)+1-len(o.ranks))...)
+	}
+	o.ranks[r.holder] = r
+}
+
+// publish makes the rank's counts in this shard readable for others.
+func (o *owner) publish(r *rank) {
+	if r == nil {
+		return
+	}
+	for t := range event.NumTiers {
+		r.held[o.number*event.NumTiers+t].Store(int64(o.index.Held(r.holder, event.Tier(t))))
+	}
+}

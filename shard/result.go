@@ -1,0 +1,74 @@
+package shard
+
+import (
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Result is the answer to one Find. The zero value is ready; a reused Result
+// makes Find and Each allocate nothing. It is not safe for concurrent use.
+type Result struct {
+	space   *Space
+	version uint64 // of the space's table, before the lookup
+	matches core.Matches
+
+	depth [][event.NumTiers]uint32 // Each's scratch, by holder; zero between calls
+	seen  []core.Holder
+}
+
+// Find puts into r, for every rank and tier level, how many leading blocks of
+// the prompt it holds, given the local hashes of the prompt's complete blocks
+// from the first on. It takes no lock and touches one shard.
+func (s *Space) Find(local []uint64, r *Result) {
+	r.space, r.version = s, s.table.version.Load()
+	if len(local) == 0 {
+		r.matches.Reset()
+		return
+	}
+	s.shards[s.shardOf(local[0])].index.Find(local, &r.matches)
+}
+
+// Each calls f once, in no particular order, for every rank that holds the
+// first block on any tier. Depths are in blocks and cumulative: depth[t]
+// counts the tiers up to and including t. Ranks removed since are left out.
+func (r *Result) Each(f func(id RankID, depth [event.NumTiers]uint32)) {
+	if r.space == nil {
+		return
+	}
+	for t := range event.Tier(event.NumTiers) {
+		if t > 0 && r.matches.Same(t) {
+			continue
+		}
+		r.matches.Each(t, func(h core.Holder, d uint32) {
+			if int(h) >= len(r.depth) {
+				r.depth = append(r.depth, make([][event.NumTiers]uint32, int(h)+1-len(r.depth))...)
+			}
+			if r.depth[h] == [event.NumTiers]uint32{} {
+				r.seen = append(r.seen, h)
+			}
+			r.depth[h][t] = d
+		})
+	}
+	slots := *r.space.table.slots.Load()
+	for _, h := range r.seen {
+		depth := r.depth[h]
+		r.depth[h] = [event.NumTiers]uint32{}
+		for t := event.Tier(1); t < event.NumTiers; t++ {
+			if r.matches.Same(t) {
+				depth[t] = depth[event.Device]
+			}
+		}
+		if int(h) >= len(slots) {
+			continue
+		}
+		if rk := slots[h].Load(); rk != nil && rk.since <= r.version {
+			f(rk.id, depth)
+		}
+	}
+	r.seen = r.seen[:0]
+}
+
+// Sum returns how many ranks match at the tier level and the sum of their
+// depths in blocks, as the lookup saw them: without looking whether a rank has
+// been removed since.
+func (r *Result) Sum(t event.Tier) (ranks int, blocks uint64) { return r.matches.Sum(t) }

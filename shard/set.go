@@ -1,0 +1,130 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Errors that callers may want to tell apart.
+var (
+	// ErrClosed is returned by calls on a Set or Space after Set.Close.
+	ErrClosed = errors.New("the index is closed")
+	// ErrTooManySpaces is returned by Open beyond Config.MaxSpaces.
+	ErrTooManySpaces = errors.New("too many index spaces: raise the limit, or check what publishers name as model, block size and group")
+	// ErrOtherSpace is returned for a batch of another space.
+	ErrOtherSpace = errors.New("the batch belongs to another space")
+)
+
+// Config holds the settings of a Set. The zero value is ready.
+type Config struct {
+	Shards    int // owner goroutines per space; 0 means 1
+	Queue     int // batches a space accepts and has not yet applied before Apply blocks; 0 means 64
+	MaxSpaces int // 0 means 1024
+	MaxRanks  int // (worker, dp_rank) pairs of a space; blocks of others are refused; 0 means 2^20
+	// NewIndex makes a shard's index; nil means the production index.
+	NewIndex func() core.Index
+}
+
+// withDefaults returns c with every zero replaced.
+func (c Config) withDefaults() Config {
+	if c.Shards <= 0 {
+		c.Shards = 1
+	}
+	if c.Queue <= 0 {
+		c.Queue = 64
+	}
+	if c.MaxSpaces <= 0 {
+		c.MaxSpaces = 1024
+	}
+	if c.MaxRanks <= 0 {
+		c.MaxRanks = 1 << 20
+	}
+	if c.NewIndex == nil {
+		c.NewIndex = defaultIndex
+	}
+	return c
+}
+
+// Set holds the index of every space. Its methods are safe for concurrent use.
+type Set struct {
+	cfg Config
+
+	// spaces is replaced as a whole, so that lookups take no lock.
+	spaces atomic.Pointer[map[event.Space]*Space]
+
+	mu struct { // guards the making of spaces
+		sync.Mutex
+		closed bool
+	}
+}
+
+// New returns an empty Set.
+func New(cfg Config) *Set {
+	s := &Set{cfg: cfg.withDefaults()}
+	s.spaces.Store(&map[event.Space]*Space{})
+	return s
+}
+
+// Open returns the space, made if absent.
+func (s *Set) Open(key event.Space) (*Space, error) {
+	if sp := s.Lookup(key); sp != nil {
+		return sp, nil
+	}
+	if err := core.CheckBlockSize(int(key.BlockSize)); err != nil {
+		return nil, fmt.Errorf("opening the index space of model %q: %w", key.Model, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := *s.spaces.Load()
+	switch {
+	case old[key] != nil:
+		return old[key], nil
+	case s.mu.closed:
+		return nil, ErrClosed
+	case len(old) >= s.cfg.MaxSpaces:
+		return nil, fmt.Errorf("opening the index space of model %q: %w", key.Model, ErrTooManySpaces)
+	}
+	spaces := maps.Clone(old)
+	spaces[key] = newSpace(key, s.cfg)
+	s.spaces.Store(&spaces)
+	return spaces[key], nil
+}
+
+// Lookup returns the space, or nil if it is not open. It takes no lock.
+func (s *Set) Lookup(key event.Space) *Space { return (*s.spaces.Load())[key] }
+
+// Spaces returns the open spaces, sorted by model, block size and group.
+func (s *Set) Spaces() []event.Space {
+	return slices.SortedFunc(maps.Keys(*s.spaces.Load()), func(a, b event.Space) int {
+		if c := strings.Compare(a.Model, b.Model); c != 0 {
+			return c
+		}
+		if a.BlockSize != b.BlockSize {
+			return int(a.BlockSize) - int(b.BlockSize)
+		}
+		return strings.Compare(a.Group, b.Group)
+	})
+}
+
+// Close refuses further writes, waits until all accepted batches are applied
+// and stops the owners. Lookups go on working.
+func (s *Set) Close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	spaces := *s.spaces.Load()
+	s.mu.Unlock()
+	for _, sp := range spaces {
+		sp.close()
+	}
+	for _, sp := range spaces {
+		sp.owners.Wait()
+	}
+}

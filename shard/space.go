@@ -1,0 +1,275 @@
+package shard
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Space is the index of one space. Its methods are safe for concurrent use.
+type Space struct {
+	key      event.Space
+	maxRanks int
+	shards   []*owner
+	owners   sync.WaitGroup
+	table    *table
+	tasks    sync.Pool // of *task
+
+	// slots holds one token for each accepted task that some shard has not
+	// finished. A token is taken before a task is queued, and every queue has
+	// room for as many tasks as there are tokens: queueing never blocks.
+	slots chan struct{}
+
+	mu struct { // guards the order of tasks and the table's writes
+		sync.Mutex
+		closed bool
+	}
+
+	totals struct {
+		sync.Mutex
+		batches uint64
+		outcome core.Outcome
+	}
+}
+
+func newSpace(key event.Space, cfg Config) *Space {
+	s := &Space{
+		key:      key,
+		maxRanks: cfg.MaxRanks,
+		table:    newTable(),
+		slots:    make(chan struct{}, cfg.Queue),
+	}
+	s.tasks.New = func() any { return newTask(cfg.Shards) }
+	for i := range cfg.Shards {
+		o := &owner{space: s, number: i, index: cfg.NewIndex(), queue: make(chan *task, cfg.Queue)}
+		s.shards = append(s.shards, o)
+	}
+	for _, o := range s.shards {
+		s.owners.Go(o.run)
+	}
+	return s
+}
+
+// close lets the owners stop once they have applied what is queued.
+func (s *Space) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return
+	}
+	s.mu.closed = true
+	for _, o := range s.shards {
+		close(o.queue)
+	}
+}
+
+// Key returns which space it is.
+func (s *Space) Key() event.Space { return s.key }
+
+// shardOf returns the shard of the chains that begin with the local hash.
+func (s *Space) shardOf(first uint64) int {
+	// The multiplication mixes, so that any set of first blocks spreads; its
+	// high bits, scaled to the number of shards, choose.
+	hi, _ := bits.Mul64(first*0x9E3779B97F4A7C15, uint64(len(s.shards)))
+	return int(hi)
+}
+
+// Apply hands b to the owners and returns; done, if not nil, is called once
+// all of it is applied, from an owner goroutine, and must not block. b and its
+// slices must not change until then. Batches of one caller are applied in the
+// order of its calls.
+//
+// With as many batches waiting as Config.Queue says, Apply blocks. If it
+// returns an error, nothing of b is applied and done is not called.
+func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcome)) error {
+	if b.Space != s.key {
+		return fmt.Errorf("applying a batch of model %q, block size %d, group %q: %w", b.Space.Model, b.Space.BlockSize, b.Space.Group, ErrOtherSpace)
+	}
+	return s.submit(ctx, func(t *task) {
+		t.batch, t.done = b, done
+		t.outs[0].Refused += s.nameRanks(t)
+	})
+}
+
+// nameRanks finds the rank of each event, made if the event stores blocks, and
+// returns how many blocks it refuses because there are too many ranks.
+func (s *Space) nameRanks(t *task) (refused int) {
+	var r *rank
+	for i := range t.batch.Events {
+		ev := &t.batch.Events[i]
+		id := RankID{t.batch.Worker, ev.DPRank}
+		if r == nil || r.id != id {
+			r = s.table.find(id)
+		}
+		if r == nil && ev.Kind == event.Stored {
+			if s.table.count.Load() < int64(s.maxRanks) {
+				r = s.table.add(id, len(s.shards))
+			} else {
+				refused += len(ev.Engine)
+			}
+		}
+		t.ranks = append(t.ranks, r)
+	}
+	return refused
+}
+
+// ApplyWait applies b and returns what it did. ctx bounds the wait for room in
+// the queue; a batch that is accepted is waited for.
+func (s *Space) ApplyWait(ctx context.Context, b *event.Batch) (core.Outcome, error) {
+	applied := make(chan core.Outcome, 1)
+	if err := s.Apply(ctx, b, func(out core.Outcome) { applied <- out }); err != nil {
+		return core.Outcome{}, err
+	}
+	return <-applied, nil
+}
+
+// RemoveWorker drops the worker's blocks on all its ranks and frees its holder
+// numbers. It returns when that is done; lookups stop seeing the worker at
+// once. ctx bounds the wait for room in the queue.
+func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
+	return s.removeRanks(ctx, func(remove func(*rank)) {
+		for _, r := range s.table.byWorker[worker] {
+			remove(r)
+		}
+	})
+}
+
+// RemoveRank does for one rank what RemoveWorker does for all of a worker's.
+func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
+	return s.removeRanks(ctx, func(remove func(*rank)) {
+		if r := s.table.find(id); r != nil {
+			remove(r)
+		}
+	})
+}
+
+// removeRanks removes the ranks that which names under the lock.
+func (s *Space) removeRanks(ctx context.Context, which func(remove func(*rank))) error {
+	removed := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		which(func(r *rank) {
+			t.ranks = append(t.ranks, r)
+			s.table.remove(r)
+		})
+		t.done = func(core.Outcome) { close(removed) }
+	})
+	if err != nil {
+		return err
+	}
+	<-removed
+	return nil
+}
+
+// Digest returns the digest of the space (see core.DigestTerm) at one point of
+// the order of batches. ctx bounds the wait for room in the queue.
+func (s *Space) Digest(ctx context.Context) (uint64, error) {
+	var sum atomic.Uint64
+	id := SpaceHash(s.key)
+	summed := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		t.inspect = func(o *owner) { sum.Add(o.index.Digest(id, o.identity)) }
+		t.done = func(core.Outcome) { close(summed) }
+	})
+	if err != nil {
+		return 0, err
+	}
+	<-summed
+	return sum.Load(), nil
+}
+
+// SpaceHash returns the number that digests name a space by: XXH3-64, seed 0,
+// of its block size and the length of its model name, each as little-endian
+// u32, the model name and the group.
+func SpaceHash(key event.Space) uint64 {
+	b := binary.LittleEndian.AppendUint32(nil, key.BlockSize)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(key.Model)))
+	b = append(b, key.Model...)
+	return xxh3.Hash(append(b, key.Group...))
+}
+
+// submit queues a task with every shard. prepare fills it in under the lock.
+func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("not applied: %w", err)
+	}
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("not applied, the index queue is full: %w", ctx.Err())
+	}
+	// One lock around all the queues gives every shard the same order of
+	// tasks, on which resolving parents over shards relies.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		<-s.slots
+		return ErrClosed
+	}
+	t := s.tasks.Get().(*task)
+	prepare(t)
+	t.start()
+	for _, o := range s.shards {
+		o.queue <- t
+	}
+	return nil
+}
+
+// finish is called by the last shard to have done its part of t.
+func (s *Space) finish(t *task) {
+	var out core.Outcome
+	for i := range t.outs {
+		out.Add(t.outs[i])
+	}
+	switch {
+	case t.batch != nil:
+		s.totals.Lock()
+		s.totals.batches++
+		s.totals.outcome.Add(out)
+		s.totals.Unlock()
+	case len(t.ranks) > 0:
+		s.mu.Lock()
+		for _, r := range t.ranks {
+			s.table.release(r)
+		}
+		s.mu.Unlock()
+	}
+	done := t.done
+	t.reset()
+	s.tasks.Put(t)
+	<-s.slots
+	if done != nil {
+		done(out)
+	}
+}
+
+// Stats describes the work of a space since it was opened.
+type Stats struct {
+	Queue   int          // batches it accepts before Apply blocks
+	Queued  int          // batches accepted and not yet applied
+	Batches uint64       // batches applied
+	Outcome core.Outcome // what they did
+	Ranks   int          // ranks that have a holder number
+	// BlockOps is, per shard, how many block operations it has carried out;
+	// the greatest divided by the mean is the imbalance.
+	BlockOps []uint64
+}
+
+// Stats returns what the space has done.
+func (s *Space) Stats() Stats {
+	st := Stats{Queue: cap(s.slots), Queued: len(s.slots), Ranks: int(s.table.count.Load())}
+	s.totals.Lock()
+	st.Batches, st.Outcome = s.totals.batches, s.totals.outcome
+	s.totals.Unlock()
+	for _, o := range s.shards {
+		st.BlockOps = append(st.BlockOps, o.blockOps.Load())
+	}
+	return st
+}
