@@ -9,10 +9,10 @@ BENCH     ?= .
 COUNT     ?= 10
 FUZZTIME  ?= 20s
 LONG      ?= 1h
-VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 TOOL      := $(GO) tool -modfile=tools/go.mod
-LDFLAGS   := -s -w -X main.version=$(VERSION)
+# -buildvcs records tag, commit and time, which `version` prints.
+BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
 TESTFLAGS := -shuffle=on -timeout=14m
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
@@ -26,7 +26,7 @@ help: ## print this
 
 build: ## build every command into bin/
 	@mkdir -p bin
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	$(GO) build $(BUILD) -o bin/ ./cmd/...
 
 test: ## vet and test everything, with the race detector where a C compiler is present
 	$(GO) vet $(PKG)
