@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime/pprof"
+	"time"
 
 	"github.com/kvatlas/kvatlas/bench/corpus"
 	"github.com/kvatlas/kvatlas/internal/obs"
@@ -63,7 +64,8 @@ type options struct {
 	length, workers               int // of the wide corpus; 0 for none
 	modes                         string
 	reps, batch, window           int
-	shards, spaces, queue, lookup int
+	shards, spaces, queue         int
+	lookup                        time.Duration
 	copies                        bool
 }
 
@@ -81,7 +83,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.shards, "shards", 1, "owner goroutines of a space")
 	f.IntVar(&o.spaces, "spaces", 1, "W only: spaces that each take all events, each from a writer of its own")
 	f.IntVar(&o.queue, "queue", 0, "batches that a shard's queue holds; 0 for the default")
-	f.IntVar(&o.lookup, "seconds", 3, "seconds that L lasts")
+	f.DurationVar(&o.lookup, "lookup", 3*time.Second, "how long L goes on, in whole rounds of its requests")
 	f.BoolVar(&o.copies, "copies", true, "count copies, as for raw engine streams")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the measurement to `file`")
 	if err := f.Parse(args); err != nil {
@@ -99,8 +101,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		return o, errors.New("give one of --corpus and --wide")
 	case o.spaces > 1 && o.modes != "W":
 		return o, errors.New("--spaces is for --modes W")
-	case min(o.reps, o.batch, o.window, o.shards, o.spaces, o.lookup) < 1:
-		return o, errors.New("--reps, --batch, --window, --shards, --spaces and --seconds are at least 1")
+	case min(o.reps, o.batch, o.window, o.shards, o.spaces) < 1:
+		return o, errors.New("--reps, --batch, --window, --shards and --spaces are at least 1")
 	}
 	for _, m := range o.modes {
 		if m != 'W' && m != 'L' && m != 'C' {

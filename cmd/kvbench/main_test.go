@@ -75,7 +75,7 @@ func matched(c *corpus.Corpus) float64 {
 func replayed(t *testing.T, args ...string) map[string][]map[string]any {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	if code := run(append([]string{"replay", "--seconds", "1"}, args...), &stdout, &stderr); code != 0 {
+	if code := run(append([]string{"replay", "--lookup", "10ms"}, args...), &stdout, &stderr); code != 0 {
 		t.Fatalf("%v: exit %d: %s", args, code, &stderr)
 	}
 	lines := map[string][]map[string]any{}

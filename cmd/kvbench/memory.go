@@ -14,9 +14,6 @@ type footprint struct {
 	resident int64 // of the whole process, as the system counts it; 0 if unknown
 }
 
-// mapper is an index that holds memory outside the Go heap and counts it.
-type mapper interface{ MappedBytes() int64 }
-
 // memory collects garbage, twice, so that what finalizers and pools held goes
 // too, and returns what is left. The resident count needs no word of the index
 // and so checks what the index says of itself.
@@ -27,9 +24,7 @@ func memory(ix *index) footprint {
 	runtime.ReadMemStats(&m)
 	f := footprint{heap: int64(m.HeapAlloc), resident: resident()}
 	if ix != nil {
-		if m, ok := any(ix.set).(mapper); ok {
-			f.mapped = m.MappedBytes()
-		}
+		f.mapped = ix.set.MappedBytes()
 	}
 	return f
 }

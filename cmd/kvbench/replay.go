@@ -249,11 +249,10 @@ func (r *replay) lookups(sp *shard.Space) lookupLine {
 			lookup(q)
 		}
 	}
-	limit := time.Duration(r.o.lookup) * time.Second
 	var matched uint64
 	n := 0
 	start := time.Now()
-	for len(requests) > 0 && time.Since(start) < limit {
+	for len(requests) > 0 && time.Since(start) < r.o.lookup {
 		for _, q := range requests {
 			t := time.Since(start)
 			matched += lookup(q)
