@@ -237,7 +237,7 @@ func (r *reader) u64() uint64 {
 func (r *reader) count(size int64) int {
 	n := r.u64()
 	if n > uint64(r.left/size) {
-		r.err = cmp.Or(r.err, error(io.ErrUnexpectedEOF))
+		r.err = cmp.Or(r.err, io.ErrUnexpectedEOF)
 		return 0
 	}
 	return int(n)

@@ -60,13 +60,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // options are the flags of replay.
 type options struct {
-	corpus, profile               string
-	length, workers               int // of the wide corpus; 0 for none
-	modes                         string
-	reps, batch, window           int
-	shards, spaces, queue         int
-	lookup                        time.Duration
-	copies                        bool
+	corpus, profile       string
+	length, workers       int // of the wide corpus; 0 for none
+	modes                 string
+	reps, batch, window   int
+	shards, spaces, queue int
+	lookup                time.Duration
+	copies                bool
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -114,7 +114,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 
 // measure reads the corpus and runs every repetition.
 func measure(o options, stdout io.Writer) (err error) {
-	c := &corpus.Corpus{}
+	var c *corpus.Corpus
 	if o.corpus == "" {
 		c = corpus.Wide(o.length, o.workers)
 	} else if c, err = corpus.Open(o.corpus); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -23,8 +24,13 @@ type file struct {
 	ast   *ast.File
 }
 
-func (f *file) isTest() bool    { return strings.HasSuffix(f.name, "_test.go") }
-func (f *file) isLibrary() bool { return f.ast.Name.Name != "main" && !f.isTest() }
+func (f *file) isTest() bool { return strings.HasSuffix(f.name, "_test.go") }
+
+// isLibrary leaves out commands, and what is made for tests: files and packages
+// named so.
+func (f *file) isLibrary() bool {
+	return f.ast.Name.Name != "main" && !strings.HasSuffix(f.ast.Name.Name, "test") && !f.isTest()
+}
 
 func (f *file) at(p token.Pos) string {
 	return fmt.Sprintf("%s:%d", f.name, f.fset.Position(p).Line)
@@ -203,4 +209,28 @@ func imports(a *ast.File) map[string]string {
 		names[name] = p
 	}
 	return names
+}
+
+// link is a relative link of a Markdown text, without its anchor.
+var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+
+// checkLinks: what a document at the root points to is there.
+func checkLinks(root fs.FS) (faults []string, err error) {
+	docs, err := fs.Glob(root, "*.md")
+	if err != nil {
+		return nil, fmt.Errorf("find the documents: %w", err)
+	}
+	for _, name := range docs {
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return nil, fmt.Errorf("read a document: %w", err)
+		}
+		for _, m := range link.FindAllSubmatch(text, -1) {
+			target := path.Clean(string(m[1]))
+			if _, err := fs.Stat(root, target); err != nil {
+				faults = append(faults, fmt.Sprintf("%s: links to %s, which is not there", name, target))
+			}
+		}
+	}
+	return faults, nil
 }

@@ -22,6 +22,11 @@ func TestModule(t *testing.T) {
 		report(t, checkSleep(f))
 	}
 	report(t, checkDocs(files))
+	faults, err := checkLinks(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, faults)
 }
 
 func report(t *testing.T, faults []string) {
@@ -53,6 +58,7 @@ func TestRules(t *testing.T) {
 		{"sleep", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep"},
 		{"sleep in a bubble", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\")\nfunc f(t *testing.T) { synctest.Test(t, func(t *testing.T) { time.Sleep(1) }) }", ""},
 		{"sleep in a library", "p/a.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", ""},
+		{"test support panics", "ptest/a.go", "// Package ptest is.\npackage ptest\nfunc f() { panic(1) }", ""},
 		{"no doc", "p/a.go", "package p", "no package comment"},
 	}
 	for _, c := range cases {
@@ -79,6 +85,17 @@ func TestTwoPackageComments(t *testing.T) {
 	b, _ := parse("p/b.go", []byte("// Package p is two.\npackage p"))
 	if faults := checkDocs([]*file{a, b}); len(faults) != 1 {
 		t.Errorf("faults %q, want one", faults)
+	}
+}
+
+func TestLinks(t *testing.T) {
+	doc := "[a](p/a.go) [web](https://example.com/x) [there](p/a.go#L1) [section](#here) [gone](p/b.go)"
+	faults, err := checkLinks(fstest.MapFS{"README.md": {Data: []byte(doc)}, "p/a.go": {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(faults) != 1 || !strings.Contains(faults[0], "p/b.go") {
+		t.Errorf("faults %q, want the one of p/b.go", faults)
 	}
 }
 
