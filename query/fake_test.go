@@ -1,0 +1,99 @@
+package query
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// fakeIndex is an Index of fixed content that counts its use.
+type fakeIndex struct {
+	spaces []*fakeSpace
+	mu     sync.Mutex
+	finds  int
+}
+
+// fakeSpace holds one chain per rank, each block with its tier.
+type fakeSpace struct {
+	index *fakeIndex
+	id    event.Space
+	ranks []fakeRank
+	panic bool // Find fails
+}
+
+type fakeRank struct {
+	shard.RankID
+	chain []uint64
+	tiers []event.Tier // of each block; those beyond its end are Device
+}
+
+func (ix *fakeIndex) add(id event.Space, ranks ...fakeRank) *fakeSpace {
+	sp := &fakeSpace{index: ix, id: id, ranks: ranks}
+	ix.spaces = append(ix.spaces, sp)
+	return sp
+}
+
+func (ix *fakeIndex) Spaces() []event.Space {
+	var ids []event.Space
+	for _, sp := range ix.spaces {
+		ids = append(ids, sp.id)
+	}
+	slices.SortFunc(ids, func(a, b event.Space) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.Group, b.Group))
+	})
+	return ids
+}
+
+func (ix *fakeIndex) Space(id event.Space) Space {
+	for _, sp := range ix.spaces {
+		if sp.id == id {
+			return sp
+		}
+	}
+	return nil
+}
+
+func (sp *fakeSpace) Find(local []uint64, f *Found) {
+	sp.index.mu.Lock()
+	sp.index.finds++
+	sp.index.mu.Unlock()
+	if sp.panic {
+		panic("broken index")
+	}
+	for _, r := range slices.Backward(sp.ranks) { // not the order of answers
+		var depth [event.NumTiers]uint32
+		for t := range depth {
+			for i, l := range local {
+				if i >= len(r.chain) || r.chain[i] != l || int(r.tier(i)) > t {
+					break
+				}
+				depth[t]++
+			}
+		}
+		if depth[event.NumTiers-1] > 0 {
+			f.Add(r.RankID, depth)
+		}
+	}
+}
+
+func (r *fakeRank) tier(i int) event.Tier {
+	if i < len(r.tiers) {
+		return r.tiers[i]
+	}
+	return event.Device
+}
+
+func (sp *fakeSpace) Ranks() []Held {
+	var held []Held
+	for _, r := range sp.ranks {
+		h := Held{RankID: r.RankID}
+		for i := range r.chain {
+			h.Blocks[r.tier(i)]++
+		}
+		held = append(held, h)
+	}
+	return held
+}

@@ -1,0 +1,58 @@
+package query
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Index is what a Server answers from. Its methods are safe for concurrent
+// use.
+type Index interface {
+	// Spaces returns the spaces, sorted. The caller must not change the slice.
+	Spaces() []event.Space
+	// Space returns the space, or nil if there is none.
+	Space(event.Space) Space
+}
+
+// Space is one index space.
+type Space interface {
+	// Find adds every rank that holds the first block to f, in any order.
+	Find(local []uint64, f *Found)
+	// Ranks returns what every rank holds, sorted by worker and rank.
+	Ranks() []Held
+}
+
+// Held is how many blocks a rank holds on each tier.
+type Held struct {
+	shard.RankID
+	Blocks [event.NumTiers]uint64
+}
+
+// Found collects the ranks of one lookup. It is reused.
+type Found struct {
+	ranks []rankDepth
+}
+
+// rankDepth is the depth of one rank, in blocks, cumulative over tiers.
+type rankDepth struct {
+	shard.RankID
+	depth [event.NumTiers]uint32
+}
+
+// Add adds one rank with its depths in blocks, cumulative over tiers.
+func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32) {
+	f.ranks = append(f.ranks, rankDepth{id, depth})
+}
+
+// sort brings the ranks into the order of answers: by worker, then rank.
+func (f *Found) sort() {
+	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
+		if c := cmp.Compare(a.Worker, b.Worker); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.DPRank, b.DPRank)
+	})
+}

@@ -1,0 +1,55 @@
+package query
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	headerRequestID = "X-Request-Id"
+	maxRequestID    = 128
+)
+
+// requestIDs names requests that come without a name: random per process, then
+// a number.
+type requestIDs struct {
+	prefix string
+	last   atomic.Uint64
+}
+
+func newRequestIDs() *requestIDs {
+	var b [6]byte
+	rand.Read(b[:]) //nolint:errcheck,gosec // never fails, by its contract
+	return &requestIDs{prefix: hex.EncodeToString(b[:]) + "-"}
+}
+
+// setRequestID answers with the request's id: the client's own if it is short
+// and plain, else a new one.
+func (s *Server) setRequestID(ctx *fasthttp.RequestCtx) {
+	id := ctx.Request.Header.Peek(headerRequestID)
+	if !plainID(id) {
+		var buf [40]byte
+		id = strconv.AppendUint(append(buf[:0], s.ids.prefix...), s.ids.last.Add(1), 16)
+	}
+	ctx.Response.Header.SetBytesV(headerRequestID, id)
+}
+
+// plainID reports whether an id can go into headers and logs as it is.
+func plainID(id []byte) bool {
+	if len(id) == 0 || len(id) > maxRequestID {
+		return false
+	}
+	for _, c := range id {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case c == '-', c == '_', c == '.', c == ':', c == '/', c == '+', c == '=':
+		default:
+			return false
+		}
+	}
+	return true
+}

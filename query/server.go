@@ -1,0 +1,142 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/valyala/fasthttp"
+)
+
+// Deps is what a Server needs from the rest of the program.
+type Deps struct {
+	Index   Index
+	Log     *slog.Logger
+	Metrics *obs.Metrics
+	Checks  []Check // conditions of readiness
+}
+
+// Server answers queries over HTTP.
+type Server struct {
+	cfg    Config
+	ix     Index
+	log    *slog.Logger
+	limit  *obs.Limited
+	obs    *observer
+	health health
+	ids    *requestIDs
+	http   *fasthttp.Server
+	finds  sync.Pool // of *finder
+}
+
+// maxKept is how many elements of scratch memory a finder keeps for the next
+// request; larger ones are left to the garbage collector.
+const maxKept = 1 << 16
+
+// New returns a Server that is not serving yet.
+func New(cfg Config, d Deps) *Server {
+	s := &Server{
+		cfg: cfg, ix: d.Index, log: d.Log,
+		limit:  obs.NewLimited(d.Log, time.Second, nil),
+		obs:    newObserver(d.Metrics),
+		health: health{checks: d.Checks},
+		ids:    newRequestIDs(),
+	}
+	s.finds.New = func() any { return new(finder) }
+	s.http = &fasthttp.Server{
+		Handler:      s.handle,
+		ErrorHandler: s.handleBroken,
+
+		MaxRequestBodySize: int(cfg.MaxBody),
+		ReadBufferSize:     int(cfg.MaxHeader),
+		ReadTimeout:        cfg.ReadTimeout,
+		WriteTimeout:       cfg.WriteTimeout,
+		IdleTimeout:        cfg.IdleTimeout,
+		Concurrency:        cfg.MaxConnections,
+		MaxConnsPerIP:      cfg.MaxConnectionsIP,
+		MaxRequestsPerConn: cfg.MaxRequestsPerConn,
+
+		TCPKeepalive:                 true,
+		CloseOnShutdown:              true,
+		DisablePreParseMultipartForm: true, // no route takes forms, whose parts go to files
+		NoDefaultServerHeader:        true,
+		SecureErrorLogMessage:        true, // headers hold tokens
+		Logger:                       httpLog{s.limit},
+	}
+	d.Metrics.Gauge("kvatlas_http_connections", "Open connections.",
+		func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
+	d.Metrics.Gauge("kvatlas_http_connections_refused", "Connections refused at the limit since the start.",
+		func() float64 { return float64(s.http.GetRejectedConnectionsCount()) })
+	return s
+}
+
+// Listen opens the listener of the configured address.
+func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
+	}
+	return ln, nil
+}
+
+// Serve answers requests from ln until Shutdown, which makes it return nil.
+func (s *Server) Serve(ln net.Listener) error {
+	if err := s.http.Serve(ln); err != nil {
+		return fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err)
+	}
+	return nil
+}
+
+// Drain makes /readyz fail from now on, so that load balancers send new
+// requests elsewhere, while requests are still answered.
+func (s *Server) Drain() { s.health.draining.Store(true) }
+
+// Shutdown stops accepting connections, waits until the requests under way are
+// answered and closes the connections. If ctx ends first it returns an error,
+// and connections may still be open.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.Drain()
+	if err := s.http.ShutdownWithContext(ctx); err != nil {
+		return fmt.Errorf("closing HTTP: %d connections still open: %w", s.http.GetOpenConnectionsCount(), err)
+	}
+	return nil
+}
+
+// handleBroken answers what fasthttp could not read as a request. fasthttp
+// closes the connection after it.
+func (s *Server) handleBroken(ctx *fasthttp.RequestCtx, err error) {
+	p := &Problem{fasthttp.StatusBadRequest, "request", reasonMalformedRequest, "not a well-formed HTTP/1.1 request"}
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	switch {
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		p = s.bodyTooLarge()
+	case errors.As(err, &small):
+		p = &Problem{fasthttp.StatusRequestHeaderFieldsTooLarge, "header", reasonHeaderTooLarge,
+			fmt.Sprintf("request line and headers are larger than %d bytes (--http-max-header)", s.cfg.MaxHeader)}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		p = &Problem{fasthttp.StatusRequestTimeout, "request", reasonTimeout,
+			fmt.Sprintf("the request did not arrive within %v (--http-read-timeout)", s.cfg.ReadTimeout)}
+	}
+	s.setRequestID(ctx)
+	s.refuse(ctx, p)
+	s.obs.answered(routeNone, p.Status, 0)
+}
+
+func (s *Server) bodyTooLarge() *Problem {
+	return &Problem{fasthttp.StatusRequestEntityTooLarge, "body", reasonBodyTooLarge,
+		fmt.Sprintf("the body is larger than %d bytes (--http-max-body)", s.cfg.MaxBody)}
+}
+
+// httpLog passes what fasthttp itself has to say to the log, once a second at
+// most.
+type httpLog struct{ log *obs.Limited }
+
+func (l httpLog) Printf(format string, args ...any) {
+	l.log.Warn("fasthttp", "HTTP server: "+fmt.Sprintf(format, args...))
+}
