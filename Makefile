@@ -8,7 +8,7 @@ RUN       ?= .
 BENCH     ?= .
 COUNT     ?= 10
 FUZZTIME  ?= 20s
-LONG      ?= 1h
+SCALE     ?= 500
 
 TOOL      := $(GO) tool -modfile=tools/go.mod
 # -buildvcs records tag, commit and time, which `version` prints.
@@ -43,8 +43,8 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 		done; \
 	done
 
-nightly: ## long random histories: tests read KVATLAS_LONG (1h) as their time to spend
-	KVATLAS_LONG=$(LONG) $(GO) test $(RACE) -shuffle=on -timeout=0 -v -run Long $(PKG)
+nightly: ## long random histories: SCALE=500 times the seeds of `make test`
+	KVATLAS_TEST_SCALE=$(SCALE) $(GO) test $(RACE) -shuffle=on -timeout=0 -run '$(RUN)' $(PKG)
 
 bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 	@mkdir -p bin
