@@ -33,7 +33,8 @@ type Held struct {
 
 // Found collects the ranks of one lookup. It is reused.
 type Found struct {
-	ranks []rankDepth
+	ranks  []rankDepth
+	result shard.Result // scratch of Shards
 }
 
 // rankDepth is the depth of one rank, in blocks, cumulative over tiers.

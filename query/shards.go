@@ -1,0 +1,41 @@
+package query
+
+import (
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Shards is the Index of a shard.Set.
+type Shards struct{ Set *shard.Set }
+
+// Spaces implements Index.
+func (x Shards) Spaces() []event.Space { return x.Set.Spaces() }
+
+// Space implements Index.
+func (x Shards) Space(id event.Space) Space {
+	if sp := x.Set.Lookup(id); sp != nil {
+		return shardSpace{sp}
+	}
+	return nil
+}
+
+type shardSpace struct{ *shard.Space }
+
+// Find implements Space.
+func (s shardSpace) Find(local []uint64, f *Found) {
+	s.Space.Find(local, &f.result)
+	f.result.Each(f.Add)
+}
+
+// Ranks implements Space.
+func (s shardSpace) Ranks() []Held {
+	stats := s.Space.Ranks()
+	held := make([]Held, len(stats))
+	for i, st := range stats {
+		held[i].RankID = st.RankID
+		for t, n := range st.Held {
+			held[i].Blocks[t] = uint64(n)
+		}
+	}
+	return held
+}

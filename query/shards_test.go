@@ -1,0 +1,240 @@
+package query
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+	"github.com/valyala/fasthttp"
+)
+
+// identify spreads the oracle's holders over workers of two ranks, with ids
+// that need all of 64 bits.
+func identify(h core.Holder) shard.RankID {
+	return shard.RankID{Worker: 1<<64 - 1 - uint64(h)/2, DPRank: h % 2}
+}
+
+// TestHTTPAnswersAreTheOracles applies histories to shards and asks over HTTP:
+// the answers are those of the reference index.
+func TestHTTPAnswersAreTheOracles(t *testing.T) {
+	id := event.Space{Model: "m", BlockSize: 16}
+	for _, g := range coretest.Generators() {
+		for _, seed := range coretest.Seeds(2) {
+			set := shard.New(shard.Config{Shards: 3})
+			sp, err := set.Open(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := serve(t, Shards{set}, testConfig(t))
+			o := core.NewOracle()
+			prompts := coretest.NewPrompts(rand.New(rand.NewPCG(seed, 1)))
+			for i, op := range g.History(seed) {
+				if op.Event.Kind == 0 { // Forget is no event
+					continue
+				}
+				b := event.Batch{Space: id, Worker: identify(op.Holder).Worker, CountCopies: op.Count, Events: []event.Event{op.Event}}
+				b.Events[0].DPRank = identify(op.Holder).DPRank
+				if _, err := sp.ApplyWait(t.Context(), &b); err != nil {
+					t.Fatal(err)
+				}
+				op.Apply(o)
+				prompts.Note(&op)
+				if (i+1)%g.Interval != 0 {
+					continue
+				}
+				for range 8 {
+					compareAnswer(t, s, o, prompts.Next(o))
+				}
+				compareHeld(t, s, o)
+				if t.Failed() {
+					t.Fatalf("%s, seed %d, operation %d", g.Name, seed, i)
+				}
+			}
+			set.Close()
+		}
+	}
+}
+
+func compareAnswer(t *testing.T, s *served, o *core.Oracle, prompt []uint64) {
+	t.Helper()
+	hashes := make([]string, len(prompt))
+	for i, h := range prompt {
+		hashes[i] = strconv.FormatUint(h, 10)
+	}
+	_, data := s.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":[`+strings.Join(hashes, ",")+`]}`)
+	var m matchesJSON
+	if err := json.Unmarshal(data, &m); err != nil || len(m.Spaces) != 1 {
+		t.Fatalf("%v in %s", err, data)
+	}
+	have := map[shard.RankID]coretest.Depths{}
+	for _, w := range m.Spaces[0].Workers {
+		worker, err := strconv.ParseUint(w.ID, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest := 0
+		for _, r := range w.Ranks {
+			longest = max(longest, r.External)
+			have[shard.RankID{Worker: worker, DPRank: uint32(r.DPRank)}] =
+				coretest.Depths{uint32(r.Device), uint32(r.HostPinned), uint32(r.Disk), uint32(r.External)}
+		}
+		if w.Longest != longest || w.Tokens != 16*longest {
+			t.Errorf("worker %d: longest %d and tokens %d, of ranks %+v", worker, w.Longest, w.Tokens, w.Ranks)
+		}
+	}
+	want := map[shard.RankID]coretest.Depths{}
+	for h, d := range coretest.OracleAnswer(o, prompt) {
+		want[identify(h)] = d
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("prompt %d:\n have %v\n want %v", prompt, have, want)
+	}
+}
+
+// compareHeld compares what /v1/workers says with the oracle's counts.
+func compareHeld(t *testing.T, s *served, o *core.Oracle) {
+	t.Helper()
+	_, data := s.do(t, "GET", "/v1/workers?model=m", "")
+	var all struct {
+		Spaces []struct {
+			Workers []struct {
+				ID    string `json:"worker_id"`
+				Ranks []struct {
+					DPRank     uint32 `json:"dp_rank"`
+					Device     int
+					HostPinned int `json:"host_pinned"`
+					Disk       int
+					External   int
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &all); err != nil || len(all.Spaces) != 1 {
+		t.Fatalf("%v in %s", err, data)
+	}
+	have := map[string]string{}
+	var order []string
+	for _, w := range all.Spaces[0].Workers {
+		order = append(order, fmt.Sprintf("%20s", w.ID))
+		for _, r := range w.Ranks {
+			if n := [4]int{r.Device, r.HostPinned, r.Disk, r.External}; n != [4]int{} {
+				have[fmt.Sprint(w.ID, "/", r.DPRank)] = fmt.Sprint(n)
+			}
+		}
+	}
+	want := map[string]string{}
+	for _, h := range o.Holders() {
+		id := identify(h)
+		n := [4]int{}
+		for tier := range n {
+			n[tier] = o.Held(h, event.Tier(tier))
+		}
+		if n != [4]int{} {
+			want[fmt.Sprint(id.Worker, "/", id.DPRank)] = fmt.Sprint(n)
+		}
+	}
+	if !maps.Equal(have, want) || !slices.IsSorted(order) {
+		t.Errorf("held:\n have %v\n want %v\n order %v", have, want, order)
+	}
+}
+
+// fleet is an index of 64 workers of two ranks that all hold one prompt of n
+// blocks, to different depths.
+func fleet(t testing.TB, n int) (*shard.Set, []uint64) {
+	t.Helper()
+	set := shard.New(shard.Config{})
+	t.Cleanup(set.Close)
+	sp, err := set.Open(event.Space{Model: "m", BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	local, engine := make([]uint64, n), make([]uint64, n)
+	for i := range local {
+		local[i], engine[i] = r.Uint64(), r.Uint64()
+	}
+	for w := range 64 {
+		for dp := range 2 {
+			depth := 1 + r.IntN(n)
+			b := event.Batch{Space: sp.Key(), Worker: uint64(w), Events: []event.Event{
+				{Kind: event.Stored, DPRank: uint32(dp), ID: 1, Engine: engine[:depth], Local: local[:depth]},
+			}}
+			if _, err := sp.ApplyWait(t.Context(), &b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return set, local
+}
+
+func findBody(local []uint64) []byte {
+	body := []byte(`{"model":"m","hashes":[`)
+	for i, h := range local {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = strconv.AppendUint(body, h, 10)
+	}
+	return append(body, "]}"...)
+}
+
+// TestConcurrentRequestsShareNothing asks different prompts at once: scratch
+// memory is never of two requests.
+func TestConcurrentRequestsShareNothing(t *testing.T) {
+	set, local := fleet(t, 64)
+	s := serve(t, Shards{set}, testConfig(t))
+	var want []string
+	for n := range 8 {
+		_, data := s.do(t, "POST", "/v1/find_matches", string(findBody(local[:8*n+1])))
+		want = append(want, string(data))
+	}
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 50 {
+				n := (g + i) % len(want)
+				if _, data := s.do(t, "POST", "/v1/find_matches", string(findBody(local[:8*n+1]))); string(data) != want[n] {
+					t.Errorf("%d blocks: got %s, want %s", 8*n+1, data, want[n])
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// BenchmarkHandler measures the whole handler without a socket, beside the
+// cheapest route.
+func BenchmarkHandler(b *testing.B) {
+	for _, n := range []int{64, 512} {
+		set, local := fleet(b, n)
+		s := serve(b, Shards{set}, testConfig(b))
+		for route, body := range map[string][]byte{"/livez": nil, "/v1/find_matches": findBody(local)} {
+			b.Run(fmt.Sprintf("route=%s/blocks=%d", route, n), func(b *testing.B) {
+				var ctx fasthttp.RequestCtx
+				ctx.Request.SetRequestURI(route)
+				if body != nil {
+					ctx.Request.Header.SetMethod("POST")
+					ctx.Request.SetBodyRaw(body)
+				}
+				b.ReportAllocs()
+				for b.Loop() {
+					s.handle(&ctx)
+					if ctx.Response.StatusCode() != 200 {
+						b.Fatal(string(ctx.Response.Body()))
+					}
+				}
+			})
+		}
+	}
+}
