@@ -336,6 +336,24 @@ func TestShapeOfEvents(t *testing.T) {
 	}
 }
 
+// What nobody can find again is evicted before what somebody may.
+func TestPartialBlocksGoFirst(t *testing.T) {
+	o := newObserver(t)
+	e, err := New(Config{BlockSize: 4, Blocks: 3}, o.apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, tokens := range []int{4, 5, 1} {
+		if err := e.Admit(&Request{Input: tokens, Prompt: []uint64{1, 2}[i%2 : i%2+tokens/4]}); err != nil {
+			t.Fatal(err)
+		}
+		e.Step()
+	}
+	if e.Held() != 2 || len(o.log) != 2 {
+		t.Fatalf("%d blocks held after %d events, want both complete ones", e.Held(), len(o.log))
+	}
+}
+
 func TestAdmitRefuses(t *testing.T) {
 	e, err := New(Config{BlockSize: 4, Blocks: 4, MaxWaiting: 1}, func(*event.Event) {})
 	if err != nil {

@@ -59,7 +59,6 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		e.report.Lost += last.computed
 		e.report.Preempted = append(e.report.Preempted, last.id)
 		e.release(last)
-		last.computed = 0
 		e.waiting.pushFront(last)
 		if last == s {
 			return false
@@ -72,7 +71,8 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 }
 
 // begin gives s its cached prefix and the blocks for what the budget allows
-// beyond it: n tokens. It returns false, and s as it was, if too few are free.
+// beyond it: n tokens. It returns false, and s without blocks, if too few are
+// free.
 // The last token is always computed, as the next one comes from it.
 func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	tokens := s.input + s.generated
@@ -89,7 +89,6 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	need := e.need(s, n)
 	if e.cache.free < need {
 		e.release(s)
-		s.computed = 0
 		return 0, false
 	}
 	for range need {
