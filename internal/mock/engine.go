@@ -69,7 +69,8 @@ type Report struct {
 // Begun says how much of a request was found when it began to run.
 type Begun struct {
 	ID     uint64
-	Reused int // tokens
+	Reused int  // tokens
+	Again  bool // after a preemption
 }
 
 // Engine is one rank of a worker. It is not safe for concurrent use.
@@ -93,6 +94,7 @@ type sequence struct {
 	computed      int      // tokens whose KV entries are in the blocks
 	generated     int
 	step          bool // computed something in this step
+	again         bool // was preempted
 }
 
 // New makes an engine that passes its events to sink.

@@ -84,7 +84,7 @@ func (s *schedule) Swap(i, j int) {
 	s.place[s.heap[i]], s.place[s.heap[j]] = i, j
 }
 func (s *schedule) Push(x any) {
-	engine := x.(int) //nolint:forcetypeassert // only engine numbers
+	engine := x.(int)
 	s.place[engine] = len(s.heap)
 	s.heap = append(s.heap, engine)
 }

@@ -59,6 +59,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		e.report.Lost += last.computed
 		e.report.Preempted = append(e.report.Preempted, last.id)
 		e.release(last)
+		last.again = true
 		e.waiting.pushFront(last)
 		if last == s {
 			return false
@@ -95,7 +96,7 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		s.blocks = append(s.blocks, e.cache.take())
 	}
 	e.report.Reused += s.computed
-	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed})
+	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed, Again: s.again})
 	return n, true
 }
 

@@ -51,7 +51,7 @@ func New(cfg Config) (*Generator, error) {
 	}
 	g := &Generator{
 		cfg:   cfg,
-		rng:   rand.New(rand.NewPCG(cfg.Seed, 0x6b766174)), //nolint:gosec // reproducible on purpose
+		rng:   rand.New(rand.NewPCG(cfg.Seed, 0x6b766174)),
 		kinds: [3]Session{cfg.Conversation, cfg.Agent, cfg.OneOff},
 	}
 	sum := 0.0
@@ -192,7 +192,7 @@ func (q queue) Less(i, j int) bool {
 	return a.arrival < b.arrival || a.arrival == b.arrival && a.order < b.order
 }
 func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(*session)) } //nolint:forcetypeassert // only sessions
+func (q *queue) Push(x any)   { *q = append(*q, x.(*session)) }
 func (q *queue) Pop() any {
 	old := *q
 	s := old[len(old)-1]

@@ -1,0 +1,133 @@
+package mocker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// counters are written by the goroutine of Run and read by that of progress.
+type counters struct {
+	requests, refused, finished atomic.Int64
+	promptTokens, reusedTokens  atomic.Int64
+	events, stored, removed     atomic.Int64 // stored and removed in blocks
+	virtual, behind             atomic.Int64 // ns
+}
+
+// Progress is the state of a run, as one line of JSON; sums are since its start.
+type Progress struct {
+	Seconds        float64 `json:"seconds"`         // of the clock
+	TraceSeconds   float64 `json:"trace_seconds"`   // of virtual time
+	BehindSeconds  float64 `json:"behind_seconds"`  // virtual time is late by so much of the clock
+	Requests       int64   `json:"requests"`        // accepted
+	Refused        int64   `json:"refused"`         // too large for a cache, or too many waiting
+	Finished       int64   `json:"finished"`        // answered
+	PromptTokens   int64   `json:"prompt_tokens"`   // of accepted requests
+	ReusedTokens   int64   `json:"reused_tokens"`   // of those, found in the engine's cache
+	Reuse          float64 `json:"reuse"`           // the ratio
+	Events         int64   `json:"events"`          // published
+	StoredBlocks   int64   `json:"stored_blocks"`   // published
+	RemovedBlocks  int64   `json:"removed_blocks"`  // published
+	HeldBlocks     int64   `json:"held_blocks"`     // in all caches now
+	PendingBytes   int64   `json:"pending_bytes"`   // of events, not yet acknowledged
+	RequestsPerSec float64 `json:"requests_second"` // since the last line
+	EventsPerSec   float64 `json:"events_second"`   // since the last line
+	Done           bool    `json:"done,omitempty"`  // the last line
+}
+
+// read returns the state now; before is the line before, for the rates.
+func (c *counters) read(seconds float64, pending int64, before *Progress) Progress {
+	p := Progress{
+		Seconds:       seconds,
+		TraceSeconds:  time.Duration(c.virtual.Load()).Seconds(),
+		BehindSeconds: time.Duration(c.behind.Load()).Seconds(),
+		Requests:      c.requests.Load(),
+		Refused:       c.refused.Load(),
+		Finished:      c.finished.Load(),
+		PromptTokens:  c.promptTokens.Load(),
+		ReusedTokens:  c.reusedTokens.Load(),
+		Events:        c.events.Load(),
+		RemovedBlocks: c.removed.Load(),
+		PendingBytes:  pending,
+	}
+	p.StoredBlocks = c.stored.Load() // after removed, so that the difference is not negative
+	p.HeldBlocks = p.StoredBlocks - p.RemovedBlocks
+	if p.PromptTokens > 0 {
+		p.Reuse = float64(p.ReusedTokens) / float64(p.PromptTokens)
+	}
+	if d := seconds - before.Seconds; d > 0 {
+		p.RequestsPerSec = float64(p.Requests-before.Requests) / d
+		p.EventsPerSec = float64(p.Events-before.Events) / d
+	}
+	return p
+}
+
+// text is the line for people.
+func (p *Progress) text() string {
+	s := fmt.Sprintf("%6.0fs  requests %d (%.0f/s)  events %d (%.0f/s)  blocks +%d -%d  held %d  reuse %.1f%%  unacknowledged %s",
+		p.Seconds, p.Requests, p.RequestsPerSec, p.Events, p.EventsPerSec, p.StoredBlocks, p.RemovedBlocks, p.HeldBlocks,
+		100*p.Reuse, bytesText(p.PendingBytes))
+	if p.Refused > 0 {
+		s += fmt.Sprintf("  refused %d", p.Refused)
+	}
+	if p.BehindSeconds >= 1 {
+		s += fmt.Sprintf("  behind %.0fs", p.BehindSeconds)
+	}
+	if p.Done {
+		s += "  done"
+	}
+	return s
+}
+
+func bytesText(n int64) string {
+	if n < 10<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%d KiB", n>>10)
+}
+
+// printer writes progress lines.
+type printer struct {
+	out   io.Writer
+	json  bool
+	start time.Time
+	last  Progress
+	state func(seconds float64, before *Progress) Progress
+}
+
+// run prints a line a second until ctx ends.
+func (p *printer) run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.print(false)
+		}
+	}
+}
+
+// print writes one line. What cannot be written is not worth ending for.
+func (p *printer) print(done bool) {
+	now := p.state(time.Since(p.start).Seconds(), &p.last)
+	now.Done = done
+	p.last = now
+	if p.json {
+		for _, f := range []*float64{
+			&now.Seconds, &now.TraceSeconds, &now.BehindSeconds, &now.Reuse, &now.RequestsPerSec, &now.EventsPerSec,
+		} {
+			*f = math.Round(*f*1000) / 1000
+		}
+		if line, err := json.Marshal(now); err == nil {
+			_, _ = p.out.Write(append(line, '\n'))
+		}
+		return
+	}
+	_, _ = io.WriteString(p.out, now.text()+"\n")
+}
