@@ -10,6 +10,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/msgpack/mptest"
 )
 
 // routerCase is one line of testdata/router-events.jsonl: the same RouterEvent
@@ -115,36 +117,10 @@ func TestArrayOfRouterEventsGivesABatchPerWorker(t *testing.T) {
 	}
 }
 
-// mp builds msgpack for tests: strings, ints, nil, []any, and bin for []byte;
-// a map is an obj.
-func mp(v any) []byte {
-	switch v := v.(type) {
-	case nil:
-		return []byte{0xc0}
-	case int:
-		return []byte{0xd2, byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)}
-	case string:
-		return append([]byte{0xd9, byte(len(v))}, v...)
-	case []byte:
-		return append([]byte{0xc5, byte(len(v) >> 8), byte(len(v))}, v...)
-	case []any:
-		b := []byte{0xdc, 0, byte(len(v))}
-		for _, e := range v {
-			b = append(b, mp(e)...)
-		}
-		return b
-	case obj:
-		b := []byte{0xde, 0, byte(len(v) / 2)}
-		for _, e := range v {
-			b = append(b, mp(e)...)
-		}
-		return b
-	}
-	panic(fmt.Sprintf("no msgpack for %T", v))
-}
+// mp and obj write msgpack.
+var mp = mptest.Encode
 
-// obj is keys and values in turn.
-type obj []any
+type obj = mptest.Map
 
 func TestEnvelopeOfTheEventPlane(t *testing.T) {
 	c := routerCases(t)[1]

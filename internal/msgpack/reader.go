@@ -120,6 +120,18 @@ func (r *Reader) Nil() bool {
 	return false
 }
 
+// Bool reads a boolean; a nil is false.
+func (r *Reader) Bool() bool {
+	if r.Kind() != Bool {
+		if !r.Nil() {
+			r.unexpected("a boolean")
+		}
+		return false
+	}
+	r.off++
+	return r.b[r.off-1] == 0xc3
+}
+
 // be reads n bytes that follow the first byte as a big-endian number and steps
 // over all of them. n is 1, 2, 4 or 8.
 func (r *Reader) be(n int) (v uint64, ok bool) {

@@ -1,0 +1,212 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/msgpack"
+)
+
+// Config holds a Decoder's settings.
+type Config struct {
+	// BlockSize is the space's block size in tokens, 1 … core.MaxBlockSize.
+	// Stores with another one are left out.
+	BlockSize int
+	// Rank is the dp_rank of batches that name none.
+	Rank uint32
+	// Eagle says that the engine hashes one token beyond each block, as
+	// requests of this space are then hashed too.
+	Eagle bool
+	// MaxChains bounds how many blocks of salted chains, LoRA chains and
+	// chains left out are remembered for their children: at least this many
+	// and at most twice as many, some 50 bytes each. 0 means 262,144.
+	MaxChains int
+}
+
+// Decoder decodes the payloads of one engine stream, in order. It is not safe
+// for concurrent use.
+type Decoder struct {
+	cfg    Config
+	chains chains
+	groups [maxGroups]groupKind // by group_idx, learnt from stores
+	loras  addends
+	salts  addends
+	stats  Stats
+
+	// Of one payload:
+	batch  event.Batch
+	events []event.Event
+	spans  []span   // one per event
+	hashes []uint64 // arena of engine hashes
+	locals []uint64 // arena of local hashes
+	tokens []uint32 // of one event
+	window []uint32 // of one block
+	mm     []uint64 // of one block
+}
+
+// span is where an event's hashes lie in the arenas.
+type span struct{ engineAt, engineTo, localAt, localTo int }
+
+// NewDecoder returns a Decoder for one stream.
+func NewDecoder(cfg Config) (*Decoder, error) {
+	if err := core.CheckBlockSize(cfg.BlockSize); err != nil {
+		return nil, err
+	}
+	if cfg.MaxChains <= 0 {
+		cfg.MaxChains = 1 << 18
+	}
+	return &Decoder{cfg: cfg, chains: chains{limit: cfg.MaxChains}}, nil
+}
+
+// Stats returns what the decoder has left out since it was made.
+func (d *Decoder) Stats() Stats { return d.stats }
+
+// left counts n things left out of the current payload.
+func (d *Decoder) left(why Reason, n int) {
+	d.stats[why] += uint64(n)
+	if why < Malformed {
+		d.batch.Filtered += n
+	}
+}
+
+// Decode decodes a payload: the last frame of an engine's message. The batch
+// has neither space, worker and incarnation nor event ids: those are the
+// caller's to give. Copies are counted. An error (it wraps event.ErrTruncated
+// or event.ErrMalformed) means that the payload as a whole is unusable; of
+// events that are, see Stats.
+func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
+	d.batch = event.Batch{CountCopies: true}
+	d.events, d.spans = d.events[:0], d.spans[:0]
+	d.hashes, d.locals = d.hashes[:0], d.locals[:0]
+	stats := d.stats
+	r := msgpack.NewReader(payload)
+	rank := d.payload(&r)
+	if err := r.Err(); err != nil {
+		d.stats = stats
+		reason := event.ErrMalformed
+		if errors.Is(err, msgpack.ErrTruncated) {
+			reason = event.ErrTruncated
+		}
+		return nil, fmt.Errorf("engine payload of %d bytes: %w: %w", len(payload), reason, err)
+	}
+	for i := range d.events {
+		ev, s := &d.events[i], d.spans[i]
+		ev.DPRank = rank
+		if s.engineTo > s.engineAt {
+			ev.Engine = d.hashes[s.engineAt:s.engineTo:s.engineTo]
+		}
+		if s.localTo > s.localAt {
+			ev.Local = d.locals[s.localAt:s.localTo:s.localTo]
+		}
+	}
+	d.batch.Events = d.events
+	return &d.batch, nil
+}
+
+// payload reads [ts, events, rank, …] or, defensively, the same as a map.
+func (d *Decoder) payload(r *msgpack.Reader) (rank uint32) {
+	rank = d.cfg.Rank
+	if r.Kind() != msgpack.Map {
+		n := r.Array()
+		if r.Err() == nil && n < 2 {
+			r.Fail(fmt.Errorf("%w: a batch of %d elements, want 2 at least", event.ErrMalformed, n))
+		}
+		for i := 0; i < n && r.Err() == nil; i++ {
+			switch i {
+			case 0:
+				d.batch.Published = timestamp(r)
+			case 1:
+				d.readEvents(r)
+			case 2:
+				rank = readRank(r, rank)
+			default:
+				r.Skip()
+			}
+		}
+	} else {
+		for i, n := 0, r.Map(); i < n && r.Err() == nil; i++ {
+			switch string(r.Str()) {
+			case "ts":
+				d.batch.Published = timestamp(r)
+			case "events":
+				d.readEvents(r)
+			case "data_parallel_rank", "attn_dp_rank", "dp_rank":
+				rank = readRank(r, rank)
+			default:
+				r.Skip()
+			}
+		}
+	}
+	if r.Err() == nil && r.Len() > 0 {
+		r.Fail(fmt.Errorf("%w: %d bytes after the batch", event.ErrMalformed, r.Len()))
+	}
+	return rank
+}
+
+// readRank reads a rank, or a nil for the one given.
+func readRank(r *msgpack.Reader, rank uint32) uint32 {
+	if r.Nil() {
+		return rank
+	}
+	return r.Uint32()
+}
+
+// timestamp reads a time of publishing as Unix nanoseconds: float seconds, or
+// integer milliseconds (Mooncake), or nil for unknown.
+func timestamp(r *msgpack.Reader) int64 {
+	unit := time.Second
+	switch r.Kind() {
+	case msgpack.Nil:
+		r.Nil()
+		return 0
+	case msgpack.Int:
+		unit = time.Millisecond
+	}
+	whole, part := math.Modf(r.Float64())
+	if !(whole >= 0 && whole < float64(math.MaxInt64/unit)) { // not a number, or no time of this era
+		return 0
+	}
+	return int64(whole)*int64(unit) + int64(part*float64(unit))
+}
+
+// readEvents reads the array of events, each an array or a map of its own.
+func (d *Decoder) readEvents(r *msgpack.Reader) {
+	if r.Nil() {
+		return
+	}
+	n := r.Array()
+	d.events = slices.Grow(d.events, min(n, r.Len()/16+1))
+	for i := 0; i < n && r.Err() == nil; i++ {
+		start := *r
+		var f fields
+		f.engineAt, f.localAt = len(d.hashes), len(d.locals)
+		f.read(d, r)
+		if r.Err() != nil {
+			// The event may only have a field of an unexpected type.
+			*r = start
+			if r.Skip(); r.Err() != nil {
+				return
+			}
+			d.drop(&f)
+			d.left(Malformed, 1)
+			continue
+		}
+		d.take(&f)
+	}
+}
+
+// drop forgets an event's hashes.
+func (d *Decoder) drop(f *fields) {
+	d.hashes, d.locals = d.hashes[:f.engineAt], d.locals[:f.localAt]
+}
+
+// add appends an event with the hashes that lie after f's marks.
+func (d *Decoder) add(f *fields, ev event.Event) {
+	d.events = append(d.events, ev)
+	d.spans = append(d.spans, span{f.engineAt, len(d.hashes), f.localAt, len(d.locals)})
+}

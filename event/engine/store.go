@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// maxGroups is how many cache groups a model may have to be told apart.
+const maxGroups = 64
+
+// groupKind is what is known about a cache group.
+type groupKind uint8
+
+const (
+	groupUnknown groupKind = iota
+	groupMain
+	groupOther
+)
+
+// take turns the fields into an event, or counts why not.
+func (d *Decoder) take(f *fields) {
+	d.left(UnknownField, f.unknown)
+	if f.kind == 0 {
+		d.drop(f)
+		d.left(UnknownEvent, 1)
+		return
+	}
+	if f.kind == event.Cleared { // of the rank, on every medium: vLLM's reset_prefix_cache
+		d.drop(f)
+		d.add(f, event.Event{Kind: event.Cleared, AllTiers: true})
+		return
+	}
+	if !f.hashes && f.aliases.ok {
+		d.hashes = f.aliases.r.AppendHashes(d.hashes[:f.engineAt])
+		f.hashes = f.aliases.r.Err() == nil
+	}
+	if !f.hashes {
+		d.drop(f)
+		d.left(Malformed, 1)
+		return
+	}
+	n := len(d.hashes) - f.engineAt
+	if n == 0 {
+		return
+	}
+	tier, why, ok := d.wanted(f)
+	if !ok {
+		d.drop(f)
+		d.left(why, n)
+		return
+	}
+	if f.kind == event.Removed {
+		d.add(f, event.Event{Kind: event.Removed, Tier: tier})
+		return
+	}
+	d.store(f, tier)
+}
+
+// wanted tells the tier of an event's blocks, or why they are left out.
+func (d *Decoder) wanted(f *fields) (tier event.Tier, why Reason, ok bool) {
+	if !d.mainGroup(f) {
+		return 0, OtherGroup, false
+	}
+	if len(f.locality) > 0 && string(f.locality) != "LOCAL" {
+		return 0, Remote, false
+	}
+	if len(f.medium) == 0 {
+		return event.Device, 0, true
+	}
+	if tier, ok = event.ParseTier(f.medium); !ok {
+		return 0, Medium, false
+	}
+	return tier, 0, true
+}
+
+// mainGroup tells whether the event's cache group is the one that a prompt's
+// prefix is served from: full attention. Stores name the group's kind,
+// removals only its number; of a number without a kind, 0 is the main one.
+func (d *Decoder) mainGroup(f *fields) bool {
+	kind := groupUnknown
+	switch string(f.spec) {
+	case "":
+	case "full_attention", "mla_attention", "sink_full_attention":
+		kind = groupMain
+	default:
+		kind = groupOther
+	}
+	if f.group >= 0 && f.group < maxGroups {
+		if kind == groupUnknown {
+			kind = d.groups[f.group]
+		} else {
+			d.groups[f.group] = kind
+		}
+	}
+	if kind == groupUnknown {
+		return f.group <= 0
+	}
+	return kind == groupMain
+}
+
+// store appends a stored event with the local hashes of its blocks: of all of
+// them, or of those before the first one that must be left out.
+func (d *Decoder) store(f *fields, tier event.Tier) {
+	n := len(d.hashes) - f.engineAt
+	stored := n
+	if len(d.tokens) > 0 || f.bigrams { // else the blocks are named by hash alone
+		st := d.chainOf(f)
+		var why Reason
+		if stored, why = d.localHashes(f, n, &st); stored < n {
+			d.leave(f, stored, why)
+		}
+		for _, h := range d.hashes[f.engineAt:] {
+			d.chains.put(h, st)
+		}
+	}
+	if stored > 0 {
+		d.add(f, event.Event{Kind: event.Stored, Tier: tier, HasParent: f.hasParent, Parent: f.parent})
+	}
+}
+
+// chainOf returns the chain that the event's blocks belong to: what it says
+// itself, else what its parent handed down.
+func (d *Decoder) chainOf(f *fields) (st chain) {
+	if f.hasParent && !d.chains.empty() {
+		st = d.chains.get(f.parent)
+	}
+	if len(f.lora) > 0 {
+		st.lora = d.loras.get(f.lora, seedOfLora)
+	}
+	if len(f.salt) > 0 {
+		st.salt = d.salts.get(f.salt, seedOfSalt)
+	}
+	return st
+}
+
+// localHashes appends the local hashes of the event's n blocks and returns how
+// many have one, and why the next one has none. A salt among the first block's
+// extra keys goes to st.
+func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reason) {
+	switch size := d.cfg.BlockSize; {
+	case f.blockSize >= 0 && f.blockSize != int64(size):
+		return 0, BlockSize
+	case f.bigrams:
+		return 0, Lookahead
+	case st.left:
+		return 0, ParentLeft
+	case len(d.tokens) != n*size && !(d.eagle(f) && len(d.tokens) == n*size+1):
+		return 0, Malformed
+	}
+	keys, beyond := perBlock(&f.extraKeys), perBlock(&f.lookahead)
+	if !f.extraKeys.ok {
+		keys = perBlock(&f.mmInfos)
+	}
+	for i := range n {
+		d.mm = d.mm[:0]
+		if !keys.done() && !d.blockKeys(&keys, f, st, i == 0 && !f.hasParent) {
+			return i, ExtraKeys
+		}
+		block, ok := d.block(f, &beyond, i)
+		if !ok {
+			return i, Lookahead
+		}
+		d.locals = append(d.locals, core.LocalHash(block, st.seed(), d.mm))
+	}
+	return n, 0
+}
+
+func (d *Decoder) eagle(f *fields) bool { return d.cfg.Eagle || f.eagle }
+
+// block returns the tokens that the i-th block's hash covers: its own, and
+// with Eagle the one after them. It refuses other tokens beyond the block.
+func (d *Decoder) block(f *fields, beyond *blockReader, i int) (tokens []uint32, ok bool) {
+	size := d.cfg.BlockSize
+	next, more, ok := beyond.lookahead()
+	tokens = d.tokens[i*size : (i+1)*size]
+	if !d.eagle(f) {
+		return tokens, ok && !more
+	}
+	if !more && len(d.tokens) > (i+1)*size {
+		return d.tokens[i*size : (i+1)*size+1], ok
+	}
+	d.window = append(append(d.window[:0], tokens...), next)
+	return d.window, ok && more
+}
+
+// leave leaves out the event's blocks from the i-th on. Where the reason lies
+// in the blocks' content, their children are to be left out as well: else each
+// would look like a block whose parent was lost.
+func (d *Decoder) leave(f *fields, i int, why Reason) {
+	out := d.hashes[f.engineAt+i:]
+	if why != BlockSize {
+		for _, h := range out {
+			d.chains.put(h, chain{left: true})
+		}
+	}
+	if why == Malformed {
+		d.left(why, 1)
+	} else {
+		d.left(why, len(out))
+	}
+	d.hashes = d.hashes[:f.engineAt+i]
+}
