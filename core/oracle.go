@@ -393,6 +393,15 @@ func (o *Oracle) Names(h Holder) []Name {
 	return names
 }
 
+// Name returns what h knows by the engine hash, and whether it does.
+func (o *Oracle) Name(h Holder, engine uint64) (Name, bool) {
+	if !o.Knows(h, engine) {
+		return Name{}, false
+	}
+	n := o.holders[h].names[engine]
+	return Name{n.engine, n.place.seq, n.place.depth, n.copies}, true
+}
+
 // Place returns the local hashes from the root to the place that engine names
 // for h, or nil.
 func (o *Oracle) Place(h Holder, engine uint64) []uint64 {

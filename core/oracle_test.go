@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -66,4 +67,10 @@ func TestOracleDumpRestores(t *testing.T) {
 	if links == 0 || unnamed == 0 {
 		t.Fatalf("the histories had %d links and %d unnamed places: they test nothing", links, unnamed)
 	}
+}
+
+// TestOracleScripts holds the oracle to the scenarios that were written and
+// checked by hand.
+func TestOracleScripts(t *testing.T) {
+	coretest.RunScripts(t, "testdata/scripts/*.txt", func() core.Index { return core.NewOracle() })
 }

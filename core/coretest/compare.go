@@ -88,13 +88,18 @@ func NewChecker(x core.Index, seed uint64) *Checker {
 	}
 }
 
-// Apply runs op on both and compares the outcomes.
-func (c *Checker) Apply(op *Op) error {
+// note remembers what an operation names, to ask for it later.
+func (c *Checker) note(op *Op) {
 	c.holders[op.Holder] = true
 	for _, e := range op.Event.Engine {
 		c.engine[e] = true
 	}
 	c.prompts.Note(op)
+}
+
+// Apply runs op on both and compares the outcomes.
+func (c *Checker) Apply(op *Op) error {
+	c.note(op)
 	if got, want := op.Apply(c.Index), op.Apply(c.Oracle); got != want {
 		return fmt.Errorf("outcome of %v:\n  have %+v\n  want %+v", op, got, want)
 	}

@@ -7,7 +7,7 @@
 //     prints its seed can be repeated.
 //   - A failure is reported as the shortest history found that still fails.
 //
-// Ownership: nothing is kept between calls. The environment sets the effort:
-// KVATLAS_TEST_SCALE multiplies the number of seeds (1 takes seconds),
-// KVATLAS_TEST_SEED runs that one seed only.
+// Ownership: nothing is kept between calls. The environment says what to run:
+// KVATLAS_TEST_SEED that one seed only, KVATLAS_LONG how long RunLong takes,
+// KVATLAS_TEST_REWRITE=1 that scripts are written anew.
 package coretest

@@ -17,25 +17,48 @@ func Run(t *testing.T, newIndex func() core.Index) {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range Seeds(g.Seeds) {
-				ops := g.History(seed)
-				at, err := Check(newIndex, ops, g.Interval)
-				if err != nil {
-					short, err := Minimise(newIndex, ops[:at+1], err, 10*time.Second)
-					t.Fatalf("seed %d, operation %d; %d operations are enough:\n%s\n%v", seed, at, len(short), Print(short), err)
-				}
+				g.check(t, newIndex, seed)
 			}
 		})
 	}
 }
 
-// Seeds returns which seeds to run where n are run by default: see the
-// package's documentation.
+// RunLong checks histories of all kinds with new seeds for as long as
+// KVATLAS_LONG says; without it, it skips the test.
+func RunLong(t *testing.T, newIndex func() core.Index) {
+	long, err := time.ParseDuration(os.Getenv("KVATLAS_LONG"))
+	if err != nil {
+		t.Skip("KVATLAS_LONG is not set to a duration")
+	}
+	deadline := time.Now().Add(long)
+	first := rand.Uint64N(1 << 40)
+	ops := 0
+	for seed := first; time.Now().Before(deadline); seed++ {
+		for _, g := range Generators() {
+			// Short histories are as many operations as long ones.
+			for i := range max(1, uint64(g.Seeds/4)) {
+				ops += g.Ops
+				g.check(t, newIndex, seed+i<<40)
+			}
+		}
+	}
+	t.Logf("%d operations", ops)
+}
+
+// check runs one seed and reports the shortest history that fails.
+func (g *Generator) check(t *testing.T, newIndex func() core.Index, seed uint64) {
+	ops := g.History(seed)
+	at, err := Check(newIndex, ops, g.Interval)
+	if err != nil {
+		short, err := Minimise(newIndex, ops[:at+1], err, 10*time.Second)
+		t.Fatalf("%s, seed %d, operation %d; %d operations are enough:\n%s\n%v", g.Name, seed, at, len(short), Print(short), err)
+	}
+}
+
+// Seeds returns n seeds, or only the one that KVATLAS_TEST_SEED says.
 func Seeds(n int) []uint64 {
 	if s, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SEED"), 10, 64); err == nil {
 		return []uint64{s}
-	}
-	if scale, err := strconv.ParseFloat(os.Getenv("KVATLAS_TEST_SCALE"), 64); err == nil && scale > 0 {
-		n = max(1, int(float64(n)*scale))
 	}
 	seeds := make([]uint64, n)
 	for i := range seeds {
