@@ -64,8 +64,7 @@ type Batch struct {
 	// which have no events.
 	Last []Position
 	// Filtered counts the block operations that the decoder left out because
-	// they are not the worker's own (Dynamo's shared cache owners); their
-	// events stay, without blocks, so that event ids have no holes.
+	// they are not the worker's own or cannot be indexed.
 	Filtered int
 }
 

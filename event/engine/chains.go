@@ -10,7 +10,9 @@ type chain struct {
 }
 
 // seed returns the seed of the chain's local hashes.
-func (c chain) seed() uint64 { return core.Seed("", "") + c.lora + c.salt }
+func (c chain) seed() uint64 { return plainSeed() + c.lora + c.salt }
+
+func plainSeed() uint64 { return core.Seed("", "") }
 
 // chains remembers the chains of stored blocks by engine hash: only of blocks
 // whose children need it, so nothing in a fleet without LoRA and salts. It
@@ -74,5 +76,5 @@ func (a *addends) get(name []byte, of func(string) uint64) uint64 {
 	return v
 }
 
-func seedOfLora(name string) uint64 { return core.Seed(name, "") - core.Seed("", "") }
-func seedOfSalt(salt string) uint64 { return core.Seed("", salt) - core.Seed("", "") }
+func seedOfLora(name string) uint64 { return core.Seed(name, "") - plainSeed() }
+func seedOfSalt(salt string) uint64 { return core.Seed("", salt) - plainSeed() }

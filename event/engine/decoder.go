@@ -45,7 +45,7 @@ type Decoder struct {
 	hashes []uint64 // arena of engine hashes
 	locals []uint64 // arena of local hashes
 	tokens []uint32 // of one event
-	window []uint32 // of one block
+	eagles []uint32 // of one block and beyond
 	mm     []uint64 // of one block
 }
 

@@ -26,7 +26,18 @@ func perBlock(l *later) (b blockReader) {
 	return b
 }
 
-func (b *blockReader) done() bool { return b.left == 0 }
+// none reads the next block's entry if it is nil, or there is none, and tells
+// whether so.
+func (b *blockReader) none() bool {
+	if b.left == 0 {
+		return true
+	}
+	if b.r.Nil() {
+		b.left--
+		return true
+	}
+	return false
+}
 
 // lookahead reads the next block's tokens beyond it: the first of them, and
 // whether there is any. It is not ok if there are several.
@@ -67,8 +78,6 @@ func (d *Decoder) blockKeys(b *blockReader, f *fields, st *chain, first bool) (o
 	r := &b.r
 	k := blockKeys{d: d, f: f, st: st, first: first}
 	switch r.Kind() {
-	case msgpack.Nil:
-		return r.Nil()
 	case msgpack.Map:
 		return k.objects(r) && r.Err() == nil
 	}

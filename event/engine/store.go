@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -109,8 +111,10 @@ func (d *Decoder) store(f *fields, tier event.Tier) {
 		if stored, why = d.localHashes(f, n, &st); stored < n {
 			d.leave(f, stored, why)
 		}
-		for _, h := range d.hashes[f.engineAt:] {
-			d.chains.put(h, st)
+		if st != (chain{}) || !d.chains.empty() {
+			for _, h := range d.hashes[f.engineAt:] {
+				d.chains.put(h, st)
+			}
 		}
 	}
 	if stored > 0 {
@@ -151,14 +155,18 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 	if !f.extraKeys.ok {
 		keys = perBlock(&f.mmInfos)
 	}
+	d.locals = slices.Grow(d.locals, n)
 	for i := range n {
 		d.mm = d.mm[:0]
-		if !keys.done() && !d.blockKeys(&keys, f, st, i == 0 && !f.hasParent) {
+		if !keys.none() && !d.blockKeys(&keys, f, st, i == 0 && !f.hasParent) {
 			return i, ExtraKeys
 		}
-		block, ok := d.block(f, &beyond, i)
-		if !ok {
-			return i, Lookahead
+		block := d.tokens[i*d.cfg.BlockSize : (i+1)*d.cfg.BlockSize]
+		if f.lookahead.ok || d.eagle(f) {
+			var ok bool
+			if block, ok = d.window(f, &beyond, i); !ok {
+				return i, Lookahead
+			}
 		}
 		d.locals = append(d.locals, core.LocalHash(block, st.seed(), d.mm))
 	}
@@ -167,9 +175,9 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 
 func (d *Decoder) eagle(f *fields) bool { return d.cfg.Eagle || f.eagle }
 
-// block returns the tokens that the i-th block's hash covers: its own, and
+// window returns the tokens that the i-th block's hash covers: its own, and
 // with Eagle the one after them. It refuses other tokens beyond the block.
-func (d *Decoder) block(f *fields, beyond *blockReader, i int) (tokens []uint32, ok bool) {
+func (d *Decoder) window(f *fields, beyond *blockReader, i int) (tokens []uint32, ok bool) {
 	size := d.cfg.BlockSize
 	next, more, ok := beyond.lookahead()
 	tokens = d.tokens[i*size : (i+1)*size]
@@ -179,8 +187,8 @@ func (d *Decoder) block(f *fields, beyond *blockReader, i int) (tokens []uint32,
 	if !more && len(d.tokens) > (i+1)*size {
 		return d.tokens[i*size : (i+1)*size+1], ok
 	}
-	d.window = append(append(d.window[:0], tokens...), next)
-	return d.window, ok && more
+	d.eagles = append(append(d.eagles[:0], tokens...), next)
+	return d.eagles, ok && more
 }
 
 // leave leaves out the event's blocks from the i-th on. Where the reason lies

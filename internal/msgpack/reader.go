@@ -311,6 +311,10 @@ func (r *Reader) Float64() float64 {
 // Skip steps over one value and all that it contains.
 func (r *Reader) Skip() {
 	for pending := 1; pending > 0 && r.err == nil; pending-- {
+		if r.off < len(r.b) && (r.b[r.off] < 0x80 || r.b[r.off] == 0xc0) { // most there are
+			r.off++
+			continue
+		}
 		switch r.Kind() {
 		case Array:
 			pending += r.Array()

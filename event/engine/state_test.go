@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// someState is a decoder that remembers a salted chain, a block left out, and
+// two cache groups.
+func someState(t *testing.T) *Decoder {
+	d := newDecoder(t, Config{BlockSize: 4})
+	check(t, d, batch(
+		storeMap(nil, []uint64{1}, t1, "lora_name", "sql", "cache_salt", "tenant"),
+		storeMap(nil, []uint64{2}, t1, "lookahead_token_ids", list{list{9}}),
+		storeMap(nil, []uint64{3}, t1, "group_idx", 0, "kv_cache_spec_kind", "mamba"),
+		storeMap(nil, []uint64{4}, t1, "group_idx", 1, "kv_cache_spec_kind", "full_attention"),
+	), second, storedEvent(nil, local(t, core.Seed("sql", "tenant"), t1...), 1), storedEvent(nil, local(t, 0, t1...), 4))
+	return d
+}
+
+func TestStateOutlivesARestart(t *testing.T) {
+	before := someState(t)
+	after := newDecoder(t, Config{BlockSize: 4})
+	if err := after.RestoreState(before.AppendState(nil)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, after, batch(
+		storeMap(1, []uint64{11}, t2), storeMap(2, []uint64{12}, t2),
+		list{"BlockRemoved", list{4}, "GPU", 0}, list{"BlockRemoved", list{4}, "GPU", 1},
+	), second, storedEvent(1, local(t, core.Seed("sql", "tenant"), t2...), 11), event.Event{Kind: event.Removed, Engine: []uint64{4}})
+	if want := (Stats{ParentLeft: 1, OtherGroup: 1}); after.Stats() != want {
+		t.Errorf("left out %v, want %v", after.Stats(), want)
+	}
+}
+
+func TestRestoringLessRoomKeepsTheBound(t *testing.T) {
+	d := newDecoder(t, Config{BlockSize: 4, MaxChains: 100})
+	for h := range uint64(150) {
+		if _, err := d.Decode(batch(storeMap(nil, []uint64{h}, t1, "cache_salt", "tenant"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	small := newDecoder(t, Config{BlockSize: 4, MaxChains: 10})
+	if err := small.RestoreState(d.AppendState(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(small.chains.now) + len(small.chains.old); n < 10 || n > 20 {
+		t.Errorf("%d chains kept", n)
+	}
+}
+
+func TestUnusableStateIsRefused(t *testing.T) {
+	state := someState(t).AppendState(nil)
+	d := newDecoder(t, Config{BlockSize: 4})
+	for n := range state {
+		if err := d.RestoreState(state[:n]); !errors.Is(err, ErrState) {
+			t.Errorf("first %d bytes: %v", n, err)
+		}
+	}
+	for name, at := range map[string]int{"magic": 0, "version": 3, "group": 4, "number": 4 + maxGroups, "flag": len(state) - 1} {
+		state[at] ^= 0x40
+		if err := d.RestoreState(state); !errors.Is(err, ErrState) {
+			t.Errorf("another %s: %v", name, err)
+		}
+		state[at] ^= 0x40
+	}
+	if !d.chains.empty() {
+		t.Error("a refused state changed the decoder")
+	}
+}
