@@ -115,6 +115,17 @@ func TestNativeRoundTrip(t *testing.T) {
 	}
 }
 
+func TestDecodeAnyTellsNativeMessages(t *testing.T) {
+	var d Decoder
+	got, err := d.DecodeAny(unhex(t, exampleHex))
+	if err != nil || len(got) != 1 || !same(&got[0], example()) || got[0].Blocks() != 2 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := d.DecodeAny(unhex(t, "4b56")); !errors.Is(err, ErrTruncated) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestHeartbeatRoundTrip(t *testing.T) {
 	b := &Batch{Space: Space{Model: "m", BlockSize: 1}, Worker: 1 << 63, Incarnation: 3, Published: -1,
 		Last: []Position{{0, 1<<64 - 1}, {1<<32 - 1, 0}}}

@@ -51,9 +51,6 @@ func (r *Reader) Len() int { return len(r.b) - r.off }
 // Offset returns the position of the next value in the input.
 func (r *Reader) Offset() int { return r.off }
 
-// Since returns the input from the offset to the next value.
-func (r *Reader) Since(offset int) []byte { return r.b[offset:r.off] }
-
 // Fail sets the error, if there is none yet. A nil err is none.
 func (r *Reader) Fail(err error) {
 	if r.err == nil && err != nil {
