@@ -5,9 +5,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/valyala/fasthttp"
 )
 
 // finder is the scratch memory of one find_matches. The Server reuses it.

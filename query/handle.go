@@ -7,8 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
 const typeJSON = "application/json"

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
 // Deps is what a Server needs from the rest of the program.

@@ -11,11 +11,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/valyala/fasthttp"
+
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
-	"github.com/valyala/fasthttp"
 )
 
 // identify spreads the oracle's holders over workers of two ranks, with ids

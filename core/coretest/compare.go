@@ -161,7 +161,7 @@ func (c *Checker) State(queries int) error {
 	}
 	const space = 77
 	if have, want := c.Index.Digest(space, identity), c.Oracle.Digest(space, identity); have != want {
-		return fmt.Errorf("Digest = %#x, want %#x", have, want)
+		return fmt.Errorf("digest = %#x, want %#x", have, want)
 	}
 	return c.dump()
 }
