@@ -75,6 +75,7 @@ func Beside(ops []Op, seed uint64, readers int, apply func(*Op) error, newFind f
 					stop.Store(true)
 				}
 				finds.Add(1)
+				runtime.Gosched() // to the writer, where there are few processors
 			}
 		})
 	}
