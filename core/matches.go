@@ -17,6 +17,10 @@ type Matches struct {
 	levels [event.NumTiers]level
 	same   [event.NumTiers]event.Tier // same[t] = the lowest level that has t's answer
 	walk   walk                       // the reader's scratch
+
+	// EarlyExit makes Find stop once a single holder is left: its depth is
+	// then a lower bound. The caller sets it.
+	EarlyExit bool
 }
 
 // level is the answer of one tier level: disjoint groups and single holders.
@@ -101,5 +105,26 @@ func (m *Matches) add(t event.Tier, h Holder, depth uint32) {
 	}
 }
 
-// walk is the scratch of one Find.
-type walk struct{}
+// add records a single holder; depth 0 is no match.
+func (l *level) add(h Holder, depth uint32) {
+	if depth > 0 {
+		l.single = append(l.single, single{h, depth})
+	}
+}
+
+// addGroup records the holders of a bitset.
+func (l *level) addGroup(words []uint64, depth uint32) {
+	if depth == 0 {
+		return
+	}
+	any := uint64(0)
+	for _, w := range words {
+		any |= w
+	}
+	if any == 0 {
+		return
+	}
+	start := len(l.words)
+	l.words = append(l.words, words...)
+	l.groups = append(l.groups, group{depth, uint32(start), uint32(len(l.words))})
+}

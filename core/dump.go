@@ -1,0 +1,234 @@
+package core
+
+import "github.com/kvatlas/kvatlas/event"
+
+// known returns how many leading names of r an ordinary holder knows, and how
+// many of those blocks it holds.
+func (x *Radix) known(r *run, h Holder) (known, cut uint32) {
+	cut = r.body.Load().cutOff(0, h)
+	return max(cut, x.linkLimit(r, h)), cut
+}
+
+// nameAt returns a name of h's for a position, if it has one.
+func (x *Radix) nameAt(r *run, h Holder, pos uint32) (uint64, bool) {
+	rc := x.rec(r, h)
+	if rc == nil {
+		if known, _ := x.known(r, h); pos >= known {
+			return 0, false
+		}
+		return x.arena.at(r.name(pos)), true
+	}
+	for i := range rc.layers {
+		if rc.layers[i].named.has(pos) {
+			return x.layerName(rc, i, pos), true
+		}
+	}
+	return 0, false
+}
+
+func (x *Radix) layerName(rc *record, layer int, pos uint32) uint64 {
+	if layer == 0 {
+		return x.arena.at(rc.run.name(pos))
+	}
+	return x.arena.at(rc.layers[layer].segs[pos>>segBits]<<segBits | pos&(segBlocks-1))
+}
+
+// eachRun calls f for every run that h is present in, ancestors first.
+func (x *Radix) eachRun(h Holder, f func(r *run) bool) {
+	if int(h) >= len(x.holders) || x.holders[h] == nil {
+		return
+	}
+	seen := make(map[*run]bool)
+	var visit func(r *run) bool
+	visit = func(r *run) bool {
+		if r == x.root || seen[r] {
+			return true
+		}
+		seen[r] = true
+		return visit(r.parent) && f(r)
+	}
+	for _, id := range x.holders[h].runs {
+		if r := x.run(id); r != nil && x.present(r, h) && !visit(r) {
+			return
+		}
+	}
+}
+
+// Dump implements Index.
+func (x *Radix) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
+	goOn := true
+	var copies []uint32
+	x.eachRun(h, func(r *run) bool {
+		if rc := x.rec(r, h); rc != nil {
+			goOn = x.dumpRecord(rc, f)
+			return goOn
+		}
+		known, cut := x.known(r, h)
+		if known == 0 {
+			return true
+		}
+		ev := event.Event{Kind: event.Stored}
+		x.dumpUp(&ev, r, h, 0, 0)
+		copies = append(copies[:0], make([]uint32, len(ev.Engine))...)
+		for p := uint32(0); p < known; p++ {
+			c := uint32(0)
+			if p < cut {
+				c = 1
+			}
+			ev.Engine = append(ev.Engine, x.arena.at(r.name(p)))
+			copies = append(copies, c)
+		}
+		for i := len(copies) - int(known); i > 0; i-- {
+			ev.Engine[i-1] = ev.Engine[i] // passes over places without names
+		}
+		ev.Local = append(ev.Local, r.body.Load().data[:known]...)
+		goOn = f(&ev, copies)
+		return goOn
+	})
+	if goOn {
+		x.dumpTiers(h, f)
+	}
+}
+
+// dumpUp begins an event for a block of h at pos of r: its parent is the
+// nearest ancestor with a name; the nameless places between stand in front,
+// with the given name to pass over them.
+func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, name uint64) {
+	var up []uint64
+	for r != x.root {
+		if pos == 0 {
+			pos, r = r.off, r.parent
+			continue
+		}
+		pos--
+		if e, ok := x.nameAt(r, h, pos); ok {
+			ev.HasParent, ev.Parent = true, e
+			break
+		}
+		up = append(up, r.body.Load().data[pos])
+	}
+	for i := len(up) - 1; i >= 0; i-- {
+		ev.Engine = append(ev.Engine, name)
+		ev.Local = append(ev.Local, up[i])
+	}
+}
+
+// dumpRecord emits every name of the record with its device copies.
+func (x *Radix) dumpRecord(rc *record, f func(ev *event.Event, copies []uint32) bool) bool {
+	data := rc.run.body.Load().data
+	for pos, end := uint32(0), rc.end(); pos < end; pos++ {
+		for i := range rc.layers {
+			l := &rc.layers[i]
+			if !l.named.has(pos) {
+				continue
+			}
+			name := x.layerName(rc, i, pos)
+			ev := event.Event{Kind: event.Stored}
+			x.dumpUp(&ev, rc.run, rc.holder, pos, name)
+			ev.Engine = append(ev.Engine, name)
+			ev.Local = append(ev.Local, data[pos])
+			copies := make([]uint32, len(ev.Engine))
+			copies[len(copies)-1] = l.copiesOf(0, pos)
+			if !f(&ev, copies) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// copiesOf returns how many copies the layer's name at pos has on a tier.
+func (l *layer) copiesOf(tier int, pos uint32) uint32 {
+	if !l.held[tier].has(pos) {
+		return 0
+	}
+	return 1 + l.copies[copyKey(tier, pos)]
+}
+
+// dumpTiers emits what h has on the lower tiers.
+func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) bool) {
+	for t := 1; t < event.NumTiers; t++ {
+		ev := event.Event{Kind: event.Stored, Tier: event.Tier(t)}
+		var copies []uint32
+		x.eachRun(h, func(r *run) bool {
+			rc := x.rec(r, h)
+			if rc == nil {
+				return true
+			}
+			for i := range rc.layers {
+				rc.layers[i].held[t].each(func(lo, hi uint32) {
+					for p := lo; p < hi; p++ {
+						ev.Engine = append(ev.Engine, x.layerName(rc, i, p))
+						copies = append(copies, rc.layers[i].copiesOf(t, p))
+					}
+				})
+			}
+			return true
+		})
+		if len(copies) > 0 && !f(&ev, copies) {
+			return
+		}
+	}
+}
+
+// Digest implements Index.
+func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64 {
+	var sum uint64
+	var seq []uint64
+	for _, r := range x.runs[1:] {
+		if r == nil {
+			continue
+		}
+		seq = x.sequence(r, seq)
+		r.body.Load().eachCut(0, func(h Holder, cut uint32) bool {
+			if x.rec(r, h) == nil {
+				worker, rank := identity(h)
+				for p := uint32(0); p < cut; p++ {
+					sum += DigestTerm(space, worker, rank, event.Device, 0, x.arena.at(r.name(p)), seq[p], 1)
+				}
+			}
+			return true
+		})
+		for _, rc := range r.recs {
+			worker, rank := identity(rc.holder)
+			for i := range rc.layers {
+				for t := range rc.layers[i].held {
+					rc.layers[i].held[t].each(func(lo, hi uint32) {
+						for p := lo; p < hi; p++ {
+							sum += DigestTerm(space, worker, rank, event.Tier(t), 0, x.layerName(rc, i, p), seq[p], rc.layers[i].copiesOf(t, p))
+						}
+					})
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// sequence returns the sequence hashes of r's blocks in dst.
+func (x *Radix) sequence(r *run, dst []uint64) []uint64 {
+	var path []*run
+	for p := r; p != x.root; p = p.parent {
+		path = append(path, p)
+	}
+	q, begun := uint64(0), false
+	next := func(l uint64) {
+		if begun {
+			q = NextSequenceHash(q, l)
+		} else {
+			q, begun = l, true
+		}
+	}
+	for i := len(path) - 1; i > 0; i-- {
+		for _, l := range path[i].body.Load().data[:path[i-1].off] {
+			next(l)
+		}
+	}
+	b := r.body.Load()
+	dst = dst[:0]
+	for _, l := range b.data[:b.len()] {
+		next(l)
+		dst = append(dst, q)
+	}
+	return dst
+}

@@ -1,0 +1,85 @@
+package core
+
+import "fmt"
+
+// Check verifies what the writer's structures promise each other.
+func (x *Radix) Check() error {
+	entered := map[uint32]bool{}
+	n := 0
+	for i := 0; i < len(x.dir.top); {
+		l := &x.dir.top[i]
+		live := 0
+		for c := range l.chunks {
+			for s, t := range l.chunks[c].tags {
+				if t == 0 {
+					continue
+				}
+				live++
+				b := l.chunks[c].blk[s]
+				name, ok := x.arena.peek(b)
+				if !ok || tagOf(mix(name)) != t || x.dir.leafAt(mix(name)).chunks == nil {
+					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
+				}
+				if got, ok := x.dir.find(name); !ok || got != b && entered[b] {
+					return fmt.Errorf("entry of block %d not found by its name %d: %d %v", b, name, got, ok)
+				}
+				if entered[b] {
+					return fmt.Errorf("block %d entered twice", b)
+				}
+				entered[b] = true
+			}
+		}
+		if int(l.n) != live {
+			return fmt.Errorf("leaf %d counts %d, has %d", i, l.n, live)
+		}
+		n += live
+		i += 1 << (x.dir.depth - l.depth)
+	}
+	if n != x.dir.count {
+		return fmt.Errorf("directory counts %d, has %d", x.dir.count, n)
+	}
+	for e, bs := range x.dups {
+		for _, b := range bs {
+			if name, ok := x.arena.peek(b); !ok || name != e || entered[b] {
+				return fmt.Errorf("further block %d of name %d: live %v, entered %v", b, e, ok, entered[b])
+			}
+			entered[b] = true
+		}
+		if _, ok := x.dir.find(e); !ok {
+			return fmt.Errorf("name %d has further blocks but no entry", e)
+		}
+	}
+	names := 0
+	for _, r := range x.runs[1:] {
+		if r == nil {
+			continue
+		}
+		b := r.body.Load()
+		for p := uint32(0); p < b.len(); p++ {
+			if !entered[r.name(p)] {
+				return fmt.Errorf("run %d position %d is not entered", r.id, p)
+			}
+			names++
+		}
+		for _, rc := range r.recs {
+			for i := range rc.layers {
+				l := &rc.layers[i]
+				if l.named.count() != l.nNamed {
+					return fmt.Errorf("run %d holder %d layer %d: %d named, counted %d", r.id, rc.holder, i, l.named.count(), l.nNamed)
+				}
+				for t := range l.held {
+					if l.held[t].count() != l.nHeld[t] {
+						return fmt.Errorf("run %d holder %d layer %d tier %d: %d held, counted %d", r.id, rc.holder, i, t, l.held[t].count(), l.nHeld[t])
+					}
+				}
+				if i > 0 {
+					names += l.nNamed
+				}
+			}
+		}
+	}
+	if names != len(entered) {
+		return fmt.Errorf("%d names, %d entered", names, len(entered))
+	}
+	return nil
+}

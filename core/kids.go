@@ -1,0 +1,394 @@
+package core
+
+import "sync/atomic"
+
+// Children of a run are keyed by (offset in the run, first local hash), so a
+// divergence splits nothing. Most runs have up to a few children: an immutable
+// array, replaced on change. Beyond that they are in a kidTable.
+
+// kid is one child: its run, attached after off blocks of the parent.
+type kid struct {
+	off   uint32
+	first uint64
+	run   *run
+}
+
+const smallKids = 12
+
+// kidSet is what a run's body points to. Exactly one of the two is in use.
+type kidSet struct {
+	small []kid
+	table *kidTable
+}
+
+// find returns the child at (off, first), or nil. Readers call it beside the
+// writer.
+func (k *kidSet) find(off uint32, first uint64) *run {
+	if k == nil {
+		return nil
+	}
+	if k.table != nil {
+		return k.table.find(off, first)
+	}
+	for i := range k.small {
+		if c := &k.small[i]; c.first == first && c.off == off {
+			return c.run
+		}
+	}
+	return nil
+}
+
+// The rest is the writer's.
+
+func (k *kidSet) len() int {
+	switch {
+	case k == nil:
+		return 0
+	case k.table != nil:
+		return k.table.count
+	}
+	return len(k.small)
+}
+
+// maxOff returns the highest offset at which a child is attached.
+func (k *kidSet) maxOff() uint32 {
+	if k == nil {
+		return 0
+	}
+	if k.table != nil {
+		return k.table.maxOff()
+	}
+	m := uint32(0)
+	for i := range k.small {
+		m = max(m, k.small[i].off)
+	}
+	return m
+}
+
+// each calls f for every child until f returns false.
+func (k *kidSet) each(f func(c *run) bool) {
+	if k == nil {
+		return
+	}
+	if k.table != nil {
+		k.table.each(f)
+		return
+	}
+	for i := range k.small {
+		if !f(k.small[i].run) {
+			return
+		}
+	}
+}
+
+// with returns the set with one more child: k itself if it could take it in
+// place.
+func (k *kidSet) with(c kid) *kidSet {
+	if k == nil {
+		return &kidSet{small: []kid{c}}
+	}
+	if k.table != nil {
+		k.table.add(c)
+		return k
+	}
+	if len(k.small) < smallKids {
+		s := make([]kid, len(k.small)+1)
+		copy(s, k.small)
+		s[len(k.small)] = c
+		return &kidSet{small: s}
+	}
+	t := newKidTable()
+	for _, o := range k.small {
+		t.add(o)
+	}
+	t.add(c)
+	return &kidSet{table: t}
+}
+
+// without returns the set less one child; nil if it was the last.
+func (k *kidSet) without(c *run) *kidSet {
+	if k.table != nil {
+		k.table.remove(kid{c.off, c.first, c})
+		if k.table.count > smallKids/2 {
+			return k
+		}
+		s := make([]kid, 0, k.table.count)
+		k.table.each(func(o *run) bool {
+			s = append(s, kid{o.off, o.first, o})
+			return true
+		})
+		if len(s) == 0 {
+			return nil
+		}
+		return &kidSet{small: s}
+	}
+	if len(k.small) == 1 {
+		return nil
+	}
+	s := make([]kid, 0, len(k.small)-1)
+	for _, o := range k.small {
+		if o.run != c {
+			s = append(s, o)
+		}
+	}
+	return &kidSet{small: s}
+}
+
+func (k *kidSet) bytes() int64 {
+	switch {
+	case k == nil:
+		return 0
+	case k.table != nil:
+		return 32 + k.table.bytes()
+	}
+	return 32 + int64(cap(k.small))*24
+}
+
+// A kidTable is an extendible hash table of children, for the root and for
+// prefixes that very many prompts share. A leaf is rebuilt or split at 256
+// slots, so an insert never stops the writer for longer than that takes.
+//
+// Publication: a leaf slot gets its run first, then its key; a removed slot
+// keeps its key and loses its run. A rebuilt or split leaf is complete before
+// the top table points to it. Readers load the top table once a lookup.
+type kidTable struct {
+	top atomic.Pointer[[]*kidLeaf] // 1<<depth leaves
+
+	// The writer's.
+	depth  uint8
+	count  int
+	leaves int
+	offs   map[uint32]int // children per offset
+	most   uint32         // highest offset in offs, if exact
+	exact  bool
+}
+
+const kidSlots = 256
+
+type kidLeaf struct {
+	keys [kidSlots]atomic.Uint64 // mixed (off, first); 0 is free
+	runs [kidSlots]atomic.Pointer[run]
+	next atomic.Pointer[kidLeaf] // only where splitting is of no use (see makeRoom)
+
+	depth uint8
+	used  int // slots with a key
+	live  int // slots with a run
+}
+
+const kidFill = kidSlots * 3 / 4
+
+func kidKey(off uint32, first uint64) uint64 {
+	k := mix(first + uint64(off)*0x9E3779B97F4A7C15)
+	if k == 0 {
+		k = 1
+	}
+	return k
+}
+
+func newKidTable() *kidTable {
+	t := &kidTable{leaves: 1, offs: make(map[uint32]int), exact: true}
+	top := []*kidLeaf{{}}
+	t.top.Store(&top)
+	return t
+}
+
+func (t *kidTable) find(off uint32, first uint64) *run {
+	k := kidKey(off, first)
+	top := *t.top.Load()
+	l := leafOf(top, k)
+	for ; l != nil; l = l.next.Load() {
+		for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
+			got := l.keys[i].Load()
+			if got == 0 {
+				break
+			}
+			if got == k {
+				// first and off are fixed for the life of a run.
+				if r := l.runs[i].Load(); r != nil && r.first == first && r.off == off {
+					return r
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func leafOf(top []*kidLeaf, k uint64) *kidLeaf {
+	if len(top) == 1 {
+		return top[0]
+	}
+	return top[k>>32*uint64(len(top))>>32]
+}
+
+func (t *kidTable) add(c kid) {
+	k := kidKey(c.off, c.first)
+	for {
+		l := leafOf(*t.top.Load(), k)
+		if l.used < kidFill || !t.makeRoom(l) {
+			l.put(k, c.run)
+			break
+		}
+	}
+	t.count++
+	t.offs[c.off]++
+	if c.off >= t.most {
+		t.most, t.exact = c.off, true
+	}
+}
+
+// put enters a child in the leaf or, if that is full, in its overflow.
+func (l *kidLeaf) put(k uint64, r *run) {
+	for l.used >= kidFill {
+		if l.next.Load() == nil {
+			l.next.Store(&kidLeaf{depth: l.depth})
+		}
+		l = l.next.Load()
+	}
+	for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
+		if l.keys[i].Load() == 0 {
+			l.runs[i].Store(r) // the run first: whoever sees the key sees the run
+			l.keys[i].Store(k)
+			l.used++
+			l.live++
+			return
+		}
+	}
+}
+
+// makeRoom rebuilds the leaf without its removed slots, or splits it. Keys
+// chosen to share their leading bits must not double the top table for ever:
+// when it is out of proportion to the number of children, the leaf overflows
+// into another. It reports whether there is room in the leaf itself now.
+func (t *kidTable) makeRoom(l *kidLeaf) bool {
+	top := *t.top.Load()
+	crowded := l.depth == t.depth && len(top) > 64+t.count/8
+	if crowded && l.live > kidSlots/2 {
+		return false
+	}
+	if l.live <= kidSlots/2 && l.next.Load() == nil {
+		nl := &kidLeaf{depth: l.depth}
+		l.moveTo(func(uint64) *kidLeaf { return nl })
+		t.store(top, l, func(int) *kidLeaf { return nl })
+		return true
+	}
+	if l.depth == t.depth {
+		nt := make([]*kidLeaf, 2*len(top))
+		for i, o := range top {
+			nt[2*i], nt[2*i+1] = o, o
+		}
+		top = nt
+		t.depth++
+	}
+	a, b := &kidLeaf{depth: l.depth + 1}, &kidLeaf{depth: l.depth + 1}
+	bit := t.depth - l.depth - 1 // of the index in top, that tells a from b
+	pick := func(i int) *kidLeaf {
+		if i>>bit&1 == 0 {
+			return a
+		}
+		return b
+	}
+	n := uint64(len(top))
+	l.moveTo(func(k uint64) *kidLeaf { return pick(int(k >> 32 * n >> 32)) })
+	t.leaves++
+	t.store(top, l, pick)
+	return true
+}
+
+func (l *kidLeaf) moveTo(where func(k uint64) *kidLeaf) {
+	for ; l != nil; l = l.next.Load() {
+		for i := range l.keys {
+			if k := l.keys[i].Load(); k != 0 {
+				if r := l.runs[i].Load(); r != nil {
+					where(k).put(k, r)
+				}
+			}
+		}
+	}
+}
+
+// store publishes a top table in which old's places point to new leaves.
+func (t *kidTable) store(top []*kidLeaf, old *kidLeaf, with func(i int) *kidLeaf) {
+	nt := make([]*kidLeaf, len(top))
+	for i, o := range top {
+		if o == old {
+			o = with(i)
+		}
+		nt[i] = o
+	}
+	t.top.Store(&nt)
+}
+
+func (t *kidTable) remove(c kid) {
+	k := kidKey(c.off, c.first)
+	l := leafOf(*t.top.Load(), k)
+search:
+	for ; l != nil; l = l.next.Load() {
+		for i := k & (kidSlots - 1); l.keys[i].Load() != 0; i = (i + 1) & (kidSlots - 1) {
+			if l.runs[i].Load() == c.run {
+				l.runs[i].Store(nil)
+				l.live--
+				break search
+			}
+		}
+	}
+	t.count--
+	if t.offs[c.off]--; t.offs[c.off] == 0 {
+		delete(t.offs, c.off)
+		if c.off == t.most {
+			t.exact = false
+		}
+	}
+	if t.leaves > 1 && t.count*4 < t.leaves*kidSlots/4 {
+		t.rebuild()
+	}
+}
+
+// rebuild makes the whole table anew, small: its count fell to a sixteenth of
+// its slots, so the cost is paid for by the removals before it.
+func (t *kidTable) rebuild() {
+	depth := uint8(0)
+	for t.count > kidSlots/2<<depth {
+		depth++
+	}
+	nt := make([]*kidLeaf, 1<<depth)
+	for i := range nt {
+		nt[i] = &kidLeaf{depth: depth}
+	}
+	t.each(func(r *run) bool {
+		k := kidKey(r.off, r.first)
+		leafOf(nt, k).put(k, r)
+		return true
+	})
+	t.depth, t.leaves = depth, len(nt)
+	t.top.Store(&nt)
+}
+
+func (t *kidTable) each(f func(r *run) bool) {
+	top := *t.top.Load()
+	for i, l := range top {
+		if i > 0 && top[i-1] == l {
+			continue
+		}
+		for ; l != nil; l = l.next.Load() {
+			for j := range l.runs {
+				if r := l.runs[j].Load(); r != nil && !f(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (t *kidTable) maxOff() uint32 {
+	if !t.exact {
+		t.most, t.exact = 0, true
+		for o := range t.offs {
+			t.most = max(t.most, o)
+		}
+	}
+	return t.most
+}
+
+func (t *kidTable) bytes() int64 {
+	return 96 + int64(t.leaves)*(kidSlots*16+24) + int64(8<<t.depth) + int64(len(t.offs))*24
+}

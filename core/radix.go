@@ -1,0 +1,439 @@
+package core
+
+import (
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Options are the settings of a Radix. The zero value is ready.
+type Options struct {
+	// Budget is the number of bytes beyond which the index refuses new blocks
+	// of holders that hold more than an equal share of all, and, a sixteenth
+	// further on, of every holder. 0 means no limit.
+	Budget int64
+}
+
+// Radix is the Index for production: run-compressed chains, read without
+// locks. DESIGN.md has the picture; run.go, cover.go and kids.go say in which
+// order things are published.
+type Radix struct {
+	root    *run
+	runs    []*run   // by id; 0 is the root
+	freeIDs []uint32 // of runs that are gone
+	live    int      // runs besides the root
+
+	arena arena
+	dir   directory
+	dups  map[uint64][]uint32 // further blocks of names that the directory has
+
+	recs    map[uint64]*record // by recKey
+	links   map[uint64]link    // by recKey
+	holders []*holderState
+	total   int // held blocks of all holders and tiers
+
+	opts    Options
+	mem     Memory
+	entries []uint64 // scratch of coverage changes
+	marks   uint32
+}
+
+var _ Index = (*Radix)(nil)
+
+// holderState is what the writer keeps of one holder.
+type holderState struct {
+	runs  []uint32 // ids of the runs it has blocks in; may be out of date (see sweep)
+	live  int      // the number of those runs
+	held  [event.NumTiers]int
+	tails [4]uint32 // blocks that stores ended with, where the next store's parent often is
+	turn  uint8
+}
+
+// NewRadix returns an empty index.
+func NewRadix(opts Options) *Radix {
+	x := &Radix{
+		opts:  opts,
+		dups:  make(map[uint64][]uint32),
+		recs:  make(map[uint64]*record),
+		links: make(map[uint64]link),
+	}
+	x.dir.arena = &x.arena
+	x.root = &run{}
+	x.runs = []*run{x.root}
+	x.root.body.Store(&body{})
+	return x
+}
+
+func (x *Radix) holder(h Holder) *holderState {
+	if int(h) >= len(x.holders) {
+		x.holders = append(x.holders, make([]*holderState, int(h)+1-len(x.holders))...)
+	}
+	if x.holders[h] == nil {
+		x.holders[h] = &holderState{}
+		x.mem.Holders += holderBytes
+	}
+	return x.holders[h]
+}
+
+// place is where a name leads a holder.
+type place struct {
+	run   *run
+	pos   uint32
+	layer int // of the holder's record; 0 is the shared names
+}
+
+// at returns the place of a block if its name is known to h there.
+func (x *Radix) at(h Holder, b uint32) (place, bool) {
+	s := b >> segBits
+	hd := x.arena.head(s)
+	r := x.runs[hd.run]
+	p := place{r, hd.base + b&(segBlocks-1), 0}
+	switch hd.owner {
+	case 0:
+		if rc := x.rec(r, h); rc != nil {
+			return p, rc.layers[0].named.has(p.pos)
+		}
+		bd := r.body.Load()
+		if bd == nil {
+			return p, false // a run that is being made
+		}
+		return p, p.pos < bd.cutOff(0, h) || p.pos < x.linkLimit(r, h)
+	case h + 1:
+		rc := x.rec(r, h)
+		if rc == nil {
+			return p, false
+		}
+		p.layer = rc.layerOf(s, p.pos)
+		return p, p.layer > 0 && rc.layers[p.layer].named.has(p.pos)
+	}
+	return p, false
+}
+
+// lookup returns the place that the name leads h to. There is at most one.
+func (x *Radix) lookup(h Holder, name uint64) (place, bool) {
+	b, ok := x.dir.find(name)
+	if !ok {
+		return place{}, false
+	}
+	if p, ok := x.at(h, b); ok {
+		return p, true
+	}
+	if len(x.dups) > 0 {
+		for _, b := range x.dups[name] {
+			if p, ok := x.at(h, b); ok {
+				return p, true
+			}
+		}
+	}
+	return place{}, false
+}
+
+// Knows implements Index.
+func (x *Radix) Knows(h Holder, name uint64) bool {
+	_, ok := x.lookup(h, name)
+	return ok
+}
+
+// Held implements Index.
+func (x *Radix) Held(h Holder, t event.Tier) int {
+	if int(h) >= len(x.holders) || x.holders[h] == nil || t >= event.NumTiers {
+		return 0
+	}
+	return x.holders[h].held[t]
+}
+
+// store is the state of one Store call.
+type store struct {
+	*Radix
+	h      Holder
+	hs     *holderState
+	tier   int
+	copies bool
+	out    Outcome
+}
+
+// Store implements Index.
+func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
+	s := store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}
+	names, local := ev.Engine, ev.Local
+	if ev.Tier >= event.NumTiers {
+		return s.out
+	}
+	if len(local) == 0 {
+		s.byName(names)
+		return s.out
+	}
+	r, o := x.root, uint32(0)
+	if ev.HasParent {
+		p, ok := s.parent(ev.Parent)
+		if !ok {
+			return Outcome{UnknownParent: len(names)}
+		}
+		r, o = p.run, p.pos+1
+	}
+	n := min(len(names), len(local))
+	names, local = names[:n], local[:n]
+	for len(names) > 0 {
+		k := 0
+		b := r.body.Load()
+		if n := b.len(); o < n {
+			if m := matchLen(b.data[o:n], local); m > 0 {
+				k = s.join(r, o, names[:m])
+				o += uint32(k)
+			}
+		}
+		if k == 0 {
+			if c := b.kids.Load().find(o, local[0]); c != nil {
+				r, o = c, 0
+				continue
+			}
+			if s.overBudget() {
+				s.out.Refused += len(names)
+				return s.out
+			}
+			k, r, o = s.create(r, o, names, local)
+		}
+		names, local = names[k:], local[k:]
+	}
+	if o > 0 {
+		s.hs.tails[s.hs.turn&3] = r.name(o - 1)
+		s.hs.turn++
+	}
+	return s.out
+}
+
+// parent resolves a parent name: usually where one of the last stores ended.
+func (s *store) parent(name uint64) (place, bool) {
+	for _, b := range s.hs.tails {
+		if got, ok := s.arena.peek(b); ok && got == name {
+			if p, ok := s.at(s.h, b); ok {
+				return p, true
+			}
+		}
+	}
+	return s.lookup(s.h, name)
+}
+
+// byName stores blocks whose content is known by their names alone.
+func (s *store) byName(names []uint64) {
+	for _, e := range names {
+		p, ok := s.lookup(s.h, e)
+		if !ok {
+			s.out.UnknownBlock++
+			continue
+		}
+		s.hold(p.run, p.pos, p.pos+1, p.layer)
+	}
+}
+
+// join stores blocks whose content r already has from o on. It returns how
+// many it took, at least one.
+func (s *store) join(r *run, o uint32, names []uint64) int {
+	if k := s.sameNames(r, o, names); k > 0 {
+		if len(s.dups) > 0 {
+			for i, e := range names[:k] {
+				if s.dups[e] == nil {
+					continue
+				}
+				if i > 0 { // hold what is before: the name may repeat in it
+					s.hold(r, o, o+uint32(i), 0)
+					return i
+				}
+				if p, ok := s.lookup(s.h, e); ok && p != (place{r, o, 0}) {
+					s.hold(r, o, o+1, 0)
+					s.rebound(p)
+					return 1
+				}
+			}
+		}
+		s.hold(r, o, o+uint32(k), 0)
+		return k
+	}
+	// Names of the holder's own: take as many as go into one layer.
+	k, layer := 0, 0
+	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
+		e, pos := names[k], o+uint32(k)
+		if k&15 == 0 {
+			s.dir.touch(names[k:min(k+16, len(names))])
+		}
+		p, known := s.lookup(s.h, e)
+		here := known && p.run == r && p.pos == pos
+		if known && !here {
+			if k == 0 {
+				_, taken := s.dir.find(e)
+				layer = s.ownName(s.materialize(r, s.h), pos, e, taken)
+				s.hold(r, pos, pos+1, layer)
+				s.rebound(p)
+				return 1
+			}
+			break
+		}
+		l := p.layer
+		if !here {
+			_, taken := s.dir.find(e)
+			rc := s.materialize(r, s.h)
+			if l = rc.freeLayer(pos); k > 0 && l != layer {
+				break
+			}
+			s.ownName(rc, pos, e, taken)
+		}
+		if k > 0 && l != layer {
+			break
+		}
+		layer = l
+		k++
+	}
+	s.hold(r, o, o+uint32(k), layer)
+	return k
+}
+
+// create stores blocks whose content is new after o blocks of r. It returns
+// how many it took, at least one, and where that ended.
+func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint32) {
+	t, base := r, o
+	fresh := false
+	if r == s.root || o < r.body.Load().len() {
+		if r != s.root && s.swappable(r, o, len(names)) {
+			s.swap(r, o, len(names))
+		} else {
+			t, base, fresh = s.newRun(r, o, local[0]), 0, true
+		}
+	}
+	var old place
+	again := false
+	k := 0
+	for k < len(names) && !again {
+		if k&15 == 0 {
+			s.dir.touch(names[k:min(k+16, len(names))])
+		}
+		e := names[k]
+		_, taken := s.dir.find(e)
+		if taken {
+			if s.within(t, base, e) {
+				break // a repetition inside this event; not the first block, that one is new
+			}
+			if old, again = s.lookup(s.h, e); again && k > 0 {
+				again = false
+				break
+			}
+		}
+		s.enter(e, s.addName(t, base+uint32(k), e), taken)
+		k++
+	}
+	if fresh {
+		t.body.Store(s.newBody(local[:k], k))
+	} else {
+		b := s.roomFor(t, k)
+		copy(b.data[base:], local[:k])
+		b.n.Store(base + uint32(k))
+	}
+	s.hold(t, base, base+uint32(k), 0)
+	if fresh {
+		s.attach(t)
+	}
+	if again {
+		s.rebound(old)
+	}
+	return k, t, base + uint32(k)
+}
+
+// within reports whether the name is a shared one of t at base or later.
+func (s *store) within(t *run, base uint32, name uint64) bool {
+	is := func(b uint32) bool {
+		hd := s.arena.head(b >> segBits)
+		return hd.run == t.id && hd.owner == 0 && hd.base+b&(segBlocks-1) >= base
+	}
+	if b, _ := s.dir.find(name); is(b) {
+		return true
+	}
+	for _, b := range s.dups[name] {
+		if is(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// rebound ends what a name meant to the holder before it was bound anew.
+func (s *store) rebound(old place) {
+	s.out.Replaced++
+	s.unbind(s.h, s.hs, old)
+}
+
+// unbind drops all copies of a name and the name itself.
+func (x *Radix) unbind(h Holder, hs *holderState, p place) {
+	rc := x.materialize(p.run, h)
+	l := &rc.layers[p.layer]
+	for t := range l.held {
+		if l.held[t].clear(p.pos, p.pos+1) > 0 {
+			l.nHeld[t]--
+			hs.held[t]--
+			x.total--
+			delete(l.copies, copyKey(t, p.pos))
+		}
+	}
+	x.mem.Records -= rc.bytes()
+	x.unname(rc, p.layer, p.pos)
+	x.mem.Records += rc.bytes()
+	x.refresh(rc, p.pos)
+	x.tidy(p.run, h, true)
+	x.shrink(p.run)
+}
+
+// Forget implements Index.
+func (x *Radix) Forget(h Holder, names []uint64) int {
+	hs := x.holder(h)
+	n := 0
+	for _, e := range names {
+		if p, ok := x.lookup(h, e); ok {
+			x.unbind(h, hs, p)
+			n++
+		}
+	}
+	return n
+}
+
+// hold makes positions lo … hi-1 of r held by the names of a layer.
+func (s *store) hold(r *run, lo, hi uint32, layer int) {
+	rc := s.rec(r, s.h)
+	if rc == nil && layer == 0 && s.tier == 0 {
+		b := r.body.Load()
+		cut := b.cutOff(0, s.h)
+		if lo <= cut && !(s.copies && lo < cut) {
+			s.out.Duplicate += int(min(hi, cut) - lo)
+			if hi > cut {
+				if cut == 0 {
+					s.joined(r, s.h)
+				}
+				s.setCuts(b, s.h, hi)
+				s.count(int(hi - cut))
+			}
+			return
+		}
+	}
+	rc = s.materialize(r, s.h)
+	s.mem.Records -= rc.bytes()
+	l := &rc.layers[layer]
+	l.nNamed += l.named.set(lo, hi)
+	if s.copies {
+		for p := lo; p < hi; p++ {
+			if l.held[s.tier].has(p) {
+				if l.copies == nil {
+					l.copies = make(map[uint64]uint32)
+				}
+				l.copies[copyKey(s.tier, p)]++
+			}
+		}
+	}
+	n := l.held[s.tier].set(lo, hi)
+	l.nHeld[s.tier] += n
+	s.mem.Records += rc.bytes()
+	s.count(n)
+	s.out.Duplicate += int(hi-lo) - n
+	s.refresh(rc, lo)
+	s.settle(rc)
+}
+
+func (s *store) count(n int) {
+	s.out.Stored += n
+	s.hs.held[s.tier] += n
+	s.total += n
+}

@@ -1,0 +1,289 @@
+package core
+
+import "github.com/kvatlas/kvatlas/event"
+
+// A record says what a holder has in a run when that is not the ordinary case.
+// The ordinary case, which needs no record, is: the device tier only, one copy
+// of each block, no hole (blocks 0 … cut-off-1), and the shared names. Its
+// known names are those below max(cut-off, link limit).
+type record struct {
+	run    *run
+	holder Holder
+	layers []layer // layer 0 is that of the shared names
+	tiered bool    // counted in the body's tierCover.users
+}
+
+// layer is one set of names: at most one per position.
+type layer struct {
+	segs   []uint32 // arena segments by position>>segBits; nil in layer 0
+	named  bitmap   // positions whose name is known to the holder
+	held   [4]bitmap
+	nNamed int
+	nHeld  [4]int
+	copies map[uint64]uint32 // tier<<32 | position → copies beyond the first
+}
+
+func copyKey(tier int, pos uint32) uint64 { return uint64(tier)<<32 | uint64(pos) }
+
+// heldAnywhere reports whether any tier holds the layer's name at pos.
+func (l *layer) heldAnywhere(pos uint32) bool {
+	return l.held[0].has(pos) || l.held[1].has(pos) || l.held[2].has(pos) || l.held[3].has(pos)
+}
+
+// end returns one more than the last position that is held or named.
+func (rc *record) end() uint32 {
+	e := uint32(0)
+	for i := range rc.layers {
+		e = max(e, rc.layers[i].named.end())
+	}
+	return e
+}
+
+// deepest returns one more than the last position that is held.
+func (rc *record) deepest() uint32 {
+	e := uint32(0)
+	for i := range rc.layers {
+		for t := range rc.layers[i].held {
+			e = max(e, rc.layers[i].held[t].end())
+		}
+	}
+	return e
+}
+
+// has reports whether pos is held on a tier up to level.
+func (rc *record) has(level int, pos uint32) bool {
+	for i := range rc.layers {
+		for t := 0; t <= level; t++ {
+			if rc.layers[i].held[t].has(pos) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// prefix returns the first position from start on that is not held on a tier
+// up to level.
+func (rc *record) prefix(level int, start uint32) uint32 {
+	for p := start; ; {
+		var w uint64
+		for i := range rc.layers {
+			for t := 0; t <= level; t++ {
+				if b := rc.layers[i].held[t]; int(p>>6) < len(b) {
+					w |= b[p>>6]
+				}
+			}
+		}
+		for {
+			if w>>(p&63)&1 == 0 {
+				return p
+			}
+			if p++; p&63 == 0 {
+				break
+			}
+		}
+	}
+}
+
+func recKey(r *run, h Holder) uint64 { return uint64(r.id)<<32 | uint64(h) }
+
+// rec returns h's record in r, nil in the ordinary case.
+func (x *Radix) rec(r *run, h Holder) *record {
+	if len(r.recs) == 0 {
+		return nil
+	}
+	return x.recs[recKey(r, h)]
+}
+
+// materialize makes the record that says what the ordinary case says.
+func (x *Radix) materialize(r *run, h Holder) *record {
+	if rc := x.rec(r, h); rc != nil {
+		return rc
+	}
+	cut := r.body.Load().cutOff(0, h)
+	rc := &record{run: r, holder: h, layers: make([]layer, 1)}
+	l := &rc.layers[0]
+	l.nNamed = l.named.set(0, max(cut, x.linkLimit(r, h)))
+	l.nHeld[0] = l.held[0].set(0, cut)
+	x.recs[recKey(r, h)] = rc
+	r.recs = append(r.recs, rc)
+	if cut == 0 {
+		x.joined(r, h)
+	}
+	x.mem.Records += rc.bytes()
+	return rc
+}
+
+func (x *Radix) dropRecord(rc *record) {
+	r := rc.run
+	x.mem.Records -= rc.bytes()
+	delete(x.recs, recKey(r, rc.holder))
+	if len(x.recs) == 0 {
+		x.recs = make(map[uint64]*record)
+	}
+	for i, o := range r.recs {
+		if o == rc {
+			last := len(r.recs) - 1
+			r.recs[i], r.recs[last] = r.recs[last], nil
+			r.recs = r.recs[:last]
+			break
+		}
+	}
+	if len(r.recs) == 0 {
+		r.recs = nil
+	}
+	x.untier(rc)
+}
+
+// untier ends the run's coverage above the device level when its last holder
+// with blocks on lower tiers is gone.
+func (x *Radix) untier(rc *record) {
+	if !rc.tiered {
+		return
+	}
+	rc.tiered = false
+	b := rc.run.body.Load()
+	if t := b.tiers.Load(); t != nil {
+		if t.users--; t.users == 0 {
+			x.dropTiers(b)
+		}
+	}
+}
+
+// settle trims the record of names that nothing below keeps known, and drops
+// it if what is left is the ordinary case.
+func (x *Radix) settle(rc *record) {
+	link := x.linkLimit(rc.run, rc.holder)
+	// A name without copies is known while something is held strictly below.
+	limit := link
+	if d := rc.deepest(); d > 0 {
+		limit = max(limit, d-1)
+	}
+	x.mem.Records -= rc.bytes()
+	for i := range rc.layers {
+		l := &rc.layers[i]
+		for p, end := limit, l.named.end(); p < end; p++ {
+			if l.named.has(p) && !l.heldAnywhere(p) {
+				x.unname(rc, i, p)
+			}
+		}
+	}
+	for n := len(rc.layers); n > 1 && rc.layers[n-1].nNamed == 0; n-- {
+		rc.layers[n-1] = layer{}
+		rc.layers = rc.layers[:n-1]
+	}
+	x.mem.Records += rc.bytes()
+	l := &rc.layers[0]
+	if len(rc.layers) > 1 || len(l.copies) > 0 || l.nHeld[1]+l.nHeld[2]+l.nHeld[3] > 0 {
+		return
+	}
+	x.untier(rc)
+	cut := l.held[0].end()
+	known := max(cut, link)
+	if int(cut) == l.nHeld[0] && int(known) == l.nNamed && l.named.end() == known {
+		x.dropRecord(rc)
+	}
+}
+
+// unname forgets the name at pos of a layer.
+func (x *Radix) unname(rc *record, i int, pos uint32) {
+	l := &rc.layers[i]
+	l.nNamed -= l.named.clear(pos, pos+1)
+	if i == 0 {
+		return // the shared name stays for the others
+	}
+	s := l.segs[pos>>segBits]
+	b := s<<segBits | pos&(segBlocks-1)
+	x.dropName(x.arena.at(b), b)
+	lo := pos &^ (segBlocks - 1)
+	for p := lo; p < lo+segBlocks; p++ {
+		if l.named.has(p) {
+			return
+		}
+	}
+	x.arena.release(s)
+	l.segs[pos>>segBits] = 0
+}
+
+// ownName gives the holder a name of its own at pos and returns its layer.
+// The name must not be known to the holder at pos yet.
+func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
+	i := rc.freeLayer(pos)
+	x.mem.Records -= rc.bytes()
+	if i == len(rc.layers) {
+		rc.layers = append(rc.layers, layer{})
+	}
+	l := &rc.layers[i]
+	for int(pos>>segBits) >= len(l.segs) {
+		l.segs = append(l.segs, 0)
+	}
+	s := l.segs[pos>>segBits]
+	if s == 0 {
+		s = x.arena.alloc(rc.run.id, pos&^(segBlocks-1), rc.holder+1)
+		l.segs[pos>>segBits] = s
+	}
+	b := s<<segBits | pos&(segBlocks-1)
+	x.arena.set(b, e)
+	x.enter(e, b, taken)
+	l.nNamed += l.named.set(pos, pos+1)
+	x.mem.Records += rc.bytes()
+	return i
+}
+
+// freeLayer returns the first layer of own names without one at pos; it may be
+// one that does not exist yet.
+func (rc *record) freeLayer(pos uint32) int {
+	i := 1
+	for i < len(rc.layers) && rc.layers[i].named.has(pos) {
+		i++
+	}
+	return i
+}
+
+// layerOf returns which of the holder's layers the block's segment belongs to.
+func (rc *record) layerOf(s, pos uint32) int {
+	for i := 1; i < len(rc.layers); i++ {
+		if k := int(pos >> segBits); k < len(rc.layers[i].segs) && rc.layers[i].segs[k] == s {
+			return i
+		}
+	}
+	return -1
+}
+
+// refresh brings the coverage up to date with the record after a change at
+// position lo and beyond: what is before it and before the old cut-off is held
+// as it was.
+func (x *Radix) refresh(rc *record, lo uint32) {
+	b := rc.run.body.Load()
+	lower := false
+	for i := range rc.layers {
+		n := &rc.layers[i].nHeld
+		lower = lower || n[1]+n[2]+n[3] > 0
+	}
+	if lower && !rc.tiered {
+		x.addTiers(b).users++
+		rc.tiered = true
+	}
+	levels := 1
+	if b.tiers.Load() != nil {
+		levels = event.NumTiers
+	}
+	for l := 0; l < levels; l++ {
+		old := b.cutOff(l, rc.holder)
+		if cut := rc.prefix(l, min(old, lo)); cut != old {
+			x.setCut(b, l, rc.holder, cut)
+		}
+	}
+}
+
+func (rc *record) bytes() int64 {
+	n := int64(64 + 48)
+	for i := range rc.layers {
+		l := &rc.layers[i]
+		n += 200 + int64(cap(l.segs))*4 + int64(cap(l.named))*8 + int64(len(l.copies))*24
+		for t := range l.held {
+			n += int64(cap(l.held[t])) * 8
+		}
+	}
+	return n
+}

@@ -1,0 +1,195 @@
+package core
+
+import "github.com/kvatlas/kvatlas/event"
+
+// removal is the state of one Remove call: a stretch of neighbouring blocks of
+// one run is gathered and then dropped with one change of coverage.
+type removal struct {
+	store
+	run    *run
+	layer  int
+	lo, hi uint32 // the stretch; empty if lo == hi
+	cut    uint32 // run's cut-off for the holder, where it has no record
+	rec    *record
+}
+
+// Remove implements Index.
+func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
+	if ev.Tier >= event.NumTiers {
+		return Outcome{}
+	}
+	m := removal{store: store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}}
+	for i, e := range ev.Engine {
+		if m.extend(e) {
+			continue
+		}
+		if i+1 < len(ev.Engine) {
+			// The stretch ended: what follows may need the directory.
+			x.dir.touch(ev.Engine[i:min(i+8, len(ev.Engine))])
+		}
+		m.next(e)
+	}
+	m.flush()
+	return m.out
+}
+
+// extend takes the block before or after the stretch if that is its name.
+// Engines evict from the tail, so most removals end here, at no look-up.
+func (m *removal) extend(e uint64) bool {
+	if m.lo == m.hi || m.layer != 0 {
+		return false
+	}
+	if p := m.lo - 1; m.lo > 0 && m.arena.at(m.run.name(p)) == e && m.holds(p) {
+		m.lo = p
+		return true
+	}
+	if p := m.hi; p < m.run.body.Load().len() && m.arena.at(m.run.name(p)) == e && m.holds(p) {
+		m.hi++
+		return true
+	}
+	return false
+}
+
+// holds reports whether the holder has exactly one copy of pos in the
+// stretch's run by its shared name.
+func (m *removal) holds(pos uint32) bool {
+	if m.rec == nil {
+		return m.tier == 0 && pos < m.cut
+	}
+	l := &m.rec.layers[0]
+	return l.held[m.tier].has(pos) && (len(l.copies) == 0 || l.copies[copyKey(m.tier, pos)] == 0)
+}
+
+// next begins a new stretch with the block of that name.
+func (m *removal) next(e uint64) {
+	m.flush()
+	p, ok := m.lookup(m.h, e)
+	if !ok {
+		m.out.Unknown++
+		return
+	}
+	rc := m.Radix.rec(p.run, m.h)
+	if rc == nil {
+		cut := p.run.body.Load().cutOff(0, m.h)
+		if m.tier != 0 || p.pos >= cut {
+			m.out.Unknown++
+			return
+		}
+		m.cut = cut
+	} else {
+		l := &rc.layers[p.layer]
+		if !l.held[m.tier].has(p.pos) {
+			m.out.Unknown++
+			return
+		}
+		if k := copyKey(m.tier, p.pos); l.copies[k] > 0 {
+			if m.copies {
+				if l.copies[k]--; l.copies[k] == 0 {
+					m.mem.Records -= rc.bytes()
+					delete(l.copies, k)
+					m.mem.Records += rc.bytes()
+					m.settle(rc)
+				}
+				m.out.Decremented++
+				return
+			}
+		}
+	}
+	m.run, m.layer, m.lo, m.hi, m.rec = p.run, p.layer, p.pos, p.pos+1, rc
+}
+
+// flush drops the stretch.
+func (m *removal) flush() {
+	if m.lo == m.hi {
+		return
+	}
+	m.drop(m.run, m.layer, m.lo, m.hi)
+	m.lo, m.hi, m.run, m.rec = 0, 0, nil, nil
+}
+
+// drop ends the tier's copies of positions lo … hi-1, all of which the holder
+// has there by the names of the layer.
+func (s *store) drop(r *run, layer int, lo, hi uint32) {
+	b := r.body.Load()
+	n := int(hi - lo)
+	rc := s.rec(r, s.h)
+	if rc == nil && hi == b.cutOff(0, s.h) {
+		s.setCuts(b, s.h, lo)
+	} else {
+		rc = s.materialize(r, s.h)
+		l := &rc.layers[layer]
+		s.mem.Records -= rc.bytes()
+		l.nHeld[s.tier] -= l.held[s.tier].clear(lo, hi)
+		if len(l.copies) > 0 {
+			for p := lo; p < hi; p++ {
+				delete(l.copies, copyKey(s.tier, p))
+			}
+		}
+		s.mem.Records += rc.bytes()
+		s.refresh(rc, lo)
+	}
+	s.out.Removed += n
+	s.hs.held[s.tier] -= n
+	s.total -= n
+	if rc != nil || lo == 0 {
+		s.tidy(r, s.h, true)
+	}
+	if hi >= b.len() {
+		s.shrink(r)
+	}
+}
+
+// Clear implements Index.
+func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
+	if tier >= event.NumTiers || int(h) >= len(x.holders) || x.holders[h] == nil {
+		return Outcome{}
+	}
+	s := store{Radix: x, h: h, hs: x.holders[h]}
+	for _, id := range append([]uint32(nil), s.hs.runs...) {
+		for t := 0; t < event.NumTiers; t++ {
+			r := x.run(id)
+			if r == nil || !allTiers && t != int(tier) {
+				continue
+			}
+			s.tier = t
+			s.clearRun(r)
+		}
+	}
+	if allTiers {
+		s.hs.tails = [4]uint32{}
+	}
+	return s.out
+}
+
+// clearRun drops all that the holder has in r on one tier.
+func (s *store) clearRun(r *run) {
+	rc := s.rec(r, s.h)
+	if rc == nil {
+		if cut := r.body.Load().cutOff(0, s.h); cut > 0 && s.tier == 0 {
+			s.drop(r, 0, 0, cut)
+		}
+		return
+	}
+	n := 0
+	s.mem.Records -= rc.bytes()
+	for i := range rc.layers {
+		l := &rc.layers[i]
+		n += l.nHeld[s.tier]
+		l.nHeld[s.tier], l.held[s.tier] = 0, nil
+		for k := range l.copies {
+			if int(k>>32) == s.tier {
+				delete(l.copies, k)
+			}
+		}
+	}
+	s.mem.Records += rc.bytes()
+	if n == 0 {
+		return
+	}
+	s.out.Removed += n
+	s.hs.held[s.tier] -= n
+	s.total -= n
+	s.refresh(rc, 0)
+	s.tidy(r, s.h, true)
+	s.shrink(r)
+}

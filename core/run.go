@@ -1,0 +1,463 @@
+package core
+
+import "sync/atomic"
+
+// A run is a maximal stretch of one chain, with the children that leave it at
+// any offset. It is what everything hangs on: content once for all holders, a
+// cut-off per holder.
+//
+// The fields off, first and parent are fixed; body is replaced as a whole by
+// the writer; the rest is the writer's alone.
+type run struct {
+	body  atomic.Pointer[body]
+	first uint64 // local hash of block 0
+	off   uint32 // attached after off blocks of the parent
+	id    uint32
+
+	parent *run     // nil for the root
+	segs   []uint32 // arena segments of the names that holders share
+	recs   []*record
+	high   uint32 // most blocks that this body's readers may have seen
+	mark   uint32 // scratch of the sweeps over a holder's runs
+}
+
+// body is what readers see of a run.
+//
+// Publication: data[:n] is complete before n is stored, and a published slot
+// is never given another value in the same body. Where content, not just
+// length, must change, a new body is published with copies of the coverage,
+// so that cut-offs never speak of other content than the body's own. A child
+// is complete before it is in kids. A reader that finds a child checks that
+// the body is still the run's: only then do the child's parent blocks equal
+// the ones that it compared.
+type body struct {
+	n     atomic.Uint32
+	data  []uint64 // local hashes; len is the capacity
+	in    [inlineEntries]atomic.Uint64
+	cov   atomic.Pointer[cover] // replaces in when not nil
+	tiers atomic.Pointer[tierCover]
+	kids  atomic.Pointer[kidSet]
+}
+
+// tierCover holds the coverage of the cumulative levels above device, where a
+// holder has blocks of the run on a lower tier. All holders of the run are in
+// all of them. Without it those levels are equal to the device level.
+type tierCover struct {
+	level [3]atomic.Pointer[cover]
+	users int // records with blocks on a lower tier; the writer's
+}
+
+func (b *body) len() uint32 { return b.n.Load() }
+
+// cutOff returns how many leading blocks of the run h holds at the level.
+func (b *body) cutOff(level int, h Holder) uint32 {
+	if level > 0 {
+		if t := b.tiers.Load(); t != nil {
+			return t.level[level-1].Load().get(h)
+		}
+	}
+	if c := b.cov.Load(); c != nil {
+		return c.get(h)
+	}
+	for i := range b.in {
+		if e := b.in[i].Load(); e>>32 == uint64(h)+1 {
+			return uint32(e)
+		}
+	}
+	return 0
+}
+
+// eachCut calls f for every holder with a cut-off at the level.
+func (b *body) eachCut(level int, f func(h Holder, cut uint32) bool) {
+	if level > 0 {
+		if t := b.tiers.Load(); t != nil {
+			t.level[level-1].Load().each(f)
+			return
+		}
+	}
+	if c := b.cov.Load(); c != nil {
+		c.each(f)
+		return
+	}
+	for i := range b.in {
+		if h, cut := entryOf(b.in[i].Load()); cut > 0 && !f(h, cut) {
+			return
+		}
+	}
+}
+
+// Below: the writer's side.
+
+// setCut sets h's cut-off at one level.
+func (x *Radix) setCut(b *body, level int, h Holder, cut uint32) {
+	var at *atomic.Pointer[cover]
+	if level == 0 {
+		at = &b.cov
+		if at.Load() == nil {
+			free := -1
+			for i := range b.in {
+				e := b.in[i].Load()
+				if e>>32 == uint64(h)+1 {
+					b.in[i].Store(entry(h, cut))
+					return
+				}
+				if e == 0 && free < 0 {
+					free = i
+				}
+			}
+			if cut == 0 {
+				return
+			}
+			if free >= 0 {
+				b.in[free].Store(entry(h, cut))
+				return
+			}
+		}
+	} else {
+		at = &b.tiers.Load().level[level-1]
+	}
+	c := at.Load()
+	if c != nil && c.set(h, cut) {
+		return
+	}
+	es := x.entries[:0]
+	b.eachCut(level, func(o Holder, oc uint32) bool {
+		if o != h {
+			es = append(es, entry(o, oc))
+		}
+		return true
+	})
+	if cut > 0 {
+		es = append(es, entry(h, cut))
+	}
+	x.entries = es
+	x.putCover(at, newCover(es, len(x.holders)))
+}
+
+func (x *Radix) putCover(at *atomic.Pointer[cover], c *cover) {
+	if old := at.Load(); old != nil {
+		x.mem.Coverage -= old.bytes()
+	}
+	if c != nil {
+		x.mem.Coverage += c.bytes()
+	}
+	at.Store(c)
+}
+
+// setCuts sets h's cut-off at all levels: for holders that have the device
+// tier only.
+func (x *Radix) setCuts(b *body, h Holder, cut uint32) {
+	x.setCut(b, 0, h, cut)
+	if b.tiers.Load() != nil {
+		for l := 1; l <= 3; l++ {
+			x.setCut(b, l, h, cut)
+		}
+	}
+}
+
+// addTiers begins to keep coverage above the device level.
+func (x *Radix) addTiers(b *body) *tierCover {
+	if t := b.tiers.Load(); t != nil {
+		return t
+	}
+	es := x.entries[:0]
+	b.eachCut(0, func(h Holder, cut uint32) bool {
+		es = append(es, entry(h, cut))
+		return true
+	})
+	x.entries = es
+	t := &tierCover{}
+	for i := range t.level {
+		x.putCover(&t.level[i], newCover(es, len(x.holders)))
+	}
+	x.mem.Coverage += tierCoverBytes
+	b.tiers.Store(t)
+	return t
+}
+
+func (x *Radix) dropTiers(b *body) {
+	if t := b.tiers.Load(); t != nil {
+		b.tiers.Store(nil)
+		for i := range t.level {
+			x.mem.Coverage -= t.level[i].Load().bytes()
+		}
+		x.mem.Coverage -= tierCoverBytes
+	}
+}
+
+const (
+	runBytes       = 112
+	bodyBytes      = 80
+	tierCoverBytes = 32
+)
+
+// dataBytes is what an array of n local hashes costs.
+func dataBytes(n int) int64 { return sizeClass(int64(n) * 8) }
+
+// newBody makes a body with room for capacity blocks and the first n of src.
+func (x *Radix) newBody(src []uint64, capacity int) *body {
+	b := &body{data: make([]uint64, capacity)}
+	copy(b.data, src)
+	b.n.Store(uint32(len(src)))
+	x.mem.Content += dataBytes(capacity)
+	x.mem.Runs += bodyBytes
+	return b
+}
+
+// freeBody takes a body that no longer stands in a run off the account, with
+// its coverage if that was not passed on.
+func (x *Radix) freeBody(b *body, coverage bool) {
+	x.mem.Content -= dataBytes(len(b.data))
+	x.mem.Runs -= bodyBytes
+	if coverage {
+		if c := b.cov.Load(); c != nil {
+			x.mem.Coverage -= c.bytes()
+		}
+		x.dropTiers(b)
+	}
+}
+
+// resize replaces r's body by one with the same first n blocks and room for
+// capacity. If diverge, other blocks will follow than old readers may still
+// see, so the coverage is copied; else the two share it, because it says the
+// same about both.
+func (x *Radix) resize(r *run, n uint32, capacity int, diverge bool) *body {
+	old := r.body.Load()
+	b := x.newBody(old.data[:n], capacity)
+	for i := range old.in {
+		b.in[i].Store(old.in[i].Load())
+	}
+	b.kids.Store(old.kids.Load())
+	if diverge {
+		if c := old.cov.Load(); c != nil {
+			x.putCover(&b.cov, x.copyCover(c))
+		}
+		if t := old.tiers.Load(); t != nil {
+			nt := &tierCover{users: t.users}
+			for i := range t.level {
+				x.putCover(&nt.level[i], x.copyCover(t.level[i].Load()))
+			}
+			x.mem.Coverage += tierCoverBytes
+			b.tiers.Store(nt)
+		}
+	} else {
+		b.cov.Store(old.cov.Load())
+		b.tiers.Store(old.tiers.Load())
+	}
+	r.high = n
+	r.body.Store(b)
+	x.freeBody(old, diverge)
+	return b
+}
+
+func (x *Radix) copyCover(c *cover) *cover {
+	es := x.entries[:0]
+	c.each(func(h Holder, cut uint32) bool {
+		es = append(es, entry(h, cut))
+		return true
+	})
+	x.entries = es
+	return newCover(es, len(x.holders))
+}
+
+// roomFor returns a body of r that k blocks may be appended to at n.
+func (x *Radix) roomFor(r *run, k int) *body {
+	b := r.body.Load()
+	n := b.len()
+	need := int(n) + k
+	switch {
+	case n < r.high:
+		// Slots beyond n may still be read; they keep their values.
+		return x.resize(r, n, grown(need, int(n)), true)
+	case need > len(b.data):
+		return x.resize(r, n, grown(need, int(n)), false)
+	}
+	return b
+}
+
+// grown leaves slack only for runs that were appended to before: a run grows
+// by an eighth, so that it is copied rarely and wastes little.
+func grown(need, had int) int {
+	if had == 0 {
+		return need
+	}
+	return int(classSlots(need + 2 + need/8))
+}
+
+// name returns the shared name's block number at a position.
+func (r *run) name(pos uint32) uint32 { return r.segs[pos>>segBits]<<segBits | pos&(segBlocks-1) }
+
+// sameNames returns how many of the names equal the shared ones from pos on.
+func (x *Radix) sameNames(r *run, pos uint32, names []uint64) int {
+	n := 0
+	for n < len(names) {
+		s := r.segs[pos>>segBits]
+		o := pos & (segBlocks - 1)
+		k := min(segBlocks-int(o), len(names)-n)
+		m := matchLen(x.arena.names(s)[o:int(o)+k], names[n:n+k])
+		n += m
+		if m < k {
+			break
+		}
+		pos += uint32(k)
+	}
+	return n
+}
+
+// newRun makes a run that has no body yet and is not in its parent's children.
+func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
+	r := &run{parent: parent, off: off, first: first}
+	if n := len(x.freeIDs); n > 0 {
+		r.id = x.freeIDs[n-1]
+		x.freeIDs = x.freeIDs[:n-1]
+		x.runs[r.id] = r
+	} else {
+		r.id = uint32(len(x.runs))
+		x.runs = append(x.runs, r)
+	}
+	x.live++
+	x.mem.Runs += runBytes
+	return r
+}
+
+// attach makes a complete run visible.
+func (x *Radix) attach(r *run) {
+	b := r.parent.body.Load()
+	old := b.kids.Load()
+	x.mem.Children -= old.bytes()
+	k := old.with(kid{r.off, r.first, r})
+	x.mem.Children += k.bytes()
+	b.kids.Store(k)
+}
+
+// detach takes an empty run out of its parent and frees it.
+func (x *Radix) detach(r *run) {
+	b := r.parent.body.Load()
+	old := b.kids.Load()
+	x.mem.Children -= old.bytes()
+	k := old.without(r)
+	x.mem.Children += k.bytes()
+	b.kids.Store(k)
+	x.freeBody(r.body.Load(), true)
+	x.mem.Runs -= runBytes + int64(cap(r.segs))*4
+	x.runs[r.id] = nil
+	x.freeIDs = append(x.freeIDs, r.id)
+	if x.live--; x.live == 0 {
+		x.runs, x.freeIDs = append([]*run(nil), x.root), nil
+	}
+}
+
+// shrink gives back what nobody needs of r's end, and r itself and its
+// ancestors if that was all.
+func (x *Radix) shrink(r *run) {
+	for r != x.root {
+		b := r.body.Load()
+		n := b.len()
+		keep := b.kids.Load().maxOff()
+		for l := 0; l < 4 && keep < n; l++ {
+			b.eachCut(l, func(_ Holder, cut uint32) bool {
+				keep = max(keep, cut)
+				return keep < n
+			})
+			if b.tiers.Load() == nil {
+				break
+			}
+		}
+		for _, rc := range r.recs {
+			keep = max(keep, rc.end())
+		}
+		if keep < n {
+			x.truncate(r, keep)
+		}
+		if keep > 0 || len(r.recs) > 0 {
+			return
+		}
+		p := r.parent
+		x.detach(r)
+		r = p
+	}
+}
+
+// truncate cuts r to n blocks.
+func (x *Radix) truncate(r *run, n uint32) {
+	b := r.body.Load()
+	was := b.len()
+	r.high = max(r.high, was)
+	b.n.Store(n)
+	x.dropNames(r, n, was)
+	if len(b.data) >= 64 && int(n)*3 < len(b.data) && n > 0 {
+		x.resize(r, n, int(n), false)
+		r.high = n // a new body: nobody has seen more of it
+	}
+}
+
+// dropNames takes the shared names of positions lo … hi-1 out of the directory
+// and frees the segments that lie beyond lo.
+func (x *Radix) dropNames(r *run, lo, hi uint32) {
+	for p := lo; p < hi; {
+		s := r.segs[p>>segBits]
+		end := min(hi, (p|(segBlocks-1))+1)
+		names := x.arena.names(s)[p&(segBlocks-1) : (end-1)&(segBlocks-1)+1]
+		x.dir.touch(names)
+		for i, e := range names {
+			x.dropName(e, s<<segBits|(p+uint32(i))&(segBlocks-1))
+		}
+		p = end
+	}
+	x.cutSegs(r, lo)
+}
+
+// addName puts a name at position pos of r's shared names. It returns the
+// block and what the directory had for that name before.
+func (x *Radix) addName(r *run, pos uint32, e uint64) (b uint32) {
+	if i := int(pos >> segBits); i == len(r.segs) {
+		c := cap(r.segs)
+		r.segs = append(r.segs, x.arena.alloc(r.id, pos&^(segBlocks-1), 0))
+		if c != cap(r.segs) {
+			x.mem.Runs += int64(cap(r.segs)-c) * 4
+		}
+	}
+	b = r.name(pos)
+	x.arena.set(b, e)
+	return b
+}
+
+// enter makes a block findable by its name.
+func (x *Radix) enter(e uint64, b uint32, taken bool) {
+	if taken {
+		x.dups[e] = append(x.dups[e], b)
+		return
+	}
+	x.dir.insert(e, b)
+}
+
+// dropName undoes enter.
+func (x *Radix) dropName(e uint64, b uint32) {
+	if len(x.dups) > 0 {
+		if more := x.dups[e]; len(more) > 0 {
+			last := more[len(more)-1]
+			if len(more) == 1 {
+				delete(x.dups, e)
+				if len(x.dups) == 0 {
+					x.dups = make(map[uint64][]uint32)
+				}
+			} else {
+				x.dups[e] = more[:len(more)-1]
+			}
+			if last == b {
+				return
+			}
+			if x.dir.replace(e, b, last) {
+				return
+			}
+			for i, o := range more[:len(more)-1] {
+				if o == b {
+					more[i] = last
+					return
+				}
+			}
+			return
+		}
+	}
+	x.dir.remove(e, b)
+}
