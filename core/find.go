@@ -9,6 +9,7 @@ import (
 // step is one run on a lookup's path: from block base on, n blocks of the
 // request equal the run's.
 type step struct {
+	run  *run
 	body *body
 	base uint32
 	n    uint32
@@ -29,9 +30,15 @@ type walk struct {
 
 // Find implements Index.
 func (x *Radix) Find(local []uint64, m *Matches) {
+	for !x.find(local, m) {
+		// A run changed in a way that its parts do not show: look again.
+	}
+}
+
+func (x *Radix) find(local []uint64, m *Matches) bool {
 	m.Reset()
 	if len(local) == 0 {
-		return
+		return true
 	}
 	w := &m.walk
 	w.steps, w.first = w.steps[:0], true
@@ -47,34 +54,48 @@ func (x *Radix) Find(local []uint64, m *Matches) {
 				continue // the child may hang below other content than b's
 			}
 		}
-		st := step{b, uint32(base), uint32(n), next == nil}
+		w.steps = append(w.steps, step{r, b, uint32(base), uint32(n), next == nil})
+		st := &w.steps[len(w.steps)-1]
 		tiers = tiers || b.tiers.Load() != nil
-		w.steps = append(w.steps, st)
-		alive := w.take(&st, 0, m)
-		if !alive && !tiers || m.EarlyExit && alive && !tiers && w.single() {
-			w.finish(&st, &m.levels[0])
-			break
+		alive := w.takeDevice(st, &m.levels[0])
+		if tiers = tiers || b.tiers.Load() != nil; !tiers && x.moved(st) {
+			return false
+		}
+		if !tiers && (!alive || m.EarlyExit && w.single()) {
+			w.finish(st, &m.levels[0])
+			return true
 		}
 		base += n
 		r = next
 	}
-	if tiers {
-		for t := event.Tier(1); t < event.NumTiers; t++ {
-			w.level(t, m)
+	for t := 1; tiers && t < event.NumTiers; t++ {
+		w.first = true
+		for i := range w.steps {
+			st := &w.steps[i]
+			alive := false
+			if tc := st.body.tiers.Load(); tc != nil {
+				alive = w.takeCover(st, tc.level[t-1].Load(), &m.levels[t])
+			} else {
+				alive = w.takeDevice(st, &m.levels[t])
+				if st.body.tiers.Load() != nil || x.moved(st) {
+					return false
+				}
+			}
+			if !alive {
+				break
+			}
 		}
+		m.same[t] = event.Tier(t)
 	}
+	return true
 }
 
-// level takes the path of the walk again for a level above device.
-func (w *walk) level(t event.Tier, m *Matches) {
-	w.first = true
-	for i := range w.steps {
-		if !w.take(&w.steps[i], int(t), m) {
-			break
-		}
-	}
-	m.same[t] = t
-}
+// moved reports whether what was read as the device level of a body without
+// tierCover may not be right for the levels above it. In the body that is
+// current a tierCover stays once it is there, so having seen none after the
+// device level was read is enough; of a body that was replaced meanwhile that
+// cannot be told. Where no holder ever had a lower tier, there is no question.
+func (x *Radix) moved(s *step) bool { return x.tiered.Load() && s.run.body.Load() != s.body }
 
 // single reports whether one holder is left.
 func (w *walk) single() bool {
@@ -90,15 +111,10 @@ func (w *walk) single() bool {
 	return n == 1
 }
 
-// take takes one run of the path: it emits the holders that drop out in it
-// with their depths, and leaves those that go on. It reports whether any do.
-func (w *walk) take(s *step, level int, m *Matches) bool {
-	l := &m.levels[level]
-	if level > 0 {
-		if t := s.body.tiers.Load(); t != nil {
-			return w.takeCover(s, t.level[level-1].Load(), l)
-		}
-	}
+// takeDevice takes one run of the path at the device level: it emits the
+// holders that drop out in it with their depths, and leaves those that go on.
+// It reports whether any do.
+func (w *walk) takeDevice(s *step, l *level) bool {
 	if c := s.body.cov.Load(); c != nil {
 		return w.takeCover(s, c, l)
 	}

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"sync/atomic"
+
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -28,7 +30,8 @@ type Radix struct {
 	recs    map[uint64]*record // by recKey
 	links   map[uint64]link    // by recKey
 	holders []*holderState
-	total   int // held blocks of all holders and tiers
+	total   int         // held blocks of all holders and tiers
+	tiered  atomic.Bool // some holder has had a lower tier; never taken back
 
 	opts    Options
 	mem     Memory

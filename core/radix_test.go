@@ -11,6 +11,14 @@ func newRadix() core.Index { return core.NewRadix(core.Options{}) }
 
 func TestRadixEqualsOracle(t *testing.T) { coretest.Run(t, newRadix) }
 
+func TestRadixEqualsOracleLong(t *testing.T) { coretest.RunLong(t, newRadix) }
+
+func TestRadixReadersBesideWriter(t *testing.T) { coretest.RunConcurrent(t, newRadix) }
+
+func TestRadixScripts(t *testing.T) { coretest.RunScripts(t, "testdata/scripts/*.txt", newRadix) }
+
+func FuzzRadix(f *testing.F) { coretest.Fuzz(f, newRadix) }
+
 // TestRadixInvariants checks the writer's structures after every operation.
 func TestRadixInvariants(t *testing.T) {
 	for _, g := range coretest.Generators() {

@@ -142,10 +142,9 @@ func (x *Radix) untier(rc *record) {
 		return
 	}
 	rc.tiered = false
-	b := rc.run.body.Load()
-	if t := b.tiers.Load(); t != nil {
+	if t := rc.run.body.Load().tiers.Load(); t != nil {
 		if t.users--; t.users == 0 {
-			x.dropTiers(b)
+			x.dropTiers(rc.run)
 		}
 	}
 }

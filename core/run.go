@@ -41,7 +41,8 @@ type body struct {
 
 // tierCover holds the coverage of the cumulative levels above device, where a
 // holder has blocks of the run on a lower tier. All holders of the run are in
-// all of them. Without it those levels are equal to the device level.
+// all of them. Without it those levels are equal to the device level. A body
+// that has one keeps it; it goes with the body.
 type tierCover struct {
 	level [3]atomic.Pointer[cover]
 	users int // records with blocks on a lower tier; the writer's
@@ -166,6 +167,7 @@ func (x *Radix) addTiers(b *body) *tierCover {
 		return true
 	})
 	x.entries = es
+	x.tiered.Store(true)
 	t := &tierCover{}
 	for i := range t.level {
 		x.putCover(&t.level[i], newCover(es, len(x.holders)))
@@ -175,14 +177,28 @@ func (x *Radix) addTiers(b *body) *tierCover {
 	return t
 }
 
-func (x *Radix) dropTiers(b *body) {
+// freeTiers takes the tierCover of a body that is gone off the account.
+func (x *Radix) freeTiers(b *body) {
 	if t := b.tiers.Load(); t != nil {
-		b.tiers.Store(nil)
 		for i := range t.level {
 			x.mem.Coverage -= t.level[i].Load().bytes()
 		}
 		x.mem.Coverage -= tierCoverBytes
 	}
+}
+
+// dropTiers replaces r's body by one that is equal but for its tierCover.
+func (x *Radix) dropTiers(r *run) {
+	old := r.body.Load()
+	b := &body{data: old.data} // shared: both know how much of it is theirs
+	b.n.Store(old.n.Load())
+	for i := range old.in {
+		b.in[i].Store(old.in[i].Load())
+	}
+	b.cov.Store(old.cov.Load())
+	b.kids.Store(old.kids.Load())
+	r.body.Store(b)
+	x.freeTiers(old)
 }
 
 const (
@@ -213,7 +229,7 @@ func (x *Radix) freeBody(b *body, coverage bool) {
 		if c := b.cov.Load(); c != nil {
 			x.mem.Coverage -= c.bytes()
 		}
-		x.dropTiers(b)
+		x.freeTiers(b)
 	}
 }
 
