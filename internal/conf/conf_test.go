@@ -26,6 +26,7 @@ func exampleSet(c *example) *Set {
 	s := New("kvexample", "An example.")
 	s.Group("Broker")
 	s.String(&c.NATS, "nats", "embedded", "Where the broker is.")
+	s.String(new(string), "data-dir", "/home/me/data", "Where data is.", ShowDefault("~/data"))
 	s.String(&c.Token, "nats-token", "", "Token for the broker.", Secret())
 	s.Group("Other")
 	s.String(&c.Format, "log-format", "text", "Form of log lines.", OneOf("text", "json"))
@@ -66,7 +67,7 @@ func TestEachSourceWinsOverTheOneBelow(t *testing.T) {
 	s := exampleSet(&c)
 	proceed, err := s.Run(
 		[]string{"--nats", "from-flag", "--config=" + path},
-		[]string{"KVATLAS_NATS=from-env", "KVATLAS_SHARDS=4", "HOME=/", "KVATLAS_WEIGHT="}, nil)
+		[]string{"KVATLAS_NATS=from-env", "KVATLAS_SHARDS=4", "HOME=/", "KVATLAS_WEIGHT=", "KVATLAS_TEST_SCALE=9"}, nil)
 	if !proceed || err != nil {
 		t.Fatal(proceed, err)
 	}
@@ -200,7 +201,7 @@ func TestHelpListsEverySettingWithItsDefault(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"\nBroker\n", "\nOther\n", `--nats string (default "embedded")`, "--budget bytes (default 8GiB)",
+		"\nBroker\n", "\nOther\n", `--nats string (default "embedded")`, "--budget bytes (default 8GiB)", "--data-dir string (default ~/data)",
 		"--timeout duration (default 10s)", "One of: text, json.", "config print",
 	} {
 		if !strings.Contains(out.String(), want) {

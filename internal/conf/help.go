@@ -30,6 +30,8 @@ func (s *Set) help() (string, error) {
 		}
 		def := ""
 		switch {
+		case x.shownDefault != "":
+			def = " (default " + x.shownDefault + ")"
 		case x.Default == "" || x.Secret:
 		case x.Kind == "string" || x.Kind == "list":
 			def = fmt.Sprintf(" (default %q)", x.Default)

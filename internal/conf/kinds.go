@@ -18,6 +18,10 @@ type Option func(*Setting)
 // Secret marks a setting whose value is never printed.
 func Secret() Option { return func(x *Setting) { x.Secret = true } }
 
+// ShowDefault makes --help show the text in place of the default, for a default
+// that depends on the machine.
+func ShowDefault(text string) Option { return func(x *Setting) { x.shownDefault = text } }
+
 // OneOf restricts a string setting to the given values.
 func OneOf(allowed ...string) Option {
 	return func(x *Setting) {

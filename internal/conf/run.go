@@ -152,7 +152,7 @@ func (s *Set) parseEnv(environ []string) ([]assignment, error) {
 	var found []assignment
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, envPrefix) || value == "" {
+		if !strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, testPrefix) || value == "" {
 			continue
 		}
 		x := byEnv[name]

@@ -9,6 +9,10 @@ import (
 // envPrefix starts the name of every environment variable that is a setting.
 const envPrefix = "KVATLAS_"
 
+// testPrefix starts the names of variables that steer kvatlas's own tests,
+// which programs under test inherit.
+const testPrefix = envPrefix + "TEST_"
+
 // Set is the settings of one program.
 type Set struct {
 	program  string
@@ -39,6 +43,8 @@ type Setting struct {
 	Help    string // one paragraph
 	Default string
 	Secret  bool
+
+	shownDefault string // in place of Default in --help
 
 	source string             // where the present value is from
 	set    func(string) error // parses, checks and stores a value
