@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -59,6 +60,7 @@ type Set struct {
 
 	// spaces is replaced as a whole, so that lookups take no lock.
 	spaces atomic.Pointer[map[event.Space]*Space]
+	sorted atomic.Pointer[[]event.Space] // the keys of spaces, stored after it
 
 	mu struct { // guards the making of spaces
 		sync.Mutex
@@ -70,6 +72,7 @@ type Set struct {
 func New(cfg Config) *Set {
 	s := &Set{cfg: cfg.withDefaults()}
 	s.spaces.Store(&map[event.Space]*Space{})
+	s.sorted.Store(new([]event.Space))
 	return s
 }
 
@@ -95,22 +98,26 @@ func (s *Set) Open(key event.Space) (*Space, error) {
 	spaces := maps.Clone(old)
 	spaces[key] = newSpace(key, s.cfg)
 	s.spaces.Store(&spaces)
+	sorted := sortedKeys(spaces)
+	s.sorted.Store(&sorted)
 	return spaces[key], nil
 }
 
 // Lookup returns the space, or nil if it is not open. It takes no lock.
 func (s *Set) Lookup(key event.Space) *Space { return (*s.spaces.Load())[key] }
 
-// Spaces returns the open spaces, sorted by model, block size and group.
-func (s *Set) Spaces() []event.Space {
-	return slices.SortedFunc(maps.Keys(*s.spaces.Load()), func(a, b event.Space) int {
-		if c := strings.Compare(a.Model, b.Model); c != 0 {
-			return c
-		}
-		if a.BlockSize != b.BlockSize {
-			return int(a.BlockSize) - int(b.BlockSize)
-		}
-		return strings.Compare(a.Group, b.Group)
+// Spaces returns the open spaces, sorted by model, block size and group. Every
+// one of them can be looked up. It takes no lock and allocates nothing: the
+// caller must not change the slice.
+func (s *Set) Spaces() []event.Space { return *s.sorted.Load() }
+
+// sortedKeys returns the keys in the order of Spaces.
+func sortedKeys(spaces map[event.Space]*Space) []event.Space {
+	return slices.SortedFunc(maps.Keys(spaces), func(a, b event.Space) int {
+		return cmp.Or(
+			strings.Compare(a.Model, b.Model),
+			cmp.Compare(a.BlockSize, b.BlockSize),
+			strings.Compare(a.Group, b.Group))
 	})
 }
 
