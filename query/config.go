@@ -17,7 +17,7 @@ type Config struct {
 	WriteTimeout       time.Duration // for an answer
 	IdleTimeout        time.Duration // between requests of a connection
 	MaxConnections     int
-	MaxConnectionsIP   int           // of one IPv4 address
+	MaxConnectionsIP   int           // of one client address
 	MaxRequestsPerConn int           // then the connection is closed
 	SlowQuery          time.Duration // log what takes longer; 0: nothing
 }
@@ -42,8 +42,8 @@ func (c *Config) Declare(set *conf.Set) {
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&c.MaxConnections, "http-max-connections", 1024, "Most connections at once; more are refused with 503.",
 		conf.Between(1, 1<<20))
-	set.Int(&c.MaxConnectionsIP, "http-max-connections-per-ip", 512, `Most connections at once from one IPv4 address;
-		more are refused with 429.`, conf.Between(1, 1<<20))
+	set.Int(&c.MaxConnectionsIP, "http-max-connections-per-ip", 512, `Most connections at once from one address (IPv6:
+		from one /64 network); more are refused with 429.`, conf.Between(1, 1<<20))
 	set.Int(&c.MaxRequestsPerConn, "http-max-requests-per-connection", 1_000_000,
 		"Requests after which a connection is closed, so that clients spread anew over replicas.",
 		conf.Between(1, 1<<30))

@@ -56,6 +56,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		}
 	}()
 	s.setRequestID(ctx)
+	if s.health.draining.Load() {
+		ctx.SetConnectionClose() // the client's next request goes elsewhere
+	}
 	if p := s.dispatch(ctx, route); p != nil {
 		s.refuse(ctx, p)
 	}

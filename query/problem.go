@@ -28,6 +28,8 @@ const (
 	reasonTimeout          = "timeout"
 	reasonMalformedRequest = "malformed_request"
 	reasonInternal         = "internal"
+	reasonConnections      = "too_many_connections"
+	reasonAddress          = "too_many_connections_of_address"
 )
 
 // Problem is why a request is refused.

@@ -28,10 +28,10 @@ func (r *findRequest) parsed() parsed {
 		slices.Clone(r.tokens), slices.Clone(r.hashes), r.blockSize, r.maxBlocks, r.has}
 }
 
-func (p parsed) equal(o parsed) bool {
-	return p.Model == o.Model && p.Group == o.Group && p.Lora == o.Lora && p.Salt == o.Salt &&
-		slices.Equal(p.Tokens, o.Tokens) && slices.Equal(p.Hashes, o.Hashes) &&
-		p.BlockSize == o.BlockSize && p.MaxBlocks == o.MaxBlocks && p.Has == o.Has
+func (r *parsed) equal(o parsed) bool {
+	return r.Model == o.Model && r.Group == o.Group && r.Lora == o.Lora && r.Salt == o.Salt &&
+		slices.Equal(r.Tokens, o.Tokens) && slices.Equal(r.Hashes, o.Hashes) &&
+		r.BlockSize == o.BlockSize && r.MaxBlocks == o.MaxBlocks && r.Has == o.Has
 }
 
 // reference parses a body with encoding/json, by the rules of the API. It is
@@ -161,7 +161,7 @@ func compare(t *testing.T, body []byte) {
 	case refErr == nil && p != nil && halfPair(want, body):
 	case (refErr == nil) != (p == nil):
 		t.Errorf("%q: got %v, encoding/json says %v", body, p, refErr)
-	case p == nil && !r.parsed().equal(want):
+	case p == nil && !want.equal(r.parsed()):
 		t.Errorf("%q: got %+v, want %+v", body, r.parsed(), want)
 	}
 }
@@ -220,7 +220,7 @@ func TestParseForgetsTheRequestBefore(t *testing.T) {
 		t.Fatal(p)
 	}
 	want := parsed{Model: "n", Hashes: []uint64{5}, Has: fieldModel | fieldHashes}
-	if got := r.parsed(); !got.equal(want) {
+	if got := r.parsed(); !want.equal(got) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -58,11 +58,9 @@ func New(cfg Config, d Deps) *Server {
 		ReadTimeout:        cfg.ReadTimeout,
 		WriteTimeout:       cfg.WriteTimeout,
 		IdleTimeout:        cfg.IdleTimeout,
-		Concurrency:        cfg.MaxConnections,
-		MaxConnsPerIP:      cfg.MaxConnectionsIP,
+		Concurrency:        2 * cfg.MaxConnections, // the listener's limit is the smaller one
 		MaxRequestsPerConn: cfg.MaxRequestsPerConn,
 
-		TCPKeepalive:                 true,
 		CloseOnShutdown:              true,
 		DisablePreParseMultipartForm: true, // no route takes forms, whose parts go to files
 		NoDefaultServerHeader:        true,
@@ -71,8 +69,6 @@ func New(cfg Config, d Deps) *Server {
 	}
 	d.Metrics.Gauge("kvatlas_http_connections", "Open connections.",
 		func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
-	d.Metrics.Gauge("kvatlas_http_connections_refused", "Connections refused at the limit since the start.",
-		func() float64 { return float64(s.http.GetRejectedConnectionsCount()) })
 	return s
 }
 
@@ -87,14 +83,16 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
 func (s *Server) Serve(ln net.Listener) error {
-	if err := s.http.Serve(ln); err != nil {
+	limited := newLimitListener(ln, s.cfg.MaxConnections, s.cfg.MaxConnectionsIP, s.obs.refused)
+	if err := s.http.Serve(limited); err != nil {
 		return fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err)
 	}
 	return nil
 }
 
 // Drain makes /readyz fail from now on, so that load balancers send new
-// requests elsewhere, while requests are still answered.
+// requests elsewhere, while requests are still answered; each answer closes its
+// connection.
 func (s *Server) Drain() { s.health.draining.Store(true) }
 
 // Shutdown stops accepting connections, waits until the requests under way are

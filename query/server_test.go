@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -75,7 +76,7 @@ func serve(t testing.TB, ix Index, cfg Config, checks ...Check) *served {
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
 	t.Cleanup(func() {
 		client.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) //nolint:usetesting // t's context has ended
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -87,8 +88,15 @@ func serve(t testing.TB, ix Index, cfg Config, checks ...Check) *served {
 	return &served{s, "http://" + ln.Addr().String(), ln.Addr().String(), m, log, client}
 }
 
+// answer is the head of an answer whose body has been read.
+type answer struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
 // do sends a request and returns its answer.
-func (s *served) do(t testing.TB, method, path, body string, headers ...string) (*http.Response, []byte) {
+func (s *served) do(t testing.TB, method, path, body string, headers ...string) (answer, []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -106,7 +114,7 @@ func (s *served) do(t testing.TB, method, path, body string, headers ...string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, data
+	return answer{resp.StatusCode, resp.Status, resp.Header}, data
 }
 
 // counter returns a metric's value; 0 if it is absent.
@@ -540,30 +548,90 @@ func TestSlowQueriesAreLogged(t *testing.T) {
 	}
 }
 
-func TestConnectionsPerAddressAreLimited(t *testing.T) {
-	s := serve(t, twoSpaces(), testConfig(t, "--http-max-connections-per-ip=2"))
-	var open []net.Conn
-	defer func() {
-		for _, c := range open {
-			c.Close() //nolint:errcheck // only to free it
+func TestConnectionsAreLimited(t *testing.T) {
+	for _, tc := range []struct{ flag, status, reason string }{
+		{"--http-max-connections-per-ip=2", "429", "too_many_connections_of_address"},
+		{"--http-max-connections=2", "503", "too_many_connections"},
+	} {
+		s := serve(t, twoSpaces(), testConfig(t, tc.flag))
+		first := s.open(t)
+		s.open(t)
+		for n := range 3 {
+			answer := s.raw(t, "")
+			if !strings.HasPrefix(answer, "HTTP/1.1 "+tc.status+" ") || !strings.Contains(answer, `"reason":"`+tc.reason+`"`) {
+				t.Errorf("%s: got %q", tc.flag, answer)
+			}
+			if got := s.counter(fmt.Sprintf("kvatlas_http_refused_total{reason=%q}", tc.reason)); got != fmt.Sprint(n+1) {
+				t.Errorf("counted %s refusals, want %d", got, n+1)
+			}
 		}
-	}()
-	for range 2 {
-		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.addr)
-		if err != nil {
+		// A closed connection makes room.
+		if _, err := io.WriteString(first, "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		open = append(open, c)
-		if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		if _, err := io.ReadAll(first); err != nil { // the server has closed it
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(c, make([]byte, 12)); err != nil { // it is accepted
-			t.Fatal(err)
+		eventually(t, func() bool { return s.counter("kvatlas_http_connections") == "1" })
+		s.open(t)
+	}
+}
+
+// eventually waits for what is sure to become true.
+func eventually(t *testing.T, f func() bool) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for !f() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-deadline:
+			t.Fatal("it did not become true")
 		}
 	}
-	if answer := s.raw(t, ""); !strings.HasPrefix(answer, "HTTP/1.1 429 ") {
-		t.Errorf("got %q", answer)
+}
+
+// open opens a connection on which one request has been answered.
+func (s *served) open(t *testing.T) net.Conn {
+	t.Helper()
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // only to free it
+	if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+		t.Fatal(err, resp.Status)
+	}
+	return c
+}
+
+func TestShutdownClosesIdleConnectionsUnderUse(t *testing.T) {
+	s := serve(t, twoSpaces(), testConfig(t))
+	var users sync.WaitGroup
+	for range 8 {
+		c := s.open(t)
+		users.Go(func() {
+			for { // until the server closes it
+				if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+					return
+				}
+				if _, err := c.Read(make([]byte, 4096)); err != nil {
+					return
+				}
+			}
+		})
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	users.Wait()
 }
 
 func TestShutdownAnswersWhatIsUnderWay(t *testing.T) {

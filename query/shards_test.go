@@ -214,28 +214,76 @@ func TestConcurrentRequestsShareNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// BenchmarkHandler measures the whole handler without a socket, beside the
-// cheapest route.
+// readyIndex is an index of one space whose answers are ready, so that what
+// is measured is the server's own work.
+type readyIndex struct {
+	spaces []event.Space
+	ranks  []rankDepth
+}
+
+func (x *readyIndex) Spaces() []event.Space   { return x.spaces }
+func (x *readyIndex) Space(event.Space) Space { return x }
+func (x *readyIndex) Ranks() []Held           { return nil }
+func (x *readyIndex) Find(_ []uint64, f *Found) {
+	f.ranks = append(f.ranks, x.ranks...)
+}
+
+// BenchmarkHandler measures the whole handler without a socket and without an
+// index, for 64 workers of two ranks, beside the cheapest route.
 func BenchmarkHandler(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	x := &readyIndex{spaces: []event.Space{{Model: "m", BlockSize: 16}}}
+	for i := range 128 {
+		d := uint32(1 + r.IntN(512))
+		x.ranks = append(x.ranks, rankDepth{rank(uint64(i)/2, uint32(i)%2), [event.NumTiers]uint32{d, d, d, d}})
+	}
+	s := serve(b, x, testConfig(b))
+	run := func(name, path string, body []byte) {
+		b.Run(name, func(b *testing.B) {
+			var ctx fasthttp.RequestCtx
+			ctx.Request.SetRequestURI(path)
+			if body != nil {
+				ctx.Request.Header.SetMethod("POST")
+				ctx.Request.SetBodyRaw(body)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				s.handle(&ctx)
+				if ctx.Response.StatusCode() != 200 {
+					b.Fatal(string(ctx.Response.Body()))
+				}
+			}
+		})
+	}
+	run("livez", "/livez", nil)
 	for _, n := range []int{64, 512} {
-		set, local := fleet(b, n)
-		s := serve(b, Shards{set}, testConfig(b))
-		for route, body := range map[string][]byte{"/livez": nil, "/v1/find_matches": findBody(local)} {
-			b.Run(fmt.Sprintf("route=%s/blocks=%d", route, n), func(b *testing.B) {
-				var ctx fasthttp.RequestCtx
-				ctx.Request.SetRequestURI(route)
-				if body != nil {
-					ctx.Request.Header.SetMethod("POST")
-					ctx.Request.SetBodyRaw(body)
-				}
-				b.ReportAllocs()
-				for b.Loop() {
-					s.handle(&ctx)
-					if ctx.Response.StatusCode() != 200 {
-						b.Fatal(string(ctx.Response.Body()))
-					}
-				}
-			})
+		local := make([]uint64, n)
+		for i := range local {
+			local[i] = r.Uint64()
+		}
+		run(fmt.Sprintf("hashes=%d", n), "/v1/find_matches", findBody(local))
+	}
+	run("tokens=8192", "/v1/find_matches",
+		[]byte(`{"model":"m","token_ids":[`+strings.Repeat("128256,", 8191)+`1]}`))
+}
+
+// TestAnsweringAllocatesNothing holds the handler to its scratch memory.
+func TestAnsweringAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes sync.Pool drop some of its content")
+	}
+	set, local := fleet(t, 64)
+	s := serve(t, Shards{set}, testConfig(t))
+	var ctx fasthttp.RequestCtx
+	ctx.Request.SetRequestURI("/v1/find_matches")
+	ctx.Request.Header.SetMethod("POST")
+	for _, body := range [][]byte{
+		findBody(local),
+		[]byte(`{"model":"m","token_ids":[` + strings.Repeat("7, ", 99) + `7]}`),
+	} {
+		ctx.Request.SetBody(body)
+		if n := testing.AllocsPerRun(200, func() { s.handle(&ctx) }); n != 0 || ctx.Response.StatusCode() != 200 {
+			t.Errorf("%.60s…: %v allocations, status %d", body, n, ctx.Response.StatusCode())
 		}
 	}
 }
