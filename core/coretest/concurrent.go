@@ -18,23 +18,26 @@ func RunConcurrent(t *testing.T, newIndex func() core.Index) {
 	for _, g := range Generators() {
 		t.Run(g.Name, func(t *testing.T) {
 			for _, seed := range Seeds(max(1, g.Seeds/8)) {
-				x := newIndex()
-				ops := g.History(seed)
-				err := Beside(ops, seed, 2,
-					func(op *Op) error { op.Apply(x); return nil },
-					func() func([]uint64) (Answer, error) {
-						var m core.Matches
-						return func(q []uint64) (Answer, error) {
-							x.Find(q, &m)
-							return ReadAnswer(&m)
-						}
-					})
+				err := besideIndex(newIndex(), g.History(seed), seed)
 				if err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 			}
 		})
 	}
+}
+
+// besideIndex runs Beside on an index itself.
+func besideIndex(x core.Index, ops []Op, seed uint64) error {
+	return Beside(ops, seed, 2,
+		func(op *Op) error { op.Apply(x); return nil },
+		func() func([]uint64) (Answer, error) {
+			var m core.Matches
+			return func(q []uint64) (Answer, error) {
+				x.Find(q, &m)
+				return ReadAnswer(&m)
+			}
+		})
 }
 
 // Beside applies ops in order while readers look up, and checks each answer.

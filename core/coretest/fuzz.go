@@ -92,3 +92,17 @@ func nibble(b byte) uint64 {
 	}
 	return math.MaxUint64
 }
+
+// FuzzConcurrent checks lookups beside a writer with operations decoded from
+// bytes.
+func FuzzConcurrent(f *testing.F, newIndex func() core.Index) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ops := Decode(data)
+		if len(ops) == 0 {
+			return
+		}
+		if err := besideIndex(newIndex(), ops, uint64(len(data))); err != nil {
+			t.Fatalf("%s\n%v", Print(ops), err)
+		}
+	})
+}

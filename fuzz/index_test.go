@@ -1,0 +1,132 @@
+package fuzz
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// FuzzIndex checks an index and its dump after any operations.
+func FuzzIndex(f *testing.F) { coretest.Fuzz(f, newIndex) }
+
+func newIndex() core.Index { return core.NewOracle() }
+
+var space = event.Space{Model: "fuzz", BlockSize: 16}
+
+func holderOf(id shard.RankID) core.Holder { return core.Holder(id.Worker) }
+
+// openShards returns a space whose number of shards the input chooses.
+func openShards(t *testing.T, data []byte) *shard.Space {
+	n := 1
+	if len(data) > 0 {
+		n += int(data[len(data)-1] % 5)
+	}
+	set := shard.New(shard.Config{Shards: n})
+	t.Cleanup(set.Close)
+	sp, err := set.Open(space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sp
+}
+
+// operations returns those of the input that arrive as events.
+func operations(data []byte) []coretest.Op {
+	var ops []coretest.Op
+	for _, op := range coretest.Decode(data) {
+		if op.Event.Kind != 0 {
+			ops = append(ops, op)
+		}
+	}
+	return ops
+}
+
+func apply(sp *shard.Space, ops []coretest.Op) (core.Outcome, error) {
+	b := event.Batch{Space: space, Worker: uint64(ops[0].Holder), CountCopies: ops[0].Count}
+	for _, op := range ops {
+		b.Events = append(b.Events, op.Event)
+	}
+	return sp.ApplyWait(context.Background(), &b)
+}
+
+func find(sp *shard.Space, query []uint64, r *shard.Result) coretest.Answer {
+	a := coretest.Answer{}
+	sp.Find(query, r)
+	r.Each(func(id shard.RankID, depth [event.NumTiers]uint32) { a[holderOf(id)] = depth })
+	return a
+}
+
+// FuzzShards checks that events do over several shards, in batches, what they
+// do to the oracle.
+func FuzzShards(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		sp := openShards(t, data)
+		o := core.NewOracle()
+		prompts := coretest.NewPrompts(rand.New(rand.NewPCG(uint64(len(data)), 1)))
+		all := operations(data)
+		for ops := all; len(ops) > 0; {
+			n := 1
+			for n < len(ops) && n < 5 && ops[n].Holder == ops[0].Holder && ops[n].Count == ops[0].Count {
+				n++
+			}
+			var want core.Outcome
+			for i := range ops[:n] {
+				want.Add(ops[i].Apply(o))
+				prompts.Note(&ops[i])
+			}
+			have, err := apply(sp, ops[:n])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if have != want {
+				t.Fatalf("%s\nthe last %d:\nhave %+v\nwant %+v", coretest.Print(all[:len(all)-len(ops)+n]), n, have, want)
+			}
+			ops = ops[n:]
+		}
+		var res shard.Result
+		for range 20 {
+			q := prompts.Next(o)
+			if have, want := find(sp, q, &res), coretest.OracleAnswer(o, q); !maps.Equal(have, want) {
+				t.Fatalf("%s\nFind(%v):\nhave %v\nwant %v", coretest.Print(all), q, have, want)
+			}
+		}
+		have, err := sp.Digest(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := o.Digest(shard.SpaceHash(space), func(h core.Holder) (uint64, uint32) { return uint64(h), 0 })
+		if have != want {
+			t.Fatalf("%s\ndigest %#x, want %#x", coretest.Print(all), have, want)
+		}
+	})
+}
+
+// FuzzLookups checks lookups beside a publisher: each answer is one that the
+// presence of each block allowed at some moment during the call.
+func FuzzLookups(f *testing.F) {
+	f.Fuzz(func(t *testing.T, data []byte) {
+		ops := operations(data)
+		if len(ops) == 0 {
+			return
+		}
+		sp := openShards(t, data)
+		err := coretest.Beside(ops, uint64(len(data)), 2,
+			func(op *coretest.Op) error {
+				_, err := apply(sp, []coretest.Op{*op})
+				return err
+			},
+			func() func([]uint64) (coretest.Answer, error) {
+				var r shard.Result
+				return func(q []uint64) (coretest.Answer, error) { return find(sp, q, &r), nil }
+			})
+		if err != nil {
+			t.Fatalf("%s\n%v", coretest.Print(ops), err)
+		}
+	})
+}
