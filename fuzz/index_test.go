@@ -12,10 +12,14 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// FuzzIndex checks an index and its dump after any operations.
+func newIndex() core.Index { return core.NewRadix(core.Options{}) }
+
+// FuzzIndex checks the index after any operations.
 func FuzzIndex(f *testing.F) { coretest.Fuzz(f, newIndex) }
 
-func newIndex() core.Index { return core.NewOracle() }
+// FuzzReaders checks lookups beside the index's writer: each answer is one
+// that the presence of each block allowed at some moment during the call.
+func FuzzReaders(f *testing.F) { coretest.FuzzConcurrent(f, newIndex) }
 
 var space = event.Space{Model: "fuzz", BlockSize: 16}
 
@@ -103,30 +107,6 @@ func FuzzShards(f *testing.F) {
 		want := o.Digest(shard.SpaceHash(space), func(h core.Holder) (uint64, uint32) { return uint64(h), 0 })
 		if have != want {
 			t.Fatalf("%s\ndigest %#x, want %#x", coretest.Print(all), have, want)
-		}
-	})
-}
-
-// FuzzLookups checks lookups beside a publisher: each answer is one that the
-// presence of each block allowed at some moment during the call.
-func FuzzLookups(f *testing.F) {
-	f.Fuzz(func(t *testing.T, data []byte) {
-		ops := operations(data)
-		if len(ops) == 0 {
-			return
-		}
-		sp := openShards(t, data)
-		err := coretest.Beside(ops, uint64(len(data)), 2,
-			func(op *coretest.Op) error {
-				_, err := apply(sp, []coretest.Op{*op})
-				return err
-			},
-			func() func([]uint64) (coretest.Answer, error) {
-				var r shard.Result
-				return func(q []uint64) (coretest.Answer, error) { return find(sp, q, &r), nil }
-			})
-		if err != nil {
-			t.Fatalf("%s\n%v", coretest.Print(ops), err)
 		}
 	})
 }
