@@ -271,6 +271,13 @@ func TestCommandsAndArguments(t *testing.T) {
 	if proceed, err := s.Run([]string{"version", "--shards=0"}, nil, &out); proceed || err != nil || out.String() != "v1\n" {
 		t.Errorf("%v %v %q", proceed, err, out.String())
 	}
+	out.Reset()
+	if proceed, err := s.Run([]string{"--shards=0", "--version"}, nil, &out); proceed || err != nil || out.String() != "v1\n" {
+		t.Errorf("%v %v %q", proceed, err, out.String())
+	}
+	if _, err := exampleSet(&c).Run([]string{"--version"}, nil, nil); err == nil {
+		t.Error("--version was accepted by a program without the command")
+	}
 	if proceed, err := s.Run([]string{"config", "check", "--shards=0"}, nil, &out); proceed || err == nil {
 		t.Errorf("check accepted --shards=0")
 	}

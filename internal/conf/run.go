@@ -16,12 +16,9 @@ func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err erro
 	if s.err != nil {
 		return false, s.err
 	}
-	flags, words, help, err := s.parseArgs(args)
+	flags, words, err := s.parseArgs(args)
 	if err != nil {
 		return false, err
-	}
-	if help {
-		words = []string{"help"}
 	}
 	cmd, err := s.command(words)
 	if err != nil {
@@ -107,37 +104,44 @@ func (s *Set) load(flags []assignment, environ []string) error {
 // parseArgs splits arguments into flags and words. Flags may stand among
 // words; everything after "--" is a word. Of a flag given twice the last value
 // holds.
-func (s *Set) parseArgs(args []string) (flags []assignment, words []string, help bool, err error) {
+// --help, -h and --version stand for the commands, whatever else is given.
+func (s *Set) parseArgs(args []string) (flags []assignment, words []string, err error) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
-			return flags, append(words, args[i+1:]...), help, nil
+			return flags, append(words, args[i+1:]...), nil
 		}
 		if len(arg) < 2 || arg[0] != '-' {
 			words = append(words, arg)
 			continue
 		}
 		name, value, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
-		if name == "help" || name == "h" {
-			return nil, nil, true, nil
-		}
 		x := s.byName[name]
-		if x == nil {
-			return nil, nil, false, fmt.Errorf("unknown flag --%s; the nearest is --%s", name, s.nearestName(name))
+		switch {
+		case name == "help" || name == "h":
+			return nil, []string{"help"}, nil
+		case name == "version" && x == nil && s.hasCommand(name):
+			return nil, []string{name}, nil
+		case x == nil:
+			return nil, nil, fmt.Errorf("unknown flag --%s; the nearest is --%s", name, s.nearestName(name))
 		}
 		switch {
 		case hasValue:
 		case x.Kind == "bool":
 			value = "true"
 		case i+1 == len(args):
-			return nil, nil, false, fmt.Errorf("flag --%s needs a value", name)
+			return nil, nil, fmt.Errorf("flag --%s needs a value", name)
 		default:
 			i++
 			value = args[i]
 		}
 		flags = append(flags, assignment{x, value, "flag --" + name})
 	}
-	return flags, words, help, nil
+	return flags, words, nil
+}
+
+func (s *Set) hasCommand(words string) bool {
+	return slices.ContainsFunc(s.commands, func(c command) bool { return c.words == words })
 }
 
 // parseEnv picks the settings from the environment. An empty variable counts
