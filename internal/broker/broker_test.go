@@ -1,0 +1,229 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+func testConfig(t *testing.T, dir string) Config {
+	t.Helper()
+	return Config{URL: Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)}
+}
+
+func open(t *testing.T, cfg Config) *Broker {
+	t.Helper()
+	b, err := Open(testContext(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func closeBroker(t *testing.T, b *Broker) {
+	t.Helper()
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// roundTrip proves that the connection reaches a server with JetStream.
+func roundTrip(t *testing.T, b *Broker) {
+	t.Helper()
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.AccountInfo(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEmbeddedIsPrivateAndOnLoopback(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	b := open(t, testConfig(t, dir))
+	defer closeBroker(t, b)
+	roundTrip(t, b)
+	if !b.Owner() {
+		t.Error("the first process does not own the server")
+	}
+	for name, want := range map[string]fs.FileMode{".": 0o700, credentialsFile: 0o600, addressFile: 0o600, lockFile: 0o600} {
+		st, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := st.Mode().Perm(); got != want {
+			t.Errorf("mode of %s is %o, want %o", name, got, want)
+		}
+	}
+	addr, err := readAddress(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, _, _ := net.SplitHostPort(addr); host != "127.0.0.1" {
+		t.Errorf("listens on %s", addr)
+	}
+	if nc, err := nats.Connect("nats://" + addr); !errors.Is(err, nats.ErrAuthorization) {
+		nc.Close()
+		t.Errorf("connecting without credentials: %v, want an authorization error", err)
+	}
+	cred, err := readCredentials(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if nc, err := nats.Connect("nats://"+addr, nats.UserInfo(cred.User, cred.Password+"x")); !errors.Is(err, nats.ErrAuthorization) {
+		nc.Close()
+		t.Errorf("connecting with a wrong password: %v, want an authorization error", err)
+	}
+}
+
+func TestSecondProcessJoinsAndSurvivesARestartOfTheOwner(t *testing.T) {
+	dir := t.TempDir()
+	owner := open(t, testConfig(t, dir))
+	joined := open(t, testConfig(t, dir))
+	defer closeBroker(t, joined)
+	if joined.Owner() {
+		t.Fatal("two servers on one data directory")
+	}
+	roundTrip(t, joined)
+	address := joined.Address()
+
+	closeBroker(t, owner)
+	owner = open(t, testConfig(t, dir))
+	defer closeBroker(t, owner)
+	if !owner.Owner() {
+		t.Fatal("the lock was not released")
+	}
+	if owner.Address() != address {
+		t.Fatalf("the server moved from %s to %s", address, owner.Address())
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for !joined.Conn().IsConnected() {
+		if time.Now().After(deadline) {
+			t.Fatal("the joined process does not find the restarted server")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	roundTrip(t, joined)
+}
+
+// A process that starts while the owner is going away ends up with a server,
+// its own or the other's, whatever the interleaving.
+func TestJoinWhileTheOwnerLeaves(t *testing.T) {
+	dir := t.TempDir()
+	for range 5 {
+		owner := open(t, testConfig(t, dir))
+		closed := make(chan error, 1)
+		go func() { closed <- owner.Close() }()
+		b := open(t, testConfig(t, dir))
+		if err := <-closed; err != nil {
+			t.Fatal(err)
+		}
+		if b.Owner() {
+			roundTrip(t, b)
+		}
+		closeBroker(t, b)
+	}
+}
+
+func TestDamagedCredentialsAreRefusedWithAdvice(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, credentialsFile), []byte(`{"user":"x"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(testContext(t), testConfig(t, dir)); err == nil || !strings.Contains(err.Error(), "remove it") {
+		t.Fatalf("error %v", err)
+	}
+	// The failed start holds nothing.
+	if err := os.Remove(filepath.Join(dir, credentialsFile)); err != nil {
+		t.Fatal(err)
+	}
+	closeBroker(t, open(t, testConfig(t, dir)))
+}
+
+func TestABusyPortIsReported(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	cfg := testConfig(t, t.TempDir())
+	cfg.Port = l.Addr().(*net.TCPAddr).Port
+	if _, err := Open(testContext(t), cfg); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestURLConnectsWithItsCredentials(t *testing.T) {
+	dir := t.TempDir()
+	owner := open(t, testConfig(t, dir))
+	defer closeBroker(t, owner)
+	addr, _ := readAddress(dir)
+	cred, _ := readCredentials(dir)
+	cfg := Config{URL: "nats://" + cred.User + ":" + cred.Password + "@" + addr, Log: slog.New(slog.DiscardHandler)}
+	b := open(t, cfg)
+	defer closeBroker(t, b)
+	roundTrip(t, b)
+
+	cfg.URL = "nats://nobody:secret@" + addr
+	_, err := Open(testContext(t), cfg)
+	if !errors.Is(err, nats.ErrAuthorization) {
+		t.Fatalf("wrong credentials: %v", err)
+	}
+	if strings.Contains(err.Error(), "secret") {
+		t.Errorf("the error shows the password: %v", err)
+	}
+}
+
+func TestRefusedConfigurations(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"no URL":              {},
+		"no data directory":   {URL: Embedded},
+		"certificate, no key": {URL: "nats://127.0.0.1:1", CertFile: "x"},
+		"no such nkey seed":   {URL: "nats://127.0.0.1:1", NKeyFile: "/nonexistent"},
+		"no such root":        {URL: "nats://127.0.0.1:1", CAFile: "/nonexistent"},
+	} {
+		if b, err := Open(testContext(t), cfg); err == nil {
+			_ = b.Close()
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestOpenGivesUpWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Open(ctx, Config{URL: "nats://127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Fatal("connected to nothing")
+	}
+}
+
+func TestRedact(t *testing.T) {
+	for in, want := range map[string]string{
+		"nats://h:1":                    "nats://h:1",
+		"nats://u:p@h:1,tls://x@y:2":    "nats://h:1,tls://y:2",
+		"u:p@h:1":                       "h:1",
+		"nats://u:p@with@sign@h:1,h2:3": "nats://h:1,h2:3",
+	} {
+		if got := redact(in); got != want {
+			t.Errorf("redact(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
