@@ -1,0 +1,212 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Config holds what a new stream is made with. The zero value is ready.
+type Config struct {
+	MaxAge   time.Duration // how long messages stay; 0 means 1 h
+	MaxBytes int64         // size beyond which new messages are refused; 0 means 8 GiB
+	Replicas int           // copies in the cluster; 0 means 1
+	// DuplicateWindow is how long the server remembers message ids; 0 means
+	// 2 min. Ids older than that cost a duplicate message, which the reader
+	// recognises by its event ids.
+	DuplicateWindow time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxAge == 0 {
+		c.MaxAge = time.Hour
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 8 << 30
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
+	}
+	if c.DuplicateWindow == 0 {
+		c.DuplicateWindow = min(2*time.Minute, c.MaxAge)
+	}
+	return c
+}
+
+// Info describes a space's stream.
+type Info struct {
+	Name      string
+	Namespace string
+	Space     event.Space
+	// Created tells a stream from one of the same name made later.
+	Created  time.Time
+	FirstSeq uint64
+	LastSeq  uint64
+	Messages uint64
+	Bytes    uint64
+	// MaxMessage bounds a message's size in bytes; 0 means that only the
+	// server's maximum payload does.
+	MaxMessage int
+}
+
+// ErrUnsafe is wrapped by the error for a stream whose configuration loses
+// acknowledged messages or does not fit the space.
+var ErrUnsafe = errors.New("stream is not safe to use")
+
+// The keys of a stream's metadata. The server refuses none of them.
+const (
+	metaNamespace = "kvatlas.namespace"
+	metaModel     = "kvatlas.model"
+	metaBlockSize = "kvatlas.block_size"
+	metaGroup     = "kvatlas.group"
+)
+
+// Ensure makes the space's stream if it does not exist and checks it if it
+// does. The error wraps ErrUnsafe for a stream that must not be used.
+func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Space, cfg Config) (Info, error) {
+	if err := CheckNamespace(ns); err != nil {
+		return Info{}, err
+	}
+	cfg = cfg.withDefaults()
+	name := Name(ns, sp)
+	s, err := js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		s, err = js.CreateStream(ctx, jetstream.StreamConfig{
+			Name:        name,
+			Description: "KV cache events of " + sp.Model,
+			Subjects:    []string{subjects(ns, sp)},
+			Storage:     jetstream.FileStorage,
+			Retention:   jetstream.LimitsPolicy,
+			Discard:     jetstream.DiscardNew,
+			MaxAge:      cfg.MaxAge,
+			MaxBytes:    cfg.MaxBytes,
+			Replicas:    cfg.Replicas,
+			Duplicates:  cfg.DuplicateWindow,
+			Metadata: map[string]string{
+				metaNamespace: ns,
+				metaModel:     sp.Model,
+				metaBlockSize: strconv.FormatUint(uint64(sp.BlockSize), 10),
+				metaGroup:     sp.Group,
+			},
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+			s, err = js.Stream(ctx, name)
+		}
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("stream %s: %w", name, err)
+	}
+	info, err := read(s.CachedInfo())
+	if err != nil {
+		return Info{}, err
+	}
+	if info.Namespace != ns || info.Space != sp {
+		return Info{}, fmt.Errorf("%w: stream %s belongs to space %+v of namespace %q", ErrUnsafe, name, info.Space, info.Namespace)
+	}
+	return info, nil
+}
+
+// Get returns the stream's present state; the error wraps ErrUnsafe as that
+// of Ensure does, or jetstream.ErrStreamNotFound.
+func Get(ctx context.Context, js jetstream.JetStream, name string) (Info, error) {
+	s, err := js.Stream(ctx, name)
+	if err != nil {
+		return Info{}, fmt.Errorf("stream %s: %w", name, err)
+	}
+	return read(s.CachedInfo())
+}
+
+// List returns the namespace's streams, sorted by name, and a joined error for
+// those that must not be used: one bad stream does not hide the others. With
+// an error that wraps no ErrUnsafe the list may be incomplete.
+func List(ctx context.Context, js jetstream.JetStream, ns string) ([]Info, error) {
+	if err := CheckNamespace(ns); err != nil {
+		return nil, err
+	}
+	var infos []Info
+	var bad error
+	l := js.ListStreams(ctx, jetstream.WithStreamListSubject(namespaceSubjects(ns)))
+	for si := range l.Info() {
+		if _, ours := si.Config.Metadata[metaModel]; !ours {
+			continue // a backup or a user's own view on the subjects
+		}
+		info, err := read(si)
+		if err != nil {
+			bad = errors.Join(bad, err)
+			continue
+		}
+		if info.Namespace == ns {
+			infos = append(infos, info)
+		}
+	}
+	if err := l.Err(); err != nil {
+		return infos, fmt.Errorf("streams of namespace %s: %w", ns, err)
+	}
+	slices.SortFunc(infos, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
+	return infos, bad
+}
+
+// read checks a stream and returns what its metadata and state say.
+func read(si *jetstream.StreamInfo) (Info, error) {
+	m := si.Config.Metadata
+	bs, err := strconv.ParseUint(m[metaBlockSize], 10, 32)
+	if err != nil || m[metaModel] == "" {
+		return Info{}, fmt.Errorf("%w: stream %s has no space in its metadata", ErrUnsafe, si.Config.Name)
+	}
+	info := Info{
+		Name:       si.Config.Name,
+		Namespace:  m[metaNamespace],
+		Space:      event.Space{Model: m[metaModel], BlockSize: uint32(bs), Group: m[metaGroup]},
+		Created:    si.Created,
+		FirstSeq:   si.State.FirstSeq,
+		LastSeq:    si.State.LastSeq,
+		Messages:   si.State.Msgs,
+		Bytes:      si.State.Bytes,
+		MaxMessage: max(0, int(si.Config.MaxMsgSize)),
+	}
+	if info.Name != Name(info.Namespace, info.Space) {
+		return Info{}, fmt.Errorf("%w: stream %s has the metadata of space %+v of namespace %q", ErrUnsafe, info.Name, info.Space, info.Namespace)
+	}
+	if why := unsafe(&si.Config, subjects(info.Namespace, info.Space)); why != "" {
+		return Info{}, fmt.Errorf("%w: stream %s %s; remove it or change its configuration", ErrUnsafe, info.Name, why)
+	}
+	return info, nil
+}
+
+// unsafe says how the configuration loses messages; empty if it does not. The
+// order matters for the message only.
+func unsafe(c *jetstream.StreamConfig, want string) string {
+	switch {
+	case c.Storage != jetstream.FileStorage:
+		return "keeps messages in memory only: a restart of the server loses them"
+	case c.PersistMode == jetstream.AsyncPersistMode:
+		// The server then acknowledges before it writes, and ignores its
+		// sync_interval (nats-server 2.15.2, filestore.go).
+		return "persists asynchronously: a crash of the server loses acknowledged messages"
+	case c.NoAck:
+		return "does not acknowledge: publishers cannot know what is stored"
+	case c.Retention != jetstream.LimitsPolicy:
+		return "does not keep messages by limits: a message would go once one reader has it"
+	case c.Discard == jetstream.DiscardOld && (c.MaxBytes > 0 || c.MaxMsgs > 0):
+		return "discards old messages when full: use discard policy \"new\", or an age limit alone"
+	case c.MaxMsgsPerSubject > 0:
+		return "keeps a limited number of messages a worker"
+	case c.Mirror != nil || len(c.Sources) > 0:
+		return "copies another stream: its sequence is not the publishers'"
+	case c.Sealed:
+		return "is sealed"
+	case c.SubjectTransform != nil:
+		return "rewrites subjects"
+	case len(c.Subjects) != 1 || c.Subjects[0] != want:
+		return fmt.Sprintf("captures %q instead of %q", c.Subjects, want)
+	}
+	return ""
+}

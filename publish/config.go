@@ -1,0 +1,128 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// StreamConfig holds what a space's stream is made with if it does not exist.
+type StreamConfig = stream.Config
+
+// WhenFull says what happens to an event that finds the publisher full.
+type WhenFull uint8
+
+// The policies for a full publisher.
+const (
+	Block WhenFull = iota // the caller waits for room
+	Drop                  // the event is dropped and counted; readers see a gap
+)
+
+// Config holds the settings of a Publisher. Space, Worker and Conn are needed;
+// zero in any other field means the stated default.
+type Config struct {
+	// Conn reaches the NATS server or cluster. It must reconnect for ever, and
+	// lives longer than the Publisher.
+	Conn      *nats.Conn
+	Namespace string       // default "default"
+	Stream    StreamConfig // used by whoever is first to publish into a space
+
+	Space  event.Space
+	Worker uint64
+	// Incarnation names this run of the engine process; default random. Give
+	// it, with Resume, when the publisher restarts and the engine does not.
+	Incarnation uint64
+	// Resume holds the last event id of each rank from before the restart.
+	Resume []event.Position
+	// CountCopies is set for an engine that reports one store and one removal
+	// per physical copy of a block.
+	CountCopies bool
+
+	// A batch is sent when it has BatchEvents events (default 512) or
+	// BatchBytes bytes (default 256 KiB), or when its first event is Linger
+	// old (default 2 ms, negative: at once). It always stays below the
+	// server's maximum payload.
+	BatchEvents int
+	BatchBytes  int
+	Linger      time.Duration
+
+	// Window bounds the messages sent and not yet acknowledged; default 64, at
+	// most MaxWindow.
+	Window int
+	// MaxPending bounds the bytes of events accepted and not yet
+	// acknowledged; default 32 MiB.
+	MaxPending int
+	// WhenFull says what happens beyond MaxPending; default Block.
+	WhenFull WhenFull
+
+	// AckWait is after how long without an acknowledgement a message counts as
+	// failed; default 5 s.
+	AckWait time.Duration
+	// RetryMin and RetryMax bound the wait before a failed message is sent
+	// again; it doubles from one to the other. Defaults 50 ms and 2 s.
+	RetryMin, RetryMax time.Duration
+	// Heartbeat is how often the last event ids are published; default 5 s,
+	// negative: never.
+	Heartbeat time.Duration
+
+	Metrics *metrics.Set // nil: not exposed
+	Log     *slog.Logger // nil: slog.Default()
+}
+
+// MaxWindow is the largest Window: readers hold back as many messages of a
+// publisher while one is missing.
+const MaxWindow = 256
+
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Namespace, "default")
+	setDefault(&c.BatchEvents, 512)
+	setDefault(&c.BatchBytes, 256<<10)
+	setDefault(&c.Linger, 2*time.Millisecond)
+	setDefault(&c.Window, 64)
+	setDefault(&c.MaxPending, 32<<20)
+	setDefault(&c.AckWait, 5*time.Second)
+	setDefault(&c.RetryMin, 50*time.Millisecond)
+	setDefault(&c.RetryMax, 2*time.Second)
+	setDefault(&c.Heartbeat, 5*time.Second)
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewSet()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	for c.Incarnation == 0 { // 0 means unknown on the wire
+		c.Incarnation = rand.Uint64()
+	}
+	if err := stream.CheckNamespace(c.Namespace); err != nil {
+		return c, fmt.Errorf("publish: %w", err)
+	}
+	probe := event.Batch{Space: c.Space}
+	switch err := probe.Check(); {
+	case err != nil:
+		return c, fmt.Errorf("publish: %w", err)
+	case c.Space.Model == "":
+		return c, errors.New("publish: the space has no model name")
+	case c.Window < 1 || c.Window > MaxWindow:
+		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, MaxWindow)
+	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1:
+		return c, errors.New("publish: a bound on events or bytes is negative")
+	case c.AckWait < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:
+		return c, errors.New("publish: a wait is negative, or RetryMax is below RetryMin")
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

@@ -1,0 +1,23 @@
+// Package publish is the engine's side of kvatlas: it numbers a worker's KV
+// cache events, batches them and brings them to every replica.
+//
+// Invariants:
+//   - Every event of a (worker, dp_rank) gets the id after the one before. An
+//     event that is dropped keeps its id, so that readers see the gap.
+//   - What is accepted and not yet acknowledged is bounded in bytes and in
+//     messages. When it is full the caller waits, or the event is dropped and
+//     counted, by setting.
+//   - Order: at most Window messages are unacknowledged at a time, and after a
+//     failure nothing new is sent until every one of them is acknowledged, sent
+//     again oldest first. So a message appears in the stream after at most
+//     Window-1 of its successors, and a reader that holds that many back, by
+//     event id, sees the order in which the events happened. With Window 1 the
+//     stream itself is in order.
+//   - A message is stored once: its id makes the server drop the copy of a
+//     retry within the stream's duplicate window, and event ids tell the
+//     reader beyond it.
+//
+// Ownership: callers own the slices they pass, which are copied. Publisher.mu
+// guards the open batch and the queue; the sender goroutine owns the messages
+// in flight and ends with Close.
+package publish

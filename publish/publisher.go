@@ -1,0 +1,383 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// Errors of a Publisher.
+var (
+	ErrClosed  = errors.New("publisher is closed")
+	ErrDropped = errors.New("event dropped: too much is not acknowledged yet")
+)
+
+// Publisher publishes the events of one worker. It is safe for concurrent
+// use; events of concurrent callers are in the order in which they got in.
+type Publisher struct {
+	cfg     Config
+	out     transport
+	subject string
+	nonce   uint64 // makes message ids unique to this Publisher
+	m       *meters
+
+	wake   chan struct{} // tells the sender that mu's fields changed; holds one token
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the sender has ended
+
+	mu struct {
+		sync.Mutex
+		ranks   map[uint32]*rank
+		open    batch         // the events not yet encoded
+		queue   []*message    // encoded, oldest first, not yet sent
+		pending int           // bytes accepted and not yet acknowledged or given up
+		limit   int           // bytes that a message's body may have
+		seq     uint64        // messages encoded
+		settled uint64        // messages acknowledged or given up: they end in order
+		closing bool          // accept no more
+		flushes []flush       // who waits for settled, lowest first
+		room    chan struct{} // closed when pending falls; made by who waits
+		probe   event.Batch   // scratch to check an event with
+	}
+}
+
+// flush is a caller of Flush.
+type flush struct {
+	seq  uint64 // the message it waits for
+	done chan struct{}
+}
+
+// rank is the state of one dp_rank.
+type rank struct {
+	last    uint64 // id of the newest event
+	settled uint64 // every event up to this id is acknowledged, or dropped
+}
+
+// Open makes the space's stream if needed and starts a publisher.
+func Open(ctx context.Context, cfg Config) (*Publisher, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Conn == nil {
+		return nil, errors.New("publish: no connection given")
+	}
+	out, err := newJetStream(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("publish: %w", err)
+	}
+	return start(cfg, out), nil
+}
+
+// start starts a publisher on a transport; cfg has its defaults.
+func start(cfg Config, out transport) *Publisher {
+	p := &Publisher{
+		cfg:     cfg,
+		out:     out,
+		subject: stream.Subject(cfg.Namespace, cfg.Space, cfg.Worker),
+		nonce:   rand.Uint64(),
+		m:       newMeters(cfg.Metrics),
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.mu.ranks = make(map[uint32]*rank)
+	for _, pos := range cfg.Resume {
+		p.mu.ranks[pos.DPRank] = &rank{last: pos.ID, settled: pos.ID}
+	}
+	p.mu.probe = event.Batch{Space: cfg.Space, Events: make([]event.Event, 1)}
+	p.mu.limit = out.maxMessage()
+	go newSender(p).run()
+	return p
+}
+
+// Incarnation returns the number that names this run of the engine.
+func (p *Publisher) Incarnation() uint64 { return p.cfg.Incarnation }
+
+// Positions returns the last event id of every rank, for Config.Resume.
+func (p *Publisher) Positions() []event.Position {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.positionsLocked(func(r *rank) uint64 { return r.last })
+}
+
+func (p *Publisher) positionsLocked(id func(*rank) uint64) []event.Position {
+	list := make([]event.Position, 0, len(p.mu.ranks))
+	for n, r := range p.mu.ranks {
+		list = append(list, event.Position{DPRank: n, ID: id(r)})
+	}
+	slices.SortFunc(list, func(a, b event.Position) int { return int(int64(a.DPRank) - int64(b.DPRank)) })
+	return list
+}
+
+// Parent says what a stored chain of blocks follows: Root, or After a block.
+type Parent struct {
+	hash  uint64
+	known bool
+}
+
+// Root begins a prompt: the first block has no parent.
+func Root() Parent { return Parent{} }
+
+// After continues the block that the engine calls hash.
+func After(hash uint64) Parent { return Parent{hash, true} }
+
+// Stored publishes that the blocks became resident on the tier, in chain
+// order, each the parent of the next. engine holds the engine's own hashes,
+// local the local hashes: one per engine hash, or none if the blocks are only
+// known by their engine hash. The slices are copied.
+func (p *Publisher) Stored(ctx context.Context, dpRank uint32, tier event.Tier, parent Parent, engine, local []uint64) error {
+	return p.Publish(ctx, event.Event{Kind: event.Stored, DPRank: dpRank, Tier: tier,
+		HasParent: parent.known, Parent: parent.hash, Engine: engine, Local: local})
+}
+
+// Removed publishes that the blocks are no longer resident on the tier. The
+// slice is copied.
+func (p *Publisher) Removed(ctx context.Context, dpRank uint32, tier event.Tier, engine []uint64) error {
+	return p.Publish(ctx, event.Event{Kind: event.Removed, DPRank: dpRank, Tier: tier, Engine: engine})
+}
+
+// Cleared publishes that the rank holds nothing any more, on any tier.
+func (p *Publisher) Cleared(ctx context.Context, dpRank uint32) error {
+	return p.Publish(ctx, event.Event{Kind: event.Cleared, DPRank: dpRank, AllTiers: true})
+}
+
+// Publish accepts one event; its ID is set here and its slices are copied. An
+// event too large for a message is published as several. When the publisher is
+// full, Publish waits until ctx ends, or drops the event with ErrDropped. An
+// error that wraps event.ErrEncode means that the event has no meaning.
+func (p *Publisher) Publish(ctx context.Context, ev event.Event) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.probe.Events[0] = ev
+	err := p.mu.probe.Check()
+	p.mu.probe.Events[0] = event.Event{}
+	if err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	rest := ev
+	for {
+		part := rest
+		n := min(len(rest.Engine), p.maxBlocksLocked())
+		part.Engine = rest.Engine[:n]
+		if len(rest.Local) > 0 {
+			part.Local, rest.Local = rest.Local[:n], rest.Local[n:]
+		}
+		if err := p.acceptLocked(ctx, part); err != nil {
+			return err
+		}
+		if rest.Engine = rest.Engine[n:]; len(rest.Engine) == 0 {
+			return nil
+		}
+		if rest.Kind == event.Stored {
+			rest.HasParent, rest.Parent = true, part.Engine[n-1]
+		}
+	}
+}
+
+// eventOverhead is what an event adds to a message beside its hashes, at most:
+// head, rank, id, number of hashes and parent (event.MaxEventSize).
+const eventOverhead = 64
+
+// maxBlocksLocked returns how many blocks an event may have to fit a message.
+func (p *Publisher) maxBlocksLocked() int {
+	room := p.mu.limit - event.HeaderSize(&p.mu.probe) - eventOverhead
+	return max(1, room/16)
+}
+
+// acceptLocked puts one event that fits a message into the open batch. It
+// releases the lock while it waits for room.
+func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
+	cost := event.MaxEventSize(&ev)
+	if err := p.roomLocked(ctx, ev.DPRank, cost); err != nil {
+		return err
+	}
+	open := &p.mu.open
+	if open.bytes > 0 && open.bytes+cost > p.batchBytesLocked() {
+		p.sealLocked()
+	}
+	first := len(open.events) == 0
+	ev.ID = p.nextIDLocked(ev.DPRank)
+	open.add(ev, cost)
+	p.mu.pending += cost
+	p.m.pending.Add(float64(cost))
+	p.m.accepted(&ev)
+	if first {
+		open.since = time.Now()
+	}
+	full := len(open.events) >= p.cfg.BatchEvents || open.bytes >= p.batchBytesLocked()
+	if full {
+		p.sealLocked()
+	}
+	if first || full {
+		p.wakeSender()
+	}
+	return nil
+}
+
+// batchBytesLocked bounds the events' bytes of one message.
+func (p *Publisher) batchBytesLocked() int {
+	return min(p.cfg.BatchBytes, p.mu.limit-event.HeaderSize(&p.mu.probe))
+}
+
+// roomLocked returns once there is room for cost bytes. An event larger than
+// all the room there is gets in alone.
+func (p *Publisher) roomLocked(ctx context.Context, dpRank uint32, cost int) error {
+	var since time.Time
+	for {
+		if p.mu.closing {
+			return ErrClosed
+		}
+		if p.mu.pending == 0 || p.mu.pending+cost <= p.cfg.MaxPending {
+			if !since.IsZero() {
+				p.m.blockedSeconds.Add(time.Since(since).Seconds())
+			}
+			return nil
+		}
+		if p.cfg.WhenFull == Drop {
+			p.nextIDLocked(dpRank) // the gap tells readers of the loss
+			p.m.droppedFull.Inc()
+			return ErrDropped
+		}
+		if since.IsZero() {
+			since = time.Now()
+			p.m.blocked.Inc()
+		}
+		if p.mu.room == nil {
+			p.mu.room = make(chan struct{})
+		}
+		room := p.mu.room
+		p.mu.Unlock()
+		var err error
+		select {
+		case <-room:
+		case <-p.done:
+			err = ErrClosed
+		case <-ctx.Done():
+			err = fmt.Errorf("publish: waiting for acknowledgements: %w", ctx.Err())
+		}
+		p.mu.Lock()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p *Publisher) nextIDLocked(dpRank uint32) uint64 {
+	r := p.mu.ranks[dpRank]
+	if r == nil {
+		r = &rank{}
+		p.mu.ranks[dpRank] = r
+	}
+	r.last++
+	return r.last
+}
+
+// sealLocked encodes the open batch and queues it.
+func (p *Publisher) sealLocked() {
+	if len(p.mu.open.events) == 0 {
+		return
+	}
+	p.mu.seq++
+	msg := p.mu.open.seal(&event.Batch{
+		Space:       p.cfg.Space,
+		Worker:      p.cfg.Worker,
+		Incarnation: p.cfg.Incarnation,
+		Published:   time.Now().UnixNano(),
+		CountCopies: p.cfg.CountCopies,
+	}, messageID(p.nonce, p.mu.seq))
+	p.mu.queue = append(p.mu.queue, msg)
+	p.m.batchEvents.Update(float64(msg.events))
+}
+
+func (p *Publisher) wakeSender() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settle notes that the message is acknowledged or given up.
+func (p *Publisher) settle(msg *message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, pos := range msg.last {
+		r := p.mu.ranks[pos.DPRank]
+		r.settled = max(r.settled, pos.ID)
+	}
+	p.mu.pending -= msg.cost
+	p.m.pending.Add(-float64(msg.cost))
+	if p.mu.room != nil {
+		close(p.mu.room)
+		p.mu.room = nil
+	}
+	if p.mu.pending == 0 {
+		for _, r := range p.mu.ranks { // events dropped in between are settled too
+			r.settled = r.last
+		}
+	}
+	p.mu.settled++
+	for len(p.mu.flushes) > 0 && p.mu.flushes[0].seq <= p.mu.settled {
+		close(p.mu.flushes[0].done)
+		p.mu.flushes = p.mu.flushes[1:]
+	}
+}
+
+// Flush sends what waits and returns once everything accepted before the call
+// is acknowledged, or ctx ends.
+func (p *Publisher) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	p.sealLocked()
+	if p.mu.settled == p.mu.seq {
+		p.mu.Unlock()
+		return nil
+	}
+	f := flush{p.mu.seq, make(chan struct{})}
+	p.mu.flushes = append(p.mu.flushes, f)
+	p.mu.Unlock()
+	p.wakeSender()
+	select {
+	case <-f.done:
+		return nil
+	case <-p.done:
+		return ErrClosed
+	case <-ctx.Done():
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.mu.flushes = slices.DeleteFunc(p.mu.flushes, func(g flush) bool { return g == f })
+		return fmt.Errorf("publish: %d bytes of events are not acknowledged: %w", p.mu.pending, ctx.Err())
+	}
+}
+
+// Close accepts nothing more, flushes until ctx ends, and stops the sender.
+// An error means that not everything is acknowledged. Closing twice is fine.
+func (p *Publisher) Close(ctx context.Context) error {
+	p.mu.Lock()
+	again := p.mu.closing
+	p.mu.closing = true
+	if p.mu.room != nil {
+		close(p.mu.room)
+		p.mu.room = nil
+	}
+	p.mu.Unlock()
+	if again {
+		<-p.done
+		return nil
+	}
+	err := p.Flush(ctx)
+	p.cancel()
+	<-p.done
+	p.out.close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.m.pending.Add(-float64(p.mu.pending))
+	return err
+}

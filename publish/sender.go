@@ -1,0 +1,207 @@
+package publish
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// sender is the goroutine that sends the queue and waits for the outcomes.
+type sender struct {
+	*Publisher
+	flying []*message // sent, oldest first, at most Window
+	ready  []*message // scratch
+	beat   []byte     // scratch
+	warned time.Time  // when the log last said that publishing waits
+}
+
+func newSender(p *Publisher) *sender { return &sender{Publisher: p} }
+
+// run sends until the publisher's context ends.
+func (s *sender) run() {
+	defer close(s.done)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	nextBeat := time.Now() // the first at once: readers learn of the publisher
+	for s.ctx.Err() == nil {
+		if s.cfg.Heartbeat > 0 && !time.Now().Before(nextBeat) {
+			s.heartbeat()
+			nextBeat = time.Now().Add(s.cfg.Heartbeat)
+		}
+		wait := s.take()
+		ok := true
+		for i, msg := range s.ready {
+			s.flying = append(s.flying, msg)
+			if ok = s.send(msg); !ok {
+				s.putBack(s.ready[i+1:])
+				break
+			}
+		}
+		if !ok {
+			s.repair()
+			continue
+		}
+		if s.cfg.Heartbeat > 0 {
+			wait = min(wait, time.Until(nextBeat))
+		}
+		timer.Reset(wait)
+		var acked <-chan *jetstream.PubAck
+		var failed <-chan error
+		if len(s.flying) > 0 {
+			acked, failed = s.flying[0].ack.Ok(), s.flying[0].ack.Err()
+		}
+		select {
+		case ack := <-acked:
+			s.landed(ack)
+		case err := <-failed:
+			s.flying[0].ack, s.flying[0].err = nil, err
+			s.repair()
+		case <-s.wake:
+		case <-timer.C:
+		case <-s.ctx.Done():
+		}
+	}
+	s.m.inFlight.Add(-float64(len(s.flying)))
+}
+
+// take seals the open batch if it is due and moves what the window allows to
+// s.ready. It returns how long the open batch may wait.
+func (s *sender) take() time.Duration {
+	const idle = time.Hour // the wake channel ends it
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.limit = s.out.maxMessage() // a reconnect may lead to another server
+	wait := time.Duration(idle)
+	if len(s.mu.open.events) > 0 {
+		wait = time.Until(s.mu.open.since.Add(s.cfg.Linger))
+		if wait <= 0 {
+			s.sealLocked()
+			wait = idle
+		}
+	}
+	n := min(len(s.mu.queue), s.cfg.Window-len(s.flying))
+	s.ready = append(s.ready[:0], s.mu.queue[:n]...)
+	clear(s.mu.queue[:n])
+	if s.mu.queue = s.mu.queue[n:]; len(s.mu.queue) == 0 {
+		s.mu.queue = nil
+	}
+	return wait
+}
+
+// putBack returns messages that were taken and not sent to the queue's head.
+func (s *sender) putBack(msgs []*message) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.queue = append(append([]*message(nil), msgs...), s.mu.queue...)
+}
+
+// send starts an attempt; false means that it failed at once.
+func (s *sender) send(msg *message) bool {
+	if msg.sent.IsZero() {
+		msg.sent = time.Now()
+		s.m.inFlight.Inc()
+	}
+	msg.ack, msg.err = s.out.publish(s.subject, msg.id, msg.data)
+	if msg.err != nil {
+		msg.ack = nil
+		return false
+	}
+	s.m.messages.Inc()
+	s.m.bytes.Add(len(msg.data))
+	return true
+}
+
+// landed takes the oldest message in flight off: it is acknowledged, or given
+// up if ack is nil.
+func (s *sender) landed(ack *jetstream.PubAck) {
+	msg := s.flying[0]
+	s.flying[0] = nil
+	s.flying = s.flying[1:]
+	s.m.inFlight.Dec()
+	if ack != nil {
+		s.m.acked.Inc()
+		s.m.ackSeconds.UpdateDuration(msg.sent)
+		if ack.Duplicate {
+			s.m.duplicates.Inc()
+		}
+	}
+	s.settle(msg)
+}
+
+// repair sends every message in flight until it is acknowledged, oldest
+// first, before anything new is sent. See the package comment on order.
+func (s *sender) repair() {
+	backoff := s.cfg.RetryMin
+	for len(s.flying) > 0 {
+		msg := s.flying[0]
+		if msg.ack != nil {
+			select {
+			case ack := <-msg.ack.Ok():
+				s.landed(ack)
+				backoff = s.cfg.RetryMin
+				continue
+			case err := <-msg.ack.Err():
+				msg.ack, msg.err = nil, err
+			case <-s.ctx.Done():
+				return
+			}
+		}
+		if tooLarge(msg.err) {
+			s.m.droppedLarge.Add(msg.events)
+			s.cfg.Log.Error("events lost: a message is larger than the server takes", "bytes", len(msg.data), "error", msg.err)
+			s.landed(nil)
+			continue
+		}
+		s.m.retry(reason(msg.err))
+		if now := time.Now(); now.Sub(msg.sent) > time.Second && now.Sub(s.warned) > 10*time.Second {
+			s.warned = now
+			s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
+				"subject", s.subject, "since", msg.sent, "error", msg.err)
+		}
+		if !s.pause(backoff/2 + rand.N(backoff/2+1)) {
+			return
+		}
+		backoff = min(2*backoff, s.cfg.RetryMax)
+		if gone(msg.err) {
+			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.AckWait)
+			if err := s.out.restore(ctx); err != nil {
+				msg.err = err // more telling, for the log
+			}
+			cancel()
+		}
+		s.send(msg)
+	}
+}
+
+// pause waits; false means that the publisher ends.
+func (s *sender) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// heartbeat tells readers up to which event of each rank everything is in the
+// stream before this message, or lost. Nobody waits for it: the next follows.
+func (s *sender) heartbeat() {
+	b := event.Batch{
+		Space:       s.cfg.Space,
+		Worker:      s.cfg.Worker,
+		Incarnation: s.cfg.Incarnation,
+		Published:   time.Now().UnixNano(),
+		CountCopies: s.cfg.CountCopies,
+	}
+	s.mu.Lock()
+	b.Last = s.positionsLocked(func(r *rank) uint64 { return r.settled })
+	s.mu.Unlock()
+	s.beat = event.AppendHeartbeat(s.beat[:0], &b)
+	if s.out.tell(s.subject, s.beat) == nil {
+		s.m.heartbeats.Inc()
+	}
+}

@@ -1,0 +1,118 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// transport is how messages leave the process. The sender goroutine is its
+// only user, but for maxMessage.
+type transport interface {
+	// publish starts an attempt to store the message; the future says how it
+	// ended, within Config.AckWait.
+	publish(subject, id string, data []byte) (jetstream.PubAckFuture, error)
+	// tell publishes a message that nobody waits for.
+	tell(subject string, data []byte) error
+	// restore makes the stream again if it is gone.
+	restore(ctx context.Context) error
+	// maxMessage returns how many bytes a message's body may have now.
+	maxMessage() int
+	close()
+}
+
+// headerRoom is what NATS counts as part of a message beside its body: the
+// message id's header (about 60 bytes), with room to spare.
+const headerRoom = 256
+
+type jetStream struct {
+	nc        *nats.Conn
+	js        jetstream.JetStream
+	cfg       Config
+	streamMax int
+}
+
+func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
+	js, err := jetstream.New(cfg.Conn,
+		jetstream.WithPublishAsyncTimeout(cfg.AckWait),
+		jetstream.WithPublishAsyncMaxPending(2*cfg.Window)) // the window keeps it below
+	if err != nil {
+		return nil, err
+	}
+	t := &jetStream{nc: cfg.Conn, js: js, cfg: cfg}
+	if err := t.restore(ctx); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *jetStream) publish(subject, id string, data []byte) (jetstream.PubAckFuture, error) {
+	return t.js.PublishMsgAsync(
+		&nats.Msg{Subject: subject, Data: data, Header: nats.Header{jetstream.MsgIDHeader: []string{id}}},
+		// The sender retries, in order; the client would not keep it.
+		jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Millisecond))
+}
+
+func (t *jetStream) tell(subject string, data []byte) error { return t.nc.Publish(subject, data) }
+
+func (t *jetStream) restore(ctx context.Context) error {
+	info, err := stream.Ensure(ctx, t.js, t.cfg.Namespace, t.cfg.Space, t.cfg.Stream)
+	if err == nil {
+		t.streamMax = info.MaxMessage
+	}
+	return err
+}
+
+func (t *jetStream) maxMessage() int {
+	n := int(t.nc.MaxPayload())
+	if t.streamMax > 0 {
+		n = min(n, t.streamMax)
+	}
+	return n - headerRoom
+}
+
+func (t *jetStream) close() { t.js.CleanupPublisher() }
+
+// tooLarge reports whether no retry can help the message.
+func tooLarge(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) ||
+		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
+}
+
+// gone reports whether the stream may not exist.
+func gone(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
+}
+
+// reason is a failed attempt's label in the metrics.
+func reason(err error) string {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
+		return "timeout"
+	case gone(err):
+		return "no_stream"
+	case errors.As(err, &api):
+		return "refused" // by the server: most often the stream is full
+	}
+	return "disconnected"
+}
+
+// EnsureStream makes the stream of a space if it does not exist, and checks it
+// if it does: an error that wraps ErrUnsafeStream says why events would be
+// lost in it. Open does this by itself.
+func EnsureStream(ctx context.Context, js jetstream.JetStream, namespace string, sp event.Space, cfg StreamConfig) error {
+	_, err := stream.Ensure(ctx, js, namespace, sp, cfg)
+	return err
+}
+
+// ErrUnsafeStream is wrapped by the error for a stream that loses
+// acknowledged messages or belongs to something else.
+var ErrUnsafeStream = stream.ErrUnsafe
