@@ -1,0 +1,169 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/publish"
+)
+
+// Applier applies batches to the index of one space. *shard.Space is the one
+// for production.
+//   - Batches of one worker are applied in the order of their Apply calls.
+//   - Apply may block while the index is behind; an error means that nothing
+//     of b is applied and done is not called.
+//   - done is called once, when all of b is applied, and does not block. b and
+//     its slices do not change before.
+type Applier interface {
+	Apply(ctx context.Context, b *event.Batch, done func(core.Outcome)) error
+}
+
+// RankID names one publisher stream.
+type RankID struct {
+	Space  event.Space
+	Worker uint64
+	DPRank uint32
+}
+
+// Cause says why a rank's state is not what its worker holds.
+type Cause uint8
+
+// The causes for asking a Recoverer.
+const (
+	Gap           Cause = iota // events are missing
+	UnknownParent              // a stored block's parent is not known
+)
+
+// String returns the cause's name in metrics and logs.
+func (c Cause) String() string {
+	if c == Gap {
+		return "gap"
+	}
+	return "unknown_parent"
+}
+
+// Recoverer brings a rank's state back from its worker's local index.
+//   - Recover is called from lanes and from the index's goroutines: it notes
+//     the wish and returns at once.
+//   - It may be called again while a recovery of the rank is under way.
+type Recoverer interface {
+	Recover(id RankID, cause Cause)
+}
+
+// Start says where reading a stream begins: after what a snapshot holds. The
+// zero value is the start of the stream.
+type Start struct {
+	// Seq is the first sequence to read; 0 or 1 for the start of the stream.
+	Seq uint64
+	// Created is the creation time of the stream that Seq is of. If it is set
+	// and the stream is another one, Seq is void.
+	Created time.Time
+	// Ranks is how far each publisher stream was applied.
+	Ranks []RankPosition
+}
+
+// RankPosition is how far one publisher stream is applied.
+type RankPosition struct {
+	Worker      uint64
+	DPRank      uint32
+	Incarnation uint64
+	LastID      uint64
+}
+
+// Config holds the settings of an Ingest. Conn, Replica and Index are needed;
+// zero in any other field means the stated default.
+type Config struct {
+	Conn      *nats.Conn // must reconnect for ever; lives longer than the Ingest
+	Namespace string     // default "default"
+	// Replica names this process among the readers of the namespace, in the
+	// server's list of consumers. No two processes may share it.
+	Replica string
+	// Index returns where a space's events go. It is called once per stream,
+	// before its first event.
+	Index func(event.Space) (Applier, error)
+	// Recover is asked for every rank that missed something; nil: nobody is,
+	// and the rank stays marked.
+	Recover Recoverer
+	// Start says where to begin, by stream name.
+	Start map[string]Start
+
+	// Discover is how often new streams are looked for; default 2 s.
+	Discover time.Duration
+	// Lanes is how many goroutines decode a stream; default GOMAXPROCS.
+	Lanes int
+	// MaxMessages and MaxBytes bound, for each stream, what is read and not
+	// applied yet; defaults 65536 messages and 64 MiB. The reader waits beyond.
+	MaxMessages int
+	MaxBytes    int
+	// HoldMessages and HoldBytes bound what is held back for each rank while a
+	// predecessor is missing; beyond, that counts as lost. Defaults 256
+	// messages (publish.MaxWindow, the most by which a publisher's message may
+	// be late) and 16 MiB.
+	HoldMessages int
+	HoldBytes    int
+	// HoldFor is after how long a missing predecessor counts as lost; default
+	// 30 s. Heartbeats tell sooner.
+	HoldFor time.Duration
+	// MaxLag is how many messages behind the stream's end a replica may be
+	// when it first counts as caught up; default 1000.
+	MaxLag uint64
+	// ForgetConsumer is after how long without this replica the server drops
+	// its consumer; default 1 h.
+	ForgetConsumer time.Duration
+
+	Metrics *metrics.Set // nil: not exposed
+	Log     *slog.Logger // nil: slog.Default()
+}
+
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Namespace, "default")
+	setDefault(&c.Discover, 2*time.Second)
+	setDefault(&c.Lanes, runtime.GOMAXPROCS(0))
+	setDefault(&c.MaxMessages, 65536)
+	setDefault(&c.MaxBytes, 64<<20)
+	setDefault(&c.HoldMessages, publish.MaxWindow)
+	setDefault(&c.HoldBytes, 16<<20)
+	setDefault(&c.HoldFor, 30*time.Second)
+	setDefault(&c.MaxLag, 1000)
+	setDefault(&c.ForgetConsumer, time.Hour)
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewSet()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if err := stream.CheckNamespace(c.Namespace); err != nil {
+		return c, fmt.Errorf("ingest: %w", err)
+	}
+	if err := stream.CheckNamespace(c.Replica); err != nil {
+		return c, fmt.Errorf("ingest: replica as %w", err)
+	}
+	switch {
+	case c.Conn == nil:
+		return c, errors.New("ingest: no connection given")
+	case c.Index == nil:
+		return c, errors.New("ingest: no index given")
+	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1:
+		return c, errors.New("ingest: a bound is negative")
+	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0:
+		return c, errors.New("ingest: a duration is negative")
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}

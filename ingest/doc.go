@@ -1,0 +1,25 @@
+// Package ingest reads what workers publish and applies it to the index.
+//
+// For every stream of a namespace a reader takes messages in stream order and
+// hands each to the lane that its worker's subject names; lanes decode and
+// order beside each other, so decoding is parallel and the order within a
+// worker is kept without a merge.
+//
+// Invariants:
+//   - Events of one (worker, dp_rank) reach the index in the order of their
+//     ids, each at most once. A message that came before its predecessor is
+//     held back, boundedly, until that arrives or is known to be lost.
+//   - Nothing is lost silently: what is not applied is counted by reason, and
+//     a missing event marks its rank as gapped and asks the Recoverer.
+//   - A message that cannot be understood is counted and skipped; it never
+//     stops a reader.
+//   - A stream's position is the highest sequence up to which every message is
+//     applied or skipped. Messages are acknowledged up to it, never beyond.
+//   - The server's consumer is a shadow of the reader, for its lag to be seen:
+//     reading always starts at the position that the reader knows.
+//
+// Ownership: the discovery goroutine owns the set of readers, a reader's
+// goroutine its consumer, a lane's goroutine the ranks of its workers. A
+// decoded message belongs to its lane until it is handed to the index, and to
+// the index until that calls back. Close ends them all.
+package ingest

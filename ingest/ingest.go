@@ -1,0 +1,249 @@
+package ingest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// Ingest reads every stream of a namespace. It is safe for concurrent use.
+type Ingest struct {
+	cfg    Config
+	js     jetstream.JetStream
+	m      *meters
+	badLog onceASecond
+
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		readers map[string]*reader
+		refused map[string]error // streams that must not be read, by error text
+	}
+}
+
+// StreamStatus describes the reading of one stream.
+type StreamStatus struct {
+	Stream   string
+	Space    event.Space
+	Created  time.Time // of the stream
+	Position uint64    // highest sequence up to which everything is applied
+	Last     uint64    // last sequence of the stream, as far as known
+	Lag      uint64    // Last - Position, in sequences
+	// LagTime is the age of the oldest message not applied; while none is
+	// read, of the last one applied. 0 without Lag.
+	LagTime       time.Duration
+	InFlight      int // messages read and not applied
+	InFlightBytes int
+	CaughtUp      bool  // everything from before the start was applied once
+	Err           error // why nothing is read at the moment
+}
+
+// Open starts reading every stream of the namespace that exists, and new ones
+// as they appear. It fails on a stream that is configured to lose messages;
+// one that appears later is logged, counted and left alone.
+func Open(ctx context.Context, cfg Config) (*Ingest, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(cfg.Conn)
+	if err != nil {
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics)}
+	in.mu.readers = make(map[string]*reader)
+	in.mu.refused = make(map[string]error)
+	run, cancel := context.WithCancel(context.Background())
+	in.cancel = cancel
+	infos, err := stream.List(ctx, js, cfg.Namespace)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("ingest: %w", err)
+	}
+	if err := in.add(run, infos); err != nil {
+		cancel()
+		in.running.Wait()
+		return nil, err
+	}
+	in.running.Go(func() { in.discover(run) })
+	return in, nil
+}
+
+// add starts a reader for each stream that has none.
+func (in *Ingest) add(ctx context.Context, infos []stream.Info) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, info := range infos {
+		if in.mu.readers[info.Name] != nil {
+			continue
+		}
+		r, err := newReader(&in.cfg, in.m, &in.badLog, in.js, info)
+		if err != nil {
+			return err
+		}
+		in.mu.readers[info.Name] = r
+		in.gauges(r)
+		in.running.Go(func() { r.run(ctx) })
+		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
+			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
+	}
+	return nil
+}
+
+// gauges exposes a reader's progress.
+func (in *Ingest) gauges(r *reader) {
+	label := `{stream="` + r.name + `"}` // stream names need no escaping
+	gauge := func(name string, f func(s StreamStatus) float64) {
+		in.cfg.Metrics.UnregisterMetric(name + label) // of an earlier Ingest on the same Set
+		in.cfg.Metrics.NewGauge(name+label, func() float64 { return f(r.status(time.Now())) })
+	}
+	gauge("kvatlas_ingest_lag_messages", func(s StreamStatus) float64 { return float64(s.Lag) })
+	gauge("kvatlas_ingest_lag_seconds", func(s StreamStatus) float64 { return s.LagTime.Seconds() })
+	gauge("kvatlas_ingest_position", func(s StreamStatus) float64 { return float64(s.Position) })
+	gauge("kvatlas_ingest_in_flight_messages", func(s StreamStatus) float64 { return float64(s.InFlight) })
+	gauge("kvatlas_ingest_in_flight_bytes", func(s StreamStatus) float64 { return float64(s.InFlightBytes) })
+}
+
+// discover looks for new streams, and at the ends of the known ones, until ctx
+// ends.
+func (in *Ingest) discover(ctx context.Context) {
+	ticker := time.NewTicker(in.cfg.Discover)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		request, cancel := context.WithTimeout(ctx, requestWait)
+		infos, err := stream.List(request, in.js, in.cfg.Namespace)
+		cancel()
+		in.noteRefused(err)
+		for _, info := range infos {
+			if r := in.reader(info.Name); r != nil {
+				r.noteEnd(info.FirstSeq, info.LastSeq)
+			}
+		}
+		if err := in.add(ctx, infos); err != nil {
+			in.m.discoverErrors.Inc()
+			in.cfg.Log.Error("a stream is not read", "error", err)
+		}
+	}
+}
+
+// noteRefused reports streams that must not be read, each once.
+func (in *Ingest) noteRefused(err error) {
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, stream.ErrUnsafe) {
+		in.m.discoverErrors.Inc() // the connection's own log says more
+		return
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.mu.refused[err.Error()] == nil {
+		in.mu.refused[err.Error()] = err
+		in.m.unsafeStreams.Inc()
+		in.cfg.Log.Error("streams are not read", "error", err)
+	}
+}
+
+func (in *Ingest) reader(name string) *reader {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.mu.readers[name]
+}
+
+func (in *Ingest) readers() []*reader {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	list := make([]*reader, 0, len(in.mu.readers))
+	for _, r := range in.mu.readers {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b *reader) int { return cmp.Compare(a.name, b.name) })
+	return list
+}
+
+// Ready returns nil once every stream that is known has been caught up with,
+// each at least once; else an error that says what is behind. Later lag shows
+// in Streams and in the metrics, and does not end readiness: an answer that is
+// a little old is better than none.
+func (in *Ingest) Ready() error {
+	for _, s := range in.Streams() {
+		if !s.CaughtUp {
+			if s.Err != nil {
+				return fmt.Errorf("stream %s is %d messages behind: %w", s.Stream, s.Lag, s.Err)
+			}
+			return fmt.Errorf("stream %s is %d messages behind", s.Stream, s.Lag)
+		}
+	}
+	return nil
+}
+
+// Streams returns the status of every stream, sorted by name.
+func (in *Ingest) Streams() []StreamStatus {
+	readers := in.readers()
+	now := time.Now()
+	list := make([]StreamStatus, len(readers))
+	for i, r := range readers {
+		list[i] = r.status(now)
+	}
+	return list
+}
+
+// Ranks returns the status of every publisher stream, sorted by space, worker
+// and rank.
+func (in *Ingest) Ranks() []RankStatus {
+	var list []RankStatus
+	for _, r := range in.readers() {
+		list = append(list, r.ranks()...)
+	}
+	slices.SortFunc(list, func(a, b RankStatus) int {
+		return cmp.Or(
+			cmp.Compare(a.Space.Model, b.Space.Model),
+			cmp.Compare(a.Space.BlockSize, b.Space.BlockSize),
+			cmp.Compare(a.Space.Group, b.Space.Group),
+			cmp.Compare(a.Worker, b.Worker),
+			cmp.Compare(a.DPRank, b.DPRank))
+	})
+	return list
+}
+
+// Positions returns, by stream name, where to start so as to go on. After
+// Close it says exactly what the index has. Before, Seq is a lower bound, and
+// the ranks are those of a later moment.
+func (in *Ingest) Positions() map[string]Start {
+	starts := make(map[string]Start)
+	for _, r := range in.readers() {
+		s := r.status(time.Now())
+		start := Start{Seq: s.Position + 1, Created: s.Created}
+		for _, k := range r.ranks() {
+			if k.LastID == 0 && k.Events == 0 {
+				continue // announced, and nothing more
+			}
+			start.Ranks = append(start.Ranks, RankPosition{k.Worker, k.DPRank, k.Incarnation, k.LastID})
+		}
+		starts[r.name] = start
+	}
+	return starts
+}
+
+// Close stops reading and returns once the index has applied everything that
+// it was given. The index closes after it, not before.
+func (in *Ingest) Close() {
+	in.cancel()
+	in.running.Wait()
+}

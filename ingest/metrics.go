@@ -1,0 +1,104 @@
+package ingest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// meters are the counters of an Ingest, over all its streams.
+type meters struct {
+	set *metrics.Set
+
+	messages, bytes, redelivered, heartbeats      *metrics.Counter
+	events                                        [event.Cleared + 1]*metrics.Counter // handed to the index, by kind
+	duplicates, stale                             *metrics.Counter                    // events ignored
+	gaps, missed, restarts                        *metrics.Counter
+	held                                          *metrics.Gauge
+	stored, duplicate, removed, decremented       *metrics.Counter // blocks, by what the index did
+	unknown, replaced, unknownParent              *metrics.Counter
+	unknownBlock, refused                         *metrics.Counter
+	batchEvents, messageBytes, visible            *metrics.PrometheusHistogram
+	askGap, askParent                             *metrics.Counter
+	discoverErrors, unsafeStreams, voidedPosition *metrics.Counter
+}
+
+func newMeters(set *metrics.Set) *meters {
+	c := set.GetOrCreateCounter
+	blocks := func(result string) *metrics.Counter {
+		return c(fmt.Sprintf("kvatlas_ingest_blocks_total{result=%q}", result))
+	}
+	m := &meters{
+		set:            set,
+		messages:       c("kvatlas_ingest_messages_total"),
+		bytes:          c("kvatlas_ingest_bytes_total"),
+		redelivered:    c("kvatlas_ingest_redelivered_messages_total"),
+		heartbeats:     c("kvatlas_ingest_heartbeats_total"),
+		duplicates:     c(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`),
+		stale:          c(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`),
+		gaps:           c("kvatlas_ingest_gaps_total"),
+		missed:         c("kvatlas_ingest_missed_events_total"),
+		restarts:       c("kvatlas_ingest_publisher_restarts_total"),
+		held:           set.GetOrCreateGauge("kvatlas_ingest_held_messages", nil),
+		stored:         blocks("stored"),
+		duplicate:      blocks("duplicate"),
+		removed:        blocks("removed"),
+		decremented:    blocks("decremented"),
+		unknown:        blocks("unknown"),
+		replaced:       blocks("replaced"),
+		unknownParent:  blocks("unknown_parent"),
+		unknownBlock:   blocks("unknown_block"),
+		refused:        blocks("refused"),
+		askGap:         c(`kvatlas_ingest_recoveries_asked_total{cause="gap"}`),
+		askParent:      c(`kvatlas_ingest_recoveries_asked_total{cause="unknown_parent"}`),
+		discoverErrors: c("kvatlas_ingest_discover_errors_total"),
+		unsafeStreams:  c("kvatlas_ingest_refused_streams_total"),
+		voidedPosition: c("kvatlas_ingest_void_positions_total"),
+		batchEvents: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_batch_events",
+			[]float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}),
+		messageBytes: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_message_bytes",
+			[]float64{256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}),
+		visible: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_publish_to_applied_seconds",
+			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600}),
+	}
+	for k := event.Stored; k <= event.Cleared; k++ {
+		m.events[k] = c(fmt.Sprintf("kvatlas_ingest_events_total{kind=%q}", k))
+	}
+	return m
+}
+
+// applied counts what a batch did to the index.
+func (m *meters) applied(out core.Outcome) {
+	m.stored.Add(out.Stored)
+	m.duplicate.Add(out.Duplicate)
+	m.removed.Add(out.Removed)
+	m.decremented.Add(out.Decremented)
+	m.unknown.Add(out.Unknown)
+	m.replaced.Add(out.Replaced)
+	m.unknownParent.Add(out.UnknownParent)
+	m.unknownBlock.Add(out.UnknownBlock)
+	m.refused.Add(out.Refused)
+}
+
+// malformed counts a message that is skipped; reason is a constant word.
+func (m *meters) malformed(reason string) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_malformed_total{reason=%q}", reason)).Inc()
+}
+
+// reset counts a reader that had to begin again; reason is a constant word.
+func (m *meters) reset(reason string) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_reader_resets_total{reason=%q}", reason)).Inc()
+}
+
+// onceASecond lets one caller a second through.
+type onceASecond struct{ last atomic.Int64 }
+
+func (o *onceASecond) ok(now time.Time) bool {
+	last := o.last.Load()
+	return now.UnixNano()-last >= int64(time.Second) && o.last.CompareAndSwap(last, now.UnixNano())
+}

@@ -1,0 +1,100 @@
+package ingest
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// work is one message on its way through a lane and the index. It is used
+// again once everything of it is done, with its decoder's memory.
+type work struct {
+	lane   *lane
+	number uint64 // in the reader's window
+	worker uint64 // from the subject
+	data   []byte
+
+	dec event.Decoder
+	// left counts the parts that are not done, and one more while the lane is
+	// still cutting them.
+	left atomic.Int32
+}
+
+// begin prepares w for a message.
+func (w *work) begin(number, worker uint64, data []byte) {
+	w.number, w.worker, w.data = number, worker, data
+	w.left.Store(1)
+}
+
+// release gives one part back; with the last the message is complete.
+func (w *work) release() {
+	if w.left.Add(-1) == 0 {
+		l := w.lane
+		l.window.complete(w.number)
+		w.data = nil
+		l.works.Put(w)
+	}
+}
+
+// part is the events that a message has for one rank: what is applied in one
+// go, and held back in one go.
+type part struct {
+	work  *work
+	rank  *rank
+	batch event.Batch
+	held  time.Time // since when it waits for its predecessor
+}
+
+func (p *part) first() uint64 { return p.batch.Events[0].ID }
+
+// bytes returns about what the part keeps in memory.
+func (p *part) bytes() int { return 16*p.batch.Blocks() + 128*len(p.batch.Events) }
+
+// applied is called by the index when all of the part is applied.
+func (p *part) applied(out core.Outcome) {
+	l := p.work.lane
+	l.m.applied(out)
+	now := time.Now()
+	if p.batch.Published != 0 {
+		l.m.visible.Update(max(0, now.Sub(time.Unix(0, p.batch.Published)).Seconds()))
+	}
+	p.rank.applied(out, now)
+	if out.UnknownParent > 0 {
+		l.m.askParent.Inc()
+		l.ask(p.rank, UnknownParent)
+	}
+	p.work.release()
+	l.applying.Done()
+}
+
+// cut divides a batch by rank, in the order in which the ranks appear. A batch
+// of one rank, the usual case, is not copied.
+func cut(b *event.Batch, each func(dpRank uint32, b event.Batch)) {
+	one := true
+	for i := range b.Events {
+		if b.Events[i].DPRank != b.Events[0].DPRank {
+			one = false
+			break
+		}
+	}
+	if one {
+		each(b.Events[0].DPRank, *b)
+		return
+	}
+	var ranks []uint32
+	byRank := make(map[uint32][]event.Event)
+	for i := range b.Events {
+		r := b.Events[i].DPRank
+		if byRank[r] == nil {
+			ranks = append(ranks, r)
+		}
+		byRank[r] = append(byRank[r], b.Events[i])
+	}
+	for _, r := range ranks {
+		c := *b
+		c.Events = byRank[r]
+		each(r, c)
+	}
+}
