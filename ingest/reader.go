@@ -37,6 +37,7 @@ type reader struct {
 		read     uint64 // next-1, for the discovery
 		end      uint64 // last sequence of the stream, as far as known
 		target   uint64 // end when the reader was opened
+		checked  bool   // the position is known to be of this stream
 		caughtUp bool
 		err      error // why nothing is read at the moment
 	}
@@ -153,8 +154,19 @@ func (r *reader) session(run context.Context) error {
 	status := r.cfg.Conn.StatusChanged(nats.CONNECTED)
 	defer r.cfg.Conn.RemoveStatusListener(status)
 
+	go func() {
+		select {
+		case <-status:
+			cancel(errReconnected)
+		case <-ctx.Done():
+		}
+	}()
+
 	consumer, err := r.open(ctx)
 	if err != nil {
+		if ctx.Err() != nil { // a request that the server never saw
+			err = context.Cause(ctx)
+		}
 		return err
 	}
 	it, err := consumer.Messages(
@@ -168,13 +180,6 @@ func (r *reader) session(run context.Context) error {
 	defer it.Stop()
 	stop := context.AfterFunc(ctx, it.Stop)
 	defer stop()
-	go func() {
-		select {
-		case <-status:
-			cancel(errReconnected)
-		case <-ctx.Done():
-		}
-	}()
 	r.setError(nil)
 	for delivered := uint64(1); ; delivered++ {
 		msg, err := it.Next()
@@ -257,6 +262,9 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 		r.window.skipTo(info.FirstSeq - 1)
 	}
 	r.noteEnd(info.FirstSeq, info.LastSeq)
+	r.mu.Lock()
+	r.mu.checked = true
+	r.mu.Unlock()
 	name := "replica_" + r.cfg.Replica
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
@@ -370,7 +378,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 	if s.Lag > 0 && !p.oldest.IsZero() {
 		s.LagTime = max(0, now.Sub(p.oldest))
 	}
-	if p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
+	if r.mu.checked && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
 		r.mu.caughtUp = true
 	}
 	s.CaughtUp = r.mu.caughtUp

@@ -135,14 +135,14 @@ func (s *sender) landed(ack *jetstream.PubAck) {
 // repair sends every message in flight until it is acknowledged, oldest
 // first, before anything new is sent. See the package comment on order.
 func (s *sender) repair() {
-	backoff := s.cfg.RetryMin
+	backoff := time.Duration(0) // what failed with another message goes again at once
 	for len(s.flying) > 0 {
 		msg := s.flying[0]
 		if msg.ack != nil {
 			select {
 			case ack := <-msg.ack.Ok():
 				s.landed(ack)
-				backoff = s.cfg.RetryMin
+				backoff = 0
 				continue
 			case err := <-msg.ack.Err():
 				msg.ack, msg.err = nil, err
@@ -162,10 +162,10 @@ func (s *sender) repair() {
 			s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
 				"subject", s.subject, "since", msg.sent, "error", msg.err)
 		}
-		if !s.pause(backoff/2 + rand.N(backoff/2+1)) {
+		if backoff > 0 && !s.pause(backoff/2+rand.N(backoff/2+1)) {
 			return
 		}
-		backoff = min(2*backoff, s.cfg.RetryMax)
+		backoff = min(max(2*backoff, s.cfg.RetryMin), s.cfg.RetryMax)
 		if gone(msg.err) {
 			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.AckWait)
 			if err := s.out.restore(ctx); err != nil {

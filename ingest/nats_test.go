@@ -1,0 +1,542 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// The tests of this file run against a real server inside the process.
+
+func deadline(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func startBroker(t testing.TB, dir string) *broker.Broker {
+	t.Helper()
+	b, err := broker.Open(deadline(t), broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func jetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// natsBench is what a test against a server has.
+type natsBench struct {
+	t       testing.TB
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	truth   *truth
+	metrics *metrics.Set // of the publishers
+}
+
+func newNATSBench(t testing.TB, nc *nats.Conn) *natsBench {
+	t.Helper()
+	return &natsBench{t: t, nc: nc, js: jetStream(t, nc), truth: newTruth(), metrics: metrics.NewSet()}
+}
+
+// worker opens the publisher of an engine.
+func (n *natsBench) worker(id uint64, change func(*publish.Config)) (*publish.Publisher, *engine) {
+	n.t.Helper()
+	cfg := publish.Config{
+		Conn: n.nc, Space: testSpace, Worker: id, BatchEvents: 8, Heartbeat: 50 * time.Millisecond,
+		AckWait: time.Second, RetryMax: 100 * time.Millisecond,
+		Metrics: n.metrics, Log: slog.New(slog.DiscardHandler),
+		Stream: publish.StreamConfig{MaxBytes: 64 << 20},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	p, err := publish.Open(deadline(n.t), cfg)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = p.Close(ctx)
+	})
+	return p, newEngine(id, 2, 99)
+}
+
+// run publishes steps of the engine.
+func (n *natsBench) run(p *publish.Publisher, e *engine, steps int) {
+	n.t.Helper()
+	for range steps {
+		ev := e.step()
+		n.truth.apply(e.worker, ev)
+		if err := p.Publish(deadline(n.t), ev); err != nil {
+			n.t.Error(err)
+			return
+		}
+	}
+}
+
+func (n *natsBench) retries(reason string) uint64 {
+	return n.metrics.GetOrCreateCounter(`kvatlas_publish_retries_total{reason="` + reason + `"}`).Get()
+}
+
+// fleet publishes from several workers at once and waits for every
+// acknowledgement. during, if not nil, runs beside them; they go on until it
+// returns.
+func (n *natsBench) fleet(workers, steps int, during func()) {
+	n.t.Helper()
+	var running sync.WaitGroup
+	over := make(chan struct{})
+	for w := range workers {
+		p, e := n.worker(uint64(w), nil)
+		running.Go(func() {
+			n.run(p, e, steps)
+			for more := during != nil; more; {
+				n.run(p, e, 10)
+				select {
+				case <-over:
+					more = false
+				case <-time.After(time.Millisecond):
+				}
+			}
+			if err := p.Close(deadline(n.t)); err != nil {
+				n.t.Error(err)
+			}
+		})
+	}
+	if during != nil {
+		during()
+	}
+	close(over)
+	running.Wait()
+}
+
+// replica is one reader of everything, with its index.
+type replica struct {
+	*Ingest
+	set     *shard.Set
+	metrics *metrics.Set
+	asked   *asked
+}
+
+func (n *natsBench) open(name string, set *shard.Set, start map[string]Start) *replica {
+	n.t.Helper()
+	if set == nil {
+		set = shard.New(shard.Config{Shards: 2})
+		n.t.Cleanup(set.Close)
+	}
+	r := &replica{set: set, metrics: metrics.NewSet(), asked: &asked{}}
+	in, err := Open(deadline(n.t), n.config(name, r, start))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(in.Close)
+	r.Ingest = in
+	return r
+}
+
+func (n *natsBench) config(name string, r *replica, start map[string]Start) Config {
+	return Config{
+		Conn: n.nc, Replica: name, Start: start, Discover: 50 * time.Millisecond,
+		Index:   func(sp event.Space) (Applier, error) { return r.set.Open(sp) },
+		Recover: r.asked, Metrics: r.metrics, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func (r *replica) counter(name string) uint64 { return r.metrics.GetOrCreateCounter(name).Get() }
+
+// converged waits until the replica has applied the whole stream, and compares.
+func (n *natsBench) converged(r *replica) {
+	n.t.Helper()
+	n.drained(r)
+	if have, want := digest(n.t, r.set), n.truth.digest(); have != want {
+		n.t.Fatalf("digest %x, the oracle's %x", have, want)
+	}
+	for _, k := range r.Ranks() {
+		if k.Gaps > 0 || k.UnknownParents > 0 || k.Incomplete || k.Held > 0 {
+			n.t.Errorf("where nothing is lost: %+v", k)
+		}
+	}
+}
+
+// drained waits until the replica has applied the whole stream.
+func (n *natsBench) drained(r *replica) {
+	n.t.Helper()
+	await(n.t, "the replica has applied the stream", func() bool {
+		info, err := stream.Get(deadline(n.t), n.js, stream.Name("default", testSpace))
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		s := r.Streams()
+		return len(s) > 0 && s[0].Position >= info.LastSeq
+	})
+}
+
+func TestPublishedEventsReachEveryReplica(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	early := n.open("early", nil, nil) // before the stream exists
+	if err := early.Ready(); err != nil {
+		t.Errorf("nothing to read, and not ready: %v", err)
+	}
+	n.fleet(4, 2000, nil)
+	late := n.open("late", nil, nil)
+	n.converged(early)
+	n.converged(late)
+	await(t, "ready", func() bool { return late.Ready() == nil })
+
+	events := uint64(0)
+	for _, k := range []string{"stored", "removed", "cleared"} {
+		events += late.counter(`kvatlas_ingest_events_total{kind="` + k + `"}`)
+	}
+	if events != 4*2000 {
+		t.Errorf("%d events applied, 8000 published", events)
+	}
+	if got := len(late.Ranks()); got != 4*2 {
+		t.Errorf("%d ranks, want 8", got)
+	}
+	// The consumers show that nobody lags.
+	for _, r := range []*replica{early, late} {
+		await(t, "everything is acknowledged", func() bool {
+			c, err := n.js.Consumer(deadline(t), stream.Name("default", testSpace), "replica_"+r.cfg.Replica)
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := c.CachedInfo()
+			return info.NumPending == 0 && info.NumAckPending == 0 && info.AckFloor.Stream == r.Streams()[0].Position
+		})
+	}
+}
+
+func TestAReplicaGoesOnFromItsPosition(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	rng := rand.New(rand.NewPCG(1, 1))
+	set := shard.New(shard.Config{Shards: 2})
+	t.Cleanup(set.Close)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.fleet(3, 6000, nil)
+	}()
+	var start map[string]Start
+	restarts := 0
+	for running := true; running; {
+		r := n.open("one", set, start)
+		select {
+		case <-time.After(time.Duration(rng.IntN(60)) * time.Millisecond):
+		case <-done:
+			running = false
+		}
+		r.Close()
+		start = r.Positions()
+		restarts++
+	}
+	if restarts < 3 {
+		t.Fatalf("only %d restarts", restarts)
+	}
+	last := n.open("one", set, start)
+	n.converged(last)
+	// Nothing was applied twice: what the index has is what was published once.
+	scratch := n.open("scratch", nil, nil)
+	n.converged(scratch)
+	sp, other := set.Lookup(testSpace), scratch.set.Lookup(testSpace)
+	if a, b := sp.Stats().Outcome, other.Stats().Outcome; a != b {
+		t.Errorf("with %d restarts the index did %+v, without %+v", restarts, a, b)
+	}
+}
+
+func TestNothingIsLostWhenTheServerRestarts(t *testing.T) {
+	dir := t.TempDir()
+	owner := startBroker(t, dir)
+	joined := startBroker(t, dir) // the connection that outlives the server
+	if joined.Owner() {
+		t.Fatal("not joined")
+	}
+	n := newNATSBench(t, joined.Conn())
+	r := n.open("one", nil, nil)
+	n.fleet(3, 100, func() {
+		for range 3 {
+			if err := owner.Close(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(50 * time.Millisecond) // a while without a server
+			owner = startBroker(t, dir)
+			if !owner.Owner() {
+				t.Error("the server did not come back")
+			}
+			time.Sleep(300 * time.Millisecond) // a while with it
+		}
+	})
+	n.converged(r)
+	if resets := r.counter(`kvatlas_ingest_reader_resets_total{reason="reconnected"}`); resets == 0 {
+		t.Error("the reader noticed no restart")
+	}
+	t.Logf("retries: %d after a disconnection, %d after a timeout, %d without a stream; duplicate events %d, void positions %d",
+		n.retries("disconnected"), n.retries("timeout"), n.retries("no_stream"),
+		r.counter(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`), r.counter("kvatlas_ingest_void_positions_total"))
+}
+
+func TestPublishersWaitForAFullStreamAndSaySo(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, func(c *publish.Config) {
+		c.Stream.MaxBytes, c.MaxPending, c.Heartbeat = 64<<10, 64<<10, -1
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.run(p, e, 5000)
+	}()
+	blocked := n.metrics.GetOrCreateCounter("kvatlas_publish_blocked_total")
+	await(t, "the stream is full and the caller waits", func() bool { return n.retries("refused") > 0 && blocked.Get() > 0 })
+	select {
+	case <-done:
+		t.Fatal("everything fitted")
+	default:
+	}
+	// A replica applies, a trim makes room, as a snapshot does it.
+	r := n.open("one", nil, nil)
+	s, err := n.js.Stream(deadline(t), stream.Name("default", testSpace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		case <-time.After(5 * time.Millisecond):
+			if pos := r.Streams()[0].Position; pos > 0 {
+				if err := s.Purge(deadline(t), jetstream.WithPurgeSequence(pos+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for flushed := false; !flushed; {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		flushed = p.Flush(ctx) == nil
+		cancel()
+		if err := s.Purge(deadline(t), jetstream.WithPurgeSequence(r.Streams()[0].Position+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.converged(r)
+}
+
+func TestAStreamMadeAgainIsReadAgain(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	r := n.open("one", nil, nil)
+	p, e := n.worker(1, nil)
+	n.run(p, e, 500)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.converged(r)
+	if err := n.js.DeleteStream(deadline(t), stream.Name("default", testSpace)); err != nil {
+		t.Fatal(err)
+	}
+	n.run(p, e, 500) // the publisher makes it again
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the new stream is read", func() bool { return r.counter("kvatlas_ingest_void_positions_total") > 0 })
+	n.converged(r)
+}
+
+func TestAPositionThatMeansNothingIsVoid(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, func(c *publish.Config) { c.Heartbeat = -1 })
+	n.run(p, e, 300)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := n.open("one", nil, nil)
+	n.converged(r)
+	r.Close()
+	start := r.Positions()
+	name := stream.Name("default", testSpace)
+	ahead := start[name]
+	ahead.Seq += 100
+	again := n.open("one", r.set, map[string]Start{name: ahead})
+	await(t, "a position beyond the stream's end is void", func() bool {
+		return again.counter("kvatlas_ingest_void_positions_total") == 1
+	})
+	n.converged(again)
+	if got := again.counter(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`); got != 300 {
+		t.Errorf("%d duplicates, want 300", got)
+	}
+	again.Close()
+	other := start[name]
+	other.Created = other.Created.Add(-time.Hour)
+	third := n.open("one", r.set, map[string]Start{name: other})
+	await(t, "the position of another stream is void", func() bool {
+		return third.counter("kvatlas_ingest_void_positions_total") == 1
+	})
+	n.converged(third)
+}
+
+func TestWhatRetentionTookShowsAsGaps(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, nil)
+	n.run(p, e, 400)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.js.Stream(deadline(t), stream.Name("default", testSpace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(deadline(t), jetstream.WithPurgeKeep(3)); err != nil {
+		t.Fatal(err)
+	}
+	r := n.open("one", nil, nil)
+	n.drained(r)
+	await(t, "the gap is told", func() bool { return r.asked.count(Gap) > 0 && r.counter("kvatlas_ingest_missed_events_total") > 0 })
+	await(t, "ready in spite of it", func() bool { return r.Ready() == nil })
+}
+
+func TestMalformedMessagesDoNotStopAStream(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, nil)
+	r := n.open("one", nil, nil)
+	subject := stream.Subject("default", testSpace, 1)
+	base := subject[:strings.LastIndexByte(subject, '.')+1]
+	for range 10 {
+		n.run(p, e, 20)
+		if err := p.Flush(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		for subj, data := range map[string]string{subject: "rubbish", base + "not-a-number": "x", base + "2": `{"a":`} {
+			if _, err := n.js.Publish(deadline(t), subj, []byte(data)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n.converged(r)
+	if got := r.counter(`kvatlas_ingest_malformed_total{reason="subject"}`); got != 10 {
+		t.Errorf("%d messages without a worker counted, want 10", got)
+	}
+	if got := r.counter(`kvatlas_ingest_malformed_total{reason="format"}`); got != 10 {
+		t.Errorf("%d messages of no format counted, want 10", got)
+	}
+}
+
+// slowIndex applies only as fast as it is let.
+type slowIndex struct {
+	Applier
+	gate chan struct{}
+}
+
+func (s *slowIndex) Apply(ctx context.Context, b *event.Batch, done func(core.Outcome)) error {
+	<-s.gate
+	return s.Applier.Apply(ctx, b, done)
+}
+
+func TestReadyOnlyOnceCaughtUp(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	n.fleet(2, 400, nil)
+	gate := make(chan struct{})
+	letThrough := sync.OnceFunc(func() { close(gate) })
+	r := &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
+	t.Cleanup(r.set.Close)
+	cfg := n.config("one", r, nil)
+	cfg.MaxMessages = 4
+	cfg.Index = func(sp event.Space) (Applier, error) {
+		a, err := r.set.Open(sp)
+		return &slowIndex{a, gate}, err
+	}
+	in, err := Open(deadline(t), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(in.Close)
+	t.Cleanup(letThrough)
+	r.Ingest = in
+	await(t, "the reader waits for the index", func() bool { return in.Streams()[0].InFlight == 4 })
+	s := in.Streams()[0]
+	if s.CaughtUp || in.Ready() == nil || s.Lag == 0 || s.LagTime <= 0 {
+		t.Errorf("behind, and: %+v, ready: %v", s, in.Ready())
+	}
+	letThrough()
+	n.converged(r)
+	await(t, "ready", func() bool { return in.Ready() == nil })
+	if s := in.Streams()[0]; s.Lag != 0 || s.LagTime != 0 {
+		t.Errorf("caught up: %+v", s)
+	}
+}
+
+func TestUnsafeStreamsAreRefused(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	name := stream.Name("default", testSpace)
+	if _, err := stream.Ensure(deadline(t), n.js, "default", testSpace, stream.Config{MaxBytes: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := n.js.Stream(deadline(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := s.CachedInfo().Config
+	if err := n.js.DeleteStream(deadline(t), name); err != nil {
+		t.Fatal(err)
+	}
+	r := n.open("running", nil, nil) // meets the bad stream while it runs
+	bad := good
+	bad.Storage = jetstream.MemoryStorage
+	if _, err := n.js.CreateStream(deadline(t), bad); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(deadline(t), n.config("two", r, nil)); !errors.Is(err, stream.ErrUnsafe) {
+		t.Errorf("opening with a stream in memory: %v", err)
+	}
+	if _, err := publish.Open(deadline(t), publish.Config{Conn: n.nc, Space: testSpace, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, publish.ErrUnsafeStream) {
+		t.Errorf("publishing into a stream in memory: %v", err)
+	}
+	await(t, "the bad stream is counted", func() bool { return r.counter("kvatlas_ingest_refused_streams_total") == 1 })
+	if len(r.Streams()) != 0 {
+		t.Error("a stream in memory is read")
+	}
+}
+
+func TestInvalidSettingsAreRefused(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	r := &replica{set: shard.New(shard.Config{}), metrics: metrics.NewSet(), asked: &asked{}}
+	t.Cleanup(r.set.Close)
+	for name, change := range map[string]func(*Config){
+		"replica":    func(c *Config) { c.Replica = "a b" },
+		"namespace":  func(c *Config) { c.Namespace = "*" },
+		"connection": func(c *Config) { c.Conn = nil },
+		"index":      func(c *Config) { c.Index = nil },
+		"bound":      func(c *Config) { c.Lanes = -1 },
+		"duration":   func(c *Config) { c.HoldFor = -1 },
+	} {
+		cfg := n.config("x", r, nil)
+		change(&cfg)
+		if in, err := Open(deadline(t), cfg); err == nil {
+			in.Close()
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
