@@ -75,6 +75,9 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 	if err := CheckNamespace(ns); err != nil {
 		return Info{}, err
 	}
+	if sp.Model == "" {
+		return Info{}, errors.New("stream of a space without a model name")
+	}
 	cfg = cfg.withDefaults()
 	name := Name(ns, sp)
 	s, err := js.Stream(ctx, name)
