@@ -83,21 +83,21 @@ func reference(body []byte, maxTokens int) (parsed, error) {
 	return r, nil
 }
 
-func (p *parsed) set(f fieldSet, v any, maxTokens int) error {
+func (r *parsed) set(f fieldSet, v any, maxTokens int) error {
 	switch f {
 	case fieldModel, fieldGroup, fieldLora, fieldSalt:
 		s, ok := v.(string)
 		if !ok || len(s) > maxName {
 			return errors.New("not a name")
 		}
-		*map[fieldSet]*string{fieldModel: &p.Model, fieldGroup: &p.Group, fieldLora: &p.Lora, fieldSalt: &p.Salt}[f] = s
+		*map[fieldSet]*string{fieldModel: &r.Model, fieldGroup: &r.Group, fieldLora: &r.Lora, fieldSalt: &r.Salt}[f] = s
 	case fieldBlockSize:
 		n, err := whole(v, 1, 1024)
-		p.BlockSize = uint32(n)
+		r.BlockSize = uint32(n)
 		return err
 	case fieldMaxBlocks:
 		n, err := whole(v, 1, 1<<31)
-		p.MaxBlocks = uint32(n)
+		r.MaxBlocks = uint32(n)
 		return err
 	default:
 		all, ok := v.([]any)
@@ -110,7 +110,7 @@ func (p *parsed) set(f fieldSet, v any, maxTokens int) error {
 				if err != nil {
 					return err
 				}
-				p.Tokens = append(p.Tokens, uint32(n))
+				r.Tokens = append(r.Tokens, uint32(n))
 				continue
 			}
 			if s, ok := e.(string); ok {
@@ -123,7 +123,7 @@ func (p *parsed) set(f fieldSet, v any, maxTokens int) error {
 			if err != nil {
 				return err
 			}
-			p.Hashes = append(p.Hashes, n)
+			r.Hashes = append(r.Hashes, n)
 		}
 	}
 	return nil
