@@ -1,0 +1,91 @@
+// Command kvindexer is the standalone index: it reads the events that engines
+// publish through NATS and answers over HTTP which workers hold which prefix.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// config holds all settings of the program.
+type config struct {
+	Log    obs.LogConfig
+	HTTP   query.Config
+	Broker broker.Config
+	Ingest ingest.Config
+	Index  shard.Config
+
+	AddressFile string
+	DrainDelay  time.Duration
+	StopTimeout time.Duration
+	MaxLag      int
+	IngestBytes int64
+}
+
+func (c *config) declare(set *conf.Set) {
+	set.String(&c.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
+		server listens, for scripts that let it choose the port. Removed at the end.`)
+	set.Duration(&c.DrainDelay, "drain-delay", 0, `Time to go on answering after a signal to stop, with /readyz failing, so
+		that load balancers notice first. On Kubernetes give 5s or more.`, conf.Between(0, time.Hour))
+	set.Duration(&c.StopTimeout, "stop-timeout", 20*time.Second, `Time that requests under way get to finish at the end, after the
+		drain delay.`, conf.Between(0, time.Hour))
+	c.Broker.Declare(set)
+	set.Group("Events")
+	set.String(&c.Ingest.Namespace, "namespace", "default", "Namespace of the streams to read: letters, digits, - and _.")
+	set.String(&c.Ingest.Replica, "replica", defaultReplica(), `Name of this process among the readers of the namespace, in the
+		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
+	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
+		conf.Between(10*time.Millisecond, time.Hour))
+	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
+		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
+	set.Int(&c.Ingest.MaxMessages, "ingest-max-messages", 65536, `Most messages of a stream that are read and not applied yet.
+		Reading waits beyond.`, conf.Between(1, 1<<24))
+	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
+		conf.Between[int64](1<<20, 1<<30))
+	set.Group("Index")
+	set.Int(&c.Index.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
+		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
+	set.Int(&c.Index.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
+	set.Int(&c.Index.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
+		more are refused.`, conf.Between(1, 1<<20))
+	c.Log.Declare(set)
+	c.HTTP.Declare(set)
+}
+
+// defaultReplica names the process after its host and process id, in the
+// characters that a replica's name may have.
+func defaultReplica() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	plain := func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '_'
+	}
+	host = strings.Map(plain, host)
+	return host[:min(len(host), 50)] + "-" + pid()
+}
+
+func main() {
+	var c config
+	set := conf.New("kvindexer", "the standalone index of who holds which prefix.")
+	c.declare(set)
+	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
+		return run(ctx, &c, log)
+	}}))
+}
