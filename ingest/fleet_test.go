@@ -138,12 +138,15 @@ func digest(t testing.TB, set *shard.Set) uint64 {
 // await polls until ok, or fails the test.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	deadline := time.After(30 * time.Second)
 	for !ok() {
-		if time.Now().After(deadline) {
+		select {
+		case <-poll.C:
+		case <-deadline:
 			t.Fatalf("not within 30 s: %s", what)
 		}
-		time.Sleep(2 * time.Millisecond)
 	}
 }
 

@@ -92,11 +92,11 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info) error {
 		if err != nil {
 			return err
 		}
+		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
+			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
 		in.mu.readers[info.Name] = r
 		in.gauges(r)
 		in.running.Go(func() { r.run(ctx) })
-		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
-			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
 	}
 	return nil
 }

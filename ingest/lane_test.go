@@ -250,7 +250,7 @@ func checkIncomplete(t *testing.T, seed uint64, b *laneBench, tr *truth) {
 	t.Helper()
 	held := map[workerRank][event.NumTiers]int{}
 	for _, r := range b.set.Lookup(testSpace).Ranks() {
-		held[workerRank{r.Worker, r.DPRank}] = [event.NumTiers]int(r.Held)
+		held[workerRank{r.Worker, r.DPRank}] = r.Held
 	}
 	for _, r := range b.lane.mu.ranks {
 		s := r.status()

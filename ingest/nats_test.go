@@ -278,17 +278,20 @@ func TestNothingIsLostWhenTheServerRestarts(t *testing.T) {
 	}
 	n := newNATSBench(t, joined.Conn())
 	r := n.open("one", nil, nil)
+	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
 	n.fleet(3, 100, func() {
 		for range 3 {
 			if err := owner.Close(); err != nil {
 				t.Error(err)
 			}
-			time.Sleep(50 * time.Millisecond) // a while without a server
+			failed := n.retries("disconnected")
+			await(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
 			owner = startBroker(t, dir)
 			if !owner.Owner() {
 				t.Error("the server did not come back")
 			}
-			time.Sleep(300 * time.Millisecond) // a while with it
+			before := acks.Get()
+			await(t, "publishers go on", func() bool { return acks.Get() > before+100 })
 		}
 	})
 	n.converged(r)

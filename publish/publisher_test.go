@@ -180,7 +180,7 @@ func TestBatchesByCountBytesAndTime(t *testing.T) {
 			if err := p.Removed(t.Context(), 0, event.Device, seq(i*blocks, blocks)); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(pause)
+			<-time.After(pause)
 		}
 		if err := p.Close(t.Context()); err != nil {
 			t.Fatal(err)

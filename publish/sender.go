@@ -71,11 +71,11 @@ func (s *sender) run() {
 // take seals the open batch if it is due and moves what the window allows to
 // s.ready. It returns how long the open batch may wait.
 func (s *sender) take() time.Duration {
-	const idle = time.Hour // the wake channel ends it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.limit = s.out.maxMessage() // a reconnect may lead to another server
-	wait := time.Duration(idle)
+	const idle = time.Hour          // the wake channel ends it
+	wait := idle
 	if len(s.mu.open.events) > 0 {
 		wait = time.Until(s.mu.open.since.Add(s.cfg.Linger))
 		if wait <= 0 {

@@ -114,12 +114,15 @@ func TestSecondProcessJoinsAndSurvivesARestartOfTheOwner(t *testing.T) {
 	if owner.Address() != address {
 		t.Fatalf("the server moved from %s to %s", address, owner.Address())
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	deadline := time.After(20 * time.Second)
 	for !joined.Conn().IsConnected() {
-		if time.Now().After(deadline) {
+		select {
+		case <-poll.C:
+		case <-deadline:
 			t.Fatal("the joined process does not find the restarted server")
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	roundTrip(t, joined)
 }

@@ -40,7 +40,7 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("broker: data directory: %w", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs x
 		return nil, fmt.Errorf("broker: data directory must be private to its owner: %w", err)
 	}
 	for {

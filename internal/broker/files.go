@@ -34,7 +34,7 @@ func loadOrMakeCredentials(dir string) (credentials, error) {
 		return c, err
 	}
 	c = credentials{User: "kvatlas", Password: rand.Text()}
-	data, err := json.Marshal(c)
+	data, err := json.Marshal(c) //nolint:gosec // this file is where the password is kept
 	if err != nil {
 		return c, fmt.Errorf("broker: credentials: %w", err)
 	}
