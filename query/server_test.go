@@ -266,6 +266,15 @@ func TestFindByTokensIsFindByTheirHashes(t *testing.T) {
 	}
 }
 
+func TestAMillionTokensFitAsTheHelpSays(t *testing.T) {
+	s := serve(t, twoSpaces(), testConfig(t, "--http-max-body=8MiB"))
+	body := `{"model":"m","block_size":2,"token_ids":[` + strings.Repeat("128255,", 999_999) + `0]}`
+	resp, data := s.do(t, "POST", "/v1/find_matches", body)
+	if resp.StatusCode != 200 || !bytes.Contains(data, []byte(`"blocks":500000,`)) {
+		t.Errorf("%s %.200s", resp.Status, data)
+	}
+}
+
 func TestWorkersListsWhatEachRankHolds(t *testing.T) {
 	s := serve(t, twoSpaces(), testConfig(t))
 	_, all := s.do(t, "GET", "/v1/workers", "")

@@ -3,7 +3,9 @@
 //
 // Invariants:
 //   - The first SIGINT or SIGTERM cancels the program's context; the second
-//     one ends the process at once with 128 plus the signal's number.
+//     one ends the process at once with 128 plus the signal's number. Signals
+//     within a moment of the first are its echo: a terminal signals all
+//     processes of a command, and so may the parent among them once more.
 //   - Exit codes: 0 for an orderly end, 1 for a failure, 2 for wrong use.
 //
 // Ownership: [Main] owns the signals from its call to its return.
@@ -17,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
@@ -28,6 +31,9 @@ const (
 	exitFailure = 1
 	exitUse     = 2
 )
+
+// echo is how long after the first signal further ones count as the same.
+const echo = 200 * time.Millisecond
 
 // Program is one program.
 type Program struct {
@@ -70,18 +76,22 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 	done := make(chan struct{})
 	defer close(done)
 	go func() { // ends with main
-		for n := 0; ; n++ {
+		var first time.Time
+		for {
 			select {
 			case <-done:
 				return
 			case sig := <-signals:
-				if n > 0 {
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					log.Info("stopping; a second signal ends at once", "signal", sig.String())
+					cancel()
+				case time.Since(first) > echo:
 					log.Warn("second signal: ending at once", "signal", sig.String())
 					exit(exitCode(sig))
 					return
 				}
-				log.Info("stopping; a second signal ends at once", "signal", sig.String())
-				cancel()
 			}
 		}
 	}()

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
@@ -68,18 +70,26 @@ func TestFirstSignalStopsInOrder(t *testing.T) {
 	}
 }
 
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+func TestSecondSignalEndsAtOnceButAnEchoDoesNot(t *testing.T) {
 	for sig, want := range map[os.Signal]int{syscall.SIGTERM: 143, os.Interrupt: 130} {
-		signals := make(chan os.Signal, 2)
-		exited := make(chan int, 1)
-		start(t, nil, signals, func(code int) { exited <- code }, func(ctx context.Context) error {
-			signals <- sig
-			<-ctx.Done()
-			signals <- sig
-			if code := <-exited; code != want {
-				t.Errorf("%v: exit code %d, want %d", sig, code, want)
-			}
-			return nil
+		synctest.Test(t, func(t *testing.T) {
+			signals := make(chan os.Signal, 2)
+			exited := make(chan int, 1)
+			start(t, nil, signals, func(code int) { exited <- code }, func(ctx context.Context) error {
+				signals <- sig
+				<-ctx.Done()
+				signals <- sig // the echo
+				synctest.Wait()
+				if len(exited) > 0 {
+					t.Errorf("%v: exited at the echo", sig)
+				}
+				time.Sleep(2 * echo)
+				signals <- sig
+				if code := <-exited; code != want {
+					t.Errorf("%v: exit code %d, want %d", sig, code, want)
+				}
+				return nil
+			})
 		})
 	}
 }
