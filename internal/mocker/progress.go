@@ -16,6 +16,7 @@ type counters struct {
 	promptTokens, reusedTokens  atomic.Int64
 	events, stored, removed     atomic.Int64 // stored and removed in blocks
 	virtual, behind             atomic.Int64 // ns
+	idle                        atomic.Bool
 }
 
 // Progress is the state of a run, as one line of JSON; sums are since its start.
@@ -36,6 +37,7 @@ type Progress struct {
 	PendingBytes   int64   `json:"pending_bytes"`   // of events, not yet acknowledged
 	RequestsPerSec float64 `json:"requests_second"` // since the last line
 	EventsPerSec   float64 `json:"events_second"`   // since the last line
+	Idle           bool    `json:"idle,omitempty"`  // no more requests come, and all events are acknowledged
 	Done           bool    `json:"done,omitempty"`  // the last line
 }
 
@@ -53,6 +55,7 @@ func (c *counters) read(seconds float64, pending int64, before *Progress) Progre
 		Events:        c.events.Load(),
 		RemovedBlocks: c.removed.Load(),
 		PendingBytes:  pending,
+		Idle:          c.idle.Load(),
 	}
 	p.StoredBlocks = c.stored.Load() // after removed, so that the difference is not negative
 	p.HeldBlocks = p.StoredBlocks - p.RemovedBlocks
@@ -77,8 +80,11 @@ func (p *Progress) text() string {
 	if p.BehindSeconds >= 1 {
 		s += fmt.Sprintf("  behind %.0fs", p.BehindSeconds)
 	}
-	if p.Done {
+	switch {
+	case p.Done:
 		s += "  done"
+	case p.Idle:
+		s += "  idle"
 	}
 	return s
 }

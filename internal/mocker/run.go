@@ -95,6 +95,7 @@ func Run(ctx context.Context, cfg *Config, broker Broker, out *os.File) (err err
 		err = r.pubs[i].Flush(ctx)
 	}
 	if err == nil && cfg.AtEnd == EndWait {
+		r.counts.idle.Store(true)
 		<-ctx.Done()
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {

@@ -1,0 +1,83 @@
+// Command kvmocker runs a fleet of mock engines that publish what real ones
+// would: the KV cache events of prompts from a trace or a generated workload.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/mocker"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/publish"
+)
+
+// config is all settings of the program.
+type config struct {
+	fleet     mocker.Config
+	broker    broker.Config
+	dryRun    bool
+	namespace string
+	linger    time.Duration
+	log       obs.LogConfig
+}
+
+func main() {
+	var c config
+	set := conf.New("kvmocker", "A fleet of mock engines that publishes KV cache events.")
+	c.fleet.Declare(set)
+	c.broker.Declare(set)
+	set.Group("Publishing")
+	set.Bool(&c.dryRun, "dry-run", false, "Publish nowhere, to try settings or for --events-out alone.")
+	set.String(&c.namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
+	set.Duration(&c.linger, "linger", 2*time.Millisecond, "How long a worker's event may wait for others to share its message.",
+		conf.Between(time.Microsecond, time.Minute))
+	c.log.Declare(set)
+	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.log, Run: c.run}))
+}
+
+func (c *config) run(ctx context.Context, log *slog.Logger) error {
+	if c.dryRun {
+		return mocker.Run(ctx, &c.fleet, nowhere(), os.Stdout)
+	}
+	c.broker.Name, c.broker.Log = "kvmocker", log
+	b, err := broker.Open(ctx, c.broker)
+	if err != nil {
+		return err
+	}
+	set := metrics.NewSet()
+	err = mocker.Run(ctx, &c.fleet, mocker.Broker{
+		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
+			return publish.Open(ctx, publish.Config{
+				Conn: b.Conn(), Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
+			})
+		},
+		Pending: func() int64 { return int64(set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil).Get()) },
+	}, os.Stdout)
+	if closeErr := b.Close(); closeErr != nil && err == nil {
+		err = fmt.Errorf("close the broker: %w", closeErr)
+	}
+	return err
+}
+
+// nowhere accepts events and drops them.
+func nowhere() mocker.Broker {
+	return mocker.Broker{
+		Open:    func(context.Context, event.Space, uint64) (mocker.Publisher, error) { return discard{}, nil },
+		Pending: func() int64 { return 0 },
+	}
+}
+
+type discard struct{}
+
+func (discard) Publish(context.Context, event.Event) error { return nil }
+func (discard) Flush(context.Context) error                { return nil }
+func (discard) Close(context.Context) error                { return nil }
