@@ -1,0 +1,81 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The demonstration says what it does, its requests can be pasted and find
+// something, and ctrl-c ends all of it well.
+func TestDemo(t *testing.T) {
+	for _, tool := range []string{"sh", "curl", "seq"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("no %s to paste the requests into", tool)
+		}
+	}
+	home := t.TempDir()
+	p := start(t, home, "kvdemo", "--http-listen", "127.0.0.1:0")
+	var requests []string
+	moving, lines := 0, 0
+	eventually(t, time.Minute, func() error { // Scan returns at least once a second
+		for p.lines.Scan() {
+			line := strings.TrimSpace(p.lines.Text())
+			if strings.HasPrefix(line, "curl ") {
+				requests = append(requests, line)
+			}
+			if strings.Contains(line, "index: events") {
+				if lines++; !strings.Contains(line, "(0/s)") {
+					moving++
+				}
+			}
+			if len(requests) == 4 && lines >= 3 {
+				return nil
+			}
+		}
+		t.Fatalf("kvdemo says no more; requests so far: %q", requests)
+		return nil
+	})
+	if moving == 0 {
+		t.Errorf("nothing moves in %d lines", lines)
+	}
+	found := 0
+	for _, request := range requests {
+		out, err := exec.Command("sh", "-c", request).Output()
+		if err != nil || len(out) == 0 {
+			t.Errorf("%s: %v, %d bytes", request, err, len(out))
+		}
+		var answer struct {
+			Spaces []struct {
+				Workers []struct{ Tokens int }
+			}
+		}
+		if strings.Contains(request, "find_matches") {
+			if err := json.Unmarshal(out, &answer); err != nil || len(answer.Spaces) != 1 ||
+				len(answer.Spaces[0].Workers) == 0 || answer.Spaces[0].Workers[0].Tokens < 64 {
+				t.Errorf("%s: %v: %s", request, err, out)
+			}
+			found++
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d of the requests are find_matches", found)
+	}
+	begun := time.Now()
+	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
+	p.wait(30 * time.Second)
+	left, err := os.ReadDir(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range left {
+		if f.IsDir() {
+			t.Errorf("%s is left behind", f.Name())
+		}
+	}
+	t.Logf("ended within %v", time.Since(begun))
+}

@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/mocker"
+)
+
+// load returns the flags for the conversation trace, or, where it is absent,
+// for a workload of similar shape: one system prompt that nearly everybody has,
+// long own prompts, a third of them later turns.
+func load(t *testing.T, requests int) []string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", "..", "shared", "traces", "conversation.jsonl.zst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--requests", strconv.Itoa(requests)}
+	if _, err := os.Stat(path); err == nil {
+		return append(flags, "--trace", path)
+	}
+	t.Logf("%s is absent: a generated workload instead", path)
+	return append(flags, "--system-prompts", "1", "--system-tokens", "512", "--conversations", "1", "--agents", "1",
+		"--one-offs", "3")
+}
+
+// Every holder of every prompt of the trace, after the fleet's caches have
+// turned over several times: no difference from the oracle.
+func TestTraceAgainstOracle(t *testing.T) {
+	const requests = 12_031 // the whole trace
+	home := t.TempDir()
+	record := filepath.Join(home, "events")
+	flags := append(load(t, requests), "--workers", "64", "--dp-ranks", "2", "--block-size", "16", "--cache-blocks", "16384")
+
+	in := startIndexer(t, home)
+	begun := time.Now()
+	fleet := startMocker(t, home, append(flags, "--speed", "0", "--linger", "50ms", "--events-out", record)...)
+	last := fleet.progress(func(mocker.Progress) bool { return true })
+	fleet.wait(time.Minute)
+	published := time.Now()
+	in.drained(last.Events)
+	drained := time.Now()
+	v := judged(t, home, append(flags, "--record", record, "--url", in.url)...)
+	in.stop()
+
+	t.Logf("published in %v, drained %v later, judged in %v: %+v",
+		published.Sub(begun), drained.Sub(published), time.Since(drained), v)
+	switch {
+	case v.Prompts != requests || v.Ranks != 128 || v.AsTokens == 0:
+		t.Errorf("%d prompts, %d as tokens, and %d ranks", v.Prompts, v.AsTokens, v.Ranks)
+	case v.EvictedBlocks < 1_000_000 || int64(v.EvictedBlocks) != last.RemovedBlocks:
+		t.Errorf("%d blocks evicted, the fleet says %d: want over a million", v.EvictedBlocks, last.RemovedBlocks)
+	case int64(v.Events) != last.Events || int64(v.HeldBlocks) != last.HeldBlocks:
+		t.Errorf("%d events, %d blocks held; the fleet says %d and %d", v.Events, v.HeldBlocks, last.Events, last.HeldBlocks)
+	case v.Matches < requests*64 || v.Deepest < 100:
+		t.Errorf("%d matches, %d blocks deep: the trace shares more", v.Matches, v.Deepest)
+	}
+}
+
+// The indexer, and with it the broker, is killed in the middle and started
+// again: what was acknowledged is there, the rest comes again, and the answers
+// are those of the oracle.
+func TestKilledIndexerEndsWithTheSameAnswers(t *testing.T) {
+	const requests = 4000
+	home := t.TempDir()
+	record := filepath.Join(home, "events")
+	flags := append(load(t, requests), "--workers", "16", "--dp-ranks", "2", "--engine-hashes", "own")
+
+	in := startIndexer(t, home)
+	fleet := startMocker(t, home, append(flags, "--speed", "0", "--linger", "20ms", "--events-out", record)...)
+	killed := fleet.progress(func(p mocker.Progress) bool { return p.Requests < requests/4 })
+	in.kill()
+	if killed.Done || killed.Requests >= requests {
+		t.Fatalf("the fleet was done before the indexer was killed: %+v", killed)
+	}
+	in = startIndexer(t, home)
+	last := fleet.progress(func(mocker.Progress) bool { return true })
+	fleet.wait(time.Minute)
+	in.drained(last.Events)
+	v := judged(t, home, append(flags, "--record", record, "--url", in.url)...)
+	in.stop()
+	t.Logf("killed after %d of %d events: %+v", killed.Events, last.Events, v)
+	if v.Prompts != requests || v.Ranks != 32 || v.EvictedBlocks < 100_000 {
+		t.Errorf("%d prompts, %d ranks, %d blocks evicted", v.Prompts, v.Ranks, v.EvictedBlocks)
+	}
+}
