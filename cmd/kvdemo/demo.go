@@ -41,7 +41,8 @@ const startWait = 30 * time.Second
 
 func (d *demo) run(ctx context.Context, log *slog.Logger) (err error) {
 	d.log = log
-	defer takeTerminal()()
+	giveBack := takeTerminal()
+	defer giveBack()
 	if d.dataDir == "" {
 		if d.dataDir, err = os.MkdirTemp("", "kvatlas-demo-"); err != nil {
 			return fmt.Errorf("make a data directory: %w", err)
