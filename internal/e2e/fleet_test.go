@@ -11,8 +11,8 @@ import (
 )
 
 // load returns the flags for the conversation trace, or, where it is absent,
-// for a workload of similar shape: one system prompt that nearly everybody has,
-// long own prompts, a third of them later turns.
+// for a workload of similar shape: one system prompt that everybody has, long
+// prompts of which a third or so is new, turns that are not bound to an engine.
 func load(t *testing.T, requests int) []string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "..", "shared", "traces", "conversation.jsonl.zst"))
@@ -25,7 +25,7 @@ func load(t *testing.T, requests int) []string {
 	}
 	t.Logf("%s is absent: a generated workload instead", path)
 	return append(flags, "--system-prompts", "1", "--system-tokens", "512", "--conversations", "1", "--agents", "1",
-		"--one-offs", "3")
+		"--one-offs", "1", "--rate", "3.4", "--routing", "round-robin")
 }
 
 // Every holder of every prompt of the trace, after the fleet's caches have
@@ -71,7 +71,9 @@ func TestKilledIndexerEndsWithTheSameAnswers(t *testing.T) {
 	flags := append(load(t, requests), "--workers", "16", "--dp-ranks", "2", "--engine-hashes", "own")
 
 	in := startIndexer(t, home)
-	fleet := startMocker(t, home, append(flags, "--speed", "0", "--linger", "20ms", "--events-out", record)...)
+	// 4,000 requests come in about 20 minutes: at this speed there is a middle
+	// on every machine.
+	fleet := startMocker(t, home, append(flags, "--speed", "200", "--linger", "20ms", "--events-out", record)...)
 	killed := fleet.progress(func(p mocker.Progress) bool { return p.Requests < requests/4 })
 	in.kill()
 	if killed.Done || killed.Requests >= requests {
