@@ -72,7 +72,7 @@ func (d *demo) run(ctx context.Context, log *slog.Logger) (err error) {
 
 	lines := make(chan mocker.Progress)
 	go readProgress(ctx, fleet.stdout, lines) // ends with the fleet or ctx
-	for idle := false; ; {
+	for served := false; ; {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -81,13 +81,13 @@ func (d *demo) run(ctx context.Context, log *slog.Logger) (err error) {
 		case <-fleet.done:
 			return fleet.ended()
 		case p := <-lines:
-			if !idle {
-				d.line(ctx, p)
+			if served {
+				continue
 			}
-			if p.Idle && !idle {
+			d.line(ctx, p)
+			if served = p.Idle && d.last.lag == 0; served {
 				fmt.Println("\nThe trace is replayed. The indexer serves until ctrl-c.")
 			}
-			idle = p.Idle
 		}
 	}
 }

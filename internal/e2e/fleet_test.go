@@ -31,6 +31,9 @@ func load(t *testing.T, requests int) []string {
 // Every holder of every prompt of the trace, after the fleet's caches have
 // turned over several times: no difference from the oracle.
 func TestTraceAgainstOracle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a minute")
+	}
 	const requests = 12_031 // the whole trace
 	home := t.TempDir()
 	record := filepath.Join(home, "events")
@@ -65,6 +68,9 @@ func TestTraceAgainstOracle(t *testing.T) {
 // again: what was acknowledged is there, the rest comes again, and the answers
 // are those of the oracle.
 func TestKilledIndexerEndsWithTheSameAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
 	const requests = 4000
 	home := t.TempDir()
 	record := filepath.Join(home, "events")
