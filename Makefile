@@ -19,10 +19,13 @@ TESTFLAGS := -shuffle=on -timeout=14m
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz nightly bench benchstat lint vuln tidy clean
+.PHONY: help run build test race fuzz nightly bench benchstat lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: build ## start the indexer and a mock fleet to look at; TRACE=path replays a trace
+	@bin/kvdemo $(if $(TRACE),--trace '$(TRACE)')
 
 build: ## build every command into bin/
 	@mkdir -p bin
