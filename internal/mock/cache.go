@@ -11,6 +11,7 @@ type cache struct {
 	prev   []int32 // LRU list of the free blocks: next victim first;
 	next   []int32 // index len(refs) is its sentinel
 	free   int
+	freed  uint64 // how often a block became free
 	byName map[uint64]int32
 
 	evicted []uint64 // names that were evicted since the last flush, in order
@@ -57,6 +58,7 @@ func (c *cache) release(b int32) {
 	if c.refs[b] > 0 {
 		return
 	}
+	c.freed++
 	end := int32(len(c.refs))
 	if c.named[b] {
 		c.link(b, end)

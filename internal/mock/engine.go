@@ -81,8 +81,12 @@ type Engine struct {
 	running []*sequence // in the order in which they began
 	waiting queue
 	spare   []*sequence // finished ones, for their memory
-	report  Report
-	ev      event.Event // reused
+	// blocked is the first waiting request if too few blocks were free for it
+	// when cache.freed was blockedAt; looking again is only then worth while.
+	blocked   *sequence
+	blockedAt uint64
+	report    Report
+	ev        event.Event // reused
 }
 
 // sequence is a request in an engine.

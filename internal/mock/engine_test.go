@@ -354,6 +354,41 @@ func TestPartialBlocksGoFirst(t *testing.T) {
 	}
 }
 
+// A request that has to wait for blocks does not keep alive what it would
+// reuse: the least recently used block is evicted all the same.
+func TestWaitingTouchesNothing(t *testing.T) {
+	o := newObserver(t)
+	e, err := New(Config{BlockSize: 4, Blocks: 7}, o.apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admit := func(output int, prompt ...uint64) {
+		t.Helper()
+		if err := e.Admit(&Request{Input: 4 * len(prompt), Output: output, Prompt: prompt}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admit(0, 1)
+	e.Step()
+	admit(0, 2)
+	e.Step()
+	admit(9, 3, 4, 5, 6) // leaves 3 of 7 blocks, with 1 and 2 in two of them
+	e.Step()
+	admit(0, 1, 7, 8, 9) // needs those 3 besides the first
+	for len(o.log) < 4 {
+		if e.Step(); e.Running() != 1 || e.Waiting() != 1 {
+			t.Fatalf("%d running, %d waiting before an eviction", e.Running(), e.Waiting())
+		}
+	}
+	if ev := o.log[3]; ev.Kind != event.Removed || !slices.Equal(ev.Engine, o.log[0].Engine) {
+		t.Fatalf("the first block stored is not the first one evicted: %+v", ev)
+	}
+	for !e.Idle() {
+		e.Step()
+		o.check(e)
+	}
+}
+
 func TestAdmitRefuses(t *testing.T) {
 	e, err := New(Config{BlockSize: 4, Blocks: 4, MaxWaiting: 1}, func(*event.Event) {})
 	if err != nil {

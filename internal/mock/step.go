@@ -72,25 +72,34 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 }
 
 // begin gives s its cached prefix and the blocks for what the budget allows
-// beyond it: n tokens. It returns false, and s without blocks, if too few are
-// free.
-// The last token is always computed, as the next one comes from it.
+// beyond it: n tokens. It returns false, with nothing changed, if too few are
+// free. The last token is always computed, as the next one comes from it.
 func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
-	tokens := s.input + s.generated
+	if s == e.blocked && e.cache.freed == e.blockedAt {
+		return 0, false // no block has become free since it was found too few are
+	}
+	tokens, idle := s.input+s.generated, 0
 	for _, name := range s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)] {
 		b, cached := e.cache.byName[name]
 		if !cached {
 			break
 		}
-		e.cache.use(b)
+		if e.cache.refs[b] == 0 {
+			idle++
+		}
 		s.blocks = append(s.blocks, b)
 	}
 	s.computed = len(s.blocks) * e.cfg.BlockSize
 	n = min(tokens-s.computed, budget)
 	need := e.need(s, n)
-	if e.cache.free < need {
-		e.release(s)
+	if e.cache.free-idle < need {
+		s.blocks = s.blocks[:0]
+		e.blocked, e.blockedAt = s, e.cache.freed
 		return 0, false
+	}
+	e.blocked = nil
+	for _, b := range s.blocks {
+		e.cache.use(b)
 	}
 	for range need {
 		s.blocks = append(s.blocks, e.cache.take())
