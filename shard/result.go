@@ -1,6 +1,8 @@
 package shard
 
 import (
+	"sync/atomic"
+
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -32,9 +34,11 @@ func (s *Space) Find(local []uint64, r *Result) {
 // first block on any tier. Depths are in blocks and cumulative: depth[t]
 // counts the tiers up to and including t. Ranks removed since are left out.
 func (r *Result) Each(f func(id RankID, depth [event.NumTiers]uint32)) {
-	if r.space == nil {
-		return
-	}
+	r.EachRank(func(k Rank, depth [event.NumTiers]uint32) { f(k.ID(), depth) })
+}
+
+// gather puts every matching holder into seen and its depths into depth.
+func (r *Result) gather() {
 	for t := range event.Tier(event.NumTiers) {
 		if t > 0 && r.matches.Same(t) {
 			continue
@@ -49,23 +53,28 @@ func (r *Result) Each(f func(id RankID, depth [event.NumTiers]uint32)) {
 			r.depth[h][t] = d
 		})
 	}
-	slots := *r.space.table.slots.Load()
-	for _, h := range r.seen {
-		depth := r.depth[h]
-		r.depth[h] = [event.NumTiers]uint32{}
-		for t := event.Tier(1); t < event.NumTiers; t++ {
-			if r.matches.Same(t) {
-				depth[t] = depth[event.Device]
-			}
-		}
-		if int(h) >= len(slots) {
-			continue
-		}
-		if rk := slots[h].Load(); rk != nil && rk.since <= r.version {
-			f(rk.id, depth)
+}
+
+// take returns a gathered holder's depths and clears them for the next call.
+func (r *Result) take(h core.Holder) [event.NumTiers]uint32 {
+	depth := r.depth[h]
+	r.depth[h] = [event.NumTiers]uint32{}
+	for t := event.Tier(1); t < event.NumTiers; t++ {
+		if r.matches.Same(t) {
+			depth[t] = depth[event.Device]
 		}
 	}
-	r.seen = r.seen[:0]
+	return depth
+}
+
+// rankOf returns who had the holder's number when the lookup began, unless
+// that rank has been removed since.
+func (r *Result) rankOf(slots []atomic.Pointer[rank], h core.Holder) (Rank, bool) {
+	if int(h) >= len(slots) {
+		return Rank{}, false
+	}
+	rk := slots[h].Load()
+	return Rank{rk}, rk != nil && rk.since <= r.version
 }
 
 // Sum returns how many ranks match at the tier level and the sum of their

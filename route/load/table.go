@@ -1,0 +1,384 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// ErrDuplicate is wrapped by Add for a key that has a live booking.
+var ErrDuplicate = errors.New("the request has a live booking")
+
+// Config holds what a Table is made with.
+type Config struct {
+	BlockSize int // tokens; below 1 counts as 1
+	// AssumeReuse lets a block that several live requests of a rank share count
+	// once; without it every block of every request counts.
+	AssumeReuse bool
+	// TrackOutput counts the blocks that generation fills.
+	TrackOutput bool
+	// OutputDecay lets a request's output blocks count less the nearer it is to
+	// its expected end: a request about to end gives its blocks back soon. It
+	// needs TrackOutput and applies to requests whose length is expected.
+	OutputDecay bool
+}
+
+// Key names a booking. Routers name their own requests; so the owner is part
+// of the key, and no router can end another's booking.
+type Key struct {
+	Owner uint64 // the router that placed the request
+	ID    string
+	// Stage tells bookings of one request in several pools apart.
+	Stage uint8
+}
+
+// Request is what a booking occupies.
+type Request struct {
+	// Blocks are the hashes of the prompt's complete blocks from the first on,
+	// for those that decoding occupies; empty if it is not tracked. Any hashes
+	// will do in which equal prefixes mean equal content: local or sequence
+	// hashes, but of one kind for all requests that should share.
+	Blocks []uint64
+	// Private counts further blocks, shared with no other request.
+	Private int
+	// PromptTokens is the prompt's length, NewTokens how many of them are not
+	// cached and so must be computed.
+	PromptTokens, NewTokens int
+	// ExpectedOutput is how many tokens the request is expected to generate; 0
+	// if unknown.
+	ExpectedOutput int
+	// Generated is how many it has generated already, and Prefilled whether its
+	// first token is out: for bookings taken over from another router.
+	Generated int
+	Prefilled bool
+	// Leased bookings end when they make no progress for the time that is given
+	// to Expire.
+	Leased bool
+}
+
+// Load is what the live requests of one rank occupy.
+type Load struct {
+	Requests      int     // live
+	Prefilling    int     // of these, without a first token
+	PrefillTokens int     // prompt tokens of those that are yet to be computed
+	DecodeBlocks  float64 // blocks in use, output blocks included where tracked
+	OutputLeft    int     // tokens still expected, over requests with an expectation
+}
+
+// unit is the fixed-point one of output blocks: sums must come back to zero
+// exactly, which floating point does not promise.
+const unit = 1 << 16
+
+// smallPeak is how much room, in bookings or runs of blocks, an idle table may
+// keep: renewing it each time would cost more than it frees.
+const smallPeak = 64
+
+// Table holds the live bookings. The zero value is not usable; see New.
+type Table struct {
+	cfg   Config
+	tree  tree
+	live  map[Key]*booking
+	peak  int      // most live bookings since there were none
+	first *booking // leased bookings, by time of last progress
+	last  *booking
+
+	slots   []slot
+	numbers map[shard.RankID]uint32
+	spare   []uint32 // unused slot numbers
+}
+
+// slot is one rank: its number indexes the caller's tables too.
+type slot struct {
+	rank       shard.RankID
+	used, kept bool
+	requests   int
+	prefilling int
+	prefill    int
+	blocks     int   // of prompts
+	output     int64 // of generation, in units
+	outputLeft int
+}
+
+type booking struct {
+	key        Key
+	slot       uint32
+	end        uint32 // the tree node at which its blocks end
+	prefilling bool
+	leased     bool
+	prompt     int
+	newTokens  int
+	private    int
+	generated  int
+	expected   int
+	outBlocks  int
+	output     int64   // units
+	weight     float64 // of an output block, if the caller said so; else below 0
+	progress   time.Time
+	prev, next *booking
+}
+
+// New returns an empty table.
+func New(cfg Config) *Table {
+	cfg.BlockSize = max(cfg.BlockSize, 1)
+	return &Table{cfg: cfg, tree: newTree(), live: make(map[Key]*booking), numbers: make(map[shard.RankID]uint32)}
+}
+
+// Slot returns the rank's slot number, made if it has none. Numbers are dense
+// and reused once the rank is not kept and has no live request.
+func (t *Table) Slot(rank shard.RankID) uint32 {
+	if s, ok := t.numbers[rank]; ok {
+		return s
+	}
+	var s uint32
+	if n := len(t.spare); n > 0 {
+		s, t.spare = t.spare[n-1], t.spare[:n-1]
+	} else {
+		s = uint32(len(t.slots))
+		t.slots = append(t.slots, slot{})
+	}
+	t.slots[s] = slot{rank: rank, used: true}
+	t.numbers[rank] = s
+	return s
+}
+
+// Find returns the rank's slot number if it has one.
+func (t *Table) Find(rank shard.RankID) (uint32, bool) {
+	s, ok := t.numbers[rank]
+	return s, ok
+}
+
+// Slots returns how many slot numbers there are: all are below it.
+func (t *Table) Slots() int { return len(t.slots) }
+
+// Rank returns whose slot it is, if anyone's.
+func (t *Table) Rank(s uint32) (shard.RankID, bool) {
+	if int(s) >= len(t.slots) {
+		return shard.RankID{}, false
+	}
+	return t.slots[s].rank, t.slots[s].used
+}
+
+// Keep makes the rank's slot stay while it has no live request, and returns
+// it.
+func (t *Table) Keep(rank shard.RankID) uint32 {
+	s := t.Slot(rank)
+	t.slots[s].kept = true
+	return s
+}
+
+// Drop ends all bookings on the rank and gives up its slot. It calls gone, if
+// not nil, for each.
+func (t *Table) Drop(rank shard.RankID, gone func(Key)) {
+	s, ok := t.numbers[rank]
+	if !ok {
+		return
+	}
+	t.slots[s].kept = false
+	t.endAll(gone, func(b *booking) bool { return b.slot == s })
+	t.release(s)
+}
+
+// DropOwner ends all bookings of a router.
+func (t *Table) DropOwner(owner uint64) {
+	t.endAll(nil, func(b *booking) bool { return b.key.Owner == owner })
+}
+
+func (t *Table) endAll(gone func(Key), which func(*booking) bool) {
+	for _, b := range t.live {
+		if which(b) {
+			t.end(b)
+			t.release(b.slot)
+			if gone != nil {
+				gone(b.key)
+			}
+		}
+	}
+}
+
+// release gives up a slot that nobody needs.
+func (t *Table) release(s uint32) {
+	if int(s) >= len(t.slots) {
+		return
+	}
+	if sl := &t.slots[s]; sl.used && !sl.kept && sl.requests == 0 {
+		delete(t.numbers, sl.rank)
+		*sl = slot{}
+		t.spare = append(t.spare, s)
+	}
+	if len(t.numbers) == 0 {
+		t.slots, t.spare = nil, nil
+	}
+}
+
+// Load returns what occupies the slot.
+func (t *Table) Load(s uint32) Load {
+	if int(s) >= len(t.slots) {
+		return Load{}
+	}
+	sl := &t.slots[s]
+	return Load{
+		Requests:      sl.requests,
+		Prefilling:    sl.prefilling,
+		PrefillTokens: sl.prefill,
+		DecodeBlocks:  float64(sl.blocks) + float64(sl.output)/unit,
+		OutputLeft:    sl.outputLeft,
+	}
+}
+
+// Active writes into depth[slot], for each slot that has leading blocks of the
+// prompt in use, how many; others are left as they are. depth has room for
+// Slots. Without reuse assumed nothing is shared, and nothing is written.
+func (t *Table) Active(blocks []uint64, depth []uint32) { t.tree.depths(blocks, depth) }
+
+// Len returns how many bookings are live.
+func (t *Table) Len() int { return len(t.live) }
+
+// Has reports whether the booking is live.
+func (t *Table) Has(k Key) bool { return t.live[k] != nil }
+
+// Add books a request on a slot that Slot or Keep returned. The error wraps
+// ErrDuplicate. Negative numbers count as zero.
+func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
+	if t.live[k] != nil {
+		return fmt.Errorf("booking request %q: %w", k.ID, ErrDuplicate)
+	}
+	if int(s) >= len(t.slots) || !t.slots[s].used {
+		return fmt.Errorf("booking request %q: slot %d is no rank's", k.ID, s)
+	}
+	b := &booking{
+		key: k, slot: s,
+		prompt: max(r.PromptTokens, 0), newTokens: max(r.NewTokens, 0),
+		private: max(r.Private, 0), expected: max(r.ExpectedOutput, 0),
+		prefilling: !r.Prefilled, leased: r.Leased,
+		weight: -1, progress: now,
+	}
+	sl := &t.slots[s]
+	sl.requests++
+	if b.prefilling {
+		sl.prefilling++
+		sl.prefill += b.newTokens
+	}
+	if t.cfg.AssumeReuse {
+		end, fresh := t.tree.add(s, r.Blocks)
+		b.end = end
+		sl.blocks += fresh
+	} else {
+		b.private += len(r.Blocks)
+	}
+	sl.blocks += b.private
+	sl.outputLeft += b.expected
+	t.live[k] = b
+	t.peak = max(t.peak, len(t.live))
+	t.generate(b, max(r.Generated, 0))
+	if b.leased {
+		t.append(b)
+	}
+	return nil
+}
+
+// PrefillComplete takes the request's prompt tokens off its rank: its first
+// token is out. It reports whether the booking was live and prefilling.
+func (t *Table) PrefillComplete(k Key, now time.Time) bool {
+	b := t.live[k]
+	if b == nil {
+		return false
+	}
+	t.renew(b, now)
+	return t.prefilled(b)
+}
+
+func (t *Table) prefilled(b *booking) bool {
+	if !b.prefilling {
+		return false
+	}
+	b.prefilling = false
+	sl := &t.slots[b.slot]
+	sl.prefilling--
+	sl.prefill -= b.newTokens
+	return true
+}
+
+// Output records that n more tokens came out of the request. It reports
+// whether that has filled a block, where output is tracked, and whether the
+// booking is live.
+func (t *Table) Output(k Key, n int, now time.Time) (changed, live bool) {
+	b := t.live[k]
+	if b == nil {
+		return false, false
+	}
+	t.renew(b, now)
+	before := b.outBlocks
+	t.generate(b, max(n, 0))
+	return b.outBlocks != before, true
+}
+
+// OutputBlock records that the request has filled one more block with output;
+// from now on its output blocks count weight each, 0 to 1. It is for callers
+// that count blocks themselves.
+func (t *Table) OutputBlock(k Key, weight float64, now time.Time) (live bool) {
+	b := t.live[k]
+	if b == nil {
+		return false
+	}
+	if weight >= 0 && weight <= 1 {
+		b.weight = weight
+	}
+	t.renew(b, now)
+	t.generate(b, t.cfg.BlockSize-(b.prompt+b.generated)%t.cfg.BlockSize)
+	return true
+}
+
+// generate adds n tokens to what the request has generated.
+func (t *Table) generate(b *booking, n int) {
+	sl, size := &t.slots[b.slot], t.cfg.BlockSize
+	sl.outputLeft -= max(b.expected-b.generated, 0)
+	b.generated += n
+	sl.outputLeft += max(b.expected-b.generated, 0)
+	if !t.cfg.TrackOutput {
+		return
+	}
+	b.outBlocks = (b.prompt+b.generated)/size - b.prompt/size
+	weight := 1.0
+	switch {
+	case b.weight >= 0:
+		weight = b.weight
+	case t.cfg.OutputDecay && b.expected > 0:
+		weight = float64(max(b.expected-b.generated, 0)) / float64(b.expected)
+	}
+	output := int64(b.outBlocks) * int64(weight*unit)
+	sl.output += output - b.output
+	b.output = output
+}
+
+// Free ends the booking. It reports whether it was live.
+func (t *Table) Free(k Key) bool {
+	b := t.live[k]
+	if b == nil {
+		return false
+	}
+	t.end(b)
+	t.release(b.slot)
+	return true
+}
+
+// end takes the booking out of every count.
+func (t *Table) end(b *booking) {
+	sl := &t.slots[b.slot]
+	t.prefilled(b)
+	sl.requests--
+	sl.blocks -= b.private
+	if t.cfg.AssumeReuse {
+		sl.blocks -= t.tree.remove(b.slot, b.end)
+	}
+	sl.output -= b.output
+	sl.outputLeft -= max(b.expected-b.generated, 0)
+	if b.leased {
+		t.unlist(b)
+	}
+	delete(t.live, b.key)
+	if len(t.live) == 0 && t.peak > smallPeak {
+		t.live, t.peak = make(map[Key]*booking), 0 // a map never shrinks
+	}
+}
