@@ -77,7 +77,7 @@ func (t *Table) Each(owner uint64, f func(k Key, rank shard.RankID, r Request) b
 		r := Request{
 			Blocks: chain, Private: b.private,
 			PromptTokens: b.prompt, NewTokens: b.newTokens, ExpectedOutput: b.expected,
-			Generated: b.generated, Prefilled: !b.prefilling, Leased: b.leased,
+			Generated: b.generated, Decay: b.decay, Prefilled: !b.prefilling, Leased: b.leased,
 		}
 		if !f(k, t.slots[b.slot].rank, r) {
 			return

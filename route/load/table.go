@@ -53,6 +53,9 @@ type Request struct {
 	// first token is out: for bookings taken over from another router.
 	Generated int
 	Prefilled bool
+	// Decay is what its output blocks count less than 1, as OutputBlock last
+	// said.
+	Decay float64
 	// Leased bookings end when they make no progress for the time that is given
 	// to Expire.
 	Leased bool
@@ -114,7 +117,7 @@ type booking struct {
 	expected   int
 	outBlocks  int
 	output     int64   // units
-	weight     float64 // of an output block, if the caller said so; else below 0
+	decay      float64 // what its output blocks count less than 1, if the caller said so
 	progress   time.Time
 	prev, next *booking
 }
@@ -252,7 +255,7 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 		prompt: max(r.PromptTokens, 0), newTokens: max(r.NewTokens, 0),
 		private: max(r.Private, 0), expected: max(r.ExpectedOutput, 0),
 		prefilling: !r.Prefilled, leased: r.Leased,
-		weight: -1, progress: now,
+		decay: min(max(r.Decay, 0), 1), progress: now,
 	}
 	sl := &t.slots[s]
 	sl.requests++
@@ -323,7 +326,7 @@ func (t *Table) OutputBlock(k Key, weight float64, now time.Time) (live bool) {
 		return false
 	}
 	if weight >= 0 && weight <= 1 {
-		b.weight = weight
+		b.decay = 1 - weight
 	}
 	t.renew(b, now)
 	t.generate(b, t.cfg.BlockSize-(b.prompt+b.generated)%t.cfg.BlockSize)
@@ -342,8 +345,8 @@ func (t *Table) generate(b *booking, n int) {
 	b.outBlocks = (b.prompt+b.generated)/size - b.prompt/size
 	weight := 1.0
 	switch {
-	case b.weight >= 0:
-		weight = b.weight
+	case b.decay > 0:
+		weight = 1 - b.decay
 	case t.cfg.OutputDecay && b.expected > 0:
 		weight = float64(max(b.expected-b.generated, 0)) / float64(b.expected)
 	}

@@ -1,0 +1,182 @@
+package route
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// book puts the request on the chosen rank.
+func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time.Time) error {
+	req := load.Request{
+		PromptTokens:   s.tokens,
+		NewTokens:      c.NewTokens,
+		ExpectedOutput: max(o.ExpectedOutput, 0),
+		Leased:         true,
+		// Nothing is to be computed there: its prefill is over before it starts.
+		Prefilled: o.Stage == DecodeStage,
+	}
+	if r.tracks(o.Stage) {
+		req.Blocks = s.local
+	}
+	return r.add(k, c.slot, c.RankID, req, now)
+}
+
+func (r *Router) add(k load.Key, slot uint32, id shard.RankID, req load.Request, now time.Time) error {
+	if err := r.table.Add(k, slot, req, now); err != nil {
+		r.stats.Duplicate++
+		return err
+	}
+	r.stats.Booked++
+	r.record(load.Change{Kind: load.Added, Key: k, Rank: id, Request: req})
+	return nil
+}
+
+// Reservation is a booking whose rank the caller has chosen itself.
+type Reservation struct {
+	RequestID string
+	Rank      shard.RankID
+	Stage     Stage
+	// Blocks are hashes of the prompt's complete blocks; see
+	// load.Request.Blocks.
+	Blocks                  []uint64
+	PromptTokens, NewTokens int
+	ExpectedOutput          int
+}
+
+// Reserve books a request without a choice. The error wraps ErrUnknownWorker,
+// ErrSettings or load.ErrDuplicate.
+func (r *Router) Reserve(v Reservation) error {
+	if v.RequestID == "" || v.Stage > DecodeStage {
+		return fmt.Errorf("%w: a reservation needs a request id and a stage that there is", ErrSettings)
+	}
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+	slot, ok := r.table.Find(v.Rank)
+	if !ok || int(slot) >= len(r.bySlot) || r.bySlot[slot] == nil {
+		return fmt.Errorf("reserving worker %d rank %d: %w", v.Rank.Worker, v.Rank.DPRank, ErrUnknownWorker)
+	}
+	req := load.Request{
+		PromptTokens: v.PromptTokens, NewTokens: v.NewTokens, ExpectedOutput: v.ExpectedOutput,
+		Leased: true, Prefilled: v.Stage == DecodeStage,
+	}
+	if r.tracks(v.Stage) {
+		req.Blocks = v.Blocks
+	}
+	return r.add(load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}, slot, v.Rank, req, now)
+}
+
+// MarkPrefillComplete tells that the request's first token is out. A booking
+// of the prefill stage ends by it. It reports whether a booking was waiting
+// for that.
+func (r *Router) MarkPrefillComplete(requestID string) bool {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := r.free(r.key(requestID, PrefillStage))
+	for _, stage := range [...]Stage{Whole, DecodeStage} {
+		if k := r.key(requestID, stage); r.table.PrefillComplete(k, now) {
+			r.record(load.Change{Kind: load.Prefilled, Key: k})
+			found = true
+		}
+	}
+	return r.known(found)
+}
+
+// Output tells that n more tokens came out of the request: it renews the
+// booking's lease, and with Settings.TrackOutputBlocks counts the blocks that
+// they fill. It reports whether the request has a booking.
+func (r *Router) Output(requestID string, n int) bool {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := false
+	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+		k := r.key(requestID, stage)
+		if _, live := r.table.Output(k, n, now); live {
+			found = true
+			if r.settings.TrackOutputBlocks && n > 0 {
+				r.record(load.Change{Kind: load.Generated, Key: k, Tokens: n})
+			}
+		}
+	}
+	return r.known(found)
+}
+
+// OutputBlock tells that the request has filled one more block with output,
+// and what each of its output blocks counts from now on: 0 to 1, or below 0
+// for no change. It reports whether the request has a booking.
+func (r *Router) OutputBlock(requestID string, weight float64) bool {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := false
+	for _, stage := range [...]Stage{Whole, DecodeStage} {
+		k := r.key(requestID, stage)
+		if r.table.OutputBlock(k, weight, now) {
+			found = true
+			r.record(load.Change{Kind: load.Filled, Key: k, Weight: weight})
+		}
+	}
+	return r.known(found)
+}
+
+// Free tells that the request is over, however it ended. It reports whether
+// it had a booking.
+func (r *Router) Free(requestID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found := false
+	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+		found = r.free(r.key(requestID, stage)) || found
+	}
+	return r.known(found)
+}
+
+// FreeStage ends the booking of one stage, as when a prefill has failed and
+// the request goes on without it.
+func (r *Router) FreeStage(requestID string, stage Stage) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.known(r.free(r.key(requestID, stage)))
+}
+
+func (r *Router) key(requestID string, stage Stage) load.Key {
+	return load.Key{Owner: r.cfg.ID, ID: requestID, Stage: uint8(stage)}
+}
+
+func (r *Router) free(k load.Key) bool {
+	if !r.table.Free(k) {
+		return false
+	}
+	r.record(load.Change{Kind: load.Freed, Key: k})
+	return true
+}
+
+// known counts the calls about requests that have no booking.
+func (r *Router) known(found bool) bool {
+	if !found {
+		r.stats.Unknown++
+	}
+	return found
+}
+
+// Expire ends the bookings whose lease is over. Choices do it too; call it
+// now and then so that an idle router forgets.
+func (r *Router) Expire() {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+}
+
+func (r *Router) expire(now time.Time) {
+	r.table.Expire(now, r.settings.Lease, func(k load.Key) {
+		r.stats.Expired++
+		r.record(load.Change{Kind: load.Freed, Key: k})
+	})
+}

@@ -1,0 +1,269 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// choose weighs the ranks and books the chosen one. The lock is held.
+func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Time) (Answer, error) {
+	k := load.Key{Owner: r.cfg.ID, ID: o.RequestID, Stage: uint8(o.Stage)}
+	if o.RequestID != "" && r.table.Has(k) {
+		r.stats.Duplicate++
+		return Answer{}, fmt.Errorf("booking request %q: %w", o.RequestID, load.ErrDuplicate)
+	}
+	explain := o.Explain || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
+	left := r.gather(s, o, now, explain)
+	if len(s.cands) == 0 {
+		err := &NoWorkerError{Left: left}
+		if err.Overloaded() {
+			r.stats.Overloaded++
+		} else {
+			r.stats.NoWorker++
+		}
+		return Answer{}, err
+	}
+	r.weigh.PromptTokens = s.tokens
+	r.weigh.override(o)
+	i, err := r.policy.Choose(&r.weigh, s.cands)
+	if err != nil {
+		return Answer{}, err
+	}
+	if i < 0 || i >= len(s.cands) {
+		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, i, len(s.cands))
+	}
+	a := Answer{Candidate: s.cands[i], Blocks: len(s.local)}
+	r.stats.Chosen++
+	if o.RequestID != "" {
+		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
+			return Answer{}, err
+		}
+	}
+	if explain {
+		ranks := r.explain(s)
+		if o.Explain {
+			a.Ranks = ranks
+		}
+		r.log(ctx, o, &a, ranks)
+	}
+	return a, nil
+}
+
+// gather makes the candidates of a request, and counts the ranks left out by
+// reason.
+func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (left [numReasons]int) {
+	r.markWorkers(o)
+	r.lookUp(s)
+	slots := r.table.Slots()
+	r.active = slices.Grow(r.active[:0], slots)[:slots]
+	clear(r.active)
+	track := r.tracks(o.Stage)
+	if track {
+		r.table.Active(s.local, r.active)
+	}
+	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
+	for _, m := range r.members {
+		l := r.table.Load(m.slot)
+		why := r.eligible(m, o)
+		if why == Eligible {
+			why = r.busy(m, &l, now)
+		}
+		left[why]++
+		if why != Eligible && !explain {
+			continue
+		}
+		// Filled in its place: copying would cost as much as the rest.
+		n := len(s.cands)
+		s.cands = s.cands[:n+1]
+		c := &s.cands[n]
+		c.RankID, c.slot = m.RankID, m.slot
+		c.TotalBlocks, c.CPU = m.worker.TotalBlocks, m.worker.CPU
+		c.Requests, c.Prefilling = l.Requests, l.Prefilling
+		c.Cached, c.Cost = r.depth[m.slot], 0
+		r.credit(c, s.tokens)
+		if o.Stage == DecodeStage {
+			c.NewTokens = 0
+		}
+		c.NewBlocks = 0
+		if track {
+			c.NewBlocks = len(s.local) - int(r.active[m.slot])
+		}
+		c.PrefillTokens = l.PrefillTokens + c.NewTokens
+		c.DecodeBlocks = l.DecodeBlocks + float64(c.NewBlocks)
+		if why != Eligible {
+			s.left = append(s.left, Explained{Candidate: *c, Left: why})
+			s.cands = s.cands[:n]
+		}
+	}
+	r.forget(s)
+	left[Eligible] = 0
+	return left
+}
+
+// credit turns what is cached into tokens.
+func (r *Router) credit(c *Candidate, prompt int) {
+	credits, size := &r.settings.TierCredits, r.cfg.BlockSize
+	if d := int(c.Cached[event.Device]); credits[event.Device] == 1 && d == int(c.Cached[event.External]) {
+		// All of it is on the device, or there is none: nothing to weigh.
+		c.CachedTokens = min(d*size, prompt)
+		c.NewTokens = prompt - c.CachedTokens
+		return
+	}
+	c.CachedTokens = 0
+	blocks, above := 0.0, uint32(0)
+	for t, d := range c.Cached {
+		if credits[t] > 0 {
+			c.CachedTokens = min(int(d)*size, prompt)
+		}
+		blocks += credits[t] * float64(d-above)
+		above = d
+	}
+	c.NewTokens = max(0, prompt-int(math.Round(blocks*float64(size))))
+}
+
+// tracks reports whether bookings of the stage occupy decode blocks.
+func (r *Router) tracks(s Stage) bool { return r.settings.TrackActiveBlocks && s != PrefillStage }
+
+const (
+	listAllowed = 1 << iota
+	listExcluded
+)
+
+// markWorkers notes on each worker whether the request names it, so that a
+// long list costs no search per rank.
+func (r *Router) markWorkers(o *Options) {
+	if o.Allowed == nil && len(o.Excluded) == 0 {
+		return
+	}
+	r.mark++
+	for _, list := range [...]struct {
+		ids []uint64
+		as  uint8
+	}{{o.Allowed, listAllowed}, {o.Excluded, listExcluded}} {
+		for _, id := range list.ids {
+			if w := r.workers[id]; w != nil {
+				if w.mark != r.mark {
+					w.mark, w.list = r.mark, 0
+				}
+				w.list |= list.as
+			}
+		}
+	}
+}
+
+// eligible says whether the request may go to the rank, however busy it is.
+func (r *Router) eligible(m *member, o *Options) Reason {
+	w := m.worker
+	if (o.Stage == PrefillStage) != (w.Role == Prefill) {
+		return OtherRole
+	}
+	if o.Worker != nil && *o.Worker != w.ID || o.DPRank != nil && *o.DPRank != m.DPRank {
+		return NotAllowed
+	}
+	if o.Allowed != nil || len(o.Excluded) > 0 {
+		var list uint8
+		if w.mark == r.mark {
+			list = w.list
+		}
+		switch {
+		case list&listExcluded != 0:
+			return Excluded
+		case o.Allowed != nil && list&listAllowed == 0:
+			return NotAllowed
+		}
+	}
+	if w.Draining {
+		return Draining
+	}
+	return Eligible
+}
+
+// lookUp spreads the answer of the index over the slots.
+func (r *Router) lookUp(s *scratch) {
+	if n := r.table.Slots(); n > len(r.depth) {
+		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
+	}
+	if s.looked {
+		s.result.EachRank(func(k shard.Rank, depth [event.NumTiers]uint32) {
+			if n := r.number(k); n.member {
+				r.depth[n.slot] = depth
+			}
+		})
+	}
+}
+
+// forget zeroes what lookUp wrote.
+func (r *Router) forget(s *scratch) {
+	if s.looked {
+		clear(r.depth)
+	}
+}
+
+// number returns which slot a rank of the index is.
+func (r *Router) number(k shard.Rank) *numbered {
+	n := k.Number()
+	if n >= len(r.numbers) {
+		r.numbers = slices.Grow(r.numbers, n+1-len(r.numbers))
+		for len(r.numbers) <= n {
+			r.numbers = append(r.numbers, numbered{})
+		}
+	}
+	if c := &r.numbers[n]; c.rank == k {
+		return c
+	}
+	c := numbered{rank: k}
+	if slot, ok := r.table.Find(k.ID()); ok && int(slot) < len(r.bySlot) && r.bySlot[slot] != nil {
+		c.slot, c.member = slot, true
+	}
+	r.numbers[n] = c
+	return &r.numbers[n]
+}
+
+// blocksHeld returns how many blocks each slot's rank holds, for breaking ties.
+func (r *Router) blocksHeld() []int {
+	slots := r.table.Slots()
+	r.held = slices.Grow(r.held[:0], slots)[:slots]
+	clear(r.held)
+	if r.cfg.Index != nil {
+		r.cfg.Index.EachRank(r.noteHeld)
+	}
+	return r.held
+}
+
+// noteHeldOf is noteHeld: a field, as a closure made for each call would be
+// allocated for each.
+func (r *Router) noteHeldOf(k shard.Rank) {
+	if n := r.number(k); n.member {
+		r.held[n.slot] = k.Held()
+	}
+}
+
+// explain lists the candidates with the policy's formulas, then the rest.
+func (r *Router) explain(s *scratch) []Explained {
+	ranks := make([]Explained, 0, len(s.cands)+len(s.left))
+	for i := range s.cands {
+		c := s.cands[i]
+		ranks = append(ranks, Explained{Candidate: c, Formula: r.policy.Formula(&r.weigh, &c)})
+	}
+	return append(ranks, s.left...)
+}
+
+func (r *Router) log(ctx context.Context, o *Options, a *Answer, ranks []Explained) {
+	if r.cfg.Log == nil || !r.cfg.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	for _, e := range ranks {
+		r.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "rank weighed",
+			slog.String("request", o.RequestID), slog.Uint64("worker", e.Worker), slog.Uint64("dp_rank", uint64(e.DPRank)),
+			slog.String("cost", e.Formula), slog.String("left_out", e.Left.String()),
+			slog.Uint64("cached_blocks", uint64(e.Cached[event.External])), slog.Bool("chosen", e.RankID == a.RankID))
+	}
+}

@@ -1,0 +1,81 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors that callers may want to tell apart.
+var (
+	// ErrOverloaded: workers that could serve the request are there, and all of
+	// them are busy. The error is a *NoWorkerError.
+	ErrOverloaded = errors.New("all workers are busy")
+	// ErrNoWorker: no worker that the request may go to is there. The error is
+	// a *NoWorkerError.
+	ErrNoWorker = errors.New("no worker may serve the request")
+	// ErrSettings is wrapped by errors about a setting or an option.
+	ErrSettings = errors.New("invalid setting")
+	// ErrUnknownWorker is wrapped by errors about a worker that is not set.
+	ErrUnknownWorker = errors.New("unknown worker")
+)
+
+// Reason says why a rank was left out of a choice.
+type Reason uint8
+
+// The reasons. Eligible is none.
+const (
+	Eligible Reason = iota
+	BusyDecodeBlocks
+	BusyPrefillTokens
+	Draining
+	NotAllowed // by the request's allowed workers or pin
+	Excluded   // by the request
+	OtherRole  // of another pool
+	numReasons
+)
+
+// String returns the reason's name in metrics and answers.
+func (r Reason) String() string {
+	return [...]string{
+		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "not_allowed", "excluded", "other_role", "unknown",
+	}[min(r, numReasons)]
+}
+
+// NoWorkerError says why no rank could be chosen. It is ErrOverloaded if a
+// rank was left out for being busy, else ErrNoWorker.
+type NoWorkerError struct {
+	// Left counts ranks by why they were left out.
+	Left [numReasons]int
+}
+
+// Overloaded reports whether the request could have been served by a worker
+// that is less busy.
+func (e *NoWorkerError) Overloaded() bool {
+	return e.Left[BusyDecodeBlocks]+e.Left[BusyPrefillTokens] > 0
+}
+
+func (e *NoWorkerError) Error() string {
+	var b strings.Builder
+	if e.Overloaded() {
+		b.WriteString(ErrOverloaded.Error())
+	} else {
+		b.WriteString(ErrNoWorker.Error())
+	}
+	sep := ": "
+	for r, n := range e.Left {
+		if n > 0 {
+			fmt.Fprintf(&b, "%s%d %s", sep, n, Reason(r))
+			sep = ", "
+		}
+	}
+	if sep == ": " {
+		b.WriteString(": none is registered")
+	}
+	return b.String()
+}
+
+// Is makes errors.Is find ErrOverloaded or ErrNoWorker.
+func (e *NoWorkerError) Is(target error) bool {
+	return target == ErrOverloaded && e.Overloaded() || target == ErrNoWorker && !e.Overloaded()
+}

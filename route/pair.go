@@ -1,0 +1,68 @@
+package route
+
+import (
+	"context"
+	"errors"
+)
+
+// Pair is the workers of a request whose prompt is computed on one and whose
+// output is generated on another.
+type Pair struct {
+	Prefill *Answer // nil: the Decode worker does all of it
+	Decode  Answer
+}
+
+// BestPair chooses a prefill worker and a decode worker as one step, and books
+// both if Options.RequestID is set. Where no prefill worker can take the
+// request it goes to a decode worker as a whole. Stage is not looked at; a pin
+// and lists of workers mean the decode worker.
+//
+// If the prefill fails later, Free the request and ask BestWorker for all of
+// it.
+func (r *Router) BestPair(ctx context.Context, p Prompt, o Options) (Pair, error) {
+	s := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(s)
+	o.Stage = Whole
+	if err := r.prepare(ctx, s, &p, &o); err != nil {
+		return Pair{}, err
+	}
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+
+	first := Options{
+		RequestID: o.RequestID, Stage: PrefillStage, Explain: o.Explain,
+		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput,
+	}
+	prefill, err := r.choose(ctx, s, &first, now)
+	var none *NoWorkerError
+	if err != nil {
+		if !errors.As(err, &none) {
+			return Pair{}, err
+		}
+		decode, err := r.choose(ctx, s, &o, now)
+		return Pair{Decode: decode}, err
+	}
+	o.Stage = DecodeStage
+	decode, err := r.choose(ctx, s, &o, now)
+	if err != nil {
+		if o.RequestID != "" {
+			r.free(r.key(o.RequestID, PrefillStage))
+		}
+		return Pair{}, err
+	}
+	return Pair{Prefill: &prefill, Decode: decode}, nil
+}
+
+// HasPrefill reports whether there is a prefill worker.
+func (r *Router) HasPrefill() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.workers {
+		if w.Role == Prefill {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,165 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Policy chooses among the ranks that may serve a request. A Policy belongs to
+// one Router, which calls all but UsesIndex under its lock: it may keep state.
+type Policy interface {
+	// UsesIndex reports whether the choice depends on what is cached. If not,
+	// nothing is looked up and no prompt token counts as cached. It is asked
+	// without the lock, and goes by weights and Settings only.
+	UsesIndex(w *Weighing) bool
+	// Choose returns the position of the chosen candidate. There is at least
+	// one, and they stand in a fixed order. A policy that weighs sets Cost.
+	Choose(w *Weighing, cands []Candidate) (int, error)
+	// Formula explains a candidate's Cost, with its numbers.
+	Formula(w *Weighing, c *Candidate) string
+}
+
+// Candidate is a rank that may serve a request, with what is known about it
+// for this request.
+type Candidate struct {
+	shard.RankID
+	// Cached is how many leading blocks of the prompt the rank holds:
+	// cumulative over tiers.
+	Cached [event.NumTiers]uint32
+	// CachedTokens is the length of prompt that the engine should find on the
+	// tiers that earn credit.
+	CachedTokens int
+	// NewTokens is how many prompt tokens count as to be computed, with credit
+	// for those that are on lower tiers.
+	NewTokens int
+	// PrefillTokens is the rank's prompt tokens to be computed with this
+	// request: those of its requests without a first token, and NewTokens.
+	PrefillTokens int
+	// NewBlocks is how many blocks of the prompt are not in use on the rank.
+	NewBlocks int
+	// DecodeBlocks is the rank's blocks in use with this request.
+	DecodeBlocks float64
+	// Requests and Prefilling count the rank's live requests, and those
+	// without a first token, before this one.
+	Requests, Prefilling int
+	// TotalBlocks is the rank's cache; 0 if unknown. CPU is set for a worker
+	// without accelerator.
+	TotalBlocks int
+	CPU         bool
+
+	// Cost is the policy's: lower is better.
+	Cost float64
+
+	slot uint32
+}
+
+// Weighing is what a policy goes by besides the candidates.
+type Weighing struct {
+	BlockSize    int
+	PromptTokens int
+	Settings     *Settings
+	Weight       float64 // Settings.OverlapWeight, or the request's own
+	// HasWeight is set if the weight is the request's own.
+	HasWeight   bool
+	Temperature float64
+	Pinned      bool // the request names its worker
+	Rand        *rand.Rand
+
+	held   func() []int // blocks that each slot's rank holds
+	chance []float64    // scratch
+}
+
+// Lowest returns the position of the candidate with the lowest Cost: at
+// temperature 0 exactly, ties going to the rank that holds the fewest blocks
+// and then by chance; above 0 with a chance of exp(-cost/temperature), costs
+// scaled to 0 … 1.
+func (w *Weighing) Lowest(cands []Candidate) int {
+	if w.Temperature > 0 {
+		return w.sample(cands)
+	}
+	best, ties := 0, 1
+	for i := 1; i < len(cands); i++ {
+		switch c := cands[i].Cost; {
+		case c < cands[best].Cost:
+			best, ties = i, 1
+		case c == cands[best].Cost:
+			ties++
+		}
+	}
+	if ties == 1 {
+		return best
+	}
+	held := w.held()
+	cost, fewest, n := cands[best].Cost, math.MaxInt, 0
+	for i := range cands {
+		if cands[i].Cost != cost {
+			continue
+		}
+		switch h := held[cands[i].slot]; {
+		case h < fewest:
+			best, fewest, n = i, h, 1
+		case h == fewest:
+			// Each of the n tied so far stays with a chance of 1/n.
+			if n++; w.Rand.IntN(n) == 0 {
+				best = i
+			}
+		}
+	}
+	return best
+}
+
+func (w *Weighing) sample(cands []Candidate) int {
+	lo, hi := math.Inf(1), math.Inf(-1)
+	for i := range cands {
+		lo, hi = min(lo, cands[i].Cost), max(hi, cands[i].Cost)
+	}
+	span := hi - lo
+	if span == 0 {
+		span = 1 // all alike
+	}
+	w.chance = w.chance[:0]
+	sum := 0.0
+	for i := range cands {
+		sum += math.Exp(-(cands[i].Cost - lo) / span / w.Temperature)
+		w.chance = append(w.chance, sum)
+	}
+	u := w.Rand.Float64() * sum
+	for i, c := range w.chance {
+		if u < c {
+			return i
+		}
+	}
+	return len(cands) - 1
+}
+
+// policies lists the policies by mode.
+func policies() map[string]func() Policy {
+	return map[string]func() Policy{
+		"kv":                    func() Policy { return kv{} },
+		"dynamo":                func() Policy { return dynamo{} },
+		"prefill-x-batch":       func() Policy { return prefillXBatch{} },
+		"random":                func() Policy { return random{} },
+		"round-robin":           func() Policy { return &roundRobin{} },
+		"power-of-two":          func() Policy { return powerOfTwo{} },
+		"least-loaded":          func() Policy { return leastLoaded{} },
+		"device-aware-weighted": func() Policy { return deviceAware{} },
+		"direct":                func() Policy { return direct{} },
+	}
+}
+
+// Modes returns the names that Settings.Mode may have, sorted.
+func Modes() []string { return slices.Sorted(maps.Keys(policies())) }
+
+func newPolicy(mode string) (Policy, error) {
+	make, ok := policies()[mode]
+	if !ok {
+		return nil, fmt.Errorf("%w: mode %q, give one of %v", ErrSettings, mode, Modes())
+	}
+	return make(), nil
+}

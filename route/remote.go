@@ -1,0 +1,62 @@
+package route
+
+import (
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Apply takes a change that another router made to a booking of its own. It
+// reports whether it changed anything; changes that name this router do not.
+func (r *Router) Apply(c load.Change) bool {
+	if c.Key.Owner == r.cfg.ID {
+		return false
+	}
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch c.Kind {
+	case load.Added:
+		if r.table.Has(c.Key) {
+			return false
+		}
+		// Its router sees to its end, so it needs no lease here. The worker may
+		// be one that this router does not know yet: its load counts from the
+		// start, once it does.
+		c.Request.Leased = false
+		return r.table.Add(c.Key, r.table.Slot(c.Rank), c.Request, now) == nil
+	case load.Prefilled:
+		return r.table.PrefillComplete(c.Key, now)
+	case load.Generated:
+		_, live := r.table.Output(c.Key, c.Tokens, now)
+		return live
+	case load.Filled:
+		return r.table.OutputBlock(c.Key, c.Weight, now)
+	case load.Freed:
+		return r.table.Free(c.Key)
+	}
+	return false
+}
+
+// DropOwner ends all bookings of another router.
+func (r *Router) DropOwner(owner uint64) {
+	if owner == r.cfg.ID {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.table.DropOwner(owner)
+}
+
+// Own calls begin and then each for every live booking of this router, as the
+// change that adds it, with no other change in between: what the journal was
+// told before begin is in, what it is told later is not. A change's Blocks
+// live until each returns.
+func (r *Router) Own(begin func(), each func(c load.Change)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begin()
+	r.table.Each(r.cfg.ID, func(k load.Key, rank shard.RankID, req load.Request) bool {
+		each(load.Change{Kind: load.Added, Key: k, Rank: rank, Request: req})
+		return true
+	})
+}

@@ -1,0 +1,319 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Index tells which ranks hold a prompt's prefix. A *shard.Space is one.
+type Index interface {
+	// Find puts into r what every rank holds, given the local hashes of the
+	// prompt's complete blocks.
+	Find(local []uint64, r *shard.Result)
+	// EachRank calls f for every rank that holds blocks.
+	EachRank(f func(k shard.Rank))
+}
+
+// Journal is told every change to the Router's own bookings, in order, under
+// its lock: Record must neither block nor call the Router. The change's Blocks
+// live until Record returns.
+type Journal interface {
+	Record(c load.Change)
+}
+
+// Config is what a Router is made with. BlockSize must be set.
+type Config struct {
+	// BlockSize is the tokens of a block, as in the space of Index.
+	BlockSize int
+	// Index may be nil if nothing weighs what is cached; prompts then count as
+	// not cached anywhere.
+	Index    Index
+	Settings Settings
+	// Policy is used in place of that of Settings.Mode, if not nil.
+	Policy Policy
+	// ID names the router to its replicas; see Apply. It must differ between
+	// them, and between runs of one.
+	ID uint64
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Log gets, at level debug, the formula of every rank for every choice; nil
+	// for none.
+	Log *slog.Logger
+}
+
+// Router chooses ranks and keeps count of what it has placed. Its methods are
+// safe for concurrent use.
+type Router struct {
+	cfg     Config
+	scratch sync.Pool // of *scratch
+
+	mu       sync.Mutex // guards all below
+	settings Settings
+	policy   Policy
+	rand     *rand.Rand
+	table    *load.Table
+	journal  Journal
+	workers  map[uint64]*workerState
+	members  []*member // by rising slot
+	bySlot   []*member // nil where the slot is no member's
+	numbers  []numbered
+	mark     uint64 // of the last choice that marked workers
+	stats    Stats
+
+	// Of the choice being made.
+	depth  [][event.NumTiers]uint32 // by slot; zero between choices
+	active []uint32                 // by slot
+	held   []int                    // by slot
+	weigh  Weighing
+
+	noteHeld func(shard.Rank)
+}
+
+// numbered caches which slot the index's rank of a number is.
+type numbered struct {
+	rank   shard.Rank
+	slot   uint32
+	member bool
+}
+
+// Stats counts what a Router did since it was made.
+type Stats struct {
+	Chosen     uint64 // choices, booked or not
+	Booked     uint64 // bookings
+	Overloaded uint64 // requests refused because all workers were busy
+	NoWorker   uint64 // requests that no worker may serve
+	Duplicate  uint64 // requests refused for the id of a live booking
+	Expired    uint64 // bookings whose lease ended
+	Dropped    uint64 // bookings whose worker went away
+	Unknown    uint64 // calls for a request that has no live booking
+	Live       int    // bookings now, those of other routers too
+}
+
+// New returns a Router without workers. The error wraps ErrSettings or
+// core.ErrBlockSize.
+func New(cfg Config) (*Router, error) {
+	if err := core.CheckBlockSize(cfg.BlockSize); err != nil {
+		return nil, fmt.Errorf("making a router: %w", err)
+	}
+	if err := cfg.Settings.Check(); err != nil {
+		return nil, fmt.Errorf("making a router: %w", err)
+	}
+	policy := cfg.Policy
+	if policy == nil {
+		var err error
+		if policy, err = newPolicy(cfg.Settings.Mode); err != nil {
+			return nil, fmt.Errorf("making a router: %w", err)
+		}
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	r := &Router{
+		cfg:      cfg,
+		settings: cfg.Settings,
+		policy:   policy,
+		rand:     rand.New(rand.NewPCG(cfg.Settings.Seed, 0)),
+		table: load.New(load.Config{
+			BlockSize:   cfg.BlockSize,
+			AssumeReuse: cfg.Settings.AssumeKVReuse,
+			TrackOutput: cfg.Settings.TrackOutputBlocks,
+			OutputDecay: cfg.Settings.OutputDecay,
+		}),
+		workers: make(map[uint64]*workerState),
+	}
+	r.noteHeld = r.noteHeldOf
+	r.scratch.New = func() any { return new(scratch) }
+	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, held: r.blocksHeld}
+	return r, nil
+}
+
+// SetJournal makes j be told of changes from now on; nil for nobody.
+func (r *Router) SetJournal(j Journal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.journal = j
+}
+
+func (r *Router) record(c load.Change) {
+	if r.journal != nil {
+		r.journal.Record(c)
+	}
+}
+
+// Stats returns what the Router did.
+func (r *Router) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stats.Live = r.table.Len()
+	return r.stats
+}
+
+// Prompt is what of a request is looked at. Either Tokens or Local is given.
+type Prompt struct {
+	Tokens []uint32
+	// Hash says what goes into the hashes of Tokens besides them.
+	Hash core.HashOptions
+	// Local are the local hashes of the prompt's complete blocks, from the
+	// first on.
+	Local []uint64
+	// Length is the prompt's tokens where Local is given; 0 for complete
+	// blocks only.
+	Length int
+}
+
+// Stage says what the chosen worker is to do.
+type Stage uint8
+
+// The stages.
+const (
+	// Whole is all of a request, on aggregated and decode workers.
+	Whole Stage = iota
+	// PrefillStage computes the prompt, on prefill workers. It occupies no
+	// decode blocks.
+	PrefillStage
+	// DecodeStage generates from a prompt that is computed elsewhere, on
+	// aggregated and decode workers. It brings no prompt tokens to compute.
+	DecodeStage
+)
+
+// Options belong to one request. The zero value asks for the best worker
+// without booking it.
+type Options struct {
+	// RequestID books the request under that id, until Free. It must differ
+	// from those of the router's live requests. Empty books nothing.
+	RequestID string
+	// Weight and Temperature override the settings.
+	Weight, Temperature *float64
+	// Allowed, if not nil, are the only workers to choose from. Excluded are
+	// left out.
+	Allowed, Excluded []uint64
+	// Worker and DPRank pin the request.
+	Worker *uint64
+	DPRank *uint32
+	Stage  Stage
+	// ExpectedOutput is how many tokens the request should generate; 0 if
+	// unknown.
+	ExpectedOutput int
+	// Explain puts every rank's numbers into the answer.
+	Explain bool
+}
+
+// Answer is a choice.
+type Answer struct {
+	// Candidate is the chosen rank, with its numbers as the policy saw them.
+	Candidate
+	// Blocks is how many complete blocks the prompt has.
+	Blocks int
+	// Ranks, if asked for, has every rank: those that could be chosen and then
+	// those that were left out.
+	Ranks []Explained
+}
+
+// Explained is one rank's part in a choice.
+type Explained struct {
+	Candidate
+	Left    Reason // why it was left out; Eligible if it was not
+	Formula string // the policy's cost in numbers; empty if it was left out
+}
+
+// scratch is a request's working memory.
+type scratch struct {
+	local  []uint64
+	result shard.Result
+	looked bool // result is of this request
+	weigh  Weighing
+	tokens int
+	cands  []Candidate
+	left   []Explained
+}
+
+// BestWorker chooses the rank that serves the request best, and books it if
+// Options.RequestID is set. The error wraps or is a *NoWorkerError,
+// load.ErrDuplicate, ErrSettings, core.ErrBlockSize, or the context's.
+func (r *Router) BestWorker(ctx context.Context, p Prompt, o Options) (Answer, error) {
+	s := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(s)
+	if err := r.prepare(ctx, s, &p, &o); err != nil {
+		return Answer{}, err
+	}
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+	return r.choose(ctx, s, &o, now)
+}
+
+// prepare hashes the prompt and looks it up, before the lock is taken.
+func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("choosing a worker: %w", err)
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	s.local, s.tokens = s.local[:0], len(p.Tokens)
+	var err error
+	switch {
+	case p.Local == nil:
+		s.local, err = core.LocalHashes(s.local, p.Tokens, r.cfg.BlockSize, p.Hash)
+	default:
+		s.local = append(s.local, p.Local...)
+		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)
+	}
+	if err != nil {
+		return fmt.Errorf("hashing a prompt: %w", err)
+	}
+	s.looked = false
+	if r.cfg.Index != nil && r.usesIndex(s, o) {
+		r.cfg.Index.Find(s.local, &s.result)
+		s.looked = true
+	}
+	return nil
+}
+
+func (o *Options) check() error {
+	if o.Weight != nil {
+		if err := checkNumber("overlap weight", *o.Weight); err != nil {
+			return err
+		}
+	}
+	if o.Temperature != nil {
+		if err := checkNumber("temperature", *o.Temperature); err != nil {
+			return err
+		}
+	}
+	if o.Stage > DecodeStage {
+		return fmt.Errorf("%w: stage %d", ErrSettings, o.Stage)
+	}
+	return nil
+}
+
+// usesIndex reports whether the policy weighs what is cached. It reads only
+// what never changes.
+func (r *Router) usesIndex(s *scratch, o *Options) bool {
+	s.weigh.Settings = &r.cfg.Settings
+	s.weigh.override(o)
+	return r.policy.UsesIndex(&s.weigh)
+}
+
+// override sets what the request may say itself.
+func (w *Weighing) override(o *Options) {
+	w.Weight, w.HasWeight = w.Settings.OverlapWeight, o.Weight != nil
+	if w.HasWeight {
+		w.Weight = *o.Weight
+	}
+	w.Temperature = w.Settings.Temperature
+	if o.Temperature != nil {
+		w.Temperature = *o.Temperature
+	}
+	w.Pinned = o.Worker != nil
+}

@@ -1,0 +1,151 @@
+package route
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Settings are what an operator chooses for a Router. Start from
+// DefaultSettings: the zero value turns tracking and weights off.
+type Settings struct {
+	// Mode names the policy; see Modes. Default kv.
+	Mode string
+	// OverlapWeight is what a block to be computed costs, in blocks in use, for
+	// the kv policy. Default 1; 0 is pure load balancing, without the index.
+	OverlapWeight float64
+	// PrefillLoadScale is the same for the dynamo policy. Default 1.
+	PrefillLoadScale float64
+	// Temperature spreads choices: 0, the default, takes the lowest cost;
+	// above it the chance of a rank falls with its cost, more evenly the
+	// higher. The costs of the ranks are first scaled to 0 … 1.
+	Temperature float64
+	// TierCredits is what a cached block saves of a computed one, by the tier
+	// that it is on. Default device 1, host 0.75, disk 0.25, external 0.
+	TierCredits [event.NumTiers]float64
+	// DeviceRatio is how many times faster than a CPU worker another is taken
+	// to be by device-aware-weighted. Default 8.
+	DeviceRatio float64
+
+	// TrackActiveBlocks counts the blocks that live requests occupy. Default on;
+	// off for fleets that only prefill.
+	TrackActiveBlocks bool
+	// AssumeKVReuse counts a block that live requests of a rank share once.
+	// Default on.
+	AssumeKVReuse bool
+	// TrackOutputBlocks counts the blocks that generation fills. Default off.
+	TrackOutputBlocks bool
+	// OutputDecay lets them count less towards the expected end of their
+	// request. Default off; needs TrackOutputBlocks.
+	OutputDecay bool
+
+	// Busy says from when on a worker gets no more requests. Default never.
+	Busy Thresholds
+	// Lease ends a booking that has made no progress for so long. Default 5
+	// minutes; 0 never.
+	Lease time.Duration
+	// ReportLifetime is how long a load that an engine reported counts. Default
+	// 30 seconds.
+	ReportLifetime time.Duration
+	// Seed starts the random numbers. Default 1.
+	Seed uint64
+}
+
+// DefaultSettings returns the settings of a Router that nobody has tuned.
+func DefaultSettings() Settings {
+	return Settings{
+		Mode:              "kv",
+		OverlapWeight:     1,
+		PrefillLoadScale:  1,
+		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},
+		DeviceRatio:       8,
+		TrackActiveBlocks: true,
+		AssumeKVReuse:     true,
+		Lease:             5 * time.Minute,
+		ReportLifetime:    30 * time.Second,
+		Seed:              1,
+	}
+}
+
+// Check returns an error that wraps ErrSettings and names the first setting
+// that is out of range.
+func (s *Settings) Check() error {
+	if _, err := newPolicy(s.Mode); err != nil {
+		return err
+	}
+	for _, n := range []struct {
+		name  string
+		value float64
+	}{
+		{"overlap weight", s.OverlapWeight},
+		{"prefill load scale", s.PrefillLoadScale},
+		{"temperature", s.Temperature},
+	} {
+		if err := checkNumber(n.name, n.value); err != nil {
+			return err
+		}
+	}
+	if s.DeviceRatio <= 0 || math.IsInf(s.DeviceRatio, 0) || math.IsNaN(s.DeviceRatio) {
+		return fmt.Errorf("%w: device ratio %v, give a number above 0", ErrSettings, s.DeviceRatio)
+	}
+	for t, c := range s.TierCredits {
+		if !(c >= 0 && c <= 1) {
+			return fmt.Errorf("%w: credit %v of tier %v, give 0 to 1", ErrSettings, c, event.Tier(t))
+		}
+	}
+	if s.Lease < 0 || s.ReportLifetime < 0 {
+		return fmt.Errorf("%w: a lease or lifetime is below 0", ErrSettings)
+	}
+	return s.Busy.Check()
+}
+
+func checkNumber(name string, v float64) error {
+	if !(v >= 0) || math.IsInf(v, 1) {
+		return fmt.Errorf("%w: %s %v, give a number from 0 on", ErrSettings, name, v)
+	}
+	return nil
+}
+
+// Thresholds say from when on a worker is busy. A nil one is not applied. The
+// JSON names are those of Dynamo's /busy_threshold.
+type Thresholds struct {
+	// DecodeFraction: more blocks in use than this part (0 … 1) of the rank's
+	// blocks. It needs Worker.TotalBlocks.
+	DecodeFraction *float64 `json:"active_decode_blocks_threshold"`
+	// PrefillTokens: more prompt tokens to compute than this.
+	PrefillTokens *int `json:"active_prefill_tokens_threshold"`
+	// PrefillFraction: more of them than this part of the tokens that the
+	// engine batches at most; it may exceed 1. It needs
+	// Worker.MaxBatchedTokens.
+	PrefillFraction *float64 `json:"active_prefill_tokens_threshold_frac"`
+}
+
+// Check returns an error that wraps ErrSettings for a value out of range.
+func (t Thresholds) Check() error {
+	if f := t.DecodeFraction; f != nil && !(*f >= 0 && *f <= 1) {
+		return fmt.Errorf("%w: busy threshold of decode blocks %v, give a part from 0 to 1", ErrSettings, *f)
+	}
+	if n := t.PrefillTokens; n != nil && *n < 0 {
+		return fmt.Errorf("%w: busy threshold of %d prefill tokens, give 0 or more", ErrSettings, *n)
+	}
+	if f := t.PrefillFraction; f != nil {
+		return checkNumber("busy threshold of prefill tokens", *f)
+	}
+	return nil
+}
+
+// Merge returns t with the thresholds that change sets.
+func (t Thresholds) Merge(change Thresholds) Thresholds {
+	if change.DecodeFraction != nil {
+		t.DecodeFraction = change.DecodeFraction
+	}
+	if change.PrefillTokens != nil {
+		t.PrefillTokens = change.PrefillTokens
+	}
+	if change.PrefillFraction != nil {
+		t.PrefillFraction = change.PrefillFraction
+	}
+	return t
+}

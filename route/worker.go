@@ -1,0 +1,219 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Role says which part of requests a worker does.
+type Role uint8
+
+// The roles.
+const (
+	Aggregated Role = iota // prefill and decode
+	Prefill                // prefill only: it hands what it computed to a decode worker
+	Decode                 // decode, and prefill too where no prefill worker can
+)
+
+// Worker describes an engine process.
+type Worker struct {
+	ID uint64
+	// FirstRank and Ranks are its data-parallel ranks: Ranks of them, at least
+	// one.
+	FirstRank, Ranks uint32
+	Role             Role
+	// CPU is set for a worker without accelerator; see device-aware-weighted.
+	CPU bool
+	// TotalBlocks is the cache of a rank in blocks, MaxBatchedTokens the most
+	// tokens that a step of its engine takes; 0 where unknown.
+	TotalBlocks, MaxBatchedTokens int
+	// Draining workers get no new requests.
+	Draining bool
+}
+
+// Report is a rank's load as its engine says.
+type Report struct {
+	ActiveBlocks  int // blocks in use
+	PrefillTokens int // prompt tokens waiting or being computed
+}
+
+// member is a worker's rank that may be chosen.
+type member struct {
+	shard.RankID
+	slot   uint32
+	worker *workerState
+
+	report   Report
+	reported time.Time
+}
+
+type workerState struct {
+	Worker
+	mark uint64 // the choice that names it; see Router.mark
+	list uint8  // as allowed or excluded
+}
+
+// SetWorker adds the worker or changes what is known about it. Bookings on
+// ranks that it still has stay.
+func (r *Router) SetWorker(w Worker) error {
+	w.Ranks = max(w.Ranks, 1)
+	if w.Ranks > maxRanks || w.FirstRank > maxRanks {
+		return fmt.Errorf("%w: worker %d has ranks from %d, %d of them, give less than %d", ErrSettings, w.ID, w.FirstRank, w.Ranks, maxRanks)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	st := r.workers[w.ID]
+	if st == nil {
+		st = &workerState{}
+		r.workers[w.ID] = st
+	}
+	st.Worker = w
+	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
+		gone := m.RankID.Worker == w.ID && (m.DPRank < w.FirstRank || m.DPRank-w.FirstRank >= w.Ranks)
+		if gone {
+			r.leave(m)
+		}
+		return gone
+	})
+	for i := range w.Ranks {
+		r.join(st, shard.RankID{Worker: w.ID, DPRank: w.FirstRank + i})
+	}
+	return nil
+}
+
+// maxRanks bounds a worker's ranks and their numbers.
+const maxRanks = 1 << 16
+
+// join makes the rank a member if it is none.
+func (r *Router) join(w *workerState, id shard.RankID) {
+	slot := r.table.Keep(id)
+	if int(slot) < len(r.bySlot) && r.bySlot[slot] != nil {
+		return
+	}
+	m := &member{RankID: id, slot: slot, worker: w}
+	for int(slot) >= len(r.bySlot) {
+		r.bySlot = append(r.bySlot, nil)
+	}
+	r.bySlot[slot] = m
+	r.members = append(r.members, m)
+	slices.SortFunc(r.members, func(a, b *member) int { return cmp.Compare(a.slot, b.slot) })
+	r.numbers = r.numbers[:0] // the index may know a rank that had no slot
+}
+
+// leave ends a member and its bookings.
+func (r *Router) leave(m *member) {
+	r.bySlot[m.slot] = nil
+	r.numbers = r.numbers[:0]
+	r.table.Drop(m.RankID, r.dropped)
+}
+
+// dropped is called for each booking that ends without its request's word.
+func (r *Router) dropped(k load.Key) {
+	r.stats.Dropped++
+	if k.Owner == r.cfg.ID {
+		r.record(load.Change{Kind: load.Freed, Key: k})
+	}
+}
+
+// RemoveWorker forgets the worker and ends its bookings, those of other
+// routers too. It reports whether the worker was known.
+func (r *Router) RemoveWorker(id uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.workers[id] == nil {
+		return false
+	}
+	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
+		if m.RankID.Worker == id {
+			r.leave(m)
+			return true
+		}
+		return false
+	})
+	delete(r.workers, id)
+	return true
+}
+
+// Drain makes the worker get no new requests, or get them again. The error
+// wraps ErrUnknownWorker.
+func (r *Router) Drain(id uint64, drain bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.workers[id]
+	if w == nil {
+		return fmt.Errorf("draining worker %d: %w", id, ErrUnknownWorker)
+	}
+	w.Draining = drain
+	return nil
+}
+
+// Workers returns the workers, sorted by id.
+func (r *Router) Workers() []Worker {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ws []Worker
+	for _, w := range r.workers {
+		ws = append(ws, w.Worker)
+	}
+	slices.SortFunc(ws, func(a, b Worker) int { return cmp.Compare(a.ID, b.ID) })
+	return ws
+}
+
+// ReportLoad records what a rank's engine says about its load; it counts for
+// Settings.ReportLifetime, beside what the router counts itself. The error
+// wraps ErrUnknownWorker.
+func (r *Router) ReportLoad(id shard.RankID, report Report) error {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	slot, ok := r.table.Find(id)
+	if !ok || int(slot) >= len(r.bySlot) || r.bySlot[slot] == nil {
+		return fmt.Errorf("load of worker %d rank %d: %w", id.Worker, id.DPRank, ErrUnknownWorker)
+	}
+	m := r.bySlot[slot]
+	m.report, m.reported = report, now
+	return nil
+}
+
+// Thresholds returns the busy thresholds in force.
+func (r *Router) Thresholds() Thresholds {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settings.Busy
+}
+
+// SetThresholds changes those thresholds that change sets and returns all. The
+// error wraps ErrSettings; then nothing is changed.
+func (r *Router) SetThresholds(change Thresholds) (Thresholds, error) {
+	if err := change.Check(); err != nil {
+		return Thresholds{}, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settings.Busy = r.settings.Busy.Merge(change)
+	return r.settings.Busy, nil
+}
+
+// busy says whether a rank's load is beyond a threshold: what the router
+// counts, or what the engine reported of late.
+func (r *Router) busy(m *member, l *load.Load, now time.Time) Reason {
+	blocks, tokens := l.DecodeBlocks, l.PrefillTokens
+	if !m.reported.IsZero() && now.Sub(m.reported) <= r.settings.ReportLifetime {
+		blocks = max(blocks, float64(m.report.ActiveBlocks))
+		tokens = max(tokens, m.report.PrefillTokens)
+	}
+	t, w := &r.settings.Busy, &m.worker.Worker
+	switch {
+	case t.DecodeFraction != nil && w.TotalBlocks > 0 && blocks > *t.DecodeFraction*float64(w.TotalBlocks):
+		return BusyDecodeBlocks
+	case t.PrefillTokens != nil && tokens > *t.PrefillTokens,
+		t.PrefillFraction != nil && w.MaxBatchedTokens > 0 && float64(tokens) > *t.PrefillFraction*float64(w.MaxBatchedTokens):
+		return BusyPrefillTokens
+	}
+	return Eligible
+}
