@@ -111,6 +111,9 @@ type Config struct {
 	// be late) and 16 MiB.
 	HoldMessages int
 	HoldBytes    int
+	// MaxRanks bounds the publisher streams that are followed in each lane of
+	// a stream; messages of others are skipped and counted. Default 65536.
+	MaxRanks int
 	// HoldFor is after how long a missing predecessor counts as lost; default
 	// 30 s. Heartbeats tell sooner.
 	HoldFor time.Duration
@@ -133,6 +136,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.MaxBytes, 64<<20)
 	setDefault(&c.HoldMessages, publish.MaxWindow)
 	setDefault(&c.HoldBytes, 16<<20)
+	setDefault(&c.MaxRanks, 1<<16)
 	setDefault(&c.HoldFor, 30*time.Second)
 	setDefault(&c.MaxLag, 1000)
 	setDefault(&c.ForgetConsumer, time.Hour)
@@ -153,7 +157,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: no connection given")
 	case c.Index == nil:
 		return c, errors.New("ingest: no index given")
-	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1:
+	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
 		return c, errors.New("ingest: a bound is negative")
 	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0:
 		return c, errors.New("ingest: a duration is negative")

@@ -110,8 +110,10 @@ func (l *lane) handle(ctx context.Context, w *work) {
 		}
 		l.m.batchEvents.Update(float64(len(b.Events)))
 		cut(b, func(dpRank uint32, b event.Batch) {
-			w.left.Add(1)
-			l.offer(ctx, &part{work: w, rank: l.rank(b.Worker, dpRank), batch: b})
+			if r := l.rank(b.Worker, dpRank); r != nil {
+				w.left.Add(1)
+				l.offer(ctx, &part{work: w, rank: r, batch: b})
+			}
 		})
 	}
 }
@@ -143,15 +145,19 @@ func (l *lane) ranksOf(worker uint64) []*rank {
 	return list
 }
 
-// rank returns the worker's rank, made if it is new.
+// rank returns the worker's rank, made if it is new; nil if there are too many.
 func (l *lane) rank(worker uint64, dpRank uint32) *rank {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	k := workerRank{worker, dpRank}
+	l.mu.Lock()
 	r := l.mu.ranks[k]
-	if r == nil {
+	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks
+	if r == nil && !full {
 		r = newRank(RankID{l.space, worker, dpRank})
 		l.mu.ranks[k] = r
+	}
+	l.mu.Unlock()
+	if full {
+		l.malformed(worker, "too_many_ranks", fmt.Errorf("worker %d, rank %d: already %d ranks", worker, dpRank, l.cfg.MaxRanks))
 	}
 	return r
 }
@@ -165,7 +171,7 @@ func (l *lane) offer(ctx context.Context, p *part) {
 		p.work.release()
 		return
 	}
-	if p.first() > r.next() {
+	if !r.follows(p.first()) {
 		if !r.hold(p) {
 			l.duplicates(r, len(p.batch.Events))
 			p.work.release()
@@ -223,7 +229,7 @@ func (l *lane) clear(ctx context.Context, r *rank, w *work) {
 
 // drain applies the held parts that continue the stream.
 func (l *lane) drain(ctx context.Context, r *rank) {
-	for len(r.held) > 0 && r.held[0].first() <= r.next() {
+	for len(r.held) > 0 && r.follows(r.held[0].first()) {
 		l.m.held.Dec()
 		l.apply(ctx, r.pop())
 	}
@@ -256,12 +262,15 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 	l.m.heartbeats.Inc()
 	for _, pos := range b.Last {
 		r := l.rank(b.Worker, pos.DPRank)
+		if r == nil {
+			continue
+		}
 		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
 		if !l.adopt(ctx, r, b.Incarnation, w) {
 			continue
 		}
-		for next := r.next(); next <= pos.ID; next = r.next() {
-			lost := pos.ID
+		for pos.ID > 0 && !r.isDuplicate(pos.ID) {
+			next, lost := r.next(), pos.ID
 			if len(r.held) > 0 {
 				lost = min(lost, r.held[0].first()-1)
 			}

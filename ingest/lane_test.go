@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -35,7 +36,7 @@ func newLaneBench(t testing.TB, change func(*Config)) *laneBench {
 	}
 	b := &laneBench{t: t, set: set, asked: &asked{}, metrics: metrics.NewSet(), ctx: context.Background()}
 	cfg := Config{
-		HoldMessages: 8, HoldBytes: 1 << 20, HoldFor: time.Hour, MaxMessages: 1 << 20, MaxBytes: 1 << 30,
+		HoldMessages: 8, HoldBytes: 1 << 20, HoldFor: time.Hour, MaxRanks: 100, MaxMessages: 1 << 20, MaxBytes: 1 << 30,
 		Recover: b.asked, Metrics: b.metrics, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {
@@ -490,6 +491,35 @@ func TestMalformedMessagesAreCountedAndSkipped(t *testing.T) {
 	}
 }
 
+func TestTheLargestIDEndsAStream(t *testing.T) {
+	b := newLaneBench(t, nil)
+	b.feed(1, batch(1, 5, store(2, 2)))
+	b.feed(1, heartbeat(1, 5, event.Position{ID: math.MaxUint64}))
+	b.feed(1, batch(1, 5, store(7, 7)))
+	b.feed(1, heartbeat(1, 5, event.Position{ID: 3}))
+	b.finished()
+	if s := b.lane.rank(1, 0).status(); s.LastID != math.MaxUint64 || s.Duplicates != 1 || !s.Incomplete {
+		t.Fatalf("status %+v", s)
+	}
+	b.feed(1, batch(1, 6, store(1, 1)))
+	b.finished()
+	if s := b.lane.rank(1, 0).status(); s.LastID != 1 || s.Incomplete {
+		t.Fatalf("after a restart: %+v", s)
+	}
+}
+
+func TestRanksAreBounded(t *testing.T) {
+	b := newLaneBench(t, func(c *Config) { c.MaxRanks = 2 })
+	for worker := range uint64(5) {
+		b.feed(worker, batch(worker, 5, store(1, 1)))
+		b.feed(worker, heartbeat(worker, 5, event.Position{ID: 1}))
+	}
+	b.finished()
+	if n := b.counter(`kvatlas_ingest_malformed_total{reason="too_many_ranks"}`); n != 6 || len(b.lane.mu.ranks) != 2 {
+		t.Fatalf("%d messages refused, %d ranks followed", n, len(b.lane.mu.ranks))
+	}
+}
+
 // A RouterEvent names no space and no incarnation.
 func TestRouterEventsOnTheSameSubjects(t *testing.T) {
 	b := newLaneBench(t, nil)
@@ -505,7 +535,7 @@ func TestRouterEventsOnTheSameSubjects(t *testing.T) {
 // FuzzLane feeds arbitrary messages: none may panic or stay unfinished.
 func FuzzLane(f *testing.F) {
 	f.Add(batch(1, 5, store(1, 1), store(2, 2)), batch(1, 5, store(9, 9)))
-	f.Add(heartbeat(1, 5, event.Position{ID: 1 << 63}), batch(1, 0, store(1<<64-1, 1), store(0, 2)))
+	f.Add(heartbeat(1, 5, event.Position{ID: math.MaxUint64}), batch(1, 0, store(1<<64-1, 1), store(0, 2)))
 	f.Add(batch(1, 0, store(1, 1), store(0, 2), store(1, 3)), []byte("{}"))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
 		b := newLaneBench(t, nil)

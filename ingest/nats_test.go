@@ -3,8 +3,12 @@ package ingest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -235,7 +239,7 @@ func TestPublishedEventsReachEveryReplica(t *testing.T) {
 func TestAReplicaGoesOnFromItsPosition(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	rng := rand.New(rand.NewPCG(1, 1))
-	set := shard.New(shard.Config{Shards: 2})
+	set := shard.New(shard.Config{Shards: 2, Queue: 1}) // lanes wait for the index when they are stopped
 	t.Cleanup(set.Close)
 	done := make(chan struct{})
 	go func() {
@@ -295,12 +299,82 @@ func TestNothingIsLostWhenTheServerRestarts(t *testing.T) {
 		}
 	})
 	n.converged(r)
+	if n := r.counter("kvatlas_ingest_void_positions_total"); n != 0 {
+		t.Errorf("%d positions void after an orderly restart", n)
+	}
 	if resets := r.counter(`kvatlas_ingest_reader_resets_total{reason="reconnected"}`); resets == 0 {
 		t.Error("the reader noticed no restart")
 	}
 	t.Logf("retries: %d after a disconnection, %d after a timeout, %d without a stream; duplicate events %d, void positions %d",
 		n.retries("disconnected"), n.retries("timeout"), n.retries("no_stream"),
 		r.counter(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`), r.counter("kvatlas_ingest_void_positions_total"))
+}
+
+// brokerDir tells a copy of the test program to be nothing but a server.
+const brokerDir = "KVATLAS_TEST_BROKER_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(brokerDir); dir != "" {
+		if _, err := broker.Open(context.Background(), broker.Config{URL: broker.Embedded, DataDir: dir}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		select {} // until it is killed
+	}
+	os.Exit(m.Run())
+}
+
+// serverProcess runs the server of dir in a process of its own.
+func serverProcess(t testing.TB, dir string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), brokerDir+"="+dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
+// Acknowledged is on the disk: killing the server loses nothing and invents
+// nothing, and its lock does not outlive it.
+func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	server := serverProcess(t, dir)
+	await(t, "the server's address", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "address"))
+		return err == nil
+	})
+	b := startBroker(t, dir)
+	if b.Owner() {
+		t.Fatal("the lock was free")
+	}
+	n := newNATSBench(t, b.Conn())
+	r := n.open("one", nil, nil)
+	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
+	n.fleet(3, 100, func() {
+		for range 3 {
+			failed := n.retries("disconnected")
+			if err := server.Process.Kill(); err != nil {
+				t.Error(err)
+			}
+			_ = server.Wait()
+			await(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
+			server = serverProcess(t, dir)
+			before := acks.Get()
+			await(t, "publishers go on", func() bool { return acks.Get() > before+100 })
+		}
+	})
+	n.converged(r)
+	scratch := n.open("scratch", nil, nil) // what is on the disk is what was applied
+	n.converged(scratch)
+	t.Logf("%d messages acknowledged, of these %d again; retries: %d after a disconnection, %d after a timeout, %d without a stream; void positions %d",
+		acks.Get(), n.metrics.GetOrCreateCounter("kvatlas_publish_duplicate_acks_total").Get(),
+		n.retries("disconnected"), n.retries("timeout"), n.retries("no_stream"), r.counter("kvatlas_ingest_void_positions_total"))
 }
 
 func TestPublishersWaitForAFullStreamAndSaySo(t *testing.T) {

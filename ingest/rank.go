@@ -87,6 +87,10 @@ func (r *rank) restarts(id uint64) bool {
 // isDuplicate reports whether the event came before.
 func (r *rank) isDuplicate(id uint64) bool { return r.known && id <= r.last }
 
+// follows reports whether an event with the id need not wait for others. After
+// the largest id there is no next: everything is a duplicate then.
+func (r *rank) follows(id uint64) bool { return r.isDuplicate(id) || id <= r.next() }
+
 // reset begins an incarnation. It reports false for one that has ended.
 func (r *rank) reset(incarnation uint64) bool {
 	if slices.Contains(r.ended, incarnation) {

@@ -66,7 +66,9 @@ func newReader(cfg *Config, m *meters, badLog *onceASecond, js jetstream.JetStre
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.lane(pos.Worker).rank(pos.Worker, pos.DPRank).resume(pos)
+		if k := r.lane(pos.Worker).rank(pos.Worker, pos.DPRank); k != nil {
+			k.resume(pos)
+		}
 	}
 	if start.Seq > 1 {
 		r.next = start.Seq

@@ -64,7 +64,8 @@ func (w *window) add(ctx context.Context, e entry) (uint64, error) {
 			return 0, err
 		}
 	}
-	if w.mu.head > 0 && len(w.mu.entries) == cap(w.mu.entries) {
+	// Moving half of it at most keeps the cost of an entry constant.
+	if 2*w.mu.head >= len(w.mu.entries) && len(w.mu.entries) == cap(w.mu.entries) {
 		n := copy(w.mu.entries, w.mu.entries[w.mu.head:])
 		clear(w.mu.entries[n:])
 		w.mu.entries, w.mu.head = w.mu.entries[:n], 0

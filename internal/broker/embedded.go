@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // pollEvery is how often a joining process looks again for the owner's files
@@ -116,13 +117,19 @@ func join(ctx context.Context, cfg Config, dir string) (*Broker, error) {
 // startServer starts a JetStream server on dir and waits until it accepts
 // connections.
 func startServer(cfg Config, dir string, cred credentials) (*server.Server, error) {
+	// The server keeps a hash only. The password is random and long: a cheap
+	// hash of it is as hard to invert as an expensive one.
+	hash, err := bcrypt.GenerateFromPassword([]byte(cred.Password), bcrypt.MinCost)
+	if err != nil {
+		return nil, fmt.Errorf("broker: password in the credentials file: %w", err)
+	}
 	log := &serverLog{log: cfg.Log}
 	srv, err := server.NewServer(&server.Options{
 		ServerName:             "kvatlas",
 		Host:                   "127.0.0.1",
 		Port:                   choosePort(cfg.Port, dir),
 		Username:               cred.User,
-		Password:               cred.Password,
+		Password:               string(hash),
 		NoSigs:                 true,
 		JetStream:              true,
 		JetStreamMaxStore:      cfg.MaxStore,

@@ -16,9 +16,11 @@ import (
 
 // Config holds what a new stream is made with. The zero value is ready.
 type Config struct {
-	MaxAge   time.Duration // how long messages stay; 0 means 1 h
-	MaxBytes int64         // size beyond which new messages are refused; 0 means 8 GiB
-	Replicas int           // copies in the cluster; 0 means 1
+	MaxAge time.Duration // how long messages stay; 0 means 1 h
+	// MaxBytes is the size beyond which new messages are refused; 0 means
+	// 8 GiB, or what the server can still set aside if that is less.
+	MaxBytes int64
+	Replicas int // copies in the cluster; 0 means 1
 	// DuplicateWindow is how long the server remembers message ids; 0 means
 	// 2 min. Ids older than that cost a duplicate message, which the reader
 	// recognises by its event ids.
@@ -28,9 +30,6 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.MaxAge == 0 {
 		c.MaxAge = time.Hour
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = 8 << 30
 	}
 	if c.Replicas == 0 {
 		c.Replicas = 1
@@ -82,7 +81,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 	name := Name(ns, sp)
 	s, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = js.CreateStream(ctx, jetstream.StreamConfig{
+		s, err = create(ctx, js, cfg, jetstream.StreamConfig{
 			Name:        name,
 			Description: "KV cache events of " + sp.Model,
 			Subjects:    []string{subjects(ns, sp)},
@@ -90,7 +89,6 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 			Retention:   jetstream.LimitsPolicy,
 			Discard:     jetstream.DiscardNew,
 			MaxAge:      cfg.MaxAge,
-			MaxBytes:    cfg.MaxBytes,
 			Replicas:    cfg.Replicas,
 			Duplicates:  cfg.DuplicateWindow,
 			Metadata: map[string]string{
@@ -115,6 +113,37 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 		return Info{}, fmt.Errorf("%w: stream %s belongs to space %+v of namespace %q", ErrUnsafe, name, info.Space, info.Namespace)
 	}
 	return info, nil
+}
+
+// The default size of a stream, and the smallest that is tried where the
+// server has no room for that.
+const (
+	defaultBytes = 8 << 30
+	leastBytes   = 64 << 20
+)
+
+// noRoom is the server's error code for a stream whose MaxBytes it cannot set
+// aside (nats-server errors.json, JSStorageResourcesExceededErr).
+const noRoom jetstream.ErrorCode = 10047
+
+// create makes the stream with the size of cfg, or the largest power of two
+// that the server has room for if cfg leaves it open.
+func create(ctx context.Context, js jetstream.JetStream, cfg Config, sc jetstream.StreamConfig) (jetstream.Stream, error) {
+	sc.MaxBytes = cfg.MaxBytes
+	if cfg.MaxBytes == 0 {
+		sc.MaxBytes = defaultBytes
+	}
+	for {
+		s, err := js.CreateStream(ctx, sc)
+		var api *jetstream.APIError
+		if !errors.As(err, &api) || api.ErrorCode != noRoom {
+			return s, err
+		}
+		if cfg.MaxBytes != 0 || sc.MaxBytes <= leastBytes {
+			return nil, fmt.Errorf("the server's storage has no room for %d MiB: lower the stream's size or free disk space: %w", sc.MaxBytes>>20, err)
+		}
+		sc.MaxBytes /= 2
+	}
 }
 
 // Get returns the stream's present state; the error wraps ErrUnsafe as that
