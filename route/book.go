@@ -49,8 +49,8 @@ type Reservation struct {
 // Reserve books a request without a choice. The error wraps ErrUnknownWorker,
 // ErrSettings or load.ErrDuplicate.
 func (r *Router) Reserve(v Reservation) error {
-	if v.RequestID == "" || v.Stage > DecodeStage {
-		return fmt.Errorf("%w: a reservation needs a request id and a stage that there is", ErrSettings)
+	if v.RequestID == "" || len(v.RequestID) > MaxRequestID || v.Stage > DecodeStage {
+		return fmt.Errorf("%w: a reservation needs a request id of 1 to %d bytes and a stage that there is", ErrSettings, MaxRequestID)
 	}
 	now := r.cfg.Now()
 	r.mu.Lock()
@@ -111,6 +111,9 @@ func (r *Router) Output(requestID string, n int) bool {
 // and what each of its output blocks counts from now on: 0 to 1, or below 0
 // for no change. It reports whether the request has a booking.
 func (r *Router) OutputBlock(requestID string, weight float64) bool {
+	if !(weight >= 0 && weight <= 1) {
+		weight = -1
+	}
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,9 @@
 package route
 
 import (
+	"iter"
+	"time"
+
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -16,14 +19,7 @@ func (r *Router) Apply(c load.Change) bool {
 	defer r.mu.Unlock()
 	switch c.Kind {
 	case load.Added:
-		if r.table.Has(c.Key) {
-			return false
-		}
-		// Its router sees to its end, so it needs no lease here. The worker may
-		// be one that this router does not know yet: its load counts from the
-		// start, once it does.
-		c.Request.Leased = false
-		return r.table.Add(c.Key, r.table.Slot(c.Rank), c.Request, now) == nil
+		return r.adopt(c, now)
 	case load.Prefilled:
 		return r.table.PrefillComplete(c.Key, now)
 	case load.Generated:
@@ -59,4 +55,32 @@ func (r *Router) Own(begin func(), each func(c load.Change)) {
 		each(load.Change{Kind: load.Added, Key: k, Rank: rank, Request: req})
 		return true
 	})
+}
+
+// Replace makes live the bookings of another router, in place of those that
+// are known, as one step.
+func (r *Router) Replace(owner uint64, live iter.Seq[load.Change]) {
+	if owner == r.cfg.ID {
+		return
+	}
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.table.DropOwner(owner)
+	for c := range live {
+		if c.Kind == load.Added && c.Key.Owner == owner {
+			r.adopt(c, now)
+		}
+	}
+}
+
+// adopt books what another router has placed.
+func (r *Router) adopt(c load.Change, now time.Time) bool {
+	if r.table.Has(c.Key) {
+		return false
+	}
+	// Its router sees to its end, so it needs no lease here. The worker may be
+	// one that this router does not know yet: its load counts once it does.
+	c.Request.Leased = false
+	return r.table.Add(c.Key, r.table.Slot(c.Rank), c.Request, now) == nil
 }

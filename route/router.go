@@ -185,6 +185,9 @@ const (
 	DecodeStage
 )
 
+// MaxRequestID is the most bytes of a request id.
+const MaxRequestID = 512
+
 // Options belong to one request. The zero value asks for the best worker
 // without booking it.
 type Options struct {
@@ -290,6 +293,9 @@ func (o *Options) check() error {
 		if err := checkNumber("temperature", *o.Temperature); err != nil {
 			return err
 		}
+	}
+	if len(o.RequestID) > MaxRequestID {
+		return fmt.Errorf("%w: a request id of %d bytes, give at most %d", ErrSettings, len(o.RequestID), MaxRequestID)
 	}
 	if o.Stage > DecodeStage {
 		return fmt.Errorf("%w: stage %d", ErrSettings, o.Stage)

@@ -1,0 +1,61 @@
+package shard
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// TestRanksByNumber: EachRank of a space and of a result give the same Rank
+// for the same rank, under one number, with what it holds; after a removal the
+// number may be another Rank's, which is not equal to the old one.
+func TestRanksByNumber(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	apply(t, sp, chain(1, 0, 10, 11))
+	apply(t, sp, chain(2, 3, 10, 11, 12))
+	host := chain(1, 0, 10, 11, 12)
+	host.Events[0].Tier = event.HostPinned
+	apply(t, sp, host)
+
+	present := map[RankID]Rank{}
+	sp.EachRank(func(k Rank) { present[k.ID()] = k })
+	if len(present) != 2 || present[RankID{1, 0}].Held() != 5 || present[RankID{2, 3}].Held() != 3 {
+		t.Fatalf("ranks %v", present)
+	}
+	var r Result
+	for _, query := range [][]uint64{{10, 11, 12}, {10}} {
+		sp.Find(query, &r)
+		var byEach, byRank []RankID
+		r.Each(func(id RankID, _ [event.NumTiers]uint32) { byEach = append(byEach, id) })
+		r.EachRank(func(k Rank, depth [event.NumTiers]uint32) {
+			byRank = append(byRank, k.ID())
+			if k != present[k.ID()] {
+				t.Errorf("%v is another Rank in the result", k.ID())
+			}
+			want := [event.NumTiers]uint32{3, 3, 3, 3}
+			if k.ID().Worker == 1 {
+				want[event.Device] = 2
+			}
+			for t := range want {
+				want[t] = min(want[t], uint32(len(query)))
+			}
+			if depth != want {
+				t.Errorf("%v has depth %v, want %v", k.ID(), depth, want)
+			}
+		})
+		if len(byRank) != 2 || !slices.Equal(byEach, byRank) {
+			t.Errorf("Each gives %v, EachRank %v", byEach, byRank)
+		}
+	}
+	old := present[RankID{1, 0}]
+	if err := sp.RemoveWorker(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, sp, chain(9, 0, 10))
+	sp.EachRank(func(k Rank) {
+		if k.ID().Worker == 9 && (k.Number() != old.Number() || k == old) {
+			t.Errorf("number %d and Rank %v after %d and %v", k.Number(), k, old.Number(), old)
+		}
+	})
+}
