@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -66,6 +67,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 // dispatch checks what all routes have in common and answers, or says why not.
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, route int) *Problem {
+	if twoLengths(ctx.Request.Header.RawHeaders()) {
+		ctx.SetConnectionClose() // what follows may have been meant as this body
+		return &Problem{fasthttp.StatusBadRequest, "Content-Length", reasonMalformedRequest,
+			"give Content-Length or Transfer-Encoding, not both"}
+	}
 	if route == routeNone {
 		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; there are " +
 			"/v1/find_matches, /v1/workers, /livez, /readyz, /metrics and /version"}
@@ -108,6 +114,24 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, route int) *Problem {
 		s.json(ctx, append(body, "}\n"...))
 	}
 	return nil
+}
+
+// twoLengths reports whether the headers say in two ways where the body ends.
+// fasthttp (1.74) goes by Transfer-Encoding then and keeps the connection; a
+// proxy that goes by the other lets a client smuggle a request past it (RFC
+// 9112, section 6.1).
+func twoLengths(headers []byte) bool {
+	var length, encoding bool
+	for line := range bytes.SplitSeq(headers, []byte{'\n'}) {
+		name, _, _ := bytes.Cut(line, []byte{':'})
+		switch len(name) {
+		case len("Content-Length"):
+			length = length || bytes.EqualFold(name, []byte("Content-Length"))
+		case len("Transfer-Encoding"):
+			encoding = encoding || bytes.EqualFold(name, []byte("Transfer-Encoding"))
+		}
+	}
+	return length && encoding
 }
 
 // answerFind answers POST /v1/find_matches.

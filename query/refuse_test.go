@@ -24,7 +24,8 @@ func TestBadRequestsAreRefusedAndCountedAndChangeNothing(t *testing.T) {
 	}{
 		{name: "empty body", body: ``, status: 400, field: "body", reason: "malformed_json"},
 		{name: "malformed", body: `{"model":"m",`, status: 400, field: "body", reason: "malformed_json"},
-		{name: "not an object", body: `[1]`, status: 400, field: "body", reason: "malformed_json"},
+		{name: "an array", body: `[1]`, status: 400, field: "body", reason: "wrong_type"},
+		{name: "null", body: `null`, status: 400, field: "body", reason: "wrong_type"},
 		{name: "trailing text", body: `{"model":"m","hashes":[1]} x`, status: 400, field: "body", reason: "malformed_json"},
 		{name: "invalid UTF-8", body: "{\"model\":\"\xff\",\"hashes\":[1]}", status: 400, field: "model", reason: "malformed_json"},
 		{name: "deep", body: `{"model":"m","hashes":` + strings.Repeat("[", 500), status: 400, field: "hashes[0]", reason: "wrong_type"},
@@ -96,7 +97,8 @@ func TestBadRequestsAreRefusedAndCountedAndChangeNothing(t *testing.T) {
 			if err := d.Decode(&p); err != nil {
 				t.Fatalf("%v in %q", err, data)
 			}
-			if resp.StatusCode != tc.status || p.Error.Field != tc.field || p.Error.Reason != tc.reason || p.Error.Message == "" {
+			if resp.StatusCode != tc.status || p.Error.Field != tc.field || p.Error.Reason != tc.reason ||
+				p.Error.Message == "" || strings.HasSuffix(p.Error.Message, ",") {
 				t.Errorf("got %d %+v, want %d %s %s", resp.StatusCode, p.Error, tc.status, tc.field, tc.reason)
 			}
 			if resp.Header.Get("Content-Type") != "application/json" || resp.Header.Get("X-Request-Id") == "" {
@@ -153,6 +155,8 @@ func TestWhatIsNotHTTPIsAnsweredAndCounted(t *testing.T) {
 		"lying length":    {post + "Content-Length: 99999999999\r\n\r\n{}", "413", "body_too_large"},
 		"chunks too many": {post + "Transfer-Encoding: chunked\r\n\r\n401\r\n" + strings.Repeat(" ", 1025) + "\r\n0\r\n\r\n", "413", "body_too_large"},
 		"broken chunk":    {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", "400", "malformed_request"},
+		"two lengths":     {post + "Content-Length: 4\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "400", "malformed_request"},
+		"smuggled":        {post + "Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "400", "malformed_request"},
 		"slow body":       {post + "Content-Length: 10\r\n\r\n{", "408", "timeout"},
 		"slow header":     {"POST /v1/find_matches HT", "408", "timeout"},
 	} {
@@ -160,6 +164,9 @@ func TestWhatIsNotHTTPIsAnsweredAndCounted(t *testing.T) {
 			answer := s.raw(t, tc.request)
 			if !strings.HasPrefix(answer, "HTTP/1.1 "+tc.status+" ") || !strings.Contains(answer, `"reason":"`+tc.reason+`"`) {
 				t.Errorf("got %q, want %s %s", answer, tc.status, tc.reason)
+			}
+			if strings.Count(answer, "X-Request-Id") != 1 {
+				t.Errorf("more than one answer: %q", answer)
 			}
 			if s.counter(fmt.Sprintf("kvatlas_http_refused_total{reason=%q}", tc.reason)) == "0" {
 				t.Error("not counted")

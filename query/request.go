@@ -73,9 +73,10 @@ func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 	s.body, s.pos = body, 0
 	defer func() { s.body = nil }()
 
-	if p := s.take('{', "a JSON object"); p != nil {
-		return p
+	if s.next() != '{' {
+		return s.wrongType("body", "a JSON object")
 	}
+	s.pos++
 	var seen fieldSet
 	for first := true; ; first = false {
 		if c := s.next(); c == '}' && first {

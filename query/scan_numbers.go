@@ -207,7 +207,7 @@ func (s *scanner) hashes(field string, dst []uint64, limit int) ([]uint64, *Prob
 		}
 		if reason != "" {
 			return dst, s.elementProblem(field, len(dst), reason,
-				"a whole number, or one as a decimal text,", math.MaxUint64)
+				"a whole number (or one as a decimal text)", math.MaxUint64)
 		}
 		dst = append(dst, v)
 		end, p = s.afterElement()
