@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -25,6 +27,9 @@ type child struct {
 
 func startChild(bin, name string, args ...string) (*child, error) {
 	c := &child{name: name, cmd: exec.Command(filepath.Join(bin, name), args...), done: make(chan struct{})} //nolint:gosec // our own programs
+	// Settings come as flags. What the environment says is for the
+	// demonstration: the programs would refuse each other's.
+	c.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KVATLAS_") })
 	c.cmd.Stderr = os.Stderr
 	// Of its own process group: ctrl-c is for us, who then stop each once.
 	c.cmd.SysProcAttr = ownGroup()
