@@ -729,3 +729,31 @@ func TestApplyAndOwn(t *testing.T) {
 type journal func(load.Change)
 
 func (j journal) Record(c load.Change) { j(c) }
+
+// TestDumpEvents: every rank's blocks come out, with their tiers.
+func TestDumpEvents(t *testing.T) {
+	r, space, _ := open(t, nil)
+	store(t, space, 1, 1, event.Device, 10, 11)
+	store(t, space, 2, 0, event.Device, 10)
+	store(t, space, 2, 0, event.Disk, 10)
+	got := map[string]int{}
+	dump := func(stop bool) error {
+		return r.DumpEvents(t.Context(), func(id shard.RankID, d shard.Dumped) bool {
+			for i, n := range d.Copies {
+				got[fmt.Sprint(id.Worker, id.DPRank, d.Event.Tier, d.Event.Engine[i])] += int(n)
+			}
+			return !stop
+		})
+	}
+	if err := dump(false); err != nil || len(got) != 4 || got["1 1 device 11"] != 1 || got["2 0 disk 10"] != 1 {
+		t.Errorf("%v, %v", got, err)
+	}
+	clear(got)
+	if err := dump(true); err != nil || len(got) > 2 {
+		t.Errorf("stopped after one event: %v, %v", got, err)
+	}
+	none, _, _ := open(t, func(c *Config) { c.Index = nil })
+	if err := none.DumpEvents(t.Context(), nil); !errors.Is(err, ErrNoDump) {
+		t.Errorf("without an index: %v", err)
+	}
+}

@@ -80,7 +80,7 @@ func (s *sink) Replace(_ uint64, live iter.Seq[load.Change]) {
 		s.applied = append(s.applied, c)
 	}
 }
-func (s *sink) DropOwner(uint64)                            { s.applied = nil }
+func (s *sink) DropOwner(uint64)                           { s.applied = nil }
 func (s *sink) Own(begin func(), each func(c load.Change)) { begin() }
 
 func (s *sink) Publish(msg []byte) error {

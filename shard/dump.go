@@ -1,0 +1,47 @@
+package shard
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Dumped is one event of a dump: blocks that a rank holds or knows on a tier,
+// and how many copies it has of each; see [core.Index.Dump].
+type Dumped struct {
+	Event  event.Event
+	Copies []uint32
+}
+
+// DumpRank returns the events that rebuild what the rank holds, parents before
+// children, at one point of the order of batches; none for a rank that is not
+// there. The space's writers wait while it is copied, so a caller that wants
+// all ranks asks for one after the other. ctx bounds the wait for room in the
+// queue.
+func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
+	parts := make([][]Dumped, len(s.shards))
+	dumped := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		r := s.table.find(id)
+		t.inspect = func(o *owner) {
+			if r == nil || int(r.holder) >= len(o.ranks) || o.ranks[r.holder] != r {
+				return // it has stored nothing in this shard
+			}
+			o.index.Dump(r.holder, func(ev *event.Event, copies []uint32) bool {
+				d := Dumped{*ev, slices.Clone(copies)}
+				d.Event.DPRank = id.DPRank
+				d.Event.Engine, d.Event.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+				parts[o.number] = append(parts[o.number], d)
+				return true
+			})
+		}
+		t.done = func(core.Outcome) { close(dumped) }
+	})
+	if err != nil {
+		return nil, err
+	}
+	<-dumped
+	return slices.Concat(parts...), nil
+}
