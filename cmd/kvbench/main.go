@@ -1,9 +1,11 @@
-// Command kvbench measures the index on recorded schedules.
+// Command kvbench measures the index on recorded schedules, and the router's
+// choices.
 //
 //	kvbench replay --corpus FILE | --wide LENGTHxWORKERS [--modes WLC] [--reps N]
+//	kvbench select --workers N --blocks N [--mode MODE] [--book]
 //
-// It prints one JSON object a line for each mode and repetition; BENCHMARKS.md
-// says what each figure means.
+// It prints one JSON object a line, replay one for each mode and repetition;
+// BENCHMARKS.md says what each figure means.
 package main
 
 import (
@@ -20,6 +22,7 @@ import (
 )
 
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]
+       kvbench select --workers N --blocks N [flags]
        kvbench version
 `
 
@@ -47,6 +50,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return 1
 		}
 		return 0
+	case "select":
+		return runSelect(args[1:], stdout, stderr)
 	case "version", "--version":
 		fmt.Fprintf(stdout, "kvbench %s\n", obs.ReadVersion())
 		return 0
