@@ -151,6 +151,13 @@ func (p *Publisher) Subscribers() int {
 	return n
 }
 
+// Next returns the sequence number of the next payload.
+func (p *Publisher) Next() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next
+}
+
 // Disconnect cuts every connection, as a broken network does; the publisher
 // goes on.
 func (p *Publisher) Disconnect() {
