@@ -19,10 +19,10 @@ TESTFLAGS := -shuffle=on -timeout=14m
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race fuzz nightly bench benchstat lint vuln tidy clean
+.PHONY: help run build test race test-engines fuzz nightly bench benchstat lint vuln tidy clean
 
 help: ## print this
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## start the indexer and a mock fleet to look at; TRACE=path replays a trace
 	@bin/kvdemo $(if $(TRACE),--trace '$(TRACE)')
@@ -38,6 +38,9 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 
 race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
+
+test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
+	@GO='$(GO)' RUN='$(RUN)' RACE='$(RACE)' sh internal/enginetest/run.sh
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for p in $$($(GO) list $(PKG)); do \

@@ -1,0 +1,44 @@
+package enginetest
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Compare returns what an index says otherwise than the oracle: digest, sizes,
+// and the answer for the chain of every block that anyone knows.
+func Compare(x core.Index, want *core.Oracle) error {
+	identity := func(h core.Holder) (uint64, uint32) { return uint64(h), 0 }
+	if a, b := x.Digest(1, identity), want.Digest(1, identity); a != b {
+		return fmt.Errorf("digest %x, want %x", a, b)
+	}
+	asked := map[uint64]bool{}
+	var m core.Matches
+	for _, h := range want.Holders() {
+		for t := range event.Tier(event.NumTiers) {
+			if a, b := x.Held(h, t), want.Held(h, t); a != b {
+				return fmt.Errorf("holder %d has %d blocks on tier %d, want %d", h, a, t, b)
+			}
+		}
+		for _, n := range want.Names(h) {
+			if asked[n.Seq] {
+				continue
+			}
+			asked[n.Seq] = true
+			query := want.Place(h, n.Engine)
+			x.Find(query, &m)
+			a, err := coretest.ReadAnswer(&m)
+			if err != nil {
+				return err
+			}
+			if b := coretest.OracleAnswer(want, query); !maps.Equal(a, b) {
+				return fmt.Errorf("the chain of %d blocks to %x: %v, want %v", len(query), n.Engine, a, b)
+			}
+		}
+	}
+	return nil
+}
