@@ -13,7 +13,7 @@ import (
 )
 
 // BlockSize is that of every history.
-const BlockSize = 8
+const BlockSize = 64
 
 // Batch is one batch that an engine publishes.
 type Batch struct {
