@@ -96,6 +96,12 @@ func (r *recorder) State(s State) {
 	r.states = append(r.states, s)
 }
 
+func (r *recorder) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fmt.Sprintf("next %d, gaps %v, restarts %v, last states %v", r.next, r.gaps, r.why, r.states[max(0, len(r.states)-4):])
+}
+
 // until waits for a condition, which sees the recorder locked.
 func (r *recorder) until(what string, cond func() bool) {
 	r.t.Helper()
@@ -112,9 +118,7 @@ func (r *recorder) until(what string, cond func() bool) {
 		case <-r.change:
 		case <-time.After(5 * time.Millisecond): // for what is not told to the recorder
 		case <-deadline.C:
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.t.Fatalf("after %v still not: %s; next %d, gaps %v, restarts %v, last states %v", patience, what, r.next, r.gaps, r.why, r.states[max(0, len(r.states)-4):])
+			r.t.Fatalf("after %v still not: %s; %s", patience, what, r)
 		}
 	}
 }
@@ -237,7 +241,7 @@ func TestEveryLostMessageIsReplayedAndCounted(t *testing.T) {
 		p := publisher(t, enginepub.Config{
 			WithTopic:  withTopic,
 			Lose:       func(seq uint64) bool { return lost[seq] },
-			LoseReplay: func(uint64) bool { return rnd.IntN(50) == 0 },
+			LoseReplay: func(i int, _ uint64) bool { return i > 1 && rnd.IntN(50) == 0 },
 		})
 		r := newRecorder(t)
 		f, _ := follow(t, config(p), r)
@@ -285,7 +289,7 @@ func TestRestartOfTheEngine(t *testing.T) {
 				publish(p, 2, 40)
 				r.reach(uint64(after + 40))
 				r.holds(2, 0, after+40)
-				if s := f.Stats(); s.Restarts[Shorter]+s.Restarts[Differs]+s.Restarts[FellBack] == 0 || s.Disconnects == 0 {
+				if s := f.Stats(); s.Restarts[Shorter]+s.Restarts[Differs]+s.Restarts[FellBack] == 0 || s.Connects < 2 {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -393,8 +397,8 @@ func TestPositionsRefused(t *testing.T) {
 }
 
 func TestASlowHandlerHoldsTheEngineBack(t *testing.T) {
-	const n = 3000
-	// A megabyte of payloads is more than the sockets' buffers take.
+	const n = 1500
+	// 30 MB of payloads are more than the sockets' buffers take.
 	p := publisher(t, enginepub.Config{HWM: 16})
 	r := newRecorder(t)
 	release := make(chan struct{})
@@ -509,7 +513,7 @@ func TestAReplayWithoutAnEndIsAskedAgain(t *testing.T) {
 }
 
 func TestAnEngineThatKeepsNothingIsNotTakenForRestarted(t *testing.T) {
-	p := publisher(t, enginepub.Config{LoseReplay: func(uint64) bool { return true }})
+	p := publisher(t, enginepub.Config{LoseReplay: func(int, uint64) bool { return true }})
 	r := newRecorder(t)
 	f, _ := follow(t, config(p), r)
 	subscribed(r, p)
@@ -562,7 +566,7 @@ func TestRandomHistories(t *testing.T) {
 			lossy := enginepub.Config{
 				WithTopic:  seed%2 == 0,
 				Lose:       func(uint64) bool { return chance(10) },
-				LoseReplay: func(uint64) bool { return chance(30) },
+				LoseReplay: func(i int, _ uint64) bool { return i > 1 && chance(30) },
 				HWM:        1 + int(seed)*10,
 			}
 			p := publisher(t, lossy)

@@ -60,9 +60,12 @@ func (p *peer) subscriber() *zmtp.Conn {
 	return nil
 }
 
+// tell sends a message to a feed that may have hung up already.
+func tell(c *zmtp.Conn, frames ...[]byte) { _ = c.WriteMessage(frames...) }
+
 func send(c *zmtp.Conn, topic string, process int, seqs ...int) {
 	for _, seq := range seqs {
-		c.WriteMessage([]byte(topic), binary.BigEndian.AppendUint64(nil, uint64(seq)), payload(process, seq))
+		tell(c, []byte(topic), binary.BigEndian.AppendUint64(nil, uint64(seq)), payload(process, seq))
 	}
 }
 
@@ -147,13 +150,13 @@ func TestRepliesThatWereNotAskedFor(t *testing.T) {
 	go func() {
 		c := router.subscriber() // reads the request
 		number := func(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
-		c.WriteMessage([]byte("no delimiter"), []byte("short"), nil)
-		c.WriteMessage(nil)
-		c.WriteMessage(nil, nil, nil, nil, number(0), payload(1, 0))
-		c.WriteMessage(number(0), payload(1, 0)) // no delimiter is no fault
-		c.WriteMessage(nil, number(0), payload(1, 0))
-		c.WriteMessage(nil, []byte("t"), number(1), payload(1, 1))
-		c.WriteMessage(nil, bytes.Repeat([]byte{0xff}, 8), nil)
+		tell(c, []byte("no delimiter"), []byte("short"), nil)
+		tell(c, nil)
+		tell(c, nil, nil, nil, nil, number(0), payload(1, 0))
+		tell(c, number(0), payload(1, 0)) // no delimiter is no fault
+		tell(c, nil, number(0), payload(1, 0))
+		tell(c, nil, []byte("t"), number(1), payload(1, 1))
+		tell(c, nil, bytes.Repeat([]byte{0xff}, 8), nil)
 	}()
 	r.reach(2)
 	r.holds(1, 0, 2)
@@ -177,8 +180,8 @@ func TestTopics(t *testing.T) {
 		if exact {
 			send(c, "kv@pod-10", 2, 1)
 		}
-		c.WriteMessage([]byte("kv@pod-1"), []byte("short"), payload(1, 1))
-		c.WriteMessage([]byte("kv@pod-1"))
+		tell(c, []byte("kv@pod-1"), []byte("short"), payload(1, 1))
+		tell(c, []byte("kv@pod-1"))
 		send(c, "kv@pod-1", 1, 1)
 		r.reach(2)
 		r.holds(1, 0, 2)
@@ -204,16 +207,16 @@ func TestPeersThatAreNoPublishers(t *testing.T) {
 				return
 			}
 			if i%2 == 0 {
-				nc.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+				_, _ = nc.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
 				nc.Close()
 			} else {
-				defer nc.Close() // and never a word
+				t.Cleanup(func() { nc.Close() }) // and never a word
 			}
 		}
 	}()
 	r := newRecorder(t)
 	cfg := alone("tcp://" + l.Addr().String())
-	cfg.Dial = 20 * time.Millisecond
+	cfg.Dial = 100 * time.Millisecond
 	f, _ := follow(t, cfg, r)
 	r.until("six attempts", func() bool { return f.Stats().Refused >= 6 })
 	l.Close()

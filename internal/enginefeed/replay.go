@@ -82,8 +82,8 @@ func (s *session) replay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()                                      //nolint:errcheck // nothing is left to send
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) //nolint:errcheck // the read tells
+	defer conn.Close()                                          //nolint:errcheck // nothing is left to send
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the read tells
 	defer stop()
 	from := uint64(0)
 	if f.have {

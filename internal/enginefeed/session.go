@@ -58,13 +58,13 @@ func (f *Feed) session(ctx context.Context) (heard bool, err error) {
 		room:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) //nolint:errcheck // the reader tells
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the reader tells
 	defer stop()
 	var reader sync.WaitGroup
 	reader.Go(s.read)
 	defer func() {
 		close(s.done)
-		conn.Close() //nolint:errcheck // nothing is left to send
+		_ = conn.Close() // nothing is left to send
 		reader.Wait()
 		for it := range s.items {
 			s.release(it)

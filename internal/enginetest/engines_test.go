@@ -217,7 +217,11 @@ func (k *rank) reach(h *applier) {
 func (k *rank) life() {
 	k.hear()
 	k.publish(batches - len(k.history.Batches))
-	k.until(k.handler, "past the first half", func() bool { return k.handler.next > batches/2+100 })
+	k.until(k.handler, "past the first half, live", func() bool {
+		// Replays may have brought what still waits in the queue.
+		s := k.feed.Stats()
+		return s.Messages+s.Missed > batches/2+100
+	})
 	k.process.Kill()
 
 	k.seed += 1000
@@ -229,6 +233,7 @@ func (k *rank) life() {
 	k.publish(batches - len(k.history.Batches))
 	k.process.End(batches)
 	k.reach(k.handler)
+	k.until(k.handler, "past all that was dropped, live", func() bool { return int(k.feed.Stats().Missed) >= k.dropped })
 }
 
 // judge checks what the feed counted.

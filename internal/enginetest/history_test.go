@@ -40,7 +40,7 @@ func TestHistoriesAreTrueToAnEngine(t *testing.T) {
 				t.Fatalf("%s: the history holds %x, the oracle does not", r.Name, h2)
 			}
 		}
-		if held := o.Held(0, 0); held < 500 {
+		if held := o.Held(0, 0); held < 300 {
 			t.Errorf("%s: %d blocks are held in the end", r.Name, held)
 		}
 		x := core.NewRadix(core.Options{})

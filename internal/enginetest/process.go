@@ -135,7 +135,7 @@ func (p *Process) listening(endpoint string) {
 	for deadline := time.Now().Add(patience); ; {
 		nc, err := net.DialTimeout("tcp", strings.TrimPrefix(endpoint, "tcp://"), time.Second)
 		if err == nil {
-			nc.Close() //nolint:errcheck // it has shown what it was for
+			_ = nc.Close() // it has shown what it was for
 			return
 		}
 		select {

@@ -111,7 +111,7 @@ func Handshake(nc net.Conn, t Type, o Options) (*Conn, error) {
 	o.setDefaults()
 	c := &Conn{net: nc, opts: o, r: bufio.NewReaderSize(nc, readAhead)}
 	if err := c.handshake(t); err != nil {
-		nc.Close() //nolint:errcheck // the handshake's error is the one to tell
+		_ = nc.Close() // the handshake's error is the one to tell
 		return nil, fmt.Errorf("handshake with %s: %w", nc.RemoteAddr(), err)
 	}
 	return c, nil
@@ -234,7 +234,7 @@ func (c *Conn) header(within bool) (flags byte, size uint64, err error) {
 	if flags&flagLong != 0 {
 		size = binary.BigEndian.Uint64(b)
 	}
-	c.r.Discard(n) //nolint:errcheck // these bytes were just seen
+	_, _ = c.r.Discard(n) // these bytes were just seen
 	return flags, size, nil
 }
 

@@ -43,9 +43,24 @@ func pair(t testing.TB, a, b Type, o Options) (*Conn, *Conn) {
 	return ca, cb
 }
 
+// say writes to a peer that may have hung up already.
+func say(w io.Writer, b []byte) { _, _ = w.Write(b) }
+
+// hear reads n bytes from a peer that may hang up before.
+func hear(r io.Reader, n int) []byte {
+	b := make([]byte, n)
+	_, _ = io.ReadFull(r, b)
+	return b
+}
+
+// tell sends a message to a peer that may have hung up already.
+func tell(c *Conn, frames ...[]byte) { _ = c.WriteMessage(frames...) }
+
 func read(t testing.TB, c *Conn) [][]byte {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
 	var m Message
 	if err := c.ReadMessage(&m); err != nil {
 		t.Fatal(err)
@@ -64,10 +79,10 @@ func raw(t testing.TB, mine Type, peer string, o Options) (*Conn, net.Conn) {
 	a, b := net.Pipe()
 	t.Cleanup(func() { a.Close(); b.Close() })
 	go func() {
-		io.ReadFull(b, make([]byte, greetingSize))
-		b.Write(greeting())
-		io.ReadFull(b, make([]byte, len(ready(string(mine)))))
-		b.Write(ready(peer))
+		hear(b, greetingSize)
+		say(b, greeting())
+		hear(b, len(ready(string(mine))))
+		say(b, ready(peer))
 	}()
 	c, err := Handshake(a, mine, o)
 	if err != nil {
@@ -84,7 +99,7 @@ func ready(peer string) []byte {
 func TestBytesOfTheHandshake(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
-	go Handshake(b, Sub, Options{})
+	go func() { _, _ = Handshake(b, Sub, Options{}) }()
 	have := make([]byte, greetingSize)
 	if _, err := io.ReadFull(a, have); err != nil {
 		t.Fatal(err)
@@ -93,7 +108,7 @@ func TestBytesOfTheHandshake(t *testing.T) {
 	if hex.EncodeToString(have) != want {
 		t.Errorf("greeting %x\nwant     %s", have, want)
 	}
-	a.Write(greeting())
+	say(a, greeting())
 	have = make([]byte, 27)
 	if _, err := io.ReadFull(a, have); err != nil {
 		t.Fatal(err)
@@ -138,7 +153,7 @@ func TestUnixSockets(t *testing.T) {
 			return
 		}
 		if c, err := Handshake(nc, Router, Options{}); err == nil {
-			c.WriteMessage([]byte("hello"))
+			tell(c, []byte("hello"))
 		}
 	}()
 	c, err := Dial(t.Context(), endpoint, Dealer, Options{})
@@ -183,8 +198,8 @@ func TestPeersRefused(t *testing.T) {
 		"a property beyond limits": hello("\x04\x16\x05READY\x0bSocket-Type\xff\xff\xff\xff"),
 	} {
 		a, b := net.Pipe()
-		go io.Copy(io.Discard, b)
-		go b.Write(sent)
+		go hear(b, 1<<20)
+		go say(b, sent)
 		if c, err := Handshake(a, Sub, Options{}); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: error %v", name, err)
 			if c != nil {
@@ -207,9 +222,9 @@ func TestPeersThatSayNothing(t *testing.T) {
 	}
 	for _, part := range []int{0, 1, 11, greetingSize, greetingSize + 5} {
 		a, b := net.Pipe()
-		go io.Copy(io.Discard, b)
+		go hear(b, 1<<20)
 		go func() {
-			b.Write(append(greeting(), ready("PUB")...)[:part])
+			say(b, append(greeting(), ready("PUB")...)[:part])
 			b.Close()
 		}()
 		if _, err := Handshake(a, Sub, Options{}); !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.ErrClosedPipe) {
@@ -221,11 +236,10 @@ func TestPeersThatSayNothing(t *testing.T) {
 func TestPingIsAnswered(t *testing.T) {
 	c, peer := raw(t, Sub, "XPUB", Options{})
 	go func() {
-		peer.Write([]byte("\x04\x0b\x04PING\x00\x0actxt"))
-		have := make([]byte, 11)
-		io.ReadFull(peer, have)
-		peer.Write([]byte("\x04\x0a\x09SUBSCRIBE"))
-		peer.Write(append([]byte{0, 11}, have...))
+		say(peer, []byte("\x04\x0b\x04PING\x00\x0actxt"))
+		have := hear(peer, 11)
+		say(peer, []byte("\x04\x0a\x09SUBSCRIBE"))
+		say(peer, append([]byte{0, 11}, have...))
 	}()
 	if have := read(t, c); string(have[0]) != "\x04\x09\x04PONGctxt" {
 		t.Errorf("answer %q", have)
@@ -235,9 +249,9 @@ func TestPingIsAnswered(t *testing.T) {
 func TestTooLargeMessagesArePassedOver(t *testing.T) {
 	sub, pub := pair(t, Sub, Pub, Options{MaxMessage: 1000})
 	go func() {
-		pub.WriteMessage([]byte("t"), []byte("12345678"), make([]byte, 1<<20))
-		pub.WriteMessage([]byte("t"), make([]byte, 1<<20), []byte("12345678"))
-		pub.WriteMessage([]byte("t"), []byte("12345678"), make([]byte, 991))
+		tell(pub, []byte("t"), []byte("12345678"), make([]byte, 1<<20))
+		tell(pub, []byte("t"), make([]byte, 1<<20), []byte("12345678"))
+		tell(pub, []byte("t"), []byte("12345678"), make([]byte, 991))
 	}()
 	var m Message
 	if err := sub.ReadMessage(&m); !errors.Is(err, ErrTooLarge) || m.Len() != 3 || string(m.Frame(1)) != "12345678" || len(m.Frame(2)) != 0 {
@@ -257,8 +271,8 @@ func TestTooLargeMessagesArePassedOver(t *testing.T) {
 func TestDeclaredSizesAllocateNothing(t *testing.T) {
 	c, peer := raw(t, Sub, "PUB", Options{})
 	go func() {
-		peer.Write([]byte("\x02\x00\x00\x00\x00\x03\xff\xff\xff")) // 64 MiB - 1
-		peer.Write(make([]byte, 100))
+		say(peer, []byte("\x02\x00\x00\x00\x00\x03\xff\xff\xff")) // 64 MiB - 1
+		say(peer, make([]byte, 100))
 		peer.Close()
 	}()
 	var m Message
@@ -282,7 +296,7 @@ func TestFramesRefused(t *testing.T) {
 		"an error":                "\x04\x09\x05ERROR\x02no",
 	} {
 		c, peer := raw(t, Sub, "PUB", Options{})
-		go peer.Write([]byte(sent))
+		go say(peer, []byte(sent))
 		var m Message
 		if err := c.ReadMessage(&m); !errors.Is(err, ErrProtocol) {
 			t.Errorf("%s: error %v", name, err)
@@ -297,7 +311,7 @@ func TestCloseEndsARead(t *testing.T) {
 		var m Message
 		ended <- sub.ReadMessage(&m)
 	}()
-	go sub.Subscribe("x")
+	go func() { _ = sub.Subscribe("x") }()
 	sub.Close()
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("error %v", err)
@@ -347,7 +361,9 @@ func recorded(t testing.TB, payload int) *Conn {
 func TestReadingDoesNotAllocate(t *testing.T) {
 	c := recorded(t, 8<<10)
 	var m Message
-	c.ReadMessage(&m)
+	if err := c.ReadMessage(&m); err != nil {
+		t.Fatal(err)
+	}
 	if n := testing.AllocsPerRun(200, func() {
 		if err := c.ReadMessage(&m); err != nil || m.Len() != 3 || m.Size() != 2+8+8<<10 {
 			t.Fatalf("%v: %d frames of %d bytes", err, m.Len(), m.Size())

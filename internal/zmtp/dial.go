@@ -28,7 +28,7 @@ func Dial(ctx context.Context, endpoint string, t Type, o Options) (*Conn, error
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	stop := context.AfterFunc(ctx, func() { nc.Close() }) //nolint:errcheck // it only ends the handshake
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() }) // it only ends the handshake
 	defer stop()
 	c, err := Handshake(nc, t, o)
 	if err != nil {
