@@ -211,7 +211,7 @@ func TestNativeDecoderRefuses(t *testing.T) {
 		"unknown message flag": {edit(5, 2), ErrVersion},
 		"block size 0":         {edit(6, 0), ErrMalformed},
 		"unknown event flag":   {edit(head, 0xd5), ErrVersion},
-		"model name too long":  {slices.Concat(unhex(t, exampleHex)[:32], []byte{0x81, 0x08}, make([]byte, MaxName+1+64)), ErrMalformed},
+		"model name too long":  {slices.Concat(unhex(t, exampleHex)[:32], []byte{0x81, 0x08}, bytes.Repeat([]byte("m"), MaxName+1), unhex(t, exampleHex)[34:]), ErrMalformed},
 		"kind 0":               {edit(head, 0x54), ErrMalformed},
 		"more events":          {edit(head-4, 200), ErrTruncated},
 		"fewer events":         {edit(head-4, 1), ErrMalformed},

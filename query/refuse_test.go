@@ -43,6 +43,8 @@ func TestBadRequestsAreRefusedAndCountedAndChangeNothing(t *testing.T) {
 		{name: "hash has an exponent", body: `{"model":"m","hashes":[1e3]}`, status: 400, field: "hashes[0]", reason: "not_integer"},
 		{name: "hash is a word", body: `{"model":"m","hashes":["abc"]}`, status: 400, field: "hashes[0]", reason: "not_integer"},
 		{name: "hash is 2^64", body: `{"model":"m","hashes":[18446744073709551616]}`, status: 400, field: "hashes[0]", reason: "out_of_range"},
+		{name: "hash before others is 2^64", body: `{"model":"m","hashes":[1,18446744073709551616,2]}`, status: 400, field: "hashes[1]", reason: "out_of_range"},
+		{name: "hash before others is 10^20-1", body: `{"model":"m","hashes":[99999999999999999999,2]}`, status: 400, field: "hashes[0]", reason: "out_of_range"},
 		{name: "hash is 2^64 as text", body: `{"model":"m","hashes":[7,"18446744073709551616"]}`, status: 400, field: "hashes[1]", reason: "out_of_range"},
 		{name: "hash has a leading zero", body: `{"model":"m","hashes":[01]}`, status: 400, field: "body", reason: "malformed_json"},
 		{name: "token is 2^32", body: `{"model":"m","token_ids":[1,4294967296]}`, status: 400, field: "token_ids[1]", reason: "out_of_range"},
