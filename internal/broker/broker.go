@@ -9,10 +9,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
 // Embedded is the URL that asks for a server inside the process.
 const Embedded = "embedded"
+
+// tellEvery is how often the log says that a connection is waited for.
+const tellEvery = 10 * time.Second
 
 // Config says which NATS to use. The zero value is not usable: URL is needed,
 // and DataDir with an embedded server.
@@ -130,6 +135,7 @@ func clusterOptions(cfg Config) ([]nats.Option, error) {
 // refusal of the credentials ends the wait: waiting would not change it.
 func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) (*nats.Conn, error) {
 	log := cfg.Log
+	waiting := obs.NewLimited(log, tellEvery, nil)
 	refused := make(chan error, 1)
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
@@ -155,6 +161,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 			log.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", redact(url)), slog.Any("error", err))
 			if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 				select {
 				case refused <- err:

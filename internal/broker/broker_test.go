@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,11 +211,44 @@ func TestRefusedConfigurations(t *testing.T) {
 	}
 }
 
-func TestOpenGivesUpWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := Open(ctx, Config{URL: "nats://127.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Fatal("connected to nothing")
+// gate ends a context at the first line that has the words.
+type gate struct {
+	words  string
+	cancel context.CancelFunc
+	lines  atomic.Int64
+}
+
+func (g *gate) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), g.words) {
+		g.lines.Add(1)
+		g.cancel()
+	}
+	return len(line), nil
+}
+
+// While nothing answers, the log says what is waited for, without secrets.
+func TestOpenTellsWhatItWaitsForAndGivesUpWithItsContext(t *testing.T) {
+	dir := t.TempDir() // held by somebody who never gets a server up
+	lock, err := tryLock(filepath.Join(dir, lockFile))
+	if err != nil || lock == nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.release() }()
+	for words, cfg := range map[string]Config{
+		"address=nats://127.0.0.1:1 error": {URL: "nats://u:secret@127.0.0.1:1"},
+		"cannot be joined":                 testConfig(t, dir),
+	} {
+		ctx, cancel := context.WithCancel(testContext(t))
+		g := &gate{words: words, cancel: cancel}
+		cfg.Log = slog.New(slog.NewTextHandler(g, nil))
+		if b, err := Open(ctx, cfg); err == nil {
+			_ = b.Close()
+			t.Error("connected to nothing")
+		}
+		cancel()
+		if g.lines.Load() != 1 {
+			t.Errorf("%d lines with %q", g.lines.Load(), words)
+		}
 	}
 }
 

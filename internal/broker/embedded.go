@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
 // pollEvery is how often a joining process looks again for the owner's files
@@ -44,7 +46,8 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs x
 		return nil, fmt.Errorf("broker: data directory must be private to its owner: %w", err)
 	}
-	for {
+	waiting := obs.NewLimited(cfg.Log, tellEvery, nil)
+	for begun := time.Now(); ; {
 		lock, err := tryLock(filepath.Join(dir, lockFile))
 		if err != nil {
 			return nil, fmt.Errorf("broker: lock of data directory %s: %w", dir, err)
@@ -59,6 +62,10 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 		b, err := join(ctx, cfg, dir)
 		if err == nil {
 			return b, nil
+		}
+		if time.Since(begun) > time.Second { // a start beside ours takes less
+			waiting.Warn("join", "another process holds the data directory, and its server cannot be joined; trying again",
+				slog.String("data", dir), slog.Any("error", err))
 		}
 		select {
 		case <-ctx.Done():
