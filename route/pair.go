@@ -26,11 +26,21 @@ func (r *Router) BestPair(ctx context.Context, p Prompt, o Options) (Pair, error
 	if err := r.prepare(ctx, s, &p, &o); err != nil {
 		return Pair{}, err
 	}
+	pair, err := r.choosePair(ctx, s, &o)
+	if err == nil && o.RequestID != "" {
+		if pair.Prefill != nil {
+			r.placed(pair.Prefill.RankID, s)
+		}
+		r.placed(pair.Decode.RankID, s)
+	}
+	return pair, err
+}
+
+func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, error) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
-
 	first := Options{
 		RequestID: o.RequestID, Stage: PrefillStage, Explain: o.Explain,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput,
@@ -41,11 +51,11 @@ func (r *Router) BestPair(ctx context.Context, p Prompt, o Options) (Pair, error
 		if !errors.As(err, &none) {
 			return Pair{}, err
 		}
-		decode, err := r.choose(ctx, s, &o, now)
+		decode, err := r.choose(ctx, s, o, now)
 		return Pair{Decode: decode}, err
 	}
 	o.Stage = DecodeStage
-	decode, err := r.choose(ctx, s, &o, now)
+	decode, err := r.choose(ctx, s, o, now)
 	if err != nil {
 		if o.RequestID != "" {
 			r.free(r.key(o.RequestID, PrefillStage))

@@ -23,6 +23,12 @@ type Index interface {
 	EachRank(f func(k shard.Rank))
 }
 
+// Learner is an Index that goes by the router's own choices. It is told each
+// that is booked, after the lock is released; package approx has one.
+type Learner interface {
+	Placed(id shard.RankID, local []uint64)
+}
+
 // Journal is told every change to the Router's own bookings, in order, under
 // its lock: Record must neither block nor call the Router. The change's Blocks
 // live until Record returns.
@@ -248,11 +254,26 @@ func (r *Router) BestWorker(ctx context.Context, p Prompt, o Options) (Answer, e
 	if err := r.prepare(ctx, s, &p, &o); err != nil {
 		return Answer{}, err
 	}
+	a, err := r.chooseNow(ctx, s, &o)
+	if err == nil && o.RequestID != "" {
+		r.placed(a.RankID, s)
+	}
+	return a, err
+}
+
+func (r *Router) chooseNow(ctx context.Context, s *scratch, o *Options) (Answer, error) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
-	return r.choose(ctx, s, &o, now)
+	return r.choose(ctx, s, o, now)
+}
+
+// placed tells an index that learns from choices. The lock is not held.
+func (r *Router) placed(id shard.RankID, s *scratch) {
+	if l, ok := r.cfg.Index.(Learner); ok {
+		l.Placed(id, s.local)
+	}
 }
 
 // prepare hashes the prompt and looks it up, before the lock is taken.

@@ -1,0 +1,188 @@
+package approx
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+var (
+	_ route.Index   = (*Cache)(nil)
+	_ route.Learner = (*Cache)(nil)
+)
+
+func open(t *testing.T, cfg Config) *Cache {
+	t.Helper()
+	set := shard.New(shard.Config{})
+	t.Cleanup(set.Close)
+	space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Space = space
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func depths(c *Cache, local []uint64) map[shard.RankID]int {
+	var r shard.Result
+	c.Find(local, &r)
+	found := map[shard.RankID]int{}
+	r.Each(func(id shard.RankID, d [event.NumTiers]uint32) { found[id] = int(d[0]) })
+	return found
+}
+
+// modelBlock is a block of a rank as one would write it on paper: its prefix,
+// when it was last used, and its place in the order of uses.
+type modelBlock struct {
+	rank   shard.RankID
+	prefix string
+	used   time.Time
+	order  int
+}
+
+// TestAgainstModel runs random placements over ranks and time, with a bound
+// that is often reached, and compares every depth with the model's.
+func TestAgainstModel(t *testing.T) {
+	for seed := range uint64(10) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 9))
+			now := time.Unix(1000, 0)
+			const bound = 60
+			c := open(t, Config{TTL: time.Minute, MaxBlocks: bound, PruneTarget: 0.5, Now: func() time.Time { return now }})
+			var blocks []modelBlock
+			order := 0
+			prefix := func(local []uint64) string { return fmt.Sprint(local) }
+			chain := func() []uint64 {
+				local := make([]uint64, 1+rng.IntN(9))
+				for i := range local {
+					local[i] = rng.Uint64N(2)
+				}
+				return local
+			}
+			for step := range 400 {
+				now = now.Add(time.Duration(rng.IntN(6)) * time.Second)
+				if rng.IntN(30) == 0 {
+					now = now.Add(50 * time.Second)
+				}
+				blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return now.Sub(b.used) > time.Minute })
+				if rng.IntN(40) == 0 {
+					if err := c.RemoveWorker(t.Context(), 1); err != nil {
+						t.Fatal(err)
+					}
+					blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return b.rank.Worker == 1 })
+				}
+				id, local := shard.RankID{Worker: rng.Uint64N(3), DPRank: rng.Uint32N(2)}, chain()
+				c.Expire()
+				c.Placed(id, local)
+				for i := len(local); i > 0; i-- {
+					p := prefix(local[:i])
+					blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return b.rank == id && b.prefix == p })
+					order++
+					blocks = append(blocks, modelBlock{id, p, now, order})
+				}
+				if len(blocks) > bound {
+					slices.SortFunc(blocks, func(a, b modelBlock) int { return cmp.Compare(a.order, b.order) })
+					blocks = blocks[len(blocks)-bound/2:]
+				}
+				if got := c.Stats().Blocks; got != len(blocks) {
+					t.Fatalf("step %d: %d blocks, want %d", step, got, len(blocks))
+				}
+				query := chain()
+				want := map[shard.RankID]int{}
+				for i := range query {
+					for _, b := range blocks {
+						if b.prefix == prefix(query[:i+1]) && want[b.rank] == i {
+							want[b.rank] = i + 1
+						}
+					}
+				}
+				got := depths(c, query)
+				for id, d := range want {
+					if got[id] != d {
+						t.Fatalf("step %d: %v gives %v, want %v", step, query, got, want)
+					}
+				}
+				if len(got) != len(want) {
+					t.Fatalf("step %d: %v gives %v, want %v", step, query, got, want)
+				}
+			}
+			if s := c.Stats(); s.Pruned == 0 || s.Expired == 0 || s.Failed != 0 {
+				t.Errorf("not all was tried: %+v", s)
+			}
+			now = now.Add(2 * time.Minute)
+			if got := depths(c, []uint64{0}); len(got) != 0 || c.Stats().Blocks != 0 || len(c.mu.block) != 1 {
+				t.Errorf("when all time is over: %v, %+v", got, c.Stats())
+			}
+		})
+	}
+}
+
+// TestRouterLearns: without events, a router sends the same prompt to the same
+// worker, until the guess is too old.
+func TestRouterLearns(t *testing.T) {
+	now := time.Unix(1000, 0)
+	clock := func() time.Time { return now }
+	c := open(t, Config{Now: clock})
+	r, err := route.New(route.Config{BlockSize: 16, Index: c, Settings: route.DefaultSettings(), Now: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for w := range uint64(8) {
+		if err := r.SetWorker(route.Worker{ID: w}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := route.Prompt{Local: []uint64{1, 2, 3, 4}}
+	choose := func(id string) route.Answer {
+		a, err := r.BestWorker(t.Context(), p, route.Options{RequestID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Free(id)
+		return a
+	}
+	first := choose("a")
+	if first.CachedTokens != 0 {
+		t.Errorf("nothing was placed, but %d tokens are cached", first.CachedTokens)
+	}
+	for i := range 5 {
+		now = now.Add(100 * time.Second) // each use renews
+		if a := choose(fmt.Sprint(i)); a.Worker != first.Worker || a.CachedTokens != 64 {
+			t.Errorf("the prompt goes to %d with %d tokens cached, first to %d", a.Worker, a.CachedTokens, first.Worker)
+		}
+	}
+	now = now.Add(121 * time.Second)
+	if a := choose("late"); a.CachedTokens != 0 {
+		t.Errorf("after the time to live %d tokens count as cached", a.CachedTokens)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	set := shard.New(shard.Config{})
+	defer set.Close()
+	space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range []Config{{}, {Space: space, TTL: -1}, {Space: space, MaxBlocks: -1}, {Space: space, PruneTarget: 1.5}} {
+		if _, err := New(cfg); !errors.Is(err, ErrConfig) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+	c, err := New(Config{Space: space})
+	if err != nil || c.cfg.TTL != 2*time.Minute || c.cfg.MaxBlocks != 1048576 || c.cfg.PruneTarget != 0.8 {
+		t.Errorf("defaults %+v, %v", c.cfg, err)
+	}
+}
