@@ -97,7 +97,7 @@ func TestAgainstModel(t *testing.T) {
 		{BlockSize: 4, AssumeReuse: true, TrackOutput: true},
 		{BlockSize: 3, TrackOutput: true, OutputDecay: true},
 	} {
-		for seed := range uint64(10) {
+		for seed := range uint64(6) {
 			t.Run(fmt.Sprintf("%+v/%d", cfg, seed), func(t *testing.T) { history(t, cfg, seed) })
 		}
 	}
