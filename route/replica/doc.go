@@ -6,7 +6,8 @@
 // requests and goes on from the number that the snapshot covers. Heartbeats
 // carry the last number, so the loss of a last message is noticed too, and a
 // silent router's requests are forgotten. A router that meets no other sends
-// heartbeats only.
+// heartbeats only. Progress of generation is told only where output blocks are
+// tracked; otherwise a peer's load.Load.OutputLeft stays at what was expected.
 //
 // Invariants:
 //   - A router changes only its own bookings; everybody else's copy of them
