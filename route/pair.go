@@ -45,12 +45,15 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 		RequestID: o.RequestID, Stage: PrefillStage, Explain: o.Explain,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput,
 	}
+	before := r.stats
 	prefill, err := r.choose(ctx, s, &first, now)
 	var none *NoWorkerError
 	if err != nil {
 		if !errors.As(err, &none) {
 			return Pair{}, err
 		}
+		r.stats = before // the request is not refused yet
+		r.stats.DecodeOnly++
 		decode, err := r.choose(ctx, s, o, now)
 		return Pair{Decode: decode}, err
 	}

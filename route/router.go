@@ -98,6 +98,7 @@ type Stats struct {
 	Overloaded uint64 // requests refused because all workers were busy
 	NoWorker   uint64 // requests that no worker may serve
 	Duplicate  uint64 // requests refused for the id of a live booking
+	DecodeOnly uint64 // requests of BestPair without a prefill worker to go to
 	Expired    uint64 // bookings whose lease ended
 	Dropped    uint64 // bookings whose worker went away
 	Unknown    uint64 // calls for a request that has no live booking
