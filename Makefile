@@ -40,7 +40,7 @@ race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
 
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
-	@GO='$(GO)' RUN='$(RUN)' RACE='$(RACE)' sh internal/enginetest/run.sh
+	@GO='$(GO)' RUN='$(RUN)' sh internal/enginetest/run.sh
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for p in $$($(GO) list $(PKG)); do \

@@ -187,8 +187,12 @@ func (p *Publisher) Close() error {
 func (p *Publisher) accept(l net.Listener, t zmtp.Type, serve func(net.Conn, *zmtp.Conn)) {
 	for {
 		nc, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // too many open files, for one
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		p.mu.Lock()
 		if p.closed {

@@ -2,7 +2,8 @@
 # Runs the tests against the engines' own publishers: see `make test-engines`.
 # Settings, all optional: KVATLAS_ENGINES, the folder of engine_publisher.py;
 # KVATLAS_ENGINES_CACHE, where packages (about 1.5 GB) and the Python
-# environment are kept; GO, RUN, RACE.
+# environment are kept; GO; RUN, a pattern of tests; RACE=-race, which takes
+# several times as long.
 set -eu
 cd "$(dirname "$0")/../.."
 
