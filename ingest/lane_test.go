@@ -1,12 +1,14 @@
 package ingest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -487,6 +489,30 @@ func TestMalformedMessagesAreCountedAndSkipped(t *testing.T) {
 			if n := b.counter(`kvatlas_ingest_malformed_total{reason="` + tc.reason + `"}`); n != 1 {
 				t.Errorf("%s: counted %d times as %s", name, n, tc.reason)
 			}
+		}
+	}
+}
+
+// Rubbish may come a million times a second.
+func TestMalformedMessagesAreLoggedOnceASecond(t *testing.T) {
+	var log bytes.Buffer // the lane's goroutine is this one
+	b := newLaneBench(t, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	begun := time.Now()
+	for range 300 {
+		b.feed(1, []byte("rubbish"))
+	}
+	b.finished()
+	most := 1 + int(time.Since(begun)/time.Second)
+	if n := strings.Count(log.String(), "message skipped"); n < 1 || n > most {
+		t.Errorf("%d lines, want 1 to %d", n, most)
+	}
+	if n := b.counter(`kvatlas_ingest_malformed_total{reason="format"}`); n != 300 {
+		t.Errorf("counted %d times", n)
+	}
+	var once onceASecond
+	for after, want := range []bool{true, false, false, true, false, false, true} { // thirds of a second, and a bit
+		if got := once.ok(begun.Add(time.Duration(after) * 334 * time.Millisecond)); got != want {
+			t.Errorf("after %d thirds of a second: %v", after, got)
 		}
 	}
 }
