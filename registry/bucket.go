@@ -1,0 +1,167 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// BucketConfig holds what a new bucket is made with. The zero value is ready.
+type BucketConfig struct {
+	Replicas int   // copies in the cluster; 0 means 1
+	MaxBytes int64 // 0 means 64 MiB; about 1 KiB a worker
+}
+
+const maxValue = 64 << 10
+
+// ErrUnsafe is wrapped by the error for a bucket that forgets registrations.
+var ErrUnsafe = errors.New("the registry's bucket is not safe to use")
+
+// BucketName returns the name of a namespace's bucket.
+func BucketName(namespace string) string { return "kvatlas_" + namespace + "_registry" }
+
+// Bucket is the key-value bucket of a namespace's registry. It is safe for
+// concurrent use.
+type Bucket struct {
+	js        jetstream.JetStream
+	namespace string
+	kv        jetstream.KeyValue
+}
+
+// OpenBucket opens the namespace's bucket, made if it does not exist.
+func OpenBucket(ctx context.Context, nc *nats.Conn, namespace string, cfg BucketConfig) (*Bucket, error) {
+	if err := stream.CheckNamespace(namespace); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	if nc == nil {
+		return nil, errors.New("registry: no connection given")
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	kv, err := openKV(ctx, js, namespace, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Bucket{js: js, namespace: namespace, kv: kv}, nil
+}
+
+func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg BucketConfig) (jetstream.KeyValue, error) {
+	name := BucketName(namespace)
+	kv, err := js.KeyValue(ctx, name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if cfg.MaxBytes == 0 {
+			cfg.MaxBytes = 64 << 20
+		}
+		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket:       name,
+			Description:  "kvatlas workers of namespace " + namespace,
+			History:      1,
+			MaxValueSize: maxValue,
+			MaxBytes:     cfg.MaxBytes,
+			Replicas:     max(1, cfg.Replicas),
+			Storage:      jetstream.FileStorage,
+		})
+		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
+			kv, err = js.KeyValue(ctx, name)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("registry: bucket %s: %w", name, err)
+	}
+	st, err := kv.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("registry: bucket %s: %w", name, err)
+	}
+	switch {
+	case st.TTL() != 0:
+		return nil, fmt.Errorf("%w: bucket %s has a TTL, which would drop every worker while the server is away; set it to 0", ErrUnsafe, name)
+	case st.Config().Storage != jetstream.FileStorage:
+		return nil, fmt.Errorf("%w: bucket %s is kept in memory only; make it anew with file storage", ErrUnsafe, name)
+	}
+	return kv, nil
+}
+
+// changeOf returns a bucket's entry as a ledger takes it.
+func changeOf(e jetstream.KeyValueEntry) change {
+	return change{key: e.Key(), value: e.Value(), deleted: e.Operation() != jetstream.KeyValuePut,
+		revision: e.Revision(), created: e.Created()}
+}
+
+// clean takes garbage out of the bucket, unless it has changed since.
+func (b *Bucket) clean(ctx context.Context, g garbage) error {
+	if !g.marker {
+		return b.kv.Delete(ctx, g.key, jetstream.LastRevision(g.revision))
+	}
+	s, err := b.js.Stream(ctx, "KV_"+BucketName(b.namespace))
+	if err != nil {
+		return err
+	}
+	// Everything of the subject up to the marker, and nothing after it.
+	return s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+BucketName(b.namespace)+"."+g.key), jetstream.WithPurgeSequence(g.revision+1))
+}
+
+// Contents is what a bucket says at one moment.
+type Contents struct {
+	Workers []Entry
+	Drained []Drained
+	Corrupt []Corrupt
+}
+
+// Drained is a drained worker, registered or not.
+type Drained struct {
+	Worker uint64
+	Since  time.Time
+	By     string
+}
+
+// Read returns what the bucket says now. The states are judged by the times at
+// which the server stored the heartbeats and this machine's clock, since one
+// look cannot tell a silent worker from a silent server: they are for people.
+func (b *Bucket) Read(ctx context.Context) (Contents, error) {
+	w, err := b.kv.WatchAll(ctx)
+	if err != nil {
+		return Contents{}, fmt.Errorf("registry: reading the bucket: %w", err)
+	}
+	defer w.Stop() //nolint:errcheck // it goes with the connection
+	now := time.Now()
+	l := newLedger(ledgerConfig{maxWorkers: 1 << 20}, newMeters(metrics.NewSet()), func(Event) {})
+	l.begin()
+	for {
+		select {
+		case e := <-w.Updates():
+			if e != nil {
+				l.apply(now, changeOf(e))
+				continue
+			}
+			for _, m := range l.members {
+				m.state = m.stateByClock(now)
+			}
+			return l.contents(), nil
+		case <-ctx.Done():
+			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", ctx.Err())
+		}
+	}
+}
+
+// stateByClock judges a member by the age of its announcement.
+func (m *member) stateByClock(now time.Time) State {
+	age := now.Sub(m.stored)
+	switch {
+	case m.lease == nil && len(m.http) == 0:
+		return Gone
+	case m.lease == nil || age < m.leaseTime()/2:
+		return Live
+	case age < m.leaseTime():
+		return Suspect
+	}
+	return Lost
+}

@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Errors of what operators and HTTP clients ask for.
+var (
+	// ErrAlready: the same rank is registered with something else, or the
+	// worker is in the wanted state already.
+	ErrAlready = errors.New("already so")
+	// ErrAlive: the worker announces itself and would be back at once.
+	ErrAlive = errors.New("the worker announces itself and would be back with its next heartbeat: stop it, or drain it")
+)
+
+// Drain takes the worker out of choice. It need not be registered. by says who
+// asked. The error wraps ErrAlready if it is drained.
+func (b *Bucket) Drain(ctx context.Context, worker uint64, by string) error {
+	value, err := json.Marshal(drainRecord{Version: recordVersion, Since: time.Now().UTC().Truncate(time.Second), By: by})
+	if err != nil {
+		return fmt.Errorf("registry: draining worker %d: %w", worker, err)
+	}
+	_, err = b.kv.Create(ctx, drainKey(worker), value)
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return fmt.Errorf("registry: worker %d is drained: %w", worker, ErrAlready)
+	}
+	if err != nil {
+		return fmt.Errorf("registry: draining worker %d: %w", worker, err)
+	}
+	return nil
+}
+
+// Resume lets the worker be chosen again. The error wraps ErrAlready if it is
+// not drained.
+func (b *Bucket) Resume(ctx context.Context, worker uint64) error {
+	_, err := b.kv.Get(ctx, drainKey(worker))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return fmt.Errorf("registry: worker %d is not drained: %w", worker, ErrAlready)
+	}
+	if err == nil {
+		err = b.kv.Delete(ctx, drainKey(worker))
+	}
+	if err != nil {
+		return fmt.Errorf("registry: resuming worker %d: %w", worker, err)
+	}
+	return nil
+}
+
+// Remove takes every registration of the worker out of the bucket, in all
+// spaces, and its drained mark. A worker that announces itself is refused with
+// ErrAlive unless force is set.
+func (b *Bucket) Remove(ctx context.Context, worker uint64, force bool) error {
+	all, err := b.Read(ctx)
+	if err != nil {
+		return err
+	}
+	found := false
+	var keys []string
+	for i := range all.Workers {
+		e := &all.Workers[i]
+		if e.Key.Worker != worker || e.State == Gone {
+			continue
+		}
+		found = true
+		if e.Announced && !force {
+			return fmt.Errorf("registry: worker %d: %w", worker, ErrAlive)
+		}
+		if e.Lease > 0 {
+			keys = append(keys, leaseKey(e.Key))
+		}
+		if e.HTTP {
+			for _, rank := range e.Ranks {
+				keys = append(keys, httpKey(e.Key, rank))
+			}
+		}
+	}
+	if slices.ContainsFunc(all.Drained, func(d Drained) bool { return d.Worker == worker }) {
+		found = true
+		keys = append(keys, drainKey(worker))
+	}
+	if !found {
+		return fmt.Errorf("registry: worker %d: %w", worker, ErrUnknownWorker)
+	}
+	for _, key := range keys {
+		if err := b.kv.Delete(ctx, key); err != nil {
+			return fmt.Errorf("registry: removing worker %d: %w", worker, err)
+		}
+	}
+	return nil
+}
+
+// addHTTP stores the registration of one rank and returns its revision. The
+// error wraps ErrAlready if there is another one; the same one again is fine
+// and returns repeated.
+func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeated bool, err error) {
+	if err := w.normalise(); err != nil {
+		return 0, false, err
+	}
+	key := httpKey(w.Key(), w.Ranks[0])
+	value, err := json.Marshal(record{Version: recordVersion, Worker: w})
+	if err != nil {
+		return 0, false, fmt.Errorf("registering worker %d: %w", w.ID, err)
+	}
+	revision, err = b.kv.Create(ctx, key, value)
+	if !errors.Is(err, jetstream.ErrKeyExists) {
+		if err != nil {
+			err = fmt.Errorf("registering worker %d: %w", w.ID, err)
+		}
+		return revision, false, err
+	}
+	e, err := b.kv.Get(ctx, key)
+	if err != nil {
+		return 0, false, fmt.Errorf("registering worker %d: %w", w.ID, err)
+	}
+	if old, err := parseWorker(key, e.Value()); err != nil || !old.Worker.equal(&w) {
+		return 0, false, fmt.Errorf("rank %d of worker %d is registered otherwise, unregister it first: %w", w.Ranks[0], w.ID, ErrAlready)
+	}
+	return e.Revision(), true, nil
+}
+
+// removeHTTP takes the registration of one rank away.
+func (b *Bucket) removeHTTP(ctx context.Context, k Key, rank uint32) error {
+	if err := b.kv.Delete(ctx, httpKey(k, rank)); err != nil {
+		return fmt.Errorf("unregistering rank %d of worker %d: %w", rank, k.Worker, err)
+	}
+	return nil
+}

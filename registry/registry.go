@@ -1,0 +1,404 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// Config holds the settings of a Registry. Conn and Replica are needed; zero
+// in any other field means the stated default.
+type Config struct {
+	Conn      *nats.Conn // must reconnect for ever; lives longer than the Registry
+	Namespace string     // default "default"
+	// Replica names this process among those that watch the namespace. No two
+	// may share it.
+	Replica string
+	Bucket  BucketConfig
+	// Static workers are registered for as long as this process runs.
+	Static []Worker
+	// Allow says which endpoints HTTP clients may register; the zero value
+	// allows those of this machine.
+	Allow Allow
+
+	// Beat is how often this replica writes to the bucket to know that it
+	// hears everything; default 2 s. Leases are judged at each beat.
+	Beat time.Duration
+	// Grace is after how long an HTTP registration that is not in the bucket
+	// any more counts as gone; default 15 s.
+	Grace time.Duration
+	// Forget is after how long a worker that left is forgotten, here and in
+	// the bucket; default 24 h. It must be longer than streams keep events.
+	Forget time.Duration
+	// MaxWorkers bounds the workers; registrations beyond are ignored and
+	// counted. Default 65536.
+	MaxWorkers int
+
+	Now     func() time.Time // default time.Now
+	Metrics *metrics.Set     // nil: not exposed
+	Log     *slog.Logger     // nil: slog.Default()
+}
+
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Namespace, "default")
+	setDefault(&c.Beat, 2*time.Second)
+	setDefault(&c.Grace, DefaultLease)
+	setDefault(&c.Forget, 24*time.Hour)
+	setDefault(&c.MaxWorkers, 1<<16)
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewSet()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if err := stream.CheckNamespace(c.Replica); err != nil {
+		return c, fmt.Errorf("registry: replica as %w", err)
+	}
+	if c.Beat < 0 || c.Grace < 0 || c.Forget < 0 || c.MaxWorkers < 0 {
+		return c, errors.New("registry: a duration or a bound is negative")
+	}
+	static := make([]Worker, len(c.Static))
+	for i, w := range c.Static {
+		if err := w.normalise(); err != nil {
+			return c, fmt.Errorf("registry: static worker %d of model %q: %w", w.ID, w.Model, err)
+		}
+		static[i] = w
+	}
+	c.Static = static
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Registry watches a namespace's workers. It is safe for concurrent use.
+type Registry struct {
+	cfg    Config
+	nonce  uint64
+	m      *meters
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	loaded chan struct{} // closed after the first load
+
+	mu struct {
+		sync.Mutex
+		ledger *ledger
+		subs   map[*Subscription]struct{}
+		bucket *Bucket
+		seen   uint64        // highest revision applied in this session
+		moved  chan struct{} // closed and replaced when seen grows
+	}
+}
+
+// Open starts watching and returns once everything that is registered is
+// known, or ctx ends.
+func Open(ctx context.Context, cfg Config) (*Registry, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b, err := OpenBucket(ctx, cfg.Conn, cfg.Namespace, cfg.Bucket)
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{cfg: cfg, nonce: rand.Uint64(), m: newMeters(cfg.Metrics), loaded: make(chan struct{})}
+	r.mu.subs = make(map[*Subscription]struct{})
+	r.mu.bucket = b
+	r.mu.moved = make(chan struct{})
+	r.mu.ledger = newLedger(ledgerConfig{
+		replica: cfg.Replica, nonce: r.nonce, gap: cfg.Beat * 5 / 2, grace: cfg.Grace, forget: cfg.Forget, maxWorkers: cfg.MaxWorkers,
+	}, r.m, r.publish)
+	r.mu.ledger.setStatic(cfg.Now(), cfg.Static)
+	r.gauges()
+	run, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.done.Go(func() { r.run(run) })
+	select {
+	case <-r.loaded:
+		return r, nil
+	case <-ctx.Done():
+		cancel()
+		r.done.Wait()
+		return nil, fmt.Errorf("registry: reading who is registered: %w", ctx.Err())
+	}
+}
+
+// Close ends the watch and takes this replica's beat out of the bucket.
+func (r *Registry) Close() {
+	r.cancel()
+	r.done.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = r.bucket().kv.Purge(ctx, replicaKey(r.cfg.Replica)) // else it is cleaned up one day
+}
+
+// publish passes an event of the ledger on; r.mu is held.
+func (r *Registry) publish(e Event) {
+	for s := range r.mu.subs {
+		if s.put(e) {
+			r.m.overflows.Inc()
+		}
+	}
+	r.logEvent(e)
+}
+
+func (r *Registry) logEvent(e Event) {
+	w := []any{"worker", e.Entry.Key.Worker, "model", e.Entry.Model, "group", e.Entry.Group}
+	if e.Entry.Mismatch != "" && (e.Kind == Joined || e.Kind == Updated || e.Kind == Returned) {
+		r.cfg.Log.Warn("a worker's hashes never match here", append(w, "reason", e.Entry.Mismatch)...)
+	}
+	switch e.Kind {
+	case Left:
+		r.cfg.Log.Info("worker left", append(w, "reason", e.Entry.LeftBy.String())...)
+	case Joined, Returned:
+		r.cfg.Log.Info("worker "+e.Kind.String(), append(w, "state", e.Entry.Status(), "transport", e.Entry.Transport)...)
+	case Updated, Resync:
+		r.cfg.Log.Debug("worker updated", append(w, "state", e.Entry.Status(), "restarted", e.Restarted)...)
+	}
+}
+
+// run watches until ctx ends, beginning again after every failure.
+func (r *Registry) run(ctx context.Context) {
+	backoff := r.cfg.Beat / 20
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.m.sessions.Inc()
+		r.cfg.Log.Warn("watching the registry begins again", "error", err)
+		if time.Since(began) > 10*r.cfg.Beat {
+			backoff = r.cfg.Beat / 20
+		}
+		select {
+		case <-time.After(backoff):
+		case <-ctx.Done():
+		}
+		backoff = min(2*backoff, 2*time.Second)
+	}
+}
+
+var errSilent = errors.New("this replica's beats do not come back")
+
+// session watches the bucket until something fails.
+func (r *Registry) session(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request, done := context.WithTimeout(ctx, 5*time.Second)
+	b, err := OpenBucket(request, r.cfg.Conn, r.cfg.Namespace, r.cfg.Bucket)
+	done()
+	if err != nil {
+		return err
+	}
+	w, err := b.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("registry: watching the bucket: %w", err)
+	}
+	defer w.Stop() //nolint:errcheck // it ends either way
+	r.mu.Lock()
+	r.mu.bucket, r.mu.seen = b, 0
+	r.mu.ledger.begin()
+	r.mu.Unlock()
+
+	var beating sync.WaitGroup
+	defer func() { cancel(); beating.Wait() }()
+	beating.Go(func() { r.beatOn(ctx, b) })
+	// Beats that do not come back although the connection stands mean a watch
+	// that hears nothing.
+	check := time.NewTicker(r.cfg.Beat)
+	defer check.Stop()
+	missed := 0
+	for {
+		select {
+		case e, open := <-w.Updates():
+			if !open {
+				return errors.New("registry: the watch has ended")
+			}
+			if e == nil {
+				r.finishLoad()
+				continue
+			}
+			if r.take(changeOf(e)) {
+				missed = 0
+			}
+		case <-check.C:
+			if missed++; missed > 4 && r.cfg.Conn.IsConnected() {
+				return errSilent
+			}
+			r.clean(ctx, b)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// take applies one change and reports whether it is this replica's beat.
+func (r *Registry) take(c change) (beat bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.mu.ledger
+	before := l.serverAt
+	l.apply(r.cfg.Now(), c)
+	if c.revision > r.mu.seen {
+		r.mu.seen = c.revision
+		close(r.mu.moved)
+		r.mu.moved = make(chan struct{})
+	}
+	return !l.serverAt.Equal(before)
+}
+
+func (r *Registry) finishLoad() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.ledger.loaded(r.cfg.Now())
+	select {
+	case <-r.loaded:
+	default:
+		close(r.loaded)
+	}
+}
+
+// beatOn writes this replica's beat until ctx ends.
+func (r *Registry) beatOn(ctx context.Context, b *Bucket) {
+	value, err := json.Marshal(beatRecord{Version: recordVersion, Nonce: r.nonce})
+	if err != nil {
+		return // numbers always have a form
+	}
+	ticker := time.NewTicker(r.cfg.Beat)
+	defer ticker.Stop()
+	for {
+		request, cancel := context.WithTimeout(ctx, 2*r.cfg.Beat)
+		_, err := b.kv.Put(request, replicaKey(r.cfg.Replica), value)
+		cancel()
+		if err == nil {
+			r.m.beats.Inc()
+		} else if ctx.Err() == nil {
+			r.m.failedBeats.Inc() // the connection's own log says more
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// clean takes old garbage out of the bucket. What fails is tried again after
+// the next load.
+func (r *Registry) clean(ctx context.Context, b *Bucket) {
+	r.mu.Lock()
+	list := r.mu.ledger.garbage()
+	r.mu.Unlock()
+	const atATime = 100
+	for _, g := range list[:min(len(list), atATime)] {
+		request, cancel := context.WithTimeout(ctx, time.Second)
+		err := b.clean(request, g)
+		cancel()
+		if err != nil {
+			r.m.failedCleaning.Inc()
+			return // another replica was faster, or the server is away
+		}
+		r.m.cleaned.Inc()
+	}
+}
+
+func (r *Registry) bucket() *Bucket {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.bucket
+}
+
+// Connected reports whether this replica hears its own beats through the
+// bucket at present; else no lease is judged.
+func (r *Registry) Connected() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.mu.ledger
+	return !l.beatAt.IsZero() && r.cfg.Now().Sub(l.beatAt) <= l.cfg.gap
+}
+
+// Snapshot returns the workers, sorted by model, block size, group and id; with
+// departed those too that left and are not forgotten.
+func (r *Registry) Snapshot(departed bool) []Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.mu.ledger.contents().Workers
+	if departed {
+		return all
+	}
+	present := all[:0]
+	for _, e := range all {
+		if e.Present() {
+			present = append(present, e)
+		}
+	}
+	return present
+}
+
+// Lookup returns one worker, present or departed.
+func (r *Registry) Lookup(k Key) (Entry, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ledger.lookup(k)
+}
+
+// Left returns when the worker last left, by the server's clock: events that
+// were stored until then are void. It knows workers that left before this
+// replica began.
+func (r *Registry) Left(k Key) (time.Time, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ledger.left(k)
+}
+
+// IsDrained reports whether the worker, registered or not, gets no requests.
+func (r *Registry) IsDrained(worker uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ledger.drains[worker] != nil
+}
+
+// Corrupt returns the values of the bucket that are ignored, sorted by key.
+func (r *Registry) Corrupt() []Corrupt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ledger.contents().Corrupt
+}
+
+// settled waits until the watch has come to the revision, so that a client
+// sees what it has written; a second at most.
+func (r *Registry) settled(ctx context.Context, revision uint64) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		seen, moved := r.mu.seen, r.mu.moved
+		r.mu.Unlock()
+		if seen >= revision {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,346 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The HTTP routes take the fields of two APIs in one body: of Mooncake's RFC
+// 1403 if it names "modelname", of Dynamo's standalone indexer if it names
+// "model_name". Fields of neither are ignored, as those servers do.
+
+// defaultGroup is what both APIs call the default group, which has no name
+// here.
+const defaultGroup = "default"
+
+// GroupOf returns the routing group that an API of Mooncake or Dynamo names:
+// its "default" is the group without a name.
+func GroupOf(name string) string {
+	if name == defaultGroup {
+		return ""
+	}
+	return name
+}
+
+// groupName is the opposite of GroupOf.
+func groupName(group string) string {
+	if group == "" {
+		return defaultGroup
+	}
+	return group
+}
+
+// registration is the body of POST /register and /unregister.
+type registration struct {
+	InstanceID     json.RawMessage `json:"instance_id"`
+	Endpoint       *string         `json:"endpoint"`
+	ReplayEndpoint *string         `json:"replay_endpoint"`
+	BlockSize      *uint32         `json:"block_size"`
+	DPRank         *uint32         `json:"dp_rank"`
+	Lora           string          `json:"lora_name"`
+
+	ModelName      *string `json:"model_name"` // Dynamo
+	RoutingGroup   *string `json:"routing_group"`
+	AdditionalSalt *string `json:"additional_salt"`
+
+	RFCModel *string `json:"modelname"` // RFC 1403
+	Type     *string `json:"type"`
+	TenantID *string `json:"tenant_id"`
+	Salt     *string `json:"additionalsalt"` // an alias of Dynamo's, too
+
+	rfc   bool
+	id    uint64
+	name  string
+	model string
+	group *string
+}
+
+// refusal is an answer that says no.
+type refusal struct {
+	status int
+	err    error
+}
+
+func refuse(status int, format string, args ...any) *refusal {
+	return &refusal{status, fmt.Errorf(format, args...)}
+}
+
+func (r *refusal) answer() (int, []byte) {
+	return r.status, encode(map[string]string{"error": r.err.Error()})
+}
+
+func encode(v any) []byte {
+	body, err := json.Marshal(v)
+	if err != nil { // texts and numbers always have a form
+		return []byte(`{"error":"internal"}` + "\n")
+	}
+	return append(body, '\n')
+}
+
+// parse reads a body and the fields that both routes need.
+func (q *registration) parse(body []byte) *refusal {
+	if err := json.Unmarshal(body, q); err != nil {
+		return refuse(http.StatusBadRequest, "not a registration: %v", err)
+	}
+	switch {
+	case q.ModelName != nil:
+		q.model, q.group = *q.ModelName, q.RoutingGroup
+	case q.RFCModel != nil:
+		q.rfc, q.model, q.group = true, *q.RFCModel, q.TenantID
+		if q.group == nil {
+			group := defaultGroup
+			q.group = &group
+		}
+	default:
+		return refuse(http.StatusBadRequest, "model_name is missing (in the form of RFC 1403: modelname)")
+	}
+	var err error
+	if q.id, q.name, err = parseID(q.InstanceID); err != nil {
+		return refuse(http.StatusBadRequest, "instance_id: %v", err)
+	}
+	return nil
+}
+
+// worker returns what a body registers: one rank.
+func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
+	switch {
+	case q.Endpoint == nil || *q.Endpoint == "":
+		return w, refuse(http.StatusBadRequest, "endpoint is missing")
+	case q.BlockSize == nil:
+		return w, refuse(http.StatusBadRequest, "block_size is missing")
+	case q.rfc && q.DPRank == nil:
+		return w, refuse(http.StatusBadRequest, "dp_rank is missing")
+	case q.rfc && (q.Type == nil || !slices.Contains([]string{"vllm", "sglang", "mooncake"}, strings.ToLower(*q.Type))):
+		return w, refuse(http.StatusBadRequest, "type: give vLLM, SGLang or Mooncake")
+	}
+	rank := uint32(0)
+	if q.DPRank != nil {
+		rank = *q.DPRank
+	}
+	w = Worker{
+		ID: q.id, Name: q.name, Model: q.model, BlockSize: *q.BlockSize, Ranks: []uint32{rank},
+		Transport: ZMQ, Lora: q.Lora,
+		Endpoints: Endpoints{Events: map[uint32]string{rank: *q.Endpoint}},
+	}
+	if q.group != nil {
+		w.Group = GroupOf(*q.group)
+	}
+	for _, salt := range []*string{q.AdditionalSalt, q.Salt} {
+		if salt != nil {
+			w.Salt = *salt
+		}
+	}
+	endpoints := []string{*q.Endpoint}
+	if q.ReplayEndpoint != nil && *q.ReplayEndpoint != "" {
+		w.Endpoints.Replay = map[uint32]string{rank: *q.ReplayEndpoint}
+		endpoints = append(endpoints, *q.ReplayEndpoint)
+	}
+	for _, e := range endpoints {
+		if err := allow.Check(e); err != nil {
+			return w, &refusal{http.StatusForbidden, err}
+		}
+	}
+	if err := w.normalise(); err != nil {
+		return w, refuse(http.StatusBadRequest, "%v", err)
+	}
+	return w, nil
+}
+
+// routeWait bounds the wait for the bucket.
+const routeWait = 5 * time.Second
+
+// ServeRegister answers POST /register. The registration is in the bucket when
+// it returns; listeners start later, as GET /workers shows.
+func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, answer []byte) {
+	var q registration
+	if no := q.parse(body); no != nil {
+		return no.answer()
+	}
+	w, no := q.worker(r.cfg.Allow)
+	if no != nil {
+		return no.answer()
+	}
+	ctx, cancel := context.WithTimeout(ctx, routeWait)
+	defer cancel()
+	revision, repeated, err := r.bucket().addHTTP(ctx, w)
+	switch {
+	case errors.Is(err, ErrAlready):
+		return (&refusal{http.StatusConflict, err}).answer()
+	case err != nil:
+		return r.unavailable(err)
+	case repeated && !q.rfc:
+		return refuse(http.StatusConflict, "rank %d of instance %s is registered already", w.Ranks[0], idText(w.ID, w.Name)).answer()
+	}
+	r.settled(ctx, revision)
+	if q.rfc {
+		return http.StatusOK, encode(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
+	}
+	return http.StatusCreated, encode(map[string]string{"status": "ok"})
+}
+
+func (r *Registry) unavailable(err error) (int, []byte) {
+	r.cfg.Log.Warn("a registration over HTTP failed", "error", err)
+	return refuse(http.StatusServiceUnavailable, "the registry's store does not answer; try again").answer()
+}
+
+func idText(id uint64, name string) string {
+	if name != "" {
+		return name
+	}
+	return strconv.FormatUint(id, 10)
+}
+
+// ServeUnregister answers POST /unregister: it takes away what was registered
+// over HTTP of the instance, in all groups and ranks that the body does not
+// narrow down.
+func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int, answer []byte) {
+	var q registration
+	if no := q.parse(body); no != nil {
+		return no.answer()
+	}
+	ctx, cancel := context.WithTimeout(ctx, routeWait)
+	defer cancel()
+	targets, announced := r.httpRanks(&q)
+	if len(targets) == 0 && announced {
+		return refuse(http.StatusConflict, "instance %s announces itself: stop it, or drain it with kvctl", idText(q.id, q.name)).answer()
+	}
+	if len(targets) == 0 {
+		return refuse(http.StatusNotFound, "no such instance is registered: %s", idText(q.id, q.name)).answer()
+	}
+	removed := []string{}
+	for _, t := range targets {
+		if err := r.bucket().removeHTTP(ctx, t.key, t.rank); err != nil {
+			return r.unavailable(err)
+		}
+		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), groupName(t.key.Space.Group), t.rank))
+	}
+	r.awaitGone(ctx, targets)
+	if q.rfc {
+		return http.StatusOK, encode(map[string]any{"status": "unregistered successfully", "removed_instances": removed})
+	}
+	return http.StatusOK, encode(map[string]string{"status": "ok"})
+}
+
+// target is one rank that is registered over HTTP.
+type target struct {
+	key  Key
+	rank uint32
+}
+
+// httpRanks returns the ranks that a body is about, sorted.
+func (r *Registry) httpRanks(q *registration) (targets []target, announced bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, m := range r.mu.ledger.members {
+		if k.Worker != q.id || k.Space.Model != q.model ||
+			q.group != nil && k.Space.Group != GroupOf(*q.group) ||
+			q.BlockSize != nil && k.Space.BlockSize != *q.BlockSize {
+			continue
+		}
+		announced = announced || m.lease != nil || m.static != nil
+		for rank := range m.http {
+			if q.DPRank == nil || *q.DPRank == rank {
+				targets = append(targets, target{k, rank})
+			}
+		}
+	}
+	slices.SortFunc(targets, func(a, b target) int {
+		if c := a.key.compare(b.key); c != 0 {
+			return c
+		}
+		return int(int64(a.rank) - int64(b.rank))
+	})
+	return targets, announced
+}
+
+// awaitGone waits until the watch has seen the removals; a second at most.
+func (r *Registry) awaitGone(ctx context.Context, targets []target) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		moved, left := r.mu.moved, false
+		for _, t := range targets {
+			m := r.mu.ledger.members[t.key]
+			left = left || m != nil && m.http[t.rank] != nil
+		}
+		r.mu.Unlock()
+		if !left {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// listed is a worker in the answer of GET /workers.
+type listed struct {
+	InstanceID   any                       `json:"instance_id"` // a number, or the name it was registered by
+	Source       string                    `json:"source"`
+	Status       string                    `json:"status"`
+	ModelName    string                    `json:"model_name"`
+	RoutingGroup string                    `json:"routing_group"`
+	BlockSize    uint32                    `json:"block_size"`
+	Endpoints    map[uint32]string         `json:"endpoints"`
+	Listeners    map[uint32]listedListener `json:"listeners"`
+	Drained      bool                      `json:"drained"`
+}
+
+type listedListener struct {
+	Endpoint  string `json:"endpoint"`
+	Status    string `json:"status"`
+	LastError string `json:"last_error,omitempty"`
+}
+
+// ServeWorkers answers GET /workers. Empty texts do not narrow it down.
+func (r *Registry) ServeWorkers(model, group string) []byte {
+	list := []listed{}
+	for _, e := range r.Snapshot(true) {
+		if e.State == Gone || model != "" && e.Model != model || group != "" && e.Group != GroupOf(group) {
+			continue
+		}
+		x := listed{
+			InstanceID: e.ID, Source: string(e.Transport), Status: e.listenerStatus(),
+			ModelName: e.Model, RoutingGroup: groupName(e.Group), BlockSize: e.BlockSize,
+			Endpoints: map[uint32]string{}, Listeners: map[uint32]listedListener{}, Drained: e.Drained,
+		}
+		if e.Name != "" {
+			x.InstanceID = e.Name
+		}
+		for rank, l := range e.Listeners {
+			x.Endpoints[rank] = l.Endpoint
+			x.Listeners[rank] = listedListener{l.Endpoint, l.Status, l.Error}
+		}
+		list = append(list, x)
+	}
+	return encode(list)
+}
+
+// listenerStatus is the worst state of the worker's listeners; of a worker
+// that has none, what its own state comes to.
+func (e *Entry) listenerStatus() string {
+	for _, status := range []string{ListenerFailed, ListenerPending, ListenerActive, ListenerPaused} {
+		for _, l := range e.Listeners {
+			if l.Status == status {
+				return status
+			}
+		}
+	}
+	switch e.State {
+	case Live:
+		return ListenerActive
+	case Suspect:
+		return ListenerPending
+	}
+	return ListenerFailed
+}

@@ -1,0 +1,185 @@
+package registry
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Role says which phase of a request a worker serves.
+type Role string
+
+// The roles. The empty one counts as Aggregated.
+const (
+	Aggregated Role = "aggregated"
+	Prefill    Role = "prefill"
+	Decode     Role = "decode"
+)
+
+// Transport says how a worker's events travel.
+type Transport string
+
+// The transports.
+const (
+	JetStream Transport = "jetstream" // through the space's stream
+	Core      Transport = "core"      // NATS without a stream; the worker keeps a local index
+	ZMQ       Transport = "zmq"       // read from the engine's own socket
+	NoEvents  Transport = "none"      // nothing: approximate mode
+)
+
+// Worker describes one worker of one index space, as registered.
+type Worker struct {
+	ID        uint64 `json:"worker_id,string"`
+	Name      string `json:"name,omitempty"` // what the id was made from, if it is no number
+	Model     string `json:"model"`
+	BlockSize uint32 `json:"block_size"` // tokens
+	Group     string `json:"group,omitempty"`
+	// HashScheme says how the local hashes in its events are made (see
+	// Scheme); empty: not stated.
+	HashScheme string `json:"hash_scheme,omitempty"`
+	// EngineScheme names the function of its engine hashes if equal content
+	// has equal ones on every worker that names the same; empty: it has not.
+	EngineScheme string `json:"engine_scheme,omitempty"`
+	// Ranks are its data-parallel ranks, sorted; none means rank 0.
+	Ranks []uint32 `json:"dp_ranks,omitempty"`
+	Tiers []string `json:"tiers,omitempty"` // as event.Tier writes them
+	// TotalBlocks is the device cache of one rank, in blocks, and
+	// MaxBatchedTokens the most tokens in a step of its engine; 0: unknown.
+	TotalBlocks      uint64    `json:"total_blocks,omitempty"`
+	MaxBatchedTokens uint64    `json:"max_batched_tokens,omitempty"`
+	Role             Role      `json:"role,omitempty"`
+	CPU              bool      `json:"cpu,omitempty"` // it has no accelerator
+	Transport        Transport `json:"transport"`
+	Endpoints        Endpoints `json:"endpoints,omitzero"`
+	// Incarnation names the run of the engine process; 0: unknown.
+	Incarnation uint64 `json:"incarnation,string,omitempty"`
+	// Lora and Salt are what HTTP clients register with; they are shown.
+	Lora string `json:"lora_name,omitempty"`
+	Salt string `json:"additional_salt,omitempty"`
+}
+
+// Endpoints are a worker's addresses.
+type Endpoints struct {
+	HTTP   string            `json:"http,omitempty"`   // of the engine
+	Events map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
+	Replay map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
+}
+
+// Key names a worker within a namespace.
+type Key struct {
+	Space  event.Space
+	Worker uint64
+}
+
+func (k Key) compare(o Key) int {
+	return cmp.Or(
+		strings.Compare(k.Space.Model, o.Space.Model),
+		cmp.Compare(k.Space.BlockSize, o.Space.BlockSize),
+		strings.Compare(k.Space.Group, o.Space.Group),
+		cmp.Compare(k.Worker, o.Worker))
+}
+
+// Space returns the worker's index space.
+func (w Worker) Space() event.Space {
+	return event.Space{Model: w.Model, BlockSize: w.BlockSize, Group: w.Group}
+}
+
+// Key returns what names the worker.
+func (w Worker) Key() Key { return Key{w.Space(), w.ID} }
+
+// Bounds on what a registration may say.
+const (
+	maxText  = 1024
+	maxRanks = 1024
+)
+
+// normalise checks w and brings it into the form in which it is stored.
+func (w *Worker) normalise() error {
+	if w.Role == "" {
+		w.Role = Aggregated
+	}
+	switch w.Role {
+	case Aggregated, Prefill, Decode:
+	default:
+		return fmt.Errorf("role %q: give aggregated, prefill or decode", w.Role)
+	}
+	switch w.Transport {
+	case JetStream, Core, ZMQ, NoEvents:
+	default:
+		return fmt.Errorf("transport %q: give jetstream, core, zmq or none", w.Transport)
+	}
+	if w.Model == "" {
+		return errors.New("no model name")
+	}
+	if err := core.CheckBlockSize(int(w.BlockSize)); err != nil {
+		return err
+	}
+	if err := w.checkTexts(); err != nil {
+		return err
+	}
+	if len(w.Ranks) == 0 {
+		w.Ranks = []uint32{0}
+	}
+	w.Ranks = slices.Clone(w.Ranks)
+	slices.Sort(w.Ranks)
+	w.Ranks = slices.Compact(w.Ranks)
+	if len(w.Ranks) > maxRanks {
+		return fmt.Errorf("%d ranks, at most %d", len(w.Ranks), maxRanks)
+	}
+	for _, m := range []map[uint32]string{w.Endpoints.Events, w.Endpoints.Replay} {
+		for rank := range m {
+			if _, ok := slices.BinarySearch(w.Ranks, rank); !ok {
+				return fmt.Errorf("an endpoint of rank %d, which is not among the ranks", rank)
+			}
+		}
+	}
+	w.Tiers = slices.Clone(w.Tiers)
+	for i, name := range w.Tiers {
+		tier, ok := event.ParseTier([]byte(name))
+		if !ok {
+			return fmt.Errorf("tier %q is not known", name)
+		}
+		w.Tiers[i] = tier.String()
+	}
+	return nil
+}
+
+func (w *Worker) checkTexts() error {
+	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Endpoints.HTTP}
+	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
+	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
+	for _, t := range texts {
+		if len(t) > maxText || !utf8.ValidString(t) {
+			return fmt.Errorf("a text is longer than %d bytes or not UTF-8", maxText)
+		}
+	}
+	return nil
+}
+
+// equal reports whether two registrations say the same. Both are normalised.
+func (w *Worker) equal(o *Worker) bool { return reflect.DeepEqual(w, o) }
+
+// Scheme names how kvatlas makes the local hashes of a block size: function,
+// seed, block size and what a salt or LoRA name does. Events made otherwise
+// would never match.
+func Scheme(blockSize uint32) string {
+	return fmt.Sprintf("xxh3-64;seed=%d;block=%d;salt=added-to-seed", core.Seed("", ""), blockSize)
+}
+
+// mismatch says how the worker's hashes differ from this index's; "" if they
+// do not, or if the worker does not say how it makes them.
+func (w *Worker) mismatch() string {
+	want := Scheme(w.BlockSize)
+	if w.HashScheme == "" || w.HashScheme == want {
+		return ""
+	}
+	return fmt.Sprintf("its hashes are made as %q, this index looks up %q: it will never match", w.HashScheme, want)
+}
