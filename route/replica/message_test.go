@@ -129,6 +129,41 @@ func TestForeignAndMalformed(t *testing.T) {
 	}
 }
 
+// TestSnapshotsDoNotMix: two snapshots of the same state are cut differently;
+// parts of the older one that come late are not taken for the newer one's.
+func TestSnapshotsDoNotMix(t *testing.T) {
+	s := &sink{}
+	p := New(Config{ID: 1, State: s, Transport: s})
+	part := func(at place, ids ...string) {
+		t.Helper()
+		msg := at.append(header{typeSnapshot, 0, 2, 5}.append(nil))
+		for _, id := range ids {
+			msg = appendChange(msg, &load.Change{Kind: load.Added, Key: load.Key{ID: id}}, 1000)
+		}
+		if err := p.Receive(msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	part(place{1, 0, false}, "a", "b")
+	part(place{2, 0, false}, "b", "c")
+	part(place{1, 1, true}, "c", "d")
+	if len(s.applied) != 0 {
+		t.Fatalf("applied %v of a snapshot that is not whole", s.applied)
+	}
+	part(place{2, 1, true}, "d", "a")
+	var got string
+	for _, c := range s.applied {
+		got += c.Key.ID
+	}
+	if got != "bcda" {
+		t.Errorf("applied %q, want the newer snapshot's b c d a", got)
+	}
+	part(place{3, 0, true}, "x") // of a state that is known already
+	if st := p.Stats(); st.Synced != 1 || st.Snapshots != 1 || len(s.applied) != 4 {
+		t.Errorf("%+v, applied %v", st, s.applied)
+	}
+}
+
 // TestTransportFails: its error is told, and the number it had is a gap.
 func TestTransportFails(t *testing.T) {
 	s := &sink{err: errors.New("no connection")}

@@ -31,6 +31,7 @@ type node struct {
 	router   *route.Router
 	replicas *Replicas
 	cut      bool // neither sends nor receives
+	mute     bool // only receives
 	live     []string
 	next     int
 }
@@ -78,7 +79,7 @@ func (net *network) ids() []uint64 {
 }
 
 func (net *network) post(from *node, to uint64, msg []byte) {
-	if from.cut {
+	if from.cut || from.mute {
 		return
 	}
 	copies := 1
@@ -313,6 +314,43 @@ func TestNewcomer(t *testing.T) {
 	}
 	if s := first.replicas.Stats(); s.Served != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestOneWay: a router that hears nobody, and so tells nobody, is heard all the
+// while: what it leaves unsaid shows as a gap.
+func TestOneWay(t *testing.T) {
+	net := newNetwork(1)
+	a, b := net.join(t, 1, nil), net.join(t, 2, nil)
+	net.run(t, 2*time.Second, func() { a.act(t) })
+	b.mute = true
+	net.run(t, 7*time.Second, func() { a.act(t) })
+	if s := a.replicas.Stats(); s.Peers != 0 || s.Lost != 1 {
+		t.Fatalf("the mute router is not lost: %+v", s)
+	}
+	b.mute = false
+	net.run(t, 3*time.Second, nil)
+	if problem := net.agree(t); problem != "" {
+		t.Error(problem)
+	}
+}
+
+// TestFullQueue: changes that do not fit the queue are a gap, which a snapshot
+// closes.
+func TestFullQueue(t *testing.T) {
+	net := newNetwork(1)
+	a := net.join(t, 1, func(c *Config) { c.MessageBytes, c.QueueBytes = 1<<10, 2<<10 })
+	net.join(t, 2, nil)
+	net.run(t, 2*time.Second, nil)
+	for range 200 {
+		a.act(t)
+	}
+	net.run(t, 3*time.Second, nil)
+	if s := a.replicas.Stats(); s.Overflow != 1 {
+		t.Errorf("%+v", s)
+	}
+	if problem := net.agree(t); problem != "" {
+		t.Error(problem)
 	}
 }
 
