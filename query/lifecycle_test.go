@@ -45,8 +45,8 @@ func TestHealthFollowsChecksAndDraining(t *testing.T) {
 	s.Drain()
 	want("/readyz?verbose", 503, `{"status":"not ready","checks":[{"name":"serving","ok":false,"reason":"shutting down"},{"name":"ingest","ok":true}]}`)
 	want("/livez", 200, `{"status":"ok"}`)
-	if resp, _ := s.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":[1]}`); resp.StatusCode != 200 {
-		t.Errorf("while draining: %s", resp.Status)
+	if resp, _ := s.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":[1]}`); resp.StatusCode != 200 || !resp.Close {
+		t.Errorf("while draining: %s, connection closed: %v", resp.Status, resp.Close)
 	}
 	if resp, body := s.do(t, "HEAD", "/livez", ""); resp.StatusCode != 200 || len(body) != 0 {
 		t.Errorf("HEAD: %s %q", resp.Status, body)

@@ -91,6 +91,7 @@ type answer struct {
 	StatusCode int
 	Status     string
 	Header     http.Header
+	Close      bool // the server closes the connection
 }
 
 // do sends a request and returns its answer.
@@ -112,7 +113,7 @@ func (s *served) do(t testing.TB, method, path, body string, headers ...string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{resp.StatusCode, resp.Status, resp.Header}, data
+	return answer{resp.StatusCode, resp.Status, resp.Header, resp.Close}, data
 }
 
 // counter returns a metric's value; 0 if it is absent.

@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/mocker"
@@ -41,6 +43,9 @@ const startWait = 30 * time.Second
 
 func (d *demo) run(ctx context.Context, log *slog.Logger) (err error) {
 	d.log = log
+	// Whoever reads the lines may go away: then end as for ctrl-c.
+	ctx, ignore := signal.NotifyContext(ctx, syscall.SIGPIPE)
+	defer ignore()
 	giveBack := takeTerminal()
 	defer giveBack()
 	if d.dataDir == "" {

@@ -68,6 +68,27 @@ func TestDemo(t *testing.T) {
 	begun := time.Now()
 	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
 	p.wait(30 * time.Second)
+	leavesNothing(t, home)
+	t.Logf("ended within %v", time.Since(begun))
+}
+
+// So does whoever reads its lines, as in `make run | head`.
+func TestDemoEndsWithItsReader(t *testing.T) {
+	home := t.TempDir()
+	p := start(t, home, "kvdemo", "--http-listen", "127.0.0.1:0")
+	if !p.lines.Scan() {
+		t.Fatal("kvdemo says nothing")
+	}
+	if err := p.stdout.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.wait(30 * time.Second)
+	leavesNothing(t, home)
+}
+
+// leavesNothing checks that the data directory is gone.
+func leavesNothing(t *testing.T, home string) {
+	t.Helper()
 	left, err := os.ReadDir(home)
 	if err != nil {
 		t.Fatal(err)
@@ -77,5 +98,4 @@ func TestDemo(t *testing.T) {
 			t.Errorf("%s is left behind", f.Name())
 		}
 	}
-	t.Logf("ended within %v", time.Since(begun))
 }

@@ -49,7 +49,7 @@ type process struct {
 	t      *testing.T
 	name   string
 	cmd    *exec.Cmd
-	stdout io.Reader
+	stdout io.ReadCloser
 	lines  *bufio.Scanner // of stdout
 	done   chan struct{}  // closed when it has ended
 	err    error          // how; valid when done is closed
