@@ -81,6 +81,9 @@ func (c *child) stop() error {
 	}
 	var exit *exec.ExitError
 	if errors.As(c.err, &exit) {
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM {
+			return nil // it was asked so soon that it was not listening yet
+		}
 		return fmt.Errorf("stop %s: %w", c.name, c.err)
 	}
 	return nil

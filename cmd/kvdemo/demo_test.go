@@ -33,6 +33,32 @@ func TestChildrenDoNotSeeTheDemonstrationsVariables(t *testing.T) {
 	}
 }
 
+// A child that is asked to end before it listens has ended well; one that
+// says it failed has not.
+func TestStop(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("no sh")
+	}
+	f := func(script string, good bool) {
+		t.Helper()
+		c, err := startChild(filepath.Dir(sh), "sh", "-c", script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.stdout.Read(make([]byte, 8)); err != nil { // it runs
+			t.Fatal(err)
+		}
+		if err := c.stop(); (err == nil) != good {
+			t.Errorf("%s: %v", script, err)
+		}
+	}
+	f("echo up; while :; do :; done", true)
+	f("trap 'exit 0' TERM; echo up; while :; do :; done", true)
+	f("trap 'exit 3' TERM; echo up; while :; do :; done", false)
+	f("trap 'kill -KILL $$' TERM; echo up; while :; do :; done", false)
+}
+
 func TestList(t *testing.T) {
 	f := func(want string, tokens ...uint32) {
 		t.Helper()
