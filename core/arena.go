@@ -1,30 +1,39 @@
 package core
 
+import "github.com/kvatlas/kvatlas/internal/hugemem"
+
 // An arena holds engine hashes ("names") in segments of segBlocks words. A
 // block number is segment*segBlocks + offset, so 32 bits name any block of a
 // shard; the directory stores nothing else. Only the writer touches it, so
-// segments are reused at once.
+// segments are reused at once and memory may move.
 //
-// Segments live in slabs of slabSegs: big pointer-free allocations that the
-// collector never scans. A slab whose segments are all free is given back.
+// Segments live in slabs of slabSegs, which the collector never scans. The
+// first slab grows by doubling, so a small index is small; a slab whose
+// segments are all free is given back.
 type arena struct {
-	words [][]uint64 // slab → slabSegs*segBlocks names
-	heads [][]seg    // slab → slabSegs headers
-	free  [][]uint16 // slab → stack of free segments
-	avail []uint32   // slabs that may have free segments (a hint; checked)
-	gone  []uint32   // slab numbers whose memory was given back
-	inUse int        // segments
-	slabs int        // slabs with memory
+	slabs []slab
+	avail []uint32 // slabs that may have free segments (a hint; checked)
+	gone  []uint32 // slab numbers whose memory was given back
+	inUse int      // segments
+	size  int64    // bytes of all slabs
+}
+
+type slab struct {
+	names []uint64
+	heads []seg
+	free  []uint16 // stack of free segments
+	block hugemem.Block
 }
 
 const (
 	segBits   = 4
 	segBlocks = 1 << segBits // names per segment: 128 bytes, two cache lines
-	slabBits  = 10
-	slabSegs  = 1 << slabBits // 128 KiB of names per slab
-	slabBytes = slabSegs * (segBlocks*8 + segHeadBytes)
+	slabBits  = 14
+	slabSegs  = 1 << slabBits // 2 MiB of names per slab: one huge page
+	slabMask  = slabSegs*segBlocks - 1
+	slabFirst = 64 // segments of the first slab to begin with
 
-	segHeadBytes = 12
+	segBytes = segBlocks*8 + 12 + 2 // names, header, place in the free stack
 )
 
 // seg says whose names a segment holds: positions base … base+segBlocks-1 of
@@ -35,97 +44,143 @@ type seg struct {
 	owner uint32
 }
 
-func (a *arena) at(b uint32) uint64 {
-	s := b >> segBits
-	return a.words[s>>slabBits][b&(slabSegs*segBlocks-1)]
-}
+func (a *arena) at(b uint32) uint64 { return a.slabs[b>>(segBits+slabBits)].names[b&slabMask] }
 
 // peek is at for a block that may be gone.
 func (a *arena) peek(b uint32) (uint64, bool) {
 	s := b >> segBits
-	if s == 0 || int(s>>slabBits) >= len(a.words) || a.words[s>>slabBits] == nil || a.head(s).run == 0 {
+	if s == 0 || int(s>>slabBits) >= len(a.slabs) || int(s&(slabSegs-1)) >= len(a.slabs[s>>slabBits].heads) || a.head(s).run == 0 {
 		return 0, false
 	}
 	return a.at(b), true
 }
 
 func (a *arena) set(b uint32, name uint64) {
-	s := b >> segBits
-	a.words[s>>slabBits][b&(slabSegs*segBlocks-1)] = name
+	a.slabs[b>>(segBits+slabBits)].names[b&slabMask] = name
 }
 
 // names returns the words of a segment.
 func (a *arena) names(s uint32) []uint64 {
 	i := (s & (slabSegs - 1)) << segBits
-	return a.words[s>>slabBits][i : i+segBlocks : i+segBlocks]
+	return a.slabs[s>>slabBits].names[i : i+segBlocks : i+segBlocks]
 }
 
-func (a *arena) head(s uint32) *seg { return &a.heads[s>>slabBits][s&(slabSegs-1)] }
+func (a *arena) head(s uint32) *seg { return &a.slabs[s>>slabBits].heads[s&(slabSegs-1)] }
 
 // alloc returns a segment for the given run, base and owner. Segment 0 is
 // never handed out, so 0 can mean none.
 func (a *arena) alloc(run, base, owner uint32) uint32 {
 	for len(a.avail) > 0 {
-		sl := a.avail[len(a.avail)-1]
-		if f := a.free[sl]; len(f) > 0 {
-			s := sl<<slabBits | uint32(f[len(f)-1])
-			a.free[sl] = f[:len(f)-1]
+		n := a.avail[len(a.avail)-1]
+		sl := &a.slabs[n]
+		if f := len(sl.free); f > 0 {
+			s := n<<slabBits | uint32(sl.free[f-1])
+			sl.free = sl.free[:f-1]
 			a.inUse++
 			*a.head(s) = seg{run, base, owner}
 			return s
 		}
 		a.avail = a.avail[:len(a.avail)-1]
 	}
-	var sl uint32
-	if n := len(a.gone); n > 0 {
-		sl = a.gone[n-1]
-		a.gone = a.gone[:n-1]
-	} else {
-		sl = uint32(len(a.words))
-		a.words = append(a.words, nil)
-		a.heads = append(a.heads, nil)
-		a.free = append(a.free, nil)
+	a.addRoom()
+	return a.alloc(run, base, owner)
+}
+
+// addRoom doubles the first slab or adds another.
+func (a *arena) addRoom() {
+	if len(a.slabs) == 0 {
+		a.slabs = make([]slab, 1)
+		a.growFirst(slabFirst)
+		a.avail = append(a.avail, 0)
+		return
 	}
-	a.words[sl] = make([]uint64, slabSegs*segBlocks)
-	a.heads[sl] = make([]seg, slabSegs)
-	a.slabs++
-	f := make([]uint16, 0, slabSegs)
-	for i := slabSegs - 1; i >= 0; i-- {
-		if sl == 0 && i == 0 {
-			continue // segment 0 is reserved
-		}
+	if n := len(a.slabs[0].heads); n < slabSegs {
+		a.growFirst(2 * n)
+		a.avail = append(a.avail, 0)
+		return
+	}
+	var n uint32
+	if g := len(a.gone); g > 0 {
+		n = a.gone[g-1]
+		a.gone = a.gone[:g-1]
+	} else {
+		n = uint32(len(a.slabs))
+		a.slabs = append(a.slabs, slab{})
+	}
+	sl := &a.slabs[n]
+	sl.block = hugemem.Alloc(slabSegs * segBlocks * 8)
+	sl.names = sl.block.Words
+	sl.heads = make([]seg, slabSegs)
+	sl.free = stack(0, slabSegs)
+	a.size += slabSegs * segBytes
+	a.avail = append(a.avail, n)
+}
+
+// growFirst moves the first slab to one of n segments.
+func (a *arena) growFirst(n int) {
+	sl := &a.slabs[0]
+	had := len(sl.heads)
+	a.size += int64(n-had) * segBytes
+	names, heads := make([]uint64, n*segBlocks), make([]seg, n)
+	copy(names, sl.names)
+	copy(heads, sl.heads)
+	sl.names, sl.heads = names, heads
+	sl.free = append(stack(max(had, 1), n), sl.free...)
+}
+
+// stack returns the numbers lo … hi-1, the lowest on top.
+func stack(lo, hi int) []uint16 {
+	f := make([]uint16, 0, hi)
+	for i := hi - 1; i >= lo; i-- {
 		f = append(f, uint16(i))
 	}
-	a.free[sl] = f
-	a.avail = append(a.avail, sl)
-	return a.alloc(run, base, owner)
+	return f
 }
 
 func (a *arena) release(s uint32) {
 	*a.head(s) = seg{}
-	sl := s >> slabBits
-	f := a.free[sl]
-	if len(f) == 0 {
-		a.avail = append(a.avail, sl)
+	n := s >> slabBits
+	sl := &a.slabs[n]
+	if len(sl.free) == 0 {
+		a.avail = append(a.avail, n)
 	}
-	a.free[sl] = append(f, uint16(s&(slabSegs-1)))
+	sl.free = append(sl.free, uint16(s&(slabSegs-1)))
 	a.inUse--
-	if full := slabSegs; sl == 0 {
-		if len(a.free[0]) == full-1 && a.inUse == 0 {
-			*a = arena{}
-		}
-	} else if len(a.free[sl]) == full && a.spare() {
-		a.words[sl], a.heads[sl], a.free[sl] = nil, nil, nil
-		a.slabs--
-		a.gone = append(a.gone, sl)
+	switch {
+	case a.inUse == 0:
+		a.reset()
+	case n > 0 && len(sl.free) == slabSegs && a.spare():
+		sl.block.Free()
+		*sl = slab{}
+		a.size -= slabSegs * segBytes
+		a.gone = append(a.gone, n)
 	}
+}
+
+// reset gives all memory back.
+func (a *arena) reset() {
+	for i := range a.slabs {
+		a.slabs[i].block.Free()
+	}
+	*a = arena{}
 }
 
 // spare reports whether a slab's worth of segments is free besides the slab
 // that just became empty: without that slack, a steady state at a slab's edge
-// would allocate and free it over and over.
-func (a *arena) spare() bool { return a.slabs*slabSegs-a.inUse >= 2*slabSegs }
+// would map and unmap it over and over.
+func (a *arena) spare() bool {
+	return (len(a.slabs)-len(a.gone))*slabSegs-a.inUse >= 2*slabSegs
+}
 
 func (a *arena) bytes() int64 {
-	return int64(a.slabs)*(slabBytes+slabSegs*2) + int64(cap(a.words)+cap(a.heads)+cap(a.free))*24 + int64(cap(a.avail)+cap(a.gone))*4
+	return a.size + int64(cap(a.slabs))*104 + int64(cap(a.avail)+cap(a.gone))*4
+}
+
+// mapped returns the bytes that are not on the Go heap.
+func (a *arena) mapped() int64 {
+	n := int64(0)
+	for i := range a.slabs {
+		n += int64(len(a.slabs[i].block.Words)) * 8
+	}
+	return n
 }

@@ -1,6 +1,9 @@
 package core
 
-import "math/bits"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // A directory maps engine hashes to block numbers of an arena, one entry per
 // block. It stores no hashes: an entry is a tag byte and a block number, and a
@@ -8,27 +11,28 @@ import "math/bits"
 //
 // It is an extendible hash table: the top bits of the hash pick a leaf through
 // the top table, the rest a 64-byte chunk in it (one cache line: 12 tags, 4
-// overflow counts, 12 block numbers; 5.3 bytes an entry). A leaf grows from 64
-// to 256 chunks by halves and then splits, so no operation moves more than
-// about 2,700 entries: the writer never stops for long. Only the writer uses
-// it.
+// overflow counts, 12 block numbers; 5.3 bytes an entry). A leaf grows page by
+// page to leafMax and then splits, so no operation moves more than about 2,700
+// entries: the writer never stops for long. Only the writer uses it.
 type directory struct {
-	top    []leaf // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
+	top    []*leaf // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
 	depth  uint8
 	count  int
-	chunks int // in all leaves, for accounting
+	leaves int
+	gen    uint32 // changes when leaves do: what a probe holds is then out of date
 	arena  *arena
-	sink   uint8    // keeps touch's loads alive
-	tmp    []uint32 // scratch of a rebuild
+	pages  *pages
+	blocks []uint32 // scratch of a rebuild
+	names  []uint64
 }
 
-// leaf is a part of the table that grows, splits and merges as one. Its copies
-// in the top table are kept equal.
+// leaf is a part of the table that grows, splits and merges as one.
 type leaf struct {
-	chunks []chunk
-	depth  uint8
-	probe  uint32 // longest distance of an entry from its home chunk
-	n      uint32
+	pages     []*page
+	n         uint32
+	low, high uint32 // entries at which it shrinks and grows
+	probe     uint32 // longest distance of an entry from its home chunk
+	depth     uint8
 }
 
 const chunkSlots = 12
@@ -42,10 +46,10 @@ type chunk struct {
 	blk  [chunkSlots]uint32
 }
 
-// leafSizes are the numbers of chunks a leaf may have.
-var leafSizes = [...]int{1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256}
-
-const leafMax = 256
+const (
+	leafMax   = 4                       // pages after which a leaf splits
+	pageSlots = pageChunks * chunkSlots // entries of a page
+)
 
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
@@ -53,49 +57,123 @@ func mix(h uint64) uint64 {
 	return (hi ^ lo) * 0xFF51AFD7ED558CCD
 }
 
-func tagOf(m uint64) uint8 {
-	t := uint8(m)
-	if t == 0 {
-		t = 1
+// tagOf returns the hash's tag, 1 … 255: 0 means a free slot.
+func tagOf(m uint64) uint8 { return uint8(m) | uint8((uint32(uint8(m))-1)>>31) }
+
+func (d *directory) leafAt(m uint64) *leaf { return d.top[m>>1>>((63-d.depth)&63)] }
+
+// home returns the home chunk's number: hash bits below those that pick the
+// leaf.
+func (l *leaf) home(m uint64) int {
+	return int(uint64(uint32(m>>16)) * uint64(len(l.pages)*pageChunks) >> 32)
+}
+
+func (l *leaf) chunk(i int) *chunk { return &l.pages[i/pageChunks][i%pageChunks] }
+
+// next returns the chunk number after i.
+func (l *leaf) next(i int) int {
+	if i++; i == len(l.pages)*pageChunks {
+		return 0
 	}
-	return t
+	return i
 }
 
-// leafAt returns the leaf of a mixed hash.
-func (d *directory) leafAt(m uint64) *leaf { return &d.top[m>>1>>(63-d.depth)] }
-
-// home returns the home chunk: hash bits below those that pick the leaf.
-func home(m uint64, chunks int) int {
-	return int(uint64(uint32(m>>16)) * uint64(chunks) >> 32)
+// A probe is where up to segBlocks names belong. Making it loads their home
+// chunks, independently of one another, so that the cache misses of a batch
+// overlap instead of queueing: a random line costs 125–170 ns alone and
+// 5–16 ns in a group.
+type probe struct {
+	mixed [segBlocks]uint64
+	leaf  [segBlocks]*leaf
+	home  [segBlocks]*chunk
+	gen   uint32
+	sink  uint8
 }
 
-// touch loads the home chunk of each name, independently of one another, so
-// that the cache misses of a batch overlap instead of queueing: a random line
-// costs 125–170 ns alone and 5–16 ns in a group.
-func (d *directory) touch(names []uint64) {
+func (d *directory) locate(p *probe, names []uint64) {
+	p.gen = d.gen
 	if len(d.top) == 0 {
+		p.gen--
 		return
 	}
-	var s uint8
-	for _, e := range names {
+	for i, e := range names {
 		m := mix(e)
 		l := d.leafAt(m)
-		s += l.chunks[home(m, len(l.chunks))].over[0]
+		p.mixed[i], p.leaf[i], p.home[i] = m, l, l.chunk(l.home(m))
 	}
-	d.sink += s
+	s := uint8(0)
+	for _, c := range p.home[:len(names)] {
+		s += c.over[0]
+	}
+	p.sink = s
 }
 
-// matches returns a mask with the top bit of each byte set where tags may
+// tagMatches returns a mask with the top bit of each byte set where tags may
 // equal t; the bits above a true match may lie, so check (a free slot's block
-// number may be of memory that is gone).
-func matches(tags *[chunkSlots]uint8, t uint8) (lo uint64, hi uint32) {
+// number may be of memory that is gone). The lowest bit never lies.
+func (c *chunk) tagMatches(t uint8) (lo uint64, hi uint32) {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	a := uint64(tags[0]) | uint64(tags[1])<<8 | uint64(tags[2])<<16 | uint64(tags[3])<<24 |
-		uint64(tags[4])<<32 | uint64(tags[5])<<40 | uint64(tags[6])<<48 | uint64(tags[7])<<56
-	b := uint32(tags[8]) | uint32(tags[9])<<8 | uint32(tags[10])<<16 | uint32(tags[11])<<24
-	a ^= ones * uint64(t)
-	b ^= uint32(ones&0xFFFFFFFF) * uint32(t)
-	return (a - ones) &^ a & tops, (b - uint32(ones&0xFFFFFFFF)) &^ b & (tops & 0xFFFFFFFF)
+	a := binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
+	b := binary.LittleEndian.Uint32(c.tags[8:]) ^ ones&0xFFFFFFFF*uint32(t)
+	return (a - ones) &^ a & tops, (b - ones&0xFFFFFFFF) &^ b & (tops & 0xFFFFFFFF)
+}
+
+// insertAt enters block b under the probe's i-th name if that takes no more
+// than its home chunk: the name is not in the directory, there is room, and
+// the leaf need not grow. It reports false, having done nothing, otherwise.
+func (d *directory) insertAt(p *probe, i int, b uint32) bool {
+	if p.gen != d.gen {
+		return false
+	}
+	c, l := p.home[i], p.leaf[i]
+	t := tagOf(p.mixed[i])
+	lo, hi := c.tagMatches(t)
+	if lo|uint64(hi)|uint64(c.over[t&3]) != 0 || l.n >= l.high {
+		return false
+	}
+	lo, hi = c.tagMatches(0)
+	s := 0
+	switch {
+	case lo != 0:
+		s = bits.TrailingZeros64(lo) >> 3
+	case hi != 0:
+		s = 8 + bits.TrailingZeros32(hi)>>3
+	default:
+		return false
+	}
+	c.tags[s], c.blk[s] = t, b
+	l.n++
+	d.count++
+	return true
+}
+
+// removeAt takes out the entry of block b under the probe's i-th name if it is
+// in its home chunk and the leaf need not shrink. It reports false, having
+// done nothing, otherwise.
+func (d *directory) removeAt(p *probe, i int, b uint32) bool {
+	c, l := p.home[i], p.leaf[i]
+	if p.gen != d.gen || l.n <= l.low {
+		return false
+	}
+	t := tagOf(p.mixed[i])
+	lo, hi := c.tagMatches(t)
+	for ; lo != 0; lo &= lo - 1 {
+		if s := bits.TrailingZeros64(lo) >> 3; c.blk[s] == b && c.tags[s] == t {
+			c.tags[s] = 0
+			l.n--
+			d.count--
+			return true
+		}
+	}
+	for ; hi != 0; hi &= hi - 1 {
+		if s := 8 + bits.TrailingZeros32(hi)>>3; c.blk[s] == b && c.tags[s] == t {
+			c.tags[s] = 0
+			l.n--
+			d.count--
+			return true
+		}
+	}
+	return false
 }
 
 // find returns the block that holds the name. With a name entered for several
@@ -107,19 +185,17 @@ func (d *directory) find(name uint64) (uint32, bool) {
 	m := mix(name)
 	l := d.leafAt(m)
 	t := tagOf(m)
-	at := home(m, len(l.chunks))
-	c := &l.chunks[at]
+	at := l.home(m)
+	c := l.chunk(at)
 	if b, ok := d.inChunk(c, t, name); ok {
 		return b, true
 	}
 	if c.over[t&3] == 0 {
 		return 0, false
 	}
-	for i := 1; i <= int(l.probe); i++ {
-		if at++; at == len(l.chunks) {
-			at = 0
-		}
-		if b, ok := d.inChunk(&l.chunks[at], t, name); ok {
+	for i := uint32(1); i <= l.probe; i++ {
+		at = l.next(at)
+		if b, ok := d.inChunk(l.chunk(at), t, name); ok {
 			return b, true
 		}
 	}
@@ -127,7 +203,7 @@ func (d *directory) find(name uint64) (uint32, bool) {
 }
 
 func (d *directory) inChunk(c *chunk, t uint8, name uint64) (uint32, bool) {
-	lo, hi := matches(&c.tags, t)
+	lo, hi := c.tagMatches(t)
 	for ; lo != 0; lo &= lo - 1 {
 		s := bits.TrailingZeros64(lo) >> 3
 		if b := c.blk[s]; c.tags[s] == t && d.arena.at(b) == name {
@@ -146,28 +222,50 @@ func (d *directory) inChunk(c *chunk, t uint8, name uint64) (uint32, bool) {
 // insert enters the block under its name, which must not be entered yet.
 func (d *directory) insert(name uint64, b uint32) {
 	if len(d.top) == 0 {
-		d.top = []leaf{{chunks: make([]chunk, 1)}}
-		d.chunks = 1
+		d.top = []*leaf{d.newLeaf(1, 0)}
 	}
 	m := mix(name)
 	l := d.leafAt(m)
-	for int(l.n)*8 >= len(l.chunks)*chunkSlots*7 {
-		d.grow(m)
+	for l.n >= l.high {
+		d.grow(m, l)
 		l = d.leafAt(m)
 	}
-	probe := l.put(m, b)
+	l.put(m, b)
 	d.count++
-	d.update(m, func(l *leaf) { l.n++; l.probe = max(l.probe, probe) })
 }
 
-// put places an entry and returns its distance from home.
-func (l *leaf) put(m uint64, b uint32) uint32 {
+func (d *directory) newLeaf(size int, depth uint8) *leaf {
+	d.leaves++
+	d.gen++
+	l := &leaf{pages: make([]*page, size), depth: depth}
+	for i := range l.pages {
+		l.pages[i] = d.pages.get()
+	}
+	l.high = uint32(size * pageSlots * 7 / 8)
+	l.low = uint32(size * pageSlots / 4)
+	if size == 1 && depth == 0 {
+		l.low = 0
+	}
+	return l
+}
+
+func (d *directory) freeLeaf(l *leaf) {
+	d.leaves--
+	for _, g := range l.pages {
+		d.pages.put(g)
+	}
+	l.pages = nil
+}
+
+// put places an entry.
+func (l *leaf) put(m uint64, b uint32) {
 	t := tagOf(m)
-	at := home(m, len(l.chunks))
-	first := &l.chunks[at]
+	at := l.home(m)
+	first := l.chunk(at)
+	l.n++
 	for dist := uint32(0); ; dist++ {
-		c := &l.chunks[at]
-		lo, hi := matches(&c.tags, 0)
+		c := l.chunk(at)
+		lo, hi := c.tagMatches(0)
 		s := -1
 		if lo != 0 {
 			s = bits.TrailingZeros64(lo) >> 3
@@ -179,44 +277,27 @@ func (l *leaf) put(m uint64, b uint32) uint32 {
 			if dist > 0 && first.over[t&3] < 255 {
 				first.over[t&3]++
 			}
-			return dist
+			l.probe = max(l.probe, dist)
+			return
 		}
-		if at++; at == len(l.chunks) {
-			at = 0
-		}
-	}
-}
-
-// update applies f to every copy of the leaf in the top table.
-func (d *directory) update(m uint64, f func(*leaf)) {
-	l := d.leafAt(m)
-	span := 1 << (d.depth - l.depth)
-	if span == 1 {
-		f(l)
-		return
-	}
-	i := int(m>>1>>(63-d.depth)) &^ (span - 1)
-	for j := i; j < i+span; j++ {
-		f(&d.top[j])
+		at = l.next(at)
 	}
 }
 
 // slot finds the entry of exactly this block: its chunk, slot, distance from
 // home and the home chunk.
-func (l *leaf) slot(m uint64, b uint32) (c *chunk, s, dist int, first *chunk) {
+func (l *leaf) slot(m uint64, b uint32) (c *chunk, s int, dist uint32, first *chunk) {
 	t := tagOf(m)
-	at := home(m, len(l.chunks))
-	first = &l.chunks[at]
-	for dist = 0; dist <= int(l.probe); dist++ {
-		c = &l.chunks[at]
+	at := l.home(m)
+	first = l.chunk(at)
+	for dist = 0; dist <= l.probe; dist++ {
+		c = l.chunk(at)
 		for s = range c.blk {
 			if c.blk[s] == b && c.tags[s] == t {
 				return c, s, dist, first
 			}
 		}
-		if at++; at == len(l.chunks) {
-			at = 0
-		}
+		at = l.next(at)
 	}
 	return nil, 0, 0, nil
 }
@@ -252,134 +333,116 @@ func (d *directory) remove(name uint64, b uint32) bool {
 		first.over[t&3]--
 	}
 	d.count--
-	d.update(m, func(l *leaf) { l.n-- })
-	if d.count == 0 {
-		d.top, d.depth, d.chunks = nil, 0, 0
-		return true
-	}
-	if l = d.leafAt(m); int(l.n)*4 < len(l.chunks)*chunkSlots && len(l.chunks) > 1 {
-		d.shrink(m)
+	if l.n--; d.count == 0 {
+		for i, o := range d.top {
+			if i == 0 || o != d.top[i-1] {
+				d.freeLeaf(o)
+			}
+		}
+		*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
+	} else if l.n < l.low {
+		d.shrink(m, l)
 	}
 	return true
 }
 
-// entries gathers the blocks of a leaf.
-func (d *directory) entries(l *leaf) []uint32 {
-	d.tmp = d.tmp[:0]
-	for i := range l.chunks {
-		c := &l.chunks[i]
-		for s, t := range c.tags {
-			if t != 0 {
-				d.tmp = append(d.tmp, c.blk[s])
+// gather lists the blocks of the leaves.
+func (d *directory) gather(leaves ...*leaf) {
+	d.blocks = d.blocks[:0]
+	for _, l := range leaves {
+		for _, g := range l.pages {
+			for i := range g {
+				for s, t := range g[i].tags {
+					if t != 0 {
+						d.blocks = append(d.blocks, g[i].blk[s])
+					}
+				}
 			}
 		}
 	}
-	return d.tmp
+	// The names first, so that their cache misses overlap.
+	d.names = d.names[:0]
+	for _, b := range d.blocks {
+		d.names = append(d.names, d.arena.at(b))
+	}
 }
 
-// rebuild makes a leaf of the given size and depth with those of the blocks
-// whose hash, shifted to the leaf's depth, equals prefix.
-func (d *directory) rebuild(blocks []uint32, size int, depth uint8, prefix uint64) leaf {
-	l := leaf{chunks: make([]chunk, size), depth: depth}
-	for _, b := range blocks {
-		m := mix(d.arena.at(b))
-		if m>>1>>(63-depth) == prefix {
-			l.probe = max(l.probe, l.put(m, b))
-			l.n++
+// build makes a leaf of the gathered blocks whose hash begins with prefix, and
+// puts it into its places in the top table.
+func (d *directory) build(size int, depth uint8, prefix uint64) {
+	l := d.newLeaf(size, depth)
+	for i, e := range d.names {
+		if m := mix(e); m>>1>>((63-depth)&63) == prefix {
+			l.put(m, d.blocks[i])
 		}
 	}
-	d.chunks += size
-	return l
-}
-
-func (d *directory) grow(m uint64) {
-	l := *d.leafAt(m)
-	blocks := d.entries(&l)
-	d.chunks -= len(l.chunks)
-	if len(l.chunks) >= leafMax && d.crowded(l.depth) {
-		// Hashes chosen to share their leading bits must not double the top
-		// table for ever: their leaf grows instead.
-		d.place(m, d.rebuild(blocks, 2*len(l.chunks), l.depth, m>>1>>(63-l.depth)))
-		return
-	}
-	if len(l.chunks) < leafMax {
-		d.place(m, d.rebuild(blocks, sizeFor(len(l.chunks)+1), l.depth, m>>1>>(63-l.depth)))
-		return
-	}
-	if l.depth == d.depth {
-		nt := make([]leaf, 2*len(d.top))
-		for i, tl := range d.top {
-			nt[2*i], nt[2*i+1] = tl, tl
-		}
-		d.top = nt
-		d.depth++
-	}
-	left := m >> 1 >> (63 - l.depth) << 1
-	depth := l.depth + 1
-	for _, prefix := range [2]uint64{left, left + 1} {
-		nl := d.rebuild(blocks, 192, depth, prefix)
-		d.fill(nl, prefix)
-	}
-}
-
-// crowded reports whether splitting a leaf of that depth would make the top
-// table out of proportion to the number of entries.
-func (d *directory) crowded(depth uint8) bool {
-	return depth == d.depth && len(d.top) > 64+d.count/64
-}
-
-// sizeFor returns the smallest leaf size of at least n chunks.
-func sizeFor(n int) int {
-	for _, s := range leafSizes {
-		if s >= n {
-			return s
-		}
-	}
-	return leafMax
-}
-
-// fill writes the leaf into all its places in the top table.
-func (d *directory) fill(l leaf, prefix uint64) {
-	span := uint64(1) << (d.depth - l.depth)
+	span := uint64(1) << (d.depth - depth)
 	for i := prefix * span; i < (prefix+1)*span; i++ {
 		d.top[i] = l
 	}
 }
 
-func (d *directory) place(m uint64, l leaf) { d.fill(l, m>>1>>(63-l.depth)) }
+func (d *directory) grow(m uint64, l *leaf) {
+	prefix := m >> 1 >> ((63 - l.depth) & 63)
+	d.gather(l)
+	// Hashes chosen to share their leading bits must not double the top table
+	// for ever: their leaf grows instead.
+	crowded := l.depth == d.depth && len(d.top) > 64+d.count/64
+	switch {
+	case len(l.pages) < leafMax:
+		d.build(len(l.pages)+1, l.depth, prefix)
+	case crowded:
+		d.build(2*len(l.pages), l.depth, prefix)
+	default:
+		if l.depth == d.depth {
+			nt := make([]*leaf, 2*len(d.top))
+			for i, o := range d.top {
+				nt[2*i], nt[2*i+1] = o, o
+			}
+			d.top = nt
+			d.depth++
+		}
+		d.build(leafMax/2+1, l.depth+1, 2*prefix)
+		d.build(leafMax/2+1, l.depth+1, 2*prefix+1)
+	}
+	d.freeLeaf(l)
+}
+
+// pagesFor returns how many pages make a leaf of n entries two thirds full.
+func pagesFor(n int) int { return max(1, (n*3/2+pageSlots-1)/pageSlots) }
 
 // shrink makes the leaf smaller or joins it with its buddy.
-func (d *directory) shrink(m uint64) {
-	l := *d.leafAt(m)
-	prefix := m >> 1 >> (63 - l.depth)
+func (d *directory) shrink(m uint64, l *leaf) {
+	prefix := m >> 1 >> ((63 - l.depth) & 63)
 	if l.depth > 0 {
 		buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
-		if buddy.depth == l.depth && int(l.n+buddy.n)*2 < leafMax*chunkSlots {
-			blocks := append([]uint32(nil), d.entries(&l)...)
-			blocks = append(blocks, d.entries(&buddy)...)
-			d.chunks -= len(l.chunks) + len(buddy.chunks)
-			nl := d.rebuild(blocks, sizeFor(int(l.n+buddy.n)*3/(2*chunkSlots)+1), l.depth-1, prefix>>1)
-			d.fill(nl, prefix>>1)
+		if n := int(l.n + buddy.n); buddy.depth == l.depth && pagesFor(n) < leafMax {
+			d.gather(l, buddy)
+			d.build(pagesFor(n), l.depth-1, prefix>>1)
+			d.freeLeaf(l)
+			d.freeLeaf(buddy)
 			d.shrinkTop()
 			return
 		}
 	}
-	if size := sizeFor(int(l.n)*3/(2*chunkSlots) + 1); size < len(l.chunks) {
-		blocks := d.entries(&l)
-		d.chunks -= len(l.chunks)
-		d.place(m, d.rebuild(blocks, size, l.depth, prefix))
+	if size := pagesFor(int(l.n)); size < len(l.pages) {
+		d.gather(l)
+		d.build(size, l.depth, prefix)
+		d.freeLeaf(l)
+		return
 	}
+	l.low = l.n / 2 // nothing to gain yet
 }
 
 // shrinkTop halves the top table while no leaf needs its full depth.
 func (d *directory) shrinkTop() {
 	for d.depth > 0 {
-		for i := range d.top {
-			if d.top[i].depth == d.depth {
+		for _, l := range d.top {
+			if l.depth == d.depth {
 				return
 			}
 		}
-		nt := make([]leaf, len(d.top)/2)
+		nt := make([]*leaf, len(d.top)/2)
 		for i := range nt {
 			nt[i] = d.top[2*i]
 		}
@@ -389,5 +452,5 @@ func (d *directory) shrinkTop() {
 }
 
 func (d *directory) bytes() int64 {
-	return int64(d.chunks)*64 + int64(cap(d.top))*40 + int64(cap(d.tmp))*4
+	return d.pages.bytes() + int64(d.leaves)*(64+32) + int64(cap(d.top))*8 + int64(cap(d.blocks))*4 + int64(cap(d.names))*8
 }

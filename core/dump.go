@@ -81,7 +81,7 @@ func (x *Radix) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 		for i := len(copies) - int(known); i > 0; i-- {
 			ev.Engine[i-1] = ev.Engine[i] // passes over places without names
 		}
-		ev.Local = append(ev.Local, r.body.Load().data[:known]...)
+		ev.Local = r.body.Load().data.appendTo(ev.Local, 0, known)
 		goOn = f(&ev, copies)
 		return goOn
 	})
@@ -105,7 +105,7 @@ func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, name uint6
 			ev.HasParent, ev.Parent = true, e
 			break
 		}
-		up = append(up, r.body.Load().data[pos])
+		up = append(up, r.body.Load().data.at(pos))
 	}
 	for i := len(up) - 1; i >= 0; i-- {
 		ev.Engine = append(ev.Engine, name)
@@ -126,7 +126,7 @@ func (x *Radix) dumpRecord(rc *record, f func(ev *event.Event, copies []uint32) 
 			ev := event.Event{Kind: event.Stored}
 			x.dumpUp(&ev, rc.run, rc.holder, pos, name)
 			ev.Engine = append(ev.Engine, name)
-			ev.Local = append(ev.Local, data[pos])
+			ev.Local = append(ev.Local, data.at(pos))
 			copies := make([]uint32, len(ev.Engine))
 			copies[len(copies)-1] = l.copiesOf(0, pos)
 			if !f(&ev, copies) {
@@ -220,15 +220,16 @@ func (x *Radix) sequence(r *run, dst []uint64) []uint64 {
 		}
 	}
 	for i := len(path) - 1; i > 0; i-- {
-		for _, l := range path[i].body.Load().data[:path[i-1].off] {
+		dst = path[i].body.Load().data.appendTo(dst[:0], 0, path[i-1].off)
+		for _, l := range dst {
 			next(l)
 		}
 	}
 	b := r.body.Load()
-	dst = dst[:0]
-	for _, l := range b.data[:b.len()] {
+	dst = b.data.appendTo(dst[:0], 0, b.len())
+	for i, l := range dst {
 		next(l)
-		dst = append(dst, q)
+		dst[i] = q
 	}
 	return dst
 }

@@ -7,17 +7,17 @@ func (x *Radix) Check() error {
 	entered := map[uint32]bool{}
 	n := 0
 	for i := 0; i < len(x.dir.top); {
-		l := &x.dir.top[i]
+		l := x.dir.top[i]
 		live := 0
-		for c := range l.chunks {
-			for s, t := range l.chunks[c].tags {
+		for c := range len(l.pages) * pageChunks {
+			for s, t := range l.chunk(c).tags {
 				if t == 0 {
 					continue
 				}
 				live++
-				b := l.chunks[c].blk[s]
+				b := l.chunk(c).blk[s]
 				name, ok := x.arena.peek(b)
-				if !ok || tagOf(mix(name)) != t || x.dir.leafAt(mix(name)).chunks == nil {
+				if !ok || tagOf(mix(name)) != t || x.dir.leafAt(mix(name)) != l {
 					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
 				}
 				if got, ok := x.dir.find(name); !ok || got != b && entered[b] {

@@ -46,7 +46,7 @@ func (x *Radix) find(local []uint64, m *Matches) bool {
 	tiers := false
 	for base := 0; r != nil; {
 		b := r.body.Load()
-		n := matchLen(b.data[:b.len()], local[base:])
+		n := b.data.match(0, b.len(), local[base:])
 		var next *run
 		if base+n < len(local) {
 			next = b.kids.Load().find(uint32(n), local[base+n])

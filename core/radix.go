@@ -1,6 +1,7 @@
 package core
 
 import (
+	"runtime"
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -23,7 +24,7 @@ type Radix struct {
 	freeIDs []uint32 // of runs that are gone
 	live    int      // runs besides the root
 
-	arena arena
+	arena *arena
 	dir   directory
 	dups  map[uint64][]uint32 // further blocks of names that the directory has
 
@@ -57,8 +58,13 @@ func NewRadix(opts Options) *Radix {
 		dups:  make(map[uint64][]uint32),
 		recs:  make(map[uint64]*record),
 		links: make(map[uint64]link),
+		arena: &arena{},
 	}
-	x.dir.arena = &x.arena
+	x.dir.arena, x.dir.pages = x.arena, &pages{}
+	// Readers have no part in these two; so when the index is out of reach,
+	// so is what they mapped.
+	runtime.AddCleanup(x, func(a *arena) { a.reset() }, x.arena)
+	runtime.AddCleanup(x, func(p *pages) { p.reset() }, x.dir.pages)
 	x.root = &run{}
 	x.runs = []*run{x.root}
 	x.root.body.Store(&body{})
@@ -178,7 +184,7 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 		k := 0
 		b := r.body.Load()
 		if n := b.len(); o < n {
-			if m := matchLen(b.data[o:n], local); m > 0 {
+			if m := b.data.match(o, n, local); m > 0 {
 				k = s.join(r, o, names[:m])
 				o += uint32(k)
 			}
@@ -252,10 +258,11 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 	}
 	// Names of the holder's own: take as many as go into one layer.
 	k, layer := 0, 0
+	var ahead probe
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
-		if k&15 == 0 {
-			s.dir.touch(names[k:min(k+16, len(names))])
+		if k%segBlocks == 0 {
+			s.dir.locate(&ahead, names[k:min(k+segBlocks, len(names))])
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
@@ -300,32 +307,12 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 			t, base, fresh = s.newRun(r, o, local[0]), 0, true
 		}
 	}
-	var old place
-	again := false
-	k := 0
-	for k < len(names) && !again {
-		if k&15 == 0 {
-			s.dir.touch(names[k:min(k+16, len(names))])
-		}
-		e := names[k]
-		_, taken := s.dir.find(e)
-		if taken {
-			if s.within(t, base, e) {
-				break // a repetition inside this event; not the first block, that one is new
-			}
-			if old, again = s.lookup(s.h, e); again && k > 0 {
-				again = false
-				break
-			}
-		}
-		s.enter(e, s.addName(t, base+uint32(k), e), taken)
-		k++
-	}
+	k, old, again := s.enterAll(t, base, names)
 	if fresh {
-		t.body.Store(s.newBody(local[:k], k))
+		t.body.Store(s.newBody(newContent(local[:k]), uint32(k)))
 	} else {
 		b := s.roomFor(t, k)
-		copy(b.data[base:], local[:k])
+		b.data.write(base, local[:k])
 		b.n.Store(base + uint32(k))
 	}
 	s.hold(t, base, base+uint32(k), 0)
@@ -336,6 +323,41 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 		s.rebound(old)
 	}
 	return k, t, base + uint32(k)
+}
+
+// enterAll makes names the shared names of t from base on. It stops before one
+// that is known to the holder elsewhere; if that is the first it takes it alone,
+// and returns the place that the name had (again).
+func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place, again bool) {
+	var at probe
+	for k < len(names) {
+		b := s.roomForNames(t, base+uint32(k))
+		batch := names[k:min(len(names), k+segBlocks-int(b)&(segBlocks-1))]
+		copy(s.arena.names(b >> segBits)[b&(segBlocks-1):], batch)
+		s.dir.locate(&at, batch)
+		for i, e := range batch {
+			if s.dir.insertAt(&at, i, b+uint32(i)) {
+				k++
+				continue
+			}
+			_, taken := s.dir.find(e)
+			if taken {
+				if s.within(t, base, e) {
+					return k, old, false // a repetition inside this event
+				}
+				p, known := s.lookup(s.h, e)
+				if known && k > 0 {
+					return k, old, false
+				}
+				old, again = p, known
+			}
+			s.enter(e, b+uint32(i), taken)
+			if k++; again {
+				return k, old, true
+			}
+		}
+	}
+	return k, old, false
 }
 
 // within reports whether the name is a shared one of t at base or later.

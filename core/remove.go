@@ -19,13 +19,18 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		return Outcome{}
 	}
 	m := removal{store: store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}}
+	var ahead probe
+	short, located := 0, 0
 	for i, e := range ev.Engine {
 		if m.extend(e) {
+			short = 0
 			continue
 		}
-		if i+1 < len(ev.Engine) {
-			// The stretch ended: what follows may need the directory.
-			x.dir.touch(ev.Engine[i:min(i+8, len(ev.Engine))])
+		// Stretches of one block: the removals are not in chain order, and what
+		// follows will need the directory as well.
+		if short++; short > 1 && i >= located {
+			located = min(i+segBlocks, len(ev.Engine))
+			x.dir.locate(&ahead, ev.Engine[i:located])
 		}
 		m.next(e)
 	}

@@ -32,7 +32,7 @@ type run struct {
 // the ones that it compared.
 type body struct {
 	n     atomic.Uint32
-	data  []uint64 // local hashes; len is the capacity
+	data  content // local hashes, with room for more
 	in    [inlineEntries]atomic.Uint64
 	cov   atomic.Pointer[cover] // replaces in when not nil
 	tiers atomic.Pointer[tierCover]
@@ -207,15 +207,11 @@ const (
 	tierCoverBytes = 32
 )
 
-// dataBytes is what an array of n local hashes costs.
-func dataBytes(n int) int64 { return sizeClass(int64(n) * 8) }
-
-// newBody makes a body with room for capacity blocks and the first n of src.
-func (x *Radix) newBody(src []uint64, capacity int) *body {
-	b := &body{data: make([]uint64, capacity)}
-	copy(b.data, src)
-	b.n.Store(uint32(len(src)))
-	x.mem.Content += dataBytes(capacity)
+// newBody makes a body of the first n blocks of data.
+func (x *Radix) newBody(data content, n uint32) *body {
+	b := &body{data: data}
+	b.n.Store(n)
+	x.mem.Content += data.bytes()
 	x.mem.Runs += bodyBytes
 	return b
 }
@@ -223,7 +219,7 @@ func (x *Radix) newBody(src []uint64, capacity int) *body {
 // freeBody takes a body that no longer stands in a run off the account, with
 // its coverage if that was not passed on.
 func (x *Radix) freeBody(b *body, coverage bool) {
-	x.mem.Content -= dataBytes(len(b.data))
+	x.mem.Content -= b.data.bytes()
 	x.mem.Runs -= bodyBytes
 	if coverage {
 		if c := b.cov.Load(); c != nil {
@@ -234,12 +230,12 @@ func (x *Radix) freeBody(b *body, coverage bool) {
 }
 
 // resize replaces r's body by one with the same first n blocks and room for
-// capacity. If diverge, other blocks will follow than old readers may still
-// see, so the coverage is copied; else the two share it, because it says the
-// same about both.
-func (x *Radix) resize(r *run, n uint32, capacity int, diverge bool) *body {
+// total. If diverge, other blocks will follow than old readers may still see,
+// so the coverage is copied; else the two share it, because it says the same
+// about both.
+func (x *Radix) resize(r *run, n uint32, total int, diverge bool) *body {
 	old := r.body.Load()
-	b := x.newBody(old.data[:n], capacity)
+	b := x.newBody(old.data.with(int(n), total, diverge), n)
 	for i := range old.in {
 		b.in[i].Store(old.in[i].Load())
 	}
@@ -276,28 +272,20 @@ func (x *Radix) copyCover(c *cover) *cover {
 	return newCover(es, len(x.holders))
 }
 
-// roomFor returns a body of r that k blocks may be appended to at n.
+// roomFor returns a body of r that k blocks may be appended to.
 func (x *Radix) roomFor(r *run, k int) *body {
 	b := r.body.Load()
 	n := b.len()
 	need := int(n) + k
-	switch {
-	case n < r.high:
-		// Slots beyond n may still be read; they keep their values.
-		return x.resize(r, n, grown(need, int(n)), true)
-	case need > len(b.data):
-		return x.resize(r, n, grown(need, int(n)), false)
+	if n >= r.high && need <= b.data.room() {
+		return b
 	}
-	return b
-}
-
-// grown leaves slack only for runs that were appended to before: a run grows
-// by an eighth, so that it is copied rarely and wastes little.
-func grown(need, had int) int {
-	if had == 0 {
-		return need
+	// Some slack in the last piece: a run that grows once grows again.
+	if part := need & (pieceBlocks - 1); part > 0 {
+		need = need - part + min(part+4+part/8, pieceBlocks)
 	}
-	return int(classSlots(need + 2 + need/8))
+	// Slots beyond n may still be read; they keep their values.
+	return x.resize(r, n, need, n < r.high)
 }
 
 // name returns the shared name's block number at a position.
@@ -401,41 +389,51 @@ func (x *Radix) truncate(r *run, n uint32) {
 	r.high = max(r.high, was)
 	b.n.Store(n)
 	x.dropNames(r, n, was)
-	if len(b.data) >= 64 && int(n)*3 < len(b.data) && n > 0 {
-		x.resize(r, n, int(n), false)
-		r.high = n // a new body: nobody has seen more of it
+	if room := b.data.room(); n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room {
+		// Room for what is left only. The last piece is a new one, or readers
+		// of the old body could still see what will be appended to it.
+		x.resize(r, n, int(n), true)
 	}
 }
 
 // dropNames takes the shared names of positions lo … hi-1 out of the directory
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropNames(r *run, lo, hi uint32) {
+	var at probe
 	for p := lo; p < hi; {
-		s := r.segs[p>>segBits]
 		end := min(hi, (p|(segBlocks-1))+1)
-		names := x.arena.names(s)[p&(segBlocks-1) : (end-1)&(segBlocks-1)+1]
-		x.dir.touch(names)
+		b := r.name(p)
+		names := x.arena.names(b >> segBits)[p&(segBlocks-1):][:end-p]
+		x.dir.locate(&at, names)
 		for i, e := range names {
-			x.dropName(e, s<<segBits|(p+uint32(i))&(segBlocks-1))
+			if len(x.dups) > 0 || !x.dir.removeAt(&at, i, b+uint32(i)) {
+				x.dropName(e, b+uint32(i))
+			}
 		}
 		p = end
 	}
 	x.cutSegs(r, lo)
 }
 
-// addName puts a name at position pos of r's shared names. It returns the
-// block and what the directory had for that name before.
-func (x *Radix) addName(r *run, pos uint32, e uint64) (b uint32) {
-	if i := int(pos >> segBits); i == len(r.segs) {
+// addName puts a name at position pos of r's shared names and returns its
+// block, which is not in the directory yet.
+func (x *Radix) addName(r *run, pos uint32, e uint64) uint32 {
+	b := x.roomForNames(r, pos)
+	x.arena.set(b, e)
+	return b
+}
+
+// roomForNames returns the block of position pos, the first without a name or
+// one before.
+func (x *Radix) roomForNames(r *run, pos uint32) uint32 {
+	if int(pos>>segBits) == len(r.segs) {
 		c := cap(r.segs)
 		r.segs = append(r.segs, x.arena.alloc(r.id, pos&^(segBlocks-1), 0))
 		if c != cap(r.segs) {
 			x.mem.Runs += int64(cap(r.segs)-c) * 4
 		}
 	}
-	b = r.name(pos)
-	x.arena.set(b, e)
-	return b
+	return r.name(pos)
 }
 
 // enter makes a block findable by its name.

@@ -29,7 +29,7 @@ func (x *Radix) swappable(r *run, o uint32, count int) bool {
 func (x *Radix) swap(r *run, o uint32, room int) {
 	old := r.body.Load()
 	n := old.len()
-	t := x.newRun(r, o, old.data[o])
+	t := x.newRun(r, o, old.data.at(o))
 	for p := o; p < n; p++ {
 		from := r.name(p)
 		e := x.arena.at(from)
@@ -37,10 +37,10 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 		x.moveName(e, from, to)
 	}
 	x.cutSegs(r, o)
-	tb := x.newBody(old.data[o:n], int(n-o))
+	tb := x.newBody(newContent(old.data.appendTo(nil, o, n)), n-o)
 	t.body.Store(tb)
 
-	nb := x.newBody(old.data[:o], int(o)+room)
+	nb := x.newBody(old.data.with(int(o), int(o)+room, true), o)
 	var moved [swapHolders]Holder
 	k := 0
 	es := make([]uint64, 0, 8)
