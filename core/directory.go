@@ -10,46 +10,58 @@ import (
 // candidate is checked against the name in the arena.
 //
 // It is an extendible hash table: the top bits of the hash pick a leaf through
-// the top table, the rest a 64-byte chunk in it (one cache line: 12 tags, 4
-// overflow counts, 12 block numbers; 5.3 bytes an entry). A leaf grows page by
-// page to leafMax and then splits, so no operation moves more than about 2,700
-// entries: the writer never stops for long. Only the writer uses it.
+// the top table, the rest a 64-byte chunk in it (one cache line: 12 tags, how
+// many entries overflowed and how far, 12 block numbers; 5.3 bytes an entry).
+// A leaf grows page by page to leafMax and then splits, so no operation moves
+// more than about 2,300 entries: the writer never stops for long. Only the
+// writer uses it.
 type directory struct {
-	top    []*leaf // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
+	top    []ref // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
 	depth  uint8
 	count  int
 	leaves int
 	gen    uint32 // changes when leaves do: what a probe holds is then out of date
 	arena  *arena
 	pages  *pages
-	blocks []uint32 // scratch of a rebuild
+	spill  map[uint64]uint32 // entries of full leaves that cannot grow (see grow)
+	blocks []uint32          // scratch of a rebuild
 	names  []uint64
+}
+
+// ref is a place of a leaf in the top table, with what finds a chunk in it.
+type ref struct {
+	pages  [leafMax]*page
+	chunks uint32
+	leaf   *leaf
 }
 
 // leaf is a part of the table that grows, splits and merges as one.
 type leaf struct {
-	pages     []*page
 	n         uint32
 	low, high uint32 // entries at which it shrinks and grows
-	probe     uint32 // longest distance of an entry from its home chunk
+	spilled   uint32
 	depth     uint8
 }
 
-const chunkSlots = 12
+const (
+	chunkSlots = 12
+	leafMax    = 4                       // pages after which a leaf splits
+	pageSlots  = pageChunks * chunkSlots // entries of a page
+)
 
-// chunk is one cache line of entries. over[t&3] counts the entries with tags
-// of class t&3 whose home is here but that stand in a later chunk; it sticks
-// at 255. A tag of 0 is a free slot, so nothing needs tombstones.
+// chunk is one cache line of entries. Entries whose home is full stand in a
+// later chunk: over counts them by class of tag (it sticks at 255), and reach
+// is how far the farthest may be. A tag of 0 is a free slot, so nothing needs
+// tombstones.
 type chunk struct {
-	tags [chunkSlots]uint8
-	over [4]uint8
-	blk  [chunkSlots]uint32
+	tags  [chunkSlots]uint8
+	over  [3]uint8
+	reach uint8
+	blk   [chunkSlots]uint32
 }
 
-const (
-	leafMax   = 4                       // pages after which a leaf splits
-	pageSlots = pageChunks * chunkSlots // entries of a page
-)
+// class returns the class of a tag, 0 … 2.
+func class(t uint8) int { return int(uint32(t) * 3 >> 8) }
 
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
@@ -60,35 +72,47 @@ func mix(h uint64) uint64 {
 // tagOf returns the hash's tag, 1 … 255: 0 means a free slot.
 func tagOf(m uint64) uint8 { return uint8(m) | uint8((uint32(uint8(m))-1)>>31) }
 
-func (d *directory) leafAt(m uint64) *leaf { return d.top[m>>1>>((63-d.depth)&63)] }
+func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)] }
 
 // home returns the home chunk's number: hash bits below those that pick the
 // leaf.
-func (l *leaf) home(m uint64) int {
-	return int(uint64(uint32(m>>16)) * uint64(len(l.pages)*pageChunks) >> 32)
-}
+func (r *ref) home(m uint64) uint32 { return uint32(uint64(uint32(m>>16)) * uint64(r.chunks) >> 32) }
 
-func (l *leaf) chunk(i int) *chunk { return &l.pages[i/pageChunks][i%pageChunks] }
+func (r *ref) chunk(i uint32) *chunk { return &r.pages[i/pageChunks%leafMax][i%pageChunks] }
 
-// next returns the chunk number after i.
-func (l *leaf) next(i int) int {
-	if i++; i == len(l.pages)*pageChunks {
+// after returns the chunk number after i.
+func (r *ref) after(i uint32) uint32 {
+	if i++; i == r.chunks {
 		return 0
 	}
 	return i
 }
 
-// A probe is where up to segBlocks names belong. Making it loads their home
+// reach returns how many chunks after c hold entries whose home is c, at most.
+func (r *ref) reach(c *chunk) uint32 {
+	if c.reach == 255 {
+		return r.chunks - 1
+	}
+	return uint32(c.reach)
+}
+
+// A probe is where up to probeNames names belong. Making it loads their home
 // chunks, independently of one another, so that the cache misses of a batch
 // overlap instead of queueing: a random line costs 125–170 ns alone and
 // 5–16 ns in a group.
 type probe struct {
-	mixed [segBlocks]uint64
-	leaf  [segBlocks]*leaf
-	home  [segBlocks]*chunk
-	gen   uint32
-	sink  uint8
+	at   [probeNames]aim
+	gen  uint32
+	sink uint8
 }
+
+type aim struct {
+	home  *chunk
+	leaf  *leaf
+	mixed uint64
+}
+
+const probeNames = 32
 
 func (d *directory) locate(p *probe, names []uint64) {
 	p.gen = d.gen
@@ -96,84 +120,113 @@ func (d *directory) locate(p *probe, names []uint64) {
 		p.gen--
 		return
 	}
+	names = names[:min(len(names), probeNames)]
+	top, shift := d.top, (63-d.depth)&63
 	for i, e := range names {
 		m := mix(e)
-		l := d.leafAt(m)
-		p.mixed[i], p.leaf[i], p.home[i] = m, l, l.chunk(l.home(m))
+		r := &top[m>>1>>shift]
+		p.at[i] = aim{r.chunk(r.home(m)), r.leaf, m}
 	}
 	s := uint8(0)
-	for _, c := range p.home[:len(names)] {
-		s += c.over[0]
+	for i := range names {
+		s += p.at[i].home.reach
 	}
 	p.sink = s
 }
 
-// tagMatches returns a mask with the top bit of each byte set where tags may
-// equal t; the bits above a true match may lie, so check (a free slot's block
-// number may be of memory that is gone). The lowest bit never lies.
-func (c *chunk) tagMatches(t uint8) (lo uint64, hi uint32) {
+// tagMatches returns a mask of the slots whose tag may be t. The lowest bit
+// never lies, those above may; so check (a free slot's block number may be of
+// memory that is gone).
+func (c *chunk) tagMatches(t uint8) uint32 {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	a := binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
-	b := binary.LittleEndian.Uint32(c.tags[8:]) ^ ones&0xFFFFFFFF*uint32(t)
-	return (a - ones) &^ a & tops, (b - ones&0xFFFFFFFF) &^ b & (tops & 0xFFFFFFFF)
+	b := uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t) | 0xFFFFFFFF<<32
+	// A zero byte gets its top bit set; then the top bits are moved together.
+	a = (a - ones) &^ a & tops >> 7
+	b = (b - ones) &^ b & tops >> 7
+	const gather = 0x0102040810204080
+	return uint32(a*gather>>56) | uint32(b*gather>>56)<<8
 }
 
-// insertAt enters block b under the probe's i-th name if that takes no more
-// than its home chunk: the name is not in the directory, there is room, and
-// the leaf need not grow. It reports false, having done nothing, otherwise.
-func (d *directory) insertAt(p *probe, i int, b uint32) bool {
+// free returns a free slot; chunkSlots or more if there is none.
+func (c *chunk) free() int { return bits.TrailingZeros32(c.tagMatches(0)) }
+
+// block returns the slot of exactly this entry, or -1.
+func (c *chunk) block(t uint8, b uint32) int {
+	for m := c.tagMatches(t); m != 0; m &= m - 1 {
+		if s := bits.TrailingZeros32(m) % chunkSlots; c.blk[s] == b && c.tags[s] == t {
+			return s
+		}
+	}
+	return -1
+}
+
+// named returns the block of an entry of this name in the chunk.
+func (d *directory) named(c *chunk, t uint8, name uint64) (uint32, bool) {
+	for m := c.tagMatches(t); m != 0; m &= m - 1 {
+		s := bits.TrailingZeros32(m) % chunkSlots
+		if b := c.blk[s]; c.tags[s] == t && d.arena.at(b) == name {
+			return b, true
+		}
+	}
+	return 0, false
+}
+
+// insertAll enters the blocks under the names, which the probe was made of,
+// and returns how many it took: it stops before a name that the directory may
+// have, or whose leaf must grow first.
+func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint32) int {
 	if p.gen != d.gen {
-		return false
+		return 0
 	}
-	c, l := p.home[i], p.leaf[i]
-	t := tagOf(p.mixed[i])
-	lo, hi := c.tagMatches(t)
-	if lo|uint64(hi)|uint64(c.over[t&3]) != 0 || l.n >= l.high {
-		return false
+	for i, e := range names[:min(len(names), probeNames)] {
+		a := &p.at[i]
+		c, l := a.home, a.leaf
+		if l.n >= l.high {
+			d.count += i
+			return i
+		}
+		t := tagOf(a.mixed)
+		if c.tagMatches(t) != 0 || c.over[class(t)] != 0 || l.spilled != 0 {
+			if _, taken := d.look(d.refAt(a.mixed), a.mixed, e); taken {
+				d.count += i
+				return i
+			}
+		}
+		if s := c.free(); s < chunkSlots {
+			c.tags[s], c.blk[s] = t, blocks[i]
+			l.n++
+		} else {
+			d.refAt(a.mixed).put(a.mixed, blocks[i])
+		}
 	}
-	lo, hi = c.tagMatches(0)
-	s := 0
-	switch {
-	case lo != 0:
-		s = bits.TrailingZeros64(lo) >> 3
-	case hi != 0:
-		s = 8 + bits.TrailingZeros32(hi)>>3
-	default:
-		return false
-	}
-	c.tags[s], c.blk[s] = t, b
-	l.n++
-	d.count++
-	return true
+	d.count += len(names)
+	return len(names)
 }
 
-// removeAt takes out the entry of block b under the probe's i-th name if it is
-// in its home chunk and the leaf need not shrink. It reports false, having
-// done nothing, otherwise.
-func (d *directory) removeAt(p *probe, i int, b uint32) bool {
-	c, l := p.home[i], p.leaf[i]
-	if p.gen != d.gen || l.n <= l.low {
-		return false
+// removeAll takes out the entries of the first n blocks under the names that
+// the probe was made of, and returns how many it took: it stops before one
+// whose leaf must shrink.
+func (d *directory) removeAll(p *probe, n int, blocks *[probeNames]uint32) int {
+	if p.gen != d.gen {
+		return 0
 	}
-	t := tagOf(p.mixed[i])
-	lo, hi := c.tagMatches(t)
-	for ; lo != 0; lo &= lo - 1 {
-		if s := bits.TrailingZeros64(lo) >> 3; c.blk[s] == b && c.tags[s] == t {
-			c.tags[s] = 0
-			l.n--
-			d.count--
-			return true
+	for i := range n {
+		a := &p.at[i]
+		if a.leaf.n <= a.leaf.low {
+			d.count -= i
+			return i
+		}
+		if s := a.home.block(tagOf(a.mixed), blocks[i]); s >= 0 {
+			a.home.tags[s] = 0
+			a.leaf.n--
+		} else if !d.refAt(a.mixed).take(a.mixed, blocks[i]) {
+			d.count -= i
+			return i
 		}
 	}
-	for ; hi != 0; hi &= hi - 1 {
-		if s := 8 + bits.TrailingZeros32(hi)>>3; c.blk[s] == b && c.tags[s] == t {
-			c.tags[s] = 0
-			l.n--
-			d.count--
-			return true
-		}
-	}
-	return false
+	d.count -= n
+	return n
 }
 
 // find returns the block that holds the name. With a name entered for several
@@ -183,38 +236,27 @@ func (d *directory) find(name uint64) (uint32, bool) {
 		return 0, false
 	}
 	m := mix(name)
-	l := d.leafAt(m)
-	t := tagOf(m)
-	at := l.home(m)
-	c := l.chunk(at)
-	if b, ok := d.inChunk(c, t, name); ok {
-		return b, true
-	}
-	if c.over[t&3] == 0 {
-		return 0, false
-	}
-	for i := uint32(1); i <= l.probe; i++ {
-		at = l.next(at)
-		if b, ok := d.inChunk(l.chunk(at), t, name); ok {
-			return b, true
-		}
-	}
-	return 0, false
+	return d.look(d.refAt(m), m, name)
 }
 
-func (d *directory) inChunk(c *chunk, t uint8, name uint64) (uint32, bool) {
-	lo, hi := c.tagMatches(t)
-	for ; lo != 0; lo &= lo - 1 {
-		s := bits.TrailingZeros64(lo) >> 3
-		if b := c.blk[s]; c.tags[s] == t && d.arena.at(b) == name {
-			return b, true
+func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
+	t := tagOf(m)
+	at := r.home(m)
+	c := r.chunk(at)
+	if b, ok := d.named(c, t, name); ok {
+		return b, true
+	}
+	if c.over[class(t)] != 0 {
+		for i := r.reach(c); i > 0; i-- {
+			at = r.after(at)
+			if b, ok := d.named(r.chunk(at), t, name); ok {
+				return b, true
+			}
 		}
 	}
-	for ; hi != 0; hi &= hi - 1 {
-		s := 8 + bits.TrailingZeros32(hi)>>3
-		if b := c.blk[s]; c.tags[s] == t && d.arena.at(b) == name {
-			return b, true
-		}
+	if r.leaf.spilled != 0 {
+		b, ok := d.spill[name]
+		return b, ok
 	}
 	return 0, false
 }
@@ -222,139 +264,168 @@ func (d *directory) inChunk(c *chunk, t uint8, name uint64) (uint32, bool) {
 // insert enters the block under its name, which must not be entered yet.
 func (d *directory) insert(name uint64, b uint32) {
 	if len(d.top) == 0 {
-		d.top = []*leaf{d.newLeaf(1, 0)}
+		d.top = []ref{d.newRef(1, 0)}
 	}
 	m := mix(name)
-	l := d.leafAt(m)
-	for l.n >= l.high {
-		d.grow(m, l)
-		l = d.leafAt(m)
+	r := d.refAt(m)
+	for r.leaf.n >= r.leaf.high {
+		if !d.grow(m) {
+			if d.spill == nil {
+				d.spill = make(map[uint64]uint32)
+			}
+			d.spill[name] = b
+			r.leaf.spilled++
+			d.count++
+			return
+		}
+		r = d.refAt(m)
 	}
-	l.put(m, b)
+	r.put(m, b)
 	d.count++
 }
 
-func (d *directory) newLeaf(size int, depth uint8) *leaf {
+func (d *directory) newRef(size int, depth uint8) ref {
 	d.leaves++
 	d.gen++
-	l := &leaf{pages: make([]*page, size), depth: depth}
-	for i := range l.pages {
-		l.pages[i] = d.pages.get()
+	r := ref{chunks: uint32(size * pageChunks)}
+	for i := range size {
+		r.pages[i] = d.pages.get()
 	}
-	l.high = uint32(size * pageSlots * 7 / 8)
-	l.low = uint32(size * pageSlots / 4)
-	if size == 1 && depth == 0 {
-		l.low = 0
+	r.leaf = &leaf{depth: depth, high: uint32(size * pageSlots * 3 / 4)}
+	if size > 1 || depth > 0 {
+		r.leaf.low = uint32(size * pageSlots / 4)
 	}
-	return l
+	return r
 }
 
-func (d *directory) freeLeaf(l *leaf) {
+func (d *directory) freeRef(r ref) {
 	d.leaves--
-	for _, g := range l.pages {
+	for _, g := range r.pages[:r.chunks/pageChunks] {
 		d.pages.put(g)
 	}
-	l.pages = nil
 }
 
 // put places an entry.
-func (l *leaf) put(m uint64, b uint32) {
+func (r *ref) put(m uint64, b uint32) {
 	t := tagOf(m)
-	at := l.home(m)
-	first := l.chunk(at)
-	l.n++
-	for dist := uint32(0); ; dist++ {
-		c := l.chunk(at)
-		lo, hi := c.tagMatches(0)
-		s := -1
-		if lo != 0 {
-			s = bits.TrailingZeros64(lo) >> 3
-		} else if hi != 0 {
-			s = 8 + bits.TrailingZeros32(hi)>>3
-		}
-		if s >= 0 {
+	at := r.home(m)
+	first := r.chunk(at)
+	r.leaf.n++
+	for dist := 0; ; dist++ {
+		c := r.chunk(at)
+		if s := c.free(); s < chunkSlots {
 			c.tags[s], c.blk[s] = t, b
-			if dist > 0 && first.over[t&3] < 255 {
-				first.over[t&3]++
+			if dist > 0 {
+				if first.over[class(t)] < 255 {
+					first.over[class(t)]++
+				}
+				first.reach = max(first.reach, uint8(min(dist, 255)))
 			}
-			l.probe = max(l.probe, dist)
 			return
 		}
-		at = l.next(at)
+		at = r.after(at)
 	}
 }
 
-// slot finds the entry of exactly this block: its chunk, slot, distance from
-// home and the home chunk.
-func (l *leaf) slot(m uint64, b uint32) (c *chunk, s int, dist uint32, first *chunk) {
+// slot finds the entry of exactly this block: its chunk, slot, whether that is
+// its home, and the home chunk.
+func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, away bool, first *chunk) {
 	t := tagOf(m)
-	at := l.home(m)
-	first = l.chunk(at)
-	for dist = 0; dist <= l.probe; dist++ {
-		c = l.chunk(at)
-		for s = range c.blk {
-			if c.blk[s] == b && c.tags[s] == t {
-				return c, s, dist, first
-			}
+	at := r.home(m)
+	first = r.chunk(at)
+	c = first
+	for i := r.reach(first); ; i-- {
+		if s = c.block(t, b); s >= 0 {
+			return c, s, c != first, first
 		}
-		at = l.next(at)
+		if i == 0 {
+			return nil, 0, false, first
+		}
+		at = r.after(at)
+		c = r.chunk(at)
 	}
-	return nil, 0, 0, nil
 }
 
-// replace makes the entry of block b name block nb instead.
-func (d *directory) replace(name uint64, b, nb uint32) bool {
-	if len(d.top) == 0 {
-		return false
-	}
-	m := mix(name)
-	c, s, _, _ := d.leafAt(m).slot(m, b)
-	if c == nil {
-		return false
-	}
-	c.blk[s] = nb
-	return true
-}
-
-// remove takes the entry of block b out.
-func (d *directory) remove(name uint64, b uint32) bool {
-	if len(d.top) == 0 {
-		return false
-	}
-	m := mix(name)
-	l := d.leafAt(m)
-	c, s, dist, first := l.slot(m, b)
+// take takes the entry of the block out of the leaf. It reports false if the
+// leaf does not have it.
+func (r *ref) take(m uint64, b uint32) bool {
+	c, s, away, first := r.slot(m, b)
 	if c == nil {
 		return false
 	}
 	t := c.tags[s]
 	c.tags[s] = 0
-	if dist > 0 && first.over[t&3] < 255 {
-		first.over[t&3]--
-	}
-	d.count--
-	if l.n--; d.count == 0 {
-		for i, o := range d.top {
-			if i == 0 || o != d.top[i-1] {
-				d.freeLeaf(o)
-			}
+	r.leaf.n--
+	if k := class(t); away && first.over[k] < 255 {
+		if first.over[k]--; first.over == [3]uint8{} {
+			first.reach = 0
 		}
-		*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
-	} else if l.n < l.low {
-		d.shrink(m, l)
 	}
 	return true
 }
 
-// gather lists the blocks of the leaves.
-func (d *directory) gather(leaves ...*leaf) {
+// replace makes the entry of block b name block nb instead. It reports false
+// if block b is not entered.
+func (d *directory) replace(name uint64, b, nb uint32) bool {
+	if len(d.top) == 0 {
+		return false
+	}
+	m := mix(name)
+	r := d.refAt(m)
+	if c, s, _, _ := r.slot(m, b); c != nil {
+		c.blk[s] = nb
+		return true
+	}
+	if got, ok := d.spill[name]; ok && got == b {
+		d.spill[name] = nb
+		return true
+	}
+	return false
+}
+
+// remove takes the entry of block b out.
+func (d *directory) remove(name uint64, b uint32) {
+	if len(d.top) == 0 {
+		return
+	}
+	m := mix(name)
+	r := d.refAt(m)
+	l := r.leaf
+	if r.take(m, b) {
+		d.count--
+	} else if got, ok := d.spill[name]; ok && got == b {
+		delete(d.spill, name)
+		l.spilled--
+		d.count--
+	}
+	if d.count == 0 {
+		d.clear()
+	} else if l.n < l.low {
+		d.shrink(m)
+	}
+}
+
+// clear gives all memory back.
+func (d *directory) clear() {
+	var last *leaf
+	for _, r := range d.top {
+		if r.leaf != last {
+			last = r.leaf
+			d.freeRef(r)
+		}
+	}
+	*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
+}
+
+// gather lists the entries of the leaves, but for spilled ones.
+func (d *directory) gather(refs ...ref) {
 	d.blocks = d.blocks[:0]
-	for _, l := range leaves {
-		for _, g := range l.pages {
-			for i := range g {
-				for s, t := range g[i].tags {
+	for i := range refs {
+		for _, g := range refs[i].pages[:refs[i].chunks/pageChunks] {
+			for j := range g {
+				for s, t := range g[j].tags {
 					if t != 0 {
-						d.blocks = append(d.blocks, g[i].blk[s])
+						d.blocks = append(d.blocks, g[j].blk[s])
 					}
 				}
 			}
@@ -367,68 +438,81 @@ func (d *directory) gather(leaves ...*leaf) {
 	}
 }
 
-// build makes a leaf of the gathered blocks whose hash begins with prefix, and
-// puts it into its places in the top table.
+// build makes a leaf of the gathered entries whose hash begins with prefix,
+// and puts it into its places in the top table.
 func (d *directory) build(size int, depth uint8, prefix uint64) {
-	l := d.newLeaf(size, depth)
+	r := d.newRef(size, depth)
 	for i, e := range d.names {
 		if m := mix(e); m>>1>>((63-depth)&63) == prefix {
-			l.put(m, d.blocks[i])
+			r.put(m, d.blocks[i])
+		}
+	}
+	if len(d.spill) > 0 {
+		for e := range d.spill {
+			if m := mix(e); m>>1>>((63-depth)&63) == prefix {
+				r.leaf.spilled++
+			}
 		}
 	}
 	span := uint64(1) << (d.depth - depth)
 	for i := prefix * span; i < (prefix+1)*span; i++ {
-		d.top[i] = l
+		d.top[i] = r
 	}
 }
 
-func (d *directory) grow(m uint64, l *leaf) {
+// grow makes room in the leaf of m. Hashes chosen to share their leading bits
+// must not double the top table for ever: then it reports false.
+func (d *directory) grow(m uint64) bool {
+	r := *d.refAt(m)
+	l := r.leaf
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
-	d.gather(l)
-	// Hashes chosen to share their leading bits must not double the top table
-	// for ever: their leaf grows instead.
-	crowded := l.depth == d.depth && len(d.top) > 64+d.count/64
-	switch {
-	case len(l.pages) < leafMax:
-		d.build(len(l.pages)+1, l.depth, prefix)
-	case crowded:
-		d.build(2*len(l.pages), l.depth, prefix)
-	default:
-		if l.depth == d.depth {
-			nt := make([]*leaf, 2*len(d.top))
-			for i, o := range d.top {
-				nt[2*i], nt[2*i+1] = o, o
-			}
-			d.top = nt
-			d.depth++
+	size := int(r.chunks / pageChunks)
+	if size == leafMax && l.depth == d.depth {
+		if len(d.top) > 64+d.count/64 {
+			return false
 		}
+		nt := make([]ref, 2*len(d.top))
+		for i, o := range d.top {
+			nt[2*i], nt[2*i+1] = o, o
+		}
+		d.top = nt
+		d.depth++
+	}
+	d.gather(r)
+	if size < leafMax {
+		d.build(size+1, l.depth, prefix)
+	} else {
 		d.build(leafMax/2+1, l.depth+1, 2*prefix)
 		d.build(leafMax/2+1, l.depth+1, 2*prefix+1)
 	}
-	d.freeLeaf(l)
+	d.freeRef(r)
+	return true
 }
 
-// pagesFor returns how many pages make a leaf of n entries two thirds full.
-func pagesFor(n int) int { return max(1, (n*3/2+pageSlots-1)/pageSlots) }
+// pagesFor returns how many pages make a leaf of n entries half full to two
+// thirds.
+func pagesFor(n int) int { return max(1, (n*5/3+pageSlots-1)/pageSlots) }
 
-// shrink makes the leaf smaller or joins it with its buddy.
-func (d *directory) shrink(m uint64, l *leaf) {
+// shrink makes the leaf of m smaller or joins it with its buddy.
+func (d *directory) shrink(m uint64) {
+	r := *d.refAt(m)
+	l := r.leaf
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
 	if l.depth > 0 {
 		buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
-		if n := int(l.n + buddy.n); buddy.depth == l.depth && pagesFor(n) < leafMax {
-			d.gather(l, buddy)
+		if n := int(l.n + buddy.leaf.n); buddy.leaf.depth == l.depth && pagesFor(n) < leafMax {
+			d.gather(r, buddy)
 			d.build(pagesFor(n), l.depth-1, prefix>>1)
-			d.freeLeaf(l)
-			d.freeLeaf(buddy)
+			d.freeRef(r)
+			d.freeRef(buddy)
 			d.shrinkTop()
 			return
 		}
 	}
-	if size := pagesFor(int(l.n)); size < len(l.pages) {
-		d.gather(l)
+	if size := pagesFor(int(l.n)); size < int(r.chunks/pageChunks) {
+		d.gather(r)
 		d.build(size, l.depth, prefix)
-		d.freeLeaf(l)
+		d.freeRef(r)
 		return
 	}
 	l.low = l.n / 2 // nothing to gain yet
@@ -437,20 +521,27 @@ func (d *directory) shrink(m uint64, l *leaf) {
 // shrinkTop halves the top table while no leaf needs its full depth.
 func (d *directory) shrinkTop() {
 	for d.depth > 0 {
-		for _, l := range d.top {
-			if l.depth == d.depth {
+		for i := range d.top {
+			if d.top[i].leaf.depth == d.depth {
 				return
 			}
 		}
-		nt := make([]*leaf, len(d.top)/2)
+		nt := make([]ref, len(d.top)/2)
 		for i := range nt {
 			nt[i] = d.top[2*i]
 		}
 		d.top = nt
 		d.depth--
+		d.gen++
 	}
 }
 
+const (
+	refBytes  = leafMax*8 + 16
+	leafBytes = 24
+)
+
 func (d *directory) bytes() int64 {
-	return d.pages.bytes() + int64(d.leaves)*(64+32) + int64(cap(d.top))*8 + int64(cap(d.blocks))*4 + int64(cap(d.names))*8
+	return d.pages.bytes() + int64(d.leaves)*leafBytes + int64(cap(d.top))*refBytes +
+		int64(cap(d.blocks))*4 + int64(cap(d.names))*8 + int64(len(d.spill))*32
 }

@@ -7,17 +7,18 @@ func (x *Radix) Check() error {
 	entered := map[uint32]bool{}
 	n := 0
 	for i := 0; i < len(x.dir.top); {
-		l := x.dir.top[i]
+		r := &x.dir.top[i]
+		l := r.leaf
 		live := 0
-		for c := range len(l.pages) * pageChunks {
-			for s, t := range l.chunk(c).tags {
+		for c := range r.chunks {
+			for s, t := range r.chunk(c).tags {
 				if t == 0 {
 					continue
 				}
 				live++
-				b := l.chunk(c).blk[s]
+				b := r.chunk(c).blk[s]
 				name, ok := x.arena.peek(b)
-				if !ok || tagOf(mix(name)) != t || x.dir.leafAt(mix(name)) != l {
+				if !ok || tagOf(mix(name)) != t || x.dir.refAt(mix(name)).leaf != l {
 					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
 				}
 				if got, ok := x.dir.find(name); !ok || got != b && entered[b] {
@@ -27,6 +28,12 @@ func (x *Radix) Check() error {
 					return fmt.Errorf("block %d entered twice", b)
 				}
 				entered[b] = true
+			}
+		}
+		for e, b := range x.dir.spill {
+			if x.dir.refAt(mix(e)).leaf == l {
+				entered[b] = true
+				n++
 			}
 		}
 		if int(l.n) != live {

@@ -261,8 +261,8 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 	var ahead probe
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
-		if k%segBlocks == 0 {
-			s.dir.locate(&ahead, names[k:min(k+segBlocks, len(names))])
+		if k%probeNames == 0 {
+			s.dir.locate(&ahead, names[k:])
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
@@ -330,31 +330,31 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 // and returns the place that the name had (again).
 func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place, again bool) {
 	var at probe
+	var blocks [probeNames]uint32
 	for k < len(names) {
-		b := s.roomForNames(t, base+uint32(k))
-		batch := names[k:min(len(names), k+segBlocks-int(b)&(segBlocks-1))]
-		copy(s.arena.names(b >> segBits)[b&(segBlocks-1):], batch)
+		batch := names[k:min(k+probeNames, len(names))]
 		s.dir.locate(&at, batch)
-		for i, e := range batch {
-			if s.dir.insertAt(&at, i, b+uint32(i)) {
-				k++
-				continue
+		s.addNames(t, base+uint32(k), batch, &blocks)
+		n := s.dir.insertAll(&at, batch, &blocks)
+		if k += n; n == len(batch) {
+			continue
+		}
+		// The next one is taken, or its leaf must grow.
+		e := batch[n]
+		_, taken := s.dir.find(e)
+		if taken {
+			if s.within(t, base, e) {
+				return k, old, false // a repetition inside this event
 			}
-			_, taken := s.dir.find(e)
-			if taken {
-				if s.within(t, base, e) {
-					return k, old, false // a repetition inside this event
-				}
-				p, known := s.lookup(s.h, e)
-				if known && k > 0 {
-					return k, old, false
-				}
-				old, again = p, known
+			p, known := s.lookup(s.h, e)
+			if known && k > 0 {
+				return k, old, false
 			}
-			s.enter(e, b+uint32(i), taken)
-			if k++; again {
-				return k, old, true
-			}
+			old, again = p, known
+		}
+		s.enter(e, blocks[n], taken)
+		if k++; again {
+			return k, old, true
 		}
 	}
 	return k, old, false

@@ -29,8 +29,8 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		// Stretches of one block: the removals are not in chain order, and what
 		// follows will need the directory as well.
 		if short++; short > 1 && i >= located {
-			located = min(i+segBlocks, len(ev.Engine))
-			x.dir.locate(&ahead, ev.Engine[i:located])
+			located = i + probeNames
+			x.dir.locate(&ahead, ev.Engine[i:])
 		}
 		m.next(e)
 	}

@@ -400,19 +400,48 @@ func (x *Radix) truncate(r *run, n uint32) {
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropNames(r *run, lo, hi uint32) {
 	var at probe
+	var names [probeNames]uint64
+	var blocks [probeNames]uint32
 	for p := lo; p < hi; {
-		end := min(hi, (p|(segBlocks-1))+1)
-		b := r.name(p)
-		names := x.arena.names(b >> segBits)[p&(segBlocks-1):][:end-p]
-		x.dir.locate(&at, names)
-		for i, e := range names {
-			if len(x.dups) > 0 || !x.dir.removeAt(&at, i, b+uint32(i)) {
-				x.dropName(e, b+uint32(i))
-			}
+		n := min(int(hi-p), probeNames)
+		x.getNames(r, p, names[:n], &blocks)
+		k := 0
+		if len(x.dups) == 0 {
+			x.dir.locate(&at, names[:n])
+			k = x.dir.removeAll(&at, n, &blocks)
 		}
-		p = end
+		if k < n {
+			x.dropName(names[k], blocks[k])
+			k++
+		}
+		p += uint32(k)
 	}
 	x.cutSegs(r, lo)
+}
+
+// getNames returns the shared names from pos on, and their blocks.
+func (x *Radix) getNames(r *run, pos uint32, names []uint64, blocks *[probeNames]uint32) {
+	for i := 0; i < len(names); {
+		b := r.name(pos + uint32(i))
+		seg := x.arena.names(b >> segBits)[b&(segBlocks-1):]
+		for j := range min(len(seg), len(names)-i) {
+			names[i], blocks[i] = seg[j], b+uint32(j)
+			i++
+		}
+	}
+}
+
+// addNames puts names at pos and on of r's shared names, and returns their
+// blocks, which are not in the directory yet.
+func (x *Radix) addNames(r *run, pos uint32, names []uint64, blocks *[probeNames]uint32) {
+	for i := 0; i < len(names); {
+		b := x.roomForNames(r, pos+uint32(i))
+		k := copy(x.arena.names(b >> segBits)[b&(segBlocks-1):], names[i:])
+		for j := range k {
+			blocks[i+j] = b + uint32(j)
+		}
+		i += k
+	}
 }
 
 // addName puts a name at position pos of r's shared names and returns its

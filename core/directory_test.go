@@ -1,0 +1,72 @@
+package core
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// BenchmarkDirectory replaces the oldest names of a full directory, a segment
+// at a time.
+func BenchmarkDirectory(b *testing.B) {
+	b.Run("64k", func(b *testing.B) { benchDirectory(b, 12) })
+	b.Run("1M", func(b *testing.B) { benchDirectory(b, 16) })
+}
+
+func benchDirectory(b *testing.B, benchBits int) {
+	segments := 1 << benchBits
+	r := rand.New(rand.NewPCG(1, 2))
+	a := &arena{}
+	d := &directory{arena: a, pages: &pages{}}
+	segs := make([]uint32, segments)
+	for i := range segs {
+		segs[i] = a.alloc(1, 0, 0)
+		for j, n := range a.names(segs[i]) {
+			n = r.Uint64()
+			a.names(segs[i])[j] = n
+			d.insert(n, segs[i]<<segBits|uint32(j))
+		}
+	}
+	fresh := make([]uint64, 1<<20)
+	for i := range fresh {
+		fresh[i] = r.Uint64()
+	}
+	defer a.reset()
+	defer d.pages.reset()
+	var p probe
+	slow := 0
+	// The floor: the home chunks of random names, one after the other and
+	// independent.
+	begun := time.Now()
+	for i := 0; i+segBlocks <= len(fresh); i += segBlocks {
+		d.locate(&p, fresh[i:i+segBlocks])
+	}
+	floor := time.Since(begun)
+	b.ResetTimer()
+	var blocks [probeNames]uint32
+	for i := 0; i < b.N; i++ {
+		s := segs[i%segments]
+		names := a.names(s)
+		for j := range names {
+			blocks[j] = s<<segBits | uint32(j)
+		}
+		d.locate(&p, names)
+		for j := d.removeAll(&p, len(names), &blocks); j < len(names); j++ {
+			slow++
+			d.remove(names[j], blocks[j])
+		}
+		k := i * segBlocks % (len(fresh) - segBlocks)
+		copy(names, fresh[k:])
+		for j := range names {
+			names[j] += uint64(i) << 40
+		}
+		d.locate(&p, names)
+		for j := d.insertAll(&p, names, &blocks); j < len(names); j++ {
+			slow++
+			d.insert(names[j], blocks[j])
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(2*segBlocks), "ns/name")
+	b.ReportMetric(float64(floor.Nanoseconds())/float64(len(fresh)), "locate-ns/name")
+	b.ReportMetric(float64(slow)/float64(b.N)/(2*segBlocks), "slow/name")
+}
