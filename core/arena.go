@@ -3,9 +3,8 @@ package core
 import "github.com/kvatlas/kvatlas/internal/hugemem"
 
 // An arena holds engine hashes ("names") in segments of segBlocks words. A
-// block number is segment*segBlocks + offset, so 32 bits name any block of a
-// shard; the directory stores nothing else. Only the writer touches it, so
-// segments are reused at once and memory may move.
+// block number is segment*segBlocks + offset, below 1<<blockBits. Only the
+// writer touches it, so segments are reused at once and memory may move.
 //
 // Segments live in slabs of slabSegs, which the collector never scans. The
 // first slab grows by doubling, so a small index is small; a slab whose
@@ -32,6 +31,10 @@ const (
 	slabSegs  = 1 << slabBits // 2 MiB of names per slab: one huge page
 	slabMask  = slabSegs*segBlocks - 1
 	slabFirst = 64 // segments of the first slab to begin with
+
+	// maxSegs leaves room for the longest event beyond it: a message's size
+	// bounds that far below a million blocks.
+	maxSegs = (1<<blockBits - 1<<20) / segBlocks
 
 	segBytes = segBlocks*8 + 12 + 2 // names, header, place in the free stack
 )

@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/binary"
 	"math/bits"
+	"unsafe"
 )
 
 // A directory maps engine hashes to block numbers of an arena, one entry per
@@ -12,8 +13,8 @@ import (
 // It is an extendible hash table: the top bits of the hash pick a leaf through
 // the top table, the rest a 64-byte chunk in it (one cache line: 12 tags, how
 // many entries overflowed and how far, 12 block numbers; 5.3 bytes an entry).
-// A leaf grows page by page to leafMax and then splits, so no operation moves
-// more than about 2,300 entries: the writer never stops for long. Only the
+// A leaf grows to leafMax pages and then splits, so no operation moves more
+// than about 2,300 entries: the writer never stops for long. Only the
 // writer uses it.
 type directory struct {
 	top    []ref // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
@@ -57,8 +58,18 @@ type chunk struct {
 	tags  [chunkSlots]uint8
 	over  [3]uint8
 	reach uint8
-	blk   [chunkSlots]uint32
+	blk   [chunkSlots]uint32 // block number, and four more bits of the hash above it
 }
+
+const (
+	blockBits = 28 // of a block number
+	blockMask = 1<<blockBits - 1
+)
+
+// slotOf returns what a slot holds for a block: with four bits more than the
+// tag has, one candidate in 4,000 is false instead of one in 250, and a false
+// one costs a cache miss.
+func slotOf(m uint64, b uint32) uint32 { return uint32(m>>8)<<blockBits | b }
 
 // class returns the class of a tag, 0 … 2.
 func class(t uint8) int { return int(uint32(t) * 3 >> 8) }
@@ -78,12 +89,23 @@ func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)
 // leaf.
 func (r *ref) home(m uint64) uint32 { return uint32(uint64(uint32(m>>16)) * uint64(r.chunks) >> 32) }
 
-func (r *ref) chunk(i uint32) *chunk { return &r.pages[i/pageChunks%leafMax][i%pageChunks] }
+// chunk returns a chunk by number. It does so without the check for nil that
+// indexing the page would bring: that check reads the page's first line, which
+// is one more cache miss.
+func (r *ref) chunk(i uint32) *chunk {
+	return (*chunk)(unsafe.Add(unsafe.Pointer(r.pages[i/pageChunks%leafMax]), i%pageChunks*uint32(unsafe.Sizeof(chunk{}))))
+}
 
-// after returns the chunk number after i.
-func (r *ref) after(i uint32) uint32 {
-	if i++; i == r.chunks {
-		return 0
+// away returns the number of the k-th chunk to try for entries whose home is
+// full, k ≥ 1: first the other half of a pair of lines, which the processor
+// mostly has loaded along with the home, then those after it.
+func (r *ref) away(home, k uint32) uint32 {
+	if k == 1 {
+		return home ^ 1
+	}
+	i := home&^1 + k
+	if i >= r.chunks {
+		i -= r.chunks
 	}
 	return i
 }
@@ -96,14 +118,13 @@ func (r *ref) reach(c *chunk) uint32 {
 	return uint32(c.reach)
 }
 
-// A probe is where up to probeNames names belong. Making it loads their home
-// chunks, independently of one another, so that the cache misses of a batch
-// overlap instead of queueing: a random line costs 125–170 ns alone and
-// 5–16 ns in a group.
+// A probe is where up to probeNames names belong. Making it asks for their home
+// chunks, so that the cache misses of a batch overlap with one another and with
+// the work before them: a random line costs 125–170 ns alone and 5–16 ns in a
+// group.
 type probe struct {
-	at   [probeNames]aim
-	gen  uint32
-	sink uint8
+	at  [probeNames]aim
+	gen uint32
 }
 
 type aim struct {
@@ -127,11 +148,7 @@ func (d *directory) locate(p *probe, names []uint64) {
 		r := &top[m>>1>>shift]
 		p.at[i] = aim{r.chunk(r.home(m)), r.leaf, m}
 	}
-	s := uint8(0)
-	for i := range names {
-		s += p.at[i].home.reach
-	}
-	p.sink = s
+	prefetch(&p.at[0], len(names))
 }
 
 // tagMatches returns a mask of the slots whose tag may be t. The lowest bit
@@ -152,9 +169,9 @@ func (c *chunk) tagMatches(t uint8) uint32 {
 func (c *chunk) free() int { return bits.TrailingZeros32(c.tagMatches(0)) }
 
 // block returns the slot of exactly this entry, or -1.
-func (c *chunk) block(t uint8, b uint32) int {
+func (c *chunk) block(t uint8, slot uint32) int {
 	for m := c.tagMatches(t); m != 0; m &= m - 1 {
-		if s := bits.TrailingZeros32(m) % chunkSlots; c.blk[s] == b && c.tags[s] == t {
+		if s := bits.TrailingZeros32(m) % chunkSlots; c.blk[s] == slot && c.tags[s] == t {
 			return s
 		}
 	}
@@ -162,10 +179,12 @@ func (c *chunk) block(t uint8, b uint32) int {
 }
 
 // named returns the block of an entry of this name in the chunk.
-func (d *directory) named(c *chunk, t uint8, name uint64) (uint32, bool) {
-	for m := c.tagMatches(t); m != 0; m &= m - 1 {
-		s := bits.TrailingZeros32(m) % chunkSlots
-		if b := c.blk[s]; c.tags[s] == t && d.arena.at(b) == name {
+func (d *directory) named(c *chunk, m, name uint64) (uint32, bool) {
+	t, more := tagOf(m), slotOf(m, 0)
+	for k := c.tagMatches(t); k != 0; k &= k - 1 {
+		s := bits.TrailingZeros32(k) % chunkSlots
+		b := c.blk[s] ^ more
+		if b <= blockMask && c.tags[s] == t && d.arena.at(b) == name {
 			return b, true
 		}
 	}
@@ -194,7 +213,7 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 			}
 		}
 		if s := c.free(); s < chunkSlots {
-			c.tags[s], c.blk[s] = t, blocks[i]
+			c.tags[s], c.blk[s] = t, slotOf(a.mixed, blocks[i])
 			l.n++
 		} else {
 			d.refAt(a.mixed).put(a.mixed, blocks[i])
@@ -217,7 +236,7 @@ func (d *directory) removeAll(p *probe, n int, blocks *[probeNames]uint32) int {
 			d.count -= i
 			return i
 		}
-		if s := a.home.block(tagOf(a.mixed), blocks[i]); s >= 0 {
+		if s := a.home.block(tagOf(a.mixed), slotOf(a.mixed, blocks[i])); s >= 0 {
 			a.home.tags[s] = 0
 			a.leaf.n--
 		} else if !d.refAt(a.mixed).take(a.mixed, blocks[i]) {
@@ -243,13 +262,12 @@ func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
 	t := tagOf(m)
 	at := r.home(m)
 	c := r.chunk(at)
-	if b, ok := d.named(c, t, name); ok {
+	if b, ok := d.named(c, m, name); ok {
 		return b, true
 	}
 	if c.over[class(t)] != 0 {
-		for i := r.reach(c); i > 0; i-- {
-			at = r.after(at)
-			if b, ok := d.named(r.chunk(at), t, name); ok {
+		for k := uint32(1); k <= r.reach(c); k++ {
+			if b, ok := d.named(r.chunk(r.away(at, k)), m, name); ok {
 				return b, true
 			}
 		}
@@ -293,7 +311,7 @@ func (d *directory) newRef(size int, depth uint8) ref {
 	}
 	r.leaf = &leaf{depth: depth, high: uint32(size * pageSlots * 3 / 4)}
 	if size > 1 || depth > 0 {
-		r.leaf.low = uint32(size * pageSlots / 4)
+		r.leaf.low = uint32(size * pageSlots / 5)
 	}
 	return r
 }
@@ -308,22 +326,23 @@ func (d *directory) freeRef(r ref) {
 // put places an entry.
 func (r *ref) put(m uint64, b uint32) {
 	t := tagOf(m)
-	at := r.home(m)
-	first := r.chunk(at)
+	home := r.home(m)
+	first := r.chunk(home)
 	r.leaf.n++
-	for dist := 0; ; dist++ {
-		c := r.chunk(at)
+	c := first
+	for k := uint32(0); ; {
 		if s := c.free(); s < chunkSlots {
-			c.tags[s], c.blk[s] = t, b
-			if dist > 0 {
+			c.tags[s], c.blk[s] = t, slotOf(m, b)
+			if k > 0 {
 				if first.over[class(t)] < 255 {
 					first.over[class(t)]++
 				}
-				first.reach = max(first.reach, uint8(min(dist, 255)))
+				first.reach = max(first.reach, uint8(min(k, 255)))
 			}
 			return
 		}
-		at = r.after(at)
+		k++
+		c = r.chunk(r.away(home, k))
 	}
 }
 
@@ -331,18 +350,17 @@ func (r *ref) put(m uint64, b uint32) {
 // its home, and the home chunk.
 func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, away bool, first *chunk) {
 	t := tagOf(m)
-	at := r.home(m)
-	first = r.chunk(at)
+	home := r.home(m)
+	first = r.chunk(home)
 	c = first
-	for i := r.reach(first); ; i-- {
-		if s = c.block(t, b); s >= 0 {
-			return c, s, c != first, first
+	for k := uint32(0); ; {
+		if s = c.block(t, slotOf(m, b)); s >= 0 {
+			return c, s, k > 0, first
 		}
-		if i == 0 {
+		if k++; k > r.reach(first) {
 			return nil, 0, false, first
 		}
-		at = r.after(at)
-		c = r.chunk(at)
+		c = r.chunk(r.away(home, k))
 	}
 }
 
@@ -373,7 +391,7 @@ func (d *directory) replace(name uint64, b, nb uint32) bool {
 	m := mix(name)
 	r := d.refAt(m)
 	if c, s, _, _ := r.slot(m, b); c != nil {
-		c.blk[s] = nb
+		c.blk[s] = slotOf(m, nb)
 		return true
 	}
 	if got, ok := d.spill[name]; ok && got == b {
@@ -425,7 +443,7 @@ func (d *directory) gather(refs ...ref) {
 			for j := range g {
 				for s, t := range g[j].tags {
 					if t != 0 {
-						d.blocks = append(d.blocks, g[j].blk[s])
+						d.blocks = append(d.blocks, g[j].blk[s]&blockMask)
 					}
 				}
 			}
@@ -480,18 +498,26 @@ func (d *directory) grow(m uint64) bool {
 	}
 	d.gather(r)
 	if size < leafMax {
-		d.build(size+1, l.depth, prefix)
+		d.build(2*size, l.depth, prefix)
 	} else {
-		d.build(leafMax/2+1, l.depth+1, 2*prefix)
-		d.build(leafMax/2+1, l.depth+1, 2*prefix+1)
+		// Two full-sized leaves: a table that grows once grows again, and
+		// moving entries costs more than the memory.
+		d.build(leafMax, l.depth+1, 2*prefix)
+		d.build(leafMax, l.depth+1, 2*prefix+1)
 	}
 	d.freeRef(r)
 	return true
 }
 
-// pagesFor returns how many pages make a leaf of n entries half full to two
-// thirds.
-func pagesFor(n int) int { return max(1, (n*5/3+pageSlots-1)/pageSlots) }
+// pagesFor returns the size of a leaf of n entries that is to be at most three
+// fifths full.
+func pagesFor(n int) int {
+	size := 1
+	for size*pageSlots*3 < n*5 {
+		size *= 2
+	}
+	return size
+}
 
 // shrink makes the leaf of m smaller or joins it with its buddy.
 func (d *directory) shrink(m uint64) {
@@ -500,7 +526,7 @@ func (d *directory) shrink(m uint64) {
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
 	if l.depth > 0 {
 		buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
-		if n := int(l.n + buddy.leaf.n); buddy.leaf.depth == l.depth && pagesFor(n) < leafMax {
+		if n := int(l.n + buddy.leaf.n); buddy.leaf.depth == l.depth && pagesFor(n) <= leafMax {
 			d.gather(r, buddy)
 			d.build(pagesFor(n), l.depth-1, prefix>>1)
 			d.freeRef(r)

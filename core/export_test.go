@@ -16,7 +16,7 @@ func (x *Radix) Check() error {
 					continue
 				}
 				live++
-				b := r.chunk(c).blk[s]
+				b := r.chunk(c).blk[s] & blockMask
 				name, ok := x.arena.peek(b)
 				if !ok || tagOf(mix(name)) != t || x.dir.refAt(mix(name)).leaf != l {
 					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)

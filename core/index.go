@@ -104,3 +104,10 @@ type Index interface {
 	// hash-only events.
 	Dump(h Holder, f func(ev *event.Event, copies []uint32) bool)
 }
+
+// Prefetcher is an Index that can be told which event comes after the one that
+// is about to be applied, so that its memory is on the way meanwhile. Telling
+// it changes nothing else, and need not be true.
+type Prefetcher interface {
+	Prefetch(ev *event.Event)
+}

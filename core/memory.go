@@ -20,7 +20,7 @@ func (m Memory) Total() int64 {
 	return m.Content + m.Names + m.Directory + m.Runs + m.Children + m.Coverage + m.Records + m.Links + m.Holders + m.Tables
 }
 
-const holderBytes = 112
+const holderBytes = 128
 
 // Memory returns the bytes in use. It belongs to the writer.
 func (x *Radix) Memory() Memory {
@@ -34,6 +34,9 @@ func (x *Radix) Memory() Memory {
 
 // overBudget reports whether new blocks of the holder are to be refused.
 func (s *store) overBudget() bool {
+	if s.arena.inUse >= maxSegs {
+		return true
+	}
 	if s.opts.Budget == 0 {
 		return false
 	}

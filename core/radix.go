@@ -3,6 +3,7 @@ package core
 import (
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -34,6 +35,9 @@ type Radix struct {
 	total   int         // held blocks of all holders and tiers
 	tiered  atomic.Bool // some holder has had a lower tier; never taken back
 
+	now, ahead *probe
+	coming     []uint64 // what ahead was made of, by Prefetch
+
 	opts    Options
 	mem     Memory
 	entries []uint64 // scratch of coverage changes
@@ -49,6 +53,8 @@ type holderState struct {
 	held  [event.NumTiers]int
 	tails [4]uint32 // blocks that stores ended with, where the next store's parent often is
 	turn  uint8
+
+	last, lastPos uint32 // run and position where the last removal ended
 }
 
 // NewRadix returns an empty index.
@@ -59,6 +65,8 @@ func NewRadix(opts Options) *Radix {
 		recs:  make(map[uint64]*record),
 		links: make(map[uint64]link),
 		arena: &arena{},
+		now:   &probe{},
+		ahead: &probe{},
 	}
 	x.dir.arena, x.dir.pages = x.arena, &pages{}
 	// Readers have no part in these two; so when the index is out of reach,
@@ -185,7 +193,10 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 		b := r.body.Load()
 		if n := b.len(); o < n {
 			if m := b.data.match(o, n, local); m > 0 {
-				k = s.join(r, o, names[:m])
+				if k = s.join(r, o, names[:m]); k == 0 {
+					s.out.Refused += len(names)
+					return s.out
+				}
 				o += uint32(k)
 			}
 		}
@@ -234,7 +245,7 @@ func (s *store) byName(names []uint64) {
 }
 
 // join stores blocks whose content r already has from o on. It returns how
-// many it took, at least one.
+// many it took; none if they are to be refused.
 func (s *store) join(r *run, o uint32, names []uint64) int {
 	if k := s.sameNames(r, o, names); k > 0 {
 		if len(s.dups) > 0 {
@@ -257,12 +268,14 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		return k
 	}
 	// Names of the holder's own: take as many as go into one layer.
+	if s.overBudget() {
+		return 0
+	}
 	k, layer := 0, 0
-	var ahead probe
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
 		if k%probeNames == 0 {
-			s.dir.locate(&ahead, names[k:])
+			s.dir.locate(s.now, names[k:])
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
@@ -329,14 +342,26 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 // that is known to the holder elsewhere; if that is the first it takes it alone,
 // and returns the place that the name had (again).
 func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place, again bool) {
-	var at probe
 	var blocks [probeNames]uint32
-	for k < len(names) {
-		batch := names[k:min(k+probeNames, len(names))]
-		s.dir.locate(&at, batch)
+	batch := names[:min(probeNames, len(names))]
+	if !s.located(batch) {
+		s.dir.locate(s.now, batch)
+	}
+	for {
+		// The next batch's cache misses pass while this one is entered.
+		after := names[k+len(batch):]
+		after = after[:min(probeNames, len(after))]
+		if len(after) > 0 {
+			s.dir.locate(s.ahead, after)
+		}
 		s.addNames(t, base+uint32(k), batch, &blocks)
-		n := s.dir.insertAll(&at, batch, &blocks)
+		n := s.dir.insertAll(s.now, batch, &blocks)
 		if k += n; n == len(batch) {
+			if len(after) == 0 {
+				return k, old, false
+			}
+			s.now, s.ahead = s.ahead, s.now
+			batch = after
 			continue
 		}
 		// The next one is taken, or its leaf must grow.
@@ -353,11 +378,29 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 			old, again = p, known
 		}
 		s.enter(e, blocks[n], taken)
-		if k++; again {
-			return k, old, true
+		if k++; again || k == len(names) {
+			return k, old, again
 		}
+		batch = names[k:min(k+probeNames, len(names))]
+		s.dir.locate(s.now, batch)
 	}
-	return k, old, false
+}
+
+// Prefetch implements Prefetcher.
+func (x *Radix) Prefetch(ev *event.Event) {
+	x.coming = ev.Engine[:min(probeNames, len(ev.Engine))]
+	x.dir.locate(x.ahead, x.coming)
+}
+
+// located makes what Prefetch has found out the present probe, if it was of
+// these names.
+func (x *Radix) located(names []uint64) bool {
+	ok := len(names) <= len(x.coming) && unsafe.SliceData(names) == unsafe.SliceData(x.coming)
+	if ok {
+		x.now, x.ahead = x.ahead, x.now
+	}
+	x.coming = nil // from here on ahead is used for other names
+	return ok
 }
 
 // within reports whether the name is a shared one of t at base or later.

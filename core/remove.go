@@ -19,7 +19,6 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		return Outcome{}
 	}
 	m := removal{store: store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}}
-	var ahead probe
 	short, located := 0, 0
 	for i, e := range ev.Engine {
 		if m.extend(e) {
@@ -30,7 +29,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		// follows will need the directory as well.
 		if short++; short > 1 && i >= located {
 			located = i + probeNames
-			x.dir.locate(&ahead, ev.Engine[i:])
+			x.dir.locate(x.now, ev.Engine[i:])
 		}
 		m.next(e)
 	}
@@ -68,7 +67,10 @@ func (m *removal) holds(pos uint32) bool {
 // next begins a new stretch with the block of that name.
 func (m *removal) next(e uint64) {
 	m.flush()
-	p, ok := m.lookup(m.h, e)
+	p, ok := m.cursor(e)
+	if !ok {
+		p, ok = m.lookup(m.h, e)
+	}
 	if !ok {
 		m.out.Unknown++
 		return
@@ -103,11 +105,26 @@ func (m *removal) next(e uint64) {
 	m.run, m.layer, m.lo, m.hi, m.rec = p.run, p.layer, p.pos, p.pos+1, rc
 }
 
+// cursor returns the place before the last removal's, if it has that name: an
+// engine that evicts goes on where it stopped.
+func (m *removal) cursor(e uint64) (place, bool) {
+	r := m.Radix.run(m.hs.last)
+	if r == nil || m.hs.lastPos == 0 || m.hs.lastPos > r.body.Load().len() {
+		return place{}, false
+	}
+	b := r.name(m.hs.lastPos - 1)
+	if m.arena.at(b) != e {
+		return place{}, false
+	}
+	return m.at(m.h, b)
+}
+
 // flush drops the stretch.
 func (m *removal) flush() {
 	if m.lo == m.hi {
 		return
 	}
+	m.hs.last, m.hs.lastPos = m.run.id, m.lo
 	m.drop(m.run, m.layer, m.lo, m.hi)
 	m.lo, m.hi, m.run, m.rec = 0, 0, nil, nil
 }

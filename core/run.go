@@ -399,7 +399,6 @@ func (x *Radix) truncate(r *run, n uint32) {
 // dropNames takes the shared names of positions lo … hi-1 out of the directory
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropNames(r *run, lo, hi uint32) {
-	var at probe
 	var names [probeNames]uint64
 	var blocks [probeNames]uint32
 	for p := lo; p < hi; {
@@ -407,8 +406,8 @@ func (x *Radix) dropNames(r *run, lo, hi uint32) {
 		x.getNames(r, p, names[:n], &blocks)
 		k := 0
 		if len(x.dups) == 0 {
-			x.dir.locate(&at, names[:n])
-			k = x.dir.removeAll(&at, n, &blocks)
+			x.dir.locate(x.now, names[:n])
+			k = x.dir.removeAll(x.now, n, &blocks)
 		}
 		if k < n {
 			x.dropName(names[k], blocks[k])

@@ -30,11 +30,17 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	old := r.body.Load()
 	n := old.len()
 	t := x.newRun(r, o, old.data.at(o))
-	for p := o; p < n; p++ {
-		from := r.name(p)
-		e := x.arena.at(from)
-		to := x.addName(t, p-o, e)
-		x.moveName(e, from, to)
+	var names [probeNames]uint64
+	var from, to [probeNames]uint32
+	for p := o; p < n; {
+		k := min(int(n-p), probeNames)
+		x.getNames(r, p, names[:k], &from)
+		x.dir.locate(x.now, names[:k])
+		x.addNames(t, p-o, names[:k], &to)
+		for i, e := range names[:k] {
+			x.moveName(e, from[i], to[i])
+		}
+		p += uint32(k)
 	}
 	x.cutSegs(r, o)
 	tb := x.newBody(newContent(old.data.appendTo(nil, o, n)), n-o)
