@@ -17,6 +17,7 @@ var implementations = []struct {
 	make  func() core.Index
 }{
 	{"oracle", 1 << 17, func() core.Index { return core.NewOracle() }},
+	{"radix", 1 << 30, func() core.Index { return core.NewRadix(core.Options{}) }},
 }
 
 // each runs f as a benchmark on every implementation that takes pairs.

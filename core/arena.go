@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvatlas/kvatlas/internal/hugemem"
+import (
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
+)
 
 // An arena holds engine hashes ("names") in segments of segBlocks words. A
 // block number is segment*segBlocks + offset, below 1<<blockBits. Only the
@@ -15,6 +19,8 @@ type arena struct {
 	gone  []uint32 // slab numbers whose memory was given back
 	inUse int      // segments
 	size  int64    // bytes of all slabs
+
+	mapped *atomic.Int64 // bytes that are not on the Go heap
 }
 
 type slab struct {
@@ -29,6 +35,7 @@ const (
 	segBlocks = 1 << segBits // names per segment: 128 bytes, two cache lines
 	slabBits  = 14
 	slabSegs  = 1 << slabBits // 2 MiB of names per slab: one huge page
+	slabNames = slabSegs * segBlocks * 8
 	slabMask  = slabSegs*segBlocks - 1
 	slabFirst = 64 // segments of the first slab to begin with
 
@@ -111,7 +118,8 @@ func (a *arena) addRoom() {
 		a.slabs = append(a.slabs, slab{})
 	}
 	sl := &a.slabs[n]
-	sl.block = hugemem.Alloc(slabSegs * segBlocks * 8)
+	sl.block = hugemem.Alloc(slabNames)
+	a.mapped.Add(slabNames)
 	sl.names = sl.block.Words
 	sl.heads = make([]seg, slabSegs)
 	sl.free = stack(0, slabSegs)
@@ -154,6 +162,7 @@ func (a *arena) release(s uint32) {
 		a.reset()
 	case n > 0 && len(sl.free) == slabSegs && a.spare():
 		sl.block.Free()
+		a.mapped.Add(-slabNames)
 		*sl = slab{}
 		a.size -= slabSegs * segBytes
 		a.gone = append(a.gone, n)
@@ -163,9 +172,12 @@ func (a *arena) release(s uint32) {
 // reset gives all memory back.
 func (a *arena) reset() {
 	for i := range a.slabs {
-		a.slabs[i].block.Free()
+		if len(a.slabs[i].block.Words) > 0 {
+			a.slabs[i].block.Free()
+			a.mapped.Add(-slabNames)
+		}
 	}
-	*a = arena{}
+	*a = arena{mapped: a.mapped}
 }
 
 // spare reports whether a slab's worth of segments is free besides the slab
@@ -177,13 +189,4 @@ func (a *arena) spare() bool {
 
 func (a *arena) bytes() int64 {
 	return a.size + int64(cap(a.slabs))*104 + int64(cap(a.avail)+cap(a.gone))*4
-}
-
-// mapped returns the bytes that are not on the Go heap.
-func (a *arena) mapped() int64 {
-	n := int64(0)
-	for i := range a.slabs {
-		n += int64(len(a.slabs[i].block.Words)) * 8
-	}
-	return n
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -16,8 +17,8 @@ func BenchmarkDirectory(b *testing.B) {
 func benchDirectory(b *testing.B, benchBits int) {
 	segments := 1 << benchBits
 	r := rand.New(rand.NewPCG(1, 2))
-	a := &arena{}
-	d := &directory{arena: a, pages: &pages{}}
+	a := &arena{mapped: new(atomic.Int64)}
+	d := &directory{arena: a, pages: &pages{mapped: a.mapped}}
 	segs := make([]uint32, segments)
 	for i := range segs {
 		segs[i] = a.alloc(1, 0, 0)

@@ -32,6 +32,10 @@ func (x *Radix) Memory() Memory {
 	return m
 }
 
+// MappedBytes returns how many of the bytes in use are not on the Go heap. It
+// may be called beside the writer.
+func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
+
 // overBudget reports whether new blocks of the holder are to be refused.
 func (s *store) overBudget() bool {
 	if s.arena.inUse >= maxSegs {

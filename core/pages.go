@@ -1,6 +1,7 @@
 package core
 
 import (
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
@@ -19,6 +20,8 @@ type pages struct {
 	small  int // pages from the Go heap
 	inUse  int
 	puts   int // since the last sweep
+
+	mapped *atomic.Int64 // bytes that are not on the Go heap
 }
 
 const (
@@ -40,6 +43,7 @@ func (p *pages) get() *page {
 		return new(page)
 	}
 	b := hugemem.Alloc(hugemem.Size)
+	p.mapped.Add(hugemem.Size)
 	for i := blockPages - 1; i >= 0; i-- {
 		p.free = append(p.free, (*page)(unsafe.Pointer(&b.Words[i*pageBytes/8])))
 	}
@@ -74,6 +78,7 @@ func (p *pages) sweep() {
 		if count[at] == blockPages && at == uintptr(unsafe.Pointer(&b.Words[0])) {
 			gone[at] = true
 			b.Free()
+			p.mapped.Add(-hugemem.Size)
 			continue
 		}
 		keep = append(keep, b)
@@ -92,13 +97,11 @@ func (p *pages) sweep() {
 func (p *pages) reset() {
 	for _, b := range p.blocks {
 		b.Free()
+		p.mapped.Add(-hugemem.Size)
 	}
-	*p = pages{}
+	*p = pages{mapped: p.mapped}
 }
 
 func (p *pages) bytes() int64 {
-	return int64(p.small)*pageBytes + p.mapped() + int64(cap(p.free))*8 + int64(cap(p.blocks))*32
+	return int64(p.small)*pageBytes + int64(len(p.blocks))*hugemem.Size + int64(cap(p.free))*8 + int64(cap(p.blocks))*32
 }
-
-// mapped returns the bytes that are not on the Go heap.
-func (p *pages) mapped() int64 { return int64(len(p.blocks)) * hugemem.Size }

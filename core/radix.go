@@ -64,11 +64,11 @@ func NewRadix(opts Options) *Radix {
 		dups:  make(map[uint64][]uint32),
 		recs:  make(map[uint64]*record),
 		links: make(map[uint64]link),
-		arena: &arena{},
+		arena: &arena{mapped: new(atomic.Int64)},
 		now:   &probe{},
 		ahead: &probe{},
 	}
-	x.dir.arena, x.dir.pages = x.arena, &pages{}
+	x.dir.arena, x.dir.pages = x.arena, &pages{mapped: x.arena.mapped}
 	// Readers have no part in these two; so when the index is out of reach,
 	// so is what they mapped.
 	runtime.AddCleanup(x, func(a *arena) { a.reset() }, x.arena)

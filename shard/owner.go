@@ -17,6 +17,7 @@ type owner struct {
 	number   int
 	index    core.Index
 	queue    chan *task
+	prefetch func(*event.Event) // the index's, if it has that
 	blockOps atomic.Uint64
 
 	ranks []*rank // by holder number: who had it last, in this shard's order
@@ -63,6 +64,9 @@ func (o *owner) apply(t *task) {
 		if r == nil {
 			o.applyUnknown(ev, out)
 			continue
+		}
+		if o.prefetch != nil && i+1 < len(t.batch.Events) {
+			o.prefetch(&t.batch.Events[i+1])
 		}
 		if r != last {
 			o.publish(last)

@@ -50,6 +50,9 @@ func newSpace(key event.Space, cfg Config) *Space {
 	s.tasks.New = func() any { return newTask(cfg.Shards) }
 	for i := range cfg.Shards {
 		o := &owner{space: s, number: i, index: cfg.NewIndex(), queue: make(chan *task, cfg.Queue)}
+		if p, ok := o.index.(core.Prefetcher); ok {
+			o.prefetch = p.Prefetch
+		}
 		s.shards = append(s.shards, o)
 	}
 	for _, o := range s.shards {
