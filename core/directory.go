@@ -50,15 +50,32 @@ const (
 	pageSlots  = pageChunks * chunkSlots // entries of a page
 )
 
-// chunk is one cache line of entries. Entries whose home is full stand in a
-// later chunk: over counts them by class of tag (it sticks at 255), and reach
-// is how far the farthest may be. A tag of 0 is a free slot, so nothing needs
-// tombstones.
+// chunk is one cache line of entries. Entries whose home is full stand in
+// another chunk: over counts them by class of tag (it sticks at 255).
 type chunk struct {
-	tags  [chunkSlots]uint8
-	over  [3]uint8
-	reach uint8
-	blk   [chunkSlots]uint32 // block number, and four more bits of the hash above it
+	tags [chunkSlots]uint8
+	used uint16 // a bit per slot in use; above them, how far the overflowed are
+	over [2]uint8
+	blk  [chunkSlots]uint32 // block number, and four more bits of the hash above it
+}
+
+const (
+	allSlots = 1<<chunkSlots - 1
+	farthest = 15 // a reach that means anywhere in the leaf
+)
+
+// reach returns how many steps away entries whose home is c may be, at most.
+func (c *chunk) reach() uint32 { return uint32(c.used >> chunkSlots) }
+
+func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(k)<<chunkSlots }
+
+// free returns a free slot; chunkSlots or more if there is none.
+func (c *chunk) free() int { return bits.TrailingZeros16(^c.used) }
+
+func (c *chunk) set(s int, t uint8, slot uint32) {
+	s %= chunkSlots
+	c.tags[s], c.blk[s] = t, slot
+	c.used |= 1 << s
 }
 
 const (
@@ -71,8 +88,8 @@ const (
 // one costs a cache miss.
 func slotOf(m uint64, b uint32) uint32 { return uint32(m>>8)<<blockBits | b }
 
-// class returns the class of a tag, 0 … 2.
-func class(t uint8) int { return int(uint32(t) * 3 >> 8) }
+// class returns the class of a tag, 0 or 1.
+func class(t uint8) uint8 { return t & 1 }
 
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
@@ -80,8 +97,8 @@ func mix(h uint64) uint64 {
 	return (hi ^ lo) * 0xFF51AFD7ED558CCD
 }
 
-// tagOf returns the hash's tag, 1 … 255: 0 means a free slot.
-func tagOf(m uint64) uint8 { return uint8(m) | uint8((uint32(uint8(m))-1)>>31) }
+// tagOf returns the hash's tag.
+func tagOf(m uint64) uint8 { return uint8(m) }
 
 func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)] }
 
@@ -110,12 +127,12 @@ func (r *ref) away(home, k uint32) uint32 {
 	return i
 }
 
-// reach returns how many chunks after c hold entries whose home is c, at most.
+// reach returns how many steps away entries whose home is c may be, at most.
 func (r *ref) reach(c *chunk) uint32 {
-	if c.reach == 255 {
-		return r.chunks - 1
+	if k := c.reach(); k < farthest {
+		return k
 	}
-	return uint32(c.reach)
+	return r.chunks - 1
 }
 
 // A probe is where up to probeNames names belong. Making it asks for their home
@@ -151,27 +168,26 @@ func (d *directory) locate(p *probe, names []uint64) {
 	prefetch(&p.at[0], len(names))
 }
 
-// tagMatches returns a mask of the slots whose tag may be t. The lowest bit
-// never lies, those above may; so check (a free slot's block number may be of
-// memory that is gone).
-func (c *chunk) tagMatches(t uint8) uint32 {
+// match marks the slots whose tag may be t by the top bits of bytes. A mark may
+// be false above a true one, and where the slot is not in use.
+func (c *chunk) match(t uint8) (a, b uint64) {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	a := binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
-	b := uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t) | 0xFFFFFFFF<<32
-	// A zero byte gets its top bit set; then the top bits are moved together.
-	a = (a - ones) &^ a & tops >> 7
-	b = (b - ones) &^ b & tops >> 7
-	const gather = 0x0102040810204080
-	return uint32(a*gather>>56) | uint32(b*gather>>56)<<8
+	a = binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
+	b = uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t) | 0xFFFFFFFF<<32
+	return (a - ones) &^ a & tops, (b - ones) &^ b & tops
 }
 
-// free returns a free slot; chunkSlots or more if there is none.
-func (c *chunk) free() int { return bits.TrailingZeros32(c.tagMatches(0)) }
+// matches returns the slots in use whose tag may be t.
+func (c *chunk) matches(t uint8) uint16 {
+	a, b := c.match(t)
+	const gather = 0x0102040810204080 // moves the marks together
+	return uint16(a>>7*gather>>56|b>>7*gather>>56<<8) & c.used & allSlots
+}
 
 // block returns the slot of exactly this entry, or -1.
 func (c *chunk) block(t uint8, slot uint32) int {
-	for m := c.tagMatches(t); m != 0; m &= m - 1 {
-		if s := bits.TrailingZeros32(m) % chunkSlots; c.blk[s] == slot && c.tags[s] == t {
+	for m := c.matches(t); m != 0; m &= m - 1 {
+		if s := bits.TrailingZeros16(m) % chunkSlots; c.blk[s] == slot && c.tags[s] == t {
 			return s
 		}
 	}
@@ -181,8 +197,8 @@ func (c *chunk) block(t uint8, slot uint32) int {
 // named returns the block of an entry of this name in the chunk.
 func (d *directory) named(c *chunk, m, name uint64) (uint32, bool) {
 	t, more := tagOf(m), slotOf(m, 0)
-	for k := c.tagMatches(t); k != 0; k &= k - 1 {
-		s := bits.TrailingZeros32(k) % chunkSlots
+	for k := c.matches(t); k != 0; k &= k - 1 {
+		s := bits.TrailingZeros16(k) % chunkSlots
 		b := c.blk[s] ^ more
 		if b <= blockMask && c.tags[s] == t && d.arena.at(b) == name {
 			return b, true
@@ -206,14 +222,14 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 			return i
 		}
 		t := tagOf(a.mixed)
-		if c.tagMatches(t) != 0 || c.over[class(t)] != 0 || l.spilled != 0 {
+		if x, y := c.match(t); x|y|uint64(c.over[class(t)])|uint64(l.spilled) != 0 {
 			if _, taken := d.look(d.refAt(a.mixed), a.mixed, e); taken {
 				d.count += i
 				return i
 			}
 		}
 		if s := c.free(); s < chunkSlots {
-			c.tags[s], c.blk[s] = t, slotOf(a.mixed, blocks[i])
+			c.set(s, t, slotOf(a.mixed, blocks[i]))
 			l.n++
 		} else {
 			d.refAt(a.mixed).put(a.mixed, blocks[i])
@@ -237,7 +253,7 @@ func (d *directory) removeAll(p *probe, n int, blocks *[probeNames]uint32) int {
 			return i
 		}
 		if s := a.home.block(tagOf(a.mixed), slotOf(a.mixed, blocks[i])); s >= 0 {
-			a.home.tags[s] = 0
+			a.home.used &^= 1 << s
 			a.leaf.n--
 		} else if !d.refAt(a.mixed).take(a.mixed, blocks[i]) {
 			d.count -= i
@@ -332,12 +348,12 @@ func (r *ref) put(m uint64, b uint32) {
 	c := first
 	for k := uint32(0); ; {
 		if s := c.free(); s < chunkSlots {
-			c.tags[s], c.blk[s] = t, slotOf(m, b)
+			c.set(s, t, slotOf(m, b))
 			if k > 0 {
 				if first.over[class(t)] < 255 {
 					first.over[class(t)]++
 				}
-				first.reach = max(first.reach, uint8(min(k, 255)))
+				first.setReach(max(first.reach(), min(k, farthest)))
 			}
 			return
 		}
@@ -371,12 +387,11 @@ func (r *ref) take(m uint64, b uint32) bool {
 	if c == nil {
 		return false
 	}
-	t := c.tags[s]
-	c.tags[s] = 0
+	c.used &^= 1 << s
 	r.leaf.n--
-	if k := class(t); away && first.over[k] < 255 {
-		if first.over[k]--; first.over == [3]uint8{} {
-			first.reach = 0
+	if k := class(tagOf(m)); away && first.over[k] < 255 {
+		if first.over[k]--; first.over == [2]uint8{} {
+			first.setReach(0)
 		}
 	}
 	return true
@@ -441,10 +456,8 @@ func (d *directory) gather(refs ...ref) {
 	for i := range refs {
 		for _, g := range refs[i].pages[:refs[i].chunks/pageChunks] {
 			for j := range g {
-				for s, t := range g[j].tags {
-					if t != 0 {
-						d.blocks = append(d.blocks, g[j].blk[s]&blockMask)
-					}
+				for u := g[j].used & allSlots; u != 0; u &= u - 1 {
+					d.blocks = append(d.blocks, g[j].blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
 				}
 			}
 		}

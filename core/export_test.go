@@ -12,7 +12,7 @@ func (x *Radix) Check() error {
 		live := 0
 		for c := range r.chunks {
 			for s, t := range r.chunk(c).tags {
-				if t == 0 {
+				if r.chunk(c).used>>s&1 == 0 {
 					continue
 				}
 				live++

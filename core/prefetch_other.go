@@ -11,7 +11,7 @@ import (
 func prefetch(at *aim, n int) {
 	var s uint8
 	for _, a := range unsafe.Slice(at, n) {
-		s |= a.home.reach
+		s |= a.home.tags[0]
 	}
 	runtime.KeepAlive(s)
 }

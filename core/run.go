@@ -282,7 +282,7 @@ func (x *Radix) roomFor(r *run, k int) *body {
 	}
 	// Some slack in the last piece: a run that grows once grows again.
 	if part := need & (pieceBlocks - 1); part > 0 {
-		need = need - part + min(part+4+part/8, pieceBlocks)
+		need = need - part + min(part+8+part/4, pieceBlocks)
 	}
 	// Slots beyond n may still be read; they keep their values.
 	return x.resize(r, n, need, n < r.high)
