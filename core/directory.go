@@ -51,11 +51,11 @@ const (
 )
 
 // chunk is one cache line of entries. Entries whose home is full stand in
-// another chunk: over counts them by class of tag (it sticks at 255).
+// another chunk: over counts them by class of tag, two bits a class.
 type chunk struct {
 	tags [chunkSlots]uint8
 	used uint16 // a bit per slot in use; above them, how far the overflowed are
-	over [2]uint8
+	over uint16
 	blk  [chunkSlots]uint32 // block number, and four more bits of the hash above it
 }
 
@@ -78,6 +78,13 @@ func (c *chunk) set(s int, t uint8, slot uint32) {
 	c.used |= 1 << s
 }
 
+// drop frees a slot. A tag that is not there any more is one false match less.
+func (c *chunk) drop(s int) {
+	s %= chunkSlots
+	c.tags[s] = 0
+	c.used &^= 1 << s
+}
+
 const (
 	blockBits = 28 // of a block number
 	blockMask = 1<<blockBits - 1
@@ -88,8 +95,27 @@ const (
 // one costs a cache miss.
 func slotOf(m uint64, b uint32) uint32 { return uint32(m>>8)<<blockBits | b }
 
-// class returns the class of a tag, 0 or 1.
-func class(t uint8) uint8 { return t & 1 }
+// overflowed reports whether entries with tags of t's class, one of eight, may
+// stand elsewhere.
+func (c *chunk) overflowed(t uint8) bool { return c.over>>(t&7*2)&3 != 0 }
+
+// overflow counts one more entry that stands k steps away; the count of a
+// class sticks at 3.
+func (c *chunk) overflow(t uint8, k uint32) {
+	if s := t & 7 * 2; c.over>>s&3 < 3 {
+		c.over += 1 << s
+	}
+	c.setReach(max(c.reach(), min(k, farthest)))
+}
+
+// underflow counts one less.
+func (c *chunk) underflow(t uint8) {
+	if s := t & 7 * 2; c.over>>s&3 < 3 {
+		if c.over -= 1 << s; c.over == 0 {
+			c.setReach(0)
+		}
+	}
+}
 
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
@@ -184,6 +210,17 @@ func (c *chunk) matches(t uint8) uint16 {
 	return uint16(a>>7*gather>>56|b>>7*gather>>56<<8) & c.used & allSlots
 }
 
+// lacks reports whether the chunk shows that it does not have the name: no tag
+// with its four further bits equals the hash's.
+func (c *chunk) lacks(m uint64) bool {
+	for k := c.matches(tagOf(m)); k != 0; k &= k - 1 {
+		if s := bits.TrailingZeros16(k) % chunkSlots; c.blk[s]>>blockBits == slotOf(m, 0)>>blockBits {
+			return false
+		}
+	}
+	return true
+}
+
 // block returns the slot of exactly this entry, or -1.
 func (c *chunk) block(t uint8, slot uint32) int {
 	for m := c.matches(t); m != 0; m &= m - 1 {
@@ -222,8 +259,8 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 			return i
 		}
 		t := tagOf(a.mixed)
-		if x, y := c.match(t); x|y|uint64(c.over[class(t)])|uint64(l.spilled) != 0 {
-			if _, taken := d.look(d.refAt(a.mixed), a.mixed, e); taken {
+		if x, y := c.match(t); x|y|uint64(l.spilled) != 0 || c.overflowed(t) {
+			if !d.absent(c, a.mixed, e) {
 				d.count += i
 				return i
 			}
@@ -237,6 +274,18 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 	}
 	d.count += len(names)
 	return len(names)
+}
+
+// absent reports whether the directory does not have the name, whose home is c.
+func (d *directory) absent(c *chunk, m, name uint64) bool {
+	r := d.refAt(m)
+	if r.leaf.spilled == 0 && c.lacks(m) {
+		if !c.overflowed(tagOf(m)) || c.reach() == 1 && r.chunk(r.away(r.home(m), 1)).lacks(m) {
+			return true
+		}
+	}
+	_, taken := d.look(r, m, name)
+	return !taken
 }
 
 // removeAll takes out the entries of the first n blocks under the names that
@@ -253,7 +302,7 @@ func (d *directory) removeAll(p *probe, n int, blocks *[probeNames]uint32) int {
 			return i
 		}
 		if s := a.home.block(tagOf(a.mixed), slotOf(a.mixed, blocks[i])); s >= 0 {
-			a.home.used &^= 1 << s
+			a.home.drop(s)
 			a.leaf.n--
 		} else if !d.refAt(a.mixed).take(a.mixed, blocks[i]) {
 			d.count -= i
@@ -275,13 +324,12 @@ func (d *directory) find(name uint64) (uint32, bool) {
 }
 
 func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
-	t := tagOf(m)
 	at := r.home(m)
 	c := r.chunk(at)
 	if b, ok := d.named(c, m, name); ok {
 		return b, true
 	}
-	if c.over[class(t)] != 0 {
+	if c.overflowed(tagOf(m)) {
 		for k := uint32(1); k <= r.reach(c); k++ {
 			if b, ok := d.named(r.chunk(r.away(at, k)), m, name); ok {
 				return b, true
@@ -350,10 +398,7 @@ func (r *ref) put(m uint64, b uint32) {
 		if s := c.free(); s < chunkSlots {
 			c.set(s, t, slotOf(m, b))
 			if k > 0 {
-				if first.over[class(t)] < 255 {
-					first.over[class(t)]++
-				}
-				first.setReach(max(first.reach(), min(k, farthest)))
+				first.overflow(t, k)
 			}
 			return
 		}
@@ -387,12 +432,10 @@ func (r *ref) take(m uint64, b uint32) bool {
 	if c == nil {
 		return false
 	}
-	c.used &^= 1 << s
+	c.drop(s)
 	r.leaf.n--
-	if k := class(tagOf(m)); away && first.over[k] < 255 {
-		if first.over[k]--; first.over == [2]uint8{} {
-			first.setReach(0)
-		}
+	if away {
+		first.underflow(tagOf(m))
 	}
 	return true
 }

@@ -20,8 +20,9 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	}
 	m := removal{store: store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}}
 	short, located := 0, 0
-	for i, e := range ev.Engine {
-		if m.extend(e) {
+	for i := 0; i < len(ev.Engine); {
+		if k := m.extend(ev.Engine[i:]); k > 0 {
+			i += k
 			short = 0
 			continue
 		}
@@ -31,27 +32,51 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 			located = i + probeNames
 			x.dir.locate(x.now, ev.Engine[i:])
 		}
-		m.next(e)
+		m.next(ev.Engine[i])
+		i++
 	}
 	m.flush()
 	return m.out
 }
 
-// extend takes the block before or after the stretch if that is its name.
-// Engines evict from the tail, so most removals end here, at no look-up.
-func (m *removal) extend(e uint64) bool {
+// extend takes blocks that follow the stretch, downwards or upwards, as far as
+// the names say so, and returns how many. Engines evict from the tail, so most
+// removals end here, at no look-up.
+func (m *removal) extend(names []uint64) int {
 	if m.lo == m.hi || m.layer != 0 {
-		return false
+		return 0
 	}
-	if p := m.lo - 1; m.lo > 0 && m.arena.at(m.run.name(p)) == e && m.holds(p) {
-		m.lo = p
-		return true
+	k := 0
+	if m.rec == nil {
+		// Everything below the cut-off is held, once.
+		for k < len(names) && m.lo > 0 {
+			b := m.run.name(m.lo - 1)
+			seg := m.arena.names(b >> segBits)
+			o := int(b & (segBlocks - 1))
+			n := 0
+			for n <= o && k+n < len(names) && seg[o-n] == names[k+n] {
+				n++
+			}
+			k += n
+			m.lo -= uint32(n)
+			if n <= o {
+				break
+			}
+		}
+	} else {
+		for k < len(names) && m.lo > 0 && m.arena.at(m.run.name(m.lo-1)) == names[k] && m.holds(m.lo-1) {
+			m.lo--
+			k++
+		}
 	}
-	if p := m.hi; p < m.run.body.Load().len() && m.arena.at(m.run.name(p)) == e && m.holds(p) {
+	if k > 0 {
+		return k
+	}
+	for k < len(names) && m.hi < m.run.body.Load().len() && m.arena.at(m.run.name(m.hi)) == names[k] && m.holds(m.hi) {
 		m.hi++
-		return true
+		k++
 	}
-	return false
+	return k
 }
 
 // holds reports whether the holder has exactly one copy of pos in the
