@@ -40,16 +40,6 @@ func (k *kidSet) find(off uint32, first uint64) *run {
 
 // The rest is the writer's.
 
-func (k *kidSet) len() int {
-	switch {
-	case k == nil:
-		return 0
-	case k.table != nil:
-		return k.table.count
-	}
-	return len(k.small)
-}
-
 // maxOff returns the highest offset at which a child is attached.
 func (k *kidSet) maxOff() uint32 {
 	if k == nil {

@@ -282,7 +282,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		if known && !here {
 			if k == 0 {
 				_, taken := s.dir.find(e)
-				layer = s.ownName(s.materialize(r, s.h), pos, e, taken)
+				layer = s.ownName(s.makeRecord(r, s.h), pos, e, taken)
 				s.hold(r, pos, pos+1, layer)
 				s.rebound(p)
 				return 1
@@ -292,7 +292,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		l := p.layer
 		if !here {
 			_, taken := s.dir.find(e)
-			rc := s.materialize(r, s.h)
+			rc := s.makeRecord(r, s.h)
 			if l = rc.freeLayer(pos); k > 0 && l != layer {
 				break
 			}
@@ -428,7 +428,7 @@ func (s *store) rebound(old place) {
 
 // unbind drops all copies of a name and the name itself.
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
-	rc := x.materialize(p.run, h)
+	rc := x.makeRecord(p.run, h)
 	l := &rc.layers[p.layer]
 	for t := range l.held {
 		if l.held[t].clear(p.pos, p.pos+1) > 0 {
@@ -477,7 +477,7 @@ func (s *store) hold(r *run, lo, hi uint32, layer int) {
 			return
 		}
 	}
-	rc = s.materialize(r, s.h)
+	rc = s.makeRecord(r, s.h)
 	s.mem.Records -= rc.bytes()
 	l := &rc.layers[layer]
 	l.nNamed += l.named.set(lo, hi)

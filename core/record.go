@@ -50,18 +50,6 @@ func (rc *record) deepest() uint32 {
 	return e
 }
 
-// has reports whether pos is held on a tier up to level.
-func (rc *record) has(level int, pos uint32) bool {
-	for i := range rc.layers {
-		for t := 0; t <= level; t++ {
-			if rc.layers[i].held[t].has(pos) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // prefix returns the first position from start on that is not held on a tier
 // up to level.
 func (rc *record) prefix(level int, start uint32) uint32 {
@@ -95,8 +83,8 @@ func (x *Radix) rec(r *run, h Holder) *record {
 	return x.recs[recKey(r, h)]
 }
 
-// materialize makes the record that says what the ordinary case says.
-func (x *Radix) materialize(r *run, h Holder) *record {
+// makeRecord makes the record that says what the ordinary case says.
+func (x *Radix) makeRecord(r *run, h Holder) *record {
 	if rc := x.rec(r, h); rc != nil {
 		return rc
 	}

@@ -163,7 +163,7 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 	if rc == nil && hi == b.cutOff(0, s.h) {
 		s.setCuts(b, s.h, lo)
 	} else {
-		rc = s.materialize(r, s.h)
+		rc = s.makeRecord(r, s.h)
 		l := &rc.layers[layer]
 		s.mem.Records -= rc.bytes()
 		l.nHeld[s.tier] -= l.held[s.tier].clear(lo, hi)
