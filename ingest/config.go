@@ -42,12 +42,16 @@ type Cause uint8
 const (
 	Gap           Cause = iota // events are missing
 	UnknownParent              // a stored block's parent is not known
+	Departed                   // the worker had left and is back: a full dump is needed
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
-	if c == Gap {
+	switch c {
+	case Gap:
 		return "gap"
+	case Departed:
+		return "departed"
 	}
 	return "unknown_parent"
 }
@@ -94,6 +98,10 @@ type Config struct {
 	// Recover is asked for every rank that missed something; nil: nobody is,
 	// and the rank stays marked.
 	Recover Recoverer
+	// Left returns when a worker last left the fleet, by the server's clock, if
+	// it did: what it published until then is ignored. It is asked once a rank
+	// and must not block; nil: nobody left. See also WorkerLeft.
+	Left func(sp event.Space, worker uint64) (time.Time, bool)
 	// Start says where to begin, by stream name.
 	Start map[string]Start
 

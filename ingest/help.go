@@ -11,6 +11,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_heartbeats_total":           "Heartbeats read.",
 		"kvatlas_ingest_events_total":               "Events handed to the index, by kind.",
 		"kvatlas_ingest_ignored_events_total":       "Events not handed to the index, by reason.",
+		"kvatlas_ingest_departed_workers_total":     "Workers whose blocks were dropped because they left.",
 		"kvatlas_ingest_blocks_total":               "Blocks of events, by what the index did with them.",
 		"kvatlas_ingest_gaps_total":                 "Gaps in a rank's event ids that were given up on.",
 		"kvatlas_ingest_missed_events_total":        "Events that fell into gaps.",

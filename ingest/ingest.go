@@ -234,6 +234,9 @@ func (in *Ingest) Positions() map[string]Start {
 			if k.LastID == 0 && k.Events == 0 {
 				continue // announced, and nothing more
 			}
+			if k.Departed {
+				continue // void
+			}
 			start.Ranks = append(start.Ranks, RankPosition{k.Worker, k.DPRank, k.Incarnation, k.LastID})
 		}
 		starts[r.name] = start

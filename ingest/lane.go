@@ -21,7 +21,9 @@ type lane struct {
 	*shared
 	queue   chan *work
 	holding map[*rank]struct{} // ranks with held parts
-	works   sync.Pool          // of *work; safe for concurrent use
+	// departures tell of workers that left or are back.
+	departures chan departure
+	works      sync.Pool // of *work; safe for concurrent use
 
 	mu struct { // the map is written by the lane only
 		sync.Mutex
@@ -51,6 +53,8 @@ func newLane(s *shared) *lane {
 		shared:  s,
 		queue:   make(chan *work, laneQueue),
 		holding: make(map[*rank]struct{}),
+
+		departures: make(chan departure, departures),
 	}
 	l.mu.ranks = make(map[workerRank]*rank)
 	l.works.New = func() any { return &work{lane: l} }
@@ -69,6 +73,8 @@ func (l *lane) run(ctx context.Context) {
 		select {
 		case w := <-l.queue:
 			l.handle(ctx, w)
+		case d := <-l.departures:
+			l.depart(ctx, d)
 		case now := <-tick:
 			l.expire(ctx, now)
 		case <-ctx.Done():
@@ -153,6 +159,11 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks
 	if r == nil && !full {
 		r = newRank(RankID{l.space, worker, dpRank})
+		if l.cfg.Left != nil {
+			if at, ok := l.cfg.Left(l.space, worker); ok {
+				r.leftAt, r.void, r.stat.Departed = at, true, true
+			}
+		}
 		l.mu.ranks[k] = r
 	}
 	l.mu.Unlock()
@@ -166,6 +177,12 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 func (l *lane) offer(ctx context.Context, p *part) {
 	r := p.rank
 	r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
+	if l.ignores(r, p.work) {
+		l.m.voided.Add(len(p.batch.Events))
+		l.skip(ctx, r, p.batch.Incarnation, p.batch.Events[len(p.batch.Events)-1].ID, p.work)
+		p.work.release()
+		return
+	}
 	if !l.adopt(ctx, r, p.batch.Incarnation, p.work) {
 		l.m.stale.Add(len(p.batch.Events))
 		p.work.release()
@@ -266,6 +283,10 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			continue
 		}
 		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
+		if l.ignores(r, w) {
+			l.skip(ctx, r, b.Incarnation, pos.ID, w)
+			continue
+		}
 		if !l.adopt(ctx, r, b.Incarnation, w) {
 			continue
 		}

@@ -24,7 +24,8 @@ type meters struct {
 	unknown, replaced, unknownParent              *metrics.Counter
 	unknownBlock, refused                         *metrics.Counter
 	batchEvents, messageBytes, visible            *metrics.PrometheusHistogram
-	askGap, askParent                             *metrics.Counter
+	askGap, askParent, askDeparted                *metrics.Counter
+	departed, voided                              *metrics.Counter
 	discoverErrors, unsafeStreams, voidedPosition *metrics.Counter
 }
 
@@ -41,6 +42,8 @@ func newMeters(set *metrics.Set) *meters {
 		heartbeats:     c("kvatlas_ingest_heartbeats_total"),
 		duplicates:     c(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`),
 		stale:          c(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`),
+		departed:       c("kvatlas_ingest_departed_workers_total"),
+		voided:         c(`kvatlas_ingest_ignored_events_total{reason="worker_left"}`),
 		gaps:           c("kvatlas_ingest_gaps_total"),
 		missed:         c("kvatlas_ingest_missed_events_total"),
 		restarts:       c("kvatlas_ingest_publisher_restarts_total"),
@@ -56,6 +59,7 @@ func newMeters(set *metrics.Set) *meters {
 		refused:        blocks("refused"),
 		askGap:         c(`kvatlas_ingest_recoveries_asked_total{cause="gap"}`),
 		askParent:      c(`kvatlas_ingest_recoveries_asked_total{cause="unknown_parent"}`),
+		askDeparted:    c(`kvatlas_ingest_recoveries_asked_total{cause="departed"}`),
 		discoverErrors: c("kvatlas_ingest_discover_errors_total"),
 		unsafeStreams:  c("kvatlas_ingest_refused_streams_total"),
 		voidedPosition: c("kvatlas_ingest_void_positions_total"),

@@ -25,6 +25,9 @@ type rank struct {
 	last        uint64   // id of the last event handed to the index
 	ended       []uint64 // incarnations that are over, oldest first
 
+	leftAt time.Time // when its worker last left; zero: it did not
+	void   bool      // it left and nothing was heard since
+
 	held      []*part // by first id, each beyond last+1
 	heldBytes int
 
@@ -50,6 +53,7 @@ type RankStatus struct {
 	// Incomplete says that something is missing since the last full clear:
 	// the index may show less or more than the rank holds.
 	Incomplete bool
+	Departed   bool // its worker left, and nothing was heard of it since
 	LastError  string
 	LastSeen   time.Time // last message or heartbeat
 	LastEvent  time.Time // last time that events were applied

@@ -26,6 +26,9 @@ type reader struct {
 	js    jetstream.JetStream
 	name  string // of the stream
 	lanes []*lane
+	ended chan struct{} // closed when the reader has ended
+
+	left []departure // workers of the start position that left since
 
 	// Of the reading goroutine only.
 	next   uint64    // first sequence not read
@@ -51,7 +54,7 @@ func newReader(cfg *Config, m *meters, badLog *onceASecond, js jetstream.JetStre
 	r := &reader{
 		shared: &shared{cfg: cfg, m: m, space: info.Space, index: index, badLog: badLog,
 			window: newWindow(cfg.MaxMessages, cfg.MaxBytes)},
-		js: js, name: info.Name, next: 1,
+		js: js, name: info.Name, next: 1, ended: make(chan struct{}),
 	}
 	for range cfg.Lanes {
 		r.lanes = append(r.lanes, newLane(r.shared))
@@ -67,6 +70,10 @@ func newReader(cfg *Config, m *meters, badLog *onceASecond, js jetstream.JetStre
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
 		if k := r.lane(pos.Worker).rank(pos.Worker, pos.DPRank); k != nil {
+			if k.void { // what the snapshot has of it goes when the lane runs
+				r.left = append(r.left, departure{pos.Worker, k.leftAt})
+				k.leftAt, k.void = time.Time{}, false
+			}
 			k.resume(pos)
 		}
 	}
@@ -89,11 +96,18 @@ func (r *reader) lane(worker uint64) *lane {
 // run reads until ctx ends, beginning again after every failure, and returns
 // once the lanes have stopped and the index is done with what they gave it.
 func (r *reader) run(ctx context.Context) {
+	defer close(r.ended)
 	var running sync.WaitGroup
 	for _, l := range r.lanes {
 		running.Go(func() { l.run(ctx) })
 	}
 	running.Go(func() { r.acknowledge(ctx) })
+	for _, d := range r.left {
+		select {
+		case r.lane(d.worker).departures <- d:
+		case <-ctx.Done():
+		}
+	}
 	var logged time.Time
 	backoff := 50 * time.Millisecond
 	for {
@@ -231,6 +245,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	l := r.lane(worker)
 	w := l.works.Get().(*work)
 	w.begin(number, worker, data)
+	w.stored = md.Timestamp
 	select {
 	case l.queue <- w:
 		return nil

@@ -15,6 +15,7 @@ type work struct {
 	number uint64 // in the reader's window
 	worker uint64 // from the subject
 	data   []byte
+	stored time.Time // when the stream stored it; zero: not known
 
 	dec event.Decoder
 	// left counts the parts that are not done, and one more while the lane is
@@ -24,7 +25,7 @@ type work struct {
 
 // begin prepares w for a message.
 func (w *work) begin(number, worker uint64, data []byte) {
-	w.number, w.worker, w.data = number, worker, data
+	w.number, w.worker, w.data, w.stored = number, worker, data, time.Time{}
 	w.left.Store(1)
 }
 
