@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,12 @@ func routeOf(path []byte) int {
 		return routeMetrics
 	case "/version":
 		return routeVersion
+	case "/register":
+		return routeRegister
+	case "/unregister":
+		return routeUnregister
+	case "/workers":
+		return routeListWorkers
 	}
 	return routeNone
 }
@@ -72,11 +79,15 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, route int) *Problem {
 		return &Problem{fasthttp.StatusBadRequest, "Content-Length", reasonMalformedRequest,
 			"give Content-Length or Transfer-Encoding, not both"}
 	}
+	if route >= routeRegister && s.registry == nil {
+		route = routeNone
+	}
 	if route == routeNone {
 		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; there are " +
-			"/v1/find_matches, /v1/workers, /livez, /readyz, /metrics and /version"}
+			"/v1/find_matches, /v1/workers, /livez, /readyz, /metrics and /version, and with a registry " +
+			"/register, /unregister and /workers"}
 	}
-	post := route == routeFind
+	post := route == routeFind || route == routeRegister || route == routeUnregister
 	if post != ctx.IsPost() || !post && !ctx.IsGet() && !ctx.IsHead() {
 		allow := "GET, HEAD"
 		if post {
@@ -90,6 +101,12 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, route int) *Problem {
 		return s.answerFind(ctx)
 	case routeWorkers:
 		return s.answerWorkers(ctx)
+	case routeRegister:
+		return s.answerRegistration(ctx, s.registry.ServeRegister)
+	case routeUnregister:
+		return s.answerRegistration(ctx, s.registry.ServeUnregister)
+	case routeListWorkers:
+		return s.answerListWorkers(ctx)
 	case routeLive:
 		s.json(ctx, append(s.buffer(ctx), `{"status":"ok"}`+"\n"...))
 	case routeReady:
@@ -171,17 +188,27 @@ func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx) *Problem {
 	if p := noArguments(ctx, "model"); p != nil {
 		return p
 	}
-	s.json(ctx, appendWorkers(s.buffer(ctx), s.ix, ctx.QueryArgs().Peek("model")))
+	model := ctx.QueryArgs().Peek("model")
+	if s.registry == nil {
+		s.json(ctx, appendWorkers(s.buffer(ctx), s.ix, model))
+		return nil
+	}
+	body, err := listWorkers(s.ix, s.registry, string(model))
+	if err != nil {
+		return &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal, err.Error()}
+	}
+	s.json(ctx, append(s.buffer(ctx), body...))
 	return nil
 }
 
-// noArguments refuses arguments in the URL other than the one allowed.
-func noArguments(ctx *fasthttp.RequestCtx, allowed string) *Problem {
+// noArguments refuses arguments in the URL other than those allowed; "" allows
+// none.
+func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *Problem {
 	if len(ctx.URI().QueryString()) == 0 {
 		return nil
 	}
 	for name := range ctx.QueryArgs().All() {
-		if allowed == "" || string(name) != allowed {
+		if len(name) == 0 || !slices.Contains(allowed, string(name)) {
 			return bad(shorten(name), reasonUnknownArgument, "no such argument in the URL of this route")
 		}
 	}

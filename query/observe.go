@@ -18,6 +18,9 @@ const (
 	routeReady
 	routeMetrics
 	routeVersion
+	routeRegister
+	routeUnregister
+	routeListWorkers
 	routeNone // no such route, or not HTTP at all
 	numRoutes
 )
@@ -25,7 +28,8 @@ const (
 // routeNames returns the label of each route.
 func routeNames() [numRoutes]string {
 	return [numRoutes]string{
-		"find_matches", "workers", "livez", "readyz", "metrics", "version", "none",
+		"find_matches", "workers", "livez", "readyz", "metrics", "version",
+		"register", "unregister", "list_workers", "none",
 	}
 }
 

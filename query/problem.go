@@ -28,6 +28,7 @@ const (
 	reasonTimeout          = "timeout"
 	reasonMalformedRequest = "malformed_request"
 	reasonInternal         = "internal"
+	reasonRegistration     = "registration"
 	reasonConnections      = "too_many_connections"
 	reasonAddress          = "too_many_connections_of_address"
 )

@@ -16,23 +16,28 @@ import (
 
 // Deps is what a Server needs from the rest of the program.
 type Deps struct {
-	Index   Index
-	Log     *slog.Logger
-	Metrics *obs.Metrics
-	Checks  []Check // conditions of readiness
+	Index Index
+	// Registry knows the workers that are registered, and takes registrations
+	// over HTTP; nil: there are no such routes.
+	Registry Registry
+	Log      *slog.Logger
+	Metrics  *obs.Metrics
+	Checks   []Check // conditions of readiness
 }
 
 // Server answers queries over HTTP.
 type Server struct {
-	cfg    Config
-	ix     Index
-	log    *slog.Logger
-	limit  *obs.Limited
-	obs    *observer
-	health health
-	ids    *requestIDs
-	http   *fasthttp.Server
-	finds  sync.Pool // of *finder
+	cfg Config
+	ix  Index
+
+	registry Registry
+	log      *slog.Logger
+	limit    *obs.Limited
+	obs      *observer
+	health   health
+	ids      *requestIDs
+	http     *fasthttp.Server
+	finds    sync.Pool // of *finder
 }
 
 // maxKept is how many elements of scratch memory a finder keeps for the next
@@ -42,7 +47,7 @@ const maxKept = 1 << 16
 // New returns a Server that is not serving yet.
 func New(cfg Config, d Deps) *Server {
 	s := &Server{
-		cfg: cfg, ix: d.Index, log: d.Log,
+		cfg: cfg, ix: d.Index, registry: d.Registry, log: d.Log,
 		limit:  obs.NewLimited(d.Log, time.Second, nil),
 		obs:    newObserver(d.Metrics),
 		health: health{checks: d.Checks},

@@ -1,0 +1,196 @@
+package query
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// Registry is what a Server needs of a registry.Registry. Its methods are safe
+// for concurrent use.
+type Registry interface {
+	// Snapshot returns the workers, sorted; with departed those too that left.
+	Snapshot(departed bool) []registry.Entry
+	// IsDrained reports whether the worker, registered or not, gets no requests.
+	IsDrained(worker uint64) bool
+	// ServeRegister and ServeUnregister answer a body; ServeWorkers lists.
+	ServeRegister(ctx context.Context, body []byte) (status int, answer []byte)
+	ServeUnregister(ctx context.Context, body []byte) (status int, answer []byte)
+	ServeWorkers(model, group string) []byte
+}
+
+// answerRegistration answers POST /register and /unregister, in the forms of
+// Mooncake's RFC 1403 and of Dynamo's standalone indexer.
+func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, serve func(context.Context, []byte) (int, []byte)) *Problem {
+	if p := s.checkBody(ctx); p != nil {
+		return p
+	}
+	if p := noArguments(ctx); p != nil {
+		return p
+	}
+	status, answer := serve(ctx, ctx.Request.Body())
+	if status >= fasthttp.StatusBadRequest {
+		s.obs.refused(reasonRegistration)
+	}
+	ctx.SetStatusCode(status)
+	s.json(ctx, append(s.buffer(ctx), answer...))
+	return nil
+}
+
+// answerListWorkers answers GET /workers?model_name=…&routing_group=….
+func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx) *Problem {
+	if p := noArguments(ctx, "model_name", "routing_group"); p != nil {
+		return p
+	}
+	args := ctx.QueryArgs()
+	answer := s.registry.ServeWorkers(string(args.Peek("model_name")), string(args.Peek("routing_group")))
+	s.json(ctx, append(s.buffer(ctx), answer...))
+	return nil
+}
+
+// The answer of GET /v1/workers where there is a registry.
+type (
+	workersAnswer struct {
+		Spaces []spaceWorkers `json:"spaces"`
+	}
+	spaceWorkers struct {
+		Model     string       `json:"model"`
+		Group     string       `json:"group"`
+		BlockSize uint32       `json:"block_size"`
+		Workers   []workerInfo `json:"workers"`
+	}
+	workerInfo struct {
+		ID           string        `json:"worker_id"`
+		State        string        `json:"state"` // live, suspect, lost, gone, or unregistered
+		Drained      bool          `json:"drained"`
+		Blocks       uint64        `json:"blocks"` // over all ranks and tiers
+		Ranks        []rankBlocks  `json:"ranks"`
+		Registration *registration `json:"registration,omitempty"`
+	}
+	rankBlocks struct {
+		DPRank     uint32 `json:"dp_rank"`
+		Device     uint64 `json:"device"`
+		HostPinned uint64 `json:"host_pinned"`
+		Disk       uint64 `json:"disk"`
+		External   uint64 `json:"external"`
+	}
+	registration struct {
+		Name         string             `json:"name,omitempty"`
+		Sources      []string           `json:"sources"`
+		Role         registry.Role      `json:"role"`
+		Transport    registry.Transport `json:"transport"`
+		Ranks        []uint32           `json:"dp_ranks"`
+		Tiers        []string           `json:"tiers,omitempty"`
+		TotalBlocks  uint64             `json:"total_blocks,omitempty"` // the device cache of a rank
+		HashScheme   string             `json:"hash_scheme,omitempty"`
+		Incarnation  string             `json:"incarnation,omitempty"`
+		LeaseSeconds float64            `json:"lease_seconds,omitempty"`
+		LeaseAge     *float64           `json:"lease_age_seconds,omitempty"` // since it was heard last
+		Mismatch     string             `json:"mismatch,omitempty"`
+		Conflict     string             `json:"conflict,omitempty"`
+		LeftAt       *time.Time         `json:"left_at,omitempty"`
+		LeftBy       string             `json:"left_by,omitempty"`
+		DrainedBy    string             `json:"drained_by,omitempty"`
+		DrainedSince *time.Time         `json:"drained_since,omitempty"`
+	}
+)
+
+// listWorkers returns what every worker holds and how it is registered. An
+// empty model means every model.
+func listWorkers(ix Index, reg Registry, model string) ([]byte, error) {
+	entries := make(map[event.Space][]registry.Entry)
+	var spaces []event.Space
+	for _, e := range reg.Snapshot(true) {
+		if entries[e.Key.Space] == nil {
+			spaces = append(spaces, e.Key.Space)
+		}
+		entries[e.Key.Space] = append(entries[e.Key.Space], e)
+	}
+	for _, sp := range ix.Spaces() {
+		if entries[sp] == nil {
+			spaces = append(spaces, sp)
+		}
+	}
+	slices.SortFunc(spaces, func(a, b event.Space) int {
+		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.Group, b.Group))
+	})
+	answer := workersAnswer{Spaces: []spaceWorkers{}}
+	for _, sp := range spaces {
+		if model != "" && model != sp.Model {
+			continue
+		}
+		list := spaceWorkers{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, Workers: []workerInfo{}}
+		byID := make(map[uint64]*workerInfo)
+		var ids []uint64
+		worker := func(id uint64) *workerInfo {
+			if byID[id] == nil {
+				ids = append(ids, id)
+				byID[id] = &workerInfo{ID: strconv.FormatUint(id, 10), State: "unregistered", Drained: reg.IsDrained(id), Ranks: []rankBlocks{}}
+			}
+			return byID[id]
+		}
+		for i := range entries[sp] {
+			w := worker(entries[sp][i].Key.Worker)
+			w.State, w.Registration = entries[sp][i].State.String(), registrationOf(&entries[sp][i])
+		}
+		if space := ix.Space(sp); space != nil {
+			for _, h := range space.Ranks() {
+				w := worker(h.Worker)
+				w.Ranks = append(w.Ranks, rankBlocks{h.DPRank, h.Blocks[event.Device], h.Blocks[event.HostPinned],
+					h.Blocks[event.Disk], h.Blocks[event.External]})
+				for _, n := range h.Blocks {
+					w.Blocks += n
+				}
+			}
+		}
+		slices.Sort(ids)
+		for _, id := range ids {
+			list.Workers = append(list.Workers, *byID[id])
+		}
+		answer.Spaces = append(answer.Spaces, list)
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		return nil, fmt.Errorf("listing workers: %w", err)
+	}
+	return append(body, '\n'), nil
+}
+
+func registrationOf(e *registry.Entry) *registration {
+	r := &registration{
+		Name: e.Name, Sources: []string{}, Role: e.Role, Transport: e.Transport, Ranks: e.Ranks, Tiers: e.Tiers,
+		TotalBlocks: e.TotalBlocks, HashScheme: e.HashScheme, LeaseSeconds: e.Lease.Seconds(),
+		Mismatch: e.Mismatch, Conflict: e.Conflict, LeftBy: e.LeftBy.String(), DrainedBy: e.DrainedBy,
+	}
+	for _, source := range []struct {
+		is   bool
+		name string
+	}{{e.Announced, "announced"}, {e.HTTP, "http"}, {e.Static, "static"}} {
+		if source.is {
+			r.Sources = append(r.Sources, source.name)
+		}
+	}
+	if e.Incarnation != 0 {
+		r.Incarnation = strconv.FormatUint(e.Incarnation, 10)
+	}
+	if !e.LastSeen.IsZero() {
+		age := max(0, time.Since(e.LastSeen).Seconds())
+		r.LeaseAge = &age
+	}
+	if !e.LeftAt.IsZero() {
+		r.LeftAt = &e.LeftAt
+	}
+	if e.Drained {
+		r.DrainedSince = &e.DrainedSince
+	}
+	return r
+}
