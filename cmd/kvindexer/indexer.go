@@ -28,6 +28,9 @@ type indexer struct {
 	server *query.Server
 	broker *broker.Broker
 	ingest atomic.Pointer[ingest.Ingest] // nil until the broker is connected
+
+	registry registryRoutes
+	workers  *workers // nil until the registry is read
 }
 
 // run runs the program until ctx ends or something fails, and stops it in
@@ -38,7 +41,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	registerMetrics(m, x.set)
 	cfg.Broker.Log, cfg.Ingest.Log, cfg.Ingest.Metrics = log, log, m.Set
 	x.server = query.New(cfg.HTTP, query.Deps{
-		Index: query.Shards{Set: x.set}, Log: log, Metrics: m,
+		Index: query.Shards{Set: x.set}, Registry: &x.registry, Log: log, Metrics: m,
 		Checks: []query.Check{{Name: "ingest", Reason: x.behind}},
 	})
 	ln, err := x.server.Listen(ctx)
@@ -79,7 +82,11 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 	if x.broker, err = broker.Open(ctx, x.cfg.Broker); err != nil {
 		return err
 	}
+	if err := x.openRegistry(ctx); err != nil {
+		return err
+	}
 	cfg := x.cfg.Ingest
+	cfg.Left = x.workers.left
 	cfg.Conn, cfg.MaxBytes = x.broker.Conn(), int(x.cfg.IngestBytes)
 	cfg.MaxLag = uint64(x.cfg.MaxLag)
 	cfg.Index = func(id event.Space) (ingest.Applier, error) {
@@ -94,6 +101,7 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 		return err
 	}
 	x.ingest.Store(in)
+	x.workers.follow()
 	x.log.Info("reading events", "nats", x.broker.Address(), "namespace", cfg.Namespace, "replica", cfg.Replica)
 	return nil
 }
@@ -118,6 +126,9 @@ func (x *indexer) stop() error {
 	if d := x.cfg.DrainDelay; d > 0 {
 		x.log.Info("draining", "delay", d)
 		time.Sleep(d)
+	}
+	if x.workers != nil {
+		x.workers.close()
 	}
 	if in := x.ingest.Load(); in != nil {
 		in.Close()

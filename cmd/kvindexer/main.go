@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -25,7 +26,9 @@ type config struct {
 	HTTP   query.Config
 	Broker broker.Config
 	Ingest ingest.Config
-	Index  shard.Config
+
+	Registry registry.Settings
+	Index    shard.Config
 
 	AddressFile string
 	DrainDelay  time.Duration
@@ -54,6 +57,7 @@ func (c *config) declare(set *conf.Set) {
 		Reading waits beyond.`, conf.Between(1, 1<<24))
 	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
 		conf.Between[int64](1<<20, 1<<30))
+	c.Registry.Declare(set)
 	set.Group("Index")
 	set.Int(&c.Index.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
 		conf.Between(1, 1024), conf.ShowDefault("number of processors"))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -19,8 +20,10 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 	m.Help("kvatlas_index_ranks", "Ranks (workers' data-parallel ranks) in a space.")
 	m.Help("kvatlas_index_blocks", "Blocks held, over all ranks of a space, by tier.")
 	m.Help("kvatlas_index_queued_batches", "Batches accepted and not applied yet.")
-	for family, text := range ingest.Help() {
-		m.Help(family, text)
+	for _, texts := range []map[string]string{ingest.Help(), registry.Help()} {
+		for family, text := range texts {
+			m.Help(family, text)
+		}
 	}
 	m.RegisterMetricsWriter(func(w io.Writer) { writeSpaces(w, set) })
 }

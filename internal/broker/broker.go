@@ -37,6 +37,10 @@ type Config struct {
 	// it to the server (three quarters of the free disk space).
 	MaxStore int64
 
+	// JoinOnly never runs the data directory's server: it waits for the process
+	// that does, for programs that are too short-lived to be it.
+	JoinOnly bool
+
 	// Credentials for the user's cluster; each is the path of a file, and
 	// empty means unused.
 	CredsFile string // user JWT and seed

@@ -40,6 +40,9 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("broker: data directory: %w", err)
 	}
+	if cfg.JoinOnly {
+		return joinOnly(ctx, cfg, dir)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("broker: data directory: %w", err)
 	}
@@ -70,6 +73,21 @@ func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("broker: another process holds data directory %s, and its server cannot be joined: %w", dir, err)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// joinOnly joins the process that runs the server of dir, once there is one.
+func joinOnly(ctx context.Context, cfg Config, dir string) (*Broker, error) {
+	for {
+		b, err := join(ctx, cfg, dir)
+		if err == nil {
+			return b, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("broker: no process runs a NATS server on data directory %s, or it cannot be joined: %w", dir, err)
 		case <-time.After(pollEvery):
 		}
 	}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// workerEvents bounds the changes of workers that wait for the index.
+const workerEvents = 1024
+
+// workers brings what the registry says to the index: who leaves holds nothing
+// any more. Its goroutine owns the subscription.
+type workers struct {
+	x      *indexer
+	reg    *registry.Registry
+	sub    *registry.Subscription
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// openRegistry reads who is registered and watches from then on.
+func (x *indexer) openRegistry(ctx context.Context) error {
+	cfg := registry.Config{
+		Conn: x.broker.Conn(), Namespace: x.cfg.Ingest.Namespace, Replica: x.cfg.Ingest.Replica,
+		Metrics: x.cfg.Ingest.Metrics, Log: x.log,
+	}
+	if err := x.cfg.Registry.Apply(&cfg); err != nil {
+		return err
+	}
+	reg, err := registry.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	x.workers = &workers{x: x, reg: reg, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
+	x.registry.Store(reg)
+	return nil
+}
+
+// left is what ingest asks about workers that it meets.
+func (w *workers) left(sp event.Space, worker uint64) (time.Time, bool) {
+	return w.reg.Left(registry.Key{Space: sp, Worker: worker})
+}
+
+// follow starts the goroutine; ingest is open.
+func (w *workers) follow() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	go func() {
+		defer close(w.done)
+		for {
+			for _, e := range w.sub.Next() {
+				w.take(ctx, e)
+			}
+			select {
+			case <-w.sub.Wait():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+func (w *workers) take(ctx context.Context, e registry.Event) {
+	switch e.Kind {
+	case registry.Left:
+		w.drop(ctx, &e.Entry)
+	case registry.Returned:
+		w.x.ingest.Load().WorkerReturned(ctx, e.Entry.Key.Space, e.Entry.Key.Worker)
+	case registry.Resync:
+		for _, entry := range w.reg.Snapshot(true) {
+			if !entry.Present() {
+				w.drop(ctx, &entry)
+			}
+		}
+	case registry.Joined, registry.Updated:
+	}
+	for _, rank := range e.RemovedRanks {
+		if sp := w.x.set.Lookup(e.Entry.Key.Space); sp != nil {
+			w.note(sp.RemoveRank(ctx, shard.RankID{Worker: e.Entry.Key.Worker, DPRank: rank}))
+		}
+	}
+}
+
+// drop takes the worker's blocks out of the index: in order with its events
+// where they come through a stream.
+func (w *workers) drop(ctx context.Context, e *registry.Entry) {
+	if w.x.ingest.Load().WorkerLeft(ctx, e.Key.Space, e.Key.Worker, e.LeftAt) {
+		return
+	}
+	if sp := w.x.set.Lookup(e.Key.Space); sp != nil {
+		w.note(sp.RemoveWorker(ctx, e.Key.Worker))
+	}
+}
+
+func (w *workers) note(err error) {
+	if err != nil {
+		w.x.log.Warn("blocks of a worker that left stay in the index", "error", err)
+	}
+}
+
+// close ends the goroutine and the watch.
+func (w *workers) close() {
+	if w.cancel != nil {
+		w.cancel()
+		<-w.done
+	}
+	w.sub.Close()
+	w.reg.Close()
+}
+
+// registryRoutes is the query.Registry of a program that may not have read its
+// registry yet.
+type registryRoutes struct {
+	atomic.Pointer[registry.Registry]
+}
+
+var _ query.Registry = (*registryRoutes)(nil)
+
+// Snapshot implements query.Registry.
+func (r *registryRoutes) Snapshot(departed bool) []registry.Entry {
+	if reg := r.Load(); reg != nil {
+		return reg.Snapshot(departed)
+	}
+	return nil
+}
+
+// IsDrained implements query.Registry.
+func (r *registryRoutes) IsDrained(worker uint64) bool {
+	reg := r.Load()
+	return reg != nil && reg.IsDrained(worker)
+}
+
+func notYet() (int, []byte) {
+	return http.StatusServiceUnavailable, []byte(`{"error":"not connected to NATS yet; try again"}` + "\n")
+}
+
+// ServeRegister implements query.Registry.
+func (r *registryRoutes) ServeRegister(ctx context.Context, body []byte) (int, []byte) {
+	if reg := r.Load(); reg != nil {
+		return reg.ServeRegister(ctx, body)
+	}
+	return notYet()
+}
+
+// ServeUnregister implements query.Registry.
+func (r *registryRoutes) ServeUnregister(ctx context.Context, body []byte) (int, []byte) {
+	if reg := r.Load(); reg != nil {
+		return reg.ServeUnregister(ctx, body)
+	}
+	return notYet()
+}
+
+// ServeWorkers implements query.Registry.
+func (r *registryRoutes) ServeWorkers(model, group string) []byte {
+	if reg := r.Load(); reg != nil {
+		return reg.ServeWorkers(model, group)
+	}
+	return []byte("[]\n")
+}
