@@ -11,11 +11,10 @@ import (
 // candidate is checked against the name in the arena.
 //
 // It is an extendible hash table: the top bits of the hash pick a leaf through
-// the top table, the rest a 64-byte chunk in it (one cache line: 12 tags, how
+// the top table, the next a 64-byte chunk in it (one cache line: 12 tags, how
 // many entries overflowed and how far, 12 block numbers; 5.3 bytes an entry).
-// A leaf grows to leafMax pages and then splits, so no operation moves more
-// than about 2,300 entries: the writer never stops for long. Only the
-// writer uses it.
+// A full leaf splits, so no operation moves more than about 2,300 entries: the
+// writer never stops for long. Only the writer uses it.
 type directory struct {
 	top    []ref // 1<<depth entries; a leaf of depth d stands in 1<<(depth-d) of them
 	depth  uint8
@@ -24,30 +23,30 @@ type directory struct {
 	gen    uint32 // changes when leaves do: what a probe holds is then out of date
 	arena  *arena
 	pages  *pages
-	spill  map[uint64]uint32 // entries of full leaves that cannot grow (see grow)
+	spill  map[uint64]uint32 // entries of full leaves that cannot split (see grow)
 	blocks []uint32          // scratch of a rebuild
 	names  []uint64
 }
 
-// ref is a place of a leaf in the top table, with what finds a chunk in it.
+// ref is a place of a leaf in the top table.
 type ref struct {
-	pages  [leafMax]*page
-	chunks uint32
-	leaf   *leaf
+	page *page
+	leaf *leaf
 }
 
-// leaf is a part of the table that grows, splits and merges as one.
+// leaf is a part of the table that splits and merges as one.
 type leaf struct {
-	n         uint32
-	low, high uint32 // entries at which it shrinks and grows
-	spilled   uint32
-	depth     uint8
+	n       uint32
+	low     uint32 // entries below which it may be merged
+	spilled uint32
+	depth   uint8
 }
 
 const (
 	chunkSlots = 12
-	leafMax    = 4                       // pages after which a leaf splits
-	pageSlots  = pageChunks * chunkSlots // entries of a page
+	pageSlots  = pageChunks * chunkSlots
+	leafHigh   = pageSlots * 3 / 4 // entries at which a leaf splits
+	leafLow    = pageSlots / 5
 )
 
 // chunk is one cache line of entries. Entries whose home is full stand in
@@ -65,9 +64,15 @@ const (
 )
 
 // reach returns how many steps away entries whose home is c may be, at most.
-func (c *chunk) reach() uint32 { return uint32(c.used >> chunkSlots) }
+func (c *chunk) reach() uint32 {
+	if k := uint32(c.used >> chunkSlots); k < farthest {
+		return k
+	}
+	return pageChunks - 1
+}
 
-func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(k)<<chunkSlots }
+// setReach makes it k or, if that is more than can be said, anywhere.
+func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(min(k, farthest))<<chunkSlots }
 
 // free returns a free slot; chunkSlots or more if there is none.
 func (c *chunk) free() int { return bits.TrailingZeros16(^c.used) }
@@ -105,7 +110,7 @@ func (c *chunk) overflow(t uint8, k uint32) {
 	if s := t & 7 * 2; c.over>>s&3 < 3 {
 		c.over += 1 << s
 	}
-	c.setReach(max(c.reach(), min(k, farthest)))
+	c.setReach(max(c.reach(), k))
 }
 
 // underflow counts one less.
@@ -120,7 +125,7 @@ func (c *chunk) underflow(t uint8) {
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
 	hi, lo := bits.Mul64(h^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
-	return (hi ^ lo) * 0xFF51AFD7ED558CCD
+	return hi ^ lo
 }
 
 // tagOf returns the hash's tag.
@@ -128,37 +133,24 @@ func tagOf(m uint64) uint8 { return uint8(m) }
 
 func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)] }
 
-// home returns the home chunk's number: hash bits below those that pick the
-// leaf.
-func (r *ref) home(m uint64) uint32 { return uint32(uint64(uint32(m>>16)) * uint64(r.chunks) >> 32) }
+// home returns the home chunk's number: hash bits below those that pick leaves.
+func home(m uint64) uint32 { return uint32(m>>32) % pageChunks }
 
 // chunk returns a chunk by number. It does so without the check for nil that
 // indexing the page would bring: that check reads the page's first line, which
 // is one more cache miss.
 func (r *ref) chunk(i uint32) *chunk {
-	return (*chunk)(unsafe.Add(unsafe.Pointer(r.pages[i/pageChunks%leafMax]), i%pageChunks*uint32(unsafe.Sizeof(chunk{}))))
+	return (*chunk)(unsafe.Add(unsafe.Pointer(r.page), i%pageChunks*uint32(unsafe.Sizeof(chunk{}))))
 }
 
 // away returns the number of the k-th chunk to try for entries whose home is
 // full, k ≥ 1: first the other half of a pair of lines, which the processor
 // mostly has loaded along with the home, then those after it.
-func (r *ref) away(home, k uint32) uint32 {
+func away(home, k uint32) uint32 {
 	if k == 1 {
 		return home ^ 1
 	}
-	i := home&^1 + k
-	if i >= r.chunks {
-		i -= r.chunks
-	}
-	return i
-}
-
-// reach returns how many steps away entries whose home is c may be, at most.
-func (r *ref) reach(c *chunk) uint32 {
-	if k := c.reach(); k < farthest {
-		return k
-	}
-	return r.chunks - 1
+	return (home&^1 + k) % pageChunks
 }
 
 // A probe is where up to probeNames names belong. Making it asks for their home
@@ -189,7 +181,7 @@ func (d *directory) locate(p *probe, names []uint64) {
 	for i, e := range names {
 		m := mix(e)
 		r := &top[m>>1>>shift]
-		p.at[i] = aim{r.chunk(r.home(m)), r.leaf, m}
+		p.at[i] = aim{r.chunk(home(m)), r.leaf, m}
 	}
 	prefetch(&p.at[0], len(names))
 }
@@ -254,7 +246,7 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 	for i, e := range names[:min(len(names), probeNames)] {
 		a := &p.at[i]
 		c, l := a.home, a.leaf
-		if l.n >= l.high {
+		if l.n >= leafHigh {
 			d.count += i
 			return i
 		}
@@ -280,7 +272,7 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 func (d *directory) absent(c *chunk, m, name uint64) bool {
 	r := d.refAt(m)
 	if r.leaf.spilled == 0 && c.lacks(m) {
-		if !c.overflowed(tagOf(m)) || c.reach() == 1 && r.chunk(r.away(r.home(m), 1)).lacks(m) {
+		if !c.overflowed(tagOf(m)) || c.reach() == 1 && r.chunk(away(home(m), 1)).lacks(m) {
 			return true
 		}
 	}
@@ -324,14 +316,14 @@ func (d *directory) find(name uint64) (uint32, bool) {
 }
 
 func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
-	at := r.home(m)
+	at := home(m)
 	c := r.chunk(at)
 	if b, ok := d.named(c, m, name); ok {
 		return b, true
 	}
 	if c.overflowed(tagOf(m)) {
-		for k := uint32(1); k <= r.reach(c); k++ {
-			if b, ok := d.named(r.chunk(r.away(at, k)), m, name); ok {
+		for k := uint32(1); k <= c.reach(); k++ {
+			if b, ok := d.named(r.chunk(away(at, k)), m, name); ok {
 				return b, true
 			}
 		}
@@ -346,11 +338,11 @@ func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
 // insert enters the block under its name, which must not be entered yet.
 func (d *directory) insert(name uint64, b uint32) {
 	if len(d.top) == 0 {
-		d.top = []ref{d.newRef(1, 0)}
+		d.top = []ref{d.newRef(0)}
 	}
 	m := mix(name)
 	r := d.refAt(m)
-	for r.leaf.n >= r.leaf.high {
+	for r.leaf.n >= leafHigh {
 		if !d.grow(m) {
 			if d.spill == nil {
 				d.spill = make(map[uint64]uint32)
@@ -366,32 +358,26 @@ func (d *directory) insert(name uint64, b uint32) {
 	d.count++
 }
 
-func (d *directory) newRef(size int, depth uint8) ref {
+func (d *directory) newRef(depth uint8) ref {
 	d.leaves++
 	d.gen++
-	r := ref{chunks: uint32(size * pageChunks)}
-	for i := range size {
-		r.pages[i] = d.pages.get()
-	}
-	r.leaf = &leaf{depth: depth, high: uint32(size * pageSlots * 3 / 4)}
-	if size > 1 || depth > 0 {
-		r.leaf.low = uint32(size * pageSlots / 5)
+	r := ref{d.pages.get(), &leaf{depth: depth}}
+	if depth > 0 {
+		r.leaf.low = leafLow
 	}
 	return r
 }
 
 func (d *directory) freeRef(r ref) {
 	d.leaves--
-	for _, g := range r.pages[:r.chunks/pageChunks] {
-		d.pages.put(g)
-	}
+	d.pages.put(r.page)
 }
 
 // put places an entry.
 func (r *ref) put(m uint64, b uint32) {
 	t := tagOf(m)
-	home := r.home(m)
-	first := r.chunk(home)
+	at := home(m)
+	first := r.chunk(at)
 	r.leaf.n++
 	c := first
 	for k := uint32(0); ; {
@@ -403,38 +389,38 @@ func (r *ref) put(m uint64, b uint32) {
 			return
 		}
 		k++
-		c = r.chunk(r.away(home, k))
+		c = r.chunk(away(at, k))
 	}
 }
 
 // slot finds the entry of exactly this block: its chunk, slot, whether that is
 // its home, and the home chunk.
-func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, away bool, first *chunk) {
+func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, moved bool, first *chunk) {
 	t := tagOf(m)
-	home := r.home(m)
-	first = r.chunk(home)
+	at := home(m)
+	first = r.chunk(at)
 	c = first
 	for k := uint32(0); ; {
 		if s = c.block(t, slotOf(m, b)); s >= 0 {
 			return c, s, k > 0, first
 		}
-		if k++; k > r.reach(first) {
+		if k++; k > first.reach() {
 			return nil, 0, false, first
 		}
-		c = r.chunk(r.away(home, k))
+		c = r.chunk(away(at, k))
 	}
 }
 
 // take takes the entry of the block out of the leaf. It reports false if the
 // leaf does not have it.
 func (r *ref) take(m uint64, b uint32) bool {
-	c, s, away, first := r.slot(m, b)
+	c, s, moved, first := r.slot(m, b)
 	if c == nil {
 		return false
 	}
 	c.drop(s)
 	r.leaf.n--
-	if away {
+	if moved {
 		first.underflow(tagOf(m))
 	}
 	return true
@@ -496,12 +482,11 @@ func (d *directory) clear() {
 // gather lists the entries of the leaves, but for spilled ones.
 func (d *directory) gather(refs ...ref) {
 	d.blocks = d.blocks[:0]
-	for i := range refs {
-		for _, g := range refs[i].pages[:refs[i].chunks/pageChunks] {
-			for j := range g {
-				for u := g[j].used & allSlots; u != 0; u &= u - 1 {
-					d.blocks = append(d.blocks, g[j].blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
-				}
+	for _, r := range refs {
+		for i := range r.page {
+			c := &r.page[i]
+			for u := c.used & allSlots; u != 0; u &= u - 1 {
+				d.blocks = append(d.blocks, c.blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
 			}
 		}
 	}
@@ -514,8 +499,8 @@ func (d *directory) gather(refs ...ref) {
 
 // build makes a leaf of the gathered entries whose hash begins with prefix,
 // and puts it into its places in the top table.
-func (d *directory) build(size int, depth uint8, prefix uint64) {
-	r := d.newRef(size, depth)
+func (d *directory) build(depth uint8, prefix uint64) {
+	r := d.newRef(depth)
 	for i, e := range d.names {
 		if m := mix(e); m>>1>>((63-depth)&63) == prefix {
 			r.put(m, d.blocks[i])
@@ -534,14 +519,12 @@ func (d *directory) build(size int, depth uint8, prefix uint64) {
 	}
 }
 
-// grow makes room in the leaf of m. Hashes chosen to share their leading bits
-// must not double the top table for ever: then it reports false.
+// grow splits the leaf of m. Hashes chosen to share their leading bits must not
+// double the top table for ever: then it reports false.
 func (d *directory) grow(m uint64) bool {
 	r := *d.refAt(m)
 	l := r.leaf
-	prefix := m >> 1 >> ((63 - l.depth) & 63)
-	size := int(r.chunks / pageChunks)
-	if size == leafMax && l.depth == d.depth {
+	if l.depth == d.depth {
 		if len(d.top) > 64+d.count/64 {
 			return false
 		}
@@ -552,52 +535,29 @@ func (d *directory) grow(m uint64) bool {
 		d.top = nt
 		d.depth++
 	}
+	prefix := m >> 1 >> ((63 - l.depth) & 63)
 	d.gather(r)
-	if size < leafMax {
-		d.build(2*size, l.depth, prefix)
-	} else {
-		// Two full-sized leaves: a table that grows once grows again, and
-		// moving entries costs more than the memory.
-		d.build(leafMax, l.depth+1, 2*prefix)
-		d.build(leafMax, l.depth+1, 2*prefix+1)
-	}
+	d.build(l.depth+1, 2*prefix)
+	d.build(l.depth+1, 2*prefix+1)
 	d.freeRef(r)
 	return true
 }
 
-// pagesFor returns the size of a leaf of n entries that is to be at most three
-// fifths full.
-func pagesFor(n int) int {
-	size := 1
-	for size*pageSlots*3 < n*5 {
-		size *= 2
-	}
-	return size
-}
-
-// shrink makes the leaf of m smaller or joins it with its buddy.
+// shrink joins the leaf of m with its buddy, if the two fit well into one.
 func (d *directory) shrink(m uint64) {
 	r := *d.refAt(m)
 	l := r.leaf
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
-	if l.depth > 0 {
-		buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
-		if n := int(l.n + buddy.leaf.n); buddy.leaf.depth == l.depth && pagesFor(n) <= leafMax {
-			d.gather(r, buddy)
-			d.build(pagesFor(n), l.depth-1, prefix>>1)
-			d.freeRef(r)
-			d.freeRef(buddy)
-			d.shrinkTop()
-			return
-		}
-	}
-	if size := pagesFor(int(l.n)); size < int(r.chunks/pageChunks) {
-		d.gather(r)
-		d.build(size, l.depth, prefix)
-		d.freeRef(r)
+	buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
+	if buddy.leaf.depth != l.depth || (l.n+buddy.leaf.n)*5 > leafHigh*4 {
+		l.low = l.n / 2 // look again then
 		return
 	}
-	l.low = l.n / 2 // nothing to gain yet
+	d.gather(r, buddy)
+	d.build(l.depth-1, prefix>>1)
+	d.freeRef(r)
+	d.freeRef(buddy)
+	d.shrinkTop()
 }
 
 // shrinkTop halves the top table while no leaf needs its full depth.
@@ -619,8 +579,8 @@ func (d *directory) shrinkTop() {
 }
 
 const (
-	refBytes  = leafMax*8 + 16
-	leafBytes = 24
+	refBytes  = 16
+	leafBytes = 16
 )
 
 func (d *directory) bytes() int64 {

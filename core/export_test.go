@@ -10,7 +10,7 @@ func (x *Radix) Check() error {
 		r := &x.dir.top[i]
 		l := r.leaf
 		live := 0
-		for c := range r.chunks {
+		for c := range uint32(pageChunks) {
 			for s, t := range r.chunk(c).tags {
 				if r.chunk(c).used>>s&1 == 0 {
 					continue

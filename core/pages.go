@@ -7,8 +7,8 @@ import (
 	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
-// pageChunks is what a leaf grows by: a page of 4 KiB.
-const pageChunks = 64
+// pageChunks is the size of a leaf: 16 KiB.
+const pageChunks = 256
 
 type page [pageChunks]chunk
 
@@ -27,7 +27,7 @@ type pages struct {
 const (
 	pageBytes  = pageChunks * 64
 	blockPages = hugemem.Size / pageBytes
-	smallPages = 32 // this many from the heap before the first block
+	smallPages = 8 // this many from the heap before the first block
 )
 
 func (p *pages) get() *page {
