@@ -158,8 +158,15 @@ func away(home, k uint32) uint32 {
 // the work before them: a random line costs 125–170 ns alone and 5–16 ns in a
 // group.
 type probe struct {
-	at  [probeNames]aim
-	gen uint32
+	at    [probeNames]aim
+	names [probeNames]uint64
+	n     int
+	gen   uint32
+}
+
+// of reports whether the probe was made of names, or of names and more.
+func (p *probe) of(names []uint64) bool {
+	return len(names) <= p.n && equalWords(names, p.names[:len(names)])
 }
 
 type aim struct {
@@ -172,11 +179,12 @@ const probeNames = 32
 
 func (d *directory) locate(p *probe, names []uint64) {
 	p.gen = d.gen
+	p.n = copy(p.names[:], names)
 	if len(d.top) == 0 {
 		p.gen--
 		return
 	}
-	names = names[:min(len(names), probeNames)]
+	names = p.names[:p.n]
 	top, shift := d.top, (63-d.depth)&63
 	for i, e := range names {
 		m := mix(e)
@@ -280,15 +288,15 @@ func (d *directory) absent(c *chunk, m, name uint64) bool {
 	return !taken
 }
 
-// removeAll takes out the entries of the first n blocks under the names that
-// the probe was made of, and returns how many it took: it stops before one
-// whose leaf must shrink.
-func (d *directory) removeAll(p *probe, n int, blocks *[probeNames]uint32) int {
+// removeAll takes out the entries of the blocks, whose names the probe has from
+// its i-th on, and returns how many it took: it stops before one whose leaf
+// must shrink.
+func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 	if p.gen != d.gen {
 		return 0
 	}
-	for i := range n {
-		a := &p.at[i]
+	n := len(blocks)
+	for i, a := range p.at[from : from+n] {
 		if a.leaf.n <= a.leaf.low {
 			d.count -= i
 			return i
@@ -497,25 +505,39 @@ func (d *directory) gather(refs ...ref) {
 	}
 }
 
-// build makes a leaf of the gathered entries whose hash begins with prefix,
-// and puts it into its places in the top table.
-func (d *directory) build(depth uint8, prefix uint64) {
-	r := d.newRef(depth)
+// build makes leaves of the gathered entries, and puts them into their places in
+// the top table: one for the prefix or, if split, one for each of the two that
+// are one bit longer.
+func (d *directory) build(depth uint8, prefix uint64, split bool) {
+	var made [2]ref
+	n := uint64(1)
+	if split {
+		n = 2
+		depth++
+		prefix *= 2
+	}
+	for i := range n {
+		made[i] = d.newRef(depth)
+	}
+	shift := (63 - depth) & 63
 	for i, e := range d.names {
-		if m := mix(e); m>>1>>((63-depth)&63) == prefix {
+		m := mix(e)
+		r := &made[m>>1>>shift&(n-1)]
+		if c := r.chunk(home(m)); c.free() < chunkSlots {
+			c.set(c.free(), tagOf(m), slotOf(m, d.blocks[i]))
+			r.leaf.n++
+		} else {
 			r.put(m, d.blocks[i])
 		}
 	}
-	if len(d.spill) > 0 {
-		for e := range d.spill {
-			if m := mix(e); m>>1>>((63-depth)&63) == prefix {
-				r.leaf.spilled++
-			}
+	for e := range d.spill {
+		if m := mix(e); m>>1>>shift&^(n-1) == prefix {
+			made[m>>1>>shift&(n-1)].leaf.spilled++
 		}
 	}
 	span := uint64(1) << (d.depth - depth)
-	for i := prefix * span; i < (prefix+1)*span; i++ {
-		d.top[i] = r
+	for i := range n * span {
+		d.top[prefix*span+i] = made[i/span]
 	}
 }
 
@@ -537,8 +559,7 @@ func (d *directory) grow(m uint64) bool {
 	}
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
 	d.gather(r)
-	d.build(l.depth+1, 2*prefix)
-	d.build(l.depth+1, 2*prefix+1)
+	d.build(l.depth, prefix, true)
 	d.freeRef(r)
 	return true
 }
@@ -554,7 +575,7 @@ func (d *directory) shrink(m uint64) {
 		return
 	}
 	d.gather(r, buddy)
-	d.build(l.depth-1, prefix>>1)
+	d.build(l.depth-1, prefix>>1, false)
 	d.freeRef(r)
 	d.freeRef(buddy)
 	d.shrinkTop()

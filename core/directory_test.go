@@ -52,7 +52,7 @@ func benchDirectory(b *testing.B, benchBits int) {
 			blocks[j] = s<<segBits | uint32(j)
 		}
 		d.locate(&p, names)
-		for j := d.removeAll(&p, len(names), &blocks); j < len(names); j++ {
+		for j := d.removeAll(&p, 0, blocks[:len(names)]); j < len(names); j++ {
 			slow++
 			d.remove(names[j], blocks[j])
 		}

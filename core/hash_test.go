@@ -129,7 +129,7 @@ func TestHashesAppend(t *testing.T) {
 }
 
 func TestBlockSizeBounds(t *testing.T) {
-	for _, size := range []int{-1, 0, MaxBlockSize + 1, 1 << 40} {
+	for _, size := range []int{-1, 0, MaxBlockSize + 1, 1 << 30} {
 		if _, err := LocalHashes(nil, []uint32{1}, size, HashOptions{}); !errors.Is(err, ErrBlockSize) {
 			t.Errorf("block size %d: error %v", size, err)
 		}

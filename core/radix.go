@@ -3,7 +3,6 @@ package core
 import (
 	"runtime"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -35,8 +34,8 @@ type Radix struct {
 	total   int         // held blocks of all holders and tiers
 	tiered  atomic.Bool // some holder has had a lower tier; never taken back
 
-	now, ahead *probe
-	coming     []uint64 // what ahead was made of, by Prefetch
+	now, ahead *probe    // of the event to be applied and the one after, if Prefetch told
+	spare      [2]*probe // of what an event needs beyond that
 
 	opts    Options
 	mem     Memory
@@ -67,6 +66,7 @@ func NewRadix(opts Options) *Radix {
 		arena: &arena{mapped: new(atomic.Int64)},
 		now:   &probe{},
 		ahead: &probe{},
+		spare: [2]*probe{{}, {}},
 	}
 	x.dir.arena, x.dir.pages = x.arena, &pages{mapped: x.arena.mapped}
 	// Readers have no part in these two; so when the index is out of reach,
@@ -275,7 +275,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
 		if k%probeNames == 0 {
-			s.dir.locate(s.now, names[k:])
+			s.dir.locate(s.spare[0], names[k:])
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
@@ -344,23 +344,28 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place, again bool) {
 	var blocks [probeNames]uint32
 	batch := names[:min(probeNames, len(names))]
-	if !s.located(batch) {
-		s.dir.locate(s.now, batch)
+	now, ahead := s.now, s.spare[0]
+	if !now.of(batch) {
+		now = s.spare[1]
+		s.dir.locate(now, batch)
 	}
 	for {
 		// The next batch's cache misses pass while this one is entered.
 		after := names[k+len(batch):]
 		after = after[:min(probeNames, len(after))]
 		if len(after) > 0 {
-			s.dir.locate(s.ahead, after)
+			s.dir.locate(ahead, after)
 		}
 		s.addNames(t, base+uint32(k), batch, &blocks)
-		n := s.dir.insertAll(s.now, batch, &blocks)
+		n := s.dir.insertAll(now, batch, &blocks)
 		if k += n; n == len(batch) {
 			if len(after) == 0 {
 				return k, old, false
 			}
-			s.now, s.ahead = s.ahead, s.now
+			if now == s.now {
+				now = s.spare[1]
+			}
+			now, ahead = ahead, now
 			batch = after
 			continue
 		}
@@ -382,25 +387,14 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 			return k, old, again
 		}
 		batch = names[k:min(k+probeNames, len(names))]
-		s.dir.locate(s.now, batch)
+		s.dir.locate(now, batch)
 	}
 }
 
 // Prefetch implements Prefetcher.
 func (x *Radix) Prefetch(ev *event.Event) {
-	x.coming = ev.Engine[:min(probeNames, len(ev.Engine))]
-	x.dir.locate(x.ahead, x.coming)
-}
-
-// located makes what Prefetch has found out the present probe, if it was of
-// these names.
-func (x *Radix) located(names []uint64) bool {
-	ok := len(names) <= len(x.coming) && unsafe.SliceData(names) == unsafe.SliceData(x.coming)
-	if ok {
-		x.now, x.ahead = x.ahead, x.now
-	}
-	x.coming = nil // from here on ahead is used for other names
-	return ok
+	x.now, x.ahead = x.ahead, x.now
+	x.dir.locate(x.ahead, ev.Engine)
 }
 
 // within reports whether the name is a shared one of t at base or later.

@@ -30,7 +30,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		// follows will need the directory as well.
 		if short++; short > 1 && i >= located {
 			located = i + probeNames
-			x.dir.locate(x.now, ev.Engine[i:])
+			x.dir.locate(x.spare[0], ev.Engine[i:])
 		}
 		m.next(ev.Engine[i])
 		i++

@@ -401,21 +401,40 @@ func (x *Radix) truncate(r *run, n uint32) {
 func (x *Radix) dropNames(r *run, lo, hi uint32) {
 	var names [probeNames]uint64
 	var blocks [probeNames]uint32
-	for p := lo; p < hi; {
-		n := min(int(hi-p), probeNames)
-		x.getNames(r, p, names[:n], &blocks)
+	// Downwards: so the names come in the order of the event that removed
+	// them, of which there may be a probe already.
+	for p := hi; p > lo; {
+		n := min(int(p-lo), probeNames)
+		for i := range n {
+			blocks[i] = r.name(p - 1 - uint32(i))
+			names[i] = x.arena.at(blocks[i])
+		}
 		k := 0
 		if len(x.dups) == 0 {
-			x.dir.locate(x.now, names[:n])
-			k = x.dir.removeAll(x.now, n, &blocks)
+			at, from := x.probeOf(names[:n])
+			k = x.dir.removeAll(at, from, blocks[:n])
 		}
 		if k < n {
 			x.dropName(names[k], blocks[k])
 			k++
 		}
-		p += uint32(k)
+		p -= uint32(k)
 	}
 	x.cutSegs(r, lo)
+}
+
+// probeOf returns a probe of the names and the place of the first in it: that
+// of the present event, if it has them.
+func (x *Radix) probeOf(names []uint64) (p *probe, from int) {
+	p = x.now
+	for i, e := range p.names[:p.n] {
+		if e == names[0] && len(names) <= p.n-i && equalWords(names, p.names[i:i+len(names)]) {
+			return p, i
+		}
+	}
+	p = x.spare[0]
+	x.dir.locate(p, names)
+	return p, 0
 }
 
 // getNames returns the shared names from pos on, and their blocks.

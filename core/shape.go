@@ -35,7 +35,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	for p := o; p < n; {
 		k := min(int(n-p), probeNames)
 		x.getNames(r, p, names[:k], &from)
-		x.dir.locate(x.now, names[:k])
+		x.dir.locate(x.spare[0], names[:k])
 		x.addNames(t, p-o, names[:k], &to)
 		for i, e := range names[:k] {
 			x.moveName(e, from[i], to[i])
