@@ -78,37 +78,6 @@ type Corrupt struct {
 	Error  string
 }
 
-// member is one worker.
-type member struct {
-	key    Key
-	worker Worker // what its sources say together
-	state  State
-
-	lease    *record // nil: not announced
-	revision uint64
-	stored   time.Time // by the server's clock
-	seen     time.Time // when this replica heard it last
-	heard    bool      // by a heartbeat, not from what was there at the start
-
-	http   map[uint32]*httpSource
-	static *Worker
-
-	mismatch  string
-	replaced  []uint64 // announcers before the present one
-	conflict  time.Time
-	leftAt    time.Time // by the server's clock
-	leftBy    Reason
-	leftSince time.Time // by the replica's
-
-	listeners map[uint32]Listener
-}
-
-type httpSource struct {
-	worker    Worker
-	confirmed bool
-	missing   time.Time // since when it is not in the bucket; zero: it is
-}
-
 func newLedger(cfg ledgerConfig, m *meters, emit func(Event)) *ledger {
 	return &ledger{cfg: cfg, m: m, emit: emit,
 		members: make(map[Key]*member), byKey: make(map[string]source), drains: make(map[uint64]*drain),
@@ -251,13 +220,6 @@ func (l *ledger) unregister(now time.Time, c change) {
 	l.settle(now, m, false)
 }
 
-// leaving notes why and when the worker leaves, should it do so.
-func (m *member) leaving(why Reason, at time.Time) {
-	if m.state == Live || m.state == Suspect {
-		m.leftBy, m.leftAt = why, at
-	}
-}
-
 func (l *ledger) drain(c change) error {
 	if c.deleted {
 		worker, err := drainWorker(c.key)
@@ -304,78 +266,6 @@ func (l *ledger) replica(now time.Time, c change) error {
 		l.beat(now, c.created)
 	}
 	return nil
-}
-
-// beat hears this replica's own beat: everything stored before it is heard.
-func (l *ledger) beat(now, stored time.Time) {
-	if l.beatAt.IsZero() || now.Before(l.beatAt) || now.Sub(l.beatAt) > l.cfg.gap {
-		l.steadyFrom = now // from here on, silence is the worker's
-	}
-	l.beatAt, l.serverAt = now, stored
-	for _, m := range l.members {
-		l.judge(now, m)
-	}
-}
-
-// judge applies the lease rules to a worker at a beat.
-func (l *ledger) judge(now time.Time, m *member) {
-	if m.state == Gone || m.state == Lost {
-		if now.Sub(m.leftSince) > l.cfg.forget && m.lease == nil {
-			delete(l.members, m.key)
-		}
-		return
-	}
-	if !m.conflict.IsZero() && now.Sub(m.conflict) > 4*m.leaseTime() {
-		m.conflict = time.Time{}
-	}
-	changed := false
-	for rank, h := range m.http {
-		if !h.missing.IsZero() && l.silence(now, h.missing) >= l.cfg.grace {
-			delete(m.http, rank)
-			delete(l.byKey, httpKey(m.key, rank))
-			m.leaving(Vanished, l.serverAt)
-			changed = true
-		}
-	}
-	if m.lease != nil && l.silence(now, m.seen) >= m.leaseTime() {
-		if len(m.http) == 0 && m.static == nil {
-			m.leaving(LeaseLost, l.serverAt)
-			l.leave(now, m, Lost)
-			return
-		}
-		m.lease = nil // others vouch for it
-		delete(l.byKey, leaseKey(m.key))
-		changed = true
-	}
-	if changed {
-		l.settle(now, m, false)
-	} else if state := l.stateOf(now, m); state != m.state {
-		m.state = state
-		l.tell(Event{Kind: Updated, Entry: l.entry(m)})
-	}
-}
-
-// silence returns for how long this replica listened since at without a break.
-func (l *ledger) silence(now, at time.Time) time.Duration {
-	if at.Before(l.steadyFrom) || at.After(now) {
-		at = l.steadyFrom
-	}
-	return now.Sub(at)
-}
-
-func (m *member) leaseTime() time.Duration {
-	if m.lease == nil {
-		return 0
-	}
-	return time.Duration(m.lease.LeaseMS) * time.Millisecond
-}
-
-// stateOf returns the state of a worker that has a source.
-func (l *ledger) stateOf(now time.Time, m *member) State {
-	if m.lease != nil && len(m.http) == 0 && m.static == nil && (!m.heard || l.silence(now, m.seen) >= m.leaseTime()/2) {
-		return Suspect
-	}
-	return Live
 }
 
 // settle makes the member what its sources say, and tells what changed. A sign
@@ -441,73 +331,6 @@ func (l *ledger) leave(now time.Time, m *member, state State) {
 func (l *ledger) tell(e Event) {
 	l.m.event(e.Kind)
 	l.emit(e)
-}
-
-// merged returns what the member's sources say together: the announcement, or
-// else the static entry, tells; HTTP registrations add their ranks.
-func (m *member) merged() Worker {
-	var w Worker
-	switch {
-	case m.lease != nil:
-		w = m.lease.Worker
-	case m.static != nil:
-		w = *m.static
-	}
-	ranks := make([]uint32, 0, len(m.http))
-	for rank := range m.http {
-		ranks = append(ranks, rank)
-	}
-	slices.Sort(ranks)
-	for i, rank := range ranks {
-		h := &m.http[rank].worker
-		if i == 0 && w.Model == "" {
-			w = *h
-		}
-		w.Ranks = append(slices.Clone(w.Ranks), rank)
-		w.Endpoints.Events = withEndpoint(w.Endpoints.Events, rank, h.Endpoints.Events[rank])
-		w.Endpoints.Replay = withEndpoint(w.Endpoints.Replay, rank, h.Endpoints.Replay[rank])
-	}
-	slices.Sort(w.Ranks)
-	w.Ranks = slices.Compact(w.Ranks)
-	return w
-}
-
-// withEndpoint returns a copy of the addresses with one more.
-func withEndpoint(all map[uint32]string, rank uint32, address string) map[uint32]string {
-	if address == "" {
-		return all
-	}
-	with := map[uint32]string{rank: address}
-	for k, v := range all {
-		with[k] = v
-	}
-	return with
-}
-
-// entry returns the member as others see it.
-func (l *ledger) entry(m *member) Entry {
-	e := Entry{
-		Worker: m.worker, Key: m.key, State: m.state,
-		Announced: m.lease != nil && m.state != Lost, HTTP: len(m.http) > 0, Static: m.static != nil,
-		Lease: m.leaseTime(), Mismatch: m.mismatch,
-	}
-	if d := l.drains[m.key.Worker]; d != nil {
-		e.Drained, e.DrainedSince, e.DrainedBy = true, d.since, d.by
-	}
-	if m.lease != nil {
-		e.LastSeen, e.Last = m.seen, m.lease.positions()
-		if !m.heard {
-			e.LastSeen = m.stored
-		}
-	}
-	if !m.conflict.IsZero() {
-		e.Conflict = "two processes announce it: give each worker an id of its own"
-	}
-	if m.state == Lost || m.state == Gone {
-		e.LeftAt, e.LeftBy = m.leftAt, m.leftBy
-	}
-	e.Listeners = m.listenersOf()
-	return e
 }
 
 // setStatic makes the workers the static list. It is called once, before the

@@ -9,11 +9,10 @@ import (
 )
 
 func TestAllow(t *testing.T) {
-	a, err := ParseAllow([]string{"10.0.0.0/8", "192.168.1.7:5557", "*.engines.example", "gw.example:80", "[2001:db8::]/32", "fd00::/8", "ipc:///run/kv/*"})
-	if err == nil {
+	if _, err := ParseAllow([]string{"[2001:db8::]/32"}); err == nil {
 		t.Fatal("a bracketed network was accepted")
 	}
-	a, err = ParseAllow([]string{"10.0.0.0/8", "192.168.1.7:5557", "*.engines.example", "gw.example:80", "fd00::/8", "ipc:///run/kv/*"})
+	a, err := ParseAllow([]string{"10.0.0.0/8", "192.168.1.7:5557", "*.engines.example", "gw.example:80", "fd00::/8", "ipc:///run/kv/*"})
 	if err != nil {
 		t.Fatal(err)
 	}
