@@ -140,6 +140,19 @@ func (r *Router) Free(requestID string) bool {
 	return r.known(found)
 }
 
+// Holds reports whether the request has a booking. Unlike the calls that follow
+// a request it counts nothing as unknown.
+func (r *Router) Holds(requestID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+		if r.table.Has(r.key(requestID, stage)) {
+			return true
+		}
+	}
+	return false
+}
+
 // FreeStage ends the booking of one stage, as when a prefill has failed and
 // the request goes on without it.
 func (r *Router) FreeStage(requestID string, stage Stage) bool {

@@ -236,6 +236,16 @@ func (r *Reader) Uint32() uint32 {
 	return uint32(v)
 }
 
+// Raw reads one value of any kind and returns its text, a part of the input.
+func (r *Reader) Raw() []byte {
+	r.Peek()
+	start := r.off
+	if r.Skip(); r.err != nil {
+		return nil
+	}
+	return r.b[start:r.off]
+}
+
 // Skip steps over one value and all that it contains.
 func (r *Reader) Skip() { r.skip(0) }
 

@@ -1,0 +1,263 @@
+package selection
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// Model is one index space and what chooses among its workers.
+type Model struct {
+	event.Space
+	Router *route.Router
+	// Endpoint returns the address of the worker's engine; "" if unknown.
+	Endpoint func(worker uint64) string
+}
+
+// Config holds what a Service is made with. Models is needed.
+type Config struct {
+	// Models returns all models, sorted by space. It is called for each request;
+	// the Service does not change the slice.
+	Models func() []*Model
+	// MaxBody bounds the bytes of a body; 0 is 8 MiB. MaxTokens bounds the
+	// elements of an array; 0 is 2^20.
+	MaxBody, MaxTokens int
+}
+
+// Service answers requests. It is safe for concurrent use.
+type Service struct{ cfg Config }
+
+// New returns a Service.
+func New(cfg Config) *Service {
+	if cfg.MaxBody <= 0 {
+		cfg.MaxBody = 8 << 20
+	}
+	if cfg.MaxTokens <= 0 {
+		cfg.MaxTokens = 1 << 20
+	}
+	return &Service{cfg}
+}
+
+// MaxBody returns how many bytes of a body a server needs to read at most: one
+// more than are allowed, so that a body that is too large is seen.
+func (s *Service) MaxBody() int { return s.cfg.MaxBody + 1 }
+
+// Request is what a server passes on.
+type Request struct {
+	Method      string
+	Path        string // as sent: escaped, without the query
+	Query       string // after the "?"
+	ContentType string
+	Body        []byte
+}
+
+// Answer is what a server sends back. The body is JSON.
+type Answer struct {
+	Status int
+	Body   []byte
+	Allow  string // the header of that name with status 405
+	Reason string // why the request was refused, of a fixed list; "" if it was not
+}
+
+const (
+	pathSelect       = "/v1/select"
+	pathReserve      = "/v1/select_and_reserve"
+	pathReservations = "/v1/reservations"
+	pathPotential    = "/v1/potential_loads"
+	pathLoads        = "/v1/loads"
+	pathBusy         = "/busy_threshold"
+)
+
+// Owns reports whether the path is one of this package's.
+func Owns(path string) bool {
+	switch path {
+	case pathSelect, pathReserve, pathReservations, pathPotential, pathLoads, pathBusy:
+		return true
+	}
+	return strings.HasPrefix(path, pathReservations+"/")
+}
+
+// Serve answers one request.
+func (s *Service) Serve(ctx context.Context, q Request) Answer {
+	frontend := q.Path == pathBusy
+	a, p := s.serve(ctx, q)
+	if p != nil {
+		return p.answer(frontend)
+	}
+	return a
+}
+
+func (s *Service) serve(ctx context.Context, q Request) (Answer, *problem) {
+	if len(q.Body) > s.cfg.MaxBody {
+		return Answer{}, &problem{status: http.StatusRequestEntityTooLarge, Field: "body", Reason: reasonTooLarge,
+			Message: "the body is larger than " + strconv.Itoa(s.cfg.MaxBody) + " bytes"}
+	}
+	switch q.Path {
+	case pathSelect, pathReserve:
+		if p := q.only(http.MethodPost); p != nil {
+			return Answer{}, p
+		}
+		return s.choose(ctx, q.Body, q.Path == pathReserve)
+	case pathPotential:
+		if p := q.only(http.MethodPost); p != nil {
+			return Answer{}, p
+		}
+		return s.potential(ctx, q.Body)
+	case pathReservations:
+		if p := q.only(http.MethodPost); p != nil {
+			return Answer{}, p
+		}
+		return s.reserve(q.Body)
+	case pathLoads:
+		if p := q.only(http.MethodGet); p != nil {
+			return Answer{}, p
+		}
+		return s.loads(q.Query)
+	case pathBusy:
+		return s.busy(q)
+	}
+	return s.follow(q)
+}
+
+// only refuses other methods, and bodies that are no JSON. Clients that do not
+// care about the content type (curl -d) are let in.
+func (q *Request) only(methods ...string) *problem {
+	if !slices.Contains(methods, q.Method) {
+		allow := strings.Join(methods, ", ")
+		return &problem{status: http.StatusMethodNotAllowed, Field: "method", Reason: reasonMethod,
+			Message: "use " + allow + " on this route", allow: allow}
+	}
+	if strings.HasPrefix(strings.ToLower(q.ContentType), "application/octet-stream") {
+		return &problem{status: http.StatusUnsupportedMediaType, Field: "Content-Type", Reason: reasonMediaType, Message: "send application/json"}
+	}
+	return nil
+}
+
+// defaultGroup is what Dynamo calls the group that has no name here.
+const defaultGroup = "default"
+
+func groupName(group string) string {
+	if group == "" {
+		return defaultGroup
+	}
+	return group
+}
+
+// target names the model that a request is about.
+type target struct {
+	model, group string
+	hasGroup     bool
+	blockSize    uint32 // 0: any
+	hasModel     bool
+}
+
+func (t *target) fields(f fields) {
+	f["model_name"] = func(o *object) { t.model, t.hasModel = o.text(), true }
+	f["routing_group"] = func(o *object) {
+		if t.group, t.hasGroup = o.text(), true; t.group == defaultGroup {
+			t.group = ""
+		}
+	}
+	f["block_size"] = func(o *object) { t.blockSize = uint32(o.uint(1 << 20)) }
+}
+
+// find returns the one model that the target names.
+func (s *Service) find(t *target) (*Model, *problem) {
+	if !t.hasModel {
+		return nil, bad("model_name", reasonMissing, "name the model")
+	}
+	var named, found []*Model
+	for _, m := range s.cfg.Models() {
+		if m.Model != t.model {
+			continue
+		}
+		if named = append(named, m); m.Group == t.group && (t.blockSize == 0 || t.blockSize == m.BlockSize) {
+			found = append(found, m)
+		}
+	}
+	if len(found) == 0 && !t.hasGroup && len(named) == 1 && (t.blockSize == 0 || t.blockSize == named[0].BlockSize) {
+		found = named
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return nil, bad("block_size", reasonMissing, "the model is there with several block sizes; name one")
+	case len(named) == 0:
+		return nil, &problem{status: http.StatusNotFound, Field: "model_name", Reason: reasonModel, Message: "no worker serves this model"}
+	}
+	for _, m := range named {
+		if m.Group == t.group {
+			return nil, bad("block_size", reasonBlockSize, "the workers have blocks of "+strconv.Itoa(int(m.BlockSize))+" tokens")
+		}
+	}
+	return nil, &problem{status: http.StatusNotFound, Field: "routing_group", Reason: reasonGroup, Message: "the model has no such group"}
+}
+
+// follow answers the routes of one reservation.
+func (s *Service) follow(q Request) (Answer, *problem) {
+	escaped, verb, _ := strings.Cut(strings.TrimPrefix(q.Path, pathReservations+"/"), "/")
+	id, err := url.PathUnescape(escaped)
+	method := http.MethodPost
+	switch verb {
+	case "":
+		method = http.MethodDelete
+	case "prefill_complete", "output", "output_block":
+	default:
+		err = url.EscapeError(verb)
+	}
+	if err != nil || id == "" || strings.HasSuffix(q.Path, "/") {
+		return Answer{}, &problem{status: http.StatusNotFound, Field: "path", Reason: reasonRoute, Message: "no such route; there are DELETE " +
+			pathReservations + "/{id}, and POST …/prefill_complete, …/output and …/output_block"}
+	}
+	if p := q.only(method); p != nil {
+		return Answer{}, p
+	}
+	var tokens uint64
+	weight, has := -1.0, false
+	known := fields{}
+	switch verb {
+	case "output":
+		known["tokens"] = func(o *object) { tokens, has = o.uint(1<<31-1), true }
+	case "output_block":
+		known["decay_fraction"] = func(o *object) { weight = o.float(0, 1) }
+	}
+	if len(q.Body) > 0 {
+		if p := parse(q.Body, known); p != nil {
+			return Answer{}, p
+		}
+	}
+	if verb == "output" && !has {
+		return Answer{}, bad("tokens", reasonMissing, "say how many tokens came out since the last call")
+	}
+	for _, m := range s.cfg.Models() {
+		if !m.Router.Holds(id) {
+			continue
+		}
+		live := true
+		switch verb {
+		case "":
+			live = m.Router.Free(id)
+		case "prefill_complete":
+			m.Router.MarkPrefillComplete(id) // twice is fine
+		case "output":
+			live = m.Router.Output(id, int(tokens))
+		case "output_block":
+			live = m.Router.OutputBlock(id, weight)
+		}
+		if live {
+			return Answer{Status: http.StatusOK, Body: []byte(`{"status":"ok"}` + "\n")}, nil
+		}
+	}
+	return Answer{}, &problem{status: http.StatusNotFound, Field: "selection_id", Reason: reasonSelection,
+		Message: "no live reservation has this id: it was freed, its lease ended, or its worker is gone"}
+}
+
+func newID() string { return rand.Text() }
