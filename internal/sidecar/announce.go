@@ -1,0 +1,80 @@
+package sidecar
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// presence is the worker's place in the registry.
+type presence struct{ registered atomic.Bool }
+
+// announce keeps the worker in the registry until ctx ends. Its lease is left to
+// run out, so that a sidecar which restarts meanwhile costs nothing.
+func (s *Sidecar) announce(ctx context.Context) {
+	s.metrics.Gauge("kvatlas_publisher_registered", help()["kvatlas_publisher_registered"], func() float64 {
+		if s.registered.Load() {
+			return 1
+		}
+		return 0
+	})
+	var a *registry.Announcement
+	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log}
+	incarnation := s.incarnation()
+	for {
+		err := ctx.Err()
+		switch now := s.incarnation(); {
+		case err != nil:
+		case a == nil:
+			a, err = registry.Register(ctx, s.worker(), cfg)
+		case now != incarnation:
+			if err = a.Update(ctx, s.worker()); err == nil {
+				incarnation = now
+			}
+		default:
+			err = a.Err()
+		}
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("the worker is not announced, trying again", "error", err)
+		}
+		s.registered.Store(a != nil && err == nil)
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			if a != nil {
+				a.Stop()
+			}
+			return
+		}
+	}
+}
+
+// incarnation returns that of the only rank. Of several each has its own: then
+// the streams' own heartbeats tell, and this is 0.
+func (s *Sidecar) incarnation() uint64 {
+	if len(s.streams) != 1 {
+		return 0
+	}
+	return s.streams[0].current.Load()
+}
+
+// worker returns what is announced.
+func (s *Sidecar) worker() registry.Worker {
+	w := registry.Worker{
+		ID: event.WorkerID(s.cfg.Worker), Model: s.cfg.Model, BlockSize: uint32(s.cfg.BlockSize), Group: s.cfg.Group,
+		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
+		Role: registry.Role(s.cfg.Role), Transport: registry.JetStream, Incarnation: s.incarnation(),
+		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)),
+	}
+	if s.cfg.Eagle {
+		w.HashScheme = "" // requests of an Eagle model are hashed as its blocks are
+	}
+	if _, err := strconv.ParseUint(s.cfg.Worker, 10, 64); err != nil {
+		w.Name = s.cfg.Worker
+	}
+	return w
+}

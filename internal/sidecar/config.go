@@ -1,0 +1,166 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// Config holds the settings of a Sidecar.
+type Config struct {
+	Broker    broker.Config
+	Namespace string
+
+	Worker    string // a number, or a name
+	Model     string
+	BlockSize int
+	Group     string
+	Ranks     []string // numbers and ranges
+
+	Engine     string // ZMQ endpoint of rank 0; empty: none
+	Replay     string
+	Topic      string
+	ExactTopic bool
+	Eagle      bool
+	Socket     string // Unix socket for engines that speak no ZMQ; empty: none
+	MaxLine    int64  // bytes of a line on it
+
+	StateDir  string // "none": nothing is kept
+	SaveEvery time.Duration
+
+	Register     bool
+	Lease        time.Duration
+	Role         string
+	TotalBlocks  int
+	EngineScheme string
+
+	Listen      string // of /metrics, /readyz and /livez; empty: nowhere
+	AddressFile string
+	StopTimeout time.Duration
+}
+
+// Declare adds the settings to the set.
+func (c *Config) Declare(set *conf.Set) {
+	set.String(&c.Listen, "http-listen", "127.0.0.1:8092", `Address of /metrics, /readyz and /livez, as host:port. Port 0
+		takes a free one, which the log and --address-file name. Empty: no such server.`)
+	set.String(&c.AddressFile, "address-file", "", "File to write that address to, for scripts. Removed at the end.")
+	set.Duration(&c.StopTimeout, "stop-timeout", 10*time.Second, `Time at the end to bring to NATS what is published, and to
+		keep the state.`, conf.Between(0, time.Hour))
+	set.Group("Worker")
+	set.String(&c.Worker, "worker", "", "The worker's id: a number, or a name, from which a number is made. Needed.")
+	set.String(&c.Model, "model", "", "Model name, as requests give it. Needed.")
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens in a block of the engine's cache.", conf.Between(1, core.MaxBlockSize))
+	set.String(&c.Group, "group", "", "Routing group or tenant; empty is the default group.")
+	set.List(&c.Ranks, "dp-ranks", []string{"0"}, "Data-parallel ranks of the worker: numbers and ranges, like 0-7.")
+	set.String(&c.Role, "role", "", "What the worker serves; empty is aggregated.", conf.OneOf("", "aggregated", "prefill", "decode"))
+	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, 1<<40))
+	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
+		equal ones on every worker that names the same.`)
+	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE), as requests of the model are.")
+	set.Group("Engine")
+	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
+		number to the port), or ipc:///path. This or --socket is needed.`)
+	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one every lost message begins the stream anew.")
+	set.String(&c.Topic, "engine-topic", "", "What the topic of the engine's messages begins with.")
+	set.Bool(&c.ExactTopic, "engine-topic-exact", false, "The topic is --engine-topic and no longer one.")
+	set.String(&c.Socket, "socket", "", `Unix socket to listen at for engines that speak no ZMQ, in place of --engine. The
+		format is in docs/custom-engines.md.`)
+	set.Bytes(&c.MaxLine, "socket-max-line", 16<<20, "Longest message on the Unix socket.", conf.Between[int64](1<<10, 1<<30))
+	set.Group("Publishing")
+	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
+	set.String(&c.StateDir, "state-dir", "", `Directory in which the index and the engine's position are kept, so that a restart
+		costs no state. "none" keeps nothing: every start then begins the streams anew.`,
+		conf.ShowDefault("kvpublisher in --data-dir"))
+	set.Duration(&c.SaveEvery, "state-every", 15*time.Second, `How often they are kept, while there is something new. The
+		engine's replay must reach back that far.`, conf.Between(10*time.Millisecond, time.Hour))
+	set.Bool(&c.Register, "register", true, "Announce the worker in the registry, with heartbeats.")
+	set.Duration(&c.Lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is
+		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
+		conf.Between(time.Second, time.Hour))
+	c.Broker.Declare(set)
+}
+
+// space returns the worker's index space.
+func (c *Config) space() event.Space {
+	return event.Space{Model: c.Model, BlockSize: uint32(c.BlockSize), Group: c.Group}
+}
+
+// check reports what is missing, and returns the ranks.
+func (c *Config) check() ([]uint32, error) {
+	switch {
+	case c.Worker == "":
+		return nil, errors.New("--worker is needed: the worker's id or name")
+	case c.Model == "":
+		return nil, errors.New("--model is needed")
+	case (c.Engine == "") == (c.Socket == ""):
+		return nil, errors.New("give either --engine or --socket")
+	}
+	ranks, err := ParseRanks(c.Ranks)
+	if err != nil {
+		return nil, fmt.Errorf("--dp-ranks: %w", err)
+	}
+	return ranks, nil
+}
+
+// maxRanks bounds a worker's ranks.
+const maxRanks = 1024
+
+// ParseRanks reads ranks given as numbers and ranges ("0", "2-5").
+func ParseRanks(list []string) ([]uint32, error) {
+	var ranks []uint32
+	for _, item := range list {
+		from, to, isRange := strings.Cut(item, "-")
+		if !isRange {
+			to = from
+		}
+		lo, err := strconv.ParseUint(from, 10, 32)
+		hi, err2 := strconv.ParseUint(to, 10, 32)
+		if err != nil || err2 != nil || lo > hi || hi-lo >= maxRanks {
+			return nil, fmt.Errorf("%q is no rank and no range of at most %d ranks", item, maxRanks)
+		}
+		for r := lo; r <= hi; r++ {
+			ranks = append(ranks, uint32(r))
+		}
+	}
+	slices.Sort(ranks)
+	ranks = slices.Compact(ranks)
+	if len(ranks) == 0 || len(ranks) > maxRanks {
+		return nil, fmt.Errorf("%d ranks, give 1 to %d", len(ranks), maxRanks)
+	}
+	return ranks, nil
+}
+
+// identity names what gives a rank's events their meaning.
+func (c *Config) identity(dpRank uint32) uint64 {
+	text := fmt.Sprintf("%q %q %d %q %q %d %t %t", c.Namespace, c.Model, c.BlockSize, c.Group, c.Worker, dpRank, c.Eagle, c.Socket != "")
+	return xxh3.HashString(text)
+}
+
+// storeOf returns where a rank's state is kept.
+func (c *Config) storeOf(dpRank uint32) (store, error) {
+	dir := c.StateDir
+	switch dir {
+	case "none":
+		return nowhere{}, nil
+	case "":
+		dir = filepath.Join(c.Broker.DataDir, "kvpublisher")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("--state-dir: %w", err)
+	}
+	// The identity is in it, so that sidecars of one machine may share the directory.
+	return file{filepath.Join(dir, fmt.Sprintf("%016x-%d.state", c.identity(dpRank), dpRank))}, nil
+}

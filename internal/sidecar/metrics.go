@@ -1,0 +1,112 @@
+package sidecar
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/obs"
+)
+
+// streamMeters are the counters of one stream.
+type streamMeters struct {
+	events, blocks                                 [event.Cleared + 1]*metrics.Counter
+	stored, duplicate, removed, decremented        *metrics.Counter
+	unknown, replaced, unknownParent, unknownBlock *metrics.Counter
+	restarts, gaps, otherRank, invalid             *metrics.Counter
+	saves, saveErrors, refused                     *metrics.Counter
+	stateBytes, incomplete                         *metrics.Gauge
+	held                                           [event.NumTiers]*metrics.Gauge
+}
+
+func newStreamMeters(set *metrics.Set, dpRank uint32) *streamMeters {
+	rank := strconv.FormatUint(uint64(dpRank), 10)
+	counter := func(name string, pairs ...string) *metrics.Counter {
+		return set.GetOrCreateCounter(obs.Name("kvatlas_publisher_"+name, append(pairs, "dp_rank", rank)...))
+	}
+	gauge := func(name string, pairs ...string) *metrics.Gauge {
+		return set.GetOrCreateGauge(obs.Name("kvatlas_publisher_"+name, append(pairs, "dp_rank", rank)...), nil)
+	}
+	result := func(name string) *metrics.Counter { return counter("engine_results_total", "result", name) }
+	m := &streamMeters{
+		stored: result("stored"), duplicate: result("duplicate"), removed: result("removed"),
+		decremented: result("decremented"), unknown: result("unknown"), replaced: result("replaced"),
+		unknownParent: result("unknown_parent"), unknownBlock: result("unknown_block"),
+		restarts: counter("engine_restarts_total"), gaps: counter("engine_gaps_total"),
+		otherRank: counter("other_rank_events_total"), invalid: counter("invalid_events_total"),
+		saves: counter("state_saves_total"), saveErrors: counter("state_save_errors_total"),
+		refused: counter("state_refused_total"), stateBytes: gauge("state_bytes"), incomplete: gauge("incomplete"),
+	}
+	for k := event.Stored; k <= event.Cleared; k++ {
+		m.events[k] = counter("engine_events_total", "kind", k.String())
+		m.blocks[k] = counter("engine_blocks_total", "kind", k.String())
+	}
+	for t := range m.held {
+		m.held[t] = gauge("held_blocks", "tier", event.Tier(t).String())
+	}
+	return m
+}
+
+func (m *streamMeters) event(k event.Kind, blocks int) {
+	if k < event.Stored || k > event.Cleared {
+		return
+	}
+	m.events[k].Inc()
+	m.blocks[k].Add(blocks)
+}
+
+func (m *streamMeters) outcome(o core.Outcome) {
+	m.stored.Add(o.Stored)
+	m.duplicate.Add(o.Duplicate)
+	m.removed.Add(o.Removed)
+	m.decremented.Add(o.Decremented)
+	m.unknown.Add(o.Unknown)
+	m.replaced.Add(o.Replaced)
+	m.unknownParent.Add(o.UnknownParent)
+	m.unknownBlock.Add(o.UnknownBlock)
+}
+
+func (m *streamMeters) hold(s *set) {
+	for t, n := range s.held() {
+		m.held[t].Set(float64(n))
+	}
+}
+
+// help returns the help text of every family.
+func help() map[string]string {
+	text := map[string]string{
+		"engine_events_total":       "Events of the engine, by kind.",
+		"engine_blocks_total":       "Blocks of the engine's events, by kind.",
+		"engine_results_total":      "Blocks of the engine's events, by what they changed; only stored and removed ones are published.",
+		"engine_restarts_total":     "Engine restarts; each begins the stream anew.",
+		"engine_gaps_total":         "Runs of batches that are lost for good.",
+		"other_rank_events_total":   "Events that name another rank than that of their socket, which holds.",
+		"invalid_events_total":      "Events that have no encoding and are not published.",
+		"state_saves_total":         "Times that the state was kept.",
+		"state_save_errors_total":   "Times that the state could not be kept.",
+		"state_refused_total":       "Kept states that were damaged or of other settings.",
+		"state_bytes":               "Size of the kept state.",
+		"incomplete":                "1 if something is missing of what the rank holds.",
+		"held_blocks":               "Blocks that the rank holds, by tier.",
+		"feed_batches_total":        "Batches of the engine, by how they came.",
+		"feed_missed_batches_total": "Batches that did not come live; the replay has those that are not lost.",
+		"feed_lost_batches_total":   "Batches that are lost, by reason.",
+		"feed_restarts_total":       "Engine restarts, by what showed them.",
+		"feed_left_out_total":       "Things left out of batches, by reason.",
+		"feed_connects_total":       "Subscriptions to the engine.",
+		"feed_disconnects_total":    "Subscriptions that broke.",
+		"feed_replays_total":        "Replays asked of the engine.",
+		"feed_queued_messages":      "Messages of the engine that wait.",
+		"registered":                "1 while the worker is announced.",
+		"socket_connections":        "Engines connected to the Unix socket.",
+		"socket_refused_total":      "Connections to the Unix socket that were closed, by reason.",
+	}
+	all := make(map[string]string, len(text))
+	for name, t := range text {
+		all[fmt.Sprint("kvatlas_publisher_", name)] = t
+	}
+	return all
+}

@@ -1,0 +1,195 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/publish"
+)
+
+// Sidecar is the running program.
+type Sidecar struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *obs.Metrics
+	ranks   []uint32
+	streams []*stream
+	feeds   []*enginefeed.Feed // by stream; none with a socket
+	socket  *socket            // nil with an engine's ZMQ
+	broker  *broker.Broker
+	presence
+}
+
+// Run runs a sidecar until ctx ends, and stops it in order.
+func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
+	s := &Sidecar{cfg: cfg, log: log, metrics: obs.NewMetrics()}
+	if s.ranks, err = cfg.check(); err != nil {
+		return err
+	}
+	for family, text := range help() {
+		s.metrics.Help(family, text)
+	}
+	stopAdmin, err := s.serveAdmin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopAdmin()) }()
+	if err := s.load(); err != nil {
+		return err
+	}
+	cfg.Broker.Log, cfg.Broker.Name = log, "kvpublisher"
+	if s.broker, err = broker.Open(ctx, cfg.Broker); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before the broker was there
+		}
+		return err
+	}
+	err = s.follow(ctx)
+	return errors.Join(err, s.broker.Close())
+}
+
+// load makes the streams and their inputs, each where it was.
+func (s *Sidecar) load() error {
+	for i, r := range s.ranks {
+		kept, err := s.cfg.storeOf(r)
+		if err != nil {
+			return err
+		}
+		st, err := newStream(streamConfig{
+			dpRank: r, identity: s.cfg.identity(r), store: kept,
+			open:     func(ctx context.Context, o opening) (sink, error) { return s.openSink(ctx, r, o) },
+			position: func() []byte { return s.position(i) },
+			every:    s.cfg.SaveEvery, retry: time.Second,
+			log: s.log, m: newStreamMeters(s.metrics.Set, r),
+		})
+		if err != nil {
+			return err
+		}
+		s.streams = append(s.streams, st)
+	}
+	if s.cfg.Socket != "" {
+		var err error
+		s.socket, err = newSocket(&s.cfg, s.streams, s.log, s.metrics)
+		return err
+	}
+	for _, st := range s.streams {
+		feed, err := s.feed(st)
+		if err != nil {
+			return err
+		}
+		s.feeds = append(s.feeds, feed)
+	}
+	s.feedMetrics()
+	return nil
+}
+
+func (s *Sidecar) position(i int) []byte {
+	if s.socket != nil {
+		return s.socket.inputs[i].position()
+	}
+	return s.feeds[i].Position(nil)
+}
+
+// feed makes the feed of a stream.
+func (s *Sidecar) feed(st *stream) (*enginefeed.Feed, error) {
+	rank := st.cfg.dpRank
+	endpoint, err := enginefeed.RankEndpoint(s.cfg.Engine, rank)
+	if err != nil {
+		return nil, fmt.Errorf("--engine: %w", err)
+	}
+	replay, err := enginefeed.RankEndpoint(s.cfg.Replay, rank)
+	if err != nil {
+		return nil, fmt.Errorf("--engine-replay: %w", err)
+	}
+	cfg := enginefeed.Config{
+		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start,
+		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle},
+	}
+	feed, err := enginefeed.New(cfg, st)
+	if errors.Is(err, enginefeed.ErrPosition) {
+		s.log.Warn("the kept position is not used, the stream begins anew", "dp_rank", rank, "error", err)
+		st.cfg.m.refused.Inc()
+		st.start, cfg.Position = nil, nil
+		feed, err = enginefeed.New(cfg, st)
+	}
+	return feed, err
+}
+
+// follow follows the engine until ctx ends.
+func (s *Sidecar) follow(ctx context.Context) error {
+	var running sync.WaitGroup
+	for i, st := range s.streams {
+		running.Go(func() {
+			if st.run(ctx) == nil && s.socket == nil {
+				s.feeds[i].Run(ctx)
+			}
+		})
+	}
+	if s.cfg.Register {
+		running.Go(func() { s.announce(ctx) })
+	}
+	if s.socket != nil {
+		running.Go(func() { s.socket.run(ctx) })
+	}
+	<-ctx.Done()
+	running.Wait()
+	stop, cancel := context.WithTimeout(context.Background(), s.cfg.StopTimeout)
+	defer cancel()
+	errs := make([]error, len(s.streams))
+	for i, st := range s.streams {
+		running.Go(func() { errs[i] = st.stop(stop) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// published is a Publisher as a stream's sink.
+type published struct {
+	*publish.Publisher
+	dpRank uint32
+}
+
+func (p published) last() uint64 {
+	for _, pos := range p.Positions() {
+		if pos.DPRank == p.dpRank {
+			return pos.ID
+		}
+	}
+	return 0
+}
+
+// openSink opens the publisher of one rank and incarnation. Its heartbeats name
+// the rank from the start: so readers learn of a new incarnation.
+func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink, error) {
+	p, err := publish.Open(ctx, publish.Config{
+		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
+		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last}},
+		Metrics: s.metrics.Set, Log: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return published{p, dpRank}, nil
+}
+
+// waiting says what readiness waits for; "" for nothing.
+func (s *Sidecar) waiting() string {
+	if s.broker == nil {
+		return "not connected to NATS"
+	}
+	for _, st := range s.streams {
+		if why := st.waiting(); why != "" {
+			return why
+		}
+	}
+	return ""
+}

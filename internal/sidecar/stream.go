@@ -1,0 +1,286 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
+)
+
+// sink is where a stream's events go: a publish.Publisher of one rank and one
+// incarnation.
+type sink interface {
+	// Publish gives the event the next id; it waits while there is no room.
+	Publish(ctx context.Context, ev event.Event) error
+	// Flush returns once everything before is acknowledged.
+	Flush(ctx context.Context) error
+	Close(ctx context.Context) error
+	// last returns the id of the last event.
+	last() uint64
+}
+
+// opening is how a sink begins.
+type opening struct {
+	incarnation uint64
+	last        uint64 // id of the last event published before
+	set         *set   // what was held then
+}
+
+// streamConfig holds what a stream needs. All of it is needed.
+type streamConfig struct {
+	dpRank   uint32
+	identity uint64 // of what gives the events their meaning: a state of another one is refused
+	store    store
+	open     func(context.Context, opening) (sink, error)
+	// position returns where the input is, after what the stream was told last.
+	position func() []byte
+	every    time.Duration // the state is saved that often, while there is something new
+	retry    time.Duration // between tries to save a beginning or to open a sink
+	log      *slog.Logger
+	m        *streamMeters
+}
+
+// stream is one rank: an enginefeed.Handler. Its methods belong to the goroutine
+// that follows the input, but for status and stop.
+type stream struct {
+	cfg  streamConfig
+	ctx  context.Context // ends publishing
+	sink sink
+
+	set         *set
+	incarnation uint64
+	lastKept    uint64 // last id of the state that was loaded
+	incomplete  bool
+	start       []byte // position that was loaded; nil: nothing was
+
+	torn   error // why events of the last batch are missing from what was published
+	keep   bool  // the last thing that came is a batch, and not saved
+	saveAt time.Time
+	saving struct {
+		sync.WaitGroup
+		cancel context.CancelFunc
+		busy   atomic.Bool
+	}
+	phase   atomic.Uint32 // enginefeed.Phase
+	opened  atomic.Bool   // there is a sink
+	current atomic.Uint64 // incarnation, for others
+	known   atomic.Bool   // incomplete, for others
+}
+
+// newStream loads what is kept of the stream.
+func newStream(cfg streamConfig) (*stream, error) {
+	s := &stream{cfg: cfg, set: newSet()}
+	b, err := cfg.store.load()
+	if err != nil {
+		return nil, err
+	}
+	if b == nil {
+		return s, nil
+	}
+	st, err := decodeState(b)
+	switch {
+	case err != nil:
+		cfg.m.refused.Inc()
+		cfg.log.Warn("the kept state is not used, the stream begins anew", "error", err)
+	case st.identity != cfg.identity:
+		cfg.m.refused.Inc()
+		cfg.log.Warn("the kept state is of other settings, the stream begins anew")
+	default:
+		s.set, s.incarnation, s.lastKept, s.incomplete = st.set, st.incarnation, st.last, st.incomplete
+		s.start = st.position
+	}
+	return s, nil
+}
+
+// newIncarnation returns a random number that is not 0, which means unknown.
+func newIncarnation() uint64 { return 1 + rand.Uint64N(1<<64-1) }
+
+// run makes the stream ready to be told batches until ctx ends. It returns
+// early only if ctx ends.
+func (s *stream) run(ctx context.Context) error {
+	s.ctx = ctx
+	s.saveAt = time.Now().Add(s.cfg.every)
+	if s.start == nil {
+		return s.begin(false)
+	}
+	return s.openSink(s.lastKept)
+}
+
+// begin begins the stream anew: what was kept is removed, then the beginning is
+// published. The old state must not be taken up again, as readers refuse an
+// incarnation that has ended. The new one is not kept before it has a batch: by
+// that the feed knows the engine's process again.
+func (s *stream) begin(incomplete bool) error {
+	s.stopSaving()
+	if s.sink != nil {
+		s.opened.Store(false)
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.sink.Close(ended) // what it still has is void
+		s.sink = nil
+	}
+	s.incarnation = newIncarnation()
+	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
+	s.saveAt = time.Now()
+	for {
+		err := s.cfg.store.remove()
+		if err == nil {
+			break
+		}
+		s.cfg.m.saveErrors.Inc()
+		s.cfg.log.Error("the stream waits: what was kept of it cannot be removed", "error", err)
+		if !s.pause() {
+			return s.tear(s.ctx.Err())
+		}
+	}
+	return s.openSink(0)
+}
+
+// openSink opens the sink after the event with the id. The first event of an
+// incarnation says that nothing is held.
+func (s *stream) openSink(last uint64) error {
+	for {
+		out, err := s.cfg.open(s.ctx, opening{s.incarnation, last, s.set})
+		if err == nil {
+			s.sink = out
+			break
+		}
+		if s.ctx.Err() == nil {
+			s.cfg.log.Warn("the stream waits: it cannot publish", "error", err)
+		}
+		if !s.pause() {
+			return s.tear(err)
+		}
+	}
+	s.opened.Store(true)
+	s.show()
+	if last > 0 {
+		return nil
+	}
+	return s.publish(event.Event{Kind: event.Cleared, AllTiers: true})
+}
+
+// pause waits; false means that the stream ends.
+func (s *stream) pause() bool {
+	t := time.NewTimer(s.cfg.retry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+func (s *stream) publish(ev event.Event) error {
+	ev.DPRank = s.cfg.dpRank
+	err := s.sink.Publish(s.ctx, ev)
+	if errors.Is(err, event.ErrEncode) {
+		s.cfg.m.invalid.Inc() // the same batch gives the same again
+		return nil
+	}
+	return err
+}
+
+// tear notes that the index is ahead of what was published: its state must not
+// be kept.
+func (s *stream) tear(err error) error {
+	if s.torn == nil {
+		s.torn = fmt.Errorf("publishing: %w", err)
+	}
+	return s.torn
+}
+
+// Batch implements enginefeed.Handler.
+func (s *stream) Batch(_ uint64, b *event.Batch) {
+	if s.torn != nil {
+		return // the end
+	}
+	var total core.Outcome
+	for i := range b.Events {
+		ev := &b.Events[i]
+		s.cfg.m.event(ev.Kind, len(ev.Engine))
+		if ev.DPRank != s.cfg.dpRank {
+			s.cfg.m.otherRank.Inc()
+		}
+		out, err := s.set.apply(ev, b.CountCopies, s.publish)
+		total.Add(out)
+		if err != nil {
+			s.cfg.m.outcome(total)
+			_ = s.tear(err) // stop tells
+			return
+		}
+		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete {
+			s.incomplete = false // what is missing is cleared
+			s.show()
+		}
+	}
+	s.cfg.m.outcome(total)
+	s.cfg.m.hold(s.set)
+	s.keep = true
+	if !time.Now().Before(s.saveAt) {
+		s.saveBeside()
+	}
+}
+
+// Restart implements enginefeed.Handler.
+func (s *stream) Restart(why enginefeed.Cause) {
+	if s.torn != nil {
+		return
+	}
+	s.cfg.m.restarts.Inc()
+	s.cfg.log.Info("the engine restarted, its stream begins anew", "dp_rank", s.cfg.dpRank, "seen_by", why.String())
+	_ = s.begin(false) // torn says it
+}
+
+// Gap implements enginefeed.Handler.
+func (s *stream) Gap(g enginefeed.Gap) {
+	if s.torn != nil {
+		return
+	}
+	s.cfg.m.gaps.Inc()
+	unusable := g.Why == enginefeed.Undecodable || g.Why == enginefeed.Oversize
+	s.cfg.log.Warn("batches of the engine are lost", "dp_rank", s.cfg.dpRank, "from", g.From, "to", g.To,
+		"reason", g.Why.String(), "begins_anew", !unusable)
+	if !unusable {
+		_ = s.begin(true) // torn says it
+		return
+	}
+	s.incomplete, s.keep = true, false // without a batch the engine is not known again
+	s.show()
+}
+
+// State implements enginefeed.Handler.
+func (s *stream) State(st enginefeed.State) {
+	s.phase.Store(uint32(st.Phase))
+	if st.Err != nil {
+		s.cfg.log.Warn("the engine's stream is interrupted", "dp_rank", s.cfg.dpRank, "error", st.Err)
+	}
+}
+
+func (s *stream) show() {
+	s.current.Store(s.incarnation)
+	s.known.Store(s.incomplete)
+	s.cfg.m.incomplete.Set(map[bool]float64{true: 1}[s.incomplete])
+	s.cfg.m.hold(s.set)
+}
+
+// waiting says why the stream is not up to date; "" if it is. Anyone may call
+// it.
+func (s *stream) waiting() string {
+	switch {
+	case !s.opened.Load():
+		return fmt.Sprintf("rank %d waits for NATS or its state directory", s.cfg.dpRank)
+	case enginefeed.Phase(s.phase.Load()) != enginefeed.Live:
+		return fmt.Sprintf("rank %d is %s", s.cfg.dpRank, enginefeed.Phase(s.phase.Load()))
+	}
+	return ""
+}
