@@ -130,6 +130,13 @@ func (a *Announcement) Update(ctx context.Context, w Worker) error {
 	return a.writeLocked(ctx, false)
 }
 
+// Stop ends the heartbeats and leaves the registration as it is, until its
+// lease runs out: for a process that will soon be back.
+func (a *Announcement) Stop() {
+	a.cancel()
+	<-a.done
+}
+
 // Close ends the heartbeats and unregisters the worker: its blocks leave every
 // index. With an error its lease has to run out. Closing twice is fine.
 func (a *Announcement) Close(ctx context.Context) error {

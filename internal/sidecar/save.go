@@ -25,7 +25,7 @@ func (s *stream) saveBeside() {
 	s.saving.cancel = cancel
 	s.saving.busy.Store(true)
 	s.keep, s.saveAt = false, time.Now().Add(s.cfg.every)
-	b, out := s.snapshot(), s.sink
+	b, out, position := s.snapshot(), s.sink, s.cfg.position()
 	s.saving.Go(func() {
 		defer s.saving.busy.Store(false)
 		if out.Flush(ctx) != nil {
@@ -33,6 +33,8 @@ func (s *stream) saveBeside() {
 		}
 		if err := s.save(b); err != nil {
 			s.cfg.log.Warn("the state is not kept, the one before stays", "error", err)
+		} else if s.cfg.kept != nil {
+			s.cfg.kept(position)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -26,6 +27,7 @@ type Sidecar struct {
 	feeds   []*enginefeed.Feed // by stream; none with a socket
 	socket  *socket            // nil with an engine's ZMQ
 	broker  *broker.Broker
+	up      atomic.Bool // the fields above do not change any more
 	presence
 }
 
@@ -53,6 +55,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 		}
 		return err
 	}
+	s.up.Store(true)
 	err = s.follow(ctx)
 	return errors.Join(err, s.broker.Close())
 }
@@ -183,7 +186,7 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 
 // waiting says what readiness waits for; "" for nothing.
 func (s *Sidecar) waiting() string {
-	if s.broker == nil {
+	if !s.up.Load() {
 		return "not connected to NATS"
 	}
 	for _, st := range s.streams {

@@ -46,6 +46,7 @@ type streamConfig struct {
 	retry    time.Duration // between tries to save a beginning or to open a sink
 	log      *slog.Logger
 	m        *streamMeters
+	kept     func(position []byte) // told what is saved; nil: nobody
 }
 
 // stream is one rank: an enginefeed.Handler. Its methods belong to the goroutine

@@ -1,0 +1,25 @@
+// Command kvpublisher runs beside an engine: it follows what the engine says of
+// its KV cache, and publishes it to NATS.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/sidecar"
+)
+
+func main() {
+	var c sidecar.Config
+	var l obs.LogConfig
+	set := conf.New("kvpublisher", "publishes the KV cache events of an engine on this machine.")
+	c.Declare(set)
+	l.Declare(set)
+	os.Exit(proc.Main(proc.Program{Settings: set, Log: &l, Run: func(ctx context.Context, log *slog.Logger) error {
+		return sidecar.Run(ctx, c, log)
+	}}))
+}

@@ -1,0 +1,273 @@
+package sidecar
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/obs"
+)
+
+// Bounds on the socket's clients.
+const (
+	maxClients  = maxRanks
+	maxRun      = 256 // bytes of a run's name
+	writeWait   = 5 * time.Second
+	helloWait   = 10 * time.Second
+	socketLimit = 107 // bytes of a Unix socket's path, as Linux has it
+)
+
+// socket takes events from engines that speak no ZMQ: one connection a rank.
+// docs/custom-engines.md is its protocol.
+type socket struct {
+	cfg     *Config
+	inputs  []*input // by stream
+	log     *slog.Logger
+	metrics *obs.Metrics
+	clients *metrics.Gauge
+	ln      net.Listener
+}
+
+// input is what a rank's engine sends. The goroutine of its connection owns it
+// while busy is set.
+type input struct {
+	stream *stream
+	busy   atomic.Bool
+	run    string // names the engine's process; "": none was heard
+	next   uint64 // number of the next message
+	b      event.Batch
+	conn   atomic.Pointer[client]
+}
+
+// client is a connection.
+type client struct {
+	net.Conn
+	mu sync.Mutex // of writes
+}
+
+// reply is a line to a client.
+type reply struct {
+	Type  string  `json:"type"`
+	Next  *uint64 `json:"next,omitempty"`
+	Error string  `json:"error,omitempty"`
+}
+
+func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics) (*socket, error) {
+	if len(cfg.Socket) > socketLimit {
+		return nil, fmt.Errorf("--socket: the path has %d bytes, at most %d", len(cfg.Socket), socketLimit)
+	}
+	s := &socket{cfg: cfg, log: log, metrics: m, clients: m.GetOrCreateGauge("kvatlas_publisher_socket_connections", nil)}
+	for _, st := range streams {
+		in := &input{stream: st}
+		if n := len(st.start); n >= 8 {
+			in.next, in.run = binary.LittleEndian.Uint64(st.start), string(st.start[8:])
+		}
+		st.cfg.kept = in.kept
+		s.inputs = append(s.inputs, in)
+	}
+	return s, nil
+}
+
+// position says where the input is: the next number and the run.
+func (in *input) position() []byte {
+	return append(binary.LittleEndian.AppendUint64(nil, in.next), in.run...)
+}
+
+// kept tells the engine what it need not send again.
+func (in *input) kept(position []byte) {
+	if c := in.conn.Load(); c != nil {
+		next := binary.LittleEndian.Uint64(position)
+		c.tell(reply{Type: "kept", Next: &next})
+	}
+}
+
+// tell sends a line; a client that does not read is cut off.
+func (c *client) tell(r reply) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return // it always has a form
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.SetWriteDeadline(time.Now().Add(writeWait)) != nil {
+		return
+	}
+	if _, err := c.Write(append(line, '\n')); err != nil {
+		_ = c.Close() // its reader ends
+	}
+}
+
+// run serves the socket until ctx ends.
+func (s *socket) run(ctx context.Context) {
+	if err := s.listen(ctx); err != nil {
+		s.log.Error("no events are taken", "error", err)
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.ln.Close() })
+	defer stop()
+	for _, in := range s.inputs {
+		in.stream.State(enginefeed.State{Phase: enginefeed.Live}) // it waits for nothing
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	slots := make(chan struct{}, maxClients)
+	for {
+		conn, err := s.ln.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			s.refuse("accept")
+			select {
+			case <-time.After(100 * time.Millisecond): // too many open files, for one
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			s.refuse("too_many")
+			_ = conn.Close()
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-slots }()
+			s.clients.Inc()
+			defer s.clients.Dec()
+			cut := context.AfterFunc(ctx, func() { _ = conn.Close() })
+			defer cut()
+			defer conn.Close() //nolint:errcheck // everything is said
+			s.serve(&client{Conn: conn})
+		})
+	}
+}
+
+// listen opens the socket in the place of one that nobody listens at.
+func (s *socket) listen(ctx context.Context) error {
+	if conn, err := net.Dial("unix", s.cfg.Socket); err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("--socket %s: another process listens there", s.cfg.Socket)
+	}
+	if info, err := os.Lstat(s.cfg.Socket); err == nil && info.Mode()&os.ModeSocket != 0 {
+		_ = os.Remove(s.cfg.Socket) // of a process that was killed; else listening says why not
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "unix", s.cfg.Socket)
+	if err != nil {
+		return fmt.Errorf("--socket: %w", err)
+	}
+	s.ln = ln
+	return nil
+}
+
+func (s *socket) refuse(reason string) {
+	s.metrics.GetOrCreateCounter(obs.Name("kvatlas_publisher_socket_refused_total", "reason", reason)).Inc()
+}
+
+// serve serves one connection.
+func (s *socket) serve(c *client) {
+	lines := bufio.NewScanner(c)
+	lines.Buffer(make([]byte, 0, 4096), int(s.cfg.MaxLine))
+	_ = c.SetReadDeadline(time.Now().Add(helloWait)) // a Unix socket has deadlines
+	in, counts, err := s.hello(lines)
+	if err != nil {
+		s.refuse("hello")
+		c.tell(reply{Type: "error", Error: err.Error()})
+		return
+	}
+	defer in.busy.Store(false)
+	_ = c.SetReadDeadline(time.Time{})
+	in.conn.Store(c)
+	defer in.conn.Store(nil)
+	c.tell(reply{Type: "welcome", Next: &in.next})
+	p := parser{blockSize: s.cfg.BlockSize, dpRank: in.stream.cfg.dpRank}
+	for lines.Scan() {
+		seq, ev, err := p.parse(lines.Bytes())
+		if err != nil {
+			c.tell(reply{Type: "error", Error: err.Error()})
+		}
+		if errors.Is(err, errNoNumber) {
+			s.refuse("line")
+			return
+		}
+		in.take(seq, ev, err, counts)
+	}
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		s.refuse("too_long")
+		c.tell(reply{Type: "error", Error: fmt.Sprintf("a line is longer than %d bytes (--socket-max-line)", s.cfg.MaxLine)})
+	}
+}
+
+// hello reads the first line and takes the rank's input.
+func (s *socket) hello(lines *bufio.Scanner) (*input, bool, error) {
+	if !lines.Scan() {
+		return nil, false, errors.New("no hello came")
+	}
+	h := struct {
+		Type        string `json:"type"`
+		Version     int    `json:"version"`
+		Run         string `json:"run"`
+		DPRank      uint32 `json:"dp_rank"`
+		CountCopies bool   `json:"count_copies"`
+	}{}
+	if err := json.Unmarshal(lines.Bytes(), &h); err != nil || h.Type != "hello" {
+		return nil, false, errors.New(`the first line is no {"type":"hello",…}`)
+	}
+	switch {
+	case h.Version != 1:
+		return nil, false, fmt.Errorf("version %d of the protocol, this program knows 1", h.Version)
+	case h.Run == "" || len(h.Run) > maxRun:
+		return nil, false, fmt.Errorf("run: give a text of 1 to %d bytes that names this run of the engine", maxRun)
+	}
+	for _, in := range s.inputs {
+		if in.stream.cfg.dpRank != h.DPRank {
+			continue
+		}
+		if !in.stream.opened.Load() {
+			return nil, false, errors.New("not ready to publish yet, try again")
+		}
+		if !in.busy.CompareAndSwap(false, true) {
+			return nil, false, fmt.Errorf("rank %d is connected already", h.DPRank)
+		}
+		if in.run != h.Run {
+			fresh := in.run == ""
+			in.run, in.next = h.Run, 0
+			if !fresh {
+				in.stream.Restart(enginefeed.Differs)
+			}
+		}
+		return in, h.CountCopies, nil
+	}
+	return nil, false, fmt.Errorf("rank %d is not one of --dp-ranks", h.DPRank)
+}
+
+// take gives a message to the stream; bad says why it cannot be used.
+func (in *input) take(seq uint64, ev event.Event, bad error, counts bool) {
+	if seq < in.next {
+		return // sent again
+	}
+	if from := in.next; seq > from {
+		in.next = seq
+		in.stream.Gap(enginefeed.Gap{From: from, To: seq - 1, Why: enginefeed.Retention, Same: true})
+	}
+	in.next = seq + 1
+	if bad != nil {
+		in.stream.Gap(enginefeed.Gap{From: seq, To: seq, Why: enginefeed.Undecodable, Same: true})
+		return
+	}
+	in.b.CountCopies, in.b.Events = counts, append(in.b.Events[:0], ev)
+	in.stream.Batch(seq, &in.b)
+}
