@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // Compare returns what an index says otherwise than the oracle: digest, sizes,
@@ -38,6 +39,42 @@ func Compare(x core.Index, want *core.Oracle) error {
 			if b := coretest.OracleAnswer(want, query); !maps.Equal(a, b) {
 				return fmt.Errorf("the chain of %d blocks to %x: %v, want %v", len(query), n.Engine, a, b)
 			}
+		}
+	}
+	return nil
+}
+
+// CompareSpace returns what a space says of a rank otherwise than the oracle
+// says of its holder: sizes, and the depth of the chain of every block.
+func CompareSpace(sp *shard.Space, id shard.RankID, want *core.Oracle, holder core.Holder) error {
+	var held [event.NumTiers]int
+	for _, r := range sp.Ranks() {
+		if r.RankID == id {
+			held = r.Held
+		}
+	}
+	for t := range event.Tier(event.NumTiers) {
+		if a, b := held[t], want.Held(holder, t); a != b {
+			return fmt.Errorf("%v has %d blocks on tier %d, want %d", id, a, t, b)
+		}
+	}
+	asked := map[uint64]bool{}
+	var found shard.Result
+	for _, n := range want.Names(holder) {
+		if asked[n.Seq] {
+			continue
+		}
+		asked[n.Seq] = true
+		query := want.Place(holder, n.Engine)
+		var have coretest.Depths
+		sp.Find(query, &found)
+		found.Each(func(r shard.RankID, depth [event.NumTiers]uint32) {
+			if r == id {
+				have = depth
+			}
+		})
+		if b := coretest.OracleAnswer(want, query)[holder]; have != b {
+			return fmt.Errorf("%v has %v of the chain of %d blocks to %x, want %v", id, have, len(query), n.Engine, b)
 		}
 	}
 	return nil
