@@ -90,3 +90,6 @@ func (x *Radix) Check() error {
 	}
 	return nil
 }
+
+// Runs returns how many runs there are.
+func (x *Radix) Runs() int { return x.live }

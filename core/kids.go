@@ -40,6 +40,14 @@ func (k *kidSet) find(off uint32, first uint64) *run {
 
 // The rest is the writer's.
 
+// only returns the child if there is just one.
+func (k *kidSet) only() *run {
+	if k == nil || k.table != nil || len(k.small) != 1 {
+		return nil
+	}
+	return k.small[0].run
+}
+
 // maxOff returns the highest offset at which a child is attached.
 func (k *kidSet) maxOff() uint32 {
 	if k == nil {

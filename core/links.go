@@ -123,16 +123,21 @@ func (x *Radix) tidy(r *run, h Holder, member bool) {
 			return
 		}
 		if member {
-			hs := x.holders[h]
-			if hs.live--; hs.live == 0 {
-				x.mem.Holders -= int64(cap(hs.runs)) * 4
-				hs.runs = nil
-			}
+			x.leave(h)
 		}
 		if x.links[recKey(r, h)].count > 0 {
 			return
 		}
 		x.unlink(r.parent, r.off, h)
 		r, member = r.parent, false
+	}
+}
+
+// leave counts that h has blocks in one run less.
+func (x *Radix) leave(h Holder) {
+	hs := x.holders[h]
+	if hs.live--; hs.live == 0 {
+		x.mem.Holders -= int64(cap(hs.runs)) * 4
+		hs.runs = nil
 	}
 }

@@ -40,6 +40,7 @@ type Radix struct {
 	opts    Options
 	mem     Memory
 	entries []uint64 // scratch of coverage changes
+	ripe    []uint32 // runs that may be merged when the present write is done
 	marks   uint32
 }
 
@@ -170,6 +171,7 @@ type store struct {
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	s := store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}
+	defer x.mergeRipe()
 	names, local := ev.Engine, ev.Local
 	if ev.Tier >= event.NumTiers {
 		return s.out
@@ -443,6 +445,7 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 // Forget implements Index.
 func (x *Radix) Forget(h Holder, names []uint64) int {
 	hs := x.holder(h)
+	defer x.mergeRipe()
 	n := 0
 	for _, e := range names {
 		if p, ok := x.lookup(h, e); ok {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
+	"github.com/kvatlas/kvatlas/event"
 )
 
 func newRadix() core.Index { return core.NewRadix(core.Options{}) }
@@ -37,5 +38,51 @@ func TestRadixInvariants(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// chain returns hashes from … from+n-1.
+func chain(from uint64, n int) []uint64 {
+	c := make([]uint64, n)
+	for i := range c {
+		c[i] = from + uint64(i)
+	}
+	return c
+}
+
+func TestRunsMergeWhenSiblingsGo(t *testing.T) {
+	x := core.NewRadix(core.Options{})
+	system, a, b := chain(100, 10), chain(200, 10), chain(300, 12)
+	store := func(h core.Holder, blocks ...[]uint64) {
+		var ev event.Event
+		ev.Kind = event.Stored
+		for _, c := range blocks {
+			ev.Engine = append(ev.Engine, c...)
+			ev.Local = append(ev.Local, c...)
+		}
+		x.Store(h, &ev, false)
+	}
+	store(0, system, a)
+	store(1, system, a)
+	store(2, system, a)
+	store(3, system, a)
+	store(4, system, a)
+	store(0, system, b) // five holders reach a, so it stays where it is
+	if got := x.Runs(); got != 2 {
+		t.Fatalf("%d runs, want 2", got)
+	}
+	for h := range core.Holder(5) {
+		x.Remove(h, &event.Event{Kind: event.Removed, Engine: a}, false)
+	}
+	if got := x.Runs(); got != 1 {
+		t.Errorf("%d runs after the sibling is gone, want 1", got)
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+	var m core.Matches
+	x.Find(append(append([]uint64(nil), system...), b...), &m)
+	if holders, blocks := m.Sum(event.Device); holders != 5 || blocks != 22+4*10 {
+		t.Errorf("%d holders, %d blocks", holders, blocks)
 	}
 }

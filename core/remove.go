@@ -36,6 +36,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		i++
 	}
 	m.flush()
+	x.mergeRipe()
 	return m.out
 }
 
@@ -202,6 +203,7 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 			s.clearRun(r)
 		}
 	}
+	x.mergeRipe()
 	if allTiers {
 		s.hs.tails = [4]uint32{}
 	}

@@ -342,6 +342,12 @@ func (x *Radix) detach(r *run) {
 	k := old.without(r)
 	x.mem.Children += k.bytes()
 	b.kids.Store(k)
+	x.freeRun(r)
+}
+
+// freeRun takes a run that is nobody's child any more, and has no names, off
+// the books.
+func (x *Radix) freeRun(r *run) {
 	x.freeBody(r.body.Load(), true)
 	x.mem.Runs -= runBytes + int64(cap(r.segs))*4
 	x.runs[r.id] = nil
@@ -374,6 +380,7 @@ func (x *Radix) shrink(r *run) {
 			x.truncate(r, keep)
 		}
 		if keep > 0 || len(r.recs) > 0 {
+			x.ripe = append(x.ripe, r.id)
 			return
 		}
 		p := r.parent

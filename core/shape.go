@@ -30,18 +30,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	old := r.body.Load()
 	n := old.len()
 	t := x.newRun(r, o, old.data.at(o))
-	var names [probeNames]uint64
-	var from, to [probeNames]uint32
-	for p := o; p < n; {
-		k := min(int(n-p), probeNames)
-		x.getNames(r, p, names[:k], &from)
-		x.dir.locate(x.spare[0], names[:k])
-		x.addNames(t, p-o, names[:k], &to)
-		for i, e := range names[:k] {
-			x.moveName(e, from[i], to[i])
-		}
-		p += uint32(k)
-	}
+	x.moveNames(r, o, n, t, 0)
 	x.cutSegs(r, o)
 	tb := x.newBody(newContent(old.data.appendTo(nil, o, n)), n-o)
 	t.body.Store(tb)
@@ -60,13 +49,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 		es = append(es, entry(h, cut))
 		return true
 	})
-	if len(es) <= inlineEntries {
-		for i, e := range es {
-			nb.in[i].Store(e)
-		}
-	} else {
-		x.putCover(&nb.cov, newCover(es, len(x.holders)))
-	}
+	x.cover(nb, es)
 	nb.kids.Store(old.kids.Load())
 	x.mem.Children -= old.kids.Load().bytes()
 	kids := old.kids.Load().with(kid{o, t.first, t})
@@ -104,5 +87,96 @@ func (x *Radix) cutSegs(r *run, lo uint32) {
 		x.mem.Runs -= int64(cap(r.segs)) * 4
 		r.segs = append([]uint32(nil), r.segs...)
 		x.mem.Runs += int64(cap(r.segs)) * 4
+	}
+}
+
+// mergeMax bounds what a merge moves: a short child, or one that is no longer
+// than the run that it is joined to.
+const mergeMax = 1024
+
+// mergeRipe joins runs that removals have left with a single child at their
+// end to that child. It runs after the write that made them so, when nothing
+// holds on to a run.
+func (x *Radix) mergeRipe() {
+	for _, id := range x.ripe {
+		r := x.run(id)
+		if r == nil || r == x.root {
+			continue
+		}
+		if c := r.body.Load().kids.Load().only(); c != nil {
+			x.merge(r, c)
+		} else if p := r.parent; p != x.root && p.body.Load().kids.Load().only() == r {
+			x.merge(p, r)
+		}
+	}
+	x.ripe = x.ripe[:0]
+}
+
+// merge makes c, the only child of r, the end of r, if c has no children,
+// begins where r ends, and everybody in it has all of r. Everything shows with
+// one store of the new body; readers of the old one still find c beyond it.
+func (x *Radix) merge(r, c *run) {
+	rb, cb := r.body.Load(), c.body.Load()
+	n, k := rb.len(), cb.len()
+	if c.off != n || k > max(n, mergeMax) || cb.kids.Load() != nil || len(r.recs)+len(c.recs) > 0 ||
+		rb.tiers.Load() != nil || cb.tiers.Load() != nil {
+		return
+	}
+	whole := true
+	cb.eachCut(0, func(h Holder, _ uint32) bool {
+		whole = rb.cutOff(0, h) == n
+		return whole
+	})
+	if !whole {
+		return
+	}
+	es := make([]uint64, 0, 8)
+	rb.eachCut(0, func(h Holder, cut uint32) bool {
+		es = append(es, entry(h, cut+cb.cutOff(0, h)))
+		return true
+	})
+	nb := x.newBody(rb.data.with(int(n), int(n+k), n < r.high), n+k)
+	nb.data.write(n, cb.data.appendTo(nil, 0, k))
+	x.cover(nb, es)
+	x.mem.Children -= rb.kids.Load().bytes()
+	x.moveNames(c, 0, k, r, n)
+	r.high = n + k
+	r.body.Store(nb)
+	x.freeBody(rb, true)
+
+	cb.eachCut(0, func(h Holder, _ uint32) bool {
+		x.unlink(r, n, h)
+		x.leave(h)
+		return true
+	})
+	x.cutSegs(c, 0)
+	x.freeRun(c)
+}
+
+// moveNames gives t, from position at on, the shared names that r has at lo …
+// hi-1, which r then has no more.
+func (x *Radix) moveNames(r *run, lo, hi uint32, t *run, at uint32) {
+	var names [probeNames]uint64
+	var from, to [probeNames]uint32
+	for p := lo; p < hi; {
+		k := min(int(hi-p), probeNames)
+		x.getNames(r, p, names[:k], &from)
+		x.dir.locate(x.spare[0], names[:k])
+		x.addNames(t, at+p-lo, names[:k], &to)
+		for i, e := range names[:k] {
+			x.moveName(e, from[i], to[i])
+		}
+		p += uint32(k)
+	}
+}
+
+// cover gives a body that is not published yet its device coverage.
+func (x *Radix) cover(b *body, es []uint64) {
+	if len(es) > inlineEntries {
+		x.putCover(&b.cov, newCover(es, len(x.holders)))
+		return
+	}
+	for i, e := range es {
+		b.in[i].Store(e)
 	}
 }
