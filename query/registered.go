@@ -37,7 +37,10 @@ func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, serve func(context
 	if p := noArguments(ctx); p != nil {
 		return p
 	}
-	status, answer := serve(ctx, ctx.Request.Body())
+	// Not ctx: a context that is derived from fasthttp's is read by a goroutine
+	// that may outlive the request, in a race with the server's shutdown
+	// (fasthttp 1.74, RequestCtx.Done). The registry bounds its own wait.
+	status, answer := serve(context.Background(), ctx.Request.Body())
 	if status >= fasthttp.StatusBadRequest {
 		s.obs.refused(reasonRegistration)
 	}

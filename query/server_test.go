@@ -63,8 +63,14 @@ func testConfig(t testing.TB, flags ...string) Config {
 
 func serve(t testing.TB, ix Index, cfg Config, checks ...Check) *served {
 	t.Helper()
+	return serveDeps(t, cfg, Deps{Index: ix, Checks: checks})
+}
+
+func serveDeps(t testing.TB, cfg Config, d Deps) *served {
+	t.Helper()
 	log, m := new(lockedBuffer), obs.NewMetrics()
-	s := New(cfg, Deps{Index: ix, Log: slog.New(slog.NewTextHandler(log, nil)), Metrics: m, Checks: checks})
+	d.Log, d.Metrics = slog.New(slog.NewTextHandler(log, nil)), m
+	s := New(cfg, d)
 	ln, err := s.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
