@@ -36,6 +36,12 @@ func (x *Radix) Memory() Memory {
 // may be called beside the writer.
 func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
 
+// NearBudget reports whether the index is within a sixteenth of its budget, or
+// beyond. It belongs to the writer.
+func (x *Radix) NearBudget() bool {
+	return x.arena.inUse >= maxSegs || x.opts.Budget > 0 && x.Memory().Total() > x.opts.Budget-x.opts.Budget/16
+}
+
 // overBudget reports whether new blocks of the holder are to be refused.
 func (s *store) overBudget() bool {
 	if s.arena.inUse >= maxSegs {

@@ -10,6 +10,8 @@
 //   - A lookup touches one shard, takes no lock and writes no shared memory.
 //   - The answers, the set of blocks and the digest do not depend on the
 //     number of shards or on how events are batched.
+//   - A rank's state is replaced in one step: a lookup sees the old one or the
+//     new one, whole (Replacement).
 //   - Every queue is bounded; a full one blocks the caller of Apply.
 //
 // Ownership: Set owns the spaces, a Space its holder table and shards, a

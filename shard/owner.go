@@ -20,21 +20,34 @@ type owner struct {
 	prefetch func(*event.Event) // the index's, if it has that
 	blockOps atomic.Uint64
 
-	ranks []*rank // by holder number: who had it last, in this shard's order
+	ranks  []*rank                  // by holder number: who had it last, in this shard's order
+	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
+
+	full atomic.Bool // the index is close to its memory budget, or beyond
 }
 
 func (o *owner) run() {
 	for t := range o.queue {
 		switch {
+		case t.restore != nil:
+			o.restore(t)
 		case t.batch != nil:
 			o.apply(t)
 		case t.inspect != nil:
 			t.inspect(o)
 		default:
+			if t.reveal != nil {
+				delete(o.hidden, t.reveal.holder)
+				o.learn(t.reveal)
+			}
 			for _, r := range t.ranks {
 				o.index.Clear(r.holder, 0, true)
+				delete(o.hidden, r.holder)
 				o.publish(r)
 			}
+		}
+		if b, ok := o.index.(interface{ NearBudget() bool }); ok && t.inspect == nil {
+			o.full.Store(b.NearBudget())
 		}
 		if t.left.Add(-1) == 0 {
 			o.space.finish(t)

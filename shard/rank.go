@@ -6,15 +6,15 @@ import (
 )
 
 // Rank is one rank's time in a space, from the first block stored for it until
-// it is removed. Ranks are comparable; the zero value is none.
+// it is removed or replaced. Ranks are comparable; the zero value is none.
 type Rank struct{ r *rank }
 
 // ID returns which rank it is.
 func (k Rank) ID() RankID { return k.r.id }
 
 // Number returns a small number that no other present rank of the space has,
-// for use as an index into a table. After the rank is removed another one may
-// get it, so a table keeps the Rank too and compares.
+// for use as an index into a table. After the rank is removed or replaced
+// another one may get it, so a table keeps the Rank too and compares.
 func (k Rank) Number() int { return int(k.r.holder) }
 
 // Held returns how many blocks the rank holds, over all tiers: a count that
@@ -32,7 +32,7 @@ func (k Rank) Held() int {
 func (s *Space) EachRank(f func(k Rank)) {
 	slots := *s.table.slots.Load()
 	for i := range slots {
-		if r := slots[i].Load(); r != nil {
+		if r := slots[i].Load(); r != nil && !r.removed.Load() {
 			f(Rank{r})
 		}
 	}
@@ -43,7 +43,7 @@ func (r *Result) EachRank(f func(k Rank, depth [event.NumTiers]uint32)) {
 	if r.space == nil {
 		return
 	}
-	slots := *r.space.table.slots.Load()
+	slots := *r.slots
 	if r.matches.Same(event.NumTiers - 1) {
 		// No lower tier lengthens a match: the common case needs no scratch.
 		r.matches.Each(event.Device, func(h core.Holder, d uint32) {

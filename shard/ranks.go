@@ -21,6 +21,8 @@ type rank struct {
 	id     RankID
 	holder core.Holder
 	since  uint64 // the table's version that brought it
+	// removed says that lookups are to stop crediting it, in every slots array.
+	removed atomic.Bool
 
 	// held is how many blocks each shard holds for the rank: NumTiers counts a
 	// shard. The shard's owner publishes them after each batch.
@@ -34,19 +36,27 @@ type rank struct {
 // blocks of its last owner; so a rank that is no younger than the lookup owned
 // all that the lookup saw under its number.
 //
+// A replacement gives a rank another number and the table another slots array,
+// in which the old number is free: a reader believes the array that it noted
+// before its lookup. The old number's blocks go only after swaps has moved, so
+// a reader that finds swaps unmoved after its lookup has seen all of the state
+// that its array stands for; otherwise it looks again.
+//
 // Writers hold Space.mu. Readers take no lock.
 type table struct {
 	version atomic.Uint64
+	swaps   atomic.Uint64
 	slots   atomic.Pointer[[]atomic.Pointer[rank]] // by holder number; nil where free
 
-	byWorker map[uint64]map[uint32]*rank
-	free     []core.Holder
-	next     core.Holder
-	count    atomic.Int64
+	byWorker  map[uint64]map[uint32]*rank
+	replacing map[RankID]*Replacement
+	free      []core.Holder
+	next      core.Holder
+	count     atomic.Int64
 }
 
 func newTable() *table {
-	t := &table{byWorker: make(map[uint64]map[uint32]*rank)}
+	t := &table{byWorker: make(map[uint64]map[uint32]*rank), replacing: make(map[RankID]*Replacement)}
 	t.slots.Store(&[]atomic.Pointer[rank]{})
 	return t
 }
@@ -56,7 +66,45 @@ func (t *table) find(id RankID) *rank { return t.byWorker[id.Worker][id.DPRank] 
 
 // add gives id, which has none, a number.
 func (t *table) add(id RankID, shards int) *rank {
-	r := &rank{id: id, since: t.version.Load() + 1, held: make([]atomic.Int64, shards*event.NumTiers)}
+	r := t.hidden(id, shards)
+	t.show(r)
+	return r
+}
+
+// swap puts the hidden rank in the place of the one with the same id, which it
+// returns: nil if there is none.
+func (t *table) swap(r *rank) *rank {
+	old := t.find(r.id)
+	if old == nil {
+		t.show(r)
+		return nil
+	}
+	slots := grow(*t.slots.Load(), int(r.holder))
+	slots[old.holder].Store(nil)
+	r.since = old.since // to a reader it is the same rank
+	slots[r.holder].Store(r)
+	t.slots.Store(&slots)
+	t.byWorker[r.id.Worker][r.id.DPRank] = r
+	t.swaps.Add(1)
+	return old
+}
+
+// grow returns a copy of the slots with room for number n.
+func grow(slots []atomic.Pointer[rank], n int) []atomic.Pointer[rank] {
+	size := len(slots)
+	if n >= size {
+		size = max(16, 2*size)
+	}
+	grown := make([]atomic.Pointer[rank], size)
+	for i := range slots {
+		grown[i].Store(slots[i].Load())
+	}
+	return grown
+}
+
+// hidden gives id a number that no reader finds yet.
+func (t *table) hidden(id RankID, shards int) *rank {
+	r := &rank{id: id, held: make([]atomic.Int64, shards*event.NumTiers)}
 	if n := len(t.free); n > 0 {
 		r.holder = t.free[n-1]
 		t.free = t.free[:n-1]
@@ -64,30 +112,32 @@ func (t *table) add(id RankID, shards int) *rank {
 		r.holder = t.next
 		t.next++
 	}
+	return r
+}
+
+// show lets readers find the rank.
+func (t *table) show(r *rank) {
+	r.since = t.version.Load() + 1
 	slots := *t.slots.Load()
 	if int(r.holder) >= len(slots) {
-		grown := make([]atomic.Pointer[rank], max(16, 2*len(slots)))
-		for i := range slots {
-			grown[i].Store(slots[i].Load())
-		}
-		t.slots.Store(&grown)
-		slots = grown
+		slots = grow(slots, int(r.holder))
+		t.slots.Store(&slots)
 	}
 	// The slot before the version: a reader that notes the new version finds
 	// the rank, one that noted the old version finds it too young.
 	slots[r.holder].Store(r)
 	t.version.Store(r.since)
 
-	if t.byWorker[id.Worker] == nil {
-		t.byWorker[id.Worker] = make(map[uint32]*rank)
+	if t.byWorker[r.id.Worker] == nil {
+		t.byWorker[r.id.Worker] = make(map[uint32]*rank)
 	}
-	t.byWorker[id.Worker][id.DPRank] = r
+	t.byWorker[r.id.Worker][r.id.DPRank] = r
 	t.count.Add(1)
-	return r
 }
 
 // remove ends the identity at once. The number stays taken until release.
 func (t *table) remove(r *rank) {
+	r.removed.Store(true)
 	(*t.slots.Load())[r.holder].Store(nil)
 	ranks := t.byWorker[r.id.Worker]
 	delete(ranks, r.id.DPRank)
@@ -97,7 +147,8 @@ func (t *table) remove(r *rank) {
 	t.count.Add(-1)
 }
 
-// release makes a removed rank's number free. No shard may hold a block of it.
+// release makes the number of a rank that is removed, replaced or was never
+// shown free. No shard may hold a block of it.
 func (t *table) release(r *rank) { t.free = append(t.free, r.holder) }
 
 // RankStat is what one rank holds.
@@ -112,18 +163,13 @@ type RankStat struct {
 // counts that the owners publish after each batch.
 func (s *Space) Ranks() []RankStat {
 	var stats []RankStat
-	slots := *s.table.slots.Load()
-	for i := range slots {
-		r := slots[i].Load()
-		if r == nil {
-			continue
-		}
-		st := RankStat{RankID: r.id}
-		for j := range r.held {
-			st.Held[j%event.NumTiers] += int(r.held[j].Load())
+	s.EachRank(func(k Rank) {
+		st := RankStat{RankID: k.r.id}
+		for j := range k.r.held {
+			st.Held[j%event.NumTiers] += int(k.r.held[j].Load())
 		}
 		stats = append(stats, st)
-	}
+	})
 	slices.SortFunc(stats, func(a, b RankStat) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})

@@ -11,7 +11,8 @@ import (
 // makes Find and Each allocate nothing. It is not safe for concurrent use.
 type Result struct {
 	space   *Space
-	version uint64 // of the space's table, before the lookup
+	version uint64                  // of the space's table, before the lookup
+	slots   *[]atomic.Pointer[rank] // of the table, then
 	matches core.Matches
 
 	depth [][event.NumTiers]uint32 // Each's scratch, by holder; zero between calls
@@ -22,12 +23,19 @@ type Result struct {
 // the prompt it holds, given the local hashes of the prompt's complete blocks
 // from the first on. It takes no lock and touches one shard.
 func (s *Space) Find(local []uint64, r *Result) {
-	r.space, r.version = s, s.table.version.Load()
-	if len(local) == 0 {
-		r.matches.Reset()
-		return
+	r.space = s
+	for {
+		swaps := s.table.swaps.Load()
+		r.slots, r.version = s.table.slots.Load(), s.table.version.Load()
+		if len(local) == 0 {
+			r.matches.Reset()
+			return
+		}
+		s.shards[s.shardOf(local[0])].index.Find(local, &r.matches)
+		if s.table.swaps.Load() == swaps {
+			return
+		}
 	}
-	s.shards[s.shardOf(local[0])].index.Find(local, &r.matches)
 }
 
 // Each calls f once, in no particular order, for every rank that holds the
@@ -74,7 +82,7 @@ func (r *Result) rankOf(slots []atomic.Pointer[rank], h core.Holder) (Rank, bool
 		return Rank{}, false
 	}
 	rk := slots[h].Load()
-	return Rank{rk}, rk != nil && rk.since <= r.version
+	return Rank{rk}, rk != nil && rk.since <= r.version && !rk.removed.Load()
 }
 
 // Sum returns how many ranks match at the tier level and the sum of their

@@ -142,6 +142,11 @@ func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
 		for _, r := range s.table.byWorker[worker] {
 			remove(r)
 		}
+		for id, p := range s.table.replacing {
+			if id.Worker == worker {
+				p.removed.Store(true)
+			}
+		}
 	})
 }
 
@@ -150,6 +155,9 @@ func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
 	return s.removeRanks(ctx, func(remove func(*rank)) {
 		if r := s.table.find(id); r != nil {
 			remove(r)
+		}
+		if p := s.table.replacing[id]; p != nil {
+			p.removed.Store(true)
 		}
 	})
 }
@@ -178,7 +186,7 @@ func (s *Space) Digest(ctx context.Context) (uint64, error) {
 	id := SpaceHash(s.key)
 	summed := make(chan struct{})
 	err := s.submit(ctx, func(t *task) {
-		t.inspect = func(o *owner) { sum.Add(o.index.Digest(id, o.identity)) }
+		t.inspect = func(o *owner) { sum.Add(o.index.Digest(id, o.identity) - o.hiddenDigest(id)) }
 		t.done = func(core.Outcome) { close(summed) }
 	})
 	if err != nil {
@@ -232,12 +240,12 @@ func (s *Space) finish(t *task) {
 		out.Add(t.outs[i])
 	}
 	switch {
-	case t.batch != nil:
+	case t.batch != nil && t.restore == nil:
 		s.totals.Lock()
 		s.totals.batches++
 		s.totals.outcome.Add(out)
 		s.totals.Unlock()
-	case len(t.ranks) > 0:
+	case t.batch == nil && len(t.ranks) > 0:
 		s.mu.Lock()
 		for _, r := range t.ranks {
 			s.table.release(r)
@@ -259,7 +267,10 @@ type Stats struct {
 	Queued  int          // batches accepted and not yet applied
 	Batches uint64       // batches applied
 	Outcome core.Outcome // what they did
-	Ranks   int          // ranks that have a holder number
+	Ranks   int          // ranks that are present
+	// Full says that a shard's index is within a sixteenth of its memory
+	// budget, or beyond: new blocks are refused, or soon will be.
+	Full bool
 	// BlockOps is, per shard, how many block operations it has carried out;
 	// the greatest divided by the mean is the imbalance.
 	BlockOps []uint64
@@ -273,6 +284,7 @@ func (s *Space) Stats() Stats {
 	s.totals.Unlock()
 	for _, o := range s.shards {
 		st.BlockOps = append(st.BlockOps, o.blockOps.Load())
+		st.Full = st.Full || o.full.Load()
 	}
 	return st
 }

@@ -9,13 +9,16 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// task is one entry of every shard's queue: a batch, a removal of ranks, or an
-// inspection. What submit prepares is read-only afterwards; outs[i] belongs to
+// task is one entry of every shard's queue: a batch, a step of a replacement, a
+// removal of ranks, or an inspection. What submit prepares is read-only afterwards; outs[i] belongs to
 // shard i until it has finished.
 type task struct {
 	batch   *event.Batch
 	ranks   []*rank      // the batch's, one an event, nil if unknown; or those to remove
 	inspect func(*owner) // run by every owner
+	restore *Replacement // what batch is for, with copies; no batch: finish it
+	copies  [][]uint32   // of restore: for each event
+	reveal  *rank        // the rank that takes over from the one in ranks
 	done    func(core.Outcome)
 
 	outs []core.Outcome
@@ -50,6 +53,7 @@ func (t *task) start() {
 // reset drops what the task refers to, for its next use.
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
+	t.restore, t.copies, t.reveal = nil, nil, nil
 	clear(t.ranks)
 	t.ranks = t.ranks[:0]
 	clear(t.outs)

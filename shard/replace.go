@@ -1,0 +1,198 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Errors of a Replacement.
+var (
+	// ErrReplacing is returned while another replacement of the rank is open.
+	ErrReplacing = errors.New("the rank is being replaced already")
+	// ErrRankRemoved is returned if the rank, or its worker, was removed since
+	// the replacement began.
+	ErrRankRemoved = errors.New("the rank was removed while it was being replaced")
+)
+
+// Replacement builds a rank's new state from a dump beside its present one.
+// Lookups see nothing of it until Commit, and from then on nothing of the old
+// state: there is no moment at which a lookup sees a mixture or neither.
+//
+// Calls are made one after the other; exactly one of Commit and Abort ends it.
+type Replacement struct {
+	space *Space
+	id    RankID
+	rank  *rank // has a number, and no place in the table
+	// restorers has one a shard, each of that shard's owner.
+	restorers []core.Restorer
+	removed   atomic.Bool // written under Space.mu
+}
+
+// Replace begins a replacement of what the rank holds. There may be one for
+// each rank at a time. The rank need not be present.
+func (s *Space) Replace(ctx context.Context, id RankID) (*Replacement, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("not replaced: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.mu.closed:
+		return nil, ErrClosed
+	case s.table.replacing[id] != nil:
+		return nil, ErrReplacing
+	case s.table.find(id) == nil && s.table.count.Load() >= int64(s.maxRanks):
+		return nil, fmt.Errorf("replacing worker %d, rank %d: already %d ranks", id.Worker, id.DPRank, s.maxRanks)
+	}
+	p := &Replacement{space: s, id: id, rank: s.table.hidden(id, len(s.shards)), restorers: make([]core.Restorer, len(s.shards))}
+	s.table.replacing[id] = p
+	return p, nil
+}
+
+// Add applies events of a dump (see [core.Index]), with one number of copies
+// for each of an event's engine hashes, and returns what they did once all
+// shards are done. ctx bounds the wait for room in the queue.
+func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
+	return p.do(ctx, func(t *task) {
+		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
+		t.copies = copies
+		for range events {
+			t.ranks = append(t.ranks, p.rank)
+		}
+	})
+}
+
+// Finish is called after the last Add.
+func (p *Replacement) Finish(ctx context.Context) (core.Outcome, error) {
+	return p.do(ctx, func(*task) {})
+}
+
+// do has every shard do its part of the restoring, and waits.
+func (p *Replacement) do(ctx context.Context, prepare func(t *task)) (core.Outcome, error) {
+	if p.removed.Load() {
+		return core.Outcome{}, ErrRankRemoved
+	}
+	applied := make(chan core.Outcome, 1)
+	err := p.space.submit(ctx, func(t *task) {
+		t.restore = p
+		prepare(t)
+		t.done = func(out core.Outcome) { applied <- out }
+	})
+	if err != nil {
+		return core.Outcome{}, err
+	}
+	return <-applied, nil
+}
+
+// Commit makes the new state the rank's: in one step for lookups, and between
+// the batches applied before and after the call for writers. Then the old
+// blocks are dropped, and done, if not nil, is called; it must not block. After
+// an error the Replacement is still open, and Abort ends it.
+func (p *Replacement) Commit(ctx context.Context, done func()) error {
+	removed := false
+	err := p.space.submit(ctx, func(t *task) {
+		if removed = p.removed.Load(); removed {
+			return
+		}
+		if old := p.space.table.swap(p.rank); old != nil {
+			t.ranks = append(t.ranks, old)
+		}
+		delete(p.space.table.replacing, p.id)
+		t.reveal = p.rank
+		t.done = func(core.Outcome) {
+			if done != nil {
+				done()
+			}
+		}
+	})
+	if err == nil && removed {
+		err = ErrRankRemoved
+	}
+	return err
+}
+
+// Abort drops the new state. It returns when that is done.
+func (p *Replacement) Abort(ctx context.Context) error {
+	dropped := make(chan struct{})
+	err := p.space.submit(ctx, func(t *task) {
+		delete(p.space.table.replacing, p.id)
+		t.ranks = append(t.ranks, p.rank)
+		t.done = func(core.Outcome) { close(dropped) }
+	})
+	if err != nil {
+		return err
+	}
+	<-dropped
+	return nil
+}
+
+// restore does this shard's part of building a replacement.
+func (o *owner) restore(t *task) {
+	p := t.restore
+	out := &t.outs[o.number]
+	r := &p.restorers[o.number]
+	if r.Index == nil {
+		r.Holder = p.rank.holder
+		if o.hidden == nil {
+			o.hidden = make(map[core.Holder]struct{})
+		}
+		o.hidden[r.Holder] = struct{}{}
+	}
+	if t.batch == nil {
+		r.Index = o.index
+		out.Add(r.Finish())
+		o.publish(p.rank)
+		return
+	}
+	for i := range t.batch.Events {
+		// The chain of an event goes to the shard that has it; all that
+		// follows from it, by name, finds its shard by itself.
+		chain := routed{Index: o.index, store: func() core.Outcome {
+			var part core.Outcome
+			o.store(t, i, &part)
+			return part
+		}}
+		r.Index = &chain
+		part := r.Add(&t.batch.Events[i], t.copies[i])
+		part.UnknownBlock = 0 // names of other shards
+		out.Add(part)
+	}
+	o.publish(p.rank)
+}
+
+// routed is an index whose first Store goes where store says.
+type routed struct {
+	core.Index
+	store func() core.Outcome
+}
+
+func (x *routed) Store(h core.Holder, ev *event.Event, countCopies bool) core.Outcome {
+	if f := x.store; f != nil {
+		x.store = nil
+		return f()
+	}
+	return x.Index.Store(h, ev, countCopies)
+}
+
+// hiddenDigest returns what the replacements under way add to the digest of
+// this shard: the index has their blocks, the space has not.
+func (o *owner) hiddenDigest(space uint64) uint64 {
+	var sum uint64
+	for h := range o.hidden {
+		// A copy of the holder in an index of its own tells.
+		alone := core.NewRadix(core.Options{})
+		r := core.Restorer{Index: alone, Holder: 0}
+		o.index.Dump(h, func(ev *event.Event, copies []uint32) bool {
+			r.Add(ev, copies)
+			return true
+		})
+		r.Finish()
+		sum += alone.Digest(space, func(core.Holder) (uint64, uint32) { return o.identity(h) })
+	}
+	return sum
+}
