@@ -26,6 +26,19 @@ const (
 	Drop                  // the event is dropped and counted; readers see a gap
 )
 
+// Transport says how messages reach the replicas.
+type Transport uint8
+
+// The transports.
+const (
+	// JetStream stores every message in the space's stream before it counts as
+	// published: replicas get it although they are away at the moment.
+	JetStream Transport = iota
+	// CoreNATS sends every message once, to the replicas that listen. One that
+	// misses a message asks the publisher for it.
+	CoreNATS
+)
+
 // Config holds the settings of a Publisher. Space, Worker and Conn are needed;
 // zero in any other field means the stated default.
 type Config struct {
@@ -33,6 +46,7 @@ type Config struct {
 	// lives longer than the Publisher.
 	Conn      *nats.Conn
 	Namespace string       // default "default"
+	Transport Transport    // default JetStream
 	Stream    StreamConfig // used by whoever is first to publish into a space
 
 	Space  event.Space
@@ -40,7 +54,9 @@ type Config struct {
 	// Incarnation names this run of the engine process; default random. Give
 	// it, with Resume, when the publisher restarts and the engine does not.
 	Incarnation uint64
-	// Resume holds the last event id of each rank from before the restart.
+	// Resume holds the last event id of each rank from before the restart. The
+	// publisher does not know what those ranks hold, until they are cleared,
+	// and says so to replicas that ask.
 	Resume []event.Position
 	// CountCopies is set for an engine that reports one store and one removal
 	// per physical copy of a block.
@@ -69,6 +85,15 @@ type Config struct {
 	// RetryMin and RetryMax bound the wait before a failed message is sent
 	// again; it doubles from one to the other. Defaults 50 ms and 2 s.
 	RetryMin, RetryMax time.Duration
+	// RingEvents is how many of its last events a rank keeps for replicas that
+	// missed some, default 10,000, and RingBytes bounds their bytes over all
+	// ranks, default 64 MiB. A replica that missed more gets a dump of all that
+	// the rank holds.
+	RingEvents int
+	RingBytes  int
+	// KeepDump is after how long unasked a dump for a replica is dropped;
+	// default 10 s.
+	KeepDump time.Duration
 	// Heartbeat is how often the last event ids are published; default 5 s,
 	// negative: never.
 	Heartbeat time.Duration
@@ -92,6 +117,9 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.RetryMin, 50*time.Millisecond)
 	setDefault(&c.RetryMax, 2*time.Second)
 	setDefault(&c.Heartbeat, 5*time.Second)
+	setDefault(&c.RingEvents, 10_000)
+	setDefault(&c.RingBytes, 64<<20)
+	setDefault(&c.KeepDump, 10*time.Second)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
@@ -112,9 +140,11 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("publish: the space has no model name")
 	case c.Window < 1 || c.Window > MaxWindow:
 		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, MaxWindow)
-	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1:
+	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1 || c.RingEvents < 1 || c.RingBytes < 1:
 		return c, errors.New("publish: a bound on events or bytes is negative")
-	case c.AckWait < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:
+	case c.Transport > CoreNATS:
+		return c, errors.New("publish: unknown transport")
+	case c.KeepDump < 0 || c.AckWait < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:
 		return c, errors.New("publish: a wait is negative, or RetryMax is below RetryMin")
 	}
 	return c, nil

@@ -16,6 +16,12 @@
 //   - A message is stored once: its id makes the server drop the copy of a
 //     retry within the stream's duplicate window, and event ids tell the
 //     reader beyond it.
+//   - What the worker did is also kept here: an index of what each rank holds
+//     and its last events, for replicas that missed some (package recovery).
+//     Dropped events are in it, so that a replica can get even those.
+//
+// Over core NATS a message is sent once and never again: nothing is in flight,
+// and a message that does not get away shows as a gap.
 //
 // Ownership: callers own the slices they pass, which are copied. Publisher.mu
 // guards the open batch and the queue; the sender goroutine owns the messages

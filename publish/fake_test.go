@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // fakeStream is a stream in memory whose link fails as a seed says. An attempt
@@ -110,6 +112,8 @@ func (f *fakeStream) restore(context.Context) error {
 	f.mu.restores++
 	return nil
 }
+
+func (f *fakeStream) subject(string, event.Space, uint64) string { return "s" }
 
 func (f *fakeStream) maxMessage() int { return f.max }
 func (f *fakeStream) close()          {}

@@ -6,6 +6,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
 // meters are the counters of every publisher that shares a Set: they add up.
@@ -16,6 +17,7 @@ type meters struct {
 
 	messages, bytes, acked, duplicates, heartbeats *metrics.Counter
 	blocked, droppedFull, droppedLarge             *metrics.Counter
+	lost, recoveryBytes                            *metrics.Counter
 	blockedSeconds                                 *metrics.FloatCounter
 	pending, inFlight                              *metrics.Gauge
 	batchEvents, ackSeconds                        *metrics.PrometheusHistogram
@@ -33,6 +35,8 @@ func newMeters(set *metrics.Set) *meters {
 		blockedSeconds: set.GetOrCreateFloatCounter("kvatlas_publish_blocked_seconds_total"),
 		droppedFull:    set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="full"}`),
 		droppedLarge:   set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="too_large"}`),
+		lost:           set.GetOrCreateCounter("kvatlas_publish_lost_messages_total"),
+		recoveryBytes:  set.GetOrCreateCounter("kvatlas_publish_recovery_bytes_total"),
 		pending:        set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil),
 		inFlight:       set.GetOrCreateGauge("kvatlas_publish_in_flight_messages", nil),
 		batchEvents: set.GetOrCreatePrometheusHistogramExt("kvatlas_publish_batch_events",
@@ -50,6 +54,12 @@ func newMeters(set *metrics.Set) *meters {
 func (m *meters) accepted(ev *event.Event) {
 	m.events[ev.Kind].Inc()
 	m.blocks[ev.Kind].Add(len(ev.Engine))
+}
+
+// answered counts a reply to a replica that missed something.
+func (m *meters) answered(kind recovery.Kind, bytes int) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_publish_recovery_answers_total{answer=%q}", kind)).Inc()
+	m.recoveryBytes.Add(bytes)
 }
 
 // retry counts a failed attempt; they are rare enough to look the counter up.

@@ -9,8 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
 // Errors of a Publisher.
@@ -24,6 +26,7 @@ var (
 type Publisher struct {
 	cfg     Config
 	out     transport
+	source  *recovery.Source // what replicas that missed something ask
 	subject string
 	nonce   uint64 // makes message ids unique to this Publisher
 	m       *meters
@@ -32,6 +35,7 @@ type Publisher struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the sender has ended
+	asked  *nats.Subscription
 
 	mu struct {
 		sync.Mutex
@@ -70,11 +74,16 @@ func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Conn == nil {
 		return nil, errors.New("publish: no connection given")
 	}
+	if cfg.Transport == CoreNATS {
+		p := start(cfg, newCoreNATS(cfg))
+		return p, p.answer()
+	}
 	out, err := newJetStream(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("publish: %w", err)
 	}
-	return start(cfg, out), nil
+	p := start(cfg, out)
+	return p, p.answer()
 }
 
 // start starts a publisher on a transport; cfg has its defaults.
@@ -82,11 +91,15 @@ func start(cfg Config, out transport) *Publisher {
 	p := &Publisher{
 		cfg:     cfg,
 		out:     out,
-		subject: stream.Subject(cfg.Namespace, cfg.Space, cfg.Worker),
-		nonce:   rand.Uint64(),
-		m:       newMeters(cfg.Metrics),
-		wake:    make(chan struct{}, 1),
-		done:    make(chan struct{}),
+		subject: out.subject(cfg.Namespace, cfg.Space, cfg.Worker),
+		source: recovery.NewSource(recovery.Config{
+			Space: cfg.Space, Worker: cfg.Worker, Incarnation: cfg.Incarnation, CountCopies: cfg.CountCopies,
+			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Resume: cfg.Resume,
+		}),
+		nonce: rand.Uint64(),
+		m:     newMeters(cfg.Metrics),
+		wake:  make(chan struct{}, 1),
+		done:  make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ranks = make(map[uint32]*rank)
@@ -197,7 +210,7 @@ func (p *Publisher) maxBlocksLocked() int {
 // releases the lock while it waits for room.
 func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
 	cost := event.MaxEventSize(&ev)
-	if err := p.roomLocked(ctx, ev.DPRank, cost); err != nil {
+	if err := p.roomLocked(ctx, ev, cost); err != nil {
 		return err
 	}
 	open := &p.mu.open
@@ -206,6 +219,7 @@ func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
 	}
 	first := len(open.events) == 0
 	ev.ID = p.nextIDLocked(ev.DPRank)
+	p.source.Apply(ev)
 	open.add(ev, cost)
 	p.mu.pending += cost
 	p.m.pending.Add(float64(cost))
@@ -230,7 +244,7 @@ func (p *Publisher) batchBytesLocked() int {
 
 // roomLocked returns once there is room for cost bytes. An event larger than
 // all the room there is gets in alone.
-func (p *Publisher) roomLocked(ctx context.Context, dpRank uint32, cost int) error {
+func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) error {
 	var since time.Time
 	for {
 		if p.mu.closing {
@@ -243,7 +257,8 @@ func (p *Publisher) roomLocked(ctx context.Context, dpRank uint32, cost int) err
 			return nil
 		}
 		if p.cfg.WhenFull == Drop {
-			p.nextIDLocked(dpRank) // the gap tells readers of the loss
+			ev.ID = p.nextIDLocked(ev.DPRank) // the gap tells readers of the loss
+			p.source.Apply(ev)
 			p.m.droppedFull.Inc()
 			return ErrDropped
 		}
@@ -375,6 +390,9 @@ func (p *Publisher) Close(ctx context.Context) error {
 	err := p.Flush(ctx)
 	p.cancel()
 	<-p.done
+	if p.asked != nil {
+		_ = p.asked.Unsubscribe() // it fails if the connection is closed: then nobody asks
+	}
 	p.out.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,6 +15,8 @@ import (
 // transport is how messages leave the process. The sender goroutine is its
 // only user, but for maxMessage.
 type transport interface {
+	// subject returns where the worker's messages go.
+	subject(namespace string, sp event.Space, worker uint64) string
 	// publish starts an attempt to store the message; the future says how it
 	// ended, within Config.AckWait.
 	publish(subject, id string, data []byte) (jetstream.PubAckFuture, error)
@@ -50,6 +52,10 @@ func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+func (t *jetStream) subject(namespace string, sp event.Space, worker uint64) string {
+	return stream.Subject(namespace, sp, worker)
 }
 
 func (t *jetStream) publish(subject, id string, data []byte) (jetstream.PubAckFuture, error) {

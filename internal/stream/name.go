@@ -70,7 +70,40 @@ func subjects(ns string, sp event.Space) string {
 // namespaceSubjects matches every stream of the namespace.
 func namespaceSubjects(ns string) string { return prefix + "." + ns + ".>" }
 
-var errSubject = errors.New("subject does not end in a worker id")
+// The last tokens of what a worker has beside its stream's subject. They make
+// the subjects longer than what a stream captures.
+const (
+	liveToken    = "live"
+	recoverToken = "recover"
+)
+
+// LiveSubject returns the subject on which a worker's events are published
+// without a stream, for whoever listens at the moment.
+func LiveSubject(ns string, sp event.Space, worker uint64) string {
+	return Subject(ns, sp, worker) + "." + liveToken
+}
+
+// LiveSubjects matches the live subjects of the namespace.
+func LiveSubjects(ns string) string { return prefix + "." + ns + ".*.*." + liveToken }
+
+// RecoverSubject returns the subject on which a worker's publisher answers
+// requests for what a reader missed.
+func RecoverSubject(ns string, sp event.Space, worker uint64) string {
+	return Subject(ns, sp, worker) + "." + recoverToken
+}
+
+// ParseLive returns the space's token and the worker that a live subject names.
+func ParseLive(subject string) (token string, worker uint64, err error) {
+	if parts := strings.Split(subject, "."); len(parts) == 5 && parts[0] == prefix && parts[4] == liveToken {
+		worker, err = strconv.ParseUint(parts[3], 10, 64)
+		if err == nil {
+			return parts[2], worker, nil
+		}
+	}
+	return "", 0, fmt.Errorf("%w: %q", errSubject, subject)
+}
+
+var errSubject = errors.New("subject does not name a worker")
 
 // Worker returns the worker whose events are published on the subject.
 func Worker(subject string) (uint64, error) {

@@ -1,0 +1,277 @@
+package recovery
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Config holds the settings of a Source. All are needed but Resume, Budget and
+// Now.
+type Config struct {
+	Space       event.Space
+	Worker      uint64
+	Incarnation uint64
+	CountCopies bool
+	Ring        int           // events kept for each rank
+	RingBytes   int           // bytes of events kept, over all ranks
+	KeepDump    time.Duration // after how long unasked a dump is dropped
+	// Resume holds the last id of ranks whose blocks are not known.
+	Resume []event.Position
+	Now    func() time.Time // default time.Now
+}
+
+// Source is a worker's local index with a ring of its last events. It is safe
+// for concurrent use.
+type Source struct {
+	cfg Config
+
+	mu struct {
+		sync.Mutex
+		index *core.Radix
+		ranks map[uint32]*rank
+		bytes int // of the rings
+		dump  *dump
+	}
+}
+
+// rank is one dp_rank.
+type rank struct {
+	holder core.Holder
+	last   uint64
+	// incomplete: blocks that were held before the Source began are not known.
+	incomplete bool
+	// ring[at], ring[at+1], … are the last events, oldest first; it grows up to
+	// Config.Ring.
+	ring []event.Event
+	at   int
+	n    int
+}
+
+// dump is one dump that is being given out.
+type dump struct {
+	number     uint64
+	dpRank     uint32
+	last       uint64
+	incomplete bool
+	data       []byte
+	part       int // bytes of a part
+	used       time.Time
+	ended      bool // its last part was given out
+}
+
+// NewSource returns an empty Source.
+func NewSource(cfg Config) *Source {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	s := &Source{cfg: cfg}
+	s.mu.index = core.NewRadix(core.Options{})
+	s.mu.ranks = make(map[uint32]*rank)
+	for _, p := range cfg.Resume {
+		r := s.rankLocked(p.DPRank)
+		r.last, r.incomplete = p.ID, p.ID > 0
+	}
+	return s
+}
+
+func (s *Source) rankLocked(dpRank uint32) *rank {
+	r := s.mu.ranks[dpRank]
+	if r == nil {
+		r = &rank{holder: core.Holder(len(s.mu.ranks))}
+		s.mu.ranks[dpRank] = r
+	}
+	return r
+}
+
+// Apply notes what happened, whether or not anybody hears of it: ev has the id
+// after the rank's last. The slices are copied.
+func (s *Source) Apply(ev event.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rankLocked(ev.DPRank)
+	switch ev.Kind {
+	case event.Stored:
+		s.mu.index.Store(r.holder, &ev, s.cfg.CountCopies)
+	case event.Removed:
+		s.mu.index.Remove(r.holder, &ev, s.cfg.CountCopies)
+	case event.Cleared:
+		s.mu.index.Clear(r.holder, ev.Tier, ev.AllTiers)
+		r.incomplete = r.incomplete && !ev.AllTiers
+	}
+	r.last = ev.ID
+	s.keepLocked(r, ev)
+}
+
+// keepLocked puts a copy of the event into the ring and lets the oldest go.
+func (s *Source) keepLocked(r *rank, ev event.Event) {
+	size := eventBytes(&ev)
+	for r.n > 0 && (r.n == s.cfg.Ring || s.mu.bytes+size > s.cfg.RingBytes) {
+		s.forgetLocked(r)
+	}
+	hashes := make([]uint64, 0, len(ev.Engine)+len(ev.Local))
+	hashes = append(append(hashes, ev.Engine...), ev.Local...)
+	ev.Engine, ev.Local = hashes[:len(ev.Engine):len(ev.Engine)], hashes[len(ev.Engine):]
+	if r.n == len(r.ring) {
+		grown := make([]event.Event, min(s.cfg.Ring, max(16, 2*r.n)))
+		for i := range r.n {
+			grown[i] = *r.event(i)
+		}
+		r.ring, r.at = grown, 0
+	}
+	r.n++
+	*r.event(r.n - 1) = ev
+	s.mu.bytes += size
+}
+
+func (s *Source) forgetLocked(r *rank) {
+	old := r.event(0)
+	s.mu.bytes -= eventBytes(old)
+	*old = event.Event{}
+	r.at = (r.at + 1) % len(r.ring)
+	r.n--
+}
+
+func (r *rank) event(i int) *event.Event { return &r.ring[(r.at+i)%len(r.ring)] }
+
+// first returns the id of the oldest event in the ring, or of the next event.
+func (r *rank) first() uint64 { return r.last - uint64(r.n) + 1 }
+
+func eventBytes(ev *event.Event) int { return 96 + 8*(len(ev.Engine)+len(ev.Local)) }
+
+// Answer returns the reply to the request, at most limit bytes of it, and its
+// kind for the metrics. limit is enough for any one event.
+func (s *Source) Answer(request []byte, limit int) ([]byte, Kind) {
+	reply := Reply{Kind: Invalid, Incarnation: s.cfg.Incarnation}
+	if q, err := DecodeRequest(request); err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.expireLocked()
+		if q.Dump != 0 {
+			s.partLocked(&reply, q)
+		} else {
+			s.beginLocked(&reply, q, limit)
+		}
+	}
+	return AppendReply(make([]byte, 0, replyBytes+len(reply.Body)), &reply), reply.Kind
+}
+
+// beginLocked answers a request for events, or for a new dump.
+func (s *Source) beginLocked(reply *Reply, q Request, limit int) {
+	r := s.mu.ranks[q.DPRank]
+	if r == nil {
+		r = &rank{} // it has not published anything
+	}
+	reply.Last, reply.Incomplete = r.last, r.incomplete
+	switch {
+	case q.To != 0 && q.From > q.To:
+		return
+	case q.From == 0, q.From < r.first():
+		s.dumpLocked(reply, q.DPRank, r, limit)
+	case q.From > r.last+1:
+		reply.Kind = TooNew
+	default:
+		s.eventsLocked(reply, q, r, limit)
+	}
+}
+
+// eventsLocked answers with events from q.From on, which is in the ring or the
+// next to come.
+func (s *Source) eventsLocked(reply *Reply, q Request, r *rank, limit int) {
+	reply.Kind = Events
+	to := r.last
+	if q.To != 0 {
+		to = min(to, q.To)
+	}
+	b := event.Batch{Space: s.cfg.Space, Worker: s.cfg.Worker, Incarnation: s.cfg.Incarnation, CountCopies: s.cfg.CountCopies}
+	room := limit - replyBytes - event.HeaderSize(&b)
+	for id := q.From; id <= to; id++ {
+		ev := r.event(int(id - r.first()))
+		size := event.MaxEventSize(ev)
+		if len(b.Events) > 0 && size > room {
+			reply.More = true
+			break
+		}
+		room -= size
+		b.Events = append(b.Events, *ev)
+	}
+	if len(b.Events) > 0 {
+		reply.Body = event.AppendBatch(make([]byte, 0, event.EncodedSize(&b)), &b)
+	}
+}
+
+// dumpLocked answers with the first part of a dump: a new one, or the one that
+// is being given out if the ring continues it.
+func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
+	d := s.mu.dump
+	switch {
+	case d != nil && d.dpRank != dpRank && !d.ended:
+		reply.Kind = Busy
+		return
+	case d == nil || d.dpRank != dpRank || d.last+1 < r.first() || d.part > limit-replyBytes:
+		d = &dump{
+			number: rand.Uint64() | 1, dpRank: dpRank, last: r.last, incomplete: r.incomplete,
+			data: s.encodeLocked(dpRank, r), part: max(1, limit-replyBytes),
+		}
+		s.mu.dump = d
+	}
+	s.partLocked(reply, Request{DPRank: dpRank, Dump: d.number})
+}
+
+// encodeLocked returns the rank's dump as frames.
+func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
+	if s.mu.ranks[dpRank] == nil {
+		return nil
+	}
+	var data []byte
+	b := event.Batch{Space: s.cfg.Space, Worker: s.cfg.Worker, Incarnation: s.cfg.Incarnation}
+	var copies [][]uint32
+	size := 0
+	seal := func() {
+		if len(b.Events) > 0 {
+			data = appendFrame(data, &b, copies)
+			b.Events, copies, size = b.Events[:0], copies[:0], 0
+		}
+	}
+	s.mu.index.Dump(r.holder, func(ev *event.Event, c []uint32) bool {
+		e := *ev
+		e.DPRank = dpRank
+		e.Engine, e.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+		b.Events, copies = append(b.Events, e), append(copies, slices.Clone(c))
+		if size += eventBytes(&e); size >= frameTarget {
+			seal()
+		}
+		return true
+	})
+	seal()
+	return data
+}
+
+// partLocked answers with a part of the dump that is being given out.
+func (s *Source) partLocked(reply *Reply, q Request) {
+	d := s.mu.dump
+	if d == nil || d.number != q.Dump || d.dpRank != q.DPRank {
+		reply.Kind = Busy // it was dropped: begin anew
+		return
+	}
+	parts := max(1, (len(d.data)+d.part-1)/d.part)
+	if int64(q.Part) >= int64(parts) {
+		return
+	}
+	reply.Kind, reply.Dump, reply.Last, reply.Incomplete = Dump, d.number, d.last, d.incomplete
+	reply.Part, reply.Parts = q.Part, uint32(parts)
+	start := int(q.Part) * d.part
+	reply.Body = d.data[start:min(len(d.data), start+d.part)]
+	d.used, d.ended = s.cfg.Now(), d.ended || int(q.Part) == parts-1
+}
+
+// expireLocked drops a dump that nobody has asked for in a while.
+func (s *Source) expireLocked() {
+	if d := s.mu.dump; d != nil && s.cfg.Now().Sub(d.used) > s.cfg.KeepDump {
+		s.mu.dump = nil
+	}
+}
