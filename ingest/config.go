@@ -38,27 +38,26 @@ type RankID struct {
 // Cause says why a rank's state is not what its worker holds.
 type Cause uint8
 
-// The causes for asking a Recoverer.
+// The causes for a recovery.
 const (
 	Gap           Cause = iota // events are missing
 	UnknownParent              // a stored block's parent is not known
 	Departed                   // the worker had left and is back: a full dump is needed
+	Discovery                  // a worker without a stream is heard of for the first time
+	Void                       // the position in the stream means nothing any more
+	Room                       // the memory budget refused blocks and has room again
+	Retry                      // a recovery before did not suffice
+	numCauses
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
-	switch c {
-	case Gap:
-		return "gap"
-	case Departed:
-		return "departed"
-	}
-	return "unknown_parent"
+	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unknown"}[min(c, numCauses)]
 }
 
-// Recoverer brings a rank's state back from its worker's local index.
-//   - Recover is called from lanes and from the index's goroutines: it notes
-//     the wish and returns at once.
+// Recoverer is told which ranks an Ingest brings up to date from their workers'
+// local indexes.
+//   - Recover is called from lanes: it returns at once.
 //   - It may be called again while a recovery of the rank is under way.
 type Recoverer interface {
 	Recover(id RankID, cause Cause)
@@ -82,6 +81,13 @@ type RankPosition struct {
 	DPRank      uint32
 	Incarnation uint64
 	LastID      uint64
+	Incomplete  bool // something before LastID is missing
+	// Ended holds the incarnations before, oldest first: their messages are
+	// not to be taken for a new one.
+	Ended []uint64
+	// Ahead says that the incarnation was learnt from the publisher, and that
+	// the stream may still bring older ones.
+	Ahead bool
 }
 
 // Config holds the settings of an Ingest. Conn, Replica and Index are needed;
@@ -95,13 +101,14 @@ type Config struct {
 	// Index returns where a space's events go. It is called once per stream,
 	// before its first event.
 	Index func(event.Space) (Applier, error)
-	// Recover is asked for every rank that missed something; nil: nobody is,
-	// and the rank stays marked.
+	// Recover is told of every rank that missed something; nil: nobody is.
 	Recover Recoverer
 	// Left returns when a worker last left the fleet, by the server's clock, if
 	// it did: what it published until then is ignored. It is asked once a rank
 	// and must not block; nil: nobody left. See also WorkerLeft.
 	Left func(sp event.Space, worker uint64) (time.Time, bool)
+	// NoRecovery leaves ranks that missed something as they are, marked.
+	NoRecovery bool
 	// Start says where to begin, by stream name.
 	Start map[string]Start
 
@@ -125,12 +132,32 @@ type Config struct {
 	// HoldFor is after how long a missing predecessor counts as lost; default
 	// 30 s. Heartbeats tell sooner.
 	HoldFor time.Duration
+	// Recoveries is how many ranks are brought up to date at a time; default 8.
+	Recoveries int
+	// RecoverMessages bounds what is held back for each rank while it recovers;
+	// beyond, it is dropped and asked for once more. Default 4096. HoldBytes
+	// bounds it too.
+	RecoverMessages int
+	// RecoverAttempts is how often a publisher is asked in vain before its rank
+	// is left incomplete until its next heartbeat; default 5. RecoverTimeout is
+	// how long an answer may take, default 2 s; RecoverMin and RecoverMax bound
+	// the waits between, which double. Defaults 50 ms and 10 s.
+	RecoverAttempts        int
+	RecoverTimeout         time.Duration
+	RecoverMin, RecoverMax time.Duration
+	// RoomCheck is how often a rank that was refused blocks is looked at;
+	// default 1 s.
+	RoomCheck time.Duration
 	// MaxLag is how many messages behind the stream's end a replica may be
 	// when it first counts as caught up; default 1000.
 	MaxLag uint64
 	// ForgetConsumer is after how long without this replica the server drops
 	// its consumer; default 1 h.
 	ForgetConsumer time.Duration
+
+	// MaxSeries is how many ranks have metrics of their own; the others are
+	// summed up, and whole in Ranks. Default 200.
+	MaxSeries int
 
 	Metrics *metrics.Set // nil: not exposed
 	Log     *slog.Logger // nil: slog.Default()
@@ -146,6 +173,14 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.HoldBytes, 16<<20)
 	setDefault(&c.MaxRanks, 1<<16)
 	setDefault(&c.HoldFor, 30*time.Second)
+	setDefault(&c.Recoveries, 8)
+	setDefault(&c.RecoverMessages, 4096)
+	setDefault(&c.RecoverAttempts, 5)
+	setDefault(&c.RecoverTimeout, 2*time.Second)
+	setDefault(&c.RecoverMin, 50*time.Millisecond)
+	setDefault(&c.RecoverMax, 10*time.Second)
+	setDefault(&c.RoomCheck, time.Second)
+	setDefault(&c.MaxSeries, 200)
 	setDefault(&c.MaxLag, 1000)
 	setDefault(&c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {
@@ -167,6 +202,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: no index given")
 	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
 		return c, errors.New("ingest: a bound is negative")
+	case c.Recoveries < 1 || c.RecoverMessages < 1 || c.RecoverAttempts < 1 || c.MaxSeries < 0:
+		return c, errors.New("ingest: a bound on recoveries or series is negative")
+	case c.RecoverTimeout < 0 || c.RecoverMin < 0 || c.RecoverMax < c.RecoverMin || c.RoomCheck < 0:
+		return c, errors.New("ingest: a wait of recoveries is negative, or RecoverMax is below RecoverMin")
 	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}

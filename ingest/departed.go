@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
 )
 
 // WorkerRemover is what an Applier may be, too: RemoveWorker drops all that
@@ -25,7 +26,7 @@ const departures = 64
 // WorkerLeft drops what the worker holds in the space, and voids its streams:
 // what they published until at, by the server's clock, is ignored, and the next
 // event after it asks the Recoverer for a full dump. It reports false if the
-// space has no stream, so that nothing is done. The work is done later, in
+// space is not known, so that nothing is done. The work is done later, in
 // order with the worker's events. ctx bounds the wait for the lane.
 func (in *Ingest) WorkerLeft(ctx context.Context, sp event.Space, worker uint64, at time.Time) bool {
 	return in.send(ctx, sp, departure{worker, at})
@@ -38,18 +39,19 @@ func (in *Ingest) WorkerReturned(ctx context.Context, sp event.Space, worker uin
 }
 
 func (in *Ingest) send(ctx context.Context, sp event.Space, d departure) (known bool) {
-	for _, r := range in.readers() {
-		if r.space != sp {
-			continue
-		}
-		known = true
-		select {
-		case r.lane(d.worker).departures <- d:
-		case <-r.ended:
-		case <-ctx.Done():
-		}
+	in.mu.Lock()
+	g := in.mu.groups[stream.Token(sp)]
+	in.mu.Unlock()
+	if g == nil {
+		return false
 	}
-	return known
+	l := g.lane(d.worker)
+	select {
+	case l.departures <- d:
+	case <-l.stopped:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // depart handles a departure.
@@ -57,7 +59,7 @@ func (l *lane) depart(ctx context.Context, d departure) {
 	ranks := l.ranksOf(d.worker)
 	if d.at.IsZero() {
 		for _, r := range ranks {
-			l.revive(r)
+			l.revive(ctx, r)
 		}
 		return
 	}
@@ -70,6 +72,7 @@ func (l *lane) depart(ctx context.Context, d departure) {
 	}
 	l.m.departed.Inc()
 	for _, r := range ranks {
+		l.cancel(r)
 		for len(r.held) > 0 {
 			p := r.pop()
 			l.m.held.Dec()
@@ -92,7 +95,7 @@ func (l *lane) depart(ctx context.Context, d departure) {
 }
 
 // revive asks for a full dump of a rank whose worker had left and is back.
-func (l *lane) revive(r *rank) {
+func (l *lane) revive(ctx context.Context, r *rank) {
 	if !r.void {
 		return
 	}
@@ -101,20 +104,20 @@ func (l *lane) revive(r *rank) {
 		s.Departed, s.Incomplete = false, true
 		s.LastError = "its worker had left: what it held before is not known"
 	})
-	l.m.askDeparted.Inc()
-	l.ask(r, Departed)
+	r.stale = true
+	l.recover(ctx, r, Departed)
 }
 
 // ignores reports whether the message is from before the rank's worker left.
 // The first one from after it revives the rank.
-func (l *lane) ignores(r *rank, w *work) bool {
+func (l *lane) ignores(ctx context.Context, r *rank, w *work) bool {
 	if r.leftAt.IsZero() {
 		return false
 	}
 	if !w.stored.IsZero() && !w.stored.After(r.leftAt) {
 		return true
 	}
-	l.revive(r)
+	l.revive(ctx, r)
 	return false
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,12 +16,14 @@ import (
 	"github.com/kvatlas/kvatlas/internal/stream"
 )
 
-// Ingest reads every stream of a namespace. It is safe for concurrent use.
+// Ingest reads every stream of a namespace, and what is published without one.
+// It is safe for concurrent use.
 type Ingest struct {
-	cfg    Config
-	js     jetstream.JetStream
-	m      *meters
-	badLog onceASecond
+	cfg       Config
+	js        jetstream.JetStream
+	m         *meters
+	badLog    onceASecond
+	recoverer *recoverer // nil: ranks are not recovered
 
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -28,7 +31,8 @@ type Ingest struct {
 	mu struct {
 		sync.Mutex
 		readers map[string]*reader
-		refused map[string]error // streams that must not be read, by error text
+		groups  map[string]*group // by the space's token
+		refused map[string]error  // streams that must not be read, by error text
 	}
 }
 
@@ -63,9 +67,13 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	}
 	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics)}
 	in.mu.readers = make(map[string]*reader)
+	in.mu.groups = make(map[string]*group)
 	in.mu.refused = make(map[string]error)
 	run, cancel := context.WithCancel(context.Background())
 	in.cancel = cancel
+	if !cfg.NoRecovery {
+		in.recoverer = newRecoverer(run, &in.cfg, in.m, &in.running)
+	}
 	infos, err := stream.List(ctx, js, cfg.Namespace)
 	if err != nil {
 		cancel()
@@ -76,7 +84,17 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 		in.running.Wait()
 		return nil, err
 	}
-	in.running.Go(func() { in.discover(run) })
+	live, err := in.listen(run)
+	if err != nil {
+		cancel()
+		in.running.Wait()
+		return nil, err
+	}
+	in.running.Go(func() {
+		in.discover(run)
+		_ = live.Unsubscribe() // it fails if the connection is closed: then nothing comes
+	})
+	in.exposePublishers(run)
 	return in, nil
 }
 
@@ -88,10 +106,11 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info) error {
 		if in.mu.readers[info.Name] != nil {
 			continue
 		}
-		r, err := newReader(&in.cfg, in.m, &in.badLog, in.js, info)
+		g, err := in.groupLocked(ctx, info.Space)
 		if err != nil {
 			return err
 		}
+		r := newReader(g, in.js, info)
 		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
 			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
 		in.mu.readers[info.Name] = r
@@ -208,8 +227,11 @@ func (in *Ingest) Streams() []StreamStatus {
 // and rank.
 func (in *Ingest) Ranks() []RankStatus {
 	var list []RankStatus
-	for _, r := range in.readers() {
-		list = append(list, r.ranks()...)
+	in.mu.Lock()
+	groups := slices.Collect(maps.Values(in.mu.groups))
+	in.mu.Unlock()
+	for _, g := range groups {
+		list = append(list, g.ranks()...)
 	}
 	slices.SortFunc(list, func(a, b RankStatus) int {
 		return cmp.Or(
@@ -237,7 +259,7 @@ func (in *Ingest) Positions() map[string]Start {
 			if k.Departed {
 				continue // void
 			}
-			start.Ranks = append(start.Ranks, RankPosition{k.Worker, k.DPRank, k.Incarnation, k.LastID})
+			start.Ranks = append(start.Ranks, RankPosition{k.Worker, k.DPRank, k.Incarnation, k.LastID, k.Incomplete, k.ended, k.ahead})
 		}
 		starts[r.name] = start
 	}
@@ -247,6 +269,8 @@ func (in *Ingest) Positions() map[string]Start {
 // Close stops reading and returns once the index has applied everything that
 // it was given. The index closes after it, not before.
 func (in *Ingest) Close() {
+	in.mu.Lock() // no group begins after it
 	in.cancel()
+	in.mu.Unlock()
 	in.running.Wait()
 }

@@ -3,7 +3,9 @@ package ingest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -12,6 +14,10 @@ import (
 // laneQueue is how many messages a lane's queue holds; then the reader waits.
 const laneQueue = 64
 
+// laneInbox is how many pages of recovered events, and the like, wait for a
+// lane; then recoveries wait.
+const laneInbox = 16
+
 // holdTick is how often a lane that holds messages back looks at their age.
 const holdTick = 50 * time.Millisecond
 
@@ -19,11 +25,21 @@ const holdTick = 50 * time.Millisecond
 // goroutine is the only user of its fields, but for those that say otherwise.
 type lane struct {
 	*shared
-	queue   chan *work
-	holding map[*rank]struct{} // ranks with held parts
+	queue chan *work
 	// departures tell of workers that left or are back.
 	departures chan departure
-	works      sync.Pool // of *work; safe for concurrent use
+	inbox      chan func(ctx context.Context) // what others have the lane do
+	holding    map[*rank]struct{}             // ranks with held parts
+	works      sync.Pool                      // of *work; safe for concurrent use
+
+	// notes are ranks that the index noted something on; wake holds one token.
+	notes struct {
+		mu    sync.Mutex
+		ranks []*rank
+		wake  chan struct{}
+	}
+	truncatedRanks atomic.Int64
+	stopped        chan struct{} // closed when run has ended
 
 	mu struct { // the map is written by the lane only
 		sync.Mutex
@@ -46,23 +62,33 @@ type shared struct {
 	window   *window
 	applying sync.WaitGroup
 	badLog   *onceASecond
+	// recoverer gets back what ranks missed; nil: nobody does.
+	recoverer *recoverer
+	now       func() time.Time
 }
 
 func newLane(s *shared) *lane {
+	if s.now == nil {
+		s.now = time.Now
+	}
 	l := &lane{
 		shared:  s,
 		queue:   make(chan *work, laneQueue),
+		inbox:   make(chan func(context.Context), laneInbox),
+		stopped: make(chan struct{}),
 		holding: make(map[*rank]struct{}),
 
 		departures: make(chan departure, departures),
 	}
 	l.mu.ranks = make(map[workerRank]*rank)
+	l.notes.wake = make(chan struct{}, 1)
 	l.works.New = func() any { return &work{lane: l} }
 	return l
 }
 
 // run handles messages until ctx ends.
 func (l *lane) run(ctx context.Context) {
+	defer close(l.stopped)
 	ticker := time.NewTicker(holdTick)
 	defer ticker.Stop()
 	for {
@@ -75,6 +101,10 @@ func (l *lane) run(ctx context.Context) {
 			l.handle(ctx, w)
 		case d := <-l.departures:
 			l.depart(ctx, d)
+		case f := <-l.inbox:
+			f(ctx)
+		case <-l.notes.wake:
+			l.readNotes(ctx)
 		case now := <-tick:
 			l.expire(ctx, now)
 		case <-ctx.Done():
@@ -83,6 +113,19 @@ func (l *lane) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// do has the running lane call f and returns when it has, or has stopped.
+func (l *lane) do(f func(l *lane)) {
+	done := make(chan struct{})
+	select {
+	case l.inbox <- func(context.Context) { f(l); close(done) }:
+		select {
+		case <-done:
+		case <-l.stopped:
+		}
+	case <-l.stopped:
 	}
 }
 
@@ -110,6 +153,7 @@ func (l *lane) handle(ctx context.Context, w *work) {
 			l.malformed(w.worker, "space_mismatch", fmt.Errorf("message of space %+v in the stream of %+v", b.Space, l.space))
 			continue
 		}
+		l.m.filtered.Add(b.Filtered)
 		if len(b.Events) == 0 {
 			l.heartbeat(ctx, w, b)
 			continue
@@ -177,7 +221,7 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 func (l *lane) offer(ctx context.Context, p *part) {
 	r := p.rank
 	r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-	if l.ignores(r, p.work) {
+	if l.ignores(ctx, r, p.work) {
 		l.m.voided.Add(len(p.batch.Events))
 		l.skip(ctx, r, p.batch.Incarnation, p.batch.Events[len(p.batch.Events)-1].ID, p.work)
 		p.work.release()
@@ -188,44 +232,70 @@ func (l *lane) offer(ctx context.Context, p *part) {
 		p.work.release()
 		return
 	}
-	if !r.follows(p.first()) {
-		if !r.hold(p) {
-			l.duplicates(r, len(p.batch.Events))
-			p.work.release()
-			return
+	if r.follows(p.first()) {
+		l.apply(ctx, p, false)
+	} else {
+		l.wait(ctx, p)
+	}
+	l.drain(ctx, r)
+}
+
+// wait holds the part back until its predecessor comes. A live message comes in
+// order: what is missing then is lost.
+func (l *lane) wait(ctx context.Context, p *part) {
+	r := p.rank
+	if !r.hold(p) {
+		l.duplicates(r, len(p.batch.Events))
+		p.work.release()
+		return
+	}
+	p.held = l.now()
+	l.m.held.Inc()
+	l.holding[r] = struct{}{}
+	full := len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes
+	if r.active == nil && (full || p.work.live) && l.mayRecover(r) {
+		l.missing(ctx, r, r.lacks(p.work.live), r.held[0].first()-1)
+	}
+	switch {
+	case r.active != nil:
+		if len(r.held) > l.cfg.RecoverMessages || r.heldBytes > l.cfg.HoldBytes {
+			l.spill(r)
 		}
-		p.held = time.Now()
-		l.m.held.Inc()
-		l.holding[r] = struct{}{}
+	case p.work.live:
+		l.letGo(ctx, r)
+	default:
 		for len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes {
 			l.giveUp(ctx, r)
 		}
-	} else {
-		l.apply(ctx, p)
 	}
-	l.drain(ctx, r)
 }
 
 // adopt makes the incarnation the rank's. A new one ends everything that the
 // old one held; a message of one that has ended is refused with false.
 func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) bool {
 	if r.adopted && incarnation == r.incarnation {
+		r.lead(false)
 		return true
+	}
+	if r.ahead {
+		// Older than what the publisher said, or it began anew once more: it is
+		// asked again, now and then.
+		if now := l.now(); r.active == nil && !now.Before(r.parentAt) && !slices.Contains(r.ended, incarnation) {
+			r.stale = true
+			r.parentAt = now.Add(parentWaitMin)
+			l.recover(ctx, r, Retry)
+		}
+		return false
 	}
 	fresh := !r.adopted
 	if !r.reset(incarnation) {
 		return false
 	}
-	for len(r.held) > 0 { // of the old incarnation
-		p := r.pop()
-		l.m.held.Dec()
-		l.m.stale.Add(len(p.batch.Events))
-		p.work.release()
-	}
+	l.cancel(r)
+	l.discard(r)
 	if !fresh {
 		l.clear(ctx, r, w)
 	}
-	r.note(func(s *RankStatus) { s.Incarnation = incarnation })
 	return true
 }
 
@@ -233,10 +303,8 @@ func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) 
 // publisher began anew.
 func (l *lane) clear(ctx context.Context, r *rank, w *work) {
 	l.m.restarts.Inc()
-	r.note(func(s *RankStatus) {
-		s.Restarts++
-		s.Incomplete, s.LastError = false, ""
-	})
+	l.whole(r)
+	r.note(func(s *RankStatus) { s.Restarts++ })
 	w.left.Add(1)
 	l.submit(ctx, &part{work: w, rank: r, batch: event.Batch{
 		Space: l.space, Worker: r.id.Worker, Incarnation: r.incarnation,
@@ -248,7 +316,7 @@ func (l *lane) clear(ctx context.Context, r *rank, w *work) {
 func (l *lane) drain(ctx context.Context, r *rank) {
 	for len(r.held) > 0 && r.follows(r.held[0].first()) {
 		l.m.held.Dec()
-		l.apply(ctx, r.pop())
+		l.apply(ctx, r.pop(), false)
 	}
 	if len(r.held) == 0 {
 		delete(l.holding, r)
@@ -259,22 +327,32 @@ func (l *lane) drain(ctx context.Context, r *rank) {
 // giveUp takes what the first held part waits for as lost.
 func (l *lane) giveUp(ctx context.Context, r *rank) {
 	l.m.held.Dec()
-	l.apply(ctx, r.pop())
+	l.apply(ctx, r.pop(), true)
 	l.drain(ctx, r)
 }
 
-// expire gives up what was held back for too long, or all of it when it keeps
-// the reader from going on.
+// expire takes what was waited for too long as lost, or all of it when the
+// wait keeps the reader from going on.
 func (l *lane) expire(ctx context.Context, now time.Time) {
 	full := l.window.full()
 	for r := range l.holding {
 		for len(r.held) > 0 && (full || now.Sub(r.held[0].held) >= l.cfg.HoldFor) {
-			l.giveUp(ctx, r)
+			if r.active == nil && l.mayRecover(r) {
+				l.missing(ctx, r, Gap, r.held[0].first()-1)
+			}
+			if r.active == nil {
+				l.giveUp(ctx, r)
+				continue
+			}
+			if full {
+				l.spill(r)
+			}
+			break
 		}
 	}
 }
 
-// heartbeat learns up to which id everything was in the stream before.
+// heartbeat learns up to which id everything was published before.
 func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 	l.m.heartbeats.Inc()
 	for _, pos := range b.Last {
@@ -283,27 +361,60 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			continue
 		}
 		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-		if l.ignores(r, w) {
+		if l.ignores(ctx, r, w) {
 			l.skip(ctx, r, b.Incarnation, pos.ID, w)
 			continue
 		}
-		if !l.adopt(ctx, r, b.Incarnation, w) {
+		if !l.adopt(ctx, r, b.Incarnation, w) || r.active != nil {
 			continue
 		}
-		for pos.ID > 0 && !r.isDuplicate(pos.ID) {
-			next, lost := r.next(), pos.ID
-			if len(r.held) > 0 {
-				lost = min(lost, r.held[0].first()-1)
-			}
-			l.gap(r, next, lost)
+		behind := func() bool { return pos.ID > 0 && !r.isDuplicate(pos.ID) }
+		switch {
+		case behind() && l.mayRecover(r):
+			l.missing(ctx, r, r.lacks(w.live), r.upTo(pos.ID))
+		case r.stale && l.mayRecover(r) && !l.now().Before(r.parentAt):
+			l.recover(ctx, r, Retry)
+		}
+		for r.active == nil && behind() {
+			next, lost := r.next(), r.upTo(pos.ID)
+			l.passOver(ctx, r, next, lost)
 			r.take(lost)
 			l.drain(ctx, r)
 		}
 	}
 }
 
+// upTo returns the last id that is missing, up to id, before what is held.
+func (r *rank) upTo(id uint64) uint64 {
+	if len(r.held) > 0 {
+		return min(id, r.held[0].first()-1)
+	}
+	return id
+}
+
+// passOver goes on without the events from … to.
+func (l *lane) passOver(ctx context.Context, r *rank, from, to uint64) {
+	l.gap(r, from, to)
+	r.stale = true
+	l.recover(ctx, r, Gap)
+}
+
+// whole notes that the rank lacks nothing: it holds nothing, by its own word.
+func (l *lane) whole(r *rank) {
+	if r.truncated {
+		r.truncated = false
+		l.truncatedRanks.Add(-1)
+	}
+	r.stale = false
+	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = false, false, "" })
+}
+
 // gap notes that the events from … to are lost.
 func (l *lane) gap(r *rank, from, to uint64) {
+	if from = max(from, r.counted+1); from > to {
+		return // they are counted
+	}
+	r.counted = to
 	n := to - from + 1
 	l.m.gaps.Inc()
 	l.m.missed.Add(int(n))
@@ -313,24 +424,18 @@ func (l *lane) gap(r *rank, from, to uint64) {
 		s.Incomplete = true
 		s.LastError = fmt.Sprintf("events %d to %d are missing", from, to)
 	})
-	l.m.askGap.Inc()
-	l.ask(r, Gap)
 }
 
-func (s *shared) ask(r *rank, cause Cause) {
-	if s.cfg.Recover != nil {
-		s.cfg.Recover.Recover(r.id, cause)
-	}
-}
-
-// apply hands the part's events to the index: without those that came before,
-// and with the gaps among them noted.
-func (l *lane) apply(ctx context.Context, p *part) {
+// apply hands the part's events to the index, without those that came before.
+// With a gap among them the rest waits for its recovery; over says to go on
+// all the same.
+func (l *lane) apply(ctx context.Context, p *part, over bool) {
 	r := p.rank
 	events := p.batch.Events
 	run := events[:0] // what is left, in place
 	var duplicates int
 	var n uint64
+	var kinds [event.Cleared + 1]uint64
 	complete := false
 	for i := range events {
 		ev := events[i]
@@ -350,23 +455,39 @@ func (l *lane) apply(ctx context.Context, p *part) {
 			continue
 		}
 		if next := r.next(); ev.ID > next {
-			l.gap(r, next, ev.ID-1)
+			if !over && (r.active != nil || l.mayRecover(r)) {
+				rest := &part{work: p.work, rank: r, batch: p.batch}
+				rest.batch.Events = events[i:]
+				p.work.left.Add(1)
+				defer l.wait(ctx, rest)
+				if r.active == nil {
+					defer l.missing(ctx, r, Gap, ev.ID-1)
+				}
+				break
+			}
+			l.passOver(ctx, r, next, ev.ID-1)
 			complete = false
 		}
 		r.take(ev.ID)
-		l.m.events[ev.Kind].Inc()
+		kinds[ev.Kind]++
 		n++
 		run = append(run, ev)
 		complete = complete || ev.Kind == event.Cleared && ev.AllTiers
 	}
 	l.duplicates(r, duplicates)
+	for k := event.Stored; k <= event.Cleared; k++ {
+		l.m.events[k].Add(int(kinds[k]))
+	}
 	r.note(func(s *RankStatus) {
 		s.LastID = r.last
 		s.Events += n
-		if complete { // whatever was missed is cleared
-			s.Incomplete = false
-		}
+		s.Stored += kinds[event.Stored]
+		s.Removed += kinds[event.Removed]
+		s.Cleared += kinds[event.Cleared]
 	})
+	if complete && r.active == nil { // whatever was missed is cleared
+		l.whole(r)
+	}
 	if len(run) == 0 {
 		p.work.release()
 		return

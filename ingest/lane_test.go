@@ -65,7 +65,10 @@ func (b *laneBench) feed(worker uint64, data []byte) {
 }
 
 // settle waits until the index has applied everything.
-func (b *laneBench) settle() { b.lane.applying.Wait() }
+func (b *laneBench) settle() {
+	b.lane.applying.Wait()
+	b.lane.readNotes(b.ctx)
+}
 
 // finished checks that every message is done with.
 func (b *laneBench) finished() {

@@ -24,8 +24,13 @@ type meters struct {
 	unknown, replaced, unknownParent              *metrics.Counter
 	unknownBlock, refused                         *metrics.Counter
 	batchEvents, messageBytes, visible            *metrics.PrometheusHistogram
-	askGap, askParent, askDeparted                *metrics.Counter
+	asked                                         [numCauses]*metrics.Counter
+	filtered, liveMessages                        *metrics.Counter
+	truncated, overflow, dumps                    *metrics.Counter
+	recoveredEvents, recoveryRetries              *metrics.Counter
+	recoveryBytes                                 *metrics.Counter
 	departed, voided                              *metrics.Counter
+	recovering                                    *metrics.Gauge
 	discoverErrors, unsafeStreams, voidedPosition *metrics.Counter
 }
 
@@ -35,40 +40,49 @@ func newMeters(set *metrics.Set) *meters {
 		return c(fmt.Sprintf("kvatlas_ingest_blocks_total{result=%q}", result))
 	}
 	m := &meters{
-		set:            set,
-		messages:       c("kvatlas_ingest_messages_total"),
-		bytes:          c("kvatlas_ingest_bytes_total"),
-		redelivered:    c("kvatlas_ingest_redelivered_messages_total"),
-		heartbeats:     c("kvatlas_ingest_heartbeats_total"),
-		duplicates:     c(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`),
-		stale:          c(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`),
-		departed:       c("kvatlas_ingest_departed_workers_total"),
-		voided:         c(`kvatlas_ingest_ignored_events_total{reason="worker_left"}`),
-		gaps:           c("kvatlas_ingest_gaps_total"),
-		missed:         c("kvatlas_ingest_missed_events_total"),
-		restarts:       c("kvatlas_ingest_publisher_restarts_total"),
-		held:           set.GetOrCreateGauge("kvatlas_ingest_held_messages", nil),
-		stored:         blocks("stored"),
-		duplicate:      blocks("duplicate"),
-		removed:        blocks("removed"),
-		decremented:    blocks("decremented"),
-		unknown:        blocks("unknown"),
-		replaced:       blocks("replaced"),
-		unknownParent:  blocks("unknown_parent"),
-		unknownBlock:   blocks("unknown_block"),
-		refused:        blocks("refused"),
-		askGap:         c(`kvatlas_ingest_recoveries_asked_total{cause="gap"}`),
-		askParent:      c(`kvatlas_ingest_recoveries_asked_total{cause="unknown_parent"}`),
-		askDeparted:    c(`kvatlas_ingest_recoveries_asked_total{cause="departed"}`),
-		discoverErrors: c("kvatlas_ingest_discover_errors_total"),
-		unsafeStreams:  c("kvatlas_ingest_refused_streams_total"),
-		voidedPosition: c("kvatlas_ingest_void_positions_total"),
+		set:             set,
+		messages:        c("kvatlas_ingest_messages_total"),
+		bytes:           c("kvatlas_ingest_bytes_total"),
+		redelivered:     c("kvatlas_ingest_redelivered_messages_total"),
+		heartbeats:      c("kvatlas_ingest_heartbeats_total"),
+		duplicates:      c(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`),
+		stale:           c(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`),
+		departed:        c("kvatlas_ingest_departed_workers_total"),
+		voided:          c(`kvatlas_ingest_ignored_events_total{reason="worker_left"}`),
+		gaps:            c("kvatlas_ingest_gaps_total"),
+		missed:          c("kvatlas_ingest_missed_events_total"),
+		restarts:        c("kvatlas_ingest_publisher_restarts_total"),
+		held:            set.GetOrCreateGauge("kvatlas_ingest_held_messages", nil),
+		stored:          blocks("stored"),
+		duplicate:       blocks("duplicate"),
+		removed:         blocks("removed"),
+		decremented:     blocks("decremented"),
+		unknown:         blocks("unknown"),
+		replaced:        blocks("replaced"),
+		unknownParent:   blocks("unknown_parent"),
+		unknownBlock:    blocks("unknown_block"),
+		refused:         blocks("refused"),
+		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="not_indexed"}`),
+		liveMessages:    c("kvatlas_ingest_live_messages_total"),
+		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
+		overflow:        c("kvatlas_ingest_overflow_events_total"),
+		dumps:           c("kvatlas_ingest_dumps_total"),
+		recoveredEvents: c("kvatlas_ingest_recovered_events_total"),
+		recoveryRetries: c("kvatlas_ingest_recovery_retries_total"),
+		recoveryBytes:   c("kvatlas_ingest_recovery_bytes_total"),
+		recovering:      set.GetOrCreateGauge("kvatlas_ingest_recovering_ranks", nil),
+		discoverErrors:  c("kvatlas_ingest_discover_errors_total"),
+		unsafeStreams:   c("kvatlas_ingest_refused_streams_total"),
+		voidedPosition:  c("kvatlas_ingest_void_positions_total"),
 		batchEvents: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_batch_events",
 			[]float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}),
 		messageBytes: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_message_bytes",
 			[]float64{256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}),
 		visible: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_publish_to_applied_seconds",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600}),
+	}
+	for cause := range numCauses {
+		m.asked[cause] = c(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
 	}
 	for k := event.Stored; k <= event.Cleared; k++ {
 		m.events[k] = c(fmt.Sprintf("kvatlas_ingest_events_total{kind=%q}", k))
@@ -87,6 +101,13 @@ func (m *meters) applied(out core.Outcome) {
 	m.unknownParent.Add(out.UnknownParent)
 	m.unknownBlock.Add(out.UnknownBlock)
 	m.refused.Add(out.Refused)
+}
+
+// recovered counts a recovery that has ended; outcome is a constant word.
+func (m *meters) recovered(cause Cause, outcome string, took time.Duration) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_recoveries_total{cause=%q,outcome=%q}", cause, outcome)).Inc()
+	m.set.GetOrCreatePrometheusHistogramExt(fmt.Sprintf("kvatlas_ingest_recovery_seconds{outcome=%q}", outcome),
+		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}).Update(took.Seconds())
 }
 
 // malformed counts a message that is skipped; reason is a constant word.

@@ -190,6 +190,14 @@ func (r *replica) position() uint64 {
 func (n *natsBench) converged(r *replica) {
 	n.t.Helper()
 	n.drained(r)
+	await(n.t, "recoveries have ended", func() bool {
+		for _, k := range r.Ranks() {
+			if k.Recovering {
+				return false
+			}
+		}
+		return true
+	})
 	if have, want := digest(n.t, r.set), n.truth.digest(); have != want {
 		n.t.Fatalf("digest %x, the oracle's %x", have, want)
 	}
@@ -340,7 +348,17 @@ func TestMain(m *testing.M) {
 		}
 		select {} // until it is killed
 	}
-	os.Exit(m.Run())
+	var err error
+	switch {
+	case os.Getenv(publisherNATS) != "":
+		err = publisherProcess(os.Getenv(publisherNATS), os.Stdin, os.Stdout)
+	case os.Getenv(replicaNATS) != "":
+		err = replicaProcess(os.Getenv(replicaNATS))
+	default:
+		os.Exit(m.Run())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }
 
 // serverProcess runs the server of dir in a process of its own.

@@ -31,6 +31,8 @@ type rank struct {
 	held      []*part // by first id, each beyond last+1
 	heldBytes int
 
+	repair
+
 	stat struct { // guarded by its mutex
 		sync.Mutex
 		RankStatus
@@ -50,25 +52,45 @@ type RankStatus struct {
 	Restarts       uint64 // new incarnations after the first
 	Malformed      uint64 // messages of the worker skipped, counted on every rank of it
 	Held           int    // messages held back for a missing predecessor
+	Stored         uint64 // events handed to the index, by kind
+	Removed        uint64
+	Cleared        uint64
+	Blocks         core.Outcome // what the index did with them
+	Recovering     bool
+	Recoveries     uint64 // that ended well
+	// RecoveriesFailed counts those that did not: nobody answered, mostly.
+	RecoveriesFailed uint64
+	Dumps            uint64 // times that a dump replaced the rank's state
+	// Truncated says that the memory budget refused blocks of the rank.
+	Truncated bool
 	// Incomplete says that something is missing since the last full clear:
 	// the index may show less or more than the rank holds.
 	Incomplete bool
 	Departed   bool // its worker left, and nothing was heard of it since
 	LastError  string
+	FirstSeen  time.Time
 	LastSeen   time.Time // last message or heartbeat
 	LastEvent  time.Time // last time that events were applied
+
+	ended []uint64 // rank.ended
+	ahead bool     // repair.ahead
 }
 
 // resume takes the rank up where a snapshot left it.
 func (r *rank) resume(pos RankPosition) {
 	r.adopted, r.incarnation = true, pos.Incarnation
-	r.known, r.last = true, pos.LastID
-	r.note(func(s *RankStatus) { s.Incarnation, s.LastID = pos.Incarnation, pos.LastID })
+	r.known, r.last, r.stale = true, pos.LastID, pos.Incomplete
+	r.ended = slices.Clone(pos.Ended[max(0, len(pos.Ended)-maxEnded):])
+	r.lead(pos.Ahead)
+	r.note(func(s *RankStatus) {
+		s.ended = r.ended
+		s.Incarnation, s.LastID, s.Incomplete = pos.Incarnation, pos.LastID, pos.Incomplete
+	})
 }
 
 func newRank(id RankID) *rank {
 	r := &rank{id: id}
-	r.stat.RankID = id
+	r.stat.RankID, r.stat.FirstSeen = id, time.Now()
 	return r
 }
 
@@ -101,13 +123,14 @@ func (r *rank) reset(incarnation uint64) bool {
 		return false
 	}
 	if r.adopted && r.incarnation != 0 {
-		if len(r.ended) == maxEnded {
-			r.ended = r.ended[1:]
-		}
-		r.ended = append(r.ended, r.incarnation)
+		// A new slice: the status has the old one.
+		r.ended = append(slices.Clone(r.ended[max(0, len(r.ended)+1-maxEnded):]), r.incarnation)
 	}
 	r.adopted = true
 	r.incarnation, r.known, r.begun, r.last = incarnation, false, 0, 0
+	r.stale, r.overflow, r.tried, r.counted, r.failures = false, 0, 0, 0, 0
+	r.retryAt, r.parentAt, r.parentWait, r.ahead = time.Time{}, time.Time{}, 0, false
+	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.ahead = incarnation, 0, r.ended, false })
 	return true
 }
 
@@ -158,6 +181,7 @@ func (r *rank) applied(out core.Outcome, now time.Time) {
 	r.stat.Lock()
 	defer r.stat.Unlock()
 	r.stat.LastEvent = now
+	r.stat.Blocks.Add(out)
 	if out.UnknownParent > 0 {
 		r.stat.UnknownParents += uint64(out.UnknownParent)
 		r.stat.Incomplete = true

@@ -22,12 +22,9 @@ const (
 
 // reader reads one stream: messages in stream order to the lanes.
 type reader struct {
-	*shared
-	js    jetstream.JetStream
-	name  string // of the stream
-	lanes []*lane
-	ended chan struct{} // closed when the reader has ended
-
+	*group
+	js   jetstream.JetStream
+	name string      // of the stream
 	left []departure // workers of the start position that left since
 
 	// Of the reading goroutine only.
@@ -46,36 +43,29 @@ type reader struct {
 	}
 }
 
-func newReader(cfg *Config, m *meters, badLog *onceASecond, js jetstream.JetStream, info stream.Info) (*reader, error) {
-	index, err := cfg.Index(info.Space)
-	if err != nil {
-		return nil, fmt.Errorf("ingest: index of model %q: %w", info.Space.Model, err)
-	}
-	r := &reader{
-		shared: &shared{cfg: cfg, m: m, space: info.Space, index: index, badLog: badLog,
-			window: newWindow(cfg.MaxMessages, cfg.MaxBytes)},
-		js: js, name: info.Name, next: 1, ended: make(chan struct{}),
-	}
-	for range cfg.Lanes {
-		r.lanes = append(r.lanes, newLane(r.shared))
-	}
+func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
+	r := &reader{group: g, js: js, name: info.Name, next: 1}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
-	if start, ok := cfg.Start[info.Name]; ok {
+	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
 	}
-	return r, nil
+	return r
 }
 
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		if k := r.lane(pos.Worker).rank(pos.Worker, pos.DPRank); k != nil {
-			if k.void { // what the snapshot has of it goes when the lane runs
+		r.lane(pos.Worker).do(func(l *lane) {
+			k := l.rank(pos.Worker, pos.DPRank)
+			if k == nil || k.adopted {
+				return
+			}
+			if k.void { // what the snapshot has of it goes before anything is read
 				r.left = append(r.left, departure{pos.Worker, k.leftAt})
 				k.leftAt, k.void = time.Time{}, false
 			}
 			k.resume(pos)
-		}
+		})
 	}
 	if start.Seq > 1 {
 		r.next = start.Seq
@@ -87,20 +77,10 @@ func (r *reader) begin(start Start) {
 	}
 }
 
-// lane returns the lane of a worker. Workers are often numbered in steps: the
-// multiplication spreads them.
-func (r *reader) lane(worker uint64) *lane {
-	return r.lanes[worker*0x9E3779B97F4A7C15>>32%uint64(len(r.lanes))]
-}
-
 // run reads until ctx ends, beginning again after every failure, and returns
 // once the lanes have stopped and the index is done with what they gave it.
 func (r *reader) run(ctx context.Context) {
-	defer close(r.ended)
 	var running sync.WaitGroup
-	for _, l := range r.lanes {
-		running.Go(func() { l.run(ctx) })
-	}
 	running.Go(func() { r.acknowledge(ctx) })
 	for _, d := range r.left {
 		select {
@@ -132,6 +112,7 @@ func (r *reader) run(ctx context.Context) {
 		backoff = min(2*backoff, 2*time.Second)
 	}
 	running.Wait()
+	r.running.Wait()
 	r.applying.Wait()
 	r.ack()
 }
@@ -272,7 +253,7 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 	} else if why != "" {
 		r.m.voidedPosition.Inc()
 		r.cfg.Log.Warn("the position in the stream is void, reading it from its start", "stream", r.name, "after", r.next-1, "reason", why)
-		r.restart(info)
+		r.restart(ctx, info)
 	}
 	if r.next < info.FirstSeq {
 		r.next, r.lastAt = info.FirstSeq, time.Time{} // what publishers numbered in between shows as gaps
@@ -332,8 +313,15 @@ func (r *reader) void(ctx context.Context, s jetstream.Stream, info stream.Info)
 	return "", nil
 }
 
-// restart sets the reader to the stream's start.
-func (r *reader) restart(info stream.Info) {
+// restart sets the reader to the stream's start, and asks publishers what their
+// ranks hold: what was read may not be in the stream any more, or come again.
+func (r *reader) restart(ctx context.Context, info stream.Info) {
+	for _, l := range r.lanes {
+		select {
+		case l.inbox <- l.void:
+		case <-ctx.Done():
+		}
+	}
 	r.next, r.lastAt = 1, time.Time{}
 	r.window.restart(0)
 	r.mu.Lock()
@@ -400,17 +388,4 @@ func (r *reader) status(now time.Time) StreamStatus {
 	}
 	s.CaughtUp = r.mu.caughtUp
 	return s
-}
-
-// ranks returns the status of every publisher stream.
-func (r *reader) ranks() []RankStatus {
-	var list []RankStatus
-	for _, l := range r.lanes {
-		l.mu.Lock()
-		for _, k := range l.mu.ranks {
-			list = append(list, k.status())
-		}
-		l.mu.Unlock()
-	}
-	return list
 }

@@ -12,7 +12,8 @@ import (
 // again once everything of it is done, with its decoder's memory.
 type work struct {
 	lane   *lane
-	number uint64 // in the reader's window
+	number uint64 // in the reader's window, or noNumber
+	live   bool   // it came without a stream: in order, and not again
 	worker uint64 // from the subject
 	data   []byte
 	stored time.Time // when the stream stored it; zero: not known
@@ -23,9 +24,13 @@ type work struct {
 	left atomic.Int32
 }
 
+// noNumber is the number of what no window has: live messages and recovered
+// events.
+const noNumber = 1<<64 - 1
+
 // begin prepares w for a message.
 func (w *work) begin(number, worker uint64, data []byte) {
-	w.number, w.worker, w.data, w.stored = number, worker, data, time.Time{}
+	w.number, w.worker, w.data, w.live, w.stored = number, worker, data, false, time.Time{}
 	w.left.Store(1)
 }
 
@@ -33,7 +38,9 @@ func (w *work) begin(number, worker uint64, data []byte) {
 func (w *work) release() {
 	if w.left.Add(-1) == 0 {
 		l := w.lane
-		l.window.complete(w.number)
+		if w.number != noNumber {
+			l.window.complete(w.number)
+		}
 		w.data = nil
 		l.works.Put(w)
 	}
@@ -62,9 +69,14 @@ func (p *part) applied(out core.Outcome) {
 		l.m.visible.Update(max(0, now.Sub(time.Unix(0, p.batch.Published)).Seconds()))
 	}
 	p.rank.applied(out, now)
-	if out.UnknownParent > 0 {
-		l.m.askParent.Inc()
-		l.ask(p.rank, UnknownParent)
+	if out.UnknownParent > 0 || out.Refused > 0 {
+		if out.UnknownParent > 0 {
+			p.rank.parentNote.Store(true)
+		}
+		if out.Refused > 0 {
+			p.rank.refusedNote.Store(true)
+		}
+		l.notify(p.rank)
 	}
 	p.work.release()
 	l.applying.Done()

@@ -246,13 +246,13 @@ func TestARemovedRankIsNotReplaced(t *testing.T) {
 
 // An index close to its budget says so, and no longer once it has room.
 func TestFullSaysWhetherThereIsRoom(t *testing.T) {
-	sp := openSpace(t, Config{NewIndex: func() core.Index { return core.NewRadix(core.Options{Budget: 1 << 20}) }})
+	sp := openSpace(t, Config{NewIndex: func() core.Index { return core.NewRadix(core.Options{Budget: 4 << 20}) }})
 	if sp.Stats().Full {
 		t.Fatal("full from the start")
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	refused := 0
-	for range 3000 {
+	for range 6000 {
 		blocks := make([]uint64, 64)
 		for i := range blocks {
 			blocks[i] = rng.Uint64()

@@ -1,0 +1,100 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// group is the lanes of one space. Messages of its stream and live ones go
+// through the same: a fleet may mix transports.
+type group struct {
+	*shared
+	lanes   []*lane
+	running sync.WaitGroup // the lanes
+}
+
+// groupLocked returns the space's group, made and started if it is new. ctx
+// is the Ingest's.
+func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, error) {
+	token := stream.Token(sp)
+	if g := in.mu.groups[token]; g != nil {
+		return g, nil
+	}
+	index, err := in.cfg.Index(sp)
+	if err != nil {
+		return nil, fmt.Errorf("ingest: index of model %q: %w", sp.Model, err)
+	}
+	g := &group{shared: &shared{
+		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoverer: in.recoverer,
+		window: newWindow(in.cfg.MaxMessages, in.cfg.MaxBytes),
+	}}
+	for range in.cfg.Lanes {
+		l := newLane(g.shared)
+		g.lanes = append(g.lanes, l)
+		g.running.Go(func() { l.run(ctx) })
+	}
+	in.running.Go(func() {
+		in.watchRoom(ctx, g)
+		g.running.Wait()
+		g.applying.Wait()
+	})
+	in.mu.groups[token] = g
+	return g, nil
+}
+
+// lane returns the lane of a worker. Workers are often numbered in steps: the
+// multiplication spreads them.
+func (g *group) lane(worker uint64) *lane {
+	return g.lanes[worker*0x9E3779B97F4A7C15>>32%uint64(len(g.lanes))]
+}
+
+// ranks returns the status of every publisher stream.
+func (g *group) ranks() []RankStatus {
+	var list []RankStatus
+	for _, l := range g.lanes {
+		l.mu.Lock()
+		for _, k := range l.mu.ranks {
+			list = append(list, k.status())
+		}
+		l.mu.Unlock()
+	}
+	return list
+}
+
+// watchRoom brings truncated ranks up to date, one at a time, while the index
+// has room for them, until ctx ends.
+func (in *Ingest) watchRoom(ctx context.Context, g *group) {
+	index, ok := g.index.(interface{ Stats() shard.Stats })
+	ticker := time.NewTicker(in.cfg.RoomCheck)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		for _, l := range g.lanes {
+			if l.truncatedRanks.Load() == 0 || !ok || index.Stats().Full {
+				continue
+			}
+			done := make(chan bool, 1)
+			select {
+			case l.inbox <- func(ctx context.Context) { done <- l.resynchronise(ctx) }:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return
+			}
+			break
+		}
+	}
+}

@@ -1,0 +1,439 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// scale multiplies the histories of long tests: KVATLAS_TEST_SCALE.
+func scale(t testing.TB) int {
+	t.Helper()
+	s := os.Getenv("KVATLAS_TEST_SCALE")
+	if s == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("KVATLAS_TEST_SCALE=%q: give a whole number from 1 on", s)
+	}
+	return n
+}
+
+// history is a seeded run of publishers, a link with faults, and one replica
+// that is stepped by hand: a lane on a real index. Only recoveries run beside
+// it, as they do beside a lane.
+type history struct {
+	t    *testing.T
+	seed uint64
+	live bool // core NATS instead of a stream
+	rng  *rand.Rand
+	tr   *truth
+
+	workers []*source
+	set     *shard.Set
+	lane    *lane
+	metrics *metrics.Set
+	stop    context.CancelFunc
+	ctx     context.Context
+	running sync.WaitGroup
+	number  uint64
+	now     time.Time // the lane's clock
+
+	stored []message // JetStream: what the stream has
+
+	link struct { // of recovery requests
+		sync.Mutex
+		rng     *rand.Rand
+		sources map[string]*recovery.Source
+		down    bool
+	}
+	found tally
+}
+
+// tally is what a history did.
+type tally struct {
+	published, dropped, copies, restarts, replicas int
+	gaps, recovered, dumps, overflow, failed       uint64
+}
+
+type message struct {
+	worker uint64
+	data   []byte
+}
+
+// source is a worker with its publisher.
+type source struct {
+	*publisher
+	kept  *recovery.Source
+	late  []message       // sent, and not arrived
+	lacks map[uint32]bool // ranks of which the replica was not given everything
+}
+
+func (h *history) newSource(s *source) {
+	s.kept = recovery.NewSource(recovery.Config{
+		Space: testSpace, Worker: s.worker, Incarnation: s.incarnation,
+		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: time.Minute,
+	})
+	s.lacks = map[uint32]bool{}
+	h.link.Lock()
+	defer h.link.Unlock()
+	h.link.sources[stream.RecoverSubject("default", testSpace, s.worker)] = s.kept
+}
+
+var errLost = errors.New("no answer")
+
+// ask is the recoverer's: requests and answers are lost now and then.
+func (h *history) ask(ctx context.Context, subject string, request []byte) ([]byte, error) {
+	h.link.Lock()
+	lost := h.link.down || h.link.rng.IntN(10) == 0
+	src := h.link.sources[subject]
+	limit := 300 + h.link.rng.IntN(3000)
+	h.link.Unlock()
+	if err := ctx.Err(); err != nil || lost || src == nil {
+		return nil, errLost
+	}
+	data, _ := src.Answer(request, limit)
+	return data, nil
+}
+
+func newHistory(t *testing.T, seed uint64, live bool) *history {
+	h := &history{t: t, seed: seed, live: live, rng: rand.New(rand.NewPCG(seed, 11)), tr: newTruth()}
+	h.link.rng = rand.New(rand.NewPCG(seed, 12))
+	h.link.sources = map[string]*recovery.Source{}
+	for i := range 1 + h.rng.IntN(3) {
+		s := &source{publisher: &publisher{engine: newEngine(uint64(i), 1+h.rng.IntN(2), seed), ids: map[uint32]uint64{}}}
+		s.incarnation = h.rng.Uint64() | 1
+		h.newSource(s)
+		h.workers = append(h.workers, s)
+	}
+	h.openReplica(shard.New(shard.Config{Shards: 1 + h.rng.IntN(3)}), nil)
+	return h
+}
+
+func (h *history) openReplica(set *shard.Set, start []RankPosition) {
+	h.set, h.metrics = set, metrics.NewSet()
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	index, err := set.Open(testSpace)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cfg := &Config{
+		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, HoldFor: time.Hour, MaxRanks: 100,
+		MaxMessages: 1 << 20, MaxBytes: 1 << 30, Metrics: h.metrics, Log: slog.New(slog.DiscardHandler),
+		Recoveries: 2, RecoverMessages: 1 + h.rng.IntN(20), RecoverAttempts: 3, RecoverTimeout: time.Minute,
+		RecoverMin: 1, RecoverMax: time.Microsecond,
+	}
+	m := newMeters(h.metrics)
+	c := newRecoverer(h.ctx, cfg, m, &h.running)
+	c.ask = h.ask
+	c.rand = func() float64 {
+		h.link.Lock()
+		defer h.link.Unlock()
+		return h.link.rng.Float64()
+	}
+	c.after = func(time.Duration) <-chan time.Time {
+		now := make(chan time.Time, 1)
+		now <- time.Time{}
+		return now
+	}
+	h.lane = newLane(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoverer: c,
+		now:    func() time.Time { return h.now },
+		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
+	for _, pos := range start {
+		h.lane.rank(pos.Worker, pos.DPRank).resume(pos)
+	}
+}
+
+// closeReplica stops the replica in the middle and returns its position.
+func (h *history) closeReplica() (positions []RankPosition) {
+	h.stop()
+	h.running.Wait()
+	h.lane.applying.Wait()
+	h.lane.readNotes(h.ctx)
+	for _, r := range h.lane.mu.ranks {
+		if s := r.status(); s.LastID > 0 || s.Events > 0 {
+			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.stale, s.ended, s.ahead})
+		}
+		h.add(r.status())
+	}
+	h.found.overflow += h.metrics.GetOrCreateCounter("kvatlas_ingest_overflow_events_total").Get()
+	h.found.recovered += h.metrics.GetOrCreateCounter("kvatlas_ingest_recovered_events_total").Get()
+	return positions
+}
+
+func (h *history) add(s RankStatus) {
+	h.found.gaps += s.Gaps
+	h.found.dumps += s.Dumps
+	h.found.failed += s.RecoveriesFailed
+}
+
+// restartReplica goes on from its position, or with nothing.
+func (h *history) restartReplica() {
+	h.found.replicas++
+	positions := h.closeReplica()
+	set := h.set
+	if h.rng.IntN(2) == 0 {
+		set.Close()
+		set, positions = shard.New(shard.Config{Shards: 1 + h.rng.IntN(3)}), nil
+	}
+	h.openReplica(set, positions)
+	for _, s := range h.workers {
+		s.lacks = map[uint32]bool{}
+	}
+	if len(h.stored) > 0 {
+		h.lane.void(h.ctx) // a stream is read once more, from its start
+	}
+	for _, m := range h.stored {
+		h.feed(m)
+	}
+}
+
+// feed hands the replica one message.
+func (h *history) feed(m message) {
+	w := h.lane.works.Get().(*work)
+	number := uint64(noNumber)
+	if !h.live {
+		h.number++
+		n, err := h.lane.window.add(h.ctx, entry{seq: h.number, bytes: len(m.data)})
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		number = n
+	}
+	w.begin(number, m.worker, m.data)
+	w.live = h.live
+	h.lane.handle(h.ctx, w)
+	h.pump()
+}
+
+// pump does what the lane's goroutine would do meanwhile.
+func (h *history) pump() {
+	for {
+		select {
+		case f := <-h.lane.inbox:
+			f(h.ctx)
+		case <-h.lane.notes.wake:
+			h.lane.readNotes(h.ctx)
+		default:
+			return
+		}
+	}
+}
+
+// send has the worker publish a message, which the link may lose, delay or
+// deliver twice.
+func (h *history) send(s *source) {
+	var evs []event.Event
+	for range 1 + h.rng.IntN(4) {
+		ev := s.step()
+		s.ids[ev.DPRank]++
+		ev.ID = s.ids[ev.DPRank]
+		h.tr.apply(s.worker, ev)
+		s.kept.Apply(ev)
+		h.found.published++
+		if h.rng.IntN(40) == 0 {
+			h.lost(s, ev) // dropped by the publisher: its number shows
+			continue
+		}
+		evs = append(evs, ev)
+	}
+	m := message{s.worker, batch(s.worker, s.incarnation, evs...)}
+	if h.rng.IntN(12) == 0 {
+		for _, ev := range evs {
+			h.lost(s, ev)
+		}
+		return
+	}
+	s.late = append(s.late, m)
+	if h.live || h.rng.IntN(4) > 0 || len(s.late) > 6 {
+		h.arrive(s)
+	}
+}
+
+func (h *history) lost(s *source, ev event.Event) {
+	h.found.dropped++
+	s.lacks[ev.DPRank] = true
+}
+
+// arrive delivers what the worker sent; in a stream messages of its window may
+// have changed places.
+func (h *history) arrive(s *source) {
+	late := s.late
+	s.late = nil
+	h.rng.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
+	for _, m := range late {
+		for copies := 1 + max(0, h.rng.IntN(8)-6); copies > 0; copies-- {
+			if !h.live {
+				h.stored = append(h.stored, m)
+			}
+			h.feed(m)
+			h.found.copies++
+		}
+		h.found.copies--
+	}
+}
+
+func (h *history) heartbeat(s *source) {
+	h.arrive(s)
+	m := message{s.worker, s.heartbeat()}
+	h.feed(m)
+}
+
+// restartWorker begins a new run of an engine.
+func (h *history) restartWorker(s *source) {
+	h.found.restarts++
+	if h.rng.IntN(2) == 0 {
+		h.arrive(s)
+	}
+	s.late = nil
+	s.restarted(h.tr)
+	h.newSource(s)
+}
+
+// run does the history and has the replica converge.
+func (h *history) run() {
+	for range 60 + h.rng.IntN(140) {
+		h.now = h.now.Add(50 * time.Millisecond)
+		s := h.workers[h.rng.IntN(len(h.workers))]
+		switch h.rng.IntN(60) {
+		case 0:
+			h.restartWorker(s)
+		case 1, 2, 3:
+			h.heartbeat(s)
+		case 4:
+			h.restartReplica()
+		case 5:
+			h.link.Lock()
+			h.link.down = !h.link.down
+			h.link.Unlock()
+		default:
+			h.send(s)
+		}
+	}
+	h.link.Lock()
+	h.link.down = false
+	h.link.Unlock()
+	h.converge()
+}
+
+// converge lets heartbeats pass until the replica has what the workers have:
+// nothing else tells of a last message that is lost.
+func (h *history) converge() {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		h.now = h.now.Add(5 * time.Second)
+		for _, s := range h.workers {
+			h.heartbeat(s)
+		}
+		settled := true
+		for settled {
+			h.pump()
+			h.lane.applying.Wait()
+			active := false
+			for _, r := range h.lane.mu.ranks {
+				active = active || r.active != nil
+			}
+			if !active {
+				break
+			}
+			select {
+			case f := <-h.lane.inbox:
+				f(h.ctx)
+			case <-h.lane.notes.wake:
+				h.lane.readNotes(h.ctx)
+			case <-time.After(time.Until(deadline)):
+				settled = false
+			}
+		}
+		if settled && h.whole() {
+			break
+		}
+		if time.Now().After(deadline) {
+			for _, r := range h.lane.mu.ranks {
+				h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.stale)
+			}
+			for _, s := range h.workers {
+				h.t.Logf("worker %d, incarnation %d: %v", s.worker, s.incarnation, s.ids)
+			}
+			h.t.Fatalf("seed %d: not converged, settled %v", h.seed, settled)
+		}
+	}
+	if have, want := digest(h.t, h.set), h.tr.digest(); have != want {
+		for _, r := range h.lane.mu.ranks {
+			h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.stale)
+		}
+		h.t.Fatalf("seed %d: digest %x, the oracle's %x", h.seed, have, want)
+	}
+	// Whatever was lost shows.
+	for _, s := range h.workers {
+		for dpRank := range s.lacks {
+			r := h.lane.rank(s.worker, dpRank)
+			if st := r.status(); st.Gaps+st.Recoveries+st.RecoveriesFailed == 0 {
+				h.t.Errorf("seed %d: a loss of worker %d, rank %d does not show: %+v", h.seed, s.worker, dpRank, st)
+			}
+		}
+	}
+}
+
+// whole reports whether every rank is where its worker is.
+func (h *history) whole() bool {
+	for _, s := range h.workers {
+		for n, id := range s.ids {
+			st := h.lane.rank(s.worker, n).status()
+			if st.LastID != id || st.Incomplete || st.Held > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Whatever is lost, doubled or delayed on the way, whoever restarts, and
+// whenever a dump is taken: the index ends equal to the oracle fed with what
+// happened, and each loss shows.
+func TestEveryHistoryEndsEqualToTheOracle(t *testing.T) {
+	for _, mode := range []string{"jetstream", "core"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			var all tally
+			for seed := range uint64(1000 * scale(t)) {
+				h := newHistory(t, seed, mode == "core")
+				h.run()
+				h.closeReplica()
+				h.set.Close()
+				all.sum(h.found)
+			}
+			t.Logf("%+v", all)
+			if all.gaps == 0 || all.dumps == 0 || all.recovered == 0 || all.overflow == 0 || all.failed == 0 || all.copies == 0 {
+				t.Error("the histories do not reach everything")
+			}
+		})
+	}
+}
+
+func (a *tally) sum(b tally) {
+	a.published += b.published
+	a.dropped += b.dropped
+	a.copies += b.copies
+	a.restarts += b.restarts
+	a.replicas += b.replicas
+	a.gaps += b.gaps
+	a.recovered += b.recovered
+	a.dumps += b.dumps
+	a.overflow += b.overflow
+	a.failed += b.failed
+}

@@ -1,0 +1,86 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// livePending bounds the live messages that wait for their lanes; the client
+// drops what comes beyond, which shows as gaps.
+const livePending = 1 << 16
+
+// listen hands every live message of the namespace to its lane. One goroutine
+// of the client calls it, so the order of each publisher is kept.
+func (in *Ingest) listen(ctx context.Context) (*nats.Subscription, error) {
+	sub, err := in.cfg.Conn.Subscribe(stream.LiveSubjects(in.cfg.Namespace), func(msg *nats.Msg) { in.live(ctx, msg) })
+	if err != nil {
+		return nil, fmt.Errorf("ingest: listening to live events: %w", err)
+	}
+	if err := sub.SetPendingLimits(livePending, in.cfg.MaxBytes); err != nil {
+		return nil, fmt.Errorf("ingest: listening to live events: %w", err)
+	}
+	gauge := func(name string, f func() float64) {
+		in.cfg.Metrics.UnregisterMetric(name) // of an earlier Ingest on the same Set
+		in.cfg.Metrics.NewGauge(name, f)
+	}
+	gauge("kvatlas_ingest_live_dropped_messages", func() float64 {
+		n, _ := sub.Dropped() // it fails for a closed connection: then nothing is dropped any more
+		return float64(n)
+	})
+	gauge("kvatlas_ingest_live_pending_messages", func() float64 {
+		n, _, _ := sub.Pending()
+		return float64(n)
+	})
+	return sub, nil
+}
+
+func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
+	in.m.liveMessages.Inc()
+	token, worker, err := stream.ParseLive(msg.Subject)
+	var g *group
+	if err == nil {
+		g, err = in.liveGroup(ctx, token, msg.Data)
+	}
+	if err != nil {
+		in.m.malformed("subject")
+		if in.badLog.ok(time.Now()) {
+			in.cfg.Log.Warn("message skipped; further ones of this second are only counted", "subject", msg.Subject, "error", err)
+		}
+		return
+	}
+	l := g.lane(worker)
+	w := l.works.Get().(*work)
+	w.begin(noNumber, worker, msg.Data)
+	w.live = true
+	select {
+	case l.queue <- w:
+	case <-ctx.Done():
+	}
+}
+
+// liveGroup returns the group of the space that the token names. The first
+// message of a space has to say which it is.
+func (in *Ingest) liveGroup(ctx context.Context, token string, data []byte) (*group, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if g := in.mu.groups[token]; g != nil {
+		return g, nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	batches, err := event.Decode(data)
+	if err != nil {
+		return nil, err
+	}
+	if len(batches) == 0 || batches[0].Space.Model == "" || stream.Token(batches[0].Space) != token {
+		return nil, fmt.Errorf("the message does not say which space %s is", token)
+	}
+	return in.groupLocked(ctx, batches[0].Space)
+}

@@ -1,0 +1,305 @@
+package ingest
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// This file is the lane's side of a recovery. A rank that recovers holds its
+// events back; its recovery's goroutine posts what it gets to the lane, which
+// applies it in order, and then what was held.
+
+// The waits between recoveries of a rank whose stored blocks have unknown
+// parents although it was recovered: its publisher itself may be wrong.
+const (
+	parentWaitMin = time.Second
+	parentWaitMax = 5 * time.Minute
+)
+
+// repair is a rank's state between what it missed and its recovery. Its lane
+// owns it, but for the notes.
+type repair struct {
+	active *rescue // nil: none under way
+	// stale says that the index is not known to have what the worker has: a
+	// dump is due.
+	stale bool
+	// truncated says that the memory budget refused blocks: nothing is asked
+	// for until there is room again.
+	truncated bool
+	// ahead says that a dump brought an incarnation of which no message has come
+	// yet. One of another incarnation is older, most likely: incarnations have
+	// no order, but a publisher answers for the newest.
+	ahead    bool
+	overflow uint64 // highest id of the events that found no room while recovering
+	tried    uint64 // last when a recovery ended before
+	counted  uint64 // events up to it are counted as missed already
+	retryAt  time.Time
+	failures int
+	// parentAt is when an unknown parent may begin a recovery again.
+	parentAt   time.Time
+	parentWait time.Duration
+
+	// Notes of the index's goroutines for the lane.
+	parentNote, refusedNote atomic.Bool
+}
+
+// notify tells the lane that a rank has notes. It is called by the index.
+func (l *lane) notify(r *rank) {
+	l.notes.mu.Lock()
+	l.notes.ranks = append(l.notes.ranks, r)
+	l.notes.mu.Unlock()
+	select {
+	case l.notes.wake <- struct{}{}:
+	default:
+	}
+}
+
+// readNotes handles what the index's goroutines noted.
+func (l *lane) readNotes(ctx context.Context) {
+	l.notes.mu.Lock()
+	ranks := l.notes.ranks
+	l.notes.ranks = nil
+	l.notes.mu.Unlock()
+	for _, r := range ranks {
+		if r.refusedNote.Swap(false) {
+			l.truncate(ctx, r)
+		}
+		if !r.parentNote.Swap(false) {
+			continue
+		}
+		r.stale = true
+		if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
+			r.parentWait = min(max(2*r.parentWait, parentWaitMin), parentWaitMax)
+			r.parentAt = now.Add(r.parentWait)
+			l.recover(ctx, r, UnknownParent)
+		}
+	}
+}
+
+// truncate marks a rank whose blocks were refused. Refusing must not cause
+// requests: the rank is brought up to date when there is room again.
+func (l *lane) truncate(ctx context.Context, r *rank) {
+	if !r.truncated {
+		l.m.truncated.Inc()
+		l.truncatedRanks.Add(1)
+	}
+	r.truncated, r.stale = true, true
+	r.note(func(s *RankStatus) { s.Truncated, s.Incomplete = true, true })
+	l.cancel(r)
+	l.letGo(ctx, r)
+}
+
+// resynchronise brings one truncated rank up to date: there is room again. It
+// reports whether there was one.
+func (l *lane) resynchronise(ctx context.Context) bool {
+	for _, r := range l.mu.ranks {
+		if r.truncated && r.active == nil {
+			r.truncated = false
+			l.truncatedRanks.Add(-1)
+			r.note(func(s *RankStatus) { s.Truncated = false })
+			r.retryAt = time.Time{}
+			l.recover(ctx, r, Room)
+			return true
+		}
+	}
+	return false
+}
+
+// void takes every rank's state as not known: its position means nothing.
+func (l *lane) void(ctx context.Context) {
+	for _, r := range l.mu.ranks {
+		r.stale = true
+		r.lead(r.adopted)
+		l.recover(ctx, r, Void)
+	}
+}
+
+// mayRecover reports whether asking for the rank is possible and allowed now.
+func (l *lane) mayRecover(r *rank) bool {
+	return l.recoverer != nil && !r.truncated && !l.now().Before(r.retryAt)
+}
+
+// recover begins the rank's recovery, if there is none under way. What cannot
+// be recovered now is tried again at the rank's heartbeats.
+func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
+	l.m.asked[cause].Inc()
+	if l.cfg.Recover != nil {
+		l.cfg.Recover.Recover(r.id, cause)
+	}
+	if r.active != nil || !l.mayRecover(r) {
+		return
+	}
+	r.active = l.recoverer.start(l, r, cause)
+	r.overflow = 0
+	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering = true, true })
+}
+
+// missing begins the recovery of a rank that lacks the events up to an id; the
+// caller has asked mayRecover.
+func (l *lane) missing(ctx context.Context, r *rank, cause Cause, to uint64) {
+	if cause == Gap {
+		l.gap(r, r.next(), to)
+	}
+	l.recover(ctx, r, cause)
+}
+
+// lead sets whether the rank's incarnation is ahead of its messages.
+func (r *rank) lead(ahead bool) {
+	if r.ahead != ahead {
+		r.ahead = ahead
+		r.note(func(s *RankStatus) { s.ahead = ahead })
+	}
+}
+
+// lacks says why a rank lacks events.
+func (r *rank) lacks(live bool) Cause {
+	if live && !r.known {
+		return Discovery // it began before this replica listened
+	}
+	return Gap
+}
+
+// cancel ends the recovery that is under way; what it still posts is ignored.
+func (l *lane) cancel(r *rank) {
+	if r.active != nil {
+		r.active.cancel()
+		r.active = nil
+		r.note(func(s *RankStatus) { s.Recovering = false })
+	}
+}
+
+// letGo applies everything that is held, over the gaps.
+func (l *lane) letGo(ctx context.Context, r *rank) {
+	for len(r.held) > 0 {
+		l.giveUp(ctx, r)
+	}
+}
+
+// spill drops what a recovering rank holds: the recovery gets it once more.
+func (l *lane) spill(r *rank) {
+	for len(r.held) > 0 {
+		p := r.pop()
+		l.m.held.Dec()
+		l.m.overflow.Add(len(p.batch.Events))
+		r.overflow = max(r.overflow, p.batch.Events[len(p.batch.Events)-1].ID)
+		p.work.release()
+	}
+	delete(l.holding, r)
+	r.note(func(s *RankStatus) { s.Held = 0 })
+}
+
+// recovered applies a page of events that the rank missed; they follow each
+// other. b's memory is its own.
+func (l *lane) recovered(ctx context.Context, r *rank, b *event.Batch) {
+	l.m.recoveredEvents.Add(len(b.Events))
+	w := l.works.Get().(*work)
+	w.begin(noNumber, r.id.Worker, nil)
+	w.left.Add(1)
+	l.apply(ctx, &part{work: w, rank: r, batch: *b}, false)
+	w.release()
+	l.drain(ctx, r)
+}
+
+// dump is what a recovery got instead of events.
+type dump struct {
+	state       *shard.Replacement
+	incarnation uint64
+	last        uint64 // id of the last event that is in it
+	outcome     core.Outcome
+}
+
+// replace makes the dump the rank's state, in one step for lookups. It reports
+// false if the dump is of a run of the engine that is over, or the rank is
+// gone; the caller then aborts the replacement.
+func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
+	if r.incarnation != d.incarnation && !l.succeed(r, d.incarnation) {
+		return false
+	}
+	l.applying.Add(1)
+	if err := d.state.Commit(context.WithoutCancel(ctx), l.applying.Done); err != nil {
+		l.applying.Done()
+		return false
+	}
+	r.known, r.begun, r.last = true, 0, d.last
+	l.m.dumps.Inc()
+	r.note(func(s *RankStatus) { s.LastID, s.Dumps = r.last, s.Dumps+1 })
+	l.drain(ctx, r)
+	return true
+}
+
+// succeed makes the incarnation the rank's, as adopt does, where a dump takes
+// the place of everything before.
+func (l *lane) succeed(r *rank, incarnation uint64) bool {
+	fresh := !r.adopted
+	if !r.reset(incarnation) {
+		return false
+	}
+	l.discard(r)
+	r.lead(true)
+	if !fresh {
+		l.m.restarts.Inc()
+		r.note(func(s *RankStatus) { s.Restarts++ })
+	}
+	return true
+}
+
+// discard drops what is held of an incarnation that is over.
+func (l *lane) discard(r *rank) {
+	for len(r.held) > 0 {
+		p := r.pop()
+		l.m.held.Dec()
+		l.m.stale.Add(len(p.batch.Events))
+		p.work.release()
+	}
+}
+
+// ended notes how a recovery went: nil is well.
+func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
+	r.active = nil
+	r.note(func(s *RankStatus) {
+		s.Recovering = false
+		if err != nil {
+			s.RecoveriesFailed++
+			s.LastError = err.Error()
+		} else {
+			s.Recoveries++
+		}
+	})
+	if err != nil {
+		r.stale = true
+		r.lead(false)
+		r.failures++
+		r.retryAt = l.now().Add(l.recoverer.backoff(r.failures + 2))
+		l.letGo(ctx, r)
+		return
+	}
+	r.failures = 0
+	if v.refused {
+		l.truncate(ctx, r)
+		return
+	}
+	if v.full {
+		r.stale = false
+	}
+	again := len(r.held) > 0 || r.overflow > r.last && r.known
+	if again && r.last == r.tried {
+		r.stale = true // the publisher does not have what it sent
+		l.letGo(ctx, r)
+		again = false
+	}
+	r.tried = r.last
+	r.note(func(s *RankStatus) {
+		s.Incomplete = again || r.stale || v.incomplete
+		if !s.Incomplete {
+			s.LastError = ""
+		}
+	})
+	if again {
+		l.recover(ctx, r, Retry)
+	}
+}

@@ -1,0 +1,83 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// exposePublishers adds the metrics of single ranks: of the first MaxSeries
+// that were seen, and the sum of the others, so that the number of series is
+// bounded whatever the fleet does. They end with ctx.
+func (in *Ingest) exposePublishers(ctx context.Context) {
+	in.cfg.Metrics.RegisterMetricsWriter(func(w io.Writer) {
+		if ctx.Err() == nil {
+			in.writePublishers(w)
+		}
+	})
+}
+
+// publisherSeries is what one label set shows.
+type publisherSeries struct {
+	labels                               string
+	kinds                                [event.Cleared + 1]uint64
+	blocks                               core.Outcome
+	duplicates, gaps, missed, recoveries uint64
+}
+
+func (s *publisherSeries) add(k *RankStatus) {
+	s.kinds[event.Stored] += k.Stored
+	s.kinds[event.Removed] += k.Removed
+	s.kinds[event.Cleared] += k.Cleared
+	s.blocks.Add(k.Blocks)
+	s.duplicates += k.Duplicates
+	s.gaps += k.Gaps
+	s.missed += k.Missed
+	s.recoveries += k.Recoveries
+}
+
+func (in *Ingest) writePublishers(w io.Writer) {
+	ranks := in.Ranks()
+	slices.SortStableFunc(ranks, func(a, b RankStatus) int { return a.FirstSeen.Compare(b.FirstSeen) })
+	own := min(len(ranks), in.cfg.MaxSeries)
+	series := make([]publisherSeries, 0, own+1)
+	for i := range ranks[:own] {
+		k := &ranks[i]
+		s := publisherSeries{labels: fmt.Sprintf("model=%q,block_size=\"%d\",group=%q,worker=\"%d\",dp_rank=\"%d\"",
+			k.Space.Model, k.Space.BlockSize, k.Space.Group, k.Worker, k.DPRank)}
+		s.add(k)
+		series = append(series, s)
+	}
+	if own < len(ranks) {
+		other := publisherSeries{labels: `model="",block_size="",group="",worker="other",dp_rank=""`}
+		for i := range ranks[own:] {
+			other.add(&ranks[own+i])
+		}
+		series = append(series, other)
+	}
+	const prefix = "kvatlas_ingest_publisher_"
+	for i := range series {
+		s := &series[i]
+		for kind := event.Stored; kind <= event.Cleared; kind++ {
+			fmt.Fprintf(w, "%sevents_total{%s,kind=%q} %d\n", prefix, s.labels, kind, s.kinds[kind])
+		}
+		for _, b := range [...]struct {
+			result string
+			n      int
+		}{
+			{"stored", s.blocks.Stored}, {"duplicate", s.blocks.Duplicate}, {"removed", s.blocks.Removed},
+			{"decremented", s.blocks.Decremented}, {"unknown", s.blocks.Unknown}, {"replaced", s.blocks.Replaced},
+			{"unknown_parent", s.blocks.UnknownParent}, {"unknown_block", s.blocks.UnknownBlock}, {"refused", s.blocks.Refused},
+		} {
+			fmt.Fprintf(w, "%sblocks_total{%s,result=%q} %d\n", prefix, s.labels, b.result, b.n)
+		}
+		fmt.Fprintf(w, "%sduplicates_total{%s} %d\n", prefix, s.labels, s.duplicates)
+		fmt.Fprintf(w, "%sgaps_total{%s} %d\n", prefix, s.labels, s.gaps)
+		fmt.Fprintf(w, "%smissed_total{%s} %d\n", prefix, s.labels, s.missed)
+		fmt.Fprintf(w, "%srecoveries_total{%s} %d\n", prefix, s.labels, s.recoveries)
+	}
+}
