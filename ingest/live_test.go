@@ -100,6 +100,11 @@ func TestALostLiveMessageIsRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 		lost += 3
+		await(t, "they are lost", func() bool {
+			link.mu.Lock()
+			defer link.mu.Unlock()
+			return link.lost == lost
+		})
 		link.mute(false)
 		n.sameAsTruth(r)
 	}
@@ -116,6 +121,7 @@ func TestALostLiveMessageIsRepaired(t *testing.T) {
 type lossy struct {
 	mu    sync.Mutex
 	muted bool
+	lost  int // events
 }
 
 func (l *lossy) mute(on bool) {
@@ -134,7 +140,10 @@ func (l *lossy) relay(t testing.TB, nc *nats.Conn) {
 			} else {
 				b, err := event.Decode(msg.Data)
 				l.mu.Lock()
-				drop := l.muted && (err != nil || len(b[0].Events) > 0)
+				drop := l.muted && err == nil && len(b[0].Events) > 0
+				if drop {
+					l.lost += len(b[0].Events)
+				}
 				l.mu.Unlock()
 				if drop {
 					return
