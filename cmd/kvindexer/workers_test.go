@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -60,6 +61,16 @@ func (p *process) workerIs(id uint64, want string) {
 	})
 }
 
+// copyHolder gives the holder in one index what it has in the other.
+func copyHolder(to, from core.Index, h core.Holder) {
+	r := core.Restorer{Index: to, Holder: h}
+	from.Dump(h, func(ev *event.Event, copies []uint32) bool {
+		r.Add(ev, copies)
+		return true
+	})
+	r.Finish()
+}
+
 // A worker that leaves takes its blocks along, on every replica, and on one
 // that starts later and reads its events again.
 func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
@@ -104,7 +115,9 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 	if err := first.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	held := core.NewOracle() // what its engine goes on holding
 	for rank := range core.Holder(fleetRanks) {
+		copyHolder(held, f.oracle, rank)
 		f.oracle.Clear(rank, 0, true)
 	}
 	p.workerIs(1<<63, "gone false false")
@@ -113,9 +126,13 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 	second.ready()
 	f.compare(second)
 
-	// It is back, with what it publishes from now on.
+	// It is back: its publisher says what it holds.
 	announce(0)
-	p.workerIs(1<<63, "live false false of 500")
+	for rank := range core.Holder(fleetRanks) {
+		copyHolder(f.oracle, held, rank)
+	}
+	p.workerIs(1<<63, "live false true of 500")
+	f.compare(p)
 	f.publish(300)
 	f.compare(p)
 	f.compare(second)

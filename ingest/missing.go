@@ -1,0 +1,106 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// This file is how a lane learns that events are missing.
+
+// expire takes what was waited for too long as lost, or all of it when the
+// wait keeps the reader from going on.
+func (l *lane) expire(ctx context.Context, now time.Time) {
+	full := l.window.full()
+	for r := range l.holding {
+		for len(r.held) > 0 && (full || now.Sub(r.held[0].held) >= l.cfg.HoldFor) {
+			if r.active == nil && l.mayRecover(r) {
+				l.missing(ctx, r, Gap, r.held[0].first()-1)
+			}
+			if r.active == nil {
+				l.giveUp(ctx, r)
+				continue
+			}
+			if full {
+				l.spill(r)
+			}
+			break
+		}
+	}
+}
+
+// heartbeat learns up to which id everything was published before.
+func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
+	l.m.heartbeats.Inc()
+	for _, pos := range b.Last {
+		r := l.rank(b.Worker, pos.DPRank)
+		if r == nil {
+			continue
+		}
+		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
+		if l.ignores(ctx, r, w) {
+			l.skip(ctx, r, b.Incarnation, pos.ID, w)
+			continue
+		}
+		if !l.adopt(ctx, r, b.Incarnation, w) || r.active != nil {
+			continue
+		}
+		behind := func() bool { return pos.ID > 0 && !r.isDuplicate(pos.ID) }
+		switch {
+		case behind() && l.mayRecover(r):
+			l.missing(ctx, r, r.lacks(w.live), r.upTo(pos.ID))
+		case r.stale && l.mayRecover(r) && !l.now().Before(r.parentAt):
+			l.recover(ctx, r, Retry)
+		}
+		for r.active == nil && behind() {
+			next, lost := r.next(), r.upTo(pos.ID)
+			l.passOver(ctx, r, next, lost)
+			r.take(lost)
+			l.drain(ctx, r)
+		}
+	}
+}
+
+// upTo returns the last id that is missing, up to id, before what is held.
+func (r *rank) upTo(id uint64) uint64 {
+	if len(r.held) > 0 {
+		return min(id, r.held[0].first()-1)
+	}
+	return id
+}
+
+// passOver goes on without the events from … to.
+func (l *lane) passOver(ctx context.Context, r *rank, from, to uint64) {
+	l.gap(r, from, to)
+	r.stale = true
+	l.recover(ctx, r, Gap)
+}
+
+// whole notes that the rank lacks nothing: it holds nothing, by its own word.
+func (l *lane) whole(r *rank) {
+	if r.truncated {
+		r.truncated = false
+		l.truncatedRanks.Add(-1)
+	}
+	r.stale = false
+	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = false, false, "" })
+}
+
+// gap notes that the events from … to are lost.
+func (l *lane) gap(r *rank, from, to uint64) {
+	if from = max(from, r.counted+1); from > to {
+		return // they are counted
+	}
+	r.counted = to
+	n := to - from + 1
+	l.m.gaps.Inc()
+	l.m.missed.Add(int(n))
+	r.note(func(s *RankStatus) {
+		s.Gaps++
+		s.Missed += n
+		s.Incomplete = true
+		s.LastError = fmt.Sprintf("events %d to %d are missing", from, to)
+	})
+}
