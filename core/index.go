@@ -79,6 +79,21 @@ type Index interface {
 	// when another shard stores them. It returns how many were known.
 	Forget(h Holder, engine []uint64) int
 
+	// Infer lets h hold, on the device tier, the place that name has for another
+	// holder, and all its ancestors: an engine can store a child only while it
+	// has all of them, so this heals a stream whose stores were lost, under a
+	// hash scheme in which equal names mean equal content. Of several holders
+	// that know the name, that with the lowest number says what the place is
+	// and, with the lowest of its names for each, what it and its ancestors
+	// are called. Places that h holds on any tier, that the other has no name
+	// for, or whose name h knows for another place, are passed over. Infer
+	// returns how many blocks it added: none if h knows the name already or
+	// nobody does. They count as inferred until they are stored, which then
+	// counts as Duplicate and adds no copy, or removed.
+	Infer(h Holder, name uint64) int
+	// Inferred returns how many of h's blocks are inferred.
+	Inferred(h Holder) int
+
 	// Find returns in m, for every holder and every tier level, the longest
 	// prefix of local, from block 0, each of whose blocks the holder holds on
 	// at least one tier at or below that level. Beside a writer, each block's

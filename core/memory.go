@@ -20,7 +20,7 @@ func (m Memory) Total() int64 {
 	return m.Content + m.Names + m.Directory + m.Runs + m.Children + m.Coverage + m.Records + m.Links + m.Holders + m.Tables
 }
 
-const holderBytes = 128
+const holderBytes = 144
 
 // Memory returns the bytes in use. It belongs to the writer.
 func (x *Radix) Memory() Memory {

@@ -55,6 +55,8 @@ type holderState struct {
 	turn  uint8
 
 	last, lastPos uint32 // run and position where the last removal ended
+
+	inferred map[uint64]struct{} // names whose device copy is inferred
 }
 
 // NewRadix returns an empty index.
@@ -260,6 +262,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 					return i
 				}
 				if p, ok := s.lookup(s.h, e); ok && p != (place{r, o, 0}) {
+					s.ordinary(s.hs, e)
 					s.hold(r, o, o+1, 0)
 					s.rebound(p)
 					return 1
@@ -283,6 +286,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		here := known && p.run == r && p.pos == pos
 		if known && !here {
 			if k == 0 {
+				s.ordinary(s.hs, e)
 				_, taken := s.dir.find(e)
 				layer = s.ownName(s.makeRecord(r, s.h), pos, e, taken)
 				s.hold(r, pos, pos+1, layer)
@@ -382,7 +386,9 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 			if known && k > 0 {
 				return k, old, false
 			}
-			old, again = p, known
+			if old, again = p, known; known {
+				s.ordinary(s.hs, e)
+			}
 		}
 		s.enter(e, blocks[n], taken)
 		if k++; again || k == len(names) {
@@ -426,6 +432,7 @@ func (s *store) rebound(old place) {
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 	rc := x.makeRecord(p.run, h)
 	l := &rc.layers[p.layer]
+	x.ordinary(hs, x.layerName(rc, p.layer, p.pos))
 	for t := range l.held {
 		if l.held[t].clear(p.pos, p.pos+1) > 0 {
 			l.nHeld[t]--
@@ -458,6 +465,14 @@ func (x *Radix) Forget(h Holder, names []uint64) int {
 
 // hold makes positions lo … hi-1 of r held by the names of a layer.
 func (s *store) hold(r *run, lo, hi uint32, layer int) {
+	if s.onDevice() {
+		s.holdInferred(r, lo, hi, layer)
+		return
+	}
+	s.holdOrdinary(r, lo, hi, layer)
+}
+
+func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
 	rc := s.rec(r, s.h)
 	if rc == nil && layer == 0 && s.tier == 0 {
 		b := r.body.Load()

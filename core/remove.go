@@ -160,6 +160,9 @@ func (m *removal) flush() {
 func (s *store) drop(r *run, layer int, lo, hi uint32) {
 	b := r.body.Load()
 	n := int(hi - lo)
+	if s.onDevice() {
+		s.forgetInferred(r, layer, lo, hi)
+	}
 	rc := s.rec(r, s.h)
 	if rc == nil && hi == b.cutOff(0, s.h) {
 		s.setCuts(b, s.h, lo)
@@ -204,6 +207,10 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		}
 	}
 	x.mergeRipe()
+	if tier == event.Device || allTiers {
+		x.mem.Holders -= int64(len(s.hs.inferred)) * inferredBytes
+		s.hs.inferred = nil
+	}
 	if allTiers {
 		s.hs.tails = [4]uint32{}
 	}

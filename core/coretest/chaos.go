@@ -66,6 +66,8 @@ func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 			case k == 11 && r.IntN(3) == 0:
 				ev.Kind = event.Cleared
 				ev.AllTiers = r.IntN(2) == 0
+			case k == 11 && r.IntN(2) == 0: // Infer
+				ev.HasParent, ev.Parent = true, engine[r.IntN(len(engine))]
 			case k == 11:
 				ev.Engine = pick(engine, n) // Forget
 			default:

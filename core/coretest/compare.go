@@ -153,6 +153,9 @@ func (c *Checker) State(queries int) error {
 				return fmt.Errorf("Held(%d, %d) = %d, want %d", h, t, have, want)
 			}
 		}
+		if have, want := c.Index.Inferred(h), c.Oracle.Inferred(h); have != want {
+			return fmt.Errorf("Inferred(%d) = %d, want %d", h, have, want)
+		}
 		for _, e := range names {
 			if have, want := c.Index.Knows(h, e), c.Oracle.Knows(h, e); have != want {
 				return fmt.Errorf("Knows(%d, %s) = %v, want %v", h, goHash(e), have, want)

@@ -75,6 +75,11 @@ func (n *notes) apply(op *Op) {
 		}
 	}
 	op.Apply(n.oracle)
+	if op.Event.Kind == 0 && op.Event.HasParent { // Infer
+		for _, name := range n.oracle.Names(op.Holder) {
+			touched = append(touched, name.Engine)
+		}
+	}
 	n.step++
 	places := map[uint64]bool{}
 	for _, e := range touched {

@@ -10,7 +10,7 @@ import (
 )
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
-// Cleared as on the wire, 0 for Forget.
+// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it.
 type Op struct {
 	Holder core.Holder
 	Count  bool // count copies
@@ -27,9 +27,13 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 		return x.Remove(op.Holder, &op.Event, op.Count)
 	case event.Cleared:
 		return x.Clear(op.Holder, op.Event.Tier, op.Event.AllTiers)
-	default:
+	case 0:
+		if op.Event.HasParent {
+			return core.Outcome{Stored: x.Infer(op.Holder, op.Event.Parent)}
+		}
 		return core.Outcome{Replaced: x.Forget(op.Holder, op.Event.Engine)}
 	}
+	panic(fmt.Sprintf("no such kind of operation: %d", op.Event.Kind))
 }
 
 // AppliedSteps returns single-block operations that together do what op does

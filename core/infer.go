@@ -1,0 +1,183 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Infer implements Index.
+func (x *Radix) Infer(h Holder, name uint64) int {
+	if x.Knows(h, name) {
+		return 0
+	}
+	other, p, ok := x.whoKnows(name)
+	if !ok {
+		return 0
+	}
+	s := store{Radix: x, h: h, hs: x.holder(h)}
+	added := 0
+	var path []*run // p's run last
+	for r := p.run; r != x.root; r = r.parent {
+		path = append(path, r)
+	}
+	slices.Reverse(path)
+	// What h knows in the runs on the path must be written down, from the top,
+	// before it is present below them: otherwise that alone would make it know
+	// all the names there.
+	for _, r := range path {
+		x.makeRecord(r, h)
+	}
+	for i, r := range path {
+		end := p.pos + 1
+		if i+1 < len(path) {
+			end = path[i+1].off
+		}
+		for pos := range end {
+			if e, ok := x.lowestName(r, other, pos); ok && s.infer(r, pos, e) {
+				added++
+			}
+		}
+	}
+	for i := len(path) - 1; i >= 0; i-- {
+		if x.rec(path[i], h) != nil {
+			x.tidy(path[i], h, true)
+		}
+	}
+	x.mergeRipe()
+	return added
+}
+
+// whoKnows returns the lowest holder that knows the name, and its place.
+func (x *Radix) whoKnows(name uint64) (h Holder, p place, ok bool) {
+	b, ok := x.dir.find(name)
+	if !ok {
+		return 0, place{}, false
+	}
+	blocks := append([]uint32{b}, x.dups[name]...)
+	for h := range x.holders {
+		if x.holders[h] == nil {
+			continue
+		}
+		for _, b := range blocks {
+			if p, ok := x.at(Holder(h), b); ok {
+				return Holder(h), p, true
+			}
+		}
+	}
+	return 0, place{}, false
+}
+
+// lowestName returns the lowest of h's names for a position.
+func (x *Radix) lowestName(r *run, h Holder, pos uint32) (uint64, bool) {
+	rc := x.rec(r, h)
+	if rc == nil {
+		return x.nameAt(r, h, pos)
+	}
+	low, ok := uint64(0), false
+	for i := range rc.layers {
+		if rc.layers[i].named.has(pos) {
+			if e := x.layerName(rc, i, pos); !ok || e < low {
+				low, ok = e, true
+			}
+		}
+	}
+	return low, ok
+}
+
+// infer makes one position held by that name, unless it is held or the name
+// has another place.
+func (s *store) infer(r *run, pos uint32, e uint64) bool {
+	if rc := s.rec(r, s.h); rc == nil {
+		if pos < r.body.Load().cutOff(0, s.h) {
+			return false
+		}
+	} else {
+		for i := range rc.layers {
+			if rc.layers[i].heldAnywhere(pos) {
+				return false
+			}
+		}
+	}
+	p, known := s.lookup(s.h, e)
+	switch {
+	case known && (p.run != r || p.pos != pos):
+		return false
+	case known:
+		s.hold(r, pos, pos+1, p.layer)
+	case s.arena.at(r.name(pos)) == e:
+		s.hold(r, pos, pos+1, 0)
+	default:
+		_, taken := s.dir.find(e)
+		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e, taken))
+	}
+	if s.hs.inferred == nil {
+		s.hs.inferred = make(map[uint64]struct{})
+	}
+	s.hs.inferred[e] = struct{}{}
+	s.mem.Holders += inferredBytes
+	return true
+}
+
+// Inferred implements Index.
+func (x *Radix) Inferred(h Holder) int {
+	if int(h) >= len(x.holders) || x.holders[h] == nil {
+		return 0
+	}
+	return len(x.holders[h].inferred)
+}
+
+const inferredBytes = 16
+
+// ordinary takes the mark of being inferred off a name, and reports whether
+// there was one.
+func (x *Radix) ordinary(hs *holderState, e uint64) bool {
+	if _, ok := hs.inferred[e]; !ok {
+		return false
+	}
+	delete(hs.inferred, e)
+	x.mem.Holders -= inferredBytes
+	if len(hs.inferred) == 0 {
+		hs.inferred = nil
+	}
+	return true
+}
+
+// holdInferred is hold where some of the positions may be inferred: storing
+// such a block makes it an ordinary one and adds no copy.
+func (s *store) holdInferred(r *run, lo, hi uint32, layer int) {
+	from := lo
+	for p := lo; p < hi; p++ {
+		e := s.nameOf(r, layer, p)
+		if _, ok := s.hs.inferred[e]; !ok {
+			continue
+		}
+		if from < p {
+			s.holdOrdinary(r, from, p, layer)
+		}
+		s.ordinary(s.hs, e)
+		s.out.Duplicate++
+		from = p + 1
+	}
+	if from < hi {
+		s.holdOrdinary(r, from, hi, layer)
+	}
+}
+
+// forgetInferred takes the marks off positions that are dropped.
+func (s *store) forgetInferred(r *run, layer int, lo, hi uint32) {
+	for p := lo; p < hi && len(s.hs.inferred) > 0; p++ {
+		s.ordinary(s.hs, s.nameOf(r, layer, p))
+	}
+}
+
+// nameOf returns the holder's name of a layer at a position.
+func (s *store) nameOf(r *run, layer int, pos uint32) uint64 {
+	if layer == 0 {
+		return s.arena.at(r.name(pos))
+	}
+	return s.layerName(s.rec(r, s.h), layer, pos)
+}
+
+// onDevice reports whether inferred blocks are concerned.
+func (s *store) onDevice() bool { return s.tier == int(event.Device) && len(s.hs.inferred) > 0 }
