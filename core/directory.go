@@ -309,7 +309,9 @@ func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 			return i
 		}
 	}
-	d.count -= n
+	if d.count -= n; d.count == 0 {
+		d.clear()
+	}
 	return n
 }
 

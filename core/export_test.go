@@ -93,3 +93,6 @@ func (x *Radix) Check() error {
 
 // Runs returns how many runs there are.
 func (x *Radix) Runs() int { return x.live }
+
+// Mix is what the tables spread hashes with.
+func Mix(h uint64) uint64 { return mix(h) }

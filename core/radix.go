@@ -431,6 +431,7 @@ func (s *store) rebound(old place) {
 // unbind drops all copies of a name and the name itself.
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 	rc := x.makeRecord(p.run, h)
+	x.mem.Records -= rc.bytes()
 	l := &rc.layers[p.layer]
 	x.ordinary(hs, x.layerName(rc, p.layer, p.pos))
 	for t := range l.held {
@@ -441,7 +442,6 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 			delete(l.copies, copyKey(t, p.pos))
 		}
 	}
-	x.mem.Records -= rc.bytes()
 	x.unname(rc, p.layer, p.pos)
 	x.mem.Records += rc.bytes()
 	x.refresh(rc, p.pos)

@@ -1,0 +1,334 @@
+package core_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// filler applies events that it makes from a seed.
+type filler struct {
+	*core.Radix
+	*rand.Rand
+}
+
+func (f *filler) hashes(n int) []uint64 {
+	s := make([]uint64, n)
+	for i := range s {
+		s[i] = f.Uint64()
+	}
+	return s
+}
+
+func (f *filler) store(h int, names, local []uint64) {
+	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: names, Local: local}, true)
+}
+
+func (f *filler) storeAfter(h int, parent uint64, names, local []uint64) {
+	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, HasParent: true, Parent: parent, Engine: names, Local: local}, true)
+}
+
+func (f *filler) remove(h int, names []uint64) {
+	f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Engine: names}, true)
+}
+
+// fills are ways to fill an index, with the number of holders that they use.
+var fills = map[string]func(f *filler) (holders int){
+	"conversations": func(f *filler) int {
+		system := f.hashes(2 * 40)
+		for h := range 64 {
+			for range 60 {
+				names, local := append([]uint64(nil), system[:40]...), append([]uint64(nil), system[40:]...)
+				for range 1 + f.IntN(6) { // turns, each answered by two workers
+					k := 4 + f.IntN(60)
+					names, local = append(names, f.hashes(k)...), append(local, f.hashes(k)...)
+					f.store(h, names, local)
+					f.store((h+7)%64, names, local)
+					f.remove(h, names[len(names)-1:])
+					names, local = names[:len(names)-1], local[:len(local)-1]
+				}
+			}
+		}
+		return 64
+	},
+	"one-block roots": func(f *filler) int {
+		for i := range 200_000 {
+			f.store(i%16, f.hashes(1), f.hashes(1))
+		}
+		return 16
+	},
+	"decoded": func(f *filler) int { // chains that grow by a block an event
+		for i := range 500 {
+			last := f.Uint64()
+			f.store(i%16, []uint64{last}, f.hashes(1))
+			for range 300 {
+				name := f.hashes(1)
+				f.storeAfter(i%16, last, name, f.hashes(1))
+				last = name[0]
+			}
+		}
+		return 16
+	},
+	"many holders": func(f *filler) int {
+		for range 200 {
+			names, local := f.hashes(50), f.hashes(50)
+			for h := range 3000 {
+				k := 50
+				if h%5 == 0 {
+					k = 1 + f.IntN(50)
+				}
+				f.store(h, names[:k], local[:k])
+			}
+		}
+		return 3000
+	},
+	"few of many holders": func(f *filler) int { // lists that grow
+		for range 20_000 {
+			names, local := f.hashes(8), f.hashes(8)
+			for range 1 + f.IntN(14) {
+				f.store(f.IntN(5000), names, local)
+			}
+		}
+		return 5000
+	},
+	"holes": func(f *filler) int {
+		for i := range 1000 {
+			names := f.hashes(200)
+			f.store(i%32, names, f.hashes(200))
+			var odd []uint64
+			for j := 0; j < len(names); j += 2 {
+				odd = append(odd, names[j])
+			}
+			f.remove(i%32, odd)
+		}
+		return 32
+	},
+	"copies": func(f *filler) int {
+		for i := range 200 {
+			names, local := f.hashes(200), f.hashes(200)
+			f.store(i%32, names, local)
+			f.store(i%32, names, local)
+		}
+		return 32
+	},
+	"tiers": func(f *filler) int {
+		for range 1000 {
+			names, local := f.hashes(60), f.hashes(60)
+			for range 10 {
+				h := core.Holder(f.IntN(64))
+				f.store(int(h), names, local)
+				f.Store(h, &event.Event{Kind: event.Stored, Tier: event.Tier(1 + f.IntN(3)), Engine: names[30:]}, true)
+				if f.IntN(2) == 0 {
+					f.remove(int(h), names[40:])
+				}
+			}
+		}
+		return 64
+	},
+	"wide tiers": func(f *filler) int {
+		for range 40 {
+			names, local := f.hashes(60), f.hashes(60)
+			for h := range 400 {
+				f.store(h, names, local)
+				f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: names[:30]}, true)
+			}
+		}
+		return 400
+	},
+	"100,000 children": func(f *filler) int {
+		trunk := f.hashes(1)
+		local := f.hashes(1)
+		for h := range 16 {
+			f.store(h, trunk, local)
+		}
+		for i := range 100_000 {
+			f.storeAfter(i%16, trunk[0], f.hashes(1), f.hashes(1))
+		}
+		return 16
+	},
+	"children all along": func(f *filler) int { // as many offsets as children
+		trunk, local := f.hashes(30_000), f.hashes(30_000)
+		f.store(0, trunk, local)
+		for i := range trunk {
+			f.storeAfter(0, trunk[i], f.hashes(1), f.hashes(1))
+		}
+		return 1
+	},
+	"own names": func(f *filler) int {
+		for range 200 {
+			local := f.hashes(100)
+			for h := range 20 {
+				f.store(h, f.hashes(100), local)
+			}
+		}
+		return 20
+	},
+	"one own name each": func(f *filler) int { // a segment for one name
+		for range 2000 {
+			names, local := f.hashes(20), f.hashes(20)
+			f.store(0, names, local)
+			for h := 1; h < 8; h++ {
+				n := append([]uint64(nil), names...)
+				n[f.IntN(20)] = f.Uint64()
+				f.store(h, n, local)
+			}
+		}
+		return 8
+	},
+	"same name elsewhere": func(f *filler) int {
+		for range 20_000 {
+			name := f.hashes(1)
+			for h := range 4 {
+				f.store(h, name, f.hashes(1))
+			}
+		}
+		return 4
+	},
+	"names rebound": func(f *filler) int {
+		names := f.hashes(50_000)
+		for range 4 {
+			for i := 0; i < len(names); i += 50 {
+				f.store(0, names[i:i+50], f.hashes(50))
+			}
+		}
+		return 1
+	},
+	"evicted ancestors": func(f *filler) int {
+		for i := range 4000 {
+			names, h := f.hashes(20), i%64
+			f.store(h, names, f.hashes(20))
+			for j := range 5 {
+				f.storeAfter(h, names[3*j], f.hashes(3), f.hashes(3))
+			}
+			f.remove(h, names)
+		}
+		return 64
+	},
+	"crowded hashes": func(f *filler) int { // chosen to crowd one part of the tables
+		for i := range 15_000 {
+			f.store(i%8, []uint64{f.crowded()}, []uint64{f.crowded()})
+		}
+		return 8
+	},
+	"thinned": func(f *filler) int { // nine tenths gone again
+		var all [][]uint64
+		for i := range 4000 {
+			names := f.hashes(64)
+			all = append(all, names)
+			f.store(i%64, names, f.hashes(64))
+		}
+		for _, i := range f.Perm(4000)[:3600] {
+			f.remove(i%64, all[i])
+		}
+		return 64
+	},
+	"thinned children and records": func(f *filler) int {
+		trunk := f.hashes(1)
+		f.store(0, trunk, f.hashes(1))
+		var kids [][]uint64
+		for range 60_000 {
+			n := f.hashes(3)
+			kids = append(kids, n)
+			f.storeAfter(0, trunk[0], n, f.hashes(3))
+			f.remove(0, n[1:2])
+		}
+		for _, i := range f.Perm(len(kids))[:len(kids)*9/10] {
+			f.remove(0, kids[i])
+		}
+		return 1
+	},
+}
+
+// crowded returns a hash that shares the leading bits that the tables go by
+// with all others that it returns.
+func (f *filler) crowded() uint64 {
+	for {
+		if h := f.Uint64(); core.Mix(h)>>52 == 0 {
+			return h
+		}
+	}
+}
+
+// settledHeap returns the live heap.
+func settledHeap() int64 {
+	var m runtime.MemStats
+	for range 3 { // finalisers and cleanups take a round each
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func newFiller() *filler {
+	return &filler{core.NewRadix(core.Options{}), rand.New(rand.NewPCG(1, 2))}
+}
+
+// TestMemoryIsWhatTheHeapHas compares what the index says it holds with what
+// it holds.
+func TestMemoryIsWhatTheHeapHas(t *testing.T) {
+	for name, fill := range fills {
+		t.Run(name, func(t *testing.T) {
+			before := settledHeap()
+			f := newFiller()
+			fill(f)
+			x := f.Radix
+			have := settledHeap() - before + x.MappedBytes()
+			said := x.Memory().Total()
+			t.Logf("%d bytes, accounted %+.1f %%, %d of it mapped, %+v", have, 100*float64(said-have)/float64(have), x.MappedBytes(), x.Memory())
+			if d := said - have; 10*max(d, -d) > have {
+				t.Errorf("accounted %d bytes, has %d (%+.1f %%)", said, have, 100*float64(d)/float64(have))
+			}
+			runtime.KeepAlive(f)
+		})
+	}
+}
+
+// TestMemoryGoesBack fills an index, removes everything in several ways, and
+// compares what is left with a new index: by kind as accounted, and the heap.
+func TestMemoryGoesBack(t *testing.T) {
+	empty := core.NewRadix(core.Options{}).Memory()
+	for name, fill := range fills {
+		for _, how := range []string{"clear", "remove"} {
+			t.Run(fmt.Sprintf("%s/%s", name, how), func(t *testing.T) {
+				before := settledHeap()
+				f := newFiller()
+				base := settledHeap() - before
+				holders := fill(f)
+				for _, h := range f.Perm(holders) {
+					if how == "clear" {
+						f.Clear(core.Holder(h), 0, true)
+						continue
+					}
+					for tier, names := range heldNames(f.Radix, core.Holder(h)) {
+						f.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+						f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Tier: event.Tier(tier), Engine: names}, false)
+					}
+				}
+				if m := f.Memory(); m != empty {
+					t.Errorf("accounted afterwards %+v, of a new one %+v", m, empty)
+				}
+				if left := settledHeap() - before - base; left > 16<<10 || f.MappedBytes() != 0 {
+					t.Errorf("%d bytes of heap and %d mapped more than a new one", left, f.MappedBytes())
+				}
+				runtime.KeepAlive(f)
+			})
+		}
+	}
+}
+
+// heldNames returns the names that the holder has copies of, by tier.
+func heldNames(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
+	x.Dump(h, func(ev *event.Event, copies []uint32) bool {
+		for i, e := range ev.Engine {
+			if copies[i] > 0 {
+				names[ev.Tier] = append(names[ev.Tier], e)
+			}
+		}
+		return true
+	})
+	return names
+}
