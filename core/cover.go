@@ -198,6 +198,8 @@ func newCover(es []uint64, holders int) *cover {
 	return c
 }
 
+const coverBytes = 128
+
 func (c *cover) bytes() int64 {
-	return 144 + int64(cap(c.entries))*8 + int64(len(c.full)+len(c.part))*8 + int64(len(c.cut))*4
+	return coverBytes + sizeClass(int64(cap(c.entries))*8) + 2*sizeClass(int64(len(c.full))*8) + sizeClass(int64(len(c.cut))*4)
 }

@@ -142,7 +142,7 @@ func (l *layer) copiesOf(tier int, pos uint32) uint32 {
 	if !l.held[tier].has(pos) {
 		return 0
 	}
-	return 1 + l.copies[copyKey(tier, pos)]
+	return 1 + l.copies.m[copyKey(tier, pos)]
 }
 
 // dumpTiers emits what h has on the lower tiers.

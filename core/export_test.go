@@ -1,6 +1,9 @@
 package core
 
-import "fmt"
+import (
+	"fmt"
+	"iter"
+)
 
 // Check verifies what the writer's structures promise each other.
 func (x *Radix) Check() error {
@@ -45,7 +48,7 @@ func (x *Radix) Check() error {
 	if n != x.dir.count {
 		return fmt.Errorf("directory counts %d, has %d", x.dir.count, n)
 	}
-	for e, bs := range x.dups {
+	for e, bs := range x.dups.all() {
 		for _, b := range bs {
 			if name, ok := x.arena.peek(b); !ok || name != e || entered[b] {
 				return fmt.Errorf("further block %d of name %d: live %v, entered %v", b, e, ok, entered[b])
@@ -96,3 +99,16 @@ func (x *Radix) Runs() int { return x.live }
 
 // Mix is what the tables spread hashes with.
 func Mix(h uint64) uint64 { return mix(h) }
+
+// all lists keys and values in no particular order.
+func (k *keyedMap[V]) all() iter.Seq2[uint64, V] {
+	return func(yield func(uint64, V) bool) {
+		for i := 0; k.parts != nil && i < mapParts; i++ {
+			for key, v := range k.parts[i].m {
+				if !yield(key, v) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -16,6 +16,10 @@ func (x *Radix) Infer(h Holder, name uint64) int {
 		return 0
 	}
 	s := store{Radix: x, h: h, hs: x.holder(h)}
+	if s.overBudget() {
+		x.retire(h)
+		return 0
+	}
 	added := 0
 	var path []*run // p's run last
 	for r := p.run; r != x.root; r = r.parent {
@@ -45,6 +49,7 @@ func (x *Radix) Infer(h Holder, name uint64) int {
 		}
 	}
 	x.mergeRipe()
+	x.retire(h)
 	return added
 }
 
@@ -54,7 +59,8 @@ func (x *Radix) whoKnows(name uint64) (h Holder, p place, ok bool) {
 	if !ok {
 		return 0, place{}, false
 	}
-	blocks := append([]uint32{b}, x.dups[name]...)
+	more, _ := x.dups.get(name)
+	blocks := append([]uint32{b}, more...)
 	for h := range x.holders {
 		if x.holders[h] == nil {
 			continue
@@ -111,11 +117,9 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 		_, taken := s.dir.find(e)
 		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e, taken))
 	}
-	if s.hs.inferred == nil {
-		s.hs.inferred = make(map[uint64]struct{})
-	}
-	s.hs.inferred[e] = struct{}{}
-	s.mem.Holders += inferredBytes
+	s.mem.Holders -= s.hs.inferred.bytes(8)
+	s.hs.inferred.set(e, struct{}{})
+	s.mem.Holders += s.hs.inferred.bytes(8)
 	return true
 }
 
@@ -124,22 +128,18 @@ func (x *Radix) Inferred(h Holder) int {
 	if int(h) >= len(x.holders) || x.holders[h] == nil {
 		return 0
 	}
-	return len(x.holders[h].inferred)
+	return len(x.holders[h].inferred.m)
 }
-
-const inferredBytes = 16
 
 // ordinary takes the mark of being inferred off a name, and reports whether
 // there was one.
 func (x *Radix) ordinary(hs *holderState, e uint64) bool {
-	if _, ok := hs.inferred[e]; !ok {
+	if _, ok := hs.inferred.m[e]; !ok {
 		return false
 	}
-	delete(hs.inferred, e)
-	x.mem.Holders -= inferredBytes
-	if len(hs.inferred) == 0 {
-		hs.inferred = nil
-	}
+	x.mem.Holders -= hs.inferred.bytes(8)
+	hs.inferred.drop(e)
+	x.mem.Holders += hs.inferred.bytes(8)
 	return true
 }
 
@@ -149,7 +149,7 @@ func (s *store) holdInferred(r *run, lo, hi uint32, layer int) {
 	from := lo
 	for p := lo; p < hi; p++ {
 		e := s.nameOf(r, layer, p)
-		if _, ok := s.hs.inferred[e]; !ok {
+		if _, ok := s.hs.inferred.m[e]; !ok {
 			continue
 		}
 		if from < p {
@@ -166,7 +166,7 @@ func (s *store) holdInferred(r *run, lo, hi uint32, layer int) {
 
 // forgetInferred takes the marks off positions that are dropped.
 func (s *store) forgetInferred(r *run, layer int, lo, hi uint32) {
-	for p := lo; p < hi && len(s.hs.inferred) > 0; p++ {
+	for p := lo; p < hi && len(s.hs.inferred.m) > 0; p++ {
 		s.ordinary(s.hs, s.nameOf(r, layer, p))
 	}
 }
@@ -180,4 +180,4 @@ func (s *store) nameOf(r *run, layer int, pos uint32) uint64 {
 }
 
 // onDevice reports whether inferred blocks are concerned.
-func (s *store) onDevice() bool { return s.tier == int(event.Device) && len(s.hs.inferred) > 0 }
+func (s *store) onDevice() bool { return s.tier == int(event.Device) && len(s.hs.inferred.m) > 0 }

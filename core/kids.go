@@ -54,7 +54,7 @@ func (k *kidSet) maxOff() uint32 {
 		return 0
 	}
 	if k.table != nil {
-		return k.table.maxOff()
+		return k.table.offs.max()
 	}
 	m := uint32(0)
 	for i := range k.small {
@@ -139,7 +139,7 @@ func (k *kidSet) bytes() int64 {
 	case k.table != nil:
 		return 32 + k.table.bytes()
 	}
-	return 32 + int64(cap(k.small))*24
+	return 32 + sizeClass(int64(cap(k.small))*24)
 }
 
 // A kidTable is an extendible hash table of children, for the root and for
@@ -156,12 +156,14 @@ type kidTable struct {
 	depth  uint8
 	count  int
 	leaves int
-	offs   map[uint32]int // children per offset
-	most   uint32         // highest offset in offs, if exact
-	exact  bool
+	over   int     // leaves that others overflow into
+	offs   offsets // of the children
 }
 
-const kidSlots = 256
+const (
+	kidSlots     = 256
+	kidLeafBytes = 4864 // 4,128 and what the allocator adds
+)
 
 type kidLeaf struct {
 	keys [kidSlots]atomic.Uint64 // mixed (off, first); 0 is free
@@ -184,7 +186,7 @@ func kidKey(off uint32, first uint64) uint64 {
 }
 
 func newKidTable() *kidTable {
-	t := &kidTable{leaves: 1, offs: make(map[uint32]int), exact: true}
+	t := &kidTable{leaves: 1}
 	top := []*kidLeaf{{}}
 	t.top.Store(&top)
 	return t
@@ -223,22 +225,32 @@ func (t *kidTable) add(c kid) {
 	for {
 		l := leafOf(*t.top.Load(), k)
 		if l.used < kidFill || !t.makeRoom(l) {
-			l.put(k, c.run)
+			if l.put(k, c.run) {
+				t.over++
+			}
 			break
 		}
 	}
 	t.count++
-	t.offs[c.off]++
-	if c.off >= t.most {
-		t.most, t.exact = c.off, true
-	}
+	t.offs.add(c.off)
 }
 
-// put enters a child in the leaf or, if that is full, in its overflow.
-func (l *kidLeaf) put(k uint64, r *run) {
+// chain returns how many leaves l overflows into.
+func (l *kidLeaf) chain() int {
+	n := 0
+	for l = l.next.Load(); l != nil; l = l.next.Load() {
+		n++
+	}
+	return n
+}
+
+// put enters a child in the leaf or, if that is full, in its overflow. It
+// reports whether that took another leaf.
+func (l *kidLeaf) put(k uint64, r *run) (more bool) {
 	for l.used >= kidFill {
 		if l.next.Load() == nil {
 			l.next.Store(&kidLeaf{depth: l.depth})
+			more = true
 		}
 		l = l.next.Load()
 	}
@@ -248,7 +260,7 @@ func (l *kidLeaf) put(k uint64, r *run) {
 			l.keys[i].Store(k)
 			l.used++
 			l.live++
-			return
+			return more
 		}
 	}
 }
@@ -288,6 +300,7 @@ func (t *kidTable) makeRoom(l *kidLeaf) bool {
 	n := uint64(len(top))
 	l.moveTo(func(k uint64) *kidLeaf { return pick(int(k >> 32 * n >> 32)) })
 	t.leaves++
+	t.over += a.chain() + b.chain() - l.chain()
 	t.store(top, l, pick)
 	return true
 }
@@ -330,12 +343,7 @@ search:
 		}
 	}
 	t.count--
-	if t.offs[c.off]--; t.offs[c.off] == 0 {
-		delete(t.offs, c.off)
-		if c.off == t.most {
-			t.exact = false
-		}
-	}
+	t.offs.remove(c.off)
 	if t.leaves > 1 && t.count*4 < t.leaves*kidSlots/4 {
 		t.rebuild()
 	}
@@ -357,7 +365,10 @@ func (t *kidTable) rebuild() {
 		leafOf(nt, k).put(k, r)
 		return true
 	})
-	t.depth, t.leaves = depth, len(nt)
+	t.depth, t.leaves, t.over = depth, len(nt), 0
+	for _, l := range nt {
+		t.over += l.chain()
+	}
 	t.top.Store(&nt)
 }
 
@@ -377,16 +388,6 @@ func (t *kidTable) each(f func(r *run) bool) {
 	}
 }
 
-func (t *kidTable) maxOff() uint32 {
-	if !t.exact {
-		t.most, t.exact = 0, true
-		for o := range t.offs {
-			t.most = max(t.most, o)
-		}
-	}
-	return t.most
-}
-
 func (t *kidTable) bytes() int64 {
-	return 96 + int64(t.leaves)*(kidSlots*16+24) + int64(8<<t.depth) + int64(len(t.offs))*24
+	return 80 + int64(t.leaves+t.over)*kidLeafBytes + 24 + sizeClass(8<<t.depth) + t.offs.bytes()
 }

@@ -7,31 +7,58 @@ type link struct {
 	count uint32
 	most  uint32 // highest offset of such a child, unless stale
 	stale bool   // most is only an upper bound
+
+	// offs are the offsets of all such children, where looking at all children
+	// of the run would take too long.
+	offs *offsets
 }
 
-const linkBytes = 24
+const (
+	linkBytes    = 8 + 24 // of an entry in the map
+	offsetsBytes = 48
+)
+
+func (l link) bytes() int64 {
+	if l.offs == nil {
+		return 0
+	}
+	return offsetsBytes + l.offs.bytes()
+}
+
+func (x *Radix) linked(r *run, h Holder) uint32 {
+	l, _ := x.links.get(recKey(r, h))
+	return l.count
+}
 
 // present reports whether h holds anything in r or below it.
 func (x *Radix) present(r *run, h Holder) bool {
-	return r.body.Load().cutOff(0, h) > 0 || x.rec(r, h) != nil || x.links[recKey(r, h)].count > 0
+	return r.body.Load().cutOff(0, h) > 0 || x.rec(r, h) != nil || x.linked(r, h) > 0
 }
 
 // linkLimit returns how many leading blocks of r have, in a child run, blocks
 // of h below them.
 func (x *Radix) linkLimit(r *run, h Holder) uint32 {
-	l, ok := x.links[recKey(r, h)]
+	l, ok := x.links.get(recKey(r, h))
 	if !ok {
 		return 0
 	}
 	if l.stale {
+		kids := r.body.Load().kids.Load()
+		if kids.table != nil {
+			l.offs = &offsets{}
+		}
 		l.most, l.stale = 0, false
-		r.body.Load().kids.Load().each(func(c *run) bool {
-			if c.off > l.most && x.present(c, h) {
-				l.most = c.off
+		kids.each(func(c *run) bool {
+			if (l.offs != nil || c.off > l.most) && x.present(c, h) {
+				l.most = max(l.most, c.off)
+				if l.offs != nil {
+					l.offs.add(c.off)
+				}
 			}
 			return true
 		})
-		x.links[recKey(r, h)] = l
+		x.mem.Links += l.bytes()
+		x.links.set(recKey(r, h), l)
 	}
 	return l.most
 }
@@ -42,15 +69,22 @@ func (x *Radix) link(r *run, off uint32, h Holder) {
 		return
 	}
 	k := recKey(r, h)
-	l, ok := x.links[k]
-	if !ok {
-		x.mem.Links += linkBytes
-	}
+	l, _ := x.links.get(k)
+	x.mem.Links -= l.bytes()
 	l.count++
+	switch {
+	case l.offs != nil:
+		l.offs.add(off)
+	case l.count == 2 && !l.stale && r.body.Load().kids.Load().table != nil:
+		l.offs = &offsets{}
+		l.offs.add(l.most)
+		l.offs.add(off)
+	}
 	if off >= l.most {
 		l.most, l.stale = off, false
 	}
-	x.links[k] = l
+	x.mem.Links += l.bytes()
+	x.links.set(k, l)
 }
 
 // unlink takes it back.
@@ -59,19 +93,20 @@ func (x *Radix) unlink(r *run, off uint32, h Holder) {
 		return
 	}
 	k := recKey(r, h)
-	l := x.links[k]
+	l, _ := x.links.get(k)
+	x.mem.Links -= l.bytes()
 	if l.count--; l.count == 0 {
-		delete(x.links, k)
-		x.mem.Links -= linkBytes
-		if len(x.links) == 0 {
-			x.links = make(map[uint64]link)
-		}
+		x.links.drop(k)
 		return
 	}
-	if off == l.most {
+	if l.offs != nil {
+		l.offs.remove(off)
+		l.most = l.offs.max()
+	} else if off == l.most {
 		l.stale = true
 	}
-	x.links[k] = l
+	x.mem.Links += l.bytes()
+	x.links.set(k, l)
 }
 
 // joined notes that h, so far without blocks in r, gets some.
@@ -80,11 +115,13 @@ func (x *Radix) joined(r *run, h Holder) {
 	if len(hs.runs) >= 2*hs.live+32 {
 		x.sweep(h, hs)
 	}
-	c := cap(hs.runs)
+	c := runsBytes(hs)
 	hs.runs = append(hs.runs, r.id)
-	x.mem.Holders += int64(cap(hs.runs)-c) * 4
-	hs.live++
-	if x.links[recKey(r, h)].count == 0 {
+	x.mem.Holders += runsBytes(hs) - c
+	if hs.live++; hs.live == 1 {
+		x.active++
+	}
+	if x.linked(r, h) == 0 {
 		x.link(r.parent, r.off, h)
 	}
 }
@@ -99,9 +136,9 @@ func (x *Radix) sweep(h Holder, hs *holderState) {
 			keep = append(keep, id)
 		}
 	}
-	x.mem.Holders -= int64(cap(hs.runs)) * 4
+	x.mem.Holders -= runsBytes(hs)
 	hs.runs = append(make([]uint32, 0, len(keep)+len(keep)/2+8), keep...)
-	x.mem.Holders += int64(cap(hs.runs)) * 4
+	x.mem.Holders += runsBytes(hs)
 }
 
 func (x *Radix) run(id uint32) *run {
@@ -125,7 +162,7 @@ func (x *Radix) tidy(r *run, h Holder, member bool) {
 		if member {
 			x.leave(h)
 		}
-		if x.links[recKey(r, h)].count > 0 {
+		if x.linked(r, h) > 0 {
 			return
 		}
 		x.unlink(r.parent, r.off, h)
@@ -137,7 +174,11 @@ func (x *Radix) tidy(r *run, h Holder, member bool) {
 func (x *Radix) leave(h Holder) {
 	hs := x.holders[h]
 	if hs.live--; hs.live == 0 {
-		x.mem.Holders -= int64(cap(hs.runs)) * 4
+		x.active--
+		x.mem.Holders -= runsBytes(hs)
 		hs.runs = nil
 	}
 }
+
+// runsBytes returns the memory of the list of a holder's runs.
+func runsBytes(hs *holderState) int64 { return sizeClass(int64(cap(hs.runs)) * 4) }

@@ -20,7 +20,13 @@ func (m Memory) Total() int64 {
 	return m.Content + m.Names + m.Directory + m.Runs + m.Children + m.Coverage + m.Records + m.Links + m.Holders + m.Tables
 }
 
-const holderBytes = 144
+const (
+	holderBytes = 112
+
+	// leastReserve is what a budget leaves for those below their share:
+	// memory comes in huge pages.
+	leastReserve = 4 << 20
+)
 
 // Memory returns the bytes in use. It belongs to the writer.
 func (x *Radix) Memory() Memory {
@@ -28,7 +34,9 @@ func (x *Radix) Memory() Memory {
 	m.Names = x.arena.bytes()
 	m.Directory = x.dir.bytes()
 	m.Holders += int64(cap(x.holders)) * 8
-	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + int64(len(x.dups))*64 + int64(cap(x.entries))*8
+	m.Records += x.recs.bytes()
+	m.Links += x.links.bytes()
+	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + int64(cap(x.entries))*8
 	return m
 }
 
@@ -44,7 +52,7 @@ func (x *Radix) NearBudget() bool {
 
 // overBudget reports whether new blocks of the holder are to be refused.
 func (s *store) overBudget() bool {
-	if s.arena.inUse >= maxSegs {
+	if s.full || s.arena.inUse >= maxSegs {
 		return true
 	}
 	if s.opts.Budget == 0 {
@@ -54,40 +62,76 @@ func (s *store) overBudget() bool {
 	if used <= s.opts.Budget {
 		return false
 	}
-	if used > s.opts.Budget+s.opts.Budget/16 {
+	if used > s.opts.Budget+max(s.opts.Budget/16, leastReserve) {
 		return true
-	}
-	holders := 0
-	for _, o := range s.holders {
-		if o != nil && o.live > 0 {
-			holders++
-		}
 	}
 	held := 0
 	for _, n := range s.hs.held {
 		held += n
 	}
-	return holders == 0 || held*holders > s.total
+	return held*s.active > s.total
 }
 
-// classes are the allocator's size classes up to 1 KiB in steps that matter
-// here; above, sizes are rounded to an eighth of their power of two.
+// joinFull is join beyond the budget: it takes only blocks that the holder has
+// there already, to which nothing changes.
+func (s *store) joinFull(r *run, o uint32, names []uint64) int {
+	k := 0
+	for !s.copies && k < len(names) {
+		p, ok := s.lookup(s.h, names[k])
+		if !ok || p.run != r || p.pos != o+uint32(k) || !s.holdsAt(p) {
+			break
+		}
+		k++
+	}
+	s.out.Duplicate += k
+	return k
+}
+
+// holdsAt reports whether the holder has copies on the tier at a place that it
+// knows.
+func (s *store) holdsAt(p place) bool {
+	if rc := s.rec(p.run, s.h); rc != nil {
+		return rc.layers[p.layer].held[s.tier].has(p.pos)
+	}
+	return s.tier == 0 && p.pos < p.run.body.Load().cutOff(0, s.h)
+}
+
+// refuse counts blocks that are not stored; they would stand in r from o on,
+// in no run yet if r is nil. What their names meant to the holder elsewhere is
+// over all the same: it is noted, and ended when the walk is.
+func (s *store) refuse(names []uint64, r *run, o uint32) {
+	s.full = true
+	s.out.Refused += len(names)
+	for i, e := range names {
+		if p, ok := s.lookup(s.h, e); ok && (p.run != r || p.pos != o+uint32(i)) {
+			s.moved = append(s.moved, e)
+		}
+	}
+}
+
+// sizeClass returns the bytes that the allocator takes for n: its size classes
+// (runtime/sizeclasses.go), and pages of 8 KiB beyond them.
 func sizeClass(n int64) int64 {
 	switch {
 	case n <= 0:
 		return 0
-	case n <= 16:
+	case n <= 32:
 		return (n + 7) &^ 7
 	case n <= 256:
 		return (n + 15) &^ 15
 	case n > 32<<10:
 		return (n + 8191) &^ 8191
 	}
-	step := int64(32)
-	for n > step*16 {
-		step *= 2
+	for _, c := range [...]int64{
+		288, 320, 352, 384, 416, 448, 480, 512, 576, 640, 704, 768, 896, 1024, 1152, 1280, 1408, 1536, 1792, 2048,
+		2304, 2688, 3072, 3200, 3456, 4096, 4864, 5120, 5376, 6144, 6528, 6784, 6912, 8192, 9472, 9728, 10240, 10880,
+		12288, 13568, 14336, 16384, 18432, 19072, 20480, 21760, 24576, 27264, 28672,
+	} {
+		if n <= c {
+			return c
+		}
 	}
-	return (n + step - 1) &^ (step - 1)
+	return 32 << 10
 }
 
 // classSlots rounds a number of hashes up to what their size class holds.

@@ -74,7 +74,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 16
 	},
 	"many holders": func(f *filler) int {
-		for range 200 {
+		for range 30 {
 			names, local := f.hashes(50), f.hashes(50)
 			for h := range 3000 {
 				k := 50
@@ -331,4 +331,123 @@ func heldNames(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
 		return true
 	})
 	return names
+}
+
+// TestBudgetHolds stores and removes at random under a budget: the index stays
+// near it, whatever it is offered; who holds less than a fair share is not
+// refused at the budget itself; and once most is removed it takes blocks again.
+func TestBudgetHolds(t *testing.T) {
+	const budget = 6 << 20
+	for seed := range uint64(4) {
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3))}
+		const holders = 32
+		var kept [holders][][]uint64 // names, of which more may be refused than held
+		var known [][2][]uint64
+		refused := 0
+		for range 60_000 {
+			h := f.IntN(holders)
+			if h < holders/2 && f.IntN(4) > 0 {
+				h = 0 // one that stores far more than others
+			}
+			var names, local []uint64
+			switch k := f.IntN(10); {
+			case k < 6 || len(known) == 0:
+				n := 1 + f.IntN(30)
+				names, local = f.hashes(n), f.hashes(n)
+				known = append(known, [2][]uint64{names, local})
+			case k < 8:
+				c := known[f.IntN(len(known))]
+				names, local = c[0], c[1]
+			case k < 9: // the same content by names of the holder's own
+				local = known[f.IntN(len(known))][1]
+				names = f.hashes(len(local))
+			default: // holes
+				if len(kept[h]) > 0 {
+					c := kept[h][f.IntN(len(kept[h]))]
+					f.remove(h, c[f.IntN(len(c)):][:1])
+				}
+				continue
+			}
+			before := f.Memory().Total()
+			out := f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: names, Local: local}, f.IntN(4) == 0)
+			if got := out.Stored + out.Duplicate + out.Refused; got != len(names) {
+				t.Fatalf("seed %d: %+v of %d blocks", seed, out, len(names))
+			}
+			if out.Refused > 0 {
+				refused++
+				if before <= budget/2 && f.Memory().Total() <= budget/2 {
+					t.Fatalf("seed %d: refused at %d bytes of %d", seed, before, budget)
+				}
+			}
+			kept[h] = append(kept[h], names)
+			// Removals that leave holes need memory too, and what grows grows
+			// by a huge page.
+			if got := f.Memory().Total(); got > budget+9<<20 {
+				t.Fatalf("seed %d: %d bytes, budget %d", seed, got, budget)
+			}
+		}
+		if refused == 0 {
+			t.Fatalf("seed %d: nothing was refused", seed)
+		}
+		if err := f.Check(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for h := range holders - 1 {
+			f.Clear(core.Holder(h), 0, true)
+		}
+		if out := f.Store(3, &event.Event{Kind: event.Stored, Engine: f.hashes(100), Local: f.hashes(100)}, false); out.Stored != 100 {
+			t.Errorf("seed %d: after removals %+v, %d bytes of %d", seed, out, f.Memory().Total(), budget)
+		}
+	}
+}
+
+// TestBudgetIsFair: at the budget, who holds more than an equal share is
+// refused, who holds less is not.
+func TestBudgetIsFair(t *testing.T) {
+	f := &filler{core.NewRadix(core.Options{Budget: 8 << 20}), rand.New(rand.NewPCG(1, 4))}
+	store := func(h int) core.Outcome {
+		return f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: f.hashes(20), Local: f.hashes(20)}, true)
+	}
+	for h := 1; h < 8; h++ {
+		store(h)
+	}
+	for i := 0; store(0).Refused == 0; i++ {
+		if i > 1<<20 {
+			t.Fatal("the index grows without limit")
+		}
+	}
+	for h := 1; h < 8; h++ {
+		if out := store(h); out.Refused > 0 {
+			t.Errorf("holder %d, with 20 blocks of %d, is refused", h, f.Held(0, event.Device))
+		}
+	}
+	// What is held stays, and storing it again is no new block.
+	if f.Held(0, event.Device) < 1000 {
+		t.Errorf("the largest holds %d blocks", f.Held(0, event.Device))
+	}
+}
+
+// TestRefusedNamesAreNotInvented: a name that an engine gives to other content
+// stops meaning the old one even if the new block is refused.
+func TestRefusedNamesAreNotInvented(t *testing.T) {
+	f := &filler{core.NewRadix(core.Options{Budget: 1}), rand.New(rand.NewPCG(1, 5))}
+	// Beyond its budget from the first event on; the other holder makes ten
+	// blocks more than a fair share.
+	f.store(1, f.hashes(1), f.hashes(1))
+	names, local := f.hashes(10), f.hashes(10)
+	f.store(0, names, local)
+	moved := []uint64{f.Uint64(), names[8]}
+	out := f.Store(0, &event.Event{Kind: event.Stored, Engine: moved, Local: f.hashes(2)}, false)
+	if want := (core.Outcome{Refused: 2, Replaced: 1}); out != want {
+		t.Errorf("%+v, want %+v", out, want)
+	}
+	var m core.Matches
+	f.Find(local, &m)
+	if n, blocks := m.Sum(event.Device); n != 1 || blocks != 8 {
+		t.Errorf("%d holders, %d blocks; want 1 and 8", n, blocks)
+	}
+	out = f.Store(0, &event.Event{Kind: event.Stored, Engine: names[:8], Local: local[:8]}, false)
+	if want := (core.Outcome{Duplicate: 8}); out != want {
+		t.Errorf("what is held already: %+v, want %+v", out, want)
+	}
 }

@@ -11,7 +11,7 @@ import (
 type Options struct {
 	// Budget is the number of bytes beyond which the index refuses new blocks
 	// of holders that hold more than an equal share of all, and, a sixteenth
-	// further on, of every holder. 0 means no limit.
+	// or at least 4 MiB further on, of every holder. 0 means no limit.
 	Budget int64
 }
 
@@ -26,10 +26,10 @@ type Radix struct {
 
 	arena *arena
 	dir   directory
-	dups  map[uint64][]uint32 // further blocks of names that the directory has
+	dups  keyedMap[[]uint32] // further blocks of names that the directory has
 
-	recs    map[uint64]*record // by recKey
-	links   map[uint64]link    // by recKey
+	recs    keyedMap[*record] // by recKey
+	links   keyedMap[link]    // by recKey
 	holders []*holderState
 	total   int         // held blocks of all holders and tiers
 	tiered  atomic.Bool // some holder has had a lower tier; never taken back
@@ -39,6 +39,9 @@ type Radix struct {
 
 	opts    Options
 	mem     Memory
+	states  int      // holders that there is a state of
+	active  int      // those that have blocks
+	dupRoom int64    // bytes of the lists in dups
 	entries []uint64 // scratch of coverage changes
 	ripe    []uint32 // runs that may be merged when the present write is done
 	marks   uint32
@@ -56,16 +59,16 @@ type holderState struct {
 
 	last, lastPos uint32 // run and position where the last removal ended
 
-	inferred map[uint64]struct{} // names whose device copy is inferred
+	inferred thinMap[struct{}] // names whose device copy is inferred
 }
 
 // NewRadix returns an empty index.
 func NewRadix(opts Options) *Radix {
 	x := &Radix{
 		opts:  opts,
-		dups:  make(map[uint64][]uint32),
-		recs:  make(map[uint64]*record),
-		links: make(map[uint64]link),
+		dups:  keyedMap[[]uint32]{entry: 32},
+		recs:  keyedMap[*record]{entry: 16},
+		links: keyedMap[link]{entry: linkBytes},
 		arena: &arena{mapped: new(atomic.Int64)},
 		now:   &probe{},
 		ahead: &probe{},
@@ -89,8 +92,24 @@ func (x *Radix) holder(h Holder) *holderState {
 	if x.holders[h] == nil {
 		x.holders[h] = &holderState{}
 		x.mem.Holders += holderBytes
+		x.states++
 	}
 	return x.holders[h]
+}
+
+// retire forgets what is kept of a holder that has nothing.
+func (x *Radix) retire(h Holder) {
+	if x.holders[h].live > 0 {
+		return
+	}
+	x.holders[h] = nil
+	x.mem.Holders -= holderBytes + x.holders[h].inferred.bytes(8)
+	if x.states--; x.states == 0 {
+		x.holders, x.entries, x.ripe = nil, nil, nil
+		for _, p := range []*probe{x.now, x.ahead, x.spare[0], x.spare[1]} {
+			*p = probe{} // they point to memory that is gone
+		}
+	}
 }
 
 // place is where a name leads a holder.
@@ -136,8 +155,9 @@ func (x *Radix) lookup(h Holder, name uint64) (place, bool) {
 	if p, ok := x.at(h, b); ok {
 		return p, true
 	}
-	if len(x.dups) > 0 {
-		for _, b := range x.dups[name] {
+	if x.dups.n > 0 {
+		more, _ := x.dups.get(name)
+		for _, b := range more {
 			if p, ok := x.at(h, b); ok {
 				return p, true
 			}
@@ -167,39 +187,47 @@ type store struct {
 	hs     *holderState
 	tier   int
 	copies bool
+	full   bool     // something of the event is refused, so all that is new is
+	moved  []uint64 // names of refused blocks that the holder has elsewhere
 	out    Outcome
 }
 
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	s := store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}
-	defer x.mergeRipe()
-	names, local := ev.Engine, ev.Local
-	if ev.Tier >= event.NumTiers {
-		return s.out
+	switch {
+	case ev.Tier >= event.NumTiers:
+	case len(ev.Local) == 0:
+		s.byName(ev.Engine)
+	default:
+		s.byContent(ev)
 	}
-	if len(local) == 0 {
-		s.byName(names)
-		return s.out
-	}
-	r, o := x.root, uint32(0)
+	x.mergeRipe()
+	x.retire(h)
+	return s.out
+}
+
+// byContent stores blocks with their content.
+func (s *store) byContent(ev *event.Event) {
+	r, o := s.root, uint32(0)
 	if ev.HasParent {
 		p, ok := s.parent(ev.Parent)
 		if !ok {
-			return Outcome{UnknownParent: len(names)}
+			s.out.UnknownParent = len(ev.Engine)
+			return
 		}
 		r, o = p.run, p.pos+1
 	}
-	n := min(len(names), len(local))
-	names, local = names[:n], local[:n]
+	n := min(len(ev.Engine), len(ev.Local))
+	names, local := ev.Engine[:n], ev.Local[:n]
 	for len(names) > 0 {
 		k := 0
 		b := r.body.Load()
 		if n := b.len(); o < n {
 			if m := b.data.match(o, n, local); m > 0 {
 				if k = s.join(r, o, names[:m]); k == 0 {
-					s.out.Refused += len(names)
-					return s.out
+					k = m
+					s.refuse(names[:m], r, o)
 				}
 				o += uint32(k)
 			}
@@ -210,18 +238,21 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 				continue
 			}
 			if s.overBudget() {
-				s.out.Refused += len(names)
-				return s.out
+				s.refuse(names, nil, 0)
+				break
 			}
 			k, r, o = s.create(r, o, names, local)
 		}
 		names, local = names[k:], local[k:]
 	}
+	if s.full {
+		s.out.Replaced += s.forget(s.h, s.moved)
+		return
+	}
 	if o > 0 {
 		s.hs.tails[s.hs.turn&3] = r.name(o - 1)
 		s.hs.turn++
 	}
-	return s.out
 }
 
 // parent resolves a parent name: usually where one of the last stores ended.
@@ -244,6 +275,11 @@ func (s *store) byName(names []uint64) {
 			s.out.UnknownBlock++
 			continue
 		}
+		if s.overBudget() && (s.copies || !s.holdsAt(p)) {
+			s.full = true
+			s.out.Refused++
+			continue
+		}
 		s.hold(p.run, p.pos, p.pos+1, p.layer)
 	}
 }
@@ -251,10 +287,13 @@ func (s *store) byName(names []uint64) {
 // join stores blocks whose content r already has from o on. It returns how
 // many it took; none if they are to be refused.
 func (s *store) join(r *run, o uint32, names []uint64) int {
+	if s.overBudget() {
+		return s.joinFull(r, o, names)
+	}
 	if k := s.sameNames(r, o, names); k > 0 {
-		if len(s.dups) > 0 {
+		if s.dups.n > 0 {
 			for i, e := range names[:k] {
-				if s.dups[e] == nil {
+				if _, ok := s.dups.get(e); !ok {
 					continue
 				}
 				if i > 0 { // hold what is before: the name may repeat in it
@@ -273,9 +312,6 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		return k
 	}
 	// Names of the holder's own: take as many as go into one layer.
-	if s.overBudget() {
-		return 0
-	}
 	k, layer := 0, 0
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
@@ -414,7 +450,8 @@ func (s *store) within(t *run, base uint32, name uint64) bool {
 	if b, _ := s.dir.find(name); is(b) {
 		return true
 	}
-	for _, b := range s.dups[name] {
+	more, _ := s.dups.get(name)
+	for _, b := range more {
 		if is(b) {
 			return true
 		}
@@ -439,7 +476,7 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 			l.nHeld[t]--
 			hs.held[t]--
 			x.total--
-			delete(l.copies, copyKey(t, p.pos))
+			l.copies.drop(copyKey(t, p.pos))
 		}
 	}
 	x.unname(rc, p.layer, p.pos)
@@ -451,12 +488,18 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 
 // Forget implements Index.
 func (x *Radix) Forget(h Holder, names []uint64) int {
-	hs := x.holder(h)
-	defer x.mergeRipe()
+	x.holder(h)
+	n := x.forget(h, names)
+	x.mergeRipe()
+	x.retire(h)
+	return n
+}
+
+func (x *Radix) forget(h Holder, names []uint64) int {
 	n := 0
 	for _, e := range names {
 		if p, ok := x.lookup(h, e); ok {
-			x.unbind(h, hs, p)
+			x.unbind(h, x.holders[h], p)
 			n++
 		}
 	}
@@ -496,10 +539,8 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
 	if s.copies {
 		for p := lo; p < hi; p++ {
 			if l.held[s.tier].has(p) {
-				if l.copies == nil {
-					l.copies = make(map[uint64]uint32)
-				}
-				l.copies[copyKey(s.tier, p)]++
+				k := copyKey(s.tier, p)
+				l.copies.set(k, l.copies.m[k]+1)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ type record struct {
 	holder Holder
 	layers []layer // layer 0 is that of the shared names
 	tiered bool    // counted in the body's tierCover.users
+	at     int     // its place in the run's recs
 }
 
 // layer is one set of names: at most one per position.
@@ -20,7 +21,7 @@ type layer struct {
 	held   [4]bitmap
 	nNamed int
 	nHeld  [4]int
-	copies map[uint64]uint32 // tier<<32 | position → copies beyond the first
+	copies thinMap[uint32] // tier<<32 | position → copies beyond the first
 }
 
 func copyKey(tier int, pos uint32) uint64 { return uint64(tier)<<32 | uint64(pos) }
@@ -80,7 +81,8 @@ func (x *Radix) rec(r *run, h Holder) *record {
 	if len(r.recs) == 0 {
 		return nil
 	}
-	return x.recs[recKey(r, h)]
+	rc, _ := x.recs.get(recKey(r, h))
+	return rc
 }
 
 // makeRecord makes the record that says what the ordinary case says.
@@ -93,8 +95,11 @@ func (x *Radix) makeRecord(r *run, h Holder) *record {
 	l := &rc.layers[0]
 	l.nNamed = l.named.set(0, max(cut, x.linkLimit(r, h)))
 	l.nHeld[0] = l.held[0].set(0, cut)
-	x.recs[recKey(r, h)] = rc
+	x.recs.set(recKey(r, h), rc)
+	rc.at = len(r.recs)
+	x.mem.Records -= recsBytes(r)
 	r.recs = append(r.recs, rc)
+	x.mem.Records += recsBytes(r)
 	if cut == 0 {
 		x.joined(r, h)
 	}
@@ -105,21 +110,20 @@ func (x *Radix) makeRecord(r *run, h Holder) *record {
 func (x *Radix) dropRecord(rc *record) {
 	r := rc.run
 	x.mem.Records -= rc.bytes()
-	delete(x.recs, recKey(r, rc.holder))
-	if len(x.recs) == 0 {
-		x.recs = make(map[uint64]*record)
+	x.recs.drop(recKey(r, rc.holder))
+	x.mem.Records -= recsBytes(r)
+	last := len(r.recs) - 1
+	r.recs[rc.at], r.recs[last] = r.recs[last], nil
+	if rc.at < last {
+		r.recs[rc.at].at = rc.at
 	}
-	for i, o := range r.recs {
-		if o == rc {
-			last := len(r.recs) - 1
-			r.recs[i], r.recs[last] = r.recs[last], nil
-			r.recs = r.recs[:last]
-			break
-		}
-	}
-	if len(r.recs) == 0 {
+	r.recs = r.recs[:last]
+	if cap(r.recs) > 8 && len(r.recs) < cap(r.recs)/4 {
+		r.recs = append([]*record(nil), r.recs...)
+	} else if last == 0 {
 		r.recs = nil
 	}
+	x.mem.Records += recsBytes(r)
 	x.untier(rc)
 }
 
@@ -161,7 +165,7 @@ func (x *Radix) settle(rc *record) {
 	}
 	x.mem.Records += rc.bytes()
 	l := &rc.layers[0]
-	if len(rc.layers) > 1 || len(l.copies) > 0 || l.nHeld[1]+l.nHeld[2]+l.nHeld[3] > 0 {
+	if len(rc.layers) > 1 || len(l.copies.m) > 0 || l.nHeld[1]+l.nHeld[2]+l.nHeld[3] > 0 {
 		return
 	}
 	x.untier(rc)
@@ -264,13 +268,21 @@ func (x *Radix) refresh(rc *record, lo uint32) {
 }
 
 func (rc *record) bytes() int64 {
-	n := int64(64 + 48)
+	n := recordBytes + sizeClass(int64(cap(rc.layers))*layerBytes)
 	for i := range rc.layers {
 		l := &rc.layers[i]
-		n += 200 + int64(cap(l.segs))*4 + int64(cap(l.named))*8 + int64(len(l.copies))*24
+		n += sizeClass(int64(cap(l.segs))*4) + sizeClass(int64(cap(l.named))*8) + l.copies.bytes(12+4)
 		for t := range l.held {
-			n += int64(cap(l.held[t])) * 8
+			n += sizeClass(int64(cap(l.held[t])) * 8)
 		}
 	}
 	return n
 }
+
+const (
+	recordBytes = 64
+	layerBytes  = 208
+)
+
+// recsBytes returns the memory of the run's list of records.
+func recsBytes(r *run) int64 { return sizeClass(int64(cap(r.recs)) * 8) }

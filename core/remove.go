@@ -37,6 +37,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	}
 	m.flush()
 	x.mergeRipe()
+	x.retire(h)
 	return m.out
 }
 
@@ -87,7 +88,7 @@ func (m *removal) holds(pos uint32) bool {
 		return m.tier == 0 && pos < m.cut
 	}
 	l := &m.rec.layers[0]
-	return l.held[m.tier].has(pos) && (len(l.copies) == 0 || l.copies[copyKey(m.tier, pos)] == 0)
+	return l.held[m.tier].has(pos) && l.copies.m[copyKey(m.tier, pos)] == 0
 }
 
 // next begins a new stretch with the block of that name.
@@ -115,11 +116,13 @@ func (m *removal) next(e uint64) {
 			m.out.Unknown++
 			return
 		}
-		if k := copyKey(m.tier, p.pos); l.copies[k] > 0 {
+		if k := copyKey(m.tier, p.pos); l.copies.m[k] > 0 {
 			if m.copies {
-				if l.copies[k]--; l.copies[k] == 0 {
+				if c := l.copies.m[k]; c > 1 {
+					l.copies.set(k, c-1)
+				} else {
 					m.mem.Records -= rc.bytes()
-					delete(l.copies, k)
+					l.copies.drop(k)
 					m.mem.Records += rc.bytes()
 					m.settle(rc)
 				}
@@ -171,9 +174,9 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 		l := &rc.layers[layer]
 		s.mem.Records -= rc.bytes()
 		l.nHeld[s.tier] -= l.held[s.tier].clear(lo, hi)
-		if len(l.copies) > 0 {
+		if len(l.copies.m) > 0 {
 			for p := lo; p < hi; p++ {
-				delete(l.copies, copyKey(s.tier, p))
+				l.copies.drop(copyKey(s.tier, p))
 			}
 		}
 		s.mem.Records += rc.bytes()
@@ -206,14 +209,15 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 			s.clearRun(r)
 		}
 	}
-	x.mergeRipe()
 	if tier == event.Device || allTiers {
-		x.mem.Holders -= int64(len(s.hs.inferred)) * inferredBytes
-		s.hs.inferred = nil
+		x.mem.Holders -= s.hs.inferred.bytes(8)
+		s.hs.inferred = thinMap[struct{}]{}
 	}
 	if allTiers {
 		s.hs.tails = [4]uint32{}
 	}
+	x.mergeRipe()
+	x.retire(h)
 	return s.out
 }
 
@@ -232,9 +236,9 @@ func (s *store) clearRun(r *run) {
 		l := &rc.layers[i]
 		n += l.nHeld[s.tier]
 		l.nHeld[s.tier], l.held[s.tier] = 0, nil
-		for k := range l.copies {
+		for k := range l.copies.m {
 			if int(k>>32) == s.tier {
-				delete(l.copies, k)
+				l.copies.drop(k)
 			}
 		}
 	}

@@ -202,10 +202,13 @@ func (x *Radix) dropTiers(r *run) {
 }
 
 const (
-	runBytes       = 112
+	runBytes       = 96
 	bodyBytes      = 80
 	tierCoverBytes = 32
 )
+
+// segsBytes returns the memory of a run's list of segments.
+func segsBytes(n int) int64 { return sizeClass(int64(n) * 4) }
 
 // newBody makes a body of the first n blocks of data.
 func (x *Radix) newBody(data content, n uint32) *body {
@@ -349,7 +352,7 @@ func (x *Radix) detach(r *run) {
 // the books.
 func (x *Radix) freeRun(r *run) {
 	x.freeBody(r.body.Load(), true)
-	x.mem.Runs -= runBytes + int64(cap(r.segs))*4
+	x.mem.Runs -= runBytes + segsBytes(cap(r.segs))
 	x.runs[r.id] = nil
 	x.freeIDs = append(x.freeIDs, r.id)
 	if x.live--; x.live == 0 {
@@ -374,7 +377,9 @@ func (x *Radix) shrink(r *run) {
 			}
 		}
 		for _, rc := range r.recs {
-			keep = max(keep, rc.end())
+			if keep = max(keep, rc.end()); keep >= n {
+				break
+			}
 		}
 		if keep < n {
 			x.truncate(r, keep)
@@ -417,7 +422,7 @@ func (x *Radix) dropNames(r *run, lo, hi uint32) {
 			names[i] = x.arena.at(blocks[i])
 		}
 		k := 0
-		if len(x.dups) == 0 {
+		if x.dups.n == 0 {
 			at, from := x.probeOf(names[:n])
 			k = x.dir.removeAll(at, from, blocks[:n])
 		}
@@ -484,7 +489,7 @@ func (x *Radix) roomForNames(r *run, pos uint32) uint32 {
 		c := cap(r.segs)
 		r.segs = append(r.segs, x.arena.alloc(r.id, pos&^(segBlocks-1), 0))
 		if c != cap(r.segs) {
-			x.mem.Runs += int64(cap(r.segs)-c) * 4
+			x.mem.Runs += segsBytes(cap(r.segs)) - segsBytes(c)
 		}
 	}
 	return r.name(pos)
@@ -493,7 +498,11 @@ func (x *Radix) roomForNames(r *run, pos uint32) uint32 {
 // enter makes a block findable by its name.
 func (x *Radix) enter(e uint64, b uint32, taken bool) {
 	if taken {
-		x.dups[e] = append(x.dups[e], b)
+		more, _ := x.dups.get(e)
+		c := cap(more)
+		more = append(more, b)
+		x.dupRoom += sizeClass(int64(cap(more))*4) - sizeClass(int64(c)*4)
+		x.dups.set(e, more)
 		return
 	}
 	x.dir.insert(e, b)
@@ -501,31 +510,30 @@ func (x *Radix) enter(e uint64, b uint32, taken bool) {
 
 // dropName undoes enter.
 func (x *Radix) dropName(e uint64, b uint32) {
-	if len(x.dups) > 0 {
-		if more := x.dups[e]; len(more) > 0 {
-			last := more[len(more)-1]
-			if len(more) == 1 {
-				delete(x.dups, e)
-				if len(x.dups) == 0 {
-					x.dups = make(map[uint64][]uint32)
-				}
-			} else {
-				x.dups[e] = more[:len(more)-1]
+	more, _ := x.dups.get(e)
+	if len(more) == 0 {
+		x.dir.remove(e, b)
+		return
+	}
+	// The last further block takes the place of the one that goes.
+	last := more[len(more)-1]
+	if last != b && !x.dir.replace(e, b, last) {
+		for i, o := range more {
+			if o == b {
+				more[i] = last
+				break
 			}
-			if last == b {
-				return
-			}
-			if x.dir.replace(e, b, last) {
-				return
-			}
-			for i, o := range more[:len(more)-1] {
-				if o == b {
-					more[i] = last
-					return
-				}
-			}
-			return
 		}
 	}
-	x.dir.remove(e, b)
+	was := cap(more)
+	if more = more[:len(more)-1]; len(more) == 0 {
+		more = nil
+		x.dups.drop(e)
+	} else {
+		if was > 8 && len(more) < was/4 {
+			more = append([]uint32(nil), more...)
+		}
+		x.dups.set(e, more)
+	}
+	x.dupRoom += sizeClass(int64(cap(more))*4) - sizeClass(int64(was)*4)
 }

@@ -68,9 +68,10 @@ func (x *Radix) moveName(e uint64, from, to uint32) {
 	if x.dir.replace(e, from, to) {
 		return
 	}
-	for i, b := range x.dups[e] {
+	more, _ := x.dups.get(e)
+	for i, b := range more {
 		if b == from {
-			x.dups[e][i] = to
+			more[i] = to
 			return
 		}
 	}
@@ -84,9 +85,9 @@ func (x *Radix) cutSegs(r *run, lo uint32) {
 	}
 	r.segs = r.segs[:first]
 	if first == 0 || cap(r.segs) > 4*first+8 {
-		x.mem.Runs -= int64(cap(r.segs)) * 4
+		x.mem.Runs -= segsBytes(cap(r.segs))
 		r.segs = append([]uint32(nil), r.segs...)
-		x.mem.Runs += int64(cap(r.segs)) * 4
+		x.mem.Runs += segsBytes(cap(r.segs))
 	}
 }
 
