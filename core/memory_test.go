@@ -14,6 +14,7 @@ import (
 type filler struct {
 	*core.Radix
 	*rand.Rand
+	parts int // a fill is to be that many times smaller
 }
 
 func (f *filler) hashes(n int) []uint64 {
@@ -41,7 +42,7 @@ var fills = map[string]func(f *filler) (holders int){
 	"conversations": func(f *filler) int {
 		system := f.hashes(2 * 40)
 		for h := range 64 {
-			for range 60 {
+			for range 64 / f.parts {
 				names, local := append([]uint64(nil), system[:40]...), append([]uint64(nil), system[40:]...)
 				for range 1 + f.IntN(6) { // turns, each answered by two workers
 					k := 4 + f.IntN(60)
@@ -56,13 +57,13 @@ var fills = map[string]func(f *filler) (holders int){
 		return 64
 	},
 	"one-block roots": func(f *filler) int {
-		for i := range 200_000 {
+		for i := range 200_000 / f.parts {
 			f.store(i%16, f.hashes(1), f.hashes(1))
 		}
 		return 16
 	},
 	"decoded": func(f *filler) int { // chains that grow by a block an event
-		for i := range 500 {
+		for i := range 500 / f.parts {
 			last := f.Uint64()
 			f.store(i%16, []uint64{last}, f.hashes(1))
 			for range 300 {
@@ -74,7 +75,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 16
 	},
 	"many holders": func(f *filler) int {
-		for range 30 {
+		for range 30 / f.parts {
 			names, local := f.hashes(50), f.hashes(50)
 			for h := range 3000 {
 				k := 50
@@ -87,7 +88,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 3000
 	},
 	"few of many holders": func(f *filler) int { // lists that grow
-		for range 20_000 {
+		for range 20_000 / f.parts {
 			names, local := f.hashes(8), f.hashes(8)
 			for range 1 + f.IntN(14) {
 				f.store(f.IntN(5000), names, local)
@@ -96,7 +97,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 5000
 	},
 	"holes": func(f *filler) int {
-		for i := range 1000 {
+		for i := range 1000 / f.parts {
 			names := f.hashes(200)
 			f.store(i%32, names, f.hashes(200))
 			var odd []uint64
@@ -108,7 +109,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 32
 	},
 	"copies": func(f *filler) int {
-		for i := range 200 {
+		for i := range 200 / f.parts {
 			names, local := f.hashes(200), f.hashes(200)
 			f.store(i%32, names, local)
 			f.store(i%32, names, local)
@@ -116,7 +117,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 32
 	},
 	"tiers": func(f *filler) int {
-		for range 1000 {
+		for range 1000 / f.parts {
 			names, local := f.hashes(60), f.hashes(60)
 			for range 10 {
 				h := core.Holder(f.IntN(64))
@@ -130,7 +131,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 64
 	},
 	"wide tiers": func(f *filler) int {
-		for range 40 {
+		for range 40 / f.parts {
 			names, local := f.hashes(60), f.hashes(60)
 			for h := range 400 {
 				f.store(h, names, local)
@@ -145,7 +146,7 @@ var fills = map[string]func(f *filler) (holders int){
 		for h := range 16 {
 			f.store(h, trunk, local)
 		}
-		for i := range 100_000 {
+		for i := range 100_000 / f.parts {
 			f.storeAfter(i%16, trunk[0], f.hashes(1), f.hashes(1))
 		}
 		return 16
@@ -159,7 +160,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 1
 	},
 	"own names": func(f *filler) int {
-		for range 200 {
+		for range 200 / f.parts {
 			local := f.hashes(100)
 			for h := range 20 {
 				f.store(h, f.hashes(100), local)
@@ -168,7 +169,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 20
 	},
 	"one own name each": func(f *filler) int { // a segment for one name
-		for range 2000 {
+		for range 2000 / f.parts {
 			names, local := f.hashes(20), f.hashes(20)
 			f.store(0, names, local)
 			for h := 1; h < 8; h++ {
@@ -180,7 +181,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 8
 	},
 	"same name elsewhere": func(f *filler) int {
-		for range 20_000 {
+		for range 20_000 / f.parts {
 			name := f.hashes(1)
 			for h := range 4 {
 				f.store(h, name, f.hashes(1))
@@ -198,7 +199,7 @@ var fills = map[string]func(f *filler) (holders int){
 		return 1
 	},
 	"evicted ancestors": func(f *filler) int {
-		for i := range 4000 {
+		for i := range 4000 / f.parts {
 			names, h := f.hashes(20), i%64
 			f.store(h, names, f.hashes(20))
 			for j := range 5 {
@@ -209,19 +210,19 @@ var fills = map[string]func(f *filler) (holders int){
 		return 64
 	},
 	"crowded hashes": func(f *filler) int { // chosen to crowd one part of the tables
-		for i := range 15_000 {
+		for i := range 15_000 / f.parts {
 			f.store(i%8, []uint64{f.crowded()}, []uint64{f.crowded()})
 		}
 		return 8
 	},
 	"thinned": func(f *filler) int { // nine tenths gone again
 		var all [][]uint64
-		for i := range 4000 {
+		for i := range 4000 / f.parts {
 			names := f.hashes(64)
 			all = append(all, names)
 			f.store(i%64, names, f.hashes(64))
 		}
-		for _, i := range f.Perm(4000)[:3600] {
+		for _, i := range f.Perm(len(all))[:len(all)*9/10] {
 			f.remove(i%64, all[i])
 		}
 		return 64
@@ -230,7 +231,7 @@ var fills = map[string]func(f *filler) (holders int){
 		trunk := f.hashes(1)
 		f.store(0, trunk, f.hashes(1))
 		var kids [][]uint64
-		for range 60_000 {
+		for range 60_000 / f.parts {
 			n := f.hashes(3)
 			kids = append(kids, n)
 			f.storeAfter(0, trunk[0], n, f.hashes(3))
@@ -263,8 +264,8 @@ func settledHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-func newFiller() *filler {
-	return &filler{core.NewRadix(core.Options{}), rand.New(rand.NewPCG(1, 2))}
+func newFiller(parts int) *filler {
+	return &filler{core.NewRadix(core.Options{}), rand.New(rand.NewPCG(1, 2)), parts}
 }
 
 // TestMemoryIsWhatTheHeapHas compares what the index says it holds with what
@@ -273,7 +274,7 @@ func TestMemoryIsWhatTheHeapHas(t *testing.T) {
 	for name, fill := range fills {
 		t.Run(name, func(t *testing.T) {
 			before := settledHeap()
-			f := newFiller()
+			f := newFiller(1)
 			fill(f)
 			x := f.Radix
 			have := settledHeap() - before + x.MappedBytes()
@@ -295,7 +296,7 @@ func TestMemoryGoesBack(t *testing.T) {
 		for _, how := range []string{"clear", "remove"} {
 			t.Run(fmt.Sprintf("%s/%s", name, how), func(t *testing.T) {
 				before := settledHeap()
-				f := newFiller()
+				f := newFiller(8)
 				base := settledHeap() - before
 				holders := fill(f)
 				for _, h := range f.Perm(holders) {
@@ -339,7 +340,7 @@ func heldNames(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
 func TestBudgetHolds(t *testing.T) {
 	const budget = 6 << 20
 	for seed := range uint64(4) {
-		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3))}
+		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3)), 1}
 		const holders = 32
 		var kept [holders][][]uint64 // names, of which more may be refused than held
 		var known [][2][]uint64
@@ -404,7 +405,7 @@ func TestBudgetHolds(t *testing.T) {
 // TestBudgetIsFair: at the budget, who holds more than an equal share is
 // refused, who holds less is not.
 func TestBudgetIsFair(t *testing.T) {
-	f := &filler{core.NewRadix(core.Options{Budget: 8 << 20}), rand.New(rand.NewPCG(1, 4))}
+	f := &filler{core.NewRadix(core.Options{Budget: 8 << 20}), rand.New(rand.NewPCG(1, 4)), 1}
 	store := func(h int) core.Outcome {
 		return f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: f.hashes(20), Local: f.hashes(20)}, true)
 	}
@@ -430,7 +431,7 @@ func TestBudgetIsFair(t *testing.T) {
 // TestRefusedNamesAreNotInvented: a name that an engine gives to other content
 // stops meaning the old one even if the new block is refused.
 func TestRefusedNamesAreNotInvented(t *testing.T) {
-	f := &filler{core.NewRadix(core.Options{Budget: 1}), rand.New(rand.NewPCG(1, 5))}
+	f := &filler{core.NewRadix(core.Options{Budget: 1}), rand.New(rand.NewPCG(1, 5)), 1}
 	// Beyond its budget from the first event on; the other holder makes ten
 	// blocks more than a fair share.
 	f.store(1, f.hashes(1), f.hashes(1))
