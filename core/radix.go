@@ -99,11 +99,12 @@ func (x *Radix) holder(h Holder) *holderState {
 
 // retire forgets what is kept of a holder that has nothing.
 func (x *Radix) retire(h Holder) {
-	if x.holders[h].live > 0 {
+	hs := x.holders[h]
+	if hs.live > 0 {
 		return
 	}
 	x.holders[h] = nil
-	x.mem.Holders -= holderBytes + x.holders[h].inferred.bytes(8)
+	x.mem.Holders -= holderBytes + hs.inferred.bytes(8)
 	if x.states--; x.states == 0 {
 		x.holders, x.entries, x.ripe = nil, nil, nil
 		for _, p := range []*probe{x.now, x.ahead, x.spare[0], x.spare[1]} {
