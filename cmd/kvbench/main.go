@@ -9,6 +9,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]
        kvbench select --workers N --blocks N [flags]
+       kvbench ingest --mode jetstream|core [flags]
        kvbench version
 `
 
@@ -52,6 +54,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case "select":
 		return runSelect(args[1:], stdout, stderr)
+	case "ingest":
+		o, err := parseIngest(args[1:], stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return 0
+		case err != nil:
+			fmt.Fprintf(stderr, "kvbench ingest: %v\n", err)
+			return 2
+		}
+		if err := measureIngest(context.Background(), o, stdout); err != nil {
+			fmt.Fprintf(stderr, "kvbench ingest: %v\n", err)
+			return 1
+		}
+		return 0
 	case "version", "--version":
 		fmt.Fprintf(stdout, "kvbench %s\n", obs.ReadVersion())
 		return 0
