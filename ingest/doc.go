@@ -10,7 +10,12 @@
 //     ids, each at most once. A message that came before its predecessor is
 //     held back, boundedly, until that arrives or is known to be lost.
 //   - Nothing is lost silently: what is not applied is counted by reason, and
-//     a missing event marks its rank as gapped and asks the Recoverer.
+//     a missing event begins the recovery of its rank: the publisher is asked
+//     for the events, or for all that the rank holds. Meanwhile the rank's
+//     events are held back, boundedly; beyond, they are dropped and asked for.
+//   - A rank that could not be recovered is marked incomplete and tried again
+//     at its heartbeats; one whose blocks the memory budget refused is marked
+//     truncated, and nothing is asked for until there is room.
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is
@@ -18,8 +23,12 @@
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
 //
+// What is published without a stream goes through the same lanes. A worker that
+// is heard of for the first time there is asked for all that it holds.
+//
 // Ownership: the discovery goroutine owns the set of readers, a reader's
 // goroutine its consumer, a lane's goroutine the ranks of its workers. A
 // decoded message belongs to its lane until it is handed to the index, and to
-// the index until that calls back. Close ends them all.
+// the index until that calls back. A recovery's goroutine owns the replacement
+// that it fills, and posts what it got to the lane. Close ends them all.
 package ingest

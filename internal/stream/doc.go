@@ -1,5 +1,6 @@
 // Package stream is the JetStream stream of one index space: its name, its
-// subjects, its settings and the checks on them.
+// subjects, its settings and the checks on them; and the subjects of what
+// workers publish and answer without a stream.
 //
 // Invariants:
 //   - One stream a space, so that a position, a snapshot and a trim never
