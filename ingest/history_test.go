@@ -107,6 +107,9 @@ func (h *history) ask(ctx context.Context, subject string, request []byte) ([]by
 		return nil, errLost
 	}
 	data, _ := src.Answer(request, limit)
+	if data == nil {
+		return nil, errLost
+	}
 	return data, nil
 }
 

@@ -79,6 +79,7 @@ type rescue struct {
 	subject string
 
 	incarnation uint64 // of the rank, 0: any
+	known       bool   // the rank has a state
 	from        uint64 // next event to ask for; 0: a dump
 	busy        int
 
@@ -92,7 +93,7 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause) *rescue {
 	v := &rescue{
 		recoverer: c, lane: l, rank: r, id: r.id, cause: cause,
 		subject:     stream.RecoverSubject(c.cfg.Namespace, r.id.Space, r.id.Worker),
-		incarnation: r.incarnation, from: r.next(),
+		incarnation: r.incarnation, from: r.next(), known: r.known,
 	}
 	if cause != Gap && cause != Retry || r.stale {
 		v.from = 0
@@ -108,6 +109,7 @@ var (
 	errNoAnswer   = errors.New("the publisher does not answer")
 	errNonsense   = errors.New("the publisher's answer has no meaning")
 	errIndex      = errors.New("the index does not take the dump")
+	errPartial    = errors.New("the publisher does not know what the rank holds")
 	errSuperseded = errors.New("the rank's state has changed meanwhile")
 )
 
@@ -122,6 +124,8 @@ func recoveryOutcome(err error) string {
 		return "no_answer"
 	case errors.Is(err, errNonsense):
 		return "malformed"
+	case errors.Is(err, errPartial):
+		return "partial"
 	case errors.Is(err, errSuperseded):
 		return "superseded"
 	case errors.Is(err, context.Canceled):
@@ -254,6 +258,9 @@ func (v *rescue) attempt() error {
 			}
 			v.from = 0 // the publisher has forgotten what it sent
 		case recovery.Dump:
+			if reply.Incomplete && v.known && reply.Incarnation == v.incarnation {
+				return errPartial // what the rank has is more than that
+			}
 			if err := v.dump(reply); err != nil {
 				return err
 			}
@@ -360,9 +367,17 @@ func (v *rescue) load(d *dump, reply recovery.Reply) error {
 		if part++; part == parts {
 			break
 		}
-		if reply, err = v.request(recovery.Request{Dump: number, Part: part}); err != nil {
-			if reply, err = v.request(recovery.Request{Dump: number, Part: part}); err != nil {
+		// A lost part is asked for again: beginning anew would cost them all.
+		for try := 0; ; try++ {
+			if reply, err = v.request(recovery.Request{Dump: number, Part: part}); err == nil {
+				break
+			}
+			if try == v.cfg.RecoverAttempts || v.ctx.Err() != nil {
 				return err
+			}
+			select {
+			case <-v.after(v.backoff(try)):
+			case <-v.ctx.Done():
 			}
 		}
 		if reply.Kind == recovery.Busy {

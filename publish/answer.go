@@ -18,6 +18,9 @@ const maxAsked = 256
 func (p *Publisher) answer() error {
 	sub, err := p.cfg.Conn.Subscribe(stream.RecoverSubject(p.cfg.Namespace, p.cfg.Space, p.cfg.Worker), func(msg *nats.Msg) {
 		data, kind := p.source.Answer(msg.Data, int(p.cfg.Conn.MaxPayload())-headerRoom)
+		if data == nil {
+			return // another publisher's rank
+		}
 		p.m.answered(kind, len(data))
 		_ = msg.Respond(data) // whoever hears nothing asks again
 	})

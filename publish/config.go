@@ -56,8 +56,11 @@ type Config struct {
 	Incarnation uint64
 	// Resume holds the last event id of each rank from before the restart. The
 	// publisher does not know what those ranks hold, until they are cleared,
-	// and says so to replicas that ask.
+	// and says so to replicas that ask; unless Holds says it.
 	Resume []event.Position
+	// Holds calls add for what a rank of Resume holds, as core.Index.Dump gives
+	// it.
+	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
 	// CountCopies is set for an engine that reports one store and one removal
 	// per physical copy of a block.
 	CountCopies bool

@@ -94,7 +94,7 @@ func start(cfg Config, out transport) *Publisher {
 		subject: out.subject(cfg.Namespace, cfg.Space, cfg.Worker),
 		source: recovery.NewSource(recovery.Config{
 			Space: cfg.Space, Worker: cfg.Worker, Incarnation: cfg.Incarnation, CountCopies: cfg.CountCopies,
-			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Resume: cfg.Resume,
+			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Resume: cfg.Resume, Holds: cfg.Holds,
 		}),
 		nonce: rand.Uint64(),
 		m:     newMeters(cfg.Metrics),

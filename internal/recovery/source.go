@@ -20,9 +20,12 @@ type Config struct {
 	Ring        int           // events kept for each rank
 	RingBytes   int           // bytes of events kept, over all ranks
 	KeepDump    time.Duration // after how long unasked a dump is dropped
-	// Resume holds the last id of ranks whose blocks are not known.
+	// Resume holds the last id of ranks from before the Source.
 	Resume []event.Position
-	Now    func() time.Time // default time.Now
+	// Holds calls add for what a rank of Resume holds, as core.Index.Dump gives
+	// it; nil: that is not known.
+	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
+	Now   func() time.Time // default time.Now
 }
 
 // Source is a worker's local index with a ring of its last events. It is safe
@@ -75,6 +78,12 @@ func NewSource(cfg Config) *Source {
 	for _, p := range cfg.Resume {
 		r := s.rankLocked(p.DPRank)
 		r.last, r.incomplete = p.ID, p.ID > 0
+		if cfg.Holds != nil {
+			restore := core.Restorer{Index: s.mu.index, Holder: r.holder}
+			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) { restore.Add(ev, copies) })
+			restore.Finish()
+			r.incomplete = false
+		}
 	}
 	return s
 }
@@ -144,13 +153,17 @@ func (r *rank) first() uint64 { return r.last - uint64(r.n) + 1 }
 func eventBytes(ev *event.Event) int { return 96 + 8*(len(ev.Engine)+len(ev.Local)) }
 
 // Answer returns the reply to the request, at most limit bytes of it, and its
-// kind for the metrics. limit is enough for any one event.
+// kind for the metrics; nil for a rank that the Source does not have: another
+// publisher of the worker may have it. limit is enough for any one event.
 func (s *Source) Answer(request []byte, limit int) ([]byte, Kind) {
 	reply := Reply{Kind: Invalid, Incarnation: s.cfg.Incarnation}
 	if q, err := DecodeRequest(request); err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.expireLocked()
+		if s.mu.ranks[q.DPRank] == nil {
+			return nil, Invalid
+		}
 		if q.Dump != 0 {
 			s.partLocked(&reply, q)
 		} else {
@@ -163,9 +176,6 @@ func (s *Source) Answer(request []byte, limit int) ([]byte, Kind) {
 // beginLocked answers a request for events, or for a new dump.
 func (s *Source) beginLocked(reply *Reply, q Request, limit int) {
 	r := s.mu.ranks[q.DPRank]
-	if r == nil {
-		r = &rank{} // it has not published anything
-	}
 	reply.Last, reply.Incomplete = r.last, r.incomplete
 	switch {
 	case q.To != 0 && q.From > q.To:
@@ -224,9 +234,6 @@ func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
 
 // encodeLocked returns the rank's dump as frames.
 func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
-	if s.mu.ranks[dpRank] == nil {
-		return nil
-	}
 	var data []byte
 	b := event.Batch{Space: s.cfg.Space, Worker: s.cfg.Worker, Incarnation: s.cfg.Incarnation}
 	var copies [][]uint32
