@@ -2,8 +2,12 @@ package core
 
 // content is a run's local hashes, in pieces: all but the last have exactly
 // pieceBlocks. Appending, and exchanging a tail, copies one piece, not the run.
-// Pieces are shared between a body and the one that replaces it.
-type content [][]uint64
+// Pieces are shared between a body and the one that replaces it. The first
+// piece stands in the struct itself: for a reader that is one cache miss less.
+type content struct {
+	head []uint64
+	rest [][]uint64
+}
 
 const (
 	pieceBits   = 8
@@ -12,22 +16,34 @@ const (
 
 // newContent returns a copy of local as content.
 func newContent(local []uint64) content {
-	c := content(nil).with(0, len(local), true)
+	c := content{}.with(0, len(local), true)
 	c.write(0, local)
 	return c
 }
 
-func (c content) at(i uint32) uint64 { return c[i>>pieceBits][i&(pieceBlocks-1)] }
+// piece returns the k-th piece.
+func (c *content) piece(k int) []uint64 {
+	if k == 0 {
+		return c.head
+	}
+	return c.rest[k-1]
+}
+
+// from returns the piece that has block i, from that block on.
+func (c *content) from(i uint32) []uint64 {
+	return c.piece(int(i >> pieceBits))[i&(pieceBlocks-1):]
+}
+
+func (c *content) at(i uint32) uint64 { return c.from(i)[0] }
 
 // match returns how many of local equal the blocks from … n-1.
-func (c content) match(from, n uint32, local []uint64) int {
+func (c *content) match(from, n uint32, local []uint64) int {
 	if left := int(n - from); left < len(local) {
 		local = local[:left]
 	}
 	m := 0
 	for m < len(local) {
-		i := from + uint32(m)
-		p := c[i>>pieceBits][i&(pieceBlocks-1):]
+		p := c.from(from + uint32(m))
 		k := matchLen(p, local[m:])
 		m += k
 		if k < len(p) {
@@ -38,49 +54,58 @@ func (c content) match(from, n uint32, local []uint64) int {
 }
 
 // room returns how many blocks there is memory for.
-func (c content) room() int {
-	if len(c) == 0 {
-		return 0
+func (c *content) room() int {
+	if k := len(c.rest); k > 0 {
+		return k<<pieceBits + len(c.rest[k-1])
 	}
-	return (len(c)-1)<<pieceBits + len(c[len(c)-1])
+	return len(c.head)
 }
 
 // with returns content with c's first n blocks and room for total. If fresh,
 // no memory from n on is shared with c: readers of c may still see it.
 func (c content) with(n, total int, fresh bool) content {
-	full := n >> pieceBits
-	out := make(content, full, (total+pieceBlocks-1)>>pieceBits)
-	copy(out, c)
+	var out content
+	full := n >> pieceBits // pieces that are kept as they are
+	if pieces := (total + pieceBlocks - 1) >> pieceBits; pieces > 1 {
+		out.rest = make([][]uint64, 0, pieces-1)
+	}
+	if full > 0 {
+		out.head = c.head
+		out.rest = append(out.rest, c.rest[:full-1]...)
+	}
 	for at := full << pieceBits; at < total; at += pieceBlocks {
 		want := min(total-at, pieceBlocks)
-		if at < n {
-			if p := c[full]; !fresh && len(p) >= want {
-				out = append(out, p)
-				continue
+		var p []uint64
+		if at < n && !fresh && len(c.piece(full)) >= want {
+			p = c.piece(full)
+		} else {
+			p = make([]uint64, min(classSlots(want), pieceBlocks))
+			if at < n {
+				copy(p, c.piece(full)[:n-at])
 			}
 		}
-		p := make([]uint64, min(classSlots(want), pieceBlocks))
-		if at < n {
-			copy(p, c[full][:n-at])
+		if at == 0 {
+			out.head = p
+		} else {
+			out.rest = append(out.rest, p)
 		}
-		out = append(out, p)
 	}
 	return out
 }
 
 // write puts local at position i and on, where there is room.
-func (c content) write(i uint32, local []uint64) {
+func (c *content) write(i uint32, local []uint64) {
 	for len(local) > 0 {
-		k := copy(c[i>>pieceBits][i&(pieceBlocks-1):], local)
+		k := copy(c.from(i), local)
 		local = local[k:]
 		i += uint32(k)
 	}
 }
 
 // appendTo appends the blocks lo … hi-1 to dst.
-func (c content) appendTo(dst []uint64, lo, hi uint32) []uint64 {
+func (c *content) appendTo(dst []uint64, lo, hi uint32) []uint64 {
 	for lo < hi {
-		p := c[lo>>pieceBits][lo&(pieceBlocks-1):]
+		p := c.from(lo)
 		p = p[:min(len(p), int(hi-lo))]
 		dst = append(dst, p...)
 		lo += uint32(len(p))
@@ -88,9 +113,9 @@ func (c content) appendTo(dst []uint64, lo, hi uint32) []uint64 {
 	return dst
 }
 
-func (c content) bytes() int64 {
-	if len(c) == 0 {
-		return 0
+func (c *content) bytes() int64 {
+	if k := len(c.rest); k > 0 {
+		return int64(k)*pieceBlocks*8 + sizeClass(int64(len(c.rest[k-1]))*8) + sizeClass(int64(cap(c.rest))*24)
 	}
-	return int64(len(c)-1)*pieceBlocks*8 + sizeClass(int64(len(c[len(c)-1]))*8) + sizeClass(int64(cap(c))*24)
+	return sizeClass(int64(len(c.head)) * 8)
 }

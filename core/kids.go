@@ -166,13 +166,18 @@ const (
 )
 
 type kidLeaf struct {
-	keys [kidSlots]atomic.Uint64 // mixed (off, first); 0 is free
-	runs [kidSlots]atomic.Pointer[run]
-	next atomic.Pointer[kidLeaf] // only where splitting is of no use (see makeRoom)
+	slots [kidSlots]kidSlot
+	next  atomic.Pointer[kidLeaf] // only where splitting is of no use (see makeRoom)
 
 	depth uint8
 	used  int // slots with a key
 	live  int // slots with a run
+}
+
+// kidSlot is one slot: key and run together, so in one cache line.
+type kidSlot struct {
+	key atomic.Uint64 // mixed (off, first); 0 is free
+	run atomic.Pointer[run]
 }
 
 const kidFill = kidSlots * 3 / 4
@@ -198,13 +203,13 @@ func (t *kidTable) find(off uint32, first uint64) *run {
 	l := leafOf(top, k)
 	for ; l != nil; l = l.next.Load() {
 		for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
-			got := l.keys[i].Load()
+			got := l.slots[i].key.Load()
 			if got == 0 {
 				break
 			}
 			if got == k {
 				// first and off are fixed for the life of a run.
-				if r := l.runs[i].Load(); r != nil && r.first == first && r.off == off {
+				if r := l.slots[i].run.Load(); r != nil && r.first == first && r.off == off {
 					return r
 				}
 			}
@@ -255,9 +260,9 @@ func (l *kidLeaf) put(k uint64, r *run) (more bool) {
 		l = l.next.Load()
 	}
 	for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
-		if l.keys[i].Load() == 0 {
-			l.runs[i].Store(r) // the run first: whoever sees the key sees the run
-			l.keys[i].Store(k)
+		if l.slots[i].key.Load() == 0 {
+			l.slots[i].run.Store(r) // the run first: whoever sees the key sees the run
+			l.slots[i].key.Store(k)
 			l.used++
 			l.live++
 			return more
@@ -307,9 +312,9 @@ func (t *kidTable) makeRoom(l *kidLeaf) bool {
 
 func (l *kidLeaf) moveTo(where func(k uint64) *kidLeaf) {
 	for ; l != nil; l = l.next.Load() {
-		for i := range l.keys {
-			if k := l.keys[i].Load(); k != 0 {
-				if r := l.runs[i].Load(); r != nil {
+		for i := range l.slots {
+			if k := l.slots[i].key.Load(); k != 0 {
+				if r := l.slots[i].run.Load(); r != nil {
 					where(k).put(k, r)
 				}
 			}
@@ -334,9 +339,9 @@ func (t *kidTable) remove(c kid) {
 	l := leafOf(*t.top.Load(), k)
 search:
 	for ; l != nil; l = l.next.Load() {
-		for i := k & (kidSlots - 1); l.keys[i].Load() != 0; i = (i + 1) & (kidSlots - 1) {
-			if l.runs[i].Load() == c.run {
-				l.runs[i].Store(nil)
+		for i := k & (kidSlots - 1); l.slots[i].key.Load() != 0; i = (i + 1) & (kidSlots - 1) {
+			if l.slots[i].run.Load() == c.run {
+				l.slots[i].run.Store(nil)
 				l.live--
 				break search
 			}
@@ -379,8 +384,8 @@ func (t *kidTable) each(f func(r *run) bool) {
 			continue
 		}
 		for ; l != nil; l = l.next.Load() {
-			for j := range l.runs {
-				if r := l.runs[j].Load(); r != nil && !f(r) {
+			for j := range l.slots {
+				if r := l.slots[j].run.Load(); r != nil && !f(r) {
 					return
 				}
 			}

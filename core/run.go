@@ -37,6 +37,7 @@ type body struct {
 	cov   atomic.Pointer[cover] // replaces in when not nil
 	tiers atomic.Pointer[tierCover]
 	kids  atomic.Pointer[kidSet]
+	_     [32]byte // fills two cache lines, so that a body does not touch three
 }
 
 // tierCover holds the coverage of the cumulative levels above device, where a
@@ -203,7 +204,7 @@ func (x *Radix) dropTiers(r *run) {
 
 const (
 	runBytes       = 96
-	bodyBytes      = 80
+	bodyBytes      = 128
 	tierCoverBytes = 32
 )
 
