@@ -1,7 +1,6 @@
 package core
 
 import (
-	"encoding/binary"
 	"math/bits"
 	"unsafe"
 )
@@ -43,93 +42,16 @@ type leaf struct {
 }
 
 const (
-	chunkSlots = 12
-	pageSlots  = pageChunks * chunkSlots
-	leafHigh   = pageSlots * 3 / 4 // entries at which a leaf splits
-	leafLow    = pageSlots / 5
+	pageSlots = pageChunks * chunkSlots
+	leafHigh  = pageSlots * 3 / 4 // entries at which a leaf splits
+	leafLow   = pageSlots / 5
 )
-
-// chunk is one cache line of entries. Entries whose home is full stand in
-// another chunk: over counts them by class of tag, two bits a class.
-type chunk struct {
-	tags [chunkSlots]uint8
-	used uint16 // a bit per slot in use; above them, how far the overflowed are
-	over uint16
-	blk  [chunkSlots]uint32 // block number, and four more bits of the hash above it
-}
-
-const (
-	allSlots = 1<<chunkSlots - 1
-	farthest = 15 // a reach that means anywhere in the leaf
-)
-
-// reach returns how many steps away entries whose home is c may be, at most.
-func (c *chunk) reach() uint32 {
-	if k := uint32(c.used >> chunkSlots); k < farthest {
-		return k
-	}
-	return pageChunks - 1
-}
-
-// setReach makes it k or, if that is more than can be said, anywhere.
-func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(min(k, farthest))<<chunkSlots }
-
-// free returns a free slot; chunkSlots or more if there is none.
-func (c *chunk) free() int { return bits.TrailingZeros16(^c.used) }
-
-func (c *chunk) set(s int, t uint8, slot uint32) {
-	s %= chunkSlots
-	c.tags[s], c.blk[s] = t, slot
-	c.used |= 1 << s
-}
-
-// drop frees a slot. A tag that is not there any more is one false match less.
-func (c *chunk) drop(s int) {
-	s %= chunkSlots
-	c.tags[s] = 0
-	c.used &^= 1 << s
-}
-
-const (
-	blockBits = 28 // of a block number
-	blockMask = 1<<blockBits - 1
-)
-
-// slotOf returns what a slot holds for a block: with four bits more than the
-// tag has, one candidate in 4,000 is false instead of one in 250, and a false
-// one costs a cache miss.
-func slotOf(m uint64, b uint32) uint32 { return uint32(m>>8)<<blockBits | b }
-
-// overflowed reports whether entries with tags of t's class, one of eight, may
-// stand elsewhere.
-func (c *chunk) overflowed(t uint8) bool { return c.over>>(t&7*2)&3 != 0 }
-
-// overflow counts one more entry that stands k steps away; the count of a
-// class sticks at 3.
-func (c *chunk) overflow(t uint8, k uint32) {
-	if s := t & 7 * 2; c.over>>s&3 < 3 {
-		c.over += 1 << s
-	}
-	c.setReach(max(c.reach(), k))
-}
-
-// underflow counts one less.
-func (c *chunk) underflow(t uint8) {
-	if s := t & 7 * 2; c.over>>s&3 < 3 {
-		if c.over -= 1 << s; c.over == 0 {
-			c.setReach(0)
-		}
-	}
-}
 
 // mix spreads an engine hash: some engines' hashes are small integers.
 func mix(h uint64) uint64 {
 	hi, lo := bits.Mul64(h^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
 	return hi ^ lo
 }
-
-// tagOf returns the hash's tag.
-func tagOf(m uint64) uint8 { return uint8(m) }
 
 func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)] }
 
@@ -192,43 +114,6 @@ func (d *directory) locate(p *probe, names []uint64) {
 		p.at[i] = aim{r.chunk(home(m)), r.leaf, m}
 	}
 	prefetch(&p.at[0], len(names))
-}
-
-// match marks the slots whose tag may be t by the top bits of bytes. A mark may
-// be false above a true one, and where the slot is not in use.
-func (c *chunk) match(t uint8) (a, b uint64) {
-	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	a = binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
-	b = uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t) | 0xFFFFFFFF<<32
-	return (a - ones) &^ a & tops, (b - ones) &^ b & tops
-}
-
-// matches returns the slots in use whose tag may be t.
-func (c *chunk) matches(t uint8) uint16 {
-	a, b := c.match(t)
-	const gather = 0x0102040810204080 // moves the marks together
-	return uint16(a>>7*gather>>56|b>>7*gather>>56<<8) & c.used & allSlots
-}
-
-// lacks reports whether the chunk shows that it does not have the name: no tag
-// with its four further bits equals the hash's.
-func (c *chunk) lacks(m uint64) bool {
-	for k := c.matches(tagOf(m)); k != 0; k &= k - 1 {
-		if s := bits.TrailingZeros16(k) % chunkSlots; c.blk[s]>>blockBits == slotOf(m, 0)>>blockBits {
-			return false
-		}
-	}
-	return true
-}
-
-// block returns the slot of exactly this entry, or -1.
-func (c *chunk) block(t uint8, slot uint32) int {
-	for m := c.matches(t); m != 0; m &= m - 1 {
-		if s := bits.TrailingZeros16(m) % chunkSlots; c.blk[s] == slot && c.tags[s] == t {
-			return s
-		}
-	}
-	return -1
 }
 
 // named returns the block of an entry of this name in the chunk.
@@ -368,21 +253,6 @@ func (d *directory) insert(name uint64, b uint32) {
 	d.count++
 }
 
-func (d *directory) newRef(depth uint8) ref {
-	d.leaves++
-	d.gen++
-	r := ref{d.pages.get(), &leaf{depth: depth}}
-	if depth > 0 {
-		r.leaf.low = leafLow
-	}
-	return r
-}
-
-func (d *directory) freeRef(r ref) {
-	d.leaves--
-	d.pages.put(r.page)
-}
-
 // put places an entry.
 func (r *ref) put(m uint64, b uint32) {
 	t := tagOf(m)
@@ -475,138 +345,4 @@ func (d *directory) remove(name uint64, b uint32) {
 	} else if l.n < l.low {
 		d.shrink(m)
 	}
-}
-
-// clear gives all memory back.
-func (d *directory) clear() {
-	var last *leaf
-	for _, r := range d.top {
-		if r.leaf != last {
-			last = r.leaf
-			d.freeRef(r)
-		}
-	}
-	*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
-}
-
-// gather lists the entries of the leaves, but for spilled ones.
-func (d *directory) gather(refs ...ref) {
-	d.blocks = d.blocks[:0]
-	for _, r := range refs {
-		for i := range r.page {
-			c := &r.page[i]
-			for u := c.used & allSlots; u != 0; u &= u - 1 {
-				d.blocks = append(d.blocks, c.blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
-			}
-		}
-	}
-	// The names first, so that their cache misses overlap.
-	d.names = d.names[:0]
-	for _, b := range d.blocks {
-		d.names = append(d.names, d.arena.at(b))
-	}
-}
-
-// build makes leaves of the gathered entries, and puts them into their places in
-// the top table: one for the prefix or, if split, one for each of the two that
-// are one bit longer.
-func (d *directory) build(depth uint8, prefix uint64, split bool) {
-	var made [2]ref
-	n := uint64(1)
-	if split {
-		n = 2
-		depth++
-		prefix *= 2
-	}
-	for i := range n {
-		made[i] = d.newRef(depth)
-	}
-	shift := (63 - depth) & 63
-	for i, e := range d.names {
-		m := mix(e)
-		r := &made[m>>1>>shift&(n-1)]
-		if c := r.chunk(home(m)); c.free() < chunkSlots {
-			c.set(c.free(), tagOf(m), slotOf(m, d.blocks[i]))
-			r.leaf.n++
-		} else {
-			r.put(m, d.blocks[i])
-		}
-	}
-	for e := range d.spill {
-		if m := mix(e); m>>1>>shift&^(n-1) == prefix {
-			made[m>>1>>shift&(n-1)].leaf.spilled++
-		}
-	}
-	span := uint64(1) << (d.depth - depth)
-	for i := range n * span {
-		d.top[prefix*span+i] = made[i/span]
-	}
-}
-
-// grow splits the leaf of m. Hashes chosen to share their leading bits must not
-// double the top table for ever: then it reports false.
-func (d *directory) grow(m uint64) bool {
-	r := *d.refAt(m)
-	l := r.leaf
-	if l.depth == d.depth {
-		if len(d.top) > 64+d.count/64 {
-			return false
-		}
-		nt := make([]ref, 2*len(d.top))
-		for i, o := range d.top {
-			nt[2*i], nt[2*i+1] = o, o
-		}
-		d.top = nt
-		d.depth++
-	}
-	prefix := m >> 1 >> ((63 - l.depth) & 63)
-	d.gather(r)
-	d.build(l.depth, prefix, true)
-	d.freeRef(r)
-	return true
-}
-
-// shrink joins the leaf of m with its buddy, if the two fit well into one.
-func (d *directory) shrink(m uint64) {
-	r := *d.refAt(m)
-	l := r.leaf
-	prefix := m >> 1 >> ((63 - l.depth) & 63)
-	buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
-	if buddy.leaf.depth != l.depth || (l.n+buddy.leaf.n)*5 > leafHigh*4 {
-		l.low = l.n / 2 // look again then
-		return
-	}
-	d.gather(r, buddy)
-	d.build(l.depth-1, prefix>>1, false)
-	d.freeRef(r)
-	d.freeRef(buddy)
-	d.shrinkTop()
-}
-
-// shrinkTop halves the top table while no leaf needs its full depth.
-func (d *directory) shrinkTop() {
-	for d.depth > 0 {
-		for i := range d.top {
-			if d.top[i].leaf.depth == d.depth {
-				return
-			}
-		}
-		nt := make([]ref, len(d.top)/2)
-		for i := range nt {
-			nt[i] = d.top[2*i]
-		}
-		d.top = nt
-		d.depth--
-		d.gen++
-	}
-}
-
-const (
-	refBytes  = 16
-	leafBytes = 16
-)
-
-func (d *directory) bytes() int64 {
-	return d.pages.bytes() + int64(d.leaves)*leafBytes + int64(cap(d.top))*refBytes +
-		int64(cap(d.blocks))*4 + int64(cap(d.names))*8 + int64(len(d.spill))*32
 }

@@ -1,0 +1,152 @@
+package core
+
+import "math/bits"
+
+func (d *directory) newRef(depth uint8) ref {
+	d.leaves++
+	d.gen++
+	r := ref{d.pages.get(), &leaf{depth: depth}}
+	if depth > 0 {
+		r.leaf.low = leafLow
+	}
+	return r
+}
+
+func (d *directory) freeRef(r ref) {
+	d.leaves--
+	d.pages.put(r.page)
+}
+
+// clear gives all memory back.
+func (d *directory) clear() {
+	var last *leaf
+	for _, r := range d.top {
+		if r.leaf != last {
+			last = r.leaf
+			d.freeRef(r)
+		}
+	}
+	*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
+}
+
+// gather lists the entries of the leaves, but for spilled ones.
+func (d *directory) gather(refs ...ref) {
+	d.blocks = d.blocks[:0]
+	for _, r := range refs {
+		for i := range r.page {
+			c := &r.page[i]
+			for u := c.used & allSlots; u != 0; u &= u - 1 {
+				d.blocks = append(d.blocks, c.blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
+			}
+		}
+	}
+	// The names first, so that their cache misses overlap.
+	d.names = d.names[:0]
+	for _, b := range d.blocks {
+		d.names = append(d.names, d.arena.at(b))
+	}
+}
+
+// build makes leaves of the gathered entries, and puts them into their places in
+// the top table: one for the prefix or, if split, one for each of the two that
+// are one bit longer.
+func (d *directory) build(depth uint8, prefix uint64, split bool) {
+	var made [2]ref
+	n := uint64(1)
+	if split {
+		n = 2
+		depth++
+		prefix *= 2
+	}
+	for i := range n {
+		made[i] = d.newRef(depth)
+	}
+	shift := (63 - depth) & 63
+	for i, e := range d.names {
+		m := mix(e)
+		r := &made[m>>1>>shift&(n-1)]
+		if c := r.chunk(home(m)); c.free() < chunkSlots {
+			c.set(c.free(), tagOf(m), slotOf(m, d.blocks[i]))
+			r.leaf.n++
+		} else {
+			r.put(m, d.blocks[i])
+		}
+	}
+	for e := range d.spill {
+		if m := mix(e); m>>1>>shift&^(n-1) == prefix {
+			made[m>>1>>shift&(n-1)].leaf.spilled++
+		}
+	}
+	span := uint64(1) << (d.depth - depth)
+	for i := range n * span {
+		d.top[prefix*span+i] = made[i/span]
+	}
+}
+
+// grow splits the leaf of m. Hashes chosen to share their leading bits must not
+// double the top table for ever: then it reports false.
+func (d *directory) grow(m uint64) bool {
+	r := *d.refAt(m)
+	l := r.leaf
+	if l.depth == d.depth {
+		if len(d.top) > 64+d.count/64 {
+			return false
+		}
+		nt := make([]ref, 2*len(d.top))
+		for i, o := range d.top {
+			nt[2*i], nt[2*i+1] = o, o
+		}
+		d.top = nt
+		d.depth++
+	}
+	prefix := m >> 1 >> ((63 - l.depth) & 63)
+	d.gather(r)
+	d.build(l.depth, prefix, true)
+	d.freeRef(r)
+	return true
+}
+
+// shrink joins the leaf of m with its buddy, if the two fit well into one.
+func (d *directory) shrink(m uint64) {
+	r := *d.refAt(m)
+	l := r.leaf
+	prefix := m >> 1 >> ((63 - l.depth) & 63)
+	buddy := d.top[(prefix^1)<<(d.depth-l.depth)]
+	if buddy.leaf.depth != l.depth || (l.n+buddy.leaf.n)*5 > leafHigh*4 {
+		l.low = l.n / 2 // look again then
+		return
+	}
+	d.gather(r, buddy)
+	d.build(l.depth-1, prefix>>1, false)
+	d.freeRef(r)
+	d.freeRef(buddy)
+	d.shrinkTop()
+}
+
+// shrinkTop halves the top table while no leaf needs its full depth.
+func (d *directory) shrinkTop() {
+	for d.depth > 0 {
+		for i := range d.top {
+			if d.top[i].leaf.depth == d.depth {
+				return
+			}
+		}
+		nt := make([]ref, len(d.top)/2)
+		for i := range nt {
+			nt[i] = d.top[2*i]
+		}
+		d.top = nt
+		d.depth--
+		d.gen++
+	}
+}
+
+func (d *directory) bytes() int64 {
+	return d.pages.bytes() + int64(d.leaves)*leafBytes + int64(cap(d.top))*refBytes +
+		int64(cap(d.blocks))*4 + int64(cap(d.names))*8 + int64(len(d.spill))*32
+}
+
+const (
+	refBytes  = 16
+	leafBytes = 16
+)
