@@ -1,0 +1,59 @@
+package fleet
+
+import (
+	"context"
+
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// followQueue is how many changes of the registry may wait.
+const followQueue = 4096
+
+// Follow keeps the workers as the registry has them, until ctx ends.
+func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
+	sub := r.Subscribe(followQueue)
+	defer sub.Close()
+	f.adopt(r.Snapshot(false))
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.Wait():
+		}
+		for _, ev := range sub.Next() {
+			switch ev.Kind {
+			case registry.Resync:
+				f.adopt(r.Snapshot(false))
+			case registry.Left:
+				f.RemoveWorker(ev.Entry.Key)
+			default:
+				if ev.Restarted {
+					f.RemoveWorker(ev.Entry.Key) // the engine has forgotten its requests
+				}
+				f.set(&ev.Entry)
+			}
+		}
+	}
+}
+
+func (f *Fleet) set(e *registry.Entry) {
+	if err := f.SetWorker(e.Worker, e.Drained); err != nil {
+		f.log.Error("a registered worker is left out", "worker", e.ID, "error", err)
+	}
+}
+
+// adopt makes the workers those of a snapshot.
+func (f *Fleet) adopt(entries []registry.Entry) {
+	there := make(map[registry.Key]bool, len(entries))
+	for i := range entries {
+		there[entries[i].Key] = true
+		f.set(&entries[i])
+	}
+	for _, m := range f.Models() {
+		for id := range m.Engines() {
+			if k := (registry.Key{Space: m.Space, Worker: id}); !there[k] {
+				f.RemoveWorker(k)
+			}
+		}
+	}
+}

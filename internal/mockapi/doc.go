@@ -1,0 +1,13 @@
+// Package mockapi gives a mock engine the HTTP endpoints of a real one: OpenAI's
+// completions and chat with token streaming, /tokenize, /v1/models and /health,
+// in the time that a real engine would take.
+//
+// Invariants:
+//   - What an answer says was cached is what the engine's cache held, by the
+//     same blocks that its events name.
+//   - The text of an answer depends on its prompt only, so that whoever reads it
+//     can tell whether a byte was lost.
+//
+// Ownership: a Server's goroutine owns its mock.Engine and hands the progress of
+// each request to the request's own goroutine; Close ends it.
+package mockapi

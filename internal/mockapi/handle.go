@@ -1,0 +1,226 @@
+package mockapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+)
+
+// request is what the engine understands of OpenAI's.
+type request struct {
+	Model    string          `json:"model"`
+	Prompt   json.RawMessage `json:"prompt"`
+	Messages []struct {
+		Role    string `json:"role"`
+		Content any    `json:"content"`
+	} `json:"messages"`
+	Stream        bool `json:"stream"`
+	MaxTokens     *int `json:"max_tokens"`
+	StreamOptions struct {
+		IncludeUsage bool `json:"include_usage"`
+	} `json:"stream_options"`
+}
+
+// tokens returns the prompt's tokens.
+func (q *request) tokens() ([]uint32, error) {
+	if q.Messages != nil {
+		text := ""
+		for _, m := range q.Messages {
+			text += fmt.Sprintf("%s: %v\n", m.Role, m.Content)
+		}
+		return Tokens(text), nil
+	}
+	var tokens []uint32
+	if json.Unmarshal(q.Prompt, &tokens) == nil {
+		return tokens, nil
+	}
+	var text string
+	if err := json.Unmarshal(q.Prompt, &text); err != nil {
+		return nil, fmt.Errorf("prompt: %w", err)
+	}
+	return Tokens(text), nil
+}
+
+func (s *Server) routes() {
+	s.mux = http.NewServeMux()
+	s.mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	s.mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.cfg.Model, "object": "model"}}})
+	})
+	s.mux.HandleFunc("POST /tokenize", s.tokenize)
+	s.mux.HandleFunc("POST /v1/completions", s.complete)
+	s.mux.HandleFunc("POST /v1/chat/completions", s.complete)
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+
+func answer(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte("{}")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may be gone
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	answer(w, status, map[string]any{"error": map[string]any{"message": err.Error(), "code": status}})
+}
+
+func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
+	_, tokens, err := read(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	answer(w, http.StatusOK, map[string]any{"count": len(tokens), "max_model_len": 1 << 20, "tokens": tokens})
+}
+
+func read(r *http.Request) (q request, tokens []uint32, err error) {
+	if err = json.NewDecoder(r.Body).Decode(&q); err == nil {
+		tokens, err = q.tokens()
+	}
+	return q, tokens, err
+}
+
+// complete answers a request to generate.
+func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
+	s.Requests.Add(1)
+	s.Live.Add(1)
+	defer s.Live.Add(-1)
+	q, prompt, err := read(r)
+	output := s.cfg.Default
+	if q.MaxTokens != nil {
+		output = *q.MaxTokens
+	}
+	if err == nil && (len(prompt) == 0 || output < 1 || output > 1<<20) {
+		err = errRequest
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	var fault Fault
+	if s.cfg.Fault != nil {
+		fault = s.cfg.Fault(r)
+	}
+	switch {
+	case fault.Drop:
+		hangUp(w)
+		return
+	case fault.Status != 0:
+		fail(w, fault.Status, errBusy)
+		return
+	}
+	j, err := s.generate(prompt, output)
+	if err != nil {
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	}
+	a := &reply{w: w, chat: q.Messages != nil, stream: q.Stream, usage: q.StreamOptions.IncludeUsage, model: q.Model,
+		prompt: len(prompt), tokens: generated(prompt, output)}
+	select {
+	case a.cached = <-j.cached:
+	case err := <-j.refused:
+		fail(w, http.StatusServiceUnavailable, err)
+		return
+	case <-s.stop:
+		hangUp(w)
+		return
+	case <-r.Context().Done():
+		return
+	}
+	for {
+		select {
+		case n, more := <-j.tokens:
+			if !more {
+				a.end()
+				return
+			}
+			for range n {
+				if a.token(); fault.BreakAfter > 0 && a.sent >= fault.BreakAfter {
+					hangUp(w)
+					return
+				}
+			}
+		case <-s.stop:
+			hangUp(w)
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// hangUp ends the connection in the middle of an answer.
+func hangUp(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close() // the client may be gone
+	}
+}
+
+// reply is an answer in the making.
+type reply struct {
+	w             http.ResponseWriter
+	chat, stream  bool
+	usage         bool // at a stream's end
+	model         string
+	prompt        int
+	cached        int
+	tokens        []uint32
+	sent          int
+	text, scratch []byte
+}
+
+func (a *reply) token() {
+	t := a.tokens[a.sent]
+	a.sent++
+	if !a.stream {
+		a.text = appendToken(a.text, t)
+		return
+	}
+	if a.sent == 1 {
+		a.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	}
+	a.scratch = append(a.scratch[:0], `data: {"id":"cmpl-mock","object":"`...)
+	if a.chat {
+		a.scratch = append(a.scratch, `chat.completion.chunk","choices":[{"index":0,"delta":{"content":"`...)
+		a.scratch = append(appendToken(a.scratch, t), `"},"finish_reason":null}]}`...)
+	} else {
+		a.scratch = append(a.scratch, `text_completion","choices":[{"index":0,"text":"`...)
+		a.scratch = append(appendToken(a.scratch, t), `","finish_reason":null}]}`...)
+	}
+	a.write()
+}
+
+// write sends one event; the client may be gone.
+func (a *reply) write() {
+	a.scratch = append(a.scratch, "\n\n"...)
+	_, _ = a.w.Write(a.scratch)
+	_ = http.NewResponseController(a.w).Flush()
+}
+
+func (a *reply) end() {
+	usage := `{"prompt_tokens":` + strconv.Itoa(a.prompt) + `,"completion_tokens":` + strconv.Itoa(a.sent) +
+		`,"total_tokens":` + strconv.Itoa(a.prompt+a.sent) + `,"prompt_tokens_details":{"cached_tokens":` + strconv.Itoa(a.cached) + `}}`
+	if a.stream {
+		if a.usage {
+			a.scratch = append(a.scratch[:0], `data: {"id":"cmpl-mock","choices":[],"usage":`+usage+`}`...)
+			a.write()
+		}
+		a.scratch = append(a.scratch[:0], "data: [DONE]"...)
+		a.write()
+		return
+	}
+	choice := map[string]any{"index": 0, "finish_reason": "length", "text": string(a.text)}
+	if a.chat {
+		delete(choice, "text")
+		choice["message"] = map[string]any{"role": "assistant", "content": string(a.text)}
+	}
+	answer(a.w, http.StatusOK, map[string]any{
+		"id": "cmpl-mock", "model": a.model, "choices": []any{choice}, "usage": json.RawMessage(usage),
+	})
+}

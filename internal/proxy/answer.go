@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// refusal is an answer of the router's own, in the form of OpenAI's API.
+type refusal struct {
+	status       int
+	kind, reason string // OpenAI's type, and a word of a fixed list
+	message      string
+}
+
+func (r *refusal) Error() string { return r.message }
+
+func refuse(status int, reason, message string) *refusal {
+	kind := "invalid_request_error"
+	if status >= 500 {
+		kind = "server_error"
+	}
+	return &refusal{status, kind, reason, message}
+}
+
+// refusedBy turns an error of a choice into an answer.
+func (p *Proxy) refusedBy(err error) *refusal {
+	switch {
+	case errors.Is(err, route.ErrOverloaded):
+		r := refuse(p.cfg.BusyStatus, "overloaded", err.Error())
+		r.kind = "overloaded_error"
+		return r
+	case errors.Is(err, route.ErrNoWorker):
+		return refuse(http.StatusServiceUnavailable, "no_worker", err.Error())
+	case errors.Is(err, route.ErrSettings):
+		return refuse(http.StatusBadRequest, "invalid_option", err.Error())
+	}
+	return refuse(http.StatusServiceUnavailable, "cancelled", err.Error())
+}
+
+func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
+	p.obs.outcome(r.reason).Inc()
+	body, err := json.Marshal(map[string]any{"error": map[string]any{
+		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
+	}})
+	if err != nil { // texts always have a form
+		body = []byte(`{"error":{}}`)
+	}
+	h := w.Header()
+	if r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
+		h.Set("Retry-After", "1")
+	}
+	writeJSON(w, r.status, append(body, '\n'))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may be gone
+}
+
+func appendJSON(dst []byte, text string) []byte {
+	b, err := json.Marshal(text)
+	if err != nil {
+		b = []byte(`""`)
+	}
+	return append(dst, b...)
+}
+
+func errAttr(err error) slog.Attr { return slog.Any("error", err) }

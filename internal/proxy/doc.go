@@ -1,0 +1,17 @@
+// Package proxy is the OpenAI-compatible face of a fleet: it chooses a worker
+// for each request and passes the request on and the answer back, chunk by
+// chunk.
+//
+// Invariants:
+//   - A booking ends when its request does: at the end of the answer, on an
+//     error, or when the client is gone.
+//   - Bytes of an engine's answer are passed on as they come, unchanged. An
+//     answer that breaks off is not ended as if it were whole.
+//   - A request goes to another worker only before the first byte of an answer
+//     was passed on, at most Config.Retries times, and no more often than
+//     Config.RetryShare of all requests.
+//   - Headers that tell the router what to do never reach an engine.
+//
+// Ownership: a Proxy owns its caches, its queue and its connections to engines;
+// each request's goroutine owns its booking.
+package proxy

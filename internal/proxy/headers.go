@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// prefix begins the headers that tell the router what to do, and those with
+// which it says what it did.
+const prefix = "X-Kvatlas-"
+
+// The headers that override a choice, for trusted callers.
+const (
+	headerWorker      = prefix + "Worker"
+	headerRank        = prefix + "Dp-Rank"
+	headerWeight      = prefix + "Overlap-Weight"
+	headerTemperature = prefix + "Temperature"
+	headerAllowed     = prefix + "Allowed-Workers"
+	headerExcluded    = prefix + "Excluded-Workers"
+	headerOutput      = prefix + "Expected-Output"
+	headerGroup       = prefix + "Group"
+)
+
+// headerEngineRank is how vLLM is told the data-parallel rank of a request.
+const headerEngineRank = "X-Data-Parallel-Rank"
+
+// hopByHop are the headers of one connection (RFC 9110, 7.6.1), in canonical
+// form.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
+}
+
+// copyHeaders copies what belongs to the message and not to its connection, nor
+// to the router.
+func copyHeaders(dst, src http.Header) {
+	named := src.Values("Connection")
+	for name, values := range src {
+		if hopByHop(name) || strings.HasPrefix(name, prefix) || namedIn(named, name) {
+			continue
+		}
+		dst[name] = values
+	}
+}
+
+func namedIn(lists []string, name string) bool {
+	for _, list := range lists {
+		for part := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.TrimSpace(part), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// trusted reports whether the caller may override choices.
+func (p *Proxy) trusted(r *http.Request) bool {
+	addr, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	for _, t := range p.cfg.Trust {
+		if t.Contains(addr.Addr().Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// options reads the headers that override a choice. The error names the header.
+func options(h http.Header) (o route.Options, err error) {
+	o.Weight, err = floatHeader(h, headerWeight, err)
+	o.Temperature, err = floatHeader(h, headerTemperature, err)
+	o.Allowed, err = idsHeader(h, headerAllowed, err)
+	o.Excluded, err = idsHeader(h, headerExcluded, err)
+	if v := h.Get(headerWorker); v != "" && err == nil {
+		var id uint64
+		if id, err = strconv.ParseUint(v, 10, 64); err != nil {
+			return o, badHeader(headerWorker, "a worker's id")
+		}
+		o.Worker = &id
+	}
+	if v := h.Get(headerRank); v != "" && err == nil {
+		rank, perr := strconv.ParseUint(v, 10, 32)
+		if perr != nil {
+			return o, badHeader(headerRank, "a data-parallel rank")
+		}
+		r := uint32(rank)
+		o.DPRank = &r
+	}
+	if v := h.Get(headerOutput); v != "" && err == nil {
+		n, perr := strconv.ParseUint(v, 10, 31)
+		if perr != nil {
+			return o, badHeader(headerOutput, "a number of tokens")
+		}
+		o.ExpectedOutput = int(n)
+	}
+	return o, err
+}
+
+func badHeader(name, want string) error { return fmt.Errorf("header %s: give %s", name, want) }
+
+func floatHeader(h http.Header, name string, err error) (*float64, error) {
+	text := h.Get(name)
+	if text == "" || err != nil {
+		return nil, err
+	}
+	v, perr := strconv.ParseFloat(text, 64)
+	if perr != nil || !(v >= 0 && v <= math.MaxFloat32) {
+		return nil, badHeader(name, "a number of at least 0")
+	}
+	return &v, nil
+}
+
+func idsHeader(h http.Header, name string, err error) ([]uint64, error) {
+	text := h.Get(name)
+	if text == "" || err != nil {
+		return nil, err
+	}
+	ids := []uint64{}
+	for part := range strings.SplitSeq(text, ",") {
+		id, perr := strconv.ParseUint(strings.TrimSpace(part), 10, 64)
+		if perr != nil {
+			return nil, badHeader(name, "ids of workers with commas between")
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}

@@ -1,0 +1,254 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/query/selection"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Proxy answers requests. It is an http.Handler.
+type Proxy struct {
+	cfg       Config
+	fleet     *fleet.Fleet
+	client    *http.Transport
+	selection *selection.Service
+	limit     *obs.Limited
+	obs       *observer
+	queue     queue
+	budget    budget
+	texts     *lru[textKey, []uint32]
+	sessions  *lru[sessionKey, shard.RankID]
+	buffers   sync.Pool
+	urls      sync.Map // engine's base URL to *url.URL; as many as engines there were
+	flight    atomic.Int64
+	draining  atomic.Bool
+}
+
+// New returns a Proxy.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		cfg: cfg, fleet: cfg.Fleet,
+		client: &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+			MaxIdleConnsPerHost:    cfg.IdleConns,
+			IdleConnTimeout:        90 * time.Second,
+			ResponseHeaderTimeout:  cfg.FirstByte,
+			DisableCompression:     true, // bytes are passed on as they are
+			MaxResponseHeaderBytes: 64 << 10,
+			WriteBufferSize:        16 << 10,
+			ReadBufferSize:         16 << 10,
+		},
+		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(cfg.MaxBody)}),
+		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
+		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
+		budget:    budget{share: cfg.RetryShare},
+		texts:     newLRU[textKey, []uint32](cfg.TokenCache, 0),
+		sessions:  newLRU[sessionKey, shard.RankID](int64(cfg.MaxSessions), cfg.SessionLife),
+	}
+	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
+	p.obs = newObserver(cfg.Metrics, p)
+	return p
+}
+
+// Drain makes /readyz fail from now on.
+func (p *Proxy) Drain() { p.draining.Store(true) }
+
+// Close closes idle connections to engines.
+func (p *Proxy) Close() { p.client.CloseIdleConnections() }
+
+// InFlight returns how many requests are being answered.
+func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch path := r.URL.Path; {
+	case path == "/livez":
+		writeText(w, http.StatusOK, "alive\n")
+	case path == "/readyz":
+		p.ready(w)
+	case path == "/version":
+		writeText(w, http.StatusOK, obs.ReadVersion().String()+"\n")
+	case path == "/metrics":
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		p.cfg.Metrics.WritePrometheus(w)
+	case path == "/v1/models" && r.Method == http.MethodGet:
+		p.models(w)
+	case p.cfg.Selection && selection.Owns(path):
+		p.serveSelection(w, r)
+	default:
+		p.serveEngine(w, r)
+	}
+}
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text) // the client may be gone
+}
+
+func (p *Proxy) ready(w http.ResponseWriter) {
+	why := ""
+	switch {
+	case p.draining.Load():
+		why = "draining"
+	case p.cfg.Ready != nil:
+		why = p.cfg.Ready()
+	}
+	if why != "" {
+		writeText(w, http.StatusServiceUnavailable, "not ready: "+why+"\n")
+		return
+	}
+	writeText(w, http.StatusOK, "ready\n")
+}
+
+// models answers GET /v1/models with the names that requests may give.
+func (p *Proxy) models(w http.ResponseWriter) {
+	type model struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int    `json:"created"`
+		Owner   string `json:"owned_by"`
+	}
+	list := []model{}
+	for _, name := range p.fleet.Names() {
+		list = append(list, model{name, "model", 0, "kvatlas"})
+	}
+	body, err := json.Marshal(map[string]any{"object": "list", "data": list})
+	if err != nil {
+		p.refuse(w, refuse(http.StatusInternalServerError, "internal", err.Error()))
+		return
+	}
+	writeJSON(w, http.StatusOK, append(body, '\n'))
+}
+
+func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(p.selection.MaxBody())))
+	if err != nil {
+		return // the client is gone, or sends rubbish: the connection ends
+	}
+	a := p.selection.Serve(r.Context(), selection.Request{
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: body,
+	})
+	if a.Allow != "" {
+		w.Header().Set("Allow", a.Allow)
+	}
+	if a.Reason != "" {
+		p.obs.outcome("selection_" + a.Reason).Inc()
+	}
+	if r.Method == http.MethodDelete {
+		p.queue.wake()
+	}
+	writeJSON(w, a.Status, a.Body)
+}
+
+// serveEngine reads a request for an engine and passes it on.
+func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
+	if n := p.flight.Add(1); n > int64(p.cfg.MaxInFlight) {
+		p.flight.Add(-1)
+		no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
+		no.kind = "overloaded_error"
+		p.refuse(w, no)
+		return
+	}
+	defer p.flight.Add(-1)
+	q, no := p.read(w, r)
+	if no != nil {
+		p.refuse(w, no)
+		return
+	}
+	p.budget.request()
+	p.run(w, r, q)
+}
+
+// read reads the request and finds its model.
+func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
+	q := &call{arrival: time.Now(), id: newID(), header: r.Header}
+	routed := r.Method == http.MethodPost && (r.URL.Path == "/v1/completions" || r.URL.Path == "/v1/chat/completions")
+	if !routed && !p.cfg.PassThrough {
+		return nil, refuse(http.StatusNotFound, "unknown_route", "no such route here")
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		data, err := readAll(http.MaxBytesReader(w, r.Body, p.cfg.MaxBody), r.ContentLength)
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			return nil, refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--max-body)")
+		case err != nil:
+			return nil, refuse(http.StatusBadRequest, "body", "the body did not arrive whole")
+		}
+		q.data = data
+	}
+	var err error
+	if q.body, err = parseBody(q.data); err != nil && routed {
+		return nil, refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+	}
+	if !routed {
+		q.tokens, q.text, q.output = nil, nil, 0 // nothing is known of such a route
+	} else if q.model == "" {
+		return nil, refuse(http.StatusBadRequest, "missing_model", "name the model")
+	}
+	group := ""
+	if p.trusted(r) {
+		if q.options, err = options(r.Header); err != nil {
+			return nil, refuse(http.StatusBadRequest, "invalid_option", err.Error())
+		}
+		group = r.Header.Get(headerGroup)
+	}
+	if q.options.ExpectedOutput == 0 {
+		q.options.ExpectedOutput = q.output
+	}
+	if p.cfg.SessionHeader != "" {
+		q.session = r.Header.Get(p.cfg.SessionHeader)
+	}
+	if all := p.fleet.Models(); q.model == "" && len(all) == 1 {
+		q.m = all[0]
+	} else if q.m, q.lora = p.fleet.Lookup(q.model, group); q.m == nil {
+		no := refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
+		return nil, no
+	}
+	return q, nil
+}
+
+func shorten(name string) string {
+	if len(name) > 64 {
+		name = strings.ToValidUTF8(name[:64], "") + "…"
+	}
+	return `"` + name + `"`
+}
+
+// readAll reads a body whose length may be known.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	if length < 0 || length > 1<<20 { // memory comes with the bytes, not with the promise of them
+		return io.ReadAll(r)
+	}
+	b := make([]byte, length)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// base returns an engine's parsed URL.
+func (p *Proxy) base(text string) (*url.URL, error) {
+	if u, ok := p.urls.Load(text); ok {
+		return u.(*url.URL), nil //nolint:forcetypeassert // the map holds nothing else
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	p.urls.Store(text, u)
+	return u, nil
+}

@@ -1,0 +1,254 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// call is one request on its way.
+type call struct {
+	body
+	data    []byte
+	header  http.Header
+	m       *fleet.Model
+	lora    string
+	id      string // of its booking
+	arrival time.Time
+	options route.Options
+	session string
+
+	prompt route.Prompt
+	known  bool // the prompt's tokens are known and looked up
+}
+
+type sessionKey struct {
+	model   *fleet.Model
+	session string
+}
+
+func newID() string { return rand.Text() }
+
+// budget lets retries be a share of all requests. A few are always possible, so
+// that a quiet router retries too.
+type budget struct {
+	share float64
+	mu    sync.Mutex
+	left  float64
+	begun bool
+}
+
+// burst is how many retries may come at once.
+const burst = 10
+
+func (b *budget) request() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.begun {
+		b.begun = true
+		if b.share > 0 {
+			b.left = burst
+		}
+	}
+	b.left = math.Min(burst, b.left+b.share)
+}
+
+func (b *budget) take() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left < 1 {
+		return false
+	}
+	b.left--
+	return true
+}
+
+// failure is why an attempt gave no answer that was passed on.
+type failure struct {
+	*refusal
+	retry bool // another worker may do better
+}
+
+// run chooses a worker and passes the request on, again if that fails in time.
+func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
+	ctx := r.Context()
+	q.prompt, q.known = p.prompt(ctx, q.m, q)
+	var last *refusal
+	for attempt := 0; ; attempt++ {
+		best, err := p.choose(ctx, q)
+		if err != nil {
+			if ctx.Err() != nil {
+				p.obs.outcome("client_gone").Inc()
+				return
+			}
+			if last == nil || errors.Is(err, route.ErrOverloaded) {
+				last = p.refusedBy(err)
+			}
+			p.refuse(w, last)
+			return
+		}
+		f := p.attempt(w, r, q, &best)
+		if f == nil {
+			return
+		}
+		last = f.refusal
+		if !f.retry || attempt >= p.cfg.Retries || q.options.Worker != nil {
+			p.refuse(w, last)
+			return
+		}
+		if !p.budget.take() {
+			p.obs.retriesDenied.Inc()
+			p.refuse(w, last)
+			return
+		}
+		p.obs.retries.Inc()
+		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Worker)
+	}
+}
+
+// queuePoll is how often the first in the queue tries without being woken.
+const queuePoll = 50 * time.Millisecond
+
+// choose books a worker, and waits for one if all are busy and there is a queue.
+func (p *Proxy) choose(ctx context.Context, q *call) (best route.Answer, err error) {
+	if p.queue.limit == 0 {
+		return p.chooseNow(ctx, q)
+	}
+	tokens := max(len(q.prompt.Tokens), q.prompt.Length)
+	key := p.queue.key(q.arrival, tokens)
+	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
+	defer cancel()
+	for first := true; ; first = false {
+		err = route.ErrOverloaded // behind others
+		if !first || !p.queue.busy() {
+			best, err = p.chooseNow(ctx, q)
+		}
+		if !errors.Is(err, route.ErrOverloaded) {
+			if !first {
+				p.queue.wake() // there may be room for the next one, too
+			}
+			return best, err
+		}
+		switch werr := p.queue.wait(waiting, key, queuePoll); {
+		case ctx.Err() != nil:
+			return best, ctx.Err()
+		case errors.Is(werr, errQueueFull):
+			return best, fmt.Errorf("%w, and %w", err, errQueueFull)
+		case werr != nil:
+			return best, fmt.Errorf("%w for longer than %v", err, p.cfg.QueueTimeout)
+		}
+	}
+}
+
+func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Answer, error) {
+	o := q.options
+	o.RequestID = q.id
+	key := sessionKey{q.m, q.session}
+	if q.session != "" && o.Worker == nil {
+		if at, ok := p.sessions.get(key, time.Now()); ok {
+			o.Worker, o.DPRank = &at.Worker, &at.DPRank
+			best, err := q.m.Router.BestWorker(ctx, q.prompt, o)
+			if !errors.Is(err, route.ErrOverloaded) && !errors.Is(err, route.ErrNoWorker) {
+				p.sessions.put(key, at, 1, time.Now())
+				return best, err
+			}
+			o.Worker, o.DPRank = q.options.Worker, q.options.DPRank // soft: it may go elsewhere
+		}
+	}
+	best, err := q.m.Router.BestWorker(ctx, q.prompt, o)
+	if err == nil && q.session != "" {
+		p.sessions.put(key, best.RankID, 1, time.Now())
+	}
+	return best, err
+}
+
+// attempt passes the request to the chosen worker, whose booking ends with it.
+func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, best *route.Answer) *failure {
+	defer func() {
+		q.m.Router.Free(q.id)
+		p.queue.wake()
+	}()
+	e := q.m.Engine(best.Worker)
+	if e == nil {
+		return &failure{refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), true}
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel() // frees the connection, and stops the engine if the answer is not whole
+	req, err := p.request(ctx, r, q, e, best.DPRank)
+	if err != nil {
+		return &failure{refuse(http.StatusBadGateway, "engine_url", "the worker's address is of no use"), true}
+	}
+	resp, err := p.client.RoundTrip(req)
+	if err != nil {
+		return p.unreached(r, e, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	switch resp.StatusCode {
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		if q.options.Worker == nil {
+			p.obs.engineErrors.Inc()
+			return &failure{refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+resp.Status), true}
+		}
+	}
+	e.Succeeded()
+	p.answer(w, r, q, best, resp, cancel)
+	return nil
+}
+
+func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure {
+	if r.Context().Err() != nil {
+		return &failure{refuse(499, "client_gone", "the client is gone"), false}
+	}
+	p.obs.engineErrors.Inc()
+	p.limit.Warn("engine", "an engine did not answer", errAttr(err))
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() && p.cfg.FirstByte > 0 {
+		// It may be at work on the request: not for another worker to repeat.
+		e.Failed()
+		return &failure{refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine did not begin to answer in time"), false}
+	}
+	e.Failed()
+	return &failure{refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), true}
+}
+
+// request makes what is sent to the engine.
+func (p *Proxy) request(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, rank uint32) (*http.Request, error) {
+	base, err := p.base(e.URL)
+	if err != nil {
+		return nil, err
+	}
+	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
+	if r.URL.RawPath != "" {
+		u.RawPath = base.EscapedPath() + r.URL.RawPath
+	}
+	req := (&http.Request{
+		Method: r.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(len(q.data)),
+	}).WithContext(ctx)
+	if len(q.data) > 0 {
+		req.Body = io.NopCloser(bytes.NewReader(q.data))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(q.data)), nil }
+	}
+	copyHeaders(req.Header, r.Header)
+	req.Header.Del("Expect")
+	if _, ok := req.Header["User-Agent"]; !ok {
+		req.Header["User-Agent"] = nil // none, not Go's
+	}
+	req.Header.Del(headerEngineRank)
+	if e.Ranks() > 1 {
+		req.Header.Set(headerEngineRank, strconv.FormatUint(uint64(rank), 10))
+	}
+	return req, nil
+}

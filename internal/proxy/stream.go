@@ -1,0 +1,165 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/predict"
+)
+
+// answer passes the engine's answer on and follows the booking by it.
+func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, best *route.Answer, resp *http.Response, cancel context.CancelFunc) {
+	h := w.Header()
+	copyHeaders(h, resp.Header)
+	if resp.ContentLength >= 0 {
+		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	if p.cfg.WorkerHeader {
+		h.Set(headerWorker, strconv.FormatUint(best.Worker, 10))
+		h.Set(headerRank, strconv.FormatUint(uint64(best.DPRank), 10))
+	}
+	w.WriteHeader(resp.StatusCode)
+
+	ok := resp.StatusCode == http.StatusOK
+	events := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+	s := stream{proxy: p, call: q, follow: ok, events: events, tail: ok && q.known}
+	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || events, cancel)
+	if outcome != "ok" && r.Context().Err() != nil {
+		outcome = "client_gone"
+	}
+	p.obs.outcome(outcome).Inc()
+	if outcome == "ok" && s.tail {
+		p.judge(q, best, s.last)
+	}
+	if outcome == "engine_broke_off" {
+		p.obs.engineErrors.Inc()
+		abort(w)
+	}
+}
+
+// abort ends the connection so that the client sees that the answer is not whole.
+func abort(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close() // the client may be gone
+	}
+}
+
+// tailSize is how much of an answer's end is looked at for the usage.
+const tailSize = 4 << 10
+
+// stream is an answer on its way.
+type stream struct {
+	proxy  *Proxy
+	call   *call
+	follow bool // the booking follows the answer
+	events bool // server-sent events: one for each token, about
+	tail   bool // keep the end of the answer
+	last   []byte
+	begun  bool
+	ended  bool // with a line end
+}
+
+// copy passes the body on until its end and returns how it went.
+func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel context.CancelFunc) string {
+	p := s.proxy
+	buf := p.buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
+	defer p.buffers.Put(buf)
+	control := http.NewResponseController(w)
+	idle := time.AfterFunc(p.cfg.IdleTimeout, cancel)
+	defer idle.Stop()
+	for {
+		n, err := body.Read(*buf)
+		if n > 0 {
+			idle.Stop() // a slow client is no slow engine
+			chunk := (*buf)[:n]
+			s.see(chunk)
+			_ = control.SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // supported by net/http's own server
+			if _, werr := w.Write(chunk); werr != nil {
+				return "client_gone"
+			}
+			if flush {
+				if werr := control.Flush(); werr != nil {
+					return "client_gone"
+				}
+			}
+			idle.Reset(p.cfg.IdleTimeout)
+		}
+		switch {
+		case err == io.EOF: //nolint:errorlint // readers return it bare
+			return "ok"
+		case err != nil:
+			return "engine_broke_off"
+		}
+	}
+}
+
+// see follows the booking by a chunk.
+func (s *stream) see(chunk []byte) {
+	if !s.follow {
+		return
+	}
+	router := s.call.m.Router
+	if !s.begun {
+		s.begun = true
+		router.MarkPrefillComplete(s.call.id)
+		s.proxy.obs.firstByte.Update(time.Since(s.call.arrival).Seconds())
+		s.proxy.queue.wake()
+	}
+	if s.events {
+		n := bytes.Count(chunk, []byte("\n\n"))
+		if s.ended && chunk[0] == '\n' {
+			n++
+		}
+		s.ended = chunk[len(chunk)-1] == '\n' && !bytes.HasSuffix(chunk, []byte("\n\n"))
+		if n > 0 {
+			router.Output(s.call.id, n)
+		}
+	}
+	if s.tail {
+		s.last = append(s.last, chunk...)
+		if over := len(s.last) - tailSize; over > tailSize {
+			s.last = append(s.last[:0], s.last[over:]...)
+		}
+	}
+}
+
+// judge compares what the engine found cached with what was predicted.
+func (p *Proxy) judge(q *call, best *route.Answer, tail []byte) {
+	reported, ok := cachedTokens(tail)
+	if !ok {
+		return
+	}
+	switch q.m.Check.Observe(best.RankID, best.CachedTokens, reported) {
+	case predict.TurnedWrong:
+		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",
+			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
+	case predict.TurnedRight:
+		p.cfg.Log.Info("the worker's cache is as predicted again",
+			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
+	case predict.Same:
+	}
+}
+
+// cachedTokens finds usage.prompt_tokens_details.cached_tokens at an answer's
+// end. Text that was generated cannot look like it: its quotes are escaped.
+func cachedTokens(tail []byte) (int, bool) {
+	key := []byte(`"cached_tokens":`)
+	at := bytes.LastIndex(tail, key)
+	if at < 0 {
+		return 0, false
+	}
+	digits := bytes.TrimLeft(tail[at+len(key):], " ")
+	end := 0
+	for end < len(digits) && digits[end] >= '0' && digits[end] <= '9' {
+		end++
+	}
+	n, err := strconv.ParseUint(string(digits[:end]), 10, 31)
+	return int(n), err == nil
+}
