@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -50,6 +51,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	if err != nil { // texts always have a form
 		body = []byte(`{"error":{}}`)
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
 	h := w.Header()
 	if r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
 		h.Set("Retry-After", "1")

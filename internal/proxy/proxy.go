@@ -168,6 +168,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, no)
 		return
 	}
+	// The server's read deadline was for the request; left in force it would end a
+	// long answer as if the client were gone.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	p.budget.request()
 	p.run(w, r, q)
 }

@@ -103,7 +103,7 @@ func TestStreamsAtOnce(t *testing.T) {
 		if _, err = lines.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
-		if x := l.model().Router.Loads()[0]; x.i < 2 && (x.PrefillTokens != 0 || x.Requests != 1) {
+		if x := l.model().Router.Loads()[0]; i < 2 && (x.PrefillTokens != 0 || x.Requests != 1) {
 			t.Errorf("after token %d: %+v", i, x)
 		}
 		if i < 2 {

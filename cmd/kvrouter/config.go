@@ -1,0 +1,314 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/approx"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// noNATS asks for no broker: workers are those that are named in the settings.
+const noNATS = "none"
+
+// config holds all settings of the program.
+type config struct {
+	Log      obs.LogConfig
+	Broker   broker.Config
+	Ingest   ingest.Config
+	Registry registry.Settings
+	Index    shard.Config
+	Route    route.Settings
+	Approx   approx.Config
+	Proxy    proxy.Config
+
+	Listen          string
+	AddressFile     string
+	DrainDelay      time.Duration
+	StopTimeout     time.Duration
+	ReadTimeout     time.Duration
+	HTTPIdle        time.Duration
+	MaxHeader       int64
+	MaxLag          int
+	Events          bool
+	ReplicaSync     bool
+	Engines, Loras  []string
+	Model           string
+	BlockSize       int
+	HealthEvery     time.Duration
+	HealthPath      string
+	HealthTimeout   time.Duration
+	Unhealthy       int
+	MaxModels       int
+	BusyFraction    float64 // below 0: unset
+	BusyTokens      int
+	BusyTokensPart  float64
+	Seed            int
+	Credits         []string
+	Trust           []string
+	TokenCacheBytes int64
+}
+
+func (c *config) declare(set *conf.Set) {
+	set.String(&c.Listen, "http-listen", "127.0.0.1:8000", `Address of the HTTP server, as host:port. Port 0 takes a free one,
+		which the log and --address-file name.`)
+	set.String(&c.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
+		server listens. Removed at the end.`)
+	set.Duration(&c.DrainDelay, "drain-delay", 0, `Time to go on answering after a signal to stop, with /readyz failing, so
+		that load balancers notice first. On Kubernetes give 5s or more.`, conf.Between(0, time.Hour))
+	set.Duration(&c.StopTimeout, "stop-timeout", 5*time.Minute, `Time that answers under way get to finish at the end, after
+		the drain delay.`, conf.Between(0, 24*time.Hour))
+	c.declareChoice(set)
+	c.declareIndex(set)
+	c.declareEngines(set)
+	c.declareHTTP(set)
+	c.Broker.Declare(set)
+	c.Registry.Declare(set)
+	c.Log.Declare(set)
+}
+
+func (c *config) declareChoice(set *conf.Set) {
+	d := route.DefaultSettings()
+	r := &c.Route
+	set.Group("Choice")
+	set.String(&r.Mode, "mode", d.Mode, `How a worker is chosen. kv weighs what is cached and what is in use; dynamo and
+		prefill-x-batch do so by other formulas; direct takes the worker that a trusted caller names.`, conf.OneOf(route.Modes()...))
+	set.Float(&r.OverlapWeight, "overlap-weight", d.OverlapWeight, `What a block to be computed costs, in blocks in use, in mode
+		kv. 0 is pure load balancing: no index is kept or subscribed to.`, conf.Between(0, 1e6))
+	set.Float(&r.PrefillLoadScale, "prefill-load-scale", d.PrefillLoadScale, "The same for mode dynamo.", conf.Between(0, 1e6))
+	set.Float(&r.Temperature, "temperature", d.Temperature, `0 takes the lowest cost. Above it the choice is by chance, the more
+		even the higher.`, conf.Between(0, 1e6))
+	set.List(&c.Credits, "tier-credits", []string{"1", "0.75", "0.25", "0"}, `What a cached block saves of a computed one, on
+		device, host, disk and external storage: four numbers from 0 to 1.`)
+	set.Float(&r.DeviceRatio, "device-ratio", d.DeviceRatio, `How many times faster than a CPU worker another is taken to be in
+		mode device-aware-weighted.`, conf.Between(1e-6, 1e6))
+	set.Bool(&r.TrackActiveBlocks, "track-active-blocks", d.TrackActiveBlocks, "Whether blocks in use count as load.")
+	set.Bool(&r.AssumeKVReuse, "assume-kv-reuse", d.AssumeKVReuse, "Whether a block that live requests share counts once.")
+	set.Bool(&r.TrackOutputBlocks, "track-output-blocks", d.TrackOutputBlocks, "Whether blocks filled by generation count.")
+	set.Bool(&r.OutputDecay, "output-decay", d.OutputDecay, `Let them count less towards the expected end of their request.
+		Needs --track-output-blocks.`)
+	set.Float(&c.BusyFraction, "busy-decode-fraction", -1, `A rank with more than this part (0 to 1) of its blocks in use gets no
+		requests. Below 0: no limit. POST /busy_threshold changes it at run time.`, conf.Between[float64](-1, 1), conf.ShowDefault("no limit"))
+	set.Int(&c.BusyTokens, "busy-prefill-tokens", -1, `A rank with more prompt tokens to compute than this gets no requests. Below
+		0: no limit.`, conf.Between(-1, 1<<40), conf.ShowDefault("no limit"))
+	set.Float(&c.BusyTokensPart, "busy-prefill-fraction", -1, `The same, as a part of the tokens that its engine batches at most.
+		Below 0: no limit.`, conf.Between(-1, 1e6), conf.ShowDefault("no limit"))
+	set.Duration(&r.Lease, "lease", d.Lease, "A request without progress for so long counts as over; 0 never.", conf.Between(0, 24*time.Hour))
+	set.Duration(&r.ReportLifetime, "report-lifetime", d.ReportLifetime, "How long a load that an engine reported counts.",
+		conf.Between(time.Millisecond, time.Hour))
+	set.Int(&c.Seed, "seed", 1, "Of the random numbers for ties and temperature.", conf.Between(0, 1<<53))
+	set.Bool(&c.ReplicaSync, "replica-sync", true, `Tell the other routers of the namespace what this one places. A router that
+		meets no other sends heartbeats only.`)
+}
+
+func (c *config) declareIndex(set *conf.Set) {
+	set.Group("Index")
+	set.Bool(&c.Events, "kv-events", true, `Know what workers have cached from their events. With false, from this router's own
+		choices.`)
+	set.Duration(&c.Approx.TTL, "ttl", 120*time.Second, "Without events: how long a block counts as cached after its last use.",
+		conf.Between(time.Millisecond, 24*time.Hour))
+	set.Int(&c.Approx.MaxBlocks, "tree-size", 1<<20, "Without events: how many blocks are kept before they are pruned.",
+		conf.Between(1, 1<<30))
+	set.Float(&c.Approx.PruneTarget, "prune-target", 0.8, "Without events: to what part of --tree-size they are pruned.",
+		conf.Between(0.01, 1.0))
+	set.String(&c.Proxy.Tokens, "tokens", "", `Where the tokens of a text come from: engine asks the engine's /tokenize; bytes
+		takes chunks of bytes for blocks, which only works without events; none looks up token arrays only.`,
+		conf.OneOf("", proxy.TokensEngine, proxy.TokensBytes, proxy.TokensNone), conf.ShowDefault("engine with events, bytes without"))
+	set.Bytes(&c.TokenCacheBytes, "token-cache", 64<<20, "Memory for tokens of texts that were asked for before.",
+		conf.Between[int64](0, 1<<40))
+	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
+		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
+	set.String(&c.Ingest.Namespace, "namespace", "default", `Names the streams of events, the registry and the other routers:
+		letters, digits, - and _. A new one starts afresh.`)
+	set.String(&c.Ingest.Replica, "replica", defaultReplica(), `Name of this process among those of the namespace. No two may have
+		the same.`, conf.ShowDefault("host name and process id"))
+	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
+		conf.Between(10*time.Millisecond, time.Hour))
+	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
+		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
+	set.Int(&c.Index.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
+		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
+	set.Int(&c.MaxModels, "max-models", 1024, "Most models, times block sizes, times groups.", conf.Between(1, 1<<20))
+}
+
+func (c *config) declareEngines(set *conf.Set) {
+	p := &c.Proxy
+	set.Group("Engines")
+	set.List(&c.Engines, "engines", nil, `URLs of engines that do not register: worker 0, 1, … of --model. With --nats none they
+		and --registry-workers are all that there is.`)
+	set.String(&c.Model, "model", "", "Name of the model that --engines serve.")
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, core.MaxBlockSize))
+	set.List(&c.Loras, "loras", nil, "Names of LoRA adapters that requests may give as their model, as adapter=model.")
+	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",
+		conf.Between(0, time.Hour))
+	set.String(&c.HealthPath, "health-path", "/health", "What they are asked.")
+	set.Duration(&c.HealthTimeout, "health-timeout", 2*time.Second, "Time in which they must answer.", conf.Between(time.Millisecond, time.Minute))
+	set.Int(&c.Unhealthy, "unhealthy-after", 3, "Failures in a row after which an engine gets no requests until it is well.",
+		conf.Between(1, 1<<20))
+	set.Int(&p.Retries, "retries", 2, "How often a request goes to another worker before the first byte of an answer.", conf.Between(0, 10))
+	set.Float(&p.RetryShare, "retry-share", 0.1, "Most retries, as a part of all requests.", conf.Between[float64](0, 1))
+	set.Duration(&p.DialTimeout, "dial-timeout", 2*time.Second, "Time to connect to an engine.", conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&p.FirstByte, "first-byte-timeout", 0, "Time in which an engine must begin its answer; 0 is for ever.", conf.Between(0, 24*time.Hour))
+	set.Duration(&p.IdleTimeout, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
+		conf.Between(time.Millisecond, 24*time.Hour))
+	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
+	set.Bool(&p.PassThrough, "pass-through", true, "Pass routes that the router does not know on to an engine of the model.")
+}
+
+func (c *config) declareHTTP(set *conf.Set) {
+	p := &c.Proxy
+	set.Group("Requests")
+	set.Bytes(&p.MaxBody, "max-body", 8<<20, "Largest body of a request.", conf.Between[int64](1<<10, 1<<30))
+	set.Bytes(&c.MaxHeader, "max-header", 64<<10, "Largest request line and headers together.", conf.Between[int64](1<<10, 1<<20))
+	set.Duration(&c.ReadTimeout, "read-timeout", 30*time.Second, "Time in which a request must arrive whole.", conf.Between(time.Millisecond, time.Hour))
+	set.Duration(&p.WriteTimeout, "write-timeout", 30*time.Second, "Time in which a client must take a chunk of its answer.",
+		conf.Between(time.Millisecond, time.Hour))
+	set.Duration(&c.HTTPIdle, "idle-timeout", 2*time.Minute, "Time after which an idle connection of a client is closed.",
+		conf.Between(time.Millisecond, 24*time.Hour))
+	set.Int(&p.MaxInFlight, "max-in-flight", 16384, "Most requests that are being answered; more are refused.", conf.Between(1, 1<<24))
+	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
+	set.Int(&p.Queue, "queue", 0, "Requests that may wait while all workers are busy; 0 refuses them at once.", conf.Between(0, 1<<20))
+	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first: fcfs, who came first; shortest, by arrival plus a
+		tenth of a millisecond a prompt token.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
+	set.Duration(&p.QueueTimeout, "queue-timeout", 30*time.Second, "Most time to wait.", conf.Between(time.Millisecond, time.Hour))
+	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker while that may
+		serve them; empty for none.`)
+	set.Duration(&p.SessionLife, "session-lifetime", 10*time.Minute, "How long after its last request.", conf.Between(time.Second, 24*time.Hour))
+	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
+	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,
+		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice. Without any, nobody's do.`)
+	set.Bool(&p.WorkerHeader, "worker-header", false, "Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank.")
+	set.Bool(&p.Selection, "selection", true, `Serve /v1/select, /v1/select_and_reserve, /v1/reservations, /v1/loads,
+		/v1/potential_loads and /busy_threshold.`)
+}
+
+// finish brings what settings cannot be declared as into form, and checks what
+// must fit together.
+func (c *config) finish() (err error) {
+	if c.Route.TierCredits, err = parseCredits(c.Credits); err != nil {
+		return err
+	}
+	c.Proxy.Trust = nil
+	for _, t := range c.Trust {
+		p, perr := netip.ParsePrefix(t)
+		if perr != nil {
+			a, aerr := netip.ParseAddr(t)
+			if aerr != nil {
+				return fmt.Errorf("--trust: %q is neither an address nor a network", t)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		c.Proxy.Trust = append(c.Proxy.Trust, p)
+	}
+	if c.BusyFraction >= 0 {
+		c.Route.Busy.DecodeFraction = &c.BusyFraction
+	}
+	if c.BusyTokens >= 0 {
+		c.Route.Busy.PrefillTokens = &c.BusyTokens
+	}
+	if c.BusyTokensPart >= 0 {
+		c.Route.Busy.PrefillFraction = &c.BusyTokensPart
+	}
+	c.Route.Seed = uint64(c.Seed)
+	c.Proxy.TokenCache, c.Index.MaxSpaces = c.TokenCacheBytes, c.MaxModels
+	c.Proxy.Tokens = cmp.Or(c.Proxy.Tokens, map[bool]string{true: proxy.TokensEngine, false: proxy.TokensBytes}[c.Events])
+	c.Proxy.Indexed = c.index() != fleet.NoIndex
+	switch {
+	case c.Events && c.Proxy.Tokens == proxy.TokensBytes:
+		return errors.New("--tokens bytes: events name blocks of tokens; give --kv-events=false too")
+	case len(c.Engines) > 0 && c.Model == "":
+		return errors.New("--engines: name the model that they serve with --model")
+	case c.Broker.URL == noNATS && c.index() == fleet.Events:
+		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
+	}
+	return c.Route.Check()
+}
+
+// index returns what the routers know of caches: nothing where it would have no
+// weight.
+func (c *config) index() fleet.Kind {
+	weighed := false
+	switch c.Route.Mode {
+	case "kv":
+		weighed = c.Route.OverlapWeight > 0
+	case "dynamo":
+		weighed = c.Route.PrefillLoadScale > 0
+	case "prefill-x-batch":
+		weighed = true
+	}
+	switch {
+	case !weighed:
+		return fleet.NoIndex
+	case c.Events:
+		return fleet.Events
+	}
+	return fleet.Approximate
+}
+
+// static returns the workers of --engines.
+func (c *config) static() []registry.Worker {
+	var list []registry.Worker
+	for i, url := range c.Engines {
+		list = append(list, registry.Worker{
+			ID: uint64(i), Model: c.Model, BlockSize: uint32(c.BlockSize), Transport: registry.NoEvents,
+			Ranks: []uint32{0}, Endpoints: registry.Endpoints{HTTP: url},
+		})
+	}
+	return list
+}
+
+func (c *config) loras() (map[string]string, error) {
+	m := make(map[string]string, len(c.Loras))
+	for _, l := range c.Loras {
+		name, model, ok := strings.Cut(l, "=")
+		if !ok || name == "" || model == "" {
+			return nil, fmt.Errorf("--loras: %q, give adapter=model", l)
+		}
+		m[name] = model
+	}
+	return m, nil
+}
+
+func parseCredits(list []string) (credits [event.NumTiers]float64, err error) {
+	if len(list) != len(credits) {
+		return credits, fmt.Errorf("--tier-credits: %d numbers, give %d: device, host, disk, external", len(list), len(credits))
+	}
+	for i, text := range list {
+		if _, err := fmt.Sscanf(text, "%g", &credits[i]); err != nil || !(credits[i] >= 0 && credits[i] <= 1) {
+			return credits, fmt.Errorf("--tier-credits: %q is no number from 0 to 1", text)
+		}
+	}
+	return credits, nil
+}
+
+// defaultReplica names the process after its host and process id, in the
+// characters that a replica's name may have.
+func defaultReplica() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '_'
+	}, host)
+	return fmt.Sprintf("%s-%d", host[:min(len(host), 50)], os.Getpid())
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/proxy"
+)
+
+func read(t *testing.T, args ...string) (*config, error) {
+	t.Helper()
+	c := new(config)
+	set := conf.New("kvrouter", "test")
+	c.declare(set)
+	if _, err := set.Run(args, nil, io.Discard); err != nil {
+		return nil, err
+	}
+	return c, c.finish()
+}
+
+// Every setting that is the router's own reaches what it is a setting of, and
+// its default is what the documents say.
+func TestSettings(t *testing.T) {
+	const m, s = time.Minute, time.Second
+	type get = func(c *config) any
+	for _, f := range []struct {
+		name string
+		get  get
+		def  any
+		text string
+		val  any
+	}{
+		{"http-listen", func(c *config) any { return c.Listen }, "127.0.0.1:8000", ":1", ":1"},
+		{"address-file", func(c *config) any { return c.AddressFile }, "", "f", "f"},
+		{"drain-delay", func(c *config) any { return c.DrainDelay }, 0 * s, "5s", 5 * s},
+		{"stop-timeout", func(c *config) any { return c.StopTimeout }, 5 * m, "5s", 5 * s},
+		{"mode", func(c *config) any { return c.Route.Mode }, "kv", "direct", "direct"},
+		{"overlap-weight", func(c *config) any { return c.Route.OverlapWeight }, 1.0, "2.5", 2.5},
+		{"prefill-load-scale", func(c *config) any { return c.Route.PrefillLoadScale }, 1.0, "3", 3.0},
+		{"temperature", func(c *config) any { return c.Route.Temperature }, 0.0, "0.5", 0.5},
+		{"tier-credits", func(c *config) any { return c.Route.TierCredits }, [event.NumTiers]float64{1, 0.75, 0.25, 0}, "1,1,0,0.5", [event.NumTiers]float64{1, 1, 0, 0.5}},
+		{"device-ratio", func(c *config) any { return c.Route.DeviceRatio }, 8.0, "4", 4.0},
+		{"track-active-blocks", func(c *config) any { return c.Route.TrackActiveBlocks }, true, "false", false},
+		{"assume-kv-reuse", func(c *config) any { return c.Route.AssumeKVReuse }, true, "false", false},
+		{"track-output-blocks", func(c *config) any { return c.Route.TrackOutputBlocks }, false, "true", true},
+		{"lease", func(c *config) any { return c.Route.Lease }, 5 * m, "1m", m},
+		{"report-lifetime", func(c *config) any { return c.Route.ReportLifetime }, 30 * s, "1m", m},
+		{"seed", func(c *config) any { return c.Route.Seed }, uint64(1), "9", uint64(9)},
+		{"replica-sync", func(c *config) any { return c.ReplicaSync }, true, "false", false},
+		{"kv-events", func(c *config) any { return c.index() }, fleet.Events, "false", fleet.Approximate},
+		{"ttl", func(c *config) any { return c.Approx.TTL }, 120 * s, "1m", m},
+		{"tree-size", func(c *config) any { return c.Approx.MaxBlocks }, 1 << 20, "100", 100},
+		{"prune-target", func(c *config) any { return c.Approx.PruneTarget }, 0.8, "0.5", 0.5},
+		{"tokens", func(c *config) any { return c.Proxy.Tokens }, proxy.TokensEngine, "none", proxy.TokensNone},
+		{"token-cache", func(c *config) any { return c.Proxy.TokenCache }, int64(64 << 20), "1MiB", int64(1 << 20)},
+		{"tokenize-timeout", func(c *config) any { return c.Proxy.TokenizeTimeout }, s, "2s", 2 * s},
+		{"namespace", func(c *config) any { return c.Ingest.Namespace }, "default", "n", "n"},
+		{"replica", func(c *config) any { return c.Ingest.Replica }, defaultReplica(), "r", "r"},
+		{"discover-every", func(c *config) any { return c.Ingest.Discover }, 2 * s, "1s", s},
+		{"ready-lag", func(c *config) any { return c.MaxLag }, 1000, "5", 5},
+		{"max-models", func(c *config) any { return c.Index.MaxSpaces }, 1024, "5", 5},
+		{"block-size", func(c *config) any { return c.BlockSize }, 16, "64", 64},
+		{"model", func(c *config) any { return c.Model }, "", "m", "m"},
+		{"health-every", func(c *config) any { return c.HealthEvery }, 5 * s, "1s", s},
+		{"health-path", func(c *config) any { return c.HealthPath }, "/health", "/x", "/x"},
+		{"health-timeout", func(c *config) any { return c.HealthTimeout }, 2 * s, "1s", s},
+		{"unhealthy-after", func(c *config) any { return c.Unhealthy }, 3, "1", 1},
+		{"retries", func(c *config) any { return c.Proxy.Retries }, 2, "1", 1},
+		{"retry-share", func(c *config) any { return c.Proxy.RetryShare }, 0.1, "0", 0.0},
+		{"dial-timeout", func(c *config) any { return c.Proxy.DialTimeout }, 2 * s, "1s", s},
+		{"first-byte-timeout", func(c *config) any { return c.Proxy.FirstByte }, 0 * s, "1s", s},
+		{"engine-idle-timeout", func(c *config) any { return c.Proxy.IdleTimeout }, 5 * m, "1s", s},
+		{"idle-connections", func(c *config) any { return c.Proxy.IdleConns }, 1024, "1", 1},
+		{"pass-through", func(c *config) any { return c.Proxy.PassThrough }, true, "false", false},
+		{"max-body", func(c *config) any { return c.Proxy.MaxBody }, int64(8 << 20), "1MiB", int64(1 << 20)},
+		{"max-header", func(c *config) any { return c.MaxHeader }, int64(64 << 10), "8KiB", int64(8 << 10)},
+		{"read-timeout", func(c *config) any { return c.ReadTimeout }, 30 * s, "1s", s},
+		{"write-timeout", func(c *config) any { return c.Proxy.WriteTimeout }, 30 * s, "1s", s},
+		{"idle-timeout", func(c *config) any { return c.HTTPIdle }, 2 * m, "1s", s},
+		{"max-in-flight", func(c *config) any { return c.Proxy.MaxInFlight }, 16384, "1", 1},
+		{"busy-status", func(c *config) any { return c.Proxy.BusyStatus }, 529, "503", 503},
+		{"queue", func(c *config) any { return c.Proxy.Queue }, 0, "7", 7},
+		{"queue-order", func(c *config) any { return c.Proxy.QueueOrder }, "fcfs", "shortest", "shortest"},
+		{"queue-timeout", func(c *config) any { return c.Proxy.QueueTimeout }, 30 * s, "1s", s},
+		{"session-header", func(c *config) any { return c.Proxy.SessionHeader }, "X-Session-Id", "X-A", "X-A"},
+		{"session-lifetime", func(c *config) any { return c.Proxy.SessionLife }, 10 * m, "1s", s},
+		{"max-sessions", func(c *config) any { return c.Proxy.MaxSessions }, 1 << 17, "1", 1},
+		{"trust", func(c *config) any { return len(c.Proxy.Trust) }, 0, "10.0.0.0/8,::1", 2},
+		{"loras", func(c *config) any { l, _ := c.loras(); return l["a"] }, "", "a=m", "m"},
+		{"worker-header", func(c *config) any { return c.Proxy.WorkerHeader }, false, "true", true},
+		{"selection", func(c *config) any { return c.Proxy.Selection }, true, "false", false},
+		{"nats", func(c *config) any { return c.Broker.URL }, "embedded", "nats://h", "nats://h"},
+		{"registry-forget", func(c *config) any { return c.Registry.Forget }, 24 * time.Hour, "1h", time.Hour},
+		{"log-level", func(c *config) any { return c.Log.Level }, "info", "debug", "debug"},
+	} {
+		c, err := read(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.get(c); got != f.def {
+			t.Errorf("--%s is %v by default, want %v", f.name, got, f.def)
+		}
+		if c, err = read(t, "--"+f.name+"="+f.text); err != nil {
+			t.Errorf("--%s %s: %v", f.name, f.text, err)
+		} else if got := f.get(c); got != f.val {
+			t.Errorf("--%s %s gives %v, want %v", f.name, f.text, got, f.val)
+		}
+	}
+}
+
+// Settings that work together.
+func TestCombinations(t *testing.T) {
+	c, err := read(t, "--busy-decode-fraction=0.5", "--busy-prefill-tokens=7", "--busy-prefill-fraction=2", "--track-output-blocks", "--output-decay")
+	if b := c.Route.Busy; err != nil || *b.DecodeFraction != 0.5 || *b.PrefillTokens != 7 || *b.PrefillFraction != 2 || !c.Route.OutputDecay {
+		t.Errorf("%+v %v", b, err)
+	}
+	if c, err = read(t); err != nil || c.Route.Busy.DecodeFraction != nil || c.Route.Busy.PrefillTokens != nil || c.Route.Busy.PrefillFraction != nil {
+		t.Errorf("busy by default: %+v %v", c.Route.Busy, err)
+	}
+	for _, args := range [][]string{{"--overlap-weight=0"}, {"--mode=random"}, {"--mode=dynamo", "--prefill-load-scale=0"}} {
+		if c, err := read(t, args...); err != nil || c.index() != fleet.NoIndex || c.Proxy.Indexed {
+			t.Errorf("%v: an index is kept: %v", args, err)
+		}
+	}
+	if c, err = read(t, "--kv-events=false"); err != nil || c.Proxy.Tokens != proxy.TokensBytes {
+		t.Errorf("without events tokens come from %s: %v", c.Proxy.Tokens, err)
+	}
+	for _, args := range []string{
+		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
+		"--retry-share=2", "--busy-status=99", "--queue-order=x", "--nothing",
+	} {
+		if c, err := read(t, strings.Fields(args)...); err == nil {
+			if _, err = c.loras(); err == nil {
+				t.Errorf("%s is accepted", args)
+			}
+		}
+	}
+	if c, _ := read(t, "--loras=x"); c != nil {
+		if _, err := c.loras(); err == nil {
+			t.Error("--loras x is accepted")
+		}
+	}
+	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := c.static(); len(w) != 2 || w[1].ID != 1 || w[1].Endpoints.HTTP != "http://b" || !slices.Equal(w[0].Ranks, []uint32{0}) {
+		t.Errorf("%+v", w)
+	}
+}

@@ -1,0 +1,25 @@
+// Command kvrouter is the router: an OpenAI-compatible reverse proxy that sends
+// each request to the worker that serves it best. It keeps the index of who
+// holds which prefix in its own process.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/proc"
+)
+
+func main() {
+	var c config
+	set := conf.New("kvrouter", "an OpenAI-compatible proxy that knows what workers have cached.")
+	c.declare(set)
+	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
+		if set.Source("nats") == "default" && os.Getenv("NATS_SERVER") != "" {
+			c.Broker.URL = os.Getenv("NATS_SERVER") // the name that Dynamo's users have it under
+		}
+		return run(ctx, &c, log)
+	}}))
+}

@@ -1,0 +1,312 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/natssync"
+	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// router is the running program: events flow from the broker through ingest into
+// the set; the fleet's routers read the set; the proxy asks them.
+type router struct {
+	cfg      *config
+	log      *slog.Logger
+	metrics  *obs.Metrics
+	set      *shard.Set
+	fleet    *fleet.Fleet
+	proxy    *proxy.Proxy
+	http     *http.Server
+	broker   *broker.Broker
+	registry *registry.Registry
+	ingest   atomic.Pointer[ingest.Ingest]
+	ready    atomic.Bool // everything is connected
+
+	stopWork context.CancelFunc
+	work     sync.WaitGroup // follows the registry, probes, expires
+}
+
+// run runs the program until ctx ends or something fails, and stops it in order.
+func run(ctx context.Context, cfg *config, log *slog.Logger) error {
+	if err := cfg.finish(); err != nil {
+		return err
+	}
+	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), set: shard.New(cfg.Index), stopWork: func() {}}
+	if err := x.build(); err != nil {
+		return err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- x.http.Serve(ln) }() // ends with Shutdown
+	err = x.serve(ctx, ln, served)
+	return errors.Join(err, x.stop())
+}
+
+// build makes everything that needs no connection.
+func (x *router) build() error {
+	loras, err := x.cfg.loras()
+	if err != nil {
+		return err
+	}
+	id, err := newID()
+	if err != nil {
+		return err
+	}
+	fc := fleet.Config{
+		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.set, Approx: x.cfg.Approx, Loras: loras,
+		MaxModels: x.cfg.MaxModels, Unhealthy: x.cfg.Unhealthy, Log: x.log,
+	}
+	if x.cfg.ReplicaSync && x.cfg.Broker.URL != noNATS {
+		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
+			return natssync.Open(natssync.Config{
+				Conn: x.broker.Conn(), Namespace: x.cfg.Ingest.Namespace, Space: sp, ID: id, Router: r, Log: x.log,
+			})
+		}
+	}
+	x.fleet = fleet.New(fc)
+	pc := x.cfg.Proxy
+	pc.Fleet, pc.Metrics, pc.Log, pc.Ready = x.fleet, x.metrics, x.log, x.behind
+	x.proxy = proxy.New(pc)
+	for family, text := range ingest.Help() {
+		x.metrics.Help(family, text)
+	}
+	for family, text := range registry.Help() {
+		x.metrics.Help(family, text)
+	}
+	x.http = &http.Server{
+		Handler:        x.proxy,
+		ReadTimeout:    x.cfg.ReadTimeout,
+		WriteTimeout:   x.cfg.Proxy.WriteTimeout, // of all but engines' answers, which have it for each chunk
+		IdleTimeout:    x.cfg.HTTPIdle,
+		MaxHeaderBytes: int(x.cfg.MaxHeader),
+		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
+	}
+	return nil
+}
+
+// newID returns a number that no other router has, nor this one's next run.
+func newID() (uint64, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("naming the router: %w", err)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}
+
+// serve connects what the choices need and waits for the end.
+func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error) error {
+	if x.cfg.AddressFile != "" {
+		if err := os.WriteFile(x.cfg.AddressFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
+			return fmt.Errorf("writing the address file: %w", err)
+		}
+	}
+	x.log.Info("listening", "address", ln.Addr().String(), "mode", x.cfg.Route.Mode, "version", obs.ReadVersion().String())
+	work, cancel := context.WithCancel(context.Background())
+	x.stopWork = cancel
+	if err := x.connect(ctx, work); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before the broker was there
+		}
+		return err
+	}
+	x.work.Go(func() { x.tick(work) })
+	x.ready.Store(true)
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		return err
+	}
+}
+
+// connect finds the workers, and reads their events if they have weight.
+func (x *router) connect(ctx, work context.Context) (err error) {
+	var rc registry.Config
+	if err := x.cfg.Registry.Apply(&rc); err != nil {
+		return err
+	}
+	rc.Static = append(rc.Static, x.cfg.static()...)
+	if x.cfg.Broker.URL == noNATS {
+		for _, w := range rc.Static {
+			if err := x.fleet.SetWorker(w, false); err != nil {
+				return err
+			}
+		}
+		x.log.Info("routing", "workers", len(rc.Static), "nats", noNATS)
+		return nil
+	}
+	x.cfg.Broker.Name, x.cfg.Broker.Log = "kvrouter", x.log
+	if x.broker, err = broker.Open(ctx, x.cfg.Broker); err != nil {
+		return err
+	}
+	rc.Conn, rc.Namespace, rc.Replica = x.broker.Conn(), x.cfg.Ingest.Namespace, x.cfg.Ingest.Replica
+	rc.Metrics, rc.Log = x.metrics.Set, x.log
+	if x.registry, err = registry.Open(ctx, rc); err != nil {
+		return err
+	}
+	if x.cfg.index() == fleet.Events {
+		if err := x.readEvents(ctx); err != nil {
+			return err
+		}
+	}
+	x.work.Go(func() { x.fleet.Follow(work, x.registry) })
+	x.work.Go(func() { x.forget(work) })
+	x.log.Info("routing", "nats", x.broker.Address(), "namespace", x.cfg.Ingest.Namespace, "replica", x.cfg.Ingest.Replica)
+	return nil
+}
+
+func (x *router) readEvents(ctx context.Context) error {
+	cfg := x.cfg.Ingest
+	cfg.Conn, cfg.MaxLag, cfg.Log, cfg.Metrics = x.broker.Conn(), uint64(x.cfg.MaxLag), x.log, x.metrics.Set
+	cfg.Left = func(sp event.Space, worker uint64) (time.Time, bool) {
+		return x.registry.Left(registry.Key{Space: sp, Worker: worker})
+	}
+	cfg.Index = func(id event.Space) (ingest.Applier, error) {
+		sp, err := x.set.Open(id)
+		if err != nil {
+			return nil, err // not sp: a nil *Space is no nil Applier
+		}
+		return sp, nil
+	}
+	in, err := ingest.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	x.ingest.Store(in)
+	return nil
+}
+
+// forget takes the blocks of workers that leave out of the index.
+func (x *router) forget(ctx context.Context) {
+	sub := x.registry.Subscribe(4096)
+	defer sub.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-sub.Wait():
+		}
+		for _, ev := range sub.Next() {
+			if ev.Kind == registry.Resync {
+				for _, e := range x.registry.Snapshot(true) {
+					if !e.Present() {
+						x.drop(ctx, e)
+					}
+				}
+			} else if ev.Kind == registry.Left {
+				x.drop(ctx, ev.Entry)
+			}
+		}
+	}
+}
+
+func (x *router) drop(ctx context.Context, e registry.Entry) {
+	if in := x.ingest.Load(); in != nil {
+		in.WorkerLeft(ctx, e.Space(), e.ID, e.LeftAt)
+	}
+	for _, m := range x.fleet.Models() {
+		if m.Cache != nil && m.Space == e.Space() {
+			if err := m.Cache.RemoveWorker(ctx, e.ID); err != nil && ctx.Err() == nil {
+				x.log.Warn("forgetting what a worker had cached", "worker", e.ID, "error", err)
+			}
+		}
+	}
+}
+
+// tick asks engines for their health and lets old bookings end.
+func (x *router) tick(ctx context.Context) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
+	defer client.CloseIdleConnections()
+	every := x.cfg.HealthEvery
+	if every == 0 {
+		every = time.Second
+	}
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		x.fleet.Expire()
+		if x.cfg.HealthEvery > 0 {
+			x.fleet.Probe(ctx, client, x.cfg.HealthPath, x.cfg.HealthTimeout)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// behind says why requests should not come yet; "" if they may.
+func (x *router) behind() string {
+	if !x.ready.Load() {
+		return "not connected yet"
+	}
+	if in := x.ingest.Load(); in != nil {
+		if err := in.Ready(); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+// stop ends everything that was started: readiness first, then the answers, then
+// what they go by, and the broker last.
+func (x *router) stop() error {
+	x.proxy.Drain()
+	if d := x.cfg.DrainDelay; d > 0 {
+		x.log.Info("draining", "delay", d)
+		time.Sleep(d)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), x.cfg.StopTimeout)
+	defer cancel()
+	err := x.http.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close()))
+	}
+	x.proxy.Close()
+	x.stopWork()
+	x.work.Wait()
+	err = errors.Join(err, x.fleet.Close())
+	if in := x.ingest.Load(); in != nil {
+		in.Close()
+	}
+	if x.registry != nil {
+		x.registry.Close()
+	}
+	x.set.Close()
+	if x.broker != nil {
+		err = errors.Join(err, x.broker.Close())
+	}
+	if x.cfg.AddressFile != "" {
+		if rmErr := os.Remove(x.cfg.AddressFile); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
+			err = errors.Join(err, fmt.Errorf("removing the address file: %w", rmErr))
+		}
+	}
+	if err == nil {
+		x.log.Info("stopped")
+	}
+	return err
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/mock"
+	"github.com/kvatlas/kvatlas/internal/mockapi"
+	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+const patience = 30 * time.Second
+
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(err)
+		}
+	}
+}
+
+// start runs a router until the test ends and returns its URL when it is ready,
+// and what stops it.
+func start(t *testing.T, args ...string) (url string, stop func()) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "address")
+	c, err := read(t, append([]string{"--http-listen=127.0.0.1:0", "--address-file=" + file, "--discover-every=20ms", "--worker-header"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	eventually(t, func() error {
+		data, err := os.ReadFile(file)
+		if err != nil || len(data) == 0 {
+			return errors.Join(errors.New("no address yet"), err)
+		}
+		url = "http://" + strings.TrimSpace(string(data))
+		if status, text, _ := ask(http.MethodGet, url+"/readyz", ""); status != 200 {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+	return url, stop
+}
+
+func ask(method, url, body string) (int, string, http.Header) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body)) //nolint:noctx // ends with the server
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error(), nil
+	}
+	return resp.StatusCode, string(data), resp.Header
+}
+
+func engine(t *testing.T, c mockapi.Config) string {
+	t.Helper()
+	c.Model, c.Engine = "m", mock.Config{BlockSize: 4}
+	e, err := mockapi.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(e)
+	t.Cleanup(func() { e.Close(); s.Close() })
+	return s.URL
+}
+
+// Without a broker, engines are those of the settings. An answer may take longer
+// than a request may take to arrive.
+func TestWithoutNATS(t *testing.T) {
+	slow := mockapi.Config{Step: func(*mock.Report) time.Duration { return 120 * time.Millisecond }}
+	url, stop := start(t, "--nats=none", "--kv-events=false", "--engines="+engine(t, slow)+","+engine(t, slow), "--model=m", "--block-size=4",
+		"--read-timeout=100ms", "--health-every=50ms")
+	prompt := "a prompt of some length that is said twice, and is longer than four blocks of bytes"
+	var first string
+	for range 2 {
+		status, text, header := ask("POST", url+"/v1/completions", `{"model":"m","max_tokens":4,"prompt":"`+prompt+`"}`)
+		if status != 200 || !strings.Contains(text, mockapi.Text(mockapi.Tokens(prompt), 4)) {
+			t.Fatalf("%d %s", status, text)
+		}
+		if got := header.Get("X-Kvatlas-Worker"); first == "" {
+			first = got
+		} else if got != first {
+			t.Errorf("the prompt went to worker %s after %s", got, first)
+		}
+	}
+	if status, text, _ := ask("GET", url+"/v1/models", ""); status != 200 || !strings.Contains(text, `"id":"m"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	stop()
+	if status, _, _ := ask("GET", url+"/livez", ""); status != 0 {
+		t.Error("it still answers")
+	}
+}
+
+// Two routers on one broker: workers register, their events fill both indexes,
+// what one places the other counts, and a worker that leaves is forgotten.
+func TestFleetOverNATS(t *testing.T) {
+	dir := t.TempDir()
+	a, _ := start(t, "--data-dir="+dir, "--replica=a")
+	b, _ := start(t, "--data-dir="+dir, "--replica=b")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	log := slog.New(slog.DiscardHandler)
+	br, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = br.Close() }) // the server may have gone first
+	var workers []*registry.Announcement
+	for i := range uint64(3) {
+		pub, err := publish.Open(ctx, publish.Config{Conn: br.Conn(), Namespace: "default", Worker: i, Log: log,
+			Space: event.Space{Model: "m", BlockSize: 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pub.Close(context.Background()) }) //nolint:usetesting // t's context has ended
+		url := engine(t, mockapi.Config{Sink: func(ev *event.Event) {
+			if err := pub.Publish(context.Background(), *ev); err != nil {
+				t.Error(err)
+			}
+		}})
+		w, err := registry.Register(ctx, registry.Worker{ID: i, Model: "m", BlockSize: 4, Transport: registry.JetStream, TotalBlocks: 1000,
+			Endpoints: registry.Endpoints{HTTP: url}}, registry.AnnounceConfig{Conn: br.Conn(), Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		workers = append(workers, w)
+	}
+	loads := func(url string) (list []struct {
+		Worker   uint64 `json:"worker_id"`
+		Requests int    `json:"active_requests"`
+	}) {
+		_, text, _ := ask("GET", url+"/v1/loads", "")
+		_ = json.Unmarshal([]byte(text), &list) // an empty list fails the test
+		return list
+	}
+	for _, url := range []string{a, b} {
+		eventually(t, func() error {
+			if n := len(loads(url)); n != 3 {
+				return fmt.Errorf("%d workers", n)
+			}
+			return nil
+		})
+	}
+	prompt := "a prompt of some length that is said twice"
+	status, text, header := ask("POST", a+"/v1/completions", `{"model":"m","max_tokens":4,"prompt":"`+prompt+`"}`)
+	if status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	where := header.Get("X-Kvatlas-Worker")
+	tokens := strings.ReplaceAll(strings.Trim(fmt.Sprint(mockapi.Tokens(prompt)), "[]"), " ", ",")
+	for _, url := range []string{a, b} { // the other router knows it from the events alone
+		eventually(t, func() error {
+			status, text, _ := ask("POST", url+"/v1/select", `{"model_name":"m","token_ids":[`+tokens+`]}`)
+			if status != 200 || !strings.Contains(text, `"worker_id":`+where) || !strings.Contains(text, `"longest_matched":8,`) {
+				return fmt.Errorf("%d %s, want worker %s", status, text, where)
+			}
+			return nil
+		})
+	}
+	status, text, _ = ask("POST", a+"/v1/select_and_reserve", `{"selection_id":"x","model_name":"m","worker_id":1,"token_ids":[1,2,3,4]}`)
+	if status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	requests := func(url string, want int) {
+		t.Helper()
+		eventually(t, func() error {
+			for _, l := range loads(url) {
+				if l.Worker == 1 && l.Requests == want {
+					return nil
+				}
+			}
+			return fmt.Errorf("%+v, want %d requests on worker 1", loads(url), want)
+		})
+	}
+	requests(b, 1)
+	if err := workers[0].Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if n := len(loads(b)); n != 2 {
+			return fmt.Errorf("%d workers after one left", n)
+		}
+		return nil
+	})
+	for _, w := range workers[1:] {
+		t.Cleanup(func() { _ = w.Close(context.Background()) }) //nolint:usetesting // t's context has ended
+	}
+}
