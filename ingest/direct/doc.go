@@ -1,0 +1,19 @@
+// Package direct reads engines' own ZMQ sockets into the index, without NATS:
+// one feed for each rank, from the engine's publisher and its replay socket.
+//
+// Invariants:
+//   - Batches of a rank are applied in the engine's order, each once, and the
+//     next is taken when the one before is applied: a slow index holds the feed
+//     back, and the feed's bounded queue the engine.
+//   - A rank holds nothing before its feed begins, after its engine restarted,
+//     and after batches were lost for good: nothing says then what the engine
+//     still holds. After a loss it is incomplete until the engine clears its
+//     cache or restarts. A batch that came and cannot be used empties nothing;
+//     the rank is incomplete then, too.
+//   - Positions are in memory only: a replica that starts asks each engine's
+//     replay for everything it still has.
+//
+// Ownership: a Direct owns its feeds and their goroutines; a feed's goroutine is
+// the only writer of its rank. Unfollow and Close return when it has ended, and
+// leave the rank's blocks to the caller.
+package direct

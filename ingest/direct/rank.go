@@ -1,0 +1,176 @@
+package direct
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
+)
+
+// RankStatus describes one rank.
+type RankStatus struct {
+	DPRank   uint32
+	Endpoint string
+	Phase    enginefeed.Phase
+	Tried    bool // it was caught up with once, or could not be
+	Batches  uint64
+	Gaps     uint64 // runs of batches lost for good
+	Lost     uint64 // batches in them
+	Restarts uint64 // of the engine
+	// UnknownParents counts blocks not stored because their parent is unknown:
+	// the engine left out events without a hole in its numbers.
+	UnknownParents uint64
+	// Incomplete says that something is missing since the rank held nothing.
+	Incomplete bool
+	LastError  string
+	LastBatch  time.Time // when the last one was applied
+}
+
+// rank follows one rank: an enginefeed.Handler. Its goroutine owns it, but for
+// stat and what does not change.
+type rank struct {
+	d      *Direct
+	key    rankKey
+	at     Endpoint
+	index  ingest.Applier
+	feed   *enginefeed.Feed
+	ctx    context.Context
+	cancel context.CancelFunc
+	done   chan struct{}
+	begun  bool // the index has what came before Position
+	failed bool // the index takes nothing any more
+
+	stat struct { // guarded by its mutex
+		sync.Mutex
+		RankStatus
+	}
+}
+
+func (r *rank) status() RankStatus {
+	r.stat.Lock()
+	defer r.stat.Unlock()
+	return r.stat.RankStatus
+}
+
+// note changes the status; with tell the change is told.
+func (r *rank) note(tell bool, f func(*RankStatus)) {
+	r.stat.Lock()
+	f(&r.stat.RankStatus)
+	s := r.stat.RankStatus
+	r.stat.Unlock()
+	if tell && r.d.cfg.Tell != nil {
+		r.d.cfg.Tell(r.key.Key, s)
+	}
+}
+
+func (r *rank) run() {
+	defer close(r.done)
+	if !r.begun {
+		r.clear() // what another transport left
+	}
+	r.feed.Run(r.ctx)
+}
+
+// apply applies events and waits until that is done. What is refused for want of
+// memory is counted; an index that is closed takes nothing any more.
+func (r *rank) apply(b *event.Batch) core.Outcome {
+	if r.failed || len(b.Events) == 0 {
+		return core.Outcome{}
+	}
+	applied := make(chan core.Outcome, 1)
+	// Not the rank's context: the feed's position is after this batch.
+	if err := r.index.Apply(context.Background(), b, func(out core.Outcome) { applied <- out }); err != nil {
+		r.failed = true
+		r.cancel()
+		r.note(true, func(s *RankStatus) { s.LastError = err.Error() })
+		return core.Outcome{}
+	}
+	out := <-applied
+	r.d.m.applied(out)
+	return out
+}
+
+// clear empties the rank.
+func (r *rank) clear() {
+	r.apply(&event.Batch{Space: r.key.Space, Worker: r.key.Worker,
+		Events: []event.Event{{Kind: event.Cleared, AllTiers: true, DPRank: r.key.dpRank}}})
+}
+
+// Batch implements enginefeed.Handler.
+func (r *rank) Batch(_ uint64, b *event.Batch) {
+	b.Space, b.Worker = r.key.Space, r.key.Worker
+	cleared := -1
+	for i := range b.Events {
+		ev := &b.Events[i]
+		if ev.DPRank != r.key.dpRank {
+			r.d.m.otherRank.Inc() // its socket says which rank it is
+			ev.DPRank = r.key.dpRank
+		}
+		if ev.Kind == event.Cleared && ev.AllTiers {
+			cleared = i
+		}
+		r.d.m.event(ev.Kind)
+	}
+	r.d.m.filtered.Add(b.Filtered)
+	out := r.apply(b)
+	incomplete := out.UnknownParent > 0
+	was := false
+	r.note(false, func(s *RankStatus) {
+		was = s.Incomplete
+		s.Batches++
+		s.LastBatch = time.Now()
+		s.UnknownParents += uint64(out.UnknownParent)
+		if cleared >= 0 {
+			s.Incomplete = false // whatever was missed is cleared
+		}
+		if incomplete {
+			s.Incomplete, s.LastError = true, "the parent of a stored block is unknown"
+		}
+		incomplete = s.Incomplete
+	})
+	if was != incomplete {
+		r.note(true, func(*RankStatus) {})
+	}
+}
+
+// Restart implements enginefeed.Handler.
+func (r *rank) Restart(why enginefeed.Cause) {
+	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", why.String())
+	r.clear()
+	r.note(true, func(s *RankStatus) {
+		s.Restarts++
+		s.Incomplete = false
+	})
+}
+
+// Gap implements enginefeed.Handler.
+func (r *rank) Gap(g enginefeed.Gap) {
+	unusable := g.Why == enginefeed.Undecodable || g.Why == enginefeed.Oversize
+	r.d.cfg.Log.Warn("batches of an engine are lost", "worker", r.key.Worker, "dp_rank", r.key.dpRank,
+		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !unusable)
+	if !unusable {
+		r.clear()
+	}
+	r.note(true, func(s *RankStatus) {
+		s.Gaps++
+		s.Lost += g.To - g.From + 1
+		s.Incomplete = true
+		s.LastError = fmt.Sprintf("incomplete: batches %d to %d are lost (%s)", g.From, g.To, g.Why)
+	})
+}
+
+// State implements enginefeed.Handler.
+func (r *rank) State(st enginefeed.State) {
+	r.note(true, func(s *RankStatus) {
+		s.Phase = st.Phase
+		s.Tried = s.Tried || st.Phase == enginefeed.Live || st.Err != nil
+		if st.Err != nil {
+			s.LastError = st.Err.Error()
+		}
+	})
+}
