@@ -104,6 +104,13 @@ type (
 		LeftBy       string             `json:"left_by,omitempty"`
 		DrainedBy    string             `json:"drained_by,omitempty"`
 		DrainedSince *time.Time         `json:"drained_since,omitempty"`
+		// Listeners are the readers of its ranks' sockets, where it has such.
+		Listeners map[uint32]listener `json:"listeners,omitempty"`
+	}
+	listener struct {
+		Endpoint  string `json:"endpoint"`
+		Status    string `json:"status"`
+		LastError string `json:"last_error,omitempty"`
 	}
 )
 
@@ -194,6 +201,12 @@ func registrationOf(e *registry.Entry) *registration {
 	}
 	if e.Drained {
 		r.DrainedSince = &e.DrainedSince
+	}
+	for rank, l := range e.Listeners {
+		if r.Listeners == nil {
+			r.Listeners = make(map[uint32]listener)
+		}
+		r.Listeners[rank] = listener{l.Endpoint, l.Status, l.Error}
 	}
 	return r
 }

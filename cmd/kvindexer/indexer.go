@@ -115,7 +115,7 @@ func (x *indexer) behind() string {
 	if err := in.Ready(); err != nil {
 		return err.Error()
 	}
-	return ""
+	return x.workers.behindEngines()
 }
 
 // stop ends everything that was started: readiness first, then the writing,

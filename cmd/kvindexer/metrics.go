@@ -8,6 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -20,7 +21,7 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 	m.Help("kvatlas_index_ranks", "Ranks (workers' data-parallel ranks) in a space.")
 	m.Help("kvatlas_index_blocks", "Blocks held, over all ranks of a space, by tier.")
 	m.Help("kvatlas_index_queued_batches", "Batches accepted and not applied yet.")
-	for _, texts := range []map[string]string{ingest.Help(), registry.Help()} {
+	for _, texts := range []map[string]string{ingest.Help(), registry.Help(), direct.Help()} {
 		for family, text := range texts {
 			m.Help(family, text)
 		}

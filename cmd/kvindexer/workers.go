@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -21,8 +22,12 @@ type workers struct {
 	x      *indexer
 	reg    *registry.Registry
 	sub    *registry.Subscription
-	cancel context.CancelFunc
-	done   chan struct{}
+	direct *direct.Direct
+	// listening is set once the engines that were registered before are
+	// followed.
+	listening atomic.Bool
+	cancel    context.CancelFunc
+	done      chan struct{}
 }
 
 // openRegistry reads who is registered and watches from then on.
@@ -38,7 +43,12 @@ func (x *indexer) openRegistry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	x.workers = &workers{x: x, reg: reg, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
+	engines, err := x.openDirect(reg)
+	if err != nil {
+		reg.Close()
+		return err
+	}
+	x.workers = &workers{x: x, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
 	x.registry.Store(reg)
 	return nil
 }
@@ -54,6 +64,8 @@ func (w *workers) follow() {
 	w.cancel = cancel
 	go func() {
 		defer close(w.done)
+		w.listenAll(ctx) // those that were there before
+		w.listening.Store(true)
 		for {
 			for _, e := range w.sub.Next() {
 				w.take(ctx, e)
@@ -68,6 +80,11 @@ func (w *workers) follow() {
 }
 
 func (w *workers) take(ctx context.Context, e registry.Event) {
+	if e.Kind == registry.Resync {
+		w.listenAll(ctx)
+	} else {
+		w.listen(ctx, &e.Entry)
+	}
 	switch e.Kind {
 	case registry.Left:
 		w.drop(ctx, &e.Entry)
@@ -111,6 +128,7 @@ func (w *workers) close() {
 		w.cancel()
 		<-w.done
 	}
+	w.direct.Close()
 	w.sub.Close()
 	w.reg.Close()
 }

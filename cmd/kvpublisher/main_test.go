@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,11 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/enginepub"
 	"github.com/kvatlas/kvatlas/internal/enginetest"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -186,98 +183,12 @@ func (p *process) metric(family string, labels ...string) float64 {
 	return sum
 }
 
-// mock is a mock engine of two ranks.
-type mock struct {
-	t       *testing.T
-	seed    uint64
-	buffer  int
-	pubs    [2]*enginepub.Publisher
-	history [2]*enginetest.History
-	ports   [2]int // of rank 0's endpoint and replay
-}
-
-func endpoint(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
-
-// freePair returns a port that is free, as is the next.
-func freePair(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l2, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+1))
-		l.Close()
-		if err == nil {
-			l2.Close()
-			return port
-		}
-	}
-	t.Fatal("no two ports are free")
-	return 0
-}
-
-// release's events are those that Payload can write.
-func release() enginetest.Release { return enginetest.Releases()[4] }
-
-// start starts the engine's process, in the place of the one before.
-func (m *mock) start() {
-	m.t.Helper()
-	for i := range m.ports {
-		if m.ports[i] == 0 {
-			m.ports[i] = freePair(m.t)
-		}
-	}
-	m.seed++
-	rnd := rand.New(rand.NewPCG(m.seed, 2))
-	for i := range m.pubs {
-		if m.pubs[i] != nil {
-			m.pubs[i].Close()
-		}
-		p, err := enginepub.New(enginepub.Config{Endpoint: endpoint(m.ports[0] + i), Replay: endpoint(m.ports[1] + i), Buffer: m.buffer,
-			Lose: func(uint64) bool { return rnd.IntN(10) == 0 }})
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		m.t.Cleanup(func() { p.Close() })
-		m.pubs[i] = p
-		m.history[i] = enginetest.NewHistory(release(), uint32(i), m.seed)
-	}
-}
-
-func (m *mock) publish(n int) {
-	m.t.Helper()
-	for i, h := range m.history {
-		batches, err := h.Go(n)
-		if err != nil {
-			m.t.Fatal(err)
-		}
-		for _, b := range batches {
-			payload, err := b.Payload()
-			if err != nil {
-				m.t.Fatal(err)
-			}
-			m.pubs[i].Publish(payload)
-		}
-	}
-}
-
-// equal waits until the index holds what the batches from the bases on say.
-func (m *mock) equal(f *fleet, bases ...int) {
-	m.t.Helper()
-	for i, h := range m.history {
-		want := core.NewOracle()
-		base := 0
-		if len(bases) > 0 {
-			base = bases[i]
-		}
-		for _, b := range h.Batches[base:] {
-			for j := range b.Events {
-				enginetest.Apply(want, 0, &b.Events[j])
-			}
-		}
-		eventually(m.t, func() error {
+// equal waits until the index holds what the batches from base on say.
+func equal(f *fleet, m *enginetest.Mock, base int) {
+	f.t.Helper()
+	for i := range m.Ranks {
+		want := m.Oracle(i, base)
+		eventually(f.t, func() error {
 			sp := f.set.Lookup(space)
 			if sp == nil {
 				return fmt.Errorf("there is no space")
@@ -287,41 +198,41 @@ func (m *mock) equal(f *fleet, bases ...int) {
 	}
 }
 
-func (m *mock) args() []string {
-	return []string{"--engine=" + endpoint(m.ports[0]), "--engine-replay=" + endpoint(m.ports[1]), "--dp-ranks=0-1"}
+func args(m *enginetest.Mock) []string {
+	events, replay := m.Endpoint(0)
+	return []string{"--engine=" + events, "--engine-replay=" + replay, "--dp-ranks=0-1"}
 }
 
 // TestKilledInTheMiddle kills the sidecar and the engine at random in the course
 // of a history of which live messages are lost on purpose.
 func TestKilledInTheMiddle(t *testing.T) {
 	f := newFleet(t)
-	m := &mock{t: t}
-	m.start()
+	m := enginetest.NewMock(t, 1, 2, 0)
 	rnd := rand.New(rand.NewPCG(1, 3))
-	p := f.start(m.args()...)
+	p := f.start(args(m)...)
 	p.ready()
 	for range 8 {
-		m.publish(50 + rnd.IntN(200))
+		m.Publish(50 + rnd.IntN(200))
 		switch rnd.IntN(4) {
 		case 0:
 			p.ready()
 			p.stop()
-			m.publish(rnd.IntN(100))
-			p = f.start(m.args()...)
+			m.Publish(rnd.IntN(100))
+			p = f.start(args(m)...)
 		case 1:
-			m.start() // the engine restarts under the sidecar
+			m.Restart() // the engine restarts under the sidecar
 		default:
 			<-time.After(time.Duration(rnd.IntN(200)) * time.Millisecond)
 			p.kill()
-			m.publish(rnd.IntN(100))
+			m.Publish(rnd.IntN(100))
 			if rnd.IntN(3) == 0 {
-				m.start()
+				m.Restart()
 			}
-			p = f.start(m.args()...)
+			p = f.start(args(m)...)
 		}
 	}
-	m.publish(100)
-	m.equal(f)
+	m.Publish(100)
+	equal(f, m, 0)
 	var total ingest.RankStatus
 	for _, r := range f.in.Ranks() {
 		total.Gaps += r.Gaps
@@ -340,10 +251,10 @@ func TestKilledInTheMiddle(t *testing.T) {
 	incarnations := total.Restarts
 	p.ready()
 	p.stop()
-	p = f.start(m.args()...)
+	p = f.start(args(m)...)
 	p.ready()
-	m.publish(50)
-	m.equal(f)
+	m.Publish(50)
+	equal(f, m, 0)
 	for _, r := range f.in.Ranks() {
 		incarnations -= r.Restarts
 	}
@@ -356,27 +267,26 @@ func TestKilledInTheMiddle(t *testing.T) {
 // remembers.
 func TestBeyondTheReplayWindow(t *testing.T) {
 	f := newFleet(t)
-	m := &mock{t: t, buffer: 50}
-	m.start()
-	p := f.start(m.args()...)
+	m := enginetest.NewMock(t, 2, 2, 50)
+	p := f.start(args(m)...)
 	p.ready()
-	m.publish(40)
-	m.equal(f)
+	m.Publish(40)
+	equal(f, m, 0)
 	p.stop()
-	m.publish(120)
-	n := len(m.history[0].Batches) - 50
-	p = f.start(m.args()...)
+	m.Publish(120)
+	n := len(m.History[0].Batches) - 50
+	p = f.start(args(m)...)
 	p.ready()
-	m.equal(f, n, n)
+	equal(f, m, n)
 	if got := p.metric("kvatlas_publisher_incomplete"); got != 2 {
 		t.Errorf("%v ranks are shown as incomplete, want 2", got)
 	}
 	if got := p.metric("kvatlas_publisher_feed_lost_batches_total", `reason="retention"`); got != 2*float64(n-40) {
 		t.Errorf("%v batches are shown as lost, want %d", got, 2*(n-40))
 	}
-	m.start() // whatever was missed is void
-	m.publish(20)
-	m.equal(f)
+	m.Restart() // whatever was missed is void
+	m.Publish(20)
+	equal(f, m, 0)
 	eventually(t, func() error {
 		if got := p.metric("kvatlas_publisher_incomplete"); got != 0 {
 			return fmt.Errorf("%v ranks are shown as incomplete", got)

@@ -1,0 +1,173 @@
+package direct
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+const patience = time.Minute
+
+func eventually(t *testing.T, f func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+var key = Key{event.Space{Model: "m", BlockSize: enginetest.BlockSize}, 7}
+
+func open(t *testing.T) (*Direct, *shard.Set) {
+	t.Helper()
+	set := shard.New(shard.Config{Shards: 2})
+	d, err := New(Config{
+		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
+		Feed:  enginefeed.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close(); set.Close() })
+	return d, set
+}
+
+func endpoints(m *enginetest.Mock) map[uint32]Endpoint {
+	all := make(map[uint32]Endpoint)
+	for i := range m.Ranks {
+		events, replay := m.Endpoint(i)
+		all[uint32(i)] = Endpoint{events, replay}
+	}
+	return all
+}
+
+// equal waits until the index holds what the engine's batches from base on say.
+func equal(t *testing.T, set *shard.Set, m *enginetest.Mock, base int) {
+	t.Helper()
+	for i := range m.Ranks {
+		want := m.Oracle(i, base)
+		eventually(t, func() error {
+			sp := set.Lookup(key.Space)
+			if sp == nil {
+				return errors.New("there is no space")
+			}
+			return enginetest.CompareSpace(sp, shard.RankID{Worker: key.Worker, DPRank: uint32(i)}, want, 0)
+		})
+	}
+}
+
+// TestFollowsAnEngine goes through losses, restarts of the engine and of the
+// feeds, and addresses that change.
+func TestFollowsAnEngine(t *testing.T) {
+	d, set := open(t)
+	m := enginetest.NewMock(t, 1, 2, 0)
+	if err := d.Follow(key, endpoints(m)); err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for range 20 {
+		m.Publish(20 + rnd.IntN(100))
+		switch rnd.IntN(5) {
+		case 0:
+			m.Restart()
+		case 1: // the engine's other address
+			all := endpoints(m)
+			all[1] = Endpoint{"ipc:///nonexistent", ""}
+			if err := d.Follow(key, all); err != nil {
+				t.Fatal(err)
+			}
+			m.Publish(10)
+			if err := d.Follow(key, endpoints(m)); err != nil {
+				t.Fatal(err)
+			}
+		case 2:
+			d.Unfollow(key)
+			if d.Follows(key) {
+				t.Fatal("it is still followed")
+			}
+			m.Publish(10)
+			if err := d.Follow(key, endpoints(m)); err != nil {
+				t.Fatal(err)
+			}
+		case 3:
+			equal(t, set, m, 0)
+		}
+	}
+	m.Publish(50)
+	equal(t, set, m, 0)
+	eventually(t, d.Ready)
+	s := d.stats()
+	if s.Missed == 0 || s.Lost != [enginefeed.NumReasons]uint64{} {
+		t.Errorf("%d batches missed, %v lost; some were to be missed and none lost", s.Missed, s.Lost)
+	}
+	for n, r := range d.Ranks(key) {
+		if r.Incomplete || r.UnknownParents > 0 || r.Gaps > 0 {
+			t.Errorf("rank %d: %+v", n, r)
+		}
+	}
+}
+
+// TestLossesShow: what cannot be replayed empties the rank and shows; a batch
+// that nobody can read only shows; a restart makes both good.
+func TestLossesShow(t *testing.T) {
+	d, set := open(t)
+	m := enginetest.NewMock(t, 2, 2, 30)
+	m.Publish(100)
+	if err := d.Follow(key, endpoints(m)); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, set, m, 70)
+	check := func(gaps, lost uint64, incomplete bool) {
+		t.Helper()
+		eventually(t, func() error {
+			for n, r := range d.Ranks(key) {
+				if r.Gaps != gaps || r.Lost != lost || r.Incomplete != incomplete {
+					return fmt.Errorf("rank %d: %+v, want %d gaps of %d batches, incomplete %t", n, r, gaps, lost, incomplete)
+				}
+			}
+			return nil
+		})
+	}
+	check(1, 70, true)
+	m.Restart()
+	m.Publish(20)
+	equal(t, set, m, 0)
+	check(1, 70, false)
+	m.Junk(0)
+	m.Junk(1)
+	m.Publish(20)
+	equal(t, set, m, 0)
+	check(2, 71, true)
+	if got := d.count(func(s RankStatus) bool { return s.Incomplete }); got != 2 {
+		t.Errorf("%v incomplete ranks are counted", got)
+	}
+}
+
+func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
+	d, _ := open(t)
+	if err := d.Follow(key, map[uint32]Endpoint{0: {Events: "tcp://127.0.0.1:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, d.Ready)
+	if s := d.Ranks(key)[0]; s.LastError == "" || s.Phase != enginefeed.Connecting {
+		t.Errorf("%+v", s)
+	}
+	d.Close()
+	if err := d.Follow(key, nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("following after Close: %v", err)
+	}
+}

@@ -1,0 +1,128 @@
+package enginetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/internal/enginepub"
+)
+
+// Mock is a mock engine of some ranks, which loses live messages on purpose.
+type Mock struct {
+	Ranks   int
+	Buffer  int // batches that replays have; 0: 10,000
+	History []*History
+
+	t     testing.TB
+	seed  uint64
+	pubs  []*enginepub.Publisher
+	ports [2]int // of rank 0's endpoint and replay
+}
+
+// NewMock returns a mock engine that runs.
+func NewMock(t testing.TB, seed uint64, ranks, buffer int) *Mock {
+	t.Helper()
+	m := &Mock{Ranks: ranks, Buffer: buffer, t: t, seed: seed,
+		History: make([]*History, ranks), pubs: make([]*enginepub.Publisher, ranks)}
+	for i := range m.ports {
+		m.ports[i] = freePorts(t, ranks)
+	}
+	m.Restart()
+	return m
+}
+
+// Restart starts the engine's process, in the place of the one before.
+func (m *Mock) Restart() {
+	m.t.Helper()
+	m.seed++
+	rnd := rand.New(rand.NewPCG(m.seed, 2))
+	for i := range m.pubs {
+		if m.pubs[i] != nil {
+			_ = m.pubs[i].Close() // as killed
+		}
+		p, err := enginepub.New(enginepub.Config{
+			Endpoint: tcp(m.ports[0] + i), Replay: tcp(m.ports[1] + i), Buffer: m.Buffer, WithTopic: m.seed%2 == 0,
+			Lose: func(uint64) bool { return rnd.IntN(10) == 0 },
+		})
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.t.Cleanup(func() { _ = p.Close() })
+		m.pubs[i] = p
+		m.History[i] = NewHistory(Releases()[4], uint32(i), m.seed) // one that Payload can write
+	}
+}
+
+// Endpoint returns the endpoint and the replay endpoint of a rank.
+func (m *Mock) Endpoint(rank int) (events, replay string) {
+	return tcp(m.ports[0] + rank), tcp(m.ports[1] + rank)
+}
+
+// Publish makes each rank publish n more batches.
+func (m *Mock) Publish(n int) {
+	m.t.Helper()
+	for i, h := range m.History {
+		batches, err := h.Go(n)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, b := range batches {
+			payload, err := b.Payload()
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			m.pubs[i].Publish(payload)
+		}
+	}
+}
+
+// Junk makes a rank publish a batch that nobody can read.
+func (m *Mock) Junk(rank int) {
+	m.pubs[rank].Publish([]byte("\xc1"))
+	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
+}
+
+// Oracle returns what the rank's batches from base on say, of holder 0.
+func (m *Mock) Oracle(rank, base int) *core.Oracle {
+	o := core.NewOracle()
+	for _, b := range m.History[rank].Batches[base:] {
+		for i := range b.Events {
+			Apply(o, 0, &b.Events[i])
+		}
+	}
+	return o
+}
+
+func tcp(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
+
+// freePorts returns the first of n ports in a row that are free.
+func freePorts(t testing.TB, n int) int {
+	t.Helper()
+	for range 100 {
+		first := 0
+		var open []net.Listener
+		for len(open) < n {
+			port := 0
+			if len(open) > 0 {
+				port = first + len(open)
+			}
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				break
+			}
+			open = append(open, l)
+			first = open[0].Addr().(*net.TCPAddr).Port
+		}
+		for _, l := range open {
+			_ = l.Close() // they have given their ports
+		}
+		if len(open) == n {
+			return first
+		}
+	}
+	t.Fatalf("no %d ports in a row are free", n)
+	return 0
+}
