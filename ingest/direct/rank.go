@@ -128,8 +128,8 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 		if cleared >= 0 {
 			s.Incomplete = false // whatever was missed is cleared
 		}
-		if incomplete {
-			s.Incomplete, s.LastError = true, "the parent of a stored block is unknown"
+		if incomplete && !s.Incomplete { // else it is what is to be expected
+			s.Incomplete, s.LastError = true, "incomplete: the parent of a stored block is unknown"
 		}
 		incomplete = s.Incomplete
 	})
