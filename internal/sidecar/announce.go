@@ -67,7 +67,7 @@ func (s *Sidecar) worker() registry.Worker {
 	w := registry.Worker{
 		ID: event.WorkerID(s.cfg.Worker), Model: s.cfg.Model, BlockSize: uint32(s.cfg.BlockSize), Group: s.cfg.Group,
 		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
-		Role: registry.Role(s.cfg.Role), Transport: registry.JetStream, Incarnation: s.incarnation(),
+		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)),
 	}
 	if s.cfg.Eagle {

@@ -23,6 +23,7 @@ import (
 type Config struct {
 	Broker    broker.Config
 	Namespace string
+	Transport string
 
 	Worker    string // a number, or a name
 	Model     string
@@ -81,6 +82,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Bytes(&c.MaxLine, "socket-max-line", 16<<20, "Longest message on the Unix socket.", conf.Between[int64](1<<10, 1<<30))
 	set.Group("Publishing")
 	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
+	set.String(&c.Transport, "transport", string(registry.JetStream), `How events travel: through the space's stream, or over NATS
+		without one, where this process is asked for what somebody missed.`, conf.OneOf(string(registry.JetStream), string(registry.Core)))
 	set.String(&c.StateDir, "state-dir", "", `Directory in which the index and the engine's position are kept, so that a restart
 		costs no state. "none" keeps nothing: every start then begins the streams anew.`,
 		conf.ShowDefault("kvpublisher in --data-dir"))

@@ -114,6 +114,18 @@ func (s *set) remove(ev *event.Event, countCopies bool, emit func(event.Event) e
 	return out, nil
 }
 
+// dump gives what is held as an index without copies has it (see
+// core.Index.Dump).
+func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
+	s.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
+		for i := range copies {
+			copies[i] = min(copies[i], 1)
+		}
+		add(ev, copies)
+		return true
+	})
+}
+
 // held returns how many blocks there are, by tier.
 func (s *set) held() (n [event.NumTiers]int) {
 	for t := range n {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // Sidecar is the running program.
@@ -173,7 +174,12 @@ func (p published) last() uint64 {
 // openSink opens the publisher of one rank and incarnation. Its heartbeats name
 // the rank from the start: so readers learn of a new incarnation.
 func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink, error) {
+	transport := publish.JetStream
+	if s.cfg.Transport == string(registry.Core) {
+		transport = publish.CoreNATS
+	}
 	p, err := publish.Open(ctx, publish.Config{
+		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
 		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last}},
 		Holds: func(_ uint32, add func(*event.Event, []uint32)) {
