@@ -182,12 +182,6 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
 		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last}},
-		Holds: func(_ uint32, add func(*event.Event, []uint32)) {
-			o.set.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
-				add(ev, copies)
-				return true
-			})
-		},
 		Metrics: s.metrics.Set, Log: s.log,
 	})
 	if err != nil {
