@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,13 +173,12 @@ func TestFaults(t *testing.T) {
 		{"400", mockapi.Fault{Status: 400}, 400, "0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			first := true
+			var asked atomic.Bool
 			l := newLab(t, setup{engines: 2, engine: func(_ int, m *mockapi.Config) {
 				m.Fault = func(*http.Request) (f mockapi.Fault) {
-					if first { // requests come one after the other
+					if !asked.Swap(true) {
 						f = c.fault
 					}
-					first = false
 					return f
 				}
 			}})
