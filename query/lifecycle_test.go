@@ -235,3 +235,22 @@ func (ix blockingIndex) Spaces() []event.Space {
 	<-ix.release
 	return ix.fakeIndex.Spaces()
 }
+
+func TestServeAfterShutdownReturns(t *testing.T) {
+	m := obs.NewMetrics()
+	s := New(testConfig(t), Deps{Index: twoSpaces(), Log: slog.New(slog.DiscardHandler), Metrics: m})
+	ln, err := s.Listen(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(ln); err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+		_ = c.Close()
+		t.Error("the port still listens")
+	}
+}

@@ -38,6 +38,12 @@ type Server struct {
 	ids      *requestIDs
 	http     *fasthttp.Server
 	finds    sync.Pool // of *finder
+
+	mu struct {
+		sync.Mutex
+		listeners []net.Listener // that Serve was called with
+		down      bool           // Shutdown was called
+	}
 }
 
 // maxKept is how many elements of scratch memory a finder keeps for the next
@@ -89,6 +95,13 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 // Serve answers requests from ln until Shutdown, which makes it return nil.
 func (s *Server) Serve(ln net.Listener) error {
 	limited := newLimitListener(ln, s.cfg.MaxConnections, s.cfg.MaxConnectionsIP, s.obs.refused)
+	s.mu.Lock()
+	s.mu.listeners = append(s.mu.listeners, limited)
+	down := s.mu.down
+	s.mu.Unlock()
+	if down { // Shutdown came first
+		return limited.Close()
+	}
 	if err := s.http.Serve(limited); err != nil {
 		return fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err)
 	}
@@ -105,6 +118,16 @@ func (s *Server) Drain() { s.health.draining.Store(true) }
 // and connections may still be open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
+	s.mu.Lock()
+	s.mu.down = true
+	listeners := s.mu.listeners
+	s.mu.Unlock()
+	defer func() {
+		// A listener that Serve was about to serve is not yet fasthttp's to close.
+		for _, ln := range listeners {
+			_ = ln.Close()
+		}
+	}()
 	if err := s.http.ShutdownWithContext(ctx); err != nil {
 		return fmt.Errorf("closing HTTP: %d connections still open: %w", s.http.GetOpenConnectionsCount(), err)
 	}
