@@ -37,7 +37,10 @@ func open(t *testing.T) (*Direct, *shard.Set) {
 	set := shard.New(shard.Config{Shards: 2})
 	d, err := New(Config{
 		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
-		Feed:  enginefeed.Config{RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond},
+		Feed: enginefeed.Config{
+			RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond,
+			ReplayAttempts: 50, // while the engine restarts nobody answers
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
