@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,8 @@ import (
 type Engine struct {
 	ID  uint64
 	URL string // without a slash at the end; "" if the worker did not say
+	// Base is URL, parsed. Nobody changes it.
+	Base *url.URL
 
 	limit int32
 	model *Model

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -158,8 +159,12 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		return fmt.Errorf("worker %d of %s: %w", w.ID, w.Model, err)
 	}
 	e := m.Engine(w.ID)
-	if url := strings.TrimRight(w.Endpoints.HTTP, "/"); e == nil || e.URL != url {
-		e = &Engine{ID: w.ID, URL: url, limit: int32(f.cfg.Unhealthy), model: m}
+	if text := strings.TrimRight(w.Endpoints.HTTP, "/"); e == nil || e.URL != text {
+		base, err := url.Parse(text)
+		if err != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
+			return fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL", route.ErrSettings, w.ID, text)
+		}
+		e = &Engine{ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m}
 	}
 	first, last := uint32(0), uint32(0)
 	if len(w.Ranks) > 0 {

@@ -35,6 +35,12 @@ func TestModels(t *testing.T) {
 	if err := f.SetWorker(worker(1, "c", ""), false); !errors.Is(err, ErrTooManyModels) {
 		t.Errorf("a fourth model: %v", err)
 	}
+	for _, url := range []string{"h:8000", "ftp://h", "http://", "http://h:x"} {
+		w := worker(5, "b", "")
+		if w.Endpoints.HTTP = url; !errors.Is(f.SetWorker(w, false), route.ErrSettings) {
+			t.Errorf("the address %q is accepted", url)
+		}
+	}
 	if got := f.Names(); !slices.Equal(got, []string{"a", "b", "lora"}) {
 		t.Errorf("names %v", got)
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +30,6 @@ type Proxy struct {
 	texts     *lru[textKey, []uint32]
 	sessions  *lru[sessionKey, shard.RankID]
 	buffers   sync.Pool
-	urls      sync.Map // engine's base URL to *url.URL; as many as engines there were
 	flight    atomic.Int64
 	draining  atomic.Bool
 }
@@ -241,17 +239,4 @@ func readAll(r io.Reader, length int64) ([]byte, error) {
 		return nil, err
 	}
 	return b, nil
-}
-
-// base returns an engine's parsed URL.
-func (p *Proxy) base(text string) (*url.URL, error) {
-	if u, ok := p.urls.Load(text); ok {
-		return u.(*url.URL), nil //nolint:forcetypeassert // the map holds nothing else
-	}
-	u, err := url.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	p.urls.Store(text, u)
-	return u, nil
 }

@@ -186,11 +186,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, best *r
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
-	req, err := p.request(ctx, r, q, e, best.DPRank)
-	if err != nil {
-		return &failure{refuse(http.StatusBadGateway, "engine_url", "the worker's address is of no use"), true}
-	}
-	resp, err := p.client.RoundTrip(req)
+	resp, err := p.client.RoundTrip(engineRequest(ctx, r, q, e, best.DPRank))
 	if err != nil {
 		return p.unreached(r, e, err)
 	}
@@ -223,12 +219,9 @@ func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure 
 	return &failure{refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), true}
 }
 
-// request makes what is sent to the engine.
-func (p *Proxy) request(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, rank uint32) (*http.Request, error) {
-	base, err := p.base(e.URL)
-	if err != nil {
-		return nil, err
-	}
+// engineRequest makes what is sent to the engine.
+func engineRequest(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, rank uint32) *http.Request {
+	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
 		u.RawPath = base.EscapedPath() + r.URL.RawPath
@@ -250,5 +243,5 @@ func (p *Proxy) request(ctx context.Context, r *http.Request, q *call, e *fleet.
 	if e.Ranks() > 1 {
 		req.Header.Set(headerEngineRank, strconv.FormatUint(uint64(rank), 10))
 	}
-	return req, nil
+	return req
 }
