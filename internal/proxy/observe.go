@@ -23,7 +23,7 @@ const familyRequests = "kvatlas_router_requests_total"
 
 func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Help(familyRequests, "Requests by how they ended.")
-	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from."
+	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
 	o := &observer{
 		set:            m,
 		retries:        m.Counter("kvatlas_router_retries_total", "Requests that were sent to another worker."),
@@ -36,7 +36,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 			obs.LatencyBuckets()),
 	}
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
-	for family, help := range map[string]string{
+	for family, help := range map[string]string{ //nolint:gosec // names of metrics
 		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",
 		"kvatlas_router_reported_cached_tokens_total":  "Prompt tokens that the engine found cached.",
 		"kvatlas_router_predictions_total":             "Answers that say what was cached.",
