@@ -27,7 +27,7 @@ const (
 	stateHeader  = 4 + 4 + 8 + 8 + 8 + 1
 	stateSum     = 8
 	entryHeader  = 1 + 1 + 8 + 4
-	maxCopies    = 1 << 24 // of a block; more is damage
+	maxCopies    = 1 << 16 // of a block; more is damage
 )
 
 // errState is wrapped by decodeState's errors.
