@@ -15,6 +15,16 @@ type Memory struct {
 	Tables    int64 // run table, names entered more than once
 }
 
+// Kinds returns the names of the kinds, in the order of Bytes.
+func (Memory) Kinds() []string {
+	return []string{"content", "names", "directory", "runs", "children", "coverage", "records", "links", "holders", "tables"}
+}
+
+// Bytes returns the bytes of each kind.
+func (m Memory) Bytes() [10]int64 {
+	return [...]int64{m.Content, m.Names, m.Directory, m.Runs, m.Children, m.Coverage, m.Records, m.Links, m.Holders, m.Tables}
+}
+
 // Total returns the sum.
 func (m Memory) Total() int64 {
 	return m.Content + m.Names + m.Directory + m.Runs + m.Children + m.Coverage + m.Records + m.Links + m.Holders + m.Tables
@@ -47,7 +57,16 @@ func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
 // NearBudget reports whether the index is within a sixteenth of its budget, or
 // beyond. It belongs to the writer.
 func (x *Radix) NearBudget() bool {
-	return x.arena.inUse >= maxSegs || x.opts.Budget > 0 && x.Memory().Total() > x.opts.Budget-x.opts.Budget/16
+	return x.arena.inUse >= maxSegs || x.opts.Budget > 0 && x.used() > x.opts.Budget-x.opts.Budget/16
+}
+
+// used returns the bytes that count against the budget.
+func (x *Radix) used() int64 {
+	n := x.Memory().Total()
+	if x.opts.Elsewhere != nil {
+		n += x.opts.Elsewhere()
+	}
+	return n
 }
 
 // overBudget reports whether new blocks of the holder are to be refused.
@@ -58,7 +77,7 @@ func (s *store) overBudget() bool {
 	if s.opts.Budget == 0 {
 		return false
 	}
-	used := s.Memory().Total()
+	used := s.used()
 	if used <= s.opts.Budget {
 		return false
 	}

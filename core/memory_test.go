@@ -101,7 +101,7 @@ var fills = map[string]func(f *filler) (holders int){
 			names := f.hashes(200)
 			f.store(i%32, names, f.hashes(200))
 			var odd []uint64
-			for j := 0; j < len(names); j += 2 {
+			for j := 1; j < len(names); j += 2 {
 				odd = append(odd, names[j])
 			}
 			f.remove(i%32, odd)

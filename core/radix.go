@@ -13,6 +13,9 @@ type Options struct {
 	// of holders that hold more than an equal share of all, and, a sixteenth
 	// or at least 4 MiB further on, of every holder. 0 means no limit.
 	Budget int64
+	// Elsewhere returns the bytes that other indexes use of the same budget;
+	// nil means none. The writer calls it.
+	Elsewhere func() int64
 }
 
 // Radix is the Index for production: run-compressed chains, read without

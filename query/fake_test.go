@@ -74,7 +74,7 @@ func (sp *fakeSpace) Find(local []uint64, f *Found) {
 			}
 		}
 		if depth[event.NumTiers-1] > 0 {
-			f.Add(r.RankID, depth)
+			f.Add(r.RankID, depth, uint64(len(r.chain)))
 		}
 	}
 }

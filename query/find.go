@@ -59,7 +59,7 @@ func (q *finder) find(ix Index, body []byte, maxTokens int, dst []byte) ([]byte,
 		if r.maxBlocks > 0 && uint64(len(hashes)) > uint64(r.maxBlocks) {
 			hashes = hashes[:r.maxBlocks]
 		}
-		q.found.ranks = q.found.ranks[:0]
+		q.found.ranks, q.found.early = q.found.ranks[:0], r.earlyExit
 		space.Find(hashes, &q.found)
 		q.found.sort()
 		q.asked += int64(len(hashes))
@@ -72,7 +72,7 @@ func (q *finder) find(ix Index, body []byte, maxTokens int, dst []byte) ([]byte,
 		} else {
 			dst = append(dst, ',')
 		}
-		dst = appendSpaceMatches(dst, sp, len(hashes), q.found.ranks)
+		dst = appendSpaceMatches(dst, sp, len(hashes), q.found.ranks, r.treeSizes)
 	}
 	if matched == 0 {
 		return dst[:begun], r.unmatched(spaces)
@@ -117,15 +117,16 @@ func (r *findRequest) unmatched(spaces []event.Space) *Problem {
 }
 
 // appendSpaceMatches appends one space's answer. The ranks are sorted.
-func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth) []byte {
+func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth, sizes bool) []byte {
 	dst = append(dst, `{"group":`...)
 	dst = appendString(dst, sp.Group)
 	dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 	dst = appendUint(dst, `,"blocks":`, uint64(blocks))
 	dst = append(dst, `,"workers":[`...)
 	for i := 0; i < len(ranks); {
-		worker, best, end := ranks[i].Worker, ranks[i].depth, i+1
+		worker, best, held, end := ranks[i].Worker, ranks[i].depth, ranks[i].held, i+1
 		for ; end < len(ranks) && ranks[end].Worker == worker; end++ {
+			held += ranks[end].held
 			for t, d := range ranks[end].depth {
 				best[t] = max(best[t], d)
 			}
@@ -139,6 +140,9 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 		dst = appendDepths(dst, &best)
 		dst = appendUint(dst, `,"longest":`, longest)
 		dst = appendUint(dst, `,"tokens":`, longest*uint64(sp.BlockSize))
+		if sizes {
+			dst = appendUint(dst, `,"tree_size":`, held)
+		}
 		dst = append(dst, `,"ranks":[`...)
 		for j := i; j < end; j++ {
 			if j > i {
@@ -146,6 +150,9 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 			}
 			dst = appendUint(dst, `{"dp_rank":`, uint64(ranks[j].DPRank))
 			dst = appendDepths(dst, &ranks[j].depth)
+			if sizes {
+				dst = appendUint(dst, `,"tree_size":`, ranks[j].held)
+			}
 			dst = append(dst, '}')
 		}
 		dst = append(dst, "]}"...)

@@ -8,6 +8,9 @@ type Check struct {
 	// Reason returns why the condition is not met, or "" if it is. It is
 	// called for every /readyz, on any goroutine, and must not block.
 	Reason func() string
+	// Note marks a condition that is shown with ?verbose but does not keep the answer from
+	// being ready.
+	Note bool
 }
 
 // health answers /livez and /readyz.
@@ -24,7 +27,7 @@ func (h *health) appendReady(dst []byte, verbose bool) ([]byte, bool) {
 	ready := true
 	for i, c := range checks {
 		reasons[i] = c.Reason()
-		ready = ready && reasons[i] == ""
+		ready = ready && (c.Note || reasons[i] == "")
 	}
 	if dst = append(dst, `{"status":"ready"`...); !ready {
 		dst = append(dst[:len(dst)-len(`"ready"`)], `"not ready"`...)

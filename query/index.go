@@ -34,6 +34,7 @@ type Held struct {
 // Found collects the ranks of one lookup. It is reused.
 type Found struct {
 	ranks  []rankDepth
+	early  bool         // stop once one rank is left; its depth is then a lower bound
 	result shard.Result // scratch of Shards
 }
 
@@ -41,11 +42,13 @@ type Found struct {
 type rankDepth struct {
 	shard.RankID
 	depth [event.NumTiers]uint32
+	held  uint64 // blocks that the rank holds, over all tiers
 }
 
-// Add adds one rank with its depths in blocks, cumulative over tiers.
-func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32) {
-	f.ranks = append(f.ranks, rankDepth{id, depth})
+// Add adds one rank with its depths in blocks, cumulative over tiers, and how
+// many blocks it holds in all.
+func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32, held uint64) {
+	f.ranks = append(f.ranks, rankDepth{id, depth, held})
 }
 
 // sort brings the ranks into the order of answers: by worker, then rank.

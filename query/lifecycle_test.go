@@ -22,7 +22,7 @@ import (
 func TestHealthFollowsChecksAndDraining(t *testing.T) {
 	var mu sync.Mutex
 	reason := "17 messages behind"
-	s := serve(t, twoSpaces(), testConfig(t), Check{"ingest", func() string {
+	s := serve(t, twoSpaces(), testConfig(t), Check{Name: "ingest", Reason: func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return reason
@@ -252,5 +252,14 @@ func TestServeAfterShutdownReturns(t *testing.T) {
 	if c, err := net.Dial("tcp", ln.Addr().String()); err == nil {
 		_ = c.Close()
 		t.Error("the port still listens")
+	}
+}
+
+func TestNotesAreShownAndDoNotUnready(t *testing.T) {
+	s := serve(t, twoSpaces(), testConfig(t), Check{Name: "memory", Reason: func() string { return "full" }, Note: true})
+	resp, got := s.do(t, "GET", "/readyz?verbose", "")
+	const want = `{"status":"ready","checks":[{"name":"serving","ok":true},{"name":"memory","ok":false,"reason":"full"}]}` + "\n"
+	if resp.StatusCode != 200 || string(got) != want {
+		t.Errorf("%d %s, want 200 %s", resp.StatusCode, got, want)
 	}
 }

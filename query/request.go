@@ -17,6 +17,8 @@ type findRequest struct {
 	hashes    []uint64
 	blockSize uint32 // 0: every block size of the model
 	maxBlocks uint32 // 0: no limit
+	earlyExit bool
+	treeSizes bool
 
 	has  fieldSet // the fields that are given and not null
 	scan scanner
@@ -36,6 +38,8 @@ const (
 	fieldLora
 	fieldSalt
 	fieldMaxBlocks
+	fieldEarlyExit
+	fieldTreeSizes
 )
 
 // maxName bounds the names in a request: model, group, LoRA and salt.
@@ -60,6 +64,10 @@ func fieldOf(name []byte) fieldSet {
 		return fieldSalt
 	case "max_blocks":
 		return fieldMaxBlocks
+	case "early_exit":
+		return fieldEarlyExit
+	case "tree_sizes":
+		return fieldTreeSizes
 	}
 	return 0
 }
@@ -69,6 +77,7 @@ func fieldOf(name []byte) fieldSet {
 func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 	r.model, r.group, r.lora, r.salt, r.kept = nil, nil, nil, nil, r.kept[:0]
 	r.tokens, r.hashes, r.blockSize, r.maxBlocks, r.has = r.tokens[:0], r.hashes[:0], 0, 0, 0
+	r.earlyExit, r.treeSizes = false, false
 	s := &r.scan
 	s.body, s.pos = body, 0
 	defer func() { s.body = nil }()
@@ -92,7 +101,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 		f := fieldOf(name)
 		if f == 0 {
 			return bad(shorten(name), reasonUnknownField, "no such field; there are model, group, block_size, "+
-				"token_ids, hashes, lora_name, cache_salt and max_blocks")
+				"token_ids, hashes, lora_name, cache_salt, max_blocks, early_exit and tree_sizes")
 		}
 		if seen&f != 0 {
 			return bad(string(name), reasonDuplicateField, "the field is given twice")
@@ -139,6 +148,10 @@ func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
 	case fieldMaxBlocks:
 		v, p = r.scan.number("max_blocks", 1, 1<<31)
 		r.maxBlocks = uint32(v)
+	case fieldEarlyExit:
+		r.earlyExit, p = r.scan.boolean("early_exit")
+	case fieldTreeSizes:
+		r.treeSizes, p = r.scan.boolean("tree_sizes")
 	case fieldTokens:
 		r.tokens, p = r.scan.tokens("token_ids", r.tokens, maxTokens)
 	case fieldHashes:

@@ -191,3 +191,18 @@ func (s *scanner) hex4(at int) (rune, bool) {
 	}
 	return r, true
 }
+
+// boolean takes true or false.
+func (s *scanner) boolean(field string) (bool, *Problem) {
+	s.next()
+	rest := s.body[s.pos:]
+	switch {
+	case len(rest) >= 4 && string(rest[:4]) == "true":
+		s.pos += 4
+		return true, nil
+	case len(rest) >= 5 && string(rest[:5]) == "false":
+		s.pos += 5
+		return false, nil
+	}
+	return false, s.wrongType(field, "true or false")
+}

@@ -23,8 +23,14 @@ type shardSpace struct{ *shard.Space }
 
 // Find implements Space.
 func (s shardSpace) Find(local []uint64, f *Found) {
+	f.result.EarlyExit = f.early
 	s.Space.Find(local, &f.result)
-	f.result.Each(f.Add)
+	f.result.EachRank(f.addRank)
+}
+
+// addRank adds one rank of a shard.Result.
+func (f *Found) addRank(k shard.Rank, depth [event.NumTiers]uint32) {
+	f.Add(k.ID(), depth, uint64(k.Held()))
 }
 
 // Ranks implements Space.

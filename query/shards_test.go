@@ -235,7 +235,7 @@ func BenchmarkHandler(b *testing.B) {
 	x := &readyIndex{spaces: []event.Space{{Model: "m", BlockSize: 16}}}
 	for i := range 128 {
 		d := uint32(1 + r.IntN(512))
-		x.ranks = append(x.ranks, rankDepth{rank(uint64(i)/2, uint32(i)%2), [event.NumTiers]uint32{d, d, d, d}})
+		x.ranks = append(x.ranks, rankDepth{rank(uint64(i)/2, uint32(i)%2), [event.NumTiers]uint32{d, d, d, d}, 0})
 	}
 	s := serve(b, x, testConfig(b))
 	run := func(name, path string, body []byte) {
@@ -284,6 +284,69 @@ func TestAnsweringAllocatesNothing(t *testing.T) {
 		ctx.Request.SetBody(body)
 		if n := testing.AllocsPerRun(200, func() { s.handle(&ctx) }); n != 0 || ctx.Response.StatusCode() != 200 {
 			t.Errorf("%.60s…: %v allocations, status %d", body, n, ctx.Response.StatusCode())
+		}
+	}
+}
+
+// TestEarlyExitAndTreeSizes asks over HTTP for a chain that one worker has in
+// full and two begin.
+func TestEarlyExitAndTreeSizes(t *testing.T) {
+	id := event.Space{Model: "m", BlockSize: 16}
+	set := shard.New(shard.Config{})
+	t.Cleanup(set.Close)
+	sp, err := set.Open(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := func(worker uint64, rank uint32, hashes ...uint64) {
+		t.Helper()
+		ev := event.Event{Kind: event.Stored, DPRank: rank, Engine: hashes, Local: hashes}
+		if _, err := sp.ApplyWait(t.Context(), &event.Batch{Space: id, Worker: worker, Events: []event.Event{ev}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(1, 0, 1, 2)
+	store(1, 1, 1, 2, 3)
+	store(2, 0, 1, 2)
+	// Another way on after the second block, where worker 1 is alone.
+	store(1, 1, 1, 2, 9, 10)
+	store(1, 1, 20, 21)
+	s := serve(t, Shards{set}, testConfig(t))
+	for body, want := range map[string]string{
+		`{"model":"m","hashes":[1,2,3],"tree_sizes":true,"early_exit":false}`: `{"model":"m","spaces":[{"group":"","block_size":16,"blocks":3,"workers":[` +
+			`{"worker_id":"1","device":3,"host_pinned":3,"disk":3,"external":3,"longest":3,"tokens":48,"tree_size":9,"ranks":[` +
+			`{"dp_rank":0,"device":2,"host_pinned":2,"disk":2,"external":2,"tree_size":2},` +
+			`{"dp_rank":1,"device":3,"host_pinned":3,"disk":3,"external":3,"tree_size":7}]},` +
+			`{"worker_id":"2","device":2,"host_pinned":2,"disk":2,"external":2,"longest":2,"tokens":32,"tree_size":2,"ranks":[` +
+			`{"dp_rank":0,"device":2,"host_pinned":2,"disk":2,"external":2,"tree_size":2}]}]}]}` + "\n",
+	} {
+		if resp, got := s.do(t, "POST", "/v1/find_matches", body); resp.StatusCode != 200 || string(got) != want {
+			t.Errorf("%s:\n%d %s, want\n%s", body, resp.StatusCode, got, want)
+		}
+	}
+	// With early exit, who is left is the same and the depth at most the true one.
+	var r, early shard.Result
+	early.EarlyExit = true
+	chain := []uint64{1, 2, 9, 10}
+	sp.Find(chain, &r)
+	sp.Find(chain, &early)
+	depths := func(r *shard.Result) map[shard.RankID]uint32 {
+		m := map[shard.RankID]uint32{}
+		r.Each(func(id shard.RankID, d [event.NumTiers]uint32) { m[id] = d[0] })
+		return m
+	}
+	full, some := depths(&r), depths(&early)
+	if len(full) != 3 || len(some) != 3 {
+		t.Fatalf("%v, with early exit %v", full, some)
+	}
+	for id, d := range some {
+		if d > full[id] || d < 2 {
+			t.Errorf("%v: depth %d with early exit, in truth %d", id, d, full[id])
+		}
+	}
+	for _, body := range []string{`{"model":"m","hashes":[1],"early_exit":1}`, `{"model":"m","hashes":[1],"tree_sizes":"true"}`} {
+		if resp, got := s.do(t, "POST", "/v1/find_matches", body); resp.StatusCode != 400 {
+			t.Errorf("%s: %d %s", body, resp.StatusCode, got)
 		}
 	}
 }

@@ -1,5 +1,102 @@
 package shard
 
+import (
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/core"
+)
+
+// ledger adds up what the indexes of a Set use of its memory budget. Each owner
+// enters what changed after each task, so the sum is behind by the tasks under
+// way.
+type ledger struct {
+	budget int64
+	used   atomic.Int64
+}
+
+// account is one index's part of the ledger. Its owner writes it.
+type account struct {
+	ledger  *ledger
+	entered int64            // of the ledger's sum
+	bytes   [10]atomic.Int64 // by kind, see core.Memory
+}
+
+// newIndex makes the shard's index.
+func (a *account) newIndex(cfg Config) core.Index {
+	if cfg.NewIndex != nil {
+		return cfg.NewIndex()
+	}
+	return core.NewRadix(core.Options{
+		Budget:    cfg.MemoryBudget,
+		Elsewhere: func() int64 { return a.ledger.used.Load() - a.entered },
+	})
+}
+
+// isFull reports whether the index is close to its budget, or beyond. What the
+// owner said last may be out of date where the budget is shared: others may
+// have given memory back since.
+func (o *owner) isFull() bool {
+	if l := o.account.ledger; l.budget > 0 {
+		return l.used.Load() > l.budget-l.budget/16
+	}
+	return o.full.Load()
+}
+
+// enter notes what the index uses now.
+func (a *account) enter(index core.Index) {
+	x, ok := index.(interface{ Memory() core.Memory })
+	if !ok {
+		return
+	}
+	m := x.Memory()
+	for i, n := range m.Bytes() {
+		a.bytes[i].Store(n)
+	}
+	now := m.Total()
+	a.ledger.used.Add(now - a.entered)
+	a.entered = now
+}
+
+// MemoryKind is how many bytes the index uses for one purpose.
+type MemoryKind struct {
+	Kind  string
+	Bytes int64
+}
+
+// Memory returns what the indexes of all spaces use, by kind, as their owners
+// last said. The order of kinds is fixed.
+func (s *Set) Memory() []MemoryKind {
+	var kinds []MemoryKind
+	for _, name := range (core.Memory{}).Kinds() {
+		kinds = append(kinds, MemoryKind{Kind: name})
+	}
+	for _, sp := range *s.spaces.Load() {
+		for _, o := range sp.shards {
+			for i := range kinds {
+				kinds[i].Bytes += o.account.bytes[i].Load()
+			}
+		}
+	}
+	return kinds
+}
+
+// MemoryBudget returns what the indexes use and how much they may; 0 means
+// that there is no limit.
+func (s *Set) MemoryBudget() (used, budget int64) { return s.ledger.used.Load(), s.ledger.budget }
+
+// Full reports whether some space's index is so close to the budget, or beyond
+// it, that blocks are or soon will be refused.
+func (s *Set) Full() bool {
+	for _, sp := range *s.spaces.Load() {
+		for _, o := range sp.shards {
+			if o.isFull() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // MappedBytes returns how many bytes the indexes of all spaces have mapped
 // outside the Go heap and touched. It asks each index that has a method
 // MappedBytes() int64, which must be safe to call beside the writer; the

@@ -23,7 +23,8 @@ type owner struct {
 	ranks  []*rank                  // by holder number: who had it last, in this shard's order
 	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
 
-	full atomic.Bool // the index is close to its memory budget, or beyond
+	account account
+	full    atomic.Bool // the index is close to its memory budget, or beyond
 }
 
 func (o *owner) run() {
@@ -46,8 +47,11 @@ func (o *owner) run() {
 				o.publish(r)
 			}
 		}
-		if b, ok := o.index.(interface{ NearBudget() bool }); ok && t.inspect == nil {
-			o.full.Store(b.NearBudget())
+		if t.inspect == nil {
+			o.account.enter(o.index)
+			if b, ok := o.index.(interface{ NearBudget() bool }); ok {
+				o.full.Store(b.NearBudget())
+			}
 		}
 		if t.left.Add(-1) == 0 {
 			o.space.finish(t)

@@ -15,6 +15,10 @@ type Result struct {
 	slots   *[]atomic.Pointer[rank] // of the table, then
 	matches core.Matches
 
+	// EarlyExit makes Find stop once a single rank is left: its depth is then
+	// a lower bound. The caller sets it.
+	EarlyExit bool
+
 	depth [][event.NumTiers]uint32 // Each's scratch, by holder; zero between calls
 	seen  []core.Holder
 }
@@ -23,7 +27,7 @@ type Result struct {
 // the prompt it holds, given the local hashes of the prompt's complete blocks
 // from the first on. It takes no lock and touches one shard.
 func (s *Space) Find(local []uint64, r *Result) {
-	r.space = s
+	r.space, r.matches.EarlyExit = s, r.EarlyExit
 	for {
 		swaps := s.table.swaps.Load()
 		r.slots, r.version = s.table.slots.Load(), s.table.version.Load()

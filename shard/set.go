@@ -30,7 +30,11 @@ type Config struct {
 	Queue     int // batches a space accepts and has not yet applied before Apply blocks; 0 means 64
 	MaxSpaces int // 0 means 1024
 	MaxRanks  int // (worker, dp_rank) pairs of a space; blocks of others are refused; 0 means 2^20
-	// NewIndex makes a shard's index; nil means the production index.
+	// MemoryBudget is how many bytes the indexes of all spaces may use
+	// together; see core.Options. 0 means no limit.
+	MemoryBudget int64
+	// NewIndex makes a shard's index; nil means the production index, which
+	// keeps to the budget.
 	NewIndex func() core.Index
 }
 
@@ -48,15 +52,13 @@ func (c Config) withDefaults() Config {
 	if c.MaxRanks <= 0 {
 		c.MaxRanks = 1 << 20
 	}
-	if c.NewIndex == nil {
-		c.NewIndex = defaultIndex
-	}
 	return c
 }
 
 // Set holds the index of every space. Its methods are safe for concurrent use.
 type Set struct {
-	cfg Config
+	cfg    Config
+	ledger *ledger
 
 	// spaces is replaced as a whole, so that lookups take no lock.
 	spaces atomic.Pointer[map[event.Space]*Space]
@@ -70,7 +72,7 @@ type Set struct {
 
 // New returns an empty Set.
 func New(cfg Config) *Set {
-	s := &Set{cfg: cfg.withDefaults()}
+	s := &Set{cfg: cfg.withDefaults(), ledger: &ledger{budget: cfg.MemoryBudget}}
 	s.spaces.Store(&map[event.Space]*Space{})
 	s.sorted.Store(new([]event.Space))
 	return s
@@ -96,7 +98,7 @@ func (s *Set) Open(key event.Space) (*Space, error) {
 		return nil, fmt.Errorf("opening the index space of model %q: %w", key.Model, ErrTooManySpaces)
 	}
 	spaces := maps.Clone(old)
-	spaces[key] = newSpace(key, s.cfg)
+	spaces[key] = newSpace(key, s.cfg, s.ledger)
 	s.spaces.Store(&spaces)
 	sorted := sortedKeys(spaces)
 	s.sorted.Store(&sorted)

@@ -40,7 +40,7 @@ type Space struct {
 	}
 }
 
-func newSpace(key event.Space, cfg Config) *Space {
+func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 	s := &Space{
 		key:      key,
 		maxRanks: cfg.MaxRanks,
@@ -49,7 +49,10 @@ func newSpace(key event.Space, cfg Config) *Space {
 	}
 	s.tasks.New = func() any { return newTask(cfg.Shards) }
 	for i := range cfg.Shards {
-		o := &owner{space: s, number: i, index: cfg.NewIndex(), queue: make(chan *task, cfg.Queue)}
+		o := &owner{space: s, number: i, queue: make(chan *task, cfg.Queue)}
+		o.account.ledger = l
+		o.index = o.account.newIndex(cfg)
+		o.account.enter(o.index)
 		if p, ok := o.index.(core.Prefetcher); ok {
 			o.prefetch = p.Prefetch
 		}
@@ -284,7 +287,7 @@ func (s *Space) Stats() Stats {
 	s.totals.Unlock()
 	for _, o := range s.shards {
 		st.BlockOps = append(st.BlockOps, o.blockOps.Load())
-		st.Full = st.Full || o.full.Load()
+		st.Full = st.Full || o.isFull()
 	}
 	return st
 }

@@ -126,7 +126,7 @@ func TestFullQueueChangesNothing(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		gate := make(chan struct{})
 		set := New(Config{Shards: shards, Queue: 2, NewIndex: func() core.Index {
-			return &gated{Index: defaultIndex(), gate: gate}
+			return &gated{Index: core.NewRadix(core.Options{}), gate: gate}
 		}})
 		sp, err := set.Open(testSpace)
 		if err != nil {
@@ -167,7 +167,7 @@ func TestFullQueueChangesNothing(t *testing.T) {
 func TestCloseDrains(t *testing.T) {
 	gate := make(chan struct{})
 	set := New(Config{Shards: 2, Queue: 100, NewIndex: func() core.Index {
-		return &gated{Index: defaultIndex(), gate: gate}
+		return &gated{Index: core.NewRadix(core.Options{}), gate: gate}
 	}})
 	sp, err := set.Open(testSpace)
 	if err != nil {
@@ -287,7 +287,7 @@ func TestEventsOfUnknownRanks(t *testing.T) {
 // TestReusedNumberIsNotCredited removes a worker after a lookup has its answer
 // and gives its number to another before the answer is read.
 func TestReusedNumberIsNotCredited(t *testing.T) {
-	index := &gated{Index: defaultIndex()}
+	index := &gated{Index: core.NewRadix(core.Options{})}
 	sp := openSpace(t, Config{NewIndex: func() core.Index { return index }})
 	apply(t, sp, chain(1, 0, 1, 2, 3))
 	index.found = func() {

@@ -42,7 +42,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	cfg.Broker.Log, cfg.Ingest.Log, cfg.Ingest.Metrics = log, log, m.Set
 	x.server = query.New(cfg.HTTP, query.Deps{
 		Index: query.Shards{Set: x.set}, Registry: &x.registry, Log: log, Metrics: m,
-		Checks: []query.Check{{Name: "ingest", Reason: x.behind}},
+		Checks: []query.Check{{Name: "ingest", Reason: x.behind}, {Name: "memory", Reason: x.full, Note: true}},
 	})
 	ln, err := x.server.Listen(ctx)
 	if err != nil {
@@ -116,6 +116,15 @@ func (x *indexer) behind() string {
 		return err.Error()
 	}
 	return x.workers.behindEngines()
+}
+
+// full says that the memory budget is reached; "" if it is not.
+func (x *indexer) full() string {
+	if !x.set.Full() {
+		return ""
+	}
+	used, budget := x.set.MemoryBudget()
+	return fmt.Sprintf("the memory budget is reached, new blocks are refused or soon will be: %d of %d bytes; raise --memory-budget", used, budget)
 }
 
 // stop ends everything that was started: readiness first, then the writing,

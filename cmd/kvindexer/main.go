@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/sysmem"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -64,8 +65,18 @@ func (c *config) declare(set *conf.Set) {
 	set.Int(&c.Index.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
 	set.Int(&c.Index.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
 		more are refused.`, conf.Between(1, 1<<20))
+	set.Bytes(&c.Index.MemoryBudget, "memory-budget", defaultBudget(), `Bytes that the indexes may use together. Beyond, new
+		blocks of workers that hold more than their share are refused until there is room, and a sixteenth further on
+		all new blocks. 0: no limit.`,
+		conf.Between[int64](0, 1<<50), conf.ShowDefault("half of the memory that the machine or the control group has"))
 	c.Log.Declare(set)
 	c.HTTP.Declare(set)
+}
+
+// defaultBudget is half of the memory: the collector needs some of the rest.
+func defaultBudget() int64 {
+	n, _ := sysmem.Limit()
+	return n / 2
 }
 
 // defaultReplica names the process after its host and process id, in the

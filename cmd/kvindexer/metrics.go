@@ -20,6 +20,18 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 	m.Gauge("kvatlas_index_spaces", "Index spaces.", func() float64 { return float64(len(set.Spaces())) })
 	m.Help("kvatlas_index_ranks", "Ranks (workers' data-parallel ranks) in a space.")
 	m.Help("kvatlas_index_blocks", "Blocks held, over all ranks of a space, by tier.")
+	m.Help("kvatlas_index_memory_bytes", "Bytes that the indexes use, by what for.")
+	m.Gauge("kvatlas_index_memory_budget_bytes", "Bytes that the indexes may use together; 0 means no limit.", func() float64 {
+		_, budget := set.MemoryBudget()
+		return float64(budget)
+	})
+	m.Gauge("kvatlas_index_memory_full", "1 while new blocks are refused, or soon will be, because of the memory budget.", func() float64 {
+		if set.Full() {
+			return 1
+		}
+		return 0
+	})
+	m.Help("kvatlas_index_refused_blocks_total", "Blocks that were not stored because of the memory budget or the number of ranks.")
 	m.Help("kvatlas_index_queued_batches", "Batches accepted and not applied yet.")
 	for _, texts := range []map[string]string{ingest.Help(), registry.Help(), direct.Help()} {
 		for family, text := range texts {
@@ -32,9 +44,10 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 // writeSpaces writes the gauges of all spaces, family by family.
 func writeSpaces(w io.Writer, set *shard.Set) {
 	type stats struct {
-		labels []string
-		ranks  []shard.RankStat
-		queued int
+		labels  []string
+		ranks   []shard.RankStat
+		queued  int
+		refused int
 	}
 	var all []stats
 	for _, id := range set.Spaces() {
@@ -43,7 +56,8 @@ func writeSpaces(w io.Writer, set *shard.Set) {
 			continue
 		}
 		labels := []string{"model", id.Model, "block_size", strconv.Itoa(int(id.BlockSize)), "group", id.Group}
-		all = append(all, stats{labels, sp.Ranks(), sp.Stats().Queued})
+		st := sp.Stats()
+		all = append(all, stats{labels, sp.Ranks(), st.Queued, st.Outcome.Refused})
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_ranks", "gauge")
 	for _, s := range all {
@@ -58,6 +72,14 @@ func writeSpaces(w io.Writer, set *shard.Set) {
 			}
 			writeGauge(w, "kvatlas_index_blocks", held, append(s.labels[:len(s.labels):len(s.labels)], "tier", name)...)
 		}
+	}
+	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_memory_bytes", "gauge")
+	for _, k := range set.Memory() {
+		writeGauge(w, "kvatlas_index_memory_bytes", int(k.Bytes), "kind", k.Kind)
+	}
+	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_refused_blocks_total", "counter")
+	for _, s := range all {
+		writeGauge(w, "kvatlas_index_refused_blocks_total", s.refused, s.labels...)
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_queued_batches", "gauge")
 	for _, s := range all {

@@ -1,0 +1,67 @@
+package core_test
+
+import (
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// TestLookupsAllocateAndChangeNothing asks indexes of every fill for chains
+// that exist: with a reused Matches nothing is allocated, and what the index
+// says of itself is the same afterwards.
+func TestLookupsAllocateAndChangeNothing(t *testing.T) {
+	identity := func(h core.Holder) (uint64, uint32) { return uint64(h), 0 }
+	for name, fill := range fills {
+		t.Run(name, func(t *testing.T) {
+			f := newFiller(16)
+			holders := fill(f)
+			var asked [][]uint64
+			for h := range min(holders, 50) {
+				f.Dump(core.Holder(h), func(ev *event.Event, _ []uint32) bool {
+					if !ev.HasParent && len(ev.Local) > 0 {
+						asked = append(asked, append([]uint64(nil), ev.Local...))
+					}
+					return len(asked) < 500
+				})
+			}
+			digest, memory := f.Digest(1, identity), f.Memory()
+			var m core.Matches
+			matched := uint64(0)
+			all := func() {
+				for _, local := range asked {
+					f.Find(local, &m)
+					_, n := m.Sum(event.External)
+					matched += n
+				}
+			}
+			all() // makes the scratch as large as it must be
+			if matched == 0 && name != "evicted ancestors" {
+				t.Fatal("nothing matched")
+			}
+			if n := testing.AllocsPerRun(3, all); n != 0 && !raceEnabled {
+				t.Errorf("%v allocations in %d lookups", n, len(asked))
+			}
+			if f.Digest(1, identity) != digest || f.Memory() != memory {
+				t.Error("lookups changed the index")
+			}
+		})
+	}
+}
+
+// TestKnownChainCostsNoMemoryPerBlock: a second holder of a chain costs the
+// same, however long the chain is.
+func TestKnownChainCostsNoMemoryPerBlock(t *testing.T) {
+	cost := func(blocks int) int64 {
+		f := newFiller(1)
+		names, local := f.hashes(blocks), f.hashes(blocks)
+		f.store(0, names, local)
+		f.store(1, names[:1], local[:1]) // the holder's own state
+		before := f.Memory().Total()
+		f.storeAfter(1, names[0], names[1:], local[1:])
+		return f.Memory().Total() - before
+	}
+	if short, long := cost(16), cost(100_000); short != 0 || long != 0 {
+		t.Errorf("a second holder of 16 blocks costs %d bytes, of 100,000 %d", short, long)
+	}
+}
