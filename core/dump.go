@@ -175,11 +175,24 @@ func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) boo
 func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64 {
 	var sum uint64
 	var seq []uint64
-	for _, r := range x.runs[1:] {
-		if r == nil {
-			continue
-		}
-		seq = x.sequence(r, seq)
+	type visit struct {
+		run   *run
+		above uint64 // sequence hash of the block before
+	}
+	var left []visit
+	x.root.body.Load().kids.Load().each(func(c *run) bool {
+		left = append(left, visit{run: c})
+		return true
+	})
+	for len(left) > 0 {
+		v := left[len(left)-1]
+		left = left[:len(left)-1]
+		r := v.run
+		seq = r.sequence(v.above, seq)
+		r.body.Load().kids.Load().each(func(c *run) bool {
+			left = append(left, visit{c, seq[c.off-1]})
+			return true
+		})
 		r.body.Load().eachCut(0, func(h Holder, cut uint32) bool {
 			if x.rec(r, h) == nil {
 				worker, rank := identity(h)
@@ -205,31 +218,16 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 	return sum
 }
 
-// sequence returns the sequence hashes of r's blocks in dst.
-func (x *Radix) sequence(r *run, dst []uint64) []uint64 {
-	var path []*run
-	for p := r; p != x.root; p = p.parent {
-		path = append(path, p)
-	}
-	q, begun := uint64(0), false
-	next := func(l uint64) {
-		if begun {
-			q = NextSequenceHash(q, l)
-		} else {
-			q, begun = l, true
-		}
-	}
-	for i := len(path) - 1; i > 0; i-- {
-		dst = path[i].body.Load().data.appendTo(dst[:0], 0, path[i-1].off)
-		for _, l := range dst {
-			next(l)
-		}
-	}
+// sequence returns the sequence hashes of r's blocks in dst, given that of the
+// block before, if there is one.
+func (r *run) sequence(q uint64, dst []uint64) []uint64 {
 	b := r.body.Load()
 	dst = b.data.appendTo(dst[:0], 0, b.len())
 	for i, l := range dst {
-		next(l)
-		dst[i] = q
+		if i > 0 || r.parent.parent != nil {
+			l = NextSequenceHash(q, l)
+		}
+		q, dst[i] = l, l
 	}
 	return dst
 }

@@ -14,7 +14,11 @@ func TestLookupsAllocateAndChangeNothing(t *testing.T) {
 	identity := func(h core.Holder) (uint64, uint32) { return uint64(h), 0 }
 	for name, fill := range fills {
 		t.Run(name, func(t *testing.T) {
-			f := newFiller(16)
+			parts := 16
+			if raceEnabled {
+				parts = 64
+			}
+			f := newFiller(parts)
 			holders := fill(f)
 			var asked [][]uint64
 			for h := range min(holders, 50) {
