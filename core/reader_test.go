@@ -14,11 +14,7 @@ func TestLookupsAllocateAndChangeNothing(t *testing.T) {
 	identity := func(h core.Holder) (uint64, uint32) { return uint64(h), 0 }
 	for name, fill := range fills {
 		t.Run(name, func(t *testing.T) {
-			parts := 16
-			if raceEnabled {
-				parts = 64
-			}
-			f := newFiller(parts)
+			f := newFiller(16)
 			holders := fill(f)
 			var asked [][]uint64
 			for h := range min(holders, 50) {
