@@ -86,14 +86,6 @@ func (x *Radix) addNames(r *run, pos uint32, names []uint64, blocks *[probeNames
 	}
 }
 
-// addName puts a name at position pos of r's shared names and returns its
-// block, which is not in the directory yet.
-func (x *Radix) addName(r *run, pos uint32, e uint64) uint32 {
-	b := x.roomForNames(r, pos)
-	x.arena.set(b, e)
-	return b
-}
-
 // roomForNames returns the block of position pos, the first without a name or
 // one before.
 func (x *Radix) roomForNames(r *run, pos uint32) uint32 {
