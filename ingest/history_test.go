@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,7 +52,7 @@ type history struct {
 	ctx     context.Context
 	running sync.WaitGroup
 	number  uint64
-	now     time.Time // the lane's clock
+	clock   atomic.Int64 // of the lane and the publishers, in ns
 
 	stored []message // JetStream: what the stream has
 
@@ -86,7 +87,7 @@ type source struct {
 func (h *history) newSource(s *source) {
 	s.kept = recovery.NewSource(recovery.Config{
 		Space: testSpace, Worker: s.worker, Incarnation: s.incarnation,
-		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: time.Minute,
+		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: 10 * time.Second, Now: h.now,
 	})
 	s.lacks = map[uint32]bool{}
 	h.link.Lock()
@@ -112,6 +113,8 @@ func (h *history) ask(ctx context.Context, subject string, request []byte) ([]by
 	}
 	return data, nil
 }
+
+func (h *history) now() time.Time { return time.Unix(0, h.clock.Load()) }
 
 func newHistory(t *testing.T, seed uint64, live bool) *history {
 	h := &history{t: t, seed: seed, live: live, rng: rand.New(rand.NewPCG(seed, 11)), tr: newTruth()}
@@ -154,7 +157,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		return now
 	}
 	h.lane = newLane(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoverer: c,
-		now:    func() time.Time { return h.now },
+		now:    h.now,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
 	for _, pos := range start {
 		h.lane.rank(pos.Worker, pos.DPRank).resume(pos)
@@ -310,7 +313,7 @@ func (h *history) restartWorker(s *source) {
 // run does the history and has the replica converge.
 func (h *history) run() {
 	for range 60 + h.rng.IntN(140) {
-		h.now = h.now.Add(50 * time.Millisecond)
+		h.clock.Add(int64(50 * time.Millisecond))
 		s := h.workers[h.rng.IntN(len(h.workers))]
 		switch h.rng.IntN(60) {
 		case 0:
@@ -338,7 +341,7 @@ func (h *history) run() {
 func (h *history) converge() {
 	deadline := time.Now().Add(5 * time.Second)
 	for {
-		h.now = h.now.Add(5 * time.Second)
+		h.clock.Add(int64(5 * time.Second)) // a dump that nobody fetches any more keeps other ranks waiting for two of these
 		for _, s := range h.workers {
 			h.heartbeat(s)
 		}
