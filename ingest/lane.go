@@ -289,6 +289,7 @@ func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) 
 	}
 	fresh := !r.adopted
 	if !r.reset(incarnation) {
+		l.doubt(ctx, r)
 		return false
 	}
 	l.cancel(r)

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -232,10 +233,23 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 	return true
 }
 
+// doubt asks the publisher, now and then, which incarnation is its present one:
+// messages come of one that is taken as ended. Mostly they are late; but who
+// reads a stream once more while nobody answers takes up old incarnations, and
+// the present one as ended with them.
+func (l *lane) doubt(ctx context.Context, r *rank) {
+	if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
+		r.parentAt = now.Add(parentWaitMin)
+		l.recover(ctx, r, Retry)
+	}
+}
+
 // succeed makes the incarnation the rank's, as adopt does, where a dump takes
-// the place of everything before.
+// the place of everything before. It has not ended, whatever was thought: its
+// publisher answers.
 func (l *lane) succeed(r *rank, incarnation uint64) bool {
 	fresh := !r.adopted
+	r.ended = slices.DeleteFunc(slices.Clone(r.ended), func(e uint64) bool { return e == incarnation })
 	if !r.reset(incarnation) {
 		return false
 	}
