@@ -19,7 +19,7 @@ TESTFLAGS := -shuffle=on -timeout=14m
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race test-engines fuzz nightly bench benchstat lint vuln tidy clean
+.PHONY: help run build test race test-engines fuzz nightly bench benchstat reference lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 
 benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)
+
+reference: ## write docs/configuration.md from what the programs say of their settings
+	$(GO) run ./internal/reference
 
 lint: ## golangci-lint by .golangci.yml, and the project's own rules
 	$(TOOL) golangci-lint run $(PKG)

@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -259,6 +260,65 @@ func TestKubernetesServiceLinksAreNotSettings(t *testing.T) {
 	}
 	if _, err := exampleSet(&c).Run(nil, []string{"KVATLAS_PORT=80"}, nil); err == nil {
 		t.Error("KVATLAS_PORT=80 is no service link and was accepted")
+	}
+}
+
+// One environment and one file serve several programs: each takes what is its
+// own, leaves what only others know, and refuses what nobody knows.
+func TestProgramsShareAnEnvironment(t *testing.T) {
+	env := []string{
+		"KVATLAS_NATS=shared", "KVATLAS_EXAMPLE_NATS=own", "KVATLAS_LOG_FORMAT=json",
+		"KVATLAS_OVERLAP_WEIGHT=2", "KVATLAS_ROUTER_NATS=routers", "KVATLAS_SOCKET=/run/x",
+	}
+	path := writeFile(t, "overlap-weight: 3\nverbose: true\n")
+	var c example
+	s := exampleSet(&c)
+	var out strings.Builder
+	if _, err := s.Run([]string{"config", "print", "--config", path}, env, &out); err != nil {
+		t.Fatal(err)
+	}
+	if c.NATS != "own" || c.Format != "json" || !c.Verbose || s.Source("nats") != "environment KVATLAS_EXAMPLE_NATS" {
+		t.Errorf("%+v, nats from %s", c, s.Source("nats"))
+	}
+	want := []Foreign{
+		{"the variable KVATLAS_OVERLAP_WEIGHT", []string{"kvrouter"}}, {"the variable KVATLAS_ROUTER_NATS", []string{"kvrouter"}},
+		{"the variable KVATLAS_SOCKET", []string{"kvpublisher"}}, {"the key overlap-weight of " + path, []string{"kvrouter"}},
+	}
+	if !reflect.DeepEqual(s.Foreign(), want) {
+		t.Errorf("left to others: %v", s.Foreign())
+	}
+	if !strings.Contains(out.String(), "# the variable KVATLAS_SOCKET is a setting of kvpublisher, not of this program\n") {
+		t.Errorf("not said in\n%s", out.String())
+	}
+	if _, err := exampleSet(&c).Run(nil, []string{"KVATLAS_EXAMPLE_NATZ=x"}, nil); err == nil ||
+		!strings.Contains(err.Error(), "KVATLAS_EXAMPLE_NATZ; the nearest is KVATLAS_EXAMPLE_NATS") {
+		t.Error(err)
+	}
+}
+
+func TestListIsJSONWithLimits(t *testing.T) {
+	var c example
+	var out strings.Builder
+	if _, err := exampleSet(&c).Run([]string{"config", "list"}, nil, &out); err != nil {
+		t.Fatal(err)
+	}
+	var l List
+	if err := json.Unmarshal([]byte(out.String()), &l); err != nil || l.Program != "kvexample" || len(l.Settings) != 11 {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	byName := map[string]Listed{}
+	for _, x := range l.Settings {
+		byName[x.Name] = x
+	}
+	if x := byName["timeout"]; x.Least != "1ms" || x.Most != "1h" || x.Default != "10s" || x.Own != "KVATLAS_EXAMPLE_TIMEOUT" ||
+		x.Environment != "KVATLAS_TIMEOUT" || x.Group != "Other" {
+		t.Errorf("%+v", x)
+	}
+	if x := byName["nats-token"]; !x.Secret || x.Default != "" {
+		t.Errorf("%+v", x)
+	}
+	if x := byName["data-dir"]; x.Default != "~/data" {
+		t.Errorf("%+v", x)
 	}
 }
 

@@ -2,13 +2,16 @@
 // environment variables and a YAML file.
 //
 // A setting has one name everywhere: the flag --http-listen is the variable
-// KVATLAS_HTTP_LISTEN and the YAML key http-listen. Where several sources give
-// it, flags win over the environment, the environment over the file, the file
-// over the default.
+// KVATLAS_HTTP_LISTEN and the YAML key http-listen. Every program that has the
+// setting reads that variable; KVATLAS_INDEXER_HTTP_LISTEN is for kvindexer
+// alone and wins over it. Where several sources give a setting, flags win over
+// the environment, the environment over the file, the file over the default.
 //
 // Invariants:
 //   - What is not known is refused: a flag, a KVATLAS_ variable or a YAML key
-//     that names no setting is an error that names the nearest setting.
+//     that names no setting is an error that names the nearest setting. Only a
+//     variable or key that names a setting of another program is left to that
+//     one, so that one environment and one file serve several programs.
 //   - A value is checked where it is read, and an error names its source.
 //   - Values of secret settings are never printed.
 //

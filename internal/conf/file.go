@@ -59,6 +59,10 @@ func (s *Set) parseMapping(path string, root *yaml.Node) ([]assignment, error) {
 		key, node := root.Content[i], root.Content[i+1]
 		name := key.Value
 		x := s.byName[name]
+		if programs := knowing(s.program, envPrefix+envName(name)); x == nil && len(programs) > 0 {
+			s.foreign = append(s.foreign, Foreign{"the key " + name + " of " + path, programs})
+			continue
+		}
 		switch {
 		case x == nil:
 			return nil, fmt.Errorf("line %d: unknown key %q; the nearest is %q", key.Line, name, s.nearestName(name))

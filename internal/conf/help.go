@@ -1,6 +1,8 @@
 package conf
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -19,9 +21,11 @@ func (s *Set) help() (string, error) {
 		fmt.Fprintf(&b, "  %-34s %s\n", s.program+" "+c.words, c.help)
 	}
 	b.WriteString("\n")
-	wrap(&b, "", `Every flag below can also be given as an environment variable (--http-listen is
-		KVATLAS_HTTP_LISTEN) or as a key of a YAML file named by --config (http-listen). A flag
-		wins over the environment, the environment over the file, the file over the default.`)
+	example := s.settings[min(1, len(s.settings)-1)]
+	wrap(&b, "", fmt.Sprintf(`Every flag below can also be given as an environment variable or as a key of a
+		YAML file named by --config: --%s is %s, or %s for this program alone, and the key %s. A flag wins
+		over the environment, the environment over the file, the file over the default.`,
+		example.Name, example.Env(), ownPrefix(s.program)+envName(example.Name), example.Name))
 	group := ""
 	for _, x := range s.settings {
 		if x.Group != group {
@@ -30,13 +34,10 @@ func (s *Set) help() (string, error) {
 		}
 		def := ""
 		switch {
-		case x.shownDefault != "":
-			def = " (default " + x.shownDefault + ")"
-		case x.Default == "" || x.Secret:
-		case x.Kind == "string" || x.Kind == "list":
+		case x.shownDefault == "" && (x.Kind == "string" || x.Kind == "list") && x.shown() != "":
 			def = fmt.Sprintf(" (default %q)", x.Default)
-		default:
-			def = " (default " + x.Default + ")"
+		case x.shown() != "":
+			def = " (default " + x.shown() + ")"
 		}
 		fmt.Fprintf(&b, "  --%s %s%s\n", x.Name, x.Kind, def)
 		help := x.Help
@@ -46,6 +47,53 @@ func (s *Set) help() (string, error) {
 		wrap(&b, "      ", help)
 	}
 	return b.String(), nil
+}
+
+// shown returns the default as help shows it, "" for none.
+func (s *Setting) shown() string {
+	if s.shownDefault == "" && s.Secret {
+		return ""
+	}
+	return cmp.Or(s.shownDefault, s.Default)
+}
+
+// Listed is one setting as `config list` prints it.
+type Listed struct {
+	Name        string `json:"name"`         // the flag, without dashes, and the key of the file
+	Environment string `json:"environment"`  // shared with other programs
+	Own         string `json:"own_variable"` // this program's alone
+	Group       string `json:"group"`
+	Kind        string `json:"kind"`
+	Default     string `json:"default"`
+	Least       string `json:"least,omitempty"`
+	Most        string `json:"most,omitempty"`
+	Secret      bool   `json:"secret,omitempty"`
+	Help        string `json:"help"`
+}
+
+// List is what `config list` prints.
+type List struct {
+	Program  string   `json:"program"`
+	Summary  string   `json:"summary"`
+	Usage    []string `json:"usage"`
+	Settings []Listed `json:"settings"`
+}
+
+// list returns the settings as JSON, for references and tools.
+func (s *Set) list() (string, error) {
+	l := List{Program: s.program, Summary: s.summary, Usage: []string{strings.TrimSpace(s.program + " [flags] " + s.argsHelp)}}
+	for _, c := range s.commands {
+		l.Usage = append(l.Usage, s.program+" "+c.words)
+	}
+	for _, x := range s.settings {
+		l.Settings = append(l.Settings, Listed{x.Name, x.Env(), ownPrefix(s.program) + envName(x.Name), x.Group, x.Kind, x.shown(),
+			x.Least, x.Most, x.Secret, x.Help})
+	}
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("listing the settings: %w", err)
+	}
+	return string(text) + "\n", nil
 }
 
 // wrap writes the text in lines of at most helpWidth columns.
@@ -91,6 +139,9 @@ func (s *Set) print() (string, error) {
 			text = strings.TrimSpace(string(line))
 		}
 		fmt.Fprintf(&b, "%s: %s # %s\n", x.Name, text, x.source)
+	}
+	for _, f := range s.foreign {
+		fmt.Fprintf(&b, "# %s is a setting of %s, not of this program\n", f.What, strings.Join(f.Programs, ", "))
 	}
 	return b.String(), nil
 }

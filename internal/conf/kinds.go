@@ -39,6 +39,7 @@ func OneOf(allowed ...string) Option {
 // variable that the setting fills.
 func Between[T cmp.Ordered](lo, hi T) Option {
 	return func(x *Setting) {
+		x.Least, x.Most = limit(x.Kind, lo), limit(x.Kind, hi)
 		x.check = append(x.check, func(v any) error {
 			n, ok := v.(T)
 			if !ok {
@@ -50,6 +51,29 @@ func Between[T cmp.Ordered](lo, hi T) Option {
 			return nil
 		})
 	}
+}
+
+// limit writes a limit as a value of the kind is written.
+func limit(kind string, v any) string {
+	if n, ok := v.(int64); ok && kind == "bytes" {
+		return FormatBytes(n)
+	}
+	if d, ok := v.(time.Duration); ok {
+		return shortDuration(d)
+	}
+	return fmt.Sprint(v)
+}
+
+// shortDuration writes 1h for what Duration.String writes as 1h0m0s.
+func shortDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // Check restricts a string setting to what f accepts.

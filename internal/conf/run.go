@@ -144,53 +144,6 @@ func (s *Set) hasCommand(words string) bool {
 	return slices.ContainsFunc(s.commands, func(c command) bool { return c.words == words })
 }
 
-// parseEnv picks the settings from the environment. An empty variable counts
-// as absent, since compose files and charts pass those on for "not set".
-func (s *Set) parseEnv(environ []string) ([]assignment, error) {
-	byEnv := make(map[string]*Setting, len(s.settings))
-	var names []string
-	for _, x := range s.settings {
-		byEnv[x.Env()] = x
-		names = append(names, x.Env())
-	}
-	var found []assignment
-	for _, entry := range environ {
-		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, envPrefix) || strings.HasPrefix(name, testPrefix) || value == "" {
-			continue
-		}
-		x := byEnv[name]
-		if x == nil {
-			if isServiceLink(name, value) {
-				continue
-			}
-			return nil, fmt.Errorf("unknown environment variable %s; the nearest is %s", name, nearest(name, names))
-		}
-		found = append(found, assignment{x, value, "environment " + name})
-	}
-	return found, nil
-}
-
-// isServiceLink reports whether Kubernetes set the variable: for a Service
-// named kvatlas-x in the pod's namespace it sets KVATLAS_X_SERVICE_HOST,
-// KVATLAS_X_PORT=tcp://… and more
-// (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
-func isServiceLink(name, value string) bool {
-	if strings.HasSuffix(name, "_SERVICE_HOST") || strings.Contains(name, "_SERVICE_PORT") {
-		return true
-	}
-	for _, proto := range []string{"TCP", "UDP", "SCTP"} {
-		if strings.HasSuffix(name, "_PORT") && strings.HasPrefix(value, strings.ToLower(proto)+"://") {
-			return true
-		}
-		before, after, ok := strings.Cut(name, "_"+proto)
-		if ok && strings.Contains(before, "_PORT_") && slices.Contains([]string{"", "_PROTO", "_PORT", "_ADDR"}, after) {
-			return true
-		}
-	}
-	return false
-}
-
 func (s *Set) nearestName(name string) string {
 	names := make([]string, len(s.settings))
 	for i, x := range s.settings {

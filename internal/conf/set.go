@@ -24,6 +24,7 @@ type Set struct {
 	argsHelp string // how --help shows positional arguments; empty: there are none
 	args     []string
 	path     string // the YAML file
+	foreign  []Foreign
 	err      error  // the first mistake in a declaration
 }
 
@@ -42,7 +43,10 @@ type Setting struct {
 	Kind    string // string, bool, int, duration, bytes, float or list
 	Help    string // one paragraph
 	Default string
-	Secret  bool
+	// Least and Most are the limits of a number, a size or a duration, as its
+	// values are written; empty without limits.
+	Least, Most string
+	Secret      bool
 
 	shownDefault string // in place of Default in --help
 
@@ -52,10 +56,9 @@ type Setting struct {
 	check  []func(any) error
 }
 
-// Env returns the name of the setting's environment variable.
-func (s *Setting) Env() string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
-}
+// Env returns the name of the setting's environment variable, which every
+// program that has a setting of the name reads.
+func (s *Setting) Env() string { return envPrefix + envName(s.Name) }
 
 // New returns a Set with the setting --config and the commands help, config
 // print and config check. The summary is one sentence on what the program is.
@@ -69,6 +72,7 @@ func New(program, summary string) *Set {
 		{words: "config print", help: "print every setting, its value and where the value is from", run: s.print, loads: true},
 		{words: "config check", help: "read and check the settings, then end", loads: true,
 			run: func() (string, error) { return "the settings are good\n", nil }},
+		{words: "config list", help: "print what settings there are, as JSON", run: s.list},
 	}
 	return s
 }

@@ -71,6 +71,9 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 		return exitUse
 	}
 
+	for _, f := range p.Settings.Foreign() {
+		log.Debug("left to other programs", "setting", f.What, "programs", f.Programs)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
