@@ -25,7 +25,7 @@ type Set struct {
 	args     []string
 	path     string // the YAML file
 	foreign  []Foreign
-	err      error  // the first mistake in a declaration
+	err      error // the first mistake in a declaration
 }
 
 // command is a word that makes the program print something and end.

@@ -22,7 +22,7 @@ const bench = "kvbench"
 // generate builds the programs into dir, asks them and returns the files' texts
 // by their names.
 func generate(ctx context.Context, root, dir string) (map[string]string, error) {
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	for _, p := range append(slices.Clone(programs), bench) {
 		args = append(args, "./cmd/"+p)
 	}
@@ -163,4 +163,6 @@ func help(s *conf.Listed) string {
 }
 
 // cell escapes what would end a table's cell.
-func cell(text string) string { return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text) }
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
+}
