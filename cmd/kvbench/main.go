@@ -25,6 +25,7 @@ import (
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]
        kvbench select --workers N --blocks N [flags]
        kvbench ingest --mode jetstream|core [flags]
+       kvbench lab --trace FILE | --workload NAME [flags]
        kvbench version
 `
 
@@ -54,6 +55,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case "select":
 		return runSelect(args[1:], stdout, stderr)
+	case "lab":
+		return runLab(args[1:], stdout, stderr)
 	case "ingest":
 		o, err := parseIngest(args[1:], stderr)
 		switch {

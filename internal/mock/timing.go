@@ -4,16 +4,23 @@ import "time"
 
 // Timing is how long a step takes, in ms: a part for the n prompt tokens in it,
 // PrefillBase + PrefillToken n + PrefillSquare n², and a part for its decodes,
-// DecodeBase + DecodeToken × the tokens that they attend to; both add up.
+// DecodeBase + DecodeToken c + DecodeSquare c² for the c tokens that they
+// attend to; both add up. Where DecodeSquare is negative, more tokens than at
+// the greatest value take as long as there.
 type Timing struct {
 	PrefillBase, PrefillToken, PrefillSquare float64
-	DecodeBase, DecodeToken                  float64
+	DecodeBase, DecodeToken, DecodeSquare    float64
 }
 
-// DefaultTiming is fitted to single-request runs of the replay simulator of
-// Dynamo 1.6.1 with its default engine.
+// DefaultTiming is that of the replay simulator of Dynamo 1.6.1 with its
+// default engine: its decode time is 5.74 + 54.01 p - 25.74 p² ms where p is the
+// part in use of a cache of 16,384 blocks of 64 tokens.
 func DefaultTiming() Timing {
-	return Timing{PrefillBase: 16.5, PrefillToken: 0.0152, PrefillSquare: 4.2e-7, DecodeBase: 5.75, DecodeToken: 4.9e-5}
+	const cache = 16384 * 64
+	return Timing{
+		PrefillBase: 16.5, PrefillToken: 0.0152, PrefillSquare: 4.2e-7,
+		DecodeBase: 5.74, DecodeToken: 54.01 / cache, DecodeSquare: -25.74 / cache / cache,
+	}
 }
 
 // Step returns how long the step takes.
@@ -23,7 +30,11 @@ func (t Timing) Step(r *Report) time.Duration {
 		ms += t.PrefillBase + t.PrefillToken*n + t.PrefillSquare*n*n
 	}
 	if r.Decode > 0 {
-		ms += t.DecodeBase + t.DecodeToken*float64(r.Context)
+		c := float64(r.Context)
+		if t.DecodeSquare < 0 {
+			c = min(c, -t.DecodeToken/t.DecodeSquare/2)
+		}
+		ms += t.DecodeBase + t.DecodeToken*c + t.DecodeSquare*c*c
 	}
 	return time.Duration(ms * float64(time.Millisecond))
 }

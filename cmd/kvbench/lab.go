@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/lab"
+	"github.com/kvatlas/kvatlas/internal/trace"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// labOptions are the flags of lab.
+type labOptions struct {
+	cfg             lab.Config
+	trace, workload string
+	idTokens        int
+	rate            float64
+	policies, slow  string
+	die, joins      string
+	sweeps          []string
+	json            string
+	quiet           bool
+	flags           *flag.FlagSet
+}
+
+// labRow is what lab prints for one policy and setting. Times are in ms.
+type labRow struct {
+	Policy          string            `json:"policy"`
+	Workers         int               `json:"workers"`
+	SpeedUp         float64           `json:"speedup"`
+	Setting         map[string]string `json:"setting,omitempty"`
+	Requests        int               `json:"requests"`
+	Refused         int               `json:"refused"`
+	Reuse           float64           `json:"reuse"`
+	TTFTMean        float64           `json:"ttft_mean_ms"`
+	TTFTP50         float64           `json:"ttft_p50_ms"`
+	TTFTP99         float64           `json:"ttft_p99_ms"`
+	TPOTMean        float64           `json:"tpot_mean_ms"`
+	E2EMean         float64           `json:"e2e_mean_ms"`
+	E2EP99          float64           `json:"e2e_p99_ms"`
+	OutputPerSecond float64           `json:"output_tokens_per_s"`
+	LoadMaxOverMean float64           `json:"load_max_over_mean"`
+	Events          uint64            `json:"events"`
+	Seconds         float64           `json:"seconds"` // of virtual time
+}
+
+// labPolicies are compared where none is named.
+const labPolicies = "round-robin,dynamo,dynamo-scale-8,dynamo-scale-32,prefill-x-batch"
+
+// runLab is the command lab: 0 for success, 1 for a failed run, 2 for a wrong
+// command line.
+func runLab(args []string, stdout, stderr io.Writer) int {
+	o, err := parseLab(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "kvbench lab: %v\n", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := o.run(ctx, stdout, stderr); err != nil {
+		fmt.Fprintf(stderr, "kvbench lab: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
+	o := &labOptions{cfg: lab.Default()}
+	c, e, t := &o.cfg, &o.cfg.Engine, &o.cfg.Timing
+	f := flag.NewFlagSet("kvbench lab", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	o.flags = f
+	f.StringVar(&o.trace, "trace", "", "`file` of requests in Mooncake's format, plain or zstd")
+	f.IntVar(&o.idTokens, "id-tokens", 0, "tokens of an id of the trace; 0 finds out")
+	f.StringVar(&o.workload, "workload", "", fmt.Sprintf("instead: generated requests, one of %v", lab.Workloads()))
+	f.Float64Var(&o.rate, "rate", 20, "generated requests a second")
+	f.IntVar(&c.Requests, "requests", 0, "how many; 0 for all of the trace, or 20,000")
+	f.Float64Var(&c.SpeedUp, "speedup", c.SpeedUp, "divides the times of arrival")
+	f.StringVar(&o.policies, "policy", labPolicies, fmt.Sprintf("policies, of %v, dynamo-scale-N and kv-weight-N", route.Modes()))
+	f.IntVar(&c.Workers, "workers", c.Workers, "engines; with --prefill-workers those that decode")
+	f.IntVar(&c.PrefillWorkers, "prefill-workers", 0, "engines that only compute prompts")
+	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
+	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens of a block")
+	f.IntVar(&e.Blocks, "blocks", e.Blocks, "blocks of an engine's cache")
+	f.IntVar(&e.MaxRunning, "max-running", e.MaxRunning, "requests that an engine runs at once")
+	f.IntVar(&e.MaxBatched, "max-batched", e.MaxBatched, "tokens that a step computes at most")
+	f.Float64Var(&t.PrefillBase, "prefill-base", t.PrefillBase, "ms of a step with prompt tokens")
+	f.Float64Var(&t.PrefillToken, "prefill-token", t.PrefillToken, "ms for each of them")
+	f.Float64Var(&t.PrefillSquare, "prefill-square", t.PrefillSquare, "ms for each pair of them")
+	f.Float64Var(&t.DecodeBase, "decode-base", t.DecodeBase, "ms of a step with decodes")
+	f.Float64Var(&t.DecodeToken, "decode-token", t.DecodeToken, "ms for each token that they attend to")
+	f.Float64Var(&t.DecodeSquare, "decode-square", t.DecodeSquare, "ms for each pair of them")
+	f.StringVar(&o.slow, "slow", "", "`worker:factor,…`: workers whose steps take longer by a factor")
+	f.StringVar(&o.die, "die", "", "`worker:time,…`: workers that die at a virtual time")
+	f.StringVar(&o.joins, "join", "", "`worker:time,…`: workers that join at a virtual time, empty")
+	f.IntVar(&c.Routers, "routers", c.Routers, "router replicas")
+	f.DurationVar(&c.SyncDelay, "sync-delay", 0, "time until a router knows what another one placed")
+	f.DurationVar(&c.EventDelay, "event-delay", 0, "time until the index knows what an engine stored")
+	f.Float64Var(&c.EventLoss, "event-loss", 0, "chance that a step's events are lost for ever")
+	f.BoolVar(&c.TellOutput, "tell-output", false, "routers know how long an answer will be")
+	f.Float64Var(&c.Route.Temperature, "temperature", 0, "of the policies that have one")
+	f.Uint64Var(&c.Seed, "seed", c.Seed, "of all that is left to chance")
+	f.Func("sweep", "`key=a,b,…`: a row for each value of another flag; several give all combinations", func(v string) error {
+		o.sweeps = append(o.sweeps, v)
+		return nil
+	})
+	f.StringVar(&o.json, "json", "", "write JSON lines to `file`, - for standard output in place of the table")
+	f.BoolVar(&o.quiet, "quiet", false, "no progress line")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	case (o.trace == "") == (o.workload == ""):
+		return o, errors.New("give one of --trace and --workload")
+	}
+	return o, nil
+}
+
+// config turns the flags as they stand into a fleet.
+func (o *labOptions) config(policy string) (lab.Config, error) {
+	c := o.cfg
+	c.Slow, c.Faults = map[int]float64{}, nil
+	err := eachPair(o.slow, func(w int, v string) error {
+		factor, err := strconv.ParseFloat(v, 64)
+		c.Slow[w] = factor
+		return err
+	})
+	for k, list := range map[lab.FaultKind]string{lab.Dies: o.die, lab.Joins: o.joins} {
+		err = errors.Join(err, eachPair(list, func(w int, v string) error {
+			at, err := time.ParseDuration(v)
+			c.Faults = append(c.Faults, lab.Fault{At: at, Worker: w, Kind: k})
+			return err
+		}))
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Route.Seed = c.Seed
+	c.Route.Mode = policy
+	if n, ok := strings.CutPrefix(policy, "dynamo-scale-"); ok {
+		c.Route.Mode = "dynamo"
+		c.Route.PrefillLoadScale, err = strconv.ParseFloat(n, 64)
+	} else if n, ok := strings.CutPrefix(policy, "kv-weight-"); ok {
+		c.Route.Mode = "kv"
+		c.Route.OverlapWeight, err = strconv.ParseFloat(n, 64)
+	}
+	if err != nil {
+		return c, fmt.Errorf("--policy %q: %w", policy, err)
+	}
+	return c, nil
+}
+
+func eachPair(list string, f func(w int, v string) error) error {
+	for item := range strings.SplitSeq(list, ",") {
+		if item == "" {
+			continue
+		}
+		number, value, ok := strings.Cut(item, ":")
+		w, err := strconv.Atoi(number)
+		if err == nil && ok {
+			err = f(w, value)
+		}
+		if err != nil || !ok {
+			return fmt.Errorf("%q: give worker:value", item)
+		}
+	}
+	return nil
+}
+
+// source opens the requests anew.
+func (o *labOptions) source() (trace.Source, func() error, error) {
+	if o.workload != "" {
+		n := o.cfg.Requests
+		if n == 0 {
+			n = 20_000
+		}
+		s, err := lab.Workload(o.workload, n, o.rate, o.cfg.Seed)
+		return s, func() error { return nil }, err
+	}
+	r, err := trace.Open(o.trace, o.idTokens)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, r.Close, nil
+}
+
+func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+	var lines []io.Writer
+	switch o.json {
+	case "":
+	case "-":
+		lines, stdout = append(lines, stdout), io.Discard
+	default:
+		f, err := os.Create(o.json)
+		if err != nil {
+			return fmt.Errorf("write the rows: %w", err)
+		}
+		defer f.Close() //nolint:errcheck // each write is checked
+		lines = append(lines, f)
+	}
+	table := labTable{w: stdout}
+	return o.each(o.sweeps, map[string]string{}, func(setting map[string]string) error {
+		for policy := range strings.SplitSeq(o.policies, ",") {
+			row, err := o.one(ctx, policy, stderr)
+			if err != nil {
+				return err
+			}
+			row.Setting = setting
+			for _, w := range lines {
+				if err := json.NewEncoder(w).Encode(row); err != nil {
+					return fmt.Errorf("write a row: %w", err)
+				}
+			}
+			table.add(row)
+		}
+		return nil
+	})
+}
+
+// each calls f for every combination of the sweeps' values, with the flags set.
+func (o *labOptions) each(sweeps []string, setting map[string]string, f func(map[string]string) error) error {
+	if len(sweeps) == 0 {
+		return f(setting)
+	}
+	key, values, ok := strings.Cut(sweeps[0], "=")
+	if !ok || key == "sweep" || o.flags.Lookup(key) == nil {
+		return fmt.Errorf("--sweep %q: give flag=a,b,…", sweeps[0])
+	}
+	for v := range strings.SplitSeq(values, ",") {
+		if err := o.flags.Set(key, v); err != nil {
+			return fmt.Errorf("--sweep %s: %w", sweeps[0], err)
+		}
+		next := map[string]string{key: v}
+		for k, v := range setting {
+			next[k] = v
+		}
+		if err := o.each(sweeps[1:], next, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// one runs one policy.
+func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (row labRow, err error) {
+	cfg, err := o.config(policy)
+	if err != nil {
+		return row, err
+	}
+	source, done, err := o.source()
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	start, last := time.Now(), time.Now()
+	if !o.quiet {
+		cfg.Progress = func(arrived, ended int) {
+			if now := time.Now(); now.Sub(last) > 500*time.Millisecond {
+				last = now
+				fmt.Fprintf(stderr, "\r%s: %d requests, %d under way, %.0f s ", policy, ended, arrived-ended, now.Sub(start).Seconds())
+			}
+		}
+	}
+	res, err := lab.Run(ctx, cfg, source)
+	if err != nil {
+		return row, err
+	}
+	if !o.quiet {
+		fmt.Fprintf(stderr, "\r%s: %d requests in %.1f s            \n", policy, res.Requests, time.Since(start).Seconds())
+	}
+	s := res.Summary()
+	return labRow{
+		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
+		Requests: res.Requests, Refused: res.Refused, Reuse: decimals(s.Reuse, 4),
+		TTFTMean: decimals(s.TTFT.Mean, 2), TTFTP50: decimals(s.TTFT.P50, 2), TTFTP99: decimals(s.TTFT.P99, 2),
+		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
+		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
+		Events: res.Events, Seconds: decimals(res.Duration.Seconds(), 3),
+	}, nil
+}
+
+func decimals(v float64, digits int) float64 {
+	r, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'f', digits, 64), 64)
+	return r
+}
+
+// labTable prints rows for people.
+type labTable struct {
+	w    io.Writer
+	rows int
+}
+
+func (t *labTable) add(r labRow) {
+	if t.rows == 0 {
+		fmt.Fprintf(t.w, "%-16s %7s %7s %6s %25s %8s %18s %9s %6s\n", "policy", "workers", "speedup", "reuse",
+			"ttft mean/p50/p99 ms", "tpot ms", "e2e mean/p99 ms", "tokens/s", "load")
+	}
+	t.rows++
+	fmt.Fprintf(t.w, "%-16s %7d %7g %6.3f %9.1f %7.1f %7.0f %8.2f %8.0f %9.0f %9.0f %6.2f", r.Policy, r.Workers, r.SpeedUp, r.Reuse,
+		r.TTFTMean, r.TTFTP50, r.TTFTP99, r.TPOTMean, r.E2EMean, r.E2EP99, r.OutputPerSecond, r.LoadMaxOverMean)
+	for k, v := range r.Setting {
+		if k != "workers" && k != "speedup" {
+			fmt.Fprintf(t.w, " %s=%s", k, v)
+		}
+	}
+	fmt.Fprintln(t.w)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLab runs the command for all default policies: a row each with every
+// figure, the same bytes each time.
+func TestLab(t *testing.T) {
+	args := []string{"lab", "--workload", "zipf", "--requests", "60", "--rate", "8", "--workers", "2", "--json", "-", "--sweep", "event-delay=0,1s"}
+	var first string
+	for range 2 {
+		var out, errs bytes.Buffer
+		if code := run(args, &out, &errs); code != 0 {
+			t.Fatalf("code %d: %s", code, errs.String())
+		}
+		if first == "" {
+			first = out.String()
+		}
+		if out.String() != first {
+			t.Fatalf("other bytes the second time:\n%s%s", first, out.String())
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(first), "\n")
+	if want := 2 * (strings.Count(labPolicies, ",") + 1); len(lines) != want {
+		t.Fatalf("%d rows, want %d", len(lines), want)
+	}
+	for _, line := range lines {
+		var row map[string]any
+		if err := json.Unmarshal([]byte(line), &row); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{
+			"ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms", "e2e_p99_ms",
+			"output_tokens_per_s", "load_max_over_mean", "events", "seconds", "reuse",
+		} {
+			if v, ok := row[key].(float64); !ok || v <= 0 {
+				t.Errorf("%s is %v in %s", key, row[key], line)
+			}
+		}
+	}
+}
+
+// TestLabTrace: a trace file, workers that are slow, die and join, and a table.
+func TestLabTrace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "trace.jsonl")
+	var b strings.Builder
+	for range 20 {
+		b.WriteString(`{"timestamp": 0, "input_length": 1100, "output_length": 50, "hash_ids": [0, 1, 2]}` + "\n")
+	}
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	args := []string{"lab", "--trace", file, "--policy", "kv-weight-2,dynamo-scale-4,random", "--workers", "4", "--slow", "1:3", "--die", "0:10ms", "--join", "2:5ms"}
+	if code := run(args, &out, &errs); code != 0 {
+		t.Fatalf("code %d: %s", code, errs.String())
+	}
+	if strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), "dynamo-scale-4") || !strings.Contains(errs.String(), "20 requests") {
+		t.Errorf("table:\n%s%s", out.String(), errs.String())
+	}
+}
+
+// TestLabRefuses: what cannot be run is refused, with a word on standard error.
+func TestLabRefuses(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		args string
+	}{
+		{2, ""}, {2, "--trace x --workload zipf"}, {2, "--workload zipf extra"}, {2, "--no-such-flag"},
+		{1, "--workload none"}, {1, "--trace /nowhere"}, {1, "--workload zipf --policy best"},
+		{1, "--workload zipf --policy dynamo-scale-x"}, {1, "--workload zipf --slow 1"}, {1, "--workload zipf --slow 1:x"},
+		{1, "--workload zipf --die x:1s"}, {1, "--workload zipf --sweep sweep=1"}, {1, "--workload zipf --sweep workers"},
+		{1, "--workload zipf --sweep workers=x"}, {1, "--workload zipf --json /nowhere/x"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(append([]string{"lab"}, strings.Fields(c.args)...), &out, &errs); code != c.code || errs.Len() == 0 {
+			t.Errorf("%q: code %d, want %d; %s", c.args, code, c.code, errs.String())
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package lab
+
+import "time"
+
+// kind orders what happens at the same time: an engine that has ended a step
+// takes in what arrives at that moment before it starts the next.
+type kind uint8
+
+const (
+	stepEnds kind = iota
+	faultStrikes
+	promptArrives // at a decode worker
+	requestArrives
+	stepStarts
+)
+
+// happening is one entry of the agenda.
+type happening struct {
+	at   time.Duration
+	seq  uint64 // breaks ties by the order of entry
+	kind kind
+	of   int // worker, request or fault, as kind says
+}
+
+func (a *happening) before(b *happening) bool {
+	switch {
+	case a.at != b.at:
+		return a.at < b.at
+	case a.kind != b.kind:
+		return a.kind < b.kind
+	}
+	return a.seq < b.seq
+}
+
+// agenda is a binary heap of what is to happen, first things first.
+type agenda struct {
+	heap []happening
+	seq  uint64
+}
+
+func (a *agenda) add(at time.Duration, k kind, of int) {
+	h := happening{at: at, seq: a.seq, kind: k, of: of}
+	a.seq++
+	a.heap = append(a.heap, h)
+	i := len(a.heap) - 1
+	for i > 0 {
+		up := (i - 1) / 2
+		if !h.before(&a.heap[up]) {
+			break
+		}
+		a.heap[i] = a.heap[up]
+		i = up
+	}
+	a.heap[i] = h
+}
+
+func (a *agenda) next() (happening, bool) {
+	if len(a.heap) == 0 {
+		return happening{}, false
+	}
+	first := a.heap[0]
+	last := a.heap[len(a.heap)-1]
+	a.heap = a.heap[:len(a.heap)-1]
+	if n := len(a.heap); n > 0 {
+		i := 0
+		for {
+			kid := 2*i + 1
+			if kid >= n {
+				break
+			}
+			if kid+1 < n && a.heap[kid+1].before(&a.heap[kid]) {
+				kid++
+			}
+			if !a.heap[kid].before(&last) {
+				break
+			}
+			a.heap[i] = a.heap[kid]
+			i = kid
+		}
+		a.heap[i] = last
+	}
+	return first, true
+}

@@ -1,0 +1,121 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// feed brings engines' events to the index, late or not at all. As the delay is
+// the same for all, messages arrive in the order in which they were sent.
+type feed struct {
+	space *shard.Space
+	delay time.Duration
+	loss  float64
+	rng   *rand.Rand
+
+	open    message // of the step under way
+	sent    []message
+	head    int // of sent: messages before it have arrived
+	batches []event.Batch
+	filled  []int // workers whose batch has events
+	applied chan core.Outcome
+
+	events, lost uint64
+	outcome      core.Outcome
+}
+
+// message is what a worker publishes in one step.
+type message struct {
+	at     time.Duration // when it arrives
+	worker int
+	events []event.Event
+}
+
+func newFeed(space *shard.Space, c *Config) *feed {
+	f := &feed{
+		space: space, delay: c.EventDelay, loss: c.EventLoss,
+		rng:     rand.New(rand.NewPCG(c.Seed, 0x66656564)),
+		batches: make([]event.Batch, c.Workers+c.PrefillWorkers),
+		// All that sync can queue fits, so that an owner never waits.
+		applied: make(chan core.Outcome, c.Workers+c.PrefillWorkers),
+	}
+	for w := range f.batches {
+		f.batches[w] = event.Batch{Space: space.Key(), Worker: uint64(w)}
+	}
+	return f
+}
+
+// take is an engine's sink: the event lives until it returns.
+func (f *feed) take(ev *event.Event) {
+	e := *ev
+	e.Engine, e.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+	f.open.events = append(f.open.events, e)
+}
+
+// publish sends what a worker's step has said.
+func (f *feed) publish(now time.Duration, worker int) {
+	if len(f.open.events) == 0 {
+		return
+	}
+	m := message{at: now + f.delay, worker: worker, events: f.open.events}
+	f.open.events = nil
+	f.events += uint64(len(m.events))
+	if f.loss > 0 && f.rng.Float64() < f.loss {
+		f.lost += uint64(len(m.events))
+		return
+	}
+	if f.head > 1024 && f.head > len(f.sent)/2 {
+		f.sent = slices.Delete(f.sent, 0, f.head)
+		f.head = 0
+	}
+	f.sent = append(f.sent, m)
+}
+
+// sync applies what has arrived by now, and waits for it.
+func (f *feed) sync(now time.Duration) error {
+	for ; f.head < len(f.sent) && f.sent[f.head].at <= now; f.head++ {
+		m := &f.sent[f.head]
+		b := &f.batches[m.worker]
+		if len(b.Events) == 0 {
+			f.filled = append(f.filled, m.worker)
+		}
+		b.Events = append(b.Events, m.events...)
+		*m = message{}
+	}
+	for _, w := range f.filled {
+		if err := f.space.Apply(context.Background(), &f.batches[w], f.note); err != nil {
+			return fmt.Errorf("feeding the index: %w", err)
+		}
+	}
+	for range f.filled {
+		f.outcome.Add(<-f.applied)
+	}
+	for _, w := range f.filled {
+		clear(f.batches[w].Events)
+		f.batches[w].Events = f.batches[w].Events[:0]
+	}
+	f.filled = f.filled[:0]
+	return nil
+}
+
+func (f *feed) note(out core.Outcome) { f.applied <- out }
+
+// remove forgets a worker that has died, and what it sent last.
+func (f *feed) remove(now time.Duration, worker int) error {
+	if err := f.sync(now); err != nil {
+		return err
+	}
+	f.sent = slices.DeleteFunc(f.sent[f.head:], func(m message) bool { return m.worker == worker })
+	f.head = 0
+	if err := f.space.RemoveWorker(context.Background(), uint64(worker)); err != nil {
+		return fmt.Errorf("removing worker %d from the index: %w", worker, err)
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/load"
+)
+
+// told is a change that one router made, on its way to the others.
+type told struct {
+	at     time.Duration
+	from   int
+	change load.Change
+}
+
+// journal is a router's word to the others.
+type journal struct {
+	s    *sim
+	from int
+}
+
+// Record implements route.Journal.
+func (j journal) Record(c load.Change) {
+	c.Request.Blocks = slices.Clone(c.Request.Blocks)
+	j.s.told = append(j.s.told, told{j.s.now + j.s.cfg.SyncDelay, j.from, c})
+}
+
+// routerEpoch is the routers' time at virtual time 0.
+var routerEpoch = time.Unix(1_700_000_000, 0)
+
+func (s *sim) makeRouters() error {
+	for i := range s.cfg.Routers {
+		settings := s.cfg.Route
+		settings.Seed += uint64(i)
+		r, err := route.New(route.Config{
+			BlockSize: s.cfg.Engine.BlockSize, Index: s.feed.space, Settings: settings, ID: uint64(i + 1),
+			Now: func() time.Time { return routerEpoch.Add(s.now) },
+		})
+		if err != nil {
+			return err //nolint:wrapcheck // it says what to do
+		}
+		if s.cfg.Routers > 1 {
+			r.SetJournal(journal{s, i})
+		}
+		s.routers = append(s.routers, r)
+	}
+	return nil
+}
+
+// register makes the worker known to every router.
+func (s *sim) register(w int) error {
+	role := route.Aggregated
+	switch {
+	case w >= s.cfg.Workers:
+		role = route.Prefill
+	case s.cfg.PrefillWorkers > 0:
+		role = route.Decode
+	}
+	for _, r := range s.routers {
+		err := r.SetWorker(route.Worker{
+			ID: uint64(w), Ranks: 1, Role: role,
+			TotalBlocks: s.cfg.Engine.Blocks, MaxBatchedTokens: s.cfg.Engine.MaxBatched,
+		})
+		if err != nil {
+			return fmt.Errorf("lab: %w", err)
+		}
+	}
+	return nil
+}
+
+// spread lets the routers hear what others told and has come by the time t.
+func (s *sim) spread(t time.Duration) {
+	n := 0
+	for ; n < len(s.told) && s.told[n].at <= t; n++ {
+		m := &s.told[n]
+		s.now = m.at
+		for i, r := range s.routers {
+			if i != m.from {
+				r.Apply(m.change)
+			}
+		}
+	}
+	if n > 0 {
+		s.told = slices.Delete(s.told, 0, n)
+	}
+}
+
+// choose asks the request's router where to send it, and books it there.
+func (s *sim) choose(q *request) error {
+	if err := s.feed.sync(s.now); err != nil {
+		return err
+	}
+	o := route.Options{RequestID: q.key}
+	if s.cfg.TellOutput {
+		o.ExpectedOutput = q.output
+	}
+	p := route.Prompt{Local: q.prompt, Length: q.input}
+	r := s.routers[q.router]
+	if s.cfg.PrefillWorkers > 0 {
+		pair, err := r.BestPair(context.Background(), p, o)
+		if err != nil {
+			return s.refused(q, err)
+		}
+		q.worker, q.prefill = int(pair.Decode.Worker), -1
+		if pair.Prefill != nil {
+			q.prefill = int(pair.Prefill.Worker)
+		}
+		return nil
+	}
+	a, err := r.BestWorker(context.Background(), p, o)
+	if err != nil {
+		return s.refused(q, err)
+	}
+	q.worker, q.prefill = int(a.Worker), -1
+	return nil
+}
+
+var errRefused = errors.New("the routers refused the request")
+
+// refused tells a request that no worker may take from a fault of the run.
+func (s *sim) refused(q *request, err error) error {
+	if errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrNoWorker) {
+		return errRefused
+	}
+	return fmt.Errorf("lab: request %s: %w", q.key, err)
+}
