@@ -50,6 +50,9 @@ type Request struct {
 	// block without a hash is never reused.
 	Prompt    []uint64
 	Generated []uint64
+	// Received says that another engine has computed the prompt and its KV
+	// entries come from there: only the last token is computed here.
+	Received bool
 }
 
 // Report is what one step did. Its slices live until the next one.
@@ -98,6 +101,7 @@ type sequence struct {
 	computed      int      // tokens whose KV entries are in the blocks
 	generated     int
 	step          bool // computed something in this step
+	received      bool // the prompt's KV entries come from elsewhere
 	again         bool // was preempted
 }
 
@@ -145,7 +149,7 @@ func (e *Engine) Admit(r *Request) error {
 		s, e.spare = e.spare[n-1], e.spare[:n-1]
 	}
 	*s = sequence{
-		id: r.ID, input: r.Input, output: r.Output,
+		id: r.ID, input: r.Input, output: r.Output, received: r.Received,
 		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
 		name:  s.name[:0], blocks: s.blocks[:0],
 	}

@@ -36,3 +36,14 @@ func (q *queue) popFront() *sequence {
 	q.head++
 	return s
 }
+
+// remove takes the sequence of the id out, or returns nil.
+func (q *queue) remove(id uint64) *sequence {
+	for i := q.head; i < len(q.items); i++ {
+		if s := q.items[i]; s.id == id {
+			q.items = slices.Delete(q.items, i, i+1)
+			return s
+		}
+	}
+	return nil
+}

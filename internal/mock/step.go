@@ -35,9 +35,13 @@ func (e *Engine) Step() *Report {
 		}
 		s := e.waiting.popFront()
 		e.running = append(e.running, s)
-		r.Prefill += n
+		cost := n
+		if s.received {
+			cost = 1
+		}
+		r.Prefill += cost
 		e.compute(s, n)
-		budget -= n
+		budget -= cost
 	}
 	e.endStep()
 	return r
@@ -59,7 +63,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		e.report.Lost += last.computed
 		e.report.Preempted = append(e.report.Preempted, last.id)
 		e.release(last)
-		last.again = true
+		last.again, last.received = true, false
 		e.waiting.pushFront(last)
 		if last == s {
 			return false
@@ -72,7 +76,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 }
 
 // begin gives s its cached prefix and the blocks for what the budget allows
-// beyond it: n tokens. It returns false, with nothing changed, if too few are
+// beyond it: n tokens, or all of a prompt that was received. It returns false, with nothing changed, if too few are
 // free. The last token is always computed, as the next one comes from it.
 func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	if s == e.blocked && e.cache.freed == e.blockedAt {
@@ -90,7 +94,9 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		s.blocks = append(s.blocks, b)
 	}
 	s.computed = len(s.blocks) * e.cfg.BlockSize
-	n = min(tokens-s.computed, budget)
+	if n = tokens - s.computed; !s.received {
+		n = min(n, budget)
+	}
 	need := e.need(s, n)
 	if e.cache.free-idle < need {
 		s.blocks = s.blocks[:0]

@@ -20,6 +20,9 @@ type request struct {
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
+	Salt     string    `json:"cache_salt"`
+	Transfer *transfer `json:"kv_transfer_params"`
+	bootstrap
 }
 
 // tokens returns the prompt's tokens.
@@ -45,9 +48,9 @@ func (q *request) tokens() ([]uint32, error) {
 func (s *Server) routes() {
 	s.mux = http.NewServeMux()
 	s.mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	s.mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]any{"object": "list", "data": []any{map[string]any{"id": s.cfg.Model, "object": "model"}}})
-	})
+	s.mux.HandleFunc("GET /v1/models", s.models)
+	s.mux.HandleFunc("GET /metrics", s.metrics)
+	s.mux.HandleFunc("GET "+kvPath+"{name}", s.serveKV)
 	s.mux.HandleFunc("POST /tokenize", s.tokenize)
 	s.mux.HandleFunc("POST /v1/completions", s.complete)
 	s.mux.HandleFunc("POST /v1/chat/completions", s.complete)
@@ -96,8 +99,15 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	if q.MaxTokens != nil {
 		output = *q.MaxTokens
 	}
-	if err == nil && (len(prompt) == 0 || output < 1 || output > 1<<20) {
+	k := s.rankOf(r)
+	switch {
+	case err == nil && !s.serves(q.Model):
+		fail(w, http.StatusNotFound, fmt.Errorf("the model %q does not exist", q.Model))
+		return
+	case err == nil && (len(prompt) == 0 || output < 1 || output > 1<<20 || k == nil):
 		err = errRequest
+	case err == nil && s.cfg.Transfer == TransferSGLang && s.cfg.Prefill && (q.Room == nil || q.Port == nil || q.Host == ""):
+		err = errBootstrap
 	}
 	if err != nil {
 		fail(w, http.StatusBadRequest, err)
@@ -115,43 +125,68 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		fail(w, fault.Status, errBusy)
 		return
 	}
-	j, err := s.generate(prompt, output)
+	j, err := s.generate(k, &q, prompt, output, s.receive(r.Context(), &q, len(prompt)))
 	if err != nil {
 		fail(w, http.StatusServiceUnavailable, err)
 		return
 	}
 	a := &reply{w: w, chat: q.Messages != nil, stream: q.Stream, usage: q.StreamOptions.IncludeUsage, model: q.Model,
 		prompt: len(prompt), tokens: generated(prompt, output)}
+	if s.follow(r, j, a, fault) {
+		s.offer(r, &q, a)
+		a.end()
+		return
+	}
+	k.abort(j) // nobody waits for the rest
+	if r.Context().Err() != nil {
+		s.Aborted.Add(1)
+	}
+}
+
+// follow writes the answer as it is generated, and reports whether it is whole.
+func (s *Server) follow(r *http.Request, j *job, a *reply, fault Fault) bool {
 	select {
 	case a.cached = <-j.cached:
 	case err := <-j.refused:
-		fail(w, http.StatusServiceUnavailable, err)
-		return
+		fail(a.w, http.StatusServiceUnavailable, err)
+		return false
 	case <-s.stop:
-		hangUp(w)
-		return
+		hangUp(a.w)
+		return false
 	case <-r.Context().Done():
-		return
+		return false
 	}
 	for {
 		select {
 		case n, more := <-j.tokens:
 			if !more {
-				a.end()
-				return
+				return true
 			}
 			for range n {
 				if a.token(); fault.BreakAfter > 0 && a.sent >= fault.BreakAfter {
-					hangUp(w)
-					return
+					hangUp(a.w)
+					return false
 				}
 			}
 		case <-s.stop:
-			hangUp(w)
-			return
+			hangUp(a.w)
+			return false
 		case <-r.Context().Done():
-			return
+			return false
 		}
+	}
+}
+
+// offer keeps a prompt for the engine that is to go on with it.
+func (s *Server) offer(r *http.Request, q *request, a *reply) {
+	switch {
+	case s.cfg.Transfer == TransferVLLM && q.Transfer != nil && q.Transfer.RemoteDecode:
+		if t := s.offered(r, a.prompt); t != nil {
+			s.kv.give(t.Request, a.prompt)
+			a.transfer = t
+		}
+	case s.cfg.Transfer == TransferSGLang && s.cfg.Prefill:
+		s.kv.give(roomName(*q.Room), a.prompt)
 	}
 }
 
@@ -172,6 +207,7 @@ type reply struct {
 	cached        int
 	tokens        []uint32
 	sent          int
+	transfer      *transfer // for the engine that goes on
 	text, scratch []byte
 }
 
@@ -220,7 +256,9 @@ func (a *reply) end() {
 		delete(choice, "text")
 		choice["message"] = map[string]any{"role": "assistant", "content": string(a.text)}
 	}
-	answer(a.w, http.StatusOK, map[string]any{
-		"id": "cmpl-mock", "model": a.model, "choices": []any{choice}, "usage": json.RawMessage(usage),
-	})
+	whole := map[string]any{"id": "cmpl-mock", "model": a.model, "choices": []any{choice}, "usage": json.RawMessage(usage)}
+	if a.transfer != nil {
+		whole["kv_transfer_params"] = a.transfer.json()
+	}
+	answer(a.w, http.StatusOK, whole)
 }

@@ -23,50 +23,56 @@ type Fault struct {
 // Config holds what a Server is made with. Model is needed.
 type Config struct {
 	Model  string
+	Loras  []string // adapters of it, served under their own names
 	Engine mock.Config
+	Ranks  int // data-parallel ranks, each an engine with its own cache; 0 is 1
+	// Seed is added to the seed of local hashes: an engine whose events never
+	// match what a router looks up.
+	Seed uint64
+	// Transfer is how a prompt computed elsewhere is taken over: TransferVLLM,
+	// TransferSGLang, or "" for not at all. Prefill is set for an engine that
+	// computes prompts for others.
+	Transfer string
+	Prefill  bool
 	// Step says how long a step takes; nil: no time at all.
 	Step func(r *mock.Report) time.Duration
-	// Sink takes the engine's events; nil: nobody. It is called by the Server's
-	// goroutine, and the event lives until it returns.
-	Sink func(ev *event.Event)
+	// Sink takes the engines' events; nil: nobody. It is called by the goroutine
+	// of each rank, and the event lives until it returns.
+	Sink sink
 	// Fault, if set, is asked for every request to generate.
 	Fault func(r *http.Request) Fault
 	// Default is how many tokens are generated unless told; 0 is 16.
 	Default int
 }
 
+type sink = func(ev *event.Event)
+
 var (
-	errClosed  = errors.New("the engine has stopped")
-	errBusy    = errors.New("the engine has no room")
-	errRequest = errors.New("no prompt, or no tokens to generate")
+	errClosed    = errors.New("the engine has stopped")
+	errBusy      = errors.New("the engine has no room")
+	errRequest   = errors.New("no prompt, no tokens to generate, or no such rank")
+	errBootstrap = errors.New("a prefill engine needs bootstrap_host, bootstrap_port and bootstrap_room")
 )
 
-// job is a request in the engine.
-type job struct {
-	id       uint64
-	request  mock.Request
-	tokens   chan int   // how many more are out; room for all
-	cached   chan int   // one value, once it runs
-	refused  chan error // one value, if the engine does not take it
-	begun    bool
-	left     int
-	finished bool
-}
-
-// Server is one engine. It is an http.Handler.
+// Server is one worker. It is an http.Handler.
 type Server struct {
-	cfg    Config
-	mux    *http.ServeMux
-	submit chan *job
-	stop   chan struct{}
-	done   chan struct{}
-	once   sync.Once
+	cfg   Config
+	mux   *http.ServeMux
+	ranks []*rank
+	turn  atomic.Uint32 // of requests that name no rank
+	stop  chan struct{}
+	once  sync.Once
+	kv    exchange
 
-	// Requests counts requests to generate, and Live those that are answered now.
-	Requests, Live atomic.Int64
+	// Requests counts requests to generate, and Live those that are answered
+	// now. Aborted counts those whose client left.
+	Requests, Live, Aborted atomic.Int64
+	// Received counts prompts taken over from another engine, and Lost those
+	// that should have been and were computed here instead.
+	Received, Lost atomic.Int64
 }
 
-// New starts an engine. The error is mock.New's.
+// New starts the engines of a worker. The error is mock.New's.
 func New(cfg Config) (*Server, error) {
 	if cfg.Sink == nil {
 		cfg.Sink = func(*event.Event) {}
@@ -77,133 +83,64 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Engine.BlockSize == 0 {
 		cfg.Engine.BlockSize = mock.DefaultBlockSize
 	}
-	engine, err := mock.New(cfg.Engine, cfg.Sink)
-	if err != nil {
-		return nil, err
+	if cfg.Engine.Blocks == 0 {
+		cfg.Engine.Blocks = mock.DefaultBlocks
 	}
-	s := &Server{cfg: cfg, submit: make(chan *job), stop: make(chan struct{}), done: make(chan struct{})}
+	s := &Server{cfg: cfg, stop: make(chan struct{})}
+	for i := range max(cfg.Ranks, 1) {
+		k, err := newRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
+		if err != nil {
+			return nil, err
+		}
+		s.ranks = append(s.ranks, k)
+	}
 	s.routes()
-	go s.run(engine) // ends with Close
+	for _, k := range s.ranks {
+		go k.run() // ends with Close
+	}
 	return s, nil
 }
 
-// Close stops the engine; answers under way break off.
+// Close stops the engines; answers under way break off.
 func (s *Server) Close() {
 	s.once.Do(func() { close(s.stop) })
-	<-s.done
-}
-
-// run steps the engine whenever there is work.
-func (s *Server) run(engine *mock.Engine) {
-	defer close(s.done)
-	jobs := make(map[uint64]*job)
-	next := uint64(0)
-	admit := func(j *job) {
-		next++
-		j.id = next
-		j.request.ID = next
-		if err := engine.Admit(&j.request); err != nil {
-			j.refused <- err
-			return
-		}
-		jobs[j.id] = j
-	}
-	for {
-		if engine.Idle() {
-			select {
-			case j := <-s.submit:
-				admit(j)
-			case <-s.stop:
-				return
-			}
-		}
-		for more := true; more; { // whoever waits takes part in the next step
-			select {
-			case j := <-s.submit:
-				admit(j)
-			case <-s.stop:
-				return
-			default:
-				more = false
-			}
-		}
-		r := engine.Step()
-		if s.cfg.Step != nil && !s.wait(s.cfg.Step(r), admit) {
-			return
-		}
-		report(r, jobs)
+	for _, k := range s.ranks {
+		<-k.done
 	}
 }
 
-// wait lets a step take its time, and requests arrive meanwhile. It reports
-// false when the engine is to stop.
-func (s *Server) wait(d time.Duration, admit func(*job)) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return true
-		case j := <-s.submit:
-			admit(j)
-		case <-s.stop:
-			return false
+// rankOf returns the engine that the request names as vLLM's clients do, or the
+// next one in turn.
+func (s *Server) rankOf(r *http.Request) *rank {
+	if text := r.Header.Get("X-Data-Parallel-Rank"); text != "" {
+		if n, err := strconv.Atoi(text); err == nil && n >= 0 && n < len(s.ranks) {
+			return s.ranks[n]
 		}
+		return nil
 	}
-}
-
-// report hands the tokens of a step to their requests. A request that goes on
-// has one token a step; what a preemption delayed comes with its last one.
-func report(r *mock.Report, jobs map[uint64]*job) {
-	for _, b := range r.Began {
-		if j := jobs[b.ID]; j != nil && !b.Again {
-			j.cached <- b.Reused
-		}
-	}
-	for _, id := range r.First {
-		if j := jobs[id]; j != nil {
-			j.begun = true
-		}
-	}
-	for _, id := range r.Finished {
-		if j := jobs[id]; j != nil {
-			j.finished = true
-			if j.left > 0 {
-				j.tokens <- j.left
-			}
-			close(j.tokens)
-			delete(jobs, id)
-		}
-	}
-	for _, j := range jobs {
-		if j.begun && j.left > 1 {
-			j.left--
-			j.tokens <- 1
-		}
-	}
+	return s.ranks[int(s.turn.Add(1)-1)%len(s.ranks)]
 }
 
 // generate puts a prompt into the engine and returns the job, which runs on even
 // if nobody listens.
-func (s *Server) generate(prompt []uint32, output int) (*job, error) {
+func (s *Server) generate(k *rank, q *request, prompt []uint32, output int, received bool) (*job, error) {
 	size := s.cfg.Engine.BlockSize
+	lora := ""
+	if q.Model != s.cfg.Model {
+		lora = q.Model
+	}
 	all := append(prompt[:len(prompt):len(prompt)], generated(prompt, output)...)
 	// The last token's KV entries are never computed.
-	local, err := core.LocalHashes(nil, all[:len(all)-min(output, 1)], size, core.HashOptions{})
+	local, err := core.LocalHashes(nil, all[:len(all)-min(output, 1)], size, core.HashOptions{Seed: core.Seed(lora, q.Salt) + s.cfg.Seed})
 	if err != nil {
 		return nil, err
 	}
 	n := len(prompt) / size
 	j := &job{
-		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:]},
+		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:], Received: received},
 		tokens:  make(chan int, output+1), cached: make(chan int, 1), refused: make(chan error, 1), left: output,
 	}
-	select {
-	case s.submit <- j:
-	case <-s.stop:
-		return nil, errClosed
-	}
-	return j, nil
+	return j, k.do(func() { k.admit(j) })
 }
 
 // generated returns the tokens of an answer.

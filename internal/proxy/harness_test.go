@@ -84,7 +84,7 @@ func newLab(t *testing.T, o setup) *lab {
 	}
 	l.fleet = fleet.New(fc)
 	for i := range max(o.engines, 1) {
-		c := mockapi.Config{Model: modelName, Engine: mock.Config{BlockSize: blockSize}, Sink: func(ev *event.Event) {
+		c := mockapi.Config{Model: modelName, Loras: []string{"lora"}, Engine: mock.Config{BlockSize: blockSize}, Sink: func(ev *event.Event) {
 			if fc.Index == fleet.Approximate {
 				return
 			}

@@ -321,7 +321,7 @@ func TestBusy(t *testing.T) {
 
 // Trusted callers choose; nobody's choice reaches an engine; trace headers do.
 func TestHeaders(t *testing.T) {
-	l := newLab(t, setup{engines: 3, registry: func(_ int, w *registry.Worker) { w.Ranks = []uint32{0, 1} }})
+	l := newLab(t, setup{engines: 3, engine: func(_ int, c *mockapi.Config) { c.Ranks = 2 }, registry: func(_ int, w *registry.Worker) { w.Ranks = []uint32{0, 1} }})
 	const body = `{"model":"org/model","prompt":[1,2,3],"max_tokens":1}`
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for i := range 6 {

@@ -1,0 +1,216 @@
+package mockapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How the KV entries of a prompt get from the engine that computed it to the one
+// that goes on with it.
+const (
+	// TransferVLLM: as vLLM's NIXL connector. The prefill engine answers with
+	// kv_transfer_params, which the decode engine gets with its request.
+	TransferVLLM = "vllm"
+	// TransferSGLang: both get the request at the same time, with the prefill
+	// engine's bootstrap address and a number to meet under.
+	TransferSGLang = "sglang"
+)
+
+// transfer is vLLM's kv_transfer_params, as its NIXL connector has them.
+type transfer struct {
+	RemotePrefill bool   `json:"do_remote_prefill"`
+	RemoteDecode  bool   `json:"do_remote_decode"`
+	Engine        string `json:"remote_engine_id"`
+	Request       string `json:"remote_request_id"`
+	Blocks        []int  `json:"remote_block_ids"`
+	Host          string `json:"remote_host"`
+	Port          int    `json:"remote_port"`
+}
+
+// bootstrap is what SGLang's engines meet by.
+type bootstrap struct {
+	Host string  `json:"bootstrap_host"`
+	Port *int    `json:"bootstrap_port"`
+	Room *uint64 `json:"bootstrap_room"`
+}
+
+// kvPath is where an engine gives away what it computed, by name.
+const kvPath = "/mock/kv/"
+
+// maxOffers bounds what an engine keeps for others; the oldest goes first.
+const maxOffers = 4096
+
+// exchange is the prompts that an engine has computed for others. Its zero value
+// is empty.
+type exchange struct {
+	mu     sync.Mutex
+	offers map[string]*offer
+	order  []string
+	serial int
+}
+
+type offer struct {
+	ready  chan struct{} // closed when computed
+	tokens int           // of the prompt; set before ready
+}
+
+// at returns the offer of the name, made if absent. x.mu is held.
+func (x *exchange) at(name string) *offer {
+	o := x.offers[name]
+	if o == nil {
+		if x.offers == nil {
+			x.offers = make(map[string]*offer)
+		}
+		o = &offer{ready: make(chan struct{})}
+		x.offers[name] = o
+		if x.order = append(x.order, name); len(x.order) > maxOffers {
+			delete(x.offers, x.order[0])
+			x.order = x.order[1:]
+		}
+	}
+	return o
+}
+
+// give makes a prompt ready to be fetched.
+func (x *exchange) give(name string, tokens int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.at(name)
+	select {
+	case <-o.ready:
+	default:
+		o.tokens = tokens
+		close(o.ready)
+	}
+}
+
+// take waits for a prompt, which then is gone.
+func (x *exchange) take(ctx context.Context, stop <-chan struct{}, name string, wait bool) (int, bool) {
+	x.mu.Lock()
+	o := x.offers[name]
+	if o == nil && wait {
+		o = x.at(name)
+	}
+	x.mu.Unlock()
+	if o == nil {
+		return 0, false
+	}
+	select {
+	case <-o.ready:
+	case <-ctx.Done():
+		return 0, false
+	case <-stop:
+		return 0, false
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.offers[name] != o {
+		return 0, false
+	}
+	delete(x.offers, name)
+	return o.tokens, true
+}
+
+func (x *exchange) name() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.serial++
+	return strconv.Itoa(x.serial)
+}
+
+// serveKV gives a prompt away.
+func (s *Server) serveKV(w http.ResponseWriter, r *http.Request) {
+	tokens, ok := s.kv.take(r.Context(), s.stop, r.PathValue("name"), r.URL.Query().Has("wait"))
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	_, _ = fmt.Fprint(w, tokens)
+}
+
+// offered returns what the answer of a prefill says about its prompt: for whom
+// the engine is to keep it.
+func (s *Server) offered(r *http.Request, prompt int) *transfer {
+	host, portText, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		return nil
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return nil
+	}
+	t := &transfer{RemotePrefill: true, Engine: s.cfg.Model + "@" + r.Host, Request: s.kv.name(), Host: host, Port: port}
+	for b := range (prompt + s.cfg.Engine.BlockSize - 1) / s.cfg.Engine.BlockSize {
+		t.Blocks = append(t.Blocks, b)
+	}
+	return t
+}
+
+// receive fetches a prompt that another engine computes, if the request says so.
+// It returns false where this engine has to compute it.
+func (s *Server) receive(ctx context.Context, q *request, prompt int) bool {
+	url := ""
+	switch t := q.Transfer; {
+	case s.cfg.Transfer == TransferVLLM && t != nil && t.RemotePrefill:
+		if len(t.Blocks) != (prompt+s.cfg.Engine.BlockSize-1)/s.cfg.Engine.BlockSize || !strings.HasPrefix(t.Engine, s.cfg.Model+"@") {
+			s.Lost.Add(1)
+			return false
+		}
+		url = "http://" + net.JoinHostPort(t.Host, strconv.Itoa(t.Port)) + kvPath + t.Request
+	case s.cfg.Transfer == TransferSGLang && !s.cfg.Prefill && q.Room != nil && q.Port != nil:
+		url = "http://" + net.JoinHostPort(q.Host, strconv.Itoa(*q.Port)) + kvPath + roomName(*q.Room) + "?wait"
+	default:
+		return false
+	}
+	if err := fetch(ctx, url, prompt); err != nil {
+		s.Lost.Add(1)
+		return false
+	}
+	s.Received.Add(1)
+	return true
+}
+
+func roomName(room uint64) string { return "room-" + strconv.FormatUint(room, 10) }
+
+// fetchTimeout bounds the wait for another engine.
+const fetchTimeout = time.Minute
+
+func fetch(ctx context.Context, url string, prompt int) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, 64))
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	if text := strconv.Itoa(prompt); resp.StatusCode != http.StatusOK || string(data) != text {
+		return fmt.Errorf("asked for %s tokens and got %d %q", text, resp.StatusCode, data)
+	}
+	return nil
+}
+
+// transferJSON is the member of an answer.
+func (t *transfer) json() json.RawMessage {
+	b, err := json.Marshal(t)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return b
+}
