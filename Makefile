@@ -19,13 +19,17 @@ TESTFLAGS := -shuffle=on -timeout=14m
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test race test-engines fuzz nightly bench benchstat reference lint vuln tidy clean
+.PHONY: help run example build test race test-engines fuzz nightly bench benchstat reference lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## start the indexer and a mock fleet to look at; TRACE=path replays a trace
 	@bin/kvdemo $(if $(TRACE),--trace '$(TRACE)')
+
+example: build ## a router and four mock engines, at http://127.0.0.1:8000; ctrl-c ends both
+	@bin/kvrouter --data-dir .kvatlas/example --worker-header & trap "kill $$! 2>/dev/null; wait" EXIT; trap "exit 0" INT TERM; \
+		bin/kvmocker --http --workers 4 --data-dir .kvatlas/example
 
 build: ## build every command into bin/
 	@mkdir -p bin

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -35,6 +37,20 @@ const (
 	NoEvents  Transport = "none"      // nothing: approximate mode
 )
 
+// KVTransfer says how the KV entries of a prompt get from a prefill worker to a
+// decode worker.
+type KVTransfer string
+
+// The ways.
+const (
+	// TransferVLLM: the prefill worker is asked first, for one token; what it
+	// answers as kv_transfer_params goes to the decode worker.
+	TransferVLLM KVTransfer = "vllm"
+	// TransferSGLang: both get the request at once, with the prefill worker's
+	// bootstrap address and a number to meet under.
+	TransferSGLang KVTransfer = "sglang"
+)
+
 // Worker describes one worker of one index space, as registered.
 type Worker struct {
 	ID        uint64 `json:"worker_id,string"`
@@ -53,12 +69,15 @@ type Worker struct {
 	Tiers []string `json:"tiers,omitempty"` // as event.Tier writes them
 	// TotalBlocks is the device cache of one rank, in blocks, and
 	// MaxBatchedTokens the most tokens in a step of its engine; 0: unknown.
-	TotalBlocks      uint64    `json:"total_blocks,omitempty"`
-	MaxBatchedTokens uint64    `json:"max_batched_tokens,omitempty"`
-	Role             Role      `json:"role,omitempty"`
-	CPU              bool      `json:"cpu,omitempty"` // it has no accelerator
-	Transport        Transport `json:"transport"`
-	Endpoints        Endpoints `json:"endpoints,omitzero"`
+	TotalBlocks      uint64 `json:"total_blocks,omitempty"`
+	MaxBatchedTokens uint64 `json:"max_batched_tokens,omitempty"`
+	Role             Role   `json:"role,omitempty"`
+	// KVTransfer says how a prompt that a prefill worker has computed gets to a
+	// decode worker; empty: not stated.
+	KVTransfer KVTransfer `json:"kv_transfer,omitempty"`
+	CPU        bool       `json:"cpu,omitempty"` // it has no accelerator
+	Transport  Transport  `json:"transport"`
+	Endpoints  Endpoints  `json:"endpoints,omitzero"`
 	// Incarnation names the run of the engine process; 0: unknown.
 	Incarnation uint64 `json:"incarnation,string,omitempty"`
 	// Lora and Salt are what HTTP clients register with; they are shown.
@@ -68,9 +87,24 @@ type Worker struct {
 
 // Endpoints are a worker's addresses.
 type Endpoints struct {
-	HTTP   string            `json:"http,omitempty"`   // of the engine
-	Events map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
-	Replay map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
+	HTTP string `json:"http,omitempty"` // of the engine
+	// Bootstrap is where decode workers meet a prefill worker of SGLang, as
+	// host:port; empty: port 8998 of the engine's host.
+	Bootstrap string            `json:"bootstrap,omitempty"`
+	Events    map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
+	Replay    map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
+}
+
+// checkBootstrap requires a host and a port, if there is an address.
+func (e *Endpoints) checkBootstrap() error {
+	if e.Bootstrap == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(e.Bootstrap)
+	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || host == "" || n == 0 {
+		return fmt.Errorf("bootstrap address %q: give host:port", e.Bootstrap)
+	}
+	return nil
 }
 
 // Key names a worker within a namespace.
@@ -110,6 +144,14 @@ func (w *Worker) normalise() error {
 	case Aggregated, Prefill, Decode:
 	default:
 		return fmt.Errorf("role %q: give aggregated, prefill or decode", w.Role)
+	}
+	switch w.KVTransfer {
+	case "", TransferVLLM, TransferSGLang:
+	default:
+		return fmt.Errorf("kv_transfer %q: give vllm or sglang", w.KVTransfer)
+	}
+	if err := w.Endpoints.checkBootstrap(); err != nil {
+		return err
 	}
 	switch w.Transport {
 	case JetStream, Core, ZMQ, NoEvents:
@@ -153,7 +195,7 @@ func (w *Worker) normalise() error {
 }
 
 func (w *Worker) checkTexts() error {
-	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Endpoints.HTTP}
+	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Endpoints.HTTP, w.Endpoints.Bootstrap}
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
 	for _, t := range texts {

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // config is all settings of the program.
@@ -46,7 +47,7 @@ func main() {
 
 func (c *config) run(ctx context.Context, log *slog.Logger) error {
 	if c.dryRun {
-		return mocker.Run(ctx, &c.fleet, nowhere(), os.Stdout)
+		return c.mock(ctx, nowhere(), nil, log)
 	}
 	c.broker.Name, c.broker.Log = "kvmocker", log
 	b, err := broker.Open(ctx, c.broker)
@@ -54,18 +55,32 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	set := metrics.NewSet()
-	err = mocker.Run(ctx, &c.fleet, mocker.Broker{
+	err = c.mock(ctx, mocker.Broker{
 		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
 			return publish.Open(ctx, publish.Config{
 				Conn: b.Conn(), Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
 			})
 		},
 		Pending: func() int64 { return int64(set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil).Get()) },
-	}, os.Stdout)
+	}, func(ctx context.Context, w registry.Worker) (func(context.Context) error, error) {
+		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: b.Conn(), Namespace: c.namespace, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		return a.Close, nil
+	}, log)
 	if closeErr := b.Close(); closeErr != nil && err == nil {
 		err = fmt.Errorf("close the broker: %w", closeErr)
 	}
 	return err
+}
+
+// mock runs the fleet in the way that the settings ask for.
+func (c *config) mock(ctx context.Context, to mocker.Broker, register mocker.Register, log *slog.Logger) error {
+	if c.fleet.HTTP.On {
+		return mocker.Serve(ctx, &c.fleet, to, register, log, nil)
+	}
+	return mocker.Run(ctx, &c.fleet, to, os.Stdout)
 }
 
 // nowhere accepts events and drops them.

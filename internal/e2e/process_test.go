@@ -28,7 +28,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvdemo", "./internal/e2e/judge")
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvdemo", "./cmd/kvrouter", "./internal/e2e/judge")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)

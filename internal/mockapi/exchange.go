@@ -134,7 +134,7 @@ func (s *Server) serveKV(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	_, _ = fmt.Fprint(w, tokens)
+	_, _ = io.WriteString(w, strconv.Itoa(tokens)) // the other engine may be gone
 }
 
 // offered returns what the answer of a prefill says about its prompt: for whom

@@ -130,10 +130,12 @@ func TestAbort(t *testing.T) {
 		t.Errorf("%+v while it runs", l)
 	}
 	cancel()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if l := s.ranks[0].load(); l == (mock.Load{}) && s.Aborted.Load() == 1 {
-			break
-		} else if time.Now().After(deadline) {
+	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for l := s.ranks[0].load(); l != (mock.Load{}) || s.Aborted.Load() != 1; l = s.ranks[0].load() {
+		select {
+		case <-tick.C:
+		case <-deadline:
 			t.Fatalf("%+v, %d aborted", l, s.Aborted.Load())
 		}
 	}

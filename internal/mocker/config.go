@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/mock"
 	"github.com/kvatlas/kvatlas/internal/workload"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // Values of Config.Routing, AtEnd and Progress.
@@ -48,6 +49,8 @@ type Config struct {
 	EngineHashes string
 	Engine       mock.Config
 	Timing       mock.Timing
+
+	HTTP HTTPConfig
 
 	Progress  string
 	EventsOut string // file that records the published events; empty: none
@@ -104,10 +107,28 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.EngineHashes, "engine-hashes", HashesShared, `Whether all engines call the same content by the same hash, as with a
 		fixed hash seed, or each by its own.`, conf.OneOf(HashesShared, HashesOwn))
 
+	c.HTTP.declare(set)
+
 	set.Group("Output")
 	set.String(&c.Progress, "progress", ProgressAuto, `A line a second on standard output: text on a terminal, else JSON, or as
 		stated.`, conf.OneOf(ProgressAuto, ProgressText, ProgressJSON, ProgressNone))
 	set.String(&c.EventsOut, "events-out", "", "File that records every published event in order, in the native encoding.")
+}
+
+func (h *HTTPConfig) declare(set *conf.Set) {
+	set.Group("HTTP")
+	set.Bool(&h.On, "http", false, `Answer OpenAI's endpoints instead of sending requests: each worker listens, takes the time
+		that a real engine would (--speed 0: none), publishes its events and is registered for routers to find.`)
+	set.String(&h.Host, "http-host", "127.0.0.1", "Address that the workers listen at.")
+	set.Int(&h.Port, "http-port", 9000, "Port of the first worker; the others have those that follow. 0 takes free ones, which the log names.",
+		conf.Between(0, 1<<16-1))
+	set.String(&h.Advertise, "http-advertise", "", "Host to register for routers to send requests to.", conf.ShowDefault("that of --http-host"))
+	set.String(&h.Role, "role", "", "What the workers serve; empty is aggregated.",
+		conf.OneOf("", string(registry.Aggregated), string(registry.Prefill), string(registry.Decode)))
+	set.String(&h.Transfer, "kv-transfer", "", `How a prompt that a prefill worker has computed gets to a decode worker: as with
+		vllm or sglang; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+	set.List(&h.Loras, "loras", nil, "Names of adapters that the workers serve too.")
+	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
 }
 
 // engines is how many there are; worker i has ranks i × DPRanks and on.

@@ -61,7 +61,12 @@ func (p fakePublisher) Publish(_ context.Context, ev event.Event) error {
 	return nil
 }
 func (p fakePublisher) Flush(context.Context) error { p.b.flushed++; return nil }
-func (p fakePublisher) Close(context.Context) error { p.b.open--; return nil }
+func (p fakePublisher) Close(context.Context) error {
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.b.open--
+	return nil
+}
 
 func text(worker uint64, ev event.Event) string {
 	ev.ID = 0

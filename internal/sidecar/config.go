@@ -47,6 +47,11 @@ type Config struct {
 	Role         string
 	TotalBlocks  int
 	EngineScheme string
+	EngineHTTP   string
+	KVTransfer   string
+	Bootstrap    string
+	MaxBatched   int
+	CPU          bool
 
 	Listen      string // of /metrics, /readyz and /livez; empty: nowhere
 	AddressFile string
@@ -67,6 +72,16 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Group, "group", "", "Routing group or tenant; empty is the default group.")
 	set.List(&c.Ranks, "dp-ranks", []string{"0"}, "Data-parallel ranks of the worker: numbers and ranges, like 0-7.")
 	set.String(&c.Role, "role", "", "What the worker serves; empty is aggregated.", conf.OneOf("", "aggregated", "prefill", "decode"))
+	set.String(&c.EngineHTTP, "engine-http", "", `URL of the engine's OpenAI endpoints, for routers to send requests to; empty:
+		none are sent.`)
+	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers: vllm's way, which asks the
+		prefill worker first, or sglang's, which asks both at once. Empty: as the router is set.`,
+		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, where decode workers meet it; empty: port
+		8998 of the host of --engine-http.`)
+	set.Int(&c.MaxBatched, "max-batched-tokens", 0, "Most tokens in a step of the engine, for busy thresholds; 0: unknown.",
+		conf.Between(0, 1<<40))
+	set.Bool(&c.CPU, "cpu", false, "The worker has no accelerator; for mode device-aware-weighted of routers.")
 	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, 1<<40))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)

@@ -1,0 +1,103 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// startRouter starts kvrouter and returns its URL when it listens.
+func startRouter(t *testing.T, home string, flags ...string) (*process, string) {
+	t.Helper()
+	address := filepath.Join(home, "router-address")
+	p := start(t, home, "kvrouter", append([]string{"--data-dir", filepath.Join(home, "data"), "--http-listen", "127.0.0.1:0",
+		"--address-file", address, "--discover-every", "50ms", "--worker-header", "--health-every", "200ms"}, flags...)...)
+	url := ""
+	eventually(t, time.Minute, func() error {
+		text, err := os.ReadFile(address)
+		if err != nil {
+			return err
+		}
+		url = "http://" + strings.TrimSpace(string(text))
+		_, err = get(t.Context(), url+"/readyz")
+		return err
+	})
+	return p, url
+}
+
+// ask posts and returns status, body and who answered.
+func ask(url, body string) (int, string, string) {
+	resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:gosec,noctx // a test's own server
+	if err != nil {
+		return 0, err.Error(), ""
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error(), ""
+	}
+	return resp.StatusCode, string(data), resp.Header.Get("X-Kvatlas-Worker")
+}
+
+// What the README shows: kvrouter and kvmocker --http, started by hand, find each
+// other. A chat that is said again goes where it is cached, and the engine says
+// that it was. Engines that die are left out, and new ones are found.
+func TestRouterAndMockEngines(t *testing.T) {
+	home := t.TempDir()
+	router, url := startRouter(t, home)
+	fleet := start(t, home, "kvmocker", "--data-dir", filepath.Join(home, "data"), "--http", "--http-port", "0", "--workers", "3", "--speed", "20", "--model", "m")
+	chat := func(question string) string {
+		return `{"model":"m","max_tokens":4,"messages":[{"role":"system","content":"` + strings.Repeat("You are a helpful assistant. ", 20) +
+			`"},{"role":"user","content":"` + question + `"}]}`
+	}
+	eventually(t, time.Minute, func() error {
+		if status, data, _ := ask(url+"/v1/chat/completions", chat("first")); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, data)
+		}
+		return nil
+	})
+	eventually(t, time.Minute, func() error { // its events take a moment
+		status, data, _ := ask(url+"/v1/chat/completions", chat("second"))
+		var answer struct {
+			Usage struct {
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &answer); err != nil || status != http.StatusOK || answer.Usage.Details.Cached < 100 {
+			return fmt.Errorf("%d %s", status, data)
+		}
+		return nil
+	})
+	eventually(t, time.Minute, func() error {
+		text, err := get(t.Context(), url+"/metrics")
+		if err == nil && !strings.Contains(string(text), "kvatlas_router_reported_cached_tokens_total") {
+			err = fmt.Errorf("no cached tokens are reported")
+		}
+		return err
+	})
+	fleet.kill()
+	eventually(t, time.Minute, func() error {
+		if status, data, _ := ask(url+"/v1/chat/completions", chat("third")); status != http.StatusServiceUnavailable && status != http.StatusBadGateway {
+			return fmt.Errorf("without engines: %d %s", status, data)
+		}
+		return nil
+	})
+	again := start(t, home, "kvmocker", "--data-dir", filepath.Join(home, "data"), "--http", "--http-port", "0", "--workers", "2", "--speed", "0",
+		"--model", "m", "--first-worker", "10")
+	eventually(t, time.Minute, func() error {
+		if status, data, worker := ask(url+"/v1/chat/completions", chat("fourth")); status != http.StatusOK || worker != "10" && worker != "11" {
+			return fmt.Errorf("%d %s from worker %s", status, data, worker)
+		}
+		return nil
+	})
+	again.stop()
+	router.stop()
+}
