@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // Engine is a worker's engine process. Its methods are safe for concurrent use.
@@ -16,6 +18,11 @@ type Engine struct {
 	URL string // without a slash at the end; "" if the worker did not say
 	// Base is URL, parsed. Nobody changes it.
 	Base *url.URL
+	// Prefill is set if it computes prompts for others, which then get to them in
+	// the way of Transfer; SGLang's engines meet at Bootstrap, host:port.
+	Prefill   bool
+	Transfer  registry.KVTransfer
+	Bootstrap string
 
 	limit int32
 	model *Model

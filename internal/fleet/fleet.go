@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -47,6 +48,9 @@ type Config struct {
 	Sync func(sp event.Space, r *route.Router) (io.Closer, error)
 	// Loras are names of adapters, and the model that each belongs to.
 	Loras     map[string]string
+	// Transfer is how prompts get from prefill to decode workers that do not say
+	// it themselves; "" is registry.TransferVLLM.
+	Transfer  registry.KVTransfer
 	MaxModels int // 0 is 1024
 	// Unhealthy is how many failures in a row make an engine count as not
 	// answering; 0 is 3.
@@ -62,7 +66,12 @@ type Model struct {
 
 	link    io.Closer // nil without others
 	engines atomic.Pointer[map[uint64]*Engine]
+	split   atomic.Bool // there are prefill workers, and the policy chooses them
 }
+
+// Split reports whether prompts may be computed on one worker and gone on with on
+// another.
+func (m *Model) Split() bool { return m.split.Load() }
 
 // Engine returns the worker's engine, or nil.
 func (m *Model) Engine(worker uint64) *Engine { return (*m.engines.Load())[worker] }
@@ -158,13 +167,9 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	if err != nil {
 		return fmt.Errorf("worker %d of %s: %w", w.ID, w.Model, err)
 	}
-	e := m.Engine(w.ID)
-	if text := strings.TrimRight(w.Endpoints.HTTP, "/"); e == nil || e.URL != text {
-		base, err := url.Parse(text)
-		if err != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
-			return fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL", route.ErrSettings, w.ID, text)
-		}
-		e = &Engine{ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m}
+	e, err := f.engine(m, &w)
+	if err != nil {
+		return err
 	}
 	first, last := uint32(0), uint32(0)
 	if len(w.Ranks) > 0 {
@@ -191,8 +196,40 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	}
 	engines := maps.Clone(m.Engines())
 	engines[w.ID] = e
-	m.engines.Store(&engines)
+	f.replace(m, engines)
 	return nil
+}
+
+// engine returns the worker's engine: the one that there is, unless it is reached
+// in another way now.
+func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
+	text := strings.TrimRight(w.Endpoints.HTTP, "/")
+	base, err := url.Parse(text)
+	if err != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL", route.ErrSettings, w.ID, text)
+	}
+	e := &Engine{
+		ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,
+		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
+		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
+	}
+	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap {
+		return is, nil
+	}
+	return e, nil
+}
+
+// sglangBootstrapPort is the default of its --disaggregation-bootstrap-port.
+const sglangBootstrapPort = "8998"
+
+// replace makes engines those of the model. f.mu is held.
+func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
+	split := false
+	for _, e := range engines {
+		split = split || e.Prefill
+	}
+	m.split.Store(split && f.cfg.Route.Mode != "direct")
+	m.engines.Store(&engines)
 }
 
 // RemoveWorker forgets a worker and ends its bookings.
@@ -203,7 +240,7 @@ func (f *Fleet) RemoveWorker(k registry.Key) {
 		if m.Space == k.Space {
 			engines := maps.Clone(m.Engines())
 			delete(engines, k.Worker)
-			m.engines.Store(&engines)
+			f.replace(m, engines)
 			m.Router.RemoveWorker(k.Worker)
 			m.Check.Forget(k.Worker)
 			return

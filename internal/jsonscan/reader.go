@@ -34,6 +34,10 @@ func (r *Reader) Reset(b []byte) { r.b, r.off, r.err = b, 0, nil }
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
+// Offset returns where in the text the next byte to read is; its end after an
+// error.
+func (r *Reader) Offset() int { return r.off }
+
 // Fail sets the error, if there is none yet. A nil err is none.
 func (r *Reader) Fail(err error) {
 	if r.err == nil && err != nil {
