@@ -49,6 +49,8 @@ type config struct {
 	Events          bool
 	ReplicaSync     bool
 	Engines, Loras  []string
+	Prefill         []string // URLs of prefill engines
+	Transfer        string
 	Model           string
 	BlockSize       int
 	HealthEvery     time.Duration
@@ -152,6 +154,12 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Group("Engines")
 	set.List(&c.Engines, "engines", nil, `URLs of engines that do not register: worker 0, 1, … of --model. With --nats none they
 		and --registry-workers are all that there is.`)
+	set.List(&c.Prefill, "prefill-engines", nil, `URLs of prefill engines that do not register: the workers after those of
+		--engines, which then go on with the prompts that these compute.`)
+	set.String(&c.Transfer, "kv-transfer", string(registry.TransferVLLM), `How prompts get from prefill to decode workers that do
+		not say it when they register: vllm asks the prefill worker first and gives what it answers to the decode worker; sglang asks
+		both at once, to meet at port 8998 of the prefill worker.`,
+		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang)))
 	set.String(&c.Model, "model", "", "Name of the model that --engines serve.")
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, core.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, "Names of LoRA adapters that requests may give as their model, as adapter=model.")
@@ -232,6 +240,8 @@ func (c *config) finish() (err error) {
 	switch {
 	case c.Events && c.Proxy.Tokens == proxy.TokensBytes:
 		return errors.New("--tokens bytes: events name blocks of tokens; give --kv-events=false too")
+	case len(c.Prefill) > 0 && len(c.Engines) == 0:
+		return errors.New("--prefill-engines: nobody goes on with what they compute; give --engines too")
 	case len(c.Engines) > 0 && c.Model == "":
 		return errors.New("--engines: name the model that they serve with --model")
 	case c.Broker.URL == noNATS && c.index() == fleet.Events:
@@ -261,15 +271,23 @@ func (c *config) index() fleet.Kind {
 	return fleet.Approximate
 }
 
-// static returns the workers of --engines.
+// static returns the workers of --engines and --prefill-engines.
 func (c *config) static() []registry.Worker {
 	var list []registry.Worker
-	for i, url := range c.Engines {
-		list = append(list, registry.Worker{
-			ID: uint64(i), Model: c.Model, BlockSize: uint32(c.BlockSize), Transport: registry.NoEvents,
-			Ranks: []uint32{0}, Endpoints: registry.Endpoints{HTTP: url},
-		})
+	add := func(urls []string, role registry.Role) {
+		for _, url := range urls {
+			list = append(list, registry.Worker{
+				ID: uint64(len(list)), Model: c.Model, BlockSize: uint32(c.BlockSize), Transport: registry.NoEvents, Role: role,
+				Ranks: []uint32{0}, Endpoints: registry.Endpoints{HTTP: url},
+			})
+		}
 	}
+	if len(c.Prefill) == 0 {
+		add(c.Engines, registry.Aggregated)
+		return list
+	}
+	add(c.Engines, registry.Decode)
+	add(c.Prefill, registry.Prefill)
 	return list
 }
 

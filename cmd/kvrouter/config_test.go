@@ -11,6 +11,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 func read(t *testing.T, args ...string) (*config, error) {
@@ -66,6 +67,8 @@ func TestSettings(t *testing.T) {
 		{"ready-lag", func(c *config) any { return c.MaxLag }, 1000, "5", 5},
 		{"max-models", func(c *config) any { return c.Index.MaxSpaces }, 1024, "5", 5},
 		{"block-size", func(c *config) any { return c.BlockSize }, 16, "64", 64},
+
+		{"kv-transfer", func(c *config) any { return c.Transfer }, "vllm", "sglang", "sglang"},
 		{"model", func(c *config) any { return c.Model }, "", "m", "m"},
 		{"health-every", func(c *config) any { return c.HealthEvery }, 5 * s, "1s", s},
 		{"health-path", func(c *config) any { return c.HealthPath }, "/health", "/x", "/x"},
@@ -133,7 +136,7 @@ func TestCombinations(t *testing.T) {
 	}
 	for _, args := range []string{
 		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
-		"--retry-share=2", "--busy-status=99", "--queue-order=x", "--nothing",
+		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
 	} {
 		if c, err := read(t, strings.Fields(args)...); err == nil {
 			if _, err = c.loras(); err == nil {
@@ -149,6 +152,10 @@ func TestCombinations(t *testing.T) {
 	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c, err := read(t, "--engines=http://a", "--prefill-engines=http://p", "--model=m"); err != nil || len(c.static()) != 2 ||
+		c.static()[0].Role != registry.Decode || c.static()[1].Role != registry.Prefill || c.static()[1].ID != 1 {
+		t.Errorf("pools: %v", err)
 	}
 	if w := c.static(); len(w) != 2 || w[1].ID != 1 || w[1].Endpoints.HTTP != "http://b" || !slices.Equal(w[0].Ranks, []uint32{0}) {
 		t.Errorf("%+v", w)

@@ -77,6 +77,7 @@ func (x *router) build() error {
 	}
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.set, Approx: x.cfg.Approx, Loras: loras,
+		Transfer:  registry.KVTransfer(x.cfg.Transfer),
 		MaxModels: x.cfg.MaxModels, Unhealthy: x.cfg.Unhealthy, Log: x.log,
 	}
 	if x.cfg.ReplicaSync && x.cfg.Broker.URL != noNATS {

@@ -47,7 +47,7 @@ type Config struct {
 	// Sync, if set, connects a space's router with the others.
 	Sync func(sp event.Space, r *route.Router) (io.Closer, error)
 	// Loras are names of adapters, and the model that each belongs to.
-	Loras     map[string]string
+	Loras map[string]string
 	// Transfer is how prompts get from prefill to decode workers that do not say
 	// it themselves; "" is registry.TransferVLLM.
 	Transfer  registry.KVTransfer

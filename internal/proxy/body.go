@@ -14,7 +14,8 @@ type body struct {
 	text        []byte   // else the JSON of the prompt or of the messages
 	chat        bool
 	stream      bool
-	output      int // most tokens to generate; 0 if not said
+	completion  bool // max_completion_tokens is given
+	output      int  // most tokens to generate; 0 if not said
 }
 
 // parseBody reads the fields; others are skipped. The error says what is wrong
@@ -36,6 +37,7 @@ func parseBody(data []byte) (b body, err error) {
 		case "stream":
 			b.stream = string(r.Raw()) == "true"
 		case "max_tokens", "max_completion_tokens":
+			b.completion = b.completion || string(key) == "max_completion_tokens"
 			if c := r.Peek(); c >= '0' && c <= '9' {
 				b.output = int(min(r.Uint64(), math.MaxInt32))
 			} else {

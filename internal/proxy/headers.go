@@ -27,6 +27,9 @@ const (
 	headerGroup       = prefix + "Group"
 )
 
+// headerPrefill names, in answers, the worker that computed the prompt.
+const headerPrefill = prefix + "Prefill-Worker"
+
 // headerEngineRank is how vLLM is told the data-parallel rank of a request.
 const headerEngineRank = "X-Data-Parallel-Rank"
 

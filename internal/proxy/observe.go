@@ -15,6 +15,7 @@ import (
 type observer struct {
 	set                                           *obs.Metrics
 	retries, retriesDenied, engineErrors          *metrics.Counter
+	decodeOnly, prefillFailed                     *metrics.Counter
 	tokenizeFailed, tokenizeCached, tokenizeAsked *metrics.Counter
 	firstByte                                     *metrics.PrometheusHistogram
 }
@@ -29,6 +30,8 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		retries:        m.Counter("kvatlas_router_retries_total", "Requests that were sent to another worker."),
 		retriesDenied:  m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
 		engineErrors:   m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
+		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
+		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
 		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
 		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
 		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),

@@ -191,6 +191,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 		}
 		q.data = data
 	}
+	q.split = routed
 	var err error
 	if q.body, err = parseBody(q.data); err != nil && routed {
 		return nil, refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())

@@ -32,6 +32,7 @@ type call struct {
 
 	prompt route.Prompt
 	known  bool // the prompt's tokens are known and looked up
+	split  bool // a prefill worker may do its part
 }
 
 type sessionKey struct {
@@ -79,6 +80,7 @@ func (b *budget) take() bool {
 type failure struct {
 	*refusal
 	retry bool // another worker may do better
+	whole bool // a decode worker alone may do better
 }
 
 // run chooses a worker and passes the request on, again if that fails in time.
@@ -86,7 +88,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
 	q.prompt, q.known = p.prompt(ctx, q.m, q)
 	var last *refusal
-	for attempt := 0; ; attempt++ {
+	for attempt := 0; ; {
 		best, err := p.choose(ctx, q)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -104,6 +106,11 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			return
 		}
 		last = f.refusal
+		if f.whole {
+			q.split = false
+			p.obs.decodeOnly.Inc()
+			continue
+		}
 		if !f.retry || attempt >= p.cfg.Retries || q.options.Worker != nil {
 			p.refuse(w, last)
 			return
@@ -113,8 +120,9 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			p.refuse(w, last)
 			return
 		}
+		attempt++
 		p.obs.retries.Inc()
-		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Worker)
+		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Decode.Worker)
 	}
 }
 
@@ -122,7 +130,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 const queuePoll = 50 * time.Millisecond
 
 // choose books a worker, and waits for one if all are busy and there is a queue.
-func (p *Proxy) choose(ctx context.Context, q *call) (best route.Answer, err error) {
+func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error) {
 	if p.queue.limit == 0 {
 		return p.chooseNow(ctx, q)
 	}
@@ -152,14 +160,14 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Answer, err err
 	}
 }
 
-func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Answer, error) {
+func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	o := q.options
 	o.RequestID = q.id
 	key := sessionKey{q.m, q.session}
 	if q.session != "" && o.Worker == nil {
 		if at, ok := p.sessions.get(key, time.Now()); ok {
 			o.Worker, o.DPRank = &at.Worker, &at.DPRank
-			best, err := q.m.Router.BestWorker(ctx, q.prompt, o)
+			best, err := p.best(ctx, q, o)
 			if !errors.Is(err, route.ErrOverloaded) && !errors.Is(err, route.ErrNoWorker) {
 				p.sessions.put(key, at, 1, time.Now())
 				return best, err
@@ -167,45 +175,83 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Answer, error) {
 			o.Worker, o.DPRank = q.options.Worker, q.options.DPRank // soft: it may go elsewhere
 		}
 	}
-	best, err := q.m.Router.BestWorker(ctx, q.prompt, o)
+	best, err := p.best(ctx, q, o)
 	if err == nil && q.session != "" {
-		p.sessions.put(key, best.RankID, 1, time.Now())
+		p.sessions.put(key, best.Decode.RankID, 1, time.Now())
 	}
 	return best, err
 }
 
+// best books a worker for all of the request, or one for each of its parts.
+func (p *Proxy) best(ctx context.Context, q *call, o route.Options) (best route.Pair, err error) {
+	if q.split && q.m.Split() {
+		best, err = q.m.Router.BestPair(ctx, q.prompt, o)
+		if err == nil && best.Prefill == nil {
+			p.obs.decodeOnly.Inc()
+		}
+		return best, err
+	}
+	best.Decode, err = q.m.Router.BestWorker(ctx, q.prompt, o)
+	return best, err
+}
+
 // attempt passes the request to the chosen worker, whose booking ends with it.
-func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, best *route.Answer) *failure {
+func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) *failure {
 	defer func() {
 		q.m.Router.Free(q.id)
 		p.queue.wake()
 	}()
-	e := q.m.Engine(best.Worker)
+	e := q.m.Engine(pair.Decode.Worker)
 	if e == nil {
-		return &failure{refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), true}
+		return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), retry: true}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
-	resp, err := p.client.RoundTrip(engineRequest(ctx, r, q, e, best.DPRank))
+	part := &prefill{data: q.data}
+	if pair.Prefill != nil {
+		var err error
+		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, cancel); err != nil {
+			return p.notPrefilled(r, err)
+		}
+		defer part.end()
+	}
+	resp, err := p.client.RoundTrip(engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
+		if part.failed.Load() {
+			return p.notPrefilled(r, part.why)
+		}
 		return p.unreached(r, e, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
+	if part.failed.Load() && resp.StatusCode >= 500 {
+		return p.notPrefilled(r, part.why)
+	}
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		if q.options.Worker == nil {
 			p.obs.engineErrors.Inc()
-			return &failure{refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+resp.Status), true}
+			return &failure{refusal: refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+resp.Status), retry: true}
 		}
 	}
 	e.Succeeded()
-	p.answer(w, r, q, best, resp, cancel)
+	p.answer(w, r, q, pair, resp, cancel)
 	return nil
+}
+
+// notPrefilled makes the request go to a decode worker alone, unless its client
+// is gone.
+func (p *Proxy) notPrefilled(r *http.Request, err error) *failure {
+	if r.Context().Err() != nil {
+		return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
+	}
+	p.obs.prefillFailed.Inc()
+	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err))
+	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
 }
 
 func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure {
 	if r.Context().Err() != nil {
-		return &failure{refuse(499, "client_gone", "the client is gone"), false}
+		return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
 	}
 	p.obs.engineErrors.Inc()
 	p.limit.Warn("engine", "an engine did not answer", errAttr(err))
@@ -213,14 +259,14 @@ func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure 
 	if errors.As(err, &timeout) && timeout.Timeout() && p.cfg.FirstByte > 0 {
 		// It may be at work on the request: not for another worker to repeat.
 		e.Failed()
-		return &failure{refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine did not begin to answer in time"), false}
+		return &failure{refusal: refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine did not begin to answer in time")}
 	}
 	e.Failed()
-	return &failure{refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), true}
+	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: true}
 }
 
 // engineRequest makes what is sent to the engine.
-func engineRequest(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, rank uint32) *http.Request {
+func engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine, rank uint32) *http.Request {
 	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
@@ -228,11 +274,11 @@ func engineRequest(ctx context.Context, r *http.Request, q *call, e *fleet.Engin
 	}
 	req := (&http.Request{
 		Method: r.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(len(q.data)),
+		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(len(data)),
 	}).WithContext(ctx)
-	if len(q.data) > 0 {
-		req.Body = io.NopCloser(bytes.NewReader(q.data))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(q.data)), nil }
+	if len(data) > 0 {
+		req.Body = io.NopCloser(bytes.NewReader(data))
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 	}
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")

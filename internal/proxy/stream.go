@@ -15,7 +15,8 @@ import (
 )
 
 // answer passes the engine's answer on and follows the booking by it.
-func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, best *route.Answer, resp *http.Response, cancel context.CancelFunc) {
+func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair, resp *http.Response, cancel context.CancelFunc) {
+	best := &pair.Decode
 	h := w.Header()
 	copyHeaders(h, resp.Header)
 	if resp.ContentLength >= 0 {
@@ -24,12 +25,15 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, best *ro
 	if p.cfg.WorkerHeader {
 		h.Set(headerWorker, strconv.FormatUint(best.Worker, 10))
 		h.Set(headerRank, strconv.FormatUint(uint64(best.DPRank), 10))
+		if pair.Prefill != nil {
+			h.Set(headerPrefill, strconv.FormatUint(pair.Prefill.Worker, 10))
+		}
 	}
 	w.WriteHeader(resp.StatusCode)
 
 	ok := resp.StatusCode == http.StatusOK
 	events := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
-	s := stream{proxy: p, call: q, follow: ok, events: events, tail: ok && q.known}
+	s := stream{proxy: p, call: q, follow: ok, events: events, tail: ok && q.known && pair.Prefill == nil}
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || events, cancel)
 	if outcome != "ok" && r.Context().Err() != nil {
 		outcome = "client_gone"
