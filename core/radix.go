@@ -48,6 +48,9 @@ type Radix struct {
 	entries []uint64 // scratch of coverage changes
 	ripe    []uint32 // runs that may be merged when the present write is done
 	marks   uint32
+
+	cut *Cut   // under way, or nil
+	era uint32 // number of the last cut
 }
 
 var _ Index = (*Radix)(nil)
@@ -186,6 +189,7 @@ func (x *Radix) Held(h Holder, t event.Tier) int {
 
 // unbind drops all copies of a name and the name itself.
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
+	x.touch(p.run)
 	rc := x.makeRecord(p.run, h)
 	x.mem.Records -= rc.bytes()
 	l := &rc.layers[p.layer]

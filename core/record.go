@@ -90,6 +90,7 @@ func (x *Radix) makeRecord(r *run, h Holder) *record {
 	if rc := x.rec(r, h); rc != nil {
 		return rc
 	}
+	x.touch(r)
 	cut := r.body.Load().cutOff(0, h)
 	rc := &record{run: r, holder: h, layers: make([]layer, 1)}
 	l := &rc.layers[0]
@@ -178,6 +179,7 @@ func (x *Radix) settle(rc *record) {
 
 // unname forgets the name at pos of a layer.
 func (x *Radix) unname(rc *record, i int, pos uint32) {
+	x.touch(rc.run)
 	l := &rc.layers[i]
 	l.nNamed -= l.named.clear(pos, pos+1)
 	if i == 0 {
@@ -199,6 +201,7 @@ func (x *Radix) unname(rc *record, i int, pos uint32) {
 // ownName gives the holder a name of its own at pos and returns its layer.
 // The name must not be known to the holder at pos yet.
 func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
+	x.touch(rc.run)
 	i := rc.freeLayer(pos)
 	x.mem.Records -= rc.bytes()
 	if i == len(rc.layers) {

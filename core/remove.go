@@ -118,6 +118,7 @@ func (m *removal) next(e uint64) {
 		}
 		if k := copyKey(m.tier, p.pos); l.copies.m[k] > 0 {
 			if m.copies {
+				m.touch(p.run)
 				if c := l.copies.m[k]; c > 1 {
 					l.copies.set(k, c-1)
 				} else {
@@ -161,6 +162,7 @@ func (m *removal) flush() {
 // drop ends the tier's copies of positions lo … hi-1, all of which the holder
 // has there by the names of the layer.
 func (s *store) drop(r *run, layer int, lo, hi uint32) {
+	s.touch(r)
 	b := r.body.Load()
 	n := int(hi - lo)
 	if s.onDevice() {
@@ -223,6 +225,7 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 
 // clearRun drops all that the holder has in r on one tier.
 func (s *store) clearRun(r *run) {
+	s.touch(r)
 	rc := s.rec(r, s.h)
 	if rc == nil {
 		if cut := r.body.Load().cutOff(0, s.h); cut > 0 && s.tier == 0 {

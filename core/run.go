@@ -19,6 +19,8 @@ type run struct {
 	recs   []*record
 	high   uint32 // most blocks that this body's readers may have seen
 	mark   uint32 // scratch of the sweeps over a holder's runs
+	era    uint32 // the index's, if made since its last cut began, or given out in it
+	number uint32 // in the last cut that it was given out in
 }
 
 // body is what readers see of a run.
@@ -294,7 +296,7 @@ func (x *Radix) roomFor(r *run, k int) *body {
 
 // newRun makes a run that has no body yet and is not in its parent's children.
 func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
-	r := &run{parent: parent, off: off, first: first}
+	r := &run{parent: parent, off: off, first: first, era: x.era}
 	if n := len(x.freeIDs); n > 0 {
 		r.id = x.freeIDs[n-1]
 		x.freeIDs = x.freeIDs[:n-1]
@@ -320,6 +322,7 @@ func (x *Radix) attach(r *run) {
 
 // detach takes an empty run out of its parent and frees it.
 func (x *Radix) detach(r *run) {
+	x.touch(r)
 	b := r.parent.body.Load()
 	old := b.kids.Load()
 	x.mem.Children -= old.bytes()
@@ -377,6 +380,7 @@ func (x *Radix) shrink(r *run) {
 
 // truncate cuts r to n blocks.
 func (x *Radix) truncate(r *run, n uint32) {
+	x.touch(r)
 	b := r.body.Load()
 	was := b.len()
 	r.high = max(r.high, was)

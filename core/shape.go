@@ -27,6 +27,7 @@ func (x *Radix) swappable(r *run, o uint32, count int) bool {
 // swap makes r's blocks from o on a child of r. The new body appears with the
 // child in place, so a reader sees either the old shape or the new one.
 func (x *Radix) swap(r *run, o uint32, room int) {
+	x.touch(r)
 	old := r.body.Load()
 	n := old.len()
 	t := x.newRun(r, o, old.data.at(o))
@@ -131,6 +132,7 @@ func (x *Radix) merge(r, c *run) {
 	if !whole {
 		return
 	}
+	x.touch(c) // and r, its parent
 	es := make([]uint64, 0, 8)
 	rb.eachCut(0, func(h Holder, cut uint32) bool {
 		es = append(es, entry(h, cut+cb.cutOff(0, h)))

@@ -175,6 +175,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 // create stores blocks whose content is new after o blocks of r. It returns
 // how many it took, at least one, and where that ended.
 func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint32) {
+	s.touch(r)
 	t, base := r, o
 	fresh := false
 	if r == s.root || o < r.body.Load().len() {
@@ -297,6 +298,7 @@ func (s *store) hold(r *run, lo, hi uint32, layer int) {
 }
 
 func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
+	s.touch(r)
 	rc := s.rec(r, s.h)
 	if rc == nil && layer == 0 && s.tier == 0 {
 		b := r.body.Load()

@@ -1,0 +1,231 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Loader rebuilds the runs of a [Cut] in an index. It belongs to the writer.
+// What it adds is there for readers at once, chain by chain.
+type Loader struct {
+	x    *Radix
+	runs map[uint32]*loaded // by number: those that runs are still to leave from
+}
+
+type loaded struct {
+	run  *run
+	left int // runs that may still leave from it
+}
+
+// ErrPiece is wrapped by the errors for pieces that are of no cut.
+var ErrPiece = errors.New("not a piece of a cut")
+
+// ErrFull is returned where a piece does not fit into the index.
+var ErrFull = errors.New("the index is full")
+
+// NewLoader returns a loader. The holders that it will add must have nothing in
+// the index.
+func (x *Radix) NewLoader() *Loader {
+	return &Loader{x: x, runs: make(map[uint32]*loaded)}
+}
+
+// Add adds a piece, whose Parent was added before. After an error the index has
+// a part of it: what the holders have must be cleared.
+func (l *Loader) Add(p *Piece) error {
+	x := l.x
+	parent, err := l.check(p)
+	if err != nil {
+		return err
+	}
+	if x.arena.inUse+len(p.Names)/segBlocks+1 >= maxSegs {
+		return ErrFull
+	}
+	n := uint32(len(p.Local))
+	r := x.newRun(parent, p.Offset, p.Local[0])
+	x.loadNames(r, p.Names)
+	b := x.newBody(newContent(p.Local), n)
+	es := x.entries[:0]
+	for _, held := range p.Held {
+		es = append(es, entry(held.Holder, held.Blocks))
+	}
+	x.entries = es
+	r.body.Store(b)
+	for _, held := range p.Held {
+		hs := x.holder(held.Holder)
+		x.reach(r, held.Holder)
+		x.joined(r, held.Holder)
+		hs.held[event.Device] += int(held.Blocks)
+		x.total += int(held.Blocks)
+	}
+	x.cover(b, es)
+	for i := range p.Special {
+		if err = l.special(r, &p.Special[i], len(p.Kids) > 0); err != nil {
+			break
+		}
+	}
+	x.attach(r)
+	if len(p.Kids) > 0 {
+		l.runs[p.Number] = &loaded{r, len(p.Kids)}
+	}
+	return err
+}
+
+// Drop takes away the runs that nobody has anything in because the pieces that
+// leave them were not added. It is called once the holders are cleared, where
+// a load was broken off.
+func (l *Loader) Drop() {
+	for _, up := range l.runs {
+		if l.x.run(up.run.id) == up.run {
+			for _, rc := range slices.Clone(up.run.recs) {
+				l.x.tidy(up.run, rc.holder, true)
+			}
+			l.x.shrink(up.run)
+		}
+	}
+	clear(l.runs)
+	l.x.mergeRipe()
+}
+
+// check returns the run that the piece leaves.
+func (l *Loader) check(p *Piece) (*run, error) {
+	n := len(p.Local)
+	if n == 0 || len(p.Names) != n || n >= 1<<blockBits || len(p.Held)+len(p.Special) == 0 && len(p.Kids) == 0 {
+		return nil, fmt.Errorf("%w: %d blocks, %d names, nobody has any", ErrPiece, n, len(p.Names))
+	}
+	for i, held := range p.Held {
+		if held.Blocks == 0 || int(held.Blocks) > n || i > 0 && held.Holder <= p.Held[i-1].Holder {
+			return nil, fmt.Errorf("%w: %d of %d blocks held by holder %d", ErrPiece, held.Blocks, n, held.Holder)
+		}
+	}
+	parent := l.x.root
+	if p.Parent != 0 {
+		up := l.runs[p.Parent]
+		if up == nil || p.Offset == 0 || p.Offset > up.run.body.Load().len() {
+			return nil, fmt.Errorf("%w: it leaves run %d after block %d", ErrPiece, p.Parent, p.Offset)
+		}
+		parent = up.run
+		if up.left--; up.left == 0 {
+			delete(l.runs, p.Parent)
+		}
+	} else if p.Offset != 0 {
+		return nil, fmt.Errorf("%w: it leaves the root after block %d", ErrPiece, p.Offset)
+	}
+	if parent.body.Load().kids.Load().find(p.Offset, p.Local[0]) != nil {
+		return nil, fmt.Errorf("%w: another run begins with its first block", ErrPiece)
+	}
+	if l.runs[p.Number] != nil {
+		return nil, fmt.Errorf("%w: run %d is there already", ErrPiece, p.Number)
+	}
+	return parent, nil
+}
+
+// special adds what a holder has of a run beyond the ordinary.
+func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
+	x, b := l.x, r.body.Load()
+	n := b.len()
+	if x.rec(r, s.Holder) != nil || b.cutOff(0, s.Holder) > 0 {
+		return fmt.Errorf("%w: holder %d is named twice", ErrPiece, s.Holder)
+	}
+	holds := above // names without copies hang on what is below
+	for i := range s.Names {
+		e := &s.Names[i]
+		if e.Pos >= n || i > 0 && e.Pos < s.Names[i-1].Pos {
+			return fmt.Errorf("%w: a name of block %d of %d", ErrPiece, e.Pos, n)
+		}
+		holds = holds || e.Copies != [event.NumTiers]uint32{}
+	}
+	if !holds {
+		return fmt.Errorf("%w: holder %d has nothing of it", ErrPiece, s.Holder)
+	}
+	hs := x.holder(s.Holder)
+	x.reach(r, s.Holder)
+	rc := x.makeRecord(r, s.Holder)
+	for i := range s.Names {
+		e := &s.Names[i]
+		layer := 0
+		if !e.Shared {
+			_, taken := x.dir.find(e.Name)
+			layer = x.ownName(rc, e.Pos, e.Name, taken)
+		}
+		x.mem.Records -= rc.bytes()
+		ly := &rc.layers[layer]
+		if e.Shared {
+			ly.nNamed += ly.named.set(e.Pos, e.Pos+1)
+		}
+		for t, copies := range e.Copies {
+			if copies == 0 {
+				continue
+			}
+			k := ly.held[t].set(e.Pos, e.Pos+1)
+			ly.nHeld[t] += k
+			hs.held[t] += k
+			x.total += k
+			if copies > 1 {
+				ly.copies.set(copyKey(t, e.Pos), copies-1)
+			}
+		}
+		x.mem.Records += rc.bytes()
+	}
+	x.refresh(rc, 0)
+	return nil
+}
+
+// Infer marks the blocks that the holder holds on the device by these names as
+// inferred; those that it does not hold are passed over. It is called after
+// the last Add.
+func (l *Loader) Infer(h Holder, names []uint64) {
+	x := l.x
+	if int(h) >= len(x.holders) || x.holders[h] == nil {
+		return
+	}
+	hs := x.holders[h]
+	s := store{Radix: x, h: h, hs: hs}
+	x.mem.Holders -= hs.inferred.bytes(8)
+	for _, e := range names {
+		if p, ok := x.lookup(h, e); ok && s.holdsAt(p) {
+			hs.inferred.set(e, struct{}{})
+		}
+	}
+	x.mem.Holders += hs.inferred.bytes(8)
+}
+
+// reach makes the holder present in the ancestors of r that it has nothing in
+// and nothing below yet: they are what its names of r's blocks hang on.
+func (x *Radix) reach(r *run, h Holder) {
+	var absent [16]*run
+	list := absent[:0]
+	for p := r.parent; p != x.root && !x.present(p, h); p = p.parent {
+		list = append(list, p)
+	}
+	for _, p := range list {
+		x.link(p.parent, p.off, h)
+	}
+}
+
+// loadNames makes names the shared names of the new run r.
+func (x *Radix) loadNames(r *run, names []uint64) {
+	var blocks [probeNames]uint32
+	now, ahead := x.spare[0], x.spare[1]
+	batch := names[:min(probeNames, len(names))]
+	x.dir.locate(now, batch)
+	for pos := uint32(0); len(batch) > 0; {
+		// The next batch's cache misses pass while this one is entered.
+		after := names[int(pos)+len(batch):]
+		after = after[:min(probeNames, len(after))]
+		x.dir.locate(ahead, after)
+		x.addNames(r, pos, batch, &blocks)
+		n := x.dir.insertAll(now, batch, &blocks)
+		for i, e := range batch[n:] {
+			_, taken := x.dir.find(e)
+			x.enter(e, blocks[n+i], taken)
+		}
+		pos += uint32(len(batch))
+		if ahead.gen != x.dir.gen {
+			x.dir.locate(ahead, after)
+		}
+		now, ahead, batch = ahead, now, after
+	}
+}
