@@ -28,6 +28,8 @@ type Space struct {
 	// room for as many tasks as there are tokens: queueing never blocks.
 	slots chan struct{}
 
+	cutting atomic.Bool // a cut is under way
+
 	mu struct { // guards the order of tasks and the table's writes
 		sync.Mutex
 		closed bool

@@ -1,0 +1,141 @@
+package shard
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kvatlas/kvatlas/core"
+)
+
+// Errors of cuts and loads.
+var (
+	// ErrCutting is returned while another cut of the space is under way.
+	ErrCutting = errors.New("a cut of the space is under way already")
+	// ErrNotNew is returned for a load into a space that had ranks before.
+	ErrNotNew = errors.New("the space is not new: a snapshot is loaded into an empty one only")
+	// ErrNoCuts is returned where Config.NewIndex makes an index without cuts.
+	ErrNoCuts = errors.New("the index can be neither cut nor loaded")
+)
+
+// cutter is an index that can be cut and loaded. *core.Radix is one.
+type cutter interface {
+	BeginCut(emit func(p *core.Piece)) *core.Cut
+	NewLoader() *core.Loader
+}
+
+// CutRank is a rank that was present when a cut began.
+type CutRank struct {
+	RankID
+	Holder core.Holder // what the cut's pieces call it
+}
+
+// Cut is a space at one point of the order of batches, given out in slices
+// while batches go on being applied (see core.Cut). Calls are made one after
+// the other; End ends it.
+type Cut struct {
+	space *Space
+	ranks []CutRank
+	parts []*core.Cut // each of its shard's owner
+	emit  func(shard int, p *core.Piece)
+	begun chan struct{}
+	ended bool
+}
+
+// BeginCut queues the beginning of a cut: it is of what the batches leave that
+// were applied before the call. Batches are not held up.
+//
+// emit is called by the owner of each shard, in a slice or while it applies a
+// batch that changes what was not given out yet; it must not block. ctx bounds
+// the wait for room in the queue.
+func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece)) (*Cut, error) {
+	for _, o := range s.shards {
+		if _, ok := o.index.(cutter); !ok {
+			return nil, ErrNoCuts
+		}
+	}
+	if !s.cutting.CompareAndSwap(false, true) {
+		return nil, ErrCutting
+	}
+	c := &Cut{space: s, parts: make([]*core.Cut, len(s.shards)), emit: emit, begun: make(chan struct{})}
+	err := s.submit(ctx, func(t *task) {
+		for _, ranks := range s.table.byWorker {
+			for _, r := range ranks {
+				c.ranks = append(c.ranks, CutRank{r.id, r.holder})
+			}
+		}
+		t.inspect = func(o *owner) {
+			c.parts[o.number] = o.index.(cutter).BeginCut(func(p *core.Piece) { emit(o.number, p) })
+		}
+		t.done = func(core.Outcome) { close(c.begun) }
+	})
+	if err != nil {
+		s.cutting.Store(false)
+		return nil, err
+	}
+	return c, nil
+}
+
+// Ranks returns the ranks that were present. The cut may have pieces of others:
+// of replacements that were not committed, and of ranks that were being removed.
+func (c *Cut) Ranks() []CutRank { return c.ranks }
+
+// Begun returns when every batch before the cut is applied.
+func (c *Cut) Begun() { <-c.begun }
+
+// Next has every shard give out pieces of about as many blocks and holders as
+// told, and then call after in its owner. It reports whether the cut is given
+// out. ctx bounds the wait for room in the queue.
+func (c *Cut) Next(ctx context.Context, amount int, after func(shard int)) (done bool, err error) {
+	all := make([]bool, len(c.parts))
+	finished := make(chan struct{})
+	err = c.space.submit(ctx, func(t *task) {
+		t.inspect = func(o *owner) {
+			all[o.number] = c.parts[o.number].Next(amount)
+			after(o.number)
+		}
+		t.done = func(core.Outcome) { close(finished) }
+	})
+	if err != nil {
+		return false, err
+	}
+	<-finished
+	for _, d := range all {
+		if !d {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Inferred returns the names of inferred blocks by shard and holder, once Begun
+// has returned. The caller does not change them.
+func (c *Cut) Inferred() []map[core.Holder][]uint64 {
+	list := make([]map[core.Holder][]uint64, len(c.parts))
+	for i, p := range c.parts {
+		list[i] = p.Inferred()
+	}
+	return list
+}
+
+// End ends the cut, given out or not. emit is not called once it has returned.
+func (c *Cut) End() {
+	if c.ended {
+		return
+	}
+	c.ended = true
+	finished := make(chan struct{})
+	err := c.space.submit(context.Background(), func(t *task) {
+		t.inspect = func(o *owner) { c.parts[o.number].End() }
+		t.done = func(core.Outcome) { close(finished) }
+	})
+	if err == nil {
+		<-finished
+	} // else the space is closed: its owners stop
+	c.space.cutting.Store(false)
+}
+
+// ShardOf returns the shard of the chains that begin with the local hash.
+func (s *Space) ShardOf(first uint64) int { return s.shardOf(first) }
+
+// Shards returns how many shards the space has.
+func (s *Space) Shards() int { return len(s.shards) }

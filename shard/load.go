@@ -1,0 +1,289 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// ErrBudget is returned by a load that the memory budget has no room for.
+var ErrBudget = errors.New("the memory budget has no room for the snapshot")
+
+// Load fills a new space from the pieces of a cut. Lookups see nothing of it
+// until Commit, and then all.
+//
+// Add may be called beside the work of the calls before; exactly one of Commit
+// and Abort ends it.
+type Load struct {
+	space *Space
+	ranks []*rank
+	// parts has one list a shard, each of that shard's owner: a loader for each
+	// section.
+	parts [][]*core.Loader
+	// routes, by section, is where runs went that others leave.
+	routes []map[uint32]route
+
+	mu struct {
+		sync.Mutex
+		err error
+	}
+}
+
+type route struct {
+	shard int
+	left  int // runs that may still leave
+}
+
+// BeginLoad begins the load of a snapshot in which the holders are numbered as
+// ranks are here. A section of it is what one shard gave out.
+func (s *Space) BeginLoad(ranks []RankID, sections int) (*Load, error) {
+	for _, o := range s.shards {
+		if _, ok := o.index.(cutter); !ok {
+			return nil, ErrNoCuts
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.mu.closed:
+		return nil, ErrClosed
+	case s.table.next != 0:
+		return nil, ErrNotNew
+	case len(ranks) > s.maxRanks:
+		return nil, fmt.Errorf("loading %d ranks into a space of %d at most", len(ranks), s.maxRanks)
+	}
+	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections)}
+	for i := range l.routes {
+		l.routes[i] = make(map[uint32]route)
+	}
+	for i := range l.parts {
+		l.parts[i] = make([]*core.Loader, sections)
+	}
+	seen := make(map[RankID]bool, len(ranks))
+	for _, id := range ranks {
+		if seen[id] {
+			for _, r := range l.ranks {
+				s.table.release(r)
+			}
+			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
+		}
+		seen[id] = true
+		l.ranks = append(l.ranks, s.table.hidden(id, len(s.shards)))
+	}
+	return l, nil
+}
+
+// Add has the pieces of a section loaded, in the order of the calls, and
+// returns before that is done; then it calls done, which must not block. The
+// pieces must not change until then. An error may be of an earlier call. ctx
+// bounds the wait for room in the queue.
+func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done func()) error {
+	if err := l.failed(); err != nil {
+		return err
+	}
+	to := make([]int, len(pieces))
+	for i := range pieces {
+		if err := l.check(&pieces[i]); err != nil {
+			return err
+		}
+		var err error
+		if to[i], err = l.route(section, &pieces[i]); err != nil {
+			return err
+		}
+	}
+	return l.space.submit(ctx, func(t *task) {
+		t.inspect = func(o *owner) {
+			part := l.parts[o.number]
+			if part[section] == nil {
+				part[section] = o.index.(cutter).NewLoader()
+				l.hide(o)
+			}
+			for i := range pieces {
+				if to[i] != o.number || l.failed() != nil {
+					continue
+				}
+				if err := part[section].Add(&pieces[i]); err != nil {
+					l.fail(err)
+				}
+			}
+			o.account.enter(o.index)
+			if led := o.account.ledger; led.budget > 0 && led.used.Load() > led.budget {
+				l.fail(ErrBudget)
+			}
+		}
+		t.done = func(core.Outcome) { done() }
+	})
+}
+
+// hide keeps the ranks out of the shard's digests until Commit.
+func (l *Load) hide(o *owner) {
+	if o.hidden == nil {
+		o.hidden = make(map[core.Holder]struct{})
+	}
+	for _, r := range l.ranks {
+		o.hidden[r.holder] = struct{}{}
+	}
+}
+
+// check refuses holders that the snapshot does not have.
+func (l *Load) check(p *core.Piece) error {
+	for i := range p.Held {
+		if int(p.Held[i].Holder) >= len(l.ranks) {
+			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Held[i].Holder, len(l.ranks))
+		}
+	}
+	for i := range p.Special {
+		if int(p.Special[i].Holder) >= len(l.ranks) {
+			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Special[i].Holder, len(l.ranks))
+		}
+	}
+	return nil
+}
+
+// route returns the shard of the piece: that of the run it leaves, or of its
+// first block.
+func (l *Load) route(section int, p *core.Piece) (int, error) {
+	if section < 0 || section >= len(l.routes) || len(p.Local) == 0 {
+		return 0, fmt.Errorf("%w: section %d, %d blocks", core.ErrPiece, section, len(p.Local))
+	}
+	routes := l.routes[section]
+	to := l.space.shardOf(p.Local[0])
+	if p.Parent != 0 {
+		up, ok := routes[p.Parent]
+		if !ok {
+			return 0, fmt.Errorf("%w: it leaves run %d, which is not there", core.ErrPiece, p.Parent)
+		}
+		if to, up.left = up.shard, up.left-1; up.left == 0 {
+			delete(routes, p.Parent)
+		} else {
+			routes[p.Parent] = up
+		}
+	}
+	if len(p.Kids) > 0 {
+		routes[p.Number] = route{to, len(p.Kids)}
+	}
+	return to, nil
+}
+
+// Infer marks blocks as inferred, as core.Loader does; after the last Add.
+func (l *Load) Infer(ctx context.Context, h core.Holder, names []uint64) error {
+	return l.each(ctx, func(o *owner) {
+		for _, part := range l.parts[o.number] {
+			if part != nil {
+				part.Infer(h, names) // each name is in one shard
+				return
+			}
+		}
+	})
+}
+
+// each has every owner call f and waits.
+func (l *Load) each(ctx context.Context, f func(o *owner)) error {
+	finished := make(chan struct{})
+	err := l.space.submit(ctx, func(t *task) {
+		t.inspect = f
+		t.done = func(core.Outcome) { close(finished) }
+	})
+	if err != nil {
+		return err
+	}
+	<-finished
+	return l.failed()
+}
+
+// Finish waits until everything is loaded and says whether that went well. It
+// is called after the last Add, before Commit.
+func (l *Load) Finish(ctx context.Context) error {
+	return l.each(ctx, func(o *owner) {
+		for _, part := range l.parts[o.number] {
+			if part != nil {
+				part.Drop() // runs of ranks that the snapshot leaves out
+			}
+		}
+		o.account.enter(o.index)
+	})
+}
+
+// Commit shows what was loaded to lookups. After an error Abort is due.
+func (l *Load) Commit(ctx context.Context) error {
+	shown := make(chan struct{})
+	err := l.space.submit(ctx, func(t *task) {
+		for _, r := range l.ranks {
+			l.space.table.show(r)
+		}
+		t.inspect = func(o *owner) {
+			for _, r := range l.ranks {
+				delete(o.hidden, r.holder)
+				o.learn(r)
+				o.publish(r)
+			}
+			if b, ok := o.index.(interface{ NearBudget() bool }); ok {
+				o.full.Store(b.NearBudget())
+			}
+		}
+		t.done = func(core.Outcome) { close(shown) }
+	})
+	if err != nil {
+		return err
+	}
+	<-shown
+	return nil
+}
+
+// Abort drops what was loaded. It returns when that is done.
+func (l *Load) Abort() {
+	l.fail(errAborted) // what is queued is passed over
+	dropped := make(chan struct{})
+	err := l.space.submit(context.Background(), func(t *task) {
+		t.ranks = append(t.ranks, l.ranks...)
+		t.done = func(core.Outcome) { close(dropped) }
+	})
+	if err != nil {
+		return // the space is closed
+	}
+	<-dropped
+	_ = l.each(context.Background(), func(o *owner) {
+		for _, part := range l.parts[o.number] {
+			if part != nil {
+				part.Drop()
+			}
+		}
+		o.account.enter(o.index)
+	})
+	l.space.mu.Lock()
+	defer l.space.mu.Unlock()
+	if t := l.space.table; t.count.Load() == 0 && len(t.free) == int(t.next) {
+		t.free, t.next = nil, 0 // it is new again
+	}
+}
+
+var errAborted = errors.New("the load was aborted")
+
+func (l *Load) fail(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.err == nil {
+		l.mu.err = err
+	}
+}
+
+func (l *Load) failed() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.err
+}
+
+// Held returns how many blocks the space's ranks hold on each tier, as their
+// owners last said.
+func (s *Space) Held() (held [event.NumTiers]int) {
+	s.EachRank(func(k Rank) {
+		for j := range k.r.held {
+			held[j%event.NumTiers] += int(k.r.held[j].Load())
+		}
+	})
+	return held
+}
