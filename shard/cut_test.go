@@ -119,10 +119,7 @@ func TestASpaceLoadedFromACutGoesOn(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", g.Name, seed), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seed, 21))
 				from, to := openSpace(t, Config{Shards: 1 + rng.IntN(4)}), openSpace(t, Config{Shards: 1 + rng.IntN(4)})
-				var ops []coretest.Op
-				for _, op := range history(g, seed) {
-					ops = append(ops, op)
-				}
+				ops := history(g, seed)
 				at := rng.IntN(len(ops))
 				for _, op := range ops[:at] {
 					apply(t, from, batchOf([]coretest.Op{op}))

@@ -1,0 +1,224 @@
+package snapshot
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/kvatlas/kvatlas/core"
+)
+
+// decoder reads a chunk's structure and words.
+type decoder struct {
+	meta  []byte
+	words []byte
+	bad   bool
+}
+
+func (d *decoder) uint(most uint64) uint64 {
+	v, n := binary.Uvarint(d.meta)
+	if n <= 0 || v > most {
+		d.bad = true
+		d.meta = nil
+		return 0
+	}
+	d.meta = d.meta[n:]
+	return v
+}
+
+func (d *decoder) uint32() uint32 { return uint32(d.uint(1<<32 - 1)) }
+
+// count reads how many elements follow, each of at least one byte.
+func (d *decoder) count() int { return int(d.uint(uint64(len(d.meta)))) }
+
+func (d *decoder) byte() byte {
+	if len(d.meta) == 0 {
+		d.bad = true
+		return 0
+	}
+	b := d.meta[0]
+	d.meta = d.meta[1:]
+	return b
+}
+
+// take returns the next n words.
+func (d *decoder) take(n int) []uint64 {
+	if n < 0 || n > len(d.words)/8 {
+		d.bad = true
+		return nil
+	}
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(d.words[8*i:])
+	}
+	d.words = d.words[8*n:]
+	return out
+}
+
+// decodeRuns returns the runs of a chunk, with the holders that it names
+// exchanged by to, in which those that are left out have noHolder. Runs that
+// nobody has and none leaves are left out, too.
+func decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
+	d := decoder{meta: c.meta, words: c.words}
+	var runs []core.Piece
+	for last := uint32(0); len(d.meta) > 0 && !d.bad; {
+		p := d.run(last, to)
+		last = p.Number
+		if len(p.Held)+len(p.Special)+len(p.Kids) > 0 {
+			runs = append(runs, p)
+		}
+	}
+	if d.bad || len(d.words) > 0 {
+		return nil, fmt.Errorf("%w: runs that cannot be read", ErrDamaged)
+	}
+	return runs, nil
+}
+
+const noHolder = ^core.Holder(0)
+
+func holderTo(to []core.Holder, h uint32) core.Holder {
+	if uint64(h) >= uint64(len(to)) {
+		return noHolder
+	}
+	return to[h]
+}
+
+func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
+	var p core.Piece
+	step := d.uint32()
+	p.Number = last + step
+	if step == 0 || p.Number < last {
+		d.bad = true
+	}
+	if up := d.uint32(); up != 0 {
+		if up >= p.Number {
+			d.bad = true
+		}
+		p.Parent, p.Offset = p.Number-up, d.uint32()
+	}
+	n := int(d.uint(uint64(len(d.words) / 8)))
+	mode := d.byte()
+	p.Local = d.take(n)
+	switch {
+	case d.bad || n == 0 || mode > namesChain:
+		d.bad = true
+		return p
+	case mode == namesChain:
+		p.Names = make([]uint64, 0, n)
+		for _, e := range d.take(1) {
+			p.Names = append(p.Names, e)
+			for _, l := range p.Local[1:] {
+				e = core.NextSequenceHash(e, l)
+				p.Names = append(p.Names, e)
+			}
+		}
+	default:
+		p.Names = d.take(n)
+	}
+	held := make([]core.PieceHeld, d.count())
+	before := uint32(0)
+	for i := range held {
+		step := d.uint32()
+		if i > 0 && step == 0 || before+step < before {
+			d.bad = true
+		}
+		before += step
+		held[i].Holder = holderTo(to, before)
+	}
+	p.Held = held[:0]
+	for i := range held {
+		held[i].Blocks = uint32(n) - uint32(d.uint(uint64(n)))
+		if held[i].Holder != noHolder {
+			p.Held = append(p.Held, held[i])
+		}
+	}
+	for range d.count() {
+		if s := d.special(uint32(n), to); s.Holder != noHolder {
+			p.Special = append(p.Special, s)
+		}
+	}
+	if kids := d.count(); kids > 0 {
+		p.Kids = make([]uint32, kids)
+		for i := range p.Kids {
+			p.Kids[i] = d.uint32()
+		}
+	}
+	return p
+}
+
+func (d *decoder) special(n uint32, to []core.Holder) core.PieceSpecial {
+	s := core.PieceSpecial{Holder: holderTo(to, d.uint32())}
+	left := int(d.uint(uint64(n) * maxLayers))
+	pos := uint32(0)
+	for left > 0 && !d.bad {
+		flags := d.byte()
+		pos += uint32(d.uint(uint64(n)))
+		many := 1
+		if flags&nameMany != 0 {
+			many = int(d.uint(uint64(left)))
+		}
+		if many == 0 || many > left || uint64(pos)+uint64(many) > uint64(n) {
+			d.bad = true
+			break
+		}
+		e := core.PieceName{Shared: flags&nameShared != 0}
+		for t := range e.Copies {
+			if flags&(nameTier<<t) != 0 {
+				e.Copies[t] = 1
+				if flags&nameCopies != 0 {
+					e.Copies[t] += uint32(d.uint(1<<32 - 2))
+				}
+			}
+		}
+		var own []uint64
+		if !e.Shared {
+			own = d.take(many)
+		}
+		for j := range many {
+			if e.Pos = pos + uint32(j); own != nil {
+				e.Name = own[j]
+			}
+			s.Names = append(s.Names, e)
+		}
+		pos += uint32(many - 1)
+		left -= many
+	}
+	return s
+}
+
+// maxLayers bounds the names that one holder has for a block.
+const maxLayers = 1 << 20
+
+// decodeInferred calls f for each holder that is not left out.
+func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, names []uint64) error) error {
+	d := decoder{meta: c.meta, words: c.words}
+	for len(d.meta) > 0 && !d.bad {
+		h := holderTo(to, d.uint32())
+		names := d.take(int(d.uint(uint64(len(d.words) / 8))))
+		if h == noHolder || d.bad {
+			continue
+		}
+		if err := f(h, names); err != nil {
+			return err
+		}
+	}
+	if d.bad || len(d.words) > 0 {
+		return fmt.Errorf("%w: inferred names that cannot be read", ErrDamaged)
+	}
+	return nil
+}
+
+// holders returns how numbers in the runs become places in m.Ranks.
+func (m *Meta) holders() []core.Holder {
+	n := 0
+	if k := len(m.Ranks); k > 0 {
+		n = int(m.Ranks[k-1].Holder) + 1
+	}
+	to := make([]core.Holder, n)
+	for i := range to {
+		to[i] = noHolder
+	}
+	for i := range m.Ranks {
+		to[m.Ranks[i].Holder] = core.Holder(i)
+	}
+	return to
+}

@@ -1,0 +1,38 @@
+// Package snapshot writes the index of a space to a file and reads it back.
+//
+// A snapshot is of one moment: shard.Cut gives out what the index was at one
+// point of the order of batches, while later batches are applied. The ranks'
+// event ids are noted at the same point (ingest.Cut), so every rank's blocks
+// and its last id belong together. Reading the stream on from the noted
+// position is exact, although that may lie before the point: what a rank had
+// applied is told by its event ids and passed over, and ranks do not depend on
+// each other.
+//
+// A file is a header, chunks and a footer:
+//
+//	"KVATSNAP", version (u16), 6 bytes of zero
+//	chunk: kind (u8), flags (u8), section (u16), four u32 (stored and raw
+//	       length of its two parts), the parts, XXH3-64 of all that, seeded with the
+//	       checksum of the chunk before (of the header: its XXH3-64)
+//	kind 1: Meta as JSON, first
+//	kind 2: runs of the index; part one their structure in varints, part two
+//	        their hashes as little-endian words
+//	kind 3: names of inferred blocks
+//	kind 255: Footer as JSON, last; nothing follows
+//
+// Numbers are little-endian. A part is compressed with zstd where that makes it
+// smaller. A run is stored once for all holders, as in the index; engine hashes
+// that follow from the block hashes are not stored. A section is what one shard
+// gave out; runs come after those they leave.
+//
+// Invariants:
+//   - A file that differs in any bit from what was written, or ends early, is
+//     refused with a reason, before anything of it is loaded.
+//   - Decoding trusts no declared length further than the bytes reach.
+//   - Memory is bounded by Options, whatever the size of the index: a writer
+//     that cannot keep up gives up; the index does not wait for it.
+//   - A version that is not known is refused by number.
+//
+// Ownership: a Writer's chunks belong to the shard that fills them, then to its
+// section's goroutine, then to whoever writes the file.
+package snapshot

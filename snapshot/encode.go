@@ -1,0 +1,150 @@
+package snapshot
+
+import (
+	"encoding/binary"
+
+	"github.com/kvatlas/kvatlas/core"
+)
+
+// How a run's engine hashes are stored.
+const (
+	namesRaw   = 0
+	namesChain = 1 // the first; each other is the sequence hash that follows
+)
+
+// Flags of a stretch of special names; the tiers' bits are above.
+const (
+	nameShared = 1 << iota
+	nameCopies // more than one copy on some tier
+	nameMany   // a length follows
+	nameTier   // on tier 0, and so on
+)
+
+// appendRun appends a piece to the chunk. last is the number of the piece
+// before in it, 0 for the first.
+func (c *chunk) appendRun(p *core.Piece, last uint32) {
+	m := c.meta
+	m = binary.AppendUvarint(m, uint64(p.Number-last))
+	up := uint32(0)
+	if p.Parent != 0 {
+		up = p.Number - p.Parent
+	}
+	m = binary.AppendUvarint(m, uint64(up))
+	if up != 0 {
+		m = binary.AppendUvarint(m, uint64(p.Offset))
+	}
+	n := uint32(len(p.Local))
+	m = binary.AppendUvarint(m, uint64(n))
+	mode := byte(namesRaw)
+	if chained(p.Names, p.Local) {
+		mode = namesChain
+	}
+	m = append(m, mode)
+	c.words = appendWords(c.words, p.Local)
+	if mode == namesChain {
+		c.words = appendWords(c.words, p.Names[:1])
+	} else {
+		c.words = appendWords(c.words, p.Names)
+	}
+
+	m = binary.AppendUvarint(m, uint64(len(p.Held)))
+	before := uint32(0)
+	for _, h := range p.Held {
+		m = binary.AppendUvarint(m, uint64(h.Holder-before))
+		before = h.Holder
+	}
+	for _, h := range p.Held {
+		m = binary.AppendUvarint(m, uint64(n-h.Blocks))
+	}
+	m = binary.AppendUvarint(m, uint64(len(p.Special)))
+	for i := range p.Special {
+		m = c.appendSpecial(m, &p.Special[i])
+	}
+	m = binary.AppendUvarint(m, uint64(len(p.Kids)))
+	for _, off := range p.Kids {
+		m = binary.AppendUvarint(m, uint64(off))
+	}
+	c.meta = m
+}
+
+// chained reports whether every name but the first follows from the one before
+// and its block, as sequence hashes do.
+func chained(names, local []uint64) bool {
+	for i := 1; i < len(names); i++ {
+		if core.NextSequenceHash(names[i-1], local[i]) != names[i] {
+			return false
+		}
+	}
+	return len(names) > 1
+}
+
+func appendWords(dst []byte, words []uint64) []byte {
+	at := len(dst)
+	dst = append(dst, make([]byte, 8*len(words))...)
+	for i, w := range words {
+		binary.LittleEndian.PutUint64(dst[at+8*i:], w)
+	}
+	return dst
+}
+
+// appendSpecial appends a holder's names as stretches of neighbours that are
+// alike.
+func (c *chunk) appendSpecial(m []byte, s *core.PieceSpecial) []byte {
+	m = binary.AppendUvarint(m, uint64(s.Holder))
+	m = binary.AppendUvarint(m, uint64(len(s.Names)))
+	pos := uint32(0)
+	for i := 0; i < len(s.Names); {
+		e := &s.Names[i]
+		flags := flagsOf(e)
+		n := 1
+		for flags&nameCopies == 0 && i+n < len(s.Names) && s.Names[i+n].Pos == e.Pos+uint32(n) && flagsOf(&s.Names[i+n]) == flags {
+			n++
+		}
+		if n > 1 {
+			flags |= nameMany
+		}
+		m = append(m, flags)
+		m = binary.AppendUvarint(m, uint64(e.Pos-pos))
+		if n > 1 {
+			m = binary.AppendUvarint(m, uint64(n))
+		}
+		if flags&nameCopies != 0 {
+			for _, k := range e.Copies {
+				if k > 0 {
+					m = binary.AppendUvarint(m, uint64(k-1))
+				}
+			}
+		}
+		if flags&nameShared == 0 {
+			for j := range n {
+				c.words = binary.LittleEndian.AppendUint64(c.words, s.Names[i+j].Name)
+			}
+		}
+		i += n
+		pos = s.Names[i-1].Pos
+	}
+	return m
+}
+
+func flagsOf(e *core.PieceName) byte {
+	f := byte(0)
+	if e.Shared {
+		f |= nameShared
+	}
+	for t, k := range e.Copies {
+		if k > 0 {
+			f |= nameTier << t
+		}
+		if k > 1 {
+			f |= nameCopies
+		}
+	}
+	return f
+}
+
+// appendInferred appends the inferred names of one holder.
+func (c *chunk) appendInferred(h core.Holder, names []uint64) {
+	c.meta = binary.AppendUvarint(c.meta, uint64(h))
+	c.meta = binary.AppendUvarint(c.meta, uint64(len(names)))
+	c.words = appendWords(c.words, names)
+}

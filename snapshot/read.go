@@ -1,0 +1,298 @@
+package snapshot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Info is what a snapshot says of itself.
+type Info struct {
+	Meta   Meta   `json:"meta"`
+	Footer Footer `json:"footer"`
+	Bytes  uint64 `json:"bytes"` // of the file
+}
+
+// scan reads a file to its end, checks every chunk and calls each with those of
+// runs and inferred names. The chunk's memory is each's to keep.
+func scan(r io.Reader, begin func(m *Meta) error, each func(s stored, u *chunkReader) error) (*Info, error) {
+	cr, err := newChunkReader(r)
+	if err != nil {
+		return nil, err
+	}
+	info := new(Info)
+	var meta *Meta
+	for raw := uint64(0); ; info.Footer.Chunks++ {
+		s, err := cr.next()
+		if err != nil {
+			return nil, err
+		}
+		first := info.Footer.Chunks == 0
+		if first != (s.kind == kindMeta) {
+			return nil, fmt.Errorf("%w: its description is not where it belongs", ErrDamaged)
+		}
+		switch s.kind {
+		case kindMeta:
+			c, err := cr.unpack(&s)
+			if err != nil {
+				return nil, err
+			}
+			if meta, err = decodeMeta(c.meta); err != nil {
+				return nil, err
+			}
+			info.Meta = *meta
+			if err := begin(meta); err != nil {
+				return nil, err
+			}
+		case kindRuns, kindInferred:
+			if s.section >= meta.Sections {
+				return nil, fmt.Errorf("%w: section %d of %d", ErrDamaged, s.section, meta.Sections)
+			}
+			if err := each(s, cr); err != nil {
+				return nil, err
+			}
+		case kindFooter:
+			c, err := cr.unpack(&s)
+			if err != nil {
+				return nil, err
+			}
+			chunks := info.Footer.Chunks
+			if err := json.Unmarshal(c.meta, &info.Footer); err != nil {
+				return nil, fmt.Errorf("%w: its footer: %w", ErrDamaged, err)
+			}
+			if info.Footer.Chunks != chunks || info.Footer.Raw != raw {
+				return nil, fmt.Errorf("%w: %d chunks of %d bytes, the footer says %d of %d", ErrDamaged, chunks, raw, info.Footer.Chunks, info.Footer.Raw)
+			}
+			if err := cr.end(); err != nil {
+				return nil, err
+			}
+			info.Bytes = cr.read
+			return info, nil
+		default:
+			return nil, fmt.Errorf("%w: it has chunks of kind %d", ErrVersion, s.kind)
+		}
+		raw += uint64(s.raw[0] + s.raw[1])
+	}
+}
+
+// Check reads a snapshot to its end and checks that it is whole and unchanged,
+// without looking into its runs.
+func Check(r io.Reader) (*Info, error) {
+	return scan(r, func(*Meta) error { return nil }, func(stored, *chunkReader) error { return nil })
+}
+
+// Verify does as Check, and counts the runs: the digest is that of what the
+// file has.
+func Verify(r io.Reader) (*Info, error) {
+	var count []*counter
+	var to []core.Holder
+	info, err := scan(r, func(m *Meta) error {
+		to = m.holders()
+		for range m.Sections {
+			count = append(count, newCounter(m))
+		}
+		return nil
+	}, func(s stored, cr *chunkReader) error {
+		c, err := cr.unpack(&s)
+		if err != nil {
+			return err
+		}
+		if c.kind == kindInferred {
+			return decodeInferred(c, to, func(core.Holder, []uint64) error { return nil })
+		}
+		runs, err := decodeRuns(c, to)
+		for i := range runs {
+			if err == nil {
+				err = count[c.section].add(&runs[i])
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var sum Footer
+	for _, c := range count {
+		sum.add(&c.sum)
+	}
+	sum.Chunks, sum.Raw = info.Footer.Chunks, info.Footer.Raw
+	if sum != info.Footer {
+		return nil, fmt.Errorf("%w: it has %+v, its footer says %+v", ErrDamaged, sum, info.Footer)
+	}
+	return info, nil
+}
+
+// Restore checks the snapshot and then loads it into the space, which must be
+// new: all of it, or nothing. progress, if not nil, is called with how many of
+// the file's bytes are read of how many.
+func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options, progress func(done, total uint64)) (*Info, error) {
+	checked, err := Check(f)
+	if err != nil {
+		return nil, err
+	}
+	if checked.Meta.Space != sp.Key() {
+		return nil, fmt.Errorf("restoring a snapshot of model %q, block size %d, group %q into another space", checked.Meta.Space.Model,
+			checked.Meta.Space.BlockSize, checked.Meta.Space.Group)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("reading a snapshot: %w", err)
+	}
+	ids := make([]shard.RankID, len(checked.Meta.Ranks))
+	for i := range ids {
+		ids[i] = checked.Meta.Ranks[i].ID()
+	}
+	l, err := sp.BeginLoad(ids, checked.Meta.Sections)
+	if err != nil {
+		return nil, fmt.Errorf("restoring a snapshot: %w", err)
+	}
+	info, err := load(ctx, f, l, opts.withDefaults(), func(done uint64) {
+		if progress != nil {
+			progress(done, checked.Bytes)
+		}
+	})
+	if err == nil && (info.Footer != checked.Footer || info.Bytes != checked.Bytes) {
+		err = fmt.Errorf("%w: it changed while it was read", ErrDamaged)
+	}
+	if err == nil {
+		err = l.Finish(ctx)
+	}
+	if err == nil {
+		err = l.Commit(ctx)
+	}
+	if err != nil {
+		l.Abort()
+		if errors.Is(err, core.ErrPiece) {
+			err = fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+		return nil, err
+	}
+	return info, nil
+}
+
+// load decodes the file's chunks, each section beside the others, and has the
+// shards load them.
+func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progress func(done uint64)) (info *Info, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var to []core.Holder
+	var working, loading sync.WaitGroup
+	var queues []chan stored
+	room := newRoom(opts.MaxBuffered)
+	info, err = scan(r, func(m *Meta) error {
+		to = m.holders()
+		queues = make([]chan stored, m.Sections)
+		return nil
+	}, func(s stored, cr *chunkReader) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		cost := int64(s.raw[0]) + 2*int64(s.raw[1]) // as it stands, and as runs
+		if !room.take(ctx, cost) {
+			return context.Cause(ctx)
+		}
+		if queues[s.section] == nil {
+			q := make(chan stored, 1<<10)
+			queues[s.section] = q
+			working.Go(func() {
+				for s := range q {
+					give := func() { room.give(int64(s.raw[0]) + 2*int64(s.raw[1])) }
+					if context.Cause(ctx) != nil {
+						give()
+						continue
+					}
+					if err := loadChunk(ctx, cr, &s, to, l, &loading, give); err != nil {
+						give()
+						cancel(err)
+					}
+				}
+			})
+		}
+		cr.buf = nil // it is the section's now
+		queues[s.section] <- s
+		progress(cr.read)
+		return nil
+	})
+	for _, q := range queues {
+		if q != nil {
+			close(q)
+		}
+	}
+	working.Wait()
+	loading.Wait()
+	if cause := context.Cause(ctx); cause != nil && err == nil {
+		err = cause
+	}
+	return info, err
+}
+
+// loadChunk hands one chunk to the shards. If it succeeds, give is called once
+// they are done with it.
+func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder, l *shard.Load, loading *sync.WaitGroup, give func()) error {
+	c, err := cr.unpack(s)
+	if err != nil {
+		return err
+	}
+	if c.kind == kindInferred {
+		err := decodeInferred(c, to, func(h core.Holder, names []uint64) error { return l.Infer(ctx, h, names) })
+		if err == nil {
+			give()
+		}
+		return err
+	}
+	runs, err := decodeRuns(c, to)
+	if err != nil {
+		return err
+	}
+	loading.Add(1)
+	if err := l.Add(ctx, s.section, runs, func() { give(); loading.Done() }); err != nil {
+		loading.Done()
+		return err
+	}
+	return nil
+}
+
+// room bounds bytes in use.
+type room struct {
+	mu   sync.Mutex
+	left int64
+	most int64
+	more chan struct{}
+}
+
+func newRoom(n int64) *room { return &room{left: n, most: n, more: make(chan struct{}, 1)} }
+
+// take waits for n bytes; for more than there can be, until all are free.
+func (r *room) take(ctx context.Context, n int64) bool {
+	for {
+		r.mu.Lock()
+		ok := r.left >= n || r.left == r.most
+		if ok {
+			r.left -= n
+		}
+		r.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-r.more:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (r *room) give(n int64) {
+	r.mu.Lock()
+	r.left += n
+	r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
+}
