@@ -1,10 +1,13 @@
 package jsonscan
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
+	"strings"
 )
 
 // ErrTruncated is wrapped by the error about input that ends too early.
@@ -160,7 +163,7 @@ func (r *Reader) Str() []byte {
 		return nil
 	}
 	start := r.off + 1
-	for i := start; i < len(r.b); i++ {
+	for i := plain(r.b, start); i < len(r.b); i++ {
 		switch c := r.b[i]; {
 		case c == '"':
 			r.off = i + 1
@@ -174,6 +177,22 @@ func (r *Reader) Str() []byte {
 	}
 	r.Fail(ErrTruncated)
 	return nil
+}
+
+// plain returns an index from i on before which nothing in b ends a string or is
+// out of place in one. It looks at eight bytes at a time: prompts are long.
+func plain(b []byte, i int) int {
+	const low, high = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(b); i += 8 {
+		w := binary.LittleEndian.Uint64(b[i:])
+		quote, slash := w^(low*'"'), w^(low*'\\')
+		// A byte of x below n has its high bit set in (x - low*n) &^ x, and no other
+		// has unless one before it has: the first find is always true.
+		if found := ((quote-low)&^quote | (slash-low)&^slash | (w-low*' ')&^w) & high; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	return i
 }
 
 // escaped reads the rest of a string that has a backslash at i. Such strings
@@ -269,7 +288,7 @@ func (r *Reader) skip(depth int) {
 			r.skip(depth + 1)
 		}
 	case c == '"':
-		r.Str()
+		r.skipString()
 	case c == 't':
 		r.literal("true")
 	case c == 'f':
@@ -279,6 +298,37 @@ func (r *Reader) skip(depth int) {
 	default:
 		r.skipNumber()
 	}
+}
+
+// skipString steps over a string. Unlike Str it does not decode escapes, which
+// prompts have many of.
+func (r *Reader) skipString() {
+	for i := r.off + 1; ; i++ {
+		if i = plain(r.b, i); i >= len(r.b) {
+			break
+		}
+		switch c := r.b[i]; {
+		case c == '"':
+			r.off = i + 1
+			return
+		case c == '\\':
+			if i++; i < len(r.b) && r.b[i] == 'u' {
+				for end := i + 4; i < end && i+1 < len(r.b); i++ {
+					if h := r.b[i+1]; (h < '0' || h > '9') && (h|0x20 < 'a' || h|0x20 > 'f') {
+						r.Fail(fmt.Errorf("%w: \\u without four hex digits", ErrSyntax))
+						return
+					}
+				}
+			} else if i < len(r.b) && !strings.ContainsRune(`"\/bfnrt`, rune(r.b[i])) {
+				r.Fail(fmt.Errorf("%w: \\%c in a string", ErrSyntax, r.b[i]))
+				return
+			}
+		case c < ' ':
+			r.Fail(fmt.Errorf("%w: control character in a string", ErrSyntax))
+			return
+		}
+	}
+	r.Fail(ErrTruncated)
 }
 
 // skipNumber steps over a number: -? digits, fraction, exponent.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func TestUint64IsExact(t *testing.T) {
@@ -56,7 +57,8 @@ func valid(b []byte) bool {
 func TestSkipTakesWhatIsJSON(t *testing.T) {
 	for _, in := range []string{
 		"null", "true", "false", "0", "-0", "1.5", "-1.5e+10", "1E5", `"x"`, "[]", "{}", "[1,[2,{}],null]", `{"a":[],"b":{"c":-1}}`, " [ 1 , 2 ] \n",
-		"", "nul", "nulL", "tru", "-", "01", "-01", "1.", ".5", "1e", "1e+", "+1", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{,}`, `{a:1}`, `{"a" 1}`, "]", "}", "[}", "{]", "1 1", "\x00", "[\x00]",
+		"", "nul", "nulL", "tru", "-", "01", "-01", "1.", ".5", "1e", "1e+", "+1", "[", "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":1,}`, `{,}`, `{a:1}`, `{"a" 1}`, `"a\n\u00e9\\\"\/\b\f\r\t"`, `"\u12"`, `"\u12`, `"\u12G4"`, `"\u12!4"`, `"\x"`, `"\`, `"a\`, `"\ud83d"`, `"\u123"4`, "\"long enough a text\n\"", "\"\xff12345678\"", `"\u0010`, `"\u001P"`, "\"\\u00\x101\"",
+		"]", "}", "[}", "{]", "1 1", "\x00", "[\x00]",
 	} {
 		if got, want := valid([]byte(in)), json.Valid([]byte(in)); got != want {
 			t.Errorf("%q: valid %v, want %v", in, got, want)
@@ -67,6 +69,30 @@ func TestSkipTakesWhatIsJSON(t *testing.T) {
 	}
 	if !valid([]byte(strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth))) {
 		t.Error("a value nested as deeply as allowed is refused")
+	}
+}
+
+// Whatever comes before and after, strings end where they end.
+func TestStringsOfAllLengths(t *testing.T) {
+	for n := range 40 {
+		for _, end := range []string{`"`, `\""`, "\x1f\"", `\\"`, "\x7f\"", "\x80\xff\"", `!"`, `#]"`} {
+			in := `["` + strings.Repeat("x", n) + end + "," + strings.Repeat("7", n+1) + `]`
+			if got, want := valid([]byte(in)), json.Valid([]byte(in)); got != want {
+				t.Errorf("%q: valid %v, want %v", in, got, want)
+			}
+			var r Reader
+			r.Reset([]byte(in))
+			r.Open('[')
+			first := true
+			r.More(']', &first)
+			got, want := string(r.Str()), ""
+			err := json.Unmarshal([]byte(in[1:strings.LastIndex(in, ",")]), &want)
+			if (err == nil) != (r.Err() == nil) {
+				t.Errorf("%q: %v, want %v", in, r.Err(), err)
+			} else if err == nil && utf8.ValidString(in) && got != want {
+				t.Errorf("%q: %q, want %q", in, got, want)
+			}
+		}
 	}
 }
 

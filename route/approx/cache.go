@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,24 +49,28 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		at    map[key]uint32 // into blocks
-		block []block        // block[0] is the list's end and beginning
+		at    map[uint64]uint32 // into blocks, by block.key
+		block []block           // block[0] is the list's end and beginning
 		free  []uint32
 		names []uint64 // scratch
 		stats Stats
 	}
 }
 
-type key struct {
-	rank shard.RankID
-	seq  uint64
-}
-
 // block is one of a rank's blocks in the list by last use.
 type block struct {
-	key
+	rank       shard.RankID
+	seq        uint64
 	used       int64 // Unix ns
 	prev, next uint32
+}
+
+// key names a block of a rank in one word, as maps of words are much the faster.
+// Two blocks of 2^32 share a key once in a run like this; they then count as one.
+func (b *block) key() uint64 { return b.seq ^ rankKey(b.rank) }
+
+func rankKey(id shard.RankID) uint64 {
+	return (id.Worker*0x9e3779b97f4a7c15 + uint64(id.DPRank) + 1) * 0xd6e8feb86659fd93
 }
 
 // New returns an empty Cache. The error wraps ErrConfig.
@@ -95,7 +100,7 @@ func New(cfg Config) (*Cache, error) {
 }
 
 func (c *Cache) reset() {
-	c.mu.at, c.mu.block, c.mu.free = make(map[key]uint32), make([]block, 1), nil
+	c.mu.at, c.mu.block, c.mu.free = make(map[uint64]uint32), make([]block, 1), nil
 }
 
 // Find puts into r what every rank is taken to hold; see shard.Space.Find.
@@ -117,16 +122,23 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
 	c.mu.names = core.SequenceHashes(c.mu.names[:0], local)
-	names := c.mu.names
-	b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{
-		{Kind: event.Stored, DPRank: id.DPRank, Engine: names, Local: local},
-	}}
-	if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
-		c.mu.stats.Failed++
-		return
+	names, mix := c.mu.names, rankKey(id)
+	// A rank that holds a block holds all before it: blocks are used from the last
+	// to the first, and go in the order of use.
+	known := sort.Search(len(names), func(i int) bool { _, ok := c.mu.at[names[i]^mix]; return !ok })
+	if known < len(names) {
+		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: names[known:], Local: local[known:]}
+		if known > 0 {
+			ev.HasParent, ev.Parent = true, names[known-1]
+		}
+		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{ev}}
+		if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
+			c.mu.stats.Failed++
+			return
+		}
 	}
 	for i := len(names) - 1; i >= 0; i-- { // so that tails are the older
-		c.use(key{id, names[i]}, now)
+		c.use(id, names[i], mix, now)
 	}
 	if len(c.mu.at) > c.cfg.MaxBlocks {
 		target := int(float64(c.cfg.MaxBlocks) * c.cfg.PruneTarget)
@@ -135,9 +147,9 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	c.noteExpiry()
 }
 
-// use moves a block to the end of the list, made if absent.
-func (c *Cache) use(k key, now int64) {
-	i, ok := c.mu.at[k]
+// use moves a block to the end of the list, made if absent. mix is the rank's key.
+func (c *Cache) use(id shard.RankID, seq, mix uint64, now int64) {
+	i, ok := c.mu.at[seq^mix]
 	if ok {
 		c.unlist(i)
 	} else {
@@ -147,10 +159,10 @@ func (c *Cache) use(k key, now int64) {
 			i = uint32(len(c.mu.block))
 			c.mu.block = append(c.mu.block, block{})
 		}
-		c.mu.at[k] = i
+		c.mu.at[seq^mix] = i
 	}
 	last := c.mu.block[0].prev
-	c.mu.block[i] = block{key: k, used: now, prev: last}
+	c.mu.block[i] = block{rank: id, seq: seq, used: now, prev: last}
 	c.mu.block[last].next, c.mu.block[0].prev = i, i
 }
 
@@ -183,7 +195,7 @@ func (c *Cache) drop(more func(oldest *block) bool) (n int) {
 		}
 		gone[b.rank] = append(gone[b.rank], b.seq)
 		c.unlist(i)
-		delete(c.mu.at, b.key)
+		delete(c.mu.at, b.key())
 		c.mu.free = append(c.mu.free, i)
 		n++
 	}
@@ -218,7 +230,7 @@ func (c *Cache) RemoveWorker(ctx context.Context, worker uint64) error {
 		return fmt.Errorf("removing worker %d: %w", worker, err)
 	}
 	for k, i := range c.mu.at {
-		if k.rank.Worker == worker {
+		if c.mu.block[i].rank.Worker == worker {
 			c.unlist(i)
 			delete(c.mu.at, k)
 			c.mu.free = append(c.mu.free, i)
