@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"strconv"
 	"sync/atomic"
-	"time"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -26,8 +23,10 @@ type indexer struct {
 	log    *slog.Logger
 	set    *shard.Set
 	server *query.Server
-	broker *broker.Broker
-	ingest atomic.Pointer[ingest.Ingest] // nil until the broker is connected
+
+	service *proc.Service
+	broker  *broker.Broker
+	ingest  atomic.Pointer[ingest.Ingest] // nil until the broker is connected
 
 	registry registryRoutes
 	workers  *workers // nil until the registry is read
@@ -38,6 +37,7 @@ type indexer struct {
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	m := obs.NewMetrics()
 	x := &indexer{cfg: cfg, log: log, set: shard.New(cfg.Index)}
+	x.service = proc.NewService(cfg.Service, log, m, x.behind)
 	registerMetrics(m, x.set)
 	cfg.Broker.Log, cfg.Ingest.Log, cfg.Ingest.Metrics = log, log, m.Set
 	x.server = query.New(cfg.HTTP, query.Deps{
@@ -57,10 +57,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 
 // serve connects what fills the index and waits for the end.
 func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan error) error {
-	if x.cfg.AddressFile != "" {
-		if err := writeAddress(x.cfg.AddressFile, ln.Addr().String()); err != nil {
-			return err
-		}
+	if err := x.service.Listening(ln.Addr().String()); err != nil {
+		return err
 	}
 	x.log.Info("listening", "address", ln.Addr().String(), "version", obs.ReadVersion().String())
 	if err := x.connect(ctx); err != nil {
@@ -69,6 +67,7 @@ func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan erro
 		}
 		return err
 	}
+	x.service.Started(nil) // behind takes the locks of ingest
 	select {
 	case <-ctx.Done():
 		return nil
@@ -89,13 +88,7 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 	cfg.Left = x.workers.left
 	cfg.Conn, cfg.MaxBytes = x.broker.Conn(), int(x.cfg.IngestBytes)
 	cfg.MaxLag = uint64(x.cfg.MaxLag)
-	cfg.Index = func(id event.Space) (ingest.Applier, error) {
-		sp, err := x.set.Open(id)
-		if err != nil {
-			return nil, err // not sp: a nil *Space is no nil Applier
-		}
-		return sp, nil
-	}
+	cfg.Index = ingest.Into(x.set)
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -127,49 +120,33 @@ func (x *indexer) full() string {
 	return fmt.Sprintf("the memory budget is reached, new blocks are refused or soon will be: %d of %d bytes; raise --memory-budget", used, budget)
 }
 
-// stop ends everything that was started: readiness first, then the writing,
-// then the reading, and the broker last. A second signal ends the process
-// anywhere in it.
+// stop ends everything that was started, from the requests inwards: what they
+// read goes on being true until the last of them is answered. A second signal
+// ends the process anywhere in it.
 func (x *indexer) stop() error {
-	x.server.Drain()
-	if d := x.cfg.DrainDelay; d > 0 {
-		x.log.Info("draining", "delay", d)
-		time.Sleep(d)
-	}
+	return x.service.Stop(x.server.Drain,
+		proc.Step{Name: "answering the requests under way", Run: x.server.Shutdown},
+		proc.Step{Name: "reading no more events", Run: x.stopReading},
+		// A last snapshot has its place here: nothing changes the index any more,
+		// and the broker is still there.
+		proc.Step{Name: "closing the index", Run: func(context.Context) error { x.set.Close(); return nil }},
+		proc.Step{Name: "leaving the broker", Run: x.leaveBroker},
+	)
+}
+
+func (x *indexer) stopReading(context.Context) error {
 	if x.workers != nil {
 		x.workers.close()
 	}
 	if in := x.ingest.Load(); in != nil {
 		in.Close()
 	}
-	x.set.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), x.cfg.StopTimeout)
-	defer cancel()
-	err := x.server.Shutdown(ctx)
-	if x.broker != nil {
-		err = errors.Join(err, x.broker.Close())
-	}
-	if x.cfg.AddressFile != "" {
-		if rmErr := os.Remove(x.cfg.AddressFile); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
-			err = errors.Join(err, fmt.Errorf("removing the address file: %w", rmErr))
-		}
-	}
-	if err == nil {
-		x.log.Info("stopped")
-	}
-	return err
-}
-
-// writeAddress writes the address so that a reader sees all of it or nothing.
-func writeAddress(path, address string) error {
-	temp := path + ".new"
-	if err := os.WriteFile(temp, []byte(address+"\n"), 0o600); err != nil {
-		return fmt.Errorf("writing the address file: %w", err)
-	}
-	if err := os.Rename(temp, path); err != nil {
-		return fmt.Errorf("writing the address file: %w", err)
-	}
 	return nil
 }
 
-func pid() string { return strconv.Itoa(os.Getpid()) }
+func (x *indexer) leaveBroker(context.Context) error {
+	if x.broker == nil {
+		return nil
+	}
+	return x.broker.Close()
+}

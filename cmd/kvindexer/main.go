@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -31,24 +30,17 @@ type config struct {
 	Registry registry.Settings
 	Index    shard.Config
 
-	AddressFile string
-	DrainDelay  time.Duration
-	StopTimeout time.Duration
+	Service     proc.ServiceConfig
 	MaxLag      int
 	IngestBytes int64
 }
 
 func (c *config) declare(set *conf.Set) {
-	set.String(&c.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
-		server listens, for scripts that let it choose the port. Removed at the end.`)
-	set.Duration(&c.DrainDelay, "drain-delay", 0, `Time to go on answering after a signal to stop, with /readyz failing, so
-		that load balancers notice first. On Kubernetes give 5s or more.`, conf.Between(0, time.Hour))
-	set.Duration(&c.StopTimeout, "stop-timeout", 20*time.Second, `Time that requests under way get to finish at the end, after the
-		drain delay.`, conf.Between(0, time.Hour))
+	c.Service.Declare(set, 20*time.Second, "requests under way")
 	c.Broker.Declare(set)
 	set.Group("Events")
 	set.String(&c.Ingest.Namespace, "namespace", "default", "Namespace of the streams to read: letters, digits, - and _.")
-	set.String(&c.Ingest.Replica, "replica", defaultReplica(), `Name of this process among the readers of the namespace, in the
+	set.String(&c.Ingest.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in the
 		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
 	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
@@ -77,23 +69,6 @@ func (c *config) declare(set *conf.Set) {
 func defaultBudget() int64 {
 	n, _ := sysmem.Limit()
 	return n / 2
-}
-
-// defaultReplica names the process after its host and process id, in the
-// characters that a replica's name may have.
-func defaultReplica() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	plain := func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
-			return r
-		}
-		return '_'
-	}
-	host = strings.Map(plain, host)
-	return host[:min(len(host), 50)] + "-" + pid()
 }
 
 func main() {

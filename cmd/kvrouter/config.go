@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -39,9 +39,7 @@ type config struct {
 	Proxy    proxy.Config
 
 	Listen          string
-	AddressFile     string
-	DrainDelay      time.Duration
-	StopTimeout     time.Duration
+	Service         proc.ServiceConfig
 	ReadTimeout     time.Duration
 	HTTPIdle        time.Duration
 	MaxHeader       int64
@@ -70,12 +68,7 @@ type config struct {
 func (c *config) declare(set *conf.Set) {
 	set.String(&c.Listen, "http-listen", "127.0.0.1:8000", `Address of the HTTP server, as host:port. Port 0 takes a free one,
 		which the log and --address-file name.`)
-	set.String(&c.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
-		server listens. Removed at the end.`)
-	set.Duration(&c.DrainDelay, "drain-delay", 0, `Time to go on answering after a signal to stop, with /readyz failing, so
-		that load balancers notice first. On Kubernetes give 5s or more.`, conf.Between(0, time.Hour))
-	set.Duration(&c.StopTimeout, "stop-timeout", 5*time.Minute, `Time that answers under way get to finish at the end, after
-		the drain delay.`, conf.Between(0, 24*time.Hour))
+	c.Service.Declare(set, 5*time.Minute, "answers under way")
 	c.declareChoice(set)
 	c.declareIndex(set)
 	c.declareEngines(set)
@@ -138,7 +131,7 @@ func (c *config) declareIndex(set *conf.Set) {
 		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
 	set.String(&c.Ingest.Namespace, "namespace", "default", `Names the streams of events, the registry and the other routers:
 		letters, digits, - and _. A new one starts afresh.`)
-	set.String(&c.Ingest.Replica, "replica", defaultReplica(), `Name of this process among those of the namespace. No two may have
+	set.String(&c.Ingest.Replica, "replica", proc.ReplicaName(), `Name of this process among those of the namespace. No two may have
 		the same.`, conf.ShowDefault("host name and process id"))
 	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
@@ -313,20 +306,4 @@ func parseCredits(list []string) (credits [event.NumTiers]float64, err error) {
 		}
 	}
 	return credits, nil
-}
-
-// defaultReplica names the process after its host and process id, in the
-// characters that a replica's name may have.
-func defaultReplica() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	host = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
-			return r
-		}
-		return '_'
-	}, host)
-	return fmt.Sprintf("%s-%d", host[:min(len(host), 50)], os.Getpid())
 }

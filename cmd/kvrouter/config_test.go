@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -38,9 +39,9 @@ func TestSettings(t *testing.T) {
 		val  any
 	}{
 		{"http-listen", func(c *config) any { return c.Listen }, "127.0.0.1:8000", ":1", ":1"},
-		{"address-file", func(c *config) any { return c.AddressFile }, "", "f", "f"},
-		{"drain-delay", func(c *config) any { return c.DrainDelay }, 0 * s, "5s", 5 * s},
-		{"stop-timeout", func(c *config) any { return c.StopTimeout }, 5 * m, "5s", 5 * s},
+		{"address-file", func(c *config) any { return c.Service.AddressFile }, "", "f", "f"},
+		{"drain-delay", func(c *config) any { return c.Service.DrainDelay }, 0 * s, "5s", 5 * s},
+		{"stop-timeout", func(c *config) any { return c.Service.StopTimeout }, 5 * m, "5s", 5 * s},
 		{"mode", func(c *config) any { return c.Route.Mode }, "kv", "direct", "direct"},
 		{"overlap-weight", func(c *config) any { return c.Route.OverlapWeight }, 1.0, "2.5", 2.5},
 		{"prefill-load-scale", func(c *config) any { return c.Route.PrefillLoadScale }, 1.0, "3", 3.0},
@@ -62,7 +63,7 @@ func TestSettings(t *testing.T) {
 		{"token-cache", func(c *config) any { return c.Proxy.TokenCache }, int64(64 << 20), "1MiB", int64(1 << 20)},
 		{"tokenize-timeout", func(c *config) any { return c.Proxy.TokenizeTimeout }, s, "2s", 2 * s},
 		{"namespace", func(c *config) any { return c.Ingest.Namespace }, "default", "n", "n"},
-		{"replica", func(c *config) any { return c.Ingest.Replica }, defaultReplica(), "r", "r"},
+		{"replica", func(c *config) any { return c.Ingest.Replica }, proc.ReplicaName(), "r", "r"},
 		{"discover-every", func(c *config) any { return c.Ingest.Discover }, 2 * s, "1s", s},
 		{"ready-lag", func(c *config) any { return c.MaxLag }, 1000, "5", 5},
 		{"max-models", func(c *config) any { return c.Index.MaxSpaces }, 1024, "5", 5},

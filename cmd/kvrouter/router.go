@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/natssync"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -37,6 +37,7 @@ type router struct {
 	fleet    *fleet.Fleet
 	proxy    *proxy.Proxy
 	http     *http.Server
+	service  *proc.Service
 	broker   *broker.Broker
 	registry *registry.Registry
 	ingest   atomic.Pointer[ingest.Ingest]
@@ -52,6 +53,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), set: shard.New(cfg.Index), stopWork: func() {}}
+	x.service = proc.NewService(cfg.Service, log, x.metrics, x.behind)
 	if err := x.build(); err != nil {
 		return err
 	}
@@ -119,10 +121,8 @@ func newID() (uint64, error) {
 
 // serve connects what the choices need and waits for the end.
 func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error) error {
-	if x.cfg.AddressFile != "" {
-		if err := os.WriteFile(x.cfg.AddressFile, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
-			return fmt.Errorf("writing the address file: %w", err)
-		}
+	if err := x.service.Listening(ln.Addr().String()); err != nil {
+		return err
 	}
 	x.log.Info("listening", "address", ln.Addr().String(), "mode", x.cfg.Route.Mode, "version", obs.ReadVersion().String())
 	work, cancel := context.WithCancel(context.Background())
@@ -135,6 +135,7 @@ func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error
 	}
 	x.work.Go(func() { x.tick(work) })
 	x.ready.Store(true)
+	x.service.Started(x.ask)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -185,13 +186,7 @@ func (x *router) readEvents(ctx context.Context) error {
 	cfg.Left = func(sp event.Space, worker uint64) (time.Time, bool) {
 		return x.registry.Left(registry.Key{Space: sp, Worker: worker})
 	}
-	cfg.Index = func(id event.Space) (ingest.Applier, error) {
-		sp, err := x.set.Open(id)
-		if err != nil {
-			return nil, err // not sp: a nil *Space is no nil Applier
-		}
-		return sp, nil
-	}
+	cfg.Index = ingest.Into(x.set)
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err
@@ -273,41 +268,50 @@ func (x *router) behind() string {
 	return ""
 }
 
-// stop ends everything that was started: readiness first, then the answers, then
-// what they go by, and the broker last.
+// ask takes the locks that every choice takes.
+func (x *router) ask() {
+	for _, m := range x.fleet.Models() {
+		m.Router.Stats()
+	}
+}
+
+// stop ends everything that was started: the answers first, then what they go
+// by, and the broker last.
 func (x *router) stop() error {
-	x.proxy.Drain()
-	if d := x.cfg.DrainDelay; d > 0 {
-		x.log.Info("draining", "delay", d)
-		time.Sleep(d)
+	return x.service.Stop(x.proxy.Drain,
+		proc.Step{Name: "finishing the answers under way", Run: x.finishAnswers},
+		proc.Step{Name: "leaving the other routers", Run: func(context.Context) error {
+			x.proxy.Close()
+			x.stopWork()
+			x.work.Wait()
+			return x.fleet.Close()
+		}},
+		proc.Step{Name: "reading no more events", Run: x.stopReading},
+		// A last snapshot has its place here: nothing changes the index any more,
+		// and the broker is still there.
+		proc.Step{Name: "closing the index", Run: func(context.Context) error { x.set.Close(); return nil }},
+		proc.Step{Name: "leaving the broker", Run: func(context.Context) error {
+			if x.broker == nil {
+				return nil
+			}
+			return x.broker.Close()
+		}},
+	)
+}
+
+func (x *router) finishAnswers(ctx context.Context) error {
+	if err := x.http.Shutdown(ctx); err != nil {
+		return fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close()))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), x.cfg.StopTimeout)
-	defer cancel()
-	err := x.http.Shutdown(ctx)
-	if err != nil {
-		err = fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close()))
-	}
-	x.proxy.Close()
-	x.stopWork()
-	x.work.Wait()
-	err = errors.Join(err, x.fleet.Close())
+	return nil
+}
+
+func (x *router) stopReading(context.Context) error {
 	if in := x.ingest.Load(); in != nil {
 		in.Close()
 	}
 	if x.registry != nil {
 		x.registry.Close()
 	}
-	x.set.Close()
-	if x.broker != nil {
-		err = errors.Join(err, x.broker.Close())
-	}
-	if x.cfg.AddressFile != "" {
-		if rmErr := os.Remove(x.cfg.AddressFile); rmErr != nil && !errors.Is(rmErr, os.ErrNotExist) {
-			err = errors.Join(err, fmt.Errorf("removing the address file: %w", rmErr))
-		}
-	}
-	if err == nil {
-		x.log.Info("stopped")
-	}
-	return err
+	return nil
 }

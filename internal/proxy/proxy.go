@@ -60,7 +60,8 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// Drain makes /readyz fail from now on.
+// Drain makes /readyz fail from now on, while requests are still answered; each
+// answer closes its connection, so that the client's next request goes elsewhere.
 func (p *Proxy) Drain() { p.draining.Store(true) }
 
 // Close closes idle connections to engines.
@@ -71,6 +72,9 @@ func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
 	switch path := r.URL.Path; {
 	case path == "/livez":
 		writeText(w, http.StatusOK, "alive\n")

@@ -2,10 +2,11 @@ package sidecar
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event/engine"
@@ -13,15 +14,16 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
-// serveAdmin answers /metrics, /readyz and /livez until the returned function
-// is called.
-func (s *Sidecar) serveAdmin(ctx context.Context) (stop func() error, err error) {
+// serveAdmin answers /metrics, /readyz, /livez, /version and /debug/pprof until
+// stopAdmin is called.
+func (s *Sidecar) serveAdmin(ctx context.Context) error {
+	s.stopAdmin = func() error { return nil }
 	if s.cfg.Listen == "" {
-		return func() error { return nil }, nil
+		return nil
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
+		return fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
@@ -36,8 +38,13 @@ func (s *Sidecar) serveAdmin(ctx context.Context) (stop func() error, err error)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		s.metrics.WritePrometheus(w)
 	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(obs.ReadVersion()) // the client may be gone
+	})
+	obs.HandlePprof(mux)
 	server := &http.Server{
-		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 8 << 10,
 	}
 	ended := make(chan struct{})
@@ -46,19 +53,15 @@ func (s *Sidecar) serveAdmin(ctx context.Context) (stop func() error, err error)
 		_ = server.Serve(ln)
 	}()
 	s.log.Info("listening", "address", ln.Addr().String(), "version", obs.ReadVersion().String())
-	if f := s.cfg.AddressFile; f != "" {
-		if err := os.WriteFile(f, []byte(ln.Addr().String()+"\n"), 0o600); err != nil {
-			return nil, fmt.Errorf("writing the address file: %w", err)
-		}
-	}
-	return func() error {
+	s.stopAdmin = func() error {
 		err := server.Close()
 		<-ended
-		if f := s.cfg.AddressFile; f != "" {
-			_ = os.Remove(f) // it may be gone
-		}
 		return err
-	}, nil
+	}
+	if err := s.service.Listening(ln.Addr().String()); err != nil {
+		return errors.Join(err, s.stopAdmin())
+	}
+	return nil
 }
 
 // feedMetrics exposes what the feeds count.

@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -53,17 +54,16 @@ type Config struct {
 	MaxBatched   int
 	CPU          bool
 
-	Listen      string // of /metrics, /readyz and /livez; empty: nowhere
-	AddressFile string
-	StopTimeout time.Duration
+	Listen  string // of /metrics, /readyz and the like; empty: nowhere
+	Service proc.ServiceConfig
 }
 
 // Declare adds the settings to the set.
 func (c *Config) Declare(set *conf.Set) {
-	set.String(&c.Listen, "http-listen", "127.0.0.1:8092", `Address of /metrics, /readyz and /livez, as host:port. Port 0
+	set.String(&c.Listen, "http-listen", "127.0.0.1:8092", `Address of /metrics, /readyz, /livez, /version and /debug/pprof, as host:port. Port 0
 		takes a free one, which the log and --address-file name. Empty: no such server.`)
-	set.String(&c.AddressFile, "address-file", "", "File to write that address to, for scripts. Removed at the end.")
-	set.Duration(&c.StopTimeout, "stop-timeout", 10*time.Second, `Time at the end to bring to NATS what is published, and to
+	set.String(&c.Service.AddressFile, "address-file", "", "File to write that address to, for scripts. Removed at the end.")
+	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time at the end to bring to NATS what is published, and to
 		keep the state.`, conf.Between(0, time.Hour))
 	set.Group("Worker")
 	set.String(&c.Worker, "worker", "", "The worker's id: a number, or a name, from which a number is made. Needed.")

@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -30,35 +31,87 @@ type Sidecar struct {
 	broker  *broker.Broker
 	up      atomic.Bool // the fields above do not change any more
 	presence
+
+	service   *proc.Service
+	stopAdmin func() error
+	running   sync.WaitGroup // streams, feeds, the announcement, the socket
+	stopping  atomic.Bool
 }
 
 // Run runs a sidecar until ctx ends, and stops it in order.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	s := &Sidecar{cfg: cfg, log: log, metrics: obs.NewMetrics()}
+	s.service = proc.NewService(cfg.Service, log, s.metrics, s.waiting)
 	if s.ranks, err = cfg.check(); err != nil {
 		return err
 	}
 	for family, text := range help() {
 		s.metrics.Help(family, text)
 	}
-	stopAdmin, err := s.serveAdmin(ctx)
-	if err != nil {
+	if err := s.serveAdmin(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stopAdmin()) }()
+	err = s.follow(ctx)
+	return errors.Join(err, s.stop())
+}
+
+// follow follows the engine until ctx ends.
+func (s *Sidecar) follow(ctx context.Context) (err error) {
 	if err := s.load(); err != nil {
 		return err
 	}
-	cfg.Broker.Log, cfg.Broker.Name = log, "kvpublisher"
-	if s.broker, err = broker.Open(ctx, cfg.Broker); err != nil {
+	s.cfg.Broker.Log, s.cfg.Broker.Name = s.log, "kvpublisher"
+	if s.broker, err = broker.Open(ctx, s.cfg.Broker); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before the broker was there
 		}
 		return err
 	}
 	s.up.Store(true)
-	err = s.follow(ctx)
-	return errors.Join(err, s.broker.Close())
+	for i, st := range s.streams {
+		s.running.Go(func() {
+			if st.run(ctx) == nil && s.socket == nil {
+				s.feeds[i].Run(ctx)
+			}
+		})
+	}
+	if s.cfg.Register {
+		s.running.Go(func() { s.announce(ctx) })
+	}
+	if s.socket != nil {
+		s.running.Go(func() { s.socket.run(ctx) })
+	}
+	s.service.Started(nil) // what it waits for is asked by way of the streams
+	<-ctx.Done()
+	return nil
+}
+
+// stop ends what was started, along the events' way: nothing more is read, what
+// was read is published and kept, then the broker goes, and what observers see
+// last.
+func (s *Sidecar) stop() error {
+	return s.service.Stop(func() { s.stopping.Store(true) },
+		proc.Step{Name: "publishing what is left and keeping the state", Run: func(ctx context.Context) error {
+			s.running.Wait() // all of them end with follow's ctx
+			if !s.up.Load() {
+				return nil // the streams never ran
+			}
+			var all sync.WaitGroup
+			errs := make([]error, len(s.streams))
+			for i, st := range s.streams {
+				all.Go(func() { errs[i] = st.stop(ctx) })
+			}
+			all.Wait()
+			return errors.Join(errs...)
+		}},
+		proc.Step{Name: "leaving the broker", Run: func(context.Context) error {
+			if s.broker == nil {
+				return nil
+			}
+			return s.broker.Close()
+		}},
+		proc.Step{Name: "closing HTTP", Run: func(context.Context) error { return s.stopAdmin() }},
+	)
 }
 
 // load makes the streams and their inputs, each where it was.
@@ -128,34 +181,6 @@ func (s *Sidecar) feed(st *stream) (*enginefeed.Feed, error) {
 	return feed, err
 }
 
-// follow follows the engine until ctx ends.
-func (s *Sidecar) follow(ctx context.Context) error {
-	var running sync.WaitGroup
-	for i, st := range s.streams {
-		running.Go(func() {
-			if st.run(ctx) == nil && s.socket == nil {
-				s.feeds[i].Run(ctx)
-			}
-		})
-	}
-	if s.cfg.Register {
-		running.Go(func() { s.announce(ctx) })
-	}
-	if s.socket != nil {
-		running.Go(func() { s.socket.run(ctx) })
-	}
-	<-ctx.Done()
-	running.Wait()
-	stop, cancel := context.WithTimeout(context.Background(), s.cfg.StopTimeout)
-	defer cancel()
-	errs := make([]error, len(s.streams))
-	for i, st := range s.streams {
-		running.Go(func() { errs[i] = st.stop(stop) })
-	}
-	running.Wait()
-	return errors.Join(errs...)
-}
-
 // published is a Publisher as a stream's sink.
 type published struct {
 	*publish.Publisher
@@ -192,7 +217,10 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 
 // waiting says what readiness waits for; "" for nothing.
 func (s *Sidecar) waiting() string {
-	if !s.up.Load() {
+	switch {
+	case s.stopping.Load():
+		return "shutting down"
+	case !s.up.Load():
 		return "not connected to NATS"
 	}
 	for _, st := range s.streams {
