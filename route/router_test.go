@@ -305,6 +305,14 @@ func TestBusy(t *testing.T) {
 	}
 	c.add(31 * time.Second)
 	expect("the report is old", Eligible)
+	set(Thresholds{DecodeFraction: ptr(0.9)})
+	for usage, why := range map[float64]Reason{0.91: BusyDecodeBlocks, 0.9: Eligible} {
+		if err := r.ReportLoad(shard.RankID{Worker: 1}, Report{CacheUsage: usage}); err != nil {
+			t.Fatal(err)
+		}
+		expect(fmt.Sprintf("the engine reports %v of its cache in use", usage), why)
+	}
+	c.add(31 * time.Second)
 	r.MarkPrefillComplete("a")
 	set(Thresholds{PrefillTokens: ptr(0)})
 	expect("after the first token no tokens are left", Eligible)
@@ -317,8 +325,8 @@ func TestBusy(t *testing.T) {
 	if err := r.ReportLoad(shard.RankID{Worker: 9}, Report{}); !errors.Is(err, ErrUnknownWorker) {
 		t.Errorf("a report of an unknown worker: %v", err)
 	}
-	if s := r.Stats(); s.Overloaded != 4 {
-		t.Errorf("%d requests counted as refused for load, want 4", s.Overloaded)
+	if s := r.Stats(); s.Overloaded != 5 {
+		t.Errorf("%d requests counted as refused for load, want 5", s.Overloaded)
 	}
 }
 

@@ -40,6 +40,9 @@ type Worker struct {
 type Report struct {
 	ActiveBlocks  int // blocks in use
 	PrefillTokens int // prompt tokens waiting or being computed
+	// CacheUsage is the part of the cache in use, 0 to 1, for engines that say
+	// only that.
+	CacheUsage float64
 }
 
 // member is a worker's rank that may be chosen.
@@ -202,14 +205,16 @@ func (r *Router) SetThresholds(change Thresholds) (Thresholds, error) {
 // busy says whether a rank's load is beyond a threshold: what the router
 // counts, or what the engine reported of late.
 func (r *Router) busy(m *member, l *load.Load, now time.Time) Reason {
-	blocks, tokens := l.DecodeBlocks, l.PrefillTokens
+	blocks, tokens, usage := l.DecodeBlocks, l.PrefillTokens, 0.0
 	if !m.reported.IsZero() && now.Sub(m.reported) <= r.settings.ReportLifetime {
 		blocks = max(blocks, float64(m.report.ActiveBlocks))
 		tokens = max(tokens, m.report.PrefillTokens)
+		usage = m.report.CacheUsage
 	}
 	t, w := &r.settings.Busy, &m.worker.Worker
 	switch {
-	case t.DecodeFraction != nil && w.TotalBlocks > 0 && blocks > *t.DecodeFraction*float64(w.TotalBlocks):
+	case t.DecodeFraction != nil && usage > *t.DecodeFraction,
+		t.DecodeFraction != nil && w.TotalBlocks > 0 && blocks > *t.DecodeFraction*float64(w.TotalBlocks):
 		return BusyDecodeBlocks
 	case t.PrefillTokens != nil && tokens > *t.PrefillTokens,
 		t.PrefillFraction != nil && w.MaxBatchedTokens > 0 && float64(tokens) > *t.PrefillFraction*float64(w.MaxBatchedTokens):

@@ -54,6 +54,9 @@ type config struct {
 	HealthEvery     time.Duration
 	HealthPath      string
 	HealthTimeout   time.Duration
+	LoadEvery       time.Duration
+	LoadPath        string
+	ModelsEvery     time.Duration
 	Unhealthy       int
 	MaxModels       int
 	BusyFraction    float64 // below 0: unset
@@ -155,11 +158,17 @@ func (c *config) declareEngines(set *conf.Set) {
 		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang)))
 	set.String(&c.Model, "model", "", "Name of the model that --engines serve.")
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, core.MaxBlockSize))
-	set.List(&c.Loras, "loras", nil, "Names of LoRA adapters that requests may give as their model, as adapter=model.")
+	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,
+		beside those that engines list.`)
 	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",
 		conf.Between(0, time.Hour))
 	set.String(&c.HealthPath, "health-path", "/health", "What they are asked.")
-	set.Duration(&c.HealthTimeout, "health-timeout", 2*time.Second, "Time in which they must answer.", conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&c.HealthTimeout, "health-timeout", 2*time.Second, "Time in which they must answer, that and what else they are asked.", conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&c.LoadEvery, "load-every", 2*time.Second, `How often engines are asked for their load, while there is a busy
+		threshold that goes by it; 0 is never.`, conf.Between(0, time.Hour))
+	set.String(&c.LoadPath, "load-path", "/metrics", "Where their load is, as metrics of vLLM or SGLang.")
+	set.Duration(&c.ModelsEvery, "models-every", 15*time.Second, `How often engines are asked for the LoRA adapters that they
+		serve, at /v1/models; 0 is never.`, conf.Between(0, time.Hour))
 	set.Int(&c.Unhealthy, "unhealthy-after", 3, "Failures in a row after which an engine gets no requests until it is well.",
 		conf.Between(1, 1<<20))
 	set.Int(&p.Retries, "retries", 2, "How often a request goes to another worker before the first byte of an answer.", conf.Between(0, 10))
@@ -169,6 +178,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Duration(&p.IdleTimeout, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
+	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
 	set.Bool(&p.PassThrough, "pass-through", true, "Pass routes that the router does not know on to an engine of the model.")
 }
 

@@ -133,7 +133,7 @@ func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error
 		}
 		return err
 	}
-	x.work.Go(func() { x.tick(work) })
+	x.work.Go(func() { x.watch(work) })
 	x.ready.Store(true)
 	x.service.Started(x.ask)
 	select {
@@ -232,21 +232,33 @@ func (x *router) drop(ctx context.Context, e registry.Entry) {
 	}
 }
 
-// tick asks engines for their health and lets old bookings end.
-func (x *router) tick(ctx context.Context) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}
+// watch asks engines how they are and what they serve, and lets old bookings end.
+func (x *router) watch(ctx context.Context) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}}
 	defer client.CloseIdleConnections()
-	every := x.cfg.HealthEvery
-	if every == 0 {
-		every = time.Second
+	within := x.cfg.HealthTimeout
+	var all sync.WaitGroup
+	for _, d := range []struct {
+		every time.Duration
+		do    func()
+	}{
+		{time.Second, x.fleet.Expire},
+		{x.cfg.HealthEvery, func() { x.fleet.Probe(ctx, client, x.cfg.HealthPath, within) }},
+		{x.cfg.LoadEvery, func() { x.fleet.AskLoad(ctx, client, x.cfg.LoadPath, within) }},
+		{x.cfg.ModelsEvery, func() { x.fleet.AskModels(ctx, client, within) }},
+	} {
+		if d.every > 0 {
+			all.Go(func() { repeat(ctx, d.every, d.do) })
+		}
 	}
+	all.Wait()
+}
+
+func repeat(ctx context.Context, every time.Duration, do func()) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		x.fleet.Expire()
-		if x.cfg.HealthEvery > 0 {
-			x.fleet.Probe(ctx, client, x.cfg.HealthPath, x.cfg.HealthTimeout)
-		}
+		do()
 		select {
 		case <-ctx.Done():
 			return

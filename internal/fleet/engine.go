@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
@@ -26,7 +27,9 @@ type Engine struct {
 
 	limit int32
 	model *Model
+	first atomic.Uint32 // rank
 	ranks atomic.Uint32
+	loras atomic.Pointer[[]string] // adapters that it has
 
 	failures atomic.Int32 // in a row
 	mu       sync.Mutex   // of the two marks and their effect on the router
@@ -73,10 +76,31 @@ const probes = 16
 // Probe asks every engine once for its health, at the path, and returns when all
 // have answered or ctx ends. It reports how many changed their state.
 func (f *Fleet) Probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) (changed int) {
+	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
+		was := e.Healthy()
+		if probe(ctx, client, e.URL+path, timeout) {
+			e.Succeeded()
+		} else if ctx.Err() == nil {
+			e.Failed()
+		}
+		if is := e.Healthy(); is != was {
+			f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", is)
+			return 1
+		}
+		return 0
+	})
+}
+
+// each calls do for every engine with an address of the models that are wanted,
+// several at once, and returns the sum.
+func (f *Fleet) each(want func(m *Model) bool, do func(e *Engine) int) int {
 	var wg sync.WaitGroup
-	var count atomic.Int64
+	var sum atomic.Int64
 	room := make(chan struct{}, probes)
 	for _, m := range f.Models() {
+		if !want(m) {
+			continue
+		}
 		for _, e := range m.Engines() {
 			if e.URL == "" {
 				continue
@@ -84,35 +108,36 @@ func (f *Fleet) Probe(ctx context.Context, client *http.Client, path string, tim
 			room <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-room }()
-				was := e.Healthy()
-				if probe(ctx, client, e.URL+path, timeout) {
-					e.Succeeded()
-				} else if ctx.Err() == nil {
-					e.Failed()
-				}
-				if is := e.Healthy(); is != was {
-					count.Add(1)
-					f.log.Warn("an engine's health has changed", "worker", e.ID, "model", m.Space.Model, "healthy", is)
-				}
+				sum.Add(int64(do(e)))
 			})
 		}
 	}
 	wg.Wait()
-	return int(count.Load())
+	return int(sum.Load())
 }
 
 func probe(ctx context.Context, client *http.Client, url string, timeout time.Duration) bool {
+	status, _, err := ask(ctx, client, url, timeout, 64<<10)
+	return err == nil && status < 500
+}
+
+// fetch returns what a GET of the URL answers, if that is well and not too long.
+func fetch(ctx context.Context, client *http.Client, url string, timeout time.Duration, most int64) ([]byte, bool) {
+	status, data, err := ask(ctx, client, url, timeout, most+1)
+	return data, err == nil && status == http.StatusOK && int64(len(data)) <= most
+}
+
+func ask(ctx context.Context, client *http.Client, url string, timeout time.Duration, most int64) (status int, data []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return false
+		return 0, nil, err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return false
+		return 0, nil, err
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // for the connection's next use
-	_ = resp.Body.Close()
-	return resp.StatusCode < 500
+	data, err = io.ReadAll(io.LimitReader(resp.Body, most)) // to its end, for the connection's next use
+	return resp.StatusCode, data, errors.Join(err, resp.Body.Close())
 }

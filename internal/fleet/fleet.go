@@ -46,7 +46,8 @@ type Config struct {
 	Approx approx.Config // of Approximate; without Space
 	// Sync, if set, connects a space's router with the others.
 	Sync func(sp event.Space, r *route.Router) (io.Closer, error)
-	// Loras are names of adapters, and the model that each belongs to.
+	// Loras are names of adapters, and the model that each belongs to, beside
+	// those that engines name themselves.
 	Loras map[string]string
 	// Transfer is how prompts get from prefill to decode workers that do not say
 	// it themselves; "" is registry.TransferVLLM.
@@ -66,7 +67,8 @@ type Model struct {
 
 	link    io.Closer // nil without others
 	engines atomic.Pointer[map[uint64]*Engine]
-	split   atomic.Bool // there are prefill workers, and the policy chooses them
+	loras   atomic.Pointer[map[string][]uint64] // adapters, and the workers that have them
+	split   atomic.Bool                         // there are prefill workers, and the policy chooses them
 }
 
 // Split reports whether prompts may be computed on one worker and gone on with on
@@ -123,24 +125,31 @@ func (f *Fleet) Selectable() []*selection.Model {
 // group also finds the only one that there is.
 func (f *Fleet) Lookup(name, group string) (m *Model, lora string) {
 	if base, ok := f.cfg.Loras[name]; ok {
-		name, lora = base, name
+		return f.find(group, func(m *Model) bool { return m.Space.Model == base }), name
 	}
+	if m = f.find(group, func(m *Model) bool { return m.Space.Model == name }); m != nil {
+		return m, ""
+	}
+	return f.find(group, func(m *Model) bool { return m.hasLora(name) }), name
+}
+
+func (f *Fleet) find(group string, want func(m *Model) bool) *Model {
 	var only *Model
 	n := 0
 	for _, m := range f.Models() {
-		if m.Space.Model != name {
+		if !want(m) {
 			continue
 		}
 		if m.Group == group {
-			return m, lora
+			return m
 		}
 		only = m
 		n++
 	}
 	if group == "" && n == 1 {
-		return only, lora
+		return only
 	}
-	return nil, ""
+	return nil
 }
 
 // Names returns the names that requests may give as their model, sorted.
@@ -148,6 +157,9 @@ func (f *Fleet) Names() []string {
 	names := map[string]bool{}
 	for _, m := range f.Models() {
 		names[m.Space.Model] = true
+		for lora := range *m.loras.Load() {
+			names[lora] = true
+		}
 	}
 	for lora, base := range f.cfg.Loras {
 		if names[base] {
@@ -182,6 +194,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	case registry.Decode:
 		role = route.Decode
 	}
+	e.first.Store(first)
 	e.ranks.Store(last - first + 1)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,6 +229,11 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap {
 		return is, nil
 	}
+	loras := []string{}
+	if w.Lora != "" {
+		loras = append(loras, w.Lora)
+	}
+	e.loras.Store(&loras)
 	return e, nil
 }
 
@@ -230,6 +248,7 @@ func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
 	}
 	m.split.Store(split && f.cfg.Route.Mode != "direct")
 	m.engines.Store(&engines)
+	f.learn(m)
 }
 
 // RemoveWorker forgets a worker and ends its bookings.
@@ -261,6 +280,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	}
 	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)})}
 	m.engines.Store(&map[uint64]*Engine{})
+	m.loras.Store(&map[string][]uint64{})
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
 	if f.cfg.Index != NoIndex {
 		space, err := f.cfg.Set.Open(sp)

@@ -30,7 +30,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 		labels := fmt.Sprintf(`{model_name=%q,engine="%d"}`, s.cfg.Model, i)
 		_, _ = fmt.Fprintf(w, "vllm:num_requests_running%s %d\nvllm:num_requests_waiting%s %d\nvllm:kv_cache_usage_perc%s %g\n",
 			labels, l.Running, labels, l.Waiting, labels, float64(l.Blocks)/float64(s.cfg.Engine.Blocks)) // the client may be gone
-		_, _ = fmt.Fprintf(w, "mock_prefill_tokens%s %d\n", labels, l.PrefillTokens)
+		_, _ = fmt.Fprintf(w, "kvatlas_engine_prefill_tokens%s %d\n", labels, l.PrefillTokens)
 	}
 	_, _ = fmt.Fprintf(w, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%d\"} 1\n", s.cfg.Engine.BlockSize, s.cfg.Engine.Blocks)
 	_, _ = fmt.Fprintf(w, "mock_requests_total %d\nmock_aborted_total %d\nmock_received_prompts_total %d\nmock_lost_prompts_total %d\n",

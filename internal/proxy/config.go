@@ -23,10 +23,11 @@ type Config struct {
 	TokenCache      int64  // bytes
 	TokenizeTimeout time.Duration
 
-	MaxBody     int64 // bytes of a request's body
-	MaxInFlight int   // requests that are being answered
-	Selection   bool  // serve package selection's routes
-	PassThrough bool  // pass on routes that the router does not know
+	MaxBody       int64 // bytes of a request's body
+	MaxInFlight   int   // requests that are being answered
+	Selection     bool  // serve package selection's routes
+	ForwardClient bool  // tell engines the client's address
+	PassThrough   bool  // pass on routes that the router does not know
 
 	Retries      int     // of one request
 	RetryShare   float64 // of all requests

@@ -129,7 +129,7 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 // askPrefill sends a request to a prefill worker and returns its whole answer, or
 // the end of a streamed one.
 func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data []byte, limit int64) ([]byte, error) {
-	resp, err := p.client.RoundTrip(engineRequest(ctx, r, data, e, best.DPRank))
+	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
 	if err != nil {
 		if ctx.Err() == nil {
 			e.Failed()

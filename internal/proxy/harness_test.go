@@ -56,7 +56,7 @@ func testConfig() Config {
 		MaxBody: 1 << 20, MaxInFlight: 4096, Selection: true, PassThrough: true,
 		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, IdleTimeout: patience, WriteTimeout: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
-		SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
+		ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,
 	}
 }

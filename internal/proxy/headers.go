@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -54,6 +55,20 @@ func copyHeaders(dst, src http.Header) {
 		}
 		dst[name] = values
 	}
+}
+
+// forwardClient adds the client's address to the list of those that the request
+// has come from. What the client itself put there is its word.
+func forwardClient(h http.Header, r *http.Request) {
+	const name = "X-Forwarded-For"
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return
+	}
+	if before := h[name]; len(before) > 0 {
+		host = strings.Join(before, ", ") + ", " + host
+	}
+	h[name] = []string{host}
 }
 
 func namedIn(lists []string, name string) bool {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -224,7 +225,22 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 		no := refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
 		return nil, no
 	}
+	if q.lora != "" {
+		q.allow(q.m.LoraWorkers(q.lora))
+	}
 	return q, nil
+}
+
+// allow leaves of the workers that the request may go to only those of the list,
+// if that is not nil.
+func (q *call) allow(workers []uint64) {
+	switch {
+	case workers == nil:
+	case q.options.Allowed == nil:
+		q.options.Allowed = workers
+	default:
+		q.options.Allowed = slices.DeleteFunc(q.options.Allowed, func(id uint64) bool { return !slices.Contains(workers, id) })
+	}
 }
 
 func shorten(name string) string {

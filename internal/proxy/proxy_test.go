@@ -340,6 +340,11 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("the engine sees %v", seen)
 		}
 	}
+	if status, _, _ := l.post("/v1/completions", body, headerWorker, "0", "X-Forwarded-For", "10.0.0.1, 10.0.0.2"); status == 200 {
+		if got := (<-l.engines[0].seen).Get("X-Forwarded-For"); got != "10.0.0.1, 10.0.0.2, 127.0.0.1" {
+			t.Errorf("the client is %q", got)
+		}
+	}
 	for _, h := range []string{headerWorker, headerRank, headerWeight, headerTemperature, headerAllowed, headerExcluded, headerOutput} {
 		if status, data, _ := l.post("/v1/completions", body, h, "x,y"); status != 400 || !strings.Contains(data, h) {
 			t.Errorf("%s: %d %s", h, status, data)
@@ -452,4 +457,72 @@ func TestApproximate(t *testing.T) {
 	if n := l.metric(`kvatlas_router_tokenize_total{from="engine"}`); n != "0" {
 		t.Errorf("%s texts were tokenized", n)
 	}
+}
+
+// An adapter that an engine lists is a model of its own, and goes only to engines
+// that have it.
+func TestLearnedAdapter(t *testing.T) {
+	l := newLab(t, setup{engines: 3, engine: func(i int, c *mockapi.Config) {
+		if i == 2 {
+			c.Loras = []string{"learned"}
+		}
+	}})
+	body := `{"model":"learned","prompt":[1,2,3,4,5,6,7,8],"max_tokens":2}`
+	if status, _, _ := l.post("/v1/completions", body); status != 404 {
+		t.Errorf("before it is listed: %d", status)
+	}
+	if n := l.fleet.AskModels(t.Context(), &http.Client{}, patience); n != 3 {
+		t.Fatalf("%d engines list their models", n)
+	}
+	for range 5 {
+		if status, data, h := l.post("/v1/completions", body); status != 200 || h.Get(headerWorker) != "2" {
+			t.Errorf("%d %s from worker %s", status, data, h.Get(headerWorker))
+		}
+	}
+	if status, _, _ := l.post("/v1/completions", body, headerAllowed, "0,1"); status != 503 {
+		t.Errorf("on workers without it: %d", status)
+	}
+	l.idle()
+}
+
+// What an engine says of its load, which others may have brought, keeps requests
+// away from it.
+func TestReportedLoad(t *testing.T) {
+	l := newLab(t, setup{engine: func(_ int, c *mockapi.Config) {
+		c.Step = func(*mock.Report) time.Duration { return time.Hour } // until it is closed
+		c.Engine.Blocks = 10
+	}})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		resp, err := http.Post(l.engines[0].http.URL+"/v1/completions", "application/json", strings.NewReader(`{"prompt":[1,2,3,4,5,6,7,8],"max_tokens":2}`))
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	threshold := func(part string) {
+		t.Helper()
+		if status, data, _ := l.post("/busy_threshold", `{"model":"org/model","active_decode_blocks_threshold":`+part+`}`); status != 200 {
+			t.Fatalf("%d %s", status, data)
+		}
+	}
+	threshold("0.1")
+	l.eventually(func() error { // the request is on its way to the engine
+		if n := l.fleet.AskLoad(t.Context(), &http.Client{}, "/metrics", patience); n != 1 {
+			return fmt.Errorf("%d ranks report", n)
+		}
+		if left := l.model().Router.Loads()[0].Left; left != route.BusyDecodeBlocks {
+			return fmt.Errorf("the rank is %v", left)
+		}
+		return nil
+	})
+	if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1]}`); status != 529 || !strings.Contains(data, "busy_decode_blocks") {
+		t.Errorf("%d %s", status, data)
+	}
+	threshold("0.5")
+	if left := l.model().Router.Loads()[0].Left; left != route.Eligible {
+		t.Errorf("below the threshold the rank is %v", left)
+	}
+	l.engines[0].Close()
+	<-done
 }

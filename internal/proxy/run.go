@@ -215,7 +215,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		}
 		defer part.end()
 	}
-	resp, err := p.client.RoundTrip(engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
+	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
 		if part.failed.Load() {
 			return p.notPrefilled(r, part.why)
@@ -266,7 +266,7 @@ func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure 
 }
 
 // engineRequest makes what is sent to the engine.
-func engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine, rank uint32) *http.Request {
+func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine, rank uint32) *http.Request {
 	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
@@ -284,6 +284,9 @@ func engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.E
 	req.Header.Del("Expect")
 	if _, ok := req.Header["User-Agent"]; !ok {
 		req.Header["User-Agent"] = nil // none, not Go's
+	}
+	if p.cfg.ForwardClient {
+		forwardClient(req.Header, r)
 	}
 	req.Header.Del(headerEngineRank)
 	if e.Ranks() > 1 {

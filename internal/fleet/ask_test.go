@@ -1,0 +1,157 @@
+package fleet
+
+import (
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// Loads are read from what vLLM, SGLang and others export; what is no load, or no
+// number, is passed over.
+func TestParseLoad(t *testing.T) {
+	const text = `# HELP vllm:kv_cache_usage_perc 1 is all.
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="a,b}=\"x"} 0.25
+vllm:kv_cache_usage_perc{ model_name="m", engine="1", } 0.5 1700000000000
+vllm:num_requests_running{engine="7"} 3
+vllm:gpu_cache_usage_perc{engine="2"} 1e-1
+sglang:token_usage{dp_rank="3",tp_rank="0"} 0.75
+sglang:token_usage{dp_rank="3",tp_rank="1"} 0.8
+kvatlas_engine_prefill_tokens 12
+kvatlas_engine_active_blocks{engine="4"} 5
+kvatlas_engine_active_blocks{engine="x"} 5
+kvatlas_engine_active_blocks{engine="5} 5
+kvatlas_engine_active_blocks{engine="5"}
+kvatlas_engine_active_blocks{engine="5"} NaN
+kvatlas_engine_active_blocks{engine="5"} -1
+kvatlas_engine_active_blocks{engine="5"} +Inf
+kvatlas_engine_active_blocks{
+kvatlas_engine_active_blocks`
+	want := map[uint32]route.Report{
+		0: {CacheUsage: 0.25}, 1: {CacheUsage: 0.5}, 2: {CacheUsage: 0.1}, 3: {CacheUsage: 0.8},
+		noRank: {PrefillTokens: 12}, 4: {ActiveBlocks: 5},
+	}
+	if got := parseLoad([]byte(text)); !maps.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// Engines are asked for their load only where a threshold goes by it, and for
+// their adapters always; an engine that does not answer keeps what it had.
+func TestAsk(t *testing.T) {
+	asked := make(chan string, 100)
+	models := `{"data":[{"id":"m","parent":null},{"id":"l1","parent":"m"},{"id":"l2","parent":"m"}]}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		switch r.URL.Path {
+		case "/metrics":
+			_, _ = io.WriteString(w, "vllm:kv_cache_usage_perc{engine=\"2\"} 0.9\nvllm:kv_cache_usage_perc{engine=\"9\"} 0.9\n")
+		case "/v1/models":
+			_, _ = io.WriteString(w, models)
+		}
+	}))
+	defer server.Close()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Replace(models, "l1", "l3", 1))
+	}))
+	f := New(Config{Route: route.DefaultSettings(), Loras: map[string]string{"fixed": "m"}, Log: slog.New(slog.DiscardHandler)})
+	for i, url := range []string{server.URL, other.URL} {
+		w := worker(uint64(i), "m", "")
+		if w.Endpoints.HTTP = url; i == 1 {
+			w.Ranks = []uint32{0}
+		}
+		if err := f.SetWorker(w, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := f.Models()[0]
+	client := &http.Client{}
+	if n := f.AskLoad(t.Context(), client, "/metrics", time.Minute); n != 0 || len(asked) != 0 {
+		t.Errorf("%d ranks asked without a threshold", n)
+	}
+	half := 0.5
+	if _, err := m.Router.SetThresholds(route.Thresholds{DecodeFraction: &half}); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.AskLoad(t.Context(), client, "/metrics", time.Minute); n != 1 {
+		t.Errorf("%d ranks reported, want 1 that is registered", n)
+	}
+	if l := m.Router.Loads(); l[0].Left != route.BusyDecodeBlocks || l[1].Left != route.Eligible {
+		t.Errorf("%+v", l)
+	}
+
+	if n := f.AskModels(t.Context(), client, time.Minute); n != 2 {
+		t.Errorf("%d engines named their models", n)
+	}
+	if got := f.Names(); !slices.Equal(got, []string{"fixed", "l1", "l2", "l3", "m"}) {
+		t.Errorf("names %v", got)
+	}
+	for name, want := range map[string][]uint64{"l1": {0}, "l2": nil, "l3": {1}, "fixed": nil} {
+		if got, lora := f.Lookup(name, ""); got != m || lora != name || !slices.Equal(m.LoraWorkers(name), want) {
+			t.Errorf("%s is of %v at %v, want %v", name, lora, m.LoraWorkers(name), want)
+		}
+	}
+	other.Close()
+	models = `{"data":[]}`
+	if n := f.AskModels(t.Context(), client, time.Minute); n != 1 || !slices.Equal(m.LoraWorkers("l2"), []uint64{1}) {
+		t.Errorf("%d answered; l2 is at %v", n, m.LoraWorkers("l2"))
+	}
+	w := worker(1, "m", "")
+	f.RemoveWorker(w.Key())
+	if got, _ := f.Lookup("l2", ""); got != nil {
+		t.Error("an adapter outlives its last worker")
+	}
+	w.Endpoints.HTTP, w.Lora = "http://h", "registered"
+	if err := f.SetWorker(w, false); err != nil {
+		t.Fatal(err)
+	}
+	if got, lora := f.Lookup("registered", ""); got != m || lora != "registered" {
+		t.Error("an adapter that is registered is not found")
+	}
+	for _, bad := range []string{"", "x", `{"data":{}}`} {
+		if names, ok := parseModels([]byte(bad)); ok {
+			t.Errorf("%q lists %v", bad, names)
+		}
+	}
+}
+
+// The way from a prefill worker, and whether there is one, follow what is
+// registered.
+func TestSplit(t *testing.T) {
+	f := New(Config{Route: route.DefaultSettings(), Transfer: registry.TransferSGLang, Log: slog.New(slog.DiscardHandler)})
+	set := func(change func(w *registry.Worker)) *Engine {
+		t.Helper()
+		w := worker(1, "m", "")
+		change(&w)
+		if err := f.SetWorker(w, false); err != nil {
+			t.Fatal(err)
+		}
+		return f.Models()[0].Engine(1)
+	}
+	if e := set(func(*registry.Worker) {}); e.Prefill || f.Models()[0].Split() {
+		t.Error("an aggregated worker is a prefill worker")
+	}
+	e := set(func(w *registry.Worker) { w.Role = registry.Prefill })
+	if !e.Prefill || e.Transfer != registry.TransferSGLang || e.Bootstrap != "h:8998" || !f.Models()[0].Split() {
+		t.Errorf("%+v", e)
+	}
+	e = set(func(w *registry.Worker) {
+		w.Role, w.KVTransfer, w.Endpoints.Bootstrap = registry.Prefill, registry.TransferVLLM, "b:1"
+	})
+	if e.Transfer != registry.TransferVLLM || e.Bootstrap != "b:1" {
+		t.Errorf("%+v", e)
+	}
+	f.RemoveWorker(registry.Key{Space: f.Models()[0].Space, Worker: 1})
+	if f.Models()[0].Split() {
+		t.Error("the last prefill worker has left and is waited for")
+	}
+}
