@@ -71,6 +71,9 @@ type Start struct {
 	// Created is the creation time of the stream that Seq is of. If it is set
 	// and the stream is another one, Seq is void.
 	Created time.Time
+	// Stored is when the stream stored the message before Seq. If it is set and
+	// that message has another time, Seq is void.
+	Stored time.Time
 	// Ranks is how far each publisher stream was applied.
 	Ranks []RankPosition
 }

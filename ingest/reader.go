@@ -68,7 +68,7 @@ func (r *reader) begin(start Start) {
 		})
 	}
 	if start.Seq > 1 {
-		r.next = start.Seq
+		r.next, r.lastAt = start.Seq, start.Stored
 		r.window.restart(start.Seq - 1)
 		r.mu.read = start.Seq - 1
 		if !start.Created.IsZero() {

@@ -24,6 +24,7 @@ type window struct {
 
 		pos     uint64    // highest sequence up to which everything is done
 		posTime time.Time // when that message was stored
+		stored  time.Time // the same if that message is the one at pos, else zero
 		reply   string    // acknowledges the message at pos; empty: done before
 		room    chan struct{}
 	}
@@ -89,7 +90,10 @@ func (w *window) complete(number uint64) {
 	w.mu.bytes -= e.bytes
 	for w.mu.head < len(w.mu.entries) && w.mu.entries[w.mu.head].done {
 		e := &w.mu.entries[w.mu.head]
-		w.mu.pos, w.mu.posTime, w.mu.reply = max(w.mu.pos, e.seq), e.at, e.reply
+		if e.seq > w.mu.pos {
+			w.mu.pos, w.mu.stored = e.seq, e.at
+		}
+		w.mu.posTime, w.mu.reply = e.at, e.reply
 		*e = entry{}
 		w.mu.head++
 		w.mu.first++
@@ -118,7 +122,7 @@ func (w *window) skipTo(pos uint64) bool {
 	if w.mu.head < len(w.mu.entries) || pos <= w.mu.pos {
 		return false
 	}
-	w.mu.pos = pos
+	w.mu.pos, w.mu.stored = pos, time.Time{}
 	return true
 }
 
@@ -127,7 +131,7 @@ func (w *window) skipTo(pos uint64) bool {
 func (w *window) restart(pos uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.pos, w.mu.posTime = pos, time.Time{}
+	w.mu.pos, w.mu.posTime, w.mu.stored = pos, time.Time{}, time.Time{}
 	for i := w.mu.head; i < len(w.mu.entries); i++ {
 		w.mu.entries[i].seq = 0
 	}
@@ -162,6 +166,7 @@ func (w *window) takeReply() string {
 // progress is a window's state.
 type progress struct {
 	pos      uint64    // highest sequence up to which everything is done
+	stored   time.Time // when the stream stored the message at pos; zero: not known
 	oldest   time.Time // when the stream stored what is next to be applied, or was last applied
 	inFlight int
 	bytes    int
@@ -170,7 +175,7 @@ type progress struct {
 func (w *window) progress() progress {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := progress{pos: w.mu.pos, oldest: w.mu.posTime, inFlight: len(w.mu.entries) - w.mu.head, bytes: w.mu.bytes}
+	p := progress{pos: w.mu.pos, stored: w.mu.stored, oldest: w.mu.posTime, inFlight: len(w.mu.entries) - w.mu.head, bytes: w.mu.bytes}
 	if p.inFlight > 0 {
 		p.oldest = w.mu.entries[w.mu.head].at
 	}

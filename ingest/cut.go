@@ -1,0 +1,112 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// ErrNoStream is returned for a stream that is not read.
+var ErrNoStream = errors.New("the stream is not read")
+
+// Cut calls at while no event of the stream's space is on its way from a lane
+// to the index: all before is given to it, and nothing after. It returns where
+// to start so as to go on from there, exactly: the ranks' ids are of that
+// moment, and Seq is not beyond it. at must be quick, as reading waits for it.
+//
+// Then Cut calls begun, which returns when the index has applied what was given
+// to it before at: only then is known what it refused.
+//
+// After Close it says what the index has in the end.
+func (in *Ingest) Cut(ctx context.Context, stream string, at func() error, begun func()) (Start, error) {
+	r := in.reader(stream)
+	if r == nil {
+		return Start{}, fmt.Errorf("%w: %s", ErrNoStream, stream)
+	}
+	list := make([][]cutRank, len(r.lanes))
+	resume, err := in.pause(ctx, r.group, func(i int, l *lane) { list[i] = l.positions() })
+	if err != nil {
+		return Start{}, fmt.Errorf("ingest: pausing for a snapshot: %w", err)
+	}
+	p := r.window.progress()
+	r.mu.Lock()
+	start := Start{Seq: p.pos + 1, Created: r.mu.created, Stored: p.stored}
+	r.mu.Unlock()
+	err = at()
+	resume()
+	if err != nil {
+		return Start{}, err
+	}
+	begun()
+	for _, ranks := range list {
+		for _, k := range ranks {
+			// What was refused since the pause may have been given before it.
+			s := k.rank.status()
+			k.RankPosition.Incomplete = k.RankPosition.Incomplete || s.Blocks.Refused != k.refused || s.UnknownParents != k.unknown
+			start.Ranks = append(start.Ranks, k.RankPosition)
+		}
+	}
+	return start, nil
+}
+
+// cutRank is a rank's position, and what the index had refused of it by then.
+type cutRank struct {
+	RankPosition
+	rank    *rank
+	refused int
+	unknown uint64
+}
+
+// positions returns how far the lane's ranks have got, but for those of which
+// nothing is in the index. Only the lane calls it, or who knows it paused.
+func (l *lane) positions() []cutRank {
+	var list []cutRank
+	for k, r := range l.mu.ranks {
+		if r.void || !r.adopted || !r.known {
+			continue
+		}
+		s := r.status()
+		list = append(list, cutRank{
+			RankPosition: RankPosition{
+				Worker: k.worker, DPRank: k.dpRank, Incarnation: r.incarnation, LastID: r.last,
+				Incomplete: s.Incomplete || r.stale || r.truncated || r.active != nil,
+				Ended:      r.ended, Ahead: r.ahead,
+			},
+			rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,
+		})
+	}
+	return list
+}
+
+// pause has every lane of the group call f and wait for resume. A lane that has
+// stopped waits for ever: f is called for it.
+func (in *Ingest) pause(ctx context.Context, g *group, f func(i int, l *lane)) (resume func(), err error) {
+	goOn := make(chan struct{})
+	paused := make([]chan struct{}, len(g.lanes))
+	for i, l := range g.lanes {
+		at := make(chan struct{})
+		paused[i] = at
+		select {
+		case l.inbox <- func(context.Context) {
+			f(i, l)
+			close(at)
+			<-goOn
+		}:
+		case <-l.stopped:
+		case <-ctx.Done():
+			close(goOn)
+			return nil, ctx.Err()
+		}
+	}
+	for i, l := range g.lanes {
+		select {
+		case <-paused[i]:
+		case <-l.stopped: // it will not take what is in its inbox any more
+			f(i, l)
+		case <-ctx.Done():
+			close(goOn)
+			return nil, ctx.Err()
+		}
+	}
+	return func() { close(goOn) }, nil
+}
