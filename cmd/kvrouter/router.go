@@ -175,7 +175,7 @@ func (x *router) connect(ctx, work context.Context) (err error) {
 		}
 	}
 	x.work.Go(func() { x.fleet.Follow(work, x.registry) })
-	x.work.Go(func() { x.forget(work) })
+	x.work.Go(func() { x.fleet.Forget(work, x.registry, x.ingest.Load()) })
 	x.log.Info("routing", "nats", x.broker.Address(), "namespace", x.cfg.Ingest.Namespace, "replica", x.cfg.Ingest.Replica)
 	return nil
 }
@@ -193,43 +193,6 @@ func (x *router) readEvents(ctx context.Context) error {
 	}
 	x.ingest.Store(in)
 	return nil
-}
-
-// forget takes the blocks of workers that leave out of the index.
-func (x *router) forget(ctx context.Context) {
-	sub := x.registry.Subscribe(4096)
-	defer sub.Close()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-sub.Wait():
-		}
-		for _, ev := range sub.Next() {
-			if ev.Kind == registry.Resync {
-				for _, e := range x.registry.Snapshot(true) {
-					if !e.Present() {
-						x.drop(ctx, e)
-					}
-				}
-			} else if ev.Kind == registry.Left {
-				x.drop(ctx, ev.Entry)
-			}
-		}
-	}
-}
-
-func (x *router) drop(ctx context.Context, e registry.Entry) {
-	if in := x.ingest.Load(); in != nil {
-		in.WorkerLeft(ctx, e.Space(), e.ID, e.LeftAt)
-	}
-	for _, m := range x.fleet.Models() {
-		if m.Cache != nil && m.Space == e.Space() {
-			if err := m.Cache.RemoveWorker(ctx, e.ID); err != nil && ctx.Err() == nil {
-				x.log.Warn("forgetting what a worker had cached", "worker", e.ID, "error", err)
-			}
-		}
-	}
 }
 
 // watch asks engines how they are and what they serve, and lets old bookings end.

@@ -53,6 +53,9 @@ type Config struct {
 	// it themselves; "" is registry.TransferVLLM.
 	Transfer  registry.KVTransfer
 	MaxModels int // 0 is 1024
+	// Addressless lets workers be chosen that do not say where their engines
+	// listen: whoever asks knows it.
+	Addressless bool
 	// Unhealthy is how many failures in a row make an engine count as not
 	// answering; 0 is 3.
 	Unhealthy int
@@ -202,7 +205,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	err = m.Router.SetWorker(route.Worker{
 		ID: w.ID, FirstRank: first, Ranks: last - first + 1, Role: role, CPU: w.CPU,
 		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
-		Draining: drained || e.failed || e.URL == "",
+		Draining: drained || e.failed || e.URL == "" && !f.cfg.Addressless,
 	})
 	if err != nil {
 		return err
@@ -265,6 +268,14 @@ func (f *Fleet) RemoveWorker(k registry.Key) {
 			return
 		}
 	}
+}
+
+// Open returns the space's model, made if absent. The error wraps
+// ErrTooManyModels or is the index's.
+func (f *Fleet) Open(sp event.Space) (*Model, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open(sp)
 }
 
 // open returns the space's model, made if absent. f.mu is held.

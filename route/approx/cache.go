@@ -250,3 +250,11 @@ func (c *Cache) Stats() Stats {
 	c.mu.stats.Blocks = len(c.mu.at)
 	return c.mu.stats
 }
+
+// Ranks returns the ranks that are taken to hold blocks; see shard.Space.Ranks.
+func (c *Cache) Ranks() []shard.RankStat { return c.cfg.Space.Ranks() }
+
+// DumpRank returns what a rank is taken to hold; see shard.Space.DumpRank.
+func (c *Cache) DumpRank(ctx context.Context, id shard.RankID) ([]shard.Dumped, error) {
+	return c.cfg.Space.DumpRank(ctx, id)
+}

@@ -1,0 +1,92 @@
+package kvatlas_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/kvatlas/kvatlas"
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// The way of a request: choose and book, tell the first token, let it go.
+func ExampleOpen() {
+	// docs/router.md has these lines.
+	serve := func(ctx context.Context, tokens []uint32) error {
+		atlas, err := kvatlas.Open(ctx, kvatlas.Config{NATS: kvatlas.NATS{URL: "nats://localhost:4222"}})
+		if err != nil {
+			return err
+		}
+		defer atlas.Close()
+		router, err := atlas.Router(event.Space{Model: "llama", BlockSize: 16})
+		if err != nil {
+			return err
+		}
+		best, err := router.BestWorker(ctx, route.Prompt{Tokens: tokens}, route.Options{RequestID: "r1"})
+		if err != nil {
+			return err // errors.Is(err, route.ErrOverloaded): all workers are busy
+		}
+		fmt.Println("send it to worker", best.Worker, "rank", best.DPRank, "-", best.CachedTokens, "tokens are cached")
+		router.MarkPrefillComplete("r1") // at the first token
+		router.Free("r1")                // at the end, however it ends
+		return nil
+	}
+	_ = serve
+}
+
+// Without NATS the caller says what workers there are and what they hold.
+func ExampleAtlas_Apply() {
+	ctx := context.Background()
+	space := event.Space{Model: "llama", BlockSize: 4}
+	atlas, err := kvatlas.Open(ctx, kvatlas.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer atlas.Close() //nolint:errcheck // nothing can fail
+	router, err := atlas.Router(space)
+	if err != nil {
+		log.Fatal(err)
+	}
+	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
+	local, err := core.LocalHashes(nil, tokens, 4, core.HashOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for worker := range uint64(2) {
+		if err := errors.Join(router.SetWorker(route.Worker{ID: worker}), atlas.Apply(ctx, &event.Batch{
+			Space: space, Worker: worker, Events: []event.Event{{
+				Kind: event.Stored, Engine: []uint64{100, 200}[:worker+1], Local: local[:worker+1], // worker 1 holds both blocks
+			}},
+		})); err != nil {
+			log.Fatal(err)
+		}
+	}
+	best, err := router.BestWorker(ctx, route.Prompt{Local: local, Length: len(tokens)}, route.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("worker", best.Worker, "has", best.CachedTokens, "tokens and computes", best.NewTokens)
+	loads, err := router.PotentialLoads(ctx, route.Prompt{Tokens: tokens}, route.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, l := range loads {
+		fmt.Println("on worker", l.Worker, "it would be", l.PrefillTokens, "tokens to compute and", l.DecodeBlocks, "blocks in use")
+	}
+	if err := router.DumpEvents(ctx, func(id shard.RankID, d shard.Dumped) bool {
+		fmt.Println("worker", id.Worker, "holds", d.Event.Engine)
+		return true
+	}); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// worker 1 has 8 tokens and computes 1
+	// on worker 0 it would be 5 tokens to compute and 2 blocks in use
+	// on worker 1 it would be 1 tokens to compute and 2 blocks in use
+	// worker 0 holds [100]
+	// worker 1 holds [100 200]
+}
