@@ -63,6 +63,26 @@ func (k *kidSet) maxOff() uint32 {
 	return m
 }
 
+// forks reports whether there is a child beyond offset o, or several are at it.
+func (k *kidSet) forks(o uint32) bool {
+	if k == nil {
+		return false
+	}
+	if k.table != nil {
+		return k.table.offs.max() >= o
+	}
+	n := 0
+	for i := range k.small {
+		switch off := k.small[i].off; {
+		case off > o:
+			return true
+		case off == o:
+			n++
+		}
+	}
+	return n > 1
+}
+
 // each calls f for every child until f returns false.
 func (k *kidSet) each(f func(c *run) bool) {
 	if k == nil {

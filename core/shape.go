@@ -8,10 +8,11 @@ const swapHolders = 4
 
 // swappable reports whether r's tail from o on may become a child, so that
 // count new blocks continue r: the new part is at least as long, nothing hangs
-// on the tail, and few holders reach it.
+// on the tail, few holders reach it, and the place is not one where prompts go
+// apart again and again.
 func (x *Radix) swappable(r *run, o uint32, count int) bool {
 	b := r.body.Load()
-	if int(b.len()-o) > count || len(r.recs) > 0 || b.tiers.Load() != nil || b.kids.Load().maxOff() > o {
+	if int(b.len()-o) > count || len(r.recs) > 0 || b.tiers.Load() != nil || b.kids.Load().forks(o) {
 		return false
 	}
 	reach := 0
