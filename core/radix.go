@@ -191,7 +191,6 @@ func (x *Radix) Held(h Holder, t event.Tier) int {
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 	x.touch(p.run)
 	rc := x.makeRecord(p.run, h)
-	x.mem.Records -= rc.bytes()
 	l := &rc.layers[p.layer]
 	x.ordinary(hs, x.layerName(rc, p.layer, p.pos))
 	for t := range l.held {
@@ -203,7 +202,7 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 		}
 	}
 	x.unname(rc, p.layer, p.pos)
-	x.mem.Records += rc.bytes()
+	x.account(rc)
 	x.refresh(rc, p.pos)
 	x.tidy(p.run, h, true)
 	x.shrink(p.run)

@@ -12,6 +12,7 @@ type record struct {
 	layers []layer // layer 0 is that of the shared names
 	tiered bool    // counted in the body's tierCover.users
 	at     int     // its place in the run's recs
+	size   int64   // of it, in the account
 }
 
 // layer is one set of names: at most one per position.
@@ -78,11 +79,26 @@ func recKey(r *run, h Holder) uint64 { return uint64(r.id)<<32 | uint64(h) }
 
 // rec returns h's record in r, nil in the ordinary case.
 func (x *Radix) rec(r *run, h Holder) *record {
-	if len(r.recs) == 0 {
+	if len(r.recs) <= fewRecords {
+		for _, rc := range r.recs {
+			if rc.holder == h {
+				return rc
+			}
+		}
 		return nil
 	}
 	rc, _ := x.recs.get(recKey(r, h))
 	return rc
+}
+
+// fewRecords are looked through; more are found in the map.
+const fewRecords = 4
+
+// account enters the record's size after a change of it.
+func (x *Radix) account(rc *record) {
+	n := rc.bytes()
+	x.mem.Records += n - rc.size
+	rc.size = n
 }
 
 // makeRecord makes the record that says what the ordinary case says.
@@ -104,13 +120,13 @@ func (x *Radix) makeRecord(r *run, h Holder) *record {
 	if cut == 0 {
 		x.joined(r, h)
 	}
-	x.mem.Records += rc.bytes()
+	x.account(rc)
 	return rc
 }
 
 func (x *Radix) dropRecord(rc *record) {
 	r := rc.run
-	x.mem.Records -= rc.bytes()
+	x.mem.Records -= rc.size
 	x.recs.drop(recKey(r, rc.holder))
 	x.mem.Records -= recsBytes(r)
 	last := len(r.recs) - 1
@@ -146,33 +162,51 @@ func (x *Radix) untier(rc *record) {
 // it if what is left is the ordinary case.
 func (x *Radix) settle(rc *record) {
 	link := x.linkLimit(rc.run, rc.holder)
+	if l := &rc.layers[0]; len(rc.layers) == 1 && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0 {
+		x.settleHoles(rc, l, link)
+		return
+	}
 	// A name without copies is known while something is held strictly below.
 	limit := link
 	if d := rc.deepest(); d > 0 {
 		limit = max(limit, d-1)
 	}
-	x.mem.Records -= rc.bytes()
+	less := false
 	for i := range rc.layers {
 		l := &rc.layers[i]
 		for p, end := limit, l.named.end(); p < end; p++ {
 			if l.named.has(p) && !l.heldAnywhere(p) {
 				x.unname(rc, i, p)
+				less = true
 			}
 		}
 	}
 	for n := len(rc.layers); n > 1 && rc.layers[n-1].nNamed == 0; n-- {
 		rc.layers[n-1] = layer{}
 		rc.layers = rc.layers[:n-1]
+		less = true
 	}
-	x.mem.Records += rc.bytes()
-	l := &rc.layers[0]
-	if len(rc.layers) > 1 || len(l.copies.m) > 0 || l.nHeld[1]+l.nHeld[2]+l.nHeld[3] > 0 {
-		return
+	if less {
+		x.account(rc)
 	}
+	if l := &rc.layers[0]; len(rc.layers) == 1 && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0 {
+		x.settleHoles(rc, l, link)
+	}
+}
+
+// settleHoles settles a record that differs from the ordinary case by holes, if
+// at all.
+func (x *Radix) settleHoles(rc *record, l *layer, link uint32) {
 	x.untier(rc)
 	cut := l.held[0].end()
 	known := max(cut, link)
-	if int(cut) == l.nHeld[0] && int(known) == l.nNamed && l.named.end() == known {
+	if end := l.named.end(); end > known {
+		l.nNamed -= l.named.clear(known, end)
+		if l.named == nil {
+			x.account(rc)
+		}
+	}
+	if int(cut) == l.nHeld[0] && int(known) == l.nNamed {
 		x.dropRecord(rc)
 	}
 }
@@ -203,7 +237,6 @@ func (x *Radix) unname(rc *record, i int, pos uint32) {
 func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
 	x.touch(rc.run)
 	i := rc.freeLayer(pos)
-	x.mem.Records -= rc.bytes()
 	if i == len(rc.layers) {
 		rc.layers = append(rc.layers, layer{})
 	}
@@ -220,7 +253,7 @@ func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
 	x.arena.set(b, e)
 	x.enter(e, b, taken)
 	l.nNamed += l.named.set(pos, pos+1)
-	x.mem.Records += rc.bytes()
+	x.account(rc)
 	return i
 }
 

@@ -32,7 +32,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 			located = i + probeNames
 			x.dir.locate(x.spare[0], ev.Engine[i:])
 		}
-		m.next(ev.Engine[i])
+		m.next(ev.Engine[i], short == 1)
 		i++
 	}
 	m.flush()
@@ -91,10 +91,15 @@ func (m *removal) holds(pos uint32) bool {
 	return l.held[m.tier].has(pos) && l.copies.m[copyKey(m.tier, pos)] == 0
 }
 
-// next begins a new stretch with the block of that name.
-func (m *removal) next(e uint64) {
+// next begins a new stretch with the block of that name. If goesOn, that may
+// be the one before the last stretch.
+func (m *removal) next(e uint64, goesOn bool) {
 	m.flush()
-	p, ok := m.cursor(e)
+	var p place
+	ok := false
+	if goesOn {
+		p, ok = m.cursor(e)
+	}
 	if !ok {
 		p, ok = m.lookup(m.h, e)
 	}
@@ -122,9 +127,8 @@ func (m *removal) next(e uint64) {
 				if c := l.copies.m[k]; c > 1 {
 					l.copies.set(k, c-1)
 				} else {
-					m.mem.Records -= rc.bytes()
 					l.copies.drop(k)
-					m.mem.Records += rc.bytes()
+					m.account(rc)
 					m.settle(rc)
 				}
 				m.out.Decremented++
@@ -172,16 +176,20 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 	if rc == nil && hi == b.cutOff(0, s.h) {
 		s.setCuts(b, s.h, lo)
 	} else {
-		rc = s.makeRecord(r, s.h)
+		if rc == nil {
+			rc = s.makeRecord(r, s.h)
+		}
 		l := &rc.layers[layer]
-		s.mem.Records -= rc.bytes()
 		l.nHeld[s.tier] -= l.held[s.tier].clear(lo, hi)
 		if len(l.copies.m) > 0 {
 			for p := lo; p < hi; p++ {
 				l.copies.drop(copyKey(s.tier, p))
 			}
+			s.account(rc)
 		}
-		s.mem.Records += rc.bytes()
+		if l.held[s.tier] == nil {
+			s.account(rc)
+		}
 		s.refresh(rc, lo)
 	}
 	s.out.Removed += n
@@ -234,7 +242,6 @@ func (s *store) clearRun(r *run) {
 		return
 	}
 	n := 0
-	s.mem.Records -= rc.bytes()
 	for i := range rc.layers {
 		l := &rc.layers[i]
 		n += l.nHeld[s.tier]
@@ -245,7 +252,7 @@ func (s *store) clearRun(r *run) {
 			}
 		}
 	}
-	s.mem.Records += rc.bytes()
+	s.account(rc)
 	if n == 0 {
 		return
 	}

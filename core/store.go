@@ -316,7 +316,6 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
 		}
 	}
 	rc = s.makeRecord(r, s.h)
-	s.mem.Records -= rc.bytes()
 	l := &rc.layers[layer]
 	l.nNamed += l.named.set(lo, hi)
 	if s.copies {
@@ -329,7 +328,7 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
 	}
 	n := l.held[s.tier].set(lo, hi)
 	l.nHeld[s.tier] += n
-	s.mem.Records += rc.bytes()
+	s.account(rc)
 	s.count(n)
 	s.out.Duplicate += int(hi-lo) - n
 	s.refresh(rc, lo)
