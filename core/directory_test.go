@@ -22,8 +22,8 @@ func benchDirectory(b *testing.B, benchBits int) {
 	segs := make([]uint32, segments)
 	for i := range segs {
 		segs[i] = a.alloc(1, 0, 0)
-		for j, n := range a.names(segs[i]) {
-			n = r.Uint64()
+		for j := range segBlocks {
+			n := r.Uint64()
 			a.names(segs[i])[j] = n
 			d.insert(n, segs[i]<<segBits|uint32(j))
 		}

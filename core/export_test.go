@@ -112,3 +112,6 @@ func (k *keyedMap[V]) all() iter.Seq2[uint64, V] {
 		}
 	}
 }
+
+// Steps returns how many runs the last lookup walked.
+func (m *Matches) Steps() int { return len(m.walk.steps) }

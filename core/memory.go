@@ -54,11 +54,9 @@ func (x *Radix) Memory() Memory {
 // may be called beside the writer.
 func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
 
-// NearBudget reports whether the index is within a sixteenth of its budget, or
-// beyond. It belongs to the writer.
-func (x *Radix) NearBudget() bool {
-	return x.arena.inUse >= maxSegs || x.opts.Budget > 0 && x.used() > x.opts.Budget-x.opts.Budget/16
-}
+// NearLimit reports whether the index has almost as many names as it can
+// number, or that many: 2^28 blocks. It belongs to the writer.
+func (x *Radix) NearLimit() bool { return x.arena.inUse >= maxSegs-maxSegs/16 }
 
 // used returns the bytes that count against the budget.
 func (x *Radix) used() int64 {

@@ -32,14 +32,11 @@ func (a *account) newIndex(cfg Config) core.Index {
 	})
 }
 
-// isFull reports whether the index is close to its budget, or beyond. What the
-// owner said last may be out of date where the budget is shared: others may
-// have given memory back since.
+// isFull reports whether the index refuses blocks, or soon will: it is close to
+// the budget that all share, or to its own limit.
 func (o *owner) isFull() bool {
-	if l := o.account.ledger; l.budget > 0 {
-		return l.used.Load() > l.budget-l.budget/16
-	}
-	return o.full.Load()
+	l := o.account.ledger
+	return o.full.Load() || l.budget > 0 && l.used.Load() > l.budget-l.budget/16
 }
 
 // enter notes what the index uses now.

@@ -24,7 +24,7 @@ type owner struct {
 	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
 
 	account account
-	full    atomic.Bool // the index is close to its memory budget, or beyond
+	full    atomic.Bool // the index is close to how many blocks it can number
 }
 
 func (o *owner) run() {
@@ -49,8 +49,8 @@ func (o *owner) run() {
 		}
 		if t.inspect == nil {
 			o.account.enter(o.index)
-			if b, ok := o.index.(interface{ NearBudget() bool }); ok {
-				o.full.Store(b.NearBudget())
+			if b, ok := o.index.(interface{ NearLimit() bool }); ok {
+				o.full.Store(b.NearLimit())
 			}
 		}
 		if t.left.Add(-1) == 0 {

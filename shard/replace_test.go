@@ -246,7 +246,7 @@ func TestARemovedRankIsNotReplaced(t *testing.T) {
 
 // An index close to its budget says so, and no longer once it has room.
 func TestFullSaysWhetherThereIsRoom(t *testing.T) {
-	sp := openSpace(t, Config{NewIndex: func() core.Index { return core.NewRadix(core.Options{Budget: 4 << 20}) }})
+	sp := openSpace(t, Config{MemoryBudget: 4 << 20})
 	if sp.Stats().Full {
 		t.Fatal("full from the start")
 	}
