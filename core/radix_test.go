@@ -12,8 +12,6 @@ func newRadix() core.Index { return core.NewRadix(core.Options{}) }
 
 func TestRadixEqualsOracle(t *testing.T) { coretest.Run(t, newRadix) }
 
-func TestRadixEqualsOracleLong(t *testing.T) { coretest.RunLong(t, newRadix) }
-
 func TestRadixReadersBesideWriter(t *testing.T) { coretest.RunConcurrent(t, newRadix) }
 
 func TestRadixScripts(t *testing.T) { coretest.RunScripts(t, "testdata/scripts/*.txt", newRadix) }

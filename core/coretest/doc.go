@@ -8,6 +8,7 @@
 //   - A failure is reported as the shortest history found that still fails.
 //
 // Ownership: nothing is kept between calls. The environment says what to run:
-// KVATLAS_TEST_SEED that one seed only, KVATLAS_LONG how long RunLong takes,
+// KVATLAS_TEST_SEED that one seed only, KVATLAS_TEST_SCALE how many times as
+// many as usual,
 // KVATLAS_TEST_REWRITE=1 that scripts are written anew.
 package coretest

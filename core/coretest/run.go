@@ -23,28 +23,6 @@ func Run(t *testing.T, newIndex func() core.Index) {
 	}
 }
 
-// RunLong checks histories of all kinds with new seeds for as long as
-// KVATLAS_LONG says; without it, it skips the test.
-func RunLong(t *testing.T, newIndex func() core.Index) {
-	long, err := time.ParseDuration(os.Getenv("KVATLAS_LONG"))
-	if err != nil {
-		t.Skip("KVATLAS_LONG is not set to a duration")
-	}
-	deadline := time.Now().Add(long)
-	first := rand.Uint64N(1 << 40)
-	ops := 0
-	for seed := first; time.Now().Before(deadline); seed++ {
-		for _, g := range Generators() {
-			// Short histories are as many operations as long ones.
-			for i := range max(1, uint64(g.Seeds/4)) {
-				ops += g.Ops
-				g.check(t, newIndex, seed+i<<40)
-			}
-		}
-	}
-	t.Logf("%d operations", ops)
-}
-
 // check runs one seed and reports the shortest history that fails.
 func (g *Generator) check(t *testing.T, newIndex func() core.Index, seed uint64) {
 	ops := g.History(seed)
@@ -55,12 +33,23 @@ func (g *Generator) check(t *testing.T, newIndex func() core.Index, seed uint64)
 	}
 }
 
-// Seeds returns n seeds, or only the one that KVATLAS_TEST_SEED says.
+// Scale is how many times as long as usual tests are to be, which
+// KVATLAS_TEST_SCALE says: 1 unless it is a number from 1 on.
+func Scale() int {
+	n, err := strconv.Atoi(os.Getenv("KVATLAS_TEST_SCALE"))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
+}
+
+// Seeds returns n seeds, Scale times as many, or only the one that
+// KVATLAS_TEST_SEED says.
 func Seeds(n int) []uint64 {
 	if s, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SEED"), 10, 64); err == nil {
 		return []uint64{s}
 	}
-	seeds := make([]uint64, n)
+	seeds := make([]uint64, n*Scale())
 	for i := range seeds {
 		seeds[i] = uint64(i)
 	}
