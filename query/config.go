@@ -17,8 +17,11 @@ type Config struct {
 	WriteTimeout       time.Duration // for an answer
 	IdleTimeout        time.Duration // between requests of a connection
 	MaxConnections     int
+	MaxInflight        int           // requests that are answered at once
 	MaxConnectionsIP   int           // of one client address
 	MaxRequestsPerConn int           // then the connection is closed
+	MaxBatch           int           // requests of a batch
+	MaxDecompressed    int64         // bytes of a body without its compression
 	SlowQuery          time.Duration // log what takes longer; 0: nothing
 }
 
@@ -32,6 +35,9 @@ func (c *Config) Declare(set *conf.Set) {
 		is this times --http-max-connections.`, conf.Between[int64](1<<10, 1<<30))
 	set.Int(&c.MaxTokens, "http-max-tokens", 1<<20, "Most elements of token_ids, or of hashes, in a request.",
 		conf.Between(1, 1<<28))
+	set.Int(&c.MaxBatch, "http-max-batch", 256, "Most requests in a batch.", conf.Between(1, 1<<16))
+	set.Bytes(&c.MaxDecompressed, "http-max-decompressed", 4<<20, `Largest body without its compression (gzip or zstd). At most
+		--http-max-inflight of them are in memory at once.`, conf.Between[int64](1<<10, 1<<30))
 	set.Bytes(&c.MaxHeader, "http-max-header", 8<<10, "Largest request line and headers together.",
 		conf.Between[int64](1<<10, 1<<20))
 	set.Duration(&c.ReadTimeout, "http-read-timeout", 10*time.Second, "Time in which a request must arrive whole.",
@@ -42,6 +48,8 @@ func (c *Config) Declare(set *conf.Set) {
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&c.MaxConnections, "http-max-connections", 1024, "Most connections at once; more are refused with 503.",
 		conf.Between(1, 1<<20))
+	set.Int(&c.MaxInflight, "http-max-inflight", 128, `Most requests that are being answered at once; more are refused with
+		503.`, conf.Between(1, 1<<20))
 	set.Int(&c.MaxConnectionsIP, "http-max-connections-per-ip", 512, `Most connections at once from one address (IPv6:
 		from one /64 network); more are refused with 429.`, conf.Between(1, 1<<20))
 	set.Int(&c.MaxRequestsPerConn, "http-max-requests-per-connection", 1_000_000,

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -77,6 +78,22 @@ func (sp *fakeSpace) Find(local []uint64, f *Found) {
 			f.Add(r.RankID, depth, uint64(len(r.chain)))
 		}
 	}
+}
+
+// Unfold tries the chains of all ranks.
+func (sp *fakeSpace) Unfold(dst, seq []uint64) []uint64 {
+	var best []uint64
+	for _, r := range sp.ranks {
+		own := core.SequenceHashes(nil, r.chain)
+		n := 0
+		for n < len(own) && n < len(seq) && own[n] == seq[n] {
+			n++
+		}
+		if n > len(best) {
+			best = r.chain[:n]
+		}
+	}
+	return append(dst, best...)
 }
 
 func (r *fakeRank) tier(i int) event.Tier {

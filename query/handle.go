@@ -2,64 +2,38 @@ package query
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/secure"
 )
 
 const typeJSON = "application/json"
 
-// routeOf returns the route of a path, taken as the client wrote it: no
-// decoding and no "..", so that a proxy in front sees the same path.
-func routeOf(path []byte) int {
-	switch string(path) {
-	case "/v1/find_matches":
-		return routeFind
-	case "/v1/workers":
-		return routeWorkers
-	case "/livez":
-		return routeLive
-	case "/readyz":
-		return routeReady
-	case "/metrics":
-		return routeMetrics
-	case "/version":
-		return routeVersion
-	case "/register":
-		return routeRegister
-	case "/unregister":
-		return routeUnregister
-	case "/workers":
-		return routeListWorkers
-	}
-	return routeNone
-}
-
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	route := routeOf(ctx.URI().PathOriginal())
+	at := s.table.find(ctx.URI().PathOriginal())
 	s.obs.flight.Add(1)
 	defer func() {
 		if cause := recover(); cause != nil { // a bug; other requests go on
 			s.limit.Log(slog.LevelError, "panic", "BUG: answering a request failed",
 				slog.Any("cause", cause), slog.String("stack", string(debug.Stack())))
 			ctx.Response.Reset()
-			s.refuse(ctx, &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal,
+			s.setRequestID(ctx)
+			s.refuse(ctx, at, &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal,
 				"the server failed to answer; its log says more"})
 		}
 		s.obs.flight.Add(-1)
 		took := time.Since(ctx.Time())
-		s.obs.answered(route, ctx.Response.StatusCode(), took)
+		s.obs.answered(at, ctx.Response.StatusCode(), took)
 		if s.cfg.SlowQuery > 0 && took > s.cfg.SlowQuery {
-			s.limit.Warn("slow", "slow request", slog.String("route", s.obs.names[route]),
+			s.limit.Warn("slow", "slow request", slog.String("route", s.table.name(at)),
 				slog.Duration("took", took), slog.Int("body_bytes", len(ctx.Request.Body())),
+				slog.Int("answer_bytes", len(ctx.Response.Body())), slog.Int("status", ctx.Response.StatusCode()),
 				slog.String("request_id", string(ctx.Response.Header.Peek(headerRequestID))))
 		}
 	}()
@@ -67,142 +41,236 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	if s.health.draining.Load() {
 		ctx.SetConnectionClose() // the client's next request goes elsewhere
 	}
-	if p := s.dispatch(ctx, route); p != nil {
-		s.refuse(ctx, p)
+	if p := s.dispatch(ctx, at); p != nil {
+		s.refuse(ctx, at, p)
 	}
 }
 
 // dispatch checks what all routes have in common and answers, or says why not.
-func (s *Server) dispatch(ctx *fasthttp.RequestCtx, route int) *Problem {
+func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
 	if twoLengths(ctx.Request.Header.RawHeaders()) {
 		ctx.SetConnectionClose() // what follows may have been meant as this body
 		return &Problem{fasthttp.StatusBadRequest, "Content-Length", reasonMalformedRequest,
-			"give Content-Length or Transfer-Encoding, not both"}
+			"give Content-Length or Transfer-Encoding, not both, and no two lengths"}
 	}
-	if route >= routeRegister && s.registry == nil {
-		route = routeNone
+	if at == s.table.none() || s.all.registry == nil && s.table.all[at].needsRegistry() {
+		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; GET /openapi.yaml has all of them"}
 	}
-	if route == routeNone {
-		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; there are " +
-			"/v1/find_matches, /v1/workers, /livez, /readyz, /metrics and /version, and with a registry " +
-			"/register, /unregister and /workers"}
+	r := &s.table.all[at]
+	if !r.takes(ctx) {
+		ctx.Response.Header.Set("Allow", r.method())
+		return &Problem{fasthttp.StatusMethodNotAllowed, "method", reasonMethod, "use " + r.method() + " on this route"}
 	}
-	post := route == routeFind || route == routeRegister || route == routeUnregister
-	if post != ctx.IsPost() || !post && !ctx.IsGet() && !ctx.IsHead() {
-		allow := "GET, HEAD"
-		if post {
-			allow = "POST"
-		}
-		ctx.Response.Header.Set("Allow", allow)
-		return &Problem{fasthttp.StatusMethodNotAllowed, "method", reasonMethod, "use " + allow + " on this route"}
+	if r.needs > secure.Anybody && s.obs.flight.Load() > int64(s.cfg.MaxInflight) {
+		ctx.Response.Header.Set("Retry-After", "1")
+		return &Problem{fasthttp.StatusServiceUnavailable, "request", reasonBusy,
+			"the server is answering as many requests as it may (--http-max-inflight)"}
 	}
-	switch route {
-	case routeFind:
-		return s.answerFind(ctx)
-	case routeWorkers:
-		return s.answerWorkers(ctx)
-	case routeRegister:
-		return s.answerRegistration(ctx, s.registry.ServeRegister)
-	case routeUnregister:
-		return s.answerRegistration(ctx, s.registry.ServeUnregister)
-	case routeListWorkers:
-		return s.answerListWorkers(ctx)
-	case routeLive:
-		s.json(ctx, append(s.buffer(ctx), `{"status":"ok"}`+"\n"...))
-	case routeReady:
-		body, ready := s.health.appendReady(s.buffer(ctx), ctx.QueryArgs().Has("verbose"))
-		if !ready {
-			ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
-		}
-		s.json(ctx, body)
-	case routeMetrics:
-		ctx.SetContentType("text/plain; version=0.0.4; charset=utf-8")
-		s.obs.metrics.WritePrometheus(ctx)
-	case routeVersion:
-		v := obs.ReadVersion()
-		body := append(s.buffer(ctx), `{"version":`...)
-		body = appendString(body, v.Version)
-		body = append(body, `,"revision":`...)
-		body = appendString(body, v.Revision)
-		body = append(body, `,"time":`...)
-		body = appendString(body, v.Time)
-		body = fmt.Appendf(body, `,"modified":%t,"go":`, v.Modified)
-		body = appendString(body, v.Go)
-		s.json(ctx, append(body, "}\n"...))
-	}
-	return nil
-}
-
-// twoLengths reports whether the headers say in two ways where the body ends.
-// fasthttp (1.74) goes by Transfer-Encoding then and keeps the connection; a
-// proxy that goes by the other lets a client smuggle a request past it (RFC
-// 9112, section 6.1).
-func twoLengths(headers []byte) bool {
-	var length, encoding bool
-	for line := range bytes.SplitSeq(headers, []byte{'\n'}) {
-		name, _, _ := bytes.Cut(line, []byte{':'})
-		switch len(name) {
-		case len("Content-Length"):
-			length = length || bytes.EqualFold(name, []byte("Content-Length"))
-		case len("Transfer-Encoding"):
-			encoding = encoding || bytes.EqualFold(name, []byte("Transfer-Encoding"))
-		}
-	}
-	return length && encoding
-}
-
-// answerFind answers POST /v1/find_matches.
-func (s *Server) answerFind(ctx *fasthttp.RequestCtx) *Problem {
-	if p := s.checkBody(ctx); p != nil {
-		return p
-	}
-	if p := noArguments(ctx, ""); p != nil {
-		return p
-	}
-	q := s.finds.Get().(*finder) //nolint:forcetypeassert // the pool holds nothing else
-	defer s.release(q)
-	body, p := q.find(s.ix, ctx.Request.Body(), s.cfg.MaxTokens, s.buffer(ctx))
+	v, p := s.admit(ctx, r)
 	if p != nil {
 		return p
 	}
+	return r.answer(s, ctx, v)
+}
+
+// admit says who asks, and returns what they may see.
+func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
+	if !s.access.Guarded() {
+		return &s.all, nil
+	}
+	c, refusal := s.access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
+	switch refusal {
+	case secure.Unauthorized:
+		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
+		return nil, &Problem{fasthttp.StatusUnauthorized, "Authorization", reasonUnauthorized,
+			"give a valid token: Authorization: Bearer …"}
+	case secure.Forbidden:
+		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
+			"this route needs the role " + r.needs.String()}
+	case secure.Allowed:
+	}
+	if c.Tenant == nil {
+		return &s.all, nil
+	}
+	if r.fleet {
+		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
+			"this route shows more than one tenant's; use a token without one"}
+	}
+	return s.all.of(*c.Tenant), nil
+}
+
+// twoLengths reports whether the headers say more than once where the body
+// ends. fasthttp (1.74) goes by Transfer-Encoding or the last length then and
+// keeps the connection; a proxy that goes by another lets a client smuggle a
+// request past it (RFC 9112, section 6).
+func twoLengths(headers []byte) bool {
+	said := 0
+	for line := range bytes.SplitSeq(headers, []byte{'\n'}) {
+		// Most names have another length than these two.
+		if len(line) > len("Content-Length") && line[len("Content-Length")] == ':' &&
+			bytes.EqualFold(line[:len("Content-Length")], []byte("Content-Length")) ||
+			len(line) > len("Transfer-Encoding") && line[len("Transfer-Encoding")] == ':' &&
+				bytes.EqualFold(line[:len("Transfer-Encoding")], []byte("Transfer-Encoding")) {
+			said++
+		}
+	}
+	return said > 1
+}
+
+// body returns the request's body, without its compression, if it is of a
+// type that the route takes. Clients that do not care about the content type
+// (curl -d) are let in.
+func (s *Server) body(ctx *fasthttp.RequestCtx, binary bool) (body []byte, isArray bool, p *Problem) {
+	isArray = isBinary(ctx.Request.Header.ContentType())
+	if isArray && !binary {
+		return nil, false, &Problem{fasthttp.StatusUnsupportedMediaType, "Content-Type", reasonMediaType, "send " + typeJSON}
+	}
+	body, p = s.decompressed(ctx)
+	return body, isArray, p
+}
+
+// finder lends scratch memory; the caller gives it back with release.
+func (s *Server) finder() *finder { return s.finds.Get().(*finder) } //nolint:forcetypeassert // the pool holds nothing else
+
+// release gives scratch memory back, unless one large request has grown it.
+func (s *Server) release(q *finder) {
+	if cap(q.req.tokens) <= maxKept && cap(q.req.hashes) <= maxKept && cap(q.local) <= maxKept &&
+		cap(q.found.ranks) <= maxKept && cap(q.ranks) <= maxKept {
+		s.finds.Put(q)
+	}
+}
+
+// found counts what a lookup was about.
+func (s *Server) found(q *finder) {
 	s.obs.blocks.AddInt64(q.asked)
 	s.obs.ranks.AddInt64(q.listed)
-	s.json(ctx, body)
+}
+
+// answerFind answers POST /v1/find_matches.
+func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	body, isArray, p := s.body(ctx, true)
+	if p != nil {
+		return p
+	}
+	q := s.finder()
+	defer s.release(q)
+	if isArray {
+		p = q.req.parseBinary(ctx.QueryArgs(), body, s.cfg.MaxTokens)
+	} else if p = noArguments(ctx); p == nil {
+		p = q.req.parse(body, s.cfg.MaxTokens)
+	}
+	if p != nil {
+		return p
+	}
+	if wantsBinary(ctx, isArray) {
+		if body, p = q.appendBinary(v.index, s.buffer(ctx)); p == nil {
+			ctx.SetContentType(typeBinary)
+			ctx.Response.SwapBody(body)
+		}
+	} else if body, p = q.appendMatches(v.index, s.buffer(ctx)); p == nil {
+		s.json(ctx, body)
+	}
+	s.found(q)
+	return p
+}
+
+// answerBatch answers POST /v1/find_matches/batch.
+func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	body, _, p := s.body(ctx, false)
+	if p == nil {
+		p = noArguments(ctx)
+	}
+	if p != nil {
+		return p
+	}
+	q := s.finder()
+	defer s.release(q)
+	answer, p := q.batch(v.index, body, s.cfg.MaxBatch, s.cfg.MaxTokens, s.buffer(ctx), func(p *Problem) { s.obs.refused(p.Reason) })
+	if p != nil {
+		return p
+	}
+	s.found(q)
+	s.json(ctx, answer)
 	return nil
 }
 
-// checkBody refuses bodies that are not plain JSON. Clients that do not care
-// about the content type (curl -d) are let in.
-func (s *Server) checkBody(ctx *fasthttp.RequestCtx) *Problem {
-	if e := ctx.Request.Header.ContentEncoding(); len(e) > 0 && !strings.EqualFold(string(e), "identity") {
-		return &Problem{fasthttp.StatusUnsupportedMediaType, "Content-Encoding", reasonEncoding, "send the body uncompressed"}
+// answerExplain answers POST /v1/explain.
+func (s *Server) answerExplain(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	body, _, p := s.body(ctx, false)
+	if p == nil {
+		p = noArguments(ctx)
 	}
-	if t := ctx.Request.Header.ContentType(); strings.HasPrefix(strings.ToLower(string(t)), "application/octet-stream") {
-		return &Problem{fasthttp.StatusUnsupportedMediaType, "Content-Type", reasonMediaType, "send " + typeJSON}
+	if p != nil {
+		return p
 	}
+	q := s.finder()
+	defer s.release(q)
+	if p := q.req.parse(body, s.cfg.MaxTokens); p != nil {
+		return p
+	}
+	answer, p := q.explain(v)
+	if p != nil {
+		return p
+	}
+	s.json(ctx, append(s.buffer(ctx), answer...))
+	return nil
+}
+
+// answerQuery answers POST /query, answerQueryByHash POST /query_by_hash.
+func (s *Server) answerQuery(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	return s.answerIndexer(ctx, v, false)
+}
+
+func (s *Server) answerQueryByHash(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	return s.answerIndexer(ctx, v, true)
+}
+
+func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *Problem {
+	body, _, p := s.body(ctx, false)
+	if p == nil {
+		p = noArguments(ctx)
+	}
+	if p != nil {
+		return p
+	}
+	q := s.finder()
+	defer s.release(q)
+	x, p := q.req.parseIndexer(body, byHash, s.cfg.MaxTokens)
+	if p != nil {
+		return p
+	}
+	answer, p := q.appendIndexer(v, &x, s.buffer(ctx))
+	if p != nil {
+		return p
+	}
+	s.found(q)
+	s.json(ctx, answer)
+	return nil
+}
+
+// answerSpaces answers GET /v1/spaces?model=….
+func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	if p := noArguments(ctx, "model"); p != nil {
+		return p
+	}
+	s.json(ctx, appendSpaces(s.buffer(ctx), v.index, ctx.QueryArgs().Peek("model")))
 	return nil
 }
 
 // answerWorkers answers GET /v1/workers?model=….
-func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx) *Problem {
+func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *Problem {
 	if p := noArguments(ctx, "model"); p != nil {
 		return p
 	}
-	model := ctx.QueryArgs().Peek("model")
-	if s.registry == nil {
-		s.json(ctx, appendWorkers(s.buffer(ctx), s.ix, model))
-		return nil
-	}
-	body, err := listWorkers(s.ix, s.registry, string(model))
+	body, err := s.listWorkers(v, string(ctx.QueryArgs().Peek("model")))
 	if err != nil {
-		return &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal, err.Error()}
+		return internalProblem(err)
 	}
 	s.json(ctx, append(s.buffer(ctx), body...))
 	return nil
 }
 
-// noArguments refuses arguments in the URL other than those allowed; "" allows
-// none.
+// noArguments refuses arguments in the URL other than those allowed.
 func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *Problem {
 	if len(ctx.URI().QueryString()) == 0 {
 		return nil
@@ -215,18 +283,14 @@ func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *Problem {
 	return nil
 }
 
-// release gives scratch memory back, unless one large request has grown it.
-func (s *Server) release(q *finder) {
-	if cap(q.req.tokens) <= maxKept && cap(q.req.hashes) <= maxKept && cap(q.local) <= maxKept &&
-		cap(q.found.ranks) <= maxKept {
-		s.finds.Put(q)
-	}
-}
-
 // refuse answers with a problem and counts it.
-func (s *Server) refuse(ctx *fasthttp.RequestCtx, p *Problem) {
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, at int, p *Problem) {
 	s.obs.refused(p.Reason)
 	ctx.SetStatusCode(p.Status)
+	if at < len(s.table.all) && s.table.all[at].plain {
+		s.json(ctx, appendPlainProblem(s.buffer(ctx), p))
+		return
+	}
 	s.json(ctx, appendProblem(s.buffer(ctx), p))
 }
 

@@ -21,6 +21,9 @@ type Index interface {
 type Space interface {
 	// Find adds every rank that holds the first block to f, in any order.
 	Find(local []uint64, f *Found)
+	// Unfold appends the local hashes of the longest chain that has the
+	// sequence hashes seq, as far as the space knows one.
+	Unfold(dst, seq []uint64) []uint64
 	// Ranks returns what every rank holds, sorted by worker and rank.
 	Ranks() []Held
 }

@@ -20,6 +20,7 @@ import (
 type limitListener struct {
 	net.Listener
 	total, perAddress int
+	silent            bool // close what is refused without an answer: it expects TLS
 	refuse            func(reason string)
 
 	mu struct {
@@ -29,8 +30,8 @@ type limitListener struct {
 	}
 }
 
-func newLimitListener(ln net.Listener, total, perAddress int, refuse func(reason string)) *limitListener {
-	l := &limitListener{Listener: ln, total: total, perAddress: perAddress, refuse: refuse}
+func newLimitListener(ln net.Listener, total, perAddress int, silent bool, refuse func(reason string)) *limitListener {
+	l := &limitListener{Listener: ln, total: total, perAddress: perAddress, silent: silent, refuse: refuse}
 	l.mu.addresses = make(map[netip.Addr]int)
 	return l
 }
@@ -48,6 +49,10 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			return &limitedConn{Conn: c, listener: l, address: addr}, nil
 		}
 		l.refuse(p.Reason)
+		if l.silent {
+			_ = c.Close() // nothing is lost with it
+			continue
+		}
 		sendRefusal(c, p)
 	}
 }
@@ -84,6 +89,13 @@ func (l *limitListener) take(addr netip.Addr) *Problem {
 	l.mu.open++
 	l.mu.addresses[addr]++
 	return nil
+}
+
+// connections returns how many are open.
+func (l *limitListener) connections() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.open
 }
 
 func (l *limitListener) release(addr netip.Addr) {

@@ -10,46 +10,23 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
-// The routes, as labels of metrics.
-const (
-	routeFind = iota
-	routeWorkers
-	routeLive
-	routeReady
-	routeMetrics
-	routeVersion
-	routeRegister
-	routeUnregister
-	routeListWorkers
-	routeNone // no such route, or not HTTP at all
-	numRoutes
-)
-
-// routeNames returns the label of each route.
-func routeNames() [numRoutes]string {
-	return [numRoutes]string{
-		"find_matches", "workers", "livez", "readyz", "metrics", "version",
-		"register", "unregister", "list_workers", "none",
-	}
-}
-
 // observer counts what a Server does. It is safe for concurrent use.
 type observer struct {
 	metrics *obs.Metrics
-	names   [numRoutes]string
-	ok      [numRoutes]*metrics.Counter // answers with status 200
-	latency [numRoutes]*metrics.PrometheusHistogram
+	table   *table
+	ok      []*metrics.Counter // answers with status 200, by route
+	latency []*metrics.PrometheusHistogram
 	ranks   *metrics.Counter
 	blocks  *metrics.Counter
 	flight  atomic.Int64
 }
 
-func newObserver(m *obs.Metrics) *observer {
-	o := &observer{metrics: m, names: routeNames()}
-	for i, name := range o.names {
-		o.latency[i] = m.Histogram("kvatlas_http_request_duration_seconds",
-			"Time from a request's arrival to its answer, in seconds, by route.", obs.LatencyBuckets(), "route", name)
-		if i != routeNone {
+func newObserver(m *obs.Metrics, t *table) *observer {
+	o := &observer{metrics: m, table: t, ok: make([]*metrics.Counter, len(t.all))}
+	for i := range len(t.all) + 1 {
+		o.latency = append(o.latency, m.Histogram("kvatlas_http_request_duration_seconds",
+			"Time from a request's arrival to its answer, in seconds, by route.", obs.LatencyBuckets(), "route", t.name(i)))
+		if i < len(t.all) {
 			o.ok[i] = o.answers(i, 200)
 		}
 	}
@@ -62,16 +39,16 @@ func newObserver(m *obs.Metrics) *observer {
 
 func (o *observer) answers(route, status int) *metrics.Counter {
 	return o.metrics.Counter("kvatlas_http_requests_total", "Requests answered, by route and status.",
-		"route", o.names[route], "code", strconv.Itoa(status))
+		"route", o.table.name(route), "code", strconv.Itoa(status))
 }
 
 // answered counts one answer.
 func (o *observer) answered(route, status int, took time.Duration) {
-	c := o.ok[route]
-	if status != 200 || c == nil {
-		c = o.answers(route, status)
+	if status == 200 && route < len(o.ok) {
+		o.ok[route].Inc()
+	} else {
+		o.answers(route, status).Inc()
 	}
-	c.Inc()
 	o.latency[route].Update(took.Seconds())
 }
 

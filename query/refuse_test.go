@@ -68,8 +68,11 @@ func TestBadRequestsAreRefusedAndCountedAndChangeNothing(t *testing.T) {
 		{name: "unknown model", body: `{"model":"x","hashes":[1]}`, status: 404, field: "model", reason: "unknown_model"},
 		{name: "unknown group", body: `{"model":"m","group":"x","hashes":[1]}`, status: 404, field: "group", reason: "unknown_group"},
 		{name: "body over the limit", body: strings.Repeat(" ", 2049), status: 413, field: "body", reason: "body_too_large"},
-		{name: "compressed", body: `{}`, headers: []string{"Content-Encoding", "gzip"}, status: 415, field: "Content-Encoding", reason: "unsupported_encoding"},
-		{name: "binary", body: `{}`, headers: []string{"Content-Type", "application/octet-stream"}, status: 415, field: "Content-Type", reason: "unsupported_media_type"},
+		{name: "compressed", body: `{}`, headers: []string{"Content-Encoding", "br"}, status: 415, field: "Content-Encoding", reason: "unsupported_encoding"},
+		{name: "not gzip", body: `{}`, headers: []string{"Content-Encoding", "gzip"}, status: 400, field: "body", reason: "malformed_encoding"},
+		{name: "not zstd", body: `{}`, headers: []string{"Content-Encoding", "zstd"}, status: 400, field: "body", reason: "malformed_encoding"},
+		{name: "binary", path: "/v1/explain", body: `{}`, headers: []string{"Content-Type", "application/octet-stream"}, status: 415, field: "Content-Type", reason: "unsupported_media_type"},
+		{name: "half a hash", path: find + "?model=m", body: `1234567`, headers: []string{"Content-Type", "application/octet-stream"}, status: 400, field: "body", reason: "out_of_range"},
 		{name: "argument", path: find + "?model=m", body: `{}`, status: 400, field: "model", reason: "unknown_argument"},
 		{name: "argument of workers", method: "GET", path: "/v1/workers?group=g", status: 400, field: "group", reason: "unknown_argument"},
 		{name: "GET find", method: "GET", status: 405, field: "method", reason: "method_not_allowed"},
@@ -136,15 +139,15 @@ func (s *served) raw(t *testing.T, request string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(c, request); err != nil {
 		t.Fatal(err)
 	}
 	data, err := io.ReadAll(c)
-	if err != nil {
-		t.Fatal(err)
+	if err != nil { // such as a reset, where the server did not read all
+		t.Log(err)
 	}
 	return string(data)
 }

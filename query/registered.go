@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // Registry is what a Server needs of a registry.Registry. Its methods are safe
@@ -20,6 +21,8 @@ import (
 type Registry interface {
 	// Snapshot returns the workers, sorted; with departed those too that left.
 	Snapshot(departed bool) []registry.Entry
+	// Name returns the name that a worker is registered by; "" for none.
+	Name(registry.Key) string
 	// IsDrained reports whether the worker, registered or not, gets no requests.
 	IsDrained(worker uint64) bool
 	// ServeRegister and ServeUnregister answer a body; ServeWorkers lists.
@@ -28,19 +31,46 @@ type Registry interface {
 	ServeWorkers(model, group string) []byte
 }
 
-// answerRegistration answers POST /register and /unregister, in the forms of
-// Mooncake's RFC 1403 and of Dynamo's standalone indexer.
-func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, serve func(context.Context, []byte) (int, []byte)) *Problem {
-	if p := s.checkBody(ctx); p != nil {
+// Stream is how the reading of one rank's events stands.
+type Stream struct {
+	Space event.Space
+	shard.RankID
+	// State is following, recovering, incomplete (something is missing since
+	// the last full clear), truncated (the memory budget refused blocks) or
+	// departed.
+	State     string
+	LastID    uint64        // of the last event applied
+	Lag       uint64        // messages of its space that are not applied yet
+	LagTime   time.Duration // age of the oldest of them
+	LastError string        // "" if there was none
+	LastSeen  time.Time     // zero: never
+}
+
+// answerRegister answers POST /register, answerUnregister POST /unregister, in
+// the forms of Mooncake's RFC 1403 and of Dynamo's standalone indexer.
+func (s *Server) answerRegister(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	return s.answerRegistration(ctx, v, v.registry.ServeRegister)
+}
+
+func (s *Server) answerUnregister(ctx *fasthttp.RequestCtx, v *view) *Problem {
+	return s.answerRegistration(ctx, v, v.registry.ServeUnregister)
+}
+
+func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve func(context.Context, []byte) (int, []byte)) *Problem {
+	body, _, p := s.body(ctx, false)
+	if p == nil {
+		p = noArguments(ctx)
+	}
+	if p != nil {
 		return p
 	}
-	if p := noArguments(ctx); p != nil {
-		return p
+	if v.tenant != nil && namesOtherGroup(body, *v.tenant) {
+		return &Problem{fasthttp.StatusForbidden, "routing_group", reasonForbidden, "the token is for the group " + strconv.Quote(*v.tenant) + " only; name it"}
 	}
 	// Not ctx: a context that is derived from fasthttp's is read by a goroutine
 	// that may outlive the request, in a race with the server's shutdown
 	// (fasthttp 1.74, RequestCtx.Done). The registry bounds its own wait.
-	status, answer := serve(context.Background(), ctx.Request.Body())
+	status, answer := serve(context.Background(), body)
 	if status >= fasthttp.StatusBadRequest {
 		s.obs.refused(reasonRegistration)
 	}
@@ -50,17 +80,17 @@ func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, serve func(context
 }
 
 // answerListWorkers answers GET /workers?model_name=…&routing_group=….
-func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx) *Problem {
+func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx, v *view) *Problem {
 	if p := noArguments(ctx, "model_name", "routing_group"); p != nil {
 		return p
 	}
 	args := ctx.QueryArgs()
-	answer := s.registry.ServeWorkers(string(args.Peek("model_name")), string(args.Peek("routing_group")))
+	answer := v.registry.ServeWorkers(string(args.Peek("model_name")), string(args.Peek("routing_group")))
 	s.json(ctx, append(s.buffer(ctx), answer...))
 	return nil
 }
 
-// The answer of GET /v1/workers where there is a registry.
+// The answer of GET /v1/workers.
 type (
 	workersAnswer struct {
 		Spaces []spaceWorkers `json:"spaces"`
@@ -85,6 +115,16 @@ type (
 		HostPinned uint64 `json:"host_pinned"`
 		Disk       uint64 `json:"disk"`
 		External   uint64 `json:"external"`
+
+		Stream *streamInfo `json:"stream,omitempty"` // of its events
+	}
+	streamInfo struct {
+		State      string     `json:"state"`
+		LastID     uint64     `json:"last_event_id"`
+		Lag        uint64     `json:"lag_messages"`
+		LagSeconds float64    `json:"lag_seconds"`
+		LastError  string     `json:"last_error,omitempty"`
+		LastSeen   *time.Time `json:"last_seen,omitempty"`
 	}
 	registration struct {
 		Name         string             `json:"name,omitempty"`
@@ -116,16 +156,19 @@ type (
 
 // listWorkers returns what every worker holds and how it is registered. An
 // empty model means every model.
-func listWorkers(ix Index, reg Registry, model string) ([]byte, error) {
+func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
 	entries := make(map[event.Space][]registry.Entry)
 	var spaces []event.Space
-	for _, e := range reg.Snapshot(true) {
-		if entries[e.Key.Space] == nil {
-			spaces = append(spaces, e.Key.Space)
+	if v.registry != nil {
+		for _, e := range v.registry.Snapshot(true) {
+			if entries[e.Key.Space] == nil {
+				spaces = append(spaces, e.Key.Space)
+			}
+			entries[e.Key.Space] = append(entries[e.Key.Space], e)
 		}
-		entries[e.Key.Space] = append(entries[e.Key.Space], e)
 	}
-	for _, sp := range ix.Spaces() {
+	streams := s.streamsByRank()
+	for _, sp := range v.index.Spaces() {
 		if entries[sp] == nil {
 			spaces = append(spaces, sp)
 		}
@@ -144,7 +187,8 @@ func listWorkers(ix Index, reg Registry, model string) ([]byte, error) {
 		worker := func(id uint64) *workerInfo {
 			if byID[id] == nil {
 				ids = append(ids, id)
-				byID[id] = &workerInfo{ID: strconv.FormatUint(id, 10), State: "unregistered", Drained: reg.IsDrained(id), Ranks: []rankBlocks{}}
+				byID[id] = &workerInfo{ID: strconv.FormatUint(id, 10), State: "unregistered", Ranks: []rankBlocks{},
+					Drained: v.registry != nil && v.registry.IsDrained(id)}
 			}
 			return byID[id]
 		}
@@ -152,11 +196,11 @@ func listWorkers(ix Index, reg Registry, model string) ([]byte, error) {
 			w := worker(entries[sp][i].Key.Worker)
 			w.State, w.Registration = entries[sp][i].State.String(), registrationOf(&entries[sp][i])
 		}
-		if space := ix.Space(sp); space != nil {
+		if space := v.index.Space(sp); space != nil {
 			for _, h := range space.Ranks() {
 				w := worker(h.Worker)
 				w.Ranks = append(w.Ranks, rankBlocks{h.DPRank, h.Blocks[event.Device], h.Blocks[event.HostPinned],
-					h.Blocks[event.Disk], h.Blocks[event.External]})
+					h.Blocks[event.Disk], h.Blocks[event.External], streams[rankKey{sp, h.RankID}]})
 				for _, n := range h.Blocks {
 					w.Blocks += n
 				}
@@ -173,6 +217,27 @@ func listWorkers(ix Index, reg Registry, model string) ([]byte, error) {
 		return nil, fmt.Errorf("listing workers: %w", err)
 	}
 	return append(body, '\n'), nil
+}
+
+// rankKey names a rank of a space.
+type rankKey struct {
+	space event.Space
+	rank  shard.RankID
+}
+
+func (s *Server) streamsByRank() map[rankKey]*streamInfo {
+	if s.streams == nil {
+		return nil
+	}
+	byRank := make(map[rankKey]*streamInfo)
+	for _, st := range s.streams() {
+		info := &streamInfo{State: st.State, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError}
+		if !st.LastSeen.IsZero() {
+			info.LastSeen = &st.LastSeen
+		}
+		byRank[rankKey{st.Space, st.RankID}] = info
+	}
+	return byRank
 }
 
 func registrationOf(e *registry.Entry) *registration {

@@ -19,10 +19,18 @@ type fakeRegistry struct {
 }
 
 func (r *fakeRegistry) Snapshot(bool) []registry.Entry { return r.entries }
-func (r *fakeRegistry) IsDrained(worker uint64) bool   { return worker == 3 }
+func (r *fakeRegistry) Name(k registry.Key) string {
+	for _, e := range r.entries {
+		if e.Key == k {
+			return e.Name
+		}
+	}
+	return ""
+}
+func (r *fakeRegistry) IsDrained(worker uint64) bool { return worker == 3 }
 func (r *fakeRegistry) ServeRegister(_ context.Context, body []byte) (int, []byte) {
 	r.asked <- "register " + string(body)
-	return 201, []byte("{}\n")
+	return 201, []byte(`{"status":"ok"}`)
 }
 
 func (r *fakeRegistry) ServeUnregister(_ context.Context, body []byte) (int, []byte) {

@@ -1,13 +1,16 @@
 package query
 
 import (
+	"errors"
 	"strconv"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/jsonscan"
 )
 
-// findRequest is the body of POST /v1/find_matches. Its slices and texts are
-// valid until the next parse; texts may point into the body.
+// findRequest is what a find_matches asks, in whatever form it came. Its
+// slices and texts are valid until the next parse.
 type findRequest struct {
 	model     []byte
 	group     []byte
@@ -19,10 +22,11 @@ type findRequest struct {
 	maxBlocks uint32 // 0: no limit
 	earlyExit bool
 	treeSizes bool
+	sequence  bool // hashes are sequence hashes, not local ones
 
 	has  fieldSet // the fields that are given and not null
-	scan scanner
-	kept []byte // texts that had escapes
+	in   jsonscan.Reader
+	kept []byte // where texts are
 }
 
 // fieldSet is a set of fields of a findRequest.
@@ -42,8 +46,10 @@ const (
 	fieldTreeSizes
 )
 
-// maxName bounds the names in a request: model, group, LoRA and salt.
-const maxName = 1024
+const (
+	maxName      = 1024 // bounds the names in a request: model, group, LoRA and salt
+	maxMaxBlocks = 1 << 31
+)
 
 // fieldOf returns the field with the name, or 0.
 func fieldOf(name []byte) fieldSet {
@@ -72,31 +78,28 @@ func fieldOf(name []byte) fieldSet {
 	return 0
 }
 
-// parse reads the body, which must not change while r is used. A field that is
-// null counts as absent. maxTokens bounds the elements of either array.
-func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
+// reset forgets the request before.
+func (r *findRequest) reset() {
 	r.model, r.group, r.lora, r.salt, r.kept = nil, nil, nil, nil, r.kept[:0]
 	r.tokens, r.hashes, r.blockSize, r.maxBlocks, r.has = r.tokens[:0], r.hashes[:0], 0, 0, 0
-	r.earlyExit, r.treeSizes = false, false
-	s := &r.scan
-	s.body, s.pos = body, 0
-	defer func() { s.body = nil }()
+	r.earlyExit, r.treeSizes, r.sequence = false, false, false
+}
 
-	if s.next() != '{' {
-		return s.wrongType("body", "a JSON object")
+// parse reads the body. A field that is null counts as absent. maxTokens
+// bounds the elements of either array.
+func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
+	r.reset()
+	s := &r.in
+	s.Reset(body)
+	defer s.Reset(nil) // keep nothing of the body
+	if !s.Open('{') {
+		return fieldProblem(s.Err(), "body", "a JSON object")
 	}
-	s.pos++
 	var seen fieldSet
-	for first := true; ; first = false {
-		if c := s.next(); c == '}' && first {
-			s.pos++
+	for first := true; s.More('}', &first); {
+		name := s.Key()
+		if s.Err() != nil {
 			break
-		} else if c != '"' {
-			return s.malformed("a field name")
-		}
-		name, p := s.str("body")
-		if p != nil {
-			return p
 		}
 		f := fieldOf(name)
 		if f == 0 {
@@ -106,33 +109,22 @@ func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 		if seen&f != 0 {
 			return bad(string(name), reasonDuplicateField, "the field is given twice")
 		}
-		seen |= f
-		if p := s.take(':', `":"`); p != nil {
+		if seen |= f; s.Null() || s.Err() != nil {
+			continue
+		}
+		r.has |= f
+		if p := r.parseField(f, maxTokens); p != nil {
 			return p
-		}
-		null, p := s.null()
-		if p == nil && !null {
-			r.has |= f
-			p = r.parseField(f, maxTokens)
-		}
-		if p != nil {
-			return p
-		}
-		if c := s.next(); c != ',' && c != '}' {
-			return s.malformed(`"," or "}"`)
-		} else if s.pos++; c == '}' {
-			break
 		}
 	}
-	if s.next(); s.pos != len(body) {
-		return s.malformed("nothing after the object")
+	if s.End(); s.Err() != nil {
+		return fieldProblem(s.Err(), "body", "JSON")
 	}
 	return r.check()
 }
 
 // parseField reads the value of one field.
 func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
-	var v uint64
 	switch f {
 	case fieldModel:
 		r.model, p = r.name("model")
@@ -143,38 +135,112 @@ func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
 	case fieldSalt:
 		r.salt, p = r.name("cache_salt")
 	case fieldBlockSize:
-		v, p = r.scan.number("block_size", 1, core.MaxBlockSize)
-		r.blockSize = uint32(v)
+		r.blockSize, p = r.number("block_size", core.MaxBlockSize)
 	case fieldMaxBlocks:
-		v, p = r.scan.number("max_blocks", 1, 1<<31)
-		r.maxBlocks = uint32(v)
+		r.maxBlocks, p = r.number("max_blocks", maxMaxBlocks)
 	case fieldEarlyExit:
-		r.earlyExit, p = r.scan.boolean("early_exit")
+		r.earlyExit, p = r.boolean("early_exit")
 	case fieldTreeSizes:
-		r.treeSizes, p = r.scan.boolean("tree_sizes")
+		r.treeSizes, p = r.boolean("tree_sizes")
 	case fieldTokens:
-		r.tokens, p = r.scan.tokens("token_ids", r.tokens, maxTokens)
+		p = r.tokenArray("token_ids", maxTokens)
 	case fieldHashes:
-		r.hashes, p = r.scan.hashes("hashes", r.hashes, maxTokens)
+		p = r.hashArray("hashes", maxTokens, false)
 	}
 	return p
 }
 
 // name takes a text of bounded length.
 func (r *findRequest) name(field string) ([]byte, *Problem) {
-	text, p := r.scan.str(field)
-	if p != nil {
-		return nil, p
-	}
-	if len(text) > maxName {
+	text := r.in.Str()
+	switch {
+	case r.in.Err() != nil:
+		return nil, fieldProblem(r.in.Err(), field, "a text")
+	case len(text) > maxName:
 		return nil, bad(field, reasonOutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
 	}
-	if len(r.scan.text) > 0 && len(text) > 0 && &text[0] == &r.scan.text[0] { // the scanner's own memory
-		start := len(r.kept)
-		r.kept = append(r.kept, text...)
-		text = r.kept[start:]
+	return r.keep(text), nil
+}
+
+// keep copies a text into the request's own memory.
+func (r *findRequest) keep(text []byte) []byte {
+	start := len(r.kept)
+	r.kept = append(r.kept, text...)
+	return r.kept[start:len(r.kept):len(r.kept)]
+}
+
+// number takes a whole number of 1 … hi.
+func (r *findRequest) number(field string, hi uint64) (uint32, *Problem) {
+	v := r.in.Uint64()
+	err := r.in.Err()
+	if err == nil && (v < 1 || v > hi) {
+		err = jsonscan.ErrRange
 	}
-	return text, nil
+	if err != nil {
+		return 0, fieldProblem(err, field, "a whole number between 1 and "+strconv.FormatUint(hi, 10))
+	}
+	return uint32(v), nil
+}
+
+func (r *findRequest) boolean(field string) (bool, *Problem) {
+	v := r.in.Bool()
+	if r.in.Err() != nil {
+		return false, fieldProblem(r.in.Err(), field, "true or false")
+	}
+	return v, nil
+}
+
+func (r *findRequest) tokenArray(field string, limit int) *Problem {
+	isArray := r.in.Peek() == '['
+	r.tokens = r.in.Uint32s(r.tokens[:0], limit)
+	return r.arrayProblem(field, isArray, len(r.tokens), "a whole number between 0 and 4294967295", limit)
+}
+
+func (r *findRequest) hashArray(field string, limit int, signed bool) *Problem {
+	isArray := r.in.Peek() == '['
+	r.hashes = r.in.Uint64s(r.hashes[:0], limit, signed)
+	return r.arrayProblem(field, isArray, len(r.hashes),
+		"a whole number (or one as a decimal text) between 0 and 18446744073709551615", limit)
+}
+
+// arrayProblem says what is wrong with an array, or with the element at i.
+func (r *findRequest) arrayProblem(field string, isArray bool, i int, want string, limit int) *Problem {
+	err := r.in.Err()
+	switch {
+	case err == nil:
+		return nil
+	case !isArray:
+		want = "an array"
+	case errors.Is(err, jsonscan.ErrTooMany):
+		return tooMany(field, limit)
+	default:
+		field += "[" + strconv.Itoa(i) + "]"
+	}
+	return fieldProblem(err, field, want)
+}
+
+func tooMany(field string, limit int) *Problem {
+	return bad(field, reasonTooMany, "more than "+strconv.Itoa(limit)+" elements, the limit of this server")
+}
+
+// fieldProblem turns what the reader says of a field's value into a problem.
+// What is not JSON is the body's fault, but for a text of a field.
+func fieldProblem(err error, field, want string) *Problem {
+	reason := reasonWrongType
+	switch {
+	case !errors.Is(err, jsonscan.ErrType):
+		if want != "a text" {
+			field = "body"
+		}
+		return bad(field, reasonMalformedJSON, err.Error())
+	case errors.Is(err, jsonscan.ErrNegative):
+		reason = reasonNegative
+	case errors.Is(err, jsonscan.ErrNotInteger):
+		reason = reasonNotInteger
+	case errors.Is(err, jsonscan.ErrRange):
+		reason = reasonOutOfRange
+	}
+	return bad(field, reason, "must be "+want)
 }
 
 // check judges the fields together.
@@ -193,6 +259,13 @@ func (r *findRequest) check() *Problem {
 		return bad("cache_salt", reasonConflict, "hashes contain the salt already; give it with token_ids only")
 	}
 	return nil
+}
+
+// asks reports whether the request is about the space.
+func (r *findRequest) asks(sp event.Space) bool {
+	return string(r.model) == sp.Model &&
+		(r.has&fieldGroup == 0 || string(r.group) == sp.Group) &&
+		(r.blockSize == 0 || r.blockSize == sp.BlockSize)
 }
 
 // shorten returns a name from outside for an error answer.

@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/secure"
 )
 
 // Deps is what a Server needs from the rest of the program.
@@ -20,29 +21,36 @@ type Deps struct {
 	// Registry knows the workers that are registered, and takes registrations
 	// over HTTP; nil: there are no such routes.
 	Registry Registry
-	Log      *slog.Logger
-	Metrics  *obs.Metrics
-	Checks   []Check // conditions of readiness
+	// Streams returns how the reading of events stands, of every rank that
+	// publishes; nil: nothing is read.
+	Streams func() []Stream
+	// Access says who may ask; nil: everybody, on loopback.
+	Access  *secure.Access
+	Log     *slog.Logger
+	Metrics *obs.Metrics
+	Checks  []Check // conditions of readiness
 }
 
 // Server answers queries over HTTP.
 type Server struct {
-	cfg Config
-	ix  Index
+	cfg     Config
+	all     view // of a caller who may see everything
+	access  *secure.Access
+	streams func() []Stream
+	table   *table
+	inflate *inflater
 
-	registry Registry
-	log      *slog.Logger
-	limit    *obs.Limited
-	obs      *observer
-	health   health
-	ids      *requestIDs
-	http     *fasthttp.Server
-	finds    sync.Pool // of *finder
+	limit  *obs.Limited
+	obs    *observer
+	health health
+	ids    *requestIDs
+	http   *fasthttp.Server
+	finds  sync.Pool // of *finder
 
 	mu struct {
 		sync.Mutex
-		listeners []net.Listener // that Serve was called with
-		down      bool           // Shutdown was called
+		listeners []*limitListener // that Serve was called with
+		down      bool             // Shutdown was called
 	}
 }
 
@@ -51,13 +59,22 @@ type Server struct {
 const maxKept = 1 << 16
 
 // New returns a Server that is not serving yet.
-func New(cfg Config, d Deps) *Server {
+func New(cfg Config, d Deps) (*Server, error) {
+	inflate, err := newInflater(cfg.MaxDecompressed)
+	if err != nil {
+		return nil, err
+	}
+	t := newTable()
 	s := &Server{
-		cfg: cfg, ix: d.Index, registry: d.Registry, log: d.Log,
+		cfg: cfg, all: view{index: d.Index, registry: d.Registry}, access: d.Access, streams: d.Streams,
+		table: t, inflate: inflate,
 		limit:  obs.NewLimited(d.Log, time.Second, nil),
-		obs:    newObserver(d.Metrics),
+		obs:    newObserver(d.Metrics, t),
 		health: health{checks: d.Checks},
 		ids:    newRequestIDs(),
+	}
+	if s.access == nil {
+		s.access = new(secure.Access)
 	}
 	s.finds.New = func() any { return new(finder) }
 	s.http = &fasthttp.Server{
@@ -78,23 +95,28 @@ func New(cfg Config, d Deps) *Server {
 		SecureErrorLogMessage:        true, // headers hold tokens
 		Logger:                       httpLog{s.limit},
 	}
-	d.Metrics.Gauge("kvatlas_http_connections", "Open connections.",
-		func() float64 { return float64(s.http.GetOpenConnectionsCount()) })
-	return s
+	d.Metrics.Gauge("kvatlas_http_connections", "Open connections.", func() float64 { return float64(s.connections()) })
+	return s, nil
+}
+
+// connections returns how many connections count against the limit.
+func (s *Server) connections() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ln := range s.mu.listeners {
+		n += ln.connections()
+	}
+	return n
 }
 
 // Listen opens the listener of the configured address.
 func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
-	}
-	return ln, nil
+	return s.access.Listen(ctx, s.cfg.Listen, "http-listen")
 }
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
 func (s *Server) Serve(ln net.Listener) error {
-	limited := newLimitListener(ln, s.cfg.MaxConnections, s.cfg.MaxConnectionsIP, s.obs.refused)
+	limited := newLimitListener(ln, s.cfg.MaxConnections, s.cfg.MaxConnectionsIP, s.access.HasTLS(), s.obs.refused)
 	s.mu.Lock()
 	s.mu.listeners = append(s.mu.listeners, limited)
 	down := s.mu.down
@@ -102,7 +124,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if down { // Shutdown came first
 		return limited.Close()
 	}
-	if err := s.http.Serve(limited); err != nil {
+	if err := s.http.Serve(s.access.TLS(limited)); err != nil {
 		return fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err)
 	}
 	return nil
@@ -151,8 +173,8 @@ func (s *Server) handleBroken(ctx *fasthttp.RequestCtx, err error) {
 			fmt.Sprintf("the request did not arrive within %v (--http-read-timeout)", s.cfg.ReadTimeout)}
 	}
 	s.setRequestID(ctx)
-	s.refuse(ctx, p)
-	s.obs.answered(routeNone, p.Status, 0)
+	s.refuse(ctx, s.table.none(), p)
+	s.obs.answered(s.table.none(), p.Status, 0)
 }
 
 func (s *Server) bodyTooLarge() *Problem {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/api/apitest"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/conf"
@@ -70,17 +71,20 @@ func serveDeps(t testing.TB, cfg Config, d Deps) *served {
 	t.Helper()
 	log, m := new(lockedBuffer), obs.NewMetrics()
 	d.Log, d.Metrics = slog.New(slog.NewTextHandler(log, nil)), m
-	s := New(cfg, d)
+	s, err := New(cfg, d)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ln, err := s.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ln) }()
-	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
+	client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	t.Cleanup(func() {
 		client.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) //nolint:usetesting // t's context has ended
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:usetesting // t's context has ended
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -118,6 +122,12 @@ func (s *served) do(t testing.TB, method, path, body string, headers ...string) 
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if req.Header.Get("Content-Encoding") == "" {
+		checkExchange(t, apitest.Exchange{
+			Method: method, Path: req.URL.EscapedPath(), RequestType: req.Header.Get("Content-Type"), Request: []byte(body),
+			Status: resp.StatusCode, AnswerType: resp.Header.Get("Content-Type"), Answer: data,
+		})
 	}
 	return answer{resp.StatusCode, resp.Status, resp.Header, resp.Close}, data
 }
@@ -288,12 +298,12 @@ func TestWorkersListsWhatEachRankHolds(t *testing.T) {
 	}
 	resp, one := s.do(t, "GET", "/v1/workers?model=n%22%C3%A9", "")
 	const want = `{"spaces":[{"model":"n\"é","group":"","block_size":2,"workers":[` +
-		`{"worker_id":"1","ranks":[{"dp_rank":0,"device":1,"host_pinned":0,"disk":0,"external":0}]}]}]}` + "\n"
+		`{"worker_id":"1","state":"unregistered","drained":false,"blocks":1,"ranks":[{"dp_rank":0,"device":1,"host_pinned":0,"disk":0,"external":0}]}]}]}` + "\n"
 	if resp.StatusCode != 200 || string(one) != want {
 		t.Errorf("got %s, want %s", one, want)
 	}
-	if !bytes.Contains(all, []byte(`{"worker_id":"7","ranks":[{"dp_rank":0,"device":2,"host_pinned":0,"disk":1,"external":0},`+
-		`{"dp_rank":1,"device":2,"host_pinned":1,"disk":0,"external":0}]},{"worker_id":"18446744073709551615",`)) {
+	if !bytes.Contains(all, []byte(`{"worker_id":"7","state":"unregistered","drained":false,"blocks":6,"ranks":[{"dp_rank":0,"device":2,"host_pinned":0,"disk":1,"external":0},`+
+		`{"dp_rank":1,"device":2,"host_pinned":1,"disk":0,"external":0}]},{"worker_id":"8",`)) {
 		t.Errorf("got %s", all)
 	}
 	if _, none := s.do(t, "GET", "/v1/workers?model=x", ""); string(none) != "{\"spaces\":[]}\n" {

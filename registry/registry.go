@@ -360,6 +360,17 @@ func (r *Registry) Lookup(k Key) (Entry, bool) {
 	return r.mu.ledger.lookup(k)
 }
 
+// Name returns the name that the worker is registered by; "" if it is by its
+// number, or is not.
+func (r *Registry) Name(k Key) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := r.mu.ledger.members[k]; m != nil {
+		return m.worker.Name
+	}
+	return ""
+}
+
 // Left returns when the worker last left, by the server's clock: events that
 // were stored until then are void. It knows workers that left before this
 // replica began.

@@ -16,14 +16,14 @@ import (
 // 1403 if it names "modelname", of Dynamo's standalone indexer if it names
 // "model_name". Fields of neither are ignored, as those servers do.
 
-// defaultGroup is what both APIs call the default group, which has no name
+// DefaultGroup is what both APIs call the default group, which has no name
 // here.
-const defaultGroup = "default"
+const DefaultGroup = "default"
 
 // GroupOf returns the routing group that an API of Mooncake or Dynamo names:
 // its "default" is the group without a name.
 func GroupOf(name string) string {
-	if name == defaultGroup {
+	if name == DefaultGroup {
 		return ""
 	}
 	return name
@@ -32,7 +32,7 @@ func GroupOf(name string) string {
 // groupName is the opposite of GroupOf.
 func groupName(group string) string {
 	if group == "" {
-		return defaultGroup
+		return DefaultGroup
 	}
 	return group
 }
@@ -95,7 +95,7 @@ func (q *registration) parse(body []byte) *refusal {
 	case q.RFCModel != nil:
 		q.rfc, q.model, q.group = true, *q.RFCModel, q.TenantID
 		if q.group == nil {
-			group := defaultGroup
+			group := DefaultGroup
 			q.group = &group
 		}
 	default:

@@ -40,10 +40,17 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	x.service = proc.NewService(cfg.Service, log, m, x.behind)
 	registerMetrics(m, x.set)
 	cfg.Broker.Log, cfg.Ingest.Log, cfg.Ingest.Metrics = log, log, m.Set
-	x.server = query.New(cfg.HTTP, query.Deps{
-		Index: query.Shards{Set: x.set}, Registry: &x.registry, Log: log, Metrics: m,
+	access, err := cfg.Access.Open(log)
+	if err != nil {
+		return err
+	}
+	x.server, err = query.New(cfg.HTTP, query.Deps{
+		Index: query.Shards{Set: x.set}, Registry: &x.registry, Streams: x.streams, Access: access, Log: log, Metrics: m,
 		Checks: []query.Check{{Name: "ingest", Reason: x.behind}, {Name: "memory", Reason: x.full, Note: true}},
 	})
+	if err != nil {
+		return err
+	}
 	ln, err := x.server.Listen(ctx)
 	if err != nil {
 		return err
@@ -109,6 +116,38 @@ func (x *indexer) behind() string {
 		return err.Error()
 	}
 	return x.workers.behindEngines()
+}
+
+// streams says how the reading of every publisher's events stands.
+func (x *indexer) streams() []query.Stream {
+	in := x.ingest.Load()
+	if in == nil {
+		return nil
+	}
+	lags := make(map[event.Space]ingest.StreamStatus)
+	for _, s := range in.Streams() {
+		lags[s.Space] = s
+	}
+	var all []query.Stream
+	for _, r := range in.Ranks() {
+		lag := lags[r.Space]
+		s := query.Stream{
+			Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
+			LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen,
+		}
+		switch {
+		case r.Departed:
+			s.State = "departed"
+		case r.Recovering:
+			s.State = "recovering"
+		case r.Truncated:
+			s.State = "truncated"
+		case r.Incomplete:
+			s.State = "incomplete"
+		}
+		all = append(all, s)
+	}
+	return all
 }
 
 // full says that the memory budget is reached; "" if it is not.

@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/secure"
 	"github.com/kvatlas/kvatlas/internal/sysmem"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
@@ -24,6 +25,7 @@ import (
 type config struct {
 	Log    obs.LogConfig
 	HTTP   query.Config
+	Access secure.Settings
 	Broker broker.Config
 	Ingest ingest.Config
 
@@ -63,6 +65,7 @@ func (c *config) declare(set *conf.Set) {
 		conf.Between[int64](0, 1<<50), conf.ShowDefault("half of the memory that the machine or the control group has"))
 	c.Log.Declare(set)
 	c.HTTP.Declare(set)
+	c.Access.Declare(set)
 }
 
 // defaultBudget is half of the memory: the collector needs some of the rest.

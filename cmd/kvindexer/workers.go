@@ -149,6 +149,14 @@ func (r *registryRoutes) Snapshot(departed bool) []registry.Entry {
 	return nil
 }
 
+// Name implements query.Registry.
+func (r *registryRoutes) Name(k registry.Key) string {
+	if reg := r.Load(); reg != nil {
+		return reg.Name(k)
+	}
+	return ""
+}
+
 // IsDrained implements query.Registry.
 func (r *registryRoutes) IsDrained(worker uint64) bool {
 	reg := r.Load()

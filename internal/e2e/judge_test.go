@@ -63,7 +63,10 @@ func TestJudgeSeesOneBlock(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	server := query.New(http, query.Deps{Index: query.Shards{Set: shards}, Log: slog.New(slog.DiscardHandler), Metrics: obs.NewMetrics()})
+	server, err := query.New(http, query.Deps{Index: query.Shards{Set: shards}, Log: slog.New(slog.DiscardHandler), Metrics: obs.NewMetrics()})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ln, err := server.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)

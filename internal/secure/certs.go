@@ -1,0 +1,37 @@
+package secure
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+)
+
+const maxPEM = 1 << 20
+
+// readTLS reads the certificates into the configuration of a server.
+func readTLS(cert, key, clientCA string) (*tls.Config, error) {
+	for _, path := range []string{cert, key} {
+		if _, err := limitRead(path, maxPEM); err != nil {
+			return nil, fmt.Errorf("TLS: %w", err)
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: certificate %s and key %s: %w", cert, key, err)
+	}
+	cfg := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair},
+		NextProtos: []string{"http/1.1"},
+	}
+	if clientCA != "" {
+		pem, err := limitRead(clientCA, maxPEM)
+		if err != nil {
+			return nil, fmt.Errorf("TLS: client certificates: %w", err)
+		}
+		if cfg.ClientCAs = x509.NewCertPool(); !cfg.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("TLS: %s has no certificate in PEM", clientCA)
+		}
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return cfg, nil
+}

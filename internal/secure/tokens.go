@@ -1,0 +1,129 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Role says what a caller may do. A higher one may do what a lower one may.
+type Role uint8
+
+// The roles.
+const (
+	Anybody  Role = iota // health and version: no token is asked for
+	Reader               // find out what is where
+	Operator             // change state, and see what is no tenant's
+)
+
+// String returns the role's name in files.
+func (r Role) String() string { return [...]string{"anybody", "reader", "operator"}[r] }
+
+// Caller is who a request comes from.
+type Caller struct {
+	Name   string // for logs
+	Role   Role
+	Tenant *string // the only routing group that the caller may see; nil: all
+}
+
+const (
+	minToken      = 16 // bytes; shorter ones can be guessed
+	maxTokens     = 1024
+	maxTokensFile = 1 << 20
+)
+
+// tokens is a list of tokens, as it was read.
+type tokens []token
+
+type token struct {
+	sum     [sha256.Size]byte
+	caller  Caller
+	expires time.Time // zero: never
+}
+
+// tokenEntry is one token in the file.
+type tokenEntry struct {
+	Name    string    `yaml:"name"`
+	Token   string    `yaml:"token"`
+	SHA256  string    `yaml:"sha256"` // in place of token: of its bytes, in hex
+	Role    string    `yaml:"role"`
+	Tenant  *string   `yaml:"tenant"`
+	Expires time.Time `yaml:"expires"`
+}
+
+// readTokens reads a file of tokens: a YAML or JSON sequence.
+func readTokens(path string) (*tokens, error) {
+	data, err := limitRead(path, maxTokensFile)
+	if err != nil {
+		return nil, fmt.Errorf("tokens: %w", err)
+	}
+	var entries []tokenEntry
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
+		// Not the error itself, which quotes the file.
+		return nil, fmt.Errorf("tokens: %s is no sequence of name, token or sha256, role, tenant and expires", path)
+	}
+	if len(entries) == 0 || len(entries) > maxTokens {
+		return nil, fmt.Errorf("tokens: %s has %d tokens, give 1 to %d", path, len(entries), maxTokens)
+	}
+	list := make(tokens, len(entries))
+	for i := range entries {
+		if list[i], err = entries[i].token(); err != nil {
+			return nil, fmt.Errorf("tokens: %s: entry %d (%q): %w", path, i, entries[i].Name, err)
+		}
+	}
+	return &list, nil
+}
+
+func (e *tokenEntry) token() (t token, err error) {
+	switch {
+	case (e.Token == "") == (e.SHA256 == ""):
+		return t, errors.New("give token or sha256")
+	case e.Token != "" && len(e.Token) < minToken:
+		return t, fmt.Errorf("the token has less than %d bytes; `openssl rand -hex 32` makes a good one", minToken)
+	case e.Token != "" && strings.ContainsFunc(e.Token, func(r rune) bool { return r <= ' ' || r >= 0x7F }):
+		return t, errors.New("the token has characters that a header cannot carry")
+	case e.Token != "":
+		t.sum = sha256.Sum256([]byte(e.Token))
+	default:
+		sum, err := hex.DecodeString(e.SHA256)
+		if err != nil || len(sum) != sha256.Size {
+			return t, errors.New("sha256 is not 64 hexadecimal digits")
+		}
+		t.sum = [sha256.Size]byte(sum)
+	}
+	t.caller, t.expires = Caller{Name: e.Name, Tenant: e.Tenant}, e.Expires
+	switch e.Role {
+	case Reader.String():
+		t.caller.Role = Reader
+	case Operator.String():
+		t.caller.Role = Operator
+	default:
+		return t, fmt.Errorf("role %q is neither reader nor operator", e.Role)
+	}
+	return t, nil
+}
+
+// find returns the caller of a token. It looks at all of them, and for equal
+// ones the last counts.
+func (list tokens) find(text []byte, now time.Time) (c Caller, ok bool) {
+	sum := sha256.Sum256(text)
+	at := -1
+	for i := range list {
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], list[i].sum[:]), i, at)
+	}
+	if at < 0 {
+		return Caller{}, false
+	}
+	t := &list[at]
+	return t.caller, t.expires.IsZero() || now.Before(t.expires)
+}

@@ -1,0 +1,57 @@
+package query
+
+import (
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// appendSpaceMatches appends one space's answer. The ranks are sorted.
+func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth, sizes bool) []byte {
+	dst = append(dst, `{"group":`...)
+	dst = appendString(dst, sp.Group)
+	dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
+	dst = appendUint(dst, `,"blocks":`, uint64(blocks))
+	dst = append(dst, `,"workers":[`...)
+	for i := 0; i < len(ranks); {
+		worker, best, held, end := ranks[i].Worker, ranks[i].depth, ranks[i].held, i+1
+		for ; end < len(ranks) && ranks[end].Worker == worker; end++ {
+			held += ranks[end].held
+			for t, d := range ranks[end].depth {
+				best[t] = max(best[t], d)
+			}
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		longest := uint64(best[event.NumTiers-1])
+		dst = appendUint(dst, `{"worker_id":"`, worker)
+		dst = append(dst, '"')
+		dst = appendDepths(dst, &best)
+		dst = appendUint(dst, `,"longest":`, longest)
+		dst = appendUint(dst, `,"tokens":`, longest*uint64(sp.BlockSize))
+		if sizes {
+			dst = appendUint(dst, `,"tree_size":`, held)
+		}
+		dst = append(dst, `,"ranks":[`...)
+		for j := i; j < end; j++ {
+			if j > i {
+				dst = append(dst, ',')
+			}
+			dst = appendUint(dst, `{"dp_rank":`, uint64(ranks[j].DPRank))
+			dst = appendDepths(dst, &ranks[j].depth)
+			if sizes {
+				dst = appendUint(dst, `,"tree_size":`, ranks[j].held)
+			}
+			dst = append(dst, '}')
+		}
+		dst = append(dst, "]}"...)
+		i = end
+	}
+	return append(dst, "]}"...)
+}
+
+func appendDepths(dst []byte, depth *[event.NumTiers]uint32) []byte {
+	dst = appendUint(dst, `,"device":`, uint64(depth[event.Device]))
+	dst = appendUint(dst, `,"host_pinned":`, uint64(depth[event.HostPinned]))
+	dst = appendUint(dst, `,"disk":`, uint64(depth[event.Disk]))
+	return appendUint(dst, `,"external":`, uint64(depth[event.External]))
+}

@@ -1,0 +1,303 @@
+package query
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// POST /query and /query_by_hash, in the forms of two APIs: of Mooncake's RFC
+// 1403 if the body names "model", of Dynamo's standalone indexer if it names
+// "model_name". Fields of neither are ignored, as those servers do. Counts are
+// in tokens.
+//
+// Dynamo's "block_hashes" are local hashes, the RFC's "seq_hashes" (once
+// "block_hash") are sequence hashes; both may be written with a sign.
+
+// indexerRequest is the body of either route.
+type indexerRequest struct {
+	tenant      []byte // the RFC's; Dynamo's group is the request's
+	instance    uint64
+	hasInstance bool
+	rfc         bool
+}
+
+// parseIndexer reads a body of /query, or of /query_by_hash.
+func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x indexerRequest, p *Problem) {
+	r.reset()
+	s := &r.in
+	s.Reset(body)
+	defer s.Reset(nil)
+	if !s.Open('{') {
+		return x, fieldProblem(s.Err(), "body", "a JSON object")
+	}
+	var model, modelName, group, tenant []byte
+	var hasGroup, hasTenant, salted, loraID bool
+	for first := true; s.More('}', &first) && p == nil; {
+		name := s.Key()
+		if s.Err() != nil {
+			break
+		}
+		if s.Null() || s.Err() != nil {
+			continue
+		}
+		switch string(name) {
+		case "model_name":
+			modelName, p = r.name("model_name")
+		case "model":
+			model, p = r.name("model")
+		case "routing_group":
+			group, p = r.name("routing_group")
+			hasGroup = true
+		case "tenant_id":
+			tenant, p = r.name("tenant_id")
+			hasTenant = true
+		case "lora_name":
+			r.lora, p = r.name("lora_name")
+		case "lora_id":
+			loraID = true
+			s.Skip()
+		case "cache_salt":
+			r.salt, p = r.name("cache_salt")
+			salted = true
+		case "block_size":
+			r.blockSize, p = r.number("block_size", core.MaxBlockSize)
+		case "instance_id":
+			x.instance, p = r.instance()
+			x.hasInstance = true
+		case "token_ids":
+			if byHash {
+				s.Skip()
+				continue
+			}
+			r.has |= fieldTokens
+			p = r.tokenArray("token_ids", maxTokens)
+		case "block_hashes", "seq_hashes", "block_hash":
+			if !byHash {
+				s.Skip()
+				continue
+			}
+			r.has |= fieldHashes
+			r.sequence = string(name) != "block_hashes"
+			p = r.hashArray(string(name), maxTokens, true)
+		default:
+			s.Skip()
+		}
+	}
+	if p != nil {
+		return x, p
+	}
+	if s.End(); s.Err() != nil {
+		return x, fieldProblem(s.Err(), "body", "JSON")
+	}
+	x.rfc = modelName == nil && model != nil
+	if r.model, r.group = modelName, group; x.rfc {
+		r.model, r.group, hasGroup = model, tenant, hasTenant
+	}
+	if !hasGroup {
+		r.group = nil
+	}
+	r.has |= fieldModel | fieldGroup
+	if x.tenant = r.group; !hasGroup {
+		x.tenant = r.keep([]byte(registry.DefaultGroup))
+	}
+	if string(r.group) == registry.DefaultGroup { // which has no name here
+		r.group = nil
+	}
+	return x, r.checkIndexer(&x, byHash, salted, loraID && len(r.lora) > 0)
+}
+
+// instance takes the id of a worker: a number, or a name.
+func (r *findRequest) instance() (uint64, *Problem) {
+	if r.in.Peek() != '"' {
+		v := r.in.Uint64()
+		if r.in.Err() != nil {
+			return 0, fieldProblem(r.in.Err(), "instance_id", "a whole number of 64 bits, or a name")
+		}
+		return v, nil
+	}
+	name, p := r.name("instance_id")
+	return event.WorkerID(string(name)), p
+}
+
+func (r *findRequest) checkIndexer(x *indexerRequest, byHash, salted, bothLoras bool) *Problem {
+	switch {
+	case r.model == nil:
+		return bad("model_name", reasonMissing, "model_name is missing (in the form of RFC 1403: model)")
+	case bothLoras:
+		return bad("lora_id", reasonConflict, "give lora_name or lora_id, not both")
+	case x.rfc && r.blockSize == 0:
+		return bad("block_size", reasonMissing, "block_size is missing")
+	case !byHash && r.has&fieldTokens == 0:
+		return bad("token_ids", reasonMissing, "token_ids are missing")
+	case byHash && r.has&fieldHashes == 0 && x.rfc:
+		return bad("seq_hashes", reasonMissing, "seq_hashes are missing")
+	case byHash && r.has&fieldHashes == 0:
+		return bad("block_hashes", reasonMissing, "block_hashes are missing")
+	case byHash && !x.rfc && salted:
+		return bad("cache_salt", reasonConflict, "block_hashes contain the salt already")
+	}
+	if byHash {
+		r.lora, r.salt = nil, nil // the hashes contain them
+	}
+	return nil
+}
+
+// tokenDepth is what a rank holds of a prompt, in tokens, cumulative over
+// tiers.
+type tokenDepth struct {
+	space  event.Space
+	worker uint64
+	rank   uint32
+	depth  [event.NumTiers]uint64
+}
+
+// appendIndexer answers /query and /query_by_hash.
+func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, *Problem) {
+	all := q.ranks[:0]
+	p := q.each(v.index, func(sp event.Space, _ int) {
+		for i := range q.found.ranks {
+			r := &q.found.ranks[i]
+			if x.hasInstance && r.Worker != x.instance {
+				continue
+			}
+			d := tokenDepth{space: sp, worker: r.Worker, rank: r.DPRank}
+			for t, n := range r.depth {
+				d.depth[t] = uint64(n) * uint64(sp.BlockSize)
+			}
+			all = append(all, d)
+		}
+	})
+	if q.ranks = all; p != nil {
+		return dst, p
+	}
+	all = merged(all)
+	if x.rfc {
+		return appendRFC(v, x, all, dst), nil
+	}
+	return appendDynamo(v, all, dst), nil
+}
+
+// compare orders by worker, then rank.
+func (d *tokenDepth) compare(o *tokenDepth) int {
+	return cmp.Or(cmp.Compare(d.worker, o.worker), cmp.Compare(d.rank, o.rank))
+}
+
+// merged sorts, and joins what a rank holds of the prompt in spaces of
+// different block sizes: the larger depth of each tier.
+func merged(all []tokenDepth) []tokenDepth {
+	slices.SortStableFunc(all, func(a, b tokenDepth) int { return a.compare(&b) })
+	n := 0
+	for i := range all {
+		if n > 0 && all[n-1].compare(&all[i]) == 0 {
+			for t, d := range all[i].depth {
+				all[n-1].depth[t] = max(all[n-1].depth[t], d)
+			}
+			continue
+		}
+		all[n] = all[i]
+		n++
+	}
+	return all[:n]
+}
+
+// eachWorker calls f for every worker with its ranks, its name, and the
+// largest depths of its ranks.
+func eachWorker(v *view, all []tokenDepth, f func(name string, ranks []tokenDepth, best [event.NumTiers]uint64)) {
+	for len(all) > 0 {
+		n, best := 1, all[0].depth
+		for ; n < len(all) && all[n].worker == all[0].worker; n++ {
+			for t, d := range all[n].depth {
+				best[t] = max(best[t], d)
+			}
+		}
+		f(v.instance(all[0].space, all[0].worker), all[:n], best)
+		all = all[n:]
+	}
+}
+
+// appendDynamo appends {"scores","frequencies","instances"}: scores are device
+// tokens by instance and rank; the counts of instances are cumulative over
+// gpu, cpu and disk.
+func appendDynamo(v *view, all []tokenDepth, dst []byte) []byte {
+	dst = append(dst, `{"scores":{`...)
+	first := true
+	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
+		if best[event.Device] == 0 {
+			return
+		}
+		dst = appendKey(dst, &first, name)
+		dst = append(dst, '{')
+		firstRank := true
+		for i := range ranks {
+			if d := ranks[i].depth[event.Device]; d > 0 {
+				dst = appendKey(dst, &firstRank, strconv.FormatUint(uint64(ranks[i].rank), 10))
+				dst = strconv.AppendUint(dst, d, 10)
+			}
+		}
+		dst = append(dst, '}')
+	})
+	dst = append(dst, `},"frequencies":[],"instances":{`...)
+	first = true
+	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
+		dst = appendKey(dst, &first, name)
+		dst = appendUint(dst, `{"longest_matched":`, best[event.External])
+		dst = appendUint(dst, `,"gpu":`, best[event.Device])
+		dst = append(dst, `,"dp":{`...)
+		dst = appendRanks(dst, ranks, event.Device)
+		dst = appendUint(dst, `},"cpu":`, best[event.HostPinned])
+		dst = appendUint(dst, `,"disk":`, best[event.External])
+		dst = append(dst, '}')
+	})
+	return append(dst, "}}\n"...)
+}
+
+// appendRFC appends {"tenant":{"instance":{…}}}. GPU is how far the prefix
+// goes on device; CPU and DISK are how far it goes with them, 0 where they add
+// nothing, as in the RFC's example; DP is each rank's over all media.
+func appendRFC(v *view, x *indexerRequest, all []tokenDepth, dst []byte) []byte {
+	dst = append(dst, '{')
+	dst = appendString(dst, string(x.tenant))
+	dst = append(dst, `:{`...)
+	first := true
+	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
+		dst = appendKey(dst, &first, name)
+		dst = appendUint(dst, `{"longest_matched":`, best[event.External])
+		dst = appendUint(dst, `,"GPU":`, best[event.Device])
+		dst = append(dst, `,"DP":{`...)
+		dst = appendRanks(dst, ranks, event.External)
+		dst = appendUint(dst, `},"CPU":`, more(best[event.HostPinned], best[event.Device]))
+		dst = appendUint(dst, `,"DISK":`, more(best[event.External], best[event.HostPinned]))
+		dst = append(dst, '}')
+	})
+	return append(dst, "}}\n"...)
+}
+
+func more(with, without uint64) uint64 {
+	if with > without {
+		return with
+	}
+	return 0
+}
+
+func appendRanks(dst []byte, ranks []tokenDepth, t event.Tier) []byte {
+	first := true
+	for i := range ranks {
+		dst = appendKey(dst, &first, strconv.FormatUint(uint64(ranks[i].rank), 10))
+		dst = strconv.AppendUint(dst, ranks[i].depth[t], 10)
+	}
+	return dst
+}
+
+// appendKey appends a member's name, after a comma if it is not the first.
+func appendKey(dst []byte, first *bool, name string) []byte {
+	if !*first {
+		dst = append(dst, ',')
+	}
+	*first = false
+	return append(appendString(dst, name), ':')
+}

@@ -1,0 +1,98 @@
+package query
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/api/apitest"
+)
+
+// document is read once: every exchange of the tests is compared with it.
+var document = sync.OnceValues(apitest.Load)
+
+// largestChecked bounds the bodies that are compared; an array of a million
+// elements says no more than a short one.
+const largestChecked = 64 << 10
+
+// checkExchange compares a request and its answer with the document.
+func checkExchange(t testing.TB, x apitest.Exchange) {
+	t.Helper()
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(d.Routes(), x.Method+" "+x.Path) || len(x.Request) > largestChecked || len(x.Answer) > largestChecked {
+		return // of unknown routes and methods the document says nothing
+	}
+	if err := d.Check(x); err != nil {
+		t.Errorf("the answer is not as documented: %v\nrequest %.500s\nanswer %.500s", err, x.Request, x.Answer)
+	}
+}
+
+func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served []string
+	for _, r := range routes() {
+		method := "GET "
+		if r.post {
+			method = "POST "
+		}
+		served = append(served, method+r.path)
+	}
+	slices.Sort(served)
+	if documented := d.Routes(); !slices.Equal(served, documented) {
+		t.Errorf("served %q\ndocumented %q", served, documented)
+	}
+	s := serve(t, twoSpaces(), testConfig(t))
+	if resp, text := s.do(t, "GET", "/openapi.yaml", ""); resp.Header.Get("Content-Type") != "application/yaml" || string(text) != api.OpenAPI() {
+		t.Errorf("%s %.100s", resp.Header, text)
+	}
+}
+
+// TestTheDocumentNamesEveryReason keeps the list of reasons complete.
+func TestTheDocumentNamesEveryReason(t *testing.T) {
+	for _, reason := range []string{
+		reasonMalformedJSON, reasonMalformedEncoding, reasonUnknownField, reasonDuplicateField, reasonWrongType, reasonNegative, reasonNotInteger,
+		reasonOutOfRange, reasonTooMany, reasonMissing, reasonConflict, reasonUnknownModel, reasonUnknownGroup, reasonBlockSize, reasonUnknownArgument,
+		reasonUnknownRoute, reasonMethod, reasonMediaType, reasonEncoding, reasonBodyTooLarge, reasonHeaderTooLarge, reasonTimeout,
+		reasonMalformedRequest, reasonUnauthorized, reasonForbidden, reasonBusy, reasonConnections, reasonAddress, reasonInternal,
+	} {
+		if !strings.Contains(api.OpenAPI(), "- "+reason+"\n") {
+			t.Errorf("the document does not have the reason %s", reason)
+		}
+	}
+}
+
+// TestADepartureFromTheDocumentIsSeen keeps the comparison honest.
+func TestADepartureFromTheDocumentIsSeen(t *testing.T) {
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := apitest.Exchange{Method: "POST", Path: "/v1/find_matches", Request: []byte(`{"model":"m","hashes":[18446744073709551615,"1"]}`),
+		Status: 200, AnswerType: "application/json", Answer: []byte(`{"model":"m","spaces":[{"group":"","block_size":16,"blocks":1,"workers":[]}]}`)}
+	if err := d.Check(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(x *apitest.Exchange){
+		"route":          func(x *apitest.Exchange) { x.Path = "/v1/find" },
+		"method":         func(x *apitest.Exchange) { x.Method = "GET" },
+		"status":         func(x *apitest.Exchange) { x.Status = 201 },
+		"error's form":   func(x *apitest.Exchange) { x.Status = 400 },
+		"type":           func(x *apitest.Exchange) { x.AnswerType = "text/html" },
+		"answer's field": func(x *apitest.Exchange) { x.Answer = []byte(`{"model":"m","spaces":[],"x":1}`) },
+		"request":        func(x *apitest.Exchange) { x.Request = []byte(`{"model":"m","hashes":[-1]}`) },
+		"both":           func(x *apitest.Exchange) { x.Request = []byte(`{"model":"m","hashes":[],"token_ids":[]}`) },
+	} {
+		x := good
+		if change(&x); d.Check(x) == nil {
+			t.Errorf("%s: not seen", name)
+		}
+	}
+}

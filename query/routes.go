@@ -1,0 +1,99 @@
+package query
+
+import (
+	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/internal/secure"
+)
+
+// route is one of the server's: what it answers, and whom.
+type route struct {
+	path   string
+	name   string // label of metrics
+	post   bool   // POST; else GET and HEAD
+	needs  secure.Role
+	fleet  bool // shows more than one tenant may see
+	plain  bool // errors are {"error":"text"}, as in the APIs that it is from
+	answer func(*Server, *fasthttp.RequestCtx, *view) *Problem
+}
+
+// routes returns all routes. api/openapi.yaml describes them; a test compares.
+func routes() []route {
+	return []route{
+		{path: "/v1/find_matches", name: "find_matches", post: true, needs: secure.Reader, answer: (*Server).answerFind},
+		{path: "/v1/find_matches/batch", name: "find_matches_batch", post: true, needs: secure.Reader, answer: (*Server).answerBatch},
+		{path: "/v1/explain", name: "explain", post: true, needs: secure.Reader, answer: (*Server).answerExplain},
+		{path: "/v1/spaces", name: "spaces", needs: secure.Reader, answer: (*Server).answerSpaces},
+		{path: "/v1/workers", name: "workers", needs: secure.Reader, answer: (*Server).answerWorkers},
+		{path: "/query", name: "query", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQuery},
+		{path: "/query_by_hash", name: "query_by_hash", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQueryByHash},
+		{path: "/register", name: "register", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerRegister},
+		{path: "/unregister", name: "unregister", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerUnregister},
+		{path: "/workers", name: "list_workers", needs: secure.Reader, plain: true, answer: (*Server).answerListWorkers},
+		{path: "/health", name: "health", needs: secure.Anybody, answer: (*Server).answerLive},
+		{path: "/livez", name: "livez", needs: secure.Anybody, answer: (*Server).answerLive},
+		{path: "/readyz", name: "readyz", needs: secure.Anybody, answer: (*Server).answerReady},
+		{path: "/metrics", name: "metrics", needs: secure.Reader, fleet: true, answer: (*Server).answerMetrics},
+		{path: "/version", name: "version", needs: secure.Anybody, answer: (*Server).answerVersion},
+		{path: "/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerOpenAPI},
+	}
+}
+
+// needsRegistry reports whether the route is there with a registry only.
+func (r *route) needsRegistry() bool {
+	switch r.name {
+	case "register", "unregister", "list_workers":
+		return true
+	}
+	return false
+}
+
+// method returns the methods that the route takes, as in an Allow header.
+func (r *route) method() string {
+	if r.post {
+		return "POST"
+	}
+	return "GET, HEAD"
+}
+
+// takes reports whether the route takes the request's method.
+func (r *route) takes(ctx *fasthttp.RequestCtx) bool {
+	if r.post {
+		return ctx.IsPost()
+	}
+	return ctx.IsGet() || ctx.IsHead()
+}
+
+// table is the routes by path.
+type table struct {
+	all    []route
+	byPath map[string]int
+}
+
+func newTable() *table {
+	t := &table{all: routes(), byPath: make(map[string]int)}
+	for i := range t.all {
+		t.byPath[t.all[i].path] = i
+	}
+	return t
+}
+
+// none is the index, beside those of the routes, of what is no route or not
+// HTTP at all.
+func (t *table) none() int { return len(t.all) }
+
+// find returns the route of a path, taken as the client wrote it: no decoding
+// and no "..", so that a proxy in front sees the same path.
+func (t *table) find(path []byte) int {
+	if i, ok := t.byPath[string(path)]; ok {
+		return i
+	}
+	return t.none()
+}
+
+func (t *table) name(i int) string {
+	if i == t.none() {
+		return "none"
+	}
+	return t.all[i].name
+}

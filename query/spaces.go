@@ -1,0 +1,50 @@
+package query
+
+import (
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// appendSpaces appends what there is of every space: workers, ranks and
+// blocks by tier. An empty model means every model.
+func appendSpaces(dst []byte, ix Index, model []byte) []byte {
+	dst = append(dst, `{"spaces":[`...)
+	first := true
+	for _, sp := range ix.Spaces() {
+		if len(model) > 0 && string(model) != sp.Model {
+			continue
+		}
+		space := ix.Space(sp)
+		if space == nil { // gone since
+			continue
+		}
+		if !first {
+			dst = append(dst, ',')
+		}
+		first = false
+		dst = append(dst, `{"model":`...)
+		dst = appendString(dst, sp.Model)
+		dst = append(dst, `,"group":`...)
+		dst = appendString(dst, sp.Group)
+		dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
+		held := space.Ranks()
+		var blocks [event.NumTiers]uint64
+		workers := uint64(0)
+		for i := range held {
+			if i == 0 || held[i].Worker != held[i-1].Worker {
+				workers++
+			}
+			for t, n := range held[i].Blocks {
+				blocks[t] += n
+			}
+		}
+		dst = appendUint(dst, `,"workers":`, workers)
+		dst = appendUint(dst, `,"ranks":`, uint64(len(held)))
+		dst = append(dst, `,"blocks":{`...)
+		dst = appendUint(dst, `"device":`, blocks[event.Device])
+		dst = appendUint(dst, `,"host_pinned":`, blocks[event.HostPinned])
+		dst = appendUint(dst, `,"disk":`, blocks[event.Disk])
+		dst = appendUint(dst, `,"external":`, blocks[event.External])
+		dst = append(dst, "}}"...)
+	}
+	return append(dst, "]}\n"...)
+}

@@ -1,0 +1,109 @@
+package query
+
+import (
+	"encoding/json"
+	"strconv"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// view is what a caller may see and change: everything, or of a tenant the
+// spaces of its routing group only. Routes know the index and the registry
+// through it, so none can forget whom it answers.
+type view struct {
+	index    Index
+	registry Registry // nil: there is none
+	tenant   *string  // nil: everything
+}
+
+// of returns the view of a tenant.
+func (v *view) of(tenant string) *view {
+	t := &view{index: tenantIndex{v.index, tenant}, tenant: &tenant}
+	if v.registry != nil {
+		t.registry = tenantRegistry{v.registry, tenant}
+	}
+	return t
+}
+
+// instance returns what the indexer's routes call a worker.
+func (v *view) instance(sp event.Space, worker uint64) string {
+	if v.registry != nil {
+		if name := v.registry.Name(registry.Key{Space: sp, Worker: worker}); name != "" {
+			return name
+		}
+	}
+	return strconv.FormatUint(worker, 10)
+}
+
+// tenantIndex is an Index of one group's spaces.
+type tenantIndex struct {
+	Index
+	group string
+}
+
+func (x tenantIndex) Spaces() []event.Space {
+	var own []event.Space
+	for _, sp := range x.Index.Spaces() {
+		if sp.Group == x.group {
+			own = append(own, sp)
+		}
+	}
+	return own
+}
+
+func (x tenantIndex) Space(id event.Space) Space {
+	if id.Group != x.group {
+		return nil
+	}
+	return x.Index.Space(id)
+}
+
+// tenantRegistry is a Registry of one group's workers.
+type tenantRegistry struct {
+	Registry
+	group string
+}
+
+func (r tenantRegistry) Snapshot(departed bool) []registry.Entry {
+	all := r.Registry.Snapshot(departed)
+	own := all[:0]
+	for _, e := range all {
+		if e.Group == r.group {
+			own = append(own, e)
+		}
+	}
+	return own
+}
+
+func (r tenantRegistry) ServeWorkers(model, group string) []byte {
+	own := r.group
+	if own == "" {
+		own = registry.DefaultGroup
+	}
+	if group != "" && registry.GroupOf(group) != r.group {
+		return []byte("[]\n")
+	}
+	return r.Registry.ServeWorkers(model, own)
+}
+
+// namesOtherGroup reports whether a registration names a group that is not the
+// tenant's, or leaves it open where that means every group.
+func namesOtherGroup(body []byte, tenant string) bool {
+	var named struct {
+		Model  *string `json:"model_name"`
+		Group  *string `json:"routing_group"`
+		Tenant *string `json:"tenant_id"`
+	}
+	if json.Unmarshal(body, &named) != nil {
+		return false // the registry says what is wrong with it
+	}
+	group := named.Tenant // of the RFC's form
+	if named.Model != nil {
+		group = named.Group
+	}
+	if group == nil {
+		return tenant != ""
+	}
+	return registry.GroupOf(*group) != tenant
+}
