@@ -98,7 +98,7 @@ func TestEveryRouteAsksWhoItIs(t *testing.T) {
 	for len(reg.asked) > 0 {
 		<-reg.asked
 	}
-	if s.counter(`kvatlas_http_refused_total{reason="unauthorized"}`) == "0" || s.counter(`kvatlas_http_refused_total{reason="forbidden"}`) == "0" {
+	if s.counter(`kvatlas_http_refused_total{reason="unauthenticated"}`) == "0" || s.counter(`kvatlas_http_refused_total{reason="forbidden"}`) == "0" {
 		t.Error("refusals are not counted")
 	}
 	if text := s.log.String(); strings.Contains(text, "0123456789") {

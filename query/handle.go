@@ -80,9 +80,9 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
 	}
 	c, refusal := s.access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
 	switch refusal {
-	case secure.Unauthorized:
+	case secure.Unauthenticated:
 		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
-		return nil, &Problem{fasthttp.StatusUnauthorized, "Authorization", reasonUnauthorized,
+		return nil, &Problem{fasthttp.StatusUnauthenticated, "Authorization", reasonUnauthenticated,
 			"give a valid token: Authorization: Bearer …"}
 	case secure.Forbidden:
 		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,

@@ -61,7 +61,7 @@ func TestTheDocumentNamesEveryReason(t *testing.T) {
 		reasonMalformedJSON, reasonMalformedEncoding, reasonUnknownField, reasonDuplicateField, reasonWrongType, reasonNegative, reasonNotInteger,
 		reasonOutOfRange, reasonTooMany, reasonMissing, reasonConflict, reasonUnknownModel, reasonUnknownGroup, reasonBlockSize, reasonUnknownArgument,
 		reasonUnknownRoute, reasonMethod, reasonMediaType, reasonEncoding, reasonBodyTooLarge, reasonHeaderTooLarge, reasonTimeout,
-		reasonMalformedRequest, reasonUnauthorized, reasonForbidden, reasonBusy, reasonConnections, reasonAddress, reasonInternal,
+		reasonMalformedRequest, reasonUnauthenticated, reasonForbidden, reasonBusy, reasonConnections, reasonAddress, reasonInternal,
 	} {
 		if !strings.Contains(api.OpenAPI(), "- "+reason+"\n") {
 			t.Errorf("the document does not have the reason %s", reason)

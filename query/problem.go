@@ -28,7 +28,7 @@ const (
 	reasonTimeout           = "timeout"
 	reasonMalformedRequest  = "malformed_request"
 	reasonMalformedEncoding = "malformed_encoding"
-	reasonUnauthorized      = "unauthorized"
+	reasonUnauthenticated   = "unauthenticated"
 	reasonForbidden         = "forbidden"
 	reasonBusy              = "too_many_requests"
 	reasonInternal          = "internal"

@@ -122,9 +122,9 @@ type Refusal uint8
 
 // The refusals, the first of which is none.
 const (
-	Allowed      Refusal = iota
-	Unauthorized         // no token, or one that is unknown or expired: 401
-	Forbidden            // the token's role is too low: 403
+	Allowed         Refusal = iota
+	Unauthenticated         // no token, or one that is unknown or expired: 401
+	Forbidden               // the token's role is too low: 403
 )
 
 // Check says whether a request with the Authorization header may do what
@@ -138,12 +138,12 @@ func (a *Access) Check(authorization []byte, needs Role) (Caller, Refusal) {
 	}
 	const scheme = "bearer "
 	if len(authorization) <= len(scheme) || !bytes.EqualFold(authorization[:len(scheme)], []byte(scheme)) {
-		return Caller{}, Unauthorized
+		return Caller{}, Unauthenticated
 	}
 	c, ok := a.tokens.get().find(bytes.TrimSpace(authorization[len(scheme):]), a.now())
 	switch {
 	case !ok:
-		return Caller{}, Unauthorized
+		return Caller{}, Unauthenticated
 	case c.Role < needs:
 		return c, Forbidden
 	}

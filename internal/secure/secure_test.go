@@ -57,12 +57,12 @@ func TestTokensSayWhoMayDoWhat(t *testing.T) {
 		t.Fatal(err)
 	}
 	for header, want := range map[string][3]Refusal{ // of what anybody, a reader and an operator may
-		"":                        {Allowed, Unauthorized, Unauthorized},
-		"Bearer":                  {Allowed, Unauthorized, Unauthorized},
-		"Bearer ":                 {Allowed, Unauthorized, Unauthorized},
-		"Bearer wrong":            {Allowed, Unauthorized, Unauthorized},
-		readerToken:               {Allowed, Unauthorized, Unauthorized},
-		"Basic " + readerToken:    {Allowed, Unauthorized, Unauthorized},
+		"":                        {Allowed, Unauthenticated, Unauthenticated},
+		"Bearer":                  {Allowed, Unauthenticated, Unauthenticated},
+		"Bearer ":                 {Allowed, Unauthenticated, Unauthenticated},
+		"Bearer wrong":            {Allowed, Unauthenticated, Unauthenticated},
+		readerToken:               {Allowed, Unauthenticated, Unauthenticated},
+		"Basic " + readerToken:    {Allowed, Unauthenticated, Unauthenticated},
 		"Bearer " + readerToken:   {Allowed, Allowed, Forbidden},
 		"bearer  " + readerToken:  {Allowed, Allowed, Forbidden},
 		"Bearer " + operatorToken: {Allowed, Allowed, Allowed},
@@ -79,7 +79,7 @@ func TestTokensSayWhoMayDoWhat(t *testing.T) {
 		t.Errorf("%+v", who)
 	}
 	c.advance(time.Second)
-	if _, got := a.Check([]byte("Bearer "+endedToken), Reader); got != Unauthorized {
+	if _, got := a.Check([]byte("Bearer "+endedToken), Reader); got != Unauthenticated {
 		t.Errorf("a token is taken at its end: %v", got)
 	}
 	open := new(Access)
@@ -183,7 +183,7 @@ func tlsServer(t *testing.T, c Settings, k *clock) (address string) {
 	go func() { done <- s.Serve(a.TLS(ln)) }() // ends with Close
 	t.Cleanup(func() {
 		_ = s.Close()
-		<-done
+		_ = <-done // that it was closed
 	})
 	return ln.Addr().String()
 }
