@@ -82,7 +82,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
 	switch refusal {
 	case secure.Unauthenticated:
 		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
-		return nil, &Problem{fasthttp.StatusUnauthenticated, "Authorization", reasonUnauthenticated,
+		return nil, &Problem{fasthttp.StatusUnauthorized, "Authorization", reasonUnauthenticated,
 			"give a valid token: Authorization: Bearer …"}
 	case secure.Forbidden:
 		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
