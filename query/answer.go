@@ -11,6 +11,7 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 	dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 	dst = appendUint(dst, `,"blocks":`, uint64(blocks))
 	dst = append(dst, `,"workers":[`...)
+	var last writtenDepths
 	for i := 0; i < len(ranks); {
 		worker, best, held, end := ranks[i].Worker, ranks[i].depth, ranks[i].held, i+1
 		for ; end < len(ranks) && ranks[end].Worker == worker; end++ {
@@ -25,7 +26,7 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 		longest := uint64(best[event.NumTiers-1])
 		dst = appendUint(dst, `{"worker_id":"`, worker)
 		dst = append(dst, '"')
-		dst = appendDepths(dst, &best)
+		dst = last.append(dst, &best)
 		dst = appendUint(dst, `,"longest":`, longest)
 		dst = appendUint(dst, `,"tokens":`, longest*uint64(sp.BlockSize))
 		if sizes {
@@ -37,7 +38,7 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 				dst = append(dst, ',')
 			}
 			dst = appendUint(dst, `{"dp_rank":`, uint64(ranks[j].DPRank))
-			dst = appendDepths(dst, &ranks[j].depth)
+			dst = last.append(dst, &ranks[j].depth)
 			if sizes {
 				dst = appendUint(dst, `,"tree_size":`, ranks[j].held)
 			}
@@ -49,9 +50,22 @@ func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDept
 	return append(dst, "]}"...)
 }
 
-func appendDepths(dst []byte, depth *[event.NumTiers]uint32) []byte {
+// writtenDepths remembers where depths were written last: of many workers they
+// are the same, and copying is cheaper than writing numbers.
+type writtenDepths struct {
+	depth      [event.NumTiers]uint32
+	start, end int // in dst
+}
+
+func (w *writtenDepths) append(dst []byte, depth *[event.NumTiers]uint32) []byte {
+	if w.end > 0 && w.depth == *depth {
+		return append(dst, dst[w.start:w.end]...)
+	}
+	w.depth, w.start = *depth, len(dst)
 	dst = appendUint(dst, `,"device":`, uint64(depth[event.Device]))
 	dst = appendUint(dst, `,"host_pinned":`, uint64(depth[event.HostPinned]))
 	dst = appendUint(dst, `,"disk":`, uint64(depth[event.Disk]))
-	return appendUint(dst, `,"external":`, uint64(depth[event.External]))
+	dst = appendUint(dst, `,"external":`, uint64(depth[event.External]))
+	w.end = len(dst)
+	return dst
 }

@@ -76,14 +76,18 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 			}
 			r.has |= fieldTokens
 			p = r.tokenArray("token_ids", maxTokens)
-		case "block_hashes", "seq_hashes", "block_hash":
-			if !byHash {
-				s.Skip()
+		case "block_hashes":
+			if byHash {
+				r.sequence, p = false, r.signedHashes("block_hashes", maxTokens)
 				continue
 			}
-			r.has |= fieldHashes
-			r.sequence = string(name) != "block_hashes"
-			p = r.hashArray(string(name), maxTokens, true)
+			s.Skip()
+		case "seq_hashes", "block_hash":
+			if byHash {
+				r.sequence, p = true, r.signedHashes("seq_hashes", maxTokens)
+				continue
+			}
+			s.Skip()
 		default:
 			s.Skip()
 		}
@@ -109,6 +113,11 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 		r.group = nil
 	}
 	return x, r.checkIndexer(&x, byHash, salted, loraID && len(r.lora) > 0)
+}
+
+func (r *findRequest) signedHashes(field string, limit int) *Problem {
+	r.has |= fieldHashes
+	return r.hashArray(field, limit, true)
 }
 
 // instance takes the id of a worker: a number, or a name.

@@ -31,6 +31,15 @@ func (l *latencies) add(ns int64) {
 	l.slow = append(l.slow, ns)
 }
 
+// join adds all that o has.
+func (l *latencies) join(o *latencies) {
+	for ns, n := range o.count {
+		l.count[ns] += n
+	}
+	l.slow = append(l.slow, o.slow...)
+	l.n += o.n
+}
+
 // us returns the p-th part (0 … 1) of all durations in microseconds: the
 // smallest duration that at least floor((n-1)p)+1 of them do not exceed; 0 if
 // there is none.

@@ -3,6 +3,7 @@
 //
 //	kvbench replay --corpus FILE | --wide LENGTHxWORKERS [--modes WLC] [--reps N]
 //	kvbench select --workers N --blocks N [--mode MODE] [--book]
+//	kvbench http --workers N --blocks N --seconds N
 //
 // It prints one JSON object a line, replay one for each mode and repetition;
 // BENCHMARKS.md says what each figure means.
@@ -26,6 +27,7 @@ const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flag
        kvbench select --workers N --blocks N [flags]
        kvbench ingest --mode jetstream|core [flags]
        kvbench lab --trace FILE | --workload NAME [flags]
+       kvbench http --workers N --blocks N --seconds N [flags]
        kvbench version
 `
 
@@ -57,6 +59,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return runSelect(args[1:], stdout, stderr)
 	case "lab":
 		return runLab(args[1:], stdout, stderr)
+	case "http":
+		return runHTTP(args[1:], stdout, stderr)
 	case "ingest":
 		o, err := parseIngest(args[1:], stderr)
 		switch {
