@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -183,7 +184,9 @@ func tlsServer(t *testing.T, c Settings, k *clock) (address string) {
 	go func() { done <- s.Serve(a.TLS(ln)) }() // ends with Close
 	t.Cleanup(func() {
 		_ = s.Close()
-		_ = <-done // that it was closed
+		if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	return ln.Addr().String()
 }
