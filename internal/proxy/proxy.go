@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/upstream"
 	"github.com/kvatlas/kvatlas/query/selection"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -22,7 +22,7 @@ import (
 type Proxy struct {
 	cfg       Config
 	fleet     *fleet.Fleet
-	client    *http.Transport
+	client    *upstream.Client
 	selection *selection.Service
 	limit     *obs.Limited
 	obs       *observer
@@ -39,16 +39,7 @@ type Proxy struct {
 func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
-		client: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-			MaxIdleConnsPerHost:    cfg.IdleConns,
-			IdleConnTimeout:        90 * time.Second,
-			ResponseHeaderTimeout:  cfg.FirstByte,
-			DisableCompression:     true, // bytes are passed on as they are
-			MaxResponseHeaderBytes: 64 << 10,
-			WriteBufferSize:        16 << 10,
-			ReadBufferSize:         16 << 10,
-		},
+		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns}),
 		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(cfg.MaxBody)}),
 		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
@@ -66,7 +57,7 @@ func New(cfg Config) *Proxy {
 func (p *Proxy) Drain() { p.draining.Store(true) }
 
 // Close closes idle connections to engines.
-func (p *Proxy) Close() { p.client.CloseIdleConnections() }
+func (p *Proxy) Close() { p.client.Close() }
 
 // InFlight returns how many requests are being answered.
 func (p *Proxy) InFlight() int { return int(p.flight.Load()) }

@@ -1,13 +1,13 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/fleet"
+	"github.com/kvatlas/kvatlas/internal/upstream"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -255,14 +256,21 @@ func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure 
 	}
 	p.obs.engineErrors.Inc()
 	p.limit.Warn("engine", "an engine did not answer", errAttr(err))
-	var timeout interface{ Timeout() bool }
-	if errors.As(err, &timeout) && timeout.Timeout() && p.cfg.FirstByte > 0 {
+	if p.late(err) {
 		// It may be at work on the request: not for another worker to repeat.
 		e.Failed()
 		return &failure{refusal: refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine did not begin to answer in time")}
 	}
 	e.Failed()
 	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: true}
+}
+
+// late reports whether an engine has the request and does not begin to answer.
+func (p *Proxy) late(err error) bool {
+	var timeout interface{ Timeout() bool }
+	var op *net.OpError
+	connecting := errors.As(err, &op) && op.Op == "dial"
+	return p.cfg.FirstByte > 0 && !connecting && (errors.Is(err, upstream.ErrNoAnswer) || errors.As(err, &timeout) && timeout.Timeout())
 }
 
 // engineRequest makes what is sent to the engine.
@@ -277,8 +285,10 @@ func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte,
 		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(len(data)),
 	}).WithContext(ctx)
 	if len(data) > 0 {
-		req.Body = io.NopCloser(bytes.NewReader(data))
-		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+		req.Body = upstream.NewBody(data)
+		if base.Scheme == "https" {
+			req.GetBody = func() (io.ReadCloser, error) { return upstream.NewBody(data), nil }
+		}
 	}
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")

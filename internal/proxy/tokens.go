@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/upstream"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -100,10 +100,11 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 }
 
 func (p *Proxy) askTokens(ctx context.Context, url string, ask []byte, q *call) ([]uint32, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", bytes.NewReader(ask))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", upstream.NewBody(ask))
 	if err != nil {
 		return nil, err
 	}
+	req.ContentLength = int64(len(ask))
 	req.Header.Set("Content-Type", "application/json")
 	if auth := q.header.Get("Authorization"); auth != "" {
 		req.Header.Set("Authorization", auth)

@@ -1,0 +1,209 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Config holds the settings of a Client.
+type Config struct {
+	DialTimeout time.Duration
+	// FirstByte is how long an answer may take to begin; 0 is for ever.
+	FirstByte time.Duration
+	// IdleConns is how many idle connections are kept to each address, and
+	// IdleTimeout for how long; 0 is for 90 seconds.
+	IdleConns   int
+	IdleTimeout time.Duration
+	// MaxHeader bounds the head of an answer, in bytes; 0 is 64 KiB.
+	MaxHeader int64
+}
+
+// Errors of RoundTrip.
+var (
+	// ErrNoAnswer: the answer has not begun within Config.FirstByte.
+	ErrNoAnswer = errors.New("the answer does not begin in time")
+	// ErrHeader: the head of the answer is longer than Config.MaxHeader.
+	ErrHeader = errors.New("the head of the answer is too long")
+)
+
+// Body is the body of a request that a Client sends itself.
+type Body struct{ *bytes.Reader }
+
+// NewBody returns a Body of data, which must not change until the request ends.
+func NewBody(data []byte) Body { return Body{bytes.NewReader(data)} }
+
+// Close implements io.Closer.
+func (Body) Close() error { return nil }
+
+// Client is a pool of connections. It is safe for concurrent use.
+type Client struct {
+	cfg   Config
+	other *http.Transport
+	dial  net.Dialer
+
+	mu     sync.Mutex
+	idle   map[string][]*conn // by address, those idle for longest first
+	sweep  *time.Timer        // nil while nothing is idle
+	closed bool
+}
+
+// New returns a Client.
+func New(cfg Config) *Client {
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = 90 * time.Second
+	}
+	if cfg.MaxHeader == 0 {
+		cfg.MaxHeader = 64 << 10
+	}
+	c := &Client{cfg: cfg, dial: net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}, idle: make(map[string][]*conn)}
+	c.other = &http.Transport{
+		DialContext:            c.dial.DialContext,
+		MaxIdleConnsPerHost:    cfg.IdleConns,
+		IdleConnTimeout:        cfg.IdleTimeout,
+		ResponseHeaderTimeout:  cfg.FirstByte,
+		MaxResponseHeaderBytes: cfg.MaxHeader,
+		DisableCompression:     true, // bytes are passed on as they are
+	}
+	return c
+}
+
+// RoundTrip implements http.RoundTripper. req.Header must be in canonical form,
+// without line ends, as a server has read it.
+func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
+	var data Body
+	if req.Body != nil && req.Body != http.NoBody {
+		var ok bool
+		if data, ok = req.Body.(Body); !ok {
+			return c.other.RoundTrip(req)
+		}
+	}
+	if req.URL.Scheme != "http" {
+		return c.other.RoundTrip(req)
+	}
+	ctx := req.Context()
+	k, err := c.get(ctx, address(req.URL.Host))
+	if err != nil {
+		return nil, err
+	}
+	k.abort = context.AfterFunc(ctx, k.interrupt)
+	var late *time.Timer
+	if c.cfg.FirstByte > 0 {
+		late = time.AfterFunc(c.cfg.FirstByte, k.interrupt)
+	}
+	resp, err := k.exchange(req, data, c.cfg.MaxHeader)
+	inTime := late == nil || late.Stop()
+	if err == nil && !inTime {
+		err = ErrNoAnswer // it came at the last moment, on a connection that is interrupted
+	}
+	if err != nil {
+		k.end(false)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !inTime:
+			return nil, ErrNoAnswer
+		}
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, err)
+	}
+	return resp, nil
+}
+
+func address(host string) string {
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		return net.JoinHostPort(host, "80")
+	}
+	return host
+}
+
+// get returns a connection that is still open, or a new one.
+func (c *Client) get(ctx context.Context, address string) (*conn, error) {
+	for {
+		c.mu.Lock()
+		list := c.idle[address]
+		if len(list) == 0 {
+			c.mu.Unlock()
+			break
+		}
+		k := list[len(list)-1]
+		list[len(list)-1] = nil
+		c.idle[address] = list[:len(list)-1]
+		c.mu.Unlock()
+		if k.alive() {
+			return k, nil
+		}
+		_ = k.net.Close() // the other side has closed it
+	}
+	n, err := c.dial.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return newConn(c, address, n), nil
+}
+
+// put keeps an idle connection, or closes it.
+func (c *Client) put(k *conn) {
+	k.since = time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.idle[k.address]
+	if c.closed || len(list) >= c.cfg.IdleConns {
+		_ = k.net.Close() // nobody waits for it
+		return
+	}
+	c.idle[k.address] = append(list, k)
+	if c.sweep == nil {
+		c.sweep = time.AfterFunc(c.cfg.IdleTimeout, c.closeOld)
+	}
+}
+
+// closeOld closes what was idle for too long.
+func (c *Client) closeOld() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sweep = nil
+	if c.closed {
+		return
+	}
+	oldest := time.Now().Add(-c.cfg.IdleTimeout)
+	for address, list := range c.idle {
+		n := 0
+		for n < len(list) && list[n].since.Before(oldest) {
+			_ = list[n].net.Close() // nobody waits for it
+			n++
+		}
+		if n == len(list) {
+			delete(c.idle, address)
+		} else {
+			c.idle[address] = append([]*conn(nil), list[n:]...)
+		}
+	}
+	if len(c.idle) > 0 {
+		c.sweep = time.AfterFunc(c.cfg.IdleTimeout/4+time.Millisecond, c.closeOld)
+	}
+}
+
+// Close closes idle connections; others are closed when their requests end.
+func (c *Client) Close() {
+	c.other.CloseIdleConnections()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.sweep != nil {
+		c.sweep.Stop()
+	}
+	for _, list := range c.idle {
+		for _, k := range list {
+			_ = k.net.Close() // nobody waits for it
+		}
+	}
+	clear(c.idle)
+}
+
+var _ io.ReadCloser = Body{}

@@ -1,0 +1,174 @@
+package upstream
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	readBuffer = 16 << 10
+	// smallBody is the size up to which a body is copied behind its head, to be
+	// written in one piece.
+	smallBody = 16 << 10
+	// keepBuffer is the largest buffer that an idle connection keeps.
+	keepBuffer = 32 << 10
+)
+
+// conn is one connection. Its goroutine is that of the request it is used by.
+type conn struct {
+	client  *Client
+	address string
+	net     net.Conn
+	limited limited
+	in      *bufio.Reader
+	out     []byte
+	since   time.Time // idle
+
+	abort func() bool // stops the watch over the request's context
+	over  bool        // the request's use of it has ended
+}
+
+// limited is a reader with a bound on what it still gives.
+type limited struct {
+	r    io.Reader
+	left int64
+}
+
+func (l *limited) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, ErrHeader
+	}
+	n, err := l.r.Read(p)
+	l.left -= int64(n)
+	return n, err
+}
+
+func newConn(c *Client, address string, n net.Conn) *conn {
+	k := &conn{client: c, address: address, net: n, limited: limited{r: n}}
+	k.in = bufio.NewReaderSize(&k.limited, readBuffer)
+	return k
+}
+
+// interrupt ends whatever waits for the connection, which is of no use then.
+func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
+
+// exchange writes the request and reads the head of the answer.
+func (k *conn) exchange(req *http.Request, data Body, maxHeader int64) (*http.Response, error) {
+	k.over = false
+	werr := k.write(req, data)
+	// An engine that refuses a long body answers before it has come.
+	k.limited.left = maxHeader + readBuffer
+	var resp *http.Response
+	for {
+		var err error
+		if resp, err = http.ReadResponse(k.in, req); err != nil {
+			return nil, errors.Join(werr, err)
+		}
+		if resp.StatusCode >= 200 {
+			break
+		}
+		if resp.StatusCode == http.StatusSwitchingProtocols {
+			return nil, errors.New("the engine changes the protocol, which nobody asked for")
+		}
+	}
+	k.limited.left = math.MaxInt64
+	resp.Body = &answer{body: resp.Body, conn: k, again: !resp.Close && werr == nil}
+	return resp, nil
+}
+
+func (k *conn) write(req *http.Request, data Body) error {
+	length := 0
+	if data.Reader != nil {
+		length = data.Len()
+	}
+	b := append(k.out[:0], req.Method...)
+	b = append(append(append(b, ' '), req.URL.RequestURI()...), " HTTP/1.1\r\nHost: "...)
+	host := req.Host
+	if host == "" {
+		host = req.URL.Host
+	}
+	b = append(append(b, host...), "\r\n"...)
+	for name, values := range req.Header {
+		switch name {
+		case "Host", "Content-Length", "Transfer-Encoding", "Trailer", "Connection":
+			continue // of this connection
+		}
+		for _, v := range values {
+			b = append(append(append(append(b, name...), ": "...), v...), "\r\n"...)
+		}
+	}
+	if length > 0 || req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch {
+		b = append(strconv.AppendInt(append(b, "Content-Length: "...), int64(length), 10), "\r\n"...)
+	}
+	b = append(b, "\r\n"...)
+	defer func() {
+		if k.out = b; cap(b) > keepBuffer {
+			k.out = nil
+		}
+	}()
+	if length > smallBody {
+		if _, err := k.net.Write(b); err != nil {
+			return err
+		}
+		_, err := data.WriteTo(k.net)
+		return err
+	}
+	if length > 0 {
+		at := len(b)
+		b = append(b, make([]byte, length)...)
+		if _, err := io.ReadFull(data, b[at:]); err != nil {
+			return err
+		}
+	}
+	_, err := k.net.Write(b)
+	return err
+}
+
+// end gives the connection back, to be used again if it is good for that.
+func (k *conn) end(again bool) {
+	if k.over {
+		return
+	}
+	k.over = true
+	stopped := k.abort()
+	if again && stopped && k.in.Buffered() == 0 {
+		k.client.put(k)
+		return
+	}
+	_ = k.net.Close() // nobody waits for it
+}
+
+// answer is the body of an answer.
+type answer struct {
+	body  io.ReadCloser
+	conn  *conn
+	again bool // the connection is good for another request after this
+	ended bool
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	if a.ended {
+		return 0, io.EOF
+	}
+	n, err := a.body.Read(p)
+	if err != nil {
+		a.ended = true
+		a.conn.end(a.again && err == io.EOF) //nolint:errorlint // readers return it bare
+	}
+	return n, err
+}
+
+// Close implements io.Closer. Before the body's end it ends the connection.
+func (a *answer) Close() error {
+	if !a.ended {
+		a.ended = true
+		a.conn.end(false)
+	}
+	return nil
+}
