@@ -94,7 +94,7 @@ type options struct {
 	reps, batch, window   int
 	shards, spaces, queue int
 	lookup                time.Duration
-	copies                bool
+	copies, resident      bool
 }
 
 func parse(args []string, stderr io.Writer) (options, error) {
@@ -113,6 +113,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.queue, "queue", 0, "batches that a shard's queue holds; 0 for the default")
 	f.DurationVar(&o.lookup, "lookup", 3*time.Second, "how long L goes on, in whole rounds of its requests")
 	f.BoolVar(&o.copies, "copies", true, "count copies, as for raw engine streams")
+	f.BoolVar(&o.resident, "resident", false, "W: give free pages back to the system first, and say how much the process grew")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the measurement to `file`")
 	if err := f.Parse(args); err != nil {
 		return o, err

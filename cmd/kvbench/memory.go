@@ -11,18 +11,25 @@ import (
 type footprint struct {
 	heap     int64 // live objects of the Go heap
 	mapped   int64 // touched memory that the index maps outside of it
-	resident int64 // of the whole process, as the system counts it; 0 if unknown
+	resident int64 // of the whole process, as the system counts it; 0 if not asked for
 }
 
 // memory collects garbage, twice, so that what finalizers and pools held goes
 // too, and returns what is left. The resident count needs no word of the index
-// and so checks what the index says of itself.
-func memory(ix *index) footprint {
+// and so checks what the index says of itself; but it means something only with
+// free pages given back, and then whatever runs next has to take every page
+// from the system again.
+func memory(ix *index, withResident bool) footprint {
 	runtime.GC()
-	debug.FreeOSMemory() // collects again and gives free pages back
+	runtime.GC()
+	var f footprint
+	if withResident {
+		debug.FreeOSMemory()
+		f.resident = resident()
+	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	f := footprint{heap: int64(m.HeapAlloc), resident: resident()}
+	f.heap = int64(m.HeapAlloc)
 	if ix != nil {
 		f.mapped = ix.set.MappedBytes()
 	}

@@ -54,9 +54,9 @@ type writeLine struct {
 	Held     uint64  `json:"held_blocks"`
 	Live     int64   `json:"live_bytes"`
 	PerBlock float64 `json:"bytes_per_held_block"`
-	Mapped   int64   `json:"mapped_bytes"`   // of live_bytes, outside the Go heap
-	Resident int64   `json:"resident_bytes"` // growth of the process, as the system counts it
-	Longest  float64 `json:"us_longest_gap"` // between two batches' ends
+	Mapped   int64   `json:"mapped_bytes"`             // of live_bytes, outside the Go heap
+	Resident int64   `json:"resident_bytes,omitempty"` // growth of the process, as the system counts it
+	Longest  float64 `json:"us_longest_gap"`           // between two batches' ends
 }
 
 type lookupLine struct {
@@ -122,7 +122,7 @@ func (r *replay) blocks() float64 {
 }
 
 func (r *replay) writeAndLookup(rep int, w, l bool) error {
-	before := memory(nil)
+	before := memory(nil, r.o.resident)
 	ix, err := r.open()
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *replay) writeAndLookup(rep int, w, l bool) error {
 		return err
 	}
 	if w {
-		after := memory(ix)
+		after := memory(ix, r.o.resident)
 		live := after.heap - before.heap + after.mapped
 		blocks := r.blocks()
 		err := r.out.Encode(writeLine{
