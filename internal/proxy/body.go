@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"math"
+	"strconv"
 
 	"github.com/kvatlas/kvatlas/internal/jsonscan"
 )
@@ -15,6 +15,7 @@ type body struct {
 	chat        bool
 	stream      bool
 	completion  bool // max_completion_tokens is given
+	transfer    bool // so are fields by which engines hand over prompts
 	output      int  // most tokens to generate; 0 if not said
 }
 
@@ -38,11 +39,13 @@ func parseBody(data []byte) (b body, err error) {
 			b.stream = string(r.Raw()) == "true"
 		case "max_tokens", "max_completion_tokens":
 			b.completion = b.completion || string(key) == "max_completion_tokens"
-			if c := r.Peek(); c >= '0' && c <= '9' {
-				b.output = int(min(r.Uint64(), math.MaxInt32))
-			} else {
-				r.Skip()
+			// Any other number is for the engine to judge.
+			if n, err := strconv.ParseUint(string(r.Raw()), 10, 31); err == nil {
+				b.output = int(n)
 			}
+		case paramsField, "bootstrap_host", "bootstrap_port", "bootstrap_room":
+			b.transfer = true
+			r.Skip()
 		default:
 			r.Skip()
 		}

@@ -95,6 +95,26 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// What engines find each other by is the router's to say: a client's own word
+// reaches no engine of a split fleet, whether a prefill worker has a part or not.
+func TestClientsTransferFields(t *testing.T) {
+	for _, drained := range []bool{false, true} {
+		l := pools(t, mockapi.TransferVLLM, nil)
+		if drained {
+			for i := range uint64(2) {
+				if err := l.model().Router.Drain(i, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3],"max_tokens":2,"bootstrap_room":1,"bootstrap_host":"h",
+			"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"h","remote_port":1,"remote_engine_id":"org/model@h","remote_block_ids":[0]}}`)
+		if status != 200 || l.engines[2].Lost.Load()+l.engines[3].Lost.Load() != 0 {
+			t.Errorf("drained %v: %d %s; an engine looked for a prompt where the client said", drained, status, data)
+		}
+	}
+}
+
 // A prefill worker that is not there, cannot be reached, fails, or hands nothing
 // over is no reason not to answer.
 func TestPrefillFails(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/upstream"
@@ -208,7 +210,9 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 		q.options.ExpectedOutput = q.output
 	}
 	if p.cfg.SessionHeader != "" {
-		q.session = r.Header.Get(p.cfg.SessionHeader)
+		if id := r.Header.Get(p.cfg.SessionHeader); id != "" {
+			q.session, q.inSession = xxh3.HashString128(id), true
+		}
 	}
 	if all := p.fleet.Models(); q.model == "" && len(all) == 1 {
 		q.m = all[0]
@@ -218,6 +222,12 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))
+	}
+	if q.transfer && q.split && q.m.Split() {
+		// Where engines fetch a prompt from is the router's to say.
+		if q.data, err = splice(q.data, transferFields, ""); err != nil {
+			return nil, refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+		}
 	}
 	return q, nil
 }

@@ -407,6 +407,8 @@ func TestRoutes(t *testing.T) {
 		{"/v1/completions", `{"model":"org/model","prompt":"` + strings.Repeat("x", 2<<20) + `"}`, 413, `"code":"body_too_large"`},
 		{"/v1/completions", `{"model":"org/model","prompt":["a b c d","x"],"max_tokens":2}`, 400, `error`}, // the mock takes one
 		{"/v1/completions", `{"model":"lora","prompt":"a b c d","max_tokens":2,"cache_salt":"s"}`, 200, `"model":"lora"`},
+		{"/v1/completions", `{"model":"org/model","prompt":[1,2],"max_tokens":1e1}`, 400, `"code":400`}, // the mock's own word
+		{"/v1/completions", `{"model":"org/model","prompt":[1,2],"max_tokens":99999999999999999999}`, 400, `"code":400`},
 		{"/echo?a=b%2Fc", `anything`, 200, "POST a=b%2Fc"},
 		{"/v1/select", `{"model_name":"org/model","token_ids":[1,2,3,4]}`, 200, `"worker_id":0`},
 		{"/busy_threshold", `{"model":"org/model"}`, 200, `null`},

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/upstream"
 	"github.com/kvatlas/kvatlas/route"
@@ -29,7 +31,9 @@ type call struct {
 	id      string // of its booking
 	arrival time.Time
 	options route.Options
-	session string
+	// session is the hash of what the client calls it: names may be long.
+	session   xxh3.Uint128
+	inSession bool
 
 	prompt route.Prompt
 	known  bool // the prompt's tokens are known and looked up
@@ -38,7 +42,7 @@ type call struct {
 
 type sessionKey struct {
 	model   *fleet.Model
-	session string
+	session xxh3.Uint128
 }
 
 func newID() string { return rand.Text() }
@@ -165,7 +169,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	o := q.options
 	o.RequestID = q.id
 	key := sessionKey{q.m, q.session}
-	if q.session != "" && o.Worker == nil {
+	if q.inSession && o.Worker == nil {
 		if at, ok := p.sessions.get(key, time.Now()); ok {
 			o.Worker, o.DPRank = &at.Worker, &at.DPRank
 			best, err := p.best(ctx, q, o)
@@ -177,7 +181,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 		}
 	}
 	best, err := p.best(ctx, q, o)
-	if err == nil && q.session != "" {
+	if err == nil && q.inSession {
 		p.sessions.put(key, best.Decode.RankID, 1, time.Now())
 	}
 	return best, err

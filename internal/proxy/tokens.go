@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,7 @@ func (p *Proxy) askTokens(ctx context.Context, url string, ask []byte, q *call) 
 		}
 	}
 	if r.Err() != nil || !found {
-		return nil, fmt.Errorf("/tokenize answers without tokens: %w", errors.Join(r.Err(), errNoEngine))
+		return nil, fmt.Errorf("/tokenize answers without tokens: %w", cmp.Or(r.Err(), io.ErrUnexpectedEOF))
 	}
 	return tokens, nil
 }
