@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,7 @@ func generate(ctx context.Context, root, dir string) (map[string]string, error) 
 	}
 	build := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
 	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the other tests that build programs: compiled once
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}

@@ -45,8 +45,10 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if s.ranks, err = cfg.check(); err != nil {
 		return err
 	}
-	for family, text := range help() {
-		s.metrics.Help(family, text)
+	for _, texts := range []map[string]string{help(), publish.Help()} {
+		for family, text := range texts {
+			s.metrics.Help(family, text)
+		}
 	}
 	if err := s.serveAdmin(ctx); err != nil {
 		return err

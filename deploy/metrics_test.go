@@ -1,0 +1,235 @@
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/direct"
+	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// scraped returns the families that each program exposes, with the names of
+// their labels.
+func scraped(t *testing.T) map[string]map[string][]string {
+	t.Helper()
+	dir := t.TempDir()
+	addressOf := func(name string) string { return filepath.Join(dir, name) }
+	common := []string{"--data-dir=" + filepath.Join(dir, "data"), "--log-format=json", "--http-listen=127.0.0.1:0"}
+	indexer := start(t, "kvindexer", append(common, "--address-file="+addressOf("i"), "--discover-every=20ms")...)
+	ready := func(p *process, name string) string {
+		url := p.address(addressOf(name))
+		p.eventually(func() error {
+			_, err := get(t.Context(), url+"/readyz")
+			return err
+		})
+		return url
+	}
+	texts := map[string]string{}
+	url := ready(indexer, "i")
+	mocker := start(t, "kvmocker", "--data-dir="+filepath.Join(dir, "data"), "--workers=2", "--requests=20", "--speed=0", "--progress=none")
+	if code := mocker.wait(); code != 0 {
+		t.Fatalf("kvmocker: %d", code)
+	}
+	router := start(t, "kvrouter", append(common, "--address-file="+addressOf("r"), "--discover-every=20ms")...)
+	publisher := start(t, "kvpublisher", append(common, "--address-file="+addressOf("p"), "--socket="+socketPath(t), "--worker=1", "--model=m", "--state-dir=none")...)
+	for name, p := range map[string]struct {
+		*process
+		url, part string
+	}{
+		"kvindexer":   {indexer, url, `kvatlas_index_blocks{model="mock"`},
+		"kvrouter":    {router, ready(router, "r"), "kvatlas_ingest_lag_seconds{"},
+		"kvpublisher": {publisher, publisher.address(addressOf("p")), "kvatlas_publish_messages_total"},
+	} {
+		p.eventually(func() (err error) {
+			texts[name], err = get(t.Context(), p.url+"/metrics")
+			if err == nil && !strings.Contains(texts[name], p.part) {
+				err = fmt.Errorf("%s: no %s", name, p.part)
+			}
+			return err
+		})
+	}
+	all := map[string]map[string][]string{}
+	for name, text := range texts {
+		all[name] = families(t, name, text)
+	}
+	for _, p := range []*process{publisher, router, indexer} {
+		if code := p.stop(); code != 0 {
+			t.Errorf("%v: exit code %d", p.cmd.Args, code)
+		}
+	}
+	return all
+}
+
+// socketPath returns a path short enough for a socket.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is at most 107 bytes long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+var sample = regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? `)
+var labelName = regexp.MustCompile(`(?:^|,)([a-zA-Z_]+)="`)
+
+// families reads an exposition. Each family of ours must have a help text and a
+// type.
+func families(t *testing.T, program, text string) map[string][]string {
+	t.Helper()
+	found := map[string][]string{}
+	help, kind := map[string]bool{}, map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
+			name, words, _ := strings.Cut(rest, " ")
+			help[name] = words != ""
+			continue
+		}
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, k, _ := strings.Cut(rest, " ")
+			kind[name] = k
+			continue
+		}
+		m := sample.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("%s: no sample: %q", program, line)
+			continue
+		}
+		name := m[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base, ok := strings.CutSuffix(name, suffix); ok && kind[base] == "histogram" {
+				name = base
+			}
+		}
+		if strings.HasPrefix(name, "kvatlas_") && (!help[name] || kind[name] == "") {
+			t.Errorf("%s: %s has no help text or no type", program, name)
+		}
+		if strings.HasSuffix(name, "_total") != (kind[name] == "counter") && strings.HasPrefix(name, "kvatlas_") {
+			t.Errorf("%s: %s is of type %q", program, name, kind[name])
+		}
+		for _, l := range labelName.FindAllStringSubmatch(m[2], -1) {
+			if !slices.Contains(found[name], l[1]) {
+				found[name] = append(found[name], l[1])
+			}
+		}
+		if found[name] == nil {
+			found[name] = []string{}
+		}
+	}
+	return found
+}
+
+// expressions returns every expression of the dashboard and the alerts.
+func expressions(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	data, err := os.ReadFile("helm/kvatlas/files/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(data, &board); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range board.Panels {
+		for i, target := range p.Targets {
+			all[fmt.Sprintf("panel %s, %d", p.Title, i)] = target.Expr
+		}
+	}
+	if data, err = os.ReadFile("helm/kvatlas/files/alerts.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Expr        string
+				Annotations map[string]string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(data, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("%s says nothing", r.Alert)
+			}
+			all["alert "+r.Alert] = r.Expr
+		}
+	}
+	if len(all) < 50 {
+		t.Errorf("only %d expressions", len(all))
+	}
+	return all
+}
+
+var metricName = regexp.MustCompile(`\b(?:kvatlas|process|go)_[a-z0-9_]+(?:\{[^}]*\})?`)
+var matcher = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"`)
+
+// Labels that Prometheus adds.
+var added = []string{"job", "instance"}
+
+func TestEveryMetricThatIsNamedExists(t *testing.T) {
+	known := map[string][]string{}
+	exposed := scraped(t)
+	for _, list := range exposed {
+		for name, labels := range list {
+			known[name] = append(known[name], labels...)
+		}
+	}
+	// Those that show only after something went wrong.
+	seldom := map[string]string{}
+	for _, m := range []map[string]string{ingest.Help(), direct.Help(), publish.Help(), registry.Help(), {
+		"kvatlas_http_refused_total": "", "kvatlas_router_requests_total": "", "kvatlas_router_predictions_wrong": "",
+		"kvatlas_router_prediction_error": "", "kvatlas_router_predicted_cached_tokens_total": "",
+		"kvatlas_router_reported_cached_tokens_total": "",
+	}} {
+		maps.Copy(seldom, m)
+	}
+	for where, expr := range expressions(t) {
+		named := metricName.FindAllString(expr, -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no metric: %s", where, expr)
+		}
+		for _, n := range named {
+			name, selector, _ := strings.Cut(n, "{")
+			name = strings.TrimSuffix(name, "_bucket")
+			labels, ok := known[name]
+			if _, may := seldom[name]; !ok && !may {
+				t.Errorf("%s: nobody exposes %s", where, name)
+			}
+			for _, m := range matcher.FindAllStringSubmatch(selector, -1) {
+				if ok && !slices.Contains(labels, m[1]) && !slices.Contains(added, m[1]) {
+					t.Errorf("%s: %s has no label %s, but %v", where, name, m[1], labels)
+				}
+			}
+		}
+	}
+	for program, list := range exposed {
+		for _, name := range []string{"kvatlas_build_info", "kvatlas_ready", "go_goroutines"} {
+			if list[name] == nil {
+				t.Errorf("%s does not expose %s", program, name)
+			}
+		}
+	}
+}

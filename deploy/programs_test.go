@@ -1,0 +1,174 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience is how long a test waits for something that is sure to happen.
+const patience = time.Minute
+
+// bin is where the programs are, built as the image has them but for paths and
+// versions. TestMain removes it.
+var bin = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "kvatlas-deploy-") //nolint:usetesting // of all tests
+	if err != nil {
+		return "", err
+	}
+	built = dir
+	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "../cmd/kvindexer", "../cmd/kvrouter", "../cmd/kvpublisher",
+		"../cmd/kvmocker", "../cmd/kvctl")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+var built string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
+
+// program returns the path of a program.
+func program(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := bin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
+
+// accepts fails the test if the program does not accept the arguments and
+// variables.
+func accepts(t *testing.T, name string, args, env []string) {
+	t.Helper()
+	cmd := exec.Command(program(t, name), append([]string{"config", "check"}, args...)...)
+	cmd.Env = append([]string{"HOME=/nonexistent"}, env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s %v with %v: %v\n%s", name, args, env, err, out)
+	}
+}
+
+// process is a running program.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+	done chan error
+}
+
+// start runs a command until the test ends.
+func start(t *testing.T, name string, args ...string) *process {
+	t.Helper()
+	return run(t, exec.Command(program(t, name), args...))
+}
+
+func run(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, log: new(bytes.Buffer), done: make(chan error, 1)}
+	cmd.Env, cmd.Stderr = []string{"HOME=/nonexistent"}, p.log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { p.done <- cmd.Wait(); close(ended) }() // ends with the process
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		<-ended
+		if t.Failed() {
+			t.Logf("%v:\n%s", cmd.Args, p.log)
+		}
+	})
+	return p
+}
+
+// stop asks the program to end and returns its exit code.
+func (p *process) stop() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.wait()
+}
+
+func (p *process) wait() int {
+	p.t.Helper()
+	select {
+	case err := <-p.done:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			p.t.Fatal(err)
+		}
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		p.t.Fatal("it does not end")
+		return 0
+	}
+}
+
+// address waits for the address that the program writes to the file.
+func (p *process) address(file string) string {
+	p.t.Helper()
+	var text string
+	p.eventually(func() error {
+		data, err := os.ReadFile(file)
+		text = "http://" + strings.TrimSpace(string(data))
+		return err
+	})
+	return text
+}
+
+func (p *process) eventually(f func() error) {
+	p.t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// get returns the body of an answer with status 200.
+func get(ctx context.Context, url string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s %s", url, resp.Status, body)
+	}
+	return string(body), err
+}
