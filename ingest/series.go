@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 
+	"github.com/VictoriaMetrics/metrics"
+
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -59,12 +61,20 @@ func (in *Ingest) writePublishers(w io.Writer) {
 		}
 		series = append(series, other)
 	}
-	const prefix = "kvatlas_ingest_publisher_"
-	for i := range series {
-		s := &series[i]
-		for kind := event.Stored; kind <= event.Cleared; kind++ {
-			fmt.Fprintf(w, "%sevents_total{%s,kind=%q} %d\n", prefix, s.labels, kind, s.kinds[kind])
+	// One family after the other, as the exposition format wants it.
+	family := func(name string, write func(name string, s *publisherSeries)) {
+		name = "kvatlas_ingest_publisher_" + name
+		metrics.WriteMetadataIfNeeded(w, name, "counter")
+		for i := range series {
+			write(name, &series[i])
 		}
+	}
+	family("events_total", func(name string, s *publisherSeries) {
+		for kind := event.Stored; kind <= event.Cleared; kind++ {
+			fmt.Fprintf(w, "%s{%s,kind=%q} %d\n", name, s.labels, kind, s.kinds[kind])
+		}
+	})
+	family("blocks_total", func(name string, s *publisherSeries) {
 		for _, b := range [...]struct {
 			result string
 			n      int
@@ -73,11 +83,14 @@ func (in *Ingest) writePublishers(w io.Writer) {
 			{"decremented", s.blocks.Decremented}, {"unknown", s.blocks.Unknown}, {"replaced", s.blocks.Replaced},
 			{"unknown_parent", s.blocks.UnknownParent}, {"unknown_block", s.blocks.UnknownBlock}, {"refused", s.blocks.Refused},
 		} {
-			fmt.Fprintf(w, "%sblocks_total{%s,result=%q} %d\n", prefix, s.labels, b.result, b.n)
+			fmt.Fprintf(w, "%s{%s,result=%q} %d\n", name, s.labels, b.result, b.n)
 		}
-		fmt.Fprintf(w, "%sduplicates_total{%s} %d\n", prefix, s.labels, s.duplicates)
-		fmt.Fprintf(w, "%sgaps_total{%s} %d\n", prefix, s.labels, s.gaps)
-		fmt.Fprintf(w, "%smissed_total{%s} %d\n", prefix, s.labels, s.missed)
-		fmt.Fprintf(w, "%srecoveries_total{%s} %d\n", prefix, s.labels, s.recoveries)
+	})
+	count := func(name string, n func(s *publisherSeries) int) {
+		family(name, func(name string, s *publisherSeries) { fmt.Fprintf(w, "%s{%s} %d\n", name, s.labels, n(s)) })
 	}
+	count("duplicates_total", func(s *publisherSeries) int { return int(s.duplicates) })
+	count("gaps_total", func(s *publisherSeries) int { return int(s.gaps) })
+	count("missed_total", func(s *publisherSeries) int { return int(s.missed) })
+	count("recoveries_total", func(s *publisherSeries) int { return int(s.recoveries) })
 }

@@ -1,9 +1,11 @@
 // Command kvctl looks at the workers of a fleet and takes them out of service
-// and back. It talks to NATS, not to the indexers, which all see the change.
+// and back. For that it talks to NATS, not to the indexers, which all see the
+// change. It also asks a program whether it is ready.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,14 +36,27 @@ type config struct {
 }
 
 // usage is what stands for the arguments in --help.
-const usage = "worker list | worker drain|resume|remove <id>"
+const usage = "worker list | worker drain|resume|remove <id> | ready <url>"
+
+const summary = `workers of a fleet, who there is and who gets requests; and whether a program is ready.
+
+  worker list           the workers and their states
+  worker drain <id>     no new requests for the worker; nothing is forgotten
+  worker resume <id>    it gets requests again
+  worker remove <id>    it is gone: its blocks leave every index
+  ready <url>           is the program at http://host:port ready? For health checks
+
+A worker is given by its id or its name. With --json what is printed is one JSON
+object, errors too. Exit codes: 0 done (or ready), 1 failed (or not ready), 2 wrong
+use, 3 no such worker, 4 the worker is not in a state for it.`
 
 func (c *config) declare(set *conf.Set) {
 	set.TakeArgs(usage)
 	set.String(&c.namespace, "namespace", "default", "Namespace of the workers: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
-	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
+	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
 	set.String(&c.model, "model", "", "worker list: only workers of this model.")
-	set.Bool(&c.json, "json", false, "worker list: print JSON, one object.")
+	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
+		{"worker", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)
 	set.Bool(&c.force, "force", false, `worker remove: also a worker that announces itself. It is back with its next
 		heartbeat, and what it holds has to be dumped again.`)
 	set.String(&c.by, "by", defaultUser(os.Getenv), "worker drain: who asks, shown in lists.", conf.ShowDefault("$USER"))
@@ -59,16 +74,31 @@ const (
 	exitRefused = 4 // the worker is not in a state for it
 )
 
+// errSaid is returned for what is printed already.
+var errSaid = errors.New("said")
+
+// complain says what failed.
+func (c *config) complain(err error) {
+	if errors.Is(err, errSaid) {
+		return
+	}
+	if c.json {
+		_ = c.print(map[string]any{"error": err.Error()}) // nowhere left to say it
+		return
+	}
+	fmt.Fprintf(os.Stderr, "kvctl: %v\n", err)
+}
+
 func main() {
 	c := config{out: os.Stdout, now: time.Now}
-	set := conf.New("kvctl", "Workers of a fleet: who there is, and who gets requests.")
+	set := conf.New("kvctl", summary)
 	c.declare(set)
 	code := 0
 	end := proc.Main(proc.Program{Settings: set, Log: &c.log, Run: func(ctx context.Context, _ *slog.Logger) error {
 		c.args = set.Args()
 		if err := c.run(ctx); err != nil {
 			code = exitCode(err)
-			fmt.Fprintf(os.Stderr, "kvctl: %v\n", err) //nolint:errcheck // nowhere left to say it
+			c.complain(err)
 		}
 		return nil
 	}})

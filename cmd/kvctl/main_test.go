@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,6 +96,19 @@ func TestWorkers(t *testing.T) {
 			t.Errorf("kvctl %s: exit code %d, want %d\n%s%s", c.args, code, c.code, stdout, stderr)
 		}
 	}
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"worker drain 7", 0, `{"done":"drain","registered":`},
+		{"worker drain 7", 4, `{"error":"`}, {"worker resume 7", 0, `{"done":"resume"`}, {"worker fire 7", 2, `{"error":"no command`},
+	} {
+		code, stdout, stderr := kvctl(t, append([]string{"--json", "--data-dir", dir}, strings.Fields(c.args)...)...)
+		if code != c.code || !strings.HasPrefix(stdout, c.want) || stderr != "" || !json.Valid([]byte(stdout)) {
+			t.Errorf("kvctl --json %s: exit code %d, want %d\n%s%s", c.args, code, c.code, stdout, stderr)
+		}
+	}
 	if _, err := os.Stat(dir + "/none"); !os.IsNotExist(err) {
 		t.Errorf("it made a data directory: %v", err)
 	}
@@ -116,5 +132,49 @@ func TestWorkers(t *testing.T) {
 	}
 	if err := lives.Close(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestReady(t *testing.T) {
+	type answer struct {
+		status int
+		body   string
+	}
+	var now atomic.Pointer[answer]
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/readyz" {
+			t.Errorf("asked for %s", r.URL)
+		}
+		a := now.Load()
+		w.WriteHeader(a.status)
+		_, _ = w.Write([]byte(a.body))
+	}))
+	defer s.Close()
+	for _, c := range []struct {
+		status int
+		body   string
+		args   string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{200, "{}", "ready " + s.URL, 0, "ready\n", ""},
+		{200, "{}", "ready --json " + s.URL, 0, `"ready":true`, ""},
+		{503, "catching up", "ready " + s.URL, 1, "", "not ready: catching up"},
+		{503, "catching up", "ready --json " + s.URL, 1, `"reason":"catching up"`, ""},
+		{404, "", "ready " + s.URL, 1, "", "answers 404"},
+		{200, "", "ready http://127.0.0.1:1", 1, "", "asking"},
+		{200, "", "ready 127.0.0.1:8090", 2, "", "is no URL"},
+		{200, "", "ready", 2, "", "give one of"},
+	} {
+		now.Store(&answer{c.status, c.body})
+		code, stdout, stderr := kvctl(t, strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+			t.Errorf("%s: exit code %d, want %d: %s%s", c.args, code, c.code, stdout, stderr)
+		}
+	}
+	code, stdout, _ := kvctl(t, "--help")
+	if code != 0 || !strings.Contains(stdout, "Exit codes: 0 done") || !strings.Contains(stdout, "ready <url>") {
+		t.Errorf("%d: %s", code, stdout)
 	}
 }

@@ -34,6 +34,9 @@ func exitCode(err error) int {
 
 // run does what the arguments say.
 func (c *config) run(ctx context.Context) error {
+	if len(c.args) == 2 && c.args[0] == "ready" {
+		return c.ready(ctx, c.args[1])
+	}
 	if len(c.args) < 2 || c.args[0] != "worker" {
 		return fmt.Errorf("give one of: %s: %w", usage, errUse)
 	}
@@ -88,9 +91,15 @@ func (c *config) change(ctx context.Context, b *registry.Bucket, verb, name stri
 	if !known && verb == "drain" {
 		said += " (it is not registered; the mark waits for it)"
 	}
+	if c.json {
+		return c.print(map[string]any{"worker": name, "done": verb, "registered": known && verb != "remove"})
+	}
 	_, err = fmt.Fprintf(c.out, "worker %s %s\n", name, said)
 	return err
 }
+
+// print prints one JSON object.
+func (c *config) print(object map[string]any) error { return json.NewEncoder(c.out).Encode(object) }
 
 // listed is a worker in the JSON list.
 type listed struct {
@@ -133,8 +142,7 @@ func (c *config) list(ctx context.Context, b *registry.Bucket) error {
 		}
 	}
 	if c.json {
-		enc := json.NewEncoder(c.out)
-		return enc.Encode(map[string]any{"workers": workers, "ignored_values": len(all.Corrupt)})
+		return c.print(map[string]any{"workers": workers, "ignored_values": len(all.Corrupt)})
 	}
 	return c.table(workers, all.Corrupt)
 }

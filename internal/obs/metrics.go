@@ -83,6 +83,13 @@ func (m *Metrics) WritePrometheus(w io.Writer) {
 				line = []byte("# HELP " + string(family) + " " + helpEscape.Replace(text) + "\n")
 			}
 		}
+		// The library has no counters that a function computes: they are
+		// registered as gauges, and known by their names.
+		if family, ok := bytes.CutPrefix(line, []byte("# TYPE ")); ok {
+			if family, ok = bytes.CutSuffix(bytes.TrimSpace(family), []byte("_total gauge")); ok {
+				line = []byte("# TYPE " + string(family) + "_total counter\n")
+			}
+		}
 		if _, err := w.Write(line); err != nil {
 			return
 		}

@@ -84,6 +84,7 @@ func TestMetricsHaveHelpAndType(t *testing.T) {
 	m.Counter("kvatlas_a_total", "Number of a.", "reason", `we"ird\x`).Add(3)
 	m.Counter("kvatlas_a_total", "Number of a.", "reason", "b").Inc()
 	m.Gauge("kvatlas_g", "A gauge\nof two lines.", func() float64 { return 2.5 })
+	m.Gauge("kvatlas_computed_total", "A counter that a function computes.", func() float64 { return 7 })
 	m.Histogram("kvatlas_h_seconds", "A duration in seconds.", LatencyBuckets(), "route", "x").Update(0.0007)
 	var out bytes.Buffer
 	m.WritePrometheus(&out)
@@ -91,6 +92,7 @@ func TestMetricsHaveHelpAndType(t *testing.T) {
 		"# HELP kvatlas_a_total Number of a.\n# TYPE kvatlas_a_total counter\n",
 		`kvatlas_a_total{reason="we\"ird\\x"} 3` + "\n",
 		`# HELP kvatlas_g A gauge\nof two lines.` + "\n# TYPE kvatlas_g gauge\nkvatlas_g 2.5\n",
+		"# TYPE kvatlas_computed_total counter\nkvatlas_computed_total 7\n",
 		"# TYPE kvatlas_h_seconds histogram\n",
 		`kvatlas_h_seconds_bucket{route="x",le="0.001"} 1`,
 		"# HELP kvatlas_build_info What was built",

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// errNotReady is wrapped by the error of a program that answers that it is not.
+var errNotReady = errors.New("not ready")
+
+// ready asks the program at the URL whether it is ready.
+func (c *config) ready(ctx context.Context, base string) error {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("%q is no URL such as http://127.0.0.1:8090: %w", base, errUse)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.wait)
+	defer cancel()
+	why, err := askReady(ctx, u.JoinPath("readyz").String()+"?verbose")
+	switch {
+	case err != nil:
+		return err
+	case why != "":
+		if c.json {
+			if err := c.print(map[string]any{"url": base, "ready": false, "reason": why}); err != nil {
+				return err
+			}
+			return errSaid
+		}
+		return fmt.Errorf("%w: %s", errNotReady, why)
+	case c.json:
+		return c.print(map[string]any{"url": base, "ready": true})
+	}
+	_, err = fmt.Fprintln(c.out, "ready")
+	return err
+}
+
+// maxReason bounds what is read of an answer.
+const maxReason = 64 << 10
+
+func askReady(ctx context.Context, address string) (why string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", fmt.Errorf("making the request: %w", err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("asking: %w", err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReason))
+	if err != nil {
+		return "", fmt.Errorf("reading the answer: %w", err)
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return "", nil
+	case http.StatusServiceUnavailable:
+		return strings.TrimSpace(string(body)), nil
+	}
+	return "", fmt.Errorf("%s answers %s; is it a program of kvatlas?", address, resp.Status)
+}
