@@ -93,18 +93,20 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+const verifier = "systemd-analyze" //nolint:misspell // its name
+
 // verify lets systemd read a unit, where there is a systemd.
 func verify(t *testing.T, name, text string) {
 	t.Helper()
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Logf("%s is not verified: no systemd-analyze here", name)
+	if _, err := exec.LookPath(verifier); err != nil {
+		t.Logf("%s is not verified: no %s here", name, verifier)
 		return
 	}
 	file := filepath.Join(t.TempDir(), name+".service")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
+	out, err := exec.Command(verifier, "verify", "--man=no", file).CombinedOutput()
 	var about []string
 	for line := range strings.Lines(string(out)) { // not about other units of the machine
 		if strings.Contains(line, name) {
