@@ -109,6 +109,7 @@ func newLab(t *testing.T, o setup) *lab {
 				_, _ = fmt.Fprintf(w, "%s %s", r.Method, r.URL.RawQuery)
 				return
 			}
+			w.Header().Set("X-Engine", fmt.Sprint(i))
 			e.ServeHTTP(w, r)
 		}))
 		l.engines = append(l.engines, e)

@@ -92,6 +92,9 @@ func TestStress(t *testing.T) {
 				refused.Add(1)
 				return
 			}
+			if is, says := resp.Header.Get("X-Engine"), resp.Header.Get(headerWorker); is != says {
+				t.Errorf("stream %d: engine %s answers, the router says %s", i, is, says)
+			}
 			body := io.Reader(resp.Body)
 			switch i % 10 {
 			case 0: // goes away
@@ -176,5 +179,85 @@ func TestWorkerLeaves(t *testing.T) {
 	}
 	if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3]}`); status != 503 || !strings.Contains(data, "no_worker") {
 		t.Errorf("%d %s", status, data)
+	}
+}
+
+// The same with prompts that are computed in one pool and gone on with in another,
+// while engines of both fail in every way.
+func TestSplitStress(t *testing.T) {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
+		t.Run(way, func(t *testing.T) {
+			l := pools(t, way, func(i int, c *mockapi.Config) {
+				rng := rand.New(rand.NewPCG(uint64(i), 3))
+				var mu sync.Mutex
+				c.Step = func(*mock.Report) time.Duration { return 100 * time.Microsecond }
+				c.Fault = func(*http.Request) (f mockapi.Fault) {
+					mu.Lock()
+					defer mu.Unlock()
+					switch rng.IntN(12) {
+					case 0:
+						f.Drop = true
+					case 1:
+						f.Status = 503
+					case 2:
+						f.Status = 500
+					case 3:
+						f.BreakAfter = 1 + rng.IntN(3)
+					}
+					return f
+				}
+			})
+			client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 300}}
+			defer client.CloseIdleConnections()
+			var whole, broken, refused atomic.Int64
+			var all sync.WaitGroup
+			for i := range 150 {
+				all.Go(func() {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					prompt, output := fmt.Sprintf("the prompt that stream %d has", i), 1+i%20
+					req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.front.URL+"/v1/completions",
+						strings.NewReader(fmt.Sprintf(`{"model":"org/model","stream":true,"max_tokens":%d,"prompt":%q}`, output, prompt)))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if i%9 == 0 { // goes away at any moment
+						time.AfterFunc(time.Duration(i)*10*time.Microsecond, cancel)
+					}
+					resp, err := client.Do(req)
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
+						return
+					}
+					defer resp.Body.Close() //nolint:errcheck // only read
+					if resp.StatusCode != http.StatusOK {
+						refused.Add(1)
+						return
+					}
+					data, err := io.ReadAll(resp.Body)
+					text, done := streamed(string(data))
+					switch want := mockapi.Text(mockapi.Tokens(prompt), output); {
+					case err == nil && done && text == want:
+						whole.Add(1)
+					case err != nil && !done && strings.HasPrefix(want, text):
+						broken.Add(1)
+					default:
+						t.Errorf("stream %d: %v, done %v:\n%q\nwant %q", i, err, done, text, want)
+					}
+				})
+			}
+			all.Wait()
+			l.idle()
+			t.Logf("%d whole, %d broke off, %d refused; %s without prefill", whole.Load(), broken.Load(), refused.Load(), l.metric("kvatlas_router_decode_only_total"))
+			if whole.Load() < 50 || l.metric("kvatlas_router_decode_only_total") == "0" {
+				t.Errorf("%d whole; %s without prefill", whole.Load(), l.metric("kvatlas_router_decode_only_total"))
+			}
+			if n := l.proxy.InFlight(); n != 0 {
+				t.Errorf("%d requests in flight", n)
+			}
+		})
 	}
 }
