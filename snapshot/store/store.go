@@ -185,7 +185,15 @@ func fenceOf(name string) (fence uint64) {
 // the manifest since.
 func Publish(ctx context.Context, s Store, e Entry, keep int) (Manifest, error) {
 	m, err := change(ctx, s, e.Fence, func(m *Manifest) {
-		m.Snapshots = append([]Entry{e}, m.Snapshots...)
+		kept := []Entry{e}
+		for _, old := range m.Snapshots {
+			// One that is ahead of the newest is of messages that the server
+			// has lost since.
+			if !old.Created.Equal(e.Created) || old.Seq <= e.Seq {
+				kept = append(kept, old)
+			}
+		}
+		m.Snapshots = kept
 		m.Snapshots = m.Snapshots[:min(len(m.Snapshots), max(1, keep))]
 	})
 	return m, err

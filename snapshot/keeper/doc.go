@@ -1,0 +1,21 @@
+// Package keeper keeps the snapshots of a namespace's streams: it decides when
+// one is due, lets one replica at a time write it, trims the streams, and loads
+// the newest at a start.
+//
+// A snapshot is written, read back and verified, and only then counts: the
+// manifest is changed by compare-and-set under the fencing number of the
+// writer's claim. Then the stream is trimmed, up to what the oldest kept
+// snapshot has, and never to the newest.
+//
+// Invariants:
+//   - A writer that lost its lease or its claim changes neither the manifest nor
+//     a stream: the lease keeps two from working at once, the claim from doing
+//     harm if they do.
+//   - Nothing is trimmed that the oldest kept snapshot does not have.
+//   - A start takes a snapshot that is whole, or an older one, or none.
+//   - What fails is counted by reason, logged, and tried again later; the index
+//     goes on.
+//
+// Ownership: Run's goroutine owns what is known of each stream; a lease's
+// goroutine its renewal, until it is released.
+package keeper

@@ -1,0 +1,368 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot"
+	"github.com/kvatlas/kvatlas/snapshot/store"
+)
+
+// Config holds the settings of a Keeper. Conn, Replica and Set are needed; zero
+// in any other field means the stated default.
+type Config struct {
+	Conn      *nats.Conn // must reconnect for ever; lives longer than the Keeper
+	Namespace string     // default "default"
+	Replica   string     // name of this process among those of the namespace
+	Set       *shard.Set // of the index
+
+	// Dir holds the snapshots; "" means the object store of NATS.
+	Dir string
+	// Spool is where snapshots of the object store are copied to while they are
+	// read; "" is the system's directory for temporary files.
+	Spool    string
+	Replicas int // copies in the cluster; default 1
+
+	Keep int // snapshots of each stream; default 3, at least 2
+	// Threshold is how many messages may follow a snapshot before the next is
+	// due; default 1,000,000.
+	Threshold uint64
+	// Interval is how old a snapshot may be before the next is due, if anything
+	// has changed; default 15 min. More than half of a stream's retention is
+	// refused.
+	Interval time.Duration
+	// Check is how often it is looked at what is due; default 1 s.
+	Check time.Duration
+	// Lease is how long a writer may be silent before another takes over;
+	// default 15 s.
+	Lease   time.Duration
+	Options snapshot.Options
+
+	Program string       // name and version, for the snapshots
+	Metrics *metrics.Set // nil: not exposed
+	Log     *slog.Logger // nil: slog.Default()
+
+	step func(name string) error // of tests: called at each step; an error is a crash there
+}
+
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Namespace, "default")
+	setDefault(&c.Keep, 3)
+	setDefault(&c.Threshold, 1_000_000)
+	setDefault(&c.Interval, 15*time.Minute)
+	setDefault(&c.Check, time.Second)
+	setDefault(&c.Lease, 15*time.Second)
+	if c.Metrics == nil {
+		c.Metrics = metrics.NewSet()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.step == nil {
+		c.step = func(string) error { return nil }
+	}
+	switch {
+	case c.Conn == nil || c.Set == nil || c.Replica == "":
+		return c, errors.New("snapshots: Conn, Set and Replica are needed")
+	case c.Keep < 2:
+		return c, fmt.Errorf("snapshots: %d kept; keep 2 or more, one of them as a fallback", c.Keep)
+	case c.Interval < 0 || c.Check < 0 || c.Lease < 0:
+		return c, errors.New("snapshots: a duration is negative")
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// Keeper keeps the snapshots of a namespace's streams. Its methods are safe for
+// concurrent use.
+type Keeper struct {
+	cfg Config
+	js  jetstream.JetStream
+	kv  jetstream.KeyValue
+	m   *meters
+
+	progress Progress
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	in     *ingest.Ingest
+
+	mu     sync.Mutex // of streams; and one look at a time
+	stream map[string]*streamState
+}
+
+// streamState is what is known of one stream's snapshots.
+type streamState struct {
+	store   store.Store
+	lease   lease
+	newest  store.Entry
+	known   bool      // newest was read
+	retry   time.Time // after a failure
+	failing int
+	looked  time.Time // at the stream itself, when nothing was due
+	warned  bool      // its retention is too short for the interval
+}
+
+// Open returns a Keeper that has not begun yet: Restore, then Run.
+func Open(ctx context.Context, cfg Config) (*Keeper, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	k := &Keeper{cfg: cfg, m: newMeters(cfg.Metrics), stream: make(map[string]*streamState)}
+	if k.js, err = jetstream.New(cfg.Conn); err != nil {
+		return nil, fmt.Errorf("snapshots: %w", err)
+	}
+	if k.kv, err = store.OpenKV(ctx, k.js, cfg.Namespace, cfg.Replicas); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// Store opens the store of a stream, as the settings say.
+func (k *Keeper) Store(ctx context.Context, name string) (store.Store, error) {
+	if k.cfg.Dir != "" {
+		return store.OpenDir(k.cfg.Dir, name, nil)
+	}
+	return store.OpenBucket(ctx, k.cfg.Conn, k.cfg.Namespace, name, store.BucketConfig{Replicas: k.cfg.Replicas, Spool: k.cfg.Spool})
+}
+
+// stateLocked returns what is known of a stream.
+func (k *Keeper) stateLocked(ctx context.Context, name string) (*streamState, error) {
+	if st := k.stream[name]; st != nil {
+		return st, nil
+	}
+	s, err := k.Store(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	st := &streamState{store: s, lease: lease{kv: k.kv, key: "lease." + name, holder: k.cfg.Replica, period: k.cfg.Lease}}
+	k.stream[name] = st
+	return st, nil
+}
+
+// CheckRetention refuses an interval above half of what a stream keeps: the
+// stream could lose messages before a snapshot has them.
+func (k *Keeper) CheckRetention(ctx context.Context) error {
+	infos, err := stream.List(ctx, k.js, k.cfg.Namespace)
+	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
+		return fmt.Errorf("snapshots: %w", err)
+	}
+	for _, info := range infos {
+		if age, err := k.retention(ctx, info.Name); err != nil {
+			return err
+		} else if age > 0 && k.cfg.Interval > age/2 {
+			return fmt.Errorf("snapshots every %v, but stream %s keeps messages for %v: give an interval of %v or less", k.cfg.Interval, info.Name, age, age/2)
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) retention(ctx context.Context, name string) (time.Duration, error) {
+	s, err := k.js.Stream(ctx, name)
+	if err != nil {
+		return 0, fmt.Errorf("snapshots: stream %s: %w", name, err)
+	}
+	return s.CachedInfo().Config.MaxAge, nil
+}
+
+// Run begins to take snapshots of what in reads.
+func (k *Keeper) Run(in *ingest.Ingest) {
+	ctx, cancel := context.WithCancel(context.Background())
+	k.in, k.cancel, k.done = in, cancel, make(chan struct{})
+	go func() {
+		defer close(k.done)
+		ticker := time.NewTicker(k.cfg.Check)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				k.look(ctx)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+// Close ends the work and takes a last snapshot of each stream that has changed
+// since its newest. The Ingest is closed before; the Set is still open. ctx
+// bounds it.
+func (k *Keeper) Close(ctx context.Context) {
+	if k.cancel == nil {
+		return
+	}
+	k.cancel()
+	<-k.done
+	for _, s := range k.in.Streams() {
+		k.lookAt(ctx, s, true)
+	}
+}
+
+// look takes the snapshots that are due.
+func (k *Keeper) look(ctx context.Context) {
+	for _, s := range k.in.Streams() {
+		if s.CaughtUp && s.Err == nil && ctx.Err() == nil {
+			k.lookAt(ctx, s, false)
+		}
+	}
+}
+
+// lookAt takes a snapshot of the stream if one is due.
+func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st, err := k.stateLocked(ctx, s.Stream)
+	if err == nil {
+		if now := time.Now(); !last && now.Before(st.retry) {
+			return
+		}
+		err = k.takeDue(ctx, st, s, last)
+	}
+	switch {
+	case err == nil:
+		if st != nil {
+			st.failing = 0
+		}
+	case ctx.Err() != nil && !last:
+	default:
+		k.m.failed(reason(err))
+		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
+		if st != nil {
+			st.failing++
+			st.known = false
+			st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
+		}
+	}
+}
+
+// takeDue takes a snapshot if one is due and no other replica takes it.
+func (k *Keeper) takeDue(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) error {
+	if err := k.learn(ctx, st, s); err != nil {
+		return err
+	}
+	why, err := k.due(ctx, st, s, last)
+	if err != nil || why == "" {
+		return err
+	}
+	rev, ok, err := st.lease.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		k.m.waiting.Inc()
+		if last {
+			k.cfg.Log.Info("no last snapshot: another replica is taking one", "stream", s.Stream)
+		}
+		st.known = false
+		return nil
+	}
+	held, release := st.lease.hold(ctx, rev)
+	defer release()
+	// Another may have taken it just before.
+	st.known = false
+	if err := k.learn(held, st, s); err != nil {
+		return err
+	}
+	if why, err = k.due(held, st, s, last); err != nil || why == "" {
+		return err
+	}
+	err = k.take(held, st, s, why)
+	if cause := context.Cause(held); err != nil && errors.Is(cause, ErrLeaseLost) {
+		err = fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// learn reads what the newest snapshot is, unless that is known.
+func (k *Keeper) learn(ctx context.Context, st *streamState, s ingest.StreamStatus) error {
+	if st.known {
+		return nil
+	}
+	m, _, err := st.store.Manifest(ctx)
+	if err != nil && !errors.Is(err, store.ErrManifest) {
+		return err
+	}
+	st.newest, st.known = store.Entry{}, true
+	if len(m.Snapshots) > 0 && m.Snapshots[0].Created.Equal(s.Created) {
+		st.newest = m.Snapshots[0]
+	}
+	return nil
+}
+
+// due says why a snapshot is due; "" if it is not.
+func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) (string, error) {
+	behind := s.Position - min(s.Position, st.newest.Seq)
+	if s.Last < st.newest.Seq {
+		behind = s.Position // the stream was rolled back: what the snapshot says is void
+	}
+	if behind == 0 {
+		return "", nil // nothing has changed
+	}
+	switch {
+	case last:
+		return "shutdown", nil
+	case behind >= k.cfg.Threshold:
+		return "messages", nil
+	}
+	if time.Since(st.looked) < min(5*time.Second, k.cfg.Interval/4) {
+		return "", nil
+	}
+	str, err := k.js.Stream(ctx, s.Stream)
+	if err != nil {
+		return "", fmt.Errorf("snapshots: stream %s: %w", s.Stream, err)
+	}
+	info := str.CachedInfo()
+	interval := k.cfg.Interval
+	if age := info.Config.MaxAge; age > 0 && interval > age/2 {
+		if interval = age / 2; !st.warned {
+			st.warned = true
+			k.cfg.Log.Error("snapshots are taken at half the stream's retention: --snapshot-interval is longer than that", "stream", s.Stream, "interval", interval)
+		}
+	}
+	full := info.Config.MaxBytes > 0 && info.State.Bytes > uint64(info.Config.MaxBytes)/2
+	switch {
+	// With the stream still half full it is the next snapshot that lets the
+	// oldest go: but not before there is something new to it.
+	case full && behind > info.State.Msgs/8:
+		return "storage", nil
+	case time.Since(st.newest.Written) >= interval:
+		return "interval", nil
+	}
+	st.looked = time.Now()
+	return "", nil
+}
+
+// reason is an error's label in the metrics.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, ErrLeaseLost), errors.Is(err, store.ErrFenced):
+		return "lease_lost"
+	case errors.Is(err, snapshot.ErrTooSlow):
+		return "too_slow"
+	case errors.Is(err, snapshot.ErrDamaged):
+		return "damaged"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, context.Canceled):
+		return "cancelled"
+	}
+	return "storage"
+}

@@ -1,0 +1,41 @@
+package keeper
+
+import (
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/conf"
+)
+
+// Settings are the settings of a Keeper as programs declare them.
+type Settings struct {
+	Off      bool
+	Dir      string
+	Keep     int
+	Messages int
+	Interval time.Duration
+	Memory   int64
+	Reset    bool
+}
+
+// Declare adds the settings to the set.
+func (s *Settings) Declare(set *conf.Set) {
+	set.Group("Snapshots")
+	set.Bool(&s.Off, "no-snapshots", false, `Neither take snapshots nor start from one. The streams then grow until their own limits,
+		and a start reads all of them.`)
+	set.String(&s.Dir, "snapshot-dir", "", `Directory for snapshots, where the object store of NATS is not to hold them. Replicas that
+		are to start from each other's snapshots need the same one.`, conf.ShowDefault("the object store of NATS"))
+	set.Int(&s.Keep, "snapshot-keep", 3, `Snapshots kept of each stream. The stream keeps what follows the oldest.`, conf.Between(2, 100))
+	set.Int(&s.Messages, "snapshot-threshold", 1_000_000, `Messages of a stream after which the next snapshot is due.`, conf.Between(1, 1<<40))
+	set.Duration(&s.Interval, "snapshot-interval", 15*time.Minute, `Time after which the next snapshot is due, if anything has changed. More than
+		half of a stream's retention is refused.`, conf.Between(100*time.Millisecond, 24*time.Hour))
+	set.Bytes(&s.Memory, "snapshot-memory", 128<<20, `Most memory for a snapshot on its way. A snapshot that needs more because the
+		storage is too slow is given up, and tried again later.`, conf.Between[int64](4<<20, 1<<40))
+	set.Bool(&s.Reset, "reset-states", false, `Begin anew: purge the streams and delete the snapshots of the namespace. Refused while
+		another replica lives. kvctl reset does it once; with this every start of the process does.`)
+}
+
+// Apply brings the settings into cfg.
+func (s *Settings) Apply(cfg *Config) {
+	cfg.Dir, cfg.Keep, cfg.Threshold, cfg.Interval = s.Dir, s.Keep, uint64(s.Messages), s.Interval
+	cfg.Options.MaxBuffered = s.Memory
+}

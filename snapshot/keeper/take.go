@@ -1,0 +1,158 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/snapshot"
+	"github.com/kvatlas/kvatlas/snapshot/store"
+)
+
+// take writes, verifies and publishes a snapshot of the stream, and trims it.
+// ctx ends with the lease.
+func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatus, why string) error {
+	begun := time.Now()
+	sp := k.cfg.Set.Lookup(s.Space)
+	if sp == nil {
+		return fmt.Errorf("snapshots: stream %s has no index", s.Stream)
+	}
+	if err := k.cfg.step("claim"); err != nil {
+		return err
+	}
+	fence, err := store.Claim(ctx, st.store, k.cfg.Replica)
+	if err != nil {
+		return err
+	}
+	w := snapshot.NewWriter(sp, k.cfg.Options)
+	defer w.Close()
+	start, err := k.in.Cut(ctx, s.Stream, func() error { return w.Begin(ctx) }, w.Begun)
+	if err != nil {
+		return err
+	}
+	meta := snapshot.Meta{
+		Space: s.Space, Stream: s.Stream, Created: start.Created, Seq: start.Seq - 1, Stored: start.Stored,
+		Written: begun.UTC(), Writer: k.cfg.Replica, Program: k.cfg.Program, Fence: fence, Ranks: ranksOf(start),
+	}
+	e := store.Entry{
+		Name: store.Name(meta.Seq, fence), Seq: meta.Seq, Created: meta.Created, Written: meta.Written, Writer: meta.Writer, Fence: fence,
+	}
+	if err := k.cfg.step("write"); err != nil {
+		return err
+	}
+	var footer *snapshot.Footer
+	err = st.store.Put(ctx, e.Name, func(out io.Writer) (err error) {
+		footer, err = w.Write(ctx, out, meta)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	written := time.Since(begun)
+	if err := k.cfg.step("verify"); err != nil {
+		return err
+	}
+	info, err := k.verify(ctx, st.store, e.Name)
+	if err == nil && info.Footer != *footer {
+		err = fmt.Errorf("%w: what was read back is another snapshot", snapshot.ErrDamaged)
+	}
+	if err != nil {
+		return errors.Join(err, st.store.Delete(context.WithoutCancel(ctx), e.Name))
+	}
+	e.Bytes, e.Blocks, e.Digest = info.Bytes, footer.Blocks, footer.Digest
+	if err := k.cfg.step("publish"); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	m, err := store.Publish(ctx, st.store, e, k.cfg.Keep)
+	if err != nil {
+		return err
+	}
+	st.newest, st.known = e, true
+	k.m.took(why, written, &e)
+	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,
+		"seconds", time.Since(begun).Seconds())
+	if err := k.cfg.step("trim"); err != nil {
+		return err
+	}
+	if err := k.trim(ctx, m, s); err != nil {
+		return err
+	}
+	if err := k.cfg.step("sweep"); err != nil {
+		return err
+	}
+	return store.Sweep(ctx, st.store, fence)
+}
+
+func (k *Keeper) verify(ctx context.Context, s store.Store, name string) (*snapshot.Info, error) {
+	f, err := s.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	info, err := snapshot.Verify(f)
+	return info, errors.Join(err, f.Close())
+}
+
+// trim takes the messages off the stream that the oldest snapshot of the
+// manifest has, if that is not the newest too.
+func (k *Keeper) trim(ctx context.Context, m store.Manifest, s ingest.StreamStatus) error {
+	var oldest store.Entry
+	n := 0
+	for _, e := range m.Snapshots {
+		if e.Created.Equal(s.Created) {
+			oldest = e
+			n++
+		}
+	}
+	if n < 2 || n < len(m.Snapshots) {
+		return nil // those of an earlier stream are the fallback still
+	}
+	str, err := k.js.Stream(ctx, s.Stream)
+	if err != nil {
+		return fmt.Errorf("trimming stream %s: %w", s.Stream, err)
+	}
+	info := str.CachedInfo()
+	if !info.Created.Equal(s.Created) || info.State.LastSeq < oldest.Seq || info.State.FirstSeq > oldest.Seq {
+		return nil // another stream, a rolled-back one, or nothing to do
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if err := str.Purge(ctx, jetstream.WithPurgeSequence(oldest.Seq+1)); err != nil {
+		return fmt.Errorf("trimming stream %s: %w", s.Stream, err)
+	}
+	k.m.trimmed.Add(int(oldest.Seq + 1 - info.State.FirstSeq))
+	return nil
+}
+
+func ranksOf(start ingest.Start) []snapshot.Rank {
+	ranks := make([]snapshot.Rank, len(start.Ranks))
+	for i, p := range start.Ranks {
+		ranks[i] = snapshot.Rank{
+			Worker: p.Worker, DPRank: p.DPRank, Incarnation: p.Incarnation, LastID: p.LastID,
+			Incomplete: p.Incomplete, Ahead: p.Ahead, Ended: p.Ended,
+		}
+	}
+	return ranks
+}
+
+// StartOf returns where reading goes on after a snapshot.
+func StartOf(m *snapshot.Meta) ingest.Start {
+	start := ingest.Start{Seq: m.Seq + 1, Created: m.Created, Stored: m.Stored}
+	for _, list := range [][]snapshot.Rank{m.Ranks, m.Idle} {
+		for _, r := range list {
+			start.Ranks = append(start.Ranks, ingest.RankPosition{
+				Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Incarnation, LastID: r.LastID,
+				Incomplete: r.Incomplete, Ahead: r.Ahead, Ended: r.Ended,
+			})
+		}
+	}
+	return start
+}
