@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // indexer is the running program: events flow from the broker through ingest
@@ -30,6 +31,7 @@ type indexer struct {
 
 	registry registryRoutes
 	workers  *workers // nil until the registry is read
+	keeper   atomic.Pointer[keeper.Keeper]
 }
 
 // run runs the program until ctx ends or something fails, and stops it in
@@ -96,11 +98,17 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 	cfg.Conn, cfg.MaxBytes = x.broker.Conn(), int(x.cfg.IngestBytes)
 	cfg.MaxLag = uint64(x.cfg.MaxLag)
 	cfg.Index = ingest.Into(x.set)
+	if cfg.Start, err = x.restore(ctx, &cfg); err != nil {
+		return err
+	}
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	x.ingest.Store(in)
+	if k := x.keeper.Load(); k != nil {
+		k.Run(in)
+	}
 	x.workers.follow()
 	x.log.Info("reading events", "nats", x.broker.Address(), "namespace", cfg.Namespace, "replica", cfg.Replica)
 	return nil
@@ -110,6 +118,9 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 func (x *indexer) behind() string {
 	in := x.ingest.Load()
 	if in == nil {
+		if why := x.restoring(); why != "" {
+			return why
+		}
 		return "not connected to NATS yet"
 	}
 	if err := in.Ready(); err != nil {
@@ -134,8 +145,8 @@ func (x *indexer) stop() error {
 	return x.service.Stop(x.server.Drain,
 		proc.Step{Name: "answering the requests under way", Run: x.server.Shutdown},
 		proc.Step{Name: "reading no more events", Run: x.stopReading},
-		// A last snapshot has its place here: nothing changes the index any more,
-		// and the broker is still there.
+		// Nothing changes the index any more, and the broker is still there.
+		proc.Step{Name: "taking the last snapshots", Run: x.lastSnapshot},
 		proc.Step{Name: "closing the index", Run: func(context.Context) error { x.set.Close(); return nil }},
 		proc.Step{Name: "leaving the broker", Run: x.leaveBroker},
 	)

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // config holds all settings of the program.
@@ -29,8 +30,9 @@ type config struct {
 	Broker broker.Config
 	Ingest ingest.Config
 
-	Registry registry.Settings
-	Index    shard.Config
+	Registry  registry.Settings
+	Index     shard.Config
+	Snapshots keeper.Settings
 
 	Service     proc.ServiceConfig
 	MaxLag      int
@@ -63,6 +65,7 @@ func (c *config) declare(set *conf.Set) {
 		blocks of workers that hold more than their share are refused until there is room, and a sixteenth further on
 		all new blocks. 0: no limit.`,
 		conf.Between[int64](0, 1<<50), conf.ShowDefault("half of the memory that the machine or the control group has"))
+	c.Snapshots.Declare(set)
 	c.Log.Declare(set)
 	c.HTTP.Declare(set)
 	c.Access.Declare(set)

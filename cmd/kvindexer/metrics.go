@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // registerMetrics exposes what the index holds, by space, and explains what
@@ -33,7 +34,7 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 	})
 	m.Help("kvatlas_index_refused_blocks_total", "Blocks that were not stored because of the memory budget or the number of ranks.")
 	m.Help("kvatlas_index_queued_batches", "Batches accepted and not applied yet.")
-	for _, texts := range []map[string]string{ingest.Help(), registry.Help(), direct.Help()} {
+	for _, texts := range []map[string]string{ingest.Help(), registry.Help(), direct.Help(), keeper.Help()} {
 		for family, text := range texts {
 			m.Help(family, text)
 		}

@@ -266,11 +266,19 @@ func (k *Keeper) takeDue(ctx context.Context, st *streamState, s ingest.StreamSt
 	if err != nil {
 		return err
 	}
+	for began := time.Now(); !ok && last && time.Since(began) < 2*k.cfg.Lease; {
+		// Another replica is at it, or died at it: then its lease ends.
+		select {
+		case <-time.After(k.cfg.Check):
+		case <-ctx.Done():
+			return fmt.Errorf("no last snapshot, another replica has the lease: %w", ctx.Err())
+		}
+		if rev, ok, err = st.lease.acquire(ctx); err != nil {
+			return err
+		}
+	}
 	if !ok {
 		k.m.waiting.Inc()
-		if last {
-			k.cfg.Log.Info("no last snapshot: another replica is taking one", "stream", s.Stream)
-		}
 		st.known = false
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
 	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
@@ -304,8 +305,8 @@ func TestReplicasShareTheWork(t *testing.T) {
 	await(t, "snapshots are taken and the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
 	w.publish(30)
 	a.equal()
-	a.stop()
 	b.crash()
+	a.stop()
 	m := w.manifest()
 	if got, want := m.Snapshots[0].Seq, w.info().LastSeq; got+20 < want { // heartbeats may have come since
 		t.Errorf("the last snapshot is of %d, the stream ends at %d", got, want)
@@ -435,4 +436,53 @@ func TestAnIntervalThatIsTooLong(t *testing.T) {
 	if err := k.CheckRetention(deadline(t)); err != nil {
 		t.Error(err)
 	}
+}
+
+// A reset leaves nothing behind, and is refused while another replica lives.
+func TestReset(t *testing.T) {
+	w := newWorld(t, "")
+	n := w.start("a", func(c *Config) { c.Threshold = 20 })
+	w.publish(100)
+	n.equal()
+	await(t, "a snapshot", func() bool { return len(w.manifest().Snapshots) > 0 })
+	n.crash()
+	reg, err := registry.Open(deadline(t), registry.Config{Conn: w.nc, Replica: "b", Beat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := Open(deadline(t), Config{Conn: w.nc, Replica: "a", Set: shard.New(shard.Config{}), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := registry.OpenBucket(deadline(t), w.nc, "default", registry.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the other replica beats", func() bool {
+		alive, err := b.Replicas(deadline(t))
+		return err == nil && len(alive) == 1 && alive[0].Replica == "b"
+	})
+	if err := k.Reset(deadline(t), false); !errors.Is(err, ErrAlive) {
+		t.Fatalf("while another replica lives: %v", err)
+	}
+	if len(w.manifest().Snapshots) == 0 {
+		t.Fatal("a refused reset deleted snapshots")
+	}
+	reg.Close()
+	if err := k.Reset(deadline(t), false); err != nil {
+		t.Fatal(err)
+	}
+	if info := w.info(); len(w.manifest().Snapshots) != 0 || info.Messages > 10 { // heartbeats came since
+		t.Errorf("after a reset: %+v, %+v", w.manifest(), info)
+	}
+	s, err := k.Store(deadline(t), stream.Name("default", testSpace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, err := s.Names(deadline(t)); err != nil || len(names) != 0 {
+		t.Errorf("snapshots %q are left, %v", names, err)
+	}
+	// What the publishers have comes back from them.
+	w.publish(20)
+	w.start("c", nil).equal()
 }

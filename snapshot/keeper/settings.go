@@ -13,6 +13,7 @@ type Settings struct {
 	Keep     int
 	Messages int
 	Interval time.Duration
+	Lease    time.Duration
 	Memory   int64
 	Reset    bool
 }
@@ -28,6 +29,8 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.Int(&s.Messages, "snapshot-threshold", 1_000_000, `Messages of a stream after which the next snapshot is due.`, conf.Between(1, 1<<40))
 	set.Duration(&s.Interval, "snapshot-interval", 15*time.Minute, `Time after which the next snapshot is due, if anything has changed. More than
 		half of a stream's retention is refused.`, conf.Between(100*time.Millisecond, 24*time.Hour))
+	set.Duration(&s.Lease, "snapshot-lease", 15*time.Second, `How long a replica that takes a snapshot may be silent before another takes
+		over.`, conf.Between(100*time.Millisecond, time.Hour))
 	set.Bytes(&s.Memory, "snapshot-memory", 128<<20, `Most memory for a snapshot on its way. A snapshot that needs more because the
 		storage is too slow is given up, and tried again later.`, conf.Between[int64](4<<20, 1<<40))
 	set.Bool(&s.Reset, "reset-states", false, `Begin anew: purge the streams and delete the snapshots of the namespace. Refused while
@@ -37,5 +40,5 @@ func (s *Settings) Declare(set *conf.Set) {
 // Apply brings the settings into cfg.
 func (s *Settings) Apply(cfg *Config) {
 	cfg.Dir, cfg.Keep, cfg.Threshold, cfg.Interval = s.Dir, s.Keep, uint64(s.Messages), s.Interval
-	cfg.Options.MaxBuffered = s.Memory
+	cfg.Lease, cfg.Options.MaxBuffered = s.Lease, s.Memory
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -274,4 +275,13 @@ func Candidates(ctx context.Context, s Store) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// Forget takes the snapshots that which names out of the manifest, as the
+// writer with that fencing number; Sweep then deletes them.
+func Forget(ctx context.Context, s Store, fence uint64, which func(e Entry) bool) error {
+	_, err := change(ctx, s, fence, func(m *Manifest) {
+		m.Snapshots = slices.DeleteFunc(m.Snapshots, which)
+	})
+	return err
 }

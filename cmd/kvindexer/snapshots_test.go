@@ -1,0 +1,175 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// restored returns how many messages the process had to read after its
+// snapshot, -1 if it began without one.
+func (p *process) restored() int {
+	for _, line := range p.lines() {
+		var l struct {
+			Msg    string `json:"msg"`
+			Behind int    `json:"behind"`
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "snapshot restored" {
+			return l.Behind
+		}
+	}
+	return -1
+}
+
+// Killed again and again, in the middle of whatever it does, an indexer that
+// takes snapshots all the time has the oracle's answers after each start.
+func TestKilledBetweenSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	host := start(t, "--data-dir", dir, "--no-snapshots")
+	host.ready()
+	f := newFleet(t, join(t, dir))
+	args := []string{"--data-dir", dir, "--snapshot-interval=100ms", "--snapshot-threshold=20", "--snapshot-lease=300ms", "--snapshot-keep=2"}
+	began := 0
+	for i := range 6 {
+		p := start(t, args...)
+		for range 1 + i%3 {
+			f.publish(40)
+			if i%2 == 0 {
+				time.Sleep(time.Duration(f.rand.IntN(30)) * time.Millisecond) // so that it is killed at another step
+			}
+		}
+		if i%2 == 1 {
+			p.ready()
+			f.compare(p)
+			p.waitLog("snapshot taken", "position")
+		}
+		if p.restored() >= 0 {
+			began++
+		}
+		_ = p.cmd.Process.Kill()
+		p.wait()
+	}
+	last := start(t, args...)
+	last.ready()
+	f.compare(last)
+	if last.restored() < 0 || began == 0 {
+		t.Errorf("no start used a snapshot: %d before", began)
+	}
+	last.answers("GET", "/metrics", "", 200, `kvatlas_snapshot_restores_total{result="loaded"} 1`)
+}
+
+// Two that fight for the lease, and are stopped in the middle of it in turn,
+// do each other and a third no harm.
+func TestStoppedWritersDoNoHarm(t *testing.T) {
+	dir := t.TempDir()
+	host := start(t, "--data-dir", dir, "--no-snapshots")
+	host.ready()
+	f := newFleet(t, join(t, dir))
+	args := []string{"--data-dir", dir, "--snapshot-interval=100ms", "--snapshot-threshold=5", "--snapshot-lease=300ms", "--snapshot-keep=2"}
+	both := []*process{start(t, args...), start(t, args...)}
+	for _, p := range both {
+		p.ready()
+	}
+	for i := range 6 {
+		stopped := both[i%2]
+		stopped.signal(syscall.SIGSTOP)
+		f.publish(60)
+		f.compare(both[1-i%2])
+		time.Sleep(400 * time.Millisecond) // longer than the lease
+		f.publish(20)
+		stopped.signal(syscall.SIGCONT)
+	}
+	for _, p := range both {
+		f.compare(p)
+	}
+	third := start(t, append(args, "--shards=3")...)
+	third.ready()
+	f.compare(third)
+	if third.restored() < 0 {
+		t.Error("the third began without a snapshot")
+	}
+}
+
+// Ended in order it takes a last snapshot, from which the next start goes on;
+// with a damaged one it takes the one before.
+func TestALastSnapshotAndADamagedOne(t *testing.T) {
+	dir, snaps := t.TempDir(), t.TempDir()
+	args := []string{"--data-dir", dir, "--snapshot-dir", snaps, "--snapshot-threshold=10"}
+	host := start(t, "--data-dir", dir, "--no-snapshots")
+	host.ready()
+	f := newFleet(t, join(t, dir))
+	p := start(t, args...)
+	p.ready()
+	for range 3 {
+		f.publish(120)
+		f.compare(p)
+	}
+	eventually(t, func() error {
+		if n := len(snapshotFiles(t, snaps)); n < 2 {
+			return fmt.Errorf("%d snapshots", n)
+		}
+		return nil
+	})
+	f.publish(30)
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	p = start(t, args...)
+	p.ready()
+	f.compare(p)
+	if n := p.restored(); n < 0 || n > 20 { // heartbeats may have come since
+		t.Errorf("%d messages after the last snapshot", n)
+	}
+	_ = p.cmd.Process.Kill()
+	p.wait()
+
+	files := snapshotFiles(t, snaps)
+	newest := files[len(files)-1]
+	data, err := os.ReadFile(newest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/3] ^= 4
+	if err := os.WriteFile(newest, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, args...)
+	p.ready()
+	f.compare(p)
+	if why := p.waitLog("a snapshot is not used", "error"); !strings.Contains(why, "damaged") {
+		t.Errorf("the log says %q", why)
+	}
+	if p.restored() < 0 {
+		t.Error("the one before was not used")
+	}
+}
+
+func snapshotFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*.kvsnap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// --reset-states begins anew, but not while others live.
+func TestResetStates(t *testing.T) {
+	dir := t.TempDir()
+	host := start(t, "--data-dir", dir)
+	host.ready()
+	f := newFleet(t, join(t, dir))
+	f.publish(50)
+	f.compare(host)
+	refused := command(t.Context(), "--data-dir", dir, "--http-listen=127.0.0.1:0", "--reset-states")
+	if out, err := refused.CombinedOutput(); err == nil || !strings.Contains(string(out), "other replicas live") {
+		t.Errorf("%v: %s", err, out)
+	}
+	f.compare(host)
+}
