@@ -87,6 +87,14 @@ func Check(r io.Reader) (*Info, error) {
 	return scan(r, func(*Meta) error { return nil }, func(stored, *chunkReader) error { return nil })
 }
 
+// Unpack does as Check, and unpacks every chunk: the least that a restore does.
+func Unpack(r io.Reader) (*Info, error) {
+	return scan(r, func(*Meta) error { return nil }, func(s stored, cr *chunkReader) error {
+		_, err := cr.unpack(&s)
+		return err
+	})
+}
+
 // Verify does as Check, and counts the runs: the digest is that of what the
 // file has.
 func Verify(r io.Reader) (*Info, error) {

@@ -2,6 +2,7 @@
 // choices.
 //
 //	kvbench replay --corpus FILE | --wide LENGTHxWORKERS [--modes WLC] [--reps N]
+//	kvbench snapshot --blocks N --workers N
 //	kvbench select --workers N --blocks N [--mode MODE] [--book]
 //	kvbench http --workers N --blocks N --seconds N
 //
@@ -26,6 +27,7 @@ import (
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]
        kvbench select --workers N --blocks N [flags]
        kvbench ingest --mode jetstream|core [flags]
+       kvbench snapshot --blocks N --workers N [flags]
        kvbench lab --trace FILE | --workload NAME [flags]
        kvbench http --workers N --blocks N --seconds N [flags]
        kvbench version
@@ -72,6 +74,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		if err := measureIngest(context.Background(), o, stdout); err != nil {
 			fmt.Fprintf(stderr, "kvbench ingest: %v\n", err)
+			return 1
+		}
+		return 0
+	case "snapshot":
+		o, err := parseSnapshot(args[1:], stderr)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			return 0
+		case err != nil:
+			fmt.Fprintf(stderr, "kvbench snapshot: %v\n", err)
+			return 2
+		}
+		if err := measureSnapshot(context.Background(), o, stdout); err != nil {
+			fmt.Fprintf(stderr, "kvbench snapshot: %v\n", err)
 			return 1
 		}
 		return 0

@@ -40,7 +40,7 @@ func TestKilledBetweenSnapshots(t *testing.T) {
 		for range 1 + i%3 {
 			f.publish(40)
 			if i%2 == 0 {
-				time.Sleep(time.Duration(f.rand.IntN(30)) * time.Millisecond) // so that it is killed at another step
+				<-time.After(time.Duration(f.rand.IntN(30)) * time.Millisecond) // so that it is killed at another step
 			}
 		}
 		if i%2 == 1 {
@@ -80,7 +80,7 @@ func TestStoppedWritersDoNoHarm(t *testing.T) {
 		stopped.signal(syscall.SIGSTOP)
 		f.publish(60)
 		f.compare(both[1-i%2])
-		time.Sleep(400 * time.Millisecond) // longer than the lease
+		<-time.After(400 * time.Millisecond) // longer than the lease
 		f.publish(20)
 		stopped.signal(syscall.SIGCONT)
 	}

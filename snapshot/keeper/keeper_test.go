@@ -35,7 +35,9 @@ func deadline(t testing.TB) context.Context {
 
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for end := time.Now().Add(patience); !ok(); <-ticker.C {
 		if time.Now().After(end) {
 			t.Fatalf("in vain: %s", what)
 		}

@@ -22,7 +22,6 @@ type Progress struct {
 	ended       atomic.Bool
 	done, total atomic.Uint64
 	blocks      atomic.Uint64
-	loaded      atomic.Int64
 }
 
 // String says it in words; "" before and after.
