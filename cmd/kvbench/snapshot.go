@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -200,7 +201,8 @@ func measureSnapshot(ctx context.Context, o snapshotOptions, stdout io.Writer) e
 // write writes the snapshot while prompts are looked up and small batches
 // applied.
 func (p *prompts) write(ctx context.Context, sp *shard.Space, f *os.File, res *snapshotResult) (*snapshot.Footer, time.Duration, error) {
-	before := memory(nil).resident
+	debug.FreeOSMemory()
+	before := resident()
 	over := make(chan struct{})
 	var beside sync.WaitGroup
 	var asked []time.Duration
