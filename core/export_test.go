@@ -59,11 +59,12 @@ func (x *Radix) Check() error {
 			return fmt.Errorf("name %d has further blocks but no entry", e)
 		}
 	}
-	names := 0
+	names, records := 0, int64(0)
 	for _, r := range x.runs[1:] {
 		if r == nil {
 			continue
 		}
+		records += recsBytes(r)
 		b := r.body.Load()
 		for p := uint32(0); p < b.len(); p++ {
 			if !entered[r.name(p)] {
@@ -72,6 +73,9 @@ func (x *Radix) Check() error {
 			names++
 		}
 		for _, rc := range r.recs {
+			if records += rc.size; rc.size != rc.bytes() {
+				return fmt.Errorf("run %d holder %d: a record of %d bytes is accounted with %d", r.id, rc.holder, rc.bytes(), rc.size)
+			}
 			for i := range rc.layers {
 				l := &rc.layers[i]
 				if l.named.count() != l.nNamed {
@@ -87,6 +91,9 @@ func (x *Radix) Check() error {
 				}
 			}
 		}
+	}
+	if records != x.mem.Records {
+		return fmt.Errorf("records of %d bytes are accounted with %d", records, x.mem.Records)
 	}
 	if names != len(entered) {
 		return fmt.Errorf("%d names, %d entered", names, len(entered))

@@ -150,7 +150,6 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 			_, taken := x.dir.find(e.Name)
 			layer = x.ownName(rc, e.Pos, e.Name, taken)
 		}
-		x.mem.Records -= rc.bytes()
 		ly := &rc.layers[layer]
 		if e.Shared {
 			ly.nNamed += ly.named.set(e.Pos, e.Pos+1)
@@ -167,8 +166,8 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 				ly.copies.set(copyKey(t, e.Pos), copies-1)
 			}
 		}
-		x.mem.Records += rc.bytes()
 	}
+	x.account(rc)
 	x.refresh(rc, 0)
 	return nil
 }
