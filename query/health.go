@@ -53,6 +53,11 @@ func (h *health) appendReady(dst []byte, verbose bool) ([]byte, bool) {
 	return append(dst, "}\n"...), ready
 }
 
+// Ready returns what /readyz answers.
+func (s *Server) Ready(verbose bool) (body []byte, ready bool) {
+	return s.health.appendReady(nil, verbose)
+}
+
 func (h *health) drainReason() string {
 	if h.draining.Load() {
 		return "shutting down"

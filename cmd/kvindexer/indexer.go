@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
@@ -57,11 +58,17 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
+		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.server.Ready, Log: log,
+	})
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	served := make(chan error, 1)
 	go func() { served <- x.server.Serve(ln) }() // ends with Shutdown
 
 	err = x.serve(ctx, ln, served)
-	return errors.Join(err, x.stop())
+	return errors.Join(err, x.stop(), port.Close())
 }
 
 // serve connects what fills the index and waits for the end.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
@@ -27,6 +28,7 @@ type config struct {
 	Log    obs.LogConfig
 	HTTP   query.Config
 	Access secure.Settings
+	Admin  admin.Settings
 	Broker broker.Config
 	Ingest ingest.Config
 
@@ -37,6 +39,8 @@ type config struct {
 	Service     proc.ServiceConfig
 	MaxLag      int
 	IngestBytes int64
+
+	settings *conf.Set
 }
 
 func (c *config) declare(set *conf.Set) {
@@ -69,6 +73,8 @@ func (c *config) declare(set *conf.Set) {
 	c.Log.Declare(set)
 	c.HTTP.Declare(set)
 	c.Access.Declare(set)
+	c.Admin.Declare(set, "127.0.0.1:8091")
+	c.settings = set
 }
 
 // defaultBudget is half of the memory: the collector needs some of the rest.

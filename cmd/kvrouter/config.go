@@ -12,12 +12,14 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/internal/secure"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/approx"
@@ -30,6 +32,8 @@ const noNATS = "none"
 // config holds all settings of the program.
 type config struct {
 	Log      obs.LogConfig
+	Access   secure.Settings
+	Admin    admin.Settings
 	Broker   broker.Config
 	Ingest   ingest.Config
 	Registry registry.Settings
@@ -66,6 +70,8 @@ type config struct {
 	Credits         []string
 	Trust           []string
 	TokenCacheBytes int64
+
+	settings *conf.Set
 }
 
 func (c *config) declare(set *conf.Set) {
@@ -79,6 +85,9 @@ func (c *config) declare(set *conf.Set) {
 	c.Broker.Declare(set)
 	c.Registry.Declare(set)
 	c.Log.Declare(set)
+	c.Access.Declare(set)
+	c.Admin.Declare(set, "127.0.0.1:8001")
+	c.settings = set
 }
 
 func (c *config) declareChoice(set *conf.Set) {

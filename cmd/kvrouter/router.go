@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/natssync"
@@ -57,14 +58,25 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) error {
 	if err := x.build(); err != nil {
 		return err
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	access, err := cfg.Access.Open(log)
 	if err != nil {
-		return fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
+		return err
+	}
+	x.http.Handler = access.GuardBy(needs, x.proxy)
+	ln, err := access.Listen(ctx, cfg.Listen, "http-listen")
+	if err != nil {
+		return err
+	}
+	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
+		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.readiness, Log: log,
+	})
+	if err != nil {
+		return errors.Join(err, ln.Close())
 	}
 	served := make(chan error, 1)
-	go func() { served <- x.http.Serve(ln) }() // ends with Shutdown
+	go func() { served <- x.http.Serve(access.TLS(ln)) }() // ends with Shutdown
 	err = x.serve(ctx, ln, served)
-	return errors.Join(err, x.stop())
+	return errors.Join(err, x.stop(), port.Close())
 }
 
 // build makes everything that needs no connection.

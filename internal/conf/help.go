@@ -115,9 +115,9 @@ func wrap(b *strings.Builder, indent, text string) {
 	b.WriteString("\n")
 }
 
-// print returns the present settings as a YAML file that gives the same, each
+// Print returns the present settings as a YAML file that gives the same, each
 // with a comment on its source. Secrets that are set show as a comment only.
-func (s *Set) print() (string, error) {
+func (s *Set) Print() (string, error) {
 	var b strings.Builder
 	for _, x := range s.settings {
 		switch {

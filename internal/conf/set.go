@@ -69,7 +69,7 @@ func New(program, summary string) *Set {
 		being those of the flags. A key that is no setting is refused.`)
 	s.commands = []command{
 		{words: "help", help: "print this text", run: s.help},
-		{words: "config print", help: "print every setting, its value and where the value is from", run: s.print, loads: true},
+		{words: "config print", help: "print every setting, its value and where the value is from", run: s.Print, loads: true},
 		{words: "config check", help: "read and check the settings, then end", loads: true,
 			run: func() (string, error) { return "the settings are good\n", nil }},
 		{words: "config list", help: "print what settings there are, as JSON", run: s.list},

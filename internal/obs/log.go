@@ -12,10 +12,15 @@ import (
 type LogConfig struct {
 	Format string // text or json
 	Level  string // debug, info, warn or error
+
+	// Var is the level in force, which may be changed while the program runs;
+	// nil: it stays.
+	Var *slog.LevelVar
 }
 
 // Declare adds the log's settings to the set.
 func (c *LogConfig) Declare(set *conf.Set) {
+	c.Var = new(slog.LevelVar)
 	set.Group("Log")
 	set.String(&c.Format, "log-format", "text", "Form of log lines on standard error.", conf.OneOf("text", "json"))
 	set.String(&c.Level, "log-level", "info", "Least level that is logged.", conf.OneOf("debug", "info", "warn", "error"))
@@ -28,6 +33,10 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 		return nil, fmt.Errorf("log level: %w", err)
 	}
 	o := &slog.HandlerOptions{Level: level}
+	if c.Var != nil {
+		c.Var.Set(level)
+		o.Level = c.Var
+	}
 	switch c.Format {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, o)), nil

@@ -26,7 +26,7 @@ func TestLogsInTheFormAndLevelAsked(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Msg != "kept" || line.Blocks != 3 {
 		t.Errorf("%v in %q", err, out.String())
 	}
-	for _, c := range []LogConfig{{"xml", "info"}, {"text", "loud"}} {
+	for _, c := range []LogConfig{{Format: "xml", Level: "info"}, {Format: "text", Level: "loud"}} {
 		if _, err := NewLogger(&out, c); err == nil {
 			t.Errorf("%v was accepted", c)
 		}

@@ -58,6 +58,9 @@ func New(cfg Config) *Proxy {
 // answer closes its connection, so that the client's next request goes elsewhere.
 func (p *Proxy) Drain() { p.draining.Store(true) }
 
+// Draining reports whether Drain was called.
+func (p *Proxy) Draining() bool { return p.draining.Load() }
+
 // Close closes idle connections to engines.
 func (p *Proxy) Close() { p.client.Close() }
 
@@ -80,7 +83,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		p.cfg.Metrics.WritePrometheus(w)
 	case path == "/v1/models" && r.Method == http.MethodGet:
-		p.models(w)
+		p.models(w, r)
 	case p.cfg.Selection && selection.Owns(path):
 		p.serveSelection(w, r)
 	default:
@@ -110,7 +113,7 @@ func (p *Proxy) ready(w http.ResponseWriter) {
 }
 
 // models answers GET /v1/models with the names that requests may give.
-func (p *Proxy) models(w http.ResponseWriter) {
+func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 	type model struct {
 		ID      string `json:"id"`
 		Object  string `json:"object"`
@@ -118,7 +121,7 @@ func (p *Proxy) models(w http.ResponseWriter) {
 		Owner   string `json:"owned_by"`
 	}
 	list := []model{}
-	for _, name := range p.fleet.Names() {
+	for _, name := range p.names(tenantOf(r)) {
 		list = append(list, model{name, "model", 0, "kvatlas"})
 	}
 	body, err := json.Marshal(map[string]any{"object": "list", "data": list})
@@ -206,6 +209,10 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 		}
 		group = r.Header.Get(headerGroup)
 	}
+	tenant := tenantOf(r)
+	if tenant != nil {
+		group = *tenant
+	}
 	if q.options.ExpectedOutput == 0 {
 		q.options.ExpectedOutput = q.output
 	}
@@ -216,9 +223,11 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 	}
 	if all := p.fleet.Models(); q.model == "" && len(all) == 1 {
 		q.m = all[0]
-	} else if q.m, q.lora = p.fleet.Lookup(q.model, group); q.m == nil {
-		no := refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
-		return nil, no
+	} else {
+		q.m, q.lora = p.fleet.Lookup(q.model, group)
+	}
+	if q.m == nil || tenant != nil && q.m.Group != *tenant {
+		return nil, refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/query/selection"
+)
+
+// needs says who may make a request: readers ask and generate, operators
+// change what the router goes by. Tenants get answers from their own group's
+// engines; what shows or changes more than that is not for them.
+func needs(r *http.Request) (role secure.Role, tenants bool) {
+	switch path := r.URL.Path; {
+	case path == "/livez" || path == "/readyz" || path == "/version":
+		return secure.Anybody, true
+	case path == "/metrics":
+		return secure.Reader, false
+	case !selection.Owns(path):
+		return secure.Reader, true
+	case path == "/v1/select" || path == "/v1/potential_loads" || r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return secure.Reader, false
+	}
+	return secure.Operator, false
+}
+
+// readiness is what the admin port's /readyz answers.
+func (x *router) readiness(verbose bool) (body []byte, ready bool) {
+	type check struct {
+		Name   string `json:"name"`
+		OK     bool   `json:"ok"`
+		Reason string `json:"reason,omitempty"`
+	}
+	var answer struct {
+		Status string  `json:"status"`
+		Checks []check `json:"checks,omitempty"`
+	}
+	why := x.behind()
+	if x.proxy.Draining() {
+		why = strings.TrimPrefix(why+"; shutting down", "; ")
+	}
+	if answer.Status = "ready"; why != "" {
+		answer.Status = "not ready"
+	}
+	if verbose {
+		answer.Checks = []check{{"routing", why == "", why}}
+	}
+	body, err := json.Marshal(answer)
+	if err != nil { // texts always have a form
+		return []byte("{}"), false
+	}
+	return append(body, '\n'), why == ""
+}

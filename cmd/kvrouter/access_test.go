@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/secure"
+)
+
+func TestWhoMayAskTheRouter(t *testing.T) {
+	for request, want := range map[string]struct {
+		role    secure.Role
+		tenants bool
+	}{
+		"GET /livez": {secure.Anybody, true}, "GET /readyz": {secure.Anybody, true}, "GET /version": {secure.Anybody, true},
+		"GET /metrics": {secure.Reader, false}, "GET /v1/models": {secure.Reader, true},
+		"POST /v1/chat/completions": {secure.Reader, true}, "POST /anything": {secure.Reader, true}, "GET /livez/x": {secure.Reader, true},
+		"POST /v1/select": {secure.Reader, false}, "GET /v1/loads": {secure.Reader, false}, "POST /v1/potential_loads": {secure.Reader, false},
+		"POST /v1/select_and_reserve": {secure.Operator, false}, "POST /v1/reservations": {secure.Operator, false},
+		"DELETE /v1/reservations/x": {secure.Operator, false}, "POST /v1/reservations/x/output": {secure.Operator, false},
+		"GET /busy_threshold": {secure.Reader, false}, "POST /busy_threshold": {secure.Operator, false},
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		if role, tenants := needs(httptest.NewRequest(method, path, nil)); role != want.role || tenants != want.tenants {
+			t.Errorf("%s: %v %t, want %+v", request, role, tenants, want)
+		}
+	}
+}
+
+// TestTheRouterWithTokens starts one and asks with and without a token; the
+// engine never sees it.
+func TestTheRouterWithTokens(t *testing.T) {
+	seen := make(chan string, 10)
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/completions" {
+			seen <- r.Header.Get("Authorization")
+		}
+		fmt.Fprint(w, `{"choices":[]}`)
+	}))
+	t.Cleanup(engine.Close)
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	const token = "reader-0123456789abcdef"
+	if err := os.WriteFile(tokens, []byte("- {token: "+token+", role: reader}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+engine.URL, "--model=m", "--tokens-file="+tokens, "--admin-listen=127.0.0.1:0")
+	post := func(authorization string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":[1,2]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if authorization != "" {
+			req.Header.Set("Authorization", authorization)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode
+	}
+	for authorization, want := range map[string]int{"": 401, "Bearer sk-wrong-wrong-wrong": 401, "Bearer " + token: 200} {
+		if got := post(authorization); got != want {
+			t.Errorf("%q: %d, want %d", authorization, got, want)
+		}
+	}
+	if got := <-seen; got != "" || len(seen) != 0 {
+		t.Errorf("the engine saw %q, and %d requests more", got, len(seen))
+	}
+	for _, args := range [][]string{
+		{"--http-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--admin-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--tokens-file=/nowhere"},
+	} {
+		c, err := read(t, append(args, "--nats=none", "--kv-events=false")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("%q is taken", args)
+		}
+	}
+}

@@ -1,0 +1,12 @@
+// Package admin is the port for who runs a program: metrics, profiles, the
+// settings in force, and what can be changed while it runs.
+//
+// Invariants:
+//   - It listens on loopback unless told otherwise, apart from the port that
+//     clients ask.
+//   - With tokens, all but health and version need an operator's, or for
+//     metrics a reader's, that is no tenant's.
+//   - Secrets are masked.
+//
+// Ownership: a Server owns its listener and its connections.
+package admin

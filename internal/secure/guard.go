@@ -1,0 +1,53 @@
+package secure
+
+import (
+	"context"
+	"net/http"
+)
+
+type callerKey struct{}
+
+// CallerOf returns who a request comes from that a Guard let in.
+func CallerOf(ctx context.Context) (Caller, bool) {
+	c, ok := ctx.Value(callerKey{}).(Caller)
+	return c, ok
+}
+
+// Needs says who may make a request: the role, and whether tenants may, too.
+type Needs func(r *http.Request) (role Role, tenants bool)
+
+// Guard lets only callers of the role in, and no tenants unless anybody is.
+func (a *Access) Guard(needs Role, h http.Handler) http.Handler {
+	return a.GuardBy(func(*http.Request) (Role, bool) { return needs, false }, h)
+}
+
+// GuardBy lets in whom the request needs. The token does not go further than
+// here; CallerOf says whose it was.
+func (a *Access) GuardBy(needs Needs, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.tokens == nil {
+			h.ServeHTTP(w, r)
+			return
+		}
+		role, tenants := needs(r)
+		c, refusal := a.Check([]byte(r.Header.Get("Authorization")), role)
+		switch {
+		case refusal == Unauthenticated:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			refuse(w, http.StatusUnauthorized, `{"error":{"field":"Authorization","reason":"unauthenticated","message":"give a valid token: Authorization: Bearer …"}}`)
+			return
+		case refusal == Forbidden || c.Tenant != nil && !tenants:
+			refuse(w, http.StatusForbidden, `{"error":{"field":"Authorization","reason":"forbidden","message":"the token is for less than this"}}`)
+			return
+		}
+		r = r.WithContext(context.WithValue(r.Context(), callerKey{}, c))
+		r.Header.Del("Authorization")
+		h.ServeHTTP(w, r)
+	})
+}
+
+func refuse(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(body + "\n")) // the client may be gone
+}
