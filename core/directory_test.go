@@ -22,7 +22,7 @@ func benchDirectory(b *testing.B, benchBits int) {
 	segs := make([]uint32, segments)
 	for i := range segs {
 		segs[i] = a.alloc(1, 0, 0)
-		for j := range segBlocks {
+		for j := range a.names(segs[i]) {
 			n := r.Uint64()
 			a.names(segs[i])[j] = n
 			d.insert(n, segs[i]<<segBits|uint32(j))

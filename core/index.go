@@ -14,6 +14,7 @@ type Outcome struct {
 	Unknown       int // removed blocks that the holder did not hold on the tier
 	Replaced      int // stored engine hashes that the holder held with other content
 	UnknownParent int // blocks not stored because their parent is unknown to the holder
+	Inferred      int // blocks that Infer added
 	UnknownBlock  int // blocks of hash-only stores whose content is not known
 	Refused       int // blocks not stored because the memory budget is reached
 }
@@ -27,6 +28,7 @@ func (o *Outcome) Add(o2 Outcome) {
 	o.Unknown += o2.Unknown
 	o.Replaced += o2.Replaced
 	o.UnknownParent += o2.UnknownParent
+	o.Inferred += o2.Inferred
 	o.UnknownBlock += o2.UnknownBlock
 	o.Refused += o2.Refused
 }
@@ -79,18 +81,20 @@ type Index interface {
 	// when another shard stores them. It returns how many were known.
 	Forget(h Holder, engine []uint64) int
 
-	// Infer lets h hold, on the device tier, the place that name has for another
-	// holder, and all its ancestors: an engine can store a child only while it
-	// has all of them, so this heals a stream whose stores were lost, under a
-	// hash scheme in which equal names mean equal content. Of several holders
-	// that know the name, that with the lowest number says what the place is
-	// and, with the lowest of its names for each, what it and its ancestors
-	// are called. Places that h holds on any tier, that the other has no name
-	// for, or whose name h knows for another place, are passed over. Infer
-	// returns how many blocks it added: none if h knows the name already or
-	// nobody does. They count as inferred until they are stored, which then
-	// counts as Duplicate and adds no copy, or removed.
-	Infer(h Holder, name uint64) int
+	// WhoKnows returns, of the holders that f accepts, the one with the lowest
+	// number for which name names a place. f is asked only about such.
+	WhoKnows(name uint64, f func(Holder) bool) (h Holder, ok bool)
+	// Infer lets h hold, on the device tier, the place that name has for from,
+	// and all its ancestors: an engine can store a child only while it has all
+	// of them, so this heals a stream whose stores were lost, under a hash
+	// scheme in which equal names mean equal content. from says what the place
+	// is and, with the lowest of its names for each, what it and its ancestors
+	// are called. Places that h holds on any tier, that from has no name for,
+	// or whose name h knows for another place, are passed over. Infer returns
+	// how many blocks it added: none if h knows the name already or from does
+	// not. They count as inferred until they are stored, which then counts as
+	// Duplicate and adds no copy, or removed.
+	Infer(h, from Holder, name uint64) int
 	// Inferred returns how many of h's blocks are inferred.
 	Inferred(h Holder) int
 

@@ -7,12 +7,9 @@ import (
 )
 
 // Infer implements Index.
-func (x *Radix) Infer(h Holder, name uint64) int {
-	if x.Knows(h, name) {
-		return 0
-	}
-	other, p, ok := x.whoKnows(name)
-	if !ok {
+func (x *Radix) Infer(h, from Holder, name uint64) int {
+	p, ok := x.lookup(from, name)
+	if !ok || x.Knows(h, name) {
 		return 0
 	}
 	s := store{Radix: x, h: h, hs: x.holder(h)}
@@ -38,7 +35,7 @@ func (x *Radix) Infer(h Holder, name uint64) int {
 			end = path[i+1].off
 		}
 		for pos := range end {
-			if e, ok := x.lowestName(r, other, pos); ok && s.infer(r, pos, e) {
+			if e, ok := x.lowestName(r, from, pos); ok && s.infer(r, pos, e) {
 				added++
 			}
 		}
@@ -53,11 +50,11 @@ func (x *Radix) Infer(h Holder, name uint64) int {
 	return added
 }
 
-// whoKnows returns the lowest holder that knows the name, and its place.
-func (x *Radix) whoKnows(name uint64) (h Holder, p place, ok bool) {
+// WhoKnows implements Index.
+func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 	b, ok := x.dir.find(name)
 	if !ok {
-		return 0, place{}, false
+		return 0, false
 	}
 	more, _ := x.dups.get(name)
 	blocks := append([]uint32{b}, more...)
@@ -66,12 +63,12 @@ func (x *Radix) whoKnows(name uint64) (h Holder, p place, ok bool) {
 			continue
 		}
 		for _, b := range blocks {
-			if p, ok := x.at(Holder(h), b); ok {
-				return Holder(h), p, true
+			if _, ok := x.at(Holder(h), b); ok && f(Holder(h)) {
+				return Holder(h), true
 			}
 		}
 	}
-	return 0, place{}, false
+	return 0, false
 }
 
 // lowestName returns the lowest of h's names for a position.

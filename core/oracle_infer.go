@@ -6,45 +6,48 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
+// WhoKnows implements [Index].
+func (o *Oracle) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
+	for _, h := range o.Holders() {
+		if o.Knows(h, name) && f(h) {
+			return h, true
+		}
+	}
+	return 0, false
+}
+
 // Infer implements [Index].
-func (o *Oracle) Infer(h Holder, name uint64) int {
-	if o.Knows(h, name) {
+func (o *Oracle) Infer(h, from Holder, name uint64) int {
+	if o.Knows(h, name) || !o.Knows(from, name) {
 		return 0
 	}
-	for _, other := range o.Holders() {
-		n := o.holders[other].names[name]
-		if n == nil {
+	s, added := o.holder(h), 0
+	for _, p := range o.holders[from].names[name].place.path() {
+		if len(p.names) == 0 {
 			continue
 		}
-		s, added := o.holder(h), 0
-		for _, p := range n.place.path() {
-			if len(p.names) == 0 {
-				continue
-			}
-			engine := p.names[0].engine
-			for _, also := range p.names {
-				engine = min(engine, also.engine)
-			}
-			mine := s.root.descend(p.locals())
-			if mine != nil && slices.ContainsFunc(mine.names, (*oracleName).held) {
-				continue
-			}
-			if m := s.names[engine]; m == nil {
-				mine = s.root.make(p.locals())
-				m = &oracleName{engine: engine, place: mine}
-				s.names[engine] = m
-				mine.names = append(mine.names, m)
-			} else if m.place != mine {
-				continue
-			}
-			s.names[engine].copies[event.Device] = 1
-			s.names[engine].inferred = true
-			s.held[event.Device]++
-			added++
+		engine := p.names[0].engine
+		for _, also := range p.names {
+			engine = min(engine, also.engine)
 		}
-		return added
+		mine := s.root.descend(p.locals())
+		if mine != nil && slices.ContainsFunc(mine.names, (*oracleName).held) {
+			continue
+		}
+		if m := s.names[engine]; m == nil {
+			mine = s.root.make(p.locals())
+			m = &oracleName{engine: engine, place: mine}
+			s.names[engine] = m
+			mine.names = append(mine.names, m)
+		} else if m.place != mine {
+			continue
+		}
+		s.names[engine].copies[event.Device] = 1
+		s.names[engine].inferred = true
+		s.held[event.Device]++
+		added++
 	}
-	return 0
+	return added
 }
 
 // path returns the places from the first block to p.

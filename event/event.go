@@ -37,9 +37,13 @@ type Event struct {
 	Tier      Tier
 	AllTiers  bool // Cleared only: every tier of the rank, not just Tier
 	HasParent bool // Stored only: Parent is meaningful; else the blocks start a chain
-	DPRank    uint32
-	ID        uint64 // +1 per event of one (worker, dp_rank) stream
-	Parent    uint64 // engine hash of the block before Engine[0]
+	// Incomplete says that the stream lacks events from before this one which
+	// nobody has any more: a parent that is unknown may be found with another
+	// worker (core.Index.Infer).
+	Incomplete bool
+	DPRank     uint32
+	ID         uint64 // +1 per event of one (worker, dp_rank) stream
+	Parent     uint64 // engine hash of the block before Engine[0]
 
 	// Engine holds the engine's own block hashes: of Stored in chain order,
 	// of Removed in any order.
@@ -72,6 +76,8 @@ type Batch struct {
 type Position struct {
 	DPRank uint32
 	ID     uint64 // of the last event published
+	// Incomplete is that of the next event.
+	Incomplete bool
 }
 
 // Blocks returns the number of block operations in the batch: stored plus

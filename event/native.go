@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 // The native encoding, version 1, byte for byte, is in docs/wire-format.md.
@@ -16,7 +17,10 @@ const (
 	typeHeartbeat = 2
 
 	flagCountCopies = 1 << 0
-	knownFlags      = flagCountCopies
+	// Of a heartbeat: a byte of flags follows each position.
+	flagPositionFlags = 1 << 1
+
+	positionIncomplete = 1 << 0
 
 	// An event's head byte: kind and tier of two bits each, then flags.
 	headKind      = 0b11
@@ -24,7 +28,7 @@ const (
 	headParent    = 1 << 4
 	headAllTiers  = 1 << 5
 	headLocal     = 1 << 6
-	headKnown     = 1<<7 - 1
+	headLacks     = 1 << 7 // Event.Incomplete
 
 	fixedHeader     = 32 // bytes before the model's name
 	minEventBytes   = 4  // head, rank, id, number of hashes
@@ -105,6 +109,9 @@ func EncodedSize(b *Batch) int {
 	for _, p := range b.Last {
 		n += uvarintSize(uint64(p.DPRank)) + uvarintSize(p.ID)
 	}
+	if b.lacks() {
+		n += len(b.Last)
+	}
 	last := uint64(0)
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -144,17 +151,32 @@ func AppendHeartbeat(dst []byte, b *Batch) []byte {
 	}
 	dst = appendHeader(dst, typeHeartbeat, b)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.Last)))
+	lacks := b.lacks()
 	for _, p := range b.Last {
 		dst = binary.AppendUvarint(dst, uint64(p.DPRank))
 		dst = binary.AppendUvarint(dst, p.ID)
+		switch {
+		case p.Incomplete:
+			dst = append(dst, positionIncomplete)
+		case lacks:
+			dst = append(dst, 0)
+		}
 	}
 	return dst
+}
+
+// lacks reports whether a rank of the heartbeat is incomplete.
+func (b *Batch) lacks() bool {
+	return slices.ContainsFunc(b.Last, func(p Position) bool { return p.Incomplete })
 }
 
 func appendHeader(dst []byte, kind byte, b *Batch) []byte {
 	var flags byte
 	if b.CountCopies {
 		flags |= flagCountCopies
+	}
+	if b.lacks() {
+		flags |= flagPositionFlags
 	}
 	dst = append(dst, nativeMagic...)
 	dst = append(dst, nativeVersion, kind, flags)
@@ -179,6 +201,9 @@ func appendEvent(dst []byte, ev *Event, lastID uint64) []byte {
 	}
 	if len(ev.Local) > 0 {
 		head |= headLocal
+	}
+	if ev.Incomplete {
+		head |= headLacks
 	}
 	dst = append(dst, head)
 	dst = binary.AppendUvarint(dst, uint64(ev.DPRank))

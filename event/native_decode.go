@@ -20,7 +20,7 @@ func (d *Decoder) decodeNative(b *Batch, msg []byte) error {
 	count := int64(binary.LittleEndian.Uint32(rest))
 	rest = rest[4:]
 	if kind == typeHeartbeat {
-		rest, err = d.nativePositions(b, rest, count)
+		rest, err = d.nativePositions(b, rest, count, msg[5]&flagPositionFlags != 0)
 	} else {
 		rest, err = d.nativeEvents(b, rest, count)
 	}
@@ -47,7 +47,11 @@ func (d *Decoder) nativeHeader(b *Batch, msg []byte) (kind byte, rest []byte, er
 	if kind != typeBatch && kind != typeHeartbeat {
 		return 0, nil, fmt.Errorf("%w: message type %d", ErrVersion, kind)
 	}
-	if unknown := msg[5] &^ knownFlags; unknown != 0 {
+	known := byte(flagCountCopies)
+	if kind == typeHeartbeat {
+		known |= flagPositionFlags
+	}
+	if unknown := msg[5] &^ known; unknown != 0 {
 		return 0, nil, fmt.Errorf("%w: message flags %#x", ErrVersion, unknown)
 	}
 	b.CountCopies = msg[5]&flagCountCopies != 0
@@ -75,7 +79,7 @@ func (d *Decoder) nativeHeader(b *Batch, msg []byte) (kind byte, rest []byte, er
 	return kind, rest, nil
 }
 
-func (d *Decoder) nativePositions(b *Batch, rest []byte, count int64) ([]byte, error) {
+func (d *Decoder) nativePositions(b *Batch, rest []byte, count int64, flags bool) ([]byte, error) {
 	if count > int64(len(rest)/minHeartbeatPos) {
 		return nil, fmt.Errorf("%w: %d ranks in %d bytes", ErrTruncated, count, len(rest))
 	}
@@ -91,7 +95,17 @@ func (d *Decoder) nativePositions(b *Batch, rest []byte, count int64) ([]byte, e
 		if id, rest, err = uvarint(after); err != nil {
 			return nil, err
 		}
-		d.last = append(d.last, Position{DPRank: uint32(rank), ID: id})
+		p := Position{DPRank: uint32(rank), ID: id}
+		if flags {
+			if len(rest) == 0 {
+				return nil, fmt.Errorf("%w: no flags of a rank", ErrTruncated)
+			}
+			if rest[0]&^positionIncomplete != 0 {
+				return nil, fmt.Errorf("%w: flags of a rank %#x", ErrVersion, rest[0])
+			}
+			p.Incomplete, rest = rest[0] != 0, rest[1:]
+		}
+		d.last = append(d.last, p)
 	}
 	b.Last = d.last
 	return rest, nil
@@ -124,13 +138,11 @@ func (d *Decoder) nativeEvent(ev *Event, b []byte, lastID uint64) (rest []byte, 
 		return nil, ErrTruncated
 	}
 	head := b[0]
-	if head&^headKnown != 0 {
-		return nil, fmt.Errorf("%w: event flags %#x", ErrVersion, head)
-	}
 	ev.Kind = Kind(head & headKind)
 	ev.Tier = Tier(head >> headTierShift & (NumTiers - 1))
 	ev.HasParent = head&headParent != 0
 	ev.AllTiers = head&headAllTiers != 0
+	ev.Incomplete = head&headLacks != 0
 	rank, b, err := uvarint(b[1:])
 	if err != nil {
 		return nil, err

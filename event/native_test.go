@@ -51,7 +51,7 @@ func randomBatch(rng *rand.Rand) *Batch {
 		Worker: word(), Incarnation: word(), Published: int64(rng.Uint64()), CountCopies: rng.IntN(2) == 0,
 	}
 	for range rng.IntN(8) {
-		ev := Event{Kind: Kind(1 + rng.IntN(3)), Tier: Tier(rng.IntN(NumTiers)), DPRank: uint32(word()), ID: word()}
+		ev := Event{Kind: Kind(1 + rng.IntN(3)), Tier: Tier(rng.IntN(NumTiers)), DPRank: uint32(word()), ID: word(), Incomplete: rng.IntN(4) == 0}
 		n := rng.IntN(20)
 		switch ev.Kind {
 		case Stored:
@@ -129,7 +129,7 @@ func TestDecodeAnyTellsNativeMessages(t *testing.T) {
 
 func TestHeartbeatRoundTrip(t *testing.T) {
 	b := &Batch{Space: Space{Model: "m", BlockSize: 1}, Worker: 1 << 63, Incarnation: 3, Published: -1,
-		Last: []Position{{0, 1<<64 - 1}, {1<<32 - 1, 0}}}
+		Last: []Position{{DPRank: 0, ID: 1<<64 - 1}, {DPRank: 1<<32 - 1, ID: 0, Incomplete: true}, {DPRank: 3, ID: 4}}}
 	msg := AppendHeartbeat(nil, b)
 	if len(msg) != EncodedSize(b) {
 		t.Errorf("%d bytes, EncodedSize says %d", len(msg), EncodedSize(b))
@@ -199,6 +199,7 @@ func TestNativeDecoderRefuses(t *testing.T) {
 		msg[at] = v
 		return msg
 	}
+	heartbeat := AppendHeartbeat(nil, &Batch{Space: Space{BlockSize: 1}, Last: []Position{{ID: 5, Incomplete: true}}})
 	const head = 32 + 4 + 4 // offset of the first event
 	for name, c := range map[string]struct {
 		msg  []byte
@@ -210,7 +211,8 @@ func TestNativeDecoderRefuses(t *testing.T) {
 		"type 3":               {edit(4, 3), ErrVersion},
 		"unknown message flag": {edit(5, 2), ErrVersion},
 		"block size 0":         {edit(6, 0), ErrMalformed},
-		"unknown event flag":   {edit(head, 0xd5), ErrVersion},
+		"unknown rank flag":    {append(heartbeat[:len(heartbeat)-1:len(heartbeat)-1], 2), ErrVersion},
+		"no rank flag":         {heartbeat[:len(heartbeat)-1], ErrTruncated},
 		"model name too long":  {slices.Concat(unhex(t, exampleHex)[:32], []byte{0x81, 0x08}, bytes.Repeat([]byte("m"), MaxName+1), unhex(t, exampleHex)[34:]), ErrMalformed},
 		"kind 0":               {edit(head, 0x54), ErrMalformed},
 		"more events":          {edit(head-4, 200), ErrTruncated},
@@ -387,7 +389,7 @@ func BenchmarkNativeEncode(b *testing.B) {
 
 func FuzzNativeDecode(f *testing.F) {
 	f.Add(unhex(f, exampleHex))
-	f.Add(AppendHeartbeat(nil, &Batch{Space: Space{BlockSize: 1}, Last: []Position{{1, 2}}}))
+	f.Add(AppendHeartbeat(nil, &Batch{Space: Space{BlockSize: 1}, Last: []Position{{DPRank: 1, ID: 2}, {ID: 5, Incomplete: true}}}))
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		var d, d2 Decoder
 		b, err := d.Decode(msg)

@@ -39,6 +39,9 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 	}
 	switch ev.Kind {
 	case event.Stored:
+		if from, ok := t.oracle.WhoKnows(ev.Parent, func(core.Holder) bool { return ev.Incomplete && ev.HasParent }); ok {
+			t.oracle.Infer(h, from, ev.Parent)
+		}
 		t.oracle.Store(h, &ev, false)
 	case event.Removed:
 		t.oracle.Remove(h, &ev, false)
@@ -117,7 +120,7 @@ func (e *engine) restart() {
 // index is a real shard.Space to ingest into, and its digest.
 func newIndex(t testing.TB, shards int) (*shard.Set, func(event.Space) (Applier, error)) {
 	t.Helper()
-	set := shard.New(shard.Config{Shards: shards})
+	set := shard.New(shard.Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "test" }})
 	t.Cleanup(set.Close)
 	return set, func(sp event.Space) (Applier, error) { return set.Open(sp) }
 }

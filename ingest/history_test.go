@@ -336,11 +336,14 @@ func (h *history) run() {
 	h.converge()
 }
 
+// maxRounds bounds the heartbeats that converging takes: few of them are lost.
+const maxRounds = 1000
+
 // converge lets heartbeats pass until the replica has what the workers have:
 // nothing else tells of a last message that is lost.
 func (h *history) converge() {
 	deadline := time.Now().Add(time.Minute)
-	for {
+	for round := 0; ; round++ {
 		h.clock.Add(int64(5 * time.Second)) // a dump that nobody fetches any more keeps other ranks waiting for two of these
 		for _, s := range h.workers {
 			h.heartbeat(s)
@@ -368,14 +371,14 @@ func (h *history) converge() {
 		if settled && h.whole() {
 			break
 		}
-		if time.Now().After(deadline) {
+		if round == maxRounds || time.Now().After(deadline) {
 			for _, r := range h.lane.mu.ranks {
 				h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.stale)
 			}
 			for _, s := range h.workers {
 				h.t.Logf("worker %d, incarnation %d: %v", s.worker, s.incarnation, s.ids)
 			}
-			h.t.Fatalf("seed %d: not converged, settled %v", h.seed, settled)
+			h.t.Fatalf("seed %d: not converged in %d rounds, settled %v", h.seed, round, settled)
 		}
 	}
 	if have, want := digest(h.t, h.set), h.tr.digest(); have != want {

@@ -282,7 +282,7 @@ func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) 
 		// asked again, now and then.
 		if now := l.now(); r.active == nil && !now.Before(r.parentAt) && !slices.Contains(r.ended, incarnation) {
 			r.stale = true
-			r.parentAt = now.Add(parentWaitMin)
+			r.parentAt = now.Add(leastParentWait)
 			l.recover(ctx, r, Retry)
 		}
 		return false
@@ -343,6 +343,8 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 	var n uint64
 	var kinds [event.Cleared + 1]uint64
 	complete := false
+	lossy := r.lossy
+	var rest *part // what comes after a gap
 	for i := range events {
 		ev := events[i]
 		if r.restarts(ev.ID) {
@@ -362,13 +364,9 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 		}
 		if next := r.next(); ev.ID > next {
 			if !over && (r.active != nil || l.mayRecover(r)) {
-				rest := &part{work: p.work, rank: r, batch: p.batch}
+				rest = &part{work: p.work, rank: r, batch: p.batch}
 				rest.batch.Events = events[i:]
 				p.work.left.Add(1)
-				defer l.wait(ctx, rest)
-				if r.active == nil {
-					defer l.missing(ctx, r, Gap, ev.ID-1)
-				}
 				break
 			}
 			l.passOver(ctx, r, next, ev.ID-1)
@@ -377,8 +375,10 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 		r.take(ev.ID)
 		kinds[ev.Kind]++
 		n++
-		run = append(run, ev)
 		complete = complete || ev.Kind == event.Cleared && ev.AllTiers
+		lossy = ev.Incomplete
+		ev.Incomplete = ev.Incomplete || r.infers() && !complete
+		run = append(run, ev)
 	}
 	l.duplicates(r, duplicates)
 	for k := event.Stored; k <= event.Cleared; k++ {
@@ -394,12 +394,19 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 	if complete && r.active == nil { // whatever was missed is cleared
 		l.whole(r)
 	}
+	r.setLossy(lossy)
 	if len(run) == 0 {
 		p.work.release()
-		return
+	} else {
+		p.batch.Events = run
+		l.submit(ctx, p)
 	}
-	p.batch.Events = run
-	l.submit(ctx, p)
+	if rest != nil {
+		if r.active == nil {
+			l.missing(ctx, r, Gap, rest.first()-1)
+		}
+		l.wait(ctx, rest)
+	}
 }
 
 // duplicates counts events that came before.

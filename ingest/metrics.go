@@ -22,7 +22,7 @@ type meters struct {
 	held                                          *metrics.Gauge
 	stored, duplicate, removed, decremented       *metrics.Counter // blocks, by what the index did
 	unknown, replaced, unknownParent              *metrics.Counter
-	unknownBlock, refused                         *metrics.Counter
+	unknownBlock, refused, inferred               *metrics.Counter
 	batchEvents, messageBytes, visible            *metrics.PrometheusHistogram
 	asked                                         [numCauses]*metrics.Counter
 	filtered, liveMessages                        *metrics.Counter
@@ -62,6 +62,7 @@ func newMeters(set *metrics.Set) *meters {
 		unknownParent:   blocks("unknown_parent"),
 		unknownBlock:    blocks("unknown_block"),
 		refused:         blocks("refused"),
+		inferred:        blocks("inferred"),
 		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="not_indexed"}`),
 		liveMessages:    c("kvatlas_ingest_live_messages_total"),
 		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
@@ -101,6 +102,7 @@ func (m *meters) applied(out core.Outcome) {
 	m.unknownParent.Add(out.UnknownParent)
 	m.unknownBlock.Add(out.UnknownBlock)
 	m.refused.Add(out.Refused)
+	m.inferred.Add(out.Inferred)
 }
 
 // recovered counts a recovery that has ended; outcome is a constant word.

@@ -60,6 +60,9 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			r.take(lost)
 			l.drain(ctx, r)
 		}
+		if r.active == nil && !behind() {
+			r.setLossy(pos.Incomplete)
+		}
 	}
 }
 
@@ -84,7 +87,7 @@ func (l *lane) whole(r *rank) {
 		r.truncated = false
 		l.truncatedRanks.Add(-1)
 	}
-	r.stale = false
+	r.stale, r.lossy = false, false
 	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = false, false, "" })
 }
 

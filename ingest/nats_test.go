@@ -155,8 +155,7 @@ type replica struct {
 func (n *natsBench) open(name string, set *shard.Set, start map[string]Start) *replica {
 	n.t.Helper()
 	if set == nil {
-		set = shard.New(shard.Config{Shards: 2})
-		n.t.Cleanup(set.Close)
+		set, _ = newIndex(n.t, 2)
 	}
 	r := &replica{set: set, metrics: metrics.NewSet(), asked: &asked{}}
 	in, err := Open(deadline(n.t), n.config(name, r, start))

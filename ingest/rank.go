@@ -128,7 +128,7 @@ func (r *rank) reset(incarnation uint64) bool {
 	}
 	r.adopted = true
 	r.incarnation, r.known, r.begun, r.last = incarnation, false, 0, 0
-	r.stale, r.overflow, r.tried, r.counted, r.failures = false, 0, 0, 0, 0
+	r.stale, r.lossy, r.overflow, r.tried, r.counted, r.failures = false, false, 0, 0, 0, 0
 	r.retryAt, r.parentAt, r.parentWait, r.ahead = time.Time{}, time.Time{}, 0, false
 	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.ahead = incarnation, 0, r.ended, false })
 	return true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -321,7 +322,7 @@ func (v *rescue) dump(first recovery.Reply) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
 	}
-	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last}
+	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last, lossy: first.Lossy}
 	err = v.load(d, first)
 	committed := false
 	if err == nil {
@@ -345,13 +346,23 @@ func (v *rescue) dump(first recovery.Reply) error {
 // load fills the replacement with the dump's parts.
 func (v *rescue) load(d *dump, reply recovery.Reply) error {
 	var frames recovery.Frames
+	var loose []event.Event // blocks whose place other workers may tell
+	var looseCopies [][]uint32
 	number, parts, last := reply.Dump, reply.Parts, reply.Last
 	for part := uint32(0); ; {
 		err := frames.Add(reply.Body, func(b *event.Batch, copies [][]uint32) error {
 			if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != d.incarnation {
 				return fmt.Errorf("%w: a dump of another publisher", errNonsense)
 			}
-			out, err := d.state.Add(v.ctx, b.Events, copies)
+			n := slices.IndexFunc(b.Events, func(ev event.Event) bool { return ev.Incomplete })
+			if n < 0 {
+				n = len(b.Events)
+			}
+			for i, ev := range b.Events[n:] { // the frame's memory is used again
+				ev.Engine, ev.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+				loose, looseCopies = append(loose, ev), append(looseCopies, slices.Clone(copies[n+i]))
+			}
+			out, err := d.state.Add(v.ctx, b.Events[:n], copies[:n])
 			d.outcome.Add(out)
 			if err != nil {
 				return fmt.Errorf("%w: %w", errIndex, err)
@@ -392,6 +403,11 @@ func (v *rescue) load(d *dump, reply recovery.Reply) error {
 	}
 	out, err := d.state.Finish(v.ctx)
 	d.outcome.Add(core.Outcome{Refused: out.Refused})
+	if err == nil && len(loose) > 0 {
+		out, err = d.state.Attach(v.ctx, loose, looseCopies)
+		d.outcome.Add(out)
+		v.m.inferred.Add(out.Inferred)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
 	}

@@ -18,8 +18,8 @@ import (
 // The waits between recoveries of a rank whose stored blocks have unknown
 // parents although it was recovered: its publisher itself may be wrong.
 const (
-	parentWaitMin = time.Second
-	parentWaitMax = 5 * time.Minute
+	leastParentWait = time.Second
+	mostParentWait = 5 * time.Minute
 )
 
 // repair is a rank's state between what it missed and its recovery. Its lane
@@ -29,6 +29,9 @@ type repair struct {
 	// stale says that the index is not known to have what the worker has: a
 	// dump is due.
 	stale bool
+	// lossy says that the publisher itself lacks something for good: its stream
+	// is incomplete, and asking it brings no more.
+	lossy bool
 	// truncated says that the memory budget refused blocks: nothing is asked
 	// for until there is room again.
 	truncated bool
@@ -70,12 +73,12 @@ func (l *lane) readNotes(ctx context.Context) {
 		if r.refusedNote.Swap(false) {
 			l.truncate(ctx, r)
 		}
-		if !r.parentNote.Swap(false) {
+		if !r.parentNote.Swap(false) || r.lossy {
 			continue
 		}
 		r.stale = true
 		if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
-			r.parentWait = min(max(2*r.parentWait, parentWaitMin), parentWaitMax)
+			r.parentWait = min(max(2*r.parentWait, leastParentWait), mostParentWait)
 			r.parentAt = now.Add(r.parentWait)
 			l.recover(ctx, r, UnknownParent)
 		}
@@ -157,6 +160,27 @@ func (r *rank) lead(ahead bool) {
 	}
 }
 
+// setLossy notes what the publisher says of its stream.
+func (r *rank) setLossy(lossy bool) {
+	if r.lossy == lossy {
+		return
+	}
+	r.lossy = lossy
+	incomplete := lossy || r.stale || r.active != nil
+	r.note(func(s *RankStatus) {
+		s.Incomplete = incomplete
+		if lossy {
+			s.LastError = "its publisher lacks events that nobody has any more"
+		} else if !incomplete {
+			s.LastError = ""
+		}
+	})
+}
+
+// infers reports whether what the rank stores below unknown parents is looked
+// for with other workers: nothing better is to be had at the moment.
+func (r *rank) infers() bool { return r.stale && r.active == nil && !r.truncated }
+
 // lacks says why a rank lacks events.
 func (r *rank) lacks(live bool) Cause {
 	if live && !r.known {
@@ -211,6 +235,7 @@ type dump struct {
 	state       *shard.Replacement
 	incarnation uint64
 	last        uint64 // id of the last event that is in it
+	lossy       bool   // of an incomplete stream
 	outcome     core.Outcome
 }
 
@@ -227,6 +252,7 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 		return false
 	}
 	r.known, r.begun, r.last = true, 0, d.last
+	r.setLossy(d.lossy)
 	l.m.dumps.Inc()
 	r.note(func(s *RankStatus) { s.LastID, s.Dumps = r.last, s.Dumps+1 })
 	l.drain(ctx, r)
@@ -308,7 +334,7 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	}
 	r.tried = r.last
 	r.note(func(s *RankStatus) {
-		s.Incomplete = again || r.stale || v.incomplete
+		s.Incomplete = again || r.stale || r.lossy || v.incomplete
 		if !s.Incomplete {
 			s.LastError = ""
 		}

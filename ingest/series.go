@@ -81,7 +81,7 @@ func (in *Ingest) writePublishers(w io.Writer) {
 		}{
 			{"stored", s.blocks.Stored}, {"duplicate", s.blocks.Duplicate}, {"removed", s.blocks.Removed},
 			{"decremented", s.blocks.Decremented}, {"unknown", s.blocks.Unknown}, {"replaced", s.blocks.Replaced},
-			{"unknown_parent", s.blocks.UnknownParent}, {"unknown_block", s.blocks.UnknownBlock}, {"refused", s.blocks.Refused},
+			{"unknown_parent", s.blocks.UnknownParent}, {"unknown_block", s.blocks.UnknownBlock}, {"refused", s.blocks.Refused}, {"inferred", s.blocks.Inferred},
 		} {
 			fmt.Fprintf(w, "%s{%s,result=%q} %d\n", name, s.labels, b.result, b.n)
 		}

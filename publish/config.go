@@ -54,12 +54,14 @@ type Config struct {
 	// Incarnation names this run of the engine process; default random. Give
 	// it, with Resume, when the publisher restarts and the engine does not.
 	Incarnation uint64
-	// Resume holds the last event id of each rank from before the restart. The
-	// publisher does not know what those ranks hold, until they are cleared,
-	// and says so to replicas that ask; unless Holds says it.
+	// Resume holds the last event id of each rank from before the restart, and
+	// whether it is incomplete (SetIncomplete). The publisher does not know what
+	// those ranks hold, until they are cleared, and says so to replicas that
+	// ask; unless Holds says it.
 	Resume []event.Position
 	// Holds calls add for what a rank of Resume holds, as core.Index.Dump gives
-	// it.
+	// it. Events marked as incomplete, of blocks below parents that are not
+	// known, come last.
 	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
 	// CountCopies is set for an engine that reports one store and one removal
 	// per physical copy of a block.
@@ -95,8 +97,9 @@ type Config struct {
 	RingEvents int
 	RingBytes  int
 	// KeepDump is after how long unasked a dump for a replica is dropped;
-	// default 10 s.
+	// default 10 s. Dumps bounds how many are kept, one a rank; default 4.
 	KeepDump time.Duration
+	Dumps    int
 	// Heartbeat is how often the last event ids are published; default 5 s,
 	// negative: never.
 	Heartbeat time.Duration
@@ -123,6 +126,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.RingEvents, 10_000)
 	setDefault(&c.RingBytes, 64<<20)
 	setDefault(&c.KeepDump, 10*time.Second)
+	setDefault(&c.Dumps, 4)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
@@ -143,8 +147,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("publish: the space has no model name")
 	case c.Window < 1 || c.Window > MaxWindow:
 		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, MaxWindow)
-	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1 || c.RingEvents < 1 || c.RingBytes < 1:
-		return c, errors.New("publish: a bound on events or bytes is negative")
+	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1 || c.RingEvents < 1 || c.RingBytes < 1 || c.Dumps < 1:
+		return c, errors.New("publish: a bound on events, bytes or dumps is negative")
 	case c.Transport > CoreNATS:
 		return c, errors.New("publish: unknown transport")
 	case c.KeepDump < 0 || c.AckWait < 0 || c.RetryMin < 0 || c.RetryMax < c.RetryMin:

@@ -63,6 +63,8 @@ type flush struct {
 type rank struct {
 	last    uint64 // id of the newest event
 	settled uint64 // every event up to this id is acknowledged, or dropped
+	// incomplete: what the next events say (event.Event.Incomplete).
+	incomplete bool
 }
 
 // Open makes the space's stream if needed and starts a publisher.
@@ -94,7 +96,7 @@ func start(cfg Config, out transport) *Publisher {
 		subject: out.subject(cfg.Namespace, cfg.Space, cfg.Worker),
 		source: recovery.NewSource(recovery.Config{
 			Space: cfg.Space, Worker: cfg.Worker, Incarnation: cfg.Incarnation, CountCopies: cfg.CountCopies,
-			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Resume: cfg.Resume, Holds: cfg.Holds,
+			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Dumps: cfg.Dumps, Resume: cfg.Resume, Holds: cfg.Holds,
 		}),
 		nonce: rand.Uint64(),
 		m:     newMeters(cfg.Metrics),
@@ -104,7 +106,7 @@ func start(cfg Config, out transport) *Publisher {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ranks = make(map[uint32]*rank)
 	for _, pos := range cfg.Resume {
-		p.mu.ranks[pos.DPRank] = &rank{last: pos.ID, settled: pos.ID}
+		p.mu.ranks[pos.DPRank] = &rank{last: pos.ID, settled: pos.ID, incomplete: pos.Incomplete}
 	}
 	p.mu.probe = event.Batch{Space: cfg.Space, Events: make([]event.Event, 1)}
 	p.mu.limit = out.maxMessage()
@@ -125,10 +127,21 @@ func (p *Publisher) Positions() []event.Position {
 func (p *Publisher) positionsLocked(id func(*rank) uint64) []event.Position {
 	list := make([]event.Position, 0, len(p.mu.ranks))
 	for n, r := range p.mu.ranks {
-		list = append(list, event.Position{DPRank: n, ID: id(r)})
+		list = append(list, event.Position{DPRank: n, ID: id(r), Incomplete: r.incomplete})
 	}
 	slices.SortFunc(list, func(a, b event.Position) int { return int(int64(a.DPRank) - int64(b.DPRank)) })
 	return list
+}
+
+// SetIncomplete says from which event on the rank's stream lacks events that
+// nobody has any more, and from which on it lacks nothing that counts: because
+// the rank was cleared, say. Meanwhile replicas look for unknown parents with
+// other workers of the same engine hash scheme, and show the rank as incomplete.
+func (p *Publisher) SetIncomplete(dpRank uint32, incomplete bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rankLocked(dpRank).incomplete = incomplete
+	p.source.SetIncomplete(dpRank, incomplete)
 }
 
 // Parent says what a stored chain of blocks follows: Root, or After a block.
@@ -163,7 +176,7 @@ func (p *Publisher) Cleared(ctx context.Context, dpRank uint32) error {
 	return p.Publish(ctx, event.Event{Kind: event.Cleared, DPRank: dpRank, AllTiers: true})
 }
 
-// Publish accepts one event; its ID is set here and its slices are copied. An
+// Publish accepts one event; its ID and Incomplete are set here, its slices copied. An
 // event too large for a message is published as several. When the publisher is
 // full, Publish waits until ctx ends, or drops the event with ErrDropped. An
 // error that wraps event.ErrEncode means that the event has no meaning.
@@ -218,7 +231,7 @@ func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
 		p.sealLocked()
 	}
 	first := len(open.events) == 0
-	ev.ID = p.nextIDLocked(ev.DPRank)
+	p.numberLocked(&ev)
 	p.source.Apply(ev)
 	open.add(ev, cost)
 	p.mu.pending += cost
@@ -257,7 +270,7 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 			return nil
 		}
 		if p.cfg.WhenFull == Drop {
-			ev.ID = p.nextIDLocked(ev.DPRank) // the gap tells readers of the loss
+			p.numberLocked(&ev) // the gap tells readers of the loss
 			p.source.Apply(ev)
 			p.m.droppedFull.Inc()
 			return ErrDropped
@@ -286,14 +299,20 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 	}
 }
 
-func (p *Publisher) nextIDLocked(dpRank uint32) uint64 {
+// numberLocked makes the event its rank's next.
+func (p *Publisher) numberLocked(ev *event.Event) {
+	r := p.rankLocked(ev.DPRank)
+	r.last++
+	ev.ID, ev.Incomplete = r.last, r.incomplete
+}
+
+func (p *Publisher) rankLocked(dpRank uint32) *rank {
 	r := p.mu.ranks[dpRank]
 	if r == nil {
 		r = &rank{}
 		p.mu.ranks[dpRank] = r
 	}
-	r.last++
-	return r.last
+	return r
 }
 
 // sealLocked encodes the open batch and queues it.

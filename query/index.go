@@ -32,6 +32,9 @@ type Space interface {
 type Held struct {
 	shard.RankID
 	Blocks [event.NumTiers]uint64
+	// Inferred is how many of those on the device are inferred: the stream is
+	// incomplete, and no event that is known stored them.
+	Inferred uint64
 }
 
 // Found collects the ranks of one lookup. It is reused.

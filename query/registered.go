@@ -44,6 +44,9 @@ type Stream struct {
 	LagTime   time.Duration // age of the oldest of them
 	LastError string        // "" if there was none
 	LastSeen  time.Time     // zero: never
+	// Counts is what was counted of the rank since this process started, by
+	// name.
+	Counts map[string]uint64
 }
 
 // answerRegister answers POST /register, answerUnregister POST /unregister, in
@@ -115,6 +118,8 @@ type (
 		HostPinned uint64 `json:"host_pinned"`
 		Disk       uint64 `json:"disk"`
 		External   uint64 `json:"external"`
+		// Inferred blocks are part of Device.
+		Inferred uint64 `json:"inferred,omitempty"`
 
 		Stream *streamInfo `json:"stream,omitempty"` // of its events
 	}
@@ -125,6 +130,8 @@ type (
 		LagSeconds float64    `json:"lag_seconds"`
 		LastError  string     `json:"last_error,omitempty"`
 		LastSeen   *time.Time `json:"last_seen,omitempty"`
+
+		Counts map[string]uint64 `json:"counts,omitempty"`
 	}
 	registration struct {
 		Name         string             `json:"name,omitempty"`
@@ -135,6 +142,7 @@ type (
 		Tiers        []string           `json:"tiers,omitempty"`
 		TotalBlocks  uint64             `json:"total_blocks,omitempty"` // the device cache of a rank
 		HashScheme   string             `json:"hash_scheme,omitempty"`
+		EngineScheme string             `json:"engine_scheme,omitempty"`
 		Incarnation  string             `json:"incarnation,omitempty"`
 		LeaseSeconds float64            `json:"lease_seconds,omitempty"`
 		LeaseAge     *float64           `json:"lease_age_seconds,omitempty"` // since it was heard last
@@ -200,7 +208,7 @@ func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
 			for _, h := range space.Ranks() {
 				w := worker(h.Worker)
 				w.Ranks = append(w.Ranks, rankBlocks{h.DPRank, h.Blocks[event.Device], h.Blocks[event.HostPinned],
-					h.Blocks[event.Disk], h.Blocks[event.External], streams[rankKey{sp, h.RankID}]})
+					h.Blocks[event.Disk], h.Blocks[event.External], h.Inferred, streams[rankKey{sp, h.RankID}]})
 				for _, n := range h.Blocks {
 					w.Blocks += n
 				}
@@ -231,7 +239,7 @@ func (s *Server) streamsByRank() map[rankKey]*streamInfo {
 	}
 	byRank := make(map[rankKey]*streamInfo)
 	for _, st := range s.streams() {
-		info := &streamInfo{State: st.State, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError}
+		info := &streamInfo{State: st.State, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
 		if !st.LastSeen.IsZero() {
 			info.LastSeen = &st.LastSeen
 		}
@@ -243,7 +251,7 @@ func (s *Server) streamsByRank() map[rankKey]*streamInfo {
 func registrationOf(e *registry.Entry) *registration {
 	r := &registration{
 		Name: e.Name, Sources: []string{}, Role: e.Role, Transport: e.Transport, Ranks: e.Ranks, Tiers: e.Tiers,
-		TotalBlocks: e.TotalBlocks, HashScheme: e.HashScheme, LeaseSeconds: e.Lease.Seconds(),
+		TotalBlocks: e.TotalBlocks, HashScheme: e.HashScheme, EngineScheme: e.EngineScheme, LeaseSeconds: e.Lease.Seconds(),
 		Mismatch: e.Mismatch, Conflict: e.Conflict, LeftBy: e.LeftBy.String(), DrainedBy: e.DrainedBy,
 	}
 	for _, source := range []struct {

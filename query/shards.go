@@ -38,7 +38,7 @@ func (s shardSpace) Ranks() []Held {
 	stats := s.Space.Ranks()
 	held := make([]Held, len(stats))
 	for i, st := range stats {
-		held[i].RankID = st.RankID
+		held[i].RankID, held[i].Inferred = st.RankID, uint64(st.Inferred)
 		for t, n := range st.Held {
 			held[i].Blocks[t] = uint64(n)
 		}

@@ -14,7 +14,8 @@ import (
 
 // The HTTP routes take the fields of two APIs in one body: of Mooncake's RFC
 // 1403 if it names "modelname", of Dynamo's standalone indexer if it names
-// "model_name". Fields of neither are ignored, as those servers do.
+// "model_name". Other fields are ignored, as those servers do, but for
+// engine_scheme.
 
 // DefaultGroup is what both APIs call the default group, which has no name
 // here.
@@ -45,6 +46,7 @@ type registration struct {
 	BlockSize      *uint32         `json:"block_size"`
 	DPRank         *uint32         `json:"dp_rank"`
 	Lora           string          `json:"lora_name"`
+	EngineScheme   string          `json:"engine_scheme"` // of neither API
 
 	ModelName      *string `json:"model_name"` // Dynamo
 	RoutingGroup   *string `json:"routing_group"`
@@ -126,7 +128,7 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 	}
 	w = Worker{
 		ID: q.id, Name: q.name, Model: q.model, BlockSize: *q.BlockSize, Ranks: []uint32{rank},
-		Transport: ZMQ, Lora: q.Lora,
+		Transport: ZMQ, Lora: q.Lora, EngineScheme: q.EngineScheme,
 		Endpoints: Endpoints{Events: map[uint32]string{rank: *q.Endpoint}},
 	}
 	if q.group != nil {

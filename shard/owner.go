@@ -129,6 +129,11 @@ func (o *owner) share(missing, blocks int) int {
 func (o *owner) store(t *task, i int, out *core.Outcome) {
 	ev, h := &t.batch.Events[i], t.ranks[i].holder
 	if len(o.space.shards) == 1 {
+		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
+			if from, ok := o.knownBy(t.ranks[i], ev.Parent); ok {
+				out.Inferred += o.index.Infer(h, from, ev.Parent)
+			}
+		}
 		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
@@ -148,12 +153,23 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 		return
 	}
 	if o.index.Knows(h, ev.Parent) {
-		t.sayParent(i, true)
+		t.sayParent(i, parentHere)
 		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
-	if t.sayParent(i, false) {
+	say := parentUnknown
+	if ev.Incomplete {
+		if from, ok := o.knownBy(t.ranks[i], ev.Parent); ok {
+			say = parentOf(from)
+		}
+	}
+	if t.sayParent(i, say) {
 		out.UnknownParent += len(ev.Engine)
+		return
+	}
+	if say != parentUnknown && t.awaitParent(i) == say {
+		out.Inferred += o.index.Infer(h, say.holder(), ev.Parent)
+		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
 	// If another shard stores the blocks, names of theirs that are here are
@@ -167,12 +183,28 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	// speaks about an event before it waits there.
 	for _, e := range names {
 		if o.index.Knows(h, e) {
-			if t.awaitParent(i) {
+			if t.awaitParent(i) != parentUnknown {
 				out.Replaced += o.index.Forget(h, names)
 			}
 			return
 		}
 	}
+}
+
+// knownBy returns whom to infer a parent from: the lowest holder number of the
+// rank's hash scheme that knows it. Under one scheme equal names mean equal
+// content, hence the same first block and one shard.
+func (o *owner) knownBy(r *rank, parent uint64) (core.Holder, bool) {
+	scheme := o.space.scheme(r.id.Worker)
+	if scheme == "" {
+		return 0, false
+	}
+	return o.index.WhoKnows(parent, func(h core.Holder) bool {
+		if _, hidden := o.hidden[h]; hidden || int(h) >= len(o.ranks) || o.ranks[h] == nil {
+			return false
+		}
+		return o.space.scheme(o.ranks[h].id.Worker) == scheme
+	})
 }
 
 // learn notes who has the number from here on.
@@ -191,4 +223,5 @@ func (o *owner) publish(r *rank) {
 	for t := range event.NumTiers {
 		r.held[o.number*event.NumTiers+t].Store(int64(o.index.Held(r.holder, event.Tier(t))))
 	}
+	r.inferred[o.number].Store(int64(o.index.Inferred(r.holder)))
 }

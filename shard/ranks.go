@@ -27,6 +27,8 @@ type rank struct {
 	// held is how many blocks each shard holds for the rank: NumTiers counts a
 	// shard. The shard's owner publishes them after each batch.
 	held []atomic.Int64
+	// inferred is how many of them are inferred, by shard.
+	inferred []atomic.Int64
 }
 
 // table gives holder numbers to ranks. Numbers are dense and reused, so a
@@ -104,7 +106,7 @@ func grow(slots []atomic.Pointer[rank], n int) []atomic.Pointer[rank] {
 
 // hidden gives id a number that no reader finds yet.
 func (t *table) hidden(id RankID, shards int) *rank {
-	r := &rank{id: id, held: make([]atomic.Int64, shards*event.NumTiers)}
+	r := &rank{id: id, held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
 	if n := len(t.free); n > 0 {
 		r.holder = t.free[n-1]
 		t.free = t.free[:n-1]
@@ -157,6 +159,9 @@ type RankStat struct {
 	// Held is how many blocks the rank holds on each tier: distinct engine
 	// hashes with copies there.
 	Held [event.NumTiers]int
+	// Inferred is how many blocks of the device tier are inferred: no event
+	// that is known stored them (core.Index.Infer).
+	Inferred int
 }
 
 // Ranks returns what every rank holds, sorted by worker and rank. It reads
@@ -167,6 +172,9 @@ func (s *Space) Ranks() []RankStat {
 		st := RankStat{RankID: k.r.id}
 		for j := range k.r.held {
 			st.Held[j%event.NumTiers] += int(k.r.held[j].Load())
+		}
+		for j := range k.r.inferred {
+			st.Inferred += int(k.r.inferred[j].Load())
 		}
 		stats = append(stats, st)
 	})

@@ -67,6 +67,20 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 	})
 }
 
+// Attach applies, after Finish, events of what the rank holds below parents that
+// its publisher does not know: their places are inferred (core.Index.Infer) or
+// the blocks left out.
+func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
+	return p.do(ctx, func(t *task) {
+		t.attach = true
+		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
+		t.copies = copies
+		for range events {
+			t.ranks = append(t.ranks, p.rank)
+		}
+	})
+}
+
 // Finish is called after the last Add.
 func (p *Replacement) Finish(ctx context.Context) (core.Outcome, error) {
 	return p.do(ctx, func(*task) {})
@@ -150,6 +164,10 @@ func (o *owner) restore(t *task) {
 		return
 	}
 	for i := range t.batch.Events {
+		if t.attach {
+			o.attach(t, i, out)
+			continue
+		}
 		// The chain of an event goes to the shard that has it; all that
 		// follows from it, by name, finds its shard by itself.
 		chain := routed{Index: o.index, store: func() core.Outcome {
@@ -163,6 +181,22 @@ func (o *owner) restore(t *task) {
 		out.Add(part)
 	}
 	o.publish(p.rank)
+}
+
+// attach does this shard's part of an event of Attach.
+func (o *owner) attach(t *task, i int, out *core.Outcome) {
+	ev := &t.batch.Events[i]
+	var part core.Outcome
+	o.store(t, i, &part)
+	one := event.Event{Kind: event.Stored, Tier: ev.Tier, Engine: make([]uint64, 1)}
+	for j, name := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
+		one.Engine[0] = name
+		for n := uint32(1); n < t.copies[i][j]; n++ {
+			part.Add(o.index.Store(t.ranks[i].holder, &one, true))
+		}
+	}
+	part.UnknownBlock = 0 // names of other shards
+	out.Add(part)
 }
 
 // routed is an index whose first Store goes where store says.

@@ -33,6 +33,11 @@ type Config struct {
 	// MemoryBudget is how many bytes the indexes of all spaces may use
 	// together; see core.Options. 0 means no limit.
 	MemoryBudget int64
+	// EngineScheme names the function of a worker's engine hashes, if it gives
+	// equal content equal hashes on all workers that name the same; "" if not,
+	// or if that is unknown. What an incomplete stream lacks is inferred from
+	// workers of the same scheme; nil: nothing is. It is called by owners.
+	EngineScheme func(key event.Space, worker uint64) string
 	// NewIndex makes a shard's index; nil means the production index, which
 	// keeps to the budget.
 	NewIndex func() core.Index

@@ -18,6 +18,7 @@ import (
 type Space struct {
 	key      event.Space
 	maxRanks int
+	scheme   func(worker uint64) string
 	shards   []*owner
 	owners   sync.WaitGroup
 	table    *table
@@ -48,6 +49,12 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		maxRanks: cfg.MaxRanks,
 		table:    newTable(),
 		slots:    make(chan struct{}, cfg.Queue),
+	}
+	s.scheme = func(worker uint64) string {
+		if cfg.EngineScheme == nil {
+			return ""
+		}
+		return cfg.EngineScheme(key, worker)
 	}
 	s.tasks.New = func() any { return newTask(cfg.Shards) }
 	for i := range cfg.Shards {

@@ -235,7 +235,7 @@ func TestRemoveWorkerAndRank(t *testing.T) {
 	if len(got) != 3 || got[RankID{0, 0}] != 3 || got[RankID{0, 1}] != 3 || got[RankID{2, 1}] != 3 {
 		t.Errorf("found %v", got)
 	}
-	want := []RankStat{{RankID{0, 0}, [4]int{5}}, {RankID{0, 1}, [4]int{5}}, {RankID{2, 1}, [4]int{5}}}
+	want := []RankStat{{RankID: RankID{0, 0}, Held: [4]int{5}}, {RankID: RankID{0, 1}, Held: [4]int{5}}, {RankID: RankID{2, 1}, Held: [4]int{5}}}
 	if got := sp.Ranks(); !slices.Equal(got, want) {
 		t.Errorf("Ranks() = %v", got)
 	}

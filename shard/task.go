@@ -18,6 +18,7 @@ type task struct {
 	inspect func(*owner) // run by every owner
 	restore *Replacement // what batch is for, with copies; no batch: finish it
 	copies  [][]uint32   // of restore: for each event
+	attach  bool         // of restore: the events are those of Attach
 	reveal  *rank        // the rank that takes over from the one in ranks
 	done    func(core.Outcome)
 
@@ -53,54 +54,75 @@ func (t *task) start() {
 // reset drops what the task refers to, for its next use.
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
-	t.restore, t.copies, t.reveal = nil, nil, nil
+	t.restore, t.copies, t.attach, t.reveal = nil, nil, false, nil
 	clear(t.ranks)
 	t.ranks = t.ranks[:0]
 	clear(t.outs)
 }
 
-// parentVerdict counts the shards that have said whether they know a parent,
-// and whether one of them does.
-type parentVerdict struct{ atomic.Uint32 }
+// parentSaying is what a shard says about the parent of an event, and what it
+// comes to when all have spoken. The greatest prevails.
+type parentSaying uint32
 
-const parentKnown = 1 << 31
+const (
+	parentUnknown parentSaying = 0
+	// Between the two: only another holder knows it, from which it may be
+	// inferred; the lower its number, the greater.
+	parentHere parentSaying = 1<<32 - 1
+)
+
+// parentOf says that the holder, whose number is below 2^32-2, knows the parent.
+func parentOf(from core.Holder) parentSaying { return parentHere - 1 - parentSaying(from) }
+
+func (s parentSaying) holder() core.Holder { return core.Holder(parentHere - 1 - s) }
+
+// parentVerdict is the greatest saying so far, and in the low half how many
+// shards have spoken.
+type parentVerdict struct{ atomic.Uint64 }
+
+func (v *parentVerdict) say(s parentSaying) (now uint64) {
+	for {
+		old := v.Load()
+		now = max(old>>32, uint64(s))<<32 | (old+1)&(1<<32-1)
+		if v.CompareAndSwap(old, now) {
+			return now
+		}
+	}
+}
 
 // sayParent posts what one shard knows about event i's parent. It reports
 // whether it was the last shard to speak and none knows the parent.
-func (t *task) sayParent(i int, knows bool) (unknown bool) {
-	say := uint32(1)
-	if knows {
-		say |= parentKnown
-	}
-	v := t.parents[i].Add(say)
-	last := v&^parentKnown == uint32(len(t.outs))
+func (t *task) sayParent(i int, s parentSaying) (unknown bool) {
+	v := t.parents[i].say(s)
+	last := uint32(v) == uint32(len(t.outs))
 	// A waiter counts itself before it looks at the verdict, so either it sees
 	// this verdict or it is seen here.
-	if (knows || last) && t.waiting.Load() > 0 {
+	if (s == parentHere || last) && t.waiting.Load() > 0 {
 		t.mu.Lock()
 		t.decided.Broadcast()
 		t.mu.Unlock()
 	}
-	return last && v&parentKnown == 0
+	return last && v>>32 == uint64(parentUnknown)
 }
 
-// awaitParent returns whether any shard knows the parent of event i.
-func (t *task) awaitParent(i int) bool {
-	verdict := func() (known, decided bool) {
+// awaitParent returns what the shards' sayings about the parent of event i come
+// to.
+func (t *task) awaitParent(i int) parentSaying {
+	verdict := func() (s parentSaying, decided bool) {
 		v := t.parents[i].Load()
-		known = v&parentKnown != 0
-		return known, known || v == uint32(len(t.outs))
+		s = parentSaying(v >> 32)
+		return s, s == parentHere || uint32(v) == uint32(len(t.outs))
 	}
-	if known, decided := verdict(); decided {
-		return known
+	if s, decided := verdict(); decided {
+		return s
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting.Add(1)
 	defer t.waiting.Add(-1)
 	for {
-		if known, decided := verdict(); decided {
-			return known
+		if s, decided := verdict(); decided {
+			return s
 		}
 		t.decided.Wait()
 	}

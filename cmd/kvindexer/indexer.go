@@ -39,7 +39,9 @@ type indexer struct {
 // order.
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	m := obs.NewMetrics()
-	x := &indexer{cfg: cfg, log: log, set: shard.New(cfg.Index)}
+	x := &indexer{cfg: cfg, log: log}
+	cfg.Index.EngineScheme = x.registry.engineScheme
+	x.set = shard.New(cfg.Index)
 	x.service = proc.NewService(cfg.Service, log, m, x.behind)
 	registerMetrics(m, x.set)
 	cfg.Broker.Log, cfg.Ingest.Log, cfg.Ingest.Metrics = log, log, m.Set

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"maps"
+
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/direct"
+	"github.com/kvatlas/kvatlas/internal/enginefeed"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// streams says how the reading of every publisher's events stands.
+// streams says how the reading of every rank's events stands. A rank that came
+// from a publisher and is followed directly by now comes twice, that last.
 func (x *indexer) streams() []query.Stream {
 	in := x.ingest.Load()
 	if in == nil {
@@ -19,22 +25,63 @@ func (x *indexer) streams() []query.Stream {
 	}
 	var all []query.Stream
 	for _, r := range in.Ranks() {
-		lag := lags[r.Space]
-		s := query.Stream{
-			Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
-			LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen,
-		}
-		switch {
-		case r.Departed:
-			s.State = "departed"
-		case r.Recovering:
-			s.State = "recovering"
-		case r.Truncated:
-			s.State = "truncated"
-		case r.Incomplete:
-			s.State = "incomplete"
-		}
-		all = append(all, s)
+		all = append(all, publisherStream(&r, lags[r.Space]))
 	}
+	for _, r := range x.workers.direct.All() {
+		all = append(all, engineStream(&r))
+	}
+	return all
+}
+
+func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream {
+	s := query.Stream{
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
+		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen,
+		Counts: counts(&r.Blocks, map[string]uint64{
+			"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,
+			"duplicates": r.Duplicates, "gaps": r.Gaps, "missed_events": r.Missed, "restarts": r.Restarts,
+			"recoveries": r.Recoveries, "recoveries_failed": r.RecoveriesFailed, "dumps": r.Dumps,
+			"malformed_messages": r.Malformed, "held_messages": uint64(r.Held),
+		}),
+	}
+	switch {
+	case r.Departed:
+		s.State = "departed"
+	case r.Recovering:
+		s.State = "recovering"
+	case r.Truncated:
+		s.State = "truncated"
+	case r.Incomplete:
+		s.State = "incomplete"
+	}
+	return s
+}
+
+func engineStream(r *direct.Followed) query.Stream {
+	s := query.Stream{
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
+		LastError: r.LastError, LastSeen: r.LastBatch,
+		Counts: counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts}),
+	}
+	switch {
+	case r.Phase != enginefeed.Live:
+		s.State = "recovering"
+	case r.Incomplete:
+		s.State = "incomplete"
+	}
+	return s
+}
+
+// counts adds what the index did with blocks, by the names that metrics have,
+// and leaves zeros out.
+func counts(o *core.Outcome, all map[string]uint64) map[string]uint64 {
+	for name, n := range map[string]int{
+		"stored": o.Stored, "duplicate": o.Duplicate, "removed": o.Removed, "decremented": o.Decremented,
+		"unknown": o.Unknown, "replaced": o.Replaced, "unknown_parent": o.UnknownParent, "inferred": o.Inferred,
+		"unknown_block": o.UnknownBlock, "refused": o.Refused,
+	} {
+		all["blocks_"+name] = uint64(n)
+	}
+	maps.DeleteFunc(all, func(_ string, n uint64) bool { return n == 0 })
 	return all
 }

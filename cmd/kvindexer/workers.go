@@ -157,6 +157,16 @@ func (r *registryRoutes) Name(k registry.Key) string {
 	return ""
 }
 
+// engineScheme returns the worker's; "" if that is not known.
+func (r *registryRoutes) engineScheme(space event.Space, worker uint64) string {
+	if reg := r.Load(); reg != nil {
+		if e, ok := reg.Lookup(registry.Key{Space: space, Worker: worker}); ok {
+			return e.EngineScheme
+		}
+	}
+	return ""
+}
+
 // IsDrained implements query.Registry.
 func (r *registryRoutes) IsDrained(worker uint64) bool {
 	reg := r.Load()

@@ -68,6 +68,9 @@ func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 				ev.AllTiers = r.IntN(2) == 0
 			case k == 11 && r.IntN(2) == 0: // Infer
 				ev.HasParent, ev.Parent = true, engine[r.IntN(len(engine))]
+				if r.IntN(2) == 0 {
+					ev.DPRank = uint32(r.IntN(256))
+				}
 			case k == 11:
 				ev.Engine = pick(engine, n) // Forget
 			default:

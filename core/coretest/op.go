@@ -10,7 +10,8 @@ import (
 )
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
-// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it.
+// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it: from
+// the holders whose bits of DPRank are not set.
 type Op struct {
 	Holder core.Holder
 	Count  bool // count copies
@@ -29,7 +30,11 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 		return x.Clear(op.Holder, op.Event.Tier, op.Event.AllTiers)
 	case 0:
 		if op.Event.HasParent {
-			return core.Outcome{Stored: x.Infer(op.Holder, op.Event.Parent)}
+			from, ok := x.WhoKnows(op.Event.Parent, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
+			if !ok {
+				return core.Outcome{UnknownParent: 1}
+			}
+			return core.Outcome{Stored: x.Infer(op.Holder, from, op.Event.Parent)}
 		}
 		return core.Outcome{Replaced: x.Forget(op.Holder, op.Event.Engine)}
 	}

@@ -200,6 +200,21 @@ func (d *Direct) Ready() error {
 	return nil
 }
 
+// Followed is one rank that is followed.
+type Followed struct {
+	Key
+	RankStatus
+}
+
+// All returns the state of every rank, in no particular order.
+func (d *Direct) All() []Followed {
+	var list []Followed
+	for _, r := range d.all() {
+		list = append(list, Followed{r.key.Key, r.status()})
+	}
+	return list
+}
+
 // Ranks returns the state of a worker's ranks, by rank.
 func (d *Direct) Ranks(k Key) map[uint32]RankStatus {
 	all := make(map[uint32]RankStatus)

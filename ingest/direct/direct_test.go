@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
@@ -32,9 +33,12 @@ func eventually(t *testing.T, f func() error) {
 
 var key = Key{event.Space{Model: "m", BlockSize: enginetest.BlockSize}, 7}
 
-func open(t *testing.T) (*Direct, *shard.Set) {
+func open(t *testing.T) (*Direct, *shard.Set) { return openScheme(t, "") }
+
+// openScheme opens a Direct whose workers all have the engine scheme.
+func openScheme(t *testing.T, scheme string) (*Direct, *shard.Set) {
 	t.Helper()
-	set := shard.New(shard.Config{Shards: 2})
+	set := shard.New(shard.Config{Shards: 2, EngineScheme: func(event.Space, uint64) string { return scheme }})
 	d, err := New(Config{
 		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
 		Feed: enginefeed.Config{
@@ -157,6 +161,63 @@ func TestLossesShow(t *testing.T) {
 	check(2, 71, true)
 	if got := d.count(func(s RankStatus) bool { return s.Incomplete }); got != 2 {
 		t.Errorf("%v incomplete ranks are counted", got)
+	}
+}
+
+// TestWhatIsLostIsInferred: of a rank that lost batches, blocks below unknown
+// parents have the place that another worker knows.
+func TestWhatIsLostIsInferred(t *testing.T) {
+	d, set := openScheme(t, "one")
+	m := enginetest.NewMock(t, 3, 1, 30)
+	m.Publish(200)
+	sp, err := set.Open(key.Space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := core.NewOracle()
+	for _, b := range m.History[0].Batches { // the other worker stores everything
+		for i := range b.Events {
+			if ev := &b.Events[i]; ev.Kind == event.Stored {
+				want.Store(1, ev, false)
+				if _, err := sp.ApplyWait(t.Context(), &event.Batch{Space: key.Space, Worker: 8, Events: []event.Event{*ev}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	incomplete := true
+	for _, b := range m.History[0].Batches[170:] {
+		for i := range b.Events {
+			ev := &b.Events[i]
+			incomplete = incomplete && ev.Kind != event.Cleared
+			if ev.Kind == event.Stored && ev.HasParent && incomplete {
+				want.Infer(0, 1, ev.Parent)
+			}
+			enginetest.Apply(want, 0, ev)
+		}
+	}
+	if err := d.Follow(key, endpoints(m)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		for _, r := range sp.Ranks() {
+			if r.Worker != key.Worker {
+				continue
+			}
+			for tier, n := range r.Held {
+				if w := want.Held(0, event.Tier(tier)); n != w {
+					return fmt.Errorf("%d blocks on tier %d, want %d", n, tier, w)
+				}
+			}
+			if r.Inferred == 0 || r.Inferred != want.Inferred(0) {
+				return fmt.Errorf("%d blocks are inferred, want %d", r.Inferred, want.Inferred(0))
+			}
+			return nil
+		}
+		return errors.New("the rank holds nothing")
+	})
+	if s := d.Ranks(key)[0]; !s.Incomplete || s.Blocks.Inferred == 0 {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -83,6 +83,7 @@ func (m *meters) applied(o core.Outcome) {
 	count("unknown_parent", o.UnknownParent)
 	count("unknown_block", o.UnknownBlock)
 	count("refused", o.Refused)
+	count("inferred", o.Inferred)
 }
 
 // leave keeps what a feed counted that has ended: counters do not fall.

@@ -25,6 +25,7 @@ type RankStatus struct {
 	// UnknownParents counts blocks not stored because their parent is unknown:
 	// the engine left out events without a hole in its numbers.
 	UnknownParents uint64
+	Blocks         core.Outcome // what the index did with its blocks
 	// Incomplete says that something is missing since the rank held nothing.
 	Incomplete bool
 	LastError  string
@@ -104,7 +105,7 @@ func (r *rank) clear() {
 // Batch implements enginefeed.Handler.
 func (r *rank) Batch(_ uint64, b *event.Batch) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
-	cleared := -1
+	cleared, incomplete := -1, r.status().Incomplete
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if ev.DPRank != r.key.dpRank {
@@ -112,19 +113,21 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 			ev.DPRank = r.key.dpRank
 		}
 		if ev.Kind == event.Cleared && ev.AllTiers {
-			cleared = i
+			cleared, incomplete = i, false
 		}
+		ev.Incomplete = incomplete
 		r.d.m.event(ev.Kind)
 	}
 	r.d.m.filtered.Add(b.Filtered)
 	out := r.apply(b)
-	incomplete := out.UnknownParent > 0
+	incomplete = out.UnknownParent > 0
 	was := false
 	r.note(false, func(s *RankStatus) {
 		was = s.Incomplete
 		s.Batches++
 		s.LastBatch = time.Now()
 		s.UnknownParents += uint64(out.UnknownParent)
+		s.Blocks.Add(out)
 		if cleared >= 0 {
 			s.Incomplete = false // whatever was missed is cleared
 		}

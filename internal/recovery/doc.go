@@ -11,12 +11,13 @@
 //     longer reaches back to the id asked for;
 //   - too new: the id asked for is beyond the next one;
 //   - invalid: the range or the request has no meaning;
-//   - busy: another rank's dump is being given out, ask again later.
+//   - busy: as many dumps as are kept are being given out, ask again later.
 //
 // Invariants:
 //   - A reply names the publisher's incarnation and the rank's last event id.
 //   - Events of a reply leave no hole between the first and the last.
-//   - At most one dump is kept for each worker, for a limited time.
+//   - A bounded number of dumps is kept for each worker, one a rank, for a
+//     limited time.
 //   - Decoding trusts no declared length further than the bytes reach.
 //
 // Ownership: Source.mu guards the index and the rings; a reply's bytes belong

@@ -87,7 +87,8 @@ func (k Kind) String() string {
 type Reply struct {
 	Kind        Kind
 	More        bool // Events: more follow Last of the body
-	Incomplete  bool // the publisher itself lacks something of this rank
+	Incomplete  bool // the publisher does not know all that this rank holds
+	Lossy       bool // the rank's stream lacks events that nobody has any more
 	Incarnation uint64
 	// Last is the id of the rank's newest event; of a Dump: of the newest in it.
 	Last        uint64
@@ -99,6 +100,7 @@ type Reply struct {
 const (
 	flagMore = 1 << iota
 	flagIncomplete
+	flagLossy
 )
 
 // AppendReply appends the encoding of r to dst.
@@ -109,6 +111,9 @@ func AppendReply(dst []byte, r *Reply) []byte {
 	}
 	if r.Incomplete {
 		flags |= flagIncomplete
+	}
+	if r.Lossy {
+		flags |= flagLossy
 	}
 	dst = append(dst, magic...)
 	dst = append(dst, version, byte(r.Kind), flags)
@@ -129,6 +134,7 @@ func DecodeReply(b []byte) (Reply, error) {
 		Kind:        Kind(b[4]),
 		More:        b[5]&flagMore != 0,
 		Incomplete:  b[5]&flagIncomplete != 0,
+		Lossy:       b[5]&flagLossy != 0,
 		Incarnation: binary.LittleEndian.Uint64(b[6:]),
 		Last:        binary.LittleEndian.Uint64(b[14:]),
 		Dump:        binary.LittleEndian.Uint64(b[22:]),
@@ -137,7 +143,7 @@ func DecodeReply(b []byte) (Reply, error) {
 		Body:        b[replyBytes:],
 	}
 	switch {
-	case r.Kind < Events || r.Kind > Busy || b[5] > flagMore|flagIncomplete:
+	case r.Kind < Events || r.Kind > Busy || b[5] > flagMore|flagIncomplete|flagLossy:
 		return Reply{}, fmt.Errorf("%w: reply of kind %d, flags %#x", ErrMessage, b[4], b[5])
 	case r.Kind == Dump && r.Part >= r.Parts:
 		return Reply{}, fmt.Errorf("%w: part %d of %d", ErrMessage, r.Part, r.Parts)
@@ -145,7 +151,8 @@ func DecodeReply(b []byte) (Reply, error) {
 	return r, nil
 }
 
-// A dump is a row of frames, cut into parts anywhere: a u32 length, then a u32
+// A dump is a row of frames of the events of core.Index.Dump and, marked as
+// incomplete, of Loose.Dump, cut into parts anywhere: a u32 length, then a u32
 // length of a native batch, the batch, and a varint for each of its engine
 // hashes, how many copies it has.
 const (

@@ -182,6 +182,7 @@ func TestWhatHasNoAnswerIsSaid(t *testing.T) {
 	now := time.Now()
 	s := newSource(func(c *Config) {
 		c.Now = func() time.Time { return now }
+		c.Dumps = 1
 		c.Resume = []event.Position{{DPRank: 3, ID: 50}}
 	})
 	for i := range uint64(200) {
@@ -212,7 +213,7 @@ func TestWhatHasNoAnswerIsSaid(t *testing.T) {
 	if r.Kind != Dump || !r.Incomplete || r.Last != 50 || len(r.Body) > 0 {
 		t.Errorf("a rank whose past is not known: %+v", r)
 	}
-	// One dump at a time.
+	// As many dumps at a time as are allowed: an ended one gives its room.
 	r = ask(t, s, Request{From: 0}, limit)
 	if r.Kind != Dump || r.Parts < 2 {
 		t.Fatalf("a dump: %+v", r)

@@ -20,10 +20,11 @@ type Config struct {
 	Ring        int           // events kept for each rank
 	RingBytes   int           // bytes of events kept, over all ranks
 	KeepDump    time.Duration // after how long unasked a dump is dropped
+	Dumps       int           // kept at a time; default 4
 	// Resume holds the last id of ranks from before the Source.
 	Resume []event.Position
-	// Holds calls add for what a rank of Resume holds, as core.Index.Dump gives
-	// it; nil: that is not known.
+	// Holds calls add for what a rank of Resume holds, as core.Index.Dump and
+	// Loose.Dump give it; nil: that is not known.
 	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
 	Now   func() time.Time // default time.Now
 }
@@ -38,7 +39,7 @@ type Source struct {
 		index *core.Radix
 		ranks map[uint32]*rank
 		bytes int // of the rings
-		dump  *dump
+		dumps []*dump
 	}
 }
 
@@ -48,6 +49,8 @@ type rank struct {
 	last   uint64
 	// incomplete: blocks that were held before the Source began are not known.
 	incomplete bool
+	lossy      bool // the stream is incomplete
+	loose      Loose
 	// ring[at], ring[at+1], … are the last events, oldest first; it grows up to
 	// Config.Ring.
 	ring []event.Event
@@ -61,6 +64,7 @@ type dump struct {
 	dpRank     uint32
 	last       uint64
 	incomplete bool
+	lossy      bool
 	data       []byte
 	part       int // bytes of a part
 	used       time.Time
@@ -72,15 +76,24 @@ func NewSource(cfg Config) *Source {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Dumps == 0 {
+		cfg.Dumps = 4
+	}
 	s := &Source{cfg: cfg}
 	s.mu.index = core.NewRadix(core.Options{})
 	s.mu.ranks = make(map[uint32]*rank)
 	for _, p := range cfg.Resume {
 		r := s.rankLocked(p.DPRank)
-		r.last, r.incomplete = p.ID, p.ID > 0
+		r.last, r.incomplete, r.lossy = p.ID, p.ID > 0, p.Incomplete
 		if cfg.Holds != nil {
 			restore := core.Restorer{Index: s.mu.index, Holder: r.holder}
-			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) { restore.Add(ev, copies) })
+			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) {
+				if ev.Incomplete {
+					r.loose.Restore(ev, copies)
+				} else {
+					restore.Add(ev, copies)
+				}
+			})
 			restore.Finish()
 			r.incomplete = false
 		}
@@ -105,15 +118,46 @@ func (s *Source) Apply(ev event.Event) {
 	r := s.rankLocked(ev.DPRank)
 	switch ev.Kind {
 	case event.Stored:
-		s.mu.index.Store(r.holder, &ev, s.cfg.CountCopies)
+		s.storeLocked(r, &ev)
 	case event.Removed:
 		s.mu.index.Remove(r.holder, &ev, s.cfg.CountCopies)
+		if r.loose.Len() > 0 {
+			for _, name := range ev.Engine {
+				r.loose.Remove(name, ev.Tier, s.cfg.CountCopies)
+			}
+		}
 	case event.Cleared:
 		s.mu.index.Clear(r.holder, ev.Tier, ev.AllTiers)
+		r.loose.Clear(ev.Tier, ev.AllTiers)
 		r.incomplete = r.incomplete && !ev.AllTiers
 	}
-	r.last = ev.ID
+	r.last, r.lossy = ev.ID, ev.Incomplete
 	s.keepLocked(r, ev)
+}
+
+// storeLocked stores what has a known place in the index. The rest of an
+// incomplete stream is loose.
+func (s *Source) storeLocked(r *rank, ev *event.Event) {
+	out := s.mu.index.Store(r.holder, ev, s.cfg.CountCopies)
+	switch {
+	case out.UnknownParent > 0 && ev.Incomplete:
+		r.loose.Store(ev, s.cfg.CountCopies)
+	case r.loose.Len() == 0:
+	case len(ev.Local) == 0 && out.UnknownBlock > 0:
+		for _, name := range ev.Engine {
+			r.loose.StoreName(name, ev.Tier, s.cfg.CountCopies)
+		}
+	case len(ev.Local) > 0 && out.UnknownParent == 0:
+		r.loose.Place(s.mu.index, r.holder, ev.Engine, s.cfg.CountCopies)
+	}
+}
+
+// SetIncomplete says whether the rank's stream lacks events that nobody has any
+// more, as Event.Incomplete does.
+func (s *Source) SetIncomplete(dpRank uint32, incomplete bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rankLocked(dpRank).lossy = incomplete
 }
 
 // keepLocked puts a copy of the event into the ring and lets the oldest go.
@@ -176,7 +220,7 @@ func (s *Source) Answer(request []byte, limit int) ([]byte, Kind) {
 // beginLocked answers a request for events, or for a new dump.
 func (s *Source) beginLocked(reply *Reply, q Request, limit int) {
 	r := s.mu.ranks[q.DPRank]
-	reply.Last, reply.Incomplete = r.last, r.incomplete
+	reply.Last, reply.Incomplete, reply.Lossy = r.last, r.incomplete, r.lossy
 	switch {
 	case q.To != 0 && q.From > q.To:
 		return
@@ -217,19 +261,25 @@ func (s *Source) eventsLocked(reply *Reply, q Request, r *rank, limit int) {
 // dumpLocked answers with the first part of a dump: a new one, or the one that
 // is being given out if the ring continues it.
 func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
-	d := s.mu.dump
-	switch {
-	case d != nil && d.dpRank != dpRank && !d.ended:
-		reply.Kind = Busy
-		return
-	case d == nil || d.dpRank != dpRank || d.last+1 < r.first() || d.part > limit-replyBytes:
-		d = &dump{
-			number: rand.Uint64() | 1, dpRank: dpRank, last: r.last, incomplete: r.incomplete,
-			data: s.encodeLocked(dpRank, r), part: max(1, limit-replyBytes),
+	at := slices.IndexFunc(s.mu.dumps, func(d *dump) bool { return d.dpRank == dpRank })
+	if at < 0 || s.mu.dumps[at].last+1 < r.first() || s.mu.dumps[at].part > limit-replyBytes {
+		if at < 0 && len(s.mu.dumps) == s.cfg.Dumps {
+			at = slices.IndexFunc(s.mu.dumps, func(d *dump) bool { return d.ended })
+			if at < 0 {
+				reply.Kind = Busy
+				return
+			}
 		}
-		s.mu.dump = d
+		if at >= 0 {
+			s.mu.dumps = slices.Delete(s.mu.dumps, at, at+1)
+		}
+		at = len(s.mu.dumps)
+		s.mu.dumps = append(s.mu.dumps, &dump{
+			number: rand.Uint64() | 1, dpRank: dpRank, last: r.last, incomplete: r.incomplete, lossy: r.lossy,
+			data: s.encodeLocked(dpRank, r), part: max(1, limit-replyBytes),
+		})
 	}
-	s.partLocked(reply, Request{DPRank: dpRank, Dump: d.number})
+	s.partLocked(reply, Request{DPRank: dpRank, Dump: s.mu.dumps[at].number})
 }
 
 // encodeLocked returns the rank's dump as frames.
@@ -244,7 +294,7 @@ func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
 			b.Events, copies, size = b.Events[:0], copies[:0], 0
 		}
 	}
-	s.mu.index.Dump(r.holder, func(ev *event.Event, c []uint32) bool {
+	add := func(ev *event.Event, c []uint32) {
 		e := *ev
 		e.DPRank = dpRank
 		e.Engine, e.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
@@ -252,33 +302,37 @@ func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
 		if size += eventBytes(&e); size >= frameTarget {
 			seal()
 		}
+	}
+	s.mu.index.Dump(r.holder, func(ev *event.Event, c []uint32) bool {
+		add(ev, c)
 		return true
 	})
+	r.loose.Dump(add)
 	seal()
 	return data
 }
 
 // partLocked answers with a part of the dump that is being given out.
 func (s *Source) partLocked(reply *Reply, q Request) {
-	d := s.mu.dump
-	if d == nil || d.number != q.Dump || d.dpRank != q.DPRank {
+	at := slices.IndexFunc(s.mu.dumps, func(d *dump) bool { return d.number == q.Dump && d.dpRank == q.DPRank })
+	if at < 0 {
 		reply.Kind = Busy // it was dropped: begin anew
 		return
 	}
+	d := s.mu.dumps[at]
 	parts := max(1, (len(d.data)+d.part-1)/d.part)
 	if int64(q.Part) >= int64(parts) {
 		return
 	}
-	reply.Kind, reply.Dump, reply.Last, reply.Incomplete = Dump, d.number, d.last, d.incomplete
+	reply.Kind, reply.Dump, reply.Last, reply.Incomplete, reply.Lossy = Dump, d.number, d.last, d.incomplete, d.lossy
 	reply.Part, reply.Parts = q.Part, uint32(parts)
 	start := int(q.Part) * d.part
 	reply.Body = d.data[start:min(len(d.data), start+d.part)]
 	d.used, d.ended = s.cfg.Now(), d.ended || int(q.Part) == parts-1
 }
 
-// expireLocked drops a dump that nobody has asked for in a while.
+// expireLocked drops dumps that nobody has asked for in a while.
 func (s *Source) expireLocked() {
-	if d := s.mu.dump; d != nil && s.cfg.Now().Sub(d.used) > s.cfg.KeepDump {
-		s.mu.dump = nil
-	}
+	now := s.cfg.Now()
+	s.mu.dumps = slices.DeleteFunc(s.mu.dumps, func(d *dump) bool { return now.Sub(d.used) > s.cfg.KeepDump })
 }

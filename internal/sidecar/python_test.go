@@ -34,6 +34,7 @@ func (m *memory) Publish(_ context.Context, ev event.Event) error {
 func (m *memory) Flush(context.Context) error { return nil }
 func (m *memory) Close(context.Context) error { return nil }
 func (m *memory) last() uint64                { return m.base }
+func (m *memory) lacks(bool)                  {}
 
 // listen starts a socket of one rank with blocks of 4 tokens.
 func listen(t *testing.T, dir string) (path string, events chan event.Event, stop func()) {
@@ -175,6 +176,9 @@ func TestTheSocketGoesOnWhereItWas(t *testing.T) {
 	p.kept(5)
 	p.say(`{"type":"removed","seq":9,"hashes":[3]}`) // a hole
 	if ev := next(t, events); ev.Kind != event.Cleared {
+		t.Fatalf("%+v", ev)
+	}
+	if ev := next(t, events); ev.Kind != event.Removed { // readers may know it
 		t.Fatalf("%+v", ev)
 	}
 	p.c.Close()

@@ -3,16 +3,21 @@ package sidecar
 import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
 // maxBlocks is how many blocks a published event has at most: so few that no
 // server's maximum payload splits it further, as ids would then depend on that.
 const maxBlocks = 2048
 
-// set is what one rank holds, and how raw events change it.
+// set is what one rank holds, and how raw events change it. Of an incomplete
+// stream, which lacks events that nobody has any more, it also passes on what it
+// cannot place: blocks below unknown parents and removals of unknown blocks.
+// Readers may know them from other workers.
 type set struct {
 	index *core.Radix
-	names []uint64 // scratch of removals
+	loose recovery.Loose // what was stored below unknown parents
+	names []uint64       // scratch of removals
 }
 
 func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
@@ -20,90 +25,137 @@ func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
 // holder is the only one of a set's index.
 const holder core.Holder = 0
 
+// rawEvent is an event of the engine.
+type rawEvent struct {
+	*event.Event
+	countCopies bool
+	lacks       bool // the stream is incomplete
+}
+
 // apply applies a raw event and calls emit for the changes that it makes. An
 // error is emit's; then not all of the event may be applied. What is emitted
 // lives until emit returns.
-func (s *set) apply(ev *event.Event, countCopies bool, emit func(event.Event) error) (core.Outcome, error) {
-	switch ev.Kind {
-	case event.Stored:
-		return s.store(ev, countCopies, emit)
-	case event.Removed:
-		return s.remove(ev, countCopies, emit)
-	case event.Cleared:
+func (s *set) apply(ev rawEvent, emit func(event.Event) error) (core.Outcome, error) {
+	switch {
+	case ev.Kind == event.Stored && len(ev.Local) > 0:
+		return s.store(ev, emit)
+	case ev.Kind == event.Stored:
+		return s.storeNames(ev, emit)
+	case ev.Kind == event.Removed:
+		return s.remove(ev, emit)
+	case ev.Kind == event.Cleared:
 		out := s.index.Clear(holder, ev.Tier, ev.AllTiers)
-		if out.Removed == 0 && !ev.AllTiers {
+		s.loose.Clear(ev.Tier, ev.AllTiers)
+		if out.Removed == 0 && !ev.AllTiers && !ev.lacks {
 			return out, nil
 		}
-		return out, emit(*ev)
+		return out, emit(*ev.Event)
 	}
 	return core.Outcome{}, nil
 }
 
+// chunk gathers neighbouring blocks of a Stored event to emit them as one.
+type chunk struct {
+	ev       *event.Event
+	from, to int
+	emit     func(event.Event) error
+}
+
+// add puts block i in.
+func (c *chunk) add(i int) (err error) {
+	if c.to != i || c.to-c.from == maxBlocks {
+		err = c.flush()
+		c.from = i
+	}
+	c.to = i + 1
+	return err
+}
+
+func (c *chunk) flush() error {
+	if c.from == c.to {
+		return nil
+	}
+	out := *c.ev
+	out.Engine = c.ev.Engine[c.from:c.to]
+	if len(c.ev.Local) > 0 {
+		out.Local = c.ev.Local[c.from:c.to]
+		if c.from > 0 {
+			out.HasParent, out.Parent = true, c.ev.Engine[c.from-1]
+		}
+	}
+	c.from = c.to
+	return c.emit(out)
+}
+
 // store stores block by block, as an Index does (see core.Index): only so it is
 // known which of them are new.
-func (s *set) store(ev *event.Event, countCopies bool, emit func(event.Event) error) (out core.Outcome, err error) {
-	n := len(ev.Engine)
-	chain := len(ev.Local) > 0
-	if chain {
-		n = min(n, len(ev.Local))
-	}
-	one := event.Event{Kind: event.Stored, Tier: ev.Tier, DPRank: ev.DPRank, HasParent: chain && ev.HasParent, Parent: ev.Parent}
-	run, from := one, 0 // what is new since from
-	flush := func(to int) error {
-		if from == to {
-			return nil
-		}
-		run.Engine = ev.Engine[from:to]
-		if chain {
-			run.Local = ev.Local[from:to]
-		}
-		return emit(run)
-	}
-	end := n
+func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
+	n := min(len(ev.Engine), len(ev.Local))
+	one := *ev.Event
+	fresh := chunk{ev: ev.Event, emit: emit}
 	for i := range n {
-		one.Engine = ev.Engine[i : i+1]
-		if chain {
-			one.Local = ev.Local[i : i+1]
-		}
-		if from == i {
-			run.HasParent, run.Parent = one.HasParent, one.Parent
-		}
-		o := s.index.Store(holder, &one, countCopies)
+		one.Engine, one.Local = ev.Engine[i:i+1], ev.Local[i:i+1]
+		o := s.index.Store(holder, &one, ev.countCopies)
 		if o.UnknownParent > 0 {
 			o.UnknownParent = n - i // those that follow have it as their ancestor
 			out.Add(o)
-			end = i
+			if err == nil && ev.lacks {
+				one.Engine, one.Local = ev.Engine[i:n], ev.Local[i:n]
+				s.loose.Store(&one, ev.countCopies)
+				for ; i < n && err == nil; i++ {
+					err = fresh.add(i)
+				}
+			}
 			break
 		}
 		out.Add(o)
-		one.HasParent, one.Parent = chain, ev.Engine[i]
-		switch {
-		case o.Stored == 0:
-			err = flush(i)
-			from = i + 1
-		case i+1-from == maxBlocks:
-			err = flush(i + 1)
-			from = i + 1
+		if o.Stored > 0 {
+			err = fresh.add(i)
 		}
+		s.loose.Place(s.index, holder, one.Engine, ev.countCopies)
 		if err != nil {
 			return out, err
 		}
+		one.HasParent, one.Parent = true, ev.Engine[i]
 	}
-	return out, flush(max(from, end))
+	if err != nil {
+		return out, err
+	}
+	return out, fresh.flush()
 }
 
-func (s *set) remove(ev *event.Event, countCopies bool, emit func(event.Event) error) (out core.Outcome, err error) {
+// storeNames stores blocks that are given by their hashes alone.
+func (s *set) storeNames(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
+	one := *ev.Event
+	fresh := chunk{ev: ev.Event, emit: emit}
+	for i := range ev.Engine {
+		one.Engine = ev.Engine[i : i+1]
+		o := s.index.Store(holder, &one, ev.countCopies)
+		out.Add(o)
+		if o.UnknownBlock > 0 {
+			s.loose.StoreName(ev.Engine[i], ev.Tier, ev.countCopies)
+		}
+		if o.Stored > 0 || o.UnknownBlock > 0 && ev.lacks {
+			if err := fresh.add(i); err != nil {
+				return out, err
+			}
+		}
+	}
+	return out, fresh.flush()
+}
+
+func (s *set) remove(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
 	s.names = s.names[:0]
 	one := event.Event{Kind: event.Removed, Tier: ev.Tier}
 	for i := range ev.Engine {
 		one.Engine = ev.Engine[i : i+1]
-		o := s.index.Remove(holder, &one, countCopies)
+		o := s.index.Remove(holder, &one, ev.countCopies)
 		out.Add(o)
-		if o.Removed > 0 {
+		if o.Removed > 0 || o.Unknown > 0 && s.loose.Remove(ev.Engine[i], ev.Tier, ev.countCopies) && ev.lacks {
 			s.names = append(s.names, ev.Engine[i])
 		}
 		if len(s.names) == maxBlocks || i == len(ev.Engine)-1 && len(s.names) > 0 {
-			gone := *ev
+			gone := *ev.Event
 			gone.Engine = s.names
 			if err := emit(gone); err != nil {
 				return out, err
@@ -115,15 +167,19 @@ func (s *set) remove(ev *event.Event, countCopies bool, emit func(event.Event) e
 }
 
 // dump gives what is held as an index without copies has it (see
-// core.Index.Dump).
+// core.Index.Dump and recovery.Loose.Dump).
 func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
-	s.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
+	one := func(ev *event.Event, copies []uint32) {
 		for i := range copies {
 			copies[i] = min(copies[i], 1)
 		}
 		add(ev, copies)
+	}
+	s.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
+		one(ev, copies)
 		return true
 	})
+	s.loose.Dump(one)
 }
 
 // held returns how many blocks there are, by tier.

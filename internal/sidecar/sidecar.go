@@ -198,6 +198,8 @@ func (p published) last() uint64 {
 	return 0
 }
 
+func (p published) lacks(incomplete bool) { p.SetIncomplete(p.dpRank, incomplete) }
+
 // openSink opens the publisher of one rank and incarnation. Its heartbeats name
 // the rank from the start: so readers learn of a new incarnation.
 func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink, error) {
@@ -208,7 +210,7 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 	p, err := publish.Open(ctx, publish.Config{
 		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
-		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last}},
+		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last, Incomplete: o.incomplete}},
 		Metrics: s.metrics.Set, Log: s.log,
 	})
 	if err != nil {

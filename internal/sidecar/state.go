@@ -9,13 +9,15 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
-// A kept state, version 1, little-endian: "KVPS", the version (u32), identity,
+// A kept state, version 2, little-endian: "KVPS", the version (u32), identity,
 // incarnation and last id (u64 each), flags (u8, 1: incomplete), the position
 // (u32 length, bytes), the entries of the index's dump, and the XXH3-64 of all
-// that. An entry is an event of core.Index.Dump: tier and flags (u8 each, 1: it
-// has a parent, 2: it has local hashes), parent (u64), the number of blocks
+// that. An entry is an event of core.Index.Dump or recovery.Loose.Dump: tier and
+// flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is loose),
+// parent (u64), the number of blocks
 // (u32), their engine hashes, local hashes if any (u64 each) and copies (u32
 // each).
 //
@@ -23,7 +25,7 @@ import (
 // batches give other events: ids would then mean two things.
 const (
 	stateMagic   = "KVPS"
-	stateVersion = 1
+	stateVersion = 2
 	stateHeader  = 4 + 4 + 8 + 8 + 8 + 1
 	stateSum     = 8
 	entryHeader  = 1 + 1 + 8 + 4
@@ -59,13 +61,16 @@ func appendState(dst []byte, st *state) []byte {
 	dst = append(dst, flags)
 	dst = le.AppendUint32(dst, uint32(len(st.position)))
 	dst = append(dst, st.position...)
-	st.set.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
+	add := func(ev *event.Event, copies []uint32) {
 		flags := byte(0)
 		if ev.HasParent {
 			flags |= 1
 		}
 		if len(ev.Local) > 0 {
 			flags |= 2
+		}
+		if ev.Incomplete {
+			flags |= 4
 		}
 		dst = append(dst, byte(ev.Tier), flags)
 		dst = le.AppendUint64(dst, ev.Parent)
@@ -79,8 +84,12 @@ func appendState(dst []byte, st *state) []byte {
 		for _, c := range copies {
 			dst = le.AppendUint32(dst, c)
 		}
+	}
+	st.set.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
+		add(ev, copies)
 		return true
 	})
+	st.set.loose.Dump(add)
 	return le.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
@@ -109,7 +118,7 @@ func decodeState(b []byte) (*state, error) {
 	st.position, b = b[:n:n], b[n:]
 	r := core.Restorer{Index: st.set.index, Holder: holder}
 	for len(b) > 0 {
-		rest, err := restoreEntry(&r, b)
+		rest, err := restoreEntry(&r, &st.set.loose, b)
 		if err != nil {
 			return nil, err
 		}
@@ -120,12 +129,12 @@ func decodeState(b []byte) (*state, error) {
 }
 
 // restoreEntry reads one entry into the index and returns what follows it.
-func restoreEntry(r *core.Restorer, b []byte) ([]byte, error) {
+func restoreEntry(r *core.Restorer, loose *recovery.Loose, b []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(b) < entryHeader {
 		return nil, fmt.Errorf("%w: an entry is cut off", errState)
 	}
-	ev := event.Event{Kind: event.Stored, Tier: event.Tier(b[0]), HasParent: b[1]&1 != 0, Parent: le.Uint64(b[2:])}
+	ev := event.Event{Kind: event.Stored, Tier: event.Tier(b[0]), HasParent: b[1]&1 != 0, Incomplete: b[1]&4 != 0, Parent: le.Uint64(b[2:])}
 	n, local := int64(le.Uint32(b[10:])), b[1]&2 != 0
 	size := 12 * n
 	if local {
@@ -153,6 +162,10 @@ func restoreEntry(r *core.Restorer, b []byte) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a block has %d copies", errState, copies[i])
 		}
 	}
-	r.Add(&ev, copies)
+	if ev.Incomplete {
+		loose.Restore(&ev, copies)
+	} else {
+		r.Add(&ev, copies)
+	}
 	return b[4*n:], nil
 }

@@ -26,9 +26,15 @@ func sample(t testing.TB) ([]byte, *core.Oracle) {
 		for j := range h.Batches[i].Events {
 			ev := &h.Batches[i].Events[j]
 			enginetest.Apply(o, 0, ev)
-			if _, err := st.set.apply(ev, true, func(event.Event) error { return nil }); err != nil {
+			if _, err := st.set.apply(rawEvent{ev, true, false}, func(event.Event) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+	orphan := event.Event{Kind: event.Stored, HasParent: true, Parent: 1, Engine: []uint64{2, 3}, Local: []uint64{4, 5}}
+	for range 3 {
+		if _, err := st.set.apply(rawEvent{&orphan, true, true}, func(event.Event) error { return nil }); err != nil {
+			t.Fatal(err)
 		}
 	}
 	return appendState(nil, st), o
@@ -45,6 +51,16 @@ func TestStateComesBackWithItsCopies(t *testing.T) {
 	}
 	if err := enginetest.Compare(st.set.index, want); err != nil {
 		t.Error(err)
+	}
+	loose := 0
+	st.set.loose.Dump(func(ev *event.Event, copies []uint32) {
+		loose++
+		if ev.Parent+1 != ev.Engine[0] || ev.Local[0] != ev.Engine[0]+2 || copies[0] != 3 {
+			t.Errorf("%+v with %v copies", ev, copies)
+		}
+	})
+	if loose != 2 {
+		t.Errorf("%d loose blocks", loose)
 	}
 }
 

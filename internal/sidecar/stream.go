@@ -25,13 +25,16 @@ type sink interface {
 	Close(ctx context.Context) error
 	// last returns the id of the last event.
 	last() uint64
+	// lacks says whether the next events are of an incomplete stream.
+	lacks(incomplete bool)
 }
 
 // opening is how a sink begins.
 type opening struct {
 	incarnation uint64
 	last        uint64 // id of the last event published before
-	set         *set   // what was held then
+	incomplete  bool
+	set         *set // what was held then
 }
 
 // streamConfig holds what a stream needs. All of it is needed.
@@ -149,7 +152,7 @@ func (s *stream) begin(incomplete bool) error {
 // incarnation says that nothing is held.
 func (s *stream) openSink(last uint64) error {
 	for {
-		out, err := s.cfg.open(s.ctx, opening{s.incarnation, last, s.set})
+		out, err := s.cfg.open(s.ctx, opening{s.incarnation, last, s.incomplete, s.set})
 		if err == nil {
 			s.sink = out
 			break
@@ -212,16 +215,15 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 		if ev.DPRank != s.cfg.dpRank {
 			s.cfg.m.otherRank.Inc()
 		}
-		out, err := s.set.apply(ev, b.CountCopies, s.publish)
+		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete {
+			s.lack(false) // what is missing is cleared
+		}
+		out, err := s.set.apply(rawEvent{ev, b.CountCopies, s.incomplete}, s.publish)
 		total.Add(out)
 		if err != nil {
 			s.cfg.m.outcome(total)
 			_ = s.tear(err) // stop tells
 			return
-		}
-		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete {
-			s.incomplete = false // what is missing is cleared
-			s.show()
 		}
 	}
 	s.cfg.m.outcome(total)
@@ -255,7 +257,14 @@ func (s *stream) Gap(g enginefeed.Gap) {
 		_ = s.begin(true) // torn says it
 		return
 	}
-	s.incomplete, s.keep = true, false // without a batch the engine is not known again
+	s.keep = false // without a batch the engine is not known again
+	s.lack(true)
+}
+
+// lack notes whether the stream is incomplete from here on.
+func (s *stream) lack(incomplete bool) {
+	s.incomplete = incomplete
+	s.sink.lacks(incomplete)
 	s.show()
 }
 
