@@ -97,8 +97,8 @@ func (r *reborn) Forget(h core.Holder, names []uint64) int {
 	return r.write(coretest.Op{Holder: h, Event: event.Event{Engine: names}}).Replaced
 }
 
-func (r *reborn) Infer(h core.Holder, name uint64) int {
-	return r.write(coretest.Op{Holder: h, Event: event.Event{HasParent: true, Parent: name}}).Stored
+func (r *reborn) Infer(h, from core.Holder, name uint64) int {
+	return r.write(coretest.Op{Holder: h, Event: event.Event{HasParent: true, Parent: name, Engine: []uint64{uint64(from)}}}).Stored
 }
 
 // An index loaded from a cut, however the cut's slices lie between writes, goes

@@ -270,7 +270,7 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 // the present one as ended with them.
 func (l *lane) doubt(ctx context.Context, r *rank) {
 	if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
-		r.parentAt = now.Add(parentWaitMin)
+		r.parentAt = now.Add(leastParentWait)
 		l.recover(ctx, r, Retry)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
 // Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it: from
-// the holders whose bits of DPRank are not set.
+// holder Engine[0] or, of those whose bits of DPRank are not set, the lowest.
 type Op struct {
 	Holder core.Holder
 	Count  bool // count copies
@@ -30,6 +30,9 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 		return x.Clear(op.Holder, op.Event.Tier, op.Event.AllTiers)
 	case 0:
 		if op.Event.HasParent {
+			if len(op.Event.Engine) > 0 {
+				return core.Outcome{Stored: x.Infer(op.Holder, core.Holder(op.Event.Engine[0]), op.Event.Parent)}
+			}
 			from, ok := x.WhoKnows(op.Event.Parent, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
 			if !ok {
 				return core.Outcome{UnknownParent: 1}
