@@ -63,7 +63,7 @@ func newMeters(set *metrics.Set) *meters {
 		unknownBlock:    blocks("unknown_block"),
 		refused:         blocks("refused"),
 		inferred:        blocks("inferred"),
-		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="not_indexed"}`),
+		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="residency_domain"}`),
 		liveMessages:    c("kvatlas_ingest_live_messages_total"),
 		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
 		overflow:        c("kvatlas_ingest_overflow_events_total"),

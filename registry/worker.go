@@ -80,7 +80,8 @@ type Worker struct {
 	Endpoints  Endpoints  `json:"endpoints,omitzero"`
 	// Incarnation names the run of the engine process; 0: unknown.
 	Incarnation uint64 `json:"incarnation,string,omitempty"`
-	// Lora and Salt are what HTTP clients register with; they are shown.
+	// Lora and Salt are what HTTP clients register with: those of the events
+	// from its ZMQ endpoints that name none.
 	Lora string `json:"lora_name,omitempty"`
 	Salt string `json:"additional_salt,omitempty"`
 }

@@ -54,7 +54,7 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	}
 	ranks := make(map[uint32]direct.Endpoint)
 	for rank, endpoint := range e.Endpoints.Events {
-		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank]}
+		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt}
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
 		w.x.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)

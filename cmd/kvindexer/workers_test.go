@@ -87,7 +87,7 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 	announce := func(w int) *registry.Announcement {
 		a, err := registry.Register(t.Context(), registry.Worker{ID: uint64(w) + 1<<63, Model: f.space.Model, BlockSize: f.space.BlockSize,
 			Group: f.space.Group, Ranks: []uint32{0, 1}, Transport: registry.JetStream, TotalBlocks: 500, Incarnation: f.pubs[w].Incarnation()},
-			registry.AnnounceConfig{Conn: b.Conn(), Lease: time.Second})
+			registry.AnnounceConfig{Conn: b.Conn(), Lease: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,6 +136,9 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 	f.publish(300)
 	f.compare(p)
 	f.compare(second)
+	third := start(t, args...) // reads of a worker, the same run of it, that left and is back
+	third.ready()
+	f.compare(third)
 	p.answers("GET", "/metrics", "", 200, `kvatlas_registry_left_total{reason="unregistered"} 1`)
 	p.answers("GET", "/metrics", "", 200, `kvatlas_ingest_recoveries_asked_total{cause="departed"}`)
 
@@ -144,7 +147,7 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 	second.answers("GET", "/workers?model_name=m", "", 200, `"instance_id":9`)
 	second.answers("POST", "/unregister", `{"instance_id":9,"model_name":"m"}`, 200, "ok")
 	p.answers("GET", "/workers?model_name=m", "", 200, "[]")
-	for _, x := range []*process{second, p} {
+	for _, x := range []*process{third, second, p} {
 		x.signal(syscall.SIGTERM)
 		if code := x.wait(); code != 0 {
 			t.Errorf("exit code %d", code)

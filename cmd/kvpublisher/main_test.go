@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,7 +64,13 @@ type fleet struct {
 }
 
 func newFleet(t *testing.T) *fleet {
-	f := &fleet{t: t, dir: t.TempDir(), set: shard.New(shard.Config{})}
+	return newSchemeFleet(t, "")
+}
+
+// newSchemeFleet is newFleet where all workers have the engine hash scheme.
+func newSchemeFleet(t *testing.T, scheme string) *fleet {
+	f := &fleet{t: t, dir: t.TempDir(), set: shard.New(shard.Config{Shards: 2,
+		EngineScheme: func(event.Space, uint64) string { return scheme }})}
 	var err error
 	if f.broker, err = broker.Open(t.Context(), broker.Config{URL: broker.Embedded, DataDir: f.dir}); err != nil {
 		t.Fatal(err)
@@ -293,6 +300,68 @@ func TestBeyondTheReplayWindow(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestInferredBeyondTheReplayWindow kills the sidecar for longer than the engine
+// remembers, where another worker has the same prompts: the index ends with the
+// oracle's answer for such a stream.
+func TestInferredBeyondTheReplayWindow(t *testing.T) {
+	for _, transport := range []string{"jetstream", "core"} {
+		t.Run(transport, func(t *testing.T) {
+			f := newSchemeFleet(t, "one")
+			m := enginetest.NewMock(t, 2, 2, 50)
+			all := append(args(m), "--transport="+transport)
+			p := f.start(all...)
+			p.ready()
+			m.Publish(40)
+			equal(f, m, 0)
+			p.kill()
+			m.Publish(160)
+			begun := time.Now()
+			sp := f.set.Lookup(space)
+			for i := range m.Ranks {
+				if _, err := sp.ApplyWait(t.Context(), &event.Batch{Space: space, Worker: 8, Events: m.Stores(i)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p = f.start(all...)
+			base := len(m.History[0].Batches) - 50
+			inferred, incomplete := 0, make([]bool, m.Ranks)
+			for i := range m.Ranks {
+				incomplete[i] = !slices.ContainsFunc(m.History[i].Batches[base:], func(b enginetest.Batch) bool {
+					return slices.ContainsFunc(b.Events, func(ev event.Event) bool { return ev.Kind == event.Cleared })
+				})
+				want := m.Incomplete(i, base)
+				inferred += want.Inferred(0)
+				eventually(t, func() error {
+					return enginetest.CompareSpace(sp, shard.RankID{Worker: 7, DPRank: uint32(i)}, want, 0)
+				})
+			}
+			took := time.Since(begun)
+			for _, r := range sp.Ranks() {
+				if r.Worker == 7 {
+					inferred -= r.Inferred
+				}
+			}
+			if inferred != 0 {
+				t.Errorf("%d blocks more are to be inferred", inferred)
+			}
+			for _, r := range f.in.Ranks() {
+				t.Logf("rank %d: %d events applied, %d duplicate, %d gaps, %d recoveries, %+v; converged %v after the restart began",
+					r.DPRank, r.Events, r.Duplicates, r.Gaps, r.Recoveries, r.Blocks, took.Round(time.Millisecond))
+				if r.Incomplete != incomplete[r.DPRank] || r.Blocks.Inferred == 0 {
+					t.Errorf("rank %d shows as something else than incomplete %v: %+v", r.DPRank, incomplete[r.DPRank], r)
+				}
+				shown := p.metric("kvatlas_publisher_incomplete", fmt.Sprintf("dp_rank=%q", fmt.Sprint(r.DPRank))) == 1
+				if shown != incomplete[r.DPRank] {
+					t.Errorf("rank %d is shown by the publisher as incomplete %v, want %v", r.DPRank, shown, incomplete[r.DPRank])
+				}
+			}
+			if !slices.Contains(incomplete, true) {
+				t.Error("no rank is incomplete: choose another seed")
+			}
+		})
+	}
 }
 
 func TestWrongUse(t *testing.T) {

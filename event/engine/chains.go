@@ -20,26 +20,27 @@ func plainSeed() uint64 { return core.Seed("", "") }
 // child of a block that is forgotten would be taken for plain content.
 type chains struct {
 	limit    int
+	usual    chain            // of blocks that are not remembered
 	now, old map[uint64]chain // a block is in one of them
 }
 
 func (c *chains) empty() bool { return len(c.now) == 0 && len(c.old) == 0 }
 
-// get returns the chain of the block, the zero one if it is plain.
+// get returns the chain of the block, the usual one if it is not remembered.
 func (c *chains) get(block uint64) chain {
 	if st, ok := c.now[block]; ok {
 		return st
 	}
-	st, ok := c.old[block]
-	if ok {
+	if st, ok := c.old[block]; ok {
 		c.put(block, st) // in use
+		return st
 	}
-	return st
+	return c.usual
 }
 
-// put remembers the block's chain, or forgets it if it is plain.
+// put remembers the block's chain, or forgets it if it is the usual one.
 func (c *chains) put(block uint64, st chain) {
-	if st == (chain{}) {
+	if st == c.usual {
 		if !c.empty() {
 			delete(c.now, block)
 			delete(c.old, block)

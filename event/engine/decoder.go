@@ -22,6 +22,8 @@ type Config struct {
 	// Eagle says that the engine hashes one token beyond each block, as
 	// requests of this space are then hashed too.
 	Eagle bool
+	// Lora and Salt are those of chains that name none, as registered.
+	Lora, Salt string
 	// MaxChains bounds how many blocks of salted chains, LoRA chains and
 	// chains left out are remembered for their children: at least this many
 	// and at most twice as many, some 50 bytes each. 0 means 262,144.
@@ -60,7 +62,14 @@ func NewDecoder(cfg Config) (*Decoder, error) {
 	if cfg.MaxChains <= 0 {
 		cfg.MaxChains = 1 << 18
 	}
-	return &Decoder{cfg: cfg, chains: chains{limit: cfg.MaxChains}}, nil
+	d := &Decoder{cfg: cfg, chains: chains{limit: cfg.MaxChains}}
+	if cfg.Lora != "" {
+		d.chains.usual.lora = seedOfLora(cfg.Lora)
+	}
+	if cfg.Salt != "" {
+		d.chains.usual.salt = seedOfSalt(cfg.Salt)
+	}
+	return d, nil
 }
 
 // Stats returns what the decoder has left out since it was made.

@@ -111,7 +111,7 @@ func (d *Decoder) store(f *fields, tier event.Tier) {
 		if stored, why = d.localHashes(f, n, &st); stored < n {
 			d.leave(f, stored, why)
 		}
-		if st != (chain{}) || !d.chains.empty() {
+		if st != d.chains.usual || !d.chains.empty() {
 			for _, h := range d.hashes[f.engineAt:] {
 				d.chains.put(h, st)
 			}
@@ -124,7 +124,8 @@ func (d *Decoder) store(f *fields, tier event.Tier) {
 
 // chainOf returns the chain that the event's blocks belong to: what it says
 // itself, else what its parent handed down.
-func (d *Decoder) chainOf(f *fields) (st chain) {
+func (d *Decoder) chainOf(f *fields) chain {
+	st := d.chains.usual
 	if f.hasParent && !d.chains.empty() {
 		st = d.chains.get(f.parent)
 	}

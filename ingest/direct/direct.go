@@ -21,6 +21,8 @@ import (
 type Endpoint struct {
 	Events string // tcp://host:port or ipc://path
 	Replay string // likewise; empty: there is no replay
+	// Lora and Salt are those of what the engine does not name any for.
+	Lora, Salt string
 }
 
 // Key names a worker.
@@ -119,11 +121,13 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	}
 	cfg := d.cfg.Feed
 	cfg.Endpoint, cfg.Replay, cfg.Limit = at.Events, at.Replay, d.limit
-	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank}
+	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt}
 	r := &rank{d: d, key: k, at: at, index: index, done: make(chan struct{})}
 	if old != nil {
 		d.stopLocked(k)
-		cfg.Position, r.begun = old.feed.Position(nil), true
+		if old.at.Lora == at.Lora && old.at.Salt == at.Salt { // else it has other content
+			cfg.Position, r.begun = old.feed.Position(nil), true
+		}
 		r.stat.RankStatus = old.status()
 	}
 	r.stat.DPRank, r.stat.Endpoint, r.stat.Phase = k.dpRank, at.Events, enginefeed.Connecting
@@ -213,6 +217,17 @@ func (d *Direct) All() []Followed {
 		list = append(list, Followed{r.key.Key, r.status()})
 	}
 	return list
+}
+
+// Feeds returns what the feeds of a worker's ranks have counted, by rank.
+func (d *Direct) Feeds(k Key) map[uint32]enginefeed.Stats {
+	all := make(map[uint32]enginefeed.Stats)
+	for _, r := range d.all() {
+		if r.key.Key == k {
+			all[r.key.dpRank] = r.feed.Stats()
+		}
+	}
+	return all
 }
 
 // Ranks returns the state of a worker's ranks, by rank.

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
@@ -43,7 +42,7 @@ func openScheme(t *testing.T, scheme string) (*Direct, *shard.Set) {
 		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
 		Feed: enginefeed.Config{
 			RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond,
-			ReplayAttempts: 50, // while the engine restarts nobody answers
+			ReplayAttempts: 10_000, // while the engine restarts nobody answers
 		},
 	})
 	if err != nil {
@@ -57,7 +56,7 @@ func endpoints(m *enginetest.Mock) map[uint32]Endpoint {
 	all := make(map[uint32]Endpoint)
 	for i := range m.Ranks {
 		events, replay := m.Endpoint(i)
-		all[uint32(i)] = Endpoint{events, replay}
+		all[uint32(i)] = Endpoint{Events: events, Replay: replay}
 	}
 	return all
 }
@@ -93,7 +92,7 @@ func TestFollowsAnEngine(t *testing.T) {
 			m.Restart()
 		case 1: // the engine's other address
 			all := endpoints(m)
-			all[1] = Endpoint{"ipc:///nonexistent", ""}
+			all[1] = Endpoint{Events: "ipc:///nonexistent"}
 			if err := d.Follow(key, all); err != nil {
 				t.Fatal(err)
 			}
@@ -174,48 +173,22 @@ func TestWhatIsLostIsInferred(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := core.NewOracle()
-	for _, b := range m.History[0].Batches { // the other worker stores everything
-		for i := range b.Events {
-			if ev := &b.Events[i]; ev.Kind == event.Stored {
-				want.Store(1, ev, false)
-				if _, err := sp.ApplyWait(t.Context(), &event.Batch{Space: key.Space, Worker: 8, Events: []event.Event{*ev}}); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
+	// The other worker stores everything.
+	if _, err := sp.ApplyWait(t.Context(), &event.Batch{Space: key.Space, Worker: 8, Events: m.Stores(0)}); err != nil {
+		t.Fatal(err)
 	}
-	incomplete := true
-	for _, b := range m.History[0].Batches[170:] {
-		for i := range b.Events {
-			ev := &b.Events[i]
-			incomplete = incomplete && ev.Kind != event.Cleared
-			if ev.Kind == event.Stored && ev.HasParent && incomplete {
-				want.Infer(0, 1, ev.Parent)
-			}
-			enginetest.Apply(want, 0, ev)
-		}
-	}
+	want := m.Incomplete(0, 170)
 	if err := d.Follow(key, endpoints(m)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		for _, r := range sp.Ranks() {
-			if r.Worker != key.Worker {
-				continue
-			}
-			for tier, n := range r.Held {
-				if w := want.Held(0, event.Tier(tier)); n != w {
-					return fmt.Errorf("%d blocks on tier %d, want %d", n, tier, w)
-				}
-			}
-			if r.Inferred == 0 || r.Inferred != want.Inferred(0) {
-				return fmt.Errorf("%d blocks are inferred, want %d", r.Inferred, want.Inferred(0))
-			}
-			return nil
-		}
-		return errors.New("the rank holds nothing")
+		return enginetest.CompareSpace(sp, shard.RankID{Worker: key.Worker}, want, 0)
 	})
+	for _, r := range sp.Ranks() {
+		if r.Worker == key.Worker && (r.Inferred == 0 || r.Inferred != want.Inferred(0)) {
+			t.Errorf("%d blocks are inferred, want %d", r.Inferred, want.Inferred(0))
+		}
+	}
 	if s := d.Ranks(key)[0]; !s.Incomplete || s.Blocks.Inferred == 0 {
 		t.Errorf("%+v", s)
 	}

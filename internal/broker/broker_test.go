@@ -117,7 +117,7 @@ func TestSecondProcessJoinsAndSurvivesARestartOfTheOwner(t *testing.T) {
 	}
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for !joined.Conn().IsConnected() {
 		select {
 		case <-poll.C:

@@ -67,7 +67,7 @@ func TestDemo(t *testing.T) {
 	}
 	begun := time.Now()
 	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
-	p.wait(30 * time.Second)
+	p.wait(time.Minute)
 	leavesNothing(t, home)
 	t.Logf("ended within %v", time.Since(begun))
 }
@@ -82,7 +82,7 @@ func TestDemoEndsWithItsReader(t *testing.T) {
 	if err := p.stdout.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.wait(30 * time.Second)
+	p.wait(time.Minute)
 	leavesNothing(t, home)
 }
 

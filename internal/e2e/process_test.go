@@ -118,7 +118,7 @@ func (p *process) kill() {
 func (p *process) stop() {
 	p.t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	p.wait(30 * time.Second)
+	p.wait(time.Minute)
 }
 
 // eventually waits until f returns nil.

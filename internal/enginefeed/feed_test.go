@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // payload is a batch that stores one block, whose hash names process and number.
 func payload(process, seq int) []byte {
@@ -149,7 +149,7 @@ func (r *recorder) holds(process, from, to int, skipped ...int) {
 func config(p *enginepub.Publisher) Config {
 	return Config{
 		Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Decoder: engine.Config{BlockSize: 4},
-		RetryMin: 2 * time.Millisecond, RetryMax: 20 * time.Millisecond, ReplayAttempts: 20,
+		RetryMin: 2 * time.Millisecond, RetryMax: 20 * time.Millisecond, ReplayAttempts: 10_000,
 		ProbeMin: 20 * time.Millisecond, ProbeMax: 50 * time.Millisecond,
 	}
 }

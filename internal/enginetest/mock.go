@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/enginepub"
 )
 
@@ -91,6 +92,40 @@ func (m *Mock) Oracle(rank, base int) *core.Oracle {
 	for _, b := range m.History[rank].Batches[base:] {
 		for i := range b.Events {
 			Apply(o, 0, &b.Events[i])
+		}
+	}
+	return o
+}
+
+// Stores returns everything that the rank ever stored.
+func (m *Mock) Stores(rank int) (evs []event.Event) {
+	for _, b := range m.History[rank].Batches {
+		for _, ev := range b.Events {
+			if ev.Kind == event.Stored {
+				evs = append(evs, ev)
+			}
+		}
+	}
+	return evs
+}
+
+// Incomplete returns what the rank's batches from base on say of holder 0 where
+// those before are lost for good, and holder 1 has everything that Stores
+// returns.
+func (m *Mock) Incomplete(rank, base int) *core.Oracle {
+	o := core.NewOracle()
+	for _, ev := range m.Stores(rank) {
+		o.Store(1, &ev, false)
+	}
+	incomplete := true
+	for _, b := range m.History[rank].Batches[base:] {
+		for i := range b.Events {
+			ev := &b.Events[i]
+			incomplete = incomplete && ev.Kind != event.Cleared
+			if incomplete && ev.Kind == event.Stored && ev.HasParent {
+				o.Infer(0, 1, ev.Parent)
+			}
+			Apply(o, 0, ev)
 		}
 	}
 	return o

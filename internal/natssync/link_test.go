@@ -13,7 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/route"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func eventually(t *testing.T, f func() error) {
 	t.Helper()

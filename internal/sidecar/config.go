@@ -3,6 +3,7 @@ package sidecar
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,18 +168,21 @@ func (c *Config) identity(dpRank uint32) uint64 {
 	return xxh3.HashString(text)
 }
 
-// storeOf returns where a rank's state is kept.
-func (c *Config) storeOf(dpRank uint32) (store, error) {
+// storeOf returns where a rank's state is kept, and what to close when it is no
+// longer used.
+func (c *Config) storeOf(dpRank uint32) (store, io.Closer, error) {
 	dir := c.StateDir
 	switch dir {
 	case "none":
-		return nowhere{}, nil
+		return nowhere{}, io.NopCloser(nil), nil
 	case "":
 		dir = filepath.Join(c.Broker.DataDir, "kvpublisher")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("--state-dir: %w", err)
+		return nil, nil, fmt.Errorf("--state-dir: %w", err)
 	}
 	// The identity is in it, so that sidecars of one machine may share the directory.
-	return file{filepath.Join(dir, fmt.Sprintf("%016x-%d.state", c.identity(dpRank), dpRank))}, nil
+	name := filepath.Join(dir, fmt.Sprintf("%016x-%d", c.identity(dpRank), dpRank))
+	used, err := lock(name + ".lock")
+	return file{name + ".state"}, used, err
 }

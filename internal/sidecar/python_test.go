@@ -75,7 +75,7 @@ func next(t *testing.T, events chan event.Event) event.Event {
 	select {
 	case ev := <-events:
 		return ev
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no event comes")
 		return event.Event{}
 	}
@@ -90,7 +90,7 @@ type peer struct {
 
 func dial(t *testing.T, path, hello string) (*peer, reply) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		c, err := net.Dial("unix", path)
 		if err == nil {
 			p := &peer{t, c, json.NewDecoder(c)}
@@ -116,7 +116,7 @@ func (p *peer) say(line string) {
 
 func (p *peer) hear() (r reply) {
 	p.t.Helper()
-	_ = p.c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = p.c.SetReadDeadline(time.Now().Add(time.Minute))
 	if err := p.dec.Decode(&r); err != nil {
 		p.t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ type Sidecar struct {
 	metrics *obs.Metrics
 	ranks   []uint32
 	streams []*stream
+	used    []io.Closer        // locks of what is kept
 	feeds   []*enginefeed.Feed // by stream; none with a socket
 	socket  *socket            // nil with an engine's ZMQ
 	broker  *broker.Broker
@@ -59,6 +61,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 
 // follow follows the engine until ctx ends.
 func (s *Sidecar) follow(ctx context.Context) (err error) {
+	defer func() {
+		for _, c := range s.used {
+			err = errors.Join(err, c.Close())
+		}
+	}()
 	if err := s.load(); err != nil {
 		return err
 	}
@@ -119,10 +126,11 @@ func (s *Sidecar) stop() error {
 // load makes the streams and their inputs, each where it was.
 func (s *Sidecar) load() error {
 	for i, r := range s.ranks {
-		kept, err := s.cfg.storeOf(r)
+		kept, used, err := s.cfg.storeOf(r)
 		if err != nil {
 			return err
 		}
+		s.used = append(s.used, used)
 		st, err := newStream(streamConfig{
 			dpRank: r, identity: s.cfg.identity(r), store: kept,
 			open:     func(ctx context.Context, o opening) (sink, error) { return s.openSink(ctx, r, o) },
