@@ -55,17 +55,15 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) (err error) {
 	if err := s.serveAdmin(ctx); err != nil {
 		return err
 	}
-	err = s.follow(ctx)
-	return errors.Join(err, s.stop())
+	err = errors.Join(s.follow(ctx), s.stop())
+	for _, c := range s.used {
+		err = errors.Join(err, c.Close())
+	}
+	return err
 }
 
 // follow follows the engine until ctx ends.
 func (s *Sidecar) follow(ctx context.Context) (err error) {
-	defer func() {
-		for _, c := range s.used {
-			err = errors.Join(err, c.Close())
-		}
-	}()
 	if err := s.load(); err != nil {
 		return err
 	}
