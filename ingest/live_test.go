@@ -19,7 +19,6 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
@@ -228,7 +227,7 @@ func TestSeriesPerPublisherAreCapped(t *testing.T) {
 // brought up to date then.
 func TestRefusingCausesNoStorm(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
-	set := shard.New(shard.Config{NewIndex: func() core.Index { return core.NewRadix(core.Options{Budget: 4 << 20}) }})
+	set := shard.New(shard.Config{MemoryBudget: 4 << 20})
 	t.Cleanup(set.Close)
 	r := &replica{set: set, metrics: metrics.NewSet(), asked: &asked{}}
 	cfg := n.config("one", r, nil)

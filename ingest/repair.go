@@ -73,8 +73,8 @@ func (l *lane) readNotes(ctx context.Context) {
 		if r.refusedNote.Swap(false) {
 			l.truncate(ctx, r)
 		}
-		if !r.parentNote.Swap(false) {
-			continue
+		if !r.parentNote.Swap(false) || r.lossy {
+			continue // of a lossy stream the publisher has no more
 		}
 		r.stale = true
 		if r.active == nil && !l.now().Before(r.parentAt) {

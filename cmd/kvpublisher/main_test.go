@@ -105,7 +105,10 @@ func (f *fleet) start(args ...string) *process {
 	if err := p.cmd.Start(); err != nil {
 		f.t.Fatal(err)
 	}
-	go func() { p.cmd.Wait(); close(p.done) }()
+	go func() {
+		_ = p.cmd.Wait() // its exit code tells
+		close(p.done)
+	}()
 	f.t.Cleanup(func() {
 		p.kill()
 		if f.t.Failed() {
