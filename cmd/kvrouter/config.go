@@ -195,6 +195,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 	p := &c.Proxy
 	set.Group("Requests")
 	set.Bytes(&p.MaxBody, "max-body", 8<<20, "Largest body of a request.", conf.Between[int64](1<<10, 1<<30))
+	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way together; more are refused. A
+		body of unknown length counts as --max-body until it is there.`, conf.Between[int64](1<<10, 1<<45))
 	set.Bytes(&c.MaxHeader, "max-header", 64<<10, "Largest request line and headers together.", conf.Between[int64](1<<10, 1<<20))
 	set.Duration(&c.ReadTimeout, "read-timeout", 30*time.Second, "Time in which a request must arrive whole.", conf.Between(time.Millisecond, time.Hour))
 	set.Duration(&p.WriteTimeout, "write-timeout", 30*time.Second, "Time in which a client must take a chunk of its answer.",

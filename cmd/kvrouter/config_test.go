@@ -87,6 +87,7 @@ func TestSettings(t *testing.T) {
 		{"idle-connections", func(c *config) any { return c.Proxy.IdleConns }, 1024, "1", 1},
 		{"pass-through", func(c *config) any { return c.Proxy.PassThrough }, true, "false", false},
 		{"max-body", func(c *config) any { return c.Proxy.MaxBody }, int64(8 << 20), "1MiB", int64(1 << 20)},
+		{"body-memory", func(c *config) any { return c.Proxy.BodyMemory }, int64(1 << 30), "1MiB", int64(1 << 20)},
 		{"max-header", func(c *config) any { return c.MaxHeader }, int64(64 << 10), "8KiB", int64(8 << 10)},
 		{"read-timeout", func(c *config) any { return c.ReadTimeout }, 30 * s, "1s", s},
 		{"write-timeout", func(c *config) any { return c.Proxy.WriteTimeout }, 30 * s, "1s", s},

@@ -24,6 +24,7 @@ type Config struct {
 	TokenizeTimeout time.Duration
 
 	MaxBody       int64 // bytes of a request's body
+	BodyMemory    int64 // bytes of the bodies of all requests under way
 	MaxInFlight   int   // requests that are being answered
 	Selection     bool  // serve package selection's routes
 	ForwardClient bool  // tell engines the client's address

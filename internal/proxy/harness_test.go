@@ -53,7 +53,7 @@ type lab struct {
 func testConfig() Config {
 	return Config{
 		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience,
-		MaxBody: 1 << 20, MaxInFlight: 4096, Selection: true, PassThrough: true,
+		MaxBody: 1 << 20, BodyMemory: 1 << 30, MaxInFlight: 4096, Selection: true, PassThrough: true,
 		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, IdleTimeout: patience, WriteTimeout: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
 		ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,

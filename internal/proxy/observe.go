@@ -38,6 +38,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
 			obs.LatencyBuckets()),
 	}
+	m.Gauge("kvatlas_router_body_bytes", "Bytes of the bodies of requests being answered.", func() float64 { return float64(p.held.Load()) })
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics
 		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",

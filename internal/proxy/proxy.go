@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -34,6 +33,7 @@ type Proxy struct {
 	sessions  *lru[sessionKey, shard.RankID]
 	buffers   sync.Pool
 	flight    atomic.Int64
+	held      atomic.Int64 // bytes of requests' bodies
 	draining  atomic.Bool
 }
 
@@ -162,8 +162,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.flight.Add(-1)
-	q, no := p.read(w, r)
-	if no != nil {
+	q := &call{arrival: time.Now(), id: newID(), header: r.Header}
+	defer p.forgetBody(q)
+	if no := p.read(w, r, q); no != nil {
 		p.refuse(w, no)
 		return
 	}
@@ -175,37 +176,28 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
 }
 
 // read reads the request and finds its model.
-func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
-	q := &call{arrival: time.Now(), id: newID(), header: r.Header}
+func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	routed := r.Method == http.MethodPost && (r.URL.Path == "/v1/completions" || r.URL.Path == "/v1/chat/completions")
 	if !routed && !p.cfg.PassThrough {
-		return nil, refuse(http.StatusNotFound, "unknown_route", "no such route here")
+		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
 	}
-	if r.Body != nil && r.Body != http.NoBody {
-		data, err := readAll(http.MaxBytesReader(w, r.Body, p.cfg.MaxBody), r.ContentLength)
-		var large *http.MaxBytesError
-		switch {
-		case errors.As(err, &large):
-			return nil, refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--max-body)")
-		case err != nil:
-			return nil, refuse(http.StatusBadRequest, "body", "the body did not arrive whole")
-		}
-		q.data = data
+	if no := p.readBody(w, r, q); no != nil {
+		return no
 	}
 	q.split = routed
 	var err error
 	if q.body, err = parseBody(q.data); err != nil && routed {
-		return nil, refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 	}
 	if !routed {
 		q.tokens, q.text, q.output = nil, nil, 0 // nothing is known of such a route
 	} else if q.model == "" {
-		return nil, refuse(http.StatusBadRequest, "missing_model", "name the model")
+		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}
 	group := ""
 	if p.trusted(r) {
 		if q.options, err = options(r.Header); err != nil {
-			return nil, refuse(http.StatusBadRequest, "invalid_option", err.Error())
+			return refuse(http.StatusBadRequest, "invalid_option", err.Error())
 		}
 		group = r.Header.Get(headerGroup)
 	}
@@ -227,7 +219,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 		q.m, q.lora = p.fleet.Lookup(q.model, group)
 	}
 	if q.m == nil || tenant != nil && q.m.Group != *tenant {
-		return nil, refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
+		return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))
@@ -235,10 +227,10 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request) (*call, *refusal) {
 	if q.transfer && q.split && q.m.Split() {
 		// Where engines fetch a prompt from is the router's to say.
 		if q.data, err = splice(q.data, transferFields, ""); err != nil {
-			return nil, refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+			return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 		}
 	}
-	return q, nil
+	return nil
 }
 
 // allow leaves of the workers that the request may go to only those of the list,
@@ -258,16 +250,4 @@ func shorten(name string) string {
 		name = strings.ToValidUTF8(name[:64], "") + "…"
 	}
 	return `"` + name + `"`
-}
-
-// readAll reads a body whose length may be known.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	if length < 0 || length > 1<<20 { // memory comes with the bytes, not with the promise of them
-		return io.ReadAll(r)
-	}
-	b := make([]byte, length)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return nil, err
-	}
-	return b, nil
 }

@@ -25,6 +25,7 @@ import (
 type call struct {
 	body
 	data    []byte
+	held    int64 // bytes that it is counted with in Proxy.held
 	header  http.Header
 	m       *fleet.Model
 	lora    string

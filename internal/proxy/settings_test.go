@@ -101,6 +101,7 @@ func TestEachSetting(t *testing.T) {
 				})
 				return l.status()
 			}, "", "529 too_many_in_flight"},
+		{"body-memory", func(c *Config) { c.BodyMemory = int64(len(short)) - 1 }, nil, (*lab).status, "200", "529 no_room"},
 		{"busy-status", func(c *Config) { c.BusyStatus = 503 }, nil, func(l *lab) string { l.busy(); return l.status() }, "529 overloaded", "503 overloaded"},
 		{"queue-timeout", func(c *Config) { c.Queue, c.QueueTimeout = 1, time.Millisecond }, nil,
 			func(l *lab) string { l.busy(); return l.status() }, "", "529 overloaded"},
