@@ -47,6 +47,9 @@ type served struct {
 // listens, publishes its events and is registered. ready, if set, is called with
 // the workers' URLs. register may be nil.
 func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, log *slog.Logger, ready func(urls []string)) (err error) {
+	if ip := net.ParseIP(cfg.HTTP.Host); cfg.HTTP.Advertise == "" && (cfg.HTTP.Host == "" || ip != nil && ip.IsUnspecified()) {
+		return fmt.Errorf("--http-host %q is every address of this machine: name the one to register with --http-advertise", cfg.HTTP.Host)
+	}
 	workers := make([]*served, 0, cfg.Workers)
 	failed := make(chan error, cfg.Workers)
 	defer func() { err = errors.Join(err, stopServing(ctx, workers)) }()

@@ -71,7 +71,9 @@ func TestServeFails(t *testing.T) {
 	if !errors.Is(err, no) {
 		t.Error(err)
 	}
-	if err := Serve(t.Context(), settings(t, "--http", "--http-host=256.0.0.1"), b.broker(), nil, slog.New(slog.DiscardHandler), nil); err == nil {
-		t.Error("it listens nowhere and does not say so")
+	for _, host := range []string{"256.0.0.1", "0.0.0.0", "::", ""} {
+		if err := Serve(t.Context(), settings(t, "--http", "--http-port=0", "--http-host="+host), b.broker(), nil, slog.New(slog.DiscardHandler), nil); err == nil {
+			t.Errorf("%q: it listens nowhere, or is registered there, and does not say so", host)
+		}
 	}
 }

@@ -3,11 +3,14 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
 	"github.com/kvatlas/kvatlas/internal/obs"
 )
@@ -83,4 +86,37 @@ func TestWrongPredictions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where a prompt's tokens are estimated from its bytes, what the engine counted
+// tells how many bytes a token has: a prediction that is right in bytes is right.
+func TestEstimatedPredictions(t *testing.T) {
+	var s setup
+	s.fleet = func(c *fleet.Config) { c.Index = fleet.Approximate }
+	s.proxy = func(c *Config) { c.Tokens = TokensBytes }
+	answers := 0
+	server(t, &s, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		cached := 24
+		if answers++; answers == 1 {
+			cached = 0
+		}
+		_, _ = fmt.Fprintf(w, `{"choices":[],"usage":{"prompt_tokens":25,"prompt_tokens_details":{"cached_tokens":%d}}}`, cached)
+	})
+	l := newLab(t, s)
+	for range 70 {
+		if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":"`+strings.Repeat("0123456789", 40)+`"}`); status != 200 {
+			t.Fatalf("%d %s", status, data)
+		}
+	}
+	l.eventually(func() error {
+		stats := l.model().Check.Stats()
+		if len(stats) != 1 || stats[0].Requests != 70 {
+			return fmt.Errorf("%+v", stats)
+		}
+		if stats[0].Wrong || stats[0].Predicted != 69*25 || stats[0].Reported != 69*24 {
+			t.Errorf("%+v", stats[0])
+		}
+		return nil
+	})
 }

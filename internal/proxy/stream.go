@@ -136,11 +136,20 @@ func (s *stream) see(chunk []byte) {
 
 // judge compares what the engine found cached with what was predicted.
 func (p *Proxy) judge(q *call, best *route.Answer, tail []byte) {
-	reported, ok := cachedTokens(tail)
+	reported, ok := lastNumber(tail, `"cached_tokens":`)
 	if !ok {
 		return
 	}
-	switch q.m.Check.Observe(best.RankID, best.CachedTokens, reported) {
+	predicted := best.CachedTokens
+	if q.prompt.Local != nil {
+		// Its tokens were estimated from its bytes; the engine has counted them.
+		length, ok := lastNumber(tail, `"prompt_tokens":`)
+		if !ok || q.prompt.Length == 0 {
+			return
+		}
+		predicted = int(int64(predicted) * int64(length) / int64(q.prompt.Length))
+	}
+	switch q.m.Check.Observe(best.RankID, predicted, reported) {
 	case predict.TurnedWrong:
 		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",
 			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
@@ -151,11 +160,10 @@ func (p *Proxy) judge(q *call, best *route.Answer, tail []byte) {
 	}
 }
 
-// cachedTokens finds usage.prompt_tokens_details.cached_tokens at an answer's
-// end. Text that was generated cannot look like it: its quotes are escaped.
-func cachedTokens(tail []byte) (int, bool) {
-	key := []byte(`"cached_tokens":`)
-	at := bytes.LastIndex(tail, key)
+// lastNumber finds a member of usage at an answer's end, the key with its quotes
+// and colon. Text that was generated cannot look like it: its quotes are escaped.
+func lastNumber(tail []byte, key string) (int, bool) {
+	at := bytes.LastIndex(tail, []byte(key))
 	if at < 0 {
 		return 0, false
 	}
