@@ -41,7 +41,7 @@ type node struct {
 
 var space = event.Space{Model: "org/model", BlockSize: 16}
 
-func start(t *testing.T, dir string, id uint64, sp event.Space) *node {
+func start(t testing.TB, dir string, id uint64, sp event.Space) *node {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -65,7 +65,7 @@ func start(t *testing.T, dir string, id uint64, sp event.Space) *node {
 	return n
 }
 
-func (n *node) open(t *testing.T, id uint64, sp event.Space) {
+func (n *node) open(t testing.TB, id uint64, sp event.Space) {
 	t.Helper()
 	l, err := Open(Config{Conn: n.broker.Conn(), Namespace: "ns", Space: sp, ID: id, Router: n.Router,
 		Heartbeat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
@@ -76,7 +76,7 @@ func (n *node) open(t *testing.T, id uint64, sp event.Space) {
 	t.Cleanup(func() { _ = l.Close() })
 }
 
-func (n *node) book(t *testing.T, id string) {
+func (n *node) book(t testing.TB, id string) {
 	t.Helper()
 	_, err := n.BestWorker(t.Context(), route.Prompt{Tokens: make([]uint32, 64)}, route.Options{RequestID: id})
 	if err != nil {
