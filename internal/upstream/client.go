@@ -42,6 +42,11 @@ func NewBody(data []byte) Body { return Body{bytes.NewReader(data)} }
 // Close implements io.Closer.
 func (Body) Close() error { return nil }
 
+// largeBody is the size from which on a body may not fit into the sockets of a
+// server that answers without reading it: answers to such requests are waited for
+// while they are written, which http.Transport does.
+const largeBody = 64 << 10
+
 // Client is a pool of connections. It is safe for concurrent use.
 type Client struct {
 	cfg   Config
@@ -84,7 +89,7 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 			return c.other.RoundTrip(req)
 		}
 	}
-	if req.URL.Scheme != "http" {
+	if req.URL.Scheme != "http" || data.Reader != nil && data.Len() > largeBody {
 		return c.other.RoundTrip(req)
 	}
 	ctx := req.Context()

@@ -143,14 +143,14 @@ func TestForms(t *testing.T) {
 			}
 		}
 	}
-	if n := conns.Load(); n != 1 || c.count() != 1 {
+	if n := conns.Load(); n != 2 || c.count() != 1 { // one for long bodies
 		t.Errorf("%d connections for one request at a time, %d idle", n, c.count())
 	}
 	resp, err := ask(t.Context(), c, http.MethodHead, server.URL+"/", nil)
 	if err != nil || resp.StatusCode != 200 {
 		t.Fatal(err)
 	}
-	if data, err := io.ReadAll(resp.Body); err != nil || len(data) != 0 || conns.Load() != 1 {
+	if data, err := io.ReadAll(resp.Body); err != nil || len(data) != 0 || conns.Load() != 2 {
 		t.Errorf("HEAD: %q %v", data, err)
 	}
 	if resp, err = ask(t.Context(), c, http.MethodPost, server.URL+"/close", []byte("x")); err != nil {
@@ -331,19 +331,35 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// An engine that refuses a long body before it has come is heard.
+// An engine that refuses a body before it has come is heard, whether it closes the
+// connection or leaves the body unread.
 func TestEarlyAnswer(t *testing.T) {
-	url := raw(t, func(n net.Conn) {
-		_, _ = io.WriteString(n, "HTTP/1.1 413 Too Large\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
-		_, _ = io.Copy(io.Discard, n)
-	})
-	c := client(t, Config{})
-	resp, err := ask(t.Context(), c, http.MethodPost, url, make([]byte, 1<<20))
-	if err != nil || resp.StatusCode != 413 {
-		t.Fatal(err)
-	}
-	if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "x" || c.count() != 0 {
-		t.Errorf("%q %v, %d idle", data, err, c.count())
+	over := make(chan struct{})
+	defer close(over)
+	for _, size := range []int{1000, smallBody + 1, largeBody, 4 << 20} {
+		for _, closes := range []bool{true, false} {
+			url := raw(t, func(n net.Conn) {
+				head := "HTTP/1.1 413 Too Large\r\nContent-Length: 1\r\n"
+				if closes {
+					head += "Connection: close\r\n"
+				}
+				_, _ = io.WriteString(n, head+"\r\nx")
+				if closes {
+					_, _ = io.Copy(io.Discard, n) // or the answer may be lost with the connection
+				} else {
+					<-over
+				}
+			})
+			c := client(t, Config{})
+			resp, err := ask(t.Context(), c, http.MethodPost, url, make([]byte, size))
+			if err != nil || resp.StatusCode != 413 {
+				t.Fatal(size, closes, err)
+			}
+			if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "x" || closes && c.count() != 0 {
+				t.Errorf("%d bytes: %q %v, %d idle", size, data, err, c.count())
+			}
+			_ = resp.Body.Close()
+		}
 	}
 }
 

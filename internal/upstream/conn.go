@@ -62,7 +62,7 @@ func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
 func (k *conn) exchange(req *http.Request, data Body, maxHeader int64) (*http.Response, error) {
 	k.over = false
 	werr := k.write(req, data)
-	// An engine that refuses a long body answers before it has come.
+	// An engine that refuses the request may have answered before all of it came.
 	k.limited.left = maxHeader + readBuffer
 	var resp *http.Response
 	for {

@@ -4,7 +4,7 @@
 // It is an http.RoundTripper for a proxy that has the whole body of a request in
 // memory: the caller's goroutine writes the request and reads the answer itself,
 // which spares the two goroutines and four hand-overs of http.Transport. What it
-// does not do itself (https, bodies of other types) it leaves to one.
+// does not do itself (https, long bodies, bodies of other types) it leaves to one.
 //
 // Invariants:
 //   - A connection is used again only after an answer that was read to its end,
