@@ -31,7 +31,7 @@ func startRouter(t *testing.T, home string, flags ...string) (*process, string) 
 	return p, url
 }
 
-// ask posts and returns status, body and who answered.
+// ask posts and returns status, body, and who answered after whom.
 func ask(url, body string) (int, string, string) {
 	resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:gosec,noctx // a test's own server
 	if err != nil {
@@ -42,7 +42,11 @@ func ask(url, body string) (int, string, string) {
 	if err != nil {
 		return 0, err.Error(), ""
 	}
-	return resp.StatusCode, string(data), resp.Header.Get("X-Kvatlas-Worker")
+	who := resp.Header.Get("X-Kvatlas-Worker")
+	if first := resp.Header.Get("X-Kvatlas-Prefill-Worker"); first != "" {
+		who = first + " then " + who
+	}
+	return resp.StatusCode, string(data), who
 }
 
 // What the README shows: kvrouter and kvmocker --http, started by hand, find each
@@ -100,4 +104,34 @@ func TestRouterAndMockEngines(t *testing.T) {
 	})
 	again.stop()
 	router.stop()
+}
+
+// Two fleets, one that computes prompts and one that goes on with them, in each
+// way; the second is enough when the first has died.
+func TestPrefillAndDecodeFleets(t *testing.T) {
+	for _, way := range []string{"vllm", "sglang"} {
+		t.Run(way, func(t *testing.T) {
+			home := t.TempDir()
+			_, url := startRouter(t, home, "--lease", "1m")
+			fleet := func(role, id string) *process {
+				return start(t, home, "kvmocker", "--data-dir", filepath.Join(home, "data"), "--http", "--http-port", "0", "--workers", "1",
+					"--speed", "0", "--model", "m", "--role", role, "--kv-transfer", way, "--first-worker", id)
+			}
+			prefill := fleet("prefill", "100")
+			fleet("decode", "1")
+			body := `{"model":"m","max_tokens":3,"stream":true,"prompt":"` + strings.Repeat("a long prompt ", 20) + `"}`
+			answered := func(by string) {
+				t.Helper()
+				eventually(t, time.Minute, func() error {
+					if status, data, who := ask(url+"/v1/completions", body); status != http.StatusOK || who != by || !strings.Contains(data, "[DONE]") {
+						return fmt.Errorf("%d %s by %s, want %s", status, data, who, by)
+					}
+					return nil
+				})
+			}
+			answered("100 then 1")
+			prefill.kill()
+			answered("1")
+		})
+	}
 }
