@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/load"
@@ -77,9 +78,12 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	found := r.free(r.key(requestID, PrefillStage))
+	k := r.key(requestID, PrefillStage)
+	r.firstToken(k, now)
+	found := r.free(k)
 	for _, stage := range [...]Stage{Whole, DecodeStage} {
 		if k := r.key(requestID, stage); r.table.PrefillComplete(k, now) {
+			r.firstToken(k, now)
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 			found = true
 		}
@@ -166,11 +170,27 @@ func (r *Router) key(requestID string, stage Stage) load.Key {
 }
 
 func (r *Router) free(k load.Key) bool {
+	slot, tokens := r.table.Booked(k)
 	if !r.table.Free(k) {
 		return false
 	}
+	r.ended(k, slot, tokens)
 	r.record(load.Change{Kind: load.Freed, Key: k})
 	return true
+}
+
+// firstToken and ended tell a policy that learns about own bookings.
+func (r *Router) firstToken(k load.Key, now time.Time) {
+	if r.observer != nil && r.table.Has(k) {
+		slot, _ := r.table.Booked(k)
+		r.observer.FirstToken(k, now, r.table.Load(slot))
+	}
+}
+
+func (r *Router) ended(k load.Key, slot uint32, tokens int) {
+	if r.observer != nil && k.Owner == r.cfg.ID {
+		r.observer.Ended(k, r.cfg.Now(), r.table.Load(slot), tokens)
+	}
 }
 
 // known counts the calls about requests that have no booking.
@@ -193,6 +213,7 @@ func (r *Router) Expire() {
 func (r *Router) expire(now time.Time) {
 	r.table.Expire(now, r.settings.Lease, func(k load.Key) {
 		r.stats.Expired++
+		r.ended(k, math.MaxUint32, 0)
 		r.record(load.Change{Kind: load.Freed, Key: k})
 	})
 }

@@ -33,6 +33,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
+	r.weigh.Now, r.weigh.Stage = now, o.Stage
 	i, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
@@ -45,6 +46,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	if o.RequestID != "" {
 		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
 			return Answer{}, err
+		}
+		if r.observer != nil {
+			r.observer.Booked(&r.weigh, k, &s.cands[i])
 		}
 	}
 	if explain {
@@ -85,8 +89,10 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		s.cands = s.cands[:n+1]
 		c := &s.cands[n]
 		c.RankID, c.slot = m.RankID, m.slot
-		c.TotalBlocks, c.CPU = m.worker.TotalBlocks, m.worker.CPU
+		c.TotalBlocks, c.MaxBatchedTokens, c.CPU = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU
 		c.Requests, c.Prefilling = l.Requests, l.Prefilling
+		c.Context = l.PromptTokens
+		c.HeadTokens, c.Since = r.table.Turn(m.slot)
 		c.Cached, c.Cost = r.depth[m.slot], 0
 		r.credit(c, s.tokens)
 		if o.Stage == DecodeStage {

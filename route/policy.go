@@ -6,8 +6,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -23,6 +25,21 @@ type Policy interface {
 	Choose(w *Weighing, cands []Candidate) (int, error)
 	// Formula explains a candidate's Cost, with its numbers.
 	Formula(w *Weighing, c *Candidate) string
+}
+
+// Observer is a Policy that learns from what becomes of its choices. It is
+// told under the Router's lock, of the Router's own bookings only.
+type Observer interface {
+	Policy
+	// Booked tells that the request is booked on the rank just chosen.
+	Booked(w *Weighing, k load.Key, c *Candidate)
+	// FirstToken tells when the request's first token came, and the rank's load
+	// then.
+	FirstToken(k load.Key, now time.Time, l load.Load)
+	// Ended tells that the booking is over, however it ended, the rank's load
+	// without it, and how many tokens were generated, where that is known; else
+	// 0.
+	Ended(k load.Key, now time.Time, l load.Load, tokens int)
 }
 
 // Candidate is a rank that may serve a request, with what is known about it
@@ -48,10 +65,13 @@ type Candidate struct {
 	// Requests and Prefilling count the rank's live requests, and those
 	// without a first token, before this one.
 	Requests, Prefilling int
-	// TotalBlocks is the rank's cache; 0 if unknown. CPU is set for a worker
-	// without accelerator.
-	TotalBlocks int
-	CPU         bool
+	HeadTokens           int
+	Context              int
+	Since                time.Time
+	// TotalBlocks is the rank's cache and MaxBatchedTokens what a step of its
+	// engine takes; 0 if unknown. CPU is set for a worker without accelerator.
+	TotalBlocks, MaxBatchedTokens int
+	CPU                           bool
 
 	// Cost is the policy's: lower is better.
 	Cost float64
@@ -69,6 +89,8 @@ type Weighing struct {
 	HasWeight   bool
 	Temperature float64
 	Pinned      bool // the request names its worker
+	Stage       Stage
+	Now         time.Time
 	Rand        *rand.Rand
 
 	held   func() []int // blocks that each slot's rank holds
@@ -141,6 +163,7 @@ func (w *Weighing) sample(cands []Candidate) int {
 // policies lists the policies by mode.
 func policies() map[string]func() Policy {
 	return map[string]func() Policy{
+		"auto":                  newAuto,
 		"kv":                    func() Policy { return kv{} },
 		"dynamo":                func() Policy { return dynamo{} },
 		"prefill-x-batch":       func() Policy { return prefillXBatch{} },

@@ -65,6 +65,7 @@ type Router struct {
 	mu       sync.Mutex // guards all below
 	settings Settings
 	policy   Policy
+	observer Observer // the policy, if it is one
 	rand     *rand.Rand
 	table    *load.Table
 	journal  Journal
@@ -137,6 +138,7 @@ func New(cfg Config) (*Router, error) {
 		}),
 		workers: make(map[uint64]*workerState),
 	}
+	r.observer, _ = policy.(Observer)
 	r.noteHeld = r.noteHeldOf
 	r.scratch.New = func() any { return new(scratch) }
 	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, held: r.blocksHeld}

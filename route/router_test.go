@@ -51,6 +51,7 @@ func open(tb testing.TB, change func(*Config), workers ...Worker) (*Router, *sha
 	}
 	c := &clock{now: time.Unix(1_000_000, 0)}
 	cfg := Config{BlockSize: testBlock, Index: space, Settings: DefaultSettings(), Now: c.Now, ID: 1}
+	cfg.Settings.Mode = "kv" // whose costs a person can reckon
 	if change != nil {
 		change(&cfg)
 	}
@@ -138,7 +139,7 @@ func TestQueryOnlyAndTracked(t *testing.T) {
 		t.Errorf("a query changes the load to %+v", got)
 	}
 	best(t, r, Prompt{Local: p, Length: 21}, Options{RequestID: "a", ExpectedOutput: 7})
-	want := load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 9, DecodeBlocks: 5, OutputLeft: 7}
+	want := load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 9, DecodeBlocks: 5, OutputLeft: 7, PromptTokens: 21}
 	if got := r.Loads()[0].Load; got != want {
 		t.Errorf("load %+v, want %+v", got, want)
 	}
@@ -430,10 +431,10 @@ func TestPair(t *testing.T) {
 		return sum
 	}
 	got := loads()
-	if want := (load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 4}); got[2] != want {
+	if want := (load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 4, PromptTokens: 24}); got[2] != want {
 		t.Errorf("the prefill worker carries %+v, want %+v", got[2], want)
 	}
-	if want := (load.Load{Requests: 1, DecodeBlocks: 6}); got[3] != want {
+	if want := (load.Load{Requests: 1, DecodeBlocks: 6, PromptTokens: 24}); got[3] != want {
 		t.Errorf("the decode worker carries %+v, want %+v", got[3], want)
 	}
 	if !r.MarkPrefillComplete("a") {
@@ -453,7 +454,7 @@ func TestPair(t *testing.T) {
 	if err != nil || pair.Prefill != nil {
 		t.Fatalf("%+v, %v", pair, err)
 	}
-	if got, want := loads()[pair.Decode.Worker], (load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 24, DecodeBlocks: 6}); got != want {
+	if got, want := loads()[pair.Decode.Worker], (load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 24, DecodeBlocks: 6, PromptTokens: 24}); got != want {
 		t.Errorf("decode-only carries %+v, want %+v", got, want)
 	}
 	r.Free("b")

@@ -11,10 +11,12 @@ import (
 // Settings are what an operator chooses for a Router. Start from
 // DefaultSettings: the zero value turns tracking and weights off.
 type Settings struct {
-	// Mode names the policy; see Modes. Default kv.
+	// Mode names the policy; see Modes. Default auto, which predicts times and
+	// needs no weight.
 	Mode string
 	// OverlapWeight is what a block to be computed costs, in blocks in use, for
-	// the kv policy. Default 1; 0 is pure load balancing, without the index.
+	// the kv policy. Default 1; 0 is pure load balancing, without the index, for
+	// the auto policy too.
 	OverlapWeight float64
 	// PrefillLoadScale is the same for the dynamo policy. Default 1.
 	PrefillLoadScale float64
@@ -56,7 +58,7 @@ type Settings struct {
 // DefaultSettings returns the settings of a Router that nobody has tuned.
 func DefaultSettings() Settings {
 	return Settings{
-		Mode:              "kv",
+		Mode:              "auto",
 		OverlapWeight:     1,
 		PrefillLoadScale:  1,
 		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},

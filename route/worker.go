@@ -3,6 +3,7 @@ package route
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -118,6 +119,7 @@ func (r *Router) leave(m *member) {
 // dropped is called for each booking that ends without its request's word.
 func (r *Router) dropped(k load.Key) {
 	r.stats.Dropped++
+	r.ended(k, math.MaxUint32, 0)
 	if k.Owner == r.cfg.ID {
 		r.record(load.Change{Kind: load.Freed, Key: k})
 	}

@@ -54,7 +54,7 @@ type labRow struct {
 }
 
 // labPolicies are compared where none is named.
-const labPolicies = "round-robin,dynamo,dynamo-scale-8,dynamo-scale-32,prefill-x-batch"
+const labPolicies = "round-robin,dynamo,dynamo-scale-8,dynamo-scale-32,prefill-x-batch,auto"
 
 // runLab is the command lab: 0 for success, 1 for a failed run, 2 for a wrong
 // command line.

@@ -68,7 +68,7 @@ func parseSelect(args []string, stderr io.Writer) (selectOptions, error) {
 	f.IntVar(&o.workers, "workers", 64, "workers to choose from")
 	f.IntVar(&o.blocks, "blocks", 512, "blocks of a prompt")
 	f.IntVar(&o.prompts, "prompts", 16, "prompts that take turns; they share their first quarter")
-	f.StringVar(&o.mode, "mode", "kv", fmt.Sprintf("policy, one of %v", route.Modes()))
+	f.StringVar(&o.mode, "mode", route.DefaultSettings().Mode, fmt.Sprintf("policy, one of %v", route.Modes()))
 	f.BoolVar(&o.book, "book", false, "book each choice, and count its booking and its end too")
 	f.DurationVar(&o.warm, "warm", 300*time.Millisecond, "how long to choose before measuring")
 	f.DurationVar(&o.measure, "measure", 2*time.Second, "how long to measure")

@@ -94,10 +94,11 @@ func (c *config) declareChoice(set *conf.Set) {
 	d := route.DefaultSettings()
 	r := &c.Route
 	set.Group("Choice")
-	set.String(&r.Mode, "mode", d.Mode, `How a worker is chosen. kv weighs what is cached and what is in use; dynamo and
-		prefill-x-batch do so by other formulas; direct takes the worker that a trusted caller names.`, conf.OneOf(route.Modes()...))
+	set.String(&r.Mode, "mode", d.Mode, `How a worker is chosen. auto predicts times from what is cached and in use, and
+		learns how fast workers are; kv weighs the same by --overlap-weight; dynamo and prefill-x-batch do so by other
+		formulas; direct takes the worker that a trusted caller names.`, conf.OneOf(route.Modes()...))
 	set.Float(&r.OverlapWeight, "overlap-weight", d.OverlapWeight, `What a block to be computed costs, in blocks in use, in mode
-		kv. 0 is pure load balancing: no index is kept or subscribed to.`, conf.Between(0, 1e6))
+		kv. 0 is pure load balancing, in mode auto too: no index is kept or subscribed to.`, conf.Between(0, 1e6))
 	set.Float(&r.PrefillLoadScale, "prefill-load-scale", d.PrefillLoadScale, "The same for mode dynamo.", conf.Between(0, 1e6))
 	set.Float(&r.Temperature, "temperature", d.Temperature, `0 takes the lowest cost. Above it the choice is by chance, the more
 		even the higher.`, conf.Between(0, 1e6))
@@ -269,7 +270,7 @@ func (c *config) finish() (err error) {
 func (c *config) index() fleet.Kind {
 	weighed := false
 	switch c.Route.Mode {
-	case "kv":
+	case "kv", "auto":
 		weighed = c.Route.OverlapWeight > 0
 	case "dynamo":
 		weighed = c.Route.PrefillLoadScale > 0

@@ -42,7 +42,7 @@ func TestSettings(t *testing.T) {
 		{"address-file", func(c *config) any { return c.Service.AddressFile }, "", "f", "f"},
 		{"drain-delay", func(c *config) any { return c.Service.DrainDelay }, 0 * s, "5s", 5 * s},
 		{"stop-timeout", func(c *config) any { return c.Service.StopTimeout }, 5 * m, "5s", 5 * s},
-		{"mode", func(c *config) any { return c.Route.Mode }, "kv", "direct", "direct"},
+		{"mode", func(c *config) any { return c.Route.Mode }, "auto", "kv", "kv"},
 		{"overlap-weight", func(c *config) any { return c.Route.OverlapWeight }, 1.0, "2.5", 2.5},
 		{"prefill-load-scale", func(c *config) any { return c.Route.PrefillLoadScale }, 1.0, "3", 3.0},
 		{"temperature", func(c *config) any { return c.Route.Temperature }, 0.0, "0.5", 0.5},

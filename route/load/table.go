@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvatlas/kvatlas/shard"
@@ -68,6 +69,8 @@ type Load struct {
 	PrefillTokens int     // prompt tokens of those that are yet to be computed
 	DecodeBlocks  float64 // blocks in use, output blocks included where tracked
 	OutputLeft    int     // tokens still expected, over requests with an expectation
+	// PromptTokens is the prompts' length, those that share blocks counted each.
+	PromptTokens int
 }
 
 // unit is the fixed-point one of output blocks: sums must come back to zero
@@ -80,12 +83,13 @@ const smallPeak = 64
 
 // Table holds the live bookings. The zero value is not usable; see New.
 type Table struct {
-	cfg   Config
-	tree  tree
-	live  map[Key]*booking
-	peak  int      // most live bookings since there were none
-	first *booking // leased bookings, by time of last progress
-	last  *booking
+	cfg    Config
+	tree   tree
+	live   map[Key]*booking
+	peak   int       // most live bookings since there were none
+	latest time.Time // that a booking was made or had its first token
+	first  *booking  // leased bookings, by time of last progress
+	last   *booking
 
 	slots   []slot
 	numbers map[shard.RankID]uint32
@@ -102,6 +106,10 @@ type slot struct {
 	blocks     int   // of prompts
 	output     int64 // of generation, in units
 	outputLeft int
+	prompts    int // tokens
+
+	head, tail *booking // of those without a first token, as they were booked
+	since      time.Time
 }
 
 type booking struct {
@@ -120,6 +128,8 @@ type booking struct {
 	decay      float64 // what its output blocks count less than 1, if the caller said so
 	progress   time.Time
 	prev, next *booking
+	// Of the slot's bookings without a first token.
+	before, after *booking
 }
 
 // New returns an empty table.
@@ -227,6 +237,7 @@ func (t *Table) Load(s uint32) Load {
 		PrefillTokens: sl.prefill,
 		DecodeBlocks:  float64(sl.blocks) + float64(sl.output)/unit,
 		OutputLeft:    sl.outputLeft,
+		PromptTokens:  sl.prompts,
 	}
 }
 
@@ -240,6 +251,15 @@ func (t *Table) Len() int { return len(t.live) }
 
 // Has reports whether the booking is live.
 func (t *Table) Has(k Key) bool { return t.live[k] != nil }
+
+// Booked returns where the request is booked, and how many tokens it has
+// generated, as Output said; a slot that nobody has and 0 if it is not live.
+func (t *Table) Booked(k Key) (slot uint32, generated int) {
+	if b := t.live[k]; b != nil {
+		return b.slot, b.generated
+	}
+	return math.MaxUint32, 0
+}
 
 // Add books a request on a slot that Slot or Keep returned. The error wraps
 // ErrDuplicate. Negative numbers count as zero.
@@ -259,9 +279,11 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	}
 	sl := &t.slots[s]
 	sl.requests++
+	sl.prompts += b.prompt
 	if b.prefilling {
 		sl.prefilling++
 		sl.prefill += b.newTokens
+		t.queue(b, now)
 	}
 	if t.cfg.AssumeReuse {
 		end, fresh := t.tree.add(s, r.Blocks)
@@ -288,6 +310,7 @@ func (t *Table) PrefillComplete(k Key, now time.Time) bool {
 	if b == nil {
 		return false
 	}
+	t.latest = later(t.latest, now)
 	t.renew(b, now)
 	return t.prefilled(b)
 }
@@ -298,6 +321,7 @@ func (t *Table) prefilled(b *booking) bool {
 	}
 	b.prefilling = false
 	sl := &t.slots[b.slot]
+	t.unqueue(b)
 	sl.prefilling--
 	sl.prefill -= b.newTokens
 	return true
@@ -371,6 +395,7 @@ func (t *Table) end(b *booking) {
 	sl := &t.slots[b.slot]
 	t.prefilled(b)
 	sl.requests--
+	sl.prompts -= b.prompt
 	sl.blocks -= b.private
 	if t.cfg.AssumeReuse {
 		sl.blocks -= t.tree.remove(b.slot, b.end)

@@ -20,8 +20,20 @@ type model struct {
 
 type modelRequest struct {
 	Request
-	rank shard.RankID
-	last time.Time
+	rank  shard.RankID
+	last  time.Time
+	order int // of all that were added
+}
+
+// turn returns the tokens of the request that waits longest for its first one.
+func (m *model) turn(rank shard.RankID) (tokens int) {
+	var head *modelRequest
+	for _, r := range m.live {
+		if r.rank == rank && !r.Prefilled && (head == nil || r.order < head.order) {
+			head, tokens = r, r.NewTokens
+		}
+	}
+	return tokens
 }
 
 func (m *model) load(rank shard.RankID) (l Load) {
@@ -32,6 +44,7 @@ func (m *model) load(rank shard.RankID) (l Load) {
 			continue
 		}
 		l.Requests++
+		l.PromptTokens += r.PromptTokens
 		if !r.Prefilled {
 			l.Prefilling++
 			l.PrefillTokens += r.NewTokens
@@ -136,7 +149,7 @@ func history(t *testing.T, cfg Config, seed uint64) {
 				t.Fatalf("step %d: Add of a key that is live: %v gives %v", step, r != nil, err)
 			}
 			if r == nil {
-				m.live[k] = &modelRequest{Request: req, rank: rank, last: now}
+				m.live[k] = &modelRequest{Request: req, rank: rank, last: now, order: step}
 			} else if !known {
 				continue // a slot made for nothing; the next release takes it
 			}
@@ -236,6 +249,9 @@ func compare(t *testing.T, step int, table *Table, m *model, ranks []shard.RankI
 		var active int
 		if s, ok := table.Find(rank); ok {
 			got, active = table.Load(s), int(depth[s])
+			if turn, since := table.Turn(s); turn != m.turn(rank) || since.IsZero() != (got.Prefilling == 0) {
+				t.Fatalf("step %d: at rank %v it is the turn of %d tokens since %v, want %d", step, rank, turn, since, m.turn(rank))
+			}
 		}
 		if want := m.load(rank); got != want {
 			t.Fatalf("step %d: rank %v has %+v, want %+v", step, rank, got, want)
@@ -341,5 +357,44 @@ func TestMemoryOfRuns(t *testing.T) {
 	}
 	if got := table.tree.chain(nil, table.live[Key{ID: "long"}].end); !slices.Equal(got, prompt) {
 		t.Error("the remaining prompt has changed")
+	}
+}
+
+// TestTurn: a turn begins when a request is booked on an idle rank, or when the
+// one before it has its first token or ends; those behind do not move it.
+func TestTurn(t *testing.T) {
+	table := New(Config{BlockSize: 16})
+	s := table.Keep(shard.RankID{Worker: 1})
+	at := func(sec int64) time.Time { return time.Unix(sec, 0) }
+	add := func(id string, tokens int, sec int64) {
+		if err := table.Add(Key{ID: id}, s, Request{NewTokens: tokens}, at(sec)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(tokens int, sec int64) {
+		t.Helper()
+		if n, since := table.Turn(s); n != tokens || !since.Equal(at(sec)) {
+			t.Fatalf("%d tokens since %v, want %d since %v", n, since, tokens, at(sec))
+		}
+	}
+	add("a", 10, 1)
+	add("b", 20, 2)
+	add("c", 30, 3)
+	add("d", 40, 4)
+	want(10, 1)
+	table.PrefillComplete(Key{ID: "c"}, at(5))
+	want(10, 1)
+	table.PrefillComplete(Key{ID: "a"}, at(6))
+	want(20, 6)
+	add("e", 50, 7) // time passes
+	table.Free(Key{ID: "b"})
+	want(40, 7)
+	table.Free(Key{ID: "e"})
+	table.Free(Key{ID: "d"})
+	if n, since := table.Turn(s); n != 0 || !since.IsZero() {
+		t.Fatalf("with nobody waiting it is the turn of %d tokens since %v", n, since)
+	}
+	if n, _ := table.Turn(99); n != 0 {
+		t.Fatal("a slot that there is not has a turn")
 	}
 }

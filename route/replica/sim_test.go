@@ -383,7 +383,7 @@ func TestDelayOfSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	net.run(t, 20*time.Millisecond, nil)
-	want := load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 4, DecodeBlocks: 1}
+	want := load.Load{Requests: 1, Prefilling: 1, PrefillTokens: 4, DecodeBlocks: 1, PromptTokens: 4}
 	if got := b.router.Loads()[0]; got.Load != want || got.RankID != (shard.RankID{}) {
 		t.Errorf("after 20 ms: %+v", got)
 	}

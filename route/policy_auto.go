@@ -1,0 +1,191 @@
+package route
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+)
+
+// auto predicts, in ms, what a request costs on each rank, and takes the rank
+// where it costs least:
+//
+//	first token   the wait for the prompts ahead, and the request's own one
+//	+ displaced   what its new blocks push out of a full cache
+//	+ decoding    how much longer its own tokens and those of the requests
+//	              there take because they share a batch
+//
+// Nothing is to be tuned: how long tokens take is learned (see speeds). What
+// remains are two proportions, which need not fit a fleet: the constants below.
+//
+// The lab's comparison is in docs/routing.md.
+type auto struct {
+	speeds speeds
+	trips  map[load.Key]*trip // of live requests that this router has chosen for
+	spare  []*trip            // of ended ones, for their memory
+}
+
+const (
+	// decodeShare is how much a ms of decoding counts of a ms before the first
+	// token. Decoding takes most of a request's time, but its ms are spread
+	// over all tokens, and readers wait for the first one.
+	decodeShare = 0.03
+	// displacedShare is how much of the time to compute a block is lost with
+	// the block that it displaces: the chance that this would have been used
+	// again. The lab's figures are flat from 0 to 1.
+	displacedShare = 1.0 / 3
+	// defaultChunk is the tokens that a step computes at most where the worker
+	// does not say.
+	defaultChunk = 8192
+	maxSpare     = 1024
+)
+
+// trip is what was known of a request when its rank was chosen.
+type trip struct {
+	slot   uint32
+	id     rankKey
+	at     time.Time
+	past   float64 // ms that the prompt ahead had already taken
+	steps  float64 // steps that compute the prompts ahead and its own
+	tokens float64 // prompt tokens in them
+	stalls float64 // decode steps among them
+	prompt float64 // tokens
+
+	// What the rank's requests attended to, in tokens: when the rank was
+	// chosen, at the first token, and at the end.
+	context, begun, ended float64
+	first                 time.Time // when the first token came; zero before
+}
+
+func newAuto() Policy { return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip)} }
+
+// UsesIndex implements Policy. As for kv, an overlap weight of 0 is for load
+// balancing alone; others do not matter here.
+func (*auto) UsesIndex(w *Weighing) bool { return w.Weight > 0 }
+
+func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
+	held := w.held()
+	for i := range cands {
+		c := &cands[i]
+		e := a.estimate(w, c, held[c.slot])
+		c.Cost = e.first + e.displaced + e.decoding
+	}
+	return w.Lowest(cands), nil
+}
+
+// estimate is what a request costs on a rank, in ms, and what that goes by.
+type estimate struct {
+	first, displaced, decoding float64
+	trip                       trip
+}
+
+func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	chunk := float64(c.MaxBatchedTokens)
+	if chunk <= 0 {
+		chunk = defaultChunk
+	}
+	t := &e.trip
+	t.slot, t.id, t.at = c.slot, rankKey{c.Worker, c.DPRank}, w.Now
+	mine := float64(c.NewTokens)
+	queued := float64(c.PrefillTokens - c.NewTokens)
+	decodes := w.Stage != PrefillStage && c.Requests > 0
+	step := v.prefillStep // ms of a step with prompt tokens, besides these
+	decode := 0.0         // ms that the decodes in a step take
+	if decodes {
+		t.context = float64(c.Context)
+		decode = v.decodeStep + v.decodeToken*t.context
+		step += decode
+	}
+	wait, rest := decode/2, queued // half of the decode step that is under way
+	t.stalls = 0.5
+	if c.Prefilling > 0 {
+		// The one ahead has had its turn for a while.
+		head := float64(c.HeadTokens)
+		steps := max(1, head/chunk)
+		all := steps*step + v.prefillToken*head
+		t.past = min(max(ms(w.Now.Sub(c.Since)), 0), all)
+		wait, rest = all-t.past, queued-head
+		t.steps, t.tokens, t.stalls = steps, head, steps
+	}
+	steps := max(1, (rest+mine)/chunk)
+	t.steps, t.tokens, t.stalls = t.steps+steps, t.tokens+rest+mine, t.stalls+steps
+	if w.Stage == DecodeStage {
+		steps, rest, wait = 0, 0, 0
+	}
+	e.first = wait + steps*step + v.prefillToken*(rest+mine)
+	own := v.prefillToken * mine
+	if c.TotalBlocks == 0 || held+int(mine)/w.BlockSize > c.TotalBlocks {
+		e.displaced = displacedShare * own
+	}
+	if w.Stage != PrefillStage {
+		there := float64(c.Requests)
+		e.decoding = decodeShare * (own*float64(c.Requests-c.Prefilling) +
+			a.speeds.output*v.decodeToken*(float64(c.Context)+there*float64(w.PromptTokens)))
+	}
+	return e
+}
+
+// Formula implements Policy.
+func (a *auto) Formula(w *Weighing, c *Candidate) string {
+	e := a.estimate(w, c, w.held()[c.slot])
+	return fmt.Sprintf("%.1f ms = %.1f to the first token + %.1f displaced + %.1f decoding", c.Cost, e.first, e.displaced, e.decoding)
+}
+
+// Booked implements Observer.
+func (a *auto) Booked(w *Weighing, k load.Key, c *Candidate) {
+	t := new(trip)
+	if n := len(a.spare); n > 0 {
+		t, a.spare = a.spare[n-1], a.spare[:n-1]
+	}
+	*t = a.estimate(w, c, 0).trip
+	t.prompt = float64(w.PromptTokens)
+	a.trips[k] = t
+}
+
+// FirstToken implements Observer.
+func (a *auto) FirstToken(k load.Key, now time.Time, l load.Load) {
+	if t := a.trips[k]; t != nil && t.first.IsZero() {
+		t.first, t.begun = now, float64(l.PromptTokens)
+	}
+}
+
+// Ended implements Observer. Times are learned only now: an answer that came
+// as a whole has no time of its first token.
+func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
+	t := a.trips[k]
+	if t == nil {
+		return
+	}
+	delete(a.trips, k)
+	if len(a.spare) < maxSpare {
+		a.spare = append(a.spare, t)
+	}
+	t.ended = float64(l.PromptTokens) + t.prompt
+	if t.first.IsZero() {
+		return
+	}
+	first, rest := ms(t.first.Sub(t.at)), ms(now.Sub(t.first))
+	if k.Stage != uint8(PrefillStage) && (rest < first/100 || tokens == 1) {
+		return
+	}
+	if k.Stage != uint8(DecodeStage) {
+		a.speeds.learnPrefill(t, first)
+	}
+	if tokens > 1 {
+		a.speeds.learnDecode(t, rest/float64(tokens-1), tokens)
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+var _ Observer = (*auto)(nil)
+
+// finite keeps a learned number usable whatever was observed.
+func finite(v, lo, hi float64) float64 {
+	if !(v >= lo) {
+		return lo
+	}
+	return math.Min(v, hi)
+}

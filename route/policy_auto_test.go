@@ -1,0 +1,263 @@
+package route
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// autoFleet is a router of mode auto whose first worker holds the prompt.
+func autoFleet(tb testing.TB, n int, local []uint64) (*Router, *auto, *clock) {
+	tb.Helper()
+	r, space, c := open(tb, func(c *Config) { c.Settings.Mode = "auto" }, workers(n)...)
+	if len(local) > 0 {
+		b := &event.Batch{Space: space.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Engine: local, Local: local}}}
+		if _, err := space.ApplyWait(context.Background(), b); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return r, r.policy.(*auto), c
+}
+
+func numbers(from, n int) []uint64 {
+	l := make([]uint64, n)
+	for i := range l {
+		l[i] = uint64(from + i)
+	}
+	return l
+}
+
+// TestAutoWeighsTimes: a cached prompt draws its requests until the wait for it
+// is longer than computing it elsewhere; what waits is computed as time passes.
+func TestAutoWeighsTimes(t *testing.T) {
+	local := numbers(1, 2000) // 8,000 tokens: about 140 ms
+	r, a, c := autoFleet(t, 2, local)
+	p := Prompt{Local: local}
+	if got := best(t, r, p, Options{}); got.Worker != 1 {
+		t.Fatalf("an idle fleet: worker %d, want 1, which holds the prompt", got.Worker)
+	}
+	pin := ptr(uint64(1))
+	for i := range 2 {
+		best(t, r, Prompt{Local: numbers(10_000*(i+1), 2000)}, Options{RequestID: fmt.Sprint("other", i), Worker: pin})
+	}
+	if got := best(t, r, p, Options{}); got.Worker != 2 {
+		t.Fatalf("with 16,000 tokens to wait for: worker %d, want 2", got.Worker)
+	}
+	c.add(150 * time.Millisecond)
+	r.MarkPrefillComplete("other0")
+	c.add(140 * time.Millisecond)
+	if got := best(t, r, p, Options{}); got.Worker != 1 {
+		t.Fatalf("with most of them computed: worker %d, want 1", got.Worker)
+	}
+	ranks := best(t, r, p, Options{Explain: true}).Ranks
+	for _, e := range ranks {
+		if !strings.Contains(e.Formula, "ms to") && !strings.Contains(e.Formula, " ms = ") {
+			t.Errorf("the formula does not give times: %q", e.Formula)
+		}
+	}
+	if len(a.trips) != 2 {
+		t.Errorf("%d requests are followed, want 2", len(a.trips))
+	}
+}
+
+// TestAutoSparesDecodes: of two ranks without the prompt, that whose requests
+// attend to less gets it; idle ones tie and take turns by what they hold.
+func TestAutoSparesDecodes(t *testing.T) {
+	r, _, c := autoFleet(t, 2, nil)
+	for w, n := range []int{3000, 30} {
+		id := fmt.Sprint(w)
+		best(t, r, Prompt{Local: numbers(100_000*(w+1), n)}, Options{RequestID: id, Worker: ptr(uint64(w + 1))})
+		r.MarkPrefillComplete(id)
+	}
+	c.add(time.Second)
+	if got := best(t, r, Prompt{Local: numbers(7, 20)}, Options{}); got.Worker != 2 {
+		t.Errorf("worker %d is chosen, want 2, whose request is short", got.Worker)
+	}
+	r.Free("0")
+	r.Free("1")
+	count := map[uint64]int{}
+	for range 200 {
+		count[best(t, r, Prompt{Local: numbers(7, 20)}, Options{}).Worker]++
+	}
+	if count[1] < 60 || count[2] < 60 {
+		t.Errorf("idle workers are chosen %v times of 200", count)
+	}
+}
+
+// TestAutoWeightZero: it is load balancing, which looks up nothing.
+func TestAutoWeightZero(t *testing.T) {
+	local := numbers(1, 2000)
+	r, _, _ := autoFleet(t, 2, local)
+	if got := best(t, r, Prompt{Local: local}, Options{Weight: ptr(0.0)}); got.CachedTokens != 0 {
+		t.Errorf("%d tokens count as cached", got.CachedTokens)
+	}
+}
+
+// serve lets requests come to a rank that computes a token in perToken ms and
+// gives one out in each ms, one at a time.
+func serve(r *Router, c *clock, a Answer, id string, tokens int, perToken, each float64) {
+	const step, output = 10.0, 50
+	dur := func(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+	c.add(dur(perToken * (step/0.02 + float64(a.NewTokens))))
+	r.MarkPrefillComplete(id)
+	c.add(dur(each * (output - 1)))
+	r.Output(id, output)
+	r.Free(id)
+	_ = tokens
+}
+
+// TestAutoLearns: times of a fleet, a rank that is three times slower, and one
+// that lies; neither moves what is learned of the others.
+func TestAutoLearns(t *testing.T) {
+	for name, odd := range map[string]float64{"all alike": 1, "one is slow": 3, "one is a snail": 1000, "one answers at once": 1e-6} {
+		t.Run(name, func(t *testing.T) {
+			r, a, c := autoFleet(t, 5, nil)
+			rng := rand.New(rand.NewPCG(1, 7))
+			for i := range 1500 {
+				n := 10 + rng.IntN(3000)
+				worker := uint64(1 + i%5)
+				id := fmt.Sprint(i)
+				got := best(t, r, Prompt{Local: numbers(10_000*i, n)}, Options{RequestID: id, Worker: &worker})
+				f := 0.8 + 0.4*rng.Float64() // times vary
+				if worker == 3 {
+					f *= odd
+				}
+				serve(r, c, got, id, n, 0.05*f, 20*f)
+			}
+			if b := a.speeds.prefill.b; b < 0.045 || b > 0.055 {
+				t.Errorf("a prompt token takes %.4f ms, want 0.05", b)
+			}
+			if e := a.speeds.decode.at(1, 6000); e < 18 || e > 22 {
+				t.Errorf("a token takes %.2f ms, want 20", e)
+			}
+			for w := range uint64(5) {
+				slot, _ := r.table.Find(shard.RankID{Worker: w + 1})
+				v := a.speeds.of(slot, rankKey{w + 1, 0})
+				f := v.prefillToken / a.speeds.prefill.b
+				want := 1.0
+				if w == 2 {
+					want = math.Min(math.Max(odd, 0.25), 16)
+				}
+				if f < want*0.8 || f > want*1.25 {
+					t.Errorf("worker %d is %.2f times slower, want %.2f", w+1, f, want)
+				}
+			}
+			if len(a.trips) != 0 {
+				t.Errorf("%d ended requests are still followed", len(a.trips))
+			}
+		})
+	}
+}
+
+// TestAutoWholeAnswers: an answer that comes all at once does not say when its
+// first token came, and teaches nothing.
+func TestAutoWholeAnswers(t *testing.T) {
+	r, a, c := autoFleet(t, 2, nil)
+	before := a.speeds.prefill
+	for i := range 50 {
+		id := fmt.Sprint(i)
+		best(t, r, Prompt{Local: numbers(1000*i, 100)}, Options{RequestID: id})
+		c.add(5 * time.Second)
+		r.MarkPrefillComplete(id)
+		r.Output(id, 300)
+		r.Free(id)
+	}
+	if a.speeds.prefill != before {
+		t.Errorf("%+v became %+v", before, a.speeds.prefill)
+	}
+}
+
+// TestAutoForgets: however a booking ends, nothing is kept of it.
+func TestAutoForgets(t *testing.T) {
+	ws := append(workers(3), Worker{ID: 9, Role: Prefill})
+	r, _, c := open(t, func(c *Config) { c.Settings.Mode = "auto" }, ws...)
+	a := r.policy.(*auto)
+	pair := func(id string) {
+		if _, err := r.BestPair(context.Background(), Prompt{Local: numbers(1, 30)}, Options{RequestID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, end := range map[string]func(id string){
+		"free":         func(id string) { r.Free(id) },
+		"prefill":      func(id string) { r.MarkPrefillComplete(id); r.Output(id, 3); r.Free(id) },
+		"stages":       func(id string) { r.FreeStage(id, PrefillStage); r.FreeStage(id, DecodeStage) },
+		"expire":       func(string) { c.add(time.Hour); r.Expire() },
+		"workers gone": func(string) { r.RemoveWorker(1); r.RemoveWorker(2); r.RemoveWorker(3); r.RemoveWorker(9) },
+	} {
+		for _, w := range ws {
+			if err := r.SetWorker(w); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pair(name)
+		if len(a.trips) != 2 {
+			t.Errorf("%s: %d bookings are followed, want 2", name, len(a.trips))
+		}
+		end(name)
+		if len(a.trips) != 0 || r.table.Len() != 0 {
+			t.Errorf("%s: %d bookings are followed, %d live", name, len(a.trips), r.table.Len())
+		}
+	}
+}
+
+// TestSpeedsStayUsable: whatever is observed, what is learned are numbers above
+// 0 that a time can be.
+func TestSpeedsStayUsable(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 8))
+	odd := []float64{0, -1, 1e-300, 1e300, math.Inf(1), math.Inf(-1), math.NaN(), 1, 50, 1e6}
+	for range 50 {
+		s := newSpeeds()
+		for range 400 {
+			t := &trip{
+				slot: uint32(rng.IntN(4)), steps: 1 + float64(rng.IntN(3)), tokens: float64(rng.IntN(1e5)), stalls: 1,
+				context: float64(rng.IntN(1e6)), begun: float64(rng.IntN(1e6)), ended: float64(rng.IntN(1e6)),
+			}
+			s.learnPrefill(t, odd[rng.IntN(len(odd))])
+			s.learnDecode(t, odd[rng.IntN(len(odd))], 1+rng.IntN(1000))
+		}
+		for slot := range uint32(5) {
+			v := s.of(slot, rankKey{})
+			for _, x := range []float64{v.prefillStep, v.prefillToken, v.decodeStep, v.decodeToken, s.output} {
+				if !(x > 0 && x < 1e9) {
+					t.Fatalf("slot %d: %+v, %v tokens", slot, v, s.output)
+				}
+			}
+		}
+	}
+}
+
+// TestObserverOfOwnPolicy: a policy of the caller's own is told too.
+func TestObserverOfOwnPolicy(t *testing.T) {
+	w := &watcher{Policy: kv{}}
+	r, _, _ := open(t, func(c *Config) { c.Policy = w }, workers(2)...)
+	best(t, r, Prompt{Local: numbers(1, 5)}, Options{RequestID: "a"})
+	best(t, r, Prompt{Local: numbers(1, 5)}, Options{})
+	r.MarkPrefillComplete("a")
+	r.Output("a", 7)
+	r.Free("a")
+	r.Free("a")
+	if got, want := strings.Join(w.seen, " "), "booked first(20) ended(7,0)"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+type watcher struct {
+	Policy
+	seen []string
+}
+
+func (w *watcher) Booked(*Weighing, load.Key, *Candidate) { w.seen = append(w.seen, "booked") }
+func (w *watcher) FirstToken(_ load.Key, _ time.Time, l load.Load) {
+	w.seen = append(w.seen, fmt.Sprintf("first(%d)", l.PromptTokens))
+}
+func (w *watcher) Ended(_ load.Key, _ time.Time, l load.Load, tokens int) {
+	w.seen = append(w.seen, fmt.Sprintf("ended(%d,%d)", tokens, l.PromptTokens))
+}

@@ -1,0 +1,225 @@
+package route
+
+import (
+	"math"
+	"slices"
+)
+
+// speeds is how long an engine's steps take, learned from requests that have
+// ended: a line for prompts (ms for a step, ms for a token), a line for decoding
+// (ms for a step, ms for a token attended to), and for each rank a factor on
+// either.
+//
+// A rank's factor is the typical ratio of its times to those of the lines. The
+// lines are learned from times divided by the factors, and the middle one of
+// the ranks' factors is 1: so the lines are those of most ranks, and one that
+// is slow or lies moves its own factor only. Within a quarter of 1 a factor
+// counts as 1, so that like ranks tie and chance in their times decides
+// nothing.
+type speeds struct {
+	prefill, decode line
+	output          float64 // mean tokens generated
+	ranks           []rankSpeed
+	learned         int // since the factors were centred
+	scratch         []float64
+}
+
+// rankKey tells whose slot it was, as slots are used again.
+type rankKey struct {
+	worker uint64
+	rank   uint32
+}
+
+// rankSpeed has the logarithms of a rank's factors.
+type rankSpeed struct {
+	id              rankKey
+	prefill, decode factor
+}
+
+type factor struct{ log, spent, expected float64 }
+
+// speed is one rank's, in ms.
+type speed struct {
+	prefillStep, prefillToken float64
+	decodeStep, decodeToken   float64
+}
+
+const (
+	// memory is how many samples a line goes by, about, and rankMemory a factor.
+	memory     = 512
+	rankMemory = 64
+	deadBand   = 0.2231 // ln 1.25
+	// A factor stays within 1/4 and 16: a rank that answers at once, with
+	// errors perhaps, is not taken to be infinitely fast.
+	minFactor, maxFactor = -1.3863, 2.7726
+	centreEvery          = 16
+)
+
+// newSpeeds starts with the times of a common accelerator and model, which
+// count as much as eight samples.
+func newSpeeds() speeds {
+	s := speeds{output: 256}
+	s.prefill.begin([2]float64{16, 0.0175}, [2]float64{1, 512}, [2]float64{2, 16384})
+	s.decode.begin([2]float64{6, 5e-5}, [2]float64{1, 4096}, [2]float64{1, 131072})
+	return s
+}
+
+func (s *speeds) rank(slot uint32, id rankKey) *rankSpeed {
+	for int(slot) >= len(s.ranks) {
+		s.ranks = append(s.ranks, rankSpeed{})
+	}
+	r := &s.ranks[slot]
+	if r.id != id {
+		*r = rankSpeed{id: id}
+	}
+	return r
+}
+
+// of returns the rank's speed.
+func (s *speeds) of(slot uint32, id rankKey) speed {
+	var p, d float64 = 1, 1
+	if int(slot) < len(s.ranks) && s.ranks[slot].id == id {
+		p, d = s.ranks[slot].prefill.value(), s.ranks[slot].decode.value()
+	}
+	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
+}
+
+func (f *factor) value() float64 {
+	if math.Abs(f.log) < deadBand {
+		return 1
+	}
+	return math.Exp(f.log)
+}
+
+// learn takes in that so many ms were spent where the line expects so many, and
+// reports whether that is less than fourfold off the rank's own; of what is
+// more, the rest does not count.
+func (f *factor) learn(spent, expected float64) (usual bool) {
+	own := math.Exp(f.log) * expected
+	usual = spent > own/4 && spent < own*4
+	const keep = 1 - 1.0/rankMemory
+	f.spent = keep*f.spent + finite(spent, own/4, own*4)
+	f.expected = keep*f.expected + expected
+	// As if a few more requests had taken as long as expected.
+	prior := 4 * expected
+	f.log = finite(math.Log((f.spent+prior)/(f.expected+prior)), minFactor, maxFactor)
+	return usual
+}
+
+// learnPrefill learns from a request whose first token came after so many ms.
+func (s *speeds) learnPrefill(t *trip, first float64) {
+	r := s.rank(t.slot, t.id)
+	d := r.decode.value()
+	decodes := 0.0
+	if t.context > 0 {
+		decodes = d * (s.decode.a + s.decode.b*t.context) * t.stalls
+	}
+	spent := first + t.past - decodes
+	expected := s.prefill.at(t.steps, t.tokens)
+	if r.prefill.learn(spent, expected) {
+		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
+	}
+	s.centre()
+}
+
+// learnDecode learns from a request that took so many ms for each token.
+func (s *speeds) learnDecode(t *trip, each float64, tokens int) {
+	r := s.rank(t.slot, t.id)
+	context := (t.begun + t.ended) / 2
+	expected := s.decode.at(1, context)
+	if r.decode.learn(each, expected) {
+		s.decode.learn(1, context, each/math.Exp(r.decode.log))
+	}
+	s.output += (float64(tokens) - s.output) / memory
+	s.centre()
+}
+
+// centre makes the middle factors 1 now and then: what most ranks differ by
+// from a line is the line's.
+func (s *speeds) centre() {
+	if s.learned++; s.learned < centreEvery {
+		return
+	}
+	s.learned = 0
+	s.centreOn(&s.prefill, func(r *rankSpeed) *factor { return &r.prefill })
+	s.centreOn(&s.decode, func(r *rankSpeed) *factor { return &r.decode })
+}
+
+func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
+	s.scratch = s.scratch[:0]
+	for i := range s.ranks {
+		if f := of(&s.ranks[i]); f.expected > 0 {
+			s.scratch = append(s.scratch, f.log)
+		}
+	}
+	n := len(s.scratch)
+	if n == 0 {
+		return
+	}
+	slices.Sort(s.scratch)
+	middle := (s.scratch[(n-1)/2] + s.scratch[n/2]) / 2
+	l.scale(math.Exp(middle))
+	for i := range s.ranks {
+		if f := of(&s.ranks[i]); f.expected > 0 {
+			f.expected *= math.Exp(middle)
+			f.log = finite(f.log-middle, minFactor, maxFactor)
+		}
+	}
+}
+
+// line is y = a x₁ + b x₂, fitted by least squares to samples that count less as
+// others follow.
+type line struct {
+	a, b                    float64
+	s11, s12, s22, s1y, s2y float64
+	off                     float64 // typical distance of a sample, as a part of what was expected
+}
+
+// begin makes the line ab, by samples at two points that count as much as eight.
+func (l *line) begin(ab, p, q [2]float64) {
+	l.a, l.b, l.off = ab[0], ab[1], 1
+	for range 4 {
+		for _, x := range [...][2]float64{p, q} {
+			l.add(x[0], x[1], l.at(x[0], x[1]))
+		}
+	}
+}
+
+func (l *line) at(x1, x2 float64) float64 { return l.a*x1 + l.b*x2 }
+
+func (l *line) add(x1, x2, y float64) {
+	// The longer a time, the less certain it is.
+	w := 1 / max(l.at(x1, x2), 1e-3)
+	const keep = 1 - 1.0/memory
+	l.s11, l.s12, l.s22 = keep*l.s11+w*x1*x1, keep*l.s12+w*x1*x2, keep*l.s22+w*x2*x2
+	l.s1y, l.s2y = keep*l.s1y+w*x1*y, keep*l.s2y+w*x2*y
+}
+
+// learn adds a sample. One far from the line counts as one that is three times
+// as far as is typical.
+func (l *line) learn(x1, x2, y float64) {
+	e := l.at(x1, x2)
+	off := finite((y-e)/e, -1, 1)
+	l.off += (math.Abs(off) - l.off) / 64
+	l.add(x1, x2, e*(1+finite(off, -3*l.off, 3*l.off)))
+	det := l.s11*l.s22 - l.s12*l.s12
+	if !(det > 1e-9*l.s11*l.s22) {
+		return
+	}
+	a := (l.s1y*l.s22 - l.s2y*l.s12) / det
+	b := (l.s2y*l.s11 - l.s1y*l.s12) / det
+	switch {
+	case a < 0:
+		a, b = 0, l.s2y/l.s22
+	case b < 0:
+		a, b = l.s1y/l.s11, 0
+	}
+	l.a, l.b = finite(a, 1e-3, 1e6), finite(b, 1e-6, 1e4)
+}
+
+// scale makes every time of the line longer by a factor, those that it was
+// learned from too.
+func (l *line) scale(f float64) {
+	l.a, l.b = finite(l.a*f, 1e-3, 1e6), finite(l.b*f, 1e-6, 1e4)
+	l.s1y, l.s2y = l.s1y*f, l.s2y*f
+}
