@@ -114,10 +114,11 @@ func engine(t *testing.T, c mockapi.Config) string {
 }
 
 // Without a broker, engines are those of the settings. An answer may take longer
-// than a request may take to arrive.
+// than a request may take to arrive. Mode kv, as auto would spare a worker whose
+// last answer is just ending.
 func TestWithoutNATS(t *testing.T) {
 	slow := mockapi.Config{Step: func(*mock.Report) time.Duration { return 120 * time.Millisecond }}
-	url, stop := start(t, "--nats=none", "--kv-events=false", "--engines="+engine(t, slow)+","+engine(t, slow), "--model=m", "--block-size=4",
+	url, stop := start(t, "--nats=none", "--kv-events=false", "--mode=kv", "--engines="+engine(t, slow)+","+engine(t, slow), "--model=m", "--block-size=4",
 		"--read-timeout=100ms", "--health-every=50ms")
 	prompt := "a prompt of some length that is said twice, and is longer than four blocks of bytes"
 	var first string
