@@ -20,7 +20,7 @@ func (n *natsBench) snap(r *replica, shards int) (*shard.Set, Start) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	m := snapshot.Meta{Space: testSpace}
+	m := snapshot.Meta{Space: snapshot.Space(testSpace)}
 	for _, k := range start.Ranks {
 		m.Ranks = append(m.Ranks, snapshot.Rank{Worker: k.Worker, DPRank: k.DPRank})
 	}

@@ -24,7 +24,7 @@ type above struct {
 }
 
 func newCounter(m *Meta) *counter {
-	return &counter{space: shard.SpaceHash(m.Space), ranks: m.Ranks, above: make(map[uint64]above)}
+	return &counter{space: shard.SpaceHash(event.Space(m.Space)), ranks: m.Ranks, above: make(map[uint64]above)}
 }
 
 func (c *counter) add(p *core.Piece) error {

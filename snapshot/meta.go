@@ -27,9 +27,9 @@ var (
 
 // Meta says what a snapshot is of.
 type Meta struct {
-	Space   event.Space `json:"space"`
-	Stream  string      `json:"stream"`  // its name
-	Created time.Time   `json:"created"` // of the stream
+	Space   Space     `json:"space"`
+	Stream  string    `json:"stream"`  // its name
+	Created time.Time `json:"created"` // of the stream
 	// Seq is the sequence in the stream up to which everything is in the
 	// snapshot; some of what follows may be, too. Stored is when the stream
 	// stored that message, if it is known.
@@ -43,6 +43,13 @@ type Meta struct {
 	Sections int       `json:"sections"`
 	Ranks    []Rank    `json:"ranks"`          // by rising Holder
 	Idle     []Rank    `json:"idle,omitempty"` // those without a holder: they never stored a block
+}
+
+// Space is an event.Space; the two convert into each other.
+type Space struct {
+	Model     string `json:"model"`
+	BlockSize uint32 `json:"block_size"`
+	Group     string `json:"group"`
 }
 
 // Rank is one publisher stream. Holders of the runs that no rank has are left

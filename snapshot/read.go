@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -144,7 +145,7 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 	if err != nil {
 		return nil, err
 	}
-	if checked.Meta.Space != sp.Key() {
+	if event.Space(checked.Meta.Space) != sp.Key() {
 		return nil, fmt.Errorf("restoring a snapshot of model %q, block size %d, group %q into another space", checked.Meta.Space.Model,
 			checked.Meta.Space.BlockSize, checked.Meta.Space.Group)
 	}

@@ -59,7 +59,7 @@ func history(g coretest.Generator, seed uint64) []coretest.Op {
 // meta describes a snapshot of the space with all ranks in it, and one more
 // that never stored anything.
 func meta(sp *shard.Space) Meta {
-	m := Meta{Space: testSpace, Stream: "s", Seq: 7, Written: time.Unix(1e9, 0).UTC(), Writer: "w", Fence: 3}
+	m := Meta{Space: Space(testSpace), Stream: "s", Seq: 7, Written: time.Unix(1e9, 0).UTC(), Writer: "w", Fence: 3}
 	for _, r := range sp.Ranks() {
 		m.Ranks = append(m.Ranks, Rank{Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Worker + 1<<60, LastID: 5, Ended: []uint64{1 << 63}})
 	}

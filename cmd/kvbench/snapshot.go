@@ -244,7 +244,7 @@ func (p *prompts) write(ctx context.Context, sp *shard.Space, f *os.File, res *s
 	err := w.Begin(ctx)
 	var footer *snapshot.Footer
 	if err == nil {
-		m := snapshot.Meta{Space: benchSpace, Written: begun}
+		m := snapshot.Meta{Space: snapshot.Space(benchSpace), Written: begun}
 		for _, r := range sp.Ranks() {
 			m.Ranks = append(m.Ranks, snapshot.Rank{Worker: r.Worker, DPRank: r.DPRank})
 		}

@@ -1,6 +1,7 @@
 // Command kvctl looks at the workers of a fleet and takes them out of service
 // and back. For that it talks to NATS, not to the indexers, which all see the
-// change. It also asks a program whether it is ready.
+// change. It also asks a program whether it is ready, and looks after the
+// snapshots of the index.
 package main
 
 import (
@@ -30,13 +31,16 @@ type config struct {
 	force     bool
 	by        string
 
+	snapshotDir string
+
 	args []string
 	out  io.Writer
 	now  func() time.Time
 }
 
 // usage is what stands for the arguments in --help.
-const usage = "worker list | worker drain|resume|remove <id> | ready <url>"
+const usage = "worker list | worker drain|resume|remove <id> | ready <url> | snapshot list | " +
+	"snapshot inspect|verify|delete <name> | snapshot restore <name> <dir> | reset"
 
 const summary = `workers of a fleet, who there is and who gets requests; and whether a program is ready.
 
@@ -45,20 +49,28 @@ const summary = `workers of a fleet, who there is and who gets requests; and whe
   worker resume <id>    it gets requests again
   worker remove <id>    it is gone: its blocks leave every index
   ready <url>           is the program at http://host:port ready? For health checks
+  snapshot list         the snapshots of the index, newest first
+  snapshot inspect <name>        what one says of itself, after its checksums
+  snapshot verify <name>         reads and counts all of it; name or file
+  snapshot restore <name> <dir>  copies it to a directory to start from
+  snapshot delete <name>         takes one away
+  reset                 purges the streams of events and deletes their snapshots
 
 A worker is given by its id or its name. With --json what is printed is one JSON
 object, errors too. Exit codes: 0 done (or ready), 1 failed (or not ready), 2 wrong
-use, 3 no such worker, 4 the worker is not in a state for it.`
+use, 3 no such worker or snapshot, 4 it is not in a state for that.`
 
 func (c *config) declare(set *conf.Set) {
 	set.TakeArgs(usage)
 	set.String(&c.namespace, "namespace", "default", "Namespace of the workers: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
 	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
-	set.String(&c.model, "model", "", "worker list: only workers of this model.")
+	set.String(&c.model, "model", "", "worker list, snapshot: only what is of this model.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
-		{"worker", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)
+		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)
 	set.Bool(&c.force, "force", false, `worker remove: also a worker that announces itself. It is back with its next
-		heartbeat, and what it holds has to be dumped again.`)
+		heartbeat, and what it holds has to be dumped again. snapshot delete: also the newest. reset: also while replicas
+		live, which go on with what they have.`)
+	set.String(&c.snapshotDir, "snapshot-dir", "", "Directory of the snapshots, if the replicas have one.", conf.ShowDefault("the object store of NATS"))
 	set.String(&c.by, "by", defaultUser(os.Getenv), "worker drain: who asks, shown in lists.", conf.ShowDefault("$USER"))
 	c.broker.Declare(set)
 	c.log.Declare(set)

@@ -15,6 +15,8 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
+	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
 // errUse is wrapped by errors of wrong use.
@@ -24,9 +26,9 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errUse):
 		return exitUse
-	case errors.Is(err, registry.ErrUnknownWorker):
+	case errors.Is(err, registry.ErrUnknownWorker), errors.Is(err, store.ErrNotFound):
 		return exitUnknown
-	case errors.Is(err, registry.ErrAlready), errors.Is(err, registry.ErrAlive):
+	case errors.Is(err, registry.ErrAlready), errors.Is(err, registry.ErrAlive), errors.Is(err, keeper.ErrAlive), errors.Is(err, errRefused):
 		return exitRefused
 	}
 	return exitFailure
@@ -36,6 +38,12 @@ func exitCode(err error) int {
 func (c *config) run(ctx context.Context) error {
 	if len(c.args) == 2 && c.args[0] == "ready" {
 		return c.ready(ctx, c.args[1])
+	}
+	if len(c.args) > 0 && c.args[0] == "snapshot" {
+		return c.snapshots(ctx, c.args[1:])
+	}
+	if len(c.args) == 1 && c.args[0] == "reset" {
+		return c.reset(ctx)
 	}
 	if len(c.args) < 2 || c.args[0] != "worker" {
 		return fmt.Errorf("give one of: %s: %w", usage, errUse)

@@ -36,7 +36,7 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 		return err
 	}
 	meta := snapshot.Meta{
-		Space: s.Space, Stream: s.Stream, Created: start.Created, Seq: start.Seq - 1, Stored: start.Stored,
+		Space: snapshot.Space(s.Space), Stream: s.Stream, Created: start.Created, Seq: start.Seq - 1, Stored: start.Stored,
 		Written: begun.UTC(), Writer: k.cfg.Replica, Program: k.cfg.Program, Fence: fence, Ranks: ranksOf(start),
 	}
 	e := store.Entry{

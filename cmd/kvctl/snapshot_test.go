@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot"
+	"github.com/kvatlas/kvatlas/snapshot/store"
+)
+
+func TestSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close() //nolint:errcheck // the test is over
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp := event.Space{Model: "org/model", BlockSize: 16}
+	info, err := stream.Ensure(ctx, js, "default", sp, stream.Config{MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := store.OpenBucket(ctx, b.Conn(), "default", info.Name, store.BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence, err := store.Claim(ctx, s, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := shard.New(shard.Config{})
+	defer set.Close()
+	index, err := set.Open(sp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := range uint64(2) {
+		w := snapshot.NewWriter(index, snapshot.Options{})
+		if err := w.Begin(ctx); err != nil {
+			t.Fatal(err)
+		}
+		e := store.Entry{Name: store.Name(seq, fence), Seq: seq, Created: info.Created, Written: time.Now(), Writer: "a", Fence: fence}
+		if err := s.Put(ctx, e.Name, func(out io.Writer) error {
+			_, err := w.Write(ctx, out, snapshot.Meta{Space: snapshot.Space(sp), Stream: info.Name, Seq: seq})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Publish(ctx, s, e, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	older, newest, to := store.Name(0, fence), store.Name(1, fence), t.TempDir()
+	file := filepath.Join(to, info.Name, newest)
+	for _, c := range []struct {
+		args   string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"snapshot list", 0, newest, ""},
+		{"snapshot list --json", 0, `"seq":1`, ""},
+		{"snapshot inspect " + newest, 0, `"model":"org/model"`, ""},
+		{"snapshot verify " + newest, 0, "is whole", ""},
+		{"snapshot verify " + store.Name(9, 9), 3, "", "no such snapshot"},
+		{"snapshot verify x", 2, "", "no name of a snapshot"},
+		{"snapshot restore " + newest + " " + to, 0, "--snapshot-dir " + to, ""},
+		{"snapshot verify " + file, 0, "is whole", ""},
+		{"snapshot list --snapshot-dir " + to, 0, newest, ""},
+		{"snapshot delete " + newest, 4, "", "is the newest"},
+		{"snapshot delete " + older, 0, "is deleted", ""},
+		{"snapshot verify " + older, 3, "", "no such snapshot"},
+		{"snapshot", 2, "", "give one of"},
+		{"snapshot melt", 2, "", "give one of"},
+		{"reset", 0, "are purged", ""},
+		{"reset everything", 2, "", "give one of"},
+		{"snapshot verify " + newest, 3, "", "no such snapshot"},
+	} {
+		code, stdout, stderr := kvctl(t, append(strings.Fields(c.args), "--data-dir", dir)...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+			t.Errorf("%s: exit code %d, %q, %q; want %d, %q, %q", c.args, code, stdout, stderr, c.code, c.stdout, c.stderr)
+		}
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 1
+	if err := os.WriteFile(file, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := kvctl(t, "snapshot", "verify", file); code != 1 || !strings.Contains(stderr, "damaged") {
+		t.Errorf("a damaged file: exit code %d, %q", code, stderr)
+	}
+}
