@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/kvatlas/kvatlas/core"
 )
@@ -10,8 +11,19 @@ import (
 // decoder reads a chunk's structure and words.
 type decoder struct {
 	meta  []byte
-	words []byte
+	words []uint64
 	bad   bool
+	held  []core.PieceHeld // room for what runs hold
+}
+
+// decoderOf returns the decoder of a chunk's parts. The runs that it returns
+// share its memory.
+func decoderOf(c *chunk) decoder {
+	d := decoder{meta: c.meta, words: make([]uint64, len(c.words)/8), bad: len(c.words)%8 != 0}
+	for i := range d.words {
+		d.words[i] = binary.LittleEndian.Uint64(c.words[8*i:])
+	}
+	return d
 }
 
 func (d *decoder) uint(most uint64) uint64 {
@@ -42,15 +54,12 @@ func (d *decoder) byte() byte {
 
 // take returns the next n words.
 func (d *decoder) take(n int) []uint64 {
-	if n < 0 || n > len(d.words)/8 {
+	if n < 0 || n > len(d.words) {
 		d.bad = true
 		return nil
 	}
-	out := make([]uint64, n)
-	for i := range out {
-		out[i] = binary.LittleEndian.Uint64(d.words[8*i:])
-	}
-	d.words = d.words[8*n:]
+	out := d.words[:n:n]
+	d.words = d.words[n:]
 	return out
 }
 
@@ -58,7 +67,7 @@ func (d *decoder) take(n int) []uint64 {
 // exchanged by to, in which those that are left out have noHolder. Runs that
 // nobody has and none leaves are left out, too.
 func decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
-	d := decoder{meta: c.meta, words: c.words}
+	d := decoderOf(c)
 	var runs []core.Piece
 	for last := uint32(0); len(d.meta) > 0 && !d.bad; {
 		p := d.run(last, to)
@@ -95,7 +104,7 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 		}
 		p.Parent, p.Offset = p.Number-up, d.uint32()
 	}
-	n := int(d.uint(uint64(len(d.words) / 8)))
+	n := int(d.uint(uint64(len(d.words))))
 	mode := d.byte()
 	p.Local = d.take(n)
 	switch {
@@ -114,7 +123,11 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 	default:
 		p.Names = d.take(n)
 	}
-	held := make([]core.PieceHeld, d.count())
+	k := d.count()
+	d.held = slices.Grow(d.held, k)
+	at := len(d.held)
+	d.held = d.held[:at+k]
+	held := d.held[at : at+k : at+k]
 	before := uint32(0)
 	for i := range held {
 		step := d.uint32()
@@ -190,10 +203,10 @@ const maxLayers = 1 << 20
 
 // decodeInferred calls f for each holder that is not left out.
 func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, names []uint64) error) error {
-	d := decoder{meta: c.meta, words: c.words}
+	d := decoderOf(c)
 	for len(d.meta) > 0 && !d.bad {
 		h := holderTo(to, d.uint32())
-		names := d.take(int(d.uint(uint64(len(d.words) / 8))))
+		names := d.take(int(d.uint(uint64(len(d.words)))))
 		if h == noHolder || d.bad {
 			continue
 		}

@@ -11,33 +11,11 @@ import (
 // restore loads the newest snapshots and returns where the streams are to be
 // read from. The registry is read already: it says who has left since.
 func (x *indexer) restore(ctx context.Context, cfg *ingest.Config) (map[string]ingest.Start, error) {
-	s := &x.cfg.Snapshots
-	if s.Off && !s.Reset {
-		return nil, nil
-	}
-	kc := keeper.Config{
+	_, starts, err := x.cfg.Snapshots.Start(ctx, keeper.Config{
 		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: x.set,
 		Program: obs.ReadVersion().String(), Metrics: cfg.Metrics, Log: x.log,
-	}
-	s.Apply(&kc)
-	k, err := keeper.Open(ctx, kc)
-	if err != nil {
-		return nil, err
-	}
-	if s.Reset {
-		x.log.Warn("--reset-states: what the streams and snapshots of the namespace hold is deleted; leave the setting off at the next start")
-		if err := k.Reset(ctx, false); err != nil {
-			return nil, err
-		}
-	}
-	if s.Off {
-		return nil, nil
-	}
-	if err := k.CheckRetention(ctx); err != nil {
-		return nil, err
-	}
-	x.keeper.Store(k)
-	return k.Restore(ctx)
+	}, func(k *keeper.Keeper) { x.keeper.Store(k) })
+	return starts, err
 }
 
 // restoring says how far the restoring of snapshots is; "" when it is over.

@@ -24,6 +24,7 @@ import (
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/approx"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // noNATS asks for no broker: workers are those that are named in the settings.
@@ -38,9 +39,11 @@ type config struct {
 	Ingest   ingest.Config
 	Registry registry.Settings
 	Index    shard.Config
-	Route    route.Settings
-	Approx   approx.Config
-	Proxy    proxy.Config
+
+	Snapshots keeper.Settings
+	Route     route.Settings
+	Approx    approx.Config
+	Proxy     proxy.Config
 
 	Listen          string
 	Service         proc.ServiceConfig
@@ -80,6 +83,7 @@ func (c *config) declare(set *conf.Set) {
 	c.Service.Declare(set, 5*time.Minute, "answers under way")
 	c.declareChoice(set)
 	c.declareIndex(set)
+	c.Snapshots.Declare(set)
 	c.declareEngines(set)
 	c.declareHTTP(set)
 	c.Broker.Declare(set)

@@ -26,6 +26,7 @@ import (
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // router is the running program: events flow from the broker through ingest into
@@ -42,6 +43,7 @@ type router struct {
 	broker   *broker.Broker
 	registry *registry.Registry
 	ingest   atomic.Pointer[ingest.Ingest]
+	keeper   atomic.Pointer[keeper.Keeper]
 	ready    atomic.Bool // everything is connected
 
 	stopWork context.CancelFunc
@@ -106,6 +108,9 @@ func (x *router) build() error {
 	pc.Fleet, pc.Metrics, pc.Log, pc.Ready = x.fleet, x.metrics, x.log, x.behind
 	x.proxy = proxy.New(pc)
 	for family, text := range ingest.Help() {
+		x.metrics.Help(family, text)
+	}
+	for family, text := range keeper.Help() {
 		x.metrics.Help(family, text)
 	}
 	for family, text := range registry.Help() {
@@ -199,11 +204,22 @@ func (x *router) readEvents(ctx context.Context) error {
 		return x.registry.Left(registry.Key{Space: sp, Worker: worker})
 	}
 	cfg.Index = ingest.Into(x.set)
+	k, starts, err := x.cfg.Snapshots.Start(ctx, keeper.Config{
+		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: x.set,
+		Program: obs.ReadVersion().String(), Metrics: cfg.Metrics, Log: x.log,
+	}, func(k *keeper.Keeper) { x.keeper.Store(k) })
+	if err != nil {
+		return err
+	}
+	cfg.Start = starts
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	x.ingest.Store(in)
+	if k != nil {
+		k.Run(in)
+	}
 	return nil
 }
 
@@ -245,6 +261,11 @@ func repeat(ctx context.Context, every time.Duration, do func()) {
 // behind says why requests should not come yet; "" if they may.
 func (x *router) behind() string {
 	if !x.ready.Load() {
+		if k := x.keeper.Load(); k != nil {
+			if why := k.Progress().String(); why != "" {
+				return why
+			}
+		}
 		return "not connected yet"
 	}
 	if in := x.ingest.Load(); in != nil {
@@ -274,8 +295,13 @@ func (x *router) stop() error {
 			return x.fleet.Close()
 		}},
 		proc.Step{Name: "reading no more events", Run: x.stopReading},
-		// A last snapshot has its place here: nothing changes the index any more,
-		// and the broker is still there.
+		// Nothing changes the index any more, and the broker is still there.
+		proc.Step{Name: "taking the last snapshots", Run: func(ctx context.Context) error {
+			if k := x.keeper.Load(); k != nil {
+				k.Close(ctx)
+			}
+			return nil
+		}},
 		proc.Step{Name: "closing the index", Run: func(context.Context) error { x.set.Close(); return nil }},
 		proc.Step{Name: "leaving the broker", Run: func(context.Context) error {
 			if x.broker == nil {

@@ -1,8 +1,10 @@
 package keeper
 
 import (
+	"context"
 	"time"
 
+	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/conf"
 )
 
@@ -41,4 +43,36 @@ func (s *Settings) Declare(set *conf.Set) {
 func (s *Settings) Apply(cfg *Config) {
 	cfg.Dir, cfg.Keep, cfg.Threshold, cfg.Interval = s.Dir, s.Keep, uint64(s.Messages), s.Interval
 	cfg.Lease, cfg.Options.MaxBuffered = s.Lease, s.Memory
+}
+
+// Start does what the settings say for a program that is about to read: it
+// resets, and restores the newest snapshots. It calls opened, if not nil, with
+// the Keeper before that takes its time, and returns where to start reading. The
+// Keeper is nil where there are to be no snapshots.
+func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) (*Keeper, map[string]ingest.Start, error) {
+	if s.Off && !s.Reset {
+		return nil, nil, nil
+	}
+	s.Apply(&cfg)
+	k, err := Open(ctx, cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.Reset {
+		k.cfg.Log.Warn("--reset-states: what the streams and snapshots of the namespace hold is deleted; leave the setting off at the next start")
+		if err := k.Reset(ctx, false); err != nil {
+			return nil, nil, err
+		}
+	}
+	if s.Off {
+		return nil, nil, nil
+	}
+	if err := k.CheckRetention(ctx); err != nil {
+		return nil, nil, err
+	}
+	if opened != nil {
+		opened(k)
+	}
+	starts, err := k.Restore(ctx)
+	return k, starts, err
 }
