@@ -13,17 +13,23 @@ type decoder struct {
 	meta  []byte
 	words []uint64
 	bad   bool
-	held  []core.PieceHeld // room for what runs hold
+
+	// Memory of the runs, used again by the next chunk.
+	room []uint64
+	held []core.PieceHeld
+	runs []core.Piece
 }
 
-// decoderOf returns the decoder of a chunk's parts. The runs that it returns
-// share its memory.
-func decoderOf(c *chunk) decoder {
-	d := decoder{meta: c.meta, words: make([]uint64, len(c.words)/8), bad: len(c.words)%8 != 0}
+// begin takes a chunk's parts. What was decoded before is void.
+func (d *decoder) begin(c *chunk) {
+	n := len(c.words) / 8
+	if cap(d.room) < n {
+		d.room = make([]uint64, n)
+	}
+	d.meta, d.words, d.bad, d.held, d.runs = c.meta, d.room[:n], len(c.words)%8 != 0, d.held[:0], d.runs[:0]
 	for i := range d.words {
 		d.words[i] = binary.LittleEndian.Uint64(c.words[8*i:])
 	}
-	return d
 }
 
 func (d *decoder) uint(most uint64) uint64 {
@@ -67,19 +73,23 @@ func (d *decoder) take(n int) []uint64 {
 // exchanged by to, in which those that are left out have noHolder. Runs that
 // nobody has and none leaves are left out, too.
 func decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
-	d := decoderOf(c)
-	var runs []core.Piece
+	return new(decoder).decodeRuns(c, to)
+}
+
+// decodeRuns is the same in memory that the next call uses again.
+func (d *decoder) decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
+	d.begin(c)
 	for last := uint32(0); len(d.meta) > 0 && !d.bad; {
 		p := d.run(last, to)
 		last = p.Number
 		if len(p.Held)+len(p.Special)+len(p.Kids) > 0 {
-			runs = append(runs, p)
+			d.runs = append(d.runs, p)
 		}
 	}
 	if d.bad || len(d.words) > 0 {
 		return nil, fmt.Errorf("%w: runs that cannot be read", ErrDamaged)
 	}
-	return runs, nil
+	return d.runs, nil
 }
 
 const noHolder = ^core.Holder(0)
@@ -203,7 +213,8 @@ const maxLayers = 1 << 20
 
 // decodeInferred calls f for each holder that is not left out.
 func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, names []uint64) error) error {
-	d := decoderOf(c)
+	var d decoder
+	d.begin(c)
 	for len(d.meta) > 0 && !d.bad {
 		h := holderTo(to, d.uint32())
 		names := d.take(int(d.uint(uint64(len(d.words)))))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -259,6 +260,9 @@ func (w *Writer) giveOut(ctx context.Context) error {
 	}
 }
 
+// yieldAfter is about half a millisecond's counting.
+const yieldAfter = 1 << 15
+
 // work counts, packs and writes a section's chunks.
 func (w *Writer) work(ctx context.Context, s *section, f *file) error {
 	p, err := newPacker()
@@ -266,16 +270,24 @@ func (w *Writer) work(ctx context.Context, s *section, f *file) error {
 		return err
 	}
 	count := newCounter(f.meta)
+	var dec decoder
+	work := 0
 	for c := s.next(ctx); c != nil; c = s.next(ctx) {
 		c.kind, c.section = kindRuns, s.number
 		size := int64(c.size())
-		runs, err := decodeRuns(c, f.to)
+		runs, err := dec.decodeRuns(c, f.to)
 		if err != nil {
 			return err // a bug: it is what this program has just written
 		}
 		for i := range runs {
 			if err := count.add(&runs[i]); err != nil {
 				return err
+			}
+			// The index goes first: its owners are not to wait for a processor
+			// until the scheduler takes it away from here.
+			if work += len(runs[i].Local) * (1 + len(runs[i].Held)); work > yieldAfter {
+				work = 0
+				runtime.Gosched()
 			}
 		}
 		if err := f.put(p, c); err != nil {
