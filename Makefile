@@ -19,7 +19,7 @@ TESTFLAGS := -shuffle=on -timeout=14m
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines fuzz nightly bench benchstat reference lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench benchstat reference lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ race: ## test with the race detector, or fail where it cannot run
 
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
 	@GO='$(GO)' RUN='$(RUN)' sh internal/enginetest/run.sh
+
+test-deploy: ## lint and render the Helm chart, with Helm as a pinned Go tool (built on first use, a minute)
+	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
 	@set -e; for p in $$($(GO) list $(PKG)); do \
@@ -76,6 +79,7 @@ vuln: ## known vulnerabilities in what is called (asks vuln.go.dev)
 tidy: ## go mod tidy for the product and for the tools
 	$(GO) mod tidy
 	cd tools && $(GO) mod tidy
+	cd tools/helm && $(GO) mod tidy
 
 clean: ## remove what building and running left behind
 	rm -rf bin .kvatlas .compare

@@ -116,13 +116,16 @@ func (f *fleet) startIndexer(dir string) (url string, stop func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	done := make(chan error, 1)
-	go func() { done <- s.Serve(ln) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(ln) // nil after Shutdown
+	}()
 	return "http://" + ln.Addr().String(), func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		_ = s.Shutdown(ctx) // the test is over
-		_ = <-done // it ends with Shutdown
+		<-done
 	}, nil
 }
 

@@ -211,6 +211,11 @@ func TestEveryMetricThatIsNamedExists(t *testing.T) {
 		if len(named) == 0 {
 			t.Errorf("%s names no metric: %s", where, expr)
 		}
+		for _, pair := range []string{"()", "{}", "[]"} {
+			if strings.Count(expr, pair[:1]) != strings.Count(expr, pair[1:]) {
+				t.Errorf("%s: a bracket is missing: %s", where, expr)
+			}
+		}
 		for _, n := range named {
 			name, selector, _ := strings.Cut(n, "{")
 			name = strings.TrimSuffix(name, "_bucket")

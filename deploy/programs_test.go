@@ -82,10 +82,11 @@ func start(t *testing.T, name string, args ...string) *process {
 	return run(t, exec.Command(program(t, name), args...))
 }
 
-func run(t *testing.T, cmd *exec.Cmd) *process {
+func run(t *testing.T, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd, log: new(bytes.Buffer), done: make(chan error, 1)}
-	cmd.Env, cmd.Stderr = []string{"HOME=/nonexistent"}, p.log
+	cmd.Env = append([]string{"HOME=/nonexistent", "KVATLAS_ADMIN_LISTEN=127.0.0.1:0"}, env...) // other tests run too
+	cmd.Stderr = p.log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

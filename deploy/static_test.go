@@ -5,11 +5,14 @@ import (
 	"debug/elf"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -117,4 +120,48 @@ func copyFile(from, to string) (err error) {
 		return err
 	}
 	return out.Close()
+}
+
+// The real programs tell a service manager of their whole life.
+func TestProgramsNotify(t *testing.T) {
+	dir := t.TempDir()
+	for name, args := range map[string][]string{
+		"kvindexer":   {"--data-dir=" + dir + "/i"},
+		"kvrouter":    {"--data-dir=" + dir + "/r"},
+		"kvpublisher": {"--data-dir=" + dir + "/p", "--worker=1", "--model=m", "--socket=" + socketPath(t), "--state-dir=none"},
+	} {
+		socket := socketPath(t)
+		conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until := func(line string) {
+			t.Helper()
+			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				t.Fatal(err)
+			}
+			for b := make([]byte, 4096); ; {
+				n, err := conn.Read(b)
+				if err != nil {
+					t.Fatalf("%s does not say %s: %v", name, line, err)
+				}
+				if slices.Contains(strings.Split(string(b[:n]), "\n"), line) {
+					return
+				}
+			}
+		}
+		p := run(t, exec.Command(program(t, name), append(args, "--http-listen=127.0.0.1:0")...), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=200000")
+		until("READY=1")
+		until("WATCHDOG=1")
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		until("STOPPING=1")
+		if code := p.wait(); code != 0 {
+			t.Errorf("%s: exit code %d", name, code)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -1,0 +1,209 @@
+{{/* Each part is given a dict: root (the chart's context), part (indexer, router or
+     publisher), c (its values), name (of its objects), program, port, settings. */}}
+
+{{- define "kvatlas.name" -}}
+{{ printf "%s-%s" (.root.Release.Name | trunc 40 | trimSuffix "-") .name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "kvatlas.selector" -}}
+app.kubernetes.io/name: kvatlas
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .name }}
+{{- end }}
+
+{{- define "kvatlas.labels" -}}
+{{ include "kvatlas.selector" . }}
+app.kubernetes.io/version: {{ .root.Values.image.tag | default .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: kvatlas
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "kvatlas.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (printf "%s-kvatlas" (.Release.Name | trunc 40 | trimSuffix "-")) }}
+{{- end }}
+
+{{/* The settings of a program: the chart's own, then those of the values. */}}
+{{- define "kvatlas.settings" -}}
+{{- $v := .root.Values }}
+{{- $own := dict
+  "nats" (required "nats.url: say where NATS with JetStream is" $v.nats.url)
+  "namespace" $v.namespace
+  "data-dir" "/var/lib/kvatlas"
+  "http-listen" (printf "0.0.0.0:%d" (int .port))
+  "log-format" "json"
+  "stop-timeout" (printf "%ds" (int .c.stopTimeoutSeconds)) }}
+{{- if $v.nats.credentialsSecret }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
+{{- if ne .part "publisher" }}
+  {{- $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}
+  {{- if $v.access.tokensSecret }}
+    {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
+  {{- else if $v.access.allowAnonymous }}
+    {{- $_ := set $own "allow-anonymous" true }}
+  {{- else }}
+    {{- fail "access: give tokensSecret, or allowAnonymous: true if something else keeps strangers out" }}
+  {{- end }}
+  {{- if $v.access.tlsSecret }}
+    {{- $_ := set $own "tls-cert" "/etc/kvatlas/tls/tls.crt" }}
+    {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
+  {{- end }}
+{{- end }}
+{{- mergeOverwrite $own (deepCopy .settings) | toYaml }}
+{{- end }}
+
+{{- define "kvatlas.pod" -}}
+{{- $v := .root.Values }}
+{{- $access := ne .part "publisher" -}}
+metadata:
+  labels:
+    {{- include "kvatlas.labels" . | nindent 4 }}
+    {{- with .c.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    checksum/settings: {{ include "kvatlas.settings" . | sha256sum }}
+    {{- with .c.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ include "kvatlas.serviceAccount" .root }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  # What the programs give themselves, and some seconds for the rest.
+  terminationGracePeriodSeconds: {{ add (.c.drainDelaySeconds | default 0 | int) (int .c.stopTimeoutSeconds) 10 }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    seccompProfile: {type: RuntimeDefault}
+  {{- with $v.imagePullSecrets }}
+  imagePullSecrets: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  containers:
+    - name: {{ .program }}
+      image: {{ printf "%s:%s" $v.image.repository ($v.image.tag | default .root.Chart.AppVersion) | quote }}
+      imagePullPolicy: {{ $v.image.pullPolicy }}
+      command: [{{ printf "/%s" .program | quote }}]
+      env:
+        - {name: KVATLAS_CONFIG, value: {{ printf "/etc/kvatlas/settings/%s.yaml" .program }}}
+        {{- with .c.env }}{{ toYaml . | nindent 8 }}{{ end }}
+      ports:
+        - {name: http, containerPort: {{ .port }}}
+      livenessProbe:
+        httpGet: {path: /livez, port: http{{ if and $access $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        periodSeconds: 10
+        failureThreshold: 6
+      readinessProbe:
+        httpGet: {path: /readyz, port: http{{ if and $access $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        periodSeconds: 2
+        failureThreshold: 1
+      resources: {{ toYaml .c.resources | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      volumeMounts:
+        - {name: data, mountPath: /var/lib/kvatlas}
+        - {name: settings, mountPath: /etc/kvatlas/settings, readOnly: true}
+        {{- if $v.nats.credentialsSecret }}
+        - {name: nats, mountPath: /etc/kvatlas/nats, readOnly: true}
+        {{- end }}
+        {{- if and $access $v.access.tokensSecret }}
+        - {name: access, mountPath: /etc/kvatlas/access, readOnly: true}
+        {{- end }}
+        {{- if and $access $v.access.tlsSecret }}
+        - {name: tls, mountPath: /etc/kvatlas/tls, readOnly: true}
+        {{- end }}
+  volumes:
+    {{- if not (dig "persistence" "enabled" false .c) }}
+    - {name: data, emptyDir: {}}
+    {{- end }}
+    - {name: settings, configMap: {name: {{ include "kvatlas.name" . }}}}
+    {{- if $v.nats.credentialsSecret }}
+    - {name: nats, secret: {secretName: {{ $v.nats.credentialsSecret | quote }}}}
+    {{- end }}
+    {{- if and $access $v.access.tokensSecret }}
+    - {name: access, secret: {secretName: {{ $v.access.tokensSecret | quote }}}}
+    {{- end }}
+    {{- if and $access $v.access.tlsSecret }}
+    - {name: tls, secret: {secretName: {{ $v.access.tlsSecret | quote }}}}
+    {{- end }}
+  {{- with .c.nodeSelector }}
+  nodeSelector: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .c.tolerations }}
+  tolerations: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .c.affinity }}
+  affinity: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .c.topologySpreadConstraints }}
+  topologySpreadConstraints: {{ toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* A program's settings, its service and its disruption budget. */}}
+{{- define "kvatlas.around" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+data:
+  {{ .program }}.yaml: |
+    {{- include "kvatlas.settings" . | nindent 4 }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+  {{- with .c.service }}{{ with .annotations }}
+  annotations: {{ toYaml . | nindent 4 }}
+  {{- end }}{{ end }}
+spec:
+  {{- if .c.service }}
+  type: {{ .c.service.type }}
+  {{- else }}
+  clusterIP: None
+  {{- end }}
+  selector: {{ include "kvatlas.selector" . | nindent 4 }}
+  ports:
+    - {name: http, port: {{ dig "service" "port" .port .c }}, targetPort: http}
+{{- if and (dig "podDisruptionBudget" "enabled" false .c) (gt (int .c.replicas) 1) }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ .c.podDisruptionBudget.maxUnavailable }}
+  selector:
+    matchLabels: {{ include "kvatlas.selector" . | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/* A set of pods that keep their data. */}}
+{{- define "kvatlas.statefulSet" -}}
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+spec:
+  serviceName: {{ include "kvatlas.name" . }}
+  replicas: {{ .replicas }}
+  podManagementPolicy: Parallel
+  selector:
+    matchLabels: {{ include "kvatlas.selector" . | nindent 6 }}
+  template:
+    {{- include "kvatlas.pod" . | nindent 4 }}
+  {{- if .c.persistence.enabled }}
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .c.persistence.storageClass }}
+        storageClassName: {{ . | quote }}
+        {{- end }}
+        resources: {requests: {storage: {{ .c.persistence.size }}}}
+  {{- end }}
+{{- end }}

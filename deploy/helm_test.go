@@ -1,0 +1,278 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// helm runs the pinned Helm, which `make test-deploy` asks for: to build it takes
+// a minute the first time.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	if os.Getenv("KVATLAS_TEST_DEPLOY") != "1" {
+		t.Skip("skipped: make test-deploy runs it, with Helm as a Go tool")
+	}
+	cmd := exec.Command("go", append([]string{"tool", "-modfile=../tools/helm/go.mod", "helm"}, args...)...)
+	dir := t.TempDir()
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+dir, "HELM_CONFIG_HOME="+dir, "HELM_DATA_HOME="+dir)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	return out.String() + errs.String(), err
+}
+
+const chart = "helm/kvatlas"
+
+// values are those with everything in use, and with as little as possible.
+var values = map[string]string{
+	"all": `
+nats: {url: "nats://nats:4222", credentialsSecret: nats-user}
+namespace: prod
+access: {tokensSecret: tokens, tlsSecret: tls}
+indexer:
+  replicas: 3
+  persistence: {enabled: true, storageClass: fast}
+  settings: {memory-budget: 1GiB, ready-lag: 10}
+  env: [{name: GOMEMLIMIT, value: 3GiB}]
+  podAnnotations: {a: b}
+  podLabels: {c: d}
+  nodeSelector: {e: f}
+  tolerations: [{key: g, operator: Exists}]
+  topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
+router:
+  settings: {mode: kv, overlap-weight: 1.5, trust: [10.0.0.0/8, 127.0.0.1]}
+publisher:
+  persistence: {enabled: true}
+  engines:
+    - {name: engine-0, settings: {model: org/model, engine: "tcp://engine-0:5557", engine-replay: "tcp://engine-0:5558"}}
+    - {name: engine-1, settings: {model: org/model, engine: "tcp://engine-1:5557", worker: "7"}}
+metrics:
+  serviceMonitor: {enabled: true, tokenSecret: reader}
+  alerts: {enabled: true}
+  dashboard: {enabled: true}
+`,
+	"least": `
+nats: {url: "nats://nats:4222"}
+access: {allowAnonymous: true}
+indexer: {replicas: 1}
+router: {enabled: false}
+serviceAccount: {name: mine}
+`,
+}
+
+func valuesFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestHelmLint(t *testing.T) {
+	for name, v := range values {
+		if out, err := helm(t, "lint", "--strict", "--kube-version=1.31.0", "-f", valuesFile(t, v), chart); err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+func TestHelmRefusesWhatCannotWork(t *testing.T) {
+	for want, v := range map[string]string{
+		"say where NATS with JetStream is": "access: {allowAnonymous: true}",
+		"give tokensSecret":                `nats: {url: "nats://n:4222"}`,
+		"replica":                          values["least"] + "\nimage: {replica: 2}",
+		"Does not match":                   values["least"] + "\npublisher: {engines: [{name: Not_A_Name, settings: {}}]}",
+	} {
+		out, err := helm(t, "template", "x", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
+		if err == nil || !strings.Contains(strings.ToLower(out), strings.ToLower(want)) {
+			t.Errorf("%v, want %q in\n%s", err, want, out)
+		}
+	}
+}
+
+// object is what of a rendered object is looked at.
+type object struct {
+	Kind     string
+	Metadata struct{ Name string }
+	Data     map[string]string
+	Spec     yaml.Node
+}
+
+type workload struct {
+	Template struct {
+		Metadata struct{ Labels map[string]string }
+		Spec     struct {
+			Token    *bool `yaml:"automountServiceAccountToken"`
+			Links    *bool `yaml:"enableServiceLinks"`
+			Grace    int   `yaml:"terminationGracePeriodSeconds"`
+			Security struct {
+				NonRoot bool `yaml:"runAsNonRoot"`
+				User    int  `yaml:"runAsUser"`
+			} `yaml:"securityContext"`
+			Containers []struct {
+				Name     string
+				Command  []string
+				Env      []struct{ Name, Value string }
+				Security struct {
+					Escalation *bool                   `yaml:"allowPrivilegeEscalation"`
+					ReadOnly   bool                    `yaml:"readOnlyRootFilesystem"`
+					Drop       struct{ Drop []string } `yaml:"capabilities"`
+				} `yaml:"securityContext"`
+				Mounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+			}
+			Volumes []struct {
+				Name      string
+				ConfigMap struct{ Name string } `yaml:"configMap"`
+			}
+		}
+	}
+	Claims []struct{ Metadata struct{ Name string } } `yaml:"volumeClaimTemplates"`
+}
+
+func render(t *testing.T, v string) (list []object) {
+	t.Helper()
+	out, err := helm(t, "template", "rel", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for dec := yaml.NewDecoder(strings.NewReader(out)); ; {
+		var o object
+		if err := dec.Decode(&o); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, out)
+		}
+		if o.Kind != "" {
+			list = append(list, o)
+		}
+	}
+}
+
+func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
+	for name, want := range map[string]map[string]int{
+		"all": {"ConfigMap": 5, "Service": 4, "StatefulSet": 3, "Deployment": 1, "PodDisruptionBudget": 2, "ServiceAccount": 1,
+			"ServiceMonitor": 1, "PrometheusRule": 1},
+		"least": {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
+	} {
+		objects := render(t, values[name])
+		kinds, configs := map[string]int{}, map[string]map[string]string{}
+		for _, o := range objects {
+			kinds[o.Kind]++
+			if o.Kind == "ConfigMap" {
+				configs[o.Metadata.Name] = o.Data
+			}
+		}
+		if !reflect.DeepEqual(kinds, want) {
+			t.Errorf("%s: %v, want %v", name, kinds, want)
+		}
+		for _, o := range objects {
+			switch o.Kind {
+			case "StatefulSet", "Deployment":
+				var w workload
+				if err := o.Spec.Decode(&w); err != nil {
+					t.Fatal(err)
+				}
+				checkPod(t, o.Metadata.Name, &w, configs)
+			case "PrometheusRule":
+				sameYAML(t, &o.Spec, "helm/kvatlas/files/alerts.yaml")
+			}
+		}
+		if data := configs["rel-dashboard"]; name == "all" && !json.Valid([]byte(data["kvatlas.json"])) {
+			t.Error("the dashboard is no JSON")
+		}
+	}
+}
+
+// checkPod checks that a pod is as safe as its program allows, that its program
+// takes its settings, and that it has the time that it gives itself.
+func checkPod(t *testing.T, name string, w *workload, configs map[string]map[string]string) {
+	t.Helper()
+	pod := &w.Template.Spec
+	if pod.Token == nil || *pod.Token || pod.Links == nil || *pod.Links || !pod.Security.NonRoot || pod.Security.User != 65532 || len(pod.Containers) != 1 {
+		t.Errorf("%s: %+v", name, pod)
+		return
+	}
+	c := &pod.Containers[0]
+	if !c.Security.ReadOnly || c.Security.Escalation == nil || *c.Security.Escalation || !slices.Equal(c.Security.Drop.Drop, []string{"ALL"}) {
+		t.Errorf("%s: %+v", name, c.Security)
+	}
+	volumes := map[string]bool{}
+	for _, claim := range w.Claims {
+		volumes[claim.Metadata.Name] = true
+	}
+	config := ""
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = true
+		if v.ConfigMap.Name != "" {
+			config = configs[v.ConfigMap.Name][c.Name+".yaml"]
+		}
+	}
+	for _, m := range c.Mounts {
+		if !volumes[m.Name] {
+			t.Errorf("%s: no volume %s", name, m.Name)
+		}
+	}
+	if len(volumes) != len(c.Mounts) || !slices.Equal(c.Command, []string{"/" + c.Name}) {
+		t.Errorf("%s: volumes %v, mounts %v, command %v", name, volumes, c.Mounts, c.Command)
+	}
+	var env []string
+	for _, e := range c.Env {
+		if e.Name != "KVATLAS_CONFIG" {
+			env = append(env, e.Name+"="+e.Value)
+		} else if e.Value != "/etc/kvatlas/settings/"+c.Name+".yaml" {
+			t.Errorf("%s: settings in %s", name, e.Value)
+		}
+	}
+	accepts(t, c.Name, []string{"--config", valuesFile(t, config)}, env)
+	var settings struct {
+		Delay string `yaml:"drain-delay"`
+		Stop  string `yaml:"stop-timeout"`
+	}
+	if err := yaml.Unmarshal([]byte(config), &settings); err != nil {
+		t.Fatal(err)
+	}
+	needs := time.Duration(0)
+	for _, text := range []string{settings.Delay, settings.Stop} {
+		if text != "" {
+			d, err := time.ParseDuration(text)
+			if err != nil {
+				t.Error(err)
+			}
+			needs += d
+		}
+	}
+	if grace := time.Duration(pod.Grace) * time.Second; grace <= needs {
+		t.Errorf("%s is killed after %v and gives itself %v", name, grace, needs)
+	}
+}
+
+func sameYAML(t *testing.T, have *yaml.Node, file string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a, b any
+	if err := have.Decode(&a); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, &b); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(a, b) {
+		t.Errorf("not what %s has", file)
+	}
+}
