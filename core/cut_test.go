@@ -157,6 +157,9 @@ func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
 			if n := y.Runs(); n != 0 {
 				t.Fatalf("%s: %d runs are left of %d pieces, %d of them added", g.Name, n, len(pieces), added)
 			}
+			if m := y.Memory(); m.Content|m.Runs|m.Coverage|m.Records|m.Links|m.Children != 0 {
+				t.Fatalf("%s: memory %+v is left", g.Name, m)
+			}
 		}
 	}
 }

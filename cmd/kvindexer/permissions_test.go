@@ -158,7 +158,7 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 	indexer := connectAs(t, address, "indexer")
 	denied(t, indexer, refused, "kvatlas.default.x.7", "kvatlas.default.x.7.live", "$JS.API.STREAM.DELETE.KV_kvatlas_default_registry", "other")
 	router := connectAs(t, address, "router")
-	denied(t, router, refused, "kvatlas.default.x.7", "$KV.kvatlas_default_snapshots.x", "$JS.API.STREAM.PURGE.kvatlas_default_x")
+	denied(t, router, refused, "kvatlas.default.x.7", "kvatlas.default.x.7.live", "$JS.API.STREAM.DELETE.kvatlas_default_x")
 	for user, subject := range map[*nats.Conn]string{pub: "kvatlas.default.>", indexer: "kvatlas-route.default.>", router: ">"} {
 		if _, err := user.SubscribeSync(subject); err != nil {
 			t.Fatal(err)
