@@ -11,7 +11,8 @@ func (prefillXBatch) UsesIndex(*Weighing) bool { return true }
 
 func (prefillXBatch) Choose(w *Weighing, cands []Candidate) (int, error) {
 	for i := range cands {
-		cands[i].Cost = float64(cands[i].PrefillTokens) * float64(cands[i].Requests+1)
+		// With nothing to compute, as for decode workers, the batch decides.
+		cands[i].Cost = float64(max(cands[i].PrefillTokens, 1)) * float64(cands[i].Requests+1)
 	}
 	return w.Lowest(cands), nil
 }

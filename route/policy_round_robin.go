@@ -3,17 +3,20 @@ package route
 import "sort"
 
 // roundRobin takes the ranks in turn.
-type roundRobin struct{ next uint32 } // the slot from which on to look
+type roundRobin struct {
+	next [DecodeStage + 1]uint32 // of each stage, the slot from which on to look
+}
 
 func (*roundRobin) UsesIndex(*Weighing) bool { return false }
 
-func (p *roundRobin) Choose(_ *Weighing, cands []Candidate) (int, error) {
+func (p *roundRobin) Choose(w *Weighing, cands []Candidate) (int, error) {
+	next := &p.next[w.Stage] // the stages' pools differ
 	// Candidates stand by rising slot; those left out lose their turn.
-	i := sort.Search(len(cands), func(i int) bool { return cands[i].slot >= p.next })
+	i := sort.Search(len(cands), func(i int) bool { return cands[i].slot >= *next })
 	if i == len(cands) {
 		i = 0
 	}
-	p.next = cands[i].slot + 1
+	*next = cands[i].slot + 1
 	return i, nil
 }
 

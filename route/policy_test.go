@@ -2,6 +2,7 @@ package route
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -199,6 +200,35 @@ func TestLeastLoaded(t *testing.T) {
 	cs := candidates([3]int{0, 0, 3}, [3]int{9, 9, 1}, [3]int{0, 0, 2})
 	if i := mustChoose(t, mustPolicy(t, "least-loaded"), weighing(nil), cs); cs[i].Worker != 2 {
 		t.Errorf("worker %d is chosen, want 2 with 1 request", cs[i].Worker)
+	}
+}
+
+// TestPools: a request of two stages takes turns in each pool, and spreads over
+// the workers that decode.
+func TestPools(t *testing.T) {
+	for _, mode := range []string{"round-robin", "prefill-x-batch", "auto"} {
+		ws := workers(6)
+		for i := range ws {
+			ws[i].Role = Decode
+			if i < 3 {
+				ws[i].Role = Prefill
+			}
+		}
+		r, _, _ := open(t, func(c *Config) { c.Settings.Mode = mode }, ws...)
+		count := map[uint64]int{}
+		for i := range 30 {
+			pair, err := r.BestPair(t.Context(), Prompt{Local: numbers(1000*i, 8)}, Options{RequestID: fmt.Sprint(i)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			count[pair.Prefill.Worker]++
+			count[pair.Decode.Worker]++
+		}
+		for w := range uint64(6) {
+			if n := count[w+1]; n < 8 || n > 12 {
+				t.Errorf("%s: worker %d got %d of 30", mode, w+1, n)
+			}
+		}
 	}
 }
 

@@ -107,6 +107,9 @@ func (c *Config) check() error {
 	case c.Requests < 0:
 		return bad("Requests", c.Requests, "0 or more")
 	}
+	if len(c.Faults) > 0 && c.PrefillWorkers > 0 {
+		return bad("Faults", c.Faults, "none with PrefillWorkers: what becomes of a prompt on its way is not modelled")
+	}
 	for w, f := range c.Slow {
 		if w < 0 || w >= c.Workers+c.PrefillWorkers || !(f > 0) || math.IsInf(f, 1) {
 			return bad("Slow", c.Slow, "factors above 0 of workers that there are")

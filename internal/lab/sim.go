@@ -288,6 +288,10 @@ func (s *sim) endStep(i int) error {
 	for _, id := range w.report.Finished {
 		w.live--
 		if q := &s.requests[id]; q.prefill == i {
+			if q.output <= 1 {
+				s.end(int(id))
+				continue
+			}
 			q.prefill = -1
 			s.agenda.add(s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
 			continue
@@ -329,7 +333,7 @@ func (s *sim) forget(n int) {
 // handOver gives a prompt that was computed elsewhere to its decode worker.
 func (s *sim) handOver(n int) error {
 	q := &s.requests[n]
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer})
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer, Received: true})
 }
 
 // strike lets a fault happen.
