@@ -44,8 +44,10 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 		if err == nil {
 			return route.Prompt{Tokens: tokens, Hash: core.HashOptions{Seed: seed}}, true
 		}
-		p.obs.tokenizeFailed.Inc()
-		p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err))
+		if ctx.Err() == nil { // else it is the client that left
+			p.obs.tokenizeFailed.Inc()
+			p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err))
+		}
 	}
 	return route.Prompt{Local: []uint64{}, Length: len(q.text) / bytesPerToken}, false
 }
