@@ -46,7 +46,7 @@ type NATS struct {
 type Config struct {
 	NATS NATS
 	// Routing holds the settings of all routers; without a Mode it is
-	// route.DefaultSettings. With an OverlapWeight of 0 no index is kept.
+	// route.DefaultSettings. Where nothing weighs what is cached no index is kept.
 	Routing route.Settings
 	// Approximate reads no events: a prompt counts as cached where it was sent of
 	// late.
@@ -116,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 // index says what the routers know of caches: nothing where it has no weight.
 func (c *Config) index() fleet.Kind {
 	switch {
-	case c.Routing.Mode == "kv" && c.Routing.OverlapWeight == 0:
+	case !c.Routing.WeighsCache():
 		return fleet.NoIndex
 	case c.Approximate:
 		return fleet.Approximate

@@ -71,6 +71,20 @@ func DefaultSettings() Settings {
 	}
 }
 
+// WeighsCache reports whether choices go by what is cached: an index is then worth
+// keeping. A request's own weight may need it where this says no.
+func (s *Settings) WeighsCache() bool {
+	switch s.Mode {
+	case "kv", "auto":
+		return s.OverlapWeight > 0
+	case "dynamo":
+		return s.PrefillLoadScale > 0
+	case "prefill-x-batch":
+		return true
+	}
+	return false
+}
+
 // Check returns an error that wraps ErrSettings and names the first setting
 // that is out of range.
 func (s *Settings) Check() error {

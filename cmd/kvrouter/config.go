@@ -272,17 +272,8 @@ func (c *config) finish() (err error) {
 // index returns what the routers know of caches: nothing where it would have no
 // weight.
 func (c *config) index() fleet.Kind {
-	weighed := false
-	switch c.Route.Mode {
-	case "kv", "auto":
-		weighed = c.Route.OverlapWeight > 0
-	case "dynamo":
-		weighed = c.Route.PrefillLoadScale > 0
-	case "prefill-x-batch":
-		weighed = true
-	}
 	switch {
-	case !weighed:
+	case !c.Route.WeighsCache():
 		return fleet.NoIndex
 	case c.Events:
 		return fleet.Events
