@@ -318,7 +318,7 @@ func TestCompressedBodies(t *testing.T) {
 				t.Errorf("%s: %s %s", name, resp.Status, got)
 			}
 		}
-		bomb := f(body + strings.Repeat(" ", 200<<20))
+		bomb := f(body + strings.Repeat(" ", 32<<20))
 		if resp, got := s.do(t, "POST", "/v1/find_matches", bomb, "Content-Encoding", name); resp.StatusCode != 413 || !strings.Contains(string(got), `"body_too_large"`) {
 			t.Errorf("a %s bomb of %d bytes: %s %s", name, len(bomb), resp.Status, got)
 		}

@@ -49,8 +49,8 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		listeners []*limitListener // that Serve was called with
-		down      bool             // Shutdown was called
+		listeners []*secure.Limited // that Serve was called with
+		down      bool              // Shutdown was called
 	}
 }
 
@@ -104,7 +104,7 @@ func (s *Server) connections() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ln := range s.mu.listeners {
-		n += ln.connections()
+		n += ln.Connections()
 	}
 	return n
 }
@@ -116,7 +116,7 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
 func (s *Server) Serve(ln net.Listener) error {
-	limited := newLimitListener(ln, s.cfg.MaxConnections, s.cfg.MaxConnectionsIP, s.access.HasTLS(), s.obs.refused)
+	limited := s.limited(ln)
 	s.mu.Lock()
 	s.mu.listeners = append(s.mu.listeners, limited)
 	down := s.mu.down

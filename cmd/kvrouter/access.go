@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"strings"
 
@@ -24,6 +25,25 @@ func needs(r *http.Request) (role secure.Role, tenants bool) {
 		return secure.Reader, false
 	}
 	return secure.Operator, false
+}
+
+// limited returns ln with the limits on connections.
+func (x *router) limited(ln net.Listener) net.Listener {
+	const family, help = "kvatlas_router_refused_connections_total", "Connections of clients that were closed because of a limit, by limit."
+	all, address := x.metrics.Counter(family, help, "limit", "all"), x.metrics.Counter(family, help, "limit", "address")
+	l := secure.Limit(ln, secure.LimitConfig{
+		Total: x.cfg.MaxConns, PerAddress: x.cfg.MaxConnsIP,
+		Refuse: func(c net.Conn, ofAddress bool) {
+			if ofAddress {
+				address.Inc()
+			} else {
+				all.Inc()
+			}
+			_ = c.Close() // nothing is lost with it
+		},
+	})
+	x.metrics.Gauge("kvatlas_router_connections", "Open connections of clients.", func() float64 { return float64(l.Connections()) })
+	return l
 }
 
 // readiness is what the admin port's /readyz answers.

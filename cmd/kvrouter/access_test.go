@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/secure"
 )
@@ -85,4 +89,54 @@ func TestTheRouterWithTokens(t *testing.T) {
 			t.Errorf("%q is taken", args)
 		}
 	}
+}
+
+// TestTheRoutersConnectionsAreLimited opens more than there may be.
+func TestTheRoutersConnectionsAreLimited(t *testing.T) {
+	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines=http://127.0.0.1:1", "--model=m", "--health-every=0s",
+		"--max-connections-per-ip=2", "--admin-listen=127.0.0.1:0")
+	http.DefaultClient.CloseIdleConnections() // start has asked
+	address := strings.TrimPrefix(url, "http://")
+	open := func() (net.Conn, string) {
+		t.Helper()
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() }) //nolint:errcheck // only to free it
+		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			return c, ""
+		}
+		answer := make([]byte, 12)
+		n, _ := io.ReadFull(c, answer) // a closed connection gives none
+		return c, string(answer[:n])
+	}
+	const ok = "HTTP/1.1 200"
+	var first net.Conn
+	eventually(t, func() error { // the connections of start are closed in a moment
+		var answer string
+		if first, answer = open(); answer != ok {
+			return errors.New("refused")
+		}
+		second, answer := open()
+		if answer == ok {
+			return nil
+		}
+		return errors.Join(errors.New("the second is refused"), first.Close(), second.Close())
+	})
+	if _, answer := open(); answer != "" {
+		t.Errorf("the third is answered %q", answer)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if _, answer := open(); answer != ok {
+			return errors.New("a closed connection made no room")
+		}
+		return nil
+	})
 }

@@ -50,6 +50,8 @@ type config struct {
 	ReadTimeout     time.Duration
 	HTTPIdle        time.Duration
 	MaxHeader       int64
+	MaxConns        int
+	MaxConnsIP      int
 	MaxLag          int
 	Events          bool
 	ReplicaSync     bool
@@ -208,6 +210,9 @@ func (c *config) declareHTTP(set *conf.Set) {
 		conf.Between(time.Millisecond, time.Hour))
 	set.Duration(&c.HTTPIdle, "idle-timeout", 2*time.Minute, "Time after which an idle connection of a client is closed.",
 		conf.Between(time.Millisecond, 24*time.Hour))
+	set.Int(&c.MaxConns, "max-connections", 32768, "Most connections of clients at once; more are closed.", conf.Between(1, 1<<24))
+	set.Int(&c.MaxConnsIP, "max-connections-per-ip", 16384, `Most connections at once from one address (IPv6: from one /64 network);
+		more are closed. Gateways have one address.`, conf.Between(1, 1<<24))
 	set.Int(&p.MaxInFlight, "max-in-flight", 16384, "Most requests that are being answered; more are refused.", conf.Between(1, 1<<24))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
 	set.Int(&p.Queue, "queue", 0, "Requests that may wait while all workers are busy; 0 refuses them at once.", conf.Between(0, 1<<20))

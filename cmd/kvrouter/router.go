@@ -76,7 +76,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return errors.Join(err, ln.Close())
 	}
 	served := make(chan error, 1)
-	go func() { served <- x.http.Serve(access.TLS(ln)) }() // ends with Shutdown
+	go func() { served <- x.http.Serve(access.TLS(x.limited(ln))) }() // ends with Shutdown
 	err = x.serve(ctx, ln, served)
 	return errors.Join(err, x.stop(), port.Close())
 }

@@ -79,7 +79,15 @@ func (m *Metrics) WritePrometheus(w io.Writer) {
 		// The library writes "# HELP name" without a text.
 		if family, ok := bytes.CutPrefix(line, []byte("# HELP ")); ok {
 			family = bytes.TrimSpace(family)
-			if text := m.mu.help[string(family)]; text != "" {
+			text := m.mu.help[string(family)]
+			switch {
+			case text != "":
+			case bytes.HasPrefix(family, []byte("go_")):
+				text = "Of the Go runtime: see packages runtime and runtime/metrics."
+			case bytes.HasPrefix(family, []byte("process_")):
+				text = "Of the process, as the system accounts for it."
+			}
+			if text != "" {
 				line = []byte("# HELP " + string(family) + " " + helpEscape.Replace(text) + "\n")
 			}
 		}

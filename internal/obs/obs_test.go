@@ -121,3 +121,20 @@ func TestVersionNamesTheToolchain(t *testing.T) {
 		t.Errorf("%+v: %s", v, v)
 	}
 }
+
+// TestEveryFamilyHasHelp covers those of the library, which writes no texts.
+func TestEveryFamilyHasHelp(t *testing.T) {
+	var b bytes.Buffer
+	NewMetrics().WritePrometheus(&b)
+	n := 0
+	for line := range strings.Lines(b.String()) {
+		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
+			if n++; len(strings.Fields(rest)) < 3 {
+				t.Errorf("no help: %s", line)
+			}
+		}
+	}
+	if n < 20 {
+		t.Errorf("only %d families", n)
+	}
+}
