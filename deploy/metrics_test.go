@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // scraped returns the families that each program exposes, with the names of
@@ -199,7 +200,7 @@ func TestEveryMetricThatIsNamedExists(t *testing.T) {
 	}
 	// Those that show only after something went wrong.
 	seldom := map[string]string{}
-	for _, m := range []map[string]string{ingest.Help(), direct.Help(), publish.Help(), registry.Help(), {
+	for _, m := range []map[string]string{ingest.Help(), direct.Help(), publish.Help(), registry.Help(), keeper.Help(), {
 		"kvatlas_http_refused_total": "", "kvatlas_router_requests_total": "", "kvatlas_router_predictions_wrong": "",
 		"kvatlas_router_prediction_error": "", "kvatlas_router_predicted_cached_tokens_total": "",
 		"kvatlas_router_reported_cached_tokens_total": "",

@@ -30,6 +30,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	}
 	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvdemo", "./cmd/kvrouter", "./internal/e2e/judge")
 	build.Dir = filepath.Join("..", "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as packages deploy and reference do: compiled once for all
 	if out, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
