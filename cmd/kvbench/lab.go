@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +28,9 @@ type labOptions struct {
 	policies, slow  string
 	die, joins      string
 	sweeps          []string
-	json            string
+	json, plot      string
+	points          []lab.Point
+	panels          []lab.Panel
 	quiet           bool
 	flags           *flag.FlagSet
 }
@@ -117,6 +120,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 		return nil
 	})
 	f.StringVar(&o.json, "json", "", "write JSON lines to `file`, - for standard output in place of the table")
+	f.StringVar(&o.plot, "plot", "", "write an SVG `file`: reuse against first-token times, and the workers' load over time in the last runs")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress line")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -213,7 +217,7 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		lines = append(lines, f)
 	}
 	table := labTable{w: stdout}
-	return o.each(o.sweeps, map[string]string{}, func(setting map[string]string) error {
+	err := o.each(o.sweeps, map[string]string{}, func(setting map[string]string) error {
 		for policy := range strings.SplitSeq(o.policies, ",") {
 			row, err := o.one(ctx, policy, stderr)
 			if err != nil {
@@ -229,6 +233,14 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return nil
 	})
+	if err != nil || o.plot == "" {
+		return err
+	}
+	f, err := os.Create(o.plot)
+	if err != nil {
+		return fmt.Errorf("write the plot: %w", err)
+	}
+	return errors.Join(lab.Plot(f, o.points, o.panels), f.Close())
 }
 
 // each calls f for every combination of the sweeps' values, with the flags set.
@@ -283,6 +295,8 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		fmt.Fprintf(stderr, "\r%s: %d requests in %.1f s            \n", policy, res.Requests, time.Since(start).Seconds())
 	}
 	s := res.Summary()
+	o.points = append(o.points, lab.Point{Policy: policy, Reuse: s.Reuse, TTFTP99: s.TTFT.P99, At: float64(len(o.points))})
+	o.panels = append(slices.DeleteFunc(o.panels, func(p lab.Panel) bool { return p.Policy == policy }), lab.Panel{Policy: policy, Load: res.Load})
 	return labRow{
 		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
 		Requests: res.Requests, Refused: res.Refused, Reuse: decimals(s.Reuse, 4),

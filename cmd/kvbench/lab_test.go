@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,12 +60,33 @@ func TestLabTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	args := []string{"lab", "--trace", file, "--policy", "kv-weight-2,dynamo-scale-4,random", "--workers", "4", "--slow", "1:3", "--die", "0:10ms", "--join", "2:5ms"}
+	args := []string{"lab", "--trace", file, "--policy", "kv-weight-2,dynamo-scale-4,random", "--workers", "4", "--slow", "1:3", "--die", "0:10ms", "--join", "2:5ms",
+		"--plot", filepath.Join(t.TempDir(), "plot.svg")}
 	if code := run(args, &out, &errs); code != 0 {
 		t.Fatalf("code %d: %s", code, errs.String())
 	}
 	if strings.Count(out.String(), "\n") != 4 || !strings.Contains(out.String(), "dynamo-scale-4") || !strings.Contains(errs.String(), "20 requests") {
 		t.Errorf("table:\n%s%s", out.String(), errs.String())
+	}
+	svg, err := os.ReadFile(args[len(args)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder, circles := xml.NewDecoder(bytes.NewReader(svg)), 0
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the plot is no XML: %v\n%s", err, svg)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
+			circles++
+		}
+	}
+	if circles != 3 || !strings.Contains(string(svg), "random: requests on a worker") || strings.Contains(string(svg), "NaN") {
+		t.Errorf("%d points in the plot, want 3:\n%s", circles, svg)
 	}
 }
 
