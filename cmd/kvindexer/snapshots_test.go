@@ -99,7 +99,7 @@ func TestStoppedWritersDoNoHarm(t *testing.T) {
 // with a damaged one it takes the one before.
 func TestALastSnapshotAndADamagedOne(t *testing.T) {
 	dir, snaps := t.TempDir(), t.TempDir()
-	args := []string{"--data-dir", dir, "--snapshot-dir", snaps, "--snapshot-threshold=10"}
+	args := []string{"--data-dir", dir, "--snapshot-dir", snaps, "--snapshot-threshold=3"}
 	host := start(t, "--data-dir", dir, "--no-snapshots")
 	host.ready()
 	f := newFleet(t, join(t, dir))
