@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -56,7 +57,7 @@ func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) 
 	s.Apply(&cfg)
 	k, err := Open(ctx, cfg)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w; --no-snapshots does without", err)
 	}
 	if s.Reset {
 		k.cfg.Log.Warn("--reset-states: what the streams and snapshots of the namespace hold is deleted; leave the setting off at the next start")
