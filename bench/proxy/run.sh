@@ -8,7 +8,7 @@ go build -o bin/ ./cmd/kvrouter
 go build -o bin/proxy-engines ./bench/proxy
 bin/proxy-engines -listen 127.0.0.1:9300 &
 engines=$!
-bin/kvrouter --nats none --kv-events=false --model m --http-listen 127.0.0.1:9310 --log-level warn \
+bin/kvrouter --nats none --kv-events=false --mode kv --model m --http-listen 127.0.0.1:9310 --log-level warn \
 	--engines http://127.0.0.1:9300,http://127.0.0.1:9301,http://127.0.0.1:9302,http://127.0.0.1:9303 &
 router=$!
 trap 'kill $engines $router' EXIT
