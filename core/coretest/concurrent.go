@@ -17,7 +17,7 @@ import (
 func RunConcurrent(t *testing.T, newIndex func() core.Index) {
 	for _, g := range Generators() {
 		t.Run(g.Name, func(t *testing.T) {
-			for _, seed := range Seeds(max(1, g.Seeds/8)) {
+			for _, seed := range allSeeds(max(1, g.Seeds/8)) {
 				err := besideIndex(newIndex(), g.History(seed), seed)
 				if err != nil {
 					t.Fatalf("seed %d: %v", seed, err)

@@ -48,14 +48,18 @@ func Scale() int {
 // a history that one goroutine applies and takes ten times as long, it returns
 // a third.
 func Seeds(n int) []uint64 {
-	if s, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SEED"), 10, 64); err == nil {
-		return []uint64{s}
-	}
-	n *= Scale()
 	if raceEnabled {
 		n = (n + 2) / 3
 	}
-	seeds := make([]uint64, n)
+	return allSeeds(n)
+}
+
+// allSeeds is Seeds for what the race detector is there for.
+func allSeeds(n int) []uint64 {
+	if s, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SEED"), 10, 64); err == nil {
+		return []uint64{s}
+	}
+	seeds := make([]uint64, n*Scale())
 	for i := range seeds {
 		seeds[i] = uint64(i)
 	}
