@@ -57,7 +57,7 @@ func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, l
 	for i := range cfg.Workers {
 		w, err := cfg.serve(ctx, i, broker, log)
 		if err != nil {
-			return err
+			return unlessEnded(ctx, err)
 		}
 		workers, urls = append(workers, w), append(urls, w.url)
 		go func() { failed <- w.http.Serve(w.listener) }() // ends with stopServing
@@ -65,7 +65,7 @@ func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, l
 	for _, w := range workers {
 		if register != nil {
 			if w.withdraw, err = register(ctx, cfg.describe(w)); err != nil {
-				return fmt.Errorf("register worker %d: %w", w.id, err)
+				return unlessEnded(ctx, fmt.Errorf("register worker %d: %w", w.id, err))
 			}
 		}
 		log.Info("engine listens", "worker", w.id, "url", w.url, "role", cfg.HTTP.Role)
@@ -79,6 +79,15 @@ func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, l
 	case err := <-failed:
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
+}
+
+// unlessEnded returns err, or nil where the end of ctx has cut a start short, which
+// is an orderly end.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // serve makes worker i, which listens but does not answer yet.

@@ -77,3 +77,21 @@ func TestServeFails(t *testing.T) {
 		}
 	}
 }
+
+// A fleet that is told to end while it starts ends well.
+func TestServeEndsWhileItStarts(t *testing.T) {
+	var b fakeBroker
+	ctx, cancel := context.WithCancel(t.Context())
+	withdrawn := 0
+	err := Serve(ctx, settings(t, "--http", "--http-port=0", "--workers=2"), b.broker(),
+		func(_ context.Context, w registry.Worker) (func(context.Context) error, error) {
+			if w.ID == 2 {
+				cancel()
+				return nil, ctx.Err()
+			}
+			return func(context.Context) error { withdrawn++; return nil }, nil
+		}, slog.New(slog.DiscardHandler), nil)
+	if err != nil || withdrawn != 1 || b.open != 0 {
+		t.Errorf("%v; %d withdrawn, %d publishers open", err, withdrawn, b.open)
+	}
+}
