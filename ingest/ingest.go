@@ -25,6 +25,7 @@ type Ingest struct {
 	badLog    onceASecond
 	recoverer *recoverer // nil: ranks are not recovered
 
+	run     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
@@ -70,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	in.mu.groups = make(map[string]*group)
 	in.mu.refused = make(map[string]error)
 	run, cancel := context.WithCancel(context.Background())
-	in.cancel = cancel
+	in.run, in.cancel = run, cancel
 	if !cfg.NoRecovery {
 		in.recoverer = newRecoverer(run, &in.cfg, in.m, &in.running)
 	}

@@ -78,6 +78,39 @@ func TestBothTransportsEndEqualToTheOracle(t *testing.T) {
 	}
 }
 
+// A worker that says nothing by itself is asked for what it holds as soon as it
+// is expected; one that does not answer is awaited no longer than that takes.
+func TestAnExpectedWorkerIsAsked(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, func(c *publish.Config) { c.Transport, c.Heartbeat = publish.CoreNATS, -1 })
+	n.run(p, e, 300)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := n.open("one", nil, nil)
+	if err := r.Expect(deadline(t), testSpace, 1, []uint32{0, 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Expect(deadline(t), testSpace, 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "nobody is awaited", func() bool { return r.Awaited() == nil })
+	if have, want := digest(t, r.set), n.truth.digest(); have != want {
+		t.Errorf("digest %x, want %x: %+v", have, want, r.Ranks())
+	}
+	asked := r.counter(`kvatlas_ingest_recoveries_asked_total{cause="discovery"}`)
+	if err := r.Expect(deadline(t), testSpace, 1, []uint32{0, 1}); err != nil || asked != 3 {
+		t.Errorf("%d asked, %v", asked, err)
+	}
+	if again := r.counter(`kvatlas_ingest_recoveries_asked_total{cause="discovery"}`); again != asked {
+		t.Errorf("%d asked for ranks that are known", again-asked)
+	}
+	r.Close()
+	if err := r.Expect(deadline(t), testSpace, 3, nil); err == nil {
+		t.Error("expected by a closed Ingest")
+	}
+}
+
 // Messages lost on the way, the last one too, are repaired without a restart.
 func TestALostLiveMessageIsRepaired(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())

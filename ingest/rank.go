@@ -57,6 +57,7 @@ type RankStatus struct {
 	Cleared        uint64
 	Blocks         core.Outcome // what the index did with them
 	Recovering     bool
+	Awaited        bool   // it recovers for the first time: nothing of it is known
 	Recoveries     uint64 // that ended well
 	// RecoveriesFailed counts those that did not: nobody answered, mostly.
 	RecoveriesFailed uint64

@@ -145,7 +145,7 @@ func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
 	}
 	r.active = l.recoverer.start(l, r, cause)
 	r.overflow = 0
-	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering = true, true })
+	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering, s.Awaited = true, true, cause == Discovery })
 }
 
 // missing begins the recovery of a rank that lacks the events up to an id; the
@@ -199,7 +199,7 @@ func (l *lane) cancel(r *rank) {
 	if r.active != nil {
 		r.active.cancel()
 		r.active = nil
-		r.note(func(s *RankStatus) { s.Recovering = false })
+		r.note(func(s *RankStatus) { s.Recovering, s.Awaited = false, false })
 	}
 }
 
@@ -307,7 +307,7 @@ func (l *lane) discard(r *rank) {
 func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	r.active = nil
 	r.note(func(s *RankStatus) {
-		s.Recovering = false
+		s.Recovering, s.Awaited = false, false
 		if err != nil {
 			s.RecoveriesFailed++
 			s.LastError = err.Error()

@@ -43,6 +43,11 @@ func (x *indexer) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 // listen follows the worker's engine as it is registered, or no longer.
 func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	k := direct.Key{Space: e.Key.Space, Worker: e.Key.Worker}
+	if e.Present() && e.Transport == registry.Core {
+		if err := w.x.ingest.Load().Expect(ctx, k.Space, k.Worker, e.Ranks); err != nil {
+			w.x.log.Warn("a worker is not asked for what it holds", "worker", k.Worker, "model", k.Space.Model, "error", err)
+		}
+	}
 	if !e.Present() || e.Transport != registry.ZMQ {
 		if w.direct.Follows(k) {
 			w.direct.Unfollow(k)
@@ -67,13 +72,20 @@ func (w *workers) listenAll(ctx context.Context) {
 	}
 }
 
-// behindEngines says which engine is still to be caught up with; "" for none.
+// behindEngines says which engine, or publisher without a stream, is still to be
+// caught up with; "" for none. Publishers that come later do not end readiness.
 func (w *workers) behindEngines() string {
 	if !w.listening.Load() {
 		return "engines are not followed yet"
 	}
 	if err := w.direct.Ready(); err != nil {
 		return err.Error()
+	}
+	if !w.dumped.Load() {
+		if err := w.x.ingest.Load().Awaited(); err != nil {
+			return err.Error()
+		}
+		w.dumped.Store(true)
 	}
 	return ""
 }

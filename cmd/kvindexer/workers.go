@@ -26,8 +26,11 @@ type workers struct {
 	// listening is set once the engines that were registered before are
 	// followed.
 	listening atomic.Bool
-	cancel    context.CancelFunc
-	done      chan struct{}
+	// dumped is set once publishers without a stream, of those that were there
+	// before, have said what they hold, or do not answer.
+	dumped atomic.Bool
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 // openRegistry reads who is registered and watches from then on.

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -152,5 +154,37 @@ func TestWorkersThatLeaveTakeTheirBlocksAlong(t *testing.T) {
 		if code := x.wait(); code != 0 {
 			t.Errorf("exit code %d", code)
 		}
+	}
+}
+
+// A replica is ready only when registered workers without a stream have said
+// what they hold; these say nothing by themselves.
+func TestReadyWaitsForFirstDumps(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, "--data-dir", dir)
+	first.ready()
+	b := join(t, dir)
+	space := event.Space{Model: "quiet", BlockSize: 16}
+	pub, err := publish.Open(t.Context(), publish.Config{Conn: b.Conn(), Space: space, Worker: 5, Transport: publish.CoreNATS, Heartbeat: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close(t.Context()) //nolint:errcheck // the test is over
+	if err := pub.Stored(t.Context(), 0, event.Device, publish.Root(), []uint64{1, 2, 3}, []uint64{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pub.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := registry.Register(t.Context(), registry.Worker{ID: 5, Model: space.Model, BlockSize: 16, Transport: registry.Core,
+		Incarnation: pub.Incarnation()}, registry.AnnounceConfig{Conn: b.Conn(), Lease: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close(t.Context()) //nolint:errcheck // the test is over
+	second := start(t, "--data-dir", dir)
+	second.ready()
+	if status, body, err := second.ask("POST", "/v1/find_matches", `{"model":"quiet","hashes":[1,2,3]}`); status != 200 || !strings.Contains(body, `"longest":3`) {
+		t.Errorf("ready, and %d %s, %v", status, body, err)
 	}
 }
