@@ -216,10 +216,17 @@ func args(m *enginetest.Mock) []string {
 // TestKilledInTheMiddle kills the sidecar and the engine at random in the course
 // of a history of which live messages are lost on purpose.
 func TestKilledInTheMiddle(t *testing.T) {
+	for _, transport := range []string{"jetstream", "core"} {
+		t.Run(transport, func(t *testing.T) { killedInTheMiddle(t, transport) })
+	}
+}
+
+func killedInTheMiddle(t *testing.T, transport string) {
 	f := newFleet(t)
 	m := enginetest.NewMock(t, 1, 2, 0)
 	rnd := rand.New(rand.NewPCG(1, 3))
-	p := f.start(args(m)...)
+	all := append(args(m), "--transport="+transport)
+	p := f.start(all...)
 	p.ready()
 	for range 8 {
 		m.Publish(50 + rnd.IntN(200))
@@ -228,7 +235,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 			p.ready()
 			p.stop()
 			m.Publish(rnd.IntN(100))
-			p = f.start(args(m)...)
+			p = f.start(all...)
 		case 1:
 			m.Restart() // the engine restarts under the sidecar
 		default:
@@ -238,7 +245,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 			if rnd.IntN(3) == 0 {
 				m.Restart()
 			}
-			p = f.start(args(m)...)
+			p = f.start(all...)
 		}
 	}
 	m.Publish(100)
@@ -261,7 +268,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 	incarnations := total.Restarts
 	p.ready()
 	p.stop()
-	p = f.start(args(m)...)
+	p = f.start(all...)
 	p.ready()
 	m.Publish(50)
 	equal(f, m, 0)
@@ -379,4 +386,22 @@ func TestWrongUse(t *testing.T) {
 			t.Errorf("%v is accepted:\n%s", args, out)
 		}
 	}
+}
+
+// Two sidecars of one rank would publish over each other.
+func TestAStateHasOneUser(t *testing.T) {
+	f := newFleet(t)
+	m := enginetest.NewMock(t, 3, 2, 0)
+	p := f.start(args(m)...)
+	p.ready()
+	second := exec.Command(os.Args[0], append(args(m), "--data-dir", f.dir, "--http-listen=", "--worker=7", "--model=m",
+		fmt.Sprintf("--block-size=%d", enginetest.BlockSize))...)
+	second.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another kvpublisher") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	p.kill()
+	p = f.start(args(m)...)
+	p.ready()
+	p.stop()
 }
