@@ -47,7 +47,7 @@ type Config struct {
 	// from where it stopped. Default 2 s.
 	ReplayIdle time.Duration
 	// ReplayAttempts is how many replays in a row may bring nothing new before
-	// the hole is given up. Default 3.
+	// the hole is given up. Default 6.
 	ReplayAttempts int
 	// ReplayPause is how long, after that, holes are given up unasked. Default
 	// 10 s.
@@ -77,7 +77,7 @@ func (c *Config) setDefaults() error {
 	number(&c.QueueMessages, 4096)
 	number(&c.QueueBytes, 64<<20)
 	number(&c.MaxMessage, 64<<20)
-	number(&c.ReplayAttempts, 3)
+	number(&c.ReplayAttempts, 6)
 	span(&c.Dial, 5*time.Second)
 	span(&c.RetryMin, 100*time.Millisecond)
 	span(&c.RetryMax, 5*time.Second)
