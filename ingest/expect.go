@@ -8,8 +8,8 @@ import (
 )
 
 // Expect asks a worker without a stream for what these ranks of it hold, unless
-// they are known: its next message may be long in coming. It
-// returns once that has begun, see Awaited. ctx bounds the wait for the lane.
+// they are known: its next message may be long in coming. It returns once that
+// has begun, see Awaited. ctx bounds the wait for the lane.
 func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ranks []uint32) error {
 	if len(ranks) == 0 {
 		ranks = []uint32{0}
