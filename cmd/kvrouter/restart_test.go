@@ -62,7 +62,7 @@ func TestRestarts(t *testing.T) {
 		return stop
 	}
 	before := runtime.NumGoroutine()
-	const streams, output = 200, 60
+	const streams, output = 100, 60
 	var whole, broken, refused, begun atomic.Int64
 	run := func(stop func()) {
 		whole.Store(0)
