@@ -1,9 +1,15 @@
 package api
 
-import _ "embed" // for the document
+import _ "embed" // for the documents
 
 //go:embed openapi.yaml
 var openAPI string
 
-// OpenAPI returns the document that /openapi.yaml answers with.
+//go:embed router.yaml
+var router string
+
+// OpenAPI returns the document that kvindexer's /openapi.yaml answers with.
 func OpenAPI() string { return openAPI }
+
+// Router returns the document that kvrouter's /openapi.yaml answers with.
+func Router() string { return router }

@@ -1,8 +1,8 @@
-// Package api holds the description of the HTTP interfaces of kvindexer and
+// Package api holds the descriptions of the HTTP interfaces of kvindexer and of
 // kvrouter, in OpenAPI 3.1.
 //
-// Invariant: tests of the servers compare their routes with the document's,
-// both ways, and what they take and answer with its schemas.
+// Invariant: tests of the servers compare their routes with the documents',
+// both ways, and what they take and answer with their schemas.
 //
-// Ownership: the document is constant.
+// Ownership: the documents are constant.
 package api

@@ -1,4 +1,4 @@
-// Package apitest compares what a server takes and answers with the OpenAPI
+// Package apitest compares what a server takes and answers with its OpenAPI
 // document.
 //
 // Invariants: whatever the document does not describe (a route, a status, a

@@ -18,7 +18,7 @@ import (
 
 const resource = "mem:openapi.yaml"
 
-// Document is the OpenAPI document.
+// Document is an OpenAPI document.
 type Document struct {
 	root map[string]any
 
@@ -27,10 +27,13 @@ type Document struct {
 	schemas  map[string]*jsonschema.Schema // by JSON pointer
 }
 
-// Load reads the document and compiles every schema in it.
-func Load() (*Document, error) {
+// Load reads kvindexer's document and compiles every schema in it.
+func Load() (*Document, error) { return Read(api.OpenAPI()) }
+
+// Read reads any document, as Load does.
+func Read(yamlText string) (*Document, error) {
 	var tree any
-	if err := yaml.Unmarshal([]byte(api.OpenAPI()), &tree); err != nil {
+	if err := yaml.Unmarshal([]byte(yamlText), &tree); err != nil {
 		return nil, fmt.Errorf("the OpenAPI document: %w", err)
 	}
 	text, err := json.Marshal(tree)
@@ -75,6 +78,24 @@ func (d *Document) Routes() []string {
 	return all
 }
 
+// path returns the document's path that a request's path is of: that path
+// itself, or the one with templates, such as /a/{id}, whose elements fit. It is
+// "" if there is none.
+func (d *Document) path(asked string) string {
+	if d.object("paths", asked) != nil {
+		return asked
+	}
+	elements := strings.Split(asked, "/")
+	for path := range d.object("paths") {
+		if slices.EqualFunc(strings.Split(path, "/"), elements, func(template, element string) bool {
+			return template == element || strings.HasPrefix(template, "{") && element != ""
+		}) {
+			return path
+		}
+	}
+	return ""
+}
+
 // schema compiles the schema at a pointer, once.
 func (d *Document) schema(pointer string) (*jsonschema.Schema, error) {
 	d.mu.Lock()
@@ -104,13 +125,16 @@ type Exchange struct {
 // The request's body is looked at only where the server took it: what it
 // refuses may be anything.
 func (d *Document) Check(x Exchange) error {
-	op := d.object("paths", x.Path, strings.ToLower(x.Method))
+	path := d.path(x.Path)
+	op := d.object("paths", path, strings.ToLower(x.Method))
 	if op == nil {
 		return fmt.Errorf("%s %s is not in the document", x.Method, x.Path)
 	}
-	at := "#/paths/" + escape(x.Path) + "/" + strings.ToLower(x.Method)
-	if _, takes := op["requestBody"]; takes && x.Status < 300 {
-		if err := d.body(at+"/requestBody", x.RequestType, x.Request); err != nil {
+	at := "#/paths/" + escape(path) + "/" + strings.ToLower(x.Method)
+	if body, takes := op["requestBody"].(map[string]any); takes && x.Status < 300 {
+		if len(x.Request) == 0 && body["required"] != true {
+			// it may be left out
+		} else if err := d.body(at+"/requestBody", x.RequestType, x.Request); err != nil {
 			return fmt.Errorf("%s %s: request: %w", x.Method, x.Path, err)
 		}
 	} else if !takes && len(x.Request) > 0 {

@@ -15,7 +15,7 @@ import (
 // engines; what shows or changes more than that is not for them.
 func needs(r *http.Request) (role secure.Role, tenants bool) {
 	switch path := r.URL.Path; {
-	case path == "/livez" || path == "/readyz" || path == "/version":
+	case path == "/livez" || path == "/readyz" || path == "/version" || path == "/openapi.yaml":
 		return secure.Anybody, true
 	case path == "/metrics":
 		return secure.Reader, false

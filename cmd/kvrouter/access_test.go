@@ -22,7 +22,7 @@ func TestWhoMayAskTheRouter(t *testing.T) {
 		role    secure.Role
 		tenants bool
 	}{
-		"GET /livez": {secure.Anybody, true}, "GET /readyz": {secure.Anybody, true}, "GET /version": {secure.Anybody, true},
+		"GET /livez": {secure.Anybody, true}, "GET /readyz": {secure.Anybody, true}, "GET /version": {secure.Anybody, true}, "GET /openapi.yaml": {secure.Anybody, true},
 		"GET /metrics": {secure.Reader, false}, "GET /v1/models": {secure.Reader, true},
 		"POST /v1/chat/completions": {secure.Reader, true}, "POST /anything": {secure.Reader, true}, "GET /livez/x": {secure.Reader, true},
 		"POST /v1/select": {secure.Reader, false}, "GET /v1/loads": {secure.Reader, false}, "POST /v1/potential_loads": {secure.Reader, false},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/kvatlas/kvatlas/api"
 	"github.com/kvatlas/kvatlas/internal/fleet"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/upstream"
@@ -35,6 +36,7 @@ type Proxy struct {
 	flight    atomic.Int64
 	held      atomic.Int64 // bytes of requests' bodies
 	draining  atomic.Bool
+	own       map[string]http.HandlerFunc // by path
 }
 
 // New returns a Proxy.
@@ -51,6 +53,7 @@ func New(cfg Config) *Proxy {
 	}
 	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
 	p.obs = newObserver(cfg.Metrics, p)
+	p.own = p.ownRoutes()
 	return p
 }
 
@@ -73,23 +76,42 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	switch path := r.URL.Path; {
-	case path == "/livez":
-		writeText(w, http.StatusOK, "alive\n")
-	case path == "/readyz":
-		p.ready(w)
-	case path == "/version":
-		writeText(w, http.StatusOK, obs.ReadVersion().String()+"\n")
-	case path == "/metrics":
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		p.cfg.Metrics.WritePrometheus(w)
-	case path == "/v1/models" && r.Method == http.MethodGet:
-		p.models(w, r)
+	case p.own[path] != nil:
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
+			return
+		}
+		p.own[path](w, r)
 	case p.cfg.Selection && selection.Owns(path):
 		p.serveSelection(w, r)
 	default:
 		p.serveEngine(w, r)
 	}
 }
+
+// ownRoutes returns what the router answers itself, to GET and HEAD.
+func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"/livez":  func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive\n") },
+		"/readyz": func(w http.ResponseWriter, _ *http.Request) { p.ready(w) },
+		"/version": func(w http.ResponseWriter, _ *http.Request) {
+			writeText(w, http.StatusOK, obs.ReadVersion().String()+"\n")
+		},
+		"/metrics": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			p.cfg.Metrics.WritePrometheus(w)
+		},
+		"/openapi.yaml": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/yaml")
+			_, _ = io.WriteString(w, api.Router()) // the client may be gone
+		},
+		"/v1/models": p.models,
+	}
+}
+
+// generating returns the routes whose prompts are read to choose an engine.
+func generating() []string { return []string{"/v1/completions", "/v1/chat/completions"} }
 
 func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -177,7 +199,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
 
 // read reads the request and finds its model.
 func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
-	routed := r.Method == http.MethodPost && (r.URL.Path == "/v1/completions" || r.URL.Path == "/v1/chat/completions")
+	routed := r.Method == http.MethodPost && slices.Contains(generating(), r.URL.Path)
 	if !routed && !p.cfg.PassThrough {
 		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
 	}

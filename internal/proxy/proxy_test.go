@@ -37,6 +37,7 @@ func TestForms(t *testing.T) {
 			var first string
 			for i, tail := range []string{`}`, `}`, `,"stream":true}`, `,"stream":true,"stream_options":{"include_usage":true}}`} {
 				status, data, header := l.post(c.path, c.body+tail)
+				checkPost(t, c.path, c.body+tail, status, data, header)
 				text, done := streamed(data)
 				if i < 2 {
 					text, done = data, strings.Contains(data, want)
@@ -413,7 +414,8 @@ func TestRoutes(t *testing.T) {
 		{"/v1/select", `{"model_name":"org/model","token_ids":[1,2,3,4]}`, 200, `"worker_id":0`},
 		{"/busy_threshold", `{"model":"org/model"}`, 200, `null`},
 	} {
-		status, data, _ := l.post(c.path, c.body)
+		status, data, header := l.post(c.path, c.body)
+		checkPost(t, c.path, c.body, status, data, header)
 		if status != c.status || !strings.Contains(data, c.part) {
 			t.Errorf("%s %.60s: %d %s, want %d with %s", c.path, c.body, status, data, c.status, c.part)
 		}

@@ -8,6 +8,7 @@
 // Invariants:
 //   - A request that is refused changes nothing; the answer names the field and
 //     the reason.
+//   - Every exchange is as api/router.yaml has it, and no route is missing there.
 //   - POST /v1/select books nothing. POST /v1/select_and_reserve chooses and
 //     books in one step.
 //   - A field that the route does not know, or that is given twice, is refused:

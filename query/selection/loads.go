@@ -71,9 +71,6 @@ func (s *Service) busy(q Request) (Answer, *problem) {
 		}
 		return Answer{Status: http.StatusOK, Body: encode(map[string]any{"thresholds": list})}, nil
 	}
-	if p := q.only(http.MethodGet, http.MethodPost); p != nil {
-		return Answer{}, p
-	}
 	if t, _, err := mime.ParseMediaType(q.ContentType); err != nil || t != "application/json" && !strings.HasSuffix(t, "+json") {
 		return Answer{}, &problem{status: http.StatusUnsupportedMediaType, Field: "Content-Type", Reason: reasonMediaType,
 			Message: "send Content-Type: application/json"}

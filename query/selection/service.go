@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"context"
 	"crypto/rand"
 	"net/http"
 	"net/url"
@@ -32,7 +31,10 @@ type Config struct {
 }
 
 // Service answers requests. It is safe for concurrent use.
-type Service struct{ cfg Config }
+type Service struct {
+	cfg    Config
+	byPath map[string]endpoint
+}
 
 // New returns a Service.
 func New(cfg Config) *Service {
@@ -42,7 +44,11 @@ func New(cfg Config) *Service {
 	if cfg.MaxTokens <= 0 {
 		cfg.MaxTokens = 1 << 20
 	}
-	return &Service{cfg}
+	s := &Service{cfg: cfg, byPath: make(map[string]endpoint)}
+	for _, e := range endpoints() {
+		s.byPath[e.path] = e
+	}
+	return s
 }
 
 // MaxBody returns how many bytes of a body a server needs to read at most: one
@@ -64,66 +70,6 @@ type Answer struct {
 	Body   []byte
 	Allow  string // the header of that name with status 405
 	Reason string // why the request was refused, of a fixed list; "" if it was not
-}
-
-const (
-	pathSelect       = "/v1/select"
-	pathReserve      = "/v1/select_and_reserve"
-	pathReservations = "/v1/reservations"
-	pathPotential    = "/v1/potential_loads"
-	pathLoads        = "/v1/loads"
-	pathBusy         = "/busy_threshold"
-)
-
-// Owns reports whether the path is one of this package's.
-func Owns(path string) bool {
-	switch path {
-	case pathSelect, pathReserve, pathReservations, pathPotential, pathLoads, pathBusy:
-		return true
-	}
-	return strings.HasPrefix(path, pathReservations+"/")
-}
-
-// Serve answers one request.
-func (s *Service) Serve(ctx context.Context, q Request) Answer {
-	frontend := q.Path == pathBusy
-	a, p := s.serve(ctx, q)
-	if p != nil {
-		return p.answer(frontend)
-	}
-	return a
-}
-
-func (s *Service) serve(ctx context.Context, q Request) (Answer, *problem) {
-	if len(q.Body) > s.cfg.MaxBody {
-		return Answer{}, &problem{status: http.StatusRequestEntityTooLarge, Field: "body", Reason: reasonTooLarge,
-			Message: "the body is larger than " + strconv.Itoa(s.cfg.MaxBody) + " bytes"}
-	}
-	switch q.Path {
-	case pathSelect, pathReserve:
-		if p := q.only(http.MethodPost); p != nil {
-			return Answer{}, p
-		}
-		return s.choose(ctx, q.Body, q.Path == pathReserve)
-	case pathPotential:
-		if p := q.only(http.MethodPost); p != nil {
-			return Answer{}, p
-		}
-		return s.potential(ctx, q.Body)
-	case pathReservations:
-		if p := q.only(http.MethodPost); p != nil {
-			return Answer{}, p
-		}
-		return s.reserve(q.Body)
-	case pathLoads:
-		if p := q.only(http.MethodGet); p != nil {
-			return Answer{}, p
-		}
-		return s.loads(q.Query)
-	case pathBusy:
-		return s.busy(q)
-	}
-	return s.follow(q)
 }
 
 // only refuses other methods, and bodies that are no JSON. Clients that do not
@@ -203,34 +149,31 @@ func (s *Service) find(t *target) (*Model, *problem) {
 
 // follow answers the routes of one reservation.
 func (s *Service) follow(q Request) (Answer, *problem) {
-	escaped, verb, _ := strings.Cut(strings.TrimPrefix(q.Path, pathReservations+"/"), "/")
+	escaped, verb, more := strings.Cut(strings.TrimPrefix(q.Path, pathReservations+"/"), "/")
 	id, err := url.PathUnescape(escaped)
-	method := http.MethodPost
-	switch verb {
-	case "":
-		method = http.MethodDelete
-	case "prefill_complete", "output", "output_block":
-	default:
-		err = url.EscapeError(verb)
+	path := pathReservation
+	if more {
+		path += "/" + verb
 	}
-	if err != nil || id == "" || strings.HasSuffix(q.Path, "/") {
+	e, known := s.byPath[path]
+	if err != nil || id == "" || !known {
 		return Answer{}, &problem{status: http.StatusNotFound, Field: "path", Reason: reasonRoute, Message: "no such route; there are DELETE " +
 			pathReservations + "/{id}, and POST …/prefill_complete, …/output and …/output_block"}
 	}
-	if p := q.only(method); p != nil {
+	if p := q.only(e.methods...); p != nil {
 		return Answer{}, p
 	}
 	var tokens uint64
 	weight, has := -1.0, false
-	known := fields{}
+	takes := fields{}
 	switch verb {
 	case "output":
-		known["tokens"] = func(o *object) { tokens, has = o.uint(1<<31-1), true }
+		takes["tokens"] = func(o *object) { tokens, has = o.uint(1<<31-1), true }
 	case "output_block":
-		known["decay_fraction"] = func(o *object) { weight = o.float(0, 1) }
+		takes["decay_fraction"] = func(o *object) { weight = o.float(0, 1) }
 	}
 	if len(q.Body) > 0 {
-		if p := parse(q.Body, known); p != nil {
+		if p := parse(q.Body, takes); p != nil {
 			return Answer{}, p
 		}
 	}

@@ -66,9 +66,13 @@ func service(models ...*Model) *Service {
 	return New(Config{Models: func() []*Model { return models }, MaxBody: 4096, MaxTokens: 64})
 }
 
-func ask(s *Service, method, path, body string) Answer {
+// ask also compares what is asked and answered with the OpenAPI document.
+func ask(t testing.TB, s *Service, method, path, body string) Answer {
+	t.Helper()
 	path, query, _ := strings.Cut(path, "?")
-	return s.Serve(context.Background(), Request{Method: method, Path: path, Query: query, ContentType: "application/json", Body: []byte(body)})
+	a := s.Serve(context.Background(), Request{Method: method, Path: path, Query: query, ContentType: "application/json", Body: []byte(body)})
+	checkExchange(t, method, path, body, a)
+	return a
 }
 
 func want(t *testing.T, a Answer, status int, body string) {
@@ -86,20 +90,20 @@ func TestSelect(t *testing.T) {
 	const answer = `{"selection_id":"a","model_name":"m","routing_group":"default","worker_id":2,"dp_rank":0,` +
 		`"endpoint":"http://engine-2:8000","block_size":4,` +
 		`"overlap":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8},"effective_prefill_tokens":1}`
-	want(t, ask(s, "POST", "/v1/select", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 200, answer)
+	want(t, ask(t, s, "POST", "/v1/select", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 200, answer)
 	h := hashes(t, 8)
 	for _, form := range []string{
 		fmt.Sprintf(`"block_hashes":[%d,%d],"isl_tokens":9`, h[0], h[1]),
 		fmt.Sprintf(`"block_hashes":[%d,"%d"],"sequence_hashes":[1,2],"isl_tokens":9,"routing_group":"default"`, int64(h[0]), h[1]),
 		fmt.Sprintf(`"block_hashes":[%d,%d],"isl_tokens":9,"lora_name":null,"worker_id":null`, h[0], int64(h[1])),
 	} {
-		want(t, ask(s, "POST", "/v1/select", `{"selection_id":"a","model_name":"m",`+form+`}`), 200, answer)
+		want(t, ask(t, s, "POST", "/v1/select", `{"selection_id":"a","model_name":"m",`+form+`}`), 200, answer)
 	}
 	if n := m.Router.Stats().Live; n != 0 {
 		t.Errorf("selecting has booked %d requests", n)
 	}
-	want(t, ask(s, "POST", "/v1/select_and_reserve", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 200, answer)
-	want(t, ask(s, "POST", "/v1/select_and_reserve", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 409,
+	want(t, ask(t, s, "POST", "/v1/select_and_reserve", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 200, answer)
+	want(t, ask(t, s, "POST", "/v1/select_and_reserve", `{"selection_id":"a","model_name":"m",`+tokens9+`}`), 409,
 		`{"error":{"field":"selection_id","reason":"duplicate_selection","message":"booking request \"a\": the request has a live booking"}}`)
 	if n := m.Router.Stats().Live; n != 1 {
 		t.Errorf("%d bookings, want one", n)
@@ -113,11 +117,11 @@ func TestOptions(t *testing.T) {
 	s := service(m)
 	choose := func(fields string) (a chosen) {
 		t.Helper()
-		got := ask(s, "POST", "/v1/select_and_reserve", `{"model_name":"m",`+tokens9+fields+`}`)
+		got := ask(t, s, "POST", "/v1/select_and_reserve", `{"model_name":"m",`+tokens9+fields+`}`)
 		if err := json.Unmarshal(got.Body, &a); err != nil || got.Status != 200 {
 			t.Fatalf("%s: %d %s", fields, got.Status, got.Body)
 		}
-		if a.ID == "" || ask(s, "DELETE", "/v1/reservations/"+a.ID, "").Status != 200 {
+		if a.ID == "" || ask(t, s, "DELETE", "/v1/reservations/"+a.ID, "").Status != 200 {
 			t.Errorf("%s: reservation %q cannot be freed", fields, a.ID)
 		}
 		return a
@@ -150,7 +154,7 @@ func TestOptions(t *testing.T) {
 	if a := choose(`,"phase":"decode"`); a.Prefill != 0 {
 		t.Errorf("decode computes %d prompt tokens", a.Prefill)
 	}
-	got := ask(s, "POST", "/v1/select", `{"model_name":"m","phase":"prefill",`+tokens9+`}`)
+	got := ask(t, s, "POST", "/v1/select", `{"model_name":"m","phase":"prefill",`+tokens9+`}`)
 	if got.Status != 503 || got.Reason != "no_worker" {
 		t.Errorf("prefill without such workers: %d %s", got.Status, got.Body)
 	}
@@ -160,35 +164,35 @@ func TestReservations(t *testing.T) {
 	m := newModel(t, "m", "")
 	s := service(newModel(t, "a", ""), m)
 	ok := `{"status":"ok"}`
-	want(t, ask(s, "POST", "/v1/reservations", `{"selection_id":"x/y","model_name":"m","worker_id":1,"dp_rank":0,"sequence_hashes":[1,-2],"isl_tokens":10,"effective_prefill_tokens":6}`),
+	want(t, ask(t, s, "POST", "/v1/reservations", `{"selection_id":"x/y","model_name":"m","worker_id":1,"dp_rank":0,"sequence_hashes":[1,-2],"isl_tokens":10,"effective_prefill_tokens":6}`),
 		201, `{"selection_id":"x/y"}`)
 	loads := func(prefill, blocks, requests int) {
 		t.Helper()
-		want(t, ask(s, "GET", "/v1/loads?model_name=m&routing_group=default", ""), 200, fmt.Sprintf(
+		want(t, ask(t, s, "GET", "/v1/loads?model_name=m&routing_group=default", ""), 200, fmt.Sprintf(
 			`[{"model_name":"m","routing_group":"default","block_size":4,"worker_id":0,"dp_rank":0,"active_prefill_tokens":0,"active_decode_blocks":0,"active_requests":0},`+
 				`{"model_name":"m","routing_group":"default","block_size":4,"worker_id":1,"dp_rank":0,"active_prefill_tokens":%d,"active_decode_blocks":%d,"active_requests":%d},`+
 				`{"model_name":"m","routing_group":"default","block_size":4,"worker_id":2,"dp_rank":0,"active_prefill_tokens":0,"active_decode_blocks":0,"active_requests":0}]`,
 			prefill, blocks, requests))
 	}
 	loads(6, 2, 1)
-	want(t, ask(s, "POST", "/v1/potential_loads", `{"model_name":"m",`+tokens9+`}`), 200,
+	want(t, ask(t, s, "POST", "/v1/potential_loads", `{"model_name":"m",`+tokens9+`}`), 200,
 		`[{"worker_id":0,"dp_rank":0,"potential_prefill_tokens":9,"potential_decode_blocks":2,"active_requests":0},`+
 			`{"worker_id":1,"dp_rank":0,"potential_prefill_tokens":15,"potential_decode_blocks":4,"active_requests":1},`+
 			`{"worker_id":2,"dp_rank":0,"potential_prefill_tokens":1,"potential_decode_blocks":2,"active_requests":0}]`)
 	for _, path := range []string{"prefill_complete", "prefill_complete", "output_block"} {
-		want(t, ask(s, "POST", "/v1/reservations/x%2Fy/"+path, ""), 200, ok)
+		want(t, ask(t, s, "POST", "/v1/reservations/x%2Fy/"+path, ""), 200, ok)
 	}
-	want(t, ask(s, "POST", "/v1/reservations/x%2Fy/output_block", `{"decay_fraction":0.5}`), 200, ok)
-	want(t, ask(s, "POST", "/v1/reservations/x%2Fy/output", `{"tokens":3}`), 200, ok)
+	want(t, ask(t, s, "POST", "/v1/reservations/x%2Fy/output_block", `{"decay_fraction":0.5}`), 200, ok)
+	want(t, ask(t, s, "POST", "/v1/reservations/x%2Fy/output", `{"tokens":3}`), 200, ok)
 	if got := m.Router.Loads()[1]; got.PrefillTokens != 0 || got.Requests != 1 {
 		t.Errorf("after the first token: %+v", got)
 	}
-	want(t, ask(s, "DELETE", "/v1/reservations/x%2Fy", ""), 200, ok)
+	want(t, ask(t, s, "DELETE", "/v1/reservations/x%2Fy", ""), 200, ok)
 	loads(0, 0, 0)
 	gone := `{"error":{"field":"selection_id","reason":"unknown_selection","message":"no live reservation has this id: it was freed, its lease ended, or its worker is gone"}}`
-	want(t, ask(s, "DELETE", "/v1/reservations/x%2Fy", ""), 404, gone)
-	want(t, ask(s, "POST", "/v1/reservations/x%2Fy/output", `{"tokens":3}`), 404, gone)
-	want(t, ask(s, "GET", "/v1/loads?model_name=other", ""), 200, `[]`)
+	want(t, ask(t, s, "DELETE", "/v1/reservations/x%2Fy", ""), 404, gone)
+	want(t, ask(t, s, "POST", "/v1/reservations/x%2Fy/output", `{"tokens":3}`), 404, gone)
+	want(t, ask(t, s, "GET", "/v1/loads?model_name=other", ""), 200, `[]`)
 }
 
 // Every refusal names its field and changes nothing.
@@ -249,7 +253,7 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/reservations/a/output", `{}`, 400, "tokens", "missing"},
 		{"POST", "/v1/reservations/a/output_block", `{"decay_fraction":2}`, 400, "decay_fraction", "out_of_range"},
 	} {
-		a := ask(s, c.method, c.path, c.body)
+		a := ask(t, s, c.method, c.path, c.body)
 		var got struct {
 			Error struct{ Field, Reason, Message string }
 		}
@@ -310,12 +314,12 @@ func TestBusyThreshold(t *testing.T) {
 		{"PUT", `{"model":"m"}`, 405, `{"error":"method: use GET, POST on this route"}`},
 		{"POST", strings.Repeat(" ", 5000), 413, `{"error":"body: the body is larger than 4096 bytes"}`},
 	} {
-		a := ask(s, c.method, "/busy_threshold", c.body)
+		a := ask(t, s, c.method, "/busy_threshold", c.body)
 		if got := strings.TrimSpace(string(a.Body)); a.Status != c.status || got != c.answer {
 			t.Errorf("%s %.80s: %d %s\nwant %d %s", c.method, c.body, a.Status, got, c.status, c.answer)
 		}
 	}
-	if a := ask(s, "POST", "/busy_threshold", `{"model":"m","busy":1}`); a.Status != 422 {
+	if a := ask(t, s, "POST", "/busy_threshold", `{"model":"m","busy":1}`); a.Status != 422 {
 		t.Errorf("an unknown field: %d %s", a.Status, a.Body)
 	}
 	for _, content := range []string{"", "text/plain", "application/x-www-form-urlencoded"} {
@@ -329,13 +333,13 @@ func TestBusyThreshold(t *testing.T) {
 func TestOverloaded(t *testing.T) {
 	m := newModel(t, "m", "")
 	s := service(m)
-	ask(s, "POST", "/busy_threshold", `{"model":"m","active_prefill_tokens_threshold":8}`)
+	ask(t, s, "POST", "/busy_threshold", `{"model":"m","active_prefill_tokens_threshold":8}`)
 	for range 3 {
-		if a := ask(s, "POST", "/v1/select_and_reserve", `{"model_name":"m","token_ids":[90,91,92,93,94,95,96,97,98]}`); a.Status != 200 {
+		if a := ask(t, s, "POST", "/v1/select_and_reserve", `{"model_name":"m","token_ids":[90,91,92,93,94,95,96,97,98]}`); a.Status != 200 {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
 	}
-	a := ask(s, "POST", "/v1/select_and_reserve", `{"model_name":"m",`+tokens9+`}`)
+	a := ask(t, s, "POST", "/v1/select_and_reserve", `{"model_name":"m",`+tokens9+`}`)
 	if a.Status != StatusOverloaded || a.Reason != "overloaded" || !strings.Contains(string(a.Body), "busy") {
 		t.Errorf("%d %s", a.Status, a.Body)
 	}
@@ -355,7 +359,7 @@ func FuzzServe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, body []byte) {
 		m := newModel(t, "m", "")
 		path := paths[int(which)%len(paths)]
-		a := ask(service(m), "POST", path, string(body))
+		a := ask(t, service(m), "POST", path, string(body))
 		if !json.Valid(a.Body) {
 			t.Errorf("%s %q: %q is no JSON", path, body, a.Body)
 		}
