@@ -33,7 +33,7 @@ const blocksPerEvent = 64
 type ingestOptions struct {
 	mode, url, profile  string
 	publishers, batch   int
-	seconds             float64
+	seconds, rate       float64
 	chains, shards, mib int
 }
 
@@ -45,7 +45,8 @@ func parseIngest(args []string, stderr io.Writer) (ingestOptions, error) {
 	f.StringVar(&o.url, "nats", "", "`URL` of a NATS server; default a server of its own, with synced writes")
 	f.IntVar(&o.publishers, "publishers", 4, "workers that publish at once")
 	f.IntVar(&o.batch, "batch", 64, "events of 64 blocks in a message")
-	f.Float64Var(&o.seconds, "seconds", 5, "how long each of the three measurements goes on: floor, full load, half load")
+	f.Float64Var(&o.seconds, "seconds", 5, "how long each of the three measurements goes on: floor, full load, half load or --rate")
+	f.Float64Var(&o.rate, "rate", 0, "`blocks` a second of all publishers while visibility is measured; default half of the full load")
 	f.IntVar(&o.chains, "chains", 2000, "chains that a worker holds at most; then the oldest is removed for each new one")
 	f.IntVar(&o.shards, "shards", 1, "owner goroutines of the index")
 	f.IntVar(&o.mib, "stream-mib", 4096, "size of the stream in MiB, with jetstream")
@@ -60,6 +61,8 @@ func parseIngest(args []string, stderr io.Writer) (ingestOptions, error) {
 		return o, fmt.Errorf("--mode %q: jetstream or core", o.mode)
 	case min(o.publishers, o.batch, o.chains, o.shards, o.mib) < 1 || o.seconds <= 0:
 		return o, errors.New("--publishers, --batch, --chains, --shards, --stream-mib and --seconds are above 0")
+	case o.rate < 0:
+		return o, errors.New("--rate is not below 0")
 	}
 	return o, nil
 }
@@ -251,8 +254,8 @@ func until(ctx context.Context, limit time.Duration, ok func() bool) error {
 	return nil
 }
 
-// load publishes into an index: as fast as it goes, then at half that speed
-// with probes of how soon a block is found.
+// load publishes into an index: as fast as it goes, then at half that speed,
+// or at the one asked for, with probes of how soon a block is found.
 func (b *ingestBench) load(ctx context.Context, r *ingestResult) error {
 	set := shard.New(shard.Config{Shards: b.o.shards})
 	defer set.Close()
@@ -316,7 +319,11 @@ func (b *ingestBench) load(ctx context.Context, r *ingestResult) error {
 	probing, stop := context.WithCancel(ctx)
 	var probes sync.WaitGroup
 	probes.Go(func() { probe(probing, pubs[b.o.publishers], space, visible) })
-	half, took, err := b.drive(ctx, in, pubs, sources, r.EventsPerS/2/float64(b.o.publishers))
+	rate := r.EventsPerS / 2
+	if b.o.rate > 0 {
+		rate = b.o.rate / blocksPerEvent
+	}
+	half, took, err := b.drive(ctx, in, pubs, sources, rate/float64(b.o.publishers))
 	stop()
 	probes.Wait()
 	if err != nil {

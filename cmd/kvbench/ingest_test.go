@@ -24,10 +24,25 @@ func TestIngestPrintsOneLineAndLosesNothing(t *testing.T) {
 }
 
 func TestIngestRefusesAWrongCommandLine(t *testing.T) {
-	for _, args := range []string{"--mode file", "--publishers 0", "--seconds -1", "rest"} {
+	for _, args := range []string{"--mode file", "--publishers 0", "--seconds -1", "--rate -1", "rest"} {
 		var out, stderr strings.Builder
 		if code := run(append([]string{"ingest"}, strings.Fields(args)...), &out, &stderr); code != 2 || out.Len() > 0 {
 			t.Errorf("%s: exit %d: %s", args, code, stderr.String())
 		}
+	}
+}
+
+func TestIngestKeepsToItsRate(t *testing.T) {
+	var out, stderr strings.Builder
+	if code := run(strings.Fields("ingest --mode core --seconds 0.2 --publishers 2 --batch 1 --chains 50 --rate 6400"), &out, &stderr); code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr.String())
+	}
+	var r ingestResult
+	if err := json.Unmarshal([]byte(out.String()), &r); err != nil {
+		t.Fatal(err)
+	}
+	// Each publisher may have begun a few events early when the time is over.
+	if most := 6400 + 2*4*blocksPerEvent/0.2; r.HalfBlocksPerS <= 0 || r.HalfBlocksPerS > most {
+		t.Errorf("%.0f blocks/s, want at most %.0f", r.HalfBlocksPerS, most)
 	}
 }
