@@ -131,17 +131,17 @@ func measureIngest(ctx context.Context, o ingestOptions, stdout io.Writer) (err 
 type chains struct {
 	rng  *rand.Rand
 	held [][]uint64
-	max  int
+	most int
 }
 
-func newChains(seed uint64, max int) *chains {
-	return &chains{rng: rand.New(rand.NewPCG(seed, 1)), max: max}
+func newChains(seed uint64, most int) *chains {
+	return &chains{rng: rand.New(rand.NewPCG(seed, 1)), most: most}
 }
 
 // next returns the next event: a chain that is stored, or, with enough of them,
 // the oldest one that is removed.
 func (c *chains) next() event.Event {
-	if len(c.held) == c.max {
+	if len(c.held) == c.most {
 		old := c.held[0]
 		c.held = c.held[1:]
 		return event.Event{Kind: event.Removed, Engine: old}
@@ -338,7 +338,7 @@ func (b *ingestBench) load(ctx context.Context, r *ingestResult) error {
 			r.Lost += int64(k.Missed)
 		}
 	}
-	r.Lost += int64(events) + int64(half) - b.applied(in)
+	r.Lost += events + half - b.applied(in)
 	return nil
 }
 
