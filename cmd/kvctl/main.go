@@ -30,6 +30,7 @@ type config struct {
 	json      bool
 	force     bool
 	by        string
+	caFile    string
 
 	snapshotDir string
 
@@ -48,7 +49,7 @@ const summary = `workers of a fleet, who there is and who gets requests; and whe
   worker drain <id>     no new requests for the worker; nothing is forgotten
   worker resume <id>    it gets requests again
   worker remove <id>    it is gone: its blocks leave every index
-  ready <url>           is the program at http://host:port ready? For health checks
+  ready <url>           is the program at http://host:port, or https, ready? For health checks
   snapshot list         the snapshots of the index, newest first
   snapshot inspect <name>        what one says of itself, after its checksums
   snapshot verify <name>         reads and counts all of it; name or file
@@ -72,6 +73,8 @@ func (c *config) declare(set *conf.Set) {
 		live, which go on with what they have.`)
 	set.String(&c.snapshotDir, "snapshot-dir", "", "Directory of the snapshots, if the replicas have one.", conf.ShowDefault("the object store of NATS"))
 	set.String(&c.by, "by", defaultUser(os.Getenv), "worker drain: who asks, shown in lists.", conf.ShowDefault("$USER"))
+	set.String(&c.caFile, "ca", "", "ready https://…: PEM file of root certificates that the program's certificate is checked with.",
+		conf.ShowDefault("the system's"))
 	c.broker.Declare(set)
 	c.log.Declare(set)
 }

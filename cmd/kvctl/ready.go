@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 )
 
@@ -19,9 +22,14 @@ func (c *config) ready(ctx context.Context, base string) error {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("%q is no URL such as http://127.0.0.1:8090: %w", base, errUse)
 	}
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(ctx, c.wait)
 	defer cancel()
-	why, err := askReady(ctx, u.JoinPath("readyz").String()+"?verbose")
+	why, err := askReady(ctx, client, u.JoinPath("readyz").String()+"?verbose")
 	switch {
 	case err != nil:
 		return err
@@ -40,15 +48,42 @@ func (c *config) ready(ctx context.Context, base string) error {
 	return err
 }
 
+// client returns what asks: it trusts the authorities of --ca, if given.
+func (c *config) client() (*http.Client, error) {
+	roots, err := roots(c.caFile)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+	}}, nil
+}
+
+// roots reads a file of certificates; without one it is nil, the system's.
+func roots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(file) //nolint:gosec // the caller's choice
+	if err != nil {
+		return nil, fmt.Errorf("--ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("--ca: %s has no certificate in PEM form: %w", file, errUse)
+	}
+	return pool, nil
+}
+
 // maxReason bounds what is read of an answer.
 const maxReason = 64 << 10
 
-func askReady(ctx context.Context, address string) (why string, err error) {
+func askReady(ctx context.Context, client *http.Client, address string) (why string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return "", fmt.Errorf("making the request: %w", err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("asking: %w", err)
 	}
