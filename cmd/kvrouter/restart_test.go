@@ -81,7 +81,7 @@ func TestRestarts(t *testing.T) {
 					refused.Add(1)
 					return
 				}
-				defer resp.Body.Close() //nolint:errcheck // only read
+				defer resp.Body.Close()                                //nolint:errcheck // only read
 				if resp.StatusCode >= http.StatusInternalServerError { // it came when the router was ending
 					refused.Add(1)
 					return
