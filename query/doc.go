@@ -3,6 +3,7 @@
 //	POST /v1/find_matches   holders of a prompt's prefix, by tokens or hashes
 //	POST /v1/explain        the same, with reasons
 //	GET  /v1/workers        workers and how many blocks each holds
+//	GET  /v1/dump           events that rebuild a space elsewhere
 //	POST /query /register   the routes of Mooncake's and of Dynamo's indexers
 //	GET  /livez /readyz     whether the process lives, and may be asked
 //

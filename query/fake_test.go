@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 
@@ -113,4 +114,21 @@ func (sp *fakeSpace) Ranks() []Held {
 		held = append(held, h)
 	}
 	return held
+}
+
+// BeginDump has the whole chain on the device.
+func (sp *fakeSpace) BeginDump(_ context.Context, id shard.RankID) (wait func() []shard.Dumped, err error) {
+	return func() (all []shard.Dumped) {
+		for _, r := range sp.ranks {
+			if r.RankID != id {
+				continue
+			}
+			d := shard.Dumped{Event: event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: r.chain, Local: r.chain}}
+			for range r.chain {
+				d.Copies = append(d.Copies, 1)
+			}
+			all = append(all, d)
+		}
+		return all
+	}, nil
 }

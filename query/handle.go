@@ -30,7 +30,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.obs.flight.Add(-1)
 		took := time.Since(ctx.Time())
 		s.obs.answered(at, ctx.Response.StatusCode(), took)
-		if s.cfg.SlowQuery > 0 && took > s.cfg.SlowQuery {
+		if s.cfg.SlowQuery > 0 && took > s.cfg.SlowQuery && !ctx.Response.IsBodyStream() { // to ask for its size reads it
 			s.limit.Warn("slow", "slow request", slog.String("route", s.table.name(at)),
 				slog.Duration("took", took), slog.Int("body_bytes", len(ctx.Request.Body())),
 				slog.Int("answer_bytes", len(ctx.Response.Body())), slog.Int("status", ctx.Response.StatusCode()),

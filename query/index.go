@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -26,6 +27,9 @@ type Space interface {
 	Unfold(dst, seq []uint64) []uint64
 	// Ranks returns what every rank holds, sorted by worker and rank.
 	Ranks() []Held
+	// BeginDump queues a copying of what the rank holds; wait returns it. See
+	// shard.Space.
+	BeginDump(ctx context.Context, id shard.RankID) (wait func() []shard.Dumped, err error)
 }
 
 // Held is how many blocks a rank holds on each tier.

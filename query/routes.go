@@ -25,6 +25,7 @@ func routes() []route {
 		{path: "/v1/explain", name: "explain", post: true, needs: secure.Reader, answer: (*Server).answerExplain},
 		{path: "/v1/spaces", name: "spaces", needs: secure.Reader, answer: (*Server).answerSpaces},
 		{path: "/v1/workers", name: "workers", needs: secure.Reader, answer: (*Server).answerWorkers},
+		{path: "/v1/dump", name: "dump", needs: secure.Operator, answer: (*Server).answerDump},
 		{path: "/query", name: "query", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQuery},
 		{path: "/query_by_hash", name: "query_by_hash", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQueryByHash},
 		{path: "/register", name: "register", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerRegister},

@@ -24,6 +24,8 @@ type Deps struct {
 	// Streams returns how the reading of events stands, of every rank that
 	// publishes; nil: nothing is read.
 	Streams func() []Stream
+	// At says how far events are read; nil: dumps do not say it.
+	At At
 	// Access says who may ask; nil: everybody, on loopback.
 	Access  *secure.Access
 	Log     *slog.Logger
@@ -37,6 +39,8 @@ type Server struct {
 	all     view // of a caller who may see everything
 	access  *secure.Access
 	streams func() []Stream
+	at      At
+	dumps   *dumps
 	table   *table
 	inflate *inflater
 
@@ -67,6 +71,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	t := newTable()
 	s := &Server{
 		cfg: cfg, all: view{index: d.Index, registry: d.Registry}, access: d.Access, streams: d.Streams,
+		at: d.At, dumps: newDumps(d.Metrics),
 		table: t, inflate: inflate,
 		limit:  obs.NewLimited(d.Log, time.Second, nil),
 		obs:    newObserver(d.Metrics, t),

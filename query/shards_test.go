@@ -1,6 +1,7 @@
 package query
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -225,6 +226,10 @@ type readyIndex struct {
 func (x *readyIndex) Spaces() []event.Space   { return x.spaces }
 func (x *readyIndex) Space(event.Space) Space { return x }
 func (x *readyIndex) Ranks() []Held           { return nil }
+
+func (x *readyIndex) BeginDump(context.Context, shard.RankID) (func() []shard.Dumped, error) {
+	return func() []shard.Dumped { return nil }, nil
+}
 
 func (x *readyIndex) Unfold(dst, _ []uint64) []uint64 { return dst }
 

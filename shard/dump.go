@@ -21,9 +21,19 @@ type Dumped struct {
 // all ranks asks for one after the other. ctx bounds the wait for room in the
 // queue.
 func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
+	wait, err := s.BeginDump(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return wait(), nil
+}
+
+// BeginDump queues a DumpRank: it is of what the batches leave that were given
+// to the space before the call. wait returns the events.
+func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped, err error) {
 	parts := make([][]Dumped, len(s.shards))
 	dumped := make(chan struct{})
-	err := s.submit(ctx, func(t *task) {
+	err = s.submit(ctx, func(t *task) {
 		r := s.table.find(id)
 		t.inspect = func(o *owner) {
 			if r == nil || int(r.holder) >= len(o.ranks) || o.ranks[r.holder] != r {
@@ -42,6 +52,8 @@ func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
 	if err != nil {
 		return nil, err
 	}
-	<-dumped
-	return slices.Concat(parts...), nil
+	return func() []Dumped {
+		<-dumped
+		return slices.Concat(parts...)
+	}, nil
 }

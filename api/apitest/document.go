@@ -166,18 +166,28 @@ func (d *Document) body(pointer, contentType string, body []byte) error {
 	if err != nil || content[kind] == nil {
 		return fmt.Errorf("type %q is not in the document", contentType)
 	}
-	if kind != "application/json" {
+	const lines = "application/x-ndjson"
+	if kind != "application/json" && kind != lines {
 		return nil
 	}
 	s, err := d.schema(pointer + "/content/" + escape(kind) + "/schema")
 	if err != nil {
 		return err
 	}
-	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(body))
-	if err != nil {
-		return err
+	parts := [][]byte{body}
+	if kind == lines {
+		parts = bytes.Split(bytes.TrimSuffix(body, []byte{'\n'}), []byte{'\n'})
 	}
-	return s.Validate(value)
+	for _, part := range parts {
+		value, err := jsonschema.UnmarshalJSON(bytes.NewReader(part))
+		if err != nil {
+			return err
+		}
+		if err := s.Validate(value); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // at returns the object at a pointer.

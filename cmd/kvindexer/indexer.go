@@ -50,7 +50,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	x.server, err = query.New(cfg.HTTP, query.Deps{
-		Index: query.Shards{Set: x.set}, Registry: &x.registry, Streams: x.streams, Access: access, Log: log, Metrics: m,
+		Index: query.Shards{Set: x.set}, Registry: &x.registry, Streams: x.streams, At: x.at, Access: access, Log: log, Metrics: m,
 		Checks: []query.Check{{Name: "ingest", Reason: x.behind}, {Name: "memory", Reason: x.full, Note: true}},
 	})
 	if err != nil {

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/snapshot/dump"
+)
+
+// at says how far the events of a space's stream are read when queue is called.
+// It does not know that of ranks that are read from engines' own sockets, nor of
+// spaces without a stream.
+func (x *indexer) at(ctx context.Context, sp event.Space, queue func() error, wait func()) (p dump.Position, err error) {
+	if in := x.ingest.Load(); in != nil {
+		for _, s := range in.Streams() {
+			if s.Space == sp {
+				return positionOf(in.Cut(ctx, s.Stream, queue, wait))
+			}
+		}
+	}
+	if err := queue(); err != nil {
+		return p, err
+	}
+	wait()
+	return p, nil
+}
+
+func positionOf(start ingest.Start, err error) (p dump.Position, _ error) {
+	if err != nil {
+		return p, err
+	}
+	p.Stream = &dump.Stream{Seq: start.Seq - 1, Created: start.Created}
+	for _, k := range start.Ranks {
+		p.Positions = append(p.Positions, dump.Publisher{
+			Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID, Incomplete: k.Incomplete,
+		})
+	}
+	return p, nil
+}

@@ -1,0 +1,24 @@
+// Package dump writes what the ranks of a space hold as lines of JSON, and
+// rebuilds the space from them.
+//
+// Every line is an object with one member:
+//
+//	dump    what the dump is of: Header; first
+//	stored  blocks of a rank on a tier, in chain order; the arrays go together
+//	rank    the rank is complete: Rank, with counts and the digest of its blocks
+//	end     the dump is complete: Footer; last
+//
+// "copies" says how many copies the rank has of each block on the tier, absent
+// where it is one of each. 0: the rank knows the name and has no copy of it
+// there. Events are those of core.Index.Dump and mean what is said there.
+//
+// Invariants:
+//   - A rank is of one moment, the one that its line names; ranks are of
+//     different ones. No rank is of a moment before the header's, so the stream
+//     read on from there completes all of them.
+//   - A rank is shown by a load when it is whole and its digest is right, or
+//     not at all. A dump that was cut off is never taken for a whole one.
+//
+// Ownership: a Writer belongs to one goroutine. Load owns the ranks that it has
+// not shown yet.
+package dump

@@ -1,0 +1,186 @@
+package dump
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Version is that of the lines.
+const Version = 1
+
+// Errors of Load.
+var (
+	ErrDamaged   = errors.New("the dump is damaged")
+	ErrTruncated = errors.New("the dump ends early")
+	ErrVersion   = errors.New("the dump is of a version that is not known")
+)
+
+// Header is the first line.
+type Header struct {
+	Version   int    `json:"version"`
+	Model     string `json:"model"`
+	Group     string `json:"group"`
+	BlockSize uint32 `json:"block_size"`
+	Position
+	// Cursor is that of the request: ranks up to it are left out.
+	Cursor string `json:"cursor,omitempty"`
+}
+
+// Space returns what the dump is of.
+func (h *Header) Space() event.Space {
+	return event.Space{Model: h.Model, Group: h.Group, BlockSize: h.BlockSize}
+}
+
+// Position is how far the events of a space were read at a moment; nothing if
+// they are read from no stream.
+type Position struct {
+	Stream    *Stream     `json:"stream,omitempty"`
+	Positions []Publisher `json:"positions,omitempty"`
+}
+
+// Stream is a position in a JetStream stream.
+type Stream struct {
+	// Seq is of a message: it and all before are applied, and perhaps some after.
+	Seq     uint64    `json:"seq"`
+	Created time.Time `json:"created"` // when the stream was; another time: another stream
+}
+
+// Publisher is how far the events of a rank were applied, exactly.
+type Publisher struct {
+	Worker      uint64 `json:"worker_id,string"`
+	DPRank      uint32 `json:"dp_rank"`
+	Incarnation uint64 `json:"incarnation,string"`
+	LastID      uint64 `json:"last_event_id"`
+	Incomplete  bool   `json:"incomplete,omitempty"` // the index may have more or less than the rank
+}
+
+// Of returns the position of a rank; nil if there is none.
+func (p *Position) Of(id shard.RankID) *Publisher {
+	for i := range p.Positions {
+		if k := &p.Positions[i]; k.Worker == id.Worker && k.DPRank == id.DPRank {
+			return k
+		}
+	}
+	return nil
+}
+
+// Sum is what lines said together.
+type Sum struct {
+	Events uint64 `json:"events"`
+	Blocks uint64 `json:"blocks"` // blocks that are held, on each tier
+	// Digest is the sum of their terms (core.DigestTerm): of all ranks at one
+	// moment that of the space.
+	Digest uint64 `json:"digest,string"`
+}
+
+// Rank is the line after the last event of a rank.
+type Rank struct {
+	Worker uint64 `json:"worker_id,string"`
+	DPRank uint32 `json:"dp_rank"`
+	Sum
+	Position *Publisher `json:"position,omitempty"` // at the rank's moment
+	Cursor   string     `json:"cursor"`             // to go on after the rank
+}
+
+// ID returns which rank it is.
+func (r *Rank) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRank: r.DPRank} }
+
+// Footer is the last line.
+type Footer struct {
+	Ranks uint64 `json:"ranks"`
+	Sum
+}
+
+// Cursor returns the cursor after a rank.
+func Cursor(id shard.RankID) string { return fmt.Sprintf("%d.%d", id.Worker, id.DPRank) }
+
+// ParseCursor reads what Cursor returned.
+func ParseCursor(text string) (id shard.RankID, err error) {
+	_, err = fmt.Sscanf(text, "%d.%d", &id.Worker, &id.DPRank)
+	if err != nil || Cursor(id) != text {
+		return shard.RankID{}, errors.New("want worker_id.dp_rank, as the line of a rank has it")
+	}
+	return id, nil
+}
+
+// line is any of the lines.
+type line struct {
+	Dump   *Header `json:"dump,omitempty"`
+	Stored *stored `json:"stored,omitempty"`
+	Rank   *Rank   `json:"rank,omitempty"`
+	End    *Footer `json:"end,omitempty"`
+}
+
+// stored is a shard.Dumped.
+type stored struct {
+	Worker uint64   `json:"worker_id,string"`
+	DPRank uint32   `json:"dp_rank"`
+	Tier   string   `json:"tier"`
+	Parent *uint64  `json:"parent,omitempty"`
+	Engine []uint64 `json:"engine"`
+	Local  []uint64 `json:"local,omitempty"`
+	Copies []uint32 `json:"copies,omitempty"`
+}
+
+// counter adds up what is said of a rank, and of all. It knows the places of
+// the rank's names: about 40 bytes for each.
+type counter struct {
+	space uint64
+	seq   map[uint64]uint64 // sequence hash by name
+	rank  Sum
+	all   Footer
+}
+
+func newCounter(sp event.Space) counter {
+	return counter{space: shard.SpaceHash(sp), seq: make(map[uint64]uint64)}
+}
+
+// add counts an event.
+func (c *counter) add(worker uint64, ev *event.Event, copies []uint32) error {
+	if len(copies) != len(ev.Engine) || len(ev.Local) != 0 && len(ev.Local) != len(ev.Engine) {
+		return fmt.Errorf("%w: %d blocks, %d hashes, %d counts", ErrDamaged, len(ev.Engine), len(ev.Local), len(copies))
+	}
+	above, below := uint64(0), ev.HasParent
+	if below {
+		var ok bool
+		if above, ok = c.seq[ev.Parent]; !ok {
+			return fmt.Errorf("%w: the parent %d is not before its child", ErrDamaged, ev.Parent)
+		}
+	}
+	for i, name := range ev.Engine {
+		if len(ev.Local) > 0 {
+			if l := ev.Local[i]; below {
+				above = core.NextSequenceHash(above, l)
+			} else {
+				above, below = l, true
+			}
+			c.seq[name] = above
+		}
+		place, ok := c.seq[name]
+		if !ok {
+			return fmt.Errorf("%w: nothing says where block %d is", ErrDamaged, name)
+		}
+		if copies[i] > 0 {
+			c.rank.Blocks++
+			c.rank.Digest += core.DigestTerm(c.space, worker, ev.DPRank, ev.Tier, 0, name, place, copies[i])
+		}
+	}
+	c.rank.Events++
+	return nil
+}
+
+// end ends a rank.
+func (c *counter) end() Sum {
+	r := c.rank
+	c.all.Ranks++
+	c.all.Events += r.Events
+	c.all.Blocks += r.Blocks
+	c.all.Digest += r.Digest
+	c.rank, c.seq = Sum{}, make(map[uint64]uint64)
+	return r
+}

@@ -1,0 +1,151 @@
+package dump
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+var space = event.Space{Model: "m", BlockSize: 16}
+
+func open(t testing.TB) *shard.Space {
+	t.Helper()
+	set := shard.New(shard.Config{Shards: 2})
+	t.Cleanup(set.Close)
+	sp, err := set.Open(space)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sp
+}
+
+func loadInto(sp *shard.Space, text []byte) (*Loaded, error) {
+	return Load(context.Background(), bytes.NewReader(text), func(event.Space) (*shard.Space, error) { return sp, nil })
+}
+
+// small is a dump of two ranks, one with a chain of more than one line.
+func small(t testing.TB, blocks int) (text []byte, digest uint64) {
+	t.Helper()
+	sp := open(t)
+	for worker := range uint64(2) {
+		var hashes []uint64
+		for i := range blocks {
+			hashes = append(hashes, uint64(i+1)*(worker+1))
+		}
+		b := event.Batch{Space: space, Worker: worker, CountCopies: true, Events: []event.Event{
+			{Kind: event.Stored, Engine: hashes, Local: hashes},
+			{Kind: event.Stored, Engine: hashes[:2], Tier: event.Disk}, {Kind: event.Stored, Engine: hashes[:1]},
+			{Kind: event.Removed, Engine: hashes[1:2]},
+		}}
+		if _, err := sp.ApplyWait(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	w := NewWriter(&out, space)
+	if err := w.Header(&Header{Model: space.Model, BlockSize: space.BlockSize}); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range sp.Ranks() {
+		events, err := sp.DumpRank(t.Context(), r.RankID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range events {
+			if err := w.Event(r.RankID, &events[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := w.Rank(r.RankID, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.End(); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := sp.Digest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), digest
+}
+
+func TestLongChains(t *testing.T) {
+	text, want := small(t, 3*lineBlocks+5)
+	sp := open(t)
+	if _, err := loadInto(sp, text); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := sp.Digest(t.Context()); err != nil || got != want {
+		t.Errorf("digest %x, %v, want %x", got, err, want)
+	}
+	for line := range bytes.Lines(text) {
+		if len(line) > 64*lineBlocks {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+	}
+}
+
+// TestDamage: no dump that was cut off, or has another number somewhere, is
+// taken for a whole one with other content.
+func TestDamage(t *testing.T) {
+	text, want := small(t, 5)
+	for n := range len(text) - 1 { // the last line's end says nothing
+		if l, err := loadInto(open(t), text[:n]); !errors.Is(err, ErrTruncated) {
+			t.Fatalf("%d of %d bytes: %v, %d ranks", n, len(text), err, len(l.Ranks))
+		}
+	}
+	for at, c := range text {
+		if c < '0' || c > '9' {
+			continue
+		}
+		bad := bytes.Clone(text)
+		bad[at] = '0' + (c-'0'+1)%10
+		sp := open(t)
+		if _, err := loadInto(sp, bad); err != nil {
+			continue
+		}
+		if got, err := sp.Digest(t.Context()); err != nil || got != want {
+			t.Errorf("%d: with another digit it is a dump of digest %x, %v, instead of %x:\n%s", at, got, err, want, bad)
+		}
+	}
+	if _, err := loadInto(open(t), bytes.Replace(text, []byte(`"version":1`), []byte(`"version":2`), 1)); !errors.Is(err, ErrVersion) {
+		t.Errorf("another version: %v", err)
+	}
+	if _, err := loadInto(open(t), append(bytes.Clone(text), text...)); !errors.Is(err, ErrDamaged) {
+		t.Errorf("two dumps in one: %v", err)
+	}
+}
+
+func TestCursor(t *testing.T) {
+	id := shard.RankID{Worker: 1<<64 - 1, DPRank: 7}
+	if got, err := ParseCursor(Cursor(id)); err != nil || got != id {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, text := range []string{"", "1", "1.", "1.2.3", " 1.2", "1.2 ", "-1.2", "01.2", "1.99999999999"} {
+		if id, err := ParseCursor(text); err == nil {
+			t.Errorf("%q is %v", text, id)
+		}
+	}
+}
+
+// FuzzLoad: whatever is read, nothing is shown but ranks that are whole.
+func FuzzLoad(f *testing.F) {
+	text, _ := small(f, 3)
+	f.Add(text)
+	f.Add(text[:len(text)/2])
+	f.Fuzz(func(t *testing.T, text []byte) {
+		sp := open(t)
+		l, err := loadInto(sp, text)
+		if err == nil && l.Header.Version != Version {
+			t.Error("no header, and no error")
+		}
+		if n := len(sp.Ranks()); n > len(l.Ranks) {
+			t.Errorf("%d ranks are shown, %d were complete", n, len(l.Ranks))
+		}
+	})
+}
