@@ -69,6 +69,10 @@ type load struct {
 	rank   *shard.Replacement // of id; nil between ranks
 	out    core.Outcome
 	ended  bool
+
+	events []event.Event // of rank, not given to the space yet
+	copies [][]uint32
+	blocks int // in events
 }
 
 func (l *load) line(ctx context.Context, x *line, open func(event.Space) (*shard.Space, error)) (err error) {
@@ -130,8 +134,18 @@ func (l *load) stored(ctx context.Context, s *stored) error {
 	if err := l.count.add(s.Worker, &ev, s.Copies); err != nil {
 		return err
 	}
-	out, err := l.rank.Add(ctx, []event.Event{ev}, [][]uint32{s.Copies})
+	l.events, l.copies = append(l.events, ev), append(l.copies, s.Copies)
+	if l.blocks += len(s.Engine); l.blocks < lineBlocks {
+		return nil
+	}
+	return l.flush(ctx)
+}
+
+// flush gives the space what waits.
+func (l *load) flush(ctx context.Context) error {
+	out, err := l.rank.Add(ctx, l.events, l.copies)
 	l.out.Add(out)
+	l.events, l.copies, l.blocks = nil, nil, 0
 	return err
 }
 
@@ -142,6 +156,9 @@ func (l *load) show(ctx context.Context, r *Rank) error {
 	}
 	if sum := l.count.end(); sum != r.Sum {
 		return fmt.Errorf("%w: the line of rank %v says %+v, its events %+v", ErrDamaged, r.ID(), r.Sum, sum)
+	}
+	if err := l.flush(ctx); err != nil {
+		return err
 	}
 	out, err := l.rank.Finish(ctx)
 	if l.out.Add(out); err == nil && l.out.Refused > 0 {
