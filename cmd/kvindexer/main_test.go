@@ -400,6 +400,7 @@ func TestEventsReachTheAnswersAndSurviveAKill(t *testing.T) {
 	f.publish(100)
 	f.compare(p)
 
+	p.answers("GET", "/v1/dump?model=org/model", "", 200, `"last_event_id":`)
 	_, workers, err := p.ask("GET", "/v1/workers", "")
 	if err != nil || strings.Count(workers, `"worker_id"`) != fleetWorkers {
 		t.Errorf("%v: %s", err, workers)
