@@ -37,8 +37,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.MaxTokens, "http-max-tokens", 1<<20, "Most elements of token_ids, or of hashes, in a request.",
 		conf.Between(1, 1<<28))
 	set.Int(&c.MaxBatch, "http-max-batch", 256, "Most requests in a batch.", conf.Between(1, 1<<16))
-	set.Int(&c.MaxDumps, "http-max-dumps", 1, `Most dumps at once; more are refused with 503. Each has one rank in memory,
-		about 80 bytes for each of its blocks.`, conf.Between(1, 1<<10))
+	set.Int(&c.MaxDumps, "http-max-dumps", 1, `Most dumps at once; more are refused with 503. Each has one rank in memory.`, conf.Between(1, 1<<10))
 	set.Bytes(&c.MaxDecompressed, "http-max-decompressed", 4<<20, `Largest body without its compression (gzip or zstd). At most
 		--http-max-inflight of them are in memory at once.`, conf.Between[int64](1<<10, 1<<30))
 	set.Bytes(&c.MaxHeader, "http-max-header", 8<<10, "Largest request line and headers together.",

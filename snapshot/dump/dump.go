@@ -128,7 +128,7 @@ type stored struct {
 }
 
 // counter adds up what is said of a rank, and of all. It knows the places of
-// the rank's names: about 40 bytes for each.
+// the rank's names.
 type counter struct {
 	space uint64
 	seq   map[uint64]uint64 // sequence hash by name
