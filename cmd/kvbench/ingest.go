@@ -109,7 +109,7 @@ func measureIngest(ctx context.Context, o ingestOptions, stdout io.Writer) (err 
 		if err != nil {
 			return err
 		}
-		defer func() { _ = br.Close() }()
+		defer func() { _ = br.Close() }() //nolint:revive // each lives until the measurement ends
 		*nc = br.Conn()
 	}
 	r := ingestResult{Mode: o.mode}
@@ -274,7 +274,7 @@ func (b *ingestBench) load(ctx context.Context, r *ingestResult) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = p.Close(ctx) }()
+		defer func() { _ = p.Close(ctx) }() //nolint:revive // each lives until the measurement ends
 		pubs[w] = p
 	}
 	if b.o.mode == "jetstream" {
