@@ -111,14 +111,6 @@ func reason(err error) string {
 	return "disconnected"
 }
 
-// EnsureStream makes the stream of a space if it does not exist, and checks it
-// if it does: an error that wraps ErrUnsafeStream says why events would be
-// lost in it. Open does this by itself.
-func EnsureStream(ctx context.Context, js jetstream.JetStream, namespace string, sp event.Space, cfg StreamConfig) error {
-	_, err := stream.Ensure(ctx, js, namespace, sp, cfg)
-	return err
-}
-
 // ErrUnsafeStream is wrapped by the error for a stream that loses
 // acknowledged messages or belongs to something else.
 var ErrUnsafeStream = stream.ErrUnsafe

@@ -110,7 +110,7 @@ func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done f
 					l.fail(err)
 				}
 			}
-			o.account.enter(o.index)
+			o.weigh()
 			if led := o.account.ledger; led.budget > 0 && led.used.Load() > led.budget {
 				l.fail(ErrBudget)
 			}
@@ -204,7 +204,7 @@ func (l *Load) Finish(ctx context.Context) error {
 				part.Drop() // runs of ranks that the snapshot leaves out
 			}
 		}
-		o.account.enter(o.index)
+		o.weigh()
 	})
 }
 
@@ -220,9 +220,6 @@ func (l *Load) Commit(ctx context.Context) error {
 				delete(o.hidden, r.holder)
 				o.learn(r)
 				o.publish(r)
-			}
-			if b, ok := o.index.(interface{ NearBudget() bool }); ok {
-				o.full.Store(b.NearBudget())
 			}
 		}
 		t.done = func(core.Outcome) { close(shown) }
@@ -252,7 +249,7 @@ func (l *Load) Abort() {
 				part.Drop()
 			}
 		}
-		o.account.enter(o.index)
+		o.weigh()
 	})
 	l.space.mu.Lock()
 	defer l.space.mu.Unlock()

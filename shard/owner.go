@@ -48,10 +48,7 @@ func (o *owner) run() {
 			}
 		}
 		if t.inspect == nil {
-			o.account.enter(o.index)
-			if b, ok := o.index.(interface{ NearLimit() bool }); ok {
-				o.full.Store(b.NearLimit())
-			}
+			o.weigh()
 		}
 		if t.left.Add(-1) == 0 {
 			o.space.finish(t)

@@ -71,9 +71,6 @@ func (f *Fleet) Step() (engine int, start, end time.Duration, r *Report) {
 	return engine, start, end, r
 }
 
-// Engine returns an engine, to look at.
-func (f *Fleet) Engine(i int) *Engine { return f.engines[i] }
-
 func (s *schedule) Len() int { return len(s.heap) }
 func (s *schedule) Less(i, j int) bool {
 	a, b := s.heap[i], s.heap[j]
