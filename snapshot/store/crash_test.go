@@ -266,3 +266,49 @@ func check(t *testing.T, d *disk, fail int, published uint64) {
 		}
 	}
 }
+
+// late is a file system on which others come first, just before a link is made.
+type late struct {
+	OS
+	before func()
+}
+
+func (l *late) Link(from, to string) error {
+	if f := l.before; f != nil {
+		l.before = nil
+		f()
+	}
+	return l.OS.Link(from, to)
+}
+
+// The name of a manifest that others have removed since is no free name.
+func TestALateClaimDoesNotTakeARemovedNumber(t *testing.T) {
+	for first := range 3 { // claims before the late one reads the manifest
+		ctx, root := deadline(t), t.TempDir()
+		others, err := OpenDir(root, "s", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim := func(s Store, want uint64) {
+			t.Helper()
+			if fence, err := Claim(ctx, s, "replica"); err != nil || fence != want {
+				t.Errorf("fencing number %d, %v, want %d", fence, err, want)
+			}
+		}
+		n := uint64(first)
+		for i := range n {
+			claim(others, i+1)
+		}
+		fsys := &late{before: func() {
+			for i := range uint64(3) {
+				claim(others, n+i+1)
+			}
+		}}
+		slow, err := OpenDir(root, "s", fsys)
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim(slow, n+4)
+		claim(others, n+5)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -178,10 +179,25 @@ func (d *Dir) Manifest(context.Context) (Manifest, Revision, error) {
 	return Manifest{}, 0, fmt.Errorf("%w: it changes all the time", ErrConflict)
 }
 
+// newest returns ErrConflict if the manifest that has just replaced of is not
+// the newest. Its name was free, but maybe because others had come further and
+// had removed the one of that name: they remove of before it, and keep theirs.
+func (d *Dir) newest(of Revision) error {
+	revs, err := d.manifests()
+	if err != nil {
+		return err
+	}
+	if n := len(revs); n == 0 || revs[n-1] != of+1 || of != 0 && !slices.Contains(revs, of) {
+		return ErrConflict
+	}
+	return nil
+}
+
 // keepManifests is how many old manifests stay, for people.
 const keepManifests = 2
 
-// Replace implements Store.
+// Replace implements Store. If others replace it again at once, it may report a
+// conflict although it counted for a moment.
 func (d *Dir) Replace(_ context.Context, m Manifest, of Revision) error {
 	revs, err := d.manifests()
 	if err != nil {
@@ -201,6 +217,9 @@ func (d *Dir) Replace(_ context.Context, m Manifest, of Revision) error {
 	err = d.fs.Link(temp, d.path(manifestName(of+1)))
 	if errors.Is(err, fs.ErrExist) {
 		err = ErrConflict
+	}
+	if err == nil {
+		err = d.newest(of)
 	}
 	if err == nil {
 		err = d.sync()
