@@ -15,13 +15,14 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
+	"github.com/kvatlas/kvatlas/internal/admin/admintest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // scraped returns the families that each program exposes, with the names of
-// their labels.
+// their labels. What their admin ports answer is compared with its document.
 func scraped(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,6 +60,7 @@ func scraped(t *testing.T) map[string]map[string][]string {
 			}
 			return err
 		})
+		admintest.Check(t, p.adminAddress())
 	}
 	all := map[string]map[string][]string{}
 	for name, text := range texts {

@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,8 +73,26 @@ func accepts(t *testing.T, name string, args, env []string) {
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	log  *bytes.Buffer
+	log  *record
 	done chan error
+}
+
+// record is what a program has logged so far.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
 }
 
 // start runs a command until the test ends.
@@ -84,7 +103,7 @@ func start(t *testing.T, name string, args ...string) *process {
 
 func run(t *testing.T, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, log: new(bytes.Buffer), done: make(chan error, 1)}
+	p := &process{t: t, cmd: cmd, log: new(record), done: make(chan error, 1)}
 	cmd.Env = append([]string{"HOME=/nonexistent", "KVATLAS_ADMIN_LISTEN=127.0.0.1:0"}, env...) // other tests run too
 	cmd.Stderr = p.log
 	if err := cmd.Start(); err != nil {
@@ -134,6 +153,24 @@ func (p *process) address(file string) string {
 		data, err := os.ReadFile(file)
 		text = "http://" + strings.TrimSpace(string(data))
 		return err
+	})
+	return text
+}
+
+// adminAddress waits until the program, which logs JSON, says where its admin
+// port is.
+func (p *process) adminAddress() string {
+	p.t.Helper()
+	var text string
+	p.eventually(func() error {
+		for line := range strings.Lines(p.log.String()) {
+			var l struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "admin port" {
+				text = "http://" + l.Address
+				return nil
+			}
+		}
+		return errors.New("the admin port's address is not logged")
 	})
 	return text
 }

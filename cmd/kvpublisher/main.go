@@ -8,18 +8,15 @@ import (
 	"os"
 
 	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/sidecar"
 )
 
 func main() {
 	var c sidecar.Config
-	var l obs.LogConfig
 	set := conf.New("kvpublisher", "publishes the KV cache events of an engine on this machine.")
 	c.Declare(set)
-	l.Declare(set)
-	os.Exit(proc.Main(proc.Program{Settings: set, Log: &l, Run: func(ctx context.Context, log *slog.Logger) error {
+	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
 		return sidecar.Run(ctx, c, log)
 	}}))
 }

@@ -387,8 +387,12 @@ func TestWrongUse(t *testing.T) {
 		{"--model=m", "--engine=tcp://x:1"}, {"--worker=1", "--engine=tcp://x:1"}, {"--worker=1", "--model=m"},
 		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--socket=/x"},
 		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--dp-ranks=3-1"},
+		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--http-listen=0.0.0.0:0"}, // and nobody asked who it is
 	} {
-		cmd := exec.Command(os.Args[0], append(args, "--http-listen=", "--state-dir=none")...)
+		if args = append(args, "--state-dir=none"); !strings.Contains(strings.Join(args, " "), "--http-listen") {
+			args = append(args, "--http-listen=")
+		}
+		cmd := exec.Command(os.Args[0], args...)
 		cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
 		if out, err := cmd.CombinedOutput(); err == nil {
 			t.Errorf("%v is accepted:\n%s", args, out)

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"net"
 	"net/http"
 	"strings"
 
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/secure"
 	"github.com/kvatlas/kvatlas/query/selection"
 )
@@ -48,28 +48,9 @@ func (x *router) limited(ln net.Listener) net.Listener {
 
 // readiness is what the admin port's /readyz answers.
 func (x *router) readiness(verbose bool) (body []byte, ready bool) {
-	type check struct {
-		Name   string `json:"name"`
-		OK     bool   `json:"ok"`
-		Reason string `json:"reason,omitempty"`
-	}
-	var answer struct {
-		Status string  `json:"status"`
-		Checks []check `json:"checks,omitempty"`
-	}
 	why := x.behind()
 	if x.proxy.Draining() {
 		why = strings.TrimPrefix(why+"; shutting down", "; ")
 	}
-	if answer.Status = "ready"; why != "" {
-		answer.Status = "not ready"
-	}
-	if verbose {
-		answer.Checks = []check{{"routing", why == "", why}}
-	}
-	body, err := json.Marshal(answer)
-	if err != nil { // texts always have a form
-		return []byte("{}"), false
-	}
-	return append(body, '\n'), why == ""
+	return admin.Readiness("routing", why, verbose)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/api/apitest"
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/secure"
@@ -28,7 +29,7 @@ type started struct {
 	*Server
 	t     *testing.T
 	level *slog.LevelVar
-	ready bool
+	why   string // it is not ready; "" if it is
 }
 
 func start(t *testing.T, c Settings, access secure.Settings) *started {
@@ -37,7 +38,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &started{t: t, level: new(slog.LevelVar), ready: true}
+	s := &started{t: t, level: new(slog.LevelVar)}
 	set := conf.New("test", "A test.")
 	var secret, plain string
 	set.String(&plain, "plain", "shown", "A setting.")
@@ -47,7 +48,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	}
 	s.Server, err = Start(t.Context(), c, Deps{
 		Access: a, Metrics: obs.NewMetrics(), Settings: set, Level: s.level, Log: slog.New(slog.DiscardHandler),
-		Ready: func(verbose bool) ([]byte, bool) { return fmt.Appendf(nil, "{\"verbose\":%t}\n", verbose), s.ready },
+		Ready: func(verbose bool) ([]byte, bool) { return Readiness("test", s.why, verbose) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -79,14 +80,17 @@ func (s *started) do(method, path, body, token string) (int, string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	checkExchange(s.t, apitest.Exchange{Method: method, Path: path, Request: []byte(body), Status: resp.StatusCode,
+		AnswerType: resp.Header.Get("Content-Type"), Answer: data})
 	return resp.StatusCode, string(data)
 }
 
 func TestThePortShowsAndChanges(t *testing.T) {
 	s := start(t, Settings{Listen: "127.0.0.1:0"}, secure.Settings{})
 	for path, want := range map[string]string{
-		"/livez": "ok", "/readyz?verbose": `"verbose":true`, "/readyz": `"verbose":false`, "/version": `"go":"go1`, "/metrics": "# TYPE kvatlas_build_info",
-		"/config": `plain: "shown"`, "/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=1": "goroutine profile", "/debug/pprof/cmdline": "admin",
+		"/livez": "ok", "/readyz?verbose": `"checks":[{"name":"test","ok":true}]`, "/readyz": `{"status":"ready"}`, "/version": `"go":"go1`, "/metrics": "# TYPE kvatlas_build_info",
+		"/config": `plain: "shown"`, "/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=1": "goroutine profile",
+		"/debug/pprof/symbol": "num_symbols", "/debug/pprof/profile?seconds=1": "", "/debug/pprof/trace?seconds=0.01": "go 1.",
 	} {
 		if status, got := s.do("GET", path, "", ""); status != 200 || !strings.Contains(got, want) {
 			t.Errorf("%s: %d %.300s, want %q", path, status, got, want)
@@ -95,9 +99,14 @@ func TestThePortShowsAndChanges(t *testing.T) {
 	if _, got := s.do("GET", "/config", "", ""); strings.Contains(got, "hidden") {
 		t.Errorf("a secret is shown: %s", got)
 	}
-	s.ready = false
-	if status, _ := s.do("GET", "/readyz", "", ""); status != 503 {
-		t.Errorf("not ready: %d", status)
+	s.why = "a test"
+	if status, got := s.do("GET", "/readyz?verbose", "", ""); status != 503 || !strings.Contains(got, `"reason":"a test"`) {
+		t.Errorf("not ready: %d %s", status, got)
+	}
+	for _, path := range []string{"/debug/pprof/cmdline", "/debug/pprof/none"} { // the command line may hold secrets
+		if status, got := s.do("GET", path, "", ""); status != 404 {
+			t.Errorf("%s: %d %s", path, status, got)
+		}
 	}
 	if status, got := s.do("PUT", "/log_level", `{"level":"debug"}`, ""); status != 200 || !strings.Contains(got, "DEBUG") || s.level.Level() != slog.LevelDebug {
 		t.Errorf("%d %s", status, got)
@@ -119,15 +128,9 @@ func TestThePortAsksWhoItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, Settings{Listen: "127.0.0.1:0"}, secure.Settings{TokensFile: path})
-	s.Handle("POST /extra", secure.Operator, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "" {
-			t.Error("the token goes further")
-		}
-	})
 	for route, want := range map[string][5]int{ // without, wrong, reader, tenant, operator
 		"GET /livez": {200, 200, 200, 403, 200}, "GET /metrics": {401, 401, 200, 403, 200}, "GET /config": {401, 401, 403, 403, 200},
 		"PUT /log_level": {401, 401, 403, 403, 400}, "GET /debug/pprof/": {401, 401, 403, 403, 200}, "GET /debug/pprof/heap": {401, 401, 403, 403, 200},
-		"POST /extra": {401, 401, 403, 403, 200},
 	} {
 		method, path, _ := strings.Cut(route, " ")
 		for i, token := range []string{"", "wrong-0123456789abcdef", reader, tenant, operator} {
@@ -144,7 +147,7 @@ func TestThePortAsksWhoItIs(t *testing.T) {
 func TestATakenPort(t *testing.T) {
 	first := start(t, Settings{Listen: "127.0.0.1:0"}, secure.Settings{})
 	// The address that nobody asked for gives way.
-	second := start(t, Settings{Listen: first.Address(), usual: first.Address()}, secure.Settings{})
+	second := start(t, Settings{Listen: first.Address(), Usual: first.Address()}, secure.Settings{})
 	if second.Address() == first.Address() {
 		t.Error("both have one address")
 	}
@@ -155,8 +158,9 @@ func TestATakenPort(t *testing.T) {
 	if s, err := Start(t.Context(), Settings{}, Deps{Access: a}); s != nil || err != nil || s.Close() != nil {
 		t.Errorf("without an address: %v %v", s, err)
 	}
-	if _, err := Start(t.Context(), Settings{Listen: "0.0.0.0:0"}, Deps{Access: a, Log: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Error("it listens to everybody")
+	_, err := Start(t.Context(), Settings{Listen: "0.0.0.0:0", Flag: "http-listen"}, Deps{Access: a, Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "--http-listen") {
+		t.Errorf("it listens to everybody: %v", err)
 	}
 	var c Settings
 	set := conf.New("test", "A test.")

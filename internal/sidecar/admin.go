@@ -2,63 +2,31 @@ package sidecar
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"time"
 
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
 	"github.com/kvatlas/kvatlas/internal/obs"
 )
 
-// serveAdmin answers /metrics, /readyz, /livez, /version and /debug/pprof until
-// stopAdmin is called.
+// serveAdmin serves the admin port, the only one, until stopAdmin is called.
 func (s *Sidecar) serveAdmin(ctx context.Context) error {
 	s.stopAdmin = func() error { return nil }
-	if s.cfg.Listen == "" {
-		return nil
-	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Listen)
+	access, err := s.cfg.Access.Open(s.log)
 	if err != nil {
-		return fmt.Errorf("opening the HTTP address (see --http-listen): %w", err)
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "alive") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if why := s.waiting(); why != "" {
-			http.Error(w, why, http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		s.metrics.WritePrometheus(w)
-	})
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(obs.ReadVersion()) // the client may be gone
-	})
-	obs.HandlePprof(mux)
-	server := &http.Server{
-		Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: time.Minute,
-		MaxHeaderBytes: 8 << 10,
-	}
-	ended := make(chan struct{})
-	go func() { // ends with Close
-		defer close(ended)
-		_ = server.Serve(ln)
-	}()
-	s.log.Info("listening", "address", ln.Addr().String(), "version", obs.ReadVersion().String())
-	s.stopAdmin = func() error {
-		err := server.Close()
-		<-ended
 		return err
 	}
-	if err := s.service.Listening(ln.Addr().String()); err != nil {
+	port, err := admin.Start(ctx, s.cfg.Listen, admin.Deps{
+		Access: access, Metrics: s.metrics, Settings: s.cfg.settings, Level: s.cfg.Log.Var, Log: s.log,
+		Ready: func(verbose bool) ([]byte, bool) { return admin.Readiness("publishing", s.waiting(), verbose) },
+	})
+	if err != nil || port == nil {
+		return err
+	}
+	s.stopAdmin = port.Close
+	if err := s.service.Listening(port.Address()); err != nil {
 		return errors.Join(err, s.stopAdmin())
 	}
 	return nil

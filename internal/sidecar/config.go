@@ -15,9 +15,12 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/secure"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -55,14 +58,21 @@ type Config struct {
 	MaxBatched   int
 	CPU          bool
 
-	Listen  string // of /metrics, /readyz and the like; empty: nowhere
+	Listen  admin.Settings
+	Access  secure.Settings
+	Log     obs.LogConfig
 	Service proc.ServiceConfig
+
+	settings *conf.Set
 }
 
 // Declare adds the settings to the set.
 func (c *Config) Declare(set *conf.Set) {
-	set.String(&c.Listen, "http-listen", "127.0.0.1:8092", `Address of /metrics, /readyz, /livez, /version and /debug/pprof, as host:port. Port 0
-		takes a free one, which the log and --address-file name. Empty: no such server.`)
+	c.settings = set
+	c.Listen.Flag, c.Listen.Usual = "http-listen", "127.0.0.1:8092"
+	set.String(&c.Listen.Listen, "http-listen", c.Listen.Usual, `Address of the admin port, as host:port: metrics, readiness,
+		profiles, settings. Port 0 takes a free one, which the log and --address-file name; so does the usual one where it is
+		taken. Empty: no such server.`)
 	set.String(&c.Service.AddressFile, "address-file", "", "File to write that address to, for scripts. Removed at the end.")
 	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time at the end to bring to NATS what is published, and to
 		keep the state.`, conf.Between(0, time.Hour))
@@ -110,6 +120,8 @@ func (c *Config) Declare(set *conf.Set) {
 		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
 		conf.Between(time.Second, time.Hour))
 	c.Broker.Declare(set)
+	c.Access.Declare(set)
+	c.Log.Declare(set)
 }
 
 // space returns the worker's index space.

@@ -34,26 +34,23 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   "log-format" "json"
   "stop-timeout" (printf "%ds" (int .c.stopTimeoutSeconds)) }}
 {{- if $v.nats.credentialsSecret }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
-{{- if ne .part "publisher" }}
-  {{- $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}
-  {{- if $v.access.tokensSecret }}
-    {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
-  {{- else if $v.access.allowAnonymous }}
-    {{- $_ := set $own "allow-anonymous" true }}
-  {{- else }}
-    {{- fail "access: give tokensSecret, or allowAnonymous: true if something else keeps strangers out" }}
-  {{- end }}
-  {{- if $v.access.tlsSecret }}
-    {{- $_ := set $own "tls-cert" "/etc/kvatlas/tls/tls.crt" }}
-    {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
-  {{- end }}
+{{- if ne .part "publisher" }}{{ $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}{{ end }}
+{{- if $v.access.tokensSecret }}
+  {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
+{{- else if $v.access.allowAnonymous }}
+  {{- $_ := set $own "allow-anonymous" true }}
+{{- else }}
+  {{- fail "access: give tokensSecret, or allowAnonymous: true if something else keeps strangers out" }}
+{{- end }}
+{{- if $v.access.tlsSecret }}
+  {{- $_ := set $own "tls-cert" "/etc/kvatlas/tls/tls.crt" }}
+  {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
 {{- end }}
 {{- mergeOverwrite $own (deepCopy .settings) | toYaml }}
 {{- end }}
 
 {{- define "kvatlas.pod" -}}
-{{- $v := .root.Values }}
-{{- $access := ne .part "publisher" -}}
+{{- $v := .root.Values -}}
 metadata:
   labels:
     {{- include "kvatlas.labels" . | nindent 4 }}
@@ -87,11 +84,11 @@ spec:
       ports:
         - {name: http, containerPort: {{ .port }}}
       livenessProbe:
-        httpGet: {path: /livez, port: http{{ if and $access $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
         periodSeconds: 10
         failureThreshold: 6
       readinessProbe:
-        httpGet: {path: /readyz, port: http{{ if and $access $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        httpGet: {path: /readyz, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
         periodSeconds: 2
         failureThreshold: 1
       resources: {{ toYaml .c.resources | nindent 8 }}
@@ -105,10 +102,10 @@ spec:
         {{- if $v.nats.credentialsSecret }}
         - {name: nats, mountPath: /etc/kvatlas/nats, readOnly: true}
         {{- end }}
-        {{- if and $access $v.access.tokensSecret }}
+        {{- if $v.access.tokensSecret }}
         - {name: access, mountPath: /etc/kvatlas/access, readOnly: true}
         {{- end }}
-        {{- if and $access $v.access.tlsSecret }}
+        {{- if $v.access.tlsSecret }}
         - {name: tls, mountPath: /etc/kvatlas/tls, readOnly: true}
         {{- end }}
   volumes:
@@ -119,10 +116,10 @@ spec:
     {{- if $v.nats.credentialsSecret }}
     - {name: nats, secret: {secretName: {{ $v.nats.credentialsSecret | quote }}}}
     {{- end }}
-    {{- if and $access $v.access.tokensSecret }}
+    {{- if $v.access.tokensSecret }}
     - {name: access, secret: {secretName: {{ $v.access.tokensSecret | quote }}}}
     {{- end }}
-    {{- if and $access $v.access.tlsSecret }}
+    {{- if $v.access.tlsSecret }}
     - {name: tls, secret: {secretName: {{ $v.access.tlsSecret | quote }}}}
     {{- end }}
   {{- with .c.nodeSelector }}
