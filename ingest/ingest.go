@@ -42,9 +42,11 @@ type StreamStatus struct {
 	Stream   string
 	Space    event.Space
 	Created  time.Time // of the stream
-	Position uint64    // highest sequence up to which everything is applied
-	Last     uint64    // last sequence of the stream, as far as known
-	Lag      uint64    // Last - Position, in sequences
+	Begin    uint64    // position at which reading began, and Since when
+	Since    time.Time
+	Position uint64 // highest sequence up to which everything is applied
+	Last     uint64 // last sequence of the stream, as far as known
+	Lag      uint64 // Last - Position, in sequences
 	// LagTime is the age of the oldest message not applied; while none is
 	// read, of the last one applied. 0 without Lag.
 	LagTime       time.Duration
@@ -211,6 +213,21 @@ func (in *Ingest) Ready() error {
 		}
 	}
 	return nil
+}
+
+// Progress returns how many messages were read and applied since reading began,
+// how many are left, of all streams together, and whether Ready is nil.
+func (in *Ingest) Progress() (read, left uint64, since time.Time, caughtUp bool) {
+	caughtUp = true
+	for _, s := range in.Streams() {
+		read += s.Position - min(s.Position, s.Begin)
+		left += s.Lag
+		caughtUp = caughtUp && s.CaughtUp
+		if since.IsZero() || s.Since.Before(since) {
+			since = s.Since
+		}
+	}
+	return read, left, since, caughtUp
 }
 
 // Streams returns the status of every stream, sorted by name.

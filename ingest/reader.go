@@ -31,9 +31,12 @@ type reader struct {
 	next   uint64    // first sequence not read
 	lastAt time.Time // when the stream stored message next-1; zero: not known
 
+	since time.Time // when it was opened
+
 	mu struct {
 		sync.Mutex
 		created  time.Time
+		begin    uint64 // position when it was opened
 		read     uint64 // next-1, for the discovery
 		end      uint64 // last sequence of the stream, as far as known
 		target   uint64 // end when the reader was opened
@@ -44,7 +47,7 @@ type reader struct {
 }
 
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1}
+	r := &reader{group: g, js: js, name: info.Name, next: 1, since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
@@ -70,7 +73,7 @@ func (r *reader) begin(start Start) {
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
 		r.window.restart(start.Seq - 1)
-		r.mu.read = start.Seq - 1
+		r.mu.read, r.mu.begin = start.Seq-1, start.Seq-1
 		if !start.Created.IsZero() {
 			r.mu.created = start.Created // compared when reading begins
 		}
@@ -256,6 +259,9 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 		r.restart(ctx, info)
 	}
 	if r.next < info.FirstSeq {
+		r.mu.Lock()
+		r.mu.begin += info.FirstSeq - r.next // what is gone is not read
+		r.mu.Unlock()
 		r.next, r.lastAt = info.FirstSeq, time.Time{} // what publishers numbered in between shows as gaps
 		r.window.skipTo(info.FirstSeq - 1)
 	}
@@ -326,7 +332,7 @@ func (r *reader) restart(ctx context.Context, info stream.Info) {
 	r.window.restart(0)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.created, r.mu.read, r.mu.end = info.Created, 0, info.LastSeq
+	r.mu.created, r.mu.read, r.mu.begin, r.mu.end = info.Created, 0, 0, info.LastSeq
 	r.mu.target = min(r.mu.target, info.LastSeq)
 }
 
@@ -376,7 +382,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 	defer r.mu.Unlock()
 	s := StreamStatus{
 		Stream: r.name, Space: r.space, Created: r.mu.created,
-		Position: p.pos, Last: max(r.mu.end, p.pos),
+		Begin: r.mu.begin, Since: r.since, Position: p.pos, Last: max(r.mu.end, p.pos),
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err,
 	}
 	s.Lag = s.Last - s.Position

@@ -1,6 +1,11 @@
 package query
 
-import "sync/atomic"
+import (
+	"encoding/json"
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/internal/startup"
+)
 
 // Check is one condition of readiness.
 type Check struct {
@@ -16,6 +21,7 @@ type Check struct {
 // health answers /livez and /readyz.
 type health struct {
 	checks   []Check
+	progress func() startup.Report // nil: not shown
 	draining atomic.Bool
 }
 
@@ -49,6 +55,11 @@ func (h *health) appendReady(dst []byte, verbose bool) ([]byte, bool) {
 			dst = append(dst, '}')
 		}
 		dst = append(dst, ']')
+		if h.progress != nil {
+			if text, err := json.Marshal(h.progress()); err == nil { // numbers always have a form
+				dst = append(append(dst, `,"progress":`...), text...)
+			}
+		}
 	}
 	return append(dst, "}\n"...), ready
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/startup"
 )
 
 func TestHealthFollowsChecksAndDraining(t *testing.T) {
@@ -268,4 +269,22 @@ func TestNotesAreShownAndDoNotUnready(t *testing.T) {
 	if resp.StatusCode != 200 || string(got) != want {
 		t.Errorf("%d %s, want 200 %s", resp.StatusCode, got, want)
 	}
+}
+
+// The numbers of a start are fields of their own, as documented.
+func TestTheProgressOfAStartIsShown(t *testing.T) {
+	var starting startup.Progress
+	s := serveDeps(t, testConfig(t), Deps{Index: twoSpaces(), Progress: starting.Report})
+	want := func(numbers string) {
+		t.Helper()
+		_, got := s.do(t, "GET", "/readyz?verbose", "")
+		if text := `"checks":[{"name":"serving","ok":true}],"progress":` + numbers; !strings.Contains(string(got), text) {
+			t.Errorf("%s, want %s", got, text)
+		}
+	}
+	want(`{"phase":"connecting","bytes":0,"bytes_total":0,"blocks":0,"messages":0,"messages_left":0}`)
+	starting.Begin(startup.Restoring)
+	starting.Read(5, 40)
+	starting.Loaded(3)
+	want(`{"phase":"restoring","bytes":5,"bytes_total":40,"blocks":3,"messages":0,"messages_left":0,"seconds_left":`)
 }

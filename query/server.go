@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/startup"
 )
 
 // Deps is what a Server needs from the rest of the program.
@@ -31,6 +32,8 @@ type Deps struct {
 	Log     *slog.Logger
 	Metrics *obs.Metrics
 	Checks  []Check // conditions of readiness
+	// Progress says how far the program's start is; nil: nobody does.
+	Progress func() startup.Report
 }
 
 // Server answers queries over HTTP.
@@ -75,7 +78,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		table: t, inflate: inflate,
 		limit:  obs.NewLimited(d.Log, time.Second, nil),
 		obs:    newObserver(d.Metrics, t),
-		health: health{checks: d.Checks},
+		health: health{checks: d.Checks, progress: d.Progress},
 		ids:    newRequestIDs(),
 	}
 	if s.access == nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -139,8 +140,9 @@ func Verify(r io.Reader) (*Info, error) {
 
 // Restore checks the snapshot and then loads it into the space, which must be
 // new: all of it, or nothing. progress, if not nil, is called with how many of
-// the file's bytes are read of how many.
-func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options, progress func(done, total uint64)) (*Info, error) {
+// the file's bytes are read of how many, and how many blocks were in them; its
+// calls follow each other.
+func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options, progress func(done, total, blocks uint64)) (*Info, error) {
 	checked, err := Check(f)
 	if err != nil {
 		return nil, err
@@ -160,9 +162,9 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 	if err != nil {
 		return nil, fmt.Errorf("restoring a snapshot: %w", err)
 	}
-	info, err := load(ctx, f, l, opts.withDefaults(), func(done uint64) {
+	info, err := load(ctx, f, l, opts.withDefaults(), func(done, blocks uint64) {
 		if progress != nil {
-			progress(done, checked.Bytes)
+			progress(done, checked.Bytes, blocks)
 		}
 	})
 	if err == nil && (info.Footer != checked.Footer || info.Bytes != checked.Bytes) {
@@ -186,12 +188,13 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 
 // load decodes the file's chunks, each section beside the others, and has the
 // shards load them.
-func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progress func(done uint64)) (info *Info, err error) {
+func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progress func(done, blocks uint64)) (info *Info, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var to []core.Holder
 	var working, loading sync.WaitGroup
 	var queues []chan stored
+	var blocks atomic.Uint64
 	room := newRoom(opts.MaxBuffered)
 	info, err = scan(r, func(m *Meta) error {
 		to = m.holders()
@@ -215,7 +218,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 						give()
 						continue
 					}
-					if err := loadChunk(ctx, cr, &s, to, l, &loading, give); err != nil {
+					if err := loadChunk(ctx, cr, &s, to, l, &blocks, &loading, give); err != nil {
 						give()
 						cancel(err)
 					}
@@ -224,7 +227,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 		}
 		cr.buf = nil // it is the section's now
 		queues[s.section] <- s
-		progress(cr.read)
+		progress(cr.read, blocks.Load())
 		return nil
 	})
 	for _, q := range queues {
@@ -234,6 +237,9 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 	}
 	working.Wait()
 	loading.Wait()
+	if err == nil {
+		progress(info.Bytes, blocks.Load())
+	}
 	if cause := context.Cause(ctx); cause != nil && err == nil {
 		err = cause
 	}
@@ -242,7 +248,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 
 // loadChunk hands one chunk to the shards. If it succeeds, give is called once
 // they are done with it.
-func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder, l *shard.Load, loading *sync.WaitGroup, give func()) error {
+func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder, l *shard.Load, blocks *atomic.Uint64, loading *sync.WaitGroup, give func()) error {
 	c, err := cr.unpack(s)
 	if err != nil {
 		return err
@@ -257,6 +263,9 @@ func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder
 	runs, err := decodeRuns(c, to)
 	if err != nil {
 		return err
+	}
+	for i := range runs {
+		blocks.Add(uint64(len(runs[i].Local)))
 	}
 	loading.Add(1)
 	if err := l.Add(ctx, s.section, runs, func() { give(); loading.Done() }); err != nil {

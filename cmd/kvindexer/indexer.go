@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/admin"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/startup"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
@@ -33,6 +37,7 @@ type indexer struct {
 	registry registryRoutes
 	workers  *workers // nil until the registry is read
 	keeper   atomic.Pointer[keeper.Keeper]
+	starting startup.Progress
 }
 
 // run runs the program until ctx ends or something fails, and stops it in
@@ -51,7 +56,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	}
 	x.server, err = query.New(cfg.HTTP, query.Deps{
 		Index: query.Shards{Set: x.set}, Registry: &x.registry, Streams: x.streams, At: x.at, Access: access, Log: log, Metrics: m,
-		Checks: []query.Check{{Name: "ingest", Reason: x.behind}, {Name: "memory", Reason: x.full, Note: true}},
+		Progress: x.progress,
+		Checks:   []query.Check{{Name: "ingest", Reason: x.behind}, {Name: "memory", Reason: x.full, Note: true}},
 	})
 	if err != nil {
 		return err
@@ -79,6 +85,13 @@ func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan erro
 		return err
 	}
 	x.log.Info("listening", "address", ln.Addr().String(), "version", obs.ReadVersion().String())
+	telling, stop := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	defer told.Wait()
+	defer stop()
+	told.Go(func() {
+		startup.Tell(telling, time.Second, startup.LineTo(os.Stderr, x.cfg.Log.Format, x.log), x.progress)
+	})
 	if err := x.connect(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before the broker was there
@@ -127,8 +140,8 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 func (x *indexer) behind() string {
 	in := x.ingest.Load()
 	if in == nil {
-		if why := x.restoring(); why != "" {
-			return why
+		if r := x.starting.Report(); r.Phase != startup.Connecting {
+			return r.String()
 		}
 		return "not connected to NATS yet"
 	}

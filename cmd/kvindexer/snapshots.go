@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/startup"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
@@ -13,17 +14,18 @@ import (
 func (x *indexer) restore(ctx context.Context, cfg *ingest.Config) (map[string]ingest.Start, error) {
 	_, starts, err := x.cfg.Snapshots.Start(ctx, keeper.Config{
 		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: x.set,
-		Program: obs.ReadVersion().String(), Metrics: cfg.Metrics, Log: x.log,
+		Program: obs.ReadVersion().String(), Progress: &x.starting, Metrics: cfg.Metrics, Log: x.log,
 	}, func(k *keeper.Keeper) { x.keeper.Store(k) })
 	return starts, err
 }
 
-// restoring says how far the restoring of snapshots is; "" when it is over.
-func (x *indexer) restoring() string {
-	if k := x.keeper.Load(); k != nil {
-		return k.Progress().String()
+// progress says how far the start is.
+func (x *indexer) progress() startup.Report {
+	r := x.starting.Report()
+	if in := x.ingest.Load(); in != nil {
+		r.Streams(in.Progress())
 	}
-	return ""
+	return r
 }
 
 // lastSnapshot takes what changed since the newest snapshots.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/startup"
 )
 
 // restored returns how many messages the process had to read after its
@@ -61,6 +64,14 @@ func TestKilledBetweenSnapshots(t *testing.T) {
 		t.Errorf("no start used a snapshot: %d before", began)
 	}
 	last.answers("GET", "/metrics", "", 200, `kvatlas_snapshot_restores_total{result="loaded"} 1`)
+	_, data, err := last.ask("GET", "/readyz?verbose", "")
+	var ready struct{ Progress startup.Report }
+	if err = errors.Join(err, json.Unmarshal([]byte(data), &ready)); err != nil {
+		t.Fatal(err)
+	}
+	if r := ready.Progress; r.Phase != startup.CaughtUp || r.Bytes == 0 || r.Bytes != r.BytesTotal || r.Blocks == 0 {
+		t.Errorf("the start says of itself %s", data)
+	}
 }
 
 // Two that fight for the lease, and are stopped in the middle of it in turn,

@@ -52,5 +52,6 @@ func (x *router) readiness(verbose bool) (body []byte, ready bool) {
 	if x.proxy.Draining() {
 		why = strings.TrimPrefix(why+"; shutting down", "; ")
 	}
-	return admin.Readiness("routing", why, verbose)
+	progress := x.progress()
+	return admin.Readiness("routing", why, verbose, &progress)
 }

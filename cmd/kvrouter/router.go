@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/proc"
 	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/internal/startup"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
@@ -44,6 +46,7 @@ type router struct {
 	registry *registry.Registry
 	ingest   atomic.Pointer[ingest.Ingest]
 	keeper   atomic.Pointer[keeper.Keeper]
+	starting startup.Progress
 	ready    atomic.Bool // everything is connected
 
 	stopWork context.CancelFunc
@@ -144,6 +147,9 @@ func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error
 	x.log.Info("listening", "address", ln.Addr().String(), "mode", x.cfg.Route.Mode, "version", obs.ReadVersion().String())
 	work, cancel := context.WithCancel(context.Background())
 	x.stopWork = cancel
+	x.work.Go(func() {
+		startup.Tell(work, time.Second, startup.LineTo(os.Stderr, x.cfg.Log.Format, x.log), x.progress)
+	})
 	if err := x.connect(ctx, work); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before the broker was there
@@ -206,7 +212,7 @@ func (x *router) readEvents(ctx context.Context) error {
 	cfg.Index = ingest.Into(x.set)
 	k, starts, err := x.cfg.Snapshots.Start(ctx, keeper.Config{
 		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: x.set,
-		Program: obs.ReadVersion().String(), Metrics: cfg.Metrics, Log: x.log,
+		Program: obs.ReadVersion().String(), Progress: &x.starting, Metrics: cfg.Metrics, Log: x.log,
 	}, func(k *keeper.Keeper) { x.keeper.Store(k) })
 	if err != nil {
 		return err
@@ -261,10 +267,8 @@ func repeat(ctx context.Context, every time.Duration, do func()) {
 // behind says why requests should not come yet; "" if they may.
 func (x *router) behind() string {
 	if !x.ready.Load() {
-		if k := x.keeper.Load(); k != nil {
-			if why := k.Progress().String(); why != "" {
-				return why
-			}
+		if r := x.starting.Report(); r.Phase != startup.Connecting {
+			return r.String()
 		}
 		return "not connected yet"
 	}
@@ -274,6 +278,17 @@ func (x *router) behind() string {
 		}
 	}
 	return ""
+}
+
+// progress says how far the start is.
+func (x *router) progress() startup.Report {
+	r := x.starting.Report()
+	if in := x.ingest.Load(); in != nil {
+		r.Streams(in.Progress())
+	} else if x.ready.Load() { // there is nothing to read
+		r.Phase = startup.CaughtUp
+	}
+	return r
 }
 
 // ask takes the locks that every choice takes.

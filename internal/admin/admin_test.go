@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/startup"
 )
 
 const (
@@ -48,7 +49,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	}
 	s.Server, err = Start(t.Context(), c, Deps{
 		Access: a, Metrics: obs.NewMetrics(), Settings: set, Level: s.level, Log: slog.New(slog.DiscardHandler),
-		Ready: func(verbose bool) ([]byte, bool) { return Readiness("test", s.why, verbose) },
+		Ready: func(verbose bool) ([]byte, bool) { return Readiness("test", s.why, verbose, &startup.Report{Phase: startup.Reading, MessagesLeft: 3}) },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+
+	"github.com/kvatlas/kvatlas/internal/startup"
 )
 
 // Check is one condition of readiness.
@@ -14,17 +16,19 @@ type Check struct {
 }
 
 // Readiness returns what /readyz answers for a program that has one condition,
-// which is met if why is empty.
-func Readiness(condition, why string, verbose bool) (body []byte, ready bool) {
+// which is met if why is empty. progress is how far its start is, nil if it does
+// not say that.
+func Readiness(condition, why string, verbose bool, progress *startup.Report) (body []byte, ready bool) {
 	var a struct {
-		Status string  `json:"status"`
-		Checks []Check `json:"checks,omitempty"`
+		Status   string          `json:"status"`
+		Checks   []Check         `json:"checks,omitempty"`
+		Progress *startup.Report `json:"progress,omitempty"`
 	}
 	if a.Status = "ready"; why != "" {
 		a.Status = "not ready"
 	}
 	if verbose {
-		a.Checks = []Check{{condition, why == "", why}}
+		a.Checks, a.Progress = []Check{{condition, why == "", why}}, progress
 	}
 	body, err := json.Marshal(a)
 	if err != nil { // texts always have a form

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/startup"
 	"github.com/kvatlas/kvatlas/internal/stream"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
@@ -49,9 +50,11 @@ type Config struct {
 	Lease   time.Duration
 	Options snapshot.Options
 
-	Program string       // name and version, for the snapshots
-	Metrics *metrics.Set // nil: not exposed
-	Log     *slog.Logger // nil: slog.Default()
+	Program string // name and version, for the snapshots
+	// Progress is told how far Restore is; nil: nobody is.
+	Progress *startup.Progress
+	Metrics  *metrics.Set // nil: not exposed
+	Log      *slog.Logger // nil: slog.Default()
 
 	step func(name string) error // of tests: called at each step; an error is a crash there
 }
@@ -68,6 +71,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	if c.Progress == nil {
+		c.Progress = new(startup.Progress)
 	}
 	if c.step == nil {
 		c.step = func(string) error { return nil }
@@ -97,8 +103,6 @@ type Keeper struct {
 	js  jetstream.JetStream
 	kv  jetstream.KeyValue
 	m   *meters
-
-	progress Progress
 
 	cancel context.CancelFunc
 	done   chan struct{}

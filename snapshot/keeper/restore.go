@@ -6,49 +6,14 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/startup"
 	"github.com/kvatlas/kvatlas/internal/stream"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
-
-// Progress is how far a Restore is.
-type Progress struct {
-	begun       atomic.Int64 // Unix nanoseconds; 0: not yet
-	ended       atomic.Bool
-	done, total atomic.Uint64
-	blocks      atomic.Uint64
-}
-
-// String says it in words; "" before and after.
-func (p *Progress) String() string {
-	if p.begun.Load() == 0 || p.ended.Load() {
-		return ""
-	}
-	done, total, left := p.numbers()
-	s := fmt.Sprintf("restoring snapshots: %d of %d bytes, %d blocks", done, total, p.blocks.Load())
-	if left >= 0 {
-		s += fmt.Sprintf(", %.0f s left", left)
-	}
-	return s
-}
-
-// numbers returns the bytes and the seconds that are left, -1 if not known.
-func (p *Progress) numbers() (done, total uint64, left float64) {
-	done, total = p.done.Load(), p.total.Load()
-	if done == 0 || total == 0 {
-		return done, total, -1
-	}
-	spent := time.Since(time.Unix(0, p.begun.Load())).Seconds()
-	return done, total, spent / float64(done) * float64(total-min(done, total))
-}
-
-// Progress returns how far Restore is.
-func (k *Keeper) Progress() *Progress { return &k.progress }
 
 // Restore loads the newest snapshot of every stream that is whole into the Set,
 // the streams beside each other, and returns where to start reading, by stream
@@ -58,15 +23,7 @@ func (k *Keeper) Restore(ctx context.Context) (map[string]ingest.Start, error) {
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
 		return nil, fmt.Errorf("snapshots: %w", err)
 	}
-	k.progress.begun.Store(time.Now().UnixNano())
-	told := make(chan struct{})
-	telling, stop := context.WithCancel(ctx)
-	go func() { defer close(told); k.tell(telling) }()
-	defer func() {
-		k.progress.ended.Store(true)
-		stop()
-		<-told
-	}()
+	k.cfg.Progress.Begin(startup.Restoring)
 	var mu sync.Mutex
 	starts := make(map[string]ingest.Start)
 	var failed error
@@ -87,21 +44,6 @@ func (k *Keeper) Restore(ctx context.Context) (map[string]ingest.Start, error) {
 	}
 	working.Wait()
 	return starts, failed
-}
-
-// tell logs the progress now and then.
-func (k *Keeper) tell(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			done, total, left := k.progress.numbers()
-			k.cfg.Log.Info("restoring snapshots", "bytes", done, "of", total, "blocks", k.progress.blocks.Load(), "seconds_left", left)
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // restore loads the newest usable snapshot of one stream. An error means that
@@ -155,18 +97,16 @@ func (k *Keeper) load(ctx context.Context, s store.Store, name string, sp *shard
 	if err != nil {
 		return nil, err
 	}
-	p := &k.progress
-	var done, total uint64
-	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, func(d, t uint64) {
-		p.total.Add(t - total)
-		p.done.Add(d - done)
-		done, total = d, t
+	p := k.cfg.Progress
+	var done, total, blocks uint64
+	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, func(d, t, b uint64) {
+		p.Read(d-done, t-total)
+		p.Loaded(b - blocks)
+		done, total, blocks = d, t, b
 	})
 	if err != nil { // it counts no more
-		p.total.Add(-total)
-		p.done.Add(-done)
-	} else {
-		p.blocks.Add(info.Footer.Blocks)
+		p.Read(-done, -total)
+		p.Loaded(-blocks)
 	}
 	return info, errors.Join(err, f.Close())
 }
