@@ -44,6 +44,7 @@ type labRow struct {
 	Requests        int               `json:"requests"`
 	Refused         int               `json:"refused"`
 	Reuse           float64           `json:"reuse"`
+	Loaded          float64           `json:"loaded,omitempty"` // of the reuse, what came from lower tiers
 	TTFTMean        float64           `json:"ttft_mean_ms"`
 	TTFTP50         float64           `json:"ttft_p50_ms"`
 	TTFTP99         float64           `json:"ttft_p99_ms"`
@@ -97,6 +98,8 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
 	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens of a block")
 	f.IntVar(&e.Blocks, "blocks", e.Blocks, "blocks of an engine's cache")
+	f.IntVar(&e.HostBlocks, "host-blocks", 0, "blocks of host memory below it, which keeps what the cache evicts; 0 is none")
+	f.IntVar(&e.DiskBlocks, "disk-blocks", 0, "blocks of disk below that")
 	f.IntVar(&e.MaxRunning, "max-running", e.MaxRunning, "requests that an engine runs at once")
 	f.IntVar(&e.MaxBatched, "max-batched", e.MaxBatched, "tokens that a step computes at most")
 	f.Float64Var(&t.PrefillBase, "prefill-base", t.PrefillBase, "ms of a step with prompt tokens")
@@ -105,6 +108,8 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.Float64Var(&t.DecodeBase, "decode-base", t.DecodeBase, "ms of a step with decodes")
 	f.Float64Var(&t.DecodeToken, "decode-token", t.DecodeToken, "ms for each token that they attend to")
 	f.Float64Var(&t.DecodeSquare, "decode-square", t.DecodeSquare, "ms for each pair of them")
+	f.Float64Var(&t.LoadHost, "load-ms-per-block", t.LoadHost, "ms to load a block from host memory")
+	f.Float64Var(&t.LoadDisk, "disk-load-ms-per-block", t.LoadDisk, "ms to load a block from disk")
 	f.StringVar(&o.slow, "slow", "", "`worker:factor,…`: workers whose steps take longer by a factor")
 	f.StringVar(&o.die, "die", "", "`worker:time,…`: workers that die at a virtual time")
 	f.StringVar(&o.joins, "join", "", "`worker:time,…`: workers that join at a virtual time, empty")
@@ -299,7 +304,7 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 	o.panels = append(slices.DeleteFunc(o.panels, func(p lab.Panel) bool { return p.Policy == policy }), lab.Panel{Policy: policy, Load: res.Load})
 	return labRow{
 		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
-		Requests: res.Requests, Refused: res.Refused, Reuse: decimals(s.Reuse, 4),
+		Requests: res.Requests, Refused: res.Refused, Reuse: decimals(s.Reuse, 4), Loaded: decimals(s.Loaded, 4),
 		TTFTMean: decimals(s.TTFT.Mean, 2), TTFTP50: decimals(s.TTFT.P50, 2), TTFTP99: decimals(s.TTFT.P99, 2),
 		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),

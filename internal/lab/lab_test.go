@@ -28,6 +28,12 @@ func small(rng *rand.Rand) Config {
 	c.Routers = 1 + rng.IntN(3)
 	c.SyncDelay = time.Duration(rng.IntN(50)) * time.Millisecond
 	c.Seed = rng.Uint64()
+	if rng.IntN(2) == 0 {
+		c.Engine.HostBlocks = 1 + rng.IntN(300)
+	}
+	if rng.IntN(3) == 0 {
+		c.Engine.DiskBlocks = 1 + rng.IntN(300)
+	}
 	return c
 }
 
@@ -60,6 +66,7 @@ func run(t *testing.T, c Config, src trace.Source) *Result {
 // was reused and computed, less what preemptions threw away.
 func TestConservation(t *testing.T) {
 	preempted := false
+	var loaded [event.NumTiers]int
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		c := small(rng)
@@ -79,12 +86,18 @@ func TestConservation(t *testing.T) {
 				seed, r.Reused, r.ReusedAgain, r.Computed, r.Decoded, r.Lost, got, needed)
 		}
 		preempted = preempted || r.Lost > 0
+		for tier, n := range r.Loaded {
+			loaded[tier] += n
+		}
 		if s := r.Summary(); s.TTFT.Mean <= 0 || s.TTFT.Mean > s.E2E.Mean || s.TTFT.P50 > s.TTFT.P99 || s.LoadMaxOverMean < 1 {
 			t.Errorf("seed %d: times that cannot be: %+v", seed, s)
 		}
 	}
 	if !preempted {
 		t.Error("no request was preempted: the caches are too large for this test")
+	}
+	if loaded[event.HostPinned] == 0 || loaded[event.Disk] == 0 {
+		t.Errorf("blocks were loaded from tiers %v: want some from host and disk", loaded)
 	}
 }
 
@@ -103,11 +116,14 @@ func (s tap) Next(r *trace.Request) error {
 }
 
 // TestIndexIsWhatEnginesHold: with no delay the index has at every moment the
-// blocks that the engines' caches have, and no cache is above its size.
+// blocks that the engines have on each tier, and no tier is above its size.
 func TestIndexIsWhatEnginesHold(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(8) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		c := small(rng)
+		if seed >= 4 {
+			c.Engine.HostBlocks, c.Engine.DiskBlocks = 1+rng.IntN(200), rng.IntN(200)
+		}
 		c.Faults = []Fault{{2 * time.Second, 0, Joins}, {4 * time.Second, 0, Dies}}
 		c.Workers = max(c.Workers, 2)
 		s, err := newSim(c, requests(t, 200, seed))
@@ -136,30 +152,32 @@ func compare(t *testing.T, s *sim) {
 	if err := s.feed.sync(s.now); err != nil {
 		t.Fatal(err)
 	}
+	size := [event.NumTiers]int{s.cfg.Engine.Blocks, s.cfg.Engine.HostBlocks, s.cfg.Engine.DiskBlocks}
 	for i, w := range s.workers {
-		var want []uint64
-		if w.present {
-			want = w.engine.AppendHeld(nil)
-		}
-		if len(want) > s.cfg.Engine.Blocks {
-			t.Fatalf("worker %d holds %d blocks of %d", i, len(want), s.cfg.Engine.Blocks)
-		}
 		dump, err := s.feed.space.DumpRank(context.Background(), shard.RankID{Worker: uint64(i)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got []uint64
-		for _, d := range dump {
-			for k, name := range d.Event.Engine {
-				if d.Event.Kind == event.Stored && d.Copies[k] > 0 {
-					got = append(got, name)
+		for tier := range event.Tier(event.NumTiers) {
+			var got, want []uint64
+			if w.present {
+				want = w.engine.AppendHeldOn(nil, tier)
+			}
+			if len(want) > size[tier] {
+				t.Fatalf("worker %d holds %d blocks of %d on tier %v", i, len(want), size[tier], tier)
+			}
+			for _, d := range dump {
+				for k, name := range d.Event.Engine {
+					if d.Event.Kind == event.Stored && d.Event.Tier == tier && d.Copies[k] > 0 {
+						got = append(got, name)
+					}
 				}
 			}
-		}
-		slices.Sort(want)
-		slices.Sort(got)
-		if !slices.Equal(got, want) {
-			t.Fatalf("at %v the index has %d blocks of worker %d, which holds %d", s.now, len(got), i, len(want))
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Fatalf("at %v the index has %d blocks of worker %d on tier %v, which holds %d", s.now, len(got), i, tier, len(want))
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/mock"
 )
 
@@ -21,16 +22,20 @@ type Result struct {
 	Computed     int // prompt tokens computed, those of preempted requests again
 	Decoded      int // tokens computed of outputs
 	ReusedAgain  int // found by requests that began again after a preemption
-	Lost         int // tokens thrown away by preemptions
-	Steps        int
-	Events       uint64 // published
-	EventsLost   uint64
-	Index        core.Outcome // what the index did
-	Duration     time.Duration
-	Worked       []time.Duration // of each worker, in steps
-	Load         Series
-	ttft, tpot   []float64
-	e2e          []float64
+	// Loaded counts the blocks of the reused tokens that came from each lower
+	// tier.
+	Loaded     [event.NumTiers]int
+	Lost       int // tokens thrown away by preemptions
+	Steps      int
+	Events     uint64 // published
+	EventsLost uint64
+	Index      core.Outcome // what the index did
+	Duration   time.Duration
+	Worked     []time.Duration // of each worker, in steps
+	Load       Series
+	blockSize  int
+	ttft, tpot []float64
+	e2e        []float64
 }
 
 // Times sums up one kind of time.
@@ -39,6 +44,7 @@ type Times struct{ Mean, P50, P99 float64 }
 // Summary holds the figures of a run that are compared.
 type Summary struct {
 	Reuse           float64 // part of the prompt tokens that was found cached
+	Loaded          float64 // part of them that was loaded from lower tiers, those of preempted requests again
 	TTFT, TPOT, E2E Times   // to the first token, for each further token, to the end
 	OutputPerSecond float64 // tokens
 	LoadMaxOverMean float64 // of the time that workers spend in steps
@@ -49,6 +55,9 @@ func (r *Result) count(p *mock.Report) {
 	r.Computed += p.Prefill
 	r.Decoded += p.Decode
 	r.Lost += p.Lost
+	for t, n := range p.Loaded {
+		r.Loaded[t] += n
+	}
 	for _, b := range p.Began {
 		if b.Again {
 			r.ReusedAgain += b.Reused
@@ -89,7 +98,7 @@ func (s *sim) finish() (*Result, error) {
 			return nil, fmt.Errorf("lab: router %d still has %d bookings after the last request", i, live)
 		}
 	}
-	r.Duration, r.Load = end, s.samples.series
+	r.Duration, r.Load, r.blockSize = end, s.samples.series, s.cfg.Engine.BlockSize
 	r.Events, r.EventsLost, r.Index = s.feed.events, s.feed.lost, s.feed.outcome
 	for _, w := range s.workers {
 		r.Worked = append(r.Worked, w.worked)
@@ -118,6 +127,9 @@ func (r *Result) Summary() Summary {
 	s := Summary{TTFT: sumUp(r.ttft), TPOT: sumUp(r.tpot), E2E: sumUp(r.e2e)}
 	if r.PromptTokens > 0 {
 		s.Reuse = float64(r.Reused) / float64(r.PromptTokens)
+		for _, n := range r.Loaded {
+			s.Loaded += float64(n*r.blockSize) / float64(r.PromptTokens)
+		}
 	}
 	if r.Duration > 0 {
 		s.OutputPerSecond = float64(r.OutputTokens) / r.Duration.Seconds()

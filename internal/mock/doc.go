@@ -4,18 +4,19 @@
 // An [Engine] is one data-parallel rank: requests wait, run in steps (chunked
 // prefill and batched decode under one token budget) and share cached prefixes;
 // blocks that no request uses are evicted in LRU order, the tails of chains
-// first. [Timing] says how long a step takes on a real engine, and a [Fleet]
+// first, to host memory and from there to disk where it has these tiers, and
+// are loaded back instead of computed. [Timing] says how long a step takes on a real engine, and a [Fleet]
 // steps many engines in the order of virtual time.
 //
 // Invariants:
 //   - Pure: no clock, goroutine or I/O. The same calls give the same events.
-//   - Between calls, the set of blocks that an engine's events imply is the set
-//     of blocks that its cache can reuse, and it is prefix-closed: with a block,
-//     all blocks before it are there.
-//   - A cache never holds more than its blocks; a block that a running request
+//   - Between calls, the set of blocks that an engine's events imply for a tier
+//     is the set that it holds there. That of the device, and that of all tiers,
+//     is prefix-closed: with a block, all blocks before it are there.
+//   - No tier ever holds more than its blocks; a block that a running request
 //     uses is never evicted.
-//   - An event set, not raw copies: no block is stored twice without a removal
-//     between.
+//   - An event set, not raw copies: no block is stored twice on a tier without a
+//     removal between.
 //
 // Ownership: an Engine and a Fleet belong to one goroutine. An event passed to
 // the sink lives until the sink returns.

@@ -12,11 +12,14 @@ import (
 
 // Config holds the settings of an Engine. Zero fields take the defaults.
 type Config struct {
-	BlockSize  int // tokens a block; default 16
-	Blocks     int // of the cache; default 16,384
-	MaxRunning int // requests in a step; default 256
-	MaxBatched int // tokens computed in a step; default 8,192
-	MaxWaiting int // requests that wait to run; default 65,536
+	BlockSize int // tokens a block; default 16
+	Blocks    int // of the cache; default 16,384
+	// HostBlocks and DiskBlocks are of tiers below the cache, which keep copies
+	// of what it evicts; 0, the default, is none.
+	HostBlocks, DiskBlocks int
+	MaxRunning             int // requests in a step; default 256
+	MaxBatched             int // tokens computed in a step; default 8,192
+	MaxWaiting             int // requests that wait to run; default 65,536
 	// HashSeed seeds the engine hashes. Engines of the same seed name the same
 	// content by the same hash.
 	HashSeed uint64
@@ -62,6 +65,9 @@ type Report struct {
 	Context int // tokens that those requests attend to
 	Reused  int // tokens found in the cache by requests that began to run
 	Lost    int // tokens whose computation a preemption threw away
+	// Loaded counts the blocks of the reused tokens that came from each lower
+	// tier.
+	Loaded [event.NumTiers]int
 
 	Began     []Begun  // requests that began to run, in order
 	First     []uint64 // IDs of requests whose prompt is complete: the first token
@@ -81,6 +87,7 @@ type Engine struct {
 	cfg     Config
 	sink    func(*event.Event)
 	cache   *cache
+	lower   []*pool     // the tiers below, nearest first
 	running []*sequence // in the order in which they began
 	waiting queue
 	spare   []*sequence // finished ones, for their memory
@@ -125,7 +132,20 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 			return nil, fmt.Errorf("mock engine: %s is %d, must be 1 … 2^30", f.name, *f.p)
 		}
 	}
-	return &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}, nil
+	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}
+	for _, below := range []struct {
+		name string
+		tier event.Tier
+		size int
+	}{{"HostBlocks", event.HostPinned, cfg.HostBlocks}, {"DiskBlocks", event.Disk, cfg.DiskBlocks}} {
+		if below.size < 0 || below.size > 1<<30 {
+			return nil, fmt.Errorf("mock engine: %s is %d, must be 0 … 2^30", below.name, below.size)
+		}
+		if below.size > 0 {
+			e.lower = append(e.lower, newPool(below.tier, below.size))
+		}
+	}
+	return e, nil
 }
 
 // Admit lets a request wait for its turn. It copies r. The error wraps
@@ -179,10 +199,11 @@ func (e *Engine) Running() int { return len(e.running) }
 // Waiting returns how many requests wait to run.
 func (e *Engine) Waiting() int { return e.waiting.len() }
 
-// Held returns how many blocks the cache can reuse.
+// Held returns how many blocks of the cache can be reused.
 func (e *Engine) Held() int { return len(e.cache.byName) }
 
-// AppendHeld appends the engine hashes of the blocks that the cache can reuse.
+// AppendHeld appends the engine hashes of the blocks of the cache that can be
+// reused.
 func (e *Engine) AppendHeld(dst []uint64) []uint64 {
 	for b, named := range e.cache.named {
 		if named {
@@ -192,14 +213,18 @@ func (e *Engine) AppendHeld(dst []uint64) []uint64 {
 	return dst
 }
 
-// Clear empties the cache, as a reset of the prefix cache does. The error is
+// Clear empties the cache and the tiers below, as a reset of the prefix cache
+// does. The error is
 // ErrRunning: a running request needs its blocks.
 func (e *Engine) Clear() error {
 	if len(e.running) > 0 {
 		return ErrRunning
 	}
 	e.cache.clear()
-	e.emit(event.Event{Kind: event.Cleared, Tier: event.Device})
+	for _, p := range e.lower {
+		p.clear()
+	}
+	e.emit(event.Event{Kind: event.Cleared, Tier: event.Device, AllTiers: len(e.lower) > 0})
 	return nil
 }
 
@@ -207,12 +232,4 @@ func (e *Engine) emit(ev event.Event) {
 	ev.DPRank = e.cfg.DPRank
 	e.ev = ev
 	e.sink(&e.ev)
-}
-
-// flush emits the removals that are due, as one run.
-func (e *Engine) flush() {
-	if len(e.cache.evicted) > 0 {
-		e.emit(event.Event{Kind: event.Removed, Tier: event.Device, Engine: e.cache.evicted})
-		e.cache.evicted = e.cache.evicted[:0]
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -13,18 +14,55 @@ import (
 )
 
 // observer keeps the set of blocks that events imply, and fails the test when
-// an event makes no sense to a set: a block stored twice, an unknown parent, a
-// removal of what is not there or of what still has children.
+// an event makes no sense to a set: a block stored twice, an unknown parent or
+// name, a removal of what is not there or of what still has children.
 type observer struct {
 	t       *testing.T
-	held    map[uint64]uint64 // engine hash → parent, 0 for none
+	held    map[uint64]uint64 // on the device: engine hash → parent, 0 for none
 	content map[uint64]uint64 // engine hash → sequence hash
+	parent  map[uint64]uint64 // of every block ever
 	kids    map[uint64]int
+	lower   [event.NumTiers]map[uint64]bool // on other tiers
 	log     []event.Event
 }
 
 func newObserver(t *testing.T) *observer {
-	return &observer{t: t, held: map[uint64]uint64{}, content: map[uint64]uint64{}, kids: map[uint64]int{}}
+	o := &observer{t: t, held: map[uint64]uint64{}, content: map[uint64]uint64{}, parent: map[uint64]uint64{}, kids: map[uint64]int{}}
+	for i := range o.lower {
+		o.lower[i] = map[uint64]bool{}
+	}
+	return o
+}
+
+// has reports whether the block is on any tier.
+func (o *observer) has(e uint64) bool {
+	_, ok := o.held[e]
+	for _, m := range o.lower {
+		ok = ok || m[e]
+	}
+	return ok
+}
+
+// below takes in an event of a tier below the device.
+func (o *observer) below(ev *event.Event) {
+	o.t.Helper()
+	if len(ev.Local) > 0 || ev.HasParent || len(ev.Engine) == 0 {
+		o.t.Fatalf("an event of tier %v that does not go by names: %+v", ev.Tier, ev)
+	}
+	for _, e := range ev.Engine {
+		switch m := o.lower[ev.Tier]; ev.Kind {
+		case event.Stored:
+			if m[e] || !o.has(e) {
+				o.t.Fatalf("%x is stored on tier %v: there before %v, known %v", e, ev.Tier, m[e], o.has(e))
+			}
+			m[e] = true
+		default:
+			if !m[e] {
+				o.t.Fatalf("%x is removed from tier %v but not held", e, ev.Tier)
+			}
+			delete(m, e)
+		}
+	}
 }
 
 func (o *observer) apply(ev *event.Event) {
@@ -32,6 +70,10 @@ func (o *observer) apply(ev *event.Event) {
 	c := *ev
 	c.Engine, c.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
 	o.log = append(o.log, c)
+	if ev.Tier != event.Device {
+		o.below(ev)
+		return
+	}
 	switch ev.Kind {
 	case event.Stored:
 		parent, seq := uint64(0), uint64(0)
@@ -57,7 +99,7 @@ func (o *observer) apply(ev *event.Event) {
 			if was, ok := o.content[e]; ok && was != seq {
 				o.t.Fatalf("%x names two contents", e)
 			}
-			o.held[e], o.content[e] = parent, seq
+			o.held[e], o.content[e], o.parent[e] = parent, seq, parent
 			o.kids[parent]++
 			parent = e
 		}
@@ -76,6 +118,12 @@ func (o *observer) apply(ev *event.Event) {
 	case event.Cleared:
 		clear(o.held)
 		clear(o.kids)
+		for _, m := range o.lower {
+			if len(m) > 0 && !ev.AllTiers {
+				o.t.Fatal("a clear leaves lower tiers")
+			}
+			clear(m)
+		}
 	}
 }
 
@@ -93,6 +141,17 @@ func (o *observer) check(e *Engine) {
 	}
 	if len(held) > e.cfg.Blocks {
 		o.t.Fatalf("%d blocks in a cache of %d", len(held), e.cfg.Blocks)
+	}
+	for tier, size := range map[event.Tier]int{event.HostPinned: e.cfg.HostBlocks, event.Disk: e.cfg.DiskBlocks} {
+		held := e.AppendHeldOn(nil, tier)
+		if len(held) != len(o.lower[tier]) || e.HeldOn(tier) != len(held) || len(held) > size {
+			o.t.Fatalf("tier %v of %d holds %d blocks, its events imply %d", tier, size, len(held), len(o.lower[tier]))
+		}
+		for _, h := range held {
+			if p := o.parent[h]; !o.lower[tier][h] || p != 0 && !o.has(p) {
+				o.t.Fatalf("%x on tier %v: by events %v, after a block that is there %v", h, tier, o.lower[tier][h], o.has(p))
+			}
+		}
 	}
 	refs := make([]int32, e.cfg.Blocks)
 	for _, s := range e.running {
@@ -169,6 +228,7 @@ func history(t *testing.T, seed uint64, cfg Config, requests int, each func(*Eng
 type totals struct {
 	admitted, refused, tokens                       int
 	computed, reused, lost, first, ended, preempted int
+	loaded                                          [event.NumTiers]int
 }
 
 func (s *totals) add(r *Report) {
@@ -178,6 +238,9 @@ func (s *totals) add(r *Report) {
 	s.first += len(r.First)
 	s.ended += len(r.Finished)
 	s.preempted += len(r.Preempted)
+	for t, n := range r.Loaded {
+		s.loaded[t] += n
+	}
 }
 
 func randomRequest(rng *rand.Rand, h *trace.Hasher, id uint64, capacity int) *Request {
@@ -206,6 +269,9 @@ func smallConfigs() []Config {
 		{BlockSize: 5, Blocks: 200, MaxRunning: 20, MaxBatched: 1000},
 		{BlockSize: 4, Blocks: 1, MaxRunning: 4, MaxBatched: 2},
 		{BlockSize: 16, Blocks: 30, MaxRunning: 50, MaxBatched: 1},
+		{BlockSize: 4, Blocks: 40, MaxRunning: 6, MaxBatched: 32, HostBlocks: 60},
+		{BlockSize: 4, Blocks: 40, MaxRunning: 6, MaxBatched: 32, HostBlocks: 3, DiskBlocks: 80},
+		{BlockSize: 5, Blocks: 100, MaxRunning: 20, MaxBatched: 1000, DiskBlocks: 1},
 	}
 }
 
@@ -226,10 +292,13 @@ func TestEventsAreTheCache(t *testing.T) {
 				seen.reused += sum.reused
 				seen.preempted += sum.preempted
 				seen.refused += sum.refused
+				for tier, n := range sum.loaded {
+					seen.loaded[tier] += n
+				}
 			})
 		}
 	}
-	if seen.reused == 0 || seen.preempted == 0 || seen.refused == 0 {
+	if seen.reused == 0 || seen.preempted == 0 || seen.refused == 0 || seen.loaded[event.HostPinned] == 0 || seen.loaded[event.Disk] == 0 {
 		t.Errorf("the histories reach too little: %+v", seen)
 	}
 }
@@ -286,6 +355,43 @@ func TestOracleAgrees(t *testing.T) {
 	}
 	if found == 0 {
 		t.Fatal("no prompt is found at all")
+	}
+}
+
+// What the device has evicted is loaded from the host instead of computed, stays
+// there, and takes the time that a block takes.
+func TestLoadsFromHost(t *testing.T) {
+	o := newObserver(t)
+	e, err := New(Config{BlockSize: 4, Blocks: 6, HostBlocks: 20}, o.apply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(prompt ...uint64) Report {
+		t.Helper()
+		if err := e.Admit(&Request{Input: 4*len(prompt) + 1, Prompt: prompt}); err != nil {
+			t.Fatal(err)
+		}
+		r := *e.Step()
+		o.check(e)
+		return r
+	}
+	run(1, 2, 3, 4)
+	run(11, 12, 13, 14) // leaves one block of the first prompt on the device
+	if d, h := e.Held(), e.HeldOn(event.HostPinned); d != 5 || h != 3 {
+		t.Fatalf("%d blocks on the device and %d on the host, want 5 and 3", d, h)
+	}
+	r := run(1, 2, 3, 4)
+	if r.Prefill != 1 || r.Reused != 16 || r.Loaded[event.HostPinned] != 3 {
+		t.Errorf("%d tokens computed, %d reused, %d blocks loaded, want 1, 16, 3", r.Prefill, r.Reused, r.Loaded[event.HostPinned])
+	}
+	if h := e.HeldOn(event.HostPinned); h != 6 {
+		t.Errorf("%d blocks on the host, want the 3 that were there and 3 of the second prompt", h)
+	}
+	base := DefaultTiming()
+	slow := base
+	slow.LoadHost += 5
+	if d := slow.Step(&r) - base.Step(&r); d != 15*time.Millisecond {
+		t.Errorf("3 blocks at 5 ms more take %v longer", d)
 	}
 }
 
@@ -411,7 +517,9 @@ func TestAdmitRefuses(t *testing.T) {
 	if !e.Idle() || e.Held() != 4 {
 		t.Fatalf("idle %v, %d blocks held", e.Idle(), e.Held())
 	}
-	if _, err := New(Config{Blocks: -1}, nil); err == nil {
-		t.Fatal("a cache of -1 blocks is accepted")
+	for _, cfg := range []Config{{Blocks: -1}, {HostBlocks: -1}, {DiskBlocks: 1<<30 + 1}} {
+		if _, err := New(cfg, nil); err == nil {
+			t.Fatalf("%+v is accepted", cfg)
+		}
 	}
 }

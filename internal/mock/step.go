@@ -70,20 +70,22 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		}
 	}
 	for range need {
-		s.blocks = append(s.blocks, e.cache.take())
+		s.blocks = append(s.blocks, e.take())
 	}
 	return true
 }
 
-// begin gives s its cached prefix and the blocks for what the budget allows
-// beyond it: n tokens, or all of a prompt that was received. It returns false, with nothing changed, if too few are
-// free. The last token is always computed, as the next one comes from it.
+// begin gives s its cached prefix, what follows it on lower tiers, and the
+// blocks for what the budget allows beyond: n tokens, or all of a prompt that
+// was received. It returns false, with nothing changed, if too few are free. The
+// last token is always computed, as the next one comes from it.
 func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	if s == e.blocked && e.cache.freed == e.blockedAt {
 		return 0, false // no block has become free since it was found too few are
 	}
 	tokens, idle := s.input+s.generated, 0
-	for _, name := range s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)] {
+	names := s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)]
+	for _, name := range names {
 		b, cached := e.cache.byName[name]
 		if !cached {
 			break
@@ -93,7 +95,9 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		}
 		s.blocks = append(s.blocks, b)
 	}
-	s.computed = len(s.blocks) * e.cfg.BlockSize
+	cached := len(s.blocks)
+	loads := e.loadable(names[cached:])
+	s.computed = (cached + loads) * e.cfg.BlockSize
 	if n = tokens - s.computed; !s.received {
 		n = min(n, budget)
 	}
@@ -107,11 +111,16 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	for _, b := range s.blocks {
 		e.cache.use(b)
 	}
+	e.load(names[cached : cached+loads])
 	for range need {
-		s.blocks = append(s.blocks, e.cache.take())
+		s.blocks = append(s.blocks, e.take())
 	}
 	e.report.Reused += s.computed
 	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed, Again: s.again})
+	if loads > 0 {
+		s.computed = cached * e.cfg.BlockSize
+		e.compute(s, loads*e.cfg.BlockSize)
+	}
 	return n, true
 }
 
