@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/load"
 )
 
@@ -16,7 +17,9 @@ import (
 //	+ decoding    how much longer its own tokens and those of the requests
 //	              there take because they share a batch
 //
-// Nothing is to be tuned: how long tokens take is learned (see speeds). What
+// Tokens that a lower tier has count as those that could be computed in the time
+// that loading them takes. Nothing is to be tuned: how long tokens take is
+// learned (see speeds), and how long loading does. What
 // remains are two proportions, which need not fit a fleet: the constants below.
 //
 // The lab's comparison is in docs/routing.md.
@@ -51,6 +54,9 @@ type trip struct {
 	tokens float64 // prompt tokens in them
 	stalls float64 // decode steps among them
 	prompt float64 // tokens
+	// How many of them are loaded from each lower tier, and how many could be
+	// computed in the time that this was expected to take.
+	loads, loading tiers
 
 	// What the rank's requests attended to, in tokens: when the rank was
 	// chosen, at the first token, and at the end.
@@ -68,10 +74,51 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	held := w.held()
 	for i := range cands {
 		c := &cands[i]
+		a.count(w, c)
 		e := a.estimate(w, c, held[c.slot])
 		c.Cost = e.first + e.displaced + e.decoding
 	}
 	return w.Lowest(cands), nil
+}
+
+// tiers has a number for each tier.
+type tiers [event.NumTiers]float64
+
+func (t *tiers) sum() (n float64) {
+	for _, v := range t {
+		n += v
+	}
+	return n
+}
+
+// loads returns how many of the prompt's tokens an engine loads from each tier
+// below the device, and how many it could compute in the time that this takes. A
+// tier whose credit is 0 is not there.
+func (a *auto) loads(w *Weighing, c *Candidate) (loads, loading tiers) {
+	above := c.Cached[event.Device]
+	if w.Stage == DecodeStage || c.Cached[event.External] == above {
+		return loads, loading
+	}
+	for t := event.HostPinned; t < event.NumTiers; t++ {
+		credit := w.Settings.TierCredits[t]
+		if credit == 0 || c.Cached[t] == above {
+			continue
+		}
+		loads[t] = float64(min(int(c.Cached[t])*w.BlockSize, w.PromptTokens) - min(int(above)*w.BlockSize, w.PromptTokens))
+		loading[t] = loads[t] * a.speeds.loads[t].value(credit)
+		above = c.Cached[t]
+	}
+	return loads, loading
+}
+
+// count makes the candidate's new tokens those that are to be computed, and for
+// those to be loaded as many as take as long.
+func (a *auto) count(w *Weighing, c *Candidate) {
+	if _, loading := a.loads(w, c); loading != (tiers{}) {
+		n := w.PromptTokens - c.CachedTokens + int(loading.sum())
+		c.PrefillTokens += n - c.NewTokens
+		c.NewTokens = n
+	}
 }
 
 // estimate is what a request costs on a rank, in ms, and what that goes by.
@@ -88,6 +135,7 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	}
 	t := &e.trip
 	t.slot, t.id, t.at = c.slot, rankKey{c.Worker, c.DPRank}, w.Now
+	t.loads, t.loading = a.loads(w, c)
 	mine := float64(c.NewTokens)
 	queued := float64(c.PrefillTokens - c.NewTokens)
 	decodes := w.Stage != PrefillStage && c.Requests > 0
@@ -130,7 +178,12 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 // Formula implements Policy.
 func (a *auto) Formula(w *Weighing, c *Candidate) string {
 	e := a.estimate(w, c, w.held()[c.slot])
-	return fmt.Sprintf("%.1f ms = %.1f to the first token + %.1f displaced + %.1f decoding", c.Cost, e.first, e.displaced, e.decoding)
+	loading := ""
+	if n := e.trip.loading.sum(); n > 0 {
+		v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+		loading = fmt.Sprintf(" (%.1f loading)", v.prefillToken*n)
+	}
+	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding", c.Cost, e.first, loading, e.displaced, e.decoding)
 }
 
 // Booked implements Observer.

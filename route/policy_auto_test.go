@@ -157,6 +157,67 @@ func TestAutoLearns(t *testing.T) {
 	}
 }
 
+// onHost lets a worker hold the prompt on the tier below its device.
+func onHost(t *testing.T, r *Router, worker uint64, local []uint64) {
+	t.Helper()
+	space := r.cfg.Index.(*shard.Space)
+	b := &event.Batch{Space: space.Key(), Worker: worker, Events: []event.Event{{Kind: event.Stored, Tier: event.HostPinned, Engine: local, Local: local}}}
+	if _, err := space.ApplyWait(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAutoCountsLoads: a prompt on the host is worth the way there, and less
+// than one on the device; its booking counts the time to load it.
+func TestAutoCountsLoads(t *testing.T) {
+	local := numbers(1, 2000) // 8,000 tokens
+	r, _, _ := autoFleet(t, 3, nil)
+	onHost(t, r, 2, local)
+	got := best(t, r, Prompt{Local: local}, Options{RequestID: "a", Explain: true})
+	if f := got.Ranks[1].Formula; !strings.Contains(f, "(35.0 loading)") {
+		t.Errorf("the formula does not say what loading takes: %q", f)
+	}
+	if got.Worker != 2 || got.NewTokens < 1500 || got.NewTokens > 2500 || got.CachedTokens != 8000 {
+		t.Fatalf("worker %d with %d tokens cached and %d to compute, want 2, which loads 8,000 in the time of 2,000", got.Worker, got.CachedTokens, got.NewTokens)
+	}
+	slot, _ := r.table.Find(got.RankID)
+	if l := r.table.Load(slot); l.PrefillTokens != got.NewTokens {
+		t.Errorf("%d tokens are booked, want %d", l.PrefillTokens, got.NewTokens)
+	}
+	r.Free("a")
+	r, _, _ = autoFleet(t, 3, local)
+	onHost(t, r, 2, local)
+	if got := best(t, r, Prompt{Local: local}, Options{}); got.Worker != 1 || got.NewTokens != 0 {
+		t.Errorf("worker %d with %d tokens to compute, want 1, which has all on its device", got.Worker, got.NewTokens)
+	}
+}
+
+// TestAutoLearnsLoads: how long a block takes to load is learned from first
+// tokens, whatever the credit says.
+func TestAutoLearnsLoads(t *testing.T) {
+	for _, part := range []float64{0.02, 0.5, 1.5} {
+		r, a, c := autoFleet(t, 2, nil)
+		rng := rand.New(rand.NewPCG(1, 9))
+		for i := range 600 {
+			n, worker := 10+rng.IntN(3000), uint64(1+i%2)
+			local := numbers(10_000*(i+1), n)
+			if i%3 == 0 {
+				onHost(t, r, worker, local)
+			}
+			got := best(t, r, Prompt{Local: local}, Options{RequestID: fmt.Sprint(i), Worker: &worker})
+			// What loading takes, as tokens that take as long.
+			got.NewTokens = 4*n - got.CachedTokens + int(part*float64(got.CachedTokens))
+			serve(r, c, got, fmt.Sprint(i), n, 0.05*(0.8+0.4*rng.Float64()), 20)
+		}
+		if v := a.speeds.loads[event.HostPinned].value(0.75); v < part*0.8-0.03 || v > part*1.2+0.03 {
+			t.Errorf("loading takes %.3f of computing, want %.3f", v, part)
+		}
+		if b := a.speeds.prefill.b; b < 0.045 || b > 0.055 {
+			t.Errorf("a prompt token takes %.4f ms, want 0.05", b)
+		}
+	}
+}
+
 // TestAutoWholeAnswers: an answer that comes all at once does not say when its
 // first token came, and teaches nothing.
 func TestAutoWholeAnswers(t *testing.T) {

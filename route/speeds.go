@@ -3,6 +3,8 @@ package route
 import (
 	"math"
 	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // speeds is how long an engine's steps take, learned from requests that have
@@ -19,6 +21,7 @@ import (
 type speeds struct {
 	prefill, decode line
 	output          float64 // mean tokens generated
+	loads           [event.NumTiers]loadTime
 	ranks           []rankSpeed
 	learned         int // since the factors were centred
 	scratch         []float64
@@ -106,6 +109,36 @@ func (f *factor) learn(spent, expected float64) (usual bool) {
 	return usual
 }
 
+// loadTime is how long loading a token from a lower tier takes, as a part of the
+// time to compute it: ms that loads took, and that computing would have.
+type loadTime struct{ spent, computing float64 }
+
+// A loadTime stays within these: not nothing, and not much more than computing,
+// as an engine that loads what it could compute sooner is rare.
+const minLoad, maxLoad = 0.01, 4
+
+// value is that part: what the tier's credit leaves, until tokens that take
+// about a second to compute have been loaded.
+func (l *loadTime) value(credit float64) float64 {
+	const prior = 1000 // ms
+	return finite((l.spent+prior*(1-credit))/(l.computing+prior), minLoad, maxLoad)
+}
+
+// learnLoads learns from a request that loaded more tokens than were computed
+// before its first one, whose wait was so many ms longer than those take.
+func (s *speeds) learnLoads(t *trip, spent float64) {
+	const keep = 1 - 1.0/memory
+	all := t.loading.sum()
+	for i, tokens := range t.loads {
+		if tokens == 0 {
+			continue
+		}
+		l, computing := &s.loads[i], s.prefill.b*tokens
+		l.spent = keep*l.spent + finite(spent*t.loading[i]/all, 0, maxLoad*computing)
+		l.computing = keep*l.computing + computing
+	}
+}
+
 // learnPrefill learns from a request whose first token came after so many ms.
 func (s *speeds) learnPrefill(t *trip, first float64) {
 	r := s.rank(t.slot, t.id)
@@ -115,6 +148,10 @@ func (s *speeds) learnPrefill(t *trip, first float64) {
 		decodes = d * (s.decode.a + s.decode.b*t.context) * t.stalls
 	}
 	spent := first + t.past - decodes
+	if loading := t.loading.sum(); t.loads.sum() > t.tokens-loading {
+		s.learnLoads(t, spent/math.Exp(r.prefill.log)-s.prefill.at(t.steps, t.tokens-loading))
+		return
+	}
 	expected := s.prefill.at(t.steps, t.tokens)
 	if r.prefill.learn(spent, expected) {
 		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
