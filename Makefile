@@ -46,7 +46,7 @@ race: ## test with the race detector, or fail where it cannot run
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
 	@GO='$(GO)' RUN='$(RUN)' sh internal/enginetest/run.sh
 
-test-deploy: ## lint and render the Helm chart, with Helm as a pinned Go tool (built on first use, a minute)
+test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
 
 fuzz: ## run each fuzz target for FUZZTIME (20s)
@@ -80,6 +80,7 @@ tidy: ## go mod tidy for the product and for the tools
 	$(GO) mod tidy
 	cd tools && $(GO) mod tidy
 	cd tools/helm && $(GO) mod tidy
+	cd tools/promql && $(GO) mod tidy
 
 clean: ## remove what building and running left behind
 	rm -rf bin .kvatlas .compare

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -162,20 +164,26 @@ func expressions(t *testing.T) map[string]string {
 	}
 	var rules struct {
 		Groups []struct {
+			Name  string
 			Rules []struct {
-				Alert       string
-				Expr        string
-				Annotations map[string]string
+				Alert, Expr         string
+				For                 time.Duration // Prometheus' durations up to hours are Go's, too
+				Labels, Annotations map[string]string
 			}
 		}
 	}
-	if err := yaml.Unmarshal(data, &rules); err != nil {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(&rules); err != nil {
 		t.Fatal(err)
 	}
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s says nothing", r.Alert)
+			}
+			if s := r.Labels["severity"]; s != "warning" && s != "critical" {
+				t.Errorf("%s is of severity %q", r.Alert, s)
 			}
 			all["alert "+r.Alert] = r.Expr
 		}

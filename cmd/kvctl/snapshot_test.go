@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -20,16 +21,10 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-func TestSnapshots(t *testing.T) {
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close() //nolint:errcheck // the test is over
-	js, err := jetstream.New(b.Conn())
+// seed makes a stream with two snapshots and returns their names and its.
+func seed(ctx context.Context, t *testing.T, nc *nats.Conn) (older, newest, inStream string) {
+	t.Helper()
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +33,7 @@ func TestSnapshots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.OpenBucket(ctx, b.Conn(), "default", info.Name, store.BucketConfig{})
+	s, err := store.OpenBucket(ctx, nc, "default", info.Name, store.BucketConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +63,21 @@ func TestSnapshots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	older, newest, to := store.Name(0, fence), store.Name(1, fence), t.TempDir()
-	file := filepath.Join(to, info.Name, newest)
+	return store.Name(0, fence), store.Name(1, fence), info.Name
+}
+
+func TestSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close() //nolint:errcheck // the test is over
+	older, newest, inStream := seed(ctx, t, b.Conn())
+	to := t.TempDir()
+	file := filepath.Join(to, inStream, newest)
 	for _, c := range []struct {
 		args   string
 		code   int

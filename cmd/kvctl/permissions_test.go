@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/broker/natstest"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// TestTheDocumentedPermissionsSuffice runs each command with the permissions of
+// docs/security.md, of which the server refuses nothing, and refuses what they
+// have no need of.
+func TestTheDocumentedPermissionsSuffice(t *testing.T) {
+	nats := natstest.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	older, newest, _ := seed(ctx, t, nats.Connect("indexer"))
+	if _, err := registry.Register(ctx, registry.Worker{ID: 7, Model: "org/model", BlockSize: 16, Ranks: []uint32{0}, Transport: registry.JetStream,
+		HashScheme: registry.Scheme(16)}, registry.AnnounceConfig{Conn: nats.Connect("publisher-7"), Log: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{
+		"worker list", "worker drain 7", "worker resume 7", "worker drain x", "worker remove x", "worker remove 7 --force",
+		"snapshot list", "snapshot inspect " + newest, "snapshot verify " + newest, "snapshot restore " + newest + " " + t.TempDir(),
+		"snapshot delete " + older, "reset",
+	} {
+		code, stdout, stderr := kvctl(t, append(strings.Fields(command), "--nats="+nats.URL("kvctl"), "--wait=1m")...)
+		if code != 0 {
+			t.Errorf("%s: exit code %d\n%s%s", command, code, stdout, stderr)
+		}
+	}
+	nats.Sufficed()
+
+	nc := nats.Connect("kvctl")
+	nats.Denied(nc, "kvatlas.default.x.7", "kvatlas.default.x.7.live", "kvatlas.default.x.7.recover", "kvatlas-route.default.x",
+		"$JS.API.STREAM.DELETE.kvatlas_default_x", "other")
+	nats.Deaf(nc, "kvatlas.>", "kvatlas-route.>", "$KV.>", ">")
+}

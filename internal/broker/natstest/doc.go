@@ -1,0 +1,8 @@
+// Package natstest runs the NATS server whose configuration docs/security.md
+// gives, for tests that programs need no more permissions than it grants, and
+// have no more.
+//
+// Invariant: what the server refuses is noted before the one who asked is told.
+//
+// Ownership: a Server belongs to its test, which ends it.
+package natstest
