@@ -49,10 +49,17 @@ func (s *Server) answerVersion(ctx *fasthttp.RequestCtx, _ *view) *Problem {
 	return nil
 }
 
-// answerOpenAPI answers GET /openapi.yaml.
+// answerOpenAPI answers GET /openapi.yaml with the routes that there are.
 func (s *Server) answerOpenAPI(ctx *fasthttp.RequestCtx, _ *view) *Problem {
 	ctx.SetContentType("application/yaml")
-	ctx.SetBodyString(api.OpenAPI())
+	text := api.OpenAPI()
+	if s.all.registry == nil {
+		text = api.Without(text, func(path string) bool {
+			at := s.table.find([]byte(path))
+			return at != s.table.none() && s.table.all[at].needsRegistry()
+		})
+	}
+	ctx.SetBodyString(text)
 	return nil
 }
 

@@ -49,9 +49,35 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	if documented := d.Routes(); !slices.Equal(served, documented) {
 		t.Errorf("served %q\ndocumented %q", served, documented)
 	}
-	s := serve(t, twoSpaces(), testConfig(t))
+	s := serveRegistry(t, twoSpaces(), new(fakeRegistry))
 	if resp, text := s.do(t, "GET", "/openapi.yaml", ""); resp.Header.Get("Content-Type") != "application/yaml" || string(text) != api.OpenAPI() {
 		t.Errorf("%s %.100s", resp.Header, text)
+	}
+}
+
+// A server without a registry documents the routes that it has, and no other.
+func TestTheDocumentIsOfTheServer(t *testing.T) {
+	s := serve(t, twoSpaces(), testConfig(t))
+	_, text := s.do(t, "GET", "/openapi.yaml", "")
+	served, err := apitest.Read(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := []string{"GET /workers", "POST /register", "POST /unregister"}
+	want := slices.DeleteFunc(d.Routes(), func(r string) bool { return slices.Contains(gone, r) })
+	if got := served.Routes(); !slices.Equal(got, want) || len(want)+len(gone) != len(d.Routes()) {
+		t.Errorf("documented %q, want %q", got, want)
+	}
+	for _, r := range d.Routes() {
+		method, path, _ := strings.Cut(r, " ")
+		resp, text := s.do(t, method, path, "")
+		if there := resp.StatusCode != 404 || !strings.Contains(string(text), "no such route"); there == slices.Contains(gone, r) {
+			t.Errorf("%s: %d %.200s", r, resp.StatusCode, text)
+		}
 	}
 }
 

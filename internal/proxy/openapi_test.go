@@ -78,3 +78,45 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 		}
 	}
 }
+
+// A router with --selection off documents the routes that it has, and no other.
+func TestTheDocumentIsOfTheRouter(t *testing.T) {
+	l := newLab(t, setup{proxy: func(c *Config) { c.Selection, c.PassThrough = false, false }})
+	get := func(method, path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, l.front.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close() //nolint:errcheck // only read
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	_, text := get("GET", "/openapi.yaml")
+	served, err := apitest.Read(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := slices.DeleteFunc(d.Routes(), func(r string) bool { return slices.Contains(selection.Routes(), r) })
+	if got := served.Routes(); !slices.Equal(got, want) || len(want)+len(selection.Routes()) != len(d.Routes()) {
+		t.Errorf("documented %q, want %q", got, want)
+	}
+	for _, r := range d.Routes() {
+		method, path, _ := strings.Cut(r, " ")
+		status, text := get(method, strings.Replace(path, "{selection_id}", "a", 1))
+		if there := status != http.StatusNotFound || !strings.Contains(text, "unknown_route"); there == slices.Contains(selection.Routes(), r) {
+			t.Errorf("%s: %d %.200s", r, status, text)
+		}
+	}
+}

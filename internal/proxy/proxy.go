@@ -104,7 +104,11 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 		},
 		"/openapi.yaml": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/yaml")
-			_, _ = io.WriteString(w, api.Router()) // the client may be gone
+			text := api.Router()
+			if !p.cfg.Selection {
+				text = api.Without(text, selection.Owns)
+			}
+			_, _ = io.WriteString(w, text) // the client may be gone
 		},
 		"/v1/models": p.models,
 	}
