@@ -28,6 +28,9 @@ type Space struct {
 	// finished. A token is taken before a task is queued, and every queue has
 	// room for as many tasks as there are tokens: queueing never blocks.
 	slots chan struct{}
+	// owed is how many of the tokens are of tasks that are finished: see
+	// giveBack.
+	owed atomic.Int64
 
 	cutting atomic.Bool // a cut is under way
 
@@ -267,9 +270,21 @@ func (s *Space) finish(t *task) {
 	done := t.done
 	t.reset()
 	s.tasks.Put(t)
-	<-s.slots
+	s.giveBack()
 	if done != nil {
 		done(out)
+	}
+}
+
+// giveBack gives the token of a finished task back: with those of others, as to
+// wake who waits for room costs about as much as to apply a small batch. It
+// waits for no task that may never come: the last one to finish gives all back.
+func (s *Space) giveBack() {
+	if n := s.owed.Add(1); n < int64(cap(s.slots)+1)/2 && n < int64(len(s.slots)) {
+		return
+	}
+	for range s.owed.Swap(0) {
+		<-s.slots
 	}
 }
 
@@ -290,7 +305,7 @@ type Stats struct {
 
 // Stats returns what the space has done.
 func (s *Space) Stats() Stats {
-	st := Stats{Queue: cap(s.slots), Queued: len(s.slots), Ranks: int(s.table.count.Load())}
+	st := Stats{Queue: cap(s.slots), Queued: max(0, len(s.slots)-int(s.owed.Load())), Ranks: int(s.table.count.Load())}
 	s.totals.Lock()
 	st.Batches, st.Outcome = s.totals.batches, s.totals.outcome
 	s.totals.Unlock()

@@ -239,6 +239,11 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 			return
 		}
 		err = k.takeDue(ctx, st, s, last)
+		// Whoever was held up for longer than a lease has lost it. At the end
+		// there is no later look to do better.
+		for tries := 1; last && tries < 3 && errors.Is(err, ErrLeaseLost) && ctx.Err() == nil; tries++ {
+			err = k.takeDue(ctx, st, s, last)
+		}
 	}
 	switch {
 	case err == nil:

@@ -297,7 +297,7 @@ func TestACrashAtAnyStep(t *testing.T) {
 // one that starts when the others are down has everything.
 func TestReplicasShareTheWork(t *testing.T) {
 	w := newWorld(t, "")
-	often := func(c *Config) { c.Threshold, c.Lease = 20, 2*time.Second }
+	often := func(c *Config) { c.Threshold, c.Lease = 20, 5*time.Second }
 	a, b := w.start("a", often), w.start("b", often)
 	for range 6 {
 		w.publish(80)
