@@ -28,6 +28,7 @@ type labOptions struct {
 	policies, slow  string
 	die, joins      string
 	sweeps          []string
+	seeds           int
 	json, plot      string
 	points          []lab.Point
 	panels          []lab.Panel
@@ -55,6 +56,10 @@ type labRow struct {
 	LoadMaxOverMean float64           `json:"load_max_over_mean"`
 	Events          uint64            `json:"events"`
 	Seconds         float64           `json:"seconds"` // of virtual time
+	// Seeds is set where the figures are means over several, and Spread then has
+	// the least and the greatest of each by its name.
+	Seeds  int                   `json:"seeds,omitempty"`
+	Spread map[string][2]float64 `json:"spread,omitempty"`
 }
 
 // labPolicies are compared where none is named.
@@ -120,6 +125,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.BoolVar(&c.TellOutput, "tell-output", false, "routers know how long an answer will be")
 	f.Float64Var(&c.Route.Temperature, "temperature", 0, "of the policies that have one")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of all that is left to chance")
+	f.IntVar(&o.seeds, "seeds", 1, "run each row with so many seeds, from --seed on: means, with the least and the greatest")
 	f.Func("sweep", "`key=a,b,…`: a row for each value of another flag; several give all combinations", func(v string) error {
 		o.sweeps = append(o.sweeps, v)
 		return nil
@@ -135,6 +141,8 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	case (o.trace == "") == (o.workload == ""):
 		return o, errors.New("give one of --trace and --workload")
+	case o.seeds < 1 || o.seeds > 1000:
+		return o, fmt.Errorf("--seeds is %d, must be 1 … 1000", o.seeds)
 	}
 	return o, nil
 }
@@ -224,11 +232,12 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	table := labTable{w: stdout}
 	err := o.each(o.sweeps, map[string]string{}, func(setting map[string]string) error {
 		for policy := range strings.SplitSeq(o.policies, ",") {
-			row, err := o.one(ctx, policy, stderr)
+			row, err := o.overSeeds(ctx, policy, stderr)
 			if err != nil {
 				return err
 			}
 			row.Setting = setting
+			o.points = append(o.points, lab.Point{Policy: policy, Reuse: row.Reuse, TTFTP99: row.TTFTP99, At: float64(len(o.points))})
 			for _, w := range lines {
 				if err := json.NewEncoder(w).Encode(row); err != nil {
 					return fmt.Errorf("write a row: %w", err)
@@ -300,7 +309,6 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		fmt.Fprintf(stderr, "\r%s: %d requests in %.1f s            \n", policy, res.Requests, time.Since(start).Seconds())
 	}
 	s := res.Summary()
-	o.points = append(o.points, lab.Point{Policy: policy, Reuse: s.Reuse, TTFTP99: s.TTFT.P99, At: float64(len(o.points))})
 	o.panels = append(slices.DeleteFunc(o.panels, func(p lab.Panel) bool { return p.Policy == policy }), lab.Panel{Policy: policy, Load: res.Load})
 	return labRow{
 		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
@@ -336,5 +344,5 @@ func (t *labTable) add(r labRow) {
 			fmt.Fprintf(t.w, " %s=%s", k, v)
 		}
 	}
-	fmt.Fprintln(t.w)
+	fmt.Fprintln(t.w, r.spread())
 }

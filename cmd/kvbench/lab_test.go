@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,50 @@ func TestLab(t *testing.T) {
 				t.Errorf("%s is %v in %s", key, row[key], line)
 			}
 		}
+	}
+}
+
+// TestLabSeeds: a row of several seeds has the means of the rows of each, the
+// same bytes each time, and says how far apart they are.
+func TestLabSeeds(t *testing.T) {
+	args := []string{"lab", "--workload", "zipf", "--requests", "60", "--rate", "8", "--workers", "2", "--quiet", "--json", "-", "--policy", "auto"}
+	rows := func(more ...string) (rows []labRow, text string) {
+		t.Helper()
+		var out, errs bytes.Buffer
+		if code := run(append(args, more...), &out, &errs); code != 0 {
+			t.Fatalf("code %d: %s", code, errs.String())
+		}
+		text = out.String()
+		for d := json.NewDecoder(&out); d.More(); {
+			var row labRow
+			if err := d.Decode(&row); err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, row)
+		}
+		return rows, text
+	}
+	got, text := rows("--seed", "4", "--seeds", "3")
+	if _, again := rows("--seed", "4", "--seeds", "3"); again != text {
+		t.Errorf("other bytes the second time:\n%s%s", text, again)
+	}
+	each, _ := rows("--sweep", "seed=4,5,6")
+	if len(got) != 1 || len(each) != 3 || got[0].Seeds != 3 {
+		t.Fatalf("%d rows of %d seeds, and %d of one", len(got), got[0].Seeds, len(each))
+	}
+	for _, f := range figures() {
+		a, b, c := *f.of(&each[0]), *f.of(&each[1]), *f.of(&each[2])
+		if mean := (a + b + c) / 3; math.Abs(*f.of(&got[0])-mean) > 0.01*mean {
+			t.Errorf("%s is %v, want %v", f.name, *f.of(&got[0]), mean)
+		}
+		if s := got[0].Spread[f.name]; s != [2]float64{min(a, b, c), max(a, b, c)} {
+			t.Errorf("%s spreads over %v, want %v, %v, %v", f.name, s, a, b, c)
+		}
+	}
+	var out, errs bytes.Buffer
+	args = append(args[:len(args)-4], "--policy", "auto", "--seeds", "2")
+	if code := run(args, &out, &errs); code != 0 || !strings.Contains(out.String(), " 2 seeds: ttft mean ") {
+		t.Errorf("code %d, %s%s", code, out.String(), errs.String())
 	}
 }
 
@@ -96,7 +141,7 @@ func TestLabRefuses(t *testing.T) {
 		code int
 		args string
 	}{
-		{2, ""}, {2, "--trace x --workload zipf"}, {2, "--workload zipf extra"}, {2, "--no-such-flag"},
+		{2, ""}, {2, "--trace x --workload zipf"}, {2, "--workload zipf extra"}, {2, "--no-such-flag"}, {2, "--workload zipf --seeds 0"},
 		{1, "--workload none"}, {1, "--trace /nowhere"}, {1, "--workload zipf --policy best"},
 		{1, "--workload zipf --policy dynamo-scale-x"}, {1, "--workload zipf --slow 1"}, {1, "--workload zipf --slow 1:x"},
 		{1, "--workload zipf --die x:1s"}, {1, "--workload zipf --sweep sweep=1"}, {1, "--workload zipf --sweep workers"},
