@@ -98,7 +98,7 @@ func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan erro
 		}
 		return err
 	}
-	x.service.Started(nil) // behind takes the locks of ingest
+	x.service.Started(x.set.Alive) // behind takes the locks of ingest
 	select {
 	case <-ctx.Done():
 		return nil

@@ -158,7 +158,7 @@ func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error
 	}
 	x.work.Go(func() { x.watch(work) })
 	x.ready.Store(true)
-	x.service.Started(x.ask)
+	x.service.Started(x.alive)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -291,11 +291,13 @@ func (x *router) progress() startup.Report {
 	return r
 }
 
-// ask takes the locks that every choice takes.
-func (x *router) ask() {
+// alive takes the locks that every choice takes, and waits for those who apply
+// events.
+func (x *router) alive(ctx context.Context) error {
 	for _, m := range x.fleet.Models() {
 		m.Router.Stats()
 	}
+	return x.set.Alive(ctx)
 }
 
 // stop ends everything that was started: the answers first, then what they go

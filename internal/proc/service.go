@@ -87,9 +87,10 @@ func (s *Service) Listening(address string) error {
 }
 
 // Started tells systemd that the program is up, and from now on that it is
-// alive. Alive, if it is not nil, takes the locks that the program's work takes,
-// so that a program that hangs falls silent and is started anew.
-func (s *Service) Started(alive func()) {
+// alive. Alive, if it is not nil, takes the locks that the program's work takes
+// and waits for its goroutines, so that a program that hangs falls silent and is
+// started anew; after an error nothing is said either. Its ctx ends with Stop.
+func (s *Service) Started(alive func(ctx context.Context) error) {
 	s.notify.send("READY=1", "STATUS="+status(s.state()))
 	if s.notify.watchdog == 0 {
 		return
@@ -111,7 +112,10 @@ func (s *Service) Started(alive func()) {
 				s.notify.send("WATCHDOG=1") // what state asks is being taken down
 			default:
 				if alive != nil {
-					alive()
+					if err := alive(ctx); err != nil {
+						s.log.Warn("no sign of life is given", "error", err)
+						continue
+					}
 				}
 				s.notify.send("WATCHDOG=1", "STATUS="+status(s.state()))
 			}

@@ -135,11 +135,16 @@ func TestAProgramThatHangsFallsSilent(t *testing.T) {
 	s := newService(ServiceConfig{}, slog.New(slog.DiscardHandler), ready, env("NOTIFY_SOCKET", m.name, "WATCHDOG_USEC", "2000"))
 	var hang atomic.Bool
 	hangs, release := make(chan struct{}), make(chan struct{})
-	s.Started(func() {
+	var ill atomic.Bool
+	s.Started(func(context.Context) error {
 		if hang.CompareAndSwap(true, false) {
 			close(hangs)
 			<-release
 		}
+		if ill.Load() {
+			return errors.New("ill")
+		}
+		return nil
 	})
 	m.until("WATCHDOG=1")
 	hang.Store(true)
@@ -158,7 +163,15 @@ func TestAProgramThatHangsFallsSilent(t *testing.T) {
 	if n, err := m.conn.Read(make([]byte, 4096)); err == nil {
 		t.Errorf("%d bytes from a program that hangs", n)
 	}
+	ill.Store(true) // an error is as good as silence
 	close(release)
+	if err := m.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := m.conn.Read(make([]byte, 4096)); err == nil {
+		t.Errorf("%d bytes from a program that is ill", n)
+	}
+	ill.Store(false)
 	m.until("WATCHDOG=1")
 	if err := s.Stop(func() {}); err != nil {
 		t.Error(err)
