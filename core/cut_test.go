@@ -101,6 +101,11 @@ func (r *reborn) Infer(h, from core.Holder, name uint64) int {
 	return r.write(coretest.Op{Holder: h, Event: event.Event{HasParent: true, Parent: name, Engine: []uint64{uint64(from)}}}).Stored
 }
 
+func (r *reborn) Adopt(h, from core.Holder, name uint64, tier event.Tier) core.Outcome {
+	return r.write(coretest.Op{Holder: h, Event: event.Event{
+		AllTiers: true, Tier: tier, HasParent: true, Parent: name, Engine: []uint64{uint64(from)}}})
+}
+
 // An index loaded from a cut, however the cut's slices lie between writes, goes
 // on as the oracle does that was never interrupted.
 func TestAnIndexLoadedFromACutEqualsTheOracle(t *testing.T) {

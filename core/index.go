@@ -56,7 +56,8 @@ func (o *Outcome) Add(o2 Outcome) {
 // copies counted, storing a held name adds a copy; otherwise it changes
 // nothing. Either way it counts as Duplicate. An event with no local hashes
 // (hash-only) stores, on ev.Tier, each block whose name is known to the
-// holder, at its place; the others count as UnknownBlock.
+// holder, at its place; the others count as UnknownBlock (StoreNames adopts those
+// that other holders know).
 //
 // Each block is one step: a name is forgotten if it is unknown in the state
 // after a step, never for a state within it. So rebinding the only block below
@@ -77,6 +78,9 @@ type Index interface {
 
 	// Knows reports whether the engine hash names a place for h.
 	Knows(h Holder, engine uint64) bool
+	// KnowsChain reports whether h knows the engine hash, and has names for all
+	// ancestors of its place.
+	KnowsChain(h Holder, engine uint64) bool
 	// Forget unbinds the names from their places for h, with all copies, as
 	// when another shard stores them. It returns how many were known.
 	Forget(h Holder, engine []uint64) int
@@ -97,6 +101,13 @@ type Index interface {
 	Infer(h, from Holder, name uint64) int
 	// Inferred returns how many of h's blocks are inferred.
 	Inferred(h Holder) int
+	// Adopt stores, on the tier, the one block that name names for from as h's
+	// own, by that name: what a hash-only event means to a holder that does not
+	// know the name, where another one of its hash scheme does. It counts as
+	// Stored. h comes to know no other name by that, and holds no ancestor that
+	// it did not hold. Adopt does nothing if h knows the name already or from
+	// does not.
+	Adopt(h, from Holder, name uint64, tier event.Tier) Outcome
 
 	// Find returns in m, for every holder and every tier level, the longest
 	// prefix of local, from block 0, each of whose blocks the holder holds on

@@ -1,10 +1,6 @@
 package core
 
-import (
-	"slices"
-
-	"github.com/kvatlas/kvatlas/event"
-)
+import "github.com/kvatlas/kvatlas/event"
 
 // Infer implements Index.
 func (x *Radix) Infer(h, from Holder, name uint64) int {
@@ -18,17 +14,7 @@ func (x *Radix) Infer(h, from Holder, name uint64) int {
 		return 0
 	}
 	added := 0
-	var path []*run // p's run last
-	for r := p.run; r != x.root; r = r.parent {
-		path = append(path, r)
-	}
-	slices.Reverse(path)
-	// What h knows in the runs on the path must be written down, from the top,
-	// before it is present below them: otherwise that alone would make it know
-	// all the names there.
-	for _, r := range path {
-		x.makeRecord(r, h)
-	}
+	path := x.ownPath(h, p.run)
 	for i, r := range path {
 		end := p.pos + 1
 		if i+1 < len(path) {
@@ -40,11 +26,7 @@ func (x *Radix) Infer(h, from Holder, name uint64) int {
 			}
 		}
 	}
-	for i := len(path) - 1; i >= 0; i-- {
-		if x.rec(path[i], h) != nil {
-			x.tidy(path[i], h, true)
-		}
-	}
+	x.tidyPath(h, path)
 	x.mergeRipe()
 	x.retire(h)
 	return added

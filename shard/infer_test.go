@@ -37,6 +37,22 @@ func (l *lossy) name(h core.Holder, content []uint64) uint64 {
 	return q[len(q)-1]
 }
 
+// names returns a hash-only store: of blocks that the rank, others or nobody
+// knows, in any order, some of them twice.
+func (l *lossy) names() coretest.Op {
+	h := core.Holder(l.rng.IntN(len(l.lost)))
+	ev := event.Event{Kind: event.Stored, Tier: event.Tier(l.rng.IntN(event.NumTiers)), Incomplete: l.lost[h]}
+	for range 1 + l.rng.IntN(6) {
+		if len(l.chains) == 0 || l.rng.IntN(5) == 0 {
+			ev.Engine = append(ev.Engine, l.rng.Uint64N(4))
+			continue
+		}
+		c := l.chains[l.rng.IntN(len(l.chains))]
+		ev.Engine = append(ev.Engine, l.name(h, c[:1+l.rng.IntN(len(c))]))
+	}
+	return coretest.Op{Holder: h, Event: ev}
+}
+
 // next returns an operation, and false if its events are lost.
 func (l *lossy) next() (op coretest.Op, heard bool) {
 	h := core.Holder(l.rng.IntN(len(l.lost)))
@@ -77,22 +93,33 @@ func (l *lossy) next() (op coretest.Op, heard bool) {
 	return op, true
 }
 
-// applyLossy is what the semantics say of incomplete streams.
-func applyLossy(o *core.Oracle, op *coretest.Op) (out core.Outcome) {
+// applyScheme is what the semantics say of incomplete streams and of hash-only
+// stores, where workers have that scheme.
+func applyScheme(o *core.Oracle, op *coretest.Op, schemeOf func(worker uint64) string) (out core.Outcome) {
 	ev := &op.Event
 	worker, _ := identity(op.Holder)
-	if scheme := lossyScheme(worker); ev.Incomplete && ev.HasParent && scheme != "" {
-		from, ok := o.WhoKnows(ev.Parent, func(h core.Holder) bool {
+	scheme := schemeOf(worker)
+	knower := func(name uint64) (core.Holder, bool) {
+		from, _, ok := core.Knower(o, name, func(h core.Holder) bool {
 			w, _ := identity(h)
-			return lossyScheme(w) == scheme
+			return schemeOf(w) == scheme
 		})
-		if ok {
+		return from, ok
+	}
+	switch {
+	case scheme == "" || ev.Kind != event.Stored:
+	case len(ev.Local) == 0:
+		return core.StoreNames(o, op.Holder, ev, op.Count, func(i int) (core.Holder, bool) { return knower(ev.Engine[i]) })
+	case ev.Incomplete && ev.HasParent:
+		if from, ok := knower(ev.Parent); ok {
 			out.Inferred = o.Infer(op.Holder, from, ev.Parent)
 		}
 	}
 	out.Add(op.Apply(o))
 	return out
 }
+
+func applyLossy(o *core.Oracle, op *coretest.Op) core.Outcome { return applyScheme(o, op, lossyScheme) }
 
 // What an incomplete stream lacks is inferred from other workers of its hash
 // scheme, whichever shard has it, as the oracle does it; so for no other stream.

@@ -22,6 +22,7 @@ type owner struct {
 
 	ranks  []*rank                  // by holder number: who had it last, in this shard's order
 	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
+	said   []parentSaying           // scratch of storeNames
 
 	account account
 	full    atomic.Bool // the index is close to how many blocks it can number
@@ -127,15 +128,27 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	ev, h := &t.batch.Events[i], t.ranks[i].holder
 	if len(o.space.shards) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
-			if from, ok := o.knownBy(t.ranks[i], ev.Parent); ok {
-				out.Inferred += o.index.Infer(h, from, ev.Parent)
+			if say := o.ask(o.space.scheme(t.ranks[i].id.Worker), ev.Parent); say != parentUnknown {
+				out.Inferred += o.index.Infer(h, say.holder(), ev.Parent)
 			}
+		}
+		if t.scheme != "" && len(ev.Local) == 0 {
+			out.Add(core.StoreNames(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
+				say := o.ask(t.scheme, ev.Engine[j])
+				return say.holder(), say != parentUnknown
+			}))
+			return
 		}
 		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
 	if len(ev.Local) == 0 {
-		part := o.index.Store(h, ev, t.batch.CountCopies)
+		var part core.Outcome
+		if t.scheme == "" {
+			part = o.index.Store(h, ev, t.batch.CountCopies)
+		} else {
+			part = o.storeNames(t, i)
+		}
 		part.UnknownBlock = o.share(part.UnknownBlock, len(ev.Engine))
 		out.Add(part)
 		return
@@ -156,9 +169,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	}
 	say := parentUnknown
 	if ev.Incomplete {
-		if from, ok := o.knownBy(t.ranks[i], ev.Parent); ok {
-			say = parentOf(from)
-		}
+		say = o.ask(o.space.scheme(t.ranks[i].id.Worker), ev.Parent)
 	}
 	if t.sayParent(i, say) {
 		out.UnknownParent += len(ev.Engine)
@@ -188,20 +199,58 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	}
 }
 
-// knownBy returns whom to infer a parent from: the lowest holder number of the
-// rank's hash scheme that knows it. Under one scheme equal names mean equal
-// content, hence the same first block and one shard.
-func (o *owner) knownBy(r *rank, parent uint64) (core.Holder, bool) {
-	scheme := o.space.scheme(r.id.Worker)
-	if scheme == "" {
-		return 0, false
+// storeNames does this shard's part of a hash-only event: the blocks whose names
+// the rank knows here, and those that it knows nowhere, if this is the shard of
+// the lowest holder of the scheme that does.
+//
+// All shards say what they know of each block; one that may have to adopt waits
+// until all have spoken (it ends: see store).
+func (o *owner) storeNames(t *task, i int) core.Outcome {
+	ev, h := &t.batch.Events[i], t.ranks[i].holder
+	o.said = o.said[:0]
+	offers := false
+	for j, e := range ev.Engine {
+		say := parentHere
+		if !o.index.Knows(h, e) {
+			say = o.ask(t.scheme, e)
+			offers = offers || say != parentUnknown
+		}
+		o.said = append(o.said, say)
+		if say != parentUnknown {
+			t.sayName(i, j, say)
+		}
 	}
-	return o.index.WhoKnows(parent, func(h core.Holder) bool {
+	t.sayParent(i, parentUnknown)
+	if offers {
+		t.awaitParent(i)
+	}
+	return core.StoreNames(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
+		say := o.said[j]
+		if say == parentUnknown || t.saidOfName(i, j) != say {
+			return 0, false
+		}
+		return say.holder(), true
+	})
+}
+
+// ask returns whom to infer a parent from, or to adopt a name from: of the
+// holders of the hash scheme that know it, core.Knower's choice. Under one
+// scheme equal names mean equal content, hence the same first block and one
+// shard.
+func (o *owner) ask(scheme string, name uint64) parentSaying {
+	if scheme == "" {
+		return parentUnknown
+	}
+	from, whole, ok := core.Knower(o.index, name, func(h core.Holder) bool {
 		if _, hidden := o.hidden[h]; hidden || int(h) >= len(o.ranks) || o.ranks[h] == nil {
 			return false
 		}
 		return o.space.scheme(o.ranks[h].id.Worker) == scheme
 	})
+	if !ok {
+		return parentUnknown
+	}
+	return parentOf(from, whole)
 }
 
 // learn notes who has the number from here on.

@@ -67,13 +67,15 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 	})
 }
 
-// Attach applies, after Finish, events of what the rank holds below parents that
-// its publisher does not know: their places are inferred (core.Index.Infer) or
-// the blocks left out.
+// Attach applies, after Finish, events of what the rank holds below parents, or
+// by names, that its publisher does not know: their places are inferred
+// (core.Index.Infer), the names adopted (core.Index.Adopt), or the blocks left
+// out.
 func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
+	b := &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
+	scheme := p.space.schemeOf(b)
 	return p.do(ctx, func(t *task) {
-		t.attach = true
-		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
+		t.attach, t.batch, t.scheme = true, b, scheme
 		t.copies = copies
 		for range events {
 			t.ranks = append(t.ranks, p.rank)
@@ -192,10 +194,11 @@ func (o *owner) attach(t *task, i int, out *core.Outcome) {
 	for j, name := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
 		one.Engine[0] = name
 		for n := uint32(1); n < t.copies[i][j]; n++ {
-			part.Add(o.index.Store(t.ranks[i].holder, &one, true))
+			more := o.index.Store(t.ranks[i].holder, &one, true)
+			more.UnknownBlock = 0 // a name of another shard, or of none
+			part.Add(more)
 		}
 	}
-	part.UnknownBlock = 0 // names of other shards
 	out.Add(part)
 }
 

@@ -36,7 +36,9 @@ type Config struct {
 	// EngineScheme names the function of a worker's engine hashes, if it gives
 	// equal content equal hashes on all workers that name the same; "" if not,
 	// or if that is unknown. What an incomplete stream lacks is inferred from
-	// workers of the same scheme; nil: nothing is. It is called by owners.
+	// workers of the same scheme, and what a hash-only event means is learned
+	// from them; nil: nothing is. It is called by owners and within Apply, and
+	// must be safe for concurrent use.
 	EngineScheme func(key event.Space, worker uint64) string
 	// NewIndex makes a shard's index; nil means the production index, which
 	// keeps to the budget.

@@ -111,10 +111,22 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	if b.Space != s.key {
 		return fmt.Errorf("applying a batch of model %q, block size %d, group %q: %w", b.Space.Model, b.Space.BlockSize, b.Space.Group, ErrOtherSpace)
 	}
+	scheme := s.schemeOf(b)
 	return s.submit(ctx, func(t *task) {
-		t.batch, t.done = b, done
+		t.batch, t.done, t.scheme = b, done, scheme
 		t.outs[0].Refused += s.nameRanks(t)
 	})
+}
+
+// schemeOf returns the hash scheme of the batch's worker if the batch has
+// hash-only events: all shards must take it as the same.
+func (s *Space) schemeOf(b *event.Batch) string {
+	for i := range b.Events {
+		if hashOnly(&b.Events[i]) {
+			return s.scheme(b.Worker)
+		}
+	}
+	return ""
 }
 
 // nameRanks finds the rank of each event, made if the event stores blocks, and

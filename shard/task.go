@@ -10,8 +10,8 @@ import (
 )
 
 // task is one entry of every shard's queue: a batch, a step of a replacement, a
-// removal of ranks, or an inspection. What submit prepares is read-only afterwards; outs[i] belongs to
-// shard i until it has finished.
+// removal of ranks, or an inspection. What submit prepares is read-only
+// afterwards; outs[i] belongs to shard i until it has finished.
 type task struct {
 	batch   *event.Batch
 	ranks   []*rank      // the batch's, one an event, nil if unknown; or those to remove
@@ -19,8 +19,12 @@ type task struct {
 	restore *Replacement // what batch is for, with copies; no batch: finish it
 	copies  [][]uint32   // of restore: for each event
 	attach  bool         // of restore: the events are those of Attach
-	reveal  *rank        // the rank that takes over from the one in ranks
-	done    func(core.Outcome)
+	// scheme is that of the batch's worker if the batch has hash-only events:
+	// names that the worker's ranks do not know are looked for with others of
+	// it. "": they are not.
+	scheme string
+	reveal *rank // the rank that takes over from the one in ranks
+	done   func(core.Outcome)
 
 	outs []core.Outcome
 	left atomic.Int32 // shards that have not finished
@@ -28,6 +32,12 @@ type task struct {
 	// parents[i] is what the shards have said about the parent of event i. A
 	// shard that must know the verdict waits on decided.
 	parents []parentVerdict
+	// names has, where scheme is not empty, what the shards have said about the
+	// blocks of the batch's hash-only events, those of event i from namesAt[i]
+	// on: as a parentSaying, the greatest. It holds once parents[i] says that
+	// all have spoken.
+	names   []atomic.Uint32
+	namesAt []int
 	waiting atomic.Int32
 	mu      sync.Mutex
 	decided *sync.Cond
@@ -48,13 +58,52 @@ func (t *task) start() {
 		for i := range t.parents {
 			t.parents[i].Store(0)
 		}
+		if t.scheme != "" {
+			t.startNames()
+		}
 	}
+}
+
+// startNames makes room for what the shards say about hash-only events.
+func (t *task) startNames() {
+	blocks := 0
+	t.namesAt = t.namesAt[:0]
+	for i := range t.batch.Events {
+		t.namesAt = append(t.namesAt, blocks)
+		if ev := &t.batch.Events[i]; hashOnly(ev) {
+			blocks += len(ev.Engine)
+		}
+	}
+	t.names = slices.Grow(t.names[:0], blocks)[:blocks]
+	for i := range t.names {
+		t.names[i].Store(uint32(parentUnknown))
+	}
+}
+
+// hashOnly reports whether the event stores blocks by their names alone.
+func hashOnly(ev *event.Event) bool { return ev.Kind == event.Stored && len(ev.Local) == 0 }
+
+// sayName posts what one shard knows about block j of event i. All that a shard
+// says about an event comes before its sayParent.
+func (t *task) sayName(i, j int, s parentSaying) {
+	v := &t.names[t.namesAt[i]+j]
+	for {
+		old := v.Load()
+		if old >= uint32(s) || v.CompareAndSwap(old, uint32(s)) {
+			return
+		}
+	}
+}
+
+// saidOfName returns what the shards' sayings come to, once all have spoken.
+func (t *task) saidOfName(i, j int) parentSaying {
+	return parentSaying(t.names[t.namesAt[i]+j].Load())
 }
 
 // reset drops what the task refers to, for its next use.
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
-	t.restore, t.copies, t.attach, t.reveal = nil, nil, false, nil
+	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
 	clear(t.ranks)
 	t.ranks = t.ranks[:0]
 	clear(t.outs)
@@ -67,14 +116,25 @@ type parentSaying uint32
 const (
 	parentUnknown parentSaying = 0
 	// Between the two: only another holder knows it, from which it may be
-	// inferred; the lower its number, the greater.
+	// learned. From 2^31 on one that knows the whole chain, below one that does
+	// not (see core.Knower); the lower its number, the greater.
 	parentHere parentSaying = 1<<32 - 1
 )
 
-// parentOf says that the holder, whose number is below 2^32-2, knows the parent.
-func parentOf(from core.Holder) parentSaying { return parentHere - 1 - parentSaying(from) }
+// parentOf says that the holder, whose number is below 2^31-1, knows the parent.
+func parentOf(from core.Holder, whole bool) parentSaying {
+	if whole {
+		return parentHere - 1 - parentSaying(from)
+	}
+	return 1<<31 - 1 - parentSaying(from)
+}
 
-func (s parentSaying) holder() core.Holder { return core.Holder(parentHere - 1 - s) }
+func (s parentSaying) holder() core.Holder {
+	if s >= 1<<31 {
+		return core.Holder(parentHere - 1 - s)
+	}
+	return core.Holder(1<<31 - 1 - s)
+}
 
 // parentVerdict is the greatest saying so far, and in the low half how many
 // shards have spoken.

@@ -160,6 +160,9 @@ func (c *Checker) State(queries int) error {
 			if have, want := c.Index.Knows(h, e), c.Oracle.Knows(h, e); have != want {
 				return fmt.Errorf("Knows(%d, %s) = %v, want %v", h, goHash(e), have, want)
 			}
+			if have, want := c.Index.KnowsChain(h, e), c.Oracle.KnowsChain(h, e); have != want {
+				return fmt.Errorf("KnowsChain(%d, %s) = %v, want %v", h, goHash(e), have, want)
+			}
 		}
 	}
 	const space = 77

@@ -23,8 +23,8 @@ func Fuzz(f *testing.F, newIndex func() core.Index) {
 }
 
 // Decode reads operations from bytes, whatever they are. An operation is a
-// byte of kind and flags, one of holder and tier, for a store with a parent
-// one byte of parent, one of length, and a byte for each block: names and
+// byte of kind and flags, one of holder and tier, for a store with a parent, and
+// for Adopt, one byte of parent, one of length, and a byte for each block: names and
 // contents are one nibble each, so that they collide.
 //
 //	byte 0: bits 0-2 kind, 3 copies counted, 4 parent, 5 hash-only, 6 one
@@ -59,8 +59,12 @@ func Decode(data []byte) []Op {
 		case 6:
 			ev.Kind, ev.AllTiers = event.Cleared, a&16 != 0
 			blocks = 0
-		case 7: // Forget
+		case 7: // Forget or Adopt
 			content = false
+			if a&16 != 0 {
+				ev.HasParent, ev.AllTiers, ev.Parent = true, true, nibble(take())
+				blocks = 0
+			}
 		}
 		if a&64 != 0 && blocks > 0 {
 			first := uint64(take())

@@ -75,7 +75,7 @@ func (n *notes) apply(op *Op) {
 		}
 	}
 	op.Apply(n.oracle)
-	if op.Event.Kind == 0 && op.Event.HasParent { // Infer
+	if op.Event.Kind == 0 && op.Event.HasParent { // Infer, Adopt
 		for _, name := range n.oracle.Names(op.Holder) {
 			touched = append(touched, name.Engine)
 		}

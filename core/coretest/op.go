@@ -10,8 +10,9 @@ import (
 )
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
-// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it: from
-// holder Engine[0] or, of those whose bits of DPRank are not set, the lowest.
+// Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it or,
+// with AllTiers, for Adopt of it: from holder Engine[0] or, of those whose bits
+// of DPRank are not set, the lowest.
 type Op struct {
 	Holder core.Holder
 	Count  bool // count copies
@@ -30,18 +31,29 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 		return x.Clear(op.Holder, op.Event.Tier, op.Event.AllTiers)
 	case 0:
 		if op.Event.HasParent {
-			if len(op.Event.Engine) > 0 {
-				return core.Outcome{Stored: x.Infer(op.Holder, core.Holder(op.Event.Engine[0]), op.Event.Parent)}
-			}
-			from, ok := x.WhoKnows(op.Event.Parent, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
-			if !ok {
-				return core.Outcome{UnknownParent: 1}
-			}
-			return core.Outcome{Stored: x.Infer(op.Holder, from, op.Event.Parent)}
+			return op.inferOrAdopt(x)
 		}
 		return core.Outcome{Replaced: x.Forget(op.Holder, op.Event.Engine)}
 	}
 	panic(fmt.Sprintf("no such kind of operation: %d", op.Event.Kind))
+}
+
+func (op *Op) inferOrAdopt(x core.Index) core.Outcome {
+	name := op.Event.Parent
+	var from core.Holder
+	if len(op.Event.Engine) > 0 {
+		from = core.Holder(op.Event.Engine[0])
+	} else {
+		var ok bool
+		from, ok = x.WhoKnows(name, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
+		if !ok {
+			return core.Outcome{UnknownParent: 1}
+		}
+	}
+	if op.Event.AllTiers {
+		return x.Adopt(op.Holder, from, name, op.Event.Tier)
+	}
+	return core.Outcome{Stored: x.Infer(op.Holder, from, name)}
 }
 
 // AppliedSteps returns single-block operations that together do what op does
@@ -76,7 +88,7 @@ func (op Op) String() string {
 	field := func(name string, v any) { fmt.Fprintf(&b, ", %s: %v", name, v) }
 	kind := [...]string{"0", "event.Stored", "event.Removed", "event.Cleared"}[ev.Kind]
 	fmt.Fprintf(&b, "{Holder: %d, Count: %v, Event: event.Event{Kind: %s", op.Holder, op.Count, kind)
-	if ev.Kind != 0 {
+	if ev.Kind != 0 || ev.AllTiers {
 		field("Tier", ev.Tier)
 	}
 	if ev.AllTiers {
@@ -85,6 +97,9 @@ func (op Op) String() string {
 	if ev.HasParent {
 		field("HasParent", true)
 		field("Parent", goHash(ev.Parent))
+	}
+	if ev.DPRank > 0 {
+		field("DPRank", ev.DPRank)
 	}
 	if len(ev.Engine) > 0 {
 		field("Engine", goHashes(ev.Engine))
