@@ -63,6 +63,9 @@ type Config struct {
 	// it. Events marked as incomplete, of blocks below parents that are not
 	// known, come last.
 	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
+	// Registration has the worker announced in the registry while the Publisher
+	// is open; nil: it is indexed all the same, and known by its events alone.
+	Registration *Registration
 	// CountCopies is set for an engine that reports one store and one removal
 	// per physical copy of a block.
 	CountCopies bool

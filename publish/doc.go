@@ -19,6 +19,9 @@
 //   - What the worker did is also kept here: an index of what each rank holds
 //     and its last events, for replicas that missed some (package recovery).
 //     Dropped events are in it, so that a replica can get even those.
+//   - Config.Registration has the worker announced in the registry: after the
+//     publisher is open, with heartbeats that keep a lease, until its last event
+//     is out and Close unregisters it.
 //
 // Over core NATS a message is sent once and never again: nothing is in flight,
 // and a message that does not get away shows as a gap.

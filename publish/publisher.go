@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // Errors of a Publisher.
@@ -36,6 +37,8 @@ type Publisher struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the sender has ended
 	asked  *nats.Subscription
+
+	announced *registry.Announcement // nil: the worker is not registered
 
 	mu struct {
 		sync.Mutex
@@ -67,7 +70,8 @@ type rank struct {
 	incomplete bool
 }
 
-// Open makes the space's stream if needed and starts a publisher.
+// Open makes the space's stream if needed, starts a publisher, and registers the
+// worker if the configuration says so.
 func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -76,16 +80,20 @@ func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 	if cfg.Conn == nil {
 		return nil, errors.New("publish: no connection given")
 	}
+	var out transport
 	if cfg.Transport == CoreNATS {
-		p := start(cfg, newCoreNATS(cfg))
-		return p, p.answer()
-	}
-	out, err := newJetStream(ctx, cfg)
-	if err != nil {
+		out = newCoreNATS(cfg)
+	} else if out, err = newJetStream(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("publish: %w", err)
 	}
 	p := start(cfg, out)
-	return p, p.answer()
+	if err := p.answer(); err != nil {
+		return nil, err
+	}
+	if err := p.register(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
 // start starts a publisher on a transport; cfg has its defaults.
@@ -391,8 +399,10 @@ func (p *Publisher) Flush(ctx context.Context) error {
 	}
 }
 
-// Close accepts nothing more, flushes until ctx ends, and stops the sender.
-// An error means that not everything is acknowledged. Closing twice is fine.
+// Close accepts nothing more, flushes until ctx ends, stops the sender, and
+// unregisters the worker if it is registered. An error means that not everything
+// is acknowledged, or that the worker's lease has to run out. Closing twice is
+// fine.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	again := p.mu.closing
@@ -414,7 +424,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	}
 	p.out.close()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.m.pending.Add(-float64(p.mu.pending))
-	return err
+	p.mu.Unlock()
+	return errors.Join(err, p.unregister(ctx))
 }

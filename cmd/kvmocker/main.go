@@ -28,6 +28,8 @@ type config struct {
 	dryRun    bool
 	namespace string
 	linger    time.Duration
+	register  bool
+	lease     time.Duration
 	log       obs.LogConfig
 }
 
@@ -41,6 +43,10 @@ func main() {
 	set.String(&c.namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
 	set.Duration(&c.linger, "linger", 2*time.Millisecond, "How long a worker's event may wait for others to share its message.",
 		conf.Between(time.Microsecond, time.Minute))
+	set.Bool(&c.register, "register", false, `Announce the workers in the registry, as --http does in any case. When the fleet
+		ends they are gone, and their blocks with them; see --at-end wait.`)
+	set.Duration(&c.lease, "lease", registry.DefaultLease, `How long a registered worker counts as there without a heartbeat; one is sent
+		each third of it.`, conf.Between(time.Second, time.Hour))
 	c.log.Declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.log, Run: c.run}))
 }
@@ -57,13 +63,17 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 	set := metrics.NewSet()
 	err = c.mock(ctx, mocker.Broker{
 		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
-			return publish.Open(ctx, publish.Config{
+			cfg := publish.Config{
 				Conn: b.Conn(), Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
-			})
+			}
+			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
+				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}
+			}
+			return publish.Open(ctx, cfg)
 		},
 		Pending: func() int64 { return int64(set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil).Get()) },
 	}, func(ctx context.Context, w registry.Worker) (func(context.Context) error, error) {
-		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: b.Conn(), Namespace: c.namespace, Log: log})
+		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: b.Conn(), Namespace: c.namespace, Lease: c.lease, Log: log})
 		if err != nil {
 			return nil, err
 		}

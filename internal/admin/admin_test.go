@@ -49,7 +49,9 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	}
 	s.Server, err = Start(t.Context(), c, Deps{
 		Access: a, Metrics: obs.NewMetrics(), Settings: set, Level: s.level, Log: slog.New(slog.DiscardHandler),
-		Ready: func(verbose bool) ([]byte, bool) { return Readiness("test", s.why, verbose, &startup.Report{Phase: startup.Reading, MessagesLeft: 3}) },
+		Ready: func(verbose bool) ([]byte, bool) {
+			return Readiness("test", s.why, verbose, &startup.Report{Phase: startup.Reading, MessagesLeft: 3})
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -95,4 +98,51 @@ func TestKilledIndexerEndsWithTheSameAnswers(t *testing.T) {
 	if v.Prompts != requests || v.Ranks != 32 || v.EvictedBlocks < 100_000 {
 		t.Errorf("%d prompts, %d ranks, %d blocks evicted", v.Prompts, v.Ranks, v.EvictedBlocks)
 	}
+}
+
+// A fleet that registers is listed while it runs, and gone with its blocks when
+// it has ended; one that does not is known by its events alone.
+func TestFleetThatRegisters(t *testing.T) {
+	home := t.TempDir()
+	in := startIndexer(t, home)
+	fleet := startMocker(t, home, "--register", "--workers=2", "--requests=20", "--speed=0", "--at-end=wait")
+	startMocker(t, home, "--first-worker=11", "--workers=1", "--requests=20", "--speed=0").wait(time.Minute)
+	workers := func() (states []string, err error) {
+		text, err := get(t.Context(), in.url+"/v1/workers?model=mock")
+		if err != nil {
+			return nil, err
+		}
+		var m struct {
+			Spaces []struct {
+				Workers []struct {
+					ID    string `json:"worker_id"`
+					State string
+				}
+			}
+		}
+		if err := json.Unmarshal(text, &m); err != nil {
+			return nil, err
+		}
+		for _, sp := range m.Spaces {
+			for _, w := range sp.Workers {
+				states = append(states, w.ID+" "+w.State)
+			}
+		}
+		slices.Sort(states)
+		return states, nil
+	}
+	are := func(want ...string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			got, err := workers()
+			if err == nil && !slices.Equal(got, want) {
+				err = fmt.Errorf("%q, want %q", got, want)
+			}
+			return err
+		})
+	}
+	are("1 live", "11 unregistered", "2 live")
+	fleet.stop()
+	are("1 gone", "11 unregistered", "2 gone")
+	in.stop()
 }

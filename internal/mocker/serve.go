@@ -138,20 +138,27 @@ func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logg
 
 // describe returns what is registered of a worker.
 func (c *Config) describe(w *served) registry.Worker {
-	r := registry.Worker{
-		ID: w.id, Model: c.Model, BlockSize: uint32(c.Engine.BlockSize), Group: c.Group, Role: registry.Role(c.HTTP.Role),
-		HashScheme: registry.Scheme(uint32(c.Engine.BlockSize)), Transport: registry.JetStream,
-		TotalBlocks: uint64(c.Engine.Blocks), MaxBatchedTokens: uint64(c.Engine.MaxBatched),
-		KVTransfer: registry.KVTransfer(c.HTTP.Transfer), Endpoints: registry.Endpoints{HTTP: w.url},
-	}
+	r := c.Worker(w.id)
+	r.Role, r.KVTransfer, r.Transport = registry.Role(c.HTTP.Role), registry.KVTransfer(c.HTTP.Transfer), registry.JetStream
+	r.Endpoints.HTTP = w.url
 	if c.HTTP.Transfer == mockapi.TransferSGLang && c.HTTP.Role == string(registry.Prefill) {
 		r.Endpoints.Bootstrap = w.url[len("http://"):] // the mock has one port for everything
 	}
-	if c.EngineHashes == HashesShared {
-		r.EngineScheme = "kvmocker"
-	}
 	if p, ok := w.pub.(interface{ Incarnation() uint64 }); ok {
 		r.Incarnation = p.Incarnation()
+	}
+	return r
+}
+
+// Worker returns what is registered of a worker that answers no requests.
+func (c *Config) Worker(id uint64) registry.Worker {
+	r := registry.Worker{
+		ID: id, Model: c.Model, BlockSize: uint32(c.Engine.BlockSize), Group: c.Group,
+		HashScheme:  registry.Scheme(uint32(c.Engine.BlockSize)),
+		TotalBlocks: uint64(c.Engine.Blocks), MaxBatchedTokens: uint64(c.Engine.MaxBatched),
+	}
+	if c.EngineHashes == HashesShared {
+		r.EngineScheme = "kvmocker"
 	}
 	for rank := range c.DPRanks {
 		r.Ranks = append(r.Ranks, uint32(rank))
