@@ -110,6 +110,9 @@ type Config struct {
 	// it did: what it published until then is ignored. It is asked once a rank
 	// and must not block; nil: nobody left. See also WorkerLeft.
 	Left func(sp event.Space, worker uint64) (time.Time, bool)
+	// Reload finds a snapshot to take up where a stream was trimmed beyond what
+	// was read of it; nil: publishers are asked for what is missing.
+	Reload Reload
 	// NoRecovery leaves ranks that missed something as they are, marked.
 	NoRecovery bool
 	// Start says where to begin, by stream name.

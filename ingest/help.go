@@ -28,6 +28,8 @@ func Help() map[string]string {
 		"kvatlas_ingest_recovery_bytes_total":       "Bytes of publishers' answers to recoveries.",
 		"kvatlas_ingest_recovered_events_total":     "Events that were missed and got from the publisher.",
 		"kvatlas_ingest_dumps_total":                "Times that a publisher's dump replaced a rank's state.",
+		"kvatlas_ingest_reloads_total":              "Times that a stream was trimmed beyond what was read of it, by whether a snapshot was taken up.",
+		"kvatlas_ingest_reloaded_ranks_total":       "Ranks whose state was to be taken from such a snapshot, by whether it was.",
 		"kvatlas_ingest_recovering_ranks":           "Recoveries under way or waiting for their turn.",
 		"kvatlas_ingest_overflow_events_total":      "Events dropped while their rank recovered, to be asked for once more.",
 		"kvatlas_ingest_truncated_ranks_total":      "Times that the memory budget refused blocks of a rank.",

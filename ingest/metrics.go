@@ -29,6 +29,7 @@ type meters struct {
 	truncated, overflow, dumps                    *metrics.Counter
 	recoveredEvents, recoveryRetries              *metrics.Counter
 	recoveryBytes                                 *metrics.Counter
+	reloadedRanks, reloadFailed                   *metrics.Counter
 	departed, voided                              *metrics.Counter
 	recovering                                    *metrics.Gauge
 	discoverErrors, unsafeStreams, voidedPosition *metrics.Counter
@@ -71,6 +72,8 @@ func newMeters(set *metrics.Set) *meters {
 		recoveredEvents: c("kvatlas_ingest_recovered_events_total"),
 		recoveryRetries: c("kvatlas_ingest_recovery_retries_total"),
 		recoveryBytes:   c("kvatlas_ingest_recovery_bytes_total"),
+		reloadedRanks:   c(`kvatlas_ingest_reloaded_ranks_total{result="loaded"}`),
+		reloadFailed:    c(`kvatlas_ingest_reloaded_ranks_total{result="failed"}`),
 		recovering:      set.GetOrCreateGauge("kvatlas_ingest_recovering_ranks", nil),
 		discoverErrors:  c("kvatlas_ingest_discover_errors_total"),
 		unsafeStreams:   c("kvatlas_ingest_refused_streams_total"),
@@ -115,6 +118,11 @@ func (m *meters) recovered(cause Cause, outcome string, took time.Duration) {
 // malformed counts a message that is skipped; reason is a constant word.
 func (m *meters) malformed(reason string) {
 	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_malformed_total{reason=%q}", reason)).Inc()
+}
+
+// reloads counts a reader that fell behind the trim; result is a constant word.
+func (m *meters) reloads(result string) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_reloads_total{result=%q}", result)).Inc()
 }
 
 // reset counts a reader that had to begin again; reason is a constant word.

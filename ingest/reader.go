@@ -26,6 +26,8 @@ type reader struct {
 	js   jetstream.JetStream
 	name string      // of the stream
 	left []departure // workers of the start position that left since
+	// trimmed holds a token when messages were seen to be gone before they were read.
+	trimmed chan struct{}
 
 	// Of the reading goroutine only.
 	next   uint64    // first sequence not read
@@ -47,7 +49,7 @@ type reader struct {
 }
 
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1, since: time.Now()}
+	r := &reader{group: g, js: js, name: info.Name, next: 1, trimmed: make(chan struct{}, 1), since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
@@ -100,6 +102,9 @@ func (r *reader) run(ctx context.Context) {
 			break
 		}
 		r.m.reset(resetReason(err))
+		if errors.Is(err, errReloaded) {
+			continue
+		}
 		r.setError(err)
 		if now := time.Now(); now.Sub(logged) > time.Second {
 			logged = now
@@ -133,6 +138,10 @@ func resetReason(err error) string {
 		return "reconnected"
 	case errors.Is(err, errHole):
 		return "hole"
+	case errors.Is(err, errTrimmed):
+		return "trimmed"
+	case errors.Is(err, errReloaded):
+		return "reloaded"
 	case errors.Is(err, jetstream.ErrNoHeartbeat):
 		return "no_heartbeat"
 	case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound):
@@ -158,11 +167,13 @@ func (r *reader) session(run context.Context) error {
 		select {
 		case <-status:
 			cancel(errReconnected)
+		case <-r.trimmed:
+			cancel(errTrimmed)
 		case <-ctx.Done():
 		}
 	}()
 
-	consumer, err := r.open(ctx)
+	consumer, err := r.open(ctx, run)
 	if err != nil {
 		if ctx.Err() != nil { // a request that the server never saw
 			err = context.Cause(ctx)
@@ -210,6 +221,11 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 		r.m.redelivered.Inc() // its acknowledgement is overdue: it is still in flight
 		return nil
 	}
+	if seq > r.next {
+		if err := r.jumped(ctx); err != nil {
+			return err
+		}
+	}
 	data := msg.Data()
 	number, err := r.window.add(ctx, entry{seq: seq, at: md.Timestamp, reply: msg.Reply(), bytes: len(data)})
 	if err != nil {
@@ -239,10 +255,15 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 }
 
 // open checks that the stream is the one that was read so far and makes the
-// consumer anew: its beginning cannot be moved.
-func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
+// consumer anew: its beginning cannot be moved. ctx is the session's, run the
+// reader's.
+func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestWait)
 	defer cancel()
+	select {
+	case <-r.trimmed: // it is seen to here
+	default:
+	}
 	s, err := r.js.Stream(ctx, r.name)
 	if err != nil {
 		return nil, fmt.Errorf("stream: %w", err)
@@ -258,9 +279,16 @@ func (r *reader) open(ctx context.Context) (jetstream.Consumer, error) {
 		r.cfg.Log.Warn("the position in the stream is void, reading it from its start", "stream", r.name, "after", r.next-1, "reason", why)
 		r.restart(ctx, info)
 	}
+	if r.next < info.FirstSeq && r.reload(run, info) { // it takes its time, whatever the connection does
+		return nil, errReloaded
+	}
+	if run.Err() != nil {
+		return nil, run.Err()
+	}
 	if r.next < info.FirstSeq {
 		r.mu.Lock()
 		r.mu.begin += info.FirstSeq - r.next // what is gone is not read
+		r.mu.read = info.FirstSeq - 1
 		r.mu.Unlock()
 		r.next, r.lastAt = info.FirstSeq, time.Time{} // what publishers numbered in between shows as gaps
 		r.window.skipTo(info.FirstSeq - 1)
@@ -336,14 +364,18 @@ func (r *reader) restart(ctx context.Context, info stream.Info) {
 	r.mu.target = min(r.mu.target, info.LastSeq)
 }
 
-// noteEnd learns where the stream begins and ends now.
+// noteEnd learns where the stream begins and ends now. What was not read yet and
+// no longer exists ends the session, so that the next one deals with it.
 func (r *reader) noteEnd(first, last uint64) {
 	r.mu.Lock()
 	r.mu.end = max(r.mu.end, last)
-	read := r.mu.read
+	trimmed := first > r.mu.read+1
 	r.mu.Unlock()
-	if first > read+1 && first > 1 {
-		r.window.skipTo(first - 1) // what was not read yet no longer exists
+	if trimmed {
+		select {
+		case r.trimmed <- struct{}{}:
+		default:
+		}
 	}
 }
 

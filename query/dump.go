@@ -2,12 +2,14 @@ package query
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
 )
@@ -83,7 +86,7 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *Problem {
 		return &Problem{fasthttp.StatusNotFound, "model", reasonUnknownModel, "the space is gone"}
 	}
 	var after shard.RankID
-	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, Cursor: string(ctx.QueryArgs().Peek("cursor"))}
+	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, HashScheme: registry.Scheme(sp.BlockSize), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
 	if d.from.Cursor != "" {
 		var err error
 		if after, err = dump.ParseCursor(d.from.Cursor); err != nil {
@@ -169,9 +172,20 @@ func (d *dumpStream) begin(after shard.RankID, packed bool) (err error) {
 	if d.from.Position, err = d.position(func(context.Context) error { return nil }, func() {}); err != nil {
 		return err
 	}
+	var ranks []shard.RankID
 	for _, h := range d.space.Ranks() { // after the position: later ones are in the stream
-		if d.from.Cursor == "" || h.Worker > after.Worker || h.Worker == after.Worker && h.DPRank > after.DPRank {
-			d.ranks = append(d.ranks, h.RankID)
+		ranks = append(ranks, h.RankID)
+	}
+	for i := range d.from.Positions { // some of which never stored a block
+		ranks = append(ranks, shard.RankID{Worker: d.from.Positions[i].Worker, DPRank: d.from.Positions[i].DPRank})
+	}
+	order := func(a, b shard.RankID) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
+	}
+	slices.SortFunc(ranks, order)
+	for _, id := range slices.Compact(ranks) {
+		if d.from.Cursor == "" || order(id, after) > 0 {
+			d.ranks = append(d.ranks, id)
 		}
 	}
 	return d.w.Header(&d.from)

@@ -253,9 +253,7 @@ func (l *Load) Abort() {
 	})
 	l.space.mu.Lock()
 	defer l.space.mu.Unlock()
-	if t := l.space.table; t.count.Load() == 0 && len(t.free) == int(t.next) {
-		t.free, t.next = nil, 0 // it is new again
-	}
+	l.space.table.renew()
 }
 
 var errAborted = errors.New("the load was aborted")

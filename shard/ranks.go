@@ -153,6 +153,13 @@ func (t *table) remove(r *rank) {
 // shown free. No shard may hold a block of it.
 func (t *table) release(r *rank) { t.free = append(t.free, r.holder) }
 
+// renew makes a table new again of which every number is free.
+func (t *table) renew() {
+	if t.count.Load() == 0 && len(t.free) == int(t.next) {
+		t.free, t.next = nil, 0
+	}
+}
+
 // RankStat is what one rank holds.
 type RankStat struct {
 	RankID

@@ -144,6 +144,9 @@ func (p *Replacement) Abort(ctx context.Context) error {
 		return err
 	}
 	<-dropped
+	p.space.mu.Lock()
+	defer p.space.mu.Unlock()
+	p.space.table.renew()
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
+	"github.com/kvatlas/kvatlas/snapshot/peer"
 )
 
 // at says how far the events of a space's stream are read when queue is called.
@@ -30,11 +31,5 @@ func positionOf(start ingest.Start, err error) (p dump.Position, _ error) {
 	if err != nil {
 		return p, err
 	}
-	p.Stream = &dump.Stream{Seq: start.Seq - 1, Created: start.Created}
-	for _, k := range start.Ranks {
-		p.Positions = append(p.Positions, dump.Publisher{
-			Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID, Incomplete: k.Incomplete,
-		})
-	}
-	return p, nil
+	return peer.PositionOf(start), nil
 }

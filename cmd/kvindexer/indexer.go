@@ -123,6 +123,9 @@ func (x *indexer) connect(ctx context.Context) (err error) {
 	if cfg.Start, err = x.restore(ctx, &cfg); err != nil {
 		return err
 	}
+	if k := x.keeper.Load(); k != nil {
+		cfg.Reload = k.Reload
+	}
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err

@@ -184,3 +184,35 @@ func TestResetStates(t *testing.T) {
 	}
 	f.compare(host)
 }
+
+// A newcomer without a snapshot takes what a peer knows, with the token that it
+// asks for, and with the peer gone reads the stream.
+func TestANewcomerStartsFromAPeer(t *testing.T) {
+	dir, files := t.TempDir(), t.TempDir()
+	tokens, token := filepath.Join(files, "tokens.yaml"), filepath.Join(files, "token")
+	for path, text := range map[string]string{tokens: "- {name: ops, token: sk-0123456789abcdef0123456789, role: operator}\n", token: "sk-0123456789abcdef0123456789\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host := start(t, "--data-dir", dir, "--no-snapshots")
+	host.ready()
+	f := newFleet(t, join(t, dir))
+	peer := start(t, "--data-dir", dir, "--no-snapshots", "--tokens-file", tokens)
+	peer.ready()
+	f.publish(200)
+	f.compare(host)
+	args := []string{"--data-dir", dir, "--no-snapshots", "--restore-from", peer.url, "--restore-from-token-file", token}
+	p := start(t, args...)
+	p.ready()
+	f.compare(p)
+	p.waitLog("a peer's dump was loaded", "position")
+	f.publish(50)
+	f.compare(p)
+	_ = peer.cmd.Process.Kill()
+	peer.wait()
+	alone := start(t, args...)
+	alone.ready()
+	f.compare(alone)
+	alone.waitLog("nothing is taken from the peer: the stream is read, and what it no longer has is asked for from the publishers", "peer")
+}

@@ -217,7 +217,9 @@ func (x *router) readEvents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg.Start = starts
+	if cfg.Start = starts; k != nil {
+		cfg.Reload = k.Reload
+	}
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err

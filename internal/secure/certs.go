@@ -35,3 +35,16 @@ func readTLS(cert, key, clientCA string) (*tls.Config, error) {
 	}
 	return cfg, nil
 }
+
+// Roots reads the certificates of authorities that a client trusts.
+func Roots(path string) (*x509.CertPool, error) {
+	pem, err := limitRead(path, maxPEM)
+	if err != nil {
+		return nil, fmt.Errorf("TLS: certificates of authorities: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("TLS: %s has no certificate in PEM", path)
+	}
+	return pool, nil
+}

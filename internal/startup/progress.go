@@ -14,8 +14,11 @@ type Progress struct {
 	blocks      atomic.Uint64
 }
 
-// Begin begins a phase.
+// Begin begins a phase. How much a peer gives is not known.
 func (p *Progress) Begin(phase string) {
+	if phase == Copying {
+		p.total.Store(0)
+	}
 	p.begun.Store(time.Now().UnixNano())
 	p.phase.Store(&phase)
 }

@@ -16,8 +16,11 @@
 //   - A rank is of one moment, the one that its line names; ranks are of
 //     different ones. No rank is of a moment before the header's, so the stream
 //     read on from there completes all of them.
+//   - A rank whose events were read and that holds nothing has a line, too: what
+//     its events are read on from.
 //   - A rank is shown by a load when it is whole and its digest is right, or
-//     not at all. A dump that was cut off is never taken for a whole one.
+//     not at all. A dump that was cut off is never taken for a whole one. A
+//     Loader shows all ranks, or none.
 //
 // Ownership: a Writer belongs to one goroutine. Load owns the ranks that it has
 // not shown yet.

@@ -10,8 +10,13 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// Version is that of the lines.
-const Version = 1
+// Version is that of the lines. Version 1, which is read too, has no HashScheme,
+// Stream.Stored, Publisher.Ended and Publisher.Ahead, and no lines for ranks that
+// never stored a block: a stream is not to be read on from it.
+const (
+	Version       = 2
+	oldestVersion = 1
+)
 
 // Errors of Load.
 var (
@@ -26,6 +31,8 @@ type Header struct {
 	Model     string `json:"model"`
 	Group     string `json:"group"`
 	BlockSize uint32 `json:"block_size"`
+	// HashScheme says how the local hashes are made (registry.Scheme).
+	HashScheme string `json:"hash_scheme,omitempty"`
 	Position
 	// Cursor is that of the request: ranks up to it are left out.
 	Cursor string `json:"cursor,omitempty"`
@@ -48,6 +55,8 @@ type Stream struct {
 	// Seq is of a message: it and all before are applied, and perhaps some after.
 	Seq     uint64    `json:"seq"`
 	Created time.Time `json:"created"` // when the stream was; another time: another stream
+	// Stored is when the stream stored the message, if that is known.
+	Stored time.Time `json:"stored,omitzero"`
 }
 
 // Publisher is how far the events of a rank were applied, exactly.
@@ -57,6 +66,11 @@ type Publisher struct {
 	Incarnation uint64 `json:"incarnation,string"`
 	LastID      uint64 `json:"last_event_id"`
 	Incomplete  bool   `json:"incomplete,omitempty"` // the index may have more or less than the rank
+	// Ahead says that the incarnation was learnt from the publisher, and that
+	// the stream may still bring older ones. Ended are those that are over, as
+	// decimal numbers, oldest first.
+	Ahead bool     `json:"ahead,omitempty"`
+	Ended []string `json:"ended,omitempty"`
 }
 
 // Of returns the position of a rank; nil if there is none.

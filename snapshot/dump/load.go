@@ -29,13 +29,20 @@ type Loaded struct {
 // Loaded.Cursor. The error wraps ErrTruncated if the dump ends early,
 // ErrDamaged, ErrVersion, or shard.ErrBudget.
 func Load(ctx context.Context, in io.Reader, open func(event.Space) (*shard.Space, error)) (*Loaded, error) {
+	l := &load{}
+	l.open = func(h *Header) (*shard.Space, error) { return open(h.Space()) }
+	err := l.read(ctx, in)
+	return &l.loaded, err
+}
+
+// read reads the lines of a dump, or of a part of one.
+func (l *load) read(ctx context.Context, in io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
-	l := &load{}
 	defer l.abort()
 	for lines.Scan() {
 		if l.ended {
-			return &l.loaded, fmt.Errorf("%w: something follows its end", ErrDamaged)
+			return fmt.Errorf("%w: something follows its end", ErrDamaged)
 		}
 		var x line
 		if err := json.Unmarshal(lines.Bytes(), &x); err != nil {
@@ -43,25 +50,27 @@ func Load(ctx context.Context, in io.Reader, open func(event.Space) (*shard.Spac
 			if !lines.Scan() { // the last line: it may have been cut off
 				err = fmt.Errorf("%w: %w", ErrTruncated, err)
 			}
-			return &l.loaded, err
+			return err
 		}
-		if err := l.line(ctx, &x, open); err != nil {
-			return &l.loaded, err
+		if err := l.line(ctx, &x); err != nil {
+			return err
 		}
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return &l.loaded, fmt.Errorf("%w: a line of more than %d bytes", ErrDamaged, maxLine)
+		return fmt.Errorf("%w: a line of more than %d bytes", ErrDamaged, maxLine)
 	case err != nil:
-		return &l.loaded, fmt.Errorf("%w: %w", ErrTruncated, err)
+		return fmt.Errorf("%w: %w", ErrTruncated, err)
 	case !l.ended:
-		return &l.loaded, ErrTruncated
+		return ErrTruncated
 	}
-	return &l.loaded, nil
+	return nil
 }
 
 // load is a Load under way.
 type load struct {
+	open   func(h *Header) (*shard.Space, error)
+	keep   func(r *Rank, rank *shard.Replacement) error // instead of showing it; nil where it has no events
 	loaded Loaded
 	space  *shard.Space
 	count  counter
@@ -75,17 +84,17 @@ type load struct {
 	blocks int // in events
 }
 
-func (l *load) line(ctx context.Context, x *line, open func(event.Space) (*shard.Space, error)) (err error) {
+func (l *load) line(ctx context.Context, x *line) (err error) {
 	if (l.space == nil) != (x.Dump != nil) {
 		return fmt.Errorf("%w: it does not begin with its header, or has two", ErrDamaged)
 	}
 	switch {
 	case x.Dump != nil:
-		if x.Dump.Version != Version {
-			return fmt.Errorf("%w: %d; this program reads %d", ErrVersion, x.Dump.Version, Version)
+		if v := x.Dump.Version; v < oldestVersion || v > Version {
+			return fmt.Errorf("%w: %d; this program reads %d to %d", ErrVersion, v, oldestVersion, Version)
 		}
 		l.loaded.Header, l.count = *x.Dump, newCounter(x.Dump.Space())
-		l.space, err = open(x.Dump.Space())
+		l.space, err = l.open(x.Dump)
 		return err
 	case x.Stored != nil:
 		return l.stored(ctx, x.Stored)
@@ -151,11 +160,17 @@ func (l *load) flush(ctx context.Context) error {
 
 // show ends a rank and lets lookups see it.
 func (l *load) show(ctx context.Context, r *Rank) error {
-	if err := l.begin(ctx, r.ID()); err != nil { // of a rank without events
-		return err
+	empty := l.rank == nil
+	if !empty || l.keep == nil {
+		if err := l.begin(ctx, r.ID()); err != nil { // of a rank without events
+			return err
+		}
 	}
 	if sum := l.count.end(); sum != r.Sum {
 		return fmt.Errorf("%w: the line of rank %v says %+v, its events %+v", ErrDamaged, r.ID(), r.Sum, sum)
+	}
+	if empty && l.keep != nil {
+		return l.done(r, l.keep(r, nil))
 	}
 	if err := l.flush(ctx); err != nil {
 		return err
@@ -167,13 +182,33 @@ func (l *load) show(ctx context.Context, r *Rank) error {
 	if err != nil {
 		return err
 	}
+	if l.keep != nil {
+		rank := l.rank
+		l.rank = nil
+		return l.done(r, l.keep(r, rank))
+	}
+	if err := commit(ctx, l.rank); err != nil {
+		return err
+	}
+	l.rank = nil
+	return l.done(r, nil)
+}
+
+// done notes that the rank is loaded, if err is nil.
+func (l *load) done(r *Rank, err error) error {
+	if err == nil {
+		l.loaded.Ranks, l.loaded.Cursor = append(l.loaded.Ranks, *r), r.Cursor
+	}
+	return err
+}
+
+// commit lets lookups see the rank.
+func commit(ctx context.Context, rank *shard.Replacement) error {
 	shown := make(chan struct{})
-	if err := l.rank.Commit(ctx, func() { close(shown) }); err != nil {
+	if err := rank.Commit(ctx, func() { close(shown) }); err != nil {
 		return err
 	}
 	<-shown
-	l.rank = nil
-	l.loaded.Ranks, l.loaded.Cursor = append(l.loaded.Ranks, *r), r.Cursor
 	return nil
 }
 

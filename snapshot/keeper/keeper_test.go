@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -70,21 +71,30 @@ func newWorld(t *testing.T, dir string) *world {
 		t.Fatal(err)
 	}
 	for id := range w.held {
-		p, err := publish.Open(deadline(t), publish.Config{
-			Conn: w.nc, Space: testSpace, Worker: uint64(id), BatchEvents: 4, Heartbeat: 50 * time.Millisecond,
-			Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: 64 << 20},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.pubs = append(w.pubs, p)
-		t.Cleanup(func() {
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel()
-			_ = p.Close(ctx)
-		})
+		w.pubs = append(w.pubs, w.publisher(id))
 	}
 	return w
+}
+
+// publisher opens the worker's publisher.
+func (w *world) publisher(id int) *publish.Publisher {
+	w.t.Helper()
+	p, err := publish.Open(deadline(w.t), publish.Config{
+		Conn: w.nc, Space: testSpace, Worker: uint64(id), BatchEvents: 4, Heartbeat: 50 * time.Millisecond,
+		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: 64 << 20},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { w.kill(p) })
+	return p
+}
+
+// kill ends a publisher, which then says and answers nothing more.
+func (w *world) kill(p *publish.Publisher) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = p.Close(ctx)
 }
 
 // publish publishes events of every worker and waits until they are stored.
@@ -94,6 +104,9 @@ func (w *world) publish(events int) {
 	defer w.mu.Unlock()
 	for range events {
 		id := w.rng.IntN(len(w.pubs))
+		if w.pubs[id] == nil {
+			continue // killed
+		}
 		ev := event.Event{Kind: event.Stored}
 		if h := w.held[id]; len(h) > 0 && w.rng.IntN(3) == 0 {
 			i := w.rng.IntN(len(h))
@@ -120,6 +133,9 @@ func (w *world) publish(events int) {
 		}
 	}
 	for _, p := range w.pubs {
+		if p == nil {
+			continue
+		}
 		if err := p.Flush(deadline(w.t)); err != nil {
 			w.t.Fatal(err)
 		}
@@ -139,12 +155,16 @@ type node struct {
 	in     *ingest.Ingest
 	keeper *Keeper
 	starts map[string]ingest.Start
+	m      *metrics.Set // of in
 	once   sync.Once
 }
 
+// count returns a counter of the node's Ingest.
+func (n *node) count(name string) uint64 { return n.m.GetOrCreateCounter(name).Get() }
+
 func (w *world) start(name string, change func(*Config)) *node {
 	w.t.Helper()
-	n := &node{w: w, set: shard.New(shard.Config{Shards: 1 + w.rng.IntN(3)})}
+	n := &node{w: w, set: shard.New(shard.Config{Shards: 1 + w.rng.IntN(3)}), m: metrics.NewSet()}
 	cfg := Config{
 		Conn: w.nc, Replica: name, Set: n.set, Dir: w.dir, Spool: w.t.TempDir(), Keep: 2, Interval: time.Hour, Check: 10 * time.Millisecond,
 		Threshold: 1 << 40, Log: slog.New(slog.DiscardHandler),
@@ -160,7 +180,8 @@ func (w *world) start(name string, change func(*Config)) *node {
 		w.t.Fatal(err)
 	}
 	n.in, err = ingest.Open(deadline(w.t), ingest.Config{
-		Conn: w.nc, Replica: name, Start: n.starts, Discover: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Conn: cfg.Conn, Replica: name, Start: n.starts, Reload: n.keeper.Reload, Discover: 20 * time.Millisecond,
+		RecoverTimeout: 200 * time.Millisecond, Metrics: n.m, Log: slog.New(slog.DiscardHandler),
 		Index: func(sp event.Space) (ingest.Applier, error) { return n.set.Open(sp) },
 	})
 	if err != nil {

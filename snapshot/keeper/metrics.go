@@ -48,6 +48,6 @@ func Help() map[string]string {
 		"kvatlas_snapshot_trimmed_messages_total": "Messages taken off streams because the oldest kept snapshot has them.",
 		"kvatlas_snapshot_write_seconds":          "Time to write a snapshot, in seconds, without its verification.",
 		"kvatlas_snapshot_written_bytes_total":    "Bytes of the snapshots taken.",
-		"kvatlas_snapshot_restores_total":         "Snapshots read at the start, by whether they were loaded or refused.",
+		"kvatlas_snapshot_restores_total":         "Snapshots read, at a start or behind the trim, by whether they were loaded or refused.",
 	}
 }

@@ -19,6 +19,11 @@ import (
 // the streams beside each other, and returns where to start reading, by stream
 // name. A stream without a usable one is read from its beginning.
 func (k *Keeper) Restore(ctx context.Context) (map[string]ingest.Start, error) {
+	return k.restoreBut(ctx, nil)
+}
+
+// restoreBut does so for the streams that are not in have.
+func (k *Keeper) restoreBut(ctx context.Context, have map[string]ingest.Start) (map[string]ingest.Start, error) {
 	infos, err := stream.List(ctx, k.js, k.cfg.Namespace)
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
 		return nil, fmt.Errorf("snapshots: %w", err)
@@ -30,6 +35,9 @@ func (k *Keeper) Restore(ctx context.Context) (map[string]ingest.Start, error) {
 	var working sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, info := range infos {
+		if _, ok := have[info.Name]; ok {
+			continue
+		}
 		working.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()

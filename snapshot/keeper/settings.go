@@ -19,6 +19,11 @@ type Settings struct {
 	Lease    time.Duration
 	Memory   int64
 	Reset    bool
+
+	Peer      string // URL of a kvindexer to start from
+	PeerFirst bool
+	PeerToken string // file
+	PeerCA    string // file
 }
 
 // Declare adds the settings to the set.
@@ -38,6 +43,12 @@ func (s *Settings) Declare(set *conf.Set) {
 		storage is too slow is given up, and tried again later.`, conf.Between[int64](4<<20, 1<<40))
 	set.Bool(&s.Reset, "reset-states", false, `Begin anew: purge the streams and delete the snapshots of the namespace. Refused while
 		another replica lives. kvctl reset does it once; with this every start of the process does.`)
+	set.String(&s.Peer, "restore-from", "", `URL of a kvindexer of the same namespace, http://host:port or https://host:port, from which a start
+		takes what it knows of the streams that no snapshot can be used for. If it does not give that, the streams are read from their beginning.`)
+	set.Bool(&s.PeerFirst, "restore-from-first", false, "Ask it for all streams, and start from snapshots only where it does not give them.")
+	set.String(&s.PeerToken, "restore-from-token-file", "", "File with the bearer token that it asks for: one of an operator.")
+	set.String(&s.PeerCA, "restore-from-ca", "", "File with the certificates, in PEM, that its own is checked against.",
+		conf.ShowDefault("the authorities of the system"))
 }
 
 // Apply brings the settings into cfg.
@@ -47,12 +58,18 @@ func (s *Settings) Apply(cfg *Config) {
 }
 
 // Start does what the settings say for a program that is about to read: it
-// resets, and restores the newest snapshots. It calls opened, if not nil, with
-// the Keeper before that takes its time, and returns where to start reading. The
-// Keeper is nil where there are to be no snapshots.
+// resets, and restores the newest snapshots, or copies what a peer knows. It calls
+// opened, if not nil, with the Keeper before that takes its time, and returns
+// where to start reading. The Keeper is nil where there are to be no snapshots.
 func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) (*Keeper, map[string]ingest.Start, error) {
+	source, err := s.source(&cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer source.Close()
 	if s.Off && !s.Reset {
-		return nil, nil, nil
+		starts, err := copyAll(ctx, &cfg, source, nil)
+		return nil, starts, err
 	}
 	s.Apply(&cfg)
 	k, err := Open(ctx, cfg)
@@ -74,6 +91,21 @@ func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) 
 	if opened != nil {
 		opened(k)
 	}
-	starts, err := k.Restore(ctx)
-	return k, starts, err
+	var starts map[string]ingest.Start
+	if s.PeerFirst {
+		if starts, err = copyAll(ctx, &cfg, source, nil); err != nil {
+			return nil, nil, err
+		}
+	}
+	restored, err := k.restoreBut(ctx, starts)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !s.PeerFirst {
+		starts, err = copyAll(ctx, &cfg, source, restored)
+	}
+	for name, start := range starts {
+		restored[name] = start
+	}
+	return k, restored, err
 }

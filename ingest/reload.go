@@ -1,0 +1,220 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// This file is what a reader does whose stream was trimmed beyond where it is:
+// it takes up a newer snapshot, rank by rank, while the index goes on.
+
+// Trimmed says which part of a stream a reader has missed.
+type Trimmed struct {
+	Stream   string
+	Space    event.Space
+	Created  time.Time // of the stream
+	Position uint64    // sequence up to which everything was read
+	First    uint64    // first sequence that the stream still has
+}
+
+// Snapshot is the state of a stream's ranks at one moment.
+type Snapshot interface {
+	// Start says where the stream goes on, and how far each rank was applied.
+	Start() Start
+	// Rank returns the events that rebuild what the rank holds, with copies,
+	// as shard.Space.DumpRank does.
+	Rank(ctx context.Context, id shard.RankID) ([]shard.Dumped, error)
+	// Close gives its memory back.
+	Close()
+}
+
+// Reload returns a snapshot of the stream that reaches from its first sequence
+// on, and not less far than the position; nil if there is none. An error counts
+// as none.
+type Reload func(ctx context.Context, at Trimmed) (Snapshot, error)
+
+// errTrimmed ends a session whose next message the stream no longer has.
+var errTrimmed = errors.New("the stream was trimmed beyond the position")
+
+// errReloaded ends a session that took up a snapshot: the next goes on from it.
+var errReloaded = errors.New("a snapshot was taken up")
+
+// jumped says whether a delivery that leaves sequences out means that the stream
+// was trimmed; single messages may be gone for other reasons, which event ids
+// show.
+func (r *reader) jumped(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	defer cancel()
+	info, err := stream.Get(ctx, r.js, r.name)
+	if err != nil {
+		return err
+	}
+	if info.FirstSeq > r.next {
+		return fmt.Errorf("%w: it begins at %d, after %d", errTrimmed, info.FirstSeq, r.next-1)
+	}
+	return nil
+}
+
+// reload takes up a snapshot in the place of what the stream no longer has. It
+// reports false if there is none that fits: then ids show what is missing.
+func (r *reader) reload(ctx context.Context, info stream.Info) bool {
+	if r.cfg.Reload == nil {
+		return false
+	}
+	at := Trimmed{Stream: r.name, Space: r.space, Created: info.Created, Position: r.next - 1, First: info.FirstSeq}
+	index, ok := r.index.(Replacer)
+	if !ok {
+		return false
+	}
+	snap, err := r.cfg.Reload(ctx, at)
+	if err != nil || snap == nil {
+		r.m.reloads("none")
+		r.cfg.Log.Warn("the stream was trimmed beyond the position, and no snapshot can be taken up: what is missing is asked for from the publishers",
+			"stream", r.name, "after", at.Position, "first", at.First, "error", err)
+		return false
+	}
+	defer snap.Close()
+	start := snap.Start()
+	taken, failed := 0, 0
+	for _, pos := range start.Ranks {
+		switch ok, err := r.reloadRank(ctx, index, snap, pos); {
+		case ctx.Err() != nil:
+			return false
+		case err != nil:
+			failed++
+			r.cfg.Log.Warn("what a snapshot has of a rank was not taken up: its publisher is asked for what is missing",
+				"worker", pos.Worker, "dp_rank", pos.DPRank, "model", r.space.Model, "error", err)
+		case ok:
+			taken++
+		}
+	}
+	r.m.reloads("loaded")
+	r.m.reloadedRanks.Add(taken)
+	r.m.reloadFailed.Add(failed)
+	r.cfg.Log.Warn("the stream was trimmed beyond the position: a snapshot was taken up", "stream", r.name, "after", at.Position,
+		"first", at.First, "snapshot", start.Seq-1, "ranks", taken, "failed", failed)
+	r.mu.Lock()
+	r.mu.read = start.Seq - 1
+	r.mu.Unlock()
+	r.next, r.lastAt = start.Seq, start.Stored
+	r.window.skipTo(start.Seq - 1)
+	return true
+}
+
+// reloadRank gives the rank the snapshot's state, in one step for lookups,
+// unless the index knows as much of it or more.
+func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, pos RankPosition) (taken bool, err error) {
+	l := r.lane(pos.Worker)
+	wanted := false
+	l.do(func(l *lane) {
+		k := l.rank(pos.Worker, pos.DPRank)
+		wanted = k != nil && k.lags(&pos)
+	})
+	if !wanted {
+		return false, nil
+	}
+	id := shard.RankID{Worker: pos.Worker, DPRank: pos.DPRank}
+	dumped, err := snap.Rank(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	state, err := index.Replace(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if err = fill(ctx, state, dumped); err == nil {
+		l.do(func(l *lane) { taken = l.takeUp(ctx, l.rank(pos.Worker, pos.DPRank), &pos, state) })
+	}
+	if !taken {
+		err = errors.Join(err, state.Abort(context.WithoutCancel(ctx)))
+	}
+	return taken, err
+}
+
+// reloadBlocks is about how many blocks a replacement is given at a time, so
+// that batches get in between.
+const reloadBlocks = 4096
+
+// fill gives the replacement all that was dumped.
+func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) error {
+	refused, blocks := 0, 0
+	var events []event.Event
+	var copies [][]uint32
+	for i := range dumped {
+		events, copies = append(events, dumped[i].Event), append(copies, dumped[i].Copies)
+		if blocks += len(dumped[i].Copies); blocks < reloadBlocks && i+1 < len(dumped) {
+			continue
+		}
+		out, err := state.Add(ctx, events, copies)
+		if err != nil {
+			return err
+		}
+		refused += out.Refused
+		events, copies, blocks = nil, nil, 0
+	}
+	out, err := state.Finish(ctx)
+	if err == nil && refused+out.Refused > 0 {
+		err = shard.ErrBudget
+	}
+	return err
+}
+
+// lags reports whether a snapshot of a later position in the stream has more of
+// the rank than is applied. What came otherwise than through the stream, from
+// the publisher itself, is newer: so are ranks whose worker has left since, that
+// recover, or that the publisher gave a dump of.
+func (r *rank) lags(pos *RankPosition) bool {
+	switch {
+	case r.void || !r.leftAt.IsZero() || r.active != nil || r.truncated:
+		return false
+	case !r.adopted:
+		return true
+	case r.incarnation == pos.Incarnation && r.incarnation != 0:
+		return !r.known || r.last < pos.LastID
+	}
+	// Without incarnations ids begin anew at any time: what is later in the
+	// stream is right.
+	return !r.ahead && !slices.Contains(r.ended, pos.Incarnation)
+}
+
+// takeUp makes what the replacement has, of the position, the rank's state. It
+// reports false if the rank has gone on meanwhile, or is gone; the caller then
+// aborts the replacement.
+func (l *lane) takeUp(ctx context.Context, r *rank, pos *RankPosition, state *shard.Replacement) bool {
+	if r == nil || !r.lags(pos) {
+		return false
+	}
+	l.applying.Add(1)
+	if err := state.Commit(context.WithoutCancel(ctx), l.applying.Done); err != nil {
+		l.applying.Done()
+		return false
+	}
+	if !r.adopted || r.incarnation != pos.Incarnation {
+		if r.adopted {
+			l.m.restarts.Inc()
+			r.note(func(s *RankStatus) { s.Restarts++ })
+		}
+		r.reset(pos.Incarnation)
+		l.discard(r)
+	}
+	for _, e := range pos.Ended {
+		if !slices.Contains(r.ended, e) && e != r.incarnation {
+			r.ended = append(slices.Clone(r.ended), e)
+		}
+	}
+	r.ended = r.ended[max(0, len(r.ended)-maxEnded):]
+	r.known, r.begun, r.last, r.stale, r.lossy = true, 0, pos.LastID, pos.Incomplete, false
+	r.lead(pos.Ahead)
+	r.note(func(s *RankStatus) {
+		s.ended, s.LastID, s.Incomplete, s.LastError = r.ended, r.last, pos.Incomplete, ""
+	})
+	l.drain(ctx, r)
+	return true
+}

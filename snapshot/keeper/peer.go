@@ -1,0 +1,70 @@
+package keeper
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/client"
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/snapshot/peer"
+)
+
+// source returns the peer of the settings; nil if there is none.
+func (s *Settings) source(cfg *Config) (*peer.Source, error) {
+	if s.Peer == "" {
+		if s.PeerFirst || s.PeerToken != "" || s.PeerCA != "" {
+			return nil, errors.New("--restore-from-first, -token-file and -ca are about a peer: give --restore-from too")
+		}
+		return nil, nil
+	}
+	pc := peer.Config{URL: s.Peer, Progress: cfg.Progress, Log: cfg.Log}
+	if s.PeerToken != "" {
+		pc.Token = client.TokenFile(s.PeerToken)
+	}
+	if s.PeerCA != "" {
+		roots, err := secure.Roots(s.PeerCA)
+		if err != nil {
+			return nil, fmt.Errorf("--restore-from-ca: %w", err)
+		}
+		pc.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
+	src, err := peer.New(pc)
+	if err != nil {
+		return nil, fmt.Errorf("--restore-from: %w", err)
+	}
+	return src, nil
+}
+
+// copyAll copies from the source what it knows of the namespace's streams, but
+// for those that are in have. A nil source has nothing.
+func copyAll(ctx context.Context, cfg *Config, source *peer.Source, have map[string]ingest.Start) (map[string]ingest.Start, error) {
+	if source == nil {
+		return nil, nil
+	}
+	js, err := jetstream.New(cfg.Conn)
+	if err != nil {
+		return nil, fmt.Errorf("copying from a peer: %w", err)
+	}
+	namespace := cfg.Namespace
+	setDefault(&namespace, "default")
+	infos, err := stream.List(ctx, js, namespace)
+	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
+		return nil, fmt.Errorf("copying from a peer: %w", err)
+	}
+	var missing []stream.Info
+	for _, info := range infos {
+		if _, ok := have[info.Name]; !ok {
+			missing = append(missing, info)
+		}
+	}
+	if len(missing) == 0 {
+		return nil, nil
+	}
+	return source.CopyAll(ctx, missing, cfg.Set)
+}
