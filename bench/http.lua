@@ -6,3 +6,10 @@ wrk.method = "POST"
 wrk.body = file:read("*a")
 wrk.headers["Content-Type"] = os.getenv("TYPE") or "application/json"
 file:close()
+
+-- DELAY: milliseconds that each connection waits before its next request, for a
+-- load below the most.
+local wait = tonumber(os.getenv("DELAY") or "")
+if wait then
+  function delay() return wait end
+end

@@ -1,9 +1,9 @@
 """Slow clients for SECONDS: 1,000 idle connections, 300 that never end their
 headers and 200 that never end a body of 1 MB, each of which sends a little
-every second.
+TIMES (1) a second, evenly spread.
 
     kvbench http --workers 64 --blocks 64 --serve 127.0.0.1:8099 --bodies DIR &
-    python3 bench/slow.py 127.0.0.1:8099 SECONDS
+    python3 bench/slow.py 127.0.0.1:8099 SECONDS [TIMES]
 """
 import socket
 import sys
@@ -23,11 +23,16 @@ def connect(first):
 idle = [connect(b"") for _ in range(1000)]
 slow = [(connect(HEADER), HEADER, b"X: y\r\n") for _ in range(300)]
 slow += [(connect(BODY), BODY, b" ") for _ in range(200)]
-end = time.time() + float(sys.argv[2])
-while time.time() < end:
+period = 1 / float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
+start = time.time()
+due = start
+while due < start + float(sys.argv[2]):
     for i, (s, first, more) in enumerate(slow):
+        wait = due + period * i / len(slow) - time.time()
+        if wait > 0:
+            time.sleep(wait)
         try:
             s.sendall(more)
         except OSError:  # the server has closed it; come again
             slow[i] = (connect(first), first, more)
-    time.sleep(1)
+    due += period
