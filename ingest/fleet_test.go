@@ -39,6 +39,13 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 	}
 	switch ev.Kind {
 	case event.Stored:
+		if len(ev.Local) == 0 {
+			core.StoreNames(t.oracle, h, &ev, false, func(i int) (core.Holder, bool) {
+				from, _, ok := core.Knower(t.oracle, ev.Engine[i], func(core.Holder) bool { return true })
+				return from, ok
+			})
+			return
+		}
 		if from, ok := t.oracle.WhoKnows(ev.Parent, func(core.Holder) bool { return ev.Incomplete && ev.HasParent }); ok {
 			t.oracle.Infer(h, from, ev.Parent)
 		}
@@ -63,6 +70,8 @@ type engine struct {
 	worker uint64
 	rng    *rand.Rand
 	ranks  []*cache
+
+	prompts *prompts // not nil: it caches these, and offloads blocks by name
 }
 
 // cache is one rank's blocks, by engine hash; a block's local hash is a
@@ -80,6 +89,9 @@ func newEngine(worker uint64, ranks int, seed uint64) *engine {
 // step returns the next event, without an id.
 func (e *engine) step() event.Event {
 	n := uint32(e.rng.IntN(len(e.ranks)))
+	if e.prompts != nil {
+		return e.offload(n)
+	}
 	c := e.ranks[n]
 	switch p := e.rng.IntN(100); {
 	case p < 2:

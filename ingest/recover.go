@@ -33,6 +33,7 @@ type recoverer struct {
 	ctx     context.Context
 	running *sync.WaitGroup
 	slots   chan struct{} // one for each recovery that asks at the moment
+	first   atomic.Int32  // recoveries under way of ranks of which nothing is known
 
 	// What tests replace.
 	ask   func(ctx context.Context, subject string, request []byte) ([]byte, error)
@@ -87,7 +88,10 @@ type rescue struct {
 	full       bool // a dump was taken
 	incomplete bool // the publisher says that it lacks something
 	refused    bool // the memory budget refused some of the dump
-	unplaced   bool // nobody knows the place of some blocks of an incomplete stream
+	// unplaced: nobody knows the place of some blocks of an incomplete stream, or
+	// of some that are known by name alone and whose content a worker may yet
+	// tell that is being recovered for the first time.
+	unplaced bool
 }
 
 // start begins a recovery of the lane's rank.
@@ -101,6 +105,9 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause) *rescue {
 		v.from = 0
 	}
 	v.ctx, v.cancel = context.WithCancel(c.ctx)
+	if !v.known {
+		c.first.Add(1)
+	}
 	c.running.Go(v.run)
 	return v
 }
@@ -139,6 +146,9 @@ func recoveryOutcome(err error) string {
 // run tries until the rank is recovered, or often enough.
 func (v *rescue) run() {
 	defer v.cancel()
+	if !v.known {
+		defer v.first.Add(-1)
+	}
 	begun := time.Now()
 	v.m.recovering.Inc()
 	var err error
@@ -405,10 +415,12 @@ func (v *rescue) load(d *dump, reply recovery.Reply) error {
 	out, err := d.state.Finish(v.ctx)
 	d.outcome.Add(core.Outcome{Refused: out.Refused})
 	if err == nil && len(loose) > 0 {
+		others := v.first.Load() > 1 || v.known && v.first.Load() > 0
 		out, err = d.state.Attach(v.ctx, loose, looseCopies)
 		d.outcome.Add(out)
 		v.m.inferred.Add(out.Inferred)
-		v.unplaced = out.UnknownParent > 0
+		v.m.unknownBlock.Add(out.UnknownBlock)
+		v.unplaced = out.UnknownParent > 0 || out.UnknownBlock > 0 && others
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
