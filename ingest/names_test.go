@@ -92,7 +92,7 @@ func TestHistoriesOfNamesEndEqualToTheOracle(t *testing.T) {
 			t.Parallel()
 			var all tally
 			offloaded := 0
-			for seed := range uint64(60 * scale(t)) {
+			for seed := range uint64(20 * scale(t)) {
 				h := newNamesHistory(t, seed, mode == "core")
 				h.run()
 				for _, r := range h.set.Lookup(testSpace).Ranks() {
@@ -191,4 +191,3 @@ func TestADumpsNamesWaitForFirstRecoveries(t *testing.T) {
 		h.set.Close()
 	}
 }
-

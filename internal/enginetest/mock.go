@@ -28,16 +28,28 @@ func NewMock(t testing.TB, seed uint64, ranks, buffer int) *Mock {
 	t.Helper()
 	m := &Mock{Ranks: ranks, Buffer: buffer, t: t, seed: seed,
 		History: make([]*History, ranks), pubs: make([]*enginepub.Publisher, ranks)}
-	for i := range m.ports {
-		m.ports[i] = freePorts(t, ranks)
+	var err error
+	for range 100 { // somebody else may take the ports meanwhile
+		m.ports[0] = freePorts(t, 2*ranks)
+		m.ports[1] = m.ports[0] + ranks
+		m.seed = seed
+		if err = m.start(); err == nil {
+			return m
+		}
 	}
-	m.Restart()
-	return m
+	t.Fatal(err)
+	return nil
 }
 
 // Restart starts the engine's process, in the place of the one before.
 func (m *Mock) Restart() {
 	m.t.Helper()
+	if err := m.start(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *Mock) start() error {
 	m.seed++
 	rnd := rand.New(rand.NewPCG(m.seed, 2))
 	for i := range m.pubs {
@@ -49,12 +61,13 @@ func (m *Mock) Restart() {
 			Lose: func(uint64) bool { return rnd.IntN(10) == 0 },
 		})
 		if err != nil {
-			m.t.Fatal(err)
+			return err
 		}
 		m.t.Cleanup(func() { _ = p.Close() })
 		m.pubs[i] = p
 		m.History[i] = NewHistory(Releases()[4], uint32(i), m.seed) // one that Payload can write
 	}
+	return nil
 }
 
 // Endpoint returns the endpoint and the replay endpoint of a rank.
@@ -133,23 +146,20 @@ func (m *Mock) Incomplete(rank, base int) *core.Oracle {
 
 func tcp(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
 
-// freePorts returns the first of n ports in a row that are free.
+// freePorts returns the first of n ports in a row that nobody listens at. They
+// are below those that systems give out on their own, so that an engine that
+// starts again finds its ports free.
 func freePorts(t testing.TB, n int) int {
 	t.Helper()
-	for range 100 {
-		first := 0
+	for range 1000 {
+		first := 10_000 + rand.IntN(20_000)
 		var open []net.Listener
 		for len(open) < n {
-			port := 0
-			if len(open) > 0 {
-				port = first + len(open)
-			}
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+len(open)))
 			if err != nil {
 				break
 			}
 			open = append(open, l)
-			first = open[0].Addr().(*net.TCPAddr).Port
 		}
 		for _, l := range open {
 			_ = l.Close() // they have given their ports
