@@ -67,6 +67,9 @@ func (s *Sidecar) follow(ctx context.Context) (err error) {
 	if err := s.load(); err != nil {
 		return err
 	}
+	if s.socket != nil {
+		defer s.socket.close()
+	}
 	s.cfg.Broker.Log, s.cfg.Broker.Name = s.log, "kvpublisher"
 	if s.broker, err = broker.Open(ctx, s.cfg.Broker); err != nil {
 		if ctx.Err() != nil {
@@ -241,6 +244,9 @@ func (s *Sidecar) waiting() string {
 		if why := st.waiting(); why != "" {
 			return why
 		}
+	}
+	if s.socket != nil {
+		return s.socket.waiting()
 	}
 	return ""
 }

@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"bufio"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -38,7 +37,13 @@ type socket struct {
 	log     *slog.Logger
 	metrics *obs.Metrics
 	clients *metrics.Gauge
-	ln      net.Listener
+	broken  atomic.Pointer[string] // why nobody can connect; nil: everybody can
+
+	mu struct {
+		sync.Mutex
+		ln   *net.UnixListener
+		file os.FileInfo // of what it listens at
+	}
 }
 
 // input is what a rank's engine sends. The goroutine of its connection owns it
@@ -65,6 +70,7 @@ type reply struct {
 	Error string  `json:"error,omitempty"`
 }
 
+// newSocket listens; who connects waits for run.
 func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics) (*socket, error) {
 	if len(cfg.Socket) > socketLimit {
 		return nil, fmt.Errorf("--socket: the path has %d bytes, at most %d", len(cfg.Socket), socketLimit)
@@ -78,7 +84,7 @@ func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics)
 		st.cfg.kept = in.kept
 		s.inputs = append(s.inputs, in)
 	}
-	return s, nil
+	return s, s.listen()
 }
 
 // position says where the input is: the next number and the run.
@@ -108,69 +114,6 @@ func (c *client) tell(r reply) {
 	if _, err := c.Write(append(line, '\n')); err != nil {
 		_ = c.Close() // its reader ends
 	}
-}
-
-// run serves the socket until ctx ends.
-func (s *socket) run(ctx context.Context) {
-	if err := s.listen(ctx); err != nil {
-		s.log.Error("no events are taken", "error", err)
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.ln.Close() })
-	defer stop()
-	for _, in := range s.inputs {
-		in.stream.State(enginefeed.State{Phase: enginefeed.Live}) // it waits for nothing
-	}
-	var running sync.WaitGroup
-	defer running.Wait()
-	slots := make(chan struct{}, maxClients)
-	for {
-		conn, err := s.ln.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			s.refuse("accept")
-			select {
-			case <-time.After(100 * time.Millisecond): // too many open files, for one
-			case <-ctx.Done():
-			}
-			continue
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			s.refuse("too_many")
-			_ = conn.Close()
-			continue
-		}
-		running.Go(func() {
-			defer func() { <-slots }()
-			s.clients.Inc()
-			defer s.clients.Dec()
-			cut := context.AfterFunc(ctx, func() { _ = conn.Close() })
-			defer cut()
-			defer conn.Close() //nolint:errcheck // everything is said
-			s.serve(&client{Conn: conn})
-		})
-	}
-}
-
-// listen opens the socket in the place of one that nobody listens at.
-func (s *socket) listen(ctx context.Context) error {
-	if conn, err := net.Dial("unix", s.cfg.Socket); err == nil {
-		_ = conn.Close()
-		return fmt.Errorf("--socket %s: another process listens there", s.cfg.Socket)
-	}
-	if info, err := os.Lstat(s.cfg.Socket); err == nil && info.Mode()&os.ModeSocket != 0 {
-		_ = os.Remove(s.cfg.Socket) // of a process that was killed; else listening says why not
-	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "unix", s.cfg.Socket)
-	if err != nil {
-		return fmt.Errorf("--socket: %w", err)
-	}
-	s.ln = ln
-	return nil
 }
 
 func (s *socket) refuse(reason string) {
