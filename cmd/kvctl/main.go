@@ -13,6 +13,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/conf"
 	"github.com/kvatlas/kvatlas/internal/obs"
@@ -27,6 +28,8 @@ type config struct {
 	namespace string
 	wait      time.Duration
 	model     string
+	blockSize int
+	stream    string
 	json      bool
 	force     bool
 	by        string
@@ -66,6 +69,8 @@ func (c *config) declare(set *conf.Set) {
 	set.String(&c.namespace, "namespace", "default", "Namespace of the workers: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
 	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
 	set.String(&c.model, "model", "", "worker list, snapshot: only what is of this model.")
+	set.Int(&c.blockSize, "block-size", 0, "snapshot: only what is of blocks of so many tokens.", conf.Between(0, core.MaxBlockSize), conf.ShowDefault("any"))
+	set.String(&c.stream, "stream", "", "snapshot: only what is of this stream, as snapshot list names it: of one model, block size and group.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
 		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)
 	set.Bool(&c.force, "force", false, `worker remove: also a worker that announces itself. It is back with its next

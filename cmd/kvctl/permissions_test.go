@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker/natstest"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -18,7 +19,7 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 	nats := natstest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	older, newest, _ := seed(ctx, t, nats.Connect("indexer"))
+	older, newest, _ := seed(ctx, t, nats.Connect("indexer"), event.Space{Model: "org/model", BlockSize: 16})
 	if _, err := registry.Register(ctx, registry.Worker{ID: 7, Model: "org/model", BlockSize: 16, Ranks: []uint32{0}, Transport: registry.JetStream,
 		HashScheme: registry.Scheme(16)}, registry.AnnounceConfig{Conn: nats.Connect("publisher-7"), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)

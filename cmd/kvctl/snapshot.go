@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
 	"github.com/kvatlas/kvatlas/shard"
@@ -38,9 +40,17 @@ func (c *config) snapshots(ctx context.Context, args []string) error {
 	}
 	// A file can be looked at without NATS.
 	if verb := args[0]; verb == "inspect" || verb == "verify" {
-		if f, err := os.Open(args[1]); err == nil {
+		switch f, err := os.Open(args[1]); {
+		case err == nil:
 			defer f.Close() //nolint:errcheck // it is only read
 			return c.show(verb, args[1], f)
+		case strings.ContainsRune(args[1], filepath.Separator) && errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("there is no file %s: %w", args[1], store.ErrNotFound)
+		case strings.ContainsRune(args[1], filepath.Separator) || !errors.Is(err, os.ErrNotExist):
+			return fmt.Errorf("reading a snapshot: %w", err)
+		}
+		if err := checkName(args[1]); err != nil {
+			return fmt.Errorf("there is no such file, and %w", err)
 		}
 	}
 	return c.withKeeper(ctx, func(ctx context.Context, b *broker.Broker, k *keeper.Keeper) error {
@@ -105,6 +115,7 @@ func (c *config) withKeeper(ctx context.Context, f func(ctx context.Context, b *
 // kept is the snapshots of one stream.
 type kept struct {
 	stream   string
+	space    event.Space
 	store    store.Store
 	manifest store.Manifest
 	damaged  error // why the manifest cannot be read
@@ -121,7 +132,8 @@ func (c *config) stores(ctx context.Context, b *broker.Broker, k *keeper.Keeper)
 	}
 	var list []kept
 	for _, info := range infos {
-		if c.model != "" && info.Space.Model != c.model {
+		if c.model != "" && info.Space.Model != c.model || c.blockSize != 0 && info.Space.BlockSize != uint32(c.blockSize) ||
+			c.stream != "" && info.Name != c.stream {
 			continue
 		}
 		s, err := k.Store(ctx, info.Name)
@@ -132,7 +144,7 @@ func (c *config) stores(ctx context.Context, b *broker.Broker, k *keeper.Keeper)
 		if err != nil && !errors.Is(err, store.ErrManifest) {
 			return nil, err
 		}
-		list = append(list, kept{info.Name, s, m, err})
+		list = append(list, kept{info.Name, info.Space, s, m, err})
 	}
 	return list, nil
 }
@@ -141,13 +153,16 @@ func (c *config) stores(ctx context.Context, b *broker.Broker, k *keeper.Keeper)
 func (c *config) listSnapshots(list []kept) error {
 	if c.json {
 		type entry struct {
-			Stream string `json:"stream"`
+			Stream    string `json:"stream"`
+			Model     string `json:"model"`
+			BlockSize uint32 `json:"block_size"`
+			Group     string `json:"group"`
 			store.Entry
 		}
 		all := []entry{}
 		for _, k := range list {
 			for _, e := range k.manifest.Snapshots {
-				all = append(all, entry{k.stream, e})
+				all = append(all, entry{k.stream, k.space.Model, k.space.BlockSize, k.space.Group, e})
 			}
 		}
 		return c.print(map[string]any{"snapshots": all})
@@ -174,10 +189,17 @@ func (c *config) done(name, verb, text string) error {
 	return err
 }
 
+func checkName(name string) error {
+	if err := store.CheckName(name); err != nil {
+		return fmt.Errorf("%w; kvctl snapshot list names them: %w", err, errUse)
+	}
+	return nil
+}
+
 // find returns the stream that has the snapshot.
 func find(list []kept, name string) (kept, error) {
-	if err := store.CheckName(name); err != nil {
-		return kept{}, fmt.Errorf("%w; kvctl snapshot list names them: %w", err, errUse)
+	if err := checkName(name); err != nil {
+		return kept{}, err
 	}
 	var found []kept
 	for _, k := range list {
@@ -191,7 +213,7 @@ func find(list []kept, name string) (kept, error) {
 	case 1:
 		return found[0], nil
 	}
-	return kept{}, fmt.Errorf("%d streams have a snapshot %s: say which by --model: %w", len(found), name, errUse)
+	return kept{}, fmt.Errorf("%d streams have a snapshot %s: say which by --model, --block-size or --stream, as kvctl snapshot list has it: %w", len(found), name, errUse)
 }
 
 // show prints what a snapshot says of itself: after its checksums, or, to

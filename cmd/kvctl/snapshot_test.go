@@ -22,13 +22,12 @@ import (
 )
 
 // seed makes a stream with two snapshots and returns their names and its.
-func seed(ctx context.Context, t *testing.T, nc *nats.Conn) (older, newest, inStream string) {
+func seed(ctx context.Context, t *testing.T, nc *nats.Conn, sp event.Space) (older, newest, inStream string) {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sp := event.Space{Model: "org/model", BlockSize: 16}
 	info, err := stream.Ensure(ctx, js, "default", sp, stream.Config{MaxBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close() //nolint:errcheck // the test is over
-	older, newest, inStream := seed(ctx, t, b.Conn())
+	older, newest, inStream := seed(ctx, t, b.Conn(), event.Space{Model: "org/model", BlockSize: 16})
 	to := t.TempDir()
 	file := filepath.Join(to, inStream, newest)
 	for _, c := range []struct {
@@ -89,7 +88,10 @@ func TestSnapshots(t *testing.T) {
 		{"snapshot inspect " + newest, 0, `"model":"org/model"`, ""},
 		{"snapshot verify " + newest, 0, "is whole", ""},
 		{"snapshot verify " + store.Name(9, 9), 3, "", "no such snapshot"},
-		{"snapshot verify x", 2, "", "no name of a snapshot"},
+		{"snapshot verify x", 2, "", "no such file, and"},
+		{"snapshot verify " + to + "/x.kvsnap", 3, "", "there is no file " + to + "/x.kvsnap"},
+		{"snapshot inspect " + to, 1, "", "is a directory"},
+		{"snapshot restore x " + to, 2, "", "no name of a snapshot"},
 		{"snapshot restore " + newest + " " + to, 0, "--snapshot-dir " + to, ""},
 		{"snapshot verify " + file, 0, "is whole", ""},
 		{"snapshot list --snapshot-dir " + to, 0, newest, ""},
@@ -117,5 +119,46 @@ func TestSnapshots(t *testing.T) {
 	}
 	if code, _, stderr := kvctl(t, "snapshot", "verify", file); code != 1 || !strings.Contains(stderr, "damaged") {
 		t.Errorf("a damaged file: exit code %d, %q", code, stderr)
+	}
+}
+
+// Snapshots of two streams of a model may have the same name: the block size, or
+// the stream, says whose is meant.
+func TestSnapshotsOfTwoBlockSizes(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close() //nolint:errcheck // the test is over
+	_, name, _ := seed(ctx, t, b.Conn(), event.Space{Model: "m", BlockSize: 16})
+	_, same, of64 := seed(ctx, t, b.Conn(), event.Space{Model: "m", BlockSize: 64})
+	_, _, inGroup := seed(ctx, t, b.Conn(), event.Space{Model: "m", BlockSize: 64, Group: "g"})
+	if name != same {
+		t.Fatalf("%s and %s", name, same)
+	}
+	for _, c := range []struct {
+		args   string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"snapshot inspect --model m " + name, 2, "", "--block-size or --stream"},
+		{"snapshot inspect --block-size 16 " + name, 0, `"block_size":16`, ""},
+		{"snapshot inspect --block-size 64 " + name, 2, "", "2 streams"},
+		{"snapshot inspect --stream " + of64 + " " + name, 0, `"block_size":64,"group":""`, ""},
+		{"snapshot inspect --stream " + inGroup + " " + name, 0, `"group":"g"`, ""},
+		{"snapshot list --json --stream " + inGroup, 0, `"model":"m","block_size":64,"group":"g"`, ""},
+		{"snapshot inspect --block-size 32 " + name, 3, "", "no such snapshot"},
+		{"snapshot delete --force --stream " + of64 + " " + name, 0, "is deleted", ""},
+		{"snapshot verify --stream " + of64 + " " + name, 3, "", "no such snapshot"},
+		{"snapshot verify --stream " + inGroup + " " + name, 0, "is whole", ""},
+	} {
+		code, stdout, stderr := kvctl(t, append(strings.Fields(c.args), "--data-dir", dir)...)
+		if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+			t.Errorf("%s: exit code %d, %q, %q; want %d, %q, %q", c.args, code, stdout, stderr, c.code, c.stdout, c.stderr)
+		}
 	}
 }

@@ -53,6 +53,7 @@ type world struct {
 	js   jetstream.JetStream
 	pubs []*publish.Publisher
 	dir  string // of the snapshots; "" for the object store
+	most int64  // bytes of the stream
 
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -60,13 +61,16 @@ type world struct {
 	held   [][]uint64
 }
 
-func newWorld(t *testing.T, dir string) *world {
+func newWorld(t *testing.T, dir string) *world { return newWorldOf(t, dir, 64<<20) }
+
+func newWorldOf(t *testing.T, dir string, most int64) *world {
+	t.Helper()
 	b, err := broker.Open(deadline(t), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() })
-	w := &world{t: t, nc: b.Conn(), rng: rand.New(rand.NewPCG(1, 2)), oracle: core.NewOracle(), held: make([][]uint64, 3), dir: dir}
+	w := &world{t: t, nc: b.Conn(), rng: rand.New(rand.NewPCG(1, 2)), oracle: core.NewOracle(), held: make([][]uint64, 3), dir: dir, most: most}
 	if w.js, err = jetstream.New(w.nc); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +85,7 @@ func (w *world) publisher(id int) *publish.Publisher {
 	w.t.Helper()
 	p, err := publish.Open(deadline(w.t), publish.Config{
 		Conn: w.nc, Space: testSpace, Worker: uint64(id), BatchEvents: 4, Heartbeat: 50 * time.Millisecond,
-		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: 64 << 20},
+		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: w.most},
 	})
 	if err != nil {
 		w.t.Fatal(err)

@@ -1,0 +1,60 @@
+package keeper
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/internal/stream"
+)
+
+// A stream that is half full makes a snapshot due, long before any threshold or
+// interval; what it lets go keeps the stream from ever filling up.
+func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
+	const most = 64 << 10
+	w := newWorldOf(t, t.TempDir(), most)
+	m := metrics.NewSet()
+	n := w.start("a", func(c *Config) { c.Metrics = m })
+	taken := func(because string) uint64 {
+		return m.GetOrCreateCounter(`kvatlas_snapshots_total{because="` + because + `"}`).Get()
+	}
+	w.publish(10)
+	n.equal()
+	// Without any snapshot the first is due by the interval.
+	await(t, "the first snapshot", func() bool { return taken("interval") == 1 })
+	// The Keeper is to look at the stream all the time, not once in some seconds.
+	var looking sync.WaitGroup
+	ended := make(chan struct{})
+	looking.Go(func() {
+		ticker := time.NewTicker(5 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				n.keeper.mu.Lock()
+				n.keeper.stream[stream.Name("default", testSpace)].looked = time.Time{}
+				n.keeper.mu.Unlock()
+			case <-ended:
+				return
+			}
+		}
+	})
+	defer looking.Wait()
+	defer close(ended)
+	for published := uint64(0); published < 2*most; {
+		before := w.info()
+		w.publish(50) // it waits while the stream is full
+		n.equal()
+		published += (w.info().LastSeq - before.LastSeq) * (before.Bytes / max(1, before.Messages))
+	}
+	await(t, "snapshots because of storage", func() bool { return taken("storage") >= 2 })
+	await(t, "the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
+	n.crash()
+	next := w.start("b", nil)
+	next.equal()
+	if len(next.starts) != 1 {
+		t.Error("it did not begin with a snapshot")
+	}
+}
