@@ -17,42 +17,24 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-const patience = time.Minute
-
 var (
 	space  = event.Space{Model: "m", BlockSize: 4}
 	tokens = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
 )
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
-}
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func open(t *testing.T, cfg Config) (*Atlas, *route.Router) {
 	t.Helper()
 	cfg.Log = quiet()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	a, err := Open(ctx, cfg)
 	if err != nil {
@@ -77,7 +59,7 @@ func TestOverNATS(t *testing.T) {
 	nats := NATS{URL: Embedded, DataDir: dir, Namespace: "n"}
 	one, r1 := open(t, Config{NATS: nats})
 	_, r2 := open(t, Config{NATS: nats})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	b, err := broker.Open(ctx, broker.Config{URL: Embedded, DataDir: dir, Log: quiet()})
 	if err != nil {
@@ -107,7 +89,7 @@ func TestOverNATS(t *testing.T) {
 		}
 	}
 	for _, r := range []*route.Router{r1, r2} {
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			best, err := r.BestWorker(ctx, route.Prompt{Tokens: tokens}, route.Options{})
 			if err != nil || best.Worker != 1 || best.CachedTokens != 8 || len(r.Workers()) != 2 {
 				return fmt.Errorf("%+v %v", best, err)
@@ -123,7 +105,7 @@ func TestOverNATS(t *testing.T) {
 	}
 	load := func(requests int) {
 		t.Helper()
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if got := r2.Stats().Live; got != requests {
 				return fmt.Errorf("the other sees %d requests, want %d", got, requests)
 			}
@@ -145,7 +127,7 @@ func TestOverNATS(t *testing.T) {
 	if err := last.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		var blocks int
 		if err := r1.DumpEvents(ctx, func(shard.RankID, shard.Dumped) bool { blocks++; return true }); err != nil {
 			return err
@@ -228,7 +210,7 @@ func TestRefused(t *testing.T) {
 	if err := errors.Join(a.Close(), a.Close()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := runtime.NumGoroutine(); n > before {
 			return fmt.Errorf("%d goroutines, %d before", n, before)
 		}

@@ -16,10 +16,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-)
 
-// patience is how long a test waits for something that is sure to happen.
-const patience = time.Minute
+	"github.com/kvatlas/kvatlas/internal/waittest"
+)
 
 // bin is where the programs are, built as the image has them but for paths and
 // versions. TestMain removes it.
@@ -139,7 +138,7 @@ func (p *process) wait() int {
 			p.t.Fatal(err)
 		}
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(waittest.Patience):
 		p.t.Fatal("it does not end")
 		return 0
 	}
@@ -177,20 +176,7 @@ func (p *process) adminAddress() string {
 
 func (p *process) eventually(f func() error) {
 	p.t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			p.t.Fatal(err)
-		}
-	}
+	waittest.Until(p.t, f)
 }
 
 // get returns the body of an answer with status 200.

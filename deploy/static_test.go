@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // The programs of the image need no loader and no library.
@@ -72,7 +74,7 @@ mount --bind "$0" "$0"
 mount --bind "$0/var/lib/kvatlas" "$0/var/lib/kvatlas"
 mount -o remount,bind,ro "$0"
 `
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, "unshare", "--mount", "sh", "-c", prepare, root).CombinedOutput(); err != nil {
 		t.Skipf("skipped: no mount namespace here: %v: %s", err, out)
@@ -137,7 +139,7 @@ func TestProgramsNotify(t *testing.T) {
 		}
 		until := func(line string) {
 			t.Helper()
-			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := conn.SetReadDeadline(time.Now().Add(waittest.Patience)); err != nil {
 				t.Fatal(err)
 			}
 			for b := make([]byte, 4096); ; {

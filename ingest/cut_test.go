@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
 )
@@ -53,7 +54,7 @@ func TestASnapshotAndTheStreamFromItsPosition(t *testing.T) {
 			if i == 3 {
 				from = later[1] // a snapshot of what began with a snapshot
 			}
-			await(t, "something was read", func() bool { return from.position() > uint64(50*(i+1)) })
+			waittest.For(t, "something was read", func() bool { return from.position() > uint64(50*(i+1)) })
 			set, start := n.snap(from, 1+i%3)
 			later = append(later, n.open("later"+string(rune('a'+i)), set, map[string]Start{name: start}))
 		}
@@ -105,7 +106,7 @@ func TestAPositionOfAnotherMessageIsVoid(t *testing.T) {
 	set, start = n.snap(r, 1)
 	start.Stored = start.Stored.Add(-1)
 	third := n.open("three", set, map[string]Start{name: start})
-	await(t, "the position is void", func() bool { return third.counter("kvatlas_ingest_void_positions_total") == 1 })
-	await(t, "the ranks are asked for", func() bool { return third.asked.count(Void) > 0 })
+	waittest.For(t, "the position is void", func() bool { return third.counter("kvatlas_ingest_void_positions_total") == 1 })
+	waittest.For(t, "the ranks are asked for", func() bool { return third.asked.count(Void) > 0 })
 	n.converged(third)
 }

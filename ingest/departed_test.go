@@ -8,6 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // feedAt is feed with the time at which the stream stored the message.
@@ -130,7 +131,7 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 		}
 		return slices.Compact(workers)
 	}
-	await(t, "its blocks are gone", func() bool { return slices.Equal(holders(), []uint64{0}) })
+	waittest.For(t, "its blocks are gone", func() bool { return slices.Equal(holders(), []uint64{0}) })
 	for _, start := range in.Positions() {
 		for _, r := range start.Ranks {
 			if r.Worker == 1 {
@@ -141,7 +142,7 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 	if !in.WorkerLeft(deadline(t), testSpace, 0, time.Now()) {
 		t.Error("the space is not known")
 	}
-	await(t, "the other's are gone, too", func() bool { return len(holders()) == 0 })
+	waittest.For(t, "the other's are gone, too", func() bool { return len(holders()) == 0 })
 	if in.WorkerLeft(deadline(t), event.Space{Model: "other", BlockSize: 16}, 1, time.Now()) {
 		t.Error("a space without a stream is known")
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -148,21 +147,6 @@ func digest(t testing.TB, set *shard.Set) uint64 {
 		t.Fatal(err)
 	}
 	return d
-}
-
-// await polls until ok, or fails the test.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	deadline := time.After(time.Minute)
-	for !ok() {
-		select {
-		case <-poll.C:
-		case <-deadline:
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
 }
 
 // asked records the ranks whose recovery was asked for.

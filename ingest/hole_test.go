@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // A delivery that somebody else got, as one that is lost between the server and
@@ -19,7 +20,7 @@ func TestALostDeliveryIsReadAgain(t *testing.T) {
 	r := n.open("one", nil, nil)
 	n.converged(r)
 	taken := 0
-	await(t, "a hole is noticed", func() bool {
+	waittest.For(t, "a hole is noticed", func() bool {
 		if c, err := n.js.Consumer(deadline(t), stream.Name("default", testSpace), "replica_one"); err == nil {
 			batch, err := c.Fetch(3, jetstream.FetchMaxWait(50*time.Millisecond))
 			n.run(p, e, 50)

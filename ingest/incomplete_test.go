@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -185,7 +186,7 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	p, _ := n.worker(1, coreMode)
 	say(p, 1, event.Event{Kind: event.Cleared, AllTiers: true})
 	n.sameAsTruth(early) // it has taken its dumps: the rest it hears as it happens
-	await(t, "both workers are there", func() bool { return len(early.Ranks()) == 2 })
+	waittest.For(t, "both workers are there", func() bool { return len(early.Ranks()) == 2 })
 	n.sameAsTruth(early)
 	for range 400 {
 		say(p, 1, e.next())
@@ -194,10 +195,10 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	if err := p.Flush(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the early replica is the oracle", func() bool { return digest(t, early.set) == n.truth.digest() })
+	waittest.For(t, "the early replica is the oracle", func() bool { return digest(t, early.set) == n.truth.digest() })
 	late := n.open("late", nil, nil)
 	var st RankStatus
-	await(t, "the late replica has its dump", func() bool {
+	waittest.For(t, "the late replica has its dump", func() bool {
 		i := slices.IndexFunc(late.Ranks(), func(k RankStatus) bool { return k.Worker == 1 && k.Dumps > 0 && !k.Recovering })
 		if i >= 0 {
 			st = late.Ranks()[i]
@@ -210,7 +211,7 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	h := n.truth.holders[workerRank{1, 0}]
 	heard := n.truth.oracle.Held(h, event.Device) - n.truth.oracle.Inferred(h)
 	var got shard.RankStat
-	await(t, "everything has its place", func() bool { // the other worker's dump may come later
+	waittest.For(t, "everything has its place", func() bool { // the other worker's dump may come later
 		for _, s := range late.set.Lookup(testSpace).Ranks() {
 			if s.Worker == 1 {
 				got = s

@@ -22,6 +22,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -32,7 +33,7 @@ import (
 func (n *natsBench) sameAsTruth(r *replica) time.Duration {
 	n.t.Helper()
 	begun := time.Now()
-	await(n.t, "the index equals the oracle", func() bool {
+	waittest.For(n.t, "the index equals the oracle", func() bool {
 		for _, k := range r.Ranks() {
 			if k.Incomplete || k.Held > 0 || k.Recovering {
 				return false
@@ -63,7 +64,7 @@ func TestBothTransportsEndEqualToTheOracle(t *testing.T) {
 			}
 		})
 	}
-	await(t, "something is read", func() bool { return len(early.Ranks()) > 4 })
+	waittest.For(t, "something is read", func() bool { return len(early.Ranks()) > 4 })
 	middle := n.open("middle", nil, nil) // takes dumps while events come
 	running.Wait()
 	late := n.open("late", nil, nil)
@@ -94,7 +95,7 @@ func TestAnExpectedWorkerIsAsked(t *testing.T) {
 	if err := r.Expect(deadline(t), testSpace, 2, nil); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "nobody is awaited", func() bool { return r.Awaited() == nil })
+	waittest.For(t, "nobody is awaited", func() bool { return r.Awaited() == nil })
 	if have, want := digest(t, r.set), n.truth.digest(); have != want {
 		t.Errorf("digest %x, want %x: %+v", have, want, r.Ranks())
 	}
@@ -132,7 +133,7 @@ func TestALostLiveMessageIsRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 		lost += 3
-		await(t, "they are lost", func() bool {
+		waittest.For(t, "they are lost", func() bool {
 			link.mu.Lock()
 			defer link.mu.Unlock()
 			return link.lost == lost
@@ -247,7 +248,7 @@ func TestSeriesPerPublisherAreCapped(t *testing.T) {
 	}
 	t.Cleanup(in.Close)
 	r.Ingest = in
-	await(t, "all ranks", func() bool { return len(r.Ranks()) == 10 })
+	waittest.For(t, "all ranks", func() bool { return len(r.Ranks()) == 10 })
 	n.sameAsTruth(r)
 	var out strings.Builder
 	r.metrics.WritePrometheus(&out)
@@ -289,7 +290,7 @@ func TestRefusingCausesNoStorm(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "ranks are truncated", func() bool { return r.counter("kvatlas_ingest_truncated_ranks_total") > 0 })
+	waittest.For(t, "ranks are truncated", func() bool { return r.counter("kvatlas_ingest_truncated_ranks_total") > 0 })
 	asks := func() (sum uint64) {
 		for cause := range numCauses {
 			sum += r.counter(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
@@ -297,7 +298,7 @@ func TestRefusingCausesNoStorm(t *testing.T) {
 		return sum
 	}
 	before, beats := asks(), r.counter("kvatlas_ingest_heartbeats_total")
-	await(t, "heartbeats pass", func() bool { return r.counter("kvatlas_ingest_heartbeats_total") > beats+20 })
+	waittest.For(t, "heartbeats pass", func() bool { return r.counter("kvatlas_ingest_heartbeats_total") > beats+20 })
 	if after := asks(); after > before+4 {
 		t.Errorf("%d recoveries asked for while the index is full", after-before)
 	}
@@ -459,7 +460,7 @@ func TestKilledPublishersAndReplicasConverge(t *testing.T) {
 func TestALiveFleetConvergesAfterTheServerIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	server := serverProcess(t, dir)
-	await(t, "the server's address", func() bool {
+	waittest.For(t, "the server's address", func() bool {
 		_, err := os.Stat(dir + "/address")
 		return err == nil
 	})
@@ -490,7 +491,7 @@ func TestALiveFleetConvergesAfterTheServerIsKilled(t *testing.T) {
 			}
 		}
 		server = serverProcess(t, dir)
-		await(t, "the connection is back", func() bool { return n.nc.Status() == nats.CONNECTED })
+		waittest.For(t, "the connection is back", func() bool { return n.nc.Status() == nats.CONNECTED })
 	}
 	took := n.sameAsTruth(r)
 	lost := n.metrics.GetOrCreateCounter("kvatlas_publish_lost_messages_total").Get()

@@ -22,6 +22,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -189,7 +190,7 @@ func (r *replica) position() uint64 {
 func (n *natsBench) converged(r *replica) {
 	n.t.Helper()
 	n.drained(r)
-	await(n.t, "recoveries have ended", func() bool {
+	waittest.For(n.t, "recoveries have ended", func() bool {
 		for _, k := range r.Ranks() {
 			if k.Recovering {
 				return false
@@ -210,7 +211,7 @@ func (n *natsBench) converged(r *replica) {
 // drained waits until the replica has applied the whole stream.
 func (n *natsBench) drained(r *replica) {
 	n.t.Helper()
-	await(n.t, "the replica has applied the stream", func() bool {
+	waittest.For(n.t, "the replica has applied the stream", func() bool {
 		info, err := stream.Get(deadline(n.t), n.js, stream.Name("default", testSpace))
 		if err != nil {
 			n.t.Fatal(err)
@@ -230,7 +231,7 @@ func TestPublishedEventsReachEveryReplica(t *testing.T) {
 	late := n.open("late", nil, nil)
 	n.converged(early)
 	n.converged(late)
-	await(t, "ready", func() bool { return late.Ready() == nil })
+	waittest.For(t, "ready", func() bool { return late.Ready() == nil })
 
 	events := uint64(0)
 	for _, k := range []string{"stored", "removed", "cleared"} {
@@ -244,7 +245,7 @@ func TestPublishedEventsReachEveryReplica(t *testing.T) {
 	}
 	// The consumers show that nobody lags.
 	for _, r := range []*replica{early, late} {
-		await(t, "everything is acknowledged", func() bool {
+		waittest.For(t, "everything is acknowledged", func() bool {
 			c, err := n.js.Consumer(deadline(t), stream.Name("default", testSpace), "replica_"+r.cfg.Replica)
 			if err != nil {
 				t.Fatal(err)
@@ -304,18 +305,18 @@ func TestNothingIsLostWhenTheServerRestarts(t *testing.T) {
 	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
 	n.fleet(3, 100, func() {
 		for range 3 {
-			await(t, "the replica reads", func() bool { return r.position() > 0 })
+			waittest.For(t, "the replica reads", func() bool { return r.position() > 0 })
 			failed, pos := n.retries("disconnected"), r.position()
 			if err := owner.Close(); err != nil {
 				t.Error(err)
 			}
-			await(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
+			waittest.For(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
 			owner = startBroker(t, dir)
 			if !owner.Owner() {
 				t.Error("the server did not come back")
 			}
 			before := acks.Get()
-			await(t, "publishers and replica go on", func() bool { return acks.Get() > before+100 && r.position() > pos })
+			waittest.For(t, "publishers and replica go on", func() bool { return acks.Get() > before+100 && r.position() > pos })
 		}
 	})
 	n.converged(r)
@@ -381,7 +382,7 @@ func serverProcess(t testing.TB, dir string) *exec.Cmd {
 func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	dir := t.TempDir()
 	server := serverProcess(t, dir)
-	await(t, "the server's address", func() bool {
+	waittest.For(t, "the server's address", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "address"))
 		return err == nil
 	})
@@ -394,16 +395,16 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
 	n.fleet(3, 100, func() {
 		for range 3 {
-			await(t, "the replica reads", func() bool { return r.position() > 0 })
+			waittest.For(t, "the replica reads", func() bool { return r.position() > 0 })
 			failed, pos := n.retries("disconnected"), r.position()
 			if err := server.Process.Kill(); err != nil {
 				t.Error(err)
 			}
 			_ = server.Wait()
-			await(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
+			waittest.For(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
 			server = serverProcess(t, dir)
 			before := acks.Get()
-			await(t, "publishers and replica go on", func() bool { return acks.Get() > before+100 && r.position() > pos })
+			waittest.For(t, "publishers and replica go on", func() bool { return acks.Get() > before+100 && r.position() > pos })
 		}
 	})
 	n.converged(r)
@@ -425,7 +426,7 @@ func TestPublishersWaitForAFullStreamAndSaySo(t *testing.T) {
 		n.run(p, e, 5000)
 	}()
 	blocked := n.metrics.GetOrCreateCounter("kvatlas_publish_blocked_total")
-	await(t, "the stream is full and the caller waits", func() bool { return n.retries("refused") > 0 && blocked.Get() > 0 })
+	waittest.For(t, "the stream is full and the caller waits", func() bool { return n.retries("refused") > 0 && blocked.Get() > 0 })
 	select {
 	case <-done:
 		t.Fatal("everything fitted")
@@ -476,7 +477,7 @@ func TestAStreamMadeAgainIsReadAgain(t *testing.T) {
 	if err := p.Flush(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the new stream is read", func() bool { return r.counter("kvatlas_ingest_void_positions_total") > 0 })
+	waittest.For(t, "the new stream is read", func() bool { return r.counter("kvatlas_ingest_void_positions_total") > 0 })
 	n.converged(r)
 }
 
@@ -495,7 +496,7 @@ func TestAPositionThatMeansNothingIsVoid(t *testing.T) {
 	ahead := start[name]
 	ahead.Seq += 100
 	again := n.open("one", r.set, map[string]Start{name: ahead})
-	await(t, "a position beyond the stream's end is void", func() bool {
+	waittest.For(t, "a position beyond the stream's end is void", func() bool {
 		return again.counter("kvatlas_ingest_void_positions_total") == 1
 	})
 	n.converged(again)
@@ -506,7 +507,7 @@ func TestAPositionThatMeansNothingIsVoid(t *testing.T) {
 	other := start[name]
 	other.Created = other.Created.Add(-time.Hour)
 	third := n.open("one", r.set, map[string]Start{name: other})
-	await(t, "the position of another stream is void", func() bool {
+	waittest.For(t, "the position of another stream is void", func() bool {
 		return third.counter("kvatlas_ingest_void_positions_total") == 1
 	})
 	n.converged(third)
@@ -528,8 +529,8 @@ func TestWhatRetentionTookShowsAsGaps(t *testing.T) {
 	}
 	r := n.open("one", nil, nil)
 	n.drained(r)
-	await(t, "the gap is told", func() bool { return r.asked.count(Gap) > 0 && r.counter("kvatlas_ingest_missed_events_total") > 0 })
-	await(t, "ready in spite of it", func() bool { return r.Ready() == nil })
+	waittest.For(t, "the gap is told", func() bool { return r.asked.count(Gap) > 0 && r.counter("kvatlas_ingest_missed_events_total") > 0 })
+	waittest.For(t, "ready in spite of it", func() bool { return r.Ready() == nil })
 }
 
 func TestMalformedMessagesDoNotStopAStream(t *testing.T) {
@@ -589,14 +590,14 @@ func TestReadyOnlyOnceCaughtUp(t *testing.T) {
 	t.Cleanup(in.Close)
 	t.Cleanup(letThrough)
 	r.Ingest = in
-	await(t, "the reader waits for the index", func() bool { return in.Streams()[0].InFlight == 4 })
+	waittest.For(t, "the reader waits for the index", func() bool { return in.Streams()[0].InFlight == 4 })
 	s := in.Streams()[0]
 	if s.CaughtUp || in.Ready() == nil || s.Lag == 0 || s.LagTime <= 0 {
 		t.Errorf("behind, and: %+v, ready: %v", s, in.Ready())
 	}
 	letThrough()
 	n.converged(r)
-	await(t, "ready", func() bool { return in.Ready() == nil })
+	waittest.For(t, "ready", func() bool { return in.Ready() == nil })
 	if s := in.Streams()[0]; s.Lag != 0 || s.LagTime != 0 {
 		t.Errorf("caught up: %+v", s)
 	}
@@ -628,7 +629,7 @@ func TestUnsafeStreamsAreRefused(t *testing.T) {
 	if _, err := publish.Open(deadline(t), publish.Config{Conn: n.nc, Space: testSpace, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, publish.ErrUnsafeStream) {
 		t.Errorf("publishing into a stream in memory: %v", err)
 	}
-	await(t, "the bad stream is counted", func() bool { return r.counter("kvatlas_ingest_refused_streams_total") == 1 })
+	waittest.For(t, "the bad stream is counted", func() bool { return r.counter("kvatlas_ingest_refused_streams_total") == 1 })
 	if len(r.Streams()) != 0 {
 		t.Error("a stream in memory is read")
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -178,7 +179,7 @@ func TestClientsThatLeave(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() bool {
+	waittest.For(t, "it becomes true", func() bool {
 		return s.counter("kvatlas_http_connections") == "0" && s.counter("kvatlas_http_requests_in_flight") == "0"
 	})
 	if resp, _ := s.do(t, "GET", "/livez", ""); resp.StatusCode != 200 {

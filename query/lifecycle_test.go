@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/obs"
 	"github.com/kvatlas/kvatlas/internal/startup"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 func TestHealthFollowsChecksAndDraining(t *testing.T) {
@@ -127,21 +128,8 @@ func TestConnectionsAreLimited(t *testing.T) {
 		if _, err := io.ReadAll(first); err != nil { // the server has closed it
 			t.Fatal(err)
 		}
-		eventually(t, func() bool { return s.counter("kvatlas_http_connections") == "1" })
+		waittest.For(t, "it becomes true", func() bool { return s.counter("kvatlas_http_connections") == "1" })
 		s.open(t)
-	}
-}
-
-// eventually waits for what is sure to become true.
-func eventually(t *testing.T, f func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	for !f() {
-		select {
-		case <-time.After(time.Millisecond):
-		case <-deadline:
-			t.Fatal("it did not become true")
-		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // The tests of this file run against a real server inside the process.
@@ -101,19 +102,6 @@ func announce(t testing.TB, b *broker.Broker, w Worker) *Announcement {
 	return a
 }
 
-func await(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.After(time.Minute); !f(); {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func (r *Registry) status(w Worker) string {
 	e, ok := r.Lookup(w.Key())
 	if !ok {
@@ -124,7 +112,7 @@ func (r *Registry) status(w Worker) string {
 
 func (r *Registry) is(t testing.TB, w Worker, status string) {
 	t.Helper()
-	await(t, fmt.Sprintf("worker %d is %s", w.ID, status), func() bool { return r.status(w) == status })
+	waittest.For(t, fmt.Sprintf("worker %d is %s", w.ID, status), func() bool { return r.status(w) == status })
 }
 
 // kinds returns what the events of a subscription say, and ends with want.
@@ -173,7 +161,7 @@ func TestWorkersAnnounceThemselves(t *testing.T) {
 	if err := first.Update(deadline(t), w); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the update is seen", func() bool { e, _ := two.Lookup(w.Key()); return e.TotalBlocks == 77 })
+	waittest.For(t, "the update is seen", func() bool { e, _ := two.Lookup(w.Key()); return e.TotalBlocks == 77 })
 	if err := second.Close(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -205,16 +193,16 @@ func TestARestartOfTheServerLosesNobody(t *testing.T) {
 	kinds(t, sub, "joined 1; joined 2")
 	for range 2 {
 		s.stop()
-		await(t, "the replica knows that it hears nothing", func() bool { return !r.Connected() })
+		waittest.For(t, "the replica knows that it hears nothing", func() bool { return !r.Connected() })
 		silent := time.NewTimer(3 * quickLease) // longer than every lease
 		<-silent.C
 		if n := len(r.Snapshot(false)); n != 2 {
 			t.Fatalf("%d workers during the outage", n)
 		}
 		s.start()
-		await(t, "the replica hears again", r.Connected)
+		waittest.For(t, "the replica hears again", r.Connected)
 		beats := r.m.beats.Get()
-		await(t, "full leases with a connection", func() bool { return r.m.beats.Get() > beats+uint64(3*quickLease/quickBeat) })
+		waittest.For(t, "full leases with a connection", func() bool { return r.m.beats.Get() > beats+uint64(3*quickLease/quickBeat) })
 		r.is(t, testWorker(1), "live")
 		r.is(t, testWorker(2), "live")
 	}
@@ -245,7 +233,7 @@ func TestAnEmptyServerLosesNobodyWhoLives(t *testing.T) {
 	if err := js.DeleteKeyValue(deadline(t), BucketName("default")); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the watch begins again", func() bool { return r.m.sessions.Get() > 0 })
+	waittest.For(t, "the watch begins again", func() bool { return r.m.sessions.Get() > 0 })
 	kinds(t, sub, "left 2")
 	r.is(t, testWorker(1), "live")
 	c, err := r.bucket().Read(deadline(t))
@@ -261,7 +249,7 @@ func TestTheNewerOfTwoAnnouncementsWins(t *testing.T) {
 	w := testWorker(1)
 	w.Incarnation = 5
 	young := announce(t, b, w)
-	await(t, "the old one notices", func() bool { return errors.Is(old.Err(), ErrSuperseded) })
+	waittest.For(t, "the old one notices", func() bool { return errors.Is(old.Err(), ErrSuperseded) })
 	if e, _ := r.Lookup(w.Key()); e.Incarnation != 5 || e.State != Live {
 		t.Fatalf("%+v", e)
 	}
@@ -274,10 +262,10 @@ func TestTheNewerOfTwoAnnouncementsWins(t *testing.T) {
 	r.is(t, w, "live") // the old one took nothing with it
 
 	third := announce(t, b, testWorker(1))
-	await(t, "the second notices", func() bool { return errors.Is(young.Err(), ErrSuperseded) })
+	waittest.For(t, "the second notices", func() bool { return errors.Is(young.Err(), ErrSuperseded) })
 	third.die()
-	await(t, "the second takes over from the silent third", func() bool { return young.Err() == nil })
-	await(t, "the replica sees it", func() bool { e, _ := r.Lookup(w.Key()); return e.Incarnation == 5 && e.State == Live })
+	waittest.For(t, "the second takes over from the silent third", func() bool { return young.Err() == nil })
+	waittest.For(t, "the replica sees it", func() bool { e, _ := r.Lookup(w.Key()); return e.Incarnation == 5 && e.State == Live })
 }
 
 func TestSlowSubscribersResync(t *testing.T) {
@@ -322,7 +310,7 @@ func TestDrainResumeRemove(t *testing.T) {
 	if err := bucket.Drain(deadline(t), 99, "me"); err != nil { // it need not be registered
 		t.Error(err)
 	}
-	await(t, "99 is drained", func() bool { return two.IsDrained(99) })
+	waittest.For(t, "99 is drained", func() bool { return two.IsDrained(99) })
 	if err := bucket.Resume(deadline(t), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +327,7 @@ func TestDrainResumeRemove(t *testing.T) {
 	if err := bucket.Remove(deadline(t), 99, false); err != nil {
 		t.Error(err)
 	}
-	await(t, "99 is forgotten", func() bool { return !two.IsDrained(99) })
+	waittest.For(t, "99 is forgotten", func() bool { return !two.IsDrained(99) })
 	a.die()
 	one.is(t, testWorker(1), "lost")
 	if err := bucket.Remove(deadline(t), 1, false); err != nil {
@@ -375,11 +363,11 @@ func TestGarbageLeavesTheBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.is(t, testWorker(1), "lost")
-	await(t, "only the replica's own key is left", func() bool {
+	waittest.For(t, "only the replica's own key is left", func() bool {
 		st, err := r.bucket().kv.Status(deadline(t))
 		return err == nil && st.Values() == 1
 	})
-	await(t, "memory is free", func() bool { return len(r.Snapshot(true)) == 0 })
+	waittest.For(t, "memory is free", func() bool { return len(r.Snapshot(true)) == 0 })
 }
 
 func post(t *testing.T, serve func(context.Context, []byte) (int, []byte), body string, status int, want string) {
@@ -406,7 +394,7 @@ func TestRegistrationOverHTTP(t *testing.T) {
 	for _, r := range []*Registry{one, two} {
 		r.is(t, seven, "live")
 		r.is(t, named, "live")
-		await(t, "both ranks", func() bool { e, _ := r.Lookup(seven.Key()); return len(e.Ranks) == 2 })
+		waittest.For(t, "both ranks", func() bool { e, _ := r.Lookup(seven.Key()); return len(e.Ranks) == 2 })
 	}
 	if err := one.SetListener(seven.Key(), 0, ListenerActive, nil); err != nil {
 		t.Fatal(err)
@@ -428,13 +416,13 @@ func TestRegistrationOverHTTP(t *testing.T) {
 
 	// It outlives the server and every replica.
 	s.stop()
-	await(t, "the outage is noticed", func() bool { return !one.Connected() })
+	waittest.For(t, "the outage is noticed", func() bool { return !one.Connected() })
 	s.start()
-	await(t, "connected again", one.Connected)
+	waittest.For(t, "connected again", one.Connected)
 	three := openRegistry(t, s.conn, "three", nil)
 	three.is(t, named, "live")
 	post(t, three.ServeUnregister, `{"instance_id":7,"model_name":"m","dp_rank":1}`, http.StatusOK, `{"status":"ok"}`)
-	await(t, "rank 1 is gone", func() bool { e, _ := two.Lookup(seven.Key()); return len(e.Ranks) == 1 })
+	waittest.For(t, "rank 1 is gone", func() bool { e, _ := two.Lookup(seven.Key()); return len(e.Ranks) == 1 })
 	post(t, three.ServeUnregister, `{"instance_id":"7","model_name":"m"}`, http.StatusOK, `ok`)
 	two.is(t, seven, "gone")
 	post(t, three.ServeUnregister, `{"instance_id":7,"model_name":"m"}`, http.StatusNotFound, `"error"`)

@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // direct waits until the answers for every chain of the engine are the oracle's.
@@ -31,7 +32,7 @@ func (p *process) direct(m *enginetest.Mock, base int) {
 			if err != nil {
 				p.t.Fatal(err)
 			}
-			eventually(p.t, func() error {
+			waittest.Until(p.t, func() error {
 				status, data, err := p.ask("POST", "/v1/find_matches", string(body))
 				if err != nil {
 					return err
@@ -82,7 +83,7 @@ func TestAnEngineIsFollowedDirectly(t *testing.T) {
 	p.answers("GET", "/metrics", "", 200, `kvatlas_direct_lost_batches_total{reason="retention"} 300`)
 
 	p.answers("POST", "/unregister", `{"instance_id":7,"model_name":"direct"}`, 200, "")
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if _, data, _ := p.ask("GET", "/metrics", ""); !strings.Contains(data, `kvatlas_index_blocks{model="direct",block_size="64",group="",tier="device"} 0`) {
 			return fmt.Errorf("blocks of a worker that left are in the index")
 		}

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // Clients that go on asking while the indexer is told to stop lose nothing that
@@ -47,7 +49,7 @@ func TestStoppingUnderLoadFailsNoRequest(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := before.Load(); n < 100 {
 			return fmt.Errorf("%d requests", n)
 		}

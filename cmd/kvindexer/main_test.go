@@ -27,6 +27,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
 
@@ -41,9 +42,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
-
-// patience is how long a test waits for something that is sure to happen.
-const patience = time.Minute
 
 // process is a running kvindexer.
 type process struct {
@@ -107,7 +105,7 @@ func (p *process) lines() []string {
 // waitLog waits for a log line with the message and returns its field.
 func (p *process) waitLog(msg, field string) string {
 	p.t.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(waittest.Patience)
 	for {
 		p.mu.Lock()
 		changed, lines := p.changed, slices.Clone(p.log)
@@ -145,7 +143,7 @@ func (p *process) wait() int {
 			p.t.Fatal(err)
 		}
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(waittest.Patience):
 		p.t.Fatal("kvindexer did not end")
 		return 0
 	}
@@ -166,29 +164,10 @@ func (p *process) ask(method, path, body string) (int, string, error) {
 	return resp.StatusCode, string(data), err
 }
 
-// eventually waits until f returns nil.
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
-}
-
 // answers waits until the request gets the status and the text in its answer.
 func (p *process) answers(method, path, body string, status int, text string) {
 	p.t.Helper()
-	eventually(p.t, func() error {
+	waittest.Until(p.t, func() error {
 		got, data, err := p.ask(method, path, body)
 		if err == nil && (got != status || !strings.Contains(data, text)) {
 			err = fmt.Errorf("%s %s: got %d %s, want %d and %q in it", path, body, got, data, status, text)
@@ -202,7 +181,7 @@ func (p *process) ready() { p.t.Helper(); p.answers("GET", "/readyz", "", 200, "
 // join connects to the embedded server of a data directory.
 func join(t *testing.T, dir string) *broker.Broker {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -242,7 +221,7 @@ func newFleet(t *testing.T, b *broker.Broker) *fleet {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:usetesting // t's context has ended
+			ctx, cancel := context.WithTimeout(context.Background(), waittest.Patience) //nolint:usetesting // t's context has ended
 			defer cancel()
 			if err := pub.Close(ctx); err != nil {
 				t.Error(err)
@@ -324,7 +303,7 @@ func (f *fleet) compare(p *process) {
 			body.WriteString(strconv.FormatUint(h, 10))
 		}
 		body.WriteString("]}")
-		eventually(f.t, func() error {
+		waittest.Until(f.t, func() error {
 			status, data, err := p.ask("POST", "/v1/find_matches", body.String())
 			if err != nil {
 				return err
@@ -495,7 +474,7 @@ func TestTheSecondSignalEndsAtOnce(t *testing.T) {
 		p.signal(syscall.SIGTERM)
 		p.waitLog("draining", "delay")
 		// Right after the first, a signal counts as its echo.
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if err := p.cmd.Process.Signal(sig); errors.Is(err, os.ErrProcessDone) {
 				return nil
 			}
@@ -545,7 +524,7 @@ func TestWrongUseAndFailuresSayWhatToDo(t *testing.T) {
 		{"no address file", []string{"--http-listen=127.0.0.1:0", "--data-dir", dir, "--address-file=/nonexistent/x"}, "", 1, "address file"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 			defer cancel()
 			cmd := command(ctx, tc.args...)
 			cmd.Env = append(cmd.Env, tc.env)

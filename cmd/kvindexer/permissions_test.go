@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker/natstest"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -18,7 +19,7 @@ import (
 // nothing that they ask for, and refuses what they have no need of.
 func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 	nats := natstest.Start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience)
 	defer cancel()
 	pub := nats.Connect("publisher-7")
 	w := registry.Worker{ID: 7, Model: "m", BlockSize: 16, Ranks: []uint32{0}, Transport: registry.JetStream, HashScheme: registry.Scheme(16)}

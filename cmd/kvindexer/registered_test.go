@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -19,7 +20,7 @@ func TestPublishersThatRegisterTheirWorkers(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, "--data-dir", dir, "--registry-beat=200ms")
 	p.ready()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience)
 	defer cancel()
 	open := func(worker uint64, b *broker.Broker, transport publish.Transport, r publish.Registration) *publish.Publisher {
 		t.Helper()
@@ -83,7 +84,7 @@ func TestAPublisherThatCannotRegister(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, "--data-dir", dir)
 	p.ready()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	b := join(t, dir)
 	for _, r := range []publish.Registration{{Lease: time.Nanosecond}, {Worker: registry.Worker{Role: "cook"}}} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/startup"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // restored returns how many messages the process had to read after its
@@ -120,7 +121,7 @@ func TestALastSnapshotAndADamagedOne(t *testing.T) {
 		f.publish(120)
 		f.compare(p)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := len(snapshotFiles(t, snaps)); n < 2 {
 			return fmt.Errorf("%d snapshots", n)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -55,7 +56,7 @@ func (p *process) worker(id uint64) string {
 
 func (p *process) workerIs(id uint64, want string) {
 	p.t.Helper()
-	eventually(p.t, func() error {
+	waittest.Until(p.t, func() error {
 		if got := p.worker(id); got != want {
 			return fmt.Errorf("worker %d is %q, want %q", id, got, want)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -32,24 +33,6 @@ func TestMain(m *testing.M) {
 		return
 	}
 	os.Exit(m.Run())
-}
-
-// patience is how long a test waits for something that is sure to happen.
-const patience = time.Minute
-
-// eventually waits until f returns nil.
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
 }
 
 var space = event.Space{Model: "m", BlockSize: enginetest.BlockSize}
@@ -115,7 +98,7 @@ func (f *fleet) start(args ...string) *process {
 			f.t.Logf("log of kvpublisher:\n%s", p.log.String())
 		}
 	})
-	eventually(f.t, func() error {
+	waittest.Until(f.t, func() error {
 		b, err := os.ReadFile(file)
 		if err == nil && !strings.HasSuffix(string(b), "\n") {
 			err = io.ErrUnexpectedEOF
@@ -132,7 +115,7 @@ func (p *process) ended() int {
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(waittest.Patience):
 		p.t.Fatal("kvpublisher does not end")
 		return 0
 	}
@@ -164,7 +147,7 @@ func (p *process) get(path string) (int, string) {
 
 func (p *process) ready() {
 	p.t.Helper()
-	eventually(p.t, func() error {
+	waittest.Until(p.t, func() error {
 		if code, why := p.get("/readyz"); code != http.StatusOK {
 			return fmt.Errorf("not ready: %s", why)
 		}
@@ -198,7 +181,7 @@ func equal(f *fleet, m *enginetest.Mock, base int) {
 	f.t.Helper()
 	for i := range m.Ranks {
 		want := m.Oracle(i, base)
-		eventually(f.t, func() error {
+		waittest.Until(f.t, func() error {
 			sp := f.set.Lookup(space)
 			if sp == nil {
 				return fmt.Errorf("there is no space")
@@ -312,7 +295,7 @@ func TestBeyondTheReplayWindow(t *testing.T) {
 	m.Restart() // whatever was missed is void
 	m.Publish(20)
 	equal(f, m, 0)
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if got := p.metric("kvatlas_publisher_incomplete"); got != 0 {
 			return fmt.Errorf("%v ranks are shown as incomplete", got)
 		}
@@ -351,7 +334,7 @@ func TestInferredBeyondTheReplayWindow(t *testing.T) {
 				})
 				want := m.Incomplete(i, base)
 				inferred += want.Inferred(0)
-				eventually(t, func() error {
+				waittest.Until(t, func() error {
 					return enginetest.CompareSpace(sp, shard.RankID{Worker: 7, DPRank: uint32(i)}, want, 0)
 				})
 			}

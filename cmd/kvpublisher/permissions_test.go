@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/broker/natstest"
 	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -20,7 +21,7 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			nats := natstest.Start(t)
 			f := &fleet{t: t, dir: t.TempDir(), set: shard.New(shard.Config{})}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience)
 			defer cancel()
 			var err error
 			if f.in, err = ingest.Open(ctx, ingest.Config{Conn: nats.Connect("indexer"), Replica: "test", Discover: 20 * time.Millisecond,

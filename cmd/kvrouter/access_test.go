@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 func TestWhoMayAskTheRouter(t *testing.T) {
@@ -116,7 +117,7 @@ func TestTheRoutersConnectionsAreLimited(t *testing.T) {
 	}
 	const ok = "HTTP/1.1 200"
 	var first net.Conn
-	eventually(t, func() error { // the connections of start are closed in a moment
+	waittest.Until(t, func() error { // the connections of start are closed in a moment
 		var answer string
 		if first, answer = open(); answer != ok {
 			return errors.New("refused")
@@ -133,7 +134,7 @@ func TestTheRoutersConnectionsAreLimited(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if _, answer := open(); answer != ok {
 			return errors.New("a closed connection made no room")
 		}

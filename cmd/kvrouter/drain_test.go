@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/mock"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // begin runs a router and returns its URL when it is ready, what tells it to
@@ -31,7 +32,7 @@ func begin(t *testing.T, args ...string) (url string, stop func(), ended <-chan 
 	t.Cleanup(cancel)
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return err
@@ -91,7 +92,7 @@ func TestStoppingUnderLoadCutsNothingOff(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := running.Load(); n < 16 {
 			return fmt.Errorf("%d streams", n)
 		}
@@ -120,7 +121,7 @@ func TestStoppingUnderLoadCutsNothingOff(t *testing.T) {
 		})
 	}
 	stop()
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if status, text, _ := ask("GET", url+"/readyz", ""); status == 200 {
 			return fmt.Errorf("%d %s", status, text)
 		}

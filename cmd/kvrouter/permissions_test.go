@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker/natstest"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -30,7 +31,7 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 func testPermissions(t *testing.T, transport registry.Transport, by publish.Transport) {
 	nats := natstest.Start(t)
 	log := slog.New(slog.DiscardHandler)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience)
 	defer cancel()
 	pub := nats.Connect("publisher-7")
 	w := registry.Worker{ID: 7, Model: "m", BlockSize: 4, Ranks: []uint32{0}, Transport: transport, HashScheme: registry.Scheme(4), TotalBlocks: 1000}
@@ -54,7 +55,7 @@ func testPermissions(t *testing.T, transport registry.Transport, by publish.Tran
 	b, _ := router("b")
 
 	const prompt = "a prompt of some length that is said twice"
-	eventually(t, func() error { // the router meets the worker in its own time
+	waittest.Until(t, func() error { // the router meets the worker in its own time
 		if status, text, _ := ask("POST", a+"/v1/completions", `{"model":"m","max_tokens":4,"prompt":"`+prompt+`"}`); status != 200 {
 			return fmt.Errorf("%d %s", status, text)
 		}
@@ -63,7 +64,7 @@ func testPermissions(t *testing.T, transport registry.Transport, by publish.Tran
 	tokens := strings.ReplaceAll(strings.Trim(fmt.Sprint(mockapi.Tokens(prompt)), "[]"), " ", ",")
 	cached := func(url string) {
 		t.Helper()
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			status, text, _ := ask("POST", url+"/v1/select", `{"model_name":"m","token_ids":[`+tokens+`]}`)
 			if status != 200 || !strings.Contains(text, `"longest_matched":8,`) {
 				return fmt.Errorf("%d %s", status, text)
@@ -76,7 +77,7 @@ func testPermissions(t *testing.T, transport registry.Transport, by publish.Tran
 	if status, text, _ := ask("POST", a+"/v1/select_and_reserve", `{"selection_id":"x","model_name":"m","token_ids":[1,2,3,4]}`); status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
-	eventually(t, func() error { // the other counts it
+	waittest.Until(t, func() error { // the other counts it
 		_, text, _ := ask("GET", b+"/v1/loads", "")
 		var loads []struct {
 			Requests int `json:"active_requests"`
@@ -96,7 +97,7 @@ func testPermissions(t *testing.T, transport registry.Transport, by publish.Tran
 		t.Error(err)
 	}
 	for _, url := range []string{a, b} {
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if _, text, _ := ask("GET", url+"/v1/loads", ""); strings.TrimSpace(text) != "[]" {
 				return fmt.Errorf("the worker is there: %s", text)
 			}

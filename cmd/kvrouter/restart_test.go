@@ -24,6 +24,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/mock"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
 
@@ -100,7 +101,7 @@ func TestRestarts(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if n := begun.Load(); n < streams/2 {
 				return fmt.Errorf("%d streams have begun", n)
 			}
@@ -108,7 +109,7 @@ func TestRestarts(t *testing.T) {
 		})
 		stop()
 		all.Wait()
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			for i, e := range engines {
 				if n := e.Live.Load(); n != 0 {
 					return fmt.Errorf("engine %d still answers %d requests", i, n)
@@ -140,7 +141,7 @@ func TestRestarts(t *testing.T) {
 	}
 	stop()
 	http.DefaultClient.CloseIdleConnections()
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := runtime.NumGoroutine(); n > before+4 {
 			return fmt.Errorf("%d goroutines, %d before", n, before)
 		}
@@ -178,7 +179,7 @@ func TestWeightZeroReadsNothing(t *testing.T) {
 func testReads(t *testing.T, flag string, reads bool) {
 	dir := t.TempDir()
 	url, stop := start(t, "--data-dir="+dir, flag)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)
 	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: log})
@@ -209,7 +210,7 @@ func testReads(t *testing.T, flag string, reads bool) {
 		return strings.Contains(text, "kvatlas_ingest_")
 	}
 	if reads {
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if n := consumers(); n == 0 || !metrics() {
 				return fmt.Errorf("%d consumers, metrics %v", n, metrics())
 			}

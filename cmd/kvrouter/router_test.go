@@ -20,29 +20,10 @@ import (
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/mock"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
-
-const patience = time.Minute
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
-}
 
 // start runs a router until the test ends and returns its URL when it is ready,
 // and what stops it.
@@ -69,7 +50,7 @@ func start(t *testing.T, args ...string) (url string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		data, err := os.ReadFile(file)
 		if err != nil || len(data) == 0 {
 			return errors.Join(errors.New("no address yet"), err)
@@ -148,7 +129,7 @@ func TestFleetOverNATS(t *testing.T) {
 	dir := t.TempDir()
 	a, _ := start(t, "--data-dir="+dir, "--replica=a")
 	b, _ := start(t, "--data-dir="+dir, "--replica=b")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)
 	br, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: log})
@@ -185,7 +166,7 @@ func TestFleetOverNATS(t *testing.T) {
 		return list
 	}
 	for _, url := range []string{a, b} {
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			if n := len(loads(url)); n != 3 {
 				return fmt.Errorf("%d workers", n)
 			}
@@ -200,7 +181,7 @@ func TestFleetOverNATS(t *testing.T) {
 	where := header.Get("X-Kvatlas-Worker")
 	tokens := strings.ReplaceAll(strings.Trim(fmt.Sprint(mockapi.Tokens(prompt)), "[]"), " ", ",")
 	for _, url := range []string{a, b} { // the other router knows it from the events alone
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			status, text, _ := ask("POST", url+"/v1/select", `{"model_name":"m","token_ids":[`+tokens+`]}`)
 			if status != 200 || !strings.Contains(text, `"worker_id":`+where) || !strings.Contains(text, `"longest_matched":8,`) {
 				return fmt.Errorf("%d %s, want worker %s", status, text, where)
@@ -214,7 +195,7 @@ func TestFleetOverNATS(t *testing.T) {
 	}
 	requests := func(url string, want int) {
 		t.Helper()
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			for _, l := range loads(url) {
 				if l.Worker == 1 && l.Requests == want {
 					return nil
@@ -227,7 +208,7 @@ func TestFleetOverNATS(t *testing.T) {
 	if err := workers[0].Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := len(loads(b)); n != 2 {
 			return fmt.Errorf("%d workers after one left", n)
 		}

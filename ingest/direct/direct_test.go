@@ -11,24 +11,9 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/enginefeed"
 	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
-
-const patience = time.Minute
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
 
 var key = Key{event.Space{Model: "m", BlockSize: enginetest.BlockSize}, 7}
 
@@ -66,7 +51,7 @@ func equal(t *testing.T, set *shard.Set, m *enginetest.Mock, base int) {
 	t.Helper()
 	for i := range m.Ranks {
 		want := m.Oracle(i, base)
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			sp := set.Lookup(key.Space)
 			if sp == nil {
 				return errors.New("there is no space")
@@ -115,7 +100,7 @@ func TestFollowsAnEngine(t *testing.T) {
 	}
 	m.Publish(50)
 	equal(t, set, m, 0)
-	eventually(t, d.Ready)
+	waittest.Until(t, d.Ready)
 	s := d.stats()
 	if s.Missed == 0 || s.Lost != [enginefeed.NumReasons]uint64{} {
 		t.Errorf("%d batches missed, %v lost; some were to be missed and none lost", s.Missed, s.Lost)
@@ -139,7 +124,7 @@ func TestLossesShow(t *testing.T) {
 	equal(t, set, m, 70)
 	check := func(gaps, lost uint64, incomplete bool) {
 		t.Helper()
-		eventually(t, func() error {
+		waittest.Until(t, func() error {
 			for n, r := range d.Ranks(key) {
 				if r.Gaps != gaps || r.Lost != lost || r.Incomplete != incomplete {
 					return fmt.Errorf("rank %d: %+v, want %d gaps of %d batches, incomplete %t", n, r, gaps, lost, incomplete)
@@ -181,7 +166,7 @@ func TestWhatIsLostIsInferred(t *testing.T) {
 	if err := d.Follow(key, endpoints(m)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		return enginetest.CompareSpace(sp, shard.RankID{Worker: key.Worker}, want, 0)
 	})
 	for _, r := range sp.Ranks() {
@@ -199,7 +184,7 @@ func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
 	if err := d.Follow(key, map[uint32]Endpoint{0: {Events: "tcp://127.0.0.1:1"}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, d.Ready)
+	waittest.Until(t, d.Ready)
 	if s := d.Ranks(key)[0]; s.LastError == "" || s.Phase != enginefeed.Connecting {
 		t.Errorf("%+v", s)
 	}

@@ -10,28 +10,9 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/route"
 )
-
-const patience = time.Minute
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
-}
 
 type node struct {
 	*route.Router
@@ -43,7 +24,7 @@ var space = event.Space{Model: "org/model", BlockSize: 16}
 
 func start(t testing.TB, dir string, id uint64, sp event.Space) *node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)
 	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: log})
@@ -95,7 +76,7 @@ func (n *node) sums() string {
 
 func agree(t *testing.T, live int, nodes ...*node) {
 	t.Helper()
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		for _, n := range nodes {
 			if got := n.Router.Stats().Live; got != live {
 				return fmt.Errorf("a router knows %d bookings, want %d", got, live)
@@ -165,7 +146,7 @@ func TestRubbish(t *testing.T) {
 	if err := a.broker.Conn().Publish(a.link.all, []byte("rubbish")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if got := a.link.Stats().Malformed; got != 1 {
 			return fmt.Errorf("%d malformed", got)
 		}

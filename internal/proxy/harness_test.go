@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/mock"
 	"github.com/kvatlas/kvatlas/internal/mockapi"
 	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
@@ -194,20 +195,7 @@ func (l *lab) idle() {
 
 func (l *lab) eventually(f func() error) {
 	l.t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			l.t.Fatal(err)
-		}
-	}
+	waittest.Until(l.t, f)
 }
 
 // metric returns the value of a metric's line.

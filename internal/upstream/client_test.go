@@ -16,16 +16,16 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-)
 
-const patience = time.Minute
+	"github.com/kvatlas/kvatlas/internal/waittest"
+)
 
 func client(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	if cfg.IdleConns == 0 {
 		cfg.IdleConns = 100
 	}
-	cfg.DialTimeout = patience
+	cfg.DialTimeout = waittest.Patience
 	c := New(cfg)
 	t.Cleanup(c.Close)
 	return c
@@ -40,23 +40,6 @@ func ask(ctx context.Context, c http.RoundTripper, method, url string, body []by
 		req.Body, req.ContentLength = NewBody(body), int64(len(body))
 	}
 	return c.RoundTrip(req)
-}
-
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal(err)
-		}
-	}
 }
 
 func (c *Client) count() (idle int) {
@@ -317,7 +300,7 @@ func TestStale(t *testing.T) {
 				t.Errorf("%s: %q %v", name, data, err)
 			}
 			<-said
-			eventually(t, func() error {
+			waittest.Until(t, func() error {
 				c.mu.Lock()
 				defer c.mu.Unlock()
 				for _, list := range c.idle {
@@ -391,7 +374,7 @@ func TestIdleAndOther(t *testing.T) {
 	if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "abc" || resp.Body.Close() != nil {
 		t.Errorf("%q %v", data, err)
 	}
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := c.count(); n != 0 {
 			return fmt.Errorf("%d idle", n)
 		}
@@ -400,7 +383,7 @@ func TestIdleAndOther(t *testing.T) {
 	c.Close()
 	server.Close()
 	secure.Close()
-	eventually(t, func() error {
+	waittest.Until(t, func() error {
 		if n := runtime.NumGoroutine(); n > before {
 			return fmt.Errorf("%d goroutines, %d before", n, before)
 		}

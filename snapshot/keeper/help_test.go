@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
@@ -64,12 +65,12 @@ func TestALease(t *testing.T) {
 		t.Fatal("a lease that was given back was not given")
 	}
 	// b says nothing: a gets it after the period, and b's work ends.
-	await(t, "the lease passes on", func() bool { _, ok := take(a); return ok })
+	waittest.For(t, "the lease passes on", func() bool { _, ok := take(a); return ok })
 	held, release = b.hold(deadline(t), rev)
 	defer release()
 	select {
 	case <-held.Done():
-	case <-time.After(patience):
+	case <-time.After(waittest.Patience):
 		t.Fatal("a lost lease does not end the work")
 	}
 }

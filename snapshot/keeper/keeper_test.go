@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/broker"
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -26,23 +27,10 @@ import (
 
 var testSpace = event.Space{Model: "m", BlockSize: 16}
 
-const patience = time.Minute
-
 func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waittest.Patience)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for end := time.Now().Add(patience); !ok(); <-ticker.C {
-		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
-		}
-	}
 }
 
 // world is a broker, a few publishers, and the oracle that is fed with what
@@ -230,7 +218,7 @@ func (n *node) digest() uint64 {
 func (n *node) equal() {
 	n.w.t.Helper()
 	want := n.w.want()
-	await(n.w.t, "the index equals the oracle", func() bool { return n.digest() == want })
+	waittest.For(n.w.t, "the index equals the oracle", func() bool { return n.digest() == want })
 }
 
 func (w *world) manifest() store.Manifest {
@@ -287,7 +275,7 @@ func TestACrashAtAnyStep(t *testing.T) {
 				})
 				select {
 				case <-reached:
-				case <-time.After(patience):
+				case <-time.After(waittest.Patience):
 					t.Fatalf("step %s was not reached", step)
 				}
 				crashing.crash()
@@ -295,7 +283,7 @@ func TestACrashAtAnyStep(t *testing.T) {
 				after := w.start("after", func(c *Config) { c.Threshold, c.Lease = 1, 200*time.Millisecond })
 				after.equal()
 				last := w.info().LastSeq
-				await(t, "the next snapshot after a crash at "+step, func() bool {
+				waittest.For(t, "the next snapshot after a crash at "+step, func() bool {
 					m := w.manifest()
 					return len(m.Snapshots) > 0 && m.Snapshots[0].Seq >= last
 				})
@@ -304,7 +292,7 @@ func TestACrashAtAnyStep(t *testing.T) {
 				}
 				after.crash()
 			}
-			await(t, "the stream was trimmed", func() bool { return w.info().FirstSeq > 1 })
+			waittest.For(t, "the stream was trimmed", func() bool { return w.info().FirstSeq > 1 })
 			m := w.manifest()
 			for i := 1; i < len(m.Snapshots); i++ {
 				if a, b := m.Snapshots[i-1], m.Snapshots[i]; a.Seq < b.Seq || a.Fence < b.Fence {
@@ -329,7 +317,7 @@ func TestReplicasShareTheWork(t *testing.T) {
 		a.equal()
 		b.equal()
 	}
-	await(t, "snapshots are taken and the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
+	waittest.For(t, "snapshots are taken and the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
 	w.publish(30)
 	a.equal()
 	// Noted before the end: b may die with the lease, and while a waits
@@ -397,7 +385,7 @@ func TestADamagedSnapshotIsPassedOver(t *testing.T) {
 		w.publish(60)
 		n.equal()
 	}
-	await(t, "two snapshots, and a trimmed stream", func() bool { return len(w.manifest().Snapshots) == 2 && w.info().FirstSeq > 1 })
+	waittest.For(t, "two snapshots, and a trimmed stream", func() bool { return len(w.manifest().Snapshots) == 2 && w.info().FirstSeq > 1 })
 	n.crash()
 	m := w.manifest()
 	for i, e := range m.Snapshots {
@@ -422,7 +410,7 @@ func TestAStreamThatLostMessages(t *testing.T) {
 	n := w.start("a", func(c *Config) { c.Threshold = 30 })
 	w.publish(200)
 	n.equal()
-	await(t, "a snapshot", func() bool { return len(w.manifest().Snapshots) > 0 })
+	waittest.For(t, "a snapshot", func() bool { return len(w.manifest().Snapshots) > 0 })
 	n.crash()
 	w.publish(100)
 	name := stream.Name("default", testSpace)
@@ -446,7 +434,7 @@ func TestAStreamThatLostMessages(t *testing.T) {
 	last := w.start("c", func(c *Config) { c.Threshold = 1 })
 	last.equal()
 	created := w.info().Created
-	await(t, "a snapshot of the new stream", func() bool {
+	waittest.For(t, "a snapshot of the new stream", func() bool {
 		m := w.manifest()
 		return m.Snapshots[0].Created.Equal(created)
 	})
@@ -474,7 +462,7 @@ func TestReset(t *testing.T) {
 	n := w.start("a", func(c *Config) { c.Threshold = 20 })
 	w.publish(100)
 	n.equal()
-	await(t, "a snapshot", func() bool { return len(w.manifest().Snapshots) > 0 })
+	waittest.For(t, "a snapshot", func() bool { return len(w.manifest().Snapshots) > 0 })
 	n.crash()
 	reg, err := registry.Open(deadline(t), registry.Config{Conn: w.nc, Replica: "b", Beat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -488,7 +476,7 @@ func TestReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the other replica beats", func() bool {
+	waittest.For(t, "the other replica beats", func() bool {
 		alive, err := b.Replicas(deadline(t))
 		return err == nil && len(alive) == 1 && alive[0].Replica == "b"
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
@@ -27,7 +28,7 @@ func (w *wire) Dial(network, address string) (net.Conn, error) {
 	if w.down {
 		return nil, errors.New("the wire is cut")
 	}
-	c, err := net.DialTimeout(network, address, patience)
+	c, err := net.DialTimeout(network, address, waittest.Patience)
 	if err == nil {
 		w.conns = append(w.conns, c)
 	}
@@ -84,7 +85,7 @@ func leaveBehind(t *testing.T, w *world) (there, behind *node, way *wire) {
 		w.publish(60)
 		there.equal()
 		last := w.info().LastSeq
-		await(t, "a snapshot of all that", func() bool {
+		waittest.For(t, "a snapshot of all that", func() bool {
 			m := w.manifest()
 			return len(m.Snapshots) > 0 && m.Snapshots[0].Seq+20 > last
 		})

@@ -8,6 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/waittest"
 )
 
 // A stream that is half full makes a snapshot due, long before any threshold or
@@ -23,7 +24,7 @@ func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
 	w.publish(10)
 	n.equal()
 	// Without any snapshot the first is due by the interval.
-	await(t, "the first snapshot", func() bool { return taken("interval") == 1 })
+	waittest.For(t, "the first snapshot", func() bool { return taken("interval") == 1 })
 	// The Keeper is to look at the stream all the time, not once in some seconds.
 	var looking sync.WaitGroup
 	ended := make(chan struct{})
@@ -49,8 +50,8 @@ func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
 		n.equal()
 		published += (w.info().LastSeq - before.LastSeq) * (before.Bytes / max(1, before.Messages))
 	}
-	await(t, "snapshots because of storage", func() bool { return taken("storage") >= 2 })
-	await(t, "the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
+	waittest.For(t, "snapshots because of storage", func() bool { return taken("storage") >= 2 })
+	waittest.For(t, "the stream is trimmed", func() bool { return w.info().FirstSeq > 1 })
 	n.crash()
 	next := w.start("b", nil)
 	next.equal()
