@@ -39,6 +39,8 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 	$(GO) vet $(PKG)
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
 	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
+	@# What skips itself under the race detector.
+	@[ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
