@@ -326,7 +326,9 @@ func (k *rank) absent() {
 	feed, stop = k.followFrom(feed.Position(nil), late)
 	check(1)
 	stop()
-	if s := feed.Stats(); s.Restarts[enginefeed.Differs] != 1 {
+	// It is known by a batch that differs, or by a shorter replay if it has not
+	// passed the feed yet: a busy machine.
+	if s := feed.Stats(); s.Restarts[enginefeed.Differs]+s.Restarts[enginefeed.Shorter] != 1 {
 		k.t.Errorf("%s: %+v", k.name, s)
 	}
 }
