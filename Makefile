@@ -17,6 +17,8 @@ TESTFLAGS := -shuffle=on -timeout=14m
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
+# What skips itself under the race detector, after a run of all with it.
+UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
 .PHONY: help run example build test race test-engines test-deploy fuzz nightly bench benchstat reference lint vuln tidy clean
@@ -39,8 +41,7 @@ test: ## vet and test everything, with the race detector where a C compiler is p
 	$(GO) vet $(PKG)
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
 	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
-	@# What skips itself under the race detector.
-	@[ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
+	@$(UNRACED)
 
 race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
@@ -60,6 +61,7 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 
 nightly: ## long random histories: SCALE=500 times the seeds of `make test`
 	KVATLAS_TEST_SCALE=$(SCALE) $(GO) test $(RACE) -shuffle=on -timeout=0 -run '$(RUN)' $(PKG)
+	@$(UNRACED)
 
 bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 	@mkdir -p bin

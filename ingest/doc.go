@@ -6,29 +6,22 @@
 // worker is kept without a merge.
 //
 // Invariants:
-//
 //   - Events of one (worker, dp_rank) reach the index in the order of their
 //     ids, each at most once. A message that came before its predecessor is
 //     held back, boundedly, until that arrives or is known to be lost.
-//
 //   - Nothing is lost silently: what is not applied is counted by reason, and
 //     a missing event begins the recovery of its rank: the publisher is asked
 //     for the events, or for all that the rank holds. Meanwhile the rank's
 //     events are held back, boundedly; beyond, they are dropped and asked for.
-//
 //   - A rank that could not be recovered is marked incomplete and tried again
 //     at its heartbeats; one whose blocks the memory budget refused is marked
 //     truncated, and nothing is asked for until there is room.
-//
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
-//
 //   - A stream's position is the highest sequence up to which every message is
 //     applied or skipped. Messages are acknowledged up to it, never beyond.
-//
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
-//
 //   - A reader whose stream was trimmed beyond its position takes up a newer
 //     snapshot (Config.Reload): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.

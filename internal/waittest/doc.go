@@ -2,4 +2,6 @@
 // time in which it should have.
 //
 // Invariant: it fails a test only after Patience, however slow the machine is.
+//
+// Ownership: it keeps nothing.
 package waittest
