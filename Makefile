@@ -47,7 +47,7 @@ race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
 
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
-	@GO='$(GO)' RUN='$(RUN)' sh internal/enginetest/run.sh
+	@GO='$(GO)' RUN='$(RUN)' sh internal/testing/enginetest/run.sh
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
@@ -71,7 +71,7 @@ benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)
 
 reference: ## write docs/configuration.md from what the programs say of their settings
-	$(GO) run ./internal/reference
+	$(GO) run ./internal/program/reference
 
 lint: ## golangci-lint by .golangci.yml, and the project's own rules
 	$(TOOL) golangci-lint run $(PKG)

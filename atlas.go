@@ -15,9 +15,9 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/fleet"
-	"github.com/kvatlas/kvatlas/internal/natssync"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/loadsync"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
@@ -96,7 +96,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 	}
 	if cfg.NATS.URL != "" && !cfg.Alone {
 		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
-			return natssync.Open(natssync.Config{
+			return loadsync.Open(loadsync.Config{
 				Conn: a.broker.Conn(), Namespace: cfg.NATS.Namespace, Space: sp, ID: fc.ID, Router: r, Log: cfg.Log,
 			})
 		}

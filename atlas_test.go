@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -66,7 +66,7 @@ func TestOverNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() }) // the server may have gone first
-	local, err := core.LocalHashes(nil, tokens, 4, core.HashOptions{})
+	local, err := blockhash.LocalHashes(nil, tokens, 4, blockhash.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Router(event.Space{Model: "m"}); !errors.Is(err, core.ErrBlockSize) {
+	if _, err := a.Router(event.Space{Model: "m"}); !errors.Is(err, blockhash.ErrBlockSize) {
 		t.Errorf("a space without a block size: %v", err)
 	}
 	if err := errors.Join(a.Close(), a.Close()); err != nil {

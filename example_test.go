@@ -7,7 +7,7 @@ import (
 	"log"
 
 	"github.com/kvatlas/kvatlas"
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
@@ -52,7 +52,7 @@ func ExampleAtlas_Apply() {
 		log.Fatal(err)
 	}
 	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9}
-	local, err := core.LocalHashes(nil, tokens, 4, core.HashOptions{})
+	local, err := blockhash.LocalHashes(nil, tokens, 4, blockhash.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

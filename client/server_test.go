@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/query"
-	"github.com/kvatlas/kvatlas/query/selection"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -47,7 +47,7 @@ func prompt(n int) []uint32 {
 }
 
 func localHashes(n int) []uint64 {
-	local, err := core.LocalHashes(nil, prompt(n), blockSize, core.HashOptions{})
+	local, err := blockhash.LocalHashes(nil, prompt(n), blockSize, blockhash.Options{})
 	if err != nil {
 		panic(err) // a constant of the tests
 	}

@@ -1,6 +1,9 @@
 package core
 
-import "github.com/kvatlas/kvatlas/event"
+import (
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // known returns how many leading names of r an ordinary holder knows, and how
 // many of those blocks it holds.
@@ -225,7 +228,7 @@ func (r *run) sequence(q uint64, dst []uint64) []uint64 {
 	dst = b.data.appendTo(dst[:0], 0, b.len())
 	for i, l := range dst {
 		if i > 0 || r.parent.parent != nil {
-			l = NextSequenceHash(q, l)
+			l = blockhash.NextSequenceHash(q, l)
 		}
 		q, dst[i] = l, l
 	}

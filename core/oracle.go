@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -58,7 +59,7 @@ func (p *oraclePlace) child(local uint64) *oraclePlace {
 	}
 	c := &oraclePlace{parent: p, local: local, seq: local, depth: p.depth + 1}
 	if p.parent != nil {
-		c.seq = NextSequenceHash(p.seq, local)
+		c.seq = blockhash.NextSequenceHash(p.seq, local)
 	}
 	if p.children == nil {
 		p.children = make(map[uint64]*oraclePlace)

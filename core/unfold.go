@@ -1,5 +1,7 @@
 package core
 
+import "github.com/kvatlas/kvatlas/blockhash"
+
 // Unfolder is an Index that also knows prompts by their sequence hashes. The
 // method runs beside the writer, as Find does.
 type Unfolder interface {
@@ -57,5 +59,5 @@ func after(seq []uint64, i int, local uint64) bool {
 	if i == 0 {
 		return seq[0] == local
 	}
-	return seq[i] == NextSequenceHash(seq[i-1], local)
+	return seq[i] == blockhash.NextSequenceHash(seq[i-1], local)
 }

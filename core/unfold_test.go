@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -27,7 +28,7 @@ func TestUnfoldFindsWhatHoldersHold(t *testing.T) {
 				}
 				for range 8 {
 					prompt := prompts.Next(o)
-					got := x.Unfold([]uint64{7}, core.SequenceHashes(nil, prompt))[1:]
+					got := x.Unfold([]uint64{7}, blockhash.SequenceHashes(nil, prompt))[1:]
 					if len(got) > len(prompt) || !slices.Equal(got, prompt[:len(got)]) {
 						t.Fatalf("%s, seed %d, operation %d: %d is unfolded as %d", g.Name, seed, i, prompt, got)
 					}
@@ -51,7 +52,7 @@ func TestUnfoldBesideAWriter(t *testing.T) {
 		chain[i] = uint64(i + 1)
 	}
 	x.Store(0, &event.Event{Kind: event.Stored, Engine: chain, Local: chain}, false)
-	seq := core.SequenceHashes(nil, chain)
+	seq := blockhash.SequenceHashes(nil, chain)
 	var readers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 2 {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
-	"github.com/kvatlas/kvatlas/internal/admin/admintest"
+	"github.com/kvatlas/kvatlas/internal/testing/admintest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // bin is where the programs are, built as the image has them but for paths and

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // The programs of the image need no loader and no library.

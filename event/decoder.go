@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kvatlas/kvatlas/internal/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
 // The reasons for which a message is refused. Every error of a Decoder wraps

@@ -3,7 +3,7 @@ package event
 import (
 	"fmt"
 
-	"github.com/kvatlas/kvatlas/internal/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
 // DecodeRouterJSON decodes one RouterEvent or an array of them. See DecodeAny

@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/msgpack"
+	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
 // DecodeRouterMsgpack decodes one RouterEvent or an array of them, with fields

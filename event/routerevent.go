@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kvatlas/kvatlas/internal/jsonscan"
-	"github.com/kvatlas/kvatlas/internal/msgpack"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
 // pending is what a decoded RouterEvent says besides its Event, whose hashes

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/internal/msgpack/mptest"
+	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
 // routerCase is one line of testdata/router-events.jsonl: the same RouterEvent

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/internal/stream"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
 )

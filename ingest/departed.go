@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // WorkerRemover is what an Applier may be, too: RemoveWorker drops all that

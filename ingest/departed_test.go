@@ -8,7 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // feedAt is feed with the time at which the stream stored the message.

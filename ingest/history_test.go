@@ -15,8 +15,8 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/recovery"
-	"github.com/kvatlas/kvatlas/internal/stream"
 	"github.com/kvatlas/kvatlas/shard"
 )
 

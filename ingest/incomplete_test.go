@@ -5,9 +5,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -36,7 +36,7 @@ func newPrompts(seed uint64) *prompts {
 // all returns the events of the worker that knows them, without ids.
 func (p *prompts) all() (evs []event.Event) {
 	for _, c := range p.chains {
-		evs = append(evs, event.Event{Kind: event.Stored, Engine: core.SequenceHashes(nil, c), Local: c})
+		evs = append(evs, event.Event{Kind: event.Stored, Engine: blockhash.SequenceHashes(nil, c), Local: c})
 	}
 	return evs
 }
@@ -53,7 +53,7 @@ type lossyEngine struct {
 func (e *lossyEngine) next() event.Event {
 	for {
 		c := e.chains[e.rng.IntN(len(e.chains))]
-		names := core.SequenceHashes(nil, c)
+		names := blockhash.SequenceHashes(nil, c)
 		from := 0
 		if e.lossy { // goes on from what was lost, perhaps
 			from = e.rng.IntN(len(c))

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -14,7 +14,7 @@ import (
 // that it got from elsewhere.
 func (e *engine) offload(dpRank uint32) event.Event {
 	c := e.prompts.chains[e.rng.IntN(len(e.prompts.chains))]
-	names := core.SequenceHashes(nil, c)
+	names := blockhash.SequenceHashes(nil, c)
 	ev := event.Event{Kind: event.Stored, DPRank: dpRank, Tier: event.Tier(e.rng.IntN(3))}
 	some := func() {
 		for range 1 + e.rng.IntN(5) {
@@ -117,7 +117,7 @@ func TestADumpsNamesWaitForFirstRecoveries(t *testing.T) {
 	for _, beside := range []bool{false, true} {
 		h := newHistory(t, 1, true)
 		h.workers, h.knower = nil, nil
-		q := core.SequenceHashes(nil, []uint64{1, 2, 3})
+		q := blockhash.SequenceHashes(nil, []uint64{1, 2, 3})
 		worker := func(id uint64, ev event.Event) *source {
 			s := &source{publisher: &publisher{engine: newEngine(id, 1, 1), ids: map[uint32]uint64{0: 1}, incarnation: 1}}
 			h.newSource(s)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
@@ -42,7 +42,7 @@ func ExampleOpen() {
 
 		// Two blocks of a prompt were computed; the engine calls them 101 and 102.
 		prompt := make([]uint32, 2*blockSize)
-		local, err := core.LocalHashes(nil, prompt, blockSize, core.HashOptions{})
+		local, err := blockhash.LocalHashes(nil, prompt, blockSize, blockhash.Options{})
 		if err != nil {
 			return err
 		}

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/secure"
-	"github.com/kvatlas/kvatlas/internal/secure/securetest"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/testing/securetest"
 	"github.com/kvatlas/kvatlas/registry"
 )
 

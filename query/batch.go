@@ -3,7 +3,7 @@ package query
 import (
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/internal/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
 // batch answers several requests at once: {"requests":[…]} by {"answers":[…]},

@@ -9,7 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -54,7 +54,7 @@ func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens in
 		case fieldSalt:
 			r.salt, p = r.argName(name, value)
 		case fieldBlockSize:
-			r.blockSize, p = argNumber(name, value, core.MaxBlockSize)
+			r.blockSize, p = argNumber(name, value, blockhash.MaxBlockSize)
 		case fieldMaxBlocks:
 			r.maxBlocks, p = argNumber(name, value, maxMaxBlocks)
 		case fieldEarlyExit:

@@ -3,7 +3,7 @@ package query
 import (
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
 // Config holds the settings of a Server. fasthttp leaves most of these limits

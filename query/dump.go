@@ -19,9 +19,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
@@ -124,8 +124,8 @@ func dumpSpace(args *fasthttp.Args, spaces []event.Space) (found event.Space, p 
 	}
 	if args.Has("block_size") {
 		n, err := strconv.ParseUint(string(args.Peek("block_size")), 10, 32)
-		if err != nil || n == 0 || n > core.MaxBlockSize {
-			return found, bad("block_size", reasonOutOfRange, "must be a whole number from 1 to "+strconv.Itoa(core.MaxBlockSize))
+		if err != nil || n == 0 || n > blockhash.MaxBlockSize {
+			return found, bad("block_size", reasonOutOfRange, "must be a whole number from 1 to "+strconv.Itoa(blockhash.MaxBlockSize))
 		}
 		r.blockSize = uint32(n)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -80,7 +80,7 @@ func (q *finder) explain(v *view) ([]byte, *Problem) {
 	r.earlyExit = false
 	e := explanation{Model: string(r.model), Spaces: []explainedSpace{}, Others: []otherSpace{}}
 	if e.Asked = (askedFor{By: "hashes", Elements: len(r.hashes)}); r.has&fieldTokens != 0 {
-		e.Asked = askedFor{By: "token_ids", Elements: len(r.tokens), Seed: decimal(core.Seed(string(r.lora), string(r.salt)))}
+		e.Asked = askedFor{By: "token_ids", Elements: len(r.tokens), Seed: decimal(blockhash.Seed(string(r.lora), string(r.salt)))}
 	}
 	p := q.each(v.index, func(sp event.Space, blocks int) {
 		e.Spaces = append(e.Spaces, q.explainSpace(v, sp, blocks))
@@ -122,7 +122,7 @@ func (q *finder) explainSpace(v *view, sp event.Space, blocks int) explainedSpac
 		depths[q.found.ranks[i].RankID] = q.found.ranks[i].depth
 		x.Longest = max(x.Longest, q.found.ranks[i].depth[event.External])
 	}
-	sequence := core.SequenceHashes(nil, local)
+	sequence := blockhash.SequenceHashes(nil, local)
 	known := entriesOf(v, sp)
 	space := v.index.Space(sp)
 	if space == nil { // gone since

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -85,7 +85,7 @@ func (sp *fakeSpace) Find(local []uint64, f *Found) {
 func (sp *fakeSpace) Unfold(dst, seq []uint64) []uint64 {
 	var best []uint64
 	for _, r := range sp.ranks {
-		own := core.SequenceHashes(nil, r.chain)
+		own := blockhash.SequenceHashes(nil, r.chain)
 		n := 0
 		for n < len(own) && n < len(seq) && own[n] == seq[n] {
 			n++

@@ -7,7 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -67,7 +67,7 @@ func (q *finder) hashes(sp event.Space, space Space) []uint64 {
 		return q.limited(r.hashes)
 	case q.size != sp.BlockSize:
 		// No error: a space cannot have a block size that is refused.
-		q.local, _ = core.LocalHashes(q.local[:0], r.tokens, int(sp.BlockSize), core.HashOptions{Seed: core.Seed(string(r.lora), string(r.salt))})
+		q.local, _ = blockhash.LocalHashes(q.local[:0], r.tokens, int(sp.BlockSize), blockhash.Options{Seed: blockhash.Seed(string(r.lora), string(r.salt))})
 		q.size = sp.BlockSize
 	}
 	return q.limited(q.local)

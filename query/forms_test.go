@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -107,7 +108,7 @@ func compareForms(t *testing.T, s *served, o *core.Oracle, prompt []uint64) {
 			}
 		}
 	}
-	_, data = s.do(t, "POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":`+jsonOf(t, core.SequenceHashes([]uint64{}, prompt))+`}`)
+	_, data = s.do(t, "POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":`+jsonOf(t, blockhash.SequenceHashes([]uint64{}, prompt))+`}`)
 	var rfc map[string]map[string]instance
 	if err := json.Unmarshal(data, &rfc); err != nil || len(rfc["default"]) != len(workers) {
 		t.Errorf("prompt %d: %v in %s, want %d workers", prompt, err, data, len(workers))
@@ -148,7 +149,7 @@ func TestBinaryForm(t *testing.T) {
 	}
 	// By tokens.
 	tokens := []uint32{5, 6, 7, 8, 9}
-	local, err := core.LocalHashes(nil, tokens, 2, core.HashOptions{Seed: core.Seed("l", "s")})
+	local, err := blockhash.LocalHashes(nil, tokens, 2, blockhash.Options{Seed: blockhash.Seed("l", "s")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestMooncakesExample(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = uint32(i)
 	}
-	local, err := core.LocalHashes(nil, tokens, 64, core.HashOptions{Seed: core.Seed("sql-adapter", "w8a8")})
+	local, err := blockhash.LocalHashes(nil, tokens, 64, blockhash.Options{Seed: blockhash.Seed("sql-adapter", "w8a8")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +224,7 @@ func TestMooncakesExample(t *testing.T) {
 	const want = `{"default":{"vllm-prefill-node1":{"longest_matched":256,"GPU":128,"DP":{"0":128,"1":256},"CPU":256,"DISK":0}}}` + "\n"
 	for path, list := range map[string]string{
 		"/query":         `"token_ids":` + jsonOf(t, tokens),
-		"/query_by_hash": `"seq_hashes":` + jsonOf(t, core.SequenceHashes(nil, local)),
+		"/query_by_hash": `"seq_hashes":` + jsonOf(t, blockhash.SequenceHashes(nil, local)),
 	} {
 		for _, tenant := range []string{`"tenant_id":"default",`, ``} {
 			body := `{"model":"deepseek","lora_name":"sql-adapter",` + list + `,` + tenant + `"instance_id":"vllm-prefill-node1","block_size":64,"cache_salt":"w8a8"}`
@@ -241,7 +242,7 @@ func TestMooncakesExample(t *testing.T) {
 // (docs/components/router/standalone-indexer.md).
 func TestDynamosIndexer(t *testing.T) {
 	tokens := make([]uint32, 80)
-	local, err := core.LocalHashes(nil, tokens, 16, core.HashOptions{Seed: core.Seed("", "")})
+	local, err := blockhash.LocalHashes(nil, tokens, 16, blockhash.Options{Seed: blockhash.Seed("", "")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,12 +362,12 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%v, want %v", reasons, want)
 	}
 	for i, r := range e.Spaces[0].Ranks {
-		if r.WorkerID == "7" && r.DPRank == 0 && (*r.Missing != absent{2, "3", decimal(core.SequenceHashes(nil, []uint64{1, 2, 3})[2]), 1}) {
+		if r.WorkerID == "7" && r.DPRank == 0 && (*r.Missing != absent{2, "3", decimal(blockhash.SequenceHashes(nil, []uint64{1, 2, 3})[2]), 1}) {
 			t.Errorf("rank %d misses %+v", i, r.Missing)
 		}
 	}
 	_, data = s.do(t, "POST", "/v1/explain", `{"model":"m","group":"g","token_ids":[1,2,3,4,5],"cache_salt":"s"}`)
-	if err := json.Unmarshal(data, &e); err != nil || e.Asked.Seed != decimal(core.Seed("", "s")) || e.Spaces[0].LeftOver != 1 || e.Spaces[0].Blocks != 1 {
+	if err := json.Unmarshal(data, &e); err != nil || e.Asked.Seed != decimal(blockhash.Seed("", "s")) || e.Spaces[0].LeftOver != 1 || e.Spaces[0].Blocks != 1 {
 		t.Errorf("%v in %s", err, data)
 	}
 	if resp, _ := s.do(t, "POST", "/v1/explain", `{"model":"x","hashes":[]}`); resp.StatusCode != 404 {

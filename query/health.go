@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 
-	"github.com/kvatlas/kvatlas/internal/startup"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
 )
 
 // Check is one condition of readiness.

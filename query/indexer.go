@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -65,7 +65,7 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 			r.salt, p = r.name("cache_salt")
 			salted = true
 		case "block_size":
-			r.blockSize, p = r.number("block_size", core.MaxBlockSize)
+			r.blockSize, p = r.number("block_size", blockhash.MaxBlockSize)
 		case "instance_id":
 			x.instance, p = r.instance()
 			x.hasInstance = true

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/startup"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 func TestHealthFollowsChecksAndDraining(t *testing.T) {

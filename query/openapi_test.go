@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/api"
-	"github.com/kvatlas/kvatlas/api/apitest"
+	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 )
 
 // document is read once: every exchange of the tests is compared with it.

@@ -4,9 +4,9 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/jsonscan"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
 // findRequest is what a find_matches asks, in whatever form it came. Its
@@ -135,7 +135,7 @@ func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
 	case fieldSalt:
 		r.salt, p = r.name("cache_salt")
 	case fieldBlockSize:
-		r.blockSize, p = r.number("block_size", core.MaxBlockSize)
+		r.blockSize, p = r.number("block_size", blockhash.MaxBlockSize)
 	case fieldMaxBlocks:
 		r.maxBlocks, p = r.number("max_blocks", maxMaxBlocks)
 	case fieldEarlyExit:

@@ -3,7 +3,7 @@ package query
 import (
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // route is one of the server's: what it answers, and whom.

@@ -16,11 +16,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/api/apitest"
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -260,7 +260,7 @@ func TestFindByTokensIsFindByTheirHashes(t *testing.T) {
 	for _, name := range []struct{ lora, salt string }{{"", ""}, {"adapter", ""}, {"", "tenant"}, {"adapter", "tenant"}} {
 		ix := new(fakeIndex)
 		for _, size := range []int{2, 3} {
-			local, err := core.LocalHashes(nil, tokens, size, core.HashOptions{Seed: core.Seed(name.lora, name.salt)})
+			local, err := blockhash.LocalHashes(nil, tokens, size, blockhash.Options{Seed: blockhash.Seed(name.lora, name.salt)})
 			if err != nil {
 				t.Fatal(err)
 			}

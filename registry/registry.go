@@ -13,7 +13,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // Config holds the settings of a Registry. Conn and Replica are needed; zero

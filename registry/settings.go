@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
 // Settings are the settings of a Registry as programs declare them.

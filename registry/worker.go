@@ -12,7 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -162,7 +162,7 @@ func (w *Worker) normalise() error {
 	if w.Model == "" {
 		return errors.New("no model name")
 	}
-	if err := core.CheckBlockSize(int(w.BlockSize)); err != nil {
+	if err := blockhash.CheckBlockSize(int(w.BlockSize)); err != nil {
 		return err
 	}
 	if err := w.checkTexts(); err != nil {
@@ -214,7 +214,7 @@ func (w *Worker) equal(o *Worker) bool { return reflect.DeepEqual(w, o) }
 // seed, block size and what a salt or LoRA name does. Events made otherwise
 // would never match.
 func Scheme(blockSize uint32) string {
-	return fmt.Sprintf("xxh3-64;seed=%d;block=%d;salt=added-to-seed", core.Seed("", ""), blockSize)
+	return fmt.Sprintf("xxh3-64;seed=%d;block=%d;salt=added-to-seed", blockhash.Seed("", ""), blockSize)
 }
 
 // mismatch says how the worker's hashes differ from this index's; "" if they

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
@@ -107,9 +107,9 @@ type Stats struct {
 }
 
 // New returns a Router without workers. The error wraps ErrSettings or
-// core.ErrBlockSize.
+// blockhash.ErrBlockSize.
 func New(cfg Config) (*Router, error) {
-	if err := core.CheckBlockSize(cfg.BlockSize); err != nil {
+	if err := blockhash.CheckBlockSize(cfg.BlockSize); err != nil {
 		return nil, fmt.Errorf("making a router: %w", err)
 	}
 	if err := cfg.Settings.Check(); err != nil {
@@ -170,7 +170,7 @@ func (r *Router) Stats() Stats {
 type Prompt struct {
 	Tokens []uint32
 	// Hash says what goes into the hashes of Tokens besides them.
-	Hash core.HashOptions
+	Hash blockhash.Options
 	// Local are the local hashes of the prompt's complete blocks, from the
 	// first on.
 	Local []uint64
@@ -250,7 +250,7 @@ type scratch struct {
 
 // BestWorker chooses the rank that serves the request best, and books it if
 // Options.RequestID is set. The error wraps or is a *NoWorkerError,
-// load.ErrDuplicate, ErrSettings, core.ErrBlockSize, or the context's.
+// load.ErrDuplicate, ErrSettings, blockhash.ErrBlockSize, or the context's.
 func (r *Router) BestWorker(ctx context.Context, p Prompt, o Options) (Answer, error) {
 	s := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(s)
@@ -291,7 +291,7 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 	var err error
 	switch {
 	case p.Local == nil:
-		s.local, err = core.LocalHashes(s.local, p.Tokens, r.cfg.BlockSize, p.Hash)
+		s.local, err = blockhash.LocalHashes(s.local, p.Tokens, r.cfg.BlockSize, p.Hash)
 	default:
 		s.local = append(s.local, p.Local...)
 		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)

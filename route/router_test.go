@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
@@ -91,7 +91,7 @@ func ptr[T any](v T) *T { return &v }
 func TestTokensAndHashes(t *testing.T) {
 	r, space, _ := open(t, nil, workers(2)...)
 	tokens := []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
-	local, err := core.LocalHashes(nil, tokens, testBlock, core.HashOptions{})
+	local, err := blockhash.LocalHashes(nil, tokens, testBlock, blockhash.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestTokensAndHashes(t *testing.T) {
 			t.Errorf("%+v: %+v", p, a)
 		}
 	}
-	if a := best(t, r, Prompt{Tokens: tokens, Hash: core.HashOptions{Seed: core.Seed("", "salt")}}, Options{}); a.CachedTokens != 0 {
+	if a := best(t, r, Prompt{Tokens: tokens, Hash: blockhash.Options{Seed: blockhash.Seed("", "salt")}}, Options{}); a.CachedTokens != 0 {
 		t.Errorf("with another salt %d tokens count as cached", a.CachedTokens)
 	}
 }
@@ -535,7 +535,7 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
-	if _, err := New(Config{Settings: DefaultSettings()}); !errors.Is(err, core.ErrBlockSize) {
+	if _, err := New(Config{Settings: DefaultSettings()}); !errors.Is(err, blockhash.ErrBlockSize) {
 		t.Errorf("no block size: %v", err)
 	}
 	r, _, _ := open(t, nil, workers(1)...)

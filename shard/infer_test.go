@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -29,7 +30,7 @@ func lossyScheme(worker uint64) string {
 
 // name is what holder h calls the last block of the content.
 func (l *lossy) name(h core.Holder, content []uint64) uint64 {
-	q := core.SequenceHashes(nil, content)
+	q := blockhash.SequenceHashes(nil, content)
 	id, _ := identity(h)
 	if lossyScheme(id) == "" {
 		return q[len(q)-1] + uint64(h)
@@ -185,7 +186,7 @@ func TestInferenceInParallel(t *testing.T) {
 		}
 		o := core.NewOracle()
 		whole := func(c []uint64) event.Event {
-			return event.Event{Kind: event.Stored, Engine: core.SequenceHashes(nil, c), Local: c}
+			return event.Event{Kind: event.Stored, Engine: blockhash.SequenceHashes(nil, c), Local: c}
 		}
 		for _, c := range chains {
 			op := coretest.Op{Event: whole(c)}
@@ -196,7 +197,7 @@ func TestInferenceInParallel(t *testing.T) {
 		streams := make([][]coretest.Op, 7)
 		for i, c := range chains {
 			h := 1 + i%len(streams)
-			q := core.SequenceHashes(nil, c)
+			q := blockhash.SequenceHashes(nil, c)
 			n := len(c) - 1
 			op := coretest.Op{Holder: core.Holder(2 * h), Event: event.Event{Kind: event.Stored, Incomplete: true,
 				HasParent: true, Parent: q[n-1], Engine: q[n:], Local: c[n:]}}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -113,7 +114,7 @@ func offloaded(t *testing.T, rng *rand.Rand, shards int) (*Space, *core.Oracle) 
 		for range 1 + rng.IntN(6) {
 			c = append(c, rng.Uint64N(4))
 		}
-		q := core.SequenceHashes(nil, c)
+		q := blockhash.SequenceHashes(nil, c)
 		op := coretest.Op{Event: event.Event{Kind: event.Stored, Engine: q, Local: c}}
 		apply(t, sp, batchOf([]coretest.Op{op}))
 		op.Apply(o)
@@ -214,7 +215,7 @@ func TestAttachAdoptsNames(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		sp := openSpace(t, Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "sha" }})
 		c := []uint64{5, 6, 7, 8}
-		q := core.SequenceHashes(nil, c)
+		q := blockhash.SequenceHashes(nil, c)
 		known := coretest.Op{Event: event.Event{Kind: event.Stored, Engine: q, Local: c}}
 		apply(t, sp, batchOf([]coretest.Op{known}))
 		id := rankOf(2)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -90,7 +91,7 @@ func (s *Set) Open(key event.Space) (*Space, error) {
 	if sp := s.Lookup(key); sp != nil {
 		return sp, nil
 	}
-	if err := core.CheckBlockSize(int(key.BlockSize)); err != nil {
+	if err := blockhash.CheckBlockSize(int(key.BlockSize)); err != nil {
 		return nil, fmt.Errorf("opening the index space of model %q: %w", key.Model, err)
 	}
 	s.mu.Lock()

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/trace"
+	"github.com/kvatlas/kvatlas/bench/workload"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/mock"
-	"github.com/kvatlas/kvatlas/internal/trace"
-	"github.com/kvatlas/kvatlas/internal/workload"
 )
 
 // happened is one event of a mock engine.

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"fmt"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -34,7 +35,7 @@ func (c *counter) add(p *core.Piece) error {
 	for i, l := range p.Local {
 		switch {
 		case i > 0:
-			l = core.NextSequenceHash(c.seq[i-1], l)
+			l = blockhash.NextSequenceHash(c.seq[i-1], l)
 		case p.Parent != 0:
 			k := uint64(p.Parent)<<32 | uint64(p.Offset)
 			a, ok := c.above[k]
@@ -46,7 +47,7 @@ func (c *counter) add(p *core.Piece) error {
 			} else {
 				c.above[k] = a
 			}
-			l = core.NextSequenceHash(a.seq, l)
+			l = blockhash.NextSequenceHash(a.seq, l)
 		}
 		c.seq = append(c.seq, l)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 )
 
@@ -126,7 +127,7 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 		for _, e := range d.take(1) {
 			p.Names = append(p.Names, e)
 			for _, l := range p.Local[1:] {
-				e = core.NextSequenceHash(e, l)
+				e = blockhash.NextSequenceHash(e, l)
 				p.Names = append(p.Names, e)
 			}
 		}

@@ -3,6 +3,7 @@ package snapshot
 import (
 	"encoding/binary"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 )
 
@@ -71,7 +72,7 @@ func (c *chunk) appendRun(p *core.Piece, last uint32) {
 // and its block, as sequence hashes do.
 func chained(names, local []uint64) bool {
 	for i := 1; i < len(names); i++ {
-		if core.NextSequenceHash(names[i-1], local[i]) != names[i] {
+		if blockhash.NextSequenceHash(names[i-1], local[i]) != names[i] {
 			return false
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -169,7 +170,7 @@ func small(t testing.TB) ([]byte, uint64) {
 	for i := range uint64(50) { // names that follow from the blocks
 		ev.Local = append(ev.Local, i*0x9E3779B97F4A7C15)
 		if i > 0 {
-			name = core.NextSequenceHash(name, ev.Local[i])
+			name = blockhash.NextSequenceHash(name, ev.Local[i])
 		}
 		ev.Engine = append(ev.Engine, name)
 	}

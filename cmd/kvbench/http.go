@@ -22,10 +22,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -104,7 +104,7 @@ func measureHTTP(ctx context.Context, o httpOptions, stdout io.Writer) (err erro
 	for i := range tokens {
 		tokens[i] = rng.Uint32N(128_000)
 	}
-	local, err := core.LocalHashes(nil, tokens, httpBlockSize, core.HashOptions{Seed: core.Seed("", "")})
+	local, err := blockhash.LocalHashes(nil, tokens, httpBlockSize, blockhash.Options{Seed: blockhash.Seed("", "")})
 	if err != nil {
 		return err
 	}

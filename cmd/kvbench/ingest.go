@@ -20,8 +20,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
 )

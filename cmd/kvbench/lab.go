@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/lab"
-	"github.com/kvatlas/kvatlas/internal/trace"
+	"github.com/kvatlas/kvatlas/bench/lab"
+	"github.com/kvatlas/kvatlas/bench/trace"
 	"github.com/kvatlas/kvatlas/route"
 )
 

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/corpus"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
@@ -107,7 +107,7 @@ func (p *prompts) fill(ctx context.Context, sp *shard.Space) error {
 		engine := append(slices.Clone(names), words(o.tail)...)
 		unique += o.tail
 		if o.chained {
-			engine = core.SequenceHashes(nil, local)
+			engine = blockhash.SequenceHashes(nil, local)
 		}
 		if i%16 == 0 && len(p.first) < 4096 {
 			p.first = append(p.first, local)

@@ -13,12 +13,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
 )
 
 // config is all settings of the program.
@@ -69,7 +69,7 @@ func (c *config) declare(set *conf.Set) {
 	set.String(&c.namespace, "namespace", "default", "Namespace of the workers: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
 	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
 	set.String(&c.model, "model", "", "worker list, snapshot: only what is of this model.")
-	set.Int(&c.blockSize, "block-size", 0, "snapshot: only what is of blocks of so many tokens.", conf.Between(0, core.MaxBlockSize), conf.ShowDefault("any"))
+	set.Int(&c.blockSize, "block-size", 0, "snapshot: only what is of blocks of so many tokens.", conf.Between(0, blockhash.MaxBlockSize), conf.ShowDefault("any"))
 	set.String(&c.stream, "stream", "", "snapshot: only what is of this stream, as snapshot list names it: of one model, block size and group.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
 		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/registry"
 )
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/natstest"
 	"github.com/kvatlas/kvatlas/registry"
 )
 

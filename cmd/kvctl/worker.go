@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 	"github.com/kvatlas/kvatlas/snapshot/store"

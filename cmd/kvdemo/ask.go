@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/mocker"
-	"github.com/kvatlas/kvatlas/internal/trace"
+	"github.com/kvatlas/kvatlas/bench/mocker"
+	"github.com/kvatlas/kvatlas/bench/trace"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
 // metrics is what the lines show of the indexer.

@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/mocker"
+	"github.com/kvatlas/kvatlas/bench/mocker"
 )
 
 // demo is one run of the demonstration. The goroutine of run owns it.

@@ -7,7 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -24,7 +24,7 @@ func (x *indexer) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 		Tell: func(k direct.Key, s direct.RankStatus) {
 			status := registry.ListenerPending
 			switch {
-			case s.Phase != enginefeed.Connecting:
+			case s.Phase != zmqfeed.Connecting:
 				status = registry.ListenerActive
 			case s.Tried:
 				status = registry.ListenerFailed

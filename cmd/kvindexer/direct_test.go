@@ -8,8 +8,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/enginetest"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // direct waits until the answers for every chain of the engine are the oracle's.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // Clients that go on asking while the indexer is told to stop lose nothing that

@@ -23,11 +23,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/stream"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
 
@@ -251,7 +252,7 @@ func (f *fleet) publish(n int) {
 		chain := f.chains[f.rand.IntN(len(f.chains))]
 		chain = chain[:1+f.rand.IntN(len(chain))]
 		// The engine names a block by its sequence hash.
-		names := core.SequenceHashes(nil, chain)
+		names := blockhash.SequenceHashes(nil, chain)
 		ev := event.Event{Kind: event.Stored, DPRank: rank, Engine: names, Local: chain, Tier: event.Tier(f.rand.IntN(3))}
 		switch f.rand.IntN(20) {
 		case 0:

@@ -4,8 +4,8 @@ import (
 	"context"
 
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/startup"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/startup"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // restored returns how many messages the process had to read after its

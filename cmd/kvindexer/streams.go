@@ -7,7 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -64,7 +64,7 @@ func engineStream(r *direct.Followed) query.Stream {
 		Counts: counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts}),
 	}
 	switch {
-	case r.Phase != enginefeed.Live:
+	case r.Phase != zmqfeed.Live:
 		s.State = "recovering"
 	case r.Incomplete:
 		s.State = "incomplete"

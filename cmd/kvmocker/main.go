@@ -11,12 +11,12 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"github.com/kvatlas/kvatlas/bench/mocker"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/mocker"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/broker/natstest"
-	"github.com/kvatlas/kvatlas/internal/enginetest"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 

@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/kvatlas/kvatlas/internal/admin"
-	"github.com/kvatlas/kvatlas/internal/secure"
-	"github.com/kvatlas/kvatlas/query/selection"
+	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/selection"
 )
 
 // needs says who may make a request: readers ask and generate, operators

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/secure"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 func TestWhoMayAskTheRouter(t *testing.T) {

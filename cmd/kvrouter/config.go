@@ -9,17 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/admin"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/fleet"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
-	"github.com/kvatlas/kvatlas/internal/proxy"
-	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/approx"
@@ -173,7 +173,7 @@ func (c *config) declareEngines(set *conf.Set) {
 		both at once, to meet at port 8998 of the prefill worker.`,
 		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang)))
 	set.String(&c.Model, "model", "", "Name of the model that --engines serve.")
-	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, core.MaxBlockSize))
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,
 		beside those that engines list.`)
 	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/fleet"
-	"github.com/kvatlas/kvatlas/internal/proc"
-	"github.com/kvatlas/kvatlas/internal/proxy"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 )
 

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/mock"
-	"github.com/kvatlas/kvatlas/internal/mockapi"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // begin runs a router and returns its URL when it is ready, what tells it to

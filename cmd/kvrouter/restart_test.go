@@ -20,11 +20,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/mock"
-	"github.com/kvatlas/kvatlas/internal/mockapi"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
 

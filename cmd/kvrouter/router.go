@@ -17,14 +17,14 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/admin"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/fleet"
-	"github.com/kvatlas/kvatlas/internal/natssync"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
-	"github.com/kvatlas/kvatlas/internal/proxy"
-	"github.com/kvatlas/kvatlas/internal/startup"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/loadsync"
+	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
@@ -101,7 +101,7 @@ func (x *router) build() error {
 	}
 	if x.cfg.ReplicaSync && x.cfg.Broker.URL != noNATS {
 		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
-			return natssync.Open(natssync.Config{
+			return loadsync.Open(loadsync.Config{
 				Conn: x.broker.Conn(), Namespace: x.cfg.Ingest.Namespace, Space: sp, ID: id, Router: r, Log: x.log,
 			})
 		}

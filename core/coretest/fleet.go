@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -98,7 +99,7 @@ func (f *fleetState) act() {
 		i := f.r.IntN(len(e.chains))
 		c := e.chains[i]
 		l := f.r.Uint64()
-		seq := core.NextSequenceHash(c[len(c)-1], l)
+		seq := blockhash.NextSequenceHash(c[len(c)-1], l)
 		e.chains[i] = append(slices.Clone(c), seq)
 		e.held[c[len(c)-1]].children++
 		e.held[seq] = &mockBlock{parent: c[len(c)-1]}
@@ -170,7 +171,7 @@ func (f *fleetState) prompt() []uint64 {
 
 // serve stores what the engine does not hold of the prompt.
 func (f *fleetState) serve(e *mockEngine, prompt []uint64) {
-	seqs := core.SequenceHashes(nil, prompt)
+	seqs := blockhash.SequenceHashes(nil, prompt)
 	have := 0
 	for have < len(seqs) && e.held[seqs[have]] != nil {
 		have++

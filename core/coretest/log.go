@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -133,7 +134,7 @@ func (n *notes) note(k logKey) {
 // had ended, and came when started operations had begun.
 func (l *Log) Allowed(query []uint64, a Answer, done, started int) error {
 	from, to := l.before[done], l.before[started]
-	seqs := core.SequenceHashes(nil, query)
+	seqs := blockhash.SequenceHashes(nil, query)
 	for h := range a {
 		if !l.holders[h] {
 			return fmt.Errorf("holder %d, which never stored anything, is in the answer to %v", h, query)

@@ -1,6 +1,6 @@
 package engine
 
-import "github.com/kvatlas/kvatlas/core"
+import "github.com/kvatlas/kvatlas/blockhash"
 
 // chain is what a stored block hands down to its children, besides its place.
 // Engines name a salt at a chain's first block only.
@@ -12,7 +12,7 @@ type chain struct {
 // seed returns the seed of the chain's local hashes.
 func (c chain) seed() uint64 { return plainSeed() + c.lora + c.salt }
 
-func plainSeed() uint64 { return core.Seed("", "") }
+func plainSeed() uint64 { return blockhash.Seed("", "") }
 
 // chains remembers the chains of stored blocks by engine hash: only of blocks
 // whose children need it, so nothing in a fleet without LoRA and salts. It
@@ -77,5 +77,5 @@ func (a *addends) get(name []byte, of func(string) uint64) uint64 {
 	return v
 }
 
-func seedOfLora(name string) uint64 { return core.Seed(name, "") - plainSeed() }
-func seedOfSalt(salt string) uint64 { return core.Seed("", salt) - plainSeed() }
+func seedOfLora(name string) uint64 { return blockhash.Seed(name, "") - plainSeed() }
+func seedOfSalt(salt string) uint64 { return blockhash.Seed("", salt) - plainSeed() }

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/msgpack"
+	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
 // Config holds a Decoder's settings.
 type Config struct {
-	// BlockSize is the space's block size in tokens, 1 … core.MaxBlockSize.
+	// BlockSize is the space's block size in tokens, 1 … blockhash.MaxBlockSize.
 	// Stores with another one are left out.
 	BlockSize int
 	// Rank is the dp_rank of batches that name none.
@@ -56,7 +56,7 @@ type span struct{ engineAt, engineTo, localAt, localTo int }
 
 // NewDecoder returns a Decoder for one stream.
 func NewDecoder(cfg Config) (*Decoder, error) {
-	if err := core.CheckBlockSize(cfg.BlockSize); err != nil {
+	if err := blockhash.CheckBlockSize(cfg.BlockSize); err != nil {
 		return nil, err
 	}
 	if cfg.MaxChains <= 0 {

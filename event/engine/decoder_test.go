@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/msgpack/mptest"
+	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
 type (
@@ -87,7 +87,7 @@ func TestPayloadsRefused(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := NewDecoder(Config{BlockSize: 1025}); !errors.Is(err, core.ErrBlockSize) {
+	if _, err := NewDecoder(Config{BlockSize: 1025}); !errors.Is(err, blockhash.ErrBlockSize) {
 		t.Errorf("block size 1025: %v", err)
 	}
 }
@@ -139,7 +139,7 @@ func TestStoresByHashAlone(t *testing.T) {
 }
 
 func TestSaltAndLoraAreInherited(t *testing.T) {
-	seed := core.Seed("sql", "tenant")
+	seed := blockhash.Seed("sql", "tenant")
 	for name, root := range map[string]m{
 		"vLLM":          storeMap(nil, []uint64{1, 2}, append(slices.Clone(t1), t2...), "lora_name", "sql", "extra_keys", list{list{"sql", "tenant"}, list{"sql"}}),
 		"vLLM, tagged":  storeMap(nil, []uint64{1, 2}, append(slices.Clone(t1), t2...), "extra_keys", list{list{list{"lora", "sql", "/path"}, list{"cache_salt", "tenant"}}, nil}),
@@ -165,7 +165,7 @@ func TestSaltAndLoraAreInherited(t *testing.T) {
 func TestChainsAreBounded(t *testing.T) {
 	const limit = 100
 	d := newDecoder(t, Config{BlockSize: 4, MaxChains: limit})
-	seed := core.Seed("", "tenant")
+	seed := blockhash.Seed("", "tenant")
 	for h := range uint64(10 * limit) {
 		if _, err := d.Decode(batch(storeMap(nil, []uint64{h}, t1, "cache_salt", "tenant"))); err != nil {
 			t.Fatal(err)
@@ -192,7 +192,9 @@ func TestChainsAreBounded(t *testing.T) {
 
 func TestMultimodalIdentifiers(t *testing.T) {
 	digest := "00000000000000ff" + strings.Repeat("0", 48)
-	withMM := func(mm ...uint64) []uint64 { return []uint64{core.LocalHash(t1, 0, nil), core.LocalHash(t2, 0, mm)} }
+	withMM := func(mm ...uint64) []uint64 {
+		return []uint64{blockhash.LocalHash(t1, 0, nil), blockhash.LocalHash(t2, 0, mm)}
+	}
 	both := append(slices.Clone(t1), t2...)
 	for name, c := range map[string]struct {
 		more m
@@ -201,8 +203,8 @@ func TestMultimodalIdentifiers(t *testing.T) {
 		"a pair":              {m{"extra_keys", list{nil, list{list{digest, 2}}}}, withMM(255)},
 		"a pair, not nested":  {m{"extra_keys", list{nil, list{digest, 2}}}, withMM(255)},
 		"alone":               {m{"extra_keys", list{nil, list{digest}}}, withMM(255)},
-		"another identifier":  {m{"extra_keys", list{nil, list{list{"cat.png", 0}}}}, withMM(core.MultimodalHash([]byte("cat.png")))},
-		"two":                 {m{"extra_keys", list{nil, list{list{"cat.png", 0}, list{digest, 3}}}}, withMM(255, core.MultimodalHash([]byte("cat.png")))},
+		"another identifier":  {m{"extra_keys", list{nil, list{list{"cat.png", 0}}}}, withMM(blockhash.MultimodalHash([]byte("cat.png")))},
+		"two":                 {m{"extra_keys", list{nil, list{list{"cat.png", 0}, list{digest, 3}}}}, withMM(255, blockhash.MultimodalHash([]byte("cat.png")))},
 		"Dynamo's":            {m{"block_mm_infos", list{nil, m{"mm_objects", list{m{"mm_hash", uint64(255), "offsets", list{list{0, 3}}}}}}}, withMM(255)},
 		"fewer entries":       {m{"extra_keys", list{nil}}, withMM()},
 		"an entry of no keys": {m{"extra_keys", list{list{}, list{}}}, withMM()},
@@ -244,7 +246,7 @@ func TestBlocksWithUnknownKeysAndTheirChildrenAreLeftOut(t *testing.T) {
 func TestLookaheadAndEagle(t *testing.T) {
 	both := append(slices.Clone(t1), t2...)
 	nine := append(slices.Clone(both), 9)
-	eagle, err := core.LocalHashes(nil, nine, 4, core.HashOptions{Eagle: true})
+	eagle, err := blockhash.LocalHashes(nil, nine, 4, blockhash.Options{Eagle: true})
 	if err != nil {
 		t.Fatal(err)
 	}

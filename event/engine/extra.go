@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/hex"
 
-	"github.com/kvatlas/kvatlas/core"
-	"github.com/kvatlas/kvatlas/internal/msgpack"
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
 // blockReader reads an array that has an entry for each block, or fewer.
@@ -89,7 +89,7 @@ func (d *Decoder) blockKeys(b *blockReader, f *fields, st *chain, first bool) (o
 			if i+1 < n && r.Kind() == msgpack.Int { // the offset
 				r.Skip()
 				i++
-				d.mm = append(d.mm, core.MultimodalHash(s))
+				d.mm = append(d.mm, blockhash.MultimodalHash(s))
 			} else if !k.str(s) {
 				return false
 			}
@@ -123,7 +123,7 @@ func (k *blockKeys) str(s []byte) bool {
 		k.setSalt(s)
 		return true
 	case isDigest(s):
-		k.d.mm = append(k.d.mm, core.MultimodalHash(s))
+		k.d.mm = append(k.d.mm, blockhash.MultimodalHash(s))
 		return true
 	}
 	return false
@@ -146,7 +146,7 @@ func (k *blockKeys) tuple(r *msgpack.Reader) bool {
 	switch r.Kind() {
 	case msgpack.Int:
 		r.Skip()
-		k.d.mm = append(k.d.mm, core.MultimodalHash(name))
+		k.d.mm = append(k.d.mm, blockhash.MultimodalHash(name))
 		return n == 2
 	case msgpack.Str:
 		s := r.Str()

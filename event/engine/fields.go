@@ -2,7 +2,7 @@ package engine
 
 import (
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/msgpack"
+	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
 // fields is one event as it stands in the payload, whatever its layout. The

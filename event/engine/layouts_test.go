@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -48,7 +48,7 @@ func TestEveryLayout(t *testing.T) {
 		"V*c": cleared,
 		"S1":  sgl,
 		"S2":  sgl,
-		"S3":  stored(local(t, core.Seed("", "salt"), 1, 2, 300, 70000), sgl0),
+		"S3":  stored(local(t, blockhash.Seed("", "salt"), 1, 2, 300, 70000), sgl0),
 		"S4":  sgl,
 		"S4h": rank1,
 		"T1":  stored(both[:1], 1<<63|1),

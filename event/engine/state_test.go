@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -17,7 +17,7 @@ func someState(t *testing.T) *Decoder {
 		storeMap(nil, []uint64{2}, t1, "lookahead_token_ids", list{list{9}}),
 		storeMap(nil, []uint64{3}, t1, "group_idx", 0, "kv_cache_spec_kind", "mamba"),
 		storeMap(nil, []uint64{4}, t1, "group_idx", 1, "kv_cache_spec_kind", "full_attention"),
-	), second, storedEvent(nil, local(t, core.Seed("sql", "tenant"), t1...), 1), storedEvent(nil, local(t, 0, t1...), 4))
+	), second, storedEvent(nil, local(t, blockhash.Seed("sql", "tenant"), t1...), 1), storedEvent(nil, local(t, 0, t1...), 4))
 	return d
 }
 
@@ -30,7 +30,7 @@ func TestStateOutlivesARestart(t *testing.T) {
 	check(t, after, batch(
 		storeMap(1, []uint64{11}, t2), storeMap(2, []uint64{12}, t2),
 		list{"BlockRemoved", list{4}, "GPU", 0}, list{"BlockRemoved", list{4}, "GPU", 1},
-	), second, storedEvent(1, local(t, core.Seed("sql", "tenant"), t2...), 11), event.Event{Kind: event.Removed, Engine: []uint64{4}})
+	), second, storedEvent(1, local(t, blockhash.Seed("sql", "tenant"), t2...), 11), event.Event{Kind: event.Removed, Engine: []uint64{4}})
 	if want := (Stats{ParentLeft: 1, OtherGroup: 1}); after.Stats() != want {
 		t.Errorf("left out %v, want %v", after.Stats(), want)
 	}

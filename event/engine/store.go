@@ -3,7 +3,7 @@ package engine
 import (
 	"slices"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -169,7 +169,7 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 				return i, Lookahead
 			}
 		}
-		d.locals = append(d.locals, core.LocalHash(block, st.seed(), d.mm))
+		d.locals = append(d.locals, blockhash.LocalHash(block, st.seed(), d.mm))
 	}
 	return n, 0
 }

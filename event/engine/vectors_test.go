@@ -10,7 +10,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -38,7 +38,7 @@ func newDecoder(t testing.TB, cfg Config) *Decoder {
 // local returns the local hashes of the tokens in blocks of 4.
 func local(t testing.TB, seed uint64, tokens ...uint32) []uint64 {
 	t.Helper()
-	l, err := core.LocalHashes(nil, tokens, 4, core.HashOptions{Seed: seed})
+	l, err := blockhash.LocalHashes(nil, tokens, 4, blockhash.Options{Seed: seed})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func (e *engineEvent) want(t *testing.T) []event.Event {
 		return nil
 	case e.Stored != nil:
 		s := e.Stored
-		ev := event.Event{Kind: event.Stored, Tier: tier(s.Medium), Engine: hashes(s.Hashes), Local: local(t, core.Seed(s.Lora, s.Salt), s.Tokens...)}
+		ev := event.Event{Kind: event.Stored, Tier: tier(s.Medium), Engine: hashes(s.Hashes), Local: local(t, blockhash.Seed(s.Lora, s.Salt), s.Tokens...)}
 		if s.Parent != nil {
 			ev.HasParent, ev.Parent = true, uint64(*s.Parent)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 )
 
 // Endpoint is where one rank publishes.
@@ -41,16 +41,16 @@ type Config struct {
 	Tell func(Key, RankStatus)
 	// Replays bounds the replays at a time over all ranks; default 8.
 	Replays int
-	Feed    enginefeed.Config // its times and bounds; the rest is set here
-	Metrics *metrics.Set      // nil: not exposed
-	Log     *slog.Logger      // nil: slog.Default()
+	Feed    zmqfeed.Config // its times and bounds; the rest is set here
+	Metrics *metrics.Set   // nil: not exposed
+	Log     *slog.Logger   // nil: slog.Default()
 }
 
 // Direct follows engines. It is safe for concurrent use.
 type Direct struct {
 	cfg   Config
 	m     *meters
-	limit *enginefeed.Limit
+	limit *zmqfeed.Limit
 
 	mu struct {
 		sync.Mutex
@@ -78,7 +78,7 @@ func New(cfg Config) (*Direct, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	d := &Direct{cfg: cfg, limit: enginefeed.NewLimit(cfg.Replays)}
+	d := &Direct{cfg: cfg, limit: zmqfeed.NewLimit(cfg.Replays)}
 	d.mu.ranks = make(map[rankKey]*rank)
 	d.m = newMeters(cfg.Metrics, d)
 	return d, nil
@@ -130,8 +130,8 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 		}
 		r.stat.RankStatus = old.status()
 	}
-	r.stat.DPRank, r.stat.Endpoint, r.stat.Phase = k.dpRank, at.Events, enginefeed.Connecting
-	if r.feed, err = enginefeed.New(cfg, r); err != nil {
+	r.stat.DPRank, r.stat.Endpoint, r.stat.Phase = k.dpRank, at.Events, zmqfeed.Connecting
+	if r.feed, err = zmqfeed.New(cfg, r); err != nil {
 		return err
 	}
 	var ctx context.Context
@@ -220,8 +220,8 @@ func (d *Direct) All() []Followed {
 }
 
 // Feeds returns what the feeds of a worker's ranks have counted, by rank.
-func (d *Direct) Feeds(k Key) map[uint32]enginefeed.Stats {
-	all := make(map[uint32]enginefeed.Stats)
+func (d *Direct) Feeds(k Key) map[uint32]zmqfeed.Stats {
+	all := make(map[uint32]zmqfeed.Stats)
 	for _, r := range d.all() {
 		if r.key.Key == k {
 			all[r.key.dpRank] = r.feed.Stats()

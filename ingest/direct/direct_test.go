@@ -9,9 +9,9 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/enginetest"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -25,7 +25,7 @@ func openScheme(t *testing.T, scheme string) (*Direct, *shard.Set) {
 	set := shard.New(shard.Config{Shards: 2, EngineScheme: func(event.Space, uint64) string { return scheme }})
 	d, err := New(Config{
 		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
-		Feed: enginefeed.Config{
+		Feed: zmqfeed.Config{
 			RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond,
 			ReplayAttempts: 10_000, // while the engine restarts nobody answers
 		},
@@ -102,7 +102,7 @@ func TestFollowsAnEngine(t *testing.T) {
 	equal(t, set, m, 0)
 	waittest.Until(t, d.Ready)
 	s := d.stats()
-	if s.Missed == 0 || s.Lost != [enginefeed.NumReasons]uint64{} {
+	if s.Missed == 0 || s.Lost != [zmqfeed.NumReasons]uint64{} {
 		t.Errorf("%d batches missed, %v lost; some were to be missed and none lost", s.Missed, s.Lost)
 	}
 	for n, r := range d.Ranks(key) {
@@ -185,7 +185,7 @@ func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, d.Ready)
-	if s := d.Ranks(key)[0]; s.LastError == "" || s.Phase != enginefeed.Connecting {
+	if s := d.Ranks(key)[0]; s.LastError == "" || s.Phase != zmqfeed.Connecting {
 		t.Errorf("%+v", s)
 	}
 	d.Close()

@@ -8,8 +8,8 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // meters count over all ranks; Ranks has each by itself.
@@ -19,7 +19,7 @@ type meters struct {
 	otherRank, filtered *metrics.Counter
 
 	mu   sync.Mutex
-	past enginefeed.Stats // of feeds that ended, added up
+	past zmqfeed.Stats // of feeds that ended, added up
 }
 
 func newMeters(set *metrics.Set, d *Direct) *meters {
@@ -33,31 +33,31 @@ func newMeters(set *metrics.Set, d *Direct) *meters {
 	gauge := func(name string, f func() float64, pairs ...string) {
 		set.GetOrCreateGauge(obs.Name("kvatlas_direct_"+name, pairs...), f)
 	}
-	feeds := func(name string, f func(*enginefeed.Stats) uint64, pairs ...string) {
+	feeds := func(name string, f func(*zmqfeed.Stats) uint64, pairs ...string) {
 		gauge(name, func() float64 {
 			s := d.stats()
 			return float64(f(&s))
 		}, pairs...)
 	}
-	for p := enginefeed.Connecting; p <= enginefeed.Live; p++ {
+	for p := zmqfeed.Connecting; p <= zmqfeed.Live; p++ {
 		gauge("ranks", func() float64 { return d.count(func(s RankStatus) bool { return s.Phase == p }) }, "phase", p.String())
 	}
 	gauge("incomplete_ranks", func() float64 { return d.count(func(s RankStatus) bool { return s.Incomplete }) })
-	feeds("batches_total", func(s *enginefeed.Stats) uint64 { return s.Live }, "way", "live")
-	feeds("batches_total", func(s *enginefeed.Stats) uint64 { return s.Replayed }, "way", "replayed")
-	feeds("bytes_total", func(s *enginefeed.Stats) uint64 { return s.Bytes })
-	feeds("missed_batches_total", func(s *enginefeed.Stats) uint64 { return s.Missed })
-	feeds("gaps_total", func(s *enginefeed.Stats) uint64 { return s.Gaps })
-	feeds("replays_total", func(s *enginefeed.Stats) uint64 { return s.Replays })
-	feeds("disconnects_total", func(s *enginefeed.Stats) uint64 { return s.Disconnects })
-	for r := range enginefeed.Reason(enginefeed.NumReasons) {
-		feeds("lost_batches_total", func(s *enginefeed.Stats) uint64 { return s.Lost[r] }, "reason", r.String())
+	feeds("batches_total", func(s *zmqfeed.Stats) uint64 { return s.Live }, "way", "live")
+	feeds("batches_total", func(s *zmqfeed.Stats) uint64 { return s.Replayed }, "way", "replayed")
+	feeds("bytes_total", func(s *zmqfeed.Stats) uint64 { return s.Bytes })
+	feeds("missed_batches_total", func(s *zmqfeed.Stats) uint64 { return s.Missed })
+	feeds("gaps_total", func(s *zmqfeed.Stats) uint64 { return s.Gaps })
+	feeds("replays_total", func(s *zmqfeed.Stats) uint64 { return s.Replays })
+	feeds("disconnects_total", func(s *zmqfeed.Stats) uint64 { return s.Disconnects })
+	for r := range zmqfeed.Reason(zmqfeed.NumReasons) {
+		feeds("lost_batches_total", func(s *zmqfeed.Stats) uint64 { return s.Lost[r] }, "reason", r.String())
 	}
-	for c := range enginefeed.Cause(enginefeed.NumCauses) {
-		feeds("restarts_total", func(s *enginefeed.Stats) uint64 { return s.Restarts[c] }, "cause", c.String())
+	for c := range zmqfeed.Cause(zmqfeed.NumCauses) {
+		feeds("restarts_total", func(s *zmqfeed.Stats) uint64 { return s.Restarts[c] }, "cause", c.String())
 	}
 	for r := range engine.Reason(engine.NumReasons) {
-		feeds("left_out_total", func(s *enginefeed.Stats) uint64 { return s.Left[r] }, "reason", r.String())
+		feeds("left_out_total", func(s *zmqfeed.Stats) uint64 { return s.Left[r] }, "reason", r.String())
 	}
 	return m
 }
@@ -87,13 +87,13 @@ func (m *meters) applied(o core.Outcome) {
 }
 
 // leave keeps what a feed counted that has ended: counters do not fall.
-func (m *meters) leave(s enginefeed.Stats) {
+func (m *meters) leave(s zmqfeed.Stats) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	add(&m.past, s)
 }
 
-func add(a *enginefeed.Stats, b enginefeed.Stats) {
+func add(a *zmqfeed.Stats, b zmqfeed.Stats) {
 	a.Live += b.Live
 	a.Replayed += b.Replayed
 	a.Bytes += b.Bytes
@@ -112,7 +112,7 @@ func add(a *enginefeed.Stats, b enginefeed.Stats) {
 	}
 }
 
-func (d *Direct) stats() (sum enginefeed.Stats) {
+func (d *Direct) stats() (sum zmqfeed.Stats) {
 	for _, r := range d.all() {
 		add(&sum, r.feed.Stats())
 	}

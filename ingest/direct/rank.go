@@ -9,14 +9,14 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 )
 
 // RankStatus describes one rank.
 type RankStatus struct {
 	DPRank   uint32
 	Endpoint string
-	Phase    enginefeed.Phase
+	Phase    zmqfeed.Phase
 	Tried    bool // it was caught up with once, or could not be
 	Batches  uint64
 	Gaps     uint64 // runs of batches lost for good
@@ -32,14 +32,14 @@ type RankStatus struct {
 	LastBatch  time.Time // when the last one was applied
 }
 
-// rank follows one rank: an enginefeed.Handler. Its goroutine owns it, but for
+// rank follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
 // stat and what does not change.
 type rank struct {
 	d      *Direct
 	key    rankKey
 	at     Endpoint
 	index  ingest.Applier
-	feed   *enginefeed.Feed
+	feed   *zmqfeed.Feed
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -102,7 +102,7 @@ func (r *rank) clear() {
 		Events: []event.Event{{Kind: event.Cleared, AllTiers: true, DPRank: r.key.dpRank}}})
 }
 
-// Batch implements enginefeed.Handler.
+// Batch implements zmqfeed.Handler.
 func (r *rank) Batch(_ uint64, b *event.Batch) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
 	cleared, incomplete := -1, r.status().Incomplete
@@ -141,8 +141,8 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 	}
 }
 
-// Restart implements enginefeed.Handler.
-func (r *rank) Restart(why enginefeed.Cause) {
+// Restart implements zmqfeed.Handler.
+func (r *rank) Restart(why zmqfeed.Cause) {
 	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", why.String())
 	r.clear()
 	r.note(true, func(s *RankStatus) {
@@ -151,9 +151,9 @@ func (r *rank) Restart(why enginefeed.Cause) {
 	})
 }
 
-// Gap implements enginefeed.Handler.
-func (r *rank) Gap(g enginefeed.Gap) {
-	unusable := g.Why == enginefeed.Undecodable || g.Why == enginefeed.Oversize
+// Gap implements zmqfeed.Handler.
+func (r *rank) Gap(g zmqfeed.Gap) {
+	unusable := g.Why == zmqfeed.Undecodable || g.Why == zmqfeed.Oversize
 	r.d.cfg.Log.Warn("batches of an engine are lost", "worker", r.key.Worker, "dp_rank", r.key.dpRank,
 		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !unusable)
 	if !unusable {
@@ -167,11 +167,11 @@ func (r *rank) Gap(g enginefeed.Gap) {
 	})
 }
 
-// State implements enginefeed.Handler.
-func (r *rank) State(st enginefeed.State) {
+// State implements zmqfeed.Handler.
+func (r *rank) State(st zmqfeed.State) {
 	r.note(true, func(s *RankStatus) {
 		s.Phase = st.Phase
-		s.Tried = s.Tried || st.Phase == enginefeed.Live || st.Err != nil
+		s.Tried = s.Tried || st.Phase == zmqfeed.Live || st.Err != nil
 		if st.Err != nil {
 			s.LastError = st.Err.Error()
 		}

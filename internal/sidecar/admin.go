@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/admin"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // serveAdmin serves the admin port, the only one, until stopAdmin is called.
@@ -36,25 +36,25 @@ func (s *Sidecar) serveAdmin(ctx context.Context) error {
 func (s *Sidecar) feedMetrics() {
 	for i, f := range s.feeds {
 		rank := fmt.Sprint(s.ranks[i])
-		gauge := func(name string, value func(enginefeed.Stats) uint64, pairs ...string) {
+		gauge := func(name string, value func(zmqfeed.Stats) uint64, pairs ...string) {
 			name = obs.Name("kvatlas_publisher_feed_"+name, append(pairs, "dp_rank", rank)...)
 			s.metrics.NewGauge(name, func() float64 { return float64(value(f.Stats())) })
 		}
-		gauge("batches_total", func(st enginefeed.Stats) uint64 { return st.Live }, "way", "live")
-		gauge("batches_total", func(st enginefeed.Stats) uint64 { return st.Replayed }, "way", "replayed")
-		gauge("missed_batches_total", func(st enginefeed.Stats) uint64 { return st.Missed })
-		gauge("connects_total", func(st enginefeed.Stats) uint64 { return st.Connects })
-		gauge("disconnects_total", func(st enginefeed.Stats) uint64 { return st.Disconnects })
-		gauge("replays_total", func(st enginefeed.Stats) uint64 { return st.Replays })
-		gauge("queued_messages", func(enginefeed.Stats) uint64 { n, _ := f.Queued(); return uint64(n) })
-		for r := range enginefeed.Reason(enginefeed.NumReasons) {
-			gauge("lost_batches_total", func(st enginefeed.Stats) uint64 { return st.Lost[r] }, "reason", r.String())
+		gauge("batches_total", func(st zmqfeed.Stats) uint64 { return st.Live }, "way", "live")
+		gauge("batches_total", func(st zmqfeed.Stats) uint64 { return st.Replayed }, "way", "replayed")
+		gauge("missed_batches_total", func(st zmqfeed.Stats) uint64 { return st.Missed })
+		gauge("connects_total", func(st zmqfeed.Stats) uint64 { return st.Connects })
+		gauge("disconnects_total", func(st zmqfeed.Stats) uint64 { return st.Disconnects })
+		gauge("replays_total", func(st zmqfeed.Stats) uint64 { return st.Replays })
+		gauge("queued_messages", func(zmqfeed.Stats) uint64 { n, _ := f.Queued(); return uint64(n) })
+		for r := range zmqfeed.Reason(zmqfeed.NumReasons) {
+			gauge("lost_batches_total", func(st zmqfeed.Stats) uint64 { return st.Lost[r] }, "reason", r.String())
 		}
-		for c := range enginefeed.Cause(enginefeed.NumCauses) {
-			gauge("restarts_total", func(st enginefeed.Stats) uint64 { return st.Restarts[c] }, "cause", c.String())
+		for c := range zmqfeed.Cause(zmqfeed.NumCauses) {
+			gauge("restarts_total", func(st zmqfeed.Stats) uint64 { return st.Restarts[c] }, "cause", c.String())
 		}
 		for r := range engine.Reason(engine.NumReasons) {
-			gauge("left_out_total", func(st enginefeed.Stats) uint64 { return st.Left[r] }, "reason", r.String())
+			gauge("left_out_total", func(st zmqfeed.Stats) uint64 { return st.Left[r] }, "reason", r.String())
 		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/registry"
 )
 

@@ -13,14 +13,14 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/admin"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/conf"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
-	"github.com/kvatlas/kvatlas/internal/secure"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -80,7 +80,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Group("Worker")
 	set.String(&c.Worker, "worker", "", "The worker's id: a number, or a name, from which a number is made. Needed.")
 	set.String(&c.Model, "model", "", "Model name, as requests give it. Needed.")
-	set.Int(&c.BlockSize, "block-size", 16, "Tokens in a block of the engine's cache.", conf.Between(1, core.MaxBlockSize))
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens in a block of the engine's cache.", conf.Between(1, blockhash.MaxBlockSize))
 	set.String(&c.Group, "group", "", "Routing group or tenant; empty is the default group.")
 	set.List(&c.Ranks, "dp-ranks", []string{"0"}, "Data-parallel ranks of the worker: numbers and ranges, like 0-7.")
 	set.String(&c.Role, "role", "", "What the worker serves; empty is aggregated.", conf.OneOf("", "aggregated", "prefill", "decode"))

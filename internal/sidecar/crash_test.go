@@ -19,8 +19,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 )
 
 // errKilled is what a killed process's calls come to: nothing after it counts.
@@ -178,14 +178,14 @@ func (w *world) live(publish int) {
 	}
 	if w.at.process != w.process {
 		w.at = place{process: w.process}
-		s.Restart(enginefeed.Differs)
+		s.Restart(zmqfeed.Differs)
 	}
 	for alive() && publish >= 0 {
 		have := len(w.history.Batches)
 		if oldest := have - w.kept; w.at.next < oldest {
 			from := w.at.next
 			w.at.next = oldest
-			s.Gap(enginefeed.Gap{From: uint64(from), To: uint64(oldest - 1), Why: enginefeed.Retention, Same: true})
+			s.Gap(zmqfeed.Gap{From: uint64(from), To: uint64(oldest - 1), Why: zmqfeed.Retention, Same: true})
 			continue
 		}
 		if w.at.next == have {

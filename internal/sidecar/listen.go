@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 )
 
 // What becomes of a socket that breaks.
@@ -27,7 +27,7 @@ func (s *socket) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, s.close)
 	defer stop()
 	for _, in := range s.inputs {
-		in.stream.State(enginefeed.State{Phase: enginefeed.Live}) // it waits for nothing
+		in.stream.State(zmqfeed.State{Phase: zmqfeed.Live}) // it waits for nothing
 	}
 	var running sync.WaitGroup
 	defer running.Wait()

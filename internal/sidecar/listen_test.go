@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 func openSocket(path string) (*socket, error) {

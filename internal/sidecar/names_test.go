@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/msgpack/mptest"
 	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
 // knower is the holder of a replica's oracle that has every prompt.
@@ -28,7 +29,7 @@ func newReplica(prompts [][]uint64, others bool) *replica {
 	r := &replica{core.NewOracle(), others}
 	for _, p := range prompts {
 		if others {
-			r.Store(knower, &event.Event{Kind: event.Stored, Engine: core.SequenceHashes(nil, p), Local: p}, false)
+			r.Store(knower, &event.Event{Kind: event.Stored, Engine: blockhash.SequenceHashes(nil, p), Local: p}, false)
 		}
 	}
 	return r
@@ -143,7 +144,7 @@ func TestReplicasAgreeOnNamesOfUnknownContent(t *testing.T) {
 		p.open()
 		name := func() uint64 {
 			c := prompts[rng.IntN(len(prompts))]
-			q := core.SequenceHashes(nil, c)
+			q := blockhash.SequenceHashes(nil, c)
 			return q[rng.IntN(len(q))]
 		}
 		for range 120 {
@@ -160,7 +161,7 @@ func TestReplicasAgreeOnNamesOfUnknownContent(t *testing.T) {
 			default:
 				c := prompts[rng.IntN(len(prompts))]
 				n := 1 + rng.IntN(len(c))
-				ev.Engine, ev.Local = core.SequenceHashes(nil, c[:n]), c[:n]
+				ev.Engine, ev.Local = blockhash.SequenceHashes(nil, c[:n]), c[:n]
 			}
 			if _, err := p.set.apply(rawEvent{&ev, seed%2 == 0, false}, p.publish); err != nil {
 				t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -114,9 +114,9 @@ func (p *parser) content(m *message, ev *event.Event) error {
 		if len(m.Tokens) != n*p.blockSize {
 			return fmt.Errorf("%d tokens of %d blocks of %d tokens", len(m.Tokens), n, p.blockSize)
 		}
-		seed := core.Seed(m.LoRA, m.Salt)
+		seed := blockhash.Seed(m.LoRA, m.Salt)
 		for i := range n {
-			ev.Local = append(ev.Local, core.LocalHash(m.Tokens[i*p.blockSize:(i+1)*p.blockSize], seed, nil))
+			ev.Local = append(ev.Local, blockhash.LocalHash(m.Tokens[i*p.blockSize:(i+1)*p.blockSize], seed, nil))
 		}
 	case len(m.LocalHashes) > 0:
 		if len(m.LocalHashes) != n {

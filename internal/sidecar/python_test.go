@@ -14,9 +14,9 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // memory is a sink that keeps everything.
@@ -147,7 +147,7 @@ func TestTheSocketGoesOnWhereItWas(t *testing.T) {
 	}
 	p.say(`{"type":"stored","seq":0,"hashes":[-1,"2"],"tokens":[1,2,3,4,5,6,7,8],"salt":"x"}`)
 	ev := next(t, events)
-	want := core.LocalHash([]uint32{5, 6, 7, 8}, core.Seed("", "x"), nil)
+	want := blockhash.LocalHash([]uint32{5, 6, 7, 8}, blockhash.Seed("", "x"), nil)
 	if len(ev.Engine) != 2 || ev.Engine[0] != 1<<64-1 || ev.Engine[1] != 2 || ev.Local[1] != want {
 		t.Fatalf("%+v", ev)
 	}

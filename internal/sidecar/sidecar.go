@@ -12,10 +12,10 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/broker"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/obs"
-	"github.com/kvatlas/kvatlas/internal/proc"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -27,9 +27,9 @@ type Sidecar struct {
 	metrics *obs.Metrics
 	ranks   []uint32
 	streams []*stream
-	used    []io.Closer        // locks of what is kept
-	feeds   []*enginefeed.Feed // by stream; none with a socket
-	socket  *socket            // nil with an engine's ZMQ
+	used    []io.Closer     // locks of what is kept
+	feeds   []*zmqfeed.Feed // by stream; none with a socket
+	socket  *socket         // nil with an engine's ZMQ
 	broker  *broker.Broker
 	up      atomic.Bool // the fields above do not change any more
 	presence
@@ -168,26 +168,26 @@ func (s *Sidecar) position(i int) []byte {
 }
 
 // feed makes the feed of a stream.
-func (s *Sidecar) feed(st *stream) (*enginefeed.Feed, error) {
+func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 	rank := st.cfg.dpRank
-	endpoint, err := enginefeed.RankEndpoint(s.cfg.Engine, rank)
+	endpoint, err := zmqfeed.RankEndpoint(s.cfg.Engine, rank)
 	if err != nil {
 		return nil, fmt.Errorf("--engine: %w", err)
 	}
-	replay, err := enginefeed.RankEndpoint(s.cfg.Replay, rank)
+	replay, err := zmqfeed.RankEndpoint(s.cfg.Replay, rank)
 	if err != nil {
 		return nil, fmt.Errorf("--engine-replay: %w", err)
 	}
-	cfg := enginefeed.Config{
+	cfg := zmqfeed.Config{
 		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start,
 		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle},
 	}
-	feed, err := enginefeed.New(cfg, st)
-	if errors.Is(err, enginefeed.ErrPosition) {
+	feed, err := zmqfeed.New(cfg, st)
+	if errors.Is(err, zmqfeed.ErrPosition) {
 		s.log.Warn("the kept position is not used, the stream begins anew", "dp_rank", rank, "error", err)
 		st.cfg.m.refused.Inc()
 		st.start, cfg.Position = nil, nil
-		feed, err = enginefeed.New(cfg, st)
+		feed, err = zmqfeed.New(cfg, st)
 	}
 	return feed, err
 }

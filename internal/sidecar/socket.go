@@ -16,8 +16,8 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
-	"github.com/kvatlas/kvatlas/internal/obs"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // Bounds on the socket's clients.
@@ -189,7 +189,7 @@ func (s *socket) hello(lines *bufio.Scanner) (*input, bool, error) {
 			fresh := in.run == ""
 			in.run, in.next = h.Run, 0
 			if !fresh {
-				in.stream.Restart(enginefeed.Differs)
+				in.stream.Restart(zmqfeed.Differs)
 			}
 		}
 		return in, h.CountCopies, nil
@@ -204,11 +204,11 @@ func (in *input) take(seq uint64, ev event.Event, bad error, counts bool) {
 	}
 	if from := in.next; seq > from {
 		in.next = seq
-		in.stream.Gap(enginefeed.Gap{From: from, To: seq - 1, Why: enginefeed.Retention, Same: true})
+		in.stream.Gap(zmqfeed.Gap{From: from, To: seq - 1, Why: zmqfeed.Retention, Same: true})
 	}
 	in.next = seq + 1
 	if bad != nil {
-		in.stream.Gap(enginefeed.Gap{From: seq, To: seq, Why: enginefeed.Undecodable, Same: true})
+		in.stream.Gap(zmqfeed.Gap{From: seq, To: seq, Why: zmqfeed.Undecodable, Same: true})
 		return
 	}
 	in.b.CountCopies, in.b.Events = counts, append(in.b.Events[:0], ev)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 )
 
 func sample(t testing.TB) ([]byte, *core.Oracle) {

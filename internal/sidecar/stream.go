@@ -12,7 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/enginefeed"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 )
 
 // sink is where a stream's events go: a publish.Publisher of one rank and one
@@ -53,7 +53,7 @@ type streamConfig struct {
 	kept     func(position []byte) // told what is saved; nil: nobody
 }
 
-// stream is one rank: an enginefeed.Handler. Its methods belong to the goroutine
+// stream is one rank: an zmqfeed.Handler. Its methods belong to the goroutine
 // that follows the input, but for status and stop.
 type stream struct {
 	cfg  streamConfig
@@ -74,7 +74,7 @@ type stream struct {
 		cancel context.CancelFunc
 		busy   atomic.Bool
 	}
-	phase   atomic.Uint32 // enginefeed.Phase
+	phase   atomic.Uint32 // zmqfeed.Phase
 	opened  atomic.Bool   // there is a sink
 	current atomic.Uint64 // incarnation, for others
 	known   atomic.Bool   // incomplete, for others
@@ -204,7 +204,7 @@ func (s *stream) tear(err error) error {
 	return s.torn
 }
 
-// Batch implements enginefeed.Handler.
+// Batch implements zmqfeed.Handler.
 func (s *stream) Batch(_ uint64, b *event.Batch) {
 	if s.torn != nil {
 		return // the end
@@ -237,8 +237,8 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 	}
 }
 
-// Restart implements enginefeed.Handler.
-func (s *stream) Restart(why enginefeed.Cause) {
+// Restart implements zmqfeed.Handler.
+func (s *stream) Restart(why zmqfeed.Cause) {
 	if s.torn != nil {
 		return
 	}
@@ -247,13 +247,13 @@ func (s *stream) Restart(why enginefeed.Cause) {
 	_ = s.begin(false) // torn says it
 }
 
-// Gap implements enginefeed.Handler.
-func (s *stream) Gap(g enginefeed.Gap) {
+// Gap implements zmqfeed.Handler.
+func (s *stream) Gap(g zmqfeed.Gap) {
 	if s.torn != nil {
 		return
 	}
 	s.cfg.m.gaps.Inc()
-	unusable := g.Why == enginefeed.Undecodable || g.Why == enginefeed.Oversize
+	unusable := g.Why == zmqfeed.Undecodable || g.Why == zmqfeed.Oversize
 	s.cfg.log.Warn("batches of the engine are lost", "dp_rank", s.cfg.dpRank, "from", g.From, "to", g.To,
 		"reason", g.Why.String(), "begins_anew", !unusable)
 	if !unusable {
@@ -271,8 +271,8 @@ func (s *stream) lack(incomplete bool) {
 	s.show()
 }
 
-// State implements enginefeed.Handler.
-func (s *stream) State(st enginefeed.State) {
+// State implements zmqfeed.Handler.
+func (s *stream) State(st zmqfeed.State) {
 	s.phase.Store(uint32(st.Phase))
 	if st.Err != nil {
 		s.cfg.log.Warn("the engine's stream is interrupted", "dp_rank", s.cfg.dpRank, "error", st.Err)
@@ -292,8 +292,8 @@ func (s *stream) waiting() string {
 	switch {
 	case !s.opened.Load():
 		return fmt.Sprintf("rank %d waits for NATS or its state directory", s.cfg.dpRank)
-	case enginefeed.Phase(s.phase.Load()) != enginefeed.Live:
-		return fmt.Sprintf("rank %d is %s", s.cfg.dpRank, enginefeed.Phase(s.phase.Load()))
+	case zmqfeed.Phase(s.phase.Load()) != zmqfeed.Live:
+		return fmt.Sprintf("rank %d is %s", s.cfg.dpRank, zmqfeed.Phase(s.phase.Load()))
 	}
 	return ""
 }

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -121,7 +121,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
-	c.mu.names = core.SequenceHashes(c.mu.names[:0], local)
+	c.mu.names = blockhash.SequenceHashes(c.mu.names[:0], local)
 	names, mix := c.mu.names, rankKey(id)
 	// A rank that holds a block holds all before it: blocks are used from the last
 	// to the first, and go in the order of use.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -169,7 +170,7 @@ func (c *counter) add(worker uint64, ev *event.Event, copies []uint32) error {
 	for i, name := range ev.Engine {
 		if len(ev.Local) > 0 {
 			if l := ev.Local[i]; below {
-				above = core.NextSequenceHash(above, l)
+				above = blockhash.NextSequenceHash(above, l)
 			} else {
 				above, below = l, true
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/stream"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/conf"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
 // Settings are the settings of a Keeper as programs declare them.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
-	"github.com/kvatlas/kvatlas/internal/stream"
-	"github.com/kvatlas/kvatlas/internal/waittest"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // A stream that is half full makes a snapshot due, long before any threshold or

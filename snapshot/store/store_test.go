@@ -18,7 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/kvatlas/kvatlas/internal/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
 )
 
 const testStream = "kvatlas_default_m-b16-0123456789abcdef"

@@ -1,0 +1,124 @@
+package lab
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// Config describes a fleet and what happens to it. Start from Default.
+type Config struct {
+	// Workers are the engines. With PrefillWorkers, they only decode, and so
+	// many more only compute prompts.
+	Workers, PrefillWorkers int
+	// Engine is what each engine is made with; its BlockSize is the index's.
+	Engine mock.Config
+	Timing mock.Timing
+	// Slow multiplies the time of every step of a worker, by its number.
+	Slow map[int]float64
+	// Transfer is how long a computed prompt is on its way from a prefill
+	// worker to its decode worker, for each of its tokens.
+	Transfer time.Duration
+
+	Route   route.Settings
+	Routers int // replicas, among which requests take turns
+	// SyncDelay is how long what one router placed is on its way to another.
+	SyncDelay time.Duration
+	// EventDelay is how long an engine's events are on their way to the index.
+	EventDelay time.Duration
+	// EventLoss is the chance of the events of a step to be lost for ever, as
+	// where nothing recovers them.
+	EventLoss float64
+
+	// SpeedUp divides the times of arrival.
+	SpeedUp float64
+	// Requests ends the source after so many; 0 for all.
+	Requests int
+	// Faults happen to workers, in any order.
+	Faults []Fault
+	// Seed is of what is left to chance. The routers have one of their own.
+	Seed uint64
+	// TellOutput lets routers expect the length that a request will generate.
+	TellOutput bool
+	// Progress, if not nil, is told now and then how many requests have come
+	// and how many have ended.
+	Progress func(arrived, ended int)
+}
+
+// Fault is something that happens to a worker.
+type Fault struct {
+	At     time.Duration // virtual time
+	Worker int
+	Kind   FaultKind
+}
+
+// FaultKind says what happens.
+type FaultKind uint8
+
+const (
+	// Dies means that the worker is gone, with its cache. Its requests are sent to others
+	// and begin again; a first token that was out counts.
+	Dies FaultKind = iota + 1
+	// Joins means that the worker is there from now on, empty, and was not
+	// before.
+	Joins
+)
+
+// Default returns the fleet that Dynamo's replay simulator has by default: its
+// engines' limits and times, of 8 workers, with one router and nothing lost or
+// late.
+func Default() Config {
+	return Config{
+		Workers: 8,
+		Engine:  mock.Config{BlockSize: 64, Blocks: 16384, MaxRunning: 256, MaxBatched: 8192, MaxWaiting: 1 << 24},
+		Timing:  mock.DefaultTiming(),
+		Route:   route.DefaultSettings(),
+		Routers: 1,
+		SpeedUp: 1,
+		Seed:    1,
+		// What a prompt of a 70B model takes at 50 GB/s: 0.3 MB a token.
+		Transfer: 6 * time.Microsecond,
+	}
+}
+
+const maxWorkers = 1 << 12
+
+func (c *Config) check() error {
+	bad := func(name string, v any, want string) error {
+		return fmt.Errorf("lab: %s is %v, must be %s", name, v, want)
+	}
+	switch {
+	case c.Workers < 1 || c.Workers > maxWorkers:
+		return bad("Workers", c.Workers, fmt.Sprintf("1 … %d", maxWorkers))
+	case c.PrefillWorkers < 0 || c.PrefillWorkers > maxWorkers:
+		return bad("PrefillWorkers", c.PrefillWorkers, fmt.Sprintf("0 … %d", maxWorkers))
+	case c.Routers < 1 || c.Routers > 256:
+		return bad("Routers", c.Routers, "1 … 256")
+	case !(c.SpeedUp > 0) || math.IsInf(c.SpeedUp, 1):
+		return bad("SpeedUp", c.SpeedUp, "a number above 0")
+	case !(c.EventLoss >= 0 && c.EventLoss <= 1):
+		return bad("EventLoss", c.EventLoss, "0 … 1")
+	case c.EventDelay < 0 || c.SyncDelay < 0 || c.Transfer < 0:
+		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer), "0 or more")
+	case c.Requests < 0:
+		return bad("Requests", c.Requests, "0 or more")
+	}
+	if len(c.Faults) > 0 && c.PrefillWorkers > 0 {
+		return bad("Faults", c.Faults, "none with PrefillWorkers: what becomes of a prompt on its way is not modelled")
+	}
+	for w, f := range c.Slow {
+		if w < 0 || w >= c.Workers+c.PrefillWorkers || !(f > 0) || math.IsInf(f, 1) {
+			return bad("Slow", c.Slow, "factors above 0 of workers that there are")
+		}
+	}
+	for _, f := range c.Faults {
+		if f.Worker < 0 || f.Worker >= c.Workers+c.PrefillWorkers || f.At < 0 || f.Kind < Dies || f.Kind > Joins {
+			return bad("a fault", f, "of a worker that there is")
+		}
+	}
+	return blockhash.CheckBlockSize(c.Engine.BlockSize)
+}

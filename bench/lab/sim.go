@@ -1,0 +1,369 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/trace"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// sim is a run.
+type sim struct {
+	cfg     Config
+	source  trace.Source
+	hasher  *trace.Hasher
+	now     time.Duration
+	agenda  agenda
+	set     *shard.Set
+	feed    *feed
+	routers []*route.Router
+	told    []told
+	workers []*worker
+
+	coming   trace.Request // the next to arrive
+	requests []request     // by number; a number is used again after its request
+	spare    []int
+	serial   int // of the next request
+
+	result  Result
+	samples sampler
+}
+
+// worker is an engine in time.
+type worker struct {
+	engine  *mock.Engine
+	present bool
+	busy    bool         // a step is under way, or about to start
+	report  *mock.Report // of the step under way
+	epoch   int          // of the present engine: a dead one's agenda is void
+	slow    float64
+	live    int           // requests there
+	worked  time.Duration // in steps
+}
+
+// request is one under way.
+type request struct {
+	key             string
+	arrival, first  time.Duration
+	begun, present  bool // has its first token; the number is in use
+	again           int  // how often it was sent again
+	input, output   int
+	prompt, answer  []uint64 // local hashes
+	router          int
+	worker, prefill int // prefill is -1 for none, or once it is done
+}
+
+// Run simulates the fleet until the last request of the source has ended. The
+// error is the context's, the source's, or says which setting is out of range.
+func Run(ctx context.Context, cfg Config, source trace.Source) (*Result, error) {
+	s, err := newSim(cfg, source)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	for n := 0; ; n++ {
+		if n%4096 == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, fmt.Errorf("lab: %w", err)
+			}
+			if cfg.Progress != nil {
+				cfg.Progress(s.serial, s.result.Requests)
+			}
+		}
+		if more, err := s.step(); err != nil {
+			return nil, err
+		} else if !more {
+			return s.finish()
+		}
+	}
+}
+
+func newSim(cfg Config, source trace.Source) (*sim, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	// Leases are for clients that vanish; here every request ends.
+	cfg.Route.Lease = 0
+	s := &sim{
+		cfg: cfg, source: source, hasher: trace.NewHasher(source.IDTokens(), cfg.Engine.BlockSize),
+		set: shard.New(shard.Config{Queue: cfg.Workers + cfg.PrefillWorkers}),
+	}
+	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})
+	if err == nil {
+		s.feed = newFeed(space, &cfg)
+		err = s.prepare()
+	}
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("lab: %w", err)
+	}
+	return s, nil
+}
+
+// close stops the owners of the index.
+func (s *sim) close() { s.set.Close() }
+
+// step lets the next thing happen. It returns false if there is none.
+func (s *sim) step() (more bool, err error) {
+	h, ok := s.agenda.next()
+	if !ok {
+		return false, nil
+	}
+	if len(s.told) > 0 {
+		s.spread(h.at)
+	}
+	s.samples.until(h.at, s.workers)
+	s.now = h.at
+	return true, s.happen(h)
+}
+
+func (s *sim) prepare() error {
+	if err := s.makeRouters(); err != nil {
+		return err
+	}
+	absent := map[int]bool{}
+	for i, f := range s.cfg.Faults {
+		s.agenda.add(f.At, faultStrikes, i)
+		absent[f.Worker] = absent[f.Worker] || f.Kind == Joins
+	}
+	s.samples.init(s.cfg.Workers + s.cfg.PrefillWorkers)
+	for i := range s.cfg.Workers + s.cfg.PrefillWorkers {
+		w := &worker{slow: 1}
+		if f, ok := s.cfg.Slow[i]; ok {
+			w.slow = f
+		}
+		s.workers = append(s.workers, w)
+		if !absent[i] {
+			if err := s.join(i); err != nil {
+				return err
+			}
+		}
+	}
+	return s.readNext()
+}
+
+// join makes a worker's engine, empty.
+func (s *sim) join(i int) error {
+	engine, err := mock.New(s.cfg.Engine, s.feed.take)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	w := s.workers[i]
+	w.engine, w.present, w.busy = engine, true, false
+	w.epoch++
+	return s.register(i)
+}
+
+func (s *sim) happen(h happening) error {
+	switch h.kind {
+	case stepStarts, stepEnds:
+		i, epoch := h.of%maxWorkers2, h.of/maxWorkers2
+		if w := s.workers[i]; w.epoch != epoch || !w.present {
+			return nil // it died meanwhile
+		}
+		if h.kind == stepEnds {
+			return s.endStep(i)
+		}
+		return s.startStep(i)
+	case faultStrikes:
+		return s.strike(s.cfg.Faults[h.of])
+	case promptArrives:
+		return s.handOver(h.of)
+	case requestArrives:
+		if err := s.arrive(); err != nil {
+			return err
+		}
+		return s.readNext()
+	}
+	return nil
+}
+
+const maxWorkers2 = 2 * maxWorkers // more than any worker's number
+
+// plan puts a worker's next step on the agenda.
+func (s *sim) plan(at time.Duration, k kind, i int) {
+	s.agenda.add(at, k, s.workers[i].epoch*maxWorkers2+i)
+}
+
+// readNext reads the request after the one that has arrived.
+func (s *sim) readNext() error {
+	if s.cfg.Requests > 0 && s.serial >= s.cfg.Requests {
+		return nil
+	}
+	err := s.source.Next(&s.coming)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	s.agenda.add(max(s.now, time.Duration(float64(s.coming.Arrival)/s.cfg.SpeedUp)), requestArrives, 0)
+	return nil
+}
+
+// arrive takes the coming request in.
+func (s *sim) arrive() error {
+	var n int
+	if k := len(s.spare); k > 0 {
+		n, s.spare = s.spare[k-1], s.spare[:k-1]
+	} else {
+		n = len(s.requests)
+		s.requests = append(s.requests, request{})
+	}
+	q, c := &s.requests[n], &s.coming
+	*q = request{
+		key: strconv.Itoa(s.serial), arrival: s.now, present: true,
+		input: c.Input, output: c.Output,
+		prompt: s.hasher.Prompt(q.prompt[:0], c), answer: s.hasher.Output(q.answer[:0], c),
+		router: s.serial % s.cfg.Routers,
+	}
+	s.serial++
+	return s.place(n)
+}
+
+// place sends a request to where its router says.
+func (s *sim) place(n int) error {
+	q := &s.requests[n]
+	if err := s.choose(q); errors.Is(err, errRefused) {
+		s.result.Refused++
+		s.forget(n)
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if q.prefill >= 0 {
+		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Prompt: q.prompt})
+	}
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer})
+}
+
+// admit gives a request to a worker, which starts a step if it was idle.
+func (s *sim) admit(n, i int, r *mock.Request) error {
+	w := s.workers[i]
+	if err := w.engine.Admit(r); err != nil {
+		if !errors.Is(err, mock.ErrTooLarge) && !errors.Is(err, mock.ErrBusy) {
+			return fmt.Errorf("lab: request %s: %w", s.requests[n].key, err)
+		}
+		s.result.Refused++
+		s.routers[s.requests[n].router].Free(s.requests[n].key)
+		s.forget(n)
+		return nil
+	}
+	w.live++
+	if !w.busy {
+		w.busy = true
+		s.plan(s.now, stepStarts, i)
+	}
+	return nil
+}
+
+func (s *sim) startStep(i int) error {
+	w := s.workers[i]
+	w.report = w.engine.Step()
+	s.feed.publish(s.now, i)
+	d := time.Duration(float64(s.cfg.Timing.Step(w.report)) * w.slow)
+	if d <= 0 && len(w.report.First) == 0 && len(w.report.Finished) == 0 {
+		return fmt.Errorf("lab: worker %d makes no progress at %v", i, s.now)
+	}
+	w.worked += d
+	s.result.count(w.report)
+	s.plan(s.now+d, stepEnds, i)
+	return nil
+}
+
+// endStep tells the routers what the step has brought.
+func (s *sim) endStep(i int) error {
+	w := s.workers[i]
+	for _, id := range w.report.First {
+		s.firstToken(int(id), i)
+	}
+	for _, id := range w.report.Finished {
+		w.live--
+		if q := &s.requests[id]; q.prefill == i {
+			if q.output <= 1 {
+				s.end(int(id))
+				continue
+			}
+			q.prefill = -1
+			s.agenda.add(s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
+			continue
+		}
+		s.end(int(id))
+	}
+	if w.engine.Idle() {
+		w.busy = false
+		return nil
+	}
+	s.plan(s.now, stepStarts, i)
+	return nil
+}
+
+func (s *sim) firstToken(n, worker int) {
+	q := &s.requests[n]
+	if !q.begun {
+		q.begun, q.first = true, s.now
+		s.result.first(q.first - q.arrival)
+	}
+	s.routers[q.router].MarkPrefillComplete(q.key)
+}
+
+// end takes a finished request out.
+func (s *sim) end(n int) {
+	q := &s.requests[n]
+	r := s.routers[q.router]
+	r.Output(q.key, q.output)
+	r.Free(q.key)
+	s.result.ended(q, s.now)
+	s.forget(n)
+}
+
+func (s *sim) forget(n int) {
+	s.requests[n].present = false
+	s.spare = append(s.spare, n)
+}
+
+// handOver gives a prompt that was computed elsewhere to its decode worker.
+func (s *sim) handOver(n int) error {
+	q := &s.requests[n]
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer, Received: true})
+}
+
+// strike lets a fault happen.
+func (s *sim) strike(f Fault) error {
+	w := s.workers[f.Worker]
+	if f.Kind == Joins {
+		if w.present {
+			return nil
+		}
+		return s.join(f.Worker)
+	}
+	if !w.present {
+		return nil
+	}
+	w.present, w.busy, w.live, w.engine = false, false, 0, nil
+	if err := s.feed.remove(s.now, f.Worker); err != nil {
+		return err
+	}
+	for _, r := range s.routers {
+		r.RemoveWorker(uint64(f.Worker))
+	}
+	for n := range s.requests {
+		if q := &s.requests[n]; q.present && (q.worker == f.Worker || q.prefill == f.Worker) {
+			s.routers[q.router].Free(q.key)
+			s.result.SentAgain++
+			q.again++
+			if err := s.place(n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package mockapi
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Fault is what goes wrong with a request, on purpose.
+type Fault struct {
+	Status     int  // answer this instead, if not 0
+	Drop       bool // close the connection without an answer
+	BreakAfter int  // close the connection after so many tokens, if not 0
+}
+
+// Config holds what a Server is made with. Model is needed.
+type Config struct {
+	Model  string
+	Loras  []string // adapters of it, served under their own names
+	Engine mock.Config
+	Ranks  int // data-parallel ranks, each an engine with its own cache; 0 is 1
+	// Seed is added to the seed of local hashes: an engine whose events never
+	// match what a router looks up.
+	Seed uint64
+	// Transfer is how a prompt computed elsewhere is taken over: TransferVLLM,
+	// TransferSGLang, or "" for not at all. Prefill is set for an engine that
+	// computes prompts for others.
+	Transfer string
+	Prefill  bool
+	// Step says how long a step takes; nil: no time at all.
+	Step func(r *mock.Report) time.Duration
+	// Sink takes the engines' events; nil: nobody. It is called by the goroutine
+	// of each rank, and the event lives until it returns.
+	Sink sink
+	// Fault, if set, is asked for every request to generate.
+	Fault func(r *http.Request) Fault
+	// Default is how many tokens are generated unless told; 0 is 16.
+	Default int
+}
+
+type sink = func(ev *event.Event)
+
+var (
+	errClosed    = errors.New("the engine has stopped")
+	errBusy      = errors.New("the engine has no room")
+	errRequest   = errors.New("no prompt, no tokens to generate, or no such rank")
+	errBootstrap = errors.New("a prefill engine needs bootstrap_host, bootstrap_port and bootstrap_room")
+)
+
+// Server is one worker. It is an http.Handler.
+type Server struct {
+	cfg   Config
+	mux   *http.ServeMux
+	ranks []*rank
+	turn  atomic.Uint32 // of requests that name no rank
+	stop  chan struct{}
+	once  sync.Once
+	kv    exchange
+
+	// Requests counts requests to generate, and Live those that are answered
+	// now. Aborted counts those whose client left.
+	Requests, Live, Aborted atomic.Int64
+	// Received counts prompts taken over from another engine, and Lost those
+	// that should have been and were computed here instead.
+	Received, Lost atomic.Int64
+}
+
+// New starts the engines of a worker. The error is mock.New's.
+func New(cfg Config) (*Server, error) {
+	if cfg.Sink == nil {
+		cfg.Sink = func(*event.Event) {}
+	}
+	if cfg.Default == 0 {
+		cfg.Default = 16
+	}
+	if cfg.Engine.BlockSize == 0 {
+		cfg.Engine.BlockSize = mock.DefaultBlockSize
+	}
+	if cfg.Engine.Blocks == 0 {
+		cfg.Engine.Blocks = mock.DefaultBlocks
+	}
+	s := &Server{cfg: cfg, stop: make(chan struct{})}
+	for i := range max(cfg.Ranks, 1) {
+		k, err := newRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
+		if err != nil {
+			return nil, err
+		}
+		s.ranks = append(s.ranks, k)
+	}
+	s.routes()
+	for _, k := range s.ranks {
+		go k.run() // ends with Close
+	}
+	return s, nil
+}
+
+// Close stops the engines; answers under way break off.
+func (s *Server) Close() {
+	s.once.Do(func() { close(s.stop) })
+	for _, k := range s.ranks {
+		<-k.done
+	}
+}
+
+// rankOf returns the engine that the request names as vLLM's clients do, or the
+// next one in turn.
+func (s *Server) rankOf(r *http.Request) *rank {
+	if text := r.Header.Get("X-Data-Parallel-Rank"); text != "" {
+		if n, err := strconv.Atoi(text); err == nil && n >= 0 && n < len(s.ranks) {
+			return s.ranks[n]
+		}
+		return nil
+	}
+	return s.ranks[int(s.turn.Add(1)-1)%len(s.ranks)]
+}
+
+// generate puts a prompt into the engine and returns the job, which runs on even
+// if nobody listens.
+func (s *Server) generate(k *rank, q *request, prompt []uint32, output int, received bool) (*job, error) {
+	size := s.cfg.Engine.BlockSize
+	lora := ""
+	if q.Model != s.cfg.Model {
+		lora = q.Model
+	}
+	all := append(prompt[:len(prompt):len(prompt)], generated(prompt, output)...)
+	// The last token's KV entries are never computed.
+	local, err := blockhash.LocalHashes(nil, all[:len(all)-min(output, 1)], size, blockhash.Options{Seed: blockhash.Seed(lora, q.Salt) + s.cfg.Seed})
+	if err != nil {
+		return nil, err
+	}
+	n := len(prompt) / size
+	j := &job{
+		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:], Received: received},
+		tokens:  make(chan int, output+1), cached: make(chan int, 1), refused: make(chan error, 1), left: output,
+	}
+	return j, k.do(func() { k.admit(j) })
+}
+
+// generated returns the tokens of an answer.
+func generated(prompt []uint32, n int) []uint32 {
+	sum := uint32(2166136261)
+	for _, t := range prompt {
+		sum = (sum ^ t) * 16777619
+	}
+	out := make([]uint32, n)
+	for i := range out {
+		sum = sum*1664525 + 1013904223
+		out[i] = sum >> 1
+	}
+	return out
+}
+
+// Text returns the text that the engine answers a prompt with.
+func Text(prompt []uint32, output int) string {
+	var b []byte
+	for _, t := range generated(prompt, output) {
+		b = appendToken(b, t)
+	}
+	return string(b)
+}
+
+func appendToken(b []byte, t uint32) []byte {
+	return strconv.AppendUint(append(b, ' '), uint64(t%100000), 10)
+}
+
+// Tokens returns the tokens of a text: each four bytes are one.
+func Tokens(text string) []uint32 {
+	tokens := make([]uint32, 0, len(text)/4+1)
+	for i := 0; i < len(text); i += 4 {
+		t := uint32(0)
+		for _, c := range []byte(text[i:min(i+4, len(text))]) {
+			t = t<<8 | uint32(c)
+		}
+		tokens = append(tokens, t)
+	}
+	return tokens
+}

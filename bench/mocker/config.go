@@ -1,0 +1,153 @@
+package mocker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/workload"
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// Values of Config.Routing, AtEnd and Progress.
+const (
+	RouteSession    = "session"
+	RouteRoundRobin = "round-robin"
+	RouteRandom     = "random"
+
+	EndExit = "exit"
+	EndWait = "wait"
+	EndLoop = "loop"
+
+	ProgressAuto = "auto"
+	ProgressText = "text"
+	ProgressJSON = "json"
+	ProgressNone = "none"
+
+	HashesShared = "shared"
+	HashesOwn    = "own"
+)
+
+// Config holds the settings of a run. Declare gives them their defaults.
+type Config struct {
+	Trace    string  // path of a trace; empty: the generated workload
+	IDTokens int     // tokens an id of the trace stands for; 0: find out
+	Speed    float64 // virtual seconds a second; 0: as fast as possible
+	Requests int     // how many to send; 0: all
+	AtEnd    string  // after the last request
+	Routing  string  // which engine gets a request
+	Seed     int     // of the workload, of random routing and of own hashes
+	Workload workload.Config
+
+	Model        string
+	Group        string // routing group or tenant
+	FirstWorker  int    // worker ids count from here
+	Workers      int
+	DPRanks      int // engines a worker
+	EngineHashes string
+	Engine       mock.Config
+	Timing       mock.Timing
+
+	HTTP HTTPConfig
+
+	Progress  string
+	EventsOut string // file that records the published events; empty: none
+}
+
+// Declare adds the settings to the set.
+func (c *Config) Declare(set *conf.Set) {
+	c.Workload = workload.Default()
+	c.Timing = mock.DefaultTiming()
+
+	set.Group("Load")
+	set.String(&c.Trace, "trace", "", `Trace of requests to replay: JSON lines in Mooncake's format, plain or compressed with
+		zstd. Mooncake's own are at https://github.com/kvcache-ai/Mooncake, folder FAST25-release/traces. Without it,
+		requests are generated.`)
+	set.Int(&c.IDTokens, "trace-id-tokens", 0, `Tokens of a prompt that an id of the trace stands for (512 in Mooncake's traces).
+		0 finds out from the first requests.`, conf.Between(0, 1<<20))
+	set.Float(&c.Speed, "speed", 1, `How many times faster than in the trace requests arrive and engines compute. 0 is as
+		fast as possible.`, conf.Between[float64](0, 1e6))
+	set.Int(&c.Requests, "requests", 0, "Stop sending after so many requests. 0 sends all of a trace, or for ever.",
+		conf.Between(0, 1<<40))
+	set.String(&c.AtEnd, "at-end", EndExit, `What to do after the last request has been answered and its events are acknowledged:
+		exit, wait for a signal (the workers stay known), or loop over the requests again.`, conf.OneOf(EndExit, EndWait, EndLoop))
+	set.String(&c.Routing, "routing", RouteSession, `Which engine gets a request: the one that has its session (requests without
+		one go round robin), each in turn, or a random one.`, conf.OneOf(RouteSession, RouteRoundRobin, RouteRandom))
+	set.Int(&c.Seed, "seed", 1, "Seed of the generated workload, of random routing and of --engine-hashes own.",
+		conf.Between(0, 1<<62))
+
+	w := &c.Workload
+	set.Group("Generated workload")
+	set.Float(&w.Rate, "rate", w.Rate, "Mean requests a second.", conf.Between(1e-3, 1e6))
+	set.Int(&w.SystemPrompts, "system-prompts", w.SystemPrompts, "How many system prompts there are.", conf.Between(0, 1<<24))
+	set.Int(&w.SystemTokens, "system-tokens", w.SystemTokens, `Length of each system prompt. The most popular one consists of
+		the tokens 0, 1, 2, ….`, conf.Between(0, 1<<24))
+	set.Float(&w.Zipf, "zipf", w.Zipf, "The k-th system prompt is 1/k^zipf times as popular as the first.", conf.Between[float64](0, 10))
+	set.Int(&w.MaxTokens, "max-tokens", w.MaxTokens, "A session ends before its prompt and answer are longer.", conf.Between(1<<10, 1<<24))
+	set.Float(&w.Conversation.Weight, "conversations", w.Conversation.Weight, "Share of sessions that are conversations, relative to the other kinds.", conf.Between[float64](0, 1e6))
+	set.Float(&w.Agent.Weight, "agents", w.Agent.Weight, "Share of sessions that are agents with a long context.", conf.Between[float64](0, 1e6))
+	set.Float(&w.OneOff.Weight, "one-offs", w.OneOff.Weight, "Share of sessions that are a single request.", conf.Between[float64](0, 1e6))
+	set.Duration(&w.BurstEvery, "burst-every", w.BurstEvery, "Time between the starts of bursts; 0s for none.", conf.Between(0, time.Hour))
+	set.Duration(&w.BurstLength, "burst-length", w.BurstLength, "How long a burst lasts.", conf.Between(0, time.Hour))
+	set.Float(&w.BurstFactor, "burst-factor", w.BurstFactor, "How many times more sessions start during a burst.", conf.Between(1e-3, 1e3))
+
+	set.Group("Fleet")
+	set.String(&c.Model, "model", "mock", "Name of the model that the fleet serves.")
+	set.String(&c.Group, "group", "", "Routing group or tenant of the fleet.")
+	set.Int(&c.Workers, "workers", 8, "Number of workers.", conf.Between(1, 1<<16))
+	set.Int(&c.FirstWorker, "first-worker", 1, "Id of the first worker; the others follow.", conf.Between(0, 1<<40))
+	set.Int(&c.DPRanks, "dp-ranks", 1, "Data-parallel ranks of each worker, each an engine with its own cache.", conf.Between(1, 1<<10))
+	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens a block.", conf.Between(1, blockhash.MaxBlockSize))
+	set.Int(&c.Engine.Blocks, "cache-blocks", mock.DefaultBlocks, "Blocks in the cache of an engine.", conf.Between(1, 1<<30))
+	set.Int(&c.Engine.MaxRunning, "max-running", mock.DefaultMaxRunning, "Most requests that an engine runs at once.", conf.Between(1, 1<<20))
+	set.Int(&c.Engine.MaxBatched, "max-batched", mock.DefaultMaxBatched, "Most tokens that an engine computes in a step.", conf.Between(1, 1<<24))
+	set.Int(&c.Engine.MaxWaiting, "max-waiting", mock.DefaultMaxWaiting, "Most requests that wait at an engine; more are refused and counted.", conf.Between(1, 1<<24))
+	set.String(&c.EngineHashes, "engine-hashes", HashesShared, `Whether all engines call the same content by the same hash, as with a
+		fixed hash seed, or each by its own.`, conf.OneOf(HashesShared, HashesOwn))
+
+	c.HTTP.declare(set)
+
+	set.Group("Output")
+	set.String(&c.Progress, "progress", ProgressAuto, `A line a second on standard output: text on a terminal, else JSON, or as
+		stated.`, conf.OneOf(ProgressAuto, ProgressText, ProgressJSON, ProgressNone))
+	set.String(&c.EventsOut, "events-out", "", "File that records every published event in order, in the native encoding.")
+}
+
+func (h *HTTPConfig) declare(set *conf.Set) {
+	set.Group("HTTP")
+	set.Bool(&h.On, "http", false, `Answer OpenAI's endpoints instead of sending requests: each worker listens, takes the time
+		that a real engine would (--speed 0: none), publishes its events and is registered for routers to find.`)
+	set.String(&h.Host, "http-host", "127.0.0.1", "Address that the workers listen at.")
+	set.Int(&h.Port, "http-port", 9000, "Port of the first worker; the others have those that follow. 0 takes free ones, which the log names.",
+		conf.Between(0, 1<<16-1))
+	set.String(&h.Advertise, "http-advertise", "", "Host to register for routers to send requests to.", conf.ShowDefault("that of --http-host"))
+	set.String(&h.Role, "role", "", "What the workers serve; empty is aggregated.",
+		conf.OneOf("", string(registry.Aggregated), string(registry.Prefill), string(registry.Decode)))
+	set.String(&h.Transfer, "kv-transfer", "", `How a prompt that a prefill worker has computed gets to a decode worker: as with
+		vllm or sglang; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+	set.List(&h.Loras, "loras", nil, "Names of adapters that the workers serve too.")
+	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
+}
+
+// engines is how many there are; worker i has ranks i × DPRanks and on.
+func (c *Config) engines() int { return c.Workers * c.DPRanks }
+
+// newFleet makes the engines, whose events go to emit.
+func (c *Config) newFleet(emit func(engine int) sink) (*mock.Fleet, error) {
+	engines := make([]*mock.Engine, c.engines())
+	for i := range engines {
+		ec := c.Engine
+		ec.DPRank = uint32(i % c.DPRanks)
+		if c.EngineHashes == HashesOwn {
+			ec.HashSeed = uint64(c.Seed)<<32 + uint64(i) + 1
+		}
+		var err error
+		if engines[i], err = mock.New(ec, emit(i)); err != nil {
+			return nil, fmt.Errorf("make engine %d: %w", i, err)
+		}
+	}
+	timing := c.Timing
+	return mock.NewFleet(engines, func(_ int, r *mock.Report) time.Duration { return timing.Step(r) }), nil
+}

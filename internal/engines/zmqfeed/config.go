@@ -1,0 +1,171 @@
+package zmqfeed
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/event/engine"
+)
+
+// Config holds a Feed's settings. Zero fields take the defaults.
+type Config struct {
+	// Endpoint is where the engine publishes: tcp://host:port or ipc://path, of
+	// this rank (see RankEndpoint).
+	Endpoint string
+	// Replay is the engine's replay endpoint. Without one a hole stays a hole.
+	Replay string
+	// Topic is what a message's topic begins with; with ExactTopic, what it is.
+	// (kv@pod-1 also begins kv@pod-10.)
+	Topic      string
+	ExactTopic bool
+	// Decoder is how payloads are decoded.
+	Decoder engine.Config
+	// Position is where to go on: what Feed.Position returned when the state
+	// made of the batches was kept. Empty: from the engine's first batch.
+	Position []byte
+
+	// QueueMessages and QueueBytes bound what waits between the connection and
+	// the handler. Defaults: 4,096 and 64 MiB.
+	QueueMessages int
+	QueueBytes    int
+	// MaxMessage is the size in bytes beyond which a message is not read but
+	// told as a Gap. Default 64 MiB.
+	MaxMessage int
+	// Dial bounds a connection's making. Default 5 s.
+	Dial time.Duration
+	// RetryMin and RetryMax bound the pause before a broken connection is made
+	// again; it doubles from one to the other, half of it random. Defaults:
+	// 100 ms and 5 s.
+	RetryMin, RetryMax time.Duration
+
+	// ReplayIdle is how long a replay may say nothing before it is asked again
+	// from where it stopped. Default 2 s.
+	ReplayIdle time.Duration
+	// ReplayAttempts is how many replays in a row may bring nothing new before
+	// the hole is given up. Default 6.
+	ReplayAttempts int
+	// ReplayPause is how long, after that, holes are given up unasked. Default
+	// 10 s.
+	ReplayPause time.Duration
+	// ProbeMin is how long the stream may be silent before the feed asks for
+	// what it may have missed; while the silence lasts the time doubles up to
+	// ProbeMax. Defaults: 1 s and 30 s. A negative ProbeMin means never.
+	ProbeMin, ProbeMax time.Duration
+	// Limit is shared by feeds that may not all replay at once; nil: no limit.
+	Limit *Limit
+}
+
+func (c *Config) setDefaults() error {
+	if c.Endpoint == "" {
+		return errors.New("engine feed: no endpoint to subscribe to")
+	}
+	number := func(p *int, def int) {
+		if *p <= 0 {
+			*p = def
+		}
+	}
+	span := func(p *time.Duration, def time.Duration) {
+		if *p <= 0 {
+			*p = def
+		}
+	}
+	number(&c.QueueMessages, 4096)
+	number(&c.QueueBytes, 64<<20)
+	number(&c.MaxMessage, 64<<20)
+	number(&c.ReplayAttempts, 6)
+	span(&c.Dial, 5*time.Second)
+	span(&c.RetryMin, 100*time.Millisecond)
+	span(&c.RetryMax, 5*time.Second)
+	span(&c.ReplayIdle, 2*time.Second)
+	span(&c.ReplayPause, 10*time.Second)
+	span(&c.ProbeMax, 30*time.Second)
+	if c.ProbeMin >= 0 {
+		span(&c.ProbeMin, time.Second)
+	}
+	c.RetryMax, c.ProbeMax = max(c.RetryMin, c.RetryMax), max(c.ProbeMin, c.ProbeMax)
+	return nil
+}
+
+// Handler is told what a Feed makes of the stream, on Run's goroutine. It may
+// block: the engine is then held back, see the package's comment.
+type Handler interface {
+	// Batch gives the batch with the sequence number. It has neither space nor
+	// worker. It lives until Batch returns.
+	Batch(seq uint64, b *event.Batch)
+	// Restart says that the engine's process is another one: everything that
+	// the stream said before is void, and the next number is 0.
+	Restart(why Cause)
+	// Gap says that batches are missing for good; the next number is To + 1.
+	Gap(g Gap)
+	// State says how the connection fares, for logs and readiness.
+	State(s State)
+}
+
+// Gap is a run of batches that will not come.
+type Gap struct {
+	From, To uint64 // both included
+	Why      Reason
+	// Same reports that the batches around the gap are known to come from one
+	// process. Without it the engine may have restarted unseen, and what was
+	// stored before the gap may be gone.
+	Same bool
+}
+
+// Phase is what a Feed is doing.
+type Phase uint8
+
+// The phases.
+const (
+	Connecting Phase = iota // or waiting to connect again; Err says why
+	CatchingUp              // connected, replaying what it missed
+	Live                    // up to date as far as it knows
+)
+
+// String returns the phase as a metric's label.
+func (p Phase) String() string {
+	switch p {
+	case CatchingUp:
+		return "catching_up"
+	case Live:
+		return "live"
+	}
+	return "connecting"
+}
+
+// State is a Feed's phase, and the error that led to it, if one did.
+type State struct {
+	Phase Phase
+	Err   error
+}
+
+// Limit bounds how many replays run at once over all feeds that share it.
+type Limit struct{ slots chan struct{} }
+
+// NewLimit returns a limit of n replays, at least 1.
+func NewLimit(n int) *Limit { return &Limit{make(chan struct{}, max(1, n))} }
+
+// RankEndpoint returns the endpoint of a data-parallel rank, given that of rank
+// 0: engines add the rank to the port.
+func RankEndpoint(endpoint string, rank uint32) (string, error) {
+	if rank == 0 || endpoint == "" {
+		return endpoint, nil
+	}
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return "", fmt.Errorf("endpoint %q of rank %d: only tcp endpoints have ranks", endpoint, rank)
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("endpoint %q of rank %d: %w", endpoint, rank, err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 || n+uint64(rank) > 65535 {
+		return "", fmt.Errorf("endpoint %q of rank %d: the port must be 1 … 65535", endpoint, rank)
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.FormatUint(n+uint64(rank), 10)), nil
+}

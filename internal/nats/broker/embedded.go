@@ -1,0 +1,240 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+)
+
+// pollEvery is how often a joining process looks again for the owner's files
+// and the owner's lock.
+const pollEvery = 20 * time.Millisecond
+
+// embedded is a server in this process, with the lock that makes it the only
+// one on its data directory.
+type embedded struct {
+	srv  *server.Server
+	lock *fileLock
+}
+
+// openEmbedded runs the data directory's server, or joins the process that
+// runs it. The owner may go away in the middle of a join, or may not have
+// written its address yet: then it looks again until ctx ends.
+func openEmbedded(ctx context.Context, cfg Config) (*Broker, error) {
+	if cfg.DataDir == "" {
+		return nil, errors.New("broker: an embedded server needs a data directory")
+	}
+	dir, err := filepath.Abs(cfg.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("broker: data directory: %w", err)
+	}
+	if cfg.JoinOnly {
+		return joinOnly(ctx, cfg, dir)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("broker: data directory: %w", err)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs x
+		return nil, fmt.Errorf("broker: data directory must be private to its owner: %w", err)
+	}
+	waiting := obs.NewLimited(cfg.Log, tellEvery, nil)
+	for begun := time.Now(); ; {
+		lock, err := tryLock(filepath.Join(dir, lockFile))
+		if err != nil {
+			return nil, fmt.Errorf("broker: lock of data directory %s: %w", dir, err)
+		}
+		if lock != nil {
+			b, err := own(ctx, cfg, dir, lock)
+			if err != nil {
+				return nil, errors.Join(err, lock.release())
+			}
+			return b, nil
+		}
+		b, err := join(ctx, cfg, dir)
+		if err == nil {
+			return b, nil
+		}
+		if time.Since(begun) > time.Second { // a start beside ours takes less
+			waiting.Warn("join", "another process holds the data directory, and its server cannot be joined; trying again",
+				slog.String("data", dir), slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("broker: another process holds data directory %s, and its server cannot be joined: %w", dir, err)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// joinOnly joins the process that runs the server of dir, once there is one.
+func joinOnly(ctx context.Context, cfg Config, dir string) (*Broker, error) {
+	for {
+		b, err := join(ctx, cfg, dir)
+		if err == nil {
+			return b, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("broker: no process runs a NATS server on data directory %s, or it cannot be joined: %w", dir, err)
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// own starts the server; the caller releases the lock if that fails.
+func own(ctx context.Context, cfg Config, dir string, lock *fileLock) (*Broker, error) {
+	cred, err := loadOrMakeCredentials(dir)
+	if err != nil {
+		return nil, err
+	}
+	srv, err := startServer(cfg, dir, cred)
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{srv: srv, lock: lock}
+	addr := srv.Addr().String()
+	if err := writeAddress(dir, addr); err != nil {
+		e.stop()
+		return nil, err
+	}
+	nc, err := connect(ctx, cfg, "nats://"+addr, nats.UserInfo(cred.User, cred.Password))
+	if err != nil {
+		e.stop()
+		return nil, err
+	}
+	cfg.Log.Info("embedded NATS server is up", "address", addr, "data", dir)
+	return &Broker{nc: nc, embedded: e}, nil
+}
+
+// join connects to the server of the process that holds the lock.
+func join(ctx context.Context, cfg Config, dir string) (*Broker, error) {
+	addr, err := readAddress(dir)
+	if err != nil {
+		return nil, err
+	}
+	cred, err := readCredentials(dir)
+	if err != nil {
+		return nil, err
+	}
+	// One short attempt: the address may be that of an owner that is gone.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	nc, err := connect(ctx, cfg, "nats://"+addr, nats.UserInfo(cred.User, cred.Password))
+	if err != nil {
+		return nil, err
+	}
+	cfg.Log.Info("joined the NATS server of another process", "address", addr, "data", dir)
+	return &Broker{nc: nc}, nil
+}
+
+// startServer starts a JetStream server on dir and waits until it accepts
+// connections.
+func startServer(cfg Config, dir string, cred credentials) (*server.Server, error) {
+	// The server keeps a hash only. The password is random and long: a cheap
+	// hash of it is as hard to invert as an expensive one.
+	hash, err := bcrypt.GenerateFromPassword([]byte(cred.Password), bcrypt.MinCost)
+	if err != nil {
+		return nil, fmt.Errorf("broker: password in the credentials file: %w", err)
+	}
+	log := &serverLog{log: cfg.Log}
+	srv, err := server.NewServer(&server.Options{
+		ServerName:             "kvatlas",
+		Host:                   "127.0.0.1",
+		Port:                   choosePort(cfg.Port, dir),
+		Username:               cred.User,
+		Password:               string(hash),
+		NoSigs:                 true,
+		JetStream:              true,
+		JetStreamMaxStore:      cfg.MaxStore,
+		StoreDir:               dir,
+		SyncAlways:             true,
+		DisableJetStreamBanner: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("broker: embedded server: %w", err)
+	}
+	srv.SetLoggerV2(log, false, false, false)
+	go srv.Start() // ends with Shutdown
+	const startWithin = 30 * time.Second
+	deadline := time.Now().Add(startWithin)
+	for !srv.ReadyForConnections(100 * time.Millisecond) {
+		fatal := log.fatal()
+		if fatal == nil && time.Now().After(deadline) {
+			fatal = fmt.Errorf("not ready after %v", startWithin)
+		}
+		if fatal != nil {
+			srv.Shutdown()
+			srv.WaitForShutdown()
+			return nil, fmt.Errorf("broker: embedded server on %s: %w", dir, fatal)
+		}
+	}
+	return srv, nil
+}
+
+// choosePort returns the wanted port, or the port of the last run if it is
+// free, so that joined processes find the server again after a restart.
+func choosePort(want int, dir string) int {
+	if want != 0 {
+		return want
+	}
+	addr, err := readAddress(dir)
+	if err != nil {
+		return server.RANDOM_PORT
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return server.RANDOM_PORT
+	}
+	_ = l.Close() // only a probe
+	_, port, _ := net.SplitHostPort(addr)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return server.RANDOM_PORT
+	}
+	return n
+}
+
+func (e *embedded) stop() {
+	e.srv.Shutdown()
+	e.srv.WaitForShutdown()
+}
+
+// close stops the server, and only then lets another process have the data.
+func (e *embedded) close() error {
+	e.stop()
+	return e.lock.release()
+}
+
+// serverLog passes the server's log on, notices as debug lines, and keeps the
+// first fatal message: the server reports a failed start nowhere else.
+type serverLog struct {
+	log   *slog.Logger
+	first firstError
+}
+
+func (l *serverLog) fatal() error { return l.first.get() }
+
+func (l *serverLog) Noticef(f string, v ...any) { l.debug(f, v) }
+func (l *serverLog) Debugf(f string, v ...any)  { l.debug(f, v) }
+func (l *serverLog) Tracef(f string, v ...any)  { l.debug(f, v) }
+func (l *serverLog) Warnf(f string, v ...any)   { l.log.Warn("NATS server: " + fmt.Sprintf(f, v...)) }
+func (l *serverLog) Errorf(f string, v ...any)  { l.log.Error("NATS server: " + fmt.Sprintf(f, v...)) }
+func (l *serverLog) Fatalf(f string, v ...any)  { l.first.set(fmt.Errorf(f, v...)) }
+
+func (l *serverLog) debug(f string, v []any) {
+	if l.log.Enabled(context.Background(), slog.LevelDebug) {
+		l.log.Debug("NATS server: " + fmt.Sprintf(f, v...))
+	}
+}

@@ -1,0 +1,46 @@
+package broker
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+)
+
+// Declare adds the settings of the broker to the set.
+func (c *Config) Declare(set *conf.Set) {
+	set.Group("Broker")
+	set.String(&c.URL, "nats", Embedded, `The NATS server: "embedded" runs one in this process, or joins the process that
+		already runs one on the same data directory; else the address of your own, such as nats://host:4222, or several
+		with commas.`)
+	set.String(&c.DataDir, "data-dir", DefaultDataDir(os.Getenv), `Directory of an embedded server's messages, address and
+		credentials. Made if absent, and private to its owner.`,
+		conf.ShowDefault("$STATE_DIRECTORY, else $XDG_STATE_HOME/kvatlas, else ~/.local/state/kvatlas"))
+	set.Int(&c.Port, "nats-port", 0, `Port of an embedded server, on 127.0.0.1. 0 takes the one it had before, or a free
+		one; it is written beside the data.`, conf.Between(0, 65535))
+	set.Bytes(&c.MaxStore, "nats-max-store", 0, `Most bytes that an embedded server keeps on disk. 0 leaves it to the
+		server: three quarters of the free space.`)
+	set.String(&c.CredsFile, "nats-creds", "", "File with a user's JWT and seed, for --nats nats://….")
+	set.String(&c.NKeyFile, "nats-nkey", "", "File with an nkey seed, for --nats nats://….")
+	set.String(&c.CAFile, "nats-ca", "", "PEM file of root certificates that the server's certificate is checked with.")
+	set.String(&c.CertFile, "nats-cert", "", "PEM file of the client certificate; needs --nats-key.")
+	set.String(&c.KeyFile, "nats-key", "", "PEM file of the client certificate's key; needs --nats-cert.")
+}
+
+// DefaultDataDir returns where an embedded server keeps its data unless told:
+// systemd's state directory, else the user's (the XDG base directories, see
+// https://specifications.freedesktop.org/basedir-spec/latest/), so that every
+// program of a user finds the same server from anywhere. Without a home it is
+// .kvatlas in the working directory.
+func DefaultDataDir(getenv func(string) string) string {
+	if dir := getenv("STATE_DIRECTORY"); dir != "" {
+		return filepath.SplitList(dir)[0]
+	}
+	if dir := getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) { // relative ones count as absent, says the specification
+		return filepath.Join(dir, "kvatlas")
+	}
+	if home := getenv("HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", "kvatlas")
+	}
+	return ".kvatlas"
+}

@@ -1,0 +1,98 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+)
+
+// Settings holds the settings of a Server.
+type Settings struct {
+	Listen string // host:port; empty: no such port
+	Flag   string // that Listen is from; "" is admin-listen
+	Usual  string // what Listen is unless told
+}
+
+// Declare adds the settings to the set. usual is the address unless told.
+func (c *Settings) Declare(set *conf.Set, usual string) {
+	c.Usual = usual
+	set.Group("Admin")
+	set.String(&c.Listen, "admin-listen", usual, `Address of the admin port, as host:port: metrics, profiles, settings. Empty: none.
+		Where the address is not given and its port is taken, a free one is, which the log names.`)
+}
+
+// Deps is what a Server shows.
+type Deps struct {
+	Access   *secure.Access
+	Metrics  *obs.Metrics
+	Settings *conf.Set
+	Level    *slog.LevelVar // of the log
+	// Ready returns the readiness as JSON, with its reasons if verbose.
+	Ready func(verbose bool) (body []byte, ready bool)
+	Log   *slog.Logger
+}
+
+// Server is the admin port.
+type Server struct {
+	deps Deps
+	mux  *http.ServeMux
+	http *http.Server
+	ln   net.Listener
+	done chan struct{}
+}
+
+// Start serves the port until Close. It returns nil if there is to be none.
+func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
+	if c.Listen == "" {
+		return nil, nil
+	}
+	flag := cmp.Or(c.Flag, "admin-listen")
+	ln, err := d.Access.Listen(ctx, c.Listen, flag)
+	if errors.Is(err, syscall.EADDRINUSE) && c.Listen == c.Usual {
+		d.Log.Info("the admin port is taken; using a free one", "taken", c.Listen)
+		ln, err = d.Access.Listen(ctx, "127.0.0.1:0", flag)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{deps: d, mux: http.NewServeMux(), ln: ln, done: make(chan struct{})}
+	for _, r := range routes() {
+		s.mux.Handle(r.pattern(), d.Access.Guard(r.needs, s.handler(r)))
+	}
+	s.http = &http.Server{
+		Handler:           s.mux,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(d.Log.Handler(), slog.LevelDebug), // no WriteTimeout: profiles take their time
+	}
+	go func() { // ends with Close
+		defer close(s.done)
+		if err := s.http.Serve(d.Access.TLS(ln)); !errors.Is(err, http.ErrServerClosed) {
+			d.Log.Error("the admin port is closed", "error", err)
+		}
+	}()
+	d.Log.Info("admin port", "address", ln.Addr().String())
+	return s, nil
+}
+
+// Address returns where it listens.
+func (s *Server) Address() string { return s.ln.Addr().String() }
+
+// Close ends it at once: whoever takes a profile gets part of one. A nil
+// Server is closed.
+func (s *Server) Close() error {
+	if s == nil {
+		return nil
+	}
+	err := s.http.Close()
+	<-s.done
+	return err
+}

@@ -1,0 +1,114 @@
+// Package proc is the frame of every program of kvatlas: settings, log,
+// signals and exit code.
+//
+// Invariants:
+//   - The first SIGINT or SIGTERM cancels the program's context; the second
+//     one ends the process at once with 128 plus the signal's number. Signals
+//     within a moment of the first are its echo: a terminal signals all
+//     processes of a command, and so may the parent among them once more.
+//   - Exit codes: 0 for an orderly end, 1 for a failure, 2 for wrong use.
+//
+// Ownership: [Main] owns the signals from its call to its return.
+package proc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+)
+
+// The exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUse     = 2
+)
+
+// echo is how long after the first signal further ones count as the same.
+const echo = 200 * time.Millisecond
+
+// Program is one program.
+type Program struct {
+	Settings *conf.Set
+	Log      *obs.LogConfig // already declared in Settings
+	// Run does the program's work until it is done or ctx ends, and then
+	// returns in good order.
+	Run func(ctx context.Context, log *slog.Logger) error
+}
+
+// Main runs the program with the process's arguments, environment and
+// signals, and returns the exit code.
+func Main(p Program) int {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
+}
+
+func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals <-chan os.Signal, exit func(int)) int {
+	p.Settings.Command("version", "print what was built from which source", func() (string, error) {
+		return obs.ReadVersion().String() + "\n", nil
+	})
+	proceed, err := p.Settings.Run(args, environ, stdout)
+	if err != nil {
+		fmt.Fprintf(stderr, "%v\nSee --help.\n", err) //nolint:errcheck // nowhere left to say it
+		return exitUse
+	}
+	if !proceed {
+		return exitOK
+	}
+	log, err := obs.NewLogger(stderr, *p.Log)
+	if err != nil {
+		fmt.Fprintln(stderr, err) //nolint:errcheck // nowhere left to say it
+		return exitUse
+	}
+
+	for _, f := range p.Settings.Foreign() {
+		log.Debug("left to other programs", "setting", f.What, "programs", f.Programs)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() { // ends with main
+		var first time.Time
+		for {
+			select {
+			case <-done:
+				return
+			case sig := <-signals:
+				switch {
+				case first.IsZero():
+					first = time.Now()
+					log.Info("stopping; a second signal ends at once", "signal", sig.String())
+					cancel()
+				case time.Since(first) > echo:
+					log.Warn("second signal: ending at once", "signal", sig.String())
+					exit(exitCode(sig))
+					return
+				}
+			}
+		}
+	}()
+	if err := p.Run(ctx, log); err != nil {
+		log.Error("failed", "error", err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+// exitCode is what shells report for a process that the signal ended.
+func exitCode(sig os.Signal) int {
+	if s, ok := sig.(syscall.Signal); ok {
+		return 128 + int(s)
+	}
+	return exitFailure
+}

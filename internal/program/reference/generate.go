@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+)
+
+// programs are those with settings, in the order of the document.
+var programs = []string{"kvindexer", "kvrouter", "kvpublisher", "kvctl", "kvmocker", "kvdemo"}
+
+// bench has flags of another kind, by command.
+const bench = "kvbench"
+
+// generate builds the programs into dir, asks them and returns the files' texts
+// by their names.
+func generate(ctx context.Context, root, dir string) (map[string]string, error) {
+	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
+	for _, p := range append(slices.Clone(programs), bench) {
+		args = append(args, "./cmd/"+p)
+	}
+	build := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the other tests that build programs: compiled once
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	var lists []conf.List
+	for _, p := range programs {
+		text, err := run(ctx, dir, p, "config", "list")
+		if err != nil {
+			return nil, err
+		}
+		var l conf.List
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			return nil, fmt.Errorf("read what %s lists: %w", p, err)
+		}
+		lists = append(lists, l)
+	}
+	commands, err := benchCommands(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists)}, nil
+}
+
+// run returns what a program prints in an environment without settings.
+func run(ctx context.Context, dir, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(dir, program), args...) //nolint:gosec // our own programs
+	cmd.Env = []string{"HOME=/nonexistent"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("run %s %v: %w\n%s", program, args, err, out)
+	}
+	return string(out), nil
+}
+
+// command is a command of kvbench and the text of its help.
+type command struct{ name, help string }
+
+var benchUsage = regexp.MustCompile(`(?m)^(?:usage:)? +kvbench ([a-z]+) -`)
+
+func benchCommands(ctx context.Context, dir string) ([]command, error) {
+	usage, err := run(ctx, dir, bench, "help")
+	if err != nil {
+		return nil, err
+	}
+	var all []command
+	for _, m := range benchUsage.FindAllStringSubmatch(usage, -1) {
+		help, err := run(ctx, dir, bench, m[1], "-h")
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, command{m[1], help})
+	}
+	return all, nil
+}
+
+// knownNames writes the file that package conf embeds.
+func knownNames(lists []conf.List) string {
+	var b strings.Builder
+	for _, l := range lists {
+		b.WriteString(l.Program + ":")
+		for _, s := range l.Settings {
+			b.WriteString(" " + s.Name)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+const intro = `# Configuration
+
+All settings of all programs, as they describe them. ` + "`make reference`" + ` writes this
+page; do not edit it.
+
+A setting has one name everywhere. Of the sources that give it, the first wins:
+
+1. the flag: ` + "`--http-listen 0.0.0.0:8090`" + `, or with ` + "`=`" + `;
+2. the program's own environment variable: ` + "`KVATLAS_INDEXER_HTTP_LISTEN`" + ` for kvindexer,
+   ` + "`KVATLAS_ROUTER_…`" + ` for kvrouter, ` + "`KVATLAS_PUBLISHER_…`" + ` for kvpublisher, ` + "`KVATLAS_CTL_…`" + ` for
+   kvctl, and so on;
+3. the variable that all programs with such a setting share: ` + "`KVATLAS_HTTP_LISTEN`" + `;
+4. the key ` + "`http-listen`" + ` in the YAML file that ` + "`--config`" + ` or ` + "`KVATLAS_CONFIG`" + ` names, one
+   ` + "`name: value`" + ` a line;
+5. the default.
+
+What no program knows is refused, with the nearest name. A variable or a key that only
+other programs know is left to them, so several programs can share an environment and
+a file; ` + "`config print`" + ` names what was left. An empty variable counts as absent.
+` + "`config print`" + ` prints every value and where it is from, ` + "`config check`" + ` reads and
+checks them, ` + "`config list`" + ` prints what there is as JSON. Secrets are never printed.
+
+Sizes are written as 512MiB or 8GB, durations as 500ms, 10s or 1h30m, lists with
+commas (or as YAML sequences).
+`
+
+// document writes the page.
+func document(lists []conf.List, commands []command) string {
+	var b strings.Builder
+	b.WriteString(intro)
+	for _, l := range lists {
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n```\n%s\n```\n", l.Program, sentence(l.Summary), strings.Join(l.Usage, "\n"))
+		group := ""
+		for _, s := range l.Settings {
+			if s.Group != group {
+				group = s.Group
+				fmt.Fprintf(&b, "\n### %s: %s\n\n| flag | kind | default | limits | meaning |\n|---|---|---|---|---|\n", l.Program, group)
+			}
+			fmt.Fprintf(&b, "| `--%s` | %s | %s | %s | %s |\n", s.Name, s.Kind, cell(s.Default), limits(&s), help(&s))
+		}
+	}
+	fmt.Fprintf(&b, "\n## %s\n\nMeasures; [BENCHMARKS.md](../BENCHMARKS.md) says what. It reads flags only.\n", bench)
+	for _, c := range commands {
+		fmt.Fprintf(&b, "\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll(c.help, "\t", "    ")))
+	}
+	return b.String()
+}
+
+func sentence(text string) string {
+	return strings.ToUpper(text[:min(1, len(text))]) + text[min(1, len(text)):]
+}
+
+func limits(s *conf.Listed) string {
+	if s.Least == "" && s.Most == "" {
+		return ""
+	}
+	return s.Least + " … " + s.Most
+}
+
+func help(s *conf.Listed) string {
+	text := s.Help
+	if s.Secret {
+		text += " Secret: prefer the environment or the file."
+	}
+	return cell(text)
+}
+
+// cell escapes what would end a table's cell.
+func cell(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
+}

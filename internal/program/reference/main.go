@@ -1,0 +1,51 @@
+// Command reference writes docs/configuration.md, and the list of all programs'
+// settings that package conf goes by, from what the programs themselves say of
+// their settings: `make reference` after a change of a flag.
+//
+// Invariants:
+//   - The text depends on the sources only, not on the machine: a default that
+//     does is declared with conf.ShowDefault.
+//
+// Ownership: nothing is kept; it builds the programs into a directory that it
+// removes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	if err := write(context.Background(), "."); err != nil {
+		fmt.Fprintln(os.Stderr, "reference:", err)
+		os.Exit(1)
+	}
+}
+
+// The files that are written, below the module's root.
+const (
+	docFile   = "docs/configuration.md"
+	knownFile = "internal/program/conf/known.txt"
+)
+
+// write writes both files below root.
+func write(ctx context.Context, root string) (err error) {
+	dir, err := os.MkdirTemp("", "kvatlas-reference-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the programs: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	files, err := generate(ctx, root, dir)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil { //nolint:gosec // sources are for all to read
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	return nil
+}

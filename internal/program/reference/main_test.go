@@ -1,0 +1,56 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestTheReferenceIsUpToDate(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	files, err := generate(t.Context(), root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		have, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(have) != want {
+			t.Errorf("%s is not what the programs say: run `make reference`\n%s", name, firstDifference(string(have), want))
+		}
+	}
+	for _, p := range programs {
+		if !strings.Contains(files[docFile], "\n## "+p+"\n") || !strings.Contains(files[knownFile], p+": config ") {
+			t.Errorf("nothing of %s", p)
+		}
+	}
+	if !strings.Contains(files[docFile], "Usage of kvbench replay:") {
+		t.Error("nothing of kvbench")
+	}
+	if strings.Contains(files[docFile], "/nonexistent") {
+		t.Error("a default depends on the machine")
+	}
+	for line := range strings.Lines(files[knownFile]) {
+		program, names, _ := strings.Cut(line, ":")
+		for name := range strings.FieldsSeq(names) {
+			for _, p := range programs { // else its shared variable would look like that program's own
+				if strings.HasPrefix(name, strings.TrimPrefix(p, "kv")+"-") {
+					t.Errorf("%s: the setting --%s begins like the variables of %s alone", program, name, p)
+				}
+			}
+		}
+	}
+}
+
+func firstDifference(have, want string) string {
+	a, b := strings.Split(have, "\n"), strings.Split(want, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return "- " + a[i] + "\n+ " + b[i]
+		}
+	}
+	return "one is longer than the other"
+}

@@ -1,0 +1,157 @@
+package secure
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+)
+
+// Settings say how a program's HTTP servers are protected.
+type Settings struct {
+	TokensFile string
+	Anonymous  bool
+	CertFile   string
+	KeyFile    string
+	ClientCA   string
+}
+
+// Declare adds the settings to the set.
+func (c *Settings) Declare(set *conf.Set) {
+	set.Group("Access")
+	set.String(&c.TokensFile, "tokens-file", "", `File of the bearer tokens that HTTP callers need: a YAML or JSON sequence
+		of name, token (or its sha256), role (reader or operator), and where wanted tenant and expires. Read again when it
+		changes. Without it everybody who can reach the port may do everything.`)
+	set.Bool(&c.Anonymous, "allow-anonymous", false, `Listen beyond loopback without --tokens-file or --tls-client-ca, which is
+		refused otherwise.`)
+	set.String(&c.CertFile, "tls-cert", "", `PEM file of the HTTP servers' certificate, with the chain. Read again when it
+		changes. Needs --tls-key. Without it they speak plain HTTP.`)
+	set.String(&c.KeyFile, "tls-key", "", "PEM file of the certificate's key.")
+	set.String(&c.ClientCA, "tls-client-ca", "", `PEM file of authorities: clients must show a certificate that one of them has
+		signed. Read again when it changes.`)
+}
+
+// Access knows who may ask. The zero value lets everybody on loopback do
+// everything. It is safe for concurrent use.
+type Access struct {
+	settings Settings
+	tokens   *reloaded[tokens]     // nil: none are asked for
+	certs    *reloaded[tls.Config] // nil: plain HTTP
+	now      func() time.Time
+}
+
+// Open reads the files that the settings name.
+func (c Settings) Open(log *slog.Logger) (*Access, error) { return c.open(log, time.Now) }
+
+func (c Settings) open(log *slog.Logger, now func() time.Time) (a *Access, err error) {
+	a = &Access{settings: c, now: now}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		return nil, errors.New("TLS needs both --tls-cert and --tls-key")
+	}
+	if c.ClientCA != "" && c.CertFile == "" {
+		return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	}
+	if c.TokensFile != "" {
+		a.tokens, err = open(log, now, func() (*tokens, error) { return readTokens(c.TokensFile) }, c.TokensFile)
+		if err != nil {
+			return nil, err
+		}
+	}
+	if c.CertFile != "" {
+		paths := []string{c.CertFile, c.KeyFile}
+		if c.ClientCA != "" {
+			paths = append(paths, c.ClientCA)
+		}
+		read := func() (*tls.Config, error) { return readTLS(c.CertFile, c.KeyFile, c.ClientCA) }
+		if a.certs, err = open(log, now, read, paths...); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// Listen opens the address, or refuses to where that would let anybody in.
+// setting is the flag that the address is from.
+func (a *Access) Listen(ctx context.Context, address, setting string) (net.Listener, error) {
+	if !a.guarded() && !a.settings.Anonymous && !loopback(address) {
+		return nil, fmt.Errorf("--%s %s is reachable from other machines: give --tokens-file or --tls-client-ca, or --allow-anonymous", setting, address)
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("opening the address of --%s: %w", setting, err)
+	}
+	return ln, nil
+}
+
+// guarded reports whether callers have to show who they are.
+func (a *Access) guarded() bool { return a.tokens != nil || a.settings.ClientCA != "" }
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return true // opening it says what is wrong
+	}
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
+
+// TLS returns ln with TLS if there are certificates, which each handshake
+// takes as they are then. Plain connections are closed.
+func (a *Access) TLS(ln net.Listener) net.Listener {
+	if a.certs == nil {
+		return ln
+	}
+	return tls.NewListener(ln, &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return a.certs.get(), nil },
+	})
+}
+
+// Refusal is why a caller may not ask.
+type Refusal uint8
+
+// The refusals, the first of which is none.
+const (
+	Allowed         Refusal = iota
+	Unauthenticated         // no token, or one that is unknown or expired: 401
+	Forbidden               // the token's role is too low: 403
+)
+
+// Check says whether a request with the Authorization header may do what
+// needs the role, and who it is from. Without tokens everybody may.
+func (a *Access) Check(authorization []byte, needs Role) (Caller, Refusal) {
+	if a.tokens == nil {
+		return Caller{Name: "anonymous", Role: Operator}, Allowed
+	}
+	if needs == Anybody {
+		return Caller{Name: "anonymous"}, Allowed
+	}
+	const scheme = "bearer "
+	if len(authorization) <= len(scheme) || !bytes.EqualFold(authorization[:len(scheme)], []byte(scheme)) {
+		return Caller{}, Unauthenticated
+	}
+	c, ok := a.tokens.get().find(bytes.TrimSpace(authorization[len(scheme):]), a.now())
+	switch {
+	case !ok:
+		return Caller{}, Unauthenticated
+	case c.Role < needs:
+		return c, Forbidden
+	}
+	return c, Allowed
+}
+
+// Guarded reports whether callers need tokens.
+func (a *Access) Guarded() bool { return a.tokens != nil }
+
+// HasTLS reports whether servers speak TLS.
+func (a *Access) HasTLS() bool { return a.certs != nil }

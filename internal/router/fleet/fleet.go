@@ -1,0 +1,354 @@
+package fleet
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/router/selection"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/approx"
+	"github.com/kvatlas/kvatlas/route/predict"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// ErrTooManyModels is wrapped by the error about a worker of one model more than
+// Config.MaxModels.
+var ErrTooManyModels = errors.New("too many models: raise the limit, or check what workers register")
+
+// Kind says what the routers know of caches.
+type Kind uint8
+
+// The kinds of index.
+const (
+	NoIndex     Kind = iota // nothing: every prompt counts as not cached
+	Events                  // what workers publish
+	Approximate             // the router's own choices
+)
+
+// Config holds what a Fleet is made with.
+type Config struct {
+	ID     uint64 // of this router; see route.Config
+	Route  route.Settings
+	Index  Kind
+	Set    *shard.Set    // of Events and Approximate: where the spaces are
+	Approx approx.Config // of Approximate; without Space
+	// Sync, if set, connects a space's router with the others.
+	Sync func(sp event.Space, r *route.Router) (io.Closer, error)
+	// Loras are names of adapters, and the model that each belongs to, beside
+	// those that engines name themselves.
+	Loras map[string]string
+	// Transfer is how prompts get from prefill to decode workers that do not say
+	// it themselves; "" is registry.TransferVLLM.
+	Transfer  registry.KVTransfer
+	MaxModels int // 0 is 1024
+	// Addressless lets workers be chosen that do not say where their engines
+	// listen: whoever asks knows it.
+	Addressless bool
+	// Unhealthy is how many failures in a row make an engine count as not
+	// answering; 0 is 3.
+	Unhealthy int
+	Log       *slog.Logger // nil: slog.Default()
+}
+
+// Model is one index space, its router and its engines.
+type Model struct {
+	selection.Model
+	Check *predict.Check // of the engines' reports about what was cached
+	Cache *approx.Cache  // nil unless Config.Index is Approximate
+
+	link    io.Closer // nil without others
+	engines atomic.Pointer[map[uint64]*Engine]
+	loras   atomic.Pointer[map[string][]uint64] // adapters, and the workers that have them
+	split   atomic.Bool                         // there are prefill workers, and the policy chooses them
+}
+
+// Split reports whether prompts may be computed on one worker and gone on with on
+// another.
+func (m *Model) Split() bool { return m.split.Load() }
+
+// Engine returns the worker's engine, or nil.
+func (m *Model) Engine(worker uint64) *Engine { return (*m.engines.Load())[worker] }
+
+// Engines returns all engines by worker. The caller must not change the map.
+func (m *Model) Engines() map[uint64]*Engine { return *m.engines.Load() }
+
+// Fleet is the models. Its methods are safe for concurrent use.
+type Fleet struct {
+	cfg  Config
+	log  *slog.Logger
+	list atomic.Pointer[[]*Model] // sorted by space
+
+	mu sync.Mutex // of all changes
+}
+
+// New returns a Fleet without models.
+func New(cfg Config) *Fleet {
+	if cfg.MaxModels <= 0 {
+		cfg.MaxModels = 1024
+	}
+	if cfg.Unhealthy <= 0 {
+		cfg.Unhealthy = 3
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	f := &Fleet{cfg: cfg, log: cfg.Log}
+	f.list.Store(&[]*Model{})
+	return f
+}
+
+// Models returns the models, sorted by space. The caller must not change the
+// slice.
+func (f *Fleet) Models() []*Model { return *f.list.Load() }
+
+// Selectable returns the models as package selection wants them.
+func (f *Fleet) Selectable() []*selection.Model {
+	list := f.Models()
+	models := make([]*selection.Model, len(list))
+	for i, m := range list {
+		models[i] = &m.Model
+	}
+	return models
+}
+
+// Lookup returns the model that a request names, and the LoRA adapter if the
+// name is one. Without the group that is asked for it returns nil; an empty
+// group also finds the only one that there is.
+func (f *Fleet) Lookup(name, group string) (m *Model, lora string) {
+	if base, ok := f.cfg.Loras[name]; ok {
+		return f.find(group, func(m *Model) bool { return m.Space.Model == base }), name
+	}
+	if m = f.find(group, func(m *Model) bool { return m.Space.Model == name }); m != nil {
+		return m, ""
+	}
+	return f.find(group, func(m *Model) bool { return m.hasLora(name) }), name
+}
+
+func (f *Fleet) find(group string, want func(m *Model) bool) *Model {
+	var only *Model
+	n := 0
+	for _, m := range f.Models() {
+		if !want(m) {
+			continue
+		}
+		if m.Group == group {
+			return m
+		}
+		only = m
+		n++
+	}
+	if group == "" && n == 1 {
+		return only
+	}
+	return nil
+}
+
+// Names returns the names that requests may give as their model, sorted.
+func (f *Fleet) Names() []string {
+	names := map[string]bool{}
+	for _, m := range f.Models() {
+		names[m.Space.Model] = true
+		for lora := range *m.loras.Load() {
+			names[lora] = true
+		}
+	}
+	for lora, base := range f.cfg.Loras {
+		if names[base] {
+			names[lora] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// SetWorker adds a worker or changes what is known of it. Drained workers get no
+// new requests. The error wraps route.ErrSettings, ErrTooManyModels, or is the
+// index's.
+func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m, err := f.open(w.Space())
+	if err != nil {
+		return fmt.Errorf("worker %d of %s: %w", w.ID, w.Model, err)
+	}
+	e, err := f.engine(m, &w)
+	if err != nil {
+		return err
+	}
+	first, last := uint32(0), uint32(0)
+	if len(w.Ranks) > 0 {
+		first, last = slices.Min(w.Ranks), slices.Max(w.Ranks)
+	}
+	role := route.Aggregated
+	switch w.Role {
+	case registry.Prefill:
+		role = route.Prefill
+	case registry.Decode:
+		role = route.Decode
+	}
+	e.first.Store(first)
+	e.ranks.Store(last - first + 1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.drained = drained
+	err = m.Router.SetWorker(route.Worker{
+		ID: w.ID, FirstRank: first, Ranks: last - first + 1, Role: role, CPU: w.CPU,
+		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
+		Draining: drained || e.failed || e.URL == "" && !f.cfg.Addressless,
+	})
+	if err != nil {
+		return err
+	}
+	engines := maps.Clone(m.Engines())
+	engines[w.ID] = e
+	f.replace(m, engines)
+	return nil
+}
+
+// engine returns the worker's engine: the one that there is, unless it is reached
+// in another way now.
+func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
+	text := strings.TrimRight(w.Endpoints.HTTP, "/")
+	base, err := url.Parse(text)
+	if err != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL", route.ErrSettings, w.ID, text)
+	}
+	e := &Engine{
+		ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,
+		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
+		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
+	}
+	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap {
+		return is, nil
+	}
+	loras := []string{}
+	if w.Lora != "" {
+		loras = append(loras, w.Lora)
+	}
+	e.loras.Store(&loras)
+	return e, nil
+}
+
+// sglangBootstrapPort is the default of its --disaggregation-bootstrap-port.
+const sglangBootstrapPort = "8998"
+
+// replace makes engines those of the model. f.mu is held.
+func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
+	split := false
+	for _, e := range engines {
+		split = split || e.Prefill
+	}
+	m.split.Store(split && f.cfg.Route.Mode != "direct")
+	m.engines.Store(&engines)
+	f.learn(m)
+}
+
+// RemoveWorker forgets a worker and ends its bookings.
+func (f *Fleet) RemoveWorker(k registry.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.Models() {
+		if m.Space == k.Space {
+			engines := maps.Clone(m.Engines())
+			delete(engines, k.Worker)
+			f.replace(m, engines)
+			m.Router.RemoveWorker(k.Worker)
+			m.Check.Forget(k.Worker)
+			return
+		}
+	}
+}
+
+// Open returns the space's model, made if absent. The error wraps
+// ErrTooManyModels or is the index's.
+func (f *Fleet) Open(sp event.Space) (*Model, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open(sp)
+}
+
+// open returns the space's model, made if absent. f.mu is held.
+func (f *Fleet) open(sp event.Space) (*Model, error) {
+	list := f.Models()
+	for _, m := range list {
+		if m.Space == sp {
+			return m, nil
+		}
+	}
+	if len(list) >= f.cfg.MaxModels {
+		return nil, ErrTooManyModels
+	}
+	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)})}
+	m.engines.Store(&map[uint64]*Engine{})
+	m.loras.Store(&map[string][]uint64{})
+	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
+	if f.cfg.Index != NoIndex {
+		space, err := f.cfg.Set.Open(sp)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Index = space
+		if f.cfg.Index == Approximate {
+			a := f.cfg.Approx
+			a.Space = space
+			if m.Cache, err = approx.New(a); err != nil {
+				return nil, err
+			}
+			cfg.Index = m.Cache
+		}
+	}
+	router, err := route.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m.Model = selection.Model{Space: sp, Router: router, Endpoint: func(w uint64) string {
+		if e := m.Engine(w); e != nil {
+			return e.URL
+		}
+		return ""
+	}}
+	if f.cfg.Sync != nil {
+		if m.link, err = f.cfg.Sync(sp, router); err != nil {
+			return nil, err
+		}
+	}
+	list = append(slices.Clone(list), m)
+	slices.SortFunc(list, func(a, b *Model) int {
+		return cmp.Or(strings.Compare(a.Space.Model, b.Space.Model), cmp.Compare(a.BlockSize, b.BlockSize), strings.Compare(a.Group, b.Group))
+	})
+	f.list.Store(&list)
+	return m, nil
+}
+
+// Expire ends bookings whose lease is over; call it now and then.
+func (f *Fleet) Expire() {
+	for _, m := range f.Models() {
+		m.Router.Expire()
+		if m.Cache != nil {
+			m.Cache.Expire()
+		}
+	}
+}
+
+// Close ends the links to other routers.
+func (f *Fleet) Close() (err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.Models() {
+		if m.link != nil {
+			err = errors.Join(err, m.link.Close())
+		}
+	}
+	return err
+}

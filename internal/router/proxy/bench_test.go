@@ -1,0 +1,98 @@
+package proxy
+
+import (
+	"bufio"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// between runs f with the URL of an engine and with that of a router before it.
+func between(b *testing.B, engine http.HandlerFunc, f func(b *testing.B, url string)) {
+	server := httptest.NewServer(engine)
+	defer server.Close()
+	set := shard.New(shard.Config{})
+	defer set.Close()
+	log := slog.New(slog.DiscardHandler)
+	fl := fleet.New(fleet.Config{ID: 1, Route: route.DefaultSettings(), Index: fleet.Approximate, Set: set, Log: log})
+	if err := fl.SetWorker(registry.Worker{Model: modelName, BlockSize: 16, Endpoints: registry.Endpoints{HTTP: server.URL}}, false); err != nil {
+		b.Fatal(err)
+	}
+	c := testConfig()
+	c.Fleet, c.Metrics, c.Log, c.Tokens, c.MaxBody = fl, obs.NewMetrics(), log, TokensBytes, 1<<20
+	p := New(c)
+	defer p.Close()
+	front := httptest.NewServer(p)
+	defer front.Close()
+	b.Run("direct", func(b *testing.B) { f(b, server.URL) })
+	b.Run("router", func(b *testing.B) { f(b, front.URL) })
+}
+
+func post(b *testing.B, url, body string) *http.Response {
+	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body)) //nolint:noctx // a benchmark's own server
+	if err != nil {
+		b.Fatal(err)
+	}
+	return resp
+}
+
+// BenchmarkRequest is a chat of 10 KB and a short answer, one after the other.
+func BenchmarkRequest(b *testing.B) {
+	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("0123456789", 1000) + `"}],"model":"` + modelName + `"}`
+	between(b, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"choices":[]}`)
+	}, func(b *testing.B, url string) {
+		b.ReportAllocs()
+		for b.Loop() {
+			resp := post(b, url, body)
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+				b.Fatal(resp.Status, err)
+			}
+			_ = resp.Body.Close()
+		}
+	})
+}
+
+// BenchmarkToken is one chunk of a stream, from the engine's write to the client's
+// read: the next one is written when it has arrived.
+func BenchmarkToken(b *testing.B) {
+	next := make(chan bool)
+	between(b, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for <-next {
+			_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"content":" word"}}]}`+"\n\n")
+			_ = http.NewResponseController(w).Flush()
+		}
+	}, func(b *testing.B, url string) {
+		go func() { next <- true }()
+		resp := post(b, url, `{"messages":[],"model":"`+modelName+`","stream":true}`)
+		lines := bufio.NewReader(resp.Body)
+		read := func() {
+			for range 2 {
+				if _, err := lines.ReadSlice('\n'); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		read()
+		b.ReportAllocs()
+		for b.Loop() {
+			next <- true
+			read()
+		}
+		next <- false
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	})
+}

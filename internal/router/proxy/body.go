@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"strconv"
+
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+)
+
+// body is what of a request's body the router looks at. Its slices are parts of
+// the body.
+type body struct {
+	model, salt string
+	tokens      []uint32 // the first prompt, if it is given as tokens
+	text        []byte   // else the JSON of the prompt or of the messages
+	chat        bool
+	stream      bool
+	completion  bool // max_completion_tokens is given
+	transfer    bool // so are fields by which engines hand over prompts
+	output      int  // most tokens to generate; 0 if not said
+}
+
+// parseBody reads the fields; others are skipped. The error says what is wrong
+// with the body as JSON.
+func parseBody(data []byte) (b body, err error) {
+	var r jsonscan.Reader
+	r.Reset(data)
+	r.Open('{')
+	for first := true; r.More('}', &first); {
+		switch key := r.Key(); string(key) {
+		case "model":
+			b.model = text(&r)
+		case "cache_salt":
+			b.salt = text(&r)
+		case "prompt":
+			b.prompt(&r)
+		case "messages":
+			b.chat, b.text = true, r.Raw()
+		case "stream":
+			b.stream = string(r.Raw()) == "true"
+		case "max_tokens", "max_completion_tokens":
+			b.completion = b.completion || string(key) == "max_completion_tokens"
+			// Any other number is for the engine to judge.
+			if n, err := strconv.ParseUint(string(r.Raw()), 10, 31); err == nil {
+				b.output = int(n)
+			}
+		case paramsField, "bootstrap_host", "bootstrap_port", "bootstrap_room":
+			b.transfer = true
+			r.Skip()
+		default:
+			r.Skip()
+		}
+	}
+	r.End()
+	return b, r.Err()
+}
+
+// text reads a text, or skips a value of another type: the engine says what is
+// wrong with it.
+func text(r *jsonscan.Reader) string {
+	if r.Peek() == '"' {
+		return string(r.Str())
+	}
+	r.Skip()
+	return ""
+}
+
+// prompt reads a text, tokens, or the first of a list of either.
+func (b *body) prompt(r *jsonscan.Reader) {
+	raw := r.Raw()
+	if r.Err() != nil {
+		return
+	}
+	b.text = raw
+	var in jsonscan.Reader
+	in.Reset(raw)
+	if in.Peek() != '[' {
+		return
+	}
+	in.Open('[')
+	switch c := in.Peek(); {
+	case c == '"':
+		b.text = in.Raw()
+	case c == '[':
+		in.Open('[')
+		fallthrough
+	case c >= '0' && c <= '9':
+		list := make([]uint32, 0, len(raw)/6)
+		for first := true; in.More(']', &first); {
+			list = append(list, in.Uint32())
+		}
+		if in.Err() == nil {
+			b.tokens = list
+		}
+	}
+}

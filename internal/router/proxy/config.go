@@ -1,0 +1,53 @@
+package proxy
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+)
+
+// Config holds what a Proxy is made with. Fleet, Metrics and Log are needed;
+// the other fields have no defaults here.
+type Config struct {
+	Fleet   *fleet.Fleet
+	Metrics *obs.Metrics
+	Log     *slog.Logger
+	// Ready says why requests should not come yet; "" if they may.
+	Ready func() string
+
+	Indexed         bool   // the routers have an index: texts are worth tokenizing
+	Tokens          string // TokensEngine, TokensBytes or TokensNone
+	TokenCache      int64  // bytes
+	TokenizeTimeout time.Duration
+
+	MaxBody       int64 // bytes of a request's body
+	BodyMemory    int64 // bytes of the bodies of all requests under way
+	MaxInFlight   int   // requests that are being answered
+	Selection     bool  // serve package selection's routes
+	ForwardClient bool  // tell engines the client's address
+	PassThrough   bool  // pass on routes that the router does not know
+
+	Retries      int     // of one request
+	RetryShare   float64 // of all requests
+	DialTimeout  time.Duration
+	FirstByte    time.Duration // wait for an answer to begin; 0 is for ever
+	IdleTimeout  time.Duration // between chunks of an answer
+	WriteTimeout time.Duration // for a client to take a chunk
+	IdleConns    int           // kept open to each engine
+
+	Queue        int // requests that wait while all workers are busy
+	QueueOrder   string
+	QueueTimeout time.Duration
+	BusyStatus   int // of the answer when all workers are busy
+
+	SessionHeader string // "" for no affinity
+	SessionLife   time.Duration
+	MaxSessions   int
+
+	// Trust lists who may use the headers that override choices.
+	Trust        []netip.Prefix
+	WorkerHeader bool // name the worker in the answer
+}

@@ -1,0 +1,153 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// A prompt may be computed on a prefill worker and gone on with on a decode
+// worker. Whatever keeps the prefill worker from its part, the decode worker then
+// gets the request as it came, and does all of it.
+
+// Fields by which vLLM's engines are told their parts: those of its NIXL
+// connector, in the order of its own proxies: the prefill engine is asked for one
+// token, and gives what the decode engine needs.
+const (
+	paramsField   = "kv_transfer_params"
+	vllmPrefill   = `"stream":false,"max_tokens":1,"` + paramsField + `":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	maxParams     = 16 << 20 // bytes of a prefill engine's answer
+	tokensToo     = `,"max_completion_tokens":1`
+	headerRequest = "X-Request-Id"
+)
+
+var (
+	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", paramsField}
+	sglangReplaced = []string{"bootstrap_host", "bootstrap_port", "bootstrap_room"}
+	transferFields = append([]string{paramsField}, sglangReplaced...)
+)
+
+// errPrefill says that a prefill worker did not do its part.
+var errPrefill = errors.New("the prefill worker does not do its part")
+
+// prefill is the part of a prefill worker in one attempt.
+type prefill struct {
+	data   []byte             // what the decode worker gets
+	done   chan struct{}      // closed when a part that goes on beside it is over; nil without
+	cancel context.CancelFunc // of that
+	failed atomic.Bool        // and the decode worker has to do all of it
+	why    error              // valid when failed is set
+}
+
+// end ends what still goes on.
+func (f *prefill) end() {
+	if f.done != nil {
+		f.cancel()
+		<-f.done
+	}
+}
+
+// prefillFirst starts the part of the pair's prefill worker: vLLM's has done it
+// when this returns, SGLang's goes on, and calls giveUp if it fails.
+func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best *route.Answer, giveUp func()) (*prefill, error) {
+	e := q.m.Engine(best.Worker)
+	if e == nil {
+		return nil, fmt.Errorf("%w: it has just left", errPrefill)
+	}
+	if r.Header.Get(headerRequest) == "" {
+		r.Header.Set(headerRequest, q.id) // engines name what they hand over by it
+	}
+	if e.Transfer == registry.TransferSGLang {
+		return p.prefillBeside(ctx, r, q, e, best, giveUp)
+	}
+	add := vllmPrefill
+	if q.completion {
+		add += tokensToo
+	}
+	ask, err := splice(q.data, vllmReplaced, add)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := p.askPrefill(ctx, r, q, e, best, ask, maxParams)
+	if err != nil {
+		return nil, err
+	}
+	params, err := member(answer, paramsField)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: its answer: %w", errPrefill, err)
+	case params == nil:
+		return nil, fmt.Errorf("%w: it answers without %s", errPrefill, paramsField)
+	}
+	q.m.Router.FreeStage(q.id, route.PrefillStage)
+	p.queue.wake()
+	f := new(prefill)
+	f.data, err = splice(q.data, vllmReplaced[len(vllmReplaced)-1:], `"`+paramsField+`":`+string(params))
+	return f, err
+}
+
+// prefillBeside sends the request to the prefill worker while it goes to the
+// decode worker, too.
+func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, giveUp func()) (*prefill, error) {
+	host, port, err := net.SplitHostPort(e.Bootstrap)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errPrefill, err)
+	}
+	f := &prefill{done: make(chan struct{})}
+	// Rooms are i64 at the engine, and must differ between requests under way.
+	add := `"bootstrap_host":` + string(appendJSON(nil, host)) + `,"bootstrap_port":` + port + `,"bootstrap_room":` + strconv.FormatInt(rand.Int64(), 10)
+	if f.data, err = splice(q.data, sglangReplaced, add); err != nil {
+		return nil, err
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	go func() { // ends with f.end
+		defer close(f.done)
+		if _, err := p.askPrefill(ctx, r, q, e, best, f.data, maxParams); err != nil {
+			if ctx.Err() == nil {
+				f.why = err
+				f.failed.Store(true)
+				giveUp()
+			}
+			return
+		}
+		q.m.Router.FreeStage(q.id, route.PrefillStage)
+		p.queue.wake()
+	}()
+	return f, nil
+}
+
+// askPrefill sends a request to a prefill worker and returns its whole answer, or
+// the end of a streamed one.
+func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data []byte, limit int64) ([]byte, error) {
+	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
+	if err != nil {
+		if ctx.Err() == nil {
+			e.Failed()
+		}
+		return nil, fmt.Errorf("%w: %w", errPrefill, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: its answer breaks off: %w", errPrefill, err)
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%w: it answers %s: %.200s", errPrefill, resp.Status, bytes.TrimSpace(answer))
+	}
+	e.Succeeded()
+	if q.known {
+		p.judge(q, best, answer)
+	}
+	return answer, nil
+}

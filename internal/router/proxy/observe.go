@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/route/predict"
+)
+
+// observer is the metrics of a Proxy.
+type observer struct {
+	set                                           *obs.Metrics
+	retries, retriesDenied, engineErrors          *metrics.Counter
+	decodeOnly, prefillFailed                     *metrics.Counter
+	tokenizeFailed, tokenizeCached, tokenizeAsked *metrics.Counter
+	firstByte                                     *metrics.PrometheusHistogram
+}
+
+const familyRequests = "kvatlas_router_requests_total"
+
+func newObserver(m *obs.Metrics, p *Proxy) *observer {
+	m.Help(familyRequests, "Requests by how they ended.")
+	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
+	o := &observer{
+		set:            m,
+		retries:        m.Counter("kvatlas_router_retries_total", "Requests that were sent to another worker."),
+		retriesDenied:  m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
+		engineErrors:   m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
+		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
+		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
+		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
+		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
+		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),
+		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
+			obs.LatencyBuckets()),
+	}
+	m.Gauge("kvatlas_router_body_bytes", "Bytes of the bodies of requests being answered.", func() float64 { return float64(p.held.Load()) })
+	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
+	for family, help := range map[string]string{ //nolint:gosec // names of metrics
+		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",
+		"kvatlas_router_reported_cached_tokens_total":  "Prompt tokens that the engine found cached.",
+		"kvatlas_router_predictions_total":             "Answers that say what was cached.",
+		"kvatlas_router_prediction_error":              "Tokens predicted or reported but not both, as a part of those that were either, of late.",
+		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
+		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
+	} {
+		m.Help(family, help)
+	}
+	m.RegisterMetricsWriter(func(w io.Writer) { writeModels(w, p) })
+	return o
+}
+
+// outcome returns the counter of requests that ended so. Outcomes are of a fixed
+// list.
+func (o *observer) outcome(how string) *metrics.Counter {
+	return o.set.GetOrCreateCounter(obs.Name(familyRequests, "outcome", how))
+}
+
+// writeModels writes what is known of each model and worker, family by family.
+func writeModels(w io.Writer, p *Proxy) {
+	type row struct {
+		labels []string
+		stat   predict.Stat
+	}
+	var rows []row
+	metrics.WriteMetadataIfNeeded(w, "kvatlas_router_live_bookings", "gauge")
+	for _, m := range p.fleet.Models() {
+		labels := []string{"model", m.Space.Model, "block_size", strconv.Itoa(int(m.BlockSize)), "group", m.Group}
+		fmt.Fprintf(w, "%s %d\n", obs.Name("kvatlas_router_live_bookings", labels...), m.Router.Stats().Live)
+		for _, s := range m.Check.Stats() {
+			rows = append(rows, row{append(labels[:len(labels):len(labels)],
+				"worker", strconv.FormatUint(s.Worker, 10), "dp_rank", strconv.FormatUint(uint64(s.DPRank), 10)), s})
+		}
+	}
+	family := func(name, kind string, value func(s *predict.Stat) float64) {
+		metrics.WriteMetadataIfNeeded(w, name, kind)
+		for i := range rows {
+			fmt.Fprintf(w, "%s %v\n", obs.Name(name, rows[i].labels...), value(&rows[i].stat))
+		}
+	}
+	family("kvatlas_router_predicted_cached_tokens_total", "counter", func(s *predict.Stat) float64 { return float64(s.Predicted) })
+	family("kvatlas_router_reported_cached_tokens_total", "counter", func(s *predict.Stat) float64 { return float64(s.Reported) })
+	family("kvatlas_router_predictions_total", "counter", func(s *predict.Stat) float64 { return float64(s.Requests) })
+	family("kvatlas_router_prediction_error", "gauge", func(s *predict.Stat) float64 { return s.Error })
+	family("kvatlas_router_predictions_wrong", "gauge", func(s *predict.Stat) float64 {
+		if s.Wrong {
+			return 1
+		}
+		return 0
+	})
+}

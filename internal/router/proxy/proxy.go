@@ -1,0 +1,279 @@
+package proxy
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/selection"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// Proxy answers requests. It is an http.Handler.
+type Proxy struct {
+	cfg       Config
+	fleet     *fleet.Fleet
+	client    *upstream.Client
+	selection *selection.Service
+	limit     *obs.Limited
+	obs       *observer
+	queue     queue
+	budget    budget
+	texts     *lru[textKey, []uint32]
+	sessions  *lru[sessionKey, shard.RankID]
+	buffers   sync.Pool
+	flight    atomic.Int64
+	held      atomic.Int64 // bytes of requests' bodies
+	draining  atomic.Bool
+	own       map[string]http.HandlerFunc // by path
+}
+
+// New returns a Proxy.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		cfg: cfg, fleet: cfg.Fleet,
+		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns}),
+		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(cfg.MaxBody)}),
+		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
+		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
+		budget:    budget{share: cfg.RetryShare},
+		texts:     newLRU[textKey, []uint32](cfg.TokenCache, 0),
+		sessions:  newLRU[sessionKey, shard.RankID](int64(cfg.MaxSessions), cfg.SessionLife),
+	}
+	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
+	p.obs = newObserver(cfg.Metrics, p)
+	p.own = p.ownRoutes()
+	return p
+}
+
+// Drain makes /readyz fail from now on, while requests are still answered; each
+// answer closes its connection, so that the client's next request goes elsewhere.
+func (p *Proxy) Drain() { p.draining.Store(true) }
+
+// Draining reports whether Drain was called.
+func (p *Proxy) Draining() bool { return p.draining.Load() }
+
+// Close closes idle connections to engines.
+func (p *Proxy) Close() { p.client.Close() }
+
+// InFlight returns how many requests are being answered.
+func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
+
+// ServeHTTP implements http.Handler.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.draining.Load() {
+		w.Header().Set("Connection", "close")
+	}
+	switch path := r.URL.Path; {
+	case p.own[path] != nil:
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
+			return
+		}
+		p.own[path](w, r)
+	case p.cfg.Selection && selection.Owns(path):
+		p.serveSelection(w, r)
+	default:
+		p.serveEngine(w, r)
+	}
+}
+
+// ownRoutes returns what the router answers itself, to GET and HEAD.
+func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		"/livez":  func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive\n") },
+		"/readyz": func(w http.ResponseWriter, _ *http.Request) { p.ready(w) },
+		"/version": func(w http.ResponseWriter, _ *http.Request) {
+			writeText(w, http.StatusOK, obs.ReadVersion().String()+"\n")
+		},
+		"/metrics": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			p.cfg.Metrics.WritePrometheus(w)
+		},
+		"/openapi.yaml": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/yaml")
+			text := api.Router()
+			if !p.cfg.Selection {
+				text = api.Without(text, selection.Owns)
+			}
+			_, _ = io.WriteString(w, text) // the client may be gone
+		},
+		"/v1/models": p.models,
+	}
+}
+
+// generating returns the routes whose prompts are read to choose an engine.
+func generating() []string { return []string{"/v1/completions", "/v1/chat/completions"} }
+
+func writeText(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text) // the client may be gone
+}
+
+func (p *Proxy) ready(w http.ResponseWriter) {
+	why := ""
+	switch {
+	case p.draining.Load():
+		why = "draining"
+	case p.cfg.Ready != nil:
+		why = p.cfg.Ready()
+	}
+	if why != "" {
+		writeText(w, http.StatusServiceUnavailable, "not ready: "+why+"\n")
+		return
+	}
+	writeText(w, http.StatusOK, "ready\n")
+}
+
+// models answers GET /v1/models with the names that requests may give.
+func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
+	type model struct {
+		ID      string `json:"id"`
+		Object  string `json:"object"`
+		Created int    `json:"created"`
+		Owner   string `json:"owned_by"`
+	}
+	list := []model{}
+	for _, name := range p.names(tenantOf(r)) {
+		list = append(list, model{name, "model", 0, "kvatlas"})
+	}
+	body, err := json.Marshal(map[string]any{"object": "list", "data": list})
+	if err != nil {
+		p.refuse(w, refuse(http.StatusInternalServerError, "internal", err.Error()))
+		return
+	}
+	writeJSON(w, http.StatusOK, append(body, '\n'))
+}
+
+func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, int64(p.selection.MaxBody())))
+	if err != nil {
+		return // the client is gone, or sends rubbish: the connection ends
+	}
+	a := p.selection.Serve(r.Context(), selection.Request{
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: body,
+	})
+	if a.Allow != "" {
+		w.Header().Set("Allow", a.Allow)
+	}
+	if a.Reason != "" {
+		p.obs.outcome("selection_" + a.Reason).Inc()
+	}
+	if r.Method == http.MethodDelete {
+		p.queue.wake()
+	}
+	writeJSON(w, a.Status, a.Body)
+}
+
+// serveEngine reads a request for an engine and passes it on.
+func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
+	if n := p.flight.Add(1); n > int64(p.cfg.MaxInFlight) {
+		p.flight.Add(-1)
+		no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
+		no.kind = "overloaded_error"
+		p.refuse(w, no)
+		return
+	}
+	defer p.flight.Add(-1)
+	q := &call{arrival: time.Now(), id: newID(), header: r.Header}
+	defer p.forgetBody(q)
+	if no := p.read(w, r, q); no != nil {
+		p.refuse(w, no)
+		return
+	}
+	// The server's read deadline was for the request; left in force it would end a
+	// long answer as if the client were gone.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	p.budget.request()
+	p.run(w, r, q)
+}
+
+// read reads the request and finds its model.
+func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
+	routed := r.Method == http.MethodPost && slices.Contains(generating(), r.URL.Path)
+	if !routed && !p.cfg.PassThrough {
+		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
+	}
+	if no := p.readBody(w, r, q); no != nil {
+		return no
+	}
+	q.split = routed
+	var err error
+	if q.body, err = parseBody(q.data); err != nil && routed {
+		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+	}
+	if !routed {
+		q.tokens, q.text, q.output = nil, nil, 0 // nothing is known of such a route
+	} else if q.model == "" {
+		return refuse(http.StatusBadRequest, "missing_model", "name the model")
+	}
+	group := ""
+	if p.trusted(r) {
+		if q.options, err = options(r.Header); err != nil {
+			return refuse(http.StatusBadRequest, "invalid_option", err.Error())
+		}
+		group = r.Header.Get(headerGroup)
+	}
+	tenant := tenantOf(r)
+	if tenant != nil {
+		group = *tenant
+	}
+	if q.options.ExpectedOutput == 0 {
+		q.options.ExpectedOutput = q.output
+	}
+	if p.cfg.SessionHeader != "" {
+		if id := r.Header.Get(p.cfg.SessionHeader); id != "" {
+			q.session, q.inSession = xxh3.HashString128(id), true
+		}
+	}
+	if all := p.fleet.Models(); q.model == "" && len(all) == 1 {
+		q.m = all[0]
+	} else {
+		q.m, q.lora = p.fleet.Lookup(q.model, group)
+	}
+	if q.m == nil || tenant != nil && q.m.Group != *tenant {
+		return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
+	}
+	if q.lora != "" {
+		q.allow(q.m.LoraWorkers(q.lora))
+	}
+	if q.transfer && q.split && q.m.Split() {
+		// Where engines fetch a prompt from is the router's to say.
+		if q.data, err = splice(q.data, transferFields, ""); err != nil {
+			return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+		}
+	}
+	return nil
+}
+
+// allow leaves of the workers that the request may go to only those of the list,
+// if that is not nil.
+func (q *call) allow(workers []uint64) {
+	switch {
+	case workers == nil:
+	case q.options.Allowed == nil:
+		q.options.Allowed = workers
+	default:
+		q.options.Allowed = slices.DeleteFunc(q.options.Allowed, func(id uint64) bool { return !slices.Contains(workers, id) })
+	}
+}
+
+func shorten(name string) string {
+	if len(name) > 64 {
+		name = strings.ToValidUTF8(name[:64], "") + "…"
+	}
+	return `"` + name + `"`
+}

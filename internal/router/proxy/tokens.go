@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// How texts become what the index is asked with.
+const (
+	TokensEngine = "engine" // by the engine's own /tokenize
+	TokensBytes  = "bytes"  // chunks of bytes in place of blocks, for Approximate
+	TokensNone   = "none"   // not at all: only token arrays are looked up
+)
+
+// bytesPerToken is how many bytes of text are taken for a token where only an
+// estimate is needed.
+const bytesPerToken = 4
+
+// prompt turns the body into what the router looks at. known is false if the
+// prompt's length is an estimate and nothing is looked up.
+func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt route.Prompt, known bool) {
+	seed := blockhash.Seed(q.lora, q.salt)
+	switch {
+	case q.tokens != nil:
+		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: seed}}, true
+	case len(q.text) == 0 || !p.cfg.Indexed || p.cfg.Tokens == TokensNone:
+	case p.cfg.Tokens == TokensBytes:
+		return route.Prompt{Local: chunks(q.text, int(m.BlockSize)*bytesPerToken, seed), Length: len(q.text) / bytesPerToken}, true
+	default:
+		tokens, err := p.tokenize(ctx, m, q)
+		if err == nil {
+			return route.Prompt{Tokens: tokens, Hash: blockhash.Options{Seed: seed}}, true
+		}
+		if ctx.Err() == nil { // else it is the client that left
+			p.obs.tokenizeFailed.Inc()
+			p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err))
+		}
+	}
+	return route.Prompt{Local: []uint64{}, Length: len(q.text) / bytesPerToken}, false
+}
+
+// chunks hashes the complete chunks of a text.
+func chunks(text []byte, size int, seed uint64) []uint64 {
+	local := make([]uint64, 0, len(text)/size)
+	for ; len(text) >= size; text = text[size:] {
+		local = append(local, xxh3.HashSeed(text[:size], seed))
+	}
+	return local
+}
+
+type textKey struct {
+	space *fleet.Model
+	hash  xxh3.Uint128
+}
+
+var errNoEngine = errors.New("no engine is there to ask")
+
+// tokenize asks an engine for the tokens of a text prompt, or of a chat, whose
+// body goes there as it is: what fills the template is for the engine to know.
+func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32, error) {
+	ask := q.data
+	if !q.chat {
+		ask = make([]byte, 0, len(q.text)+len(q.model)+32)
+		ask = append(ask, `{"model":`...)
+		ask = appendJSON(ask, q.model)
+		ask = append(ask, `,"prompt":`...)
+		ask = append(append(ask, q.text...), '}')
+	}
+	key := textKey{m, xxh3.Hash128(ask)}
+	if tokens, ok := p.texts.get(key, time.Now()); ok {
+		p.obs.tokenizeCached.Inc()
+		return tokens, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.TokenizeTimeout)
+	defer cancel()
+	err := errNoEngine
+	for _, e := range m.Engines() { // in random order
+		if e.URL == "" || !e.Healthy() {
+			continue
+		}
+		var tokens []uint32
+		if tokens, err = p.askTokens(ctx, e.URL, ask, q); err == nil {
+			p.obs.tokenizeAsked.Inc()
+			p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
+			return tokens, nil
+		}
+		break // a second one would be as slow
+	}
+	return nil, err
+}
+
+func (p *Proxy) askTokens(ctx context.Context, url string, ask []byte, q *call) ([]uint32, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", upstream.NewBody(ask))
+	if err != nil {
+		return nil, err
+	}
+	req.ContentLength = int64(len(ask))
+	req.Header.Set("Content-Type", "application/json")
+	if auth := q.header.Get("Authorization"); auth != "" {
+		req.Header.Set("Authorization", auth)
+	}
+	resp, err := p.client.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(io.LimitReader(resp.Body, p.cfg.MaxBody*4))
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("/tokenize answers %d", resp.StatusCode)
+	}
+	tokens := []uint32{}
+	var r jsonscan.Reader
+	r.Reset(data)
+	r.Open('{')
+	found := false
+	for first := true; r.More('}', &first); {
+		if string(r.Key()) != "tokens" {
+			r.Skip()
+			continue
+		}
+		found = r.Open('[')
+		for first := true; r.More(']', &first); {
+			tokens = append(tokens, r.Uint32())
+		}
+	}
+	if r.Err() != nil || !found {
+		return nil, fmt.Errorf("/tokenize answers without tokens: %w", cmp.Or(r.Err(), io.ErrUnexpectedEOF))
+	}
+	return tokens, nil
+}

@@ -1,0 +1,103 @@
+package selection
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/internal/testing/apitest"
+)
+
+// document is read once: every exchange of the tests is compared with it.
+var document = sync.OnceValues(func() (*apitest.Document, error) { return apitest.Read(api.Router()) })
+
+// checkExchange compares a request and its answer with the document. Of routes
+// that nobody has, and of other methods, the document says nothing.
+func checkExchange(t testing.TB, method, path, body string, a Answer) {
+	t.Helper()
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Status == http.StatusMethodNotAllowed || a.Reason == reasonRoute {
+		return
+	}
+	x := apitest.Exchange{Method: method, Path: path, Request: []byte(body), Status: a.Status, AnswerType: "application/json", Answer: a.Body}
+	if err := d.Check(x); err != nil {
+		t.Errorf("the answer is not as documented: %v\nrequest %.500s\nanswer %.500s", err, body, a.Body)
+	}
+}
+
+// Every route is in the document, with its methods and no other.
+func TestTheDocumentHasEveryRoute(t *testing.T) {
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, r := range d.Routes() {
+		if _, path, _ := strings.Cut(r, " "); Owns(path) {
+			documented = append(documented, r)
+		}
+	}
+	if served := Routes(); !slices.Equal(served, documented) {
+		t.Errorf("served %q\ndocumented %q", served, documented)
+	}
+	s := service(newModel(t, "m", ""))
+	for _, e := range endpoints() {
+		if !Owns(e.path) {
+			t.Errorf("%s is not owned", e.path)
+		}
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+			path := strings.Replace(e.path, "{selection_id}", "a", 1)
+			a := s.Serve(t.Context(), Request{Method: method, Path: path, ContentType: "application/json"})
+			if refused := a.Status == http.StatusMethodNotAllowed; a.Reason == reasonRoute || refused == slices.Contains(documented, method+" "+e.path) {
+				t.Errorf("%s %s: %d %s", method, path, a.Status, a.Body)
+			}
+		}
+	}
+}
+
+// TestTheDocumentNamesEveryReason keeps the list of reasons complete.
+func TestTheDocumentNamesEveryReason(t *testing.T) {
+	for _, reason := range []string{
+		reasonMalformed, reasonUnknown, reasonDuplicate, reasonType, reasonNegative, reasonNotInteger, reasonRange, reasonTooMany, reasonMissing,
+		reasonConflict, reasonModel, reasonGroup, reasonBlockSize, reasonArgument, reasonRoute, reasonMethod, reasonMediaType, reasonTooLarge,
+		reasonSelection, reasonDuplicateID, reasonWorker, reasonOverloaded, reasonNoWorker, reasonCancelled, reasonInternal,
+	} {
+		if !strings.Contains(api.Router(), "- "+reason+"\n") {
+			t.Errorf("the document does not have the reason %s", reason)
+		}
+	}
+}
+
+// TestADepartureFromTheDocumentIsSeen keeps the comparison honest.
+func TestADepartureFromTheDocumentIsSeen(t *testing.T) {
+	d, err := document()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := apitest.Exchange{Method: "POST", Path: "/v1/reservations/a%2Fb/output", Request: []byte(`{"tokens":"3"}`),
+		Status: 200, AnswerType: "application/json", Answer: []byte(`{"status":"ok"}`)}
+	if err := d.Check(good); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(x *apitest.Exchange){
+		"route":          func(x *apitest.Exchange) { x.Path = "/v1/reservations/a/b/output" },
+		"no id":          func(x *apitest.Exchange) { x.Path = "/v1/reservations//output" },
+		"method":         func(x *apitest.Exchange) { x.Method = "DELETE" },
+		"status":         func(x *apitest.Exchange) { x.Status = 201 },
+		"error's form":   func(x *apitest.Exchange) { x.Status = 404 },
+		"answer's field": func(x *apitest.Exchange) { x.Answer = []byte(`{"status":"ok","x":1}`) },
+		"request":        func(x *apitest.Exchange) { x.Request = []byte(`{"tokens":-1}`) },
+		"no request":     func(x *apitest.Exchange) { x.Request = nil },
+	} {
+		x := good
+		if change(&x); d.Check(x) == nil {
+			t.Errorf("%s: not seen", name)
+		}
+	}
+}

@@ -1,0 +1,392 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+)
+
+func client(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	if cfg.IdleConns == 0 {
+		cfg.IdleConns = 100
+	}
+	cfg.DialTimeout = waittest.Patience
+	c := New(cfg)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func ask(ctx context.Context, c http.RoundTripper, method, url string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Body, req.ContentLength = NewBody(body), int64(len(body))
+	}
+	return c.RoundTrip(req)
+}
+
+func (c *Client) count() (idle int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, list := range c.idle {
+		idle += len(list)
+	}
+	return idle
+}
+
+// Requests and answers of all sizes and forms come through unchanged, over as few
+// connections as are in use at once.
+func TestForms(t *testing.T) {
+	var conns atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		w.Header()["X-Got"] = append([]string{r.Method, r.URL.RequestURI(), r.Host}, r.Header["X-Many"]...)
+		switch {
+		case r.URL.Path == "/none":
+			w.WriteHeader(http.StatusNoContent)
+		case r.URL.Path == "/hints":
+			w.WriteHeader(http.StatusEarlyHints)
+			_, _ = w.Write(data)
+		case r.URL.Path == "/close":
+			w.Header().Set("Connection", "close")
+			_, _ = w.Write(data)
+		case len(data)%2 == 0: // chunked
+			for len(data) > 0 {
+				n := min(len(data), 1000)
+				_, _ = w.Write(data[:n])
+				_ = http.NewResponseController(w).Flush()
+				data = data[n:]
+			}
+		default:
+			w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+			_, _ = w.Write(data)
+		}
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			conns.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	c := client(t, Config{})
+	for i, path := range []string{"/", "/a%2Fb?x=1&y=%20", "/none", "/hints", "/"} {
+		for _, size := range []int{0, 1, 2, 999, 1000, smallBody, smallBody + 1, 100_000, 700_001} {
+			data := make([]byte, size)
+			for j := range data {
+				data[j] = byte(j>>8 + j*i)
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header["X-Many"] = []string{"a", "b, c"}
+			req.Header["Content-Length"] = []string{"7"} // the client's; not of this connection
+			req.Header["Transfer-Encoding"] = []string{"chunked"}
+			if size > 0 || i == 0 {
+				req.Body, req.ContentLength = NewBody(data), int64(size)
+			}
+			resp, err := c.RoundTrip(req)
+			if err != nil {
+				t.Fatalf("%s %d: %v", path, size, err)
+			}
+			got, err := io.ReadAll(resp.Body)
+			if path == "/none" {
+				data = nil
+			}
+			if err != nil || !bytes.Equal(got, data) {
+				t.Errorf("%s: sent %d bytes, got %d back: %v", path, len(data), len(got), err)
+			}
+			want := fmt.Sprint([]string{"POST", path, strings.TrimPrefix(server.URL, "http://"), "a", "b, c"})
+			if got := fmt.Sprint(resp.Header["X-Got"]); got != want {
+				t.Errorf("it got %s, want %s", got, want)
+			}
+			if _, err := resp.Body.Read(make([]byte, 1)); err != io.EOF || resp.Body.Close() != nil {
+				t.Errorf("after the end: %v", err)
+			}
+		}
+	}
+	if n := conns.Load(); n != 2 || c.count() != 1 { // one for long bodies
+		t.Errorf("%d connections for one request at a time, %d idle", n, c.count())
+	}
+	resp, err := ask(t.Context(), c, http.MethodHead, server.URL+"/", nil)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(resp.Body); err != nil || len(data) != 0 || conns.Load() != 2 {
+		t.Errorf("HEAD: %q %v", data, err)
+	}
+	if resp, err = ask(t.Context(), c, http.MethodPost, server.URL+"/close", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "x" || c.count() != 0 {
+		t.Errorf("%q %v; %d idle after a close", data, err, c.count())
+	}
+	var all sync.WaitGroup
+	for range 200 {
+		all.Go(func() {
+			resp, err := ask(t.Context(), c, http.MethodPost, server.URL+"/", []byte("data"))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "data" {
+				t.Errorf("%q %v", data, err)
+			}
+		})
+	}
+	all.Wait()
+	if n := c.count(); n == 0 || n > 100 {
+		t.Errorf("%d idle connections, at most 100 are kept", n)
+	}
+}
+
+// raw serves connections with whatever f writes, once the head of a request has
+// come.
+func raw(t *testing.T, f func(n net.Conn)) string {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() { // ends with the listener
+		for {
+			n, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer n.Close() //nolint:errcheck // a test's
+				if _, err := http.ReadRequest(bufio.NewReader(n)); err == nil {
+					f(n)
+				}
+			}()
+		}
+	}()
+	return "http://" + ln.Addr().String()
+}
+
+// What an engine may answer, well or badly formed, is taken as http.Transport
+// takes it: the same answer or an error where that has one.
+func TestLikeTransport(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\n"
+	for _, text := range []string{
+		ok + "Content-Length: 2\r\n\r\nab", ok + "Content-Length: 2\r\n\r\na", ok + "Content-Length: 2\r\n\r\nabc", ok + "\r\nto the end",
+		ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n", ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", ok + "Transfer-Encoding: chunked\r\n\r\nx\r\nab\r\n",
+		ok + "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nX: y\r\n\r\n", ok + "Transfer-Encoding: gzip\r\n\r\nab", "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\na",
+		"HTTP/1.1 204 None\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n" + ok + "Content-Length: 1\r\n\r\na", "HTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + ok + "Content-Length: 0\r\n\r\n",
+		"HTTP/1.1 503 Busy\r\nContent-Length: 1\r\nRetry-After: 3\r\n\r\nx", "", "x", "HTTP/1.1", "HTTP/1.1 abc\r\n\r\n", ok, ok + "a: b", ok + "no colon\r\n\r\n", ok + "Content-Length: -1\r\n\r\n",
+		ok + "Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", ok + "X: " + strings.Repeat("x", 30<<10) + "\r\nContent-Length: 1\r\n\r\na",
+		ok + "X: " + strings.Repeat("x", 200<<10) + "\r\nContent-Length: 1\r\n\r\na",
+	} {
+		url := raw(t, func(n net.Conn) { _, _ = io.WriteString(n, text) })
+		take := func(c http.RoundTripper) (s string) {
+			resp, err := ask(t.Context(), c, http.MethodGet, url, nil)
+			if err != nil {
+				return "error"
+			}
+			defer resp.Body.Close() //nolint:errcheck // read
+			data, err := io.ReadAll(resp.Body)
+			return fmt.Sprint(resp.StatusCode, resp.Header, resp.ContentLength, len(data), string(data[:min(len(data), 99)]), err)
+		}
+		other := &http.Transport{DisableCompression: true, MaxResponseHeaderBytes: 64 << 10}
+		if got, want := take(client(t, Config{})), take(other); got != want {
+			t.Errorf("%.80q:\n%.300s\nwant\n%.300s", text, got, want)
+		}
+		other.CloseIdleConnections()
+	}
+	url := raw(t, func(n net.Conn) { _, _ = io.WriteString(n, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n") })
+	if resp, err := ask(t.Context(), client(t, Config{}), http.MethodGet, url, nil); err == nil {
+		t.Error("101 is an answer", resp.Body.Close())
+	}
+	if _, err := ask(t.Context(), client(t, Config{}), http.MethodPost, "http://127.0.0.1:1", []byte("x")); err == nil {
+		t.Error("nobody listens and answers")
+	}
+}
+
+// The end of the context ends the wait for the head and the body, at the engine
+// too; an answer that does not begin in time is told from others.
+func TestInterrupted(t *testing.T) {
+	gone := make(chan struct{}, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // for the end of the connection to be seen
+		if r.URL.Path == "/begin" {
+			_, _ = io.WriteString(w, "data")
+			_ = http.NewResponseController(w).Flush()
+		}
+		<-r.Context().Done()
+		gone <- struct{}{}
+	}))
+	defer server.Close()
+	c := client(t, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	resp, err := ask(ctx, c, http.MethodPost, server.URL+"/begin", []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(resp.Body, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if _, err := resp.Body.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Errorf("the body goes on or ends well: %v", err)
+	}
+	<-gone
+	ctx, cancel = context.WithCancel(t.Context())
+	failed := make(chan error)
+	go func() {
+		_, err := ask(ctx, c, http.MethodPost, server.URL+"/wait", []byte("x")) //nolint:bodyclose // there is none
+		failed <- err
+	}()
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if resp, err = ask(t.Context(), c, http.MethodPost, server.URL+"/begin", []byte("x")); err != nil || resp.Body.Close() != nil { // in the middle
+		t.Fatal(err)
+	}
+	<-gone
+	hasty := client(t, Config{FirstByte: time.Millisecond})
+	if _, err := ask(t.Context(), hasty, http.MethodPost, server.URL+"/wait", []byte("x")); !errors.Is(err, ErrNoAnswer) { //nolint:bodyclose // there is none
+		t.Errorf("an answer that does not begin: %v", err)
+	}
+	if c.count()+hasty.count() != 0 {
+		t.Error("an interrupted connection is kept")
+	}
+}
+
+// A connection that the engine has closed, or on which it says something unasked,
+// is not used again; the request goes over a new one.
+func TestStale(t *testing.T) {
+	for name, after := range map[string]func(n net.Conn){
+		"closed": func(n net.Conn) { _ = n.Close() },
+		"speaks": func(n net.Conn) { _, _ = io.WriteString(n, "HTTP/1.1 408 Timeout\r\n\r\n") },
+	} {
+		said := make(chan struct{}, 2)
+		url := raw(t, func(n net.Conn) {
+			_, _ = io.WriteString(n, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
+			said <- struct{}{}
+			after(n)
+			_, _ = io.Copy(io.Discard, n)
+		})
+		c := client(t, Config{})
+		for range 2 {
+			resp, err := ask(t.Context(), c, http.MethodPost, url, []byte("x"))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "a" {
+				t.Errorf("%s: %q %v", name, data, err)
+			}
+			<-said
+			waittest.Until(t, func() error {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				for _, list := range c.idle {
+					if len(list) > 0 && list[0].alive() {
+						return errors.New("it still looks open")
+					}
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// An engine that refuses a body before it has come is heard, whether it closes the
+// connection or leaves the body unread.
+func TestEarlyAnswer(t *testing.T) {
+	over := make(chan struct{})
+	defer close(over)
+	for _, size := range []int{1000, smallBody + 1, largeBody, 4 << 20} {
+		for _, closes := range []bool{true, false} {
+			url := raw(t, func(n net.Conn) {
+				head := "HTTP/1.1 413 Too Large\r\nContent-Length: 1\r\n"
+				if closes {
+					head += "Connection: close\r\n"
+				}
+				_, _ = io.WriteString(n, head+"\r\nx")
+				if closes {
+					_, _ = io.Copy(io.Discard, n) // or the answer may be lost with the connection
+				} else {
+					<-over
+				}
+			})
+			c := client(t, Config{})
+			resp, err := ask(t.Context(), c, http.MethodPost, url, make([]byte, size))
+			if err != nil || resp.StatusCode != 413 {
+				t.Fatal(size, closes, err)
+			}
+			if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "x" || closes && c.count() != 0 {
+				t.Errorf("%d bytes: %q %v, %d idle", size, data, err, c.count())
+			}
+			_ = resp.Body.Close()
+		}
+	}
+}
+
+// Idle connections go when their time is over, and at the end; https and bodies
+// of other types go another way.
+func TestIdleAndOther(t *testing.T) {
+	before := runtime.NumGoroutine()
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	server, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	c := client(t, Config{IdleTimeout: time.Millisecond})
+	c.other.TLSClientConfig = secure.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // httptest's
+	for _, url := range []string{server.URL, secure.URL} {
+		resp, err := ask(t.Context(), c, http.MethodPost, url, []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "x" {
+			t.Errorf("%q %v", data, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("abc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := io.ReadAll(resp.Body); err != nil || string(data) != "abc" || resp.Body.Close() != nil {
+		t.Errorf("%q %v", data, err)
+	}
+	waittest.Until(t, func() error {
+		if n := c.count(); n != 0 {
+			return fmt.Errorf("%d idle", n)
+		}
+		return nil
+	})
+	c.Close()
+	server.Close()
+	secure.Close()
+	waittest.Until(t, func() error {
+		if n := runtime.NumGoroutine(); n > before {
+			return fmt.Errorf("%d goroutines, %d before", n, before)
+		}
+		return nil
+	})
+}

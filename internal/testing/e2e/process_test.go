@@ -1,0 +1,263 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mocker"
+)
+
+// binaries builds the programs once and returns their directory.
+var binaries = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "kvatlas-e2e-")
+	if err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvdemo", "./cmd/kvrouter", "./internal/testing/e2e/judge")
+	build.Dir = filepath.Join("..", "..", "..")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as packages deploy and reference do: compiled once for all
+	if out, err := build.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if dir, _ := binaries(); dir != "" {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// process is a running program. Its standard error is logged if the test fails.
+type process struct {
+	t      *testing.T
+	name   string
+	cmd    *exec.Cmd
+	stdout io.ReadCloser
+	lines  *bufio.Scanner // of stdout
+	done   chan struct{}  // closed when it has ended
+	err    error          // how; valid when done is closed
+}
+
+// start starts a program with its own home, away from the user's settings. It
+// is killed at the end of the test if it still runs.
+func start(t *testing.T, home, name string, args ...string) *process {
+	t.Helper()
+	dir, err := binaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr, err := os.CreateTemp(home, name+"-*.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, name: name, cmd: exec.Command(filepath.Join(dir, name), args...), done: make(chan struct{})}
+	p.cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home}
+	p.cmd.Stderr = stderr
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stdout, p.lines, p.cmd.Stdout = read, bufio.NewScanner(read), write
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = write.Close() // the child has it
+	go func() {       // ends with the process
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		_, _ = read.Close(), stderr.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(stderr.Name())
+			t.Logf("standard error of %s, its end:\n%s", name, text[max(0, len(text)-4000):])
+		}
+	})
+	return p
+}
+
+// wait waits for the process to end well.
+func (p *process) wait(within time.Duration) {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		if p.err != nil {
+			p.t.Fatalf("%s: %v", p.name, p.err)
+		}
+	case <-time.After(within):
+		p.t.Fatalf("%s has not ended within %v", p.name, within)
+	}
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// stop asks the process to end and waits until it has, with exit code 0.
+func (p *process) stop() {
+	p.t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	p.wait(time.Minute)
+}
+
+// eventually waits until f returns nil.
+func eventually(t *testing.T, within time.Duration, f func() error) {
+	t.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not within %v: %v", within, err)
+		}
+	}
+}
+
+// indexer is a running kvindexer.
+type indexer struct {
+	*process
+	url string
+}
+
+// startIndexer starts kvindexer with an embedded server and waits until it is
+// ready.
+func startIndexer(t *testing.T, home string) indexer {
+	t.Helper()
+	address := filepath.Join(home, "address")
+	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	in := indexer{process: start(t, home, "kvindexer", "--data-dir", filepath.Join(home, "data"),
+		"--http-listen", "127.0.0.1:0", "--address-file", address)}
+	eventually(t, 30*time.Second, func() error {
+		select {
+		case <-in.done:
+			t.Fatalf("kvindexer has ended: %v", in.err)
+		default:
+		}
+		text, err := os.ReadFile(address)
+		if err != nil {
+			return err
+		}
+		in.url = "http://" + strings.TrimSpace(string(text))
+		_, err = get(t.Context(), in.url+"/readyz")
+		return err
+	})
+	return in
+}
+
+func get(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close() //nolint:errcheck // read to its end
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, res.Status, body)
+	}
+	return body, err
+}
+
+// drained waits until the indexer has applied so many events and lags behind
+// nothing.
+func (in indexer) drained(events int64) {
+	in.t.Helper()
+	eventually(in.t, 3*time.Minute, func() error {
+		text, err := get(in.t.Context(), in.url+"/metrics")
+		if err != nil {
+			return err
+		}
+		applied := sum(text, "kvatlas_ingest_events_total")
+		lag := sum(text, "kvatlas_ingest_lag_messages") + sum(text, "kvatlas_ingest_in_flight_messages")
+		if applied != float64(events) || lag != 0 {
+			return fmt.Errorf("%.0f of %d events applied, %.0f messages behind", applied, events, lag)
+		}
+		return nil
+	})
+}
+
+// sum adds a metric up over its labels.
+func sum(text []byte, name string) (total float64) {
+	for line := range bytes.Lines(text) {
+		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+		if family, _, _ := strings.Cut(series, "{"); family == name {
+			v, _ := strconv.ParseFloat(value, 64)
+			total += v
+		}
+	}
+	return total
+}
+
+// startMocker starts kvmocker on the indexer's embedded server.
+func startMocker(t *testing.T, home string, args ...string) *process {
+	t.Helper()
+	return start(t, home, "kvmocker", append([]string{"--data-dir", filepath.Join(home, "data"), "--progress", "json"}, args...)...)
+}
+
+// progress calls f for each progress line until it returns false or the lines
+// end, and returns the last one.
+func (p *process) progress(f func(mocker.Progress) bool) (last mocker.Progress) {
+	p.t.Helper()
+	for p.lines.Scan() {
+		last = mocker.Progress{}
+		if err := json.Unmarshal(p.lines.Bytes(), &last); err != nil {
+			p.t.Fatalf("progress line %s: %v", p.lines.Bytes(), err)
+		}
+		if !f(last) {
+			break
+		}
+	}
+	return last
+}
+
+// judged runs the judge and returns its verdict, which is free of differences.
+func judged(t *testing.T, home string, args ...string) (v Verdict) {
+	t.Helper()
+	p := start(t, home, "judge", args...)
+	out, err := io.ReadAll(p.stdout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &v); err != nil && len(out) > 0 {
+		t.Fatalf("verdict %s: %v", out, err)
+	}
+	if v.Differences > 0 {
+		t.Fatalf("%d answers differ from the oracle's; the first: %s", v.Differences, v.First)
+	}
+	p.wait(time.Minute)
+	return v
+}

@@ -1,0 +1,173 @@
+package enginetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/bench/enginepub"
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Mock is a mock engine of some ranks, which loses live messages on purpose.
+type Mock struct {
+	Ranks   int
+	Buffer  int // batches that replays have; 0: 10,000
+	History []*History
+
+	t     testing.TB
+	seed  uint64
+	pubs  []*enginepub.Publisher
+	ports [2]int // of rank 0's endpoint and replay
+}
+
+// NewMock returns a mock engine that runs.
+func NewMock(t testing.TB, seed uint64, ranks, buffer int) *Mock {
+	t.Helper()
+	m := &Mock{Ranks: ranks, Buffer: buffer, t: t, seed: seed,
+		History: make([]*History, ranks), pubs: make([]*enginepub.Publisher, ranks)}
+	var err error
+	for range 100 { // somebody else may take the ports meanwhile
+		m.ports[0] = freePorts(t, 2*ranks)
+		m.ports[1] = m.ports[0] + ranks
+		m.seed = seed
+		if err = m.start(); err == nil {
+			return m
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
+// Restart starts the engine's process, in the place of the one before.
+func (m *Mock) Restart() {
+	m.t.Helper()
+	if err := m.start(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *Mock) start() error {
+	m.seed++
+	rnd := rand.New(rand.NewPCG(m.seed, 2))
+	for i := range m.pubs {
+		if m.pubs[i] != nil {
+			_ = m.pubs[i].Close() // as killed
+		}
+		p, err := enginepub.New(enginepub.Config{
+			Endpoint: tcp(m.ports[0] + i), Replay: tcp(m.ports[1] + i), Buffer: m.Buffer, WithTopic: m.seed%2 == 0,
+			Lose: func(uint64) bool { return rnd.IntN(10) == 0 },
+		})
+		if err != nil {
+			return err
+		}
+		m.t.Cleanup(func() { _ = p.Close() })
+		m.pubs[i] = p
+		m.History[i] = NewHistory(Releases()[4], uint32(i), m.seed) // one that Payload can write
+	}
+	return nil
+}
+
+// Endpoint returns the endpoint and the replay endpoint of a rank.
+func (m *Mock) Endpoint(rank int) (events, replay string) {
+	return tcp(m.ports[0] + rank), tcp(m.ports[1] + rank)
+}
+
+// Publish makes each rank publish n more batches.
+func (m *Mock) Publish(n int) {
+	m.t.Helper()
+	for i, h := range m.History {
+		batches, err := h.Go(n)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, b := range batches {
+			payload, err := b.Payload()
+			if err != nil {
+				m.t.Fatal(err)
+			}
+			m.pubs[i].Publish(payload)
+		}
+	}
+}
+
+// Junk makes a rank publish a batch that nobody can read.
+func (m *Mock) Junk(rank int) {
+	m.pubs[rank].Publish([]byte("\xc1"))
+	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
+}
+
+// Oracle returns what the rank's batches from base on say, of holder 0.
+func (m *Mock) Oracle(rank, base int) *core.Oracle {
+	o := core.NewOracle()
+	for _, b := range m.History[rank].Batches[base:] {
+		for i := range b.Events {
+			Apply(o, 0, &b.Events[i])
+		}
+	}
+	return o
+}
+
+// Stores returns everything that the rank ever stored.
+func (m *Mock) Stores(rank int) (evs []event.Event) {
+	for _, b := range m.History[rank].Batches {
+		for _, ev := range b.Events {
+			if ev.Kind == event.Stored {
+				evs = append(evs, ev)
+			}
+		}
+	}
+	return evs
+}
+
+// Incomplete returns what the rank's batches from base on say of holder 0 where
+// those before are lost for good, and holder 1 has everything that Stores
+// returns.
+func (m *Mock) Incomplete(rank, base int) *core.Oracle {
+	o := core.NewOracle()
+	for _, ev := range m.Stores(rank) {
+		o.Store(1, &ev, false)
+	}
+	incomplete := true
+	for _, b := range m.History[rank].Batches[base:] {
+		for i := range b.Events {
+			ev := &b.Events[i]
+			incomplete = incomplete && ev.Kind != event.Cleared
+			if incomplete && ev.Kind == event.Stored && ev.HasParent {
+				o.Infer(0, 1, ev.Parent)
+			}
+			Apply(o, 0, ev)
+		}
+	}
+	return o
+}
+
+func tcp(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
+
+// freePorts returns the first of n ports in a row that nobody listens at. They
+// are below those that systems give out on their own, so that an engine that
+// starts again finds its ports free.
+func freePorts(t testing.TB, n int) int {
+	t.Helper()
+	for range 1000 {
+		first := 10_000 + rand.IntN(20_000)
+		var open []net.Listener
+		for len(open) < n {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+len(open)))
+			if err != nil {
+				break
+			}
+			open = append(open, l)
+		}
+		for _, l := range open {
+			_ = l.Close() // they have given their ports
+		}
+		if len(open) == n {
+			return first
+		}
+	}
+	t.Fatalf("no %d ports in a row are free", n)
+	return 0
+}
