@@ -14,7 +14,6 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
-	"github.com/kvatlas/kvatlas/publish"
 )
 
 // Applier applies batches to the index of one space. *shard.Space is the one
@@ -128,7 +127,7 @@ type Config struct {
 	MaxBytes    int
 	// HoldMessages and HoldBytes bound what is held back for each rank while a
 	// predecessor is missing; beyond, that counts as lost. Defaults 256
-	// messages (publish.MaxWindow, the most by which a publisher's message may
+	// messages (stream.MaxWindow, the most by which a publisher's message may
 	// be late) and 16 MiB.
 	HoldMessages int
 	HoldBytes    int
@@ -175,7 +174,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Lanes, runtime.GOMAXPROCS(0))
 	setDefault(&c.MaxMessages, 65536)
 	setDefault(&c.MaxBytes, 64<<20)
-	setDefault(&c.HoldMessages, publish.MaxWindow)
+	setDefault(&c.HoldMessages, stream.MaxWindow)
 	setDefault(&c.HoldBytes, 16<<20)
 	setDefault(&c.MaxRanks, 1<<16)
 	setDefault(&c.HoldFor, 30*time.Second)

@@ -79,7 +79,7 @@ type Config struct {
 	Linger      time.Duration
 
 	// Window bounds the messages sent and not yet acknowledged; default 64, at
-	// most MaxWindow.
+	// most stream.MaxWindow.
 	Window int
 	// MaxPending bounds the bytes of events accepted and not yet
 	// acknowledged; default 32 MiB.
@@ -116,10 +116,6 @@ type Config struct {
 	Log     *slog.Logger // nil: slog.Default()
 }
 
-// MaxWindow is the largest Window: readers hold back as many messages of a
-// publisher while one is missing.
-const MaxWindow = 256
-
 func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Namespace, "default")
 	setDefault(&c.BatchEvents, 512)
@@ -154,8 +150,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("publish: %w", err)
 	case c.Space.Model == "":
 		return c, errors.New("publish: the space has no model name")
-	case c.Window < 1 || c.Window > MaxWindow:
-		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, MaxWindow)
+	case c.Window < 1 || c.Window > stream.MaxWindow:
+		return c, fmt.Errorf("publish: window %d, give 1 to %d messages", c.Window, stream.MaxWindow)
 	case c.BatchEvents < 1 || c.BatchBytes < 1 || c.MaxPending < 1 || c.RingEvents < 1 || c.RingBytes < 1 || c.Dumps < 1:
 		return c, errors.New("publish: a bound on events, bytes or dumps is negative")
 	case c.Transport > CoreNATS:

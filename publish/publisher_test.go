@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 var testSpace = event.Space{Model: "m", BlockSize: 16}
@@ -443,7 +444,7 @@ func TestInvalidEventsAndSettingsAreRefused(t *testing.T) {
 		"namespace":  func(c *Config) { c.Namespace = "a.b" },
 		"block size": func(c *Config) { c.Space.BlockSize = 0 },
 		"model":      func(c *Config) { c.Space.Model = "" },
-		"window":     func(c *Config) { c.Window = MaxWindow + 1 },
+		"window":     func(c *Config) { c.Window = stream.MaxWindow + 1 },
 		"batch":      func(c *Config) { c.BatchEvents = -1 },
 		"retry":      func(c *Config) { c.RetryMin, c.RetryMax = 2, 1 },
 	} {

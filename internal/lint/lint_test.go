@@ -27,6 +27,15 @@ func TestModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	report(t, faults)
+	design, err := os.ReadFile("../../DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ls, err := layers(string(design))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, checkLayers(files, ls))
 }
 
 func report(t *testing.T, faults []string) {

@@ -122,6 +122,10 @@ const (
 	leastBytes   = 64 << 20
 )
 
+// MaxWindow is the most messages of one publisher that may be on their way to the
+// stream at once: readers hold back as many while one is missing.
+const MaxWindow = 256
+
 // noRoom is the server's error code for a stream whose MaxBytes it cannot set
 // aside (nats-server errors.json, JSStorageResourcesExceededErr).
 const noRoom jetstream.ErrorCode = 10047
