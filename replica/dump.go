@@ -1,4 +1,4 @@
-package main
+package replica
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 // at says how far the events of a space's stream are read when queue is called.
 // It does not know that of ranks that are read from engines' own sockets, nor of
 // spaces without a stream.
-func (x *indexer) at(ctx context.Context, sp event.Space, queue func() error, wait func()) (p dump.Position, err error) {
-	if in := x.ingest.Load(); in != nil {
+func (r *Replica) at(ctx context.Context, sp event.Space, queue func() error, wait func()) (p dump.Position, err error) {
+	if in := r.ingest.Load(); in != nil {
 		for _, s := range in.Streams() {
 			if s.Space == sp {
 				return positionOf(in.Cut(ctx, s.Stream, queue, wait))

@@ -1,10 +1,9 @@
-package main
+package replica
 
 import (
 	"context"
 	"errors"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
@@ -12,15 +11,9 @@ import (
 )
 
 // openDirect makes what follows the engines whose events come over ZMQ.
-func (x *indexer) openDirect(reg *registry.Registry) (*direct.Direct, error) {
+func (r *Replica) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 	return direct.New(direct.Config{
-		Index: func(id event.Space) (ingest.Applier, error) {
-			sp, err := x.set.Open(id)
-			if err != nil {
-				return nil, err // not sp: a nil *Space is no nil Applier
-			}
-			return sp, nil
-		},
+		Index: ingest.Into(r.set),
 		Tell: func(k direct.Key, s direct.RankStatus) {
 			status := registry.ListenerPending
 			switch {
@@ -36,7 +29,7 @@ func (x *indexer) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 			// It fails for a worker that has just left: nobody looks then.
 			_ = reg.SetListener(registry.Key{Space: k.Space, Worker: k.Worker}, s.DPRank, status, cause)
 		},
-		Metrics: x.cfg.Ingest.Metrics, Log: x.log,
+		Metrics: r.metrics, Log: r.log,
 	})
 }
 
@@ -44,14 +37,14 @@ func (x *indexer) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	k := direct.Key{Space: e.Key.Space, Worker: e.Key.Worker}
 	if e.Present() && e.Transport == registry.Core {
-		if err := w.x.ingest.Load().Expect(ctx, k.Space, k.Worker, e.Ranks); err != nil {
-			w.x.log.Warn("a worker is not asked for what it holds", "worker", k.Worker, "model", k.Space.Model, "error", err)
+		if err := w.r.ingest.Load().Expect(ctx, k.Space, k.Worker, e.Ranks); err != nil {
+			w.r.log.Warn("a worker is not asked for what it holds", "worker", k.Worker, "model", k.Space.Model, "error", err)
 		}
 	}
 	if !e.Present() || e.Transport != registry.ZMQ {
 		if w.direct.Follows(k) {
 			w.direct.Unfollow(k)
-			if sp := w.x.set.Lookup(k.Space); sp != nil {
+			if sp := w.r.set.Lookup(k.Space); sp != nil {
 				w.note(sp.RemoveWorker(ctx, k.Worker)) // what its socket said is void
 			}
 		}
@@ -62,7 +55,7 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt}
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
-		w.x.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)
+		w.r.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)
 	}
 }
 
@@ -82,7 +75,7 @@ func (w *workers) behindEngines() string {
 		return err.Error()
 	}
 	if !w.dumped.Load() {
-		if err := w.x.ingest.Load().Awaited(); err != nil {
+		if err := w.r.ingest.Load().Awaited(); err != nil {
 			return err.Error()
 		}
 		w.dumped.Store(true)

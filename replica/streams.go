@@ -1,4 +1,4 @@
-package main
+package replica
 
 import (
 	"maps"
@@ -14,8 +14,8 @@ import (
 
 // streams says how the reading of every rank's events stands. A rank that came
 // from a publisher and is followed directly by now comes twice, that last.
-func (x *indexer) streams() []query.Stream {
-	in := x.ingest.Load()
+func (r *Replica) streams() []query.Stream {
+	in := r.ingest.Load()
 	if in == nil {
 		return nil
 	}
@@ -24,11 +24,11 @@ func (x *indexer) streams() []query.Stream {
 		lags[s.Space] = s
 	}
 	var all []query.Stream
-	for _, r := range in.Ranks() {
-		all = append(all, publisherStream(&r, lags[r.Space]))
+	for _, rank := range in.Ranks() {
+		all = append(all, publisherStream(&rank, lags[rank.Space]))
 	}
-	for _, r := range x.workers.direct.All() {
-		all = append(all, engineStream(&r))
+	for _, rank := range r.workers.direct.All() {
+		all = append(all, engineStream(&rank))
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package main
+package replica
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const workerEvents = 1024
 // workers brings what the registry says to the index: who leaves holds nothing
 // any more. Its goroutine owns the subscription.
 type workers struct {
-	x      *indexer
+	r      *Replica
 	reg    *registry.Registry
 	sub    *registry.Subscription
 	direct *direct.Direct
@@ -34,25 +34,25 @@ type workers struct {
 }
 
 // openRegistry reads who is registered and watches from then on.
-func (x *indexer) openRegistry(ctx context.Context) error {
+func (r *Replica) openRegistry(ctx context.Context) error {
 	cfg := registry.Config{
-		Conn: x.broker.Conn(), Namespace: x.cfg.Ingest.Namespace, Replica: x.cfg.Ingest.Replica,
-		Metrics: x.cfg.Ingest.Metrics, Log: x.log,
+		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica,
+		Metrics: r.metrics, Log: r.log,
 	}
-	if err := x.cfg.Registry.Apply(&cfg); err != nil {
+	if err := r.cfg.Registry.Apply(&cfg); err != nil {
 		return err
 	}
 	reg, err := registry.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	engines, err := x.openDirect(reg)
+	engines, err := r.openDirect(reg)
 	if err != nil {
 		reg.Close()
 		return err
 	}
-	x.workers = &workers{x: x, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
-	x.registry.Store(reg)
+	r.workers = &workers{r: r, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
+	r.registry.Store(reg)
 	return nil
 }
 
@@ -92,7 +92,7 @@ func (w *workers) take(ctx context.Context, e registry.Event) {
 	case registry.Left:
 		w.drop(ctx, &e.Entry)
 	case registry.Returned:
-		w.x.ingest.Load().WorkerReturned(ctx, e.Entry.Key.Space, e.Entry.Key.Worker)
+		w.r.ingest.Load().WorkerReturned(ctx, e.Entry.Key.Space, e.Entry.Key.Worker)
 	case registry.Resync:
 		for _, entry := range w.reg.Snapshot(true) {
 			if !entry.Present() {
@@ -102,7 +102,7 @@ func (w *workers) take(ctx context.Context, e registry.Event) {
 	case registry.Joined, registry.Updated:
 	}
 	for _, rank := range e.RemovedRanks {
-		if sp := w.x.set.Lookup(e.Entry.Key.Space); sp != nil {
+		if sp := w.r.set.Lookup(e.Entry.Key.Space); sp != nil {
 			w.note(sp.RemoveRank(ctx, shard.RankID{Worker: e.Entry.Key.Worker, DPRank: rank}))
 		}
 	}
@@ -111,17 +111,17 @@ func (w *workers) take(ctx context.Context, e registry.Event) {
 // drop takes the worker's blocks out of the index: in order with its events
 // where they come through a stream.
 func (w *workers) drop(ctx context.Context, e *registry.Entry) {
-	if w.x.ingest.Load().WorkerLeft(ctx, e.Key.Space, e.Key.Worker, e.LeftAt) {
+	if w.r.ingest.Load().WorkerLeft(ctx, e.Key.Space, e.Key.Worker, e.LeftAt) {
 		return
 	}
-	if sp := w.x.set.Lookup(e.Key.Space); sp != nil {
+	if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
 		w.note(sp.RemoveWorker(ctx, e.Key.Worker))
 	}
 }
 
 func (w *workers) note(err error) {
 	if err != nil {
-		w.x.log.Warn("blocks of a worker that left stay in the index", "error", err)
+		w.r.log.Warn("blocks of a worker that left stay in the index", "error", err)
 	}
 }
 

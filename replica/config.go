@@ -1,0 +1,77 @@
+package replica
+
+import (
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/sysmem"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
+)
+
+// Config holds the settings of a Replica. Declare fills those that users may
+// change.
+type Config struct {
+	NATS      broker.Config
+	Namespace string // of the streams and of the registry
+	// Replica names this process among those of the namespace. No two may have the
+	// same.
+	Replica string
+
+	Discover       time.Duration // how often new streams are looked for
+	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
+	IngestMessages int           // of a stream, read and not applied
+	IngestBytes    int64         // likewise
+
+	Registry registry.Settings
+
+	Shards       int   // goroutines that apply events, for each space
+	Queue        int   // batches that wait at a shard
+	MaxSpaces    int   // index spaces
+	MemoryBudget int64 // bytes of all indexes together; 0: no limit
+
+	Snapshots keeper.Settings
+
+	Metrics *obs.Metrics
+	Log     *slog.Logger
+}
+
+// Declare adds the settings to the set.
+func (c *Config) Declare(set *conf.Set) {
+	c.NATS.Declare(set)
+	set.Group("Events")
+	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams to read: letters, digits, - and _.")
+	set.String(&c.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in the
+		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
+	set.Duration(&c.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
+		conf.Between(10*time.Millisecond, time.Hour))
+	set.Int(&c.ReadyLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
+		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
+	set.Int(&c.IngestMessages, "ingest-max-messages", 65536, `Most messages of a stream that are read and not applied yet.
+		Reading waits beyond.`, conf.Between(1, 1<<24))
+	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
+		conf.Between[int64](1<<20, 1<<30))
+	c.Registry.Declare(set)
+	set.Group("Index")
+	set.Int(&c.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
+		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
+	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
+	set.Int(&c.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
+		more are refused.`, conf.Between(1, 1<<20))
+	set.Bytes(&c.MemoryBudget, "memory-budget", defaultBudget(), `Bytes that the indexes may use together. Beyond, new
+		blocks of workers that hold more than their share are refused until there is room, and a sixteenth further on
+		all new blocks. 0: no limit.`,
+		conf.Between[int64](0, 1<<50), conf.ShowDefault("half of the memory that the machine or the control group has"))
+	c.Snapshots.Declare(set)
+}
+
+// defaultBudget is half of the memory: the collector needs some of the rest.
+func defaultBudget() int64 {
+	n, _ := sysmem.Limit()
+	return n / 2
+}

@@ -1,0 +1,147 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
+)
+
+// Replica is one copy of the index. Its methods are safe for concurrent use; New,
+// Start and Close are called once, in this order.
+type Replica struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics.Set
+	set     *shard.Set
+
+	registry registryRoutes
+	starting startup.Progress
+	keeper   atomic.Pointer[keeper.Keeper]
+	ingest   atomic.Pointer[ingest.Ingest] // nil until the broker is connected
+
+	broker  *broker.Broker // nil until Start; its goroutine's, as the next
+	workers *workers       // nil until the registry is read
+}
+
+// New returns a Replica that is not connected: its index is empty.
+func New(cfg Config) *Replica {
+	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
+	r.set = shard.New(shard.Config{
+		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: cfg.MemoryBudget,
+		EngineScheme: r.registry.engineScheme,
+	})
+	registerMetrics(cfg.Metrics, r.set)
+	return r
+}
+
+// Set returns the index.
+func (r *Replica) Set() *shard.Set { return r.set }
+
+// Deps returns what a query.Server answers from, for the caller to add to.
+func (r *Replica) Deps() query.Deps {
+	return query.Deps{
+		Index: query.Shards{Set: r.set}, Registry: &r.registry, Streams: r.streams, At: r.at, Log: r.log, Metrics: r.cfg.Metrics,
+		Progress: r.Progress,
+		Checks:   []query.Check{{Name: "ingest", Reason: r.behind}, {Name: "memory", Reason: r.full, Note: true}},
+	}
+}
+
+// Start connects, finds the workers, restores snapshots and begins to read; Ready
+// tells when it has caught up. ctx bounds the start only. After an error Close is
+// still to be called.
+func (r *Replica) Start(ctx context.Context) (err error) {
+	nats := r.cfg.NATS
+	nats.Log = r.log
+	if r.broker, err = broker.Open(ctx, nats); err != nil {
+		return err
+	}
+	if err := r.openRegistry(ctx); err != nil {
+		return err
+	}
+	cfg := ingest.Config{
+		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left,
+		Discover: r.cfg.Discover, MaxLag: uint64(r.cfg.ReadyLag), MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
+		Metrics: r.metrics, Log: r.log,
+	}
+	if cfg.Start, err = r.restore(ctx); err != nil {
+		return err
+	}
+	if k := r.keeper.Load(); k != nil {
+		cfg.Reload = k.Reload
+	}
+	in, err := ingest.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	r.ingest.Store(in)
+	if k := r.keeper.Load(); k != nil {
+		k.Run(in)
+	}
+	r.workers.follow()
+	r.log.Info("reading events", "nats", r.broker.Address(), "namespace", cfg.Namespace, "replica", cfg.Replica)
+	return nil
+}
+
+// Ready returns nil once the index has caught up with what was published before
+// the start; else an error that says what it waits for.
+func (r *Replica) Ready() error {
+	if why := r.behind(); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// behind says why the index is not to be asked yet; "" if it is.
+func (r *Replica) behind() string {
+	in := r.ingest.Load()
+	if in == nil {
+		if report := r.starting.Report(); report.Phase != startup.Connecting {
+			return report.String()
+		}
+		return "not connected to NATS yet"
+	}
+	if err := in.Ready(); err != nil {
+		return err.Error()
+	}
+	return r.workers.behindEngines()
+}
+
+// full says that the memory budget is reached; "" if it is not.
+func (r *Replica) full() string {
+	if !r.set.Full() {
+		return ""
+	}
+	used, budget := r.set.MemoryBudget()
+	return fmt.Sprintf("the memory budget is reached, new blocks are refused or soon will be: %d of %d bytes; raise --memory-budget", used, budget)
+}
+
+// Close ends the reading, takes the last snapshots of what it has changed, and
+// leaves the broker. Lookups go on working. ctx bounds the snapshots.
+func (r *Replica) Close(ctx context.Context) error {
+	if r.workers != nil {
+		r.workers.close()
+	}
+	if in := r.ingest.Load(); in != nil {
+		in.Close()
+	}
+	// Nothing changes the index any more, and the broker is still there.
+	if k := r.keeper.Load(); k != nil {
+		k.Close(ctx)
+	}
+	r.set.Close()
+	if r.broker == nil {
+		return nil
+	}
+	return r.broker.Close()
+}
