@@ -15,6 +15,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -517,6 +518,10 @@ func TestMalformedMessagesAreLoggedOnceASecond(t *testing.T) {
 		if got := once.ok(begun.Add(time.Duration(after) * 334 * time.Millisecond)); got != want {
 			t.Errorf("after %d thirds of a second: %v", after, got)
 		}
+	}
+	later := time.Now().Add(time.Hour)
+	if !once.ok(later) || once.ok(clocktest.Set(t, later, 3600)) || !once.ok(clocktest.Set(t, later.Add(time.Second), -3600)) {
+		t.Error("the wall clock decides what is logged")
 	}
 }
 

@@ -131,9 +131,13 @@ func (m *meters) reset(reason string) {
 }
 
 // onceASecond lets one caller a second through.
-type onceASecond struct{ last atomic.Int64 }
+type onceASecond struct{ last atomic.Pointer[time.Time] }
 
 func (o *onceASecond) ok(now time.Time) bool {
 	last := o.last.Load()
-	return now.UnixNano()-last >= int64(time.Second) && o.last.CompareAndSwap(last, now.UnixNano())
+	if last != nil && now.Sub(*last) < time.Second {
+		return false
+	}
+	at := now // only who gets through allocates
+	return o.last.CompareAndSwap(last, &at)
 }

@@ -29,7 +29,8 @@ type Config struct {
 	// more they are pruned to PruneTarget of it, 0 to 1; 0 is 0.8.
 	MaxBlocks   int
 	PruneTarget float64
-	Now         func() time.Time // nil is time.Now
+	// Now is the clock, of which only what elapses counts; nil is time.Now.
+	Now func() time.Time
 }
 
 // Stats counts what a Cache did.
@@ -45,7 +46,8 @@ type Stats struct {
 // methods are safe for concurrent use.
 type Cache struct {
 	cfg    Config
-	expiry atomic.Int64 // when the oldest block's time is over, Unix ns
+	begun  time.Time
+	expiry atomic.Int64 // when the oldest block's time is over, in ns since begun
 
 	mu struct {
 		sync.Mutex
@@ -61,7 +63,7 @@ type Cache struct {
 type block struct {
 	rank       shard.RankID
 	seq        uint64
-	used       int64 // Unix ns
+	used       time.Duration // since the Cache's begun: whoever sets the clock ages nothing
 	prev, next uint32
 }
 
@@ -93,7 +95,7 @@ func New(cfg Config) (*Cache, error) {
 	case cfg.TTL < 0 || cfg.MaxBlocks < 0 || !(cfg.PruneTarget > 0 && cfg.PruneTarget <= 1):
 		return nil, fmt.Errorf("%w: time to live %v, %d blocks, prune target %v: give positive ones, the target at most 1", ErrConfig, cfg.TTL, cfg.MaxBlocks, cfg.PruneTarget)
 	}
-	c := &Cache{cfg: cfg}
+	c := &Cache{cfg: cfg, begun: cfg.Now()}
 	c.expiry.Store(math.MaxInt64)
 	c.reset()
 	return c, nil
@@ -102,6 +104,9 @@ func New(cfg Config) (*Cache, error) {
 func (c *Cache) reset() {
 	c.mu.at, c.mu.block, c.mu.free = make(map[uint64]uint32), make([]block, 1), nil
 }
+
+// elapsed returns the time since the Cache was made.
+func (c *Cache) elapsed() time.Duration { return c.cfg.Now().Sub(c.begun) }
 
 // Find puts into r what every rank is taken to hold; see shard.Space.Find.
 func (c *Cache) Find(local []uint64, r *shard.Result) {
@@ -117,7 +122,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	if len(local) == 0 {
 		return
 	}
-	now := c.cfg.Now().UnixNano()
+	now := c.elapsed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
@@ -148,7 +153,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 }
 
 // use moves a block to the end of the list, made if absent. mix is the rank's key.
-func (c *Cache) use(id shard.RankID, seq, mix uint64, now int64) {
+func (c *Cache) use(id shard.RankID, seq, mix uint64, now time.Duration) {
 	i, ok := c.mu.at[seq^mix]
 	if ok {
 		c.unlist(i)
@@ -173,13 +178,13 @@ func (c *Cache) unlist(i uint32) {
 
 // Expire drops the blocks whose time is over. Find does it too.
 func (c *Cache) Expire() {
-	now := c.cfg.Now().UnixNano()
-	if now <= c.expiry.Load() {
+	now := c.elapsed()
+	if int64(now) <= c.expiry.Load() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.stats.Expired += uint64(c.drop(func(b *block) bool { return now-b.used > int64(c.cfg.TTL) }))
+	c.mu.stats.Expired += uint64(c.drop(func(b *block) bool { return now-b.used > c.cfg.TTL }))
 	c.noteExpiry()
 }
 
@@ -216,7 +221,7 @@ func (c *Cache) drop(more func(oldest *block) bool) (n int) {
 func (c *Cache) noteExpiry() {
 	expiry := int64(math.MaxInt64)
 	if len(c.mu.at) > 0 {
-		expiry = c.mu.block[c.mu.block[0].next].used + int64(c.cfg.TTL)
+		expiry = int64(c.mu.block[c.mu.block[0].next].used + c.cfg.TTL)
 	}
 	c.expiry.Store(expiry)
 }

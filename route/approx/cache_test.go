@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -166,6 +167,27 @@ func TestRouterLearns(t *testing.T) {
 	now = now.Add(121 * time.Second)
 	if a := choose("late"); a.CachedTokens != 0 {
 		t.Errorf("after the time to live %d tokens count as cached", a.CachedTokens)
+	}
+}
+
+// TestTheWallClockIsSet: a guess's age is what has elapsed, whatever the clock is
+// set to.
+func TestTheWallClockIsSet(t *testing.T) {
+	begun := time.Now()
+	now := begun
+	c := open(t, Config{Now: func() time.Time { return now }})
+	local := []uint64{1, 2, 3}
+	held := func() int { return depths(c, local)[shard.RankID{}] }
+	c.Placed(shard.RankID{}, local)
+	for _, set := range []int64{3600, -3600, 1 << 31} {
+		if now = clocktest.Set(t, begun.Add(time.Minute), set); held() != 3 {
+			t.Fatalf("the clock was set by %d s: %d blocks are left after a minute", set, held())
+		}
+	}
+	for _, set := range []int64{-3600, 0} { // back: it must not live longer either
+		if now = clocktest.Set(t, begun.Add(121*time.Second), set); held() != 0 {
+			t.Fatalf("the clock was set by %d s: %d blocks are left after the time to live", set, held())
+		}
 	}
 }
 

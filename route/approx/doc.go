@@ -7,7 +7,8 @@
 //     until the size bound makes room: least recently used first, and within
 //     one prompt the tail first, so that what is left is always a prefix.
 //   - The blocks in the space are those in the list; nobody else writes there.
-//   - Time is what Config.Now says it is.
+//   - Ages are the time that has elapsed on Config.Now: setting the machine's clock
+//     changes none.
 //
 // Ownership: the Cache's lock guards its list and the order of its writes to
 // the space.

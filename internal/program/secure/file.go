@@ -22,9 +22,9 @@ type reloaded[T any] struct {
 	now   func() time.Time
 
 	value atomic.Pointer[T]
-	next  atomic.Int64 // when to look again, in ns
-	mu    sync.Mutex   // one looks at a time
-	marks []mark       // guarded by mu
+	next  atomic.Pointer[time.Time] // when to look again: a clock that is set back must not put that off
+	mu    sync.Mutex                // one looks at a time
+	marks []mark                    // guarded by mu
 	fails atomic.Uint64
 }
 
@@ -45,15 +45,18 @@ func open[T any](log *slog.Logger, now func() time.Time, read func() (*T, error)
 		return nil, err
 	}
 	r.value.Store(v)
-	r.next.Store(now().Add(lookEvery).UnixNano())
+	next := now().Add(lookEvery)
+	r.next.Store(&next)
 	return r, nil
 }
 
 // get returns the content that is in force.
 func (r *reloaded[T]) get() *T {
-	now := r.now().UnixNano()
-	next := r.next.Load()
-	if now < next || !r.next.CompareAndSwap(next, now+int64(lookEvery)) {
+	now, next := r.now(), r.next.Load()
+	if now.Before(*next) {
+		return r.value.Load()
+	}
+	if later := now.Add(lookEvery); !r.next.CompareAndSwap(next, &later) {
 		return r.value.Load()
 	}
 	if !r.mu.TryLock() {

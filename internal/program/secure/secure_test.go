@@ -18,14 +18,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 	"github.com/kvatlas/kvatlas/internal/testing/securetest"
 )
 
 // clock is a time that tests move.
-type clock struct{ at atomic.Int64 }
+type clock struct{ at atomic.Pointer[time.Time] }
 
-func (c *clock) now() time.Time          { return time.Unix(0, c.at.Load()) }
-func (c *clock) advance(d time.Duration) { c.at.Add(int64(d)) }
+func newClock(at time.Time) *clock {
+	c := new(clock)
+	c.at.Store(&at)
+	return c
+}
+
+func (c *clock) now() time.Time { return *c.at.Load() }
+
+func (c *clock) advance(d time.Duration) {
+	at := c.now().Add(d)
+	c.at.Store(&at)
+}
 
 const (
 	readerToken   = "reader-0123456789abcdef"
@@ -51,8 +62,7 @@ func goodTokens() string {
 }
 
 func TestTokensSayWhoMayDoWhat(t *testing.T) {
-	c := new(clock)
-	c.at.Store(time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC).UnixNano())
+	c := newClock(time.Date(2026, 1, 2, 3, 4, 4, 0, time.UTC))
 	a, err := Settings{TokensFile: tokenFile(t, goodTokens())}.open(slog.New(slog.DiscardHandler), c.now)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +102,7 @@ func TestTokensSayWhoMayDoWhat(t *testing.T) {
 func TestTokensAreReadAgain(t *testing.T) {
 	path := tokenFile(t, goodTokens())
 	var log bytes.Buffer
-	c := new(clock)
+	c := newClock(time.Now())
 	a, err := Settings{TokensFile: path}.open(slog.New(slog.NewTextHandler(&log, nil)), c.now)
 	if err != nil {
 		t.Fatal(err)
@@ -120,6 +130,11 @@ func TestTokensAreReadAgain(t *testing.T) {
 	securetest.Replace(t, path, []byte(goodTokens()))
 	if c.advance(2 * time.Second); !may(readerToken) || may(next) {
 		t.Error("the mended file is not in force")
+	}
+	securetest.Replace(t, path, []byte("- {name: n, token: "+next+", role: reader}"))
+	back := clocktest.Set(t, c.now().Add(2*time.Second), -3600)
+	if c.at.Store(&back); may(readerToken) || !may(next) {
+		t.Error("the clock was set back, and a token that was taken away is still in force")
 	}
 }
 
@@ -209,7 +224,7 @@ func get(address string, cfg *tls.Config) (*big.Int, error) {
 // TestCertificatesRotateUnderLoad replaces the certificate while clients keep
 // asking: no request fails, and new connections get the new one.
 func TestCertificatesRotateUnderLoad(t *testing.T) {
-	ca, dir, k := securetest.New(t), t.TempDir(), new(clock)
+	ca, dir, k := securetest.New(t), t.TempDir(), newClock(time.Now())
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	ca.Issue("one", cert, key)
 	address := tlsServer(t, Settings{CertFile: cert, KeyFile: key}, k)
@@ -259,7 +274,7 @@ func TestCertificatesRotateUnderLoad(t *testing.T) {
 }
 
 func TestClientCertificates(t *testing.T) {
-	ca, other, dir, k := securetest.New(t), securetest.New(t), t.TempDir(), new(clock)
+	ca, other, dir, k := securetest.New(t), securetest.New(t), t.TempDir(), newClock(time.Now())
 	path := func(name string) string { return filepath.Join(dir, name) }
 	ca.Issue("server", path("cert"), path("key"))
 	ca.Issue("client", path("client"), path("clientkey"))
