@@ -35,7 +35,7 @@ func (n *natsBench) snap(r *replica, shards int) (*shard.Set, Start) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	if _, err := snapshot.Restore(ctx, bytes.NewReader(buf.Bytes()), sp, snapshot.Options{}, nil); err != nil {
+	if _, err := snapshot.Restore(ctx, bytes.NewReader(buf.Bytes()), sp, snapshot.Options{}, nil, nil); err != nil {
 		n.t.Fatal(err)
 	}
 	return set, start

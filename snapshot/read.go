@@ -139,13 +139,21 @@ func Verify(r io.Reader) (*Info, error) {
 }
 
 // Restore checks the snapshot and then loads it into the space, which must be
-// new: all of it, or nothing. progress, if not nil, is called with how many of
+// new: all of it, or nothing. accept, if not nil, is asked before anything is
+// loaded whether it is the one that is meant; its error ends it. progress, if not nil, is called with how many of
 // the file's bytes are read of how many, and how many blocks were in them; its
 // calls follow each other.
-func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options, progress func(done, total, blocks uint64)) (*Info, error) {
+func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options,
+	accept func(*Info) error, progress func(done, total, blocks uint64),
+) (*Info, error) {
 	checked, err := Check(f)
 	if err != nil {
 		return nil, err
+	}
+	if accept != nil {
+		if err := accept(checked); err != nil {
+			return nil, err
+		}
 	}
 	if event.Space(checked.Meta.Space) != sp.Key() {
 		return nil, fmt.Errorf("restoring a snapshot of model %q, block size %d, group %q into another space", checked.Meta.Space.Model,

@@ -142,7 +142,7 @@ func TestARestoredSnapshotGoesOn(t *testing.T) {
 				if info.Footer != *footer || info.Bytes != uint64(buf.Len()) || info.Meta.Seq != 7 || len(info.Meta.Ranks) != len(m.Ranks)-1 || len(info.Meta.Idle) != 1 {
 					t.Errorf("verified %+v, written %+v", info, footer)
 				}
-				if _, err := Restore(t.Context(), bytes.NewReader(buf.Bytes()), to, Options{MaxBuffered: 1 << 10}, nil); err != nil {
+				if _, err := Restore(t.Context(), bytes.NewReader(buf.Bytes()), to, Options{MaxBuffered: 1 << 10}, nil, nil); err != nil {
 					t.Fatal(err)
 				}
 				if got := digest(t, to); got != want {
@@ -186,7 +186,7 @@ func TestDamageIsRefused(t *testing.T) {
 	to := openSpace(t, shard.Config{Shards: 2})
 	try := func(what string, damaged []byte) {
 		t.Helper()
-		if _, err := Restore(t.Context(), bytes.NewReader(damaged), to, Options{}, nil); !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrVersion) {
+		if _, err := Restore(t.Context(), bytes.NewReader(damaged), to, Options{}, nil, nil); !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrVersion) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestDamageIsRefused(t *testing.T) {
 	if n := len(to.Ranks()); n != 0 {
 		t.Fatalf("%d ranks of damaged snapshots", n)
 	}
-	if _, err := Restore(t.Context(), bytes.NewReader(data), to, Options{}, nil); err != nil {
+	if _, err := Restore(t.Context(), bytes.NewReader(data), to, Options{}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := digest(t, to); got != want {
@@ -342,7 +342,7 @@ func FuzzRestore(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err = Restore(context.Background(), bytes.NewReader(data), sp, Options{}, nil); err != nil && len(sp.Ranks()) > 0 {
+		if _, err = Restore(context.Background(), bytes.NewReader(data), sp, Options{}, nil, nil); err != nil && len(sp.Ranks()) > 0 {
 			t.Fatalf("%d ranks after %v", len(sp.Ranks()), err)
 		}
 		if info, verr := Verify(bytes.NewReader(data)); verr == nil && err == nil {

@@ -290,7 +290,7 @@ func readBack(ctx context.Context, o snapshotOptions, f *os.File, want uint64, f
 		return err
 	}
 	if err := timed(&res.RestoreS, func() error {
-		_, err := snapshot.Restore(ctx, f, sp, snapshot.Options{}, nil)
+		_, err := snapshot.Restore(ctx, f, sp, snapshot.Options{}, nil, nil)
 		return err
 	}); err != nil {
 		return err

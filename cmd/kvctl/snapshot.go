@@ -67,9 +67,9 @@ func (c *config) snapshots(ctx context.Context, args []string) error {
 		}
 		switch args[0] {
 		case "restore":
-			return c.copySnapshot(ctx, at, args[1], args[2])
+			return c.copySnapshot(ctx, k, at, args[1], args[2])
 		case "delete":
-			return c.deleteSnapshot(ctx, at, args[1])
+			return c.deleteSnapshot(ctx, k, at, args[1])
 		}
 		f, err := at.store.Open(ctx, args[1])
 		if err != nil {
@@ -114,11 +114,11 @@ func (c *config) withKeeper(ctx context.Context, f func(ctx context.Context, b *
 
 // kept is the snapshots of one stream.
 type kept struct {
-	stream   string
-	space    event.Space
-	store    store.Store
-	manifest store.Manifest
-	damaged  error // why the manifest cannot be read
+	stream    string
+	space     event.Space
+	store     store.Store
+	snapshots []store.Found // best first
+	fault     error         // why the manifest does not have all of them
 }
 
 func (c *config) stores(ctx context.Context, b *broker.Broker, k *keeper.Keeper) ([]kept, error) {
@@ -140,16 +140,16 @@ func (c *config) stores(ctx context.Context, b *broker.Broker, k *keeper.Keeper)
 		if err != nil {
 			return nil, err
 		}
-		m, _, err := s.Manifest(ctx)
-		if err != nil && !errors.Is(err, store.ErrManifest) {
+		l, err := store.List(ctx, s)
+		if err != nil {
 			return nil, err
 		}
-		list = append(list, kept{info.Name, info.Space, s, m, err})
+		list = append(list, kept{info.Name, info.Space, s, l.Snapshots, l.Fault})
 	}
 	return list, nil
 }
 
-// listSnapshots prints the snapshots that count, newest first.
+// listSnapshots prints the snapshots that there are, best first.
 func (c *config) listSnapshots(list []kept) error {
 	if c.json {
 		type entry struct {
@@ -157,12 +157,13 @@ func (c *config) listSnapshots(list []kept) error {
 			Model     string `json:"model"`
 			BlockSize uint32 `json:"block_size"`
 			Group     string `json:"group"`
+			Listed    bool   `json:"listed"` // in the manifest
 			store.Entry
 		}
 		all := []entry{}
 		for _, k := range list {
-			for _, e := range k.manifest.Snapshots {
-				all = append(all, entry{k.stream, k.space.Model, k.space.BlockSize, k.space.Group, e})
+			for _, f := range k.snapshots {
+				all = append(all, entry{k.stream, k.space.Model, k.space.BlockSize, k.space.Group, f.Listed, f.Entry})
 			}
 		}
 		return c.print(map[string]any{"snapshots": all})
@@ -170,11 +171,15 @@ func (c *config) listSnapshots(list []kept) error {
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tPOSITION\tBLOCKS\tBYTES\tAGE\tWRITER\tSTREAM")
 	for _, k := range list {
-		for _, e := range k.manifest.Snapshots {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", e.Name, e.Seq, e.Blocks, e.Bytes, c.now().Sub(e.Written).Round(time.Second), e.Writer, k.stream)
+		for _, f := range k.snapshots {
+			if !f.Listed { // it says the rest itself
+				fmt.Fprintf(w, "%s\t%d\t?\t?\t?\t(not in the manifest)\t%s\n", f.Name, f.Seq, k.stream)
+				continue
+			}
+			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%s\n", f.Name, f.Seq, f.Blocks, f.Bytes, c.now().Sub(f.Written).Round(time.Second), f.Writer, k.stream)
 		}
-		if k.damaged != nil {
-			fmt.Fprintf(w, "(%v)\t\t\t\t\t\t%s\n", k.damaged, k.stream)
+		if k.fault != nil {
+			fmt.Fprintf(w, "(%v)\t\t\t\t\t\t%s\n", k.fault, k.stream)
 		}
 	}
 	return w.Flush()
@@ -203,7 +208,7 @@ func find(list []kept, name string) (kept, error) {
 	}
 	var found []kept
 	for _, k := range list {
-		if slices.ContainsFunc(k.manifest.Snapshots, func(e store.Entry) bool { return e.Name == name }) {
+		if slices.ContainsFunc(k.snapshots, func(f store.Found) bool { return f.Name == name }) {
 			found = append(found, k)
 		}
 	}
@@ -235,7 +240,7 @@ func (c *config) show(verb, name string, f io.Reader) error {
 
 // copySnapshot verifies a snapshot and copies it to a directory that a program
 // can be started with as --snapshot-dir.
-func (c *config) copySnapshot(ctx context.Context, at kept, name, dir string) error {
+func (c *config) copySnapshot(ctx context.Context, k *keeper.Keeper, at kept, name, dir string) error {
 	f, err := at.store.Open(ctx, name)
 	if err != nil {
 		return err
@@ -257,27 +262,25 @@ func (c *config) copySnapshot(ctx context.Context, at kept, name, dir string) er
 	if err := to.Put(ctx, name, func(w io.Writer) error { _, err := io.Copy(w, f); return err }); err != nil {
 		return err
 	}
-	fence, err := store.Claim(ctx, to, "kvctl")
-	if err != nil {
+	if _, err := store.Claim(ctx, to, "kvctl", k.Adopt(to, at.stream, at.space)); err != nil {
 		return err
 	}
-	for _, e := range at.manifest.Snapshots {
-		if e.Name == name {
-			e.Fence = fence
-			if _, err := store.Publish(ctx, to, e, 100); err != nil {
-				return err
-			}
-		}
+	m, _, err := to.Manifest(ctx)
+	if err == nil && !slices.ContainsFunc(m.Snapshots, func(e store.Entry) bool { return e.Name == name }) {
+		err = fmt.Errorf("%s is not the snapshot of stream %s that its name says: %w", name, at.stream, errRefused)
+	}
+	if err != nil {
+		return err
 	}
 	return c.done(name, "restore", fmt.Sprintf("%s is in %s: start with --snapshot-dir %s", name, to, dir))
 }
 
 // deleteSnapshot takes a snapshot out of the manifest and deletes it.
-func (c *config) deleteSnapshot(ctx context.Context, at kept, name string) error {
-	if newest := at.manifest.Snapshots[0].Name == name; newest && !c.force {
+func (c *config) deleteSnapshot(ctx context.Context, k *keeper.Keeper, at kept, name string) error {
+	if newest := at.snapshots[0].Name == name; newest && !c.force {
 		return fmt.Errorf("%s is the newest of its stream, and the next start would read the stream from where the one before ends; --force deletes it: %w", name, errRefused)
 	}
-	fence, err := store.Claim(ctx, at.store, "kvctl")
+	fence, err := store.Claim(ctx, at.store, "kvctl", k.Adopt(at.store, at.stream, at.space))
 	if err != nil {
 		return err
 	}

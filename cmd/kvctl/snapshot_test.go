@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
@@ -36,7 +38,7 @@ func seed(ctx context.Context, t *testing.T, nc *nats.Conn, sp event.Space) (old
 	if err != nil {
 		t.Fatal(err)
 	}
-	fence, err := store.Claim(ctx, s, "a")
+	fence, err := store.Claim(ctx, s, "a", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,11 +53,18 @@ func seed(ctx context.Context, t *testing.T, nc *nats.Conn, sp event.Space) (old
 		if err := w.Begin(ctx); err != nil {
 			t.Fatal(err)
 		}
-		e := store.Entry{Name: store.Name(seq, fence), Seq: seq, Created: info.Created, Written: time.Now(), Writer: "a", Fence: fence}
-		if err := s.Put(ctx, e.Name, func(out io.Writer) error {
-			_, err := w.Write(ctx, out, snapshot.Meta{Space: snapshot.Space(sp), Stream: info.Name, Seq: seq})
-			return err
+		var file bytes.Buffer
+		if _, err := w.Write(ctx, &file, snapshot.Meta{
+			Space: snapshot.Space(sp), Stream: info.Name, Created: info.Created, Seq: seq, Written: time.Now(), Writer: "a", Fence: fence,
 		}); err != nil {
+			t.Fatal(err)
+		}
+		said, err := snapshot.Check(bytes.NewReader(file.Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := keeper.EntryOf(said)
+		if err := s.Put(ctx, e.Name, func(out io.Writer) error { _, err := file.WriteTo(out); return err }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := store.Publish(ctx, s, e, 3); err != nil {

@@ -12,7 +12,9 @@
 //     a stream: the lease keeps two from working at once, the claim from doing
 //     harm if they do.
 //   - Nothing is trimmed that the oldest kept snapshot does not have.
-//   - A start takes a snapshot that is whole, or an older one, or none.
+//   - A start takes a snapshot that is whole, is the one that the manifest or
+//     its name says, and is of the stream; or an older one, or none. What became
+//     of the manifest does not matter: the files are looked through.
 //   - What fails is counted by reason, logged, and tried again later; the index
 //     goes on.
 //

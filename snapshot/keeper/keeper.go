@@ -376,6 +376,18 @@ func reason(err error) string {
 		return "too_slow"
 	case errors.Is(err, snapshot.ErrDamaged):
 		return "damaged"
+	case errors.Is(err, snapshot.ErrVersion):
+		return "version"
+	case errors.Is(err, store.ErrNotFound):
+		return "missing"
+	case errors.Is(err, errEntry):
+		return "entry"
+	case errors.Is(err, errOther):
+		return "stream"
+	case errors.Is(err, errVoid):
+		return "void"
+	case errors.Is(err, shard.ErrBudget):
+		return "budget"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
 	case errors.Is(err, context.Canceled):

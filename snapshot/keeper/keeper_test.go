@@ -364,7 +364,7 @@ func TestAFencedWriterChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fence, err := store.Claim(deadline(t), s, "fast")
+	fence, err := store.Claim(deadline(t), s, "fast", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

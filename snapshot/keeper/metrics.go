@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -12,6 +13,7 @@ import (
 type meters struct {
 	set              *metrics.Set
 	waiting, trimmed *metrics.Counter
+	adopted          *metrics.Counter
 	seconds          *metrics.PrometheusHistogram
 }
 
@@ -20,6 +22,7 @@ func newMeters(set *metrics.Set) *meters {
 		set:     set,
 		waiting: set.GetOrCreateCounter("kvatlas_snapshot_waits_total"),
 		trimmed: set.GetOrCreateCounter("kvatlas_snapshot_trimmed_messages_total"),
+		adopted: set.GetOrCreateCounter("kvatlas_snapshot_adopted_total"),
 		seconds: set.GetOrCreatePrometheusHistogramExt("kvatlas_snapshot_write_seconds",
 			[]float64{0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300}),
 	}
@@ -39,6 +42,25 @@ func (m *meters) restores(result string) {
 	m.set.GetOrCreateCounter(`kvatlas_snapshot_restores_total{result="` + result + `"}`).Inc()
 }
 
+func (m *meters) refused(reason string) {
+	m.set.GetOrCreateCounter(`kvatlas_snapshot_refused_total{reason="` + reason + `"}`).Inc()
+}
+
+func (m *meters) fault(fault string) {
+	m.set.GetOrCreateCounter(`kvatlas_snapshot_manifest_faults_total{fault="` + fault + `"}`).Inc()
+}
+
+// faultOf is the label of a manifest's fault.
+func faultOf(err error) string {
+	switch {
+	case errors.Is(err, store.ErrNoManifest):
+		return "missing"
+	case errors.Is(err, store.ErrOldManifest):
+		return "old"
+	}
+	return "damaged"
+}
+
 // Help returns the help text of every metric that a Keeper exposes, by name.
 func Help() map[string]string {
 	return map[string]string{
@@ -49,5 +71,8 @@ func Help() map[string]string {
 		"kvatlas_snapshot_write_seconds":          "Time to write a snapshot, in seconds, without its verification.",
 		"kvatlas_snapshot_written_bytes_total":    "Bytes of the snapshots taken.",
 		"kvatlas_snapshot_restores_total":         "Snapshots read, at a start or behind the trim, by whether they were loaded or refused.",
+		"kvatlas_snapshot_refused_total":          "Snapshots of these that were refused, by reason.",
+		"kvatlas_snapshot_manifest_faults_total":  "Times that snapshots were looked for without their manifest, by what is wrong with it.",
+		"kvatlas_snapshot_adopted_total":          "Snapshots that came into a manifest again that had lost them.",
 	}
 }

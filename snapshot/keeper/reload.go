@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
@@ -18,20 +19,21 @@ func (k *Keeper) Reload(ctx context.Context, at ingest.Trimmed) (ingest.Snapshot
 	if err != nil {
 		return nil, err
 	}
-	m, _, err := s.Manifest(ctx)
+	found, err := k.find(ctx, s, at.Stream)
 	if err != nil {
 		return nil, err
 	}
 	var failed error
-	for _, e := range m.Snapshots {
-		if !e.Created.Equal(at.Created) || e.Seq < at.Position || e.Seq+1 < at.First {
+	for i := range found {
+		f := &found[i]
+		if f.Seq < at.Position || f.Seq+1 < at.First || f.Listed && !f.Created.Equal(at.Created) {
 			continue
 		}
-		snap, err := k.loadAside(ctx, s, e.Name, at)
+		snap, err := k.loadAside(ctx, s, f, at)
 		if err == nil {
 			return snap, nil
 		}
-		k.m.restores("refused")
+		k.refused(s, at.Stream, f, err)
 		failed = errors.Join(failed, err)
 		if ctx.Err() != nil || errors.Is(err, shard.ErrBudget) {
 			break // older ones are of about the same size
@@ -41,7 +43,7 @@ func (k *Keeper) Reload(ctx context.Context, at ingest.Trimmed) (ingest.Snapshot
 }
 
 // loadAside loads a snapshot into an index that nobody asks.
-func (k *Keeper) loadAside(ctx context.Context, s store.Store, name string, at ingest.Trimmed) (ingest.Snapshot, error) {
+func (k *Keeper) loadAside(ctx context.Context, s store.Store, which *store.Found, at ingest.Trimmed) (ingest.Snapshot, error) {
 	used, budget := k.cfg.Set.MemoryBudget()
 	if budget > 0 {
 		if budget -= used; budget <= 0 {
@@ -53,18 +55,37 @@ func (k *Keeper) loadAside(ctx context.Context, s store.Store, name string, at i
 	if err != nil {
 		return nil, fmt.Errorf("snapshots: %w", err)
 	}
-	f, err := s.Open(ctx, name)
+	f, err := s.Open(ctx, which.Name)
 	if err != nil {
 		set.Close()
 		return nil, err
 	}
-	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, nil)
+	accept := func(info *snapshot.Info) error {
+		if err := check(which, info, at.Stream, at.Space); err != nil {
+			return err
+		}
+		return k.goesOn(ctx, at.Stream, EntryOf(info))
+	}
+	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, accept, nil)
 	if err = errors.Join(err, f.Close()); err != nil {
 		set.Close()
 		return nil, err
 	}
 	k.m.restores("loaded")
 	return &aside{set: set, space: sp, start: StartOf(&info.Meta)}, nil
+}
+
+// goesOn refuses a snapshot that the stream does not go on from.
+func (k *Keeper) goesOn(ctx context.Context, name string, e store.Entry) error {
+	s, info, err := stream.Open(ctx, k.js, name)
+	if err != nil {
+		return err
+	}
+	why, err := stream.Void(ctx, s, &info, stream.Position{Seq: e.Seq, Created: e.Created, Stored: e.Stored})
+	if err == nil && why != "" {
+		err = fmt.Errorf("%w: %s", errVoid, why)
+	}
+	return err
 }
 
 // aside is a snapshot that was loaded beside the index.

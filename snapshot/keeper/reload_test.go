@@ -11,7 +11,6 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
-	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
 // wire is a connection's way to the broker, which a test cuts and mends.
@@ -133,11 +132,7 @@ func TestAReplicaBehindTheTrimWithoutASnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fence, err := store.Claim(deadline(t), s, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Forget(deadline(t), s, fence, func(store.Entry) bool { return true }); err != nil {
+	if err := clearStore(deadline(t), s, "test"); err != nil {
 		t.Fatal(err)
 	}
 	way.mend()

@@ -68,7 +68,7 @@ func (k *Keeper) Reset(ctx context.Context, force bool) error {
 }
 
 func clearStore(ctx context.Context, s store.Store, writer string) error {
-	fence, err := store.Claim(ctx, s, writer)
+	fence, err := store.Claim(ctx, s, writer, nil)
 	if err != nil {
 		return err
 	}

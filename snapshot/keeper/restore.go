@@ -61,25 +61,25 @@ func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.St
 	if err != nil {
 		return start, false, err
 	}
-	names, err := store.Candidates(ctx, s)
+	found, err := k.find(ctx, s, info.Name)
 	if err != nil {
 		return start, false, err
 	}
-	if len(names) == 0 {
+	if len(found) == 0 {
 		return start, false, nil
 	}
 	sp, err := k.cfg.Set.Open(info.Space)
 	if err != nil {
 		return start, false, fmt.Errorf("snapshots: %w", err)
 	}
-	for _, name := range names {
-		loaded, err := k.load(ctx, s, name, sp)
+	for i := range found {
+		f := &found[i]
+		loaded, err := k.load(ctx, s, f, info.Name, sp)
 		if ctx.Err() != nil {
 			return start, false, ctx.Err()
 		}
 		if err != nil {
-			k.m.restores("refused")
-			k.cfg.Log.Warn("a snapshot is not used", "stream", info.Name, "in", s.String(), "name", name, "error", err)
+			k.refused(s, info.Name, f, err)
 			if errors.Is(err, shard.ErrBudget) {
 				break // older ones are of about the same size
 			}
@@ -87,7 +87,7 @@ func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.St
 		}
 		k.m.restores("loaded")
 		m := &loaded.Meta
-		k.cfg.Log.Info("snapshot restored", "stream", info.Name, "name", name, "position", m.Seq, "blocks", loaded.Footer.Blocks, "ranks", len(m.Ranks),
+		k.cfg.Log.Info("snapshot restored", "stream", info.Name, "name", f.Name, "position", m.Seq, "blocks", loaded.Footer.Blocks, "ranks", len(m.Ranks),
 			"behind", info.LastSeq-min(info.LastSeq, m.Seq))
 		if info.Created.Equal(m.Created) && info.FirstSeq > m.Seq+1 && info.LastSeq > m.Seq {
 			k.cfg.Log.Warn("the stream no longer reaches back to the snapshot: what is missing is asked for from the publishers",
@@ -96,18 +96,19 @@ func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.St
 		return StartOf(m), true, nil
 	}
 	k.cfg.Log.Warn("no snapshot can be used: the stream is read from its beginning, and what it no longer has is asked for from the publishers",
-		"stream", info.Name, "snapshots", len(names))
+		"stream", info.Name, "snapshots", len(found))
 	return start, false, nil
 }
 
-func (k *Keeper) load(ctx context.Context, s store.Store, name string, sp *shard.Space) (*snapshot.Info, error) {
-	f, err := s.Open(ctx, name)
+func (k *Keeper) load(ctx context.Context, s store.Store, which *store.Found, name string, sp *shard.Space) (*snapshot.Info, error) {
+	f, err := s.Open(ctx, which.Name)
 	if err != nil {
 		return nil, err
 	}
 	p := k.cfg.Progress
 	var done, total, blocks uint64
-	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, func(d, t, b uint64) {
+	accept := func(info *snapshot.Info) error { return check(which, info, name, sp.Key()) }
+	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, accept, func(d, t, b uint64) {
 		p.Read(d-done, t-total)
 		p.Loaded(b - blocks)
 		done, total, blocks = d, t, b

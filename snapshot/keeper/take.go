@@ -25,7 +25,7 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 	if err := k.cfg.step("claim"); err != nil {
 		return err
 	}
-	fence, err := store.Claim(ctx, st.store, k.cfg.Replica)
+	fence, err := store.Claim(ctx, st.store, k.cfg.Replica, k.Adopt(st.store, s.Stream, s.Space))
 	if err != nil {
 		return err
 	}
@@ -39,14 +39,12 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 		Space: snapshot.Space(s.Space), Stream: s.Stream, Created: start.Created, Seq: start.Seq - 1, Stored: start.Stored,
 		Written: begun.UTC(), Writer: k.cfg.Replica, Program: k.cfg.Program, Fence: fence, Ranks: ranksOf(start),
 	}
-	e := store.Entry{
-		Name: store.Name(meta.Seq, fence), Seq: meta.Seq, Created: meta.Created, Written: meta.Written, Writer: meta.Writer, Fence: fence,
-	}
+	name := store.Name(meta.Seq, fence)
 	if err := k.cfg.step("write"); err != nil {
 		return err
 	}
 	var footer *snapshot.Footer
-	err = st.store.Put(ctx, e.Name, func(out io.Writer) (err error) {
+	err = st.store.Put(ctx, name, func(out io.Writer) (err error) {
 		footer, err = w.Write(ctx, out, meta)
 		return err
 	})
@@ -57,14 +55,14 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 	if err := k.cfg.step("verify"); err != nil {
 		return err
 	}
-	info, err := k.verify(ctx, st.store, e.Name)
-	if err == nil && info.Footer != *footer {
+	info, err := k.verify(ctx, st.store, name)
+	if err == nil && (info.Footer != *footer || EntryOf(info).Name != name) {
 		err = fmt.Errorf("%w: what was read back is another snapshot", snapshot.ErrDamaged)
 	}
 	if err != nil {
-		return errors.Join(err, st.store.Delete(context.WithoutCancel(ctx), e.Name))
+		return errors.Join(err, st.store.Delete(context.WithoutCancel(ctx), name))
 	}
-	e.Bytes, e.Blocks, e.Digest = info.Bytes, footer.Blocks, footer.Digest
+	e := EntryOf(info)
 	if err := k.cfg.step("publish"); err != nil {
 		return err
 	}

@@ -275,13 +275,13 @@ func (b *Bucket) Manifest(ctx context.Context) (Manifest, Revision, error) {
 	if err != nil {
 		return Manifest{}, 0, fmt.Errorf("snapshot manifest: %w", err)
 	}
-	m, err := decodeManifest(e.Value())
+	m, err := decodeManifest(e.Value(), b.stream)
 	return m, Revision(e.Revision()), err
 }
 
 // Replace implements Store.
 func (b *Bucket) Replace(ctx context.Context, m Manifest, of Revision) error {
-	data, err := encodeManifest(m)
+	data, err := encodeManifest(m, b.stream)
 	if err != nil {
 		return err
 	}

@@ -224,7 +224,7 @@ func (d *disk) publish(ctx context.Context, to uint64, published *uint64) error 
 	if err != nil {
 		return err
 	}
-	fence, err := Claim(ctx, s, "w")
+	fence, err := Claim(ctx, s, "w", nil)
 	for seq := *published + 1; err == nil && seq <= to; seq++ {
 		name := Name(seq, fence)
 		if err = s.Put(ctx, name, func(w io.Writer) error { _, err := w.Write(content(seq, 500)); return err }); err != nil {
@@ -291,7 +291,7 @@ func TestALateClaimDoesNotTakeARemovedNumber(t *testing.T) {
 		}
 		claim := func(s Store, want uint64) {
 			t.Helper()
-			if fence, err := Claim(ctx, s, "replica"); err != nil || fence != want {
+			if fence, err := Claim(ctx, s, "replica", nil); err != nil || fence != want {
 				t.Errorf("fencing number %d, %v, want %d", fence, err, want)
 			}
 		}

@@ -17,8 +17,8 @@ import (
 // manifest-N with the highest N; the next one gets its name by a link, which
 // only one process can make.
 type Dir struct {
-	dir string
-	fs  FS
+	stream, dir string
+	fs          FS
 }
 
 const (
@@ -32,7 +32,7 @@ func OpenDir(dir, stream string, fsys FS) (*Dir, error) {
 	if fsys == nil {
 		fsys = OS{}
 	}
-	d := &Dir{filepath.Join(dir, stream), fsys}
+	d := &Dir{stream, filepath.Join(dir, stream), fsys}
 	if err := fsys.MkdirAll(d.dir); err != nil {
 		return nil, fmt.Errorf("snapshot directory: %w", err)
 	}
@@ -173,7 +173,7 @@ func (d *Dir) Manifest(context.Context) (Manifest, Revision, error) {
 		if err != nil {
 			return Manifest{}, 0, fmt.Errorf("snapshot: %w", err)
 		}
-		m, err := decodeManifest(data)
+		m, err := decodeManifest(data, d.stream)
 		return m, last, err
 	}
 	return Manifest{}, 0, fmt.Errorf("%w: it changes all the time", ErrConflict)
@@ -206,7 +206,7 @@ func (d *Dir) Replace(_ context.Context, m Manifest, of Revision) error {
 	if n := len(revs); n > 0 && revs[n-1] != of || n == 0 && of != 0 {
 		return ErrConflict
 	}
-	data, err := encodeManifest(m)
+	data, err := encodeManifest(m, d.stream)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -22,7 +23,7 @@ var (
 	ErrFenced = errors.New("another process has taken over the writing of snapshots")
 	// ErrNotFound is of a snapshot that is not in the store.
 	ErrNotFound = errors.New("no such snapshot")
-	// ErrManifest is of a manifest that cannot be read.
+	// ErrManifest is of a manifest that cannot be read, or is of another stream.
 	ErrManifest = errors.New("the manifest is damaged")
 )
 
@@ -31,6 +32,8 @@ type Entry struct {
 	Name    string    `json:"name"`
 	Seq     uint64    `json:"seq"`     // in the stream, up to which it has everything
 	Created time.Time `json:"created"` // of the stream
+	// Stored is when the stream stored message Seq, if that is known.
+	Stored  time.Time `json:"stored,omitzero"`
 	Written time.Time `json:"written"`
 	Writer  string    `json:"writer"`
 	Fence   uint64    `json:"fence"`
@@ -42,6 +45,7 @@ type Entry struct {
 // Manifest says which snapshots count.
 type Manifest struct {
 	Format    int     `json:"format"`
+	Stream    string  `json:"stream,omitempty"`
 	Fence     uint64  `json:"fence"` // of the last claim
 	Writer    string  `json:"writer,omitempty"`
 	Snapshots []Entry `json:"snapshots"` // newest first
@@ -84,18 +88,44 @@ const suffix = ".kvsnap"
 // Name returns the name of a snapshot: names sort by sequence.
 func Name(seq, fence uint64) string { return fmt.Sprintf("%020d-%d%s", seq, fence, suffix) }
 
-var namePattern = regexp.MustCompile(`^[0-9]{20}-[0-9]{1,20}\.kvsnap$`)
+var namePattern = regexp.MustCompile(`^([0-9]{20})-([0-9]{1,20})\.kvsnap$`)
+
+// maxFence is more than there can be claims: a name with a higher number was
+// made by hand, and claims could not go on after it.
+const maxFence = 1 << 62
+
+// parseName returns what a name says.
+func parseName(name string) (seq, fence uint64, ok bool) {
+	m := namePattern.FindStringSubmatch(name)
+	if m == nil {
+		return 0, 0, false
+	}
+	seq, err := strconv.ParseUint(m[1], 10, 64)
+	if err == nil {
+		fence, err = strconv.ParseUint(m[2], 10, 64)
+	}
+	return seq, fence, err == nil && fence <= maxFence && Name(seq, fence) == name
+}
 
 // CheckName refuses what is no name of a snapshot.
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !isName(name) {
 		return fmt.Errorf("%q is no name of a snapshot", name)
 	}
 	return nil
 }
 
 // isName reports whether it is the name of a finished snapshot.
-func isName(name string) bool { return CheckName(name) == nil }
+func isName(name string) bool {
+	_, _, ok := parseName(name)
+	return ok
+}
+
+// fenceOf returns the fencing number in a name; 0 if it is none.
+func fenceOf(name string) uint64 {
+	_, fence, _ := parseName(name)
+	return fence
+}
 
 // sealed is a manifest with its checksum.
 type sealed struct {
@@ -103,8 +133,8 @@ type sealed struct {
 	XXH3     string          `json:"xxh3"`
 }
 
-func encodeManifest(m Manifest) ([]byte, error) {
-	m.Format = manifestFormat
+func encodeManifest(m Manifest, stream string) ([]byte, error) {
+	m.Format, m.Stream = manifestFormat, stream
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot manifest: %w", err)
@@ -114,7 +144,7 @@ func encodeManifest(m Manifest) ([]byte, error) {
 
 func sum(text []byte) string { return fmt.Sprintf("%016x", xxh3.Hash(text)) }
 
-func decodeManifest(data []byte) (Manifest, error) {
+func decodeManifest(data []byte, stream string) (Manifest, error) {
 	var s sealed
 	var m Manifest
 	if err := json.Unmarshal(data, &s); err != nil {
@@ -124,10 +154,17 @@ func decodeManifest(data []byte) (Manifest, error) {
 		return m, fmt.Errorf("%w: its checksum is wrong", ErrManifest)
 	}
 	if err := json.Unmarshal(s.Manifest, &m); err != nil {
-		return m, fmt.Errorf("%w: %w", ErrManifest, err)
+		return Manifest{}, fmt.Errorf("%w: %w", ErrManifest, err)
 	}
 	if m.Format > manifestFormat {
 		return Manifest{}, fmt.Errorf("%w: format %d, and %d is the newest that this program reads", ErrManifest, m.Format, manifestFormat)
+	}
+	// Those of earlier programs do not say of which stream they are.
+	if m.Stream != "" && m.Stream != stream {
+		return Manifest{}, fmt.Errorf("%w: it is that of stream %s", ErrManifest, m.Stream)
+	}
+	if m.Fence > maxFence {
+		return Manifest{}, fmt.Errorf("%w: its fencing number %d is out of range", ErrManifest, m.Fence)
 	}
 	for i := range m.Snapshots {
 		if err := CheckName(m.Snapshots[i].Name); err != nil {
@@ -138,21 +175,46 @@ func decodeManifest(data []byte) (Manifest, error) {
 }
 
 // Claim makes writer the one whose snapshots count from now on and returns its
-// fencing number, higher than any before.
-func Claim(ctx context.Context, s Store, writer string) (fence uint64, err error) {
+// fencing number, higher than any before: than those of the names, too, as a
+// manifest may be lost, or be put back from a backup.
+//
+// It puts the manifest in order by the way: what is not there any more leaves it,
+// and a snapshot with a fencing number that it does not know of comes in again if
+// adopt says so; nil: none does.
+func Claim(ctx context.Context, s Store, writer string, adopt func(ctx context.Context, name string) (Entry, bool)) (fence uint64, err error) {
+	adopted := make(map[string]Entry)
 	for range 10 {
 		m, rev, err := s.Manifest(ctx)
 		if err != nil && !errors.Is(err, ErrManifest) {
 			return 0, err
 		}
-		if err != nil { // what it said is lost; the names have fencing numbers, too
-			if m.Fence, err = highestFence(ctx, s); err != nil {
-				return 0, err
+		names, err := s.Names(ctx) // after it: if one is new since, Replace fails
+		if err != nil {
+			return 0, err
+		}
+		m.Snapshots = slices.DeleteFunc(m.Snapshots, func(e Entry) bool { return !slices.Contains(names, e.Name) })
+		known := m.Fence
+		for _, f := range unlisted(&m, names) {
+			m.Fence = max(m.Fence, f.Fence)
+			if f.Fence <= known || adopt == nil {
+				continue
+			}
+			e, ok := adopted[f.Name]
+			if !ok {
+				e, ok = adopt(ctx, f.Name)
+			}
+			if ok {
+				adopted[f.Name] = e
+				m.Snapshots = append(m.Snapshots, e)
 			}
 		}
+		slices.SortStableFunc(m.Snapshots, func(a, b Entry) int { return cmp.Compare(b.Fence, a.Fence) })
 		m.Fence++
 		m.Writer = writer
-		if err = s.Replace(ctx, m, rev); err == nil {
+		if err = context.Cause(ctx); err == nil {
+			err = s.Replace(ctx, m, rev)
+		}
+		if err == nil {
 			return m.Fence, nil
 		} else if !errors.Is(err, ErrConflict) {
 			return 0, err
@@ -161,29 +223,9 @@ func Claim(ctx context.Context, s Store, writer string) (fence uint64, err error
 	return 0, fmt.Errorf("claiming the manifest of %s: %w", s, ErrConflict)
 }
 
-func highestFence(ctx context.Context, s Store) (uint64, error) {
-	names, err := s.Names(ctx)
-	if err != nil {
-		return 0, err
-	}
-	high := uint64(0)
-	for _, n := range names {
-		if isName(n) {
-			high = max(high, fenceOf(n))
-		}
-	}
-	return high, nil
-}
-
-func fenceOf(name string) (fence uint64) {
-	_, rest, _ := strings.Cut(strings.TrimSuffix(name, suffix), "-")
-	_, _ = fmt.Sscan(rest, &fence) // the pattern has digits there; too many make 0
-	return fence
-}
-
 // Publish makes e the newest snapshot that counts, keeps at most keep, and
 // returns the manifest. It fails with ErrFenced if another writer has claimed
-// the manifest since.
+// the manifest since e.Fence.
 func Publish(ctx context.Context, s Store, e Entry, keep int) (Manifest, error) {
 	m, err := change(ctx, s, e.Fence, func(m *Manifest) {
 		kept := []Entry{e}
@@ -248,33 +290,6 @@ func Sweep(ctx context.Context, s Store, fence uint64) error {
 		err = c.Clean(ctx)
 	}
 	return err
-}
-
-// Candidates returns the names of the snapshots to start from, best first: what
-// the manifest has, and if that cannot be read, whatever there is.
-func Candidates(ctx context.Context, s Store) ([]string, error) {
-	m, _, err := s.Manifest(ctx)
-	if err == nil {
-		names := make([]string, len(m.Snapshots))
-		for i := range names {
-			names[i] = m.Snapshots[i].Name
-		}
-		return names, nil
-	}
-	if !errors.Is(err, ErrManifest) {
-		return nil, err
-	}
-	all, lerr := s.Names(ctx)
-	if lerr != nil {
-		return nil, errors.Join(err, lerr)
-	}
-	var names []string
-	for i := len(all) - 1; i >= 0; i-- {
-		if isName(all[i]) {
-			names = append(names, all[i])
-		}
-	}
-	return names, nil
 }
 
 // Forget takes the snapshots that which names out of the manifest, as the

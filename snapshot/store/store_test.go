@@ -8,8 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -147,15 +145,15 @@ func TestSnapshotsAreKept(t *testing.T) {
 func TestOnlyTheLastClaimCounts(t *testing.T) {
 	both(t, func(t *testing.T, s Store, again func() Store) {
 		ctx := deadline(t)
-		if c, err := Candidates(ctx, s); err != nil || len(c) != 0 {
-			t.Fatalf("candidates %q, %v of an empty store", c, err)
+		if l, err := List(ctx, s); err != nil || len(l.Snapshots) != 0 || l.Fault != nil {
+			t.Fatalf("%+v, %v of an empty store", l, err)
 		}
 		var mu sync.Mutex
 		var fences []uint64
 		var claiming sync.WaitGroup
 		for i := range 4 {
 			claiming.Go(func() {
-				fence, err := Claim(ctx, again(), fmt.Sprint("replica", i))
+				fence, err := Claim(ctx, again(), fmt.Sprint("replica", i), nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -199,8 +197,8 @@ func TestOnlyTheLastClaimCounts(t *testing.T) {
 		if got, err := s.Names(ctx); err != nil || !slices.Equal(got, want) {
 			t.Errorf("names %q, %v, want %q", got, err, want)
 		}
-		if got, err := Candidates(ctx, again()); err != nil || !slices.Equal(got, []string{want[1], want[0]}) {
-			t.Errorf("candidates %q, %v", got, err)
+		if got, fault := list(ctx, t, again()); !slices.Equal(got, []string{want[2], want[1], want[0]}) || !errors.Is(fault, ErrOldManifest) {
+			t.Errorf("there are %q, %v", got, fault)
 		}
 		m, rev, err := s.Manifest(ctx)
 		if err != nil {
@@ -218,51 +216,6 @@ func TestOnlyTheLastClaimCounts(t *testing.T) {
 	})
 }
 
-// With a manifest that cannot be read the snapshots are there all the same, and
-// the next claim makes a new one with a higher number.
-func TestADamagedManifest(t *testing.T) {
-	both(t, func(t *testing.T, s Store, _ func() Store) {
-		ctx := deadline(t)
-		fence, err := Claim(ctx, s, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for seq := range uint64(3) {
-			if err := put(ctx, s, Name(seq, fence), content(seq, 10)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		switch s := s.(type) {
-		case *Dir:
-			paths, err := filepath.Glob(s.path(manifestPrefix + "*"))
-			if err != nil || len(paths) != 1 {
-				t.Fatal(paths, err)
-			}
-			text, err := os.ReadFile(paths[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(paths[0], bytes.Replace(text, []byte(`"a"`), []byte(`"b"`), 1), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		case *Bucket:
-			if _, err := s.kv.PutString(ctx, s.manifestKey(), `{"manifest":{},"xxh3":"0"}`); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, _, err := s.Manifest(ctx); !errors.Is(err, ErrManifest) {
-			t.Fatalf("it reads: %v", err)
-		}
-		if c, err := Candidates(ctx, s); err != nil || !slices.Equal(c, []string{Name(2, fence), Name(1, fence), Name(0, fence)}) {
-			t.Errorf("candidates %q, %v", c, err)
-		}
-		next, err := Claim(ctx, s, "b")
-		if err != nil || next <= fence {
-			t.Fatalf("claimed with %d after %d, %v", next, fence, err)
-		}
-	})
-}
-
 // What a process leaves that dies while it stores a snapshot is taken away.
 func TestOrphanChunksAreTakenAway(t *testing.T) {
 	both(t, func(t *testing.T, s Store, _ func() Store) {
@@ -271,7 +224,7 @@ func TestOrphanChunksAreTakenAway(t *testing.T) {
 			return
 		}
 		ctx := deadline(t)
-		fence, err := Claim(ctx, s, "a")
+		fence, err := Claim(ctx, s, "a", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,6 +49,7 @@ type Info struct {
 	Created  time.Time
 	FirstSeq uint64
 	LastSeq  uint64
+	LastTime time.Time // when the stream stored the last message
 	Messages uint64
 	Bytes    uint64
 	// MaxMessage bounds a message's size in bytes; 0 means that only the
@@ -153,11 +154,8 @@ func create(ctx context.Context, js jetstream.JetStream, cfg Config, sc jetstrea
 // Get returns the stream's present state; the error wraps ErrUnsafe as that
 // of Ensure does, or jetstream.ErrStreamNotFound.
 func Get(ctx context.Context, js jetstream.JetStream, name string) (Info, error) {
-	s, err := js.Stream(ctx, name)
-	if err != nil {
-		return Info{}, fmt.Errorf("stream %s: %w", name, err)
-	}
-	return read(s.CachedInfo())
+	_, info, err := Open(ctx, js, name)
+	return info, err
 }
 
 // List returns the namespace's streams, sorted by name, and a joined error for
@@ -204,6 +202,7 @@ func read(si *jetstream.StreamInfo) (Info, error) {
 		Created:    si.Created,
 		FirstSeq:   si.State.FirstSeq,
 		LastSeq:    si.State.LastSeq,
+		LastTime:   si.State.LastTime,
 		Messages:   si.State.Msgs,
 		Bytes:      si.State.Bytes,
 		MaxMessage: max(0, int(si.Config.MaxMsgSize)),
