@@ -29,8 +29,8 @@ func scraped(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
 	addressOf := func(name string) string { return filepath.Join(dir, name) }
-	common := []string{"--data-dir=" + filepath.Join(dir, "data"), "--log-format=json", "--http-listen=127.0.0.1:0"}
-	indexer := start(t, "kvindexer", append(common, "--address-file="+addressOf("i"), "--discover-every=20ms")...)
+	common := []string{"--data-dir=" + filepath.Join(dir, "data"), "--log-format=json"}
+	indexer := start(t, "kvindexer", append(common, "--http-listen=127.0.0.1:0", "--address-file="+addressOf("i"), "--discover-every=20ms")...)
 	ready := func(p *process, name string) string {
 		url := p.address(addressOf(name))
 		p.eventually(func() error {
@@ -45,8 +45,8 @@ func scraped(t *testing.T) map[string]map[string][]string {
 	if code := mocker.wait(); code != 0 {
 		t.Fatalf("kvmocker: %d", code)
 	}
-	router := start(t, "kvrouter", append(common, "--address-file="+addressOf("r"), "--discover-every=20ms")...)
-	publisher := start(t, "kvpublisher", append(common, "--address-file="+addressOf("p"), "--socket="+socketPath(t), "--worker=1", "--model=m", "--state-dir=none")...)
+	router := start(t, "kvrouter", append(common, "--http-listen=127.0.0.1:0", "--address-file="+addressOf("r"), "--discover-every=20ms")...)
+	publisher := start(t, "kvpublisher", append(common, "--admin-listen=127.0.0.1:0", "--address-file="+addressOf("p"), "--socket="+socketPath(t), "--worker=1", "--model=m", "--state-dir=none")...)
 	for name, p := range map[string]struct {
 		*process
 		url, part string

@@ -127,10 +127,12 @@ func copyFile(from, to string) (err error) {
 // The real programs tell a service manager of their whole life.
 func TestProgramsNotify(t *testing.T) {
 	dir := t.TempDir()
+	joined := start(t, "kvindexer", "--data-dir="+dir+"/p", "--http-listen=127.0.0.1:0", "--admin-listen=") // whose server kvpublisher joins
+	defer joined.stop()
 	for name, args := range map[string][]string{
-		"kvindexer":   {"--data-dir=" + dir + "/i"},
-		"kvrouter":    {"--data-dir=" + dir + "/r"},
-		"kvpublisher": {"--data-dir=" + dir + "/p", "--worker=1", "--model=m", "--socket=" + socketPath(t), "--state-dir=none"},
+		"kvindexer":   {"--data-dir=" + dir + "/i", "--http-listen=127.0.0.1:0"},
+		"kvrouter":    {"--data-dir=" + dir + "/r", "--http-listen=127.0.0.1:0"},
+		"kvpublisher": {"--data-dir=" + dir + "/p", "--admin-listen=127.0.0.1:0", "--worker=1", "--model=m", "--socket=" + socketPath(t), "--state-dir=none"},
 	} {
 		socket := socketPath(t)
 		conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -152,7 +154,7 @@ func TestProgramsNotify(t *testing.T) {
 				}
 			}
 		}
-		p := run(t, exec.Command(program(t, name), append(args, "--http-listen=127.0.0.1:0")...), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=200000")
+		p := run(t, exec.Command(program(t, name), args...), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=200000")
 		until("READY=1")
 		until("WATCHDOG=1")
 		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {

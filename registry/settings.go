@@ -30,6 +30,7 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.List(&s.Allow, "registry-allow", nil, `Endpoints that may be registered over HTTP: addresses, networks (10.0.0.0/8)
 		and host names (*.engines.example), each with or without :port, and ipc:///path. Without any, those of this machine
 		only.`)
+	set.Check(func() error { return s.Apply(new(Config)) })
 }
 
 // Apply brings the settings into cfg and reads the file they name.

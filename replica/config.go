@@ -45,7 +45,7 @@ type Config struct {
 func (c *Config) Declare(set *conf.Set) {
 	c.NATS.Declare(set)
 	set.Group("Events")
-	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams to read: letters, digits, - and _.")
+	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.")
 	set.String(&c.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in the
 		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
 	set.Duration(&c.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",

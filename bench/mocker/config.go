@@ -75,7 +75,7 @@ func (c *Config) Declare(set *conf.Set) {
 		exit, wait for a signal (the workers stay known), or loop over the requests again.`, conf.OneOf(EndExit, EndWait, EndLoop))
 	set.String(&c.Routing, "routing", RouteSession, `Which engine gets a request: the one that has its session (requests without
 		one go round robin), each in turn, or a random one.`, conf.OneOf(RouteSession, RouteRoundRobin, RouteRandom))
-	set.Int(&c.Seed, "seed", 1, "Seed of the generated workload, of random routing and of --engine-hashes own.",
+	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: the generated workload, random routing and --engine-hashes own.",
 		conf.Between(0, 1<<62))
 
 	w := &c.Workload
@@ -94,12 +94,12 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Float(&w.BurstFactor, "burst-factor", w.BurstFactor, "How many times more sessions start during a burst.", conf.Between(1e-3, 1e3))
 
 	set.Group("Fleet")
-	set.String(&c.Model, "model", "mock", "Name of the model that the fleet serves.")
-	set.String(&c.Group, "group", "", "Routing group or tenant of the fleet.")
+	set.String(&c.Model, "model", "mock", "Name of the model. The fleet serves it.")
+	set.String(&c.Group, "group", "", "Routing group or tenant. It is the fleet's.")
 	set.Int(&c.Workers, "workers", 8, "Number of workers.", conf.Between(1, 1<<16))
 	set.Int(&c.FirstWorker, "first-worker", 1, "Id of the first worker; the others follow.", conf.Between(0, 1<<40))
-	set.Int(&c.DPRanks, "dp-ranks", 1, "Data-parallel ranks of each worker, each an engine with its own cache.", conf.Between(1, 1<<10))
-	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens a block.", conf.Between(1, blockhash.MaxBlockSize))
+	set.Int(&c.DPRanks, "dp-size", 1, "Data-parallel ranks of each worker. Each is an engine with its own cache.", conf.Between(1, 1<<10))
+	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens of a block. It is every engine's.", conf.Between(1, blockhash.MaxBlockSize))
 	set.Int(&c.Engine.Blocks, "cache-blocks", mock.DefaultBlocks, "Blocks in the cache of an engine.", conf.Between(1, 1<<30))
 	set.Int(&c.Engine.MaxRunning, "max-running", mock.DefaultMaxRunning, "Most requests that an engine runs at once.", conf.Between(1, 1<<20))
 	set.Int(&c.Engine.MaxBatched, "max-batched", mock.DefaultMaxBatched, "Most tokens that an engine computes in a step.", conf.Between(1, 1<<24))
@@ -123,11 +123,11 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 	set.Int(&h.Port, "http-port", 9000, "Port of the first worker; the others have those that follow. 0 takes free ones, which the log names.",
 		conf.Between(0, 1<<16-1))
 	set.String(&h.Advertise, "http-advertise", "", "Host to register for routers to send requests to.", conf.ShowDefault("that of --http-host"))
-	set.String(&h.Role, "role", "", "What the workers serve; empty is aggregated.",
+	set.String(&h.Role, "role", "", "What the worker serves; empty is aggregated. All of them do.",
 		conf.OneOf("", string(registry.Aggregated), string(registry.Prefill), string(registry.Decode)))
-	set.String(&h.Transfer, "kv-transfer", "", `How a prompt that a prefill worker has computed gets to a decode worker: as with
+	set.String(&h.Transfer, "kv-transfer", "", `How prompts get from prefill to decode workers. As with
 		vllm or sglang; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
-	set.List(&h.Loras, "loras", nil, "Names of adapters that the workers serve too.")
+	set.List(&h.Loras, "adapters", nil, "Names of LoRA adapters that the workers serve too.")
 	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
 }
 

@@ -97,7 +97,7 @@ func discard(t *testing.T) *os.File {
 
 func smallFlags(more ...string) []string {
 	return append([]string{
-		"--speed=0", "--requests=300", "--workers=3", "--dp-ranks=2", "--cache-blocks=600", "--max-tokens=8192",
+		"--speed=0", "--requests=300", "--workers=3", "--dp-size=2", "--cache-blocks=600", "--max-tokens=8192",
 		"--progress=none",
 	}, more...)
 }

@@ -16,8 +16,8 @@ import (
 // they compute, and are gone from the registry at the end.
 func TestServe(t *testing.T) {
 	var b fakeBroker
-	cfg := settings(t, "--http", "--http-port=0", "--workers=2", "--dp-ranks=2", "--block-size=4", "--speed=0", "--role=prefill",
-		"--kv-transfer=sglang", "--loras=l", "--first-worker=5")
+	cfg := settings(t, "--http", "--http-port=0", "--workers=2", "--dp-size=2", "--block-size=4", "--speed=0", "--role=prefill",
+		"--kv-transfer=sglang", "--adapters=l", "--first-worker=5")
 	ctx, cancel := context.WithCancel(t.Context())
 	listening := make(chan []string, 1)
 	var registered []registry.Worker

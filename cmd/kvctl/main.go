@@ -66,17 +66,17 @@ use, 3 no such worker or snapshot, 4 it is not in a state for that.`
 
 func (c *config) declare(set *conf.Set) {
 	set.TakeArgs(usage)
-	set.String(&c.namespace, "namespace", "default", "Namespace of the workers: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
+	set.String(&c.namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
 	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
-	set.String(&c.model, "model", "", "worker list, snapshot: only what is of this model.")
-	set.Int(&c.blockSize, "block-size", 0, "snapshot: only what is of blocks of so many tokens.", conf.Between(0, blockhash.MaxBlockSize), conf.ShowDefault("any"))
+	set.String(&c.model, "model", "", "Name of the model. worker list, snapshot: only what is of this one.")
+	set.Int(&c.blockSize, "block-size", 0, "Tokens of a block. snapshot: only what is of blocks of so many.", conf.Between(0, blockhash.MaxBlockSize), conf.ShowDefault("any"))
 	set.String(&c.stream, "stream", "", "snapshot: only what is of this stream, as snapshot list names it: of one model, block size and group.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
 		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"error"} for what fails.`)
-	set.Bool(&c.force, "force", false, `worker remove: also a worker that announces itself. It is back with its next
-		heartbeat, and what it holds has to be dumped again. snapshot delete: also the newest. reset: also while replicas
+	set.Bool(&c.force, "force", false, `worker drain: also a worker that is not registered; it is drained when it comes. worker
+		remove: also one that announces itself. It is back with its next heartbeat, and what it holds has to be dumped again. snapshot delete: also the newest. reset: also while replicas
 		live, which go on with what they have.`)
-	set.String(&c.snapshotDir, "snapshot-dir", "", "Directory of the snapshots, if the replicas have one.", conf.ShowDefault("the object store of NATS"))
+	set.String(&c.snapshotDir, "snapshot-dir", "", "Directory for snapshots, where the object store of NATS is not to hold them. It is the replicas'.", conf.ShowDefault("the object store of NATS"))
 	set.String(&c.by, "by", defaultUser(os.Getenv), "worker drain: who asks, shown in lists.", conf.ShowDefault("$USER"))
 	set.String(&c.caFile, "ca", "", "ready https://…: PEM file of root certificates that the program's certificate is checked with.",
 		conf.ShowDefault("the system's"))

@@ -75,7 +75,8 @@ func TestWorkers(t *testing.T) {
 		{"worker list", 0, "drained by op", ""},
 		{"worker resume 7", 0, "gets requests again", ""},
 		{"worker resume 7", 4, "", "is not drained"},
-		{"worker drain vllm-0", 0, "it is not registered", ""},
+		{"worker drain vllm-0", 3, "", "no such worker is registered; --force"},
+		{"worker drain vllm-0 --force", 0, "it is not registered", ""},
 		{"worker list", 0, "unregistered, drained", ""},
 		{"worker remove vllm-0", 0, "is removed", ""},
 		{"worker remove vllm-0", 3, "", "no such worker"},
@@ -101,8 +102,8 @@ func TestWorkers(t *testing.T) {
 		code int
 		want string
 	}{
-		{"worker drain 7", 0, `{"done":"drain","registered":`},
-		{"worker drain 7", 4, `{"error":"`}, {"worker resume 7", 0, `{"done":"resume"`}, {"worker fire 7", 2, `{"error":"no command`},
+		{"worker drain 7 --force", 0, `{"done":"drain","registered":`},
+		{"worker drain 7 --force", 4, `{"error":"`}, {"worker resume 7", 0, `{"done":"resume"`}, {"worker fire 7", 2, `{"error":"no command`},
 	} {
 		code, stdout, stderr := kvctl(t, append([]string{"--json", "--data-dir", dir}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.HasPrefix(stdout, c.want) || stderr != "" || !json.Valid([]byte(stdout)) {

@@ -25,7 +25,7 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, command := range []string{
-		"worker list", "worker drain 7", "worker resume 7", "worker drain x", "worker remove x", "worker remove 7 --force",
+		"worker list", "worker drain 7", "worker resume 7", "worker drain x --force", "worker remove x", "worker remove 7 --force",
 		"snapshot list", "snapshot inspect " + newest, "snapshot verify " + newest, "snapshot restore " + newest + " " + t.TempDir(),
 		"snapshot delete " + older, "reset",
 	} {

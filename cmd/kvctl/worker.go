@@ -85,6 +85,9 @@ func (c *config) change(ctx context.Context, b *registry.Bucket, verb, name stri
 	}
 	known := slices.ContainsFunc(all.Workers, func(e registry.Entry) bool { return e.Key.Worker == id })
 	said := ""
+	if !known && verb == "drain" && !c.force {
+		return fmt.Errorf("drain %s: %w; --force leaves a mark for when it registers", name, registry.ErrUnknownWorker)
+	}
 	switch verb {
 	case "drain":
 		err, said = b.Drain(ctx, id, c.by), "is drained: it gets no new requests and forgets nothing"

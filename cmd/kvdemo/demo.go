@@ -142,7 +142,7 @@ func (d *demo) startIndexer(ctx context.Context, bin string) (*child, error) {
 func (d *demo) fleetFlags() []string {
 	flags := []string{
 		"--data-dir", d.dataDir, "--progress", "json", "--at-end", mocker.EndWait, "--log-level", "warn",
-		"--workers", strconv.Itoa(d.workers), "--dp-ranks", strconv.Itoa(d.ranks), "--cache-blocks", strconv.Itoa(d.blocks),
+		"--workers", strconv.Itoa(d.workers), "--dp-size", strconv.Itoa(d.ranks), "--cache-blocks", strconv.Itoa(d.blocks),
 	}
 	speed := d.speed
 	if d.trace != "" {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -68,7 +67,7 @@ func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan erro
 	defer told.Wait()
 	defer stop()
 	told.Go(func() {
-		startup.Tell(telling, time.Second, startup.LineTo(os.Stderr, x.cfg.Log.Format, x.log), x.replica.Progress)
+		startup.Tell(telling, time.Second, x.log, x.replica.Progress)
 	})
 	if err := x.replica.Start(ctx); err != nil {
 		if ctx.Err() != nil {

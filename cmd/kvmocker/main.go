@@ -40,12 +40,12 @@ func main() {
 	c.broker.Declare(set)
 	set.Group("Publishing")
 	set.Bool(&c.dryRun, "dry-run", false, "Publish nowhere, to try settings or for --events-out alone.")
-	set.String(&c.namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
+	set.String(&c.namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.")
 	set.Duration(&c.linger, "linger", 2*time.Millisecond, "How long a worker's event may wait for others to share its message.",
 		conf.Between(time.Microsecond, time.Minute))
-	set.Bool(&c.register, "register", false, `Announce the workers in the registry, as --http does in any case. When the fleet
+	set.Bool(&c.register, "register", false, `Announce the worker in the registry, with heartbeats. All of them; --http does in any case. When the fleet
 		ends they are gone, and their blocks with them; see --at-end wait.`)
-	set.Duration(&c.lease, "lease", registry.DefaultLease, `How long a registered worker counts as there without a heartbeat; one is sent
+	set.Duration(&c.lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is sent
 		each third of it.`, conf.Between(time.Second, time.Hour))
 	c.log.Declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.log, Run: c.run}))

@@ -81,7 +81,7 @@ func (f *fleet) start(args ...string) *process {
 	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "address")
 	p := &process{t: f.t, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", f.dir, "--http-listen=127.0.0.1:0", "--address-file", file,
+	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", f.dir, "--admin-listen=127.0.0.1:0", "--address-file", file,
 		"--worker=7", "--model=m", fmt.Sprintf("--block-size=%d", enginetest.BlockSize), "--state-every=50ms"}, args...)...)
 	p.cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
 	p.cmd.Stderr = &p.log
@@ -370,10 +370,10 @@ func TestWrongUse(t *testing.T) {
 		{"--model=m", "--engine=tcp://x:1"}, {"--worker=1", "--engine=tcp://x:1"}, {"--worker=1", "--model=m"},
 		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--socket=/x"},
 		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--dp-ranks=3-1"},
-		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--http-listen=0.0.0.0:0"}, // and nobody asked who it is
+		{"--worker=1", "--model=m", "--engine=tcp://x:1", "--admin-listen=0.0.0.0:0"}, // and nobody asked who it is
 	} {
-		if args = append(args, "--state-dir=none"); !strings.Contains(strings.Join(args, " "), "--http-listen") {
-			args = append(args, "--http-listen=")
+		if args = append(args, "--state-dir=none"); !strings.Contains(strings.Join(args, " "), "--admin-listen") {
+			args = append(args, "--admin-listen=")
 		}
 		cmd := exec.Command(os.Args[0], args...)
 		cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
@@ -389,7 +389,7 @@ func TestAStateHasOneUser(t *testing.T) {
 	m := enginetest.NewMock(t, 3, 2, 0)
 	p := f.start(args(m)...)
 	p.ready()
-	second := exec.Command(os.Args[0], append(args(m), "--data-dir", f.dir, "--http-listen=", "--worker=7", "--model=m",
+	second := exec.Command(os.Args[0], append(args(m), "--data-dir", f.dir, "--admin-listen=", "--worker=7", "--model=m",
 		fmt.Sprintf("--block-size=%d", enginetest.BlockSize))...)
 	second.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
 	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another kvpublisher") {

@@ -32,7 +32,7 @@ func (x *router) limited(ln net.Listener) net.Listener {
 	const family, help = "kvatlas_router_refused_connections_total", "Connections of clients that were closed because of a limit, by limit."
 	all, address := x.metrics.Counter(family, help, "limit", "all"), x.metrics.Counter(family, help, "limit", "address")
 	l := secure.Limit(ln, secure.LimitConfig{
-		Total: x.cfg.MaxConns, PerAddress: x.cfg.MaxConnsIP,
+		Total: x.cfg.Proxy.MaxConnections, PerAddress: x.cfg.Proxy.MaxConnectionsIP,
 		Refuse: func(c net.Conn, ofAddress bool) {
 			if ofAddress {
 				address.Inc()

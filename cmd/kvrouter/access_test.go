@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -82,11 +81,7 @@ func TestTheRouterWithTokens(t *testing.T) {
 	for _, args := range [][]string{
 		{"--http-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--admin-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--tokens-file=/nowhere"},
 	} {
-		c, err := read(t, append(args, "--nats=none", "--kv-events=false")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := run(t.Context(), c, slog.New(slog.DiscardHandler)); err == nil {
+		if _, err := read(t, append(args, "--nats=none", "--kv-events=false")...); err == nil {
 			t.Errorf("%q is taken", args)
 		}
 	}
@@ -95,7 +90,7 @@ func TestTheRouterWithTokens(t *testing.T) {
 // TestTheRoutersConnectionsAreLimited opens more than there may be.
 func TestTheRoutersConnectionsAreLimited(t *testing.T) {
 	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines=http://127.0.0.1:1", "--model=m", "--health-every=0s",
-		"--max-connections-per-ip=2", "--admin-listen=127.0.0.1:0")
+		"--http-max-connections-per-ip=2", "--admin-listen=127.0.0.1:0")
 	http.DefaultClient.CloseIdleConnections() // start has asked
 	address := strings.TrimPrefix(url, "http://")
 	open := func() (net.Conn, string) {

@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
@@ -26,9 +27,6 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
-
-// noNATS asks for no broker: workers are those that are named in the settings.
-const noNATS = "none"
 
 // config holds all settings of the program.
 type config struct {
@@ -45,13 +43,7 @@ type config struct {
 	Approx    approx.Config
 	Proxy     proxy.Config
 
-	Listen          string
 	Service         proc.ServiceConfig
-	ReadTimeout     time.Duration
-	HTTPIdle        time.Duration
-	MaxHeader       int64
-	MaxConns        int
-	MaxConnsIP      int
 	MaxLag          int
 	Events          bool
 	ReplicaSync     bool
@@ -80,8 +72,6 @@ type config struct {
 }
 
 func (c *config) declare(set *conf.Set) {
-	set.String(&c.Listen, "http-listen", "127.0.0.1:8000", `Address of the HTTP server, as host:port. Port 0 takes a free one,
-		which the log and --address-file name.`)
 	c.Service.Declare(set, 5*time.Minute, "answers under way")
 	c.declareChoice(set)
 	c.declareIndex(set)
@@ -91,9 +81,10 @@ func (c *config) declare(set *conf.Set) {
 	c.Broker.Declare(set)
 	c.Registry.Declare(set)
 	c.Log.Declare(set)
-	c.Access.Declare(set)
+	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.Proxy.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8001")
 	c.settings = set
+	set.Check(c.finish)
 }
 
 func (c *config) declareChoice(set *conf.Set) {
@@ -123,10 +114,10 @@ func (c *config) declareChoice(set *conf.Set) {
 		0: no limit.`, conf.Between(-1, 1<<40), conf.ShowDefault("no limit"))
 	set.Float(&c.BusyTokensPart, "busy-prefill-fraction", -1, `The same, as a part of the tokens that its engine batches at most.
 		Below 0: no limit.`, conf.Between(-1, 1e6), conf.ShowDefault("no limit"))
-	set.Duration(&r.Lease, "lease", d.Lease, "A request without progress for so long counts as over; 0 never.", conf.Between(0, 24*time.Hour))
+	set.Duration(&r.Lease, "booking-lease", d.Lease, "A request without progress for so long counts as over; 0 never.", conf.Between(0, 24*time.Hour))
 	set.Duration(&r.ReportLifetime, "report-lifetime", d.ReportLifetime, "How long a load that an engine reported counts.",
 		conf.Between(time.Millisecond, time.Hour))
-	set.Int(&c.Seed, "seed", 1, "Of the random numbers for ties and temperature.", conf.Between(0, 1<<53))
+	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature.", conf.Between(0, 1<<53))
 	set.Bool(&c.ReplicaSync, "replica-sync", true, `Tell the other routers of the namespace what this one places. A router that
 		meets no other sends heartbeats only.`)
 }
@@ -148,10 +139,11 @@ func (c *config) declareIndex(set *conf.Set) {
 		conf.Between[int64](0, 1<<40))
 	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
 		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
-	set.String(&c.Ingest.Namespace, "namespace", "default", `Names the streams of events, the registry and the other routers:
-		letters, digits, - and _. A new one starts afresh.`)
-	set.String(&c.Ingest.Replica, "replica", proc.ReplicaName(), `Name of this process among those of the namespace. No two may have
-		the same.`, conf.ShowDefault("host name and process id"))
+	set.String(&c.Ingest.Namespace, "namespace", "default", `Namespace of the streams, the registry and the replicas:
+		letters, digits, - and _.
+		A new one starts afresh.`)
+	set.String(&c.Ingest.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in
+		the server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
 	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
 	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
@@ -168,12 +160,12 @@ func (c *config) declareEngines(set *conf.Set) {
 		and --registry-workers are all that there is.`)
 	set.List(&c.Prefill, "prefill-engines", nil, `URLs of prefill engines that do not register: the workers after those of
 		--engines, which then go on with the prompts that these compute.`)
-	set.String(&c.Transfer, "kv-transfer", string(registry.TransferVLLM), `How prompts get from prefill to decode workers that do
-		not say it when they register: vllm asks the prefill worker first and gives what it answers to the decode worker; sglang asks
+	set.String(&c.Transfer, "kv-transfer", string(registry.TransferVLLM), `How prompts get from prefill to decode workers. It
+		holds for those that do not say it when they register: vllm asks the prefill worker first and gives what it answers to the decode worker; sglang asks
 		both at once, to meet at port 8998 of the prefill worker.`,
 		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang)))
-	set.String(&c.Model, "model", "", "Name of the model that --engines serve.")
-	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block of --engines.", conf.Between(1, blockhash.MaxBlockSize))
+	set.String(&c.Model, "model", "", "Name of the model. It is that of --engines.")
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is that of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,
 		beside those that engines list.`)
 	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",
@@ -191,7 +183,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Float(&p.RetryShare, "retry-share", 0.1, "Most retries, as a part of all requests.", conf.Between[float64](0, 1))
 	set.Duration(&p.DialTimeout, "dial-timeout", 2*time.Second, "Time to connect to an engine.", conf.Between(time.Millisecond, time.Minute))
 	set.Duration(&p.FirstByte, "first-byte-timeout", 0, "Time in which an engine must begin its answer; 0 is for ever.", conf.Between(0, 24*time.Hour))
-	set.Duration(&p.IdleTimeout, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
+	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
@@ -200,20 +192,15 @@ func (c *config) declareEngines(set *conf.Set) {
 
 func (c *config) declareHTTP(set *conf.Set) {
 	p := &c.Proxy
+	set.Group("HTTP")
+	p.Limits.Declare(set, httpconf.Limits{
+		Listen: "127.0.0.1:8000", MaxBody: 8 << 20, MaxHeader: 64 << 10,
+		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxConnections: 32768, MaxConnectionsIP: 16384, MaxInflight: 16384,
+	})
 	set.Group("Requests")
-	set.Bytes(&p.MaxBody, "max-body", 8<<20, "Largest body of a request.", conf.Between[int64](1<<10, 1<<30))
 	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way together; more are refused. A
-		body of unknown length counts as --max-body until it is there.`, conf.Between[int64](1<<10, 1<<45))
-	set.Bytes(&c.MaxHeader, "max-header", 64<<10, "Largest request line and headers together.", conf.Between[int64](1<<10, 1<<20))
-	set.Duration(&c.ReadTimeout, "read-timeout", 30*time.Second, "Time in which a request must arrive whole.", conf.Between(time.Millisecond, time.Hour))
-	set.Duration(&p.WriteTimeout, "write-timeout", 30*time.Second, "Time in which a client must take a chunk of its answer.",
-		conf.Between(time.Millisecond, time.Hour))
-	set.Duration(&c.HTTPIdle, "idle-timeout", 2*time.Minute, "Time after which an idle connection of a client is closed.",
-		conf.Between(time.Millisecond, 24*time.Hour))
-	set.Int(&c.MaxConns, "max-connections", 32768, "Most connections of clients at once; more are closed.", conf.Between(1, 1<<24))
-	set.Int(&c.MaxConnsIP, "max-connections-per-ip", 16384, `Most connections at once from one address (IPv6: from one /64 network);
-		more are closed. Gateways have one address.`, conf.Between(1, 1<<24))
-	set.Int(&p.MaxInFlight, "max-in-flight", 16384, "Most requests that are being answered; more are refused.", conf.Between(1, 1<<24))
+		body of unknown length counts as --http-max-body until it is there.`, conf.Between[int64](1<<10, 1<<45))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
 	set.Int(&p.Queue, "queue", 0, "Requests that may wait while all workers are busy; 0 refuses them at once.", conf.Between(0, 1<<20))
 	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first: fcfs, who came first; shortest, by arrival plus a
@@ -268,8 +255,11 @@ func (c *config) finish() (err error) {
 		return errors.New("--prefill-engines: nobody goes on with what they compute; give --engines too")
 	case len(c.Engines) > 0 && c.Model == "":
 		return errors.New("--engines: name the model that they serve with --model")
-	case c.Broker.URL == noNATS && c.index() == fleet.Events:
+	case c.Broker.URL == broker.None && c.index() == fleet.Events:
 		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
+	}
+	if _, err := c.loras(); err != nil {
+		return err
 	}
 	return c.Route.Check()
 }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,9 +54,6 @@ type router struct {
 
 // run runs the program until ctx ends or something fails, and stops it in order.
 func run(ctx context.Context, cfg *config, log *slog.Logger) error {
-	if err := cfg.finish(); err != nil {
-		return err
-	}
 	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), set: shard.New(cfg.Index), stopWork: func() {}}
 	x.service = proc.NewService(cfg.Service, log, x.metrics, x.behind)
 	if err := x.build(); err != nil {
@@ -68,7 +64,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) error {
 		return err
 	}
 	x.http.Handler = access.GuardBy(needs, x.proxy)
-	ln, err := access.Listen(ctx, cfg.Listen, "http-listen")
+	ln, err := access.Listen(ctx, cfg.Proxy.Listen, "http-listen")
 	if err != nil {
 		return err
 	}
@@ -99,7 +95,7 @@ func (x *router) build() error {
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
 		MaxModels: x.cfg.MaxModels, Unhealthy: x.cfg.Unhealthy, Log: x.log,
 	}
-	if x.cfg.ReplicaSync && x.cfg.Broker.URL != noNATS {
+	if x.cfg.ReplicaSync && x.cfg.Broker.URL != broker.None {
 		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
 			return loadsync.Open(loadsync.Config{
 				Conn: x.broker.Conn(), Namespace: x.cfg.Ingest.Namespace, Space: sp, ID: id, Router: r, Log: x.log,
@@ -121,10 +117,10 @@ func (x *router) build() error {
 	}
 	x.http = &http.Server{
 		Handler:        x.proxy,
-		ReadTimeout:    x.cfg.ReadTimeout,
+		ReadTimeout:    x.cfg.Proxy.ReadTimeout,
 		WriteTimeout:   x.cfg.Proxy.WriteTimeout, // of all but engines' answers, which have it for each chunk
-		IdleTimeout:    x.cfg.HTTPIdle,
-		MaxHeaderBytes: int(x.cfg.MaxHeader),
+		IdleTimeout:    x.cfg.Proxy.IdleTimeout,
+		MaxHeaderBytes: int(x.cfg.Proxy.MaxHeader),
 		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
 	}
 	return nil
@@ -148,7 +144,7 @@ func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error
 	work, cancel := context.WithCancel(context.Background())
 	x.stopWork = cancel
 	x.work.Go(func() {
-		startup.Tell(work, time.Second, startup.LineTo(os.Stderr, x.cfg.Log.Format, x.log), x.progress)
+		startup.Tell(work, time.Second, x.log, x.progress)
 	})
 	if err := x.connect(ctx, work); err != nil {
 		if ctx.Err() != nil {
@@ -174,13 +170,13 @@ func (x *router) connect(ctx, work context.Context) (err error) {
 		return err
 	}
 	rc.Static = append(rc.Static, x.cfg.static()...)
-	if x.cfg.Broker.URL == noNATS {
+	if x.cfg.Broker.URL == broker.None {
 		for _, w := range rc.Static {
 			if err := x.fleet.SetWorker(w, false); err != nil {
 				return err
 			}
 		}
-		x.log.Info("routing", "workers", len(rc.Static), "nats", noNATS)
+		x.log.Info("routing", "workers", len(rc.Static), "nats", broker.None)
 		return nil
 	}
 	x.cfg.Broker.Name, x.cfg.Broker.Log = "kvrouter", x.log

@@ -100,7 +100,7 @@ func engine(t *testing.T, c mockapi.Config) string {
 func TestWithoutNATS(t *testing.T) {
 	slow := mockapi.Config{Step: func(*mock.Report) time.Duration { return 120 * time.Millisecond }}
 	url, stop := start(t, "--nats=none", "--kv-events=false", "--mode=kv", "--engines="+engine(t, slow)+","+engine(t, slow), "--model=m", "--block-size=4",
-		"--read-timeout=100ms", "--health-every=50ms")
+		"--http-read-timeout=100ms", "--health-every=50ms")
 	prompt := "a prompt of some length that is said twice, and is longer than four blocks of bytes"
 	var first string
 	for range 2 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
@@ -59,7 +60,7 @@ type Config struct {
 	MaxBatched   int
 	CPU          bool
 
-	Listen  admin.Settings
+	Admin   admin.Settings
 	Access  secure.Settings
 	Log     obs.LogConfig
 	Service proc.ServiceConfig
@@ -70,23 +71,20 @@ type Config struct {
 // Declare adds the settings to the set.
 func (c *Config) Declare(set *conf.Set) {
 	c.settings = set
-	c.Listen.Flag, c.Listen.Usual = "http-listen", "127.0.0.1:8092"
-	set.String(&c.Listen.Listen, "http-listen", c.Listen.Usual, `Address of the admin port, as host:port: metrics, readiness,
-		profiles, settings. Port 0 takes a free one, which the log and --address-file name; so does the usual one where it is
-		taken. Empty: no such server.`)
-	set.String(&c.Service.AddressFile, "address-file", "", "File to write that address to, for scripts. Removed at the end.")
-	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time at the end to bring to NATS what is published, and to
-		keep the state.`, conf.Between(0, time.Hour))
+	set.String(&c.Service.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
+		server listens, for scripts that let it choose the port. It is the admin port's. Removed at the end.`)
+	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time for the end, after the drain delay. What is published is brought
+		to NATS in it, and the state kept; there is no drain delay here.`, conf.Between(0, time.Hour))
 	set.Group("Worker")
 	set.String(&c.Worker, "worker", "", "The worker's id: a number, or a name, from which a number is made. Needed.")
-	set.String(&c.Model, "model", "", "Model name, as requests give it. Needed.")
-	set.Int(&c.BlockSize, "block-size", 16, "Tokens in a block of the engine's cache.", conf.Between(1, blockhash.MaxBlockSize))
-	set.String(&c.Group, "group", "", "Routing group or tenant; empty is the default group.")
+	set.String(&c.Model, "model", "", "Name of the model. Requests give it. Needed.")
+	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is the engine's.", conf.Between(1, blockhash.MaxBlockSize))
+	set.String(&c.Group, "group", "", "Routing group or tenant. Empty is the default group.")
 	set.List(&c.Ranks, "dp-ranks", []string{"0"}, "Data-parallel ranks of the worker: numbers and ranges, like 0-7.")
 	set.String(&c.Role, "role", "", "What the worker serves; empty is aggregated.", conf.OneOf("", "aggregated", "prefill", "decode"))
 	set.String(&c.EngineHTTP, "engine-http", "", `URL of the engine's OpenAI endpoints, for routers to send requests to; empty:
 		none are sent.`)
-	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers: vllm's way, which asks the
+	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers. vllm's way, which asks the
 		prefill worker first, or sglang's, which asks both at once. Empty: as the router is set.`,
 		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
 	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, where decode workers meet it; empty: port
@@ -111,7 +109,7 @@ func (c *Config) Declare(set *conf.Set) {
 		format is in docs/custom-engines.md.`)
 	set.Bytes(&c.MaxLine, "socket-max-line", 16<<20, "Longest message on the Unix socket.", conf.Between[int64](1<<10, 1<<30))
 	set.Group("Publishing")
-	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams to publish to: letters, digits, - and _.")
+	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.")
 	set.String(&c.Transport, "transport", string(registry.JetStream), `How events travel: through the space's stream, or over NATS
 		without one, where this process is asked for what somebody missed.`, conf.OneOf(string(registry.JetStream), string(registry.Core)))
 	set.String(&c.StateDir, "state-dir", "", `Directory in which the index and the engine's position are kept, so that a restart
@@ -124,7 +122,12 @@ func (c *Config) Declare(set *conf.Set) {
 		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
 		conf.Between(time.Second, time.Hour))
 	c.Broker.Declare(set)
-	c.Access.Declare(set)
+	c.Access.Declare(set, secure.Address{Setting: admin.Setting, Value: &c.Admin.Listen})
+	c.Admin.Declare(set, "127.0.0.1:8092")
+	set.Check(func() error {
+		_, err := c.check()
+		return err
+	})
 	c.Log.Declare(set)
 }
 
@@ -146,6 +149,14 @@ func (c *Config) check() ([]uint32, error) {
 	ranks, err := ParseRanks(c.Ranks)
 	if err != nil {
 		return nil, fmt.Errorf("--dp-ranks: %w", err)
+	}
+	for _, r := range ranks {
+		if _, err := zmqfeed.RankEndpoint(c.Engine, r); c.Engine != "" && err != nil {
+			return nil, fmt.Errorf("--engine: %w", err)
+		}
+		if _, err := zmqfeed.RankEndpoint(c.Replay, r); c.Replay != "" && err != nil {
+			return nil, fmt.Errorf("--engine-replay: %w", err)
+		}
 	}
 	return ranks, nil
 }

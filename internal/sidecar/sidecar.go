@@ -70,7 +70,8 @@ func (s *Sidecar) follow(ctx context.Context) (err error) {
 	if s.socket != nil {
 		defer s.socket.close()
 	}
-	s.cfg.Broker.Log, s.cfg.Broker.Name = s.log, "kvpublisher"
+	// A server of its own beside each engine would be one that no replica reads.
+	s.cfg.Broker.Log, s.cfg.Broker.Name, s.cfg.Broker.JoinOnly = s.log, "kvpublisher", true
 	if s.broker, err = broker.Open(ctx, s.cfg.Broker); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop before the broker was there

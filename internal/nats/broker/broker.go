@@ -16,6 +16,9 @@ import (
 // Embedded is the URL that asks for a server inside the process.
 const Embedded = "embedded"
 
+// None asks for no NATS, where a program can do without.
+const None = "none"
+
 // tellEvery is how often the log says that a connection is waited for.
 const tellEvery = 10 * time.Second
 

@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
@@ -25,6 +28,35 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.CAFile, "nats-ca", "", "PEM file of root certificates that the server's certificate is checked with.")
 	set.String(&c.CertFile, "nats-cert", "", "PEM file of the client certificate; needs --nats-key.")
 	set.String(&c.KeyFile, "nats-key", "", "PEM file of the client certificate's key; needs --nats-cert.")
+	set.Check(func() error {
+		if c.URL == None {
+			return nil
+		}
+		if err := checkURL(c.URL); err != nil {
+			return err
+		}
+		_, err := clusterOptions(*c)
+		return err
+	})
+}
+
+// checkURL finds what is no address before anybody waits for it to answer.
+func checkURL(urls string) error {
+	if urls == Embedded {
+		return nil
+	}
+	for u := range strings.SplitSeq(urls, ",") {
+		scheme, rest, found := strings.Cut(strings.TrimSpace(u), "://")
+		switch {
+		case !found && !strings.Contains(u, ":"):
+			return fmt.Errorf("--nats %s: neither %q nor an address such as nats://host:4222", redact(u), Embedded)
+		case found && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme):
+			return fmt.Errorf("--nats %s: no address of NATS begins with %s://; give nats://, tls://, ws:// or wss://", redact(u), scheme)
+		case found && rest == "":
+			return fmt.Errorf("--nats %s: no host", u)
+		}
+	}
+	return nil
 }
 
 // DefaultDataDir returns where an embedded server keeps its data unless told:

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -15,10 +14,12 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
+// Setting is the name of the one that says where.
+const Setting = "admin-listen"
+
 // Settings holds the settings of a Server.
 type Settings struct {
 	Listen string // host:port; empty: no such port
-	Flag   string // that Listen is from; "" is admin-listen
 	Usual  string // what Listen is unless told
 }
 
@@ -26,8 +27,8 @@ type Settings struct {
 func (c *Settings) Declare(set *conf.Set, usual string) {
 	c.Usual = usual
 	set.Group("Admin")
-	set.String(&c.Listen, "admin-listen", usual, `Address of the admin port, as host:port: metrics, profiles, settings. Empty: none.
-		Where the address is not given and its port is taken, a free one is, which the log names.`)
+	set.String(&c.Listen, Setting, usual, `Address of the admin port, as host:port: metrics, readiness, profiles, settings. Empty: none. Port 0 takes
+		a free one, which the log names; so does the usual one where it is taken.`)
 }
 
 // Deps is what a Server shows.
@@ -55,11 +56,10 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 	if c.Listen == "" {
 		return nil, nil
 	}
-	flag := cmp.Or(c.Flag, "admin-listen")
-	ln, err := d.Access.Listen(ctx, c.Listen, flag)
+	ln, err := d.Access.Listen(ctx, c.Listen, Setting)
 	if errors.Is(err, syscall.EADDRINUSE) && c.Listen == c.Usual {
 		d.Log.Info("the admin port is taken; using a free one", "taken", c.Listen)
-		ln, err = d.Access.Listen(ctx, "127.0.0.1:0", flag)
+		ln, err = d.Access.Listen(ctx, "127.0.0.1:0", Setting)
 	}
 	if err != nil {
 		return nil, err

@@ -161,8 +161,8 @@ func TestATakenPort(t *testing.T) {
 	if s, err := Start(t.Context(), Settings{}, Deps{Access: a}); s != nil || err != nil || s.Close() != nil {
 		t.Errorf("without an address: %v %v", s, err)
 	}
-	_, err := Start(t.Context(), Settings{Listen: "0.0.0.0:0", Flag: "http-listen"}, Deps{Access: a, Log: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "--http-listen") {
+	_, err := Start(t.Context(), Settings{Listen: "0.0.0.0:0"}, Deps{Access: a, Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "--admin-listen") {
 		t.Errorf("it listens to everybody: %v", err)
 	}
 	var c Settings

@@ -2,6 +2,7 @@ package conf
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -148,7 +149,7 @@ func TestBadInputIsRefusedWithItsSource(t *testing.T) {
 		{name: "unknown key", file: "nats: x\nnat: y\n", want: `line 2: unknown key "nat"; the nearest is "nats"`},
 		{name: "flag without value", args: []string{"--nats"}, want: "flag --nats needs a value"},
 		{name: "stray word", args: []string{"config", "prin"}, want: `unexpected argument "config prin"; the nearest command is "config print"`},
-		{name: "bool followed by a word", args: []string{"--verbose", "false"}, want: `unexpected argument "false"`},
+		{name: "bool followed by another word", args: []string{"--verbose", "no"}, want: `unexpected argument "no"`},
 		{name: "not an int", args: []string{"--shards=3.5"}, want: `flag --shards: "3.5" is not a whole number`},
 		{name: "int overflow", args: []string{"--shards=99999999999999999999"}, want: "is out of range"},
 		{name: "below the limit", env: []string{"KVATLAS_SHARDS=0"}, want: "environment KVATLAS_SHARDS: 0 is not between 1 and 256"},
@@ -281,8 +282,10 @@ func TestProgramsShareAnEnvironment(t *testing.T) {
 		t.Errorf("%+v, nats from %s", c, s.Source("nats"))
 	}
 	want := []Foreign{
-		{"the variable KVATLAS_OVERLAP_WEIGHT", []string{"kvrouter"}}, {"the variable KVATLAS_ROUTER_NATS", []string{"kvrouter"}},
-		{"the variable KVATLAS_SOCKET", []string{"kvpublisher"}}, {"the key overlap-weight of " + path, []string{"kvrouter"}},
+		{What: "the variable KVATLAS_OVERLAP_WEIGHT", Programs: []string{"kvrouter"}},
+		{What: "the variable KVATLAS_ROUTER_NATS", Programs: []string{"kvrouter"}},
+		{What: "the variable KVATLAS_SOCKET", Programs: []string{"kvpublisher"}},
+		{What: "the key overlap-weight of " + path, Programs: []string{"kvrouter"}, InFile: true},
 	}
 	if !reflect.DeepEqual(s.Foreign(), want) {
 		t.Errorf("left to others: %v", s.Foreign())
@@ -319,6 +322,57 @@ func TestListIsJSONWithLimits(t *testing.T) {
 	}
 	if x := byName["data-dir"]; x.Default != "~/data" {
 		t.Errorf("%+v", x)
+	}
+}
+
+func TestABoolMayHaveItsValueBehindIt(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want bool
+	}{
+		{[]string{"--verbose"}, true},
+		{[]string{"--verbose", "true"}, true},
+		{[]string{"--verbose=true", "--verbose", "false"}, false},
+		{[]string{"--verbose", "false", "--nats", "x"}, false},
+		{[]string{"--verbose", "--nats", "false"}, true},
+	} {
+		var c example
+		if _, err := exampleSet(&c).Run(tc.args, nil, nil); err != nil || c.Verbose != tc.want {
+			t.Errorf("%v: %v %v", tc.args, c.Verbose, err)
+		}
+	}
+}
+
+// What a program has to say of its settings together is said by a start and by
+// config check alike, and only once each setting is good by itself.
+func TestChecksOfSettingsTogether(t *testing.T) {
+	with := func(args ...string) (bool, error, string) {
+		var c example
+		s := exampleSet(&c)
+		s.Check(func() error {
+			if c.Verbose && c.Format == "json" {
+				return errors.New("--verbose needs --log-format text")
+			}
+			return nil
+		})
+		var out strings.Builder
+		proceed, err := s.Run(args, nil, &out)
+		return proceed, err, out.String()
+	}
+	bad := []string{"--verbose", "--log-format=json"}
+	_, started, _ := with(bad...)
+	_, checked, _ := with(append(bad, "config", "check")...)
+	if started == nil || checked == nil || started.Error() != "--verbose needs --log-format text" || !strings.HasSuffix(checked.Error(), started.Error()) {
+		t.Errorf("a start says %v, config check %v", started, checked)
+	}
+	if _, err, _ := with("--shards=0", "--verbose", "--log-format=json"); err == nil || !strings.Contains(err.Error(), "--shards") {
+		t.Error(err)
+	}
+	if proceed, err, _ := with("--verbose"); !proceed || err != nil {
+		t.Error(proceed, err)
+	}
+	if _, err, out := with(append(bad, "config", "print")...); err != nil || !strings.Contains(out, "verbose: true") {
+		t.Errorf("what is wrong cannot be looked at: %v %q", err, out)
 	}
 }
 

@@ -18,6 +18,14 @@ var known string
 type Foreign struct {
 	What     string
 	Programs []string
+	// InFile: a key of the file that was given to this program, so that whoever
+	// wrote it may have meant this program. An environment is shared on purpose.
+	InFile bool
+}
+
+// String is a sentence without its full stop.
+func (f Foreign) String() string {
+	return f.What + " is a setting of " + strings.Join(f.Programs, ", ") + ", not of this program"
 }
 
 // envName returns the part of a variable's name that stands for the setting.
@@ -67,7 +75,7 @@ func (s *Set) parseEnv(environ []string) ([]assignment, error) {
 		if len(programs) == 0 {
 			return nil, fmt.Errorf("unknown environment variable %s; the nearest is %s", name, nearest(name, names))
 		}
-		s.foreign = append(s.foreign, Foreign{"the variable " + name, programs})
+		s.foreign = append(s.foreign, Foreign{What: "the variable " + name, Programs: programs})
 	}
 	return append(shared, owned...), nil
 }

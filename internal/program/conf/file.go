@@ -60,7 +60,7 @@ func (s *Set) parseMapping(path string, root *yaml.Node) ([]assignment, error) {
 		name := key.Value
 		x := s.byName[name]
 		if programs := knowing(s.program, envPrefix+envName(name)); x == nil && len(programs) > 0 {
-			s.foreign = append(s.foreign, Foreign{"the key " + name + " of " + path, programs})
+			s.foreign = append(s.foreign, Foreign{What: "the key " + name + " of " + path, Programs: programs, InFile: true})
 			continue
 		}
 		switch {

@@ -141,7 +141,7 @@ func (s *Set) Print() (string, error) {
 		fmt.Fprintf(&b, "%s: %s # %s\n", x.Name, text, x.source)
 	}
 	for _, f := range s.foreign {
-		fmt.Fprintf(&b, "# %s is a setting of %s, not of this program\n", f.What, strings.Join(f.Programs, ", "))
+		b.WriteString("# " + f.String() + "\n")
 	}
 	return b.String(), nil
 }

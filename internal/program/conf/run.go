@@ -31,6 +31,9 @@ func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err erro
 	}
 	if cmd == nil {
 		s.args = words
+		if err := s.validate(); err != nil {
+			return false, err
+		}
 		return true, nil
 	}
 	text, err := cmd.run()
@@ -101,6 +104,16 @@ func (s *Set) load(flags []assignment, environ []string) error {
 	return nil
 }
 
+// validate runs what the program has to say of its settings together.
+func (s *Set) validate() error {
+	for _, check := range s.checks {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // parseArgs splits arguments into flags and words. Flags may stand among
 // words; everything after "--" is a word. Of a flag given twice the last value
 // holds.
@@ -129,6 +142,10 @@ func (s *Set) parseArgs(args []string) (flags []assignment, words []string, err 
 		case hasValue:
 		case x.Kind == "bool":
 			value = "true"
+			if i+1 < len(args) && (args[i+1] == "true" || args[i+1] == "false") {
+				i++ // no word of any program: meant as the value
+				value = args[i]
+			}
 		case i+1 == len(args):
 			return nil, nil, fmt.Errorf("flag --%s needs a value", name)
 		default:

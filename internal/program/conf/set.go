@@ -25,7 +25,8 @@ type Set struct {
 	args     []string
 	path     string // the YAML file
 	foreign  []Foreign
-	err      error // the first mistake in a declaration
+	checks   []func() error // of the settings together
+	err      error          // the first mistake in a declaration
 }
 
 // command is a word that makes the program print something and end.
@@ -71,11 +72,14 @@ func New(program, summary string) *Set {
 		{words: "help", help: "print this text", run: s.help},
 		{words: "config print", help: "print every setting, its value and where the value is from", run: s.Print, loads: true},
 		{words: "config check", help: "read and check the settings, then end", loads: true,
-			run: func() (string, error) { return "the settings are good\n", nil }},
+			run: s.approve},
 		{words: "config list", help: "print what settings there are, as JSON", run: s.list},
 	}
 	return s
 }
+
+// Program returns the program's name.
+func (s *Set) Program() string { return s.program }
 
 // Group starts a group: settings declared from here on are listed under title.
 func (s *Set) Group(title string) { s.group = title }
@@ -84,6 +88,23 @@ func (s *Set) Group(title string) { s.group = title }
 // reading the settings.
 func (s *Set) Command(word, help string, f func() (string, error)) {
 	s.commands = append(s.commands, command{words: word, help: help, run: f})
+}
+
+// Check adds what must hold of the settings together. A program goes on only if
+// f finds no fault in what Run has read, and "config check" says the same; so
+// nothing that a start would refuse for its settings alone is left to the start.
+func (s *Set) Check(f func() error) { s.checks = append(s.checks, f) }
+
+// approve is what "config check" prints.
+func (s *Set) approve() (string, error) {
+	if err := s.validate(); err != nil {
+		return "", err
+	}
+	text := "the settings are good\n"
+	for _, f := range s.foreign {
+		text += f.String() + "\n"
+	}
+	return text, nil
 }
 
 // TakeArgs allows positional arguments, which are refused otherwise. The usage

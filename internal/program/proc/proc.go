@@ -2,7 +2,7 @@
 // signals and exit code.
 //
 // Invariants:
-//   - The first SIGINT or SIGTERM cancels the program's context; the second
+//   - The first SIGINT, SIGTERM or SIGHUP cancels the program's context; the second
 //     one ends the process at once with 128 plus the signal's number. Signals
 //     within a moment of the first are its echo: a terminal signals all
 //     processes of a command, and so may the parent among them once more.
@@ -48,7 +48,8 @@ type Program struct {
 // signals, and returns the exit code.
 func Main(p Program) int {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	// SIGHUP: the terminal was closed, and nobody is left to end the program.
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
 }
@@ -71,8 +72,13 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 		return exitUse
 	}
 
+	log = log.With("program", p.Settings.Program())
 	for _, f := range p.Settings.Foreign() {
-		log.Debug("left to other programs", "setting", f.What, "programs", f.Programs)
+		level := slog.LevelDebug
+		if f.InFile {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "a setting has no effect here", "because", f.String())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -28,7 +28,7 @@ func (c *ServiceConfig) Declare(set *conf.Set, stopTimeout time.Duration, work s
 		server listens, for scripts that let it choose the port. Removed at the end.`)
 	set.Duration(&c.DrainDelay, "drain-delay", 0, `Time to go on answering after a signal to stop, with /readyz failing, so
 		that load balancers notice first. On Kubernetes give 5s or more.`, conf.Between(0, time.Hour))
-	set.Duration(&c.StopTimeout, "stop-timeout", stopTimeout, `Time for the end, after the drain delay: `+work+` may finish until
+	set.Duration(&c.StopTimeout, "stop-timeout", stopTimeout, `Time for the end, after the drain delay. What is under way (`+work+`) may finish until
 		the last quarter of it, at most 10s, which is for what comes after. Give supervisors the sum of both and some seconds
 		more before they kill.`, conf.Between(0, 24*time.Hour))
 }

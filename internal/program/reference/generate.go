@@ -23,6 +23,19 @@ const bench = "kvbench"
 // generate builds the programs into dir, asks them and returns the files' texts
 // by their names.
 func generate(ctx context.Context, root, dir string) (map[string]string, error) {
+	lists, err := ask(ctx, root, dir)
+	if err != nil {
+		return nil, err
+	}
+	commands, err := benchCommands(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists)}, nil
+}
+
+// ask builds the programs into dir and returns what each lists.
+func ask(ctx context.Context, root, dir string) ([]conf.List, error) {
 	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	for _, p := range append(slices.Clone(programs), bench) {
 		args = append(args, "./cmd/"+p)
@@ -45,11 +58,7 @@ func generate(ctx context.Context, root, dir string) (map[string]string, error) 
 		}
 		lists = append(lists, l)
 	}
-	commands, err := benchCommands(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists)}, nil
+	return lists, nil
 }
 
 // run returns what a program prints in an environment without settings.

@@ -7,8 +7,10 @@ import (
 	"testing"
 )
 
+// root is the module.
+var root = filepath.Join("..", "..", "..")
+
 func TestTheReferenceIsUpToDate(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	files, err := generate(t.Context(), root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)

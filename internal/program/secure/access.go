@@ -23,8 +23,15 @@ type Settings struct {
 	ClientCA   string
 }
 
-// Declare adds the settings to the set.
-func (c *Settings) Declare(set *conf.Set) {
+// Address is a setting of where a program listens; an empty value is nowhere.
+type Address struct {
+	Setting string
+	Value   *string
+}
+
+// Declare adds the settings to the set, for a program that listens at the
+// addresses.
+func (c *Settings) Declare(set *conf.Set, at ...Address) {
 	set.Group("Access")
 	set.String(&c.TokensFile, "tokens-file", "", `File of the bearer tokens that HTTP callers need: a YAML or JSON sequence
 		of name, token (or its sha256), role (reader or operator), and where wanted tenant and expires. Read again when it
@@ -36,6 +43,15 @@ func (c *Settings) Declare(set *conf.Set) {
 	set.String(&c.KeyFile, "tls-key", "", "PEM file of the certificate's key.")
 	set.String(&c.ClientCA, "tls-client-ca", "", `PEM file of authorities: clients must show a certificate that one of them has
 		signed. Read again when it changes.`)
+	set.Check(func() error {
+		for _, a := range at {
+			if err := c.permits(*a.Value, a.Setting); err != nil {
+				return err
+			}
+		}
+		_, err := c.Open(slog.New(slog.DiscardHandler))
+		return err
+	})
 }
 
 // Access knows who may ask. The zero value lets everybody on loopback do
@@ -80,8 +96,8 @@ func (c Settings) open(log *slog.Logger, now func() time.Time) (a *Access, err e
 // Listen opens the address, or refuses to where that would let anybody in.
 // setting is the flag that the address is from.
 func (a *Access) Listen(ctx context.Context, address, setting string) (net.Listener, error) {
-	if !a.guarded() && !a.settings.Anonymous && !loopback(address) {
-		return nil, fmt.Errorf("--%s %s is reachable from other machines: give --tokens-file or --tls-client-ca, or --allow-anonymous", setting, address)
+	if err := a.settings.permits(address, setting); err != nil {
+		return nil, err
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -90,14 +106,22 @@ func (a *Access) Listen(ctx context.Context, address, setting string) (net.Liste
 	return ln, nil
 }
 
-// guarded reports whether callers have to show who they are.
-func (a *Access) guarded() bool { return a.tokens != nil || a.settings.ClientCA != "" }
-
-func loopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return true // opening it says what is wrong
+// permits returns why the program must not listen at the address; "" is nowhere.
+func (c *Settings) permits(address, setting string) error {
+	if address == "" {
+		return nil
 	}
+	host, _, err := net.SplitHostPort(address)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--%s %s: give host:port: %w", setting, address, err)
+	case c.TokensFile == "" && c.ClientCA == "" && !c.Anonymous && !loopback(host):
+		return fmt.Errorf("--%s %s is reachable from other machines: give --tokens-file or --tls-client-ca, or --allow-anonymous", setting, address)
+	}
+	return nil
+}
+
+func loopback(host string) bool {
 	if host == "localhost" {
 		return true
 	}

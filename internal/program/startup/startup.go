@@ -2,11 +2,9 @@ package startup
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
+	"math"
 	"strings"
 	"time"
 )
@@ -74,28 +72,9 @@ func (r *Report) String() string {
 	return s
 }
 
-// Line is where Tell writes to.
-type Line struct {
-	// Log gets fields. Where it is nil, Out gets a line a report: of words if
-	// Words is set, for who looks on at a terminal, else of JSON.
-	Log   *slog.Logger
-	Out   io.Writer
-	Words bool
-}
-
-// LineTo returns the line for a program that logs to the file in the format: it
-// is JSON unless the file is a terminal.
-func LineTo(file *os.File, format string, log *slog.Logger) Line {
-	if format == "json" {
-		return Line{Log: log}
-	}
-	info, err := file.Stat()
-	return Line{Out: file, Words: err == nil && info.Mode()&os.ModeCharDevice != 0}
-}
-
-// Tell writes a line every so often, until everything is caught up with or ctx
-// ends, and a last one then. A start that is over at once writes none.
-func Tell(ctx context.Context, every time.Duration, to Line, now func() Report) {
+// Tell logs a line every so often, until everything is caught up with or ctx
+// ends, and a last one then. A start that is over at once logs none.
+func Tell(ctx context.Context, every time.Duration, log *slog.Logger, now func() Report) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for told := false; ; {
@@ -109,27 +88,24 @@ func Tell(ctx context.Context, every time.Duration, to Line, now func() Report) 
 			return
 		}
 		told = true
-		to.write(&r)
+		r.log(log)
 		if r.Phase == CaughtUp {
 			return
 		}
 	}
 }
 
-func (l *Line) write(r *Report) {
-	switch {
-	case l.Log != nil:
-		args := []any{"phase", r.Phase, "bytes", r.Bytes, "bytes_total", r.BytesTotal, "blocks", r.Blocks, "messages", r.Messages, "messages_left", r.MessagesLeft}
-		if r.SecondsLeft != nil {
-			args = append(args, "seconds_left", *r.SecondsLeft)
-		}
-		l.Log.Info("starting", args...)
-	case l.Words:
-		_, _ = fmt.Fprintln(l.Out, r.String()) // nobody reads it any more
-	default:
-		text, err := json.Marshal(map[string]*Report{"starting": r})
-		if err == nil { // numbers and texts always have a form
-			_, _ = l.Out.Write(append(text, '\n'))
-		}
+// log writes a line of the numbers that the phase has.
+func (r *Report) log(log *slog.Logger) {
+	args := []any{"phase", r.Phase}
+	if r.Bytes > 0 {
+		args = append(args, "bytes", r.Bytes, "bytes_total", r.BytesTotal, "blocks", r.Blocks)
 	}
+	if r.Messages > 0 || r.MessagesLeft > 0 {
+		args = append(args, "messages", r.Messages, "messages_left", r.MessagesLeft)
+	}
+	if r.SecondsLeft != nil {
+		args = append(args, "seconds_left", math.Round(*r.SecondsLeft))
+	}
+	log.Info("starting", args...)
 }

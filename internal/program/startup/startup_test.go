@@ -5,8 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,40 +34,31 @@ func start() func() Report {
 	}
 }
 
-func tell(t *testing.T, line Line) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		Tell(t.Context(), time.Second, line, start())
-	})
-}
-
 func TestTell(t *testing.T) {
 	var out bytes.Buffer
-	tell(t, Line{Out: &out, Words: true})
-	const words = "connecting\nrestoring snapshots: 25 of 100 bytes, 7 blocks, 0 s left\nreading events: 30 messages, 60 left, 2 s left\ncaught up\n"
-	if out.String() != words {
-		t.Errorf("%q, want %q", out.String(), words)
-	}
-	out.Reset()
-	tell(t, Line{Out: &out})
-	var phases []string
+	synctest.Test(t, func(t *testing.T) {
+		Tell(t.Context(), time.Second, slog.New(slog.NewJSONHandler(&out, nil)), start())
+	})
+	var got []string
 	for line := range strings.Lines(out.String()) {
-		var l struct{ Starting Report }
+		var l map[string]any
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}
-		phases = append(phases, l.Starting.Phase)
-		if r := l.Starting; r.Phase == Reading && (r.Messages != 30 || r.MessagesLeft != 60 || r.SecondsLeft == nil || *r.SecondsLeft != 2 || r.Bytes != 25 || r.Blocks != 7) {
-			t.Errorf("%s", line)
+		if l["msg"] != "starting" || l["level"] != "INFO" {
+			t.Error(line)
 		}
+		_, fields, _ := strings.Cut(strings.TrimSpace(line), `"phase":`)
+		got = append(got, fields)
 	}
-	if got := strings.Join(phases, " "); got != "connecting restoring reading caught_up" {
-		t.Error(got)
+	want := []string{
+		`"connecting"}`,
+		`"restoring","bytes":25,"bytes_total":100,"blocks":7,"seconds_left":0}`,
+		`"reading","bytes":25,"bytes_total":100,"blocks":7,"messages":30,"messages_left":60,"seconds_left":2}`,
+		`"caught_up","bytes":25,"bytes_total":100,"blocks":7,"messages":30,"messages_left":60}`,
 	}
-	out.Reset()
-	tell(t, Line{Log: slog.New(slog.NewJSONHandler(&out, nil))})
-	if !strings.Contains(out.String(), `"phase":"restoring","bytes":25,"bytes_total":100,"blocks":7`) {
-		t.Error(out.String())
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 
@@ -77,28 +67,15 @@ func TestTell(t *testing.T) {
 func TestTellNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		Tell(t.Context(), time.Second, Line{Out: &out}, func() Report { return Report{Phase: CaughtUp} })
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		Tell(t.Context(), time.Second, log, func() Report { return Report{Phase: CaughtUp} })
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		Tell(ctx, time.Second, Line{Out: &out}, func() Report { return Report{Phase: Reading} })
+		Tell(ctx, time.Second, log, func() Report { return Report{Phase: Reading} })
 		if out.Len() > 0 {
 			t.Error(out.String())
 		}
 	})
-}
-
-func TestLineTo(t *testing.T) {
-	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close() //nolint:errcheck // the test is over
-	if l := LineTo(f, "text", slog.Default()); l.Log != nil || l.Words {
-		t.Errorf("a file: %+v", l)
-	}
-	if l := LineTo(f, "json", slog.Default()); l.Log == nil {
-		t.Errorf("a log of JSON: %+v", l)
-	}
 }
 
 // What a damaged snapshot counted is taken back.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 )
@@ -23,20 +24,18 @@ type Config struct {
 	TokenCache      int64  // bytes
 	TokenizeTimeout time.Duration
 
-	MaxBody       int64 // bytes of a request's body
-	BodyMemory    int64 // bytes of the bodies of all requests under way
-	MaxInFlight   int   // requests that are being answered
-	Selection     bool  // serve package selection's routes
-	ForwardClient bool  // tell engines the client's address
-	PassThrough   bool  // pass on routes that the router does not know
+	httpconf.Limits       // of the server that the Proxy is the handler of
+	BodyMemory      int64 // bytes of the bodies of all requests under way
+	Selection       bool  // serve package selection's routes
+	ForwardClient   bool  // tell engines the client's address
+	PassThrough     bool  // pass on routes that the router does not know
 
-	Retries      int     // of one request
-	RetryShare   float64 // of all requests
-	DialTimeout  time.Duration
-	FirstByte    time.Duration // wait for an answer to begin; 0 is for ever
-	IdleTimeout  time.Duration // between chunks of an answer
-	WriteTimeout time.Duration // for a client to take a chunk
-	IdleConns    int           // kept open to each engine
+	Retries     int     // of one request
+	RetryShare  float64 // of all requests
+	DialTimeout time.Duration
+	FirstByte   time.Duration // wait for an answer to begin; 0 is for ever
+	EngineIdle  time.Duration // between chunks of an answer
+	IdleConns   int           // kept open to each engine
 
 	Queue        int // requests that wait while all workers are busy
 	QueueOrder   string

@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
@@ -54,8 +55,9 @@ type lab struct {
 func testConfig() Config {
 	return Config{
 		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience,
-		MaxBody: 1 << 20, BodyMemory: 1 << 30, MaxInFlight: 4096, Selection: true, PassThrough: true,
-		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, IdleTimeout: patience, WriteTimeout: patience, IdleConns: 1024,
+		Limits:     httpconf.Limits{MaxBody: 1 << 20, MaxInflight: 4096, WriteTimeout: patience},
+		BodyMemory: 1 << 30, Selection: true, PassThrough: true,
+		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
 		ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,

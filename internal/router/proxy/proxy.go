@@ -180,7 +180,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 
 // serveEngine reads a request for an engine and passes it on.
 func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
-	if n := p.flight.Add(1); n > int64(p.cfg.MaxInFlight) {
+	if n := p.flight.Add(1); n > int64(p.cfg.MaxInflight) {
 		p.flight.Add(-1)
 		no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
 		no.kind = "overloaded_error"

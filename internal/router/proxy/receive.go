@@ -16,7 +16,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 	if q.held = r.ContentLength; q.held < 0 {
 		q.held = p.cfg.MaxBody
 	}
-	tooLarge := refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--max-body)")
+	tooLarge := refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--http-max-body)")
 	if q.held > p.cfg.MaxBody {
 		q.held = 0
 		return tooLarge

@@ -86,7 +86,7 @@ func TestEachSetting(t *testing.T) {
 		observe     func(l *lab) string
 		before, now string // before "" is not tried
 	}{
-		{"max-in-flight", func(c *Config) { c.MaxInFlight = 1 }, func(_ *testing.T, s *setup) { s.engine = stall(0); s.engines = 1 },
+		{"http-max-inflight", func(c *Config) { c.MaxInflight = 1 }, func(_ *testing.T, s *setup) { s.engine = stall(0); s.engines = 1 },
 			func(l *lab) string {
 				go func() {
 					if resp, err := l.send(l.t.Context(), "/v1/completions", short); err == nil {
@@ -109,7 +109,7 @@ func TestEachSetting(t *testing.T) {
 		{"retry-share", func(c *Config) { c.RetryShare = 0 }, dropOnce, (*lab).status, "200", "502 engine_unreachable"},
 		{"first-byte-timeout", func(c *Config) { c.FirstByte = time.Millisecond }, func(_ *testing.T, s *setup) { s.engine = stall(0) },
 			(*lab).status, "", "504 engine_timeout"},
-		{"engine-idle-timeout", func(c *Config) { c.IdleTimeout = 20 * time.Millisecond }, func(_ *testing.T, s *setup) { s.engine = stall(1) },
+		{"engine-idle-timeout", func(c *Config) { c.EngineIdle = 20 * time.Millisecond }, func(_ *testing.T, s *setup) { s.engine = stall(1) },
 			func(l *lab) string {
 				resp, err := l.send(l.t.Context(), "/v1/completions", `{"model":"org/model","prompt":[1,2,3],"max_tokens":3,"stream":true}`)
 				if err != nil {
@@ -119,7 +119,7 @@ func TestEachSetting(t *testing.T) {
 				data, err := io.ReadAll(resp.Body)
 				return fmt.Sprint(strings.Count(string(data), "data:"), " ", err)
 			}, "", "1 unexpected EOF"},
-		{"write-timeout", func(c *Config) { c.WriteTimeout = 50 * time.Millisecond }, func(t *testing.T, s *setup) {
+		{"http-write-timeout", func(c *Config) { c.WriteTimeout = 50 * time.Millisecond }, func(t *testing.T, s *setup) {
 			server(t, s, func(w http.ResponseWriter, _ *http.Request) {
 				for range 1 << 10 { // more than sockets hold
 					if _, err := w.Write(make([]byte, 64<<10)); err != nil {

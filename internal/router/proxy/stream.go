@@ -76,7 +76,7 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 	buf := p.buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
 	defer p.buffers.Put(buf)
 	control := http.NewResponseController(w)
-	idle := time.AfterFunc(p.cfg.IdleTimeout, cancel)
+	idle := time.AfterFunc(p.cfg.EngineIdle, cancel)
 	defer idle.Stop()
 	for {
 		n, err := body.Read(*buf)
@@ -93,7 +93,7 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 					return "client_gone"
 				}
 			}
-			idle.Reset(p.cfg.IdleTimeout)
+			idle.Reset(p.cfg.EngineIdle)
 		}
 		switch {
 		case err == io.EOF: //nolint:errorlint // readers return it bare

@@ -40,7 +40,7 @@ func TestTraceAgainstOracle(t *testing.T) {
 	const requests = 12_031 // the whole trace
 	home := t.TempDir()
 	record := filepath.Join(home, "events")
-	flags := append(load(t, requests), "--workers", "64", "--dp-ranks", "2", "--block-size", "16", "--cache-blocks", "16384")
+	flags := append(load(t, requests), "--workers", "64", "--dp-size", "2", "--block-size", "16", "--cache-blocks", "16384")
 
 	in := startIndexer(t, home)
 	begun := time.Now()
@@ -77,7 +77,7 @@ func TestKilledIndexerEndsWithTheSameAnswers(t *testing.T) {
 	const requests = 4000
 	home := t.TempDir()
 	record := filepath.Join(home, "events")
-	flags := append(load(t, requests), "--workers", "16", "--dp-ranks", "2", "--engine-hashes", "own")
+	flags := append(load(t, requests), "--workers", "16", "--dp-size", "2", "--engine-hashes", "own")
 
 	in := startIndexer(t, home)
 	// 4,000 requests come in about 20 minutes: at this speed there is a middle

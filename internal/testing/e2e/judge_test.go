@@ -31,7 +31,7 @@ func TestJudgeSeesOneBlock(t *testing.T) {
 	fleet.Declare(set)
 	http.Declare(set)
 	record := filepath.Join(t.TempDir(), "events")
-	if _, err := set.Run([]string{"--requests=60", "--speed=0", "--workers=2", "--dp-ranks=2", "--progress=none",
+	if _, err := set.Run([]string{"--requests=60", "--speed=0", "--workers=2", "--dp-size=2", "--progress=none",
 		"--max-tokens=4096", "--cache-blocks=600", "--events-out=" + record, "--http-listen=127.0.0.1:0"}, nil, os.Stdout); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func TestPrefillAndDecodeFleets(t *testing.T) {
 	for _, way := range []string{"vllm", "sglang"} {
 		t.Run(way, func(t *testing.T) {
 			home := t.TempDir()
-			_, url := startRouter(t, home, "--lease", "1m")
+			_, url := startRouter(t, home, "--booking-lease", "1m")
 			fleet := func(role, id string) *process {
 				return start(t, home, "kvmocker", "--data-dir", filepath.Join(home, "data"), "--http", "--http-port", "0", "--workers", "1",
 					"--speed", "0", "--model", "m", "--role", role, "--kv-transfer", way, "--first-worker", id)

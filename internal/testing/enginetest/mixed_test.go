@@ -59,7 +59,7 @@ func (p *path) life(set *shard.Set) {
 func (k *rank) sidecar(bin, dir string, worker uint64, transport string) (metric func(family, label string) int) {
 	k.t.Helper()
 	file := filepath.Join(k.t.TempDir(), "address")
-	cmd := exec.Command(bin, "--data-dir", dir, "--http-listen=127.0.0.1:0", "--address-file", file,
+	cmd := exec.Command(bin, "--data-dir", dir, "--admin-listen=127.0.0.1:0", "--address-file", file,
 		fmt.Sprint("--worker=", worker), "--model=m", fmt.Sprint("--block-size=", BlockSize),
 		fmt.Sprint("--dp-ranks=", k.pub.Rank), "--engine", k.pub.Endpoint, "--engine-replay", k.pub.Replay,
 		"--transport", transport, "--log-level=warn")

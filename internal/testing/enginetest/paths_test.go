@@ -99,7 +99,7 @@ func TestThroughKvpublisher(t *testing.T) {
 			k.start()
 			worker := uint64(100 + i)
 			run := func() (kill func()) {
-				cmd := exec.Command(bin, "--data-dir", dir, "--http-listen=", fmt.Sprint("--worker=", worker), "--model=m",
+				cmd := exec.Command(bin, "--data-dir", dir, "--admin-listen=", fmt.Sprint("--worker=", worker), "--model=m",
 					fmt.Sprint("--block-size=", BlockSize), "--dp-ranks=1", "--engine", k.pub.Endpoint, "--engine-replay", k.pub.Replay,
 					"--state-every=100ms", "--log-level=warn")
 				cmd.Stderr, cmd.Env = os.Stderr, []string{"HOME=/nonexistent"}

@@ -30,7 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   "nats" (required "nats.url: say where NATS with JetStream is" $v.nats.url)
   "namespace" $v.namespace
   "data-dir" "/var/lib/kvatlas"
-  "http-listen" (printf "0.0.0.0:%d" (int .port))
+  (ternary "admin-listen" "http-listen" (eq .part "publisher")) (printf "0.0.0.0:%d" (int .port))
   "log-format" "json"
   "stop-timeout" (printf "%ds" (int .c.stopTimeoutSeconds)) }}
 {{- if $v.nats.credentialsSecret }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
