@@ -3,6 +3,8 @@ package core
 import (
 	"fmt"
 	"iter"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // Check verifies what the writer's structures promise each other.
@@ -122,3 +124,25 @@ func (k *keyedMap[V]) all() iter.Seq2[uint64, V] {
 
 // Steps returns how many runs the last lookup walked.
 func (m *Matches) Steps() int { return len(m.walk.steps) }
+
+// FindInterrupted is Find with a call of between after each level.
+func (x *Radix) FindInterrupted(local []uint64, m *Matches, between func()) {
+	for {
+		m.Reset()
+		tiers, ok := x.findDevice(local, m)
+		between()
+		if ok && !tiers {
+			return
+		}
+		m.take(event.Device)
+		for t := event.HostPinned; ok && t < event.NumTiers; t++ {
+			ok = x.findLevel(t, m)
+			m.take(t)
+			between()
+		}
+		if ok {
+			m.join()
+			return
+		}
+	}
+}

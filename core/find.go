@@ -37,13 +37,31 @@ func (x *Radix) Find(local []uint64, m *Matches) {
 
 func (x *Radix) find(local []uint64, m *Matches) bool {
 	m.Reset()
+	tiers, ok := x.findDevice(local, m)
+	if !tiers || !ok {
+		return ok
+	}
+	m.take(event.Device)
+	for t := event.HostPinned; t < event.NumTiers; t++ {
+		if !x.findLevel(t, m) {
+			return false
+		}
+		m.take(t)
+	}
+	m.join()
+	return true
+}
+
+// findDevice finds the path, and on the way the device level. It reports
+// whether the path has lower tiers, so that the levels above remain to be found,
+// and whether what it read belongs together.
+func (x *Radix) findDevice(local []uint64, m *Matches) (tiers, ok bool) {
 	if len(local) == 0 {
-		return true
+		return false, true
 	}
 	w := &m.walk
 	w.steps, w.first = w.steps[:0], true
 	r := x.root.body.Load().kids.Load().find(0, local[0])
-	tiers := false
 	for base := 0; r != nil; {
 		b := r.body.Load()
 		n := b.data.match(0, b.len(), local[base:])
@@ -57,35 +75,39 @@ func (x *Radix) find(local []uint64, m *Matches) bool {
 		w.steps = append(w.steps, step{r, b, uint32(base), uint32(n), next == nil})
 		st := &w.steps[len(w.steps)-1]
 		tiers = tiers || b.tiers.Load() != nil
-		alive := w.takeDevice(st, &m.levels[0])
+		alive := w.takeDevice(st, &m.level)
 		if tiers = tiers || b.tiers.Load() != nil; !tiers && x.moved(st) {
-			return false
+			return false, false
 		}
 		if !tiers && (!alive || m.EarlyExit && w.single()) {
-			w.finish(st, &m.levels[0])
-			return true
+			w.finish(st, &m.level)
+			return false, true
 		}
 		base += n
 		r = next
 	}
-	for t := 1; tiers && t < event.NumTiers; t++ {
-		w.first = true
-		for i := range w.steps {
-			st := &w.steps[i]
-			alive := false
-			if tc := st.body.tiers.Load(); tc != nil {
-				alive = w.takeCover(st, tc.level[t-1].Load(), &m.levels[t])
-			} else {
-				alive = w.takeDevice(st, &m.levels[t])
-				if st.body.tiers.Load() != nil || x.moved(st) {
-					return false
-				}
-			}
-			if !alive {
-				break
+	return tiers, true
+}
+
+// findLevel finds a level above device along the path. It reports whether what
+// it read belongs together.
+func (x *Radix) findLevel(t event.Tier, m *Matches) bool {
+	w := &m.walk
+	w.first = true
+	for i := range w.steps {
+		st := &w.steps[i]
+		alive := false
+		if tc := st.body.tiers.Load(); tc != nil {
+			alive = w.takeCover(st, tc.level[t-1].Load(), &m.level)
+		} else {
+			alive = w.takeDevice(st, &m.level)
+			if st.body.tiers.Load() != nil || x.moved(st) {
+				return false
 			}
 		}
-		m.same[t] = event.Tier(t)
+		if !alive {
+			break
+		}
 	}
 	return true
 }

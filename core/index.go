@@ -112,7 +112,8 @@ type Index interface {
 	// Find returns in m, for every holder and every tier level, the longest
 	// prefix of local, from block 0, each of whose blocks the holder holds on
 	// at least one tier at or below that level. Beside a writer, each block's
-	// presence is one that was true at some moment during the call.
+	// presence is one that was true at some moment during the call, and the
+	// depths of a holder are still cumulative over the levels.
 	Find(local []uint64, m *Matches)
 
 	// Held returns how many blocks h holds on the tier: distinct names with

@@ -14,9 +14,16 @@ import (
 // memory only, level HostPinned device or host, and so on. A holder that
 // matches no block at a level is absent from it.
 type Matches struct {
-	levels [event.NumTiers]level
-	same   [event.NumTiers]event.Tier // same[t] = the lowest level that has t's answer
-	walk   walk                       // the reader's scratch
+	level  level // the answer at all levels, unless tiered
+	tiered bool  // the path has lower tiers: the answer is in depth, by holder
+
+	// depth is the answer of the holders in seen and zero for the others. They
+	// are joined by holder because the levels are read one after the other
+	// beside a writer, and only together can be made cumulative (see join).
+	depth [][event.NumTiers]uint32
+	seen  []Holder
+
+	walk walk // the reader's scratch
 
 	// EarlyExit makes Find stop once a single holder is left: its depth is
 	// then a lower bound. The caller sets it.
@@ -42,27 +49,49 @@ type single struct {
 
 // Reset empties m and keeps its memory.
 func (m *Matches) Reset() {
-	for t := range m.levels {
-		l := &m.levels[t]
-		l.groups, l.words, l.single = l.groups[:0], l.words[:0], l.single[:0]
-		m.same[t] = 0
+	m.level.reset()
+	for _, h := range m.seen {
+		m.depth[h] = [event.NumTiers]uint32{}
 	}
+	m.seen, m.tiered = m.seen[:0], false
+}
+
+// EachHolder calls f once for every holder that matches at least one block on
+// any tier, in no particular order. Depths are cumulative, also beside a
+// writer: depth[t] ≤ depth[t+1].
+func (m *Matches) EachHolder(f func(h Holder, depth [event.NumTiers]uint32)) {
+	if m.tiered {
+		for _, h := range m.seen {
+			f(h, m.depth[h])
+		}
+		return
+	}
+	l := &m.level
+	for _, g := range l.groups {
+		for i, w := range l.words[g.start:g.end] {
+			for ; w != 0; w &= w - 1 {
+				f(Holder(i*64+bits.TrailingZeros64(w)), everywhere(g.depth))
+			}
+		}
+	}
+	for _, s := range l.single {
+		f(s.holder, everywhere(s.depth))
+	}
+}
+
+// everywhere is a depth that is the same at all levels.
+func everywhere(depth uint32) [event.NumTiers]uint32 {
+	return [event.NumTiers]uint32{depth, depth, depth, depth}
 }
 
 // Each calls f once for every holder that matches at least one block at the
 // tier level, in no particular order.
 func (m *Matches) Each(t event.Tier, f func(h Holder, depth uint32)) {
-	l := &m.levels[m.same[t]]
-	for _, g := range l.groups {
-		for i, w := range l.words[g.start:g.end] {
-			for ; w != 0; w &= w - 1 {
-				f(Holder(i*64+bits.TrailingZeros64(w)), g.depth)
-			}
+	m.EachHolder(func(h Holder, depth [event.NumTiers]uint32) {
+		if depth[t] > 0 {
+			f(h, depth[t])
 		}
-	}
-	for _, s := range l.single {
-		f(s.holder, s.depth)
-	}
+	})
 }
 
 // Fill writes each matching holder's depth at the tier level into
@@ -76,14 +105,15 @@ func (m *Matches) Fill(t event.Tier, depth []uint32) {
 	})
 }
 
-// Same reports whether the answer at level t is that of level Device: no
-// lower tier lengthens any match.
-func (m *Matches) Same(t event.Tier) bool { return m.same[t] == event.Device }
-
 // Sum returns how many holders match at the tier level and the sum of their
 // depths in blocks.
 func (m *Matches) Sum(t event.Tier) (holders int, blocks uint64) {
-	l := &m.levels[m.same[t]]
+	for _, h := range m.seen {
+		if d := m.depth[h][t]; d > 0 {
+			holders, blocks = holders+1, blocks+uint64(d)
+		}
+	}
+	l := &m.level
 	for _, g := range l.groups {
 		n := 0
 		for _, w := range l.words[g.start:g.end] {
@@ -98,12 +128,49 @@ func (m *Matches) Sum(t event.Tier) (holders int, blocks uint64) {
 	return holders + len(l.single), blocks
 }
 
-// add records one holder's depth at a level.
-func (m *Matches) add(t event.Tier, h Holder, depth uint32) {
-	if depth > 0 {
-		m.levels[t].single = append(m.levels[t].single, single{h, depth})
-	}
+// take moves what was found as level t into depth.
+func (m *Matches) take(t event.Tier) {
+	m.EachHolder(func(h Holder, depth [event.NumTiers]uint32) { m.at(h)[t] = depth[t] })
+	m.level.reset()
 }
+
+// at returns the depths of a holder that is in the answer.
+func (m *Matches) at(h Holder) *[event.NumTiers]uint32 {
+	if int(h) >= len(m.depth) {
+		m.depth = append(m.depth, make([][event.NumTiers]uint32, int(h)+1-len(m.depth))...)
+	}
+	d := &m.depth[h]
+	if *d == [event.NumTiers]uint32{} {
+		m.seen = append(m.seen, h)
+	}
+	return d
+}
+
+// join makes the answer what take has moved, cumulative.
+//
+// Each level is right for itself: of its depth d, each block before d was
+// present at some moment during the call, and block d was absent at one. But
+// the levels were read one after the other, and the writer may have been faster:
+// a level may end before one below it. Then the block at which it ends was
+// absent on all of its tiers at that moment, so on the fewer of the lower level
+// as well, and the blocks before were present there: the shorter depth is right
+// for the lower level, too.
+func (m *Matches) join() {
+	m.tiered = true
+	keep := m.seen[:0]
+	for _, h := range m.seen {
+		d := &m.depth[h]
+		for t := event.NumTiers - 2; t >= 0; t-- {
+			d[t] = min(d[t], d[t+1])
+		}
+		if d[event.NumTiers-1] > 0 {
+			keep = append(keep, h)
+		}
+	}
+	m.seen = keep
+}
+
+func (l *level) reset() { l.groups, l.words, l.single = l.groups[:0], l.words[:0], l.single[:0] }
 
 // add records a single holder; depth 0 is no match.
 func (l *level) add(h Holder, depth uint32) {

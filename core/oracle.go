@@ -258,12 +258,12 @@ func (o *Oracle) Forget(h Holder, engine []uint64) int {
 // Find implements [Index], but for the promise about concurrent writers.
 func (o *Oracle) Find(local []uint64, m *Matches) {
 	m.Reset()
-	for t := range event.Tier(event.NumTiers) {
-		m.same[t] = t
-	}
+	m.tiered = true
 	for _, h := range o.Holders() {
 		for t := range event.Tier(event.NumTiers) {
-			m.add(t, h, o.holders[h].depth(local, t))
+			if d := o.holders[h].depth(local, t); d > 0 {
+				m.at(h)[t] = d
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -65,3 +66,14 @@ func TestKnownChainCostsNoMemoryPerBlock(t *testing.T) {
 		t.Errorf("a second holder of 16 blocks costs %d bytes, of 100,000 %d", short, long)
 	}
 }
+
+// interrupted lets the writer change the index after each level that a lookup
+// has read, which a scheduler seldom does.
+func interrupted() (core.Index, func([]uint64, *core.Matches, func())) {
+	x := core.NewRadix(core.Options{})
+	return x, x.FindInterrupted
+}
+
+func TestLevelsOfDifferentMoments(t *testing.T) { coretest.RunInterrupted(t, interrupted) }
+
+func FuzzLevelsOfDifferentMoments(f *testing.F) { coretest.FuzzInterrupted(f, interrupted) }

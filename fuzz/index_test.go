@@ -86,7 +86,7 @@ func FuzzShards(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		sp := openShards(t, data)
 		o := core.NewOracle()
-		for _, h := range []core.Holder{0, 1, 2, 63, 64, 65, 127, 300} { // ranks get their numbers in the oracle's order
+		for _, h := range coretest.FuzzHolders() { // ranks get their numbers in the oracle's order
 			if _, err := apply(sp, []coretest.Op{{Holder: h, Event: event.Event{Kind: event.Stored, Engine: []uint64{1 << 40}}}}); err != nil {
 				t.Fatal(err)
 			}

@@ -44,22 +44,9 @@ func (r *Result) EachRank(f func(k Rank, depth [event.NumTiers]uint32)) {
 		return
 	}
 	slots := *r.slots
-	if r.matches.Same(event.NumTiers - 1) {
-		// No lower tier lengthens a match: the common case needs no scratch.
-		r.matches.Each(event.Device, func(h core.Holder, d uint32) {
-			if k, ok := r.rankOf(slots, h); ok {
-				f(k, [event.NumTiers]uint32{d, d, d, d})
-			}
-		})
-		return
-	}
-	r.gather()
-	for _, h := range r.seen {
+	r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
 		if k, ok := r.rankOf(slots, h); ok {
-			f(k, r.take(h))
-		} else {
-			r.depth[h] = [event.NumTiers]uint32{}
+			f(k, depth)
 		}
-	}
-	r.seen = r.seen[:0]
+	})
 }

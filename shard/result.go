@@ -18,9 +18,6 @@ type Result struct {
 	// EarlyExit makes Find stop once a single rank is left: its depth is then
 	// a lower bound. The caller sets it.
 	EarlyExit bool
-
-	depth [][event.NumTiers]uint32 // Each's scratch, by holder; zero between calls
-	seen  []core.Holder
 }
 
 // Find puts into r, for every rank and tier level, how many leading blocks of
@@ -43,40 +40,11 @@ func (s *Space) Find(local []uint64, r *Result) {
 }
 
 // Each calls f once, in no particular order, for every rank that holds the
-// first block on any tier. Depths are in blocks and cumulative: depth[t]
-// counts the tiers up to and including t. Ranks removed since are left out.
+// first block on any tier. Depths are in blocks and cumulative, also beside the
+// owners: depth[t] counts the tiers up to and including t. Ranks removed since
+// are left out.
 func (r *Result) Each(f func(id RankID, depth [event.NumTiers]uint32)) {
 	r.EachRank(func(k Rank, depth [event.NumTiers]uint32) { f(k.ID(), depth) })
-}
-
-// gather puts every matching holder into seen and its depths into depth.
-func (r *Result) gather() {
-	for t := range event.Tier(event.NumTiers) {
-		if t > 0 && r.matches.Same(t) {
-			continue
-		}
-		r.matches.Each(t, func(h core.Holder, d uint32) {
-			if int(h) >= len(r.depth) {
-				r.depth = append(r.depth, make([][event.NumTiers]uint32, int(h)+1-len(r.depth))...)
-			}
-			if r.depth[h] == [event.NumTiers]uint32{} {
-				r.seen = append(r.seen, h)
-			}
-			r.depth[h][t] = d
-		})
-	}
-}
-
-// take returns a gathered holder's depths and clears them for the next call.
-func (r *Result) take(h core.Holder) [event.NumTiers]uint32 {
-	depth := r.depth[h]
-	r.depth[h] = [event.NumTiers]uint32{}
-	for t := event.Tier(1); t < event.NumTiers; t++ {
-		if r.matches.Same(t) {
-			depth[t] = depth[event.Device]
-		}
-	}
-	return depth
 }
 
 // rankOf returns who had the holder's number when the lookup began, unless

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -110,9 +111,15 @@ func TestLookupsBesidePublishers(t *testing.T) {
 						_, err := sp.ApplyWait(context.Background(), batchOf([]coretest.Op{*op}))
 						return err
 					},
-					func() func([]uint64) (coretest.Answer, error) {
+					func() func(coretest.Query) (coretest.Answer, error) {
 						var r Result
-						return func(q []uint64) (coretest.Answer, error) { return answer(sp, q, &r), nil }
+						return func(q coretest.Query) (coretest.Answer, error) {
+							if q.Unfold {
+								q.Local = sp.Unfold(nil, blockhash.SequenceHashes(nil, q.Local))
+							}
+							r.EarlyExit = q.Early
+							return answer(sp, q.Local, &r), nil
+						}
 					})
 				if err != nil {
 					t.Errorf("%s: %v", g.Name, err)

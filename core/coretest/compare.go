@@ -3,6 +3,7 @@ package coretest
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -17,42 +18,65 @@ type Depths = [event.NumTiers]uint32
 // Answer is what a Find found, in a form that can be compared.
 type Answer map[core.Holder]Depths
 
+// cumulative checks what holds for every answer, also beside a writer: no level
+// is shorter than one below it, and none is longer than the prompt.
+func (a Answer) cumulative(blocks int) error {
+	for h, ds := range a {
+		if !slices.IsSorted(ds[:]) {
+			return fmt.Errorf("holder %d has depths %v, which are not cumulative", h, ds)
+		}
+		if longest := int(ds[event.NumTiers-1]); longest == 0 || longest > blocks {
+			return fmt.Errorf("holder %d has depths %v in a prompt of %d blocks", h, ds, blocks)
+		}
+	}
+	return nil
+}
+
+// leader returns the holder that matches further than all others, if one does.
+func (a Answer) leader() (h core.Holder, ok bool) {
+	longest := uint32(0)
+	for o, ds := range a {
+		if d := ds[event.NumTiers-1]; d > longest {
+			h, longest, ok = o, d, true
+		} else if d == longest {
+			ok = false
+		}
+	}
+	return h, ok
+}
+
 // ReadAnswer takes the answer out of m and checks that m agrees with itself.
 func ReadAnswer(m *core.Matches) (Answer, error) {
 	a := Answer{}
-	for t := range event.Tier(event.NumTiers) {
-		var err error
-		holders, blocks := 0, uint64(0)
-		m.Each(t, func(h core.Holder, d uint32) {
-			ds := a[h]
-			if ds[t] != 0 {
-				err = fmt.Errorf("holder %d is in the answer of level %d twice", h, t)
-			}
-			if d == 0 {
-				err = fmt.Errorf("holder %d is in the answer of level %d with depth 0", h, t)
-			}
-			ds[t] = d
-			a[h] = ds
-			holders, blocks = holders+1, blocks+uint64(d)
-		})
-		if err != nil {
-			return nil, err
+	var err error
+	m.EachHolder(func(h core.Holder, ds Depths) {
+		if _, ok := a[h]; ok {
+			err = fmt.Errorf("holder %d is in the answer twice", h)
 		}
-		if gotH, gotB := m.Sum(t); gotH != holders || gotB != blocks {
-			return nil, fmt.Errorf("Sum(%d) = %d holders, %d blocks; Each gives %d, %d", t, gotH, gotB, holders, blocks)
-		}
+		a[h] = ds
+	})
+	if err == nil {
+		err = a.cumulative(math.MaxInt32)
 	}
 	for t := range event.Tier(event.NumTiers) {
-		if !m.Same(t) {
-			continue
-		}
+		want := map[core.Holder]uint32{}
+		blocks := uint64(0)
 		for h, ds := range a {
-			if ds[t] != ds[event.Device] {
-				return nil, fmt.Errorf("Same(%d), but holder %d has depths %v", t, h, ds)
+			if ds[t] > 0 {
+				want[h] = ds[t]
+				blocks += uint64(ds[t])
 			}
 		}
+		have := map[core.Holder]uint32{}
+		m.Each(t, func(h core.Holder, d uint32) { have[h] += d })
+		if err == nil && !maps.Equal(have, want) {
+			err = fmt.Errorf("level %d is %v, of all levels %v", t, have, want)
+		}
+		if n, sum := m.Sum(t); err == nil && (n != len(want) || sum != blocks) {
+			err = fmt.Errorf("Sum(%d) = %d holders, %d blocks; Each gives %d, %d", t, n, sum, len(want), blocks)
+		}
 	}
-	return a, nil
+	return a, err
 }
 
 // OracleAnswer returns what the oracle finds.

@@ -8,12 +8,22 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
 )
 
+// Query is what a reader beside a writer asks, and how.
+type Query struct {
+	Local []uint64
+	Early bool // stop once a single holder is left
+	// Unfold asks by sequence hashes: the prompt's local hashes are what the
+	// index knows of them.
+	Unfold bool
+}
+
 // RunConcurrent checks lookups beside a writer: each answer must be one that
-// the presence of each block allowed at some moment during the call. Run it
-// with -race.
+// the presence of each block allowed at some moment during the call, at every
+// level, and cumulative over the levels. Run it with -race.
 func RunConcurrent(t *testing.T, newIndex func() core.Index) {
 	for _, g := range Generators() {
 		t.Run(g.Name, func(t *testing.T) {
@@ -31,27 +41,38 @@ func RunConcurrent(t *testing.T, newIndex func() core.Index) {
 func besideIndex(x core.Index, ops []Op, seed uint64) error {
 	return Beside(ops, seed, 2,
 		func(op *Op) error { op.Apply(x); return nil },
-		func() func([]uint64) (Answer, error) {
+		func() func(Query) (Answer, error) {
 			var m core.Matches
-			return func(q []uint64) (Answer, error) {
-				x.Find(q, &m)
+			return func(q Query) (Answer, error) {
+				if u, ok := x.(core.Unfolder); ok && q.Unfold {
+					q.Local = u.Unfold(nil, blockhash.SequenceHashes(nil, q.Local))
+				}
+				m.EarlyExit = q.Early
+				x.Find(q.Local, &m)
 				return ReadAnswer(&m)
 			}
 		})
 }
 
-// Beside applies ops in order while readers look up, and checks each answer.
-// newFind returns one reader's lookup.
-func Beside(ops []Op, seed uint64, readers int, apply func(*Op) error, newFind func() func([]uint64) (Answer, error)) error {
+// plan takes notes of a history and makes a prompt before every so many of its
+// operations.
+func plan(ops []Op, seed uint64, every int) (*Log, [][]uint64) {
 	prompts := NewPrompts(rand.New(rand.NewPCG(seed, 5)))
 	var queries [][]uint64
-	every := max(1, len(ops)/256)
 	log := NewLog(ops, func(i int, o *core.Oracle) {
 		if i%every == 0 {
 			queries = append(queries, prompts.Next(o))
 		}
 		prompts.Note(&ops[i])
 	})
+	return log, queries
+}
+
+// Beside applies ops in order while readers look up, and checks each answer.
+// newFind returns one reader's lookup.
+func Beside(ops []Op, seed uint64, readers int, apply func(*Op) error, newFind func() func(Query) (Answer, error)) error {
+	every := max(1, len(ops)/256)
+	log, queries := plan(ops, seed, every)
 
 	var started, done, finds atomic.Int64
 	var stop atomic.Bool
@@ -63,9 +84,15 @@ func Beside(ops []Op, seed uint64, readers int, apply func(*Op) error, newFind f
 		wg.Go(func() {
 			for !stop.Load() {
 				// Mostly what is being written now.
-				q := queries[min(len(queries)-1, int(done.Load())/every)]
+				q := Query{Local: queries[min(len(queries)-1, int(done.Load())/every)]}
 				if r.IntN(3) == 0 {
-					q = queries[r.IntN(len(queries))]
+					q.Local = queries[r.IntN(len(queries))]
+				}
+				switch r.IntN(8) {
+				case 0:
+					q.Early = true
+				case 1:
+					q.Unfold = true
 				}
 				from := int(done.Load())
 				a, err := find(q)

@@ -18,6 +18,7 @@ type lockedFind struct {
 	*core.Oracle
 	store func(l *lockedFind, h core.Holder, ev *event.Event, count bool) core.Outcome
 	find  func(l *lockedFind, local []uint64, m *core.Matches)
+	alter func(l *lockedFind, q coretest.Query, a coretest.Answer)
 }
 
 func (l *lockedFind) apply(op *coretest.Op) error {
@@ -31,18 +32,22 @@ func (l *lockedFind) apply(op *coretest.Op) error {
 	return nil
 }
 
-func (l *lockedFind) newFind() func([]uint64) (coretest.Answer, error) {
+func (l *lockedFind) newFind() func(coretest.Query) (coretest.Answer, error) {
 	var m core.Matches
-	return func(q []uint64) (coretest.Answer, error) {
+	return func(q coretest.Query) (coretest.Answer, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.find != nil {
-			l.find(l, q, &m)
+			l.find(l, q.Local, &m)
 		} else {
-			l.Find(q, &m)
+			l.Find(q.Local, &m)
 		}
 		l.finds.Add(1)
-		return coretest.ReadAnswer(&m)
+		a, err := coretest.ReadAnswer(&m)
+		if l.alter != nil && err == nil {
+			l.alter(l, q, a)
+		}
+		return a, err
 	}
 }
 
@@ -80,6 +85,24 @@ func TestConcurrentFindsFaults(t *testing.T) {
 				old.Find(local, m)
 			}
 		}()},
+		"a level of a later time than the one above it": {alter: func(l *lockedFind, q coretest.Query, a coretest.Answer) {
+			l.yield()
+			for h, now := range coretest.OracleAnswer(l.Oracle, q.Local) {
+				if ds, ok := a[h]; ok { // each level is right, for itself
+					ds[event.Device] = now[event.Device]
+					a[h] = ds
+				}
+			}
+		}},
+		"a level that is cumulative and wrong": {alter: func(_ *lockedFind, _ coretest.Query, a coretest.Answer) {
+			for h, ds := range a {
+				ds[event.Disk] = ds[event.HostPinned]
+				a[h] = ds
+			}
+		}},
+		"answers end early unasked": {find: func(l *lockedFind, local []uint64, m *core.Matches) {
+			l.Find(local[:min(len(local), 3)], m)
+		}},
 		"a stored block is away while it is stored again": {store: func(l *lockedFind, h core.Holder, ev *event.Event, count bool) core.Outcome {
 			if len(ev.Local) == 0 || count {
 				return l.Store(h, ev, count)
@@ -99,7 +122,7 @@ func TestConcurrentFindsFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, g := range coretest.Generators() {
 				for seed := range uint64(min(g.Seeds, 100)) {
-					l := lockedFind{store: fault.store, find: fault.find}
+					l := lockedFind{store: fault.store, find: fault.find, alter: fault.alter}
 					if err := beside(&l, g, seed); err != nil {
 						t.Logf("%s, seed %d: %v", g.Name, seed, err)
 						return

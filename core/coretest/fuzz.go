@@ -2,6 +2,7 @@ package coretest
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -28,7 +29,8 @@ func Fuzz(f *testing.F, newIndex func() core.Index) {
 // contents are one nibble each, so that they collide.
 //
 //	byte 0: bits 0-2 kind, 3 copies counted, 4 parent, 5 hash-only, 6 one
-//	        block after the other (lengths up to 64, counting up)
+//	        block after the other (lengths up to 64, counting up), 7 by a
+//	        crowd of further holders as well
 //	byte 1: bits 0-2 holder, 3-4 tier, 5-7 length - 1
 func Decode(data []byte) []Op {
 	var ops []Op
@@ -84,8 +86,29 @@ func Decode(data []byte) []Op {
 			}
 		}
 		ops = append(ops, op)
+		for i := core.Holder(0); a&128 != 0 && i < crowd; i++ {
+			op.Holder = firstOfCrowd + i
+			ops = append(ops, op)
+		}
 	}
 	return ops
+}
+
+// The crowd is more holders than a list of cut-offs takes.
+const (
+	firstOfCrowd = 128
+	crowd        = 20
+)
+
+// FuzzHolders returns every holder that decoded operations may have, by rising
+// number.
+func FuzzHolders() []core.Holder {
+	hs := slices.Clone(holderNumbers[:])
+	for i := range core.Holder(crowd) {
+		hs = append(hs, firstOfCrowd+i)
+	}
+	slices.Sort(hs)
+	return hs
 }
 
 // nibble returns a hash: mostly a small one, so that names collide with those

@@ -132,25 +132,27 @@ func (n *notes) note(k logKey) {
 
 // Allowed checks an answer that was asked for when the first done operations
 // had ended, and came when started operations had begun.
-func (l *Log) Allowed(query []uint64, a Answer, done, started int) error {
+func (l *Log) Allowed(query Query, a Answer, done, started int) error {
 	from, to := l.before[done], l.before[started]
-	seqs := blockhash.SequenceHashes(nil, query)
+	seqs := blockhash.SequenceHashes(nil, query.Local)
 	for h := range a {
 		if !l.holders[h] {
 			return fmt.Errorf("holder %d, which never stored anything, is in the answer to %v", h, query)
 		}
 	}
+	if err := a.cumulative(len(query.Local)); err != nil {
+		return fmt.Errorf("%w (operations %d to %d, query %v)", err, done, started, query)
+	}
+	leader, leads := a.leader()
 	for _, h := range slices.Sorted(maps.Keys(l.holders)) {
+		lowerBound := query.Early && leads && h == leader
 		for t, d := range a[h] {
-			if int(d) > len(query) {
-				return fmt.Errorf("holder %d has depth %d of %d", h, d, len(query))
-			}
 			for i, seq := range seqs[:min(len(seqs), int(d)+1)] {
 				sometimesPresent, sometimesAbsent := l.during(logKey{h, seq}, t, from, to)
 				switch {
 				case i < int(d) && !sometimesPresent:
 					return fmt.Errorf("holder %d has depth %d at level %d, but block %d was absent all the time (operations %d to %d, query %v)", h, d, t, i, done, started, query)
-				case i == int(d) && !sometimesAbsent:
+				case i == int(d) && !sometimesAbsent && !lowerBound:
 					return fmt.Errorf("holder %d has depth %d at level %d, but block %d was present all the time (operations %d to %d, query %v)", h, d, t, i, done, started, query)
 				}
 			}

@@ -95,5 +95,6 @@ func Generators() []Generator {
 		{Name: "fleet", Seeds: 4, Ops: 2560, Interval: 256, Start: fleet(12, 60)},
 		{Name: "deep", Seeds: 2, Ops: 768, Interval: 128, Start: fleet(3, 700)},
 		{Name: "wide", Seeds: 10, Ops: 2048, Interval: 256, Start: wide},
+		{Name: "tiers", Seeds: 8, Ops: 1024, Interval: 128, Start: tiers},
 	}
 }
