@@ -156,6 +156,9 @@ type Config struct {
 	// MaxLag is how many messages behind the stream's end a replica may be
 	// when it first counts as caught up; default 1000.
 	MaxLag uint64
+	// StallAfter is after how long of reading that begins again and again without
+	// a message, although the server answers, Ready fails; default 10 s.
+	StallAfter time.Duration
 	// ForgetConsumer is after how long without this replica the server drops
 	// its consumer; default 1 h.
 	ForgetConsumer time.Duration
@@ -187,6 +190,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.RoomCheck, time.Second)
 	setDefault(&c.MaxSeries, 200)
 	setDefault(&c.MaxLag, 1000)
+	setDefault(&c.StallAfter, 10*time.Second)
 	setDefault(&c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
@@ -211,7 +215,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: a bound on recoveries or series is negative")
 	case c.RecoverTimeout < 0 || c.RecoverMin < 0 || c.RecoverMax < c.RecoverMin || c.RoomCheck < 0:
 		return c, errors.New("ingest: a wait of recoveries is negative, or RecoverMax is below RecoverMin")
-	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0:
+	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}
 	return c, nil

@@ -22,6 +22,13 @@
 //     applied or skipped. Messages are acknowledged up to it, never beyond.
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
+//   - A position is good only if the stream has the message that was read
+//     there, which its time tells; it is compared when a session begins, and the
+//     stream's end while one lasts. With one that is void the reader begins at the
+//     stream's start, and every publisher is asked once for all it holds. What is
+//     void again and again is waited for, longer each time.
+//   - Sessions that end again and again without a message are an error of Ready,
+//     unless it is the server that is away.
 //   - A reader whose stream was trimmed beyond its position takes up a newer
 //     snapshot (Config.Reload): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.

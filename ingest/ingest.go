@@ -52,8 +52,12 @@ type StreamStatus struct {
 	LagTime       time.Duration
 	InFlight      int // messages read and not applied
 	InFlightBytes int
-	CaughtUp      bool  // everything from before the start was applied once
-	Err           error // why nothing is read at the moment
+	CaughtUp      bool      // everything from before the start was applied once
+	Voided        time.Time // when the position was none of the stream's last; zero: never
+	Err           error     // why nothing is read at the moment
+	// Stalled says that reading has begun again and again for Config.StallAfter
+	// without a message, although the server answers; nil: it has not.
+	Stalled error
 }
 
 // Open starts reading every stream of the namespace that exists, and new ones
@@ -148,13 +152,18 @@ func (in *Ingest) discover(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		before := make(map[*reader]mark)
+		for _, r := range in.readers() {
+			before[r] = r.mark()
+		}
 		request, cancel := context.WithTimeout(ctx, requestWait)
 		infos, err := stream.List(request, in.js, in.cfg.Namespace)
 		cancel()
 		in.noteRefused(err)
-		for _, info := range infos {
-			if r := in.reader(info.Name); r != nil {
-				r.noteEnd(info.FirstSeq, info.LastSeq)
+		for i := range infos {
+			r := in.reader(infos[i].Name)
+			if m, ok := before[r]; ok {
+				r.look(&infos[i], m)
 			}
 		}
 		if err := in.add(ctx, infos); err != nil {
@@ -202,9 +211,13 @@ func (in *Ingest) readers() []*reader {
 // Ready returns nil once every stream that is known has been caught up with,
 // each at least once; else an error that says what is behind. Later lag shows
 // in Streams and in the metrics, and does not end readiness: an answer that is
-// a little old is better than none.
+// a little old is better than none. A stream that is stalled ends it: it would
+// grow old without an end.
 func (in *Ingest) Ready() error {
 	for _, s := range in.Streams() {
+		if s.Stalled != nil {
+			return fmt.Errorf("stream %s: %w", s.Stream, s.Stalled)
+		}
 		if !s.CaughtUp {
 			if s.Err != nil {
 				return fmt.Errorf("stream %s is %d messages behind: %w", s.Stream, s.Lag, s.Err)
@@ -268,8 +281,8 @@ func (in *Ingest) Ranks() []RankStatus {
 func (in *Ingest) Positions() map[string]Start {
 	starts := make(map[string]Start)
 	for _, r := range in.readers() {
-		s := r.status(time.Now())
-		start := Start{Seq: s.Position + 1, Created: s.Created}
+		p := r.window.progress()
+		start := Start{Seq: p.pos + 1, Created: r.mark().created, Stored: p.stored}
 		for _, k := range r.ranks() {
 			if k.LastID == 0 && k.Events == 0 {
 				continue // announced, and nothing more

@@ -23,33 +23,35 @@ const (
 // reader reads one stream: messages in stream order to the lanes.
 type reader struct {
 	*group
-	js   jetstream.JetStream
-	name string      // of the stream
-	left []departure // workers of the start position that left since
-	// trimmed holds a token when messages were seen to be gone before they were read.
-	trimmed chan struct{}
+	js     jetstream.JetStream
+	name   string      // of the stream
+	left   []departure // workers of the start position that left since
+	doubts chan error  // holds why the session is to end, if it is
 
 	// Of the reading goroutine only.
-	next   uint64    // first sequence not read
-	lastAt time.Time // when the stream stored message next-1; zero: not known
+	next     uint64    // first sequence not read
+	lastAt   time.Time // when the stream stored message next-1; zero: not known
+	messages uint64    // read
+	voids    voids
 
 	since time.Time // when it was opened
 
 	mu struct {
 		sync.Mutex
-		created  time.Time
+		mark
 		begin    uint64 // position when it was opened
-		read     uint64 // next-1, for the discovery
 		end      uint64 // last sequence of the stream, as far as known
 		target   uint64 // end when the reader was opened
-		checked  bool   // the position is known to be of this stream
 		caughtUp bool
-		err      error // why nothing is read at the moment
+		voided   time.Time // when the position was void last; zero: never
+		err      error     // why nothing is read at the moment
+		loop     loop
+		doubted  time.Time // LastTime of a stream that was looked into for it
 	}
 }
 
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1, trimmed: make(chan struct{}, 1), since: time.Now()}
+	r := &reader{group: g, js: js, name: info.Name, next: 1, doubts: make(chan error, 1), since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
@@ -74,8 +76,8 @@ func (r *reader) begin(start Start) {
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
-		r.window.restart(start.Seq - 1)
-		r.mu.read, r.mu.begin = start.Seq-1, start.Seq-1
+		r.window.restart(start.Seq-1, start.Stored)
+		r.mu.read, r.mu.readAt, r.mu.begin = start.Seq-1, start.Stored, start.Seq-1
 		if !start.Created.IsZero() {
 			r.mu.created = start.Created // compared when reading begins
 		}
@@ -96,21 +98,18 @@ func (r *reader) run(ctx context.Context) {
 	var logged time.Time
 	backoff := 50 * time.Millisecond
 	for {
-		before := r.next
+		before := r.messages
 		err := r.session(ctx)
 		if ctx.Err() != nil {
 			break
 		}
 		r.m.reset(resetReason(err))
-		if errors.Is(err, errReloaded) {
-			continue
-		}
-		r.setError(err)
+		r.failed(err)
 		if now := time.Now(); now.Sub(logged) > time.Second {
 			logged = now
 			r.cfg.Log.Warn("reading begins again", "stream", r.name, "after", r.next-1, "error", err)
 		}
-		if r.next > before {
+		if r.messages > before {
 			backoff = 50 * time.Millisecond
 		}
 		select {
@@ -142,6 +141,10 @@ func resetReason(err error) string {
 		return "trimmed"
 	case errors.Is(err, errReloaded):
 		return "reloaded"
+	case errors.Is(err, errVoid):
+		return "void"
+	case errors.Is(err, errMoved):
+		return "moved"
 	case errors.Is(err, jetstream.ErrNoHeartbeat):
 		return "no_heartbeat"
 	case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound):
@@ -167,8 +170,8 @@ func (r *reader) session(run context.Context) error {
 		select {
 		case <-status:
 			cancel(errReconnected)
-		case <-r.trimmed:
-			cancel(errTrimmed)
+		case err := <-r.doubts:
+			cancel(err)
 		case <-ctx.Done():
 		}
 	}()
@@ -191,7 +194,9 @@ func (r *reader) session(run context.Context) error {
 	defer it.Stop()
 	stop := context.AfterFunc(ctx, it.Stop)
 	defer stop()
-	r.setError(nil)
+	r.opened()
+	steady := time.AfterFunc(steadyAfter, r.progressed) // an idle stream is no loop
+	defer steady.Stop()
 	for delivered := uint64(1); ; delivered++ {
 		msg, err := it.Next()
 		if ctx.Err() != nil {
@@ -232,9 +237,11 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 		return err
 	}
 	r.next, r.lastAt = seq+1, md.Timestamp
+	r.messages++
 	r.mu.Lock()
-	r.mu.read = seq
+	r.mu.read, r.mu.readAt = seq, md.Timestamp
 	r.mu.end = max(r.mu.end, seq+md.NumPending)
+	r.mu.loop = loop{}
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
 	if err != nil {
@@ -261,42 +268,27 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestWait)
 	defer cancel()
 	select {
-	case <-r.trimmed: // it is seen to here
+	case <-r.doubts: // it is seen to here
 	default:
 	}
-	s, err := r.js.Stream(ctx, r.name)
-	if err != nil {
-		return nil, fmt.Errorf("stream: %w", err)
-	}
-	info, err := stream.Get(ctx, r.js, r.name)
+	s, info, err := stream.Open(ctx, r.js, r.name)
 	if err != nil {
 		return nil, err
 	}
-	if why, err := r.void(ctx, s, info); err != nil {
+	if why, err := stream.Void(ctx, s, &info, r.position()); err != nil {
 		return nil, err
 	} else if why != "" {
-		r.m.voidedPosition.Inc()
-		r.cfg.Log.Warn("the position in the stream is void, reading it from its start", "stream", r.name, "after", r.next-1, "reason", why)
-		r.restart(ctx, info)
+		if err := r.void(run, &info, why); err != nil {
+			return nil, err
+		}
 	}
-	if r.next < info.FirstSeq && r.reload(run, info) { // it takes its time, whatever the connection does
+	if r.next < info.FirstSeq && r.reload(run, s, &info) { // it takes its time, whatever the connection does
 		return nil, errReloaded
 	}
 	if run.Err() != nil {
 		return nil, run.Err()
 	}
-	if r.next < info.FirstSeq {
-		r.mu.Lock()
-		r.mu.begin += info.FirstSeq - r.next // what is gone is not read
-		r.mu.read = info.FirstSeq - 1
-		r.mu.Unlock()
-		r.next, r.lastAt = info.FirstSeq, time.Time{} // what publishers numbered in between shows as gaps
-		r.window.skipTo(info.FirstSeq - 1)
-	}
-	r.noteEnd(info.FirstSeq, info.LastSeq)
-	r.mu.Lock()
-	r.mu.checked = true
-	r.mu.Unlock()
+	r.follow(&info)
 	name := "replica_" + r.cfg.Replica
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
@@ -317,72 +309,6 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
 	return c, nil
-}
-
-// void says why the position means nothing in this stream; empty if it does.
-func (r *reader) void(ctx context.Context, s jetstream.Stream, info stream.Info) (string, error) {
-	r.mu.Lock()
-	created := r.mu.created
-	r.mu.Unlock()
-	switch {
-	case r.next == 1:
-		return "", nil // nothing was read
-	case !info.Created.Equal(created):
-		return "the stream was made again", nil
-	case info.LastSeq < r.next-1:
-		return "the stream ends before it", nil
-	case r.lastAt.IsZero() || info.FirstSeq > r.next-1:
-		return "", nil // cannot be told, or what was read is gone by now
-	}
-	// A server that lost its last messages gives their sequences to new ones.
-	msg, err := s.GetMsg(ctx, r.next-1)
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return "", nil
-	case err != nil:
-		return "", fmt.Errorf("message %d: %w", r.next-1, err)
-	case !msg.Time.Equal(r.lastAt):
-		return "it is another message's now", nil
-	}
-	return "", nil
-}
-
-// restart sets the reader to the stream's start, and asks publishers what their
-// ranks hold: what was read may not be in the stream any more, or come again.
-func (r *reader) restart(ctx context.Context, info stream.Info) {
-	for _, l := range r.lanes {
-		select {
-		case l.inbox <- l.void:
-		case <-ctx.Done():
-		}
-	}
-	r.next, r.lastAt = 1, time.Time{}
-	r.window.restart(0)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.created, r.mu.read, r.mu.begin, r.mu.end = info.Created, 0, 0, info.LastSeq
-	r.mu.target = min(r.mu.target, info.LastSeq)
-}
-
-// noteEnd learns where the stream begins and ends now. What was not read yet and
-// no longer exists ends the session, so that the next one deals with it.
-func (r *reader) noteEnd(first, last uint64) {
-	r.mu.Lock()
-	r.mu.end = max(r.mu.end, last)
-	trimmed := first > r.mu.read+1
-	r.mu.Unlock()
-	if trimmed {
-		select {
-		case r.trimmed <- struct{}{}:
-		default:
-		}
-	}
-}
-
-func (r *reader) setError(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.err = err
 }
 
 // acknowledge tells the server the position now and then.
@@ -415,13 +341,13 @@ func (r *reader) status(now time.Time) StreamStatus {
 	s := StreamStatus{
 		Stream: r.name, Space: r.space, Created: r.mu.created,
 		Begin: r.mu.begin, Since: r.since, Position: p.pos, Last: max(r.mu.end, p.pos),
-		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err,
+		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}
 	s.Lag = s.Last - s.Position
 	if s.Lag > 0 && !p.oldest.IsZero() {
 		s.LagTime = max(0, now.Sub(p.oldest))
 	}
-	if r.mu.checked && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
+	if r.mu.known && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
 		r.mu.caughtUp = true
 	}
 	s.CaughtUp = r.mu.caughtUp

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
@@ -64,7 +66,7 @@ func (r *reader) jumped(ctx context.Context) error {
 
 // reload takes up a snapshot in the place of what the stream no longer has. It
 // reports false if there is none that fits: then ids show what is missing.
-func (r *reader) reload(ctx context.Context, info stream.Info) bool {
+func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.Info) bool {
 	if r.cfg.Reload == nil {
 		return false
 	}
@@ -82,6 +84,11 @@ func (r *reader) reload(ctx context.Context, info stream.Info) bool {
 	}
 	defer snap.Close()
 	start := snap.Start()
+	if err := r.goesOn(ctx, s, at, start); err != nil {
+		r.m.reloads("refused")
+		r.cfg.Log.Error("a snapshot is not taken up", "stream", r.name, "after", at.Position, "first", at.First, "snapshot", start.Seq-1, "error", err)
+		return false
+	}
 	taken, failed := 0, 0
 	for _, pos := range start.Ranks {
 		switch ok, err := r.reloadRank(ctx, index, snap, pos); {
@@ -101,11 +108,30 @@ func (r *reader) reload(ctx context.Context, info stream.Info) bool {
 	r.cfg.Log.Warn("the stream was trimmed beyond the position: a snapshot was taken up", "stream", r.name, "after", at.Position,
 		"first", at.First, "snapshot", start.Seq-1, "ranks", taken, "failed", failed)
 	r.mu.Lock()
-	r.mu.read = start.Seq - 1
-	r.mu.Unlock()
-	r.next, r.lastAt = start.Seq, start.Stored
-	r.window.skipTo(start.Seq - 1)
+	defer r.mu.Unlock()
+	r.passLocked(start.Seq-1, start.Stored)
 	return true
+}
+
+// goesOn refuses a snapshot from which the stream does not go on: taken up, it
+// would only be found to be void, and so for ever.
+func (r *reader) goesOn(ctx context.Context, s jetstream.Stream, at Trimmed, start Start) error {
+	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	defer cancel()
+	if start.Seq < at.First || start.Seq <= at.Position {
+		return fmt.Errorf("it ends at %d: %w", start.Seq-1, errTrimmed)
+	}
+	now, err := s.Info(ctx) // loading takes its time
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", r.name, err)
+	}
+	why, err := stream.Void(ctx, s, &stream.Info{
+		Name: r.name, Created: now.Created, FirstSeq: now.State.FirstSeq, LastSeq: now.State.LastSeq,
+	}, stream.Position{Seq: start.Seq - 1, Created: start.Created, Stored: start.Stored})
+	if err == nil && why != "" {
+		err = fmt.Errorf("%w: %s", errVoid, why)
+	}
+	return err
 }
 
 // reloadRank gives the rank the snapshot's state, in one step for lookups,

@@ -37,6 +37,7 @@ type entry struct {
 	reply string    // where its acknowledgement goes
 	bytes int
 	done  bool
+	skip  bool // no message: skipTo's
 }
 
 func newWindow(maxMessages, maxBytes int) *window {
@@ -88,12 +89,19 @@ func (w *window) complete(number uint64) {
 	e := &w.mu.entries[w.mu.head+int(number-w.mu.first)]
 	e.done = true
 	w.mu.bytes -= e.bytes
+	w.advanceLocked()
+}
+
+// advanceLocked takes out what is done in front.
+func (w *window) advanceLocked() {
 	for w.mu.head < len(w.mu.entries) && w.mu.entries[w.mu.head].done {
 		e := &w.mu.entries[w.mu.head]
 		if e.seq > w.mu.pos {
 			w.mu.pos, w.mu.stored = e.seq, e.at
 		}
-		w.mu.posTime, w.mu.reply = e.at, e.reply
+		if !e.skip {
+			w.mu.posTime, w.mu.reply = e.at, e.reply
+		}
 		*e = entry{}
 		w.mu.head++
 		w.mu.first++
@@ -114,24 +122,21 @@ func (w *window) full() bool {
 	return !w.fitsLocked(1) || w.mu.room != nil
 }
 
-// skipTo moves the position over sequences that no longer exist, if nothing
-// is in flight. It reports whether it moved.
-func (w *window) skipTo(pos uint64) bool {
+// skipTo moves the position over sequences that are not read, once what is in
+// flight is done. stored is of the message at the position; zero: not known.
+func (w *window) skipTo(pos uint64, stored time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.mu.head < len(w.mu.entries) || pos <= w.mu.pos {
-		return false
-	}
-	w.mu.pos, w.mu.stored = pos, time.Time{}
-	return true
+	w.mu.entries = append(w.mu.entries, entry{seq: pos, at: stored, done: true, skip: true})
+	w.advanceLocked()
 }
 
-// restart sets the position back: the stream is another one now. Messages in
-// flight no longer move it, as their sequences are of the old one.
-func (w *window) restart(pos uint64) {
+// restart sets the position to where reading begins: the stream is another one
+// now. Messages in flight no longer move it, as their sequences are of the old one.
+func (w *window) restart(pos uint64, stored time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.pos, w.mu.posTime, w.mu.stored = pos, time.Time{}, time.Time{}
+	w.mu.pos, w.mu.posTime, w.mu.stored = pos, time.Time{}, stored
 	for i := w.mu.head; i < len(w.mu.entries); i++ {
 		w.mu.entries[i].seq = 0
 	}

@@ -104,7 +104,7 @@ func TestWindowBounds(t *testing.T) {
 func TestWindowRestart(t *testing.T) {
 	w := newWindow(10, 100)
 	a, _ := w.add(t.Context(), entry{seq: 50, reply: "old"})
-	w.restart(0)
+	w.restart(0, time.Time{})
 	b, _ := w.add(t.Context(), entry{seq: 1, reply: "new"})
 	w.complete(a)
 	if p := w.progress(); p.pos != 0 || w.takeReply() != "" {
@@ -114,9 +114,15 @@ func TestWindowRestart(t *testing.T) {
 	if p := w.progress(); p.pos != 1 || w.takeReply() != "new" || w.takeReply() != "" {
 		t.Fatalf("%+v", p)
 	}
-	w.skipTo(9)
-	w.skipTo(4)
-	if p := w.progress(); p.pos != 9 {
+	c, _ := w.add(t.Context(), entry{seq: 2})
+	at := time.Unix(9, 0)
+	w.skipTo(9, at)
+	if p := w.progress(); p.pos != 1 {
+		t.Fatalf("over what is in flight: %+v", p)
+	}
+	w.complete(c)
+	w.skipTo(4, time.Time{})
+	if p := w.progress(); p.pos != 9 || !p.stored.Equal(at) || p.inFlight != 0 {
 		t.Fatalf("%+v", p)
 	}
 }

@@ -1,6 +1,6 @@
 // Package natstest runs the NATS server whose configuration docs/security.md
 // gives, for tests that programs need no more permissions than it grants, and
-// have no more.
+// have no more. And it backs a server up and restores it, as an operator does.
 //
 // Invariant: what the server refuses is noted before the one who asked is told.
 //

@@ -1,0 +1,210 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+)
+
+// This file is how a reader knows that its position is one of the stream's, what
+// it does if it is not, and how it tells that it does not get on.
+
+// mark is what of a stream was read, as others than the reading goroutine see it.
+type mark struct {
+	created time.Time // of the stream
+	read    uint64    // the last sequence that was read, or passed over
+	readAt  time.Time // when the stream stored that message; zero: not known
+	known   bool      // the position was compared with the stream
+}
+
+func (r *reader) mark() mark {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.mark
+}
+
+func (r *reader) position() stream.Position {
+	return stream.Position{Seq: r.next - 1, Created: r.mark().created, Stored: r.lastAt}
+}
+
+// follow goes on from the position, which is one of the stream's, or from the
+// first message if that is later: what publishers numbered in between shows as
+// gaps.
+func (r *reader) follow(info *stream.Info) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.next < info.FirstSeq {
+		r.mu.begin += info.FirstSeq - r.next // what is gone is not read
+		r.passLocked(info.FirstSeq-1, time.Time{})
+	}
+	r.mu.created, r.mu.known = info.Created, true
+	r.mu.end = max(r.mu.read, info.LastSeq)
+}
+
+// passLocked sets the position beyond what is not read.
+func (r *reader) passLocked(seq uint64, stored time.Time) {
+	r.next, r.lastAt = seq+1, stored
+	r.mu.read, r.mu.readAt = seq, stored
+	r.window.skipTo(seq, stored)
+}
+
+// The reasons for which a session ends because of where the stream stands.
+var (
+	errVoid  = errors.New("the position in the stream is void")
+	errMoved = errors.New("the stream does not end where it was read to")
+)
+
+// look compares what the stream says of itself with what was read before it was
+// asked. If they do not fit the session ends, and the next one sees to it: a
+// consumer beyond the end of a stream that was rolled back waits for ever.
+func (r *reader) look(info *stream.Info, before mark) {
+	r.mu.Lock()
+	r.mu.end = max(r.mu.read, info.LastSeq)
+	var doubt error
+	switch {
+	case !before.known || !r.mu.known:
+	case info.FirstSeq > r.mu.read+1:
+		doubt = errTrimmed
+	case !info.Created.Equal(before.created) || info.LastSeq < before.read:
+		doubt = errMoved
+	case info.LastSeq == before.read && info.FirstSeq <= before.read && !before.readAt.IsZero() &&
+		!info.LastTime.Equal(before.readAt) && !info.LastTime.Equal(r.mu.doubted):
+		// Looked into once: the server may have taken the last message out.
+		doubt, r.mu.doubted = errMoved, info.LastTime
+	}
+	r.mu.Unlock()
+	if doubt != nil {
+		select {
+		case r.doubts <- doubt:
+		default:
+		}
+	}
+}
+
+// voids puts off what a void position costs when it comes again and again, as
+// between two servers behind one name: every publisher is asked for each.
+type voids struct {
+	last time.Time
+	wait time.Duration // from then on
+}
+
+// The waits between two void positions, and after how many of them it is
+// forgotten.
+const (
+	leastVoidWait = time.Second
+	mostVoidWait  = time.Minute
+	voidsForgot   = 10
+)
+
+// left returns how long the next one is to wait. It notes one that need not.
+func (v *voids) left(now time.Time) time.Duration {
+	since := now.Sub(v.last)
+	switch {
+	case v.last.IsZero() || since >= voidsForgot*v.wait:
+		v.wait = leastVoidWait
+	case since < v.wait:
+		return v.wait - since
+	default:
+		v.wait = min(2*v.wait, mostVoidWait)
+	}
+	v.last = now
+	return 0
+}
+
+// void sets the reader to the stream's start, and asks publishers what their
+// ranks hold: what was read may not be in the stream any more, or come again.
+// ctx is the reader's: none of them may be left out.
+func (r *reader) void(ctx context.Context, info *stream.Info, why string) error {
+	now := time.Now()
+	if left := r.voids.left(now); left > 0 {
+		return fmt.Errorf("%w again, and waited for for %v: %s", errVoid, left.Round(time.Millisecond), why)
+	}
+	r.m.voidedPosition.Inc()
+	r.cfg.Log.Warn("the position in the stream is void, reading it from its start; every publisher is asked for what it holds",
+		"stream", r.name, "after", r.next-1, "reason", why)
+	for _, l := range r.lanes {
+		select {
+		case l.inbox <- l.void:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next, r.lastAt = 1, time.Time{}
+	r.window.restart(0, time.Time{})
+	r.mu.mark = mark{created: info.Created}
+	r.mu.begin, r.mu.end, r.mu.voided = 0, info.LastSeq, now
+	r.mu.target = min(r.mu.target, info.LastSeq)
+	return nil
+}
+
+// loop is sessions that end without a message, although the server answers.
+type loop struct {
+	since time.Time // zero: there is none
+	err   error     // of the last one
+}
+
+// steadyAfter is how long a session has to last for being none of a loop.
+const steadyAfter = 2 * time.Second
+
+// stalled returns an error if the loop has lasted for so long.
+func (l *loop) stalled(now time.Time, after time.Duration) error {
+	if l.since.IsZero() || now.Sub(l.since) < after {
+		return nil
+	}
+	return fmt.Errorf("reading has begun again and again for %v without a message: %w", now.Sub(l.since).Round(time.Second), l.err)
+}
+
+// failed notes how a session ended.
+func (r *reader) failed(err error) {
+	away := serverAway(r.cfg.Conn, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.err = err
+	switch {
+	case away:
+		r.mu.loop = loop{}
+	case r.mu.loop.since.IsZero():
+		r.mu.loop = loop{time.Now(), err}
+	default:
+		r.mu.loop.err = err
+	}
+}
+
+// serverAway reports whether a session ended because there is nothing to read
+// from at the moment: that the index is as of before is all that can be said.
+func serverAway(nc *nats.Conn, err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.Code == 503 { // no quorum, or still starting
+		return true
+	}
+	for _, e := range []error{
+		errReconnected, jetstream.ErrNoHeartbeat, jetstream.ErrStreamNotFound, nats.ErrTimeout, nats.ErrNoResponders, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return !nc.IsConnected()
+}
+
+// opened notes that there is something to read from.
+func (r *reader) opened() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.err = nil
+}
+
+// progressed notes that sessions do not end again and again.
+func (r *reader) progressed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.loop = loop{}
+}
