@@ -39,10 +39,8 @@ func (in *Ingest) WorkerReturned(ctx context.Context, sp event.Space, worker uin
 }
 
 func (in *Ingest) send(ctx context.Context, sp event.Space, d departure) (known bool) {
-	in.mu.Lock()
-	g := in.mu.groups[stream.Token(sp)]
-	in.mu.Unlock()
-	if g == nil {
+	g, ok := in.groups.Load(stream.Token(sp))
+	if !ok {
 		return false
 	}
 	l := g.lane(d.worker)

@@ -23,7 +23,7 @@ type group struct {
 // is the Ingest's.
 func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, error) {
 	token := stream.Token(sp)
-	if g := in.mu.groups[token]; g != nil {
+	if g, ok := in.groups.Load(token); ok {
 		return g, nil
 	}
 	index, err := in.cfg.Index(sp)
@@ -44,7 +44,7 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 		g.running.Wait()
 		g.applying.Wait()
 	})
-	in.mu.groups[token] = g
+	in.groups.Store(token, g)
 	return g, nil
 }
 

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
@@ -29,11 +29,11 @@ type Ingest struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	mu struct {
+	groups *xsync.MapOf[string, *group] // by the space's token; stored with mu held
+	mu     struct {
 		sync.Mutex
 		readers map[string]*reader
-		groups  map[string]*group // by the space's token
-		refused map[string]error  // streams that must not be read, by error text
+		refused map[string]error // streams that must not be read, by error text
 	}
 }
 
@@ -74,7 +74,7 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	}
 	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics)}
 	in.mu.readers = make(map[string]*reader)
-	in.mu.groups = make(map[string]*group)
+	in.groups = xsync.NewMapOf[string, *group]()
 	in.mu.refused = make(map[string]error)
 	run, cancel := context.WithCancel(context.Background())
 	in.run, in.cancel = run, cancel
@@ -258,10 +258,7 @@ func (in *Ingest) Streams() []StreamStatus {
 // and rank.
 func (in *Ingest) Ranks() []RankStatus {
 	var list []RankStatus
-	in.mu.Lock()
-	groups := slices.Collect(maps.Values(in.mu.groups))
-	in.mu.Unlock()
-	for _, g := range groups {
+	for _, g := range in.groups.Range {
 		list = append(list, g.ranks()...)
 	}
 	slices.SortFunc(list, func(a, b RankStatus) int {

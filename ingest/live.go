@@ -67,11 +67,11 @@ func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 // liveGroup returns the group of the space that the token names. The first
 // message of a space has to say which it is.
 func (in *Ingest) liveGroup(ctx context.Context, token string, data []byte) (*group, error) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if g := in.mu.groups[token]; g != nil {
+	if g, ok := in.groups.Load(token); ok {
 		return g, nil
 	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}

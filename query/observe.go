@@ -18,7 +18,7 @@ type observer struct {
 	latency []*metrics.PrometheusHistogram
 	ranks   *metrics.Counter
 	blocks  *metrics.Counter
-	flight  atomic.Int64
+	flight  atomic.Int64 // read by each request, as a limit: xsync.Counter would sum its stripes then
 }
 
 func newObserver(m *obs.Metrics, t *table) *observer {

@@ -75,7 +75,7 @@ func (s *Set) Memory() []MemoryKind {
 	for _, name := range (core.Memory{}).Kinds() {
 		kinds = append(kinds, MemoryKind{Kind: name})
 	}
-	for _, sp := range *s.spaces.Load() {
+	for _, sp := range s.spaces.Range {
 		for _, o := range sp.shards {
 			for i := range kinds {
 				kinds[i].Bytes += o.account.bytes[i].Load()
@@ -92,7 +92,7 @@ func (s *Set) MemoryBudget() (used, budget int64) { return s.ledger.used.Load(),
 // Full reports whether some space's index is so close to the budget, or beyond
 // it, that blocks are or soon will be refused.
 func (s *Set) Full() bool {
-	for _, sp := range *s.spaces.Load() {
+	for _, sp := range s.spaces.Range {
 		for _, o := range sp.shards {
 			if o.isFull() {
 				return true
@@ -108,7 +108,7 @@ func (s *Set) Full() bool {
 // others count as none.
 func (s *Set) MappedBytes() int64 {
 	var sum int64
-	for _, sp := range *s.spaces.Load() {
+	for _, sp := range s.spaces.Range {
 		for _, o := range sp.shards {
 			if m, ok := o.index.(interface{ MappedBytes() int64 }); ok {
 				sum += m.MappedBytes()

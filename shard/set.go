@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
@@ -68,9 +69,8 @@ type Set struct {
 	cfg    Config
 	ledger *ledger
 
-	// spaces is replaced as a whole, so that lookups take no lock.
-	spaces atomic.Pointer[map[event.Space]*Space]
-	sorted atomic.Pointer[[]event.Space] // the keys of spaces, stored after it
+	spaces *xsync.MapOf[event.Space, *Space]
+	sorted atomic.Pointer[[]event.Space] // the keys of spaces, stored after them
 
 	mu struct { // guards the making of spaces
 		sync.Mutex
@@ -80,8 +80,7 @@ type Set struct {
 
 // New returns an empty Set.
 func New(cfg Config) *Set {
-	s := &Set{cfg: cfg.withDefaults(), ledger: &ledger{budget: cfg.MemoryBudget}}
-	s.spaces.Store(&map[event.Space]*Space{})
+	s := &Set{cfg: cfg.withDefaults(), ledger: &ledger{budget: cfg.MemoryBudget}, spaces: xsync.NewMapOf[event.Space, *Space]()}
 	s.sorted.Store(new([]event.Space))
 	return s
 }
@@ -96,39 +95,38 @@ func (s *Set) Open(key event.Space) (*Space, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := *s.spaces.Load()
-	switch {
-	case old[key] != nil:
-		return old[key], nil
+	sp := s.Lookup(key)
+	switch old := s.Spaces(); {
+	case sp != nil:
+		return sp, nil
 	case s.mu.closed:
 		return nil, ErrClosed
 	case len(old) >= s.cfg.MaxSpaces:
 		return nil, fmt.Errorf("opening the index space of model %q: %w", key.Model, ErrTooManySpaces)
+	default:
+		sp = newSpace(key, s.cfg, s.ledger)
+		s.spaces.Store(key, sp)
+		at, _ := slices.BinarySearchFunc(old, key, compareSpaces)
+		sorted := slices.Insert(slices.Clone(old), at, key)
+		s.sorted.Store(&sorted)
+		return sp, nil
 	}
-	spaces := maps.Clone(old)
-	spaces[key] = newSpace(key, s.cfg, s.ledger)
-	s.spaces.Store(&spaces)
-	sorted := sortedKeys(spaces)
-	s.sorted.Store(&sorted)
-	return spaces[key], nil
 }
 
 // Lookup returns the space, or nil if it is not open. It takes no lock.
-func (s *Set) Lookup(key event.Space) *Space { return (*s.spaces.Load())[key] }
+func (s *Set) Lookup(key event.Space) *Space {
+	sp, _ := s.spaces.Load(key)
+	return sp
+}
 
 // Spaces returns the open spaces, sorted by model, block size and group. Every
 // one of them can be looked up. It takes no lock and allocates nothing: the
 // caller must not change the slice.
 func (s *Set) Spaces() []event.Space { return *s.sorted.Load() }
 
-// sortedKeys returns the keys in the order of Spaces.
-func sortedKeys(spaces map[event.Space]*Space) []event.Space {
-	return slices.SortedFunc(maps.Keys(spaces), func(a, b event.Space) int {
-		return cmp.Or(
-			strings.Compare(a.Model, b.Model),
-			cmp.Compare(a.BlockSize, b.BlockSize),
-			strings.Compare(a.Group, b.Group))
-	})
+// compareSpaces gives the order of Spaces.
+func compareSpaces(a, b event.Space) int {
+	return cmp.Or(strings.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), strings.Compare(a.Group, b.Group))
 }
 
 // Close refuses further writes, waits until all accepted batches are applied
@@ -136,12 +134,11 @@ func sortedKeys(spaces map[event.Space]*Space) []event.Space {
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.mu.closed = true
-	spaces := *s.spaces.Load()
 	s.mu.Unlock()
-	for _, sp := range spaces {
+	for _, sp := range s.spaces.Range {
 		sp.close()
 	}
-	for _, sp := range spaces {
+	for _, sp := range s.spaces.Range {
 		sp.owners.Wait()
 	}
 }

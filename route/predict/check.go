@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
+
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -48,16 +51,14 @@ type Stat struct {
 // Check keeps the record of every rank. Its methods are safe for concurrent
 // use.
 type Check struct {
-	cfg Config
-
-	mu struct {
-		sync.Mutex
-		ranks   map[shard.RankID]*record
-		refused uint64
-	}
+	cfg     Config
+	ranks   *xsync.MapOf[shard.RankID, *record]
+	kept    atomic.Int64 // ranks, or more while one is refused
+	refused *xsync.Counter
 }
 
 type record struct {
+	mu sync.Mutex // of all below
 	Stat
 	seen      int     // requests with anything cached
 	off, both float64 // tokens, each request counting less as others follow
@@ -74,9 +75,7 @@ func New(cfg Config) *Check {
 	if cfg.MaxRanks <= 0 {
 		cfg.MaxRanks = 1 << 16
 	}
-	c := &Check{cfg: cfg}
-	c.mu.ranks = make(map[shard.RankID]*record)
-	return c
+	return &Check{cfg: cfg, ranks: xsync.NewMapOf[shard.RankID, *record](), refused: xsync.NewCounter()}
 }
 
 // Observe records one request: the tokens that were predicted to be cached
@@ -84,17 +83,13 @@ func New(cfg Config) *Check {
 // log line; the state is in Stats.
 func (c *Check) Observe(rank shard.RankID, predicted, reported int) Verdict {
 	predicted, reported = max(predicted, 0), max(reported, 0)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	r := c.mu.ranks[rank]
+	r := c.record(rank)
 	if r == nil {
-		if len(c.mu.ranks) >= c.cfg.MaxRanks {
-			c.mu.refused++
-			return Same
-		}
-		r = &record{Stat: Stat{RankID: rank}}
-		c.mu.ranks[rank] = r
+		c.refused.Inc()
+		return Same
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.Requests++
 	r.Predicted += uint64(predicted)
 	r.Reported += uint64(reported)
@@ -124,24 +119,39 @@ func (c *Check) Observe(rank shard.RankID, predicted, reported int) Verdict {
 	return Same
 }
 
+// record returns the record of a rank, made if there is room; else nil.
+func (c *Check) record(rank shard.RankID) *record {
+	if r, ok := c.ranks.Load(rank); ok {
+		return r
+	}
+	r, _ := c.ranks.LoadOrTryCompute(rank, func() (r *record, full bool) {
+		if c.kept.Add(1) > int64(c.cfg.MaxRanks) {
+			c.kept.Add(-1)
+			return nil, true
+		}
+		return &record{Stat: Stat{RankID: rank}}, false
+	})
+	return r
+}
+
 // Forget drops the records of a worker that is gone or has restarted.
 func (c *Check) Forget(worker uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id := range c.mu.ranks {
+	for id := range c.ranks.Range {
 		if id.Worker == worker {
-			delete(c.mu.ranks, id)
+			if _, there := c.ranks.LoadAndDelete(id); there {
+				c.kept.Add(-1)
+			}
 		}
 	}
 }
 
 // Stats returns the record of every rank, sorted by worker and rank.
 func (c *Check) Stats() []Stat {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	stats := make([]Stat, 0, len(c.mu.ranks))
-	for _, r := range c.mu.ranks {
+	var stats []Stat
+	for _, r := range c.ranks.Range {
+		r.mu.Lock()
 		stats = append(stats, r.Stat)
+		r.mu.Unlock()
 	}
 	slices.SortFunc(stats, func(a, b Stat) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
@@ -151,7 +161,5 @@ func (c *Check) Stats() []Stat {
 
 // Refused returns how many observations were not kept, for MaxRanks.
 func (c *Check) Refused() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.refused
+	return uint64(c.refused.Value())
 }

@@ -1,10 +1,13 @@
 package obs
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
 )
 
 // limitedKeys bounds how many keys a Limited keeps apart. Keys are meant to be
@@ -20,15 +23,15 @@ type Limited struct {
 	every time.Duration
 	now   func() time.Time
 
-	mu struct {
-		sync.Mutex
-		keys map[string]*limitedKey
-	}
+	began time.Time
+	keys  *xsync.MapOf[string, *limitedKey]
+	kept  atomic.Int64 // keys, or more while one is refused
+	rest  limitedKey   // what keys beyond the bound share
 }
 
 type limitedKey struct {
-	next       time.Time // when the key may be logged again
-	suppressed uint64
+	next       atomic.Int64 // when the key may be logged again, after Limited.began
+	suppressed atomic.Uint64
 }
 
 // NewLimited returns a Limited over log. A nil now means time.Now.
@@ -36,9 +39,7 @@ func NewLimited(log *slog.Logger, every time.Duration, now func() time.Time) *Li
 	if now == nil {
 		now = time.Now
 	}
-	l := &Limited{log: log, every: every, now: now}
-	l.mu.keys = make(map[string]*limitedKey)
-	return l
+	return &Limited{log: log, every: every, now: now, began: now(), keys: xsync.NewMapOf[string, *limitedKey]()}
 }
 
 // Warn logs a warning, unless the key's last line is too recent.
@@ -63,24 +64,22 @@ func (l *Limited) Log(level slog.Level, key, msg string, attrs ...slog.Attr) {
 
 // take reports whether the key may be logged now, and how many of it were not.
 func (l *Limited) take(key string) (suppressed uint64, ok bool) {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := l.mu.keys[key]
-	if k == nil {
-		if len(l.mu.keys) >= limitedKeys {
-			key = ""
-		}
-		if k = l.mu.keys[key]; k == nil {
-			k = new(limitedKey)
-			l.mu.keys[key] = k
-		}
+	k, ok := l.keys.Load(key)
+	if !ok {
+		k, _ = l.keys.LoadOrTryCompute(key, func() (k *limitedKey, full bool) {
+			if l.kept.Add(1) > limitedKeys {
+				l.kept.Add(-1)
+				return nil, true
+			}
+			return new(limitedKey), false
+		})
+		k = cmp.Or(k, &l.rest)
 	}
-	if now.Before(k.next) {
-		k.suppressed++
+	now := l.now().Sub(l.began)
+	next := k.next.Load()
+	if int64(now) < next || !k.next.CompareAndSwap(next, int64(now+l.every)) {
+		k.suppressed.Add(1)
 		return 0, false
 	}
-	suppressed = k.suppressed
-	k.suppressed, k.next = 0, now.Add(l.every)
-	return suppressed, true
+	return k.suppressed.Swap(0), true
 }

@@ -74,7 +74,7 @@ func TestLimitedIsBoundedAndSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := len(l.mu.keys); n > limitedKeys+1 {
+	if n := l.keys.Size(); n != limitedKeys {
 		t.Errorf("%d keys are kept", n)
 	}
 }

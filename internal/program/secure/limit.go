@@ -13,7 +13,9 @@ import (
 //
 // fasthttp has such limits of its own, but its wrapper of a connection is not
 // safe to close from Shutdown while it is read (1.74, peripconn.go), and its
-// refusals are plain text.
+// refusals are plain text. The addresses are a map under the lock of the sum: with
+// xsync's, whose Compute makes an entry for each change, a connection's counting
+// takes twice as long (BENCHMARKS.md, Concurrent maps).
 type Limited struct {
 	net.Listener
 	cfg LimitConfig
