@@ -145,11 +145,19 @@ type Config struct {
 	RecoverMessages int
 	// RecoverAttempts is how often a publisher is asked in vain before its rank
 	// is left incomplete until its next heartbeat; default 5. RecoverTimeout is
-	// how long an answer may take, default 2 s; RecoverMin and RecoverMax bound
-	// the waits between, which double. Defaults 50 ms and 10 s.
+	// how long an answer may take, default 2 s, and RecoverLimit all the answers
+	// of one attempt, default 5 min. RecoverMin and RecoverMax bound the waits
+	// after what was in vain, which double; defaults 50 ms and 10 s. DumpMin and
+	// DumpMax bound those between dumps of one rank, which double while dumps keep
+	// being needed; defaults 1 s and 5 min.
 	RecoverAttempts        int
 	RecoverTimeout         time.Duration
+	RecoverLimit           time.Duration
 	RecoverMin, RecoverMax time.Duration
+	DumpMin, DumpMax       time.Duration
+	// RecoverRate bounds the requests in a second to one publisher, whatever it
+	// answers; default 100.
+	RecoverRate int
 	// RoomCheck is how often a rank that was refused blocks is looked at;
 	// default 1 s.
 	RoomCheck time.Duration
@@ -185,8 +193,12 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.RecoverMessages, 4096)
 	setDefault(&c.RecoverAttempts, 5)
 	setDefault(&c.RecoverTimeout, 2*time.Second)
+	setDefault(&c.RecoverLimit, 5*time.Minute)
 	setDefault(&c.RecoverMin, 50*time.Millisecond)
 	setDefault(&c.RecoverMax, 10*time.Second)
+	setDefault(&c.DumpMin, time.Second)
+	setDefault(&c.DumpMax, 5*time.Minute)
+	setDefault(&c.RecoverRate, 100)
 	setDefault(&c.RoomCheck, time.Second)
 	setDefault(&c.MaxSeries, 200)
 	setDefault(&c.MaxLag, 1000)
@@ -211,10 +223,12 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: no index given")
 	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
 		return c, errors.New("ingest: a bound is negative")
-	case c.Recoveries < 1 || c.RecoverMessages < 1 || c.RecoverAttempts < 1 || c.MaxSeries < 0:
+	case c.Recoveries < 1 || c.RecoverMessages < 1 || c.RecoverAttempts < 1 || c.RecoverRate < 1 || c.MaxSeries < 0:
 		return c, errors.New("ingest: a bound on recoveries or series is negative")
-	case c.RecoverTimeout < 0 || c.RecoverMin < 0 || c.RecoverMax < c.RecoverMin || c.RoomCheck < 0:
-		return c, errors.New("ingest: a wait of recoveries is negative, or RecoverMax is below RecoverMin")
+	case c.RecoverTimeout < 0 || c.RecoverLimit < 0 || c.RecoverMin < 0 || c.DumpMin < 0 || c.RoomCheck < 0:
+		return c, errors.New("ingest: a wait of recoveries is negative")
+	case c.RecoverMax < c.RecoverMin || c.DumpMax < c.DumpMin:
+		return c, errors.New("ingest: RecoverMax is below RecoverMin, or DumpMax below DumpMin")
 	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}

@@ -13,6 +13,9 @@
 //     a missing event begins the recovery of its rank: the publisher is asked
 //     for the events, or for all that the rank holds. Meanwhile the rank's
 //     events are held back, boundedly; beyond, they are dropped and asked for.
+//   - Whatever a publisher answers, it is asked again later and later while that
+//     does not help, and never more often than at a rate; a recovery keeps its
+//     place among those under way for a bounded time.
 //   - A rank that could not be recovered is marked incomplete and tried again
 //     at its heartbeats; one whose blocks the memory budget refused is marked
 //     truncated, and nothing is asked for until there is room.

@@ -24,6 +24,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_void_positions_total":       "Start positions that the stream no longer has.",
 		"kvatlas_ingest_recoveries_total":           "Recoveries that have ended, by cause and outcome.",
 		"kvatlas_ingest_recovery_seconds":           "Time that a recovery took, in seconds, by outcome.",
+		"kvatlas_ingest_recovery_requests_total":    "Requests of recoveries to publishers, by what was answered.",
 		"kvatlas_ingest_recovery_retries_total":     "Failed attempts of recoveries.",
 		"kvatlas_ingest_recovery_bytes_total":       "Bytes of publishers' answers to recoveries.",
 		"kvatlas_ingest_recovered_events_total":     "Events that were missed and got from the publisher.",

@@ -146,16 +146,13 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, HoldFor: time.Hour, MaxRanks: 100,
 		MaxMessages: 1 << 20, MaxBytes: 1 << 30, Metrics: h.metrics, Log: slog.New(slog.DiscardHandler),
 		Recoveries: 2, RecoverMessages: 1 + h.rng.IntN(20), RecoverAttempts: 3, RecoverTimeout: time.Minute,
-		RecoverMin: 1, RecoverMax: time.Microsecond,
+		RecoverMin: 1, RecoverMax: time.Microsecond, RecoverLimit: time.Hour, RecoverRate: 1 << 30,
+		DumpMin: time.Second, DumpMax: 5 * time.Minute,
 	}
 	m := newMeters(h.metrics)
 	c := newRecoverer(h.ctx, cfg, m, &h.running)
 	c.ask = h.ask
-	c.rand = func() float64 {
-		h.link.Lock()
-		defer h.link.Unlock()
-		return h.link.rng.Float64()
-	}
+	c.now, c.seed = h.now, h.seed
 	c.after = func(time.Duration) <-chan time.Time {
 		now := make(chan time.Time, 1)
 		now <- time.Time{}

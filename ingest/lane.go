@@ -253,8 +253,8 @@ func (l *lane) wait(ctx context.Context, p *part) {
 	l.m.held.Inc()
 	l.holding[r] = struct{}{}
 	full := len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes
-	if r.active == nil && (full || p.work.live) && l.mayRecover(r) {
-		l.missing(ctx, r, r.lacks(p.work.live), r.held[0].first()-1)
+	if cause := r.gapCause(p.work.live); r.active == nil && (full || p.work.live) && l.mayRecover(r, cause) {
+		l.missing(ctx, r, cause, r.held[0].first()-1)
 	}
 	switch {
 	case r.active != nil:
@@ -280,9 +280,8 @@ func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) 
 	if r.ahead {
 		// Older than what the publisher said, or it began anew once more: it is
 		// asked again, now and then.
-		if now := l.now(); r.active == nil && !now.Before(r.parentAt) && !slices.Contains(r.ended, incarnation) {
+		if r.active == nil && !slices.Contains(r.ended, incarnation) && l.mayRecover(r, Void) {
 			r.stale = true
-			r.parentAt = now.Add(leastParentWait)
 			l.recover(ctx, r, Retry)
 		}
 		return false
@@ -363,7 +362,7 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 			continue
 		}
 		if next := r.next(); ev.ID > next {
-			if !over && (r.active != nil || l.mayRecover(r)) {
+			if !over && (r.active != nil || l.mayRecover(r, Gap)) {
 				rest = &part{work: p.work, rank: r, batch: p.batch}
 				rest.batch.Events = events[i:]
 				p.work.left.Add(1)

@@ -115,6 +115,11 @@ func (m *meters) recovered(cause Cause, outcome string, took time.Duration) {
 		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}).Update(took.Seconds())
 }
 
+// answered counts a request of a recovery; outcome is a constant word.
+func (m *meters) answered(outcome string) {
+	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_recovery_requests_total{outcome=%q}", outcome)).Inc()
+}
+
 // malformed counts a message that is skipped; reason is a constant word.
 func (m *meters) malformed(reason string) {
 	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_malformed_total{reason=%q}", reason)).Inc()

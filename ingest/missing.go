@@ -16,7 +16,7 @@ func (l *lane) expire(ctx context.Context, now time.Time) {
 	full := l.window.full()
 	for r := range l.holding {
 		for len(r.held) > 0 && (full || now.Sub(r.held[0].held) >= l.cfg.HoldFor) {
-			if r.active == nil && l.mayRecover(r) {
+			if r.active == nil && l.mayRecover(r, Gap) {
 				l.missing(ctx, r, Gap, r.held[0].first()-1)
 			}
 			if r.active == nil {
@@ -48,10 +48,11 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			continue
 		}
 		behind := func() bool { return pos.ID > 0 && !r.isDuplicate(pos.ID) }
+		cause := r.gapCause(w.live)
 		switch {
-		case behind() && l.mayRecover(r):
-			l.missing(ctx, r, r.lacks(w.live), r.upTo(pos.ID))
-		case r.stale && l.mayRecover(r) && !l.now().Before(r.parentAt):
+		case behind() && l.mayRecover(r, cause):
+			l.missing(ctx, r, cause, r.upTo(pos.ID))
+		case r.stale && l.mayRecover(r, Retry):
 			l.recover(ctx, r, Retry)
 		}
 		for r.active == nil && behind() {

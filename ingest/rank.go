@@ -59,9 +59,12 @@ type RankStatus struct {
 	Recovering     bool
 	Awaited        bool   // it recovers for the first time: nothing of it is known
 	Recoveries     uint64 // that ended well
-	// RecoveriesFailed counts those that did not: nobody answered, mostly.
-	RecoveriesFailed uint64
-	Dumps            uint64 // times that a dump replaced the rank's state
+	// RecoveriesFailed counts those that did not: nobody answered, mostly. Those
+	// in vain were answered, but with nothing that was missing.
+	RecoveriesFailed, RecoveriesInVain uint64
+	Requests                           uint64    // that recoveries sent to the publisher
+	AskNext                            time.Time // no recovery begins before; zero: at once
+	Dumps                              uint64    // times that a dump replaced the rank's state
 	// Truncated says that the memory budget refused blocks of the rank.
 	Truncated bool
 	// Incomplete says that something is missing since the last full clear:
@@ -129,8 +132,7 @@ func (r *rank) reset(incarnation uint64) bool {
 	}
 	r.adopted = true
 	r.incarnation, r.known, r.begun, r.last = incarnation, false, 0, 0
-	r.stale, r.lossy, r.overflow, r.tried, r.counted, r.failures = false, false, 0, 0, 0, 0
-	r.retryAt, r.parentAt, r.parentWait, r.ahead = time.Time{}, time.Time{}, 0, false
+	r.stale, r.lossy, r.overflow, r.lacks, r.counted, r.ahead = false, false, 0, 0, 0, false
 	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.ahead = incarnation, 0, r.ended, false })
 	return true
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -14,13 +13,6 @@ import (
 // This file is the lane's side of a recovery. A rank that recovers holds its
 // events back; its recovery's goroutine posts what it gets to the lane, which
 // applies it in order, and then what was held.
-
-// The waits between recoveries of a rank whose stored blocks have unknown
-// parents although it was recovered: its publisher itself may be wrong.
-const (
-	leastParentWait = time.Second
-	mostParentWait  = 5 * time.Minute
-)
 
 // repair is a rank's state between what it missed and its recovery. Its lane
 // owns it, but for the notes.
@@ -40,13 +32,11 @@ type repair struct {
 	// no order, but a publisher answers for the newest.
 	ahead    bool
 	overflow uint64 // highest id of the events that found no room while recovering
-	tried    uint64 // last when a recovery ended before
+	lacks    uint64 // event up to which something is missing, of the next recovery
 	counted  uint64 // events up to it are counted as missed already
-	retryAt  time.Time
-	failures int
-	// parentAt is when an unknown parent may begin a recovery again.
-	parentAt   time.Time
-	parentWait time.Duration
+	// retry puts off recoveries after one that was in vain, dumps those that
+	// need a dump after one. An engine that begins anew changes neither.
+	retry, dumps pace
 
 	// Notes of the index's goroutines for the lane.
 	parentNote, refusedNote atomic.Bool
@@ -77,17 +67,26 @@ func (l *lane) readNotes(ctx context.Context) {
 			continue // of a lossy stream the publisher has no more
 		}
 		r.stale = true
-		if r.active == nil && !l.now().Before(r.parentAt) {
-			r.parentLater(l.now())
-			l.recover(ctx, r, UnknownParent)
+		if r.active == nil && l.isTime(r, UnknownParent) {
+			if l.recover(ctx, r, UnknownParent); r.active == nil { // there is nobody to ask
+				l.putOffDumps(r)
+			}
 		}
 	}
 }
 
-// parentLater puts off the next recovery because of unknown parents.
-func (r *rank) parentLater(now time.Time) {
-	r.parentWait = min(max(2*r.parentWait, leastParentWait), mostParentWait)
-	r.parentAt = now.Add(r.parentWait)
+// putOffDumps puts the rank's next dump off.
+func (l *lane) putOffDumps(r *rank) {
+	now := l.now()
+	r.dumps.later(now, now, l.cfg.DumpMin, l.cfg.DumpMax, l.seed(r))
+}
+
+// seed is of the chance in the rank's waits.
+func (l *lane) seed(r *rank) uint64 {
+	if l.recoverer == nil {
+		return 0
+	}
+	return r.id.seed(l.recoverer.seed)
 }
 
 // truncate marks a rank whose blocks were refused. Refusing must not cause
@@ -107,11 +106,10 @@ func (l *lane) truncate(ctx context.Context, r *rank) {
 // reports whether there was one.
 func (l *lane) resynchronise(ctx context.Context) bool {
 	for _, r := range l.mu.ranks {
-		if r.truncated && r.active == nil {
+		if r.truncated && r.active == nil && l.isTime(r, Room) {
 			r.truncated = false
 			l.truncatedRanks.Add(-1)
 			r.note(func(s *RankStatus) { s.Truncated = false })
-			r.retryAt = time.Time{}
 			l.recover(ctx, r, Room)
 			return true
 		}
@@ -129,9 +127,18 @@ func (l *lane) void(ctx context.Context) {
 }
 
 // mayRecover reports whether asking for the rank is possible and allowed now.
-func (l *lane) mayRecover(r *rank) bool {
-	return l.recoverer != nil && !r.truncated && !l.now().Before(r.retryAt)
+func (l *lane) mayRecover(r *rank, cause Cause) bool {
+	return l.recoverer != nil && !r.truncated && l.isTime(r, cause)
 }
+
+// isTime reports whether a recovery was not in vain, or long enough ago.
+func (l *lane) isTime(r *rank, cause Cause) bool {
+	now := l.now()
+	return r.retry.ready(now) && (!r.needsDump(cause) || r.dumps.ready(now))
+}
+
+// needsDump reports whether events alone cannot bring the rank up to date.
+func (r *rank) needsDump(cause Cause) bool { return r.stale || cause != Gap && cause != Retry }
 
 // recover begins the rank's recovery, if there is none under way. What cannot
 // be recovered now is tried again at the rank's heartbeats.
@@ -140,11 +147,15 @@ func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
 	if l.cfg.Recover != nil {
 		l.cfg.Recover.Recover(r.id, cause)
 	}
-	if r.active != nil || !l.mayRecover(r) {
+	if r.active != nil || !l.mayRecover(r, cause) {
 		return
 	}
-	r.active = l.recoverer.start(l, r, cause)
-	r.overflow = 0
+	need := max(r.lacks, r.overflow)
+	if len(r.held) > 0 {
+		need = max(need, r.held[0].first()-1)
+	}
+	r.active = l.recoverer.start(l, r, cause, need)
+	r.overflow, r.lacks = 0, 0
 	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering, s.Awaited = true, true, cause == Discovery })
 }
 
@@ -154,6 +165,7 @@ func (l *lane) missing(ctx context.Context, r *rank, cause Cause, to uint64) {
 	if cause == Gap {
 		l.gap(r, r.next(), to)
 	}
+	r.lacks = to
 	l.recover(ctx, r, cause)
 }
 
@@ -186,8 +198,8 @@ func (r *rank) setLossy(lossy bool) {
 // for with other workers: nothing better is to be had at the moment.
 func (r *rank) infers() bool { return r.stale && r.active == nil && !r.truncated }
 
-// lacks says why a rank lacks events.
-func (r *rank) lacks(live bool) Cause {
+// gapCause says why a rank lacks events.
+func (r *rank) gapCause(live bool) Cause {
 	if live && !r.known {
 		return Discovery // it began before this replica listened
 	}
@@ -224,8 +236,9 @@ func (l *lane) spill(r *rank) {
 }
 
 // recovered applies a page of events that the rank missed; they follow each
-// other. b's memory is its own.
-func (l *lane) recovered(ctx context.Context, r *rank, b *event.Batch) {
+// other. b's memory is its own. It reports whether there was a new one.
+func (l *lane) recovered(ctx context.Context, r *rank, b *event.Batch) (fresh bool) {
+	fresh = !r.isDuplicate(b.Events[len(b.Events)-1].ID)
 	l.m.recoveredEvents.Add(len(b.Events))
 	w := l.works.Get().(*work)
 	w.begin(noNumber, r.id.Worker, nil)
@@ -233,6 +246,7 @@ func (l *lane) recovered(ctx context.Context, r *rank, b *event.Batch) {
 	l.apply(ctx, &part{work: w, rank: r, batch: *b}, false)
 	w.release()
 	l.drain(ctx, r)
+	return fresh
 }
 
 // dump is what a recovery got instead of events.
@@ -259,6 +273,7 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 	r.known, r.begun, r.last = true, 0, d.last
 	r.setLossy(d.lossy)
 	l.m.dumps.Inc()
+	l.putOffDumps(r)
 	r.note(func(s *RankStatus) { s.LastID, s.Dumps = r.last, s.Dumps+1 })
 	l.drain(ctx, r)
 	return true
@@ -269,8 +284,7 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 // reads a stream once more while nobody answers takes up old incarnations, and
 // the present one as ended with them.
 func (l *lane) doubt(ctx context.Context, r *rank) {
-	if now := l.now(); r.active == nil && !now.Before(r.parentAt) {
-		r.parentAt = now.Add(leastParentWait)
+	if r.active == nil && l.mayRecover(r, Retry) {
 		l.recover(ctx, r, Retry)
 	}
 }
@@ -306,48 +320,56 @@ func (l *lane) discard(r *rank) {
 // ended notes how a recovery went: nil is well.
 func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	r.active = nil
+	again := len(r.held) > 0 || r.overflow > r.last && r.known
+	reached := r.last >= v.need || r.incarnation != v.was
+	vain := err != nil || !reached || !v.got && v.need == 0
+	if vain {
+		least := 4 * l.cfg.RecoverMin // it was tried several times already
+		r.retry.later(v.began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
+	} else {
+		r.retry.progress()
+	}
 	r.note(func(s *RankStatus) {
-		s.Recovering, s.Awaited = false, false
-		if err != nil {
+		s.Recovering, s.Awaited, s.AskNext = false, false, r.retry.from
+		switch {
+		case err != nil:
 			s.RecoveriesFailed++
 			s.LastError = err.Error()
-		} else {
+		case vain:
+			s.RecoveriesInVain++
+		default:
 			s.Recoveries++
 		}
 	})
 	if err != nil {
 		r.stale = true
 		r.lead(false)
-		r.failures++
-		r.retryAt = l.now().Add(l.recoverer.backoff(r.failures + 2))
 		l.letGo(ctx, r)
 		return
 	}
-	r.failures = 0
 	if v.refused {
 		l.truncate(ctx, r)
 		return
 	}
 	if v.full {
-		r.stale = v.unplaced
+		r.stale = v.unplaced // perhaps another worker that knows the place comes yet
 	}
-	if v.unplaced { // perhaps another worker that knows the place comes yet
-		r.parentLater(l.now())
-	}
-	again := len(r.held) > 0 || r.overflow > r.last && r.known
-	if again && r.last == r.tried {
+	if again && vain {
 		r.stale = true // the publisher does not have what it sent
 		l.letGo(ctx, r)
 		again = false
 	}
-	r.tried = r.last
 	r.note(func(s *RankStatus) {
 		s.Incomplete = again || r.stale || r.lossy || v.incomplete
 		if !s.Incomplete {
 			s.LastError = ""
 		}
 	})
-	if again {
-		l.recover(ctx, r, Retry)
+	if !again {
+		return
+	}
+	if l.recover(ctx, r, Retry); r.active == nil { // not now
+		r.stale = true
+		l.letGo(ctx, r)
 	}
 }

@@ -44,6 +44,7 @@ type Stream struct {
 	LagTime   time.Duration // age of the oldest of them
 	LastError string        // "" if there was none
 	LastSeen  time.Time     // zero: never
+	AskNext   time.Time     // its publisher is not asked for what is missing before; zero: at once
 	// Counts is what was counted of the rank since this process started, by
 	// name.
 	Counts map[string]uint64
@@ -130,6 +131,7 @@ type (
 		LagSeconds float64    `json:"lag_seconds"`
 		LastError  string     `json:"last_error,omitempty"`
 		LastSeen   *time.Time `json:"last_seen,omitempty"`
+		AskNext    *time.Time `json:"ask_next,omitempty"`
 
 		Counts map[string]uint64 `json:"counts,omitempty"`
 	}
@@ -242,6 +244,9 @@ func (s *Server) streamsByRank() map[rankKey]*streamInfo {
 		info := &streamInfo{State: st.State, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
 		if !st.LastSeen.IsZero() {
 			info.LastSeen = &st.LastSeen
+		}
+		if !st.AskNext.IsZero() {
+			info.AskNext = &st.AskNext
 		}
 		byRank[rankKey{st.Space, st.RankID}] = info
 	}

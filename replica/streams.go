@@ -36,11 +36,12 @@ func (r *Replica) streams() []query.Stream {
 func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream {
 	s := query.Stream{
 		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
-		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen,
+		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen, AskNext: r.AskNext,
 		Counts: counts(&r.Blocks, map[string]uint64{
 			"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,
 			"duplicates": r.Duplicates, "gaps": r.Gaps, "missed_events": r.Missed, "restarts": r.Restarts,
-			"recoveries": r.Recoveries, "recoveries_failed": r.RecoveriesFailed, "dumps": r.Dumps,
+			"recoveries": r.Recoveries, "recoveries_failed": r.RecoveriesFailed, "recoveries_in_vain": r.RecoveriesInVain,
+			"recovery_requests": r.Requests, "dumps": r.Dumps,
 			"malformed_messages": r.Malformed, "held_messages": uint64(r.Held),
 		}),
 	}

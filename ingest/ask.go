@@ -1,0 +1,339 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/recovery"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// This file is what a recovery asks the publisher, and what it makes of the
+// answers. One attempt goes from events to a dump, and from a dump to the events
+// after it, once each: an answer that would lead around again ends it.
+
+// Reasons for which an attempt ends without a result.
+var (
+	errBusy       = errors.New("the publisher is giving out another dump")
+	errNoAnswer   = errors.New("the publisher does not answer")
+	errNonsense   = errors.New("the publisher's answer has no meaning")
+	errAround     = errors.New("the publisher's answers lead nowhere")
+	errDumps      = errors.New("the publisher has no events but another dump, too soon after the last")
+	errLong       = errors.New("the publisher's answers take too long together")
+	errIndex      = errors.New("the index does not take the dump")
+	errPartial    = errors.New("the publisher does not know what the rank holds")
+	errSuperseded = errors.New("the rank's state has changed meanwhile")
+)
+
+// recoveryOutcomes are the errors' labels in the metrics.
+var recoveryOutcomes = []struct {
+	err  error
+	name string
+}{
+	{errLong, "too_long"}, {errBusy, "busy"}, {errNoAnswer, "no_answer"}, {errNonsense, "malformed"}, {errAround, "around"},
+	{errDumps, "dump_too_soon"}, {errPartial, "partial"}, {errSuperseded, "superseded"}, {context.Canceled, "cancelled"},
+}
+
+// recoveryOutcome is an error's label in the metrics.
+func recoveryOutcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	for _, o := range recoveryOutcomes {
+		if errors.Is(err, o.err) {
+			return o.name
+		}
+	}
+	return "index"
+}
+
+// quotas are what publishers may be asked at the moment, by subject.
+type quotas struct {
+	sync.Mutex
+	by    map[string]*quota
+	clean int // look for full ones, which need not be kept, at that many
+}
+
+// take is quota.take of the subject's.
+func (q *quotas) take(subject string, now time.Time, most int, span time.Duration) time.Duration {
+	q.Lock()
+	defer q.Unlock()
+	if q.by == nil {
+		q.by = make(map[string]*quota)
+	}
+	one := q.by[subject]
+	if one == nil {
+		if len(q.by) >= max(q.clean, 64) {
+			for s, o := range q.by {
+				if o.even.Before(now) {
+					delete(q.by, s)
+				}
+			}
+			q.clean = 2 * len(q.by)
+		}
+		one = new(quota)
+		q.by[subject] = one
+	}
+	return one.take(now, most, span)
+}
+
+// permit waits until the publisher may be asked.
+func (v *rescue) permit(ctx context.Context) error {
+	for {
+		wait := v.quotas.take(v.subject, v.now(), v.cfg.RecoverRate, time.Second)
+		if wait <= 0 {
+			return nil
+		}
+		select {
+		case <-v.after(wait):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// request asks the publisher once.
+func (v *rescue) request(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
+	if err := v.permit(ctx); err != nil {
+		return recovery.Reply{}, err
+	}
+	v.rank.note(func(s *RankStatus) { s.Requests++ })
+	reply, err := v.exchange(ctx, q)
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil:
+		v.m.answered(reply.Kind.String())
+		v.incomplete = reply.Incomplete
+		return reply, nil
+	}
+	v.m.answered(recoveryOutcome(err))
+	return reply, err
+}
+
+func (v *rescue) exchange(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
+	q.DPRank = v.id.DPRank
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.RecoverTimeout)
+	defer cancel()
+	data, err := v.ask(ctx, v.subject, recovery.AppendRequest(nil, q))
+	if err != nil {
+		if errors.Is(err, nats.ErrNoResponders) {
+			return recovery.Reply{}, fmt.Errorf("%w: nobody listens on %s", errNoAnswer, v.subject)
+		}
+		return recovery.Reply{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+	}
+	v.m.recoveryBytes.Add(len(data))
+	reply, err := recovery.DecodeReply(data)
+	if err != nil {
+		return reply, fmt.Errorf("%w: %w", errNonsense, err)
+	}
+	return reply, nil
+}
+
+// attempt asks page after page until the rank is where its publisher is. It
+// holds its place for RecoverLimit at most.
+func (v *rescue) attempt() error {
+	ctx, cancel := context.WithTimeoutCause(v.ctx, v.cfg.RecoverLimit, errLong)
+	defer cancel()
+	dumped, back := false, false
+	// dumpInstead asks for a dump, for events are not to be had.
+	dumpInstead := func(why string) error {
+		if dumped || back || v.from == 0 {
+			return fmt.Errorf("%w: %s, asked for event %d", errAround, why, v.from)
+		}
+		back, v.from = true, 0
+		return nil
+	}
+	for {
+		reply, err := v.request(ctx, recovery.Request{From: v.from})
+		if err != nil {
+			return err
+		}
+		anew := reply.Incarnation != v.incarnation // the engine runs anew: from its beginning
+		switch reply.Kind {
+		case recovery.Busy:
+			return errBusy
+		case recovery.TooNew, recovery.Invalid: // it has forgotten what it sent
+			if err := dumpInstead(reply.Kind.String()); err != nil {
+				return err
+			}
+		case recovery.Dump:
+			switch {
+			case dumped:
+				return fmt.Errorf("%w: a dump again, asked for event %d", errAround, v.from)
+			case reply.Incomplete && v.known && !anew:
+				return errPartial // what the rank has is more than that
+			case v.now().Before(v.dumps):
+				return errDumps
+			}
+			if err := v.dump(ctx, reply); err != nil {
+				return err
+			}
+			dumped = true
+		case recovery.Events:
+			if anew || v.from == 0 {
+				if err := dumpInstead("events of another run"); err != nil {
+					return err
+				}
+				continue
+			}
+			if err := v.events(&reply); err != nil {
+				return err
+			}
+			if !reply.More {
+				return nil
+			}
+		}
+	}
+}
+
+// events checks a page of events and hands it to the lane.
+func (v *rescue) events(reply *recovery.Reply) error {
+	if len(reply.Body) == 0 {
+		if reply.More {
+			return fmt.Errorf("%w: an empty page before another", errNonsense)
+		}
+		return nil
+	}
+	b, err := new(event.Decoder).Decode(reply.Body)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNonsense, err)
+	}
+	if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != v.incarnation || len(b.Events) == 0 {
+		return fmt.Errorf("%w: events of another publisher", errNonsense)
+	}
+	next := v.from
+	for i := range b.Events {
+		if b.Events[i].ID != next || b.Events[i].DPRank != v.id.DPRank {
+			return fmt.Errorf("%w: event %d of rank %d where event %d of rank %d follows", errNonsense,
+				b.Events[i].ID, b.Events[i].DPRank, next, v.id.DPRank)
+		}
+		next++
+	}
+	if !v.post(func(ctx context.Context) { v.got = v.lane.recovered(ctx, v.rank, b) || v.got }) {
+		return errSuperseded
+	}
+	v.from = next
+	return nil
+}
+
+// dump gets a dump, of which first is the first part, and has it replace the
+// rank's state.
+func (v *rescue) dump(ctx context.Context, first recovery.Reply) error {
+	index, ok := v.lane.index.(Replacer)
+	if !ok {
+		return fmt.Errorf("%w: it cannot replace a rank", errIndex)
+	}
+	state, err := index.Replace(ctx, shard.RankID{Worker: v.id.Worker, DPRank: v.id.DPRank})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errIndex, err)
+	}
+	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last, lossy: first.Lossy}
+	err = v.load(ctx, d, first)
+	committed := false
+	if err == nil {
+		v.post(func(ctx context.Context) {
+			if committed = v.lane.replace(ctx, v.rank, d); committed {
+				v.got, v.dumps = true, v.rank.dumps.from
+			}
+		})
+		if !committed {
+			err = errSuperseded
+		}
+	}
+	if !committed {
+		if abort := state.Abort(context.WithoutCancel(v.ctx)); abort != nil {
+			err = fmt.Errorf("%w: %w", errIndex, abort)
+		}
+		return err
+	}
+	v.full = true
+	v.refused = d.outcome.Refused > 0
+	v.incarnation, v.from = d.incarnation, d.last+1
+	return nil
+}
+
+// load fills the replacement with the dump's parts.
+func (v *rescue) load(ctx context.Context, d *dump, reply recovery.Reply) error {
+	var frames recovery.Frames
+	var loose []event.Event // blocks whose place other workers may tell
+	var looseCopies [][]uint32
+	number, parts, last := reply.Dump, reply.Parts, reply.Last
+	for part := uint32(0); ; {
+		if len(reply.Body) == 0 && parts > 1 {
+			return fmt.Errorf("%w: part %d of %d is empty", errNonsense, part, parts)
+		}
+		err := frames.Add(reply.Body, func(b *event.Batch, copies [][]uint32) error {
+			if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != d.incarnation {
+				return fmt.Errorf("%w: a dump of another publisher", errNonsense)
+			}
+			n := slices.IndexFunc(b.Events, func(ev event.Event) bool { return ev.Incomplete })
+			if n < 0 {
+				n = len(b.Events)
+			}
+			if slices.ContainsFunc(b.Events, func(ev event.Event) bool { return ev.DPRank != v.id.DPRank }) {
+				return fmt.Errorf("%w: a dump of another rank", errNonsense)
+			}
+			for i, ev := range b.Events[n:] { // the frame's memory is used again
+				ev.Engine, ev.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+				loose, looseCopies = append(loose, ev), append(looseCopies, slices.Clone(copies[n+i]))
+			}
+			out, err := d.state.Add(ctx, b.Events[:n], copies[:n])
+			d.outcome.Add(out)
+			if err != nil {
+				return fmt.Errorf("%w: %w", errIndex, err)
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, errIndex) || errors.Is(err, errNonsense):
+			return err
+		case err != nil:
+			return fmt.Errorf("%w: %w", errNonsense, err)
+		}
+		if part++; part == parts {
+			break
+		}
+		// A lost part is asked for again: beginning anew would cost them all.
+		for try := 0; ; try++ {
+			if reply, err = v.request(ctx, recovery.Request{Dump: number, Part: part}); err == nil {
+				break
+			}
+			if try == v.cfg.RecoverAttempts || ctx.Err() != nil {
+				return err
+			}
+			v.pause(err)
+		}
+		if reply.Kind == recovery.Busy {
+			return errBusy
+		}
+		if reply.Kind != recovery.Dump || reply.Dump != number || reply.Part != part || reply.Last != last || reply.Incarnation != d.incarnation {
+			return fmt.Errorf("%w: not part %d of the dump", errNonsense, part)
+		}
+	}
+	if err := frames.Finish(); err != nil {
+		return fmt.Errorf("%w: %w", errNonsense, err)
+	}
+	out, err := d.state.Finish(ctx)
+	d.outcome.Add(core.Outcome{Refused: out.Refused})
+	if err == nil && len(loose) > 0 {
+		others := v.first.Load() > 1 || v.known && v.first.Load() > 0
+		out, err = d.state.Attach(ctx, loose, looseCopies)
+		d.outcome.Add(out)
+		v.m.inferred.Add(out.Inferred)
+		v.m.unknownBlock.Add(out.UnknownBlock)
+		v.unplaced = out.UnknownParent > 0 || out.UnknownBlock > 0 && others
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errIndex, err)
+	}
+	return nil
+}
