@@ -17,6 +17,9 @@ func TestALostDeliveryIsReadAgain(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	p, e := n.worker(1, nil)
 	n.run(p, e, 10)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
 	r := n.open("one", nil, nil)
 	n.converged(r)
 	taken := 0
