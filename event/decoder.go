@@ -46,16 +46,27 @@ type Decoder struct {
 	// Of RouterEvents only, whose hashes' number is not known beforehand:
 	locals  []uint64  // arena of the local hashes
 	pending []pending // one per event
+	bad     []Bad
 	json    jsonscan.Reader
 }
 
-// Decode decodes one message with a Decoder of its own.
-func Decode(msg []byte) ([]Batch, error) { return new(Decoder).DecodeAny(msg) }
+// Decode decodes one message with a Decoder of its own. A bad RouterEvent in it
+// is an error.
+func Decode(msg []byte) ([]Batch, error) {
+	var d Decoder
+	batches, err := d.DecodeAny(msg)
+	if err == nil && len(d.bad) > 0 {
+		return nil, d.bad[0].Err
+	}
+	return batches, err
+}
 
 // DecodeAny decodes a message of any known format, told by its first byte: a
 // native message, or RouterEvents as JSON or msgpack. Those name no space: the
 // caller knows it from the subject they came on. A message with events of
-// several workers gives several batches, in the message's order.
+// several workers gives several batches, in the message's order. A RouterEvent
+// that cannot be used is left out, see Bad, unless all are so: then the error is
+// that of the first. A native message is used as a whole or not at all.
 func (d *Decoder) DecodeAny(msg []byte) ([]Batch, error) {
 	if len(msg) == 0 {
 		return nil, fmt.Errorf("%w: it is empty", ErrTruncated)
@@ -90,7 +101,7 @@ func (d *Decoder) Decode(msg []byte) (*Batch, error) {
 func (d *Decoder) reset() {
 	clear(d.batches)
 	d.batches, d.events, d.last, d.hashes = d.batches[:0], d.events[:0], d.last[:0], d.hashes[:0]
-	d.locals, d.pending = d.locals[:0], d.pending[:0]
+	d.locals, d.pending, d.bad = d.locals[:0], d.pending[:0], d.bad[:0]
 }
 
 // name returns the bytes as a string, the same one for the same bytes.

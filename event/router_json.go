@@ -15,6 +15,9 @@ func (d *Decoder) DecodeRouterJSON(msg []byte) ([]Batch, error) {
 	if err := d.json.Err(); err != nil {
 		return nil, routerError("JSON", err)
 	}
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
 	return d.routerBatches(0), nil
 }
 
@@ -22,10 +25,10 @@ func (d *Decoder) jsonMessage(r *jsonscan.Reader) {
 	if r.Peek() == '[' {
 		r.Open('[')
 		for first := true; r.More(']', &first); {
-			d.jsonRouterEvent(r)
+			d.jsonElement(r)
 		}
 	} else {
-		d.jsonRouterEvent(r)
+		d.jsonElement(r)
 	}
 	r.End()
 }
@@ -37,11 +40,7 @@ func (d *Decoder) jsonRouterEvent(r *jsonscan.Reader) {
 		switch string(r.Key()) {
 		case "worker_id":
 			re.seen |= fieldWorker
-			if r.Peek() == '"' {
-				re.worker = WorkerID(string(r.Str()))
-			} else {
-				re.worker = r.Uint64()
-			}
+			re.worker = jsonWorker(r)
 		case "storage_tier":
 			if !r.Null() {
 				if name := r.Str(); r.Err() == nil {
@@ -62,6 +61,13 @@ func (d *Decoder) jsonRouterEvent(r *jsonscan.Reader) {
 	if r.Err() == nil {
 		r.Fail(d.add(&re))
 	}
+}
+
+func jsonWorker(r *jsonscan.Reader) uint64 {
+	if r.Peek() == '"' {
+		return WorkerID(string(r.Str()))
+	}
+	return r.Uint64()
 }
 
 // jsonEvent reads {event_id, data, dp_rank}.

@@ -24,6 +24,9 @@ func (d *Decoder) DecodeRouterMsgpack(msg []byte) ([]Batch, error) {
 	if err := d.payload(env.payload); err != nil {
 		return nil, routerError("msgpack", err)
 	}
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
 	return d.routerBatches(env.published), nil
 }
 
@@ -52,20 +55,17 @@ func (d *Decoder) payload(b []byte) error {
 
 // msgpackMessage reads a message's one value.
 func (d *Decoder) msgpackMessage(r *msgpack.Reader) (env envelope) {
+	start := *r
 	if r.Kind() == msgpack.Map {
-		return d.msgpackNamed(r)
+		return d.msgpackElement(r, false)
 	}
 	n := r.Array()
 	if k := r.Kind(); n > 0 && (k == msgpack.Int || k == msgpack.Str) {
-		d.msgpackPositional(r, n) // a RouterEvent begins with its worker id
-		return env
+		*r = start // a RouterEvent begins with its worker id
+		return d.msgpackElement(r, false)
 	}
 	for i := 0; i < n && r.Err() == nil; i++ {
-		if r.Kind() != msgpack.Map {
-			d.msgpackPositional(r, r.Array())
-		} else if len(d.msgpackNamed(r).payload) > 0 {
-			r.Fail(fmt.Errorf("%w: an envelope in an array", ErrMalformed))
-		}
+		d.msgpackElement(r, true)
 	}
 	return env
 }

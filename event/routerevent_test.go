@@ -339,3 +339,95 @@ func FuzzRouterEventMsgpack(f *testing.F) {
 		checkDecoded(t, got)
 	})
 }
+
+// One bad event among others is left out alone, and named as far as it can be.
+func TestABadRouterEventSpoilsNoOther(t *testing.T) {
+	good := func(id int) obj {
+		return obj{"worker_id", 7, "event", obj{"event_id", id, "data", obj{"removed", obj{"block_hashes", []any{id}}}, "dp_rank", 2}}
+	}
+	stored := func(blocks ...any) obj { return obj{"stored", obj{"parent_hash", nil, "blocks", blocks}} }
+	for name, tc := range map[string]struct {
+		event any
+		named bool
+		id    uint64
+	}{
+		"unknown kind":  {obj{"worker_id", 7, "event", obj{"event_id", 2, "data", obj{"moved", obj{}}, "dp_rank", 2}}, true, 2},
+		"two kinds":     {obj{"worker_id", 7, "event", obj{"event_id", 2, "data", obj{"cleared", nil, "removed", obj{}}, "dp_rank", 2}}, true, 2},
+		"unknown tier":  {obj{"worker_id", 7, "storage_tier", "tape", "event", obj{"event_id", 2, "data", "cleared", "dp_rank", 2}}, true, 2},
+		"half a block":  {obj{"worker_id", 7, "event", obj{"data", stored(obj{"block_hash", 1, "tokens_hash", 1}, obj{"block_hash", 2}), "event_id", 2, "dp_rank", 2}}, true, 2},
+		"no data":       {obj{"worker_id", 7, "event", obj{"event_id", 2, "dp_rank", 2}}, true, 2},
+		"no id":         {obj{"worker_id", 7, "event", obj{"data", "cleared", "dp_rank", 2}}, true, 0},
+		"no worker":     {obj{"event", obj{"event_id", 2, "data", "cleared", "dp_rank", 2}}, false, 0},
+		"rank a text":   {obj{"worker_id", 7, "event", obj{"event_id", 2, "data", "cleared", "dp_rank", "two"}}, false, 0},
+		"no event":      {obj{"worker_id", 7}, false, 0},
+		"another value": {true, false, 0},
+	} {
+		for form, encode := range map[string]func(any) []byte{"JSON": asJSON, "msgpack": func(v any) []byte { return mp(v) }} {
+			var d Decoder
+			got, err := d.DecodeAny(encode([]any{good(1), tc.event, good(3)}))
+			if err != nil || len(got) != 1 || len(got[0].Events) != 2 {
+				t.Errorf("%s, %s: %+v, %v", name, form, got, err)
+				continue
+			}
+			for i, ev := range got[0].Events {
+				id := uint64(1 + 2*i)
+				want := Event{Kind: Removed, DPRank: 2, ID: id, Engine: []uint64{id}}
+				if fmt.Sprint(ev) != fmt.Sprint(want) {
+					t.Errorf("%s, %s: %+v, want %+v", name, form, ev, want)
+				}
+			}
+			bad := d.Bad()
+			if len(bad) != 1 || bad[0].Named != tc.named || !errors.Is(bad[0].Err, ErrMalformed) {
+				t.Errorf("%s, %s: bad %+v", name, form, bad)
+			} else if b := bad[0]; tc.named && (b.Worker != 7 || b.DPRank != 2 || b.ID != tc.id) {
+				t.Errorf("%s, %s: bad %+v, want event %d of rank 2 of worker 7", name, form, b, tc.id)
+			}
+			// Alone it is the message's error, and named as well.
+			if got, err := d.DecodeAny(encode(tc.event)); err == nil || tc.named && (len(d.Bad()) != 1 || d.Bad()[0].ID != tc.id) {
+				t.Errorf("%s alone, %s: %+v, %v, bad %+v", name, form, got, err, d.Bad())
+			}
+			if _, err := Decode(encode([]any{good(1), tc.event, good(3)})); err == nil {
+				t.Errorf("%s, %s: a Decode of all of it succeeds", name, form)
+			}
+		}
+	}
+	// Positional, with the rank behind what is bad.
+	var d Decoder
+	got, err := d.DecodeAny(mp([]any{good(1), []any{7, "device", nil, []any{2, obj{"moved", nil}, 2}}, good(3)}))
+	if b := d.Bad(); err != nil || len(got[0].Events) != 2 || len(b) != 1 || !b[0].Named || b[0].DPRank != 2 || b[0].ID != 2 {
+		t.Errorf("%+v, %v, bad %+v", got, err, b)
+	}
+	// What is broken in its form is of no use at all.
+	for _, msg := range [][]byte{
+		[]byte(`[{"worker_id":7,"event":{"event_id":1,"data":"cleared"}},{"worker_id":7,"event":{`),
+		[]byte(`[{"worker_id":7,"event":{"event_id":1,"data":"cleared"}},{"worker_id":}]`),
+		mp([]any{good(1), good(2)})[:60],
+	} {
+		if got, err := d.DecodeAny(msg); err == nil || len(got) > 0 || len(d.Bad()) > 0 {
+			t.Errorf("%q: %+v, %v, bad %+v", msg, got, err, d.Bad())
+		}
+	}
+}
+
+// asJSON writes what mp writes as JSON.
+func asJSON(v any) []byte {
+	b := []byte{'['}
+	switch v := v.(type) {
+	case obj:
+		b[0] = '{'
+		for i := 0; i < len(v); i += 2 {
+			b = append(append(append(append(b, asJSON(v[i])...), ':'), asJSON(v[i+1])...), ',')
+		}
+		return append(bytes.TrimSuffix(b, []byte{','}), '}')
+	case []any:
+		for _, e := range v {
+			b = append(append(b, asJSON(e)...), ',')
+		}
+		return append(bytes.TrimSuffix(b, []byte{','}), ']')
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
