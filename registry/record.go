@@ -12,7 +12,8 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
-// The keys of the bucket, by their first token.
+// The keys of the bucket, by their first token; docs/stored-format.md has their
+// values.
 //
 //	lease.<space>.<worker>        a worker's announcement; its heartbeats write it again
 //	http.<space>.<worker>.<rank>  a registration over HTTP; no lease

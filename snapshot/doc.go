@@ -8,22 +8,10 @@
 // applied is told by its event ids and passed over, and ranks do not depend on
 // each other.
 //
-// A file is a header, chunks and a footer:
-//
-//	"KVATSNAP", version (u16), 6 bytes of zero
-//	chunk: kind (u8), flags (u8), section (u16), four u32 (stored and raw
-//	       length of its two parts), the parts, XXH3-64 of all that, seeded with the
-//	       checksum of the chunk before (of the header: its XXH3-64)
-//	kind 1: Meta as JSON, first
-//	kind 2: runs of the index; part one their structure in varints, part two
-//	        their hashes as little-endian words
-//	kind 3: names of inferred blocks
-//	kind 255: Footer as JSON, last; nothing follows
-//
-// Numbers are little-endian. A part is compressed with zstd where that makes it
-// smaller. A run is stored once for all holders, as in the index; engine hashes
-// that follow from the block hashes are not stored. A section is what one shard
-// gave out; runs come after those they leave.
+// The file's bytes are in docs/stored-format.md. A run is stored once for all
+// holders, as in the index; engine hashes that follow from the block hashes are
+// not stored. A section is what one shard gave out; runs come after those they
+// leave.
 //
 // Invariants:
 //   - A file that differs in any bit from what was written, or ends early, is

@@ -8,7 +8,8 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// Both messages begin with magic, version and a kind.
+// The messages, byte for byte, are in docs/wire-format.md. Both begin with magic,
+// version and a kind.
 const (
 	magic        = "KVR"
 	version      = 1

@@ -10,21 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// A message is: "KVR", version, type, then little-endian u64 scope, sender and
-// number, then by type
-//
-//	changes    changes                    number: of this message
-//	heartbeat  nothing                    number: of the last changes message
-//	wanted     nothing
-//	snapshot   uvarints serial and part,  number: of the last changes message
-//	           u8 last, changes           that it covers
-//	leaving    nothing
-//
-// A change is: u8 kind, u8 stage, uvarint length and bytes of the request id,
-// then for Added: u64 worker, uvarint rank, u8 prefilled, uvarints of prompt
-// tokens, new tokens, expected output, generated, private blocks, u64 bits of
-// the decay, uvarint count and u64 each of the blocks' hashes; for Generated:
-// uvarint tokens; for Filled: u64 bits of the weight.
+// The messages, byte for byte, are in docs/wire-format.md.
 const (
 	magic      = "KVR"
 	version    = 1

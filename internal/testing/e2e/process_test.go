@@ -150,14 +150,14 @@ type indexer struct {
 
 // startIndexer starts kvindexer with an embedded server and waits until it is
 // ready.
-func startIndexer(t *testing.T, home string) indexer {
+func startIndexer(t *testing.T, home string, flags ...string) indexer {
 	t.Helper()
 	address := filepath.Join(home, "address")
 	if err := os.Remove(address); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	in := indexer{process: start(t, home, "kvindexer", "--data-dir", filepath.Join(home, "data"),
-		"--http-listen", "127.0.0.1:0", "--address-file", address)}
+	in := indexer{process: start(t, home, "kvindexer", append([]string{"--data-dir", filepath.Join(home, "data"),
+		"--http-listen", "127.0.0.1:0", "--address-file", address}, flags...)...)}
 	eventually(t, 30*time.Second, func() error {
 		select {
 		case <-in.done:
