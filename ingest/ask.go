@@ -325,12 +325,11 @@ func (v *rescue) load(ctx context.Context, d *dump, reply recovery.Reply) error 
 	out, err := d.state.Finish(ctx)
 	d.outcome.Add(core.Outcome{Refused: out.Refused})
 	if err == nil && len(loose) > 0 {
-		others := v.first.Load() > 1 || v.known && v.first.Load() > 0
 		out, err = d.state.Attach(ctx, loose, looseCopies)
 		d.outcome.Add(out)
 		v.m.inferred.Add(out.Inferred)
 		v.m.unknownBlock.Add(out.UnknownBlock)
-		v.unplaced = out.UnknownParent > 0 || out.UnknownBlock > 0 && others
+		v.unplaced = out.UnknownParent > 0
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)

@@ -38,13 +38,6 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 	}
 	switch ev.Kind {
 	case event.Stored:
-		if len(ev.Local) == 0 {
-			core.StoreNames(t.oracle, h, &ev, false, func(i int) (core.Holder, bool) {
-				from, _, ok := core.Knower(t.oracle, ev.Engine[i], func(core.Holder) bool { return true })
-				return from, ok
-			})
-			return
-		}
 		if from, ok := t.oracle.WhoKnows(ev.Parent, func(core.Holder) bool { return ev.Incomplete && ev.HasParent }); ok {
 			t.oracle.Infer(h, from, ev.Parent)
 		}

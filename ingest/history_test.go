@@ -45,7 +45,6 @@ type history struct {
 	tr   *truth
 
 	workers []*source
-	knower  *source // holds all that others offload, for ever; or nil
 	set     *shard.Set
 	lane    *lane
 	metrics *metrics.Set
@@ -88,7 +87,7 @@ type source struct {
 func (h *history) newSource(s *source) {
 	s.kept = recovery.NewSource(recovery.Config{
 		Space: testSpace, Worker: s.worker, Incarnation: s.incarnation,
-		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: 10 * time.Second, Now: h.now, Names: 1 << 10,
+		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: 10 * time.Second, Now: h.now,
 	})
 	s.lacks = map[uint32]bool{}
 	h.link.Lock()
@@ -127,12 +126,8 @@ func newHistory(t *testing.T, seed uint64, live bool) *history {
 		h.newSource(s)
 		h.workers = append(h.workers, s)
 	}
-	h.openReplica(h.newSet(), nil)
+	h.openReplica(shard.New(shard.Config{Shards: 1 + h.rng.IntN(3)}), nil)
 	return h
-}
-
-func (h *history) newSet() *shard.Set {
-	return shard.New(shard.Config{Shards: 1 + h.rng.IntN(3), EngineScheme: func(event.Space, uint64) string { return "sha" }})
 }
 
 func (h *history) openReplica(set *shard.Set, start []RankPosition) {
@@ -196,12 +191,9 @@ func (h *history) restartReplica() {
 	set := h.set
 	if h.rng.IntN(2) == 0 {
 		set.Close()
-		set, positions = h.newSet(), nil
+		set, positions = shard.New(shard.Config{Shards: 1 + h.rng.IntN(3)}), nil
 	}
 	h.openReplica(set, positions)
-	if h.knower != nil && h.live && positions == nil {
-		h.know()
-	}
 	for _, s := range h.workers {
 		s.lacks = map[uint32]bool{}
 	}
@@ -249,18 +241,12 @@ func (h *history) pump() {
 // deliver twice.
 func (h *history) send(s *source) {
 	var evs []event.Event
-	var next []event.Event // what the publisher adds
-	for n := 1 + h.rng.IntN(4); n > 0 || len(next) > 0; n-- {
-		var ev event.Event
-		if len(next) > 0 {
-			ev, next = next[0], next[1:]
-		} else {
-			ev = s.step()
-		}
+	for range 1 + h.rng.IntN(4) {
+		ev := s.step()
 		s.ids[ev.DPRank]++
 		ev.ID = s.ids[ev.DPRank]
 		h.tr.apply(s.worker, ev)
-		next = append(next, s.kept.Apply(ev).Again...)
+		s.kept.Apply(ev)
 		h.found.published++
 		if h.rng.IntN(40) == 0 {
 			h.lost(s, ev) // dropped by the publisher: its number shows
@@ -359,7 +345,26 @@ func (h *history) converge() {
 		for _, s := range h.workers {
 			h.heartbeat(s)
 		}
-		settled := h.settle(deadline)
+		settled := true
+		for settled {
+			h.pump()
+			h.lane.applying.Wait()
+			active := false
+			for _, r := range h.lane.mu.ranks {
+				active = active || r.active != nil
+			}
+			if !active {
+				break
+			}
+			select {
+			case f := <-h.lane.inbox:
+				f(h.ctx)
+			case <-h.lane.notes.wake:
+				h.lane.readNotes(h.ctx)
+			case <-time.After(time.Until(deadline)):
+				settled = false
+			}
+		}
 		if settled && h.whole() {
 			break
 		}
@@ -386,30 +391,6 @@ func (h *history) converge() {
 			if st := r.status(); st.Gaps+st.Recoveries+st.RecoveriesFailed == 0 {
 				h.t.Errorf("seed %d: a loss of worker %d, rank %d does not show: %+v", h.seed, s.worker, dpRank, st)
 			}
-		}
-	}
-}
-
-// settle waits until no recovery is under way and the index has applied
-// everything.
-func (h *history) settle(deadline time.Time) bool {
-	for {
-		h.pump()
-		h.lane.applying.Wait()
-		active := false
-		for _, r := range h.lane.mu.ranks {
-			active = active || r.active != nil
-		}
-		if !active {
-			return true
-		}
-		select {
-		case f := <-h.lane.inbox:
-			f(h.ctx)
-		case <-h.lane.notes.wake:
-			h.lane.readNotes(h.ctx)
-		case <-time.After(time.Until(deadline)):
-			return false
 		}
 	}
 }

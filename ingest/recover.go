@@ -26,7 +26,6 @@ type recoverer struct {
 	ctx     context.Context
 	running *sync.WaitGroup
 	slots   chan struct{} // one for each recovery that asks at the moment
-	first   atomic.Int32  // recoveries under way of ranks of which nothing is known
 	quotas  quotas
 
 	// What tests replace.
@@ -80,10 +79,7 @@ type rescue struct {
 	full       bool      // a dump was taken
 	incomplete bool      // the publisher says that it lacks something
 	refused    bool      // the memory budget refused some of the dump
-	// unplaced: nobody knows the place of some blocks of an incomplete stream, or
-	// of some that are known by name alone and whose content a worker may yet
-	// tell that is being recovered for the first time.
-	unplaced bool
+	unplaced   bool      // nobody knows the place of some blocks of an incomplete stream
 }
 
 // start begins a recovery of the lane's rank, which lacks the events up to need.
@@ -98,9 +94,6 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause, need uint64) *rescue {
 		v.from = 0
 	}
 	v.ctx, v.cancel = context.WithCancel(c.ctx)
-	if !v.known {
-		c.first.Add(1)
-	}
 	c.running.Go(v.run)
 	return v
 }
@@ -108,9 +101,6 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause, need uint64) *rescue {
 // run tries until the rank is recovered, or often enough.
 func (v *rescue) run() {
 	defer v.cancel()
-	if !v.known {
-		defer v.first.Add(-1)
-	}
 	v.m.recovering.Inc()
 	var err error
 	for failures := 0; failures < v.cfg.RecoverAttempts && v.busy < maxBusy; {

@@ -103,11 +103,6 @@ type Config struct {
 	// default 10 s. Dumps bounds how many are kept, one a rank; default 4.
 	KeepDump time.Duration
 	Dumps    int
-	// UnknownNames is how many blocks that were stored by their engine hash
-	// alone, and whose content the rank has not stored, are kept for replicas
-	// that come later: they may know them from other workers. Default 131,072,
-	// negative: none.
-	UnknownNames int
 	// Heartbeat is how often the last event ids are published; default 5 s,
 	// negative: never.
 	Heartbeat time.Duration
@@ -131,7 +126,6 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.RingBytes, 64<<20)
 	setDefault(&c.KeepDump, 10*time.Second)
 	setDefault(&c.Dumps, 4)
-	setDefault(&c.UnknownNames, 1<<17)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}

@@ -12,7 +12,6 @@ func Help() map[string]string {
 		"kvatlas_publish_blocked_total":          "Times that an event had to wait because too much was not acknowledged.",
 		"kvatlas_publish_blocked_seconds_total":  "Time that events waited so, in seconds.",
 		"kvatlas_publish_dropped_events_total":   "Events dropped, by reason.",
-		"kvatlas_publish_names_left_out_total":   "Blocks stored by name alone that found no room to be kept for replicas that come later.",
 		"kvatlas_publish_lost_messages_total":    "Messages that could not be sent over core NATS and are lost.",
 		"kvatlas_publish_recovery_bytes_total":   "Bytes of answers to replicas that missed something.",
 		"kvatlas_publish_recovery_answers_total": "Answers to replicas that missed something, by kind.",

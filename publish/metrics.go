@@ -17,7 +17,7 @@ type meters struct {
 
 	messages, bytes, acked, duplicates, heartbeats *metrics.Counter
 	blocked, droppedFull, droppedLarge             *metrics.Counter
-	lost, recoveryBytes, leftOut                   *metrics.Counter
+	lost, recoveryBytes                            *metrics.Counter
 	blockedSeconds                                 *metrics.FloatCounter
 	pending, inFlight                              *metrics.Gauge
 	batchEvents, ackSeconds                        *metrics.PrometheusHistogram
@@ -37,7 +37,6 @@ func newMeters(set *metrics.Set) *meters {
 		droppedLarge:   set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="too_large"}`),
 		lost:           set.GetOrCreateCounter("kvatlas_publish_lost_messages_total"),
 		recoveryBytes:  set.GetOrCreateCounter("kvatlas_publish_recovery_bytes_total"),
-		leftOut:        set.GetOrCreateCounter("kvatlas_publish_names_left_out_total"),
 		pending:        set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil),
 		inFlight:       set.GetOrCreateGauge("kvatlas_publish_in_flight_messages", nil),
 		batchEvents: set.GetOrCreatePrometheusHistogramExt("kvatlas_publish_batch_events",

@@ -105,7 +105,6 @@ func start(cfg Config, out transport) *Publisher {
 		source: recovery.NewSource(recovery.Config{
 			Space: cfg.Space, Worker: cfg.Worker, Incarnation: cfg.Incarnation, CountCopies: cfg.CountCopies,
 			Ring: cfg.RingEvents, RingBytes: cfg.RingBytes, KeepDump: cfg.KeepDump, Dumps: cfg.Dumps, Resume: cfg.Resume, Holds: cfg.Holds,
-			Names: max(0, cfg.UnknownNames),
 		}),
 		nonce: rand.Uint64(),
 		m:     newMeters(cfg.Metrics),
@@ -168,10 +167,9 @@ func After(hash uint64) Parent { return Parent{hash, true} }
 // Stored publishes that the blocks became resident on the tier, in chain
 // order, each the parent of the next. engine holds the engine's own hashes,
 // local the local hashes: one per engine hash, or none if the blocks are only
-// known by their engine hash: then they are those that the rank stored by it, or
-// else that another worker of the same engine hash scheme did. Once the rank
-// stores the content of such blocks, the publisher says again that they are on
-// the tier. The slices are copied.
+// known by their engine hash: then they are those that the rank holds by it, or
+// else that another worker of the same engine hash scheme does, and a dump has
+// the former only. The slices are copied.
 func (p *Publisher) Stored(ctx context.Context, dpRank uint32, tier event.Tier, parent Parent, engine, local []uint64) error {
 	return p.Publish(ctx, event.Event{Kind: event.Stored, DPRank: dpRank, Tier: tier,
 		HasParent: parent.known, Parent: parent.hash, Engine: engine, Local: local})
@@ -234,36 +232,21 @@ func (p *Publisher) maxBlocksLocked() int {
 // acceptLocked puts one event that fits a message into the open batch. It
 // releases the lock while it waits for room.
 func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
-	if err := p.roomLocked(ctx, ev, event.MaxEventSize(&ev)); err != nil {
+	cost := event.MaxEventSize(&ev)
+	if err := p.roomLocked(ctx, ev, cost); err != nil {
 		return err
 	}
-	for _, again := range p.applyLocked(&ev, true) {
-		// It must come before anything else that happens to its blocks, so it
-		// does not wait for room: it is smaller than the event before.
-		p.applyLocked(&again, true)
-	}
-	return nil
-}
-
-// applyLocked makes the event its rank's next and, unless it is to be dropped,
-// puts it into the open batch. It returns what is to follow at once.
-func (p *Publisher) applyLocked(ev *event.Event, publish bool) (again []event.Event) {
-	cost := event.MaxEventSize(ev)
 	open := &p.mu.open
-	if publish && open.bytes > 0 && open.bytes+cost > p.batchBytesLocked() {
+	if open.bytes > 0 && open.bytes+cost > p.batchBytesLocked() {
 		p.sealLocked()
 	}
-	p.numberLocked(ev)
-	did := p.source.Apply(*ev)
-	p.m.leftOut.Add(did.LeftOut)
-	if !publish {
-		return did.Again
-	}
 	first := len(open.events) == 0
-	open.add(*ev, cost)
+	p.numberLocked(&ev)
+	p.source.Apply(ev)
+	open.add(ev, cost)
 	p.mu.pending += cost
 	p.m.pending.Add(float64(cost))
-	p.m.accepted(ev)
+	p.m.accepted(&ev)
 	if first {
 		open.since = time.Now()
 	}
@@ -274,7 +257,7 @@ func (p *Publisher) applyLocked(ev *event.Event, publish bool) (again []event.Ev
 	if first || full {
 		p.wakeSender()
 	}
-	return did.Again
+	return nil
 }
 
 // batchBytesLocked bounds the events' bytes of one message.
@@ -297,10 +280,8 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 			return nil
 		}
 		if p.cfg.WhenFull == Drop {
-			// The gap tells readers of the loss.
-			for _, again := range p.applyLocked(&ev, false) {
-				p.applyLocked(&again, false)
-			}
+			p.numberLocked(&ev) // the gap tells readers of the loss
+			p.source.Apply(ev)
 			p.m.droppedFull.Inc()
 			return ErrDropped
 		}

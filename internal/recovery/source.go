@@ -10,8 +10,8 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// Config holds the settings of a Source. All are needed but Resume, Names, Holds
-// and Now.
+// Config holds the settings of a Source. All are needed but Resume, Budget and
+// Now.
 type Config struct {
 	Space       event.Space
 	Worker      uint64
@@ -23,9 +23,6 @@ type Config struct {
 	Dumps       int           // kept at a time; default 4
 	// Resume holds the last id of ranks from before the Source.
 	Resume []event.Position
-	// Names is how many blocks that it knows by name alone a rank keeps for
-	// replicas that come later; 0: none.
-	Names int
 	// Holds calls add for what a rank of Resume holds, as core.Index.Dump and
 	// Loose.Dump give it; nil: that is not known.
 	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
@@ -107,32 +104,21 @@ func NewSource(cfg Config) *Source {
 func (s *Source) rankLocked(dpRank uint32) *rank {
 	r := s.mu.ranks[dpRank]
 	if r == nil {
-		r = &rank{holder: core.Holder(len(s.mu.ranks)), loose: Loose{MaxNames: s.cfg.Names}}
+		r = &rank{holder: core.Holder(len(s.mu.ranks))}
 		s.mu.ranks[dpRank] = r
 	}
 	return r
 }
 
-// Applied is what followed from an event.
-type Applied struct {
-	// Again are hash-only events to publish after it: it told the content of
-	// blocks that were stored by name alone before, when replicas may not have
-	// known them. The Source has them already. None where copies are counted:
-	// replicas that knew them would count them twice.
-	Again []event.Event
-	// LeftOut is how many names of unknown content found no room.
-	LeftOut int
-}
-
 // Apply notes what happened, whether or not anybody hears of it: ev has the id
 // after the rank's last. The slices are copied.
-func (s *Source) Apply(ev event.Event) (did Applied) {
+func (s *Source) Apply(ev event.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rankLocked(ev.DPRank)
 	switch ev.Kind {
 	case event.Stored:
-		did = s.storeLocked(r, &ev)
+		s.storeLocked(r, &ev)
 	case event.Removed:
 		s.mu.index.Remove(r.holder, &ev, s.cfg.CountCopies)
 		if r.loose.Len() > 0 {
@@ -147,54 +133,22 @@ func (s *Source) Apply(ev event.Event) (did Applied) {
 	}
 	r.last, r.lossy = ev.ID, ev.Incomplete
 	s.keepLocked(r, ev)
-	return did
 }
 
-// storeLocked stores what has a known place in the index. Names of unknown
-// content are loose, and so is the rest of an incomplete stream.
-func (s *Source) storeLocked(r *rank, ev *event.Event) (did Applied) {
+// storeLocked stores what has a known place in the index. The rest of an
+// incomplete stream is loose.
+func (s *Source) storeLocked(r *rank, ev *event.Event) {
 	out := s.mu.index.Store(r.holder, ev, s.cfg.CountCopies)
 	switch {
-	case out.UnknownParent > 0:
-		if ev.Incomplete {
-			r.loose.Store(ev, s.cfg.CountCopies)
-		}
-	case len(ev.Local) > 0:
-		r.loose.Place(ev.Engine, func(p Placed) {
-			if p.Named && s.cfg.CountCopies {
-				return
-			}
-			p.Store(s.mu.index, r.holder, s.cfg.CountCopies)
-			if p.Named {
-				did.again(&p, ev)
-			}
-		})
-	case out.UnknownBlock > 0:
+	case out.UnknownParent > 0 && ev.Incomplete:
+		r.loose.Store(ev, s.cfg.CountCopies)
+	case r.loose.Len() == 0:
+	case len(ev.Local) == 0 && out.UnknownBlock > 0:
 		for _, name := range ev.Engine {
-			if s.mu.index.Knows(r.holder, name) {
-				continue
-			}
-			if kept, _ := r.loose.StoreName(name, ev.Tier, s.cfg.CountCopies); !kept && s.cfg.Names > 0 {
-				did.LeftOut++
-			}
+			r.loose.StoreName(name, ev.Tier, s.cfg.CountCopies)
 		}
-	}
-	return did
-}
-
-// again adds the block, whose content ev has just told, on its other tiers.
-func (d *Applied) again(p *Placed, ev *event.Event) {
-	for t, n := range p.Copies {
-		tier := event.Tier(t)
-		if n == 0 || tier == ev.Tier {
-			continue
-		}
-		i := slices.IndexFunc(d.Again, func(e event.Event) bool { return e.Tier == tier })
-		if i < 0 {
-			i = len(d.Again)
-			d.Again = append(d.Again, event.Event{Kind: event.Stored, DPRank: ev.DPRank, Tier: tier})
-		}
-		d.Again[i].Engine = append(d.Again[i].Engine, p.Name)
+	case len(ev.Local) > 0 && out.UnknownParent == 0:
+		r.loose.Place(s.mu.index, r.holder, ev.Engine, s.cfg.CountCopies)
 	}
 }
 

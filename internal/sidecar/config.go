@@ -53,7 +53,6 @@ type Config struct {
 	Role         string
 	TotalBlocks  int
 	EngineScheme string
-	UnknownNames int
 	EngineHTTP   string
 	KVTransfer   string
 	Bootstrap    string
@@ -95,9 +94,6 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, 1<<40))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)
-	set.Int(&c.UnknownNames, "unknown-names", 1<<17, `Most blocks of a rank that the engine stores by their hashes alone, without
-		having told their content, and that are passed on: with --engine-scheme, replicas may know them from other
-		workers. More are left out and counted.`, conf.Between(0, 1<<30))
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE), as requests of the model are.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
@@ -192,19 +188,7 @@ func ParseRanks(list []string) ([]uint32, error) {
 // identity names what gives a rank's events their meaning.
 func (c *Config) identity(dpRank uint32) uint64 {
 	text := fmt.Sprintf("%q %q %d %q %q %d %t %t", c.Namespace, c.Model, c.BlockSize, c.Group, c.Worker, dpRank, c.Eagle, c.Socket != "")
-	if n := c.maxNames(); n > 0 {
-		text += fmt.Sprintf(" %d names", n)
-	}
 	return xxh3.HashString(text)
-}
-
-// maxNames returns how many blocks of unknown content a rank passes on: none
-// where nobody else can know them.
-func (c *Config) maxNames() int {
-	if c.EngineScheme == "" {
-		return 0
-	}
-	return c.UnknownNames
 }
 
 // storeOf returns where a rank's state is kept, and what to close when it is no

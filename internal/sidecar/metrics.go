@@ -17,8 +17,8 @@ type streamMeters struct {
 	stored, duplicate, removed, decremented        *metrics.Counter
 	unknown, replaced, unknownParent, unknownBlock *metrics.Counter
 	restarts, gaps, otherRank, invalid             *metrics.Counter
-	saves, saveErrors, refused, namesLeftOut       *metrics.Counter
-	stateBytes, incomplete, names                  *metrics.Gauge
+	saves, saveErrors, refused                     *metrics.Counter
+	stateBytes, incomplete                         *metrics.Gauge
 	held                                           [event.NumTiers]*metrics.Gauge
 }
 
@@ -39,7 +39,6 @@ func newStreamMeters(set *metrics.Set, dpRank uint32) *streamMeters {
 		otherRank: counter("other_rank_events_total"), invalid: counter("invalid_events_total"),
 		saves: counter("state_saves_total"), saveErrors: counter("state_save_errors_total"),
 		refused: counter("state_refused_total"), stateBytes: gauge("state_bytes"), incomplete: gauge("incomplete"),
-		names: gauge("unknown_names"), namesLeftOut: counter("unknown_names_left_out_total"),
 	}
 	for k := event.Stored; k <= event.Cleared; k++ {
 		m.events[k] = counter("engine_events_total", "kind", k.String())
@@ -74,39 +73,36 @@ func (m *streamMeters) hold(s *set) {
 	for t, n := range s.held() {
 		m.held[t].Set(float64(n))
 	}
-	m.names.Set(float64(s.loose.Names()))
 }
 
 // help returns the help text of every family.
 func help() map[string]string {
 	text := map[string]string{
-		"engine_events_total":          "Events of the engine, by kind.",
-		"engine_blocks_total":          "Blocks of the engine's events, by kind.",
-		"engine_results_total":         "Blocks of the engine's events, by what they changed; only stored and removed ones are published.",
-		"engine_restarts_total":        "Engine restarts; each begins the stream anew.",
-		"engine_gaps_total":            "Runs of batches that are lost for good.",
-		"other_rank_events_total":      "Events that name another rank than that of their socket, which holds.",
-		"invalid_events_total":         "Events that have no encoding and are not published.",
-		"state_saves_total":            "Times that the state was kept.",
-		"state_save_errors_total":      "Times that the state could not be kept.",
-		"state_refused_total":          "Kept states that were damaged or of other settings.",
-		"state_bytes":                  "Size of the kept state.",
-		"incomplete":                   "1 if something is missing of what the rank holds.",
-		"unknown_names":                "Blocks that the rank holds by names whose content it never told.",
-		"unknown_names_left_out_total": "Such blocks that were not passed on, because there are too many.",
-		"held_blocks":                  "Blocks that the rank holds, by tier.",
-		"feed_batches_total":           "Batches of the engine, by how they came.",
-		"feed_missed_batches_total":    "Batches that did not come live; the replay has those that are not lost.",
-		"feed_lost_batches_total":      "Batches that are lost, by reason.",
-		"feed_restarts_total":          "Engine restarts, by what showed them.",
-		"feed_left_out_total":          "Things left out of batches, by reason.",
-		"feed_connects_total":          "Subscriptions to the engine.",
-		"feed_disconnects_total":       "Subscriptions that broke.",
-		"feed_replays_total":           "Replays asked of the engine.",
-		"feed_queued_messages":         "Messages of the engine that wait.",
-		"registered":                   "1 while the worker is announced.",
-		"socket_connections":           "Engines connected to the Unix socket.",
-		"socket_refused_total":         "Connections to the Unix socket that were closed, by reason.",
+		"engine_events_total":       "Events of the engine, by kind.",
+		"engine_blocks_total":       "Blocks of the engine's events, by kind.",
+		"engine_results_total":      "Blocks of the engine's events, by what they changed; only stored and removed ones are published.",
+		"engine_restarts_total":     "Engine restarts; each begins the stream anew.",
+		"engine_gaps_total":         "Runs of batches that are lost for good.",
+		"other_rank_events_total":   "Events that name another rank than that of their socket, which holds.",
+		"invalid_events_total":      "Events that have no encoding and are not published.",
+		"state_saves_total":         "Times that the state was kept.",
+		"state_save_errors_total":   "Times that the state could not be kept.",
+		"state_refused_total":       "Kept states that were damaged or of other settings.",
+		"state_bytes":               "Size of the kept state.",
+		"incomplete":                "1 if something is missing of what the rank holds.",
+		"held_blocks":               "Blocks that the rank holds, by tier.",
+		"feed_batches_total":        "Batches of the engine, by how they came.",
+		"feed_missed_batches_total": "Batches that did not come live; the replay has those that are not lost.",
+		"feed_lost_batches_total":   "Batches that are lost, by reason.",
+		"feed_restarts_total":       "Engine restarts, by what showed them.",
+		"feed_left_out_total":       "Things left out of batches, by reason.",
+		"feed_connects_total":       "Subscriptions to the engine.",
+		"feed_disconnects_total":    "Subscriptions that broke.",
+		"feed_replays_total":        "Replays asked of the engine.",
+		"feed_queued_messages":      "Messages of the engine that wait.",
+		"registered":                "1 while the worker is announced.",
+		"socket_connections":        "Engines connected to the Unix socket.",
+		"socket_refused_total":      "Connections to the Unix socket that were closed, by reason.",
 	}
 	all := make(map[string]string, len(text))
 	for name, t := range text {

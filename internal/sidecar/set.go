@@ -10,22 +10,17 @@ import (
 // server's maximum payload splits it further, as ids would then depend on that.
 const maxBlocks = 2048
 
-// set is what one rank holds, and how raw events change it. It also passes on
-// what it cannot place, as readers may know it from other workers: blocks that
-// are stored by names whose content it was never told, a bounded number, and, of
-// an incomplete stream, which lacks events that nobody has any more, blocks
-// below unknown parents and removals of unknown blocks.
+// set is what one rank holds, and how raw events change it. Of an incomplete
+// stream, which lacks events that nobody has any more, it also passes on what it
+// cannot place: blocks below unknown parents and removals of unknown blocks.
+// Readers may know them from other workers.
 type set struct {
-	index   *core.Radix
-	loose   recovery.Loose // what has no place
-	leftOut int            // names of unknown content that found no room
-	names   []uint64       // scratch of removals
+	index *core.Radix
+	loose recovery.Loose // what was stored below unknown parents
+	names []uint64       // scratch of removals
 }
 
-// newSet returns an empty set that passes on so many names of unknown content.
-func newSet(maxNames int) *set {
-	return &set{index: core.NewRadix(core.Options{}), loose: recovery.Loose{MaxNames: maxNames}}
-}
+func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
 
 // holder is the only one of a set's index.
 const holder core.Holder = 0
@@ -50,8 +45,8 @@ func (s *set) apply(ev rawEvent, emit func(event.Event) error) (core.Outcome, er
 		return s.remove(ev, emit)
 	case ev.Kind == event.Cleared:
 		out := s.index.Clear(holder, ev.Tier, ev.AllTiers)
-		loose := s.loose.Clear(ev.Tier, ev.AllTiers)
-		if out.Removed+loose == 0 && !ev.AllTiers && !ev.lacks {
+		s.loose.Clear(ev.Tier, ev.AllTiers)
+		if out.Removed == 0 && !ev.AllTiers && !ev.lacks {
 			return out, nil
 		}
 		return out, emit(*ev.Event)
@@ -117,7 +112,7 @@ func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome
 		if o.Stored > 0 {
 			err = fresh.add(i)
 		}
-		s.loose.Place(one.Engine, func(p recovery.Placed) { p.Store(s.index, holder, ev.countCopies) })
+		s.loose.Place(s.index, holder, one.Engine, ev.countCopies)
 		if err != nil {
 			return out, err
 		}
@@ -137,14 +132,10 @@ func (s *set) storeNames(ev rawEvent, emit func(event.Event) error) (out core.Ou
 		one.Engine = ev.Engine[i : i+1]
 		o := s.index.Store(holder, &one, ev.countCopies)
 		out.Add(o)
-		pass := o.Stored > 0
 		if o.UnknownBlock > 0 {
-			kept, isNew := s.loose.StoreName(ev.Engine[i], ev.Tier, ev.countCopies)
-			if pass = isNew || ev.lacks; !kept && !pass && s.loose.MaxNames > 0 {
-				s.leftOut++
-			}
+			s.loose.StoreName(ev.Engine[i], ev.Tier, ev.countCopies)
 		}
-		if pass {
+		if o.Stored > 0 || o.UnknownBlock > 0 && ev.lacks {
 			if err := fresh.add(i); err != nil {
 				return out, err
 			}
@@ -160,12 +151,7 @@ func (s *set) remove(ev rawEvent, emit func(event.Event) error) (out core.Outcom
 		one.Engine = ev.Engine[i : i+1]
 		o := s.index.Remove(holder, &one, ev.countCopies)
 		out.Add(o)
-		pass := o.Removed > 0
-		if o.Unknown > 0 {
-			gone, was := s.loose.Remove(ev.Engine[i], ev.Tier, ev.countCopies)
-			pass = gone && (was || ev.lacks)
-		}
-		if pass {
+		if o.Removed > 0 || o.Unknown > 0 && s.loose.Remove(ev.Engine[i], ev.Tier, ev.countCopies) && ev.lacks {
 			s.names = append(s.names, ev.Engine[i])
 		}
 		if len(s.names) == maxBlocks || i == len(ev.Engine)-1 && len(s.names) > 0 {

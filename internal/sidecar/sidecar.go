@@ -134,7 +134,7 @@ func (s *Sidecar) load() error {
 		}
 		s.used = append(s.used, used)
 		st, err := newStream(streamConfig{
-			dpRank: r, identity: s.cfg.identity(r), maxNames: s.cfg.maxNames(), store: kept,
+			dpRank: r, identity: s.cfg.identity(r), store: kept,
 			open:     func(ctx context.Context, o opening) (sink, error) { return s.openSink(ctx, r, o) },
 			position: func() []byte { return s.position(i) },
 			every:    s.cfg.SaveEvery, retry: time.Second,
@@ -217,12 +217,8 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 	if s.cfg.Transport == string(registry.Core) {
 		transport = publish.CoreNATS
 	}
-	names := s.cfg.maxNames()
-	if names == 0 {
-		names = -1 // none
-	}
 	p, err := publish.Open(ctx, publish.Config{
-		Transport: transport, UnknownNames: names, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
+		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
 		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last, Incomplete: o.incomplete}},
 		Metrics: s.metrics.Set, Log: s.log,

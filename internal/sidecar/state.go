@@ -93,9 +93,8 @@ func appendState(dst []byte, st *state) []byte {
 	return le.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
-// decodeState is the inverse of appendState, but for how many names the set
-// passes on from here.
-func decodeState(b []byte, maxNames int) (*state, error) {
+// decodeState is the inverse of appendState.
+func decodeState(b []byte) (*state, error) {
 	le := binary.LittleEndian
 	if len(b) < stateHeader+4+stateSum || string(b[:4]) != stateMagic {
 		return nil, fmt.Errorf("%w: %d bytes that are no state", errState, len(b))
@@ -109,7 +108,7 @@ func decodeState(b []byte, maxNames int) (*state, error) {
 	}
 	st := &state{
 		identity: le.Uint64(b[8:]), incarnation: le.Uint64(b[16:]), last: le.Uint64(b[24:]),
-		incomplete: b[32] == 1, set: newSet(maxNames),
+		incomplete: b[32] == 1, set: newSet(),
 	}
 	n := int64(le.Uint32(b[stateHeader:]))
 	b = b[stateHeader+4:]

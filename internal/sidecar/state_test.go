@@ -20,7 +20,7 @@ func sample(t testing.TB) ([]byte, *core.Oracle) {
 	if _, err := h.Go(40); err != nil {
 		t.Fatal(err)
 	}
-	st := &state{identity: 1, incarnation: 2, last: 3, incomplete: true, position: []byte("here"), set: newSet(0)}
+	st := &state{identity: 1, incarnation: 2, last: 3, incomplete: true, position: []byte("here"), set: newSet()}
 	o := core.NewOracle()
 	for i := range h.Batches {
 		for j := range h.Batches[i].Events {
@@ -42,7 +42,7 @@ func sample(t testing.TB) ([]byte, *core.Oracle) {
 
 func TestStateComesBackWithItsCopies(t *testing.T) {
 	b, want := sample(t)
-	st, err := decodeState(b, 0)
+	st, err := decodeState(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +67,12 @@ func TestStateComesBackWithItsCopies(t *testing.T) {
 func TestDamagedStateIsRefused(t *testing.T) {
 	b, _ := sample(t)
 	for n := 0; n < len(b); n += 1 + n/50 {
-		if _, err := decodeState(b[:n], 0); !errors.Is(err, errState) {
+		if _, err := decodeState(b[:n]); !errors.Is(err, errState) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 		c := bytes.Clone(b)
 		c[n] ^= 1 << (n % 8)
-		if _, err := decodeState(c, 0); !errors.Is(err, errState) {
+		if _, err := decodeState(c); !errors.Is(err, errState) {
 			t.Fatalf("bit %d of byte %d: %v", n%8, n, err)
 		}
 	}
@@ -110,7 +110,7 @@ func FuzzState(f *testing.F) {
 	b, _ := sample(f)
 	f.Add(b[:len(b)-stateSum])
 	f.Fuzz(func(_ *testing.T, body []byte) {
-		_, _ = decodeState(sealed(body), 0)
+		_, _ = decodeState(sealed(body))
 	})
 }
 

@@ -41,7 +41,6 @@ type opening struct {
 type streamConfig struct {
 	dpRank   uint32
 	identity uint64 // of what gives the events their meaning: a state of another one is refused
-	maxNames int    // blocks of unknown content that are passed on
 	store    store
 	open     func(context.Context, opening) (sink, error)
 	// position returns where the input is, after what the stream was told last.
@@ -82,7 +81,7 @@ type stream struct {
 
 // newStream loads what is kept of the stream.
 func newStream(cfg streamConfig) (*stream, error) {
-	s := &stream{cfg: cfg, set: newSet(cfg.maxNames)}
+	s := &stream{cfg: cfg, set: newSet()}
 	b, err := cfg.store.load()
 	if err != nil {
 		return nil, err
@@ -90,7 +89,7 @@ func newStream(cfg streamConfig) (*stream, error) {
 	if b == nil {
 		return s, nil
 	}
-	st, err := decodeState(b, cfg.maxNames)
+	st, err := decodeState(b)
 	switch {
 	case err != nil:
 		cfg.m.refused.Inc()
@@ -133,7 +132,7 @@ func (s *stream) begin(incomplete bool) error {
 		s.sink = nil
 	}
 	s.incarnation = newIncarnation()
-	s.set, s.incomplete, s.torn, s.keep = newSet(s.cfg.maxNames), incomplete, nil, false
+	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
 	s.saveAt = time.Now()
 	for {
 		err := s.cfg.store.remove()
@@ -228,8 +227,6 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 		}
 	}
 	s.cfg.m.outcome(total)
-	s.cfg.m.namesLeftOut.Add(s.set.leftOut)
-	s.set.leftOut = 0
 	s.cfg.m.hold(s.set)
 	s.keep = true
 	if !time.Now().Before(s.saveAt) {
