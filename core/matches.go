@@ -56,42 +56,42 @@ func (m *Matches) Reset() {
 	m.seen, m.tiered = m.seen[:0], false
 }
 
+// Tiered reports whether levels may differ: otherwise lower tiers lengthen no
+// match, and the answer at level Device is that of all levels.
+func (m *Matches) Tiered() bool { return m.tiered }
+
 // EachHolder calls f once for every holder that matches at least one block on
 // any tier, in no particular order. Depths are cumulative, also beside a
 // writer: depth[t] ≤ depth[t+1].
 func (m *Matches) EachHolder(f func(h Holder, depth [event.NumTiers]uint32)) {
-	if m.tiered {
-		for _, h := range m.seen {
-			f(h, m.depth[h])
-		}
+	if !m.tiered {
+		m.Each(event.Device, func(h Holder, d uint32) { f(h, [event.NumTiers]uint32{d, d, d, d}) })
 		return
 	}
-	l := &m.level
-	for _, g := range l.groups {
-		for i, w := range l.words[g.start:g.end] {
-			for ; w != 0; w &= w - 1 {
-				f(Holder(i*64+bits.TrailingZeros64(w)), everywhere(g.depth))
-			}
-		}
+	for _, h := range m.seen {
+		f(h, m.depth[h])
 	}
-	for _, s := range l.single {
-		f(s.holder, everywhere(s.depth))
-	}
-}
-
-// everywhere is a depth that is the same at all levels.
-func everywhere(depth uint32) [event.NumTiers]uint32 {
-	return [event.NumTiers]uint32{depth, depth, depth, depth}
 }
 
 // Each calls f once for every holder that matches at least one block at the
 // tier level, in no particular order.
 func (m *Matches) Each(t event.Tier, f func(h Holder, depth uint32)) {
-	m.EachHolder(func(h Holder, depth [event.NumTiers]uint32) {
-		if depth[t] > 0 {
-			f(h, depth[t])
+	for _, h := range m.seen {
+		if d := m.depth[h][t]; d > 0 {
+			f(h, d)
 		}
-	})
+	}
+	l := &m.level
+	for _, g := range l.groups {
+		for i, w := range l.words[g.start:g.end] {
+			for ; w != 0; w &= w - 1 {
+				f(Holder(i*64+bits.TrailingZeros64(w)), g.depth)
+			}
+		}
+	}
+	for _, s := range l.single {
+		f(s.holder, s.depth)
+	}
 }
 
 // Fill writes each matching holder's depth at the tier level into
@@ -130,8 +130,18 @@ func (m *Matches) Sum(t event.Tier) (holders int, blocks uint64) {
 
 // take moves what was found as level t into depth.
 func (m *Matches) take(t event.Tier) {
-	m.EachHolder(func(h Holder, depth [event.NumTiers]uint32) { m.at(h)[t] = depth[t] })
-	m.level.reset()
+	l := &m.level
+	for _, g := range l.groups {
+		for i, w := range l.words[g.start:g.end] {
+			for ; w != 0; w &= w - 1 {
+				m.at(Holder(i*64 + bits.TrailingZeros64(w)))[t] = g.depth
+			}
+		}
+	}
+	for _, s := range l.single {
+		m.at(s.holder)[t] = s.depth
+	}
+	l.reset()
 }
 
 // at returns the depths of a holder that is in the answer.

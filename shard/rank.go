@@ -44,6 +44,14 @@ func (r *Result) EachRank(f func(k Rank, depth [event.NumTiers]uint32)) {
 		return
 	}
 	slots := *r.slots
+	if !r.matches.Tiered() { // the common case, for less than EachHolder takes
+		r.matches.Each(event.Device, func(h core.Holder, d uint32) {
+			if k, ok := r.rankOf(slots, h); ok {
+				f(k, [event.NumTiers]uint32{d, d, d, d})
+			}
+		})
+		return
+	}
 	r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
 		if k, ok := r.rankOf(slots, h); ok {
 			f(k, depth)

@@ -49,11 +49,11 @@ func (a Answer) leader() (h core.Holder, ok bool) {
 func ReadAnswer(m *core.Matches) (Answer, error) {
 	a := Answer{}
 	var err error
-	m.EachHolder(func(h core.Holder, ds Depths) {
+	m.EachHolder(func(h core.Holder, depth Depths) {
 		if _, ok := a[h]; ok {
 			err = fmt.Errorf("holder %d is in the answer twice", h)
 		}
-		a[h] = ds
+		a[h] = depth
 	})
 	if err == nil {
 		err = a.cumulative(math.MaxInt32)
