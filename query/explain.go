@@ -194,8 +194,8 @@ func (x *explainedRank) because(e *registry.Entry, blocks int) {
 		x.Reason = explainOthers
 		x.Detail = fmt.Sprintf("it never stored block %d after this prefix, or has removed it; %d other ranks hold it", x.External, x.heldByOthers())
 	}
-	if lower := x.External - x.Device; lower > 0 {
-		x.Detail += fmt.Sprintf("; %d of its %d blocks count because of lower tiers", lower, x.External)
+	if x.External > x.Device {
+		x.Detail += fmt.Sprintf("; %d of its %d blocks count because of lower tiers", x.External-x.Device, x.External)
 	}
 }
 

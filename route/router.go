@@ -299,6 +299,7 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 	if err != nil {
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
+	s.tokens = min(s.tokens, load.MaxCount)
 	s.looked = false
 	if r.cfg.Index != nil && r.usesIndex(s, o) {
 		r.cfg.Index.Find(s.local, &s.result)

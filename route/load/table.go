@@ -77,6 +77,14 @@ type Load struct {
 // exactly, which floating point does not promise.
 const unit = 1 << 16
 
+// MaxCount bounds each number of a booking, in tokens or blocks: more than any
+// prompt has, and so few that no sum over the bookings overflows, which would
+// make the busiest rank look idle.
+const MaxCount = 1 << 28
+
+// count returns n as a booking may have it.
+func count(n int) int { return min(max(n, 0), MaxCount) }
+
 // smallPeak is how much room, in bookings or runs of blocks, an idle table may
 // keep: renewing it each time would cost more than it frees.
 const smallPeak = 64
@@ -262,7 +270,7 @@ func (t *Table) Booked(k Key) (slot uint32, generated int) {
 }
 
 // Add books a request on a slot that Slot or Keep returned. The error wraps
-// ErrDuplicate. Negative numbers count as zero.
+// ErrDuplicate. Negative numbers count as zero, and those beyond MaxCount as that.
 func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	if t.live[k] != nil {
 		return fmt.Errorf("booking request %q: %w", k.ID, ErrDuplicate)
@@ -272,8 +280,8 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	}
 	b := &booking{
 		key: k, slot: s,
-		prompt: max(r.PromptTokens, 0), newTokens: max(r.NewTokens, 0),
-		private: max(r.Private, 0), expected: max(r.ExpectedOutput, 0),
+		prompt: count(r.PromptTokens), newTokens: count(r.NewTokens),
+		private: count(r.Private), expected: count(r.ExpectedOutput),
 		prefilling: !r.Prefilled, leased: r.Leased,
 		decay: min(max(r.Decay, 0), 1), progress: now,
 	}
@@ -296,7 +304,7 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	sl.outputLeft += b.expected
 	t.live[k] = b
 	t.peak = max(t.peak, len(t.live))
-	t.generate(b, max(r.Generated, 0))
+	t.generate(b, r.Generated)
 	if b.leased {
 		t.append(b)
 	}
@@ -337,7 +345,7 @@ func (t *Table) Output(k Key, n int, now time.Time) (changed, live bool) {
 	}
 	t.renew(b, now)
 	before := b.outBlocks
-	t.generate(b, max(n, 0))
+	t.generate(b, n)
 	return b.outBlocks != before, true
 }
 
@@ -357,11 +365,11 @@ func (t *Table) OutputBlock(k Key, weight float64, now time.Time) (live bool) {
 	return true
 }
 
-// generate adds n tokens to what the request has generated.
+// generate adds n tokens, if above 0, to what the request has generated.
 func (t *Table) generate(b *booking, n int) {
 	sl, size := &t.slots[b.slot], t.cfg.BlockSize
 	sl.outputLeft -= max(b.expected-b.generated, 0)
-	b.generated += n
+	b.generated = count(b.generated + count(n))
 	sl.outputLeft += max(b.expected-b.generated, 0)
 	if !t.cfg.TrackOutput {
 		return

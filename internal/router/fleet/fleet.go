@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/url"
 	"slices"
@@ -186,9 +187,10 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	if err != nil {
 		return err
 	}
-	first, last := uint32(0), uint32(0)
+	first, ranks := uint32(0), uint32(1)
 	if len(w.Ranks) > 0 {
-		first, last = slices.Min(w.Ranks), slices.Max(w.Ranks)
+		first = slices.Min(w.Ranks)
+		ranks = min(slices.Max(w.Ranks)-first, math.MaxUint32-1) + 1 // too many are refused, not none
 	}
 	role := route.Aggregated
 	switch w.Role {
@@ -198,12 +200,12 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		role = route.Decode
 	}
 	e.first.Store(first)
-	e.ranks.Store(last - first + 1)
+	e.ranks.Store(ranks)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.drained = drained
 	err = m.Router.SetWorker(route.Worker{
-		ID: w.ID, FirstRank: first, Ranks: last - first + 1, Role: role, CPU: w.CPU,
+		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU,
 		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
 		Draining: drained || e.failed || e.URL == "" && !f.cfg.Addressless,
 	})

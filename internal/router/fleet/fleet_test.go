@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"slices"
 	"testing"
 
@@ -40,6 +41,10 @@ func TestModels(t *testing.T) {
 		if w.Endpoints.HTTP = url; !errors.Is(f.SetWorker(w, false), route.ErrSettings) {
 			t.Errorf("the address %q is accepted", url)
 		}
+	}
+	w := worker(5, "b", "")
+	if w.Ranks = []uint32{0, math.MaxUint32}; !errors.Is(f.SetWorker(w, false), route.ErrSettings) {
+		t.Error("a worker of 2^32 ranks is accepted")
 	}
 	if got := f.Names(); !slices.Equal(got, []string{"a", "b", "lora"}) {
 		t.Errorf("names %v", got)
