@@ -63,7 +63,8 @@ func TestHostileDepths(t *testing.T) {
 				blocks := 1 + rng.IntN(2400)
 				prompt := blocks*testBlock + rng.IntN(testBlock)
 				said := hostileDepths(rng, blocks)
-				c := Candidate{Cached: within(said, blocks), Requests: rng.IntN(3)}
+				c := Candidate{Requests: rng.IntN(3)}
+				setWithin(&c.Cached, &said, blocks)
 				r.credit(&c, prompt)
 				c.PrefillTokens = c.NewTokens
 				longest := int(min(said[event.External], uint32(blocks)))
