@@ -11,7 +11,9 @@
 //   - A writer that lost its lease or its claim changes neither the manifest nor
 //     a stream: the lease keeps two from working at once, the claim from doing
 //     harm if they do.
-//   - Nothing is trimmed that the oldest kept snapshot does not have.
+//   - Nothing is trimmed that the oldest kept snapshot does not have, and nothing
+//     at all while the stream does not go on from one of them. The message at the
+//     oldest one's position stays, so that it can be compared.
 //   - A start takes a snapshot that is whole, is the one that the manifest or
 //     its name says, and is of the stream; or an older one, or none. What became
 //     of the manifest does not matter: the files are looked through.

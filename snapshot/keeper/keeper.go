@@ -118,6 +118,7 @@ type streamState struct {
 	lease   lease
 	newest  store.Entry
 	known   bool      // newest was read
+	learned time.Time // when
 	retry   time.Time // after a failure
 	failing int
 	looked  time.Time // at the stream itself, when nothing was due
@@ -308,28 +309,33 @@ func (k *Keeper) takeDue(ctx context.Context, st *streamState, s ingest.StreamSt
 	return err
 }
 
-// learn reads what the newest snapshot is, unless that is known.
+// learn reads what the newest snapshot is, unless that is known. One that the
+// stream does not go on from is none.
 func (k *Keeper) learn(ctx context.Context, st *streamState, s ingest.StreamStatus) error {
-	if st.known {
+	if st.known && !s.Voided.After(st.learned) {
 		return nil
 	}
+	now := time.Now()
 	m, _, err := st.store.Manifest(ctx)
 	if err != nil && !errors.Is(err, store.ErrManifest) {
 		return err
 	}
-	st.newest, st.known = store.Entry{}, true
-	if len(m.Snapshots) > 0 && m.Snapshots[0].Created.Equal(s.Created) {
-		st.newest = m.Snapshots[0]
+	var newest store.Entry
+	if len(m.Snapshots) > 0 {
+		switch err := k.goesOn(ctx, s.Stream, m.Snapshots[0]); {
+		case err == nil:
+			newest = m.Snapshots[0]
+		case !errors.Is(err, errVoid):
+			return err
+		}
 	}
+	st.newest, st.known, st.learned = newest, true, now
 	return nil
 }
 
 // due says why a snapshot is due; "" if it is not.
 func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) (string, error) {
 	behind := s.Position - min(s.Position, st.newest.Seq)
-	if s.Last < st.newest.Seq {
-		behind = s.Position // the stream was rolled back: what the snapshot says is void
-	}
 	if behind == 0 {
 		return "", nil // nothing has changed
 	}

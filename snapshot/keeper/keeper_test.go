@@ -53,11 +53,24 @@ func newWorld(t *testing.T, dir string) *world { return newWorldOf(t, dir, 64<<2
 
 func newWorldOf(t *testing.T, dir string, most int64) *world {
 	t.Helper()
-	b, err := broker.Open(deadline(t), broker.Config{URL: broker.Embedded, DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	return newWorldAt(t, t.TempDir(), dir, most)
+}
+
+// serve runs the server of a data directory, or joins it.
+func serve(t *testing.T, data string) *broker.Broker {
+	t.Helper()
+	b, err := broker.Open(deadline(t), broker.Config{URL: broker.Embedded, DataDir: data, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func newWorldAt(t *testing.T, data, dir string, most int64) *world {
+	t.Helper()
+	b := serve(t, data)
+	var err error
 	w := &world{t: t, nc: b.Conn(), rng: rand.New(rand.NewPCG(1, 2)), oracle: core.NewOracle(), held: make([][]uint64, 3), dir: dir, most: most}
 	if w.js, err = jetstream.New(w.nc); err != nil {
 		t.Fatal(err)
@@ -238,12 +251,13 @@ func (w *world) manifest() store.Manifest {
 	return m
 }
 
-func (w *world) info() stream.Info {
+// info waits until the server says how the stream is.
+func (w *world) info() (info stream.Info) {
 	w.t.Helper()
-	info, err := stream.Get(deadline(w.t), w.js, stream.Name("default", testSpace))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	waittest.Until(w.t, func() (err error) {
+		info, err = stream.Get(deadline(w.t), w.js, stream.Name("default", testSpace))
+		return err
+	})
 	return info
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
@@ -73,19 +72,6 @@ func (k *Keeper) loadAside(ctx context.Context, s store.Store, which *store.Foun
 	}
 	k.m.restores("loaded")
 	return &aside{set: set, space: sp, start: StartOf(&info.Meta)}, nil
-}
-
-// goesOn refuses a snapshot that the stream does not go on from.
-func (k *Keeper) goesOn(ctx context.Context, name string, e store.Entry) error {
-	s, info, err := stream.Open(ctx, k.js, name)
-	if err != nil {
-		return err
-	}
-	why, err := stream.Void(ctx, s, &info, stream.Position{Seq: e.Seq, Created: e.Created, Stored: e.Stored})
-	if err == nil && why != "" {
-		err = fmt.Errorf("%w: %s", errVoid, why)
-	}
-	return err
 }
 
 // aside is a snapshot that was loaded beside the index.

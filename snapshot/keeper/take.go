@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
@@ -73,7 +74,7 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 	if err != nil {
 		return err
 	}
-	st.newest, st.known = e, true
+	st.newest, st.known, st.learned = e, true, begun
 	k.m.took(why, written, &e)
 	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,
 		"seconds", time.Since(begun).Seconds())
@@ -99,34 +100,36 @@ func (k *Keeper) verify(ctx context.Context, s store.Store, name string) (*snaps
 }
 
 // trim takes the messages off the stream that the oldest snapshot of the
-// manifest has, if that is not the newest too.
+// manifest has, if that is not the newest too. The message at its position stays,
+// so that a start from it can see that the stream is the one that it was.
 func (k *Keeper) trim(ctx context.Context, m store.Manifest, s ingest.StreamStatus) error {
-	var oldest store.Entry
-	n := 0
+	if len(m.Snapshots) < 2 {
+		return nil
+	}
+	oldest := m.Snapshots[0].Seq
 	for _, e := range m.Snapshots {
-		if e.Created.Equal(s.Created) {
-			oldest = e
-			n++
+		switch err := k.goesOn(ctx, s.Stream, e); {
+		case errors.Is(err, errVoid):
+			return nil // of an earlier stream, or of what it was before a rollback: the fallback still
+		case err != nil:
+			return fmt.Errorf("trimming: %w", err)
 		}
+		oldest = min(oldest, e.Seq)
 	}
-	if n < 2 || n < len(m.Snapshots) {
-		return nil // those of an earlier stream are the fallback still
-	}
-	str, err := k.js.Stream(ctx, s.Stream)
+	str, info, err := stream.Open(ctx, k.js, s.Stream)
 	if err != nil {
-		return fmt.Errorf("trimming stream %s: %w", s.Stream, err)
+		return fmt.Errorf("trimming: %w", err)
 	}
-	info := str.CachedInfo()
-	if !info.Created.Equal(s.Created) || info.State.LastSeq < oldest.Seq || info.State.FirstSeq > oldest.Seq {
+	if !info.Created.Equal(s.Created) || info.LastSeq < oldest || info.FirstSeq >= oldest {
 		return nil // another stream, a rolled-back one, or nothing to do
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := str.Purge(ctx, jetstream.WithPurgeSequence(oldest.Seq+1)); err != nil {
+	if err := str.Purge(ctx, jetstream.WithPurgeSequence(oldest)); err != nil {
 		return fmt.Errorf("trimming stream %s: %w", s.Stream, err)
 	}
-	k.m.trimmed.Add(int(oldest.Seq + 1 - info.State.FirstSeq))
+	k.m.trimmed.Add(int(oldest - info.FirstSeq))
 	return nil
 }
 

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-// This file says which snapshots there are of a stream, and whether a file is
-// the one that it is taken for: files are copied, swapped and put back.
+// This file says which snapshots there are of a stream, whether a file is the one
+// that it is taken for, and whether the stream goes on from it: files are copied,
+// swapped and put back, and so are streams.
 
 // Why a snapshot that is whole is not used.
 var (
@@ -54,6 +56,19 @@ func check(f *store.Found, info *snapshot.Info, name string, sp event.Space) err
 		return fmt.Errorf("%w: it has digest %016x and %d bytes, the manifest says %016x and %d", errEntry, e.Digest, e.Bytes, want.Digest, want.Bytes)
 	}
 	return nil
+}
+
+// goesOn refuses a snapshot that the stream does not go on from.
+func (k *Keeper) goesOn(ctx context.Context, name string, e store.Entry) error {
+	s, info, err := stream.Open(ctx, k.js, name)
+	if err != nil {
+		return err
+	}
+	why, err := stream.Void(ctx, s, &info, stream.Position{Seq: e.Seq, Created: e.Created, Stored: e.Stored})
+	if err == nil && why != "" {
+		err = fmt.Errorf("%w: %s", errVoid, why)
+	}
+	return err
 }
 
 // find lists the stream's snapshots, best first, and tells of a manifest that
