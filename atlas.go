@@ -51,6 +51,10 @@ type Config struct {
 	// Approximate reads no events: a prompt counts as cached where it was sent of
 	// late.
 	Approximate bool
+	// GapWait and GapAsk are how long events wait for one before them that is
+	// missing, and after how long its publisher is asked for it; 0 is the default
+	// of ingest.Config, which says more.
+	GapWait, GapAsk time.Duration
 	// Alone keeps the load of these routers from others of the namespace.
 	Alone bool
 	Log   *slog.Logger // nil: slog.Default()
@@ -142,6 +146,7 @@ func (a *Atlas) connect(ctx, work context.Context, cfg *Config, id uint64) (err 
 	if cfg.index() == fleet.Events {
 		if a.ingest, err = ingest.Open(ctx, ingest.Config{
 			Conn: a.broker.Conn(), Namespace: n.Namespace, Replica: replica, Metrics: a.metrics, Log: cfg.Log,
+			GapWait: cfg.GapWait, GapAsk: cfg.GapAsk,
 			Left: func(sp event.Space, worker uint64) (time.Time, bool) {
 				return a.registry.Left(registry.Key{Space: sp, Worker: worker})
 			},

@@ -46,12 +46,13 @@ const (
 	Void                       // the position in the stream means nothing any more
 	Room                       // the memory budget refused blocks and has room again
 	Retry                      // a recovery before did not suffice
+	Unusable                   // a message that may have been the rank's cannot be used
 	numCauses
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
-	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unknown"}[min(c, numCauses)]
+	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "unknown"}[min(c, numCauses)]
 }
 
 // Recoverer is told which ranks an Ingest brings up to date from their workers'
@@ -134,9 +135,13 @@ type Config struct {
 	// MaxRanks bounds the publisher streams that are followed in each lane of
 	// a stream; messages of others are skipped and counted. Default 65536.
 	MaxRanks int
-	// HoldFor is after how long a missing predecessor counts as lost; default
-	// 30 s. Heartbeats tell sooner.
-	HoldFor time.Duration
+	// GapWait is how long a rank's events wait at most for one before them that
+	// is missing in the stream, whether or not its publisher is being asked for it;
+	// then they are applied and the rank is incomplete. Default 10 s. GapAsk is
+	// after how long the publisher is asked; default 250 ms. What is missing for a
+	// reason that is known (a message came and cannot be used, or there is no
+	// stream) is not waited for, and heartbeats tell sooner.
+	GapWait, GapAsk time.Duration
 	// Recoveries is how many ranks are brought up to date at a time; default 8.
 	Recoveries int
 	// RecoverMessages bounds what is held back for each rank while it recovers;
@@ -179,6 +184,11 @@ type Config struct {
 	Log     *slog.Logger // nil: slog.Default()
 }
 
+const (
+	defaultGapWait = 10 * time.Second
+	defaultGapAsk  = 250 * time.Millisecond
+)
+
 func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Namespace, "default")
 	setDefault(&c.Discover, 2*time.Second)
@@ -188,7 +198,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.HoldMessages, stream.MaxWindow)
 	setDefault(&c.HoldBytes, 16<<20)
 	setDefault(&c.MaxRanks, 1<<16)
-	setDefault(&c.HoldFor, 30*time.Second)
+	setDefault(&c.GapWait, defaultGapWait)
+	setDefault(&c.GapAsk, defaultGapAsk)
 	setDefault(&c.Recoveries, 8)
 	setDefault(&c.RecoverMessages, 4096)
 	setDefault(&c.RecoverAttempts, 5)
@@ -229,7 +240,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: a wait of recoveries is negative")
 	case c.RecoverMax < c.RecoverMin || c.DumpMax < c.DumpMin:
 		return c, errors.New("ingest: RecoverMax is below RecoverMin, or DumpMax below DumpMin")
-	case c.Discover < 0 || c.HoldFor < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
+	case c.Discover < 0 || c.GapWait < 0 || c.GapAsk < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}
 	return c, nil

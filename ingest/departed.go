@@ -54,7 +54,7 @@ func (in *Ingest) send(ctx context.Context, sp event.Space, d departure) (known 
 
 // depart handles a departure.
 func (l *lane) depart(ctx context.Context, d departure) {
-	ranks := l.ranksOf(d.worker)
+	ranks := l.byWorker[d.worker]
 	if d.at.IsZero() {
 		for _, r := range ranks {
 			l.revive(ctx, r)
@@ -78,7 +78,7 @@ func (l *lane) depart(ctx context.Context, d departure) {
 			p.work.release()
 		}
 		delete(l.holding, r)
-		r.leftAt, r.void = d.at, true
+		r.leftAt, r.void, r.suspect = d.at, true, false
 		r.note(func(s *RankStatus) { s.Departed, s.Held, s.LastError = true, 0, "its worker left" })
 	}
 	// Parts given to the index before are in front of this in its queue.

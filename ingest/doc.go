@@ -9,6 +9,8 @@
 //   - Events of one (worker, dp_rank) reach the index in the order of their
 //     ids, each at most once. A message that came before its predecessor is
 //     held back, boundedly, until that arrives or is known to be lost.
+//   - What is missing because a message cannot be used is not waited for, and
+//     nothing is waited for longer than Config.GapWait.
 //   - Nothing is lost silently: what is not applied is counted by reason, and
 //     a missing event begins the recovery of its rank: the publisher is asked
 //     for the events, or for all that the rank holds. Meanwhile the rank's

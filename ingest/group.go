@@ -28,7 +28,7 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	}
 	index, err := in.cfg.Index(sp)
 	if err != nil {
-		return nil, fmt.Errorf("ingest: index of model %q: %w", sp.Model, err)
+		return nil, fmt.Errorf("ingest: model %q: %w: %w", sp.Model, errNoIndex, err)
 	}
 	g := &group{shared: &shared{
 		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoverer: in.recoverer,

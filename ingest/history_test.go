@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -67,8 +69,8 @@ type history struct {
 
 // tally is what a history did.
 type tally struct {
-	published, dropped, copies, restarts, replicas int
-	gaps, recovered, dumps, overflow, failed       uint64
+	published, dropped, spoilt, copies, restarts, replicas int
+	gaps, recovered, dumps, overflow, failed               uint64
 }
 
 type message struct {
@@ -138,7 +140,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		h.t.Fatal(err)
 	}
 	cfg := &Config{
-		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, HoldFor: time.Hour, MaxRanks: 100,
+		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, GapAsk: time.Hour, MaxRanks: 100,
 		MaxMessages: 1 << 20, MaxBytes: 1 << 30, Metrics: h.metrics, Log: slog.New(slog.DiscardHandler),
 		Recoveries: 2, RecoverMessages: 1 + h.rng.IntN(20), RecoverAttempts: 3, RecoverTimeout: time.Minute,
 		RecoverMin: 1, RecoverMax: time.Microsecond, RecoverLimit: time.Hour, RecoverRate: 1 << 30,
@@ -260,6 +262,14 @@ func (h *history) send(s *source) {
 			h.lost(s, ev)
 		}
 		return
+	}
+	if h.rng.IntN(30) == 0 { // it comes, and cannot be used
+		for _, ev := range evs {
+			h.lost(s, ev)
+		}
+		h.found.spoilt++
+		forms := spoil(m.data)
+		m.data = forms[slices.Sorted(maps.Keys(forms))[h.rng.IntN(len(forms))]]
 	}
 	s.late = append(s.late, m)
 	if h.live || h.rng.IntN(4) > 0 || len(s.late) > 6 {
@@ -424,7 +434,7 @@ func TestEveryHistoryEndsEqualToTheOracle(t *testing.T) {
 				all.sum(h.found)
 			}
 			t.Logf("%+v", all)
-			if all.gaps == 0 || all.dumps == 0 || all.recovered == 0 || all.overflow == 0 || all.failed == 0 || all.copies == 0 {
+			if all.gaps == 0 || all.dumps == 0 || all.recovered == 0 || all.overflow == 0 || all.failed == 0 || all.copies == 0 || all.spoilt == 0 {
 				t.Error("the histories do not reach everything")
 			}
 		})
@@ -463,6 +473,7 @@ func TestAnIncarnationIsNotOverWhileItsPublisherAnswers(t *testing.T) {
 func (a *tally) sum(b tally) {
 	a.published += b.published
 	a.dropped += b.dropped
+	a.spoilt += b.spoilt
 	a.copies += b.copies
 	a.restarts += b.restarts
 	a.replicas += b.replicas

@@ -30,6 +30,8 @@ type lane struct {
 	departures chan departure
 	inbox      chan func(ctx context.Context) // what others have the lane do
 	holding    map[*rank]struct{}             // ranks with held parts
+	byWorker   map[uint64][]*rank             // the ranks
+	spoilt     map[uint64]struct{}            // workers of which a message was bad, and of any rank
 	works      sync.Pool                      // of *work; safe for concurrent use
 
 	// notes are ranks that the index noted something on; wake holds one token.
@@ -77,6 +79,9 @@ func newLane(s *shared) *lane {
 		inbox:   make(chan func(context.Context), laneInbox),
 		stopped: make(chan struct{}),
 		holding: make(map[*rank]struct{}),
+
+		byWorker: make(map[uint64][]*rank),
+		spoilt:   make(map[uint64]struct{}),
 
 		departures: make(chan departure, departures),
 	}
@@ -136,21 +141,17 @@ func (l *lane) handle(ctx context.Context, w *work) {
 	l.m.bytes.Add(len(w.data))
 	l.m.messageBytes.Update(float64(len(w.data)))
 	batches, err := w.dec.DecodeAny(w.data)
-	if err != nil {
-		l.malformed(w.worker, event.Reason(err), err)
-		return
+	bad := w.dec.Bad()
+	if err != nil && len(bad) == 0 {
+		bad = []event.Bad{{Err: err}}
 	}
 	for i := range batches {
 		b := &batches[i]
-		if b.Worker != w.worker {
-			l.malformed(w.worker, "worker_mismatch", fmt.Errorf("message of worker %d on the subject of worker %d", b.Worker, w.worker))
-			continue
-		}
 		if b.Space == (event.Space{}) {
 			b.Space = l.space // a format that names none: the subject does
 		}
-		if b.Space != l.space {
-			l.malformed(w.worker, "space_mismatch", fmt.Errorf("message of space %+v in the stream of %+v", b.Space, l.space))
+		if err := l.refuses(w, b); err != nil {
+			l.unusable(ctx, w, &event.Bad{Err: err})
 			continue
 		}
 		l.m.filtered.Add(b.Filtered)
@@ -166,33 +167,9 @@ func (l *lane) handle(ctx context.Context, w *work) {
 			}
 		})
 	}
-}
-
-// malformed counts and logs something that is skipped.
-func (l *lane) malformed(worker uint64, reason string, err error) {
-	l.m.malformed(reason)
-	if l.badLog.ok(time.Now()) {
-		l.cfg.Log.Warn("message skipped; further ones of this second are only counted",
-			"worker", worker, "model", l.space.Model, "reason", reason, "error", err)
+	for i := range bad { // after the others: a hole between them is known by itself
+		l.unusable(ctx, w, &bad[i])
 	}
-	for _, r := range l.ranksOf(worker) {
-		r.note(func(s *RankStatus) {
-			s.Malformed++
-			s.LastError = err.Error()
-		})
-	}
-}
-
-func (l *lane) ranksOf(worker uint64) []*rank {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var list []*rank
-	for k, r := range l.mu.ranks {
-		if k.worker == worker {
-			list = append(list, r)
-		}
-	}
-	return list
 }
 
 // rank returns the worker's rank, made if it is new; nil if there are too many.
@@ -208,11 +185,13 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 				r.leftAt, r.void, r.stat.Departed = at, true, true
 			}
 		}
+		_, r.suspect = l.spoilt[worker]
 		l.mu.ranks[k] = r
+		l.byWorker[worker] = append(l.byWorker[worker], r)
 	}
 	l.mu.Unlock()
 	if full {
-		l.malformed(worker, "too_many_ranks", fmt.Errorf("worker %d, rank %d: already %d ranks", worker, dpRank, l.cfg.MaxRanks))
+		l.skipped(worker, nil, "too_many_ranks", fmt.Errorf("worker %d, rank %d: already %d ranks", worker, dpRank, l.cfg.MaxRanks))
 	}
 	return r
 }
@@ -241,19 +220,20 @@ func (l *lane) offer(ctx context.Context, p *part) {
 }
 
 // wait holds the part back until its predecessor comes. A live message comes in
-// order: what is missing then is lost.
+// order: what is missing then is lost, as it is where a bad message came.
 func (l *lane) wait(ctx context.Context, p *part) {
 	r := p.rank
+	p.held = l.now()
 	if !r.hold(p) {
 		l.duplicates(r, len(p.batch.Events))
 		p.work.release()
 		return
 	}
-	p.held = l.now()
 	l.m.held.Inc()
 	l.holding[r] = struct{}{}
 	full := len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes
-	if cause := r.gapCause(p.work.live); r.active == nil && (full || p.work.live) && l.mayRecover(r, cause) {
+	known := p.work.live || r.suspect // what is missing will not come by itself
+	if cause := r.gapCause(p.work.live); r.active == nil && (full || known) && l.mayRecover(r, cause) {
 		l.missing(ctx, r, cause, r.held[0].first()-1)
 	}
 	switch {
@@ -261,7 +241,7 @@ func (l *lane) wait(ctx context.Context, p *part) {
 		if len(r.held) > l.cfg.RecoverMessages || r.heldBytes > l.cfg.HoldBytes {
 			l.spill(r)
 		}
-	case p.work.live:
+	case known:
 		l.letGo(ctx, r)
 	default:
 		for len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes {
@@ -341,7 +321,7 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 	var duplicates int
 	var n uint64
 	var kinds [event.Cleared + 1]uint64
-	complete := false
+	complete, hole := false, false
 	lossy := r.lossy
 	var rest *part // what comes after a gap
 	for i := range events {
@@ -362,6 +342,7 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 			continue
 		}
 		if next := r.next(); ev.ID > next {
+			hole = true
 			if !over && (r.active != nil || l.mayRecover(r, Gap)) {
 				rest = &part{work: p.work, rank: r, batch: p.batch}
 				rest.batch.Events = events[i:]
@@ -394,6 +375,9 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 		l.whole(r)
 	}
 	r.setLossy(lossy)
+	if n > 0 && !hole {
+		l.unsuspect(r)
+	}
 	if len(run) == 0 {
 		p.work.release()
 	} else {
@@ -423,7 +407,7 @@ func (l *lane) submit(ctx context.Context, p *part) {
 	l.applying.Add(1)
 	if err := l.index.Apply(context.WithoutCancel(ctx), &p.batch, p.applied); err != nil {
 		l.applying.Done()
-		l.malformed(p.rank.id.Worker, "index_refused", err)
+		l.skipped(p.rank.id.Worker, []*rank{p.rank}, "index_refused", err)
 		p.work.release()
 	}
 }

@@ -44,11 +44,14 @@ func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	in.m.liveMessages.Inc()
 	token, worker, err := stream.ParseLive(msg.Subject)
 	var g *group
+	reason := "subject"
 	if err == nil {
-		g, err = in.liveGroup(ctx, token, msg.Data)
+		if g, err = in.liveGroup(ctx, token, msg.Data); err != nil {
+			reason = unusableReason(err)
+		}
 	}
 	if err != nil {
-		in.m.malformed("subject")
+		in.m.malformed(reason)
 		if in.badLog.ok(time.Now()) {
 			in.cfg.Log.Warn("message skipped; further ones of this second are only counted", "subject", msg.Subject, "error", err)
 		}
@@ -80,7 +83,7 @@ func (in *Ingest) liveGroup(ctx context.Context, token string, data []byte) (*gr
 		return nil, err
 	}
 	if len(batches) == 0 || batches[0].Space.Model == "" || stream.Token(batches[0].Space) != token {
-		return nil, fmt.Errorf("the message does not say which space %s is", token)
+		return nil, fmt.Errorf("%w: it does not say which %s is", errOtherSpace, token)
 	}
 	return in.groupLocked(ctx, batches[0].Space)
 }

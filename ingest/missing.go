@@ -10,23 +10,25 @@ import (
 
 // This file is how a lane learns that events are missing.
 
-// expire takes what was waited for too long as lost, or all of it when the
-// wait keeps the reader from going on.
+// expire asks for what is missing for a while, and takes what was waited for too
+// long as lost, or all of it when the wait keeps the reader from going on: a
+// recovery that takes its time hides no event for longer.
 func (l *lane) expire(ctx context.Context, now time.Time) {
 	full := l.window.full()
 	for r := range l.holding {
-		for len(r.held) > 0 && (full || now.Sub(r.held[0].held) >= l.cfg.HoldFor) {
-			if r.active == nil && l.mayRecover(r, Gap) {
+		for len(r.held) > 0 {
+			waited := now.Sub(r.held[0].held)
+			if r.active == nil && (full || waited >= min(l.cfg.GapAsk, l.cfg.GapWait)) && l.mayRecover(r, Gap) {
 				l.missing(ctx, r, Gap, r.held[0].first()-1)
 			}
-			if r.active == nil {
-				l.giveUp(ctx, r)
-				continue
-			}
-			if full {
+			if full && r.active != nil {
 				l.spill(r)
+				break
 			}
-			break
+			if !full && waited < l.cfg.GapWait {
+				break
+			}
+			l.giveUp(ctx, r)
 		}
 	}
 }
@@ -54,6 +56,8 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			l.missing(ctx, r, cause, r.upTo(pos.ID))
 		case r.stale && l.mayRecover(r, Retry):
 			l.recover(ctx, r, Retry)
+		case r.suspect && l.mayRecover(r, Unusable):
+			l.recover(ctx, r, Unusable)
 		}
 		for r.active == nil && behind() {
 			next, lost := r.next(), r.upTo(pos.ID)
@@ -78,7 +82,7 @@ func (r *rank) upTo(id uint64) uint64 {
 // passOver goes on without the events from … to.
 func (l *lane) passOver(ctx context.Context, r *rank, from, to uint64) {
 	l.gap(r, from, to)
-	r.stale = true
+	r.stale, r.suspect = true, false
 	l.recover(ctx, r, Gap)
 }
 
@@ -89,7 +93,7 @@ func (l *lane) whole(r *rank) {
 		l.truncatedRanks.Add(-1)
 	}
 	r.stale, r.lossy = false, false
-	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = false, false, "" })
+	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = r.suspect, false, "" })
 }
 
 // gap notes that the events from … to are lost.

@@ -550,7 +550,8 @@ func TestMalformedMessagesDoNotStopAStream(t *testing.T) {
 			}
 		}
 	}
-	n.converged(r)
+	n.drained(r)
+	n.sameAsTruth(r)
 	if got := r.counter(`kvatlas_ingest_malformed_total{reason="subject"}`); got != 10 {
 		t.Errorf("%d messages without a worker counted, want 10", got)
 	}
@@ -645,7 +646,8 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		"connection": func(c *Config) { c.Conn = nil },
 		"index":      func(c *Config) { c.Index = nil },
 		"bound":      func(c *Config) { c.Lanes = -1 },
-		"duration":   func(c *Config) { c.HoldFor = -1 },
+		"duration":   func(c *Config) { c.GapWait = -1 },
+		"asking":     func(c *Config) { c.GapAsk = -1 },
 	} {
 		cfg := n.config("x", r, nil)
 		change(&cfg)

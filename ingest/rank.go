@@ -152,6 +152,9 @@ func (r *rank) hold(p *part) bool {
 	if found && len(r.held[at].batch.Events) >= len(p.batch.Events) {
 		return false
 	}
+	if at == 0 && len(r.held) > 0 {
+		p.held = r.held[0].held // those behind it have waited since
+	}
 	r.held = slices.Insert(r.held, at, p)
 	r.heldBytes += p.bytes()
 	return true

@@ -245,7 +245,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
 	if err != nil {
-		r.lanes[0].malformed(0, "subject", err)
+		r.lanes[0].skipped(0, nil, "subject", err)
 		r.window.complete(number)
 		return nil
 	}
@@ -300,7 +300,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       r.next,
 		AckPolicy:         jetstream.AckAllPolicy,
-		AckWait:           2*r.cfg.HoldFor + time.Minute,
+		AckWait:           2*r.cfg.GapWait + time.Minute,
 		MaxAckPending:     -1, // the window bounds what is in flight
 		InactiveThreshold: r.cfg.ForgetConsumer,
 		MemoryStorage:     true, // it is made anew at every start: syncing it to the disk buys nothing

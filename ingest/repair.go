@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -30,7 +31,10 @@ type repair struct {
 	// ahead says that a dump brought an incarnation of which no message has come
 	// yet. One of another incarnation is older, most likely: incarnations have
 	// no order, but a publisher answers for the newest.
-	ahead    bool
+	ahead bool
+	// suspect says that a message came which cannot be used, and may have been the
+	// rank's: what is missing is known to be lost.
+	suspect  bool
 	overflow uint64 // highest id of the events that found no room while recovering
 	lacks    uint64 // event up to which something is missing, of the next recovery
 	counted  uint64 // events up to it are counted as missed already
@@ -79,6 +83,12 @@ func (l *lane) readNotes(ctx context.Context) {
 func (l *lane) putOffDumps(r *rank) {
 	now := l.now()
 	r.dumps.later(now, now, l.cfg.DumpMin, l.cfg.DumpMax, l.seed(r))
+}
+
+// putOff puts the rank's next recovery off, after one that began at began.
+func (l *lane) putOff(r *rank, began time.Time) {
+	least := 4 * l.cfg.RecoverMin // it was tried several times already
+	r.retry.later(began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
 }
 
 // seed is of the chance in the rank's waits.
@@ -138,7 +148,9 @@ func (l *lane) isTime(r *rank, cause Cause) bool {
 }
 
 // needsDump reports whether events alone cannot bring the rank up to date.
-func (r *rank) needsDump(cause Cause) bool { return r.stale || cause != Gap && cause != Retry }
+func (r *rank) needsDump(cause Cause) bool {
+	return r.stale || cause != Gap && cause != Retry && cause != Unusable
+}
 
 // recover begins the rank's recovery, if there is none under way. What cannot
 // be recovered now is tried again at the rank's heartbeats.
@@ -155,7 +167,7 @@ func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
 		need = max(need, r.held[0].first()-1)
 	}
 	r.active = l.recoverer.start(l, r, cause, need)
-	r.overflow, r.lacks = 0, 0
+	r.overflow, r.lacks, r.suspect = 0, 0, false
 	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering, s.Awaited = true, true, cause == Discovery })
 }
 
@@ -183,7 +195,7 @@ func (r *rank) setLossy(lossy bool) {
 		return
 	}
 	r.lossy = lossy
-	incomplete := lossy || r.stale || r.active != nil
+	incomplete := r.lacking()
 	r.note(func(s *RankStatus) {
 		s.Incomplete = incomplete
 		if lossy {
@@ -324,8 +336,7 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	reached := r.last >= v.need || r.incarnation != v.was
 	vain := err != nil || !reached || !v.got && v.need == 0
 	if vain {
-		least := 4 * l.cfg.RecoverMin // it was tried several times already
-		r.retry.later(v.began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
+		l.putOff(r, v.began)
 	} else {
 		r.retry.progress()
 	}
@@ -344,7 +355,9 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	if err != nil {
 		r.stale = true
 		r.lead(false)
-		l.letGo(ctx, r)
+		if len(r.held) > 0 && (r.suspect || r.held[0].work.live) { // else it may be late, see expire
+			l.letGo(ctx, r)
+		}
 		return
 	}
 	if v.refused {
@@ -359,8 +372,9 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		l.letGo(ctx, r)
 		again = false
 	}
+	again = again || r.stale && !v.full && !vain // not all was waited for
 	r.note(func(s *RankStatus) {
-		s.Incomplete = again || r.stale || r.lossy || v.incomplete
+		s.Incomplete = again || r.lacking() || v.incomplete
 		if !s.Incomplete {
 			s.LastError = ""
 		}

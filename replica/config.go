@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -27,6 +28,7 @@ type Config struct {
 	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
 	IngestMessages int           // of a stream, read and not applied
 	IngestBytes    int64         // likewise
+	Ingest         ingest.Settings
 
 	Registry registry.Settings
 
@@ -56,6 +58,7 @@ func (c *Config) Declare(set *conf.Set) {
 		Reading waits beyond.`, conf.Between(1, 1<<24))
 	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
 		conf.Between[int64](1<<20, 1<<30))
+	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
 	set.Group("Index")
 	set.Int(&c.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",

@@ -74,6 +74,7 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 		Discover: r.cfg.Discover, MaxLag: uint64(r.cfg.ReadyLag), MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
 		Metrics: r.metrics, Log: r.log,
 	}
+	r.cfg.Ingest.Apply(&cfg)
 	if cfg.Start, err = r.restore(ctx); err != nil {
 		return err
 	}

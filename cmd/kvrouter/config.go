@@ -35,6 +35,7 @@ type config struct {
 	Admin    admin.Settings
 	Broker   broker.Config
 	Ingest   ingest.Config
+	Gaps     ingest.Settings
 	Registry registry.Settings
 	Index    shard.Config
 
@@ -148,6 +149,7 @@ func (c *config) declareIndex(set *conf.Set) {
 		conf.Between(10*time.Millisecond, time.Hour))
 	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
 		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
+	c.Gaps.Declare(set)
 	set.Int(&c.Index.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
 		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
 	set.Int(&c.MaxModels, "max-models", 1024, "Most models, times block sizes, times groups.", conf.Between(1, 1<<20))

@@ -206,6 +206,7 @@ func (x *router) readEvents(ctx context.Context) error {
 		return x.registry.Left(registry.Key{Space: sp, Worker: worker})
 	}
 	cfg.Index = ingest.Into(x.set)
+	x.cfg.Gaps.Apply(&cfg)
 	k, starts, err := x.cfg.Snapshots.Start(ctx, keeper.Config{
 		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: x.set,
 		Program: obs.ReadVersion().String(), Progress: &x.starting, Metrics: cfg.Metrics, Log: x.log,

@@ -1,0 +1,23 @@
+package ingest
+
+import (
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+)
+
+// Settings are those settings of an Ingest that every program declares.
+type Settings struct{ GapWait, GapAsk time.Duration }
+
+// Declare adds the settings to the set.
+func (s *Settings) Declare(set *conf.Set) {
+	set.Duration(&s.GapWait, "gap-wait", defaultGapWait, `How long a rank's events wait at most for one before them that is
+		missing in its stream, while its publisher is asked for it or cannot be asked. Then they are applied, and the
+		rank counts as incomplete until it answers. What is missing because a message cannot be used is not waited for.`,
+		conf.Between(10*time.Millisecond, time.Hour))
+	set.Duration(&s.GapAsk, "gap-ask", defaultGapAsk, "After how long its publisher is asked for it.",
+		conf.Between(time.Millisecond, time.Hour))
+}
+
+// Apply brings the settings into cfg.
+func (s *Settings) Apply(cfg *Config) { cfg.GapWait, cfg.GapAsk = s.GapWait, s.GapAsk }
