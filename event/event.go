@@ -67,6 +67,10 @@ type Batch struct {
 	// Last holds the last event id of every rank; set in heartbeats only,
 	// which have no events.
 	Last []Position
+	// Lost counts the events that the decoder could not read, where a message is
+	// used all the same: what they did is not known. Only decoders of engines'
+	// payloads set it.
+	Lost int
 	// Filtered counts the block operations that the decoder left out because
 	// they are not the worker's own or cannot be indexed.
 	Filtered int

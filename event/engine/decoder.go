@@ -201,12 +201,18 @@ func (d *Decoder) readEvents(r *msgpack.Reader) {
 			if r.Skip(); r.Err() != nil {
 				return
 			}
-			d.drop(&f)
-			d.left(Malformed, 1)
+			d.lose(&f)
 			continue
 		}
 		d.take(&f)
 	}
+}
+
+// lose leaves out an event of which it is not known what it did.
+func (d *Decoder) lose(f *fields) {
+	d.drop(f)
+	d.left(Malformed, 1)
+	d.batch.Lost++
 }
 
 // drop forgets an event's hashes.

@@ -115,6 +115,13 @@ func TestOneUnusableEventDoesNotCostTheOthers(t *testing.T) {
 	if want := (Stats{UnknownField: 2, UnknownEvent: 4, Malformed: 5}); d.Stats() != want {
 		t.Errorf("left out %v, want %v", d.Stats(), want)
 	}
+	// All of those that are malformed but one, of whose blocks the content is not known.
+	if d.batch.Lost != 4 {
+		t.Errorf("%d events are lost, want 4", d.batch.Lost)
+	}
+	if b, err := d.Decode(batch(m{"type", "AllBlocksCleared"})); err != nil || b.Lost != 0 {
+		t.Errorf("the next batch: %+v, %v", b, err)
+	}
 }
 
 func TestHashesOfEveryForm(t *testing.T) {

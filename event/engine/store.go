@@ -37,8 +37,7 @@ func (d *Decoder) take(f *fields) {
 		f.hashes = f.aliases.r.Err() == nil
 	}
 	if !f.hashes {
-		d.drop(f)
-		d.left(Malformed, 1)
+		d.lose(f)
 		return
 	}
 	n := len(d.hashes) - f.engineAt

@@ -113,7 +113,7 @@ func TestFollowsAnEngine(t *testing.T) {
 }
 
 // TestLossesShow: what cannot be replayed empties the rank and shows; a batch
-// that nobody can read only shows; a restart makes both good.
+// that nobody can read, and a single event, only show; a restart makes all good.
 func TestLossesShow(t *testing.T) {
 	d, set := open(t)
 	m := enginetest.NewMock(t, 2, 2, 30)
@@ -143,6 +143,15 @@ func TestLossesShow(t *testing.T) {
 	m.Publish(20)
 	equal(t, set, m, 0)
 	check(2, 71, true)
+	m.Restart()
+	m.Publish(20)
+	equal(t, set, m, 0)
+	check(2, 71, false)
+	m.HalfJunk(0)
+	m.HalfJunk(1)
+	m.Publish(20)
+	equal(t, set, m, 0)
+	check(2, 71, true) // no batch is lost, but an event of one
 	if got := d.count(func(s RankStatus) bool { return s.Incomplete }); got != 2 {
 		t.Errorf("%v incomplete ranks are counted", got)
 	}

@@ -8,8 +8,8 @@
 //   - A rank holds nothing before its feed begins, after its engine restarted,
 //     and after batches were lost for good: nothing says then what the engine
 //     still holds. After a loss it is incomplete until the engine clears its
-//     cache or restarts. A batch that came and cannot be used empties nothing;
-//     the rank is incomplete then, too.
+//     cache or restarts. A batch that came and cannot be used empties nothing,
+//     nor does an event of one; the rank is incomplete then, too.
 //   - Positions are in memory only: a replica that starts asks each engine's
 //     replay for everything it still has.
 //

@@ -105,7 +105,8 @@ func (r *rank) clear() {
 // Batch implements zmqfeed.Handler.
 func (r *rank) Batch(_ uint64, b *event.Batch) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
-	cleared, incomplete := -1, r.status().Incomplete
+	cleared, lost, incomplete := false, b.Lost > 0, r.status().Incomplete
+	incomplete = incomplete || lost // wherever the lost events were in the batch
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if ev.DPRank != r.key.dpRank {
@@ -113,7 +114,7 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 			ev.DPRank = r.key.dpRank
 		}
 		if ev.Kind == event.Cleared && ev.AllTiers {
-			cleared, incomplete = i, false
+			cleared, incomplete = true, lost
 		}
 		ev.Incomplete = incomplete
 		r.d.m.event(ev.Kind)
@@ -128,8 +129,11 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 		s.LastBatch = time.Now()
 		s.UnknownParents += uint64(out.UnknownParent)
 		s.Blocks.Add(out)
-		if cleared >= 0 {
+		if cleared {
 			s.Incomplete = false // whatever was missed is cleared
+		}
+		if lost && !s.Incomplete {
+			s.Incomplete, s.LastError = true, "incomplete: an event of a batch cannot be read"
 		}
 		if incomplete && !s.Incomplete { // else it is what is to be expected
 			s.Incomplete, s.LastError = true, "incomplete: the parent of a stored block is unknown"

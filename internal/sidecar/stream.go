@@ -208,6 +208,10 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 	if s.torn != nil {
 		return // the end
 	}
+	lost := b.Lost > 0 // somewhere in the batch
+	if lost && !s.incomplete {
+		s.lack(true)
+	}
 	var total core.Outcome
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -215,7 +219,7 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 		if ev.DPRank != s.cfg.dpRank {
 			s.cfg.m.otherRank.Inc()
 		}
-		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete {
+		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete && !lost {
 			s.lack(false) // what is missing is cleared
 		}
 		out, err := s.set.apply(rawEvent{ev, b.CountCopies, s.incomplete}, s.publish)

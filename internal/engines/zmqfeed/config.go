@@ -95,7 +95,7 @@ func (c *Config) setDefaults() error {
 // block: the engine is then held back, see the package's comment.
 type Handler interface {
 	// Batch gives the batch with the sequence number. It has neither space nor
-	// worker. It lives until Batch returns.
+	// worker. It lives until Batch returns. Of its Lost events nothing more comes.
 	Batch(seq uint64, b *event.Batch)
 	// Restart says that the engine's process is another one: everything that
 	// the stream said before is void, and the next number is 0.

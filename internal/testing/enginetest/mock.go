@@ -9,6 +9,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/enginepub"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
 // Mock is a mock engine of some ranks, which loses live messages on purpose.
@@ -96,6 +97,15 @@ func (m *Mock) Publish(n int) {
 // Junk makes a rank publish a batch that nobody can read.
 func (m *Mock) Junk(rank int) {
 	m.pubs[rank].Publish([]byte("\xc1"))
+	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
+}
+
+// HalfJunk makes the rank publish a batch of two events of which only the second,
+// that removes nothing it holds, can be read.
+func (m *Mock) HalfJunk(rank int) {
+	unreadable := mptest.Map{"type", "BlockRemoved", "block_hashes", "all"}
+	readable := mptest.Map{"type", "BlockRemoved", "block_hashes", []any{1 << 40}}
+	m.pubs[rank].Publish(mptest.Encode([]any{1.5, []any{unreadable, readable}}))
 	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
 }
 

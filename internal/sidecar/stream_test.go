@@ -1,0 +1,64 @@
+package sidecar
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// notepad is a store that keeps nothing, and a sink that notes what it is told.
+type notepad struct {
+	lacking bool
+	said    []bool // of each event, whether the stream lacked something
+}
+
+func (n *notepad) load() ([]byte, error) { return nil, nil }
+func (n *notepad) save([]byte) error     { return nil }
+func (n *notepad) remove() error         { return nil }
+
+func (n *notepad) Publish(context.Context, event.Event) error {
+	n.said = append(n.said, n.lacking)
+	return nil
+}
+func (n *notepad) Flush(context.Context) error { return nil }
+func (n *notepad) Close(context.Context) error { return nil }
+func (n *notepad) last() uint64                { return 0 }
+func (n *notepad) lacks(incomplete bool)       { n.lacking = incomplete }
+
+// An event that cannot be read, of a batch that otherwise can, makes the stream
+// incomplete wherever in the batch it was: until the next batch that clears all.
+func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
+	out := new(notepad)
+	s, err := newStream(streamConfig{
+		store: out, open: func(context.Context, opening) (sink, error) { return out, nil }, position: func() []byte { return nil },
+		every: time.Hour, retry: time.Hour, log: slog.New(slog.DiscardHandler), m: newStreamMeters(metrics.NewSet(), 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store := event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}
+	clearAll := event.Event{Kind: event.Cleared, AllTiers: true}
+	for i, b := range []event.Batch{
+		{Events: []event.Event{store}},
+		{Events: []event.Event{clearAll, store}, Lost: 1},
+		{Events: []event.Event{clearAll}},
+	} {
+		s.Batch(uint64(i), &b)
+		if s.incomplete != (i == 1) || s.known.Load() != s.incomplete {
+			t.Errorf("after batch %d the stream is incomplete: %v", i, s.incomplete)
+		}
+	}
+	// The beginning, which clears, and the batches.
+	if want := []bool{false, false, true, true, false}; !slices.Equal(out.said, want) {
+		t.Errorf("events say that something is missing: %v, want %v", out.said, want)
+	}
+}
