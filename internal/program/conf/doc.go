@@ -22,6 +22,13 @@
 //	set.String(&cfg.NATS, "nats", "embedded", "Where the broker is.")
 //	proceed, err := set.Run(os.Args[1:], os.Environ(), os.Stdout)
 //
+// knadh/koanf (v2.4.1, read in source) merges the same sources into one map, with
+// mapstructure, copystructure and reflectwalk behind it. What is here would stay
+// beside it: declarations with help, kinds and limits, the nearest name, the list of
+// settings as JSON, secrets. And the rest would go around it: its map keeps unknown
+// keys, has no place for a value's source (flag, variable, file and line) or for a
+// key given twice, and its getters turn a text that is no number into 0.
+//
 // Ownership: a Set belongs to the goroutine that declares and runs it. The
 // variables that it fills belong to the program.
 package conf
