@@ -85,11 +85,11 @@ func (x *Radix) Adopt(h, from Holder, name uint64, tier event.Tier) Outcome {
 	if !ok || tier >= event.NumTiers || x.Knows(h, name) {
 		return Outcome{}
 	}
-	s := store{Radix: x, h: h, hs: x.holder(h), tier: int(tier)}
+	s := store{Radix: x, h: h, hs: x.state(h), tier: int(tier)}
 	if s.overBudget() {
-		x.retire(h)
 		return Outcome{Refused: 1}
 	}
+	s.hs = x.holder(h)
 	path := x.ownPath(h, p.run)
 	layer := 0
 	if s.arena.at(p.run.name(p.pos)) != name {

@@ -161,6 +161,21 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 	return len(names)
 }
 
+// lacks returns how many of the probe's names from the i-th on are not in the
+// directory, up to the first of which the home chunk alone does not show it.
+func (d *directory) lacks(p *probe, i int) int {
+	if p.gen != d.gen {
+		return 0
+	}
+	for k := range p.at[i:p.n] {
+		a := &p.at[i+k]
+		if a.leaf.spilled != 0 || a.home.overflowed(tagOf(a.mixed)) || !a.home.lacks(a.mixed) {
+			return k
+		}
+	}
+	return p.n - i
+}
+
 // absent reports whether the directory does not have the name, whose home is c.
 func (d *directory) absent(c *chunk, m, name uint64) bool {
 	r := d.refAt(m)

@@ -38,7 +38,7 @@ func (x *Radix) layerName(rc *record, layer int, pos uint32) uint64 {
 
 // eachRun calls f for every run that h is present in, ancestors first.
 func (x *Radix) eachRun(h Holder, f func(r *run) bool) {
-	if int(h) >= len(x.holders) || x.holders[h] == nil {
+	if x.Empty(h) {
 		return
 	}
 	seen := make(map[*run]bool)

@@ -78,6 +78,8 @@ type Index interface {
 
 	// Knows reports whether the engine hash names a place for h.
 	Knows(h Holder, engine uint64) bool
+	// KnowsAny reports whether one of the engine hashes names a place for h.
+	KnowsAny(h Holder, engine []uint64) bool
 	// KnowsChain reports whether h knows the engine hash, and has names for all
 	// ancestors of its place.
 	KnowsChain(h Holder, engine uint64) bool
@@ -116,6 +118,8 @@ type Index interface {
 	// depths of a holder are still cumulative over the levels.
 	Find(local []uint64, m *Matches)
 
+	// Empty reports whether h holds nothing, on any tier, and so knows no name.
+	Empty(h Holder) bool
 	// Held returns how many blocks h holds on the tier: distinct names with
 	// copies.
 	Held(h Holder, tier event.Tier) int

@@ -8,11 +8,11 @@ func (x *Radix) Infer(h, from Holder, name uint64) int {
 	if !ok || x.Knows(h, name) {
 		return 0
 	}
-	s := store{Radix: x, h: h, hs: x.holder(h)}
+	s := store{Radix: x, h: h, hs: x.state(h)}
 	if s.overBudget() {
-		x.retire(h)
 		return 0
 	}
+	s.hs = x.holder(h)
 	added := 0
 	path := x.ownPath(h, p.run)
 	for i, r := range path {
@@ -41,7 +41,7 @@ func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 	more, _ := x.dups.get(name)
 	blocks := append([]uint32{b}, more...)
 	for h := range x.holders {
-		if x.holders[h] == nil {
+		if x.Empty(Holder(h)) {
 			continue
 		}
 		for _, b := range blocks {
@@ -104,7 +104,7 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 
 // Inferred implements Index.
 func (x *Radix) Inferred(h Holder) int {
-	if int(h) >= len(x.holders) || x.holders[h] == nil {
+	if x.Empty(h) {
 		return 0
 	}
 	return len(x.holders[h].inferred.m)

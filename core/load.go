@@ -177,10 +177,10 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 // the last Add.
 func (l *Loader) Infer(h Holder, names []uint64) {
 	x := l.x
-	if int(h) >= len(x.holders) || x.holders[h] == nil {
+	hs := x.state(h)
+	if hs == nil {
 		return
 	}
-	hs := x.holders[h]
 	s := store{Radix: x, h: h, hs: hs}
 	x.mem.Holders -= hs.inferred.bytes(8)
 	for _, e := range names {

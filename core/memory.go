@@ -83,8 +83,10 @@ func (s *store) overBudget() bool {
 		return true
 	}
 	held := 0
-	for _, n := range s.hs.held {
-		held += n
+	if s.hs != nil {
+		for _, n := range s.hs.held {
+			held += n
+		}
 	}
 	return held*s.active > s.total
 }

@@ -61,6 +61,20 @@ func (x *Radix) probeOf(names []uint64) (p *probe, from int) {
 	return p, 0
 }
 
+// strange returns how many of the first names nobody knows, as far as one look at
+// each shows it: those of other shards' chains.
+func (x *Radix) strange(names []uint64) (n int) {
+	for n < len(names) {
+		batch := names[n:min(n+probeNames, len(names))]
+		p, from := x.probeOf(batch)
+		k := min(x.dir.lacks(p, from), len(batch))
+		if n += k; k < len(batch) {
+			break
+		}
+	}
+	return n
+}
+
 // getNames returns the shared names from pos on, and their blocks.
 func (x *Radix) getNames(r *run, pos uint32, names []uint64, blocks *[probeNames]uint32) {
 	for i := 0; i < len(names); {

@@ -241,6 +241,11 @@ func (o *Oracle) Knows(h Holder, engine uint64) bool {
 	return s != nil && s.names[engine] != nil
 }
 
+// KnowsAny implements [Index].
+func (o *Oracle) KnowsAny(h Holder, engine []uint64) bool {
+	return slices.ContainsFunc(engine, func(e uint64) bool { return o.Knows(h, e) })
+}
+
 // Forget implements [Index].
 func (o *Oracle) Forget(h Holder, engine []uint64) int {
 	known := 0
@@ -286,6 +291,12 @@ func (s *oracleHolder) depth(local []uint64, level event.Tier) uint32 {
 		}
 	}
 	return uint32(len(local))
+}
+
+// Empty implements [Index].
+func (o *Oracle) Empty(h Holder) bool {
+	s := o.holders[h]
+	return s == nil || len(s.names) == 0
 }
 
 // Held implements [Index].

@@ -91,6 +91,18 @@ func NewRadix(opts Options) *Radix {
 	return x
 }
 
+// state returns what is kept of a holder; nil if it has nothing.
+func (x *Radix) state(h Holder) *holderState {
+	if int(h) >= len(x.holders) {
+		return nil
+	}
+	return x.holders[h]
+}
+
+// Empty implements Index.
+func (x *Radix) Empty(h Holder) bool { return x.state(h) == nil }
+
+// holder is state for a holder that is about to have something.
 func (x *Radix) holder(h Holder) *holderState {
 	if int(h) >= len(x.holders) {
 		x.holders = append(x.holders, make([]*holderState, int(h)+1-len(x.holders))...)
@@ -103,10 +115,10 @@ func (x *Radix) holder(h Holder) *holderState {
 	return x.holders[h]
 }
 
-// retire forgets what is kept of a holder that has nothing.
+// retire forgets what is kept of a holder that has nothing any more.
 func (x *Radix) retire(h Holder) {
-	hs := x.holders[h]
-	if hs.live > 0 {
+	hs := x.state(h)
+	if hs == nil || hs.live > 0 {
 		return
 	}
 	x.holders[h] = nil
@@ -155,6 +167,9 @@ func (x *Radix) at(h Holder, b uint32) (place, bool) {
 
 // lookup returns the place that the name leads h to. There is at most one.
 func (x *Radix) lookup(h Holder, name uint64) (place, bool) {
+	if x.Empty(h) {
+		return place{}, false
+	}
 	b, ok := x.dir.find(name)
 	if !ok {
 		return place{}, false
@@ -179,9 +194,22 @@ func (x *Radix) Knows(h Holder, name uint64) bool {
 	return ok
 }
 
+// KnowsAny implements Index.
+func (x *Radix) KnowsAny(h Holder, names []uint64) bool {
+	if x.Empty(h) {
+		return false
+	}
+	for i := 0; i < len(names); i++ {
+		if i += x.strange(names[i:]); i < len(names) && x.Knows(h, names[i]) {
+			return true
+		}
+	}
+	return false
+}
+
 // Held implements Index.
 func (x *Radix) Held(h Holder, t event.Tier) int {
-	if int(h) >= len(x.holders) || x.holders[h] == nil || t >= event.NumTiers {
+	if x.Empty(h) || t >= event.NumTiers {
 		return 0
 	}
 	return x.holders[h].held[t]
@@ -210,7 +238,9 @@ func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 
 // Forget implements Index.
 func (x *Radix) Forget(h Holder, names []uint64) int {
-	x.holder(h)
+	if x.Empty(h) {
+		return 0
+	}
 	n := x.forget(h, names)
 	x.mergeRipe()
 	x.retire(h)
@@ -219,8 +249,11 @@ func (x *Radix) Forget(h Holder, names []uint64) int {
 
 func (x *Radix) forget(h Holder, names []uint64) int {
 	n := 0
-	for _, e := range names {
-		if p, ok := x.lookup(h, e); ok {
+	for i := 0; i < len(names); i++ {
+		if i += x.strange(names[i:]); i == len(names) {
+			break
+		}
+		if p, ok := x.lookup(h, names[i]); ok {
 			x.unbind(h, x.holders[h], p)
 			n++
 		}

@@ -18,9 +18,15 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	if ev.Tier >= event.NumTiers {
 		return Outcome{}
 	}
-	m := removal{store: store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}}
+	hs := x.state(h)
+	if hs == nil {
+		return Outcome{Unknown: len(ev.Engine)}
+	}
+	m := removal{store: store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}}
 	short, located := 0, 0
-	for i := 0; i < len(ev.Engine); {
+	i := x.strange(ev.Engine)
+	m.out.Unknown = i
+	for i < len(ev.Engine) {
 		if k := m.extend(ev.Engine[i:]); k > 0 {
 			i += k
 			short = 0
@@ -205,7 +211,7 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 
 // Clear implements Index.
 func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
-	if tier >= event.NumTiers || int(h) >= len(x.holders) || x.holders[h] == nil {
+	if tier >= event.NumTiers || x.Empty(h) {
 		return Outcome{}
 	}
 	s := store{Radix: x, h: h, hs: x.holders[h]}

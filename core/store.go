@@ -6,7 +6,7 @@ import "github.com/kvatlas/kvatlas/event"
 type store struct {
 	*Radix
 	h      Holder
-	hs     *holderState
+	hs     *holderState // nil while the holder has nothing (see own)
 	tier   int
 	copies bool
 	full   bool     // something of the event is refused, so all that is new is
@@ -16,7 +16,7 @@ type store struct {
 
 // Store implements Index.
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
-	s := store{Radix: x, h: h, hs: x.holder(h), tier: int(ev.Tier), copies: countCopies}
+	s := store{Radix: x, h: h, hs: x.state(h), tier: int(ev.Tier), copies: countCopies}
 	switch {
 	case ev.Tier >= event.NumTiers:
 	case len(ev.Local) == 0:
@@ -77,8 +77,18 @@ func (s *store) byContent(ev *event.Event) {
 	}
 }
 
+// own makes what is kept of the holder, before the first block is held.
+func (s *store) own() {
+	if s.hs == nil {
+		s.hs = s.holder(s.h)
+	}
+}
+
 // parent resolves a parent name: usually where one of the last stores ended.
 func (s *store) parent(name uint64) (place, bool) {
+	if s.hs == nil {
+		return place{}, false
+	}
 	for _, b := range s.hs.tails {
 		if got, ok := s.arena.peek(b); ok && got == name {
 			if p, ok := s.at(s.h, b); ok {
@@ -91,6 +101,10 @@ func (s *store) parent(name uint64) (place, bool) {
 
 // byName stores blocks whose content is known by their names alone.
 func (s *store) byName(names []uint64) {
+	if s.hs == nil {
+		s.out.UnknownBlock = len(names)
+		return
+	}
 	for _, e := range names {
 		p, ok := s.lookup(s.h, e)
 		if !ok {
@@ -112,6 +126,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 	if s.overBudget() {
 		return s.joinFull(r, o, names)
 	}
+	s.own()
 	if k := s.sameNames(r, o, names); k > 0 {
 		if s.dups.n > 0 {
 			for i, e := range names[:k] {
@@ -175,6 +190,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 // create stores blocks whose content is new after o blocks of r. It returns
 // how many it took, at least one, and where that ended.
 func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint32) {
+	s.own()
 	s.touch(r)
 	t, base := r, o
 	fresh := false

@@ -2,7 +2,6 @@ package replica
 
 import (
 	"log/slog"
-	"runtime"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -12,6 +11,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/sysmem"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
@@ -61,8 +61,9 @@ func (c *Config) Declare(set *conf.Set) {
 	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
 	set.Group("Index")
-	set.Int(&c.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
-		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
+	set.Int(&c.Shards, "shards", shard.DefaultShards(), `Goroutines that apply events, for each space. More than two are
+		seldom faster: each looks at every name of the ranks that it has chains of.`,
+		conf.Between(1, 1024), conf.ShowDefault("2, or 1 on one processor"))
 	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
 	set.Int(&c.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
 		more are refused.`, conf.Between(1, 1<<20))

@@ -72,7 +72,9 @@ func (s *Space) BeginLoad(ranks []RankID, sections int) (*Load, error) {
 			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
 		}
 		seen[id] = true
-		l.ranks = append(l.ranks, s.table.hidden(id, len(s.shards)))
+		r := s.table.hidden(id, len(s.shards))
+		r.reachAll()
+		l.ranks = append(l.ranks, r)
 	}
 	return l, nil
 }

@@ -10,8 +10,11 @@ import (
 // owner is one shard. Its goroutine is the only writer of its index and ends
 // when the queue is closed and empty.
 //
-// A name belongs to at most one shard: the one that holds its place. Every
-// shard sees every event, in the same order, and does its part of it.
+// A name belongs to at most one shard: the one that holds its place. Every shard
+// that a rank's blocks ever reached sees all of the rank's events from then on, in
+// the same order as the others, and does its part of each. One that has nothing of
+// the rank left says so: that takes no memory, and no longer for more ranks or
+// longer events (but where others' blocks may tell what a hash-only event means).
 type owner struct {
 	space    *Space
 	number   int
@@ -20,7 +23,7 @@ type owner struct {
 	prefetch func(*event.Event) // the index's, if it has that
 	blockOps atomic.Uint64
 
-	ranks  []*rank                  // by holder number: who had it last, in this shard's order
+	ranks  []*rank                  // by holder number: who had blocks here under it last, in this shard's order
 	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
 	said   []parentSaying           // scratch of storeNames
 
@@ -30,11 +33,12 @@ type owner struct {
 
 func (o *owner) run() {
 	for t := range o.queue {
+		changed := t.inspect == nil
 		switch {
 		case t.restore != nil:
 			o.restore(t)
 		case t.batch != nil:
-			o.apply(t)
+			changed = o.apply(t)
 		case t.inspect != nil:
 			t.inspect(o)
 		default:
@@ -48,7 +52,7 @@ func (o *owner) run() {
 				o.publish(r)
 			}
 		}
-		if t.inspect == nil {
+		if changed {
 			o.weigh()
 		}
 		if t.left.Add(-1) == 0 {
@@ -66,57 +70,87 @@ func (o *owner) identity(h core.Holder) (worker uint64, dpRank uint32) {
 	return id.Worker, id.DPRank
 }
 
-// apply does this shard's part of a batch.
-func (o *owner) apply(t *task) {
+// apply does this shard's part of a batch. It reports whether the index may
+// have changed.
+func (o *owner) apply(t *task) (changed bool) {
 	out := &t.outs[o.number]
 	before := *out
-	var last *rank
+	var last *rank // of the last event of a rank that this shard has something of
 	for i := range t.batch.Events {
 		ev, r := &t.batch.Events[i], t.ranks[i]
 		if ev.Kind != event.Cleared && ev.Tier >= event.NumTiers {
 			continue
 		}
 		if r == nil {
-			o.applyUnknown(ev, out)
+			o.applyUnknown(t, ev, out)
 			continue
 		}
-		if o.prefetch != nil && i+1 < len(t.batch.Events) {
-			o.prefetch(&t.batch.Events[i+1])
-		}
-		if r != last {
-			o.publish(last)
-			o.learn(r)
-			last = r
+		had := !o.index.Empty(r.holder)
+		if had || o.begins(ev) {
+			o.prefetchAfter(t, i)
 		}
 		switch ev.Kind {
 		case event.Stored:
 			o.store(t, i, out)
 		case event.Removed:
 			part := o.index.Remove(r.holder, ev, t.batch.CountCopies)
-			part.Unknown = o.share(part.Unknown, len(ev.Engine))
+			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
 			out.Add(part)
 		case event.Cleared:
 			out.Add(o.index.Clear(r.holder, ev.Tier, ev.AllTiers))
 		}
+		if r != last && (had || !o.index.Empty(r.holder)) {
+			o.publish(last)
+			o.learn(r)
+			last = r
+		}
+	}
+	if last == nil {
+		return false
 	}
 	o.publish(last)
 	ops := out.Stored + out.Duplicate + out.Removed + out.Decremented -
 		before.Stored - before.Duplicate - before.Removed - before.Decremented
 	o.blockOps.Add(uint64(ops))
+	return true
+}
+
+// begins reports whether the event stores a chain that begins in this shard.
+func (o *owner) begins(ev *event.Event) bool {
+	return ev.Kind == event.Stored && !ev.HasParent && len(ev.Local) > 0 && o.space.shardOf(ev.Local[0]) == o.number
+}
+
+// prefetchAfter tells the index which event after the i-th is the next that this
+// shard has a part in.
+func (o *owner) prefetchAfter(t *task, i int) {
+	if o.prefetch == nil {
+		return
+	}
+	for i++; i < len(t.batch.Events); i++ {
+		ev, r := &t.batch.Events[i], t.ranks[i]
+		if r != nil && (!o.index.Empty(r.holder) || o.begins(ev)) {
+			o.prefetch(ev)
+			return
+		}
+	}
 }
 
 // applyUnknown counts an event of a rank that has no holder number.
-func (o *owner) applyUnknown(ev *event.Event, out *core.Outcome) {
-	if ev.Kind == event.Removed && o.number == 0 {
+func (o *owner) applyUnknown(t *task, ev *event.Event, out *core.Outcome) {
+	if ev.Kind == event.Removed && o.leads(t) {
 		out.Unknown += len(ev.Engine)
 	}
 }
 
+// leads reports whether of the task's shards it is the one that counts what no
+// shard has.
+func (o *owner) leads(t *task) bool { return t.to[0] == o }
+
 // share turns how many of an event's blocks this shard does not have into its
 // part of how many no shard has: as each block is in one shard at most, the
 // parts add up to that.
-func (o *owner) share(missing, blocks int) int {
-	if o.number > 0 {
+func (o *owner) share(t *task, missing, blocks int) int {
+	if !o.leads(t) {
 		missing -= blocks
 	}
 	return missing
@@ -126,7 +160,7 @@ func (o *owner) share(missing, blocks int) int {
 // here, and else it lets go of the names that now belong to another shard.
 func (o *owner) store(t *task, i int, out *core.Outcome) {
 	ev, h := &t.batch.Events[i], t.ranks[i].holder
-	if len(o.space.shards) == 1 {
+	if len(t.to) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
 			if say := o.ask(o.space.scheme(t.ranks[i].id.Worker), ev.Parent); say != parentUnknown {
 				out.Inferred += o.index.Infer(h, say.holder(), ev.Parent)
@@ -149,13 +183,13 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 		} else {
 			part = o.storeNames(t, i)
 		}
-		part.UnknownBlock = o.share(part.UnknownBlock, len(ev.Engine))
+		part.UnknownBlock = o.share(t, part.UnknownBlock, len(ev.Engine))
 		out.Add(part)
 		return
 	}
 	names := ev.Engine[:min(len(ev.Engine), len(ev.Local))]
 	if !ev.HasParent {
-		if o.space.shardOf(ev.Local[0]) == o.number {
+		if o.begins(ev) {
 			out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		} else {
 			out.Replaced += o.index.Forget(h, names)
@@ -184,18 +218,13 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	// replaced; if none does, they stay. So a shard that has such a name, and
 	// only that one, waits for the verdict of the others.
 	//
-	// It cannot wait for ever. All shards take the same events in the same
-	// order (Space.submit). Of the shards that wait, look at one that waits at
+	// It cannot wait for ever. All shards take their events in one order
+	// (Space.submit). Of the shards that wait, look at one that waits at
 	// the earliest event: those that have not spoken about that event are at an
 	// earlier one, hence do not wait, go on and reach it, and every shard
 	// speaks about an event before it waits there.
-	for _, e := range names {
-		if o.index.Knows(h, e) {
-			if t.awaitParent(i) != parentUnknown {
-				out.Replaced += o.index.Forget(h, names)
-			}
-			return
-		}
+	if o.index.KnowsAny(h, names) && t.awaitParent(i) != parentUnknown {
+		out.Replaced += o.index.Forget(h, names)
 	}
 }
 

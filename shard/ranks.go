@@ -21,6 +21,9 @@ type rank struct {
 	id     RankID
 	holder core.Holder
 	since  uint64 // the table's version that brought it
+	// reached says which shards have, or had, blocks of it: no other one has a part
+	// in its events. Space.mu guards it.
+	reached []bool
 	// removed says that lookups are to stop crediting it, in every slots array.
 	removed atomic.Bool
 
@@ -29,6 +32,13 @@ type rank struct {
 	held []atomic.Int64
 	// inferred is how many of them are inferred, by shard.
 	inferred []atomic.Int64
+}
+
+// reachAll notes that any shard may have blocks of the rank.
+func (r *rank) reachAll() {
+	for i := range r.reached {
+		r.reached[i] = true
+	}
 }
 
 // table gives holder numbers to ranks. Numbers are dense and reused, so a
@@ -106,7 +116,7 @@ func grow(slots []atomic.Pointer[rank], n int) []atomic.Pointer[rank] {
 
 // hidden gives id a number that no reader finds yet.
 func (t *table) hidden(id RankID, shards int) *rank {
-	r := &rank{id: id, held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
+	r := &rank{id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
 	if n := len(t.free); n > 0 {
 		r.holder = t.free[n-1]
 		t.free = t.free[:n-1]

@@ -64,6 +64,7 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 		for range events {
 			t.ranks = append(t.ranks, p.rank)
 		}
+		p.space.reach(t)
 	})
 }
 
@@ -80,6 +81,7 @@ func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [
 		for range events {
 			t.ranks = append(t.ranks, p.rank)
 		}
+		p.space.reach(t)
 	})
 }
 

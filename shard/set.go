@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +29,7 @@ var (
 
 // Config holds the settings of a Set. The zero value is ready.
 type Config struct {
-	Shards    int // owner goroutines per space; 0 means 1
+	Shards    int // owner goroutines per space; 0 means DefaultShards()
 	Queue     int // batches a space accepts and has not yet applied before Apply blocks; 0 means 64
 	MaxSpaces int // 0 means 1024
 	MaxRanks  int // (worker, dp_rank) pairs of a space; blocks of others are refused; 0 means 2^20
@@ -47,10 +48,17 @@ type Config struct {
 	NewIndex func() core.Index
 }
 
+// DefaultShards returns how many shards a space has where nobody says: 2, or 1
+// on one processor. Two share the work of ranks whose chains begin with many
+// blocks, and cost those whose chains begin with the same few nothing; each more
+// looks at every name of the former, which takes about half as long as its block
+// (BENCHMARKS.md).
+func DefaultShards() int { return min(2, runtime.GOMAXPROCS(0)) }
+
 // withDefaults returns c with every zero replaced.
 func (c Config) withDefaults() Config {
 	if c.Shards <= 0 {
-		c.Shards = 1
+		c.Shards = DefaultShards()
 	}
 	if c.Queue <= 0 {
 		c.Queue = 64

@@ -115,6 +115,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
 		t.outs[0].Refused += s.nameRanks(t)
+		s.reach(t)
 	})
 }
 
@@ -149,6 +150,38 @@ func (s *Space) nameRanks(t *task) (refused int) {
 		t.ranks = append(t.ranks, r)
 	}
 	return refused
+}
+
+// reach notes which shards the batch's events may bring blocks of their ranks to,
+// and has the batch go to all that they ever may have been brought to.
+func (s *Space) reach(t *task) {
+	clear(t.reach)
+	for i, r := range t.ranks {
+		if r == nil {
+			continue
+		}
+		switch ev := &t.batch.Events[i]; {
+		case ev.Kind != event.Stored:
+		case ev.Incomplete && ev.HasParent || hashOnly(ev) && t.scheme != "":
+			r.reachAll() // it may be wherever others of the hash scheme have it
+		case !ev.HasParent && len(ev.Local) > 0:
+			r.reached[s.shardOf(ev.Local[0])] = true
+		}
+		if i+1 < len(t.ranks) && t.ranks[i+1] == r {
+			continue
+		}
+		for j, reached := range r.reached {
+			t.reach[j] = t.reach[j] || reached
+		}
+	}
+	for i, o := range s.shards {
+		if t.reach[i] {
+			t.to = append(t.to, o)
+		}
+	}
+	if len(t.to) == 0 {
+		t.to = append(t.to, s.shards[0]) // it counts what nobody has
+	}
 }
 
 // ApplyWait applies b and returns what it did. ctx bounds the wait for room in
@@ -233,7 +266,8 @@ func SpaceHash(key event.Space) uint64 {
 	return xxh3.Hash(append(b, key.Group...))
 }
 
-// submit queues a task with every shard. prepare fills it in under the lock.
+// submit queues a task, with every shard unless prepare says with which; that
+// fills it in under the lock.
 func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("not applied: %w", err)
@@ -243,8 +277,8 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 	case <-ctx.Done():
 		return fmt.Errorf("not applied, the index queue is full: %w", ctx.Err())
 	}
-	// One lock around all the queues gives every shard the same order of
-	// tasks, on which resolving parents over shards relies.
+	// One lock around all the queues gives the tasks one order in all of them, on
+	// which resolving parents over shards relies.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
@@ -253,8 +287,11 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 	}
 	t := s.tasks.Get().(*task)
 	prepare(t)
+	if len(t.to) == 0 {
+		t.to = append(t.to, s.shards...)
+	}
 	t.start()
-	for _, o := range s.shards {
+	for _, o := range t.to {
 		o.queue <- t
 	}
 	return nil

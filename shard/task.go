@@ -9,10 +9,12 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// task is one entry of every shard's queue: a batch, a step of a replacement, a
-// removal of ranks, or an inspection. What submit prepares is read-only
-// afterwards; outs[i] belongs to shard i until it has finished.
+// task is one entry of the queues of some shards, or all: a batch, a step of a
+// replacement, a removal of ranks, or an inspection. What submit prepares is
+// read-only afterwards; outs[i] belongs to shard i until it has finished.
 type task struct {
+	to      []*owner // whose queues it stands in
+	reach   []bool   // scratch of Space.reach
 	batch   *event.Batch
 	ranks   []*rank      // the batch's, one an event, nil if unknown; or those to remove
 	inspect func(*owner) // run by every owner
@@ -44,15 +46,15 @@ type task struct {
 }
 
 func newTask(shards int) *task {
-	t := &task{outs: make([]core.Outcome, shards)}
+	t := &task{outs: make([]core.Outcome, shards), reach: make([]bool, shards)}
 	t.decided = sync.NewCond(&t.mu)
 	return t
 }
 
 // start makes the prepared task ready for the shards.
 func (t *task) start() {
-	t.left.Store(int32(len(t.outs)))
-	if t.batch != nil && len(t.outs) > 1 {
+	t.left.Store(int32(len(t.to)))
+	if t.batch != nil && len(t.to) > 1 {
 		n := len(t.batch.Events)
 		t.parents = slices.Grow(t.parents[:0], n)[:n]
 		for i := range t.parents {
@@ -105,7 +107,7 @@ func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
 	clear(t.ranks)
-	t.ranks = t.ranks[:0]
+	t.ranks, t.to = t.ranks[:0], t.to[:0]
 	clear(t.outs)
 }
 
@@ -154,7 +156,7 @@ func (v *parentVerdict) say(s parentSaying) (now uint64) {
 // whether it was the last shard to speak and none knows the parent.
 func (t *task) sayParent(i int, s parentSaying) (unknown bool) {
 	v := t.parents[i].say(s)
-	last := uint32(v) == uint32(len(t.outs))
+	last := uint32(v) == uint32(len(t.to))
 	// A waiter counts itself before it looks at the verdict, so either it sees
 	// this verdict or it is seen here.
 	if (s == parentHere || last) && t.waiting.Load() > 0 {
@@ -171,7 +173,7 @@ func (t *task) awaitParent(i int) parentSaying {
 	verdict := func() (s parentSaying, decided bool) {
 		v := t.parents[i].Load()
 		s = parentSaying(v >> 32)
-		return s, s == parentHere || uint32(v) == uint32(len(t.outs))
+		return s, s == parentHere || uint32(v) == uint32(len(t.to))
 	}
 	if s, decided := verdict(); decided {
 		return s

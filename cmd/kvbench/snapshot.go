@@ -39,7 +39,7 @@ func parseSnapshot(args []string, stderr io.Writer) (snapshotOptions, error) {
 	f.IntVar(&o.shared, "shared", 64, "blocks of a prompt that others share")
 	f.IntVar(&o.tail, "tail", 64, "blocks of a prompt that none shares")
 	f.IntVar(&o.holders, "holders", 4, "workers that hold each prompt")
-	f.IntVar(&o.shards, "shards", runtime.GOMAXPROCS(0), "owner goroutines of the space")
+	f.IntVar(&o.shards, "shards", shard.DefaultShards(), "owner goroutines of the space")
 	f.BoolVar(&o.chained, "chained", false, "engine hashes that follow from the block hashes, instead of random ones")
 	f.StringVar(&o.dir, "dir", "", "`directory` for the file; the system's for temporary files if empty")
 	if err := f.Parse(args); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"strings"
 	"time"
 
@@ -150,8 +149,9 @@ func (c *config) declareIndex(set *conf.Set) {
 	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
 		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
 	c.Gaps.Declare(set)
-	set.Int(&c.Index.Shards, "shards", runtime.GOMAXPROCS(0), "Goroutines that apply events, for each space.",
-		conf.Between(1, 1024), conf.ShowDefault("number of processors"))
+	set.Int(&c.Index.Shards, "shards", shard.DefaultShards(), `Goroutines that apply events, for each space. More than two are
+		seldom faster: each looks at every name of the ranks that it has chains of.`,
+		conf.Between(1, 1024), conf.ShowDefault("2, or 1 on one processor"))
 	set.Int(&c.MaxModels, "max-models", 1024, "Most models, times block sizes, times groups.", conf.Between(1, 1<<20))
 }
 

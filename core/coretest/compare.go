@@ -172,6 +172,9 @@ func (c *Checker) State(queries int) error {
 		names = names[:4096]
 	}
 	for _, h := range slices.Sorted(maps.Keys(c.holders)) {
+		if have, want := c.Index.Empty(h), c.Oracle.Empty(h); have != want {
+			return fmt.Errorf("Empty(%d) = %v, want %v", h, have, want)
+		}
 		for t := range event.Tier(event.NumTiers) {
 			if have, want := c.Index.Held(h, t), c.Oracle.Held(h, t); have != want {
 				return fmt.Errorf("Held(%d, %d) = %d, want %d", h, t, have, want)
