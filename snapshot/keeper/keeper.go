@@ -119,6 +119,7 @@ type streamState struct {
 	newest  store.Entry
 	known   bool      // newest was read
 	learned time.Time // when
+	seen    time.Time // when newest was seen first
 	retry   time.Time // after a failure
 	failing int
 	looked  time.Time // at the stream itself, when nothing was due
@@ -329,8 +330,16 @@ func (k *Keeper) learn(ctx context.Context, st *streamState, s ingest.StreamStat
 			return err
 		}
 	}
-	st.newest, st.known, st.learned = newest, true, now
+	st.note(newest, now)
 	return nil
+}
+
+// note notes what the newest snapshot is.
+func (st *streamState) note(newest store.Entry, now time.Time) {
+	if st.newest.Name != newest.Name || st.seen.IsZero() {
+		st.seen = now
+	}
+	st.newest, st.known, st.learned = newest, true, now
 }
 
 // due says why a snapshot is due; "" if it is not.
@@ -366,7 +375,8 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 	// oldest go: but not before there is something new to it.
 	case full && behind > info.State.Msgs/8:
 		return "storage", nil
-	case time.Since(st.newest.Written) >= interval:
+	// It may be of a clock that is ahead, or was.
+	case time.Since(st.newest.Written) >= interval || time.Since(st.seen) >= interval:
 		return "interval", nil
 	}
 	st.looked = time.Now()
@@ -386,6 +396,8 @@ func reason(err error) string {
 		return "version"
 	case errors.Is(err, store.ErrNotFound):
 		return "missing"
+	case errors.Is(err, store.ErrLost):
+		return "lost"
 	case errors.Is(err, errEntry):
 		return "entry"
 	case errors.Is(err, errOther):

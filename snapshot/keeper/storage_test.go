@@ -59,3 +59,20 @@ func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
 		t.Error("it did not begin with a snapshot")
 	}
 }
+
+// A clock that was set back, or another replica's that is ahead, does not keep
+// the next snapshot from being due.
+func TestASnapshotFromTheFuture(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	m := metrics.NewSet()
+	n := w.start("a", func(c *Config) { c.Metrics, c.Interval = m, 400*time.Millisecond })
+	taken := func() uint64 { return m.GetOrCreateCounter(`kvatlas_snapshots_total{because="interval"}`).Get() }
+	w.publish(10)
+	waittest.For(t, "the first snapshot", func() bool { return taken() == 1 })
+	n.keeper.mu.Lock()
+	n.keeper.stream[stream.Name("default", testSpace)].newest.Written = time.Now().Add(time.Hour)
+	before := taken()
+	n.keeper.mu.Unlock()
+	w.publish(10)
+	waittest.For(t, "the next one", func() bool { return taken() > before })
+}

@@ -74,7 +74,7 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 	if err != nil {
 		return err
 	}
-	st.newest, st.known, st.learned = e, true, begun
+	st.note(e, begun)
 	k.m.took(why, written, &e)
 	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,
 		"seconds", time.Since(begun).Seconds())

@@ -203,12 +203,44 @@ func (b *Bucket) getParts(ctx context.Context, name string, w io.Writer) error {
 func (b *Bucket) getPart(ctx context.Context, object string, w io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, partWait)
 	defer cancel()
+	if err := b.whole(ctx, object); err != nil {
+		return 0, err
+	}
 	r, err := b.os.Get(ctx, object)
 	if err != nil {
 		return 0, err
 	}
 	n, err := io.Copy(w, r)
 	return n, errors.Join(err, r.Close(), r.Error())
+}
+
+// whole refuses an object of which the server has lost chunks: the client would
+// wait for them until its time is over.
+func (b *Bucket) whole(ctx context.Context, object string) error {
+	o, err := b.os.GetInfo(ctx, object)
+	if err != nil {
+		return err
+	}
+	chunks, err := b.chunks(ctx, o.NUID)
+	if have := chunks[b.chunkSubject(o.NUID)]; err == nil && have != uint64(o.Chunks) {
+		err = fmt.Errorf("%w: it has %d of %d chunks", ErrLost, have, o.Chunks)
+	}
+	return err
+}
+
+func (b *Bucket) chunkSubject(nuid string) string { return "$O." + bucketName(b.stream) + ".C." + nuid }
+
+// chunks returns how many chunks there are of an object, or of each for ">".
+func (b *Bucket) chunks(ctx context.Context, nuid string) (map[string]uint64, error) {
+	s, err := b.js.Stream(ctx, "OBJ_"+bucketName(b.stream))
+	if err != nil {
+		return nil, err
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(b.chunkSubject(nuid)))
+	if err != nil {
+		return nil, err
+	}
+	return info.State.Subjects, nil
 }
 
 type spooled struct{ *os.File }
@@ -316,13 +348,12 @@ func (b *Bucket) Clean(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("snapshot: %s: %w", b, err)
 	}
-	chunks := "$O." + bucketName(b.stream) + ".C."
-	info, err := s.Info(ctx, jetstream.WithSubjectFilter(chunks+">"))
+	chunks, err := b.chunks(ctx, ">")
 	if err != nil {
 		return fmt.Errorf("snapshot: %s: %w", b, err)
 	}
-	for subject := range info.State.Subjects {
-		if !used[strings.TrimPrefix(subject, chunks)] {
+	for subject := range chunks {
+		if !used[strings.TrimPrefix(subject, b.chunkSubject(""))] {
 			if perr := s.Purge(ctx, jetstream.WithPurgeSubject(subject)); perr != nil {
 				err = errors.Join(err, fmt.Errorf("snapshot: %s: %w", b, perr))
 			}

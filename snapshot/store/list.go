@@ -73,11 +73,12 @@ func List(ctx context.Context, s Store) (Listing, error) {
 }
 
 // unlisted returns the finished snapshots among the names that the manifest does
-// not have, newest first.
+// not have, newest first. One with a number near the end was made by hand, and
+// claims could not go on after it: it does not count.
 func unlisted(m *Manifest, names []string) (list []Found) {
 	for _, n := range names {
 		seq, fence, ok := parseName(n)
-		if ok && !slices.ContainsFunc(m.Snapshots, func(e Entry) bool { return e.Name == n }) {
+		if ok && fence <= maxFence/2 && !slices.ContainsFunc(m.Snapshots, func(e Entry) bool { return e.Name == n }) {
 			list = append(list, Found{Entry: Entry{Name: n, Seq: seq, Fence: fence}})
 		}
 	}

@@ -23,7 +23,7 @@ func fill(ctx context.Context, t *testing.T, s Store, n int) (names []string) {
 		if err := put(ctx, s, name, content(seq, 10)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Publish(ctx, s, Entry{Name: name, Fence: fence, Created: time.Unix(int64(fence), 0)}, 100); err != nil {
+		if _, err := Publish(ctx, s, Entry{Name: name, Fence: fence, Created: time.Unix(0, int64(fence))}, 100); err != nil {
 			t.Fatal(err)
 		}
 		names = slices.Insert(names, 0, name)
@@ -158,6 +158,22 @@ func TestSnapshotsAreFoundWithoutTheirManifest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A name that was made by hand does not use up the fencing numbers.
+func TestANameWithTheLastFencingNumber(t *testing.T) {
+	both(t, func(t *testing.T, s Store, _ func() Store) {
+		ctx := deadline(t)
+		for _, fence := range []uint64{maxFence, maxFence / 2} {
+			if err := put(ctx, s, Name(1, fence), nil); err != nil {
+				t.Fatal(err)
+			}
+			names := fill(ctx, t, s, 2)
+			if got, fault := list(ctx, t, s); fault != nil || got[0] != names[0] {
+				t.Errorf("after %d there are %q, %v", fence, got, fault)
+			}
+		}
+	})
 }
 
 // What the manifest has and is gone is no fallback: the next claim drops it.

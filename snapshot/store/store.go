@@ -23,6 +23,8 @@ var (
 	ErrFenced = errors.New("another process has taken over the writing of snapshots")
 	// ErrNotFound is of a snapshot that is not in the store.
 	ErrNotFound = errors.New("no such snapshot")
+	// ErrLost is of a snapshot of which the store has lost a part.
+	ErrLost = errors.New("a part of the snapshot is lost")
 	// ErrManifest is of a manifest that cannot be read, or is of another stream.
 	ErrManifest = errors.New("the manifest is damaged")
 )
@@ -90,8 +92,7 @@ func Name(seq, fence uint64) string { return fmt.Sprintf("%020d-%d%s", seq, fenc
 
 var namePattern = regexp.MustCompile(`^([0-9]{20})-([0-9]{1,20})\.kvsnap$`)
 
-// maxFence is more than there can be claims: a name with a higher number was
-// made by hand, and claims could not go on after it.
+// maxFence is more than there can be claims.
 const maxFence = 1 << 62
 
 // parseName returns what a name says.

@@ -259,3 +259,35 @@ func TestOrphanChunksAreTakenAway(t *testing.T) {
 		}
 	})
 }
+
+// A server that has lost chunks of a snapshot is not waited for.
+func TestLostChunksAreNoticed(t *testing.T) {
+	both(t, func(t *testing.T, s Store, _ func() Store) {
+		b, ok := s.(*Bucket)
+		if !ok {
+			return
+		}
+		ctx := deadline(t)
+		name := Name(1, 1)
+		if err := put(ctx, s, name, content(1, 250_000)); err != nil { // three objects, the first of one chunk
+			t.Fatal(err)
+		}
+		if got, err := get(ctx, s, name); err != nil || len(got) != 250_000 {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+		o, err := b.os.GetInfo(ctx, partName(name, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := b.js.Stream(ctx, "OBJ_"+bucketName(testStream))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Purge(ctx, jetstream.WithPurgeSubject(b.chunkSubject(o.NUID))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := get(ctx, s, name); !errors.Is(err, ErrLost) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it reads: %v", err)
+		}
+	})
+}
