@@ -31,9 +31,13 @@ func (k *Keeper) Reset(ctx context.Context, force bool) error {
 		if err != nil {
 			return err
 		}
+		now, err := k.serverTime(ctx)
+		if err != nil {
+			return err
+		}
 		var alive []string
 		for _, r := range replicas {
-			if r.Replica != k.cfg.Replica && time.Since(r.At) < aliveFor {
+			if r.Replica != k.cfg.Replica && now.Sub(r.At) < aliveFor {
 				alive = append(alive, r.Replica)
 			}
 		}
@@ -65,6 +69,21 @@ func (k *Keeper) Reset(ctx context.Context, force bool) error {
 		k.cfg.Log.Warn("reset: stream purged and its snapshots deleted", "stream", info.Name, "messages", info.Messages, "snapshots", s.String())
 	}
 	return nil
+}
+
+// serverTime asks the server what time it is: beats have its times, and the clock
+// here may be another's.
+func (k *Keeper) serverTime(ctx context.Context) (time.Time, error) {
+	key := "time." + k.cfg.Replica
+	rev, err := k.kv.Put(ctx, key, nil)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reset: the server's time: %w", err)
+	}
+	e, err := k.kv.GetRevision(ctx, key, rev)
+	if err = errors.Join(err, k.kv.Purge(ctx, key)); err != nil {
+		return time.Time{}, fmt.Errorf("reset: the server's time: %w", err)
+	}
+	return e.Created(), nil
 }
 
 func clearStore(ctx context.Context, s store.Store, writer string) error {
