@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,10 @@ type Config struct {
 	CAFile    string // root certificates, PEM
 	CertFile  string // client certificate, PEM, together with KeyFile
 	KeyFile   string
+
+	// pingEvery is how often a silent connection is tried; 0 means 5 s. Tests
+	// set it.
+	pingEvery time.Duration
 
 	// Log receives connection changes and the embedded server's warnings; nil
 	// means slog.Default().
@@ -157,7 +162,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		nats.ReconnectBufSize(-1),
 		// A half-open connection is noticed after two missed pings. The
 		// client's default is two minutes a ping.
-		nats.PingInterval(5 * time.Second),
+		nats.PingInterval(cmp.Or(cfg.pingEvery, 5*time.Second)),
 		nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {

@@ -1,0 +1,82 @@
+package ingest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+)
+
+// What happens to the server, other than to be killed, restarted and restored.
+
+// A consumer that an administrator deletes is made again where reading was.
+func TestADeletedConsumerIsMadeAgain(t *testing.T) {
+	b := newRolledBack(t)
+	r := b.open("one", nil, nil)
+	b.publish(50)
+	b.equal(r)
+	if err := b.js.DeleteConsumer(deadline(t), stream.Name("default", testSpace), "replica_one"); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(50)
+	b.equal(r)
+	if r.counter(`kvatlas_ingest_reader_resets_total{reason="consumer_gone"}`) == 0 {
+		t.Error("nobody noticed")
+	}
+	if n := r.counter("kvatlas_ingest_void_positions_total"); n != 0 {
+		t.Errorf("%d positions were void", n)
+	}
+}
+
+// damage changes the files of messages below the data directory, and returns how
+// many there were.
+func damage(t *testing.T, dir string, change func(b []byte) []byte) (files int) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(dir, "jetstream"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".blk" {
+			return err
+		}
+		data, err := os.ReadFile(path) //nolint:gosec // the test's own directory
+		if err != nil {
+			return err
+		}
+		files++
+		return os.WriteFile(path, change(data), 0o600) //nolint:gosec // the same
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// A disk gives back the server's messages with a bit flipped, or not to their
+// end: what the server loses by it is got from the publishers, by a replica that
+// had read it and by one that had not.
+func TestDamagedMessageFiles(t *testing.T) {
+	for name, change := range map[string]func([]byte) []byte{
+		"flipped":   func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
+		"truncated": func(b []byte) []byte { return b[:len(b)/2] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRolledBack(t)
+			r := b.open("one", nil, nil)
+			b.publish(300)
+			b.equal(r)
+			b.stopped(func() {
+				if damage(t, b.dir, change) == 0 {
+					t.Fatal("no files of messages")
+				}
+			})
+			b.publish(50)
+			b.equal(r)
+			late := b.open("late", nil, nil)
+			waittest.For(t, "a late replica equals the oracle", func() bool { return digest(t, late.set) == b.truth.digest() })
+			if late.counter("kvatlas_ingest_missed_events_total") == 0 {
+				t.Error("the server has lost nothing")
+			}
+		})
+	}
+}
