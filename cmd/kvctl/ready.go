@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
 
 // errNotReady is wrapped by the error of a program that answers that it is not.
@@ -20,7 +22,7 @@ var errNotReady = errors.New("not ready")
 func (c *config) ready(ctx context.Context, base string) error {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return fmt.Errorf("%q is no URL such as http://127.0.0.1:8090: %w", base, errUse)
+		return fmt.Errorf("%q is no URL such as http://127.0.0.1:8090: %w", conf.HideCredentials(base), errUse)
 	}
 	client, err := c.client()
 	if err != nil {
@@ -35,14 +37,14 @@ func (c *config) ready(ctx context.Context, base string) error {
 		return err
 	case why != "":
 		if c.json {
-			if err := c.print(map[string]any{"url": base, "ready": false, "reason": why}); err != nil {
+			if err := c.print(map[string]any{"url": conf.HideCredentials(base), "ready": false, "reason": why}); err != nil {
 				return err
 			}
 			return errSaid
 		}
 		return fmt.Errorf("%w: %s", errNotReady, why)
 	case c.json:
-		return c.print(map[string]any{"url": base, "ready": true})
+		return c.print(map[string]any{"url": conf.HideCredentials(base), "ready": true})
 	}
 	_, err = fmt.Fprintln(c.out, "ready")
 	return err

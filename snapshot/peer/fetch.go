@@ -17,6 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
 )
@@ -46,7 +47,7 @@ type Source struct {
 func New(cfg Config) (*Source, error) {
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.User != nil {
-		return nil, fmt.Errorf("%q is no URL of a peer such as http://10.0.0.7:8090", cfg.URL)
+		return nil, fmt.Errorf("%q is no URL of a peer such as http://10.0.0.7:8090", conf.HideCredentials(cfg.URL))
 	}
 	cfg.defaults()
 	return &Source{cfg: cfg, base: u, http: &http.Client{

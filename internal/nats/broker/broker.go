@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -84,6 +84,9 @@ func Open(ctx context.Context, cfg Config) (*Broker, error) {
 	case cfg.URL == "":
 		return nil, errors.New("broker: no NATS URL: give \"embedded\" or nats://host:port")
 	}
+	if err := checkURL(cfg.URL); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
 	opts, err := clusterOptions(cfg)
 	if err != nil {
 		return nil, err
@@ -148,6 +151,7 @@ func clusterOptions(cfg Config) ([]nats.Option, error) {
 func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) (*nats.Conn, error) {
 	log := cfg.Log
 	waiting := obs.NewLimited(log, tellEvery, nil)
+	address := conf.HideCredentials(url)
 	refused := make(chan error, 1)
 	opts := append([]nats.Option{
 		nats.Name(cfg.Name),
@@ -173,7 +177,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 			log.Info("reconnected to NATS", "server", nc.ConnectedUrlRedacted())
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", redact(url)), slog.Any("error", err))
+			waiting.Warn("connect", "no connection to NATS, trying again", slog.String("address", address), slog.Any("error", err))
 			if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 				select {
 				case refused <- err:
@@ -194,7 +198,7 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 
 	nc, err := nats.Connect(url, opts...)
 	if err != nil {
-		return nil, fmt.Errorf("broker: connect to %s: %w", redact(url), err)
+		return nil, fmt.Errorf("broker: connect to %s: %w", address, err)
 	}
 	if nc.IsConnected() {
 		return nc, nil
@@ -209,24 +213,5 @@ func connect(ctx context.Context, cfg Config, url string, extra ...nats.Option) 
 		}
 	}
 	nc.Close()
-	return nil, fmt.Errorf("broker: connect to %s: %w: check the address and the credentials", redact(url), err)
-}
-
-// redact removes user information from each of the comma-separated URLs.
-func redact(urls string) string {
-	list := strings.Split(urls, ",")
-	for i, u := range list {
-		scheme, rest, found := strings.Cut(u, "://")
-		if !found {
-			scheme, rest = "", u
-		}
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			rest = rest[at+1:]
-		}
-		if found {
-			rest = scheme + "://" + rest
-		}
-		list[i] = rest
-	}
-	return strings.Join(list, ",")
+	return nil, fmt.Errorf("broker: connect to %s: %w: check the address and the credentials", address, err)
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +16,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Group("Broker")
 	set.String(&c.URL, "nats", Embedded, `The NATS server: "embedded" runs one in this process, or joins the process that
 		already runs one on the same data directory; else the address of your own, such as nats://host:4222, or several
-		with commas.`)
+		with commas.`, conf.Secret())
 	set.String(&c.DataDir, "data-dir", DefaultDataDir(os.Getenv), `Directory of an embedded server's messages, address and
 		credentials. Made if absent, and private to its owner.`,
 		conf.ShowDefault("$STATE_DIRECTORY, else $XDG_STATE_HOME/kvatlas, else ~/.local/state/kvatlas"))
@@ -33,27 +34,35 @@ func (c *Config) Declare(set *conf.Set) {
 			return nil
 		}
 		if err := checkURL(c.URL); err != nil {
-			return err
+			return fmt.Errorf("--nats %w", err)
 		}
 		_, err := clusterOptions(*c)
 		return err
 	})
 }
 
-// checkURL finds what is no address before anybody waits for it to answer.
+// checkURL finds what is no address before anybody waits for it to answer. Its
+// errors show no credentials, which those of package url quote.
 func checkURL(urls string) error {
 	if urls == Embedded {
 		return nil
 	}
-	for u := range strings.SplitSeq(urls, ",") {
-		scheme, rest, found := strings.Cut(strings.TrimSpace(u), "://")
+	for text := range strings.SplitSeq(urls, ",") {
+		shown := conf.HideCredentials(text)
+		scheme, rest, found := strings.Cut(strings.TrimSpace(text), "://")
+		if !found {
+			scheme, rest = "nats", scheme
+		}
+		_, err := url.Parse(scheme + "://" + rest)
 		switch {
-		case !found && !strings.Contains(u, ":"):
-			return fmt.Errorf("--nats %s: neither %q nor an address such as nats://host:4222", redact(u), Embedded)
-		case found && !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme):
-			return fmt.Errorf("--nats %s: no address of NATS begins with %s://; give nats://, tls://, ws:// or wss://", redact(u), scheme)
-		case found && rest == "":
-			return fmt.Errorf("--nats %s: no host", u)
+		case !found && !strings.Contains(rest, ":"):
+			return fmt.Errorf("%s: neither %q nor an address such as nats://host:4222", shown, Embedded)
+		case !slices.Contains([]string{"nats", "tls", "ws", "wss"}, scheme):
+			return fmt.Errorf("%s: no address of NATS begins with %s://; give nats://, tls://, ws:// or wss://", shown, scheme)
+		case err != nil:
+			return fmt.Errorf("%s: no address such as nats://host:4222 or nats://user:password@host:4222", shown)
+		case rest == "":
+			return fmt.Errorf("%s: no host", shown)
 		}
 	}
 	return nil

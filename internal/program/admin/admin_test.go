@@ -43,7 +43,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	set := conf.New("test", "A test.")
 	var secret, plain string
 	set.String(&plain, "plain", "shown", "A setting.")
-	set.String(&secret, "password", "hidden", "A secret.", conf.Secret())
+	set.String(&secret, "where", "user:hidden@host", "A secret.", conf.Secret())
 	if _, err := set.Run(nil, nil, io.Discard); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package conf
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,7 +16,7 @@ import (
 type example struct {
 	NATS    string
 	Format  string
-	Token   string
+	Peer    string
 	Verbose bool
 	Shards  int
 	Weight  float64
@@ -27,9 +28,9 @@ type example struct {
 func exampleSet(c *example) *Set {
 	s := New("kvexample", "An example.")
 	s.Group("Broker")
-	s.String(&c.NATS, "nats", "embedded", "Where the broker is.")
+	s.String(&c.NATS, "nats", "embedded", "Where the broker is.", Secret())
 	s.String(new(string), "data-dir", "/home/me/data", "Where data is.", ShowDefault("~/data"))
-	s.String(&c.Token, "nats-token", "", "Token for the broker.", Secret())
+	s.String(&c.Peer, "peer", "", "Where another one is.")
 	s.Group("Other")
 	s.String(&c.Format, "log-format", "text", "Form of log lines.", OneOf("text", "json"))
 	s.Bool(&c.Verbose, "verbose", false, "Says more.")
@@ -96,10 +97,10 @@ func TestConfigFileMayComeFromTheEnvironment(t *testing.T) {
 
 func TestEveryKindReadsFromEverySource(t *testing.T) {
 	values := map[string]string{
-		"nats": "x y", "nats-token": "s3", "log-format": "json", "verbose": "true", "shards": "7",
+		"nats": "x y", "peer": "s3", "log-format": "json", "verbose": "true", "shards": "7",
 		"weight": "0.25", "timeout": "1m30s", "budget": "1.5KiB", "allow": "p, q ,",
 	}
-	want := example{NATS: "x y", Token: "s3", Format: "json", Verbose: true, Shards: 7, Weight: 0.25,
+	want := example{NATS: "x y", Peer: "s3", Format: "json", Verbose: true, Shards: 7, Weight: 0.25,
 		Timeout: 90 * time.Second, Budget: 1536, Allow: []string{"p", "q"}}
 	var args, env []string
 	var file strings.Builder
@@ -217,35 +218,63 @@ func TestHelpListsEverySettingWithItsDefault(t *testing.T) {
 	}
 }
 
-func TestPrintMasksSecretsAndReadsBack(t *testing.T) {
+func TestPrintHidesCredentialsAndReadsBack(t *testing.T) {
 	var c, back example
 	var out strings.Builder
-	args := []string{"config", "print", "--nats", "a: \"b\"\n#c", "--timeout=90s", "--allow=x,y", "--budget=3MiB"}
-	proceed, err := exampleSet(&c).Run(args, []string{"KVATLAS_NATS_TOKEN=hunter2"}, &out)
+	args := []string{"config", "print", "--log-format", "json", "--timeout=90s", "--allow=x,http://u:hunter2@h,b@c", "--budget=3MiB", "--peer=a: \"@b\"\n#c"}
+	proceed, err := exampleSet(&c).Run(args, []string{"KVATLAS_NATS=u:hunter2@h:4222"}, &out)
 	if proceed || err != nil {
 		t.Fatal(proceed, err)
 	}
-	if strings.Contains(out.String(), "hunter2") {
-		t.Errorf("the secret is in:\n%s", out.String())
+	for _, want := range []string{
+		"# without credentials: nats: \"***@h:4222\" # environment KVATLAS_NATS\n",
+		"# without credentials: allow: \"x,http://***@c\" # flag --allow\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in:\n%s", want, out.String())
+		}
 	}
-	if !strings.Contains(out.String(), "# nats-token: (secret, not shown) # environment KVATLAS_NATS_TOKEN") {
-		t.Errorf("no word on the secret in:\n%s", out.String())
+	if strings.Contains(out.String(), "hunter2") {
+		t.Errorf("the password is in:\n%s", out.String())
 	}
 	if _, err := exampleSet(&back).Run([]string{"--config", writeFile(t, out.String())}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	c.Token = ""
+	c.NATS, c.Allow = back.NATS, back.Allow
 	if !reflect.DeepEqual(c, back) {
 		t.Errorf("printed %+v, read back %+v", c, back)
 	}
 }
 
-func TestSecretsDoNotShowInErrors(t *testing.T) {
-	var token string
-	s := New("x", "X.")
-	s.String(&token, "token", "", "A token.", Secret(), OneOf("", "good"))
-	if _, err := s.Run([]string{"--token=hunter2"}, nil, nil); err == nil || strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("got %v", err)
+// Whatever is wrong with a value or its place, the error shows no credentials.
+func TestErrorsHideCredentials(t *testing.T) {
+	for _, args := range [][]string{
+		{"--nats=u:hunter2@h"}, {"--allow=http://u:hunter2@h"}, {"--shards=http://u:hunter2@h"}, {"http://u:hunter2@h"},
+		{"--natz:u:hunter2@h"}, {"--config", writeFile(t, "allow: [\"http://u:hunter2,@h\"]")}, {"--config", writeFile(t, "nats: {\"http://u:hunter2@h\": 1}")},
+	} {
+		var c example
+		s := exampleSet(&c)
+		for _, name := range []string{"nats", "allow"} {
+			s.byName[name].check = append(s.byName[name].check, func(v any) error { return fmt.Errorf("%v is wrong", v) })
+		}
+		if _, err := s.Run(args, nil, nil); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+func TestHideCredentials(t *testing.T) {
+	for in, want := range map[string]string{
+		"embedded": "embedded", "nats://h:1": "nats://h:1", "u:p@h:1": "***@h:1", "t@h": "***@h",
+		"nats://u:p@h:1,tls://x@y:2":    "nats://***@h:1,tls://***@y:2",
+		"nats://h:1, nats://u:p@h2:3/":  "nats://h:1, nats://***@h2:3/",
+		"nats://u:p@with@sign@h:1,h2:3": "nats://***@h:1,h2:3",
+		"nats://u:p,q/r://s@h":          "nats://***@h",
+		"h1:1,u:p@h2,nats://h3":         "***@h2,nats://h3",
+	} {
+		if got := HideCredentials(in); got != want {
+			t.Errorf("HideCredentials(%q) = %q, want %q", in, got, want)
+		}
 	}
 }
 
@@ -317,7 +346,7 @@ func TestListIsJSONWithLimits(t *testing.T) {
 		x.Environment != "KVATLAS_TIMEOUT" || x.Group != "Other" {
 		t.Errorf("%+v", x)
 	}
-	if x := byName["nats-token"]; !x.Secret || x.Default != "" {
+	if x := byName["nats"]; !x.Secret || x.Default != "embedded" || byName["peer"].Secret {
 		t.Errorf("%+v", x)
 	}
 	if x := byName["data-dir"]; x.Default != "~/data" {

@@ -13,7 +13,7 @@
 //     variable or key that names a setting of another program is left to that
 //     one, so that one environment and one file serve several programs.
 //   - A value is checked where it is read, and an error names its source.
-//   - Values of secret settings are never printed.
+//   - Credentials in a value are never printed: not by config print, nor in errors.
 //
 // A program declares, runs the Set and goes on when told to:
 //

@@ -74,7 +74,7 @@ func (s *Set) parseMapping(path string, root *yaml.Node) ([]assignment, error) {
 		seen[name] = true
 		value, err := scalar(node, x.Kind == "list")
 		if err != nil {
-			return nil, fmt.Errorf("line %d: key %q: %w", node.Line, name, err)
+			return nil, fmt.Errorf("line %d: key %q: %w", node.Line, name, x.hide(node.Value, err))
 		}
 		found = append(found, assignment{x, value, fmt.Sprintf("file %s line %d, %s", path, key.Line, name)})
 	}
@@ -99,7 +99,7 @@ func scalar(n *yaml.Node, list bool) (string, error) {
 				return "", err
 			}
 			if strings.Contains(item, ",") {
-				return "", fmt.Errorf("item %q has a comma, which separates items", item)
+				return "", errors.New("an item has a comma, which separates items")
 			}
 			items = append(items, item)
 		}

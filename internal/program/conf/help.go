@@ -34,27 +34,19 @@ func (s *Set) help() (string, error) {
 		}
 		def := ""
 		switch {
-		case x.shownDefault == "" && (x.Kind == "string" || x.Kind == "list") && x.shown() != "":
+		case x.shownDefault == "" && (x.Kind == "string" || x.Kind == "list") && x.Default != "":
 			def = fmt.Sprintf(" (default %q)", x.Default)
-		case x.shown() != "":
-			def = " (default " + x.shown() + ")"
+		case cmp.Or(x.shownDefault, x.Default) != "":
+			def = " (default " + cmp.Or(x.shownDefault, x.Default) + ")"
 		}
 		fmt.Fprintf(&b, "  --%s %s%s\n", x.Name, x.Kind, def)
 		help := x.Help
 		if x.Secret {
-			help += " Secret: prefer the environment or the file, since flags show in process lists."
+			help += " With a password, prefer the environment or the file: flags show in process lists."
 		}
 		wrap(&b, "      ", help)
 	}
 	return b.String(), nil
-}
-
-// shown returns the default as help shows it, "" for none.
-func (s *Setting) shown() string {
-	if s.shownDefault == "" && s.Secret {
-		return ""
-	}
-	return cmp.Or(s.shownDefault, s.Default)
 }
 
 // Listed is one setting as `config list` prints it.
@@ -86,7 +78,8 @@ func (s *Set) list() (string, error) {
 		l.Usage = append(l.Usage, s.program+" "+c.words)
 	}
 	for _, x := range s.settings {
-		l.Settings = append(l.Settings, Listed{x.Name, x.Env(), ownPrefix(s.program) + envName(x.Name), x.Group, x.Kind, x.shown(),
+		l.Settings = append(l.Settings, Listed{x.Name, x.Env(), ownPrefix(s.program) + envName(x.Name), x.Group, x.Kind,
+			cmp.Or(x.shownDefault, x.Default),
 			x.Least, x.Most, x.Secret, x.Help})
 	}
 	text, err := json.MarshalIndent(l, "", "  ")
@@ -116,20 +109,18 @@ func wrap(b *strings.Builder, indent, text string) {
 }
 
 // Print returns the present settings as a YAML file that gives the same, each
-// with a comment on its source. Secrets that are set show as a comment only.
+// with a comment on its source. Those with credentials show as a comment only,
+// without these.
 func (s *Set) Print() (string, error) {
 	var b strings.Builder
 	for _, x := range s.settings {
-		switch {
-		case x.Name == "config":
-			continue
-		case x.Secret && x.text() != "":
-			fmt.Fprintf(&b, "# %s: (secret, not shown) # %s\n", x.Name, x.source)
-			continue
-		case x.Secret:
+		if x.Name == "config" {
 			continue
 		}
-		text := x.text() // plain: true, 8, 10s
+		text := x.shown(x.text()) // plain: true, 8, 10s
+		if text != x.text() {
+			b.WriteString("# without credentials: ")
+		}
 		if x.Kind == "string" || x.Kind == "list" {
 			quoted := yaml.Node{Kind: yaml.ScalarNode, Style: yaml.DoubleQuotedStyle, Value: text}
 			line, err := yaml.Marshal(&quoted)

@@ -15,9 +15,6 @@ import (
 // Option refines a setting's declaration.
 type Option func(*Setting)
 
-// Secret marks a setting whose value is never printed.
-func Secret() Option { return func(x *Setting) { x.Secret = true } }
-
 // ShowDefault makes --help show the text in place of the default, for a default
 // that depends on the machine.
 func ShowDefault(text string) Option { return func(x *Setting) { x.shownDefault = text } }

@@ -1,7 +1,6 @@
 package conf
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -62,7 +61,7 @@ func (s *Set) command(words []string) (*command, error) {
 	if s.argsHelp != "" {
 		return nil, nil
 	}
-	given := strings.Join(words, " ")
+	given := HideCredentials(strings.Join(words, " "))
 	return nil, fmt.Errorf("unexpected argument %q; the nearest command is %q", given, nearest(given, names))
 }
 
@@ -94,10 +93,7 @@ func (s *Set) load(flags []assignment, environ []string) error {
 	}
 	for _, a := range all {
 		if err := a.setting.set(a.value); err != nil {
-			if a.setting.Secret {
-				err = errors.New("the value is not acceptable (it is secret and not shown)")
-			}
-			return fmt.Errorf("%s: %w", a.source, err)
+			return fmt.Errorf("%s: %w", a.source, a.setting.hide(a.value, err))
 		}
 		a.setting.source = a.source
 	}
@@ -136,7 +132,7 @@ func (s *Set) parseArgs(args []string) (flags []assignment, words []string, err 
 		case name == "version" && x == nil && s.hasCommand(name):
 			return nil, []string{name}, nil
 		case x == nil:
-			return nil, nil, fmt.Errorf("unknown flag --%s; the nearest is --%s", name, s.nearestName(name))
+			return nil, nil, fmt.Errorf("unknown flag --%s; the nearest is --%s", HideCredentials(name), s.nearestName(name))
 		}
 		switch {
 		case hasValue:

@@ -47,7 +47,7 @@ type Setting struct {
 	// Least and Most are the limits of a number, a size or a duration, as its
 	// values are written; empty without limits.
 	Least, Most string
-	Secret      bool
+	Secret      bool // a value may hold credentials
 
 	shownDefault string // in place of Default in --help
 

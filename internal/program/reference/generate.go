@@ -20,8 +20,8 @@ var programs = []string{"kvindexer", "kvrouter", "kvpublisher", "kvctl", "kvmock
 // bench has flags of another kind, by command.
 const bench = "kvbench"
 
-// generate builds the programs into dir, asks them and returns the files' texts
-// by their names.
+// generate builds the programs into dir and returns the files' texts by their
+// names.
 func generate(ctx context.Context, root, dir string) (map[string]string, error) {
 	lists, err := ask(ctx, root, dir)
 	if err != nil {
@@ -126,7 +126,8 @@ What no program knows is refused, with the nearest name. A variable or a key tha
 other programs know is left to them, so several programs can share an environment and
 a file; ` + "`config print`" + ` names what was left. An empty variable counts as absent.
 ` + "`config print`" + ` prints every value and where it is from, ` + "`config check`" + ` reads and
-checks them, ` + "`config list`" + ` prints what there is as JSON. Secrets are never printed.
+checks them, ` + "`config list`" + ` prints what there is as JSON. Passwords and whatever
+else stands before the @ of a URL are never printed.
 
 Sizes are written as 512MiB or 8GB, durations as 500ms, 10s or 1h30m, lists with
 commas (or as YAML sequences).
@@ -168,7 +169,7 @@ func limits(s *conf.Listed) string {
 func help(s *conf.Listed) string {
 	text := s.Help
 	if s.Secret {
-		text += " Secret: prefer the environment or the file."
+		text += " With a password, prefer the environment or the file."
 	}
 	return cell(text)
 }

@@ -7,11 +7,23 @@ import (
 	"testing"
 )
 
-// root is the module.
-var root = filepath.Join("..", "..", "..")
+var (
+	root = filepath.Join("..", "..", "..")
+	dir  string // of the built programs: what is up to date there is not linked again
+)
+
+func TestMain(m *testing.M) {
+	var err error
+	if dir, err = os.MkdirTemp("", "kvatlas-reference-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir) // the system's temporary files
+	os.Exit(code)
+}
 
 func TestTheReferenceIsUpToDate(t *testing.T) {
-	files, err := generate(t.Context(), root, t.TempDir())
+	files, err := generate(t.Context(), root, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

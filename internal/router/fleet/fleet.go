@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -223,8 +224,8 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 	text := strings.TrimRight(w.Endpoints.HTTP, "/")
 	base, err := url.Parse(text)
-	if err != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
-		return nil, fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL", route.ErrSettings, w.ID, text)
+	if err != nil || base.User != nil || text != "" && (base.Host == "" || base.Scheme != "http" && base.Scheme != "https") {
+		return nil, fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL without a password", route.ErrSettings, w.ID, conf.HideCredentials(text))
 	}
 	e := &Engine{
 		ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,

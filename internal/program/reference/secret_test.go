@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+)
+
+// No program shows the password in any of its settings: not when it prints them,
+// nor when it refuses them, nor when it starts with an address that is wrong or
+// where nobody is.
+func TestNoProgramShowsAPassword(t *testing.T) {
+	const password = "hunter2"
+	lists, err := ask(t.Context(), root, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(enough, program string, args ...string) string {
+		ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
+		defer cancel()
+		out := &until{words: enough, end: cancel}
+		cmd := exec.CommandContext(ctx, filepath.Join(dir, program), args...) //nolint:gosec // our own programs
+		cmd.Env = []string{"HOME=" + t.TempDir()}
+		cmd.Stdout, cmd.Stderr = out, out
+		_ = cmd.Run() // it is refused, or ended
+		if strings.Contains(out.text.String(), password) {
+			t.Errorf("%s %q:\n%s", program, args, out.text.String())
+		}
+		return out.text.String()
+	}
+	for _, l := range lists {
+		t.Run(l.Program, func(t *testing.T) {
+			t.Parallel()
+			secret := 0
+			for _, s := range l.Settings {
+				if s.Kind != "string" && s.Kind != "list" || s.Name == "config" {
+					continue
+				}
+				forms := []string{"nats://user:" + password + "@127.0.0.1:1"}
+				if s.Secret {
+					forms = append(forms, password+"@127.0.0.1:1", "user:"+password+"@127.0.0.1:1")
+				}
+				for _, form := range forms {
+					out := run("", l.Program, "--"+s.Name+"="+form, "config", "print")
+					if s.Secret && !strings.Contains(out, "# without credentials: "+s.Name+": ") {
+						t.Errorf("--%s=%s is not said to be hidden in\n%s", s.Name, form, out)
+					}
+				}
+				if !s.Secret {
+					continue
+				}
+				secret++
+				for _, form := range append(forms, "nats://user:"+password+"%zz@127.0.0.1:1", "nats://user:"+password+"@127.0.0.1:port",
+					"nats://user:"+password+"/@127.0.0.1:1") {
+					if out := run("@127.0.0.1:", l.Program, append(start(&l), "--"+s.Name+"="+form)...); !strings.Contains(out, "***@127.0.0.1:") {
+						t.Errorf("%s --%s=%s says nothing of where it is to connect:\n%s", l.Program, s.Name, form, out)
+					}
+				}
+			}
+			if l.Program != "kvdemo" && secret == 0 {
+				t.Error("there is no setting that may have a password")
+			}
+		})
+	}
+}
+
+// until collects a program's output, and ends it once that has the words.
+type until struct {
+	words string // "": it ends by itself
+	end   func()
+	text  strings.Builder
+}
+
+func (u *until) Write(b []byte) (int, error) {
+	u.text.Write(b)
+	if u.words != "" && strings.Contains(u.text.String(), u.words) {
+		u.end()
+	}
+	return len(b), nil
+}
+
+// start returns what a program needs beside a broker to start.
+func start(l *conf.List) []string {
+	var args []string
+	for _, s := range l.Settings {
+		switch s.Name {
+		case "http-listen", "admin-listen":
+			args = append(args, "--"+s.Name+"=127.0.0.1:0")
+		case "worker", "model", "engine":
+			args = append(args, "--"+s.Name+"=tcp://127.0.0.2:1")
+		case "wait":
+			args = append(args, "--wait=1s")
+		}
+	}
+	if l.Program == "kvctl" {
+		args = append(args, "worker", "list")
+	}
+	return args
+}
