@@ -35,7 +35,7 @@ type Broker struct {
 
 // closeWait bounds how long a run that is told to end waits for
 // acknowledgements.
-const closeWait = 5 * time.Second
+const closeWait = time.Second
 
 type sink = func(*event.Event)
 

@@ -48,8 +48,11 @@ type Program struct {
 // signals, and returns the exit code.
 func Main(p Program) int {
 	signals := make(chan os.Signal, 2)
-	// SIGHUP: the terminal was closed, and nobody is left to end the program.
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
+		// The terminal was closed, and nobody is left to end the program.
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
 }
