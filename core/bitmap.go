@@ -92,11 +92,3 @@ func (b bitmap) each(f func(lo, hi uint32)) {
 		p = q
 	}
 }
-
-func (b bitmap) count() int {
-	n := 0
-	for _, w := range b {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}

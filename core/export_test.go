@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"iter"
+	"math/bits"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -145,4 +146,12 @@ func (x *Radix) FindInterrupted(local []uint64, m *Matches, between func()) {
 			return
 		}
 	}
+}
+
+func (b bitmap) count() int {
+	n := 0
+	for _, w := range b {
+		n += bits.OnesCount64(w)
+	}
+	return n
 }

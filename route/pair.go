@@ -67,15 +67,3 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	}
 	return Pair{Prefill: &prefill, Decode: decode}, nil
 }
-
-// HasPrefill reports whether there is a prefill worker.
-func (r *Router) HasPrefill() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, w := range r.workers {
-		if w.Role == Prefill {
-			return true
-		}
-	}
-	return false
-}

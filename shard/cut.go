@@ -134,8 +134,5 @@ func (c *Cut) End() {
 	c.space.cutting.Store(false)
 }
 
-// ShardOf returns the shard of the chains that begin with the local hash.
-func (s *Space) ShardOf(first uint64) int { return s.shardOf(first) }
-
 // Shards returns how many shards the space has.
 func (s *Space) Shards() int { return len(s.shards) }

@@ -33,15 +33,7 @@ func (t *Table) unlist(b *booking) {
 	b.prev, b.next = nil, nil
 }
 
-// Renew records progress of the request that changes no count.
-func (t *Table) Renew(k Key, now time.Time) (live bool) {
-	b := t.live[k]
-	if b != nil {
-		t.renew(b, now)
-	}
-	return b != nil
-}
-
+// renew records progress of a request that changes no count.
 func (t *Table) renew(b *booking, now time.Time) {
 	if !b.leased || now.Before(b.progress) {
 		return

@@ -51,7 +51,7 @@ type Config struct {
 	Options snapshot.Options
 
 	Program string // name and version, for the snapshots
-	// Progress is told how far Restore is; nil: nobody is.
+	// Progress is told how far a start is; nil: nobody is.
 	Progress *startup.Progress
 	Metrics  *metrics.Set // nil: not exposed
 	Log      *slog.Logger // nil: slog.Default()
@@ -126,7 +126,8 @@ type streamState struct {
 	warned  bool      // its retention is too short for the interval
 }
 
-// Open returns a Keeper that has not begun yet: Restore, then Run.
+// Open returns a Keeper that has not begun yet: Run does. Settings.Start also
+// restores what there is.
 func Open(ctx context.Context, cfg Config) (*Keeper, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {

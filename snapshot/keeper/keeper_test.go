@@ -181,7 +181,7 @@ func (w *world) start(name string, change func(*Config)) *node {
 	if n.keeper, err = Open(deadline(w.t), cfg); err != nil {
 		w.t.Fatal(err)
 	}
-	if n.starts, err = n.keeper.Restore(deadline(w.t)); err != nil {
+	if n.starts, err = n.keeper.restoreAll(deadline(w.t), nil); err != nil {
 		w.t.Fatal(err)
 	}
 	n.in, err = ingest.Open(deadline(w.t), ingest.Config{

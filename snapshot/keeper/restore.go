@@ -15,15 +15,11 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-// Restore loads the newest snapshot of every stream that is whole into the Set,
-// the streams beside each other, and returns where to start reading, by stream
-// name. A stream without a usable one is read from its beginning.
-func (k *Keeper) Restore(ctx context.Context) (map[string]ingest.Start, error) {
-	return k.restoreBut(ctx, nil)
-}
-
-// restoreBut does so for the streams that are not in have.
-func (k *Keeper) restoreBut(ctx context.Context, have map[string]ingest.Start) (map[string]ingest.Start, error) {
+// restoreAll loads the newest snapshot of every stream that is whole into the Set,
+// but for the streams in have, the streams beside each other, and returns where to
+// start reading, by stream name. A stream without a usable one is read from its
+// beginning.
+func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (map[string]ingest.Start, error) {
 	infos, err := stream.List(ctx, k.js, k.cfg.Namespace)
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
 		return nil, fmt.Errorf("snapshots: %w", err)

@@ -97,7 +97,7 @@ func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) 
 			return nil, nil, err
 		}
 	}
-	restored, err := k.restoreBut(ctx, starts)
+	restored, err := k.restoreAll(ctx, starts)
 	if err != nil {
 		return nil, nil, err
 	}

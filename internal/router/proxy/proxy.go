@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -188,7 +189,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), id: newID(), header: r.Header}
+	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header}
 	defer p.forgetBody(q)
 	if no := p.read(w, r, q); no != nil {
 		p.refuse(w, no)

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -45,8 +44,6 @@ type sessionKey struct {
 	model   *fleet.Model
 	session xxh3.Uint128
 }
-
-func newID() string { return rand.Text() }
 
 // budget lets retries be a share of all requests. A few are always possible, so
 // that a quiet router retries too.

@@ -2,6 +2,7 @@ package selection
 
 import (
 	"context"
+	"crypto/rand"
 	"math"
 	"net/http"
 	"strconv"
@@ -151,7 +152,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 		return Answer{}, p
 	}
 	if q.id == "" {
-		q.id = newID()
+		q.id = rand.Text()
 	}
 	if book {
 		q.options.RequestID = q.id

@@ -1,7 +1,6 @@
 package selection
 
 import (
-	"crypto/rand"
 	"net/http"
 	"net/url"
 	"slices"
@@ -202,5 +201,3 @@ func (s *Service) follow(q Request) (Answer, *problem) {
 	return Answer{}, &problem{status: http.StatusNotFound, Field: "selection_id", Reason: reasonSelection,
 		Message: "no live reservation has this id: it was freed, its lease ended, or its worker is gone"}
 }
-
-func newID() string { return rand.Text() }
