@@ -2,72 +2,42 @@ package kvatlas
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"time"
 
-	"github.com/VictoriaMetrics/metrics"
-
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
-	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
-	"github.com/kvatlas/kvatlas/shard"
 )
-
-// Embedded as the URL of [NATS] runs a server in this process, or joins the
-// process that runs one on the same data directory.
-const Embedded = broker.Embedded
-
-// NATS says where workers publish and register.
-type NATS struct {
-	// URL is Embedded, or the address of a server: nats://host:4222, or several
-	// with commas between. Empty: there is none; see Atlas.Apply.
-	URL     string
-	DataDir string // of Embedded; needed there
-	// CredsFile and NKeyFile authenticate the client, CAFile, CertFile and KeyFile
-	// (PEM) are for TLS; empty where not used.
-	CredsFile, NKeyFile, CAFile, CertFile, KeyFile string
-	// Namespace names the streams, the registry and the routers that share their
-	// load; empty is "default".
-	Namespace string
-}
 
 // Config holds what an Atlas is made with. Its zero value is an index of its own,
 // without NATS, with the default settings.
 type Config struct {
-	NATS NATS
+	// Replica holds the settings of the index and of what fills it, those of
+	// kvindexer and kvrouter: which NATS, snapshots, the memory budget. Whether
+	// events are read (Fed) is not among them: it follows from the fields below.
+	Replica replica.Config
 	// Routing holds the settings of all routers; without a Mode it is
 	// route.DefaultSettings. Where nothing weighs what is cached no index is kept.
 	Routing route.Settings
 	// Approximate reads no events: a prompt counts as cached where it was sent of
 	// late.
 	Approximate bool
-	// GapWait and GapAsk are how long events wait for one before them that is
-	// missing, and after how long its publisher is asked for it; 0 is the default
-	// of ingest.Config, which says more.
-	GapWait, GapAsk time.Duration
 	// Alone keeps the load of these routers from others of the namespace.
 	Alone bool
-	Log   *slog.Logger // nil: slog.Default()
 }
 
 // Atlas is an open index. Its methods are safe for concurrent use.
 type Atlas struct {
-	set      *shard.Set
-	fleet    *fleet.Fleet
-	metrics  *metrics.Set
-	broker   *broker.Broker     // nil without NATS
-	registry *registry.Registry // likewise
-	ingest   *ingest.Ingest     // nil where no events are read
+	replica *replica.Replica
+	fleet   *fleet.Fleet
+	byNATS  bool // workers publish and register there
 
 	stop  context.CancelFunc
 	work  sync.WaitGroup // follows the registry; lets bookings end
@@ -81,38 +51,32 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 	if cfg.Routing.Mode == "" {
 		cfg.Routing = route.DefaultSettings()
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
-	if cfg.NATS.Namespace == "" {
-		cfg.NATS.Namespace = "default"
-	}
 	if err := cfg.Routing.Check(); err != nil {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
-	var id [8]byte
-	if _, err := rand.Read(id[:]); err != nil {
-		return nil, fmt.Errorf("naming a router: %w", err)
+	a := &Atlas{byNATS: cfg.Replica.HasNATS()}
+	cfg.Replica.Fed = !a.byNATS || cfg.index() != fleet.Events
+	var err error
+	if a.replica, err = replica.New(cfg.Replica); err != nil {
+		return nil, fmt.Errorf("opening an index: %w", err)
 	}
-	a := &Atlas{set: shard.New(shard.Config{}), metrics: metrics.NewSet()}
 	fc := fleet.Config{
-		ID: binary.LittleEndian.Uint64(id[:]), Route: cfg.Routing, Index: cfg.index(), Set: a.set, Addressless: true, Log: cfg.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: cfg.index(), Set: a.replica.Set(), Addressless: true, Log: cfg.Replica.Log,
 	}
-	if cfg.NATS.URL != "" && !cfg.Alone {
+	if a.byNATS && !cfg.Alone {
 		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
 			return loadsync.Open(loadsync.Config{
-				Conn: a.broker.Conn(), Namespace: cfg.NATS.Namespace, Space: sp, ID: fc.ID, Router: r, Log: cfg.Log,
+				Conn: a.replica.Conn(), Namespace: a.replica.Namespace(), Space: sp, ID: fc.ID, Router: r, Log: cfg.Replica.Log,
 			})
 		}
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())
 	a.stop = stop
-	if cfg.NATS.URL != "" {
-		if err := a.connect(ctx, work, &cfg, fc.ID); err != nil {
-			return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close())
-		}
+	if err := a.replica.Start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close(ctx))
 	}
+	a.work.Go(func() { a.fleet.Follow(work, a.replica.Registry()) })
 	a.work.Go(func() { a.expire(work) })
 	return a, nil
 }
@@ -128,43 +92,9 @@ func (c *Config) index() fleet.Kind {
 	return fleet.Events
 }
 
-// connect finds the workers and begins to read what they publish.
-func (a *Atlas) connect(ctx, work context.Context, cfg *Config, id uint64) (err error) {
-	n := &cfg.NATS
-	if a.broker, err = broker.Open(ctx, broker.Config{
-		URL: n.URL, DataDir: n.DataDir, CredsFile: n.CredsFile, NKeyFile: n.NKeyFile,
-		CAFile: n.CAFile, CertFile: n.CertFile, KeyFile: n.KeyFile, Name: "kvatlas", Log: cfg.Log,
-	}); err != nil {
-		return err
-	}
-	replica := fmt.Sprintf("lib-%016x", id)
-	if a.registry, err = registry.Open(ctx, registry.Config{
-		Conn: a.broker.Conn(), Namespace: n.Namespace, Replica: replica, Metrics: a.metrics, Log: cfg.Log,
-	}); err != nil {
-		return err
-	}
-	if cfg.index() == fleet.Events {
-		if a.ingest, err = ingest.Open(ctx, ingest.Config{
-			Conn: a.broker.Conn(), Namespace: n.Namespace, Replica: replica, Metrics: a.metrics, Log: cfg.Log,
-			GapWait: cfg.GapWait, GapAsk: cfg.GapAsk,
-			Left: func(sp event.Space, worker uint64) (time.Time, bool) {
-				return a.registry.Left(registry.Key{Space: sp, Worker: worker})
-			},
-			Index: func(id event.Space) (ingest.Applier, error) {
-				sp, err := a.set.Open(id)
-				if err != nil {
-					return nil, err // not sp: a nil *Space is no nil Applier
-				}
-				return sp, nil
-			},
-		}); err != nil {
-			return err
-		}
-	}
-	a.work.Go(func() { a.fleet.Follow(work, a.registry) })
-	a.work.Go(func() { a.fleet.Forget(work, a.registry, a.ingest) })
-	return nil
-}
+// Replica returns what fills the index and tells of it: its state, its metrics, and
+// the routes that it serves.
+func (a *Atlas) Replica() *replica.Replica { return a.replica }
 
 // Router returns the router of an index space, made if absent. With NATS its
 // workers are those that are registered; without, tell it with SetWorker.
@@ -196,10 +126,10 @@ func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
 	if err != nil {
 		return fmt.Errorf("applying events: %w", err)
 	}
-	if a.broker != nil || m.Cache != nil {
+	if a.byNATS || m.Cache != nil {
 		return ErrFed
 	}
-	sp := a.set.Lookup(b.Space)
+	sp := a.replica.Set().Lookup(b.Space)
 	if sp == nil {
 		return nil // nothing weighs what is cached
 	}
@@ -210,12 +140,7 @@ func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
 }
 
 // Ready returns why choices do not know yet what workers hold; nil if they do.
-func (a *Atlas) Ready() error {
-	if a.ingest == nil {
-		return nil
-	}
-	return a.ingest.Ready()
-}
+func (a *Atlas) Ready() error { return a.replica.Ready() }
 
 // readyPoll is how often WaitReady looks.
 const readyPoll = 10 * time.Millisecond
@@ -238,9 +163,6 @@ func (a *Atlas) WaitReady(ctx context.Context) error {
 	}
 }
 
-// WriteMetrics writes the metrics in Prometheus's text format.
-func (a *Atlas) WriteMetrics(w io.Writer) { a.metrics.WritePrometheus(w) }
-
 // expire lets bookings end whose lease is over.
 func (a *Atlas) expire(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
@@ -255,22 +177,13 @@ func (a *Atlas) expire(ctx context.Context) {
 	}
 }
 
-// Close ends everything that Open began. Routers may be asked no more.
-func (a *Atlas) Close() error {
+// Close ends everything that Open began, with a last snapshot of what has changed;
+// ctx bounds that. Routers may be asked no more.
+func (a *Atlas) Close(ctx context.Context) error {
 	a.close.Do(func() {
 		a.stop()
 		a.work.Wait()
-		a.err = a.fleet.Close()
-		if a.ingest != nil {
-			a.ingest.Close()
-		}
-		if a.registry != nil {
-			a.registry.Close()
-		}
-		a.set.Close()
-		if a.broker != nil {
-			a.err = errors.Join(a.err, a.broker.Close())
-		}
+		a.err = errors.Join(a.fleet.Close(), a.replica.Close(ctx))
 	})
 	return a.err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -33,7 +34,7 @@ func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func open(t *testing.T, cfg Config) (*Atlas, *route.Router) {
 	t.Helper()
-	cfg.Log = quiet()
+	cfg.Replica.Log = quiet()
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	a, err := Open(ctx, cfg)
@@ -41,7 +42,7 @@ func open(t *testing.T, cfg Config) (*Atlas, *route.Router) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := a.Close(); err != nil {
+		if err := a.Close(context.Background()); err != nil { //nolint:usetesting // t's context has ended
 			t.Error(err)
 		}
 	})
@@ -56,12 +57,12 @@ func open(t *testing.T, cfg Config) (*Atlas, *route.Router) {
 // an index each see each other's load; a worker that leaves is forgotten.
 func TestOverNATS(t *testing.T) {
 	dir := t.TempDir()
-	nats := NATS{URL: Embedded, DataDir: dir, Namespace: "n"}
-	one, r1 := open(t, Config{NATS: nats})
-	_, r2 := open(t, Config{NATS: nats})
+	cfg := replica.Config{NATS: replica.NATS{URL: replica.Embedded, DataDir: dir}, Namespace: "n"}
+	one, r1 := open(t, Config{Replica: cfg})
+	_, r2 := open(t, Config{Replica: cfg})
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
-	b, err := broker.Open(ctx, broker.Config{URL: Embedded, DataDir: dir, Log: quiet()})
+	b, err := broker.Open(ctx, broker.Config{URL: broker.Embedded, DataDir: dir, Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestOverNATS(t *testing.T) {
 		t.Errorf("events past NATS: %v", err)
 	}
 	var metrics strings.Builder
-	if one.WriteMetrics(&metrics); !strings.Contains(metrics.String(), "kvatlas_") {
+	if one.Replica().WriteMetrics(&metrics); !strings.Contains(metrics.String(), "kvatlas_") {
 		t.Error("no metrics")
 	}
 	if err := last.Close(ctx); err != nil {
@@ -190,24 +191,24 @@ func TestRefused(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for name, cfg := range map[string]Config{
 		"mode":   {Routing: route.Settings{Mode: "x"}},
-		"nats":   {NATS: NATS{URL: "nats://127.0.0.1:1"}},
-		"scheme": {NATS: NATS{URL: "http://127.0.0.1:1"}},
+		"nats":   {Replica: replica.Config{NATS: replica.NATS{URL: "nats://127.0.0.1:1"}}},
+		"scheme": {Replica: replica.Config{NATS: replica.NATS{URL: "http://127.0.0.1:1"}}},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		cfg.Log = quiet()
+		cfg.Replica.Log = quiet()
 		if a, err := Open(ctx, cfg); err == nil {
-			t.Errorf("%s: opened: %v", name, a.Close())
+			t.Errorf("%s: opened: %v", name, a.Close(ctx))
 		}
 		cancel()
 	}
-	a, err := Open(t.Context(), Config{Log: quiet()})
+	a, err := Open(t.Context(), Config{Replica: replica.Config{Log: quiet()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := a.Router(event.Space{Model: "m"}); !errors.Is(err, blockhash.ErrBlockSize) {
 		t.Errorf("a space without a block size: %v", err)
 	}
-	if err := errors.Join(a.Close(), a.Close()); err != nil {
+	if err := errors.Join(a.Close(t.Context()), a.Close(t.Context())); err != nil {
 		t.Error(err)
 	}
 	waittest.Until(t, func() error {

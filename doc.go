@@ -8,8 +8,10 @@
 // Invariants:
 //   - Nothing here has a type of a NATS client, of an HTTP server, or of any
 //     other library: what is exported is this module's and the standard one's.
+//   - The index is that of kvindexer and kvrouter: package replica is what all three
+//     are made of.
 //   - Close ends everything that Open began.
 //
-// Ownership: an Atlas owns its index, its routers and its connection to NATS; the
-// routers' methods may be called from anywhere at the same time.
+// Ownership: an Atlas owns its replica and its routers; the routers' methods may be
+// called from anywhere at the same time.
 package kvatlas

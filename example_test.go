@@ -17,11 +17,13 @@ import (
 func ExampleOpen() {
 	// docs/router.md has these lines.
 	serve := func(ctx context.Context, tokens []uint32) error {
-		atlas, err := kvatlas.Open(ctx, kvatlas.Config{NATS: kvatlas.NATS{URL: "nats://localhost:4222"}})
+		var cfg kvatlas.Config
+		cfg.Replica.NATS.URL = "nats://localhost:4222"
+		atlas, err := kvatlas.Open(ctx, cfg)
 		if err != nil {
 			return err
 		}
-		defer atlas.Close()
+		defer atlas.Close(ctx)
 		router, err := atlas.Router(event.Space{Model: "llama", BlockSize: 16})
 		if err != nil {
 			return err
@@ -46,7 +48,7 @@ func ExampleAtlas_Apply() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer atlas.Close() //nolint:errcheck // nothing can fail
+	defer atlas.Close(ctx) //nolint:errcheck // nothing can fail
 	router, err := atlas.Router(space)
 	if err != nil {
 		log.Fatal(err)

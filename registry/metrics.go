@@ -48,6 +48,9 @@ func (r *Registry) gauges() {
 	for _, state := range []string{"live", "suspect", "lost", "drained"} {
 		gauge(`kvatlas_registry_workers{state="`+state+`"}`, func() float64 { return float64(r.count(state)) })
 	}
+	if r.cfg.Conn == nil {
+		return
+	}
 	gauge("kvatlas_registry_corrupt_values", func() float64 { return float64(len(r.Corrupt())) })
 	gauge("kvatlas_registry_connected", func() float64 {
 		if r.Connected() {

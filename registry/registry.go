@@ -16,11 +16,13 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
-// Config holds the settings of a Registry. Conn and Replica are needed; zero
-// in any other field means the stated default.
+// Config holds the settings of a Registry. Replica is needed; zero in any other
+// field means the stated default.
 type Config struct {
-	Conn      *nats.Conn // must reconnect for ever; lives longer than the Registry
-	Namespace string     // default "default"
+	// Conn must reconnect for ever, and lives longer than the Registry. Without it
+	// the workers are those of Static: nobody else can register.
+	Conn      *nats.Conn
+	Namespace string // default "default"
 	// Replica names this process among those that watch the namespace. No two
 	// may share it.
 	Replica string
@@ -114,13 +116,13 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := OpenBucket(ctx, cfg.Conn, cfg.Namespace, cfg.Bucket)
-	if err != nil {
-		return nil, err
-	}
 	r := &Registry{cfg: cfg, nonce: rand.Uint64(), m: newMeters(cfg.Metrics), loaded: make(chan struct{})}
+	if cfg.Conn != nil {
+		if r.mu.bucket, err = OpenBucket(ctx, cfg.Conn, cfg.Namespace, cfg.Bucket); err != nil {
+			return nil, err
+		}
+	}
 	r.mu.subs = make(map[*Subscription]struct{})
-	r.mu.bucket = b
 	r.mu.moved = make(chan struct{})
 	r.mu.ledger = newLedger(ledgerConfig{
 		replica: cfg.Replica, nonce: r.nonce, gap: cfg.Beat * 5 / 2, grace: cfg.Grace, forget: cfg.Forget, maxWorkers: cfg.MaxWorkers,
@@ -129,6 +131,10 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	r.gauges()
 	run, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
+	if cfg.Conn == nil {
+		r.finishLoad()
+		return r, nil
+	}
 	r.done.Go(func() { r.run(run) })
 	select {
 	case <-r.loaded:
@@ -144,6 +150,9 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 func (r *Registry) Close() {
 	r.cancel()
 	r.done.Wait()
+	if r.cfg.Conn == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = r.bucket().kv.Purge(ctx, replicaKey(r.cfg.Replica)) // else it is cleaned up one day

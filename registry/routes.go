@@ -169,6 +169,9 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 	if no != nil {
 		return no.answer()
 	}
+	if r.cfg.Conn == nil {
+		return refuse(http.StatusServiceUnavailable, "without NATS there is nowhere to register: name the worker in the file of --registry-workers").answer()
+	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
 	revision, repeated, err := r.bucket().addHTTP(ctx, w)

@@ -1,7 +1,11 @@
 package replica
 
 import (
+	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"os"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -15,11 +19,20 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
-// Config holds the settings of a Replica. Declare fills those that users may
-// change.
+// NATS says where workers publish and register; see Config.
+type NATS = broker.Config
+
+// Embedded as the URL of [NATS] runs a server in this process, or joins the process
+// that runs one on the same data directory.
+const Embedded = broker.Embedded
+
+// Config holds the settings of a Replica. Zero in any field means the default,
+// which is that of the programs' flag, but for NATS: without a URL there is none.
 type Config struct {
-	NATS      broker.Config
-	Namespace string // of the streams and of the registry
+	NATS NATS // its Name and Log are set here unless given
+	// Namespace names the streams, the registry and the routers that share their
+	// load: letters, digits, - and _.
+	Namespace string
 	// Replica names this process among those of the namespace. No two may have the
 	// same.
 	Replica string
@@ -32,15 +45,28 @@ type Config struct {
 
 	Registry registry.Settings
 
-	Shards       int   // goroutines that apply events, for each space
-	Queue        int   // batches that wait at a shard
-	MaxSpaces    int   // index spaces
-	MemoryBudget int64 // bytes of all indexes together; 0: no limit
+	Shards    int // goroutines that apply events, for each space
+	Queue     int // batches that wait at a shard
+	MaxSpaces int
+	// MemoryBudget is how many bytes all indexes may use together: half of the
+	// memory that the machine or the control group has unless told, below 0
+	// without limit.
+	MemoryBudget int64
 
+	// Snapshots are read at the start and taken by whichever replica of the
+	// namespace gets to it first.
 	Snapshots keeper.Settings
 
-	Metrics *obs.Metrics
-	Log     *slog.Logger
+	// Fed says that the caller fills the index: no events are read, and no
+	// snapshots kept. Without NATS there is no other way.
+	Fed bool
+	// Static workers are registered beside those that Registry names.
+	Static []registry.Worker
+
+	Metrics *obs.Metrics // nil: those of this Replica alone
+	Log     *slog.Logger // nil: slog.Default()
+
+	budget int64 // the setting, of which 0 is no limit
 }
 
 // Declare adds the settings to the set.
@@ -67,12 +93,60 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
 	set.Int(&c.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
 		more are refused.`, conf.Between(1, 1<<20))
-	set.Bytes(&c.MemoryBudget, "memory-budget", defaultBudget(), `Bytes that the indexes may use together. Beyond, new
+	set.Bytes(&c.budget, "memory-budget", defaultBudget(), `Bytes that the indexes may use together. Beyond, new
 		blocks of workers that hold more than their share are refused until there is room, and a sixteenth further on
 		all new blocks. 0: no limit.`,
 		conf.Between[int64](0, 1<<50), conf.ShowDefault("half of the memory that the machine or the control group has"))
 	c.Snapshots.Declare(set)
+	set.Check(func() error {
+		if c.MemoryBudget = c.budget; c.budget == 0 {
+			c.MemoryBudget = -1
+		}
+		return c.check()
+	})
 }
+
+// check refuses what cannot go together.
+func (c *Config) check() error {
+	if !c.HasNATS() && !c.Fed {
+		return errors.New("without NATS there are no events to keep an index by: give --nats an address, or \"embedded\"")
+	}
+	return nil
+}
+
+// withDefaults returns c with the defaults of what is not left to those who get it.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Namespace, "default")
+	if c.Replica == "" {
+		c.Replica = fmt.Sprintf("%s-%08x", proc.ReplicaName(), rand.Uint32()) // a process may have several
+	}
+	if c.NATS.URL == Embedded {
+		setDefault(&c.NATS.DataDir, broker.DefaultDataDir(os.Getenv))
+	}
+	if c.MemoryBudget == 0 {
+		c.MemoryBudget = defaultBudget()
+	}
+	if c.Metrics == nil {
+		c.Metrics = obs.NewSet()
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.NATS.Log == nil {
+		c.NATS.Log = c.Log
+	}
+	return c
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// HasNATS reports whether there is to be a broker.
+func (c *Config) HasNATS() bool { return c.NATS.URL != "" && c.NATS.URL != broker.None }
 
 // defaultBudget is half of the memory: the collector needs some of the rest.
 func defaultBudget() int64 {

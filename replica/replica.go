@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
@@ -25,28 +28,50 @@ type Replica struct {
 	metrics *metrics.Set
 	set     *shard.Set
 
-	registry registryRoutes
+	registry registered
 	starting startup.Progress
 	keeper   atomic.Pointer[keeper.Keeper]
-	ingest   atomic.Pointer[ingest.Ingest] // nil until the broker is connected
+	ingest   atomic.Pointer[ingest.Ingest] // nil until events are read, and where none are
+	started  atomic.Bool                   // Start has done all
 
-	broker  *broker.Broker // nil until Start; its goroutine's, as the next
-	workers *workers       // nil until the registry is read
+	broker  *broker.Broker // nil without NATS; Start's, as the next
+	workers *workers       // nil where no events are read
 }
 
 // New returns a Replica that is not connected: its index is empty.
-func New(cfg Config) *Replica {
+func New(cfg Config) (*Replica, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
 	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
 	r.set = shard.New(shard.Config{
-		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: cfg.MemoryBudget,
+		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: max(0, cfg.MemoryBudget),
 		EngineScheme: r.registry.engineScheme,
 	})
 	registerMetrics(cfg.Metrics, r.set)
-	return r
+	return r, nil
 }
+
+// WriteMetrics writes the metrics in Prometheus's text format.
+func (r *Replica) WriteMetrics(w io.Writer) { r.cfg.Metrics.WritePrometheus(w) }
+
+// Namespace returns the namespace that it is of.
+func (r *Replica) Namespace() string { return r.cfg.Namespace }
 
 // Set returns the index.
 func (r *Replica) Set() *shard.Set { return r.set }
+
+// Registry returns who is registered; nil before Start.
+func (r *Replica) Registry() *registry.Registry { return r.registry.Load() }
+
+// Conn returns the connection to NATS; nil before Start, and without NATS.
+func (r *Replica) Conn() *nats.Conn {
+	if r.broker == nil {
+		return nil
+	}
+	return r.broker.Conn()
+}
 
 // Deps returns what a query.Server answers from, for the caller to add to.
 func (r *Replica) Deps() query.Deps {
@@ -61,16 +86,47 @@ func (r *Replica) Deps() query.Deps {
 // tells when it has caught up. ctx bounds the start only. After an error Close is
 // still to be called.
 func (r *Replica) Start(ctx context.Context) (err error) {
-	nats := r.cfg.NATS
-	nats.Log = r.log
-	if r.broker, err = broker.Open(ctx, nats); err != nil {
+	address := broker.None
+	if r.cfg.HasNATS() {
+		if r.broker, err = broker.Open(ctx, r.cfg.NATS); err != nil {
+			return err
+		}
+		address = r.broker.Address()
+	}
+	reg, err := r.openRegistry(ctx)
+	if err != nil {
 		return err
 	}
-	if err := r.openRegistry(ctx); err != nil {
+	r.registry.Store(reg)
+	if !r.cfg.Fed {
+		if err := r.readEvents(ctx, reg); err != nil {
+			return err
+		}
+	}
+	r.started.Store(true)
+	r.log.Info("started", "nats", address, "namespace", r.cfg.Namespace, "replica", r.cfg.Replica, "events", !r.cfg.Fed)
+	return nil
+}
+
+// openRegistry reads who is registered and watches from then on.
+func (r *Replica) openRegistry(ctx context.Context) (*registry.Registry, error) {
+	cfg := registry.Config{
+		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Metrics: r.metrics, Log: r.log,
+	}
+	if err := r.cfg.Registry.Apply(&cfg); err != nil {
+		return nil, err
+	}
+	cfg.Static = append(cfg.Static, r.cfg.Static...)
+	return registry.Open(ctx, cfg)
+}
+
+// readEvents restores snapshots, and begins to read what workers publish.
+func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err error) {
+	if r.workers, err = r.newWorkers(reg); err != nil {
 		return err
 	}
 	cfg := ingest.Config{
-		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left,
+		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left,
 		Discover: r.cfg.Discover, MaxLag: uint64(r.cfg.ReadyLag), MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
 		Metrics: r.metrics, Log: r.log,
 	}
@@ -78,7 +134,8 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 	if cfg.Start, err = r.restore(ctx); err != nil {
 		return err
 	}
-	if k := r.keeper.Load(); k != nil {
+	k := r.keeper.Load()
+	if k != nil {
 		cfg.Reload = k.Reload
 	}
 	in, err := ingest.Open(ctx, cfg)
@@ -86,11 +143,10 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 		return err
 	}
 	r.ingest.Store(in)
-	if k := r.keeper.Load(); k != nil {
+	if k != nil {
 		k.Run(in)
 	}
 	r.workers.follow()
-	r.log.Info("reading events", "nats", r.broker.Address(), "namespace", cfg.Namespace, "replica", cfg.Replica)
 	return nil
 }
 
@@ -105,14 +161,16 @@ func (r *Replica) Ready() error {
 
 // behind says why the index is not to be asked yet; "" if it is.
 func (r *Replica) behind() string {
-	in := r.ingest.Load()
-	if in == nil {
+	if !r.started.Load() {
 		if report := r.starting.Report(); report.Phase != startup.Connecting {
 			return report.String()
 		}
 		return "not connected to NATS yet"
 	}
-	if err := in.Ready(); err != nil {
+	if r.cfg.Fed {
+		return ""
+	}
+	if err := r.ingest.Load().Ready(); err != nil {
 		return err.Error()
 	}
 	return r.workers.behindEngines()
@@ -135,6 +193,9 @@ func (r *Replica) Close(ctx context.Context) error {
 	}
 	if in := r.ingest.Load(); in != nil {
 		in.Close()
+	}
+	if reg := r.registry.Load(); reg != nil {
+		reg.Close()
 	}
 	// Nothing changes the index any more, and the broker is still there.
 	if k := r.keeper.Load(); k != nil {

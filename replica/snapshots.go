@@ -24,6 +24,8 @@ func (r *Replica) Progress() startup.Report {
 	report := r.starting.Report()
 	if in := r.ingest.Load(); in != nil {
 		report.Streams(in.Progress())
+	} else if r.started.Load() { // there is nothing to read
+		report.Phase = startup.CaughtUp
 	}
 	return report
 }

@@ -2,13 +2,11 @@ package replica
 
 import (
 	"context"
-	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/direct"
-	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -33,27 +31,12 @@ type workers struct {
 	done   chan struct{}
 }
 
-// openRegistry reads who is registered and watches from then on.
-func (r *Replica) openRegistry(ctx context.Context) error {
-	cfg := registry.Config{
-		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica,
-		Metrics: r.metrics, Log: r.log,
-	}
-	if err := r.cfg.Registry.Apply(&cfg); err != nil {
-		return err
-	}
-	reg, err := registry.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
+func (r *Replica) newWorkers(reg *registry.Registry) (*workers, error) {
 	engines, err := r.openDirect(reg)
 	if err != nil {
-		reg.Close()
-		return err
+		return nil, err
 	}
-	r.workers = &workers{r: r, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}
-	r.registry.Store(reg)
-	return nil
+	return &workers{r: r, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}, nil
 }
 
 // left is what ingest asks about workers that it meets.
@@ -133,73 +116,4 @@ func (w *workers) close() {
 	}
 	w.direct.Close()
 	w.sub.Close()
-	w.reg.Close()
-}
-
-// registryRoutes is the query.Registry of a program that may not have read its
-// registry yet.
-type registryRoutes struct {
-	atomic.Pointer[registry.Registry]
-}
-
-var _ query.Registry = (*registryRoutes)(nil)
-
-// Snapshot implements query.Registry.
-func (r *registryRoutes) Snapshot(departed bool) []registry.Entry {
-	if reg := r.Load(); reg != nil {
-		return reg.Snapshot(departed)
-	}
-	return nil
-}
-
-// Name implements query.Registry.
-func (r *registryRoutes) Name(k registry.Key) string {
-	if reg := r.Load(); reg != nil {
-		return reg.Name(k)
-	}
-	return ""
-}
-
-// engineScheme returns the worker's; "" if that is not known.
-func (r *registryRoutes) engineScheme(space event.Space, worker uint64) string {
-	if reg := r.Load(); reg != nil {
-		if e, ok := reg.Lookup(registry.Key{Space: space, Worker: worker}); ok {
-			return e.EngineScheme
-		}
-	}
-	return ""
-}
-
-// IsDrained implements query.Registry.
-func (r *registryRoutes) IsDrained(worker uint64) bool {
-	reg := r.Load()
-	return reg != nil && reg.IsDrained(worker)
-}
-
-func notYet() (int, []byte) {
-	return http.StatusServiceUnavailable, []byte(`{"error":"not connected to NATS yet; try again"}` + "\n")
-}
-
-// ServeRegister implements query.Registry.
-func (r *registryRoutes) ServeRegister(ctx context.Context, body []byte) (int, []byte) {
-	if reg := r.Load(); reg != nil {
-		return reg.ServeRegister(ctx, body)
-	}
-	return notYet()
-}
-
-// ServeUnregister implements query.Registry.
-func (r *registryRoutes) ServeUnregister(ctx context.Context, body []byte) (int, []byte) {
-	if reg := r.Load(); reg != nil {
-		return reg.ServeUnregister(ctx, body)
-	}
-	return notYet()
-}
-
-// ServeWorkers implements query.Registry.
-func (r *registryRoutes) ServeWorkers(model, group string) []byte {
-	if reg := r.Load(); reg != nil {
-		return reg.ServeWorkers(model, group)
-	}
-	return []byte("[]\n")
 }

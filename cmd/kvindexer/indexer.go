@@ -30,7 +30,10 @@ type indexer struct {
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	m := obs.NewMetrics()
 	cfg.Replica.Metrics, cfg.Replica.Log = m, log
-	x := &indexer{cfg: cfg, log: log, replica: replica.New(cfg.Replica)}
+	x := &indexer{cfg: cfg, log: log}
+	if x.replica, err = replica.New(cfg.Replica); err != nil {
+		return err
+	}
 	x.service = proc.NewService(cfg.Service, log, m, x.behind)
 	deps := x.replica.Deps()
 	if deps.Access, err = cfg.Access.Open(log); err != nil {

@@ -52,6 +52,6 @@ func (x *router) readiness(verbose bool) (body []byte, ready bool) {
 	if x.proxy.Draining() {
 		why = strings.TrimPrefix(why+"; shutting down", "; ")
 	}
-	progress := x.progress()
+	progress := x.replica.Progress()
 	return admin.Readiness("routing", why, verbose, &progress)
 }

@@ -10,8 +10,6 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
@@ -21,30 +19,22 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/approx"
-	"github.com/kvatlas/kvatlas/shard"
-	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // config holds all settings of the program.
 type config struct {
-	Log      obs.LogConfig
-	Access   secure.Settings
-	Admin    admin.Settings
-	Broker   broker.Config
-	Ingest   ingest.Config
-	Gaps     ingest.Settings
-	Registry registry.Settings
-	Index    shard.Config
-
-	Snapshots keeper.Settings
-	Route     route.Settings
-	Approx    approx.Config
-	Proxy     proxy.Config
+	Log     obs.LogConfig
+	Access  secure.Settings
+	Admin   admin.Settings
+	Replica replica.Config
+	Route   route.Settings
+	Approx  approx.Config
+	Proxy   proxy.Config
 
 	Service         proc.ServiceConfig
-	MaxLag          int
 	Events          bool
 	ReplicaSync     bool
 	Engines, Loras  []string
@@ -59,7 +49,6 @@ type config struct {
 	LoadPath        string
 	ModelsEvery     time.Duration
 	Unhealthy       int
-	MaxModels       int
 	BusyFraction    float64 // below 0: unset
 	BusyTokens      int
 	BusyTokensPart  float64
@@ -74,17 +63,15 @@ type config struct {
 func (c *config) declare(set *conf.Set) {
 	c.Service.Declare(set, 5*time.Minute, "answers under way")
 	c.declareChoice(set)
-	c.declareIndex(set)
-	c.Snapshots.Declare(set)
+	c.declarePrompts(set)
 	c.declareEngines(set)
 	c.declareHTTP(set)
-	c.Broker.Declare(set)
-	c.Registry.Declare(set)
+	set.Check(c.finish) // before the replica's, which goes by what it finds
+	c.Replica.Declare(set)
 	c.Log.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.Proxy.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8001")
 	c.settings = set
-	set.Check(c.finish)
 }
 
 func (c *config) declareChoice(set *conf.Set) {
@@ -122,8 +109,8 @@ func (c *config) declareChoice(set *conf.Set) {
 		meets no other sends heartbeats only.`)
 }
 
-func (c *config) declareIndex(set *conf.Set) {
-	set.Group("Index")
+func (c *config) declarePrompts(set *conf.Set) {
+	set.Group("Prompts")
 	set.Bool(&c.Events, "kv-events", true, `Know what workers have cached from their events. With false, from this router's own
 		choices.`)
 	set.Duration(&c.Approx.TTL, "ttl", 120*time.Second, "Without events: how long a block counts as cached after its last use.",
@@ -139,20 +126,6 @@ func (c *config) declareIndex(set *conf.Set) {
 		conf.Between[int64](0, 1<<40))
 	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
 		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
-	set.String(&c.Ingest.Namespace, "namespace", "default", `Namespace of the streams, the registry and the replicas:
-		letters, digits, - and _.
-		A new one starts afresh.`)
-	set.String(&c.Ingest.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in
-		the server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
-	set.Duration(&c.Ingest.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
-		conf.Between(10*time.Millisecond, time.Hour))
-	set.Int(&c.MaxLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
-		up, which makes /readyz succeed.`, conf.Between(0, 1<<30))
-	c.Gaps.Declare(set)
-	set.Int(&c.Index.Shards, "shards", shard.DefaultShards(), `Goroutines that apply events, for each space. More than two are
-		seldom faster: each looks at every name of the ranks that it has chains of.`,
-		conf.Between(1, 1024), conf.ShowDefault("2, or 1 on one processor"))
-	set.Int(&c.MaxModels, "max-models", 1024, "Most models, times block sizes, times groups.", conf.Between(1, 1<<20))
 }
 
 func (c *config) declareEngines(set *conf.Set) {
@@ -247,7 +220,7 @@ func (c *config) finish() (err error) {
 		c.Route.Busy.PrefillFraction = &c.BusyTokensPart
 	}
 	c.Route.Seed = uint64(c.Seed)
-	c.Proxy.TokenCache, c.Index.MaxSpaces = c.TokenCacheBytes, c.MaxModels
+	c.Proxy.TokenCache = c.TokenCacheBytes
 	c.Proxy.Tokens = cmp.Or(c.Proxy.Tokens, map[bool]string{true: proxy.TokensEngine, false: proxy.TokensBytes}[c.Events])
 	c.Proxy.Indexed = c.index() != fleet.NoIndex
 	switch {
@@ -257,12 +230,13 @@ func (c *config) finish() (err error) {
 		return errors.New("--prefill-engines: nobody goes on with what they compute; give --engines too")
 	case len(c.Engines) > 0 && c.Model == "":
 		return errors.New("--engines: name the model that they serve with --model")
-	case c.Broker.URL == broker.None && c.index() == fleet.Events:
+	case !c.Replica.HasNATS() && c.index() == fleet.Events:
 		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
 	}
 	if _, err := c.loras(); err != nil {
 		return err
 	}
+	c.Replica.NATS.Name, c.Replica.Fed, c.Replica.Static = "kvrouter", c.index() != fleet.Events, c.static()
 	return c.Route.Check()
 }
 

@@ -62,11 +62,11 @@ func TestSettings(t *testing.T) {
 		{"tokens", func(c *config) any { return c.Proxy.Tokens }, proxy.TokensEngine, "none", proxy.TokensNone},
 		{"token-cache", func(c *config) any { return c.Proxy.TokenCache }, int64(64 << 20), "1MiB", int64(1 << 20)},
 		{"tokenize-timeout", func(c *config) any { return c.Proxy.TokenizeTimeout }, s, "2s", 2 * s},
-		{"namespace", func(c *config) any { return c.Ingest.Namespace }, "default", "n", "n"},
-		{"replica", func(c *config) any { return c.Ingest.Replica }, proc.ReplicaName(), "r", "r"},
-		{"discover-every", func(c *config) any { return c.Ingest.Discover }, 2 * s, "1s", s},
-		{"ready-lag", func(c *config) any { return c.MaxLag }, 1000, "5", 5},
-		{"max-models", func(c *config) any { return c.Index.MaxSpaces }, 1024, "5", 5},
+		{"namespace", func(c *config) any { return c.Replica.Namespace }, "default", "n", "n"},
+		{"replica", func(c *config) any { return c.Replica.Replica }, proc.ReplicaName(), "r", "r"},
+		{"discover-every", func(c *config) any { return c.Replica.Discover }, 2 * s, "1s", s},
+		{"ready-lag", func(c *config) any { return c.Replica.ReadyLag }, 1000, "5", 5},
+		{"max-spaces", func(c *config) any { return c.Replica.MaxSpaces }, 1024, "5", 5},
 		{"block-size", func(c *config) any { return c.BlockSize }, 16, "64", 64},
 
 		{"kv-transfer", func(c *config) any { return c.Transfer }, "vllm", "sglang", "sglang"},
@@ -104,8 +104,8 @@ func TestSettings(t *testing.T) {
 		{"loras", func(c *config) any { l, _ := c.loras(); return l["a"] }, "", "a=m", "m"},
 		{"worker-header", func(c *config) any { return c.Proxy.WorkerHeader }, false, "true", true},
 		{"selection", func(c *config) any { return c.Proxy.Selection }, true, "false", false},
-		{"nats", func(c *config) any { return c.Broker.URL }, "embedded", "nats://h", "nats://h"},
-		{"registry-forget", func(c *config) any { return c.Registry.Forget }, 24 * time.Hour, "1h", time.Hour},
+		{"nats", func(c *config) any { return c.Replica.NATS.URL }, "embedded", "nats://h", "nats://h"},
+		{"registry-forget", func(c *config) any { return c.Replica.Registry.Forget }, 24 * time.Hour, "1h", time.Hour},
 		{"log-level", func(c *config) any { return c.Log.Level }, "info", "debug", "debug"},
 	} {
 		c, err := read(t)

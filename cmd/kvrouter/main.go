@@ -18,7 +18,7 @@ func main() {
 	c.declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
 		if set.Source("nats") == "default" && os.Getenv("NATS_SERVER") != "" {
-			c.Broker.URL = os.Getenv("NATS_SERVER") // the name that Dynamo's users have it under
+			c.Replica.NATS.URL = os.Getenv("NATS_SERVER") // the name that Dynamo's users have it under
 		}
 		return run(ctx, &c, log)
 	}}))

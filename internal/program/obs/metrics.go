@@ -29,13 +29,19 @@ type Metrics struct {
 	}
 }
 
-// NewMetrics returns a set with the build information and the metrics of the
-// process and of the Go runtime. It switches on the library's TYPE lines, for
-// the whole process.
-func NewMetrics() *Metrics {
-	metrics.ExposeMetadata(true)
+// NewSet returns an empty set.
+func NewSet() *Metrics {
 	m := &Metrics{Set: metrics.NewSet()}
 	m.mu.help = make(map[string]string)
+	return m
+}
+
+// NewMetrics returns a set for a program: with the build information and the
+// metrics of the process and of the Go runtime. It switches on the library's TYPE
+// lines, for the whole process.
+func NewMetrics() *Metrics {
+	metrics.ExposeMetadata(true)
+	m := NewSet()
 	m.Help("kvatlas_build_info", "What was built, as labels; the value is 1.")
 	m.NewGauge(ReadVersion().metric(), func() float64 { return 1 })
 	m.RegisterMetricsWriter(metrics.WriteProcessMetrics)

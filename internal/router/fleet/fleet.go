@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -257,8 +258,20 @@ func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
 	f.learn(m)
 }
 
-// RemoveWorker forgets a worker and ends its bookings.
-func (f *Fleet) RemoveWorker(k registry.Key) {
+// RemoveWorker forgets a worker, ends its bookings, and takes what the routers'
+// choices say that it holds out of an approximate index. ctx bounds that.
+func (f *Fleet) RemoveWorker(ctx context.Context, k registry.Key) {
+	m := f.remove(k)
+	if m == nil || m.Cache == nil {
+		return
+	}
+	if err := m.Cache.RemoveWorker(ctx, k.Worker); err != nil && ctx.Err() == nil {
+		f.log.Warn("forgetting what a worker had cached", "worker", k.Worker, "error", err)
+	}
+}
+
+// remove takes the worker out of its model, which it returns.
+func (f *Fleet) remove(k registry.Key) *Model {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.Models() {
@@ -268,9 +281,10 @@ func (f *Fleet) RemoveWorker(k registry.Key) {
 			f.replace(m, engines)
 			m.Router.RemoveWorker(k.Worker)
 			m.Check.Forget(k.Worker)
-			return
+			return m
 		}
 	}
+	return nil
 }
 
 // Open returns the space's model, made if absent. The error wraps

@@ -13,7 +13,7 @@ const followQueue = 4096
 func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 	sub := r.Subscribe(followQueue)
 	defer sub.Close()
-	f.adopt(r.Snapshot(false))
+	f.adopt(ctx, r.Snapshot(false))
 	for {
 		select {
 		case <-ctx.Done():
@@ -23,12 +23,12 @@ func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 		for _, ev := range sub.Next() {
 			switch ev.Kind {
 			case registry.Resync:
-				f.adopt(r.Snapshot(false))
+				f.adopt(ctx, r.Snapshot(false))
 			case registry.Left:
-				f.RemoveWorker(ev.Entry.Key)
+				f.RemoveWorker(ctx, ev.Entry.Key)
 			default:
 				if ev.Restarted {
-					f.RemoveWorker(ev.Entry.Key) // the engine has forgotten its requests
+					f.RemoveWorker(ctx, ev.Entry.Key) // the engine has forgotten its requests and its cache
 				}
 				f.set(&ev.Entry)
 			}
@@ -43,7 +43,7 @@ func (f *Fleet) set(e *registry.Entry) {
 }
 
 // adopt makes the workers those of a snapshot.
-func (f *Fleet) adopt(entries []registry.Entry) {
+func (f *Fleet) adopt(ctx context.Context, entries []registry.Entry) {
 	there := make(map[registry.Key]bool, len(entries))
 	for i := range entries {
 		there[entries[i].Key] = true
@@ -52,7 +52,7 @@ func (f *Fleet) adopt(entries []registry.Entry) {
 	for _, m := range f.Models() {
 		for id := range m.Engines() {
 			if k := (registry.Key{Space: m.Space, Worker: id}); !there[k] {
-				f.RemoveWorker(k)
+				f.RemoveWorker(ctx, k)
 			}
 		}
 	}

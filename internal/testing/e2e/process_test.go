@@ -210,11 +210,12 @@ func (in indexer) drained(events int64) {
 	})
 }
 
-// sum adds a metric up over its labels.
-func sum(text []byte, name string) (total float64) {
+// sum adds a metric up over its labels, those series of it that have the label if
+// one is given.
+func sum(text []byte, name string, label ...string) (total float64) {
 	for line := range bytes.Lines(text) {
 		series, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if family, _, _ := strings.Cut(series, "{"); family == name {
+		if family, labels, _ := strings.Cut(series, "{"); family == name && strings.Contains(labels, strings.Join(label, "")) {
 			v, _ := strconv.ParseFloat(value, 64)
 			total += v
 		}
