@@ -23,8 +23,8 @@ type Piece struct {
 	// Special has the others, no holder twice and none of Held.
 	Special []PieceSpecial
 
-	// Kids are the offsets at which runs leave this one: one for each run of
-	// the cut with this Parent, and perhaps of some that are not in the cut.
+	// Kids are the offsets at which runs leave this one, rising: one for each run
+	// of the cut with this Parent, and perhaps of some that are not in the cut.
 	Kids []uint32
 }
 
@@ -81,14 +81,15 @@ func (x *Radix) BeginCut(emit func(p *Piece)) *Cut {
 			for e := range hs.inferred.m {
 				names = append(names, e)
 			}
+			slices.Sort(names)
 			x.cut.inferred[Holder(h)] = names
 		}
 	}
 	return x.cut
 }
 
-// Inferred returns the names whose blocks were inferred when the cut began, by
-// holder (see [Index]). They were copied then, as they are few.
+// Inferred returns the names whose blocks were inferred when the cut began,
+// rising, by holder (see [Index]). They were copied then, as they are few.
 func (c *Cut) Inferred() map[Holder][]uint64 { return c.inferred }
 
 // Next gives out runs with, together, about as many blocks and holders as
@@ -177,6 +178,7 @@ func (c *Cut) giveOne(r *run) (amount int) {
 		p.Kids = append(p.Kids, k.off)
 		return true
 	})
+	slices.Sort(p.Kids)
 	c.emit(p)
 	return amount + len(p.Local) + len(p.Held) + len(p.Kids)
 }

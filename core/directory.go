@@ -20,6 +20,7 @@ type directory struct {
 	count  int
 	leaves int
 	gen    uint32 // changes when leaves do: what a probe holds is then out of date
+	key    hasher
 	arena  *arena
 	pages  *pages
 	spill  map[uint64]uint32 // entries of full leaves that cannot split (see grow)
@@ -46,12 +47,6 @@ const (
 	leafHigh  = pageSlots * 3 / 4 // entries at which a leaf splits
 	leafLow   = pageSlots / 5
 )
-
-// mix spreads an engine hash: some engines' hashes are small integers.
-func mix(h uint64) uint64 {
-	hi, lo := bits.Mul64(h^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
-	return hi ^ lo
-}
 
 func (d *directory) refAt(m uint64) *ref { return &d.top[m>>1>>((63-d.depth)&63)] }
 
@@ -107,9 +102,9 @@ func (d *directory) locate(p *probe, names []uint64) {
 		return
 	}
 	names = p.names[:p.n]
-	top, shift := d.top, (63-d.depth)&63
+	top, shift, key := d.top, (63-d.depth)&63, d.key
 	for i, e := range names {
-		m := mix(e)
+		m := key.mix(e)
 		r := &top[m>>1>>shift]
 		p.at[i] = aim{r.chunk(home(m)), r.leaf, m}
 	}
@@ -221,7 +216,7 @@ func (d *directory) find(name uint64) (uint32, bool) {
 	if len(d.top) == 0 {
 		return 0, false
 	}
-	m := mix(name)
+	m := d.key.mix(name)
 	return d.look(d.refAt(m), m, name)
 }
 
@@ -250,7 +245,7 @@ func (d *directory) insert(name uint64, b uint32) {
 	if len(d.top) == 0 {
 		d.top = []ref{d.newRef(0)}
 	}
-	m := mix(name)
+	m := d.key.mix(name)
 	r := d.refAt(m)
 	for r.leaf.n >= leafHigh {
 		if !d.grow(m) {
@@ -327,7 +322,7 @@ func (d *directory) replace(name uint64, b, nb uint32) bool {
 	if len(d.top) == 0 {
 		return false
 	}
-	m := mix(name)
+	m := d.key.mix(name)
 	r := d.refAt(m)
 	if c, s, _, _ := r.slot(m, b); c != nil {
 		c.blk[s] = slotOf(m, nb)
@@ -345,7 +340,7 @@ func (d *directory) remove(name uint64, b uint32) {
 	if len(d.top) == 0 {
 		return
 	}
-	m := mix(name)
+	m := d.key.mix(name)
 	r := d.refAt(m)
 	l := r.leaf
 	if r.take(m, b) {

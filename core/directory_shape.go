@@ -26,7 +26,7 @@ func (d *directory) clear() {
 			d.freeRef(r)
 		}
 	}
-	*d = directory{arena: d.arena, pages: d.pages, gen: d.gen + 1}
+	*d = directory{key: d.key, arena: d.arena, pages: d.pages, gen: d.gen + 1}
 }
 
 // gather lists the entries of the leaves, but for spilled ones.
@@ -63,7 +63,7 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 	}
 	shift := (63 - depth) & 63
 	for i, e := range d.names {
-		m := mix(e)
+		m := d.key.mix(e)
 		r := &made[m>>1>>shift&(n-1)]
 		if c := r.chunk(home(m)); c.free() < chunkSlots {
 			c.set(c.free(), tagOf(m), slotOf(m, d.blocks[i]))
@@ -73,7 +73,7 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 		}
 	}
 	for e := range d.spill {
-		if m := mix(e); m>>1>>shift&^(n-1) == prefix {
+		if m := d.key.mix(e); m>>1>>shift&^(n-1) == prefix {
 			made[m>>1>>shift&(n-1)].leaf.spilled++
 		}
 	}

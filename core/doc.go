@@ -3,8 +3,9 @@
 // the holder has.
 //
 // Invariants:
-//   - Pure: no clock, network, disk, goroutine or log. The same calls give the
-//     same bytes.
+//   - Pure: no clock, network, disk, goroutine, log or chance. The same calls
+//     give the same bytes; under another [Key] the same answers, pieces of cuts,
+//     dumps and digests.
 //   - One writer at a time; any number of concurrent readers, which take no
 //     lock and write no shared memory.
 //   - Answers are exact in the sense of [Index.Find].

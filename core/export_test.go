@@ -24,7 +24,7 @@ func (x *Radix) Check() error {
 				live++
 				b := r.chunk(c).blk[s] & blockMask
 				name, ok := x.arena.peek(b)
-				if !ok || tagOf(mix(name)) != t || x.dir.refAt(mix(name)).leaf != l {
+				if !ok || tagOf(x.key.mix(name)) != t || x.dir.refAt(x.key.mix(name)).leaf != l {
 					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
 				}
 				if got, ok := x.dir.find(name); !ok || got != b && entered[b] {
@@ -37,7 +37,7 @@ func (x *Radix) Check() error {
 			}
 		}
 		for e, b := range x.dir.spill {
-			if x.dir.refAt(mix(e)).leaf == l {
+			if x.dir.refAt(x.key.mix(e)).leaf == l {
 				entered[b] = true
 				n++
 			}
@@ -107,8 +107,8 @@ func (x *Radix) Check() error {
 // Runs returns how many runs there are.
 func (x *Radix) Runs() int { return x.live }
 
-// Mix is what the tables spread hashes with.
-func Mix(h uint64) uint64 { return mix(h) }
+// Mix is what the tables of the index spread hashes with.
+func (x *Radix) Mix(h uint64) uint64 { return x.key.mix(h) }
 
 // all lists keys and values in no particular order.
 func (k *keyedMap[V]) all() iter.Seq2[uint64, V] {
@@ -154,4 +154,45 @@ func (b bitmap) count() int {
 		n += bits.OnesCount64(w)
 	}
 	return n
+}
+
+// MixAt is what tables of children spread the hash of a child at an offset with.
+func (x *Radix) MixAt(off uint32, first uint64) uint64 { return x.key.mixAt(off, first) }
+
+// KidSteps returns how many slots a search for a child looks at, at most.
+func (x *Radix) KidSteps() (most int) {
+	for _, r := range append([]*run{x.root}, x.runs...) {
+		if r == nil {
+			continue
+		}
+		k := r.body.Load().kids.Load()
+		if k == nil || k.table == nil {
+			continue
+		}
+		for _, first := range *k.table.top.Load() {
+			for i := range kidSlots {
+				steps := 0
+				for l := first; l != nil; l = l.next.Load() {
+					for j := i; l.slots[j&(kidSlots-1)].key.Load() != 0; j++ {
+						steps++
+					}
+				}
+				most = max(most, steps)
+			}
+		}
+	}
+	return most
+}
+
+// NameSteps returns how many chunks a search for a name looks at, at most, and
+// how many names found no place in them.
+func (x *Radix) NameSteps() (most, spilled int) {
+	for _, r := range x.dir.top {
+		for i := range r.page {
+			if c := &r.page[i]; c.over > 0 {
+				most = max(most, 1+int(c.reach()))
+			}
+		}
+	}
+	return max(most, 1), len(x.dir.spill)
 }

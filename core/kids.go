@@ -100,8 +100,8 @@ func (k *kidSet) each(f func(c *run) bool) {
 }
 
 // with returns the set with one more child: k itself if it could take it in
-// place.
-func (k *kidSet) with(c kid) *kidSet {
+// place. The key is for the table that it may become.
+func (k *kidSet) with(c kid, key hasher) *kidSet {
 	if k == nil {
 		return &kidSet{small: []kid{c}}
 	}
@@ -115,7 +115,7 @@ func (k *kidSet) with(c kid) *kidSet {
 		s[len(k.small)] = c
 		return &kidSet{small: s}
 	}
-	t := newKidTable()
+	t := newKidTable(key)
 	for _, o := range k.small {
 		t.add(o)
 	}
@@ -171,6 +171,7 @@ func (k *kidSet) bytes() int64 {
 // the top table points to it. Readers load the top table once a lookup.
 type kidTable struct {
 	top atomic.Pointer[[]*kidLeaf] // 1<<depth leaves
+	key hasher
 
 	// The writer's.
 	depth  uint8
@@ -181,8 +182,9 @@ type kidTable struct {
 }
 
 const (
-	kidSlots     = 256
-	kidLeafBytes = 4864 // 4,128 and what the allocator adds
+	kidSlots      = 256
+	kidTableBytes = 112
+	kidLeafBytes  = 4864 // 4,128 and what the allocator adds
 )
 
 type kidLeaf struct {
@@ -202,23 +204,17 @@ type kidSlot struct {
 
 const kidFill = kidSlots * 3 / 4
 
-func kidKey(off uint32, first uint64) uint64 {
-	k := mix(first + uint64(off)*0x9E3779B97F4A7C15)
-	if k == 0 {
-		k = 1
-	}
-	return k
-}
+func (t *kidTable) keyOf(off uint32, first uint64) uint64 { return max(t.key.mixAt(off, first), 1) }
 
-func newKidTable() *kidTable {
-	t := &kidTable{leaves: 1}
+func newKidTable(key hasher) *kidTable {
+	t := &kidTable{key: key, leaves: 1}
 	top := []*kidLeaf{{}}
 	t.top.Store(&top)
 	return t
 }
 
 func (t *kidTable) find(off uint32, first uint64) *run {
-	k := kidKey(off, first)
+	k := t.keyOf(off, first)
 	top := *t.top.Load()
 	l := leafOf(top, k)
 	for ; l != nil; l = l.next.Load() {
@@ -246,7 +242,7 @@ func leafOf(top []*kidLeaf, k uint64) *kidLeaf {
 }
 
 func (t *kidTable) add(c kid) {
-	k := kidKey(c.off, c.first)
+	k := t.keyOf(c.off, c.first)
 	for {
 		l := leafOf(*t.top.Load(), k)
 		if l.used < kidFill || !t.makeRoom(l) {
@@ -355,7 +351,7 @@ func (t *kidTable) store(top []*kidLeaf, old *kidLeaf, with func(i int) *kidLeaf
 }
 
 func (t *kidTable) remove(c kid) {
-	k := kidKey(c.off, c.first)
+	k := t.keyOf(c.off, c.first)
 	l := leafOf(*t.top.Load(), k)
 search:
 	for ; l != nil; l = l.next.Load() {
@@ -386,7 +382,7 @@ func (t *kidTable) rebuild() {
 		nt[i] = &kidLeaf{depth: depth}
 	}
 	t.each(func(r *run) bool {
-		k := kidKey(r.off, r.first)
+		k := t.keyOf(r.off, r.first)
 		leafOf(nt, k).put(k, r)
 		return true
 	})
@@ -414,5 +410,5 @@ func (t *kidTable) each(f func(r *run) bool) {
 }
 
 func (t *kidTable) bytes() int64 {
-	return 80 + int64(t.leaves+t.over)*kidLeafBytes + 24 + sizeClass(8<<t.depth) + t.offs.bytes()
+	return kidTableBytes + int64(t.leaves+t.over)*kidLeafBytes + 24 + sizeClass(8<<t.depth) + t.offs.bytes()
 }

@@ -55,6 +55,7 @@ type keyedMap[V any] struct {
 	n     int
 	size  int64 // sum of the parts' bytes
 	entry int64 // size of a key and a value
+	key   hasher
 }
 
 const (
@@ -62,7 +63,7 @@ const (
 	mapPartBytes = 16
 )
 
-func (k *keyedMap[V]) part(key uint64) *thinMap[V] { return &k.parts[mix(key)>>58] }
+func (k *keyedMap[V]) part(key uint64) *thinMap[V] { return &k.parts[k.key.mix(key)>>58] }
 
 // get returns the value, the zero value if there is none.
 func (k *keyedMap[V]) get(key uint64) (v V, ok bool) {
@@ -98,7 +99,7 @@ func (k *keyedMap[V]) drop(key uint64) {
 	n, peak, was := len(t.m), t.peak, t.bytes(k.entry)
 	t.drop(key)
 	if k.n += len(t.m) - n; k.n == 0 {
-		*k = keyedMap[V]{entry: k.entry}
+		*k = keyedMap[V]{entry: k.entry, key: k.key}
 		return
 	}
 	if t.peak != peak {

@@ -248,7 +248,7 @@ var fills = map[string]func(f *filler) (holders int){
 // with all others that it returns.
 func (f *filler) crowded() uint64 {
 	for {
-		if h := f.Uint64(); core.Mix(h)>>52 == 0 {
+		if h := f.Uint64(); f.Mix(h)>>52 == 0 {
 			return h
 		}
 	}

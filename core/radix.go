@@ -9,6 +9,7 @@ import (
 
 // Options are the settings of a Radix. The zero value is ready.
 type Options struct {
+	Key Key // of the tables; for who gets events from others, a random one
 	// Budget is the number of bytes beyond which the index refuses new blocks
 	// of holders that hold more than an equal share of all, and, a sixteenth
 	// or at least 4 MiB further on, of every holder. 0 means no limit.
@@ -22,6 +23,7 @@ type Options struct {
 // locks. DESIGN.md has the picture; run.go, cover.go and kids.go say in which
 // order things are published.
 type Radix struct {
+	key     hasher
 	root    *run
 	runs    []*run   // by id; 0 is the root
 	freeIDs []uint32 // of runs that are gone
@@ -70,17 +72,19 @@ type holderState struct {
 
 // NewRadix returns an empty index.
 func NewRadix(opts Options) *Radix {
+	key := opts.Key.hasher()
 	x := &Radix{
 		opts:  opts,
-		dups:  keyedMap[[]uint32]{entry: 32},
-		recs:  keyedMap[*record]{entry: 16},
-		links: keyedMap[link]{entry: linkBytes},
+		key:   key,
+		dups:  keyedMap[[]uint32]{entry: 32, key: key},
+		recs:  keyedMap[*record]{entry: 16, key: key},
+		links: keyedMap[link]{entry: linkBytes, key: key},
 		arena: &arena{mapped: new(atomic.Int64)},
 		now:   &probe{},
 		ahead: &probe{},
 		spare: [2]*probe{{}, {}},
 	}
-	x.dir.arena, x.dir.pages = x.arena, &pages{mapped: x.arena.mapped}
+	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{mapped: x.arena.mapped}
 	// Readers have no part in these two; so when the index is out of reach,
 	// so is what they mapped.
 	runtime.AddCleanup(x, func(a *arena) { a.reset() }, x.arena)

@@ -315,7 +315,7 @@ func (x *Radix) attach(r *run) {
 	b := r.parent.body.Load()
 	old := b.kids.Load()
 	x.mem.Children -= old.bytes()
-	k := old.with(kid{r.off, r.first, r})
+	k := old.with(kid{r.off, r.first, r}, x.key)
 	x.mem.Children += k.bytes()
 	b.kids.Store(k)
 }

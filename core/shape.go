@@ -54,7 +54,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	x.cover(nb, es)
 	nb.kids.Store(old.kids.Load())
 	x.mem.Children -= old.kids.Load().bytes()
-	kids := old.kids.Load().with(kid{o, t.first, t})
+	kids := old.kids.Load().with(kid{o, t.first, t}, x.key)
 	x.mem.Children += kids.bytes()
 	nb.kids.Store(kids)
 	r.high = o

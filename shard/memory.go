@@ -27,6 +27,7 @@ func (a *account) newIndex(cfg Config) core.Index {
 		return cfg.NewIndex()
 	}
 	return core.NewRadix(core.Options{
+		Key:       cfg.Key,
 		Budget:    cfg.MemoryBudget,
 		Elsewhere: func() int64 { return a.ledger.used.Load() - a.entered },
 	})

@@ -227,7 +227,7 @@ func (o *owner) hiddenDigest(space uint64) uint64 {
 	var sum uint64
 	for h := range o.hidden {
 		// A copy of the holder in an index of its own tells.
-		alone := core.NewRadix(core.Options{})
+		alone := core.NewRadix(core.Options{Key: o.space.hashKey})
 		r := core.Restorer{Index: alone, Holder: 0}
 		o.index.Dump(h, func(ev *event.Event, copies []uint32) bool {
 			r.Add(ev, copies)

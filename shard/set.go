@@ -2,6 +2,8 @@ package shard
 
 import (
 	"cmp"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -36,6 +38,8 @@ type Config struct {
 	// MemoryBudget is how many bytes the indexes of all spaces may use
 	// together; see core.Options. 0 means no limit.
 	MemoryBudget int64
+	// Key is what the indexes hash with; zero means a random one. See core.Key.
+	Key core.Key
 	// EngineScheme names the function of a worker's engine hashes, if it gives
 	// equal content equal hashes on all workers that name the same; "" if not,
 	// or if that is unknown. What an incomplete stream lacks is inferred from
@@ -68,6 +72,11 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxRanks <= 0 {
 		c.MaxRanks = 1 << 20
+	}
+	if c.Key == (core.Key{}) {
+		var b [16]byte
+		_, _ = rand.Read(b[:]) // never fails
+		c.Key = core.Key{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
 	}
 	return c
 }

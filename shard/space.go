@@ -17,6 +17,7 @@ import (
 // Space is the index of one space. Its methods are safe for concurrent use.
 type Space struct {
 	key      event.Space
+	hashKey  core.Key
 	maxRanks int
 	scheme   func(worker uint64) string
 	shards   []*owner
@@ -49,6 +50,7 @@ type Space struct {
 func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 	s := &Space{
 		key:      key,
+		hashKey:  cfg.Key,
 		maxRanks: cfg.MaxRanks,
 		table:    newTable(),
 		slots:    make(chan struct{}, cfg.Queue),

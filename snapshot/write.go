@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -328,9 +329,9 @@ func (f *file) put(p *packer, c *chunk) error {
 func (f *file) finish(inferred []map[core.Holder][]uint64) (*Footer, error) {
 	for s, byHolder := range inferred {
 		c := &chunk{kind: kindInferred, section: s}
-		for h, names := range byHolder {
+		for _, h := range slices.Sorted(maps.Keys(byHolder)) {
 			if holderTo(f.to, h) != noHolder {
-				c.appendInferred(h, names)
+				c.appendInferred(h, byHolder[h])
 			}
 		}
 		if c.size() == 0 {
