@@ -11,19 +11,19 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-// restorable is a world whose server is stopped, backed up and restored. Its
-// snapshots are in a directory, and so newer than the server after that.
+// restorable is a world whose server is stopped, backed up and restored. Snapshots
+// in a directory are newer than the server after that.
 type restorable struct {
 	*world
 	data  string
 	owner *broker.Broker
 }
 
-func newRestorable(t *testing.T) *restorable {
+func newRestorable(t *testing.T, dir string) *restorable {
 	t.Helper()
 	r := &restorable{data: t.TempDir()}
 	r.owner = serve(t, r.data)
-	r.world = newWorldAt(t, r.data, t.TempDir(), 64<<20)
+	r.world = newWorldAt(t, r.data, dir, 64<<20)
 	return r
 }
 
@@ -59,7 +59,7 @@ func (r *restorable) further(taker *node, n int) {
 // that starts begins with the newest snapshot; both ask every publisher once, and
 // end equal to the oracle. The next snapshot is of the stream as it is now.
 func TestSnapshotsNewerThanTheStream(t *testing.T) {
-	r := newRestorable(t)
+	r := newRestorable(t, t.TempDir())
 	taker := r.start("taker", func(c *Config) { c.Threshold, c.Keep, c.Lease = 10, 3, 200*time.Millisecond })
 	running := r.start("running", nil)
 	running.keeper.cancel() // it takes none
@@ -127,7 +127,7 @@ func TestSnapshotsNewerThanTheStream(t *testing.T) {
 // another message's, is a fallback still: it is no bound of what is trimmed, and
 // a start from it takes no position for granted.
 func TestASnapshotOfWhatTheStreamWas(t *testing.T) {
-	r := newRestorable(t)
+	r := newRestorable(t, t.TempDir())
 	taker := r.start("taker", func(c *Config) { c.Threshold, c.Lease, c.Keep = 10, 200*time.Millisecond, 2 })
 	r.further(taker, 1)
 	var restore func()

@@ -53,26 +53,35 @@ func (s shelf) read(name string) []byte {
 
 func (s shelf) write(name string, data []byte) {
 	s.w.t.Helper()
-	err := s.Delete(deadline(s.w.t), name)
-	if err == nil {
-		err = s.Put(deadline(s.w.t), name, func(to io.Writer) error { _, err := io.Copy(to, bytes.NewReader(data)); return err })
-	}
-	if err != nil {
+	if err := s.put(name, data); err != nil {
 		s.w.t.Fatal(err)
 	}
+}
+
+// put writes a file in the place of another. A replica's sweep may be faster.
+func (s shelf) put(name string, data []byte) error {
+	if err := s.Delete(deadline(s.w.t), name); err != nil {
+		return err
+	}
+	return s.Put(deadline(s.w.t), name, func(to io.Writer) error { _, err := io.Copy(to, bytes.NewReader(data)); return err })
 }
 
 // list changes the manifest.
 func (s shelf) list(change func(m *store.Manifest)) {
 	s.w.t.Helper()
-	m, rev, err := s.Manifest(deadline(s.w.t))
-	if err == nil {
-		change(&m)
-		err = s.Replace(deadline(s.w.t), m, rev)
-	}
-	if err != nil {
+	if err := s.replace(change); err != nil {
 		s.w.t.Fatal(err)
 	}
+}
+
+// replace does so, unless a replica is faster.
+func (s shelf) replace(change func(m *store.Manifest)) error {
+	m, rev, err := s.Manifest(deadline(s.w.t))
+	if err != nil {
+		return err
+	}
+	change(&m)
+	return s.Replace(deadline(s.w.t), m, rev)
 }
 
 // forge returns a whole snapshot with what data has, of something else.
