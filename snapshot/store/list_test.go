@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -158,6 +160,42 @@ func TestSnapshotsAreFoundWithoutTheirManifest(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Claims that race for a manifest that was lost get numbers of their own, and
+// none loses what another lists again.
+func TestClaimsRaceForALostManifest(t *testing.T) {
+	both(t, func(t *testing.T, s Store, again func() Store) {
+		ctx := deadline(t)
+		names := fill(ctx, t, s, 4)
+		hand{ctx, t, s}.remove()
+		fences := make(chan uint64, 8)
+		var claiming sync.WaitGroup
+		for i := range cap(fences) {
+			from := again()
+			claiming.Go(func() {
+				fence, err := Claim(ctx, from, fmt.Sprint("replica", i), func(_ context.Context, name string) (Entry, bool) {
+					return Entry{Name: name, Fence: fenceOf(name)}, true
+				})
+				if err != nil && !errors.Is(err, ErrConflict) { // it may be the slower ten times
+					t.Error(err)
+				}
+				fences <- fence
+			})
+		}
+		claiming.Wait()
+		close(fences)
+		seen := map[uint64]bool{0: false}
+		for f := range fences {
+			if f != 0 && (seen[f] || f <= fenceOf(names[0])) {
+				t.Errorf("number %d was given twice, or before", f)
+			}
+			seen[f] = true
+		}
+		if got, fault := list(ctx, t, s); !slices.Equal(got, names) || fault != nil {
+			t.Errorf("there are %q, %v; want %q", got, fault, names)
+		}
+	})
 }
 
 // A name that was made by hand does not use up the fencing numbers.
