@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -58,31 +59,31 @@ func recoveryOutcome(err error) string {
 // quotas are what publishers may be asked at the moment, by subject.
 type quotas struct {
 	sync.Mutex
-	by    map[string]*quota
+	by    map[string]*pace.Quota
 	clean int // look for full ones, which need not be kept, at that many
 }
 
-// take is quota.take of the subject's.
+// take is Take of the subject's quota.
 func (q *quotas) take(subject string, now time.Time, most int, span time.Duration) time.Duration {
 	q.Lock()
 	defer q.Unlock()
 	if q.by == nil {
-		q.by = make(map[string]*quota)
+		q.by = make(map[string]*pace.Quota)
 	}
 	one := q.by[subject]
 	if one == nil {
 		if len(q.by) >= max(q.clean, 64) {
 			for s, o := range q.by {
-				if o.even.Before(now) {
+				if o.IsFull(now) {
 					delete(q.by, s)
 				}
 			}
 			q.clean = 2 * len(q.by)
 		}
-		one = new(quota)
+		one = new(pace.Quota)
 		q.by[subject] = one
 	}
-	return one.take(now, most, span)
+	return one.Take(now, most, span)
 }
 
 // permit waits until the publisher may be asked.
@@ -242,7 +243,7 @@ func (v *rescue) dump(ctx context.Context, first recovery.Reply) error {
 	if err == nil {
 		v.post(func(ctx context.Context) {
 			if committed = v.lane.replace(ctx, v.rank, d); committed {
-				v.got, v.dumps = true, v.rank.dumps.from
+				v.got, v.dumps = true, v.rank.dumps.Next()
 			}
 		})
 		if !committed {

@@ -3,12 +3,14 @@ package ingest
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -51,6 +53,11 @@ func newRecoverer(ctx context.Context, cfg *Config, m *meters, running *sync.Wai
 	}
 }
 
+// rankSeed returns the rank's seed, by that of the replica.
+func rankSeed(of uint64, id *RankID) uint64 {
+	return of ^ bits.RotateLeft64(id.Worker*0x9E3779B97F4A7C15, 32) ^ uint64(id.DPRank)
+}
+
 // rescue is one rank's recovery. Its goroutine owns it, but for what the lane
 // reads once it has ended.
 type rescue struct {
@@ -64,10 +71,10 @@ type rescue struct {
 	subject string
 
 	began       time.Time
-	tries       pace   // between attempts
-	incarnation uint64 // of the rank, 0: any
-	known       bool   // the rank has a state
-	from        uint64 // next event to ask for; 0: a dump
+	tries       pace.Pace // between attempts
+	incarnation uint64    // of the rank, 0: any
+	known       bool      // the rank has a state
+	from        uint64    // next event to ask for; 0: a dump
 	busy        int
 
 	// Of the lane, which alone uses them:
@@ -88,7 +95,7 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause, need uint64) *rescue {
 		recoverer: c, lane: l, rank: r, id: r.id, cause: cause, began: c.now(),
 		subject:     stream.RecoverSubject(c.cfg.Namespace, r.id.Space, r.id.Worker),
 		incarnation: r.incarnation, from: r.next(), known: r.known,
-		was: r.incarnation, need: need, dumps: r.dumps.from,
+		was: r.incarnation, need: need, dumps: r.dumps.Next(),
 	}
 	if r.needsDump(cause) {
 		v.from = 0
@@ -144,7 +151,7 @@ func (v *rescue) pause(err error) {
 	}
 	now := v.now()
 	select {
-	case <-v.after(v.tries.later(now, now, min(v.cfg.RecoverMin, most), most, v.id.seed(v.seed))):
+	case <-v.after(v.tries.Later(now, now, min(v.cfg.RecoverMin, most), most, rankSeed(v.seed, &v.id))):
 	case <-v.ctx.Done():
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -40,7 +41,7 @@ type repair struct {
 	counted  uint64 // events up to it are counted as missed already
 	// retry puts off recoveries after one that was in vain, dumps those that
 	// need a dump after one. An engine that begins anew changes neither.
-	retry, dumps pace
+	retry, dumps pace.Pace
 
 	// Notes of the index's goroutines for the lane.
 	parentNote, refusedNote atomic.Bool
@@ -82,13 +83,13 @@ func (l *lane) readNotes(ctx context.Context) {
 // putOffDumps puts the rank's next dump off.
 func (l *lane) putOffDumps(r *rank) {
 	now := l.now()
-	r.dumps.later(now, now, l.cfg.DumpMin, l.cfg.DumpMax, l.seed(r))
+	r.dumps.Later(now, now, l.cfg.DumpMin, l.cfg.DumpMax, l.seed(r))
 }
 
 // putOff puts the rank's next recovery off, after one that began at began.
 func (l *lane) putOff(r *rank, began time.Time) {
 	least := 4 * l.cfg.RecoverMin // it was tried several times already
-	r.retry.later(began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
+	r.retry.Later(began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
 }
 
 // seed is of the chance in the rank's waits.
@@ -96,7 +97,7 @@ func (l *lane) seed(r *rank) uint64 {
 	if l.recoverer == nil {
 		return 0
 	}
-	return r.id.seed(l.recoverer.seed)
+	return rankSeed(l.recoverer.seed, &r.id)
 }
 
 // truncate marks a rank whose blocks were refused. Refusing must not cause
@@ -144,7 +145,7 @@ func (l *lane) mayRecover(r *rank, cause Cause) bool {
 // isTime reports whether a recovery was not in vain, or long enough ago.
 func (l *lane) isTime(r *rank, cause Cause) bool {
 	now := l.now()
-	return r.retry.ready(now) && (!r.needsDump(cause) || r.dumps.ready(now))
+	return r.retry.Ready(now) && (!r.needsDump(cause) || r.dumps.Ready(now))
 }
 
 // needsDump reports whether events alone cannot bring the rank up to date.
@@ -338,10 +339,10 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 	if vain {
 		l.putOff(r, v.began)
 	} else {
-		r.retry.progress()
+		r.retry.Progress()
 	}
 	r.note(func(s *RankStatus) {
-		s.Recovering, s.Awaited, s.AskNext = false, false, r.retry.from
+		s.Recovering, s.Awaited, s.AskNext = false, false, r.retry.Next()
 		switch {
 		case err != nil:
 			s.RecoveriesFailed++

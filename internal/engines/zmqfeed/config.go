@@ -39,8 +39,9 @@ type Config struct {
 	// Dial bounds a connection's making. Default 5 s.
 	Dial time.Duration
 	// RetryMin and RetryMax bound the pause before a broken connection is made
-	// again; it doubles from one to the other, half of it random. Defaults:
-	// 100 ms and 5 s.
+	// again, and before an engine is followed on that restarts again and again; it
+	// doubles from one to the other, half of it random. A connection that stood
+	// for longer than RetryMax ends it. Defaults: 100 ms and 5 s.
 	RetryMin, RetryMax time.Duration
 
 	// ReplayIdle is how long a replay may say nothing before it is asked again
@@ -49,9 +50,15 @@ type Config struct {
 	// ReplayAttempts is how many replays in a row may bring nothing new before
 	// the hole is given up. Default 6.
 	ReplayAttempts int
-	// ReplayPause is how long, after that, holes are given up unasked. Default
-	// 10 s.
+	// ReplayPause is how long at most, after that, holes are given up unasked, and
+	// half of it at least. Default 10 s. After replays that came to their end
+	// without what is missing it is less, beginning with RetryMin.
 	ReplayPause time.Duration
+	// ReplayLimit is how long one replay may take, default 1 min; it is gone on
+	// with where it stopped. ReplayRate bounds the replays asked for in a second,
+	// default 10.
+	ReplayLimit time.Duration
+	ReplayRate  int
 	// ProbeMin is how long the stream may be silent before the feed asks for
 	// what it may have missed; while the silence lasts the time doubles up to
 	// ProbeMax. Defaults: 1 s and 30 s. A negative ProbeMin means never.
@@ -78,11 +85,13 @@ func (c *Config) setDefaults() error {
 	number(&c.QueueBytes, 64<<20)
 	number(&c.MaxMessage, 64<<20)
 	number(&c.ReplayAttempts, 6)
+	number(&c.ReplayRate, 10)
 	span(&c.Dial, 5*time.Second)
 	span(&c.RetryMin, 100*time.Millisecond)
 	span(&c.RetryMax, 5*time.Second)
 	span(&c.ReplayIdle, 2*time.Second)
 	span(&c.ReplayPause, 10*time.Second)
+	span(&c.ReplayLimit, time.Minute)
 	span(&c.ProbeMax, 30*time.Second)
 	if c.ProbeMin >= 0 {
 		span(&c.ProbeMin, time.Second)

@@ -16,6 +16,10 @@
 //   - Between two calls of Handler.Restart, the sequence numbers that a Handler
 //     is told by Batch and Gap rise from 0 without a hole or an overlap (from
 //     the position that the feed was given, if it was given one).
+//   - Whatever an engine does, connections, replays and restarts come at bounded
+//     rates, and those that bring nothing less and less often.
+//   - A replay is not asked for what waits of a connection that is gone: another
+//     process may answer.
 //   - Whatever was missed, dropped or refused is counted, by reason.
 //   - Memory is bounded: Config.QueueMessages, Config.QueueBytes and one
 //     message beyond. When the queue is full the feed stops reading; TCP then

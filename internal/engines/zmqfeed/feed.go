@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
+	"github.com/kvatlas/kvatlas/internal/pace"
 )
 
 // errRestarted ends a session whose queue holds what an ended process said.
@@ -33,9 +34,18 @@ type Feed struct {
 	print   uint64 // of that batch's payload, to know it again
 	printed bool   // print is set
 
-	known    bool      // the connection's publisher is the one that sent last
-	answered bool      // a replay of this process has ever brought a batch
-	dead     time.Time // until then no replay is asked for
+	known    bool // the connection's publisher is the one that sent last
+	answered bool // a replay of this process has ever brought a batch
+
+	connect pace.Pace // connections that broke
+	anew    pace.Pace // restarts; rest is how long to wait after the last
+	rest    time.Duration
+	ask     pace.Pace // replays that did not help
+	verify  pace.Pace // replays because of numbers that fell, which had not
+	replays pace.Quota
+	seed    uint64 // of the chance in waits
+	// dial is zmtp.Dial, but in tests.
+	dial func(ctx context.Context, endpoint string, t zmtp.Type, o zmtp.Options) (*zmtp.Conn, error)
 }
 
 // New returns a feed, which Run then follows.
@@ -47,7 +57,7 @@ func New(cfg Config, h Handler) (*Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine feed: %w", err)
 	}
-	f := &Feed{cfg: cfg, h: h, dec: dec}
+	f := &Feed{cfg: cfg, h: h, dec: dec, seed: rand.Uint64(), dial: zmtp.Dial}
 	if err := f.setPosition(cfg.Position); err != nil {
 		return nil, err
 	}
@@ -58,21 +68,23 @@ func New(cfg Config, h Handler) (*Feed, error) {
 // until ctx ends. Once it has returned nothing of the feed runs any more.
 // Call it once.
 func (f *Feed) Run(ctx context.Context) {
-	pause := f.cfg.RetryMin
 	f.h.State(State{Phase: Connecting})
 	for ctx.Err() == nil {
-		heard, err := f.session(ctx)
+		began := time.Now()
+		err := f.session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		f.h.State(State{Phase: Connecting, Err: err})
-		if heard || errors.Is(err, errRestarted) {
-			pause = f.cfg.RetryMin
+		now := time.Now()
+		if now.Sub(began) > f.cfg.RetryMax {
+			f.connect.Progress()
 		}
+		pause := f.rest
 		if !errors.Is(err, errRestarted) {
-			sleep(ctx, pause/2+rand.N(pause/2+1))
-			pause = min(2*pause, f.cfg.RetryMax)
+			pause = f.connect.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed)
 		}
+		sleep(ctx, pause)
 	}
 }
 
@@ -133,7 +145,9 @@ func (f *Feed) gap(seq uint64, why Reason) {
 	f.h.Gap(Gap{From: seq, To: seq, Why: why, Same: true})
 }
 
-// restart forgets everything about the process before.
+// restart forgets everything about the process before. The next connection, or
+// the next message, is to wait for f.rest: where the one before was soon before as
+// well. The handler holds nothing then that could be out of date.
 func (f *Feed) restart(why Cause) error {
 	f.have, f.last, f.printed, f.answered = false, 0, false, false
 	f.known = true // there is nothing left that another process said
@@ -147,6 +161,11 @@ func (f *Feed) restart(why Cause) error {
 	f.dec = dec
 	f.counters.restarts[why].Add(1)
 	f.h.Restart(why)
+	now := time.Now()
+	first := now.Sub(f.anew.Next()) > f.cfg.RetryMax
+	if f.rest = f.anew.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed); first {
+		f.rest = 0
+	}
 	return nil
 }
 

@@ -149,7 +149,7 @@ func (r *recorder) holds(process, from, to int, skipped ...int) {
 func config(p *enginepub.Publisher) Config {
 	return Config{
 		Endpoint: p.Endpoint(), Replay: p.ReplayEndpoint(), Decoder: engine.Config{BlockSize: 4},
-		RetryMin: 2 * time.Millisecond, RetryMax: 20 * time.Millisecond, ReplayAttempts: 10_000,
+		RetryMin: 2 * time.Millisecond, RetryMax: 20 * time.Millisecond, ReplayAttempts: 10_000, ReplayRate: 1000,
 		ProbeMin: 20 * time.Millisecond, ProbeMax: 50 * time.Millisecond,
 	}
 }

@@ -18,12 +18,12 @@ var errHole = errors.New("the replay has a hole")
 const endOfReplay = 1<<64 - 1
 
 // catchUp is replayed, with the phases told.
-func (s *session) catchUp(ctx context.Context) (bool, error) {
+func (s *session) catchUp(ctx context.Context, need uint64) (bool, error) {
 	if s.f.cfg.Replay == "" {
 		return false, nil
 	}
 	s.f.h.State(State{Phase: CatchingUp})
-	complete, err := s.replayed(ctx)
+	complete, err := s.replayed(ctx, need)
 	if err == nil && s.synced {
 		s.f.h.State(State{Phase: Live})
 	}
@@ -31,19 +31,37 @@ func (s *session) catchUp(ctx context.Context) (bool, error) {
 }
 
 // replayed applies everything that the engine's replay has after the last batch,
-// asking again from where it stopped. It reports whether it came to the end. An
-// error means that the session is over: the engine restarted, or ctx ended.
-func (s *session) replayed(ctx context.Context) (complete bool, err error) {
+// asking again from where it stopped; what is missing are the batches before need,
+// as far as is known. It reports whether it came to the end. An error means that
+// the session is over: the engine restarted, or ctx ended.
+func (s *session) replayed(ctx context.Context, need uint64) (complete bool, err error) {
 	f := s.f
-	if f.cfg.Replay == "" || time.Now().Before(f.dead) {
+	if f.cfg.Replay == "" || !f.ask.Ready(time.Now()) {
 		return false, nil
 	}
+	start := f.next()
 	for failures := 0; failures < f.cfg.ReplayAttempts; {
 		before := f.next()
-		err := s.replay(ctx)
+		for ctx.Err() == nil { // what waits meanwhile comes with the next replay
+			wait := f.replays.Take(time.Now(), f.cfg.ReplayRate, time.Second)
+			if wait <= 0 {
+				break
+			}
+			sleep(ctx, wait)
+		}
+		err := errBroken
+		if !s.broken.Load() {
+			err = s.replay(ctx)
+		}
 		switch {
+		case s.broken.Load() && !errors.Is(err, errRestarted) && ctx.Err() == nil:
+			return false, errBroken
 		case err == nil:
-			f.dead = time.Time{}
+			if f.next() != start || f.next() >= need {
+				f.ask.Progress()
+			} else {
+				f.putOff(f.cfg.RetryMin) // it does not have what it sent
+			}
 			return true, nil
 		case ctx.Err() != nil:
 			return false, ctx.Err()
@@ -61,8 +79,14 @@ func (s *session) replayed(ctx context.Context) (complete bool, err error) {
 		failures++
 		sleep(ctx, time.Duration(failures)*f.cfg.RetryMin)
 	}
-	f.dead = time.Now().Add(f.cfg.ReplayPause)
+	f.putOff(f.cfg.ReplayPause)
 	return false, ctx.Err()
+}
+
+// putOff puts the next replay off, by a time between least and ReplayPause.
+func (f *Feed) putOff(least time.Duration) {
+	now := time.Now()
+	f.ask.Later(now, now, least, max(least, f.cfg.ReplayPause), f.seed)
 }
 
 // replay asks once, on a connection of its own: what comes late of a reply that
@@ -77,8 +101,10 @@ func (s *session) replay(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
+	defer cancel()
 	f.counters.replays.Add(1)
-	conn, err := zmtp.Dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
+	conn, err := f.dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
 		return err
 	}

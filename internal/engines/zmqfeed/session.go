@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -19,6 +20,11 @@ const (
 	maxBlind      = 2       // probes in a row that may find what a silent connection did not bring
 )
 
+// errBroken ends a session whose connection is gone while what came of it waits,
+// when a replay is asked for: who answers may be another process than the one that
+// said what waits. The next session knows, and has it replayed if it is the same.
+var errBroken = errors.New("the subscription broke")
+
 var errSilent = errors.New("the subscription brings nothing, though the engine publishes")
 
 // session is one subscription, from its connection to its end.
@@ -30,6 +36,7 @@ type session struct {
 	room   chan struct{}      // tells the reader that bytes were taken
 	done   chan struct{}      // tells the reader to end
 	err    error              // the reader's last words, once items is closed
+	broken atomic.Bool        // there are such
 	any    bool               // a live message came
 	last   uint64             // number of the last live message
 	synced bool               // the first replay is over
@@ -43,12 +50,12 @@ type item struct {
 }
 
 // session subscribes and follows the stream until the connection breaks, ctx
-// ends or the engine is found restarted. It reports whether anything came.
-func (f *Feed) session(ctx context.Context) (heard bool, err error) {
-	conn, err := zmtp.Dial(ctx, f.cfg.Endpoint, zmtp.Sub, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
+// ends or the engine is found restarted.
+func (f *Feed) session(ctx context.Context) error {
+	conn, err := f.dial(ctx, f.cfg.Endpoint, zmtp.Sub, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
 		f.counters.refused.Add(1)
-		return false, err
+		return err
 	}
 	f.counters.connects.Add(1)
 	s := &session{
@@ -70,12 +77,12 @@ func (f *Feed) session(ctx context.Context) (heard bool, err error) {
 			s.release(it)
 		}
 	}()
-	f.known, f.dead = !f.have, time.Time{}
+	f.known = !f.have
+	f.ask.Progress() // perhaps it is another engine
 	if err := conn.Subscribe(f.cfg.Topic); err != nil {
-		return false, fmt.Errorf("subscribe at %s: %w", f.cfg.Endpoint, err)
+		return fmt.Errorf("subscribe at %s: %w", f.cfg.Endpoint, err)
 	}
-	err = s.follow(ctx)
-	return s.any, err
+	return s.follow(ctx)
 }
 
 // read is the reader: it puts live messages into the queue.
@@ -93,6 +100,7 @@ func (s *session) read() {
 		oversize := errors.Is(err, zmtp.ErrTooLarge)
 		if err != nil && !oversize {
 			s.err = err
+			s.broken.Store(true)
 			return
 		}
 		n := int64(m.Size())
@@ -148,7 +156,7 @@ func (s *session) release(it item) {
 // follow catches up and then applies live messages as they come.
 func (s *session) follow(ctx context.Context) error {
 	f := s.f
-	if _, err := s.catchUp(ctx); err != nil {
+	if _, err := s.catchUp(ctx, 0); err != nil {
 		return err
 	}
 	s.synced = true
@@ -198,7 +206,7 @@ func (s *session) probe(ctx context.Context) error {
 	f := s.f
 	f.counters.probes.Add(1)
 	before := f.next()
-	if _, err := s.replayed(ctx); err != nil {
+	if _, err := s.replayed(ctx, 0); err != nil {
 		return err
 	}
 	if f.next() == before {
@@ -237,29 +245,34 @@ func (s *session) live(ctx context.Context, it item) error {
 		c.duplicate.Add(1)
 		return nil
 	case fell:
-		verified, err := s.catchUp(ctx)
+		sleep(ctx, time.Until(f.verify.Next()))
+		verified, err := s.catchUp(ctx, 0)
 		if err != nil {
 			return err
 		}
 		if verified && seq < f.next() {
+			now := time.Now()
+			f.verify.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed)
 			c.duplicate.Add(1)
 			return nil
 		}
 		if err := f.restart(FellBack); err != nil {
 			return err
 		}
+		sleep(ctx, f.rest)
 	case seq < f.next() && !f.known && !same:
 		// Nothing told that this is still the process of the last batch.
 		if err := f.restart(FellBack); err != nil {
 			return err
 		}
+		sleep(ctx, f.rest)
 	}
 	s.any, s.last = true, seq
 	if seq > f.next() {
 		why := NoReplay
 		if f.cfg.Replay != "" {
 			why = ReplayFailed
-			if _, err := s.catchUp(ctx); err != nil {
+			if _, err := s.catchUp(ctx, seq); err != nil {
 				return err
 			}
 		}

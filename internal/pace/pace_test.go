@@ -1,4 +1,4 @@
-package ingest
+package pace
 
 import (
 	"math/rand/v2"
@@ -12,11 +12,11 @@ import (
 func TestPace(t *testing.T) {
 	const least, most = time.Second, time.Minute
 	begun := time.Unix(1e9, 0)
-	waits := func(seed uint64, p *pace, n int) (list []time.Duration) {
+	waits := func(seed uint64, p *Pace, n int) (list []time.Duration) {
 		now := begun
 		for range n {
-			d := p.later(now, now, least, most, seed)
-			if p.ready(now.Add(d-1)) || !p.ready(now.Add(d)) {
+			d := p.Later(now, now, least, most, seed)
+			if p.Ready(now.Add(d-1)) || !p.Ready(now.Add(d)) {
 				t.Errorf("a wait of %v ends at another time: %+v", d, p)
 			}
 			now = now.Add(d)
@@ -26,23 +26,23 @@ func TestPace(t *testing.T) {
 	}
 	different := false
 	for seed := range uint64(1000) {
-		var p pace
-		if !p.ready(begun) {
+		var p Pace
+		if !p.Ready(begun) {
 			t.Fatal("the first try waits")
 		}
-		one, two := waits(seed, &p, 9), waits(seed, new(pace), 9)
+		one, two := waits(seed, &p, 9), waits(seed, new(Pace), 9)
 		for i, d := range one {
 			if whole := min(least<<i, most); d > whole || d < whole/2 || d != two[i] {
 				t.Errorf("seed %d, wait %d: %v of %v, and %v the second time", seed, i, d, whole, two[i])
 			}
-			different = different || d != waits(seed+1, new(pace), i+1)[i]
+			different = different || d != waits(seed+1, new(Pace), i+1)[i]
 		}
 		later := p.from.Add(most + 1)
-		if d := p.later(later, later, least, most, seed); d > least {
+		if d := p.Later(later, later, least, most, seed); d > least {
 			t.Errorf("%v after a pause", d)
 		}
-		p.later(later, later, least, most, seed)
-		if p.progress(); !p.ready(begun) || p.later(p.from, begun, least, most, seed) > least {
+		p.Later(later, later, least, most, seed)
+		if p.Progress(); !p.Ready(begun) || p.Later(p.from, begun, least, most, seed) > least {
 			t.Error("progress does not begin anew")
 		}
 	}
@@ -57,14 +57,14 @@ func TestQuota(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		most, now := 1+rng.IntN(50), time.Unix(1e9, 0)
-		var q quota
+		var q Quota
 		var taken []time.Time
 		for range 2000 {
-			switch wait := q.take(now, most, time.Second); {
+			switch wait := q.Take(now, most, time.Second); {
 			case wait <= 0:
 				taken = append(taken, now)
 			case rng.IntN(3) == 0:
-				if now = now.Add(wait); q.take(now, most, time.Second) > 0 {
+				if now = now.Add(wait); q.Take(now, most, time.Second) > 0 {
 					t.Fatalf("seed %d: still no room after %v", seed, wait)
 				}
 				taken = append(taken, now)
@@ -82,18 +82,3 @@ func TestQuota(t *testing.T) {
 		}
 	}
 }
-
-// What is kept of publishers that are asked no more does not add up.
-func TestQuotasAreForgotten(t *testing.T) {
-	var q quotas
-	now := time.Unix(1e9, 0)
-	for i := range 100_000 {
-		q.take(string(binaryName(i)), now, 100, time.Second)
-		now = now.Add(time.Millisecond)
-	}
-	if n := len(q.by); n > 300 {
-		t.Errorf("%d quotas are kept", n)
-	}
-}
-
-func binaryName(i int) []byte { return []byte{byte(i), byte(i >> 8), byte(i >> 16)} }
