@@ -21,7 +21,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench benchstat reference lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ benchstat: ## compare two results of bench: OLD=file NEW=file
 
 reference: ## write docs/configuration.md from what the programs say of their settings
 	$(GO) run ./internal/program/reference
+
+faults: ## run the tests that docs/faults.md names and write it; RUN=regexp for some of its rows
+	$(GO) run ./internal/testing/faults -run '$(RUN)'
 
 lint: ## golangci-lint by .golangci.yml, and the project's own rules
 	$(TOOL) golangci-lint run $(PKG)
