@@ -91,6 +91,10 @@ type RankPosition struct {
 	// Ahead says that the incarnation was learnt from the publisher, and that
 	// the stream may still bring older ones.
 	Ahead bool
+	// Left is the Departure.At of the last departure that is accounted for; zero:
+	// none. Departed says that the rank is not back since: it holds nothing.
+	Left     time.Time
+	Departed bool
 }
 
 // Config holds the settings of an Ingest. Conn, Replica and Index are needed;
@@ -106,10 +110,10 @@ type Config struct {
 	Index func(event.Space) (Applier, error)
 	// Recover is told of every rank that missed something; nil: nobody is.
 	Recover Recoverer
-	// Left returns when a worker last left the fleet, by the server's clock, if
-	// it did: what it published until then is ignored. It is asked once a rank
-	// and must not block; nil: nobody left. See also WorkerLeft.
-	Left func(sp event.Space, worker uint64) (time.Time, bool)
+	// Left returns when a rank last left the fleet, alone or with its worker, if
+	// it is not there: what it published until then is ignored. It is asked once
+	// a rank and must not block; nil: nobody left. See also WorkerLeft.
+	Left func(sp event.Space, worker uint64, dpRank uint32) (Departure, bool)
 	// Reload finds a snapshot to take up where a stream was trimmed beyond what
 	// was read of it; nil: publishers are asked for what is missing.
 	Reload Reload

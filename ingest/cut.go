@@ -57,12 +57,12 @@ type cutRank struct {
 	unknown uint64
 }
 
-// positions returns how far the lane's ranks have got, but for those of which
-// nothing is in the index. Only the lane calls it, or who knows it paused.
+// positions returns how far the lane's ranks have got. Only the lane calls it, or
+// who knows it paused.
 func (l *lane) positions() []cutRank {
 	var list []cutRank
 	for k, r := range l.mu.ranks {
-		if r.void || !r.adopted || !r.known {
+		if !r.adopted || !r.known {
 			continue
 		}
 		s := r.status()
@@ -70,7 +70,7 @@ func (l *lane) positions() []cutRank {
 			RankPosition: RankPosition{
 				Worker: k.worker, DPRank: k.dpRank, Incarnation: r.incarnation, LastID: r.last,
 				Incomplete: s.Incomplete || r.stale || r.truncated || r.active != nil,
-				Ended:      r.ended, Ahead: r.ahead,
+				Ended:      r.ended, Ahead: r.ahead, Left: r.left.At, Departed: r.void,
 			},
 			rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,
 		})

@@ -2,97 +2,146 @@ package ingest
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
-// WorkerRemover is what an Applier may be, too: RemoveWorker drops all that
-// the worker holds and returns when that is done.
+// WorkerRemover is what an Applier may be, too. Both drop all that is held, and
+// return when that is done.
 type WorkerRemover interface {
 	RemoveWorker(ctx context.Context, worker uint64) error
+	RemoveRank(ctx context.Context, id shard.RankID) error
 }
 
-// departure tells a lane that a worker left, or is back.
-type departure struct {
+// Departure says when a worker, or one of its ranks, left.
+type Departure struct {
+	// At is when that was stored, by the server's clock. It tells the departures
+	// of a rank from each other.
+	At time.Time
+	// Seq is the last message that the space's stream had by then, and Created
+	// when that stream was made: what was published up to there is void. Without
+	// Created, At decides.
+	Seq     uint64
+	Created time.Time
+	// Silent says that nobody told of it: nothing was heard of the worker any
+	// more. Then a heartbeat is enough of a sign that it is back.
+	Silent bool
+}
+
+// change tells a lane of ranks that left or are registered.
+type change struct {
 	worker uint64
-	at     time.Time // by the server's clock; zero: it is back
+	ranks  []uint32 // none: all
+	left   Departure
+	back   bool // registered, not left
 }
 
-// departures bounds what waits for a lane; then the caller waits.
-const departures = 64
+// changesQueued bounds what waits for a lane; then the caller waits.
+const changesQueued = 64
 
-// WorkerLeft drops what the worker holds in the space, and voids its streams:
-// what they published until at, by the server's clock, is ignored, and the next
-// event after it asks the Recoverer for a full dump. It reports false if the
-// space is not known, so that nothing is done. The work is done later, in
-// order with the worker's events. ctx bounds the wait for the lane.
-func (in *Ingest) WorkerLeft(ctx context.Context, sp event.Space, worker uint64, at time.Time) bool {
-	return in.send(ctx, sp, departure{worker, at})
+// WorkerLeft drops what the worker's ranks, all of them if none is given, hold
+// in the space, and voids their streams: what they published until then is
+// ignored, and the next event after it asks the publisher for a full dump. It
+// reports false if the space is not known, so that nothing is done. The work is
+// done later, in order with the worker's events. ctx bounds the wait for the
+// lane.
+func (in *Ingest) WorkerLeft(ctx context.Context, sp event.Space, worker uint64, ranks []uint32, d Departure) bool {
+	return in.send(ctx, sp, change{worker: worker, ranks: ranks, left: d})
 }
 
-// WorkerReturned asks the Recoverer for a full dump of the worker's streams
-// that are void, without waiting for their next event.
-func (in *Ingest) WorkerReturned(ctx context.Context, sp event.Space, worker uint64) bool {
-	return in.send(ctx, sp, departure{worker: worker})
+// WorkerReturned says that the worker is registered with these ranks. It asks
+// for a full dump of those whose streams are void, without waiting for their
+// next event.
+func (in *Ingest) WorkerReturned(ctx context.Context, sp event.Space, worker uint64, ranks []uint32) bool {
+	return in.send(ctx, sp, change{worker: worker, ranks: ranks, back: true})
 }
 
-func (in *Ingest) send(ctx context.Context, sp event.Space, d departure) (known bool) {
+func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known bool) {
 	g, ok := in.groups.Load(stream.Token(sp))
 	if !ok {
 		return false
 	}
-	l := g.lane(d.worker)
+	l := g.lane(c.worker)
 	select {
-	case l.departures <- d:
+	case l.changes <- c:
 	case <-l.stopped:
 	case <-ctx.Done():
 	}
 	return true
 }
 
-// depart handles a departure.
-func (l *lane) depart(ctx context.Context, d departure) {
-	ranks := l.byWorker[d.worker]
-	if d.at.IsZero() {
+// take handles a change of a worker.
+func (l *lane) take(ctx context.Context, c change) {
+	ranks := slices.Clone(l.byWorker[c.worker])
+	if c.ranks != nil {
+		ranks = slices.DeleteFunc(ranks, func(r *rank) bool { return !slices.Contains(c.ranks, r.id.DPRank) })
+	}
+	if c.back {
 		for _, r := range ranks {
 			l.revive(ctx, r)
 		}
 		return
 	}
-	done := len(ranks) > 0
+	known := len(ranks) > 0
 	for _, r := range ranks {
-		done = done && !r.leftAt.Before(d.at)
+		known = known && r.left.At.Equal(c.left.At)
 	}
-	if done {
+	if known {
 		return
 	}
 	l.m.departed.Inc()
 	for _, r := range ranks {
-		l.cancel(r)
-		for len(r.held) > 0 {
-			p := r.pop()
-			l.m.held.Dec()
-			l.m.voided.Add(len(p.batch.Events))
-			p.work.release()
+		l.depart(r, c.left)
+	}
+	l.remove(ctx, c)
+	for _, r := range ranks {
+		if r.seq > c.left.Seq && c.left.Created.Equal(l.streamCreated()) {
+			l.revive(ctx, r) // it was back before this replica heard that it had left
 		}
-		delete(l.holding, r)
-		r.leftAt, r.void, r.suspect = d.at, true, false
-		r.note(func(s *RankStatus) { s.Departed, s.Held, s.LastError = true, 0, "its worker left" })
-	}
-	// Parts given to the index before are in front of this in its queue.
-	remover, ok := l.index.(WorkerRemover)
-	if !ok {
-		l.cfg.Log.Error("the index cannot drop a worker", "worker", d.worker, "model", l.space.Model)
-		return
-	}
-	if err := remover.RemoveWorker(context.WithoutCancel(ctx), d.worker); err != nil {
-		l.cfg.Log.Error("the blocks of a worker that left stay in the index", "worker", d.worker, "model", l.space.Model, "error", err)
 	}
 }
 
-// revive asks for a full dump of a rank whose worker had left and is back.
+// remove takes what the ranks of a change hold out of the index. Parts that were
+// given to it before are in front of that in its queue.
+func (l *lane) remove(ctx context.Context, c change) {
+	ctx = context.WithoutCancel(ctx)
+	err := errCannotRemove
+	if index, ok := l.index.(WorkerRemover); ok && c.ranks == nil {
+		err = index.RemoveWorker(ctx, c.worker)
+	} else if ok {
+		err = nil
+		for _, n := range c.ranks {
+			err = errors.Join(err, index.RemoveRank(ctx, shard.RankID{Worker: c.worker, DPRank: n}))
+		}
+	}
+	if err != nil {
+		l.cfg.Log.Error("the blocks of a worker that left stay in the index", "worker", c.worker, "model", l.space.Model, "error", err)
+	}
+}
+
+var errCannotRemove = errors.New("it cannot drop a worker")
+
+// depart voids the rank's stream.
+func (l *lane) depart(r *rank, d Departure) {
+	l.cancel(r)
+	for len(r.held) > 0 {
+		p := r.pop()
+		l.m.held.Dec()
+		l.m.voided.Add(len(p.batch.Events))
+		p.work.release()
+	}
+	delete(l.holding, r)
+	l.room(r)
+	r.left, r.void = d, true
+	r.note(func(s *RankStatus) { s.Departed, s.Held, s.left, s.LastError = true, 0, d.At, "its worker left" })
+}
+
+// revive asks for a full dump of a rank that had left and is back.
 func (l *lane) revive(ctx context.Context, r *rank) {
 	if !r.void {
 		return
@@ -100,30 +149,112 @@ func (l *lane) revive(ctx context.Context, r *rank) {
 	r.void = false
 	r.note(func(s *RankStatus) {
 		s.Departed, s.Incomplete = false, true
-		s.LastError = "its worker had left: what it held before is not known"
+		s.LastError = "it had left: what it held before is not known"
 	})
 	r.stale = true
 	l.recover(ctx, r, Departed)
 }
 
-// ignores reports whether the message is from before the rank's worker left.
-// The first one from after it revives the rank.
-func (l *lane) ignores(ctx context.Context, r *rank, w *work) bool {
-	if r.leftAt.IsZero() {
-		return false
+// left returns when the rank left, if it is not there.
+func (l *lane) left(id RankID) (d Departure, gone bool) {
+	if l.cfg.Left != nil {
+		d, gone = l.cfg.Left(id.Space, id.Worker, id.DPRank)
 	}
-	if !w.stored.IsZero() && !w.stored.After(r.leftAt) {
-		return true
-	}
-	l.revive(ctx, r)
-	return false
+	return d, gone
 }
 
-// skip follows the ids of a message that is ignored, so that the stream goes
-// on after it without a gap.
-func (l *lane) skip(ctx context.Context, r *rank, incarnation, last uint64, w *work) {
-	if l.adopt(ctx, r, incarnation, w) && !r.isDuplicate(last) {
+// resume takes a rank up where a snapshot left it, unless it has left since: then
+// what the snapshot has of it goes, and its position says nothing of when it left.
+func (l *lane) resume(ctx context.Context, pos RankPosition) {
+	r := l.rank(pos.Worker, pos.DPRank)
+	if r == nil || r.adopted {
+		return
+	}
+	left, gone := r.left, r.void
+	if gone && !left.At.Equal(pos.Left) {
+		l.m.departed.Inc()
+		l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
+		return
+	}
+	r.resume(pos)
+	if gone {
+		r.left = left // it says more
+	} else {
+		l.revive(ctx, r) // if it is void: it is registered again
+	}
+}
+
+// before reports whether the rank left after the message.
+func (l *lane) before(r *rank, w *work) bool {
+	switch d := &r.left; {
+	case w.live:
+		return false // it is of this moment
+	case d.Created.IsZero():
+		return !w.stored.IsZero() && !w.stored.After(d.At)
+	default:
+		created := l.streamCreated()
+		return created.Before(d.Created) || created.Equal(d.Created) && w.seq <= d.Seq
+	}
+}
+
+// rolledBack notes that the stream ends there, and gives the numbers after it to
+// others than before: what it has is from before the ranks left, the rest is not.
+func (l *lane) rolledBack(last uint64) {
+	for _, r := range l.mu.ranks {
+		if r.void {
+			r.left.Seq = min(r.left.Seq, last)
+		}
+	}
+}
+
+// ignores reports whether a part is void because its rank left after it. It
+// follows the ids of such, so that the stream goes on after it without a gap.
+func (l *lane) ignores(ctx context.Context, p *part) bool {
+	r := p.rank
+	if !r.void || !l.before(r, p.work) {
+		return false
+	}
+	l.m.voided.Add(len(p.batch.Events))
+	last := p.batch.Events[len(p.batch.Events)-1].ID
+	if l.adopt(ctx, r, p.batch.Incarnation, p.work) && !r.isDuplicate(last) {
 		r.take(last)
 		r.note(func(s *RankStatus) { s.LastID = last })
 	}
+	return true
+}
+
+// returns handles the first sign, of the rank's present incarnation, from after
+// it left: what follows the event from. What lies before that is not missing: it
+// is void, or in the dump that is asked for; of an incarnation that begins there
+// is none.
+func (l *lane) returns(ctx context.Context, r *rank, from uint64, begins bool) {
+	if !r.void {
+		return
+	}
+	if begins {
+		r.void = false
+		r.note(func(s *RankStatus) { s.Departed, s.LastError = false, "" })
+		return
+	}
+	if from > 0 && !r.isDuplicate(from) {
+		r.take(from)
+	}
+	l.revive(ctx, r)
+}
+
+// idles reports whether a heartbeat, up to an event, says of a rank that left
+// nothing but that its publisher is still there. met says that the rank was known
+// before.
+func (l *lane) idles(r *rank, w *work, last uint64, met bool) bool {
+	switch old := l.before(r, w); {
+	case !r.void || r.left.Silent && !old:
+		return false
+	case last == 0 || r.isDuplicate(last):
+		return true
+	case met && !old:
+		return false // it has published something since
+	}
+	r.take(last)
+	r.note(func(s *RankStatus) { s.LastID = last })
+	return true
 }

@@ -1,14 +1,19 @@
 package ingest
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // feedAt is feed with the time at which the stream stored the message.
@@ -43,8 +48,8 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 		b.feedAt(at(1), worker, batch(worker, 5, store(1, 1), store(2, 2)))
 		b.feedAt(at(2), worker, batch(worker, 5, store(4, 4))) // held back: 3 is missing
 	}
-	b.lane.depart(b.ctx, departure{1, at(10)})
-	b.lane.depart(b.ctx, departure{1, at(10)}) // told twice
+	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(10)}})
+	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(10)}}) // told twice
 	if n, other := b.held(1), b.held(2); n != 0 || other != 2 {
 		t.Fatalf("it holds %d blocks, the other one %d", n, other)
 	}
@@ -71,8 +76,8 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	}
 	// Again, and its registration is back before its next event: a new
 	// incarnation has told everything since its beginning.
-	b.lane.depart(b.ctx, departure{1, at(20)})
-	b.lane.depart(b.ctx, departure{worker: 1})
+	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(20)}})
+	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
 	if n := b.asked.count(Departed); n != 2 {
 		t.Fatalf("asked %d times", n)
 	}
@@ -88,7 +93,9 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 func TestEventsFromBeforeADepartureAreIgnored(t *testing.T) {
 	left := time.Unix(1000, 0)
 	b := newLaneBench(t, func(c *Config) {
-		c.Left = func(sp event.Space, worker uint64) (time.Time, bool) { return left, sp == testSpace && worker == 1 }
+		c.Left = func(sp event.Space, worker uint64, _ uint32) (Departure, bool) {
+			return Departure{At: left}, sp == testSpace && worker == 1
+		}
 	})
 	for worker := uint64(1); worker <= 2; worker++ {
 		b.feedAt(left.Add(-2*time.Second), worker, batch(worker, 5, store(1, 1), store(2, 2)))
@@ -119,7 +126,9 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 	second := &replica{set: first.set, metrics: metrics.NewSet(), asked: &asked{}}
 	cfg := n.config("one", second, first.Positions())
 	left := time.Now()
-	cfg.Left = func(_ event.Space, worker uint64) (time.Time, bool) { return left, worker == 1 }
+	cfg.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) {
+		return Departure{At: left}, worker == 1
+	}
 	in, err := Open(deadline(t), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -139,15 +148,211 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 			}
 		}
 	}
-	if !in.WorkerLeft(deadline(t), testSpace, 0, time.Now()) {
+	if !in.WorkerLeft(deadline(t), testSpace, 0, nil, Departure{At: time.Now()}) {
 		t.Error("the space is not known")
 	}
 	waittest.For(t, "the other's are gone, too", func() bool { return len(holders()) == 0 })
-	if in.WorkerLeft(deadline(t), event.Space{Model: "other", BlockSize: 16}, 1, time.Now()) {
+	if in.WorkerLeft(deadline(t), event.Space{Model: "other", BlockSize: 16}, 1, nil, Departure{At: time.Now()}) {
 		t.Error("a space without a stream is known")
 	}
 	in.Close()
-	for range 2 * departures { // nobody takes them any more
-		in.WorkerLeft(deadline(t), testSpace, 0, time.Now())
+	for range 2 * changesQueued { // nobody takes them any more
+		in.WorkerLeft(deadline(t), testSpace, 0, nil, Departure{At: time.Now()})
+	}
+}
+
+// feedSeq is feed with the message's sequence in the stream of that creation.
+func (b *laneBench) feedSeq(seq, worker uint64, data []byte) {
+	b.t.Helper()
+	b.number++
+	n, err := b.lane.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	w := b.lane.works.Get().(*work)
+	w.begin(n, worker, data)
+	w.seq, w.stored = seq, time.Now()
+	b.lane.handle(b.ctx, w)
+}
+
+// What a replica reads of a rank that left is void up to where the stream was
+// then, whatever the clocks say; what follows is no gap and waits for nothing,
+// although much of its stream was never seen. A heartbeat is not an event.
+func TestTheStreamAfterADeparture(t *testing.T) {
+	created := time.Unix(5000, 0)
+	left := Departure{At: time.Now().Add(time.Hour), Seq: 10, Created: created}
+	for _, c := range []struct {
+		name    string
+		created time.Time
+		void    []uint64 // sequences
+		later   uint64   // one that is from after it
+	}{
+		{"the same stream", created, []uint64{3, 10}, 11},
+		{"one made later", created.Add(time.Second), nil, 1},
+		{"one made before", created.Add(-time.Second), []uint64{11, 12}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newLaneBench(t, func(cfg *Config) {
+				cfg.Left = func(_ event.Space, _ uint64, rank uint32) (Departure, bool) { return left, rank == 0 }
+			})
+			b.lane.created.Store(&c.created)
+			for i, seq := range c.void {
+				b.feedSeq(seq, 1, batch(1, 5, store(uint64(90+i), seq)))
+			}
+			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
+			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
+			s := b.lane.rank(1, 0).status()
+			if n := b.held(1); n != 0 || s.Gaps+s.Events > 0 || !s.Departed || b.asked.count(Departed) != 0 {
+				t.Fatalf("%d blocks, %+v", n, s)
+			}
+			if c.later == 0 {
+				return
+			}
+			for id := uint64(100); id < 103; id++ {
+				b.feedSeq(c.later+id-100, 1, batch(1, 5, store(id, id)))
+			}
+			b.finished() // nothing is held
+			s = b.lane.rank(1, 0).status()
+			if n := b.held(1); n != 3 || s.Gaps > 0 || s.Departed || !s.Incomplete || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
+				t.Fatalf("%d blocks, %d asked, %+v", n, b.asked.count(Departed), s)
+			}
+		})
+	}
+}
+
+// A heartbeat that tells of events that nobody saw shows that the worker is back,
+// and any does where nobody told that it left.
+func TestHeartbeatsAfterADeparture(t *testing.T) {
+	for _, silent := range []bool{false, true} {
+		b := newLaneBench(t, nil)
+		b.lane.created.Store(new(time.Time))
+		b.feedSeq(1, 1, batch(1, 5, store(1, 1), store(2, 2)))
+		b.lane.take(b.ctx, change{worker: 1, left: Departure{At: time.Now(), Seq: 1, Silent: silent}})
+		b.feedSeq(2, 1, heartbeat(1, 5, event.Position{ID: 2}))
+		if n := b.asked.count(Departed); n != 0 && !silent || n != 1 && silent {
+			t.Fatalf("silent %v: the same heartbeat, asked %d times", silent, n)
+		}
+		b.feedSeq(3, 1, heartbeat(1, 5, event.Position{ID: 3}))
+		if n := b.asked.count(Departed); n != 1 || b.held(1) != 0 {
+			t.Fatalf("silent %v: a later one, asked %d times", silent, n)
+		}
+		b.finished()
+	}
+}
+
+// Nothing asks the publisher of a rank that left for what it holds, whatever it
+// waited for before.
+func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
+	b := newLaneBench(t, nil)
+	b.feed(1, batch(1, 5, store(1, 1)))
+	r := b.lane.rank(1, 0)
+	b.lane.truncate(b.ctx, r)
+	if b.lane.truncatedRanks.Load() != 1 {
+		t.Fatal("the rank is not truncated")
+	}
+	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: time.Now()}})
+	if b.lane.resynchronise(b.ctx) || b.lane.truncatedRanks.Load() != 0 {
+		t.Error("a rank that left waits for memory")
+	}
+	b.lane.void(b.ctx) // the stream was made anew
+	r.parentNote.Store(true)
+	b.lane.notify(r)
+	b.settle()
+	if b.asked.counts != nil {
+		t.Errorf("asked: %v", b.asked.counts)
+	}
+	b.finished()
+}
+
+// One of a worker's ranks leaves: the other one stays, and the stream of the
+// first is void.
+func TestARankLeaves(t *testing.T) {
+	b := newLaneBench(t, nil)
+	for n := range uint32(2) {
+		ev := store(1, uint64(n))
+		ev.DPRank = n
+		b.feed(1, batch(1, 5, ev))
+	}
+	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{1}, left: Departure{At: time.Now()}})
+	if n := b.held(1); n != 1 || b.lane.rank(1, 0).void || !b.lane.rank(1, 1).void {
+		t.Fatalf("%d blocks", n)
+	}
+	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
+	if !b.lane.rank(1, 1).void || b.asked.counts != nil {
+		t.Error("another rank's registration brings it back")
+	}
+	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0, 1}, back: true})
+	if b.lane.rank(1, 1).void || b.asked.count(Departed) != 1 {
+		t.Error("its own does not")
+	}
+	b.finished()
+}
+
+// lacking is a snapshot that has nothing of some ranks.
+type lacking struct{ start Start }
+
+func (s lacking) Start() Start                                               { return s.start }
+func (s lacking) Rank(context.Context, shard.RankID) ([]shard.Dumped, error) { return nil, nil }
+func (s lacking) Close()                                                     {}
+
+// A replica that was away while workers left takes up a snapshot that does not
+// have them, or says that they left: they are gone, but for one that shows that it
+// lives.
+func TestASnapshotThatIsTakenUpLacksRanks(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	var pubs []*publish.Publisher
+	for id := range uint64(4) {
+		p, e := n.worker(id, nil)
+		n.run(p, e, 100)
+		if err := p.Flush(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		pubs = append(pubs, p)
+	}
+	first := n.open("one", nil, nil)
+	n.converged(first)
+	first.Close()
+	name := stream.Name("default", testSpace)
+	before := first.Positions()
+	for _, id := range []int{1, 3} { // these die
+		if err := pubs[id].Close(deadline(t)); err != nil {
+			t.Fatal(err)
+		}
+		for rank := range uint32(2) {
+			n.truth.apply(uint64(id), event.Event{Kind: event.Cleared, AllTiers: true, DPRank: rank})
+		}
+	}
+	waittest.For(t, "heartbeats", func() bool {
+		s, err := n.js.Stream(deadline(t), name)
+		return err == nil && s.CachedInfo().State.LastSeq > before[name].Seq+5
+	})
+	s, err := n.js.Stream(deadline(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := before[name]
+	at.Seq, at.Stored = s.CachedInfo().State.LastSeq, time.Time{}
+	at.Ranks = slices.DeleteFunc(slices.Clone(at.Ranks), func(p RankPosition) bool { return p.Worker == 1 || p.Worker == 2 })
+	for i := range at.Ranks {
+		at.Ranks[i].Departed = at.Ranks[i].Worker == 3
+		at.Ranks[i].Left = time.Unix(7, 0)
+	}
+	if err := s.Purge(deadline(t), jetstream.WithPurgeSequence(at.Seq)); err != nil {
+		t.Fatal(err)
+	}
+	second := &replica{set: first.set, metrics: metrics.NewSet(), asked: &asked{}}
+	cfg := n.config("one", second, before)
+	cfg.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) {
+		return Departure{At: time.Unix(7, 0)}, worker == 3 && second.counter(`kvatlas_ingest_departed_workers_total`) > 0
+	}
+	reloads := 0
+	cfg.Reload = func(context.Context, Trimmed) (Snapshot, error) { reloads++; return lacking{at}, nil }
+	if second.Ingest, err = Open(deadline(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(second.Close)
+	n.sameAsTruth(second)
+	if reloads != 1 || second.asked.count(Departed) == 0 {
+		t.Errorf("%d snapshots taken up, asked %d times", reloads, second.asked.count(Departed))
 	}
 }

@@ -21,6 +21,10 @@
 //   - A rank that could not be recovered is marked incomplete and tried again
 //     at its heartbeats; one whose blocks the memory budget refused is marked
 //     truncated, and nothing is asked for until there is room.
+//   - Of a rank that left the index holds nothing, whatever is still read of it
+//     from before: by the position of the stream, not by clocks. Its next event,
+//     or its registration, has the publisher asked for all it holds; nothing waits
+//     for what it told before.
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is

@@ -45,7 +45,7 @@ func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ran
 
 func (l *lane) expect(ctx context.Context, worker uint64, ranks []uint32) {
 	for _, n := range ranks {
-		if r := l.rank(worker, n); r != nil && !r.adopted && !r.known && r.leftAt.IsZero() {
+		if r := l.rank(worker, n); r != nil && !r.adopted && !r.known && !r.void {
 			l.recover(ctx, r, Discovery)
 		}
 	}

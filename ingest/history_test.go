@@ -171,7 +171,7 @@ func (h *history) closeReplica() (positions []RankPosition) {
 	h.lane.readNotes(h.ctx)
 	for _, r := range h.lane.mu.ranks {
 		if s := r.status(); s.LastID > 0 || s.Events > 0 {
-			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.stale, s.ended, s.ahead})
+			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.stale, s.ended, s.ahead, s.left, s.Departed})
 		}
 		h.add(r.status())
 	}

@@ -284,10 +284,10 @@ func (in *Ingest) Positions() map[string]Start {
 			if k.LastID == 0 && k.Events == 0 {
 				continue // announced, and nothing more
 			}
-			if k.Departed {
-				continue // void
-			}
-			start.Ranks = append(start.Ranks, RankPosition{k.Worker, k.DPRank, k.Incarnation, k.LastID, k.Incomplete, k.ended, k.ahead})
+			start.Ranks = append(start.Ranks, RankPosition{
+				Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID,
+				Incomplete: k.Incomplete, Ended: k.ended, Ahead: k.ahead, Left: k.left, Departed: k.Departed,
+			})
 		}
 		starts[r.name] = start
 	}

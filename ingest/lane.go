@@ -25,14 +25,13 @@ const holdTick = 50 * time.Millisecond
 // goroutine is the only user of its fields, but for those that say otherwise.
 type lane struct {
 	*shared
-	queue chan *work
-	// departures tell of workers that left or are back.
-	departures chan departure
-	inbox      chan func(ctx context.Context) // what others have the lane do
-	holding    map[*rank]struct{}             // ranks with held parts
-	byWorker   map[uint64][]*rank             // the ranks
-	spoilt     map[uint64]struct{}            // workers of which a message was bad, and of any rank
-	works      sync.Pool                      // of *work; safe for concurrent use
+	queue    chan *work
+	changes  chan change                    // of who is there
+	inbox    chan func(ctx context.Context) // what others have the lane do
+	holding  map[*rank]struct{}             // ranks with held parts
+	byWorker map[uint64][]*rank             // the ranks
+	spoilt   map[uint64]struct{}            // workers of which a message was bad, and of any rank
+	works    sync.Pool                      // of *work; safe for concurrent use
 
 	// notes are ranks that the index noted something on; wake holds one token.
 	notes struct {
@@ -67,6 +66,15 @@ type shared struct {
 	// recoverer gets back what ranks missed; nil: nobody does.
 	recoverer *recoverer
 	now       func() time.Time
+	created   atomic.Pointer[time.Time] // when the space's stream was made; nil: none is read
+}
+
+// streamCreated returns when the stream was made that is read; zero: none is.
+func (s *shared) streamCreated() (at time.Time) {
+	if c := s.created.Load(); c != nil {
+		at = *c
+	}
+	return at
 }
 
 func newLane(s *shared) *lane {
@@ -79,11 +87,10 @@ func newLane(s *shared) *lane {
 		inbox:   make(chan func(context.Context), laneInbox),
 		stopped: make(chan struct{}),
 		holding: make(map[*rank]struct{}),
+		changes: make(chan change, changesQueued),
 
 		byWorker: make(map[uint64][]*rank),
 		spoilt:   make(map[uint64]struct{}),
-
-		departures: make(chan departure, departures),
 	}
 	l.mu.ranks = make(map[workerRank]*rank)
 	l.notes.wake = make(chan struct{}, 1)
@@ -104,8 +111,8 @@ func (l *lane) run(ctx context.Context) {
 		select {
 		case w := <-l.queue:
 			l.handle(ctx, w)
-		case d := <-l.departures:
-			l.depart(ctx, d)
+		case c := <-l.changes:
+			l.take(ctx, c)
 		case f := <-l.inbox:
 			f(ctx)
 		case <-l.notes.wake:
@@ -180,10 +187,8 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks
 	if r == nil && !full {
 		r = newRank(RankID{l.space, worker, dpRank})
-		if l.cfg.Left != nil {
-			if at, ok := l.cfg.Left(l.space, worker); ok {
-				r.leftAt, r.void, r.stat.Departed = at, true, true
-			}
+		if d, left := l.left(r.id); left {
+			r.left, r.void, r.stat.Departed = d, true, true
 		}
 		_, r.suspect = l.spoilt[worker]
 		l.mu.ranks[k] = r
@@ -200,9 +205,7 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 func (l *lane) offer(ctx context.Context, p *part) {
 	r := p.rank
 	r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-	if l.ignores(ctx, r, p.work) {
-		l.m.voided.Add(len(p.batch.Events))
-		l.skip(ctx, r, p.batch.Incarnation, p.batch.Events[len(p.batch.Events)-1].ID, p.work)
+	if l.ignores(ctx, p) {
 		p.work.release()
 		return
 	}
@@ -211,6 +214,9 @@ func (l *lane) offer(ctx context.Context, p *part) {
 		p.work.release()
 		return
 	}
+	first := p.first()
+	l.returns(ctx, r, max(first, 1)-1, !r.known && first <= 1 || r.restarts(first))
+	r.seq = max(r.seq, p.work.seq)
 	if r.follows(p.first()) {
 		l.apply(ctx, p, false)
 	} else {

@@ -42,11 +42,12 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			continue
 		}
 		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-		if l.ignores(ctx, r, w) {
-			l.skip(ctx, r, b.Incarnation, pos.ID, w)
+		met := r.adopted
+		if !l.adopt(ctx, r, b.Incarnation, w) || l.idles(r, w, pos.ID, met) {
 			continue
 		}
-		if !l.adopt(ctx, r, b.Incarnation, w) || r.active != nil {
+		l.returns(ctx, r, pos.ID, !r.known && pos.ID == 0)
+		if r.active != nil {
 			continue
 		}
 		behind := func() bool { return pos.ID > 0 && !r.isDuplicate(pos.ID) }
@@ -88,12 +89,17 @@ func (l *lane) passOver(ctx context.Context, r *rank, from, to uint64) {
 
 // whole notes that the rank lacks nothing: it holds nothing, by its own word.
 func (l *lane) whole(r *rank) {
+	l.room(r)
+	r.stale, r.lossy = false, false
+	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = r.suspect, false, "" })
+}
+
+// room notes that nothing of the rank waits for memory any more.
+func (l *lane) room(r *rank) {
 	if r.truncated {
 		r.truncated = false
 		l.truncatedRanks.Add(-1)
 	}
-	r.stale, r.lossy = false, false
-	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = r.suspect, false, "" })
 }
 
 // gap notes that the events from … to are lost.

@@ -44,6 +44,8 @@ func (r *reader) follow(info *stream.Info) {
 		r.passLocked(info.FirstSeq-1, time.Time{})
 	}
 	r.mu.created, r.mu.known = info.Created, true
+	created := info.Created
+	r.created.Store(&created)
 	r.mu.end = max(r.mu.read, info.LastSeq)
 }
 
@@ -128,9 +130,10 @@ func (r *reader) void(ctx context.Context, info *stream.Info, why string) error 
 	r.m.voidedPosition.Inc()
 	r.cfg.Log.Warn("the position in the stream is void, reading it from its start; every publisher is asked for what it holds",
 		"stream", r.name, "after", r.next-1, "reason", why)
+	r.created.Store(&info.Created)
 	for _, l := range r.lanes {
 		select {
-		case l.inbox <- l.void:
+		case l.inbox <- func(ctx context.Context) { l.void(ctx); l.rolledBack(info.LastSeq) }:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

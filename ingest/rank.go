@@ -25,8 +25,9 @@ type rank struct {
 	last        uint64   // id of the last event handed to the index
 	ended       []uint64 // incarnations that are over, oldest first
 
-	leftAt time.Time // when its worker last left; zero: it did not
-	void   bool      // it left and nothing was heard since
+	seq  uint64    // of the last message of the stream that was not void
+	left Departure // the last one that was carried out; zero At: none
+	void bool      // it left and is not back: what the index has of it is nothing
 
 	held      []*part // by first id, each beyond last+1
 	heldBytes int
@@ -76,8 +77,9 @@ type RankStatus struct {
 	LastSeen   time.Time // last message or heartbeat
 	LastEvent  time.Time // last time that events were applied
 
-	ended []uint64 // rank.ended
-	ahead bool     // repair.ahead
+	ended []uint64  // rank.ended
+	ahead bool      // repair.ahead
+	left  time.Time // rank.left.At
 }
 
 // resume takes the rank up where a snapshot left it.
@@ -86,8 +88,9 @@ func (r *rank) resume(pos RankPosition) {
 	r.known, r.last, r.stale = true, pos.LastID, pos.Incomplete
 	r.ended = slices.Clone(pos.Ended[max(0, len(pos.Ended)-maxEnded):])
 	r.lead(pos.Ahead)
+	r.left, r.void = Departure{At: pos.Left}, pos.Departed
 	r.note(func(s *RankStatus) {
-		s.ended = r.ended
+		s.ended, s.left, s.Departed = r.ended, pos.Left, pos.Departed
 		s.Incarnation, s.LastID, s.Incomplete = pos.Incarnation, pos.LastID, pos.Incomplete
 	})
 }

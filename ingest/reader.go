@@ -24,9 +24,8 @@ const (
 type reader struct {
 	*group
 	js     jetstream.JetStream
-	name   string      // of the stream
-	left   []departure // workers of the start position that left since
-	doubts chan error  // holds why the session is to end, if it is
+	name   string     // of the stream
+	doubts chan error // holds why the session is to end, if it is
 
 	// Of the reading goroutine only.
 	next     uint64    // first sequence not read
@@ -53,6 +52,7 @@ type reader struct {
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
 	r := &reader{group: g, js: js, name: info.Name, next: 1, doubts: make(chan error, 1), since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
+	g.created.Store(&info.Created)
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
 	}
@@ -62,17 +62,7 @@ func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.lane(pos.Worker).do(func(l *lane) {
-			k := l.rank(pos.Worker, pos.DPRank)
-			if k == nil || k.adopted {
-				return
-			}
-			if k.void { // what the snapshot has of it goes before anything is read
-				r.left = append(r.left, departure{pos.Worker, k.leftAt})
-				k.leftAt, k.void = time.Time{}, false
-			}
-			k.resume(pos)
-		})
+		r.lane(pos.Worker).do(func(l *lane) { l.resume(context.Background(), pos) })
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
@@ -80,6 +70,7 @@ func (r *reader) begin(start Start) {
 		r.mu.read, r.mu.readAt, r.mu.begin = start.Seq-1, start.Stored, start.Seq-1
 		if !start.Created.IsZero() {
 			r.mu.created = start.Created // compared when reading begins
+			r.created.Store(&start.Created)
 		}
 	}
 }
@@ -89,12 +80,6 @@ func (r *reader) begin(start Start) {
 func (r *reader) run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { r.acknowledge(ctx) })
-	for _, d := range r.left {
-		select {
-		case r.lane(d.worker).departures <- d:
-		case <-ctx.Done():
-		}
-	}
 	var logged time.Time
 	backoff := 50 * time.Millisecond
 	for {
@@ -252,7 +237,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	l := r.lane(worker)
 	w := l.works.Get().(*work)
 	w.begin(number, worker, data)
-	w.stored = md.Timestamp
+	w.stored, w.seq = md.Timestamp, seq
 	select {
 	case l.queue <- w:
 		return nil

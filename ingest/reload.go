@@ -102,6 +102,7 @@ func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.In
 			taken++
 		}
 	}
+	r.dropOthers(ctx, &start)
 	r.m.reloads("loaded")
 	r.m.reloadedRanks.Add(taken)
 	r.m.reloadFailed.Add(failed)
@@ -134,14 +135,38 @@ func (r *reader) goesOn(ctx context.Context, s jetstream.Stream, at Trimmed, sta
 	return err
 }
 
+// dropOthers voids the ranks that the snapshot does not have: they left in what
+// was missed, most likely. One that did not shows that by its next heartbeat, and
+// is asked for what it holds.
+func (r *reader) dropOthers(ctx context.Context, start *Start) {
+	have := make(map[workerRank]bool, len(start.Ranks))
+	for _, pos := range start.Ranks {
+		have[workerRank{pos.Worker, pos.DPRank}] = true
+	}
+	left := Departure{At: time.Now().UTC(), Seq: start.Seq - 1, Created: start.Created, Silent: true}
+	for _, l := range r.lanes {
+		l.do(func(l *lane) {
+			for k, of := range l.mu.ranks {
+				if !have[k] && of.known && !of.void && of.active == nil {
+					l.take(ctx, change{worker: k.worker, ranks: []uint32{k.dpRank}, left: left})
+				}
+			}
+		})
+	}
+}
+
 // reloadRank gives the rank the snapshot's state, in one step for lookups,
 // unless the index knows as much of it or more.
 func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, pos RankPosition) (taken bool, err error) {
-	l := r.lane(pos.Worker)
+	l, seq := r.lane(pos.Worker), snap.Start().Seq-1
 	wanted := false
 	l.do(func(l *lane) {
 		k := l.rank(pos.Worker, pos.DPRank)
 		wanted = k != nil && k.lags(&pos)
+		if wanted && pos.Departed {
+			wanted = false
+			l.departed(ctx, k, pos, seq)
+		}
 	})
 	if !wanted {
 		return false, nil
@@ -162,6 +187,19 @@ func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, 
 		err = errors.Join(err, state.Abort(context.WithoutCancel(ctx)))
 	}
 	return taken, err
+}
+
+// departed takes over from a snapshot that the rank has left.
+func (l *lane) departed(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
+	d := Departure{At: pos.Left, Seq: seq, Created: l.streamCreated()}
+	l.m.departed.Inc()
+	l.depart(r, d)
+	l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
+	r.resume(pos)
+	r.left = d
+	if _, gone := l.left(r.id); !gone {
+		l.revive(ctx, r) // it is registered again
+	}
 }
 
 // reloadBlocks is about how many blocks a replacement is given at a time, so
@@ -198,12 +236,12 @@ func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) 
 // recover, or that the publisher gave a dump of.
 func (r *rank) lags(pos *RankPosition) bool {
 	switch {
-	case r.void || !r.leftAt.IsZero() || r.active != nil || r.truncated:
+	case r.void || pos.Left.Before(r.left.At) || r.active != nil || r.truncated:
 		return false
 	case !r.adopted:
 		return true
 	case r.incarnation == pos.Incarnation && r.incarnation != 0:
-		return !r.known || r.last < pos.LastID
+		return !r.known || r.last < pos.LastID || r.last == pos.LastID && pos.Departed
 	}
 	// Without incarnations ids begin anew at any time: what is later in the
 	// stream is right.
@@ -238,8 +276,9 @@ func (l *lane) takeUp(ctx context.Context, r *rank, pos *RankPosition, state *sh
 	r.ended = r.ended[max(0, len(r.ended)-maxEnded):]
 	r.known, r.begun, r.last, r.stale, r.lossy = true, 0, pos.LastID, pos.Incomplete, false
 	r.lead(pos.Ahead)
+	r.left = Departure{At: pos.Left}
 	r.note(func(s *RankStatus) {
-		s.ended, s.LastID, s.Incomplete, s.LastError = r.ended, r.last, pos.Incomplete, ""
+		s.ended, s.left, s.LastID, s.Incomplete, s.LastError = r.ended, pos.Left, r.last, pos.Incomplete, ""
 	})
 	l.drain(ctx, r)
 	return true

@@ -131,7 +131,7 @@ func (l *lane) resynchronise(ctx context.Context) bool {
 // void takes every rank's state as not known: its position means nothing.
 func (l *lane) void(ctx context.Context) {
 	for _, r := range l.mu.ranks {
-		r.stale = true
+		r.stale, r.seq = true, 0
 		r.lead(r.adopted)
 		l.recover(ctx, r, Void)
 	}
@@ -156,6 +156,9 @@ func (r *rank) needsDump(cause Cause) bool {
 // recover begins the rank's recovery, if there is none under way. What cannot
 // be recovered now is tried again at the rank's heartbeats.
 func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
+	if r.void {
+		return // nothing is wanted of it before it is back
+	}
 	l.m.asked[cause].Inc()
 	if l.cfg.Recover != nil {
 		l.cfg.Recover.Recover(r.id, cause)

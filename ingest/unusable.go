@@ -59,7 +59,7 @@ func (l *lane) unusable(ctx context.Context, w *work, b *event.Bad) {
 	// A message that is another's by its own word lacks nothing here, most likely.
 	lost := !errors.Is(b.Err, errOtherWorker) && !errors.Is(b.Err, errOtherSpace)
 	for _, r := range ranks {
-		if l.ignores(ctx, r, w) || b.ID > 0 && (r.isDuplicate(b.ID) || r.active != nil && b.ID <= r.active.need) {
+		if r.void || b.ID > 0 && (r.isDuplicate(b.ID) || r.active != nil && b.ID <= r.active.need) {
 			continue // it makes no difference, or is seen to already
 		}
 		l.suspect(ctx, r, lost)

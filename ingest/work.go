@@ -17,6 +17,7 @@ type work struct {
 	worker uint64 // from the subject
 	data   []byte
 	stored time.Time // when the stream stored it; zero: not known
+	seq    uint64    // in the stream; 0: it came otherwise
 
 	dec event.Decoder
 	// left counts the parts that are not done, and one more while the lane is
@@ -30,7 +31,7 @@ const noNumber = 1<<64 - 1
 
 // begin prepares w for a message.
 func (w *work) begin(number, worker uint64, data []byte) {
-	w.number, w.worker, w.data, w.live, w.stored = number, worker, data, false, time.Time{}
+	w.number, w.worker, w.data, w.live, w.stored, w.seq = number, worker, data, false, time.Time{}, 0
 	w.left.Store(1)
 }
 

@@ -274,8 +274,8 @@ func registrationOf(e *registry.Entry) *registration {
 		age := max(0, time.Since(e.LastSeen).Seconds())
 		r.LeaseAge = &age
 	}
-	if !e.LeftAt.IsZero() {
-		r.LeftAt = &e.LeftAt
+	if !e.Left.At.IsZero() {
+		r.LeftAt = &e.Left.At
 	}
 	if e.Drained {
 		r.DrainedSince = &e.DrainedSince

@@ -93,7 +93,7 @@ func TestWorkersShowTheirRegistration(t *testing.T) {
 		return registry.Entry{Worker: w, Key: w.Key(), Announced: true, Lease: 15 * time.Second}
 	}
 	lost := entry(2, "m")
-	lost.State, lost.LeftBy, lost.LeftAt, lost.Announced = registry.Lost, registry.LeaseLost, time.Unix(0, 0).UTC(), false
+	lost.State, lost.LeftBy, lost.Left.At, lost.Announced = registry.Lost, registry.LeaseLost, time.Unix(0, 0).UTC(), false
 	s := serveRegistry(t, ix, &fakeRegistry{entries: []registry.Entry{entry(5, "a"), entry(1, "m"), lost}})
 	_, got := s.do(t, "GET", "/v1/workers?model=m", "")
 	want := `{"spaces":[{"model":"m","group":"g","block_size":16,"workers":[` +

@@ -55,6 +55,7 @@ type Announcement struct {
 	mu struct { // held while the key is written
 		sync.Mutex
 		worker   Worker
+		former   []formerRanks // ranks of the worker before
 		bucket   *Bucket
 		revision uint64 // of the last write known to be ours; 0: none
 		closed   bool
@@ -126,6 +127,7 @@ func (a *Announcement) Update(ctx context.Context, w Worker) error {
 	case w.Key() != a.mu.worker.Key():
 		return errors.New("registry: an update cannot change a worker's id or space: close and register anew")
 	}
+	a.mu.former = a.mu.bucket.former(ctx, &record{Worker: a.mu.worker, Former: a.mu.former}, time.Time{}, &w)
 	a.mu.worker = w
 	return a.writeLocked(ctx, false)
 }
@@ -155,7 +157,7 @@ func (a *Announcement) Close(ctx context.Context) error {
 				return err // another's, or gone already
 			}
 		}
-		err := a.mu.bucket.kv.Delete(ctx, a.key, jetstream.LastRevision(a.mu.revision))
+		_, err := a.mu.bucket.bury(ctx, a.key, &record{Worker: a.mu.worker, Former: a.mu.former}, a.mu.revision)
 		if err == nil {
 			return nil
 		}
@@ -221,6 +223,9 @@ func (a *Announcement) writeLocked(ctx context.Context, takeOver bool) (err erro
 			if !ours && !takeOver && !a.silentLocked() {
 				return fmt.Errorf("registry: worker %d: %w", a.mu.worker.ID, ErrSuperseded)
 			}
+			if value, err = a.valueLocked(); err != nil { // it may have had other ranks
+				return err
+			}
 		case errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 			// The server has lost the bucket, or is not ready yet.
 			b, openErr := OpenBucket(ctx, a.cfg.Conn, a.cfg.Namespace, a.cfg.Bucket)
@@ -256,6 +261,9 @@ func (a *Announcement) lookLocked(ctx context.Context) (ours bool, err error) {
 	a.mu.revision = e.Revision()
 	r, err := parseWorker(a.key, e.Value())
 	if err == nil && r.Announcer != a.announcer {
+		a.mu.former = a.mu.bucket.former(ctx, r, e.Created(), &a.mu.worker)
+	}
+	if err == nil && r.Announcer != a.announcer && r.Gone == nil {
 		if a.mu.rival != e.Revision() {
 			a.mu.rival, a.mu.rivalSince = e.Revision(), time.Now()
 		}
@@ -276,7 +284,9 @@ func (a *Announcement) silentLocked() bool {
 }
 
 func (a *Announcement) valueLocked() ([]byte, error) {
-	r := record{Version: recordVersion, Worker: a.mu.worker, LeaseMS: a.cfg.Lease.Milliseconds(), Announcer: a.announcer}
+	r := record{
+		Version: recordVersion, Worker: a.mu.worker, LeaseMS: a.cfg.Lease.Milliseconds(), Announcer: a.announcer, Former: a.mu.former,
+	}
 	if a.cfg.Positions != nil {
 		for _, p := range a.cfg.Positions() {
 			r.Last = append(r.Last, position{p.DPRank, p.ID})

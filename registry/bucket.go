@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -96,20 +97,19 @@ func changeOf(e jetstream.KeyValueEntry) change {
 		revision: e.Revision(), created: e.Created()}
 }
 
-// clean takes garbage out of the bucket, unless it has changed since.
+// clean takes garbage out of the bucket, unless it has changed since. It leaves
+// no marker: that would say that a worker left at this moment.
 func (b *Bucket) clean(ctx context.Context, g garbage) error {
-	if !g.marker {
-		return b.kv.Delete(ctx, g.key, jetstream.LastRevision(g.revision))
-	}
 	s, err := b.js.Stream(ctx, "KV_"+BucketName(b.namespace))
 	if err != nil {
 		return err
 	}
-	// Everything of the subject up to the marker, and nothing after it.
+	// Everything of the subject up to the revision, and nothing after it.
 	return s.Purge(ctx, jetstream.WithPurgeSubject("$KV."+BucketName(b.namespace)+"."+g.key), jetstream.WithPurgeSequence(g.revision+1))
 }
 
-// Contents is what a bucket says at one moment.
+// Contents is what a bucket says at one moment: who is registered, and not who
+// left.
 type Contents struct {
 	Workers []Entry
 	Drained []Drained
@@ -145,7 +145,9 @@ func (b *Bucket) Read(ctx context.Context) (Contents, error) {
 			for _, m := range l.members {
 				m.state = m.stateByClock(now)
 			}
-			return l.contents(), nil
+			c := l.contents()
+			c.Workers = slices.DeleteFunc(c.Workers, func(e Entry) bool { return e.State == Gone })
+			return c, nil
 		case <-ctx.Done():
 			return Contents{}, fmt.Errorf("registry: reading the bucket: %w", ctx.Err())
 		}

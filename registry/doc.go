@@ -8,6 +8,9 @@
 //   - A lease counts as lost only after a full lease period in which this
 //     replica heard its own beats through the bucket. So a broker that is
 //     away, a paused process or a clock that jumps never empties the index.
+//   - Who left is known to replicas that start later: the tombstone of an ended
+//     registration is in its key, with the position of the space's stream. The
+//     key's revisions order registrations and departures.
 //   - A worker that left and is back says so (Returned): what was applied of
 //     its streams is void, whatever its incarnation.
 //   - A value that is no registration is counted, shown and ignored: what was

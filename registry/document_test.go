@@ -28,6 +28,8 @@ func TestRecordsOfTheDocument(t *testing.T) {
 	if r != nil && r.HashScheme != Scheme(16) {
 		t.Errorf("the document's hash scheme is %q, this one %q", r.HashScheme, Scheme(16))
 	}
+	r, err = parseWorker(leaseKey(Key{sp, 7}), doctest.JSON(t, doctest.Stored, "registry-tombstone"))
+	same("registry-tombstone", r, err)
 	_, d, err := parseDrain("drain.7", doctest.JSON(t, doctest.Stored, "registry-drain"))
 	same("registry-drain", d, err)
 	var b beatRecord

@@ -76,8 +76,8 @@ type Entry struct {
 	Mismatch string
 	// Conflict says that two processes announce it; "" if not.
 	Conflict string
-	// LeftAt is when it left, by the server's clock, and LeftBy why.
-	LeftAt time.Time
+	// Left is when it left, and LeftBy why.
+	Left   Departure
 	LeftBy Reason
 	// Listeners is the state of its sockets' readers, by rank, for a worker
 	// whose events come over ZMQ.
@@ -103,7 +103,7 @@ const (
 	Joined   Kind = iota + 1 // a worker that was not known
 	Updated                  // its registration, state or drained mark changed
 	Returned                 // it had left and is back: see Event.NeedsDump
-	Left                     // it is gone or lost: its blocks leave the index
+	Left                     // it is gone or lost: its blocks leave the index; again, if a lost one unregisters
 	Resync                   // events were dropped: compare with Snapshot(true)
 )
 
@@ -121,6 +121,7 @@ type Event struct {
 	NeedsDump bool
 	// Restarted: its incarnation is another one than before.
 	Restarted bool
-	// RemovedRanks are ranks that are no longer registered, while others are.
-	RemovedRanks []uint32
+	// RemovedRanks are ranks that are no longer registered, while others are, and
+	// when they left.
+	RemovedRanks map[uint32]Departure
 }

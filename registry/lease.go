@@ -17,34 +17,39 @@ func (l *ledger) beat(now, stored time.Time) {
 func (l *ledger) judge(now time.Time, m *member) {
 	if m.state == Gone || m.state == Lost {
 		if now.Sub(m.leftSince) > l.cfg.forget && m.lease == nil {
-			delete(l.members, m.key)
+			l.forget(m)
 		}
 		return
 	}
 	if !m.conflict.IsZero() && now.Sub(m.conflict) > 4*m.leaseTime() {
 		m.conflict = time.Time{}
 	}
-	changed := false
+	silent := Departure{At: l.serverAt, Silent: true}
+	var gone []uint32
 	for rank, h := range m.http {
 		if !h.missing.IsZero() && l.silence(now, h.missing) >= l.cfg.grace {
+			key := httpKey(m.key, rank)
 			delete(m.http, rank)
-			delete(l.byKey, httpKey(m.key, rank))
-			m.leaving(Vanished, l.serverAt)
-			changed = true
+			delete(l.byKey, key)
+			gone = append(gone, m.departs(key, []departed{{[]uint32{rank}, silent}})...)
+			m.leftBy = Vanished
 		}
 	}
 	if m.lease != nil && l.silence(now, m.seen) >= m.leaseTime() {
+		m.leftBy = LeaseLost
 		if len(m.http) == 0 && m.static == nil {
-			m.leaving(LeaseLost, l.serverAt)
+			m.left = silent
 			l.leave(now, m, Lost)
 			return
 		}
+		key := leaseKey(m.key)
+		gone = append(gone, m.departs(key, []departed{{m.lease.Ranks, silent}})...)
 		m.lease = nil // others vouch for it
-		delete(l.byKey, leaseKey(m.key))
-		changed = true
+		delete(l.byKey, key)
 	}
-	if changed {
-		l.settle(now, m, false)
+	if len(gone) > 0 {
+		m.left = silent // should nothing else vouch for it
+		l.settle(now, m, false, gone)
 	} else if state := l.stateOf(now, m); state != m.state {
 		m.state = state
 		l.tell(Event{Kind: Updated, Entry: l.entry(m)})

@@ -32,7 +32,7 @@ type ledger struct {
 	byKey   map[string]source // which source a key of the bucket is
 	drains  map[uint64]*drain
 	corrupt map[string]Corrupt // by key
-	// markers are deleted keys whose markers are still in the bucket.
+	// markers are the keys of which the bucket still says that they are gone.
 	markers map[string]marker
 	// replicas are the beats of all replicas, by key.
 	replicas map[string]marker
@@ -40,7 +40,9 @@ type ledger struct {
 	beatAt     time.Time // when the last own beat was heard
 	steadyFrom time.Time // since when own beats are heard without a break
 	serverAt   time.Time // when the server stored the last own beat
+	changed    time.Time // when it stored the change that is being applied
 	loading    bool      // between begin and loaded
+	begun      bool      // it was loaded once
 }
 
 // source is a registration of a member: its announcement, or a rank's over
@@ -104,7 +106,7 @@ func (l *ledger) begin() {
 // been removed long ago, or the server lost it. An announcement is judged by
 // its lease, which a live worker keeps; an HTTP registration gets as long.
 func (l *ledger) loaded(now time.Time) {
-	l.loading = false
+	l.loading, l.begun = false, true
 	for _, m := range l.members {
 		for _, h := range m.http {
 			if !h.confirmed && h.missing.IsZero() {
@@ -122,6 +124,7 @@ func (l *ledger) loaded(now time.Time) {
 
 // apply takes one change.
 func (l *ledger) apply(now time.Time, c change) {
+	l.changed = c.created
 	if c.deleted {
 		l.markers[c.key] = marker{c.revision, c.created}
 	} else {
@@ -132,10 +135,10 @@ func (l *ledger) apply(now time.Time, c change) {
 	switch kind, _ := splitKey(c.key); kind {
 	case keyLease, keyHTTP:
 		if c.deleted {
-			l.unregister(now, c)
+			l.deleted(now, c)
 			return
 		}
-		err = l.register(now, c)
+		err = l.registration(now, c)
 	case keyDrain:
 		err = l.drain(c)
 	case keyReplica:
@@ -152,41 +155,52 @@ func (l *ledger) apply(now time.Time, c change) {
 	}
 }
 
-func (l *ledger) register(now time.Time, c change) error {
+// registration takes the value of a lease or HTTP key.
+func (l *ledger) registration(now time.Time, c change) error {
 	r, err := parseWorker(c.key, c.value)
 	if err != nil {
 		return err
 	}
 	m := l.members[r.Key()]
 	if m == nil {
-		if len(l.members) >= l.cfg.maxWorkers {
+		if len(l.members) >= l.cfg.maxWorkers && !l.makeRoom() {
 			return corrupt("too_many", "already %d workers", len(l.members))
 		}
-		m = &member{key: r.Key(), state: Gone}
+		m = &member{key: r.Key(), worker: r.Worker, state: Gone}
 		l.members[m.key] = m
 	}
-	if r.LeaseMS == 0 {
+	src := source{member: m}
+	if c.key != leaseKey(m.key) {
+		src.rank, src.http = r.Ranks[0], true
+	}
+	l.byKey[c.key] = src
+	switch {
+	case r.Gone != nil:
+		l.markers[c.key] = marker{c.revision, c.created}
+		l.unregister(now, src, c.key, r.departures(c.created))
+	case src.http:
 		if m.http == nil {
 			m.http = make(map[uint32]*httpSource)
 		}
-		l.byKey[c.key] = source{member: m, rank: r.Ranks[0], http: true}
-		m.http[r.Ranks[0]] = &httpSource{worker: r.Worker, confirmed: true}
-		l.settle(now, m, true)
-		return nil
+		m.http[src.rank] = &httpSource{worker: r.Worker, revision: c.revision, confirmed: true}
+		l.settle(now, m, true, m.departs(c.key, r.departures(c.created)))
+	default:
+		l.announce(now, m, r, c)
 	}
-	same := m.lease != nil && m.revision == c.revision && m.stored.Equal(c.created)
-	if same { // a load repeats what was known: no sign of life
-		return nil
+	return nil
+}
+
+func (l *ledger) announce(now time.Time, m *member, r *record, c change) {
+	if m.revision == c.revision && m.stored.Equal(c.created) {
+		return // a load repeats what was known: no sign of life
 	}
 	known := m.lease != nil
 	if known && m.lease.Announcer != r.Announcer {
 		l.replace(now, m, r.Announcer)
 	}
-	l.byKey[c.key] = source{member: m}
 	m.lease, m.revision, m.stored, m.seen = r, c.revision, c.created, now
 	m.heard = !l.loading || known
-	l.settle(now, m, true)
-	return nil
+	l.settle(now, m, true, m.departs(c.key, r.departures(c.created)))
 }
 
 // replace notes that another process announces the worker. One that was
@@ -203,21 +217,37 @@ func (l *ledger) replace(now time.Time, m *member, announcer uint64) {
 	m.replaced = m.replaced[max(0, len(m.replaced)-remembered):]
 }
 
-// unregister takes a deleted lease or HTTP key.
-func (l *ledger) unregister(now time.Time, c change) {
+// deleted takes a lease or HTTP key that somebody deleted.
+func (l *ledger) deleted(now time.Time, c change) {
 	src, known := l.byKey[c.key]
 	if !known {
 		return
 	}
-	delete(l.byKey, c.key)
+	var ranks []uint32
+	switch m := src.member; {
+	case src.http && m.http[src.rank] != nil:
+		ranks = []uint32{src.rank}
+	case !src.http && m.lease != nil:
+		ranks = m.lease.Ranks
+	default:
+		return // it had ended before
+	}
+	l.unregister(now, src, c.key, []departed{{ranks, Departure{At: c.created}}})
+}
+
+// unregister ends a source of a member, whose ranks left then.
+func (l *ledger) unregister(now time.Time, src source, key string, list []departed) {
 	m := src.member
 	if src.http {
 		delete(m.http, src.rank)
 	} else {
 		m.lease = nil
 	}
-	m.leaving(Unregistered, c.created)
-	l.settle(now, m, false)
+	news := m.departs(key, list)
+	if !m.registered() && len(news) > 0 {
+		m.left, m.leftBy = list[len(list)-1].Departure, Unregistered
+	}
+	l.settle(now, m, false, news)
 }
 
 func (l *ledger) drain(c change) error {
@@ -269,14 +299,13 @@ func (l *ledger) replica(now time.Time, c change) error {
 }
 
 // settle makes the member what its sources say, and tells what changed. A sign
-// of life brings a worker back that has left.
-func (l *ledger) settle(now time.Time, m *member, alive bool) {
+// of life brings a worker back that has left. The ranks are those of which it is
+// news that they left.
+func (l *ledger) settle(now time.Time, m *member, alive bool, departed []uint32) {
 	before, had := m.worker, m.state
-	if m.lease == nil && len(m.http) == 0 && m.static == nil {
-		if had == Live || had == Suspect {
+	if !m.registered() {
+		if m.state = Gone; had == Live || had == Suspect || len(departed) > 0 {
 			l.leave(now, m, Gone)
-		} else {
-			m.state = Gone // a lost one that now unregisters
 		}
 		return
 	}
@@ -291,24 +320,44 @@ func (l *ledger) settle(now time.Time, m *member, alive bool) {
 		m.state = l.stateOf(now, m)
 	}
 	e := Event{Entry: l.entry(m)}
+	if had == Live || had == Suspect {
+		departed = append(departed, before.Ranks...)
+	}
+	for _, rank := range departed {
+		if !slices.Contains(m.worker.Ranks, rank) {
+			e.remove(rank, l.removal(m.key, rank))
+		}
+	}
 	switch {
 	case had == Gone && m.leftSince.IsZero():
 		e.Kind = Joined
 	case had == Gone || had == Lost:
 		e.Kind, e.NeedsDump = Returned, true
 		e.Restarted = before.Incarnation != m.worker.Incarnation
-	case had == m.state && before.equal(&m.worker):
+	case had == m.state && before.equal(&m.worker) && len(e.RemovedRanks) == 0:
 		return // a heartbeat
 	default:
 		e.Kind = Updated
 		e.Restarted = before.Incarnation != m.worker.Incarnation
-		for _, rank := range before.Ranks {
-			if !slices.Contains(m.worker.Ranks, rank) {
-				e.RemovedRanks = append(e.RemovedRanks, rank)
-			}
-		}
 	}
 	l.tell(e)
+}
+
+// remove adds a rank that left to an event.
+func (e *Event) remove(rank uint32, d Departure) {
+	if e.RemovedRanks == nil {
+		e.RemovedRanks = make(map[uint32]Departure)
+	}
+	e.RemovedRanks[rank] = d
+}
+
+// removal returns when the rank of a worker that is there left: with the change
+// that is being applied, if nothing says more.
+func (l *ledger) removal(k Key, rank uint32) Departure {
+	if d, ok := l.left(k, rank); ok {
+		return d
+	}
+	return Departure{At: l.changed}
 }
 
 // compareScheme notes whether the worker's hashes can match here.
@@ -324,6 +373,9 @@ func (l *ledger) compareScheme(m *member) {
 // is forgotten.
 func (l *ledger) leave(now time.Time, m *member, state State) {
 	m.state, m.leftSince = state, now
+	if !l.begun {
+		return // it had left before: nobody knows it
+	}
 	l.m.left(m.leftBy)
 	l.tell(Event{Kind: Left, Entry: l.entry(m)})
 }
@@ -344,7 +396,7 @@ func (l *ledger) setStatic(now time.Time, workers []Worker) {
 			l.members[m.key] = m
 		}
 		m.static = &w
-		l.settle(now, m, true)
+		l.settle(now, m, true, nil)
 	}
 }
 
@@ -355,16 +407,6 @@ func (l *ledger) lookup(k Key) (Entry, bool) {
 		return Entry{}, false
 	}
 	return l.entry(m), true
-}
-
-// left returns when the worker last left, by the server's clock: what it
-// published until then is void.
-func (l *ledger) left(k Key) (time.Time, bool) {
-	if m := l.members[k]; m != nil {
-		return m.leftAt, !m.leftAt.IsZero()
-	}
-	mk, ok := l.markers[leaseKey(k)] // it left before this replica began
-	return mk.created, ok
 }
 
 // contents returns everything the ledger knows, sorted.

@@ -3,7 +3,9 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,7 +105,14 @@ func (w *world) announce(wk Worker, announcer uint64) bool {
 	return w.store(leaseKey(wk.Key()), record{Version: 1, Worker: wk, LeaseMS: testLease.Milliseconds(), Announcer: announcer})
 }
 
-func (w *world) unregister(wk Worker) { w.store(leaseKey(wk.Key()), nil) }
+// unregister ends the worker's announcement when its stream has seq messages.
+func (w *world) unregister(wk Worker) { w.bury(leaseKey(wk.Key()), wk, 7) }
+
+// bury puts a tombstone under a key.
+func (w *world) bury(key string, wk Worker, seq uint64) {
+	old := record{Worker: wk}
+	w.store(key, old.tombstone(moment{At: w.now, Stream: epoch, Seq: seq}))
+}
 
 func (w *world) deliver() {
 	if w.paused || w.brokerDown {
@@ -152,7 +161,7 @@ func (w *world) take() string {
 			text += " restarted"
 		}
 		if len(e.RemovedRanks) > 0 {
-			text += fmt.Sprint(" without ", e.RemovedRanks)
+			text += fmt.Sprint(" without ", slices.Sorted(maps.Keys(e.RemovedRanks)))
 		}
 		all = append(all, text)
 	}
@@ -188,7 +197,7 @@ func TestAWorkerComesAndGoes(t *testing.T) {
 	}
 	w.unregister(a)
 	w.expect("left 1 unregistered")
-	if e, _ := w.l.lookup(a.Key()); e.State != Gone || !e.LeftAt.Equal(w.now) || e.Present() {
+	if e, _ := w.l.lookup(a.Key()); e.State != Gone || !e.Left.At.Equal(w.now) || e.Present() {
 		t.Fatalf("%+v", e)
 	}
 	w.announce(a, 2) // the same incarnation
@@ -289,12 +298,12 @@ func TestAReplicaThatStartsReadsWhoIsThere(t *testing.T) {
 	fresh := newWorld(t)
 	fresh.now, fresh.last, fresh.seq = w.now, w.last, w.seq
 	fresh.load()
-	fresh.expect("joined 2; joined 1") // in the order of their last heartbeats
+	fresh.expect("joined 2; left 3 unregistered; joined 1") // in the order in which they were stored
 	if s := fresh.state(a); s != "suspect" {
 		t.Fatalf("before its first heartbeat: %s", s)
 	}
-	if at, ok := fresh.l.left(gone.Key()); !ok || !at.Equal(left) {
-		t.Fatalf("the one that left before: %v %v", at, ok)
+	if d, ok := fresh.l.left(gone.Key(), 0); !ok || d != (Departure{At: left, Seq: 7, Created: epoch}) {
+		t.Fatalf("the one that left before: %v %v", d, ok)
 	}
 	fresh.live(time.Minute, a)
 	fresh.expect("updated 1; left 2 lease_lost")
@@ -463,18 +472,12 @@ func TestGarbageIsCollected(t *testing.T) {
 	}
 	w.live(time.Hour, a)
 	for _, g := range w.l.garbage() {
-		if g.marker {
-			delete(w.last, g.key)
-		} else {
-			w.store(g.key, nil)
+		if w.last[g.key].revision != g.revision {
+			t.Errorf("%+v has changed", g)
 		}
+		delete(w.last, g.key)
 	}
 	w.live(2*time.Hour, a)
-	for _, g := range w.l.garbage() {
-		if g.marker {
-			delete(w.last, g.key)
-		}
-	}
 	if len(w.last) != 2 || w.last[leaseKey(a.Key())].value == nil || w.last[replicaKey("me")].value == nil {
 		t.Fatalf("left in the bucket: %v", sortedKeys(w.last))
 	}
@@ -510,7 +513,7 @@ func TestLeaseRules(t *testing.T) {
 					}
 					present[id] = true
 				case Left:
-					if !present[id] {
+					if !present[id] && e.Entry.LeftBy != Unregistered { // a lost one may unregister
 						t.Fatalf("seed %d, step %d: left twice", seed, step)
 					}
 					present[id] = false

@@ -23,25 +23,23 @@ type member struct {
 	mismatch  string
 	replaced  []uint64 // announcers before the present one
 	conflict  time.Time
-	leftAt    time.Time // by the server's clock
+	departed  map[string][]departed // ranks that left, by the key of the bucket that says so
+	left      Departure             // when it last left as a whole
 	leftBy    Reason
-	leftSince time.Time // by the replica's
+	leftSince time.Time // by the replica's clock
 
 	listeners map[uint32]Listener
 }
 
 type httpSource struct {
 	worker    Worker
+	revision  uint64
 	confirmed bool
 	missing   time.Time // since when it is not in the bucket; zero: it is
 }
 
-// leaving notes why and when the worker leaves, should it do so.
-func (m *member) leaving(why Reason, at time.Time) {
-	if m.state == Live || m.state == Suspect {
-		m.leftBy, m.leftAt = why, at
-	}
-}
+// registered reports whether anything says that the worker is there.
+func (m *member) registered() bool { return m.lease != nil || len(m.http) > 0 || m.static != nil }
 
 // merged returns what the member's sources say together: the announcement, or
 // else the static entry, tells; HTTP registrations add their ranks.
@@ -104,7 +102,7 @@ func (l *ledger) entry(m *member) Entry {
 		e.Conflict = "two processes announce it: give each worker an id of its own"
 	}
 	if m.state == Lost || m.state == Gone {
-		e.LeftAt, e.LeftBy = m.leftAt, m.leftBy
+		e.Left, e.LeftBy = m.left, m.leftBy
 	}
 	e.Listeners = m.listenersOf()
 	return e

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -168,7 +169,7 @@ func TestWorkersAnnounceThemselves(t *testing.T) {
 	one.is(t, testWorker(2), "gone")
 	two.is(t, testWorker(2), "gone")
 	kinds(t, sub, "joined 2; left 2")
-	if _, ok := openRegistry(t, b, "three", nil).Left(testWorker(2).Key()); !ok {
+	if _, ok := openRegistry(t, b, "three", nil).Left(testWorker(2).Key(), 1); !ok {
 		t.Error("a replica that starts does not know who left")
 	}
 	if err := second.Update(deadline(t), testWorker(2)); !errors.Is(err, ErrWithdrawn) {
@@ -210,7 +211,7 @@ func TestARestartOfTheServerLosesNobody(t *testing.T) {
 	dies.die()
 	kinds(t, sub, "left 2")
 	r.is(t, testWorker(1), "live")
-	if e, _ := r.Lookup(testWorker(2).Key()); e.LeftBy != LeaseLost || e.LeftAt.IsZero() {
+	if e, _ := r.Lookup(testWorker(2).Key()); e.LeftBy != LeaseLost || !e.Left.Silent {
 		t.Errorf("%+v", e)
 	}
 	announce(t, s.conn, testWorker(2))
@@ -468,5 +469,90 @@ func TestBadRegistrationsAreRefused(t *testing.T) {
 	}
 	if n := len(r.Snapshot(true)); n != 0 {
 		t.Errorf("%d workers registered", n)
+	}
+}
+
+// Departures of all kinds are in the bucket with where the space's stream was,
+// and a registration that follows takes their place.
+func TestDeparturesOutliveWhoSawThem(t *testing.T) {
+	b := startBroker(t, t.TempDir())
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wk := testWorker(1)
+	wk.Ranks = []uint32{0, 1, 2}
+	info, err := stream.Ensure(deadline(t), js, "default", wk.Space(), stream.Config{MaxBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq := uint64(0)
+	publish := func() {
+		t.Helper()
+		ack, err := js.Publish(deadline(t), stream.Subject("default", wk.Space(), 9), []byte("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seq = ack.Sequence
+	}
+	replicas := 0
+	left := func(rank uint32, want uint64) { // by who starts now; 0: it did not
+		t.Helper()
+		replicas++
+		r := openRegistry(t, b, fmt.Sprint("r", replicas), nil)
+		defer r.Close()
+		d, ok := r.Left(wk.Key(), rank)
+		if ok != (want > 0) || d.Seq != want || ok && !d.Created.Equal(info.Created) || d.Silent {
+			t.Errorf("rank %d left %v %+v, want at %d", rank, ok, d, want)
+		}
+	}
+	publish()
+	a := announce(t, b, wk)
+	left(0, 0)
+	less := wk
+	less.Ranks = []uint32{0, 1}
+	if err := a.Update(deadline(t), less); err != nil {
+		t.Fatal(err)
+	}
+	left(2, 1)
+	publish()
+	less.Ranks = []uint32{0}
+	a = announce(t, b, less) // by another process
+	left(1, 2)
+	left(2, 1)
+	publish()
+	if err := a.Close(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	for rank := range uint32(4) {
+		left(rank, 3)
+	}
+	publish()
+	less.Ranks = []uint32{1}
+	announce(t, b, less).die()
+	left(0, 3)
+	left(1, 0)
+	left(2, 1)
+	bucket, err := OpenBucket(deadline(t), b.Conn(), "default", BucketConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bucket.Remove(deadline(t), 1, true); err != nil {
+		t.Fatal(err)
+	}
+	left(1, 4)
+	if err := bucket.Remove(deadline(t), 1, true); !errors.Is(err, ErrUnknownWorker) {
+		t.Errorf("one that is gone is removed again: %v", err)
+	}
+
+	r := openRegistry(t, b, "routes", nil)
+	const body = `{"instance_id":1,"endpoint":"tcp://127.0.0.1:5557","model_name":"org/model","routing_group":"g","block_size":16}`
+	for range 2 {
+		publish()
+		post(t, r.ServeRegister, body, http.StatusCreated, "ok")
+		left(0, 0)
+		post(t, r.ServeUnregister, body, http.StatusOK, "ok")
+		left(0, seq)
+		post(t, r.ServeUnregister, body, http.StatusNotFound, "error")
 	}
 }

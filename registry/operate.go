@@ -81,15 +81,17 @@ func (b *Bucket) Remove(ctx context.Context, worker uint64, force bool) error {
 			}
 		}
 	}
-	if slices.ContainsFunc(all.Drained, func(d Drained) bool { return d.Worker == worker }) {
-		found = true
-		keys = append(keys, drainKey(worker))
-	}
-	if !found {
+	drained := slices.ContainsFunc(all.Drained, func(d Drained) bool { return d.Worker == worker })
+	if !found && !drained {
 		return fmt.Errorf("registry: worker %d: %w", worker, ErrUnknownWorker)
 	}
 	for _, key := range keys {
-		if err := b.kv.Delete(ctx, key); err != nil {
+		if err := b.end(ctx, key); err != nil {
+			return fmt.Errorf("registry: removing worker %d: %w", worker, err)
+		}
+	}
+	if drained {
+		if err := b.kv.Delete(ctx, drainKey(worker)); err != nil {
 			return fmt.Errorf("registry: removing worker %d: %w", worker, err)
 		}
 	}
@@ -108,27 +110,44 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 	if err != nil {
 		return 0, false, fmt.Errorf("registering worker %d: %w", w.ID, err)
 	}
-	revision, err = b.kv.Create(ctx, key, value)
-	if !errors.Is(err, jetstream.ErrKeyExists) {
-		if err != nil {
-			err = fmt.Errorf("registering worker %d: %w", w.ID, err)
+	for range attempts {
+		revision, err = b.kv.Create(ctx, key, value)
+		if !errors.Is(err, jetstream.ErrKeyExists) {
+			break
 		}
-		return revision, false, err
+		var e jetstream.KeyValueEntry
+		if e, err = b.kv.Get(ctx, key); err != nil {
+			if errors.Is(err, jetstream.ErrKeyNotFound) {
+				continue
+			}
+			break
+		}
+		old, bad := parseWorker(key, e.Value())
+		switch {
+		case bad != nil || old.Gone == nil && !old.Worker.equal(&w):
+			return 0, false, fmt.Errorf("rank %d of worker %d is registered otherwise, unregister it first: %w", w.Ranks[0], w.ID, ErrAlready)
+		case old.Gone == nil:
+			return e.Revision(), true, nil
+		}
+		if revision, err = b.kv.Update(ctx, key, value, e.Revision()); !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+			break
+		}
 	}
-	e, err := b.kv.Get(ctx, key)
 	if err != nil {
-		return 0, false, fmt.Errorf("registering worker %d: %w", w.ID, err)
+		err = fmt.Errorf("registering worker %d: %w", w.ID, err)
 	}
-	if old, err := parseWorker(key, e.Value()); err != nil || !old.Worker.equal(&w) {
-		return 0, false, fmt.Errorf("rank %d of worker %d is registered otherwise, unregister it first: %w", w.Ranks[0], w.ID, ErrAlready)
-	}
-	return e.Revision(), true, nil
+	return revision, false, err
 }
 
-// removeHTTP takes the registration of one rank away.
-func (b *Bucket) removeHTTP(ctx context.Context, k Key, rank uint32) error {
-	if err := b.kv.Delete(ctx, httpKey(k, rank)); err != nil {
-		return fmt.Errorf("unregistering rank %d of worker %d: %w", rank, k.Worker, err)
+// removeHTTP ends the registration of one rank.
+func (b *Bucket) removeHTTP(ctx context.Context, t target) error {
+	key := httpKey(t.key, t.rank)
+	_, err := b.bury(ctx, key, &record{Worker: t.worker}, t.revision)
+	if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+		err = b.end(ctx, key)
+	}
+	if err != nil {
+		return fmt.Errorf("unregistering rank %d of worker %d: %w", t.rank, t.key.Worker, err)
 	}
 	return nil
 }

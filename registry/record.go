@@ -17,6 +17,7 @@ import (
 //
 //	lease.<space>.<worker>        a worker's announcement; its heartbeats write it again
 //	http.<space>.<worker>.<rank>  a registration over HTTP; no lease
+//	(each of them, when it ends, is its tombstone for Config.Forget)
 //	drain.<worker>                the worker is drained
 //	replica.<name>                a replica's beat
 const (
@@ -52,6 +53,11 @@ type record struct {
 	Announcer uint64 `json:"announcer,string,omitempty"`
 	// Last holds the last event id of each rank.
 	Last []position `json:"last,omitempty"`
+	// Gone makes the record a tombstone: the registration has ended, and this is
+	// what replicas have to know of it that were not there.
+	Gone *moment `json:"gone,omitempty"`
+	// Former are ranks that the worker had before those of now.
+	Former []formerRanks `json:"former,omitempty"`
 }
 
 type position struct {
@@ -117,7 +123,7 @@ func parseWorker(key string, value []byte) (*record, error) {
 		if key != leaseKey(r.Key()) {
 			return nil, corrupt("key", "it describes worker %d of model %q", r.ID, r.Model)
 		}
-		if r.LeaseMS > maxLease.Milliseconds() || lease < minLease {
+		if r.Gone == nil && (r.LeaseMS > maxLease.Milliseconds() || lease < minLease) {
 			return nil, corrupt("lease", "a lease of %d ms", r.LeaseMS)
 		}
 	case len(r.Ranks) != 1 || key != httpKey(r.Key(), r.Ranks[0]):

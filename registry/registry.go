@@ -380,13 +380,13 @@ func (r *Registry) Name(k Key) string {
 	return ""
 }
 
-// Left returns when the worker last left, by the server's clock: events that
-// were stored until then are void. It knows workers that left before this
-// replica began.
-func (r *Registry) Left(k Key) (time.Time, bool) {
+// Left returns when the worker's rank last left, alone or with the worker, if it
+// is not registered now: what it published until then is void. It knows of those
+// that left before this replica began, for Config.Forget.
+func (r *Registry) Left(k Key, rank uint32) (Departure, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.ledger.left(k)
+	return r.mu.ledger.left(k, rank)
 }
 
 // IsDrained reports whether the worker, registered or not, gets no requests.

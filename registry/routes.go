@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,7 +222,7 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	}
 	removed := []string{}
 	for _, t := range targets {
-		if err := r.bucket().removeHTTP(ctx, t.key, t.rank); err != nil {
+		if err := r.bucket().removeHTTP(ctx, t); err != nil {
 			return r.unavailable(err)
 		}
 		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), groupName(t.key.Space.Group), t.rank))
@@ -235,8 +236,10 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 
 // target is one rank that is registered over HTTP.
 type target struct {
-	key  Key
-	rank uint32
+	key      Key
+	rank     uint32
+	worker   Worker
+	revision uint64
 }
 
 // httpRanks returns the ranks that a body is about, sorted.
@@ -250,9 +253,9 @@ func (r *Registry) httpRanks(q *registration) (targets []target, announced bool)
 			continue
 		}
 		announced = announced || m.lease != nil || m.static != nil
-		for rank := range m.http {
+		for rank, h := range m.http {
 			if q.DPRank == nil || *q.DPRank == rank {
-				targets = append(targets, target{k, rank})
+				targets = append(targets, target{k, rank, h.worker, h.revision})
 			}
 		}
 	}
@@ -260,7 +263,7 @@ func (r *Registry) httpRanks(q *registration) (targets []target, announced bool)
 		if c := a.key.compare(b.key); c != 0 {
 			return c
 		}
-		return int(int64(a.rank) - int64(b.rank))
+		return cmp.Compare(a.rank, b.rank)
 	})
 	return targets, announced
 }

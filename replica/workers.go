@@ -3,9 +3,9 @@ package replica
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -40,8 +40,9 @@ func (r *Replica) newWorkers(reg *registry.Registry) (*workers, error) {
 }
 
 // left is what ingest asks about workers that it meets.
-func (w *workers) left(sp event.Space, worker uint64) (time.Time, bool) {
-	return w.reg.Left(registry.Key{Space: sp, Worker: worker})
+func (w *workers) left(sp event.Space, worker uint64, dpRank uint32) (ingest.Departure, bool) {
+	d, left := w.reg.Left(registry.Key{Space: sp, Worker: worker}, dpRank)
+	return ingest.Departure(d), left
 }
 
 // follow starts the goroutine; ingest is open.
@@ -67,38 +68,55 @@ func (w *workers) follow() {
 
 func (w *workers) take(ctx context.Context, e registry.Event) {
 	if e.Kind == registry.Resync {
-		w.listenAll(ctx)
+		w.compare(ctx)
+		return
+	}
+	w.listen(ctx, &e.Entry)
+	for rank, d := range e.RemovedRanks {
+		w.drop(ctx, e.Entry.Key, []uint32{rank}, d)
+	}
+	w.bring(ctx, &e.Entry)
+}
+
+// bring has the index hold nothing of a worker that is not there, and asks one
+// that is back what it holds.
+func (w *workers) bring(ctx context.Context, e *registry.Entry) {
+	if e.Present() {
+		w.r.ingest.Load().WorkerReturned(ctx, e.Key.Space, e.Key.Worker, e.Ranks)
 	} else {
-		w.listen(ctx, &e.Entry)
+		w.drop(ctx, e.Key, nil, e.Left)
 	}
-	switch e.Kind {
-	case registry.Left:
-		w.drop(ctx, &e.Entry)
-	case registry.Returned:
-		w.r.ingest.Load().WorkerReturned(ctx, e.Entry.Key.Space, e.Entry.Key.Worker)
-	case registry.Resync:
-		for _, entry := range w.reg.Snapshot(true) {
-			if !entry.Present() {
-				w.drop(ctx, &entry)
-			}
-		}
-	case registry.Joined, registry.Updated:
+}
+
+// compare brings the index what changed in events that were lost.
+func (w *workers) compare(ctx context.Context) {
+	for _, e := range w.reg.Snapshot(true) {
+		w.listen(ctx, &e)
+		w.bring(ctx, &e)
 	}
-	for _, rank := range e.RemovedRanks {
-		if sp := w.r.set.Lookup(e.Entry.Key.Space); sp != nil {
-			w.note(sp.RemoveRank(ctx, shard.RankID{Worker: e.Entry.Key.Worker, DPRank: rank}))
+	for _, s := range w.r.ingest.Load().Ranks() {
+		k := registry.Key{Space: s.Space, Worker: s.Worker}
+		if d, left := w.reg.Left(k, s.DPRank); left {
+			w.drop(ctx, k, []uint32{s.DPRank}, d)
 		}
 	}
 }
 
-// drop takes the worker's blocks out of the index: in order with its events
-// where they come through a stream.
-func (w *workers) drop(ctx context.Context, e *registry.Entry) {
-	if w.r.ingest.Load().WorkerLeft(ctx, e.Key.Space, e.Key.Worker, e.LeftAt) {
+// drop takes what the worker's ranks hold, of all if none is given, out of the
+// index: in order with their events where those come through NATS.
+func (w *workers) drop(ctx context.Context, k registry.Key, ranks []uint32, d registry.Departure) {
+	if w.r.ingest.Load().WorkerLeft(ctx, k.Space, k.Worker, ranks, ingest.Departure(d)) {
 		return
 	}
-	if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
-		w.note(sp.RemoveWorker(ctx, e.Key.Worker))
+	sp := w.r.set.Lookup(k.Space)
+	switch {
+	case sp == nil:
+	case ranks == nil:
+		w.note(sp.RemoveWorker(ctx, k.Worker))
+	default:
+		for _, rank := range ranks {
+			w.note(sp.RemoveRank(ctx, shard.RankID{Worker: k.Worker, DPRank: rank}))
+		}
 	}
 }
 

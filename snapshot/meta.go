@@ -63,6 +63,11 @@ type Rank struct {
 	Incomplete  bool     `json:"incomplete,omitempty"`
 	Ahead       bool     `json:"ahead,omitempty"`
 	Ended       []uint64 `json:"ended,omitempty"`
+	// Left tells which departure of the rank the snapshot accounts for: it came
+	// back after that, or is Departed. A rank that the registry says to have left
+	// otherwise is not to be taken from the snapshot.
+	Left     time.Time `json:"left,omitzero"`
+	Departed bool      `json:"departed,omitempty"`
 }
 
 // ID returns which rank it is.

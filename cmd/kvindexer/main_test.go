@@ -211,13 +211,16 @@ type fleet struct {
 
 const fleetWorkers, fleetRanks = 5, 2
 
-func newFleet(t *testing.T, b *broker.Broker) *fleet {
+func newFleet(t *testing.T, b *broker.Broker, change ...func(*publish.Config)) *fleet {
 	t.Helper()
 	f := &fleet{t: t, space: event.Space{Model: "org/model", BlockSize: 16, Group: "g"},
 		oracle: core.NewOracle(), rand: rand.New(rand.NewPCG(3, 4))}
 	for w := range fleetWorkers {
-		pub, err := publish.Open(t.Context(), publish.Config{Conn: b.Conn(), Space: f.space,
-			Worker: uint64(w) + 1<<63, Log: slog.New(slog.DiscardHandler)})
+		cfg := publish.Config{Conn: b.Conn(), Space: f.space, Worker: uint64(w) + 1<<63, Log: slog.New(slog.DiscardHandler)}
+		for _, f := range change {
+			f(&cfg)
+		}
+		pub, err := publish.Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

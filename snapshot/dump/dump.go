@@ -72,6 +72,10 @@ type Publisher struct {
 	// decimal numbers, oldest first.
 	Ahead bool     `json:"ahead,omitempty"`
 	Ended []string `json:"ended,omitempty"`
+	// Left tells which departure of the rank is accounted for: it is back since,
+	// unless it is Departed.
+	Left     time.Time `json:"left,omitzero"`
+	Departed bool      `json:"departed,omitempty"`
 }
 
 // Of returns the position of a rank; nil if there is none.
