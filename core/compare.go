@@ -1,6 +1,10 @@
 package core
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/kvatlas/kvatlas/internal/race"
+)
 
 // matchLen returns the length of the common prefix of a and b. It compares at
 // memory speed: the runtime's string comparison is vectorised, a scalar loop
@@ -20,6 +24,8 @@ func matchLen(a, b []uint64) int {
 }
 
 func equalWords(a, b []uint64) bool {
+	race.Read(a)
+	race.Read(b)
 	return unsafe.String((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*8) ==
 		unsafe.String((*byte)(unsafe.Pointer(unsafe.SliceData(b))), len(b)*8)
 }

@@ -196,3 +196,24 @@ func (x *Radix) NameSteps() (most, spilled int) {
 	}
 	return max(most, 1), len(x.dir.spill)
 }
+
+// Overwrite gives a block of the chain that begins with first another local
+// hash, in place, as the writer never does once the block is published.
+func (x *Radix) Overwrite(first uint64, i uint32, local uint64) {
+	b := x.root.body.Load().kids.Load().find(0, first).body.Load()
+	b.data.from(i)[0] = local
+}
+
+// OverwriteName does so with an engine hash, and OverwriteEntry with the part of
+// the directory that has it.
+func (x *Radix) OverwriteName(name, by uint64) {
+	b, _ := x.dir.find(name)
+	x.arena.set(b, by)
+}
+
+func (x *Radix) OverwriteEntry(name uint64) {
+	b, _ := x.dir.find(name)
+	x.dir.replace(name, b, b)
+}
+
+var MatchLen = matchLen

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 // filler applies events that it makes from a seed.
@@ -271,7 +272,7 @@ func newFiller(parts int) *filler {
 // skipRaces leaves out what one goroutine does for long, under the race detector
 // that finds nothing in it: make test runs it without.
 func skipRaces(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("one goroutine: make test runs it without the race detector")
 	}
 }

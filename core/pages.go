@@ -1,6 +1,8 @@
 package core
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -66,32 +68,43 @@ func (p *pages) put(g *page) {
 // sweep gives blocks back whose pages are all free.
 func (p *pages) sweep() {
 	p.puts = 0
-	blockOf := func(g *page) uintptr { return uintptr(unsafe.Pointer(g)) &^ (hugemem.Size - 1) }
-	count := make(map[uintptr]int, len(p.blocks)+1)
-	for _, g := range p.free {
-		count[blockOf(g)]++
+	slices.SortFunc(p.blocks, func(a, b hugemem.Block) int { return cmp.Compare(address(a.Words), address(b.Words)) })
+	// of returns which block the page is of: -1 if it is one from the Go heap.
+	of := func(g *page) int {
+		at := uintptr(unsafe.Pointer(g))
+		i, first := slices.BinarySearchFunc(p.blocks, at, func(b hugemem.Block, at uintptr) int { return cmp.Compare(address(b.Words), at) })
+		if !first {
+			i--
+		}
+		if i >= 0 && at-address(p.blocks[i].Words) >= hugemem.Size {
+			return -1
+		}
+		return i
 	}
-	gone := make(map[uintptr]bool)
+	free := make([]int, len(p.blocks)) // pages of each
+	for _, g := range p.free {
+		if i := of(g); i >= 0 {
+			free[i]++
+		}
+	}
+	p.free = slices.DeleteFunc(p.free, func(g *page) bool {
+		i := of(g)
+		return i >= 0 && free[i] == blockPages
+	})
 	keep := p.blocks[:0]
-	for _, b := range p.blocks {
-		at := blockOf((*page)(unsafe.Pointer(&b.Words[0])))
-		if count[at] == blockPages && at == uintptr(unsafe.Pointer(&b.Words[0])) {
-			gone[at] = true
+	for i, b := range p.blocks {
+		if free[i] == blockPages {
 			b.Free()
 			p.mapped.Add(-hugemem.Size)
 			continue
 		}
 		keep = append(keep, b)
 	}
+	clear(p.blocks[len(keep):])
 	p.blocks = keep
-	left := p.free[:0]
-	for _, g := range p.free {
-		if !gone[blockOf(g)] {
-			left = append(left, g)
-		}
-	}
-	p.free = left
 }
+
+func address(words []uint64) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(words))) }
 
 // reset gives all memory back.
 func (p *pages) reset() {

@@ -6,6 +6,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 // TestLookupsAllocateAndChangeNothing asks indexes of every fill for chains
@@ -40,7 +41,7 @@ func TestLookupsAllocateAndChangeNothing(t *testing.T) {
 			if matched == 0 && name != "evicted ancestors" {
 				t.Fatal("nothing matched")
 			}
-			if n := testing.AllocsPerRun(3, all); n != 0 && !raceEnabled {
+			if n := testing.AllocsPerRun(3, all); n != 0 && !race.Enabled {
 				t.Errorf("%v allocations in %d lookups", n, len(asked))
 			}
 			if f.Digest(1, identity) != digest || f.Memory() != memory {

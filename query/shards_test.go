@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -278,7 +279,7 @@ func BenchmarkHandler(b *testing.B) {
 
 // TestAnsweringAllocatesNothing holds the handler to its scratch memory.
 func TestAnsweringAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector makes sync.Pool drop some of its content")
 	}
 	set, local := fleet(t, 64)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -496,7 +497,7 @@ func TestExplain(t *testing.T) {
 
 // TestChoosingAllocatesNothing, once buffers have grown.
 func TestChoosingAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the pool of buffers is not kept whole under the race detector")
 	}
 	local := prompt(64)

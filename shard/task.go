@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 // task is one entry of the queues of some shards, or all: a batch, a step of a
@@ -106,6 +107,8 @@ func (t *task) saidOfName(i, j int) parentSaying {
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
+	race.Write(t.ranks) // clearing is assembly, and the owners have just read them
+	race.Write(t.outs)
 	clear(t.ranks)
 	t.ranks, t.to = t.ranks[:0], t.to[:0]
 	clear(t.outs)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 const (
@@ -76,6 +78,7 @@ func (p *packer) pack(c *chunk) []byte {
 		if squeezable(p.enc, part) {
 			b = p.enc.EncodeAll(part, b)
 			b[1] |= flagFirst << i
+			race.Read(part) // compressing is assembly, and owners have written the part
 		}
 		if stored := len(b) - start; stored == 0 || stored >= len(part) {
 			b = append(b[:start], part...)
@@ -242,6 +245,7 @@ func (r *chunkReader) unpack(s *stored) (*chunk, error) {
 			continue
 		}
 		out, err := r.dec.DecodeAll(s.part[i], nil)
+		race.Read(s.part[i]) // assembly, too, and the next chunk is read meanwhile
 		if err != nil || len(out) != s.raw[i] {
 			return nil, fmt.Errorf("%w: a chunk cannot be unpacked to %d bytes: %w", ErrDamaged, s.raw[i], err)
 		}

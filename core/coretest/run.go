@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 // Run checks an implementation with every generator. newIndex returns an
@@ -48,7 +49,7 @@ func Scale() int {
 // a history that one goroutine applies and takes ten times as long, it returns
 // a third.
 func Seeds(n int) []uint64 {
-	if raceEnabled {
+	if race.Enabled {
 		n = (n + 2) / 3
 	}
 	return allSeeds(n)

@@ -3,15 +3,7 @@
 // that are read at random lose more time to address translation than to
 // anything else.
 //
-// Invariants: a Block is zeroed when it is made and aligned to Size. Whoever
-// made it owns it and frees it at most once; nothing may use it after.
+// Invariants: a Block is zeroed when it is made, and aligned to Size where it is
+// not from the Go heap. Whoever made it owns it and frees it at most once; nothing
+// may use it after.
 package hugemem
-
-// Size is what blocks are a multiple of, in bytes: a huge page on most systems.
-const Size = 2 << 20
-
-// Block is a piece of memory.
-type Block struct {
-	Words  []uint64
-	mapped bool
-}

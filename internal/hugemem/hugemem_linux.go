@@ -7,13 +7,12 @@ import (
 	"unsafe"
 )
 
-// Alloc returns a block of size bytes, a multiple of Size. If the system has
-// no mapping to give, it comes from the Go heap.
-func Alloc(size int) Block {
+// mapWords maps size bytes; nil if the system has none to give.
+func mapWords(size int) []uint64 {
 	// More room, to cut an aligned block out of it.
 	raw, err := syscall.Mmap(-1, 0, size+Size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
-		return Block{Words: make([]uint64, size/8)}
+		return nil
 	}
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw))) & (Size - 1))
 	block := raw[skip : skip+size]
@@ -21,14 +20,11 @@ func Alloc(size int) Block {
 	unmap(raw[skip+size:])
 	// A refusal (no huge pages here) costs speed, nothing else.
 	_ = syscall.Madvise(block, syscall.MADV_HUGEPAGE)
-	return Block{unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(block))), size/8), true}
+	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(block))), size/8)
 }
 
-// Free gives the block back.
-func (b Block) Free() {
-	if b.mapped {
-		unmap(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(b.Words))), len(b.Words)*8))
-	}
+func unmapWords(words []uint64) {
+	unmap(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8))
 }
 
 // unmap unmaps a part of a mapping; syscall.Munmap knows only whole ones.

@@ -3,28 +3,41 @@ package hugemem
 import (
 	"testing"
 	"unsafe"
+
+	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
 func TestBlocksAreAlignedZeroedAndWritable(t *testing.T) {
 	for _, size := range []int{Size, 3 * Size} {
-		b := Alloc(size)
-		if len(b.Words) != size/8 {
-			t.Fatalf("%d words, want %d", len(b.Words), size/8)
-		}
-		if b.mapped && uintptr(unsafe.Pointer(&b.Words[0]))%Size != 0 {
-			t.Errorf("block of %d bytes is not aligned", size)
-		}
-		for i := range b.Words {
-			if b.Words[i] != 0 {
-				t.Fatalf("word %d is not zero", i)
+		for _, b := range []Block{Alloc(size), {mapWords(size), true}} {
+			if b.Words == nil {
+				continue // the system maps nothing
 			}
-			b.Words[i] = uint64(i)
-		}
-		for i := range b.Words {
-			if b.Words[i] != uint64(i) {
-				t.Fatalf("word %d does not keep its value", i)
+			if len(b.Words) != size/8 {
+				t.Fatalf("%d words, want %d", len(b.Words), size/8)
 			}
+			if b.mapped && uintptr(unsafe.Pointer(&b.Words[0]))%Size != 0 {
+				t.Errorf("block of %d bytes is not aligned", size)
+			}
+			for i := range b.Words {
+				if b.Words[i] != 0 {
+					t.Fatalf("word %d is not zero", i)
+				}
+				b.Words[i] = uint64(i)
+			}
+			for i := range b.Words {
+				if b.Words[i] != uint64(i) {
+					t.Fatalf("word %d does not keep its value", i)
+				}
+			}
+			b.Free()
 		}
-		b.Free()
 	}
+}
+
+// TestRaceDetectorSeesBlocks: mapped memory is none that the detector watches.
+func TestRaceDetectorSeesBlocks(t *testing.T) {
+	b := Alloc(Size)
+	defer b.Free()
+	racetest.Expect(t, true, func() { b.Words[1000] = 1 }, func() { b.Words[1000] = 2 })
 }

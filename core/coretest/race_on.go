@@ -1,5 +1,0 @@
-//go:build race
-
-package coretest
-
-const raceEnabled = true

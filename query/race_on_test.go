@@ -1,6 +1,0 @@
-//go:build race
-
-package query
-
-// raceEnabled: the race detector makes sync.Pool drop some of its content.
-const raceEnabled = true
