@@ -222,6 +222,41 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// TestWhoAsksAgainAndAgain gets no more snapshots than they should ask for, and
+// keeps nobody else from theirs.
+func TestWhoAsksAgainAndAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sink{}
+		p := New(Config{ID: 1, State: s, Transport: s})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { p.Run(ctx, func(err error) { t.Error(err) }); close(done) }()
+		for range 1000 {
+			for from := range uint64(3) {
+				if err := p.Receive(header{typeWanted, 0, 2 + from, 0}.append(nil)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		cancel()
+		<-done
+		if n := p.Stats().Served; n < 30 || n > 42 {
+			t.Errorf("%d snapshots in 10 s, want 4 a second", n)
+		}
+		sent := 0
+		for _, m := range s.published {
+			if m[4] == typeSnapshot {
+				sent++
+			}
+		}
+		if n := int(p.Stats().Served); sent < 3*(n-1) {
+			t.Errorf("%d times a snapshot, and sent %d times, want three at a time", n, sent)
+		}
+	})
+}
+
 // FuzzReceive: any bytes are an error or a message whose changes, encoded
 // again, read the same.
 func FuzzReceive(f *testing.F) {

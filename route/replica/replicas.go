@@ -55,7 +55,8 @@ type Config struct {
 	Heartbeat time.Duration
 	Lost      int
 	// Retry is the least time between two requests for the same router's
-	// snapshot; 0 is a quarter of Heartbeat.
+	// snapshot, and between two of this one that are sent, to all who have asked by
+	// then; 0 is a quarter of Heartbeat.
 	Retry time.Duration
 	// MessageBytes is the most that a message holds; 0 is 512 KiB. QueueBytes
 	// is the most that waits to be sent, and per peer, to be applied; 0 is 4
@@ -119,6 +120,7 @@ type Replicas struct {
 		number uint64 // of the last message of changes, sent or left out
 		beat   time.Time
 		askers []uint64 // routers that want our snapshot
+		served time.Time
 		stats  Stats
 	}
 
@@ -181,10 +183,16 @@ func (p *Replicas) takeQueue() pending {
 func (p *Replicas) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.mu.askers) > 0 {
+	if p.isDue(p.cfg.Now()) {
 		return p.serve()
 	}
 	return p.send(p.takeQueue())
+}
+
+// isDue reports whether a snapshot is to be sent. Whoever asks again and again is
+// answered no more often than they should ask.
+func (p *Replicas) isDue(now time.Time) bool {
+	return len(p.mu.askers) > 0 && now.Sub(p.mu.served) >= p.cfg.Retry
 }
 
 // send publishes changes, in messages that are not too long. With nobody to
@@ -227,7 +235,7 @@ func (p *Replicas) publish(msg []byte) error {
 // were made before.
 func (p *Replicas) serve() error {
 	askers := p.mu.askers
-	p.mu.askers = nil
+	p.mu.askers, p.mu.served = nil, p.cfg.Now()
 	var before pending
 	var parts [][]byte
 	var part []byte
@@ -271,6 +279,9 @@ func (p *Replicas) Tick() error {
 		} else if !from.current() {
 			errs = append(errs, p.ask(id, from, now))
 		}
+	}
+	if p.isDue(now) {
+		errs = append(errs, p.serve())
 	}
 	if now.Sub(p.mu.beat) >= p.cfg.Heartbeat {
 		p.mu.beat = now
