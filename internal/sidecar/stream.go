@@ -13,6 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/pace"
 )
 
 // sink is where a stream's events go: a publish.Publisher of one rank and one
@@ -46,10 +47,13 @@ type streamConfig struct {
 	// position returns where the input is, after what the stream was told last.
 	position func() []byte
 	every    time.Duration // the state is saved that often, while there is something new
-	retry    time.Duration // between tries to save a beginning or to open a sink
-	log      *slog.Logger
-	m        *streamMeters
-	kept     func(position []byte) // told what is saved; nil: nobody
+	// retry is the time between tries to save a beginning or to open a sink. A
+	// stream that begins anew again and again waits for a tenth of it up to five
+	// times as long after each beginning.
+	retry time.Duration
+	log   *slog.Logger
+	m     *streamMeters
+	kept  func(position []byte) // told what is saved; nil: nobody
 }
 
 // stream is one rank: an zmqfeed.Handler. Its methods belong to the goroutine
@@ -67,6 +71,7 @@ type stream struct {
 
 	torn   error // why events of the last batch are missing from what was published
 	keep   bool  // the last thing that came is a batch, and not saved
+	anew   pace.Pace
 	saveAt time.Time
 	saving struct {
 		sync.WaitGroup
@@ -141,11 +146,19 @@ func (s *stream) begin(incomplete bool) error {
 		}
 		s.cfg.m.saveErrors.Inc()
 		s.cfg.log.Error("the stream waits: what was kept of it cannot be removed", "error", err)
-		if !s.pause() {
+		if !s.pause(s.cfg.retry) {
 			return s.tear(s.ctx.Err())
 		}
 	}
-	return s.openSink(0)
+	if err := s.openSink(0); err != nil {
+		return err
+	}
+	now, most := time.Now(), 5*s.cfg.retry
+	soon := now.Sub(s.anew.Next()) <= most
+	if wait := s.anew.Later(now, now, s.cfg.retry/10, most, s.incarnation); soon {
+		s.pause(wait) // the stream holds nothing that could be out of date
+	}
+	return nil
 }
 
 // openSink opens the sink after the event with the id. The first event of an
@@ -160,7 +173,7 @@ func (s *stream) openSink(last uint64) error {
 		if s.ctx.Err() == nil {
 			s.cfg.log.Warn("the stream waits: it cannot publish", "error", err)
 		}
-		if !s.pause() {
+		if !s.pause(s.cfg.retry) {
 			return s.tear(err)
 		}
 	}
@@ -173,8 +186,8 @@ func (s *stream) openSink(last uint64) error {
 }
 
 // pause waits; false means that the stream ends.
-func (s *stream) pause() bool {
-	t := time.NewTimer(s.cfg.retry)
+func (s *stream) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 )
 
 // notepad is a store that keeps nothing, and a sink that notes what it is told.
@@ -61,4 +63,35 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	if want := []bool{false, false, true, true, false}; !slices.Equal(out.said, want) {
 		t.Errorf("events say that something is missing: %v, want %v", out.said, want)
 	}
+}
+
+// A stream whose engine restarts, or loses batches, with every message begins anew
+// a bounded number of times, and each time it says so at once.
+func TestBeginningAnewAgainAndAgainBacksOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, began := new(notepad), 0
+		s, err := newStream(streamConfig{
+			store: out, open: func(context.Context, opening) (sink, error) { began++; return out, nil }, position: func() []byte { return nil },
+			every: time.Hour, retry: time.Second, log: slog.New(slog.DiscardHandler), m: newStreamMeters(metrics.NewSet(), 0),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for begun := time.Now(); time.Since(begun) < 2*time.Minute; {
+			s.Restart(zmqfeed.Differs)
+			s.Gap(zmqfeed.Gap{Why: zmqfeed.NoReplay})
+			time.Sleep(time.Millisecond)
+		}
+		if began > 60 || began != len(out.said) {
+			t.Errorf("it began %d times in two minutes, and %d of them cleared", began, len(out.said))
+		}
+		time.Sleep(time.Minute)
+		before := time.Now()
+		if s.Restart(zmqfeed.Shorter); time.Since(before) > 0 {
+			t.Errorf("a single restart takes %v", time.Since(before))
+		}
+	})
 }
