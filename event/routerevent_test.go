@@ -267,7 +267,7 @@ func bigRouterEvent(t testing.TB) map[string][]byte {
 	}
 	j := strings.Replace(string(c.JSON), `{"block_hash":0,"tokens_hash":0,"mm_extra_info":null}`, strings.Join(blocks, ","), 1)
 	return map[string][]byte{
-		"json":       []byte(j),
+		"JSON":       []byte(j),
 		"named":      cut(c.Named, "83aa626c6f636b5f6861736800ab746f6b656e735f6861736800ad6d6d5f65787472615f696e666fc0", hex.EncodeToString(named)),
 		"positional": cut(c.Positional, "930000c0", hex.EncodeToString(positional)),
 	}
@@ -287,18 +287,21 @@ func TestRouterEventDecodingDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkRouterEventDecode(b *testing.B) {
-	for form, msg := range bigRouterEvent(b) {
-		b.Run(form, func(b *testing.B) {
-			var d Decoder
-			b.ReportAllocs()
-			b.SetBytes(int64(len(msg)))
-			for b.Loop() {
-				if _, err := d.DecodeAny(msg); err != nil {
-					b.Fatal(err)
+	one := routerCases(b)[1]
+	for blocks, forms := range map[int]map[string][]byte{64: bigRouterEvent(b), 1: one.encodings(b)} {
+		for form, msg := range forms {
+			b.Run(fmt.Sprintf("%s/%d", form, blocks), func(b *testing.B) {
+				var d Decoder
+				b.ReportAllocs()
+				b.SetBytes(int64(len(msg)))
+				for b.Loop() {
+					if _, err := d.DecodeAny(msg); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-			b.ReportMetric(64*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
-		})
+				b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
+			})
+		}
 	}
 }
 
