@@ -92,9 +92,10 @@ func (x *Radix) Adopt(h, from Holder, name uint64, tier event.Tier) Outcome {
 	s.hs = x.holder(h)
 	path := x.ownPath(h, p.run)
 	layer := 0
-	if s.arena.at(p.run.name(p.pos)) != name {
-		_, taken := s.dir.find(name)
-		layer = s.ownName(s.rec(p.run, h), p.pos, name, taken)
+	if b := p.run.name(p.pos); s.arena.at(b) == name {
+		s.tell(h, name, b)
+	} else {
+		layer = s.ownName(s.rec(p.run, h), p.pos, name)
 	}
 	s.hold(p.run, p.pos, p.pos+1, layer)
 	x.tidyPath(h, path)

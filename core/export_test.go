@@ -51,8 +51,22 @@ func (x *Radix) Check() error {
 	if n != x.dir.count {
 		return fmt.Errorf("directory counts %d, has %d", x.dir.count, n)
 	}
-	for e, bs := range x.dups.all() {
-		for _, b := range bs {
+	for e, f := range x.dups.all() {
+		closed := 0
+		if f.closed != nil {
+			for _, b := range f.closed.blocks {
+				if n, ok := f.closed.number.m[uint64(b)]; b != 0 && (!ok || f.closed.blocks[n] != b) {
+					return fmt.Errorf("name %d: closed block %d has number %d", e, b, n)
+				} else if b != 0 {
+					closed++
+					f.open = append(f.open, b)
+				}
+			}
+			if closed == 0 || closed != len(f.closed.number.m) {
+				return fmt.Errorf("name %d: %d closed blocks, %d numbers", e, closed, len(f.closed.number.m))
+			}
+		}
+		for _, b := range f.open {
 			if name, ok := x.arena.peek(b); !ok || name != e || entered[b] {
 				return fmt.Errorf("further block %d of name %d: live %v, entered %v", b, e, ok, entered[b])
 			}
@@ -217,3 +231,6 @@ func (x *Radix) OverwriteEntry(name uint64) {
 }
 
 var MatchLen = matchLen
+
+// Steps returns how many steps the writer has taken in what could take many.
+func (x *Radix) Steps() int { return x.steps }

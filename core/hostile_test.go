@@ -1,6 +1,7 @@
 package core_test
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -49,6 +50,75 @@ func TestChosenHashesCrowdNoTable(t *testing.T) {
 		t.Logf("key %x: a child takes %d steps at most, a name %d, %d names spilled", key, kidSteps, nameSteps, spilled)
 		if crowded := kidSteps > 100 || nameSteps > 10 || spilled > 0; crowded != (key == core.Key{}) {
 			t.Errorf("key %x, chosen for the zero one: a child takes %d steps at most, a name %d, %d names spilled", key, kidSteps, nameSteps, spilled)
+		}
+	}
+}
+
+// stored is an event of n blocks whose names are those of everyone and whose
+// content is the worker's own.
+func stored(worker, first, n int) *event.Event {
+	ev := &event.Event{Kind: event.Stored}
+	for i := range n {
+		ev.Engine = append(ev.Engine, uint64(first+i))
+		ev.Local = append(ev.Local, uint64(worker+1)<<32|uint64(first+i))
+	}
+	return ev
+}
+
+// TestNamesOfManyPlaces: where w workers call their own content by the same
+// names, a block costs no more for the thousandth of them than for the tenth,
+// also where others join their chains, and a cut that is loaded goes on so.
+func TestNamesOfManyPlaces(t *testing.T) {
+	const blocks = 32
+	cost := func(x *core.Radix, f func()) float64 {
+		before := x.Steps()
+		f()
+		return float64(x.Steps()-before) / blocks
+	}
+	type costs struct{ store, join, again, remove float64 }
+	measure := func(x *core.Radix, w int) (c costs) {
+		ev := stored(w, 0, blocks)
+		h, other := core.Holder(2*w), core.Holder(2*w+1)
+		c.store = cost(x, func() { x.Store(h, ev, true) })
+		c.join = cost(x, func() { x.Store(other, ev, true) })
+		c.again = cost(x, func() { x.Store(other, ev, true) })
+		c.remove = cost(x, func() {
+			x.Remove(other, &event.Event{Kind: event.Removed, Engine: ev.Engine}, true)
+			x.Remove(other, &event.Event{Kind: event.Removed, Engine: ev.Engine}, true)
+		})
+		x.Store(other, ev, true)
+		return c
+	}
+	fill := func(workers int) *core.Radix {
+		x := core.NewRadix(core.Options{})
+		for w := range workers {
+			measure(x, w)
+		}
+		return x
+	}
+	few, many := measure(fill(10), 10), fill(1000)
+	loaded := core.NewRadix(core.Options{})
+	l := loaded.NewLoader()
+	for _, p := range cutOf(many) {
+		if err := l.Add(&p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(many.Check(), loaded.Check()); err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range map[string]*core.Radix{"written": many, "loaded": loaded} {
+		for h := range core.Holder(2000) {
+			if !x.Knows(h, 5) || !x.Knows(h, blocks-1) || x.Knows(h, blocks) {
+				t.Fatalf("%s: holder %d does not know its names", name, h)
+			}
+		}
+		have := measure(x, 1000)
+		t.Logf("%s: steps a block with 10 workers %+v, with 1,000 %+v", name, few, have)
+		for i, c := range [][2]float64{{have.store, few.store}, {have.join, few.join}, {have.again, few.again}, {have.remove, few.remove}} {
+			if c[0] > 1.5*c[1]+4 {
+				t.Errorf("%s: a block takes %v steps beside 1,000 workers, %v beside 10 (%d of store, join, store again, remove)", name, c[0], c[1], i)
+			}
 		}
 	}
 }

@@ -38,16 +38,16 @@ func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 	if !ok {
 		return 0, false
 	}
-	more, _ := x.dups.get(name)
-	blocks := append([]uint32{b}, more...)
 	for h := range x.holders {
 		if x.Empty(Holder(h)) {
 			continue
 		}
-		for _, b := range blocks {
-			if _, ok := x.at(Holder(h), b); ok && f(Holder(h)) {
-				return Holder(h), true
-			}
+		_, knows := x.at(Holder(h), b)
+		if !knows {
+			_, knows = x.elsewhere(Holder(h), name)
+		}
+		if knows && f(Holder(h)) {
+			return Holder(h), true
 		}
 	}
 	return 0, false
@@ -91,10 +91,10 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 	case known:
 		s.hold(r, pos, pos+1, p.layer)
 	case s.arena.at(r.name(pos)) == e:
+		s.tell(s.h, e, r.name(pos))
 		s.hold(r, pos, pos+1, 0)
 	default:
-		_, taken := s.dir.find(e)
-		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e, taken))
+		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e))
 	}
 	s.mem.Holders -= s.hs.inferred.bytes(8)
 	s.hs.inferred.set(e, struct{}{})

@@ -13,6 +13,9 @@ import (
 type Loader struct {
 	x    *Radix
 	runs map[uint32]*loaded // by number: those that runs are still to leave from
+	// closed has the positions of runs whose shared name leads to so many places
+	// that it must be told who knows it there (closedBlocks).
+	closed map[*run][]uint32
 }
 
 type loaded struct {
@@ -29,7 +32,7 @@ var ErrFull = errors.New("the index is full")
 // NewLoader returns a loader. The holders that it will add must have nothing in
 // the index.
 func (x *Radix) NewLoader() *Loader {
-	return &Loader{x: x, runs: make(map[uint32]*loaded)}
+	return &Loader{x: x, runs: make(map[uint32]*loaded), closed: make(map[*run][]uint32)}
 }
 
 // Add adds a piece, whose Parent was added before. After an error the index has
@@ -45,7 +48,7 @@ func (l *Loader) Add(p *Piece) error {
 	}
 	n := uint32(len(p.Local))
 	r := x.newRun(parent, p.Offset, p.Local[0])
-	x.loadNames(r, p.Names)
+	l.names(r, p.Names)
 	b := x.newBody(newContent(p.Local), n)
 	es := x.entries[:0]
 	for _, held := range p.Held {
@@ -55,12 +58,15 @@ func (l *Loader) Add(p *Piece) error {
 	r.body.Store(b)
 	for _, held := range p.Held {
 		hs := x.holder(held.Holder)
-		x.reach(r, held.Holder)
+		l.reach(r, held.Holder)
 		x.joined(r, held.Holder)
 		hs.held[event.Device] += int(held.Blocks)
 		x.total += int(held.Blocks)
 	}
 	x.cover(b, es)
+	for _, held := range p.Held {
+		l.tell(r, held.Holder, held.Blocks)
+	}
 	for i := range p.Special {
 		if err = l.special(r, &p.Special[i], len(p.Kids) > 0); err != nil {
 			break
@@ -86,6 +92,7 @@ func (l *Loader) Drop() {
 		}
 	}
 	clear(l.runs)
+	clear(l.closed)
 	l.x.mergeRipe()
 }
 
@@ -141,17 +148,18 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 		return fmt.Errorf("%w: holder %d has nothing of it", ErrPiece, s.Holder)
 	}
 	hs := x.holder(s.Holder)
-	x.reach(r, s.Holder)
+	l.reach(r, s.Holder)
 	rc := x.makeRecord(r, s.Holder)
 	for i := range s.Names {
 		e := &s.Names[i]
 		layer := 0
 		if !e.Shared {
-			_, taken := x.dir.find(e.Name)
-			layer = x.ownName(rc, e.Pos, e.Name, taken)
+			layer = x.ownName(rc, e.Pos, e.Name)
 		}
 		ly := &rc.layers[layer]
 		if e.Shared {
+			b := r.name(e.Pos)
+			x.tell(s.Holder, x.arena.at(b), b)
 			ly.nNamed += ly.named.set(e.Pos, e.Pos+1)
 		}
 		for t, copies := range e.Copies {
@@ -193,19 +201,37 @@ func (l *Loader) Infer(h Holder, names []uint64) {
 
 // reach makes the holder present in the ancestors of r that it has nothing in
 // and nothing below yet: they are what its names of r's blocks hang on.
-func (x *Radix) reach(r *run, h Holder) {
+func (l *Loader) reach(r *run, h Holder) {
+	x := l.x
 	var absent [16]*run
 	list := absent[:0]
 	for p := r.parent; p != x.root && !x.present(p, h); p = p.parent {
 		list = append(list, p)
 	}
+	l.tell(r.parent, h, r.off)
 	for _, p := range list {
 		x.link(p.parent, p.off, h)
+		l.tell(p.parent, h, p.off)
 	}
 }
 
-// loadNames makes names the shared names of the new run r.
-func (x *Radix) loadNames(r *run, names []uint64) {
+// tell notes that the holder comes to know the first n shared names of the run,
+// unless a record says what it knows there.
+func (l *Loader) tell(r *run, h Holder, n uint32) {
+	if len(l.closed) == 0 || l.x.rec(r, h) != nil {
+		return
+	}
+	for _, pos := range l.closed[r] {
+		if pos < n {
+			b := r.name(pos)
+			l.x.tell(h, l.x.arena.at(b), b)
+		}
+	}
+}
+
+// names makes names the shared names of the new run r.
+func (l *Loader) names(r *run, names []uint64) {
+	x := l.x
 	var blocks [probeNames]uint32
 	now, ahead := x.spare[0], x.spare[1]
 	batch := names[:min(probeNames, len(names))]
@@ -218,8 +244,10 @@ func (x *Radix) loadNames(r *run, names []uint64) {
 		x.addNames(r, pos, batch, &blocks)
 		n := x.dir.insertAll(now, batch, &blocks)
 		for i, e := range batch[n:] {
-			_, taken := x.dir.find(e)
-			x.enter(e, blocks[n+i], taken)
+			x.enter(nobody, e, blocks[n+i])
+			if f, _ := x.dups.get(e); f.closed != nil {
+				l.closed[r] = append(l.closed[r], pos+uint32(n+i))
+			}
 		}
 		pos += uint32(len(batch))
 		if ahead.gen != x.dir.gen {

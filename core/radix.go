@@ -31,7 +31,7 @@ type Radix struct {
 
 	arena *arena
 	dir   directory
-	dups  keyedMap[[]uint32] // further blocks of names that the directory has
+	dups  keyedMap[homonyms] // further blocks of names that the directory has
 
 	recs    keyedMap[*record] // by recKey
 	links   keyedMap[link]    // by recKey
@@ -46,10 +46,11 @@ type Radix struct {
 	mem     Memory
 	states  int      // holders that there is a state of
 	active  int      // those that have blocks
-	dupRoom int64    // bytes of the lists in dups
+	dupRoom int64    // bytes of what is in dups
 	entries []uint64 // scratch of coverage changes
 	ripe    []uint32 // runs that may be merged when the present write is done
 	marks   uint32
+	steps   int // taken in what could take many for one event: tests count them
 
 	cut *Cut   // under way, or nil
 	era uint32 // number of the last cut
@@ -76,7 +77,7 @@ func NewRadix(opts Options) *Radix {
 	x := &Radix{
 		opts:  opts,
 		key:   key,
-		dups:  keyedMap[[]uint32]{entry: 32, key: key},
+		dups:  keyedMap[homonyms]{entry: 40, key: key},
 		recs:  keyedMap[*record]{entry: 16, key: key},
 		links: keyedMap[link]{entry: linkBytes, key: key},
 		arena: &arena{mapped: new(atomic.Int64)},
@@ -144,6 +145,7 @@ type place struct {
 
 // at returns the place of a block if its name is known to h there.
 func (x *Radix) at(h Holder, b uint32) (place, bool) {
+	x.steps++
 	s := b >> segBits
 	hd := x.arena.head(s)
 	r := x.runs[hd.run]
@@ -181,15 +183,7 @@ func (x *Radix) lookup(h Holder, name uint64) (place, bool) {
 	if p, ok := x.at(h, b); ok {
 		return p, true
 	}
-	if x.dups.n > 0 {
-		more, _ := x.dups.get(name)
-		for _, b := range more {
-			if p, ok := x.at(h, b); ok {
-				return p, true
-			}
-		}
-	}
-	return place{}, false
+	return x.elsewhere(h, name)
 }
 
 // Knows implements Index.

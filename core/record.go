@@ -234,7 +234,7 @@ func (x *Radix) unname(rc *record, i int, pos uint32) {
 
 // ownName gives the holder a name of its own at pos and returns its layer.
 // The name must not be known to the holder at pos yet.
-func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
+func (x *Radix) ownName(rc *record, pos uint32, e uint64) int {
 	x.touch(rc.run)
 	i := rc.freeLayer(pos)
 	if i == len(rc.layers) {
@@ -251,7 +251,7 @@ func (x *Radix) ownName(rc *record, pos uint32, e uint64, taken bool) int {
 	}
 	b := s<<segBits | pos&(segBlocks-1)
 	x.arena.set(b, e)
-	x.enter(e, b, taken)
+	x.enter(rc.holder, e, b)
 	l.nNamed += l.named.set(pos, pos+1)
 	x.account(rc)
 	return i

@@ -65,20 +65,6 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	}
 }
 
-// moveName makes the entry of block from name block to.
-func (x *Radix) moveName(e uint64, from, to uint32) {
-	if x.dir.replace(e, from, to) {
-		return
-	}
-	more, _ := x.dups.get(e)
-	for i, b := range more {
-		if b == from {
-			more[i] = to
-			return
-		}
-	}
-}
-
 // cutSegs frees the name segments of r that lie wholly at or beyond lo.
 func (x *Radix) cutSegs(r *run, lo uint32) {
 	first := int((lo + segBlocks - 1) >> segBits)

@@ -137,7 +137,9 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 					s.hold(r, o, o+uint32(i), 0)
 					return i
 				}
-				if p, ok := s.lookup(s.h, e); ok && p != (place{r, o, 0}) {
+				p, ok := s.lookup(s.h, e)
+				s.tell(s.h, e, r.name(o))
+				if ok && p != (place{r, o, 0}) {
 					s.ordinary(s.hs, e)
 					s.hold(r, o, o+1, 0)
 					s.rebound(p)
@@ -160,8 +162,7 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		if known && !here {
 			if k == 0 {
 				s.ordinary(s.hs, e)
-				_, taken := s.dir.find(e)
-				layer = s.ownName(s.makeRecord(r, s.h), pos, e, taken)
+				layer = s.ownName(s.makeRecord(r, s.h), pos, e)
 				s.hold(r, pos, pos+1, layer)
 				s.rebound(p)
 				return 1
@@ -170,12 +171,11 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		}
 		l := p.layer
 		if !here {
-			_, taken := s.dir.find(e)
 			rc := s.makeRecord(r, s.h)
 			if l = rc.freeLayer(pos); k > 0 && l != layer {
 				break
 			}
-			s.ownName(rc, pos, e, taken)
+			s.ownName(rc, pos, e)
 		}
 		if k > 0 && l != layer {
 			break
@@ -265,7 +265,7 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 				s.ordinary(s.hs, e)
 			}
 		}
-		s.enter(e, blocks[n], taken)
+		s.enter(s.h, e, blocks[n])
 		if k++; again || k == len(names) {
 			return k, old, again
 		}
@@ -278,24 +278,6 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 func (x *Radix) Prefetch(ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	x.dir.locate(x.ahead, ev.Engine)
-}
-
-// within reports whether the name is a shared one of t at base or later.
-func (s *store) within(t *run, base uint32, name uint64) bool {
-	is := func(b uint32) bool {
-		hd := s.arena.head(b >> segBits)
-		return hd.run == t.id && hd.owner == 0 && hd.base+b&(segBlocks-1) >= base
-	}
-	if b, _ := s.dir.find(name); is(b) {
-		return true
-	}
-	more, _ := s.dups.get(name)
-	for _, b := range more {
-		if is(b) {
-			return true
-		}
-	}
-	return false
 }
 
 // rebound ends what a name meant to the holder before it was bound anew.

@@ -1,0 +1,240 @@
+package core
+
+// A name that leads to several blocks: holders may call different content alike,
+// and what one of them calls by a name says nothing about the others. The
+// directory has one of the blocks; the others are here.
+
+// openBlocks is how many blocks of a name, besides the directory's, are looked at
+// one after the other whoever asks. So the holders of few need no further memory.
+const openBlocks = 3
+
+// homonyms are the further blocks of one name.
+type homonyms struct {
+	open   []uint32
+	closed *closedBlocks // nil if there are none
+}
+
+// closedBlocks are those beyond: for them it is written down who may know the name
+// there, so that a lookup looks at one of them, however many there are. A block is
+// closed from the moment it is entered, hence whoever comes to know the name there
+// is written down (tell); who ceases to is not taken out, as Radix.at tells. A
+// block may be moved among the open ones at any time.
+type closedBlocks struct {
+	blocks []uint32        // by number; 0 is free, the last one is not
+	free   []uint32        // numbers that may be free
+	number thinMap[uint32] // of a block
+	who    thinMap[uint32] // holder → number of the block
+	known  int             // of who, at the last sweep
+}
+
+// enter makes a block findable by its name. The holder, who knows the name there,
+// may be nobody for a shared one.
+func (x *Radix) enter(h Holder, e uint64, b uint32) {
+	if _, taken := x.dir.find(e); !taken {
+		x.dir.insert(e, b)
+		return
+	}
+	f, _ := x.dups.get(e)
+	x.dupRoom -= f.bytes()
+	if len(f.open) < openBlocks {
+		f.open = append(f.open, b)
+	} else {
+		if f.closed == nil {
+			f.closed = &closedBlocks{}
+		}
+		f.closed.add(b)
+	}
+	x.dupRoom += f.bytes()
+	x.dups.set(e, f)
+	x.tell(h, e, b)
+}
+
+// nobody is no holder.
+const nobody = ^Holder(0)
+
+// tell notes that the holder comes to know the name at the block. It is called
+// wherever that happens, and nobody else is told of the name before it shows.
+func (x *Radix) tell(h Holder, e uint64, b uint32) {
+	if x.dups.n == 0 || h == nobody {
+		return
+	}
+	f, _ := x.dups.get(e)
+	if f.closed == nil {
+		return
+	}
+	n, ok := f.closed.number.m[uint64(b)]
+	if !ok {
+		return
+	}
+	x.dupRoom -= f.bytes()
+	if len(f.closed.who.m) > 2*f.closed.known+16 {
+		x.sweepWho(f.closed) // before: what the holder comes to know may not show yet
+	}
+	f.closed.who.set(uint64(h), n)
+	x.dupRoom += f.bytes()
+}
+
+// sweepWho takes out holders that do not know the name where they did.
+func (x *Radix) sweepWho(c *closedBlocks) {
+	for h, n := range c.who.m {
+		x.steps++
+		if _, ok := x.atClosed(c, Holder(h), n); !ok {
+			c.who.drop(h)
+		}
+	}
+	c.known = len(c.who.m)
+}
+
+func (x *Radix) atClosed(c *closedBlocks, h Holder, n uint32) (place, bool) {
+	if int(n) >= len(c.blocks) || c.blocks[n] == 0 {
+		return place{}, false
+	}
+	return x.at(h, c.blocks[n])
+}
+
+// elsewhere returns the place that a name which the directory's block does not
+// lead h to leads it to.
+func (x *Radix) elsewhere(h Holder, name uint64) (place, bool) {
+	if x.dups.n == 0 {
+		return place{}, false
+	}
+	f, _ := x.dups.get(name)
+	for _, b := range f.open {
+		if p, ok := x.at(h, b); ok {
+			return p, true
+		}
+	}
+	if f.closed == nil {
+		return place{}, false
+	}
+	n, ok := f.closed.who.m[uint64(h)]
+	if !ok {
+		return place{}, false
+	}
+	return x.atClosed(f.closed, h, n)
+}
+
+// within reports whether the name is a shared one of t at base or later: whether
+// the holder has just entered it there.
+func (s *store) within(t *run, base uint32, name uint64) bool {
+	is := func(b uint32) bool {
+		hd := s.arena.head(b >> segBits)
+		return hd.run == t.id && hd.owner == 0 && hd.base+b&(segBlocks-1) >= base
+	}
+	if b, _ := s.dir.find(name); is(b) {
+		return true
+	}
+	f, _ := s.dups.get(name)
+	for _, b := range f.open {
+		if is(b) {
+			return true
+		}
+	}
+	if c := f.closed; c != nil {
+		n, ok := c.who.m[uint64(s.h)]
+		return ok && int(n) < len(c.blocks) && c.blocks[n] != 0 && is(c.blocks[n])
+	}
+	return false
+}
+
+// dropName undoes enter.
+func (x *Radix) dropName(e uint64, b uint32) {
+	f, ok := x.dups.get(e)
+	if !ok {
+		x.dir.remove(e, b)
+		return
+	}
+	x.dupRoom -= f.bytes()
+	if c := f.closed; c == nil || !c.remove(b) {
+		// Another one takes the place of the one that goes.
+		var other uint32
+		if n := len(f.open) - 1; n >= 0 {
+			other, f.open = f.open[n], f.open[:n]
+		} else {
+			other = c.blocks[len(c.blocks)-1]
+			c.remove(other)
+		}
+		if other != b && !x.dir.replace(e, b, other) {
+			f.replace(b, other)
+		}
+	}
+	if f.closed != nil && len(f.closed.blocks) == 0 {
+		f.closed = nil
+	}
+	if len(f.open) == 0 {
+		f.open = nil
+	}
+	if x.dupRoom += f.bytes(); f.open == nil && f.closed == nil {
+		x.dups.drop(e)
+		return
+	}
+	x.dups.set(e, f)
+}
+
+// moveName makes the entry of block from name block to.
+func (x *Radix) moveName(e uint64, from, to uint32) {
+	if x.dir.replace(e, from, to) {
+		return
+	}
+	f, _ := x.dups.get(e)
+	f.replace(from, to)
+}
+
+// replace puts block to in the place of block from.
+func (f *homonyms) replace(from, to uint32) {
+	for i, b := range f.open {
+		if b == from {
+			f.open[i] = to
+			return
+		}
+	}
+	if c := f.closed; c != nil {
+		if n, ok := c.number.m[uint64(from)]; ok {
+			c.number.drop(uint64(from))
+			c.number.set(uint64(to), n)
+			c.blocks[n] = to
+		}
+	}
+}
+
+// add gives a block a number.
+func (c *closedBlocks) add(b uint32) {
+	n := uint32(len(c.blocks))
+	for k := len(c.free); k > 0; k-- {
+		f := c.free[k-1]
+		if c.free = c.free[:k-1]; int(f) < len(c.blocks) && c.blocks[f] == 0 {
+			n = f
+			break
+		}
+	}
+	if int(n) == len(c.blocks) {
+		c.blocks = append(c.blocks, 0)
+	}
+	c.blocks[n] = b
+	c.number.set(uint64(b), n)
+}
+
+// remove takes a block out, and reports whether it was in.
+func (c *closedBlocks) remove(b uint32) bool {
+	n, ok := c.number.m[uint64(b)]
+	if !ok {
+		return false
+	}
+	c.number.drop(uint64(b))
+	c.blocks[n] = 0
+	c.free = append(c.free, n)
+	for k := len(c.blocks); k > 0 && c.blocks[k-1] == 0; k-- {
+		c.blocks = c.blocks[:k-1]
+	}
+	return true
+}
+
+func (f homonyms) bytes() int64 {
+	n := sizeClass(int64(cap(f.open)) * 4)
+	if c := f.closed; c != nil {
+		n += closedBytes + sizeClass(int64(cap(c.blocks))*4) + sizeClass(int64(cap(c.free))*4) + c.number.bytes(16) + c.who.bytes(16)
+	}
+	return n
+}
+
+const closedBytes = 96
