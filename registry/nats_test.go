@@ -517,6 +517,7 @@ func TestDeparturesOutliveWhoSawThem(t *testing.T) {
 	left(2, 1)
 	publish()
 	less.Ranks = []uint32{0}
+	a.die()                  // or it would take over again once the next one is gone
 	a = announce(t, b, less) // by another process
 	left(1, 2)
 	left(2, 1)

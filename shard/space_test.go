@@ -295,7 +295,7 @@ func TestEventsOfUnknownRanks(t *testing.T) {
 // and gives its number to another before the answer is read.
 func TestReusedNumberIsNotCredited(t *testing.T) {
 	index := &gated{Index: core.NewRadix(core.Options{})}
-	sp := openSpace(t, Config{NewIndex: func() core.Index { return index }})
+	sp := openSpace(t, Config{Shards: 1, NewIndex: func() core.Index { return index }})
 	apply(t, sp, chain(1, 0, 1, 2, 3))
 	index.found = func() {
 		index.found = nil
