@@ -13,7 +13,7 @@ import (
 // read from. The registry is read already: it says who has left since.
 func (r *Replica) restore(ctx context.Context) (map[string]ingest.Start, error) {
 	_, starts, err := r.cfg.Snapshots.Start(ctx, keeper.Config{
-		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Set: r.set,
+		Conn: r.broker.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Set: r.set, Forget: r.cfg.Registry.Forget,
 		Program: obs.ReadVersion().String(), Progress: &r.starting, Metrics: r.metrics, Log: r.log,
 	}, func(k *keeper.Keeper) { r.keeper.Store(k) })
 	return starts, err

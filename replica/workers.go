@@ -81,10 +81,11 @@ func (w *workers) take(ctx context.Context, e registry.Event) {
 // bring has the index hold nothing of a worker that is not there, and asks one
 // that is back what it holds.
 func (w *workers) bring(ctx context.Context, e *registry.Entry) {
-	if e.Present() {
-		w.r.ingest.Load().WorkerReturned(ctx, e.Key.Space, e.Key.Worker, e.Ranks)
-	} else {
+	switch {
+	case !e.Present():
 		w.drop(ctx, e.Key, nil, e.Left)
+	case e.Transport != registry.ZMQ: // an engine's own socket tells all from its beginning
+		w.r.ingest.Load().WorkerReturned(ctx, e.Key.Space, e.Key.Worker, e.Ranks)
 	}
 }
 

@@ -49,6 +49,10 @@ type Config struct {
 	// default 15 s.
 	Lease   time.Duration
 	Options snapshot.Options
+	// Forget is after how long a worker that left is forgotten (registry.Config).
+	// A snapshot that is older is only used if the stream has all that follows it:
+	// else it may bring back who left in between. Zero: any is used.
+	Forget time.Duration
 
 	Program string // name and version, for the snapshots
 	// Progress is told how far a start is; nil: nobody is.
@@ -405,6 +409,8 @@ func reason(err error) string {
 		return "stream"
 	case errors.Is(err, errVoid):
 		return "void"
+	case errors.Is(err, errOld):
+		return "old"
 	case errors.Is(err, shard.ErrBudget):
 		return "budget"
 	case errors.Is(err, context.DeadlineExceeded):

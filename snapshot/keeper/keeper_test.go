@@ -435,7 +435,13 @@ func TestAStreamThatLostMessages(t *testing.T) {
 	if err := s.Purge(deadline(t)); err != nil {
 		t.Fatal(err)
 	}
-	next := w.start("b", nil)
+	old := w.start("old", func(c *Config) { c.Forget = 1 }) // who left in between may be forgotten
+	if len(old.starts) != 0 {
+		t.Errorf("it began with a snapshot: %+v", old.starts)
+	}
+	old.equal()
+	old.crash()
+	next := w.start("b", func(c *Config) { c.Forget = time.Hour })
 	if len(next.starts) != 1 {
 		t.Error("it did not begin with a snapshot")
 	}

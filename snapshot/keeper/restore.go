@@ -70,7 +70,7 @@ func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.St
 	}
 	for i := range found {
 		f := &found[i]
-		loaded, err := k.load(ctx, s, f, info.Name, sp)
+		loaded, err := k.load(ctx, s, f, &info, sp)
 		if ctx.Err() != nil {
 			return start, false, ctx.Err()
 		}
@@ -96,14 +96,19 @@ func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.St
 	return start, false, nil
 }
 
-func (k *Keeper) load(ctx context.Context, s store.Store, which *store.Found, name string, sp *shard.Space) (*snapshot.Info, error) {
+func (k *Keeper) load(ctx context.Context, s store.Store, which *store.Found, of *stream.Info, sp *shard.Space) (*snapshot.Info, error) {
 	f, err := s.Open(ctx, which.Name)
 	if err != nil {
 		return nil, err
 	}
 	p := k.cfg.Progress
 	var done, total, blocks uint64
-	accept := func(info *snapshot.Info) error { return check(which, info, name, sp.Key()) }
+	accept := func(info *snapshot.Info) error {
+		if err := check(which, info, of.Name, sp.Key()); err != nil {
+			return err
+		}
+		return k.recent(of, &info.Meta)
+	}
 	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, accept, func(d, t, b uint64) {
 		p.Read(d-done, t-total)
 		p.Loaded(b - blocks)

@@ -21,6 +21,7 @@ var (
 	errEntry = errors.New("the file is not the snapshot that was written under this name")
 	errOther = errors.New("the snapshot is of another stream")
 	errVoid  = errors.New("the stream does not go on from the snapshot")
+	errOld   = errors.New("who left since the snapshot may be forgotten by now, and the stream does not reach back to it")
 )
 
 // EntryOf returns the manifest's entry of a snapshot, from what it says of itself.
@@ -54,6 +55,15 @@ func check(f *store.Found, info *snapshot.Info, name string, sp event.Space) err
 	}
 	if !same || e != want {
 		return fmt.Errorf("%w: it has digest %016x and %d bytes, the manifest says %016x and %d", errEntry, e.Digest, e.Bytes, want.Digest, want.Bytes)
+	}
+	return nil
+}
+
+// recent refuses a snapshot from which workers might come back that left so long
+// ago that nobody knows it.
+func (k *Keeper) recent(info *stream.Info, m *snapshot.Meta) error {
+	if age := time.Since(m.Written); k.cfg.Forget > 0 && age > k.cfg.Forget && info.FirstSeq > m.Seq+1 {
+		return fmt.Errorf("%w: it is %v old", errOld, age.Round(time.Second))
 	}
 	return nil
 }
