@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -161,6 +162,27 @@ func (l *lane) left(id RankID) (d Departure, gone bool) {
 		d, gone = l.cfg.Left(id.Space, id.Worker, id.DPRank)
 	}
 	return d, gone
+}
+
+// sweepEvery is how often a lane that is full of ranks is looked through.
+const sweepEvery = time.Second
+
+// makeRoomLocked forgets the ranks that left, as far as it is time for that: who
+// of them comes back is asked for all it holds. It reports whether there were any.
+func (l *lane) makeRoomLocked() bool {
+	now := l.now()
+	if now.Sub(l.swept) < sweepEvery {
+		return false
+	}
+	l.swept = now
+	before := len(l.mu.ranks)
+	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.void })
+	for worker, ranks := range l.byWorker {
+		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.void }); len(l.byWorker[worker]) == 0 {
+			delete(l.byWorker, worker)
+		}
+	}
+	return len(l.mu.ranks) < before
 }
 
 // resume takes a rank up where a snapshot left it, unless it has left since: then

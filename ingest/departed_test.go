@@ -288,6 +288,40 @@ func TestARankLeaves(t *testing.T) {
 	b.finished()
 }
 
+// Ranks that left make room for others, and are void all the same when something
+// of before comes.
+func TestRanksThatLeftMakeRoom(t *testing.T) {
+	now := time.Unix(1000, 0)
+	gone := map[uint64]bool{}
+	left := Departure{At: now, Seq: 10, Created: time.Unix(1, 0)}
+	b := newLaneBench(t, func(c *Config) {
+		c.MaxRanks = 3
+		c.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) { return left, gone[worker] }
+	})
+	b.lane.created.Store(&left.Created)
+	b.lane.now = func() time.Time { return now }
+	tell := func(seq, worker, id uint64) { b.feedSeq(seq, worker, batch(worker, 5, store(id, id))) }
+	for w := uint64(1); w <= 4; w++ {
+		tell(w, w, 1)
+	}
+	if b.held(3) != 1 || b.held(4) != 0 {
+		t.Fatal("the bound does not hold")
+	}
+	for w := uint64(1); w <= 2; w++ {
+		gone[w] = true
+		b.lane.take(b.ctx, change{worker: w, left: left})
+	}
+	tell(11, 4, 1) // it is not looked again so soon
+	now = now.Add(sweepEvery)
+	tell(12, 4, 1)
+	tell(9, 1, 2)
+	tell(13, 2, 2) // one too many
+	if b.held(4) != 1 || b.held(1) != 0 || len(b.lane.mu.ranks) != 3 || len(b.lane.byWorker) != 3 || !b.lane.rank(1, 0).void {
+		t.Fatalf("%d ranks of %d workers, %d and %d blocks", len(b.lane.mu.ranks), len(b.lane.byWorker), b.held(4), b.held(1))
+	}
+	b.finished()
+}
+
 // lacking is a snapshot that has nothing of some ranks.
 type lacking struct{ start Start }
 

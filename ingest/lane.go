@@ -31,6 +31,7 @@ type lane struct {
 	holding  map[*rank]struct{}             // ranks with held parts
 	byWorker map[uint64][]*rank             // the ranks
 	spoilt   map[uint64]struct{}            // workers of which a message was bad, and of any rank
+	swept    time.Time                      // when room for ranks was last looked for
 	works    sync.Pool                      // of *work; safe for concurrent use
 
 	// notes are ranks that the index noted something on; wake holds one token.
@@ -184,7 +185,7 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 	k := workerRank{worker, dpRank}
 	l.mu.Lock()
 	r := l.mu.ranks[k]
-	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks
+	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks && !l.makeRoomLocked()
 	if r == nil && !full {
 		r = newRank(RankID{l.space, worker, dpRank})
 		if d, left := l.left(r.id); left {
