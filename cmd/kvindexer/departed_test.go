@@ -90,7 +90,7 @@ func TestWorkersThatAreUnregisteredStayAway(t *testing.T) {
 	}
 	last(before)
 
-	away.signal(syscall.SIGSTOP)
+	away.hold()
 	gone := []core.Holder{0, 1, 3} // worker 0 and a rank of worker 1
 	one.Ranks = []uint32{0}
 	if err := announced.Update(t.Context(), one); err != nil {
@@ -99,7 +99,7 @@ func TestWorkersThatAreUnregisteredStayAway(t *testing.T) {
 	host.answers("POST", "/unregister", fmt.Sprintf(`{"instance_id":%d,"model_name":%q}`, uint64(1<<63), f.space.Model), 200, "ok")
 	held := f.leaves(gone...)
 	f.compare(host)
-	away.signal(syscall.SIGCONT)
+	away.resume()
 	f.compare(away)
 	last(after)
 	others := []*process{host, away}

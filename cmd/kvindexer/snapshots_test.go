@@ -89,12 +89,12 @@ func TestStoppedWritersDoNoHarm(t *testing.T) {
 	}
 	for i := range 6 {
 		stopped := both[i%2]
-		stopped.signal(syscall.SIGSTOP)
+		stopped.hold()
 		f.publish(60)
 		f.compare(both[1-i%2])
 		<-time.After(400 * time.Millisecond) // longer than the lease
 		f.publish(20)
-		stopped.signal(syscall.SIGCONT)
+		stopped.resume()
 	}
 	for _, p := range both {
 		f.compare(p)
