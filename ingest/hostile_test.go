@@ -202,12 +202,13 @@ type fakeTime struct {
 	running sync.WaitGroup
 	cancel  context.CancelFunc
 	number  uint64
+	begun   time.Time
 }
 
 // newFakeTime starts one; ask answers the requests, by worker.
 func newFakeTime(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]byte, error)) *fakeTime {
 	t.Helper()
-	b := &fakeTime{t: t, metrics: metrics.NewSet(), set: shard.New(shard.Config{Shards: 1})}
+	b := &fakeTime{t: t, begun: time.Now(), metrics: metrics.NewSet(), set: shard.New(shard.Config{Shards: 1})}
 	index, err := b.set.Open(testSpace)
 	if err != nil {
 		t.Fatal(err)
@@ -249,6 +250,12 @@ func (b *fakeTime) close() {
 // this moment.
 func (b *fakeTime) feed(worker uint64, live bool, data []byte) {
 	b.t.Helper()
+	b.feedAt(worker, live, data, time.Now())
+}
+
+// feedAt is feed of a message that its stream, if it has one, stored at a time.
+func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Time) {
+	b.t.Helper()
 	w := b.lane.works.Get().(*work)
 	number := uint64(noNumber)
 	if !live {
@@ -260,7 +267,9 @@ func (b *fakeTime) feed(worker uint64, live bool, data []byte) {
 		number = n
 	}
 	w.begin(number, worker, data)
-	w.live = live
+	if w.live = live; !live {
+		w.stored = stored
+	}
 	b.lane.queue <- w
 	synctest.Wait()
 }

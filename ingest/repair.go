@@ -286,7 +286,7 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 		l.applying.Done()
 		return false
 	}
-	r.known, r.begun, r.last = true, 0, d.last
+	r.known, r.begun, r.last, r.stale = true, 0, d.last, false
 	r.setLossy(d.lossy)
 	l.m.dumps.Inc()
 	l.putOffDumps(r)
@@ -368,15 +368,13 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		l.truncate(ctx, r)
 		return
 	}
-	if v.full {
-		r.stale = v.unplaced // perhaps another worker that knows the place comes yet
-	}
+	r.stale = r.stale || v.unplaced // perhaps another worker that knows the place comes yet
 	if again && vain {
 		r.stale = true // the publisher does not have what it sent
 		l.letGo(ctx, r)
 		again = false
 	}
-	again = again || r.stale && !v.full && !vain // not all was waited for
+	again = again || r.stale && !v.unplaced && !vain // not all was waited for
 	r.note(func(s *RankStatus) {
 		s.Incomplete = again || r.lacking() || v.incomplete
 		if !s.Incomplete {

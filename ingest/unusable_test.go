@@ -249,3 +249,45 @@ func TestAHoleHidesLaterEventsForABoundedTime(t *testing.T) {
 		})
 	}
 }
+
+// A recovery that has taken a dump and then cannot get the events after it lets
+// go of what waits for them: the rank is not whole then, although the events come
+// in the end.
+func TestWhatIsPassedOverAfterADumpIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := recovery.NewSource(recovery.Config{Space: testSpace, Worker: 1, Incarnation: 5, Ring: 100, RingBytes: 1 << 20, KeepDump: time.Minute})
+		var b *fakeTime
+		asked := 0
+		b = newFakeTime(t, map[uint64]func(context.Context, []byte) ([]byte, error){1: func(ctx context.Context, q []byte) ([]byte, error) {
+			if asked++; asked > 1 { // the dump is fast
+				time.Sleep(11 * time.Second)
+			}
+			data, _ := src.Answer(q, 1<<20)
+			return data, nil
+		}})
+		defer b.close()
+		b.cfg.RecoverTimeout = time.Minute
+		for _, ev := range []event.Event{store(1, 1), store(2, 2)} {
+			src.Apply(ev)
+		}
+		b.feed(1, true, batch(1, 5, store(2, 2))) // it is met for the first time: a dump is asked for
+		for _, ev := range []event.Event{removal(3, 1), store(4, 4)} {
+			src.Apply(ev)
+		}
+		b.feed(1, true, batch(1, 5, store(4, 4)))
+		time.Sleep(10*time.Second + 2*holdTick)
+		synctest.Wait()
+		if s := b.lane.rank(1, 0).status(); s.LastID != 4 || s.Dumps != 1 || !s.Recovering {
+			t.Fatalf("%+v", s)
+		}
+		time.Sleep(2 * time.Second) // the events are there
+		synctest.Wait()
+		want := newTruth()
+		for _, ev := range []event.Event{store(1, 1), store(2, 2), removal(3, 1), store(4, 4)} {
+			want.apply(1, ev)
+		}
+		if s := b.lane.rank(1, 0).status(); !s.Incomplete && digest(t, b.set) != want.digest() {
+			t.Errorf("it shows what it does not hold: %+v", s)
+		}
+	})
+}
