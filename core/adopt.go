@@ -70,7 +70,7 @@ func (rc *record) hasName(pos uint32) bool {
 			return true
 		}
 	}
-	return false
+	return rc.pile != nil && rc.pile.named.has(pos)
 }
 
 // KnowsChain implements [Index].
@@ -91,13 +91,13 @@ func (x *Radix) Adopt(h, from Holder, name uint64, tier event.Tier) Outcome {
 	}
 	s.hs = x.holder(h)
 	path := x.ownPath(h, p.run)
-	layer := 0
+	var at spot
 	if b := p.run.name(p.pos); s.arena.at(b) == name {
 		s.tell(h, name, b)
 	} else {
-		layer = s.ownName(s.rec(p.run, h), p.pos, name)
+		at = s.ownName(s.rec(p.run, h), p.pos, name)
 	}
-	s.hold(p.run, p.pos, p.pos+1, layer)
+	s.hold(p.run, p.pos, p.pos+1, at)
 	x.tidyPath(h, path)
 	x.mergeRipe()
 	x.retire(h)

@@ -10,6 +10,14 @@ func (b bitmap) has(p uint32) bool {
 	return w < len(b) && b[w]>>(p&63)&1 != 0
 }
 
+// word returns the bits of the 64 positions around p.
+func (b bitmap) word(p uint32) uint64 {
+	if w := int(p >> 6); w < len(b) {
+		return b[w]
+	}
+	return 0
+}
+
 // rangeMask returns the bits of word w that lie in [lo, hi).
 func rangeMask(w int, lo, hi uint32) uint64 {
 	m := ^uint64(0)
@@ -67,6 +75,20 @@ func (b *bitmap) clear(lo, hi uint32) int {
 		*b = nil
 	}
 	return n
+}
+
+// next returns the first position from p on, if there is one.
+func (b bitmap) next(p uint32) (uint32, bool) {
+	for w := int(p >> 6); w < len(b); w++ {
+		m := b[w]
+		if w == int(p>>6) {
+			m &= ^uint64(0) << (p & 63)
+		}
+		if m != 0 {
+			return uint32(w<<6 + bits.TrailingZeros64(m)), true
+		}
+	}
+	return 0, false
 }
 
 // end returns one more than the highest position, 0 if empty.

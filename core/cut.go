@@ -186,20 +186,17 @@ func (c *Cut) giveOne(r *run) (amount int) {
 // special appends the names of a record.
 func (x *Radix) special(rc *record, dst []PieceName) []PieceName {
 	for pos, end := uint32(0), rc.end(); pos < end; pos++ {
-		for i := range rc.layers {
-			l := &rc.layers[i]
-			if !l.named.has(pos) {
-				continue
-			}
-			n := PieceName{Pos: pos, Shared: i == 0}
-			if i > 0 {
-				n.Name = x.layerName(rc, i, pos)
+		rc.spots(pos, func(at spot) bool {
+			n := PieceName{Pos: pos, Shared: at == spot{}}
+			if !n.Shared {
+				n.Name = x.spotName(rc, at, pos)
 			}
 			for t := range n.Copies {
-				n.Copies[t] = l.copiesOf(t, pos)
+				n.Copies[t] = rc.copiesOf(at, t, pos)
 			}
 			dst = append(dst, n)
-		}
+			return true
+		})
 	}
 	return dst
 }

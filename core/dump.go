@@ -21,19 +21,13 @@ func (x *Radix) nameAt(r *run, h Holder, pos uint32) (uint64, bool) {
 		}
 		return x.arena.at(r.name(pos)), true
 	}
-	for i := range rc.layers {
-		if rc.layers[i].named.has(pos) {
-			return x.layerName(rc, i, pos), true
-		}
-	}
-	return 0, false
-}
-
-func (x *Radix) layerName(rc *record, layer int, pos uint32) uint64 {
-	if layer == 0 {
-		return x.arena.at(rc.run.name(pos))
-	}
-	return x.arena.at(rc.layers[layer].segs[pos>>segBits]<<segBits | pos&(segBlocks-1))
+	var name uint64
+	found := false
+	rc.spots(pos, func(at spot) bool {
+		name, found = x.spotName(rc, at, pos), true
+		return false
+	})
+	return name, found
 }
 
 // eachRun calls f for every run that h is present in, ancestors first.
@@ -117,35 +111,23 @@ func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, name uint6
 }
 
 // dumpRecord emits every name of the record with its device copies.
-func (x *Radix) dumpRecord(rc *record, f func(ev *event.Event, copies []uint32) bool) bool {
+func (x *Radix) dumpRecord(rc *record, f func(ev *event.Event, copies []uint32) bool) (goOn bool) {
 	data := rc.run.body.Load().data
-	for pos, end := uint32(0), rc.end(); pos < end; pos++ {
-		for i := range rc.layers {
-			l := &rc.layers[i]
-			if !l.named.has(pos) {
-				continue
-			}
-			name := x.layerName(rc, i, pos)
+	goOn = true
+	for pos, end := uint32(0), rc.end(); pos < end && goOn; pos++ {
+		rc.spots(pos, func(at spot) bool {
+			name := x.spotName(rc, at, pos)
 			ev := event.Event{Kind: event.Stored}
 			x.dumpUp(&ev, rc.run, rc.holder, pos, name)
 			ev.Engine = append(ev.Engine, name)
 			ev.Local = append(ev.Local, data.at(pos))
 			copies := make([]uint32, len(ev.Engine))
-			copies[len(copies)-1] = l.copiesOf(0, pos)
-			if !f(&ev, copies) {
-				return false
-			}
-		}
+			copies[len(copies)-1] = rc.copiesOf(at, 0, pos)
+			goOn = f(&ev, copies)
+			return goOn
+		})
 	}
-	return true
-}
-
-// copiesOf returns how many copies the layer's name at pos has on a tier.
-func (l *layer) copiesOf(tier int, pos uint32) uint32 {
-	if !l.held[tier].has(pos) {
-		return 0
-	}
-	return 1 + l.copies.m[copyKey(tier, pos)]
+	return goOn
 }
 
 // dumpTiers emits what h has on the lower tiers.
@@ -154,16 +136,9 @@ func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) boo
 		ev := event.Event{Kind: event.Stored, Tier: event.Tier(t)}
 		var copies []uint32
 		x.eachRun(h, func(r *run) bool {
-			rc := x.rec(r, h)
-			if rc == nil {
-				return true
-			}
-			for i := range rc.layers {
-				rc.layers[i].held[t].each(func(lo, hi uint32) {
-					for p := lo; p < hi; p++ {
-						ev.Engine = append(ev.Engine, x.layerName(rc, i, p))
-						copies = append(copies, rc.layers[i].copiesOf(t, p))
-					}
+			if rc := x.rec(r, h); rc != nil {
+				x.eachHeld(rc, t, func(_ uint32, name uint64, n uint32) {
+					ev.Engine, copies = append(ev.Engine, name), append(copies, n)
 				})
 			}
 			return true
@@ -172,6 +147,31 @@ func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) boo
 			return
 		}
 	}
+}
+
+// eachHeld calls f for every name of a record that has copies on the tier.
+func (x *Radix) eachHeld(rc *record, tier int, f func(pos uint32, name uint64, copies uint32)) {
+	for i := range rc.layers {
+		at := spot{layer: uint32(i)}
+		rc.layers[i].held[tier].each(func(lo, hi uint32) {
+			for p := lo; p < hi; p++ {
+				f(p, x.spotName(rc, at, p), rc.copiesOf(at, tier, p))
+			}
+		})
+	}
+	if rc.pile == nil {
+		return
+	}
+	rc.pile.held[tier].each(func(lo, hi uint32) {
+		for p := lo; p < hi; p++ {
+			rc.pile.at(p, func(b uint32) bool {
+				if n := rc.copiesOf(spot{piled, b}, tier, p); n > 0 {
+					f(p, x.arena.at(b), n)
+				}
+				return true
+			})
+		}
+	})
 }
 
 // Digest implements Index.
@@ -207,14 +207,10 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 		})
 		for _, rc := range r.recs {
 			worker, rank := identity(rc.holder)
-			for i := range rc.layers {
-				for t := range rc.layers[i].held {
-					rc.layers[i].held[t].each(func(lo, hi uint32) {
-						for p := lo; p < hi; p++ {
-							sum += DigestTerm(space, worker, rank, event.Tier(t), 0, x.layerName(rc, i, p), seq[p], rc.layers[i].copiesOf(t, p))
-						}
-					})
-				}
+			for t := range event.NumTiers {
+				x.eachHeld(rc, t, func(pos uint32, name uint64, copies uint32) {
+					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, name, seq[pos], copies)
+				})
 			}
 		}
 	}

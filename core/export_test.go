@@ -107,6 +107,11 @@ func (x *Radix) Check() error {
 					names += l.nNamed
 				}
 			}
+			n, err := x.checkPile(rc.pile)
+			if err != nil {
+				return fmt.Errorf("run %d holder %d: %w", r.id, rc.holder, err)
+			}
+			names += n
 		}
 	}
 	if records != x.mem.Records {
@@ -116,6 +121,50 @@ func (x *Radix) Check() error {
 		return fmt.Errorf("%d names, %d entered", names, len(entered))
 	}
 	return nil
+}
+
+// checkPile returns how many names a pile has.
+func (x *Radix) checkPile(p *pile) (n int, err error) {
+	if p == nil {
+		return 0, nil
+	}
+	var nHeld [event.NumTiers]int
+	room := int64(0)
+	p.named.each(func(lo, hi uint32) {
+		for pos := lo; pos < hi; pos++ {
+			h := p.heaps.m[uint64(pos)]
+			room += h.bytes()
+			var held [event.NumTiers]uint32
+			idle := uint32(0)
+			p.at(pos, func(b uint32) bool {
+				n++
+				e, ok := p.names.m[uint64(b)]
+				none := e.copies == [event.NumTiers]uint32{}
+				if none {
+					idle++
+				}
+				if hd := x.arena.head(b >> segBits); !ok || hd.base != pileBase|pos || none != (e.idle > 0) || none && h.idle[e.idle-1] != b {
+					err = fmt.Errorf("position %d: piled name in block %d: %+v, idle %v", pos, b, e, h.idle)
+				}
+				for t, c := range e.copies {
+					held[t] += min(c, 1)
+				}
+				return true
+			})
+			if h.held != held || int(idle) != len(h.idle) || p.idle.has(pos) != (idle > 0) || h.n == 0 || len(h.segs) != int(h.n+segBlocks-1)/segBlocks {
+				err = fmt.Errorf("position %d: heap %+v, held %v, %d idle", pos, h, held, idle)
+			}
+			for t := range held {
+				if nHeld[t] += int(held[t]); p.held[t].has(pos) != (held[t] > 0) {
+					err = fmt.Errorf("position %d is held on tier %d: %v, by %d names", pos, t, p.held[t].has(pos), held[t])
+				}
+			}
+		}
+	})
+	if err == nil && (n == 0 || n != len(p.names.m) || nHeld != p.nHeld || room != p.room || len(p.heaps.m) != p.named.count()) {
+		err = fmt.Errorf("%d names, pile %+v, held %v, room %d", n, p, nHeld, room)
+	}
+	return n, err
 }
 
 // Runs returns how many runs there are.

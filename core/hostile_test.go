@@ -122,3 +122,74 @@ func TestNamesOfManyPlaces(t *testing.T) {
 		}
 	}
 }
+
+// TestManyNamesForOneContent: where one rank names the same content k times, what
+// is done with one of the names costs no more for k = 5,000 than for k = 20.
+func TestManyNamesForOneContent(t *testing.T) {
+	const blocks = 4
+	type costs struct{ store, again, lower, remove, idle float64 }
+	measure := func(k int) (c costs) {
+		x := core.NewRadix(core.Options{})
+		local := chain(1, blocks)
+		one := func(i int) *event.Event {
+			ev := &event.Event{Kind: event.Stored, Local: local}
+			for j := range local {
+				ev.Engine = append(ev.Engine, uint64(i+1)<<16|uint64(j))
+			}
+			return ev
+		}
+		cost := func(f func(i int)) float64 {
+			before := x.Steps()
+			for i := range k {
+				f(i * 7919 % k)
+			}
+			return float64(x.Steps()-before) / float64(k*blocks)
+		}
+		check := func(held, knows int) {
+			if n := x.Held(0, event.Device); n != held || !x.Knows(0, one(knows).Engine[blocks-1]) {
+				t.Fatalf("%d blocks held of %d, the last one named %v", n, held, x.Knows(0, one(knows).Engine[blocks-1]))
+			}
+			if err := x.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.store = cost(func(i int) { x.Store(0, one(i), true) })
+		check(k*blocks, 0)
+		c.again = cost(func(i int) { x.Store(0, one(i), true) })
+		c.lower = cost(func(i int) {
+			x.Store(0, &event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: one(i).Engine}, true)
+			x.Remove(0, &event.Event{Kind: event.Removed, Tier: event.HostPinned, Engine: one(i).Engine}, true)
+		})
+		check(k*blocks, 1)
+		// A block below the last name holds the names above as links.
+		last := one(k).Engine
+		x.Store(0, one(k), true)
+		x.Store(0, &event.Event{Kind: event.Stored, HasParent: true, Parent: last[blocks-1], Engine: []uint64{7}, Local: []uint64{7}}, true)
+		c.remove = cost(func(i int) {
+			for range 2 {
+				x.Remove(0, &event.Event{Kind: event.Removed, Engine: one(i).Engine}, true)
+			}
+		})
+		check(blocks+1, 2)
+		before := x.Steps()
+		x.Remove(0, &event.Event{Kind: event.Removed, Engine: []uint64{7}}, true)
+		c.idle = float64(x.Steps()-before) / float64(k)
+		if check(blocks, k); x.Knows(0, one(0).Engine[0]) != true || x.Knows(0, one(0).Engine[blocks-1]) {
+			t.Fatal("names of the last block are known by nothing, of those above as links")
+		}
+		if err := x.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if out := x.Clear(0, 0, true); out.Removed != blocks || x.Memory().Total() > 4096 {
+			t.Fatalf("%+v, %+v", out, x.Memory())
+		}
+		return c
+	}
+	few, many := measure(20), measure(5000)
+	t.Logf("steps a name, of 20 %+v, of 5,000 %+v", few, many)
+	for i, c := range [][2]float64{{many.store, few.store}, {many.again, few.again}, {many.lower, few.lower}, {many.remove, few.remove}, {many.idle, few.idle}} {
+		if c[0] > 1.5*c[1]+4 {
+			t.Errorf("of 5,000 names one takes %v steps, of 20 %v (%d of store, store again, lower tier, remove, let go)", c[0], c[1], i)
+		}
+	}
+}

@@ -60,13 +60,12 @@ func (x *Radix) lowestName(r *run, h Holder, pos uint32) (uint64, bool) {
 		return x.nameAt(r, h, pos)
 	}
 	low, ok := uint64(0), false
-	for i := range rc.layers {
-		if rc.layers[i].named.has(pos) {
-			if e := x.layerName(rc, i, pos); !ok || e < low {
-				low, ok = e, true
-			}
+	rc.spots(pos, func(at spot) bool {
+		if e := x.spotName(rc, at, pos); !ok || e < low {
+			low, ok = e, true
 		}
-	}
+		return true
+	})
 	return low, ok
 }
 
@@ -77,22 +76,18 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 		if pos < r.body.Load().cutOff(0, s.h) {
 			return false
 		}
-	} else {
-		for i := range rc.layers {
-			if rc.layers[i].heldAnywhere(pos) {
-				return false
-			}
-		}
+	} else if rc.heldAnywhere(pos) {
+		return false
 	}
 	p, known := s.lookup(s.h, e)
 	switch {
 	case known && (p.run != r || p.pos != pos):
 		return false
 	case known:
-		s.hold(r, pos, pos+1, p.layer)
+		s.hold(r, pos, pos+1, p.spot)
 	case s.arena.at(r.name(pos)) == e:
 		s.tell(s.h, e, r.name(pos))
-		s.hold(r, pos, pos+1, 0)
+		s.hold(r, pos, pos+1, spot{})
 	default:
 		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e))
 	}
@@ -124,38 +119,38 @@ func (x *Radix) ordinary(hs *holderState, e uint64) bool {
 
 // holdInferred is hold where some of the positions may be inferred: storing
 // such a block makes it an ordinary one and adds no copy.
-func (s *store) holdInferred(r *run, lo, hi uint32, layer int) {
+func (s *store) holdInferred(r *run, lo, hi uint32, at spot) {
 	from := lo
 	for p := lo; p < hi; p++ {
-		e := s.nameOf(r, layer, p)
+		e := s.nameOf(r, at, p)
 		if _, ok := s.hs.inferred.m[e]; !ok {
 			continue
 		}
 		if from < p {
-			s.holdOrdinary(r, from, p, layer)
+			s.holdOrdinary(r, from, p, at)
 		}
 		s.ordinary(s.hs, e)
 		s.out.Duplicate++
 		from = p + 1
 	}
 	if from < hi {
-		s.holdOrdinary(r, from, hi, layer)
+		s.holdOrdinary(r, from, hi, at)
 	}
 }
 
 // forgetInferred takes the marks off positions that are dropped.
-func (s *store) forgetInferred(r *run, layer int, lo, hi uint32) {
+func (s *store) forgetInferred(r *run, at spot, lo, hi uint32) {
 	for p := lo; p < hi && len(s.hs.inferred.m) > 0; p++ {
-		s.ordinary(s.hs, s.nameOf(r, layer, p))
+		s.ordinary(s.hs, s.nameOf(r, at, p))
 	}
 }
 
-// nameOf returns the holder's name of a layer at a position.
-func (s *store) nameOf(r *run, layer int, pos uint32) uint64 {
-	if layer == 0 {
+// nameOf returns the holder's name at a spot of a position.
+func (s *store) nameOf(r *run, at spot, pos uint32) uint64 {
+	if at == (spot{}) {
 		return s.arena.at(r.name(pos))
 	}
-	return s.layerName(s.rec(r, s.h), layer, pos)
+	return s.spotName(s.rec(r, s.h), at, pos)
 }
 
 // onDevice reports whether inferred blocks are concerned.

@@ -152,27 +152,23 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 	rc := x.makeRecord(r, s.Holder)
 	for i := range s.Names {
 		e := &s.Names[i]
-		layer := 0
-		if !e.Shared {
-			layer = x.ownName(rc, e.Pos, e.Name)
-		}
-		ly := &rc.layers[layer]
+		var at spot
 		if e.Shared {
 			b := r.name(e.Pos)
 			x.tell(s.Holder, x.arena.at(b), b)
-			ly.nNamed += ly.named.set(e.Pos, e.Pos+1)
+			rc.layers[0].nNamed += rc.layers[0].named.set(e.Pos, e.Pos+1)
+		} else {
+			at = x.ownName(rc, e.Pos, e.Name)
 		}
 		for t, copies := range e.Copies {
 			if copies == 0 {
 				continue
 			}
-			k := ly.held[t].set(e.Pos, e.Pos+1)
-			ly.nHeld[t] += k
-			hs.held[t] += k
-			x.total += k
-			if copies > 1 {
-				ly.copies.set(copyKey(t, e.Pos), copies-1)
+			if rc.copiesOf(at, t, e.Pos) == 0 {
+				hs.held[t]++
+				x.total++
 			}
+			rc.setCopies(at, t, e.Pos, copies)
 		}
 	}
 	x.account(rc)

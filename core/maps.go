@@ -36,14 +36,16 @@ func (t *thinMap[V]) bytes(entry int64) int64 {
 		return 0
 	}
 	// Groups of eight slots and eight control bytes. Beyond one group a table
-	// is at most seven eighths full; it doubles up to 1,024 slots.
+	// is at most seven eighths full; it doubles up to 1,024 slots, and then becomes
+	// two.
 	slots := int64(8)
 	for t.peak > 8 && slots*7 < int64(t.peak)*8 {
 		slots *= 2
 	}
-	n := 48 + sizeClass(slots*(entry+1))
+	tables := max(slots/mapTable, 1)
+	n := 48 + tables*sizeClass(slots/tables*(entry+1))
 	if t.peak > 8 {
-		n += 40 // a table and the directory of tables
+		n += tables * 40 // a table and its place in their directory
 	}
 	return n
 }
@@ -59,6 +61,7 @@ type keyedMap[V any] struct {
 }
 
 const (
+	mapTable     = 1024 // slots of a table of Go's maps
 	mapParts     = 64
 	mapPartBytes = 16
 )

@@ -110,7 +110,7 @@ func (s *store) joinFull(r *run, o uint32, names []uint64) int {
 // knows.
 func (s *store) holdsAt(p place) bool {
 	if rc := s.rec(p.run, s.h); rc != nil {
-		return rc.layers[p.layer].held[s.tier].has(p.pos)
+		return rc.copiesOf(p.spot, s.tier, p.pos) > 0
 	}
 	return s.tier == 0 && p.pos < p.run.body.Load().cutOff(0, s.h)
 }

@@ -169,6 +169,24 @@ var fills = map[string]func(f *filler) (holders int){
 		}
 		return 20
 	},
+	"piled names": func(f *filler) int { // one content named again and again
+		for h := range 8 {
+			local := f.hashes(20)
+			for range 1000 / f.parts {
+				f.store(h, f.hashes(20), local)
+			}
+		}
+		return 8
+	},
+	"closed names": func(f *filler) int { // the same names for other content
+		names := f.hashes(200)
+		for h := range 256 / f.parts {
+			local := f.hashes(200)
+			f.store(2*h, names, local)
+			f.store(2*h+1, names, local)
+		}
+		return 512 / f.parts
+	},
 	"one own name each": func(f *filler) int { // a segment for one name
 		for range 2000 / f.parts {
 			names, local := f.hashes(20), f.hashes(20)

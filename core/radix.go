@@ -138,9 +138,9 @@ func (x *Radix) retire(h Holder) {
 
 // place is where a name leads a holder.
 type place struct {
-	run   *run
-	pos   uint32
-	layer int // of the holder's record; 0 is the shared names
+	run *run
+	pos uint32
+	spot
 }
 
 // at returns the place of a block if its name is known to h there.
@@ -149,7 +149,7 @@ func (x *Radix) at(h Holder, b uint32) (place, bool) {
 	s := b >> segBits
 	hd := x.arena.head(s)
 	r := x.runs[hd.run]
-	p := place{r, hd.base + b&(segBlocks-1), 0}
+	p := place{run: r, pos: hd.base + b&(segBlocks-1)}
 	switch hd.owner {
 	case 0:
 		if rc := x.rec(r, h); rc != nil {
@@ -165,8 +165,15 @@ func (x *Radix) at(h Holder, b uint32) (place, bool) {
 		if rc == nil {
 			return p, false
 		}
-		p.layer = rc.layerOf(s, p.pos)
-		return p, p.layer > 0 && rc.layers[p.layer].named.has(p.pos)
+		if hd.base&pileBase != 0 {
+			return place{r, hd.base &^ pileBase, spot{piled, b}}, rc.pile.has(b)
+		}
+		layer := rc.layerOf(s, p.pos)
+		if layer < 0 {
+			return p, false
+		}
+		p.layer = uint32(layer)
+		return p, rc.layers[layer].named.has(p.pos)
 	}
 	return p, false
 }
@@ -217,17 +224,15 @@ func (x *Radix) Held(h Holder, t event.Tier) int {
 func (x *Radix) unbind(h Holder, hs *holderState, p place) {
 	x.touch(p.run)
 	rc := x.makeRecord(p.run, h)
-	l := &rc.layers[p.layer]
-	x.ordinary(hs, x.layerName(rc, p.layer, p.pos))
-	for t := range l.held {
-		if l.held[t].clear(p.pos, p.pos+1) > 0 {
-			l.nHeld[t]--
+	x.ordinary(hs, x.spotName(rc, p.spot, p.pos))
+	for t := range hs.held {
+		if rc.copiesOf(p.spot, t, p.pos) > 0 {
+			rc.setCopies(p.spot, t, p.pos, 0)
 			hs.held[t]--
 			x.total--
-			l.copies.drop(copyKey(t, p.pos))
 		}
 	}
-	x.unname(rc, p.layer, p.pos)
+	x.unname(rc, p.spot, p.pos)
 	x.account(rc)
 	x.refresh(rc, p.pos)
 	x.tidy(p.run, h, true)

@@ -8,11 +8,12 @@ import "github.com/kvatlas/kvatlas/event"
 // known names are those below max(cut-off, link limit).
 type record struct {
 	run    *run
-	holder Holder
-	layers []layer // layer 0 is that of the shared names
-	tiered bool    // counted in the body's tierCover.users
-	at     int     // its place in the run's recs
+	layers []layer // up to maxLayers; layer 0 is that of the shared names
+	pile   *pile   // what the layers have no room for, or nil
 	size   int64   // of it, in the account
+	holder Holder
+	at     uint32 // its place in the run's recs
+	tiered bool   // counted in the body's tierCover.users
 }
 
 // layer is one set of names: at most one per position.
@@ -27,6 +28,69 @@ type layer struct {
 
 func copyKey(tier int, pos uint32) uint64 { return uint64(tier)<<32 | uint64(pos) }
 
+// spots calls f for each name that the holder has at a position, until f returns
+// false.
+func (rc *record) spots(pos uint32, f func(at spot) bool) {
+	for i := range rc.layers {
+		if rc.layers[i].named.has(pos) && !f(spot{layer: uint32(i)}) {
+			return
+		}
+	}
+	rc.pile.at(pos, func(b uint32) bool { return f(spot{piled, b}) })
+}
+
+// spotName returns the name at a spot of a position.
+func (x *Radix) spotName(rc *record, at spot, pos uint32) uint64 {
+	switch at.layer {
+	case 0:
+		return x.arena.at(rc.run.name(pos))
+	case piled:
+		return x.arena.at(at.block)
+	}
+	return x.arena.at(rc.layers[at.layer].segs[pos>>segBits]<<segBits | pos&(segBlocks-1))
+}
+
+// copiesOf returns how many copies the name at a spot of a position has on a tier.
+func (rc *record) copiesOf(at spot, tier int, pos uint32) uint32 {
+	if at.layer == piled {
+		return rc.pile.names.m[uint64(at.block)].copies[tier]
+	}
+	l := &rc.layers[at.layer]
+	if !l.held[tier].has(pos) {
+		return 0
+	}
+	return 1 + l.copies.m[copyKey(tier, pos)]
+}
+
+// setCopies gives the name at a spot of a position that many copies on a tier.
+func (rc *record) setCopies(at spot, tier int, pos, copies uint32) {
+	if at.layer == piled {
+		rc.pile.set(pos, at.block, tier, copies)
+		return
+	}
+	l := &rc.layers[at.layer]
+	if copies == 0 {
+		l.nHeld[tier] -= l.held[tier].clear(pos, pos+1)
+	} else {
+		l.nHeld[tier] += l.held[tier].set(pos, pos+1)
+	}
+	if k := copyKey(tier, pos); copies > 1 {
+		l.copies.set(k, copies-1)
+	} else {
+		l.copies.drop(k)
+	}
+}
+
+// heldAnywhere reports whether any tier holds a name of the holder at pos.
+func (rc *record) heldAnywhere(pos uint32) bool {
+	for i := range rc.layers {
+		if rc.layers[i].heldAnywhere(pos) {
+			return true
+		}
+	}
+	return rc.pile.heldAnywhere(pos)
+}
+
 // heldAnywhere reports whether any tier holds the layer's name at pos.
 func (l *layer) heldAnywhere(pos uint32) bool {
 	return l.held[0].has(pos) || l.held[1].has(pos) || l.held[2].has(pos) || l.held[3].has(pos)
@@ -37,6 +101,9 @@ func (rc *record) end() uint32 {
 	e := uint32(0)
 	for i := range rc.layers {
 		e = max(e, rc.layers[i].named.end())
+	}
+	if rc.pile != nil {
+		e = max(e, rc.pile.named.end())
 	}
 	return e
 }
@@ -49,6 +116,11 @@ func (rc *record) deepest() uint32 {
 			e = max(e, rc.layers[i].held[t].end())
 		}
 	}
+	if p := rc.pile; p != nil {
+		for t := range p.held {
+			e = max(e, p.held[t].end())
+		}
+	}
 	return e
 }
 
@@ -59,10 +131,11 @@ func (rc *record) prefix(level int, start uint32) uint32 {
 		var w uint64
 		for i := range rc.layers {
 			for t := 0; t <= level; t++ {
-				if b := rc.layers[i].held[t]; int(p>>6) < len(b) {
-					w |= b[p>>6]
-				}
+				w |= rc.layers[i].held[t].word(p)
 			}
+		}
+		for t := 0; rc.pile != nil && t <= level; t++ {
+			w |= rc.pile.held[t].word(p)
 		}
 		for {
 			if w>>(p&63)&1 == 0 {
@@ -96,6 +169,7 @@ const fewRecords = 4
 
 // account enters the record's size after a change of it.
 func (x *Radix) account(rc *record) {
+	x.steps += len(rc.layers)
 	n := rc.bytes()
 	x.mem.Records += n - rc.size
 	rc.size = n
@@ -113,7 +187,7 @@ func (x *Radix) makeRecord(r *run, h Holder) *record {
 	l.nNamed = l.named.set(0, max(cut, x.linkLimit(r, h)))
 	l.nHeld[0] = l.held[0].set(0, cut)
 	x.recs.set(recKey(r, h), rc)
-	rc.at = len(r.recs)
+	rc.at = uint32(len(r.recs))
 	x.mem.Records -= recsBytes(r)
 	r.recs = append(r.recs, rc)
 	x.mem.Records += recsBytes(r)
@@ -129,7 +203,7 @@ func (x *Radix) dropRecord(rc *record) {
 	x.mem.Records -= rc.size
 	x.recs.drop(recKey(r, rc.holder))
 	x.mem.Records -= recsBytes(r)
-	last := len(r.recs) - 1
+	last := uint32(len(r.recs) - 1)
 	r.recs[rc.at], r.recs[last] = r.recs[last], nil
 	if rc.at < last {
 		r.recs[rc.at].at = rc.at
@@ -162,8 +236,8 @@ func (x *Radix) untier(rc *record) {
 // it if what is left is the ordinary case.
 func (x *Radix) settle(rc *record) {
 	link := x.linkLimit(rc.run, rc.holder)
-	if l := &rc.layers[0]; len(rc.layers) == 1 && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0 {
-		x.settleHoles(rc, l, link)
+	if rc.simple() {
+		x.settleHoles(rc, link)
 		return
 	}
 	// A name without copies is known while something is held strictly below.
@@ -171,12 +245,13 @@ func (x *Radix) settle(rc *record) {
 	if d := rc.deepest(); d > 0 {
 		limit = max(limit, d-1)
 	}
-	less := false
+	less := x.settlePile(rc, limit)
 	for i := range rc.layers {
 		l := &rc.layers[i]
 		for p, end := limit, l.named.end(); p < end; p++ {
+			x.steps++
 			if l.named.has(p) && !l.heldAnywhere(p) {
-				x.unname(rc, i, p)
+				x.unname(rc, spot{layer: uint32(i)}, p)
 				less = true
 			}
 		}
@@ -189,14 +264,21 @@ func (x *Radix) settle(rc *record) {
 	if less {
 		x.account(rc)
 	}
-	if l := &rc.layers[0]; len(rc.layers) == 1 && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0 {
-		x.settleHoles(rc, l, link)
+	if rc.simple() {
+		x.settleHoles(rc, link)
 	}
 }
 
-// settleHoles settles a record that differs from the ordinary case by holes, if
+// simple reports whether the record differs from the ordinary case by holes, if
 // at all.
-func (x *Radix) settleHoles(rc *record, l *layer, link uint32) {
+func (rc *record) simple() bool {
+	l := &rc.layers[0]
+	return len(rc.layers) == 1 && rc.pile == nil && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0
+}
+
+// settleHoles settles a simple record.
+func (x *Radix) settleHoles(rc *record, link uint32) {
+	l := &rc.layers[0]
 	x.untier(rc)
 	cut := l.held[0].end()
 	known := max(cut, link)
@@ -211,12 +293,16 @@ func (x *Radix) settleHoles(rc *record, l *layer, link uint32) {
 	}
 }
 
-// unname forgets the name at pos of a layer.
-func (x *Radix) unname(rc *record, i int, pos uint32) {
+// unname forgets the name at a spot of pos.
+func (x *Radix) unname(rc *record, at spot, pos uint32) {
 	x.touch(rc.run)
-	l := &rc.layers[i]
+	if at.layer == piled {
+		x.unpile(rc, pos, at.block)
+		return
+	}
+	l := &rc.layers[at.layer]
 	l.nNamed -= l.named.clear(pos, pos+1)
-	if i == 0 {
+	if at.layer == 0 {
 		return // the shared name stays for the others
 	}
 	s := l.segs[pos>>segBits]
@@ -232,11 +318,16 @@ func (x *Radix) unname(rc *record, i int, pos uint32) {
 	l.segs[pos>>segBits] = 0
 }
 
-// ownName gives the holder a name of its own at pos and returns its layer.
-// The name must not be known to the holder at pos yet.
-func (x *Radix) ownName(rc *record, pos uint32, e uint64) int {
+// ownName gives the holder a name of its own at pos and returns where. The name
+// must not be known to the holder at pos yet.
+func (x *Radix) ownName(rc *record, pos uint32, e uint64) spot {
 	x.touch(rc.run)
 	i := rc.freeLayer(pos)
+	if i == piled {
+		b := x.pileUp(rc, pos, e)
+		x.account(rc)
+		return spot{piled, b}
+	}
 	if i == len(rc.layers) {
 		rc.layers = append(rc.layers, layer{})
 	}
@@ -254,11 +345,11 @@ func (x *Radix) ownName(rc *record, pos uint32, e uint64) int {
 	x.enter(rc.holder, e, b)
 	l.nNamed += l.named.set(pos, pos+1)
 	x.account(rc)
-	return i
+	return spot{layer: uint32(i)}
 }
 
 // freeLayer returns the first layer of own names without one at pos; it may be
-// one that does not exist yet.
+// one that does not exist yet, or piled.
 func (rc *record) freeLayer(pos uint32) int {
 	i := 1
 	for i < len(rc.layers) && rc.layers[i].named.has(pos) {
@@ -287,6 +378,10 @@ func (x *Radix) refresh(rc *record, lo uint32) {
 		n := &rc.layers[i].nHeld
 		lower = lower || n[1]+n[2]+n[3] > 0
 	}
+	if rc.pile != nil {
+		n := &rc.pile.nHeld
+		lower = lower || n[1]+n[2]+n[3] > 0
+	}
 	if lower && !rc.tiered {
 		x.addTiers(b).users++
 		rc.tiered = true
@@ -297,14 +392,16 @@ func (x *Radix) refresh(rc *record, lo uint32) {
 	}
 	for l := 0; l < levels; l++ {
 		old := b.cutOff(l, rc.holder)
-		if cut := rc.prefix(l, min(old, lo)); cut != old {
+		cut := rc.prefix(l, min(old, lo))
+		x.steps += (int(cut-min(old, lo))>>6 + 1) * len(rc.layers)
+		if cut != old {
 			x.setCut(b, l, rc.holder, cut)
 		}
 	}
 }
 
 func (rc *record) bytes() int64 {
-	n := recordBytes + sizeClass(int64(cap(rc.layers))*layerBytes)
+	n := recordBytes + sizeClass(int64(cap(rc.layers))*layerBytes) + rc.pile.bytes()
 	for i := range rc.layers {
 		l := &rc.layers[i]
 		n += sizeClass(int64(cap(l.segs))*4) + sizeClass(int64(cap(l.named))*8) + l.copies.bytes(12+4)

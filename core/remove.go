@@ -7,7 +7,7 @@ import "github.com/kvatlas/kvatlas/event"
 type removal struct {
 	store
 	run    *run
-	layer  int
+	by     spot
 	lo, hi uint32 // the stretch; empty if lo == hi
 	cut    uint32 // run's cut-off for the holder, where it has no record
 	rec    *record
@@ -51,7 +51,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 // the names say so, and returns how many. Engines evict from the tail, so most
 // removals end here, at no look-up.
 func (m *removal) extend(names []uint64) int {
-	if m.lo == m.hi || m.layer != 0 {
+	if m.lo == m.hi || m.by.layer != 0 {
 		return 0
 	}
 	k := 0
@@ -122,27 +122,23 @@ func (m *removal) next(e uint64, goesOn bool) {
 		}
 		m.cut = cut
 	} else {
-		l := &rc.layers[p.layer]
-		if !l.held[m.tier].has(p.pos) {
+		c := rc.copiesOf(p.spot, m.tier, p.pos)
+		if c == 0 {
 			m.out.Unknown++
 			return
 		}
-		if k := copyKey(m.tier, p.pos); l.copies.m[k] > 0 {
-			if m.copies {
-				m.touch(p.run)
-				if c := l.copies.m[k]; c > 1 {
-					l.copies.set(k, c-1)
-				} else {
-					l.copies.drop(k)
-					m.account(rc)
-					m.settle(rc)
-				}
-				m.out.Decremented++
-				return
+		if c > 1 && m.copies {
+			m.touch(p.run)
+			rc.setCopies(p.spot, m.tier, p.pos, c-1)
+			if c == 2 {
+				m.account(rc)
+				m.settle(rc)
 			}
+			m.out.Decremented++
+			return
 		}
 	}
-	m.run, m.layer, m.lo, m.hi, m.rec = p.run, p.layer, p.pos, p.pos+1, rc
+	m.run, m.by, m.lo, m.hi, m.rec = p.run, p.spot, p.pos, p.pos+1, rc
 }
 
 // cursor returns the place before the last removal's, if it has that name: an
@@ -165,18 +161,18 @@ func (m *removal) flush() {
 		return
 	}
 	m.hs.last, m.hs.lastPos = m.run.id, m.lo
-	m.drop(m.run, m.layer, m.lo, m.hi)
+	m.drop(m.run, m.by, m.lo, m.hi)
 	m.lo, m.hi, m.run, m.rec = 0, 0, nil, nil
 }
 
 // drop ends the tier's copies of positions lo … hi-1, all of which the holder
-// has there by the names of the layer.
-func (s *store) drop(r *run, layer int, lo, hi uint32) {
+// has there by the names of the spot.
+func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	s.touch(r)
 	b := r.body.Load()
 	n := int(hi - lo)
 	if s.onDevice() {
-		s.forgetInferred(r, layer, lo, hi)
+		s.forgetInferred(r, at, lo, hi)
 	}
 	rc := s.rec(r, s.h)
 	if rc == nil && hi == b.cutOff(0, s.h) {
@@ -185,17 +181,12 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 		if rc == nil {
 			rc = s.makeRecord(r, s.h)
 		}
-		l := &rc.layers[layer]
-		l.nHeld[s.tier] -= l.held[s.tier].clear(lo, hi)
-		if len(l.copies.m) > 0 {
-			for p := lo; p < hi; p++ {
-				l.copies.drop(copyKey(s.tier, p))
-			}
-			s.account(rc)
+		if at.layer == piled {
+			rc.setCopies(at, s.tier, lo, 0)
+		} else {
+			rc.layers[at.layer].drop(s.tier, lo, hi)
 		}
-		if l.held[s.tier] == nil {
-			s.account(rc)
-		}
+		s.account(rc)
 		s.refresh(rc, lo)
 	}
 	s.out.Removed += n
@@ -206,6 +197,14 @@ func (s *store) drop(r *run, layer int, lo, hi uint32) {
 	}
 	if hi >= b.len() {
 		s.shrink(r)
+	}
+}
+
+// drop takes all copies of positions lo … hi-1 away.
+func (l *layer) drop(tier int, lo, hi uint32) {
+	l.nHeld[tier] -= l.held[tier].clear(lo, hi)
+	for p := lo; p < hi && len(l.copies.m) > 0; p++ {
+		l.copies.drop(copyKey(tier, p))
 	}
 }
 
@@ -243,11 +242,11 @@ func (s *store) clearRun(r *run) {
 	rc := s.rec(r, s.h)
 	if rc == nil {
 		if cut := r.body.Load().cutOff(0, s.h); cut > 0 && s.tier == 0 {
-			s.drop(r, 0, 0, cut)
+			s.drop(r, spot{}, 0, cut)
 		}
 		return
 	}
-	n := 0
+	n := rc.clearPile(s.tier)
 	for i := range rc.layers {
 		l := &rc.layers[i]
 		n += l.nHeld[s.tier]

@@ -116,7 +116,7 @@ func (s *store) byName(names []uint64) {
 			s.out.Refused++
 			continue
 		}
-		s.hold(p.run, p.pos, p.pos+1, p.layer)
+		s.hold(p.run, p.pos, p.pos+1, p.spot)
 	}
 }
 
@@ -134,24 +134,24 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 					continue
 				}
 				if i > 0 { // hold what is before: the name may repeat in it
-					s.hold(r, o, o+uint32(i), 0)
+					s.hold(r, o, o+uint32(i), spot{})
 					return i
 				}
 				p, ok := s.lookup(s.h, e)
 				s.tell(s.h, e, r.name(o))
-				if ok && p != (place{r, o, 0}) {
+				if ok && p != (place{run: r, pos: o}) {
 					s.ordinary(s.hs, e)
-					s.hold(r, o, o+1, 0)
+					s.hold(r, o, o+1, spot{})
 					s.rebound(p)
 					return 1
 				}
 			}
 		}
-		s.hold(r, o, o+uint32(k), 0)
+		s.hold(r, o, o+uint32(k), spot{})
 		return k
 	}
 	// Names of the holder's own: take as many as go into one layer.
-	k, layer := 0, 0
+	k, at := 0, spot{}
 	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
 		e, pos := names[k], o+uint32(k)
 		if k%probeNames == 0 {
@@ -162,28 +162,29 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		if known && !here {
 			if k == 0 {
 				s.ordinary(s.hs, e)
-				layer = s.ownName(s.makeRecord(r, s.h), pos, e)
-				s.hold(r, pos, pos+1, layer)
+				s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e))
 				s.rebound(p)
 				return 1
 			}
 			break
 		}
-		l := p.layer
+		to := p.spot
 		if !here {
 			rc := s.makeRecord(r, s.h)
-			if l = rc.freeLayer(pos); k > 0 && l != layer {
+			if l := rc.freeLayer(pos); k > 0 && (l == piled || uint32(l) != at.layer) {
 				break
 			}
-			s.ownName(rc, pos, e)
+			to = s.ownName(rc, pos, e)
 		}
-		if k > 0 && l != layer {
+		if k > 0 && to != at {
 			break
 		}
-		layer = l
-		k++
+		at = to
+		if k++; at.layer == piled {
+			break
+		}
 	}
-	s.hold(r, o, o+uint32(k), layer)
+	s.hold(r, o, o+uint32(k), at)
 	return k
 }
 
@@ -209,7 +210,7 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 		b.data.write(base, local[:k])
 		b.n.Store(base + uint32(k))
 	}
-	s.hold(t, base, base+uint32(k), 0)
+	s.hold(t, base, base+uint32(k), spot{})
 	if fresh {
 		s.attach(t)
 	}
@@ -286,19 +287,20 @@ func (s *store) rebound(old place) {
 	s.unbind(s.h, s.hs, old)
 }
 
-// hold makes positions lo … hi-1 of r held by the names of a layer.
-func (s *store) hold(r *run, lo, hi uint32, layer int) {
+// hold makes positions lo … hi-1 of r held by the names of a layer, or one
+// position by a piled name.
+func (s *store) hold(r *run, lo, hi uint32, at spot) {
 	if s.onDevice() {
-		s.holdInferred(r, lo, hi, layer)
+		s.holdInferred(r, lo, hi, at)
 		return
 	}
-	s.holdOrdinary(r, lo, hi, layer)
+	s.holdOrdinary(r, lo, hi, at)
 }
 
-func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
+func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 	s.touch(r)
 	rc := s.rec(r, s.h)
-	if rc == nil && layer == 0 && s.tier == 0 {
+	if rc == nil && at.layer == 0 && s.tier == 0 {
 		b := r.body.Load()
 		cut := b.cutOff(0, s.h)
 		if lo <= cut && !(s.copies && lo < cut) {
@@ -314,23 +316,37 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, layer int) {
 		}
 	}
 	rc = s.makeRecord(r, s.h)
-	l := &rc.layers[layer]
-	l.nNamed += l.named.set(lo, hi)
-	if s.copies {
-		for p := lo; p < hi; p++ {
-			if l.held[s.tier].has(p) {
-				k := copyKey(s.tier, p)
-				l.copies.set(k, l.copies.m[k]+1)
-			}
+	n := 0
+	if at.layer == piled {
+		if c := rc.copiesOf(at, s.tier, lo); c == 0 || s.copies {
+			rc.setCopies(at, s.tier, lo, c+1)
+			n = int(1 - min(c, 1))
 		}
+	} else {
+		n = rc.layers[at.layer].hold(s.tier, lo, hi, s.copies)
 	}
-	n := l.held[s.tier].set(lo, hi)
-	l.nHeld[s.tier] += n
 	s.account(rc)
 	s.count(n)
 	s.out.Duplicate += int(hi-lo) - n
 	s.refresh(rc, lo)
 	s.settle(rc)
+}
+
+// hold names positions lo … hi-1 and gives them a copy each, further ones if they
+// are counted, and returns how many had none.
+func (l *layer) hold(tier int, lo, hi uint32, copies bool) int {
+	l.nNamed += l.named.set(lo, hi)
+	if copies {
+		for p := lo; p < hi; p++ {
+			if l.held[tier].has(p) {
+				k := copyKey(tier, p)
+				l.copies.set(k, l.copies.m[k]+1)
+			}
+		}
+	}
+	n := l.held[tier].set(lo, hi)
+	l.nHeld[tier] += n
+	return n
 }
 
 func (s *store) count(n int) {
