@@ -2,27 +2,70 @@ package core
 
 // A link counts, for a holder and a run, the child runs in which the holder is
 // present: holds blocks, or is linked further down in turn. It is what keeps
-// the names of evicted ancestors known.
+// the names of evicted ancestors known. It knows where they are attached, so that
+// the highest offset is found without a look at the children of other holders.
 type link struct {
 	count uint32
-	most  uint32 // highest offset of such a child, unless stale
-	stale bool   // most is only an upper bound
-
-	// offs are the offsets of all such children, where looking at all children
-	// of the run would take too long.
-	offs *offsets
+	few   [fewLinks]uint32 // their offsets, where there are no more
+	more  *offsets         // else
 }
 
 const (
+	fewLinks     = 3
 	linkBytes    = 8 + 24 // of an entry in the map
 	offsetsBytes = 48
 )
 
-func (l link) bytes() int64 {
-	if l.offs == nil {
+func (l *link) bytes() int64 {
+	if l.more == nil {
 		return 0
 	}
-	return offsetsBytes + l.offs.bytes()
+	return offsetsBytes + l.more.bytes()
+}
+
+func (l *link) add(off uint32) {
+	switch {
+	case l.more != nil:
+		l.more.add(off)
+	case l.count < fewLinks:
+		l.few[l.count] = off
+	default:
+		l.more = &offsets{in: make([]uint32, 0, 2*fewLinks)}
+		for _, o := range l.few {
+			l.more.add(o)
+		}
+		l.more.add(off)
+	}
+	l.count++
+}
+
+func (l *link) remove(off uint32) {
+	l.count--
+	if l.more == nil {
+		for i, o := range l.few[:l.count] {
+			if o == off {
+				l.few[i] = l.few[l.count]
+				break
+			}
+		}
+		return
+	}
+	if l.more.remove(off); l.count < fewLinks {
+		l.more.compact()
+		copy(l.few[:], l.more.in)
+		l.more = nil
+	}
+}
+
+func (l *link) max() uint32 {
+	if l.more != nil {
+		return l.more.max()
+	}
+	m := uint32(0)
+	for _, o := range l.few[:l.count] {
+		m = max(m, o)
+	}
+	return m
 }
 
 func (x *Radix) linked(r *run, h Holder) uint32 {
@@ -38,29 +81,8 @@ func (x *Radix) present(r *run, h Holder) bool {
 // linkLimit returns how many leading blocks of r have, in a child run, blocks
 // of h below them.
 func (x *Radix) linkLimit(r *run, h Holder) uint32 {
-	l, ok := x.links.get(recKey(r, h))
-	if !ok {
-		return 0
-	}
-	if l.stale {
-		kids := r.body.Load().kids.Load()
-		if kids.table != nil {
-			l.offs = &offsets{}
-		}
-		l.most, l.stale = 0, false
-		kids.each(func(c *run) bool {
-			if (l.offs != nil || c.off > l.most) && x.present(c, h) {
-				l.most = max(l.most, c.off)
-				if l.offs != nil {
-					l.offs.add(c.off)
-				}
-			}
-			return true
-		})
-		x.mem.Links += l.bytes()
-		x.links.set(recKey(r, h), l)
-	}
-	return l.most
+	l, _ := x.links.get(recKey(r, h))
+	return l.max()
 }
 
 // link counts h's presence in a child of r at off.
@@ -71,18 +93,7 @@ func (x *Radix) link(r *run, off uint32, h Holder) {
 	k := recKey(r, h)
 	l, _ := x.links.get(k)
 	x.mem.Links -= l.bytes()
-	l.count++
-	switch {
-	case l.offs != nil:
-		l.offs.add(off)
-	case l.count == 2 && !l.stale && r.body.Load().kids.Load().table != nil:
-		l.offs = &offsets{}
-		l.offs.add(l.most)
-		l.offs.add(off)
-	}
-	if off >= l.most {
-		l.most, l.stale = off, false
-	}
+	l.add(off)
 	x.mem.Links += l.bytes()
 	x.links.set(k, l)
 }
@@ -95,17 +106,12 @@ func (x *Radix) unlink(r *run, off uint32, h Holder) {
 	k := recKey(r, h)
 	l, _ := x.links.get(k)
 	x.mem.Links -= l.bytes()
-	if l.count--; l.count == 0 {
+	l.remove(off)
+	x.mem.Links += l.bytes()
+	if l.count == 0 {
 		x.links.drop(k)
 		return
 	}
-	if l.offs != nil {
-		l.offs.remove(off)
-		l.most = l.offs.max()
-	} else if off == l.most {
-		l.stale = true
-	}
-	x.mem.Links += l.bytes()
 	x.links.set(k, l)
 }
 
