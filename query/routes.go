@@ -37,6 +37,7 @@ func routes() []route {
 		{path: "/metrics", name: "metrics", needs: secure.Reader, fleet: true, answer: (*Server).answerMetrics},
 		{path: "/version", name: "version", needs: secure.Anybody, answer: (*Server).answerVersion},
 		{path: "/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerOpenAPI},
+		{path: "/v1/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerOpenAPI}, // at a port with a document of its own
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
@@ -65,8 +66,12 @@ type Server struct {
 // request; larger ones are left to the garbage collector.
 const maxKept = 1 << 16
 
-// New returns a Server that is not serving yet.
+// New returns a Server that is not serving yet. Without any settings it has those
+// that Declare gives.
 func New(cfg Config, d Deps) (*Server, error) {
+	if cfg == (Config{}) {
+		cfg.Declare(conf.New("", ""))
+	}
 	inflate, err := newInflater(cfg.MaxDecompressed)
 	if err != nil {
 		return nil, err
@@ -123,7 +128,10 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 }
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
-func (s *Server) Serve(ln net.Listener) error {
+func (s *Server) Serve(ln net.Listener) error { return s.serve(ln, s.access.TLS) }
+
+// serve does so; wrap is for what the limits have let in.
+func (s *Server) serve(ln net.Listener, wrap func(net.Listener) net.Listener) error {
 	limited := s.limited(ln)
 	s.mu.Lock()
 	s.mu.listeners = append(s.mu.listeners, limited)
@@ -132,7 +140,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if down { // Shutdown came first
 		return limited.Close()
 	}
-	if err := s.http.Serve(s.access.TLS(limited)); err != nil {
+	if err := s.http.Serve(wrap(limited)); err != nil {
 		return fmt.Errorf("serving HTTP on %s: %w", ln.Addr(), err)
 	}
 	return nil

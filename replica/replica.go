@@ -36,6 +36,7 @@ type Replica struct {
 
 	broker  *broker.Broker // nil without NATS; Start's, as the next
 	workers *workers       // nil where no events are read
+	servers []*query.Server
 }
 
 // New returns a Replica that is not connected: its index is empty.
@@ -71,15 +72,6 @@ func (r *Replica) Conn() *nats.Conn {
 		return nil
 	}
 	return r.broker.Conn()
-}
-
-// Deps returns what a query.Server answers from, for the caller to add to.
-func (r *Replica) Deps() query.Deps {
-	return query.Deps{
-		Index: query.Shards{Set: r.set}, Registry: &r.registry, Streams: r.streams, At: r.at, Log: r.log, Metrics: r.cfg.Metrics,
-		Progress: r.Progress,
-		Checks:   []query.Check{{Name: "ingest", Reason: r.behind}, {Name: "memory", Reason: r.full, Note: true}},
-	}
 }
 
 // Start connects, finds the workers, restores snapshots and begins to read; Ready
@@ -185,9 +177,12 @@ func (r *Replica) full() string {
 	return fmt.Sprintf("the memory budget is reached, new blocks are refused or soon will be: %d of %d bytes; raise --memory-budget", used, budget)
 }
 
-// Close ends the reading, takes the last snapshots of what it has changed, and
+// Close ends the servers and the reading, takes the last snapshots of what it has changed, and
 // leaves the broker. Lookups go on working. ctx bounds the snapshots.
-func (r *Replica) Close(ctx context.Context) error {
+func (r *Replica) Close(ctx context.Context) (err error) {
+	for _, s := range r.servers {
+		err = errors.Join(err, s.Shutdown(ctx))
+	}
 	if r.workers != nil {
 		r.workers.close()
 	}
@@ -202,8 +197,8 @@ func (r *Replica) Close(ctx context.Context) error {
 		k.Close(ctx)
 	}
 	r.set.Close()
-	if r.broker == nil {
-		return nil
+	if r.broker != nil {
+		err = errors.Join(err, r.broker.Close())
 	}
-	return r.broker.Close()
+	return err
 }

@@ -35,11 +35,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	x.service = proc.NewService(cfg.Service, log, m, x.behind)
-	deps := x.replica.Deps()
-	if deps.Access, err = cfg.Access.Open(log); err != nil {
+	access, err := cfg.Access.Open(log)
+	if err != nil {
 		return err
 	}
-	if x.server, err = query.New(cfg.HTTP, deps); err != nil {
+	if x.server, err = x.replica.Serve(cfg.HTTP, access); err != nil {
 		return err
 	}
 	ln, err := x.server.Listen(ctx)
@@ -47,7 +47,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
-		Access: deps.Access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.server.Ready, Log: log,
+		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.server.Ready, Index: x.server.Handler(), Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, ln.Close())

@@ -3,9 +3,7 @@ package main
 import (
 	"net"
 	"net/http"
-	"strings"
 
-	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 )
@@ -44,14 +42,4 @@ func (x *router) limited(ln net.Listener) net.Listener {
 	})
 	x.metrics.Gauge("kvatlas_router_connections", "Open connections of clients.", func() float64 { return float64(l.Connections()) })
 	return l
-}
-
-// readiness is what the admin port's /readyz answers.
-func (x *router) readiness(verbose bool) (body []byte, ready bool) {
-	why := x.behind()
-	if x.proxy.Draining() {
-		why = strings.TrimPrefix(why+"; shutting down", "; ")
-	}
-	progress := x.replica.Progress()
-	return admin.Readiness("routing", why, verbose, &progress)
 }

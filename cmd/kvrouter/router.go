@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
+	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
@@ -36,6 +37,7 @@ type router struct {
 	fleet   *fleet.Fleet
 	proxy   *proxy.Proxy
 	http    *http.Server
+	index   *query.Server // of the admin port
 	service *proc.Service
 	known   atomic.Bool // who is registered is known to the fleet
 
@@ -63,8 +65,12 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	x.index, err = x.replica.Serve(query.Config{}, access, query.Check{Name: "routing", Reason: x.unknown})
+	if err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
-		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.readiness, Log: log,
+		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.index.Ready, Index: x.index.Handler(), Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, ln.Close())
@@ -192,6 +198,11 @@ func (x *router) behind() string {
 	if err := x.replica.Ready(); err != nil {
 		return err.Error()
 	}
+	return x.unknown()
+}
+
+// unknown says that the workers are not known yet; "" if they are.
+func (x *router) unknown() string {
 	if !x.known.Load() {
 		return "who is registered is being read"
 	}
@@ -210,7 +221,7 @@ func (x *router) alive(ctx context.Context) error {
 // stop ends everything that was started: the answers first, then what they go
 // by, and the broker last.
 func (x *router) stop() error {
-	return x.service.Stop(x.proxy.Drain,
+	return x.service.Stop(func() { x.proxy.Drain(); x.index.Drain() },
 		proc.Step{Name: "finishing the answers under way", Run: x.finishAnswers},
 		proc.Step{Name: "leaving the other routers", Run: func(context.Context) error {
 			x.proxy.Close()

@@ -20,7 +20,7 @@ func (s *Sidecar) serveAdmin(ctx context.Context) error {
 	}
 	port, err := admin.Start(ctx, s.cfg.Admin, admin.Deps{
 		Access: access, Metrics: s.metrics, Settings: s.cfg.settings, Level: s.cfg.Log.Var, Log: s.log,
-		Ready: func(verbose bool) ([]byte, bool) { return admin.Readiness("publishing", s.waiting(), verbose, nil) },
+		Ready: func(verbose bool) ([]byte, bool) { return admin.Readiness("publishing", s.waiting(), verbose) },
 	})
 	if err != nil || port == nil {
 		return err

@@ -43,7 +43,7 @@ func (s *Settings) Declare(set *conf.Set) {
 		storage is too slow is given up, and tried again later.`, conf.Between[int64](4<<20, 1<<40))
 	set.Bool(&s.Reset, "reset-states", false, `Begin anew: purge the streams and delete the snapshots of the namespace. Refused while
 		another replica lives. kvctl reset does it once; with this every start of the process does.`)
-	set.String(&s.Peer, "restore-from", "", `URL of a kvindexer of the same namespace, http://host:port or https://host:port, from which a start
+	set.String(&s.Peer, "restore-from", "", `URL of a kvindexer of the same namespace, or of the admin port of a kvrouter, http://host:port or https://host:port, from which a start
 		takes what it knows of the streams that no snapshot can be used for. If it does not give that, the streams are read from their beginning.`)
 	set.Bool(&s.PeerFirst, "restore-from-first", false, "Ask it for all streams, and start from snapshots only where it does not give them.")
 	set.String(&s.PeerToken, "restore-from-token-file", "", "File with the bearer token that it asks for: one of an operator.")

@@ -39,6 +39,9 @@ type Deps struct {
 	Level    *slog.LevelVar // of the log
 	// Ready returns the readiness as JSON, with its reasons if verbose.
 	Ready func(verbose bool) (body []byte, ready bool)
+	// Index answers all other paths, and says itself who may ask; nil: there is
+	// nothing.
+	Index http.Handler
 	Log   *slog.Logger
 }
 
@@ -67,6 +70,9 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 	s := &Server{deps: d, mux: http.NewServeMux(), ln: ln, done: make(chan struct{})}
 	for _, r := range routes() {
 		s.mux.Handle(r.pattern(), d.Access.Guard(r.needs, s.handler(r)))
+	}
+	if d.Index != nil {
+		s.mux.Handle("/", d.Index)
 	}
 	s.http = &http.Server{
 		Handler:           s.mux,

@@ -15,7 +15,6 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
-	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 )
 
@@ -50,7 +49,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	s.Server, err = Start(t.Context(), c, Deps{
 		Access: a, Metrics: obs.NewMetrics(), Settings: set, Level: s.level, Log: slog.New(slog.DiscardHandler),
 		Ready: func(verbose bool) ([]byte, bool) {
-			return Readiness("test", s.why, verbose, &startup.Report{Phase: startup.Reading, MessagesLeft: 3})
+			return Readiness("test", s.why, verbose)
 		},
 	})
 	if err != nil {

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-
-	"github.com/kvatlas/kvatlas/internal/program/startup"
 )
 
 // Check is one condition of readiness.
@@ -16,19 +14,17 @@ type Check struct {
 }
 
 // Readiness returns what /readyz answers for a program that has one condition,
-// which is met if why is empty. progress is how far its start is, nil if it does
-// not say that.
-func Readiness(condition, why string, verbose bool, progress *startup.Report) (body []byte, ready bool) {
+// which is met if why is empty.
+func Readiness(condition, why string, verbose bool) (body []byte, ready bool) {
 	var a struct {
-		Status   string          `json:"status"`
-		Checks   []Check         `json:"checks,omitempty"`
-		Progress *startup.Report `json:"progress,omitempty"`
+		Status string  `json:"status"`
+		Checks []Check `json:"checks,omitempty"`
 	}
 	if a.Status = "ready"; why != "" {
 		a.Status = "not ready"
 	}
 	if verbose {
-		a.Checks, a.Progress = []Check{{condition, why == "", why}}, progress
+		a.Checks = []Check{{condition, why == "", why}}
 	}
 	body, err := json.Marshal(a)
 	if err != nil { // texts always have a form

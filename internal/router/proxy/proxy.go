@@ -62,9 +62,6 @@ func New(cfg Config) *Proxy {
 // answer closes its connection, so that the client's next request goes elsewhere.
 func (p *Proxy) Drain() { p.draining.Store(true) }
 
-// Draining reports whether Drain was called.
-func (p *Proxy) Draining() bool { return p.draining.Load() }
-
 // Close closes idle connections to engines.
 func (p *Proxy) Close() { p.client.Close() }
 

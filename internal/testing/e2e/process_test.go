@@ -51,6 +51,7 @@ type process struct {
 	name   string
 	cmd    *exec.Cmd
 	stdout io.ReadCloser
+	stderr string         // file
 	lines  *bufio.Scanner // of stdout
 	done   chan struct{}  // closed when it has ended
 	err    error          // how; valid when done is closed
@@ -68,7 +69,7 @@ func start(t *testing.T, home, name string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, name: name, cmd: exec.Command(filepath.Join(dir, name), args...), done: make(chan struct{})}
+	p := &process{t: t, name: name, stderr: stderr.Name(), cmd: exec.Command(filepath.Join(dir, name), args...), done: make(chan struct{})}
 	p.cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home}
 	p.cmd.Stderr = stderr
 	read, write, err := os.Pipe()
@@ -94,6 +95,26 @@ func start(t *testing.T, home, name string, args ...string) *process {
 		}
 	})
 	return p
+}
+
+// logged returns a field of the process's first log line with the message.
+func (p *process) logged(msg, field string) (value string) {
+	p.t.Helper()
+	eventually(p.t, time.Minute, func() error {
+		text, err := os.ReadFile(p.stderr)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if _, rest, found := strings.Cut(line, `msg="`+msg+`"`); found {
+				_, value, _ = strings.Cut(rest, " "+field+"=")
+				value, _, _ = strings.Cut(strings.TrimSpace(value), " ")
+				return nil
+			}
+		}
+		return fmt.Errorf("%s has not logged %q", p.name, msg)
+	})
+	return value
 }
 
 // wait waits for the process to end well.

@@ -9,9 +9,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,9 +40,11 @@ type copyOfIndex interface {
 	start(t *testing.T)
 	// stop ends it in order.
 	stop(t *testing.T)
-	// find returns the depths of the ranks in a prompt, of those that have any.
-	find(ctx context.Context, sp event.Space, prompt []uint64, ranks []shard.RankID) (map[shard.RankID]tiers, error)
-	metrics(ctx context.Context) ([]byte, error)
+	// url returns where its routes of the index are.
+	url() string
+	// weigh returns the depths in a prompt that it chooses by, of the ranks that have
+	// any; nil if it chooses nothing.
+	weigh(ctx context.Context, sp event.Space, prompt []uint64, ranks []shard.RankID) (map[shard.RankID]tiers, error)
 }
 
 // The fleet's workers.
@@ -75,7 +79,6 @@ func newOne(t *testing.T, home string) *one {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.Close() }) // the test is over
 	f := &one{t: t, broker: b, space: event.Space{Model: "m", BlockSize: enginetest.BlockSize}, rand: rand.New(rand.NewPCG(5, 6)),
 		pubs: map[uint64]*publish.Publisher{}, joined: map[uint64]*registry.Announcement{}, oracle: core.NewOracle(),
 		engine: enginetest.NewMock(t, 9, 2, 0)}
@@ -90,6 +93,17 @@ func newOne(t *testing.T, home string) *one {
 		}
 		f.chains = append(f.chains, chain)
 	}
+	t.Cleanup(func() { // the test is over
+		ctx, cancel := context.WithTimeout(context.Background(), waittest.Patience) //nolint:usetesting // t's context has ended
+		defer cancel()
+		for _, a := range f.joined {
+			_ = a.Close(ctx)
+		}
+		for _, p := range f.pubs {
+			_ = p.Close(ctx)
+		}
+		_ = b.Close()
+	})
 	f.chains, f.shared = f.chains[:12], f.chains[12:]
 	for id := uint64(streamed); id <= named; id++ {
 		f.join(id, []uint32{0, 1})
@@ -278,17 +292,21 @@ func (f *one) agree(when string, copies map[string]copyOfIndex) {
 		}
 		for name, c := range copies {
 			f.until(when, name, func() error {
-				have, err := c.find(f.t.Context(), f.space, prompt, f.ranks)
-				if err == nil && !maps.Equal(have, want) {
-					err = fmt.Errorf("a prompt of %d blocks: %v, the oracle says %v", len(prompt), have, want)
+				have, err := find(f.t.Context(), c.url(), f.space, prompt)
+				if err != nil || !maps.Equal(have, want) {
+					return fmt.Errorf("a prompt of %d blocks: %v, the oracle says %v; %w", len(prompt), have, want, err)
 				}
-				return err
+				have, err = c.weigh(f.t.Context(), f.space, prompt, f.ranks)
+				if err != nil || have != nil && !maps.Equal(have, want) {
+					return fmt.Errorf("a prompt of %d blocks is weighed with %v, the oracle says %v; %w", len(prompt), have, want, err)
+				}
+				return nil
 			})
 		}
 	}
 	for name, c := range copies {
 		f.until(when, name, func() error {
-			text, err := c.metrics(f.t.Context())
+			text, err := get(f.t.Context(), c.url()+"/metrics")
 			if err != nil {
 				return err
 			}
@@ -319,9 +337,7 @@ func (f *one) until(when, who string, do func() error) {
 func TestEveryReplicaHasTheOraclesAnswers(t *testing.T) {
 	home := t.TempDir()
 	f := newOne(t, home)
-	copies := map[string]copyOfIndex{
-		"kvindexer": &indexerCopy{home: home}, "kvrouter": &routerCopy{home: home}, "the library": &libraryCopy{home: home},
-	}
+	copies := newCopies(home, 1<<30)
 	f.engine.Publish(30)
 	f.publish(100, streamed, live, leaving, shrinking)
 	for _, c := range copies {
@@ -359,7 +375,7 @@ func TestEveryReplicaHasTheOraclesAnswers(t *testing.T) {
 		c.stop(t)
 		f.publish(50, streamed, live, leaving)
 		c.start(t)
-		text, err := c.metrics(t.Context())
+		text, err := get(t.Context(), c.url()+"/metrics")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,6 +386,104 @@ func TestEveryReplicaHasTheOraclesAnswers(t *testing.T) {
 	f.engine.Publish(20)
 	f.publish(50, streamed, live, leaving)
 	f.agree("after a restart from a snapshot", copies)
+	f.alike(copies)
+	for _, c := range copies {
+		c.stop(t)
+	}
+}
+
+// alike checks that the copies tell of themselves alike: their workers and spaces, the
+// metrics that there are, and of the index how many spaces, ranks and blocks.
+func (f *one) alike(copies map[string]copyOfIndex) {
+	f.t.Helper()
+	told := map[string]map[string]string{}
+	note := func(what, who, text string) {
+		if told[what] == nil {
+			told[what] = map[string]string{}
+		}
+		told[what][who] = text
+	}
+	for name, c := range copies {
+		for _, path := range []string{"/v1/spaces", "/v1/openapi.yaml"} {
+			text, err := get(f.t.Context(), c.url()+path)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			note(path, name, string(text))
+		}
+		var families, index []string
+		text, err := get(f.t.Context(), c.url()+"/metrics")
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			family, _, _ := strings.Cut(line, "{")
+			family, _, _ = strings.Cut(family, " ")
+			for _, prefix := range []string{"index", "ingest", "registry", "snapshot", "direct", "http"} {
+				if strings.HasPrefix(family, "kvatlas_"+prefix+"_") {
+					families = append(families, family)
+				}
+			}
+			switch family {
+			case "kvatlas_index_spaces", "kvatlas_index_ranks", "kvatlas_index_blocks", "kvatlas_index_memory_budget_bytes":
+				index = append(index, line)
+			}
+		}
+		slices.Sort(families)
+		note("the families of metrics", name, strings.Join(slices.Compact(families), "\n"))
+		note("the index's metrics", name, strings.Join(index, ""))
+	}
+	for what, texts := range told {
+		for name, text := range texts {
+			if want := texts["kvindexer"]; text != want || len(want) < 10 {
+				f.t.Errorf("%s of %s:\n%s\nkvindexer's:\n%s", what, name, text, want)
+			}
+		}
+	}
+}
+
+// The memory budget holds in every program: it refuses blocks, counts them, and
+// uses no more memory.
+func TestEveryReplicaKeepsToItsBudget(t *testing.T) {
+	home := t.TempDir()
+	f := newOne(t, home)
+	const budget = 8 << 20
+	copies := newCopies(home, budget)
+	f.publish(10, streamed, live) // who says nothing is asked for it, for long
+	for _, c := range copies {
+		c.start(t)
+	}
+	const blocks = 400 * 2000 // of 26 bytes or so
+	for range blocks / 2000 {
+		chain := make([]uint64, 2000)
+		for i := range chain {
+			chain[i] = f.rand.Uint64()
+		}
+		if err := f.pubs[streamed].Stored(t.Context(), 0, event.Device, publish.Root(), chain, chain); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.flush()
+	for name, c := range copies {
+		f.until("beyond the budget", name, func() error {
+			text, err := get(t.Context(), c.url()+"/metrics")
+			if err != nil {
+				return err
+			}
+			held, refused := sum(text, "kvatlas_index_blocks"), sum(text, "kvatlas_index_refused_blocks_total")
+			used, full := sum(text, "kvatlas_index_memory_bytes"), sum(text, "kvatlas_index_memory_full")
+			if lag := sum(text, "kvatlas_ingest_lag_messages"); lag > 0 || refused == 0 || held+refused < blocks || full != 1 || used > budget+6<<20 || // beyond, 4 MiB are for those who have less than their share
+
+				sum(text, "kvatlas_index_memory_budget_bytes") != budget {
+				return fmt.Errorf("%.0f blocks held, %.0f refused, %.0f bytes used, full %.0f, %.0f messages behind", held, refused, used, full, lag)
+			}
+			ready, err := get(t.Context(), c.url()+"/readyz?verbose")
+			if err != nil || !strings.Contains(string(ready), "the memory budget is reached") {
+				return fmt.Errorf("%w %s", err, ready)
+			}
+			return nil
+		})
+	}
 	for _, c := range copies {
 		c.stop(t)
 	}
@@ -385,27 +499,27 @@ func copyHolder(to, from core.Index, h core.Holder) {
 	r.Finish()
 }
 
-// indexerCopy is a kvindexer.
-type indexerCopy struct {
-	home string
-	indexer
+// newCopies returns one program of each kind, not started. The flags are of them all.
+func newCopies(home string, budget int64) map[string]copyOfIndex {
+	flags := []string{"--discover-every=50ms", fmt.Sprintf("--memory-budget=%d", budget)}
+	return map[string]copyOfIndex{
+		"kvindexer": &indexerCopy{home: home, flags: flags},
+		"kvrouter":  &routerCopy{home: home, flags: flags},
+		"the library": &libraryCopy{replica: replica.Config{
+			NATS: replica.NATS{URL: replica.Embedded, DataDir: filepath.Join(home, "data")}, Discover: 50 * time.Millisecond,
+			MemoryBudget: budget, Log: slog.New(slog.DiscardHandler),
+		}},
+	}
 }
 
-func (c *indexerCopy) start(t *testing.T) {
-	t.Helper()
-	c.indexer = startIndexer(t, c.home, "--discover-every=50ms")
-}
-func (c *indexerCopy) stop(t *testing.T) { t.Helper(); c.indexer.stop() }
-
-func (c *indexerCopy) metrics(ctx context.Context) ([]byte, error) { return get(ctx, c.url+"/metrics") }
-
-func (c *indexerCopy) find(ctx context.Context, sp event.Space, prompt []uint64, _ []shard.RankID) (map[shard.RankID]tiers, error) {
+// find asks an index's routes for the depths of a prompt.
+func find(ctx context.Context, url string, sp event.Space, prompt []uint64) (map[shard.RankID]tiers, error) {
 	body, err := json.Marshal(map[string]any{"model": sp.Model, "hashes": prompt})
 	if err != nil {
 		return nil, err
 	}
 	var m matches
-	if status, err := post(ctx, c.url+"/v1/find_matches", body, &m); err != nil || status != http.StatusOK || len(m.Spaces) != 1 {
+	if status, err := post(ctx, url+"/v1/find_matches", body, &m); err != nil || status != http.StatusOK || len(m.Spaces) != 1 {
 		return nil, fmt.Errorf("status %d, error %w", status, err)
 	}
 	have := map[shard.RankID]tiers{}
@@ -425,22 +539,39 @@ func (c *indexerCopy) find(ctx context.Context, sp event.Space, prompt []uint64,
 	return have, nil
 }
 
-// routerCopy is a kvrouter: what it knows is what it chooses by.
+// indexerCopy is a kvindexer.
+type indexerCopy struct {
+	home  string
+	flags []string
+	in    indexer
+}
+
+func (c *indexerCopy) start(t *testing.T) { t.Helper(); c.in = startIndexer(t, c.home, c.flags...) }
+func (c *indexerCopy) stop(t *testing.T)  { t.Helper(); c.in.stop() }
+func (c *indexerCopy) url() string        { return c.in.url }
+
+func (c *indexerCopy) weigh(context.Context, event.Space, []uint64, []shard.RankID) (map[shard.RankID]tiers, error) {
+	return nil, nil
+}
+
+// routerCopy is a kvrouter, with the routes of the index at its admin port.
 type routerCopy struct {
-	home, url string
-	process   *process
+	home          string
+	flags         []string
+	public, admin string // URLs
+	process       *process
 }
 
 func (c *routerCopy) start(t *testing.T) {
 	t.Helper()
 	// Nothing answers where the engines are said to be.
-	c.process, c.url = startRouter(t, c.home, "--health-every=0s", "--models-every=0s")
+	c.process, c.public = startRouter(t, c.home, append([]string{"--admin-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s"}, c.flags...)...)
+	c.admin = "http://" + c.process.logged("admin port", "address")
 }
 func (c *routerCopy) stop(t *testing.T) { t.Helper(); c.process.stop() }
+func (c *routerCopy) url() string       { return c.admin }
 
-func (c *routerCopy) metrics(ctx context.Context) ([]byte, error) { return get(ctx, c.url+"/metrics") }
-
-func (c *routerCopy) find(ctx context.Context, sp event.Space, prompt []uint64, ranks []shard.RankID) (map[shard.RankID]tiers, error) {
+func (c *routerCopy) weigh(ctx context.Context, sp event.Space, prompt []uint64, ranks []shard.RankID) (map[shard.RankID]tiers, error) {
 	have := map[shard.RankID]tiers{}
 	for _, k := range ranks {
 		body, err := json.Marshal(map[string]any{"model_name": sp.Model, "block_hashes": prompt, "worker_id": k.Worker, "dp_rank": k.DPRank})
@@ -454,7 +585,7 @@ func (c *routerCopy) find(ctx context.Context, sp event.Space, prompt []uint64, 
 				Disk uint32
 			}
 		}
-		status, err := post(ctx, c.url+"/v1/select", body, &chosen)
+		status, err := post(ctx, c.public+"/v1/select", body, &chosen)
 		switch {
 		case err != nil:
 			return nil, err
@@ -472,8 +603,9 @@ func (c *routerCopy) find(ctx context.Context, sp event.Space, prompt []uint64, 
 
 // libraryCopy is this program, with the library in it.
 type libraryCopy struct {
-	home  string
-	atlas *kvatlas.Atlas
+	replica replica.Config
+	atlas   *kvatlas.Atlas
+	routes  *httptest.Server
 }
 
 func (c *libraryCopy) start(t *testing.T) {
@@ -481,33 +613,32 @@ func (c *libraryCopy) start(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	var err error
-	c.atlas, err = kvatlas.Open(ctx, kvatlas.Config{Replica: replica.Config{
-		NATS: replica.NATS{URL: replica.Embedded, DataDir: filepath.Join(c.home, "data")}, Discover: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
-	}})
-	if err != nil {
+	if c.atlas, err = kvatlas.Open(ctx, kvatlas.Config{Replica: c.replica}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.atlas.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
+	routes, err := c.atlas.Replica().Handler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.routes = httptest.NewServer(routes)
 }
 
 func (c *libraryCopy) stop(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
+	c.routes.Close()
 	if err := c.atlas.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (c *libraryCopy) metrics(context.Context) ([]byte, error) {
-	var text bytes.Buffer
-	c.atlas.Replica().WriteMetrics(&text)
-	return text.Bytes(), nil
-}
+func (c *libraryCopy) url() string { return c.routes.URL }
 
-func (c *libraryCopy) find(ctx context.Context, sp event.Space, prompt []uint64, _ []shard.RankID) (map[shard.RankID]tiers, error) {
+func (c *libraryCopy) weigh(ctx context.Context, sp event.Space, prompt []uint64, _ []shard.RankID) (map[shard.RankID]tiers, error) {
 	r, err := c.atlas.Router(sp)
 	if err != nil {
 		return nil, err

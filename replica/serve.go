@@ -1,0 +1,35 @@
+package replica
+
+import (
+	"net/http"
+
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/query"
+)
+
+// Serve returns a server of the index's routes, for its own port or as the Handler of
+// another's. Without settings it has their defaults; checks are further conditions of
+// its readiness. It is called before Start.
+func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...query.Check) (*query.Server, error) {
+	s, err := query.New(cfg, query.Deps{
+		Index: query.Shards{Set: r.set}, Registry: &r.registry, Streams: r.streams, At: r.at, Access: access, Log: r.log,
+		Metrics: r.cfg.Metrics, Progress: r.Progress,
+		Checks: append([]query.Check{{Name: "ingest", Reason: r.behind}, {Name: "memory", Reason: r.full, Note: true}}, checks...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.servers = append(r.servers, s)
+	return s, nil
+}
+
+// Handler returns the index's routes: what is held, who is registered, readiness,
+// metrics, dumps. They let everybody ask: they are for a port that only those can
+// reach who run the program.
+func (r *Replica) Handler() (http.Handler, error) {
+	s, err := r.Serve(query.Config{}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.Handler(), nil
+}
