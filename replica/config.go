@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -116,33 +117,20 @@ func (c *Config) check() error {
 
 // withDefaults returns c with the defaults of what is not left to those who get it.
 func (c Config) withDefaults() Config {
-	setDefault(&c.Namespace, "default")
+	c.Namespace = cmp.Or(c.Namespace, "default")
 	if c.Replica == "" {
 		c.Replica = fmt.Sprintf("%s-%08x", proc.ReplicaName(), rand.Uint32()) // a process may have several
 	}
 	if c.NATS.URL == Embedded {
-		setDefault(&c.NATS.DataDir, broker.DefaultDataDir(os.Getenv))
+		c.NATS.DataDir = cmp.Or(c.NATS.DataDir, broker.DefaultDataDir(os.Getenv))
 	}
-	if c.MemoryBudget == 0 {
-		c.MemoryBudget = defaultBudget()
-	}
+	c.MemoryBudget = cmp.Or(c.MemoryBudget, defaultBudget())
+	c.Log = cmp.Or(c.Log, slog.Default())
+	c.NATS.Log = cmp.Or(c.NATS.Log, c.Log)
 	if c.Metrics == nil {
 		c.Metrics = obs.NewSet()
 	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	if c.NATS.Log == nil {
-		c.NATS.Log = c.Log
-	}
 	return c
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 // HasNATS reports whether there is to be a broker.
