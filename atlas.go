@@ -40,7 +40,7 @@ type Atlas struct {
 	byNATS  bool // workers publish and register there
 
 	stop  context.CancelFunc
-	work  sync.WaitGroup // follows the registry; lets bookings end
+	work  sync.WaitGroup // follows the registry
 	close sync.Once
 	err   error // of Close
 }
@@ -55,13 +55,14 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	a := &Atlas{byNATS: cfg.Replica.HasNATS()}
-	cfg.Replica.Fed = !a.byNATS || cfg.index() != fleet.Events
+	index := fleet.KindOf(&cfg.Routing, !cfg.Approximate)
+	cfg.Replica.Fed = !a.byNATS || index != fleet.Events
 	var err error
 	if a.replica, err = replica.New(cfg.Replica); err != nil {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: cfg.index(), Set: a.replica.Set(), Addressless: true, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Addressless: true, Log: cfg.Replica.Log,
 	}
 	if a.byNATS && !cfg.Alone {
 		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
@@ -77,19 +78,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close(ctx))
 	}
 	a.work.Go(func() { a.fleet.Follow(work, a.replica.Registry()) })
-	a.work.Go(func() { a.expire(work) })
 	return a, nil
-}
-
-// index says what the routers know of caches: nothing where it has no weight.
-func (c *Config) index() fleet.Kind {
-	switch {
-	case !c.Routing.WeighsCache():
-		return fleet.NoIndex
-	case c.Approximate:
-		return fleet.Approximate
-	}
-	return fleet.Events
 }
 
 // Replica returns what fills the index and tells of it: its state, its metrics, and
@@ -159,20 +148,6 @@ func (a *Atlas) WaitReady(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		case <-tick.C:
-		}
-	}
-}
-
-// expire lets bookings end whose lease is over.
-func (a *Atlas) expire(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			a.fleet.Expire()
 		}
 	}
 }

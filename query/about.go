@@ -53,7 +53,7 @@ func (s *Server) answerVersion(ctx *fasthttp.RequestCtx, _ *view) *Problem {
 func (s *Server) answerOpenAPI(ctx *fasthttp.RequestCtx, _ *view) *Problem {
 	ctx.SetContentType("application/yaml")
 	text := api.OpenAPI()
-	if s.all.registry == nil {
+	if s.registry == nil {
 		text = api.Without(text, func(path string) bool {
 			at := s.table.find([]byte(path))
 			return at != s.table.none() && s.table.all[at].needsRegistry()

@@ -57,7 +57,7 @@ func serveGuarded(t *testing.T, flags ...string) (*served, *fakeRegistry) {
 		w := registry.Worker{ID: id, Model: "m", BlockSize: 4, Group: group, Transport: registry.JetStream, Role: registry.Decode}
 		reg.entries = append(reg.entries, registry.Entry{Worker: w, Key: w.Key()})
 	}
-	return serveDeps(t, testConfig(t, flags...), Deps{Index: twoSpaces(), Registry: reg, Access: access(t, secure.Settings{TokensFile: path})}), reg
+	return serveDeps(t, testConfig(t, flags...), Deps{Index: twoSpaces(), Registry: func() Registry { return reg }, Access: access(t, secure.Settings{TokensFile: path})}), reg
 }
 
 func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }

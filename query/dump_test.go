@@ -222,7 +222,7 @@ func TestDumpRefusals(t *testing.T) {
 		dumpPath + "&cursor=1.2.3": reasonOutOfRange, dumpPath + "&x=1": reasonUnknownArgument,
 	} {
 		if strings.Contains(path, "cursor") {
-			sp := s.all.index.Spaces()[0]
+			sp := s.index.Spaces()[0]
 			path += fmt.Sprintf("&group=%s&block_size=%d", sp.Group, sp.BlockSize)
 		}
 		if resp, data := s.do(t, "GET", path, ""); resp.StatusCode < 400 || !strings.Contains(string(data), `"`+want+`"`) {

@@ -53,7 +53,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
 		return &Problem{fasthttp.StatusBadRequest, "Content-Length", reasonMalformedRequest,
 			"give Content-Length or Transfer-Encoding, not both, and no two lengths"}
 	}
-	if at == s.table.none() || s.all.registry == nil && s.table.all[at].needsRegistry() {
+	if at == s.table.none() || s.registry == nil && s.table.all[at].needsRegistry() {
 		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; GET /openapi.yaml has all of them"}
 	}
 	r := &s.table.all[at]
@@ -67,6 +67,10 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
 			"the server is answering as many requests as it may (--http-max-inflight)"}
 	}
 	v, p := s.admit(ctx, r)
+	if p == nil && v.registry == nil && r.needsRegistry() {
+		ctx.Response.Header.Set("Retry-After", "1")
+		p = &Problem{fasthttp.StatusServiceUnavailable, "request", reasonNotReady, "who is registered is not known yet; try again"}
+	}
 	if p != nil {
 		return p
 	}
@@ -76,7 +80,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
 // admit says who asks, and returns what they may see.
 func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
 	if !s.access.Guarded() {
-		return &s.all, nil
+		return s.all(), nil
 	}
 	c, refusal := s.access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
 	switch refusal {
@@ -90,13 +94,13 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
 	case secure.Allowed:
 	}
 	if c.Tenant == nil {
-		return &s.all, nil
+		return s.all(), nil
 	}
 	if r.fleet {
 		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
 			"this route shows more than one tenant's; use a token without one"}
 	}
-	return s.all.of(*c.Tenant), nil
+	return s.all().of(*c.Tenant), nil
 }
 
 // twoLengths reports whether the headers say more than once where the body

@@ -31,7 +31,7 @@ func (s *Server) Handler() http.Handler {
 			MaxIdleConnsPerHost: handlerConns, DisableCompression: true,
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			p := &Problem{http.StatusServiceUnavailable, "request", reasonBusy, "the index is being closed"}
+			p := &Problem{http.StatusServiceUnavailable, "request", reasonNotReady, "the index is being closed"}
 			if large := new(http.MaxBytesError); errors.As(err, &large) {
 				p = s.bodyTooLarge()
 			}

@@ -31,6 +31,7 @@ const (
 	reasonUnauthenticated   = "unauthenticated"
 	reasonForbidden         = "forbidden"
 	reasonBusy              = "too_many_requests"
+	reasonNotReady          = "not_ready"
 	reasonInternal          = "internal"
 	reasonRegistration      = "registration"
 	reasonConnections       = "too_many_connections"

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +48,38 @@ func (r *fakeRegistry) ServeWorkers(model, group string) []byte {
 // serveRegistry is serve with a registry.
 func serveRegistry(t *testing.T, ix Index, reg Registry) *served {
 	t.Helper()
-	return serveDeps(t, testConfig(t), Deps{Index: ix, Registry: reg})
+	d := Deps{Index: ix}
+	if reg != nil {
+		d.Registry = func() Registry { return reg }
+	}
+	return serveDeps(t, testConfig(t), d)
+}
+
+// Until the registry is read its routes say that, and the others answer without it.
+func TestBeforeTheRegistryIsRead(t *testing.T) {
+	var reg atomic.Pointer[fakeRegistry]
+	s := serveDeps(t, testConfig(t), Deps{Index: twoSpaces(), Registry: func() Registry {
+		if r := reg.Load(); r != nil {
+			return r
+		}
+		return nil
+	}})
+	ask := func(want int) {
+		t.Helper()
+		for route, body := range map[string]string{"POST /register": "{}", "POST /unregister": "{}", "GET /workers": ""} {
+			method, path, _ := strings.Cut(route, " ")
+			if resp, text := s.do(t, method, path, body); (resp.StatusCode == 503) != (want == 503) || want == 503 && !strings.Contains(string(text), "not known yet") {
+				t.Errorf("%s: %d %s", route, resp.StatusCode, text)
+			}
+		}
+		if resp, text := s.do(t, "GET", "/v1/workers", ""); resp.StatusCode != 200 || strings.Contains(string(text), "gone") != (want == 200) {
+			t.Errorf("%d %s", resp.StatusCode, text)
+		}
+	}
+	ask(503)
+	w := registry.Worker{ID: 9, Model: "gone", BlockSize: 4}
+	reg.Store(&fakeRegistry{asked: make(chan string, 9), entries: []registry.Entry{{Worker: w, Key: w.Key()}}})
+	ask(200)
 }
 
 func TestRegistrationRoutes(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -20,9 +21,10 @@ import (
 // Deps is what a Server needs from the rest of the program.
 type Deps struct {
 	Index Index
-	// Registry knows the workers that are registered, and takes registrations
-	// over HTTP; nil: there are no such routes.
-	Registry Registry
+	// Registry returns what knows the workers that are registered, and takes
+	// registrations over HTTP; nil while it does not know them yet. Without it
+	// there are no such routes.
+	Registry func() Registry
 	// Streams returns how the reading of events stands, of every rank that
 	// publishes; nil: nothing is read.
 	Streams func() []Stream
@@ -39,14 +41,16 @@ type Deps struct {
 
 // Server answers queries over HTTP.
 type Server struct {
-	cfg     Config
-	all     view // of a caller who may see everything
-	access  *secure.Access
-	streams func() []Stream
-	at      At
-	dumps   *dumps
-	table   *table
-	inflate *inflater
+	cfg      Config
+	index    Index
+	registry func() Registry // nil: there is none
+	whole    atomic.Pointer[view]
+	access   *secure.Access
+	streams  func() []Stream
+	at       At
+	dumps    *dumps
+	table    *table
+	inflate  *inflater
 
 	limit  *obs.Limited
 	obs    *observer
@@ -78,7 +82,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	}
 	t := newTable()
 	s := &Server{
-		cfg: cfg, all: view{index: d.Index, registry: d.Registry}, access: d.Access, streams: d.Streams,
+		cfg: cfg, index: d.Index, registry: d.Registry, access: d.Access, streams: d.Streams,
 		at: d.At, dumps: newDumps(d.Metrics),
 		table: t, inflate: inflate,
 		limit:  obs.NewLimited(d.Log, time.Second, nil),

@@ -13,8 +13,23 @@ import (
 // through it, so none can forget whom it answers.
 type view struct {
 	index    Index
-	registry Registry // nil: there is none
+	registry Registry // nil: there is none, or it does not know yet
 	tenant   *string  // nil: everything
+}
+
+// all returns the view of a caller who may see everything.
+func (s *Server) all() *view {
+	if v := s.whole.Load(); v != nil {
+		return v
+	}
+	v := &view{index: s.index}
+	if s.registry != nil {
+		v.registry = s.registry()
+	}
+	if s.registry == nil || v.registry != nil {
+		s.whole.Store(v) // there is no more to know
+	}
+	return v
 }
 
 // of returns the view of a tenant.

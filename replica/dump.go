@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
 	"github.com/kvatlas/kvatlas/snapshot/peer"
 )
@@ -16,7 +15,8 @@ func (r *Replica) at(ctx context.Context, sp event.Space, queue func() error, wa
 	if in := r.ingest.Load(); in != nil {
 		for _, s := range in.Streams() {
 			if s.Space == sp {
-				return positionOf(in.Cut(ctx, s.Stream, queue, wait))
+				start, err := in.Cut(ctx, s.Stream, queue, wait)
+				return peer.PositionOf(start), err
 			}
 		}
 	}
@@ -25,11 +25,4 @@ func (r *Replica) at(ctx context.Context, sp event.Space, queue func() error, wa
 	}
 	wait()
 	return p, nil
-}
-
-func positionOf(start ingest.Start, err error) (p dump.Position, _ error) {
-	if err != nil {
-		return p, err
-	}
-	return peer.PositionOf(start), nil
 }

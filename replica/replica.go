@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
@@ -28,14 +29,14 @@ type Replica struct {
 	metrics *metrics.Set
 	set     *shard.Set
 
-	registry registered
+	registry atomic.Pointer[registry.Registry] // nil until it is read
 	starting startup.Progress
-	keeper   atomic.Pointer[keeper.Keeper]
 	ingest   atomic.Pointer[ingest.Ingest] // nil until events are read, and where none are
 	started  atomic.Bool                   // Start has done all
 
 	broker  *broker.Broker // nil without NATS; Start's, as the next
 	workers *workers       // nil where no events are read
+	keeper  *keeper.Keeper // nil without snapshots
 	servers []*query.Server
 }
 
@@ -48,7 +49,7 @@ func New(cfg Config) (*Replica, error) {
 	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
 	r.set = shard.New(shard.Config{
 		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: max(0, cfg.MemoryBudget),
-		EngineScheme: r.registry.engineScheme,
+		EngineScheme: r.engineScheme,
 	})
 	registerMetrics(cfg.Metrics, r.set)
 	return r, nil
@@ -123,20 +124,23 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 		Metrics: r.metrics, Log: r.log,
 	}
 	r.cfg.Ingest.Apply(&cfg)
-	if cfg.Start, err = r.restore(ctx); err != nil {
+	// The registry is read already: it says who has left since the snapshots.
+	if r.keeper, cfg.Start, err = r.cfg.Snapshots.Start(ctx, keeper.Config{
+		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Forget: r.cfg.Registry.Forget,
+		Program: obs.ReadVersion().String(), Progress: &r.starting, Metrics: r.metrics, Log: r.log,
+	}); err != nil {
 		return err
 	}
-	k := r.keeper.Load()
-	if k != nil {
-		cfg.Reload = k.Reload
+	if r.keeper != nil {
+		cfg.Reload = r.keeper.Reload
 	}
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	r.ingest.Store(in)
-	if k != nil {
-		k.Run(in)
+	if r.keeper != nil {
+		r.keeper.Run(in)
 	}
 	r.workers.follow()
 	return nil
@@ -145,14 +149,14 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 // Ready returns nil once the index has caught up with what was published before
 // the start; else an error that says what it waits for.
 func (r *Replica) Ready() error {
-	if why := r.behind(); why != "" {
+	if why := r.Behind(); why != "" {
 		return errors.New(why)
 	}
 	return nil
 }
 
-// behind says why the index is not to be asked yet; "" if it is.
-func (r *Replica) behind() string {
+// Behind says why the index is not to be asked yet; "" if it is.
+func (r *Replica) Behind() string {
 	if !r.started.Load() {
 		if report := r.starting.Report(); report.Phase != startup.Connecting {
 			return report.String()
@@ -166,6 +170,17 @@ func (r *Replica) behind() string {
 		return err.Error()
 	}
 	return r.workers.behindEngines()
+}
+
+// Progress says how far the start is.
+func (r *Replica) Progress() startup.Report {
+	report := r.starting.Report()
+	if in := r.ingest.Load(); in != nil {
+		report.Streams(in.Progress())
+	} else if r.started.Load() { // there is nothing to read
+		report.Phase = startup.CaughtUp
+	}
+	return report
 }
 
 // full says that the memory budget is reached; "" if it is not.
@@ -193,8 +208,8 @@ func (r *Replica) Close(ctx context.Context) (err error) {
 		reg.Close()
 	}
 	// Nothing changes the index any more, and the broker is still there.
-	if k := r.keeper.Load(); k != nil {
-		k.Close(ctx)
+	if r.keeper != nil {
+		r.keeper.Close(ctx)
 	}
 	r.set.Close()
 	if r.broker != nil {

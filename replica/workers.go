@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
+	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -135,4 +136,22 @@ func (w *workers) close() {
 	}
 	w.direct.Close()
 	w.sub.Close()
+}
+
+// registered returns who is registered; nil before that is read.
+func (r *Replica) registered() query.Registry {
+	if reg := r.registry.Load(); reg != nil {
+		return reg
+	}
+	return nil // not reg: a nil *Registry is no nil query.Registry
+}
+
+// engineScheme returns the worker's; "" if that is not known.
+func (r *Replica) engineScheme(space event.Space, worker uint64) string {
+	if reg := r.registry.Load(); reg != nil {
+		if e, ok := reg.Lookup(registry.Key{Space: space, Worker: worker}); ok {
+			return e.EngineScheme
+		}
+	}
+	return ""
 }

@@ -4,14 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
-	"sync"
-	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
-	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/replica"
 )
@@ -34,7 +30,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if x.replica, err = replica.New(cfg.Replica); err != nil {
 		return err
 	}
-	x.service = proc.NewService(cfg.Service, log, m, x.behind)
+	x.service = proc.NewService(cfg.Service, log, m, x.replica.Behind)
 	access, err := cfg.Access.Open(log)
 	if err != nil {
 		return err
@@ -55,44 +51,9 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- x.server.Serve(ln) }() // ends with Shutdown
 
-	err = x.serve(ctx, ln, served)
+	// The signs of life take the locks of ingest, too: readiness does.
+	err = x.service.Run(ctx, ln.Addr().String(), served, x.replica.Start, x.replica.Progress, x.replica.Set().Alive)
 	return errors.Join(err, x.stop(), port.Close())
-}
-
-// serve connects what fills the index and waits for the end.
-func (x *indexer) serve(ctx context.Context, ln net.Listener, served <-chan error) error {
-	if err := x.service.Listening(ln.Addr().String()); err != nil {
-		return err
-	}
-	x.log.Info("listening", "address", ln.Addr().String(), "version", obs.ReadVersion().String())
-	telling, stop := context.WithCancel(ctx)
-	var told sync.WaitGroup
-	defer told.Wait()
-	defer stop()
-	told.Go(func() {
-		startup.Tell(telling, time.Second, x.log, x.replica.Progress)
-	})
-	if err := x.replica.Start(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil // told to stop before the broker was there
-		}
-		return err
-	}
-	x.service.Started(x.replica.Set().Alive) // behind takes the locks of ingest
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-served:
-		return err
-	}
-}
-
-// behind says why the index is not to be asked yet; "" if it is.
-func (x *indexer) behind() string {
-	if err := x.replica.Ready(); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // stop ends everything that was started, from the requests inwards: what they

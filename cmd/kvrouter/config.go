@@ -240,17 +240,8 @@ func (c *config) finish() (err error) {
 	return c.Route.Check()
 }
 
-// index returns what the routers know of caches: nothing where it would have no
-// weight.
-func (c *config) index() fleet.Kind {
-	switch {
-	case !c.Route.WeighsCache():
-		return fleet.NoIndex
-	case c.Events:
-		return fleet.Events
-	}
-	return fleet.Approximate
-}
+// index returns what the routers know of caches.
+func (c *config) index() fleet.Kind { return fleet.KindOf(&c.Route, c.Events) }
 
 // static returns the workers of --engines and --prefill-engines.
 func (c *config) static() []registry.Worker {

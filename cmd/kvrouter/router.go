@@ -1,13 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -17,7 +17,6 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
-	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
@@ -42,7 +41,7 @@ type router struct {
 	known   atomic.Bool // who is registered is known to the fleet
 
 	stopWork context.CancelFunc
-	work     sync.WaitGroup // follows the registry, probes, expires
+	work     sync.WaitGroup // follows the registry, probes
 }
 
 // run runs the program until ctx ends or something fails, and stops it in order.
@@ -77,7 +76,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- x.http.Serve(access.TLS(x.limited(ln))) }() // ends with Shutdown
-	err = x.serve(ctx, ln, served)
+	err = x.service.Run(ctx, ln.Addr().String(), served, x.start, x.replica.Progress, x.alive)
 	return errors.Join(err, x.stop(), port.Close())
 }
 
@@ -115,35 +114,8 @@ func (x *router) build() error {
 	return nil
 }
 
-// serve connects what the choices need and waits for the end.
-func (x *router) serve(ctx context.Context, ln net.Listener, served <-chan error) error {
-	if err := x.service.Listening(ln.Addr().String()); err != nil {
-		return err
-	}
-	x.log.Info("listening", "address", ln.Addr().String(), "mode", x.cfg.Route.Mode, "version", obs.ReadVersion().String())
-	work, cancel := context.WithCancel(context.Background())
-	x.stopWork = cancel
-	x.work.Go(func() {
-		startup.Tell(work, time.Second, x.log, x.replica.Progress)
-	})
-	if err := x.connect(ctx, work); err != nil {
-		if ctx.Err() != nil {
-			return nil // told to stop before the broker was there
-		}
-		return err
-	}
-	x.work.Go(func() { x.watch(work) })
-	x.service.Started(x.alive)
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-served:
-		return err
-	}
-}
-
-// connect starts the replica, and follows who is registered.
-func (x *router) connect(ctx, work context.Context) error {
+// start starts the replica, and what follows who is registered.
+func (x *router) start(ctx context.Context) error {
 	if err := x.replica.Start(ctx); err != nil {
 		return err
 	}
@@ -154,11 +126,15 @@ func (x *router) connect(ctx, work context.Context) error {
 		}
 	}
 	x.known.Store(true)
+	work, cancel := context.WithCancel(context.Background())
+	x.stopWork = cancel
 	x.work.Go(func() { x.fleet.Follow(work, reg) })
+	x.work.Go(func() { x.watch(work) })
+	x.log.Info("routing", "mode", x.cfg.Route.Mode)
 	return nil
 }
 
-// watch asks engines how they are and what they serve, and lets old bookings end.
+// watch asks engines how they are and what they serve.
 func (x *router) watch(ctx context.Context) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}}
 	defer client.CloseIdleConnections()
@@ -168,7 +144,6 @@ func (x *router) watch(ctx context.Context) {
 		every time.Duration
 		do    func()
 	}{
-		{time.Second, x.fleet.Expire},
 		{x.cfg.HealthEvery, func() { x.fleet.Probe(ctx, client, x.cfg.HealthPath, within) }},
 		{x.cfg.LoadEvery, func() { x.fleet.AskLoad(ctx, client, x.cfg.LoadPath, within) }},
 		{x.cfg.ModelsEvery, func() { x.fleet.AskModels(ctx, client, within) }},
@@ -194,12 +169,7 @@ func repeat(ctx context.Context, every time.Duration, do func()) {
 }
 
 // behind says why requests should not come yet; "" if they may.
-func (x *router) behind() string {
-	if err := x.replica.Ready(); err != nil {
-		return err.Error()
-	}
-	return x.unknown()
-}
+func (x *router) behind() string { return cmp.Or(x.replica.Behind(), x.unknown()) }
 
 // unknown says that the workers are not known yet; "" if they are.
 func (x *router) unknown() string {

@@ -58,10 +58,9 @@ func (s *Settings) Apply(cfg *Config) {
 }
 
 // Start does what the settings say for a program that is about to read: it
-// resets, and restores the newest snapshots, or copies what a peer knows. It calls
-// opened, if not nil, with the Keeper before that takes its time, and returns
+// resets, and restores the newest snapshots, or copies what a peer knows. It returns
 // where to start reading. The Keeper is nil where there are to be no snapshots.
-func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) (*Keeper, map[string]ingest.Start, error) {
+func (s *Settings) Start(ctx context.Context, cfg Config) (*Keeper, map[string]ingest.Start, error) {
 	source, err := s.source(&cfg)
 	if err != nil {
 		return nil, nil, err
@@ -87,9 +86,6 @@ func (s *Settings) Start(ctx context.Context, cfg Config, opened func(*Keeper)) 
 	}
 	if err := k.CheckRetention(ctx); err != nil {
 		return nil, nil, err
-	}
-	if opened != nil {
-		opened(k)
 	}
 	var starts map[string]ingest.Start
 	if s.PeerFirst {

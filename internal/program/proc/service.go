@@ -8,10 +8,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/startup"
 )
 
 // ServiceConfig holds the settings of a Service.
@@ -84,6 +86,35 @@ func (s *Service) Listening(address string) error {
 		return fmt.Errorf("writing the address file: %w", err)
 	}
 	return nil
+}
+
+// Run is a program's time between the opening of its port and its end: it tells the
+// address, calls start, tells how far that is once a second, and waits until ctx ends
+// or serving does, which served tells. alive is Started's.
+func (s *Service) Run(ctx context.Context, address string, served <-chan error, start func(context.Context) error,
+	progress func() startup.Report, alive func(context.Context) error) error {
+	if err := s.Listening(address); err != nil {
+		return err
+	}
+	s.log.Info("listening", "address", address, "version", obs.ReadVersion().String())
+	telling, stop := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	defer told.Wait()
+	defer stop()
+	told.Go(func() { startup.Tell(telling, time.Second, s.log, progress) })
+	if err := start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop before it was done
+		}
+		return err
+	}
+	s.Started(alive)
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		return err
+	}
 }
 
 // Started tells systemd that the program is up, and from now on that it is

@@ -40,6 +40,18 @@ const (
 	Approximate             // the router's own choices
 )
 
+// KindOf returns what routers with these settings know, where events are read or
+// not: nothing where it would have no weight.
+func KindOf(s *route.Settings, events bool) Kind {
+	switch {
+	case !s.WeighsCache():
+		return NoIndex
+	case events:
+		return Events
+	}
+	return Approximate
+}
+
 // Config holds what a Fleet is made with.
 type Config struct {
 	ID     uint64 // of this router; see route.Config

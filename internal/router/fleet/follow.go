@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"time"
 
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -9,15 +10,23 @@ import (
 // followQueue is how many changes of the registry may wait.
 const followQueue = 4096
 
-// Follow keeps the workers as the registry has them, until ctx ends.
+// expireEvery is how often it is looked at whose lease is over.
+const expireEvery = time.Second
+
+// Follow keeps the workers as the registry has them, and ends bookings whose lease
+// is over, until ctx ends.
 func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 	sub := r.Subscribe(followQueue)
 	defer sub.Close()
 	f.adopt(ctx, r.Snapshot(false))
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-tick.C:
+			f.Expire()
 		case <-sub.Wait():
 		}
 		for _, ev := range sub.Next() {
