@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -20,7 +19,7 @@ const (
 // of its LoRA adapters: those that name a parent, as vLLM and SGLang list them. It
 // returns how many engines answered.
 func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time.Duration) int {
-	answered := f.each(func(*Model) bool { return true }, func(e *Engine) int {
+	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
 		data, ok := fetch(ctx, client, e.URL+"/v1/models", timeout, maxModelList)
 		if !ok {
 			return 0
@@ -29,15 +28,13 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		if !ok {
 			return 0
 		}
-		e.loras.Store(&names)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if e.model.Engine(e.ID) == e { // else it has left meanwhile
+			e.model.learn(e, names)
+		}
 		return 1
 	})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.Models() {
-		f.learn(m)
-	}
-	return answered
 }
 
 // parseModels returns the names of adapters, sorted.
@@ -60,26 +57,39 @@ func parseModels(data []byte) (names []string, ok bool) {
 	return slices.Compact(names), true
 }
 
-// learn collects the adapters of a model's engines. f.mu is held.
-func (f *Fleet) learn(m *Model) {
-	at := map[string][]uint64{}
-	engines := m.Engines()
-	for _, id := range slices.Sorted(maps.Keys(engines)) {
-		for _, name := range *engines[id].loras.Load() {
-			at[name] = append(at[name], id)
+// learn notes the adapters that an engine has, sorted. Fleet.mu is held.
+func (m *Model) learn(e *Engine, names []string) {
+	for _, name := range e.loras {
+		if _, has := slices.BinarySearch(names, name); !has {
+			m.loras.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
+				at = slices.DeleteFunc(slices.Clone(at), func(id uint64) bool { return id == e.ID })
+				return at, len(at) == 0
+			})
 		}
 	}
-	m.loras.Store(&at)
+	for _, name := range names {
+		m.loras.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
+			i, has := slices.BinarySearch(at, e.ID)
+			if !has {
+				at = slices.Insert(slices.Clone(at), i, e.ID)
+			}
+			return at, false
+		})
+	}
+	e.loras = names
 }
 
 // LoraWorkers returns the workers that an adapter may be asked of; nil where all
 // workers have it, or none has said so.
 func (m *Model) LoraWorkers(name string) []uint64 {
-	at := (*m.loras.Load())[name]
+	at, _ := m.loras.Load(name)
 	if len(at) == len(m.Engines()) {
 		return nil
 	}
 	return at
 }
 
-func (m *Model) hasLora(name string) bool { return len((*m.loras.Load())[name]) > 0 }
+func (m *Model) hasLora(name string) bool {
+	_, has := m.loras.Load(name)
+	return has
+}

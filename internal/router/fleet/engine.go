@@ -29,7 +29,7 @@ type Engine struct {
 	model *Model
 	first atomic.Uint32 // rank
 	ranks atomic.Uint32
-	loras atomic.Pointer[[]string] // adapters that it has
+	loras []string // adapters that it has, sorted; under Fleet.mu
 
 	failures atomic.Int32 // in a row
 	mu       sync.Mutex   // of the two marks and their effect on the router

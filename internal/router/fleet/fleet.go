@@ -16,6 +16,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/puzpuzpuz/xsync/v3"
+
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
@@ -83,10 +85,10 @@ type Model struct {
 	Check *predict.Check // of the engines' reports about what was cached
 	Cache *approx.Cache  // nil unless Config.Index is Approximate
 
-	link    io.Closer // nil without others
-	engines atomic.Pointer[map[uint64]*Engine]
-	loras   atomic.Pointer[map[string][]uint64] // adapters, and the workers that have them
-	split   atomic.Bool                         // there are prefill workers, and the policy chooses them
+	link    io.Closer                          // nil without others
+	engines atomic.Pointer[map[uint64]*Engine] // replaced as a whole: a map gives a random one first, which xsync's does not
+	loras   *xsync.MapOf[string, []uint64]     // adapters, and the workers that have them, ascending
+	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
 }
 
 // Split reports whether prompts may be computed on one worker and gone on with on
@@ -175,7 +177,7 @@ func (f *Fleet) Names() []string {
 	names := map[string]bool{}
 	for _, m := range f.Models() {
 		names[m.Space.Model] = true
-		for lora := range *m.loras.Load() {
+		for lora := range m.loras.Range {
 			names[lora] = true
 		}
 	}
@@ -197,6 +199,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	if err != nil {
 		return fmt.Errorf("worker %d of %s: %w", w.ID, w.Model, err)
 	}
+	was := m.Engine(w.ID)
 	e, err := f.engine(m, &w)
 	if err != nil {
 		return err
@@ -226,9 +229,17 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	if err != nil {
 		return err
 	}
-	engines := maps.Clone(m.Engines())
-	engines[w.ID] = e
-	f.replace(m, engines)
+	if e != was {
+		engines := maps.Clone(m.Engines())
+		engines[w.ID] = e
+		f.replace(m, engines)
+		if was != nil {
+			m.learn(was, nil)
+		}
+		if w.Lora != "" {
+			m.learn(e, []string{w.Lora})
+		}
+	}
 	return nil
 }
 
@@ -248,11 +259,6 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap {
 		return is, nil
 	}
-	loras := []string{}
-	if w.Lora != "" {
-		loras = append(loras, w.Lora)
-	}
-	e.loras.Store(&loras)
 	return e, nil
 }
 
@@ -267,7 +273,6 @@ func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
 	}
 	m.split.Store(split && f.cfg.Route.Mode != "direct")
 	m.engines.Store(&engines)
-	f.learn(m)
 }
 
 // RemoveWorker forgets a worker, ends its bookings, and takes what the routers'
@@ -288,6 +293,9 @@ func (f *Fleet) remove(k registry.Key) *Model {
 	defer f.mu.Unlock()
 	for _, m := range f.Models() {
 		if m.Space == k.Space {
+			if e := m.Engine(k.Worker); e != nil {
+				m.learn(e, nil)
+			}
 			engines := maps.Clone(m.Engines())
 			delete(engines, k.Worker)
 			f.replace(m, engines)
@@ -318,9 +326,8 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	if len(list) >= f.cfg.MaxModels {
 		return nil, ErrTooManyModels
 	}
-	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)})}
+	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: xsync.NewMapOf[string, []uint64]()}
 	m.engines.Store(&map[uint64]*Engine{})
-	m.loras.Store(&map[string][]uint64{})
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
 	if f.cfg.Index != NoIndex {
 		space, err := f.cfg.Set.Open(sp)
