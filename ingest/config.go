@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -194,31 +195,31 @@ const (
 )
 
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Namespace, "default")
-	setDefault(&c.Discover, 2*time.Second)
-	setDefault(&c.Lanes, runtime.GOMAXPROCS(0))
-	setDefault(&c.MaxMessages, 65536)
-	setDefault(&c.MaxBytes, 64<<20)
-	setDefault(&c.HoldMessages, stream.MaxWindow)
-	setDefault(&c.HoldBytes, 16<<20)
-	setDefault(&c.MaxRanks, 1<<16)
-	setDefault(&c.GapWait, defaultGapWait)
-	setDefault(&c.GapAsk, defaultGapAsk)
-	setDefault(&c.Recoveries, 8)
-	setDefault(&c.RecoverMessages, 4096)
-	setDefault(&c.RecoverAttempts, 5)
-	setDefault(&c.RecoverTimeout, 2*time.Second)
-	setDefault(&c.RecoverLimit, 5*time.Minute)
-	setDefault(&c.RecoverMin, 50*time.Millisecond)
-	setDefault(&c.RecoverMax, 10*time.Second)
-	setDefault(&c.DumpMin, time.Second)
-	setDefault(&c.DumpMax, 5*time.Minute)
-	setDefault(&c.RecoverRate, 100)
-	setDefault(&c.RoomCheck, time.Second)
-	setDefault(&c.MaxSeries, 200)
-	setDefault(&c.MaxLag, 1000)
-	setDefault(&c.StallAfter, 10*time.Second)
-	setDefault(&c.ForgetConsumer, time.Hour)
+	c.Namespace = cmp.Or(c.Namespace, "default")
+	c.Discover = cmp.Or(c.Discover, 2*time.Second)
+	c.Lanes = cmp.Or(c.Lanes, runtime.GOMAXPROCS(0))
+	c.MaxMessages = cmp.Or(c.MaxMessages, 65536)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 64<<20)
+	c.HoldMessages = cmp.Or(c.HoldMessages, stream.MaxWindow)
+	c.HoldBytes = cmp.Or(c.HoldBytes, 16<<20)
+	c.MaxRanks = cmp.Or(c.MaxRanks, 1<<16)
+	c.GapWait = cmp.Or(c.GapWait, defaultGapWait)
+	c.GapAsk = cmp.Or(c.GapAsk, defaultGapAsk)
+	c.Recoveries = cmp.Or(c.Recoveries, 8)
+	c.RecoverMessages = cmp.Or(c.RecoverMessages, 4096)
+	c.RecoverAttempts = cmp.Or(c.RecoverAttempts, 5)
+	c.RecoverTimeout = cmp.Or(c.RecoverTimeout, 2*time.Second)
+	c.RecoverLimit = cmp.Or(c.RecoverLimit, 5*time.Minute)
+	c.RecoverMin = cmp.Or(c.RecoverMin, 50*time.Millisecond)
+	c.RecoverMax = cmp.Or(c.RecoverMax, 10*time.Second)
+	c.DumpMin = cmp.Or(c.DumpMin, time.Second)
+	c.DumpMax = cmp.Or(c.DumpMax, 5*time.Minute)
+	c.RecoverRate = cmp.Or(c.RecoverRate, 100)
+	c.RoomCheck = cmp.Or(c.RoomCheck, time.Second)
+	c.MaxSeries = cmp.Or(c.MaxSeries, 200)
+	c.MaxLag = cmp.Or(c.MaxLag, 1000)
+	c.StallAfter = cmp.Or(c.StallAfter, 10*time.Second)
+	c.ForgetConsumer = cmp.Or(c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
@@ -248,11 +249,4 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: a duration is negative")
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -112,20 +113,20 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Namespace, "default")
-	setDefault(&c.BatchEvents, 512)
-	setDefault(&c.BatchBytes, 256<<10)
-	setDefault(&c.Linger, 2*time.Millisecond)
-	setDefault(&c.Window, 64)
-	setDefault(&c.MaxPending, 32<<20)
-	setDefault(&c.AckWait, 5*time.Second)
-	setDefault(&c.RetryMin, 50*time.Millisecond)
-	setDefault(&c.RetryMax, 2*time.Second)
-	setDefault(&c.Heartbeat, 5*time.Second)
-	setDefault(&c.RingEvents, 10_000)
-	setDefault(&c.RingBytes, 64<<20)
-	setDefault(&c.KeepDump, 10*time.Second)
-	setDefault(&c.Dumps, 4)
+	c.Namespace = cmp.Or(c.Namespace, "default")
+	c.BatchEvents = cmp.Or(c.BatchEvents, 512)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 256<<10)
+	c.Linger = cmp.Or(c.Linger, 2*time.Millisecond)
+	c.Window = cmp.Or(c.Window, 64)
+	c.MaxPending = cmp.Or(c.MaxPending, 32<<20)
+	c.AckWait = cmp.Or(c.AckWait, 5*time.Second)
+	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
+	c.RetryMax = cmp.Or(c.RetryMax, 2*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 5*time.Second)
+	c.RingEvents = cmp.Or(c.RingEvents, 10_000)
+	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
+	c.KeepDump = cmp.Or(c.KeepDump, 10*time.Second)
+	c.Dumps = cmp.Or(c.Dumps, 4)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
@@ -154,11 +155,4 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("publish: a wait is negative, or RetryMax is below RetryMin")
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,8 +70,8 @@ type Announcement struct {
 // Register announces the worker and keeps its lease until Close. It replaces
 // what another process announced before: that one is taken for dead.
 func Register(ctx context.Context, w Worker, cfg AnnounceConfig) (*Announcement, error) {
-	setDefault(&cfg.Namespace, "default")
-	setDefault(&cfg.Lease, DefaultLease)
+	cfg.Namespace = cmp.Or(cfg.Namespace, "default")
+	cfg.Lease = cmp.Or(cfg.Lease, DefaultLease)
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,11 +53,11 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Namespace, "default")
-	setDefault(&c.Beat, 2*time.Second)
-	setDefault(&c.Grace, DefaultLease)
-	setDefault(&c.Forget, 24*time.Hour)
-	setDefault(&c.MaxWorkers, 1<<16)
+	c.Namespace = cmp.Or(c.Namespace, "default")
+	c.Beat = cmp.Or(c.Beat, 2*time.Second)
+	c.Grace = cmp.Or(c.Grace, DefaultLease)
+	c.Forget = cmp.Or(c.Forget, 24*time.Hour)
+	c.MaxWorkers = cmp.Or(c.MaxWorkers, 1<<16)
 	if c.Now == nil {
 		c.Now = time.Now
 	}
@@ -81,13 +82,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Static = static
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 // Registry watches a namespace's workers. It is safe for concurrent use.

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,12 +65,12 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	setDefault(&c.Namespace, "default")
-	setDefault(&c.Keep, 3)
-	setDefault(&c.Threshold, 1_000_000)
-	setDefault(&c.Interval, 15*time.Minute)
-	setDefault(&c.Check, time.Second)
-	setDefault(&c.Lease, 15*time.Second)
+	c.Namespace = cmp.Or(c.Namespace, "default")
+	c.Keep = cmp.Or(c.Keep, 3)
+	c.Threshold = cmp.Or(c.Threshold, 1_000_000)
+	c.Interval = cmp.Or(c.Interval, 15*time.Minute)
+	c.Check = cmp.Or(c.Check, time.Second)
+	c.Lease = cmp.Or(c.Lease, 15*time.Second)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
 	}
@@ -91,13 +92,6 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("snapshots: a duration is negative")
 	}
 	return c, nil
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
 }
 
 // Keeper keeps the snapshots of a namespace's streams. Its methods are safe for

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -52,7 +53,7 @@ func copyAll(ctx context.Context, cfg *Config, source *peer.Source, have map[str
 		return nil, fmt.Errorf("copying from a peer: %w", err)
 	}
 	namespace := cfg.Namespace
-	setDefault(&namespace, "default")
+	namespace = cmp.Or(namespace, "default")
 	infos, err := stream.List(ctx, js, namespace)
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
 		return nil, fmt.Errorf("copying from a peer: %w", err)
