@@ -6,7 +6,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
-// An arena holds engine hashes ("names") in segments of segBlocks words. A
+// An arena holds engine hashes in segments of segBlocks words. A
 // block number is segment*segBlocks + offset, below 1<<blockBits. Only the
 // writer touches it, so segments are reused at once and memory may move.
 //
@@ -31,22 +31,22 @@ type slab struct {
 }
 
 const (
-	segBits   = 4
-	segBlocks = 1 << segBits // names per segment: 128 bytes, two cache lines
-	slabBits  = 14
-	slabSegs  = 1 << slabBits // 2 MiB of names per slab: one huge page
-	slabNames = slabSegs * segBlocks * 8
-	slabMask  = slabSegs*segBlocks - 1
-	slabFirst = 64 // segments of the first slab to begin with
+	segBits    = 4
+	segBlocks  = 1 << segBits // hashes per segment: 128 bytes, two cache lines
+	slabBits   = 14
+	slabSegs   = 1 << slabBits // 2 MiB of hashes per slab: one huge page
+	slabHashes = slabSegs * segBlocks * 8
+	slabMask   = slabSegs*segBlocks - 1
+	slabFirst  = 64 // segments of the first slab to begin with
 
 	// maxSegs leaves room for the longest event beyond it: a message's size
 	// bounds that far below a million blocks.
 	maxSegs = (1<<blockBits - 1<<20) / segBlocks
 
-	segBytes = segBlocks*8 + 12 + 2 // names, header, place in the free stack
+	segBytes = segBlocks*8 + 12 + 2 // hashes, header, place in the free stack
 )
 
-// seg says whose names a segment holds: positions base … base+segBlocks-1 of
+// seg says whose hashes a segment holds: positions base … base+segBlocks-1 of
 // a run, by everyone (owner 0) or by one holder (owner = holder + 1).
 type seg struct {
 	run   uint32 // 0: free
@@ -65,12 +65,12 @@ func (a *arena) peek(b uint32) (uint64, bool) {
 	return a.at(b), true
 }
 
-func (a *arena) set(b uint32, name uint64) {
-	a.slabs[b>>(segBits+slabBits)].names[b&slabMask] = name
+func (a *arena) set(b uint32, hash uint64) {
+	a.slabs[b>>(segBits+slabBits)].names[b&slabMask] = hash
 }
 
-// names returns the words of a segment.
-func (a *arena) names(s uint32) []uint64 {
+// hashes returns the words of a segment.
+func (a *arena) hashes(s uint32) []uint64 {
 	i := (s & (slabSegs - 1)) << segBits
 	return a.slabs[s>>slabBits].names[i : i+segBlocks : i+segBlocks]
 }
@@ -118,8 +118,8 @@ func (a *arena) addRoom() {
 		a.slabs = append(a.slabs, slab{})
 	}
 	sl := &a.slabs[n]
-	sl.block = hugemem.Alloc(slabNames)
-	a.mapped.Add(slabNames)
+	sl.block = hugemem.Alloc(slabHashes)
+	a.mapped.Add(slabHashes)
 	sl.names = sl.block.Words
 	sl.heads = make([]seg, slabSegs)
 	sl.free = stack(0, slabSegs)
@@ -132,10 +132,10 @@ func (a *arena) growFirst(n int) {
 	sl := &a.slabs[0]
 	had := len(sl.heads)
 	a.size += int64(n-had) * segBytes
-	names, heads := make([]uint64, n*segBlocks), make([]seg, n)
-	copy(names, sl.names)
+	hashes, heads := make([]uint64, n*segBlocks), make([]seg, n)
+	copy(hashes, sl.names)
 	copy(heads, sl.heads)
-	sl.names, sl.heads = names, heads
+	sl.names, sl.heads = hashes, heads
 	sl.free = append(stack(max(had, 1), n), sl.free...)
 }
 
@@ -162,7 +162,7 @@ func (a *arena) release(s uint32) {
 		a.reset()
 	case n > 0 && len(sl.free) == slabSegs && a.spare():
 		sl.block.Free()
-		a.mapped.Add(-slabNames)
+		a.mapped.Add(-slabHashes)
 		*sl = slab{}
 		a.size -= slabSegs * segBytes
 		a.gone = append(a.gone, n)
@@ -174,7 +174,7 @@ func (a *arena) reset() {
 	for i := range a.slabs {
 		if len(a.slabs[i].block.Words) > 0 {
 			a.slabs[i].block.Free()
-			a.mapped.Add(-slabNames)
+			a.mapped.Add(-slabHashes)
 		}
 	}
 	*a = arena{mapped: a.mapped}

@@ -96,7 +96,7 @@ func (c *chunk) matches(t uint8) uint16 {
 	return uint16(a>>7*gather>>56|b>>7*gather>>56<<8) & c.used & allSlots
 }
 
-// lacks reports whether the chunk shows that it does not have the name: no tag
+// lacks reports whether the chunk shows that it does not have the hash: no tag
 // with its four further bits equals the hash's.
 func (c *chunk) lacks(m uint64) bool {
 	for k := c.matches(tagOf(m)); k != 0; k &= k - 1 {

@@ -17,11 +17,11 @@ func TestABatchIsOneChangeForReaders(t *testing.T) {
 	const blocks, kept, rounds = 700, 10, 300
 	for _, holders := range []int{1, 5, 200} { // inline, list, wide
 		f := newFiller(30)
-		names, local := f.hashes(blocks), f.hashes(blocks)
+		hashes, local := f.hashes(blocks), f.hashes(blocks)
 		for h := range holders {
-			f.store(h, names, local)
+			f.store(h, hashes, local)
 		}
-		evicted := slices.Clone(names[kept:])
+		evicted := slices.Clone(hashes[kept:])
 		slices.Reverse(evicted)
 		var stop atomic.Bool
 		var reader sync.WaitGroup
@@ -39,7 +39,7 @@ func TestABatchIsOneChangeForReaders(t *testing.T) {
 		})
 		for range rounds {
 			f.Remove(0, &event.Event{Kind: event.Removed, Engine: evicted}, true)
-			f.storeAfter(0, names[kept-1], names[kept:], local[kept:])
+			f.storeAfter(0, hashes[kept-1], hashes[kept:], local[kept:])
 		}
 		stop.Store(true)
 		reader.Wait()
@@ -55,20 +55,20 @@ func TestABatchIsOneChangeForReaders(t *testing.T) {
 // last holder is left behind.
 func TestEarlyExitStopsAtOneHolder(t *testing.T) {
 	f := newFiller(31)
-	names, local := f.hashes(64), f.hashes(64)
+	hashes, local := f.hashes(64), f.hashes(64)
 	for h := range 3 {
-		f.store(h, names, local)
+		f.store(h, hashes, local)
 	}
 	// Forks, so that the path has a run for each further piece.
 	for i := range 20 {
-		parent := names[len(names)-1]
+		parent := hashes[len(hashes)-1]
 		f.storeAfter(0, parent, f.hashes(100), f.hashes(100))
 		more, moreLocal := f.hashes(40), f.hashes(40)
 		f.storeAfter(0, parent, more, moreLocal)
 		if i == 0 {
 			f.storeAfter(1, parent, more, moreLocal)
 		}
-		names, local = append(names, more...), append(local, moreLocal...)
+		hashes, local = append(hashes, more...), append(local, moreLocal...)
 	}
 	var whole, early core.Matches
 	f.Find(local, &whole)

@@ -2,16 +2,16 @@ package core
 
 import "sync/atomic"
 
-// Coverage says how many leading blocks of a run each holder has: its cut-off.
+// Coverage says how many leading blocks of a run each holder has: its held length.
 // Holes do not show here: what a holder has behind its first hole cannot be
-// part of a match, so readers never need it (see record).
+// part of a match, so readers never need it (see exception).
 //
 // Readers scan coverage beside the writer. What makes that right:
 //
-//   - Cut-offs are absolute, so neither an append to the run nor a truncation
+//   - Held lengths are absolute, so neither an append to the run nor a truncation
 //     changes what an entry means.
 //   - An entry belongs to its holder for the life of the table that it is in:
-//     changing a cut-off is one atomic store, and a free entry is not handed to
+//     changing a held length is one atomic store, and a free entry is not handed to
 //     another holder. So a reader sees each holder once.
 //   - In a wide table a holder may move from the full set to the part set, in
 //     the order cut, part bit, full bit; readers look at full first, then at
@@ -20,25 +20,25 @@ import "sync/atomic"
 //     the old readers' table does not see: their view is the moment of the
 //     replacement, which lies within their call.
 
-// entry packs a holder and its cut-off; 0 is a free entry.
-func entry(h Holder, cut uint32) uint64 { return (uint64(h)+1)<<32 | uint64(cut) }
+// entry packs a holder and its held length; 0 is a free entry.
+func entry(h Holder, held uint32) uint64 { return (uint64(h)+1)<<32 | uint64(held) }
 
-func entryOf(e uint64) (h Holder, cut uint32) { return Holder(e>>32 - 1), uint32(e) }
+func entryOf(e uint64) (h Holder, held uint32) { return Holder(e>>32 - 1), uint32(e) }
 
 const (
 	inlineEntries = 2  // held in the body itself: most runs have one or two holders
 	listMax       = 16 // more holders than that make a wide table
 )
 
-// cover is a table of cut-offs: a list of entries, or wide (full != nil).
+// cover is a table of held lengths: a list of entries, or wide (full != nil).
 type cover struct {
 	used    atomic.Uint32 // list: entries[:used] are in use
 	entries []atomic.Uint64
 
-	fullLen uint32 // cut-off of every holder in full
-	full    []atomic.Uint64
-	part    []atomic.Uint64 // holders whose cut-off is in cut
-	cut     []atomic.Uint32 // by holder
+	fullHeld uint32 // held length of every holder in full
+	full     []atomic.Uint64
+	part     []atomic.Uint64 // holders whose held length is in heldLens
+	heldLens []atomic.Uint32 // by holder
 
 	// The writer's: wide tables with many part holders that could be full are
 	// made anew.
@@ -54,85 +54,85 @@ func (c *cover) get(h Holder) uint32 {
 		}
 		return 0
 	}
-	if int(h) >= len(c.cut) {
+	if int(h) >= len(c.heldLens) {
 		return 0
 	}
 	w, bit := h>>6, uint64(1)<<(h&63)
 	if c.full[w].Load()&bit != 0 {
-		return c.fullLen
+		return c.fullHeld
 	}
 	if c.part[w].Load()&bit != 0 {
-		return c.cut[h].Load()
+		return c.heldLens[h].Load()
 	}
 	return 0
 }
 
-// set changes h's cut-off in place. It reports false if the table has no room
+// set changes h's held length in place. It reports false if the table has no room
 // or should be made anew: the caller then replaces it by a new table that has
 // the change.
-func (c *cover) set(h Holder, cut uint32) bool {
+func (c *cover) set(h Holder, held uint32) bool {
 	if c.full == nil {
 		n := c.used.Load()
 		for i := range c.entries[:n] {
 			if c.entries[i].Load()>>32 == uint64(h)+1 {
-				c.entries[i].Store(entry(h, cut))
+				c.entries[i].Store(entry(h, held))
 				return true
 			}
 		}
-		if cut == 0 {
+		if held == 0 {
 			return true
 		}
 		if int(n) == len(c.entries) {
 			return false
 		}
-		c.entries[n].Store(entry(h, cut))
+		c.entries[n].Store(entry(h, held))
 		c.used.Store(n + 1)
 		return true
 	}
-	if int(h) >= len(c.cut) {
-		return cut == 0
+	if int(h) >= len(c.heldLens) {
+		return held == 0
 	}
 	w, bit := h>>6, uint64(1)<<(h&63)
 	full, part := c.full[w].Load(), c.part[w].Load()
 	switch {
 	case part&bit != 0:
-		if cut == c.fullLen && c.cut[h].Load() != cut {
+		if held == c.fullHeld && c.heldLens[h].Load() != held {
 			c.strays++
 		}
-		if cut == 0 {
+		if held == 0 {
 			c.part[w].Store(part &^ bit)
 			c.members--
 		} else {
-			c.cut[h].Store(cut)
+			c.heldLens[h].Store(held)
 		}
 	case full&bit != 0:
-		if cut == c.fullLen {
+		if held == c.fullHeld {
 			return true
 		}
-		if cut > 0 {
-			c.cut[h].Store(cut)
+		if held > 0 {
+			c.heldLens[h].Store(held)
 			c.part[w].Store(part | bit)
 		} else {
 			c.members--
 		}
 		c.full[w].Store(full &^ bit)
-	case cut == 0:
-	case cut == c.fullLen:
+	case held == 0:
+	case held == c.fullHeld:
 		c.full[w].Store(full | bit)
 		c.members++
 	default:
-		c.cut[h].Store(cut)
+		c.heldLens[h].Store(held)
 		c.part[w].Store(part | bit)
 		c.members++
 	}
 	return c.strays <= 32 || c.strays*2 < c.members
 }
 
-// each calls f for every holder with a cut-off above 0, until f returns false.
-func (c *cover) each(f func(h Holder, cut uint32) bool) {
+// each calls f for every holder with a held length above 0, until f returns false.
+func (c *cover) each(f func(h Holder, held uint32) bool) {
 	if c.full == nil {
 		for i := range c.entries[:c.used.Load()] {
-			if h, cut := entryOf(c.entries[i].Load()); cut > 0 && !f(h, cut) {
+			if h, held := entryOf(c.entries[i].Load()); held > 0 && !f(h, held) {
 				return
 			}
 		}
@@ -144,11 +144,11 @@ func (c *cover) each(f func(h Holder, cut uint32) bool) {
 			if m&1 == 0 {
 				continue
 			}
-			h, cut := Holder(w*64+b), c.fullLen
+			h, held := Holder(w*64+b), c.fullHeld
 			if full>>b&1 == 0 {
-				cut = c.cut[h].Load()
+				held = c.heldLens[h].Load()
 			}
-			if !f(h, cut) {
+			if !f(h, held) {
 				return
 			}
 		}
@@ -169,28 +169,28 @@ func newCover(es []uint64, holders int) *cover {
 	top := Holder(0)
 	count := make(map[uint32]int, 16)
 	for _, e := range es {
-		h, cut := entryOf(e)
+		h, held := entryOf(e)
 		top = max(top, h)
-		count[cut]++
+		count[held]++
 	}
 	words := (max(holders, int(top)+1) + 63) / 64
 	c := &cover{
-		full: make([]atomic.Uint64, words),
-		part: make([]atomic.Uint64, words),
-		cut:  make([]atomic.Uint32, words*64),
+		full:     make([]atomic.Uint64, words),
+		part:     make([]atomic.Uint64, words),
+		heldLens: make([]atomic.Uint32, words*64),
 	}
-	for cut, n := range count { // the most frequent cut-off, the longest of equals
-		if n > count[c.fullLen] || n == count[c.fullLen] && cut > c.fullLen {
-			c.fullLen = cut
+	for held, n := range count { // the most frequent held length, the longest of equals
+		if n > count[c.fullHeld] || n == count[c.fullHeld] && held > c.fullHeld {
+			c.fullHeld = held
 		}
 	}
 	for _, e := range es {
-		h, cut := entryOf(e)
+		h, held := entryOf(e)
 		w, bit := h>>6, uint64(1)<<(h&63)
-		if cut == c.fullLen {
+		if held == c.fullHeld {
 			c.full[w].Store(c.full[w].Load() | bit)
 		} else {
-			c.cut[h].Store(cut)
+			c.heldLens[h].Store(held)
 			c.part[w].Store(c.part[w].Load() | bit)
 		}
 		c.members++
@@ -201,5 +201,5 @@ func newCover(es []uint64, holders int) *cover {
 const coverBytes = 128
 
 func (c *cover) bytes() int64 {
-	return coverBytes + sizeClass(int64(cap(c.entries))*8) + 2*sizeClass(int64(len(c.full))*8) + sizeClass(int64(len(c.cut))*4)
+	return coverBytes + sizeClass(int64(cap(c.entries))*8) + 2*sizeClass(int64(len(c.full))*8) + sizeClass(int64(len(c.heldLens))*4)
 }

@@ -14,18 +14,18 @@ type Piece struct {
 	Parent uint32 // number of the run that it leaves, given before; 0: it begins at the root
 	Offset uint32 // after how many of the parent's blocks it leaves
 
-	Local []uint64 // of its blocks, at least one
-	Names []uint64 // one for each block: what ordinary holders call it
+	Local  []uint64 // of its blocks, at least one
+	Engine []uint64 // one for each block: what ordinary holders call it
 
 	// Held has the ordinary holders: they hold the leading blocks by the shared
-	// names, one copy of each, on the device tier. By rising holder.
+	// hashes, one copy of each, on the device tier. By rising holder.
 	Held []PieceHeld
-	// Special has the others, no holder twice and none of Held.
-	Special []PieceSpecial
+	// Exceptions has the others, no holder twice and none of Held.
+	Exceptions []PieceException
 
-	// Kids are the offsets at which runs leave this one, rising: one for each run
+	// Children are the offsets at which runs leave this one, rising: one for each run
 	// of the cut with this Parent, and perhaps of some that are not in the cut.
-	Kids []uint32
+	Children []uint32
 }
 
 // PieceHeld says that a holder has the first Blocks blocks of a piece.
@@ -34,19 +34,19 @@ type PieceHeld struct {
 	Blocks uint32
 }
 
-// PieceSpecial is all that one holder has and knows of a piece: without names
+// PieceException is all that one holder has and knows of a piece: without hashes
 // that it has forgotten them although it has something below.
-type PieceSpecial struct {
+type PieceException struct {
 	Holder Holder
-	Names  []PieceName // by rising position
+	Hashes []PieceHash // by rising position
 }
 
-// PieceName is one name that a holder has for a block of a piece.
-type PieceName struct {
+// PieceHash is one hash that a holder has for a block of a piece.
+type PieceHash struct {
 	Pos    uint32
-	Shared bool                   // it is the piece's name there; else Name
-	Name   uint64                 // where not Shared
-	Copies [event.NumTiers]uint32 // on each tier; none at all: the name is known only
+	Shared bool                   // it is the piece's hash there; else Engine
+	Engine uint64                 // where not Shared
+	Copies [event.NumTiers]uint32 // on each tier; none at all: the hash is known only
 }
 
 // Cut is the index as it was when the cut began, given out run by run while the
@@ -77,18 +77,18 @@ func (x *Radix) BeginCut(emit func(p *Piece)) *Cut {
 	x.cut = &Cut{x: x, emit: emit, next: 1, inferred: make(map[Holder][]uint64)}
 	for h, hs := range x.holders {
 		if hs != nil && len(hs.inferred.m) > 0 {
-			names := make([]uint64, 0, len(hs.inferred.m))
+			hashes := make([]uint64, 0, len(hs.inferred.m))
 			for e := range hs.inferred.m {
-				names = append(names, e)
+				hashes = append(hashes, e)
 			}
-			slices.Sort(names)
-			x.cut.inferred[Holder(h)] = names
+			slices.Sort(hashes)
+			x.cut.inferred[Holder(h)] = hashes
 		}
 	}
 	return x.cut
 }
 
-// Inferred returns the names whose blocks were inferred when the cut began,
+// Inferred returns the hashes whose blocks were inferred when the cut began,
 // rising, by holder (see [Index]). They were copied then, as they are few.
 func (c *Cut) Inferred() map[Holder][]uint64 { return c.inferred }
 
@@ -104,7 +104,7 @@ func (c *Cut) Next(amount int) (done bool) {
 			return false
 		}
 		if r := c.x.runs[c.next]; r != nil && r.era != c.x.era {
-			amount -= c.give(r)
+			amount -= c.emitPath(r)
 		}
 	}
 	c.End()
@@ -118,81 +118,81 @@ func (c *Cut) End() {
 	}
 }
 
-// touch is called before anything of r is changed that a cut is about.
-func (x *Radix) touch(r *run) {
+// preserve is called before anything of r is changed that a cut is about.
+func (x *Radix) preserve(r *run) {
 	if x.cut != nil && r.era != x.era && r != x.root {
-		x.cut.give(r)
+		x.cut.emitPath(r)
 	}
 }
 
-// give gives out r, with the ancestors that were not given out, and returns how
+// emitPath gives out r, with the ancestors that were not given out, and returns how
 // much that was.
-func (c *Cut) give(r *run) (amount int) {
+func (c *Cut) emitPath(r *run) (amount int) {
 	for ; r != c.x.root && r.era != c.x.era; r = r.parent {
 		c.path = append(c.path, r)
 	}
 	for i := len(c.path) - 1; i >= 0; i-- {
-		amount += c.giveOne(c.path[i])
+		amount += c.emitRun(c.path[i])
 		c.path[i] = nil
 	}
 	c.path = c.path[:0]
 	return amount
 }
 
-func (c *Cut) giveOne(r *run) (amount int) {
+func (c *Cut) emitRun(r *run) (amount int) {
 	x, p, b := c.x, &c.piece, r.body.Load()
 	c.last++
 	r.era, r.number = x.era, c.last
 	n := b.len()
 	p.Number, p.Parent, p.Offset = r.number, r.parent.number, r.off
 	p.Local = b.data.appendTo(p.Local[:0], 0, n)
-	p.Names = p.Names[:0]
+	p.Engine = p.Engine[:0]
 	for i, s := range r.segs {
 		left := int(n) - i*segBlocks
-		p.Names = append(p.Names, x.arena.names(s)[:min(left, segBlocks)]...)
+		p.Engine = append(p.Engine, x.arena.hashes(s)[:min(left, segBlocks)]...)
 	}
 	p.Held = p.Held[:0]
-	b.eachCut(0, func(h Holder, cut uint32) bool {
-		if x.rec(r, h) == nil {
-			p.Held = append(p.Held, PieceHeld{h, cut})
+	b.eachHeldLen(0, func(h Holder, held uint32) bool {
+		if x.exceptionOf(r, h) == nil {
+			p.Held = append(p.Held, PieceHeld{h, held})
 		}
 		return true
 	})
 	if rising := func(a, b PieceHeld) int { return cmp.Compare(a.Holder, b.Holder) }; !slices.IsSortedFunc(p.Held, rising) {
 		slices.SortFunc(p.Held, rising)
 	}
-	p.Special = p.Special[:0]
-	for _, rc := range r.recs {
-		if k := len(p.Special); k < cap(p.Special) {
-			p.Special = p.Special[:k+1] // with the memory of its names
+	p.Exceptions = p.Exceptions[:0]
+	for _, ex := range r.exceptions {
+		if k := len(p.Exceptions); k < cap(p.Exceptions) {
+			p.Exceptions = p.Exceptions[:k+1] // with the memory of its hashes
 		} else {
-			p.Special = append(p.Special, PieceSpecial{})
+			p.Exceptions = append(p.Exceptions, PieceException{})
 		}
-		s := &p.Special[len(p.Special)-1]
-		s.Holder = rc.holder
-		s.Names = x.special(rc, s.Names[:0])
-		amount += len(s.Names)
+		s := &p.Exceptions[len(p.Exceptions)-1]
+		s.Holder = ex.holder
+		s.Hashes = x.exceptionHashes(ex, s.Hashes[:0])
+		amount += len(s.Hashes)
 	}
-	p.Kids = p.Kids[:0]
-	b.kids.Load().each(func(k *run) bool {
-		p.Kids = append(p.Kids, k.off)
+	p.Children = p.Children[:0]
+	b.children.Load().each(func(k *run) bool {
+		p.Children = append(p.Children, k.off)
 		return true
 	})
-	slices.Sort(p.Kids)
+	slices.Sort(p.Children)
 	c.emit(p)
-	return amount + len(p.Local) + len(p.Held) + len(p.Kids)
+	return amount + len(p.Local) + len(p.Held) + len(p.Children)
 }
 
-// special appends the names of a record.
-func (x *Radix) special(rc *record, dst []PieceName) []PieceName {
-	for pos, end := uint32(0), rc.end(); pos < end; pos++ {
-		rc.spots(pos, func(at spot) bool {
-			n := PieceName{Pos: pos, Shared: at == spot{}}
+// exceptionHashes appends the hashes of an exception.
+func (x *Radix) exceptionHashes(ex *exception, dst []PieceHash) []PieceHash {
+	for pos, end := uint32(0), ex.end(); pos < end; pos++ {
+		ex.spots(pos, func(at spot) bool {
+			n := PieceHash{Pos: pos, Shared: at == spot{}}
 			if !n.Shared {
-				n.Name = x.spotName(rc, at, pos)
+				n.Engine = x.hashAtSpot(ex, at, pos)
 			}
 			for t := range n.Copies {
-				n.Copies[t] = rc.copiesOf(at, t, pos)
+				n.Copies[t] = ex.copiesOf(at, t, pos)
 			}
 			dst = append(dst, n)
 			return true

@@ -32,10 +32,10 @@ func newReborn(seed uint64) *reborn {
 
 func clonePiece(p *core.Piece) core.Piece {
 	c := *p
-	c.Local, c.Names, c.Held, c.Kids = slices.Clone(p.Local), slices.Clone(p.Names), slices.Clone(p.Held), slices.Clone(p.Kids)
-	c.Special = slices.Clone(p.Special)
-	for i := range c.Special {
-		c.Special[i].Names = slices.Clone(c.Special[i].Names)
+	c.Local, c.Engine, c.Held, c.Children = slices.Clone(p.Local), slices.Clone(p.Engine), slices.Clone(p.Held), slices.Clone(p.Children)
+	c.Exceptions = slices.Clone(p.Exceptions)
+	for i := range c.Exceptions {
+		c.Exceptions[i].Hashes = slices.Clone(c.Exceptions[i].Hashes)
 	}
 	return c
 }
@@ -66,8 +66,8 @@ func (r *reborn) bear() {
 			panic(fmt.Sprintf("piece %+v: %v", r.pieces[i], err))
 		}
 	}
-	for h, names := range r.cut.Inferred() {
-		l.Infer(h, names)
+	for h, hashes := range r.cut.Inferred() {
+		l.Infer(h, hashes)
 	}
 	if err := next.Check(); err != nil {
 		panic(fmt.Sprintf("after a load: %v", err))
@@ -93,17 +93,17 @@ func (r *reborn) Clear(h core.Holder, tier event.Tier, all bool) core.Outcome {
 	return r.write(coretest.Op{Holder: h, Event: event.Event{Kind: event.Cleared, Tier: tier, AllTiers: all}})
 }
 
-func (r *reborn) Forget(h core.Holder, names []uint64) int {
-	return r.write(coretest.Op{Holder: h, Event: event.Event{Engine: names}}).Replaced
+func (r *reborn) Forget(h core.Holder, hashes []uint64) int {
+	return r.write(coretest.Op{Holder: h, Event: event.Event{Engine: hashes}}).Replaced
 }
 
-func (r *reborn) Infer(h, from core.Holder, name uint64) int {
-	return r.write(coretest.Op{Holder: h, Event: event.Event{HasParent: true, Parent: name, Engine: []uint64{uint64(from)}}}).Stored
+func (r *reborn) Infer(h, from core.Holder, hash uint64) int {
+	return r.write(coretest.Op{Holder: h, Event: event.Event{HasParent: true, Parent: hash, Engine: []uint64{uint64(from)}}}).Stored
 }
 
-func (r *reborn) Adopt(h, from core.Holder, name uint64, tier event.Tier) core.Outcome {
+func (r *reborn) StoreFrom(h, from core.Holder, hash uint64, tier event.Tier) core.Outcome {
 	return r.write(coretest.Op{Holder: h, Event: event.Event{
-		AllTiers: true, Tier: tier, HasParent: true, Parent: name, Engine: []uint64{uint64(from)}}})
+		AllTiers: true, Tier: tier, HasParent: true, Parent: hash, Engine: []uint64{uint64(from)}}})
 }
 
 // An index loaded from a cut, however the cut's slices lie between writes, goes
@@ -165,7 +165,7 @@ func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
 			if n := y.Runs(); n != 0 {
 				t.Fatalf("%s: %d runs are left of %d pieces, %d of them added", g.Name, n, len(pieces), added)
 			}
-			if m := y.Memory(); m.Content|m.Runs|m.Coverage|m.Records|m.Links|m.Children != 0 {
+			if m := y.Memory(); m.Content|m.Runs|m.Coverage|m.Exceptions|m.Descendants|m.Children != 0 {
 				t.Fatalf("%s: memory %+v is left", g.Name, m)
 			}
 		}
@@ -174,17 +174,19 @@ func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
 
 // Pieces that no cut gives are refused, and change nothing.
 func TestPiecesOfNoCutAreRefused(t *testing.T) {
-	good := core.Piece{Number: 1, Local: []uint64{1, 2}, Names: []uint64{3, 4}, Held: []core.PieceHeld{{Holder: 1, Blocks: 2}}, Kids: []uint32{1}}
+	good := core.Piece{Number: 1, Local: []uint64{1, 2}, Engine: []uint64{3, 4}, Held: []core.PieceHeld{{Holder: 1, Blocks: 2}}, Children: []uint32{1}}
 	for name, spoil := range map[string]func(p *core.Piece){
-		"no blocks":        func(p *core.Piece) { p.Local, p.Names = nil, nil },
-		"missing names":    func(p *core.Piece) { p.Names = p.Names[:1] },
-		"nobody":           func(p *core.Piece) { p.Held, p.Kids = nil, nil },
-		"held beyond":      func(p *core.Piece) { p.Held[0].Blocks = 3 },
-		"held nothing":     func(p *core.Piece) { p.Held[0].Blocks = 0 },
-		"holder twice":     func(p *core.Piece) { p.Held = append(p.Held, p.Held[0]) },
-		"both kinds":       func(p *core.Piece) { p.Special = []core.PieceSpecial{{Holder: 1}} },
-		"name beyond":      func(p *core.Piece) { p.Special = []core.PieceSpecial{{Holder: 2, Names: []core.PieceName{{Pos: 2}}}} },
-		"nothing":          func(p *core.Piece) { p.Kids, p.Special = nil, []core.PieceSpecial{{Holder: 2}} },
+		"no blocks":      func(p *core.Piece) { p.Local, p.Engine = nil, nil },
+		"missing hashes": func(p *core.Piece) { p.Engine = p.Engine[:1] },
+		"nobody":         func(p *core.Piece) { p.Held, p.Children = nil, nil },
+		"held beyond":    func(p *core.Piece) { p.Held[0].Blocks = 3 },
+		"held nothing":   func(p *core.Piece) { p.Held[0].Blocks = 0 },
+		"holder twice":   func(p *core.Piece) { p.Held = append(p.Held, p.Held[0]) },
+		"both kinds":     func(p *core.Piece) { p.Exceptions = []core.PieceException{{Holder: 1}} },
+		"hash beyond": func(p *core.Piece) {
+			p.Exceptions = []core.PieceException{{Holder: 2, Hashes: []core.PieceHash{{Pos: 2}}}}
+		},
+		"nothing":          func(p *core.Piece) { p.Children, p.Exceptions = nil, []core.PieceException{{Holder: 2}} },
 		"unknown parent":   func(p *core.Piece) { p.Parent, p.Offset = 7, 1 },
 		"beyond parent":    func(p *core.Piece) { p.Parent, p.Offset = 1, 3 },
 		"before parent":    func(p *core.Piece) { p.Parent, p.Offset = 1, 0 },

@@ -8,7 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// DigestTerm returns what one held (holder, tier, name) adds to the digest of
+// DigestTerm returns what one held (holder, tier, hash) adds to the digest of
 // an index: XXH3-64, seed 0, of these fields, little-endian, in this order.
 //
 //	space    u64  what the caller names the space by
@@ -16,8 +16,8 @@ import (
 //	dpRank   u32
 //	tier     u32
 //	group    u32  cache group; the index holds group 0 only
-//	engine   u64  the name
-//	seq      u64  sequence hash of its place ([NextSequenceHash])
+//	engine   u64  the hash
+//	seq      u64  sequence hash of its position ([NextSequenceHash])
 //	copies   u32  never 0
 //
 // A digest is the wrapping sum of its terms, so it depends neither on order

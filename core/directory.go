@@ -7,7 +7,7 @@ import (
 
 // A directory maps engine hashes to block numbers of an arena, one entry per
 // block. It stores no hashes: an entry is a tag byte and a block number, and a
-// candidate is checked against the name in the arena.
+// candidate is checked against the hash in the arena.
 //
 // It is an extendible hash table: the top bits of the hash pick a leaf through
 // the top table, the next a 64-byte chunk in it (one cache line: 12 tags, how
@@ -25,10 +25,10 @@ type directory struct {
 	pages  *pages
 	spill  map[uint64]uint32 // entries of full leaves that cannot split (see grow)
 	blocks []uint32          // scratch of a rebuild
-	names  []uint64
+	hashes []uint64
 }
 
-// ref is a place of a leaf in the top table.
+// ref is the place of a leaf in the top table.
 type ref struct {
 	page *page
 	leaf *leaf
@@ -70,20 +70,20 @@ func away(home, k uint32) uint32 {
 	return (home&^1 + k) % pageChunks
 }
 
-// A probe is where up to probeNames names belong. Making it asks for their home
+// A probe is where up to probeHashes hashes belong. Making it asks for their home
 // chunks, so that the cache misses of a batch overlap with one another and with
 // the work before them: a random line costs 125–170 ns alone and 5–16 ns in a
 // group.
 type probe struct {
-	at    [probeNames]aim
-	names [probeNames]uint64
-	n     int
-	gen   uint32
+	at     [probeHashes]aim
+	hashes [probeHashes]uint64
+	n      int
+	gen    uint32
 }
 
-// of reports whether the probe was made of names, or of names and more.
-func (p *probe) of(names []uint64) bool {
-	return len(names) <= p.n && equalWords(names, p.names[:len(names)])
+// of reports whether the probe was made of hashes, or of hashes and more.
+func (p *probe) of(hashes []uint64) bool {
+	return len(hashes) <= p.n && equalWords(hashes, p.hashes[:len(hashes)])
 }
 
 type aim struct {
@@ -92,46 +92,46 @@ type aim struct {
 	mixed uint64
 }
 
-const probeNames = 32
+const probeHashes = 32
 
-func (d *directory) locate(p *probe, names []uint64) {
+func (d *directory) locate(p *probe, hashes []uint64) {
 	p.gen = d.gen
-	p.n = copy(p.names[:], names)
+	p.n = copy(p.hashes[:], hashes)
 	if len(d.top) == 0 {
 		p.gen--
 		return
 	}
-	names = p.names[:p.n]
+	hashes = p.hashes[:p.n]
 	top, shift, key := d.top, (63-d.depth)&63, d.key
-	for i, e := range names {
+	for i, e := range hashes {
 		m := key.mix(e)
 		r := &top[m>>1>>shift]
 		p.at[i] = aim{r.chunk(home(m)), r.leaf, m}
 	}
-	prefetch(&p.at[0], len(names))
+	prefetch(&p.at[0], len(hashes))
 }
 
-// named returns the block of an entry of this name in the chunk.
-func (d *directory) named(c *chunk, m, name uint64) (uint32, bool) {
+// findIn returns the block of an entry of this hash in the chunk.
+func (d *directory) findIn(c *chunk, m, hash uint64) (uint32, bool) {
 	t, more := tagOf(m), slotOf(m, 0)
 	for k := c.matches(t); k != 0; k &= k - 1 {
 		s := bits.TrailingZeros16(k) % chunkSlots
 		b := c.blk[s] ^ more
-		if b <= blockMask && c.tags[s] == t && d.arena.at(b) == name {
+		if b <= blockMask && c.tags[s] == t && d.arena.at(b) == hash {
 			return b, true
 		}
 	}
 	return 0, false
 }
 
-// insertAll enters the blocks under the names, which the probe was made of,
-// and returns how many it took: it stops before a name that the directory may
+// insertAll enters the blocks under the hashes, which the probe was made of,
+// and returns how many it took: it stops before a hash that the directory may
 // have, or whose leaf must grow first.
-func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint32) int {
+func (d *directory) insertAll(p *probe, hashes []uint64, blocks *[probeHashes]uint32) int {
 	if p.gen != d.gen {
 		return 0
 	}
-	for i, e := range names[:min(len(names), probeNames)] {
+	for i, e := range hashes[:min(len(hashes), probeHashes)] {
 		a := &p.at[i]
 		c, l := a.home, a.leaf
 		if l.n >= leafHigh {
@@ -152,13 +152,13 @@ func (d *directory) insertAll(p *probe, names []uint64, blocks *[probeNames]uint
 			d.refAt(a.mixed).put(a.mixed, blocks[i])
 		}
 	}
-	d.count += len(names)
-	return len(names)
+	d.count += len(hashes)
+	return len(hashes)
 }
 
-// lacks returns how many of the probe's names from the i-th on are not in the
+// leadingAbsent returns how many of the probe's hashes from the i-th on are not in the
 // directory, up to the first of which the home chunk alone does not show it.
-func (d *directory) lacks(p *probe, i int) int {
+func (d *directory) leadingAbsent(p *probe, i int) int {
 	if p.gen != d.gen {
 		return 0
 	}
@@ -171,19 +171,19 @@ func (d *directory) lacks(p *probe, i int) int {
 	return p.n - i
 }
 
-// absent reports whether the directory does not have the name, whose home is c.
-func (d *directory) absent(c *chunk, m, name uint64) bool {
+// absent reports whether the directory does not have the hash, whose home is c.
+func (d *directory) absent(c *chunk, m, hash uint64) bool {
 	r := d.refAt(m)
 	if r.leaf.spilled == 0 && c.lacks(m) {
 		if !c.overflowed(tagOf(m)) || c.reach() == 1 && r.chunk(away(home(m), 1)).lacks(m) {
 			return true
 		}
 	}
-	_, taken := d.look(r, m, name)
+	_, taken := d.look(r, m, hash)
 	return !taken
 }
 
-// removeAll takes out the entries of the blocks, whose names the probe has from
+// removeAll takes out the entries of the blocks, whose hashes the probe has from
 // its i-th on, and returns how many it took: it stops before one whose leaf
 // must shrink.
 func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
@@ -199,7 +199,7 @@ func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 		if s := a.home.block(tagOf(a.mixed), slotOf(a.mixed, blocks[i])); s >= 0 {
 			a.home.drop(s)
 			a.leaf.n--
-		} else if !d.refAt(a.mixed).take(a.mixed, blocks[i]) {
+		} else if !d.refAt(a.mixed).remove(a.mixed, blocks[i]) {
 			d.count -= i
 			return i
 		}
@@ -210,49 +210,49 @@ func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 	return n
 }
 
-// find returns the block that holds the name. With a name entered for several
+// find returns the block that holds the hash. With a hash entered for several
 // blocks it is the entered one; the others are Radix.dups.
-func (d *directory) find(name uint64) (uint32, bool) {
+func (d *directory) find(hash uint64) (uint32, bool) {
 	if len(d.top) == 0 {
 		return 0, false
 	}
-	m := d.key.mix(name)
-	return d.look(d.refAt(m), m, name)
+	m := d.key.mix(hash)
+	return d.look(d.refAt(m), m, hash)
 }
 
-func (d *directory) look(r *ref, m, name uint64) (uint32, bool) {
+func (d *directory) look(r *ref, m, hash uint64) (uint32, bool) {
 	at := home(m)
 	c := r.chunk(at)
-	if b, ok := d.named(c, m, name); ok {
+	if b, ok := d.findIn(c, m, hash); ok {
 		return b, true
 	}
 	if c.overflowed(tagOf(m)) {
 		for k := uint32(1); k <= c.reach(); k++ {
-			if b, ok := d.named(r.chunk(away(at, k)), m, name); ok {
+			if b, ok := d.findIn(r.chunk(away(at, k)), m, hash); ok {
 				return b, true
 			}
 		}
 	}
 	if r.leaf.spilled != 0 {
-		b, ok := d.spill[name]
+		b, ok := d.spill[hash]
 		return b, ok
 	}
 	return 0, false
 }
 
-// insert enters the block under its name, which must not be entered yet.
-func (d *directory) insert(name uint64, b uint32) {
+// insert enters the block under its hash, which must not be entered yet.
+func (d *directory) insert(hash uint64, b uint32) {
 	if len(d.top) == 0 {
 		d.top = []ref{d.newRef(0)}
 	}
-	m := d.key.mix(name)
+	m := d.key.mix(hash)
 	r := d.refAt(m)
 	for r.leaf.n >= leafHigh {
 		if !d.grow(m) {
 			if d.spill == nil {
 				d.spill = make(map[uint64]uint32)
 			}
-			d.spill[name] = b
+			d.spill[hash] = b
 			r.leaf.spilled++
 			d.count++
 			return
@@ -263,7 +263,7 @@ func (d *directory) insert(name uint64, b uint32) {
 	d.count++
 }
 
-// put places an entry.
+// put makes an entry.
 func (r *ref) put(m uint64, b uint32) {
 	t := tagOf(m)
 	at := home(m)
@@ -301,9 +301,9 @@ func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, moved bool, first *chun
 	}
 }
 
-// take takes the entry of the block out of the leaf. It reports false if the
+// remove takes the entry of the block out of the leaf. It reports false if the
 // leaf does not have it.
-func (r *ref) take(m uint64, b uint32) bool {
+func (r *ref) remove(m uint64, b uint32) bool {
 	c, s, moved, first := r.slot(m, b)
 	if c == nil {
 		return false
@@ -318,35 +318,35 @@ func (r *ref) take(m uint64, b uint32) bool {
 
 // replace makes the entry of block b name block nb instead. It reports false
 // if block b is not entered.
-func (d *directory) replace(name uint64, b, nb uint32) bool {
+func (d *directory) replace(hash uint64, b, nb uint32) bool {
 	if len(d.top) == 0 {
 		return false
 	}
-	m := d.key.mix(name)
+	m := d.key.mix(hash)
 	r := d.refAt(m)
 	if c, s, _, _ := r.slot(m, b); c != nil {
 		c.blk[s] = slotOf(m, nb)
 		return true
 	}
-	if got, ok := d.spill[name]; ok && got == b {
-		d.spill[name] = nb
+	if got, ok := d.spill[hash]; ok && got == b {
+		d.spill[hash] = nb
 		return true
 	}
 	return false
 }
 
 // remove takes the entry of block b out.
-func (d *directory) remove(name uint64, b uint32) {
+func (d *directory) remove(hash uint64, b uint32) {
 	if len(d.top) == 0 {
 		return
 	}
-	m := d.key.mix(name)
+	m := d.key.mix(hash)
 	r := d.refAt(m)
 	l := r.leaf
-	if r.take(m, b) {
+	if r.remove(m, b) {
 		d.count--
-	} else if got, ok := d.spill[name]; ok && got == b {
-		delete(d.spill, name)
+	} else if got, ok := d.spill[hash]; ok && got == b {
+		delete(d.spill, hash)
 		l.spilled--
 		d.count--
 	}

@@ -40,10 +40,10 @@ func (d *directory) gather(refs ...ref) {
 			}
 		}
 	}
-	// The names first, so that their cache misses overlap.
-	d.names = d.names[:0]
+	// The hashes first, so that their cache misses overlap.
+	d.hashes = d.hashes[:0]
 	for _, b := range d.blocks {
-		d.names = append(d.names, d.arena.at(b))
+		d.hashes = append(d.hashes, d.arena.at(b))
 	}
 }
 
@@ -62,7 +62,7 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 		made[i] = d.newRef(depth)
 	}
 	shift := (63 - depth) & 63
-	for i, e := range d.names {
+	for i, e := range d.hashes {
 		m := d.key.mix(e)
 		r := &made[m>>1>>shift&(n-1)]
 		if c := r.chunk(home(m)); c.free() < chunkSlots {
@@ -143,7 +143,7 @@ func (d *directory) shrinkTop() {
 
 func (d *directory) bytes() int64 {
 	return d.pages.bytes() + int64(d.leaves)*leafBytes + int64(cap(d.top))*refBytes +
-		int64(cap(d.blocks))*4 + int64(cap(d.names))*8 + int64(len(d.spill))*32
+		int64(cap(d.blocks))*4 + int64(cap(d.hashes))*8 + int64(len(d.spill))*32
 }
 
 const (

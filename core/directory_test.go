@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// BenchmarkDirectory replaces the oldest names of a full directory, a segment
+// BenchmarkDirectory replaces the oldest hashes of a full directory, a segment
 // at a time.
 func BenchmarkDirectory(b *testing.B) {
 	b.Run("64k", func(b *testing.B) { benchDirectory(b, 12) })
@@ -22,9 +22,9 @@ func benchDirectory(b *testing.B, benchBits int) {
 	segs := make([]uint32, segments)
 	for i := range segs {
 		segs[i] = a.alloc(1, 0, 0)
-		for j := range a.names(segs[i]) {
+		for j := range a.hashes(segs[i]) {
 			n := r.Uint64()
-			a.names(segs[i])[j] = n
+			a.hashes(segs[i])[j] = n
 			d.insert(n, segs[i]<<segBits|uint32(j))
 		}
 	}
@@ -36,7 +36,7 @@ func benchDirectory(b *testing.B, benchBits int) {
 	defer d.pages.reset()
 	var p probe
 	slow := 0
-	// The floor: the home chunks of random names, one after the other and
+	// The floor: the home chunks of random hashes, one after the other and
 	// independent.
 	begun := time.Now()
 	for i := 0; i+segBlocks <= len(fresh); i += segBlocks {
@@ -44,27 +44,27 @@ func benchDirectory(b *testing.B, benchBits int) {
 	}
 	floor := time.Since(begun)
 	b.ResetTimer()
-	var blocks [probeNames]uint32
+	var blocks [probeHashes]uint32
 	for i := 0; i < b.N; i++ {
 		s := segs[i%segments]
-		names := a.names(s)
-		for j := range names {
+		hashes := a.hashes(s)
+		for j := range hashes {
 			blocks[j] = s<<segBits | uint32(j)
 		}
-		d.locate(&p, names)
-		for j := d.removeAll(&p, 0, blocks[:len(names)]); j < len(names); j++ {
+		d.locate(&p, hashes)
+		for j := d.removeAll(&p, 0, blocks[:len(hashes)]); j < len(hashes); j++ {
 			slow++
-			d.remove(names[j], blocks[j])
+			d.remove(hashes[j], blocks[j])
 		}
 		k := i * segBlocks % (len(fresh) - segBlocks)
-		copy(names, fresh[k:])
-		for j := range names {
-			names[j] += uint64(i) << 40
+		copy(hashes, fresh[k:])
+		for j := range hashes {
+			hashes[j] += uint64(i) << 40
 		}
-		d.locate(&p, names)
-		for j := d.insertAll(&p, names, &blocks); j < len(names); j++ {
+		d.locate(&p, hashes)
+		for j := d.insertAll(&p, hashes, &blocks); j < len(hashes); j++ {
 			slow++
-			d.insert(names[j], blocks[j])
+			d.insert(hashes[j], blocks[j])
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(2*segBlocks), "ns/name")

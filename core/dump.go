@@ -5,29 +5,29 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// known returns how many leading names of r an ordinary holder knows, and how
+// ordinaryLens returns how many leading hashes of r an ordinary holder knows, and how
 // many of those blocks it holds.
-func (x *Radix) known(r *run, h Holder) (known, cut uint32) {
-	cut = r.body.Load().cutOff(0, h)
-	return max(cut, x.linkLimit(r, h)), cut
+func (x *Radix) ordinaryLens(r *run, h Holder) (known, held uint32) {
+	held = r.body.Load().heldLen(0, h)
+	return max(held, x.descendantLimit(r, h)), held
 }
 
-// nameAt returns a name of h's for a position, if it has one.
-func (x *Radix) nameAt(r *run, h Holder, pos uint32) (uint64, bool) {
-	rc := x.rec(r, h)
-	if rc == nil {
-		if known, _ := x.known(r, h); pos >= known {
+// hashAt returns a hash of h's for a position, if it has one.
+func (x *Radix) hashAt(r *run, h Holder, pos uint32) (uint64, bool) {
+	ex := x.exceptionOf(r, h)
+	if ex == nil {
+		if known, _ := x.ordinaryLens(r, h); pos >= known {
 			return 0, false
 		}
-		return x.arena.at(r.name(pos)), true
+		return x.arena.at(r.block(pos)), true
 	}
-	var name uint64
+	var hash uint64
 	found := false
-	rc.spots(pos, func(at spot) bool {
-		name, found = x.spotName(rc, at, pos), true
+	ex.spots(pos, func(at spot) bool {
+		hash, found = x.hashAtSpot(ex, at, pos), true
 		return false
 	})
-	return name, found
+	return hash, found
 }
 
 // eachRun calls f for every run that h is present in, ancestors first.
@@ -56,11 +56,11 @@ func (x *Radix) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 	goOn := true
 	var copies []uint32
 	x.eachRun(h, func(r *run) bool {
-		if rc := x.rec(r, h); rc != nil {
-			goOn = x.dumpRecord(rc, f)
+		if ex := x.exceptionOf(r, h); ex != nil {
+			goOn = x.dumpException(ex, f)
 			return goOn
 		}
-		known, cut := x.known(r, h)
+		known, held := x.ordinaryLens(r, h)
 		if known == 0 {
 			return true
 		}
@@ -69,14 +69,14 @@ func (x *Radix) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 		copies = append(copies[:0], make([]uint32, len(ev.Engine))...)
 		for p := uint32(0); p < known; p++ {
 			c := uint32(0)
-			if p < cut {
+			if p < held {
 				c = 1
 			}
-			ev.Engine = append(ev.Engine, x.arena.at(r.name(p)))
+			ev.Engine = append(ev.Engine, x.arena.at(r.block(p)))
 			copies = append(copies, c)
 		}
 		for i := len(copies) - int(known); i > 0; i-- {
-			ev.Engine[i-1] = ev.Engine[i] // passes over places without names
+			ev.Engine[i-1] = ev.Engine[i] // passes over positions without hashes
 		}
 		ev.Local = r.body.Load().data.appendTo(ev.Local, 0, known)
 		goOn = f(&ev, copies)
@@ -88,9 +88,9 @@ func (x *Radix) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 }
 
 // dumpUp begins an event for a block of h at pos of r: its parent is the
-// nearest ancestor with a name; the nameless places between stand in front,
-// with the given name to pass over them.
-func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, name uint64) {
+// nearest ancestor with a hash; the positions without one between stand in front,
+// with the given hash to pass over them.
+func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, hash uint64) {
 	var up []uint64
 	for r != x.root {
 		if pos == 0 {
@@ -98,31 +98,31 @@ func (x *Radix) dumpUp(ev *event.Event, r *run, h Holder, pos uint32, name uint6
 			continue
 		}
 		pos--
-		if e, ok := x.nameAt(r, h, pos); ok {
+		if e, ok := x.hashAt(r, h, pos); ok {
 			ev.HasParent, ev.Parent = true, e
 			break
 		}
 		up = append(up, r.body.Load().data.at(pos))
 	}
 	for i := len(up) - 1; i >= 0; i-- {
-		ev.Engine = append(ev.Engine, name)
+		ev.Engine = append(ev.Engine, hash)
 		ev.Local = append(ev.Local, up[i])
 	}
 }
 
-// dumpRecord emits every name of the record with its device copies.
-func (x *Radix) dumpRecord(rc *record, f func(ev *event.Event, copies []uint32) bool) (goOn bool) {
-	data := rc.run.body.Load().data
+// dumpException emits every hash of the exception with its device copies.
+func (x *Radix) dumpException(ex *exception, f func(ev *event.Event, copies []uint32) bool) (goOn bool) {
+	data := ex.run.body.Load().data
 	goOn = true
-	for pos, end := uint32(0), rc.end(); pos < end && goOn; pos++ {
-		rc.spots(pos, func(at spot) bool {
-			name := x.spotName(rc, at, pos)
+	for pos, end := uint32(0), ex.end(); pos < end && goOn; pos++ {
+		ex.spots(pos, func(at spot) bool {
+			hash := x.hashAtSpot(ex, at, pos)
 			ev := event.Event{Kind: event.Stored}
-			x.dumpUp(&ev, rc.run, rc.holder, pos, name)
-			ev.Engine = append(ev.Engine, name)
+			x.dumpUp(&ev, ex.run, ex.holder, pos, hash)
+			ev.Engine = append(ev.Engine, hash)
 			ev.Local = append(ev.Local, data.at(pos))
 			copies := make([]uint32, len(ev.Engine))
-			copies[len(copies)-1] = rc.copiesOf(at, 0, pos)
+			copies[len(copies)-1] = ex.copiesOf(at, 0, pos)
 			goOn = f(&ev, copies)
 			return goOn
 		})
@@ -136,9 +136,9 @@ func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) boo
 		ev := event.Event{Kind: event.Stored, Tier: event.Tier(t)}
 		var copies []uint32
 		x.eachRun(h, func(r *run) bool {
-			if rc := x.rec(r, h); rc != nil {
-				x.eachHeld(rc, t, func(_ uint32, name uint64, n uint32) {
-					ev.Engine, copies = append(ev.Engine, name), append(copies, n)
+			if ex := x.exceptionOf(r, h); ex != nil {
+				x.eachHeld(ex, t, func(_ uint32, hash uint64, n uint32) {
+					ev.Engine, copies = append(ev.Engine, hash), append(copies, n)
 				})
 			}
 			return true
@@ -149,23 +149,23 @@ func (x *Radix) dumpTiers(h Holder, f func(ev *event.Event, copies []uint32) boo
 	}
 }
 
-// eachHeld calls f for every name of a record that has copies on the tier.
-func (x *Radix) eachHeld(rc *record, tier int, f func(pos uint32, name uint64, copies uint32)) {
-	for i := range rc.layers {
+// eachHeld calls f for every hash of an exception that has copies on the tier.
+func (x *Radix) eachHeld(ex *exception, tier int, f func(pos uint32, hash uint64, copies uint32)) {
+	for i := range ex.layers {
 		at := spot{layer: uint32(i)}
-		rc.layers[i].held[tier].each(func(lo, hi uint32) {
+		ex.layers[i].held[tier].each(func(lo, hi uint32) {
 			for p := lo; p < hi; p++ {
-				f(p, x.spotName(rc, at, p), rc.copiesOf(at, tier, p))
+				f(p, x.hashAtSpot(ex, at, p), ex.copiesOf(at, tier, p))
 			}
 		})
 	}
-	if rc.pile == nil {
+	if ex.pile == nil {
 		return
 	}
-	rc.pile.held[tier].each(func(lo, hi uint32) {
+	ex.pile.held[tier].each(func(lo, hi uint32) {
 		for p := lo; p < hi; p++ {
-			rc.pile.at(p, func(b uint32) bool {
-				if n := rc.copiesOf(spot{piled, b}, tier, p); n > 0 {
+			ex.pile.at(p, func(b uint32) bool {
+				if n := ex.copiesOf(spot{piled, b}, tier, p); n > 0 {
 					f(p, x.arena.at(b), n)
 				}
 				return true
@@ -183,7 +183,7 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 		above uint64 // sequence hash of the block before
 	}
 	var left []visit
-	x.root.body.Load().kids.Load().each(func(c *run) bool {
+	x.root.body.Load().children.Load().each(func(c *run) bool {
 		left = append(left, visit{run: c})
 		return true
 	})
@@ -192,24 +192,24 @@ func (x *Radix) Digest(space uint64, identity func(Holder) (worker uint64, dpRan
 		left = left[:len(left)-1]
 		r := v.run
 		seq = r.sequence(v.above, seq)
-		r.body.Load().kids.Load().each(func(c *run) bool {
+		r.body.Load().children.Load().each(func(c *run) bool {
 			left = append(left, visit{c, seq[c.off-1]})
 			return true
 		})
-		r.body.Load().eachCut(0, func(h Holder, cut uint32) bool {
-			if x.rec(r, h) == nil {
+		r.body.Load().eachHeldLen(0, func(h Holder, held uint32) bool {
+			if x.exceptionOf(r, h) == nil {
 				worker, rank := identity(h)
-				for p := uint32(0); p < cut; p++ {
-					sum += DigestTerm(space, worker, rank, event.Device, 0, x.arena.at(r.name(p)), seq[p], 1)
+				for p := uint32(0); p < held; p++ {
+					sum += DigestTerm(space, worker, rank, event.Device, 0, x.arena.at(r.block(p)), seq[p], 1)
 				}
 			}
 			return true
 		})
-		for _, rc := range r.recs {
-			worker, rank := identity(rc.holder)
+		for _, ex := range r.exceptions {
+			worker, rank := identity(ex.holder)
 			for t := range event.NumTiers {
-				x.eachHeld(rc, t, func(pos uint32, name uint64, copies uint32) {
-					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, name, seq[pos], copies)
+				x.eachHeld(ex, t, func(pos uint32, hash uint64, copies uint32) {
+					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, hash, seq[pos], copies)
 				})
 			}
 		}

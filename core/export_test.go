@@ -23,12 +23,12 @@ func (x *Radix) Check() error {
 				}
 				live++
 				b := r.chunk(c).blk[s] & blockMask
-				name, ok := x.arena.peek(b)
-				if !ok || tagOf(x.key.mix(name)) != t || x.dir.refAt(x.key.mix(name)).leaf != l {
+				hash, ok := x.arena.peek(b)
+				if !ok || tagOf(x.key.mix(hash)) != t || x.dir.refAt(x.key.mix(hash)).leaf != l {
 					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
 				}
-				if got, ok := x.dir.find(name); !ok || got != b && entered[b] {
-					return fmt.Errorf("entry of block %d not found by its name %d: %d %v", b, name, got, ok)
+				if got, ok := x.dir.find(hash); !ok || got != b && entered[b] {
+					return fmt.Errorf("entry of block %d not found by its hash %d: %d %v", b, hash, got, ok)
 				}
 				if entered[b] {
 					return fmt.Errorf("block %d entered twice", b)
@@ -67,7 +67,7 @@ func (x *Radix) Check() error {
 			}
 		}
 		for _, b := range f.open {
-			if name, ok := x.arena.peek(b); !ok || name != e || entered[b] {
+			if hash, ok := x.arena.peek(b); !ok || hash != e || entered[b] {
 				return fmt.Errorf("further block %d of name %d: live %v, entered %v", b, e, ok, entered[b])
 			}
 			entered[b] = true
@@ -76,46 +76,46 @@ func (x *Radix) Check() error {
 			return fmt.Errorf("name %d has further blocks but no entry", e)
 		}
 	}
-	names, records := 0, int64(0)
+	names, exceptions := 0, int64(0)
 	for _, r := range x.runs[1:] {
 		if r == nil {
 			continue
 		}
-		records += recsBytes(r)
+		exceptions += exceptionsBytes(r)
 		b := r.body.Load()
 		for p := uint32(0); p < b.len(); p++ {
-			if !entered[r.name(p)] {
+			if !entered[r.block(p)] {
 				return fmt.Errorf("run %d position %d is not entered", r.id, p)
 			}
 			names++
 		}
-		for _, rc := range r.recs {
-			if records += rc.size; rc.size != rc.bytes() {
-				return fmt.Errorf("run %d holder %d: a record of %d bytes is accounted with %d", r.id, rc.holder, rc.bytes(), rc.size)
+		for _, ex := range r.exceptions {
+			if exceptions += ex.size; ex.size != ex.bytes() {
+				return fmt.Errorf("run %d holder %d: an exception of %d bytes is accounted with %d", r.id, ex.holder, ex.bytes(), ex.size)
 			}
-			for i := range rc.layers {
-				l := &rc.layers[i]
-				if l.named.count() != l.nNamed {
-					return fmt.Errorf("run %d holder %d layer %d: %d named, counted %d", r.id, rc.holder, i, l.named.count(), l.nNamed)
+			for i := range ex.layers {
+				l := &ex.layers[i]
+				if l.known.count() != l.nKnown {
+					return fmt.Errorf("run %d holder %d layer %d: %d known, counted %d", r.id, ex.holder, i, l.known.count(), l.nKnown)
 				}
 				for t := range l.held {
 					if l.held[t].count() != l.nHeld[t] {
-						return fmt.Errorf("run %d holder %d layer %d tier %d: %d held, counted %d", r.id, rc.holder, i, t, l.held[t].count(), l.nHeld[t])
+						return fmt.Errorf("run %d holder %d layer %d tier %d: %d held, counted %d", r.id, ex.holder, i, t, l.held[t].count(), l.nHeld[t])
 					}
 				}
 				if i > 0 {
-					names += l.nNamed
+					names += l.nKnown
 				}
 			}
-			n, err := x.checkPile(rc.pile)
+			n, err := x.checkPile(ex.pile)
 			if err != nil {
-				return fmt.Errorf("run %d holder %d: %w", r.id, rc.holder, err)
+				return fmt.Errorf("run %d holder %d: %w", r.id, ex.holder, err)
 			}
 			names += n
 		}
 	}
-	if records != x.mem.Records {
-		return fmt.Errorf("records of %d bytes are accounted with %d", records, x.mem.Records)
+	if exceptions != x.mem.Exceptions {
+		return fmt.Errorf("exceptions of %d bytes are accounted with %d", exceptions, x.mem.Exceptions)
 	}
 	if names != len(entered) {
 		return fmt.Errorf("%d names, %d entered", names, len(entered))
@@ -123,14 +123,14 @@ func (x *Radix) Check() error {
 	return nil
 }
 
-// checkPile returns how many names a pile has.
+// checkPile returns how many hashes a pile has.
 func (x *Radix) checkPile(p *pile) (n int, err error) {
 	if p == nil {
 		return 0, nil
 	}
 	var nHeld [event.NumTiers]int
 	room := int64(0)
-	p.named.each(func(lo, hi uint32) {
+	p.known.each(func(lo, hi uint32) {
 		for pos := lo; pos < hi; pos++ {
 			h := p.heaps.m[uint64(pos)]
 			room += h.bytes()
@@ -138,7 +138,7 @@ func (x *Radix) checkPile(p *pile) (n int, err error) {
 			idle := uint32(0)
 			p.at(pos, func(b uint32) bool {
 				n++
-				e, ok := p.names.m[uint64(b)]
+				e, ok := p.hashes.m[uint64(b)]
 				none := e.copies == [event.NumTiers]uint32{}
 				if none {
 					idle++
@@ -161,7 +161,7 @@ func (x *Radix) checkPile(p *pile) (n int, err error) {
 			}
 		}
 	})
-	if err == nil && (n == 0 || n != len(p.names.m) || nHeld != p.nHeld || room != p.room || len(p.heaps.m) != p.named.count()) {
+	if err == nil && (n == 0 || n != len(p.hashes.m) || nHeld != p.nHeld || room != p.room || len(p.heaps.m) != p.known.count()) {
 		err = fmt.Errorf("%d names, pile %+v, held %v, room %d", n, p, nHeld, room)
 	}
 	return n, err
@@ -198,14 +198,14 @@ func (x *Radix) FindInterrupted(local []uint64, m *Matches, between func()) {
 		if ok && !tiers {
 			return
 		}
-		m.take(event.Device)
+		m.keepLevel(event.Device)
 		for t := event.HostPinned; ok && t < event.NumTiers; t++ {
 			ok = x.findLevel(t, m)
-			m.take(t)
+			m.keepLevel(t)
 			between()
 		}
 		if ok {
-			m.join()
+			m.makeCumulative()
 			return
 		}
 	}
@@ -222,21 +222,21 @@ func (b bitmap) count() int {
 // MixAt is what tables of children spread the hash of a child at an offset with.
 func (x *Radix) MixAt(off uint32, first uint64) uint64 { return x.key.mixAt(off, first) }
 
-// KidSteps returns how many slots a search for a child looks at, at most.
-func (x *Radix) KidSteps() (most int) {
+// ChildSteps returns how many slots a search for a child looks at, at most.
+func (x *Radix) ChildSteps() (most int) {
 	for _, r := range append([]*run{x.root}, x.runs...) {
 		if r == nil {
 			continue
 		}
-		k := r.body.Load().kids.Load()
+		k := r.body.Load().children.Load()
 		if k == nil || k.table == nil {
 			continue
 		}
 		for _, first := range *k.table.top.Load() {
-			for i := range kidSlots {
+			for i := range childSlots {
 				steps := 0
 				for l := first; l != nil; l = l.next.Load() {
-					for j := i; l.slots[j&(kidSlots-1)].key.Load() != 0; j++ {
+					for j := i; l.slots[j&(childSlots-1)].key.Load() != 0; j++ {
 						steps++
 					}
 				}
@@ -247,9 +247,9 @@ func (x *Radix) KidSteps() (most int) {
 	return most
 }
 
-// NameSteps returns how many chunks a search for a name looks at, at most, and
-// how many names found no place in them.
-func (x *Radix) NameSteps() (most, spilled int) {
+// DirectorySteps returns how many chunks a search for a hash looks at, at most, and
+// how many hashes found no place in them.
+func (x *Radix) DirectorySteps() (most, spilled int) {
 	for _, r := range x.dir.top {
 		for i := range r.page {
 			if c := &r.page[i]; c.over > 0 {
@@ -263,20 +263,20 @@ func (x *Radix) NameSteps() (most, spilled int) {
 // Overwrite gives a block of the chain that begins with first another local
 // hash, in place, as the writer never does once the block is published.
 func (x *Radix) Overwrite(first uint64, i uint32, local uint64) {
-	b := x.root.body.Load().kids.Load().find(0, first).body.Load()
+	b := x.root.body.Load().children.Load().find(0, first).body.Load()
 	b.data.from(i)[0] = local
 }
 
-// OverwriteName does so with an engine hash, and OverwriteEntry with the part of
+// OverwriteHash does so with an engine hash, and OverwriteEntry with the part of
 // the directory that has it.
-func (x *Radix) OverwriteName(name, by uint64) {
-	b, _ := x.dir.find(name)
+func (x *Radix) OverwriteHash(hash, by uint64) {
+	b, _ := x.dir.find(hash)
 	x.arena.set(b, by)
 }
 
-func (x *Radix) OverwriteEntry(name uint64) {
-	b, _ := x.dir.find(name)
-	x.dir.replace(name, b, b)
+func (x *Radix) OverwriteEntry(hash uint64) {
+	b, _ := x.dir.find(hash)
+	x.dir.replace(hash, b, b)
 }
 
 var MatchLen = matchLen

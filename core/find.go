@@ -41,14 +41,14 @@ func (x *Radix) find(local []uint64, m *Matches) bool {
 	if !tiers || !ok {
 		return ok
 	}
-	m.take(event.Device)
+	m.keepLevel(event.Device)
 	for t := event.HostPinned; t < event.NumTiers; t++ {
 		if !x.findLevel(t, m) {
 			return false
 		}
-		m.take(t)
+		m.keepLevel(t)
 	}
-	m.join()
+	m.makeCumulative()
 	return true
 }
 
@@ -61,13 +61,13 @@ func (x *Radix) findDevice(local []uint64, m *Matches) (tiers, ok bool) {
 	}
 	w := &m.walk
 	w.steps, w.first = w.steps[:0], true
-	r := x.root.body.Load().kids.Load().find(0, local[0])
+	r := x.root.body.Load().children.Load().find(0, local[0])
 	for base := 0; r != nil; {
 		b := r.body.Load()
 		n := b.data.match(0, b.len(), local[base:])
 		var next *run
 		if base+n < len(local) {
-			next = b.kids.Load().find(uint32(n), local[base+n])
+			next = b.children.Load().find(uint32(n), local[base+n])
 			if next != nil && r.body.Load() != b {
 				continue // the child may hang below other content than b's
 			}
@@ -75,7 +75,7 @@ func (x *Radix) findDevice(local []uint64, m *Matches) (tiers, ok bool) {
 		w.steps = append(w.steps, step{r, b, uint32(base), uint32(n), next == nil})
 		st := &w.steps[len(w.steps)-1]
 		tiers = tiers || b.tiers.Load() != nil
-		alive := w.takeDevice(st, &m.level)
+		alive := w.narrowDevice(st, &m.level)
 		if tiers = tiers || b.tiers.Load() != nil; !tiers && x.moved(st) {
 			return false, false
 		}
@@ -98,9 +98,9 @@ func (x *Radix) findLevel(t event.Tier, m *Matches) bool {
 		st := &w.steps[i]
 		alive := false
 		if tc := st.body.tiers.Load(); tc != nil {
-			alive = w.takeCover(st, tc.level[t-1].Load(), &m.level)
+			alive = w.narrowCover(st, tc.level[t-1].Load(), &m.level)
 		} else {
-			alive = w.takeDevice(st, &m.level)
+			alive = w.narrowDevice(st, &m.level)
 			if st.body.tiers.Load() != nil || x.moved(st) {
 				return false
 			}
@@ -133,48 +133,48 @@ func (w *walk) single() bool {
 	return n == 1
 }
 
-// takeDevice takes one run of the path at the device level: it emits the
+// narrowDevice takes one run of the path at the device level: it emits the
 // holders that drop out in it with their depths, and leaves those that go on.
 // It reports whether any do.
-func (w *walk) takeDevice(s *step, l *level) bool {
+func (w *walk) narrowDevice(s *step, l *level) bool {
 	if c := s.body.cov.Load(); c != nil {
-		return w.takeCover(s, c, l)
+		return w.narrowCover(s, c, l)
 	}
 	var es [inlineEntries]uint64
 	for i := range es {
 		es[i] = s.body.in[i].Load()
 	}
-	return w.takeList(s, es[:], l)
+	return w.narrowList(s, es[:], l)
 }
 
-func (w *walk) takeCover(s *step, c *cover, l *level) bool {
+func (w *walk) narrowCover(s *step, c *cover, l *level) bool {
 	if c.full != nil {
-		return w.takeWide(s, c, l)
+		return w.narrowWide(s, c, l)
 	}
 	var buf [listMax]uint64
 	es := buf[:c.used.Load()]
 	for i := range es {
 		es[i] = c.entries[i].Load()
 	}
-	return w.takeList(s, es, l)
+	return w.narrowList(s, es, l)
 }
 
-// takeList takes a run whose coverage is the list es.
-func (w *walk) takeList(s *step, es []uint64, l *level) bool {
+// narrowList takes a run whose coverage is the list es.
+func (w *walk) narrowList(s *step, es []uint64, l *level) bool {
 	if w.first {
 		w.first, w.dense, w.list = false, false, w.list[:0]
 		for _, e := range es {
-			w.meet(s, e, l)
+			w.keepOrEmit(s, e, l)
 		}
 		return len(w.list) > 0
 	}
 	if w.dense {
 		w.list = w.list[:0]
 		for _, e := range es {
-			h, cut := entryOf(e)
-			if i := int(h >> 6); cut > 0 && i < len(w.bits) && w.bits[i]>>(h&63)&1 != 0 {
+			h, held := entryOf(e)
+			if i := int(h >> 6); held > 0 && i < len(w.bits) && w.bits[i]>>(h&63)&1 != 0 {
 				w.bits[i] &^= 1 << (h & 63)
-				w.meet(s, e, l)
+				w.keepOrEmit(s, e, l)
 			}
 		}
 		l.addGroup(w.bits, s.base)
@@ -187,7 +187,7 @@ next:
 	for _, h := range was {
 		for _, e := range es {
 			if e>>32 == uint64(h)+1 && uint32(e) > 0 {
-				w.meet(s, e, l)
+				w.keepOrEmit(s, e, l)
 				continue next
 			}
 		}
@@ -196,23 +196,23 @@ next:
 	return len(w.list) > 0
 }
 
-// meet emits or keeps one holder of the run.
-func (w *walk) meet(s *step, e uint64, l *level) {
-	h, cut := entryOf(e)
-	if cut >= s.n && !s.last {
+// keepOrEmit emits or keeps one holder of the run.
+func (w *walk) keepOrEmit(s *step, e uint64, l *level) {
+	h, held := entryOf(e)
+	if held >= s.n && !s.last {
 		w.list = append(w.list, h)
 		return
 	}
-	l.add(h, s.base+min(cut, s.n))
+	l.add(h, s.base+min(held, s.n))
 }
 
-// takeWide takes a run whose coverage is a wide table.
-func (w *walk) takeWide(s *step, c *cover, l *level) bool {
+// narrowWide takes a run whose coverage is a wide table.
+func (w *walk) narrowWide(s *step, c *cover, l *level) bool {
 	if !w.first && !w.dense {
 		was := w.list
 		w.list = w.list[:0]
 		for _, h := range was {
-			w.meet(s, entry(h, c.get(h)), l)
+			w.keepOrEmit(s, entry(h, c.get(h)), l)
 		}
 		return len(w.list) > 0
 	}
@@ -221,7 +221,7 @@ func (w *walk) takeWide(s *step, c *cover, l *level) bool {
 		words = len(c.full)
 	}
 	w.size(words)
-	out := s.last || c.fullLen < s.n // the full set ends here
+	out := s.last || c.fullHeld < s.n // the full set ends here
 	goOn := uint64(0)
 	for i := range words {
 		alive := ^uint64(0)
@@ -242,10 +242,10 @@ func (w *walk) takeWide(s *step, c *cover, l *level) bool {
 		for ; part != 0; part &= part - 1 {
 			b := bits.TrailingZeros64(part)
 			h := Holder(i*64 + b)
-			if cut := c.cut[h].Load(); cut >= s.n && !s.last {
+			if held := c.heldLens[h].Load(); held >= s.n && !s.last {
 				keep |= 1 << b
 			} else {
-				l.add(h, s.base+min(cut, s.n))
+				l.add(h, s.base+min(held, s.n))
 			}
 		}
 		w.bits[i] = keep
@@ -255,7 +255,7 @@ func (w *walk) takeWide(s *step, c *cover, l *level) bool {
 		l.addGroup(w.lost[:words], s.base)
 	}
 	if out {
-		l.addGroup(w.full[:words], s.base+min(c.fullLen, s.n))
+		l.addGroup(w.full[:words], s.base+min(c.fullHeld, s.n))
 	}
 	w.first, w.dense = false, true
 	return goOn != 0

@@ -1,22 +1,22 @@
 package core
 
-// A name that leads to several blocks: holders may call different content alike,
-// and what one of them calls by a name says nothing about the others. The
+// A hash that leads to several blocks: holders may call different content alike,
+// and what one of them calls by a hash says nothing about the others. The
 // directory has one of the blocks; the others are here.
 
-// openBlocks is how many blocks of a name, besides the directory's, are looked at
+// openBlocks is how many blocks of a hash, besides the directory's, are looked at
 // one after the other whoever asks. So the holders of few need no further memory.
 const openBlocks = 3
 
-// homonyms are the further blocks of one name.
+// homonyms are the further blocks of one hash.
 type homonyms struct {
 	open   []uint32
 	closed *closedBlocks // nil if there are none
 }
 
-// closedBlocks are those beyond: for them it is written down who may know the name
+// closedBlocks are those beyond: for them it is written down who may know the hash
 // there, so that a lookup looks at one of them, however many there are. A block is
-// closed from the moment it is entered, hence whoever comes to know the name there
+// closed from the moment it is entered, hence whoever comes to know the hash there
 // is written down (tell); who ceases to is not taken out, as Radix.at tells. A
 // block may be moved among the open ones at any time.
 type closedBlocks struct {
@@ -27,7 +27,7 @@ type closedBlocks struct {
 	known  int             // of who, at the last sweep
 }
 
-// enter makes a block findable by its name. The holder, who knows the name there,
+// enter makes a block findable by its hash. The holder, who knows the hash there,
 // may be nobody for a shared one.
 func (x *Radix) enter(h Holder, e uint64, b uint32) {
 	if _, taken := x.dir.find(e); !taken {
@@ -46,15 +46,15 @@ func (x *Radix) enter(h Holder, e uint64, b uint32) {
 	}
 	x.dupRoom += f.bytes()
 	x.dups.set(e, f)
-	x.tell(h, e, b)
+	x.noteKnows(h, e, b)
 }
 
 // nobody is no holder.
 const nobody = ^Holder(0)
 
-// tell notes that the holder comes to know the name at the block. It is called
-// wherever that happens, and nobody else is told of the name before it shows.
-func (x *Radix) tell(h Holder, e uint64, b uint32) {
+// noteKnows notes that the holder comes to know the hash at the block. It is called
+// wherever that happens, and nobody else is told of the hash before it shows.
+func (x *Radix) noteKnows(h Holder, e uint64, b uint32) {
 	if x.dups.n == 0 || h == nobody {
 		return
 	}
@@ -74,7 +74,7 @@ func (x *Radix) tell(h Holder, e uint64, b uint32) {
 	x.dupRoom += f.bytes()
 }
 
-// sweepWho takes out holders that do not know the name where they did.
+// sweepWho takes out holders that do not know the hash where they did.
 func (x *Radix) sweepWho(c *closedBlocks) {
 	for h, n := range c.who.m {
 		x.steps++
@@ -85,46 +85,46 @@ func (x *Radix) sweepWho(c *closedBlocks) {
 	c.known = len(c.who.m)
 }
 
-func (x *Radix) atClosed(c *closedBlocks, h Holder, n uint32) (place, bool) {
+func (x *Radix) atClosed(c *closedBlocks, h Holder, n uint32) (position, bool) {
 	if int(n) >= len(c.blocks) || c.blocks[n] == 0 {
-		return place{}, false
+		return position{}, false
 	}
 	return x.at(h, c.blocks[n])
 }
 
-// elsewhere returns the place that a name which the directory's block does not
+// lookupHomonym returns the position that a hash which the directory's block does not
 // lead h to leads it to.
-func (x *Radix) elsewhere(h Holder, name uint64) (place, bool) {
+func (x *Radix) lookupHomonym(h Holder, hash uint64) (position, bool) {
 	if x.dups.n == 0 {
-		return place{}, false
+		return position{}, false
 	}
-	f, _ := x.dups.get(name)
+	f, _ := x.dups.get(hash)
 	for _, b := range f.open {
 		if p, ok := x.at(h, b); ok {
 			return p, true
 		}
 	}
 	if f.closed == nil {
-		return place{}, false
+		return position{}, false
 	}
 	n, ok := f.closed.who.m[uint64(h)]
 	if !ok {
-		return place{}, false
+		return position{}, false
 	}
 	return x.atClosed(f.closed, h, n)
 }
 
-// within reports whether the name is a shared one of t at base or later: whether
+// within reports whether the hash is a shared one of t at base or later: whether
 // the holder has just entered it there.
-func (s *store) within(t *run, base uint32, name uint64) bool {
+func (s *store) within(t *run, base uint32, hash uint64) bool {
 	is := func(b uint32) bool {
 		hd := s.arena.head(b >> segBits)
 		return hd.run == t.id && hd.owner == 0 && hd.base+b&(segBlocks-1) >= base
 	}
-	if b, _ := s.dir.find(name); is(b) {
+	if b, _ := s.dir.find(hash); is(b) {
 		return true
 	}
-	f, _ := s.dups.get(name)
+	f, _ := s.dups.get(hash)
 	for _, b := range f.open {
 		if is(b) {
 			return true
@@ -137,8 +137,8 @@ func (s *store) within(t *run, base uint32, name uint64) bool {
 	return false
 }
 
-// dropName undoes enter.
-func (x *Radix) dropName(e uint64, b uint32) {
+// dropHash undoes enter.
+func (x *Radix) dropHash(e uint64, b uint32) {
 	f, ok := x.dups.get(e)
 	if !ok {
 		x.dir.remove(e, b)
@@ -171,8 +171,8 @@ func (x *Radix) dropName(e uint64, b uint32) {
 	x.dups.set(e, f)
 }
 
-// moveName makes the entry of block from name block to.
-func (x *Radix) moveName(e uint64, from, to uint32) {
+// moveHash makes the entry of block from name block to.
+func (x *Radix) moveHash(e uint64, from, to uint32) {
 	if x.dir.replace(e, from, to) {
 		return
 	}

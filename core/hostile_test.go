@@ -28,33 +28,33 @@ func TestChosenHashesCrowdNoTable(t *testing.T) {
 		}
 		return c
 	}
-	// Names that share the leading bits, first blocks that do, and first blocks that
+	// Hashes that share the leading bits, first blocks that do, and first blocks that
 	// do as children of block 5.
-	names, roots := pick(guessed.Mix), pick(func(h uint64) uint64 { return guessed.MixAt(0, h) })
-	kids := pick(func(h uint64) uint64 { return guessed.MixAt(5, h) })
+	hashes, roots := pick(guessed.Mix), pick(func(h uint64) uint64 { return guessed.MixAt(0, h) })
+	children := pick(func(h uint64) uint64 { return guessed.MixAt(5, h) })
 	for _, key := range []core.Key{{}, {7, 9}, {1 << 63, 0}} {
 		x := core.NewRadix(core.Options{Key: key})
-		store := func(parent, name, local uint64) {
-			x.Store(0, &event.Event{Kind: event.Stored, HasParent: parent != 0, Parent: parent, Engine: []uint64{name}, Local: []uint64{local}}, false)
+		store := func(parent, hash, local uint64) {
+			x.Store(0, &event.Event{Kind: event.Stored, HasParent: parent != 0, Parent: parent, Engine: []uint64{hash}, Local: []uint64{local}}, false)
 		}
-		for i := range names {
-			store(0, names[i], roots[i])
+		for i := range hashes {
+			store(0, hashes[i], roots[i])
 		}
 		trunk := chain(1, 6)
 		x.Store(0, &event.Event{Kind: event.Stored, Engine: trunk, Local: trunk}, false)
-		for i := range kids {
-			store(trunk[4], 1<<40+uint64(i), kids[i])
+		for i := range children {
+			store(trunk[4], 1<<40+uint64(i), children[i])
 		}
-		kidSteps := x.KidSteps()
-		nameSteps, spilled := x.NameSteps()
-		t.Logf("key %x: a child takes %d steps at most, a name %d, %d names spilled", key, kidSteps, nameSteps, spilled)
-		if crowded := kidSteps > 100 || nameSteps > 10 || spilled > 0; crowded != (key == core.Key{}) {
-			t.Errorf("key %x, chosen for the zero one: a child takes %d steps at most, a name %d, %d names spilled", key, kidSteps, nameSteps, spilled)
+		childSteps := x.ChildSteps()
+		directorySteps, spilled := x.DirectorySteps()
+		t.Logf("key %x: a child takes %d steps at most, a hash %d, %d hashes spilled", key, childSteps, directorySteps, spilled)
+		if crowded := childSteps > 100 || directorySteps > 10 || spilled > 0; crowded != (key == core.Key{}) {
+			t.Errorf("key %x, chosen for the zero one: a child takes %d steps at most, a hash %d, %d hashes spilled", key, childSteps, directorySteps, spilled)
 		}
 	}
 }
 
-// stored is an event of n blocks whose names are those of everyone and whose
+// stored is an event of n blocks whose hashes are those of everyone and whose
 // content is the worker's own.
 func stored(worker, first, n int) *event.Event {
 	ev := &event.Event{Kind: event.Stored}
@@ -65,10 +65,10 @@ func stored(worker, first, n int) *event.Event {
 	return ev
 }
 
-// TestNamesOfManyPlaces: where w workers call their own content by the same
-// names, a block costs no more for the thousandth of them than for the tenth,
+// TestHashesOfManyPositions: where w workers call their own content by the same
+// hashes, a block costs no more for the thousandth of them than for the tenth,
 // also where others join their chains, and a cut that is loaded goes on so.
-func TestNamesOfManyPlaces(t *testing.T) {
+func TestHashesOfManyPositions(t *testing.T) {
 	const blocks = 32
 	cost := func(x *core.Radix, f func()) float64 {
 		before := x.Steps()
@@ -123,9 +123,9 @@ func TestNamesOfManyPlaces(t *testing.T) {
 	}
 }
 
-// TestManyNamesForOneContent: where one rank names the same content k times, what
-// is done with one of the names costs no more for k = 5,000 than for k = 20.
-func TestManyNamesForOneContent(t *testing.T) {
+// TestManyHashesForOneContent: where one rank names the same content k times, what
+// is done with one of the hashes costs no more for k = 5,000 than for k = 20.
+func TestManyHashesForOneContent(t *testing.T) {
 	const blocks = 4
 	type costs struct{ store, again, lower, remove, idle float64 }
 	measure := func(k int) (c costs) {
@@ -161,7 +161,7 @@ func TestManyNamesForOneContent(t *testing.T) {
 			x.Remove(0, &event.Event{Kind: event.Removed, Tier: event.HostPinned, Engine: one(i).Engine}, true)
 		})
 		check(k*blocks, 1)
-		// A block below the last name holds the names above as links.
+		// A block below the last hash holds the hashes above known.
 		last := one(k).Engine
 		x.Store(0, one(k), true)
 		x.Store(0, &event.Event{Kind: event.Stored, HasParent: true, Parent: last[blocks-1], Engine: []uint64{7}, Local: []uint64{7}}, true)

@@ -39,34 +39,34 @@ func (o *Outcome) Add(o2 Outcome) {
 //
 // What a holder's blocks mean (semantics of both implementations):
 //
-// A block is a place: a chain of local hashes from the root. A holder names
-// places by engine hashes: one engine hash names at most one place per holder,
-// a place may have several names. Per name and tier a holder has a number of
-// copies; the place is held on the tier while any of its names has copies > 0.
-// A name that has no copies on any tier is still known while the holder has,
-// strictly below the name's place, a name with copies; otherwise it is
+// A block is a position: a chain of local hashes from the root. A holder names
+// positions by engine hashes: one engine hash names at most one position per holder,
+// a position may have several hashes. Per hash and tier a holder has a number of
+// copies; the position is held on the tier while any of its hashes has copies > 0.
+// A hash that has no copies on any tier is still known while the holder has,
+// strictly below the hash's position, a hash with copies; otherwise it is
 // forgotten.
 //
 // Store walks the event's blocks in order: the first block's parent is the
-// place that ev.Parent names for the holder (unknown: nothing of the event is
-// stored), or the root; each later block's parent is the place of the one
-// before. Each block's name is (re)bound to its place: if the holder has that
-// name at another place, all its copies there are dropped on every tier, the
-// name is unbound from it and the block counts as Replaced (and Stored). With
-// copies counted, storing a held name adds a copy; otherwise it changes
+// position that ev.Parent names for the holder (unknown: nothing of the event is
+// stored), or the root; each later block's parent is the position of the one
+// before. Each block's hash is (re)bound to its position: if the holder has that
+// hash at another position, all its copies there are dropped on every tier, the
+// hash is unbound from it and the block counts as Replaced (and Stored). With
+// copies counted, storing a held hash adds a copy; otherwise it changes
 // nothing. Either way it counts as Duplicate. An event with no local hashes
-// (hash-only) stores, on ev.Tier, each block whose name is known to the
-// holder, at its place; the others count as UnknownBlock (StoreNames adopts those
+// (hash-only) stores, on ev.Tier, each block whose hash is known to the
+// holder, at its position; the others count as UnknownBlock (StoreHashOnly adopts those
 // that other holders know).
 //
-// Each block is one step: a name is forgotten if it is unknown in the state
+// Each block is one step: a hash is forgotten if it is unknown in the state
 // after a step, never for a state within it. So rebinding the only block below
-// a link to another place below that link keeps the link. Names are forgotten
-// for good: a block stored later at or below the place does not bring them
+// a known hash without copies to another position below it keeps it known. Hashes are forgotten
+// for good: a block stored later at or below the position does not bring them
 // back. Blocks beyond the shorter of Engine and Local, and tiers that do not
 // exist, are ignored.
 //
-// Remove takes one copy (with copies counted) or all copies of each name on
+// Remove takes one copy (with copies counted) or all copies of each hash on
 // the tier away.
 type Index interface {
 	// Store applies a Stored event.
@@ -76,40 +76,40 @@ type Index interface {
 	// Clear drops every copy that h has on the tier, or on all of them.
 	Clear(h Holder, tier event.Tier, allTiers bool) Outcome
 
-	// Knows reports whether the engine hash names a place for h.
+	// Knows reports whether the engine hash names a position for h.
 	Knows(h Holder, engine uint64) bool
-	// KnowsAny reports whether one of the engine hashes names a place for h.
+	// KnowsAny reports whether one of the engine hashes names a position for h.
 	KnowsAny(h Holder, engine []uint64) bool
-	// KnowsChain reports whether h knows the engine hash, and has names for all
-	// ancestors of its place.
+	// KnowsChain reports whether h knows the engine hash, and has hashes for all
+	// ancestors of its position.
 	KnowsChain(h Holder, engine uint64) bool
-	// Forget unbinds the names from their places for h, with all copies, as
+	// Forget unbinds the hashes from their positions for h, with all copies, as
 	// when another shard stores them. It returns how many were known.
 	Forget(h Holder, engine []uint64) int
 
 	// WhoKnows returns, of the holders that f accepts, the one with the lowest
-	// number for which name names a place. f is asked only about such.
-	WhoKnows(name uint64, f func(Holder) bool) (h Holder, ok bool)
-	// Infer lets h hold, on the device tier, the place that name has for from,
+	// number for which hash names a position. f is asked only about such.
+	WhoKnows(hash uint64, f func(Holder) bool) (h Holder, ok bool)
+	// Infer lets h hold, on the device tier, the position that hash has for from,
 	// and all its ancestors: an engine can store a child only while it has all
 	// of them, so this heals a stream whose stores were lost, under a hash
-	// scheme in which equal names mean equal content. from says what the place
-	// is and, with the lowest of its names for each, what it and its ancestors
-	// are called. Places that h holds on any tier, that from has no name for,
-	// or whose name h knows for another place, are passed over. Infer returns
-	// how many blocks it added: none if h knows the name already or from does
+	// scheme in which equal hashes mean equal content. from says what the position
+	// is and, with the lowest of its hashes for each, what it and its ancestors
+	// are called. Positions that h holds on any tier, that from has no hash for,
+	// or whose hash h knows for another position, are passed over. Infer returns
+	// how many blocks it added: none if h knows the hash already or from does
 	// not. They count as inferred until they are stored, which then counts as
 	// Duplicate and adds no copy, or removed.
-	Infer(h, from Holder, name uint64) int
+	Infer(h, from Holder, hash uint64) int
 	// Inferred returns how many of h's blocks are inferred.
 	Inferred(h Holder) int
-	// Adopt stores, on the tier, the one block that name names for from as h's
-	// own, by that name: what a hash-only event means to a holder that does not
-	// know the name, where another one of its hash scheme does. It counts as
-	// Stored. h comes to know no other name by that, and holds no ancestor that
-	// it did not hold. Adopt does nothing if h knows the name already or from
+	// StoreFrom stores, on the tier, the one block that hash names for from as h's
+	// own, by that hash: what a hash-only event means to a holder that does not
+	// know the hash, where another one of its hash scheme does. It counts as
+	// Stored. h comes to know no other hash by that, and holds no ancestor that
+	// it did not hold. StoreFrom does nothing if h knows the hash already or from
 	// does not.
-	Adopt(h, from Holder, name uint64, tier event.Tier) Outcome
+	StoreFrom(h, from Holder, hash uint64, tier event.Tier) Outcome
 
 	// Find returns in m, for every holder and every tier level, the longest
 	// prefix of local, from block 0, each of whose blocks the holder holds on
@@ -118,12 +118,12 @@ type Index interface {
 	// depths of a holder are still cumulative over the levels.
 	Find(local []uint64, m *Matches)
 
-	// Empty reports whether h holds nothing, on any tier, and so knows no name.
+	// Empty reports whether h holds nothing, on any tier, and so knows no hash.
 	Empty(h Holder) bool
-	// Held returns how many blocks h holds on the tier: distinct names with
+	// Held returns how many blocks h holds on the tier: distinct hashes with
 	// copies.
 	Held(h Holder, tier event.Tier) int
-	// Digest returns the wrapping sum over every held (holder, tier, name) of
+	// Digest returns the wrapping sum over every held (holder, tier, hash) of
 	// the digest term; identity maps a holder to what the term names it by.
 	Digest(space uint64, identity func(Holder) (worker uint64, dpRank uint32)) uint64
 	// Dump calls f for events that rebuild the index of holder h, parents
@@ -131,11 +131,11 @@ type Index interface {
 	// Restorer replays them.
 	//
 	// All are Stored events. copies[i] is how many copies Engine[i] has on
-	// ev.Tier; 0 means none there, though the name is known: others of its
-	// tiers follow, or it is a link only. Engine[i] equal to Engine[i+1] means
-	// that the holder has no name for the place of block i: storing the event
+	// ev.Tier; 0 means none there, though the hash is known: others of its
+	// tiers follow, or it is only known for what is below. Engine[i] equal to Engine[i+1] means
+	// that the holder has no hash for the position of block i: storing the event
 	// binds the hash there and, one block on, away again; copies[i] is 0. A
-	// name's place is given once; its copies on further tiers follow in
+	// hash's position is given once; its copies on further tiers follow in
 	// hash-only events.
 	Dump(h Holder, f func(ev *event.Event, copies []uint32) bool)
 }

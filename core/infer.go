@@ -3,9 +3,9 @@ package core
 import "github.com/kvatlas/kvatlas/event"
 
 // Infer implements Index.
-func (x *Radix) Infer(h, from Holder, name uint64) int {
-	p, ok := x.lookup(from, name)
-	if !ok || x.Knows(h, name) {
+func (x *Radix) Infer(h, from Holder, hash uint64) int {
+	p, ok := x.lookup(from, hash)
+	if !ok || x.Knows(h, hash) {
 		return 0
 	}
 	s := store{Radix: x, h: h, hs: x.state(h)}
@@ -21,20 +21,20 @@ func (x *Radix) Infer(h, from Holder, name uint64) int {
 			end = path[i+1].off
 		}
 		for pos := range end {
-			if e, ok := x.lowestName(r, from, pos); ok && s.infer(r, pos, e) {
+			if e, ok := x.lowestHash(r, from, pos); ok && s.infer(r, pos, e) {
 				added++
 			}
 		}
 	}
-	x.tidyPath(h, path)
-	x.mergeRipe()
-	x.retire(h)
+	x.releasePath(h, path)
+	x.mergePending()
+	x.releaseHolder(h)
 	return added
 }
 
 // WhoKnows implements Index.
-func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
-	b, ok := x.dir.find(name)
+func (x *Radix) WhoKnows(hash uint64, f func(Holder) bool) (Holder, bool) {
+	b, ok := x.dir.find(hash)
 	if !ok {
 		return 0, false
 	}
@@ -44,7 +44,7 @@ func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 		}
 		_, knows := x.at(Holder(h), b)
 		if !knows {
-			_, knows = x.elsewhere(Holder(h), name)
+			_, knows = x.lookupHomonym(Holder(h), hash)
 		}
 		if knows && f(Holder(h)) {
 			return Holder(h), true
@@ -53,15 +53,15 @@ func (x *Radix) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 	return 0, false
 }
 
-// lowestName returns the lowest of h's names for a position.
-func (x *Radix) lowestName(r *run, h Holder, pos uint32) (uint64, bool) {
-	rc := x.rec(r, h)
-	if rc == nil {
-		return x.nameAt(r, h, pos)
+// lowestHash returns the lowest of h's hashes for a position.
+func (x *Radix) lowestHash(r *run, h Holder, pos uint32) (uint64, bool) {
+	ex := x.exceptionOf(r, h)
+	if ex == nil {
+		return x.hashAt(r, h, pos)
 	}
 	low, ok := uint64(0), false
-	rc.spots(pos, func(at spot) bool {
-		if e := x.spotName(rc, at, pos); !ok || e < low {
+	ex.spots(pos, func(at spot) bool {
+		if e := x.hashAtSpot(ex, at, pos); !ok || e < low {
 			low, ok = e, true
 		}
 		return true
@@ -69,14 +69,14 @@ func (x *Radix) lowestName(r *run, h Holder, pos uint32) (uint64, bool) {
 	return low, ok
 }
 
-// infer makes one position held by that name, unless it is held or the name
-// has another place.
+// infer makes one position held by that hash, unless it is held or the hash
+// has another position.
 func (s *store) infer(r *run, pos uint32, e uint64) bool {
-	if rc := s.rec(r, s.h); rc == nil {
-		if pos < r.body.Load().cutOff(0, s.h) {
+	if ex := s.exceptionOf(r, s.h); ex == nil {
+		if pos < r.body.Load().heldLen(0, s.h) {
 			return false
 		}
-	} else if rc.heldAnywhere(pos) {
+	} else if ex.heldAnywhere(pos) {
 		return false
 	}
 	p, known := s.lookup(s.h, e)
@@ -85,11 +85,11 @@ func (s *store) infer(r *run, pos uint32, e uint64) bool {
 		return false
 	case known:
 		s.hold(r, pos, pos+1, p.spot)
-	case s.arena.at(r.name(pos)) == e:
-		s.tell(s.h, e, r.name(pos))
+	case s.arena.at(r.block(pos)) == e:
+		s.noteKnows(s.h, e, r.block(pos))
 		s.hold(r, pos, pos+1, spot{})
 	default:
-		s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e))
+		s.hold(r, pos, pos+1, s.addOwnHash(s.makeException(r, s.h), pos, e))
 	}
 	s.mem.Holders -= s.hs.inferred.bytes(8)
 	s.hs.inferred.set(e, struct{}{})
@@ -105,9 +105,9 @@ func (x *Radix) Inferred(h Holder) int {
 	return len(x.holders[h].inferred.m)
 }
 
-// ordinary takes the mark of being inferred off a name, and reports whether
+// unmarkInferred takes the mark of being inferred off a hash, and reports whether
 // there was one.
-func (x *Radix) ordinary(hs *holderState, e uint64) bool {
+func (x *Radix) unmarkInferred(hs *holderState, e uint64) bool {
 	if _, ok := hs.inferred.m[e]; !ok {
 		return false
 	}
@@ -122,14 +122,14 @@ func (x *Radix) ordinary(hs *holderState, e uint64) bool {
 func (s *store) holdInferred(r *run, lo, hi uint32, at spot) {
 	from := lo
 	for p := lo; p < hi; p++ {
-		e := s.nameOf(r, at, p)
+		e := s.hashOf(r, at, p)
 		if _, ok := s.hs.inferred.m[e]; !ok {
 			continue
 		}
 		if from < p {
 			s.holdOrdinary(r, from, p, at)
 		}
-		s.ordinary(s.hs, e)
+		s.unmarkInferred(s.hs, e)
 		s.out.Duplicate++
 		from = p + 1
 	}
@@ -141,16 +141,16 @@ func (s *store) holdInferred(r *run, lo, hi uint32, at spot) {
 // forgetInferred takes the marks off positions that are dropped.
 func (s *store) forgetInferred(r *run, at spot, lo, hi uint32) {
 	for p := lo; p < hi && len(s.hs.inferred.m) > 0; p++ {
-		s.ordinary(s.hs, s.nameOf(r, at, p))
+		s.unmarkInferred(s.hs, s.hashOf(r, at, p))
 	}
 }
 
-// nameOf returns the holder's name at a spot of a position.
-func (s *store) nameOf(r *run, at spot, pos uint32) uint64 {
+// hashOf returns the holder's hash at a spot of a position.
+func (s *store) hashOf(r *run, at spot, pos uint32) uint64 {
 	if at == (spot{}) {
-		return s.arena.at(r.name(pos))
+		return s.arena.at(r.block(pos))
 	}
-	return s.spotName(s.rec(r, s.h), at, pos)
+	return s.hashAtSpot(s.exceptionOf(r, s.h), at, pos)
 }
 
 // onDevice reports whether inferred blocks are concerned.

@@ -13,7 +13,7 @@ import (
 type Loader struct {
 	x    *Radix
 	runs map[uint32]*loaded // by number: those that runs are still to leave from
-	// closed has the positions of runs whose shared name leads to so many places
+	// closed has the positions of runs whose shared hash leads to so many positions
 	// that it must be told who knows it there (closedBlocks).
 	closed map[*run][]uint32
 }
@@ -43,12 +43,12 @@ func (l *Loader) Add(p *Piece) error {
 	if err != nil {
 		return err
 	}
-	if x.arena.inUse+len(p.Names)/segBlocks+1 >= maxSegs {
+	if x.arena.inUse+len(p.Engine)/segBlocks+1 >= maxSegs {
 		return ErrFull
 	}
 	n := uint32(len(p.Local))
 	r := x.newRun(parent, p.Offset, p.Local[0])
-	l.names(r, p.Names)
+	l.enterHashes(r, p.Engine)
 	b := x.newBody(newContent(p.Local), n)
 	es := x.entries[:0]
 	for _, held := range p.Held {
@@ -59,22 +59,22 @@ func (l *Loader) Add(p *Piece) error {
 	for _, held := range p.Held {
 		hs := x.holder(held.Holder)
 		l.reach(r, held.Holder)
-		x.joined(r, held.Holder)
+		x.enterRun(r, held.Holder)
 		hs.held[event.Device] += int(held.Blocks)
 		x.total += int(held.Blocks)
 	}
 	x.cover(b, es)
 	for _, held := range p.Held {
-		l.tell(r, held.Holder, held.Blocks)
+		l.noteKnows(r, held.Holder, held.Blocks)
 	}
-	for i := range p.Special {
-		if err = l.special(r, &p.Special[i], len(p.Kids) > 0); err != nil {
+	for i := range p.Exceptions {
+		if err = l.addException(r, &p.Exceptions[i], len(p.Children) > 0); err != nil {
 			break
 		}
 	}
 	x.attach(r)
-	if len(p.Kids) > 0 {
-		l.runs[p.Number] = &loaded{r, len(p.Kids)}
+	if len(p.Children) > 0 {
+		l.runs[p.Number] = &loaded{r, len(p.Children)}
 	}
 	return err
 }
@@ -85,22 +85,22 @@ func (l *Loader) Add(p *Piece) error {
 func (l *Loader) Drop() {
 	for _, up := range l.runs {
 		if l.x.run(up.run.id) == up.run {
-			for _, rc := range slices.Clone(up.run.recs) {
-				l.x.tidy(up.run, rc.holder, true)
+			for _, ex := range slices.Clone(up.run.exceptions) {
+				l.x.releasePresence(up.run, ex.holder, true)
 			}
 			l.x.shrink(up.run)
 		}
 	}
 	clear(l.runs)
 	clear(l.closed)
-	l.x.mergeRipe()
+	l.x.mergePending()
 }
 
 // check returns the run that the piece leaves.
 func (l *Loader) check(p *Piece) (*run, error) {
 	n := len(p.Local)
-	if n == 0 || len(p.Names) != n || n >= 1<<blockBits || len(p.Held)+len(p.Special) == 0 && len(p.Kids) == 0 {
-		return nil, fmt.Errorf("%w: %d blocks, %d names, nobody has any", ErrPiece, n, len(p.Names))
+	if n == 0 || len(p.Engine) != n || n >= 1<<blockBits || len(p.Held)+len(p.Exceptions) == 0 && len(p.Children) == 0 {
+		return nil, fmt.Errorf("%w: %d blocks, %d engine hashes, nobody has any", ErrPiece, n, len(p.Engine))
 	}
 	for i, held := range p.Held {
 		if held.Blocks == 0 || int(held.Blocks) > n || i > 0 && held.Holder <= p.Held[i-1].Holder {
@@ -120,7 +120,7 @@ func (l *Loader) check(p *Piece) (*run, error) {
 	} else if p.Offset != 0 {
 		return nil, fmt.Errorf("%w: it leaves the root after block %d", ErrPiece, p.Offset)
 	}
-	if parent.body.Load().kids.Load().find(p.Offset, p.Local[0]) != nil {
+	if parent.body.Load().children.Load().find(p.Offset, p.Local[0]) != nil {
 		return nil, fmt.Errorf("%w: another run begins with its first block", ErrPiece)
 	}
 	if l.runs[p.Number] != nil {
@@ -129,18 +129,18 @@ func (l *Loader) check(p *Piece) (*run, error) {
 	return parent, nil
 }
 
-// special adds what a holder has of a run beyond the ordinary.
-func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
+// addException adds what a holder has of a run beyond the ordinary.
+func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 	x, b := l.x, r.body.Load()
 	n := b.len()
-	if x.rec(r, s.Holder) != nil || b.cutOff(0, s.Holder) > 0 {
+	if x.exceptionOf(r, s.Holder) != nil || b.heldLen(0, s.Holder) > 0 {
 		return fmt.Errorf("%w: holder %d is named twice", ErrPiece, s.Holder)
 	}
-	holds := above // names without copies hang on what is below
-	for i := range s.Names {
-		e := &s.Names[i]
-		if e.Pos >= n || i > 0 && e.Pos < s.Names[i-1].Pos {
-			return fmt.Errorf("%w: a name of block %d of %d", ErrPiece, e.Pos, n)
+	holds := above // hashes without copies hang on what is below
+	for i := range s.Hashes {
+		e := &s.Hashes[i]
+		if e.Pos >= n || i > 0 && e.Pos < s.Hashes[i-1].Pos {
+			return fmt.Errorf("%w: a hash of block %d of %d", ErrPiece, e.Pos, n)
 		}
 		holds = holds || e.Copies != [event.NumTiers]uint32{}
 	}
@@ -149,37 +149,37 @@ func (l *Loader) special(r *run, s *PieceSpecial, above bool) error {
 	}
 	hs := x.holder(s.Holder)
 	l.reach(r, s.Holder)
-	rc := x.makeRecord(r, s.Holder)
-	for i := range s.Names {
-		e := &s.Names[i]
+	ex := x.makeException(r, s.Holder)
+	for i := range s.Hashes {
+		e := &s.Hashes[i]
 		var at spot
 		if e.Shared {
-			b := r.name(e.Pos)
-			x.tell(s.Holder, x.arena.at(b), b)
-			rc.layers[0].nNamed += rc.layers[0].named.set(e.Pos, e.Pos+1)
+			b := r.block(e.Pos)
+			x.noteKnows(s.Holder, x.arena.at(b), b)
+			ex.layers[0].nKnown += ex.layers[0].known.set(e.Pos, e.Pos+1)
 		} else {
-			at = x.ownName(rc, e.Pos, e.Name)
+			at = x.addOwnHash(ex, e.Pos, e.Engine)
 		}
 		for t, copies := range e.Copies {
 			if copies == 0 {
 				continue
 			}
-			if rc.copiesOf(at, t, e.Pos) == 0 {
+			if ex.copiesOf(at, t, e.Pos) == 0 {
 				hs.held[t]++
 				x.total++
 			}
-			rc.setCopies(at, t, e.Pos, copies)
+			ex.setCopies(at, t, e.Pos, copies)
 		}
 	}
-	x.account(rc)
-	x.refresh(rc, 0)
+	x.recomputeBytes(ex)
+	x.recomputeCoverage(ex, 0)
 	return nil
 }
 
-// Infer marks the blocks that the holder holds on the device by these names as
+// Infer marks the blocks that the holder holds on the device by these hashes as
 // inferred; those that it does not hold are passed over. It is called after
 // the last Add.
-func (l *Loader) Infer(h Holder, names []uint64) {
+func (l *Loader) Infer(h Holder, hashes []uint64) {
 	x := l.x
 	hs := x.state(h)
 	if hs == nil {
@@ -187,7 +187,7 @@ func (l *Loader) Infer(h Holder, names []uint64) {
 	}
 	s := store{Radix: x, h: h, hs: hs}
 	x.mem.Holders -= hs.inferred.bytes(8)
-	for _, e := range names {
+	for _, e := range hashes {
 		if p, ok := x.lookup(h, e); ok && s.holdsAt(p) {
 			hs.inferred.set(e, struct{}{})
 		}
@@ -196,7 +196,7 @@ func (l *Loader) Infer(h Holder, names []uint64) {
 }
 
 // reach makes the holder present in the ancestors of r that it has nothing in
-// and nothing below yet: they are what its names of r's blocks hang on.
+// and nothing below yet: they are what its hashes of r's blocks hang on.
 func (l *Loader) reach(r *run, h Holder) {
 	x := l.x
 	var absent [16]*run
@@ -204,40 +204,40 @@ func (l *Loader) reach(r *run, h Holder) {
 	for p := r.parent; p != x.root && !x.present(p, h); p = p.parent {
 		list = append(list, p)
 	}
-	l.tell(r.parent, h, r.off)
+	l.noteKnows(r.parent, h, r.off)
 	for _, p := range list {
-		x.link(p.parent, p.off, h)
-		l.tell(p.parent, h, p.off)
+		x.addDescendant(p.parent, p.off, h)
+		l.noteKnows(p.parent, h, p.off)
 	}
 }
 
-// tell notes that the holder comes to know the first n shared names of the run,
-// unless a record says what it knows there.
-func (l *Loader) tell(r *run, h Holder, n uint32) {
-	if len(l.closed) == 0 || l.x.rec(r, h) != nil {
+// noteKnows notes that the holder comes to know the first n shared hashes of the run,
+// unless an exception says what it knows there.
+func (l *Loader) noteKnows(r *run, h Holder, n uint32) {
+	if len(l.closed) == 0 || l.x.exceptionOf(r, h) != nil {
 		return
 	}
 	for _, pos := range l.closed[r] {
 		if pos < n {
-			b := r.name(pos)
-			l.x.tell(h, l.x.arena.at(b), b)
+			b := r.block(pos)
+			l.x.noteKnows(h, l.x.arena.at(b), b)
 		}
 	}
 }
 
-// names makes names the shared names of the new run r.
-func (l *Loader) names(r *run, names []uint64) {
+// enterHashes makes them the shared hashes of the new run r.
+func (l *Loader) enterHashes(r *run, hashes []uint64) {
 	x := l.x
-	var blocks [probeNames]uint32
+	var blocks [probeHashes]uint32
 	now, ahead := x.spare[0], x.spare[1]
-	batch := names[:min(probeNames, len(names))]
+	batch := hashes[:min(probeHashes, len(hashes))]
 	x.dir.locate(now, batch)
 	for pos := uint32(0); len(batch) > 0; {
 		// The next batch's cache misses pass while this one is entered.
-		after := names[int(pos)+len(batch):]
-		after = after[:min(probeNames, len(after))]
+		after := hashes[int(pos)+len(batch):]
+		after = after[:min(probeHashes, len(after))]
 		x.dir.locate(ahead, after)
-		x.addNames(r, pos, batch, &blocks)
+		x.addHashes(r, pos, batch, &blocks)
 		n := x.dir.insertAll(now, batch, &blocks)
 		for i, e := range batch[n:] {
 			x.enter(nobody, e, blocks[n+i])

@@ -128,8 +128,8 @@ func (m *Matches) Sum(t event.Tier) (holders int, blocks uint64) {
 	return holders + len(l.single), blocks
 }
 
-// take moves what was found as level t into depth.
-func (m *Matches) take(t event.Tier) {
+// keepLevel moves what was found as level t into depth.
+func (m *Matches) keepLevel(t event.Tier) {
 	l := &m.level
 	for _, g := range l.groups {
 		for i, w := range l.words[g.start:g.end] {
@@ -156,7 +156,7 @@ func (m *Matches) at(h Holder) *[event.NumTiers]uint32 {
 	return d
 }
 
-// join makes the answer what take has moved, cumulative.
+// makeCumulative makes the answer what take has moved, cumulative.
 //
 // Each level is right for itself: of its depth d, each block before d was
 // present at some moment during the call, and block d was absent at one. But
@@ -165,7 +165,7 @@ func (m *Matches) at(h Holder) *[event.NumTiers]uint32 {
 // absent on all of its tiers at that moment, so on the fewer of the lower level
 // as well, and the blocks before were present there: the shorter depth is right
 // for the lower level, too.
-func (m *Matches) join() {
+func (m *Matches) makeCumulative() {
 	m.tiered = true
 	keep := m.seen[:0]
 	for _, h := range m.seen {

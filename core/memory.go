@@ -3,16 +3,16 @@ package core
 // Memory is what an index holds, in bytes by kind. It follows every
 // allocation, rounded to the allocator's size classes where that matters.
 type Memory struct {
-	Content   int64 // local hashes
-	Names     int64 // engine hashes
-	Directory int64 // engine hash → block
-	Runs      int64 // runs, bodies, segment lists
-	Children  int64
-	Coverage  int64 // cut-offs
-	Records   int64 // what is not ordinary: holes, lower tiers, copies, own names
-	Links     int64
-	Holders   int64
-	Tables    int64 // run table, names entered more than once
+	Content      int64 // local hashes
+	EngineHashes int64 // engine hashes
+	Directory    int64 // engine hash → block
+	Runs         int64 // runs, bodies, segment lists
+	Children     int64
+	Coverage     int64 // held lengths
+	Exceptions   int64 // what is not ordinary: holes, lower tiers, copies, own hashes
+	Descendants  int64
+	Holders      int64
+	Tables       int64 // run table, hashes entered more than once
 }
 
 // Kinds returns the names of the kinds, in the order of Bytes.
@@ -22,12 +22,12 @@ func (Memory) Kinds() []string {
 
 // Bytes returns the bytes of each kind.
 func (m Memory) Bytes() [10]int64 {
-	return [...]int64{m.Content, m.Names, m.Directory, m.Runs, m.Children, m.Coverage, m.Records, m.Links, m.Holders, m.Tables}
+	return [...]int64{m.Content, m.EngineHashes, m.Directory, m.Runs, m.Children, m.Coverage, m.Exceptions, m.Descendants, m.Holders, m.Tables}
 }
 
 // Total returns the sum.
 func (m Memory) Total() int64 {
-	return m.Content + m.Names + m.Directory + m.Runs + m.Children + m.Coverage + m.Records + m.Links + m.Holders + m.Tables
+	return m.Content + m.EngineHashes + m.Directory + m.Runs + m.Children + m.Coverage + m.Exceptions + m.Descendants + m.Holders + m.Tables
 }
 
 const (
@@ -41,11 +41,11 @@ const (
 // Memory returns the bytes in use. It belongs to the writer.
 func (x *Radix) Memory() Memory {
 	m := x.mem
-	m.Names = x.arena.bytes()
+	m.EngineHashes = x.arena.bytes()
 	m.Directory = x.dir.bytes()
 	m.Holders += int64(cap(x.holders)) * 8
-	m.Records += x.recs.bytes()
-	m.Links += x.links.bytes()
+	m.Exceptions += x.exceptions.bytes()
+	m.Descendants += x.descendants.bytes()
 	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + int64(cap(x.entries))*8
 	return m
 }
@@ -54,7 +54,7 @@ func (x *Radix) Memory() Memory {
 // may be called beside the writer.
 func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
 
-// NearLimit reports whether the index has almost as many names as it can
+// NearLimit reports whether the index has almost as many hashes as it can
 // number, or that many: 2^28 blocks. It belongs to the writer.
 func (x *Radix) NearLimit() bool { return x.arena.inUse >= maxSegs-maxSegs/16 }
 
@@ -91,12 +91,12 @@ func (s *store) overBudget() bool {
 	return held*s.active > s.total
 }
 
-// joinFull is join beyond the budget: it takes only blocks that the holder has
+// storeExistingFull is join beyond the budget: it takes only blocks that the holder has
 // there already, to which nothing changes.
-func (s *store) joinFull(r *run, o uint32, names []uint64) int {
+func (s *store) storeExistingFull(r *run, o uint32, hashes []uint64) int {
 	k := 0
-	for !s.copies && k < len(names) {
-		p, ok := s.lookup(s.h, names[k])
+	for !s.copies && k < len(hashes) {
+		p, ok := s.lookup(s.h, hashes[k])
 		if !ok || p.run != r || p.pos != o+uint32(k) || !s.holdsAt(p) {
 			break
 		}
@@ -106,22 +106,22 @@ func (s *store) joinFull(r *run, o uint32, names []uint64) int {
 	return k
 }
 
-// holdsAt reports whether the holder has copies on the tier at a place that it
+// holdsAt reports whether the holder has copies on the tier at a position that it
 // knows.
-func (s *store) holdsAt(p place) bool {
-	if rc := s.rec(p.run, s.h); rc != nil {
-		return rc.copiesOf(p.spot, s.tier, p.pos) > 0
+func (s *store) holdsAt(p position) bool {
+	if ex := s.exceptionOf(p.run, s.h); ex != nil {
+		return ex.copiesOf(p.spot, s.tier, p.pos) > 0
 	}
-	return s.tier == 0 && p.pos < p.run.body.Load().cutOff(0, s.h)
+	return s.tier == 0 && p.pos < p.run.body.Load().heldLen(0, s.h)
 }
 
 // refuse counts blocks that are not stored; they would stand in r from o on,
-// in no run yet if r is nil. What their names meant to the holder elsewhere is
+// in no run yet if r is nil. What their hashes meant to the holder elsewhere is
 // over all the same: it is noted, and ended when the walk is.
-func (s *store) refuse(names []uint64, r *run, o uint32) {
+func (s *store) refuse(hashes []uint64, r *run, o uint32) {
 	s.full = true
-	s.out.Refused += len(names)
-	for i, e := range names {
+	s.out.Refused += len(hashes)
+	for i, e := range hashes {
 		if p, ok := s.lookup(s.h, e); ok && (p.run != r || p.pos != o+uint32(i)) {
 			s.moved = append(s.moved, e)
 		}

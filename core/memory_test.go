@@ -26,16 +26,16 @@ func (f *filler) hashes(n int) []uint64 {
 	return s
 }
 
-func (f *filler) store(h int, names, local []uint64) {
-	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: names, Local: local}, true)
+func (f *filler) store(h int, hashes, local []uint64) {
+	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: hashes, Local: local}, true)
 }
 
-func (f *filler) storeAfter(h int, parent uint64, names, local []uint64) {
-	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, HasParent: true, Parent: parent, Engine: names, Local: local}, true)
+func (f *filler) storeAfter(h int, parent uint64, hashes, local []uint64) {
+	f.Store(core.Holder(h), &event.Event{Kind: event.Stored, HasParent: true, Parent: parent, Engine: hashes, Local: local}, true)
 }
 
-func (f *filler) remove(h int, names []uint64) {
-	f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Engine: names}, true)
+func (f *filler) remove(h int, hashes []uint64) {
+	f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Engine: hashes}, true)
 }
 
 // fills are ways to fill an index, with the number of holders that they use.
@@ -44,14 +44,14 @@ var fills = map[string]func(f *filler) (holders int){
 		system := f.hashes(2 * 40)
 		for h := range 64 {
 			for range 64 / f.parts {
-				names, local := append([]uint64(nil), system[:40]...), append([]uint64(nil), system[40:]...)
+				hashes, local := append([]uint64(nil), system[:40]...), append([]uint64(nil), system[40:]...)
 				for range 1 + f.IntN(6) { // turns, each answered by two workers
 					k := 4 + f.IntN(60)
-					names, local = append(names, f.hashes(k)...), append(local, f.hashes(k)...)
-					f.store(h, names, local)
-					f.store((h+7)%64, names, local)
-					f.remove(h, names[len(names)-1:])
-					names, local = names[:len(names)-1], local[:len(local)-1]
+					hashes, local = append(hashes, f.hashes(k)...), append(local, f.hashes(k)...)
+					f.store(h, hashes, local)
+					f.store((h+7)%64, hashes, local)
+					f.remove(h, hashes[len(hashes)-1:])
+					hashes, local = hashes[:len(hashes)-1], local[:len(local)-1]
 				}
 			}
 		}
@@ -77,33 +77,33 @@ var fills = map[string]func(f *filler) (holders int){
 	},
 	"many holders": func(f *filler) int {
 		for range 30 / f.parts {
-			names, local := f.hashes(50), f.hashes(50)
+			hashes, local := f.hashes(50), f.hashes(50)
 			for h := range 3000 {
 				k := 50
 				if h%5 == 0 {
 					k = 1 + f.IntN(50)
 				}
-				f.store(h, names[:k], local[:k])
+				f.store(h, hashes[:k], local[:k])
 			}
 		}
 		return 3000
 	},
 	"few of many holders": func(f *filler) int { // lists that grow
 		for range 20_000 / f.parts {
-			names, local := f.hashes(8), f.hashes(8)
+			hashes, local := f.hashes(8), f.hashes(8)
 			for range 1 + f.IntN(14) {
-				f.store(f.IntN(5000), names, local)
+				f.store(f.IntN(5000), hashes, local)
 			}
 		}
 		return 5000
 	},
 	"holes": func(f *filler) int {
 		for i := range 1000 / f.parts {
-			names := f.hashes(200)
-			f.store(i%32, names, f.hashes(200))
+			hashes := f.hashes(200)
+			f.store(i%32, hashes, f.hashes(200))
 			var odd []uint64
-			for j := 1; j < len(names); j += 2 {
-				odd = append(odd, names[j])
+			for j := 1; j < len(hashes); j += 2 {
+				odd = append(odd, hashes[j])
 			}
 			f.remove(i%32, odd)
 		}
@@ -111,21 +111,21 @@ var fills = map[string]func(f *filler) (holders int){
 	},
 	"copies": func(f *filler) int {
 		for i := range 200 / f.parts {
-			names, local := f.hashes(200), f.hashes(200)
-			f.store(i%32, names, local)
-			f.store(i%32, names, local)
+			hashes, local := f.hashes(200), f.hashes(200)
+			f.store(i%32, hashes, local)
+			f.store(i%32, hashes, local)
 		}
 		return 32
 	},
 	"tiers": func(f *filler) int {
 		for range 1000 / f.parts {
-			names, local := f.hashes(60), f.hashes(60)
+			hashes, local := f.hashes(60), f.hashes(60)
 			for range 10 {
 				h := core.Holder(f.IntN(64))
-				f.store(int(h), names, local)
-				f.Store(h, &event.Event{Kind: event.Stored, Tier: event.Tier(1 + f.IntN(3)), Engine: names[30:]}, true)
+				f.store(int(h), hashes, local)
+				f.Store(h, &event.Event{Kind: event.Stored, Tier: event.Tier(1 + f.IntN(3)), Engine: hashes[30:]}, true)
 				if f.IntN(2) == 0 {
-					f.remove(int(h), names[40:])
+					f.remove(int(h), hashes[40:])
 				}
 			}
 		}
@@ -133,10 +133,10 @@ var fills = map[string]func(f *filler) (holders int){
 	},
 	"wide tiers": func(f *filler) int {
 		for range 40 / f.parts {
-			names, local := f.hashes(60), f.hashes(60)
+			hashes, local := f.hashes(60), f.hashes(60)
 			for h := range 400 {
-				f.store(h, names, local)
-				f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: names[:30]}, true)
+				f.store(h, hashes, local)
+				f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: hashes[:30]}, true)
 			}
 		}
 		return 400
@@ -178,21 +178,21 @@ var fills = map[string]func(f *filler) (holders int){
 		}
 		return 8
 	},
-	"closed names": func(f *filler) int { // the same names for other content
-		names := f.hashes(200)
+	"closed hashes": func(f *filler) int { // the same hashes for other content
+		hashes := f.hashes(200)
 		for h := range 256 / f.parts {
 			local := f.hashes(200)
-			f.store(2*h, names, local)
-			f.store(2*h+1, names, local)
+			f.store(2*h, hashes, local)
+			f.store(2*h+1, hashes, local)
 		}
 		return 512 / f.parts
 	},
-	"one own name each": func(f *filler) int { // a segment for one name
+	"one own name each": func(f *filler) int { // a segment for one hash
 		for range 2000 / f.parts {
-			names, local := f.hashes(20), f.hashes(20)
-			f.store(0, names, local)
+			hashes, local := f.hashes(20), f.hashes(20)
+			f.store(0, hashes, local)
 			for h := 1; h < 8; h++ {
-				n := append([]uint64(nil), names...)
+				n := append([]uint64(nil), hashes...)
 				n[f.IntN(20)] = f.Uint64()
 				f.store(h, n, local)
 			}
@@ -209,22 +209,22 @@ var fills = map[string]func(f *filler) (holders int){
 		return 4
 	},
 	"names rebound": func(f *filler) int {
-		names := f.hashes(50_000)
+		hashes := f.hashes(50_000)
 		for range 4 {
-			for i := 0; i < len(names); i += 50 {
-				f.store(0, names[i:i+50], f.hashes(50))
+			for i := 0; i < len(hashes); i += 50 {
+				f.store(0, hashes[i:i+50], f.hashes(50))
 			}
 		}
 		return 1
 	},
 	"evicted ancestors": func(f *filler) int {
 		for i := range 4000 / f.parts {
-			names, h := f.hashes(20), i%64
-			f.store(h, names, f.hashes(20))
+			hashes, h := f.hashes(20), i%64
+			f.store(h, hashes, f.hashes(20))
 			for j := range 5 {
-				f.storeAfter(h, names[3*j], f.hashes(3), f.hashes(3))
+				f.storeAfter(h, hashes[3*j], f.hashes(3), f.hashes(3))
 			}
-			f.remove(h, names)
+			f.remove(h, hashes)
 		}
 		return 64
 	},
@@ -237,27 +237,27 @@ var fills = map[string]func(f *filler) (holders int){
 	"thinned": func(f *filler) int { // nine tenths gone again
 		var all [][]uint64
 		for i := range 4000 / f.parts {
-			names := f.hashes(64)
-			all = append(all, names)
-			f.store(i%64, names, f.hashes(64))
+			hashes := f.hashes(64)
+			all = append(all, hashes)
+			f.store(i%64, hashes, f.hashes(64))
 		}
 		for _, i := range f.Perm(len(all))[:len(all)*9/10] {
 			f.remove(i%64, all[i])
 		}
 		return 64
 	},
-	"thinned children and records": func(f *filler) int {
+	"thinned children and exceptions": func(f *filler) int {
 		trunk := f.hashes(1)
 		f.store(0, trunk, f.hashes(1))
-		var kids [][]uint64
+		var children [][]uint64
 		for range 60_000 / f.parts {
 			n := f.hashes(3)
-			kids = append(kids, n)
+			children = append(children, n)
 			f.storeAfter(0, trunk[0], n, f.hashes(3))
 			f.remove(0, n[1:2])
 		}
-		for _, i := range f.Perm(len(kids))[:len(kids)*9/10] {
-			f.remove(0, kids[i])
+		for _, i := range f.Perm(len(children))[:len(children)*9/10] {
+			f.remove(0, children[i])
 		}
 		return 1
 	},
@@ -333,9 +333,9 @@ func TestMemoryGoesBack(t *testing.T) {
 						f.Clear(core.Holder(h), 0, true)
 						continue
 					}
-					for tier, names := range heldNames(f.Radix, core.Holder(h)) {
-						f.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-						f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Tier: event.Tier(tier), Engine: names}, false)
+					for tier, hashes := range heldHashes(f.Radix, core.Holder(h)) {
+						f.Shuffle(len(hashes), func(i, j int) { hashes[i], hashes[j] = hashes[j], hashes[i] })
+						f.Remove(core.Holder(h), &event.Event{Kind: event.Removed, Tier: event.Tier(tier), Engine: hashes}, false)
 					}
 				}
 				if m := f.Memory(); m != empty {
@@ -350,8 +350,8 @@ func TestMemoryGoesBack(t *testing.T) {
 	}
 }
 
-// heldNames returns the names that the holder has copies of, by tier.
-func heldNames(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
+// heldHashes returns the hashes that the holder has copies of, by tier.
+func heldHashes(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
 	x.Dump(h, func(ev *event.Event, copies []uint32) bool {
 		for i, e := range ev.Engine {
 			if copies[i] > 0 {
@@ -371,7 +371,7 @@ func TestBudgetHolds(t *testing.T) {
 	for seed := range uint64(4) {
 		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3)), 1}
 		const holders = 32
-		var kept [holders][][]uint64 // names, of which more may be refused than held
+		var kept [holders][][]uint64 // hashes, of which more may be refused than held
 		var known [][2][]uint64
 		refused := 0
 		for range 60_000 {
@@ -379,18 +379,18 @@ func TestBudgetHolds(t *testing.T) {
 			if h < holders/2 && f.IntN(4) > 0 {
 				h = 0 // one that stores far more than others
 			}
-			var names, local []uint64
+			var hashes, local []uint64
 			switch k := f.IntN(10); {
 			case k < 6 || len(known) == 0:
 				n := 1 + f.IntN(30)
-				names, local = f.hashes(n), f.hashes(n)
-				known = append(known, [2][]uint64{names, local})
+				hashes, local = f.hashes(n), f.hashes(n)
+				known = append(known, [2][]uint64{hashes, local})
 			case k < 8:
 				c := known[f.IntN(len(known))]
-				names, local = c[0], c[1]
-			case k < 9: // the same content by names of the holder's own
+				hashes, local = c[0], c[1]
+			case k < 9: // the same content by hashes of the holder's own
 				local = known[f.IntN(len(known))][1]
-				names = f.hashes(len(local))
+				hashes = f.hashes(len(local))
 			default: // holes
 				if len(kept[h]) > 0 {
 					c := kept[h][f.IntN(len(kept[h]))]
@@ -399,9 +399,9 @@ func TestBudgetHolds(t *testing.T) {
 				continue
 			}
 			before := f.Memory().Total()
-			out := f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: names, Local: local}, f.IntN(4) == 0)
-			if got := out.Stored + out.Duplicate + out.Refused; got != len(names) {
-				t.Fatalf("seed %d: %+v of %d blocks", seed, out, len(names))
+			out := f.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: hashes, Local: local}, f.IntN(4) == 0)
+			if got := out.Stored + out.Duplicate + out.Refused; got != len(hashes) {
+				t.Fatalf("seed %d: %+v of %d blocks", seed, out, len(hashes))
 			}
 			if out.Refused > 0 {
 				refused++
@@ -409,7 +409,7 @@ func TestBudgetHolds(t *testing.T) {
 					t.Fatalf("seed %d: refused at %d bytes of %d", seed, before, budget)
 				}
 			}
-			kept[h] = append(kept[h], names)
+			kept[h] = append(kept[h], hashes)
 			// Removals that leave holes need memory too, and what grows grows
 			// by a huge page.
 			if got := f.Memory().Total(); got > budget+9<<20 {
@@ -457,16 +457,16 @@ func TestBudgetIsFair(t *testing.T) {
 	}
 }
 
-// TestRefusedNamesAreNotInvented: a name that an engine gives to other content
+// TestRefusedHashesAreNotInvented: a hash that an engine gives to other content
 // stops meaning the old one even if the new block is refused.
-func TestRefusedNamesAreNotInvented(t *testing.T) {
+func TestRefusedHashesAreNotInvented(t *testing.T) {
 	f := &filler{core.NewRadix(core.Options{Budget: 1}), rand.New(rand.NewPCG(1, 5)), 1}
 	// Beyond its budget from the first event on; the other holder makes ten
 	// blocks more than a fair share.
 	f.store(1, f.hashes(1), f.hashes(1))
-	names, local := f.hashes(10), f.hashes(10)
-	f.store(0, names, local)
-	moved := []uint64{f.Uint64(), names[8]}
+	hashes, local := f.hashes(10), f.hashes(10)
+	f.store(0, hashes, local)
+	moved := []uint64{f.Uint64(), hashes[8]}
 	out := f.Store(0, &event.Event{Kind: event.Stored, Engine: moved, Local: f.hashes(2)}, false)
 	if want := (core.Outcome{Refused: 2, Replaced: 1}); out != want {
 		t.Errorf("%+v, want %+v", out, want)
@@ -476,7 +476,7 @@ func TestRefusedNamesAreNotInvented(t *testing.T) {
 	if n, blocks := m.Sum(event.Device); n != 1 || blocks != 8 {
 		t.Errorf("%d holders, %d blocks; want 1 and 8", n, blocks)
 	}
-	out = f.Store(0, &event.Event{Kind: event.Stored, Engine: names[:8], Local: local[:8]}, false)
+	out = f.Store(0, &event.Event{Kind: event.Stored, Engine: hashes[:8], Local: local[:8]}, false)
 	if want := (core.Outcome{Duplicate: 8}); out != want {
 		t.Errorf("what is held already: %+v, want %+v", out, want)
 	}

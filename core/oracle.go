@@ -20,49 +20,49 @@ var _ Index = (*Oracle)(nil)
 
 // oracleHolder is what one holder has.
 type oracleHolder struct {
-	names map[uint64]*oracleName
-	root  *oraclePlace
-	held  [event.NumTiers]int // names with copies, per tier
+	hashes map[uint64]*oracleHash
+	root   *oraclePosition
+	held   [event.NumTiers]int // hashes with copies, per tier
 }
 
-// oracleName is an engine hash that the holder knows.
-type oracleName struct {
-	engine uint64
-	place  *oraclePlace
-	copies [event.NumTiers]uint32
+// oracleHash is an engine hash that the holder knows.
+type oracleHash struct {
+	engine   uint64
+	position *oraclePosition
+	copies   [event.NumTiers]uint32
 
 	inferred bool // its device copy is
 }
 
-func (n *oracleName) held() bool { return n.copies != [event.NumTiers]uint32{} }
+func (n *oracleHash) held() bool { return n.copies != [event.NumTiers]uint32{} }
 
-// oraclePlace is one block of content after its parent. It exists while a name
-// with copies is at it or below it; so a place with children is exactly one
-// that has, strictly below it, a name with copies.
-type oraclePlace struct {
-	parent   *oraclePlace // nil for the root, which is no block
+// oraclePosition is one block of content after its parent. It exists while a hash
+// with copies is at it or below it; so a position with children is exactly one
+// that has, strictly below it, a hash with copies.
+type oraclePosition struct {
+	parent   *oraclePosition // nil for the root, which is no block
 	local    uint64
 	seq      uint64
 	depth    int // blocks from the root, this one included
-	children map[uint64]*oraclePlace
-	names    []*oracleName
+	children map[uint64]*oraclePosition
+	hashes   []*oracleHash
 }
 
-func (p *oraclePlace) held(t event.Tier) bool {
-	return slices.ContainsFunc(p.names, func(n *oracleName) bool { return n.copies[t] > 0 })
+func (p *oraclePosition) held(t event.Tier) bool {
+	return slices.ContainsFunc(p.hashes, func(n *oracleHash) bool { return n.copies[t] > 0 })
 }
 
-// child returns the place of local after p, made if absent.
-func (p *oraclePlace) child(local uint64) *oraclePlace {
+// child returns the position of local after p, made if absent.
+func (p *oraclePosition) child(local uint64) *oraclePosition {
 	if c := p.children[local]; c != nil {
 		return c
 	}
-	c := &oraclePlace{parent: p, local: local, seq: local, depth: p.depth + 1}
+	c := &oraclePosition{parent: p, local: local, seq: local, depth: p.depth + 1}
 	if p.parent != nil {
 		c.seq = blockhash.NextSequenceHash(p.seq, local)
 	}
 	if p.children == nil {
-		p.children = make(map[uint64]*oraclePlace)
+		p.children = make(map[uint64]*oraclePosition)
 	}
 	p.children[local] = c
 	return c
@@ -77,7 +77,7 @@ func NewOracle() *Oracle {
 func (o *Oracle) holder(h Holder) *oracleHolder {
 	s := o.holders[h]
 	if s == nil {
-		s = &oracleHolder{names: make(map[uint64]*oracleName), root: &oraclePlace{}}
+		s = &oracleHolder{hashes: make(map[uint64]*oracleHash), root: &oraclePosition{}}
 		o.holders[h] = s
 	}
 	return s
@@ -92,7 +92,7 @@ func (o *Oracle) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	s := o.holder(h)
 	if len(ev.Local) == 0 {
 		for _, e := range ev.Engine {
-			if n := s.names[e]; n != nil {
+			if n := s.hashes[e]; n != nil {
 				s.add(n, ev.Tier, countCopies, &out)
 			} else {
 				out.UnknownBlock++
@@ -102,12 +102,12 @@ func (o *Oracle) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	}
 	at := s.root
 	if ev.HasParent {
-		n := s.names[ev.Parent]
+		n := s.hashes[ev.Parent]
 		if n == nil {
 			out.UnknownParent += len(ev.Engine)
 			return out
 		}
-		at = n.place
+		at = n.position
 	}
 	for i := range min(len(ev.Engine), len(ev.Local)) {
 		at = at.child(ev.Local[i])
@@ -116,22 +116,22 @@ func (o *Oracle) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	return out
 }
 
-// bind makes engine the name of the place and stores it there. The new place
-// is held before the old one is let go, so the step forgets no name that has
+// bind makes engine the hash of the position and stores it there. The new position
+// is held before the old one is let go, so the step forgets no hash that has
 // the block below it both before and after.
-func (s *oracleHolder) bind(engine uint64, at *oraclePlace, t event.Tier, countCopies bool, out *Outcome) {
-	n := s.names[engine]
-	var old *oraclePlace
-	if n != nil && n.place != at {
+func (s *oracleHolder) bind(engine uint64, at *oraclePosition, t event.Tier, countCopies bool, out *Outcome) {
+	n := s.hashes[engine]
+	var old *oraclePosition
+	if n != nil && n.position != at {
 		out.Replaced++
-		old = n.place
+		old = n.position
 		s.unbind(n)
 		n = nil
 	}
 	if n == nil {
-		n = &oracleName{engine: engine, place: at}
-		s.names[engine] = n
-		at.names = append(at.names, n)
+		n = &oracleHash{engine: engine, position: at}
+		s.hashes[engine] = n
+		at.hashes = append(at.hashes, n)
 	}
 	s.add(n, t, countCopies, out)
 	if old != nil {
@@ -139,8 +139,8 @@ func (s *oracleHolder) bind(engine uint64, at *oraclePlace, t event.Tier, countC
 	}
 }
 
-// add stores one copy of a known name.
-func (s *oracleHolder) add(n *oracleName, t event.Tier, countCopies bool, out *Outcome) {
+// add stores one copy of a known hash.
+func (s *oracleHolder) add(n *oracleHash, t event.Tier, countCopies bool, out *Outcome) {
 	switch {
 	case n.inferred && t == event.Device:
 		n.inferred = false
@@ -156,7 +156,7 @@ func (s *oracleHolder) add(n *oracleName, t event.Tier, countCopies bool, out *O
 }
 
 // drop takes all copies on a tier away and reports whether there were any.
-func (s *oracleHolder) drop(n *oracleName, t event.Tier) bool {
+func (s *oracleHolder) drop(n *oracleHash, t event.Tier) bool {
 	if n.copies[t] == 0 {
 		return false
 	}
@@ -166,29 +166,29 @@ func (s *oracleHolder) drop(n *oracleName, t event.Tier) bool {
 	return true
 }
 
-// unbind takes a name with all its copies off its place, which the caller
+// unbind takes a hash with all its copies off its position, which the caller
 // then prunes.
-func (s *oracleHolder) unbind(n *oracleName) {
+func (s *oracleHolder) unbind(n *oracleHash) {
 	for t := range event.Tier(event.NumTiers) {
 		s.drop(n, t)
 	}
-	delete(s.names, n.engine)
-	i := slices.Index(n.place.names, n)
-	n.place.names = slices.Delete(n.place.names, i, i+1)
+	delete(s.hashes, n.engine)
+	i := slices.Index(n.position.hashes, n)
+	n.position.hashes = slices.Delete(n.position.hashes, i, i+1)
 }
 
-// prune forgets the names without copies at p if nothing below it is held,
+// prune forgets the hashes without copies at p if nothing below it is held,
 // then p itself if that leaves nothing, then looks at its parent.
-func (s *oracleHolder) prune(p *oraclePlace) {
+func (s *oracleHolder) prune(p *oraclePosition) {
 	for p.parent != nil && len(p.children) == 0 {
-		p.names = slices.DeleteFunc(p.names, func(n *oracleName) bool {
+		p.hashes = slices.DeleteFunc(p.hashes, func(n *oracleHash) bool {
 			if n.held() {
 				return false
 			}
-			delete(s.names, n.engine)
+			delete(s.hashes, n.engine)
 			return true
 		})
-		if len(p.names) > 0 {
+		if len(p.hashes) > 0 {
 			return
 		}
 		delete(p.parent.children, p.local)
@@ -204,7 +204,7 @@ func (o *Oracle) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	}
 	s := o.holder(h)
 	for _, e := range ev.Engine {
-		n := s.names[e]
+		n := s.hashes[e]
 		switch {
 		case n == nil || n.copies[ev.Tier] == 0:
 			out.Unknown++
@@ -214,7 +214,7 @@ func (o *Oracle) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		default:
 			s.drop(n, ev.Tier)
 			out.Removed++
-			s.prune(n.place)
+			s.prune(n.position)
 		}
 	}
 	return out
@@ -228,7 +228,7 @@ func (o *Oracle) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		for t := range event.Tier(event.NumTiers) {
 			if (allTiers || t == tier) && s.drop(n, t) {
 				out.Removed++
-				s.prune(n.place)
+				s.prune(n.position)
 			}
 		}
 	}
@@ -238,7 +238,7 @@ func (o *Oracle) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 // Knows implements [Index].
 func (o *Oracle) Knows(h Holder, engine uint64) bool {
 	s := o.holders[h]
-	return s != nil && s.names[engine] != nil
+	return s != nil && s.hashes[engine] != nil
 }
 
 // KnowsAny implements [Index].
@@ -251,10 +251,10 @@ func (o *Oracle) Forget(h Holder, engine []uint64) int {
 	known := 0
 	s := o.holder(h)
 	for _, e := range engine {
-		if n := s.names[e]; n != nil {
+		if n := s.hashes[e]; n != nil {
 			known++
 			s.unbind(n)
-			s.prune(n.place)
+			s.prune(n.position)
 		}
 	}
 	return known
@@ -296,7 +296,7 @@ func (s *oracleHolder) depth(local []uint64, level event.Tier) uint32 {
 // Empty implements [Index].
 func (o *Oracle) Empty(h Holder) bool {
 	s := o.holders[h]
-	return s == nil || len(s.names) == 0
+	return s == nil || len(s.hashes) == 0
 }
 
 // Held implements [Index].
@@ -313,10 +313,10 @@ func (o *Oracle) Digest(space uint64, identity func(Holder) (worker uint64, dpRa
 	var sum uint64
 	for h, s := range o.holders {
 		worker, rank := identity(h)
-		for _, n := range s.names {
+		for _, n := range s.hashes {
 			for t, c := range n.copies {
 				if c > 0 {
-					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, n.engine, n.place.seq, c)
+					sum += DigestTerm(space, worker, rank, event.Tier(t), 0, n.engine, n.position.seq, c)
 				}
 			}
 		}
@@ -333,11 +333,11 @@ func (o *Oracle) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 	names := s.sorted()
 	for _, n := range names {
 		ev := event.Event{Kind: event.Stored}
-		// Places that the holder has no name for lie between some blocks and
-		// their nearest named ancestor; the block's own name passes over them.
-		for p := n.place; p.parent != nil; p = p.parent {
-			if p != n.place && len(p.names) > 0 {
-				ev.HasParent, ev.Parent = true, p.names[0].engine
+		// Positions that the holder has no hash for lie between some blocks and
+		// their nearest ancestor with a hash; the block's own hash passes over them.
+		for p := n.position; p.parent != nil; p = p.parent {
+			if p != n.position && len(p.hashes) > 0 {
+				ev.HasParent, ev.Parent = true, p.hashes[0].engine
 				break
 			}
 			ev.Engine = append(ev.Engine, n.engine)
@@ -364,11 +364,11 @@ func (o *Oracle) Dump(h Holder, f func(ev *event.Event, copies []uint32) bool) {
 	}
 }
 
-// sorted returns the holder's names, parents before children.
-func (s *oracleHolder) sorted() []*oracleName {
-	return slices.SortedFunc(maps.Values(s.names), func(a, b *oracleName) int {
-		if a.place.depth != b.place.depth {
-			return a.place.depth - b.place.depth
+// sorted returns the holder's hashes, parents before children.
+func (s *oracleHolder) sorted() []*oracleHash {
+	return slices.SortedFunc(maps.Values(s.hashes), func(a, b *oracleHash) int {
+		if a.position.depth != b.position.depth {
+			return a.position.depth - b.position.depth
 		}
 		if a.engine < b.engine {
 			return -1
@@ -377,11 +377,11 @@ func (s *oracleHolder) sorted() []*oracleName {
 	})
 }
 
-// Holders returns the holders that have any name, ascending.
+// Holders returns the holders that have any hash, ascending.
 func (o *Oracle) Holders() []Holder {
 	hs := make([]Holder, 0, len(o.holders))
 	for h, s := range o.holders {
-		if len(s.names) > 0 {
+		if len(s.hashes) > 0 {
 			hs = append(hs, h)
 		}
 	}
@@ -389,45 +389,45 @@ func (o *Oracle) Holders() []Holder {
 	return hs
 }
 
-// Name is one engine hash that a holder knows.
-type Name struct {
+// KnownHash is one engine hash that a holder knows.
+type KnownHash struct {
 	Engine uint64
-	Seq    uint64                 // sequence hash of its place
-	Depth  int                    // blocks from the root to its place, included
-	Copies [event.NumTiers]uint32 // all 0: known as a link only
+	Seq    uint64                 // sequence hash of its position
+	Depth  int                    // blocks from the root to its position, included
+	Copies [event.NumTiers]uint32 // all 0: known for what is below only
 }
 
-// Names returns everything that h knows, parents before children.
-func (o *Oracle) Names(h Holder) []Name {
+// KnownHashes returns everything that h knows, parents before children.
+func (o *Oracle) KnownHashes(h Holder) []KnownHash {
 	s := o.holders[h]
 	if s == nil {
 		return nil
 	}
-	var names []Name
+	var names []KnownHash
 	for _, n := range s.sorted() {
-		names = append(names, Name{n.engine, n.place.seq, n.place.depth, n.copies})
+		names = append(names, KnownHash{n.engine, n.position.seq, n.position.depth, n.copies})
 	}
 	return names
 }
 
-// Name returns what h knows by the engine hash, and whether it does.
-func (o *Oracle) Name(h Holder, engine uint64) (Name, bool) {
+// KnownHash returns what h knows by the engine hash, and whether it does.
+func (o *Oracle) KnownHash(h Holder, engine uint64) (KnownHash, bool) {
 	if !o.Knows(h, engine) {
-		return Name{}, false
+		return KnownHash{}, false
 	}
-	n := o.holders[h].names[engine]
-	return Name{n.engine, n.place.seq, n.place.depth, n.copies}, true
+	n := o.holders[h].hashes[engine]
+	return KnownHash{n.engine, n.position.seq, n.position.depth, n.copies}, true
 }
 
-// Place returns the local hashes from the root to the place that engine names
+// Chain returns the local hashes from the root to the position that engine names
 // for h, or nil.
-func (o *Oracle) Place(h Holder, engine uint64) []uint64 {
+func (o *Oracle) Chain(h Holder, engine uint64) []uint64 {
 	s := o.holders[h]
-	if s == nil || s.names[engine] == nil {
+	if s == nil || s.hashes[engine] == nil {
 		return nil
 	}
 	var local []uint64
-	for p := s.names[engine].place; p.parent != nil; p = p.parent {
+	for p := s.hashes[engine].position; p.parent != nil; p = p.parent {
 		local = append(local, p.local)
 	}
 	slices.Reverse(local)

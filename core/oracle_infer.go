@@ -7,9 +7,9 @@ import (
 )
 
 // WhoKnows implements [Index].
-func (o *Oracle) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
+func (o *Oracle) WhoKnows(hash uint64, f func(Holder) bool) (Holder, bool) {
 	for _, h := range o.Holders() {
-		if o.Knows(h, name) && f(h) {
+		if o.Knows(h, hash) && f(h) {
 			return h, true
 		}
 	}
@@ -17,42 +17,42 @@ func (o *Oracle) WhoKnows(name uint64, f func(Holder) bool) (Holder, bool) {
 }
 
 // Infer implements [Index].
-func (o *Oracle) Infer(h, from Holder, name uint64) int {
-	if o.Knows(h, name) || !o.Knows(from, name) {
+func (o *Oracle) Infer(h, from Holder, hash uint64) int {
+	if o.Knows(h, hash) || !o.Knows(from, hash) {
 		return 0
 	}
 	s, added := o.holder(h), 0
-	for _, p := range o.holders[from].names[name].place.path() {
-		if len(p.names) == 0 {
+	for _, p := range o.holders[from].hashes[hash].position.path() {
+		if len(p.hashes) == 0 {
 			continue
 		}
-		engine := p.names[0].engine
-		for _, also := range p.names {
+		engine := p.hashes[0].engine
+		for _, also := range p.hashes {
 			engine = min(engine, also.engine)
 		}
 		mine := s.root.descend(p.locals())
-		if mine != nil && slices.ContainsFunc(mine.names, (*oracleName).held) {
+		if mine != nil && slices.ContainsFunc(mine.hashes, (*oracleHash).held) {
 			continue
 		}
-		if m := s.names[engine]; m == nil {
+		if m := s.hashes[engine]; m == nil {
 			mine = s.root.make(p.locals())
-			m = &oracleName{engine: engine, place: mine}
-			s.names[engine] = m
-			mine.names = append(mine.names, m)
-		} else if m.place != mine {
+			m = &oracleHash{engine: engine, position: mine}
+			s.hashes[engine] = m
+			mine.hashes = append(mine.hashes, m)
+		} else if m.position != mine {
 			continue
 		}
-		s.names[engine].copies[event.Device] = 1
-		s.names[engine].inferred = true
+		s.hashes[engine].copies[event.Device] = 1
+		s.hashes[engine].inferred = true
 		s.held[event.Device]++
 		added++
 	}
 	return added
 }
 
-// path returns the places from the first block to p.
-func (p *oraclePlace) path() []*oraclePlace {
-	var path []*oraclePlace
+// path returns the positions from the first block to p.
+func (p *oraclePosition) path() []*oraclePosition {
+	var path []*oraclePosition
 	for ; p.parent != nil; p = p.parent {
 		path = append(path, p)
 	}
@@ -61,7 +61,7 @@ func (p *oraclePlace) path() []*oraclePlace {
 }
 
 // locals returns the content of path.
-func (p *oraclePlace) locals() []uint64 {
+func (p *oraclePosition) locals() []uint64 {
 	var locals []uint64
 	for _, q := range p.path() {
 		locals = append(locals, q.local)
@@ -69,8 +69,8 @@ func (p *oraclePlace) locals() []uint64 {
 	return locals
 }
 
-// descend returns the place of the content below p, or nil.
-func (p *oraclePlace) descend(locals []uint64) *oraclePlace {
+// descend returns the position of the content below p, or nil.
+func (p *oraclePosition) descend(locals []uint64) *oraclePosition {
 	for _, l := range locals {
 		if p = p.children[l]; p == nil {
 			return nil
@@ -79,8 +79,8 @@ func (p *oraclePlace) descend(locals []uint64) *oraclePlace {
 	return p
 }
 
-// make returns the place of the content below p, made if absent.
-func (p *oraclePlace) make(locals []uint64) *oraclePlace {
+// make returns the position of the content below p, made if absent.
+func (p *oraclePosition) make(locals []uint64) *oraclePosition {
 	for _, l := range locals {
 		p = p.child(l)
 	}
@@ -91,7 +91,7 @@ func (p *oraclePlace) make(locals []uint64) *oraclePlace {
 func (o *Oracle) Inferred(h Holder) int {
 	n := 0
 	if s := o.holders[h]; s != nil {
-		for _, name := range s.names {
+		for _, name := range s.hashes {
 			if name.inferred {
 				n++
 			}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestOracleDumpRestores replays the dump of random holders into an empty
-// oracle: every name, link, place and copy must come back.
+// oracle: every hash, position and copy must come back.
 func TestOracleDumpRestores(t *testing.T) {
 	links, unnamed := 0, 0
 	for seed := range uint64(300) {
@@ -48,16 +48,16 @@ func TestOracleDumpRestores(t *testing.T) {
 			return true
 		})
 		restore.Finish()
-		for _, n := range o.Names(0) {
+		for _, n := range o.KnownHashes(0) {
 			if n.Copies == [event.NumTiers]uint32{} {
 				links++
 			}
-			if !reflect.DeepEqual(o.Place(0, n.Engine), got.Place(0, n.Engine)) {
+			if !reflect.DeepEqual(o.Chain(0, n.Engine), got.Chain(0, n.Engine)) {
 				t.Fatalf("seed %d: name %d came back at another place", seed, n.Engine)
 			}
 		}
-		if !reflect.DeepEqual(o.Names(0), got.Names(0)) {
-			t.Fatalf("seed %d:\nhave %v\nwant %v", seed, got.Names(0), o.Names(0))
+		if !reflect.DeepEqual(o.KnownHashes(0), got.KnownHashes(0)) {
+			t.Fatalf("seed %d:\nhave %v\nwant %v", seed, got.KnownHashes(0), o.KnownHashes(0))
 		}
 		id := func(h core.Holder) (uint64, uint32) { return uint64(h) + 5, 1 }
 		if o.Digest(9, id) != got.Digest(9, id) {

@@ -2,12 +2,12 @@ package core
 
 import "github.com/kvatlas/kvatlas/event"
 
-// maxLayers is how many names of one holder at one place are found by looking
+// maxLayers is how many hashes of one holder at one position are found by looking
 // through layers: the shared one and others. The rest are piled.
 const maxLayers = 4
 
-// spot says which of a holder's names at a position is meant: that of a layer or,
-// if the layer is piled, the one in the block. The zero value is the shared name.
+// spot says which of a holder's hashes at a position is meant: that of a layer or,
+// if the layer is piled, the one in the block. The zero value is the shared hash.
 type spot struct {
 	layer uint32
 	block uint32
@@ -15,32 +15,32 @@ type spot struct {
 
 const piled = maxLayers
 
-// A pile has the names of a holder at positions of a run where every layer has one
+// A pile has the hashes of a holder at positions of a run where every layer has one
 // already. An engine that does not tell what besides tokens its hashes are made of
 // (salts, adapters) names the same content thousands of times; what is done with
-// one of these names takes the same time however many there are.
+// one of these hashes takes the same time however many there are.
 type pile struct {
-	named bitmap                 // positions with names here
-	idle  bitmap                 // those with some that have no copies
-	held  [event.NumTiers]bitmap // those with some that have copies on the tier
-	nHeld [event.NumTiers]int    // names with copies on the tier
-	heaps thinMap[*heap]         // by position
-	names thinMap[pileName]      // by block
-	room  int64                  // bytes of the heaps
+	known  bitmap                 // positions with hashes here
+	idle   bitmap                 // those with some that have no copies
+	held   [event.NumTiers]bitmap // those with some that have copies on the tier
+	nHeld  [event.NumTiers]int    // hashes with copies on the tier
+	heaps  thinMap[*heap]         // by position
+	hashes thinMap[piledHash]     // by block
+	room   int64                  // bytes of the heaps
 }
 
-// heap has the names at one position: the first n blocks of segments of its own,
+// heap has the hashes at one position: the first n blocks of segments of its own,
 // whose base is pileBase and the position.
 type heap struct {
 	segs []uint32
 	n    uint32
-	idle []uint32               // blocks of names without copies
-	held [event.NumTiers]uint32 // names with copies on the tier
+	idle []uint32               // blocks of hashes without copies
+	held [event.NumTiers]uint32 // hashes with copies on the tier
 }
 
-type pileName struct {
+type piledHash struct {
 	copies [event.NumTiers]uint32
-	idle   uint32 // its place in the heap's idle ones, from 1; 0: it has copies
+	idle   uint32 // its index in the heap's idle ones, from 1; 0: it has copies
 }
 
 // pileBase marks the base of a heap's segments. Positions are below 1<<blockBits.
@@ -56,7 +56,7 @@ func (p *pile) bytes() int64 {
 	if p == nil {
 		return 0
 	}
-	n := pileBytes + p.room + p.heaps.bytes(16) + p.names.bytes(32) + sizeClass(int64(cap(p.named))*8) + sizeClass(int64(cap(p.idle))*8)
+	n := pileBytes + p.room + p.heaps.bytes(16) + p.hashes.bytes(32) + sizeClass(int64(cap(p.known))*8) + sizeClass(int64(cap(p.idle))*8)
 	for t := range p.held {
 		n += sizeClass(int64(cap(p.held[t])) * 8)
 	}
@@ -68,18 +68,18 @@ const (
 	pileBytes = 224
 )
 
-// has reports whether the block is a name's.
+// has reports whether the block is a hash's.
 func (p *pile) has(b uint32) bool {
 	if p == nil {
 		return false
 	}
-	_, ok := p.names.m[uint64(b)]
+	_, ok := p.hashes.m[uint64(b)]
 	return ok
 }
 
-// at calls f for the block of every name at a position, until f returns false.
+// at calls f for the block of every hash at a position, until f returns false.
 func (p *pile) at(pos uint32, f func(b uint32) bool) {
-	if p == nil || !p.named.has(pos) {
+	if p == nil || !p.known.has(pos) {
 		return
 	}
 	h := p.heaps.m[uint64(pos)]
@@ -90,7 +90,7 @@ func (p *pile) at(pos uint32, f func(b uint32) bool) {
 	}
 }
 
-// heldAnywhere reports whether any tier holds a name at pos.
+// heldAnywhere reports whether any tier holds a hash at pos.
 func (p *pile) heldAnywhere(pos uint32) bool {
 	if p == nil {
 		return false
@@ -103,9 +103,9 @@ func (p *pile) heldAnywhere(pos uint32) bool {
 	return false
 }
 
-// set gives the name in a block that many copies on the tier.
+// set gives the hash in a block that many copies on the tier.
 func (p *pile) set(pos, b uint32, tier int, copies uint32) {
-	h, e := p.heaps.m[uint64(pos)], p.names.m[uint64(b)]
+	h, e := p.heaps.m[uint64(pos)], p.hashes.m[uint64(b)]
 	was := e.copies[tier]
 	e.copies[tier] = copies
 	switch {
@@ -131,16 +131,16 @@ func (p *pile) set(pos, b uint32, tier int, copies uint32) {
 		p.wake(pos, h, e.idle)
 		e.idle = 0
 	}
-	p.names.set(uint64(b), e)
+	p.hashes.set(uint64(b), e)
 }
 
-// wake takes the i-th idle name of a heap out of the list of those.
+// wake takes the i-th idle hash of a heap out of the list of those.
 func (p *pile) wake(pos uint32, h *heap, i uint32) {
 	last := len(h.idle) - 1
 	if b := h.idle[last]; int(i-1) < last {
-		e := p.names.m[uint64(b)]
+		e := p.hashes.m[uint64(b)]
 		e.idle, h.idle[i-1] = i, b
-		p.names.set(uint64(b), e)
+		p.hashes.set(uint64(b), e)
 	}
 	p.room -= h.bytes()
 	if h.idle = h.idle[:last]; last == 0 {
@@ -152,50 +152,50 @@ func (p *pile) wake(pos uint32, h *heap, i uint32) {
 	p.room += h.bytes()
 }
 
-// pileUp gives the holder one more name at a position, without copies yet, and
+// pileUp gives the holder one more hash at a position, without copies yet, and
 // returns its block.
-func (x *Radix) pileUp(rc *record, pos uint32, e uint64) uint32 {
-	if rc.pile == nil {
-		rc.pile = &pile{}
+func (x *Radix) pileUp(ex *exception, pos uint32, e uint64) uint32 {
+	if ex.pile == nil {
+		ex.pile = &pile{}
 	}
-	p := rc.pile
+	p := ex.pile
 	h := p.heaps.m[uint64(pos)]
 	if h == nil {
 		h = &heap{}
 		p.heaps.set(uint64(pos), h)
-		p.named.set(pos, pos+1)
+		p.known.set(pos, pos+1)
 		p.room += h.bytes()
 	}
 	if int(h.n) == len(h.segs)<<segBits {
 		p.room -= h.bytes()
-		h.segs = append(h.segs, x.arena.alloc(rc.run.id, pileBase|pos, rc.holder+1))
+		h.segs = append(h.segs, x.arena.alloc(ex.run.id, pileBase|pos, ex.holder+1))
 		p.room += h.bytes()
 	}
 	b := h.block(h.n)
 	h.n++
 	x.arena.set(b, e)
-	x.enter(rc.holder, e, b)
+	x.enter(ex.holder, e, b)
 	p.set(pos, b, 0, 0)
 	return b
 }
 
-// unpile forgets the name in a block. The heap's last name takes its block.
-func (x *Radix) unpile(rc *record, pos, b uint32) {
-	p := rc.pile
+// unpile forgets the hash in a block. The heap's last hash takes its block.
+func (x *Radix) unpile(ex *exception, pos, b uint32) {
+	p := ex.pile
 	h := p.heaps.m[uint64(pos)]
-	x.dropName(x.arena.at(b), b)
+	x.dropHash(x.arena.at(b), b)
 	for t := range p.held {
 		p.set(pos, b, t, 0)
 	}
-	p.wake(pos, h, p.names.m[uint64(b)].idle)
-	p.names.drop(uint64(b))
+	p.wake(pos, h, p.hashes.m[uint64(b)].idle)
+	p.hashes.drop(uint64(b))
 	h.n--
 	if last := h.block(h.n); last != b {
-		name, e := x.arena.at(last), p.names.m[uint64(last)]
-		x.arena.set(b, name)
-		x.moveName(name, last, b)
-		p.names.drop(uint64(last))
-		p.names.set(uint64(b), e)
+		hash, e := x.arena.at(last), p.hashes.m[uint64(last)]
+		x.arena.set(b, hash)
+		x.moveHash(hash, last, b)
+		p.hashes.drop(uint64(last))
+		p.hashes.set(uint64(b), e)
 		if e.idle > 0 {
 			h.idle[e.idle-1] = b
 		}
@@ -211,30 +211,30 @@ func (x *Radix) unpile(rc *record, pos, b uint32) {
 	if h.n == 0 {
 		p.room -= h.bytes()
 		p.heaps.drop(uint64(pos))
-		if p.named.clear(pos, pos+1); p.named == nil {
-			rc.pile = nil
+		if p.known.clear(pos, pos+1); p.known == nil {
+			ex.pile = nil
 		}
 	}
 }
 
-// settlePile forgets the idle names from a position on.
-func (x *Radix) settlePile(rc *record, from uint32) (less bool) {
-	for rc.pile != nil {
-		pos, ok := rc.pile.idle.next(from)
+// trimPile forgets the idle hashes from a position on.
+func (x *Radix) trimPile(ex *exception, from uint32) (less bool) {
+	for ex.pile != nil {
+		pos, ok := ex.pile.idle.next(from)
 		if !ok {
 			break
 		}
-		h := rc.pile.heaps.m[uint64(pos)]
-		x.unpile(rc, pos, h.idle[len(h.idle)-1])
+		h := ex.pile.heaps.m[uint64(pos)]
+		x.unpile(ex, pos, h.idle[len(h.idle)-1])
 		x.steps++
 		less = true
 	}
 	return less
 }
 
-// clearPile takes all copies on a tier away, and returns how many names had some.
-func (rc *record) clearPile(tier int) int {
-	p := rc.pile
+// clearPile takes all copies on a tier away, and returns how many hashes had some.
+func (ex *exception) clearPile(tier int) int {
+	p := ex.pile
 	if p == nil {
 		return 0
 	}

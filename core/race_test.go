@@ -62,12 +62,12 @@ func TestRaceDetectorSeesLookups(t *testing.T) {
 	}
 }
 
-// TestRaceDetectorSeesNames: the writer alone reads engine hashes and their
+// TestRaceDetectorSeesHashes: the writer alone reads engine hashes and their
 // directory; where they are many they are in mapped memory.
-func TestRaceDetectorSeesNames(t *testing.T) {
+func TestRaceDetectorSeesHashes(t *testing.T) {
 	const many = 300_000
 	for what, overwrite := range map[string]func(x *core.Radix){
-		"arena":     func(x *core.Radix) { x.OverwriteName(many, 1<<40) },
+		"arena":     func(x *core.Radix) { x.OverwriteHash(many, 1<<40) },
 		"directory": func(x *core.Radix) { x.OverwriteEntry(many) },
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // Radix is the Index for production: run-compressed chains, read without
-// locks. DESIGN.md has the picture; run.go, cover.go and kids.go say in which
+// locks. DESIGN.md has the picture; run.go, cover.go and children.go say in which
 // order things are published.
 type Radix struct {
 	key     hasher
@@ -31,26 +31,26 @@ type Radix struct {
 
 	arena *arena
 	dir   directory
-	dups  keyedMap[homonyms] // further blocks of names that the directory has
+	dups  keyedMap[homonyms] // further blocks of hashes that the directory has
 
-	recs    keyedMap[*record] // by recKey
-	links   keyedMap[link]    // by recKey
-	holders []*holderState
-	total   int         // held blocks of all holders and tiers
-	tiered  atomic.Bool // some holder has had a lower tier; never taken back
+	exceptions  keyedMap[*exception]  // by runHolderKey
+	descendants keyedMap[descendants] // by runHolderKey
+	holders     []*holderState
+	total       int         // held blocks of all holders and tiers
+	tiered      atomic.Bool // some holder has had a lower tier; never taken back
 
 	now, ahead *probe    // of the event to be applied and the one after, if Prefetch told
 	spare      [2]*probe // of what an event needs beyond that
 
-	opts    Options
-	mem     Memory
-	states  int      // holders that there is a state of
-	active  int      // those that have blocks
-	dupRoom int64    // bytes of what is in dups
-	entries []uint64 // scratch of coverage changes
-	ripe    []uint32 // runs that may be merged when the present write is done
-	marks   uint32
-	steps   int // taken in what could take many for one event: tests count them
+	opts          Options
+	mem           Memory
+	states        int      // holders that there is a state of
+	active        int      // those that have blocks
+	dupRoom       int64    // bytes of what is in dups
+	entries       []uint64 // scratch of coverage changes
+	pendingMerges []uint32 // runs that may be merged when the present write is done
+	marks         uint32
+	steps         int // taken in what could take many for one event: tests count them
 
 	cut *Cut   // under way, or nil
 	era uint32 // number of the last cut
@@ -68,22 +68,22 @@ type holderState struct {
 
 	last, lastPos uint32 // run and position where the last removal ended
 
-	inferred thinMap[struct{}] // names whose device copy is inferred
+	inferred thinMap[struct{}] // hashes whose device copy is inferred
 }
 
 // NewRadix returns an empty index.
 func NewRadix(opts Options) *Radix {
 	key := opts.Key.hasher()
 	x := &Radix{
-		opts:  opts,
-		key:   key,
-		dups:  keyedMap[homonyms]{entry: 40, key: key},
-		recs:  keyedMap[*record]{entry: 16, key: key},
-		links: keyedMap[link]{entry: linkBytes, key: key},
-		arena: &arena{mapped: new(atomic.Int64)},
-		now:   &probe{},
-		ahead: &probe{},
-		spare: [2]*probe{{}, {}},
+		opts:        opts,
+		key:         key,
+		dups:        keyedMap[homonyms]{entry: 40, key: key},
+		exceptions:  keyedMap[*exception]{entry: 16, key: key},
+		descendants: keyedMap[descendants]{entry: descendantsBytes, key: key},
+		arena:       &arena{mapped: new(atomic.Int64)},
+		now:         &probe{},
+		ahead:       &probe{},
+		spare:       [2]*probe{{}, {}},
 	}
 	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{mapped: x.arena.mapped}
 	// Readers have no part in these two; so when the index is out of reach,
@@ -120,8 +120,8 @@ func (x *Radix) holder(h Holder) *holderState {
 	return x.holders[h]
 }
 
-// retire forgets what is kept of a holder that has nothing any more.
-func (x *Radix) retire(h Holder) {
+// releaseHolder forgets what is kept of a holder that has nothing any more.
+func (x *Radix) releaseHolder(h Holder) {
 	hs := x.state(h)
 	if hs == nil || hs.live > 0 {
 		return
@@ -129,83 +129,83 @@ func (x *Radix) retire(h Holder) {
 	x.holders[h] = nil
 	x.mem.Holders -= holderBytes + hs.inferred.bytes(8)
 	if x.states--; x.states == 0 {
-		x.holders, x.entries, x.ripe = nil, nil, nil
+		x.holders, x.entries, x.pendingMerges = nil, nil, nil
 		for _, p := range []*probe{x.now, x.ahead, x.spare[0], x.spare[1]} {
 			*p = probe{} // they point to memory that is gone
 		}
 	}
 }
 
-// place is where a name leads a holder.
-type place struct {
+// position is where a hash leads a holder.
+type position struct {
 	run *run
 	pos uint32
 	spot
 }
 
-// at returns the place of a block if its name is known to h there.
-func (x *Radix) at(h Holder, b uint32) (place, bool) {
+// at returns the position of a block if its hash is known to h there.
+func (x *Radix) at(h Holder, b uint32) (position, bool) {
 	x.steps++
 	s := b >> segBits
 	hd := x.arena.head(s)
 	r := x.runs[hd.run]
-	p := place{run: r, pos: hd.base + b&(segBlocks-1)}
+	p := position{run: r, pos: hd.base + b&(segBlocks-1)}
 	switch hd.owner {
 	case 0:
-		if rc := x.rec(r, h); rc != nil {
-			return p, rc.layers[0].named.has(p.pos)
+		if ex := x.exceptionOf(r, h); ex != nil {
+			return p, ex.layers[0].known.has(p.pos)
 		}
 		bd := r.body.Load()
 		if bd == nil {
 			return p, false // a run that is being made
 		}
-		return p, p.pos < bd.cutOff(0, h) || p.pos < x.linkLimit(r, h)
+		return p, p.pos < bd.heldLen(0, h) || p.pos < x.descendantLimit(r, h)
 	case h + 1:
-		rc := x.rec(r, h)
-		if rc == nil {
+		ex := x.exceptionOf(r, h)
+		if ex == nil {
 			return p, false
 		}
 		if hd.base&pileBase != 0 {
-			return place{r, hd.base &^ pileBase, spot{piled, b}}, rc.pile.has(b)
+			return position{r, hd.base &^ pileBase, spot{piled, b}}, ex.pile.has(b)
 		}
-		layer := rc.layerOf(s, p.pos)
+		layer := ex.layerOf(s, p.pos)
 		if layer < 0 {
 			return p, false
 		}
 		p.layer = uint32(layer)
-		return p, rc.layers[layer].named.has(p.pos)
+		return p, ex.layers[layer].known.has(p.pos)
 	}
 	return p, false
 }
 
-// lookup returns the place that the name leads h to. There is at most one.
-func (x *Radix) lookup(h Holder, name uint64) (place, bool) {
+// lookup returns the position that the hash leads h to. There is at most one.
+func (x *Radix) lookup(h Holder, hash uint64) (position, bool) {
 	if x.Empty(h) {
-		return place{}, false
+		return position{}, false
 	}
-	b, ok := x.dir.find(name)
+	b, ok := x.dir.find(hash)
 	if !ok {
-		return place{}, false
+		return position{}, false
 	}
 	if p, ok := x.at(h, b); ok {
 		return p, true
 	}
-	return x.elsewhere(h, name)
+	return x.lookupHomonym(h, hash)
 }
 
 // Knows implements Index.
-func (x *Radix) Knows(h Holder, name uint64) bool {
-	_, ok := x.lookup(h, name)
+func (x *Radix) Knows(h Holder, hash uint64) bool {
+	_, ok := x.lookup(h, hash)
 	return ok
 }
 
 // KnowsAny implements Index.
-func (x *Radix) KnowsAny(h Holder, names []uint64) bool {
+func (x *Radix) KnowsAny(h Holder, hashes []uint64) bool {
 	if x.Empty(h) {
 		return false
 	}
-	for i := 0; i < len(names); i++ {
-		if i += x.strange(names[i:]); i < len(names) && x.Knows(h, names[i]) {
+	for i := 0; i < len(hashes); i++ {
+		if i += x.leadingUnknown(hashes[i:]); i < len(hashes) && x.Knows(h, hashes[i]) {
 			return true
 		}
 	}
@@ -220,43 +220,43 @@ func (x *Radix) Held(h Holder, t event.Tier) int {
 	return x.holders[h].held[t]
 }
 
-// unbind drops all copies of a name and the name itself.
-func (x *Radix) unbind(h Holder, hs *holderState, p place) {
-	x.touch(p.run)
-	rc := x.makeRecord(p.run, h)
-	x.ordinary(hs, x.spotName(rc, p.spot, p.pos))
+// unbind drops all copies of a hash and the hash itself.
+func (x *Radix) unbind(h Holder, hs *holderState, p position) {
+	x.preserve(p.run)
+	ex := x.makeException(p.run, h)
+	x.unmarkInferred(hs, x.hashAtSpot(ex, p.spot, p.pos))
 	for t := range hs.held {
-		if rc.copiesOf(p.spot, t, p.pos) > 0 {
-			rc.setCopies(p.spot, t, p.pos, 0)
+		if ex.copiesOf(p.spot, t, p.pos) > 0 {
+			ex.setCopies(p.spot, t, p.pos, 0)
 			hs.held[t]--
 			x.total--
 		}
 	}
-	x.unname(rc, p.spot, p.pos)
-	x.account(rc)
-	x.refresh(rc, p.pos)
-	x.tidy(p.run, h, true)
+	x.forgetHash(ex, p.spot, p.pos)
+	x.recomputeBytes(ex)
+	x.recomputeCoverage(ex, p.pos)
+	x.releasePresence(p.run, h, true)
 	x.shrink(p.run)
 }
 
 // Forget implements Index.
-func (x *Radix) Forget(h Holder, names []uint64) int {
+func (x *Radix) Forget(h Holder, hashes []uint64) int {
 	if x.Empty(h) {
 		return 0
 	}
-	n := x.forget(h, names)
-	x.mergeRipe()
-	x.retire(h)
+	n := x.forget(h, hashes)
+	x.mergePending()
+	x.releaseHolder(h)
 	return n
 }
 
-func (x *Radix) forget(h Holder, names []uint64) int {
+func (x *Radix) forget(h Holder, hashes []uint64) int {
 	n := 0
-	for i := 0; i < len(names); i++ {
-		if i += x.strange(names[i:]); i == len(names) {
+	for i := 0; i < len(hashes); i++ {
+		if i += x.leadingUnknown(hashes[i:]); i == len(hashes) {
 			break
 		}
-		if p, ok := x.lookup(h, names[i]); ok {
+		if p, ok := x.lookup(h, hashes[i]); ok {
 			x.unbind(h, x.holders[h], p)
 			n++
 		}

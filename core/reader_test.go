@@ -56,11 +56,11 @@ func TestLookupsAllocateAndChangeNothing(t *testing.T) {
 func TestKnownChainCostsNoMemoryPerBlock(t *testing.T) {
 	cost := func(blocks int) int64 {
 		f := newFiller(1)
-		names, local := f.hashes(blocks), f.hashes(blocks)
-		f.store(0, names, local)
-		f.store(1, names[:1], local[:1]) // the holder's own state
+		hashes, local := f.hashes(blocks), f.hashes(blocks)
+		f.store(0, hashes, local)
+		f.store(1, hashes[:1], local[:1]) // the holder's own state
 		before := f.Memory().Total()
-		f.storeAfter(1, names[0], names[1:], local[1:])
+		f.storeAfter(1, hashes[0], hashes[1:], local[1:])
 		return f.Memory().Total() - before
 	}
 	if short, long := cost(16), cost(100_000); short != 0 || long != 0 {

@@ -6,11 +6,11 @@ import "github.com/kvatlas/kvatlas/event"
 // one run is gathered and then dropped with one change of coverage.
 type removal struct {
 	store
-	run    *run
-	by     spot
-	lo, hi uint32 // the stretch; empty if lo == hi
-	cut    uint32 // run's cut-off for the holder, where it has no record
-	rec    *record
+	run       *run
+	by        spot
+	lo, hi    uint32 // the stretch; empty if lo == hi
+	held      uint32 // run's held length for the holder, where it has no exception
+	exception *exception
 }
 
 // Remove implements Index.
@@ -24,7 +24,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	}
 	m := removal{store: store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}}
 	short, located := 0, 0
-	i := x.strange(ev.Engine)
+	i := x.leadingUnknown(ev.Engine)
 	m.out.Unknown = i
 	for i < len(ev.Engine) {
 		if k := m.extend(ev.Engine[i:]); k > 0 {
@@ -35,34 +35,34 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		// Stretches of one block: the removals are not in chain order, and what
 		// follows will need the directory as well.
 		if short++; short > 1 && i >= located {
-			located = i + probeNames
+			located = i + probeHashes
 			x.dir.locate(x.spare[0], ev.Engine[i:])
 		}
 		m.next(ev.Engine[i], short == 1)
 		i++
 	}
 	m.flush()
-	x.mergeRipe()
-	x.retire(h)
+	x.mergePending()
+	x.releaseHolder(h)
 	return m.out
 }
 
 // extend takes blocks that follow the stretch, downwards or upwards, as far as
-// the names say so, and returns how many. Engines evict from the tail, so most
+// the hashes say so, and returns how many. Engines evict from the tail, so most
 // removals end here, at no look-up.
-func (m *removal) extend(names []uint64) int {
+func (m *removal) extend(hashes []uint64) int {
 	if m.lo == m.hi || m.by.layer != 0 {
 		return 0
 	}
 	k := 0
-	if m.rec == nil {
-		// Everything below the cut-off is held, once.
-		for k < len(names) && m.lo > 0 {
-			b := m.run.name(m.lo - 1)
-			seg := m.arena.names(b >> segBits)
+	if m.exception == nil {
+		// Everything below the held length is held, once.
+		for k < len(hashes) && m.lo > 0 {
+			b := m.run.block(m.lo - 1)
+			seg := m.arena.hashes(b >> segBits)
 			o := int(b & (segBlocks - 1))
 			n := 0
-			for n <= o && k+n < len(names) && seg[o-n] == names[k+n] {
+			for n <= o && k+n < len(hashes) && seg[o-n] == hashes[k+n] {
 				n++
 			}
 			k += n
@@ -72,7 +72,7 @@ func (m *removal) extend(names []uint64) int {
 			}
 		}
 	} else {
-		for k < len(names) && m.lo > 0 && m.arena.at(m.run.name(m.lo-1)) == names[k] && m.holds(m.lo-1) {
+		for k < len(hashes) && m.lo > 0 && m.arena.at(m.run.block(m.lo-1)) == hashes[k] && m.holds(m.lo-1) {
 			m.lo--
 			k++
 		}
@@ -80,7 +80,7 @@ func (m *removal) extend(names []uint64) int {
 	if k > 0 {
 		return k
 	}
-	for k < len(names) && m.hi < m.run.body.Load().len() && m.arena.at(m.run.name(m.hi)) == names[k] && m.holds(m.hi) {
+	for k < len(hashes) && m.hi < m.run.body.Load().len() && m.arena.at(m.run.block(m.hi)) == hashes[k] && m.holds(m.hi) {
 		m.hi++
 		k++
 	}
@@ -88,20 +88,20 @@ func (m *removal) extend(names []uint64) int {
 }
 
 // holds reports whether the holder has exactly one copy of pos in the
-// stretch's run by its shared name.
+// stretch's run by its shared hash.
 func (m *removal) holds(pos uint32) bool {
-	if m.rec == nil {
-		return m.tier == 0 && pos < m.cut
+	if m.exception == nil {
+		return m.tier == 0 && pos < m.held
 	}
-	l := &m.rec.layers[0]
+	l := &m.exception.layers[0]
 	return l.held[m.tier].has(pos) && l.copies.m[copyKey(m.tier, pos)] == 0
 }
 
-// next begins a new stretch with the block of that name. If goesOn, that may
+// next begins a new stretch with the block of that hash. If goesOn, that may
 // be the one before the last stretch.
 func (m *removal) next(e uint64, goesOn bool) {
 	m.flush()
-	var p place
+	var p position
 	ok := false
 	if goesOn {
 		p, ok = m.cursor(e)
@@ -113,44 +113,44 @@ func (m *removal) next(e uint64, goesOn bool) {
 		m.out.Unknown++
 		return
 	}
-	rc := m.Radix.rec(p.run, m.h)
-	if rc == nil {
-		cut := p.run.body.Load().cutOff(0, m.h)
-		if m.tier != 0 || p.pos >= cut {
+	ex := m.Radix.exceptionOf(p.run, m.h)
+	if ex == nil {
+		held := p.run.body.Load().heldLen(0, m.h)
+		if m.tier != 0 || p.pos >= held {
 			m.out.Unknown++
 			return
 		}
-		m.cut = cut
+		m.held = held
 	} else {
-		c := rc.copiesOf(p.spot, m.tier, p.pos)
+		c := ex.copiesOf(p.spot, m.tier, p.pos)
 		if c == 0 {
 			m.out.Unknown++
 			return
 		}
 		if c > 1 && m.copies {
-			m.touch(p.run)
-			rc.setCopies(p.spot, m.tier, p.pos, c-1)
+			m.preserve(p.run)
+			ex.setCopies(p.spot, m.tier, p.pos, c-1)
 			if c == 2 {
-				m.account(rc)
-				m.settle(rc)
+				m.recomputeBytes(ex)
+				m.trimException(ex)
 			}
 			m.out.Decremented++
 			return
 		}
 	}
-	m.run, m.by, m.lo, m.hi, m.rec = p.run, p.spot, p.pos, p.pos+1, rc
+	m.run, m.by, m.lo, m.hi, m.exception = p.run, p.spot, p.pos, p.pos+1, ex
 }
 
-// cursor returns the place before the last removal's, if it has that name: an
+// cursor returns the position before the last removal's, if it has that hash: an
 // engine that evicts goes on where it stopped.
-func (m *removal) cursor(e uint64) (place, bool) {
+func (m *removal) cursor(e uint64) (position, bool) {
 	r := m.Radix.run(m.hs.last)
 	if r == nil || m.hs.lastPos == 0 || m.hs.lastPos > r.body.Load().len() {
-		return place{}, false
+		return position{}, false
 	}
-	b := r.name(m.hs.lastPos - 1)
+	b := r.block(m.hs.lastPos - 1)
 	if m.arena.at(b) != e {
-		return place{}, false
+		return position{}, false
 	}
 	return m.at(m.h, b)
 }
@@ -162,38 +162,38 @@ func (m *removal) flush() {
 	}
 	m.hs.last, m.hs.lastPos = m.run.id, m.lo
 	m.drop(m.run, m.by, m.lo, m.hi)
-	m.lo, m.hi, m.run, m.rec = 0, 0, nil, nil
+	m.lo, m.hi, m.run, m.exception = 0, 0, nil, nil
 }
 
 // drop ends the tier's copies of positions lo … hi-1, all of which the holder
-// has there by the names of the spot.
+// has there by the hashes of the spot.
 func (s *store) drop(r *run, at spot, lo, hi uint32) {
-	s.touch(r)
+	s.preserve(r)
 	b := r.body.Load()
 	n := int(hi - lo)
 	if s.onDevice() {
 		s.forgetInferred(r, at, lo, hi)
 	}
-	rc := s.rec(r, s.h)
-	if rc == nil && hi == b.cutOff(0, s.h) {
-		s.setCuts(b, s.h, lo)
+	ex := s.exceptionOf(r, s.h)
+	if ex == nil && hi == b.heldLen(0, s.h) {
+		s.setHeldLens(b, s.h, lo)
 	} else {
-		if rc == nil {
-			rc = s.makeRecord(r, s.h)
+		if ex == nil {
+			ex = s.makeException(r, s.h)
 		}
 		if at.layer == piled {
-			rc.setCopies(at, s.tier, lo, 0)
+			ex.setCopies(at, s.tier, lo, 0)
 		} else {
-			rc.layers[at.layer].drop(s.tier, lo, hi)
+			ex.layers[at.layer].drop(s.tier, lo, hi)
 		}
-		s.account(rc)
-		s.refresh(rc, lo)
+		s.recomputeBytes(ex)
+		s.recomputeCoverage(ex, lo)
 	}
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
-	if rc != nil || lo == 0 {
-		s.tidy(r, s.h, true)
+	if ex != nil || lo == 0 {
+		s.releasePresence(r, s.h, true)
 	}
 	if hi >= b.len() {
 		s.shrink(r)
@@ -231,24 +231,24 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 	if allTiers {
 		s.hs.tails = [4]uint32{}
 	}
-	x.mergeRipe()
-	x.retire(h)
+	x.mergePending()
+	x.releaseHolder(h)
 	return s.out
 }
 
 // clearRun drops all that the holder has in r on one tier.
 func (s *store) clearRun(r *run) {
-	s.touch(r)
-	rc := s.rec(r, s.h)
-	if rc == nil {
-		if cut := r.body.Load().cutOff(0, s.h); cut > 0 && s.tier == 0 {
-			s.drop(r, spot{}, 0, cut)
+	s.preserve(r)
+	ex := s.exceptionOf(r, s.h)
+	if ex == nil {
+		if held := r.body.Load().heldLen(0, s.h); held > 0 && s.tier == 0 {
+			s.drop(r, spot{}, 0, held)
 		}
 		return
 	}
-	n := rc.clearPile(s.tier)
-	for i := range rc.layers {
-		l := &rc.layers[i]
+	n := ex.clearPile(s.tier)
+	for i := range ex.layers {
+		l := &ex.layers[i]
 		n += l.nHeld[s.tier]
 		l.nHeld[s.tier], l.held[s.tier] = 0, nil
 		for k := range l.copies.m {
@@ -257,14 +257,14 @@ func (s *store) clearRun(r *run) {
 			}
 		}
 	}
-	s.account(rc)
+	s.recomputeBytes(ex)
 	if n == 0 {
 		return
 	}
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
-	s.refresh(rc, 0)
-	s.tidy(r, s.h, true)
+	s.recomputeCoverage(ex, 0)
+	s.releasePresence(r, s.h, true)
 	s.shrink(r)
 }

@@ -8,7 +8,7 @@ type Restorer struct {
 	Index  Index
 	Holder Holder
 
-	links [event.NumTiers][]uint64 // names to take the copy away from again
+	knownOnly [event.NumTiers][]uint64 // hashes to take the copy away from again
 }
 
 // Add applies one dumped event.
@@ -17,10 +17,10 @@ func (r *Restorer) Add(ev *event.Event, copies []uint32) Outcome {
 	one := event.Event{Kind: event.Stored, Tier: ev.Tier, Engine: make([]uint64, 1)}
 	for i, e := range ev.Engine[:min(len(ev.Engine), len(copies))] {
 		if i+1 < len(ev.Engine) && ev.Engine[i+1] == e {
-			continue // passes over a place without a name
+			continue // passes over a position without a hash
 		}
 		if copies[i] == 0 && ev.Tier < event.NumTiers {
-			r.links[ev.Tier] = append(r.links[ev.Tier], e)
+			r.knownOnly[ev.Tier] = append(r.knownOnly[ev.Tier], e)
 		}
 		one.Engine[0] = e
 		for c := uint32(1); c < copies[i]; c++ {
@@ -30,16 +30,16 @@ func (r *Restorer) Add(ev *event.Event, copies []uint32) Outcome {
 	return out
 }
 
-// Finish takes the copies of the names that are known but not held away; until
+// Finish takes the copies of the hashes that are known but not held away; until
 // then they hold the chain together.
 func (r *Restorer) Finish() Outcome {
 	var out Outcome
-	for t, links := range r.links {
-		if len(links) > 0 {
-			ev := event.Event{Kind: event.Removed, Tier: event.Tier(t), Engine: links}
+	for t, knownOnly := range r.knownOnly {
+		if len(knownOnly) > 0 {
+			ev := event.Event{Kind: event.Removed, Tier: event.Tier(t), Engine: knownOnly}
 			out.Add(r.Index.Remove(r.Holder, &ev, false))
 		}
-		r.links[t] = nil
+		r.knownOnly[t] = nil
 	}
 	return out
 }

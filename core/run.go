@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // A run is a maximal stretch of one chain, with the children that leave it at
 // any offset. It is what everything hangs on: content once for all holders, a
-// cut-off per holder.
+// held length per holder.
 //
 // The fields off, first and parent are fixed; body is replaced as a whole by
 // the writer; the rest is the writer's alone.
@@ -14,13 +14,13 @@ type run struct {
 	off   uint32 // attached after off blocks of the parent
 	id    uint32
 
-	parent *run     // nil for the root
-	segs   []uint32 // arena segments of the names that holders share
-	recs   []*record
-	high   uint32 // most blocks that this body's readers may have seen
-	mark   uint32 // scratch of the sweeps over a holder's runs
-	era    uint32 // the index's, if made since its last cut began, or given out in it
-	number uint32 // in the last cut that it was given out in
+	parent     *run     // nil for the root
+	segs       []uint32 // arena segments of the hashes that holders share
+	exceptions []*exception
+	seenLen    uint32 // most blocks that this body's readers may have seen
+	mark       uint32 // scratch of the sweeps over a holder's runs
+	era        uint32 // the index's, if made since its last cut began, or given out in it
+	number     uint32 // in the last cut that it was given out in
 }
 
 // body is what readers see of a run.
@@ -28,18 +28,18 @@ type run struct {
 // Publication: data[:n] is complete before n is stored, and a published slot
 // is never given another value in the same body. Where content, not just
 // length, must change, a new body is published with copies of the coverage,
-// so that cut-offs never speak of other content than the body's own. A child
-// is complete before it is in kids. A reader that finds a child checks that
+// so that held lengths never speak of other content than the body's own. A child
+// is complete before it is in children. A reader that finds a child checks that
 // the body is still the run's: only then do the child's parent blocks equal
 // the ones that it compared.
 type body struct {
-	n     atomic.Uint32
-	data  content // local hashes, with room for more
-	in    [inlineEntries]atomic.Uint64
-	cov   atomic.Pointer[cover] // replaces in when not nil
-	tiers atomic.Pointer[tierCover]
-	kids  atomic.Pointer[kidSet]
-	_     [32]byte // fills two cache lines, so that a body does not touch three
+	n        atomic.Uint32
+	data     content // local hashes, with room for more
+	in       [inlineEntries]atomic.Uint64
+	cov      atomic.Pointer[cover] // replaces in when not nil
+	tiers    atomic.Pointer[tierCover]
+	children atomic.Pointer[childSet]
+	_        [32]byte // fills two cache lines, so that a body does not touch three
 }
 
 // tierCover holds the coverage of the cumulative levels above device, where a
@@ -48,13 +48,13 @@ type body struct {
 // that has one keeps it; it goes with the body.
 type tierCover struct {
 	level [3]atomic.Pointer[cover]
-	users int // records with blocks on a lower tier; the writer's
+	users int // exceptions with blocks on a lower tier; the writer's
 }
 
 func (b *body) len() uint32 { return b.n.Load() }
 
-// cutOff returns how many leading blocks of the run h holds at the level.
-func (b *body) cutOff(level int, h Holder) uint32 {
+// heldLen returns how many leading blocks of the run h holds at the level.
+func (b *body) heldLen(level int, h Holder) uint32 {
 	if level > 0 {
 		if t := b.tiers.Load(); t != nil {
 			return t.level[level-1].Load().get(h)
@@ -71,8 +71,8 @@ func (b *body) cutOff(level int, h Holder) uint32 {
 	return 0
 }
 
-// eachCut calls f for every holder with a cut-off at the level.
-func (b *body) eachCut(level int, f func(h Holder, cut uint32) bool) {
+// eachHeldLen calls f for every holder with a held length at the level.
+func (b *body) eachHeldLen(level int, f func(h Holder, held uint32) bool) {
 	if level > 0 {
 		if t := b.tiers.Load(); t != nil {
 			t.level[level-1].Load().each(f)
@@ -84,7 +84,7 @@ func (b *body) eachCut(level int, f func(h Holder, cut uint32) bool) {
 		return
 	}
 	for i := range b.in {
-		if h, cut := entryOf(b.in[i].Load()); cut > 0 && !f(h, cut) {
+		if h, held := entryOf(b.in[i].Load()); held > 0 && !f(h, held) {
 			return
 		}
 	}
@@ -92,8 +92,8 @@ func (b *body) eachCut(level int, f func(h Holder, cut uint32) bool) {
 
 // Below: the writer's side.
 
-// setCut sets h's cut-off at one level.
-func (x *Radix) setCut(b *body, level int, h Holder, cut uint32) {
+// setHeldLen sets h's held length at one level.
+func (x *Radix) setHeldLen(b *body, level int, h Holder, held uint32) {
 	var at *atomic.Pointer[cover]
 	if level == 0 {
 		at = &b.cov
@@ -102,18 +102,18 @@ func (x *Radix) setCut(b *body, level int, h Holder, cut uint32) {
 			for i := range b.in {
 				e := b.in[i].Load()
 				if e>>32 == uint64(h)+1 {
-					b.in[i].Store(entry(h, cut))
+					b.in[i].Store(entry(h, held))
 					return
 				}
 				if e == 0 && free < 0 {
 					free = i
 				}
 			}
-			if cut == 0 {
+			if held == 0 {
 				return
 			}
 			if free >= 0 {
-				b.in[free].Store(entry(h, cut))
+				b.in[free].Store(entry(h, held))
 				return
 			}
 		}
@@ -121,18 +121,18 @@ func (x *Radix) setCut(b *body, level int, h Holder, cut uint32) {
 		at = &b.tiers.Load().level[level-1]
 	}
 	c := at.Load()
-	if c != nil && c.set(h, cut) {
+	if c != nil && c.set(h, held) {
 		return
 	}
 	es := x.entries[:0]
-	b.eachCut(level, func(o Holder, oc uint32) bool {
+	b.eachHeldLen(level, func(o Holder, oc uint32) bool {
 		if o != h {
 			es = append(es, entry(o, oc))
 		}
 		return true
 	})
-	if cut > 0 {
-		es = append(es, entry(h, cut))
+	if held > 0 {
+		es = append(es, entry(h, held))
 	}
 	x.entries = es
 	x.putCover(at, newCover(es, len(x.holders)))
@@ -148,13 +148,13 @@ func (x *Radix) putCover(at *atomic.Pointer[cover], c *cover) {
 	at.Store(c)
 }
 
-// setCuts sets h's cut-off at all levels: for holders that have the device
+// setHeldLens sets h's held length at all levels: for holders that have the device
 // tier only.
-func (x *Radix) setCuts(b *body, h Holder, cut uint32) {
-	x.setCut(b, 0, h, cut)
+func (x *Radix) setHeldLens(b *body, h Holder, held uint32) {
+	x.setHeldLen(b, 0, h, held)
 	if b.tiers.Load() != nil {
 		for l := 1; l <= 3; l++ {
-			x.setCut(b, l, h, cut)
+			x.setHeldLen(b, l, h, held)
 		}
 	}
 }
@@ -165,8 +165,8 @@ func (x *Radix) addTiers(b *body) *tierCover {
 		return t
 	}
 	es := x.entries[:0]
-	b.eachCut(0, func(h Holder, cut uint32) bool {
-		es = append(es, entry(h, cut))
+	b.eachHeldLen(0, func(h Holder, held uint32) bool {
+		es = append(es, entry(h, held))
 		return true
 	})
 	x.entries = es
@@ -199,7 +199,7 @@ func (x *Radix) dropTiers(r *run) {
 		b.in[i].Store(old.in[i].Load())
 	}
 	b.cov.Store(old.cov.Load())
-	b.kids.Store(old.kids.Load())
+	b.children.Store(old.children.Load())
 	r.body.Store(b)
 	x.freeTiers(old)
 }
@@ -245,7 +245,7 @@ func (x *Radix) resize(r *run, n uint32, total int, diverge bool) *body {
 	for i := range old.in {
 		b.in[i].Store(old.in[i].Load())
 	}
-	b.kids.Store(old.kids.Load())
+	b.children.Store(old.children.Load())
 	if diverge {
 		if c := old.cov.Load(); c != nil {
 			x.putCover(&b.cov, x.copyCover(c))
@@ -262,7 +262,7 @@ func (x *Radix) resize(r *run, n uint32, total int, diverge bool) *body {
 		b.cov.Store(old.cov.Load())
 		b.tiers.Store(old.tiers.Load())
 	}
-	r.high = n
+	r.seenLen = n
 	r.body.Store(b)
 	x.freeBody(old, diverge)
 	return b
@@ -270,8 +270,8 @@ func (x *Radix) resize(r *run, n uint32, total int, diverge bool) *body {
 
 func (x *Radix) copyCover(c *cover) *cover {
 	es := x.entries[:0]
-	c.each(func(h Holder, cut uint32) bool {
-		es = append(es, entry(h, cut))
+	c.each(func(h Holder, held uint32) bool {
+		es = append(es, entry(h, held))
 		return true
 	})
 	x.entries = es
@@ -283,7 +283,7 @@ func (x *Radix) roomFor(r *run, k int) *body {
 	b := r.body.Load()
 	n := b.len()
 	need := int(n) + k
-	if n >= r.high && need <= b.data.room() {
+	if n >= r.seenLen && need <= b.data.room() {
 		return b
 	}
 	// Some slack in the last piece: a run that grows once grows again.
@@ -291,7 +291,7 @@ func (x *Radix) roomFor(r *run, k int) *body {
 		need = need - part + min(part+8+part/4, pieceBlocks)
 	}
 	// Slots beyond n may still be read; they keep their values.
-	return x.resize(r, n, need, n < r.high)
+	return x.resize(r, n, need, n < r.seenLen)
 }
 
 // newRun makes a run that has no body yet and is not in its parent's children.
@@ -313,26 +313,26 @@ func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
 // attach makes a complete run visible.
 func (x *Radix) attach(r *run) {
 	b := r.parent.body.Load()
-	old := b.kids.Load()
+	old := b.children.Load()
 	x.mem.Children -= old.bytes()
-	k := old.with(kid{r.off, r.first, r}, x.key)
+	k := old.with(child{r.off, r.first, r}, x.key)
 	x.mem.Children += k.bytes()
-	b.kids.Store(k)
+	b.children.Store(k)
 }
 
 // detach takes an empty run out of its parent and frees it.
 func (x *Radix) detach(r *run) {
-	x.touch(r)
+	x.preserve(r)
 	b := r.parent.body.Load()
-	old := b.kids.Load()
+	old := b.children.Load()
 	x.mem.Children -= old.bytes()
 	k := old.without(r)
 	x.mem.Children += k.bytes()
-	b.kids.Store(k)
+	b.children.Store(k)
 	x.freeRun(r)
 }
 
-// freeRun takes a run that is nobody's child any more, and has no names, off
+// freeRun takes a run that is nobody's child any more, and has no hashes, off
 // the books.
 func (x *Radix) freeRun(r *run) {
 	x.freeBody(r.body.Load(), true)
@@ -350,26 +350,26 @@ func (x *Radix) shrink(r *run) {
 	for r != x.root {
 		b := r.body.Load()
 		n := b.len()
-		keep := b.kids.Load().maxOff()
+		keep := b.children.Load().maxOff()
 		for l := 0; l < 4 && keep < n; l++ {
-			b.eachCut(l, func(_ Holder, cut uint32) bool {
-				keep = max(keep, cut)
+			b.eachHeldLen(l, func(_ Holder, held uint32) bool {
+				keep = max(keep, held)
 				return keep < n
 			})
 			if b.tiers.Load() == nil {
 				break
 			}
 		}
-		for _, rc := range r.recs {
-			if keep = max(keep, rc.end()); keep >= n {
+		for _, ex := range r.exceptions {
+			if keep = max(keep, ex.end()); keep >= n {
 				break
 			}
 		}
 		if keep < n {
 			x.truncate(r, keep)
 		}
-		if keep > 0 || len(r.recs) > 0 {
-			x.ripe = append(x.ripe, r.id)
+		if keep > 0 || len(r.exceptions) > 0 {
+			x.pendingMerges = append(x.pendingMerges, r.id)
 			return
 		}
 		p := r.parent
@@ -380,12 +380,12 @@ func (x *Radix) shrink(r *run) {
 
 // truncate cuts r to n blocks.
 func (x *Radix) truncate(r *run, n uint32) {
-	x.touch(r)
+	x.preserve(r)
 	b := r.body.Load()
 	was := b.len()
-	r.high = max(r.high, was)
+	r.seenLen = max(r.seenLen, was)
 	b.n.Store(n)
-	x.dropNames(r, n, was)
+	x.dropHashes(r, n, was)
 	if room := b.data.room(); n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room {
 		// Room for what is left only. The last piece is a new one, or readers
 		// of the old body could still see what will be appended to it.

@@ -8,16 +8,16 @@ const swapHolders = 4
 
 // swappable reports whether r's tail from o on may become a child, so that
 // count new blocks continue r: the new part is at least as long, nothing hangs
-// on the tail, few holders reach it, and the place is not one where prompts go
+// on the tail, few holders reach it, and the position is not one where prompts go
 // apart again and again.
 func (x *Radix) swappable(r *run, o uint32, count int) bool {
 	b := r.body.Load()
-	if int(b.len()-o) > count || len(r.recs) > 0 || b.tiers.Load() != nil || b.kids.Load().forks(o) {
+	if int(b.len()-o) > count || len(r.exceptions) > 0 || b.tiers.Load() != nil || b.children.Load().forks(o) {
 		return false
 	}
 	reach := 0
-	b.eachCut(0, func(_ Holder, cut uint32) bool {
-		if cut > o {
+	b.eachHeldLen(0, func(_ Holder, held uint32) bool {
+		if held > o {
 			reach++
 		}
 		return reach <= swapHolders
@@ -28,12 +28,12 @@ func (x *Radix) swappable(r *run, o uint32, count int) bool {
 // swap makes r's blocks from o on a child of r. The new body appears with the
 // child in place, so a reader sees either the old shape or the new one.
 func (x *Radix) swap(r *run, o uint32, room int) {
-	x.touch(r)
+	x.preserve(r)
 	old := r.body.Load()
 	n := old.len()
 	t := x.newRun(r, o, old.data.at(o))
-	x.moveNames(r, o, n, t, 0)
-	x.cutSegs(r, o)
+	x.moveHashes(r, o, n, t, 0)
+	x.releaseSegs(r, o)
 	tb := x.newBody(newContent(old.data.appendTo(nil, o, n)), n-o)
 	t.body.Store(tb)
 
@@ -41,32 +41,32 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	var moved [swapHolders]Holder
 	k := 0
 	es := make([]uint64, 0, 8)
-	old.eachCut(0, func(h Holder, cut uint32) bool {
-		if cut > o {
-			x.setCut(tb, 0, h, cut-o)
+	old.eachHeldLen(0, func(h Holder, held uint32) bool {
+		if held > o {
+			x.setHeldLen(tb, 0, h, held-o)
 			moved[k] = h
 			k++
-			cut = o
+			held = o
 		}
-		es = append(es, entry(h, cut))
+		es = append(es, entry(h, held))
 		return true
 	})
 	x.cover(nb, es)
-	nb.kids.Store(old.kids.Load())
-	x.mem.Children -= old.kids.Load().bytes()
-	kids := old.kids.Load().with(kid{o, t.first, t}, x.key)
-	x.mem.Children += kids.bytes()
-	nb.kids.Store(kids)
-	r.high = o
+	nb.children.Store(old.children.Load())
+	x.mem.Children -= old.children.Load().bytes()
+	children := old.children.Load().with(child{o, t.first, t}, x.key)
+	x.mem.Children += children.bytes()
+	nb.children.Store(children)
+	r.seenLen = o
 	r.body.Store(nb)
 	x.freeBody(old, true)
 	for _, h := range moved[:k] {
-		x.joined(t, h)
+		x.enterRun(t, h)
 	}
 }
 
-// cutSegs frees the name segments of r that lie wholly at or beyond lo.
-func (x *Radix) cutSegs(r *run, lo uint32) {
+// releaseSegs frees the hash segments of r that lie wholly at or beyond lo.
+func (x *Radix) releaseSegs(r *run, lo uint32) {
 	first := int((lo + segBlocks - 1) >> segBits)
 	for _, s := range r.segs[first:] {
 		x.arena.release(s)
@@ -83,22 +83,22 @@ func (x *Radix) cutSegs(r *run, lo uint32) {
 // than the run that it is joined to.
 const mergeMax = 1024
 
-// mergeRipe joins runs that removals have left with a single child at their
+// mergePending joins runs that removals have left with a single child at their
 // end to that child. It runs after the write that made them so, when nothing
 // holds on to a run.
-func (x *Radix) mergeRipe() {
-	for _, id := range x.ripe {
+func (x *Radix) mergePending() {
+	for _, id := range x.pendingMerges {
 		r := x.run(id)
 		if r == nil || r == x.root {
 			continue
 		}
-		if c := r.body.Load().kids.Load().only(); c != nil {
+		if c := r.body.Load().children.Load().only(); c != nil {
 			x.merge(r, c)
-		} else if p := r.parent; p != x.root && p.body.Load().kids.Load().only() == r {
+		} else if p := r.parent; p != x.root && p.body.Load().children.Load().only() == r {
 			x.merge(p, r)
 		}
 	}
-	x.ripe = x.ripe[:0]
+	x.pendingMerges = x.pendingMerges[:0]
 }
 
 // merge makes c, the only child of r, the end of r, if c has no children,
@@ -107,54 +107,54 @@ func (x *Radix) mergeRipe() {
 func (x *Radix) merge(r, c *run) {
 	rb, cb := r.body.Load(), c.body.Load()
 	n, k := rb.len(), cb.len()
-	if c.off != n || k > max(n, mergeMax) || cb.kids.Load() != nil || len(r.recs)+len(c.recs) > 0 ||
+	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 ||
 		rb.tiers.Load() != nil || cb.tiers.Load() != nil {
 		return
 	}
 	whole := true
-	cb.eachCut(0, func(h Holder, _ uint32) bool {
-		whole = rb.cutOff(0, h) == n
+	cb.eachHeldLen(0, func(h Holder, _ uint32) bool {
+		whole = rb.heldLen(0, h) == n
 		return whole
 	})
 	if !whole {
 		return
 	}
-	x.touch(c) // and r, its parent
+	x.preserve(c) // and r, its parent
 	es := make([]uint64, 0, 8)
-	rb.eachCut(0, func(h Holder, cut uint32) bool {
-		es = append(es, entry(h, cut+cb.cutOff(0, h)))
+	rb.eachHeldLen(0, func(h Holder, held uint32) bool {
+		es = append(es, entry(h, held+cb.heldLen(0, h)))
 		return true
 	})
-	nb := x.newBody(rb.data.with(int(n), int(n+k), n < r.high), n+k)
+	nb := x.newBody(rb.data.with(int(n), int(n+k), n < r.seenLen), n+k)
 	nb.data.write(n, cb.data.appendTo(nil, 0, k))
 	x.cover(nb, es)
-	x.mem.Children -= rb.kids.Load().bytes()
-	x.moveNames(c, 0, k, r, n)
-	r.high = n + k
+	x.mem.Children -= rb.children.Load().bytes()
+	x.moveHashes(c, 0, k, r, n)
+	r.seenLen = n + k
 	r.body.Store(nb)
 	x.freeBody(rb, true)
 
-	cb.eachCut(0, func(h Holder, _ uint32) bool {
-		x.unlink(r, n, h)
-		x.leave(h)
+	cb.eachHeldLen(0, func(h Holder, _ uint32) bool {
+		x.dropDescendant(r, n, h)
+		x.leaveRun(h)
 		return true
 	})
-	x.cutSegs(c, 0)
+	x.releaseSegs(c, 0)
 	x.freeRun(c)
 }
 
-// moveNames gives t, from position at on, the shared names that r has at lo …
+// moveHashes gives t, from position at on, the shared hashes that r has at lo …
 // hi-1, which r then has no more.
-func (x *Radix) moveNames(r *run, lo, hi uint32, t *run, at uint32) {
-	var names [probeNames]uint64
-	var from, to [probeNames]uint32
+func (x *Radix) moveHashes(r *run, lo, hi uint32, t *run, at uint32) {
+	var hashes [probeHashes]uint64
+	var from, to [probeHashes]uint32
 	for p := lo; p < hi; {
-		k := min(int(hi-p), probeNames)
-		x.getNames(r, p, names[:k], &from)
-		x.dir.locate(x.spare[0], names[:k])
-		x.addNames(t, at+p-lo, names[:k], &to)
-		for i, e := range names[:k] {
-			x.moveName(e, from[i], to[i])
+		k := min(int(hi-p), probeHashes)
+		x.getHashes(r, p, hashes[:k], &from)
+		x.dir.locate(x.spare[0], hashes[:k])
+		x.addHashes(t, at+p-lo, hashes[:k], &to)
+		for i, e := range hashes[:k] {
+			x.moveHash(e, from[i], to[i])
 		}
 		p += uint32(k)
 	}

@@ -10,7 +10,7 @@ type store struct {
 	tier   int
 	copies bool
 	full   bool     // something of the event is refused, so all that is new is
-	moved  []uint64 // names of refused blocks that the holder has elsewhere
+	moved  []uint64 // hashes of refused blocks that the holder has elsewhere
 	out    Outcome
 }
 
@@ -20,12 +20,12 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	switch {
 	case ev.Tier >= event.NumTiers:
 	case len(ev.Local) == 0:
-		s.byName(ev.Engine)
+		s.byHash(ev.Engine)
 	default:
 		s.byContent(ev)
 	}
-	x.mergeRipe()
-	x.retire(h)
+	x.mergePending()
+	x.releaseHolder(h)
 	return s.out
 }
 
@@ -41,38 +41,38 @@ func (s *store) byContent(ev *event.Event) {
 		r, o = p.run, p.pos+1
 	}
 	n := min(len(ev.Engine), len(ev.Local))
-	names, local := ev.Engine[:n], ev.Local[:n]
-	for len(names) > 0 {
+	hashes, local := ev.Engine[:n], ev.Local[:n]
+	for len(hashes) > 0 {
 		k := 0
 		b := r.body.Load()
 		if n := b.len(); o < n {
 			if m := b.data.match(o, n, local); m > 0 {
-				if k = s.join(r, o, names[:m]); k == 0 {
+				if k = s.storeExisting(r, o, hashes[:m]); k == 0 {
 					k = m
-					s.refuse(names[:m], r, o)
+					s.refuse(hashes[:m], r, o)
 				}
 				o += uint32(k)
 			}
 		}
 		if k == 0 {
-			if c := b.kids.Load().find(o, local[0]); c != nil {
+			if c := b.children.Load().find(o, local[0]); c != nil {
 				r, o = c, 0
 				continue
 			}
 			if s.overBudget() {
-				s.refuse(names, nil, 0)
+				s.refuse(hashes, nil, 0)
 				break
 			}
-			k, r, o = s.create(r, o, names, local)
+			k, r, o = s.storeNew(r, o, hashes, local)
 		}
-		names, local = names[k:], local[k:]
+		hashes, local = hashes[k:], local[k:]
 	}
 	if s.full {
 		s.out.Replaced += s.forget(s.h, s.moved)
 		return
 	}
 	if o > 0 {
-		s.hs.tails[s.hs.turn&3] = r.name(o - 1)
+		s.hs.tails[s.hs.turn&3] = r.block(o - 1)
 		s.hs.turn++
 	}
 }
@@ -84,28 +84,28 @@ func (s *store) own() {
 	}
 }
 
-// parent resolves a parent name: usually where one of the last stores ended.
-func (s *store) parent(name uint64) (place, bool) {
+// parent resolves a parent hash: usually where one of the last stores ended.
+func (s *store) parent(hash uint64) (position, bool) {
 	if s.hs == nil {
-		return place{}, false
+		return position{}, false
 	}
 	for _, b := range s.hs.tails {
-		if got, ok := s.arena.peek(b); ok && got == name {
+		if got, ok := s.arena.peek(b); ok && got == hash {
 			if p, ok := s.at(s.h, b); ok {
 				return p, true
 			}
 		}
 	}
-	return s.lookup(s.h, name)
+	return s.lookup(s.h, hash)
 }
 
-// byName stores blocks whose content is known by their names alone.
-func (s *store) byName(names []uint64) {
+// byHash stores blocks whose content is known by their hashes alone.
+func (s *store) byHash(hashes []uint64) {
 	if s.hs == nil {
-		s.out.UnknownBlock = len(names)
+		s.out.UnknownBlock = len(hashes)
 		return
 	}
-	for _, e := range names {
+	for _, e := range hashes {
 		p, ok := s.lookup(s.h, e)
 		if !ok {
 			s.out.UnknownBlock++
@@ -120,27 +120,27 @@ func (s *store) byName(names []uint64) {
 	}
 }
 
-// join stores blocks whose content r already has from o on. It returns how
+// storeExisting stores blocks whose content r already has from o on. It returns how
 // many it took; none if they are to be refused.
-func (s *store) join(r *run, o uint32, names []uint64) int {
+func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 	if s.overBudget() {
-		return s.joinFull(r, o, names)
+		return s.storeExistingFull(r, o, hashes)
 	}
 	s.own()
-	if k := s.sameNames(r, o, names); k > 0 {
+	if k := s.sameHashes(r, o, hashes); k > 0 {
 		if s.dups.n > 0 {
-			for i, e := range names[:k] {
+			for i, e := range hashes[:k] {
 				if _, ok := s.dups.get(e); !ok {
 					continue
 				}
-				if i > 0 { // hold what is before: the name may repeat in it
+				if i > 0 { // hold what is before: the hash may repeat in it
 					s.hold(r, o, o+uint32(i), spot{})
 					return i
 				}
 				p, ok := s.lookup(s.h, e)
-				s.tell(s.h, e, r.name(o))
-				if ok && p != (place{run: r, pos: o}) {
-					s.ordinary(s.hs, e)
+				s.noteKnows(s.h, e, r.block(o))
+				if ok && p != (position{run: r, pos: o}) {
+					s.unmarkInferred(s.hs, e)
 					s.hold(r, o, o+1, spot{})
 					s.rebound(p)
 					return 1
@@ -150,19 +150,19 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		s.hold(r, o, o+uint32(k), spot{})
 		return k
 	}
-	// Names of the holder's own: take as many as go into one layer.
+	// Hashes of the holder's own: take as many as go into one layer.
 	k, at := 0, spot{}
-	for k < len(names) && (k == 0 || s.arena.at(r.name(o+uint32(k))) != names[k]) {
-		e, pos := names[k], o+uint32(k)
-		if k%probeNames == 0 {
-			s.dir.locate(s.spare[0], names[k:])
+	for k < len(hashes) && (k == 0 || s.arena.at(r.block(o+uint32(k))) != hashes[k]) {
+		e, pos := hashes[k], o+uint32(k)
+		if k%probeHashes == 0 {
+			s.dir.locate(s.spare[0], hashes[k:])
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
 		if known && !here {
 			if k == 0 {
-				s.ordinary(s.hs, e)
-				s.hold(r, pos, pos+1, s.ownName(s.makeRecord(r, s.h), pos, e))
+				s.unmarkInferred(s.hs, e)
+				s.hold(r, pos, pos+1, s.addOwnHash(s.makeException(r, s.h), pos, e))
 				s.rebound(p)
 				return 1
 			}
@@ -170,11 +170,11 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 		}
 		to := p.spot
 		if !here {
-			rc := s.makeRecord(r, s.h)
-			if l := rc.freeLayer(pos); k > 0 && (l == piled || uint32(l) != at.layer) {
+			ex := s.makeException(r, s.h)
+			if l := ex.freeLayer(pos); k > 0 && (l == piled || uint32(l) != at.layer) {
 				break
 			}
-			to = s.ownName(rc, pos, e)
+			to = s.addOwnHash(ex, pos, e)
 		}
 		if k > 0 && to != at {
 			break
@@ -188,21 +188,21 @@ func (s *store) join(r *run, o uint32, names []uint64) int {
 	return k
 }
 
-// create stores blocks whose content is new after o blocks of r. It returns
+// storeNew stores blocks whose content is new after o blocks of r. It returns
 // how many it took, at least one, and where that ended.
-func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint32) {
+func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, uint32) {
 	s.own()
-	s.touch(r)
+	s.preserve(r)
 	t, base := r, o
 	fresh := false
 	if r == s.root || o < r.body.Load().len() {
-		if r != s.root && s.swappable(r, o, len(names)) {
-			s.swap(r, o, len(names))
+		if r != s.root && s.swappable(r, o, len(hashes)) {
+			s.swap(r, o, len(hashes))
 		} else {
 			t, base, fresh = s.newRun(r, o, local[0]), 0, true
 		}
 	}
-	k, old, again := s.enterAll(t, base, names)
+	k, old, again := s.enterAll(t, base, hashes)
 	if fresh {
 		t.body.Store(s.newBody(newContent(local[:k]), uint32(k)))
 	} else {
@@ -220,12 +220,12 @@ func (s *store) create(r *run, o uint32, names, local []uint64) (int, *run, uint
 	return k, t, base + uint32(k)
 }
 
-// enterAll makes names the shared names of t from base on. It stops before one
+// enterAll makes hashes the shared hashes of t from base on. It stops before one
 // that is known to the holder elsewhere; if that is the first it takes it alone,
-// and returns the place that the name had (again).
-func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place, again bool) {
-	var blocks [probeNames]uint32
-	batch := names[:min(probeNames, len(names))]
+// and returns the position that the hash had (again).
+func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old position, again bool) {
+	var blocks [probeHashes]uint32
+	batch := hashes[:min(probeHashes, len(hashes))]
 	now, ahead := s.now, s.spare[0]
 	if !now.of(batch) {
 		now = s.spare[1]
@@ -233,12 +233,12 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 	}
 	for {
 		// The next batch's cache misses pass while this one is entered.
-		after := names[k+len(batch):]
-		after = after[:min(probeNames, len(after))]
+		after := hashes[k+len(batch):]
+		after = after[:min(probeHashes, len(after))]
 		if len(after) > 0 {
 			s.dir.locate(ahead, after)
 		}
-		s.addNames(t, base+uint32(k), batch, &blocks)
+		s.addHashes(t, base+uint32(k), batch, &blocks)
 		n := s.dir.insertAll(now, batch, &blocks)
 		if k += n; n == len(batch) {
 			if len(after) == 0 {
@@ -263,14 +263,14 @@ func (s *store) enterAll(t *run, base uint32, names []uint64) (k int, old place,
 				return k, old, false
 			}
 			if old, again = p, known; known {
-				s.ordinary(s.hs, e)
+				s.unmarkInferred(s.hs, e)
 			}
 		}
 		s.enter(s.h, e, blocks[n])
-		if k++; again || k == len(names) {
+		if k++; again || k == len(hashes) {
 			return k, old, again
 		}
-		batch = names[k:min(k+probeNames, len(names))]
+		batch = hashes[k:min(k+probeHashes, len(hashes))]
 		s.dir.locate(now, batch)
 	}
 }
@@ -281,14 +281,14 @@ func (x *Radix) Prefetch(ev *event.Event) {
 	x.dir.locate(x.ahead, ev.Engine)
 }
 
-// rebound ends what a name meant to the holder before it was bound anew.
-func (s *store) rebound(old place) {
+// rebound ends what a hash meant to the holder before it was bound anew.
+func (s *store) rebound(old position) {
 	s.out.Replaced++
 	s.unbind(s.h, s.hs, old)
 }
 
-// hold makes positions lo … hi-1 of r held by the names of a layer, or one
-// position by a piled name.
+// hold makes positions lo … hi-1 of r held by the hashes of a layer, or one
+// position by a piled hash.
 func (s *store) hold(r *run, lo, hi uint32, at spot) {
 	if s.onDevice() {
 		s.holdInferred(r, lo, hi, at)
@@ -298,44 +298,44 @@ func (s *store) hold(r *run, lo, hi uint32, at spot) {
 }
 
 func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
-	s.touch(r)
-	rc := s.rec(r, s.h)
-	if rc == nil && at.layer == 0 && s.tier == 0 {
+	s.preserve(r)
+	ex := s.exceptionOf(r, s.h)
+	if ex == nil && at.layer == 0 && s.tier == 0 {
 		b := r.body.Load()
-		cut := b.cutOff(0, s.h)
-		if lo <= cut && !(s.copies && lo < cut) {
-			s.out.Duplicate += int(min(hi, cut) - lo)
-			if hi > cut {
-				if cut == 0 {
-					s.joined(r, s.h)
+		held := b.heldLen(0, s.h)
+		if lo <= held && !(s.copies && lo < held) {
+			s.out.Duplicate += int(min(hi, held) - lo)
+			if hi > held {
+				if held == 0 {
+					s.enterRun(r, s.h)
 				}
-				s.setCuts(b, s.h, hi)
-				s.count(int(hi - cut))
+				s.setHeldLens(b, s.h, hi)
+				s.count(int(hi - held))
 			}
 			return
 		}
 	}
-	rc = s.makeRecord(r, s.h)
+	ex = s.makeException(r, s.h)
 	n := 0
 	if at.layer == piled {
-		if c := rc.copiesOf(at, s.tier, lo); c == 0 || s.copies {
-			rc.setCopies(at, s.tier, lo, c+1)
+		if c := ex.copiesOf(at, s.tier, lo); c == 0 || s.copies {
+			ex.setCopies(at, s.tier, lo, c+1)
 			n = int(1 - min(c, 1))
 		}
 	} else {
-		n = rc.layers[at.layer].hold(s.tier, lo, hi, s.copies)
+		n = ex.layers[at.layer].hold(s.tier, lo, hi, s.copies)
 	}
-	s.account(rc)
+	s.recomputeBytes(ex)
 	s.count(n)
 	s.out.Duplicate += int(hi-lo) - n
-	s.refresh(rc, lo)
-	s.settle(rc)
+	s.recomputeCoverage(ex, lo)
+	s.trimException(ex)
 }
 
-// hold names positions lo … hi-1 and gives them a copy each, further ones if they
+// hold marks positions known, lo … hi-1 and gives them a copy each, further ones if they
 // are counted, and returns how many had none.
 func (l *layer) hold(tier int, lo, hi uint32, copies bool) int {
-	l.nNamed += l.named.set(lo, hi)
+	l.nKnown += l.known.set(lo, hi)
 	if copies {
 		for p := lo; p < hi; p++ {
 			if l.held[tier].has(p) {

@@ -23,7 +23,7 @@ func (x *Radix) Unfold(dst, seq []uint64) []uint64 {
 		return dst
 	}
 	begin := len(dst)
-	r := x.root.body.Load().kids.Load().find(0, seq[0]) // the first sequence hash is the first local one
+	r := x.root.body.Load().children.Load().find(0, seq[0]) // the first sequence hash is the first local one
 	for r != nil && len(dst)-begin < len(seq) {
 		b, base := r.body.Load(), len(dst)-begin
 		n := uint32(0)
@@ -38,7 +38,7 @@ func (x *Radix) Unfold(dst, seq []uint64) []uint64 {
 			break
 		}
 		var next *run
-		b.kids.Load().each(func(c *run) bool {
+		b.children.Load().each(func(c *run) bool {
 			if c.off == n && after(seq, base+int(n), c.first) {
 				next = c
 			}
@@ -53,7 +53,7 @@ func (x *Radix) Unfold(dst, seq []uint64) []uint64 {
 	return dst
 }
 
-// after reports whether a block with the local hash, at place i, has the
+// after reports whether a block with the local hash, at position i, has the
 // sequence hash seq[i].
 func after(seq []uint64, i int, local uint64) bool {
 	if i == 0 {

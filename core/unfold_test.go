@@ -44,7 +44,7 @@ func TestUnfoldFindsWhatHoldersHold(t *testing.T) {
 }
 
 // TestUnfoldBesideAWriter unfolds a chain that stays while others come and go
-// at its places.
+// at its positions.
 func TestUnfoldBesideAWriter(t *testing.T) {
 	x := core.NewRadix(core.Options{})
 	chain := make([]uint64, 40)

@@ -74,7 +74,7 @@ func learn(o *core.Oracle, op *coretest.Op) core.Outcome {
 	if ev.Kind != event.Stored || len(ev.Local) > 0 {
 		return op.Apply(o)
 	}
-	return core.StoreNames(o, op.Holder, ev, op.Count, func(i int) (core.Holder, bool) {
+	return core.StoreHashOnly(o, op.Holder, ev, op.Count, func(i int) (core.Holder, bool) {
 		from, _, ok := core.Knower(o, ev.Engine[i], func(core.Holder) bool { return true })
 		return from, ok
 	})

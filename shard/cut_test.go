@@ -30,10 +30,10 @@ func take(t *testing.T, sp *Space, amount int, beside func()) *taken {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		q := *p
-		q.Local, q.Names, q.Held, q.Kids = slices.Clone(p.Local), slices.Clone(p.Names), slices.Clone(p.Held), slices.Clone(p.Kids)
-		q.Special = slices.Clone(p.Special)
-		for i := range q.Special {
-			q.Special[i].Names = slices.Clone(q.Special[i].Names)
+		q.Local, q.Engine, q.Held, q.Children = slices.Clone(p.Local), slices.Clone(p.Engine), slices.Clone(p.Held), slices.Clone(p.Children)
+		q.Exceptions = slices.Clone(p.Exceptions)
+		for i := range q.Exceptions {
+			q.Exceptions[i].Hashes = slices.Clone(q.Exceptions[i].Hashes)
 		}
 		k.sections[shard] = append(k.sections[shard], q)
 	})
@@ -59,16 +59,16 @@ func take(t *testing.T, sp *Space, amount int, beside func()) *taken {
 	for s, pieces := range k.sections {
 		for i := range pieces {
 			pieces[i].Held = slices.DeleteFunc(pieces[i].Held, func(h core.PieceHeld) bool { _, ok := k.number[h.Holder]; return !ok })
-			pieces[i].Special = slices.DeleteFunc(pieces[i].Special, func(s core.PieceSpecial) bool { _, ok := k.number[s.Holder]; return !ok })
+			pieces[i].Exceptions = slices.DeleteFunc(pieces[i].Exceptions, func(s core.PieceException) bool { _, ok := k.number[s.Holder]; return !ok })
 			for j := range pieces[i].Held {
 				pieces[i].Held[j].Holder = k.number[pieces[i].Held[j].Holder]
 			}
 			slices.SortFunc(pieces[i].Held, func(a, b core.PieceHeld) int { return int(a.Holder) - int(b.Holder) })
-			for j := range pieces[i].Special {
-				pieces[i].Special[j].Holder = k.number[pieces[i].Special[j].Holder]
+			for j := range pieces[i].Exceptions {
+				pieces[i].Exceptions[j].Holder = k.number[pieces[i].Exceptions[j].Holder]
 			}
 		}
-		k.sections[s] = slices.DeleteFunc(pieces, func(p core.Piece) bool { return len(p.Held)+len(p.Special)+len(p.Kids) == 0 })
+		k.sections[s] = slices.DeleteFunc(pieces, func(p core.Piece) bool { return len(p.Held)+len(p.Exceptions)+len(p.Children) == 0 })
 	}
 	return k
 }
@@ -186,7 +186,7 @@ func TestALoadThatFailsLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := core.Piece{Number: 1, Local: []uint64{1}, Names: []uint64{1}, Held: []core.PieceHeld{{Holder: 0, Blocks: 2}}}
+	bad := core.Piece{Number: 1, Local: []uint64{1}, Engine: []uint64{1}, Held: []core.PieceHeld{{Holder: 0, Blocks: 2}}}
 	if err := l.Add(t.Context(), 0, []core.Piece{bad}, func() {}); err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,7 @@ func applyScheme(o *core.Oracle, op *coretest.Op, schemeOf func(worker uint64) s
 	switch {
 	case scheme == "" || ev.Kind != event.Stored:
 	case len(ev.Local) == 0:
-		return core.StoreNames(o, op.Holder, ev, op.Count, func(i int) (core.Holder, bool) { return knower(ev.Engine[i]) })
+		return core.StoreHashOnly(o, op.Holder, ev, op.Count, func(i int) (core.Holder, bool) { return knower(ev.Engine[i]) })
 	case ev.Incomplete && ev.HasParent:
 		if from, ok := knower(ev.Parent); ok {
 			out.Inferred = o.Infer(op.Holder, from, ev.Parent)

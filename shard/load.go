@@ -138,9 +138,9 @@ func (l *Load) check(p *core.Piece) error {
 			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Held[i].Holder, len(l.ranks))
 		}
 	}
-	for i := range p.Special {
-		if int(p.Special[i].Holder) >= len(l.ranks) {
-			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Special[i].Holder, len(l.ranks))
+	for i := range p.Exceptions {
+		if int(p.Exceptions[i].Holder) >= len(l.ranks) {
+			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Exceptions[i].Holder, len(l.ranks))
 		}
 	}
 	return nil
@@ -165,8 +165,8 @@ func (l *Load) route(section int, p *core.Piece) (int, error) {
 			routes[p.Parent] = up
 		}
 	}
-	if len(p.Kids) > 0 {
-		routes[p.Number] = route{to, len(p.Kids)}
+	if len(p.Children) > 0 {
+		routes[p.Number] = route{to, len(p.Children)}
 	}
 	return to, nil
 }

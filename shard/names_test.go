@@ -245,7 +245,7 @@ func TestAttachAdoptsNames(t *testing.T) {
 			if tier == event.Disk {
 				ev.Engine[0] = q[1]
 			}
-			core.StoreNames(o, 2, &ev, true, func(int) (core.Holder, bool) { return 0, true })
+			core.StoreHashOnly(o, 2, &ev, true, func(int) (core.Holder, bool) { return 0, true })
 		}
 		one := event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: []uint64{q[1]}}
 		o.Store(2, &one, true)

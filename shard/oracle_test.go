@@ -99,7 +99,7 @@ func compare(sp *Space, o *core.Oracle, prompts *coretest.Prompts, queries int) 
 				return fmt.Errorf("holder %d holds %d blocks on tier %d, want %d", h, have, t, want)
 			}
 		}
-		for _, n := range o.Names(h) {
+		for _, n := range o.KnownHashes(h) {
 			if in := shardsThatKnow(sp, h, n.Engine); in != 1 {
 				return fmt.Errorf("name %d of holder %d is known in %d shards", n.Engine, h, in)
 			}

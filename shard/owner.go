@@ -167,7 +167,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 			}
 		}
 		if t.scheme != "" && len(ev.Local) == 0 {
-			out.Add(core.StoreNames(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
+			out.Add(core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
 				say := o.ask(t.scheme, ev.Engine[j])
 				return say.holder(), say != parentUnknown
 			}))
@@ -253,7 +253,7 @@ func (o *owner) storeNames(t *task, i int) core.Outcome {
 	if offers {
 		t.awaitParent(i)
 	}
-	return core.StoreNames(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
+	return core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
 		say := o.said[j]
 		if say == parentUnknown || t.saidOfName(i, j) != say {
 			return 0, false

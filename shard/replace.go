@@ -70,7 +70,7 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 
 // Attach applies, after Finish, events of what the rank holds below parents, or
 // by names, that its publisher does not know: their places are inferred
-// (core.Index.Infer), the names adopted (core.Index.Adopt), or the blocks left
+// (core.Index.Infer), the blocks stored by hash alone (core.Index.StoreFrom), or the blocks left
 // out.
 func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
 	b := &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}

@@ -51,7 +51,7 @@ func (c *counter) add(p *core.Piece) error {
 		}
 		c.seq = append(c.seq, l)
 	}
-	for _, off := range p.Kids {
+	for _, off := range p.Children {
 		if off == 0 || int(off) > len(c.seq) {
 			return fmt.Errorf("%w: a run leaves run %d of %d blocks after %d", ErrDamaged, p.Number, len(c.seq), off)
 		}
@@ -61,18 +61,18 @@ func (c *counter) add(p *core.Piece) error {
 	}
 	for _, h := range p.Held {
 		r := &c.ranks[h.Holder]
-		for i, e := range p.Names[:h.Blocks] {
+		for i, e := range p.Engine[:h.Blocks] {
 			c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, event.Device, 0, e, c.seq[i], 1)
 		}
 		c.sum.Held[event.Device] += uint64(h.Blocks)
 	}
-	for i := range p.Special {
-		r := &c.ranks[p.Special[i].Holder]
-		for j := range p.Special[i].Names {
-			e := &p.Special[i].Names[j]
-			name := e.Name
+	for i := range p.Exceptions {
+		r := &c.ranks[p.Exceptions[i].Holder]
+		for j := range p.Exceptions[i].Hashes {
+			e := &p.Exceptions[i].Hashes[j]
+			name := e.Engine
 			if e.Shared {
-				name = p.Names[e.Pos]
+				name = p.Engine[e.Pos]
 			}
 			for t, k := range e.Copies {
 				if k > 0 {

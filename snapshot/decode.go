@@ -83,7 +83,7 @@ func (d *decoder) decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
 	for last := uint32(0); len(d.meta) > 0 && !d.bad; {
 		p := d.run(last, to)
 		last = p.Number
-		if len(p.Held)+len(p.Special)+len(p.Kids) > 0 {
+		if len(p.Held)+len(p.Exceptions)+len(p.Children) > 0 {
 			d.runs = append(d.runs, p)
 		}
 	}
@@ -123,16 +123,16 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 		d.bad = true
 		return p
 	case mode == namesChain:
-		p.Names = make([]uint64, 0, n)
+		p.Engine = make([]uint64, 0, n)
 		for _, e := range d.take(1) {
-			p.Names = append(p.Names, e)
+			p.Engine = append(p.Engine, e)
 			for _, l := range p.Local[1:] {
 				e = blockhash.NextSequenceHash(e, l)
-				p.Names = append(p.Names, e)
+				p.Engine = append(p.Engine, e)
 			}
 		}
 	default:
-		p.Names = d.take(n)
+		p.Engine = d.take(n)
 	}
 	k := d.count()
 	d.held = slices.Grow(d.held, k)
@@ -157,20 +157,20 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 	}
 	for range d.count() {
 		if s := d.special(uint32(n), to); s.Holder != noHolder {
-			p.Special = append(p.Special, s)
+			p.Exceptions = append(p.Exceptions, s)
 		}
 	}
 	if kids := d.count(); kids > 0 {
-		p.Kids = make([]uint32, kids)
-		for i := range p.Kids {
-			p.Kids[i] = d.uint32()
+		p.Children = make([]uint32, kids)
+		for i := range p.Children {
+			p.Children[i] = d.uint32()
 		}
 	}
 	return p
 }
 
-func (d *decoder) special(n uint32, to []core.Holder) core.PieceSpecial {
-	s := core.PieceSpecial{Holder: holderTo(to, d.uint32())}
+func (d *decoder) special(n uint32, to []core.Holder) core.PieceException {
+	s := core.PieceException{Holder: holderTo(to, d.uint32())}
 	left := int(d.uint(uint64(n) * maxLayers))
 	pos := uint32(0)
 	for left > 0 && !d.bad {
@@ -184,7 +184,7 @@ func (d *decoder) special(n uint32, to []core.Holder) core.PieceSpecial {
 			d.bad = true
 			break
 		}
-		e := core.PieceName{Shared: flags&nameShared != 0}
+		e := core.PieceHash{Shared: flags&nameShared != 0}
 		for t := range e.Copies {
 			if flags&(nameTier<<t) != 0 {
 				e.Copies[t] = 1
@@ -199,9 +199,9 @@ func (d *decoder) special(n uint32, to []core.Holder) core.PieceSpecial {
 		}
 		for j := range many {
 			if e.Pos = pos + uint32(j); own != nil {
-				e.Name = own[j]
+				e.Engine = own[j]
 			}
-			s.Names = append(s.Names, e)
+			s.Hashes = append(s.Hashes, e)
 		}
 		pos += uint32(many - 1)
 		left -= many

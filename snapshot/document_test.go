@@ -22,8 +22,8 @@ func TestExamplesOfTheDocument(t *testing.T) {
 	doctest.SameJSON(t, doctest.Stored, "snapshot-footer", f)
 
 	run := core.Piece{
-		Number: 1, Local: []uint64{1, 2, 3}, Names: []uint64{11, 12, 13}, Held: []core.PieceHeld{{Holder: 0, Blocks: 2}},
-		Special: []core.PieceSpecial{{Holder: 2, Names: []core.PieceName{{Pos: 2, Shared: true, Copies: [4]uint32{2, 1}}}}},
+		Number: 1, Local: []uint64{1, 2, 3}, Engine: []uint64{11, 12, 13}, Held: []core.PieceHeld{{Holder: 0, Blocks: 2}},
+		Exceptions: []core.PieceException{{Holder: 2, Hashes: []core.PieceHash{{Pos: 2, Shared: true, Copies: [4]uint32{2, 1}}}}},
 	}
 	var c chunk
 	c.appendRun(&run, 0)

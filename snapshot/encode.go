@@ -37,15 +37,15 @@ func (c *chunk) appendRun(p *core.Piece, last uint32) {
 	n := uint32(len(p.Local))
 	m = binary.AppendUvarint(m, uint64(n))
 	mode := byte(namesRaw)
-	if chained(p.Names, p.Local) {
+	if chained(p.Engine, p.Local) {
 		mode = namesChain
 	}
 	m = append(m, mode)
 	c.words = appendWords(c.words, p.Local)
 	if mode == namesChain {
-		c.words = appendWords(c.words, p.Names[:1])
+		c.words = appendWords(c.words, p.Engine[:1])
 	} else {
-		c.words = appendWords(c.words, p.Names)
+		c.words = appendWords(c.words, p.Engine)
 	}
 
 	m = binary.AppendUvarint(m, uint64(len(p.Held)))
@@ -57,12 +57,12 @@ func (c *chunk) appendRun(p *core.Piece, last uint32) {
 	for _, h := range p.Held {
 		m = binary.AppendUvarint(m, uint64(n-h.Blocks))
 	}
-	m = binary.AppendUvarint(m, uint64(len(p.Special)))
-	for i := range p.Special {
-		m = c.appendSpecial(m, &p.Special[i])
+	m = binary.AppendUvarint(m, uint64(len(p.Exceptions)))
+	for i := range p.Exceptions {
+		m = c.appendSpecial(m, &p.Exceptions[i])
 	}
-	m = binary.AppendUvarint(m, uint64(len(p.Kids)))
-	for _, off := range p.Kids {
+	m = binary.AppendUvarint(m, uint64(len(p.Children)))
+	for _, off := range p.Children {
 		m = binary.AppendUvarint(m, uint64(off))
 	}
 	c.meta = m
@@ -90,15 +90,15 @@ func appendWords(dst []byte, words []uint64) []byte {
 
 // appendSpecial appends a holder's names as stretches of neighbours that are
 // alike.
-func (c *chunk) appendSpecial(m []byte, s *core.PieceSpecial) []byte {
+func (c *chunk) appendSpecial(m []byte, s *core.PieceException) []byte {
 	m = binary.AppendUvarint(m, uint64(s.Holder))
-	m = binary.AppendUvarint(m, uint64(len(s.Names)))
+	m = binary.AppendUvarint(m, uint64(len(s.Hashes)))
 	pos := uint32(0)
-	for i := 0; i < len(s.Names); {
-		e := &s.Names[i]
+	for i := 0; i < len(s.Hashes); {
+		e := &s.Hashes[i]
 		flags := flagsOf(e)
 		n := 1
-		for flags&nameCopies == 0 && i+n < len(s.Names) && s.Names[i+n].Pos == e.Pos+uint32(n) && flagsOf(&s.Names[i+n]) == flags {
+		for flags&nameCopies == 0 && i+n < len(s.Hashes) && s.Hashes[i+n].Pos == e.Pos+uint32(n) && flagsOf(&s.Hashes[i+n]) == flags {
 			n++
 		}
 		if n > 1 {
@@ -118,16 +118,16 @@ func (c *chunk) appendSpecial(m []byte, s *core.PieceSpecial) []byte {
 		}
 		if flags&nameShared == 0 {
 			for j := range n {
-				c.words = binary.LittleEndian.AppendUint64(c.words, s.Names[i+j].Name)
+				c.words = binary.LittleEndian.AppendUint64(c.words, s.Hashes[i+j].Engine)
 			}
 		}
 		i += n
-		pos = s.Names[i-1].Pos
+		pos = s.Hashes[i-1].Pos
 	}
 	return m
 }
 
-func flagsOf(e *core.PieceName) byte {
+func flagsOf(e *core.PieceHash) byte {
 	f := byte(0)
 	if e.Shared {
 		f |= nameShared

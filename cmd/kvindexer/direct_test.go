@@ -19,12 +19,12 @@ func (p *process) direct(m *enginetest.Mock, base int) {
 		want := m.Oracle(rank, base)
 		var matches core.Matches
 		asked := map[uint64]bool{}
-		for _, n := range want.Names(0) {
+		for _, n := range want.KnownHashes(0) {
 			if asked[n.Seq] || n.Seq%4 != 0 { // some of them
 				continue
 			}
 			asked[n.Seq] = true
-			query := want.Place(0, n.Engine)
+			query := want.Chain(0, n.Engine)
 			var depth uint32
 			want.Find(query, &matches)
 			matches.Each(event.Device, func(_ core.Holder, d uint32) { depth = d })

@@ -12,7 +12,7 @@ import (
 var holderNumbers = [...]core.Holder{0, 1, 63, 64, 2, 65, 127, 300}
 
 // chaos makes operations without any sense from alphabets so small that
-// everything collides: names, contents, parents, holders and tiers.
+// everything collides: hashes, contents, parents, holders and tiers.
 func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 	return func(r *rand.Rand) func() Op {
 		engine := alphabet(r, engines)
@@ -42,7 +42,7 @@ func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 			case k < 11:
 				ev.Kind = event.Stored
 				ev.Engine, ev.Local = pick(engine, n), pick(local, n)
-				if shared { // the usual case: the name follows from the content
+				if shared { // the usual case: the hash follows from the content
 					for i := range ev.Engine {
 						if r.IntN(16) > 0 {
 							ev.Engine[i] = engine[(ev.Local[i]*7+uint64(i)*3+uint64(len(engine)))%uint64(len(engine))]

@@ -155,7 +155,7 @@ func (c *Checker) Find(query []uint64) error {
 }
 
 // State compares everything that can be asked of the two: about queries
-// lookups, all holders' counts, up to 4,096 of the known names, the digest and
+// lookups, all holders' counts, up to 4,096 of the known hashes, the digest and
 // the dump.
 func (c *Checker) State(queries int) error {
 	if err := c.Find(nil); err != nil {
@@ -211,7 +211,7 @@ func (c *Checker) dump() error {
 			return true
 		})
 		r.Finish()
-		if have, want := o.Names(h), c.Oracle.Names(h); !reflect.DeepEqual(have, want) {
+		if have, want := o.KnownHashes(h), c.Oracle.KnownHashes(h); !reflect.DeepEqual(have, want) {
 			return fmt.Errorf("dump of holder %d restores\n  have %v\n  want %v", h, have, want)
 		}
 	}

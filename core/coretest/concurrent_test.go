@@ -109,7 +109,7 @@ func TestConcurrentFindsFaults(t *testing.T) {
 			}
 			gone := event.Event{Kind: event.Removed, Tier: ev.Tier}
 			for _, e := range ev.Engine[:1] {
-				if n, ok := l.Name(h, e); ok && n.Copies[ev.Tier] == 1 {
+				if n, ok := l.KnownHash(h, e); ok && n.Copies[ev.Tier] == 1 {
 					gone.Engine = append(gone.Engine, e)
 				}
 			}

@@ -75,7 +75,7 @@ var faults = map[string]broken{
 	}},
 	"content replaced without letting go of the old": {store: func(o *core.Oracle, h core.Holder, ev event.Event, count bool) core.Outcome {
 		for _, e := range ev.Engine {
-			if len(ev.Local) > 0 && o.Place(h, e) != nil {
+			if len(ev.Local) > 0 && o.Chain(h, e) != nil {
 				ev.Local = nil
 				break
 			}
@@ -98,7 +98,7 @@ var faults = map[string]broken{
 		return o.Clear(h, tier, false)
 	}},
 	"links unknown": {knows: func(o *core.Oracle, h core.Holder, e uint64) bool {
-		for _, n := range o.Names(h) {
+		for _, n := range o.KnownHashes(h) {
 			if n.Engine == e {
 				return n.Copies != [event.NumTiers]uint32{}
 			}
@@ -109,7 +109,7 @@ var faults = map[string]broken{
 		o.Find(local[:min(40, len(local))], m)
 	}},
 	"dump without its end": {dump: func(o *core.Oracle, h core.Holder, f func(*event.Event, []uint32) bool) {
-		if names := o.Names(h); len(names) > 0 {
+		if names := o.KnownHashes(h); len(names) > 0 {
 			last := names[len(names)-1].Engine
 			o.Dump(h, func(ev *event.Event, copies []uint32) bool {
 				return ev.Engine[len(ev.Engine)-1] == last || f(ev, copies)
@@ -168,7 +168,7 @@ func TestGeneratorsCover(t *testing.T) {
 					if i%200 != 0 {
 						continue
 					}
-					for _, n := range o.Names(op.Holder) {
+					for _, n := range o.KnownHashes(op.Holder) {
 						held++
 						if n.Copies == [event.NumTiers]uint32{} {
 							links++

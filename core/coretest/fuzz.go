@@ -25,7 +25,7 @@ func Fuzz(f *testing.F, newIndex func() core.Index) {
 
 // Decode reads operations from bytes, whatever they are. An operation is a
 // byte of kind and flags, one of holder and tier, for a store with a parent, and
-// for Adopt, one byte of parent, one of length, and a byte for each block: names and
+// for StoreFrom, one byte of parent, one of length, and a byte for each block: hashes and
 // contents are one nibble each, so that they collide.
 //
 //	byte 0: bits 0-2 kind, 3 copies counted, 4 parent, 5 hash-only, 6 one
@@ -61,7 +61,7 @@ func Decode(data []byte) []Op {
 		case 6:
 			ev.Kind, ev.AllTiers = event.Cleared, a&16 != 0
 			blocks = 0
-		case 7: // Forget or Adopt
+		case 7: // Forget or StoreFrom
 			content = false
 			if a&16 != 0 {
 				ev.HasParent, ev.AllTiers, ev.Parent = true, true, nibble(take())
@@ -94,7 +94,7 @@ func Decode(data []byte) []Op {
 	return ops
 }
 
-// The crowd is more holders than a list of cut-offs takes.
+// The crowd is more holders than a list of held lengths takes.
 const (
 	firstOfCrowd = 128
 	crowd        = 20
@@ -111,7 +111,7 @@ func FuzzHolders() []core.Holder {
 	return hs
 }
 
-// nibble returns a hash: mostly a small one, so that names collide with those
+// nibble returns a hash: mostly a small one, so that hashes collide with those
 // of long stores too.
 func nibble(b byte) uint64 {
 	if b &= 15; b < 15 {

@@ -37,7 +37,7 @@ func NewLog(ops []Op, visit func(i int, o *core.Oracle)) *Log {
 	l := &Log{changes: map[logKey]*[event.NumTiers][]int{}, holders: map[core.Holder]bool{}}
 	n := notes{
 		log: l, oracle: core.NewOracle(),
-		names: map[logName]core.Name{}, copies: map[logKey]*[event.NumTiers]int{},
+		names: map[logName]core.KnownHash{}, copies: map[logKey]*[event.NumTiers]int{},
 	}
 	for i := range ops {
 		if visit != nil {
@@ -58,7 +58,7 @@ type notes struct {
 	log    *Log
 	oracle *core.Oracle
 	step   int
-	names  map[logName]core.Name // those with copies
+	names  map[logName]core.KnownHash // those with copies
 	copies map[logKey]*[event.NumTiers]int
 }
 
@@ -71,13 +71,13 @@ func (n *notes) apply(op *Op) {
 	touched := op.Event.Engine
 	if op.Event.Kind == event.Cleared {
 		touched = nil
-		for _, name := range n.oracle.Names(op.Holder) {
+		for _, name := range n.oracle.KnownHashes(op.Holder) {
 			touched = append(touched, name.Engine)
 		}
 	}
 	op.Apply(n.oracle)
-	if op.Event.Kind == 0 && op.Event.HasParent { // Infer, Adopt
-		for _, name := range n.oracle.Names(op.Holder) {
+	if op.Event.Kind == 0 && op.Event.HasParent { // Infer, StoreFrom
+		for _, name := range n.oracle.KnownHashes(op.Holder) {
 			touched = append(touched, name.Engine)
 		}
 	}
@@ -90,7 +90,7 @@ func (n *notes) apply(op *Op) {
 			places[old.Seq] = true
 			delete(n.names, k)
 		}
-		if name, ok := n.oracle.Name(op.Holder, e); ok {
+		if name, ok := n.oracle.KnownHash(op.Holder, e); ok {
 			n.count(op.Holder, name, 1)
 			places[name.Seq] = true
 			n.names[k] = name
@@ -101,8 +101,8 @@ func (n *notes) apply(op *Op) {
 	}
 }
 
-// count adds d for each tier on which the name has copies.
-func (n *notes) count(h core.Holder, name core.Name, d int) {
+// count adds d for each tier on which the hash has copies.
+func (n *notes) count(h core.Holder, name core.KnownHash, d int) {
 	k := logKey{h, name.Seq}
 	if n.copies[k] == nil {
 		n.copies[k] = new([event.NumTiers]int)
@@ -114,7 +114,7 @@ func (n *notes) count(h core.Holder, name core.Name, d int) {
 	}
 }
 
-// note records the levels at which the last step changed the place's presence.
+// note records the levels at which the last step changed the position's presence.
 func (n *notes) note(k logKey) {
 	c := n.log.changes[k]
 	if c == nil {

@@ -11,7 +11,7 @@ import (
 
 // Op is one operation on an index. Event.Kind says which: Stored, Removed and
 // Cleared as on the wire, 0 for Forget and, with a parent, for Infer of it or,
-// with AllTiers, for Adopt of it: from holder Engine[0] or, of those whose bits
+// with AllTiers, for StoreFrom of it: from holder Engine[0] or, of those whose bits
 // of DPRank are not set, the lowest.
 type Op struct {
 	Holder core.Holder
@@ -51,7 +51,7 @@ func (op *Op) inferOrAdopt(x core.Index) core.Outcome {
 		}
 	}
 	if op.Event.AllTiers {
-		return x.Adopt(op.Holder, from, name, op.Event.Tier)
+		return x.StoreFrom(op.Holder, from, name, op.Event.Tier)
 	}
 	return core.Outcome{Stored: x.Infer(op.Holder, from, name)}
 }
@@ -72,7 +72,7 @@ func AppliedSteps(o *core.Oracle, op *Op) []Op {
 		s.Event.Engine = ev.Engine[i : i+1]
 		if len(ev.Local) > 0 {
 			s.Event.Local = ev.Local[i : i+1]
-			if i > 0 { // the name of the block before has just been bound there
+			if i > 0 { // the hash of the block before has just been bound there
 				s.Event.HasParent, s.Event.Parent = true, ev.Engine[i-1]
 			}
 		}

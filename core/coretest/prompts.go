@@ -51,7 +51,7 @@ func (p *Prompts) Next(o *core.Oracle) []uint64 {
 		if p.r.IntN(3) == 0 {
 			e = op.Event.Engine[p.r.IntN(len(op.Event.Engine))]
 		}
-		if q = o.Place(op.Holder, e); q != nil {
+		if q = o.Chain(op.Holder, e); q != nil {
 			break
 		}
 	}

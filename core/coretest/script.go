@@ -29,7 +29,7 @@ import (
 //	store h=0 [tier=1] [copies] [parent=7] E=1,2 [L=10,11]   the outcome; without L hash-only
 //	remove h=0 [tier=1] [copies] E=1,2                       the outcome
 //	clear h=0 [tier=1|all]                                   the outcome
-//	forget h=0 E=1,2                                         the outcome, known names as Replaced
+//	forget h=0 E=1,2                                         the outcome, known hashes as Replaced
 //	find L=10,11                                             holders: depth at each level
 //	held h=0                                                 blocks on each tier
 //	knows h=0 E=1,2                                          those that are known

@@ -49,7 +49,7 @@ func TestLooseBlocksComeBack(t *testing.T) {
 				x.Store(0, &event.Event{Kind: event.Stored, Engine: []uint64{name}, Local: []uint64{1}}, true)
 				l.Place(x, 0, []uint64{name}, true)
 				w[0]++
-				if got := x.Names(0)[0].Copies; got != w {
+				if got := x.KnownHashes(0)[0].Copies; got != w {
 					t.Fatalf("seed %d: %v copies, want %v", seed, got, w)
 				}
 				w = [event.NumTiers]uint32{}

@@ -318,8 +318,8 @@ func (w *world) read() (*core.Oracle, uint64) {
 
 // same compares what two oracles hold, but for the number of copies.
 func same(have, want *core.Oracle) error {
-	plain := func(o *core.Oracle) (list []core.Name) {
-		for _, n := range o.Names(0) {
+	plain := func(o *core.Oracle) (list []core.KnownHash) {
+		for _, n := range o.KnownHashes(0) {
 			for t := range n.Copies {
 				n.Copies[t] = min(n.Copies[t], 1)
 			}

@@ -184,7 +184,7 @@ func (f *one) say(worker uint64, ev event.Event) {
 	case len(ev.Local) > 0:
 		f.oracle.Store(h, &ev, false)
 	default:
-		core.StoreNames(f.oracle, h, &ev, false, func(i int) (core.Holder, bool) {
+		core.StoreHashOnly(f.oracle, h, &ev, false, func(i int) (core.Holder, bool) {
 			from, _, ok := core.Knower(f.oracle, ev.Engine[i], func(h core.Holder) bool { return scheme(uint64(h/2)) == scheme(worker) })
 			return from, ok
 		})
@@ -254,9 +254,9 @@ func (f *one) agree(when string, copies map[string]copyOfIndex) {
 	for rank := range f.engine.Ranks {
 		o := f.engine.Oracle(rank, 0)
 		oracles[uint64(rank)] = o
-		for i, n := range o.Names(0) {
+		for i, n := range o.KnownHashes(0) {
 			if i%40 == 0 {
-				prompts = append(prompts, o.Place(0, n.Engine))
+				prompts = append(prompts, o.Chain(0, n.Engine))
 			}
 		}
 	}

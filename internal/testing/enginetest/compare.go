@@ -25,12 +25,12 @@ func Compare(x core.Index, want *core.Oracle) error {
 				return fmt.Errorf("holder %d has %d blocks on tier %d, want %d", h, a, t, b)
 			}
 		}
-		for _, n := range want.Names(h) {
+		for _, n := range want.KnownHashes(h) {
 			if asked[n.Seq] {
 				continue
 			}
 			asked[n.Seq] = true
-			query := want.Place(h, n.Engine)
+			query := want.Chain(h, n.Engine)
 			x.Find(query, &m)
 			a, err := coretest.ReadAnswer(&m)
 			if err != nil {
@@ -60,12 +60,12 @@ func CompareSpace(sp *shard.Space, id shard.RankID, want *core.Oracle, holder co
 	}
 	asked := map[uint64]bool{}
 	var found shard.Result
-	for _, n := range want.Names(holder) {
+	for _, n := range want.KnownHashes(holder) {
 		if asked[n.Seq] {
 			continue
 		}
 		asked[n.Seq] = true
-		query := want.Place(holder, n.Engine)
+		query := want.Chain(holder, n.Engine)
 		var have coretest.Depths
 		sp.Find(query, &found)
 		found.Each(func(r shard.RankID, depth [event.NumTiers]uint32) {

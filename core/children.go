@@ -4,26 +4,26 @@ import "sync/atomic"
 
 // Children of a run are keyed by (offset in the run, first local hash), so a
 // divergence splits nothing. Most runs have up to a few children: an immutable
-// array, replaced on change. Beyond that they are in a kidTable.
+// array, replaced on change. Beyond that they are in a childTable.
 
-// kid is one child: its run, attached after off blocks of the parent.
-type kid struct {
+// child is one child: its run, attached after off blocks of the parent.
+type child struct {
 	off   uint32
 	first uint64
 	run   *run
 }
 
-const smallKids = 12
+const smallChildren = 12
 
-// kidSet is what a run's body points to. Exactly one of the two is in use.
-type kidSet struct {
-	small []kid
-	table *kidTable
+// childSet is what a run's body points to. Exactly one of the two is in use.
+type childSet struct {
+	small []child
+	table *childTable
 }
 
 // find returns the child at (off, first), or nil. Readers call it beside the
 // writer.
-func (k *kidSet) find(off uint32, first uint64) *run {
+func (k *childSet) find(off uint32, first uint64) *run {
 	if k == nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (k *kidSet) find(off uint32, first uint64) *run {
 // The rest is the writer's.
 
 // only returns the child if there is just one.
-func (k *kidSet) only() *run {
+func (k *childSet) only() *run {
 	if k == nil || k.table != nil || len(k.small) != 1 {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (k *kidSet) only() *run {
 }
 
 // maxOff returns the highest offset at which a child is attached.
-func (k *kidSet) maxOff() uint32 {
+func (k *childSet) maxOff() uint32 {
 	if k == nil {
 		return 0
 	}
@@ -64,7 +64,7 @@ func (k *kidSet) maxOff() uint32 {
 }
 
 // forks reports whether there is a child beyond offset o, or several are at it.
-func (k *kidSet) forks(o uint32) bool {
+func (k *childSet) forks(o uint32) bool {
 	if k == nil {
 		return false
 	}
@@ -84,7 +84,7 @@ func (k *kidSet) forks(o uint32) bool {
 }
 
 // each calls f for every child until f returns false.
-func (k *kidSet) each(f func(c *run) bool) {
+func (k *childSet) each(f func(c *run) bool) {
 	if k == nil {
 		return
 	}
@@ -101,58 +101,58 @@ func (k *kidSet) each(f func(c *run) bool) {
 
 // with returns the set with one more child: k itself if it could take it in
 // place. The key is for the table that it may become.
-func (k *kidSet) with(c kid, key hasher) *kidSet {
+func (k *childSet) with(c child, key hasher) *childSet {
 	if k == nil {
-		return &kidSet{small: []kid{c}}
+		return &childSet{small: []child{c}}
 	}
 	if k.table != nil {
 		k.table.add(c)
 		return k
 	}
-	if len(k.small) < smallKids {
-		s := make([]kid, len(k.small)+1)
+	if len(k.small) < smallChildren {
+		s := make([]child, len(k.small)+1)
 		copy(s, k.small)
 		s[len(k.small)] = c
-		return &kidSet{small: s}
+		return &childSet{small: s}
 	}
-	t := newKidTable(key)
+	t := newChildTable(key)
 	for _, o := range k.small {
 		t.add(o)
 	}
 	t.add(c)
-	return &kidSet{table: t}
+	return &childSet{table: t}
 }
 
 // without returns the set less one child; nil if it was the last.
-func (k *kidSet) without(c *run) *kidSet {
+func (k *childSet) without(c *run) *childSet {
 	if k.table != nil {
-		k.table.remove(kid{c.off, c.first, c})
-		if k.table.count > smallKids/2 {
+		k.table.remove(child{c.off, c.first, c})
+		if k.table.count > smallChildren/2 {
 			return k
 		}
-		s := make([]kid, 0, k.table.count)
+		s := make([]child, 0, k.table.count)
 		k.table.each(func(o *run) bool {
-			s = append(s, kid{o.off, o.first, o})
+			s = append(s, child{o.off, o.first, o})
 			return true
 		})
 		if len(s) == 0 {
 			return nil
 		}
-		return &kidSet{small: s}
+		return &childSet{small: s}
 	}
 	if len(k.small) == 1 {
 		return nil
 	}
-	s := make([]kid, 0, len(k.small)-1)
+	s := make([]child, 0, len(k.small)-1)
 	for _, o := range k.small {
 		if o.run != c {
 			s = append(s, o)
 		}
 	}
-	return &kidSet{small: s}
+	return &childSet{small: s}
 }
 
-func (k *kidSet) bytes() int64 {
+func (k *childSet) bytes() int64 {
 	switch {
 	case k == nil:
 		return 0
@@ -162,15 +162,15 @@ func (k *kidSet) bytes() int64 {
 	return 32 + sizeClass(int64(cap(k.small))*24)
 }
 
-// A kidTable is an extendible hash table of children, for the root and for
+// A childTable is an extendible hash table of children, for the root and for
 // prefixes that very many prompts share. A leaf is rebuilt or split at 256
 // slots, so an insert never stops the writer for longer than that takes.
 //
 // Publication: a leaf slot gets its run first, then its key; a removed slot
 // keeps its key and loses its run. A rebuilt or split leaf is complete before
 // the top table points to it. Readers load the top table once a lookup.
-type kidTable struct {
-	top atomic.Pointer[[]*kidLeaf] // 1<<depth leaves
+type childTable struct {
+	top atomic.Pointer[[]*childLeaf] // 1<<depth leaves
 	key hasher
 
 	// The writer's.
@@ -182,43 +182,43 @@ type kidTable struct {
 }
 
 const (
-	kidSlots      = 256
-	kidTableBytes = 112
-	kidLeafBytes  = 4864 // 4,128 and what the allocator adds
+	childSlots      = 256
+	childTableBytes = 112
+	childLeafBytes  = 4864 // 4,128 and what the allocator adds
 )
 
-type kidLeaf struct {
-	slots [kidSlots]kidSlot
-	next  atomic.Pointer[kidLeaf] // only where splitting is of no use (see makeRoom)
+type childLeaf struct {
+	slots [childSlots]childSlot
+	next  atomic.Pointer[childLeaf] // only where splitting is of no use (see makeRoom)
 
 	depth uint8
 	used  int // slots with a key
 	live  int // slots with a run
 }
 
-// kidSlot is one slot: key and run together, so in one cache line.
-type kidSlot struct {
+// childSlot is one slot: key and run together, so in one cache line.
+type childSlot struct {
 	key atomic.Uint64 // mixed (off, first); 0 is free
 	run atomic.Pointer[run]
 }
 
-const kidFill = kidSlots * 3 / 4
+const childFill = childSlots * 3 / 4
 
-func (t *kidTable) keyOf(off uint32, first uint64) uint64 { return max(t.key.mixAt(off, first), 1) }
+func (t *childTable) keyOf(off uint32, first uint64) uint64 { return max(t.key.mixAt(off, first), 1) }
 
-func newKidTable(key hasher) *kidTable {
-	t := &kidTable{key: key, leaves: 1}
-	top := []*kidLeaf{{}}
+func newChildTable(key hasher) *childTable {
+	t := &childTable{key: key, leaves: 1}
+	top := []*childLeaf{{}}
 	t.top.Store(&top)
 	return t
 }
 
-func (t *kidTable) find(off uint32, first uint64) *run {
+func (t *childTable) find(off uint32, first uint64) *run {
 	k := t.keyOf(off, first)
 	top := *t.top.Load()
 	l := leafOf(top, k)
 	for ; l != nil; l = l.next.Load() {
-		for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
+		for i := k & (childSlots - 1); ; i = (i + 1) & (childSlots - 1) {
 			got := l.slots[i].key.Load()
 			if got == 0 {
 				break
@@ -234,18 +234,18 @@ func (t *kidTable) find(off uint32, first uint64) *run {
 	return nil
 }
 
-func leafOf(top []*kidLeaf, k uint64) *kidLeaf {
+func leafOf(top []*childLeaf, k uint64) *childLeaf {
 	if len(top) == 1 {
 		return top[0]
 	}
 	return top[k>>32*uint64(len(top))>>32]
 }
 
-func (t *kidTable) add(c kid) {
+func (t *childTable) add(c child) {
 	k := t.keyOf(c.off, c.first)
 	for {
 		l := leafOf(*t.top.Load(), k)
-		if l.used < kidFill || !t.makeRoom(l) {
+		if l.used < childFill || !t.makeRoom(l) {
 			if l.put(k, c.run) {
 				t.over++
 			}
@@ -257,7 +257,7 @@ func (t *kidTable) add(c kid) {
 }
 
 // chain returns how many leaves l overflows into.
-func (l *kidLeaf) chain() int {
+func (l *childLeaf) chain() int {
 	n := 0
 	for l = l.next.Load(); l != nil; l = l.next.Load() {
 		n++
@@ -267,15 +267,15 @@ func (l *kidLeaf) chain() int {
 
 // put enters a child in the leaf or, if that is full, in its overflow. It
 // reports whether that took another leaf.
-func (l *kidLeaf) put(k uint64, r *run) (more bool) {
-	for l.used >= kidFill {
+func (l *childLeaf) put(k uint64, r *run) (more bool) {
+	for l.used >= childFill {
 		if l.next.Load() == nil {
-			l.next.Store(&kidLeaf{depth: l.depth})
+			l.next.Store(&childLeaf{depth: l.depth})
 			more = true
 		}
 		l = l.next.Load()
 	}
-	for i := k & (kidSlots - 1); ; i = (i + 1) & (kidSlots - 1) {
+	for i := k & (childSlots - 1); ; i = (i + 1) & (childSlots - 1) {
 		if l.slots[i].key.Load() == 0 {
 			l.slots[i].run.Store(r) // the run first: whoever sees the key sees the run
 			l.slots[i].key.Store(k)
@@ -290,43 +290,43 @@ func (l *kidLeaf) put(k uint64, r *run) (more bool) {
 // chosen to share their leading bits must not double the top table for ever:
 // when it is out of proportion to the number of children, the leaf overflows
 // into another. It reports whether there is room in the leaf itself now.
-func (t *kidTable) makeRoom(l *kidLeaf) bool {
+func (t *childTable) makeRoom(l *childLeaf) bool {
 	top := *t.top.Load()
 	crowded := l.depth == t.depth && len(top) > 64+t.count/8
-	if crowded && l.live > kidSlots/2 {
+	if crowded && l.live > childSlots/2 {
 		return false
 	}
-	if l.live <= kidSlots/2 && l.next.Load() == nil {
-		nl := &kidLeaf{depth: l.depth}
-		l.moveTo(func(uint64) *kidLeaf { return nl })
-		t.store(top, l, func(int) *kidLeaf { return nl })
+	if l.live <= childSlots/2 && l.next.Load() == nil {
+		nl := &childLeaf{depth: l.depth}
+		l.moveTo(func(uint64) *childLeaf { return nl })
+		t.store(top, l, func(int) *childLeaf { return nl })
 		return true
 	}
 	if l.depth == t.depth {
-		nt := make([]*kidLeaf, 2*len(top))
+		nt := make([]*childLeaf, 2*len(top))
 		for i, o := range top {
 			nt[2*i], nt[2*i+1] = o, o
 		}
 		top = nt
 		t.depth++
 	}
-	a, b := &kidLeaf{depth: l.depth + 1}, &kidLeaf{depth: l.depth + 1}
+	a, b := &childLeaf{depth: l.depth + 1}, &childLeaf{depth: l.depth + 1}
 	bit := t.depth - l.depth - 1 // of the index in top, that tells a from b
-	pick := func(i int) *kidLeaf {
+	pick := func(i int) *childLeaf {
 		if i>>bit&1 == 0 {
 			return a
 		}
 		return b
 	}
 	n := uint64(len(top))
-	l.moveTo(func(k uint64) *kidLeaf { return pick(int(k >> 32 * n >> 32)) })
+	l.moveTo(func(k uint64) *childLeaf { return pick(int(k >> 32 * n >> 32)) })
 	t.leaves++
 	t.over += a.chain() + b.chain() - l.chain()
 	t.store(top, l, pick)
 	return true
 }
 
-func (l *kidLeaf) moveTo(where func(k uint64) *kidLeaf) {
+func (l *childLeaf) moveTo(where func(k uint64) *childLeaf) {
 	for ; l != nil; l = l.next.Load() {
 		for i := range l.slots {
 			if k := l.slots[i].key.Load(); k != 0 {
@@ -338,9 +338,9 @@ func (l *kidLeaf) moveTo(where func(k uint64) *kidLeaf) {
 	}
 }
 
-// store publishes a top table in which old's places point to new leaves.
-func (t *kidTable) store(top []*kidLeaf, old *kidLeaf, with func(i int) *kidLeaf) {
-	nt := make([]*kidLeaf, len(top))
+// store publishes a top table in which old's entries point to new leaves.
+func (t *childTable) store(top []*childLeaf, old *childLeaf, with func(i int) *childLeaf) {
+	nt := make([]*childLeaf, len(top))
 	for i, o := range top {
 		if o == old {
 			o = with(i)
@@ -350,12 +350,12 @@ func (t *kidTable) store(top []*kidLeaf, old *kidLeaf, with func(i int) *kidLeaf
 	t.top.Store(&nt)
 }
 
-func (t *kidTable) remove(c kid) {
+func (t *childTable) remove(c child) {
 	k := t.keyOf(c.off, c.first)
 	l := leafOf(*t.top.Load(), k)
 search:
 	for ; l != nil; l = l.next.Load() {
-		for i := k & (kidSlots - 1); l.slots[i].key.Load() != 0; i = (i + 1) & (kidSlots - 1) {
+		for i := k & (childSlots - 1); l.slots[i].key.Load() != 0; i = (i + 1) & (childSlots - 1) {
 			if l.slots[i].run.Load() == c.run {
 				l.slots[i].run.Store(nil)
 				l.live--
@@ -365,21 +365,21 @@ search:
 	}
 	t.count--
 	t.offs.remove(c.off)
-	if t.leaves > 1 && t.count*4 < t.leaves*kidSlots/4 {
+	if t.leaves > 1 && t.count*4 < t.leaves*childSlots/4 {
 		t.rebuild()
 	}
 }
 
 // rebuild makes the whole table anew, small: its count fell to a sixteenth of
 // its slots, so the cost is paid for by the removals before it.
-func (t *kidTable) rebuild() {
+func (t *childTable) rebuild() {
 	depth := uint8(0)
-	for t.count > kidSlots/2<<depth {
+	for t.count > childSlots/2<<depth {
 		depth++
 	}
-	nt := make([]*kidLeaf, 1<<depth)
+	nt := make([]*childLeaf, 1<<depth)
 	for i := range nt {
-		nt[i] = &kidLeaf{depth: depth}
+		nt[i] = &childLeaf{depth: depth}
 	}
 	t.each(func(r *run) bool {
 		k := t.keyOf(r.off, r.first)
@@ -393,7 +393,7 @@ func (t *kidTable) rebuild() {
 	t.top.Store(&nt)
 }
 
-func (t *kidTable) each(f func(r *run) bool) {
+func (t *childTable) each(f func(r *run) bool) {
 	top := *t.top.Load()
 	for i, l := range top {
 		if i > 0 && top[i-1] == l {
@@ -409,6 +409,6 @@ func (t *kidTable) each(f func(r *run) bool) {
 	}
 }
 
-func (t *kidTable) bytes() int64 {
-	return kidTableBytes + int64(t.leaves+t.over)*kidLeafBytes + 24 + sizeClass(8<<t.depth) + t.offs.bytes()
+func (t *childTable) bytes() int64 {
+	return childTableBytes + int64(t.leaves+t.over)*childLeafBytes + 24 + sizeClass(8<<t.depth) + t.offs.bytes()
 }

@@ -1,0 +1,190 @@
+package core
+
+// descendants counts, for a holder and a run, the child runs in which the holder is
+// present: holds blocks, or has descendants further down in turn. It is what keeps
+// the hashes of evicted ancestors known. It knows where they are attached, so that
+// the highest offset is found without a look at the children of other holders.
+type descendants struct {
+	count uint32
+	few   [fewDescendants]uint32 // their offsets, where there are no more
+	more  *offsets               // else
+}
+
+const (
+	fewDescendants   = 3
+	descendantsBytes = 8 + 24 // of an entry in the map
+	offsetsBytes     = 48
+)
+
+func (l *descendants) bytes() int64 {
+	if l.more == nil {
+		return 0
+	}
+	return offsetsBytes + l.more.bytes()
+}
+
+func (l *descendants) add(off uint32) {
+	switch {
+	case l.more != nil:
+		l.more.add(off)
+	case l.count < fewDescendants:
+		l.few[l.count] = off
+	default:
+		l.more = &offsets{in: make([]uint32, 0, 2*fewDescendants)}
+		for _, o := range l.few {
+			l.more.add(o)
+		}
+		l.more.add(off)
+	}
+	l.count++
+}
+
+func (l *descendants) remove(off uint32) {
+	l.count--
+	if l.more == nil {
+		for i, o := range l.few[:l.count] {
+			if o == off {
+				l.few[i] = l.few[l.count]
+				break
+			}
+		}
+		return
+	}
+	if l.more.remove(off); l.count < fewDescendants {
+		l.more.compact()
+		copy(l.few[:], l.more.in)
+		l.more = nil
+	}
+}
+
+func (l *descendants) max() uint32 {
+	if l.more != nil {
+		return l.more.max()
+	}
+	m := uint32(0)
+	for _, o := range l.few[:l.count] {
+		m = max(m, o)
+	}
+	return m
+}
+
+func (x *Radix) childRunsOf(r *run, h Holder) uint32 {
+	l, _ := x.descendants.get(runHolderKey(r, h))
+	return l.count
+}
+
+// present reports whether h holds anything in r or below it.
+func (x *Radix) present(r *run, h Holder) bool {
+	return r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil || x.childRunsOf(r, h) > 0
+}
+
+// descendantLimit returns how many leading blocks of r have, in a child run, blocks
+// of h below them.
+func (x *Radix) descendantLimit(r *run, h Holder) uint32 {
+	l, _ := x.descendants.get(runHolderKey(r, h))
+	return l.max()
+}
+
+// addDescendant counts h's presence in a child of r at off.
+func (x *Radix) addDescendant(r *run, off uint32, h Holder) {
+	if r == x.root {
+		return
+	}
+	k := runHolderKey(r, h)
+	l, _ := x.descendants.get(k)
+	x.mem.Descendants -= l.bytes()
+	l.add(off)
+	x.mem.Descendants += l.bytes()
+	x.descendants.set(k, l)
+}
+
+// dropDescendant takes it back.
+func (x *Radix) dropDescendant(r *run, off uint32, h Holder) {
+	if r == x.root {
+		return
+	}
+	k := runHolderKey(r, h)
+	l, _ := x.descendants.get(k)
+	x.mem.Descendants -= l.bytes()
+	l.remove(off)
+	x.mem.Descendants += l.bytes()
+	if l.count == 0 {
+		x.descendants.drop(k)
+		return
+	}
+	x.descendants.set(k, l)
+}
+
+// enterRun notes that h, so far without blocks in r, gets some.
+func (x *Radix) enterRun(r *run, h Holder) {
+	hs := x.holders[h]
+	if len(hs.runs) >= 2*hs.live+32 {
+		x.sweep(h, hs)
+	}
+	c := runsBytes(hs)
+	hs.runs = append(hs.runs, r.id)
+	x.mem.Holders += runsBytes(hs) - c
+	if hs.live++; hs.live == 1 {
+		x.active++
+	}
+	if x.childRunsOf(r, h) == 0 {
+		x.addDescendant(r.parent, r.off, h)
+	}
+}
+
+// sweep takes runs that h has left, and repetitions, out of h's list.
+func (x *Radix) sweep(h Holder, hs *holderState) {
+	x.marks++
+	keep := hs.runs[:0]
+	for _, id := range hs.runs {
+		if r := x.run(id); r != nil && r.mark != x.marks && (r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil) {
+			r.mark = x.marks
+			keep = append(keep, id)
+		}
+	}
+	x.mem.Holders -= runsBytes(hs)
+	hs.runs = append(make([]uint32, 0, len(keep)+len(keep)/2+8), keep...)
+	x.mem.Holders += runsBytes(hs)
+}
+
+func (x *Radix) run(id uint32) *run {
+	if int(id) >= len(x.runs) {
+		return nil
+	}
+	return x.runs[id]
+}
+
+// releasePresence follows up on h having lost blocks in r: exceptions are settled and the
+// presence that ended is taken back, up the ancestors.
+func (x *Radix) releasePresence(r *run, h Holder, member bool) {
+	for r != x.root {
+		if ex := x.exceptionOf(r, h); ex != nil {
+			member = true
+			x.trimException(ex)
+		}
+		if r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil {
+			return
+		}
+		if member {
+			x.leaveRun(h)
+		}
+		if x.childRunsOf(r, h) > 0 {
+			return
+		}
+		x.dropDescendant(r.parent, r.off, h)
+		r, member = r.parent, false
+	}
+}
+
+// leaveRun counts that h has blocks in one run less.
+func (x *Radix) leaveRun(h Holder) {
+	hs := x.holders[h]
+	if hs.live--; hs.live == 0 {
+		x.active--
+		x.mem.Holders -= runsBytes(hs)
+		hs.runs = nil
+	}
+}
+
+// runsBytes returns the memory of the list of a holder's runs.
+func runsBytes(hs *holderState) int64 { return sizeClass(int64(cap(hs.runs)) * 4) }
