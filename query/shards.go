@@ -25,11 +25,11 @@ type shardSpace struct{ *shard.Space }
 func (s shardSpace) Find(local []uint64, f *Found) {
 	f.result.EarlyExit = f.early
 	s.Space.Find(local, &f.result)
-	f.result.EachRank(f.addRank)
+	f.result.EachMember(f.addRank)
 }
 
 // addRank adds one rank of a shard.Result.
-func (f *Found) addRank(k shard.Rank, depth [event.NumTiers]uint32) {
+func (f *Found) addRank(k shard.Member, depth [event.NumTiers]uint32) {
 	f.Add(k.ID(), depth, uint64(k.Held()))
 }
 

@@ -198,7 +198,7 @@ func (r *Router) lookUp(s *scratch) {
 		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
 	}
 	if s.looked {
-		s.result.EachRank(func(k shard.Rank, depth [event.NumTiers]uint32) {
+		s.result.EachMember(func(k shard.Member, depth [event.NumTiers]uint32) {
 			if n := r.number(k); n.member {
 				setWithin(&r.depth[n.slot], &depth, len(s.local))
 			}
@@ -226,7 +226,7 @@ func (r *Router) forget(s *scratch) {
 }
 
 // number returns which slot a rank of the index is.
-func (r *Router) number(k shard.Rank) *numbered {
+func (r *Router) number(k shard.Member) *numbered {
 	n := k.Number()
 	if n >= len(r.numbers) {
 		r.numbers = slices.Grow(r.numbers, n+1-len(r.numbers))
@@ -251,14 +251,14 @@ func (r *Router) blocksHeld() []int {
 	r.held = slices.Grow(r.held[:0], slots)[:slots]
 	clear(r.held)
 	if r.cfg.Index != nil {
-		r.cfg.Index.EachRank(r.noteHeld)
+		r.cfg.Index.EachMember(r.noteHeld)
 	}
 	return r.held
 }
 
 // noteHeldOf is noteHeld: a field, as a closure made for each call would be
 // allocated for each.
-func (r *Router) noteHeldOf(k shard.Rank) {
+func (r *Router) noteHeldOf(k shard.Member) {
 	if n := r.number(k); n.member {
 		r.held[n.slot] = k.Held()
 	}

@@ -19,8 +19,8 @@ type Index interface {
 	// Find puts into r what every rank holds, given the local hashes of the
 	// prompt's complete blocks.
 	Find(local []uint64, r *shard.Result)
-	// EachRank calls f for every rank that holds blocks.
-	EachRank(f func(k shard.Rank))
+	// EachMember calls f for every rank that holds blocks.
+	EachMember(f func(k shard.Member))
 }
 
 // Learner is an Index that goes by the router's own choices. It is told each
@@ -82,12 +82,12 @@ type Router struct {
 	held   []int                    // by slot
 	weigh  Weighing
 
-	noteHeld func(shard.Rank)
+	noteHeld func(shard.Member)
 }
 
 // numbered caches which slot the index's rank of a number is.
 type numbered struct {
-	rank   shard.Rank
+	rank   shard.Member
 	slot   uint32
 	member bool
 }

@@ -173,8 +173,8 @@ func TestQueryOnlyAndTracked(t *testing.T) {
 // forbidden is an index that nobody may ask.
 type forbidden struct{ t testing.TB }
 
-func (f forbidden) Find([]uint64, *shard.Result) { f.t.Error("the index is looked up") }
-func (f forbidden) EachRank(func(shard.Rank))    {}
+func (f forbidden) Find([]uint64, *shard.Result)  { f.t.Error("the index is looked up") }
+func (f forbidden) EachMember(func(shard.Member)) {}
 
 // TestWeightZeroNeedsNoIndex: pure load balancing looks nothing up, unless a
 // request brings a weight of its own.

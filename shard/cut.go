@@ -59,8 +59,8 @@ func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece
 	c := &Cut{space: s, parts: make([]*core.Cut, len(s.shards)), emit: emit, begun: make(chan struct{})}
 	err := s.submit(ctx, func(t *task) {
 		for _, ranks := range s.table.byWorker {
-			for _, r := range ranks {
-				c.ranks = append(c.ranks, CutRank{r.id, r.holder})
+			for _, m := range ranks {
+				c.ranks = append(c.ranks, CutRank{m.id, m.holder})
 			}
 		}
 		t.inspect = func(o *owner) {
@@ -107,7 +107,7 @@ func (c *Cut) Next(ctx context.Context, amount int, after func(shard int)) (done
 	return true, nil
 }
 
-// Inferred returns the names of inferred blocks by shard and holder, once Begun
+// Inferred returns the engine hashes of inferred blocks by shard and holder, once Begun
 // has returned. The caller does not change them.
 func (c *Cut) Inferred() []map[core.Holder][]uint64 {
 	list := make([]map[core.Holder][]uint64, len(c.parts))

@@ -8,8 +8,8 @@
 //   - Events of one publisher apply in the order of their Apply calls, though
 //     they fan out over shards.
 //   - A lookup touches one shard, takes no lock and writes no shared memory.
-//   - What a rank names and only others of its hash scheme know is learned from
-//     them at that moment, whichever shard it is in, and is the rank's own then.
+//   - What a rank stores by hash and only others of its hash scheme know is learned
+//     from them at that moment, whichever shard it is in, and is the rank's own then.
 //   - The answers, the set of blocks and the digest do not depend on the
 //     number of shards or on how events are batched.
 //   - A rank's state is replaced in one step: a lookup sees the old one or the

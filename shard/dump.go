@@ -34,12 +34,12 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped,
 	parts := make([][]Dumped, len(s.shards))
 	dumped := make(chan struct{})
 	err = s.submit(ctx, func(t *task) {
-		r := s.table.find(id)
+		m := s.table.find(id)
 		t.inspect = func(o *owner) {
-			if r == nil || int(r.holder) >= len(o.ranks) || o.ranks[r.holder] != r {
+			if m == nil || int(m.holder) >= len(o.members) || o.members[m.holder] != m {
 				return // it has stored nothing in this shard
 			}
-			o.index.Dump(r.holder, func(ev *event.Event, copies []uint32) bool {
+			o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
 				d := Dumped{*ev, slices.Clone(copies)}
 				d.Event.DPRank = id.DPRank
 				d.Event.Engine, d.Event.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)

@@ -21,11 +21,11 @@ func TestDumpRank(t *testing.T) {
 				b := chain(rng.Uint64N(3), rng.Uint32N(2), make([]uint64, 1+rng.IntN(8))...)
 				ev := &b.Events[0]
 				ev.Local, ev.Tier = slices.Clone(ev.Engine), event.Tier(rng.IntN(3))
-				name := uint64(0)
+				hash := uint64(0)
 				for i := range ev.Local {
 					ev.Local[i] = 1 + rng.Uint64N(3)
-					name = name*4 + ev.Local[i]
-					ev.Engine[i] = name
+					hash = hash*4 + ev.Local[i]
+					ev.Engine[i] = hash
 				}
 				apply(t, sp, b)
 			}

@@ -24,9 +24,9 @@ func (w *watched) Remove(h core.Holder, ev *event.Event, countCopies bool) core.
 	return w.Radix.Remove(h, ev, countCopies)
 }
 
-func (w *watched) Knows(h core.Holder, name uint64) bool {
+func (w *watched) Knows(h core.Holder, hash uint64) bool {
 	w.asked++
-	return w.Radix.Knows(h, name)
+	return w.Radix.Knows(h, hash)
 }
 
 func (w *watched) Held(h core.Holder, t event.Tier) int {
@@ -91,7 +91,7 @@ func TestAShardWithNothingOfARankIsIdle(t *testing.T) {
 	task := newTask(shards)
 	task.batch, task.to = b, sp.shards
 	for range b.Events {
-		task.ranks = append(task.ranks, sp.table.find(RankID{Worker: b.Worker}))
+		task.members = append(task.members, sp.table.find(RankID{Worker: b.Worker}))
 	}
 	for _, index := range made {
 		index.asked = 0
@@ -130,8 +130,8 @@ func TestAShardWithNothingOfARankIsIdle(t *testing.T) {
 		if n != 0 {
 			t.Errorf("shard %d, which has nothing of the rank: %v allocations for %d events", number, n, len(b.Events))
 		}
-		if len(o.ranks) > ranks+1 || number != others && len(o.ranks) > 0 {
-			t.Errorf("shard %d keeps %d ranks", number, len(o.ranks))
+		if len(o.members) > ranks+1 || number != others && len(o.members) > 0 {
+			t.Errorf("shard %d keeps %d ranks", number, len(o.members))
 		}
 	}
 }

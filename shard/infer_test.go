@@ -100,8 +100,8 @@ func applyScheme(o *core.Oracle, op *coretest.Op, schemeOf func(worker uint64) s
 	ev := &op.Event
 	worker, _ := identity(op.Holder)
 	scheme := schemeOf(worker)
-	knower := func(name uint64) (core.Holder, bool) {
-		from, _, ok := core.Knower(o, name, func(h core.Holder) bool {
+	knower := func(hash uint64) (core.Holder, bool) {
+		from, _, ok := core.Knower(o, hash, func(h core.Holder) bool {
 			w, _ := identity(h)
 			return schemeOf(w) == scheme
 		})

@@ -19,8 +19,8 @@ var ErrBudget = errors.New("the memory budget has no room for the snapshot")
 // Add may be called beside the work of the calls before; exactly one of Commit
 // and Abort ends it.
 type Load struct {
-	space *Space
-	ranks []*rank
+	space   *Space
+	members []*member
 	// parts has one list a shard, each of that shard's owner: a loader for each
 	// section.
 	parts [][]*core.Loader
@@ -66,15 +66,15 @@ func (s *Space) BeginLoad(ranks []RankID, sections int) (*Load, error) {
 	seen := make(map[RankID]bool, len(ranks))
 	for _, id := range ranks {
 		if seen[id] {
-			for _, r := range l.ranks {
-				s.table.release(r)
+			for _, m := range l.members {
+				s.table.release(m)
 			}
 			return nil, fmt.Errorf("loading a snapshot that names worker %d, rank %d twice", id.Worker, id.DPRank)
 		}
 		seen[id] = true
-		r := s.table.hidden(id, len(s.shards))
-		r.reachAll()
-		l.ranks = append(l.ranks, r)
+		m := s.table.hidden(id, len(s.shards))
+		m.reachAll()
+		l.members = append(l.members, m)
 	}
 	return l, nil
 }
@@ -112,7 +112,7 @@ func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done f
 					l.fail(err)
 				}
 			}
-			o.weigh()
+			o.recomputeMemory()
 			if led := o.account.ledger; led.budget > 0 && led.used.Load() > led.budget {
 				l.fail(ErrBudget)
 			}
@@ -126,21 +126,21 @@ func (l *Load) hide(o *owner) {
 	if o.hidden == nil {
 		o.hidden = make(map[core.Holder]struct{})
 	}
-	for _, r := range l.ranks {
-		o.hidden[r.holder] = struct{}{}
+	for _, m := range l.members {
+		o.hidden[m.holder] = struct{}{}
 	}
 }
 
 // check refuses holders that the snapshot does not have.
 func (l *Load) check(p *core.Piece) error {
 	for i := range p.Held {
-		if int(p.Held[i].Holder) >= len(l.ranks) {
-			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Held[i].Holder, len(l.ranks))
+		if int(p.Held[i].Holder) >= len(l.members) {
+			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Held[i].Holder, len(l.members))
 		}
 	}
 	for i := range p.Exceptions {
-		if int(p.Exceptions[i].Holder) >= len(l.ranks) {
-			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Exceptions[i].Holder, len(l.ranks))
+		if int(p.Exceptions[i].Holder) >= len(l.members) {
+			return fmt.Errorf("%w: holder %d of %d", core.ErrPiece, p.Exceptions[i].Holder, len(l.members))
 		}
 	}
 	return nil
@@ -172,11 +172,11 @@ func (l *Load) route(section int, p *core.Piece) (int, error) {
 }
 
 // Infer marks blocks as inferred, as core.Loader does; after the last Add.
-func (l *Load) Infer(ctx context.Context, h core.Holder, names []uint64) error {
+func (l *Load) Infer(ctx context.Context, h core.Holder, hashes []uint64) error {
 	return l.each(ctx, func(o *owner) {
 		for _, part := range l.parts[o.number] {
 			if part != nil {
-				part.Infer(h, names) // each name is in one shard
+				part.Infer(h, hashes) // each hash is in one shard
 				return
 			}
 		}
@@ -206,7 +206,7 @@ func (l *Load) Finish(ctx context.Context) error {
 				part.Drop() // runs of ranks that the snapshot leaves out
 			}
 		}
-		o.weigh()
+		o.recomputeMemory()
 	})
 }
 
@@ -214,14 +214,14 @@ func (l *Load) Finish(ctx context.Context) error {
 func (l *Load) Commit(ctx context.Context) error {
 	shown := make(chan struct{})
 	err := l.space.submit(ctx, func(t *task) {
-		for _, r := range l.ranks {
-			l.space.table.show(r)
+		for _, m := range l.members {
+			l.space.table.show(m)
 		}
 		t.inspect = func(o *owner) {
-			for _, r := range l.ranks {
-				delete(o.hidden, r.holder)
-				o.learn(r)
-				o.publish(r)
+			for _, m := range l.members {
+				delete(o.hidden, m.holder)
+				o.assignHolder(m)
+				o.publish(m)
 			}
 		}
 		t.done = func(core.Outcome) { close(shown) }
@@ -238,7 +238,7 @@ func (l *Load) Abort() {
 	l.fail(errAborted) // what is queued is passed over
 	dropped := make(chan struct{})
 	err := l.space.submit(context.Background(), func(t *task) {
-		t.ranks = append(t.ranks, l.ranks...)
+		t.members = append(t.members, l.members...)
 		t.done = func(core.Outcome) { close(dropped) }
 	})
 	if err != nil {
@@ -251,7 +251,7 @@ func (l *Load) Abort() {
 				part.Drop()
 			}
 		}
-		o.weigh()
+		o.recomputeMemory()
 	})
 	l.space.mu.Lock()
 	defer l.space.mu.Unlock()
@@ -277,9 +277,9 @@ func (l *Load) failed() error {
 // Held returns how many blocks the space's ranks hold on each tier, as their
 // owners last said.
 func (s *Space) Held() (held [event.NumTiers]int) {
-	s.EachRank(func(k Rank) {
-		for j := range k.r.held {
-			held[j%event.NumTiers] += int(k.r.held[j].Load())
+	s.EachMember(func(m Member) {
+		for j := range m.m.held {
+			held[j%event.NumTiers] += int(m.m.held[j].Load())
 		}
 	})
 	return held

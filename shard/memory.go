@@ -40,16 +40,16 @@ func (o *owner) isFull() bool {
 	return o.full.Load() || l.budget > 0 && l.used.Load() > l.budget-l.budget/16
 }
 
-// weigh notes what the index uses now, and whether it is close to its limit.
-func (o *owner) weigh() {
-	o.account.enter(o.index)
+// recomputeMemory notes what the index uses now, and whether it is close to its limit.
+func (o *owner) recomputeMemory() {
+	o.account.recompute(o.index)
 	if b, ok := o.index.(interface{ NearLimit() bool }); ok {
 		o.full.Store(b.NearLimit())
 	}
 }
 
-// enter notes what the index uses now.
-func (a *account) enter(index core.Index) {
+// recompute notes what the index uses now.
+func (a *account) recompute(index core.Index) {
 	x, ok := index.(interface{ Memory() core.Memory })
 	if !ok {
 		return

@@ -109,12 +109,12 @@ func compare(sp *Space, o *core.Oracle, prompts *coretest.Prompts, queries int) 
 }
 
 func shardsThatKnow(sp *Space, h core.Holder, engine uint64) (n int) {
-	r := sp.table.find(rankOf(h))
-	if r == nil {
+	m := sp.table.find(rankOf(h))
+	if m == nil {
 		return 0
 	}
 	for _, o := range sp.shards {
-		if o.index.Knows(r.holder, engine) {
+		if o.index.Knows(m.holder, engine) {
 			n++
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // owner is one shard. Its goroutine is the only writer of its index and ends
 // when the queue is closed and empty.
 //
-// A name belongs to at most one shard: the one that holds its place. Every shard
-// that a rank's blocks ever reached sees all of the rank's events from then on, in
+// An engine hash belongs to at most one shard: the one that holds its position.
+// Every shard that a rank's blocks ever reached sees all of the rank's events from then on, in
 // the same order as the others, and does its part of each. One that has nothing of
 // the rank left says so: that takes no memory, and no longer for more ranks or
 // longer events (but where others' blocks may tell what a hash-only event means).
@@ -23,9 +23,9 @@ type owner struct {
 	prefetch func(*event.Event) // the index's, if it has that
 	blockOps atomic.Uint64
 
-	ranks  []*rank                  // by holder number: who had blocks here under it last, in this shard's order
-	hidden map[core.Holder]struct{} // numbers of replacements that are not committed
-	said   []parentSaying           // scratch of storeNames
+	members []*member                // by holder number: who had blocks here under it last, in this shard's order
+	hidden  map[core.Holder]struct{} // numbers of replacements that are not committed
+	votes   []parentVote             // scratch of storeHashOnly
 
 	account account
 	full    atomic.Bool // the index is close to how many blocks it can number
@@ -44,16 +44,16 @@ func (o *owner) run() {
 		default:
 			if t.reveal != nil {
 				delete(o.hidden, t.reveal.holder)
-				o.learn(t.reveal)
+				o.assignHolder(t.reveal)
 			}
-			for _, r := range t.ranks {
-				o.index.Clear(r.holder, 0, true)
-				delete(o.hidden, r.holder)
-				o.publish(r)
+			for _, m := range t.members {
+				o.index.Clear(m.holder, 0, true)
+				delete(o.hidden, m.holder)
+				o.publish(m)
 			}
 		}
 		if changed {
-			o.weigh()
+			o.recomputeMemory()
 		}
 		if t.left.Add(-1) == 0 {
 			o.space.finish(t)
@@ -63,10 +63,10 @@ func (o *owner) run() {
 
 // identity tells a digest whom a holder number stands for.
 func (o *owner) identity(h core.Holder) (worker uint64, dpRank uint32) {
-	if int(h) >= len(o.ranks) || o.ranks[h] == nil {
+	if int(h) >= len(o.members) || o.members[h] == nil {
 		return 0, 0
 	}
-	id := o.ranks[h].id
+	id := o.members[h].id
 	return id.Worker, id.DPRank
 }
 
@@ -75,17 +75,17 @@ func (o *owner) identity(h core.Holder) (worker uint64, dpRank uint32) {
 func (o *owner) apply(t *task) (changed bool) {
 	out := &t.outs[o.number]
 	before := *out
-	var last *rank // of the last event of a rank that this shard has something of
+	var last *member // of the last event of a rank that this shard has something of
 	for i := range t.batch.Events {
-		ev, r := &t.batch.Events[i], t.ranks[i]
+		ev, m := &t.batch.Events[i], t.members[i]
 		if ev.Kind != event.Cleared && ev.Tier >= event.NumTiers {
 			continue
 		}
-		if r == nil {
+		if m == nil {
 			o.applyUnknown(t, ev, out)
 			continue
 		}
-		had := !o.index.Empty(r.holder)
+		had := !o.index.Empty(m.holder)
 		if had || o.begins(ev) {
 			o.prefetchAfter(t, i)
 		}
@@ -93,16 +93,16 @@ func (o *owner) apply(t *task) (changed bool) {
 		case event.Stored:
 			o.store(t, i, out)
 		case event.Removed:
-			part := o.index.Remove(r.holder, ev, t.batch.CountCopies)
+			part := o.index.Remove(m.holder, ev, t.batch.CountCopies)
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
 			out.Add(part)
 		case event.Cleared:
-			out.Add(o.index.Clear(r.holder, ev.Tier, ev.AllTiers))
+			out.Add(o.index.Clear(m.holder, ev.Tier, ev.AllTiers))
 		}
-		if r != last && (had || !o.index.Empty(r.holder)) {
+		if m != last && (had || !o.index.Empty(m.holder)) {
 			o.publish(last)
-			o.learn(r)
-			last = r
+			o.assignHolder(m)
+			last = m
 		}
 	}
 	if last == nil {
@@ -127,8 +127,8 @@ func (o *owner) prefetchAfter(t *task, i int) {
 		return
 	}
 	for i++; i < len(t.batch.Events); i++ {
-		ev, r := &t.batch.Events[i], t.ranks[i]
-		if r != nil && (!o.index.Empty(r.holder) || o.begins(ev)) {
+		ev, m := &t.batch.Events[i], t.members[i]
+		if m != nil && (!o.index.Empty(m.holder) || o.begins(ev)) {
 			o.prefetch(ev)
 			return
 		}
@@ -137,39 +137,39 @@ func (o *owner) prefetchAfter(t *task, i int) {
 
 // applyUnknown counts an event of a rank that has no holder number.
 func (o *owner) applyUnknown(t *task, ev *event.Event, out *core.Outcome) {
-	if ev.Kind == event.Removed && o.leads(t) {
+	if ev.Kind == event.Removed && o.countsAbsent(t) {
 		out.Unknown += len(ev.Engine)
 	}
 }
 
-// leads reports whether of the task's shards it is the one that counts what no
+// countsAbsent reports whether of the task's shards it is the one that counts what no
 // shard has.
-func (o *owner) leads(t *task) bool { return t.to[0] == o }
+func (o *owner) countsAbsent(t *task) bool { return t.to[0] == o }
 
 // share turns how many of an event's blocks this shard does not have into its
 // part of how many no shard has: as each block is in one shard at most, the
 // parts add up to that.
 func (o *owner) share(t *task, missing, blocks int) int {
-	if !o.leads(t) {
+	if !o.countsAbsent(t) {
 		missing -= blocks
 	}
 	return missing
 }
 
 // store does this shard's part of a Stored event: all of it if the chain is
-// here, and else it lets go of the names that now belong to another shard.
+// here, and else it forgets the hashes that now belong to another shard.
 func (o *owner) store(t *task, i int, out *core.Outcome) {
-	ev, h := &t.batch.Events[i], t.ranks[i].holder
+	ev, h := &t.batch.Events[i], t.members[i].holder
 	if len(t.to) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
-			if say := o.ask(o.space.scheme(t.ranks[i].id.Worker), ev.Parent); say != parentUnknown {
-				out.Inferred += o.index.Infer(h, say.holder(), ev.Parent)
+			if vote := o.knower(o.space.scheme(t.members[i].id.Worker), ev.Parent); vote != parentUnknown {
+				out.Inferred += o.index.Infer(h, vote.holder(), ev.Parent)
 			}
 		}
 		if t.scheme != "" && len(ev.Local) == 0 {
 			out.Add(core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
-				say := o.ask(t.scheme, ev.Engine[j])
-				return say.holder(), say != parentUnknown
+				vote := o.knower(t.scheme, ev.Engine[j])
+				return vote.holder(), vote != parentUnknown
 			}))
 			return
 		}
@@ -181,100 +181,100 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 		if t.scheme == "" {
 			part = o.index.Store(h, ev, t.batch.CountCopies)
 		} else {
-			part = o.storeNames(t, i)
+			part = o.storeHashOnly(t, i)
 		}
 		part.UnknownBlock = o.share(t, part.UnknownBlock, len(ev.Engine))
 		out.Add(part)
 		return
 	}
-	names := ev.Engine[:min(len(ev.Engine), len(ev.Local))]
+	hashes := ev.Engine[:min(len(ev.Engine), len(ev.Local))]
 	if !ev.HasParent {
 		if o.begins(ev) {
 			out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		} else {
-			out.Replaced += o.index.Forget(h, names)
+			out.Replaced += o.index.Forget(h, hashes)
 		}
 		return
 	}
 	if o.index.Knows(h, ev.Parent) {
-		t.sayParent(i, parentHere)
+		t.voteParent(i, parentHere)
 		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
-	say := parentUnknown
+	vote := parentUnknown
 	if ev.Incomplete {
-		say = o.ask(o.space.scheme(t.ranks[i].id.Worker), ev.Parent)
+		vote = o.knower(o.space.scheme(t.members[i].id.Worker), ev.Parent)
 	}
-	if t.sayParent(i, say) {
+	if t.voteParent(i, vote) {
 		out.UnknownParent += len(ev.Engine)
 		return
 	}
-	if say != parentUnknown && t.awaitParent(i) == say {
-		out.Inferred += o.index.Infer(h, say.holder(), ev.Parent)
+	if vote != parentUnknown && t.awaitParent(i) == vote {
+		out.Inferred += o.index.Infer(h, vote.holder(), ev.Parent)
 		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
 		return
 	}
-	// If another shard stores the blocks, names of theirs that are here are
-	// replaced; if none does, they stay. So a shard that has such a name, and
-	// only that one, waits for the verdict of the others.
+	// If another shard stores the blocks, hashes of theirs that are here are
+	// replaced; if none does, they stay. So a shard that has such a hash, and
+	// only that one, waits for the votes of the others.
 	//
 	// It cannot wait for ever. All shards take their events in one order
 	// (Space.submit). Of the shards that wait, look at one that waits at
-	// the earliest event: those that have not spoken about that event are at an
+	// the earliest event: those that have not voted about that event are at an
 	// earlier one, hence do not wait, go on and reach it, and every shard
-	// speaks about an event before it waits there.
-	if o.index.KnowsAny(h, names) && t.awaitParent(i) != parentUnknown {
-		out.Replaced += o.index.Forget(h, names)
+	// votes on an event before it waits there.
+	if o.index.KnowsAny(h, hashes) && t.awaitParent(i) != parentUnknown {
+		out.Replaced += o.index.Forget(h, hashes)
 	}
 }
 
-// storeNames does this shard's part of a hash-only event: the blocks whose names
+// storeHashOnly does this shard's part of a hash-only event: the blocks whose hashes
 // the rank knows here, and those that it knows nowhere, if this is the shard of
 // the lowest holder of the scheme that does.
 //
-// All shards say what they know of each block; one that may have to adopt waits
-// until all have spoken (it ends: see store).
-func (o *owner) storeNames(t *task, i int) core.Outcome {
-	ev, h := &t.batch.Events[i], t.ranks[i].holder
-	o.said = o.said[:0]
+// All shards say what they know of each block; one that may have to store waits
+// until all have voted (it ends: see store).
+func (o *owner) storeHashOnly(t *task, i int) core.Outcome {
+	ev, h := &t.batch.Events[i], t.members[i].holder
+	o.votes = o.votes[:0]
 	offers := false
 	for j, e := range ev.Engine {
-		say := parentHere
+		vote := parentHere
 		if !o.index.Knows(h, e) {
-			say = o.ask(t.scheme, e)
-			offers = offers || say != parentUnknown
+			vote = o.knower(t.scheme, e)
+			offers = offers || vote != parentUnknown
 		}
-		o.said = append(o.said, say)
-		if say != parentUnknown {
-			t.sayName(i, j, say)
+		o.votes = append(o.votes, vote)
+		if vote != parentUnknown {
+			t.voteHash(i, j, vote)
 		}
 	}
-	t.sayParent(i, parentUnknown)
+	t.voteParent(i, parentUnknown)
 	if offers {
 		t.awaitParent(i)
 	}
 	return core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
-		say := o.said[j]
-		if say == parentUnknown || t.saidOfName(i, j) != say {
+		vote := o.votes[j]
+		if vote == parentUnknown || t.hashVote(i, j) != vote {
 			return 0, false
 		}
-		return say.holder(), true
+		return vote.holder(), true
 	})
 }
 
-// ask returns whom to infer a parent from, or to adopt a name from: of the
+// knower returns whom to infer a parent from, or to store a block by hash from: of the
 // holders of the hash scheme that know it, core.Knower's choice. Under one
-// scheme equal names mean equal content, hence the same first block and one
+// scheme equal hashes mean equal content, hence the same first block and one
 // shard.
-func (o *owner) ask(scheme string, name uint64) parentSaying {
+func (o *owner) knower(scheme string, hash uint64) parentVote {
 	if scheme == "" {
 		return parentUnknown
 	}
-	from, whole, ok := core.Knower(o.index, name, func(h core.Holder) bool {
-		if _, hidden := o.hidden[h]; hidden || int(h) >= len(o.ranks) || o.ranks[h] == nil {
+	from, whole, ok := core.Knower(o.index, hash, func(h core.Holder) bool {
+		if _, hidden := o.hidden[h]; hidden || int(h) >= len(o.members) || o.members[h] == nil {
 			return false
 		}
-		return o.space.scheme(o.ranks[h].id.Worker) == scheme
+		return o.space.scheme(o.members[h].id.Worker) == scheme
 	})
 	if !ok {
 		return parentUnknown
@@ -282,21 +282,21 @@ func (o *owner) ask(scheme string, name uint64) parentSaying {
 	return parentOf(from, whole)
 }
 
-// learn notes who has the number from here on.
-func (o *owner) learn(r *rank) {
-	if int(r.holder) >= len(o.ranks) {
-		o.ranks = append(o.ranks, make([]*rank, int(r.holder)+1-len(o.ranks))...)
+// assignHolder notes who has the number from here on.
+func (o *owner) assignHolder(m *member) {
+	if int(m.holder) >= len(o.members) {
+		o.members = append(o.members, make([]*member, int(m.holder)+1-len(o.members))...)
 	}
-	o.ranks[r.holder] = r
+	o.members[m.holder] = m
 }
 
 // publish makes the rank's counts in this shard readable for others.
-func (o *owner) publish(r *rank) {
-	if r == nil {
+func (o *owner) publish(m *member) {
+	if m == nil {
 		return
 	}
 	for t := range event.NumTiers {
-		r.held[o.number*event.NumTiers+t].Store(int64(o.index.Held(r.holder, event.Tier(t))))
+		m.held[o.number*event.NumTiers+t].Store(int64(o.index.Held(m.holder, event.Tier(t))))
 	}
-	r.inferred[o.number].Store(int64(o.index.Inferred(r.holder)))
+	m.inferred[o.number].Store(int64(o.index.Inferred(m.holder)))
 }

@@ -6,19 +6,19 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
-var seen *rank
+var seen *member
 
 // TestRaceDetectorSeesResets: a task is made ready for its next use while an
 // owner is still at it.
 func TestRaceDetectorSeesResets(t *testing.T) {
 	task := newTask(8)
-	ranks := make([]*rank, 3)
+	ranks := make([]*member, 3)
 	t.Run("outcomes", func(t *testing.T) {
 		racetest.Expect(t, true, func() { task.outs[5].Stored++ }, task.reset)
 	})
 	t.Run("ranks", func(t *testing.T) {
 		racetest.Expect(t, true, func() { seen = ranks[2] }, func() {
-			task.ranks = ranks
+			task.members = ranks
 			task.reset()
 		})
 	})

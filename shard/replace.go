@@ -25,9 +25,9 @@ var (
 //
 // Calls are made one after the other; exactly one of Commit and Abort ends it.
 type Replacement struct {
-	space *Space
-	id    RankID
-	rank  *rank // has a number, and no place in the table
+	space  *Space
+	id     RankID
+	member *member // has a number, and is not in the table
 	// restorers has one a shard, each of that shard's owner.
 	restorers []core.Restorer
 	removed   atomic.Bool // written under Space.mu
@@ -49,7 +49,7 @@ func (s *Space) Replace(ctx context.Context, id RankID) (*Replacement, error) {
 	case s.table.find(id) == nil && s.table.count.Load() >= int64(s.maxRanks):
 		return nil, fmt.Errorf("replacing worker %d, rank %d: already %d ranks", id.Worker, id.DPRank, s.maxRanks)
 	}
-	p := &Replacement{space: s, id: id, rank: s.table.hidden(id, len(s.shards)), restorers: make([]core.Restorer, len(s.shards))}
+	p := &Replacement{space: s, id: id, member: s.table.hidden(id, len(s.shards)), restorers: make([]core.Restorer, len(s.shards))}
 	s.table.replacing[id] = p
 	return p, nil
 }
@@ -62,16 +62,15 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
 		t.copies = copies
 		for range events {
-			t.ranks = append(t.ranks, p.rank)
+			t.members = append(t.members, p.member)
 		}
 		p.space.reach(t)
 	})
 }
 
 // Attach applies, after Finish, events of what the rank holds below parents, or
-// by names, that its publisher does not know: their places are inferred
-// (core.Index.Infer), the blocks stored by hash alone (core.Index.StoreFrom), or the blocks left
-// out.
+// by hash alone, that its publisher does not know: as other ranks of its hash
+// scheme have them (core.Index.Infer, core.Index.StoreFrom), or not at all.
 func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [][]uint32) (core.Outcome, error) {
 	b := &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
 	scheme := p.space.schemeOf(b)
@@ -79,7 +78,7 @@ func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [
 		t.attach, t.batch, t.scheme = true, b, scheme
 		t.copies = copies
 		for range events {
-			t.ranks = append(t.ranks, p.rank)
+			t.members = append(t.members, p.member)
 		}
 		p.space.reach(t)
 	})
@@ -117,11 +116,11 @@ func (p *Replacement) Commit(ctx context.Context, done func()) error {
 		if removed = p.removed.Load(); removed {
 			return
 		}
-		if old := p.space.table.swap(p.rank); old != nil {
-			t.ranks = append(t.ranks, old)
+		if old := p.space.table.swap(p.member); old != nil {
+			t.members = append(t.members, old)
 		}
 		delete(p.space.table.replacing, p.id)
-		t.reveal = p.rank
+		t.reveal = p.member
 		t.done = func(core.Outcome) {
 			if done != nil {
 				done()
@@ -139,7 +138,7 @@ func (p *Replacement) Abort(ctx context.Context) error {
 	dropped := make(chan struct{})
 	err := p.space.submit(ctx, func(t *task) {
 		delete(p.space.table.replacing, p.id)
-		t.ranks = append(t.ranks, p.rank)
+		t.members = append(t.members, p.member)
 		t.done = func(core.Outcome) { close(dropped) }
 	})
 	if err != nil {
@@ -158,7 +157,7 @@ func (o *owner) restore(t *task) {
 	out := &t.outs[o.number]
 	r := &p.restorers[o.number]
 	if r.Index == nil {
-		r.Holder = p.rank.holder
+		r.Holder = p.member.holder
 		if o.hidden == nil {
 			o.hidden = make(map[core.Holder]struct{})
 		}
@@ -167,7 +166,7 @@ func (o *owner) restore(t *task) {
 	if t.batch == nil {
 		r.Index = o.index
 		out.Add(r.Finish())
-		o.publish(p.rank)
+		o.publish(p.member)
 		return
 	}
 	for i := range t.batch.Events {
@@ -176,7 +175,7 @@ func (o *owner) restore(t *task) {
 			continue
 		}
 		// The chain of an event goes to the shard that has it; all that
-		// follows from it, by name, finds its shard by itself.
+		// follows from it, by hash, finds its shard by itself.
 		chain := routed{Index: o.index, store: func() core.Outcome {
 			var part core.Outcome
 			o.store(t, i, &part)
@@ -184,10 +183,10 @@ func (o *owner) restore(t *task) {
 		}}
 		r.Index = &chain
 		part := r.Add(&t.batch.Events[i], t.copies[i])
-		part.UnknownBlock = 0 // names of other shards
+		part.UnknownBlock = 0 // hashes of other shards
 		out.Add(part)
 	}
-	o.publish(p.rank)
+	o.publish(p.member)
 }
 
 // attach does this shard's part of an event of Attach.
@@ -196,11 +195,11 @@ func (o *owner) attach(t *task, i int, out *core.Outcome) {
 	var part core.Outcome
 	o.store(t, i, &part)
 	one := event.Event{Kind: event.Stored, Tier: ev.Tier, Engine: make([]uint64, 1)}
-	for j, name := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
-		one.Engine[0] = name
+	for j, hash := range ev.Engine[:min(len(ev.Engine), len(t.copies[i]))] {
+		one.Engine[0] = hash
 		for n := uint32(1); n < t.copies[i][j]; n++ {
-			more := o.index.Store(t.ranks[i].holder, &one, true)
-			more.UnknownBlock = 0 // a name of another shard, or of none
+			more := o.index.Store(t.members[i].holder, &one, true)
+			more.UnknownBlock = 0 // a hash of another shard, or of none
 			part.Add(more)
 		}
 	}

@@ -173,7 +173,7 @@ func TestLookupsBesideReplacementsSeeOneState(t *testing.T) {
 							return
 						}
 						present := 0
-						sp.EachRank(func(Rank) { present++ })
+						sp.EachMember(func(Member) { present++ })
 						if present != 1 {
 							t.Errorf("%d ranks", present)
 							return

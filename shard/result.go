@@ -11,8 +11,8 @@ import (
 // makes Find and Each allocate nothing. It is not safe for concurrent use.
 type Result struct {
 	space   *Space
-	version uint64                  // of the space's table, before the lookup
-	slots   *[]atomic.Pointer[rank] // of the table, then
+	version uint64                    // of the space's table, before the lookup
+	slots   *[]atomic.Pointer[member] // of the table, then
 	matches core.Matches
 
 	// EarlyExit makes Find stop once a single rank is left: its depth is then
@@ -44,17 +44,17 @@ func (s *Space) Find(local []uint64, r *Result) {
 // owners: depth[t] counts the tiers up to and including t. Ranks removed since
 // are left out.
 func (r *Result) Each(f func(id RankID, depth [event.NumTiers]uint32)) {
-	r.EachRank(func(k Rank, depth [event.NumTiers]uint32) { f(k.ID(), depth) })
+	r.EachMember(func(m Member, depth [event.NumTiers]uint32) { f(m.ID(), depth) })
 }
 
-// rankOf returns who had the holder's number when the lookup began, unless
+// memberOf returns who had the holder's number when the lookup began, unless
 // that rank has been removed since.
-func (r *Result) rankOf(slots []atomic.Pointer[rank], h core.Holder) (Rank, bool) {
+func (r *Result) memberOf(slots []atomic.Pointer[member], h core.Holder) (Member, bool) {
 	if int(h) >= len(slots) {
-		return Rank{}, false
+		return Member{}, false
 	}
 	rk := slots[h].Load()
-	return Rank{rk}, rk != nil && rk.since <= r.version && !rk.removed.Load()
+	return Member{rk}, rk != nil && rk.since <= r.version && !rk.removed.Load()
 }
 
 // Sum returns how many ranks match at the tier level and the sum of their

@@ -55,7 +55,7 @@ type Config struct {
 // DefaultShards returns how many shards a space has where nobody says: 2, or 1
 // on one processor. Two share the work of ranks whose chains begin with many
 // blocks, and cost those whose chains begin with the same few nothing; each more
-// looks at every name of the former, which takes about half as long as its block
+// looks at every hash of the former, which takes about half as long as its block
 // (BENCHMARKS.md).
 func DefaultShards() int { return min(2, runtime.GOMAXPROCS(0)) }
 

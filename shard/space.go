@@ -66,7 +66,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		o := &owner{space: s, number: i, queue: make(chan *task, cfg.Queue)}
 		o.account.ledger = l
 		o.index = o.account.newIndex(cfg)
-		o.account.enter(o.index)
+		o.account.recompute(o.index)
 		if p, ok := o.index.(core.Prefetcher); ok {
 			o.prefetch = p.Prefetch
 		}
@@ -116,7 +116,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	scheme := s.schemeOf(b)
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
-		t.outs[0].Refused += s.nameRanks(t)
+		t.outs[0].Refused += s.findMembers(t)
 		s.reach(t)
 	})
 }
@@ -132,24 +132,24 @@ func (s *Space) schemeOf(b *event.Batch) string {
 	return ""
 }
 
-// nameRanks finds the rank of each event, made if the event stores blocks, and
+// findMembers finds the member of each event, made if the event stores blocks, and
 // returns how many blocks it refuses because there are too many ranks.
-func (s *Space) nameRanks(t *task) (refused int) {
-	var r *rank
+func (s *Space) findMembers(t *task) (refused int) {
+	var m *member
 	for i := range t.batch.Events {
 		ev := &t.batch.Events[i]
 		id := RankID{t.batch.Worker, ev.DPRank}
-		if r == nil || r.id != id {
-			r = s.table.find(id)
+		if m == nil || m.id != id {
+			m = s.table.find(id)
 		}
-		if r == nil && ev.Kind == event.Stored {
+		if m == nil && ev.Kind == event.Stored {
 			if s.table.count.Load() < int64(s.maxRanks) {
-				r = s.table.add(id, len(s.shards))
+				m = s.table.add(id, len(s.shards))
 			} else {
 				refused += len(ev.Engine)
 			}
 		}
-		t.ranks = append(t.ranks, r)
+		t.members = append(t.members, m)
 	}
 	return refused
 }
@@ -158,21 +158,21 @@ func (s *Space) nameRanks(t *task) (refused int) {
 // and has the batch go to all that they ever may have been brought to.
 func (s *Space) reach(t *task) {
 	clear(t.reach)
-	for i, r := range t.ranks {
-		if r == nil {
+	for i, m := range t.members {
+		if m == nil {
 			continue
 		}
 		switch ev := &t.batch.Events[i]; {
 		case ev.Kind != event.Stored:
 		case ev.Incomplete && ev.HasParent || hashOnly(ev) && t.scheme != "":
-			r.reachAll() // it may be wherever others of the hash scheme have it
+			m.reachAll() // it may be wherever others of the hash scheme have it
 		case !ev.HasParent && len(ev.Local) > 0:
-			r.reached[s.shardOf(ev.Local[0])] = true
+			m.reached[s.shardOf(ev.Local[0])] = true
 		}
-		if i+1 < len(t.ranks) && t.ranks[i+1] == r {
+		if i+1 < len(t.members) && t.members[i+1] == m {
 			continue
 		}
-		for j, reached := range r.reached {
+		for j, reached := range m.reached {
 			t.reach[j] = t.reach[j] || reached
 		}
 	}
@@ -200,9 +200,9 @@ func (s *Space) ApplyWait(ctx context.Context, b *event.Batch) (core.Outcome, er
 // numbers. It returns when that is done; lookups stop seeing the worker at
 // once. ctx bounds the wait for room in the queue.
 func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
-	return s.removeRanks(ctx, func(remove func(*rank)) {
-		for _, r := range s.table.byWorker[worker] {
-			remove(r)
+	return s.removeRanks(ctx, func(remove func(*member)) {
+		for _, m := range s.table.byWorker[worker] {
+			remove(m)
 		}
 		for id, p := range s.table.replacing {
 			if id.Worker == worker {
@@ -214,9 +214,9 @@ func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
 
 // RemoveRank does for one rank what RemoveWorker does for all of a worker's.
 func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
-	return s.removeRanks(ctx, func(remove func(*rank)) {
-		if r := s.table.find(id); r != nil {
-			remove(r)
+	return s.removeRanks(ctx, func(remove func(*member)) {
+		if m := s.table.find(id); m != nil {
+			remove(m)
 		}
 		if p := s.table.replacing[id]; p != nil {
 			p.removed.Store(true)
@@ -225,12 +225,12 @@ func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
 }
 
 // removeRanks removes the ranks that which names under the lock.
-func (s *Space) removeRanks(ctx context.Context, which func(remove func(*rank))) error {
+func (s *Space) removeRanks(ctx context.Context, which func(remove func(*member))) error {
 	removed := make(chan struct{})
 	err := s.submit(ctx, func(t *task) {
-		which(func(r *rank) {
-			t.ranks = append(t.ranks, r)
-			s.table.remove(r)
+		which(func(m *member) {
+			t.members = append(t.members, m)
+			s.table.remove(m)
 		})
 		t.done = func(core.Outcome) { close(removed) }
 	})
@@ -311,10 +311,10 @@ func (s *Space) finish(t *task) {
 		s.totals.batches++
 		s.totals.outcome.Add(out)
 		s.totals.Unlock()
-	case t.batch == nil && len(t.ranks) > 0:
+	case t.batch == nil && len(t.members) > 0:
 		s.mu.Lock()
-		for _, r := range t.ranks {
-			s.table.release(r)
+		for _, m := range t.members {
+			s.table.release(m)
 		}
 		s.mu.Unlock()
 	}

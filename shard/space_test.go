@@ -257,8 +257,8 @@ func TestRemoveWorkerAndRank(t *testing.T) {
 		apply(t, sp, chain(10+w, 0, 1, 2))
 	}
 	for i := range *sp.table.slots.Load() {
-		if r := (*sp.table.slots.Load())[i].Load(); r != nil && i >= 6 {
-			t.Errorf("%v has the number %d though there are 6 ranks", r.id, i)
+		if m := (*sp.table.slots.Load())[i].Load(); m != nil && i >= 6 {
+			t.Errorf("%v has the number %d though there are 6 ranks", m.id, i)
 		}
 	}
 }
@@ -303,8 +303,8 @@ func TestReusedNumberIsNotCredited(t *testing.T) {
 			t.Error(err)
 		}
 		apply(t, sp, chain(2, 0, 9))
-		if r := sp.table.find(RankID{2, 0}); r == nil || r.holder != 0 {
-			t.Fatalf("the number was not reused: %+v", r)
+		if m := sp.table.find(RankID{2, 0}); m == nil || m.holder != 0 {
+			t.Fatalf("the number was not reused: %+v", m)
 		}
 	}
 	if got := depths(sp, 1, 2, 3); len(got) != 0 {

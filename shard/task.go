@@ -17,33 +17,33 @@ type task struct {
 	to      []*owner // whose queues it stands in
 	reach   []bool   // scratch of Space.reach
 	batch   *event.Batch
-	ranks   []*rank      // the batch's, one an event, nil if unknown; or those to remove
+	members []*member    // the batch's, one an event, nil if unknown; or those to remove
 	inspect func(*owner) // run by every owner
 	restore *Replacement // what batch is for, with copies; no batch: finish it
 	copies  [][]uint32   // of restore: for each event
 	attach  bool         // of restore: the events are those of Attach
 	// scheme is that of the batch's worker if the batch has hash-only events:
-	// names that the worker's ranks do not know are looked for with others of
+	// hashes that the worker's ranks do not know are looked for with others of
 	// it. "": they are not.
 	scheme string
-	reveal *rank // the rank that takes over from the one in ranks
+	reveal *member // the rank that takes over from the one in members
 	done   func(core.Outcome)
 
 	outs []core.Outcome
 	left atomic.Int32 // shards that have not finished
 
-	// parents[i] is what the shards have said about the parent of event i. A
-	// shard that must know the verdict waits on decided.
-	parents []parentVerdict
-	// names has, where scheme is not empty, what the shards have said about the
-	// blocks of the batch's hash-only events, those of event i from namesAt[i]
-	// on: as a parentSaying, the greatest. It holds once parents[i] says that
-	// all have spoken.
-	names   []atomic.Uint32
-	namesAt []int
-	waiting atomic.Int32
-	mu      sync.Mutex
-	decided *sync.Cond
+	// parents[i] is how the shards have voted on the parent of event i. A
+	// shard that must know the outcome waits on decided.
+	parents []parentTally
+	// hashVotes has, where scheme is not empty, how the shards have voted on the
+	// blocks of the batch's hash-only events, those of event i from hashVotesAt[i]
+	// on: as a parentVote, the greatest. It holds once parents[i] says that
+	// all have voted.
+	hashVotes   []atomic.Uint32
+	hashVotesAt []int
+	waiting     atomic.Int32
+	mu          sync.Mutex
+	decided     *sync.Cond
 }
 
 func newTask(shards int) *task {
@@ -62,34 +62,34 @@ func (t *task) start() {
 			t.parents[i].Store(0)
 		}
 		if t.scheme != "" {
-			t.startNames()
+			t.startHashVotes()
 		}
 	}
 }
 
-// startNames makes room for what the shards say about hash-only events.
-func (t *task) startNames() {
+// startHashVotes makes room for what the shards say about hash-only events.
+func (t *task) startHashVotes() {
 	blocks := 0
-	t.namesAt = t.namesAt[:0]
+	t.hashVotesAt = t.hashVotesAt[:0]
 	for i := range t.batch.Events {
-		t.namesAt = append(t.namesAt, blocks)
+		t.hashVotesAt = append(t.hashVotesAt, blocks)
 		if ev := &t.batch.Events[i]; hashOnly(ev) {
 			blocks += len(ev.Engine)
 		}
 	}
-	t.names = slices.Grow(t.names[:0], blocks)[:blocks]
-	for i := range t.names {
-		t.names[i].Store(uint32(parentUnknown))
+	t.hashVotes = slices.Grow(t.hashVotes[:0], blocks)[:blocks]
+	for i := range t.hashVotes {
+		t.hashVotes[i].Store(uint32(parentUnknown))
 	}
 }
 
-// hashOnly reports whether the event stores blocks by their names alone.
+// hashOnly reports whether the event stores blocks by their engine hashes alone.
 func hashOnly(ev *event.Event) bool { return ev.Kind == event.Stored && len(ev.Local) == 0 }
 
-// sayName posts what one shard knows about block j of event i. All that a shard
-// says about an event comes before its sayParent.
-func (t *task) sayName(i, j int, s parentSaying) {
-	v := &t.names[t.namesAt[i]+j]
+// voteHash posts what one shard knows about block j of event i. All that a shard
+// says about an event comes before its voteParent.
+func (t *task) voteHash(i, j int, s parentVote) {
+	v := &t.hashVotes[t.hashVotesAt[i]+j]
 	for {
 		old := v.Load()
 		if old >= uint32(s) || v.CompareAndSwap(old, uint32(s)) {
@@ -98,54 +98,54 @@ func (t *task) sayName(i, j int, s parentSaying) {
 	}
 }
 
-// saidOfName returns what the shards' sayings come to, once all have spoken.
-func (t *task) saidOfName(i, j int) parentSaying {
-	return parentSaying(t.names[t.namesAt[i]+j].Load())
+// hashVote returns what the shards' votes come to, once all have voted.
+func (t *task) hashVote(i, j int) parentVote {
+	return parentVote(t.hashVotes[t.hashVotesAt[i]+j].Load())
 }
 
 // reset drops what the task refers to, for its next use.
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
-	race.Write(t.ranks) // clearing is assembly, and the owners have just read them
+	race.Write(t.members) // clearing is assembly, and the owners have just read them
 	race.Write(t.outs)
-	clear(t.ranks)
-	t.ranks, t.to = t.ranks[:0], t.to[:0]
+	clear(t.members)
+	t.members, t.to = t.members[:0], t.to[:0]
 	clear(t.outs)
 }
 
-// parentSaying is what a shard says about the parent of an event, and what it
-// comes to when all have spoken. The greatest prevails.
-type parentSaying uint32
+// parentVote is what a shard says about the parent of an event, and what it
+// comes to when all have voted. The greatest prevails.
+type parentVote uint32
 
 const (
-	parentUnknown parentSaying = 0
+	parentUnknown parentVote = 0
 	// Between the two: only another holder knows it, from which it may be
 	// learned. From 2^31 on one that knows the whole chain, below one that does
 	// not (see core.Knower); the lower its number, the greater.
-	parentHere parentSaying = 1<<32 - 1
+	parentHere parentVote = 1<<32 - 1
 )
 
 // parentOf says that the holder, whose number is below 2^31-1, knows the parent.
-func parentOf(from core.Holder, whole bool) parentSaying {
+func parentOf(from core.Holder, whole bool) parentVote {
 	if whole {
-		return parentHere - 1 - parentSaying(from)
+		return parentHere - 1 - parentVote(from)
 	}
-	return 1<<31 - 1 - parentSaying(from)
+	return 1<<31 - 1 - parentVote(from)
 }
 
-func (s parentSaying) holder() core.Holder {
+func (s parentVote) holder() core.Holder {
 	if s >= 1<<31 {
 		return core.Holder(parentHere - 1 - s)
 	}
 	return core.Holder(1<<31 - 1 - s)
 }
 
-// parentVerdict is the greatest saying so far, and in the low half how many
-// shards have spoken.
-type parentVerdict struct{ atomic.Uint64 }
+// parentTally is the greatest vote so far, and in the low half how many
+// shards have voted.
+type parentTally struct{ atomic.Uint64 }
 
-func (v *parentVerdict) say(s parentSaying) (now uint64) {
+func (v *parentTally) add(s parentVote) (now uint64) {
 	for {
 		old := v.Load()
 		now = max(old>>32, uint64(s))<<32 | (old+1)&(1<<32-1)
@@ -155,13 +155,13 @@ func (v *parentVerdict) say(s parentSaying) (now uint64) {
 	}
 }
 
-// sayParent posts what one shard knows about event i's parent. It reports
-// whether it was the last shard to speak and none knows the parent.
-func (t *task) sayParent(i int, s parentSaying) (unknown bool) {
-	v := t.parents[i].say(s)
+// voteParent posts what one shard knows about event i's parent. It reports
+// whether it was the last shard to vote and none knows the parent.
+func (t *task) voteParent(i int, s parentVote) (unknown bool) {
+	v := t.parents[i].add(s)
 	last := uint32(v) == uint32(len(t.to))
-	// A waiter counts itself before it looks at the verdict, so either it sees
-	// this verdict or it is seen here.
+	// A waiter counts itself before it looks at the tally, so either it sees
+	// this vote or it is seen here.
 	if (s == parentHere || last) && t.waiting.Load() > 0 {
 		t.mu.Lock()
 		t.decided.Broadcast()
@@ -170,15 +170,15 @@ func (t *task) sayParent(i int, s parentSaying) (unknown bool) {
 	return last && v>>32 == uint64(parentUnknown)
 }
 
-// awaitParent returns what the shards' sayings about the parent of event i come
+// awaitParent returns what the shards' votes about the parent of event i come
 // to.
-func (t *task) awaitParent(i int) parentSaying {
-	verdict := func() (s parentSaying, decided bool) {
+func (t *task) awaitParent(i int) parentVote {
+	tally := func() (s parentVote, decided bool) {
 		v := t.parents[i].Load()
-		s = parentSaying(v >> 32)
+		s = parentVote(v >> 32)
 		return s, s == parentHere || uint32(v) == uint32(len(t.to))
 	}
-	if s, decided := verdict(); decided {
+	if s, decided := tally(); decided {
 		return s
 	}
 	t.mu.Lock()
@@ -186,7 +186,7 @@ func (t *task) awaitParent(i int) parentSaying {
 	t.waiting.Add(1)
 	defer t.waiting.Add(-1)
 	for {
-		if s, decided := verdict(); decided {
+		if s, decided := tally(); decided {
 			return s
 		}
 		t.decided.Wait()

@@ -114,8 +114,8 @@ func (c *Cache) Find(local []uint64, r *shard.Result) {
 	c.cfg.Space.Find(local, r)
 }
 
-// EachRank calls f for every rank that is taken to hold blocks.
-func (c *Cache) EachRank(f func(k shard.Rank)) { c.cfg.Space.EachRank(f) }
+// EachMember calls f for every rank that is taken to hold blocks.
+func (c *Cache) EachMember(f func(k shard.Member)) { c.cfg.Space.EachMember(f) }
 
 // Placed notes that a prompt of these local hashes went to a rank.
 func (c *Cache) Placed(id shard.RankID, local []uint64) {

@@ -7,7 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// TestRanksByNumber: EachRank of a space and of a result give the same Rank
+// TestRanksByNumber: EachMember of a space and of a result give the same Rank
 // for the same rank, under one number, with what it holds; after a removal the
 // number may be another Rank's, which is not equal to the old one.
 func TestRanksByNumber(t *testing.T) {
@@ -18,8 +18,8 @@ func TestRanksByNumber(t *testing.T) {
 	host.Events[0].Tier = event.HostPinned
 	apply(t, sp, host)
 
-	present := map[RankID]Rank{}
-	sp.EachRank(func(k Rank) { present[k.ID()] = k })
+	present := map[RankID]Member{}
+	sp.EachMember(func(m Member) { present[m.ID()] = m })
 	if len(present) != 2 || present[RankID{1, 0}].Held() != 5 || present[RankID{2, 3}].Held() != 3 {
 		t.Fatalf("ranks %v", present)
 	}
@@ -28,24 +28,24 @@ func TestRanksByNumber(t *testing.T) {
 		sp.Find(query, &r)
 		var byEach, byRank []RankID
 		r.Each(func(id RankID, _ [event.NumTiers]uint32) { byEach = append(byEach, id) })
-		r.EachRank(func(k Rank, depth [event.NumTiers]uint32) {
-			byRank = append(byRank, k.ID())
-			if k != present[k.ID()] {
-				t.Errorf("%v is another Rank in the result", k.ID())
+		r.EachMember(func(m Member, depth [event.NumTiers]uint32) {
+			byRank = append(byRank, m.ID())
+			if m != present[m.ID()] {
+				t.Errorf("%v is another Rank in the result", m.ID())
 			}
 			want := [event.NumTiers]uint32{3, 3, 3, 3}
-			if k.ID().Worker == 1 {
+			if m.ID().Worker == 1 {
 				want[event.Device] = 2
 			}
 			for t := range want {
 				want[t] = min(want[t], uint32(len(query)))
 			}
 			if depth != want {
-				t.Errorf("%v has depth %v, want %v", k.ID(), depth, want)
+				t.Errorf("%v has depth %v, want %v", m.ID(), depth, want)
 			}
 		})
 		if len(byRank) != 2 || !slices.Equal(byEach, byRank) {
-			t.Errorf("Each gives %v, EachRank %v", byEach, byRank)
+			t.Errorf("Each gives %v, EachMember %v", byEach, byRank)
 		}
 	}
 	old := present[RankID{1, 0}]
@@ -53,9 +53,9 @@ func TestRanksByNumber(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply(t, sp, chain(9, 0, 10))
-	sp.EachRank(func(k Rank) {
-		if k.ID().Worker == 9 && (k.Number() != old.Number() || k == old) {
-			t.Errorf("number %d and Rank %v after %d and %v", k.Number(), k, old.Number(), old)
+	sp.EachMember(func(m Member) {
+		if m.ID().Worker == 9 && (m.Number() != old.Number() || m == old) {
+			t.Errorf("number %d and Rank %v after %d and %v", m.Number(), m, old.Number(), old)
 		}
 	})
 }

@@ -5,56 +5,56 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// Rank is one rank's time in a space, from the first block stored for it until
+// Member is one rank's time in a space, from the first block stored for it until
 // it is removed or replaced. Ranks are comparable; the zero value is none.
-type Rank struct{ r *rank }
+type Member struct{ m *member }
 
 // ID returns which rank it is.
-func (k Rank) ID() RankID { return k.r.id }
+func (m Member) ID() RankID { return m.m.id }
 
 // Number returns a small number that no other present rank of the space has,
 // for use as an index into a table. After the rank is removed or replaced
-// another one may get it, so a table keeps the Rank too and compares.
-func (k Rank) Number() int { return int(k.r.holder) }
+// another one may get it, so a table keeps the Member too and compares.
+func (m Member) Number() int { return int(m.m.holder) }
 
 // Held returns how many blocks the rank holds, over all tiers: a count that
 // the owners publish after each batch.
-func (k Rank) Held() int {
+func (m Member) Held() int {
 	var n int64
-	for i := range k.r.held {
-		n += k.r.held[i].Load()
+	for i := range m.m.held {
+		n += m.m.held[i].Load()
 	}
 	return int(n)
 }
 
-// EachRank calls f once for every rank that is present, by rising number. It
+// EachMember calls f once for every rank that is present, by rising number. It
 // takes no lock.
-func (s *Space) EachRank(f func(k Rank)) {
+func (s *Space) EachMember(f func(m Member)) {
 	slots := *s.table.slots.Load()
 	for i := range slots {
-		if r := slots[i].Load(); r != nil && !r.removed.Load() {
-			f(Rank{r})
+		if m := slots[i].Load(); m != nil && !m.removed.Load() {
+			f(Member{m})
 		}
 	}
 }
 
-// EachRank is [Result.Each] with the Rank in place of its id.
-func (r *Result) EachRank(f func(k Rank, depth [event.NumTiers]uint32)) {
+// EachMember is [Result.Each] with the Member in place of its id.
+func (r *Result) EachMember(f func(m Member, depth [event.NumTiers]uint32)) {
 	if r.space == nil {
 		return
 	}
 	slots := *r.slots
 	if !r.matches.Tiered() { // the common case, for less than EachHolder takes
 		r.matches.Each(event.Device, func(h core.Holder, d uint32) {
-			if k, ok := r.rankOf(slots, h); ok {
-				f(k, [event.NumTiers]uint32{d, d, d, d})
+			if m, ok := r.memberOf(slots, h); ok {
+				f(m, [event.NumTiers]uint32{d, d, d, d})
 			}
 		})
 		return
 	}
 	r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
-		if k, ok := r.rankOf(slots, h); ok {
-			f(k, depth)
+		if m, ok := r.memberOf(slots, h); ok {
+			f(m, depth)
 		}
 	})
 }

@@ -15,9 +15,9 @@ type RankID struct {
 	DPRank uint32
 }
 
-// rank is the identity of a holder number, from the first block stored for a
+// member is the identity of a holder number, from the first block stored for a
 // RankID until the rank is removed.
-type rank struct {
+type member struct {
 	id     RankID
 	holder core.Holder
 	since  uint64 // the table's version that brought it
@@ -35,9 +35,9 @@ type rank struct {
 }
 
 // reachAll notes that any shard may have blocks of the rank.
-func (r *rank) reachAll() {
-	for i := range r.reached {
-		r.reached[i] = true
+func (m *member) reachAll() {
+	for i := range m.reached {
+		m.reached[i] = true
 	}
 }
 
@@ -58,9 +58,9 @@ func (r *rank) reachAll() {
 type table struct {
 	version atomic.Uint64
 	swaps   atomic.Uint64
-	slots   atomic.Pointer[[]atomic.Pointer[rank]] // by holder number; nil where free
+	slots   atomic.Pointer[[]atomic.Pointer[member]] // by holder number; nil where free
 
-	byWorker  map[uint64]map[uint32]*rank
+	byWorker  map[uint64]map[uint32]*member
 	replacing map[RankID]*Replacement
 	free      []core.Holder
 	next      core.Holder
@@ -68,46 +68,46 @@ type table struct {
 }
 
 func newTable() *table {
-	t := &table{byWorker: make(map[uint64]map[uint32]*rank), replacing: make(map[RankID]*Replacement)}
-	t.slots.Store(&[]atomic.Pointer[rank]{})
+	t := &table{byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement)}
+	t.slots.Store(&[]atomic.Pointer[member]{})
 	return t
 }
 
 // find returns the rank of id, or nil.
-func (t *table) find(id RankID) *rank { return t.byWorker[id.Worker][id.DPRank] }
+func (t *table) find(id RankID) *member { return t.byWorker[id.Worker][id.DPRank] }
 
 // add gives id, which has none, a number.
-func (t *table) add(id RankID, shards int) *rank {
-	r := t.hidden(id, shards)
-	t.show(r)
-	return r
+func (t *table) add(id RankID, shards int) *member {
+	m := t.hidden(id, shards)
+	t.show(m)
+	return m
 }
 
 // swap puts the hidden rank in the place of the one with the same id, which it
 // returns: nil if there is none.
-func (t *table) swap(r *rank) *rank {
-	old := t.find(r.id)
+func (t *table) swap(m *member) *member {
+	old := t.find(m.id)
 	if old == nil {
-		t.show(r)
+		t.show(m)
 		return nil
 	}
-	slots := grow(*t.slots.Load(), int(r.holder))
+	slots := grow(*t.slots.Load(), int(m.holder))
 	slots[old.holder].Store(nil)
-	r.since = old.since // to a reader it is the same rank
-	slots[r.holder].Store(r)
+	m.since = old.since // to a reader it is the same rank
+	slots[m.holder].Store(m)
 	t.slots.Store(&slots)
-	t.byWorker[r.id.Worker][r.id.DPRank] = r
+	t.byWorker[m.id.Worker][m.id.DPRank] = m
 	t.swaps.Add(1)
 	return old
 }
 
 // grow returns a copy of the slots with room for number n.
-func grow(slots []atomic.Pointer[rank], n int) []atomic.Pointer[rank] {
+func grow(slots []atomic.Pointer[member], n int) []atomic.Pointer[member] {
 	size := len(slots)
 	if n >= size {
 		size = max(16, 2*size)
 	}
-	grown := make([]atomic.Pointer[rank], size)
+	grown := make([]atomic.Pointer[member], size)
 	for i := range slots {
 		grown[i].Store(slots[i].Load())
 	}
@@ -115,53 +115,53 @@ func grow(slots []atomic.Pointer[rank], n int) []atomic.Pointer[rank] {
 }
 
 // hidden gives id a number that no reader finds yet.
-func (t *table) hidden(id RankID, shards int) *rank {
-	r := &rank{id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
+func (t *table) hidden(id RankID, shards int) *member {
+	m := &member{id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
 	if n := len(t.free); n > 0 {
-		r.holder = t.free[n-1]
+		m.holder = t.free[n-1]
 		t.free = t.free[:n-1]
 	} else {
-		r.holder = t.next
+		m.holder = t.next
 		t.next++
 	}
-	return r
+	return m
 }
 
 // show lets readers find the rank.
-func (t *table) show(r *rank) {
-	r.since = t.version.Load() + 1
+func (t *table) show(m *member) {
+	m.since = t.version.Load() + 1
 	slots := *t.slots.Load()
-	if int(r.holder) >= len(slots) {
-		slots = grow(slots, int(r.holder))
+	if int(m.holder) >= len(slots) {
+		slots = grow(slots, int(m.holder))
 		t.slots.Store(&slots)
 	}
 	// The slot before the version: a reader that notes the new version finds
 	// the rank, one that noted the old version finds it too young.
-	slots[r.holder].Store(r)
-	t.version.Store(r.since)
+	slots[m.holder].Store(m)
+	t.version.Store(m.since)
 
-	if t.byWorker[r.id.Worker] == nil {
-		t.byWorker[r.id.Worker] = make(map[uint32]*rank)
+	if t.byWorker[m.id.Worker] == nil {
+		t.byWorker[m.id.Worker] = make(map[uint32]*member)
 	}
-	t.byWorker[r.id.Worker][r.id.DPRank] = r
+	t.byWorker[m.id.Worker][m.id.DPRank] = m
 	t.count.Add(1)
 }
 
 // remove ends the identity at once. The number stays taken until release.
-func (t *table) remove(r *rank) {
-	r.removed.Store(true)
-	(*t.slots.Load())[r.holder].Store(nil)
-	ranks := t.byWorker[r.id.Worker]
-	delete(ranks, r.id.DPRank)
+func (t *table) remove(m *member) {
+	m.removed.Store(true)
+	(*t.slots.Load())[m.holder].Store(nil)
+	ranks := t.byWorker[m.id.Worker]
+	delete(ranks, m.id.DPRank)
 	if len(ranks) == 0 {
-		delete(t.byWorker, r.id.Worker)
+		delete(t.byWorker, m.id.Worker)
 	}
 	t.count.Add(-1)
 }
 
 // release makes the number of a rank that is removed, replaced or was never
 // shown free. No shard may hold a block of it.
-func (t *table) release(r *rank) { t.free = append(t.free, r.holder) }
+func (t *table) release(m *member) { t.free = append(t.free, m.holder) }
 
 // renew makes a table new again of which every number is free.
 func (t *table) renew() {
@@ -185,13 +185,13 @@ type RankStat struct {
 // counts that the owners publish after each batch.
 func (s *Space) Ranks() []RankStat {
 	var stats []RankStat
-	s.EachRank(func(k Rank) {
-		st := RankStat{RankID: k.r.id}
-		for j := range k.r.held {
-			st.Held[j%event.NumTiers] += int(k.r.held[j].Load())
+	s.EachMember(func(m Member) {
+		st := RankStat{RankID: m.m.id}
+		for j := range m.m.held {
+			st.Held[j%event.NumTiers] += int(m.m.held[j].Load())
 		}
-		for j := range k.r.inferred {
-			st.Inferred += int(k.r.inferred[j].Load())
+		for j := range m.m.inferred {
+			st.Inferred += int(m.m.inferred[j].Load())
 		}
 		stats = append(stats, st)
 	})

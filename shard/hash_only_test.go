@@ -71,7 +71,7 @@ func TestHashOnlyStoresAreTheOracles(t *testing.T) {
 	}
 }
 
-// Where a scheme does not hold what it promises, so that one name has places in
+// Where a scheme does not hold what it promises, so that one hash has positions in
 // several shards, the right holder's counts all the same, and a name of a rank
 // is never in two shards.
 func TestHashOnlyStoresUnderAFalseScheme(t *testing.T) {
@@ -164,7 +164,7 @@ func TestHashOnlyStoresInParallel(t *testing.T) {
 
 // What was bound by others' knowledge is the rank's own in a dump and in a
 // snapshot: it comes back without them.
-func TestAdoptedBlocksOutliveTheirSource(t *testing.T) {
+func TestBlocksStoredByHashOutliveTheirSource(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 44))
 		sp, o := offloaded(t, rng, 1+int(seed%3))
@@ -209,9 +209,9 @@ func TestAdoptedBlocksOutliveTheirSource(t *testing.T) {
 	}
 }
 
-// Names that a publisher's dump has beside its index are adopted where another
+// Hashes that a publisher's dump has beside its index are stored where another
 // worker knows them, with their copies, and else counted as unknown.
-func TestAttachAdoptsNames(t *testing.T) {
+func TestAttachStoresByHash(t *testing.T) {
 	for _, shards := range []int{1, 3} {
 		sp := openSpace(t, Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "sha" }})
 		c := []uint64{5, 6, 7, 8}
