@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 )
 
@@ -69,32 +70,38 @@ func loopback() []allowRule {
 	}
 }
 
-// Check refuses an endpoint that is not one, or is not allowed.
+// Check refuses an endpoint that is not one, or is not allowed. Of tcp:// and
+// ipc:// it looks at the very text that is dialled.
 func (a Allow) Check(endpoint string) error {
-	u, err := url.Parse(endpoint)
-	if err != nil {
-		return fmt.Errorf("endpoint %q is no address such as tcp://10.0.0.7:5557", endpoint)
-	}
 	rules := a.rules
 	if rules == nil {
 		rules = loopback()
 	}
-	switch u.Scheme {
-	case "tcp", "http", "https":
-	case "ipc":
-		file := path.Clean(u.Host + u.Path)
+	if file, ok := strings.CutPrefix(endpoint, "ipc://"); ok {
 		for _, r := range rules {
-			if ok, _ := path.Match(r.ipc, file); ok && r.ipc != "" {
+			if ok, _ := path.Match(r.ipc, file); ok && r.ipc != "" && file == path.Clean(file) {
 				return nil
 			}
 		}
 		return notAllowed(endpoint)
+	}
+	bad := fmt.Errorf("endpoint %q is no address such as tcp://10.0.0.7:5557", endpoint)
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return bad
+	}
+	host, port := strings.ToLower(u.Hostname()), u.Port()
+	switch u.Scheme {
+	case "tcp":
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || endpoint != "tcp://"+u.Host {
+			return bad
+		}
+	case "http", "https":
 	default:
 		return fmt.Errorf("endpoint %q: give tcp://, http://, https:// or ipc://", endpoint)
 	}
-	host, port := strings.ToLower(u.Hostname()), u.Port()
-	if host == "" || u.User != nil || u.Scheme == "tcp" && (port == "" || u.Path != "" || u.RawQuery != "") {
-		return fmt.Errorf("endpoint %q is no address such as tcp://10.0.0.7:5557", endpoint)
+	if host == "" || u.User != nil {
+		return bad
 	}
 	addr, addrErr := netip.ParseAddr(host)
 	for _, r := range rules {
