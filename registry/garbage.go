@@ -12,12 +12,12 @@ type garbage struct {
 	revision uint64
 }
 
-// garbage returns what may be cleaned up, and forgets it: what cannot be cleaned
-// is found again by the next load. Ages are between two times of the server's
-// clock.
-func (l *ledger) garbage() []garbage {
+// garbage returns what may be cleaned up, limit at most, and forgets it: what
+// cannot be cleaned is found again by the next load. Ages are between two times
+// of the server's clock.
+func (l *ledger) garbage(limit int) []garbage {
 	var list []garbage
-	old := func(t time.Time) bool { return l.serverAt.Sub(t) > l.cfg.forget }
+	old := func(t time.Time) bool { return len(list) < limit && l.serverAt.Sub(t) > l.cfg.forget }
 	for _, m := range l.members {
 		if m.state == Lost && m.lease != nil && old(m.left.At) && old(m.stored) {
 			list = append(list, garbage{leaseKey(m.key), m.revision})

@@ -1,6 +1,9 @@
 package registry
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // What is allowed is what is dialled: neither an abstract socket in the place of
 // a file, nor an address with something behind it.
@@ -19,5 +22,26 @@ func TestWhatIsAllowedIsWhatIsDialled(t *testing.T) {
 		if err := a.Check(endpoint); (err == nil) != want {
 			t.Errorf("%s: %v", endpoint, err)
 		}
+	}
+}
+
+// All garbage is collected, however much there is at once.
+func TestMuchGarbage(t *testing.T) {
+	w, a := newWorld(t), testWorker(1)
+	w.l.cfg.maxWorkers = 1000
+	for id := range uint64(250) {
+		w.announce(testWorker(10+id), 1)
+		if id%2 == 0 {
+			w.unregister(testWorker(10 + id))
+		}
+	}
+	w.live(3*time.Hour, a) // longer than the others are remembered
+	for range 3 {
+		for _, g := range w.l.garbage(100) {
+			delete(w.last, g.key)
+		}
+	}
+	if len(w.last) != 2 || len(w.l.members) != 1 || len(w.l.markers) != 0 || len(w.l.byKey) != 1 {
+		t.Errorf("%d keys are left, %d workers, %d markers, %d known keys", len(w.last), len(w.l.members), len(w.l.markers), len(w.l.byKey))
 	}
 }

@@ -467,11 +467,11 @@ func TestGarbageIsCollected(t *testing.T) {
 	w.unregister(gone)
 	w.store(replicaKey("old"), beatRecord{Version: 1, Nonce: 1})
 	w.live(50*time.Minute, a)
-	if g := w.l.garbage(); len(g) != 0 {
+	if g := w.l.garbage(100); len(g) != 0 {
 		t.Fatalf("too soon: %+v", g)
 	}
 	w.live(time.Hour, a)
-	for _, g := range w.l.garbage() {
+	for _, g := range w.l.garbage(100) {
 		if w.last[g.key].revision != g.revision {
 			t.Errorf("%+v has changed", g)
 		}
@@ -592,6 +592,13 @@ func FuzzLedger(f *testing.F) {
 	f.Add("drain.1", []byte(`{"v":1,"since":"2026-11-21T12:00:00Z"}`))
 	f.Add("replica.me", []byte(`{"v":1,"nonce":"7"}`))
 	f.Add("http.x.1.0", good)
+	gone := &record{Worker: testWorker(1), Former: []formerRanks{{[]uint32{0, 7}, moment{At: epoch, Stream: epoch, Seq: 3}}}}
+	tombstone, err := json.Marshal(gone.tombstone(moment{At: epoch, Stream: epoch, Seq: 9}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(leaseKey(testWorker(1).Key()), tombstone)
+	f.Add(httpKey(testWorker(1).Key(), 1), []byte(strings.Replace(string(tombstone), "[0,1]", "[1]", 1)))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		w := newWorld(t)
 		w.announce(testWorker(1), 1)
@@ -603,6 +610,20 @@ func FuzzLedger(f *testing.F) {
 			if e.Key != (Key{event.Space{Model: e.Model, BlockSize: e.BlockSize, Group: e.Group}, e.ID}) {
 				t.Fatalf("%+v", e)
 			}
+			for _, rank := range e.Ranks {
+				if d, left := w.l.left(e.Key, rank); left == e.Present() {
+					t.Fatalf("rank %d left %v %+v: %+v", rank, left, d, e)
+				}
+			}
+		}
+		for range 3 { // lost, forgotten
+			w.now = w.now.Add(2 * time.Hour)
+			w.live(20 * time.Second)
+		}
+		for len(w.l.garbage(1)) > 0 {
+		}
+		if len(w.l.members) > 1 || len(w.l.byKey) > 1 {
+			t.Fatalf("%d members and %d keys are not forgotten", len(w.l.members), len(w.l.byKey))
 		}
 	})
 }

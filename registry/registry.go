@@ -307,11 +307,11 @@ func (r *Registry) beatOn(ctx context.Context, b *Bucket) {
 // clean takes old garbage out of the bucket. What fails is tried again after
 // the next load.
 func (r *Registry) clean(ctx context.Context, b *Bucket) {
-	r.mu.Lock()
-	list := r.mu.ledger.garbage()
-	r.mu.Unlock()
 	const atATime = 100
-	for _, g := range list[:min(len(list), atATime)] {
+	r.mu.Lock()
+	list := r.mu.ledger.garbage(atATime)
+	r.mu.Unlock()
+	for _, g := range list {
 		request, cancel := context.WithTimeout(ctx, time.Second)
 		err := b.clean(request, g)
 		cancel()
