@@ -158,7 +158,8 @@ func (a *Announcement) Close(ctx context.Context) error {
 				return err // another's, or gone already
 			}
 		}
-		_, err := a.mu.bucket.bury(ctx, a.key, &record{Worker: a.mu.worker, Former: a.mu.former}, a.mu.revision)
+		r := record{Worker: a.mu.worker, Former: a.mu.former}
+		_, err := a.mu.bucket.bury(ctx, a.key, &r, a.mu.bucket.moment(ctx, r.Space()), a.mu.revision)
 		if err == nil {
 			return nil
 		}

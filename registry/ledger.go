@@ -172,6 +172,9 @@ func (l *ledger) registration(now time.Time, c change) error {
 	src := source{member: m}
 	if c.key != leaseKey(m.key) {
 		src.rank, src.http = r.Ranks[0], true
+		if r.Gone == nil && m.crowded(src.rank) {
+			return corrupt("too_many", "already %d ranks of worker %d", len(m.http), r.ID)
+		}
 	}
 	l.byKey[c.key] = src
 	switch {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -41,6 +42,20 @@ type httpSource struct {
 // registered reports whether anything says that the worker is there.
 func (m *member) registered() bool { return m.lease != nil || len(m.http) > 0 || m.static != nil }
 
+// crowded reports whether the member has no room for one more rank over HTTP.
+func (m *member) crowded(rank uint32) bool { return len(m.http) >= maxRanks && m.http[rank] == nil }
+
+// otherwise reports whether a rank over HTTP is registered with what another one
+// of the member is not: all of a worker's events are read alike.
+func (m *member) otherwise(w *Worker) bool {
+	for rank, h := range m.http {
+		if o := &h.worker; rank != w.Ranks[0] && (o.Lora != w.Lora || o.Salt != w.Salt || o.EngineScheme != w.EngineScheme) {
+			return true
+		}
+	}
+	return false
+}
+
 // merged returns what the member's sources say together: the announcement, or
 // else the static entry, tells; HTTP registrations add their ranks.
 func (m *member) merged() Worker {
@@ -51,35 +66,23 @@ func (m *member) merged() Worker {
 	case m.static != nil:
 		w = *m.static
 	}
-	ranks := make([]uint32, 0, len(m.http))
-	for rank := range m.http {
-		ranks = append(ranks, rank)
+	if len(m.http) == 0 {
+		return w
 	}
-	slices.Sort(ranks)
-	for i, rank := range ranks {
-		h := &m.http[rank].worker
-		if i == 0 && w.Model == "" {
-			w = *h
-		}
-		w.Ranks = append(slices.Clone(w.Ranks), rank)
-		w.Endpoints.Events = withEndpoint(w.Endpoints.Events, rank, h.Endpoints.Events[rank])
-		w.Endpoints.Replay = withEndpoint(w.Endpoints.Replay, rank, h.Endpoints.Replay[rank])
+	ranks := slices.Sorted(maps.Keys(m.http))
+	if w.Model == "" {
+		w = m.http[ranks[0]].worker
 	}
-	slices.Sort(w.Ranks)
-	w.Ranks = slices.Compact(w.Ranks)
+	events, replay := make(map[uint32]string), make(map[uint32]string)
+	for _, h := range m.http {
+		maps.Copy(events, h.worker.Endpoints.Events)
+		maps.Copy(replay, h.worker.Endpoints.Replay)
+	}
+	maps.Copy(events, w.Endpoints.Events) // what is announced goes first
+	maps.Copy(replay, w.Endpoints.Replay)
+	w.Endpoints.Events, w.Endpoints.Replay = events, replay
+	w.Ranks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(w.Ranks, ranks))))
 	return w
-}
-
-// withEndpoint returns a copy of the addresses with one more.
-func withEndpoint(all map[uint32]string, rank uint32, address string) map[uint32]string {
-	if address == "" {
-		return all
-	}
-	with := map[uint32]string{rank: address}
-	for k, v := range all {
-		with[k] = v
-	}
-	return with
 }
 
 // entry returns the member as others see it.

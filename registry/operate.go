@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // Errors of what operators and HTTP clients ask for.
@@ -139,15 +142,34 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 	return revision, false, err
 }
 
-// removeHTTP ends the registration of one rank.
-func (b *Bucket) removeHTTP(ctx context.Context, t target) error {
-	key := httpKey(t.key, t.rank)
-	_, err := b.bury(ctx, key, &record{Worker: t.worker}, t.revision)
-	if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
-		err = b.end(ctx, key)
+// removals bounds the registrations that are ended at a time.
+const removals = 16
+
+// removeHTTP ends the registrations of ranks.
+func (b *Bucket) removeHTTP(ctx context.Context, targets []target) error {
+	moments := make(map[event.Space]moment) // asked for once: an instance may have many ranks
+	for _, t := range targets {
+		if _, ok := moments[t.key.Space]; !ok {
+			moments[t.key.Space] = b.moment(ctx, t.key.Space)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("unregistering rank %d of worker %d: %w", t.rank, t.key.Worker, err)
+	errs := make([]error, len(targets))
+	slots := make(chan struct{}, removals)
+	var working sync.WaitGroup
+	for i, t := range targets {
+		slots <- struct{}{}
+		working.Go(func() {
+			defer func() { <-slots }()
+			key := httpKey(t.key, t.rank)
+			_, err := b.bury(ctx, key, &record{Worker: t.worker}, moments[t.key.Space], t.revision)
+			if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+				err = b.end(ctx, key)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("unregistering rank %d of worker %d: %w", t.rank, t.key.Worker, err)
+			}
+		})
 	}
-	return nil
+	working.Wait()
+	return errors.Join(errs...)
 }

@@ -149,6 +149,9 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 		if err := allow.Check(e); err != nil {
 			return w, &refusal{http.StatusForbidden, err}
 		}
+		if strings.HasPrefix(e, "http") {
+			return w, refuse(http.StatusBadRequest, "endpoint %q: engines publish their events at tcp:// or ipc://", e)
+		}
 	}
 	if err := w.normalise(); err != nil {
 		return w, refuse(http.StatusBadRequest, "%v", err)
@@ -173,6 +176,9 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 	if r.cfg.Conn == nil {
 		return refuse(http.StatusServiceUnavailable, "without NATS there is nowhere to register: name the worker in the file of --registry-workers").answer()
 	}
+	if no := r.room(&w); no != nil {
+		return no.answer()
+	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
 	revision, repeated, err := r.bucket().addHTTP(ctx, w)
@@ -189,6 +195,20 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 		return http.StatusOK, encode(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
 	}
 	return http.StatusCreated, encode(map[string]string{"status": "ok"})
+}
+
+// room refuses a rank that does not go with the others of its instance.
+func (r *Registry) room(w *Worker) *refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch m := r.mu.ledger.members[w.Key()]; {
+	case m == nil:
+	case m.crowded(w.Ranks[0]):
+		return refuse(http.StatusBadRequest, "instance %s has %d ranks already", idText(w.ID, w.Name), maxRanks)
+	case m.otherwise(w):
+		return refuse(http.StatusConflict, "other ranks of instance %s are registered with another lora_name, additional_salt or engine_scheme", idText(w.ID, w.Name))
+	}
+	return nil
 }
 
 func (r *Registry) unavailable(err error) (int, []byte) {
@@ -220,11 +240,11 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	if len(targets) == 0 {
 		return refuse(http.StatusNotFound, "no such instance is registered: %s", idText(q.id, q.name)).answer()
 	}
+	if err := r.bucket().removeHTTP(ctx, targets); err != nil {
+		return r.unavailable(err)
+	}
 	removed := []string{}
 	for _, t := range targets {
-		if err := r.bucket().removeHTTP(ctx, t); err != nil {
-			return r.unavailable(err)
-		}
 		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), groupName(t.key.Space.Group), t.rank))
 	}
 	r.awaitGone(ctx, targets)

@@ -39,7 +39,7 @@ func (b *Bucket) end(ctx context.Context, key string) error {
 		case r.Gone != nil:
 			return nil
 		default:
-			_, err = b.bury(ctx, key, r, e.Revision())
+			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Space()), e.Revision())
 		}
 		if !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
 			return err
@@ -50,8 +50,8 @@ func (b *Bucket) end(ctx context.Context, key string) error {
 
 // bury puts the tombstone of a registration in its place, if that is of the
 // revision.
-func (b *Bucket) bury(ctx context.Context, key string, r *record, revision uint64) (uint64, error) {
-	value, err := json.Marshal(r.tombstone(b.moment(ctx, r.Space())))
+func (b *Bucket) bury(ctx context.Context, key string, r *record, at moment, revision uint64) (uint64, error) {
+	value, err := json.Marshal(r.tombstone(at))
 	if err != nil {
 		return 0, err
 	}
