@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/workload"
 	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -54,6 +55,10 @@ type Config struct {
 
 	Progress  string
 	EventsOut string // file that records the published events; empty: none
+
+	// Tail ends each line of progress for people, in place of what the fleet holds;
+	// nil: that. It is called by the goroutine that prints.
+	Tail func() string
 }
 
 // Declare adds the settings to the set.
@@ -133,6 +138,11 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 
 // engines is how many there are; worker i has ranks i × DPRanks and on.
 func (c *Config) engines() int { return c.Workers * c.DPRanks }
+
+// Space is that of the fleet's events.
+func (c *Config) Space() event.Space {
+	return event.Space{Model: c.Model, BlockSize: uint32(c.Engine.BlockSize), Group: c.Group}
+}
 
 // newFleet makes the engines, whose events go to emit.
 func (c *Config) newFleet(emit func(engine int) sink) (*mock.Fleet, error) {

@@ -200,6 +200,22 @@ func lastLine(t *testing.T, f *os.File) Progress {
 	return p
 }
 
+// Lines for people stand in a terminal of 80 columns, but for the worst of a fleet
+// that is hopelessly late.
+func TestLinesFit(t *testing.T) {
+	p := Progress{
+		Seconds: 9999, Requests: 9999999, RequestsPerSec: 999, Reuse: 1, Events: 99999999, EventsPerSec: 99999, HeldBlocks: 9999999,
+		PendingBytes: 9 << 10,
+	}
+	lines := []string{p.text(p.state())}
+	p.Done = true
+	for _, line := range append(lines, p.text("")) {
+		if len(line) > 80 {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+}
+
 // A trace is replayed at its speed, again and again where it loops, and what
 // is a request's own is new each time.
 func TestReplayKeepsTimeAndLoops(t *testing.T) {

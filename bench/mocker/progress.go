@@ -69,37 +69,36 @@ func (c *counters) read(seconds float64, pending int64, before *Progress) Progre
 	return p
 }
 
-// text is the line for people.
-func (p *Progress) text() string {
-	s := fmt.Sprintf("%6.0fs  requests %d (%.0f/s)  events %d (%.0f/s)  blocks +%d -%d  held %d  reuse %.1f%%  unacknowledged %s",
-		p.Seconds, p.Requests, p.RequestsPerSec, p.Events, p.EventsPerSec, p.StoredBlocks, p.RemovedBlocks, p.HeldBlocks,
-		100*p.Reuse, bytesText(p.PendingBytes))
-	if p.Refused > 0 {
-		s += fmt.Sprintf("  refused %d", p.Refused)
+// text is the line for people, of at most 80 columns; tail is its end.
+func (p *Progress) text(tail string) string {
+	if p.Done {
+		return fmt.Sprintf("%4.0fs  done: %d requests, %d refused, %.0f%% reused, %d events",
+			p.Seconds, p.Requests, p.Refused, 100*p.Reuse, p.Events)
 	}
-	if p.BehindSeconds >= 1 {
-		s += fmt.Sprintf("  behind %.0fs", p.BehindSeconds)
-	}
-	switch {
-	case p.Done:
-		s += "  done"
-	case p.Idle:
-		s += "  idle"
+	s := fmt.Sprintf("%4.0fs  %.0f requests/s, %.0f%% reused  %.0f events/s  %s", p.Seconds, p.RequestsPerSec, 100*p.Reuse, p.EventsPerSec, tail)
+	if p.Idle {
+		s += "\n\nAll requests are answered, and all events acknowledged. Until ctrl-c."
 	}
 	return s
 }
 
-func bytesText(n int64) string {
-	if n < 10<<10 {
-		return fmt.Sprintf("%d B", n)
+// state says what the fleet holds, and what is not as it should be.
+func (p *Progress) state() string {
+	s := fmt.Sprintf("%d blocks, %d KiB unsent", p.HeldBlocks, p.PendingBytes>>10)
+	if p.Refused > 0 {
+		s += fmt.Sprintf(", %d refused", p.Refused)
 	}
-	return fmt.Sprintf("%d KiB", n>>10)
+	if p.BehindSeconds >= 1 {
+		s += fmt.Sprintf(", %.0fs late", p.BehindSeconds)
+	}
+	return s
 }
 
 // printer writes progress lines.
 type printer struct {
 	out   io.Writer
 	json  bool
+	tail  func() string // nil: what the fleet holds
 	start time.Time
 	last  Progress
 	state func(seconds float64, before *Progress) Progress
@@ -123,6 +122,7 @@ func (p *printer) run(ctx context.Context) {
 func (p *printer) print(done bool) {
 	now := p.state(time.Since(p.start).Seconds(), &p.last)
 	now.Done = done
+	before := p.last
 	p.last = now
 	if p.json {
 		for _, f := range []*float64{
@@ -135,5 +135,12 @@ func (p *printer) print(done bool) {
 		}
 		return
 	}
-	_, _ = io.WriteString(p.out, now.text()+"\n")
+	if before.Idle && !done { // it has been said
+		return
+	}
+	tail := now.state
+	if p.tail != nil {
+		tail = p.tail
+	}
+	_, _ = io.WriteString(p.out, now.text(tail())+"\n")
 }

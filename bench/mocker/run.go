@@ -63,7 +63,7 @@ type run struct {
 // orderly end. Progress goes to out.
 func Run(ctx context.Context, cfg *Config, broker Broker, out *os.File) (err error) {
 	r := &run{cfg: cfg, ctx: ctx, router: newRouter(cfg), ids: make([]uint64, cfg.engines())}
-	sp := event.Space{Model: cfg.Model, BlockSize: uint32(cfg.Engine.BlockSize), Group: cfg.Group}
+	sp := cfg.Space()
 	if r.feed, err = newFeed(cfg); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (r *run) progress(pending func() int64, out *os.File) (stop func(done bool)
 		return func(bool) {}
 	}
 	p := &printer{
-		out: out, start: r.started, json: r.cfg.Progress == ProgressJSON || r.cfg.Progress == ProgressAuto && !isTerminal(out),
+		out: out, start: r.started, tail: r.cfg.Tail, json: r.cfg.Progress == ProgressJSON || r.cfg.Progress == ProgressAuto && r.cfg.Tail == nil && !isTerminal(out),
 		state: func(seconds float64, before *Progress) Progress { return r.counts.read(seconds, pending(), before) },
 	}
 	ctx, cancel := context.WithCancel(context.Background())

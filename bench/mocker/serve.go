@@ -93,7 +93,6 @@ func unlessEnded(ctx context.Context, err error) error {
 // serve makes worker i, which listens but does not answer yet.
 func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logger) (*served, error) {
 	w := &served{id: uint64(c.FirstWorker + i)}
-	sp := event.Space{Model: c.Model, BlockSize: uint32(c.Engine.BlockSize), Group: c.Group}
 	port := c.HTTP.Port
 	if port > 0 {
 		port += i
@@ -102,7 +101,7 @@ func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logg
 	if w.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(c.HTTP.Host, strconv.Itoa(port))); err != nil {
 		return nil, fmt.Errorf("listen for worker %d (see --http-host and --http-port): %w", w.id, err)
 	}
-	if w.pub, err = broker.Open(ctx, sp, w.id); err != nil {
+	if w.pub, err = broker.Open(ctx, c.Space(), w.id); err != nil {
 		return nil, errors.Join(fmt.Errorf("publish for worker %d: %w", w.id, err), w.listener.Close())
 	}
 	mc := mockapi.Config{

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/bench/mocker"
 	"github.com/kvatlas/kvatlas/event"
@@ -30,12 +31,15 @@ type config struct {
 	linger    time.Duration
 	register  bool
 	lease     time.Duration
+	indexer   withIndexer
 	log       obs.LogConfig
+
+	settings *conf.Set
 }
 
 func main() {
-	var c config
 	set := conf.New("kvmocker", "A fleet of mock engines that publishes KV cache events.")
+	c := config{settings: set}
 	c.fleet.Declare(set)
 	c.broker.Declare(set)
 	set.Group("Publishing")
@@ -47,6 +51,7 @@ func main() {
 		ends they are gone, and their blocks with them; see --at-end wait.`)
 	set.Duration(&c.lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is sent
 		each third of it.`, conf.Between(time.Second, time.Hour))
+	c.indexer.declare(set)
 	c.log.Declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.log, Run: c.run}))
 }
@@ -56,15 +61,27 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 		return c.mock(ctx, nowhere(), nil, log)
 	}
 	c.broker.Name, c.broker.Log = "kvmocker", log
+	if c.indexer.On {
+		return c.runWithIndexer(ctx, log)
+	}
 	b, err := broker.Open(ctx, c.broker)
 	if err != nil {
 		return err
 	}
+	err = c.publish(ctx, b.Conn(), log)
+	if closeErr := b.Close(); closeErr != nil && err == nil {
+		err = fmt.Errorf("close the broker: %w", closeErr)
+	}
+	return err
+}
+
+// publish runs the fleet, whose workers publish at the connection.
+func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) error {
 	set := metrics.NewSet()
-	err = c.mock(ctx, mocker.Broker{
+	return c.mock(ctx, mocker.Broker{
 		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
 			cfg := publish.Config{
-				Conn: b.Conn(), Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
+				Conn: nc, Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
 			}
 			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
 				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}
@@ -73,16 +90,12 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 		},
 		Pending: func() int64 { return int64(set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil).Get()) },
 	}, func(ctx context.Context, w registry.Worker) (func(context.Context) error, error) {
-		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: b.Conn(), Namespace: c.namespace, Lease: c.lease, Log: log})
+		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: nc, Namespace: c.namespace, Lease: c.lease, Log: log})
 		if err != nil {
 			return nil, err
 		}
 		return a.Close, nil
 	}, log)
-	if closeErr := b.Close(); closeErr != nil && err == nil {
-		err = fmt.Errorf("close the broker: %w", closeErr)
-	}
-	return err
 }
 
 // mock runs the fleet in the way that the settings ask for.

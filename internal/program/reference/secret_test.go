@@ -62,7 +62,7 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 					}
 				}
 			}
-			if l.Program != "kvdemo" && secret == 0 {
+			if secret == 0 {
 				t.Error("there is no setting that may have a password")
 			}
 		})

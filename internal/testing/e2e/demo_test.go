@@ -19,7 +19,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	home := t.TempDir()
-	p := start(t, home, "kvdemo", "--http-listen", "127.0.0.1:0")
+	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0")
 	var requests []string
 	moving, lines := 0, 0
 	eventually(t, time.Minute, func() error { // Scan returns at least once a second
@@ -28,8 +28,8 @@ func TestDemo(t *testing.T) {
 			if strings.HasPrefix(line, "curl ") {
 				requests = append(requests, line)
 			}
-			if strings.Contains(line, "index: events") {
-				if lines++; !strings.Contains(line, "(0/s)") {
+			if strings.Contains(line, "index: ") {
+				if lines++; !strings.Contains(line, " 0 events/s") {
 					moving++
 				}
 			}
@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 				return nil
 			}
 		}
-		t.Fatalf("kvdemo says no more; requests so far: %q", requests)
+		t.Fatalf("kvmocker says no more; requests so far: %q", requests)
 		return nil
 	})
 	if moving == 0 {
@@ -75,9 +75,9 @@ func TestDemo(t *testing.T) {
 // So does whoever reads its lines, as in `make run | head`.
 func TestDemoEndsWithItsReader(t *testing.T) {
 	home := t.TempDir()
-	p := start(t, home, "kvdemo", "--http-listen", "127.0.0.1:0")
+	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0")
 	if !p.lines.Scan() {
-		t.Fatal("kvdemo says nothing")
+		t.Fatal("kvmocker says nothing")
 	}
 	if err := p.stdout.Close(); err != nil {
 		t.Fatal(err)

@@ -2,8 +2,4 @@
 
 package main
 
-import "syscall"
-
-func ownGroup() *syscall.SysProcAttr { return nil }
-
 func takeTerminal() (giveBack func()) { return func() {} }
