@@ -70,7 +70,7 @@ bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)
 
-reference: ## write docs/configuration.md from what the programs say of their settings
+reference: ## write docs/configuration.md and docs/metrics.md from what the programs say of themselves
 	$(GO) run ./internal/program/reference
 
 faults: ## run the tests that docs/faults.md names and write it; RUN=regexp for some of its rows

@@ -85,6 +85,7 @@ func newMeters(set *metrics.Set) *meters {
 		visible: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_publish_to_applied_seconds",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600}),
 	}
+	m.recoverySeconds(recoveryOutcome(nil)) // there from the start; those of failures once there are some
 	for cause := range numCauses {
 		m.asked[cause] = c(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
 	}
@@ -111,8 +112,12 @@ func (m *meters) applied(out core.Outcome) {
 // recovered counts a recovery that has ended; outcome is a constant word.
 func (m *meters) recovered(cause Cause, outcome string, took time.Duration) {
 	m.set.GetOrCreateCounter(fmt.Sprintf("kvatlas_ingest_recoveries_total{cause=%q,outcome=%q}", cause, outcome)).Inc()
-	m.set.GetOrCreatePrometheusHistogramExt(fmt.Sprintf("kvatlas_ingest_recovery_seconds{outcome=%q}", outcome),
-		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}).Update(took.Seconds())
+	m.recoverySeconds(outcome).Update(took.Seconds())
+}
+
+func (m *meters) recoverySeconds(outcome string) *metrics.PrometheusHistogram {
+	return m.set.GetOrCreatePrometheusHistogramExt(fmt.Sprintf("kvatlas_ingest_recovery_seconds{outcome=%q}", outcome),
+		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60})
 }
 
 // answered counts a request of a recovery; outcome is a constant word.

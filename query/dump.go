@@ -39,7 +39,7 @@ type dumps struct {
 }
 
 func newDumps(m *obs.Metrics) *dumps {
-	const name, help = "kvatlas_dumps_total", "Dumps, by how they ended: complete, client_left or failed."
+	const name, help = "kvatlas_dumps_total", "Dumps, by result: complete, client_left or failed."
 	d := &dumps{
 		complete: m.Counter(name, help, "result", "complete"),
 		left:     m.Counter(name, help, "result", "client_left"),

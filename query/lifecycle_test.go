@@ -61,7 +61,7 @@ func TestMetricsAndVersion(t *testing.T) {
 	s.do(t, "POST", "/v1/find_matches", `{`)
 	_, data := s.do(t, "GET", "/metrics", "")
 	for _, want := range []string{
-		"# HELP kvatlas_http_requests_total Requests answered, by route and status.\n# TYPE kvatlas_http_requests_total counter\n",
+		"# HELP kvatlas_http_requests_total Requests answered, by route and code, the status.\n# TYPE kvatlas_http_requests_total counter\n",
 		"# TYPE kvatlas_http_request_duration_seconds histogram\n",
 		`kvatlas_http_requests_total{route="find_matches",code="400"} 1`,
 		`kvatlas_http_request_duration_seconds_count{route="find_matches"} 2`,

@@ -21,7 +21,10 @@ type observer struct {
 	flight  atomic.Int64 // read by each request, as a limit: xsync.Counter would sum its stripes then
 }
 
+const familyRefused = "kvatlas_http_refused_total"
+
 func newObserver(m *obs.Metrics, t *table) *observer {
+	m.Help(familyRefused, "Requests refused, by reason.")
 	o := &observer{metrics: m, table: t, ok: make([]*metrics.Counter, len(t.all))}
 	for i := range len(t.all) + 1 {
 		o.latency = append(o.latency, m.Histogram("kvatlas_http_request_duration_seconds",
@@ -38,7 +41,7 @@ func newObserver(m *obs.Metrics, t *table) *observer {
 }
 
 func (o *observer) answers(route, status int) *metrics.Counter {
-	return o.metrics.Counter("kvatlas_http_requests_total", "Requests answered, by route and status.",
+	return o.metrics.Counter("kvatlas_http_requests_total", "Requests answered, by route and code, the status.",
 		"route", o.table.name(route), "code", strconv.Itoa(status))
 }
 
@@ -54,5 +57,5 @@ func (o *observer) answered(route, status int, took time.Duration) {
 
 // refused counts one refusal. Reasons are constants of this package.
 func (o *observer) refused(reason string) {
-	o.metrics.Counter("kvatlas_http_refused_total", "Requests refused, by reason.", "reason", reason).Inc()
+	o.metrics.GetOrCreateCounter(obs.Name(familyRefused, "reason", reason)).Inc()
 }

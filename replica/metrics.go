@@ -21,7 +21,7 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 	m.Gauge("kvatlas_index_spaces", "Index spaces.", func() float64 { return float64(len(set.Spaces())) })
 	m.Help("kvatlas_index_ranks", "Ranks (workers' data-parallel ranks) in a space.")
 	m.Help("kvatlas_index_blocks", "Blocks held, over all ranks of a space, by tier.")
-	m.Help("kvatlas_index_memory_bytes", "Bytes that the indexes use, by what for.")
+	m.Help("kvatlas_index_memory_bytes", "Bytes that the indexes use, by kind: what for.")
 	m.Gauge("kvatlas_index_memory_budget_bytes", "Bytes that the indexes may use together; 0 means no limit.", func() float64 {
 		_, budget := set.MemoryBudget()
 		return float64(budget)

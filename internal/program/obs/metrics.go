@@ -3,6 +3,8 @@ package obs
 import (
 	"bytes"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -75,17 +77,21 @@ func (m *Metrics) Histogram(family, help string, bounds []float64, pairs ...stri
 }
 
 // WritePrometheus writes all metrics in the Prometheus text format, with HELP
-// and TYPE lines.
+// and TYPE lines. What has a help text and no sample yet, because it counts what
+// has not happened, has its HELP line all the same: so the exposition of a program
+// names all that its release exposes, and docs/metrics.md is made from it.
 func (m *Metrics) WritePrometheus(w io.Writer) {
 	var b bytes.Buffer
 	m.Set.WritePrometheus(&b)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	without := maps.Clone(m.mu.help)
 	for line := range bytes.Lines(b.Bytes()) {
 		// The library writes "# HELP name" without a text.
 		if family, ok := bytes.CutPrefix(line, []byte("# HELP ")); ok {
 			family = bytes.TrimSpace(family)
 			text := m.mu.help[string(family)]
+			delete(without, string(family))
 			switch {
 			case text != "":
 			case bytes.HasPrefix(family, []byte("go_")):
@@ -94,7 +100,7 @@ func (m *Metrics) WritePrometheus(w io.Writer) {
 				text = "Of the process, as the system accounts for it."
 			}
 			if text != "" {
-				line = []byte("# HELP " + string(family) + " " + helpEscape.Replace(text) + "\n")
+				line = helpLine(string(family), text)
 			}
 		}
 		// The library has no counters that a function computes: they are
@@ -108,6 +114,15 @@ func (m *Metrics) WritePrometheus(w io.Writer) {
 			return
 		}
 	}
+	for _, family := range slices.Sorted(maps.Keys(without)) {
+		if _, err := w.Write(helpLine(family, without[family])); err != nil {
+			return
+		}
+	}
+}
+
+func helpLine(family, text string) []byte {
+	return []byte("# HELP " + family + " " + helpEscape.Replace(text) + "\n")
 }
 
 // The escapes of the text format

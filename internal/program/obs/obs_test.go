@@ -85,6 +85,7 @@ func TestMetricsHaveHelpAndType(t *testing.T) {
 	m.Counter("kvatlas_a_total", "Number of a.", "reason", "b").Inc()
 	m.Gauge("kvatlas_g", "A gauge\nof two lines.", func() float64 { return 2.5 })
 	m.Gauge("kvatlas_computed_total", "A counter that a function computes.", func() float64 { return 7 })
+	m.Help("kvatlas_never_total", "What never happened.")
 	m.Histogram("kvatlas_h_seconds", "A duration in seconds.", LatencyBuckets(), "route", "x").Update(0.0007)
 	var out bytes.Buffer
 	m.WritePrometheus(&out)
@@ -95,6 +96,7 @@ func TestMetricsHaveHelpAndType(t *testing.T) {
 		"# TYPE kvatlas_computed_total counter\nkvatlas_computed_total 7\n",
 		"# TYPE kvatlas_h_seconds histogram\n",
 		`kvatlas_h_seconds_bucket{route="x",le="0.001"} 1`,
+		"# HELP kvatlas_never_total What never happened.\n",
 		"# HELP kvatlas_build_info What was built",
 		"kvatlas_build_info{version=",
 		"go_goroutines ",
@@ -110,8 +112,10 @@ func TestMetricsHaveHelpAndType(t *testing.T) {
 			t.Errorf("no help text for %s", name)
 		}
 	}
-	if strings.Count(out.String(), "# TYPE kvatlas_a_total") != 1 {
-		t.Error("TYPE more than once for one family")
+	for _, line := range []string{"# TYPE", "# HELP"} {
+		if strings.Count(out.String(), line+" kvatlas_a_total") != 1 {
+			t.Errorf("%s more than once for one family", line)
+		}
 	}
 }
 

@@ -31,7 +31,11 @@ func generate(ctx context.Context, root, dir string) (map[string]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists)}, nil
+	metrics, err := families(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists), metricsFile: metricsPage(metrics)}, nil
 }
 
 // ask builds the programs into dir and returns what each lists.

@@ -1,13 +1,14 @@
 // Command reference writes docs/configuration.md, and the list of all programs'
 // settings that package conf goes by, from what the programs themselves say of
-// their settings: `make reference` after a change of a flag.
+// their settings, and docs/metrics.md from what they expose when they run: `make
+// reference` after a change of a flag or a metric.
 //
 // Invariants:
 //   - The text depends on the sources only, not on the machine: a default that
 //     does is declared with conf.ShowDefault.
 //
 // Ownership: nothing is kept; it builds the programs into a directory that it
-// removes.
+// removes, and ends those that it starts.
 package main
 
 import (
@@ -27,11 +28,12 @@ func main() {
 
 // The files that are written, below the module's root.
 const (
-	docFile   = "docs/configuration.md"
-	knownFile = "internal/program/conf/known.txt"
+	docFile     = "docs/configuration.md"
+	knownFile   = "internal/program/conf/known.txt"
+	metricsFile = "docs/metrics.md"
 )
 
-// write writes both files below root.
+// write writes all files below root.
 func write(ctx context.Context, root string) (err error) {
 	dir, err := os.MkdirTemp("", "kvatlas-reference-")
 	if err != nil {

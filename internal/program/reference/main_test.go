@@ -44,6 +44,11 @@ func TestTheReferenceIsUpToDate(t *testing.T) {
 	if !strings.Contains(files[docFile], "Usage of kvbench replay:") {
 		t.Error("nothing of kvbench")
 	}
+	for _, want := range []string{"## kvatlas_ingest: kvindexer, kvrouter\n", "## kvatlas_publish: kvpublisher\n", "| `kvatlas_ready` | gauge |"} {
+		if !strings.Contains(files[metricsFile], want) {
+			t.Errorf("no %q in %s", want, metricsFile)
+		}
+	}
 	if strings.Contains(files[docFile], "/nonexistent") {
 		t.Error("a default depends on the machine")
 	}

@@ -23,7 +23,7 @@ type observer struct {
 const familyRequests = "kvatlas_router_requests_total"
 
 func newObserver(m *obs.Metrics, p *Proxy) *observer {
-	m.Help(familyRequests, "Requests by how they ended.")
+	m.Help(familyRequests, "Requests, by outcome: how they ended.")
 	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
 	o := &observer{
 		set:            m,
