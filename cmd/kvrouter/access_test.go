@@ -13,29 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
-
-func TestWhoMayAskTheRouter(t *testing.T) {
-	for request, want := range map[string]struct {
-		role    secure.Role
-		tenants bool
-	}{
-		"GET /livez": {secure.Anybody, true}, "GET /readyz": {secure.Anybody, true}, "GET /version": {secure.Anybody, true}, "GET /openapi.yaml": {secure.Anybody, true},
-		"GET /metrics": {secure.Reader, false}, "GET /v1/models": {secure.Reader, true},
-		"POST /v1/chat/completions": {secure.Reader, true}, "POST /anything": {secure.Reader, true}, "GET /livez/x": {secure.Reader, true},
-		"POST /v1/select": {secure.Reader, false}, "GET /v1/loads": {secure.Reader, false}, "POST /v1/potential_loads": {secure.Reader, false},
-		"POST /v1/select_and_reserve": {secure.Operator, false}, "POST /v1/reservations": {secure.Operator, false},
-		"DELETE /v1/reservations/x": {secure.Operator, false}, "POST /v1/reservations/x/output": {secure.Operator, false},
-		"GET /busy_threshold": {secure.Reader, false}, "POST /busy_threshold": {secure.Operator, false},
-	} {
-		method, path, _ := strings.Cut(request, " ")
-		if role, tenants := needs(httptest.NewRequest(method, path, nil)); role != want.role || tenants != want.tenants {
-			t.Errorf("%s: %v %t, want %+v", request, role, tenants, want)
-		}
-	}
-}
 
 // TestTheRouterWithTokens starts one and asks with and without a token; the
 // engine never sees it.

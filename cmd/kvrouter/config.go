@@ -162,7 +162,16 @@ func (c *config) declareEngines(set *conf.Set) {
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
-	set.Bool(&p.PassThrough, "pass-through", true, "Pass routes that the router does not know on to an engine of the model.")
+	set.Bool(&p.PassThrough, "pass-through", true, `Pass on to engines what is no completion or chat, too. With false there are no
+		other routes than the router's own.`)
+	set.List(&p.Routes, "inference-routes", proxy.Kinds(), `What of that goes to an engine of the model for whoever may
+		generate: the routes by which engines of these kinds answer, and others that are named here, as /path or POST /path.
+		All else administers engines. Kinds: `+strings.Join(proxy.Kinds(), ", ")+".")
+	set.String(&p.Administration, "engine-administration", proxy.AdminOperators, `Whose requests on all other routes go on, to all
+		engines of a model or to the one that X-Kvatlas-Worker names: operators, with a token of that role; open, also
+		everybody where there is no --tokens-file; none, nobody.`, conf.OneOf(proxy.AdminOperators, proxy.AdminOpen, proxy.AdminNone))
+	set.Duration(&p.AdministrationTimeout, "engine-administration-timeout", 10*time.Minute, "Time that an engine has for such a request.",
+		conf.Between(time.Millisecond, 24*time.Hour))
 }
 
 func (c *config) declareHTTP(set *conf.Set) {
@@ -235,6 +244,9 @@ func (c *config) finish() (err error) {
 	}
 	if _, err := c.loras(); err != nil {
 		return err
+	}
+	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
+		return fmt.Errorf("--inference-routes: %w", err)
 	}
 	c.Replica.NATS.Name, c.Replica.Fed, c.Replica.Static = "kvrouter", c.index() != fleet.Events, c.static()
 	return c.Route.Check()

@@ -85,6 +85,9 @@ func TestSettings(t *testing.T) {
 		{"first-byte-timeout", func(c *config) any { return c.Proxy.FirstByte }, 0 * s, "1s", s},
 		{"engine-idle-timeout", func(c *config) any { return c.Proxy.EngineIdle }, 5 * m, "1s", s},
 		{"idle-connections", func(c *config) any { return c.Proxy.IdleConns }, 1024, "1", 1},
+		{"inference-routes", func(c *config) any { return strings.Join(c.Proxy.Routes, " ") }, strings.Join(proxy.Kinds(), " "), "vllm,POST /x", "vllm POST /x"},
+		{"engine-administration", func(c *config) any { return c.Proxy.Administration }, "operators", "open", "open"},
+		{"engine-administration-timeout", func(c *config) any { return c.Proxy.AdministrationTimeout }, 10 * m, "1s", s},
 		{"pass-through", func(c *config) any { return c.Proxy.PassThrough }, true, "false", false},
 		{"http-max-body", func(c *config) any { return c.Proxy.MaxBody }, int64(8 << 20), "1MiB", int64(1 << 20)},
 		{"body-memory", func(c *config) any { return c.Proxy.BodyMemory }, int64(1 << 30), "1MiB", int64(1 << 20)},
@@ -143,6 +146,7 @@ func TestCombinations(t *testing.T) {
 	for _, args := range []string{
 		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
+		"--inference-routes=trex", "--engine-administration=x",
 	} {
 		if c, err := read(t, strings.Fields(args)...); err == nil {
 			if _, err = c.loras(); err == nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
@@ -52,14 +53,13 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	x.service = proc.NewService(cfg.Service, log, x.metrics, x.behind)
-	if err := x.build(); err != nil {
-		return err
-	}
 	access, err := cfg.Access.Open(log)
 	if err != nil {
 		return err
 	}
-	x.http.Handler = access.GuardBy(needs, x.proxy)
+	if err := x.build(access); err != nil {
+		return err
+	}
 	ln, err := access.Listen(ctx, cfg.Proxy.Listen, "http-listen")
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 }
 
 // build makes everything that needs no connection.
-func (x *router) build() error {
+func (x *router) build(access *secure.Access) error {
 	loras, err := x.cfg.loras()
 	if err != nil {
 		return err
@@ -101,8 +101,10 @@ func (x *router) build() error {
 	}
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
-	pc.Fleet, pc.Metrics, pc.Log, pc.Ready = x.fleet, x.metrics, x.log, x.behind
-	x.proxy = proxy.New(pc)
+	pc.Fleet, pc.Metrics, pc.Log, pc.Ready, pc.Access = x.fleet, x.metrics, x.log, x.behind, access
+	if x.proxy, err = proxy.New(pc); err != nil {
+		return err
+	}
 	x.http = &http.Server{
 		Handler:        x.proxy,
 		ReadTimeout:    x.cfg.Proxy.ReadTimeout,

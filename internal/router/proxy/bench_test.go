@@ -29,7 +29,10 @@ func between(b *testing.B, engine http.HandlerFunc, f func(b *testing.B, url str
 	}
 	c := testConfig()
 	c.Fleet, c.Metrics, c.Log, c.Tokens, c.MaxBody = fl, obs.NewMetrics(), log, TokensBytes, 1<<20
-	p := New(c)
+	p, err := New(c)
+	if err != nil {
+		b.Fatal(err)
+	}
 	defer p.Close()
 	front := httptest.NewServer(p)
 	defer front.Close()

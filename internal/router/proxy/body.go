@@ -15,7 +15,8 @@ type body struct {
 	chat        bool
 	stream      bool
 	completion  bool // max_completion_tokens is given
-	transfer    bool // so are fields by which engines hand over prompts
+	transfer    bool // fields may be, by which engines hand over prompts
+	object      bool // the body is a JSON object
 	output      int  // most tokens to generate; 0 if not said
 }
 
@@ -43,15 +44,21 @@ func parseBody(data []byte) (b body, err error) {
 			if n, err := strconv.ParseUint(string(r.Raw()), 10, 31); err == nil {
 				b.output = int(n)
 			}
-		case paramsField, "bootstrap_host", "bootstrap_port", "bootstrap_room":
-			b.transfer = true
-			r.Skip()
 		default:
-			r.Skip()
+			b.other(&r, key)
 		}
 	}
 	r.End()
 	return b, r.Err()
+}
+
+// other passes over a member that the router does not use.
+func (b *body) other(r *jsonscan.Reader, key []byte) {
+	if name := string(key); transferField(name) || nestingField(name) || idField(name) {
+		b.transfer = handsOver(name, r.Raw()) || b.transfer
+		return
+	}
+	r.Skip()
 }
 
 // text reads a text, or skips a value of another type: the engine says what is

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 )
 
@@ -28,7 +29,14 @@ type Config struct {
 	BodyMemory      int64 // bytes of the bodies of all requests under way
 	Selection       bool  // serve package selection's routes
 	ForwardClient   bool  // tell engines the client's address
-	PassThrough     bool  // pass on routes that the router does not know
+	PassThrough     bool  // pass on what does not generate from a prompt, too
+	// Routes are kinds of engines and further paths: those that anybody who may
+	// generate may use; see newRoutes. All others administer engines.
+	Routes []string
+	// Administration says who may: AdminOperators, AdminOpen or AdminNone.
+	Administration        string
+	AdministrationTimeout time.Duration  // for one engine's answer
+	Access                *secure.Access // nil: everybody may ask
 
 	Retries     int     // of one request
 	RetryShare  float64 // of all requests

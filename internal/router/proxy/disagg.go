@@ -35,7 +35,6 @@ const (
 var (
 	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", paramsField}
 	sglangReplaced = []string{"bootstrap_host", "bootstrap_port", "bootstrap_room"}
-	transferFields = append([]string{paramsField}, sglangReplaced...)
 )
 
 // errPrefill says that a prefill worker did not do its part.

@@ -57,6 +57,7 @@ func testConfig() Config {
 		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience,
 		Limits:     httpconf.Limits{MaxBody: 1 << 20, MaxInflight: 4096, WriteTimeout: patience},
 		BodyMemory: 1 << 30, Selection: true, PassThrough: true,
+		Routes: append(Kinds(), "/echo"), Administration: AdminOperators, AdministrationTimeout: patience,
 		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
 		ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
@@ -130,7 +131,9 @@ func newLab(t *testing.T, o setup) *lab {
 	if o.proxy != nil {
 		o.proxy(&pc)
 	}
-	l.proxy = New(pc)
+	if l.proxy, err = New(pc); err != nil {
+		t.Fatal(err)
+	}
 	l.front = httptest.NewServer(l.proxy)
 	t.Cleanup(func() {
 		l.front.Close()

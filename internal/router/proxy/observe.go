@@ -15,7 +15,7 @@ import (
 type observer struct {
 	set                                           *obs.Metrics
 	retries, retriesDenied, engineErrors          *metrics.Counter
-	decodeOnly, prefillFailed                     *metrics.Counter
+	decodeOnly, prefillFailed, handOvers          *metrics.Counter
 	tokenizeFailed, tokenizeCached, tokenizeAsked *metrics.Counter
 	firstByte                                     *metrics.PrometheusHistogram
 }
@@ -32,6 +32,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		engineErrors:   m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
 		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
+		handOvers:      m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
 		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
 		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
 		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),

@@ -46,17 +46,17 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	}
 	l := newLab(t, setup{})
 	served := selection.Routes()
-	for path := range l.proxy.own {
+	for path := range l.proxy.routes.own {
 		served = append(served, "GET "+path)
 	}
-	for _, path := range generating() {
+	for _, path := range generatingPaths() {
 		served = append(served, "POST "+path)
 	}
 	slices.Sort(served)
 	if documented := d.Routes(); !slices.Equal(served, documented) {
 		t.Errorf("served %q\ndocumented %q", served, documented)
 	}
-	for path := range l.proxy.own {
+	for path := range l.proxy.routes.own {
 		for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "DELETE": 405} {
 			req, err := http.NewRequestWithContext(t.Context(), method, l.front.URL+path, nil)
 			if err != nil {

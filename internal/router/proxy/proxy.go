@@ -37,12 +37,13 @@ type Proxy struct {
 	flight    atomic.Int64
 	held      atomic.Int64 // bytes of requests' bodies
 	draining  atomic.Bool
-	own       map[string]http.HandlerFunc // by path
+	routes    *routes
+	guarded   http.Handler // what follows the canonical path
 }
 
-// New returns a Proxy.
-func New(cfg Config) *Proxy {
-	p := &Proxy{
+// New returns a Proxy. The error is about Config.Routes.
+func New(cfg Config) (p *Proxy, err error) {
+	p = &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
 		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns}),
 		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(cfg.MaxBody)}),
@@ -54,8 +55,14 @@ func New(cfg Config) *Proxy {
 	}
 	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
 	p.obs = newObserver(cfg.Metrics, p)
-	p.own = p.ownRoutes()
-	return p
+	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {
+		return nil, err
+	}
+	p.guarded = http.HandlerFunc(p.serve)
+	if cfg.Access != nil {
+		p.guarded = cfg.Access.GuardBy(p.routes.needs, p.guarded)
+	}
+	return p, nil
 }
 
 // Drain makes /readyz fail from now on, while requests are still answered; each
@@ -73,18 +80,29 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.draining.Load() {
 		w.Header().Set("Connection", "close")
 	}
-	switch path := r.URL.Path; {
-	case p.own[path] != nil:
+	if no := p.front(w, r); no != nil {
+		p.refuse(w, no)
+		return
+	}
+	p.guarded.ServeHTTP(w, r)
+}
+
+// serve answers a request whose caller may make it.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	switch c := p.routes.of(r); c {
+	case own:
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
 			return
 		}
-		p.own[path](w, r)
-	case p.cfg.Selection && selection.Owns(path):
+		p.routes.own[r.URL.Path](w, r)
+	case selecting:
 		p.serveSelection(w, r)
-	default:
-		p.serveEngine(w, r)
+	case generating, passing:
+		p.serveEngine(w, r, c == generating)
+	case administration:
+		p.serveAdministration(w, r)
 	}
 }
 
@@ -111,9 +129,6 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 		"/v1/models": p.models,
 	}
 }
-
-// generating returns the routes whose prompts are read to choose an engine.
-func generating() []string { return []string{"/v1/completions", "/v1/chat/completions"} }
 
 func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -177,45 +192,50 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveEngine reads a request for an engine and passes it on.
-func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request) {
-	if n := p.flight.Add(1); n > int64(p.cfg.MaxInflight) {
-		p.flight.Add(-1)
-		no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
-		no.kind = "overloaded_error"
+func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool) {
+	if no := p.enter(); no != nil {
 		p.refuse(w, no)
 		return
 	}
 	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header}
+	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header, split: routed}
 	defer p.forgetBody(q)
 	if no := p.read(w, r, q); no != nil {
 		p.refuse(w, no)
 		return
 	}
-	// The server's read deadline was for the request; left in force it would end a
-	// long answer as if the client were gone.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	p.budget.request()
 	p.run(w, r, q)
 }
 
+// enter counts one more request, to be counted off at its end, unless there are as
+// many as there may be.
+func (p *Proxy) enter() *refusal {
+	if p.flight.Add(1) <= int64(p.cfg.MaxInflight) {
+		return nil
+	}
+	p.flight.Add(-1)
+	no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
+	no.kind = "overloaded_error"
+	return no
+}
+
 // read reads the request and finds its model.
 func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
-	routed := r.Method == http.MethodPost && slices.Contains(generating(), r.URL.Path)
-	if !routed && !p.cfg.PassThrough {
-		return refuse(http.StatusNotFound, "unknown_route", "no such route here")
-	}
 	if no := p.readBody(w, r, q); no != nil {
 		return no
 	}
-	q.split = routed
+	routed := q.split
 	var err error
-	if q.body, err = parseBody(q.data); err != nil && routed {
+	q.body, err = parseBody(q.data)
+	q.object = err == nil
+	_, free := p.routes.free[r.URL.Path]
+	switch {
+	case err != nil && (routed || !free && len(q.data) > 0):
 		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
-	}
-	if !routed {
+	case !routed:
 		q.tokens, q.text, q.output = nil, nil, 0 // nothing is known of such a route
-	} else if q.model == "" {
+	case q.model == "":
 		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}
 	group := ""
@@ -243,18 +263,16 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		q.m, q.lora = p.fleet.Lookup(q.model, group)
 	}
 	if q.m == nil || tenant != nil && q.m.Group != *tenant {
-		return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(q.model)+" is not served here")
+		return notServed(q.model)
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))
 	}
-	if q.transfer && q.split && q.m.Split() {
-		// Where engines fetch a prompt from is the router's to say.
-		if q.data, err = splice(q.data, transferFields, ""); err != nil {
-			return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
-		}
-	}
-	return nil
+	return p.withoutTransfers(r, q)
+}
+
+func notServed(model string) *refusal {
+	return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(model)+" is not served here")
 }
 
 // allow leaves of the workers that the request may go to only those of the list,

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 )
 
 // readBody reads the request's body into q, if there is room for it: the bodies
 // of all requests under way are held in memory, to be sent again if need be.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if r.Body == nil || r.Body == http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return nil
 	}
 	// A body of unknown length may be as long as any.
@@ -36,6 +38,9 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 	}
 	p.held.Add(int64(len(data)) - q.held)
 	q.data, q.held = data, int64(len(data))
+	// The server's read deadline was for the request; left in force it would end a
+	// long answer as if the client were gone.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return nil
 }
 

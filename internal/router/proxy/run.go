@@ -275,8 +275,17 @@ func (p *Proxy) late(err error) bool {
 	return p.cfg.FirstByte > 0 && !connecting && (errors.Is(err, upstream.ErrNoAnswer) || errors.As(err, &timeout) && timeout.Timeout())
 }
 
-// engineRequest makes what is sent to the engine.
+// engineRequest makes what is sent to a rank of the engine.
 func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine, rank uint32) *http.Request {
+	req := p.toEngine(ctx, r, data, e)
+	if e.Ranks() > 1 {
+		req.Header.Set(headerEngineRank, strconv.FormatUint(uint64(rank), 10))
+	}
+	return req
+}
+
+// toEngine makes what is sent to the engine.
+func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine) *http.Request {
 	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
@@ -301,8 +310,5 @@ func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte,
 		forwardClient(req.Header, r)
 	}
 	req.Header.Del(headerEngineRank)
-	if e.Ranks() > 1 {
-		req.Header.Set(headerEngineRank, strconv.FormatUint(uint64(rank), 10))
-	}
 	return req
 }

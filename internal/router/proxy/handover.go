@@ -1,0 +1,145 @@
+package proxy
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+)
+
+// Fields by which engines are told where a prompt's KV entries are or go. Whoever
+// may set them makes an engine connect to an address, or read another request's
+// entries: it is for the router to say.
+func transferField(name string) bool {
+	switch name {
+	case paramsField, "ec_transfer_params", "disaggregated_params",
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "disagg_prefill_dp_rank":
+		return true
+	}
+	return false
+}
+
+// nestingField reports whether engines read such fields from inside the member too.
+func nestingField(name string) bool {
+	return name == "sampling_params" || name == "extra_args" || name == "vllm_xargs" || name == "custom_params"
+}
+
+// idField reports whether the member names the request. vLLM's connector between
+// peers reads addresses from that name.
+func idField(name string) bool { return name == "request_id" || name == "rid" }
+
+// Parts of a request's name that are addresses.
+var addressMarks = []string{"___prefill_addr_", "___decode_addr_"}
+
+func namesAddress[T string | []byte](id T) bool {
+	return slices.ContainsFunc(addressMarks, func(mark string) bool { return strings.Contains(string(id), mark) })
+}
+
+// handsOver reports whether a member of a body may tell engines where a prompt's KV
+// entries are. It may say so of one that does not: blankTransfers looks closer.
+func handsOver(key string, raw []byte) bool {
+	switch {
+	case transferField(key):
+		return true
+	case nestingField(key):
+		return bytes.Contains(raw, []byte("_transfer_params")) || bytes.Contains(raw, []byte("bootstrap_")) ||
+			bytes.Contains(raw, []byte("disagg")) || bytes.IndexByte(raw, '\\') >= 0
+	case idField(key):
+		return namesAddress(raw) || bytes.IndexByte(raw, '\\') >= 0
+	}
+	return false
+}
+
+// blankTransfers overwrites, with spaces, the members of a JSON object that tell
+// engines where a prompt's KV entries are. The others stay where they are.
+func blankTransfers(data []byte) error {
+	var r jsonscan.Reader
+	r.Reset(data)
+	blankIn(&r, data, false)
+	r.End()
+	return r.Err()
+}
+
+// blankIn does so with the value that comes next; deep down in all that it has.
+func blankIn(r *jsonscan.Reader, data []byte, deep bool) {
+	switch r.Peek() {
+	case '{':
+		blankObject(r, data, deep)
+	case '[':
+		r.Open('[')
+		for first := true; r.More(']', &first); {
+			blankIn(r, data, deep)
+		}
+	default:
+		r.Skip()
+	}
+}
+
+func blankObject(r *jsonscan.Reader, data []byte, deep bool) {
+	kept, end := false, 0 // whether a member stays, and where the last one ends
+	r.Open('{')
+	for first := true; r.More('}', &first); {
+		begin := end // of what is between the members: a comma, and white space
+		r.Peek()
+		start := r.Offset()
+		if begin == 0 {
+			begin = start
+		}
+		key := string(r.Key())
+		drop := transferField(key)
+		switch {
+		case drop:
+			r.Skip()
+		case idField(key):
+			raw := r.Raw()
+			var text jsonscan.Reader
+			text.Reset(raw)
+			drop = namesAddress(raw) || text.Peek() == '"' && namesAddress(text.Str()) || text.Peek() != '"' && bytes.IndexByte(raw, '\\') >= 0
+		case deep || nestingField(key):
+			blankIn(r, data, true)
+		default:
+			r.Skip()
+		}
+		if r.Err() != nil {
+			return
+		}
+		end = r.Offset()
+		switch {
+		case drop:
+			blank(data[begin:end])
+		case !kept:
+			blank(data[begin:start]) // the comma after members that are gone
+			kept = true
+		}
+	}
+}
+
+func blank(b []byte) {
+	for i := range b {
+		b[i] = ' '
+	}
+}
+
+// withoutTransfers takes what hands a prompt over out of the request, unless its
+// caller is trusted with that and the model's engines have nobody to say it to them.
+func (p *Proxy) withoutTransfers(r *http.Request, q *call) *refusal {
+	if !q.m.Split() && p.trusted(r) {
+		return nil
+	}
+	if namesAddress(r.Header.Get(headerRequest)) {
+		r.Header.Del(headerRequest)
+	}
+	if !q.object && len(q.data) > 0 && q.m.Split() {
+		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type",
+			"a model with prefill workers takes JSON objects only: what else a body tells its engines is not known")
+	}
+	if q.transfer {
+		if err := blankTransfers(q.data); err != nil {
+			return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
+		}
+		p.obs.handOvers.Inc()
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+)
+
+// canonicalise gives the request's path the one form in which everything after it
+// looks at it, and in which it goes on to engines: without empty segments, dots, a
+// slash at its end, and escapes that are not needed. It reports whether the path has
+// such a form: what servers disagree about has none.
+func canonicalise(u *url.URL) bool {
+	var kept, escaped []string
+	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
+		text, err := url.PathUnescape(part)
+		if err != nil || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }) {
+			return false
+		}
+		switch text {
+		case "", ".":
+		case "..":
+			kept, escaped = kept[:max(len(kept)-1, 0)], escaped[:max(len(escaped)-1, 0)]
+		default:
+			for segment := range strings.SplitSeq(text, "/") {
+				if segment == ".." || segment == "." {
+					return false // hidden behind an escaped slash
+				}
+			}
+			kept, escaped = append(kept, text), append(escaped, url.PathEscape(text))
+		}
+	}
+	u.Path, u.RawPath = "/"+strings.Join(kept, "/"), ""
+	if raw := "/" + strings.Join(escaped, "/"); strings.Count(raw, "/") != strings.Count(u.Path, "/") {
+		u.RawPath = raw // a segment has a slash in it
+	}
+	return true
+}
+
+// canonical returns the canonical form of a path.
+func canonical(path string) string {
+	u := url.URL{Path: path}
+	if !canonicalise(&u) {
+		return ""
+	}
+	return u.Path
+}
+
+// front refuses what is no request to this server or has no place on an HTTP/1.1
+// connection to it, and gives the others their canonical path.
+func (p *Proxy) front(w http.ResponseWriter, r *http.Request) *refusal {
+	if !canonicalise(r.URL) {
+		return refuse(http.StatusBadRequest, "invalid_path", "the path has bytes, or hides segments, that servers disagree about")
+	}
+	return nil
+}

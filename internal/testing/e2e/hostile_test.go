@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// spy is an engine that notes what reaches it.
+type spy struct {
+	url string
+	mu  sync.Mutex
+	all []string // "METHOD target body"
+}
+
+func newSpy(t *testing.T, answer func(w http.ResponseWriter, r *http.Request) bool) *spy {
+	t.Helper()
+	var s spy
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body) // what came of it is noted
+		switch r.URL.Path {
+		case "/health", "/metrics", "/v1/models":
+		default:
+			s.mu.Lock()
+			s.all = append(s.all, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
+			s.mu.Unlock()
+		}
+		if answer != nil && answer(w, r) {
+			return
+		}
+		_, _ = io.WriteString(w, `{"choices":[{"text":"x"}]}`)
+	}))
+	t.Cleanup(h.Close)
+	s.url = h.URL
+	return &s
+}
+
+// take returns what has come since the last call.
+func (s *spy) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.all
+	s.all = nil
+	return all
+}
+
+// raw sends bytes to the server at the URL and returns the status line and all
+// that follows, until the server closes or a short time has passed.
+func raw(t *testing.T, url, text string) (status, rest string, closed bool) {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // all was read
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	in := bufio.NewReader(c)
+	status, err = in.ReadString('\n')
+	if err != nil {
+		return "", "", true
+	}
+	_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	data, err := io.ReadAll(in)
+	return strings.TrimSpace(strings.TrimPrefix(status, "HTTP/1.1 ")), string(data), err == nil
+}
+
+// A client without a role gets nothing but inference out of engines, and nothing
+// that engines tell each other into them, in whatever way it writes its request.
+func TestHostileRoutes(t *testing.T) {
+	home := t.TempDir()
+	tokens := filepath.Join(home, "tokens")
+	if err := os.WriteFile(tokens, []byte("[{token: reader-0123456789abcdef, role: reader}, {token: operator-0123456789abcdef, role: operator}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, b := newSpy(t, nil), newSpy(t, nil)
+	p, url := startRouter(t, home, "--nats=none", "--kv-events=false", "--engines="+a.url+","+b.url, "--model=m", "--tokens-file="+tokens, "--admin-listen=127.0.0.1:0")
+	send := func(token, method, target, body string) (string, string) {
+		t.Helper()
+		status, rest, _ := raw(t, url, fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s-0123456789abcdef\r\nContent-Length: %d\r\n\r\n%s", method, target, token, len(body), body))
+		return status, rest
+	}
+	for _, target := range []string{"/sleep", "/v1/completions/../../sleep", "/v1/%2e%2e/sleep", "//sleep", "/v1/responses/..%2f..%2fsleep", "/v1/responses/x%2f..%2fsleep",
+		"http://x/sleep", "/v1/models/..%5c..%5csleep", "/SLEEP", "/sleep/", "/sleep?/v1/completions", "/v1/completions;/sleep", "/v1/completions%00"} {
+		if status, _ := send("reader", "POST", target, `{"model":"m"}`); status != "403 Forbidden" && status != "400 Bad Request" {
+			t.Errorf("%s: %s", target, status)
+		}
+		if got := append(a.take(), b.take()...); len(got) != 0 {
+			t.Errorf("%s: engines saw %q", target, got)
+		}
+	}
+	if status, rest := send("operator", "POST", "/sleep?level=1", ""); status != "200 OK" || strings.Count(rest, `"status":200`) != 2 {
+		t.Errorf("an operator: %s %s", status, rest)
+	}
+	if x, y := a.take(), b.take(); len(x) != 1 || len(y) != 1 || x[0] != "POST /sleep?level=1 " || y[0] != x[0] {
+		t.Errorf("an operator: engines saw %q and %q", x, y)
+	}
+	for _, target := range []string{"/generate", "/v1/responses", "//v1/completions", "/v1/completions/"} {
+		status, rest := send("reader", "POST", target, `{"model":"m","prompt":"x","bootstrap_host":"evil","sampling_params":{"extra_args":{"kv_transfer_params":"evil"}}}`)
+		if got := append(a.take(), b.take()...); status != "200 OK" || len(got) != 1 || strings.Contains(got[0], "evil") {
+			t.Errorf("%s: %s %s, engines saw %q", target, status, rest, got)
+		}
+	}
+	p.stop()
+}
