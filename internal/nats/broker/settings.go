@@ -47,8 +47,8 @@ func checkURL(urls string) error {
 	if urls == Embedded {
 		return nil
 	}
+	shown := conf.HideCredentials(urls) // of one of several it cannot be said where its password ends
 	for text := range strings.SplitSeq(urls, ",") {
-		shown := conf.HideCredentials(text)
 		scheme, rest, found := strings.Cut(strings.TrimSpace(text), "://")
 		if !found {
 			scheme, rest = "nats", scheme

@@ -228,7 +228,7 @@ func TestPrintHidesCredentialsAndReadsBack(t *testing.T) {
 	}
 	for _, want := range []string{
 		"# without credentials: nats: \"***@h:4222\" # environment KVATLAS_NATS\n",
-		"# without credentials: allow: \"x,http://***@c\" # flag --allow\n",
+		"# without credentials: allow: \"***@c\" # flag --allow\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in:\n%s", want, out.String())
@@ -266,10 +266,12 @@ func TestErrorsHideCredentials(t *testing.T) {
 func TestHideCredentials(t *testing.T) {
 	for in, want := range map[string]string{
 		"embedded": "embedded", "nats://h:1": "nats://h:1", "u:p@h:1": "***@h:1", "t@h": "***@h",
-		"nats://u:p@h:1,tls://x@y:2":    "nats://***@h:1,tls://***@y:2",
-		"nats://h:1, nats://u:p@h2:3/":  "nats://h:1, nats://***@h2:3/",
+		"nats://u:p@h:1,tls://x@y:2":    "nats://***@y:2",
+		"nats://h:1, nats://u:p@h2:3/":  "nats://***@h2:3/",
 		"nats://u:p@with@sign@h:1,h2:3": "nats://***@h:1,h2:3",
 		"nats://u:p,q/r://s@h":          "nats://***@h",
+		"nats://u:p,q://s@h":            "nats://***@h",
+		"nats://u:p,q://s":              "nats://u:p,q://s",
 		"h1:1,u:p@h2,nats://h3":         "***@h2,nats://h3",
 	} {
 		if got := HideCredentials(in); got != want {

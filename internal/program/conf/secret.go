@@ -14,24 +14,19 @@ func Secret() Option { return func(x *Setting) { x.Secret = true } }
 // hidden stands in place of credentials.
 const hidden = "***"
 
-// scheme begins a URL among others that are separated by commas.
-var scheme = regexp.MustCompile(`(?:^|,)\s*[A-Za-z][A-Za-z0-9+.-]*://`)
+// scheme begins a URL.
+var scheme = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
 
 // HideCredentials returns a URL, or several with commas, without what stands
-// before an @ in each. What might be part of a badly written password counts as
-// one: rather too much is hidden.
+// between the first one's scheme and the last @. A comma or a scheme before that
+// may be part of a password: rather too much is hidden, and of several addresses
+// with credentials the last host is what is left.
 func HideCredentials(urls string) string {
-	var b strings.Builder
-	begin := 0 // of what follows a scheme
-	for _, at := range append(scheme.FindAllStringIndex(urls, -1), []int{len(urls), len(urls)}) {
-		part := urls[begin:at[0]]
-		if i := strings.LastIndexByte(part, '@'); i >= 0 {
-			part = hidden + part[i:]
-		}
-		b.WriteString(part + urls[at[0]:at[1]])
-		begin = at[1]
+	at := strings.LastIndexByte(urls, '@')
+	if at < 0 {
+		return urls
 	}
-	return b.String()
+	return scheme.FindString(urls[:at]) + hidden + urls[at:]
 }
 
 // shown returns a value of the setting as it may be printed.

@@ -41,9 +41,12 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 				if s.Kind != "string" && s.Kind != "list" || s.Name == "config" {
 					continue
 				}
+				if word := credentialWord(s.Name); word != "" && !s.Secret && !strings.Contains(strings.ToLower(s.Help), "file") {
+					t.Errorf("--%s has a %s in its name and is neither marked nor the path of a file", s.Name, word)
+				}
 				forms := []string{"nats://user:" + password + "@127.0.0.1:1"}
 				if s.Secret {
-					forms = append(forms, password+"@127.0.0.1:1", "user:"+password+"@127.0.0.1:1")
+					forms = append(forms, password+"@127.0.0.1:1", "user:"+password+"@127.0.0.1:1", "nats://user:"+password+",x://y@127.0.0.1:1")
 				}
 				for _, form := range forms {
 					out := run("", l.Program, "--"+s.Name+"="+form, "config", "print")
@@ -67,6 +70,17 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 			}
 		})
 	}
+}
+
+// credentialWord returns the word of a setting's name by which it may be a secret.
+func credentialWord(name string) string {
+	for part := range strings.SplitSeq(name, "-") {
+		switch part {
+		case "password", "token", "secret", "key", "nkey", "creds", "credentials":
+			return part
+		}
+	}
+	return ""
 }
 
 // until collects a program's output, and ends it once that has the words.
