@@ -20,7 +20,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_recoveries_asked_total":     "Recoveries asked for, by cause.",
 		"kvatlas_ingest_reader_resets_total":        "Times that reading a stream began anew, by reason.",
 		"kvatlas_ingest_discover_errors_total":      "Failed looks for new streams.",
-		"kvatlas_ingest_refused_streams_total":      "Streams not read because they may lose messages.",
+		"kvatlas_ingest_refused_streams_total":      "Streams not read: they may lose messages, name no space, or the index takes no more spaces.",
 		"kvatlas_ingest_void_positions_total":       "Start positions that the stream no longer has.",
 		"kvatlas_ingest_recoveries_total":           "Recoveries that have ended, by cause and outcome.",
 		"kvatlas_ingest_recovery_seconds":           "Time that a recovery took, in seconds, by outcome.",

@@ -33,7 +33,7 @@ type Ingest struct {
 	mu     struct {
 		sync.Mutex
 		readers map[string]*reader
-		refused map[string]error // streams that must not be read, by error text
+		refused []string // why streams of the last look are not read
 	}
 }
 
@@ -61,8 +61,9 @@ type StreamStatus struct {
 }
 
 // Open starts reading every stream of the namespace that exists, and new ones
-// as they appear. It fails on a stream that is configured to lose messages;
-// one that appears later is logged, counted and left alone.
+// as they appear. Each stands alone: one that is configured to lose messages, or
+// whose space the index does not take, is logged, counted, in Refused, and left
+// alone.
 func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -75,22 +76,17 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics)}
 	in.mu.readers = make(map[string]*reader)
 	in.groups = xsync.NewMapOf[string, *group]()
-	in.mu.refused = make(map[string]error)
 	run, cancel := context.WithCancel(context.Background())
 	in.run, in.cancel = run, cancel
 	if !cfg.NoRecovery {
 		in.recoverer = newRecoverer(run, &in.cfg, in.m, &in.running)
 	}
 	infos, err := stream.List(ctx, js, cfg.Namespace)
-	if err != nil {
+	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
 		cancel()
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	if err := in.add(run, infos); err != nil {
-		cancel()
-		in.running.Wait()
-		return nil, err
-	}
+	in.add(run, infos, err)
 	live, err := in.listen(run)
 	if err != nil {
 		cancel()
@@ -105,17 +101,23 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	return in, nil
 }
 
-// add starts a reader for each stream that has none.
-func (in *Ingest) add(ctx context.Context, infos []stream.Info) error {
+// add starts a reader for each stream that has none. unsafe is the error of
+// stream.List for those that must not be read.
+func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	var refused []error
+	if joined, ok := unsafe.(interface{ Unwrap() []error }); ok {
+		refused = joined.Unwrap()
+	}
 	for _, info := range infos {
 		if in.mu.readers[info.Name] != nil {
 			continue
 		}
 		g, err := in.groupLocked(ctx, info.Space)
 		if err != nil {
-			return err
+			refused = append(refused, fmt.Errorf("stream %s: %w", info.Name, err))
+			continue
 		}
 		r := newReader(g, in.js, info)
 		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
@@ -124,7 +126,30 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info) error {
 		in.gauges(r)
 		in.running.Go(func() { r.run(ctx) })
 	}
-	return nil
+	in.refuseLocked(refused)
+}
+
+// refuseLocked notes which streams are not read, and reports each that was read,
+// or was not there, when it was last looked.
+func (in *Ingest) refuseLocked(errs []error) {
+	was := in.mu.refused
+	in.mu.refused = nil
+	for _, err := range errs {
+		if !slices.Contains(was, err.Error()) {
+			in.m.refusedStreams.Inc()
+			in.cfg.Log.Error("a stream is not read", "error", err)
+		}
+		in.mu.refused = append(in.mu.refused, err.Error())
+	}
+}
+
+// Refused says of each stream that is not read why that is so: its configuration
+// loses messages, its metadata name no space, or the index does not take its
+// space.
+func (in *Ingest) Refused() []string {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.mu.refused
 }
 
 // gauges exposes a reader's progress.
@@ -159,35 +184,17 @@ func (in *Ingest) discover(ctx context.Context) {
 		request, cancel := context.WithTimeout(ctx, requestWait)
 		infos, err := stream.List(request, in.js, in.cfg.Namespace)
 		cancel()
-		in.noteRefused(err)
+		if err != nil && !errors.Is(err, stream.ErrUnsafe) {
+			in.m.discoverErrors.Inc() // the connection's own log says more
+			continue
+		}
 		for i := range infos {
 			r := in.reader(infos[i].Name)
 			if m, ok := before[r]; ok {
 				r.look(&infos[i], m)
 			}
 		}
-		if err := in.add(ctx, infos); err != nil {
-			in.m.discoverErrors.Inc()
-			in.cfg.Log.Error("a stream is not read", "error", err)
-		}
-	}
-}
-
-// noteRefused reports streams that must not be read, each once.
-func (in *Ingest) noteRefused(err error) {
-	if err == nil {
-		return
-	}
-	if !errors.Is(err, stream.ErrUnsafe) {
-		in.m.discoverErrors.Inc() // the connection's own log says more
-		return
-	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.mu.refused[err.Error()] == nil {
-		in.mu.refused[err.Error()] = err
-		in.m.unsafeStreams.Inc()
-		in.cfg.Log.Error("streams are not read", "error", err)
+		in.add(ctx, infos, err)
 	}
 }
 

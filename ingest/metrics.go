@@ -15,24 +15,24 @@ import (
 type meters struct {
 	set *metrics.Set
 
-	messages, bytes, redelivered, heartbeats      *metrics.Counter
-	events                                        [event.Cleared + 1]*metrics.Counter // handed to the index, by kind
-	duplicates, stale                             *metrics.Counter                    // events ignored
-	gaps, missed, restarts                        *metrics.Counter
-	held                                          *metrics.Gauge
-	stored, duplicate, removed, decremented       *metrics.Counter // blocks, by what the index did
-	unknown, replaced, unknownParent              *metrics.Counter
-	unknownBlock, refused, inferred               *metrics.Counter
-	batchEvents, messageBytes, visible            *metrics.PrometheusHistogram
-	asked                                         [numCauses]*metrics.Counter
-	filtered, liveMessages                        *metrics.Counter
-	truncated, overflow, dumps                    *metrics.Counter
-	recoveredEvents, recoveryRetries              *metrics.Counter
-	recoveryBytes                                 *metrics.Counter
-	reloadedRanks, reloadFailed                   *metrics.Counter
-	departed, voided                              *metrics.Counter
-	recovering                                    *metrics.Gauge
-	discoverErrors, unsafeStreams, voidedPosition *metrics.Counter
+	messages, bytes, redelivered, heartbeats       *metrics.Counter
+	events                                         [event.Cleared + 1]*metrics.Counter // handed to the index, by kind
+	duplicates, stale                              *metrics.Counter                    // events ignored
+	gaps, missed, restarts                         *metrics.Counter
+	held                                           *metrics.Gauge
+	stored, duplicate, removed, decremented        *metrics.Counter // blocks, by what the index did
+	unknown, replaced, unknownParent               *metrics.Counter
+	unknownBlock, refused, inferred                *metrics.Counter
+	batchEvents, messageBytes, visible             *metrics.PrometheusHistogram
+	asked                                          [numCauses]*metrics.Counter
+	filtered, liveMessages                         *metrics.Counter
+	truncated, overflow, dumps                     *metrics.Counter
+	recoveredEvents, recoveryRetries               *metrics.Counter
+	recoveryBytes                                  *metrics.Counter
+	reloadedRanks, reloadFailed                    *metrics.Counter
+	departed, voided                               *metrics.Counter
+	recovering                                     *metrics.Gauge
+	discoverErrors, refusedStreams, voidedPosition *metrics.Counter
 }
 
 func newMeters(set *metrics.Set) *meters {
@@ -76,7 +76,7 @@ func newMeters(set *metrics.Set) *meters {
 		reloadFailed:    c(`kvatlas_ingest_reloaded_ranks_total{result="failed"}`),
 		recovering:      set.GetOrCreateGauge("kvatlas_ingest_recovering_ranks", nil),
 		discoverErrors:  c("kvatlas_ingest_discover_errors_total"),
-		unsafeStreams:   c("kvatlas_ingest_refused_streams_total"),
+		refusedStreams:  c("kvatlas_ingest_refused_streams_total"),
 		voidedPosition:  c("kvatlas_ingest_void_positions_total"),
 		batchEvents: set.GetOrCreatePrometheusHistogramExt("kvatlas_ingest_batch_events",
 			[]float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}),

@@ -624,16 +624,20 @@ func TestUnsafeStreamsAreRefused(t *testing.T) {
 	if _, err := n.js.CreateStream(deadline(t), bad); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(deadline(t), n.config("two", r, nil)); !errors.Is(err, stream.ErrUnsafe) {
-		t.Errorf("opening with a stream in memory: %v", err)
-	}
+	two := n.open("two", nil, nil) // meets it at its start
 	if _, err := publish.Open(deadline(t), publish.Config{Conn: n.nc, Space: testSpace, Log: slog.New(slog.DiscardHandler)}); !errors.Is(err, publish.ErrUnsafeStream) {
 		t.Errorf("publishing into a stream in memory: %v", err)
 	}
-	waittest.For(t, "the bad stream is counted", func() bool { return r.counter("kvatlas_ingest_refused_streams_total") == 1 })
-	if len(r.Streams()) != 0 {
-		t.Error("a stream in memory is read")
+	for _, r := range []*replica{r, two} {
+		waittest.For(t, "the bad stream is counted", func() bool { return r.counter("kvatlas_ingest_refused_streams_total") == 1 })
+		if why := r.Refused(); len(r.Streams()) != 0 || len(why) != 1 || !strings.Contains(why[0], "in memory only") {
+			t.Errorf("a stream in memory is read: %+v, %q", r.Streams(), why)
+		}
 	}
+	if err := n.js.DeleteStream(deadline(t), name); err != nil {
+		t.Fatal(err)
+	}
+	waittest.For(t, "the bad stream is gone", func() bool { return len(r.Refused()) == 0 })
 }
 
 func TestInvalidSettingsAreRefused(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -181,6 +182,15 @@ func (r *Replica) Progress() startup.Report {
 		report.Phase = startup.CaughtUp
 	}
 	return report
+}
+
+// refused says which streams are not read, and why; "" if all are.
+func (r *Replica) refused() string {
+	in := r.ingest.Load()
+	if in == nil {
+		return ""
+	}
+	return strings.Join(in.Refused(), "; ")
 }
 
 // full says that the memory budget is reached; "" if it is not.

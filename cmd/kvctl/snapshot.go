@@ -102,7 +102,7 @@ func (c *config) withKeeper(ctx context.Context, f func(ctx context.Context, b *
 	defer b.Close() //nolint:errcheck // everything is acknowledged
 	set := shard.New(shard.Config{})
 	defer set.Close()
-	k, err := keeper.Open(connect, keeper.Config{
+	k, err := keeper.Open(keeper.Config{
 		Conn: b.Conn(), Namespace: c.namespace, Replica: "kvctl-" + strconv.Itoa(os.Getpid()), Set: set, Dir: c.snapshotDir,
 		Log: slog.New(slog.DiscardHandler),
 	})

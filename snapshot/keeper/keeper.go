@@ -99,20 +99,20 @@ func (c Config) withDefaults() (Config, error) {
 type Keeper struct {
 	cfg Config
 	js  jetstream.JetStream
-	kv  jetstream.KeyValue
 	m   *meters
 
 	cancel context.CancelFunc
 	done   chan struct{}
 	in     *ingest.Ingest
 
-	mu     sync.Mutex // of streams; and one look at a time
+	mu     sync.Mutex         // of the next two; and one look at a time
+	kv     jetstream.KeyValue // nil before bucketLocked
 	stream map[string]*streamState
 }
 
 // streamState is what is known of one stream's snapshots.
 type streamState struct {
-	store   store.Store
+	store   store.Store // nil until it could be opened, and the lease with it
 	lease   lease
 	newest  store.Entry
 	known   bool      // newest was read
@@ -126,7 +126,7 @@ type streamState struct {
 
 // Open returns a Keeper that has not begun yet: Run does. Settings.Start also
 // restores what there is.
-func Open(ctx context.Context, cfg Config) (*Keeper, error) {
+func Open(cfg Config) (*Keeper, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -135,10 +135,16 @@ func Open(ctx context.Context, cfg Config) (*Keeper, error) {
 	if k.js, err = jetstream.New(cfg.Conn); err != nil {
 		return nil, fmt.Errorf("snapshots: %w", err)
 	}
-	if k.kv, err = store.OpenKV(ctx, k.js, cfg.Namespace, cfg.Replicas); err != nil {
-		return nil, err
-	}
 	return k, nil
+}
+
+// bucketLocked returns the bucket of leases. It is opened when it is needed: a
+// server that has no room for it keeps nobody from serving.
+func (k *Keeper) bucketLocked(ctx context.Context) (_ jetstream.KeyValue, err error) {
+	if k.kv == nil {
+		k.kv, err = store.OpenKV(ctx, k.js, k.cfg.Namespace, k.cfg.Replicas)
+	}
+	return k.kv, err
 }
 
 // Store opens the store of a stream, as the settings say.
@@ -150,17 +156,30 @@ func (k *Keeper) Store(ctx context.Context, name string) (store.Store, error) {
 }
 
 // stateLocked returns what is known of a stream.
-func (k *Keeper) stateLocked(ctx context.Context, name string) (*streamState, error) {
-	if st := k.stream[name]; st != nil {
-		return st, nil
+func (k *Keeper) stateLocked(name string) *streamState {
+	st := k.stream[name]
+	if st == nil {
+		st = &streamState{}
+		k.stream[name] = st
+	}
+	return st
+}
+
+// openLocked opens the stream's store and lease if they are not open.
+func (k *Keeper) openLocked(ctx context.Context, st *streamState, name string) error {
+	if st.store != nil {
+		return nil
+	}
+	kv, err := k.bucketLocked(ctx)
+	if err != nil {
+		return err
 	}
 	s, err := k.Store(ctx, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	st := &streamState{store: s, lease: lease{kv: k.kv, key: "lease." + name, holder: k.cfg.Replica, period: k.cfg.Lease}}
-	k.stream[name] = st
-	return st, nil
+	st.store, st.lease = s, lease{kv: kv, key: "lease." + name, holder: k.cfg.Replica, period: k.cfg.Lease}
+	return nil
 }
 
 // CheckRetention refuses an interval above half of what a stream keeps: the
@@ -234,11 +253,12 @@ func (k *Keeper) look(ctx context.Context) {
 func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	st, err := k.stateLocked(ctx, s.Stream)
+	st := k.stateLocked(s.Stream)
+	if now := time.Now(); !last && now.Before(st.retry) {
+		return
+	}
+	err := k.openLocked(ctx, st, s.Stream)
 	if err == nil {
-		if now := time.Now(); !last && now.Before(st.retry) {
-			return
-		}
 		err = k.takeDue(ctx, st, s, last)
 		// Whoever was held up for longer than a lease has lost it. At the end
 		// there is no later look to do better.
@@ -248,18 +268,14 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 	}
 	switch {
 	case err == nil:
-		if st != nil {
-			st.failing = 0
-		}
+		st.failing = 0
 	case ctx.Err() != nil && !last:
 	default:
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
-		if st != nil {
-			st.failing++
-			st.known = false
-			st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
-		}
+		st.failing++
+		st.known = false
+		st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
 	}
 }
 

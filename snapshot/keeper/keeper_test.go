@@ -178,7 +178,7 @@ func (w *world) start(name string, change func(*Config)) *node {
 		change(&cfg)
 	}
 	var err error
-	if n.keeper, err = Open(deadline(w.t), cfg); err != nil {
+	if n.keeper, err = Open(cfg); err != nil {
 		w.t.Fatal(err)
 	}
 	if n.starts, err = n.keeper.restoreAll(deadline(w.t), nil); err != nil {
@@ -236,7 +236,7 @@ func (n *node) equal() {
 
 func (w *world) manifest() store.Manifest {
 	w.t.Helper()
-	k, err := Open(deadline(w.t), Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir})
+	k, err := Open(Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -463,7 +463,7 @@ func TestAStreamThatLostMessages(t *testing.T) {
 // An interval above half the retention is refused.
 func TestAnIntervalThatIsTooLong(t *testing.T) {
 	w := newWorld(t, "")
-	k, err := Open(deadline(t), Config{Conn: w.nc, Replica: "a", Set: shard.New(shard.Config{}), Interval: 31 * time.Minute})
+	k, err := Open(Config{Conn: w.nc, Replica: "a", Set: shard.New(shard.Config{}), Interval: 31 * time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +488,7 @@ func TestReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := Open(deadline(t), Config{Conn: w.nc, Replica: "a", Set: shard.New(shard.Config{}), Log: slog.New(slog.DiscardHandler)})
+	k, err := Open(Config{Conn: w.nc, Replica: "a", Set: shard.New(shard.Config{}), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func Help() map[string]string {
 		"kvatlas_snapshot_trimmed_messages_total": "Messages taken off streams because the oldest kept snapshot has them.",
 		"kvatlas_snapshot_write_seconds":          "Time to write a snapshot, in seconds, without its verification.",
 		"kvatlas_snapshot_written_bytes_total":    "Bytes of the snapshots taken.",
-		"kvatlas_snapshot_restores_total":         "Snapshots read, at a start or behind the trim, by result: loaded or refused.",
+		"kvatlas_snapshot_restores_total":         "Snapshots read, at a start or behind the trim, by result: loaded, refused, or failed to be looked for.",
 		"kvatlas_snapshot_refused_total":          "Snapshots of these that were refused, by reason.",
 		"kvatlas_snapshot_manifest_faults_total":  "Times that snapshots were looked for without their manifest, by fault: what is wrong with it.",
 		"kvatlas_snapshot_adopted_total":          "Snapshots that came into a manifest again that had lost them.",

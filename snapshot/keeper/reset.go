@@ -75,12 +75,18 @@ func (k *Keeper) Reset(ctx context.Context, force bool) error {
 // here may be another's.
 func (k *Keeper) serverTime(ctx context.Context) (time.Time, error) {
 	key := "time." + k.cfg.Replica
-	rev, err := k.kv.Put(ctx, key, nil)
+	k.mu.Lock()
+	kv, err := k.bucketLocked(ctx)
+	k.mu.Unlock()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reset: %w", err)
+	}
+	rev, err := kv.Put(ctx, key, nil)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("reset: the server's time: %w", err)
 	}
-	e, err := k.kv.GetRevision(ctx, key, rev)
-	if err = errors.Join(err, k.kv.Purge(ctx, key)); err != nil {
+	e, err := kv.GetRevision(ctx, key, rev)
+	if err = errors.Join(err, kv.Purge(ctx, key)); err != nil {
 		return time.Time{}, fmt.Errorf("reset: the server's time: %w", err)
 	}
 	return e.Created(), nil

@@ -27,7 +27,6 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 	k.cfg.Progress.Begin(startup.Restoring)
 	var mu sync.Mutex
 	starts := make(map[string]ingest.Start)
-	var failed error
 	var working sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, info := range infos {
@@ -43,15 +42,20 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 			if ok {
 				starts[info.Name] = start
 			}
-			failed = errors.Join(failed, err)
+			if err != nil && ctx.Err() == nil {
+				k.m.restores("failed")
+				k.cfg.Log.Error("no snapshot is restored: the stream is read from its beginning, and what it no longer has is asked for from the publishers",
+					"stream", info.Name, "error", err)
+			}
 		})
 	}
 	working.Wait()
-	return starts, failed
+	return starts, ctx.Err()
 }
 
-// restore loads the newest usable snapshot of one stream. An error means that
-// there is no point in going on.
+// restore loads the newest usable snapshot of one stream. An error means that it
+// is not known whether there is one: each stream stands alone, and no snapshot
+// keeps its replica from serving.
 func (k *Keeper) restore(ctx context.Context, info stream.Info) (start ingest.Start, ok bool, err error) {
 	s, err := k.Store(ctx, info.Name)
 	if err != nil {

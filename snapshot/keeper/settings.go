@@ -71,7 +71,7 @@ func (s *Settings) Start(ctx context.Context, cfg Config) (*Keeper, map[string]i
 		return nil, starts, err
 	}
 	s.Apply(&cfg)
-	k, err := Open(ctx, cfg)
+	k, err := Open(cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w; --no-snapshots does without", err)
 	}

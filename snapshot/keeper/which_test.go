@@ -27,7 +27,7 @@ type shelf struct {
 
 func (w *world) shelf() shelf {
 	w.t.Helper()
-	k, err := Open(deadline(w.t), Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir, Spool: w.t.TempDir()})
+	k, err := Open(Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir, Spool: w.t.TempDir()})
 	if err != nil {
 		w.t.Fatal(err)
 	}

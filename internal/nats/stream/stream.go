@@ -158,15 +158,15 @@ func Get(ctx context.Context, js jetstream.JetStream, name string) (Info, error)
 	return info, err
 }
 
-// List returns the namespace's streams, sorted by name, and a joined error for
-// those that must not be used: one bad stream does not hide the others. With
-// an error that wraps no ErrUnsafe the list may be incomplete.
+// List returns the namespace's streams, sorted by name, and errors.Join of one
+// error for each that must not be used: one bad stream does not hide the others.
+// With an error that wraps no ErrUnsafe the list may be incomplete.
 func List(ctx context.Context, js jetstream.JetStream, ns string) ([]Info, error) {
 	if err := CheckNamespace(ns); err != nil {
 		return nil, err
 	}
 	var infos []Info
-	var bad error
+	var bad []error
 	l := js.ListStreams(ctx, jetstream.WithStreamListSubject(namespaceSubjects(ns)))
 	for si := range l.Info() {
 		if _, ours := si.Config.Metadata[metaModel]; !ours {
@@ -174,7 +174,7 @@ func List(ctx context.Context, js jetstream.JetStream, ns string) ([]Info, error
 		}
 		info, err := read(si)
 		if err != nil {
-			bad = errors.Join(bad, err)
+			bad = append(bad, err)
 			continue
 		}
 		if info.Namespace == ns {
@@ -185,7 +185,7 @@ func List(ctx context.Context, js jetstream.JetStream, ns string) ([]Info, error
 		return infos, fmt.Errorf("streams of namespace %s: %w", ns, err)
 	}
 	slices.SortFunc(infos, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
-	return infos, bad
+	return infos, errors.Join(bad...)
 }
 
 // read checks a stream and returns what its metadata and state say.
