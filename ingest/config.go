@@ -174,8 +174,9 @@ type Config struct {
 	// MaxLag is how many messages behind the stream's end a replica may be
 	// when it first counts as caught up; default 1000.
 	MaxLag uint64
-	// StallAfter is after how long of reading that begins again and again without
-	// a message, although the server answers, Ready fails; default 10 s.
+	// StallAfter is after how long without getting on, although the stream has more
+	// and the server answers, Ready fails; default 10 s, or GapWait and 5 s where
+	// that is longer: so long a message may be held back.
 	StallAfter time.Duration
 	// ForgetConsumer is after how long without this replica the server drops
 	// its consumer; default 1 h.
@@ -218,7 +219,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RoomCheck = cmp.Or(c.RoomCheck, time.Second)
 	c.MaxSeries = cmp.Or(c.MaxSeries, 200)
 	c.MaxLag = cmp.Or(c.MaxLag, 1000)
-	c.StallAfter = cmp.Or(c.StallAfter, 10*time.Second)
+	c.StallAfter = cmp.Or(c.StallAfter, max(10*time.Second, c.GapWait+5*time.Second))
 	c.ForgetConsumer = cmp.Or(c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()

@@ -55,8 +55,9 @@ type StreamStatus struct {
 	CaughtUp      bool      // everything from before the start was applied once
 	Voided        time.Time // when the position was none of the stream's last; zero: never
 	Err           error     // why nothing is read at the moment
-	// Stalled says that reading has begun again and again for Config.StallAfter
-	// without a message, although the server answers; nil: it has not.
+	// Stalled says that for Config.StallAfter the stream has had more and none of
+	// it was read or applied, or that reading has begun again and again without a
+	// message, although the server answers; nil: it gets on.
 	Stalled error
 }
 
@@ -161,6 +162,12 @@ func (in *Ingest) gauges(r *reader) {
 	}
 	gauge("kvatlas_ingest_lag_messages", func(s StreamStatus) float64 { return float64(s.Lag) })
 	gauge("kvatlas_ingest_lag_seconds", func(s StreamStatus) float64 { return s.LagTime.Seconds() })
+	gauge("kvatlas_ingest_stalled", func(s StreamStatus) float64 {
+		if s.Stalled != nil {
+			return 1
+		}
+		return 0
+	})
 	gauge("kvatlas_ingest_position", func(s StreamStatus) float64 { return float64(s.Position) })
 	gauge("kvatlas_ingest_in_flight_messages", func(s StreamStatus) float64 { return float64(s.InFlight) })
 	gauge("kvatlas_ingest_in_flight_bytes", func(s StreamStatus) float64 { return float64(s.InFlightBytes) })

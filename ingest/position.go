@@ -60,17 +60,23 @@ func (r *reader) passLocked(seq uint64, stored time.Time) {
 var (
 	errVoid  = errors.New("the position in the stream is void")
 	errMoved = errors.New("the stream does not end where it was read to")
+	errIdle  = errors.New("the stream has more, and none of it has come")
 )
 
 // look compares what the stream says of itself with what was read before it was
 // asked. If they do not fit the session ends, and the next one sees to it: a
 // consumer beyond the end of a stream that was rolled back waits for ever.
 func (r *reader) look(info *stream.Info, before mark) {
+	now := time.Now()
+	p := r.window.progress()
 	r.mu.Lock()
 	r.mu.end = max(r.mu.read, info.LastSeq)
+	r.mu.idle.look(now, r.mu.read, p.pos, r.mu.end)
 	var doubt error
 	switch {
 	case !before.known || !r.mu.known:
+	case r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos) != nil && p.inFlight == 0 && r.mu.loop.since.IsZero():
+		doubt = errIdle // nobody here is at work: a new consumer may get on
 	case info.FirstSeq > r.mu.read+1:
 		doubt = errTrimmed
 	case !info.Created.Equal(before.created) || info.LastSeq < before.read:
@@ -163,6 +169,27 @@ func (l *loop) stalled(now time.Time, after time.Duration) error {
 		return nil
 	}
 	return fmt.Errorf("reading has begun again and again for %v without a message: %w", now.Sub(l.since).Round(time.Second), l.err)
+}
+
+// idle is a stream that has more while nothing of it is read or applied.
+type idle struct {
+	since     time.Time // zero: it has not been looked at
+	read, pos uint64    // as of then
+}
+
+// look notes how far reading and applying are, and where the stream ends.
+func (i *idle) look(now time.Time, read, pos, end uint64) {
+	if i.since.IsZero() || pos >= end || read != i.read || pos != i.pos {
+		*i = idle{now, read, pos}
+	}
+}
+
+// stalled returns an error if it has been so for so long.
+func (i *idle) stalled(now time.Time, after time.Duration, read, pos uint64) error {
+	if i.since.IsZero() || read != i.read || pos != i.pos || now.Sub(i.since) < after {
+		return nil
+	}
+	return fmt.Errorf("%w for %v: it was read to %d and applied to %d", errIdle, now.Sub(i.since).Round(time.Second), read, pos)
 }
 
 // failed notes how a session ended.

@@ -15,7 +15,8 @@ import (
 
 const (
 	pullMessages = 2048    // messages asked for at a time
-	pullBytes    = 8 << 20 // bytes asked for at a time
+	pullBytes    = 8 << 20 // bytes asked for at a time, or as many as one message may have
+	envelope     = 1 << 20 // room for a message's subjects and headers, which count
 	ackEvery     = 200 * time.Millisecond
 	requestWait  = 5 * time.Second
 )
@@ -45,6 +46,7 @@ type reader struct {
 		voided   time.Time // when the position was void last; zero: never
 		err      error     // why nothing is read at the moment
 		loop     loop
+		idle     idle
 		doubted  time.Time // LastTime of a stream that was looked into for it
 	}
 }
@@ -130,6 +132,8 @@ func resetReason(err error) string {
 		return "void"
 	case errors.Is(err, errMoved):
 		return "moved"
+	case errors.Is(err, errIdle):
+		return "idle"
 	case errors.Is(err, jetstream.ErrNoHeartbeat):
 		return "no_heartbeat"
 	case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, jetstream.ErrConsumerNotFound):
@@ -169,7 +173,7 @@ func (r *reader) session(run context.Context) error {
 		return err
 	}
 	it, err := consumer.Messages(
-		jetstream.PullMaxMessagesWithBytesLimit(pullMessages, pullBytes),
+		jetstream.PullMaxMessagesWithBytesLimit(pullMessages, max(pullBytes, int(r.cfg.Conn.MaxPayload())+envelope)),
 		jetstream.PullExpiry(10*time.Second),
 		jetstream.PullHeartbeat(time.Second),
 		jetstream.WithMessagesErrOnMissingHeartbeat(true))
@@ -329,6 +333,9 @@ func (r *reader) status(now time.Time) StreamStatus {
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}
 	s.Lag = s.Last - s.Position
+	if s.Stalled == nil && s.Lag > 0 {
+		s.Stalled = r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos)
+	}
 	if s.Lag > 0 && !p.oldest.IsZero() {
 		s.LagTime = max(0, now.Sub(p.oldest))
 	}

@@ -33,6 +33,10 @@ type transport interface {
 // message id's header (about 60 bytes), with room to spare.
 const headerRoom = 256
 
+// mostMessage is how large a message becomes although the server takes larger
+// ones: readers ask for a bounded number of bytes at a time.
+const mostMessage = 4 << 20
+
 type jetStream struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -76,7 +80,7 @@ func (t *jetStream) restore(ctx context.Context) error {
 }
 
 func (t *jetStream) maxMessage() int {
-	n := int(t.nc.MaxPayload())
+	n := min(int(t.nc.MaxPayload()), mostMessage)
 	if t.streamMax > 0 {
 		n = min(n, t.streamMax)
 	}

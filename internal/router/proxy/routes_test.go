@@ -296,4 +296,3 @@ func TestAdministration(t *testing.T) {
 		})
 	}
 }
-
