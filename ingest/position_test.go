@@ -197,7 +197,7 @@ func TestLooks(t *testing.T) {
 		"not compared with any yet":   {func(i *stream.Info, m *mark) { i.LastSeq, m.known = 1, false }, nil},
 		"nothing read, nothing there": {func(i *stream.Info, m *mark) { i.FirstSeq, i.LastSeq, m.read, m.readAt = 1, 0, 0, time.Time{} }, nil},
 	} {
-		r := &reader{doubts: make(chan error, 1)}
+		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, doubts: make(chan error, 1)}
 		info, m := whole, before
 		tc.change(&info, &m)
 		r.mu.mark = m
@@ -213,7 +213,7 @@ func TestLooks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
-	r := &reader{doubts: make(chan error, 1)}
+	r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, doubts: make(chan error, 1)}
 	r.mu.mark = before
 	other := whole
 	other.LastTime = at.Add(1)

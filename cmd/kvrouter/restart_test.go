@@ -207,7 +207,7 @@ func testReads(t *testing.T, flag string, reads bool) {
 	}
 	metrics := func() bool {
 		_, text, _ := ask("GET", url+"/metrics", "")
-		return strings.Contains(text, "kvatlas_ingest_")
+		return strings.Contains(text, "\nkvatlas_ingest_")
 	}
 	if reads {
 		waittest.Until(t, func() error {
