@@ -87,7 +87,7 @@ func (q *quotas) take(subject string, now time.Time, most int, span time.Duratio
 }
 
 // permit waits until the publisher may be asked.
-func (v *rescue) permit(ctx context.Context) error {
+func (v *rankRecovery) permit(ctx context.Context) error {
 	for {
 		wait := v.quotas.take(v.subject, v.now(), v.cfg.RecoverRate, time.Second)
 		if wait <= 0 {
@@ -102,7 +102,7 @@ func (v *rescue) permit(ctx context.Context) error {
 }
 
 // request asks the publisher once.
-func (v *rescue) request(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
+func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
 	if err := v.permit(ctx); err != nil {
 		return recovery.Reply{}, err
 	}
@@ -120,7 +120,7 @@ func (v *rescue) request(ctx context.Context, q recovery.Request) (recovery.Repl
 	return reply, err
 }
 
-func (v *rescue) exchange(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
+func (v *rankRecovery) exchange(ctx context.Context, q recovery.Request) (recovery.Reply, error) {
 	q.DPRank = v.id.DPRank
 	ctx, cancel := context.WithTimeout(ctx, v.cfg.RecoverTimeout)
 	defer cancel()
@@ -141,7 +141,7 @@ func (v *rescue) exchange(ctx context.Context, q recovery.Request) (recovery.Rep
 
 // attempt asks page after page until the rank is where its publisher is. It
 // holds its place for RecoverLimit at most.
-func (v *rescue) attempt() error {
+func (v *rankRecovery) attempt() error {
 	ctx, cancel := context.WithTimeoutCause(v.ctx, v.cfg.RecoverLimit, errLong)
 	defer cancel()
 	dumped, back := false, false
@@ -170,7 +170,7 @@ func (v *rescue) attempt() error {
 			switch {
 			case dumped:
 				return fmt.Errorf("%w: a dump again, asked for event %d", errAround, v.from)
-			case reply.Incomplete && v.known && !anew:
+			case reply.Incomplete && v.hadPosition && !anew:
 				return errPartial // what the rank has is more than that
 			case v.now().Before(v.dumps):
 				return errDumps
@@ -196,8 +196,8 @@ func (v *rescue) attempt() error {
 	}
 }
 
-// events checks a page of events and hands it to the lane.
-func (v *rescue) events(reply *recovery.Reply) error {
+// events checks a page of events and hands it to the partition.
+func (v *rankRecovery) events(reply *recovery.Reply) error {
 	if len(reply.Body) == 0 {
 		if reply.More {
 			return fmt.Errorf("%w: an empty page before another", errNonsense)
@@ -219,7 +219,7 @@ func (v *rescue) events(reply *recovery.Reply) error {
 		}
 		next++
 	}
-	if !v.post(func(ctx context.Context) { v.got = v.lane.recovered(ctx, v.rank, b) || v.got }) {
+	if !v.post(func(ctx context.Context) { v.progressed = v.partition.recovered(ctx, v.rank, b) || v.progressed }) {
 		return errSuperseded
 	}
 	v.from = next
@@ -228,8 +228,8 @@ func (v *rescue) events(reply *recovery.Reply) error {
 
 // dump gets a dump, of which first is the first part, and has it replace the
 // rank's state.
-func (v *rescue) dump(ctx context.Context, first recovery.Reply) error {
-	index, ok := v.lane.index.(Replacer)
+func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
+	index, ok := v.partition.index.(Replacer)
 	if !ok {
 		return fmt.Errorf("%w: it cannot replace a rank", errIndex)
 	}
@@ -237,13 +237,13 @@ func (v *rescue) dump(ctx context.Context, first recovery.Reply) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
 	}
-	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last, lossy: first.Lossy}
+	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last, incomplete: first.StreamIncomplete}
 	err = v.load(ctx, d, first)
 	committed := false
 	if err == nil {
 		v.post(func(ctx context.Context) {
-			if committed = v.lane.replace(ctx, v.rank, d); committed {
-				v.got, v.dumps = true, v.rank.dumps.Next()
+			if committed = v.partition.replace(ctx, v.rank, d); committed {
+				v.progressed, v.dumps = true, v.rank.dumps.Next()
 			}
 		})
 		if !committed {
@@ -256,16 +256,16 @@ func (v *rescue) dump(ctx context.Context, first recovery.Reply) error {
 		}
 		return err
 	}
-	v.full = true
+	v.dumped = true
 	v.refused = d.outcome.Refused > 0
 	v.incarnation, v.from = d.incarnation, d.last+1
 	return nil
 }
 
 // load fills the replacement with the dump's parts.
-func (v *rescue) load(ctx context.Context, d *dump, reply recovery.Reply) error {
+func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) error {
 	var frames recovery.Frames
-	var loose []event.Event // blocks whose place other workers may tell
+	var loose []event.Event // blocks whose position other workers may tell
 	var looseCopies [][]uint32
 	number, parts, last := reply.Dump, reply.Parts, reply.Last
 	for part := uint32(0); ; {
@@ -330,7 +330,7 @@ func (v *rescue) load(ctx context.Context, d *dump, reply recovery.Reply) error 
 		d.outcome.Add(out)
 		v.m.inferred.Add(out.Inferred)
 		v.m.unknownBlock.Add(out.UnknownBlock)
-		v.unplaced = out.UnknownParent > 0
+		v.unresolved = out.UnknownParent > 0
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)

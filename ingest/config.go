@@ -58,7 +58,7 @@ func (c Cause) String() string {
 
 // Recoverer is told which ranks an Ingest brings up to date from their workers'
 // local indexes.
-//   - Recover is called from lanes: it returns at once.
+//   - Recover is called from partitions: it returns at once.
 //   - It may be called again while a recovery of the rank is under way.
 type Recoverer interface {
 	Recover(id RankID, cause Cause)
@@ -89,9 +89,9 @@ type RankPosition struct {
 	// Ended holds the incarnations before, oldest first: their messages are
 	// not to be taken for a new one.
 	Ended []uint64
-	// Ahead says that the incarnation was learnt from the publisher, and that
+	// Unconfirmed says that the incarnation was learnt from the publisher, and that
 	// the stream may still bring older ones.
-	Ahead bool
+	Unconfirmed bool
 	// Left is the Departure.At of the last departure that is accounted for; zero:
 	// none. Departed says that the rank is not back since: it holds nothing.
 	Left     time.Time
@@ -115,9 +115,9 @@ type Config struct {
 	// it is not there: what it published until then is ignored. It is asked once
 	// a rank and must not block; nil: nobody left. See also WorkerLeft.
 	Left func(sp event.Space, worker uint64, dpRank uint32) (Departure, bool)
-	// Reload finds a snapshot to take up where a stream was trimmed beyond what
+	// FindSnapshot finds a snapshot to take up where a stream was trimmed beyond what
 	// was read of it; nil: publishers are asked for what is missing.
-	Reload Reload
+	FindSnapshot FindSnapshot
 	// NoRecovery leaves ranks that missed something as they are, marked.
 	NoRecovery bool
 	// Start says where to begin, by stream name.
@@ -125,8 +125,8 @@ type Config struct {
 
 	// Discover is how often new streams are looked for; default 2 s.
 	Discover time.Duration
-	// Lanes is how many goroutines decode a stream; default GOMAXPROCS.
-	Lanes int
+	// Partitions is how many goroutines decode a stream; default GOMAXPROCS.
+	Partitions int
 	// MaxMessages and MaxBytes bound, for each stream, what is read and not
 	// applied yet; defaults 65536 messages and 64 MiB. The reader waits beyond.
 	MaxMessages int
@@ -137,7 +137,7 @@ type Config struct {
 	// be late) and 16 MiB.
 	HoldMessages int
 	HoldBytes    int
-	// MaxRanks bounds the publisher streams that are followed in each lane of
+	// MaxRanks bounds the publisher streams that are followed in each partition of
 	// a stream; messages of others are skipped and counted. Default 65536.
 	MaxRanks int
 	// GapWait is how long a rank's events wait at most for one before them that
@@ -198,7 +198,7 @@ const (
 func (c Config) withDefaults() (Config, error) {
 	c.Namespace = cmp.Or(c.Namespace, "default")
 	c.Discover = cmp.Or(c.Discover, 2*time.Second)
-	c.Lanes = cmp.Or(c.Lanes, runtime.GOMAXPROCS(0))
+	c.Partitions = cmp.Or(c.Partitions, runtime.GOMAXPROCS(0))
 	c.MaxMessages = cmp.Or(c.MaxMessages, 65536)
 	c.MaxBytes = cmp.Or(c.MaxBytes, 64<<20)
 	c.HoldMessages = cmp.Or(c.HoldMessages, stream.MaxWindow)
@@ -238,7 +238,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: no connection given")
 	case c.Index == nil:
 		return c, errors.New("ingest: no index given")
-	case c.Lanes < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
+	case c.Partitions < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
 		return c, errors.New("ingest: a bound is negative")
 	case c.Recoveries < 1 || c.RecoverMessages < 1 || c.RecoverAttempts < 1 || c.RecoverRate < 1 || c.MaxSeries < 0:
 		return c, errors.New("ingest: a bound on recoveries or series is negative")

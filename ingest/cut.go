@@ -9,7 +9,7 @@ import (
 // ErrNoStream is returned for a stream that is not read.
 var ErrNoStream = errors.New("the stream is not read")
 
-// Cut calls at while no event of the stream's space is on its way from a lane
+// Cut calls at while no event of the stream's space is on its way from a partition
 // to the index: all before is given to it, and nothing after. It returns where
 // to start so as to go on from there, exactly: the ranks' ids are of that
 // moment, and Seq is not beyond it. at must be quick, as reading waits for it.
@@ -23,8 +23,8 @@ func (in *Ingest) Cut(ctx context.Context, stream string, at func() error, begun
 	if r == nil {
 		return Start{}, fmt.Errorf("%w: %s", ErrNoStream, stream)
 	}
-	list := make([][]cutRank, len(r.lanes))
-	resume, err := in.pause(ctx, r.group, func(i int, l *lane) { list[i] = l.positions() })
+	list := make([][]cutRank, len(r.partitions))
+	resume, err := in.pause(ctx, r.group, func(i int, l *partition) { list[i] = l.positions() })
 	if err != nil {
 		return Start{}, fmt.Errorf("ingest: pausing for a snapshot: %w", err)
 	}
@@ -57,20 +57,20 @@ type cutRank struct {
 	unknown uint64
 }
 
-// positions returns how far the lane's ranks have got. Only the lane calls it, or
+// positions returns how far the partition's ranks have got. Only the partition calls it, or
 // who knows it paused.
-func (l *lane) positions() []cutRank {
+func (l *partition) positions() []cutRank {
 	var list []cutRank
 	for k, r := range l.mu.ranks {
-		if !r.adopted || !r.known {
+		if !r.hasIncarnation || !r.hasPosition {
 			continue
 		}
 		s := r.status()
 		list = append(list, cutRank{
 			RankPosition: RankPosition{
 				Worker: k.worker, DPRank: k.dpRank, Incarnation: r.incarnation, LastID: r.last,
-				Incomplete: s.Incomplete || r.stale || r.truncated || r.active != nil,
-				Ended:      r.ended, Ahead: r.ahead, Left: r.left.At, Departed: r.void,
+				Incomplete: s.Incomplete || r.needsDump || r.truncated || r.active != nil,
+				Ended:      r.ended, Unconfirmed: r.unconfirmed, Left: r.left.At, Departed: r.departed,
 			},
 			rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,
 		})
@@ -78,12 +78,12 @@ func (l *lane) positions() []cutRank {
 	return list
 }
 
-// pause has every lane of the group call f and wait for resume. A lane that has
+// pause has every partition of the group call f and wait for resume. A partition that has
 // stopped waits for ever: f is called for it.
-func (in *Ingest) pause(ctx context.Context, g *group, f func(i int, l *lane)) (resume func(), err error) {
+func (in *Ingest) pause(ctx context.Context, g *group, f func(i int, l *partition)) (resume func(), err error) {
 	goOn := make(chan struct{})
-	paused := make([]chan struct{}, len(g.lanes))
-	for i, l := range g.lanes {
+	paused := make([]chan struct{}, len(g.partitions))
+	for i, l := range g.partitions {
 		at := make(chan struct{})
 		paused[i] = at
 		select {
@@ -98,7 +98,7 @@ func (in *Ingest) pause(ctx context.Context, g *group, f func(i int, l *lane)) (
 			return nil, ctx.Err()
 		}
 	}
-	for i, l := range g.lanes {
+	for i, l := range g.partitions {
 		select {
 		case <-paused[i]:
 		case <-l.stopped: // it will not take what is in its inbox any more

@@ -34,7 +34,7 @@ type Departure struct {
 	Silent bool
 }
 
-// change tells a lane of ranks that left or are registered.
+// change tells a partition of ranks that left or are registered.
 type change struct {
 	worker uint64
 	ranks  []uint32 // none: all
@@ -42,7 +42,7 @@ type change struct {
 	back   bool // registered, not left
 }
 
-// changesQueued bounds what waits for a lane; then the caller waits.
+// changesQueued bounds what waits for a partition; then the caller waits.
 const changesQueued = 64
 
 // WorkerLeft drops what the worker's ranks, all of them if none is given, hold
@@ -50,7 +50,7 @@ const changesQueued = 64
 // ignored, and the next event after it asks the publisher for a full dump. It
 // reports false if the space is not known, so that nothing is done. The work is
 // done later, in order with the worker's events. ctx bounds the wait for the
-// lane.
+// partition.
 func (in *Ingest) WorkerLeft(ctx context.Context, sp event.Space, worker uint64, ranks []uint32, d Departure) bool {
 	return in.send(ctx, sp, change{worker: worker, ranks: ranks, left: d})
 }
@@ -67,7 +67,7 @@ func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known boo
 	if !ok {
 		return false
 	}
-	l := g.lane(c.worker)
+	l := g.partition(c.worker)
 	select {
 	case l.changes <- c:
 	case <-l.stopped:
@@ -76,15 +76,15 @@ func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known boo
 	return true
 }
 
-// take handles a change of a worker.
-func (l *lane) take(ctx context.Context, c change) {
+// applyChange handles a change of a worker.
+func (l *partition) applyChange(ctx context.Context, c change) {
 	ranks := slices.Clone(l.byWorker[c.worker])
 	if c.ranks != nil {
 		ranks = slices.DeleteFunc(ranks, func(r *rank) bool { return !slices.Contains(c.ranks, r.id.DPRank) })
 	}
 	if c.back {
 		for _, r := range ranks {
-			l.revive(ctx, r)
+			l.recoverReturned(ctx, r)
 		}
 		return
 	}
@@ -102,14 +102,14 @@ func (l *lane) take(ctx context.Context, c change) {
 	l.remove(ctx, c)
 	for _, r := range ranks {
 		if r.seq > c.left.Seq && c.left.Created.Equal(l.streamCreated()) {
-			l.revive(ctx, r) // it was back before this replica heard that it had left
+			l.recoverReturned(ctx, r) // it was back before this replica heard that it had left
 		}
 	}
 }
 
 // remove takes what the ranks of a change hold out of the index. Parts that were
 // given to it before are in front of that in its queue.
-func (l *lane) remove(ctx context.Context, c change) {
+func (l *partition) remove(ctx context.Context, c change) {
 	ctx = context.WithoutCancel(ctx)
 	err := errCannotRemove
 	if index, ok := l.index.(WorkerRemover); ok && c.ranks == nil {
@@ -128,7 +128,7 @@ func (l *lane) remove(ctx context.Context, c change) {
 var errCannotRemove = errors.New("it cannot drop a worker")
 
 // depart voids the rank's stream.
-func (l *lane) depart(r *rank, d Departure) {
+func (l *partition) depart(r *rank, d Departure) {
 	l.cancel(r)
 	for len(r.held) > 0 {
 		p := r.pop()
@@ -137,48 +137,48 @@ func (l *lane) depart(r *rank, d Departure) {
 		p.work.release()
 	}
 	delete(l.holding, r)
-	l.room(r)
-	r.left, r.void = d, true
+	l.endTruncation(r)
+	r.left, r.departed = d, true
 	r.note(func(s *RankStatus) { s.Departed, s.Held, s.left, s.LastError = true, 0, d.At, "its worker left" })
 }
 
-// revive asks for a full dump of a rank that had left and is back.
-func (l *lane) revive(ctx context.Context, r *rank) {
-	if !r.void {
+// recoverReturned asks for a full dump of a rank that had left and is back.
+func (l *partition) recoverReturned(ctx context.Context, r *rank) {
+	if !r.departed {
 		return
 	}
-	r.void = false
+	r.departed = false
 	r.note(func(s *RankStatus) {
 		s.Departed, s.Incomplete = false, true
 		s.LastError = "it had left: what it held before is not known"
 	})
-	r.stale = true
+	r.needsDump = true
 	l.recover(ctx, r, Departed)
 }
 
-// left returns when the rank left, if it is not there.
-func (l *lane) left(id RankID) (d Departure, gone bool) {
+// departure returns when the rank left, if it is not there.
+func (l *partition) departure(id RankID) (d Departure, gone bool) {
 	if l.cfg.Left != nil {
 		d, gone = l.cfg.Left(id.Space, id.Worker, id.DPRank)
 	}
 	return d, gone
 }
 
-// sweepEvery is how often a lane that is full of ranks is looked through.
+// sweepEvery is how often a partition that is full of ranks is looked through.
 const sweepEvery = time.Second
 
 // makeRoomLocked forgets the ranks that left, as far as it is time for that: who
 // of them comes back is asked for all it holds. It reports whether there were any.
-func (l *lane) makeRoomLocked() bool {
+func (l *partition) makeRoomLocked() bool {
 	now := l.now()
 	if now.Sub(l.swept) < sweepEvery {
 		return false
 	}
 	l.swept = now
 	before := len(l.mu.ranks)
-	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.void })
+	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.departed })
 	for worker, ranks := range l.byWorker {
-		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.void }); len(l.byWorker[worker]) == 0 {
+		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.departed }); len(l.byWorker[worker]) == 0 {
 			delete(l.byWorker, worker)
 		}
 	}
@@ -187,12 +187,12 @@ func (l *lane) makeRoomLocked() bool {
 
 // resume takes a rank up where a snapshot left it, unless it has left since: then
 // what the snapshot has of it goes, and its position says nothing of when it left.
-func (l *lane) resume(ctx context.Context, pos RankPosition) {
+func (l *partition) resume(ctx context.Context, pos RankPosition) {
 	r := l.rank(pos.Worker, pos.DPRank)
-	if r == nil || r.adopted {
+	if r == nil || r.hasIncarnation {
 		return
 	}
-	left, gone := r.left, r.void
+	left, gone := r.left, r.departed
 	if gone && !left.At.Equal(pos.Left) {
 		l.m.departed.Inc()
 		l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
@@ -202,12 +202,12 @@ func (l *lane) resume(ctx context.Context, pos RankPosition) {
 	if gone {
 		r.left = left // it says more
 	} else {
-		l.revive(ctx, r) // if it is void: it is registered again
+		l.recoverReturned(ctx, r) // if it is void: it is registered again
 	}
 }
 
-// before reports whether the rank left after the message.
-func (l *lane) before(r *rank, w *work) bool {
+// leftAfter reports whether the rank left after the message.
+func (l *partition) leftAfter(r *rank, w *work) bool {
 	switch d := &r.left; {
 	case w.live:
 		return false // it is of this moment
@@ -219,64 +219,64 @@ func (l *lane) before(r *rank, w *work) bool {
 	}
 }
 
-// rolledBack notes that the stream ends there, and gives the numbers after it to
+// limitDepartures notes that the stream ends there, and gives the numbers after it to
 // others than before: what it has is from before the ranks left, the rest is not.
-func (l *lane) rolledBack(last uint64) {
+func (l *partition) limitDepartures(last uint64) {
 	for _, r := range l.mu.ranks {
-		if r.void {
+		if r.departed {
 			r.left.Seq = min(r.left.Seq, last)
 		}
 	}
 }
 
-// ignores reports whether a part is void because its rank left after it. It
+// beforeDeparture reports whether a part is void because its rank left after it. It
 // follows the ids of such, so that the stream goes on after it without a gap.
-func (l *lane) ignores(ctx context.Context, p *part) bool {
+func (l *partition) beforeDeparture(ctx context.Context, p *part) bool {
 	r := p.rank
-	if !r.void || !l.before(r, p.work) {
+	if !r.departed || !l.leftAfter(r, p.work) {
 		return false
 	}
 	l.m.voided.Add(len(p.batch.Events))
 	last := p.batch.Events[len(p.batch.Events)-1].ID
-	if l.adopt(ctx, r, p.batch.Incarnation, p.work) && !r.isDuplicate(last) {
-		r.take(last)
+	if l.setIncarnation(ctx, r, p.batch.Incarnation, p.work) && !r.isDuplicate(last) {
+		r.advance(last)
 		r.note(func(s *RankStatus) { s.LastID = last })
 	}
 	return true
 }
 
-// returns handles the first sign, of the rank's present incarnation, from after
+// noteReturn handles the first sign, of the rank's present incarnation, from after
 // it left: what follows the event from. What lies before that is not missing: it
 // is void, or in the dump that is asked for; of an incarnation that begins there
 // is none.
-func (l *lane) returns(ctx context.Context, r *rank, from uint64, begins bool) {
-	if !r.void {
+func (l *partition) noteReturn(ctx context.Context, r *rank, from uint64, begins bool) {
+	if !r.departed {
 		return
 	}
 	if begins {
-		r.void = false
+		r.departed = false
 		r.note(func(s *RankStatus) { s.Departed, s.LastError = false, "" })
 		return
 	}
 	if from > 0 && !r.isDuplicate(from) {
-		r.take(from)
+		r.advance(from)
 	}
-	l.revive(ctx, r)
+	l.recoverReturned(ctx, r)
 }
 
-// idles reports whether a heartbeat, up to an event, says of a rank that left
+// onlyAlive reports whether a heartbeat, up to an event, says of a rank that left
 // nothing but that its publisher is still there. met says that the rank was known
 // before.
-func (l *lane) idles(r *rank, w *work, last uint64, met bool) bool {
-	switch old := l.before(r, w); {
-	case !r.void || r.left.Silent && !old:
+func (l *partition) onlyAlive(r *rank, w *work, last uint64, met bool) bool {
+	switch old := l.leftAfter(r, w); {
+	case !r.departed || r.left.Silent && !old:
 		return false
 	case last == 0 || r.isDuplicate(last):
 		return true
 	case met && !old:
 		return false // it has published something since
 	}
-	r.take(last)
+	r.advance(last)
 	r.note(func(s *RankStatus) { s.LastID = last })
 	return true
 }

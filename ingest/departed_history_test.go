@@ -50,13 +50,13 @@ type leaver struct {
 
 type leaversReplica struct {
 	*leavers
-	name    string
-	lane    *lane
-	set     *shard.Set
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
-	number  uint64
+	name      string
+	partition *partition
+	set       *shard.Set
+	ctx       context.Context
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	number    uint64
 }
 
 type leaversSnapshot struct {
@@ -123,11 +123,11 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 		},
 	}
 	m := newMeters(cfg.Metrics)
-	c := newRecoverer(r.ctx, cfg, m, &r.running)
+	c := newRecoveries(r.ctx, cfg, m, &r.running)
 	c.ask, c.now = h.ask, h.now
-	r.lane = newLane(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoverer: c,
+	r.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		now: h.now, window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
-	r.lane.created.Store(&leaversBegan)
+	r.partition.created.Store(&leaversBegan)
 	h.replicas = append(h.replicas, r)
 	seq := 0
 	if from != nil {
@@ -145,7 +145,7 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 			}
 		}
 		for _, pos := range from.ranks {
-			r.lane.resume(r.ctx, pos)
+			r.partition.resume(r.ctx, pos)
 		}
 	}
 	for ; seq < len(h.stream); seq++ {
@@ -159,25 +159,25 @@ func (r *leaversReplica) feed(i int) { r.handle(r.stream[i], uint64(i)+1, false)
 
 func (r *leaversReplica) handle(m message, seq uint64, live bool) {
 	r.number++
-	n, err := r.lane.window.add(r.ctx, entry{seq: r.number, bytes: len(m.data)})
+	n, err := r.partition.window.add(r.ctx, entry{seq: r.number, bytes: len(m.data)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	w := r.lane.works.Get().(*work)
+	w := r.partition.works.Get().(*work)
 	w.begin(n, m.worker, m.data)
 	w.seq, w.live = seq, live
 	w.stored = r.now().Add(time.Hour) // of a server whose clock is ahead of the bucket's
-	r.lane.handle(r.ctx, w)
+	r.partition.handle(r.ctx, w)
 	r.pump()
 }
 
 func (r *leaversReplica) pump() {
 	for {
 		select {
-		case f := <-r.lane.inbox:
+		case f := <-r.partition.inbox:
 			f(r.ctx)
-		case <-r.lane.notes.wake:
-			r.lane.readNotes(r.ctx)
+		case <-r.partition.notes.wake:
+			r.partition.readNotes(r.ctx)
 		default:
 			return
 		}
@@ -188,19 +188,19 @@ func (r *leaversReplica) pump() {
 func (r *leaversReplica) settle() {
 	for {
 		r.pump()
-		r.lane.applying.Wait()
+		r.partition.applying.Wait()
 		active := false
-		for _, k := range r.lane.mu.ranks {
+		for _, k := range r.partition.mu.ranks {
 			active = active || k.active != nil
 		}
 		if !active {
 			return
 		}
 		select {
-		case f := <-r.lane.inbox:
+		case f := <-r.partition.inbox:
 			f(r.ctx)
-		case <-r.lane.notes.wake:
-			r.lane.readNotes(r.ctx)
+		case <-r.partition.notes.wake:
+			r.partition.readNotes(r.ctx)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func (h *leavers) tell() {
 	}
 	for _, c := range h.late {
 		for _, r := range h.replicas {
-			r.lane.take(r.ctx, c)
+			r.partition.applyChange(r.ctx, c)
 			r.pump()
 		}
 	}
@@ -298,9 +298,9 @@ func (h *leavers) keep() {
 	r := h.replicas[0]
 	r.settle()
 	s := &leaversSnapshot{seq: len(h.stream), held: map[workerRank][]shard.Dumped{}}
-	for _, k := range r.lane.positions() {
+	for _, k := range r.partition.positions() {
 		s.ranks = append(s.ranks, k.RankPosition)
-		held, err := r.lane.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: k.Worker, DPRank: k.DPRank})
+		held, err := r.partition.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: k.Worker, DPRank: k.DPRank})
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -312,7 +312,7 @@ func (h *leavers) keep() {
 func (r *leaversReplica) close() {
 	r.stop()
 	r.running.Wait()
-	r.lane.applying.Wait()
+	r.partition.applying.Wait()
 	r.set.Close()
 }
 
@@ -353,7 +353,7 @@ func (r *leaversReplica) compare(w *leaver, n uint32) error {
 			want[name] = true
 		}
 	}
-	held, err := r.lane.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: w.worker, DPRank: n})
+	held, err := r.partition.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: w.worker, DPRank: n})
 	if err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (r *leaversReplica) compare(w *leaver, n uint32) error {
 			}
 		}
 	}
-	st := r.lane.rank(w.worker, n).status()
+	st := r.partition.rank(w.worker, n).status()
 	switch {
 	case wrong > 0, got != len(want) && !w.mute: // of a mute one is lost what it held when it left
 		return fmt.Errorf("replica %s has %d blocks of worker %d, rank %d, %d of them wrongly, want %d: %+v", r.name, got, w.worker, n, wrong, len(want), st)

@@ -17,21 +17,21 @@ import (
 )
 
 // feedAt is feed with the time at which the stream stored the message.
-func (b *laneBench) feedAt(at time.Time, worker uint64, data []byte) {
+func (b *partitionBench) feedAt(at time.Time, worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
-	n, err := b.lane.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	w := b.lane.works.Get().(*work)
+	w := b.partition.works.Get().(*work)
 	w.begin(n, worker, data)
 	w.stored = at
-	b.lane.handle(b.ctx, w)
+	b.partition.handle(b.ctx, w)
 }
 
 // held returns how many blocks the index has of the worker.
-func (b *laneBench) held(worker uint64) (n int) {
+func (b *partitionBench) held(worker uint64) (n int) {
 	b.settle()
 	for _, r := range b.set.Lookup(testSpace).Ranks() {
 		if r.Worker == worker {
@@ -42,21 +42,21 @@ func (b *laneBench) held(worker uint64) (n int) {
 }
 
 func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	for worker := uint64(1); worker <= 2; worker++ {
 		b.feedAt(at(1), worker, batch(worker, 5, store(1, 1), store(2, 2)))
 		b.feedAt(at(2), worker, batch(worker, 5, store(4, 4))) // held back: 3 is missing
 	}
-	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(10)}})
-	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(10)}}) // told twice
+	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(10)}})
+	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(10)}}) // told twice
 	if n, other := b.held(1), b.held(2); n != 0 || other != 2 {
 		t.Fatalf("it holds %d blocks, the other one %d", n, other)
 	}
 	if n := b.counter("kvatlas_ingest_departed_workers_total"); n != 1 {
 		t.Errorf("%d departures", n)
 	}
-	if s := b.lane.rank(1, 0).status(); !s.Departed || s.Held != 0 {
+	if s := b.partition.rank(1, 0).status(); !s.Departed || s.Held != 0 {
 		t.Errorf("%+v", s)
 	}
 	// What was on its way when it left is ignored, and no gap.
@@ -71,18 +71,18 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	if n := b.held(1); n != 2 || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 		t.Fatalf("%d blocks, asked %d times for a dump, %d times for a gap", n, b.asked.count(Departed), b.asked.count(Gap))
 	}
-	if s := b.lane.rank(1, 0).status(); s.Departed || !s.Incomplete || s.LastID != 8 {
+	if s := b.partition.rank(1, 0).status(); s.Departed || !s.Incomplete || s.LastID != 8 {
 		t.Errorf("%+v", s)
 	}
 	// Again, and its registration is back before its next event: a new
 	// incarnation has told everything since its beginning.
-	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: at(20)}})
-	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
+	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(20)}})
+	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
 	if n := b.asked.count(Departed); n != 2 {
 		t.Fatalf("asked %d times", n)
 	}
 	b.feedAt(at(21), 1, batch(1, 6, store(1, 1)))
-	if s := b.lane.rank(1, 0).status(); s.Incomplete || b.held(1) != 1 || b.asked.count(Departed) != 2 {
+	if s := b.partition.rank(1, 0).status(); s.Incomplete || b.held(1) != 1 || b.asked.count(Departed) != 2 {
 		t.Fatalf("%+v, %d blocks", s, b.held(1))
 	}
 	b.feedAt(at(3), 2, batch(2, 5, store(3, 3)))
@@ -92,7 +92,7 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 // A replica that starts reads what a worker published before it left.
 func TestEventsFromBeforeADepartureAreIgnored(t *testing.T) {
 	left := time.Unix(1000, 0)
-	b := newLaneBench(t, func(c *Config) {
+	b := newPartitionBench(t, func(c *Config) {
 		c.Left = func(sp event.Space, worker uint64, _ uint32) (Departure, bool) {
 			return Departure{At: left}, sp == testSpace && worker == 1
 		}
@@ -162,17 +162,17 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 }
 
 // feedSeq is feed with the message's sequence in the stream of that creation.
-func (b *laneBench) feedSeq(seq, worker uint64, data []byte) {
+func (b *partitionBench) feedSeq(seq, worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
-	n, err := b.lane.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	w := b.lane.works.Get().(*work)
+	w := b.partition.works.Get().(*work)
 	w.begin(n, worker, data)
 	w.seq, w.stored = seq, time.Now()
-	b.lane.handle(b.ctx, w)
+	b.partition.handle(b.ctx, w)
 }
 
 // What a replica reads of a rank that left is void up to where the stream was
@@ -192,16 +192,16 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 		{"one made before", created.Add(-time.Second), []uint64{11, 12}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newLaneBench(t, func(cfg *Config) {
+			b := newPartitionBench(t, func(cfg *Config) {
 				cfg.Left = func(_ event.Space, _ uint64, rank uint32) (Departure, bool) { return left, rank == 0 }
 			})
-			b.lane.created.Store(&c.created)
+			b.partition.created.Store(&c.created)
 			for i, seq := range c.void {
 				b.feedSeq(seq, 1, batch(1, 5, store(uint64(90+i), seq)))
 			}
 			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
 			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
-			s := b.lane.rank(1, 0).status()
+			s := b.partition.rank(1, 0).status()
 			if n := b.held(1); n != 0 || s.Gaps+s.Events > 0 || !s.Departed || b.asked.count(Departed) != 0 {
 				t.Fatalf("%d blocks, %+v", n, s)
 			}
@@ -212,7 +212,7 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 				b.feedSeq(c.later+id-100, 1, batch(1, 5, store(id, id)))
 			}
 			b.finished() // nothing is held
-			s = b.lane.rank(1, 0).status()
+			s = b.partition.rank(1, 0).status()
 			if n := b.held(1); n != 3 || s.Gaps > 0 || s.Departed || !s.Incomplete || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 				t.Fatalf("%d blocks, %d asked, %+v", n, b.asked.count(Departed), s)
 			}
@@ -224,10 +224,10 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 // and any does where nobody told that it left.
 func TestHeartbeatsAfterADeparture(t *testing.T) {
 	for _, silent := range []bool{false, true} {
-		b := newLaneBench(t, nil)
-		b.lane.created.Store(new(time.Time))
+		b := newPartitionBench(t, nil)
+		b.partition.created.Store(new(time.Time))
 		b.feedSeq(1, 1, batch(1, 5, store(1, 1), store(2, 2)))
-		b.lane.take(b.ctx, change{worker: 1, left: Departure{At: time.Now(), Seq: 1, Silent: silent}})
+		b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: time.Now(), Seq: 1, Silent: silent}})
 		b.feedSeq(2, 1, heartbeat(1, 5, event.Position{ID: 2}))
 		if n := b.asked.count(Departed); n != 0 && !silent || n != 1 && silent {
 			t.Fatalf("silent %v: the same heartbeat, asked %d times", silent, n)
@@ -243,20 +243,20 @@ func TestHeartbeatsAfterADeparture(t *testing.T) {
 // Nothing asks the publisher of a rank that left for what it holds, whatever it
 // waited for before.
 func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
-	r := b.lane.rank(1, 0)
-	b.lane.truncate(b.ctx, r)
-	if b.lane.truncatedRanks.Load() != 1 {
+	r := b.partition.rank(1, 0)
+	b.partition.truncate(b.ctx, r)
+	if b.partition.truncatedRanks.Load() != 1 {
 		t.Fatal("the rank is not truncated")
 	}
-	b.lane.take(b.ctx, change{worker: 1, left: Departure{At: time.Now()}})
-	if b.lane.resynchronise(b.ctx) || b.lane.truncatedRanks.Load() != 0 {
+	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: time.Now()}})
+	if b.partition.recoverTruncated(b.ctx) || b.partition.truncatedRanks.Load() != 0 {
 		t.Error("a rank that left waits for memory")
 	}
-	b.lane.void(b.ctx) // the stream was made anew
+	b.partition.distrustPositions(b.ctx) // the stream was made anew
 	r.parentNote.Store(true)
-	b.lane.notify(r)
+	b.partition.notify(r)
 	b.settle()
 	if b.asked.counts != nil {
 		t.Errorf("asked: %v", b.asked.counts)
@@ -267,22 +267,22 @@ func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
 // One of a worker's ranks leaves: the other one stays, and the stream of the
 // first is void.
 func TestARankLeaves(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	for n := range uint32(2) {
 		ev := store(1, uint64(n))
 		ev.DPRank = n
 		b.feed(1, batch(1, 5, ev))
 	}
-	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{1}, left: Departure{At: time.Now()}})
-	if n := b.held(1); n != 1 || b.lane.rank(1, 0).void || !b.lane.rank(1, 1).void {
+	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{1}, left: Departure{At: time.Now()}})
+	if n := b.held(1); n != 1 || b.partition.rank(1, 0).departed || !b.partition.rank(1, 1).departed {
 		t.Fatalf("%d blocks", n)
 	}
-	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
-	if !b.lane.rank(1, 1).void || b.asked.counts != nil {
+	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
+	if !b.partition.rank(1, 1).departed || b.asked.counts != nil {
 		t.Error("another rank's registration brings it back")
 	}
-	b.lane.take(b.ctx, change{worker: 1, ranks: []uint32{0, 1}, back: true})
-	if b.lane.rank(1, 1).void || b.asked.count(Departed) != 1 {
+	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0, 1}, back: true})
+	if b.partition.rank(1, 1).departed || b.asked.count(Departed) != 1 {
 		t.Error("its own does not")
 	}
 	b.finished()
@@ -294,12 +294,12 @@ func TestRanksThatLeftMakeRoom(t *testing.T) {
 	now := time.Unix(1000, 0)
 	gone := map[uint64]bool{}
 	left := Departure{At: now, Seq: 10, Created: time.Unix(1, 0)}
-	b := newLaneBench(t, func(c *Config) {
+	b := newPartitionBench(t, func(c *Config) {
 		c.MaxRanks = 3
 		c.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) { return left, gone[worker] }
 	})
-	b.lane.created.Store(&left.Created)
-	b.lane.now = func() time.Time { return now }
+	b.partition.created.Store(&left.Created)
+	b.partition.now = func() time.Time { return now }
 	tell := func(seq, worker, id uint64) { b.feedSeq(seq, worker, batch(worker, 5, store(id, id))) }
 	for w := uint64(1); w <= 4; w++ {
 		tell(w, w, 1)
@@ -309,15 +309,15 @@ func TestRanksThatLeftMakeRoom(t *testing.T) {
 	}
 	for w := uint64(1); w <= 2; w++ {
 		gone[w] = true
-		b.lane.take(b.ctx, change{worker: w, left: left})
+		b.partition.applyChange(b.ctx, change{worker: w, left: left})
 	}
 	tell(11, 4, 1) // it is not looked again so soon
 	now = now.Add(sweepEvery)
 	tell(12, 4, 1)
 	tell(9, 1, 2)
 	tell(13, 2, 2) // one too many
-	if b.held(4) != 1 || b.held(1) != 0 || len(b.lane.mu.ranks) != 3 || len(b.lane.byWorker) != 3 || !b.lane.rank(1, 0).void {
-		t.Fatalf("%d ranks of %d workers, %d and %d blocks", len(b.lane.mu.ranks), len(b.lane.byWorker), b.held(4), b.held(1))
+	if b.held(4) != 1 || b.held(1) != 0 || len(b.partition.mu.ranks) != 3 || len(b.partition.byWorker) != 3 || !b.partition.rank(1, 0).departed {
+		t.Fatalf("%d ranks of %d workers, %d and %d blocks", len(b.partition.mu.ranks), len(b.partition.byWorker), b.held(4), b.held(1))
 	}
 	b.finished()
 }
@@ -380,7 +380,7 @@ func TestASnapshotThatIsTakenUpLacksRanks(t *testing.T) {
 		return Departure{At: time.Unix(7, 0)}, worker == 3 && second.counter(`kvatlas_ingest_departed_workers_total`) > 0
 	}
 	reloads := 0
-	cfg.Reload = func(context.Context, Trimmed) (Snapshot, error) { reloads++; return lacking{at}, nil }
+	cfg.FindSnapshot = func(context.Context, Trimmed) (Snapshot, error) { reloads++; return lacking{at}, nil }
 	if second.Ingest, err = Open(deadline(t), cfg); err != nil {
 		t.Fatal(err)
 	}

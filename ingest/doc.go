@@ -1,7 +1,7 @@
 // Package ingest reads what workers publish and applies it to the index.
 //
 // For every stream of a namespace a reader takes messages in stream order and
-// hands each to the lane that its worker's subject names; lanes decode and
+// hands each to the partition that its worker's subject names; partitions decode and
 // order beside each other, so decoding is parallel and the order within a
 // worker is kept without a merge.
 //
@@ -42,12 +42,12 @@
 //     snapshot (Config.Reload): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.
 //
-// What is published without a stream goes through the same lanes. A worker that
+// What is published without a stream goes through the same partitions. A worker that
 // is heard of for the first time there is asked for all that it holds.
 //
 // Ownership: the discovery goroutine owns the set of readers, a reader's
-// goroutine its consumer, a lane's goroutine the ranks of its workers. A
-// decoded message belongs to its lane until it is handed to the index, and to
+// goroutine its consumer, a partition's goroutine the ranks of its workers. A
+// decoded message belongs to its partition until it is handed to the index, and to
 // the index until that calls back. A recovery's goroutine owns the replacement
-// that it fills, and posts what it got to the lane. Close ends them all.
+// that it fills, and posts what it got to the partition. Close ends them all.
 package ingest

@@ -9,7 +9,7 @@ import (
 
 // Expect asks a worker without a stream for what these ranks of it hold, unless
 // they are known: its next message may be long in coming. It returns once that
-// has begun, see Awaited. ctx bounds the wait for the lane.
+// has begun, see Awaited. ctx bounds the wait for the partition.
 func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ranks []uint32) error {
 	if len(ranks) == 0 {
 		ranks = []uint32{0}
@@ -24,7 +24,7 @@ func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ran
 	if err != nil {
 		return err
 	}
-	l := g.lane(worker)
+	l := g.partition(worker)
 	begun := make(chan struct{})
 	ask := func(ctx context.Context) {
 		l.expect(ctx, worker, ranks)
@@ -43,9 +43,9 @@ func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ran
 	return nil
 }
 
-func (l *lane) expect(ctx context.Context, worker uint64, ranks []uint32) {
+func (l *partition) expect(ctx context.Context, worker uint64, ranks []uint32) {
 	for _, n := range ranks {
-		if r := l.rank(worker, n); r != nil && !r.adopted && !r.known && !r.void {
+		if r := l.rank(worker, n); r != nil && !r.hasIncarnation && !r.hasPosition && !r.departed {
 			l.recover(ctx, r, Discovery)
 		}
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// group is the lanes of one space. Messages of its stream and live ones go
+// group is the partitions of one space. Messages of its stream and live ones go
 // through the same: a fleet may mix transports.
 type group struct {
 	*shared
-	lanes   []*lane
-	running sync.WaitGroup // the lanes
+	partitions []*partition
+	running    sync.WaitGroup // the partitions
 }
 
 // groupLocked returns the space's group, made and started if it is new. ctx
@@ -31,12 +31,12 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 		return nil, fmt.Errorf("ingest: model %q: %w: %w", sp.Model, errNoIndex, err)
 	}
 	g := &group{shared: &shared{
-		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoverer: in.recoverer,
+		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoveries: in.recoveries,
 		window: newWindow(in.cfg.MaxMessages, in.cfg.MaxBytes),
 	}}
-	for range in.cfg.Lanes {
-		l := newLane(g.shared)
-		g.lanes = append(g.lanes, l)
+	for range in.cfg.Partitions {
+		l := newPartition(g.shared)
+		g.partitions = append(g.partitions, l)
 		g.running.Go(func() { l.run(ctx) })
 	}
 	in.running.Go(func() {
@@ -48,16 +48,16 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	return g, nil
 }
 
-// lane returns the lane of a worker. Workers are often numbered in steps: the
+// partition returns the partition of a worker. Workers are often numbered in steps: the
 // multiplication spreads them.
-func (g *group) lane(worker uint64) *lane {
-	return g.lanes[worker*0x9E3779B97F4A7C15>>32%uint64(len(g.lanes))]
+func (g *group) partition(worker uint64) *partition {
+	return g.partitions[worker*0x9E3779B97F4A7C15>>32%uint64(len(g.partitions))]
 }
 
 // ranks returns the status of every publisher stream.
 func (g *group) ranks() []RankStatus {
 	var list []RankStatus
-	for _, l := range g.lanes {
+	for _, l := range g.partitions {
 		l.mu.Lock()
 		for _, k := range l.mu.ranks {
 			list = append(list, k.status())
@@ -79,13 +79,13 @@ func (in *Ingest) watchRoom(ctx context.Context, g *group) {
 		case <-ctx.Done():
 			return
 		}
-		for _, l := range g.lanes {
+		for _, l := range g.partitions {
 			if l.truncatedRanks.Load() == 0 || !ok || index.Stats().Full {
 				continue
 			}
 			done := make(chan bool, 1)
 			select {
-			case l.inbox <- func(ctx context.Context) { done <- l.resynchronise(ctx) }:
+			case l.inbox <- func(ctx context.Context) { done <- l.recoverTruncated(ctx) }:
 			case <-ctx.Done():
 				return
 			}

@@ -37,7 +37,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_filtered_blocks_total":      "Block operations that are not indexed, by reason.",
 		"kvatlas_ingest_live_messages_total":        "Messages received without a stream.",
 		"kvatlas_ingest_live_dropped_messages":      "Live messages that the client dropped because they came too fast.",
-		"kvatlas_ingest_live_pending_messages":      "Live messages that wait for their lane.",
+		"kvatlas_ingest_live_pending_messages":      "Live messages that wait for their partition.",
 		"kvatlas_ingest_publisher_events_total":     "Events handed to the index, by worker, rank and kind; the worker \"other\" sums the rest.",
 		"kvatlas_ingest_publisher_blocks_total":     "Blocks of events, by worker, rank and result.",
 		"kvatlas_ingest_publisher_duplicates_total": "Events ignored because they came before, by worker and rank.",

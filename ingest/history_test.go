@@ -37,8 +37,8 @@ func scale(t testing.TB) int {
 }
 
 // history is a seeded run of publishers, a link with faults, and one replica
-// that is stepped by hand: a lane on a real index. Only recoveries run beside
-// it, as they do beside a lane.
+// that is stepped by hand: a partition on a real index. Only recoveries run beside
+// it, as they do beside a partition.
 type history struct {
 	t    *testing.T
 	seed uint64
@@ -46,15 +46,15 @@ type history struct {
 	rng  *rand.Rand
 	tr   *truth
 
-	workers []*source
-	set     *shard.Set
-	lane    *lane
-	metrics *metrics.Set
-	stop    context.CancelFunc
-	ctx     context.Context
-	running sync.WaitGroup
-	number  uint64
-	clock   atomic.Int64 // of the lane and the publishers, in ns
+	workers   []*source
+	set       *shard.Set
+	partition *partition
+	metrics   *metrics.Set
+	stop      context.CancelFunc
+	ctx       context.Context
+	running   sync.WaitGroup
+	number    uint64
+	clock     atomic.Int64 // of the partition and the publishers, in ns
 
 	stored []message // JetStream: what the stream has
 
@@ -147,7 +147,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		DumpMin: time.Second, DumpMax: 5 * time.Minute,
 	}
 	m := newMeters(h.metrics)
-	c := newRecoverer(h.ctx, cfg, m, &h.running)
+	c := newRecoveries(h.ctx, cfg, m, &h.running)
 	c.ask = h.ask
 	c.now, c.seed = h.now, h.seed
 	c.after = func(time.Duration) <-chan time.Time {
@@ -155,11 +155,11 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		now <- time.Time{}
 		return now
 	}
-	h.lane = newLane(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoverer: c,
+	h.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		now:    h.now,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
 	for _, pos := range start {
-		h.lane.rank(pos.Worker, pos.DPRank).resume(pos)
+		h.partition.rank(pos.Worker, pos.DPRank).resume(pos)
 	}
 }
 
@@ -167,11 +167,11 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 func (h *history) closeReplica() (positions []RankPosition) {
 	h.stop()
 	h.running.Wait()
-	h.lane.applying.Wait()
-	h.lane.readNotes(h.ctx)
-	for _, r := range h.lane.mu.ranks {
+	h.partition.applying.Wait()
+	h.partition.readNotes(h.ctx)
+	for _, r := range h.partition.mu.ranks {
 		if s := r.status(); s.LastID > 0 || s.Events > 0 {
-			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.stale, s.ended, s.ahead, s.left, s.Departed})
+			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.needsDump, s.ended, s.unconfirmed, s.left, s.Departed})
 		}
 		h.add(r.status())
 	}
@@ -200,7 +200,7 @@ func (h *history) restartReplica() {
 		s.lacks = map[uint32]bool{}
 	}
 	if len(h.stored) > 0 {
-		h.lane.void(h.ctx) // a stream is read once more, from its start
+		h.partition.distrustPositions(h.ctx) // a stream is read once more, from its start
 	}
 	for _, m := range h.stored {
 		h.feed(m)
@@ -209,11 +209,11 @@ func (h *history) restartReplica() {
 
 // feed hands the replica one message.
 func (h *history) feed(m message) {
-	w := h.lane.works.Get().(*work)
+	w := h.partition.works.Get().(*work)
 	number := uint64(noNumber)
 	if !h.live {
 		h.number++
-		n, err := h.lane.window.add(h.ctx, entry{seq: h.number, bytes: len(m.data)})
+		n, err := h.partition.window.add(h.ctx, entry{seq: h.number, bytes: len(m.data)})
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -221,18 +221,18 @@ func (h *history) feed(m message) {
 	}
 	w.begin(number, m.worker, m.data)
 	w.live = h.live
-	h.lane.handle(h.ctx, w)
+	h.partition.handle(h.ctx, w)
 	h.pump()
 }
 
-// pump does what the lane's goroutine would do meanwhile.
+// pump does what the partition's goroutine would do meanwhile.
 func (h *history) pump() {
 	for {
 		select {
-		case f := <-h.lane.inbox:
+		case f := <-h.partition.inbox:
 			f(h.ctx)
-		case <-h.lane.notes.wake:
-			h.lane.readNotes(h.ctx)
+		case <-h.partition.notes.wake:
+			h.partition.readNotes(h.ctx)
 		default:
 			return
 		}
@@ -358,19 +358,19 @@ func (h *history) converge() {
 		settled := true
 		for settled {
 			h.pump()
-			h.lane.applying.Wait()
+			h.partition.applying.Wait()
 			active := false
-			for _, r := range h.lane.mu.ranks {
+			for _, r := range h.partition.mu.ranks {
 				active = active || r.active != nil
 			}
 			if !active {
 				break
 			}
 			select {
-			case f := <-h.lane.inbox:
+			case f := <-h.partition.inbox:
 				f(h.ctx)
-			case <-h.lane.notes.wake:
-				h.lane.readNotes(h.ctx)
+			case <-h.partition.notes.wake:
+				h.partition.readNotes(h.ctx)
 			case <-time.After(time.Until(deadline)):
 				settled = false
 			}
@@ -379,8 +379,8 @@ func (h *history) converge() {
 			break
 		}
 		if round == maxRounds || time.Now().After(deadline) {
-			for _, r := range h.lane.mu.ranks {
-				h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.stale)
+			for _, r := range h.partition.mu.ranks {
+				h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.needsDump)
 			}
 			for _, s := range h.workers {
 				h.t.Logf("worker %d, incarnation %d: %v", s.worker, s.incarnation, s.ids)
@@ -389,15 +389,15 @@ func (h *history) converge() {
 		}
 	}
 	if have, want := digest(h.t, h.set), h.tr.digest(); have != want {
-		for _, r := range h.lane.mu.ranks {
-			h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.stale)
+		for _, r := range h.partition.mu.ranks {
+			h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.needsDump)
 		}
 		h.t.Fatalf("seed %d: digest %x, the oracle's %x", h.seed, have, want)
 	}
 	// Whatever was lost shows.
 	for _, s := range h.workers {
 		for dpRank := range s.lacks {
-			r := h.lane.rank(s.worker, dpRank)
+			r := h.partition.rank(s.worker, dpRank)
 			if st := r.status(); st.Gaps+st.Recoveries+st.RecoveriesFailed == 0 {
 				h.t.Errorf("seed %d: a loss of worker %d, rank %d does not show: %+v", h.seed, s.worker, dpRank, st)
 			}
@@ -409,7 +409,7 @@ func (h *history) converge() {
 func (h *history) whole() bool {
 	for _, s := range h.workers {
 		for n, id := range s.ids {
-			st := h.lane.rank(s.worker, n).status()
+			st := h.partition.rank(s.worker, n).status()
 			if st.LastID != id || st.Incomplete || st.Held > 0 {
 				return false
 			}
@@ -458,7 +458,7 @@ func TestAnIncarnationIsNotOverWhileItsPublisherAnswers(t *testing.T) {
 				ev := store(1, 7)
 				ev.DPRank = n
 				h.feed(message{s.worker, batch(s.worker, s.incarnation+1, ev)})
-				if st := h.lane.rank(s.worker, n).status(); st.Incarnation != s.incarnation+1 {
+				if st := h.partition.rank(s.worker, n).status(); st.Incarnation != s.incarnation+1 {
 					t.Fatalf("incarnation %d, not the last one seen, %d", st.Incarnation, s.incarnation+1)
 				}
 			}

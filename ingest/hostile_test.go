@@ -192,17 +192,17 @@ func anyLie() func(x *liar, q recovery.Request) ([]byte, error) {
 	}
 }
 
-// fakeTime is a replica's lane with its recoveries, in a bubble of fake time.
+// fakeTime is a replica's partition with its recoveries, in a bubble of fake time.
 type fakeTime struct {
-	t       *testing.T
-	cfg     *Config
-	lane    *lane
-	set     *shard.Set
-	metrics *metrics.Set
-	running sync.WaitGroup
-	cancel  context.CancelFunc
-	number  uint64
-	begun   time.Time
+	t         *testing.T
+	cfg       *Config
+	partition *partition
+	set       *shard.Set
+	metrics   *metrics.Set
+	running   sync.WaitGroup
+	cancel    context.CancelFunc
+	number    uint64
+	begun     time.Time
 }
 
 // newFakeTime starts one; ask answers the requests, by worker.
@@ -224,7 +224,7 @@ func newFakeTime(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]b
 	ctx, cancel := context.WithCancel(context.Background())
 	b.cancel = cancel
 	m := newMeters(b.metrics)
-	c := newRecoverer(ctx, b.cfg, m, &b.running)
+	c := newRecoveries(ctx, b.cfg, m, &b.running)
 	c.ask = func(ctx context.Context, subject string, request []byte) ([]byte, error) {
 		for worker, f := range ask {
 			if subject == stream.RecoverSubject("default", testSpace, worker) {
@@ -233,20 +233,20 @@ func newFakeTime(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]b
 		}
 		return nil, nats.ErrNoResponders
 	}
-	b.lane = newLane(&shared{cfg: b.cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoverer: c,
+	b.partition = newPartition(&shared{cfg: b.cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
-	b.running.Go(func() { b.lane.run(ctx) })
+	b.running.Go(func() { b.partition.run(ctx) })
 	return b
 }
 
 func (b *fakeTime) close() {
 	b.cancel()
 	b.running.Wait()
-	b.lane.applying.Wait()
+	b.partition.applying.Wait()
 	b.set.Close()
 }
 
-// feed gives the lane a message and waits until nothing happens any more at
+// feed gives the partition a message and waits until nothing happens any more at
 // this moment.
 func (b *fakeTime) feed(worker uint64, live bool, data []byte) {
 	b.t.Helper()
@@ -256,11 +256,11 @@ func (b *fakeTime) feed(worker uint64, live bool, data []byte) {
 // feedAt is feed of a message that its stream, if it has one, stored at a time.
 func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Time) {
 	b.t.Helper()
-	w := b.lane.works.Get().(*work)
+	w := b.partition.works.Get().(*work)
 	number := uint64(noNumber)
 	if !live {
 		b.number++
-		n, err := b.lane.window.add(b.t.Context(), entry{seq: b.number, bytes: len(data)})
+		n, err := b.partition.window.add(b.t.Context(), entry{seq: b.number, bytes: len(data)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Tim
 	if w.live = live; !live {
 		w.stored = stored
 	}
-	b.lane.queue <- w
+	b.partition.queue <- w
 	synctest.Wait()
 }
 
@@ -347,10 +347,10 @@ func lieFor(t *testing.T, x *liar, live, endless bool) {
 		}
 		b.feed(2, live, heartbeat(2, 5, event.Position{ID: id}))
 		time.Sleep(time.Minute)
-		if s := b.lane.rank(2, 0).status(); s.LastID != id || s.Recoveries == 0 || s.Incomplete {
+		if s := b.partition.rank(2, 0).status(); s.LastID != id || s.Recoveries == 0 || s.Incomplete {
 			t.Errorf("an honest worker at event %d: %+v", id, s)
 		}
-		if n := len(b.lane.recoverer.slots); n > 0 {
+		if n := len(b.partition.recoveries.slots); n > 0 {
 			t.Errorf("%d recoveries are still at it after a minute", n)
 		}
 		x.mu.Lock()
@@ -358,7 +358,7 @@ func lieFor(t *testing.T, x *liar, live, endless bool) {
 		if most := b.cfg.RecoverRate * int(1+time.Since(begun)/time.Second); x.asked > most {
 			t.Errorf("%d requests, want at most %d", x.asked, most)
 		}
-		if n := b.lane.rank(liarWorker, 0).status().Requests; n != uint64(x.asked) {
+		if n := b.partition.rank(liarWorker, 0).status().Requests; n != uint64(x.asked) {
 			t.Errorf("%d requests, and the status says %d", x.asked, n)
 		}
 		if most := 250; !endless && x.asked > most {

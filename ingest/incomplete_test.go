@@ -41,21 +41,21 @@ func (p *prompts) all() (evs []event.Event) {
 	return evs
 }
 
-// lossyEngine is an engine of which events are lost before anybody numbers them.
-type lossyEngine struct {
+// incompleteEngine is an engine of which events are lost before anybody numbers them.
+type incompleteEngine struct {
 	*prompts
-	rng    *rand.Rand
-	worker uint64
-	lossy  bool // since the last clear
+	rng        *rand.Rand
+	worker     uint64
+	incomplete bool // since the last clear
 }
 
 // next returns the next event that is heard of.
-func (e *lossyEngine) next() event.Event {
+func (e *incompleteEngine) next() event.Event {
 	for {
 		c := e.chains[e.rng.IntN(len(e.chains))]
 		names := blockhash.SequenceHashes(nil, c)
 		from := 0
-		if e.lossy { // goes on from what was lost, perhaps
+		if e.incomplete { // goes on from what was lost, perhaps
 			from = e.rng.IntN(len(c))
 		}
 		to := from + 1 + e.rng.IntN(len(c)-from)
@@ -65,16 +65,16 @@ func (e *lossyEngine) next() event.Event {
 		}
 		switch e.rng.IntN(60) {
 		case 0:
-			e.lossy = false
+			e.incomplete = false
 			return event.Event{Kind: event.Cleared, AllTiers: true}
 		case 1, 2, 3, 4, 5:
-			e.lossy = true
+			e.incomplete = true
 			continue
 		}
 		if e.rng.IntN(3) == 0 {
 			ev = event.Event{Kind: event.Removed, Engine: names[from:to]}
 		}
-		ev.Incomplete = e.lossy
+		ev.Incomplete = e.incomplete
 		return ev
 	}
 }
@@ -84,7 +84,7 @@ func (e *lossyEngine) next() event.Event {
 func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 	inferred := uint64(0)
 	for seed := range uint64(40 * scale(t)) {
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		tr := newTruth()
 		p := newPrompts(seed)
 		id := uint64(0)
@@ -95,11 +95,11 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 			b.feed(knower, batch(knower, 1, ev))
 		}
 		rng := rand.New(rand.NewPCG(seed, 32))
-		engines := make([]*lossyEngine, 3)
+		engines := make([]*incompleteEngine, 3)
 		ids := make([]uint64, 3)
 		late := make([][][]byte, 3)
 		for i := range engines {
-			engines[i] = &lossyEngine{prompts: p, rng: rand.New(rand.NewPCG(seed, uint64(40+i))), worker: uint64(i)}
+			engines[i] = &incompleteEngine{prompts: p, rng: rand.New(rand.NewPCG(seed, uint64(40+i))), worker: uint64(i)}
 		}
 		arrive := func(i int) {
 			rng.Shuffle(len(late[i]), func(a, c int) { late[i][a], late[i][c] = late[i][c], late[i][a] })
@@ -127,7 +127,7 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 		}
 		for i, e := range engines {
 			arrive(i)
-			b.feed(uint64(i), heartbeat(uint64(i), 7, event.Position{ID: ids[i], Incomplete: e.lossy}))
+			b.feed(uint64(i), heartbeat(uint64(i), 7, event.Position{ID: ids[i], Incomplete: e.incomplete}))
 		}
 		b.finished()
 		if have, want := digest(t, b.set), tr.digest(); have != want {
@@ -140,8 +140,8 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 			}
 		}
 		for i, e := range engines {
-			if st := b.lane.rank(uint64(i), 0).status(); st.Incomplete != e.lossy || e.lossy == (st.LastError == "") {
-				t.Fatalf("seed %d: lossy %v: %+v", seed, e.lossy, st)
+			if st := b.partition.rank(uint64(i), 0).status(); st.Incomplete != e.incomplete || e.incomplete == (st.LastError == "") {
+				t.Fatalf("seed %d: lossy %v: %+v", seed, e.incomplete, st)
 			}
 		}
 		inferred += b.counter(`kvatlas_ingest_blocks_total{result="inferred"}`)
@@ -154,12 +154,12 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 
 // A heartbeat alone tells that a stream is incomplete, and that it no longer is.
 func TestAHeartbeatTellsOfAnIncompleteStream(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 10)))
 	for _, lossy := range []bool{true, false} {
 		b.feed(1, heartbeat(1, 5, event.Position{ID: 1, Incomplete: lossy}))
 		b.settle()
-		if st := b.lane.rank(1, 0).status(); st.Incomplete != lossy {
+		if st := b.partition.rank(1, 0).status(); st.Incomplete != lossy {
 			t.Errorf("%+v", st)
 		}
 	}
@@ -182,7 +182,7 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	for _, ev := range ps.all() {
 		say(known, knower, ev)
 	}
-	e := &lossyEngine{prompts: ps, rng: rand.New(rand.NewPCG(1, 2)), worker: 1}
+	e := &incompleteEngine{prompts: ps, rng: rand.New(rand.NewPCG(1, 2)), worker: 1}
 	p, _ := n.worker(1, coreMode)
 	say(p, 1, event.Event{Kind: event.Cleared, AllTiers: true})
 	n.sameAsTruth(early) // it has taken its dumps: the rest it hears as it happens

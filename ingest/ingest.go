@@ -19,11 +19,11 @@ import (
 // Ingest reads every stream of a namespace, and what is published without one.
 // It is safe for concurrent use.
 type Ingest struct {
-	cfg       Config
-	js        jetstream.JetStream
-	m         *meters
-	badLog    onceASecond
-	recoverer *recoverer // nil: ranks are not recovered
+	cfg        Config
+	js         jetstream.JetStream
+	m          *meters
+	badLog     onceASecond
+	recoveries *recoveries // nil: ranks are not recovered
 
 	run     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -80,7 +80,7 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	run, cancel := context.WithCancel(context.Background())
 	in.run, in.cancel = run, cancel
 	if !cfg.NoRecovery {
-		in.recoverer = newRecoverer(run, &in.cfg, in.m, &in.running)
+		in.recoveries = newRecoveries(run, &in.cfg, in.m, &in.running)
 	}
 	infos, err := stream.List(ctx, js, cfg.Namespace)
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
@@ -198,7 +198,7 @@ func (in *Ingest) discover(ctx context.Context) {
 		for i := range infos {
 			r := in.reader(infos[i].Name)
 			if m, ok := before[r]; ok {
-				r.look(&infos[i], m)
+				r.compareWithStream(&infos[i], m)
 			}
 		}
 		in.add(ctx, infos, err)
@@ -300,7 +300,7 @@ func (in *Ingest) Positions() map[string]Start {
 			}
 			start.Ranks = append(start.Ranks, RankPosition{
 				Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID,
-				Incomplete: k.Incomplete, Ended: k.ended, Ahead: k.ahead, Left: k.left, Departed: k.Departed,
+				Incomplete: k.Incomplete, Ended: k.ended, Unconfirmed: k.unconfirmed, Left: k.left, Departed: k.Departed,
 			})
 		}
 		starts[r.name] = start

@@ -11,11 +11,11 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
-// livePending bounds the live messages that wait for their lanes; the client
+// livePending bounds the live messages that wait for their partitions; the client
 // drops what comes beyond, which shows as gaps.
 const livePending = 1 << 16
 
-// listen hands every live message of the namespace to its lane. One goroutine
+// listen hands every live message of the namespace to its partition. One goroutine
 // of the client calls it, so the order of each publisher is kept.
 func (in *Ingest) listen(ctx context.Context) (*nats.Subscription, error) {
 	sub, err := in.cfg.Conn.Subscribe(stream.LiveSubjects(in.cfg.Namespace), func(msg *nats.Msg) { in.live(ctx, msg) })
@@ -57,7 +57,7 @@ func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 		}
 		return
 	}
-	l := g.lane(worker)
+	l := g.partition(worker)
 	w := l.works.Get().(*work)
 	w.begin(noNumber, worker, msg.Data)
 	w.live = true

@@ -115,7 +115,7 @@ func TestAnExpectedWorkerIsAsked(t *testing.T) {
 // Messages lost on the way, the last one too, are repaired without a restart.
 func TestALostLiveMessageIsRepaired(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
-	link := &lossy{}
+	link := &lossyRelay{}
 	p, e := n.worker(1, func(c *publish.Config) { c.Transport, c.Namespace = publish.CoreNATS, "away" })
 	link.relay(t, n.nc)
 	r := n.open("one", nil, nil)
@@ -149,21 +149,21 @@ func TestALostLiveMessageIsRepaired(t *testing.T) {
 	}
 }
 
-// lossy brings a worker's live messages from one namespace to another, and
+// lossyRelay brings a worker's live messages from one namespace to another, and
 // loses those that are no heartbeats while it is muted. Requests pass.
-type lossy struct {
+type lossyRelay struct {
 	mu    sync.Mutex
 	muted bool
 	lost  int // events
 }
 
-func (l *lossy) mute(on bool) {
+func (l *lossyRelay) mute(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.muted = on
 }
 
-func (l *lossy) relay(t testing.TB, nc *nats.Conn) {
+func (l *lossyRelay) relay(t testing.TB, nc *nats.Conn) {
 	t.Helper()
 	for _, subject := range []string{stream.LiveSubject("away", testSpace, 1), stream.RecoverSubject("default", testSpace, 1)} {
 		_, err := nc.Subscribe(subject, func(msg *nats.Msg) {

@@ -8,12 +8,12 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// This file is how a lane learns that events are missing.
+// This file is how a partition learns that events are missing.
 
 // expire asks for what is missing for a while, and takes what was waited for too
 // long as lost, or all of it when the wait keeps the reader from going on: a
 // recovery that takes its time hides no event for longer.
-func (l *lane) expire(ctx context.Context, now time.Time) {
+func (l *partition) expire(ctx context.Context, now time.Time) {
 	full := l.window.full()
 	for r := range l.holding {
 		for len(r.held) > 0 {
@@ -28,13 +28,13 @@ func (l *lane) expire(ctx context.Context, now time.Time) {
 			if !full && waited < l.cfg.GapWait {
 				break
 			}
-			l.giveUp(ctx, r)
+			l.acceptLoss(ctx, r)
 		}
 	}
 }
 
 // heartbeat learns up to which id everything was published before.
-func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
+func (l *partition) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 	l.m.heartbeats.Inc()
 	for _, pos := range b.Last {
 		r := l.rank(b.Worker, pos.DPRank)
@@ -42,11 +42,11 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 			continue
 		}
 		r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-		met := r.adopted
-		if !l.adopt(ctx, r, b.Incarnation, w) || l.idles(r, w, pos.ID, met) {
+		met := r.hasIncarnation
+		if !l.setIncarnation(ctx, r, b.Incarnation, w) || l.onlyAlive(r, w, pos.ID, met) {
 			continue
 		}
-		l.returns(ctx, r, pos.ID, !r.known && pos.ID == 0)
+		l.noteReturn(ctx, r, pos.ID, !r.hasPosition && pos.ID == 0)
 		if r.active != nil {
 			continue
 		}
@@ -55,7 +55,7 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 		switch {
 		case behind() && l.mayRecover(r, cause):
 			l.missing(ctx, r, cause, r.upTo(pos.ID))
-		case r.stale && l.mayRecover(r, Retry):
+		case r.needsDump && l.mayRecover(r, Retry):
 			l.recover(ctx, r, Retry)
 		case r.suspect && l.mayRecover(r, Unusable):
 			l.recover(ctx, r, Unusable)
@@ -63,11 +63,11 @@ func (l *lane) heartbeat(ctx context.Context, w *work, b *event.Batch) {
 		for r.active == nil && behind() {
 			next, lost := r.next(), r.upTo(pos.ID)
 			l.passOver(ctx, r, next, lost)
-			r.take(lost)
+			r.advance(lost)
 			l.drain(ctx, r)
 		}
 		if r.active == nil && !behind() {
-			r.setLossy(pos.Incomplete)
+			r.setPublisherIncomplete(pos.Incomplete)
 		}
 	}
 }
@@ -81,21 +81,21 @@ func (r *rank) upTo(id uint64) uint64 {
 }
 
 // passOver goes on without the events from … to.
-func (l *lane) passOver(ctx context.Context, r *rank, from, to uint64) {
+func (l *partition) passOver(ctx context.Context, r *rank, from, to uint64) {
 	l.gap(r, from, to)
-	r.stale, r.suspect = true, false
+	r.needsDump, r.suspect = true, false
 	l.recover(ctx, r, Gap)
 }
 
-// whole notes that the rank lacks nothing: it holds nothing, by its own word.
-func (l *lane) whole(r *rank) {
-	l.room(r)
-	r.stale, r.lossy = false, false
+// markComplete notes that the rank lacks nothing: it holds nothing, by its own word.
+func (l *partition) markComplete(r *rank) {
+	l.endTruncation(r)
+	r.needsDump, r.publisherIncomplete = false, false
 	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = r.suspect, false, "" })
 }
 
-// room notes that nothing of the rank waits for memory any more.
-func (l *lane) room(r *rank) {
+// endTruncation notes that nothing of the rank waits for memory any more.
+func (l *partition) endTruncation(r *rank) {
 	if r.truncated {
 		r.truncated = false
 		l.truncatedRanks.Add(-1)
@@ -103,11 +103,11 @@ func (l *lane) room(r *rank) {
 }
 
 // gap notes that the events from … to are lost.
-func (l *lane) gap(r *rank, from, to uint64) {
-	if from = max(from, r.counted+1); from > to {
+func (l *partition) gap(r *rank, from, to uint64) {
+	if from = max(from, r.missedTo+1); from > to {
 		return // they are counted
 	}
-	r.counted = to
+	r.missedTo = to
 	n := to - from + 1
 	l.m.gaps.Inc()
 	l.m.missed.Add(int(n))

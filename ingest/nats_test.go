@@ -259,7 +259,7 @@ func TestPublishedEventsReachEveryReplica(t *testing.T) {
 func TestAReplicaGoesOnFromItsPosition(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	rng := rand.New(rand.NewPCG(1, 1))
-	set := shard.New(shard.Config{Shards: 2, Queue: 1}) // lanes wait for the index when they are stopped
+	set := shard.New(shard.Config{Shards: 2, Queue: 1}) // partitions wait for the index when they are stopped
 	t.Cleanup(set.Close)
 	done := make(chan struct{})
 	go func() {
@@ -649,7 +649,7 @@ func TestInvalidSettingsAreRefused(t *testing.T) {
 		"namespace":  func(c *Config) { c.Namespace = "*" },
 		"connection": func(c *Config) { c.Conn = nil },
 		"index":      func(c *Config) { c.Index = nil },
-		"bound":      func(c *Config) { c.Lanes = -1 },
+		"bound":      func(c *Config) { c.Partitions = -1 },
 		"duration":   func(c *Config) { c.GapWait = -1 },
 		"asking":     func(c *Config) { c.GapAsk = -1 },
 	} {

@@ -17,10 +17,10 @@ import (
 
 // mark is what of a stream was read, as others than the reading goroutine see it.
 type mark struct {
-	created time.Time // of the stream
-	read    uint64    // the last sequence that was read, or passed over
-	readAt  time.Time // when the stream stored that message; zero: not known
-	known   bool      // the position was compared with the stream
+	created  time.Time // of the stream
+	read     uint64    // the last sequence that was read, or passed over
+	readAt   time.Time // when the stream stored that message; zero: not known
+	compared bool      // the position was compared with the stream
 }
 
 func (r *reader) mark() mark {
@@ -43,7 +43,7 @@ func (r *reader) follow(info *stream.Info) {
 		r.mu.begin += info.FirstSeq - r.next // what is gone is not read
 		r.passLocked(info.FirstSeq-1, time.Time{})
 	}
-	r.mu.created, r.mu.known = info.Created, true
+	r.mu.created, r.mu.compared = info.Created, true
 	created := info.Created
 	r.created.Store(&created)
 	r.mu.end = max(r.mu.read, info.LastSeq)
@@ -63,10 +63,10 @@ var (
 	errIdle  = errors.New("the stream has more, and none of it has come")
 )
 
-// look compares what the stream says of itself with what was read before it was
+// compareWithStream compares what the stream says of itself with what was read before it was
 // asked. If they do not fit the session ends, and the next one sees to it: a
 // consumer beyond the end of a stream that was rolled back waits for ever.
-func (r *reader) look(info *stream.Info, before mark) {
+func (r *reader) compareWithStream(info *stream.Info, before mark) {
 	now := time.Now()
 	p := r.window.progress()
 	r.mu.Lock()
@@ -74,7 +74,7 @@ func (r *reader) look(info *stream.Info, before mark) {
 	r.mu.idle.look(now, r.mu.read, p.pos, r.mu.end)
 	var doubt error
 	switch {
-	case !before.known || !r.mu.known:
+	case !before.compared || !r.mu.compared:
 	case r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos) != nil && p.inFlight == 0 && r.mu.loop.since.IsZero():
 		doubt = errIdle // nobody here is at work: a new consumer may get on
 	case info.FirstSeq > r.mu.read+1:
@@ -89,15 +89,15 @@ func (r *reader) look(info *stream.Info, before mark) {
 	r.mu.Unlock()
 	if doubt != nil {
 		select {
-		case r.doubts <- doubt:
+		case r.sessionEnd <- doubt:
 		default:
 		}
 	}
 }
 
-// voids puts off what a void position costs when it comes again and again, as
+// restartPause puts off what a void position costs when it comes again and again, as
 // between two servers behind one name: every publisher is asked for each.
-type voids struct {
+type restartPause struct {
 	last time.Time
 	wait time.Duration // from then on
 }
@@ -105,41 +105,41 @@ type voids struct {
 // The waits between two void positions, and after how many of them it is
 // forgotten.
 const (
-	leastVoidWait = time.Second
-	mostVoidWait  = time.Minute
-	voidsForgot   = 10
+	leastRestartWait  = time.Second
+	mostRestartWait   = time.Minute
+	restartsForgotten = 10
 )
 
-// left returns how long the next one is to wait. It notes one that need not.
-func (v *voids) left(now time.Time) time.Duration {
+// remaining returns how long the next one is to wait. It notes one that need not.
+func (v *restartPause) remaining(now time.Time) time.Duration {
 	since := now.Sub(v.last)
 	switch {
-	case v.last.IsZero() || since >= voidsForgot*v.wait:
-		v.wait = leastVoidWait
+	case v.last.IsZero() || since >= restartsForgotten*v.wait:
+		v.wait = leastRestartWait
 	case since < v.wait:
 		return v.wait - since
 	default:
-		v.wait = min(2*v.wait, mostVoidWait)
+		v.wait = min(2*v.wait, mostRestartWait)
 	}
 	v.last = now
 	return 0
 }
 
-// void sets the reader to the stream's start, and asks publishers what their
+// restartFromStart sets the reader to the stream's start, and asks publishers what their
 // ranks hold: what was read may not be in the stream any more, or come again.
 // ctx is the reader's: none of them may be left out.
-func (r *reader) void(ctx context.Context, info *stream.Info, why string) error {
+func (r *reader) restartFromStart(ctx context.Context, info *stream.Info, why string) error {
 	now := time.Now()
-	if left := r.voids.left(now); left > 0 {
+	if left := r.restartPause.remaining(now); left > 0 {
 		return fmt.Errorf("%w again, and waited for for %v: %s", errVoid, left.Round(time.Millisecond), why)
 	}
 	r.m.voidedPosition.Inc()
 	r.cfg.Log.Warn("the position in the stream is void, reading it from its start; every publisher is asked for what it holds",
 		"stream", r.name, "after", r.next-1, "reason", why)
 	r.created.Store(&info.Created)
-	for _, l := range r.lanes {
+	for _, l := range r.partitions {
 		select {
-		case l.inbox <- func(ctx context.Context) { l.void(ctx); l.rolledBack(info.LastSeq) }:
+		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx); l.limitDepartures(info.LastSeq) }:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// rolledBack is a fleet on a server that is stopped, backed up and restored,
+// limitDepartures is a fleet on a server that is stopped, backed up and restored,
 // while publishers and readers live.
 type rolledBack struct {
 	*natsBench
@@ -96,7 +96,7 @@ func TestAServerRestoredFromABackup(t *testing.T) {
 	r := &replica{metrics: metrics.NewSet(), asked: &asked{}}
 	r.set, _ = newIndex(t, 2)
 	cfg := b.config("one", r, nil)
-	cfg.Reload = func(_ context.Context, at Trimmed) (Snapshot, error) {
+	cfg.FindSnapshot = func(_ context.Context, at Trimmed) (Snapshot, error) {
 		return beyond{Start{Seq: 1 << 20, Created: at.Created, Stored: time.Now()}}, nil
 	}
 	in, err := Open(deadline(t), cfg)
@@ -179,7 +179,7 @@ func TestASequenceThatIsAnotherMessages(t *testing.T) {
 // session, for a consumer beyond its end would wait for ever.
 func TestLooks(t *testing.T) {
 	at := time.Unix(100, 7)
-	before := mark{created: time.Unix(1, 0), read: 50, readAt: at, known: true}
+	before := mark{created: time.Unix(1, 0), read: 50, readAt: at, compared: true}
 	whole := stream.Info{Created: before.created, FirstSeq: 10, LastSeq: 50, LastTime: at}
 	for name, tc := range map[string]struct {
 		change func(i *stream.Info, m *mark)
@@ -194,18 +194,18 @@ func TestLooks(t *testing.T) {
 		"made again":                  {func(i *stream.Info, _ *mark) { i.Created = i.Created.Add(1) }, errMoved},
 		"another last message":        {func(i *stream.Info, _ *mark) { i.LastTime = at.Add(-1) }, errMoved},
 		"not known which":             {func(i *stream.Info, m *mark) { i.LastTime, m.readAt = at.Add(-1), time.Time{} }, nil},
-		"not compared with any yet":   {func(i *stream.Info, m *mark) { i.LastSeq, m.known = 1, false }, nil},
+		"not compared with any yet":   {func(i *stream.Info, m *mark) { i.LastSeq, m.compared = 1, false }, nil},
 		"nothing read, nothing there": {func(i *stream.Info, m *mark) { i.FirstSeq, i.LastSeq, m.read, m.readAt = 1, 0, 0, time.Time{} }, nil},
 	} {
-		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, doubts: make(chan error, 1)}
+		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, sessionEnd: make(chan error, 1)}
 		info, m := whole, before
 		tc.change(&info, &m)
 		r.mu.mark = m
 		var got error
 		for range 2 { // the second time what was there once is no news
-			r.look(&info, m)
+			r.compareWithStream(&info, m)
 			select {
-			case got = <-r.doubts:
+			case got = <-r.sessionEnd:
 			default:
 			}
 		}
@@ -213,25 +213,25 @@ func TestLooks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
-	r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, doubts: make(chan error, 1)}
+	r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, sessionEnd: make(chan error, 1)}
 	r.mu.mark = before
 	other := whole
 	other.LastTime = at.Add(1)
-	r.look(&other, before)
-	<-r.doubts
-	r.look(&other, before)
-	if len(r.doubts) != 0 {
+	r.compareWithStream(&other, before)
+	<-r.sessionEnd
+	r.compareWithStream(&other, before)
+	if len(r.sessionEnd) != 0 {
 		t.Error("the same last message is looked into twice")
 	}
 }
 
 // Positions that are void again and again cost ever less.
 func TestVoidPositionsAreWaitedFor(t *testing.T) {
-	var v voids
+	var v restartPause
 	now := time.Unix(1000, 0)
 	asked := 0
 	for range 3600 * 10 { // ten times a second, for an hour
-		if v.left(now) == 0 {
+		if v.remaining(now) == 0 {
 			asked++
 		}
 		now = now.Add(100 * time.Millisecond)
@@ -239,7 +239,7 @@ func TestVoidPositionsAreWaitedFor(t *testing.T) {
 	if asked < 60 || asked > 66 {
 		t.Errorf("publishers were asked %d times in an hour", asked)
 	}
-	if now = now.Add(time.Hour); v.left(now) != 0 || v.left(now.Add(leastVoidWait/2)) == 0 || v.left(now.Add(leastVoidWait)) != 0 {
+	if now = now.Add(time.Hour); v.remaining(now) != 0 || v.remaining(now.Add(leastRestartWait/2)) == 0 || v.remaining(now.Add(leastRestartWait)) != 0 {
 		t.Error("one void position in an hour is waited for")
 	}
 }

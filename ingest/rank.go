@@ -14,25 +14,25 @@ import (
 // message of a forgotten one to be taken for a new incarnation.
 const maxEnded = 64
 
-// rank follows one (worker, dp_rank) stream. Its lane owns it, but for stat.
+// rank follows one (worker, dp_rank) stream. Its partition owns it, but for stat.
 type rank struct {
 	id RankID
 
-	adopted     bool // the incarnation is that of a message
-	incarnation uint64
-	known       bool     // an event was seen, or a position resumed
-	begun       uint64   // id of the first event of the incarnation
-	last        uint64   // id of the last event handed to the index
-	ended       []uint64 // incarnations that are over, oldest first
+	hasIncarnation bool // the incarnation is that of a message
+	incarnation    uint64
+	hasPosition    bool     // an event was seen, or a position resumed
+	begun          uint64   // id of the first event of the incarnation
+	last           uint64   // id of the last event handed to the index
+	ended          []uint64 // incarnations that are over, oldest first
 
-	seq  uint64    // of the last message of the stream that was not void
-	left Departure // the last one that was carried out; zero At: none
-	void bool      // it left and is not back: what the index has of it is nothing
+	seq      uint64    // of the last message of the stream that was not void
+	left     Departure // the last one that was carried out; zero At: none
+	departed bool      // it left and is not back: what the index has of it is nothing
 
 	held      []*part // by first id, each beyond last+1
 	heldBytes int
 
-	repair
+	recoveryState
 
 	stat struct { // guarded by its mutex
 		sync.Mutex
@@ -77,18 +77,18 @@ type RankStatus struct {
 	LastSeen   time.Time // last message or heartbeat
 	LastEvent  time.Time // last time that events were applied
 
-	ended []uint64  // rank.ended
-	ahead bool      // repair.ahead
-	left  time.Time // rank.left.At
+	ended       []uint64  // rank.ended
+	unconfirmed bool      // recoveryState.unconfirmed
+	left        time.Time // rank.left.At
 }
 
 // resume takes the rank up where a snapshot left it.
 func (r *rank) resume(pos RankPosition) {
-	r.adopted, r.incarnation = true, pos.Incarnation
-	r.known, r.last, r.stale = true, pos.LastID, pos.Incomplete
+	r.hasIncarnation, r.incarnation = true, pos.Incarnation
+	r.hasPosition, r.last, r.needsDump = true, pos.LastID, pos.Incomplete
 	r.ended = slices.Clone(pos.Ended[max(0, len(pos.Ended)-maxEnded):])
-	r.lead(pos.Ahead)
-	r.left, r.void = Departure{At: pos.Left}, pos.Departed
+	r.setUnconfirmed(pos.Unconfirmed)
+	r.left, r.departed = Departure{At: pos.Left}, pos.Departed
 	r.note(func(s *RankStatus) {
 		s.ended, s.left, s.Departed = r.ended, pos.Left, pos.Departed
 		s.Incarnation, s.LastID, s.Incomplete = pos.Incarnation, pos.LastID, pos.Incomplete
@@ -104,7 +104,7 @@ func newRank(id RankID) *rank {
 // next returns the id that continues the stream. Streams begin at 1, or at 0:
 // then 0 is below next and taken as the beginning all the same.
 func (r *rank) next() uint64 {
-	if !r.known {
+	if !r.hasPosition {
 		return 1
 	}
 	return r.last + 1
@@ -114,11 +114,11 @@ func (r *rank) next() uint64 {
 // new one: it falls back to 0 or 1. After one single event, a second one with
 // the same id may be a copy; beginning again is right in both cases.
 func (r *rank) restarts(id uint64) bool {
-	return r.incarnation == 0 && r.known && id <= 1 && (id < r.last || id == r.last && id == r.begun)
+	return r.incarnation == 0 && r.hasPosition && id <= 1 && (id < r.last || id == r.last && id == r.begun)
 }
 
 // isDuplicate reports whether the event came before.
-func (r *rank) isDuplicate(id uint64) bool { return r.known && id <= r.last }
+func (r *rank) isDuplicate(id uint64) bool { return r.hasPosition && id <= r.last }
 
 // follows reports whether an event with the id need not wait for others. After
 // the largest id there is no next: everything is a duplicate then.
@@ -129,21 +129,21 @@ func (r *rank) reset(incarnation uint64) bool {
 	if slices.Contains(r.ended, incarnation) {
 		return false
 	}
-	if r.adopted && r.incarnation != 0 {
+	if r.hasIncarnation && r.incarnation != 0 {
 		// A new slice: the status has the old one.
 		r.ended = append(slices.Clone(r.ended[max(0, len(r.ended)+1-maxEnded):]), r.incarnation)
 	}
-	r.adopted = true
-	r.incarnation, r.known, r.begun, r.last = incarnation, false, 0, 0
-	r.stale, r.lossy, r.overflow, r.lacks, r.counted, r.ahead = false, false, 0, 0, 0, false
-	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.ahead = incarnation, 0, r.ended, false })
+	r.hasIncarnation = true
+	r.incarnation, r.hasPosition, r.begun, r.last = incarnation, false, 0, 0
+	r.needsDump, r.publisherIncomplete, r.overflow, r.missingTo, r.missedTo, r.unconfirmed = false, false, 0, 0, 0, false
+	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.unconfirmed = incarnation, 0, r.ended, false })
 	return true
 }
 
-// take notes that the event is handed to the index.
-func (r *rank) take(id uint64) {
-	if !r.known {
-		r.known, r.begun = true, id
+// advance notes that the event is handed to the index.
+func (r *rank) advance(id uint64) {
+	if !r.hasPosition {
+		r.hasPosition, r.begun = true, id
 	}
 	r.last = id
 }

@@ -21,18 +21,18 @@ const (
 	requestWait  = 5 * time.Second
 )
 
-// reader reads one stream: messages in stream order to the lanes.
+// reader reads one stream: messages in stream order to the partitions.
 type reader struct {
 	*group
-	js     jetstream.JetStream
-	name   string     // of the stream
-	doubts chan error // holds why the session is to end, if it is
+	js         jetstream.JetStream
+	name       string     // of the stream
+	sessionEnd chan error // holds why the session is to end, if it is
 
 	// Of the reading goroutine only.
-	next     uint64    // first sequence not read
-	lastAt   time.Time // when the stream stored message next-1; zero: not known
-	messages uint64    // read
-	voids    voids
+	next         uint64    // first sequence not read
+	lastAt       time.Time // when the stream stored message next-1; zero: not known
+	messages     uint64    // read
+	restartPause restartPause
 
 	since time.Time // when it was opened
 
@@ -52,7 +52,7 @@ type reader struct {
 }
 
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1, doubts: make(chan error, 1), since: time.Now()}
+	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	g.created.Store(&info.Created)
 	if start, ok := g.cfg.Start[info.Name]; ok {
@@ -64,7 +64,7 @@ func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.lane(pos.Worker).do(func(l *lane) { l.resume(context.Background(), pos) })
+		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos) })
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
@@ -78,7 +78,7 @@ func (r *reader) begin(start Start) {
 }
 
 // run reads until ctx ends, beginning again after every failure, and returns
-// once the lanes have stopped and the index is done with what they gave it.
+// once the partitions have stopped and the index is done with what they gave it.
 func (r *reader) run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { r.acknowledge(ctx) })
@@ -159,7 +159,7 @@ func (r *reader) session(run context.Context) error {
 		select {
 		case <-status:
 			cancel(errReconnected)
-		case err := <-r.doubts:
+		case err := <-r.sessionEnd:
 			cancel(err)
 		case <-ctx.Done():
 		}
@@ -207,7 +207,7 @@ func (r *reader) session(run context.Context) error {
 	}
 }
 
-// dispatch hands one message to its lane. ctx is the reader's: a message that
+// dispatch hands one message to its partition. ctx is the reader's: a message that
 // is read goes on although the session ends.
 func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.MsgMetadata) error {
 	seq := md.Sequence.Stream
@@ -234,11 +234,11 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
 	if err != nil {
-		r.lanes[0].skipped(0, nil, "subject", err)
+		r.partitions[0].skipped(0, nil, "subject", err)
 		r.window.complete(number)
 		return nil
 	}
-	l := r.lane(worker)
+	l := r.partition(worker)
 	w := l.works.Get().(*work)
 	w.begin(number, worker, data)
 	w.stored, w.seq = md.Timestamp, seq
@@ -257,7 +257,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestWait)
 	defer cancel()
 	select {
-	case <-r.doubts: // it is seen to here
+	case <-r.sessionEnd: // it is seen to here
 	default:
 	}
 	s, info, err := stream.Open(ctx, r.js, r.name)
@@ -267,11 +267,11 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if why, err := stream.Void(ctx, s, &info, r.position()); err != nil {
 		return nil, err
 	} else if why != "" {
-		if err := r.void(run, &info, why); err != nil {
+		if err := r.restartFromStart(run, &info, why); err != nil {
 			return nil, err
 		}
 	}
-	if r.next < info.FirstSeq && r.reload(run, s, &info) { // it takes its time, whatever the connection does
+	if r.next < info.FirstSeq && r.recoverFromSnapshot(run, s, &info) { // it takes its time, whatever the connection does
 		return nil, errReloaded
 	}
 	if run.Err() != nil {
@@ -339,7 +339,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 	if s.Lag > 0 && !p.oldest.IsZero() {
 		s.LagTime = max(0, now.Sub(p.oldest))
 	}
-	if r.mu.known && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
+	if r.mu.compared && p.pos >= r.mu.target && s.Lag <= r.cfg.MaxLag {
 		r.mu.caughtUp = true
 	}
 	s.CaughtUp = r.mu.caughtUp

@@ -192,7 +192,7 @@ func (s *simulation) leave(w *simWorker) {
 	if w.live {
 		w.late = nil
 	}
-	s.lane.changes <- change{worker: w.worker, left: Departure{At: time.Now()}}
+	s.partition.changes <- change{worker: w.worker, left: Departure{At: time.Now()}}
 	synctest.Wait()
 }
 
@@ -205,7 +205,7 @@ func (s *simulation) comeBack(w *simWorker) {
 	if s.rng.IntN(2) == 0 {
 		s.restart(w)
 	}
-	s.lane.changes <- change{worker: w.worker, back: true}
+	s.partition.changes <- change{worker: w.worker, back: true}
 	synctest.Wait()
 }
 
@@ -230,13 +230,13 @@ func (s *simulation) shown(worker uint64, dpRank uint32) uint64 {
 func (s *simulation) check() {
 	s.t.Helper()
 	synctest.Wait()
-	s.lane.applying.Wait()
+	s.partition.applying.Wait()
 	synctest.Wait()
 	for _, w := range s.workers {
 		for dpRank, truth := range w.truth {
-			s.lane.mu.Lock()
-			r := s.lane.mu.ranks[workerRank{w.worker, dpRank}]
-			s.lane.mu.Unlock()
+			s.partition.mu.Lock()
+			r := s.partition.mu.ranks[workerRank{w.worker, dpRank}]
+			s.partition.mu.Unlock()
 			if r == nil {
 				continue
 			}
@@ -311,7 +311,7 @@ func (s *simulation) run() {
 			return
 		}
 		if time.Since(begun) > 30*time.Minute {
-			for _, r := range s.lane.mu.ranks {
+			for _, r := range s.partition.mu.ranks {
 				s.t.Logf("%+v", r.status())
 			}
 			s.t.Fatalf("seed %d: not as the workers are after %v", s.seed, time.Since(begun))
@@ -322,7 +322,7 @@ func (s *simulation) run() {
 func (s *simulation) whole() bool {
 	for _, w := range s.workers {
 		for n, id := range w.ids {
-			st := s.lane.rank(w.worker, n).status()
+			st := s.partition.rank(w.worker, n).status()
 			if st.LastID != id || st.Incomplete || st.Recovering || st.Incarnation != w.incarnation {
 				return false
 			}

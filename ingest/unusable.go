@@ -34,8 +34,8 @@ func unusableReason(err error) string {
 	return event.Reason(err)
 }
 
-// refuses returns why the batch is not for this lane; nil if it is.
-func (l *lane) refuses(w *work, b *event.Batch) error {
+// refuses returns why the batch is not for this partition; nil if it is.
+func (l *partition) refuses(w *work, b *event.Batch) error {
 	switch {
 	case b.Worker != w.worker:
 		return fmt.Errorf("%w: of worker %d, on the subject of worker %d", errOtherWorker, b.Worker, w.worker)
@@ -46,20 +46,20 @@ func (l *lane) refuses(w *work, b *event.Batch) error {
 }
 
 // unusable handles a part of the message that cannot be used, or all of it.
-func (l *lane) unusable(ctx context.Context, w *work, b *event.Bad) {
+func (l *partition) unusable(ctx context.Context, w *work, b *event.Bad) {
 	var ranks []*rank
 	if b.Named && b.Worker == w.worker {
 		if r := l.rank(b.Worker, b.DPRank); r != nil {
 			ranks = append(ranks, r)
 		}
-	} else if ranks = l.byWorker[w.worker]; len(l.spoilt) < l.cfg.MaxRanks {
-		l.spoilt[w.worker] = struct{}{}
+	} else if ranks = l.byWorker[w.worker]; len(l.malformed) < l.cfg.MaxRanks {
+		l.malformed[w.worker] = struct{}{}
 	}
 	l.skipped(w.worker, ranks, unusableReason(b.Err), b.Err)
 	// A message that is another's by its own word lacks nothing here, most likely.
 	lost := !errors.Is(b.Err, errOtherWorker) && !errors.Is(b.Err, errOtherSpace)
 	for _, r := range ranks {
-		if r.void || b.ID > 0 && (r.isDuplicate(b.ID) || r.active != nil && b.ID <= r.active.need) {
+		if r.departed || b.ID > 0 && (r.isDuplicate(b.ID) || r.active != nil && b.ID <= r.active.need) {
 			continue // it makes no difference, or is seen to already
 		}
 		l.suspect(ctx, r, lost)
@@ -68,7 +68,7 @@ func (l *lane) unusable(ctx context.Context, w *work, b *event.Bad) {
 
 // suspect notes that a message which may have been the rank's cannot be used.
 // With lost the rank counts as incomplete, and is asked for.
-func (l *lane) suspect(ctx context.Context, r *rank, lost bool) {
+func (l *partition) suspect(ctx context.Context, r *rank, lost bool) {
 	r.suspect = true
 	if lost {
 		r.note(func(s *RankStatus) { s.Incomplete = true })
@@ -79,25 +79,25 @@ func (l *lane) suspect(ctx context.Context, r *rank, lost bool) {
 		}
 	}
 	if len(r.held) > 0 && r.active == nil { // what is waited for is known now
-		l.letGo(ctx, r)
+		l.applyHeld(ctx, r)
 	}
 }
 
 // unsuspect notes that nothing of the rank was in the messages that cannot be used.
-func (l *lane) unsuspect(r *rank) {
+func (l *partition) unsuspect(r *rank) {
 	if r.suspect {
 		r.suspect = false
-		r.note(func(s *RankStatus) { s.Incomplete = r.lacking() })
+		r.note(func(s *RankStatus) { s.Incomplete = r.isIncomplete() })
 	}
 }
 
-// lacking reports whether something is missing of the rank, as far as is known.
-func (r *rank) lacking() bool {
-	return r.stale || r.lossy || r.truncated || r.active != nil || r.suspect
+// isIncomplete reports whether something is missing of the rank, as far as is known.
+func (r *rank) isIncomplete() bool {
+	return r.needsDump || r.publisherIncomplete || r.truncated || r.active != nil || r.suspect
 }
 
 // skipped counts and logs what is left out of the ranks, if it is known which.
-func (l *lane) skipped(worker uint64, ranks []*rank, reason string, err error) {
+func (l *partition) skipped(worker uint64, ranks []*rank, reason string, err error) {
 	l.m.malformed(reason)
 	if l.badLog.ok(time.Now()) {
 		log := l.cfg.Log

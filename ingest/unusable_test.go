@@ -29,13 +29,13 @@ func removal(id, block uint64) event.Event {
 // next event.
 func TestABadMessageHidesNothing(t *testing.T) {
 	for reason := range spoil(batch(1, 5, store(4, 4))) {
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		other := store(1, 9)
 		other.DPRank = 1
 		b.feed(1, batch(1, 5, store(1, 1), store(2, 2), store(3, 3), other))
 		b.feed(1, spoil(batch(1, 5, store(4, 4)))[reason])
 		for dpRank := range uint32(2) {
-			if s := b.lane.rank(1, dpRank).status(); !s.Incomplete || s.Malformed != 1 || s.LastError == "" {
+			if s := b.partition.rank(1, dpRank).status(); !s.Incomplete || s.Malformed != 1 || s.LastError == "" {
 				t.Errorf("%s, rank %d: a bad message does not show: %+v", reason, dpRank, s)
 			}
 		}
@@ -49,10 +49,10 @@ func TestABadMessageHidesNothing(t *testing.T) {
 		if digest(t, b.set) != want.digest() {
 			t.Errorf("%s: the removal after it is not applied", reason)
 		}
-		if s := b.lane.rank(1, 0).status(); s.LastID != 5 || s.Gaps != 1 || s.Missed != 1 || !s.Incomplete || s.Held != 0 {
+		if s := b.partition.rank(1, 0).status(); s.LastID != 5 || s.Gaps != 1 || s.Missed != 1 || !s.Incomplete || s.Held != 0 {
 			t.Errorf("%s: %+v", reason, s)
 		}
-		if s := b.lane.rank(1, 1).status(); s.Gaps != 0 || s.Incomplete {
+		if s := b.partition.rank(1, 1).status(); s.Gaps != 0 || s.Incomplete {
 			t.Errorf("%s: the other rank: %+v", reason, s)
 		}
 		if n := b.counter(`kvatlas_ingest_malformed_total{reason="` + reason + `"}`); n != 1 {
@@ -66,42 +66,42 @@ func TestABadMessageHidesNothing(t *testing.T) {
 
 // The first message of a worker is bad: its ranks are not known yet.
 func TestABadFirstMessageHidesNothing(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, []byte("rubbish"))
 	b.feed(1, batch(1, 5, store(3, 3)))
 	b.feed(2, batch(2, 5, store(3, 3)))
 	b.settle()
-	if s := b.lane.rank(1, 0).status(); s.LastID != 3 || !s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.LastID != 3 || !s.Incomplete {
 		t.Errorf("%+v", s)
 	}
-	if s := b.lane.rank(2, 0).status(); s.Held != 1 {
+	if s := b.partition.rank(2, 0).status(); s.Held != 1 {
 		t.Errorf("another worker: %+v", s)
 	}
 }
 
 // The first message of a new run is bad.
 func TestABadFirstMessageOfARunHidesNothing(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
 	b.feed(1, []byte("rubbish"))
 	b.feed(1, batch(1, 6, store(2, 2)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.LastID != 2 || !s.Incomplete || s.Restarts != 1 {
+	if s := b.partition.rank(1, 0).status(); s.LastID != 2 || !s.Incomplete || s.Restarts != 1 {
 		t.Errorf("%+v", s)
 	}
 }
 
 // What waits already when a bad message comes, waits no longer.
 func TestABadMessageEndsAWait(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
 	b.feed(1, batch(1, 5, store(3, 3)))
-	if s := b.lane.rank(1, 0).status(); s.Held != 1 {
+	if s := b.partition.rank(1, 0).status(); s.Held != 1 {
 		t.Fatalf("%+v", s)
 	}
 	b.feed(1, []byte("rubbish"))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.LastID != 3 || s.Held != 0 || !s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.LastID != 3 || s.Held != 0 || !s.Incomplete {
 		t.Errorf("%+v", s)
 	}
 }
@@ -109,15 +109,15 @@ func TestABadMessageEndsAWait(t *testing.T) {
 // A message that says it is another worker's is none of this one's. Still, a
 // hole after it is not waited for.
 func TestARefusedMessageIsNotWaitedFor(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
 	b.feed(1, batch(2, 5, store(2, 2)))
-	if s := b.lane.rank(1, 0).status(); s.Incomplete || s.Malformed != 1 {
+	if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Malformed != 1 {
 		t.Errorf("%+v", s)
 	}
 	b.feed(1, batch(1, 5, store(3, 3)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.LastID != 3 || !s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.LastID != 3 || !s.Incomplete {
 		t.Errorf("%+v", s)
 	}
 }
@@ -139,7 +139,7 @@ func TestABadRouterEventHidesNothing(t *testing.T) {
 		"broken in form": {"[" + stored(1) + "," + stored(2) + "," + stored(3) + "]", bad(4)[:40], removed(5, 1)},
 		"no event":       {"[" + stored(1) + "," + stored(2) + "," + stored(3) + "]", `[{"worker_id":1}]`, removed(5, 1)},
 	} {
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		for _, m := range msgs {
 			b.feed(1, []byte(m))
 		}
@@ -150,7 +150,7 @@ func TestABadRouterEventHidesNothing(t *testing.T) {
 			ev.DPRank = 3
 			want.apply(1, ev)
 		}
-		s := b.lane.rank(1, 3).status()
+		s := b.partition.rank(1, 3).status()
 		if digest(t, b.set) != want.digest() || s.LastID != 5 || s.Malformed != 1 || !s.Incomplete {
 			t.Errorf("%s: %+v", name, s)
 		}
@@ -185,7 +185,7 @@ func TestABadMessageIsAskedForAtOnce(t *testing.T) {
 				if later {
 					b.feed(1, live, send(removal(5, 2)))
 				}
-				s := b.lane.rank(1, 0).status()
+				s := b.partition.rank(1, 0).status()
 				if digest(t, b.set) != tr.digest() || s.Incomplete || s.Recoveries == 0 || s.Malformed != 1 {
 					t.Errorf("live %v, later events %v: %+v", live, later, s)
 				}
@@ -226,14 +226,14 @@ func TestAHoleHidesLaterEventsForABoundedTime(t *testing.T) {
 				}
 			}
 			begun := time.Now()
-			for b.lane.rank(1, 0).status().LastID < 3 && time.Since(begun) < time.Hour {
+			for b.partition.rank(1, 0).status().LastID < 3 && time.Since(begun) < time.Hour {
 				time.Sleep(10 * time.Millisecond)
 				synctest.Wait()
 			}
 			if d := time.Since(begun); d < answer.hidden || d > answer.hidden+2*holdTick {
 				t.Errorf("%s: a removal was hidden for %v, want %v", name, d, answer.hidden)
 			}
-			if s := b.lane.rank(1, 0).status(); s.Incomplete != (slow == time.Hour) {
+			if s := b.partition.rank(1, 0).status(); s.Incomplete != (slow == time.Hour) {
 				t.Errorf("%s: %+v", name, s)
 			}
 			slow = 0
@@ -243,7 +243,7 @@ func TestAHoleHidesLaterEventsForABoundedTime(t *testing.T) {
 			synctest.Wait()
 			want := newTruth()
 			want.apply(1, store(2, 2))
-			if s := b.lane.rank(1, 0).status(); s.Incomplete || digest(t, b.set) != want.digest() {
+			if s := b.partition.rank(1, 0).status(); s.Incomplete || digest(t, b.set) != want.digest() {
 				t.Errorf("%s: in the end: %+v", name, s)
 			}
 		})
@@ -277,7 +277,7 @@ func TestWhatIsPassedOverAfterADumpIsMissing(t *testing.T) {
 		b.feed(1, true, batch(1, 5, store(4, 4)))
 		time.Sleep(10*time.Second + 2*holdTick)
 		synctest.Wait()
-		if s := b.lane.rank(1, 0).status(); s.LastID != 4 || s.Dumps != 1 || !s.Recovering {
+		if s := b.partition.rank(1, 0).status(); s.LastID != 4 || s.Dumps != 1 || !s.Recovering {
 			t.Fatalf("%+v", s)
 		}
 		time.Sleep(2 * time.Second) // the events are there
@@ -286,7 +286,7 @@ func TestWhatIsPassedOverAfterADumpIsMissing(t *testing.T) {
 		for _, ev := range []event.Event{store(1, 1), store(2, 2), removal(3, 1), store(4, 4)} {
 			want.apply(1, ev)
 		}
-		if s := b.lane.rank(1, 0).status(); !s.Incomplete && digest(t, b.set) != want.digest() {
+		if s := b.partition.rank(1, 0).status(); !s.Incomplete && digest(t, b.set) != want.digest() {
 			t.Errorf("it shows what it does not hold: %+v", s)
 		}
 	})

@@ -8,19 +8,19 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// work is one message on its way through a lane and the index. It is used
+// work is one message on its way through a partition and the index. It is used
 // again once everything of it is done, with its decoder's memory.
 type work struct {
-	lane   *lane
-	number uint64 // in the reader's window, or noNumber
-	live   bool   // it came without a stream: in order, and not again
-	worker uint64 // from the subject
-	data   []byte
-	stored time.Time // when the stream stored it; zero: not known
-	seq    uint64    // in the stream; 0: it came otherwise
+	partition *partition
+	number    uint64 // in the reader's window, or noNumber
+	live      bool   // it came without a stream: in order, and not again
+	worker    uint64 // from the subject
+	data      []byte
+	stored    time.Time // when the stream stored it; zero: not known
+	seq       uint64    // in the stream; 0: it came otherwise
 
 	dec event.Decoder
-	// left counts the parts that are not done, and one more while the lane is
+	// left counts the parts that are not done, and one more while the partition is
 	// still cutting them.
 	left atomic.Int32
 }
@@ -38,7 +38,7 @@ func (w *work) begin(number, worker uint64, data []byte) {
 // release gives one part back; with the last the message is complete.
 func (w *work) release() {
 	if w.left.Add(-1) == 0 {
-		l := w.lane
+		l := w.partition
 		if w.number != noNumber {
 			l.window.complete(w.number)
 		}
@@ -63,7 +63,7 @@ func (p *part) bytes() int { return 16*p.batch.Blocks() + 128*len(p.batch.Events
 
 // applied is called by the index when all of the part is applied.
 func (p *part) applied(out core.Outcome) {
-	l := p.work.lane
+	l := p.work.partition
 	l.m.applied(out)
 	now := time.Now()
 	if p.batch.Published != 0 {
@@ -83,9 +83,9 @@ func (p *part) applied(out core.Outcome) {
 	l.applying.Done()
 }
 
-// cut divides a batch by rank, in the order in which the ranks appear. A batch
+// splitByRank divides a batch by rank, in the order in which the ranks appear. A batch
 // of one rank, the usual case, is not copied.
-func cut(b *event.Batch, each func(dpRank uint32, b event.Batch)) {
+func splitByRank(b *event.Batch, each func(dpRank uint32, b event.Batch)) {
 	one := true
 	for i := range b.Events {
 		if b.Events[i].DPRank != b.Events[0].DPRank {

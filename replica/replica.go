@@ -133,7 +133,7 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 		return err
 	}
 	if r.keeper != nil {
-		cfg.Reload = r.keeper.Reload
+		cfg.FindSnapshot = r.keeper.Reload
 	}
 	in, err := ingest.Open(ctx, cfg)
 	if err != nil {

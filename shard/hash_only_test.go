@@ -22,7 +22,7 @@ func TestHashOnlyStoresAreTheOracles(t *testing.T) {
 			for seed := range uint64(20) {
 				rng := rand.New(rand.NewPCG(seed, 41))
 				sp := openSpace(t, Config{Shards: shards,
-					EngineScheme: func(_ event.Space, worker uint64) string { return lossyScheme(worker) }})
+					EngineScheme: func(_ event.Space, worker uint64) string { return incompleteScheme(worker) }})
 				l := &lossy{rng: rng}
 				o, plain := core.NewOracle(), core.NewOracle()
 				prompts := coretest.NewPrompts(rng)
@@ -45,7 +45,7 @@ func TestHashOnlyStoresAreTheOracles(t *testing.T) {
 					var want core.Outcome
 					for i := range ops[:n] {
 						prompts.Note(&ops[i])
-						want.Add(applyLossy(o, &ops[i]))
+						want.Add(applyIncomplete(o, &ops[i]))
 						ops[i].Apply(plain)
 					}
 					if have := apply(t, sp, batchOf(ops[:n])); have != want {

@@ -21,7 +21,7 @@ type lossy struct {
 }
 
 // scheme is a worker's.
-func lossyScheme(worker uint64) string {
+func incompleteScheme(worker uint64) string {
 	if worker%4 == 3 {
 		return ""
 	}
@@ -32,7 +32,7 @@ func lossyScheme(worker uint64) string {
 func (l *lossy) name(h core.Holder, content []uint64) uint64 {
 	q := blockhash.SequenceHashes(nil, content)
 	id, _ := identity(h)
-	if lossyScheme(id) == "" {
+	if incompleteScheme(id) == "" {
 		return q[len(q)-1] + uint64(h)
 	}
 	return q[len(q)-1]
@@ -120,7 +120,9 @@ func applyScheme(o *core.Oracle, op *coretest.Op, schemeOf func(worker uint64) s
 	return out
 }
 
-func applyLossy(o *core.Oracle, op *coretest.Op) core.Outcome { return applyScheme(o, op, lossyScheme) }
+func applyIncomplete(o *core.Oracle, op *coretest.Op) core.Outcome {
+	return applyScheme(o, op, incompleteScheme)
+}
 
 // What an incomplete stream lacks is inferred from other workers of its hash
 // scheme, whichever shard has it, as the oracle does it; so for no other stream.
@@ -131,7 +133,7 @@ func TestIncompleteStreamsAreTheOracles(t *testing.T) {
 			for seed := range uint64(150) {
 				rng := rand.New(rand.NewPCG(seed, 8))
 				sp := openSpace(t, Config{Shards: shards,
-					EngineScheme: func(_ event.Space, worker uint64) string { return lossyScheme(worker) }})
+					EngineScheme: func(_ event.Space, worker uint64) string { return incompleteScheme(worker) }})
 				l := &lossy{rng: rng}
 				o := core.NewOracle()
 				prompts := coretest.NewPrompts(rng)
@@ -146,7 +148,7 @@ func TestIncompleteStreamsAreTheOracles(t *testing.T) {
 						t.Fatal(err)
 					}
 					prompts.Note(&op)
-					want := applyLossy(o, &op)
+					want := applyIncomplete(o, &op)
 					if have != want {
 						t.Fatalf("seed %d, operation %d %v:\n  have %+v\n  want %+v", seed, i, op, have, want)
 					}

@@ -86,11 +86,11 @@ func (k Kind) String() string {
 
 // Reply is the answer to a Request.
 type Reply struct {
-	Kind        Kind
-	More        bool // Events: more follow Last of the body
-	Incomplete  bool // the publisher does not know all that this rank holds
-	Lossy       bool // the rank's stream lacks events that nobody has any more
-	Incarnation uint64
+	Kind             Kind
+	More             bool // Events: more follow Last of the body
+	Incomplete       bool // the publisher does not know all that this rank holds
+	StreamIncomplete bool // the rank's stream lacks events that nobody has any more
+	Incarnation      uint64
 	// Last is the id of the rank's newest event; of a Dump: of the newest in it.
 	Last        uint64
 	Dump        uint64 // Dump: its number
@@ -101,7 +101,7 @@ type Reply struct {
 const (
 	flagMore = 1 << iota
 	flagIncomplete
-	flagLossy
+	flagStreamIncomplete
 )
 
 // AppendReply appends the encoding of r to dst.
@@ -113,8 +113,8 @@ func AppendReply(dst []byte, r *Reply) []byte {
 	if r.Incomplete {
 		flags |= flagIncomplete
 	}
-	if r.Lossy {
-		flags |= flagLossy
+	if r.StreamIncomplete {
+		flags |= flagStreamIncomplete
 	}
 	dst = append(dst, magic...)
 	dst = append(dst, version, byte(r.Kind), flags)
@@ -132,19 +132,19 @@ func DecodeReply(b []byte) (Reply, error) {
 		return Reply{}, fmt.Errorf("%w: no reply of version %d", ErrMessage, version)
 	}
 	r := Reply{
-		Kind:        Kind(b[4]),
-		More:        b[5]&flagMore != 0,
-		Incomplete:  b[5]&flagIncomplete != 0,
-		Lossy:       b[5]&flagLossy != 0,
-		Incarnation: binary.LittleEndian.Uint64(b[6:]),
-		Last:        binary.LittleEndian.Uint64(b[14:]),
-		Dump:        binary.LittleEndian.Uint64(b[22:]),
-		Part:        binary.LittleEndian.Uint32(b[30:]),
-		Parts:       binary.LittleEndian.Uint32(b[34:]),
-		Body:        b[replyBytes:],
+		Kind:             Kind(b[4]),
+		More:             b[5]&flagMore != 0,
+		Incomplete:       b[5]&flagIncomplete != 0,
+		StreamIncomplete: b[5]&flagStreamIncomplete != 0,
+		Incarnation:      binary.LittleEndian.Uint64(b[6:]),
+		Last:             binary.LittleEndian.Uint64(b[14:]),
+		Dump:             binary.LittleEndian.Uint64(b[22:]),
+		Part:             binary.LittleEndian.Uint32(b[30:]),
+		Parts:            binary.LittleEndian.Uint32(b[34:]),
+		Body:             b[replyBytes:],
 	}
 	switch {
-	case r.Kind < Events || r.Kind > Busy || b[5] > flagMore|flagIncomplete|flagLossy:
+	case r.Kind < Events || r.Kind > Busy || b[5] > flagMore|flagIncomplete|flagStreamIncomplete:
 		return Reply{}, fmt.Errorf("%w: reply of kind %d, flags %#x", ErrMessage, b[4], b[5])
 	case r.Kind == Dump && r.Part >= r.Parts:
 		return Reply{}, fmt.Errorf("%w: part %d of %d", ErrMessage, r.Part, r.Parts)

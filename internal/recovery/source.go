@@ -48,9 +48,9 @@ type rank struct {
 	holder core.Holder
 	last   uint64
 	// incomplete: blocks that were held before the Source began are not known.
-	incomplete bool
-	lossy      bool // the stream is incomplete
-	loose      Loose
+	incomplete       bool
+	streamIncomplete bool // the stream is incomplete
+	loose            Loose
 	// ring[at], ring[at+1], … are the last events, oldest first; it grows up to
 	// Config.Ring.
 	ring []event.Event
@@ -60,15 +60,15 @@ type rank struct {
 
 // dump is one dump that is being given out.
 type dump struct {
-	number     uint64
-	dpRank     uint32
-	last       uint64
-	incomplete bool
-	lossy      bool
-	data       []byte
-	part       int // bytes of a part
-	used       time.Time
-	ended      bool // its last part was given out
+	number           uint64
+	dpRank           uint32
+	last             uint64
+	incomplete       bool
+	streamIncomplete bool
+	data             []byte
+	part             int // bytes of a part
+	used             time.Time
+	ended            bool // its last part was given out
 }
 
 // NewSource returns an empty Source.
@@ -84,7 +84,7 @@ func NewSource(cfg Config) *Source {
 	s.mu.ranks = make(map[uint32]*rank)
 	for _, p := range cfg.Resume {
 		r := s.rankLocked(p.DPRank)
-		r.last, r.incomplete, r.lossy = p.ID, p.ID > 0, p.Incomplete
+		r.last, r.incomplete, r.streamIncomplete = p.ID, p.ID > 0, p.Incomplete
 		if cfg.Holds != nil {
 			restore := core.Restorer{Index: s.mu.index, Holder: r.holder}
 			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) {
@@ -131,7 +131,7 @@ func (s *Source) Apply(ev event.Event) {
 		r.loose.Clear(ev.Tier, ev.AllTiers)
 		r.incomplete = r.incomplete && !ev.AllTiers
 	}
-	r.last, r.lossy = ev.ID, ev.Incomplete
+	r.last, r.streamIncomplete = ev.ID, ev.Incomplete
 	s.keepLocked(r, ev)
 }
 
@@ -157,7 +157,7 @@ func (s *Source) storeLocked(r *rank, ev *event.Event) {
 func (s *Source) SetIncomplete(dpRank uint32, incomplete bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rankLocked(dpRank).lossy = incomplete
+	s.rankLocked(dpRank).streamIncomplete = incomplete
 }
 
 // keepLocked puts a copy of the event into the ring and lets the oldest go.
@@ -220,7 +220,7 @@ func (s *Source) Answer(request []byte, limit int) ([]byte, Kind) {
 // beginLocked answers a request for events, or for a new dump.
 func (s *Source) beginLocked(reply *Reply, q Request, limit int) {
 	r := s.mu.ranks[q.DPRank]
-	reply.Last, reply.Incomplete, reply.Lossy = r.last, r.incomplete, r.lossy
+	reply.Last, reply.Incomplete, reply.StreamIncomplete = r.last, r.incomplete, r.streamIncomplete
 	switch {
 	case q.To != 0 && q.From > q.To:
 		return
@@ -275,7 +275,7 @@ func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
 		}
 		at = len(s.mu.dumps)
 		s.mu.dumps = append(s.mu.dumps, &dump{
-			number: rand.Uint64() | 1, dpRank: dpRank, last: r.last, incomplete: r.incomplete, lossy: r.lossy,
+			number: rand.Uint64() | 1, dpRank: dpRank, last: r.last, incomplete: r.incomplete, streamIncomplete: r.streamIncomplete,
 			data: s.encodeLocked(dpRank, r), part: max(1, limit-replyBytes),
 		})
 	}
@@ -324,7 +324,7 @@ func (s *Source) partLocked(reply *Reply, q Request) {
 	if int64(q.Part) >= int64(parts) {
 		return
 	}
-	reply.Kind, reply.Dump, reply.Last, reply.Incomplete, reply.Lossy = Dump, d.number, d.last, d.incomplete, d.lossy
+	reply.Kind, reply.Dump, reply.Last, reply.Incomplete, reply.StreamIncomplete = Dump, d.number, d.last, d.incomplete, d.streamIncomplete
 	reply.Part, reply.Parts = q.Part, uint32(parts)
 	start := int(q.Part) * d.part
 	reply.Body = d.data[start:min(len(d.data), start+d.part)]

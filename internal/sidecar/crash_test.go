@@ -263,8 +263,8 @@ func (w *world) fleet() *core.Oracle {
 	return o
 }
 
-// storeLossy stores as the semantics say of an incomplete stream.
-func storeLossy(o *core.Oracle, ev *event.Event, countCopies bool) core.Outcome {
+// storeIncomplete stores as the semantics say of an incomplete stream.
+func storeIncomplete(o *core.Oracle, ev *event.Event, countCopies bool) core.Outcome {
 	if ev.Incomplete && ev.HasParent {
 		o.Infer(0, other, ev.Parent)
 	}
@@ -302,7 +302,7 @@ func (w *world) read() (*core.Oracle, uint64) {
 		seen[key{now, last}] = m.ev
 		switch m.ev.Kind {
 		case event.Stored:
-			if out := storeLossy(o, &m.ev, false); out.Stored != len(m.ev.Engine) && !m.ev.Incomplete {
+			if out := storeIncomplete(o, &m.ev, false); out.Stored != len(m.ev.Engine) && !m.ev.Incomplete {
 				w.t.Fatalf("event %d of %x stores what is held: %+v", last, now, out)
 			}
 		case event.Removed:
@@ -386,7 +386,7 @@ func TestAKilledSidecarLosesNothing(t *testing.T) {
 			for _, ev := range b.Events {
 				incomplete = incomplete && ev.Kind != event.Cleared
 				if ev.Incomplete = incomplete; ev.Kind == event.Stored {
-					storeLossy(want, &ev, true)
+					storeIncomplete(want, &ev, true)
 				} else {
 					enginetest.Apply(want, 0, &ev)
 				}

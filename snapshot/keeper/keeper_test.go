@@ -185,7 +185,7 @@ func (w *world) start(name string, change func(*Config)) *node {
 		w.t.Fatal(err)
 	}
 	n.in, err = ingest.Open(deadline(w.t), ingest.Config{
-		Conn: cfg.Conn, Replica: name, Start: n.starts, Reload: n.keeper.Reload, Discover: 20 * time.Millisecond,
+		Conn: cfg.Conn, Replica: name, Start: n.starts, FindSnapshot: n.keeper.Reload, Discover: 20 * time.Millisecond,
 		RecoverTimeout: 200 * time.Millisecond, Metrics: n.m, Log: slog.New(slog.DiscardHandler),
 		Index: func(sp event.Space) (ingest.Applier, error) { return n.set.Open(sp) },
 	})

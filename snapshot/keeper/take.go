@@ -138,7 +138,7 @@ func ranksOf(start ingest.Start) []snapshot.Rank {
 	for i, p := range start.Ranks {
 		ranks[i] = snapshot.Rank{
 			Worker: p.Worker, DPRank: p.DPRank, Incarnation: p.Incarnation, LastID: p.LastID,
-			Incomplete: p.Incomplete, Ahead: p.Ahead, Ended: p.Ended, Left: p.Left, Departed: p.Departed,
+			Incomplete: p.Incomplete, Ahead: p.Unconfirmed, Ended: p.Ended, Left: p.Left, Departed: p.Departed,
 		}
 	}
 	return ranks
@@ -151,7 +151,7 @@ func StartOf(m *snapshot.Meta) ingest.Start {
 		for _, r := range list {
 			start.Ranks = append(start.Ranks, ingest.RankPosition{
 				Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Incarnation, LastID: r.LastID,
-				Incomplete: r.Incomplete, Ahead: r.Ahead, Ended: r.Ended, Left: r.Left, Departed: r.Departed,
+				Incomplete: r.Incomplete, Unconfirmed: r.Ahead, Ended: r.Ended, Left: r.Left, Departed: r.Departed,
 			})
 		}
 	}

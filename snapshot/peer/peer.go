@@ -101,7 +101,7 @@ func usable(h *dump.Header, info *stream.Info) error {
 func PositionOf(start ingest.Start) (p dump.Position) {
 	p.Stream = &dump.Stream{Seq: max(start.Seq, 1) - 1, Created: start.Created, Stored: start.Stored}
 	for _, k := range start.Ranks {
-		at := dump.Publisher{Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID, Incomplete: k.Incomplete, Ahead: k.Ahead,
+		at := dump.Publisher{Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID, Incomplete: k.Incomplete, Ahead: k.Unconfirmed,
 			Left: k.Left, Departed: k.Departed}
 		for _, e := range k.Ended {
 			at.Ended = append(at.Ended, strconv.FormatUint(e, 10))
@@ -118,7 +118,7 @@ func startOf(l *dump.Loader) (ingest.Start, error) {
 	for _, r := range l.Ranks() {
 		at := r.Position
 		pos := ingest.RankPosition{
-			Worker: r.Worker, DPRank: r.DPRank, Incarnation: at.Incarnation, LastID: at.LastID, Incomplete: at.Incomplete, Ahead: at.Ahead,
+			Worker: r.Worker, DPRank: r.DPRank, Incarnation: at.Incarnation, LastID: at.LastID, Incomplete: at.Incomplete, Unconfirmed: at.Ahead,
 			Left: at.Left, Departed: at.Departed,
 		}
 		for _, text := range at.Ended {

@@ -11,28 +11,28 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// laneQueue is how many messages a lane's queue holds; then the reader waits.
-const laneQueue = 64
+// partitionQueue is how many messages a partition's queue holds; then the reader waits.
+const partitionQueue = 64
 
-// laneInbox is how many pages of recovered events, and the like, wait for a
-// lane; then recoveries wait.
-const laneInbox = 16
+// partitionInbox is how many pages of recovered events, and the like, wait for a
+// partition; then recoveries wait.
+const partitionInbox = 16
 
-// holdTick is how often a lane that holds messages back looks at their age.
+// holdTick is how often a partition that holds messages back looks at their age.
 const holdTick = 50 * time.Millisecond
 
-// lane decodes and orders the messages of some of a stream's workers. Its
+// partition decodes and orders the messages of some of a stream's workers. Its
 // goroutine is the only user of its fields, but for those that say otherwise.
-type lane struct {
+type partition struct {
 	*shared
-	queue    chan *work
-	changes  chan change                    // of who is there
-	inbox    chan func(ctx context.Context) // what others have the lane do
-	holding  map[*rank]struct{}             // ranks with held parts
-	byWorker map[uint64][]*rank             // the ranks
-	spoilt   map[uint64]struct{}            // workers of which a message was bad, and of any rank
-	swept    time.Time                      // when room for ranks was last looked for
-	works    sync.Pool                      // of *work; safe for concurrent use
+	queue     chan *work
+	changes   chan change                    // of who is there
+	inbox     chan func(ctx context.Context) // what others have the partition do
+	holding   map[*rank]struct{}             // ranks with held parts
+	byWorker  map[uint64][]*rank             // the ranks
+	malformed map[uint64]struct{}            // workers of which a message was bad, and of any rank
+	swept     time.Time                      // when room for ranks was last looked for
+	works     sync.Pool                      // of *work; safe for concurrent use
 
 	// notes are ranks that the index noted something on; wake holds one token.
 	notes struct {
@@ -43,7 +43,7 @@ type lane struct {
 	truncatedRanks atomic.Int64
 	stopped        chan struct{} // closed when run has ended
 
-	mu struct { // the map is written by the lane only
+	mu struct { // the map is written by the partition only
 		sync.Mutex
 		ranks map[workerRank]*rank
 	}
@@ -54,7 +54,7 @@ type workerRank struct {
 	dpRank uint32
 }
 
-// shared is what the lanes and the reader of one stream have in common. All of
+// shared is what the partitions and the reader of one stream have in common. All of
 // it is safe for concurrent use.
 type shared struct {
 	cfg      *Config
@@ -64,10 +64,10 @@ type shared struct {
 	window   *window
 	applying sync.WaitGroup
 	badLog   *onceASecond
-	// recoverer gets back what ranks missed; nil: nobody does.
-	recoverer *recoverer
-	now       func() time.Time
-	created   atomic.Pointer[time.Time] // when the space's stream was made; nil: none is read
+	// recoveries gets back what ranks missed; nil: nobody does.
+	recoveries *recoveries
+	now        func() time.Time
+	created    atomic.Pointer[time.Time] // when the space's stream was made; nil: none is read
 }
 
 // streamCreated returns when the stream was made that is read; zero: none is.
@@ -78,29 +78,29 @@ func (s *shared) streamCreated() (at time.Time) {
 	return at
 }
 
-func newLane(s *shared) *lane {
+func newPartition(s *shared) *partition {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	l := &lane{
+	l := &partition{
 		shared:  s,
-		queue:   make(chan *work, laneQueue),
-		inbox:   make(chan func(context.Context), laneInbox),
+		queue:   make(chan *work, partitionQueue),
+		inbox:   make(chan func(context.Context), partitionInbox),
 		stopped: make(chan struct{}),
 		holding: make(map[*rank]struct{}),
 		changes: make(chan change, changesQueued),
 
-		byWorker: make(map[uint64][]*rank),
-		spoilt:   make(map[uint64]struct{}),
+		byWorker:  make(map[uint64][]*rank),
+		malformed: make(map[uint64]struct{}),
 	}
 	l.mu.ranks = make(map[workerRank]*rank)
 	l.notes.wake = make(chan struct{}, 1)
-	l.works.New = func() any { return &work{lane: l} }
+	l.works.New = func() any { return &work{partition: l} }
 	return l
 }
 
 // run handles messages until ctx ends.
-func (l *lane) run(ctx context.Context) {
+func (l *partition) run(ctx context.Context) {
 	defer close(l.stopped)
 	ticker := time.NewTicker(holdTick)
 	defer ticker.Stop()
@@ -113,7 +113,7 @@ func (l *lane) run(ctx context.Context) {
 		case w := <-l.queue:
 			l.handle(ctx, w)
 		case c := <-l.changes:
-			l.take(ctx, c)
+			l.applyChange(ctx, c)
 		case f := <-l.inbox:
 			f(ctx)
 		case <-l.notes.wake:
@@ -129,8 +129,8 @@ func (l *lane) run(ctx context.Context) {
 	}
 }
 
-// do has the running lane call f and returns when it has, or has stopped.
-func (l *lane) do(f func(l *lane)) {
+// do has the running partition call f and returns when it has, or has stopped.
+func (l *partition) do(f func(l *partition)) {
 	done := make(chan struct{})
 	select {
 	case l.inbox <- func(context.Context) { f(l); close(done) }:
@@ -143,7 +143,7 @@ func (l *lane) do(f func(l *lane)) {
 }
 
 // handle decodes one message and applies, holds or skips what is in it.
-func (l *lane) handle(ctx context.Context, w *work) {
+func (l *partition) handle(ctx context.Context, w *work) {
 	defer w.release()
 	l.m.messages.Inc()
 	l.m.bytes.Add(len(w.data))
@@ -168,7 +168,7 @@ func (l *lane) handle(ctx context.Context, w *work) {
 			continue
 		}
 		l.m.batchEvents.Update(float64(len(b.Events)))
-		cut(b, func(dpRank uint32, b event.Batch) {
+		splitByRank(b, func(dpRank uint32, b event.Batch) {
 			if r := l.rank(b.Worker, dpRank); r != nil {
 				w.left.Add(1)
 				l.offer(ctx, &part{work: w, rank: r, batch: b})
@@ -181,17 +181,17 @@ func (l *lane) handle(ctx context.Context, w *work) {
 }
 
 // rank returns the worker's rank, made if it is new; nil if there are too many.
-func (l *lane) rank(worker uint64, dpRank uint32) *rank {
+func (l *partition) rank(worker uint64, dpRank uint32) *rank {
 	k := workerRank{worker, dpRank}
 	l.mu.Lock()
 	r := l.mu.ranks[k]
 	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks && !l.makeRoomLocked()
 	if r == nil && !full {
 		r = newRank(RankID{l.space, worker, dpRank})
-		if d, left := l.left(r.id); left {
-			r.left, r.void, r.stat.Departed = d, true, true
+		if d, left := l.departure(r.id); left {
+			r.left, r.departed, r.stat.Departed = d, true, true
 		}
-		_, r.suspect = l.spoilt[worker]
+		_, r.suspect = l.malformed[worker]
 		l.mu.ranks[k] = r
 		l.byWorker[worker] = append(l.byWorker[worker], r)
 	}
@@ -203,20 +203,20 @@ func (l *lane) rank(worker uint64, dpRank uint32) *rank {
 }
 
 // offer applies the part, holds it back or drops it.
-func (l *lane) offer(ctx context.Context, p *part) {
+func (l *partition) offer(ctx context.Context, p *part) {
 	r := p.rank
 	r.note(func(s *RankStatus) { s.LastSeen = time.Now() })
-	if l.ignores(ctx, p) {
+	if l.beforeDeparture(ctx, p) {
 		p.work.release()
 		return
 	}
-	if !l.adopt(ctx, r, p.batch.Incarnation, p.work) {
+	if !l.setIncarnation(ctx, r, p.batch.Incarnation, p.work) {
 		l.m.stale.Add(len(p.batch.Events))
 		p.work.release()
 		return
 	}
 	first := p.first()
-	l.returns(ctx, r, max(first, 1)-1, !r.known && first <= 1 || r.restarts(first))
+	l.noteReturn(ctx, r, max(first, 1)-1, !r.hasPosition && first <= 1 || r.restarts(first))
 	r.seq = max(r.seq, p.work.seq)
 	if r.follows(p.first()) {
 		l.apply(ctx, p, false)
@@ -228,7 +228,7 @@ func (l *lane) offer(ctx context.Context, p *part) {
 
 // wait holds the part back until its predecessor comes. A live message comes in
 // order: what is missing then is lost, as it is where a bad message came.
-func (l *lane) wait(ctx context.Context, p *part) {
+func (l *partition) wait(ctx context.Context, p *part) {
 	r := p.rank
 	p.held = l.now()
 	if !r.hold(p) {
@@ -249,33 +249,33 @@ func (l *lane) wait(ctx context.Context, p *part) {
 			l.spill(r)
 		}
 	case known:
-		l.letGo(ctx, r)
+		l.applyHeld(ctx, r)
 	default:
 		for len(r.held) > l.cfg.HoldMessages || r.heldBytes > l.cfg.HoldBytes {
-			l.giveUp(ctx, r)
+			l.acceptLoss(ctx, r)
 		}
 	}
 }
 
-// adopt makes the incarnation the rank's. A new one ends everything that the
+// setIncarnation makes the incarnation the rank's. A new one ends everything that the
 // old one held; a message of one that has ended is refused with false.
-func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) bool {
-	if r.adopted && incarnation == r.incarnation {
-		r.lead(false)
+func (l *partition) setIncarnation(ctx context.Context, r *rank, incarnation uint64, w *work) bool {
+	if r.hasIncarnation && incarnation == r.incarnation {
+		r.setUnconfirmed(false)
 		return true
 	}
-	if r.ahead {
+	if r.unconfirmed {
 		// Older than what the publisher said, or it began anew once more: it is
 		// asked again, now and then.
 		if r.active == nil && !slices.Contains(r.ended, incarnation) && l.mayRecover(r, Void) {
-			r.stale = true
+			r.needsDump = true
 			l.recover(ctx, r, Retry)
 		}
 		return false
 	}
-	fresh := !r.adopted
+	fresh := !r.hasIncarnation
 	if !r.reset(incarnation) {
-		l.doubt(ctx, r)
+		l.askIncarnation(ctx, r)
 		return false
 	}
 	l.cancel(r)
@@ -288,9 +288,9 @@ func (l *lane) adopt(ctx context.Context, r *rank, incarnation uint64, w *work) 
 
 // clear drops everything that the rank holds, as part of message w: its
 // publisher began anew.
-func (l *lane) clear(ctx context.Context, r *rank, w *work) {
+func (l *partition) clear(ctx context.Context, r *rank, w *work) {
 	l.m.restarts.Inc()
-	l.whole(r)
+	l.markComplete(r)
 	r.note(func(s *RankStatus) { s.Restarts++ })
 	w.left.Add(1)
 	l.submit(ctx, &part{work: w, rank: r, batch: event.Batch{
@@ -300,7 +300,7 @@ func (l *lane) clear(ctx context.Context, r *rank, w *work) {
 }
 
 // drain applies the held parts that continue the stream.
-func (l *lane) drain(ctx context.Context, r *rank) {
+func (l *partition) drain(ctx context.Context, r *rank) {
 	for len(r.held) > 0 && r.follows(r.held[0].first()) {
 		l.m.held.Dec()
 		l.apply(ctx, r.pop(), false)
@@ -311,8 +311,8 @@ func (l *lane) drain(ctx context.Context, r *rank) {
 	r.note(func(s *RankStatus) { s.Held, s.LastID = len(r.held), r.last })
 }
 
-// giveUp takes what the first held part waits for as lost.
-func (l *lane) giveUp(ctx context.Context, r *rank) {
+// acceptLoss takes what the first held part waits for as lost.
+func (l *partition) acceptLoss(ctx context.Context, r *rank) {
 	l.m.held.Dec()
 	l.apply(ctx, r.pop(), true)
 	l.drain(ctx, r)
@@ -321,7 +321,7 @@ func (l *lane) giveUp(ctx context.Context, r *rank) {
 // apply hands the part's events to the index, without those that came before.
 // With a gap among them the rest waits for its recovery; over says to go on
 // all the same.
-func (l *lane) apply(ctx context.Context, p *part, over bool) {
+func (l *partition) apply(ctx context.Context, p *part, over bool) {
 	r := p.rank
 	events := p.batch.Events
 	run := events[:0] // what is left, in place
@@ -329,7 +329,7 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 	var n uint64
 	var kinds [event.Cleared + 1]uint64
 	complete, hole := false, false
-	lossy := r.lossy
+	lossy := r.publisherIncomplete
 	var rest *part // what comes after a gap
 	for i := range events {
 		ev := events[i]
@@ -359,12 +359,12 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 			l.passOver(ctx, r, next, ev.ID-1)
 			complete = false
 		}
-		r.take(ev.ID)
+		r.advance(ev.ID)
 		kinds[ev.Kind]++
 		n++
 		complete = complete || ev.Kind == event.Cleared && ev.AllTiers
 		lossy = ev.Incomplete
-		ev.Incomplete = ev.Incomplete || r.infers() && !complete
+		ev.Incomplete = ev.Incomplete || r.mayInfer() && !complete
 		run = append(run, ev)
 	}
 	l.duplicates(r, duplicates)
@@ -379,9 +379,9 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 		s.Cleared += kinds[event.Cleared]
 	})
 	if complete && r.active == nil { // whatever was missed is cleared
-		l.whole(r)
+		l.markComplete(r)
 	}
-	r.setLossy(lossy)
+	r.setPublisherIncomplete(lossy)
 	if n > 0 && !hole {
 		l.unsuspect(r)
 	}
@@ -400,7 +400,7 @@ func (l *lane) apply(ctx context.Context, p *part, over bool) {
 }
 
 // duplicates counts events that came before.
-func (l *lane) duplicates(r *rank, n int) {
+func (l *partition) duplicates(r *rank, n int) {
 	if n > 0 {
 		l.m.duplicates.Add(n)
 		r.note(func(s *RankStatus) { s.Duplicates += uint64(n) })
@@ -408,9 +408,9 @@ func (l *lane) duplicates(r *rank, n int) {
 }
 
 // submit gives a part to the index and waits for room there, even while the
-// lane is asked to stop: what rank.take has noted has to be applied, or the
+// partition is asked to stop: what rank.advance has noted has to be applied, or the
 // position after Close would be a lie. It fails once the index is closed.
-func (l *lane) submit(ctx context.Context, p *part) {
+func (l *partition) submit(ctx context.Context, p *part) {
 	l.applying.Add(1)
 	if err := l.index.Apply(context.WithoutCancel(ctx), &p.batch, p.applied); err != nil {
 		l.applying.Done()

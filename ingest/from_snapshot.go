@@ -37,10 +37,10 @@ type Snapshot interface {
 	Close()
 }
 
-// Reload returns a snapshot of the stream that reaches from its first sequence
+// FindSnapshot returns a snapshot of the stream that reaches from its first sequence
 // on, and not less far than the position; nil if there is none. An error counts
 // as none.
-type Reload func(ctx context.Context, at Trimmed) (Snapshot, error)
+type FindSnapshot func(ctx context.Context, at Trimmed) (Snapshot, error)
 
 // errTrimmed ends a session whose next message the stream no longer has.
 var errTrimmed = errors.New("the stream was trimmed beyond the position")
@@ -64,10 +64,10 @@ func (r *reader) jumped(ctx context.Context) error {
 	return nil
 }
 
-// reload takes up a snapshot in the place of what the stream no longer has. It
+// recoverFromSnapshot takes up a snapshot in the place of what the stream no longer has. It
 // reports false if there is none that fits: then ids show what is missing.
-func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.Info) bool {
-	if r.cfg.Reload == nil {
+func (r *reader) recoverFromSnapshot(ctx context.Context, s jetstream.Stream, info *stream.Info) bool {
+	if r.cfg.FindSnapshot == nil {
 		return false
 	}
 	at := Trimmed{Stream: r.name, Space: r.space, Created: info.Created, Position: r.next - 1, First: info.FirstSeq}
@@ -75,7 +75,7 @@ func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.In
 	if !ok {
 		return false
 	}
-	snap, err := r.cfg.Reload(ctx, at)
+	snap, err := r.cfg.FindSnapshot(ctx, at)
 	if err != nil || snap == nil {
 		r.m.reloads("none")
 		r.cfg.Log.Warn("the stream was trimmed beyond the position, and no snapshot can be taken up: what is missing is asked for from the publishers",
@@ -84,14 +84,14 @@ func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.In
 	}
 	defer snap.Close()
 	start := snap.Start()
-	if err := r.goesOn(ctx, s, at, start); err != nil {
+	if err := r.continuesAfter(ctx, s, at, start); err != nil {
 		r.m.reloads("refused")
 		r.cfg.Log.Error("a snapshot is not taken up", "stream", r.name, "after", at.Position, "first", at.First, "snapshot", start.Seq-1, "error", err)
 		return false
 	}
 	taken, failed := 0, 0
 	for _, pos := range start.Ranks {
-		switch ok, err := r.reloadRank(ctx, index, snap, pos); {
+		switch ok, err := r.recoverRankFromSnapshot(ctx, index, snap, pos); {
 		case ctx.Err() != nil:
 			return false
 		case err != nil:
@@ -102,7 +102,7 @@ func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.In
 			taken++
 		}
 	}
-	r.dropOthers(ctx, &start)
+	r.departOthers(ctx, &start)
 	r.m.reloads("loaded")
 	r.m.reloadedRanks.Add(taken)
 	r.m.reloadFailed.Add(failed)
@@ -114,9 +114,9 @@ func (r *reader) reload(ctx context.Context, s jetstream.Stream, info *stream.In
 	return true
 }
 
-// goesOn refuses a snapshot from which the stream does not go on: taken up, it
+// continuesAfter refuses a snapshot from which the stream does not go on: taken up, it
 // would only be found to be void, and so for ever.
-func (r *reader) goesOn(ctx context.Context, s jetstream.Stream, at Trimmed, start Start) error {
+func (r *reader) continuesAfter(ctx context.Context, s jetstream.Stream, at Trimmed, start Start) error {
 	ctx, cancel := context.WithTimeout(ctx, requestWait)
 	defer cancel()
 	if start.Seq < at.First || start.Seq <= at.Position {
@@ -135,37 +135,37 @@ func (r *reader) goesOn(ctx context.Context, s jetstream.Stream, at Trimmed, sta
 	return err
 }
 
-// dropOthers voids the ranks that the snapshot does not have: they left in what
+// departOthers voids the ranks that the snapshot does not have: they left in what
 // was missed, most likely. One that did not shows that by its next heartbeat, and
 // is asked for what it holds.
-func (r *reader) dropOthers(ctx context.Context, start *Start) {
+func (r *reader) departOthers(ctx context.Context, start *Start) {
 	have := make(map[workerRank]bool, len(start.Ranks))
 	for _, pos := range start.Ranks {
 		have[workerRank{pos.Worker, pos.DPRank}] = true
 	}
 	left := Departure{At: time.Now().UTC(), Seq: start.Seq - 1, Created: start.Created, Silent: true}
-	for _, l := range r.lanes {
-		l.do(func(l *lane) {
+	for _, l := range r.partitions {
+		l.do(func(l *partition) {
 			for k, of := range l.mu.ranks {
-				if !have[k] && of.known && !of.void && of.active == nil {
-					l.take(ctx, change{worker: k.worker, ranks: []uint32{k.dpRank}, left: left})
+				if !have[k] && of.hasPosition && !of.departed && of.active == nil {
+					l.applyChange(ctx, change{worker: k.worker, ranks: []uint32{k.dpRank}, left: left})
 				}
 			}
 		})
 	}
 }
 
-// reloadRank gives the rank the snapshot's state, in one step for lookups,
+// recoverRankFromSnapshot gives the rank the snapshot's state, in one step for lookups,
 // unless the index knows as much of it or more.
-func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, pos RankPosition) (taken bool, err error) {
-	l, seq := r.lane(pos.Worker), snap.Start().Seq-1
+func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, snap Snapshot, pos RankPosition) (taken bool, err error) {
+	l, seq := r.partition(pos.Worker), snap.Start().Seq-1
 	wanted := false
-	l.do(func(l *lane) {
+	l.do(func(l *partition) {
 		k := l.rank(pos.Worker, pos.DPRank)
-		wanted = k != nil && k.lags(&pos)
+		wanted = k != nil && k.behindSnapshot(&pos)
 		if wanted && pos.Departed {
 			wanted = false
-			l.departed(ctx, k, pos, seq)
+			l.departFromSnapshot(ctx, k, pos, seq)
 		}
 	})
 	if !wanted {
@@ -181,7 +181,7 @@ func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, 
 		return false, err
 	}
 	if err = fill(ctx, state, dumped); err == nil {
-		l.do(func(l *lane) { taken = l.takeUp(ctx, l.rank(pos.Worker, pos.DPRank), &pos, state) })
+		l.do(func(l *partition) { taken = l.commitSnapshot(ctx, l.rank(pos.Worker, pos.DPRank), &pos, state) })
 	}
 	if !taken {
 		err = errors.Join(err, state.Abort(context.WithoutCancel(ctx)))
@@ -189,16 +189,16 @@ func (r *reader) reloadRank(ctx context.Context, index Replacer, snap Snapshot, 
 	return taken, err
 }
 
-// departed takes over from a snapshot that the rank has left.
-func (l *lane) departed(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
+// departFromSnapshot takes over from a snapshot that the rank has left.
+func (l *partition) departFromSnapshot(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
 	d := Departure{At: pos.Left, Seq: seq, Created: l.streamCreated()}
 	l.m.departed.Inc()
 	l.depart(r, d)
 	l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
 	r.resume(pos)
 	r.left = d
-	if _, gone := l.left(r.id); !gone {
-		l.revive(ctx, r) // it is registered again
+	if _, gone := l.departure(r.id); !gone {
+		l.recoverReturned(ctx, r) // it is registered again
 	}
 }
 
@@ -230,29 +230,29 @@ func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) 
 	return err
 }
 
-// lags reports whether a snapshot of a later position in the stream has more of
+// behindSnapshot reports whether a snapshot of a later position in the stream has more of
 // the rank than is applied. What came otherwise than through the stream, from
 // the publisher itself, is newer: so are ranks whose worker has left since, that
 // recover, or that the publisher gave a dump of.
-func (r *rank) lags(pos *RankPosition) bool {
+func (r *rank) behindSnapshot(pos *RankPosition) bool {
 	switch {
-	case r.void || pos.Left.Before(r.left.At) || r.active != nil || r.truncated:
+	case r.departed || pos.Left.Before(r.left.At) || r.active != nil || r.truncated:
 		return false
-	case !r.adopted:
+	case !r.hasIncarnation:
 		return true
 	case r.incarnation == pos.Incarnation && r.incarnation != 0:
-		return !r.known || r.last < pos.LastID || r.last == pos.LastID && pos.Departed
+		return !r.hasPosition || r.last < pos.LastID || r.last == pos.LastID && pos.Departed
 	}
 	// Without incarnations ids begin anew at any time: what is later in the
 	// stream is right.
-	return !r.ahead && !slices.Contains(r.ended, pos.Incarnation)
+	return !r.unconfirmed && !slices.Contains(r.ended, pos.Incarnation)
 }
 
-// takeUp makes what the replacement has, of the position, the rank's state. It
+// commitSnapshot makes what the replacement has, of the position, the rank's state. It
 // reports false if the rank has gone on meanwhile, or is gone; the caller then
 // aborts the replacement.
-func (l *lane) takeUp(ctx context.Context, r *rank, pos *RankPosition, state *shard.Replacement) bool {
-	if r == nil || !r.lags(pos) {
+func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPosition, state *shard.Replacement) bool {
+	if r == nil || !r.behindSnapshot(pos) {
 		return false
 	}
 	l.applying.Add(1)
@@ -260,8 +260,8 @@ func (l *lane) takeUp(ctx context.Context, r *rank, pos *RankPosition, state *sh
 		l.applying.Done()
 		return false
 	}
-	if !r.adopted || r.incarnation != pos.Incarnation {
-		if r.adopted {
+	if !r.hasIncarnation || r.incarnation != pos.Incarnation {
+		if r.hasIncarnation {
 			l.m.restarts.Inc()
 			r.note(func(s *RankStatus) { s.Restarts++ })
 		}
@@ -274,8 +274,8 @@ func (l *lane) takeUp(ctx context.Context, r *rank, pos *RankPosition, state *sh
 		}
 	}
 	r.ended = r.ended[max(0, len(r.ended)-maxEnded):]
-	r.known, r.begun, r.last, r.stale, r.lossy = true, 0, pos.LastID, pos.Incomplete, false
-	r.lead(pos.Ahead)
+	r.hasPosition, r.begun, r.last, r.needsDump, r.publisherIncomplete = true, 0, pos.LastID, pos.Incomplete, false
+	r.setUnconfirmed(pos.Unconfirmed)
 	r.left = Departure{At: pos.Left}
 	r.note(func(s *RankStatus) {
 		s.ended, s.left, s.LastID, s.Incomplete, s.LastError = r.ended, pos.Left, r.last, pos.Incomplete, ""

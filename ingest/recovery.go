@@ -20,9 +20,9 @@ type Replacer interface {
 	Replace(ctx context.Context, id shard.RankID) (*shard.Replacement, error)
 }
 
-// recoverer asks publishers for what ranks missed. Its methods are safe for
+// recoveries asks publishers for what ranks missed. Its methods are safe for
 // concurrent use; each recovery has a goroutine, which ends with ctx.
-type recoverer struct {
+type recoveries struct {
 	cfg     *Config
 	m       *meters
 	ctx     context.Context
@@ -37,8 +37,8 @@ type recoverer struct {
 	seed  uint64 // of the chance in waits
 }
 
-func newRecoverer(ctx context.Context, cfg *Config, m *meters, running *sync.WaitGroup) *recoverer {
-	return &recoverer{
+func newRecoveries(ctx context.Context, cfg *Config, m *meters, running *sync.WaitGroup) *recoveries {
+	return &recoveries{
 		cfg: cfg, m: m, ctx: ctx, running: running, slots: make(chan struct{}, cfg.Recoveries),
 		ask: func(ctx context.Context, subject string, request []byte) ([]byte, error) {
 			msg, err := cfg.Conn.RequestWithContext(ctx, subject, request)
@@ -58,46 +58,46 @@ func rankSeed(of uint64, id *RankID) uint64 {
 	return of ^ bits.RotateLeft64(id.Worker*0x9E3779B97F4A7C15, 32) ^ uint64(id.DPRank)
 }
 
-// rescue is one rank's recovery. Its goroutine owns it, but for what the lane
+// rankRecovery is one rank's recovery. Its goroutine owns it, but for what the partition
 // reads once it has ended.
-type rescue struct {
-	*recoverer
-	lane    *lane
-	rank    *rank // the lane's: not to be looked into
-	id      RankID
-	cause   Cause
-	ctx     context.Context
-	cancel  context.CancelFunc
-	subject string
+type rankRecovery struct {
+	*recoveries
+	partition *partition
+	rank      *rank // the partition's: not to be looked into
+	id        RankID
+	cause     Cause
+	ctx       context.Context
+	cancel    context.CancelFunc
+	subject   string
 
 	began       time.Time
 	tries       pace.Pace // between attempts
 	incarnation uint64    // of the rank, 0: any
-	known       bool      // the rank has a state
+	hadPosition bool      // the rank has a state
 	from        uint64    // next event to ask for; 0: a dump
 	busy        int
 
-	// Of the lane, which alone uses them:
-	was  uint64 // the rank's incarnation when it began
-	need uint64 // event up to which the rank was known to lack something then; 0: none
-	got  bool   // something came that the rank did not have
+	// Of the partition, which alone uses them:
+	atStart    uint64 // the rank's incarnation when it began
+	need       uint64 // event up to which the rank was known to lack something then; 0: none
+	progressed bool   // something came that the rank did not have
 
 	dumps      time.Time // no dump is taken before
-	full       bool      // a dump was taken
+	dumped     bool      // a dump was taken
 	incomplete bool      // the publisher says that it lacks something
 	refused    bool      // the memory budget refused some of the dump
-	unplaced   bool      // nobody knows the place of some blocks of an incomplete stream
+	unresolved bool      // nobody knows the position of some blocks of an incomplete stream
 }
 
-// start begins a recovery of the lane's rank, which lacks the events up to need.
-func (c *recoverer) start(l *lane, r *rank, cause Cause, need uint64) *rescue {
-	v := &rescue{
-		recoverer: c, lane: l, rank: r, id: r.id, cause: cause, began: c.now(),
+// start begins a recovery of the partition's rank, which lacks the events up to need.
+func (c *recoveries) start(l *partition, r *rank, cause Cause, need uint64) *rankRecovery {
+	v := &rankRecovery{
+		recoveries: c, partition: l, rank: r, id: r.id, cause: cause, began: c.now(),
 		subject:     stream.RecoverSubject(c.cfg.Namespace, r.id.Space, r.id.Worker),
-		incarnation: r.incarnation, from: r.next(), known: r.known,
-		was: r.incarnation, need: need, dumps: r.dumps.Next(),
+		incarnation: r.incarnation, from: r.next(), hadPosition: r.hasPosition,
+		atStart: r.incarnation, need: need, dumps: r.dumps.Next(),
 	}
-	if r.needsDump(cause) {
+	if r.dumpFor(cause) {
 		v.from = 0
 	}
 	v.ctx, v.cancel = context.WithCancel(c.ctx)
@@ -106,7 +106,7 @@ func (c *recoverer) start(l *lane, r *rank, cause Cause, need uint64) *rescue {
 }
 
 // run tries until the rank is recovered, or often enough.
-func (v *rescue) run() {
+func (v *rankRecovery) run() {
 	defer v.cancel()
 	v.m.recovering.Inc()
 	var err error
@@ -134,7 +134,7 @@ func (v *rescue) run() {
 	}
 	v.m.recovering.Dec()
 	v.m.recovered(v.cause, recoveryOutcome(err), v.now().Sub(v.began))
-	v.post(func(ctx context.Context) { v.lane.ended(ctx, v.rank, v, err) })
+	v.post(func(ctx context.Context) { v.partition.ended(ctx, v.rank, v, err) })
 }
 
 // Bounds on how long and how often a recovery waits for other ranks' dumps.
@@ -144,7 +144,7 @@ const (
 )
 
 // pause waits after a failed try.
-func (v *rescue) pause(err error) {
+func (v *rankRecovery) pause(err error) {
 	most := v.cfg.RecoverMax
 	if errors.Is(err, errBusy) {
 		most = min(most, busyWait)
@@ -156,7 +156,7 @@ func (v *rescue) pause(err error) {
 	}
 }
 
-func (v *rescue) slot() error {
+func (v *rankRecovery) slot() error {
 	select {
 	case v.slots <- struct{}{}:
 		if v.ctx.Err() != nil {
@@ -169,13 +169,13 @@ func (v *rescue) slot() error {
 	}
 }
 
-// post has the lane call f, unless the recovery is no longer the rank's, and
+// post has the partition call f, unless the recovery is no longer the rank's, and
 // reports whether it was called.
-func (v *rescue) post(f func(ctx context.Context)) bool {
-	var claimed atomic.Bool // by the lane, or by who gives up
+func (v *rankRecovery) post(f func(ctx context.Context)) bool {
+	var claimed atomic.Bool // by the partition, or by who gives up
 	called := make(chan bool, 1)
 	select {
-	case v.lane.inbox <- func(ctx context.Context) {
+	case v.partition.inbox <- func(ctx context.Context) {
 		if !claimed.CompareAndSwap(false, true) {
 			return
 		}

@@ -12,43 +12,43 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// This file is the lane's side of a recovery. A rank that recovers holds its
-// events back; its recovery's goroutine posts what it gets to the lane, which
+// This file is the partition's side of a recovery. A rank that recovers holds its
+// events back; its recovery's goroutine posts what it gets to the partition, which
 // applies it in order, and then what was held.
 
-// repair is a rank's state between what it missed and its recovery. Its lane
+// recoveryState is a rank's state between what it missed and its recovery. Its partition
 // owns it, but for the notes.
-type repair struct {
-	active *rescue // nil: none under way
-	// stale says that the index is not known to have what the worker has: a
+type recoveryState struct {
+	active *rankRecovery // nil: none under way
+	// needsDump says that the index is not known to have what the worker has: a
 	// dump is due.
-	stale bool
-	// lossy says that the publisher itself lacks something for good: its stream
+	needsDump bool
+	// publisherIncomplete says that the publisher itself lacks something for good: its stream
 	// is incomplete, and asking it brings no more.
-	lossy bool
+	publisherIncomplete bool
 	// truncated says that the memory budget refused blocks: nothing is asked
 	// for until there is room again.
 	truncated bool
-	// ahead says that a dump brought an incarnation of which no message has come
+	// unconfirmed says that a dump brought an incarnation of which no message has come
 	// yet. One of another incarnation is older, most likely: incarnations have
 	// no order, but a publisher answers for the newest.
-	ahead bool
+	unconfirmed bool
 	// suspect says that a message came which cannot be used, and may have been the
 	// rank's: what is missing is known to be lost.
-	suspect  bool
-	overflow uint64 // highest id of the events that found no room while recovering
-	lacks    uint64 // event up to which something is missing, of the next recovery
-	counted  uint64 // events up to it are counted as missed already
+	suspect   bool
+	overflow  uint64 // highest id of the events that found no room while recovering
+	missingTo uint64 // event up to which something is missing, of the next recovery
+	missedTo  uint64 // events up to it are counted as missed already
 	// retry puts off recoveries after one that was in vain, dumps those that
 	// need a dump after one. An engine that begins anew changes neither.
 	retry, dumps pace.Pace
 
-	// Notes of the index's goroutines for the lane.
+	// Notes of the index's goroutines for the partition.
 	parentNote, refusedNote atomic.Bool
 }
 
-// notify tells the lane that a rank has notes. It is called by the index.
-func (l *lane) notify(r *rank) {
+// notify tells the partition that a rank has notes. It is called by the index.
+func (l *partition) notify(r *rank) {
 	l.notes.mu.Lock()
 	l.notes.ranks = append(l.notes.ranks, r)
 	l.notes.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *lane) notify(r *rank) {
 }
 
 // readNotes handles what the index's goroutines noted.
-func (l *lane) readNotes(ctx context.Context) {
+func (l *partition) readNotes(ctx context.Context) {
 	l.notes.mu.Lock()
 	ranks := l.notes.ranks
 	l.notes.ranks = nil
@@ -68,10 +68,10 @@ func (l *lane) readNotes(ctx context.Context) {
 		if r.refusedNote.Swap(false) {
 			l.truncate(ctx, r)
 		}
-		if !r.parentNote.Swap(false) || r.lossy {
-			continue // of a lossy stream the publisher has no more
+		if !r.parentNote.Swap(false) || r.publisherIncomplete {
+			continue // of a stream whose publisher is incomplete the publisher has no more
 		}
-		r.stale = true
+		r.needsDump = true
 		if r.active == nil && l.isTime(r, UnknownParent) {
 			if l.recover(ctx, r, UnknownParent); r.active == nil { // there is nobody to ask
 				l.putOffDumps(r)
@@ -81,41 +81,41 @@ func (l *lane) readNotes(ctx context.Context) {
 }
 
 // putOffDumps puts the rank's next dump off.
-func (l *lane) putOffDumps(r *rank) {
+func (l *partition) putOffDumps(r *rank) {
 	now := l.now()
 	r.dumps.Later(now, now, l.cfg.DumpMin, l.cfg.DumpMax, l.seed(r))
 }
 
 // putOff puts the rank's next recovery off, after one that began at began.
-func (l *lane) putOff(r *rank, began time.Time) {
+func (l *partition) putOff(r *rank, began time.Time) {
 	least := 4 * l.cfg.RecoverMin // it was tried several times already
 	r.retry.Later(began, l.now(), least, max(least, l.cfg.RecoverMax), l.seed(r))
 }
 
 // seed is of the chance in the rank's waits.
-func (l *lane) seed(r *rank) uint64 {
-	if l.recoverer == nil {
+func (l *partition) seed(r *rank) uint64 {
+	if l.recoveries == nil {
 		return 0
 	}
-	return rankSeed(l.recoverer.seed, &r.id)
+	return rankSeed(l.recoveries.seed, &r.id)
 }
 
 // truncate marks a rank whose blocks were refused. Refusing must not cause
 // requests: the rank is brought up to date when there is room again.
-func (l *lane) truncate(ctx context.Context, r *rank) {
+func (l *partition) truncate(ctx context.Context, r *rank) {
 	if !r.truncated {
 		l.m.truncated.Inc()
 		l.truncatedRanks.Add(1)
 	}
-	r.truncated, r.stale = true, true
+	r.truncated, r.needsDump = true, true
 	r.note(func(s *RankStatus) { s.Truncated, s.Incomplete = true, true })
 	l.cancel(r)
-	l.letGo(ctx, r)
+	l.applyHeld(ctx, r)
 }
 
-// resynchronise brings one truncated rank up to date: there is room again. It
+// recoverTruncated brings one truncated rank up to date: there is room again. It
 // reports whether there was one.
-func (l *lane) resynchronise(ctx context.Context) bool {
+func (l *partition) recoverTruncated(ctx context.Context) bool {
 	for _, r := range l.mu.ranks {
 		if r.truncated && r.active == nil && l.isTime(r, Room) {
 			r.truncated = false
@@ -128,35 +128,35 @@ func (l *lane) resynchronise(ctx context.Context) bool {
 	return false
 }
 
-// void takes every rank's state as not known: its position means nothing.
-func (l *lane) void(ctx context.Context) {
+// distrustPositions takes every rank's state as not known: its position means nothing.
+func (l *partition) distrustPositions(ctx context.Context) {
 	for _, r := range l.mu.ranks {
-		r.stale, r.seq = true, 0
-		r.lead(r.adopted)
+		r.needsDump, r.seq = true, 0
+		r.setUnconfirmed(r.hasIncarnation)
 		l.recover(ctx, r, Void)
 	}
 }
 
 // mayRecover reports whether asking for the rank is possible and allowed now.
-func (l *lane) mayRecover(r *rank, cause Cause) bool {
-	return l.recoverer != nil && !r.truncated && l.isTime(r, cause)
+func (l *partition) mayRecover(r *rank, cause Cause) bool {
+	return l.recoveries != nil && !r.truncated && l.isTime(r, cause)
 }
 
 // isTime reports whether a recovery was not in vain, or long enough ago.
-func (l *lane) isTime(r *rank, cause Cause) bool {
+func (l *partition) isTime(r *rank, cause Cause) bool {
 	now := l.now()
-	return r.retry.Ready(now) && (!r.needsDump(cause) || r.dumps.Ready(now))
+	return r.retry.Ready(now) && (!r.dumpFor(cause) || r.dumps.Ready(now))
 }
 
-// needsDump reports whether events alone cannot bring the rank up to date.
-func (r *rank) needsDump(cause Cause) bool {
-	return r.stale || cause != Gap && cause != Retry && cause != Unusable
+// dumpFor reports whether events alone cannot bring the rank up to date.
+func (r *rank) dumpFor(cause Cause) bool {
+	return r.needsDump || cause != Gap && cause != Retry && cause != Unusable
 }
 
 // recover begins the rank's recovery, if there is none under way. What cannot
 // be recovered now is tried again at the rank's heartbeats.
-func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
-	if r.void {
+func (l *partition) recover(ctx context.Context, r *rank, cause Cause) {
+	if r.departed {
 		return // nothing is wanted of it before it is back
 	}
 	l.m.asked[cause].Inc()
@@ -166,40 +166,40 @@ func (l *lane) recover(ctx context.Context, r *rank, cause Cause) {
 	if r.active != nil || !l.mayRecover(r, cause) {
 		return
 	}
-	need := max(r.lacks, r.overflow)
+	need := max(r.missingTo, r.overflow)
 	if len(r.held) > 0 {
 		need = max(need, r.held[0].first()-1)
 	}
-	r.active = l.recoverer.start(l, r, cause, need)
-	r.overflow, r.lacks, r.suspect = 0, 0, false
+	r.active = l.recoveries.start(l, r, cause, need)
+	r.overflow, r.missingTo, r.suspect = 0, 0, false
 	r.note(func(s *RankStatus) { s.Incomplete, s.Recovering, s.Awaited = true, true, cause == Discovery })
 }
 
 // missing begins the recovery of a rank that lacks the events up to an id; the
 // caller has asked mayRecover.
-func (l *lane) missing(ctx context.Context, r *rank, cause Cause, to uint64) {
+func (l *partition) missing(ctx context.Context, r *rank, cause Cause, to uint64) {
 	if cause == Gap {
 		l.gap(r, r.next(), to)
 	}
-	r.lacks = to
+	r.missingTo = to
 	l.recover(ctx, r, cause)
 }
 
-// lead sets whether the rank's incarnation is ahead of its messages.
-func (r *rank) lead(ahead bool) {
-	if r.ahead != ahead {
-		r.ahead = ahead
-		r.note(func(s *RankStatus) { s.ahead = ahead })
+// setUnconfirmed sets whether the rank's incarnation is ahead of its messages.
+func (r *rank) setUnconfirmed(ahead bool) {
+	if r.unconfirmed != ahead {
+		r.unconfirmed = ahead
+		r.note(func(s *RankStatus) { s.unconfirmed = ahead })
 	}
 }
 
-// setLossy notes what the publisher says of its stream.
-func (r *rank) setLossy(lossy bool) {
-	if r.lossy == lossy {
+// setPublisherIncomplete notes what the publisher says of its stream.
+func (r *rank) setPublisherIncomplete(lossy bool) {
+	if r.publisherIncomplete == lossy {
 		return
 	}
-	r.lossy = lossy
-	incomplete := r.lacking()
+	r.publisherIncomplete = lossy
+	incomplete := r.isIncomplete()
 	r.note(func(s *RankStatus) {
 		s.Incomplete = incomplete
 		if lossy {
@@ -210,20 +210,20 @@ func (r *rank) setLossy(lossy bool) {
 	})
 }
 
-// infers reports whether what the rank stores below unknown parents is looked
+// mayInfer reports whether what the rank stores below unknown parents is looked
 // for with other workers: nothing better is to be had at the moment.
-func (r *rank) infers() bool { return r.stale && r.active == nil && !r.truncated }
+func (r *rank) mayInfer() bool { return r.needsDump && r.active == nil && !r.truncated }
 
 // gapCause says why a rank lacks events.
 func (r *rank) gapCause(live bool) Cause {
-	if live && !r.known {
+	if live && !r.hasPosition {
 		return Discovery // it began before this replica listened
 	}
 	return Gap
 }
 
 // cancel ends the recovery that is under way; what it still posts is ignored.
-func (l *lane) cancel(r *rank) {
+func (l *partition) cancel(r *rank) {
 	if r.active != nil {
 		r.active.cancel()
 		r.active = nil
@@ -231,15 +231,15 @@ func (l *lane) cancel(r *rank) {
 	}
 }
 
-// letGo applies everything that is held, over the gaps.
-func (l *lane) letGo(ctx context.Context, r *rank) {
+// applyHeld applies everything that is held, over the gaps.
+func (l *partition) applyHeld(ctx context.Context, r *rank) {
 	for len(r.held) > 0 {
-		l.giveUp(ctx, r)
+		l.acceptLoss(ctx, r)
 	}
 }
 
 // spill drops what a recovering rank holds: the recovery gets it once more.
-func (l *lane) spill(r *rank) {
+func (l *partition) spill(r *rank) {
 	for len(r.held) > 0 {
 		p := r.pop()
 		l.m.held.Dec()
@@ -253,7 +253,7 @@ func (l *lane) spill(r *rank) {
 
 // recovered applies a page of events that the rank missed; they follow each
 // other. b's memory is its own. It reports whether there was a new one.
-func (l *lane) recovered(ctx context.Context, r *rank, b *event.Batch) (fresh bool) {
+func (l *partition) recovered(ctx context.Context, r *rank, b *event.Batch) (fresh bool) {
 	fresh = !r.isDuplicate(b.Events[len(b.Events)-1].ID)
 	l.m.recoveredEvents.Add(len(b.Events))
 	w := l.works.Get().(*work)
@@ -270,15 +270,15 @@ type dump struct {
 	state       *shard.Replacement
 	incarnation uint64
 	last        uint64 // id of the last event that is in it
-	lossy       bool   // of an incomplete stream
+	incomplete  bool   // of an incomplete stream
 	outcome     core.Outcome
 }
 
 // replace makes the dump the rank's state, in one step for lookups. It reports
 // false if the dump is of a run of the engine that is over, or the rank is
 // gone; the caller then aborts the replacement.
-func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
-	if r.incarnation != d.incarnation && !l.succeed(r, d.incarnation) {
+func (l *partition) replace(ctx context.Context, r *rank, d *dump) bool {
+	if r.incarnation != d.incarnation && !l.setIncarnationFromDump(r, d.incarnation) {
 		return false
 	}
 	l.applying.Add(1)
@@ -286,8 +286,8 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 		l.applying.Done()
 		return false
 	}
-	r.known, r.begun, r.last, r.stale = true, 0, d.last, false
-	r.setLossy(d.lossy)
+	r.hasPosition, r.begun, r.last, r.needsDump = true, 0, d.last, false
+	r.setPublisherIncomplete(d.incomplete)
 	l.m.dumps.Inc()
 	l.putOffDumps(r)
 	r.note(func(s *RankStatus) { s.LastID, s.Dumps = r.last, s.Dumps+1 })
@@ -295,27 +295,27 @@ func (l *lane) replace(ctx context.Context, r *rank, d *dump) bool {
 	return true
 }
 
-// doubt asks the publisher, now and then, which incarnation is its present one:
+// askIncarnation asks the publisher, now and then, which incarnation is its present one:
 // messages come of one that is taken as ended. Mostly they are late; but who
 // reads a stream once more while nobody answers takes up old incarnations, and
 // the present one as ended with them.
-func (l *lane) doubt(ctx context.Context, r *rank) {
+func (l *partition) askIncarnation(ctx context.Context, r *rank) {
 	if r.active == nil && l.mayRecover(r, Retry) {
 		l.recover(ctx, r, Retry)
 	}
 }
 
-// succeed makes the incarnation the rank's, as adopt does, where a dump takes
+// setIncarnationFromDump makes the incarnation the rank's, as adopt does, where a dump takes
 // the place of everything before. It has not ended, whatever was thought: its
 // publisher answers.
-func (l *lane) succeed(r *rank, incarnation uint64) bool {
-	fresh := !r.adopted
+func (l *partition) setIncarnationFromDump(r *rank, incarnation uint64) bool {
+	fresh := !r.hasIncarnation
 	r.ended = slices.DeleteFunc(slices.Clone(r.ended), func(e uint64) bool { return e == incarnation })
 	if !r.reset(incarnation) {
 		return false
 	}
 	l.discard(r)
-	r.lead(true)
+	r.setUnconfirmed(true)
 	if !fresh {
 		l.m.restarts.Inc()
 		r.note(func(s *RankStatus) { s.Restarts++ })
@@ -324,7 +324,7 @@ func (l *lane) succeed(r *rank, incarnation uint64) bool {
 }
 
 // discard drops what is held of an incarnation that is over.
-func (l *lane) discard(r *rank) {
+func (l *partition) discard(r *rank) {
 	for len(r.held) > 0 {
 		p := r.pop()
 		l.m.held.Dec()
@@ -334,11 +334,11 @@ func (l *lane) discard(r *rank) {
 }
 
 // ended notes how a recovery went: nil is well.
-func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
+func (l *partition) ended(ctx context.Context, r *rank, v *rankRecovery, err error) {
 	r.active = nil
-	again := len(r.held) > 0 || r.overflow > r.last && r.known
-	reached := r.last >= v.need || r.incarnation != v.was
-	vain := err != nil || !reached || !v.got && v.need == 0
+	again := len(r.held) > 0 || r.overflow > r.last && r.hasPosition
+	reached := r.last >= v.need || r.incarnation != v.atStart
+	vain := err != nil || !reached || !v.progressed && v.need == 0
 	if vain {
 		l.putOff(r, v.began)
 	} else {
@@ -357,10 +357,10 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		}
 	})
 	if err != nil {
-		r.stale = true
-		r.lead(false)
+		r.needsDump = true
+		r.setUnconfirmed(false)
 		if len(r.held) > 0 && (r.suspect || r.held[0].work.live) { // else it may be late, see expire
-			l.letGo(ctx, r)
+			l.applyHeld(ctx, r)
 		}
 		return
 	}
@@ -368,15 +368,15 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		l.truncate(ctx, r)
 		return
 	}
-	r.stale = r.stale || v.unplaced // perhaps another worker that knows the place comes yet
+	r.needsDump = r.needsDump || v.unresolved // perhaps another worker that knows the place comes yet
 	if again && vain {
-		r.stale = true // the publisher does not have what it sent
-		l.letGo(ctx, r)
+		r.needsDump = true // the publisher does not have what it sent
+		l.applyHeld(ctx, r)
 		again = false
 	}
-	again = again || r.stale && !v.unplaced && !vain // not all was waited for
+	again = again || r.needsDump && !v.unresolved && !vain // not all was waited for
 	r.note(func(s *RankStatus) {
-		s.Incomplete = again || r.lacking() || v.incomplete
+		s.Incomplete = again || r.isIncomplete() || v.incomplete
 		if !s.Incomplete {
 			s.LastError = ""
 		}
@@ -385,7 +385,7 @@ func (l *lane) ended(ctx context.Context, r *rank, v *rescue, err error) {
 		return
 	}
 	if l.recover(ctx, r, Retry); r.active == nil { // not now
-		r.stale = true
-		l.letGo(ctx, r)
+		r.needsDump = true
+		l.applyHeld(ctx, r)
 	}
 }

@@ -19,25 +19,25 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// laneBench is one lane on a real index, fed by hand in place of a reader.
-type laneBench struct {
-	t       testing.TB
-	lane    *lane
-	set     *shard.Set
-	asked   *asked
-	metrics *metrics.Set
-	number  uint64
-	ctx     context.Context
+// partitionBench is one partition on a real index, fed by hand in place of a reader.
+type partitionBench struct {
+	t         testing.TB
+	partition *partition
+	set       *shard.Set
+	asked     *asked
+	metrics   *metrics.Set
+	number    uint64
+	ctx       context.Context
 }
 
-func newLaneBench(t testing.TB, change func(*Config)) *laneBench {
+func newPartitionBench(t testing.TB, change func(*Config)) *partitionBench {
 	t.Helper()
 	set, open := newIndex(t, 2)
 	index, err := open(testSpace)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &laneBench{t: t, set: set, asked: &asked{}, metrics: metrics.NewSet(), ctx: context.Background()}
+	b := &partitionBench{t: t, set: set, asked: &asked{}, metrics: metrics.NewSet(), ctx: context.Background()}
 	cfg := Config{
 		HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, MaxRanks: 100, MaxMessages: 1 << 20, MaxBytes: 1 << 30,
 		Recover: b.asked, Metrics: b.metrics, Log: slog.New(slog.DiscardHandler),
@@ -45,7 +45,7 @@ func newLaneBench(t testing.TB, change func(*Config)) *laneBench {
 	if change != nil {
 		change(&cfg)
 	}
-	b.lane = newLane(&shared{
+	b.partition = newPartition(&shared{
 		cfg: &cfg, m: newMeters(b.metrics), space: testSpace, index: index,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes), badLog: new(onceASecond),
 	})
@@ -53,34 +53,34 @@ func newLaneBench(t testing.TB, change func(*Config)) *laneBench {
 }
 
 // feed hands over one message on the worker's subject.
-func (b *laneBench) feed(worker uint64, data []byte) {
+func (b *partitionBench) feed(worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
-	n, err := b.lane.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	w := b.lane.works.Get().(*work)
+	w := b.partition.works.Get().(*work)
 	w.begin(n, worker, data)
-	b.lane.handle(b.ctx, w)
+	b.partition.handle(b.ctx, w)
 }
 
 // settle waits until the index has applied everything.
-func (b *laneBench) settle() {
-	b.lane.applying.Wait()
-	b.lane.readNotes(b.ctx)
+func (b *partitionBench) settle() {
+	b.partition.applying.Wait()
+	b.partition.readNotes(b.ctx)
 }
 
 // finished checks that every message is done with.
-func (b *laneBench) finished() {
+func (b *partitionBench) finished() {
 	b.t.Helper()
 	b.settle()
-	if p := b.lane.window.progress(); p.pos != b.number || p.inFlight != 0 || p.bytes != 0 {
+	if p := b.partition.window.progress(); p.pos != b.number || p.inFlight != 0 || p.bytes != 0 {
 		b.t.Fatalf("position %d of %d messages, %d in flight with %d bytes", p.pos, b.number, p.inFlight, p.bytes)
 	}
 }
 
-func (b *laneBench) counter(name string) uint64 { return b.metrics.GetOrCreateCounter(name).Get() }
+func (b *partitionBench) counter(name string) uint64 { return b.metrics.GetOrCreateCounter(name).Get() }
 
 // batch encodes events of the worker.
 func batch(worker, incarnation uint64, evs ...event.Event) []byte {
@@ -142,12 +142,12 @@ func (p *publisher) restarted(tr *truth) {
 // Whatever duplicates, delays within the publisher's window, restarts and
 // rubbish a stream has, the index ends equal to the oracle; and when messages
 // are lost too, the loss is told for every rank that the index has wrong.
-func TestLaneEndsEqualToTheOracle(t *testing.T) {
+func TestPartitionEndsEqualToTheOracle(t *testing.T) {
 	var total struct{ histories, duplicates, restarts, stale, lost, gaps uint64 }
 	for seed := range uint64(600) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		loss := seed%3 == 2
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		tr := newTruth()
 		var pubs []*publisher
 		for i := range 1 + rng.IntN(3) {
@@ -256,13 +256,13 @@ func missing(pubs []*publisher) bool {
 }
 
 // checkIncomplete verifies that each rank that differs from the oracle says so.
-func checkIncomplete(t *testing.T, seed uint64, b *laneBench, tr *truth) {
+func checkIncomplete(t *testing.T, seed uint64, b *partitionBench, tr *truth) {
 	t.Helper()
 	held := map[workerRank][event.NumTiers]int{}
 	for _, r := range b.set.Lookup(testSpace).Ranks() {
 		held[workerRank{r.Worker, r.DPRank}] = r.Held
 	}
-	for _, r := range b.lane.mu.ranks {
+	for _, r := range b.partition.mu.ranks {
 		s := r.status()
 		k := workerRank{s.Worker, s.DPRank}
 		h, ok := tr.holders[k]
@@ -276,7 +276,7 @@ func checkIncomplete(t *testing.T, seed uint64, b *laneBench, tr *truth) {
 }
 
 func TestALatePredecessorIsWaitedForAndBoundedly(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	for id := uint64(2); id <= 9; id++ { // 8 messages: as many as are held
 		b.feed(1, batch(1, 5, store(id, id)))
 	}
@@ -284,15 +284,15 @@ func TestALatePredecessorIsWaitedForAndBoundedly(t *testing.T) {
 	if d := digest(t, b.set); d != 0 {
 		t.Fatal("a message was applied before its predecessor")
 	}
-	if s := b.lane.rank(1, 0).status(); s.Held != 8 || s.Gaps != 0 {
+	if s := b.partition.rank(1, 0).status(); s.Held != 8 || s.Gaps != 0 {
 		t.Fatalf("status %+v", s)
 	}
-	if p := b.lane.window.progress(); p.pos != 0 || p.inFlight != 8 {
+	if p := b.partition.window.progress(); p.pos != 0 || p.inFlight != 8 {
 		t.Fatalf("position %d with %d in flight", p.pos, p.inFlight)
 	}
 	b.feed(1, batch(1, 5, store(1, 1)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Held != 0 || s.Gaps != 0 || s.LastID != 9 || s.Events != 9 {
+	if s := b.partition.rank(1, 0).status(); s.Held != 0 || s.Gaps != 0 || s.LastID != 9 || s.Events != 9 {
 		t.Fatalf("status %+v", s)
 	}
 	// One more than can be held: the predecessor counts as lost.
@@ -300,77 +300,77 @@ func TestALatePredecessorIsWaitedForAndBoundedly(t *testing.T) {
 		b.feed(1, batch(1, 5, store(id, id)))
 	}
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 1 || s.LastID != 19 || !s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 1 || s.LastID != 19 || !s.Incomplete {
 		t.Fatalf("status %+v", s)
 	}
 	// What arrives after that is a duplicate: applied late it could undo what followed.
 	b.feed(1, batch(1, 5, store(10, 10)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Duplicates != 1 || s.Events != 18 {
+	if s := b.partition.rank(1, 0).status(); s.Duplicates != 1 || s.Events != 18 {
 		t.Fatalf("status %+v", s)
 	}
 }
 
 func TestHeldMessagesExpire(t *testing.T) {
-	b := newLaneBench(t, func(c *Config) { c.GapWait = time.Minute })
+	b := newPartitionBench(t, func(c *Config) { c.GapWait = time.Minute })
 	b.feed(1, batch(1, 5, store(4, 1)))
-	b.lane.expire(b.ctx, time.Now().Add(30*time.Second))
-	if s := b.lane.rank(1, 0).status(); s.Held != 1 {
+	b.partition.expire(b.ctx, time.Now().Add(30*time.Second))
+	if s := b.partition.rank(1, 0).status(); s.Held != 1 {
 		t.Fatalf("given up early: %+v", s)
 	}
-	b.lane.expire(b.ctx, time.Now().Add(2*time.Minute))
+	b.partition.expire(b.ctx, time.Now().Add(2*time.Minute))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 3 || s.LastID != 4 {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 3 || s.LastID != 4 {
 		t.Fatalf("status %+v", s)
 	}
 }
 
 func TestHeldMessagesNeverStopTheReader(t *testing.T) {
-	b := newLaneBench(t, func(c *Config) { c.MaxMessages = 3 })
+	b := newPartitionBench(t, func(c *Config) { c.MaxMessages = 3 })
 	for id := uint64(2); id <= 4; id++ {
 		b.feed(1, batch(1, 5, store(id, id)))
 	}
-	if !b.lane.window.full() {
+	if !b.partition.window.full() {
 		t.Fatal("the window has room")
 	}
-	b.lane.expire(b.ctx, time.Now())
+	b.partition.expire(b.ctx, time.Now())
 	b.finished()
 }
 
 func TestAHeartbeatTellsOfALostLastMessage(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
 	b.feed(1, heartbeat(1, 5, event.Position{ID: 1}))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 0 {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 0 {
 		t.Fatalf("a heartbeat with nothing new: %+v", s)
 	}
 	b.feed(1, heartbeat(1, 5, event.Position{ID: 3}))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 2 || s.LastID != 3 {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 2 || s.LastID != 3 {
 		t.Fatalf("status %+v", s)
 	}
 	// Only what the heartbeat covers is lost: id 5 may still come.
 	b.feed(1, batch(1, 5, store(6, 6)))
 	b.feed(1, heartbeat(1, 5, event.Position{ID: 4}))
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 2 || s.Missed != 3 || s.Held != 1 {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 2 || s.Missed != 3 || s.Held != 1 {
 		t.Fatalf("status %+v", s)
 	}
 	b.feed(1, batch(1, 5, store(5, 5)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Gaps != 2 || s.LastID != 6 {
+	if s := b.partition.rank(1, 0).status(); s.Gaps != 2 || s.LastID != 6 {
 		t.Fatalf("status %+v", s)
 	}
 	// A rank that was never heard of.
 	b.feed(1, heartbeat(1, 5, event.Position{DPRank: 7, ID: 2}))
-	if s := b.lane.rank(1, 7).status(); s.Gaps != 1 || s.Missed != 2 {
+	if s := b.partition.rank(1, 7).status(); s.Gaps != 1 || s.Missed != 2 {
 		t.Fatalf("status %+v", s)
 	}
 }
 
 func TestIncarnations(t *testing.T) {
 	tr := newTruth()
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1), store(2, 2)))
 	b.feed(1, batch(1, 6, store(1, 3)))
 	b.feed(1, batch(1, 5, store(3, 4))) // of a process that is gone
@@ -379,7 +379,7 @@ func TestIncarnations(t *testing.T) {
 	if have, want := digest(t, b.set), tr.digest(); have != want {
 		t.Fatalf("digest %x, want %x", have, want)
 	}
-	if s := b.lane.rank(1, 0).status(); s.Restarts != 1 || s.Incarnation != 6 || s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.Restarts != 1 || s.Incarnation != 6 || s.Incomplete {
 		t.Fatalf("status %+v", s)
 	}
 	if n := b.counter(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`); n != 1 {
@@ -407,7 +407,7 @@ func TestRestartsWithoutIncarnation(t *testing.T) {
 		"second of two is a dup": {[]uint64{0, 1, 1}, 0, 1},
 	} {
 		for _, together := range []bool{true, false} {
-			b := newLaneBench(t, nil)
+			b := newPartitionBench(t, nil)
 			var evs []event.Event
 			for i, id := range tc.ids {
 				evs = append(evs, store(id, uint64(i)+1))
@@ -420,7 +420,7 @@ func TestRestartsWithoutIncarnation(t *testing.T) {
 				}
 			}
 			b.finished()
-			s := b.lane.rank(1, 0).status()
+			s := b.partition.rank(1, 0).status()
 			if s.Restarts != tc.restarts || s.LastID != tc.last {
 				t.Errorf("%s (one message: %v): %+v", name, together, s)
 			}
@@ -445,12 +445,12 @@ func TestRestartsWithoutIncarnation(t *testing.T) {
 }
 
 func TestUnknownParentsAreCountedAndRecoveryAsked(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	child := store(1, 2)
 	child.HasParent, child.Parent = true, 99
 	b.feed(1, batch(1, 5, child))
 	b.finished()
-	s := b.lane.rank(1, 0).status()
+	s := b.partition.rank(1, 0).status()
 	if s.UnknownParents != 1 || !s.Incomplete || b.asked.count(UnknownParent) != 1 || digest(t, b.set) != 0 {
 		t.Fatalf("status %+v, asked %d", s, b.asked.count(UnknownParent))
 	}
@@ -460,7 +460,7 @@ func TestUnknownParentsAreCountedAndRecoveryAsked(t *testing.T) {
 	// The worker clears everything: nothing is missing any more.
 	b.feed(1, batch(1, 5, event.Event{Kind: event.Cleared, AllTiers: true, ID: 2}))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.Incomplete {
 		t.Fatalf("status %+v", s)
 	}
 }
@@ -483,12 +483,12 @@ func TestMalformedMessagesAreCountedAndSkipped(t *testing.T) {
 		"other space":   {event.AppendBatch(nil, &event.Batch{Space: other, Worker: 1, Events: []event.Event{store(1, 1)}}), "space_mismatch"},
 		"bad JSON":      {[]byte(`{"event_id": "x"`), ""},
 	} {
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		b.feed(1, good)
 		b.feed(1, tc.data)
 		b.feed(1, batch(1, 5, store(2, 2)))
 		b.finished()
-		s := b.lane.rank(1, 0).status()
+		s := b.partition.rank(1, 0).status()
 		if s.Malformed != 1 || s.LastError == "" || s.LastID != 2 {
 			t.Errorf("%s: status %+v", name, s)
 		}
@@ -502,8 +502,8 @@ func TestMalformedMessagesAreCountedAndSkipped(t *testing.T) {
 
 // Rubbish may come a million times a second.
 func TestMalformedMessagesAreLoggedOnceASecond(t *testing.T) {
-	var log bytes.Buffer // the lane's goroutine is this one
-	b := newLaneBench(t, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	var log bytes.Buffer // the partition's goroutine is this one
+	b := newPartitionBench(t, func(cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	begun := time.Now()
 	for range 300 {
 		b.feed(1, []byte("rubbish"))
@@ -529,53 +529,53 @@ func TestMalformedMessagesAreLoggedOnceASecond(t *testing.T) {
 }
 
 func TestTheLargestIDEndsAStream(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(2, 2)))
 	b.feed(1, heartbeat(1, 5, event.Position{ID: math.MaxUint64}))
 	b.feed(1, batch(1, 5, store(7, 7)))
 	b.feed(1, heartbeat(1, 5, event.Position{ID: 3}))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.LastID != math.MaxUint64 || s.Duplicates != 1 || !s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.LastID != math.MaxUint64 || s.Duplicates != 1 || !s.Incomplete {
 		t.Fatalf("status %+v", s)
 	}
 	b.feed(1, batch(1, 6, store(1, 1)))
 	b.finished()
-	if s := b.lane.rank(1, 0).status(); s.LastID != 1 || s.Incomplete {
+	if s := b.partition.rank(1, 0).status(); s.LastID != 1 || s.Incomplete {
 		t.Fatalf("after a restart: %+v", s)
 	}
 }
 
 func TestRanksAreBounded(t *testing.T) {
-	b := newLaneBench(t, func(c *Config) { c.MaxRanks = 2 })
+	b := newPartitionBench(t, func(c *Config) { c.MaxRanks = 2 })
 	for worker := range uint64(5) {
 		b.feed(worker, batch(worker, 5, store(1, 1)))
 		b.feed(worker, heartbeat(worker, 5, event.Position{ID: 1}))
 	}
 	b.finished()
-	if n := b.counter(`kvatlas_ingest_malformed_total{reason="too_many_ranks"}`); n != 6 || len(b.lane.mu.ranks) != 2 {
-		t.Fatalf("%d messages refused, %d ranks followed", n, len(b.lane.mu.ranks))
+	if n := b.counter(`kvatlas_ingest_malformed_total{reason="too_many_ranks"}`); n != 6 || len(b.partition.mu.ranks) != 2 {
+		t.Fatalf("%d messages refused, %d ranks followed", n, len(b.partition.mu.ranks))
 	}
 }
 
 // A RouterEvent names no space and no incarnation.
 func TestRouterEventsOnTheSameSubjects(t *testing.T) {
-	b := newLaneBench(t, nil)
+	b := newPartitionBench(t, nil)
 	b.feed(7, []byte(`{"worker_id":7,"event":{"event_id":1,"data":{"stored":{"parent_hash":null,"blocks":[{"block_hash":11,"tokens_hash":12}]}},"dp_rank":3}}`))
 	b.finished()
 	tr := newTruth()
 	tr.apply(7, event.Event{Kind: event.Stored, DPRank: 3, Engine: []uint64{11}, Local: []uint64{12}})
 	if have, want := digest(t, b.set), tr.digest(); have != want {
-		t.Fatalf("digest %x, want %x; %+v", have, want, b.lane.byWorker[7])
+		t.Fatalf("digest %x, want %x; %+v", have, want, b.partition.byWorker[7])
 	}
 }
 
-// FuzzLane feeds arbitrary messages: none may panic or stay unfinished.
-func FuzzLane(f *testing.F) {
+// FuzzPartition feeds arbitrary messages: none may panic or stay unfinished.
+func FuzzPartition(f *testing.F) {
 	f.Add(batch(1, 5, store(1, 1), store(2, 2)), batch(1, 5, store(9, 9)))
 	f.Add(heartbeat(1, 5, event.Position{ID: math.MaxUint64}), batch(1, 0, store(1<<64-1, 1), store(0, 2)))
 	f.Add(batch(1, 0, store(1, 1), store(0, 2), store(1, 3)), []byte("{}"))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
-		b := newLaneBench(t, nil)
+		b := newPartitionBench(t, nil)
 		for _, m := range [][]byte{one, two, one} {
 			worker := uint64(1)
 			if len(m) >= 16 {
@@ -583,7 +583,7 @@ func FuzzLane(f *testing.F) {
 			}
 			b.feed(worker, m)
 		}
-		b.lane.expire(b.ctx, time.Now().Add(2*time.Hour))
+		b.partition.expire(b.ctx, time.Now().Add(2*time.Hour))
 		b.finished()
 	})
 }
