@@ -114,3 +114,15 @@ func (b bitmap) each(f func(lo, hi uint32)) {
 		p = q
 	}
 }
+
+// firstGap returns the first position from start on that is in none of several
+// bitmaps, whose words around a position are or-ed by word; one from end on if
+// all before are in one.
+func firstGap(start, end uint32, word func(p uint32) uint64) uint32 {
+	for p := start; p < end; p = p&^63 + 64 {
+		if gaps := ^word(p) >> (p & 63); gaps != 0 {
+			return p + uint32(bits.TrailingZeros64(gaps))
+		}
+	}
+	return end
+}

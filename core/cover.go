@@ -1,6 +1,9 @@
 package core
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+)
 
 // Coverage says how many leading blocks of a run each holder has: its held length.
 // Holes do not show here: what a holder has behind its first hole cannot be
@@ -44,6 +47,11 @@ type cover struct {
 	// made anew.
 	members, strays int
 }
+
+// fewHolders is how many holders of a run are looked at one after the other, and
+// their coverage copied, whenever that is of use. With more, one rank could have
+// it done with each of its events: see tighten.
+const fewHolders = 64
 
 func (c *cover) get(h Holder) uint32 {
 	if c.full == nil {
@@ -140,10 +148,8 @@ func (c *cover) each(f func(h Holder, held uint32) bool) {
 	}
 	for w := range c.full {
 		full, part := c.full[w].Load(), c.part[w].Load()
-		for b, m := 0, full|part; m != 0; b, m = b+1, m>>1 {
-			if m&1 == 0 {
-				continue
-			}
+		for m := full | part; m != 0; m &= m - 1 {
+			b := bits.TrailingZeros64(m)
 			h, held := Holder(w*64+b), c.fullHeld
 			if full>>b&1 == 0 {
 				held = c.heldLens[h].Load()
@@ -155,9 +161,11 @@ func (c *cover) each(f func(h Holder, held uint32) bool) {
 	}
 }
 
-// newCover makes a table of the entries, with room for more; holders is the
-// number of holders that the index knows.
-func newCover(es []uint64, holders int) *cover {
+// newCover makes a table of the entries, with room for more: a wide one for up to
+// an eighth more holders than the index knows, so that those who come one after
+// the other do not each have it made anew.
+func (x *Radix) newCover(es []uint64) *cover {
+	x.steps += len(es)
 	if len(es) <= listMax {
 		c := &cover{entries: make([]atomic.Uint64, min(max(len(es)+len(es)/2, 4), listMax))}
 		for i, e := range es {
@@ -173,7 +181,8 @@ func newCover(es []uint64, holders int) *cover {
 		top = max(top, h)
 		count[held]++
 	}
-	words := (max(holders, int(top)+1) + 63) / 64
+	words := (max(len(x.holders), int(top)+1) + 63) / 64
+	words += words / 8
 	c := &cover{
 		full:     make([]atomic.Uint64, words),
 		part:     make([]atomic.Uint64, words),

@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvatlas/kvatlas/event"
+import (
+	"math"
+
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // An exception says what a holder has in a run when that is not the ordinary case.
 // The ordinary case, which needs no exception, is: the device tier only, one copy
@@ -125,10 +129,9 @@ func (ex *exception) deepest() uint32 {
 }
 
 // prefix returns the first position from start on that is not held on a tier
-// up to level.
-func (ex *exception) prefix(level int, start uint32) uint32 {
-	for p := start; ; {
-		var w uint64
+// up to level; one from end on if all before are.
+func (ex *exception) prefix(level int, start, end uint32) uint32 {
+	return firstGap(start, end, func(p uint32) (w uint64) {
 		for i := range ex.layers {
 			for t := 0; t <= level; t++ {
 				w |= ex.layers[i].held[t].word(p)
@@ -137,15 +140,38 @@ func (ex *exception) prefix(level int, start uint32) uint32 {
 		for t := 0; ex.pile != nil && t <= level; t++ {
 			w |= ex.pile.held[t].word(p)
 		}
-		for {
-			if w>>(p&63)&1 == 0 {
-				return p
-			}
-			if p++; p&63 == 0 {
-				break
-			}
+		return w
+	})
+}
+
+// firstUnknown returns the first position that the holder has no hash for; one from
+// end on if it has for all before.
+func (ex *exception) firstUnknown(end uint32) uint32 {
+	return firstGap(0, end, func(p uint32) (w uint64) {
+		for i := range ex.layers {
+			w |= ex.layers[i].known.word(p)
+		}
+		if ex.pile != nil {
+			w |= ex.pile.known.word(p)
+		}
+		return w
+	})
+}
+
+// nextKnown returns the first position from p on that the holder has a hash for;
+// one from end on if there is none before.
+func (ex *exception) nextKnown(p, end uint32) uint32 {
+	for i := range ex.layers {
+		if q, ok := ex.layers[i].known.next(p); ok {
+			end = min(end, q)
 		}
 	}
+	if ex.pile != nil {
+		if q, ok := ex.pile.known.next(p); ok {
+			end = min(end, q)
+		}
+	}
+	return end
 }
 
 func runHolderKey(r *run, h Holder) uint64 { return uint64(r.id)<<32 | uint64(h) }
@@ -226,9 +252,14 @@ func (x *Radix) untier(ex *exception) {
 	}
 	ex.tiered = false
 	if t := ex.run.body.Load().tiers.Load(); t != nil {
-		if t.users--; t.users == 0 {
-			x.dropTiers(ex.run)
+		if t.users--; t.users > 0 {
+			return
 		}
+		if ex.run.crowd() > fewHolders {
+			x.loosen(ex.run)
+			return
+		}
+		x.dropTiers(ex.run)
 	}
 }
 
@@ -248,9 +279,9 @@ func (x *Radix) trimException(ex *exception) {
 	less := x.trimPile(ex, limit)
 	for i := range ex.layers {
 		l := &ex.layers[i]
-		for p, end := limit, l.known.end(); p < end; p++ {
+		for p, ok := l.known.next(limit); ok; p, ok = l.known.next(p + 1) {
 			x.steps++
-			if l.known.has(p) && !l.heldAnywhere(p) {
+			if !l.heldAnywhere(p) {
 				x.forgetHash(ex, spot{layer: uint32(i)}, p)
 				less = true
 			}
@@ -369,9 +400,8 @@ func (ex *exception) layerOf(s, pos uint32) int {
 }
 
 // recomputeCoverage brings the coverage up to date with the exception after a change at
-// position lo and beyond: what is before it and before the old held length is held
-// as it was.
-func (x *Radix) recomputeCoverage(ex *exception, lo uint32) {
+// positions lo … hi-1: all others are held as they were.
+func (x *Radix) recomputeCoverage(ex *exception, lo, hi uint32) {
 	b := ex.run.body.Load()
 	lower := false
 	for i := range ex.layers {
@@ -392,8 +422,19 @@ func (x *Radix) recomputeCoverage(ex *exception, lo uint32) {
 	}
 	for l := 0; l < levels; l++ {
 		old := b.heldLen(l, ex.holder)
-		held := ex.prefix(l, min(old, lo))
-		x.steps += (int(held-min(old, lo))>>6 + 1) * len(ex.layers)
+		if lo > old {
+			continue // behind a hole that is still there
+		}
+		held := ex.prefix(l, lo, hi)
+		looked := held - lo
+		if held >= hi { // held are all that changed, and what is before
+			held = old
+			if hi > old {
+				held = ex.prefix(l, hi, math.MaxUint32)
+				looked = held - lo
+			}
+		}
+		x.steps += (int(looked)>>6 + 1) * len(ex.layers)
 		if held != old {
 			x.setHeldLen(b, l, ex.holder, held)
 		}

@@ -283,3 +283,6 @@ var MatchLen = matchLen
 
 // Steps returns how many steps the writer has taken in what could take many.
 func (x *Radix) Steps() int { return x.steps }
+
+// Loose returns how many runs may have more than is of need.
+func (x *Radix) Loose() int { return len(x.looseIDs) }

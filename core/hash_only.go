@@ -54,23 +54,11 @@ func (x *Radix) KnowsChain(h Holder, hash uint64) bool {
 			}
 			continue
 		}
-		for pos := range end {
-			if !ex.knowsAt(pos) {
-				return false
-			}
+		if ex.firstUnknown(end) < end {
+			return false
 		}
 	}
 	return true
-}
-
-// knowsAt reports whether the holder has a hash for the position.
-func (ex *exception) knowsAt(pos uint32) bool {
-	for i := range ex.layers {
-		if ex.layers[i].known.has(pos) {
-			return true
-		}
-	}
-	return ex.pile != nil && ex.pile.known.has(pos)
 }
 
 // KnowsChain implements [Index].

@@ -9,6 +9,11 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
+const (
+	stored, removed = event.Stored, event.Removed
+	device, host    = event.Device, event.HostPinned
+)
+
 // What events can make an index do is bounded: the tests here send what would
 // cost most and count steps, not time.
 
@@ -54,9 +59,9 @@ func TestChosenHashesCrowdNoTable(t *testing.T) {
 	}
 }
 
-// stored is an event of n blocks whose hashes are those of everyone and whose
+// ownContent is an event of n blocks whose hashes are those of everyone and whose
 // content is the worker's own.
-func stored(worker, first, n int) *event.Event {
+func ownContent(worker, first, n int) *event.Event {
 	ev := &event.Event{Kind: event.Stored}
 	for i := range n {
 		ev.Engine = append(ev.Engine, uint64(first+i))
@@ -77,7 +82,7 @@ func TestHashesOfManyPositions(t *testing.T) {
 	}
 	type costs struct{ store, join, again, remove float64 }
 	measure := func(x *core.Radix, w int) (c costs) {
-		ev := stored(w, 0, blocks)
+		ev := ownContent(w, 0, blocks)
 		h, other := core.Holder(2*w), core.Holder(2*w+1)
 		c.store = cost(x, func() { x.Store(h, ev, true) })
 		c.join = cost(x, func() { x.Store(other, ev, true) })
@@ -190,6 +195,117 @@ func TestManyHashesForOneContent(t *testing.T) {
 	for i, c := range [][2]float64{{many.store, few.store}, {many.again, few.again}, {many.lower, few.lower}, {many.remove, few.remove}, {many.idle, few.idle}} {
 		if c[0] > 1.5*c[1]+4 {
 			t.Errorf("of 5,000 names one takes %v steps, of 20 %v (%d of store, store again, lower tier, remove, let go)", c[0], c[1], i)
+		}
+	}
+}
+
+// TestCrowdedRuns: what one rank does at the end of a run that many others share,
+// and with its tiers, costs no more beside 5,000 of them than beside 100; and what
+// is put off for that is done in the end.
+func TestCrowdedRuns(t *testing.T) {
+	const one, events = core.Holder(50), 50
+	trunk := chain(1, 20)
+	measure := func(holders int) (costs [5]float64) {
+		event := func(kind event.Kind, tier event.Tier, parent uint64, content bool, hashes ...uint64) *event.Event {
+			ev := &event.Event{Kind: kind, Tier: tier, HasParent: parent > 0, Parent: parent, Engine: hashes}
+			if content {
+				ev.Local = hashes
+			}
+			return ev
+		}
+		for i, act := range []func(x *core.Radix, k uint64){
+			func(x *core.Radix, _ uint64) { // appends and truncates
+				x.Store(one, event(stored, device, 20, true, 100), false)
+				x.Remove(one, event(removed, device, 0, false, 100), false)
+			},
+			func(x *core.Radix, _ uint64) { // appends more than there is room for
+				x.Store(one, event(stored, device, 20, true, chain(100, 60)...), false)
+				x.Remove(one, event(removed, device, 0, false, chain(100, 60)...), false)
+			},
+			func(x *core.Radix, _ uint64) { // leaves a single child
+				for k := range uint64(3) {
+					x.Store(one, event(stored, device, 20, true, 100+k), false)
+				}
+				x.Remove(one, event(removed, device, 0, false, 100, 102, 101), false)
+			},
+			func(x *core.Radix, k uint64) { // swaps tails
+				x.Store(one, event(stored, device, 20, true, chain(1000*k, 5)...), false)
+				x.Store(one, event(stored, device, 20, true, chain(1000*k+500, 5)...), false)
+				x.Remove(one, event(removed, device, 0, false, chain(1000*k, 5)...), false)
+				x.Remove(one, event(removed, device, 0, false, chain(1000*k+500, 5)...), false)
+			},
+			func(x *core.Radix, _ uint64) { // comes to and leaves a lower tier
+				x.Store(one, event(stored, host, 0, false, 5), false)
+				x.Remove(one, event(removed, host, 0, false, 5), false)
+			},
+		} {
+			x := core.NewRadix(core.Options{})
+			for h := range core.Holder(holders) {
+				x.Store(h, event(stored, device, 0, true, trunk...), false)
+			}
+			before := x.Steps()
+			for k := range uint64(events) {
+				act(x, k+1)
+			}
+			costs[i] = float64(x.Steps()-before) / events
+			if err := x.Check(); err != nil {
+				t.Fatal(err)
+			}
+			elsewhere := chain(1<<32, holders)
+			x.Store(one, event(stored, device, 0, true, elsewhere...), false)
+			x.Remove(one, event(removed, device, 0, false, elsewhere...), false)
+			if n := x.Loose(); n > 0 {
+				t.Errorf("%d holders, act %d: %d runs have more than is of need after %d removals", holders, i, n, holders)
+			}
+			for h := range core.Holder(holders) {
+				x.Clear(h, 0, true)
+			}
+			if n := x.Memory().Total(); n > 4096 {
+				t.Errorf("%d holders, act %d: %d bytes are left", holders, i, n)
+			}
+		}
+		return costs
+	}
+	few, many := measure(100), measure(5000)
+	once := 5000.0 * event.NumTiers / events // coverage may be made anew once, not with each act
+	t.Logf("steps an act beside 100 holders %.0f, beside 5,000 %.0f", few, many)
+	for i := range many {
+		if many[i] > 1.5*few[i]+once {
+			t.Errorf("act %d takes %.0f steps beside 5,000 holders, %.0f beside 100", i, many[i], few[i])
+		}
+	}
+}
+
+// TestLongChains: what a rank does with a few blocks of a chain costs no more where
+// the chain is long.
+func TestLongChains(t *testing.T) {
+	measure := func(blocks int) (costs [2]float64) {
+		x := core.NewRadix(core.Options{})
+		c := chain(1, blocks)
+		x.Store(0, &event.Event{Kind: stored, Engine: c, Local: c}, false)
+		x.Infer(1, 0, uint64(blocks))
+		x.Store(0, &event.Event{Kind: stored, Tier: host, Engine: c[5:6]}, false)
+		for i, act := range []func(){
+			func() { // another block on the lower tier
+				x.Store(0, &event.Event{Kind: stored, Tier: host, Engine: c[7:8]}, false)
+				x.Remove(0, &event.Event{Kind: removed, Tier: host, Engine: c[7:8]}, false)
+			},
+			func() { // the deepest one is inferred again
+				x.Remove(1, &event.Event{Kind: removed, Engine: c[blocks-1:]}, false)
+				x.Infer(1, 0, uint64(blocks))
+			},
+		} {
+			before := x.Steps()
+			act()
+			costs[i] = float64(x.Steps() - before)
+		}
+		return costs
+	}
+	few, many := measure(100), measure(100_000)
+	t.Logf("steps an act in a chain of 100 blocks %v, of 100,000 %v", few, many)
+	for i := range many {
+		if many[i] > 1.5*few[i]+4 {
+			t.Errorf("act %d takes %v steps in a chain of 100,000 blocks, %v in one of 100", i, many[i], few[i])
 		}
 	}
 }

@@ -20,7 +20,8 @@ func (x *Radix) Infer(h, from Holder, hash uint64) int {
 		if i+1 < len(path) {
 			end = path[i+1].off
 		}
-		for pos := range end {
+		for pos := s.toInfer(r, from, 0, end); pos < end; pos = s.toInfer(r, from, pos+1, end) {
+			x.steps++
 			if e, ok := x.lowestHash(r, from, pos); ok && s.infer(r, pos, e) {
 				added++
 			}
@@ -69,16 +70,31 @@ func (x *Radix) lowestHash(r *run, h Holder, pos uint32) (uint64, bool) {
 	return low, ok
 }
 
-// infer makes one position held by that hash, unless it is held or the hash
-// has another position.
-func (s *store) infer(r *run, pos uint32, e uint64) bool {
-	if ex := s.exceptionOf(r, s.h); ex == nil {
-		if pos < r.body.Load().heldLen(0, s.h) {
-			return false
+// toInfer returns the first position from pos on that the holder does not hold on
+// any tier and from has a hash for; one from end on if there is none before.
+func (s *store) toInfer(r *run, from Holder, pos, end uint32) uint32 {
+	own, other := s.exceptionOf(r, s.h), s.exceptionOf(r, from)
+	for pos < end {
+		p := max(pos, r.body.Load().heldLen(0, s.h))
+		if own != nil {
+			p = own.prefix(event.NumTiers-1, pos, end)
 		}
-	} else if ex.heldAnywhere(pos) {
-		return false
+		if other != nil {
+			p = other.nextKnown(p, end)
+		} else if known, _ := s.ordinaryLens(r, from); p >= known {
+			return end
+		}
+		if p == pos {
+			break
+		}
+		pos = p
 	}
+	return pos
+}
+
+// infer makes one position, which the holder does not hold, held by that hash,
+// unless that has another position.
+func (s *store) infer(r *run, pos uint32, e uint64) bool {
 	p, known := s.lookup(s.h, e)
 	switch {
 	case known && (p.run != r || p.pos != pos):

@@ -172,7 +172,7 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 		}
 	}
 	x.recomputeBytes(ex)
-	x.recomputeCoverage(ex, 0)
+	x.recomputeCoverage(ex, 0, n)
 	return nil
 }
 

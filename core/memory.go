@@ -46,7 +46,7 @@ func (x *Radix) Memory() Memory {
 	m.Holders += int64(cap(x.holders)) * 8
 	m.Exceptions += x.exceptions.bytes()
 	m.Descendants += x.descendants.bytes()
-	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + int64(cap(x.entries))*8
+	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8
 	return m
 }
 

@@ -44,11 +44,14 @@ type Radix struct {
 
 	opts          Options
 	mem           Memory
-	states        int      // holders that there is a state of
-	active        int      // those that have blocks
-	dupRoom       int64    // bytes of what is in dups
-	entries       []uint64 // scratch of coverage changes
-	pendingMerges []uint32 // runs that may be merged when the present write is done
+	states        int               // holders that there is a state of
+	active        int               // those that have blocks
+	dupRoom       int64             // bytes of what is in dups
+	entries       []uint64          // scratch of coverage changes
+	loose         thinMap[struct{}] // ids of crowded runs that may have more than is of need (tighten)
+	looseIDs      []uint32          // the same, by age
+	paid          int               // holders that may be looked at for that
+	pendingMerges []uint32          // runs that may be merged when the present write is done
 	marks         uint32
 	steps         int // taken in what could take many for one event: tests count them
 
@@ -234,7 +237,7 @@ func (x *Radix) unbind(h Holder, hs *holderState, p position) {
 	}
 	x.forgetHash(ex, p.spot, p.pos)
 	x.recomputeBytes(ex)
-	x.recomputeCoverage(ex, p.pos)
+	x.recomputeCoverage(ex, p.pos, p.pos+1)
 	x.releasePresence(p.run, h, true)
 	x.shrink(p.run)
 }

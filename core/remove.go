@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvatlas/kvatlas/event"
+import (
+	"math"
+
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // removal is the state of one Remove call: a stretch of neighbouring blocks of
 // one run is gathered and then dropped with one change of coverage.
@@ -187,15 +191,16 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 			ex.layers[at.layer].drop(s.tier, lo, hi)
 		}
 		s.recomputeBytes(ex)
-		s.recomputeCoverage(ex, lo)
+		s.recomputeCoverage(ex, lo, hi)
 	}
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
+	s.paid += paidBy * n
 	if ex != nil || lo == 0 {
 		s.releasePresence(r, s.h, true)
 	}
-	if hi >= b.len() {
+	if hi >= b.len() || s.isLoose(r) {
 		s.shrink(r)
 	}
 }
@@ -264,7 +269,8 @@ func (s *store) clearRun(r *run) {
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
-	s.recomputeCoverage(ex, 0)
+	s.paid += paidBy * n
+	s.recomputeCoverage(ex, 0, math.MaxUint32)
 	s.releasePresence(r, s.h, true)
 	s.shrink(r)
 }

@@ -1,6 +1,10 @@
 package core
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // A run is a maximal stretch of one chain, with the children that leave it at
 // any offset. It is what everything hangs on: content once for all holders, a
@@ -135,7 +139,7 @@ func (x *Radix) setHeldLen(b *body, level int, h Holder, held uint32) {
 		es = append(es, entry(h, held))
 	}
 	x.entries = es
-	x.putCover(at, newCover(es, len(x.holders)))
+	x.putCover(at, x.newCover(es))
 }
 
 func (x *Radix) putCover(at *atomic.Pointer[cover], c *cover) {
@@ -173,7 +177,7 @@ func (x *Radix) addTiers(b *body) *tierCover {
 	x.tiered.Store(true)
 	t := &tierCover{}
 	for i := range t.level {
-		x.putCover(&t.level[i], newCover(es, len(x.holders)))
+		x.putCover(&t.level[i], x.newCover(es))
 	}
 	x.mem.Coverage += tierCoverBytes
 	b.tiers.Store(t)
@@ -275,7 +279,7 @@ func (x *Radix) copyCover(c *cover) *cover {
 		return true
 	})
 	x.entries = es
-	return newCover(es, len(x.holders))
+	return x.newCover(es)
 }
 
 // roomFor returns a body of r that k blocks may be appended to.
@@ -344,15 +348,82 @@ func (x *Radix) freeRun(r *run) {
 	}
 }
 
+// crowd returns how many holders a look at all of r's meets, at least.
+func (r *run) crowd() int {
+	b := r.body.Load()
+	c := b.cov.Load()
+	if t := b.tiers.Load(); t != nil {
+		c = t.level[event.NumTiers-2].Load() // everybody is in the highest
+	}
+	n := len(r.exceptions)
+	if c != nil {
+		n += c.members // of a wide one
+	}
+	return n
+}
+
+// tighten gives back what was put off because runs are crowded. Each removed
+// block pays for a look at some holders, whichever run it was in: so what is of no
+// need goes, and no rank can have a crowd looked at for each of its events.
+func (x *Radix) tighten() {
+	for len(x.looseIDs) > 0 {
+		id := x.looseIDs[0]
+		if r := x.run(id); r != nil {
+			cost := r.crowd()
+			t := r.body.Load().tiers.Load()
+			idle := t != nil && t.users == 0
+			if idle {
+				cost *= event.NumTiers // to be made again
+			}
+			if cost > fewHolders && cost > x.paid {
+				return
+			}
+			x.paid -= min(cost, x.paid)
+			if idle {
+				x.dropTiers(r)
+			}
+			x.shrinkNow(r)
+		}
+		x.looseIDs = x.looseIDs[1:]
+		x.loose.drop(uint64(id))
+	}
+	x.looseIDs, x.paid = nil, 0
+}
+
+// loosen notes that a crowded run may have more than is of need.
+func (x *Radix) loosen(r *run) {
+	if !x.isLoose(r) {
+		x.loose.set(uint64(r.id), struct{}{})
+		x.looseIDs = append(x.looseIDs, r.id)
+	}
+}
+
+func (x *Radix) isLoose(r *run) bool {
+	_, is := x.loose.m[uint64(r.id)]
+	return is
+}
+
+// paidBy is how many holders a removed block pays for.
+const paidBy = 16
+
 // shrink gives back what nobody needs of r's end, and r itself and its
-// ancestors if that was all.
+// ancestors if that was all. Where r is crowded, tighten does it.
 func (x *Radix) shrink(r *run) {
+	if r.crowd() > fewHolders {
+		x.loosen(r)
+		return
+	}
+	x.shrinkNow(r)
+}
+
+func (x *Radix) shrinkNow(r *run) {
 	for r != x.root {
 		b := r.body.Load()
 		n := b.len()
 		keep := b.children.Load().maxOff()
 		for l := 0; l < 4 && keep < n; l++ {
 			b.eachHeldLen(l, func(_ Holder, held uint32) bool {
+				x.steps++
 				keep = max(keep, held)
 				return keep < n
 			})
@@ -361,6 +432,7 @@ func (x *Radix) shrink(r *run) {
 			}
 		}
 		for _, ex := range r.exceptions {
+			x.steps++
 			if keep = max(keep, ex.end()); keep >= n {
 				break
 			}
@@ -374,7 +446,10 @@ func (x *Radix) shrink(r *run) {
 		}
 		p := r.parent
 		x.detach(r)
-		r = p
+		if r = p; r.crowd() > fewHolders {
+			x.loosen(r)
+			return
+		}
 	}
 }
 
@@ -386,7 +461,11 @@ func (x *Radix) truncate(r *run, n uint32) {
 	r.seenLen = max(r.seenLen, was)
 	b.n.Store(n)
 	x.dropHashes(r, n, was)
-	if room := b.data.room(); n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room {
+	room := b.data.room()
+	if n > 0 && r.crowd() > max(fewHolders, paidBy*(room-int(n))) {
+		return // a copy of the coverage would cost more than the room
+	}
+	if n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room {
 		// Room for what is left only. The last piece is a new one, or readers
 		// of the old body could still see what will be appended to it.
 		x.resize(r, n, int(n), true)

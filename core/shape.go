@@ -12,7 +12,7 @@ const swapHolders = 4
 // apart again and again.
 func (x *Radix) swappable(r *run, o uint32, count int) bool {
 	b := r.body.Load()
-	if int(b.len()-o) > count || len(r.exceptions) > 0 || b.tiers.Load() != nil || b.children.Load().forks(o) {
+	if int(b.len()-o) > count || len(r.exceptions) > 0 || r.crowd() > fewHolders || b.tiers.Load() != nil || b.children.Load().forks(o) {
 		return false
 	}
 	reach := 0
@@ -87,6 +87,7 @@ const mergeMax = 1024
 // end to that child. It runs after the write that made them so, when nothing
 // holds on to a run.
 func (x *Radix) mergePending() {
+	x.tighten()
 	for _, id := range x.pendingMerges {
 		r := x.run(id)
 		if r == nil || r == x.root {
@@ -107,7 +108,7 @@ func (x *Radix) mergePending() {
 func (x *Radix) merge(r, c *run) {
 	rb, cb := r.body.Load(), c.body.Load()
 	n, k := rb.len(), cb.len()
-	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 ||
+	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 || r.crowd() > fewHolders ||
 		rb.tiers.Load() != nil || cb.tiers.Load() != nil {
 		return
 	}
@@ -163,7 +164,7 @@ func (x *Radix) moveHashes(r *run, lo, hi uint32, t *run, at uint32) {
 // cover gives a body that is not published yet its device coverage.
 func (x *Radix) cover(b *body, es []uint64) {
 	if len(es) > inlineEntries {
-		x.putCover(&b.cov, newCover(es, len(x.holders)))
+		x.putCover(&b.cov, x.newCover(es))
 		return
 	}
 	for i, e := range es {

@@ -195,7 +195,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 	s.preserve(r)
 	t, base := r, o
 	fresh := false
-	if r == s.root || o < r.body.Load().len() {
+	if r == s.root || o < r.body.Load().len() || o < r.seenLen && r.crowd() > fewHolders {
 		if r != s.root && s.swappable(r, o, len(hashes)) {
 			s.swap(r, o, len(hashes))
 		} else {
@@ -328,7 +328,7 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 	s.recomputeBytes(ex)
 	s.count(n)
 	s.out.Duplicate += int(hi-lo) - n
-	s.recomputeCoverage(ex, lo)
+	s.recomputeCoverage(ex, lo, hi)
 	s.trimException(ex)
 }
 

@@ -16,6 +16,9 @@ import (
 func tiers(r *rand.Rand) func() Op {
 	step, salt := 1+r.IntN(7), r.Uint64()
 	holders := make([]core.Holder, 3+r.IntN(60))
+	if r.IntN(4) == 0 { // crowds
+		holders = make([]core.Holder, 65+r.IntN(100))
+	}
 	for i := range holders {
 		holders[i] = core.Holder(i * step)
 	}
