@@ -61,6 +61,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 		return c.mock(ctx, nowhere(), nil, log)
 	}
 	c.broker.Name, c.broker.Log = "kvmocker", log
+	c.broker.JoinOnly = c.fleet.HTTP.On // who sends requests has it: it outlives its engines
 	if c.indexer.On {
 		return c.runWithIndexer(ctx, log)
 	}

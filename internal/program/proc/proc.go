@@ -47,11 +47,12 @@ type Program struct {
 // Main runs the program with the process's arguments, environment and
 // signals, and returns the exit code.
 func Main(p Program) int {
-	signals := make(chan os.Signal, 2)
+	signals := make(chan os.Signal, 3)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // by nohup
 		// The terminal was closed, and nobody is left to end the program.
 		signal.Notify(signals, syscall.SIGHUP)
+		whenClosed(int(os.Stderr.Fd()), func() { signals <- syscall.SIGHUP })
 	}
 	defer signal.Stop(signals)
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
