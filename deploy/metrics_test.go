@@ -220,3 +220,24 @@ func TestEveryMetricThatIsNamedExists(t *testing.T) {
 		}
 	}
 }
+
+// Indexers and routers have an index each. What both expose is shown of each, or
+// by job: a sum over both means nothing.
+func TestIndexersAndRoutersAreNotAddedUp(t *testing.T) {
+	aggregate := regexp.MustCompile(`\b(?:sum|max)\b(?: by \(([^)]*)\))?`)
+	shared := regexp.MustCompile(`kvatlas_(?:index|ingest)_`)
+	n := 0
+	for where, expr := range expressions(t) {
+		if !shared.MatchString(expr) {
+			continue
+		}
+		for _, m := range aggregate.FindAllStringSubmatch(expr, -1) {
+			if n++; !strings.Contains(m[1], "job") {
+				t.Errorf("%s: %s over jobs in %s", where, m[0], expr)
+			}
+		}
+	}
+	if n < 10 {
+		t.Errorf("only %d sums", n)
+	}
+}

@@ -32,6 +32,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_reloads_total":              "Times that a stream was trimmed beyond what was read of it, by result: whether a snapshot was taken up.",
 		"kvatlas_ingest_reloaded_ranks_total":       "Ranks whose state was to be taken from such a snapshot, by result: loaded or failed.",
 		"kvatlas_ingest_recovering_ranks":           "Recoveries under way or waiting for their turn.",
+		"kvatlas_ingest_incomplete_ranks":           "Ranks of which something is missing: the index may show less or more than they hold.",
 		"kvatlas_ingest_overflow_events_total":      "Events dropped while their rank recovered, to be asked for once more.",
 		"kvatlas_ingest_truncated_ranks_total":      "Times that the memory budget refused blocks of a rank.",
 		"kvatlas_ingest_filtered_blocks_total":      "Block operations that are not indexed, by reason.",

@@ -3,6 +3,7 @@ package ingest
 import (
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/blockhash"
@@ -208,6 +209,11 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	if !st.Incomplete || st.LastError == "" {
 		t.Errorf("it does not show: %+v", st)
 	}
+	waittest.For(t, "the metric is of that rank alone", func() bool {
+		var out strings.Builder
+		late.metrics.WritePrometheus(&out)
+		return strings.Contains(out.String(), "\nkvatlas_ingest_incomplete_ranks 1\n")
+	})
 	h := n.truth.holders[workerRank{1, 0}]
 	heard := n.truth.oracle.Held(h, event.Device) - n.truth.oracle.Inferred(h)
 	var got shard.RankStat

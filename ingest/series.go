@@ -12,9 +12,9 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// exposePublishers adds the metrics of single ranks: of the first MaxSeries
-// that were seen, and the sum of the others, so that the number of series is
-// bounded whatever the fleet does. They end with ctx.
+// exposePublishers adds how many ranks are incomplete, and the metrics of single
+// ranks: of the first MaxSeries that were seen, and the sum of the others, so that
+// the number of series is bounded whatever the fleet does. They end with ctx.
 func (in *Ingest) exposePublishers(ctx context.Context) {
 	in.cfg.Metrics.RegisterMetricsWriter(func(w io.Writer) {
 		if ctx.Err() == nil {
@@ -44,6 +44,14 @@ func (s *publisherSeries) add(k *RankStatus) {
 
 func (in *Ingest) writePublishers(w io.Writer) {
 	ranks := in.Ranks()
+	incomplete := 0
+	for i := range ranks {
+		if ranks[i].Incomplete {
+			incomplete++
+		}
+	}
+	metrics.WriteMetadataIfNeeded(w, "kvatlas_ingest_incomplete_ranks", "gauge")
+	fmt.Fprintf(w, "kvatlas_ingest_incomplete_ranks %d\n", incomplete)
 	slices.SortStableFunc(ranks, func(a, b RankStatus) int { return a.FirstSeen.Compare(b.FirstSeen) })
 	own := min(len(ranks), in.cfg.MaxSeries)
 	series := make([]publisherSeries, 0, own+1)
