@@ -20,9 +20,14 @@ var programs = []string{"kvindexer", "kvrouter", "kvpublisher", "kvctl", "kvmock
 // bench has flags of another kind, by command.
 const bench = "kvbench"
 
-// generate builds the programs into dir and returns the files' texts by their
-// names.
-func generate(ctx context.Context, root, dir string) (map[string]string, error) {
+// generated is what the programs say of themselves.
+type generated struct {
+	files   map[string]string // texts by their names
+	metrics []*family
+}
+
+// generate builds the programs into dir and asks them.
+func generate(ctx context.Context, root, dir string) (*generated, error) {
 	lists, err := ask(ctx, root, dir)
 	if err != nil {
 		return nil, err
@@ -35,7 +40,9 @@ func generate(ctx context.Context, root, dir string) (map[string]string, error) 
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{docFile: document(lists, commands), knownFile: knownNames(lists), metricsFile: metricsPage(metrics)}, nil
+	return &generated{metrics: metrics, files: map[string]string{
+		docFile: document(lists, commands), knownFile: knownNames(lists), metricsFile: metricsPage(metrics),
+	}}, nil
 }
 
 // ask builds the programs into dir and returns what each lists.

@@ -40,11 +40,11 @@ func write(ctx context.Context, root string) (err error) {
 		return fmt.Errorf("make a directory for the programs: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	files, err := generate(ctx, root, dir)
+	g, err := generate(ctx, root, dir)
 	if err != nil {
 		return err
 	}
-	for name, text := range files {
+	for name, text := range g.files {
 		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil { //nolint:gosec // sources are for all to read
 			return fmt.Errorf("write %s: %w", name, err)
 		}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -11,6 +13,9 @@ var (
 	root = filepath.Join("..", "..", "..")
 	dir  string // of the built programs: what is up to date there is not linked again
 )
+
+// once is generate's result, for all tests.
+var once = sync.OnceValues(func() (*generated, error) { return generate(context.Background(), root, dir) })
 
 func TestMain(m *testing.M) {
 	var err error
@@ -23,10 +28,11 @@ func TestMain(m *testing.M) {
 }
 
 func TestTheReferenceIsUpToDate(t *testing.T) {
-	files, err := generate(t.Context(), root, dir)
+	g, err := once()
 	if err != nil {
 		t.Fatal(err)
 	}
+	files := g.files
 	for name, want := range files {
 		have, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {

@@ -13,15 +13,12 @@ import (
 // is only a help text: some line of the code must make its samples, with labels that
 // the text names.
 func TestWhatIsExplainedIsCountedSomewhere(t *testing.T) {
-	if _, err := ask(t.Context(), root, dir); err != nil { // builds the programs
-		t.Fatal(err)
-	}
-	all, err := families(t.Context(), dir)
+	g, err := once()
 	if err != nil {
 		t.Fatal(err)
 	}
 	code := sources(t)
-	for _, f := range all {
+	for _, f := range g.metrics {
 		if f.made {
 			continue
 		}
