@@ -183,8 +183,16 @@ func (c *config) declareHTTP(set *conf.Set) {
 		MaxConnections: 32768, MaxConnectionsIP: 16384, MaxInflight: 16384,
 	})
 	set.Group("Requests")
-	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way together; more are refused. A
-		body of unknown length counts as --http-max-body until it is there.`, conf.Between[int64](1<<10, 1<<45))
+	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way that are held in memory, as
+		they arrive.`, conf.Between[int64](1<<10, 1<<45))
+	set.Bytes(&p.BodyEach, "body-memory-each", 8<<20, `Most bytes of one body that are held in memory. A larger one is held in a file,
+		and so is any while there is no room in memory.`, conf.Between[int64](1<<10, 1<<30))
+	set.Bytes(&p.BodyFiles, "body-files", 8<<30, `Most bytes of bodies that are held in files; 0 is without files. Where there is no
+		room there either, the bodies that arrive slowest are dropped, and then new ones are refused.`, conf.Between[int64](0, 1<<50))
+	set.String(&p.BodyDir, "body-dir", "", "Directory of these files, which have no names. It should not be a file system in memory.",
+		conf.ShowDefault("the system's for temporary files"))
+	set.Float(&p.BodyShare, "body-share", 0.5, `Most of --body-memory and of --body-files that one client may have: the holders of a
+		token, or else an address (IPv6: a /64 network).`, conf.Between(0.001, 1.0))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
 	set.Int(&p.Queue, "queue", 0, "Requests that may wait while all workers are busy; 0 refuses them at once.", conf.Between(0, 1<<20))
 	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first: fcfs, who came first; shortest, by arrival plus a

@@ -66,9 +66,14 @@ func clientAddress(c net.Conn) netip.Addr {
 		return netip.Addr{}
 	}
 	addr, _ := netip.AddrFromSlice(tcp.IP)
+	return ClientAddress(addr)
+}
+
+// ClientAddress returns what one client has of an address of its own.
+func ClientAddress(addr netip.Addr) netip.Addr {
 	if addr = addr.Unmap(); addr.Is6() {
 		if prefix, err := addr.Prefix(64); err == nil {
-			addr = prefix.Addr()
+			return prefix.Addr()
 		}
 	}
 	return addr

@@ -50,7 +50,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 	}
 	defer p.flight.Add(-1)
 	q := &call{arrival: time.Now(), header: r.Header}
-	defer p.forgetBody(q)
+	defer q.forgetBody()
 	if no := p.readBody(w, r, q); no != nil {
 		p.refuse(w, no)
 		return
@@ -113,7 +113,7 @@ func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bo
 func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e *fleet.Engine) {
 	ctx, cancel := context.WithTimeout(r.Context(), p.cfg.AdministrationTimeout)
 	defer cancel()
-	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.data, e))
+	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if err != nil {
 		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err))
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine did not answer"))
@@ -175,7 +175,7 @@ func (p *Proxy) administer(r *http.Request, q *call, e *fleet.Engine) (a adminis
 	a.Worker = e.ID
 	ctx, cancel := context.WithTimeout(r.Context(), p.cfg.AdministrationTimeout)
 	defer cancel()
-	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.data, e))
+	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if err != nil {
 		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err))
 		return a

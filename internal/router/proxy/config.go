@@ -25,11 +25,15 @@ type Config struct {
 	TokenCache      int64  // bytes
 	TokenizeTimeout time.Duration
 
-	httpconf.Limits       // of the server that the Proxy is the handler of
-	BodyMemory      int64 // bytes of the bodies of all requests under way
-	Selection       bool  // serve package selection's routes
-	ForwardClient   bool  // tell engines the client's address
-	PassThrough     bool  // pass on what does not generate from a prompt, too
+	httpconf.Limits // of the server that the Proxy is the handler of
+	// Of the bodies of all requests under way, in bytes: those in memory, of one of
+	// them there, those in files, and the part of both that one client may have.
+	BodyMemory, BodyEach, BodyFiles int64
+	BodyDir                         string // where files are made; "" is the system's
+	BodyShare                       float64
+	Selection                       bool // serve package selection's routes
+	ForwardClient                   bool // tell engines the client's address
+	PassThrough                     bool // pass on what does not generate from a prompt, too
 	// Routes are kinds of engines and further paths: those that anybody who may
 	// generate may use; see newRoutes. All others administer engines.
 	Routes []string

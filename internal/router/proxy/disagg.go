@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -42,7 +43,7 @@ var errPrefill = errors.New("the prefill worker does not do its part")
 
 // prefill is the part of a prefill worker in one attempt.
 type prefill struct {
-	data   []byte             // what the decode worker gets
+	data   upstream.Payload   // what the decode worker gets
 	done   chan struct{}      // closed when a part that goes on beside it is over; nil without
 	cancel context.CancelFunc // of that
 	failed atomic.Bool        // and the decode worker has to do all of it
@@ -78,7 +79,7 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	if err != nil {
 		return nil, err
 	}
-	answer, err := p.askPrefill(ctx, r, q, e, best, ask, maxParams)
+	answer, err := p.askPrefill(ctx, r, q, e, best, q.pieces(ask), maxParams)
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +92,8 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	}
 	q.m.Router.FreeStage(q.id, route.PrefillStage)
 	p.queue.wake()
-	f := new(prefill)
-	f.data, err = splice(q.data, vllmReplaced[len(vllmReplaced)-1:], `"`+paramsField+`":`+string(params))
-	return f, err
+	give, err := splice(q.data, vllmReplaced[len(vllmReplaced)-1:], `"`+paramsField+`":`+string(params))
+	return &prefill{data: q.pieces(give)}, err
 }
 
 // prefillBeside sends the request to the prefill worker while it goes to the
@@ -106,9 +106,11 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 	f := &prefill{done: make(chan struct{})}
 	// Rooms are i64 at the engine, and must differ between requests under way.
 	add := `"bootstrap_host":` + string(appendJSON(nil, host)) + `,"bootstrap_port":` + port + `,"bootstrap_room":` + strconv.FormatInt(rand.Int64(), 10)
-	if f.data, err = splice(q.data, sglangReplaced, add); err != nil {
+	give, err := splice(q.data, sglangReplaced, add)
+	if err != nil {
 		return nil, err
 	}
+	f.data = q.pieces(give)
 	ctx, f.cancel = context.WithCancel(ctx)
 	go func() { // ends with f.end
 		defer close(f.done)
@@ -128,7 +130,7 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 
 // askPrefill sends a request to a prefill worker and returns its whole answer, or
 // the end of a streamed one.
-func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data []byte, limit int64) ([]byte, error) {
+func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data upstream.Payload, limit int64) ([]byte, error) {
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
 	if err != nil {
 		if ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -247,7 +248,7 @@ func TestSplice(t *testing.T) {
 		{`{"a":1}`, "a", "", `{}`},
 	} {
 		got, err := splice([]byte(c.in), strings.Split(c.drop, " "), c.add)
-		if err != nil || string(got) != c.want {
+		if err != nil || string(bytes.Join(got, nil)) != c.want {
 			t.Errorf("%s without %s with %s: %s %v, want %s", c.in, c.drop, c.add, got, err, c.want)
 		}
 	}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -27,7 +28,8 @@ func FuzzBody(f *testing.F) {
 		if b.output < 0 || b.tokens != nil && len(b.tokens) > len(data) {
 			t.Fatalf("%q: %+v", data, b)
 		}
-		out, err := splice(data, vllmReplaced, vllmPrefill)
+		pieces, err := splice(data, vllmReplaced, vllmPrefill)
+		out := bytes.Join(pieces, nil)
 		var changed map[string]json.RawMessage
 		if err != nil || json.Unmarshal(out, &changed) != nil {
 			t.Fatalf("%q is spliced to %q: %v", data, out, err)

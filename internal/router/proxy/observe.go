@@ -15,7 +15,7 @@ import (
 type observer struct {
 	set                                           *obs.Metrics
 	retries, retriesDenied, engineErrors          *metrics.Counter
-	decodeOnly, prefillFailed, handOvers          *metrics.Counter
+	decodeOnly, prefillFailed, handOvers, unfiled *metrics.Counter
 	tokenizeFailed, tokenizeCached, tokenizeAsked *metrics.Counter
 	firstByte                                     *metrics.PrometheusHistogram
 }
@@ -33,13 +33,17 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
 		handOvers:      m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
+		unfiled:        m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),
 		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
 		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
 		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),
 		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
 			obs.LatencyBuckets()),
 	}
-	m.Gauge("kvatlas_router_body_bytes", "Bytes of the bodies of requests being answered.", func() float64 { return float64(p.held.Load()) })
+	const bodies, bodiesHelp = "kvatlas_router_body_bytes", "Bytes that the bodies of requests being answered take, by where they are."
+	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "in", "memory")
+	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "in", "files")
+	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics
 		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",

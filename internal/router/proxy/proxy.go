@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
+	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -35,7 +36,7 @@ type Proxy struct {
 	sessions  *lru[sessionKey, shard.RankID]
 	buffers   sync.Pool
 	flight    atomic.Int64
-	held      atomic.Int64 // bytes of requests' bodies
+	spool     *spool.Spool
 	draining  atomic.Bool
 	routes    *routes
 	guarded   http.Handler // what follows the canonical path
@@ -46,13 +47,20 @@ func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
 		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns}),
-		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(cfg.MaxBody)}),
+		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
 		budget:    budget{share: cfg.RetryShare},
 		texts:     newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		sessions:  newLRU[sessionKey, shard.RankID](int64(cfg.MaxSessions), cfg.SessionLife),
 	}
+	p.spool = spool.New(spool.Config{
+		Memory: cfg.BodyMemory, Each: cfg.BodyEach, Files: cfg.BodyFiles, Dir: cfg.BodyDir, Share: cfg.BodyShare,
+		Unfiled: func(err error) {
+			p.obs.unfiled.Inc()
+			p.limit.Warn("file", "no file can be made for long bodies: they take memory; see --body-dir", errAttr(err))
+		},
+	})
 	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
 	p.obs = newObserver(cfg.Metrics, p)
 	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {
@@ -171,13 +179,18 @@ func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, append(body, '\n'))
 }
 
+// maxSelection bounds a body of package selection's routes, in bytes: a million tokens.
+const maxSelection = 8 << 20
+
 func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, int64(p.selection.MaxBody())))
-	if err != nil {
-		return // the client is gone, or sends rubbish: the connection ends
+	q := new(call)
+	defer q.forgetBody()
+	if no := p.readBody(w, r, q); no != nil {
+		p.refuse(w, no)
+		return
 	}
 	a := p.selection.Serve(r.Context(), selection.Request{
-		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: body,
+		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: q.data,
 	})
 	if a.Allow != "" {
 		w.Header().Set("Allow", a.Allow)
@@ -199,7 +212,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	}
 	defer p.flight.Add(-1)
 	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header, split: routed}
-	defer p.forgetBody(q)
+	defer q.forgetBody()
 	if no := p.read(w, r, q); no != nil {
 		p.refuse(w, no)
 		return

@@ -2,59 +2,75 @@ package proxy
 
 import (
 	"errors"
-	"io"
 	"net/http"
+	"net/netip"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/spool"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
 )
 
-// readBody reads the request's body into q, if there is room for it: the bodies
-// of all requests under way are held in memory, to be sent again if need be.
+// readBody reads the request's body into q, if there is room for it: bodies are held
+// until their requests end, to be sent again if need be.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refusal {
-	if r.Body == nil || r.Body == http.NoBody {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-		return nil
+	control := http.NewResponseController(w)
+	if r.Body != nil && r.Body != http.NoBody {
+		q.spooled = p.spool.Open(clientOf(r), func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
+		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
+			w.Header().Set("Connection", "close") // the rest of it is not waited for
+			return p.notRead(err)
+		}
+		q.data = q.spooled.Bytes()
 	}
-	// A body of unknown length may be as long as any.
-	if q.held = r.ContentLength; q.held < 0 {
-		q.held = p.cfg.MaxBody
-	}
-	tooLarge := refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--http-max-body)")
-	if q.held > p.cfg.MaxBody {
-		q.held = 0
-		return tooLarge
-	}
-	if p.held.Add(q.held) > p.cfg.BodyMemory {
-		no := refuse(p.cfg.BusyStatus, "no_room", "the router holds as many bytes of requests as it may; try again")
-		no.kind = "overloaded_error"
-		return no
-	}
-	data, err := readAll(http.MaxBytesReader(w, r.Body, p.cfg.MaxBody), r.ContentLength)
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return tooLarge
-	case err != nil:
-		return refuse(http.StatusBadRequest, "body", "the body did not arrive whole")
-	}
-	p.held.Add(int64(len(data)) - q.held)
-	q.data, q.held = data, int64(len(data))
 	// The server's read deadline was for the request; left in force it would end a
 	// long answer as if the client were gone.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	_ = control.SetReadDeadline(time.Time{})
 	return nil
 }
 
-// forgetBody is called when the request is over.
-func (p *Proxy) forgetBody(q *call) { p.held.Add(-q.held) }
+// notRead says why a body was not read.
+func (p *Proxy) notRead(err error) *refusal {
+	no := refuse(p.cfg.BusyStatus, "no_room", "the router holds as many bytes of requests as it may; try again")
+	no.kind = "overloaded_error"
+	switch {
+	case errors.Is(err, spool.ErrTooLarge):
+		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--http-max-body)")
+	case errors.Is(err, spool.ErrSlow):
+		return refuse(http.StatusRequestTimeout, "body_too_slow", "the body arrived too slowly while there was little room; try again")
+	case errors.Is(err, spool.ErrShare):
+		no.reason, no.message = "client_share", "the router holds as many bytes of this client's requests as it may of one client's; try again"
+		return no
+	case errors.Is(err, spool.ErrNoRoom):
+		return no
+	}
+	return refuse(http.StatusBadRequest, "body", "the body did not arrive whole")
+}
 
-// readAll reads a body whose length may be known.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	if length < 0 || length > 1<<20 { // memory comes with the bytes, not with the promise of them
-		return io.ReadAll(r)
+// clientOf returns who shares room for bodies: the holders of a token, else an
+// address.
+func clientOf(r *http.Request) spool.Client {
+	if c, ok := secure.CallerOf(r.Context()); ok {
+		return spool.Client{Name: "token " + c.Name}
 	}
-	b := make([]byte, length)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return nil, err
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return spool.Client{}
 	}
-	return b, nil
+	return spool.Client{Address: secure.ClientAddress(at.Addr())}
+}
+
+// pieces returns what may be sent of the request, parts of its body among it.
+func (q *call) pieces(list [][]byte) upstream.Payload {
+	if q.spooled == nil {
+		return upstream.Payload{Pieces: list}
+	}
+	return upstream.Payload{Keeper: q.spooled, Pieces: list}
+}
+
+// forgetBody is called when the request is over.
+func (q *call) forgetBody() {
+	if q.spooled != nil {
+		q.spooled.Release()
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net"
 	"net/http"
@@ -16,6 +15,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -24,7 +24,7 @@ import (
 type call struct {
 	body
 	data    []byte
-	held    int64 // bytes that it is counted with in Proxy.held
+	spooled *spool.Body // keeps data; nil without a body
 	header  http.Header
 	m       *fleet.Model
 	lora    string
@@ -210,7 +210,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
-	part := &prefill{data: q.data}
+	part := &prefill{data: q.pieces([][]byte{q.data})}
 	if pair.Prefill != nil {
 		var err error
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, cancel); err != nil {
@@ -276,7 +276,7 @@ func (p *Proxy) late(err error) bool {
 }
 
 // engineRequest makes what is sent to a rank of the engine.
-func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine, rank uint32) *http.Request {
+func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data upstream.Payload, e *fleet.Engine, rank uint32) *http.Request {
 	req := p.toEngine(ctx, r, data, e)
 	if e.Ranks() > 1 {
 		req.Header.Set(headerEngineRank, strconv.FormatUint(uint64(rank), 10))
@@ -285,7 +285,7 @@ func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data []byte,
 }
 
 // toEngine makes what is sent to the engine.
-func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data []byte, e *fleet.Engine) *http.Request {
+func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Payload, e *fleet.Engine) *http.Request {
 	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
@@ -293,13 +293,10 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data []byte, e *f
 	}
 	req := (&http.Request{
 		Method: r.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(len(data)),
+		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(data.Len()),
 	}).WithContext(ctx)
-	if len(data) > 0 {
-		req.Body = upstream.NewBody(data)
-		if base.Scheme == "https" {
-			req.GetBody = func() (io.ReadCloser, error) { return upstream.NewBody(data), nil }
-		}
+	if req.ContentLength > 0 {
+		req.Body = data.Body()
 	}
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")

@@ -102,6 +102,8 @@ func TestEachSetting(t *testing.T) {
 				return l.status()
 			}, "", "529 too_many_in_flight"},
 		{"body-memory", func(c *Config) { c.BodyMemory = int64(len(short)) - 1 }, nil, (*lab).status, "200", "529 no_room"},
+		{"body-files", func(c *Config) { c.BodyMemory, c.BodyFiles = 1, 1<<20 }, nil, (*lab).status, "200", "200"},
+		{"body-share", func(c *Config) { c.BodyMemory, c.BodyShare = 2*int64(len(short)), 0.4 }, nil, (*lab).status, "200", "529 client_share"},
 		{"busy-status", func(c *Config) { c.BusyStatus = 503 }, nil, func(l *lab) string { l.busy(); return l.status() }, "529 overloaded", "503 overloaded"},
 		{"queue-timeout", func(c *Config) { c.Queue, c.QueueTimeout = 1, time.Millisecond }, nil,
 			func(l *lab) string { l.busy(); return l.status() }, "", "529 overloaded"},

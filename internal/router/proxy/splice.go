@@ -7,10 +7,10 @@ import (
 )
 
 // splice returns a JSON object without its members of the names that drop lists,
-// and with those that add holds, as text without brackets. All other bytes stay.
-func splice(data []byte, drop []string, add string) ([]byte, error) {
-	out := make([]byte, 1, len(data)+len(add)+2)
-	out[0] = '{'
+// and with those that add holds, as text without brackets: in pieces, most of them
+// parts of data, which may be large.
+func splice(data []byte, drop []string, add string) (out [][]byte, err error) {
+	out = append(out, []byte("{"))
 	var r jsonscan.Reader
 	r.Reset(data)
 	r.Open('{')
@@ -22,18 +22,20 @@ func splice(data []byte, drop []string, add string) ([]byte, error) {
 			continue
 		}
 		if len(out) > 1 {
-			out = append(out, ',')
+			out = append(out, comma)
 		}
-		out = append(out, data[start:r.Offset()]...)
+		out = append(out, data[start:r.Offset()])
 	}
 	if r.End(); r.Err() != nil {
 		return nil, r.Err()
 	}
 	if len(out) > 1 && add != "" {
-		out = append(out, ',')
+		out = append(out, comma)
 	}
-	return append(append(out, add...), '}'), nil
+	return append(out, []byte(add+"}")), nil
 }
+
+var comma = []byte(",")
 
 // member returns the text of an object's member, the last one of the name; nil if
 // there is none, or null.

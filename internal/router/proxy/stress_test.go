@@ -125,7 +125,7 @@ func TestStress(t *testing.T) {
 	if n := whole.Load(); n < int64(streams)*6/10 || broken.Load() == 0 || left.Load() == 0 {
 		t.Errorf("%d of %d streams are whole, %d broke off, %d left", n, streams, broken.Load(), left.Load())
 	}
-	if n, b := l.proxy.InFlight(), l.proxy.held.Load(); n != 0 || b != 0 {
+	if n, b := l.proxy.InFlight(), l.proxy.spool.Stats().Memory; n != 0 || b != 0 {
 		t.Errorf("%d requests in flight, %d bytes of bodies", n, b)
 	}
 	if n := l.model().Router.Stats(); n.Expired != 0 || n.Dropped != 0 {

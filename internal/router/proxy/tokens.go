@@ -92,7 +92,7 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 			continue
 		}
 		var tokens []uint32
-		if tokens, err = p.askTokens(ctx, e.URL, ask, q); err == nil {
+		if tokens, err = p.askTokens(ctx, e.URL, q.pieces([][]byte{ask}), q); err == nil {
 			p.obs.tokenizeAsked.Inc()
 			p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
 			return tokens, nil
@@ -102,12 +102,17 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 	return nil, err
 }
 
-func (p *Proxy) askTokens(ctx context.Context, url string, ask []byte, q *call) ([]uint32, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", upstream.NewBody(ask))
+// maxTokenAnswer bounds what of an answer is read to a text of n bytes: a token has
+// one byte or more, and its number up to a dozen digits with what stands between; some
+// engines say the tokens' texts too.
+func maxTokenAnswer(n int) int64 { return 64*int64(n) + 1<<20 }
+
+func (p *Proxy) askTokens(ctx context.Context, url string, ask upstream.Payload, q *call) ([]uint32, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", nil)
 	if err != nil {
 		return nil, err
 	}
-	req.ContentLength = int64(len(ask))
+	req.Body, req.ContentLength = ask.Body(), int64(ask.Len())
 	req.Header.Set("Content-Type", "application/json")
 	if auth := q.header.Get("Authorization"); auth != "" {
 		req.Header.Set("Authorization", auth)
@@ -117,7 +122,7 @@ func (p *Proxy) askTokens(ctx context.Context, url string, ask []byte, q *call) 
 		return nil, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, p.cfg.MaxBody*4))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenAnswer(ask.Len())))
 	if err != nil {
 		return nil, err
 	}

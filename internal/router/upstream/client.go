@@ -1,11 +1,9 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -32,15 +30,6 @@ var (
 	// ErrHeader: the head of the answer is longer than Config.MaxHeader.
 	ErrHeader = errors.New("the head of the answer is too long")
 )
-
-// Body is the body of a request that a Client sends itself.
-type Body struct{ *bytes.Reader }
-
-// NewBody returns a Body of data, which must not change until the request ends.
-func NewBody(data []byte) Body { return Body{bytes.NewReader(data)} }
-
-// Close implements io.Closer.
-func (Body) Close() error { return nil }
 
 // largeBody is the size from which on a body may not fit into the sockets of a
 // server that answers without reading it: answers to such requests are waited for
@@ -82,16 +71,17 @@ func New(cfg Config) *Client {
 // RoundTrip implements http.RoundTripper. req.Header must be in canonical form,
 // without line ends, as a server has read it.
 func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
-	var data Body
+	var data *Body
 	if req.Body != nil && req.Body != http.NoBody {
 		var ok bool
-		if data, ok = req.Body.(Body); !ok {
+		if data, ok = req.Body.(*Body); !ok {
 			return c.other.RoundTrip(req)
 		}
 	}
-	if req.URL.Scheme != "http" || data.Reader != nil && data.Len() > largeBody {
-		return c.other.RoundTrip(req)
+	if req.URL.Scheme != "http" || data.Len() > largeBody {
+		return c.other.RoundTrip(again(req, data))
 	}
+	defer data.Close() //nolint:errcheck // has none
 	ctx := req.Context()
 	k, err := c.get(ctx, address(req.URL.Host))
 	if err != nil {
@@ -210,5 +200,3 @@ func (c *Client) Close() {
 	}
 	clear(c.idle)
 }
-
-var _ io.ReadCloser = Body{}

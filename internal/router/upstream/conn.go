@@ -59,7 +59,7 @@ func newConn(c *Client, address string, n net.Conn) *conn {
 func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
 
 // exchange writes the request and reads the head of the answer.
-func (k *conn) exchange(req *http.Request, data Body, maxHeader int64) (*http.Response, error) {
+func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.Response, error) {
 	k.over = false
 	werr := k.write(req, data)
 	// An engine that refuses the request may have answered before all of it came.
@@ -82,11 +82,8 @@ func (k *conn) exchange(req *http.Request, data Body, maxHeader int64) (*http.Re
 	return resp, nil
 }
 
-func (k *conn) write(req *http.Request, data Body) error {
-	length := 0
-	if data.Reader != nil {
-		length = data.Len()
-	}
+func (k *conn) write(req *http.Request, data *Body) error {
+	length := data.Len()
 	b := append(k.out[:0], req.Method...)
 	b = append(append(append(b, ' '), req.URL.RequestURI()...), " HTTP/1.1\r\nHost: "...)
 	host := req.Host
@@ -116,16 +113,9 @@ func (k *conn) write(req *http.Request, data Body) error {
 		if _, err := k.net.Write(b); err != nil {
 			return err
 		}
-		_, err := data.WriteTo(k.net)
-		return err
+		return data.writeTo(k.net)
 	}
-	if length > 0 {
-		at := len(b)
-		b = append(b, make([]byte, length)...)
-		if _, err := io.ReadFull(data, b[at:]); err != nil {
-			return err
-		}
-	}
+	b = data.append(b)
 	_, err := k.net.Write(b)
 	return err
 }

@@ -114,3 +114,56 @@ func TestHostileRoutes(t *testing.T) {
 	}
 	p.stop()
 }
+
+// Whoever announces bodies and does not send them keeps nobody out, nor does who
+// sends as much as one may.
+func TestHostileBodies(t *testing.T) {
+	home := t.TempDir()
+	a := newSpy(t, nil)
+	p, url := startRouter(t, home, "--nats=none", "--kv-events=false", "--engines="+a.url, "--model=m", "--admin-listen=127.0.0.1:0",
+		"--body-memory=4MiB", "--body-memory-each=1MiB", "--body-files=32MiB", "--body-dir="+home)
+	hold := func(n int, head, text string) {
+		for range n {
+			c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() }) //nolint:errcheck // only to free it
+			_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"+head+"\r\n\r\n"+text)
+		}
+	}
+	served := func(what string) {
+		t.Helper()
+		for range 20 {
+			if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 10_000)+`"}`); status != http.StatusOK {
+				t.Errorf("beside %s: %d %s", what, status, data)
+			}
+		}
+	}
+	hold(130, "Content-Length: 8388608", "{")
+	hold(130, "Transfer-Encoding: chunked", "1\r\n{\r\n")
+	served("what is announced")
+	hold(20, "Content-Length: 8000000", "{"+strings.Repeat(" ", 900_000))
+	served("what is held in memory")
+	hold(10, "Content-Length: 8000000", "{"+strings.Repeat(" ", 3_000_000))
+	eventually(t, time.Minute, func() error { // nothing is slow in its first second
+		if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100_000)+`"}`); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, data)
+		}
+		return nil
+	})
+	served("what is held in files")
+	large := `{"model":"m","prompt":"` + strings.Repeat("y", 7_000_000) + `"}`
+	a.take()
+	if status, data, _ := ask(url+"/v1/completions", large); status != http.StatusOK {
+		t.Errorf("a large body: %d %s", status, data)
+	}
+	if got := a.take(); len(got) != 1 || !strings.HasSuffix(got[0], large) {
+		t.Error("the large body is another at the engine")
+	}
+	left, err := filepath.Glob(filepath.Join(home, "kvatlas-body-*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("files are left: %v %v", left, err)
+	}
+	p.kill()
+}

@@ -1,0 +1,291 @@
+package spool
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// Client is who a body comes from: whom a token names, or an address.
+type Client struct {
+	Name    string
+	Address netip.Addr
+}
+
+const (
+	// begin is how much memory a body gets before its first byte, at most.
+	begin = 16 << 10
+	// step is by how much a file's account grows at once, at most, and chunk what is
+	// read before it is written.
+	step  = 1 << 20
+	chunk = 16 << 10
+)
+
+// Body is one body. Fill is called once, and Release once by its owner and by
+// each who has called Retain.
+type Body struct {
+	spool  *Spool
+	client Client
+	begun  time.Time
+	end    func() // ends the reading
+
+	// Guarded by the Spool's lock.
+	used       [places]int64
+	out        bool // dropped
+	noFile     bool // it stays in memory
+	next, prev *Body
+	reading    bool
+
+	data   []byte
+	unmap  func()
+	owners atomic.Int32
+}
+
+// Open returns an empty body of the client. drop must end the reading from what Fill
+// is given; it is called on another goroutine, and never after Fill has returned.
+func (s *Spool) Open(from Client, drop func()) *Body {
+	b := &Body{spool: s, client: from, begun: s.cfg.Now(), end: drop, reading: true}
+	b.owners.Store(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.clients[from]
+	if c == nil {
+		c = new(client)
+		s.clients[from] = c
+	}
+	c.bodies++
+	b.noFile = s.limit[files] == 0
+	if b.next = s.first; b.next != nil {
+		b.next.prev = b
+	}
+	s.first = b
+	s.bodies++
+	return b
+}
+
+// Bytes returns what was read. The slice is good, to be written to as well, until
+// the last Release.
+func (b *Body) Bytes() []byte { return b.data }
+
+// Retain keeps the bytes until one more Release.
+func (b *Body) Retain() { b.owners.Add(1) }
+
+// Release gives the bytes up.
+func (b *Body) Release() {
+	if b.owners.Add(-1) > 0 {
+		return
+	}
+	if b.data = nil; b.unmap != nil {
+		b.unmap()
+	}
+	s := b.spool
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.leave()
+	for place := range places {
+		s.book(b, place, -b.used[place])
+	}
+	c := s.clients[b.client]
+	if c.bodies--; c.bodies == 0 {
+		delete(s.clients, b.client)
+	}
+}
+
+// leave takes the body out of the list of those that are being read. The Spool's
+// lock is held.
+func (b *Body) leave() {
+	if !b.reading {
+		return
+	}
+	b.reading = false
+	b.spool.bodies--
+	if b.prev != nil {
+		b.prev.next = b.next
+	} else {
+		b.spool.first = b.next
+	}
+	if b.next != nil {
+		b.next.prev = b.prev
+	}
+	b.next, b.prev = nil, nil
+}
+
+// Fill reads the body to its end. length is how long it says it is, below 0 if it
+// does not; it may not be longer than limit.
+func (b *Body) Fill(r io.Reader, length, limit int64) (err error) {
+	if length > limit {
+		err = ErrTooLarge
+	} else {
+		err = b.fill(r, length, limit)
+	}
+	s := b.spool
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.leave()
+	if b.out {
+		return ErrSlow // whatever its end looks like to the reader
+	}
+	return err
+}
+
+func (b *Body) fill(r io.Reader, length, limit int64) error {
+	for {
+		if len(b.data) == cap(b.data) {
+			if int64(len(b.data)) == length {
+				return b.atEnd(r)
+			}
+			if err := b.grow(b.bufferSize(length, limit)); err != nil {
+				f, ferr := b.file(err)
+				switch {
+				case ferr != nil:
+					return ferr
+				case f == nil:
+					continue // in memory after all
+				}
+				return b.fillFile(f, r, length, limit)
+			}
+		}
+		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		b.data = b.data[:len(b.data)+n]
+		if done, err := b.after(int64(len(b.data)), length, limit, err); done {
+			return errors.Join(err, b.fit())
+		}
+	}
+}
+
+// after says whether a read was the last one, of a body that has n bytes then.
+func (b *Body) after(n, length, limit int64, err error) (done bool, _ error) {
+	switch {
+	case n > limit:
+		return true, ErrTooLarge
+	case err == io.EOF && n < length: //nolint:errorlint // readers return it bare
+		return true, io.ErrUnexpectedEOF
+	case err == io.EOF: //nolint:errorlint // likewise
+		return true, nil
+	}
+	return err != nil, err
+}
+
+// bufferSize returns how large a buffer is to be: twice as large each time, but not larger
+// than the body says it is.
+func (b *Body) bufferSize(length, limit int64) int64 {
+	size := min(max(2*int64(cap(b.data)), begin), limit+1)
+	if length >= 0 {
+		size = min(size, length)
+	}
+	return size
+}
+
+// atEnd requires that nothing follows: a reader tells its end with no bytes only.
+func (b *Body) atEnd(r io.Reader) error {
+	var one [1]byte
+	n, err := io.ReadFull(r, one[:])
+	switch {
+	case n > 0:
+		return ErrTooLarge
+	case err == io.EOF: //nolint:errorlint // readers return it bare
+		return nil
+	}
+	return err
+}
+
+// grow gets the body a larger buffer in memory.
+func (b *Body) grow(size int64) error {
+	if size > b.spool.cfg.Each && !b.noFile {
+		return ErrNoRoom
+	}
+	if err := b.spool.take(b, memory, size-int64(cap(b.data))); err != nil {
+		return err
+	}
+	larger := make([]byte, len(b.data), size)
+	copy(larger, b.data)
+	b.data = larger
+	return nil
+}
+
+// fit gives back what of the buffer was not needed, if that is much.
+func (b *Body) fit() error {
+	spare := int64(cap(b.data) - len(b.data))
+	if spare < begin {
+		return nil
+	}
+	b.data = append(make([]byte, 0, len(b.data)), b.data...)
+	s := b.spool
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !b.out {
+		s.book(b, memory, -spare)
+	}
+	return nil
+}
+
+// file returns a file to go on in, why being the reason that it cannot be in memory;
+// nil if it is to be tried there all the same.
+func (b *Body) file(why error) (*os.File, error) {
+	if b.noFile || errors.Is(why, ErrSlow) {
+		return nil, why
+	}
+	f, err := createDeleted(b.spool.cfg.Dir)
+	if err == nil {
+		return f, nil
+	}
+	if b.spool.cfg.Unfiled != nil {
+		b.spool.cfg.Unfiled(err)
+	}
+	b.spool.mu.Lock()
+	defer b.spool.mu.Unlock()
+	b.noFile = true
+	return nil, nil
+}
+
+// fillFile goes on in a file, with what there is in memory.
+func (b *Body) fillFile(f *os.File, r io.Reader, length, limit int64) error {
+	n, err := b.writeAll(f, r, length, limit)
+	if b.data = nil; err == nil {
+		b.data, b.unmap, err = mapFile(f, n)
+	}
+	return errors.Join(err, f.Close()) // the mapping stays
+}
+
+func (b *Body) writeAll(f *os.File, r io.Reader, length, limit int64) (n int64, err error) {
+	if n, err = b.write(f, 0, b.data); err != nil {
+		return n, err
+	}
+	b.data = nil
+	s := b.spool
+	s.mu.Lock()
+	s.book(b, memory, -b.used[memory])
+	s.mu.Unlock()
+	buf := make([]byte, chunk)
+	for {
+		got, err := r.Read(buf)
+		if n+int64(got) <= limit && got > 0 {
+			var werr error
+			if n, werr = b.write(f, n, buf[:got]); werr != nil {
+				return n, werr
+			}
+			got = 0
+		}
+		if done, err := b.after(n+int64(got), length, limit, err); done {
+			return n, err
+		}
+	}
+}
+
+// write adds to a file of n bytes and returns how many it has then.
+func (b *Body) write(f *os.File, n int64, data []byte) (int64, error) {
+	if need := n + int64(len(data)) - b.used[files]; need > 0 {
+		if err := b.spool.take(b, files, max(need, min(step, n))); err != nil {
+			if err = b.spool.take(b, files, need); err != nil {
+				return n, err
+			}
+		}
+	}
+	if _, err := f.Write(data); err != nil {
+		return n, errors.Join(ErrNoRoom, err)
+	}
+	return n + int64(len(data)), nil
+}
