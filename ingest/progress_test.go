@@ -81,6 +81,9 @@ func TestAReaderThatGetsNothingSaysSo(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	p, e := n.worker(1, nil)
 	n.run(p, e, 10)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
 	r := &replica{metrics: metrics.NewSet(), asked: &asked{}}
 	r.set, _ = newIndex(t, 2)
 	cfg := n.config("one", r, nil)

@@ -40,7 +40,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
 			obs.LatencyBuckets()),
 	}
-	const bodies, bodiesHelp = "kvatlas_router_body_bytes", "Bytes that the bodies of requests being answered take, by where they are."
+	const bodies, bodiesHelp = "kvatlas_router_body_bytes", "Bytes that the bodies of requests being answered take, by in: memory or files."
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "in", "memory")
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "in", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
