@@ -3,6 +3,8 @@ package core
 import (
 	"math/bits"
 	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // Coverage says how many leading blocks of a run each holder has: its held length.
@@ -48,10 +50,34 @@ type cover struct {
 	members, strays int
 }
 
-// fewHolders is how many holders of a run are looked at one after the other, and
-// their coverage copied, whenever that is of use. With more, one rank could have
-// it done with each of its events: see tighten.
-const fewHolders = 64
+// Looking through the coverage of a run, and copying it, costs as much as it has
+// holders, and one rank could have it done with each of its events. So blocks pay
+// for it, whichever run they are in: with more than fewHolders, it is only done if
+// paid for, and what can wait waits for that (see tighten).
+const (
+	fewHolders = 64
+	paidBy     = 16 // how many holders each block that is stored or removed pays for
+)
+
+// earn notes that so many blocks were stored or removed. What is not spent is kept
+// up to some looks at everyone.
+func (x *Radix) earn(blocks int) {
+	x.credit = min(x.credit+paidBy*blocks, 64*fewHolders+2*event.NumTiers*len(x.holders))
+}
+
+// affords reports whether so many holders may be looked at.
+func (x *Radix) affords(holders int) bool { return holders <= max(fewHolders, x.credit) }
+
+// spend pays for a look at so many holders, if it affords that.
+func (x *Radix) spend(holders int) bool {
+	if !x.affords(holders) {
+		return false
+	}
+	if holders > fewHolders {
+		x.credit -= holders
+	}
+	return true
+}
 
 func (c *cover) get(h Holder) uint32 {
 	if c.full == nil {

@@ -50,7 +50,7 @@ type Radix struct {
 	entries       []uint64          // scratch of coverage changes
 	loose         thinMap[struct{}] // ids of crowded runs that may have more than is of need (tighten)
 	looseIDs      []uint32          // the same, by age
-	paid          int               // holders that may be looked at for that
+	credit        int               // holders that may be looked at (spend)
 	pendingMerges []uint32          // runs that may be merged when the present write is done
 	marks         uint32
 	steps         int // taken in what could take many for one event: tests count them

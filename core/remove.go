@@ -196,7 +196,7 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
-	s.paid += paidBy * n
+	s.earn(n)
 	if ex != nil || lo == 0 {
 		s.releasePresence(r, s.h, true)
 	}
@@ -269,7 +269,7 @@ func (s *store) clearRun(r *run) {
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
-	s.paid += paidBy * n
+	s.earn(n)
 	s.recomputeCoverage(ex, 0, math.MaxUint32)
 	s.releasePresence(r, s.h, true)
 	s.shrink(r)

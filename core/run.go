@@ -362,9 +362,8 @@ func (r *run) crowd() int {
 	return n
 }
 
-// tighten gives back what was put off because runs are crowded. Each removed
-// block pays for a look at some holders, whichever run it was in: so what is of no
-// need goes, and no rank can have a crowd looked at for each of its events.
+// tighten gives back what was put off because runs are crowded, as far as it is
+// paid for.
 func (x *Radix) tighten() {
 	for len(x.looseIDs) > 0 {
 		id := x.looseIDs[0]
@@ -375,10 +374,9 @@ func (x *Radix) tighten() {
 			if idle {
 				cost *= event.NumTiers // to be made again
 			}
-			if cost > fewHolders && cost > x.paid {
+			if !x.spend(cost) {
 				return
 			}
-			x.paid -= min(cost, x.paid)
 			if idle {
 				x.dropTiers(r)
 			}
@@ -387,7 +385,7 @@ func (x *Radix) tighten() {
 		x.looseIDs = x.looseIDs[1:]
 		x.loose.drop(uint64(id))
 	}
-	x.looseIDs, x.paid = nil, 0
+	x.looseIDs = nil
 }
 
 // loosen notes that a crowded run may have more than is of need.
@@ -402,9 +400,6 @@ func (x *Radix) isLoose(r *run) bool {
 	_, is := x.loose.m[uint64(r.id)]
 	return is
 }
-
-// paidBy is how many holders a removed block pays for.
-const paidBy = 16
 
 // shrink gives back what nobody needs of r's end, and r itself and its
 // ancestors if that was all. Where r is crowded, tighten does it.
@@ -461,11 +456,7 @@ func (x *Radix) truncate(r *run, n uint32) {
 	r.seenLen = max(r.seenLen, was)
 	b.n.Store(n)
 	x.dropHashes(r, n, was)
-	room := b.data.room()
-	if n > 0 && r.crowd() > max(fewHolders, paidBy*(room-int(n))) {
-		return // a copy of the coverage would cost more than the room
-	}
-	if n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room {
+	if room := b.data.room(); (n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room) && x.spend(r.crowd()) {
 		// Room for what is left only. The last piece is a new one, or readers
 		// of the old body could still see what will be appended to it.
 		x.resize(r, n, int(n), true)

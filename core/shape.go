@@ -12,17 +12,26 @@ const swapHolders = 4
 // apart again and again.
 func (x *Radix) swappable(r *run, o uint32, count int) bool {
 	b := r.body.Load()
-	if int(b.len()-o) > count || len(r.exceptions) > 0 || r.crowd() > fewHolders || b.tiers.Load() != nil || b.children.Load().forks(o) {
+	if int(b.len()-o) > count || len(r.exceptions) > 0 || b.tiers.Load() != nil || b.children.Load().forks(o) {
 		return false
 	}
-	reach := 0
+	all := r.crowd()
+	if !x.affords(all) {
+		return false
+	}
+	reach, looked := 0, 0
 	b.eachHeldLen(0, func(_ Holder, held uint32) bool {
+		looked++
 		if held > o {
 			reach++
 		}
 		return reach <= swapHolders
 	})
-	return reach <= swapHolders
+	if reach > swapHolders {
+		x.spend(looked)
+		return false
+	}
+	return x.spend(all)
 }
 
 // swap makes r's blocks from o on a child of r. The new body appears with the
@@ -108,8 +117,8 @@ func (x *Radix) mergePending() {
 func (x *Radix) merge(r, c *run) {
 	rb, cb := r.body.Load(), c.body.Load()
 	n, k := rb.len(), cb.len()
-	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 || r.crowd() > fewHolders ||
-		rb.tiers.Load() != nil || cb.tiers.Load() != nil {
+	if c.off != n || k > max(n, mergeMax) || cb.children.Load() != nil || len(r.exceptions)+len(c.exceptions) > 0 ||
+		rb.tiers.Load() != nil || cb.tiers.Load() != nil || !x.spend(r.crowd()) {
 		return
 	}
 	whole := true

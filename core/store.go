@@ -195,7 +195,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 	s.preserve(r)
 	t, base := r, o
 	fresh := false
-	if r == s.root || o < r.body.Load().len() || o < r.seenLen && r.crowd() > fewHolders {
+	if r == s.root || o < r.body.Load().len() || o < r.seenLen && !s.spend(r.crowd()) {
 		if r != s.root && s.swappable(r, o, len(hashes)) {
 			s.swap(r, o, len(hashes))
 		} else {
@@ -353,4 +353,5 @@ func (s *store) count(n int) {
 	s.out.Stored += n
 	s.hs.held[s.tier] += n
 	s.total += n
+	s.earn(n)
 }
