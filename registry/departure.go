@@ -125,9 +125,12 @@ func (l *ledger) left(k Key, rank uint32) (d Departure, ok bool) {
 	}
 	if m != nil {
 		for _, list := range m.departed {
-			for _, o := range list {
+			// A key tells its departures in their order; their times may be of
+			// different clocks.
+			for _, o := range slices.Backward(list) {
 				if !present || slices.Contains(o.ranks, rank) {
 					later(o.Departure)
+					break
 				}
 			}
 		}

@@ -73,6 +73,27 @@ func TestWhoStartsLaterKnowsWhoLeft(t *testing.T) {
 	}
 }
 
+// A worker whose clock is an hour ahead gives up a rank, and leaves later: what it
+// published in between is void, too.
+func TestADepartureByAClockThatIsAhead(t *testing.T) {
+	w := newWorld(t)
+	wk := testWorker(1)
+	wk.Ranks = []uint32{0}
+	r := &record{Version: 1, Worker: wk, LeaseMS: testLease.Milliseconds(), Announcer: 1,
+		Former: []formerRanks{{[]uint32{1}, moment{At: w.now.Add(time.Hour), Stream: epoch, Seq: 10}}}}
+	w.store(leaseKey(wk.Key()), r)
+	w.step(time.Second)
+	w.store(leaseKey(wk.Key()), r.tombstone(moment{At: w.now.Add(time.Hour), Stream: epoch, Seq: 50}))
+	w.take()
+	for _, l := range []*ledger{w.l, newReplica(t, w)} {
+		for rank := range uint32(3) {
+			if d, gone := l.left(wk.Key(), rank); !gone || d.Seq != 50 {
+				t.Errorf("replica %q, rank %d: left %v %+v, want at 50", l.cfg.replica, rank, gone, d)
+			}
+		}
+	}
+}
+
 // newReplica returns the ledger of one that starts now, with what the bucket has.
 func newReplica(t testing.TB, w *world) *ledger {
 	t.Helper()
