@@ -109,7 +109,7 @@ func EncodedSize(b *Batch) int {
 	for _, p := range b.Last {
 		n += uvarintSize(uint64(p.DPRank)) + uvarintSize(p.ID)
 	}
-	if b.lacks() {
+	if b.incomplete() {
 		n += len(b.Last)
 	}
 	last := uint64(0)
@@ -151,22 +151,22 @@ func AppendHeartbeat(dst []byte, b *Batch) []byte {
 	}
 	dst = appendHeader(dst, typeHeartbeat, b)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.Last)))
-	lacks := b.lacks()
+	incomplete := b.incomplete()
 	for _, p := range b.Last {
 		dst = binary.AppendUvarint(dst, uint64(p.DPRank))
 		dst = binary.AppendUvarint(dst, p.ID)
 		switch {
 		case p.Incomplete:
 			dst = append(dst, positionIncomplete)
-		case lacks:
+		case incomplete:
 			dst = append(dst, 0)
 		}
 	}
 	return dst
 }
 
-// lacks reports whether a rank of the heartbeat is incomplete.
-func (b *Batch) lacks() bool {
+// incomplete reports whether a rank of the heartbeat is incomplete.
+func (b *Batch) incomplete() bool {
 	return slices.ContainsFunc(b.Last, func(p Position) bool { return p.Incomplete })
 }
 
@@ -175,7 +175,7 @@ func appendHeader(dst []byte, kind byte, b *Batch) []byte {
 	if b.CountCopies {
 		flags |= flagCountCopies
 	}
-	if b.lacks() {
+	if b.incomplete() {
 		flags |= flagPositionFlags
 	}
 	dst = append(dst, nativeMagic...)

@@ -265,8 +265,8 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 // load fills the replacement with the dump's parts.
 func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) error {
 	var frames recovery.Frames
-	var loose []event.Event // blocks whose position other workers may tell
-	var looseCopies [][]uint32
+	var orphans []event.Event // blocks whose position other workers may tell
+	var orphanCopies [][]uint32
 	number, parts, last := reply.Dump, reply.Parts, reply.Last
 	for part := uint32(0); ; {
 		if len(reply.Body) == 0 && parts > 1 {
@@ -285,7 +285,7 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 			}
 			for i, ev := range b.Events[n:] { // the frame's memory is used again
 				ev.Engine, ev.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
-				loose, looseCopies = append(loose, ev), append(looseCopies, slices.Clone(copies[n+i]))
+				orphans, orphanCopies = append(orphans, ev), append(orphanCopies, slices.Clone(copies[n+i]))
 			}
 			out, err := d.state.Add(ctx, b.Events[:n], copies[:n])
 			d.outcome.Add(out)
@@ -325,8 +325,8 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 	}
 	out, err := d.state.Finish(ctx)
 	d.outcome.Add(core.Outcome{Refused: out.Refused})
-	if err == nil && len(loose) > 0 {
-		out, err = d.state.Attach(ctx, loose, looseCopies)
+	if err == nil && len(orphans) > 0 {
+		out, err = d.state.Attach(ctx, orphans, orphanCopies)
 		d.outcome.Add(out)
 		v.m.inferred.Add(out.Inferred)
 		v.m.unknownBlock.Add(out.UnknownBlock)

@@ -23,7 +23,7 @@ func (n *natsBench) snap(r *replica, shards int) (*shard.Set, Start) {
 	}
 	m := snapshot.Meta{Space: snapshot.Space(testSpace)}
 	for _, k := range start.Ranks {
-		m.Ranks = append(m.Ranks, snapshot.Rank{Worker: k.Worker, DPRank: k.DPRank})
+		m.Ranks = append(m.Ranks, snapshot.Publisher{Worker: k.Worker, DPRank: k.DPRank})
 	}
 	var buf bytes.Buffer
 	if _, err := w.Write(ctx, &buf, m); err != nil {

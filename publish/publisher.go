@@ -42,17 +42,17 @@ type Publisher struct {
 
 	mu struct {
 		sync.Mutex
-		ranks   map[uint32]*rank
-		open    batch         // the events not yet encoded
-		queue   []*message    // encoded, oldest first, not yet sent
-		pending int           // bytes accepted and not yet acknowledged or given up
-		limit   int           // bytes that a message's body may have
-		seq     uint64        // messages encoded
-		settled uint64        // messages acknowledged or given up: they end in order
-		closing bool          // accept no more
-		flushes []flush       // who waits for settled, lowest first
-		room    chan struct{} // closed when pending falls; made by who waits
-		probe   event.Batch   // scratch to check an event with
+		ranks    map[uint32]*progress
+		open     batch         // the events not yet encoded
+		queue    []*message    // encoded, oldest first, not yet sent
+		pending  int           // bytes accepted and not yet acknowledged or given up
+		limit    int           // bytes that a message's body may have
+		seq      uint64        // messages encoded
+		resolved uint64        // messages acknowledged or given up: they end in order
+		closing  bool          // accept no more
+		flushes  []flush       // who waits for resolved, lowest first
+		room     chan struct{} // closed when pending falls; made by who waits
+		probe    event.Batch   // scratch to check an event with
 	}
 }
 
@@ -62,10 +62,10 @@ type flush struct {
 	done chan struct{}
 }
 
-// rank is the state of one dp_rank.
-type rank struct {
-	last    uint64 // id of the newest event
-	settled uint64 // every event up to this id is acknowledged, or dropped
+// progress is the state of one dp_rank.
+type progress struct {
+	last     uint64 // id of the newest event
+	resolved uint64 // every event up to this id is acknowledged, or dropped
 	// incomplete: what the next events say (event.Event.Incomplete).
 	incomplete bool
 }
@@ -112,9 +112,9 @@ func start(cfg Config, out transport) *Publisher {
 		done:  make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.mu.ranks = make(map[uint32]*rank)
+	p.mu.ranks = make(map[uint32]*progress)
 	for _, pos := range cfg.Resume {
-		p.mu.ranks[pos.DPRank] = &rank{last: pos.ID, settled: pos.ID, incomplete: pos.Incomplete}
+		p.mu.ranks[pos.DPRank] = &progress{last: pos.ID, resolved: pos.ID, incomplete: pos.Incomplete}
 	}
 	p.mu.probe = event.Batch{Space: cfg.Space, Events: make([]event.Event, 1)}
 	p.mu.limit = out.maxMessage()
@@ -129,10 +129,10 @@ func (p *Publisher) Incarnation() uint64 { return p.cfg.Incarnation }
 func (p *Publisher) Positions() []event.Position {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.positionsLocked(func(r *rank) uint64 { return r.last })
+	return p.positionsLocked(func(r *progress) uint64 { return r.last })
 }
 
-func (p *Publisher) positionsLocked(id func(*rank) uint64) []event.Position {
+func (p *Publisher) positionsLocked(id func(*progress) uint64) []event.Position {
 	list := make([]event.Position, 0, len(p.mu.ranks))
 	for n, r := range p.mu.ranks {
 		list = append(list, event.Position{DPRank: n, ID: id(r), Incomplete: r.incomplete})
@@ -155,7 +155,7 @@ func (p *Publisher) SetIncomplete(dpRank uint32, incomplete bool) {
 // Parent says what a stored chain of blocks follows: Root, or After a block.
 type Parent struct {
 	hash  uint64
-	known bool
+	given bool
 }
 
 // Root begins a prompt: the first block has no parent.
@@ -172,7 +172,7 @@ func After(hash uint64) Parent { return Parent{hash, true} }
 // the former only. The slices are copied.
 func (p *Publisher) Stored(ctx context.Context, dpRank uint32, tier event.Tier, parent Parent, engine, local []uint64) error {
 	return p.Publish(ctx, event.Event{Kind: event.Stored, DPRank: dpRank, Tier: tier,
-		HasParent: parent.known, Parent: parent.hash, Engine: engine, Local: local})
+		HasParent: parent.given, Parent: parent.hash, Engine: engine, Local: local})
 }
 
 // Removed publishes that the blocks are no longer resident on the tier. The
@@ -316,10 +316,10 @@ func (p *Publisher) numberLocked(ev *event.Event) {
 	ev.ID, ev.Incomplete = r.last, r.incomplete
 }
 
-func (p *Publisher) rankLocked(dpRank uint32) *rank {
+func (p *Publisher) rankLocked(dpRank uint32) *progress {
 	r := p.mu.ranks[dpRank]
 	if r == nil {
-		r = &rank{}
+		r = &progress{}
 		p.mu.ranks[dpRank] = r
 	}
 	return r
@@ -349,13 +349,13 @@ func (p *Publisher) wakeSender() {
 	}
 }
 
-// settle notes that the message is acknowledged or given up.
-func (p *Publisher) settle(msg *message) {
+// resolve notes that the message is acknowledged or given up.
+func (p *Publisher) resolve(msg *message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, pos := range msg.last {
 		r := p.mu.ranks[pos.DPRank]
-		r.settled = max(r.settled, pos.ID)
+		r.resolved = max(r.resolved, pos.ID)
 	}
 	p.mu.pending -= msg.cost
 	p.m.pending.Add(-float64(msg.cost))
@@ -364,12 +364,12 @@ func (p *Publisher) settle(msg *message) {
 		p.mu.room = nil
 	}
 	if p.mu.pending == 0 {
-		for _, r := range p.mu.ranks { // events dropped in between are settled too
-			r.settled = r.last
+		for _, r := range p.mu.ranks { // events dropped in between are resolved too
+			r.resolved = r.last
 		}
 	}
-	p.mu.settled++
-	for len(p.mu.flushes) > 0 && p.mu.flushes[0].seq <= p.mu.settled {
+	p.mu.resolved++
+	for len(p.mu.flushes) > 0 && p.mu.flushes[0].seq <= p.mu.resolved {
 		close(p.mu.flushes[0].done)
 		p.mu.flushes = p.mu.flushes[1:]
 	}
@@ -380,7 +380,7 @@ func (p *Publisher) settle(msg *message) {
 func (p *Publisher) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	p.sealLocked()
-	if p.mu.settled == p.mu.seq {
+	if p.mu.resolved == p.mu.seq {
 		p.mu.Unlock()
 		return nil
 	}

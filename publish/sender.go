@@ -32,7 +32,7 @@ func (s *sender) run() {
 			s.heartbeat()
 			nextBeat = time.Now().Add(s.cfg.Heartbeat)
 		}
-		wait := s.take()
+		wait := s.fillReady()
 		ok := true
 		for i, msg := range s.ready {
 			s.flying = append(s.flying, msg)
@@ -68,9 +68,9 @@ func (s *sender) run() {
 	s.m.inFlight.Add(-float64(len(s.flying)))
 }
 
-// take seals the open batch if it is due and moves what the window allows to
+// fillReady seals the open batch if it is due and moves what the window allows to
 // s.ready. It returns how long the open batch may wait.
-func (s *sender) take() time.Duration {
+func (s *sender) fillReady() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.limit = s.out.maxMessage() // a reconnect may lead to another server
@@ -129,7 +129,7 @@ func (s *sender) landed(ack *jetstream.PubAck) {
 			s.m.duplicates.Inc()
 		}
 	}
-	s.settle(msg)
+	s.resolve(msg)
 }
 
 // repair sends every message in flight until it is acknowledged, oldest
@@ -198,7 +198,7 @@ func (s *sender) heartbeat() {
 		CountCopies: s.cfg.CountCopies,
 	}
 	s.mu.Lock()
-	b.Last = s.positionsLocked(func(r *rank) uint64 { return r.settled })
+	b.Last = s.positionsLocked(func(r *progress) uint64 { return r.resolved })
 	s.mu.Unlock()
 	s.beat = event.AppendHeartbeat(s.beat[:0], &b)
 	if s.out.tell(s.subject, s.beat) == nil {

@@ -56,7 +56,7 @@ func (w *workers) follow() {
 		w.listening.Store(true)
 		for {
 			for _, e := range w.sub.Next() {
-				w.take(ctx, e)
+				w.apply(ctx, e)
 			}
 			select {
 			case <-w.sub.Wait():
@@ -67,7 +67,7 @@ func (w *workers) follow() {
 	}()
 }
 
-func (w *workers) take(ctx context.Context, e registry.Event) {
+func (w *workers) apply(ctx context.Context, e registry.Event) {
 	if e.Kind == registry.Resync {
 		w.compare(ctx)
 		return

@@ -19,7 +19,7 @@ func (r *Router) Apply(c load.Change) bool {
 	defer r.mu.Unlock()
 	switch c.Kind {
 	case load.Added:
-		return r.adopt(c, now)
+		return r.bookRemote(c, now)
 	case load.Prefilled:
 		return r.table.PrefillComplete(c.Key, now)
 	case load.Generated:
@@ -69,13 +69,13 @@ func (r *Router) Replace(owner uint64, live iter.Seq[load.Change]) {
 	r.table.DropOwner(owner)
 	for c := range live {
 		if c.Kind == load.Added && c.Key.Owner == owner {
-			r.adopt(c, now)
+			r.bookRemote(c, now)
 		}
 	}
 }
 
-// adopt books what another router has placed.
-func (r *Router) adopt(c load.Change, now time.Time) bool {
+// bookRemote books what another router has placed.
+func (r *Router) bookRemote(c load.Change, now time.Time) bool {
 	if r.table.Has(c.Key) {
 		return false
 	}

@@ -12,7 +12,7 @@ import (
 // counter adds up what the runs of one section have, and their digest.
 type counter struct {
 	space uint64
-	ranks []Rank
+	ranks []Publisher
 	sum   Footer
 	above map[uint64]above // run<<32|offset: what runs leave there
 	seq   []uint64

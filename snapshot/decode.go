@@ -59,8 +59,8 @@ func (d *decoder) byte() byte {
 	return b
 }
 
-// take returns the next n words.
-func (d *decoder) take(n int) []uint64 {
+// nextWords returns the next n words.
+func (d *decoder) nextWords(n int) []uint64 {
 	if n < 0 || n > len(d.words) {
 		d.bad = true
 		return nil
@@ -117,14 +117,14 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 	}
 	n := int(d.uint(uint64(len(d.words))))
 	mode := d.byte()
-	p.Local = d.take(n)
+	p.Local = d.nextWords(n)
 	switch {
 	case d.bad || n == 0 || mode > namesChain:
 		d.bad = true
 		return p
 	case mode == namesChain:
 		p.Engine = make([]uint64, 0, n)
-		for _, e := range d.take(1) {
+		for _, e := range d.nextWords(1) {
 			p.Engine = append(p.Engine, e)
 			for _, l := range p.Local[1:] {
 				e = blockhash.NextSequenceHash(e, l)
@@ -132,7 +132,7 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 			}
 		}
 	default:
-		p.Engine = d.take(n)
+		p.Engine = d.nextWords(n)
 	}
 	k := d.count()
 	d.held = slices.Grow(d.held, k)
@@ -195,7 +195,7 @@ func (d *decoder) special(n uint32, to []core.Holder) core.PieceException {
 		}
 		var own []uint64
 		if !e.Shared {
-			own = d.take(many)
+			own = d.nextWords(many)
 		}
 		for j := range many {
 			if e.Pos = pos + uint32(j); own != nil {
@@ -218,7 +218,7 @@ func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, names []ui
 	d.begin(c)
 	for len(d.meta) > 0 && !d.bad {
 		h := holderTo(to, d.uint32())
-		names := d.take(int(d.uint(uint64(len(d.words)))))
+		names := d.nextWords(int(d.uint(uint64(len(d.words)))))
 		if h == noHolder || d.bad {
 			continue
 		}

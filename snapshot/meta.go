@@ -36,13 +36,13 @@ type Meta struct {
 	Seq    uint64    `json:"seq"`
 	Stored time.Time `json:"stored,omitzero"`
 
-	Written  time.Time `json:"written"`
-	Writer   string    `json:"writer"` // name of the replica
-	Program  string    `json:"program"`
-	Fence    uint64    `json:"fence"` // fencing number of the writer's lease
-	Sections int       `json:"sections"`
-	Ranks    []Rank    `json:"ranks"`          // by rising Holder
-	Idle     []Rank    `json:"idle,omitempty"` // those without a holder: they never stored a block
+	Written  time.Time   `json:"written"`
+	Writer   string      `json:"writer"` // name of the replica
+	Program  string      `json:"program"`
+	Fence    uint64      `json:"fence"` // fencing number of the writer's lease
+	Sections int         `json:"sections"`
+	Ranks    []Publisher `json:"ranks"`          // by rising Holder
+	Idle     []Publisher `json:"idle,omitempty"` // those without a holder: they never stored a block
 }
 
 // Space is an event.Space; the two convert into each other.
@@ -52,9 +52,9 @@ type Space struct {
 	Group     string `json:"group"`
 }
 
-// Rank is one publisher stream. Holders of the runs that no rank has are left
+// Publisher is one publisher stream. Holders of the runs that no rank has are left
 // out of the snapshot.
-type Rank struct {
+type Publisher struct {
 	Holder      uint32   `json:"holder"` // its number in the runs
 	Worker      uint64   `json:"worker,string"`
 	DPRank      uint32   `json:"dp_rank"`
@@ -71,7 +71,7 @@ type Rank struct {
 }
 
 // ID returns which rank it is.
-func (r *Rank) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRank: r.DPRank} }
+func (r *Publisher) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRank: r.DPRank} }
 
 // Footer is what a snapshot has, by count. Held and Digest are of the ranks of
 // the Meta.

@@ -213,7 +213,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 			return err
 		}
 		cost := int64(s.raw[0]) + 2*int64(s.raw[1]) // as it stands, and as runs
-		if !room.take(ctx, cost) {
+		if !room.acquire(ctx, cost) {
 			return context.Cause(ctx)
 		}
 		if queues[s.section] == nil {
@@ -221,7 +221,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 			queues[s.section] = q
 			working.Go(func() {
 				for s := range q {
-					give := func() { room.give(int64(s.raw[0]) + 2*int64(s.raw[1])) }
+					give := func() { room.release(int64(s.raw[0]) + 2*int64(s.raw[1])) }
 					if context.Cause(ctx) != nil {
 						give()
 						continue
@@ -293,8 +293,8 @@ type room struct {
 
 func newRoom(n int64) *room { return &room{left: n, most: n, more: make(chan struct{}, 1)} }
 
-// take waits for n bytes; for more than there can be, until all are free.
-func (r *room) take(ctx context.Context, n int64) bool {
+// acquire waits for n bytes; for more than there can be, until all are free.
+func (r *room) acquire(ctx context.Context, n int64) bool {
 	for {
 		r.mu.Lock()
 		ok := r.left >= n || r.left == r.most
@@ -313,7 +313,7 @@ func (r *room) take(ctx context.Context, n int64) bool {
 	}
 }
 
-func (r *room) give(n int64) {
+func (r *room) release(n int64) {
 	r.mu.Lock()
 	r.left += n
 	r.mu.Unlock()

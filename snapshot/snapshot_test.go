@@ -62,9 +62,9 @@ func history(g coretest.Generator, seed uint64) []coretest.Op {
 func meta(sp *shard.Space) Meta {
 	m := Meta{Space: Space(testSpace), Stream: "s", Seq: 7, Written: time.Unix(1e9, 0).UTC(), Writer: "w", Fence: 3}
 	for _, r := range sp.Ranks() {
-		m.Ranks = append(m.Ranks, Rank{Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Worker + 1<<60, LastID: 5, Ended: []uint64{1 << 63}})
+		m.Ranks = append(m.Ranks, Publisher{Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Worker + 1<<60, LastID: 5, Ended: []uint64{1 << 63}})
 	}
-	m.Ranks = append(m.Ranks, Rank{Worker: 1 << 63, LastID: 9, Incomplete: true})
+	m.Ranks = append(m.Ranks, Publisher{Worker: 1 << 63, LastID: 9, Incomplete: true})
 	return m
 }
 

@@ -86,7 +86,7 @@ func NewWriter(sp *shard.Space, opts Options) *Writer {
 // given to the space before the call. From it on the writer keeps what changes;
 // Write is due soon, or Close.
 func (w *Writer) Begin(ctx context.Context) error {
-	cut, err := w.sp.BeginCut(ctx, w.take)
+	cut, err := w.sp.BeginCut(ctx, w.addRun)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
@@ -97,8 +97,8 @@ func (w *Writer) Begin(ctx context.Context) error {
 // Begun waits until everything before that moment is applied.
 func (w *Writer) Begun() { w.cut.Begun() }
 
-// take is called by a shard's owner with a run that is given out.
-func (w *Writer) take(shard int, p *core.Piece) {
+// addRun is called by a shard's owner with a run that is given out.
+func (w *Writer) addRun(shard int, p *core.Piece) {
 	if w.overflow.Load() {
 		return
 	}
@@ -369,5 +369,5 @@ func (m *Meta) number(present []shard.CutRank) {
 			m.Idle = append(m.Idle, r)
 		}
 	}
-	slices.SortFunc(m.Ranks, func(a, b Rank) int { return int(a.Holder) - int(b.Holder) })
+	slices.SortFunc(m.Ranks, func(a, b Publisher) int { return int(a.Holder) - int(b.Holder) })
 }

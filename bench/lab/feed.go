@@ -52,8 +52,8 @@ func newFeed(space *shard.Space, c *Config) *feed {
 	return f
 }
 
-// take is an engine's sink: the event lives until it returns.
-func (f *feed) take(ev *event.Event) {
+// apply is an engine's sink: the event lives until it returns.
+func (f *feed) apply(ev *event.Event) {
 	e := *ev
 	e.Engine, e.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
 	f.open.events = append(f.open.events, e)

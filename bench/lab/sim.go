@@ -152,7 +152,7 @@ func (s *sim) prepare() error {
 
 // join makes a worker's engine, empty.
 func (s *sim) join(i int) error {
-	engine, err := mock.New(s.cfg.Engine, s.feed.take)
+	engine, err := mock.New(s.cfg.Engine, s.feed.apply)
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}

@@ -67,9 +67,9 @@ func (c *cache) release(b int32) {
 	}
 }
 
-// take evicts the next victim and returns it, anonymous and used once. The
+// evict evicts the next victim and returns it, anonymous and used once. The
 // caller has checked that a block is free.
-func (c *cache) take() int32 {
+func (c *cache) evict() int32 {
 	b := c.next[len(c.refs)]
 	c.unlink(b)
 	c.refs[b] = 1

@@ -105,10 +105,10 @@ func (p *pool) clear() {
 	p.prev[0], p.next[0] = 0, 0
 }
 
-// take evicts the device's next victim, whose content goes to the tier below.
-func (e *Engine) take() int32 {
+// evict evicts the device's next victim, whose content goes to the tier below.
+func (e *Engine) evict() int32 {
 	n := len(e.cache.evicted)
-	b := e.cache.take()
+	b := e.cache.evict()
 	if len(e.cache.evicted) > n {
 		e.spill(e.cache.evicted[n])
 	}

@@ -70,7 +70,7 @@ func (e *Engine) makeRoom(s *sequence, n int) bool {
 		}
 	}
 	for range need {
-		s.blocks = append(s.blocks, e.take())
+		s.blocks = append(s.blocks, e.evict())
 	}
 	return true
 }
@@ -113,7 +113,7 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	}
 	e.load(names[cached : cached+loads])
 	for range need {
-		s.blocks = append(s.blocks, e.take())
+		s.blocks = append(s.blocks, e.evict())
 	}
 	e.report.Reused += s.computed
 	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed, Again: s.again})

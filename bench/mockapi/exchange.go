@@ -93,8 +93,8 @@ func (x *exchange) give(name string, tokens int) {
 	}
 }
 
-// take waits for a prompt, which then is gone.
-func (x *exchange) take(ctx context.Context, stop <-chan struct{}, name string, wait bool) (int, bool) {
+// await waits for a prompt, which then is gone.
+func (x *exchange) await(ctx context.Context, stop <-chan struct{}, name string, wait bool) (int, bool) {
 	x.mu.Lock()
 	o := x.offers[name]
 	if o == nil && wait {
@@ -129,7 +129,7 @@ func (x *exchange) name() string {
 
 // serveKV gives a prompt away.
 func (s *Server) serveKV(w http.ResponseWriter, r *http.Request) {
-	tokens, ok := s.kv.take(r.Context(), s.stop, r.PathValue("name"), r.URL.Query().Has("wait"))
+	tokens, ok := s.kv.await(r.Context(), s.stop, r.PathValue("name"), r.URL.Query().Has("wait"))
 	if !ok {
 		http.NotFound(w, r)
 		return

@@ -58,7 +58,7 @@ var (
 type Server struct {
 	cfg   Config
 	mux   *http.ServeMux
-	ranks []*rank
+	ranks []*engineRank
 	turn  atomic.Uint32 // of requests that name no rank
 	stop  chan struct{}
 	once  sync.Once
@@ -88,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, stop: make(chan struct{})}
 	for i := range max(cfg.Ranks, 1) {
-		k, err := newRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
+		k, err := newEngineRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +111,7 @@ func (s *Server) Close() {
 
 // rankOf returns the engine that the request names as vLLM's clients do, or the
 // next one in turn.
-func (s *Server) rankOf(r *http.Request) *rank {
+func (s *Server) rankOf(r *http.Request) *engineRank {
 	if text := r.Header.Get("X-Data-Parallel-Rank"); text != "" {
 		if n, err := strconv.Atoi(text); err == nil && n >= 0 && n < len(s.ranks) {
 			return s.ranks[n]
@@ -123,7 +123,7 @@ func (s *Server) rankOf(r *http.Request) *rank {
 
 // generate puts a prompt into the engine and returns the job, which runs on even
 // if nobody listens.
-func (s *Server) generate(k *rank, q *request, prompt []uint32, output int, received bool) (*job, error) {
+func (s *Server) generate(k *engineRank, q *request, prompt []uint32, output int, received bool) (*job, error) {
 	size := s.cfg.Engine.BlockSize
 	lora := ""
 	if q.Model != s.cfg.Model {

@@ -246,7 +246,7 @@ func (p *prompts) write(ctx context.Context, sp *shard.Space, f *os.File, res *s
 	if err == nil {
 		m := snapshot.Meta{Space: snapshot.Space(benchSpace), Written: begun}
 		for _, r := range sp.Ranks() {
-			m.Ranks = append(m.Ranks, snapshot.Rank{Worker: r.Worker, DPRank: r.DPRank})
+			m.Ranks = append(m.Ranks, snapshot.Publisher{Worker: r.Worker, DPRank: r.DPRank})
 		}
 		if footer, err = w.Write(ctx, f, m); err == nil {
 			err = f.Sync()

@@ -262,7 +262,7 @@ func (c *config) copySnapshot(ctx context.Context, k *keeper.Keeper, at kept, na
 	if err := to.Put(ctx, name, func(w io.Writer) error { _, err := io.Copy(w, f); return err }); err != nil {
 		return err
 	}
-	if _, err := store.Claim(ctx, to, "kvctl", k.Adopt(to, at.stream, at.space)); err != nil {
+	if _, err := store.Claim(ctx, to, "kvctl", k.Readmit(to, at.stream, at.space)); err != nil {
 		return err
 	}
 	m, _, err := to.Manifest(ctx)
@@ -280,7 +280,7 @@ func (c *config) deleteSnapshot(ctx context.Context, k *keeper.Keeper, at kept, 
 	if newest := at.snapshots[0].Name == name; newest && !c.force {
 		return fmt.Errorf("%s is the newest of its stream, and the next start would read the stream from where the one before ends; --force deletes it: %w", name, errRefused)
 	}
-	fence, err := store.Claim(ctx, at.store, "kvctl", k.Adopt(at.store, at.stream, at.space))
+	fence, err := store.Claim(ctx, at.store, "kvctl", k.Readmit(at.store, at.stream, at.space))
 	if err != nil {
 		return err
 	}

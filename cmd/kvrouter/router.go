@@ -30,16 +30,16 @@ import (
 // router is the running program: a replica of the index, the fleet's routers that
 // read it, and the proxy that asks them.
 type router struct {
-	cfg     *config
-	log     *slog.Logger
-	metrics *obs.Metrics
-	replica *replica.Replica
-	fleet   *fleet.Fleet
-	proxy   *proxy.Proxy
-	http    *http.Server
-	index   *query.Server // of the admin port
-	service *proc.Service
-	known   atomic.Bool // who is registered is known to the fleet
+	cfg          *config
+	log          *slog.Logger
+	metrics      *obs.Metrics
+	replica      *replica.Replica
+	fleet        *fleet.Fleet
+	proxy        *proxy.Proxy
+	http         *http.Server
+	index        *query.Server // of the admin port
+	service      *proc.Service
+	workersKnown atomic.Bool // who is registered is known to the fleet
 
 	stopWork context.CancelFunc
 	work     sync.WaitGroup // follows the registry, probes
@@ -127,7 +127,7 @@ func (x *router) start(ctx context.Context) error {
 			return err // the settings are wrong
 		}
 	}
-	x.known.Store(true)
+	x.workersKnown.Store(true)
 	work, cancel := context.WithCancel(context.Background())
 	x.stopWork = cancel
 	x.work.Go(func() { x.fleet.Follow(work, reg) })
@@ -175,7 +175,7 @@ func (x *router) behind() string { return cmp.Or(x.replica.Behind(), x.unknown()
 
 // unknown says that the workers are not known yet; "" if they are.
 func (x *router) unknown() string {
-	if !x.known.Load() {
+	if !x.workersKnown.Load() {
 		return "who is registered is being read"
 	}
 	return ""

@@ -204,7 +204,7 @@ func (d *Decoder) readEvents(r *msgpack.Reader) {
 			d.lose(&f)
 			continue
 		}
-		d.take(&f)
+		d.toEvent(&f)
 	}
 }
 

@@ -19,8 +19,8 @@ const (
 	groupOther
 )
 
-// take turns the fields into an event, or counts why not.
-func (d *Decoder) take(f *fields) {
+// toEvent turns the fields into an event, or counts why not.
+func (d *Decoder) toEvent(f *fields) {
 	d.left(UnknownField, f.unknown)
 	if f.kind == 0 {
 		d.drop(f)

@@ -55,7 +55,7 @@ type Direct struct {
 	mu struct {
 		sync.Mutex
 		closed bool
-		ranks  map[rankKey]*rank
+		ranks  map[rankKey]*follower
 	}
 }
 
@@ -79,7 +79,7 @@ func New(cfg Config) (*Direct, error) {
 		cfg.Log = slog.Default()
 	}
 	d := &Direct{cfg: cfg, limit: zmqfeed.NewLimit(cfg.Replays)}
-	d.mu.ranks = make(map[rankKey]*rank)
+	d.mu.ranks = make(map[rankKey]*follower)
 	d.m = newMeters(cfg.Metrics, d)
 	return d, nil
 }
@@ -122,7 +122,7 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	cfg := d.cfg.Feed
 	cfg.Endpoint, cfg.Replay, cfg.Limit = at.Events, at.Replay, d.limit
 	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt}
-	r := &rank{d: d, key: k, at: at, index: index, done: make(chan struct{})}
+	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
 	if old != nil {
 		d.stopLocked(k)
 		if old.at.Lora == at.Lora && old.at.Salt == at.Salt { // else it has other content
@@ -186,7 +186,7 @@ func (d *Direct) Close() {
 	}
 }
 
-func (d *Direct) all() []*rank {
+func (d *Direct) all() []*follower {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Collect(maps.Values(d.mu.ranks))

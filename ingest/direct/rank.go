@@ -32,9 +32,9 @@ type RankStatus struct {
 	LastBatch  time.Time // when the last one was applied
 }
 
-// rank follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
+// follower follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
 // stat and what does not change.
-type rank struct {
+type follower struct {
 	d      *Direct
 	key    rankKey
 	at     Endpoint
@@ -52,14 +52,14 @@ type rank struct {
 	}
 }
 
-func (r *rank) status() RankStatus {
+func (r *follower) status() RankStatus {
 	r.stat.Lock()
 	defer r.stat.Unlock()
 	return r.stat.RankStatus
 }
 
 // note changes the status; with tell the change is told.
-func (r *rank) note(tell bool, f func(*RankStatus)) {
+func (r *follower) note(tell bool, f func(*RankStatus)) {
 	r.stat.Lock()
 	f(&r.stat.RankStatus)
 	s := r.stat.RankStatus
@@ -69,7 +69,7 @@ func (r *rank) note(tell bool, f func(*RankStatus)) {
 	}
 }
 
-func (r *rank) run() {
+func (r *follower) run() {
 	defer close(r.done)
 	if !r.begun {
 		r.clear() // what another transport left
@@ -79,7 +79,7 @@ func (r *rank) run() {
 
 // apply applies events and waits until that is done. What is refused for want of
 // memory is counted; an index that is closed takes nothing any more.
-func (r *rank) apply(b *event.Batch) core.Outcome {
+func (r *follower) apply(b *event.Batch) core.Outcome {
 	if r.failed || len(b.Events) == 0 {
 		return core.Outcome{}
 	}
@@ -97,13 +97,13 @@ func (r *rank) apply(b *event.Batch) core.Outcome {
 }
 
 // clear empties the rank.
-func (r *rank) clear() {
+func (r *follower) clear() {
 	r.apply(&event.Batch{Space: r.key.Space, Worker: r.key.Worker,
 		Events: []event.Event{{Kind: event.Cleared, AllTiers: true, DPRank: r.key.dpRank}}})
 }
 
 // Batch implements zmqfeed.Handler.
-func (r *rank) Batch(_ uint64, b *event.Batch) {
+func (r *follower) Batch(_ uint64, b *event.Batch) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
 	cleared, lost, incomplete := false, b.Lost > 0, r.status().Incomplete
 	incomplete = incomplete || lost // wherever the lost events were in the batch
@@ -146,7 +146,7 @@ func (r *rank) Batch(_ uint64, b *event.Batch) {
 }
 
 // Restart implements zmqfeed.Handler.
-func (r *rank) Restart(why zmqfeed.Cause) {
+func (r *follower) Restart(why zmqfeed.Cause) {
 	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", why.String())
 	r.clear()
 	r.note(true, func(s *RankStatus) {
@@ -156,7 +156,7 @@ func (r *rank) Restart(why zmqfeed.Cause) {
 }
 
 // Gap implements zmqfeed.Handler.
-func (r *rank) Gap(g zmqfeed.Gap) {
+func (r *follower) Gap(g zmqfeed.Gap) {
 	unusable := g.Why == zmqfeed.Undecodable || g.Why == zmqfeed.Oversize
 	r.d.cfg.Log.Warn("batches of an engine are lost", "worker", r.key.Worker, "dp_rank", r.key.dpRank,
 		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !unusable)
@@ -172,7 +172,7 @@ func (r *rank) Gap(g zmqfeed.Gap) {
 }
 
 // State implements zmqfeed.Handler.
-func (r *rank) State(st zmqfeed.State) {
+func (r *follower) State(st zmqfeed.State) {
 	r.note(true, func(s *RankStatus) {
 		s.Phase = st.Phase
 		s.Tried = s.Tried || st.Phase == zmqfeed.Live || st.Err != nil

@@ -153,7 +153,7 @@ func DecodeReply(b []byte) (Reply, error) {
 }
 
 // A dump is a row of frames of the events of core.Index.Dump and, marked as
-// incomplete, of Loose.Dump, cut into parts anywhere: a u32 length, then a u32
+// incomplete, of Orphans.Dump, cut into parts anywhere: a u32 length, then a u32
 // length of a native batch, the batch, and a varint for each of its engine
 // hashes, how many copies it has.
 const (

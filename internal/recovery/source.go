@@ -24,7 +24,7 @@ type Config struct {
 	// Resume holds the last id of ranks from before the Source.
 	Resume []event.Position
 	// Holds calls add for what a rank of Resume holds, as core.Index.Dump and
-	// Loose.Dump give it; nil: that is not known.
+	// Orphans.Dump give it; nil: that is not known.
 	Holds func(dpRank uint32, add func(ev *event.Event, copies []uint32))
 	Now   func() time.Time // default time.Now
 }
@@ -37,20 +37,20 @@ type Source struct {
 	mu struct {
 		sync.Mutex
 		index *core.Radix
-		ranks map[uint32]*rank
+		ranks map[uint32]*indexedRank
 		bytes int // of the rings
 		dumps []*dump
 	}
 }
 
-// rank is one dp_rank.
-type rank struct {
+// indexedRank is one dp_rank.
+type indexedRank struct {
 	holder core.Holder
 	last   uint64
 	// incomplete: blocks that were held before the Source began are not known.
 	incomplete       bool
 	streamIncomplete bool // the stream is incomplete
-	loose            Loose
+	orphans          Orphans
 	// ring[at], ring[at+1], … are the last events, oldest first; it grows up to
 	// Config.Ring.
 	ring []event.Event
@@ -81,7 +81,7 @@ func NewSource(cfg Config) *Source {
 	}
 	s := &Source{cfg: cfg}
 	s.mu.index = core.NewRadix(core.Options{})
-	s.mu.ranks = make(map[uint32]*rank)
+	s.mu.ranks = make(map[uint32]*indexedRank)
 	for _, p := range cfg.Resume {
 		r := s.rankLocked(p.DPRank)
 		r.last, r.incomplete, r.streamIncomplete = p.ID, p.ID > 0, p.Incomplete
@@ -89,7 +89,7 @@ func NewSource(cfg Config) *Source {
 			restore := core.Restorer{Index: s.mu.index, Holder: r.holder}
 			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) {
 				if ev.Incomplete {
-					r.loose.Restore(ev, copies)
+					r.orphans.Restore(ev, copies)
 				} else {
 					restore.Add(ev, copies)
 				}
@@ -101,10 +101,10 @@ func NewSource(cfg Config) *Source {
 	return s
 }
 
-func (s *Source) rankLocked(dpRank uint32) *rank {
+func (s *Source) rankLocked(dpRank uint32) *indexedRank {
 	r := s.mu.ranks[dpRank]
 	if r == nil {
-		r = &rank{holder: core.Holder(len(s.mu.ranks))}
+		r = &indexedRank{holder: core.Holder(len(s.mu.ranks))}
 		s.mu.ranks[dpRank] = r
 	}
 	return r
@@ -121,14 +121,14 @@ func (s *Source) Apply(ev event.Event) {
 		s.storeLocked(r, &ev)
 	case event.Removed:
 		s.mu.index.Remove(r.holder, &ev, s.cfg.CountCopies)
-		if r.loose.Len() > 0 {
-			for _, name := range ev.Engine {
-				r.loose.Remove(name, ev.Tier, s.cfg.CountCopies)
+		if r.orphans.Len() > 0 {
+			for _, hash := range ev.Engine {
+				r.orphans.Remove(hash, ev.Tier, s.cfg.CountCopies)
 			}
 		}
 	case event.Cleared:
 		s.mu.index.Clear(r.holder, ev.Tier, ev.AllTiers)
-		r.loose.Clear(ev.Tier, ev.AllTiers)
+		r.orphans.Clear(ev.Tier, ev.AllTiers)
 		r.incomplete = r.incomplete && !ev.AllTiers
 	}
 	r.last, r.streamIncomplete = ev.ID, ev.Incomplete
@@ -136,19 +136,19 @@ func (s *Source) Apply(ev event.Event) {
 }
 
 // storeLocked stores what has a known place in the index. The rest of an
-// incomplete stream is loose.
-func (s *Source) storeLocked(r *rank, ev *event.Event) {
+// incomplete stream is an orphan.
+func (s *Source) storeLocked(r *indexedRank, ev *event.Event) {
 	out := s.mu.index.Store(r.holder, ev, s.cfg.CountCopies)
 	switch {
 	case out.UnknownParent > 0 && ev.Incomplete:
-		r.loose.Store(ev, s.cfg.CountCopies)
-	case r.loose.Len() == 0:
+		r.orphans.Store(ev, s.cfg.CountCopies)
+	case r.orphans.Len() == 0:
 	case len(ev.Local) == 0 && out.UnknownBlock > 0:
-		for _, name := range ev.Engine {
-			r.loose.StoreName(name, ev.Tier, s.cfg.CountCopies)
+		for _, hash := range ev.Engine {
+			r.orphans.StoreHashOnly(hash, ev.Tier, s.cfg.CountCopies)
 		}
 	case len(ev.Local) > 0 && out.UnknownParent == 0:
-		r.loose.Place(s.mu.index, r.holder, ev.Engine, s.cfg.CountCopies)
+		r.orphans.Attach(s.mu.index, r.holder, ev.Engine, s.cfg.CountCopies)
 	}
 }
 
@@ -161,7 +161,7 @@ func (s *Source) SetIncomplete(dpRank uint32, incomplete bool) {
 }
 
 // keepLocked puts a copy of the event into the ring and lets the oldest go.
-func (s *Source) keepLocked(r *rank, ev event.Event) {
+func (s *Source) keepLocked(r *indexedRank, ev event.Event) {
 	size := eventBytes(&ev)
 	for r.n > 0 && (r.n == s.cfg.Ring || s.mu.bytes+size > s.cfg.RingBytes) {
 		s.forgetLocked(r)
@@ -181,7 +181,7 @@ func (s *Source) keepLocked(r *rank, ev event.Event) {
 	s.mu.bytes += size
 }
 
-func (s *Source) forgetLocked(r *rank) {
+func (s *Source) forgetLocked(r *indexedRank) {
 	old := r.event(0)
 	s.mu.bytes -= eventBytes(old)
 	*old = event.Event{}
@@ -189,10 +189,10 @@ func (s *Source) forgetLocked(r *rank) {
 	r.n--
 }
 
-func (r *rank) event(i int) *event.Event { return &r.ring[(r.at+i)%len(r.ring)] }
+func (r *indexedRank) event(i int) *event.Event { return &r.ring[(r.at+i)%len(r.ring)] }
 
 // first returns the id of the oldest event in the ring, or of the next event.
-func (r *rank) first() uint64 { return r.last - uint64(r.n) + 1 }
+func (r *indexedRank) first() uint64 { return r.last - uint64(r.n) + 1 }
 
 func eventBytes(ev *event.Event) int { return 96 + 8*(len(ev.Engine)+len(ev.Local)) }
 
@@ -235,7 +235,7 @@ func (s *Source) beginLocked(reply *Reply, q Request, limit int) {
 
 // eventsLocked answers with events from q.From on, which is in the ring or the
 // next to come.
-func (s *Source) eventsLocked(reply *Reply, q Request, r *rank, limit int) {
+func (s *Source) eventsLocked(reply *Reply, q Request, r *indexedRank, limit int) {
 	reply.Kind = Events
 	to := r.last
 	if q.To != 0 {
@@ -260,7 +260,7 @@ func (s *Source) eventsLocked(reply *Reply, q Request, r *rank, limit int) {
 
 // dumpLocked answers with the first part of a dump: a new one, or the one that
 // is being given out if the ring continues it.
-func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
+func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *indexedRank, limit int) {
 	at := slices.IndexFunc(s.mu.dumps, func(d *dump) bool { return d.dpRank == dpRank })
 	if at < 0 || s.mu.dumps[at].last+1 < r.first() || s.mu.dumps[at].part > limit-replyBytes {
 		if at < 0 && len(s.mu.dumps) == s.cfg.Dumps {
@@ -283,7 +283,7 @@ func (s *Source) dumpLocked(reply *Reply, dpRank uint32, r *rank, limit int) {
 }
 
 // encodeLocked returns the rank's dump as frames.
-func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
+func (s *Source) encodeLocked(dpRank uint32, r *indexedRank) []byte {
 	var data []byte
 	b := event.Batch{Space: s.cfg.Space, Worker: s.cfg.Worker, Incarnation: s.cfg.Incarnation}
 	var copies [][]uint32
@@ -307,7 +307,7 @@ func (s *Source) encodeLocked(dpRank uint32, r *rank) []byte {
 		add(ev, c)
 		return true
 	})
-	r.loose.Dump(add)
+	r.orphans.Dump(add)
 	seal()
 	return data
 }

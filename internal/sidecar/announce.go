@@ -59,7 +59,7 @@ func (s *Sidecar) incarnation() uint64 {
 	if len(s.streams) != 1 {
 		return 0
 	}
-	return s.streams[0].current.Load()
+	return s.streams[0].shownIncarnation.Load()
 }
 
 // worker returns what is announced.

@@ -132,7 +132,7 @@ func (w *world) Close(ctx context.Context) error {
 
 func (w *world) last() uint64 { return w.id }
 
-func (w *world) lacks(incomplete bool) { w.lack = incomplete }
+func (w *world) setIncomplete(incomplete bool) { w.lack = incomplete }
 
 func (w *world) openSink(_ context.Context, o opening) (sink, error) {
 	if err := w.tick(); err != nil {

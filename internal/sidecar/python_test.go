@@ -34,7 +34,7 @@ func (m *memory) Publish(_ context.Context, ev event.Event) error {
 func (m *memory) Flush(context.Context) error { return nil }
 func (m *memory) Close(context.Context) error { return nil }
 func (m *memory) last() uint64                { return m.base }
-func (m *memory) lacks(bool)                  {}
+func (m *memory) setIncomplete(bool)          {}
 
 // listen starts a socket of one rank with blocks of 4 tokens.
 func listen(t *testing.T, dir string) (path string, events chan event.Event, stop func()) {

@@ -15,9 +15,9 @@ const maxBlocks = 2048
 // cannot place: blocks below unknown parents and removals of unknown blocks.
 // Readers may know them from other workers.
 type set struct {
-	index *core.Radix
-	loose recovery.Loose // what was stored below unknown parents
-	names []uint64       // scratch of removals
+	index   *core.Radix
+	orphans recovery.Orphans // what was stored below unknown parents
+	names   []uint64         // scratch of removals
 }
 
 func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
@@ -45,7 +45,7 @@ func (s *set) apply(ev rawEvent, emit func(event.Event) error) (core.Outcome, er
 		return s.remove(ev, emit)
 	case ev.Kind == event.Cleared:
 		out := s.index.Clear(holder, ev.Tier, ev.AllTiers)
-		s.loose.Clear(ev.Tier, ev.AllTiers)
+		s.orphans.Clear(ev.Tier, ev.AllTiers)
 		if out.Removed == 0 && !ev.AllTiers && !ev.lacks {
 			return out, nil
 		}
@@ -101,7 +101,7 @@ func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome
 			out.Add(o)
 			if err == nil && ev.lacks {
 				one.Engine, one.Local = ev.Engine[i:n], ev.Local[i:n]
-				s.loose.Store(&one, ev.countCopies)
+				s.orphans.Store(&one, ev.countCopies)
 				for ; i < n && err == nil; i++ {
 					err = fresh.add(i)
 				}
@@ -112,7 +112,7 @@ func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome
 		if o.Stored > 0 {
 			err = fresh.add(i)
 		}
-		s.loose.Place(s.index, holder, one.Engine, ev.countCopies)
+		s.orphans.Attach(s.index, holder, one.Engine, ev.countCopies)
 		if err != nil {
 			return out, err
 		}
@@ -133,7 +133,7 @@ func (s *set) storeNames(ev rawEvent, emit func(event.Event) error) (out core.Ou
 		o := s.index.Store(holder, &one, ev.countCopies)
 		out.Add(o)
 		if o.UnknownBlock > 0 {
-			s.loose.StoreName(ev.Engine[i], ev.Tier, ev.countCopies)
+			s.orphans.StoreHashOnly(ev.Engine[i], ev.Tier, ev.countCopies)
 		}
 		if o.Stored > 0 || o.UnknownBlock > 0 && ev.lacks {
 			if err := fresh.add(i); err != nil {
@@ -151,7 +151,7 @@ func (s *set) remove(ev rawEvent, emit func(event.Event) error) (out core.Outcom
 		one.Engine = ev.Engine[i : i+1]
 		o := s.index.Remove(holder, &one, ev.countCopies)
 		out.Add(o)
-		if o.Removed > 0 || o.Unknown > 0 && s.loose.Remove(ev.Engine[i], ev.Tier, ev.countCopies) && ev.lacks {
+		if o.Removed > 0 || o.Unknown > 0 && s.orphans.Remove(ev.Engine[i], ev.Tier, ev.countCopies) && ev.lacks {
 			s.names = append(s.names, ev.Engine[i])
 		}
 		if len(s.names) == maxBlocks || i == len(ev.Engine)-1 && len(s.names) > 0 {
@@ -167,7 +167,7 @@ func (s *set) remove(ev rawEvent, emit func(event.Event) error) (out core.Outcom
 }
 
 // dump gives what is held as an index without copies has it (see
-// core.Index.Dump and recovery.Loose.Dump).
+// core.Index.Dump and recovery.Orphans.Dump).
 func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
 	one := func(ev *event.Event, copies []uint32) {
 		for i := range copies {
@@ -179,7 +179,7 @@ func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
 		one(ev, copies)
 		return true
 	})
-	s.loose.Dump(one)
+	s.orphans.Dump(one)
 }
 
 // held returns how many blocks there are, by tier.

@@ -208,7 +208,7 @@ func (p published) last() uint64 {
 	return 0
 }
 
-func (p published) lacks(incomplete bool) { p.SetIncomplete(p.dpRank, incomplete) }
+func (p published) setIncomplete(incomplete bool) { p.SetIncomplete(p.dpRank, incomplete) }
 
 // openSink opens the publisher of one rank and incarnation. Its heartbeats name
 // the rank from the start: so readers learn of a new incarnation.

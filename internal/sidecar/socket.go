@@ -146,7 +146,7 @@ func (s *socket) serve(c *client) {
 			s.refuse("line")
 			return
 		}
-		in.take(seq, ev, err, counts)
+		in.deliver(seq, ev, err, counts)
 	}
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		s.refuse("too_long")
@@ -197,8 +197,8 @@ func (s *socket) hello(lines *bufio.Scanner) (*input, bool, error) {
 	return nil, false, fmt.Errorf("rank %d is not one of --dp-ranks", h.DPRank)
 }
 
-// take gives a message to the stream; bad says why it cannot be used.
-func (in *input) take(seq uint64, ev event.Event, bad error, counts bool) {
+// deliver gives a message to the stream; bad says why it cannot be used.
+func (in *input) deliver(seq uint64, ev event.Event, bad error, counts bool) {
 	if seq < in.next {
 		return // sent again
 	}

@@ -15,8 +15,8 @@ import (
 // A kept state, version 2, little-endian: "KVPS", the version (u32), identity,
 // incarnation and last id (u64 each), flags (u8, 1: incomplete), the position
 // (u32 length, bytes), the entries of the index's dump, and the XXH3-64 of all
-// that. An entry is an event of core.Index.Dump or recovery.Loose.Dump: tier and
-// flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is loose),
+// that. An entry is an event of core.Index.Dump or recovery.Orphans.Dump: tier and
+// flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is an orphan),
 // parent (u64), the number of blocks
 // (u32), their engine hashes, local hashes if any (u64 each) and copies (u32
 // each).
@@ -89,7 +89,7 @@ func appendState(dst []byte, st *state) []byte {
 		add(ev, copies)
 		return true
 	})
-	st.set.loose.Dump(add)
+	st.set.orphans.Dump(add)
 	return le.AppendUint64(dst, xxh3.Hash(dst[start:]))
 }
 
@@ -118,7 +118,7 @@ func decodeState(b []byte) (*state, error) {
 	st.position, b = b[:n:n], b[n:]
 	r := core.Restorer{Index: st.set.index, Holder: holder}
 	for len(b) > 0 {
-		rest, err := restoreEntry(&r, &st.set.loose, b)
+		rest, err := restoreEntry(&r, &st.set.orphans, b)
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func decodeState(b []byte) (*state, error) {
 }
 
 // restoreEntry reads one entry into the index and returns what follows it.
-func restoreEntry(r *core.Restorer, loose *recovery.Loose, b []byte) ([]byte, error) {
+func restoreEntry(r *core.Restorer, orphans *recovery.Orphans, b []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(b) < entryHeader {
 		return nil, fmt.Errorf("%w: an entry is cut off", errState)
@@ -163,7 +163,7 @@ func restoreEntry(r *core.Restorer, loose *recovery.Loose, b []byte) ([]byte, er
 		}
 	}
 	if ev.Incomplete {
-		loose.Restore(&ev, copies)
+		orphans.Restore(&ev, copies)
 	} else {
 		r.Add(&ev, copies)
 	}

@@ -52,15 +52,15 @@ func TestStateComesBackWithItsCopies(t *testing.T) {
 	if err := enginetest.Compare(st.set.index, want); err != nil {
 		t.Error(err)
 	}
-	loose := 0
-	st.set.loose.Dump(func(ev *event.Event, copies []uint32) {
-		loose++
+	orphans := 0
+	st.set.orphans.Dump(func(ev *event.Event, copies []uint32) {
+		orphans++
 		if ev.Parent+1 != ev.Engine[0] || ev.Local[0] != ev.Engine[0]+2 || copies[0] != 3 {
 			t.Errorf("%+v with %v copies", ev, copies)
 		}
 	})
-	if loose != 2 {
-		t.Errorf("%d loose blocks", loose)
+	if orphans != 2 {
+		t.Errorf("%d orphans", orphans)
 	}
 }
 

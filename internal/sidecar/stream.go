@@ -26,8 +26,8 @@ type sink interface {
 	Close(ctx context.Context) error
 	// last returns the id of the last event.
 	last() uint64
-	// lacks says whether the next events are of an incomplete stream.
-	lacks(incomplete bool)
+	// setIncomplete says whether the next events are of an incomplete stream.
+	setIncomplete(incomplete bool)
 }
 
 // opening is how a sink begins.
@@ -78,10 +78,10 @@ type stream struct {
 		cancel context.CancelFunc
 		busy   atomic.Bool
 	}
-	phase   atomic.Uint32 // zmqfeed.Phase
-	opened  atomic.Bool   // there is a sink
-	current atomic.Uint64 // incarnation, for others
-	known   atomic.Bool   // incomplete, for others
+	phase            atomic.Uint32 // zmqfeed.Phase
+	opened           atomic.Bool   // there is a sink
+	shownIncarnation atomic.Uint64 // incarnation, for others
+	shownIncomplete  atomic.Bool   // incomplete, for others
 }
 
 // newStream loads what is kept of the stream.
@@ -281,7 +281,7 @@ func (s *stream) Gap(g zmqfeed.Gap) {
 // lack notes whether the stream is incomplete from here on.
 func (s *stream) lack(incomplete bool) {
 	s.incomplete = incomplete
-	s.sink.lacks(incomplete)
+	s.sink.setIncomplete(incomplete)
 	s.show()
 }
 
@@ -294,8 +294,8 @@ func (s *stream) State(st zmqfeed.State) {
 }
 
 func (s *stream) show() {
-	s.current.Store(s.incarnation)
-	s.known.Store(s.incomplete)
+	s.shownIncarnation.Store(s.incarnation)
+	s.shownIncomplete.Store(s.incomplete)
 	s.cfg.m.incomplete.Set(map[bool]float64{true: 1}[s.incomplete])
 	s.cfg.m.hold(s.set)
 }

@@ -28,10 +28,10 @@ func (n *notepad) Publish(context.Context, event.Event) error {
 	n.said = append(n.said, n.lacking)
 	return nil
 }
-func (n *notepad) Flush(context.Context) error { return nil }
-func (n *notepad) Close(context.Context) error { return nil }
-func (n *notepad) last() uint64                { return 0 }
-func (n *notepad) lacks(incomplete bool)       { n.lacking = incomplete }
+func (n *notepad) Flush(context.Context) error   { return nil }
+func (n *notepad) Close(context.Context) error   { return nil }
+func (n *notepad) last() uint64                  { return 0 }
+func (n *notepad) setIncomplete(incomplete bool) { n.lacking = incomplete }
 
 // An event that cannot be read, of a batch that otherwise can, makes the stream
 // incomplete wherever in the batch it was: until the next batch that clears all.
@@ -55,7 +55,7 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 		{Events: []event.Event{clearAll}},
 	} {
 		s.Batch(uint64(i), &b)
-		if s.incomplete != (i == 1) || s.known.Load() != s.incomplete {
+		if s.incomplete != (i == 1) || s.shownIncomplete.Load() != s.incomplete {
 			t.Errorf("after batch %d the stream is incomplete: %v", i, s.incomplete)
 		}
 	}

@@ -97,8 +97,8 @@ type Sum struct {
 	Digest uint64 `json:"digest,string"`
 }
 
-// Rank is the line after the last event of a rank.
-type Rank struct {
+// RankEnd is the line after the last event of a rank.
+type RankEnd struct {
 	Worker uint64 `json:"worker_id,string"`
 	DPRank uint32 `json:"dp_rank"`
 	Sum
@@ -107,7 +107,7 @@ type Rank struct {
 }
 
 // ID returns which rank it is.
-func (r *Rank) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRank: r.DPRank} }
+func (r *RankEnd) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRank: r.DPRank} }
 
 // Footer is the last line.
 type Footer struct {
@@ -129,10 +129,10 @@ func ParseCursor(text string) (id shard.RankID, err error) {
 
 // line is any of the lines.
 type line struct {
-	Dump   *Header `json:"dump,omitempty"`
-	Stored *stored `json:"stored,omitempty"`
-	Rank   *Rank   `json:"rank,omitempty"`
-	End    *Footer `json:"end,omitempty"`
+	Dump   *Header  `json:"dump,omitempty"`
+	Stored *stored  `json:"stored,omitempty"`
+	Rank   *RankEnd `json:"rank,omitempty"`
+	End    *Footer  `json:"end,omitempty"`
 }
 
 // stored is a shard.Dumped.

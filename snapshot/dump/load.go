@@ -20,7 +20,7 @@ const maxLine = 64 << 20
 // Loaded is what a Load has shown.
 type Loaded struct {
 	Header Header
-	Ranks  []Rank
+	Ranks  []RankEnd
 	Cursor string // of the last of them; "" for none
 }
 
@@ -70,7 +70,7 @@ func (l *load) read(ctx context.Context, in io.Reader) error {
 // load is a Load under way.
 type load struct {
 	open   func(h *Header) (*shard.Space, error)
-	keep   func(r *Rank, rank *shard.Replacement) error // instead of showing it; nil where it has no events
+	keep   func(r *RankEnd, rank *shard.Replacement) error // instead of showing it; nil where it has no events
 	loaded Loaded
 	space  *shard.Space
 	count  counter
@@ -159,7 +159,7 @@ func (l *load) flush(ctx context.Context) error {
 }
 
 // show ends a rank and lets lookups see it.
-func (l *load) show(ctx context.Context, r *Rank) error {
+func (l *load) show(ctx context.Context, r *RankEnd) error {
 	empty := l.rank == nil
 	if !empty || l.keep == nil {
 		if err := l.begin(ctx, r.ID()); err != nil { // of a rank without events
@@ -195,7 +195,7 @@ func (l *load) show(ctx context.Context, r *Rank) error {
 }
 
 // done notes that the rank is loaded, if err is nil.
-func (l *load) done(r *Rank, err error) error {
+func (l *load) done(r *RankEnd, err error) error {
 	if err == nil {
 		l.loaded.Ranks, l.loaded.Cursor = append(l.loaded.Ranks, *r), r.Cursor
 	}

@@ -16,17 +16,17 @@ import (
 type Loader struct {
 	open   func(h *Header) (*shard.Space, error)
 	header *Header // of the first part
-	ranks  []Rank
+	ranks  []RankEnd
 	hidden []*shard.Replacement
 	cursor string
 	ended  bool
-	told   func(r *Rank)
+	told   func(r *RankEnd)
 }
 
 // NewLoader returns a Loader into the space that open returns for the header of
 // each part; an error of it ends the load. told, if not nil, is called with each
 // rank that is there.
-func NewLoader(open func(h *Header) (*shard.Space, error), told func(r *Rank)) *Loader {
+func NewLoader(open func(h *Header) (*shard.Space, error), told func(r *RankEnd)) *Loader {
 	return &Loader{open: open, told: told}
 }
 
@@ -38,7 +38,7 @@ func (l *Loader) Cursor() string { return l.cursor }
 func (l *Loader) Header() *Header { return l.header }
 
 // Ranks returns the ranks that are there.
-func (l *Loader) Ranks() []Rank { return l.ranks }
+func (l *Loader) Ranks() []RankEnd { return l.ranks }
 
 // Read reads a part. After ErrTruncated, another part may follow; after any other
 // error Abort is due.
@@ -66,7 +66,7 @@ func (l *Loader) begin(h *Header) (*shard.Space, error) {
 	return l.open(h)
 }
 
-func (l *Loader) keep(r *Rank, rank *shard.Replacement) error {
+func (l *Loader) keep(r *RankEnd, rank *shard.Replacement) error {
 	l.cursor = r.Cursor
 	switch {
 	case r.Position == nil && rank != nil:

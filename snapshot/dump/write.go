@@ -64,7 +64,7 @@ func (w *Writer) Event(id shard.RankID, d *shard.Dumped) error {
 // Rank ends a rank. at is where its events were read to; nil if not known.
 func (w *Writer) Rank(id shard.RankID, at *Publisher) (Sum, error) {
 	sum := w.count.end()
-	return sum, w.object(&line{Rank: &Rank{Worker: id.Worker, DPRank: id.DPRank, Sum: sum, Position: at, Cursor: Cursor(id)}})
+	return sum, w.object(&line{Rank: &RankEnd{Worker: id.Worker, DPRank: id.DPRank, Sum: sum, Position: at, Cursor: Cursor(id)}})
 }
 
 // End writes the last line.

@@ -112,16 +112,16 @@ type Keeper struct {
 
 // streamState is what is known of one stream's snapshots.
 type streamState struct {
-	store   store.Store // nil until it could be opened, and the lease with it
-	lease   lease
-	newest  store.Entry
-	known   bool      // newest was read
-	learned time.Time // when
-	seen    time.Time // when newest was seen first
-	retry   time.Time // after a failure
-	failing int
-	looked  time.Time // at the stream itself, when nothing was due
-	warned  bool      // its retention is too short for the interval
+	store      store.Store // nil until it could be opened, and the lease with it
+	lease      lease
+	newest     store.Entry
+	newestRead bool      // newest was read
+	learned    time.Time // when
+	seen       time.Time // when newest was seen first
+	retry      time.Time // after a failure
+	failing    int
+	looked     time.Time // at the stream itself, when nothing was due
+	warned     bool      // its retention is too short for the interval
 }
 
 // Open returns a Keeper that has not begun yet: Run does. Settings.Start also
@@ -218,7 +218,7 @@ func (k *Keeper) Run(in *ingest.Ingest) {
 		for {
 			select {
 			case <-ticker.C:
-				k.look(ctx)
+				k.checkStreams(ctx)
 			case <-ctx.Done():
 				return
 			}
@@ -240,8 +240,8 @@ func (k *Keeper) Close(ctx context.Context) {
 	}
 }
 
-// look takes the snapshots that are due.
-func (k *Keeper) look(ctx context.Context) {
+// checkStreams takes the snapshots that are due.
+func (k *Keeper) checkStreams(ctx context.Context) {
 	for _, s := range k.in.Streams() {
 		if s.CaughtUp && s.Err == nil && ctx.Err() == nil {
 			k.lookAt(ctx, s, false)
@@ -274,14 +274,14 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
 		st.failing++
-		st.known = false
+		st.newestRead = false
 		st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
 	}
 }
 
 // takeDue takes a snapshot if one is due and no other replica takes it.
 func (k *Keeper) takeDue(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) error {
-	if err := k.learn(ctx, st, s); err != nil {
+	if err := k.readNewest(ctx, st, s); err != nil {
 		return err
 	}
 	why, err := k.due(ctx, st, s, last)
@@ -305,30 +305,30 @@ func (k *Keeper) takeDue(ctx context.Context, st *streamState, s ingest.StreamSt
 	}
 	if !ok {
 		k.m.waiting.Inc()
-		st.known = false
+		st.newestRead = false
 		return nil
 	}
 	held, release := st.lease.hold(ctx, rev)
 	defer release()
 	// Another may have taken it just before.
-	st.known = false
-	if err := k.learn(held, st, s); err != nil {
+	st.newestRead = false
+	if err := k.readNewest(held, st, s); err != nil {
 		return err
 	}
 	if why, err = k.due(held, st, s, last); err != nil || why == "" {
 		return err
 	}
-	err = k.take(held, st, s, why)
+	err = k.writeSnapshot(held, st, s, why)
 	if cause := context.Cause(held); err != nil && errors.Is(cause, ErrLeaseLost) {
 		err = fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
 
-// learn reads what the newest snapshot is, unless that is known. One that the
+// readNewest reads what the newest snapshot is, unless that is known. One that the
 // stream does not go on from is none.
-func (k *Keeper) learn(ctx context.Context, st *streamState, s ingest.StreamStatus) error {
-	if st.known && !s.Voided.After(st.learned) {
+func (k *Keeper) readNewest(ctx context.Context, st *streamState, s ingest.StreamStatus) error {
+	if st.newestRead && !s.Voided.After(st.learned) {
 		return nil
 	}
 	now := time.Now()
@@ -338,7 +338,7 @@ func (k *Keeper) learn(ctx context.Context, st *streamState, s ingest.StreamStat
 	}
 	var newest store.Entry
 	if len(m.Snapshots) > 0 {
-		switch err := k.goesOn(ctx, s.Stream, m.Snapshots[0]); {
+		switch err := k.streamContinues(ctx, s.Stream, m.Snapshots[0]); {
 		case err == nil:
 			newest = m.Snapshots[0]
 		case !errors.Is(err, errVoid):
@@ -354,7 +354,7 @@ func (st *streamState) note(newest store.Entry, now time.Time) {
 	if st.newest.Name != newest.Name || st.seen.IsZero() {
 		st.seen = now
 	}
-	st.newest, st.known, st.learned = newest, true, now
+	st.newest, st.newestRead, st.learned = newest, true, now
 }
 
 // due says why a snapshot is due; "" if it is not.

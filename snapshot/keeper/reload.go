@@ -63,7 +63,7 @@ func (k *Keeper) loadAside(ctx context.Context, s store.Store, which *store.Foun
 		if err := check(which, info, at.Stream, at.Space); err != nil {
 			return err
 		}
-		return k.goesOn(ctx, at.Stream, EntryOf(info))
+		return k.streamContinues(ctx, at.Stream, EntryOf(info))
 	}
 	info, err := snapshot.Restore(ctx, f, sp, k.cfg.Options, accept, nil)
 	if err = errors.Join(err, f.Close()); err != nil {

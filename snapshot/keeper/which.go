@@ -68,8 +68,8 @@ func (k *Keeper) recent(info *stream.Info, m *snapshot.Meta) error {
 	return nil
 }
 
-// goesOn refuses a snapshot that the stream does not go on from.
-func (k *Keeper) goesOn(ctx context.Context, name string, e store.Entry) error {
+// streamContinues refuses a snapshot that the stream does not go on from.
+func (k *Keeper) streamContinues(ctx context.Context, name string, e store.Entry) error {
 	s, info, err := stream.Open(ctx, k.js, name)
 	if err != nil {
 		return err
@@ -103,13 +103,13 @@ func (k *Keeper) refused(s store.Store, name string, f *store.Found, err error) 
 	k.cfg.Log.Warn("a snapshot is not used", "stream", name, "in", s.String(), "name", f.Name, "listed", f.Listed, "error", err)
 }
 
-// Adopt returns what a claim of the stream's manifest asks about a snapshot that
+// Readmit returns what a claim of the stream's manifest asks about a snapshot that
 // the manifest does not know: it comes in again if it is whole and is what its
 // name says. No more do than are kept.
-func (k *Keeper) Adopt(s store.Store, name string, sp event.Space) func(ctx context.Context, snap string) (store.Entry, bool) {
-	adopted := 0
+func (k *Keeper) Readmit(s store.Store, name string, sp event.Space) func(ctx context.Context, snap string) (store.Entry, bool) {
+	readmitted := 0
 	return func(ctx context.Context, snap string) (store.Entry, bool) {
-		if adopted == k.cfg.Keep {
+		if readmitted == k.cfg.Keep {
 			return store.Entry{}, false
 		}
 		info, err := k.verify(ctx, s, snap)
@@ -120,7 +120,7 @@ func (k *Keeper) Adopt(s store.Store, name string, sp event.Space) func(ctx cont
 			k.cfg.Log.Warn("a snapshot that is not in the manifest does not come in", "stream", name, "in", s.String(), "name", snap, "error", err)
 			return store.Entry{}, false
 		}
-		adopted++
+		readmitted++
 		k.m.adopted.Inc()
 		k.cfg.Log.Warn("a snapshot comes into the manifest again", "stream", name, "in", s.String(), "name", snap)
 		return EntryOf(info), true

@@ -33,7 +33,7 @@ const attempts = 5
 // returns where the stream is to be read on: all of it, or nothing.
 func (s *Source) Copy(ctx context.Context, info stream.Info, sp *shard.Space) (start ingest.Start, err error) {
 	l := dump.NewLoader(func(h *dump.Header) (*shard.Space, error) { return sp, usable(h, &info) },
-		func(r *dump.Rank) { s.cfg.Progress.Loaded(r.Blocks) })
+		func(r *dump.RankEnd) { s.cfg.Progress.Loaded(r.Blocks) })
 	blocks := func() (n uint64) {
 		for _, r := range l.Ranks() {
 			n += r.Blocks

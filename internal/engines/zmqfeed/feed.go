@@ -34,8 +34,8 @@ type Feed struct {
 	print   uint64 // of that batch's payload, to know it again
 	printed bool   // print is set
 
-	known    bool // the connection's publisher is the one that sent last
-	answered bool // a replay of this process has ever brought a batch
+	samePublisher bool // the connection's publisher is the one that sent last
+	answered      bool // a replay of this process has ever brought a batch
 
 	connect pace.Pace // connections that broke
 	anew    pace.Pace // restarts; rest is how long to wait after the last
@@ -107,7 +107,7 @@ func (f *Feed) next() uint64 {
 
 // apply gives a batch to the handler. Of an oversize one there is no payload.
 func (f *Feed) apply(seq uint64, payload []byte, oversize, replayed bool) {
-	f.have, f.last, f.known = true, seq, true
+	f.have, f.last, f.samePublisher = true, seq, true
 	f.printed = !oversize
 	if oversize {
 		f.gap(seq, Oversize)
@@ -136,7 +136,7 @@ func (f *Feed) skipTo(seq uint64, why Reason) {
 	}
 	f.have, f.last, f.printed = true, seq-1, false
 	f.counters.lost[why].Add(seq - from)
-	f.h.Gap(Gap{From: from, To: seq - 1, Why: why, Same: f.known})
+	f.h.Gap(Gap{From: from, To: seq - 1, Why: why, Same: f.samePublisher})
 }
 
 // gap tells a batch that is there, but unusable.
@@ -150,7 +150,7 @@ func (f *Feed) gap(seq uint64, why Reason) {
 // well. The handler holds nothing then that could be out of date.
 func (f *Feed) restart(why Cause) error {
 	f.have, f.last, f.printed, f.answered = false, 0, false, false
-	f.known = true // there is nothing left that another process said
+	f.samePublisher = true // there is nothing left that another process said
 	for i, n := range f.dec.Stats() {
 		f.leftPast[i] += n
 	}

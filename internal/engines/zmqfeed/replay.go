@@ -166,7 +166,7 @@ func (s *session) replayStart(seq uint64, payload []byte, oversize bool) error {
 		}
 		return errRestarted
 	}
-	f.known = true
+	f.samePublisher = true
 	return nil
 }
 

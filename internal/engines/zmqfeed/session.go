@@ -77,7 +77,7 @@ func (f *Feed) session(ctx context.Context) error {
 			s.release(it)
 		}
 	}()
-	f.known = !f.have
+	f.samePublisher = !f.have
 	f.ask.Progress() // perhaps it is another engine
 	if err := conn.Subscribe(f.cfg.Topic); err != nil {
 		return fmt.Errorf("subscribe at %s: %w", f.cfg.Endpoint, err)
@@ -260,7 +260,7 @@ func (s *session) live(ctx context.Context, it item) error {
 			return err
 		}
 		sleep(ctx, f.rest)
-	case seq < f.next() && !f.known && !same:
+	case seq < f.next() && !f.samePublisher && !same:
 		// Nothing told that this is still the process of the last batch.
 		if err := f.restart(FellBack); err != nil {
 			return err
@@ -279,7 +279,7 @@ func (s *session) live(ctx context.Context, it item) error {
 		f.skipTo(seq, why)
 	}
 	if seq < f.next() {
-		f.known = true
+		f.samePublisher = true
 		c.overlap.Add(1)
 		return nil
 	}

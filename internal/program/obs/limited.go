@@ -52,7 +52,7 @@ func (l *Limited) Log(level slog.Level, key, msg string, attrs ...slog.Attr) {
 	if !l.log.Enabled(context.Background(), level) {
 		return
 	}
-	suppressed, ok := l.take(key)
+	suppressed, ok := l.allow(key)
 	if !ok {
 		return
 	}
@@ -62,8 +62,8 @@ func (l *Limited) Log(level slog.Level, key, msg string, attrs ...slog.Attr) {
 	l.log.LogAttrs(context.Background(), level, msg, attrs...)
 }
 
-// take reports whether the key may be logged now, and how many of it were not.
-func (l *Limited) take(key string) (suppressed uint64, ok bool) {
+// allow reports whether the key may be logged now, and how many of it were not.
+func (l *Limited) allow(key string) (suppressed uint64, ok bool) {
 	k, ok := l.keys.Load(key)
 	if !ok {
 		k, _ = l.keys.LoadOrTryCompute(key, func() (k *limitedKey, full bool) {

@@ -50,7 +50,7 @@ func (l *Limited) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		addr := clientAddress(c)
-		ok, ofAddress := l.take(addr)
+		ok, ofAddress := l.admit(addr)
 		if ok {
 			return &limitedConn{Conn: c, listener: l, address: addr}, nil
 		}
@@ -79,8 +79,8 @@ func ClientAddress(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// take counts one more connection of the address, unless a limit is reached.
-func (l *Limited) take(addr netip.Addr) (ok, ofAddress bool) {
+// admit counts one more connection of the address, unless a limit is reached.
+func (l *Limited) admit(addr netip.Addr) (ok, ofAddress bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

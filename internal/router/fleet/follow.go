@@ -18,7 +18,7 @@ const expireEvery = time.Second
 func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 	sub := r.Subscribe(followQueue)
 	defer sub.Close()
-	f.adopt(ctx, r.Snapshot(false))
+	f.setWorkers(ctx, r.Snapshot(false))
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
 	for {
@@ -32,7 +32,7 @@ func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 		for _, ev := range sub.Next() {
 			switch ev.Kind {
 			case registry.Resync:
-				f.adopt(ctx, r.Snapshot(false))
+				f.setWorkers(ctx, r.Snapshot(false))
 			case registry.Left:
 				f.RemoveWorker(ctx, ev.Entry.Key)
 			default:
@@ -51,8 +51,8 @@ func (f *Fleet) set(e *registry.Entry) {
 	}
 }
 
-// adopt makes the workers those of a snapshot.
-func (f *Fleet) adopt(ctx context.Context, entries []registry.Entry) {
+// setWorkers makes the workers those of a snapshot.
+func (f *Fleet) setWorkers(ctx context.Context, entries []registry.Entry) {
 	there := make(map[registry.Key]bool, len(entries))
 	for i := range entries {
 		there[entries[i].Key] = true

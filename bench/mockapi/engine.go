@@ -19,8 +19,8 @@ type job struct {
 	finished bool
 }
 
-// rank is one engine and the goroutine that owns it.
-type rank struct {
+// engineRank is one engine and the goroutine that owns it.
+type engineRank struct {
 	engine *mock.Engine
 	step   func(r *mock.Report) time.Duration
 	calls  chan func() // run by the goroutine between steps
@@ -35,20 +35,20 @@ type rank struct {
 	next uint64
 }
 
-func newRank(cfg *Config, sink sink, dpRank uint32, stop <-chan struct{}) (*rank, error) {
+func newEngineRank(cfg *Config, sink sink, dpRank uint32, stop <-chan struct{}) (*engineRank, error) {
 	ec := cfg.Engine
 	ec.DPRank = dpRank
 	engine, err := mock.New(ec, sink)
 	if err != nil {
 		return nil, err
 	}
-	return &rank{
+	return &engineRank{
 		engine: engine, step: cfg.Step, calls: make(chan func()), stop: stop, done: make(chan struct{}), jobs: make(map[uint64]*job),
 	}, nil
 }
 
 // do has f run by the rank's goroutine; it fails when the engine has stopped.
-func (k *rank) do(f func()) error {
+func (k *engineRank) do(f func()) error {
 	select {
 	case k.calls <- f:
 		return nil
@@ -58,7 +58,7 @@ func (k *rank) do(f func()) error {
 }
 
 // run steps the engine whenever there is work.
-func (k *rank) run() {
+func (k *engineRank) run() {
 	defer close(k.done)
 	for {
 		for more := true; more; { // whoever waits takes part in the next step
@@ -93,7 +93,7 @@ func (k *rank) run() {
 
 // wait lets a step take its time, and requests come and go meanwhile. It reports
 // false when the engine is to stop.
-func (k *rank) wait(d time.Duration) bool {
+func (k *engineRank) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -109,7 +109,7 @@ func (k *rank) wait(d time.Duration) bool {
 }
 
 // admit is called by the goroutine.
-func (k *rank) admit(j *job) {
+func (k *engineRank) admit(j *job) {
 	k.next++
 	j.id = k.next
 	j.request.ID = k.next
@@ -121,14 +121,14 @@ func (k *rank) admit(j *job) {
 }
 
 // abort has the request ended after the step under way, if it still runs then.
-func (k *rank) abort(j *job) {
+func (k *engineRank) abort(j *job) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.gone = append(k.gone, j)
 }
 
 // forget is called by the goroutine.
-func (k *rank) forget() {
+func (k *engineRank) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, j := range k.gone {
@@ -142,7 +142,7 @@ func (k *rank) forget() {
 }
 
 // load returns the engine's load; none when it has stopped.
-func (k *rank) load() mock.Load {
+func (k *engineRank) load() mock.Load {
 	c := make(chan mock.Load, 1)
 	if k.do(func() { c <- k.engine.Load() }) != nil {
 		return mock.Load{}
@@ -152,7 +152,7 @@ func (k *rank) load() mock.Load {
 
 // report hands the tokens of a step to their requests. A request that goes on
 // has one token a step; what a preemption delayed comes with its last one.
-func (k *rank) report(r *mock.Report) {
+func (k *engineRank) report(r *mock.Report) {
 	for _, b := range r.Began {
 		if j := k.jobs[b.ID]; j != nil && !b.Again {
 			j.cached <- b.Reused

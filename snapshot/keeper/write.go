@@ -15,9 +15,9 @@ import (
 	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
-// take writes, verifies and publishes a snapshot of the stream, and trims it.
+// writeSnapshot writes, verifies and publishes a snapshot of the stream, and trims it.
 // ctx ends with the lease.
-func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatus, why string) error {
+func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.StreamStatus, why string) error {
 	begun := time.Now()
 	sp := k.cfg.Set.Lookup(s.Space)
 	if sp == nil {
@@ -26,7 +26,7 @@ func (k *Keeper) take(ctx context.Context, st *streamState, s ingest.StreamStatu
 	if err := k.cfg.step("claim"); err != nil {
 		return err
 	}
-	fence, err := store.Claim(ctx, st.store, k.cfg.Replica, k.Adopt(st.store, s.Stream, s.Space))
+	fence, err := store.Claim(ctx, st.store, k.cfg.Replica, k.Readmit(st.store, s.Stream, s.Space))
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (k *Keeper) trim(ctx context.Context, m store.Manifest, s ingest.StreamStat
 	}
 	oldest := m.Snapshots[0].Seq
 	for _, e := range m.Snapshots {
-		switch err := k.goesOn(ctx, s.Stream, e); {
+		switch err := k.streamContinues(ctx, s.Stream, e); {
 		case errors.Is(err, errVoid):
 			return nil // of an earlier stream, or of what it was before a rollback: the fallback still
 		case err != nil:
@@ -133,10 +133,10 @@ func (k *Keeper) trim(ctx context.Context, m store.Manifest, s ingest.StreamStat
 	return nil
 }
 
-func ranksOf(start ingest.Start) []snapshot.Rank {
-	ranks := make([]snapshot.Rank, len(start.Ranks))
+func ranksOf(start ingest.Start) []snapshot.Publisher {
+	ranks := make([]snapshot.Publisher, len(start.Ranks))
 	for i, p := range start.Ranks {
-		ranks[i] = snapshot.Rank{
+		ranks[i] = snapshot.Publisher{
 			Worker: p.Worker, DPRank: p.DPRank, Incarnation: p.Incarnation, LastID: p.LastID,
 			Incomplete: p.Incomplete, Ahead: p.Unconfirmed, Ended: p.Ended, Left: p.Left, Departed: p.Departed,
 		}
@@ -147,7 +147,7 @@ func ranksOf(start ingest.Start) []snapshot.Rank {
 // StartOf returns where reading goes on after a snapshot.
 func StartOf(m *snapshot.Meta) ingest.Start {
 	start := ingest.Start{Seq: m.Seq + 1, Created: m.Created, Stored: m.Stored}
-	for _, list := range [][]snapshot.Rank{m.Ranks, m.Idle} {
+	for _, list := range [][]snapshot.Publisher{m.Ranks, m.Idle} {
 		for _, r := range list {
 			start.Ranks = append(start.Ranks, ingest.RankPosition{
 				Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Incarnation, LastID: r.LastID,
