@@ -94,7 +94,7 @@ func TestAnInstanceOfManyRanks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.take(change{key: httpKey(w.Key(), rank), value: value, created: time.Now()})
+		r.applyChange(change{key: httpKey(w.Key(), rank), value: value, created: time.Now()})
 	}
 	if e, _ := r.Lookup(w.Key()); len(e.Ranks) != maxRanks || len(e.Endpoints.Events) != maxRanks || len(r.Corrupt()) != 1 {
 		t.Errorf("%d ranks, %d endpoints, %+v", len(e.Ranks), len(e.Endpoints.Events), r.Corrupt())

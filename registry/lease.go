@@ -9,12 +9,12 @@ func (l *ledger) beat(now, stored time.Time) {
 	}
 	l.beatAt, l.serverAt = now, stored
 	for _, m := range l.members {
-		l.judge(now, m)
+		l.applyLease(now, m)
 	}
 }
 
-// judge applies the lease rules to a worker at a beat.
-func (l *ledger) judge(now time.Time, m *member) {
+// applyLease applies the lease rules to a worker at a beat.
+func (l *ledger) applyLease(now time.Time, m *member) {
 	if m.state == Gone || m.state == Lost {
 		if now.Sub(m.leftSince) > l.cfg.forget && m.lease == nil {
 			l.forget(m)
@@ -49,7 +49,7 @@ func (l *ledger) judge(now time.Time, m *member) {
 	}
 	if len(gone) > 0 {
 		m.left = silent // should nothing else vouch for it
-		l.settle(now, m, false, gone)
+		l.recompute(now, m, false, gone)
 	} else if state := l.stateOf(now, m); state != m.state {
 		m.state = state
 		l.tell(Event{Kind: Updated, Entry: l.entry(m)})

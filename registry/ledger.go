@@ -186,7 +186,7 @@ func (l *ledger) registration(now time.Time, c change) error {
 			m.http = make(map[uint32]*httpSource)
 		}
 		m.http[src.rank] = &httpSource{worker: r.Worker, revision: c.revision, confirmed: true}
-		l.settle(now, m, true, m.departs(c.key, r.departures(c.created)))
+		l.recompute(now, m, true, m.departs(c.key, r.departures(c.created)))
 	default:
 		l.announce(now, m, r, c)
 	}
@@ -203,7 +203,7 @@ func (l *ledger) announce(now time.Time, m *member, r *record, c change) {
 	}
 	m.lease, m.revision, m.stored, m.seen = r, c.revision, c.created, now
 	m.heard = !l.loading || known
-	l.settle(now, m, true, m.departs(c.key, r.departures(c.created)))
+	l.recompute(now, m, true, m.departs(c.key, r.departures(c.created)))
 }
 
 // replace notes that another process announces the worker. One that was
@@ -250,7 +250,7 @@ func (l *ledger) unregister(now time.Time, src source, key string, list []depart
 	if !m.registered() && len(news) > 0 {
 		m.left, m.leftBy = list[len(list)-1].Departure, Unregistered
 	}
-	l.settle(now, m, false, news)
+	l.recompute(now, m, false, news)
 }
 
 func (l *ledger) drain(c change) error {
@@ -301,10 +301,10 @@ func (l *ledger) replica(now time.Time, c change) error {
 	return nil
 }
 
-// settle makes the member what its sources say, and tells what changed. A sign
+// recompute makes the member what its sources say, and tells what changed. A sign
 // of life brings a worker back that has left. The ranks are those of which it is
 // news that they left.
-func (l *ledger) settle(now time.Time, m *member, alive bool, departed []uint32) {
+func (l *ledger) recompute(now time.Time, m *member, alive bool, departed []uint32) {
 	before, had := m.worker, m.state
 	if !m.registered() {
 		if m.state = Gone; had == Live || had == Suspect || len(departed) > 0 {
@@ -399,7 +399,7 @@ func (l *ledger) setStatic(now time.Time, workers []Worker) {
 			l.members[m.key] = m
 		}
 		m.static = &w
-		l.settle(now, m, true, nil)
+		l.recompute(now, m, true, nil)
 	}
 }
 

@@ -239,7 +239,7 @@ func (r *Registry) session(ctx context.Context) error {
 				r.finishLoad()
 				continue
 			}
-			if r.take(changeOf(e)) {
+			if r.applyChange(changeOf(e)) {
 				missed = 0
 			}
 		case <-check.C:
@@ -253,8 +253,8 @@ func (r *Registry) session(ctx context.Context) error {
 	}
 }
 
-// take applies one change and reports whether it is this replica's beat.
-func (r *Registry) take(c change) (beat bool) {
+// applyChange applies one change and reports whether it is this replica's beat.
+func (r *Registry) applyChange(c change) (beat bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.mu.ledger

@@ -148,7 +148,7 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	e.Succeeded()
 	if q.known {
-		p.judge(q, best, answer)
+		p.compareCached(q, best, answer)
 	}
 	return answer, nil
 }

@@ -40,7 +40,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, pair *ro
 	}
 	p.obs.outcome(outcome).Inc()
 	if outcome == "ok" && s.tail {
-		p.judge(q, best, s.last)
+		p.compareCached(q, best, s.last)
 	}
 	if outcome == "engine_broke_off" {
 		p.obs.engineErrors.Inc()
@@ -134,8 +134,8 @@ func (s *stream) see(chunk []byte) {
 	}
 }
 
-// judge compares what the engine found cached with what was predicted.
-func (p *Proxy) judge(q *call, best *route.Answer, tail []byte) {
+// compareCached compares what the engine found cached with what was predicted.
+func (p *Proxy) compareCached(q *call, best *route.Answer, tail []byte) {
 	reported, ok := lastNumber(tail, `"cached_tokens":`)
 	if !ok {
 		return
