@@ -266,7 +266,8 @@ func (l *childLeaf) chain() int {
 }
 
 // put enters a child in the leaf or, if that is full, in its overflow. It
-// reports whether that took another leaf.
+// reports whether that took another leaf. A removed slot is not used again, as its key
+// may be on some reader's way to another slot: rebuilding takes it out.
 func (l *childLeaf) put(k uint64, r *run) (more bool) {
 	for l.used >= childFill {
 		if l.next.Load() == nil {
@@ -326,6 +327,7 @@ func (t *childTable) makeRoom(l *childLeaf) bool {
 	return true
 }
 
+// moveTo enters the leaf's children, and those of its overflow, in other leaves.
 func (l *childLeaf) moveTo(where func(k uint64) *childLeaf) {
 	for ; l != nil; l = l.next.Load() {
 		for i := range l.slots {
@@ -338,7 +340,9 @@ func (l *childLeaf) moveTo(where func(k uint64) *childLeaf) {
 	}
 }
 
-// store publishes a top table in which old's entries point to new leaves.
+// store publishes a top table in which old's entries point to new leaves. The table is
+// copied: a reader that has the old one finds the old leaf in it, which still has all
+// that it had.
 func (t *childTable) store(top []*childLeaf, old *childLeaf, with func(i int) *childLeaf) {
 	nt := make([]*childLeaf, len(top))
 	for i, o := range top {
@@ -350,6 +354,8 @@ func (t *childTable) store(top []*childLeaf, old *childLeaf, with func(i int) *c
 	t.top.Store(&nt)
 }
 
+// remove takes a child out: its slot keeps the key, without which what was put behind it
+// would no longer be found.
 func (t *childTable) remove(c child) {
 	k := t.keyOf(c.off, c.first)
 	l := leafOf(*t.top.Load(), k)

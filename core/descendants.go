@@ -4,6 +4,11 @@ package core
 // present: holds blocks, or has descendants further down in turn. It is what keeps
 // the hashes of evicted ancestors known. It knows where they are attached, so that
 // the highest offset is found without a look at the children of other holders.
+//
+// Invariant, between writes: for each holder and each run c but the root's children, c is
+// counted, with its offset, at its parent if and only if the holder is present in c. So
+// what a removal in a deep run ends is found by going up, and stops where the holder
+// has something else.
 type descendants struct {
 	count uint32
 	few   [fewDescendants]uint32 // their offsets, where there are no more
@@ -68,6 +73,7 @@ func (l *descendants) max() uint32 {
 	return m
 }
 
+// childRunsOf returns in how many child runs of r h is present.
 func (x *Radix) childRunsOf(r *run, h Holder) uint32 {
 	l, _ := x.descendants.get(runHolderKey(r, h))
 	return l.count
@@ -115,7 +121,9 @@ func (x *Radix) dropDescendant(r *run, off uint32, h Holder) {
 	x.descendants.set(k, l)
 }
 
-// enterRun notes that h, so far without blocks in r, gets some.
+// enterRun notes that h, so far without blocks in r, gets some. It goes up by one run
+// only, as h is present in r's parent: blocks are stored below what h knows, and who
+// adds others (ownPath, Loader.reach) begins at the top.
 func (x *Radix) enterRun(r *run, h Holder) {
 	hs := x.holders[h]
 	if len(hs.runs) >= 2*hs.live+32 {
@@ -132,7 +140,9 @@ func (x *Radix) enterRun(r *run, h Holder) {
 	}
 }
 
-// sweep takes runs that h has left, and repetitions, out of h's list.
+// sweep takes runs that h has left, and repetitions, out of h's list. Leaving a run does
+// not: it would have to search. The list is at most twice as long as it need be, plus
+// 32, when it is swept, so each entry pays for its own removal.
 func (x *Radix) sweep(h Holder, hs *holderState) {
 	x.marks++
 	keep := hs.runs[:0]
@@ -154,7 +164,7 @@ func (x *Radix) run(id uint32) *run {
 	return x.runs[id]
 }
 
-// releasePresence follows up on h having lost blocks in r: exceptions are settled and the
+// releasePresence follows up on h having lost blocks in r: exceptions are trimmed and the
 // presence that ended is taken back, up the ancestors.
 func (x *Radix) releasePresence(r *run, h Holder, member bool) {
 	for r != x.root {

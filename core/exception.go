@@ -7,6 +7,9 @@ import (
 )
 
 // An exception says what a holder has in a run when that is not the ordinary case.
+// It is the writer's alone: readers see what follows from it for the coverage
+// (recomputeCoverage), and nothing else.
+//
 // The ordinary case, which needs no exception, is: the device tier only, one copy
 // of each block, no hole (blocks 0 … held length-1), and the shared hashes. Its
 // known hashes are those below max(held length, descendant limit).
@@ -20,7 +23,11 @@ type exception struct {
 	tiered bool   // counted in the body's tierCover.users
 }
 
-// layer is one set of hashes: at most one per position.
+// layer is one set of hashes: at most one per position. A holder has two hashes for one
+// position where its engine does, or where what it stored first was called otherwise by
+// others; the shared hashes and three layers of its own take nearly all of that.
+//
+// A position that is held on a tier is known; copies counts only for held ones.
 type layer struct {
 	segs   []uint32 // arena segments by position>>segBits; nil in layer 0
 	known  bitmap   // positions whose hash is known to the holder
@@ -174,6 +181,8 @@ func (ex *exception) nextKnown(p, end uint32) uint32 {
 	return end
 }
 
+// runHolderKey is the key of what is kept of a holder and a run. Ids of runs are used
+// again: so whoever frees a run has dropped everything under its keys before.
 func runHolderKey(r *run, h Holder) uint64 { return uint64(r.id)<<32 | uint64(h) }
 
 // exceptionOf returns h's exception in r, nil in the ordinary case.
@@ -201,7 +210,9 @@ func (x *Radix) recomputeBytes(ex *exception) {
 	ex.size = n
 }
 
-// makeException makes the exception that says what the ordinary case says.
+// makeException makes the exception that says what the ordinary case says; whoever asks
+// for it then changes it. A holder that had nothing in r is in r from here on: it must
+// get something, or releasePresence must follow.
 func (x *Radix) makeException(r *run, h Holder) *exception {
 	if ex := x.exceptionOf(r, h); ex != nil {
 		return ex
@@ -224,6 +235,9 @@ func (x *Radix) makeException(r *run, h Holder) *exception {
 	return ex
 }
 
+// dropException is for exceptions that say the ordinary case again: coverage and
+// presence stay. The last in the run's list takes its place, so that a run with
+// thousands is not searched.
 func (x *Radix) dropException(ex *exception) {
 	r := ex.run
 	x.mem.Exceptions -= ex.size
@@ -245,7 +259,8 @@ func (x *Radix) dropException(ex *exception) {
 }
 
 // untier ends the run's coverage above the device level when its last holder
-// with blocks on lower tiers is gone.
+// with blocks on lower tiers is gone: else one offloaded block would make each write
+// to the run one of four levels for good. A crowded run's is dropped later (tighten).
 func (x *Radix) untier(ex *exception) {
 	if !ex.tiered {
 		return
@@ -264,7 +279,11 @@ func (x *Radix) untier(ex *exception) {
 }
 
 // trimException trims the exception of hashes that nothing below keeps known, and drops
-// it if what is left is the ordinary case.
+// it if what is left is the ordinary case. It is due after whatever may have taken a
+// copy, or something below the run, away: so a hash without copies is never found known
+// longer than the state after the step allows.
+//
+// The exception may be gone afterwards: who goes on with the run looks it up again.
 func (x *Radix) trimException(ex *exception) {
 	below := x.descendantLimit(ex.run, ex.holder)
 	if ex.simple() {
@@ -307,7 +326,9 @@ func (ex *exception) simple() bool {
 	return len(ex.layers) == 1 && ex.pile == nil && len(l.copies.m) == 0 && l.nHeld[1]+l.nHeld[2]+l.nHeld[3] == 0
 }
 
-// trimHoles settles a simple exception.
+// trimHoles trims a simple exception: one bitmap of known and one of held positions.
+// With both full up to their ends, it is the ordinary case. limit is the descendant
+// limit.
 func (x *Radix) trimHoles(ex *exception, limit uint32) {
 	l := &ex.layers[0]
 	x.untier(ex)
@@ -324,7 +345,9 @@ func (x *Radix) trimHoles(ex *exception, limit uint32) {
 	}
 }
 
-// forgetHash forgets the hash at a spot of pos.
+// forgetHash forgets the hash at a spot of pos: one without copies, or the holder's
+// counts would be wrong. A segment of own hashes goes with its last known one; while
+// one is left the forgotten ones stand in it, out of the directory.
 func (x *Radix) forgetHash(ex *exception, at spot, pos uint32) {
 	x.preserve(ex.run)
 	if at.layer == piled {
@@ -349,8 +372,9 @@ func (x *Radix) forgetHash(ex *exception, at spot, pos uint32) {
 	l.segs[pos>>segBits] = 0
 }
 
-// addOwnHash gives the holder a hash of its own at pos and returns where. The hash
-// must not be known to the holder at pos yet.
+// addOwnHash gives the holder a hash of its own at pos, without copies, and returns
+// where. The hash must not be known to the holder at pos yet. Until it has a copy, or
+// something below, it is known against the rule: a hold follows.
 func (x *Radix) addOwnHash(ex *exception, pos uint32, e uint64) spot {
 	x.preserve(ex.run)
 	i := ex.freeLayer(pos)

@@ -18,8 +18,14 @@ type step struct {
 
 // walk is a lookup's scratch: the path, and the holders that have matched all
 // of it so far at one level, as a list or as a bitset.
+//
+// After each run of the path the list or bitset has those that hold every block compared
+// so far, and go on; every other holder of the first block was emitted, once, with the
+// depth at which it ended. A holder ends where its coverage of a run ends, or in the
+// last run. They are a list after a run of few holders and a bitset after one of many,
+// whichever its coverage is: thousands are narrowed 64 at a time, and two are not.
 type walk struct {
-	steps []step
+	steps []step // the levels above device walk the same path, without comparing again
 	list  []Holder
 	bits  []uint64
 	dense bool // bits, not list
@@ -76,6 +82,9 @@ func (x *Radix) findDevice(local []uint64, m *Matches) (tiers, ok bool) {
 		st := &w.steps[len(w.steps)-1]
 		tiers = tiers || b.tiers.Load() != nil
 		alive := w.narrowDevice(st, &m.level)
+		// Once more: it may have appeared while the device level was read, which then
+		// is not that of all levels. With lower tiers the path is walked to its end, as
+		// a level above may go on where this one has nobody left.
 		if tiers = tiers || b.tiers.Load() != nil; !tiers && x.moved(st) {
 			return false, false
 		}
@@ -159,7 +168,8 @@ func (w *walk) narrowCover(s *step, c *cover, l *level) bool {
 	return w.narrowList(s, es, l)
 }
 
-// narrowList takes a run whose coverage is the list es.
+// narrowList takes a run whose coverage is the list es. Who was alive and is not in it
+// holds no block of the run, so ended where the run begins.
 func (w *walk) narrowList(s *step, es []uint64, l *level) bool {
 	if w.first {
 		w.first, w.dense, w.list = false, false, w.list[:0]
@@ -206,7 +216,9 @@ func (w *walk) keepOrEmit(s *step, e uint64, l *level) {
 	l.add(h, s.base+min(held, s.n))
 }
 
-// narrowWide takes a run whose coverage is a wide table.
+// narrowWide takes a run whose coverage is a wide table, a word of holders at a time:
+// those in neither set ended where the run begins, those in full go on or end together,
+// those in part each by their own held length.
 func (w *walk) narrowWide(s *step, c *cover, l *level) bool {
 	if !w.first && !w.dense {
 		was := w.list

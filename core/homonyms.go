@@ -115,7 +115,8 @@ func (x *Radix) lookupHomonym(h Holder, hash uint64) (position, bool) {
 }
 
 // within reports whether the hash is a shared one of t at base or later: whether
-// the holder has just entered it there.
+// the holder has just entered it there. Whether it knows it there does not tell, as
+// nothing is held yet of what the event brings.
 func (s *store) within(t *run, base uint32, hash uint64) bool {
 	is := func(b uint32) bool {
 		hd := s.arena.head(b >> segBits)
@@ -137,7 +138,8 @@ func (s *store) within(t *run, base uint32, hash uint64) bool {
 	return false
 }
 
-// dropHash undoes enter.
+// dropHash undoes enter. The directory always has one of a hash's blocks, or none is
+// left: lookups begin there, and dups is asked only about hashes that the directory has.
 func (x *Radix) dropHash(e uint64, b uint32) {
 	f, ok := x.dups.get(e)
 	if !ok {
@@ -171,7 +173,8 @@ func (x *Radix) dropHash(e uint64, b uint32) {
 	x.dups.set(e, f)
 }
 
-// moveHash makes the entry of block from name block to.
+// moveHash makes the entry of block from name block to: the hash has moved in the arena,
+// its position is the same, so nobody's knowledge of it changes.
 func (x *Radix) moveHash(e uint64, from, to uint32) {
 	if x.dir.replace(e, from, to) {
 		return

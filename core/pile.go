@@ -18,7 +18,9 @@ const piled = maxLayers
 // A pile has the hashes of a holder at positions of a run where every layer has one
 // already. An engine that does not tell what besides tokens its hashes are made of
 // (salts, adapters) names the same content thousands of times; what is done with
-// one of these hashes takes the same time however many there are.
+// one of these hashes takes the same time however many there are: the bitmaps say where
+// there is something, the counts of a heap when a bit has to change, and the list of idle
+// ones which may be forgotten, so that nobody looks through a heap for that.
 type pile struct {
 	known  bitmap                 // positions with hashes here
 	idle   bitmap                 // those with some that have no copies
@@ -38,6 +40,8 @@ type heap struct {
 	held [event.NumTiers]uint32 // hashes with copies on the tier
 }
 
+// piledHash is a hash of a heap. Without copies it is in the heap's idle list, and
+// knows where, as unpile moves hashes to other blocks.
 type piledHash struct {
 	copies [event.NumTiers]uint32
 	idle   uint32 // its index in the heap's idle ones, from 1; 0: it has copies

@@ -8,6 +8,12 @@ import (
 
 // removal is the state of one Remove call: a stretch of neighbouring blocks of
 // one run is gathered and then dropped with one change of coverage.
+//
+// The blocks of a stretch are all of one kind: one copy each on the event's tier, by
+// the hashes of one layer (by), and not dropped yet. So nothing of the run changes while
+// it is gathered, and held, which stands for the run's exception where there is none,
+// stays true. Whatever is of another kind ends the stretch (next). Runs that removals
+// leave short are merged once the event is done (pendingMerges), not under a stretch.
 type removal struct {
 	store
 	run       *run
@@ -102,7 +108,9 @@ func (m *removal) holds(pos uint32) bool {
 }
 
 // next begins a new stretch with the block of that hash. If goesOn, that may
-// be the one before the last stretch.
+// be the one before the last stretch. It drops the last one first: that may free the
+// run, so no position is looked up before. A hash without a copy on the tier, or one of
+// several copies, is done here.
 func (m *removal) next(e uint64, goesOn bool) {
 	m.flush()
 	var p position
@@ -146,7 +154,8 @@ func (m *removal) next(e uint64, goesOn bool) {
 }
 
 // cursor returns the position before the last removal's, if it has that hash: an
-// engine that evicts goes on where it stopped.
+// engine that evicts goes on where it stopped, in this event or the one before. The run
+// may be gone since, and its id another's, so the block decides.
 func (m *removal) cursor(e uint64) (position, bool) {
 	r := m.Radix.run(m.hs.last)
 	if r == nil || m.hs.lastPos == 0 || m.hs.lastPos > r.body.Load().len() {
@@ -170,7 +179,9 @@ func (m *removal) flush() {
 }
 
 // drop ends the tier's copies of positions lo … hi-1, all of which the holder
-// has there by the hashes of the spot.
+// has there by the hashes of the spot. The end of what it has in the run is dropped by
+// a shorter held length; anything before leaves a hole, which needs an exception. r
+// and its ancestors may be gone afterwards.
 func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	s.preserve(r)
 	b := r.body.Load()
@@ -241,7 +252,7 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 	return s.out
 }
 
-// clearRun drops all that the holder has in r on one tier.
+// clearRun drops all that the holder has in r on one tier, whole bitmaps at a time.
 func (s *store) clearRun(r *run) {
 	s.preserve(r)
 	ex := s.exceptionOf(r, s.h)

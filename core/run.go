@@ -96,7 +96,9 @@ func (b *body) eachHeldLen(level int, f func(h Holder, held uint32) bool) {
 
 // Below: the writer's side.
 
-// setHeldLen sets h's held length at one level.
+// setHeldLen sets h's held length at one level: by one atomic store where h has an entry,
+// or one is free that never was another holder's; else by a new table. So a reader of the
+// old table sees h as it was, and everybody else as they are, and nobody twice.
 func (x *Radix) setHeldLen(b *body, level int, h Holder, held uint32) {
 	var at *atomic.Pointer[cover]
 	if level == 0 {
@@ -153,7 +155,8 @@ func (x *Radix) putCover(at *atomic.Pointer[cover], c *cover) {
 }
 
 // setHeldLens sets h's held length at all levels: for holders that have the device
-// tier only.
+// tier only. The levels are stored one after the other: a lookup that sees some of
+// them makes its answer cumulative (Matches.makeCumulative).
 func (x *Radix) setHeldLens(b *body, h Holder, held uint32) {
 	x.setHeldLen(b, 0, h, held)
 	if b.tiers.Load() != nil {
@@ -314,7 +317,8 @@ func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
 	return r
 }
 
-// attach makes a complete run visible.
+// attach makes a complete run visible: content, coverage and its own children stand, as
+// a reader may be in it as soon as it is in the parent's children.
 func (x *Radix) attach(r *run) {
 	b := r.parent.body.Load()
 	old := b.children.Load()
@@ -324,7 +328,8 @@ func (x *Radix) attach(r *run) {
 	b.children.Store(k)
 }
 
-// detach takes an empty run out of its parent and frees it.
+// detach takes an empty run out of its parent and frees it. Readers that are in it
+// finish with the body that they have, in which nobody holds anything.
 func (x *Radix) detach(r *run) {
 	x.preserve(r)
 	b := r.parent.body.Load()
@@ -448,7 +453,9 @@ func (x *Radix) shrinkNow(r *run) {
 	}
 }
 
-// truncate cuts r to n blocks.
+// truncate cuts r to n blocks, of which those beyond are nobody's and without children.
+// A reader of the old length may still compare them: the slots keep their values until
+// the body is another one (seenLen, roomFor).
 func (x *Radix) truncate(r *run, n uint32) {
 	x.preserve(r)
 	b := r.body.Load()

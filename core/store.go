@@ -2,16 +2,25 @@ package core
 
 import "github.com/kvatlas/kvatlas/event"
 
-// store is the state of one Store call.
+// store is the state of one Store call; Remove, StoreFrom and Infer use it too.
+//
+// Readers may see the first blocks of an event before the rest: an event is not a step
+// for them, a block is (see Index). For one block, what it newly means is held before
+// what it meant is let go: in between, the hashes above it would have nothing below
+// and be forgotten, though they are known before the step and after it.
 type store struct {
 	*Radix
-	h      Holder
-	hs     *holderState // nil while the holder has nothing (see own)
+	h Holder
+	// hs is nil while the holder has nothing. It is made with the first block that is
+	// held (own): what is refused or unknown leaves no state behind.
+	hs     *holderState
 	tier   int
-	copies bool
-	full   bool     // something of the event is refused, so all that is new is
-	moved  []uint64 // hashes of refused blocks that the holder has elsewhere
-	out    Outcome
+	copies bool // the event's copies are counted
+	// full: something of the event is refused, so all that is new after it is, too. Else
+	// blocks would be held below some that are not.
+	full  bool
+	moved []uint64 // hashes of refused blocks that the holder knows elsewhere
+	out   Outcome
 }
 
 // Store implements Index.
@@ -29,7 +38,11 @@ func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	return s.out
 }
 
-// byContent stores blocks with their content.
+// byContent stores blocks with their content. It walks the chain as a lookup does:
+// (r, o) is where the blocks so far ended, after o blocks of r, and each round takes
+// what can be done at once. That is blocks whose content r has there, of any holder, or
+// no block where a child of r begins with the next one, or of the rest, whose content is
+// new, as many as one step can enter.
 func (s *store) byContent(ev *event.Event) {
 	r, o := s.root, uint32(0)
 	if ev.HasParent {
@@ -47,7 +60,7 @@ func (s *store) byContent(ev *event.Event) {
 		b := r.body.Load()
 		if n := b.len(); o < n {
 			if m := b.data.match(o, n, local); m > 0 {
-				if k = s.storeExisting(r, o, hashes[:m]); k == 0 {
+				if k = s.storeExisting(r, o, hashes[:m]); k == 0 { // beyond the budget
 					k = m
 					s.refuse(hashes[:m], r, o)
 				}
@@ -68,6 +81,7 @@ func (s *store) byContent(ev *event.Event) {
 		hashes, local = hashes[k:], local[k:]
 	}
 	if s.full {
+		// Only now: forgetting may free the runs that the walk stood in.
 		s.out.Replaced += s.forget(s.h, s.moved)
 		return
 	}
@@ -84,7 +98,11 @@ func (s *store) own() {
 	}
 }
 
-// parent resolves a parent hash: usually where one of the last stores ended.
+// parent resolves a parent hash. An engine appends to the few chains that it is
+// generating, so it is usually where one of the last stores ended, which is found
+// without the directory's cache misses. Such an end may be out of date, its block
+// even another's by now: it counts only if the block has the hash and the holder
+// knows it there, which is all that lookup promises.
 func (s *store) parent(hash uint64) (position, bool) {
 	if s.hs == nil {
 		return position{}, false
@@ -99,7 +117,10 @@ func (s *store) parent(hash uint64) (position, bool) {
 	return s.lookup(s.h, hash)
 }
 
-// byHash stores blocks whose content is known by their hashes alone.
+// byHash stores blocks whose content is known by their hashes alone. Their places in
+// the event say nothing: each is stored at the position that its hash has, and one that
+// is unknown stops none of the others. Beyond the budget what changes nothing counts
+// as a duplicate still; a further copy does not, as it takes memory.
 func (s *store) byHash(hashes []uint64) {
 	if s.hs == nil {
 		s.out.UnknownBlock = len(hashes)
@@ -122,12 +143,19 @@ func (s *store) byHash(hashes []uint64) {
 
 // storeExisting stores blocks whose content r already has from o on. It returns how
 // many it took; none if they are to be refused.
+//
+// The blocks that begin the stretch are of one kind, and only those are taken: such as
+// the holder calls by the shared hashes, which cost it nothing but a held length; or such
+// as it calls otherwise, which need an exception and go into one layer of it; or a
+// single one whose hash it knew at another position.
 func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 	if s.overBudget() {
 		return s.storeExistingFull(r, o, hashes)
 	}
 	s.own()
 	if k := s.sameHashes(r, o, hashes); k > 0 {
+		// A shared hash can be known to the holder elsewhere only if it leads to more
+		// than one block; all such hashes are in dups. So no other one is looked up.
 		if s.dups.n > 0 {
 			for i, e := range hashes[:k] {
 				if _, ok := s.dups.get(e); !ok {
@@ -137,7 +165,7 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 					s.hold(r, o, o+uint32(i), spot{})
 					return i
 				}
-				p, ok := s.lookup(s.h, e)
+				p, ok := s.lookup(s.h, e) // before it is noted here: what it meant so far
 				s.noteKnows(s.h, e, r.block(o))
 				if ok && p != (position{run: r, pos: o}) {
 					s.unmarkInferred(s.hs, e)
@@ -150,7 +178,8 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 		s.hold(r, o, o+uint32(k), spot{})
 		return k
 	}
-	// Hashes of the holder's own: take as many as go into one layer.
+	// Hashes of the holder's own: as many as go into one layer, which is what hold can
+	// mark at once, and up to where the shared ones fit again.
 	k, at := 0, spot{}
 	for k < len(hashes) && (k == 0 || s.arena.at(r.block(o+uint32(k))) != hashes[k]) {
 		e, pos := hashes[k], o+uint32(k)
@@ -159,7 +188,7 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 		}
 		p, known := s.lookup(s.h, e)
 		here := known && p.run == r && p.pos == pos
-		if known && !here {
+		if known && !here { // it is rebound: a step of its own, after those before are held
 			if k == 0 {
 				s.unmarkInferred(s.hs, e)
 				s.hold(r, pos, pos+1, s.addOwnHash(s.makeException(r, s.h), pos, e))
@@ -181,7 +210,7 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 		}
 		at = to
 		if k++; at.layer == piled {
-			break
+			break // a pile has its hashes one by one
 		}
 	}
 	s.hold(r, o, o+uint32(k), at)
@@ -190,11 +219,16 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 
 // storeNew stores blocks whose content is new after o blocks of r. It returns
 // how many it took, at least one, and where that ended.
+//
+// The order is that of readers' trust (see body): hashes, which readers do not use, then
+// content, then its length or the body of a new run, then who holds it, and a new run
+// becomes its parent's child last. Only when all that stands is the position let go
+// that the first hash meant before.
 func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, uint32) {
 	s.own()
 	s.preserve(r)
 	t, base := r, o
-	fresh := false
+	fresh := false // a new run; else r grows at its end
 	if r == s.root || o < r.body.Load().len() || o < r.seenLen && !s.spend(r.crowd()) {
 		if r != s.root && s.swappable(r, o, len(hashes)) {
 			s.swap(r, o, len(hashes))
@@ -223,11 +257,15 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 // enterAll makes hashes the shared hashes of t from base on. It stops before one
 // that is known to the holder elsewhere; if that is the first it takes it alone,
 // and returns the position that the hash had (again).
+//
+// addHashes writes a batch into the segments before it is known how much of it can be
+// entered. What is written and not entered is nobody's: no directory entry leads there,
+// and whoever stores these positions next writes over it.
 func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old position, again bool) {
 	var blocks [probeHashes]uint32
 	batch := hashes[:min(probeHashes, len(hashes))]
 	now, ahead := s.now, s.spare[0]
-	if !now.of(batch) {
+	if !now.of(batch) { // nobody told of this event beforehand (Prefetch)
 		now = s.spare[1]
 		s.dir.locate(now, batch)
 	}
@@ -260,7 +298,7 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 			}
 			p, known := s.lookup(s.h, e)
 			if known && k > 0 {
-				return k, old, false
+				return k, old, false // its step comes after those before it
 			}
 			if old, again = p, known; known {
 				s.unmarkInferred(s.hs, e)
@@ -275,7 +313,9 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 	}
 }
 
-// Prefetch implements Prefetcher.
+// Prefetch implements Prefetcher. The probe that was made for the event to come becomes
+// that of the event at hand, and the other one is made anew: the next event's cache
+// misses pass while this one is applied.
 func (x *Radix) Prefetch(ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	x.dir.locate(x.ahead, ev.Engine)
@@ -288,7 +328,8 @@ func (s *store) rebound(old position) {
 }
 
 // hold makes positions lo … hi-1 of r held by the hashes of a layer, or one
-// position by a piled hash.
+// position by a piled hash. The holder need not know them yet; but they are entered in
+// the directory, and noted as its own where that is needed (noteKnows).
 func (s *store) hold(r *run, lo, hi uint32, at spot) {
 	if s.onDevice() {
 		s.holdInferred(r, lo, hi, at)
@@ -297,6 +338,10 @@ func (s *store) hold(r *run, lo, hi uint32, at spot) {
 	s.holdOrdinary(r, lo, hi, at)
 }
 
+// holdOrdinary is hold where no position is inferred. Most stores end in its first
+// half: the blocks follow those that the holder has in r, or are among them, so that
+// one atomic store of a held length says all. Whatever else it is, a hole before
+// them, a lower tier, a second copy or a hash of its own, needs an exception.
 func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 	s.preserve(r)
 	ex := s.exceptionOf(r, s.h)
@@ -307,7 +352,7 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 			s.out.Duplicate += int(min(hi, held) - lo)
 			if hi > held {
 				if held == 0 {
-					s.enterRun(r, s.h)
+					s.enterRun(r, s.h) // which keeps the hashes of the ancestors known
 				}
 				s.setHeldLens(b, s.h, hi)
 				s.count(int(hi - held))
@@ -332,8 +377,8 @@ func (s *store) holdOrdinary(r *run, lo, hi uint32, at spot) {
 	s.trimException(ex)
 }
 
-// hold marks positions known, lo … hi-1 and gives them a copy each, further ones if they
-// are counted, and returns how many had none.
+// hold makes the hashes at positions lo … hi-1 known and gives each a copy, a further
+// one if copies are counted, and returns how many had none.
 func (l *layer) hold(tier int, lo, hi uint32, copies bool) int {
 	l.nKnown += l.known.set(lo, hi)
 	if copies {

@@ -23,6 +23,12 @@ type change struct {
 // Time passes for leases only between two beats of the replica itself, as they
 // come back through the bucket: with its own beat a replica has heard
 // everything that was stored before it.
+//
+// A member is what all sources of one worker say together: its announcement with a
+// lease, ranks over HTTP, the static list. It is computed anew from them after each
+// change (recompute), so no event, and no order of them, can leave it otherwise than its
+// sources are. What a load repeats is no sign of life: the server may give out what it
+// stored long ago.
 type ledger struct {
 	cfg  ledgerConfig
 	emit func(Event)
@@ -122,7 +128,8 @@ func (l *ledger) loaded(now time.Time) {
 	}
 }
 
-// apply takes one change.
+// apply takes one change. A value that cannot be used changes nothing but what is shown
+// of it (corrupt), and its key's next value, or its end, takes that back.
 func (l *ledger) apply(now time.Time, c change) {
 	l.changed = c.created
 	if c.deleted {
@@ -193,6 +200,9 @@ func (l *ledger) registration(now time.Time, c change) error {
 	return nil
 }
 
+// announce takes an announcement. Which process announces (Announcer) tells a restart
+// from two publishers that both think they are the worker: only the second kind comes
+// back after it was replaced.
 func (l *ledger) announce(now time.Time, m *member, r *record, c change) {
 	if m.revision == c.revision && m.stored.Equal(c.created) {
 		return // a load repeats what was known: no sign of life
@@ -220,7 +230,8 @@ func (l *ledger) replace(now time.Time, m *member, announcer uint64) {
 	m.replaced = m.replaced[max(0, len(m.replaced)-remembered):]
 }
 
-// deleted takes a lease or HTTP key that somebody deleted.
+// deleted takes a lease or HTTP key that somebody deleted: an operator, say, or what
+// cleans up after a worker. Its ranks left then, if their source had not ended before.
 func (l *ledger) deleted(now time.Time, c change) {
 	src, known := l.byKey[c.key]
 	if !known {

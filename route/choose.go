@@ -13,7 +13,11 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// choose weighs the ranks and books the chosen one. The lock is held.
+// choose weighs the ranks and books the chosen one. The lock is held: another request
+// that was weighed before this one is booked would take the same idle rank. So nothing
+// here waits or asks a clock.
+//
+// Candidates are of this call: a policy may write to them (Cost), and Answer has a copy.
 func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Time) (Answer, error) {
 	k := load.Key{Owner: r.cfg.ID, ID: o.RequestID, Stage: uint8(o.Stage)}
 	if o.RequestID != "" && r.table.Has(k) {
@@ -62,7 +66,10 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 }
 
 // gather makes the candidates of a request, and counts the ranks left out by
-// reason.
+// reason. Each source is read once, into a table by slot: the index (lookUp), the blocks
+// that live requests share with this one (active), and each slot's load. What is made of
+// them is what the request would add: new tokens are prompt less credit for what is
+// cached, new blocks are those that no live request on the rank has already.
 func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (left [numReasons]int) {
 	r.markWorkers(o)
 	r.lookUp(s)
@@ -114,7 +121,10 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	return left
 }
 
-// credit turns what is cached into tokens.
+// credit turns what is cached into tokens. Depths are cumulative, so each tier is
+// credited for what it adds to those above it. CachedTokens is what the engine will
+// find, which is compared with what it says afterwards; NewTokens is what it costs,
+// where a block to be fetched from the disk counts as partly new.
 func (r *Router) credit(c *Candidate, prompt int) {
 	credits, size := &r.settings.TierCredits, r.cfg.BlockSize
 	if d := int(c.Cached[event.Device]); credits[event.Device] == 1 && d == int(c.Cached[event.External]) {
@@ -225,7 +235,9 @@ func (r *Router) forget(s *scratch) {
 	}
 }
 
-// number returns which slot a rank of the index is.
+// number returns which slot a rank of the index is. It is kept by the index's number
+// for the rank, which another one may get later: the Member tells. That a worker comes
+// or goes is not in it, so whoever changes the members empties it.
 func (r *Router) number(k shard.Member) *numbered {
 	n := k.Number()
 	if n >= len(r.numbers) {

@@ -22,7 +22,12 @@ type Info struct {
 }
 
 // scan reads a file to its end, checks every chunk and calls each with those of
-// runs and inferred names. The chunk's memory is each's to keep.
+// runs and inferred hashes. The chunk's memory is each's to keep.
+//
+// Nothing of a file is believed before it is checked: each chunk's checksum goes on from
+// the one before, the first one says what the file is, and only the footer, which counts
+// the others, says that none is missing. What each did until then may have been done for a damaged file, so it
+// must be undone on an error.
 func scan(r io.Reader, begin func(m *Meta) error, each func(s stored, u *chunkReader) error) (*Info, error) {
 	cr, err := newChunkReader(r)
 	if err != nil {
@@ -140,9 +145,12 @@ func Verify(r io.Reader) (*Info, error) {
 
 // Restore checks the snapshot and then loads it into the space, which must be
 // new: all of it, or nothing. accept, if not nil, is asked before anything is
-// loaded whether it is the one that is meant; its error ends it. progress, if not nil, is called with how many of
-// the file's bytes are read of how many, and how many blocks were in them; its
-// calls follow each other.
+// loaded whether it is the one that is meant; its error ends it. progress, if not nil,
+// is called with how many of the file's bytes are read of how many, and how many blocks
+// were in them; its calls follow each other.
+//
+// The file is read twice, as to load a whole index from a damaged one only to drop it
+// again would cost more than to read a file that is in the page cache by then.
 func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options,
 	accept func(*Info) error, progress func(done, total, blocks uint64),
 ) (*Info, error) {
@@ -196,6 +204,12 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 
 // load decodes the file's chunks, each section beside the others, and has the
 // shards load them.
+//
+// One goroutine reads, one for each section decodes: a run's parent is in its section
+// before it, so a section stays in order, and no two depend on each other. room bounds
+// what is read and not loaded yet: a chunk's share is taken by the reader and given back
+// once the shards are done with it, or by whoever drops it. The first error cancels the
+// rest, which is then drained.
 func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progress func(done, blocks uint64)) (info *Info, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -262,7 +276,7 @@ func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder
 		return err
 	}
 	if c.kind == kindInferred {
-		err := decodeInferred(c, to, func(h core.Holder, names []uint64) error { return l.Infer(ctx, h, names) })
+		err := decodeInferred(c, to, func(h core.Holder, hashes []uint64) error { return l.Infer(ctx, h, hashes) })
 		if err == nil {
 			give()
 		}
@@ -283,7 +297,8 @@ func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder
 	return nil
 }
 
-// room bounds bytes in use.
+// room bounds bytes in use. One waiter at most: the reader. more holds one token, so a
+// release before the wait is not missed.
 type room struct {
 	mu   sync.Mutex
 	left int64

@@ -27,7 +27,13 @@ var errBroken = errors.New("the subscription broke")
 
 var errSilent = errors.New("the subscription brings nothing, though the engine publishes")
 
-// session is one subscription, from its connection to its end.
+// session is one subscription, from its connection to its end. Two goroutines: the
+// reader takes from the socket, so that the engine's high-water mark is not what drops
+// messages while a batch is applied or a replay runs; the feed's own does all else. They
+// share what says so below, and the feed's counters.
+//
+// The engine's protocol has no incarnation. That a number falls is all that a restart
+// looks like, and so does a message that comes late or twice; live says which is which.
 type session struct {
 	f      *Feed
 	conn   *zmtp.Conn
@@ -35,8 +41,8 @@ type session struct {
 	spare  chan *zmtp.Message // back to the reader
 	room   chan struct{}      // tells the reader that bytes were taken
 	done   chan struct{}      // tells the reader to end
-	err    error              // the reader's last words, once items is closed
-	broken atomic.Bool        // there are such
+	err    error              // why the reader ended, once items is closed
+	broken atomic.Bool        // it has ended
 	any    bool               // a live message came
 	last   uint64             // number of the last live message
 	synced bool               // the first replay is over
@@ -103,6 +109,8 @@ func (s *session) read() {
 			s.broken.Store(true)
 			return
 		}
+		// A message larger than the whole queue gets in when it is empty. The feed takes
+		// its bytes off when it is done with a message, so at most one is beyond.
 		n := int64(m.Size())
 		for full := false; ; {
 			queued := c.queuedBytes.Load()
@@ -137,7 +145,8 @@ func (s *session) read() {
 	}
 }
 
-// release takes a message out of the queue's account.
+// release takes a message out of the queue's account. One that grew large is left to the
+// garbage collector: spare ones are kept for as long as the session lasts.
 func (s *session) release(it item) {
 	s.f.counters.queuedBytes.Add(-int64(it.m.Size()))
 	s.f.counters.queued.Add(-1)
@@ -153,7 +162,9 @@ func (s *session) release(it item) {
 	}
 }
 
-// follow catches up and then applies live messages as they come.
+// follow catches up and then applies live messages as they come. A connection that brings
+// nothing may be one that the network forgot, or an engine at rest: after a silence the
+// engine is asked, at most twice as long after each time that it had nothing.
 func (s *session) follow(ctx context.Context) error {
 	f := s.f
 	if _, err := s.catchUp(ctx, 0); err != nil {
@@ -201,7 +212,9 @@ func (s *session) follow(ctx context.Context) error {
 	}
 }
 
-// probe asks whether the engine has published what did not come.
+// probe asks whether the engine has published what did not come. Once, it may just have
+// been on its way; maxBlind times in a row the subscription brings nothing, and a new
+// one is made.
 func (s *session) probe(ctx context.Context) error {
 	f := s.f
 	f.counters.probes.Add(1)
@@ -219,7 +232,15 @@ func (s *session) probe(ctx context.Context) error {
 	return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, errSilent)
 }
 
-// live applies a live message.
+// live applies a live message. What its number says, against the last of this connection
+// and the last applied:
+//   - it fell on this connection: the same message again if the payload is that of the
+//     last batch; else a replay decides: if the process that answers goes on from the
+//     batches that are applied the number is an old one, and if not the engine restarted.
+//   - it is not new and nothing has told yet whether the connection's process is that of
+//     the last batch: it is not, or the message would be a copy of that batch.
+//   - it is beyond the next: what is between is replayed, and lost if it cannot be.
+//   - it is not new otherwise: a replay brought it before.
 func (s *session) live(ctx context.Context, it item) error {
 	f, c, m := s.f, &s.f.counters, it.m
 	c.messages.Add(1)
