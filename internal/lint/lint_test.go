@@ -36,6 +36,15 @@ func TestModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	report(t, checkLayers(files, ls))
+	locking, err := os.ReadFile("../../LOCKING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	order, locks, err := lockOrder(string(locking))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, checkLocks(files, order, locks))
 }
 
 func report(t *testing.T, faults []string) {
