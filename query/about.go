@@ -1,68 +1,35 @@
 package query
 
 import (
-	"fmt"
+	"strings"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/kvatlas/kvatlas/api"
-	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
-// The routes about the process itself.
-
-// answerLive answers GET /livez and /health.
-func (s *Server) answerLive(ctx *fasthttp.RequestCtx, _ *view) *Problem {
-	s.json(ctx, append(s.buffer(ctx), `{"status":"ok"}`+"\n"...))
+// answerAbout answers GET of what the process says of itself.
+func (s *Server) answerAbout(ctx *fasthttp.RequestCtx, _ *view) *edge.Problem {
+	// Documents stand at /v1/ too, for ports with one of their own.
+	path := strings.TrimPrefix(string(ctx.Path()), "/v1")
+	status, kind, body := s.about.Answer(path, ctx.QueryArgs().Has("verbose"))
+	ctx.SetStatusCode(status)
+	ctx.SetContentType(kind)
+	ctx.Response.SetBodyRaw(body)
 	return nil
 }
 
-// answerReady answers GET /readyz?verbose.
-func (s *Server) answerReady(ctx *fasthttp.RequestCtx, _ *view) *Problem {
-	body, ready := s.health.appendReady(s.buffer(ctx), ctx.QueryArgs().Has("verbose"))
-	if !ready {
-		ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
+// openAPI returns the document, with the routes that there are.
+func (s *Server) openAPI() string {
+	if s.registry != nil {
+		return api.OpenAPI()
 	}
-	s.json(ctx, body)
-	return nil
+	return api.Without(api.OpenAPI(), func(path string) bool {
+		at := s.table.find([]byte(path))
+		return at != s.table.none() && s.table.all[at].needsRegistry()
+	})
 }
 
-// answerMetrics answers GET /metrics.
-func (s *Server) answerMetrics(ctx *fasthttp.RequestCtx, _ *view) *Problem {
-	ctx.SetContentType("text/plain; version=0.0.4; charset=utf-8")
-	s.obs.metrics.WritePrometheus(ctx)
-	return nil
-}
-
-// answerVersion answers GET /version.
-func (s *Server) answerVersion(ctx *fasthttp.RequestCtx, _ *view) *Problem {
-	v := obs.ReadVersion()
-	body := append(s.buffer(ctx), `{"version":`...)
-	body = appendString(body, v.Version)
-	body = append(body, `,"revision":`...)
-	body = appendString(body, v.Revision)
-	body = append(body, `,"time":`...)
-	body = appendString(body, v.Time)
-	body = fmt.Appendf(body, `,"modified":%t,"go":`, v.Modified)
-	body = appendString(body, v.Go)
-	s.json(ctx, append(body, "}\n"...))
-	return nil
-}
-
-// answerOpenAPI answers GET /openapi.yaml with the routes that there are.
-func (s *Server) answerOpenAPI(ctx *fasthttp.RequestCtx, _ *view) *Problem {
-	ctx.SetContentType("application/yaml")
-	text := api.OpenAPI()
-	if s.registry == nil {
-		text = api.Without(text, func(path string) bool {
-			at := s.table.find([]byte(path))
-			return at != s.table.none() && s.table.all[at].needsRegistry()
-		})
-	}
-	ctx.SetBodyString(text)
-	return nil
-}
-
-func internalProblem(err error) *Problem {
-	return &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal, err.Error()}
-}
+// Health returns what readiness is answered by.
+func (s *Server) Health() *edge.Health { return s.about.Health }

@@ -3,13 +3,14 @@ package query
 import (
 	"strconv"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
 // batch answers several requests at once: {"requests":[…]} by {"answers":[…]},
 // in order. One that is refused has its error in its place. maxTokens bounds
 // the elements of all requests together.
-func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []byte, refused func(*Problem)) ([]byte, *Problem) {
+func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []byte, refused func(*edge.Problem)) ([]byte, *edge.Problem) {
 	var in jsonscan.Reader
 	in.Reset(body)
 	if !in.Open('{') {
@@ -25,9 +26,9 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 		}
 		switch {
 		case string(name) != "requests":
-			return dst, bad(shorten(name), reasonUnknownField, "no such field; there is requests")
+			return dst, edge.Bad(shorten(name), edge.UnknownField, "no such field; there is requests")
 		case given:
-			return dst, bad("requests", reasonDuplicateField, "the field is given twice")
+			return dst, edge.Bad("requests", edge.DuplicateField, "the field is given twice")
 		}
 		if given = true; in.Peek() != '[' {
 			in.Open('[')
@@ -36,7 +37,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 		in.Open('[')
 		for first := true; in.More(']', &first); n++ {
 			if n >= maxRequests {
-				return dst, tooMany("requests", maxRequests)
+				return dst, edge.TooManyElements("requests", maxRequests)
 			}
 			one := in.Raw()
 			if in.Err() != nil {
@@ -53,7 +54,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 			}
 			if p != nil {
 				refused(p)
-				dst = appendProblem(dst, p)
+				dst = append(dst, p.JSON()...)
 			}
 			dst = dst[:len(dst)-1] // the line end
 		}
@@ -62,7 +63,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 		return dst, fieldProblem(in.Err(), "body", "JSON")
 	}
 	if !given {
-		return dst, bad("requests", reasonMissing, "give an array of at most "+strconv.Itoa(maxRequests)+" requests")
+		return dst, edge.Bad("requests", edge.Missing, "give an array of at most "+strconv.Itoa(maxRequests)+" requests")
 	}
 	q.asked, q.listed = asked, listed
 	return append(dst, "]}\n"...), nil

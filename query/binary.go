@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // The binary form of find_matches, for callers in a hurry. docs/http.md has
@@ -34,16 +35,16 @@ func isBinary(header []byte) bool {
 }
 
 // parseBinary reads a request in the binary form.
-func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens int) *Problem {
+func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens int) *edge.Problem {
 	r.reset()
 	width := 8
 	for name, value := range args.All() {
 		f := fieldOf(name)
 		if r.has&f != 0 {
-			return bad(string(name), reasonDuplicateField, "the argument is given twice")
+			return edge.Bad(string(name), edge.DuplicateField, "the argument is given twice")
 		}
 		r.has |= f
-		var p *Problem
+		var p *edge.Problem
 		switch f {
 		case fieldModel:
 			r.model, p = r.argName(name, value)
@@ -63,14 +64,14 @@ func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens in
 			r.treeSizes, p = argBool(name, value)
 		default:
 			if string(name) != "elements" {
-				return bad(shorten(name), reasonUnknownArgument, "no such argument in the URL of this route")
+				return edge.Bad(shorten(name), edge.UnknownArgument, "no such argument in the URL of this route")
 			}
 			switch string(value) {
 			case "hashes":
 			case "token_ids":
 				width = 4
 			default:
-				return bad("elements", reasonOutOfRange, "must be hashes or token_ids")
+				return edge.Bad("elements", edge.OutOfRange, "must be hashes or token_ids")
 			}
 		}
 		if p != nil {
@@ -79,9 +80,9 @@ func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens in
 	}
 	switch {
 	case len(body)%width != 0:
-		return bad("body", reasonOutOfRange, "the length is not a multiple of "+strconv.Itoa(width)+" bytes")
+		return edge.Bad("body", edge.OutOfRange, "the length is not a multiple of "+strconv.Itoa(width)+" bytes")
 	case len(body)/width > maxTokens:
-		return tooMany("body", maxTokens)
+		return edge.TooManyElements("body", maxTokens)
 	case width == 4:
 		r.has |= fieldTokens
 		for ; len(body) > 0; body = body[4:] {
@@ -96,33 +97,33 @@ func (r *findRequest) parseBinary(args *fasthttp.Args, body []byte, maxTokens in
 	return r.check()
 }
 
-func (r *findRequest) argName(name, value []byte) ([]byte, *Problem) {
+func (r *findRequest) argName(name, value []byte) ([]byte, *edge.Problem) {
 	if len(value) > maxName {
-		return nil, bad(string(name), reasonOutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
+		return nil, edge.Bad(string(name), edge.OutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
 	}
 	return r.keep(value), nil
 }
 
-func argNumber(name, value []byte, hi uint64) (uint32, *Problem) {
+func argNumber(name, value []byte, hi uint64) (uint32, *edge.Problem) {
 	v, err := strconv.ParseUint(string(value), 10, 32)
 	if err != nil || v < 1 || v > hi {
-		return 0, bad(string(name), reasonOutOfRange, "must be a whole number between 1 and "+strconv.FormatUint(hi, 10))
+		return 0, edge.Bad(string(name), edge.OutOfRange, "must be a whole number between 1 and "+strconv.FormatUint(hi, 10))
 	}
 	return uint32(v), nil
 }
 
-func argBool(name, value []byte) (bool, *Problem) {
+func argBool(name, value []byte) (bool, *edge.Problem) {
 	switch string(value) {
 	case "true":
 		return true, nil
 	case "false":
 		return false, nil
 	}
-	return false, bad(string(name), reasonWrongType, "must be true or false")
+	return false, edge.Bad(string(name), edge.WrongType, "must be true or false")
 }
 
 // appendBinary is appendMatches in the binary form.
-func (q *finder) appendBinary(ix Index, dst []byte) ([]byte, *Problem) {
+func (q *finder) appendBinary(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	begun := len(dst)
 	flags := uint32(0)
 	if q.req.treeSizes {
@@ -169,7 +170,7 @@ func wantsBinary(ctx *fasthttp.RequestCtx, request bool) bool {
 	switch {
 	case bytes.Contains(accept, []byte(typeBinary)):
 		return true
-	case bytes.Contains(accept, []byte(typeJSON)):
+	case bytes.Contains(accept, []byte(edge.TypeJSON)):
 		return false
 	}
 	return request

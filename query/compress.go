@@ -11,6 +11,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // inflater takes the compression off bodies, up to a limit of what comes out.
@@ -58,7 +60,7 @@ func (f *inflater) gunzip(body []byte) ([]byte, error) {
 }
 
 // decompressed returns the request's body as it was before its compression.
-func (s *Server) decompressed(ctx *fasthttp.RequestCtx) (body []byte, p *Problem) {
+func (s *Server) decompressed(ctx *fasthttp.RequestCtx) (body []byte, p *edge.Problem) {
 	body = ctx.Request.Body()
 	encoding := ctx.Request.Header.ContentEncoding()
 	if len(encoding) == 0 {
@@ -74,14 +76,14 @@ func (s *Server) decompressed(ctx *fasthttp.RequestCtx) (body []byte, p *Problem
 		body, err = s.inflate.unzstd(body)
 	default:
 		ctx.Response.Header.Set("Accept-Encoding", "gzip, zstd")
-		return nil, &Problem{fasthttp.StatusUnsupportedMediaType, "Content-Encoding", reasonEncoding, "send the body with gzip, zstd or uncompressed"}
+		return nil, edge.Refuse(fasthttp.StatusUnsupportedMediaType, "Content-Encoding", edge.Encoding, "send the body with gzip, zstd or uncompressed")
 	}
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, &Problem{fasthttp.StatusRequestEntityTooLarge, "body", reasonBodyTooLarge,
-			fmt.Sprintf("the body has more than %d bytes without its compression (--http-max-decompressed)", s.cfg.MaxDecompressed)}
+		return nil, edge.Refuse(fasthttp.StatusRequestEntityTooLarge, "body", edge.BodyTooLarge,
+			fmt.Sprintf("the body has more than %d bytes without its compression (--http-max-decompressed)", s.cfg.MaxDecompressed))
 	case err != nil:
-		return nil, bad("body", reasonMalformedEncoding, "not "+string(encoding)+": "+err.Error())
+		return nil, edge.Bad("body", edge.MalformedEncoding, "not "+string(encoding)+": "+err.Error())
 	}
 	return body, nil
 }

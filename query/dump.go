@@ -21,6 +21,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -73,7 +74,7 @@ type dumpStream struct {
 }
 
 // answerDump answers GET /v1/dump?model=…&block_size=…&group=…&cursor=….
-func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p := noArguments(ctx, "model", "block_size", "group", "cursor"); p != nil {
 		return p
 	}
@@ -83,14 +84,14 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *Problem {
 	}
 	d := &dumpStream{s: s, conn: ctx.Conn(), sp: sp, space: v.index.Space(sp)}
 	if d.space == nil { // gone since
-		return &Problem{fasthttp.StatusNotFound, "model", reasonUnknownModel, "the space is gone"}
+		return edge.Refuse(fasthttp.StatusNotFound, "model", edge.UnknownModel, "the space is gone")
 	}
 	var after shard.RankID
 	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, HashScheme: registry.Scheme(sp.BlockSize), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
 	if d.from.Cursor != "" {
 		var err error
 		if after, err = dump.ParseCursor(d.from.Cursor); err != nil {
-			return bad("cursor", reasonOutOfRange, err.Error())
+			return edge.Bad("cursor", edge.OutOfRange, err.Error())
 		}
 	}
 	if ctx.SetContentType("application/x-ndjson"); ctx.IsHead() {
@@ -99,11 +100,11 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *Problem {
 	if s.dumps.running.Add(1) > int64(s.cfg.MaxDumps) {
 		s.dumps.running.Add(-1)
 		ctx.Response.Header.Set("Retry-After", "10")
-		return &Problem{fasthttp.StatusServiceUnavailable, "request", reasonBusy, "as many dumps are under way as may be (--http-max-dumps)"}
+		return edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.Busy, "as many dumps are under way as may be (--http-max-dumps)")
 	}
 	if err := d.begin(after, acceptsZstd(ctx)); err != nil {
 		s.dumps.running.Add(-1)
-		return internalProblem(err)
+		return edge.Failed(err)
 	}
 	ctx.Response.Header.Set("Vary", "Accept-Encoding")
 	if d.packer != nil {
@@ -114,10 +115,10 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *Problem {
 }
 
 // dumpSpace returns the one space that the arguments name.
-func dumpSpace(args *fasthttp.Args, spaces []event.Space) (found event.Space, p *Problem) {
+func dumpSpace(args *fasthttp.Args, spaces []event.Space) (found event.Space, p *edge.Problem) {
 	r := findRequest{model: args.Peek("model"), group: args.Peek("group")}
 	if len(r.model) == 0 {
-		return found, bad("model", reasonMissing, "model is missing")
+		return found, edge.Bad("model", edge.Missing, "model is missing")
 	}
 	if args.Has("group") {
 		r.has |= fieldGroup
@@ -125,7 +126,7 @@ func dumpSpace(args *fasthttp.Args, spaces []event.Space) (found event.Space, p 
 	if args.Has("block_size") {
 		n, err := strconv.ParseUint(string(args.Peek("block_size")), 10, 32)
 		if err != nil || n == 0 || n > blockhash.MaxBlockSize {
-			return found, bad("block_size", reasonOutOfRange, "must be a whole number from 1 to "+strconv.Itoa(blockhash.MaxBlockSize))
+			return found, edge.Bad("block_size", edge.OutOfRange, "must be a whole number from 1 to "+strconv.Itoa(blockhash.MaxBlockSize))
 		}
 		r.blockSize = uint32(n)
 	}
@@ -142,7 +143,7 @@ func dumpSpace(args *fasthttp.Args, spaces []event.Space) (found event.Space, p 
 	case 1:
 		return found, nil
 	}
-	return found, bad("block_size", reasonMissing, "the model has several spaces: give block_size and group, as GET /v1/spaces has them")
+	return found, edge.Bad("block_size", edge.Missing, "the model has several spaces: give block_size and group, as GET /v1/spaces has them")
 }
 
 func acceptsZstd(ctx *fasthttp.RequestCtx) bool {
@@ -228,7 +229,7 @@ var errDraining = errors.New("the server is about to stop")
 // step writes one more event, or what comes between.
 func (d *dumpStream) step() error {
 	switch {
-	case d.s.health.draining.Load():
+	case d.s.about.Health.Draining():
 		return errDraining
 	case len(d.ranks) == 0:
 		d.ended = true

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/dump"
 )
@@ -217,9 +218,9 @@ func TestDumpBesideWrites(t *testing.T) {
 func TestDumpRefusals(t *testing.T) {
 	s := serve(t, twoSpaces(), testConfig(t))
 	for path, want := range map[string]string{
-		"/v1/dump": reasonMissing, "/v1/dump?model=none": reasonUnknownModel, dumpPath + "&group=none": reasonUnknownGroup,
-		dumpPath + "&block_size=7": reasonBlockSize, dumpPath + "&block_size=x": reasonOutOfRange,
-		dumpPath + "&cursor=1.2.3": reasonOutOfRange, dumpPath + "&x=1": reasonUnknownArgument,
+		"/v1/dump": edge.Missing, "/v1/dump?model=none": edge.UnknownModel, dumpPath + "&group=none": edge.UnknownGroup,
+		dumpPath + "&block_size=7": edge.BlockSize, dumpPath + "&block_size=x": edge.OutOfRange,
+		dumpPath + "&cursor=1.2.3": edge.OutOfRange, dumpPath + "&x=1": edge.UnknownArgument,
 	} {
 		if strings.Contains(path, "cursor") {
 			sp := s.index.Spaces()[0]

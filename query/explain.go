@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -75,7 +76,7 @@ const (
 )
 
 // explain answers as find_matches does, with the reasons.
-func (q *finder) explain(v *view) ([]byte, *Problem) {
+func (q *finder) explain(v *view) ([]byte, *edge.Problem) {
 	r := &q.req
 	r.earlyExit = false
 	e := explanation{Model: string(r.model), Spaces: []explainedSpace{}, Others: []otherSpace{}}
@@ -100,7 +101,7 @@ func (q *finder) explain(v *view) ([]byte, *Problem) {
 	}
 	body, err := json.Marshal(e)
 	if err != nil { // texts and numbers always have a form
-		return nil, internalProblem(err)
+		return nil, edge.Failed(err)
 	}
 	return append(body, '\n'), nil
 }

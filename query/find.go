@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // finder is the scratch memory of one lookup. The Server reuses it.
@@ -24,7 +25,7 @@ type finder struct {
 
 // each looks the request up in every space that it is about, in order, and
 // calls visit with the number of blocks; the ranks, sorted, are in q.found.
-func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *Problem {
+func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Problem {
 	r := &q.req
 	q.asked, q.listed, q.size = 0, 0, 0
 	spaces := ix.Spaces()
@@ -87,7 +88,7 @@ func (q *finder) limited(hashes []uint64) []uint64 {
 // that are in device or host memory each, and so on. Those of a worker are the
 // largest of its ranks; "longest" is the largest over all tiers, "tokens" the
 // same in tokens.
-func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *Problem) {
+func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	begun := len(dst)
 	dst = append(dst, `{"model":`...)
 	dst = appendString(dst, string(q.req.model))
@@ -104,7 +105,7 @@ func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *Problem) {
 }
 
 // unmatched says why the request is about none of the spaces.
-func (r *findRequest) unmatched(spaces []event.Space) *Problem {
+func (r *findRequest) unmatched(spaces []event.Space) *edge.Problem {
 	var model, group bool
 	var sizes []uint32
 	for _, sp := range spaces {
@@ -122,12 +123,12 @@ func (r *findRequest) unmatched(spaces []event.Space) *Problem {
 	}
 	switch {
 	case model && !group:
-		return &Problem{fasthttp.StatusNotFound, "group", reasonUnknownGroup,
-			"the model has no group " + strconv.Quote(shorten(r.group))}
+		return edge.Refuse(fasthttp.StatusNotFound, "group", edge.UnknownGroup,
+			"the model has no group "+strconv.Quote(shorten(r.group)))
 	case model && r.blockSize != 0 && !slices.Contains(sizes, r.blockSize):
-		return bad("block_size", reasonBlockSize,
+		return edge.Bad("block_size", edge.BlockSize,
 			fmt.Sprintf("the model is indexed in blocks of %d tokens, not %d", sizes, r.blockSize))
 	}
-	return &Problem{fasthttp.StatusNotFound, "model", reasonUnknownModel,
-		"no worker has published blocks of model " + strconv.Quote(shorten(r.model))}
+	return edge.Refuse(fasthttp.StatusNotFound, "model", edge.UnknownModel,
+		"no worker has published blocks of model "+strconv.Quote(shorten(r.model)))
 }

@@ -9,10 +9,9 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
-
-const typeJSON = "application/json"
 
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
@@ -24,8 +23,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 				slog.Any("cause", cause), slog.String("stack", string(debug.Stack())))
 			ctx.Response.Reset()
 			s.setRequestID(ctx)
-			s.refuse(ctx, at, &Problem{fasthttp.StatusInternalServerError, "request", reasonInternal,
-				"the server failed to answer; its log says more"})
+			s.refuse(ctx, at, edge.Refuse(fasthttp.StatusInternalServerError, "request", edge.Internal,
+				"the server failed to answer; its log says more"))
 		}
 		s.obs.flight.Add(-1)
 		took := time.Since(ctx.Time())
@@ -38,7 +37,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		}
 	}()
 	s.setRequestID(ctx)
-	if s.health.draining.Load() {
+	if s.about.Health.Draining() {
 		ctx.SetConnectionClose() // the client's next request goes elsewhere
 	}
 	if p := s.dispatch(ctx, at); p != nil {
@@ -47,29 +46,29 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 }
 
 // dispatch checks what all routes have in common and answers, or says why not.
-func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
+func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 	if twoLengths(ctx.Request.Header.RawHeaders()) {
 		ctx.SetConnectionClose() // what follows may have been meant as this body
-		return &Problem{fasthttp.StatusBadRequest, "Content-Length", reasonMalformedRequest,
-			"give Content-Length or Transfer-Encoding, not both, and no two lengths"}
+		return edge.Refuse(fasthttp.StatusBadRequest, "Content-Length", edge.MalformedRequest,
+			"give Content-Length or Transfer-Encoding, not both, and no two lengths")
 	}
 	if at == s.table.none() || s.registry == nil && s.table.all[at].needsRegistry() {
-		return &Problem{fasthttp.StatusNotFound, "path", reasonUnknownRoute, "no such route; GET /openapi.yaml has all of them"}
+		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
 	}
 	r := &s.table.all[at]
 	if !r.takes(ctx) {
 		ctx.Response.Header.Set("Allow", r.method())
-		return &Problem{fasthttp.StatusMethodNotAllowed, "method", reasonMethod, "use " + r.method() + " on this route"}
+		return edge.NotMethod(r.method())
 	}
 	if r.needs > secure.Anybody && s.obs.flight.Load() > int64(s.cfg.MaxInflight) {
 		ctx.Response.Header.Set("Retry-After", "1")
-		return &Problem{fasthttp.StatusServiceUnavailable, "request", reasonBusy,
-			"the server is answering as many requests as it may (--http-max-inflight)"}
+		return edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.Busy,
+			"the server is answering as many requests as it may (--http-max-inflight)")
 	}
 	v, p := s.admit(ctx, r)
 	if p == nil && v.registry == nil && r.needsRegistry() {
 		ctx.Response.Header.Set("Retry-After", "1")
-		p = &Problem{fasthttp.StatusServiceUnavailable, "request", reasonNotReady, "who is registered is not known yet; try again"}
+		p = edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.NotReady, "who is registered is not known yet; try again")
 	}
 	if p != nil {
 		return p
@@ -78,7 +77,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *Problem {
 }
 
 // admit says who asks, and returns what they may see.
-func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
+func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *edge.Problem) {
 	if !s.access.Guarded() {
 		return s.all(), nil
 	}
@@ -86,19 +85,19 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *Problem) {
 	switch refusal {
 	case secure.Unauthenticated:
 		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
-		return nil, &Problem{fasthttp.StatusUnauthorized, "Authorization", reasonUnauthenticated,
-			"give a valid token: Authorization: Bearer …"}
+		return nil, edge.Refuse(fasthttp.StatusUnauthorized, "Authorization", edge.Unauthenticated,
+			"give a valid token: Authorization: Bearer …")
 	case secure.Forbidden:
-		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
-			"this route needs the role " + r.needs.String()}
+		return nil, edge.Refuse(fasthttp.StatusForbidden, "Authorization", edge.Forbidden,
+			"this route needs the role "+r.needs.String())
 	case secure.Allowed:
 	}
 	if c.Tenant == nil {
 		return s.all(), nil
 	}
 	if r.fleet {
-		return nil, &Problem{fasthttp.StatusForbidden, "Authorization", reasonForbidden,
-			"this route shows more than one tenant's; use a token without one"}
+		return nil, edge.Refuse(fasthttp.StatusForbidden, "Authorization", edge.Forbidden,
+			"this route shows more than one tenant's; use a token without one")
 	}
 	return s.all().of(*c.Tenant), nil
 }
@@ -124,10 +123,10 @@ func twoLengths(headers []byte) bool {
 // body returns the request's body, without its compression, if it is of a
 // type that the route takes. Clients that do not care about the content type
 // (curl -d) are let in.
-func (s *Server) body(ctx *fasthttp.RequestCtx, binary bool) (body []byte, isArray bool, p *Problem) {
+func (s *Server) body(ctx *fasthttp.RequestCtx, binary bool) (body []byte, isArray bool, p *edge.Problem) {
 	isArray = isBinary(ctx.Request.Header.ContentType())
 	if isArray && !binary {
-		return nil, false, &Problem{fasthttp.StatusUnsupportedMediaType, "Content-Type", reasonMediaType, "send " + typeJSON}
+		return nil, false, edge.Refuse(fasthttp.StatusUnsupportedMediaType, "Content-Type", edge.MediaType, "send "+edge.TypeJSON)
 	}
 	body, p = s.decompressed(ctx)
 	return body, isArray, p
@@ -151,7 +150,7 @@ func (s *Server) found(q *finder) {
 }
 
 // answerFind answers POST /v1/find_matches.
-func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	body, isArray, p := s.body(ctx, true)
 	if p != nil {
 		return p
@@ -179,7 +178,7 @@ func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *Problem {
 }
 
 // answerBatch answers POST /v1/find_matches/batch.
-func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	body, _, p := s.body(ctx, false)
 	if p == nil {
 		p = noArguments(ctx)
@@ -189,7 +188,7 @@ func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *Problem {
 	}
 	q := s.finder()
 	defer s.release(q)
-	answer, p := q.batch(v.index, body, s.cfg.MaxBatch, s.cfg.MaxTokens, s.buffer(ctx), func(p *Problem) { s.obs.refused(p.Reason) })
+	answer, p := q.batch(v.index, body, s.cfg.MaxBatch, s.cfg.MaxTokens, s.buffer(ctx), func(p *edge.Problem) { s.obs.refused(p.Reason) })
 	if p != nil {
 		return p
 	}
@@ -199,7 +198,7 @@ func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *Problem {
 }
 
 // answerExplain answers POST /v1/explain.
-func (s *Server) answerExplain(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerExplain(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	body, _, p := s.body(ctx, false)
 	if p == nil {
 		p = noArguments(ctx)
@@ -221,15 +220,15 @@ func (s *Server) answerExplain(ctx *fasthttp.RequestCtx, v *view) *Problem {
 }
 
 // answerQuery answers POST /query, answerQueryByHash POST /query_by_hash.
-func (s *Server) answerQuery(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerQuery(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return s.answerIndexer(ctx, v, false)
 }
 
-func (s *Server) answerQueryByHash(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerQueryByHash(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return s.answerIndexer(ctx, v, true)
 }
 
-func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *Problem {
+func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *edge.Problem {
 	body, _, p := s.body(ctx, false)
 	if p == nil {
 		p = noArguments(ctx)
@@ -253,7 +252,7 @@ func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *
 }
 
 // answerSpaces answers GET /v1/spaces?model=….
-func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p := noArguments(ctx, "model"); p != nil {
 		return p
 	}
@@ -262,40 +261,40 @@ func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *Problem {
 }
 
 // answerWorkers answers GET /v1/workers?model=….
-func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p := noArguments(ctx, "model"); p != nil {
 		return p
 	}
 	body, err := s.listWorkers(v, string(ctx.QueryArgs().Peek("model")))
 	if err != nil {
-		return internalProblem(err)
+		return edge.Failed(err)
 	}
 	s.json(ctx, append(s.buffer(ctx), body...))
 	return nil
 }
 
 // noArguments refuses arguments in the URL other than those allowed.
-func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *Problem {
+func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *edge.Problem {
 	if len(ctx.URI().QueryString()) == 0 {
 		return nil
 	}
 	for name := range ctx.QueryArgs().All() {
 		if len(name) == 0 || !slices.Contains(allowed, string(name)) {
-			return bad(shorten(name), reasonUnknownArgument, "no such argument in the URL of this route")
+			return edge.Bad(shorten(name), edge.UnknownArgument, "no such argument in the URL of this route")
 		}
 	}
 	return nil
 }
 
 // refuse answers with a problem and counts it.
-func (s *Server) refuse(ctx *fasthttp.RequestCtx, at int, p *Problem) {
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, at int, p *edge.Problem) {
 	s.obs.refused(p.Reason)
 	ctx.SetStatusCode(p.Status)
 	if at < len(s.table.all) && s.table.all[at].plain {
-		s.json(ctx, appendPlainProblem(s.buffer(ctx), p))
+		s.json(ctx, p.Text())
 		return
 	}
-	s.json(ctx, appendProblem(s.buffer(ctx), p))
+	s.json(ctx, p.JSON())
 }
 
 // buffer takes the response's own memory to append a body to; json gives it
@@ -303,6 +302,6 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, at int, p *Problem) {
 func (s *Server) buffer(ctx *fasthttp.RequestCtx) []byte { return ctx.Response.SwapBody(nil)[:0] }
 
 func (s *Server) json(ctx *fasthttp.RequestCtx, body []byte) {
-	ctx.SetContentType(typeJSON)
+	ctx.SetContentType(edge.TypeJSON)
 	ctx.Response.SwapBody(body)
 }

@@ -9,6 +9,8 @@ import (
 	"net/http/httputil"
 
 	"github.com/valyala/fasthttp/fasthttputil"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // handlerConns is how many connections a Handler keeps to its server.
@@ -31,14 +33,12 @@ func (s *Server) Handler() http.Handler {
 			MaxIdleConnsPerHost: handlerConns, DisableCompression: true,
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			p := &Problem{http.StatusServiceUnavailable, "request", reasonNotReady, "the index is being closed"}
+			p := edge.Refuse(http.StatusServiceUnavailable, "request", edge.NotReady, "the index is being closed")
 			if large := new(http.MaxBytesError); errors.As(err, &large) {
 				p = s.bodyTooLarge()
 			}
 			s.obs.refused(p.Reason)
-			w.Header().Set("Content-Type", typeJSON)
-			w.WriteHeader(p.Status)
-			_, _ = w.Write(appendProblem(nil, p)) // the client may be gone
+			edge.Write(w, p.Status, edge.TypeJSON, p.JSON())
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -27,7 +28,7 @@ type indexerRequest struct {
 }
 
 // parseIndexer reads a body of /query, or of /query_by_hash.
-func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x indexerRequest, p *Problem) {
+func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x indexerRequest, p *edge.Problem) {
 	r.reset()
 	s := &r.in
 	s.Reset(body)
@@ -115,13 +116,13 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 	return x, r.checkIndexer(&x, byHash, salted, loraID && len(r.lora) > 0)
 }
 
-func (r *findRequest) signedHashes(field string, limit int) *Problem {
+func (r *findRequest) signedHashes(field string, limit int) *edge.Problem {
 	r.has |= fieldHashes
 	return r.hashArray(field, limit, true)
 }
 
 // instance takes the id of a worker: a number, or a name.
-func (r *findRequest) instance() (uint64, *Problem) {
+func (r *findRequest) instance() (uint64, *edge.Problem) {
 	if r.in.Peek() != '"' {
 		v := r.in.Uint64()
 		if r.in.Err() != nil {
@@ -133,22 +134,22 @@ func (r *findRequest) instance() (uint64, *Problem) {
 	return event.WorkerID(string(name)), p
 }
 
-func (r *findRequest) checkIndexer(x *indexerRequest, byHash, salted, bothLoras bool) *Problem {
+func (r *findRequest) checkIndexer(x *indexerRequest, byHash, salted, bothLoras bool) *edge.Problem {
 	switch {
 	case r.model == nil:
-		return bad("model_name", reasonMissing, "model_name is missing (in the form of RFC 1403: model)")
+		return edge.Bad("model_name", edge.Missing, "model_name is missing (in the form of RFC 1403: model)")
 	case bothLoras:
-		return bad("lora_id", reasonConflict, "give lora_name or lora_id, not both")
+		return edge.Bad("lora_id", edge.Conflict, "give lora_name or lora_id, not both")
 	case x.rfc && r.blockSize == 0:
-		return bad("block_size", reasonMissing, "block_size is missing")
+		return edge.Bad("block_size", edge.Missing, "block_size is missing")
 	case !byHash && r.has&fieldTokens == 0:
-		return bad("token_ids", reasonMissing, "token_ids are missing")
+		return edge.Bad("token_ids", edge.Missing, "token_ids are missing")
 	case byHash && r.has&fieldHashes == 0 && x.rfc:
-		return bad("seq_hashes", reasonMissing, "seq_hashes are missing")
+		return edge.Bad("seq_hashes", edge.Missing, "seq_hashes are missing")
 	case byHash && r.has&fieldHashes == 0:
-		return bad("block_hashes", reasonMissing, "block_hashes are missing")
+		return edge.Bad("block_hashes", edge.Missing, "block_hashes are missing")
 	case byHash && !x.rfc && salted:
-		return bad("cache_salt", reasonConflict, "block_hashes contain the salt already")
+		return edge.Bad("cache_salt", edge.Conflict, "block_hashes contain the salt already")
 	}
 	if byHash {
 		r.lora, r.salt = nil, nil // the hashes contain them
@@ -166,7 +167,7 @@ type tokenDepth struct {
 }
 
 // appendIndexer answers /query and /query_by_hash.
-func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, *Problem) {
+func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, *edge.Problem) {
 	all := q.ranks[:0]
 	p := q.each(v.index, func(sp event.Space, _ int) {
 		for i := range q.found.ranks {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
@@ -24,7 +25,7 @@ import (
 func TestHealthFollowsChecksAndDraining(t *testing.T) {
 	var mu sync.Mutex
 	reason := "17 messages behind"
-	s := serve(t, twoSpaces(), testConfig(t), Check{Name: "ingest", Reason: func() string {
+	s := serve(t, twoSpaces(), testConfig(t), edge.Check{Name: "ingest", Reason: func() string {
 		mu.Lock()
 		defer mu.Unlock()
 		return reason
@@ -251,7 +252,7 @@ func TestServeAfterShutdownReturns(t *testing.T) {
 }
 
 func TestNotesAreShownAndDoNotUnready(t *testing.T) {
-	s := serve(t, twoSpaces(), testConfig(t), Check{Name: "memory", Reason: func() string { return "full" }, Note: true})
+	s := serve(t, twoSpaces(), testConfig(t), edge.Check{Name: "memory", Reason: func() string { return "full" }, Note: true})
 	resp, got := s.do(t, "GET", "/readyz?verbose", "")
 	const want = `{"status":"ready","checks":[{"name":"serving","ok":true},{"name":"memory","ok":false,"reason":"full"}]}` + "\n"
 	if resp.StatusCode != 200 || string(got) != want {

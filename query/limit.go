@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
@@ -16,11 +17,11 @@ func (s *Server) limited(ln net.Listener) *secure.Limited {
 	return secure.Limit(ln, secure.LimitConfig{
 		Total: s.cfg.MaxConnections, PerAddress: s.cfg.MaxConnectionsIP,
 		Refuse: func(c net.Conn, ofAddress bool) {
-			p := &Problem{fasthttp.StatusServiceUnavailable, "connection", reasonConnections,
-				"the server has " + strconv.Itoa(s.cfg.MaxConnections) + " connections, its limit (--http-max-connections)"}
+			p := edge.Refuse(fasthttp.StatusServiceUnavailable, "connection", edge.Connections,
+				"the server has "+strconv.Itoa(s.cfg.MaxConnections)+" connections, its limit (--http-max-connections)")
 			if ofAddress {
-				p = &Problem{fasthttp.StatusTooManyRequests, "connection", reasonAddress, "this address has " +
-					strconv.Itoa(s.cfg.MaxConnectionsIP) + " connections, its limit (--http-max-connections-per-ip)"}
+				p = edge.Refuse(fasthttp.StatusTooManyRequests, "connection", edge.Address, "this address has "+
+					strconv.Itoa(s.cfg.MaxConnectionsIP)+" connections, its limit (--http-max-connections-per-ip)")
 			}
 			s.obs.refused(p.Reason)
 			if !s.access.HasTLS() {
@@ -33,10 +34,10 @@ func (s *Server) limited(ln net.Listener) *secure.Limited {
 
 // sendRefusal answers a connection that is not served. The answer fits the
 // empty send buffer of a new connection, so this never waits.
-func sendRefusal(c net.Conn, p *Problem) {
-	body := appendProblem(nil, p)
+func sendRefusal(c net.Conn, p *edge.Problem) {
+	body := p.JSON()
 	answer := "HTTP/1.1 " + strconv.Itoa(p.Status) + " " + fasthttp.StatusMessage(p.Status) +
-		"\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: " + typeJSON +
+		"\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: " + edge.TypeJSON +
 		"\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + string(body)
 	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err == nil {
 		_, _ = c.Write([]byte(answer)) // the client may be gone

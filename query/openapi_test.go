@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 )
 
@@ -84,10 +85,10 @@ func TestTheDocumentIsOfTheServer(t *testing.T) {
 // TestTheDocumentNamesEveryReason keeps the list of reasons complete.
 func TestTheDocumentNamesEveryReason(t *testing.T) {
 	for _, reason := range []string{
-		reasonMalformedJSON, reasonMalformedEncoding, reasonUnknownField, reasonDuplicateField, reasonWrongType, reasonNegative, reasonNotInteger,
-		reasonOutOfRange, reasonTooMany, reasonMissing, reasonConflict, reasonUnknownModel, reasonUnknownGroup, reasonBlockSize, reasonUnknownArgument,
-		reasonUnknownRoute, reasonMethod, reasonMediaType, reasonEncoding, reasonBodyTooLarge, reasonHeaderTooLarge, reasonTimeout,
-		reasonMalformedRequest, reasonUnauthenticated, reasonForbidden, reasonBusy, reasonConnections, reasonAddress, reasonInternal,
+		edge.MalformedJSON, edge.MalformedEncoding, edge.UnknownField, edge.DuplicateField, edge.WrongType, edge.Negative, edge.NotInteger,
+		edge.OutOfRange, edge.TooMany, edge.Missing, edge.Conflict, edge.UnknownModel, edge.UnknownGroup, edge.BlockSize, edge.UnknownArgument,
+		edge.UnknownRoute, edge.Method, edge.MediaType, edge.Encoding, edge.BodyTooLarge, edge.HeaderTooLarge, edge.Timeout,
+		edge.MalformedRequest, edge.Unauthenticated, edge.Forbidden, edge.Busy, edge.Connections, edge.Address, edge.Internal,
 	} {
 		if !strings.Contains(api.OpenAPI(), "- "+reason+"\n") {
 			t.Errorf("the document does not have the reason %s", reason)

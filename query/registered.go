@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -52,15 +53,15 @@ type Stream struct {
 
 // answerRegister answers POST /register, answerUnregister POST /unregister, in
 // the forms of Mooncake's RFC 1403 and of Dynamo's standalone indexer.
-func (s *Server) answerRegister(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerRegister(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return s.answerRegistration(ctx, v, v.registry.ServeRegister)
 }
 
-func (s *Server) answerUnregister(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerUnregister(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return s.answerRegistration(ctx, v, v.registry.ServeUnregister)
 }
 
-func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve func(context.Context, []byte) (int, []byte)) *Problem {
+func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve func(context.Context, []byte) (int, []byte)) *edge.Problem {
 	body, _, p := s.body(ctx, false)
 	if p == nil {
 		p = noArguments(ctx)
@@ -69,14 +70,14 @@ func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve fun
 		return p
 	}
 	if v.tenant != nil && namesOtherGroup(body, *v.tenant) {
-		return &Problem{fasthttp.StatusForbidden, "routing_group", reasonForbidden, "the token is for the group " + strconv.Quote(*v.tenant) + " only; name it"}
+		return edge.Refuse(fasthttp.StatusForbidden, "routing_group", edge.Forbidden, "the token is for the group "+strconv.Quote(*v.tenant)+" only; name it")
 	}
 	// Not ctx: a context that is derived from fasthttp's is read by a goroutine
 	// that may outlive the request, in a race with the server's shutdown
 	// (fasthttp 1.74, RequestCtx.Done). The registry bounds its own wait.
 	status, answer := serve(context.Background(), body)
 	if status >= fasthttp.StatusBadRequest {
-		s.obs.refused(reasonRegistration)
+		s.obs.refused(edge.Registration)
 	}
 	ctx.SetStatusCode(status)
 	s.json(ctx, append(s.buffer(ctx), answer...))
@@ -84,7 +85,7 @@ func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve fun
 }
 
 // answerListWorkers answers GET /workers?model_name=…&routing_group=….
-func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx, v *view) *Problem {
+func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p := noArguments(ctx, "model_name", "routing_group"); p != nil {
 		return p
 	}

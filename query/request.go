@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
@@ -87,7 +88,7 @@ func (r *findRequest) reset() {
 
 // parse reads the body. A field that is null counts as absent. maxTokens
 // bounds the elements of either array.
-func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
+func (r *findRequest) parse(body []byte, maxTokens int) *edge.Problem {
 	r.reset()
 	s := &r.in
 	s.Reset(body)
@@ -103,11 +104,11 @@ func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 		}
 		f := fieldOf(name)
 		if f == 0 {
-			return bad(shorten(name), reasonUnknownField, "no such field; there are model, group, block_size, "+
+			return edge.Bad(shorten(name), edge.UnknownField, "no such field; there are model, group, block_size, "+
 				"token_ids, hashes, lora_name, cache_salt, max_blocks, early_exit and tree_sizes")
 		}
 		if seen&f != 0 {
-			return bad(string(name), reasonDuplicateField, "the field is given twice")
+			return edge.Bad(string(name), edge.DuplicateField, "the field is given twice")
 		}
 		if seen |= f; s.Null() || s.Err() != nil {
 			continue
@@ -124,7 +125,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *Problem {
 }
 
 // parseField reads the value of one field.
-func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
+func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *edge.Problem) {
 	switch f {
 	case fieldModel:
 		r.model, p = r.name("model")
@@ -151,13 +152,13 @@ func (r *findRequest) parseField(f fieldSet, maxTokens int) (p *Problem) {
 }
 
 // name takes a text of bounded length.
-func (r *findRequest) name(field string) ([]byte, *Problem) {
+func (r *findRequest) name(field string) ([]byte, *edge.Problem) {
 	text := r.in.Str()
 	switch {
 	case r.in.Err() != nil:
 		return nil, fieldProblem(r.in.Err(), field, "a text")
 	case len(text) > maxName:
-		return nil, bad(field, reasonOutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
+		return nil, edge.Bad(field, edge.OutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
 	}
 	return r.keep(text), nil
 }
@@ -170,7 +171,7 @@ func (r *findRequest) keep(text []byte) []byte {
 }
 
 // number takes a whole number of 1 … hi.
-func (r *findRequest) number(field string, hi uint64) (uint32, *Problem) {
+func (r *findRequest) number(field string, hi uint64) (uint32, *edge.Problem) {
 	v := r.in.Uint64()
 	err := r.in.Err()
 	if err == nil && (v < 1 || v > hi) {
@@ -182,7 +183,7 @@ func (r *findRequest) number(field string, hi uint64) (uint32, *Problem) {
 	return uint32(v), nil
 }
 
-func (r *findRequest) boolean(field string) (bool, *Problem) {
+func (r *findRequest) boolean(field string) (bool, *edge.Problem) {
 	v := r.in.Bool()
 	if r.in.Err() != nil {
 		return false, fieldProblem(r.in.Err(), field, "true or false")
@@ -190,13 +191,13 @@ func (r *findRequest) boolean(field string) (bool, *Problem) {
 	return v, nil
 }
 
-func (r *findRequest) tokenArray(field string, limit int) *Problem {
+func (r *findRequest) tokenArray(field string, limit int) *edge.Problem {
 	isArray := r.in.Peek() == '['
 	r.tokens = r.in.Uint32s(r.tokens[:0], limit)
 	return r.arrayProblem(field, isArray, len(r.tokens), "a whole number between 0 and 4294967295", limit)
 }
 
-func (r *findRequest) hashArray(field string, limit int, signed bool) *Problem {
+func (r *findRequest) hashArray(field string, limit int, signed bool) *edge.Problem {
 	isArray := r.in.Peek() == '['
 	r.hashes = r.in.Uint64s(r.hashes[:0], limit, signed)
 	return r.arrayProblem(field, isArray, len(r.hashes),
@@ -204,7 +205,7 @@ func (r *findRequest) hashArray(field string, limit int, signed bool) *Problem {
 }
 
 // arrayProblem says what is wrong with an array, or with the element at i.
-func (r *findRequest) arrayProblem(field string, isArray bool, i int, want string, limit int) *Problem {
+func (r *findRequest) arrayProblem(field string, isArray bool, i int, want string, limit int) *edge.Problem {
 	err := r.in.Err()
 	switch {
 	case err == nil:
@@ -212,51 +213,47 @@ func (r *findRequest) arrayProblem(field string, isArray bool, i int, want strin
 	case !isArray:
 		want = "an array"
 	case errors.Is(err, jsonscan.ErrTooMany):
-		return tooMany(field, limit)
+		return edge.TooManyElements(field, limit)
 	default:
 		field += "[" + strconv.Itoa(i) + "]"
 	}
 	return fieldProblem(err, field, want)
 }
 
-func tooMany(field string, limit int) *Problem {
-	return bad(field, reasonTooMany, "more than "+strconv.Itoa(limit)+" elements, the limit of this server")
-}
-
 // fieldProblem turns what the reader says of a field's value into a problem.
 // What is not JSON is the body's fault, but for a text of a field.
-func fieldProblem(err error, field, want string) *Problem {
-	reason := reasonWrongType
+func fieldProblem(err error, field, want string) *edge.Problem {
+	reason := edge.WrongType
 	switch {
 	case !errors.Is(err, jsonscan.ErrType):
 		if want != "a text" {
 			field = "body"
 		}
-		return bad(field, reasonMalformedJSON, err.Error())
+		return edge.Bad(field, edge.MalformedJSON, err.Error())
 	case errors.Is(err, jsonscan.ErrNegative):
-		reason = reasonNegative
+		reason = edge.Negative
 	case errors.Is(err, jsonscan.ErrNotInteger):
-		reason = reasonNotInteger
+		reason = edge.NotInteger
 	case errors.Is(err, jsonscan.ErrRange):
-		reason = reasonOutOfRange
+		reason = edge.OutOfRange
 	}
-	return bad(field, reason, "must be "+want)
+	return edge.Bad(field, reason, "must be "+want)
 }
 
 // check judges the fields together.
-func (r *findRequest) check() *Problem {
+func (r *findRequest) check() *edge.Problem {
 	const both = fieldTokens | fieldHashes
 	switch {
 	case r.has&fieldModel == 0:
-		return bad("model", reasonMissing, "name the model")
+		return edge.Bad("model", edge.Missing, "name the model")
 	case r.has&both == both:
-		return bad("hashes", reasonConflict, "give token_ids or hashes, not both")
+		return edge.Bad("hashes", edge.Conflict, "give token_ids or hashes, not both")
 	case r.has&both == 0:
-		return bad("token_ids", reasonMissing, "give token_ids, or the hashes of the prompt's blocks")
+		return edge.Bad("token_ids", edge.Missing, "give token_ids, or the hashes of the prompt's blocks")
 	case r.has&fieldHashes != 0 && len(r.lora) > 0:
-		return bad("lora_name", reasonConflict, "hashes contain the LoRA name already; give it with token_ids only")
+		return edge.Bad("lora_name", edge.Conflict, "hashes contain the LoRA name already; give it with token_ids only")
 	case r.has&fieldHashes != 0 && len(r.salt) > 0:
-		return bad("cache_salt", reasonConflict, "hashes contain the salt already; give it with token_ids only")
+		return edge.Bad("cache_salt", edge.Conflict, "hashes contain the salt already; give it with token_ids only")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package query
 import (
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
@@ -14,7 +15,7 @@ type route struct {
 	needs  secure.Role
 	fleet  bool // shows more than one tenant may see
 	plain  bool // errors are {"error":"text"}, as in the APIs that it is from
-	answer func(*Server, *fasthttp.RequestCtx, *view) *Problem
+	answer func(*Server, *fasthttp.RequestCtx, *view) *edge.Problem
 }
 
 // routes returns all routes. api/openapi.yaml describes them; a test compares.
@@ -31,13 +32,13 @@ func routes() []route {
 		{path: "/register", name: "register", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerRegister},
 		{path: "/unregister", name: "unregister", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerUnregister},
 		{path: "/workers", name: "list_workers", needs: secure.Reader, plain: true, answer: (*Server).answerListWorkers},
-		{path: "/health", name: "health", needs: secure.Anybody, answer: (*Server).answerLive},
-		{path: "/livez", name: "livez", needs: secure.Anybody, answer: (*Server).answerLive},
-		{path: "/readyz", name: "readyz", needs: secure.Anybody, answer: (*Server).answerReady},
-		{path: "/metrics", name: "metrics", needs: secure.Reader, fleet: true, answer: (*Server).answerMetrics},
-		{path: "/version", name: "version", needs: secure.Anybody, answer: (*Server).answerVersion},
-		{path: "/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerOpenAPI},
-		{path: "/v1/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerOpenAPI}, // at a port with a document of its own
+		{path: "/health", name: "health", needs: secure.Anybody, answer: (*Server).answerAbout},
+		{path: "/livez", name: "livez", needs: secure.Anybody, answer: (*Server).answerAbout},
+		{path: "/readyz", name: "readyz", needs: secure.Anybody, answer: (*Server).answerAbout},
+		{path: "/metrics", name: "metrics", needs: secure.Reader, fleet: true, answer: (*Server).answerAbout},
+		{path: "/version", name: "version", needs: secure.Anybody, answer: (*Server).answerAbout},
+		{path: "/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerAbout},
+		{path: "/v1/openapi.yaml", name: "openapi", needs: secure.Anybody, answer: (*Server).answerAbout}, // at a port with a document of its own
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
@@ -34,7 +35,7 @@ type Deps struct {
 	Access  *secure.Access
 	Log     *slog.Logger
 	Metrics *obs.Metrics
-	Checks  []Check // conditions of readiness
+	Checks  []edge.Check // conditions of readiness
 	// Progress says how far the program's start is; nil: nobody does.
 	Progress func() startup.Report
 }
@@ -52,12 +53,12 @@ type Server struct {
 	table    *table
 	inflate  *inflater
 
-	limit  *obs.Limited
-	obs    *observer
-	health health
-	ids    *requestIDs
-	http   *fasthttp.Server
-	finds  sync.Pool // of *finder
+	limit *obs.Limited
+	obs   *observer
+	about edge.About
+	ids   *requestIDs
+	http  *fasthttp.Server
+	finds sync.Pool // of *finder
 
 	mu struct {
 		sync.Mutex
@@ -85,11 +86,12 @@ func New(cfg Config, d Deps) (*Server, error) {
 		cfg: cfg, index: d.Index, registry: d.Registry, access: d.Access, streams: d.Streams,
 		at: d.At, dumps: newDumps(d.Metrics),
 		table: t, inflate: inflate,
-		limit:  obs.NewLimited(d.Log, time.Second, nil),
-		obs:    newObserver(d.Metrics, t),
-		health: health{checks: d.Checks, progress: d.Progress},
-		ids:    newRequestIDs(),
+		limit: obs.NewLimited(d.Log, time.Second, nil),
+		obs:   newObserver(d.Metrics, t),
+		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},
+		ids:   newRequestIDs(),
 	}
+	s.about.OpenAPI = s.openAPI
 	if s.access == nil {
 		s.access = new(secure.Access)
 	}
@@ -153,7 +155,7 @@ func (s *Server) serve(ln net.Listener, wrap func(net.Listener) net.Listener) er
 // Drain makes /readyz fail from now on, so that load balancers send new
 // requests elsewhere, while requests are still answered; each answer closes its
 // connection.
-func (s *Server) Drain() { s.health.draining.Store(true) }
+func (s *Server) Drain() { s.about.Health.Drain() }
 
 // Shutdown stops accepting connections, waits until the requests under way are
 // answered and closes the connections. If ctx ends first it returns an error,
@@ -179,27 +181,27 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // handleBroken answers what fasthttp could not read as a request. fasthttp
 // closes the connection after it.
 func (s *Server) handleBroken(ctx *fasthttp.RequestCtx, err error) {
-	p := &Problem{fasthttp.StatusBadRequest, "request", reasonMalformedRequest, "not a well-formed HTTP/1.1 request"}
+	p := edge.Refuse(fasthttp.StatusBadRequest, "request", edge.MalformedRequest, "not a well-formed HTTP/1.1 request")
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		p = s.bodyTooLarge()
 	case errors.As(err, &small):
-		p = &Problem{fasthttp.StatusRequestHeaderFieldsTooLarge, "header", reasonHeaderTooLarge,
-			fmt.Sprintf("request line and headers are larger than %d bytes (--http-max-header)", s.cfg.MaxHeader)}
+		p = edge.Refuse(fasthttp.StatusRequestHeaderFieldsTooLarge, "header", edge.HeaderTooLarge,
+			fmt.Sprintf("request line and headers are larger than %d bytes (--http-max-header)", s.cfg.MaxHeader))
 	case errors.As(err, &timeout) && timeout.Timeout():
-		p = &Problem{fasthttp.StatusRequestTimeout, "request", reasonTimeout,
-			fmt.Sprintf("the request did not arrive within %v (--http-read-timeout)", s.cfg.ReadTimeout)}
+		p = edge.Refuse(fasthttp.StatusRequestTimeout, "request", edge.Timeout,
+			fmt.Sprintf("the request did not arrive within %v (--http-read-timeout)", s.cfg.ReadTimeout))
 	}
 	s.setRequestID(ctx)
 	s.refuse(ctx, s.table.none(), p)
 	s.obs.answered(s.table.none(), p.Status, 0)
 }
 
-func (s *Server) bodyTooLarge() *Problem {
-	return &Problem{fasthttp.StatusRequestEntityTooLarge, "body", reasonBodyTooLarge,
-		fmt.Sprintf("the body is larger than %d bytes (--http-max-body)", s.cfg.MaxBody)}
+func (s *Server) bodyTooLarge() *edge.Problem {
+	return edge.Refuse(fasthttp.StatusRequestEntityTooLarge, "body", edge.BodyTooLarge,
+		fmt.Sprintf("the body is larger than %d bytes (--http-max-body)", s.cfg.MaxBody))
 }
 
 // httpLog passes what fasthttp itself has to say to the log, once a second at

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 	"github.com/kvatlas/kvatlas/shard"
@@ -72,7 +73,7 @@ func testConfig(t testing.TB, flags ...string) Config {
 	return c
 }
 
-func serve(t testing.TB, ix Index, cfg Config, checks ...Check) *served {
+func serve(t testing.TB, ix Index, cfg Config, checks ...edge.Check) *served {
 	t.Helper()
 	return serveDeps(t, cfg, Deps{Index: ix, Checks: checks})
 }

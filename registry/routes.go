@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // The HTTP routes take the fields of two APIs in one body: of Mooncake's RFC
@@ -76,15 +78,7 @@ func refuse(status int, format string, args ...any) *refusal {
 }
 
 func (r *refusal) answer() (int, []byte) {
-	return r.status, encode(map[string]string{"error": r.err.Error()})
-}
-
-func encode(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil { // texts and numbers always have a form
-		return []byte(`{"error":"internal"}` + "\n")
-	}
-	return append(body, '\n')
+	return r.status, edge.JSON(map[string]string{"error": r.err.Error()})
 }
 
 // parse reads a body and the fields that both routes need.
@@ -192,9 +186,9 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 	}
 	r.settled(ctx, revision)
 	if q.rfc {
-		return http.StatusOK, encode(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
+		return http.StatusOK, edge.JSON(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
 	}
-	return http.StatusCreated, encode(map[string]string{"status": "ok"})
+	return http.StatusCreated, edge.JSON(map[string]string{"status": "ok"})
 }
 
 // room refuses a rank that does not go with the others of its instance.
@@ -249,9 +243,9 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	}
 	r.awaitGone(ctx, targets)
 	if q.rfc {
-		return http.StatusOK, encode(map[string]any{"status": "unregistered successfully", "removed_instances": removed})
+		return http.StatusOK, edge.JSON(map[string]any{"status": "unregistered successfully", "removed_instances": removed})
 	}
-	return http.StatusOK, encode(map[string]string{"status": "ok"})
+	return http.StatusOK, edge.JSON(map[string]string{"status": "ok"})
 }
 
 // target is one rank that is registered over HTTP.
@@ -351,7 +345,7 @@ func (r *Registry) ServeWorkers(model, group string) []byte {
 		}
 		list = append(list, x)
 	}
-	return encode(list)
+	return edge.JSON(list)
 }
 
 // listenerStatus is the worst state of the worker's listeners; of a worker

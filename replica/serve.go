@@ -3,6 +3,7 @@ package replica
 import (
 	"net/http"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/query"
 )
@@ -10,11 +11,11 @@ import (
 // Serve returns a server of the index's routes, for its own port or as the Handler of
 // another's. Without settings it has their defaults; checks are further conditions of
 // its readiness. It is called before Start.
-func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...query.Check) (*query.Server, error) {
+func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
 	s, err := query.New(cfg, query.Deps{
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
 		Metrics: r.cfg.Metrics, Progress: r.Progress,
-		Checks: append([]query.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}}, checks...),
+		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}}, checks...),
 	})
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
-		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.server.Ready, Index: x.server.Handler(), Log: log,
+		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.server.Health(), Index: x.server.Handler(), Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, ln.Close())

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
@@ -57,6 +58,9 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}); err != nil {
+		return err
+	}
 	if err := x.build(access); err != nil {
 		return err
 	}
@@ -64,12 +68,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	x.index, err = x.replica.Serve(query.Config{}, access, query.Check{Name: "routing", Reason: x.unknown})
-	if err != nil {
-		return errors.Join(err, ln.Close())
-	}
 	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
-		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Ready: x.index.Ready, Index: x.index.Handler(), Log: log,
+		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.index.Health(), Index: x.index.Handler(), Log: log,
 	})
 	if err != nil {
 		return errors.Join(err, ln.Close())
@@ -101,7 +101,7 @@ func (x *router) build(access *secure.Access) error {
 	}
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
-	pc.Fleet, pc.Metrics, pc.Log, pc.Ready, pc.Access = x.fleet, x.metrics, x.log, x.behind, access
+	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), access
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
@@ -193,7 +193,7 @@ func (x *router) alive(ctx context.Context) error {
 // stop ends everything that was started: the answers first, then what they go
 // by, and the broker last.
 func (x *router) stop() error {
-	return x.service.Stop(func() { x.proxy.Drain(); x.index.Drain() },
+	return x.service.Stop(x.index.Drain,
 		proc.Step{Name: "finishing the answers under way", Run: x.finishAnswers},
 		proc.Step{Name: "leaving the other routers", Run: func(context.Context) error {
 			x.proxy.Close()

@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -20,7 +21,7 @@ func (s *Sidecar) serveAdmin(ctx context.Context) error {
 	}
 	port, err := admin.Start(ctx, s.cfg.Admin, admin.Deps{
 		Access: access, Metrics: s.metrics, Settings: s.cfg.settings, Level: s.cfg.Log.Var, Log: s.log,
-		Ready: func(verbose bool) ([]byte, bool) { return admin.Readiness("publishing", s.waiting(), verbose) },
+		Health: &edge.Health{Checks: []edge.Check{{Name: "publishing", Reason: s.waiting}}},
 	})
 	if err != nil || port == nil {
 		return err

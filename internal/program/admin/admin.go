@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
@@ -37,8 +38,7 @@ type Deps struct {
 	Metrics  *obs.Metrics
 	Settings *conf.Set
 	Level    *slog.LevelVar // of the log
-	// Ready returns the readiness as JSON, with its reasons if verbose.
-	Ready func(verbose bool) (body []byte, ready bool)
+	Health   *edge.Health
 	// Index answers all other paths, and says itself who may ask; nil: there is
 	// nothing.
 	Index http.Handler

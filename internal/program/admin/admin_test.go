@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
@@ -48,9 +49,7 @@ func start(t *testing.T, c Settings, access secure.Settings) *started {
 	}
 	s.Server, err = Start(t.Context(), c, Deps{
 		Access: a, Metrics: obs.NewMetrics(), Settings: set, Level: s.level, Log: slog.New(slog.DiscardHandler),
-		Ready: func(verbose bool) ([]byte, bool) {
-			return Readiness("test", s.why, verbose)
-		},
+		Health: &edge.Health{Checks: []edge.Check{{Name: "test", Reason: func() string { return s.why }}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +89,7 @@ func (s *started) do(method, path, body, token string) (int, string) {
 func TestThePortShowsAndChanges(t *testing.T) {
 	s := start(t, Settings{Listen: "127.0.0.1:0"}, secure.Settings{})
 	for path, want := range map[string]string{
-		"/livez": "ok", "/readyz?verbose": `"checks":[{"name":"test","ok":true}]`, "/readyz": `{"status":"ready"}`, "/version": `"go":"go1`, "/metrics": "# TYPE kvatlas_build_info",
+		"/livez": "ok", "/readyz?verbose": `{"name":"test","ok":true}]`, "/readyz": `{"status":"ready"}`, "/version": `"go":"go1`, "/metrics": "# TYPE kvatlas_build_info",
 		"/config": `plain: "shown"`, "/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=1": "goroutine profile",
 		"/debug/pprof/symbol": "num_symbols", "/debug/pprof/profile?seconds=1": "", "/debug/pprof/trace?seconds=0.01": "go 1.",
 	} {

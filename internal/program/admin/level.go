@@ -2,9 +2,10 @@ package admin
 
 import (
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 type levelBody struct {
@@ -12,7 +13,7 @@ type levelBody struct {
 }
 
 func (s *Server) logLevel(w http.ResponseWriter, _ *http.Request) {
-	answerJSON(w, http.StatusOK, levelBody{s.deps.Level.Level().String()})
+	edge.Write(w, http.StatusOK, edge.TypeJSON, edge.JSON(levelBody{s.deps.Level.Level().String()}))
 }
 
 func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
@@ -20,12 +21,12 @@ func (s *Server) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&b); err != nil {
-		answerProblem(w, http.StatusBadRequest, "body", "malformed", fmt.Errorf(`give {"level":"debug"}: %w`, err))
+		refuse(w, edge.Bad("body", "malformed", `give {"level":"debug"}: `+err.Error()))
 		return
 	}
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(b.Level)); err != nil {
-		answerProblem(w, http.StatusBadRequest, "level", "unknown", fmt.Errorf("give debug, info, warn or error: %w", err))
+		refuse(w, edge.Bad("level", "unknown", "give debug, info, warn or error: "+err.Error()))
 		return
 	}
 	s.deps.Log.Info("the log level is changed", "from", s.deps.Level.Level(), "to", level)

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/kvatlas/kvatlas/api"
-	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
@@ -21,11 +21,11 @@ type route struct {
 // routes returns all routes. api/admin.yaml describes them; a test compares.
 func routes() []route {
 	return []route{
-		{"GET", "/livez", secure.Anybody, (*Server).live},
-		{"GET", "/readyz", secure.Anybody, (*Server).ready},
-		{"GET", "/version", secure.Anybody, (*Server).version},
-		{"GET", "/openapi.yaml", secure.Anybody, (*Server).openAPI},
-		{"GET", "/metrics", secure.Reader, (*Server).metrics},
+		{"GET", "/livez", secure.Anybody, (*Server).tellAbout},
+		{"GET", "/readyz", secure.Anybody, (*Server).tellAbout},
+		{"GET", "/version", secure.Anybody, (*Server).tellAbout},
+		{"GET", "/openapi.yaml", secure.Anybody, (*Server).tellAbout},
+		{"GET", "/metrics", secure.Reader, (*Server).tellAbout},
 		{"GET", "/config", secure.Operator, (*Server).config},
 		{"GET", "/log_level", secure.Operator, (*Server).logLevel},
 		{"PUT", "/log_level", secure.Operator, (*Server).setLogLevel},
@@ -54,30 +54,9 @@ func profile(h http.HandlerFunc) func(*Server, http.ResponseWriter, *http.Reques
 	return func(_ *Server, w http.ResponseWriter, r *http.Request) { h(w, r) }
 }
 
-func (s *Server) live(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, "application/json", `{"status":"ok"}`+"\n")
-}
-
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
-	body, ready := s.deps.Ready(r.URL.Query().Has("verbose"))
-	status := http.StatusOK
-	if !ready {
-		status = http.StatusServiceUnavailable
-	}
-	answer(w, status, "application/json", string(body))
-}
-
-func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
-	answerJSON(w, http.StatusOK, obs.ReadVersion())
-}
-
-func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusOK, "application/yaml", api.Admin())
-}
-
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	s.deps.Metrics.WritePrometheus(w)
+func (s *Server) tellAbout(w http.ResponseWriter, r *http.Request) {
+	about := edge.About{Health: s.deps.Health, Metrics: s.deps.Metrics, OpenAPI: api.Admin}
+	about.ServeHTTP(w, r)
 }
 
 // config answers with the settings in force and where each is from, as the
@@ -85,8 +64,10 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) config(w http.ResponseWriter, _ *http.Request) {
 	text, err := s.deps.Settings.Print()
 	if err != nil {
-		answerProblem(w, http.StatusInternalServerError, "request", "internal", err)
+		refuse(w, edge.Failed(err))
 		return
 	}
-	answer(w, http.StatusOK, "text/plain; charset=utf-8", text)
+	edge.Write(w, http.StatusOK, "text/plain; charset=utf-8", []byte(text))
 }
+
+func refuse(w http.ResponseWriter, p *edge.Problem) { edge.Write(w, p.Status, edge.TypeJSON, p.JSON()) }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -45,18 +46,14 @@ func (p *Proxy) refusedBy(err error) *refusal {
 
 func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	p.obs.outcome(r.reason).Inc()
-	body, err := json.Marshal(map[string]any{"error": map[string]any{
-		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
-	}})
-	if err != nil { // texts always have a form
-		body = []byte(`{"error":{}}`)
-	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
 	h := w.Header()
 	if r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
 		h.Set("Retry-After", "1")
 	}
-	writeJSON(w, r.status, append(body, '\n'))
+	writeJSON(w, r.status, edge.JSON(map[string]any{"error": map[string]any{
+		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
+	}}))
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

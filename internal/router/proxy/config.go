@@ -5,20 +5,20 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 )
 
-// Config holds what a Proxy is made with. Fleet, Metrics and Log are needed;
+// Config holds what a Proxy is made with. Fleet, Metrics, Log and Health are needed;
 // the other fields have no defaults here.
 type Config struct {
 	Fleet   *fleet.Fleet
 	Metrics *obs.Metrics
 	Log     *slog.Logger
-	// Ready says why requests should not come yet; "" if they may.
-	Ready func() string
+	Health  *edge.Health // of the process, at all of its ports
 
 	Indexed         bool   // the routers have an index: texts are worth tokenizing
 	Tokens          string // TokensEngine, TokensBytes or TokensNone

@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -60,7 +61,7 @@ func testConfig() Config {
 		Routes: append(Kinds(), "/echo"), Administration: AdminOperators, AdministrationTimeout: patience,
 		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
-		ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
+		Health: new(edge.Health), ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,
 	}
 }

@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"crypto/rand"
-	"encoding/json"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
@@ -37,7 +36,6 @@ type Proxy struct {
 	buffers   sync.Pool
 	flight    atomic.Int64
 	spool     *spool.Spool
-	draining  atomic.Bool
 	routes    *routes
 	guarded   http.Handler // what follows the canonical path
 }
@@ -73,10 +71,6 @@ func New(cfg Config) (p *Proxy, err error) {
 	return p, nil
 }
 
-// Drain makes /readyz fail from now on, while requests are still answered; each
-// answer closes its connection, so that the client's next request goes elsewhere.
-func (p *Proxy) Drain() { p.draining.Store(true) }
-
 // Close closes idle connections to engines.
 func (p *Proxy) Close() { p.client.Close() }
 
@@ -85,7 +79,7 @@ func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.draining.Load() {
+	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
 	if no := p.front(w, r); no != nil {
@@ -116,47 +110,16 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 
 // ownRoutes returns what the router answers itself, to GET and HEAD.
 func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
+	about := edge.About{Health: p.cfg.Health, Metrics: p.cfg.Metrics, OpenAPI: func() string {
+		if p.cfg.Selection {
+			return api.Router()
+		}
+		return api.Without(api.Router(), selection.Owns)
+	}}
 	return map[string]http.HandlerFunc{
-		"/livez":  func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "alive\n") },
-		"/readyz": func(w http.ResponseWriter, _ *http.Request) { p.ready(w) },
-		"/version": func(w http.ResponseWriter, _ *http.Request) {
-			writeText(w, http.StatusOK, obs.ReadVersion().String()+"\n")
-		},
-		"/metrics": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-			p.cfg.Metrics.WritePrometheus(w)
-		},
-		"/openapi.yaml": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/yaml")
-			text := api.Router()
-			if !p.cfg.Selection {
-				text = api.Without(text, selection.Owns)
-			}
-			_, _ = io.WriteString(w, text) // the client may be gone
-		},
-		"/v1/models": p.models,
+		"/livez": about.ServeHTTP, "/readyz": about.ServeHTTP, "/version": about.ServeHTTP, "/metrics": about.ServeHTTP,
+		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models,
 	}
-}
-
-func writeText(w http.ResponseWriter, status int, text string) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, text) // the client may be gone
-}
-
-func (p *Proxy) ready(w http.ResponseWriter) {
-	why := ""
-	switch {
-	case p.draining.Load():
-		why = "draining"
-	case p.cfg.Ready != nil:
-		why = p.cfg.Ready()
-	}
-	if why != "" {
-		writeText(w, http.StatusServiceUnavailable, "not ready: "+why+"\n")
-		return
-	}
-	writeText(w, http.StatusOK, "ready\n")
 }
 
 // models answers GET /v1/models with the names that requests may give.
@@ -171,12 +134,7 @@ func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 	for _, name := range p.names(tenantOf(r)) {
 		list = append(list, model{name, "model", 0, "kvatlas"})
 	}
-	body, err := json.Marshal(map[string]any{"object": "list", "data": list})
-	if err != nil {
-		p.refuse(w, refuse(http.StatusInternalServerError, "internal", err.Error()))
-		return
-	}
-	writeJSON(w, http.StatusOK, append(body, '\n'))
+	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": list}))
 }
 
 // maxSelection bounds a body of package selection's routes, in bytes: a million tokens.

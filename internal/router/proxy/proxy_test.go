@@ -421,7 +421,7 @@ func TestRoutes(t *testing.T) {
 		}
 	}
 	for path, part := range map[string]string{
-		"/v1/models": `"id":"lora"`, "/livez": "alive", "/readyz": "ready", "/version": "go", "/metrics": "kvatlas_router_first_byte_seconds_bucket",
+		"/v1/models": `"id":"lora"`, "/livez": `"ok"`, "/readyz": "ready", "/version": "go", "/metrics": "kvatlas_router_first_byte_seconds_bucket",
 		"/v1/loads": `"worker_id":0`,
 	} {
 		resp, err := http.Get(l.front.URL + path)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -29,7 +30,7 @@ type selection struct {
 	options      route.Options
 }
 
-func (q *selection) parse(body []byte, limit int) *problem {
+func (q *selection) parse(body []byte, limit int) *edge.Problem {
 	f := fields{
 		"selection_id":           func(o *object) { q.id = o.text() },
 		"token_ids":              func(o *object) { q.tokens = o.tokens(limit) },
@@ -55,7 +56,7 @@ func (q *selection) parse(body []byte, limit int) *problem {
 			case text == "decode":
 				q.options.Stage = route.DecodeStage
 			default:
-				o.refuse("phase", reasonRange, "must be aggregated, prefill or decode")
+				o.refuse("phase", edge.OutOfRange, "must be aggregated, prefill or decode")
 			}
 		},
 	}
@@ -65,22 +66,22 @@ func (q *selection) parse(body []byte, limit int) *problem {
 	}
 	switch {
 	case q.tokens != nil && q.blocks != nil:
-		return bad("block_hashes", reasonConflict, "give token_ids or block_hashes, not both")
+		return edge.Bad("block_hashes", edge.Conflict, "give token_ids or block_hashes, not both")
 	case q.tokens == nil && q.blocks == nil:
-		return bad("token_ids", reasonMissing, "give token_ids, or the block_hashes of the prompt's complete blocks")
+		return edge.Bad("token_ids", edge.Missing, "give token_ids, or the block_hashes of the prompt's complete blocks")
 	case q.blocks != nil && (q.lora != "" || q.salt != ""):
-		return bad("block_hashes", reasonConflict, "hashes contain the LoRA name and the salt already; give those with token_ids only")
+		return edge.Bad("block_hashes", edge.Conflict, "hashes contain the LoRA name and the salt already; give those with token_ids only")
 	case q.tokens != nil && q.hasISL && q.isl != uint64(len(q.tokens)):
-		return bad("isl_tokens", reasonConflict, "is not the number of token_ids")
+		return edge.Bad("isl_tokens", edge.Conflict, "is not the number of token_ids")
 	case len(q.id) > route.MaxRequestID:
-		return bad("selection_id", reasonRange, "longer than "+strconv.Itoa(route.MaxRequestID)+" bytes")
+		return edge.Bad("selection_id", edge.OutOfRange, "longer than "+strconv.Itoa(route.MaxRequestID)+" bytes")
 	}
 	return nil
 }
 
 // prompt returns what the router looks at. Sequence hashes say nothing that the
 // hashes of the blocks do not.
-func (q *selection) prompt(m *Model) (route.Prompt, *problem) {
+func (q *selection) prompt(m *Model) (route.Prompt, *edge.Problem) {
 	size := int(m.BlockSize)
 	blocks := len(q.blocks)
 	if q.tokens != nil {
@@ -88,10 +89,10 @@ func (q *selection) prompt(m *Model) (route.Prompt, *problem) {
 	}
 	switch {
 	case q.seqs != nil && len(q.seqs) != blocks:
-		return route.Prompt{}, bad("sequence_hashes", reasonConflict, "has "+strconv.Itoa(len(q.seqs))+
+		return route.Prompt{}, edge.Bad("sequence_hashes", edge.Conflict, "has "+strconv.Itoa(len(q.seqs))+
 			" elements; the prompt has "+strconv.Itoa(blocks)+" complete blocks")
 	case q.hasISL && q.isl/uint64(size) != uint64(blocks):
-		return route.Prompt{}, bad("isl_tokens", reasonConflict, "a prompt of so many tokens does not have "+
+		return route.Prompt{}, edge.Bad("isl_tokens", edge.Conflict, "a prompt of so many tokens does not have "+
 			strconv.Itoa(blocks)+" complete blocks of "+strconv.Itoa(size))
 	case q.tokens != nil:
 		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: blockhash.Seed(q.lora, q.salt)}}, nil
@@ -138,7 +139,7 @@ type chosen struct {
 	Explain  []explained `json:"explain,omitempty"`
 }
 
-func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *problem) {
+func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *edge.Problem) {
 	var q selection
 	if p := q.parse(body, s.cfg.MaxTokens); p != nil {
 		return Answer{}, p
@@ -178,7 +179,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 		}
 		out.Explain = append(out.Explain, x)
 	}
-	return Answer{Status: http.StatusOK, Body: encode(out)}, nil
+	return Answer{Status: http.StatusOK, Body: edge.JSON(out)}, nil
 }
 
 type potentialLoad struct {
@@ -189,7 +190,7 @@ type potentialLoad struct {
 	Requests int     `json:"active_requests"`
 }
 
-func (s *Service) potential(ctx context.Context, body []byte) (Answer, *problem) {
+func (s *Service) potential(ctx context.Context, body []byte) (Answer, *edge.Problem) {
 	var q selection
 	if p := q.parse(body, s.cfg.MaxTokens); p != nil {
 		return Answer{}, p
@@ -211,11 +212,11 @@ func (s *Service) potential(ctx context.Context, body []byte) (Answer, *problem)
 		c := &cands[i]
 		out[i] = potentialLoad{c.Worker, c.DPRank, c.PrefillTokens, c.DecodeBlocks, c.Requests}
 	}
-	return Answer{Status: http.StatusOK, Body: encode(out)}, nil
+	return Answer{Status: http.StatusOK, Body: edge.JSON(out)}, nil
 }
 
 // reserve answers POST /v1/reservations: a booking whose rank the caller chose.
-func (s *Service) reserve(body []byte) (Answer, *problem) {
+func (s *Service) reserve(body []byte) (Answer, *edge.Problem) {
 	var q selection
 	var worker, rank, effective uint64
 	var hasWorker, hasEffective bool
@@ -234,13 +235,13 @@ func (s *Service) reserve(body []byte) (Answer, *problem) {
 	}
 	switch {
 	case q.id == "" || len(q.id) > route.MaxRequestID:
-		return Answer{}, bad("selection_id", reasonMissing, "give the id by which the reservation is followed, of at most "+strconv.Itoa(route.MaxRequestID)+" bytes")
+		return Answer{}, edge.Bad("selection_id", edge.Missing, "give the id by which the reservation is followed, of at most "+strconv.Itoa(route.MaxRequestID)+" bytes")
 	case !hasWorker:
-		return Answer{}, bad("worker_id", reasonMissing, "name the worker; POST "+pathReserve+" chooses one")
+		return Answer{}, edge.Bad("worker_id", edge.Missing, "name the worker; POST "+pathReserve+" chooses one")
 	case !q.hasISL:
-		return Answer{}, bad("isl_tokens", reasonMissing, "give the tokens of the prompt")
+		return Answer{}, edge.Bad("isl_tokens", edge.Missing, "give the tokens of the prompt")
 	case effective > q.isl:
-		return Answer{}, bad("effective_prefill_tokens", reasonRange, "more than isl_tokens")
+		return Answer{}, edge.Bad("effective_prefill_tokens", edge.OutOfRange, "more than isl_tokens")
 	}
 	m, p := s.find(&q.target)
 	if p != nil {
@@ -256,5 +257,5 @@ func (s *Service) reserve(body []byte) (Answer, *problem) {
 	if err != nil {
 		return Answer{}, refused(err)
 	}
-	return Answer{Status: http.StatusCreated, Body: encode(map[string]string{"selection_id": q.id})}, nil
+	return Answer{Status: http.StatusCreated, Body: edge.JSON(map[string]string{"selection_id": q.id})}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -23,14 +24,14 @@ type activeLoad struct {
 
 // loads answers GET /v1/loads?model_name=…&routing_group=…. An empty list is an
 // answer, as in Dynamo's services.
-func (s *Service) loads(query string) (Answer, *problem) {
+func (s *Service) loads(query string) (Answer, *edge.Problem) {
 	args, err := url.ParseQuery(query)
 	if err != nil {
-		return Answer{}, bad("query", reasonArgument, "the URL's arguments are malformed")
+		return Answer{}, edge.Bad("query", edge.UnknownArgument, "the URL's arguments are malformed")
 	}
 	for name := range args {
 		if name != "model_name" && name != "routing_group" {
-			return Answer{}, bad(name[:min(len(name), 64)], reasonArgument, "no such argument in the URL of this route")
+			return Answer{}, edge.Bad(name[:min(len(name), 64)], edge.UnknownArgument, "no such argument in the URL of this route")
 		}
 	}
 	out := []activeLoad{}
@@ -47,7 +48,7 @@ func (s *Service) loads(query string) (Answer, *problem) {
 			out = append(out, a)
 		}
 	}
-	return Answer{Status: http.StatusOK, Body: encode(out)}, nil
+	return Answer{Status: http.StatusOK, Body: edge.JSON(out)}, nil
 }
 
 type thresholds struct {
@@ -58,7 +59,7 @@ type thresholds struct {
 // busy answers GET and POST /busy_threshold, with the statuses of Dynamo's
 // frontend. A POST without thresholds reads, and names any model; one with
 // thresholds changes those that it has, of all groups of the model.
-func (s *Service) busy(q Request) (Answer, *problem) {
+func (s *Service) busy(q Request) (Answer, *edge.Problem) {
 	models := s.cfg.Models()
 	if q.Method == http.MethodGet {
 		list := []thresholds{}
@@ -69,11 +70,11 @@ func (s *Service) busy(q Request) (Answer, *problem) {
 			}
 			list = append(list, thresholds{m.Model, t})
 		}
-		return Answer{Status: http.StatusOK, Body: encode(map[string]any{"thresholds": list})}, nil
+		return Answer{Status: http.StatusOK, Body: edge.JSON(map[string]any{"thresholds": list})}, nil
 	}
 	if t, _, err := mime.ParseMediaType(q.ContentType); err != nil || t != "application/json" && !strings.HasSuffix(t, "+json") {
-		return Answer{}, &problem{status: http.StatusUnsupportedMediaType, Field: "Content-Type", Reason: reasonMediaType,
-			Message: "send Content-Type: application/json"}
+		return Answer{}, edge.Refuse(http.StatusUnsupportedMediaType, "Content-Type", edge.MediaType,
+			"send Content-Type: application/json")
 	}
 	var model *string
 	var change route.Thresholds
@@ -85,14 +86,14 @@ func (s *Service) busy(q Request) (Answer, *problem) {
 	})
 	switch {
 	case p == nil && model == nil:
-		p = bad("model", reasonMissing, "name the model")
+		p = edge.Bad("model", edge.Missing, "name the model")
 	case p == nil && *model == "":
-		return Answer{}, bad("model", reasonRange, "the name is empty")
+		return Answer{}, edge.Bad("model", edge.OutOfRange, "the name is empty")
 	}
 	if p != nil {
 		switch p.Reason { // of the JSON's shape, not of its values or syntax
-		case reasonUnknown, reasonDuplicate, reasonType, reasonMissing, reasonNegative, reasonNotInteger:
-			p.status = http.StatusUnprocessableEntity
+		case edge.UnknownField, edge.DuplicateField, edge.WrongType, edge.Missing, edge.Negative, edge.NotInteger:
+			p.Status = http.StatusUnprocessableEntity
 		}
 		return Answer{}, p
 	}
@@ -105,7 +106,7 @@ func (s *Service) busy(q Request) (Answer, *problem) {
 		if change != (route.Thresholds{}) {
 			var err error
 			if t, err = m.Router.SetThresholds(change); err != nil {
-				return Answer{}, bad("body", reasonRange, err.Error())
+				return Answer{}, edge.Bad("body", edge.OutOfRange, err.Error())
 			}
 		}
 		if !found {
@@ -113,7 +114,7 @@ func (s *Service) busy(q Request) (Answer, *problem) {
 		}
 	}
 	if !found && change != (route.Thresholds{}) {
-		return Answer{}, &problem{status: http.StatusNotFound, Field: "model", Reason: reasonModel, Message: "no worker serves this model"}
+		return Answer{}, edge.Refuse(http.StatusNotFound, "model", edge.UnknownModel, "no worker serves this model")
 	}
-	return Answer{Status: http.StatusOK, Body: encode(thresholds{*model, now})}, nil
+	return Answer{Status: http.StatusOK, Body: edge.JSON(thresholds{*model, now})}, nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/api"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 )
 
@@ -22,7 +23,7 @@ func checkExchange(t testing.TB, method, path, body string, a Answer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Status == http.StatusMethodNotAllowed || a.Reason == reasonRoute {
+	if a.Status == http.StatusMethodNotAllowed || a.Reason == edge.UnknownRoute {
 		return
 	}
 	x := apitest.Exchange{Method: method, Path: path, Request: []byte(body), Status: a.Status, AnswerType: "application/json", Answer: a.Body}
@@ -54,7 +55,7 @@ func TestTheDocumentHasEveryRoute(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
 			path := strings.Replace(e.path, "{selection_id}", "a", 1)
 			a := s.Serve(t.Context(), Request{Method: method, Path: path, ContentType: "application/json"})
-			if refused := a.Status == http.StatusMethodNotAllowed; a.Reason == reasonRoute || refused == slices.Contains(documented, method+" "+e.path) {
+			if refused := a.Status == http.StatusMethodNotAllowed; a.Reason == edge.UnknownRoute || refused == slices.Contains(documented, method+" "+e.path) {
 				t.Errorf("%s %s: %d %s", method, path, a.Status, a.Body)
 			}
 		}
@@ -64,9 +65,9 @@ func TestTheDocumentHasEveryRoute(t *testing.T) {
 // TestTheDocumentNamesEveryReason keeps the list of reasons complete.
 func TestTheDocumentNamesEveryReason(t *testing.T) {
 	for _, reason := range []string{
-		reasonMalformed, reasonUnknown, reasonDuplicate, reasonType, reasonNegative, reasonNotInteger, reasonRange, reasonTooMany, reasonMissing,
-		reasonConflict, reasonModel, reasonGroup, reasonBlockSize, reasonArgument, reasonRoute, reasonMethod, reasonMediaType, reasonTooLarge,
-		reasonSelection, reasonDuplicateID, reasonWorker, reasonOverloaded, reasonNoWorker, reasonCancelled, reasonInternal,
+		edge.MalformedJSON, edge.UnknownField, edge.DuplicateField, edge.WrongType, edge.Negative, edge.NotInteger, edge.OutOfRange, edge.TooMany, edge.Missing,
+		edge.Conflict, edge.UnknownModel, edge.UnknownGroup, edge.BlockSize, edge.UnknownArgument, edge.UnknownRoute, edge.Method, edge.MediaType, edge.BodyTooLarge,
+		edge.UnknownSelection, edge.DuplicateID, edge.UnknownWorker, edge.Overloaded, edge.NoWorker, edge.Cancelled, edge.Internal,
 	} {
 		if !strings.Contains(api.Router(), "- "+reason+"\n") {
 			t.Errorf("the document does not have the reason %s", reason)

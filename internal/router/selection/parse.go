@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
@@ -20,16 +21,16 @@ const maxText = 1024
 type object struct {
 	r     jsonscan.Reader
 	field string // that is being read
-	p     *problem
+	p     *edge.Problem
 }
 
 // fields has what reads each field that a body may have.
 type fields map[string]func(o *object)
 
 // parse reads the body. A field that is null counts as absent.
-func parse(body []byte, known fields) *problem {
+func parse(body []byte, known fields) *edge.Problem {
 	if !utf8.Valid(body) {
-		return bad("body", reasonMalformed, "not valid UTF-8")
+		return edge.Bad("body", edge.MalformedJSON, "not valid UTF-8")
 	}
 	o := &object{field: "body"}
 	o.r.Reset(body)
@@ -43,15 +44,15 @@ func parse(body []byte, known fields) *problem {
 			break
 		}
 		if len(name) > 64 {
-			return bad(strings.ToValidUTF8(name[:64], "")+"…", reasonUnknown, "no such field on this route")
+			return edge.Bad(strings.ToValidUTF8(name[:64], "")+"…", edge.UnknownField, "no such field on this route")
 		}
 		if seen[name] {
-			return bad(name, reasonDuplicate, "the field is given twice")
+			return edge.Bad(name, edge.DuplicateField, "the field is given twice")
 		}
 		seen[name] = true
 		read := known[name]
 		if read == nil {
-			return bad(name, reasonUnknown, "no such field on this route; there are "+known.names())
+			return edge.Bad(name, edge.UnknownField, "no such field on this route; there are "+known.names())
 		}
 		if o.field = name; !o.r.Null() && o.r.Err() == nil {
 			read(o)
@@ -72,22 +73,22 @@ func (f fields) names() string {
 }
 
 // fault turns the reader's error into a problem of the field.
-func (o *object) fault(want string) *problem {
+func (o *object) fault(want string) *edge.Problem {
 	if o.p != nil {
 		return o.p
 	}
 	err := o.r.Err()
 	if errors.Is(err, jsonscan.ErrType) {
-		o.p = bad(o.field, reasonType, "must be "+want)
+		o.p = edge.Bad(o.field, edge.WrongType, "must be "+want)
 	} else {
-		o.p = bad("body", reasonMalformed, err.Error())
+		o.p = edge.Bad("body", edge.MalformedJSON, err.Error())
 	}
 	return o.p
 }
 
 func (o *object) refuse(field, reason, message string) {
 	if o.p == nil {
-		o.p = bad(field, reason, message)
+		o.p = edge.Bad(field, reason, message)
 	}
 }
 
@@ -113,7 +114,7 @@ func (o *object) text() string {
 	case o.r.Err() != nil:
 		o.fault("a text")
 	case len(b) > maxText:
-		o.refuse(o.field, reasonRange, "longer than "+strconv.Itoa(maxText)+" bytes")
+		o.refuse(o.field, edge.OutOfRange, "longer than "+strconv.Itoa(maxText)+" bytes")
 	default:
 		return string(b)
 	}
@@ -126,7 +127,7 @@ func (o *object) bool() bool {
 	case text == "true" || text == "false":
 		return text == "true"
 	default:
-		o.refuse(o.field, reasonType, "must be true or false")
+		o.refuse(o.field, edge.WrongType, "must be true or false")
 	}
 	return false
 }
@@ -140,9 +141,9 @@ func (o *object) float(lo, hi float64) float64 {
 	v, err := strconv.ParseFloat(text, 64)
 	switch {
 	case err != nil && !errors.Is(err, strconv.ErrRange):
-		o.refuse(o.field, reasonType, "must be a number")
+		o.refuse(o.field, edge.WrongType, "must be a number")
 	case v < lo || v > hi || math.IsNaN(v):
-		o.refuse(o.field, reasonRange, "must be between "+strconv.FormatFloat(lo, 'g', -1, 64)+" and "+strconv.FormatFloat(hi, 'g', -1, 64))
+		o.refuse(o.field, edge.OutOfRange, "must be between "+strconv.FormatFloat(lo, 'g', -1, 64)+" and "+strconv.FormatFloat(hi, 'g', -1, 64))
 	}
 	return v
 }
@@ -166,13 +167,13 @@ func (o *object) whole(field string, hi uint64, signed bool) uint64 {
 			return uint64(v)
 		}
 	}
-	reason := reasonRange
+	reason := edge.OutOfRange
 	if f, ferr := strconv.ParseFloat(text, 64); ferr != nil && !errors.Is(ferr, strconv.ErrRange) {
-		reason = reasonType
+		reason = edge.WrongType
 	} else if strings.ContainsAny(text, ".eE") {
-		reason = reasonNotInteger
+		reason = edge.NotInteger
 	} else if f < 0 && !signed {
-		reason = reasonNegative
+		reason = edge.Negative
 	}
 	o.refuse(field, reason, "must be a whole number between 0 and "+strconv.FormatUint(hi, 10))
 	return 0
@@ -190,7 +191,7 @@ func (o *object) list(limit int, each func(field string)) {
 	n := 0
 	for first := true; o.p == nil && o.r.More(']', &first); n++ {
 		if n >= limit {
-			o.p = tooMany(o.field, limit)
+			o.p = edge.TooManyElements(o.field, limit)
 			return
 		}
 		each(o.field)

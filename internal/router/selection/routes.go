@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 type endpoint struct {
 	path    string // as OpenAPI has it: with {selection_id}
 	methods []string
-	answer  func(*Service, context.Context, Request) (Answer, *problem) // nil: follow does
+	answer  func(*Service, context.Context, Request) (Answer, *edge.Problem) // nil: follow does
 }
 
 // endpoints returns all paths: nothing else is answered. api/router.yaml
@@ -30,20 +32,22 @@ type endpoint struct {
 func endpoints() []endpoint {
 	get, post := []string{http.MethodGet}, []string{http.MethodPost}
 	return []endpoint{
-		{pathSelect, post, func(s *Service, ctx context.Context, q Request) (Answer, *problem) {
+		{pathSelect, post, func(s *Service, ctx context.Context, q Request) (Answer, *edge.Problem) {
 			return s.choose(ctx, q.Body, false)
 		}},
-		{pathReserve, post, func(s *Service, ctx context.Context, q Request) (Answer, *problem) {
+		{pathReserve, post, func(s *Service, ctx context.Context, q Request) (Answer, *edge.Problem) {
 			return s.choose(ctx, q.Body, true)
 		}},
-		{pathReservations, post, func(s *Service, _ context.Context, q Request) (Answer, *problem) { return s.reserve(q.Body) }},
+		{pathReservations, post, func(s *Service, _ context.Context, q Request) (Answer, *edge.Problem) { return s.reserve(q.Body) }},
 		{pathReservation, []string{http.MethodDelete}, nil},
 		{pathReservation + "/prefill_complete", post, nil},
 		{pathReservation + "/output", post, nil},
 		{pathReservation + "/output_block", post, nil},
-		{pathPotential, post, func(s *Service, ctx context.Context, q Request) (Answer, *problem) { return s.potential(ctx, q.Body) }},
-		{pathLoads, get, func(s *Service, _ context.Context, q Request) (Answer, *problem) { return s.loads(q.Query) }},
-		{pathBusy, []string{http.MethodGet, http.MethodPost}, func(s *Service, _ context.Context, q Request) (Answer, *problem) { return s.busy(q) }},
+		{pathPotential, post, func(s *Service, ctx context.Context, q Request) (Answer, *edge.Problem) {
+			return s.potential(ctx, q.Body)
+		}},
+		{pathLoads, get, func(s *Service, _ context.Context, q Request) (Answer, *edge.Problem) { return s.loads(q.Query) }},
+		{pathBusy, []string{http.MethodGet, http.MethodPost}, func(s *Service, _ context.Context, q Request) (Answer, *edge.Problem) { return s.busy(q) }},
 	}
 }
 
@@ -71,25 +75,31 @@ func Owns(path string) bool {
 
 // Serve answers one request.
 func (s *Service) Serve(ctx context.Context, q Request) Answer {
-	frontend := q.Path == pathBusy
 	a, p := s.serve(ctx, q)
-	if p != nil {
-		return p.answer(frontend)
+	if p == nil {
+		return a
 	}
-	return a
+	no := Answer{Status: p.Status, Body: p.JSON(), Reason: p.Reason}
+	if q.Path == pathBusy { // the frontend's
+		no.Body = p.Text()
+	}
+	if p.Reason == edge.Method {
+		no.Allow = a.Allow
+	}
+	return no
 }
 
-func (s *Service) serve(ctx context.Context, q Request) (Answer, *problem) {
+func (s *Service) serve(ctx context.Context, q Request) (Answer, *edge.Problem) {
 	if len(q.Body) > s.cfg.MaxBody {
-		return Answer{}, &problem{status: http.StatusRequestEntityTooLarge, Field: "body", Reason: reasonTooLarge,
-			Message: "the body is larger than " + strconv.Itoa(s.cfg.MaxBody) + " bytes"}
+		return Answer{}, edge.Refuse(http.StatusRequestEntityTooLarge, "body", edge.BodyTooLarge,
+			"the body is larger than "+strconv.Itoa(s.cfg.MaxBody)+" bytes")
 	}
 	e := s.byPath[q.Path]
 	if e.answer == nil {
 		return s.follow(q)
 	}
-	if p := q.only(e.methods...); p != nil {
-		return Answer{}, p
+	if p := q.only(e.methods); p != nil {
+		return Answer{Allow: strings.Join(e.methods, ", ")}, p
 	}
 	return e.answer(s, ctx, q)
 }

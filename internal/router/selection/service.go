@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -73,14 +74,12 @@ type Answer struct {
 
 // only refuses other methods, and bodies that are no JSON. Clients that do not
 // care about the content type (curl -d) are let in.
-func (q *Request) only(methods ...string) *problem {
+func (q *Request) only(methods []string) *edge.Problem {
 	if !slices.Contains(methods, q.Method) {
-		allow := strings.Join(methods, ", ")
-		return &problem{status: http.StatusMethodNotAllowed, Field: "method", Reason: reasonMethod,
-			Message: "use " + allow + " on this route", allow: allow}
+		return edge.NotMethod(strings.Join(methods, ", "))
 	}
 	if strings.HasPrefix(strings.ToLower(q.ContentType), "application/octet-stream") {
-		return &problem{status: http.StatusUnsupportedMediaType, Field: "Content-Type", Reason: reasonMediaType, Message: "send application/json"}
+		return edge.Refuse(http.StatusUnsupportedMediaType, "Content-Type", edge.MediaType, "send application/json")
 	}
 	return nil
 }
@@ -114,9 +113,9 @@ func (t *target) fields(f fields) {
 }
 
 // find returns the one model that the target names.
-func (s *Service) find(t *target) (*Model, *problem) {
+func (s *Service) find(t *target) (*Model, *edge.Problem) {
 	if !t.hasModel {
-		return nil, bad("model_name", reasonMissing, "name the model")
+		return nil, edge.Bad("model_name", edge.Missing, "name the model")
 	}
 	var named, found []*Model
 	for _, m := range s.cfg.Models() {
@@ -134,20 +133,20 @@ func (s *Service) find(t *target) (*Model, *problem) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return nil, bad("block_size", reasonMissing, "the model is there with several block sizes; name one")
+		return nil, edge.Bad("block_size", edge.Missing, "the model is there with several block sizes; name one")
 	case len(named) == 0:
-		return nil, &problem{status: http.StatusNotFound, Field: "model_name", Reason: reasonModel, Message: "no worker serves this model"}
+		return nil, edge.Refuse(http.StatusNotFound, "model_name", edge.UnknownModel, "no worker serves this model")
 	}
 	for _, m := range named {
 		if m.Group == t.group {
-			return nil, bad("block_size", reasonBlockSize, "the workers have blocks of "+strconv.Itoa(int(m.BlockSize))+" tokens")
+			return nil, edge.Bad("block_size", edge.BlockSize, "the workers have blocks of "+strconv.Itoa(int(m.BlockSize))+" tokens")
 		}
 	}
-	return nil, &problem{status: http.StatusNotFound, Field: "routing_group", Reason: reasonGroup, Message: "the model has no such group"}
+	return nil, edge.Refuse(http.StatusNotFound, "routing_group", edge.UnknownGroup, "the model has no such group")
 }
 
 // follow answers the routes of one reservation.
-func (s *Service) follow(q Request) (Answer, *problem) {
+func (s *Service) follow(q Request) (Answer, *edge.Problem) {
 	escaped, verb, more := strings.Cut(strings.TrimPrefix(q.Path, pathReservations+"/"), "/")
 	id, err := url.PathUnescape(escaped)
 	path := pathReservation
@@ -156,11 +155,11 @@ func (s *Service) follow(q Request) (Answer, *problem) {
 	}
 	e, known := s.byPath[path]
 	if err != nil || id == "" || !known {
-		return Answer{}, &problem{status: http.StatusNotFound, Field: "path", Reason: reasonRoute, Message: "no such route; there are DELETE " +
-			pathReservations + "/{id}, and POST …/prefill_complete, …/output and …/output_block"}
+		return Answer{}, edge.Refuse(http.StatusNotFound, "path", edge.UnknownRoute, "no such route; there are DELETE "+
+			pathReservations+"/{id}, and POST …/prefill_complete, …/output and …/output_block")
 	}
-	if p := q.only(e.methods...); p != nil {
-		return Answer{}, p
+	if p := q.only(e.methods); p != nil {
+		return Answer{Allow: strings.Join(e.methods, ", ")}, p
 	}
 	var tokens uint64
 	weight, has := -1.0, false
@@ -177,7 +176,7 @@ func (s *Service) follow(q Request) (Answer, *problem) {
 		}
 	}
 	if verb == "output" && !has {
-		return Answer{}, bad("tokens", reasonMissing, "say how many tokens came out since the last call")
+		return Answer{}, edge.Bad("tokens", edge.Missing, "say how many tokens came out since the last call")
 	}
 	for _, m := range s.cfg.Models() {
 		if !m.Router.Holds(id) {
@@ -198,6 +197,6 @@ func (s *Service) follow(q Request) (Answer, *problem) {
 			return Answer{Status: http.StatusOK, Body: []byte(`{"status":"ok"}` + "\n")}, nil
 		}
 	}
-	return Answer{}, &problem{status: http.StatusNotFound, Field: "selection_id", Reason: reasonSelection,
-		Message: "no live reservation has this id: it was freed, its lease ended, or its worker is gone"}
+	return Answer{}, edge.Refuse(http.StatusNotFound, "selection_id", edge.UnknownSelection,
+		"no live reservation has this id: it was freed, its lease ended, or its worker is gone")
 }
