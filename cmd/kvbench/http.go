@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -63,10 +62,9 @@ const (
 // runHTTP measures requests over loopback: server and clients share the
 // processors, and so does the floor, an empty handler on a server with the
 // same settings that is asked in the same way without a body.
-func runHTTP(args []string, stdout, stderr io.Writer) int {
+func runHTTP(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o httpOptions
-	f := flag.NewFlagSet("kvbench http", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("http", stderr)
 	f.IntVar(&o.workers, "workers", 64, "workers that hold the whole prompt")
 	f.IntVar(&o.blocks, "blocks", 64, "blocks of the prompt")
 	f.Float64Var(&o.seconds, "seconds", 3, "time for each form, and as much for its floor")
@@ -74,26 +72,18 @@ func runHTTP(args []string, stdout, stderr io.Writer) int {
 	f.StringVar(&o.only, "form", "", "only this `form`: json, binary, tokens, query_by_hash or query")
 	f.StringVar(&o.serve, "serve", "127.0.0.1:0", "`address` of the server")
 	f.StringVar(&o.bodies, "bodies", "", "write the bodies into `directory` and serve until interrupted, for another load generator (see bench/http.lua)")
-	err := f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err == nil && f.NArg() > 0:
-		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case err == nil && (min(o.workers, o.blocks, o.connections) < 1 || o.seconds <= 0):
-		err = errors.New("--workers, --blocks, --connections and --seconds are above 0")
-	}
+	err := parseFlags(f, args, func() error {
+		if min(o.workers, o.blocks, o.connections) < 1 || o.seconds <= 0 {
+			return errors.New("--workers, --blocks, --connections and --seconds are above 0")
+		}
+		return nil
+	})
 	if err != nil {
-		fmt.Fprintf(stderr, "kvbench http: %v\n", err)
-		return 2
+		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	if err := measureHTTP(ctx, o, stdout); err != nil {
-		fmt.Fprintf(stderr, "kvbench http: %v\n", err)
-		return 1
-	}
-	return 0
+	return measureHTTP(ctx, o, stdout)
 }
 
 func measureHTTP(ctx context.Context, o httpOptions, stdout io.Writer) (err error) {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"runtime/pprof"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,10 +35,17 @@ type ingestOptions struct {
 	chains, shards, mib int
 }
 
+func runIngest(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parseIngest(args, stderr)
+	if err != nil {
+		return err
+	}
+	return measureIngest(ctx, o, stdout)
+}
+
 func parseIngest(args []string, stderr io.Writer) (ingestOptions, error) {
 	var o ingestOptions
-	f := flag.NewFlagSet("kvbench ingest", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("ingest", stderr)
 	f.StringVar(&o.mode, "mode", "jetstream", "how events are published: jetstream or core")
 	f.StringVar(&o.url, "nats", "", "`URL` of a NATS server; default a server of its own, with synced writes")
 	f.IntVar(&o.publishers, "publishers", 4, "workers that publish at once")
@@ -51,20 +56,17 @@ func parseIngest(args []string, stderr io.Writer) (ingestOptions, error) {
 	f.IntVar(&o.shards, "shards", 1, "owner goroutines of the index")
 	f.IntVar(&o.mib, "stream-mib", 4096, "size of the stream in MiB, with jetstream")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the measurement at full load to `file`")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case o.mode != "jetstream" && o.mode != "core":
-		return o, fmt.Errorf("--mode %q: jetstream or core", o.mode)
-	case min(o.publishers, o.batch, o.chains, o.shards, o.mib) < 1 || o.seconds <= 0:
-		return o, errors.New("--publishers, --batch, --chains, --shards, --stream-mib and --seconds are above 0")
-	case o.rate < 0:
-		return o, errors.New("--rate is not below 0")
-	}
-	return o, nil
+	return o, parseFlags(f, args, func() error {
+		switch {
+		case o.mode != "jetstream" && o.mode != "core":
+			return fmt.Errorf("--mode %q: jetstream or core", o.mode)
+		case min(o.publishers, o.batch, o.chains, o.shards, o.mib) < 1 || o.seconds <= 0:
+			return errors.New("--publishers, --batch, --chains, --shards, --stream-mib and --seconds are above 0")
+		case o.rate < 0:
+			return errors.New("--rate is not below 0")
+		}
+		return nil
+	})
 }
 
 // ingestResult is the line that ingest prints.
@@ -119,12 +121,7 @@ func measureIngest(ctx context.Context, o ingestOptions, stdout io.Writer) (err 
 	if err := b.load(ctx, &r); err != nil {
 		return err
 	}
-	line, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(stdout, "%s\n", line)
-	return err
+	return json.NewEncoder(stdout).Encode(r)
 }
 
 // chains makes up what a worker stores and removes.
@@ -290,25 +287,16 @@ func (b *ingestBench) load(ctx context.Context, r *ingestResult) error {
 		return err
 	}
 	defer in.Close()
-	if b.o.profile != "" {
-		f, err := os.Create(b.o.profile)
-		if err != nil {
-			return fmt.Errorf("make the profile: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return fmt.Errorf("profile: %w", err)
-		}
+	written, err := profile(b.o.profile)
+	if err != nil {
+		return err
 	}
 	sources := make([]*chains, b.o.publishers)
 	for w := range sources {
 		sources[w] = newChains(uint64(w), b.o.chains)
 	}
 	events, took, err := b.drive(ctx, in, pubs, sources, 0)
-	if b.o.profile != "" {
-		pprof.StopCPUProfile()
-	}
-	if err != nil {
+	if err = errors.Join(err, written()); err != nil {
 		return err
 	}
 	r.EventsPerS = float64(events) / took.Seconds()

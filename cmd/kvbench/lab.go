@@ -65,31 +65,20 @@ type labRow struct {
 // labPolicies are compared where none is named.
 const labPolicies = "round-robin,dynamo,dynamo-scale-8,dynamo-scale-32,prefill-x-batch,auto"
 
-// runLab is the command lab: 0 for success, 1 for a failed run, 2 for a wrong
-// command line.
-func runLab(args []string, stdout, stderr io.Writer) int {
+func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseLab(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "kvbench lab: %v\n", err)
-		return 2
+	if err != nil {
+		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	if err := o.run(ctx, stdout, stderr); err != nil {
-		fmt.Fprintf(stderr, "kvbench lab: %v\n", err)
-		return 1
-	}
-	return 0
+	return o.run(ctx, stdout, stderr)
 }
 
 func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	o := &labOptions{cfg: lab.Default()}
 	c, e, t := &o.cfg, &o.cfg.Engine, &o.cfg.Timing
-	f := flag.NewFlagSet("kvbench lab", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("lab", stderr)
 	o.flags = f
 	f.StringVar(&o.trace, "trace", "", "`file` of requests in Mooncake's format, plain or zstd")
 	f.IntVar(&o.idTokens, "id-tokens", 0, "tokens of an id of the trace; 0 finds out")
@@ -133,18 +122,15 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.StringVar(&o.json, "json", "", "write JSON lines to `file`, - for standard output in place of the table")
 	f.StringVar(&o.plot, "plot", "", "write an SVG `file`: reuse against first-token times, and the workers' load over time in the last runs")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress line")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case (o.trace == "") == (o.workload == ""):
-		return o, errors.New("give one of --trace and --workload")
-	case o.seeds < 1 || o.seeds > 1000:
-		return o, fmt.Errorf("--seeds is %d, must be 1 … 1000", o.seeds)
-	}
-	return o, nil
+	return o, parseFlags(f, args, func() error {
+		switch {
+		case (o.trace == "") == (o.workload == ""):
+			return errors.New("give one of --trace and --workload")
+		case o.seeds < 1 || o.seeds > 1000:
+			return fmt.Errorf("--seeds is %d, must be 1 … 1000", o.seeds)
+		}
+		return nil
+	})
 }
 
 // config turns the flags as they stand into a fleet.

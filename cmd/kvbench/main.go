@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/corpus"
@@ -35,6 +36,19 @@ const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flag
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
+// command reads its flags, measures and prints. A mistake in the flags is a useError.
+type command func(ctx context.Context, args []string, stdout, stderr io.Writer) error
+
+func commands() map[string]command {
+	return map[string]command{
+		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "http": runHTTP,
+	}
+}
+
+type useError struct{ error }
+
+func (e useError) Unwrap() error { return e.error }
+
 // run is main with its surroundings given: 0 for success, 1 for a failed
 // measurement, 2 for a wrong command line.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -43,54 +57,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	switch args[0] {
-	case "replay":
-		o, err := parse(args[1:], stderr)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return 0
-		case err != nil:
-			fmt.Fprintf(stderr, "kvbench replay: %v\n", err)
-			return 2
-		}
-		if err := measure(o, stdout); err != nil {
-			fmt.Fprintf(stderr, "kvbench replay: %v\n", err)
-			return 1
-		}
-		return 0
-	case "select":
-		return runSelect(args[1:], stdout, stderr)
-	case "lab":
-		return runLab(args[1:], stdout, stderr)
-	case "http":
-		return runHTTP(args[1:], stdout, stderr)
-	case "ingest":
-		o, err := parseIngest(args[1:], stderr)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return 0
-		case err != nil:
-			fmt.Fprintf(stderr, "kvbench ingest: %v\n", err)
-			return 2
-		}
-		if err := measureIngest(context.Background(), o, stdout); err != nil {
-			fmt.Fprintf(stderr, "kvbench ingest: %v\n", err)
-			return 1
-		}
-		return 0
-	case "snapshot":
-		o, err := parseSnapshot(args[1:], stderr)
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return 0
-		case err != nil:
-			fmt.Fprintf(stderr, "kvbench snapshot: %v\n", err)
-			return 2
-		}
-		if err := measureSnapshot(context.Background(), o, stdout); err != nil {
-			fmt.Fprintf(stderr, "kvbench snapshot: %v\n", err)
-			return 1
-		}
-		return 0
 	case "version", "--version":
 		fmt.Fprintf(stdout, "kvbench %s\n", obs.ReadVersion())
 		return 0
@@ -98,8 +64,60 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, usage)
 		return 0
 	}
-	fmt.Fprintf(stderr, "kvbench: no command %q\n%s", args[0], usage)
-	return 2
+	c := commands()[args[0]]
+	if c == nil {
+		fmt.Fprintf(stderr, "kvbench: no command %q\n%s", args[0], usage)
+		return 2
+	}
+	err := c(context.Background(), args[1:], stdout, stderr)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	fmt.Fprintf(stderr, "kvbench %s: %v\n", args[0], err)
+	if errors.As(err, new(useError)) {
+		return 2
+	}
+	return 1
+}
+
+// newFlags returns the flags of a command, which says what is wrong with them to stderr.
+func newFlags(command string, stderr io.Writer) *flag.FlagSet {
+	f := flag.NewFlagSet("kvbench "+command, flag.ContinueOnError)
+	f.SetOutput(stderr)
+	return f
+}
+
+// parseFlags reads flags, and nothing beside them; check judges them together.
+func parseFlags(f *flag.FlagSet, args []string, check func() error) error {
+	err := f.Parse(args)
+	if err == nil && f.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if err == nil {
+		err = check()
+	}
+	if err != nil {
+		return useError{err}
+	}
+	return nil
+}
+
+// profile writes a CPU profile to the file until stop; without a name it does nothing.
+func profile(name string) (stop func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("make the profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("profile: %w", err), f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
 }
 
 // options are the flags of replay.
@@ -113,11 +131,18 @@ type options struct {
 	copies, resident      bool
 }
 
+func runReplay(_ context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	return measure(o, stdout)
+}
+
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var wide string
-	f := flag.NewFlagSet("kvbench replay", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("replay", stderr)
 	f.StringVar(&o.corpus, "corpus", "", "`file` of a recorded schedule (SMGMCK01)")
 	f.StringVar(&wide, "wide", "", "instead: `LENGTHxWORKERS`, each worker stores the same chain of LENGTH blocks")
 	f.StringVar(&o.modes, "modes", "WLC", "what to measure: W events alone, L lookups on the final state, C both at once")
@@ -131,30 +156,24 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	f.BoolVar(&o.copies, "copies", true, "count copies, as for raw engine streams")
 	f.BoolVar(&o.resident, "resident", false, "W: give free pages back to the system first, and say how much the process grew")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the measurement to `file`")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	if wide != "" {
-		if n, err := fmt.Sscanf(wide, "%dx%d", &o.length, &o.workers); n != 2 || err != nil || o.length < 1 || o.workers < 1 {
-			return o, fmt.Errorf("--wide %q: give LENGTHxWORKERS, for example 512x8", wide)
+	return o, parseFlags(f, args, func() error {
+		if wide != "" {
+			if n, err := fmt.Sscanf(wide, "%dx%d", &o.length, &o.workers); n != 2 || err != nil || o.length < 1 || o.workers < 1 {
+				return fmt.Errorf("--wide %q: give LENGTHxWORKERS, for example 512x8", wide)
+			}
 		}
-	}
-	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case (o.corpus == "") == (wide == ""):
-		return o, errors.New("give one of --corpus and --wide")
-	case o.spaces > 1 && o.modes != "W":
-		return o, errors.New("--spaces is for --modes W")
-	case min(o.reps, o.batch, o.window, o.shards, o.spaces) < 1:
-		return o, errors.New("--reps, --batch, --window, --shards and --spaces are at least 1")
-	}
-	for _, m := range o.modes {
-		if m != 'W' && m != 'L' && m != 'C' {
-			return o, fmt.Errorf("--modes %q: any of W, L and C", o.modes)
+		switch {
+		case (o.corpus == "") == (wide == ""):
+			return errors.New("give one of --corpus and --wide")
+		case o.spaces > 1 && o.modes != "W":
+			return errors.New("--spaces is for --modes W")
+		case min(o.reps, o.batch, o.window, o.shards, o.spaces) < 1:
+			return errors.New("--reps, --batch, --window, --shards and --spaces are at least 1")
+		case strings.Trim(o.modes, "WLC") != "":
+			return fmt.Errorf("--modes %q: any of W, L and C", o.modes)
 		}
-	}
-	return o, nil
+		return nil
+	})
 }
 
 // measure reads the corpus and runs every repetition.
@@ -166,17 +185,11 @@ func measure(o options, stdout io.Writer) (err error) {
 		return err
 	}
 	r := newReplay(o, c, stdout)
-	if o.profile != "" {
-		f, err := os.Create(o.profile)
-		if err != nil {
-			return fmt.Errorf("make the profile: %w", err)
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return fmt.Errorf("profile: %w", err)
-		}
-		defer pprof.StopCPUProfile()
+	stop, err := profile(o.profile)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	for rep := range o.reps {
 		if err := r.run(rep); err != nil {
 			return err

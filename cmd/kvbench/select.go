@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"runtime"
@@ -39,32 +38,21 @@ type selectResult struct {
 
 const selectBlock = 16 // tokens
 
-// runSelect is the command select: 0 for success, 1 for a failed measurement,
-// 2 for a wrong command line.
-func runSelect(args []string, stdout, stderr io.Writer) int {
+func runSelect(_ context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseSelect(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "kvbench select: %v\n", err)
-		return 2
+	if err != nil {
+		return err
 	}
 	res, err := measureSelect(o)
-	if err == nil {
-		err = json.NewEncoder(stdout).Encode(res)
-	}
 	if err != nil {
-		fmt.Fprintf(stderr, "kvbench select: %v\n", err)
-		return 1
+		return err
 	}
-	return 0
+	return json.NewEncoder(stdout).Encode(res)
 }
 
 func parseSelect(args []string, stderr io.Writer) (selectOptions, error) {
 	var o selectOptions
-	f := flag.NewFlagSet("kvbench select", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("select", stderr)
 	f.IntVar(&o.workers, "workers", 64, "workers to choose from")
 	f.IntVar(&o.blocks, "blocks", 512, "blocks of a prompt")
 	f.IntVar(&o.prompts, "prompts", 16, "prompts that take turns; they share their first quarter")
@@ -72,16 +60,12 @@ func parseSelect(args []string, stderr io.Writer) (selectOptions, error) {
 	f.BoolVar(&o.book, "book", false, "book each choice, and count its booking and its end too")
 	f.DurationVar(&o.warm, "warm", 300*time.Millisecond, "how long to choose before measuring")
 	f.DurationVar(&o.measure, "measure", 2*time.Second, "how long to measure")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	if f.NArg() > 0 {
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	if o.workers < 1 || o.blocks < 4 || o.prompts < 1 {
-		return o, errors.New("--workers and --prompts are at least 1, --blocks at least 4")
-	}
-	return o, nil
+	return o, parseFlags(f, args, func() error {
+		if o.workers < 1 || o.blocks < 4 || o.prompts < 1 {
+			return errors.New("--workers and --prompts are at least 1, --blocks at least 4")
+		}
+		return nil
+	})
 }
 
 // selection is a router with its index and prompts.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -30,10 +28,17 @@ type snapshotOptions struct {
 	dir             string
 }
 
+func runSnapshot(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parseSnapshot(args, stderr)
+	if err != nil {
+		return err
+	}
+	return measureSnapshot(ctx, o, stdout)
+}
+
 func parseSnapshot(args []string, stderr io.Writer) (snapshotOptions, error) {
 	var o snapshotOptions
-	f := flag.NewFlagSet("kvbench snapshot", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f := newFlags("snapshot", stderr)
 	f.IntVar(&o.blocks, "blocks", 1_000_000, "unique blocks")
 	f.IntVar(&o.workers, "workers", 256, "workers, of one rank each")
 	f.IntVar(&o.shared, "shared", 64, "blocks of a prompt that others share")
@@ -42,18 +47,15 @@ func parseSnapshot(args []string, stderr io.Writer) (snapshotOptions, error) {
 	f.IntVar(&o.shards, "shards", shard.DefaultShards(), "owner goroutines of the space")
 	f.BoolVar(&o.chained, "chained", false, "engine hashes that follow from the block hashes, instead of random ones")
 	f.StringVar(&o.dir, "dir", "", "`directory` for the file; the system's for temporary files if empty")
-	if err := f.Parse(args); err != nil {
-		return o, err
-	}
-	switch {
-	case f.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", f.Arg(0))
-	case min(o.blocks, o.workers, o.shared, o.tail, o.holders, o.shards) < 1:
-		return o, errors.New("all numbers are at least 1")
-	case o.holders > o.workers:
-		return o, errors.New("--holders is at most --workers")
-	}
-	return o, nil
+	return o, parseFlags(f, args, func() error {
+		switch {
+		case min(o.blocks, o.workers, o.shared, o.tail, o.holders, o.shards) < 1:
+			return errors.New("all numbers are at least 1")
+		case o.holders > o.workers:
+			return errors.New("--holders is at most --workers")
+		}
+		return nil
+	})
 }
 
 // snapshotResult is what snapshot prints.
