@@ -33,6 +33,23 @@ func (o *Outcome) Add(o2 Outcome) {
 	o.Refused += o2.Refused
 }
 
+// NumResults is how many counts an Outcome has.
+const NumResults = 10
+
+// Count is one of them, under the name that metrics have for it.
+type Count struct {
+	Result string
+	N      int
+}
+
+// Counts returns all, always in the same order.
+func (o *Outcome) Counts() [NumResults]Count {
+	return [NumResults]Count{
+		{"stored", o.Stored}, {"duplicate", o.Duplicate}, {"removed", o.Removed}, {"decremented", o.Decremented}, {"unknown", o.Unknown},
+		{"replaced", o.Replaced}, {"unknown_parent", o.UnknownParent}, {"unknown_block", o.UnknownBlock}, {"refused", o.Refused}, {"inferred", o.Inferred},
+	}
+}
+
 // Index is an exact prefix index. The reference implementation is Oracle; the
 // one for production is Radix. All methods but Find belong to one writer at a
 // time; Find may run beside it on any number of goroutines (not on Oracle).

@@ -328,8 +328,7 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 	if err == nil && len(orphans) > 0 {
 		out, err = d.state.Attach(ctx, orphans, orphanCopies)
 		d.outcome.Add(out)
-		v.m.inferred.Add(out.Inferred)
-		v.m.unknownBlock.Add(out.UnknownBlock)
+		v.m.applied(core.Outcome{Inferred: out.Inferred, UnknownBlock: out.UnknownBlock})
 		v.unresolved = out.UnknownParent > 0
 	}
 	if err != nil {

@@ -20,9 +20,7 @@ type meters struct {
 	duplicates, stale                              *metrics.Counter                    // events ignored
 	gaps, missed, restarts                         *metrics.Counter
 	held                                           *metrics.Gauge
-	stored, duplicate, removed, decremented        *metrics.Counter // blocks, by what the index did
-	unknown, replaced, unknownParent               *metrics.Counter
-	unknownBlock, refused, inferred                *metrics.Counter
+	blocks                                         [core.NumResults]*metrics.Counter // by what the index did
 	batchEvents, messageBytes, visible             *metrics.PrometheusHistogram
 	asked                                          [numCauses]*metrics.Counter
 	filtered, liveMessages                         *metrics.Counter
@@ -37,9 +35,6 @@ type meters struct {
 
 func newMeters(set *metrics.Set) *meters {
 	c := set.GetOrCreateCounter
-	blocks := func(result string) *metrics.Counter {
-		return c(fmt.Sprintf("kvatlas_ingest_blocks_total{result=%q}", result))
-	}
 	m := &meters{
 		set:             set,
 		messages:        c("kvatlas_ingest_messages_total"),
@@ -54,16 +49,6 @@ func newMeters(set *metrics.Set) *meters {
 		missed:          c("kvatlas_ingest_missed_events_total"),
 		restarts:        c("kvatlas_ingest_publisher_restarts_total"),
 		held:            set.GetOrCreateGauge("kvatlas_ingest_held_messages", nil),
-		stored:          blocks("stored"),
-		duplicate:       blocks("duplicate"),
-		removed:         blocks("removed"),
-		decremented:     blocks("decremented"),
-		unknown:         blocks("unknown"),
-		replaced:        blocks("replaced"),
-		unknownParent:   blocks("unknown_parent"),
-		unknownBlock:    blocks("unknown_block"),
-		refused:         blocks("refused"),
-		inferred:        blocks("inferred"),
 		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="residency_domain"}`),
 		liveMessages:    c("kvatlas_ingest_live_messages_total"),
 		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
@@ -89,6 +74,9 @@ func newMeters(set *metrics.Set) *meters {
 	for cause := range numCauses {
 		m.asked[cause] = c(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
 	}
+	for i, b := range new(core.Outcome).Counts() {
+		m.blocks[i] = c(fmt.Sprintf("kvatlas_ingest_blocks_total{result=%q}", b.Result))
+	}
 	for k := event.Stored; k <= event.Cleared; k++ {
 		m.events[k] = c(fmt.Sprintf("kvatlas_ingest_events_total{kind=%q}", k))
 	}
@@ -97,16 +85,9 @@ func newMeters(set *metrics.Set) *meters {
 
 // applied counts what a batch did to the index.
 func (m *meters) applied(out core.Outcome) {
-	m.stored.Add(out.Stored)
-	m.duplicate.Add(out.Duplicate)
-	m.removed.Add(out.Removed)
-	m.decremented.Add(out.Decremented)
-	m.unknown.Add(out.Unknown)
-	m.replaced.Add(out.Replaced)
-	m.unknownParent.Add(out.UnknownParent)
-	m.unknownBlock.Add(out.UnknownBlock)
-	m.refused.Add(out.Refused)
-	m.inferred.Add(out.Inferred)
+	for i, c := range out.Counts() {
+		m.blocks[i].Add(c.N)
+	}
 }
 
 // recovered counts a recovery that has ended; outcome is a constant word.

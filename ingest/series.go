@@ -83,15 +83,8 @@ func (in *Ingest) writePublishers(w io.Writer) {
 		}
 	})
 	family("blocks_total", func(name string, s *publisherSeries) {
-		for _, b := range [...]struct {
-			result string
-			n      int
-		}{
-			{"stored", s.blocks.Stored}, {"duplicate", s.blocks.Duplicate}, {"removed", s.blocks.Removed},
-			{"decremented", s.blocks.Decremented}, {"unknown", s.blocks.Unknown}, {"replaced", s.blocks.Replaced},
-			{"unknown_parent", s.blocks.UnknownParent}, {"unknown_block", s.blocks.UnknownBlock}, {"refused", s.blocks.Refused}, {"inferred", s.blocks.Inferred},
-		} {
-			fmt.Fprintf(w, "%s{%s,result=%q} %d\n", name, s.labels, b.result, b.n)
+		for _, b := range s.blocks.Counts() {
+			fmt.Fprintf(w, "%s{%s,result=%q} %d\n", name, s.labels, b.Result, b.N)
 		}
 	})
 	count := func(name string, n func(s *publisherSeries) int) {

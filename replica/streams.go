@@ -76,12 +76,8 @@ func engineStream(r *direct.Followed) query.Stream {
 // counts adds what the index did with blocks, by the names that metrics have,
 // and leaves zeros out.
 func counts(o *core.Outcome, all map[string]uint64) map[string]uint64 {
-	for name, n := range map[string]int{
-		"stored": o.Stored, "duplicate": o.Duplicate, "removed": o.Removed, "decremented": o.Decremented,
-		"unknown": o.Unknown, "replaced": o.Replaced, "unknown_parent": o.UnknownParent, "inferred": o.Inferred,
-		"unknown_block": o.UnknownBlock, "refused": o.Refused,
-	} {
-		all["blocks_"+name] = uint64(n)
+	for _, c := range o.Counts() {
+		all["blocks_"+c.Result] = uint64(c.N)
 	}
 	maps.DeleteFunc(all, func(_ string, n uint64) bool { return n == 0 })
 	return all

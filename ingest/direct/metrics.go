@@ -69,21 +69,11 @@ func (m *meters) event(k event.Kind) {
 }
 
 func (m *meters) applied(o core.Outcome) {
-	count := func(result string, n int) {
-		if n > 0 {
-			m.set.GetOrCreateCounter(obs.Name("kvatlas_direct_blocks_total", "result", result)).Add(n)
+	for _, c := range o.Counts() {
+		if c.N > 0 {
+			m.set.GetOrCreateCounter(obs.Name("kvatlas_direct_blocks_total", "result", c.Result)).Add(c.N)
 		}
 	}
-	count("stored", o.Stored)
-	count("duplicate", o.Duplicate)
-	count("removed", o.Removed)
-	count("decremented", o.Decremented)
-	count("unknown", o.Unknown)
-	count("replaced", o.Replaced)
-	count("unknown_parent", o.UnknownParent)
-	count("unknown_block", o.UnknownBlock)
-	count("refused", o.Refused)
-	count("inferred", o.Inferred)
 }
 
 // leave keeps what a feed counted that has ended: counters do not fall.

@@ -13,13 +13,12 @@ import (
 
 // streamMeters are the counters of one stream.
 type streamMeters struct {
-	events, blocks                                 [event.Cleared + 1]*metrics.Counter
-	stored, duplicate, removed, decremented        *metrics.Counter
-	unknown, replaced, unknownParent, unknownBlock *metrics.Counter
-	restarts, gaps, otherRank, invalid             *metrics.Counter
-	saves, saveErrors, refused                     *metrics.Counter
-	stateBytes, incomplete                         *metrics.Gauge
-	held                                           [event.NumTiers]*metrics.Gauge
+	events, blocks                     [event.Cleared + 1]*metrics.Counter
+	results                            [core.NumResults]*metrics.Counter
+	restarts, gaps, otherRank, invalid *metrics.Counter
+	saves, saveErrors, refused         *metrics.Counter
+	stateBytes, incomplete             *metrics.Gauge
+	held                               [event.NumTiers]*metrics.Gauge
 }
 
 func newStreamMeters(set *metrics.Set, dpRank uint32) *streamMeters {
@@ -30,15 +29,14 @@ func newStreamMeters(set *metrics.Set, dpRank uint32) *streamMeters {
 	gauge := func(name string, pairs ...string) *metrics.Gauge {
 		return set.GetOrCreateGauge(obs.Name("kvatlas_publisher_"+name, append(pairs, "dp_rank", rank)...), nil)
 	}
-	result := func(name string) *metrics.Counter { return counter("engine_results_total", "result", name) }
 	m := &streamMeters{
-		stored: result("stored"), duplicate: result("duplicate"), removed: result("removed"),
-		decremented: result("decremented"), unknown: result("unknown"), replaced: result("replaced"),
-		unknownParent: result("unknown_parent"), unknownBlock: result("unknown_block"),
 		restarts: counter("engine_restarts_total"), gaps: counter("engine_gaps_total"),
 		otherRank: counter("other_rank_events_total"), invalid: counter("invalid_events_total"),
 		saves: counter("state_saves_total"), saveErrors: counter("state_save_errors_total"),
 		refused: counter("state_refused_total"), stateBytes: gauge("state_bytes"), incomplete: gauge("incomplete"),
+	}
+	for i, c := range new(core.Outcome).Counts() {
+		m.results[i] = counter("engine_results_total", "result", c.Result)
 	}
 	for k := event.Stored; k <= event.Cleared; k++ {
 		m.events[k] = counter("engine_events_total", "kind", k.String())
@@ -59,14 +57,9 @@ func (m *streamMeters) event(k event.Kind, blocks int) {
 }
 
 func (m *streamMeters) outcome(o core.Outcome) {
-	m.stored.Add(o.Stored)
-	m.duplicate.Add(o.Duplicate)
-	m.removed.Add(o.Removed)
-	m.decremented.Add(o.Decremented)
-	m.unknown.Add(o.Unknown)
-	m.replaced.Add(o.Replaced)
-	m.unknownParent.Add(o.UnknownParent)
-	m.unknownBlock.Add(o.UnknownBlock)
+	for i, c := range o.Counts() {
+		m.results[i].Add(c.N)
+	}
 }
 
 func (m *streamMeters) hold(s *set) {
