@@ -14,7 +14,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 	var in jsonscan.Reader
 	in.Reset(body)
 	if !in.Open('{') {
-		return dst, fieldProblem(in.Err(), "body", "a JSON object")
+		return dst, edge.FieldProblem(in.Err(), "body", "a JSON object")
 	}
 	var asked, listed int64
 	dst = append(dst, `{"answers":[`...)
@@ -32,7 +32,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 		}
 		if given = true; in.Peek() != '[' {
 			in.Open('[')
-			return dst, fieldProblem(in.Err(), "requests", "an array")
+			return dst, edge.FieldProblem(in.Err(), "requests", "an array")
 		}
 		in.Open('[')
 		for first := true; in.More(']', &first); n++ {
@@ -60,7 +60,7 @@ func (q *finder) batch(ix Index, body []byte, maxRequests, maxTokens int, dst []
 		}
 	}
 	if in.End(); in.Err() != nil {
-		return dst, fieldProblem(in.Err(), "body", "JSON")
+		return dst, edge.FieldProblem(in.Err(), "body", "JSON")
 	}
 	if !given {
 		return dst, edge.Bad("requests", edge.Missing, "give an array of at most "+strconv.Itoa(maxRequests)+" requests")

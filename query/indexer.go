@@ -34,7 +34,7 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 	s.Reset(body)
 	defer s.Reset(nil)
 	if !s.Open('{') {
-		return x, fieldProblem(s.Err(), "body", "a JSON object")
+		return x, edge.FieldProblem(s.Err(), "body", "a JSON object")
 	}
 	var model, modelName, group, tenant []byte
 	var hasGroup, hasTenant, salted, loraID bool
@@ -97,7 +97,7 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 		return x, p
 	}
 	if s.End(); s.Err() != nil {
-		return x, fieldProblem(s.Err(), "body", "JSON")
+		return x, edge.FieldProblem(s.Err(), "body", "JSON")
 	}
 	x.rfc = modelName == nil && model != nil
 	if r.model, r.group = modelName, group; x.rfc {
@@ -126,7 +126,7 @@ func (r *findRequest) instance() (uint64, *edge.Problem) {
 	if r.in.Peek() != '"' {
 		v := r.in.Uint64()
 		if r.in.Err() != nil {
-			return 0, fieldProblem(r.in.Err(), "instance_id", "a whole number of 64 bits, or a name")
+			return 0, edge.FieldProblem(r.in.Err(), "instance_id", "a whole number of 64 bits, or a name")
 		}
 		return v, nil
 	}

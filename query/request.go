@@ -1,7 +1,6 @@
 package query
 
 import (
-	"errors"
 	"strconv"
 
 	"github.com/kvatlas/kvatlas/blockhash"
@@ -94,7 +93,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *edge.Problem {
 	s.Reset(body)
 	defer s.Reset(nil) // keep nothing of the body
 	if !s.Open('{') {
-		return fieldProblem(s.Err(), "body", "a JSON object")
+		return edge.FieldProblem(s.Err(), "body", "a JSON object")
 	}
 	var seen fieldSet
 	for first := true; s.More('}', &first); {
@@ -119,7 +118,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *edge.Problem {
 		}
 	}
 	if s.End(); s.Err() != nil {
-		return fieldProblem(s.Err(), "body", "JSON")
+		return edge.FieldProblem(s.Err(), "body", "JSON")
 	}
 	return r.check()
 }
@@ -156,7 +155,7 @@ func (r *findRequest) name(field string) ([]byte, *edge.Problem) {
 	text := r.in.Str()
 	switch {
 	case r.in.Err() != nil:
-		return nil, fieldProblem(r.in.Err(), field, "a text")
+		return nil, edge.FieldProblem(r.in.Err(), field, "a text")
 	case len(text) > maxName:
 		return nil, edge.Bad(field, edge.OutOfRange, "longer than "+strconv.Itoa(maxName)+" bytes")
 	}
@@ -178,7 +177,7 @@ func (r *findRequest) number(field string, hi uint64) (uint32, *edge.Problem) {
 		err = jsonscan.ErrRange
 	}
 	if err != nil {
-		return 0, fieldProblem(err, field, "a whole number between 1 and "+strconv.FormatUint(hi, 10))
+		return 0, edge.FieldProblem(err, field, "a whole number between 1 and "+strconv.FormatUint(hi, 10))
 	}
 	return uint32(v), nil
 }
@@ -186,7 +185,7 @@ func (r *findRequest) number(field string, hi uint64) (uint32, *edge.Problem) {
 func (r *findRequest) boolean(field string) (bool, *edge.Problem) {
 	v := r.in.Bool()
 	if r.in.Err() != nil {
-		return false, fieldProblem(r.in.Err(), field, "true or false")
+		return false, edge.FieldProblem(r.in.Err(), field, "true or false")
 	}
 	return v, nil
 }
@@ -194,50 +193,14 @@ func (r *findRequest) boolean(field string) (bool, *edge.Problem) {
 func (r *findRequest) tokenArray(field string, limit int) *edge.Problem {
 	isArray := r.in.Peek() == '['
 	r.tokens = r.in.Uint32s(r.tokens[:0], limit)
-	return r.arrayProblem(field, isArray, len(r.tokens), "a whole number between 0 and 4294967295", limit)
+	return edge.ArrayProblem(r.in.Err(), field, isArray, len(r.tokens), "a whole number between 0 and 4294967295", limit)
 }
 
 func (r *findRequest) hashArray(field string, limit int, signed bool) *edge.Problem {
 	isArray := r.in.Peek() == '['
 	r.hashes = r.in.Uint64s(r.hashes[:0], limit, signed)
-	return r.arrayProblem(field, isArray, len(r.hashes),
+	return edge.ArrayProblem(r.in.Err(), field, isArray, len(r.hashes),
 		"a whole number (or one as a decimal text) between 0 and 18446744073709551615", limit)
-}
-
-// arrayProblem says what is wrong with an array, or with the element at i.
-func (r *findRequest) arrayProblem(field string, isArray bool, i int, want string, limit int) *edge.Problem {
-	err := r.in.Err()
-	switch {
-	case err == nil:
-		return nil
-	case !isArray:
-		want = "an array"
-	case errors.Is(err, jsonscan.ErrTooMany):
-		return edge.TooManyElements(field, limit)
-	default:
-		field += "[" + strconv.Itoa(i) + "]"
-	}
-	return fieldProblem(err, field, want)
-}
-
-// fieldProblem turns what the reader says of a field's value into a problem.
-// What is not JSON is the body's fault, but for a text of a field.
-func fieldProblem(err error, field, want string) *edge.Problem {
-	reason := edge.WrongType
-	switch {
-	case !errors.Is(err, jsonscan.ErrType):
-		if want != "a text" {
-			field = "body"
-		}
-		return edge.Bad(field, edge.MalformedJSON, err.Error())
-	case errors.Is(err, jsonscan.ErrNegative):
-		reason = edge.Negative
-	case errors.Is(err, jsonscan.ErrNotInteger):
-		reason = edge.NotInteger
-	case errors.Is(err, jsonscan.ErrRange):
-		reason = edge.OutOfRange
-	}
-	return edge.Bad(field, reason, "must be "+want)
 }
 
 // check judges the fields together.

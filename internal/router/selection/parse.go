@@ -74,14 +74,8 @@ func (f fields) names() string {
 
 // fault turns the reader's error into a problem of the field.
 func (o *object) fault(want string) *edge.Problem {
-	if o.p != nil {
-		return o.p
-	}
-	err := o.r.Err()
-	if errors.Is(err, jsonscan.ErrType) {
-		o.p = edge.Bad(o.field, edge.WrongType, "must be "+want)
-	} else {
-		o.p = edge.Bad("body", edge.MalformedJSON, err.Error())
+	if o.p == nil {
+		o.p = edge.FieldProblem(o.r.Err(), o.field, want)
 	}
 	return o.p
 }
@@ -90,18 +84,6 @@ func (o *object) refuse(field, reason, message string) {
 	if o.p == nil {
 		o.p = edge.Bad(field, reason, message)
 	}
-}
-
-// raw reads a value of any kind.
-func (o *object) raw(want string) string {
-	if o.p != nil {
-		return ""
-	}
-	text := o.r.Raw()
-	if o.r.Err() != nil {
-		o.fault(want)
-	}
-	return string(text)
 }
 
 // text reads a text.
@@ -122,23 +104,21 @@ func (o *object) text() string {
 }
 
 func (o *object) bool() bool {
-	switch text := o.raw("true or false"); {
-	case o.p != nil:
-	case text == "true" || text == "false":
-		return text == "true"
-	default:
-		o.refuse(o.field, edge.WrongType, "must be true or false")
+	v := o.r.Bool()
+	if o.r.Err() != nil {
+		o.fault("true or false")
 	}
-	return false
+	return v
 }
 
 // float reads a number in lo … hi.
 func (o *object) float(lo, hi float64) float64 {
-	text := o.raw("a number")
-	if o.p != nil {
+	text := o.r.Raw()
+	if o.r.Err() != nil {
+		o.fault("a number")
 		return 0
 	}
-	v, err := strconv.ParseFloat(text, 64)
+	v, err := strconv.ParseFloat(string(text), 64)
 	switch {
 	case err != nil && !errors.Is(err, strconv.ErrRange):
 		o.refuse(o.field, edge.WrongType, "must be a number")
@@ -149,75 +129,41 @@ func (o *object) float(lo, hi float64) float64 {
 }
 
 // uint reads a whole number of at most hi, or one as a decimal text.
-func (o *object) uint(hi uint64) uint64 { return o.whole(o.field, hi, false) }
-
-// whole reads a whole number, also written as a text; signed takes negative ones
-// too, as the two's complement.
-func (o *object) whole(field string, hi uint64, signed bool) uint64 {
-	text := strings.Trim(o.raw("a whole number"), `"`)
-	if o.p != nil {
-		return 0
+func (o *object) uint(hi uint64) uint64 {
+	v := o.r.Whole(false)
+	if o.r.Err() == nil && v > hi {
+		o.r.Fail(jsonscan.ErrRange)
 	}
-	v, err := strconv.ParseUint(text, 10, 64)
-	if err == nil && v <= hi {
-		return v
+	if o.r.Err() != nil {
+		o.fault(wholeUpTo(hi))
 	}
-	if signed {
-		if v, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return uint64(v)
-		}
-	}
-	reason := edge.OutOfRange
-	if f, ferr := strconv.ParseFloat(text, 64); ferr != nil && !errors.Is(ferr, strconv.ErrRange) {
-		reason = edge.WrongType
-	} else if strings.ContainsAny(text, ".eE") {
-		reason = edge.NotInteger
-	} else if f < 0 && !signed {
-		reason = edge.Negative
-	}
-	o.refuse(field, reason, "must be a whole number between 0 and "+strconv.FormatUint(hi, 10))
-	return 0
+	return v
 }
 
-// list reads an array by calling each for every element.
-func (o *object) list(limit int, each func(field string)) {
-	if o.p != nil {
-		return
-	}
-	if !o.r.Open('[') {
-		o.fault("an array")
-		return
-	}
-	n := 0
-	for first := true; o.p == nil && o.r.More(']', &first); n++ {
-		if n >= limit {
-			o.p = edge.TooManyElements(o.field, limit)
-			return
-		}
-		each(o.field)
-		if o.p != nil && o.p.Field == o.field {
-			o.p.Field += "[" + strconv.Itoa(n) + "]"
-		}
-	}
-	if o.p == nil && o.r.Err() != nil {
-		o.fault("an array")
-	}
-}
+func wholeUpTo(hi uint64) string { return "a whole number between 0 and " + strconv.FormatUint(hi, 10) }
 
-func (o *object) hashes(limit int) []uint64 {
-	list := []uint64{}
-	o.list(limit, func(f string) { list = append(list, o.whole(f, math.MaxUint64, true)) })
+// whole reads an array of whole numbers; signed takes negative ones too, as the two's
+// complement.
+func (o *object) whole(limit int, hi uint64, signed bool) []uint64 {
+	isArray := o.r.Peek() == '['
+	list := o.r.Uint64s([]uint64{}, limit, signed)
+	if p := edge.ArrayProblem(o.r.Err(), o.field, isArray, len(list), wholeUpTo(hi), limit); o.p == nil {
+		o.p = p
+	}
 	return list
 }
 
-func (o *object) ids(limit int) []uint64 {
-	list := []uint64{}
-	o.list(limit, func(f string) { list = append(list, o.whole(f, math.MaxUint64, false)) })
-	return list
-}
+func (o *object) hashes(limit int) []uint64 { return o.whole(limit, math.MaxUint64, true) }
+
+func (o *object) ids(limit int) []uint64 { return o.whole(limit, math.MaxUint64, false) }
 
 func (o *object) tokens(limit int) []uint32 {
-	list := []uint32{}
-	o.list(limit, func(f string) { list = append(list, uint32(o.whole(f, math.MaxUint32, false))) })
+	wide := o.whole(limit, math.MaxUint32, false)
+	list := make([]uint32, len(wide))
+	for i, v := range wide {
+		if list[i] = uint32(v); v > math.MaxUint32 {
+			o.refuse(o.field+"["+strconv.Itoa(i)+"]", edge.OutOfRange, "must be "+wholeUpTo(math.MaxUint32))
+		}
+	}
 	return list
 }

@@ -222,7 +222,7 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/select", `{"token_ids":[1,-1]}`, 400, "token_ids[1]", "negative"},
 		{"POST", "/v1/select", `{"token_ids":[1.5]}`, 400, "token_ids[0]", "not_integer"},
 		{"POST", "/v1/select", `{"token_ids":[4294967296]}`, 400, "token_ids[0]", "out_of_range"},
-		{"POST", "/v1/select", `{"token_ids":["x"]}`, 400, "token_ids[0]", "wrong_type"},
+		{"POST", "/v1/select", `{"token_ids":["x"]}`, 400, "token_ids[0]", "not_integer"},
 		{"POST", "/v1/select", `{"token_ids":{}}`, 400, "token_ids", "wrong_type"},
 		{"POST", "/v1/select", `{"token_ids":[` + strings.Repeat("1,", 64) + `1]}`, 400, "token_ids", "too_many"},
 		{"POST", "/v1/select", `{"block_hashes":[18446744073709551616]}`, 400, "block_hashes[0]", "out_of_range"},

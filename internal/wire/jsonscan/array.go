@@ -45,7 +45,7 @@ func (r *Reader) Uint64s(dst []uint64, limit int, signed bool) []uint64 {
 			r.tooMany(limit)
 			return dst
 		}
-		if v := r.element(signed); r.err == nil {
+		if v := r.Whole(signed); r.err == nil {
 			dst = append(dst, v)
 		}
 	}
@@ -56,7 +56,9 @@ func (r *Reader) tooMany(limit int) {
 	r.Fail(fmt.Errorf("%w: more than %d", ErrTooMany, limit))
 }
 
-func (r *Reader) element(signed bool) uint64 {
+// Whole reads an integer, also one as a decimal text; with signed it may be negative,
+// as Int64 has it.
+func (r *Reader) Whole(signed bool) uint64 {
 	if r.Peek() != '"' {
 		if signed {
 			return r.Int64()
