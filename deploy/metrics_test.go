@@ -241,3 +241,51 @@ func TestIndexersAndRoutersAreNotAddedUp(t *testing.T) {
 		t.Errorf("only %d sums", n)
 	}
 }
+
+// What to do about each alert is in docs/operations.md, which names no others.
+func TestEachAlertIsExplained(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`Kvatlas[A-Za-z]+`).FindAllString(string(text), -1)
+	all := expressions(t)
+	for where := range all {
+		if name, ok := strings.CutPrefix(where, "alert "); ok && !slices.Contains(named, name) {
+			t.Errorf("docs/operations.md does not name %s", name)
+		}
+	}
+	for _, name := range named {
+		if all["alert "+name] == "" {
+			t.Errorf("docs/operations.md names %s, and there is no such alert", name)
+		}
+	}
+}
+
+// The metrics that docs/operations.md names are those of docs/metrics.md.
+func TestEachMetricOfTheDocumentsExists(t *testing.T) {
+	reference, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	name := regexp.MustCompile("`(kvatlas_[a-z]+_[a-z0-9_]*[a-z])[`{]")
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
+			metric := "| `" + m[1] + "` |"
+			if strings.HasPrefix(m[1], "kvatlas_engine_") { // what engines are asked for
+				continue
+			}
+			if !strings.Contains(string(reference), metric) {
+				t.Errorf("%s names %s, which no program exposes", page, m[1])
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -211,26 +212,57 @@ func imports(a *ast.File) map[string]string {
 	return names
 }
 
-// link is a relative link of a Markdown text, without its anchor.
-var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
+// link is a link of a Markdown text: a path, an anchor, or both.
+var link = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^):]*))?\)`)
 
-// checkLinks: what a document at the root points to is there.
+// checkLinks: what a document points to is there, sections too.
 func checkLinks(root fs.FS) (faults []string, err error) {
-	docs, err := fs.Glob(root, "*.md")
-	if err != nil {
-		return nil, fmt.Errorf("find the documents: %w", err)
-	}
-	for _, name := range docs {
+	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".md":
+			return nil
+		}
 		text, err := fs.ReadFile(root, name)
 		if err != nil {
-			return nil, fmt.Errorf("read a document: %w", err)
+			return fmt.Errorf("read a document: %w", err)
 		}
 		for _, m := range link.FindAllSubmatch(text, -1) {
-			target := path.Clean(string(m[1]))
+			target := name
+			if len(m[1]) > 0 {
+				target = path.Join(path.Dir(name), string(m[1]))
+			}
 			if _, err := fs.Stat(root, target); err != nil {
 				faults = append(faults, fmt.Sprintf("%s: links to %s, which is not there", name, target))
+				continue
+			}
+			if anchor := string(m[2]); anchor != "" && path.Ext(target) == ".md" {
+				there, err := fs.ReadFile(root, target)
+				if err != nil {
+					return fmt.Errorf("read a document: %w", err)
+				}
+				if !slices.Contains(anchors(string(there)), anchor) {
+					faults = append(faults, fmt.Sprintf("%s: links to #%s of %s, which has no such section", name, anchor, target))
+				}
 			}
 		}
+		return nil
+	})
+	return faults, err
+}
+
+var (
+	heading   = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	anchorCut = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// anchors returns those of a document's sections, as GitHub makes them.
+func anchors(text string) (all []string) {
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		all = append(all, strings.ReplaceAll(anchorCut.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
 	}
-	return faults, nil
+	return all
 }

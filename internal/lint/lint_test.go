@@ -107,13 +107,23 @@ func TestTwoPackageComments(t *testing.T) {
 }
 
 func TestLinks(t *testing.T) {
-	doc := "[a](p/a.go) [web](https://example.com/x) [there](p/a.go#L1) [section](#here) [gone](p/b.go)"
-	faults, err := checkLinks(fstest.MapFS{"README.md": {Data: []byte(doc)}, "p/a.go": {}})
+	files := fstest.MapFS{
+		"README.md": {Data: []byte("# Here\n[a](p/a.go) [web](https://example.com/x) [there](p/a.go#L1) [section](#here) [doc](docs/a.md#a-b-c) [gone](p/b.go)")},
+		"docs/a.md": {Data: []byte("## A `b`, /c\n[up](../README.md) [itself](a.md) [no such](#d) [nor here](../README.md#there)")},
+		"p/a.go":    {}, ".hidden/a.md": {Data: []byte("[x](y)")},
+	}
+	faults, err := checkLinks(files)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(faults) != 1 || !strings.Contains(faults[0], "p/b.go") {
-		t.Errorf("faults %q, want the one of p/b.go", faults)
+	want := []string{"README.md: links to p/b.go", "docs/a.md: links to #d of docs/a.md", "docs/a.md: links to #there of README.md"}
+	if len(faults) != len(want) {
+		t.Fatalf("faults %q", faults)
+	}
+	for i := range want {
+		if !strings.Contains(faults[i], want[i]) {
+			t.Errorf("fault %q, want %q", faults[i], want[i])
+		}
 	}
 }
 
