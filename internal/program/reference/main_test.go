@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -78,4 +79,39 @@ func firstDifference(have, want string) string {
 		}
 	}
 	return "one is longer than the other"
+}
+
+// The documents name only settings that there are. Two pages name those of others.
+func TestTheDocumentsNameSettingsThatThereAre(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	for _, name := range []string{"README.md", "DESIGN.md", "CONTRIBUTING.md", "SECURITY.md", "deploy/README.md"} {
+		pages = append(pages, filepath.Join(root, name))
+	}
+	reference, err := os.ReadFile(filepath.Join(root, docFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flag := regexp.MustCompile("`--([a-z][a-z0-9-]*)")
+	n := 0
+	for _, page := range pages {
+		if base := filepath.Base(page); base == "from-dynamo.md" || base == "engines.md" {
+			continue
+		}
+		text, err := os.ReadFile(page) //nolint:gosec // our own documents
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range flag.FindAllStringSubmatch(string(text), -1) {
+			n++
+			if !strings.Contains(string(reference), "| `--"+m[1]+"` |") && !strings.Contains(string(reference), "\n  -"+m[1]) {
+				t.Errorf("%s: there is no setting --%s", filepath.Base(page), m[1])
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("only %d settings are named", n)
+	}
 }
