@@ -75,7 +75,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return errors.Join(err, ln.Close())
 	}
 	served := make(chan error, 1)
-	go func() { served <- x.http.Serve(access.TLS(x.limited(ln))) }() // ends with Shutdown
+	go func() { served <- x.http.Serve(secure.Framed(access.TLS(x.limited(ln)), x.proxy.Misframed)) }() // ends with Shutdown
 	err = x.service.Run(ctx, ln.Addr().String(), served, x.start, x.replica.Progress, x.alive)
 	return errors.Join(err, x.stop(), port.Close())
 }
@@ -138,7 +138,7 @@ func (x *router) start(ctx context.Context) error {
 
 // watch asks engines how they are and what they serve.
 func (x *router) watch(ctx context.Context) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute}}
+	client := fleet.NewClient()
 	defer client.CloseIdleConnections()
 	within := x.cfg.HealthTimeout
 	var all sync.WaitGroup

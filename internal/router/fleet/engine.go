@@ -70,6 +70,15 @@ func (e *Engine) mark() {
 	_ = e.model.Router.Drain(e.ID, e.drained || e.failed) // it may be gone already
 }
 
+// NewClient returns what engines are asked with for their health and what else they
+// say. It goes where it was told to and no further: a redirect is an answer.
+func NewClient() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // probes is how many engines are asked at once.
 const probes = 16
 

@@ -26,7 +26,7 @@ func refuse(status int, reason, message string) *refusal {
 	if status >= 500 {
 		kind = "server_error"
 	}
-	return &refusal{status, kind, reason, message}
+	return &refusal{status: status, kind: kind, reason: reason, message: message}
 }
 
 // refusedBy turns an error of a choice into an answer.

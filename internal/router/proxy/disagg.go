@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +39,19 @@ var (
 
 // errPrefill says that a prefill worker did not do its part.
 var errPrefill = errors.New("the prefill worker does not do its part")
+
+// errRefused says that it calls the request wrong, which it may be.
+var errRefused = errors.New("the prefill worker refuses the request")
+
+// clientsFault reports whether an answer says that the request is wrong, and would be
+// so everywhere.
+func clientsFault(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
 
 // prefill is the part of a prefill worker in one attempt.
 type prefill struct {
@@ -86,7 +98,7 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	params, err := member(answer, paramsField)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: its answer: %w", errPrefill, err)
+		return nil, fmt.Errorf("%w: its answer is no JSON object", errPrefill)
 	case params == nil:
 		return nil, fmt.Errorf("%w: it answers without %s", errPrefill, paramsField)
 	}
@@ -143,8 +155,11 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: its answer breaks off: %w", errPrefill, err)
+	case clientsFault(resp.StatusCode):
+		e.Succeeded()
+		return nil, fmt.Errorf("%w with status %d", errRefused, resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%w: it answers %s: %.200s", errPrefill, resp.Status, bytes.TrimSpace(answer))
+		return nil, fmt.Errorf("%w: it answers %d", errPrefill, resp.StatusCode)
 	}
 	e.Succeeded()
 	if q.known {

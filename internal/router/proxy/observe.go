@@ -40,9 +40,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
 			obs.LatencyBuckets()),
 	}
-	const bodies, bodiesHelp = "kvatlas_router_body_bytes", "Bytes that the bodies of requests being answered take, by in: memory or files."
-	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "in", "memory")
-	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "in", "files")
+	const bodies, bodiesHelp = "kvatlas_router_body_bytes", "Bytes that the bodies of requests being answered take, by place."
+	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "place", "memory")
+	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "place", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics

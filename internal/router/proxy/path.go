@@ -50,8 +50,24 @@ func canonical(path string) string {
 // front refuses what is no request to this server or has no place on an HTTP/1.1
 // connection to it, and gives the others their canonical path.
 func (p *Proxy) front(w http.ResponseWriter, r *http.Request) *refusal {
+	h := w.Header()
+	switch {
+	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
+		h.Set("Connection", "close")
+		h.Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+		return refuse(http.StatusMethodNotAllowed, "method_not_allowed", "the router is no tunnel and no mirror")
+	case r.Method == "PRI": // how HTTP/2 begins
+		h.Set("Connection", "close")
+		return refuse(http.StatusHTTPVersionNotSupported, "http_version", "use HTTP/1.1")
+	case r.Header.Get("Upgrade") != "" && namedIn(r.Header.Values("Connection"), "Upgrade"):
+		h.Set("Connection", "close")
+		return refuse(http.StatusNotImplemented, "upgrade", "the router does not change protocols: no WebSocket, no HTTP/2 by upgrade")
+	}
 	if !canonicalise(r.URL) {
 		return refuse(http.StatusBadRequest, "invalid_path", "the path has bytes, or hides segments, that servers disagree about")
 	}
 	return nil
 }
+
+// Misframed counts a request that its connection has refused (see secure.Framed).
+func (p *Proxy) Misframed() { p.obs.outcome("two_lengths").Inc() }

@@ -73,7 +73,7 @@ func TestSlowBodiesAreDropped(t *testing.T) {
 		slow = append(slow, l.dial("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 65000\r\n\r\n{"+strings.Repeat(" ", 20_000)))
 	}
 	l.eventually(func() error {
-		if n := l.metric(`kvatlas_router_body_bytes{in="memory"}`); n != "196608" {
+		if n := l.metric(`kvatlas_router_body_bytes{place="memory"}`); n != "196608" {
 			return fmt.Errorf("%s bytes in memory", n)
 		}
 		return nil
@@ -107,7 +107,7 @@ func TestClientsHaveAShare(t *testing.T) {
 	const head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer reader-a-0123456789abcdef\r\nContent-Length: "
 	l.dial(head + "33000\r\n\r\n{" + strings.Repeat(" ", 20_000))
 	l.eventually(func() error {
-		if n := l.metric(`kvatlas_router_body_bytes{in="memory"}`); n != "32768" {
+		if n := l.metric(`kvatlas_router_body_bytes{place="memory"}`); n != "32768" {
 			return fmt.Errorf("%s bytes in memory", n)
 		}
 		return nil
@@ -154,7 +154,7 @@ func TestBodiesInFiles(t *testing.T) {
 			t.Errorf("%s: %d prompts are received", way, n)
 		}
 		l.eventually(func() error { // http.Transport may hold one for a moment
-			if n := l.metric(`kvatlas_router_body_bytes{in="files"}`); n != "0" {
+			if n := l.metric(`kvatlas_router_body_bytes{place="files"}`); n != "0" {
 				return fmt.Errorf("%s bytes are left in files", n)
 			}
 			return nil

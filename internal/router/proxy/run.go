@@ -38,6 +38,9 @@ type call struct {
 	prompt route.Prompt
 	known  bool // the prompt's tokens are known and looked up
 	split  bool // a prefill worker may do its part
+	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
+	// the decode engine to say, too: the router has added to what the first one got.
+	refusedBefore bool
 }
 
 type sessionKey struct {
@@ -214,26 +217,26 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if pair.Prefill != nil {
 		var err error
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, cancel); err != nil {
-			return p.notPrefilled(r, err)
+			return p.notPrefilled(r, q, err)
 		}
 		defer part.end()
 	}
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
 		if part.failed.Load() {
-			return p.notPrefilled(r, part.why)
+			return p.notPrefilled(r, q, part.why)
 		}
 		return p.unreached(r, e, err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
 	if part.failed.Load() && resp.StatusCode >= 500 {
-		return p.notPrefilled(r, part.why)
+		return p.notPrefilled(r, q, part.why)
 	}
 	switch resp.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		if q.options.Worker == nil {
 			p.obs.engineErrors.Inc()
-			return &failure{refusal: refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+resp.Status), retry: true}
+			return &failure{refusal: refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+strconv.Itoa(resp.StatusCode)), retry: true}
 		}
 	}
 	e.Succeeded()
@@ -243,13 +246,19 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 
 // notPrefilled makes the request go to a decode worker alone, unless its client
 // is gone.
-func (p *Proxy) notPrefilled(r *http.Request, err error) *failure {
+func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 	if r.Context().Err() != nil {
 		return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
 	}
+	if q.refusedBefore = errors.Is(err, errRefused); !q.refusedBefore {
+		p.prefillFailed(err)
+	}
+	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
+}
+
+func (p *Proxy) prefillFailed(err error) {
 	p.obs.prefillFailed.Inc()
 	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err))
-	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
 }
 
 func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure {

@@ -30,6 +30,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, pair *ro
 		}
 	}
 	w.WriteHeader(resp.StatusCode)
+	if q.refusedBefore && !clientsFault(resp.StatusCode) {
+		p.prefillFailed(errRefused) // the request is good after all
+	}
 
 	ok := resp.StatusCode == http.StatusOK
 	events := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,7 +144,7 @@ func (p *Proxy) askTokens(ctx context.Context, url string, ask upstream.Payload,
 		}
 	}
 	if r.Err() != nil || !found {
-		return nil, fmt.Errorf("/tokenize answers without tokens: %w", cmp.Or(r.Err(), io.ErrUnexpectedEOF))
+		return nil, errors.New("/tokenize answers without tokens")
 	}
 	return tokens, nil
 }

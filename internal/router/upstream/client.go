@@ -2,11 +2,14 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -29,6 +32,10 @@ var (
 	ErrNoAnswer = errors.New("the answer does not begin in time")
 	// ErrHeader: the head of the answer is longer than Config.MaxHeader.
 	ErrHeader = errors.New("the head of the answer is too long")
+	// ErrProtocol: the engine changes the protocol, which nobody asked for.
+	ErrProtocol = errors.New("the engine changes the protocol, which nobody asked for")
+	// ErrAnswer: what came is no answer of HTTP, or its head has faults.
+	ErrAnswer = errors.New("the answer is no HTTP")
 )
 
 // largeBody is the size from which on a body may not fit into the sockets of a
@@ -75,11 +82,11 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Body != nil && req.Body != http.NoBody {
 		var ok bool
 		if data, ok = req.Body.(*Body); !ok {
-			return c.other.RoundTrip(req)
+			return c.byOther(req)
 		}
 	}
 	if req.URL.Scheme != "http" || data.Len() > largeBody {
-		return c.other.RoundTrip(again(req, data))
+		return c.byOther(again(req, data))
 	}
 	defer data.Close() //nolint:errcheck // has none
 	ctx := req.Context()
@@ -105,7 +112,29 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		case !inTime:
 			return nil, ErrNoAnswer
 		}
-		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, err)
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+	}
+	return resp, nil
+}
+
+// wordless returns the error without the words of an answer, which errors about what
+// is no HTTP quote: they are for nobody's log.
+func wordless(err error) error {
+	var netErr net.Error
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &netErr), errors.As(err, &cert), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, ErrHeader), errors.Is(err, ErrProtocol),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+		return err
+	}
+	return ErrAnswer
+}
+
+// byOther leaves the request to http.Transport.
+func (c *Client) byOther(req *http.Request) (*http.Response, error) {
+	resp, err := c.other.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
 	}
 	return resp, nil
 }

@@ -74,7 +74,7 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.R
 			break
 		}
 		if resp.StatusCode == http.StatusSwitchingProtocols {
-			return nil, errors.New("the engine changes the protocol, which nobody asked for")
+			return nil, ErrProtocol
 		}
 	}
 	k.limited.left = math.MaxInt64

@@ -146,16 +146,10 @@ func TestHostileBodies(t *testing.T) {
 	hold(20, "Content-Length: 8000000", "{"+strings.Repeat(" ", 900_000))
 	served("what is held in memory")
 	hold(10, "Content-Length: 8000000", "{"+strings.Repeat(" ", 3_000_000))
-	eventually(t, time.Minute, func() error { // nothing is slow in its first second
-		if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 100_000)+`"}`); status != http.StatusOK {
-			return fmt.Errorf("%d %s", status, data)
-		}
-		return nil
-	})
 	served("what is held in files")
 	large := `{"model":"m","prompt":"` + strings.Repeat("y", 7_000_000) + `"}`
 	a.take()
-	eventually(t, time.Minute, func() error { // the slow ones of the same client make room
+	eventually(t, time.Minute, func() error { // nothing is slow in its first second
 		if status, data, _ := ask(url+"/v1/completions", large); status != http.StatusOK {
 			return fmt.Errorf("a large body: %d %s", status, data)
 		}
@@ -169,4 +163,62 @@ func TestHostileBodies(t *testing.T) {
 		t.Errorf("files are left: %v %v", left, err)
 	}
 	p.kill()
+}
+
+// A request that two servers could read in two ways is refused and its connection
+// closed, and what is no request of this kind too. Engines' redirects lead nowhere,
+// and nothing of what engines say is in the log.
+func TestHostileProtocol(t *testing.T) {
+	home := t.TempDir()
+	inner := newSpy(t, nil)
+	a := newSpy(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v1/completions" {
+			return false
+		}
+		http.Redirect(w, r, inner.url+"/internal", http.StatusTemporaryRedirect)
+		return true
+	})
+	b := newSpy(t, func(w http.ResponseWriter, _ *http.Request) bool {
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 the-engines-words\r\n\r\n")
+			_ = c.Close()
+		}
+		return true
+	})
+	p, url := startRouter(t, home, "--nats=none", "--kv-events=false", "--engines="+a.url+","+b.url, "--model=m", "--admin-listen=127.0.0.1:0",
+		"--models-every=200ms", "--load-every=200ms", "--busy-prefill-tokens=1000000", "--log-level=debug")
+	const post = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+	for text, want := range map[string]string{
+		post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n":                                   "400 Bad Request",
+		post + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n2\r\n{}\r\n0\r\n\r\nGET /sleep HTTP/1.1\r\n": "400 Bad Request",
+		"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n":                                                                 "405 Method Not Allowed",
+		"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n":                                                                       "405 Method Not Allowed",
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":                                                                          "505 HTTP Version Not Supported",
+		"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n":                 "501 Not Implemented",
+	} {
+		if status, rest, closed := raw(t, url, text); status != want || !closed {
+			t.Errorf("%q: %s, closed %v: %s", text, status, closed, rest)
+		}
+	}
+	if got := append(a.take(), b.take()...); len(got) != 0 {
+		t.Errorf("engines saw %q", got)
+	}
+	for range 20 {
+		ask(url+"/v1/completions", `{"model":"m","prompt":"x"}`)
+	}
+	eventually(t, time.Minute, func() error {
+		text, err := get(t.Context(), url+"/metrics")
+		if err == nil && !strings.Contains(string(text), `kvatlas_router_requests_total{outcome="two_lengths"} 2`) {
+			err = fmt.Errorf("two lengths are not counted")
+		}
+		return err
+	})
+	p.stop()
+	if got := inner.take(); len(got) != 0 {
+		t.Errorf("a redirect led to %q", got)
+	}
+	if text, err := os.ReadFile(p.stderr); err != nil || strings.Contains(string(text), "the-engines-words") || !strings.Contains(string(text), "no HTTP") {
+		t.Errorf("%v; the log: %s", err, text)
+	}
 }
