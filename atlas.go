@@ -64,18 +64,21 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 	fc := fleet.Config{
 		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Addressless: true, Log: cfg.Replica.Log,
 	}
-	if a.byNATS && !cfg.Alone {
-		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
-			return loadsync.Open(loadsync.Config{
-				Conn: a.replica.Conn(), Namespace: a.replica.Namespace(), Space: sp, ID: fc.ID, Router: r, Log: cfg.Replica.Log,
-			})
-		}
-	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())
 	a.stop = stop
 	if err := a.replica.Start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close(ctx))
+	}
+	if a.byNATS && !cfg.Alone {
+		link := func(sp event.Space, r *route.Router) (io.Closer, error) {
+			return loadsync.Open(loadsync.Config{
+				Conn: a.replica.Conn(), Namespace: a.replica.Namespace(), Space: sp, ID: fc.ID, Router: r, Log: cfg.Replica.Log,
+			})
+		}
+		if err := a.fleet.Link(link); err != nil {
+			return nil, errors.Join(fmt.Errorf("opening an index: %w", err), a.Close(ctx))
+		}
 	}
 	a.work.Go(func() { a.fleet.Follow(work, a.replica.Registry()) })
 	return a, nil

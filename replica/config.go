@@ -133,6 +133,16 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// StaticWorkers returns the workers that the settings name: those of Static, and those
+// of the file that Registry names.
+func (c *Config) StaticWorkers() ([]registry.Worker, error) {
+	var cfg registry.Config
+	if err := c.Registry.Apply(&cfg); err != nil {
+		return nil, err
+	}
+	return append(cfg.Static, c.Static...), nil
+}
+
 // HasNATS reports whether there is to be a broker.
 func (c *Config) HasNATS() bool { return c.NATS.URL != "" && c.NATS.URL != broker.None }
 

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -114,4 +117,54 @@ func TestTheRoutersConnectionsAreLimited(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// While NATS is away the engines that the settings name are served, and of other
+// models nothing is said that would be final.
+func TestWithoutNATSYet(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "workers")
+	text := "[{worker_id: 9, model: listed, block_size: 4, transport: none, endpoints: {http: " + engine(t, mockapi.Config{}) + "}}]"
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "address")
+	c, err := read(t, "--http-listen=127.0.0.1:0", "--address-file="+file, "--admin-listen=127.0.0.1:0", "--nats=nats://127.0.0.1:1",
+		"--engines="+engine(t, mockapi.Config{}), "--model=m", "--block-size=4", "--registry-workers="+list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	var url string
+	waittest.Until(t, func() error {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		url = "http://" + strings.TrimSpace(string(data))
+		if status, text, _ := ask("POST", url+"/v1/completions", `{"model":"m","prompt":[1,2,3],"max_tokens":1}`); status != 200 {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+	if status, text, _ := ask("GET", url+"/readyz", ""); status != 503 {
+		t.Errorf("ready: %d %s", status, text)
+	}
+	if status, text, _ := ask("GET", url+"/v1/models", ""); status != 200 || !strings.Contains(text, `"listed"`) {
+		t.Errorf("%d %s", status, text)
+	}
+	for path, body := range map[string]string{"/v1/completions": `{"model":"other","prompt":[1]}`, "/v1/embeddings": `{"model":"other"}`,
+		"/v1/select": `{"model_name":"other","token_ids":[1,2,3,4]}`} {
+		status, text, header := ask("POST", url+path, body)
+		if status != 503 || header.Get("Retry-After") == "" || !strings.Contains(text, "workers_unknown") {
+			t.Errorf("%s: %d %v %s", path, status, header, text)
+		}
+	}
 }

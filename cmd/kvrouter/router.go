@@ -40,6 +40,7 @@ type router struct {
 	http         *http.Server
 	index        *query.Server // of the admin port
 	service      *proc.Service
+	id           uint64      // among routers
 	workersKnown atomic.Bool // who is registered is known to the fleet
 
 	stopWork context.CancelFunc
@@ -92,16 +93,10 @@ func (x *router) build(access *secure.Access) error {
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
 		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Log: x.log,
 	}
-	if x.cfg.ReplicaSync && x.cfg.Replica.HasNATS() {
-		fc.Sync = func(sp event.Space, r *route.Router) (io.Closer, error) {
-			return loadsync.Open(loadsync.Config{
-				Conn: x.replica.Conn(), Namespace: x.cfg.Replica.Namespace, Space: sp, ID: id, Router: r, Log: x.log,
-			})
-		}
-	}
+	x.id = id
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
-	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), access
+	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
@@ -116,10 +111,28 @@ func (x *router) build(access *secure.Access) error {
 	return nil
 }
 
-// start starts the replica, and what follows who is registered.
+// start starts the replica, and what follows who is registered. Engines that the
+// settings name are served from the beginning: NATS may be long in coming.
 func (x *router) start(ctx context.Context) error {
+	static, err := x.cfg.Replica.StaticWorkers()
+	if err != nil {
+		return err
+	}
+	for _, w := range static {
+		if err := x.fleet.SetWorker(w, false); err != nil {
+			return err // the settings are wrong
+		}
+	}
+	work, cancel := context.WithCancel(context.Background())
+	x.stopWork = cancel
+	x.work.Go(func() { x.watch(work) })
 	if err := x.replica.Start(ctx); err != nil {
 		return err
+	}
+	if x.cfg.ReplicaSync && x.cfg.Replica.HasNATS() {
+		if err := x.fleet.Link(x.link); err != nil {
+			return err
+		}
 	}
 	reg := x.replica.Registry()
 	for _, e := range reg.Snapshot(false) {
@@ -128,12 +141,16 @@ func (x *router) start(ctx context.Context) error {
 		}
 	}
 	x.workersKnown.Store(true)
-	work, cancel := context.WithCancel(context.Background())
-	x.stopWork = cancel
 	x.work.Go(func() { x.fleet.Follow(work, reg) })
-	x.work.Go(func() { x.watch(work) })
 	x.log.Info("routing", "mode", x.cfg.Route.Mode)
 	return nil
+}
+
+// link connects a space's router with those of other processes.
+func (x *router) link(sp event.Space, r *route.Router) (io.Closer, error) {
+	return loadsync.Open(loadsync.Config{
+		Conn: x.replica.Conn(), Namespace: x.cfg.Replica.Namespace, Space: sp, ID: x.id, Router: r, Log: x.log,
+	})
 }
 
 // watch asks engines how they are and what they serve.

@@ -61,8 +61,6 @@ type Config struct {
 	Index  Kind
 	Set    *shard.Set    // of Events and Approximate: where the spaces are
 	Approx approx.Config // of Approximate; without Space
-	// Sync, if set, connects a space's router with the others.
-	Sync func(sp event.Space, r *route.Router) (io.Closer, error)
 	// Loras are names of adapters, and the model that each belongs to, beside
 	// those that engines name themselves.
 	Loras map[string]string
@@ -107,7 +105,8 @@ type Fleet struct {
 	log  *slog.Logger
 	list atomic.Pointer[[]*Model] // sorted by space
 
-	mu sync.Mutex // of all changes
+	mu   sync.Mutex // of all changes
+	sync Sync       // nil until Link
 }
 
 // New returns a Fleet without models.
@@ -354,8 +353,8 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 		}
 		return ""
 	}}
-	if f.cfg.Sync != nil {
-		if m.link, err = f.cfg.Sync(sp, router); err != nil {
+	if f.sync != nil {
+		if m.link, err = f.sync(sp, router); err != nil {
 			return nil, err
 		}
 	}
@@ -365,6 +364,28 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	})
 	f.list.Store(&list)
 	return m, nil
+}
+
+// Sync connects a space's router with the others.
+type Sync func(sp event.Space, r *route.Router) (io.Closer, error)
+
+// Link connects the routers of all spaces with others, those that there are and those
+// to come.
+func (f *Fleet) Link(s Sync) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sync = s
+	for _, m := range f.Models() {
+		if m.link != nil {
+			continue
+		}
+		var err error
+		if m.link, err = s(m.Space, m.Router); err != nil {
+			m.link = nil // an interface that holds nothing is not nil
+			return err
+		}
+	}
+	return nil
 }
 
 // Expire ends bookings whose lease is over; call it now and then.

@@ -26,11 +26,15 @@ func worker(id uint64, model, group string) registry.Worker {
 func TestModels(t *testing.T) {
 	closed := 0
 	f := New(Config{Route: route.DefaultSettings(), MaxModels: 3, Loras: map[string]string{"lora": "b", "stray": "x"},
-		Sync: func(event.Space, *route.Router) (io.Closer, error) { return link{&closed}, nil },
-		Log:  slog.New(slog.DiscardHandler)})
-	for _, w := range []registry.Worker{worker(1, "b", ""), worker(2, "b", ""), worker(1, "a", "g"), worker(1, "b", "g")} {
+		Log: slog.New(slog.DiscardHandler)})
+	for i, w := range []registry.Worker{worker(1, "b", ""), worker(2, "b", ""), worker(1, "a", "g"), worker(1, "b", "g")} {
 		if err := f.SetWorker(w, false); err != nil {
 			t.Fatal(err)
+		}
+		if i == 2 { // two spaces are there already, and one comes
+			if err := f.Link(func(event.Space, *route.Router) (io.Closer, error) { return link{&closed}, nil }); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	if err := f.SetWorker(worker(1, "c", ""), false); !errors.Is(err, ErrTooManyModels) {

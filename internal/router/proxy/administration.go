@@ -79,7 +79,7 @@ func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bo
 	} else if name == "" {
 		return nil, false, refuse(http.StatusBadRequest, "missing_model", "several models are served: name the one whose engines are meant in "+headerModel)
 	} else if q.m, _ = p.fleet.Lookup(name, r.Header.Get(headerGroup)); q.m == nil {
-		return nil, false, notServed(name)
+		return nil, false, p.notServed(name)
 	}
 	if text := r.Header.Get(headerWorker); text != "" {
 		id, err := strconv.ParseUint(text, 10, 64)

@@ -19,6 +19,8 @@ type Config struct {
 	Metrics *obs.Metrics
 	Log     *slog.Logger
 	Health  *edge.Health // of the process, at all of its ports
+	// Unknown says why the workers are not known yet; "" if they are. nil: always.
+	Unknown func() string
 
 	Indexed         bool   // the routers have an index: texts are worth tokenizing
 	Tokens          string // TokensEngine, TokensBytes or TokensNone

@@ -131,7 +131,12 @@ func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 		Owner   string `json:"owned_by"`
 	}
 	list := []model{}
-	for _, name := range p.names(tenantOf(r)) {
+	names := p.names(tenantOf(r))
+	if len(names) == 0 && p.unknown() != "" {
+		p.refuse(w, p.notServed(""))
+		return
+	}
+	for _, name := range names {
 		list = append(list, model{name, "model", 0, "kvatlas"})
 	}
 	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": list}))
@@ -150,6 +155,10 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 	a := p.selection.Serve(r.Context(), selection.Request{
 		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: q.data,
 	})
+	if a.Status == http.StatusNotFound && a.Reason == "unknown_model" && p.unknown() != "" {
+		p.refuse(w, p.notServed(""))
+		return
+	}
 	if a.Allow != "" {
 		w.Header().Set("Allow", a.Allow)
 	}
@@ -234,7 +243,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		q.m, q.lora = p.fleet.Lookup(q.model, group)
 	}
 	if q.m == nil || tenant != nil && q.m.Group != *tenant {
-		return notServed(q.model)
+		return p.notServed(q.model)
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))
@@ -242,8 +251,21 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	return p.withoutTransfers(r, q)
 }
 
-func notServed(model string) *refusal {
+// notServed refuses a request for a model that is not there: for now, while it is
+// not known who is, which clients try again; else for good.
+func (p *Proxy) notServed(model string) *refusal {
+	if why := p.unknown(); why != "" {
+		return refuse(http.StatusServiceUnavailable, "workers_unknown", "the router does not know its workers yet: "+why)
+	}
 	return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(model)+" is not served here")
+}
+
+// unknown says why the workers are not known yet; "" if they are.
+func (p *Proxy) unknown() string {
+	if p.cfg.Unknown == nil {
+		return ""
+	}
+	return p.cfg.Unknown()
 }
 
 // allow leaves of the workers that the request may go to only those of the list,
