@@ -76,8 +76,11 @@ type Worker struct {
 	// decode worker; empty: not stated.
 	KVTransfer KVTransfer `json:"kv_transfer,omitempty"`
 	CPU        bool       `json:"cpu,omitempty"` // it has no accelerator
-	Transport  Transport  `json:"transport"`
-	Endpoints  Endpoints  `json:"endpoints,omitzero"`
+	// Credential names what routers show its engine, in their own files: never the
+	// secret itself.
+	Credential string    `json:"credential,omitempty"`
+	Transport  Transport `json:"transport"`
+	Endpoints  Endpoints `json:"endpoints,omitzero"`
 	// Incarnation names the run of the engine process; 0: unknown.
 	Incarnation uint64 `json:"incarnation,string,omitempty"`
 	// Lora and Salt are what HTTP clients register with: those of the events
@@ -196,7 +199,7 @@ func (w *Worker) normalise() error {
 }
 
 func (w *Worker) checkTexts() error {
-	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Endpoints.HTTP, w.Endpoints.Bootstrap}
+	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Credential, w.Endpoints.HTTP, w.Endpoints.Bootstrap}
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
 	for _, t := range texts {

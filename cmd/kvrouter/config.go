@@ -28,6 +28,7 @@ import (
 type config struct {
 	Log     obs.LogConfig
 	Access  secure.Settings
+	Shown   secure.EngineSettings
 	Admin   admin.Settings
 	Replica replica.Config
 	Route   route.Settings
@@ -161,6 +162,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
+	c.Shown.Declare(set)
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
 	set.Bool(&p.PassThrough, "pass-through", true, `Pass on to engines what is no completion or chat, too. With false there are no
 		other routes than the router's own.`)

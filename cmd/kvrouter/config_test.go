@@ -88,6 +88,7 @@ func TestSettings(t *testing.T) {
 		{"inference-routes", func(c *config) any { return strings.Join(c.Proxy.Routes, " ") }, strings.Join(proxy.Kinds(), " "), "vllm,POST /x", "vllm POST /x"},
 		{"engine-administration", func(c *config) any { return c.Proxy.Administration }, "operators", "open", "open"},
 		{"engine-administration-timeout", func(c *config) any { return c.Proxy.AdministrationTimeout }, 10 * m, "1s", s},
+		{"engine-token", func(c *config) any { return c.Shown.Token.Reveal() }, "", "t", "t"},
 		{"pass-through", func(c *config) any { return c.Proxy.PassThrough }, true, "false", false},
 		{"http-max-body", func(c *config) any { return c.Proxy.MaxBody }, int64(8 << 20), "1MiB", int64(1 << 20)},
 		{"body-memory-each", func(c *config) any { return c.Proxy.BodyEach }, int64(8 << 20), "1MiB", int64(1 << 20)},

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -41,6 +42,7 @@ type router struct {
 	index        *query.Server // of the admin port
 	service      *proc.Service
 	id           uint64      // among routers
+	tls          *tls.Config // of https engines; nil: the usual
 	workersKnown atomic.Bool // who is registered is known to the fleet
 
 	stopWork context.CancelFunc
@@ -87,16 +89,22 @@ func (x *router) build(access *secure.Access) error {
 	if err != nil {
 		return err
 	}
+	shown, err := x.cfg.Shown.Open(x.log)
+	if err != nil {
+		return err
+	}
+	x.tls = shown.TLS()
 	id := rand.Uint64() // no other router has it, nor this one's next run
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Approx: x.cfg.Approx, Loras: loras,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
-		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Log: x.log,
+		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Log: x.log,
 	}
 	x.id = id
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
+	pc.TLS = x.tls
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
@@ -155,7 +163,7 @@ func (x *router) link(sp event.Space, r *route.Router) (io.Closer, error) {
 
 // watch asks engines how they are and what they serve.
 func (x *router) watch(ctx context.Context) {
-	client := fleet.NewClient()
+	client := fleet.NewClient(x.tls)
 	defer client.CloseIdleConnections()
 	within := x.cfg.HealthTimeout
 	var all sync.WaitGroup

@@ -68,7 +68,7 @@ func (s *Sidecar) worker() registry.Worker {
 		ID: event.WorkerID(s.cfg.Worker), Model: s.cfg.Model, BlockSize: uint32(s.cfg.BlockSize), Group: s.cfg.Group,
 		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
-		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer),
+		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
 		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU,
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap},
 	}

@@ -15,7 +15,7 @@ func TestAnnouncedWorker(t *testing.T) {
 	set := conf.New("kvpublisher", "test")
 	c.Declare(set)
 	if _, err := set.Run([]string{"--worker=pod-1", "--model=m", "--engine=tcp://h:1", "--engine-http=http://h:8000", "--role=prefill",
-		"--kv-transfer=sglang", "--bootstrap=h:8998", "--max-batched-tokens=8192", "--total-blocks=100", "--cpu"}, nil, io.Discard); err != nil {
+		"--kv-transfer=sglang", "--engine-credential-name=pool", "--bootstrap=h:8998", "--max-batched-tokens=8192", "--total-blocks=100", "--cpu"}, nil, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	ranks, err := c.check()
@@ -25,7 +25,7 @@ func TestAnnouncedWorker(t *testing.T) {
 	w := (&Sidecar{cfg: c, ranks: ranks}).worker()
 	want := registry.Endpoints{HTTP: "http://h:8000", Bootstrap: "h:8998"}
 	if w.Name != "pod-1" || w.Endpoints.HTTP != want.HTTP || w.Endpoints.Bootstrap != want.Bootstrap || w.Role != registry.Prefill ||
-		w.KVTransfer != registry.TransferSGLang || w.MaxBatchedTokens != 8192 || w.TotalBlocks != 100 || !w.CPU || len(w.Ranks) != 1 {
+		w.KVTransfer != registry.TransferSGLang || w.Credential != "pool" || w.MaxBatchedTokens != 8192 || w.TotalBlocks != 100 || !w.CPU || len(w.Ranks) != 1 {
 		t.Errorf("%+v", w)
 	}
 }

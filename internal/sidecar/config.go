@@ -55,6 +55,7 @@ type Config struct {
 	EngineScheme string
 	EngineHTTP   string
 	KVTransfer   string
+	Credential   string // name
 	Bootstrap    string
 	MaxBatched   int
 	CPU          bool
@@ -86,6 +87,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers. vllm's way, which asks the
 		prefill worker first, or sglang's, which asks both at once. Empty: as the router is set.`,
 		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+	set.String(&c.Credential, "engine-credential-name", "", `Name of what routers show the engine, an entry of their own
+		--engine-credentials; empty: what they have for the worker or the model.`)
 	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, where decode workers meet it; empty: port
 		8998 of the host of --engine-http.`)
 	set.Int(&c.MaxBatched, "max-batched-tokens", 0, "Most tokens in a step of the engine, for busy thresholds; 0: unknown.",

@@ -482,3 +482,31 @@ func FuzzParseBytes(f *testing.F) {
 		}
 	})
 }
+
+// A credential is itself for who asks for it, and nothing else shows it.
+func TestCredentialsAreNotShown(t *testing.T) {
+	var c Credential
+	s := New("x", "X.")
+	s.Credential(&c, "engine-token", "A token.")
+	s.byName["engine-token"].check = []func(any) error{func(v any) error {
+		if strings.Contains(v.(Credential).Reveal(), "bad") { //nolint:forcetypeassert // it is one
+			return fmt.Errorf("%v %q %+v %#v %s %x is bad", v, v, v, v, v, v)
+		}
+		return nil
+	}}
+	var out strings.Builder
+	if _, err := s.Run([]string{"config", "print"}, []string{"KVATLAS_ENGINE_TOKEN=hunter2"}, &out); err != nil || c.Reveal() != "hunter2" {
+		t.Fatal(c.Reveal(), err)
+	}
+	data, err := json.Marshal(struct{ C Credential }{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := out.String() + fmt.Sprintf("%v %q %+v %#v %s %x", c, c, c, struct{ C Credential }{c}, c, c) + string(data) + c.LogValue().String()
+	if strings.Contains(shown, "hunter2") || strings.Contains(shown, "68756e74657232") || !strings.Contains(out.String(), `# without credentials: engine-token: "***" # environment`) {
+		t.Error(shown)
+	}
+	if _, err := s.Run([]string{"--engine-token=bad-hunter2"}, nil, &out); err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Error(err)
+	}
+}

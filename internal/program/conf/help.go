@@ -41,7 +41,9 @@ func (s *Set) help() (string, error) {
 		}
 		fmt.Fprintf(&b, "  --%s %s%s\n", x.Name, x.Kind, def)
 		help := x.Help
-		if x.Secret {
+		if x.Kind == kindCredential {
+			help += " Prefer the environment or the file: flags show in process lists."
+		} else if x.Secret {
 			help += " With a password, prefer the environment or the file: flags show in process lists."
 		}
 		wrap(&b, "      ", help)
@@ -121,7 +123,7 @@ func (s *Set) Print() (string, error) {
 		if text != x.text() {
 			b.WriteString("# without credentials: ")
 		}
-		if x.Kind == "string" || x.Kind == "list" {
+		if x.Kind == "string" || x.Kind == "list" || x.Kind == kindCredential {
 			quoted := yaml.Node{Kind: yaml.ScalarNode, Style: yaml.DoubleQuotedStyle, Value: text}
 			line, err := yaml.Marshal(&quoted)
 			if err != nil {

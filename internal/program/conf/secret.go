@@ -31,6 +31,9 @@ func HideCredentials(urls string) string {
 
 // shown returns a value of the setting as it may be printed.
 func (s *Setting) shown(value string) string {
+	if s.Kind == kindCredential {
+		return Credential(value).String()
+	}
 	if s.Secret || strings.Contains(value, "://") {
 		return HideCredentials(value)
 	}

@@ -41,7 +41,7 @@ type command struct {
 type Setting struct {
 	Name    string // as in --name
 	Group   string // heading under which it is listed
-	Kind    string // string, bool, int, duration, bytes, float or list
+	Kind    string // string, bool, int, duration, bytes, float, list or credential
 	Help    string // one paragraph
 	Default string
 	// Least and Most are the limits of a number, a size or a duration, as its

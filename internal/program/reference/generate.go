@@ -179,7 +179,7 @@ func limits(s *conf.Listed) string {
 
 func help(s *conf.Listed) string {
 	text := s.Help
-	if s.Secret {
+	if s.Secret && s.Kind == "string" {
 		text += " With a password, prefer the environment or the file."
 	}
 	return cell(text)

@@ -38,14 +38,16 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 			t.Parallel()
 			secret := 0
 			for _, s := range l.Settings {
-				if s.Kind != "string" && s.Kind != "list" || s.Name == "config" {
+				if s.Kind != "string" && s.Kind != "list" && s.Kind != "credential" || s.Name == "config" {
 					continue
 				}
 				if word := credentialWord(s.Name); word != "" && !s.Secret && !strings.Contains(strings.ToLower(s.Help), "file") {
 					t.Errorf("--%s has a %s in its name and is neither marked nor the path of a file", s.Name, word)
 				}
 				forms := []string{"nats://user:" + password + "@127.0.0.1:1"}
-				if s.Secret {
+				if s.Kind == "credential" {
+					forms = append(forms, password, password+"\r\n", "a "+password)
+				} else if s.Secret {
 					forms = append(forms, password+"@127.0.0.1:1", "user:"+password+"@127.0.0.1:1", "nats://user:"+password+",x://y@127.0.0.1:1")
 				}
 				for _, form := range forms {
@@ -54,7 +56,7 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 						t.Errorf("--%s=%s is not said to be hidden in\n%s", s.Name, form, out)
 					}
 				}
-				if !s.Secret {
+				if !s.Secret || s.Kind == "credential" {
 					continue
 				}
 				secret++
@@ -74,7 +76,7 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 
 // credentialWord returns the word of a setting's name by which it may be a secret.
 func credentialWord(name string) string {
-	for part := range strings.SplitSeq(name, "-") {
+	for part := range strings.SplitSeq(strings.TrimSuffix(name, "-credential-name"), "-") {
 		switch part {
 		case "password", "token", "secret", "key", "nkey", "creds", "credentials":
 			return part

@@ -20,7 +20,7 @@ const (
 // returns how many engines answered.
 func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time.Duration) int {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
-		data, ok := fetch(ctx, client, e.URL+"/v1/models", timeout, maxModelList)
+		data, ok := e.fetch(ctx, client, "/v1/models", timeout, maxModelList)
 		if !ok {
 			return 0
 		}

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -25,6 +27,9 @@ type Engine struct {
 	Transfer  registry.KVTransfer
 	Bootstrap string
 
+	who         secure.EngineID
+	credentials *secure.Engines
+
 	limit int32
 	model *Model
 	first atomic.Uint32 // rank
@@ -36,6 +41,10 @@ type Engine struct {
 	drained  bool         // by its operator
 	failed   bool         // does not answer
 }
+
+// Show sets the header by which the engine knows the router, if it is to have one, in
+// place of what a client may have put there.
+func (e *Engine) Show(h http.Header) { e.credentials.Show(h, &e.who) }
 
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
@@ -72,9 +81,9 @@ func (e *Engine) mark() {
 
 // NewClient returns what engines are asked with for their health and what else they
 // say. It goes where it was told to and no further: a redirect is an answer.
-func NewClient() *http.Client {
+func NewClient(c *tls.Config) *http.Client {
 	return &http.Client{
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute},
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, TLSClientConfig: c},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -87,7 +96,7 @@ const probes = 16
 func (f *Fleet) Probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) (changed int) {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
 		was := e.Healthy()
-		if probe(ctx, client, e.URL+path, timeout) {
+		if e.probe(ctx, client, path, timeout) {
 			e.Succeeded()
 		} else if ctx.Err() == nil {
 			e.Failed()
@@ -125,24 +134,25 @@ func (f *Fleet) each(want func(m *Model) bool, do func(e *Engine) int) int {
 	return int(sum.Load())
 }
 
-func probe(ctx context.Context, client *http.Client, url string, timeout time.Duration) bool {
-	status, _, err := ask(ctx, client, url, timeout, 64<<10)
+func (e *Engine) probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) bool {
+	status, _, err := e.ask(ctx, client, path, timeout, 64<<10)
 	return err == nil && status < 500
 }
 
-// fetch returns what a GET of the URL answers, if that is well and not too long.
-func fetch(ctx context.Context, client *http.Client, url string, timeout time.Duration, most int64) ([]byte, bool) {
-	status, data, err := ask(ctx, client, url, timeout, most+1)
+// fetch returns what a GET of the path answers, if that is well and not too long.
+func (e *Engine) fetch(ctx context.Context, client *http.Client, path string, timeout time.Duration, most int64) ([]byte, bool) {
+	status, data, err := e.ask(ctx, client, path, timeout, most+1)
 	return data, err == nil && status == http.StatusOK && int64(len(data)) <= most
 }
 
-func ask(ctx context.Context, client *http.Client, url string, timeout time.Duration, most int64) (status int, data []byte, err error) {
+func (e *Engine) ask(ctx context.Context, client *http.Client, path string, timeout time.Duration, most int64) (status int, data []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.URL+path, nil)
 	if err != nil {
 		return 0, nil, err
 	}
+	e.Show(req.Header)
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, nil, err

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math"
 	"net"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -74,7 +76,9 @@ type Config struct {
 	// Unhealthy is how many failures in a row make an engine count as not
 	// answering; 0 is 3.
 	Unhealthy int
-	Log       *slog.Logger // nil: slog.Default()
+	// Credentials are what engines are shown of this program; nil: nothing.
+	Credentials *secure.Engines
+	Log         *slog.Logger // nil: slog.Default()
 }
 
 // Model is one index space, its router and its engines.
@@ -251,12 +255,18 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 		return nil, fmt.Errorf("%w: worker %d: the engine's address %.200q is no http:// or https:// URL without a password", route.ErrSettings, w.ID, conf.HideCredentials(text))
 	}
 	e := &Engine{
-		ID: w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,
+		who:         secure.EngineID{Worker: w.ID, Name: w.Name, Model: w.Model, Group: w.Group, Host: base.Hostname(), Credential: w.Credential},
+		credentials: f.cfg.Credentials,
+		ID:          w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,
 		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
 		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
 	}
-	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap {
+	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap && is.who == e.who {
 		return is, nil
+	}
+	if !f.cfg.Credentials.Show(http.Header{}, &e.who) {
+		f.log.Warn("an engine asks for a credential that there is not, or not for its host: it is shown none",
+			"worker", w.ID, "model", w.Model, "credential", w.Credential, "host", e.who.Host)
 	}
 	return e, nil
 }

@@ -35,7 +35,7 @@ var (
 // are left out. It returns how many ranks reported.
 func (f *Fleet) AskLoad(ctx context.Context, client *http.Client, path string, timeout time.Duration) int {
 	return f.each(func(m *Model) bool { return m.Router.Thresholds() != (route.Thresholds{}) }, func(e *Engine) (reported int) {
-		data, ok := fetch(ctx, client, e.URL+path, timeout, maxMetrics)
+		data, ok := e.fetch(ctx, client, path, timeout, maxMetrics)
 		if !ok {
 			return 0
 		}

@@ -34,6 +34,9 @@ const headerPrefill = prefix + "Prefill-Worker"
 // headerEngineRank is how vLLM is told the data-parallel rank of a request.
 const headerEngineRank = "X-Data-Parallel-Rank"
 
+// clientKeys are the headers by which clients say who they are.
+var clientKeys = []string{"Authorization", "X-Api-Key", "Api-Key"}
+
 // hopByHop are the headers of one connection (RFC 9110, 7.6.1), in canonical
 // form.
 func hopByHop(name string) bool {

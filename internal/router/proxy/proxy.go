@@ -44,7 +44,7 @@ type Proxy struct {
 func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
-		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns}),
+		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns, TLS: cfg.TLS}),
 		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},

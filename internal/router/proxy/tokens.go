@@ -91,7 +91,7 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 			continue
 		}
 		var tokens []uint32
-		if tokens, err = p.askTokens(ctx, e.URL, q.pieces([][]byte{ask}), q); err == nil {
+		if tokens, err = p.askTokens(ctx, e, q.pieces([][]byte{ask}), q); err == nil {
 			p.obs.tokenizeAsked.Inc()
 			p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
 			return tokens, nil
@@ -106,8 +106,8 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 // engines say the tokens' texts too.
 func maxTokenAnswer(n int) int64 { return 64*int64(n) + 1<<20 }
 
-func (p *Proxy) askTokens(ctx context.Context, url string, ask upstream.Payload, q *call) ([]uint32, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/tokenize", nil)
+func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, q *call) ([]uint32, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL+"/tokenize", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +116,7 @@ func (p *Proxy) askTokens(ctx context.Context, url string, ask upstream.Payload,
 	if auth := q.header.Get("Authorization"); auth != "" {
 		req.Header.Set("Authorization", auth)
 	}
+	e.Show(req.Header)
 	resp, err := p.client.RoundTrip(req)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,7 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHeader bounds the head of an answer, in bytes; 0 is 64 KiB.
 	MaxHeader int64
+	TLS       *tls.Config // of https connections; nil: the usual
 }
 
 // Errors of RoundTrip.
@@ -70,6 +71,7 @@ func New(cfg Config) *Client {
 		IdleConnTimeout:        cfg.IdleTimeout,
 		ResponseHeaderTimeout:  cfg.FirstByte,
 		MaxResponseHeaderBytes: cfg.MaxHeader,
+		TLSClientConfig:        cfg.TLS,
 		DisableCompression:     true, // bytes are passed on as they are
 	}
 	return c
