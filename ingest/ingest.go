@@ -197,6 +197,9 @@ func (in *Ingest) discover(ctx context.Context) {
 		}
 		for i := range infos {
 			r := in.reader(infos[i].Name)
+			if r != nil {
+				r.grow(ctx, &infos[i])
+			}
 			if m, ok := before[r]; ok {
 				r.compareWithStream(&infos[i], m)
 			}

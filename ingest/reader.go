@@ -34,7 +34,8 @@ type reader struct {
 	messages     uint64    // read
 	restartPause restartPause
 
-	since time.Time // when it was opened
+	since     time.Time // when it was opened
+	growAgain time.Time // discover's
 
 	mu struct {
 		sync.Mutex

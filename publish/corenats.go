@@ -40,6 +40,7 @@ func (t *coreNATS) publish(subject, _ string, data []byte) (jetstream.PubAckFutu
 
 func (t *coreNATS) tell(subject string, data []byte) error { return t.nc.Publish(subject, data) }
 func (t *coreNATS) restore(context.Context) error          { return nil }
+func (t *coreNATS) grow(context.Context) (bool, error)     { return false, nil }
 func (t *coreNATS) maxMessage() int                        { return int(t.nc.MaxPayload()) - headerRoom }
 
 // close lets what was published leave the process.

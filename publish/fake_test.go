@@ -115,8 +115,9 @@ func (f *fakeStream) restore(context.Context) error {
 
 func (f *fakeStream) subject(string, event.Space, uint64) string { return "s" }
 
-func (f *fakeStream) maxMessage() int { return f.max }
-func (f *fakeStream) close()          {}
+func (f *fakeStream) grow(context.Context) (bool, error) { return false, nil }
+func (f *fakeStream) maxMessage() int                    { return f.max }
+func (f *fakeStream) close()                             {}
 
 func (f *fakeStream) setRefuse(err error) {
 	f.mu.Lock()

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -41,8 +42,10 @@ func (p *Publisher) register(ctx context.Context) error {
 	if w.HashScheme == "" {
 		w.HashScheme = registry.Scheme(w.BlockSize)
 	}
+	bucket := r.Bucket
+	bucket.Replicas = cmp.Or(bucket.Replicas, p.cfg.Stream.Replicas)
 	a, err := registry.Register(ctx, w, registry.AnnounceConfig{
-		Conn: p.cfg.Conn, Namespace: p.cfg.Namespace, Bucket: r.Bucket, Lease: r.Lease, Positions: p.Positions, Log: p.cfg.Log,
+		Conn: p.cfg.Conn, Namespace: p.cfg.Namespace, Bucket: bucket, Lease: r.Lease, Positions: p.Positions, Log: p.cfg.Log,
 	})
 	if err != nil {
 		ended, cancel := context.WithCancel(context.Background())

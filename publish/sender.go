@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // sender is the goroutine that sends the queue and waits for the outcomes.
@@ -172,6 +173,16 @@ func (s *sender) repair() {
 				msg.err = err // more telling, for the log
 			}
 			cancel()
+		}
+		if stream.IsFull(msg.err) {
+			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.AckWait)
+			roomy, err := s.out.grow(ctx)
+			cancel()
+			if roomy {
+				backoff = 0
+			} else if err != nil {
+				s.cfg.Log.Warn("the stream is full and not enlarged", "subject", s.subject, "error", err)
+			}
 		}
 		s.send(msg)
 	}

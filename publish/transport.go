@@ -24,6 +24,8 @@ type transport interface {
 	tell(subject string, data []byte) error
 	// restore makes the stream again if it is gone.
 	restore(ctx context.Context) error
+	// grow makes room in a stream that is full, and reports whether there is some.
+	grow(ctx context.Context) (bool, error)
 	// maxMessage returns how many bytes a message's body may have now.
 	maxMessage() int
 	close()
@@ -42,7 +44,12 @@ type jetStream struct {
 	js        jetstream.JetStream
 	cfg       Config
 	streamMax int
+	growAgain time.Time
 }
+
+// growEvery is how often a stream is tried to be enlarged that could not be: it
+// is as large as it may be, the server has no room, or this user may not.
+const growEvery = time.Minute
 
 func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
 	js, err := jetstream.New(cfg.Conn,
@@ -77,6 +84,17 @@ func (t *jetStream) restore(ctx context.Context) error {
 		t.streamMax = info.MaxMessage
 	}
 	return err
+}
+
+func (t *jetStream) grow(ctx context.Context) (bool, error) {
+	if time.Now().Before(t.growAgain) {
+		return false, nil
+	}
+	ok, err := stream.Grow(ctx, t.js, stream.Name(t.cfg.Namespace, t.cfg.Space))
+	if !ok {
+		t.growAgain = time.Now().Add(growEvery)
+	}
+	return ok, err
 }
 
 func (t *jetStream) maxMessage() int {

@@ -16,7 +16,7 @@ import (
 
 // BucketConfig holds what a new bucket is made with. The zero value is ready.
 type BucketConfig struct {
-	Replicas int   // copies in the cluster; 0 means 1
+	Replicas int   // copies in the cluster; 0 means three in one of three servers or more, else one
 	MaxBytes int64 // 0 means 64 MiB; about 1 KiB a worker
 }
 
@@ -62,14 +62,17 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 		if cfg.MaxBytes == 0 {
 			cfg.MaxBytes = 64 << 20
 		}
-		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket:       name,
-			Description:  "kvatlas workers of namespace " + namespace,
-			History:      1,
-			MaxValueSize: maxValue,
-			MaxBytes:     cfg.MaxBytes,
-			Replicas:     max(1, cfg.Replicas),
-			Storage:      jetstream.FileStorage,
+		err = stream.Copies(js.Conn(), cfg.Replicas, func(replicas int) error {
+			kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+				Bucket:       name,
+				Description:  "kvatlas workers of namespace " + namespace,
+				History:      1,
+				MaxValueSize: maxValue,
+				MaxBytes:     cfg.MaxBytes,
+				Replicas:     replicas,
+				Storage:      jetstream.FileStorage,
+			})
+			return err
 		})
 		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 			kv, err = js.KeyValue(ctx, name)

@@ -106,6 +106,7 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 func (r *Replica) openRegistry(ctx context.Context) (*registry.Registry, error) {
 	cfg := registry.Config{
 		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Metrics: r.metrics, Log: r.log,
+		Bucket: registry.BucketConfig{Replicas: r.cfg.NATS.Replicas},
 	}
 	if err := r.cfg.Registry.Apply(&cfg); err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 	r.cfg.Ingest.Apply(&cfg)
 	// The registry is read already: it says who has left since the snapshots.
 	if r.keeper, cfg.Start, err = r.cfg.Snapshots.Start(ctx, keeper.Config{
-		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Forget: r.cfg.Registry.Forget,
+		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Forget: r.cfg.Registry.Forget, Replicas: r.cfg.NATS.Replicas,
 		Program: obs.ReadVersion().String(), Progress: &r.starting, Metrics: r.metrics, Log: r.log,
 	}); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mocker"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
@@ -26,6 +27,7 @@ import (
 type config struct {
 	fleet     mocker.Config
 	broker    broker.Config
+	stream    stream.Config
 	dryRun    bool
 	namespace string
 	linger    time.Duration
@@ -41,6 +43,7 @@ func main() {
 	set := conf.New("kvmocker", "A fleet of mock engines that publishes KV cache events.")
 	c := config{settings: set}
 	c.fleet.Declare(set)
+	c.stream.Declare(set)
 	c.broker.Declare(set)
 	set.Group("Publishing")
 	set.Bool(&c.dryRun, "dry-run", false, "Publish nowhere, to try settings or for --events-out alone.")
@@ -79,10 +82,12 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 // publish runs the fleet, whose workers publish at the connection.
 func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) error {
 	set := metrics.NewSet()
+	streams, bucket := c.stream, registry.BucketConfig{Replicas: c.broker.Replicas}
+	streams.Replicas = c.broker.Replicas
 	return c.mock(ctx, mocker.Broker{
 		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
 			cfg := publish.Config{
-				Conn: nc, Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Metrics: set, Log: log,
+				Conn: nc, Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Stream: streams, Metrics: set, Log: log,
 			}
 			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
 				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}
@@ -91,7 +96,7 @@ func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) e
 		},
 		Pending: func() int64 { return int64(set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil).Get()) },
 	}, func(ctx context.Context, w registry.Worker) (func(context.Context) error, error) {
-		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: nc, Namespace: c.namespace, Lease: c.lease, Log: log})
+		a, err := registry.Register(ctx, w, registry.AnnounceConfig{Conn: nc, Namespace: c.namespace, Bucket: bucket, Lease: c.lease, Log: log})
 		if err != nil {
 			return nil, err
 		}

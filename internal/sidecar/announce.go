@@ -23,7 +23,8 @@ func (s *Sidecar) announce(ctx context.Context) {
 		return 0
 	})
 	var a *registry.Announcement
-	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log}
+	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log,
+		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
 	incarnation := s.incarnation()
 	for {
 		err := ctx.Err()

@@ -22,12 +22,14 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
 // Config holds the settings of a Sidecar.
 type Config struct {
 	Broker    broker.Config
+	Stream    publish.StreamConfig
 	Namespace string
 	Transport string
 
@@ -120,6 +122,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Duration(&c.Lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is
 		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
 		conf.Between(time.Second, time.Hour))
+	c.Stream.Declare(set)
 	c.Broker.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: admin.Setting, Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8092")

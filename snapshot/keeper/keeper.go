@@ -34,7 +34,7 @@ type Config struct {
 	// Spool is where snapshots of the object store are copied to while they are
 	// read; "" is the system's directory for temporary files.
 	Spool    string
-	Replicas int // copies in the cluster; default 1
+	Replicas int // copies in the cluster; default three in one of three servers or more, else one
 
 	Keep int // snapshots of each stream; default 3, at least 2
 	// Threshold is how many messages may follow a snapshot before the next is
@@ -384,7 +384,8 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 			k.cfg.Log.Error("snapshots are taken at half the stream's retention: --snapshot-interval is longer than that", "stream", s.Stream, "interval", interval)
 		}
 	}
-	full := info.Config.MaxBytes > 0 && info.State.Bytes > uint64(info.Config.MaxBytes)/2
+	size := info.Config.MaxBytes // it grows, unless the server has no room for that
+	full := size > 0 && (info.State.Bytes > uint64(stream.MaxBytes(&info.Config))/2 || info.State.Bytes > uint64(size-size/64))
 	switch {
 	// With the stream still half full it is the next snapshot that lets the
 	// oldest go: but not before there is something new to it.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	natsstream "github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // Bucket keeps snapshots in the object store of NATS: a bucket a stream, and
@@ -31,7 +33,7 @@ type Bucket struct {
 
 // BucketConfig holds the settings of a Bucket. The zero value is ready.
 type BucketConfig struct {
-	Replicas int    // copies in the cluster; 0 means 1
+	Replicas int    // copies in the cluster; 0 means three in one of three servers or more, else one
 	Spool    string // directory for a copy while it is read; "" is the system's
 	Part     int64  // bytes of an object; 0 means 16 MiB
 }
@@ -53,9 +55,12 @@ func OpenKV(ctx context.Context, js jetstream.JetStream, namespace string, repli
 	name := KVName(namespace)
 	kv, err := js.KeyValue(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: name, Description: "kvatlas snapshots of namespace " + namespace,
-			History: 1, MaxBytes: 16 << 20, Replicas: max(1, replicas), Storage: jetstream.FileStorage,
+		err = natsstream.Copies(js.Conn(), replicas, func(replicas int) error {
+			kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+				Bucket: name, Description: "kvatlas snapshots of namespace " + namespace,
+				History: 1, MaxBytes: 16 << 20, Replicas: replicas, Storage: jetstream.FileStorage,
+			})
+			return err
 		})
 		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 			kv, err = js.KeyValue(ctx, name)
@@ -86,8 +91,11 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace, stream string, cf
 	name := bucketName(stream)
 	b.os, err = js.ObjectStore(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		b.os, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
-			Bucket: name, Description: "kvatlas snapshots of " + stream, Replicas: max(1, cfg.Replicas), Storage: jetstream.FileStorage,
+		err = natsstream.Copies(nc, cfg.Replicas, func(replicas int) error {
+			b.os, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
+				Bucket: name, Description: "kvatlas snapshots of " + stream, Replicas: replicas, Storage: jetstream.FileStorage,
+			})
+			return err
 		})
 		if errors.Is(err, jetstream.ErrBucketExists) {
 			b.os, err = js.ObjectStore(ctx, name)

@@ -41,6 +41,10 @@ type Config struct {
 	// it to the server (three quarters of the free disk space).
 	MaxStore int64
 
+	// Replicas is for what is made over the connection: copies in the cluster of
+	// each stream and bucket; 0 leaves it to the cluster (stream.Copies).
+	Replicas int
+
 	// JoinOnly never runs the data directory's server: it waits for the process
 	// that does, for programs that are too short-lived to be it.
 	JoinOnly bool

@@ -24,6 +24,8 @@ func (c *Config) Declare(set *conf.Set) {
 		one; it is written beside the data.`, conf.Between(0, 65535))
 	set.Bytes(&c.MaxStore, "nats-max-store", 0, `Most bytes that an embedded server keeps on disk. 0 leaves it to the
 		server: three quarters of the free space.`)
+	set.Int(&c.Replicas, "nats-replicas", 0, `Copies in the cluster of each stream and bucket that this program makes. 0: three
+		where the server is of a cluster of three or more, else one.`, conf.Between(0, 5))
 	set.String(&c.CredsFile, "nats-creds", "", "File with a user's JWT and seed, for --nats nats://….")
 	set.String(&c.NKeyFile, "nats-nkey", "", "File with an nkey seed, for --nats nats://….")
 	set.String(&c.CAFile, "nats-ca", "", "PEM file of root certificates that the server's certificate is checked with.")

@@ -33,7 +33,7 @@ func TestStreamOfTheDocument(t *testing.T) {
 	if err := json.Unmarshal(doctest.JSON(t, doctest.Wire, "stream-config"), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Ensure(testContext(t), js, "prod", testSpace, Config{MaxBytes: doc.MaxBytes}); err != nil {
+	if _, err := Ensure(testContext(t), js, "prod", testSpace, Config{}); err != nil {
 		t.Fatal(err)
 	}
 	made := config(t, js)

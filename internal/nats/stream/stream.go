@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,11 @@ import (
 // Config holds what a new stream is made with. The zero value is ready.
 type Config struct {
 	MaxAge time.Duration // how long messages stay; 0 means 1 h
-	// MaxBytes is the size beyond which new messages are refused; 0 means
-	// 8 GiB, or what the server can still set aside if that is less.
-	MaxBytes int64
-	Replicas int // copies in the cluster; 0 means 1
+	// MaxBytes is the size beyond which new messages are refused; 0 means 8 GiB.
+	// A server sets a stream's size aside when it is made, so a stream begins
+	// with FirstBytes (0 means 256 MiB), and Grow brings it there as it fills.
+	MaxBytes, FirstBytes int64
+	Replicas             int // copies in the cluster; 0 means as Copies says
 	// DuplicateWindow is how long the server remembers message ids; 0 means
 	// 2 min. Ids older than that cost a duplicate message, which the reader
 	// recognises by its event ids.
@@ -31,9 +33,8 @@ func (c Config) withDefaults() Config {
 	if c.MaxAge == 0 {
 		c.MaxAge = time.Hour
 	}
-	if c.Replicas == 0 {
-		c.Replicas = 1
-	}
+	c.MaxBytes = cmp.Or(c.MaxBytes, defaultBytes)
+	c.FirstBytes = min(cmp.Or(c.FirstBytes, firstBytes), c.MaxBytes)
 	if c.DuplicateWindow == 0 {
 		c.DuplicateWindow = min(2*time.Minute, c.MaxAge)
 	}
@@ -52,6 +53,9 @@ type Info struct {
 	LastTime time.Time // when the stream stored the last message
 	Messages uint64
 	Bytes    uint64
+	// Size is the bytes beyond which messages are refused at the moment, and
+	// MaxBytes how far Grow enlarges it; 0 or less means no limit.
+	Size, MaxBytes int64
 	// MaxMessage bounds a message's size in bytes; 0 means that only the
 	// server's maximum payload does.
 	MaxMessage int
@@ -67,6 +71,7 @@ const (
 	metaModel     = "kvatlas.model"
 	metaBlockSize = "kvatlas.block_size"
 	metaGroup     = "kvatlas.group"
+	metaMaxBytes  = "kvatlas.max_bytes" // Config.MaxBytes
 )
 
 // Ensure makes the space's stream if it does not exist and checks it if it
@@ -90,13 +95,13 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 			Retention:   jetstream.LimitsPolicy,
 			Discard:     jetstream.DiscardNew,
 			MaxAge:      cfg.MaxAge,
-			Replicas:    cfg.Replicas,
 			Duplicates:  cfg.DuplicateWindow,
 			Metadata: map[string]string{
 				metaNamespace: ns,
 				metaModel:     sp.Model,
 				metaBlockSize: strconv.FormatUint(uint64(sp.BlockSize), 10),
 				metaGroup:     sp.Group,
+				metaMaxBytes:  strconv.FormatInt(cfg.MaxBytes, 10),
 			},
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
@@ -116,40 +121,9 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 	return info, nil
 }
 
-// The default size of a stream, and the smallest that is tried where the
-// server has no room for that.
-const (
-	defaultBytes = 8 << 30
-	leastBytes   = 64 << 20
-)
-
 // MaxWindow is the most messages of one publisher that may be on their way to the
 // stream at once: readers hold back as many while one is missing.
 const MaxWindow = 256
-
-// noRoom is the server's error code for a stream whose MaxBytes it cannot set
-// aside (nats-server errors.json, JSStorageResourcesExceededErr).
-const noRoom jetstream.ErrorCode = 10047
-
-// create makes the stream with the size of cfg, or the largest power of two
-// that the server has room for if cfg leaves it open.
-func create(ctx context.Context, js jetstream.JetStream, cfg Config, sc jetstream.StreamConfig) (jetstream.Stream, error) {
-	sc.MaxBytes = cfg.MaxBytes
-	if cfg.MaxBytes == 0 {
-		sc.MaxBytes = defaultBytes
-	}
-	for {
-		s, err := js.CreateStream(ctx, sc)
-		var api *jetstream.APIError
-		if !errors.As(err, &api) || api.ErrorCode != noRoom {
-			return s, err
-		}
-		if cfg.MaxBytes != 0 || sc.MaxBytes <= leastBytes {
-			return nil, fmt.Errorf("the server's storage has no room for %d MiB: lower the stream's size or free disk space: %w", sc.MaxBytes>>20, err)
-		}
-		sc.MaxBytes /= 2
-	}
-}
 
 // Get returns the stream's present state; the error wraps ErrUnsafe as that
 // of Ensure does, or jetstream.ErrStreamNotFound.
@@ -205,6 +179,8 @@ func read(si *jetstream.StreamInfo) (Info, error) {
 		LastTime:   si.State.LastTime,
 		Messages:   si.State.Msgs,
 		Bytes:      si.State.Bytes,
+		Size:       si.Config.MaxBytes,
+		MaxBytes:   MaxBytes(&si.Config),
 		MaxMessage: max(0, int(si.Config.MaxMsgSize)),
 	}
 	if info.Name != Name(info.Namespace, info.Space) {

@@ -209,30 +209,3 @@ func TestNamesAreReadableUniqueAndValid(t *testing.T) {
 		}
 	}
 }
-
-func TestTheSizeFitsTheServer(t *testing.T) {
-	b, err := broker.Open(testContext(t), broker.Config{
-		URL: broker.Embedded, DataDir: t.TempDir(), MaxStore: 1 << 30, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	js, err := jetstream.New(b.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Ensure(testContext(t), js, "ns", testSpace, Config{MaxBytes: 2 << 30}); err == nil || !strings.Contains(err.Error(), "lower the stream's size") {
-		t.Errorf("more than there is: %v", err)
-	}
-	if _, err := Ensure(testContext(t), js, "ns", testSpace, Config{}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := js.Stream(testContext(t), Name("ns", testSpace))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := s.CachedInfo().Config.MaxBytes; got != 1<<30 {
-		t.Errorf("a stream of %d bytes on a server with 1 GiB", got)
-	}
-}
