@@ -20,7 +20,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// limitDepartures is a fleet on a server that is stopped, backed up and restored,
+// rolledBack is a fleet on a server that is stopped, backed up and restored,
 // while publishers and readers live.
 type rolledBack struct {
 	*natsBench

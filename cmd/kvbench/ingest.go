@@ -96,7 +96,7 @@ type ingestBench struct {
 
 func measureIngest(ctx context.Context, o ingestOptions, stdout io.Writer) (err error) {
 	log := slog.New(slog.DiscardHandler)
-	cfg := broker.Config{URL: o.url, Log: log}
+	cfg := broker.Config{URL: o.url, SyncAlways: true, Log: log}
 	if o.url == "" {
 		dir, err := os.MkdirTemp("", "kvbench")
 		if err != nil {

@@ -45,6 +45,12 @@ type Config struct {
 	// each stream and bucket; 0 leaves it to the cluster (stream.Copies).
 	Replicas int
 
+	// Sync is how often an embedded server syncs what it has stored to the disk; 0
+	// means every 500 ms. SyncAlways has it sync each message before it
+	// acknowledges it.
+	Sync       time.Duration
+	SyncAlways bool
+
 	// JoinOnly never runs the data directory's server: it waits for the process
 	// that does, for programs that are too short-lived to be it.
 	JoinOnly bool

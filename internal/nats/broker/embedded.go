@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,12 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
+
+// defaultSync is how often what is stored gets to the disk. A process that is
+// killed loses nothing, only a machine that loses power does: what its last half
+// second told. Publishers on other machines are asked for that, and engines on
+// this one have lost their caches (docs/snapshots.md).
+const defaultSync = 500 * time.Millisecond
 
 // pollEvery is how often a joining process looks again for the owner's files
 // and the owner's lock.
@@ -159,7 +166,8 @@ func startServer(cfg Config, dir string, cred credentials) (*server.Server, erro
 		JetStream:              true,
 		JetStreamMaxStore:      cfg.MaxStore,
 		StoreDir:               dir,
-		SyncAlways:             true,
+		SyncAlways:             cfg.SyncAlways,
+		SyncInterval:           cmp.Or(cfg.Sync, defaultSync),
 		DisableJetStreamBanner: true,
 	})
 	if err != nil {

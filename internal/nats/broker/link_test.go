@@ -128,11 +128,19 @@ func TestAHalfOpenConnectionIsMadeAnew(t *testing.T) {
 	roundTrip(t, b)
 }
 
-// The embedded server has written to the disk what it acknowledges.
-func TestTheEmbeddedServerSyncsEveryWrite(t *testing.T) {
+// The embedded server has written to the disk what it acknowledges, or does so
+// within half a second, as it is told.
+func TestTheEmbeddedServerSyncs(t *testing.T) {
 	b := open(t, testConfig(t, t.TempDir()))
 	defer closeBroker(t, b)
-	if c := b.embedded.srv.JetStreamConfig(); !c.SyncAlways {
+	if c := b.embedded.srv.JetStreamConfig(); c.SyncAlways || c.SyncInterval != defaultSync {
+		t.Errorf("%+v", c)
+	}
+	cfg := testConfig(t, t.TempDir())
+	cfg.SyncAlways = true
+	always := open(t, cfg)
+	defer closeBroker(t, always)
+	if c := always.embedded.srv.JetStreamConfig(); !c.SyncAlways {
 		t.Errorf("%+v", c)
 	}
 }

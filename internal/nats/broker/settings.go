@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 )
@@ -24,6 +25,10 @@ func (c *Config) Declare(set *conf.Set) {
 		one; it is written beside the data.`, conf.Between(0, 65535))
 	set.Bytes(&c.MaxStore, "nats-max-store", 0, `Most bytes that an embedded server keeps on disk. 0 leaves it to the
 		server: three quarters of the free space.`)
+	set.Duration(&c.Sync, "nats-sync", defaultSync, `How often an embedded server syncs what it has stored to the disk. A process
+		that is killed loses nothing, whatever this is; a machine that loses power loses so much, which replicas notice and ask
+		the publishers for.`, conf.Between(time.Millisecond, time.Minute))
+	set.Bool(&c.SyncAlways, "nats-sync-always", false, "Sync each message of an embedded server before it is acknowledged.")
 	set.Int(&c.Replicas, "nats-replicas", 0, `Copies in the cluster of each stream and bucket that this program makes. 0: three
 		where the server is of a cluster of three or more, else one.`, conf.Between(0, 5))
 	set.String(&c.CredsFile, "nats-creds", "", "File with a user's JWT and seed, for --nats nats://….")
