@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kvatlas/kvatlas/internal/testing/securetest"
 )
 
 // helm runs the pinned Helm, which `make test-deploy` asks for: to build it takes
@@ -79,6 +81,24 @@ func valuesFile(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// secrets returns a directory with what the pods have mounted from secrets, where
+// they have it: programs read it before they take their settings.
+func secrets(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	file := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	securetest.New(t).Issue("pod", file("tls/tls.crt"), file("tls/tls.key"))
+	securetest.Replace(t, file("access/tokens.yaml"), []byte("- {name: ops, token: 0123456789abcdef, role: operator}\n"))
+	securetest.Replace(t, file("nats/creds"), nil)
+	return dir
 }
 
 func TestHelmLint(t *testing.T) {
@@ -236,7 +256,7 @@ func checkPod(t *testing.T, name string, w *workload, configs map[string]map[str
 			t.Errorf("%s: settings in %s", name, e.Value)
 		}
 	}
-	accepts(t, c.Name, []string{"--config", valuesFile(t, config)}, env)
+	accepts(t, c.Name, []string{"--config", valuesFile(t, strings.ReplaceAll(config, "/etc/kvatlas", secrets(t)))}, env)
 	var settings struct {
 		Delay string `yaml:"drain-delay"`
 		Stop  string `yaml:"stop-timeout"`
