@@ -92,16 +92,6 @@ func (ex *exception) setCopies(at spot, tier int, pos, copies uint32) {
 	}
 }
 
-// heldAnywhere reports whether any tier holds a hash of the holder at pos.
-func (ex *exception) heldAnywhere(pos uint32) bool {
-	for i := range ex.layers {
-		if ex.layers[i].heldAnywhere(pos) {
-			return true
-		}
-	}
-	return ex.pile.heldAnywhere(pos)
-}
-
 // heldAnywhere reports whether any tier holds the layer's hash at pos.
 func (l *layer) heldAnywhere(pos uint32) bool {
 	return l.held[0].has(pos) || l.held[1].has(pos) || l.held[2].has(pos) || l.held[3].has(pos)

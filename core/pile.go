@@ -94,19 +94,6 @@ func (p *pile) at(pos uint32, f func(b uint32) bool) {
 	}
 }
 
-// heldAnywhere reports whether any tier holds a hash at pos.
-func (p *pile) heldAnywhere(pos uint32) bool {
-	if p == nil {
-		return false
-	}
-	for t := range p.held {
-		if p.held[t].has(pos) {
-			return true
-		}
-	}
-	return false
-}
-
 // set gives the hash in a block that many copies on the tier.
 func (p *pile) set(pos, b uint32, tier int, copies uint32) {
 	h, e := p.heaps.m[uint64(pos)], p.hashes.m[uint64(b)]
