@@ -349,8 +349,8 @@ func (h *leavers) check(what string) {
 func (r *leaversReplica) compare(w *leaver, n uint32) error {
 	want := map[uint64]bool{}
 	if w.back[n] {
-		for _, name := range w.ranks[n].held {
-			want[name] = true
+		for _, hash := range w.ranks[n].held {
+			want[hash] = true
 		}
 	}
 	held, err := r.partition.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: w.worker, DPRank: n})
@@ -359,11 +359,11 @@ func (r *leaversReplica) compare(w *leaver, n uint32) error {
 	}
 	got, wrong := 0, 0
 	for _, d := range held {
-		for i, name := range d.Event.Engine {
+		for i, hash := range d.Event.Engine {
 			if d.Copies[i] == 0 {
 				continue
 			}
-			if got++; !want[name] {
+			if got++; !want[hash] {
 				wrong++
 			}
 		}

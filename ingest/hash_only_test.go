@@ -12,11 +12,11 @@ import (
 // tells later, and of some that it never does.
 func (e *engine) offload(dpRank uint32) event.Event {
 	c := e.prompts.chains[e.rng.IntN(len(e.prompts.chains))]
-	names := blockhash.SequenceHashes(nil, c)
+	hashes := blockhash.SequenceHashes(nil, c)
 	ev := event.Event{Kind: event.Stored, DPRank: dpRank, Tier: event.Tier(e.rng.IntN(3))}
 	some := func() {
 		for range 1 + e.rng.IntN(5) {
-			ev.Engine = append(ev.Engine, names[e.rng.IntN(len(names))])
+			ev.Engine = append(ev.Engine, hashes[e.rng.IntN(len(hashes))])
 		}
 	}
 	switch k := e.rng.IntN(40); {
@@ -29,12 +29,12 @@ func (e *engine) offload(dpRank uint32) event.Event {
 		some()
 	default:
 		n := 1 + e.rng.IntN(len(c))
-		ev.Engine, ev.Local = names[:n], c[:n]
+		ev.Engine, ev.Local = hashes[:n], c[:n]
 	}
 	return ev
 }
 
-// Before its content a name is unknown content: counted, and held neither by a
+// Before its content a hash is unknown content: counted, and held neither by a
 // replica that hears all of it nor by one that restarts, reads the stream again
 // or takes a dump, before the content is told or after.
 func TestHistoriesOfNamesEndEqualToTheOracle(t *testing.T) {

@@ -54,15 +54,15 @@ type incompleteEngine struct {
 func (e *incompleteEngine) next() event.Event {
 	for {
 		c := e.chains[e.rng.IntN(len(e.chains))]
-		names := blockhash.SequenceHashes(nil, c)
+		hashes := blockhash.SequenceHashes(nil, c)
 		from := 0
 		if e.incomplete { // goes on from what was lost, perhaps
 			from = e.rng.IntN(len(c))
 		}
 		to := from + 1 + e.rng.IntN(len(c)-from)
-		ev := event.Event{Kind: event.Stored, Engine: names[from:to], Local: c[from:to]}
+		ev := event.Event{Kind: event.Stored, Engine: hashes[from:to], Local: c[from:to]}
 		if from > 0 {
-			ev.HasParent, ev.Parent = true, names[from-1]
+			ev.HasParent, ev.Parent = true, hashes[from-1]
 		}
 		switch e.rng.IntN(60) {
 		case 0:
@@ -73,7 +73,7 @@ func (e *incompleteEngine) next() event.Event {
 			continue
 		}
 		if e.rng.IntN(3) == 0 {
-			ev = event.Event{Kind: event.Removed, Engine: names[from:to]}
+			ev = event.Event{Kind: event.Removed, Engine: hashes[from:to]}
 		}
 		ev.Incomplete = e.incomplete
 		return ev

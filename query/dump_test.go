@@ -136,11 +136,11 @@ func TestDumpBesideWrites(t *testing.T) {
 		id := rank(rng.Uint64N(6), rng.Uint32N(2))
 		last[id]++
 		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, ID: last[id], Tier: event.Tier(rng.IntN(2))}
-		name := uint64(0)
+		hash := uint64(0)
 		for range 1 + rng.IntN(6) {
 			local := 1 + rng.Uint64N(3)
-			name = name*4 + local
-			ev.Engine, ev.Local = append(ev.Engine, name), append(ev.Local, local)
+			hash = hash*4 + local
+			ev.Engine, ev.Local = append(ev.Engine, hash), append(ev.Local, local)
 		}
 		if rng.IntN(3) == 0 {
 			ev.Kind, ev.Local = event.Removed, nil

@@ -70,13 +70,13 @@ func (c *counter) add(p *core.Piece) error {
 		r := &c.ranks[p.Exceptions[i].Holder]
 		for j := range p.Exceptions[i].Hashes {
 			e := &p.Exceptions[i].Hashes[j]
-			name := e.Engine
+			hash := e.Engine
 			if e.Shared {
-				name = p.Engine[e.Pos]
+				hash = p.Engine[e.Pos]
 			}
 			for t, k := range e.Copies {
 				if k > 0 {
-					c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, event.Tier(t), 0, name, c.seq[e.Pos], k)
+					c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, event.Tier(t), 0, hash, c.seq[e.Pos], k)
 					c.sum.Held[t]++
 				}
 			}

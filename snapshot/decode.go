@@ -156,12 +156,12 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 		}
 	}
 	for range d.count() {
-		if s := d.special(uint32(n), to); s.Holder != noHolder {
+		if s := d.exception(uint32(n), to); s.Holder != noHolder {
 			p.Exceptions = append(p.Exceptions, s)
 		}
 	}
-	if kids := d.count(); kids > 0 {
-		p.Children = make([]uint32, kids)
+	if children := d.count(); children > 0 {
+		p.Children = make([]uint32, children)
 		for i := range p.Children {
 			p.Children[i] = d.uint32()
 		}
@@ -169,7 +169,7 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 	return p
 }
 
-func (d *decoder) special(n uint32, to []core.Holder) core.PieceException {
+func (d *decoder) exception(n uint32, to []core.Holder) core.PieceException {
 	s := core.PieceException{Holder: holderTo(to, d.uint32())}
 	left := int(d.uint(uint64(n) * maxLayers))
 	pos := uint32(0)
@@ -209,20 +209,20 @@ func (d *decoder) special(n uint32, to []core.Holder) core.PieceException {
 	return s
 }
 
-// maxLayers bounds the names that one holder has for a block.
+// maxLayers bounds the engine hashes that one holder has for a block.
 const maxLayers = 1 << 20
 
 // decodeInferred calls f for each holder that is not left out.
-func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, names []uint64) error) error {
+func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, hashes []uint64) error) error {
 	var d decoder
 	d.begin(c)
 	for len(d.meta) > 0 && !d.bad {
 		h := holderTo(to, d.uint32())
-		names := d.nextWords(int(d.uint(uint64(len(d.words)))))
+		hashes := d.nextWords(int(d.uint(uint64(len(d.words)))))
 		if h == noHolder || d.bad {
 			continue
 		}
-		if err := f(h, names); err != nil {
+		if err := f(h, hashes); err != nil {
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ const (
 	namesChain = 1 // the first; each other is the sequence hash that follows
 )
 
-// Flags of a stretch of special names; the tiers' bits are above.
+// Flags of a stretch of an exception's hashes; the tiers' bits are above.
 const (
 	nameShared = 1 << iota
 	nameCopies // more than one copy on some tier
@@ -59,7 +59,7 @@ func (c *chunk) appendRun(p *core.Piece, last uint32) {
 	}
 	m = binary.AppendUvarint(m, uint64(len(p.Exceptions)))
 	for i := range p.Exceptions {
-		m = c.appendSpecial(m, &p.Exceptions[i])
+		m = c.appendException(m, &p.Exceptions[i])
 	}
 	m = binary.AppendUvarint(m, uint64(len(p.Children)))
 	for _, off := range p.Children {
@@ -68,15 +68,15 @@ func (c *chunk) appendRun(p *core.Piece, last uint32) {
 	c.meta = m
 }
 
-// chained reports whether every name but the first follows from the one before
+// chained reports whether every hash but the first follows from the one before
 // and its block, as sequence hashes do.
-func chained(names, local []uint64) bool {
-	for i := 1; i < len(names); i++ {
-		if blockhash.NextSequenceHash(names[i-1], local[i]) != names[i] {
+func chained(hashes, local []uint64) bool {
+	for i := 1; i < len(hashes); i++ {
+		if blockhash.NextSequenceHash(hashes[i-1], local[i]) != hashes[i] {
 			return false
 		}
 	}
-	return len(names) > 1
+	return len(hashes) > 1
 }
 
 func appendWords(dst []byte, words []uint64) []byte {
@@ -88,9 +88,9 @@ func appendWords(dst []byte, words []uint64) []byte {
 	return dst
 }
 
-// appendSpecial appends a holder's names as stretches of neighbours that are
+// appendException appends a holder's hashes as stretches of neighbours that are
 // alike.
-func (c *chunk) appendSpecial(m []byte, s *core.PieceException) []byte {
+func (c *chunk) appendException(m []byte, s *core.PieceException) []byte {
 	m = binary.AppendUvarint(m, uint64(s.Holder))
 	m = binary.AppendUvarint(m, uint64(len(s.Hashes)))
 	pos := uint32(0)
@@ -143,9 +143,9 @@ func flagsOf(e *core.PieceHash) byte {
 	return f
 }
 
-// appendInferred appends the inferred names of one holder.
-func (c *chunk) appendInferred(h core.Holder, names []uint64) {
+// appendInferred appends the inferred hashes of one holder.
+func (c *chunk) appendInferred(h core.Holder, hashes []uint64) {
 	c.meta = binary.AppendUvarint(c.meta, uint64(h))
-	c.meta = binary.AppendUvarint(c.meta, uint64(len(names)))
-	c.words = appendWords(c.words, names)
+	c.meta = binary.AppendUvarint(c.meta, uint64(len(hashes)))
+	c.words = appendWords(c.words, hashes)
 }

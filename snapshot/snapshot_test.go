@@ -165,14 +165,14 @@ func small(t testing.TB) ([]byte, uint64) {
 	for _, op := range history(coretest.Generators()[1], 3) {
 		apply(t, sp, op)
 	}
-	name := uint64(1)
+	hash := uint64(1)
 	ev := event.Event{Kind: event.Stored}
-	for i := range uint64(50) { // names that follow from the blocks
+	for i := range uint64(50) { // hashes that follow from the blocks
 		ev.Local = append(ev.Local, i*0x9E3779B97F4A7C15)
 		if i > 0 {
-			name = blockhash.NextSequenceHash(name, ev.Local[i])
+			hash = blockhash.NextSequenceHash(hash, ev.Local[i])
 		}
-		ev.Engine = append(ev.Engine, name)
+		ev.Engine = append(ev.Engine, hash)
 	}
 	apply(t, sp, coretest.Op{Holder: 9, Event: ev})
 	data, _ := write(t, sp, Options{ChunkBytes: 300})

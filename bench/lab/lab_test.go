@@ -167,9 +167,9 @@ func compare(t *testing.T, s *sim) {
 				t.Fatalf("worker %d holds %d blocks of %d on tier %v", i, len(want), size[tier], tier)
 			}
 			for _, d := range dump {
-				for k, name := range d.Event.Engine {
+				for k, hash := range d.Event.Engine {
 					if d.Event.Kind == event.Stored && d.Event.Tier == tier && d.Copies[k] > 0 {
-						got = append(got, name)
+						got = append(got, hash)
 					}
 				}
 			}

@@ -99,14 +99,14 @@ func (p *prompts) fill(ctx context.Context, sp *shard.Space) error {
 		}
 		return w
 	}
-	var shared, names []uint64
+	var shared, hashes []uint64
 	for unique, i := 0, 0; unique < o.blocks; i++ {
 		if i%groupSize == 0 {
-			shared, names = words(o.shared), words(o.shared)
+			shared, hashes = words(o.shared), words(o.shared)
 			unique += o.shared
 		}
 		local := append(slices.Clone(shared), words(o.tail)...)
-		engine := append(slices.Clone(names), words(o.tail)...)
+		engine := append(slices.Clone(hashes), words(o.tail)...)
 		unique += o.tail
 		if o.chained {
 			engine = blockhash.SequenceHashes(nil, local)

@@ -166,10 +166,10 @@ func (c *Checker) State(queries int) error {
 			return err
 		}
 	}
-	names := slices.Sorted(maps.Keys(c.engine))
-	if len(names) > 4096 {
-		c.r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		names = names[:4096]
+	hashes := slices.Sorted(maps.Keys(c.engine))
+	if len(hashes) > 4096 {
+		c.r.Shuffle(len(hashes), func(i, j int) { hashes[i], hashes[j] = hashes[j], hashes[i] })
+		hashes = hashes[:4096]
 	}
 	for _, h := range slices.Sorted(maps.Keys(c.holders)) {
 		if have, want := c.Index.Empty(h), c.Oracle.Empty(h); have != want {
@@ -183,7 +183,7 @@ func (c *Checker) State(queries int) error {
 		if have, want := c.Index.Inferred(h), c.Oracle.Inferred(h); have != want {
 			return fmt.Errorf("Inferred(%d) = %d, want %d", h, have, want)
 		}
-		for _, e := range names {
+		for _, e := range hashes {
 			if have, want := c.Index.Knows(h, e), c.Oracle.Knows(h, e); have != want {
 				return fmt.Errorf("Knows(%d, %s) = %v, want %v", h, goHash(e), have, want)
 			}

@@ -60,11 +60,11 @@ type mockBlock struct {
 func (e *mockEngine) name(seq uint64) uint64 { return seq ^ e.salt }
 
 func (e *mockEngine) names(seqs []uint64) []uint64 {
-	names := make([]uint64, len(seqs))
+	hashes := make([]uint64, len(seqs))
 	for i, s := range seqs {
-		names[i] = e.name(s)
+		hashes[i] = e.name(s)
 	}
-	return names
+	return hashes
 }
 
 // blocks appends n new blocks to a chain of local hashes.
@@ -235,11 +235,11 @@ func (f *fleetState) evict(e *mockEngine, n int) {
 	if len(gone) == 0 {
 		return
 	}
-	names := e.names(gone)
+	hashes := e.names(gone)
 	if f.r.IntN(3) == 0 {
-		f.emit(e, event.Event{Kind: event.Stored, Tier: event.Tier(1 + f.r.IntN(event.NumTiers-1)), Engine: names})
+		f.emit(e, event.Event{Kind: event.Stored, Tier: event.Tier(1 + f.r.IntN(event.NumTiers-1)), Engine: hashes})
 	}
-	f.emit(e, event.Event{Kind: event.Removed, Engine: names})
+	f.emit(e, event.Event{Kind: event.Removed, Engine: hashes})
 	// Chains that ended in what is gone end earlier now.
 	e.chains = slices.DeleteFunc(e.chains, func(c []uint64) bool { return e.held[c[len(c)-1]] == nil })
 }

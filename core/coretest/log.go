@@ -37,7 +37,7 @@ func NewLog(ops []Op, visit func(i int, o *core.Oracle)) *Log {
 	l := &Log{changes: map[logKey]*[event.NumTiers][]int{}, holders: map[core.Holder]bool{}}
 	n := notes{
 		log: l, oracle: core.NewOracle(),
-		names: map[logName]core.KnownHash{}, copies: map[logKey]*[event.NumTiers]int{},
+		names: map[logHash]core.KnownHash{}, copies: map[logKey]*[event.NumTiers]int{},
 	}
 	for i := range ops {
 		if visit != nil {
@@ -58,11 +58,11 @@ type notes struct {
 	log    *Log
 	oracle *core.Oracle
 	step   int
-	names  map[logName]core.KnownHash // those with copies
+	names  map[logHash]core.KnownHash // those with copies
 	copies map[logKey]*[event.NumTiers]int
 }
 
-type logName struct {
+type logHash struct {
 	holder core.Holder
 	engine uint64
 }
@@ -84,7 +84,7 @@ func (n *notes) apply(op *Op) {
 	n.step++
 	places := map[uint64]bool{}
 	for _, e := range touched {
-		k := logName{op.Holder, e}
+		k := logHash{op.Holder, e}
 		if old, ok := n.names[k]; ok {
 			n.count(op.Holder, old, -1)
 			places[old.Seq] = true

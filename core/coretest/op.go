@@ -39,21 +39,21 @@ func (op *Op) Apply(x core.Index) core.Outcome {
 }
 
 func (op *Op) inferOrAdopt(x core.Index) core.Outcome {
-	name := op.Event.Parent
+	hash := op.Event.Parent
 	var from core.Holder
 	if len(op.Event.Engine) > 0 {
 		from = core.Holder(op.Event.Engine[0])
 	} else {
 		var ok bool
-		from, ok = x.WhoKnows(name, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
+		from, ok = x.WhoKnows(hash, func(h core.Holder) bool { return op.Event.DPRank>>(h%8)&1 == 0 })
 		if !ok {
 			return core.Outcome{UnknownParent: 1}
 		}
 	}
 	if op.Event.AllTiers {
-		return x.StoreFrom(op.Holder, from, name, op.Event.Tier)
+		return x.StoreFrom(op.Holder, from, hash, op.Event.Tier)
 	}
-	return core.Outcome{Stored: x.Infer(op.Holder, from, name)}
+	return core.Outcome{Stored: x.Infer(op.Holder, from, hash)}
 }
 
 // AppliedSteps returns single-block operations that together do what op does

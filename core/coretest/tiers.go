@@ -39,19 +39,19 @@ func tiers(r *rand.Rand) func() Op {
 		ev.Tier = event.Tier(r.IntN(levels))
 		at := r.IntN(len(chains))
 		chain := chains[at]
-		names := blockhash.SequenceHashes(nil, chain)
+		hashes := blockhash.SequenceHashes(nil, chain)
 		if h%5 == 4 { // a hash scheme of its own
-			for i := range names {
-				names[i] ^= salt
+			for i := range hashes {
+				hashes[i] ^= salt
 			}
 		}
 		lo := r.IntN(len(chain))
 		hi := min(len(chain), lo+1+r.IntN(length))
 		switch k := r.IntN(20); {
 		case k < 7: // a chain from its root, mostly all of it
-			ev.Kind, ev.Engine, ev.Local = event.Stored, names, chain
+			ev.Kind, ev.Engine, ev.Local = event.Stored, hashes, chain
 			if r.IntN(3) == 0 {
-				ev.Engine, ev.Local = names[:hi], chain[:hi]
+				ev.Engine, ev.Local = hashes[:hi], chain[:hi]
 			}
 		case k < 9: // another answer to the same prompt
 			n := len(chain) - 1 - r.IntN(min(len(chain)-1, 8))
@@ -63,15 +63,15 @@ func tiers(r *rand.Rand) func() Op {
 			}
 			ev.Kind, ev.Engine, ev.Local = event.Stored, blockhash.SequenceHashes(nil, chain), chain
 		case k < 12: // offloaded, or loaded: what is known, on another tier
-			ev.Kind, ev.Engine = event.Stored, names[lo:hi]
+			ev.Kind, ev.Engine = event.Stored, hashes[lo:hi]
 		case k < 17: // evicted: a tail, tail first, or a hole
 			if ev.Kind = event.Removed; r.IntN(3) > 0 {
-				hi = len(names)
+				hi = len(hashes)
 			}
-			ev.Engine = names[lo:hi]
+			ev.Engine = hashes[lo:hi]
 			slices.Reverse(ev.Engine)
 		case k < 19:
-			ev.Kind, ev.Engine = event.Removed, names // so that there is room again
+			ev.Kind, ev.Engine = event.Removed, hashes // so that there is room again
 		default:
 			ev.Kind, ev.AllTiers = event.Cleared, r.IntN(2) == 0
 		}

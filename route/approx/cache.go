@@ -51,11 +51,11 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		at    map[uint64]uint32 // into blocks, by block.key
-		block []block           // block[0] is the list's end and beginning
-		free  []uint32
-		names []uint64 // scratch
-		stats Stats
+		at     map[uint64]uint32 // into blocks, by block.key
+		block  []block           // block[0] is the list's end and beginning
+		free   []uint32
+		hashes []uint64 // scratch
+		stats  Stats
 	}
 }
 
@@ -126,15 +126,15 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
-	c.mu.names = blockhash.SequenceHashes(c.mu.names[:0], local)
-	names, mix := c.mu.names, rankKey(id)
+	c.mu.hashes = blockhash.SequenceHashes(c.mu.hashes[:0], local)
+	hashes, mix := c.mu.hashes, rankKey(id)
 	// A rank that holds a block holds all before it: blocks are used from the last
 	// to the first, and go in the order of use.
-	known := sort.Search(len(names), func(i int) bool { _, ok := c.mu.at[names[i]^mix]; return !ok })
-	if known < len(names) {
-		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: names[known:], Local: local[known:]}
+	known := sort.Search(len(hashes), func(i int) bool { _, ok := c.mu.at[hashes[i]^mix]; return !ok })
+	if known < len(hashes) {
+		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: hashes[known:], Local: local[known:]}
 		if known > 0 {
-			ev.HasParent, ev.Parent = true, names[known-1]
+			ev.HasParent, ev.Parent = true, hashes[known-1]
 		}
 		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{ev}}
 		if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
@@ -142,8 +142,8 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 			return
 		}
 	}
-	for i := len(names) - 1; i >= 0; i-- { // so that tails are the older
-		c.use(id, names[i], mix, now)
+	for i := len(hashes) - 1; i >= 0; i-- { // so that tails are the older
+		c.use(id, hashes[i], mix, now)
 	}
 	if len(c.mu.at) > c.cfg.MaxBlocks {
 		target := int(float64(c.cfg.MaxBlocks) * c.cfg.PruneTarget)
@@ -204,9 +204,9 @@ func (c *Cache) drop(more func(oldest *block) bool) (n int) {
 		c.mu.free = append(c.mu.free, i)
 		n++
 	}
-	for id, names := range gone {
+	for id, hashes := range gone {
 		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{
-			{Kind: event.Removed, DPRank: id.DPRank, Engine: names},
+			{Kind: event.Removed, DPRank: id.DPRank, Engine: hashes},
 		}}
 		if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
 			c.mu.stats.Failed++

@@ -234,9 +234,9 @@ func history(t *testing.T, cfg Config, seed uint64) {
 	for _, rank := range ranks {
 		table.Drop(rank, nil)
 	}
-	if table.Len() != 0 || table.tree.live() != 0 || len(table.tree.kids) != 0 || table.first != nil || table.last != nil || table.slots != nil {
+	if table.Len() != 0 || table.tree.live() != 0 || len(table.tree.children) != 0 || table.first != nil || table.last != nil || table.slots != nil {
 		t.Fatalf("idle, but kept: %d bookings, %d nodes, %d links, leases %v %v, %d slots",
-			table.Len(), table.tree.live(), len(table.tree.kids), table.first, table.last, len(table.slots))
+			table.Len(), table.tree.live(), len(table.tree.children), table.first, table.last, len(table.slots))
 	}
 }
 

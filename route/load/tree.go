@@ -10,9 +10,9 @@ import "slices"
 // Nodes are numbered, and children are found in one map by parent and first
 // hash: hashes need not be unique over the tree, whoever sent them.
 type tree struct {
-	nodes []node // nodes[0] is the root
-	free  []uint32
-	kids  map[childKey]uint32
+	nodes    []node // nodes[0] is the root
+	free     []uint32
+	children map[childKey]uint32
 }
 
 type childKey struct {
@@ -21,19 +21,19 @@ type childKey struct {
 }
 
 type node struct {
-	blocks []uint64 // hashes; never written once shared
-	refs   []ref    // live requests through here, by rising slot
-	parent uint32
-	kids   uint32 // how many
-	kidXor uint32 // all children's numbers; with one child, its number
-	ends   uint32 // live requests whose chain ends here
+	blocks     []uint64 // hashes; never written once shared
+	refs       []ref    // live requests through here, by rising slot
+	parent     uint32
+	childCount uint32
+	childXor   uint32 // all children's numbers; with one child, its number
+	ends       uint32 // live requests whose chain ends here
 }
 
 type ref struct{ slot, n uint32 }
 
 const root = 0
 
-func newTree() tree { return tree{nodes: make([]node, 1), kids: make(map[childKey]uint32)} }
+func newTree() tree { return tree{nodes: make([]node, 1), children: make(map[childKey]uint32)} }
 
 // live returns how many nodes there are besides the root.
 func (t *tree) live() int { return len(t.nodes) - 1 - len(t.free) }
@@ -43,7 +43,7 @@ func (t *tree) live() int { return len(t.nodes) - 1 - len(t.free) }
 func (t *tree) add(slot uint32, chain []uint64) (end uint32, fresh int) {
 	at := uint32(root)
 	for len(chain) > 0 {
-		next, ok := t.kids[childKey{at, chain[0]}]
+		next, ok := t.children[childKey{at, chain[0]}]
 		if !ok {
 			next = t.hang(at, slices.Clone(chain))
 			t.nodes[next].refs = []ref{{slot, 1}}
@@ -85,8 +85,8 @@ func (t *tree) remove(slot, end uint32) (gone int) {
 	}
 	// Only that node can have become a stretch that nobody ends at or branches
 	// off from: it is one run with its child again.
-	if n := &t.nodes[left]; left != root && n.ends == 0 && n.kids == 1 {
-		t.merge(left, n.kidXor)
+	if n := &t.nodes[left]; left != root && n.ends == 0 && n.childCount == 1 {
+		t.merge(left, n.childXor)
 	}
 	if t.live() == 0 {
 		if len(t.nodes) > smallPeak {
@@ -103,7 +103,7 @@ func (t *tree) remove(slot, end uint32) (gone int) {
 func (t *tree) depths(chain []uint64, depth []uint32) {
 	at, done := uint32(root), 0
 	for done < len(chain) {
-		next, ok := t.kids[childKey{at, chain[done]}]
+		next, ok := t.children[childKey{at, chain[done]}]
 		if !ok {
 			return
 		}
@@ -145,17 +145,17 @@ func (t *tree) hang(parent uint32, blocks []uint64) uint32 {
 
 // link makes a node a child of parent, unlink undoes it.
 func (t *tree) link(parent, at uint32) {
-	t.kids[childKey{parent, t.nodes[at].blocks[0]}] = at
+	t.children[childKey{parent, t.nodes[at].blocks[0]}] = at
 	t.nodes[at].parent = parent
-	t.nodes[parent].kids++
-	t.nodes[parent].kidXor ^= at
+	t.nodes[parent].childCount++
+	t.nodes[parent].childXor ^= at
 }
 
 func (t *tree) unlink(at uint32) {
 	parent := t.nodes[at].parent
-	delete(t.kids, childKey{parent, t.nodes[at].blocks[0]})
-	t.nodes[parent].kids--
-	t.nodes[parent].kidXor ^= at
+	delete(t.children, childKey{parent, t.nodes[at].blocks[0]})
+	t.nodes[parent].childCount--
+	t.nodes[parent].childXor ^= at
 }
 
 // unhang ends a node that has no children.

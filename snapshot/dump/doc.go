@@ -9,7 +9,7 @@
 //	end     the dump is complete: Footer; last
 //
 // "copies" says how many copies the rank has of each block on the tier, absent
-// where it is one of each. 0: the rank knows the name and has no copy of it
+// where it is one of each. 0: the rank knows the hash and has no copy of it
 // there. Events are those of core.Index.Dump and mean what is said there.
 //
 // Invariants:

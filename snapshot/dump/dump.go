@@ -147,10 +147,10 @@ type stored struct {
 }
 
 // counter adds up what is said of a rank, and of all. It knows the places of
-// the rank's names.
+// the rank's hashes.
 type counter struct {
 	space uint64
-	seq   map[uint64]uint64 // sequence hash by name
+	seq   map[uint64]uint64 // sequence hash by engine hash
 	rank  Sum
 	all   Footer
 }
@@ -171,22 +171,22 @@ func (c *counter) add(worker uint64, ev *event.Event, copies []uint32) error {
 			return fmt.Errorf("%w: the parent %d is not before its child", ErrDamaged, ev.Parent)
 		}
 	}
-	for i, name := range ev.Engine {
+	for i, hash := range ev.Engine {
 		if len(ev.Local) > 0 {
 			if l := ev.Local[i]; below {
 				above = blockhash.NextSequenceHash(above, l)
 			} else {
 				above, below = l, true
 			}
-			c.seq[name] = above
+			c.seq[hash] = above
 		}
-		place, ok := c.seq[name]
+		place, ok := c.seq[hash]
 		if !ok {
-			return fmt.Errorf("%w: nothing says where block %d is", ErrDamaged, name)
+			return fmt.Errorf("%w: nothing says where block %d is", ErrDamaged, hash)
 		}
 		if copies[i] > 0 {
 			c.rank.Blocks++
-			c.rank.Digest += core.DigestTerm(c.space, worker, ev.DPRank, ev.Tier, 0, name, place, copies[i])
+			c.rank.Digest += core.DigestTerm(c.space, worker, ev.DPRank, ev.Tier, 0, hash, place, copies[i])
 		}
 	}
 	c.rank.Events++

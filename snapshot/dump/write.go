@@ -39,7 +39,7 @@ func (w *Writer) Event(id shard.RankID, d *shard.Dumped) error {
 	for len(ev.Engine) > 0 {
 		n := min(len(ev.Engine), lineBlocks)
 		for n < len(ev.Engine) && ev.Engine[n] == ev.Engine[n-1] {
-			n++ // a place without a name is told together with the next one
+			n++ // a position without a hash is told together with the next one
 		}
 		part := ev
 		part.Engine = ev.Engine[:n]

@@ -207,13 +207,13 @@ func (f *one) publish(n int, workers ...uint64) {
 		chain := f.chains[f.rand.IntN(len(f.chains))]
 		chain = chain[:1+f.rand.IntN(len(chain))]
 		// The engine names a block by its sequence hash.
-		names := blockhash.SequenceHashes(nil, chain)
-		ev := event.Event{Kind: event.Stored, DPRank: uint32(f.rand.IntN(2)), Engine: names, Local: chain, Tier: event.Tier(f.rand.IntN(3))}
+		hashes := blockhash.SequenceHashes(nil, chain)
+		ev := event.Event{Kind: event.Stored, DPRank: uint32(f.rand.IntN(2)), Engine: hashes, Local: chain, Tier: event.Tier(f.rand.IntN(3))}
 		switch f.rand.IntN(20) {
 		case 0:
 			ev = event.Event{Kind: event.Cleared, DPRank: ev.DPRank, AllTiers: true}
 		case 1, 2, 3, 4, 5, 6:
-			ev.Kind, ev.Local, ev.Engine = event.Removed, nil, names[len(names)-1:]
+			ev.Kind, ev.Local, ev.Engine = event.Removed, nil, hashes[len(hashes)-1:]
 		}
 		f.say(workers[f.rand.IntN(len(workers))], ev)
 	}
@@ -234,12 +234,12 @@ func (f *one) share() {
 func (f *one) name(workers ...uint64) {
 	f.t.Helper()
 	for i, chain := range f.shared {
-		names := blockhash.SequenceHashes(nil, chain)
+		hashes := blockhash.SequenceHashes(nil, chain)
 		worker, rank := workers[i%len(workers)], uint32(i/2%2)
-		half := 1 + f.rand.IntN(len(names))
-		f.say(worker, event.Event{Kind: event.Stored, DPRank: rank, Engine: names[:half], Tier: event.Device})
-		if half < len(names) {
-			f.say(worker, event.Event{Kind: event.Stored, DPRank: rank, Engine: names[half:], Tier: event.HostPinned})
+		half := 1 + f.rand.IntN(len(hashes))
+		f.say(worker, event.Event{Kind: event.Stored, DPRank: rank, Engine: hashes[:half], Tier: event.Device})
+		if half < len(hashes) {
+			f.say(worker, event.Event{Kind: event.Stored, DPRank: rank, Engine: hashes[half:], Tier: event.HostPinned})
 		}
 	}
 	f.flush()
