@@ -10,6 +10,12 @@ import (
 
 // Loader rebuilds the runs of a [Cut] in an index. It belongs to the writer.
 // What it adds is there for readers at once, chain by chain.
+//
+// A run of the cut becomes a run here, as the cut's index had it: nothing is compared,
+// divided or merged, which is what makes a load faster than the stores that it stands
+// for. It also means that Add believes little: a piece that no cut gives, such as one
+// that begins with the same block as another run of its parent, would break what lookups
+// rely on, so it is refused.
 type Loader struct {
 	x    *Radix
 	runs map[uint32]*loaded // by number: those that runs are still to leave from
@@ -96,7 +102,9 @@ func (l *Loader) Drop() {
 	l.x.mergePending()
 }
 
-// check returns the run that the piece leaves.
+// check returns the run that the piece leaves, or why it is a piece of no cut. A parent is
+// forgotten with the last run that leaves it, so that memory goes with what is still to
+// come, not with what was loaded.
 func (l *Loader) check(p *Piece) (*run, error) {
 	n := len(p.Local)
 	if n == 0 || len(p.Engine) != n || n >= 1<<blockBits || len(p.Held)+len(p.Exceptions) == 0 && len(p.Children) == 0 {
@@ -129,7 +137,8 @@ func (l *Loader) check(p *Piece) (*run, error) {
 	return parent, nil
 }
 
-// addException adds what a holder has of a run beyond the ordinary.
+// addException adds what a holder has of a run beyond the ordinary: hash by hash, in the
+// order of the piece, so that an index that is loaded from a cut has the same layers.
 func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 	x, b := l.x, r.body.Load()
 	n := b.len()

@@ -8,6 +8,12 @@ import (
 	"github.com/kvatlas/kvatlas/internal/wire/msgpack"
 )
 
+// Dynamo's structs come as msgpack in two forms, fields by name and fields by position, and
+// its publishers mix them. Each reader below takes both: a named field is turned into its
+// position first. Fields that are not known are stepped over, in both forms, as newer
+// versions append some; a value of the wrong kind fails the message, and the first
+// error of the reader ends every loop.
+
 // DecodeRouterMsgpack decodes one RouterEvent or an array of them, with fields
 // by name or by position, or Dynamo's event-plane envelope around that. See
 // DecodeAny for what the batches lack.
@@ -53,7 +59,9 @@ func (d *Decoder) payload(b []byte) error {
 	return r.Err()
 }
 
-// msgpackMessage reads a message's one value.
+// msgpackMessage reads a message's one value. Whether an array is one RouterEvent by
+// position or a list of them shows in its first element alone: a RouterEvent begins with
+// its worker's id, a list with a map or an array.
 func (d *Decoder) msgpackMessage(r *msgpack.Reader) (env envelope) {
 	start := *r
 	if r.Kind() == msgpack.Map {
@@ -61,7 +69,7 @@ func (d *Decoder) msgpackMessage(r *msgpack.Reader) (env envelope) {
 	}
 	n := r.Array()
 	if k := r.Kind(); n > 0 && (k == msgpack.Int || k == msgpack.Str) {
-		*r = start // a RouterEvent begins with its worker id
+		*r = start
 		return d.msgpackElement(r, false)
 	}
 	for i := 0; i < n && r.Err() == nil; i++ {
@@ -70,7 +78,8 @@ func (d *Decoder) msgpackMessage(r *msgpack.Reader) (env envelope) {
 	return env
 }
 
-// msgpackNamed reads a RouterEvent with named fields, or an envelope.
+// msgpackNamed reads a RouterEvent with named fields, or an envelope: which of them it
+// is shows only when all fields are read, as their order is free.
 func (d *Decoder) msgpackNamed(r *msgpack.Reader) (env envelope) {
 	re := d.begin()
 	n := r.Map()
@@ -166,6 +175,8 @@ func msgpackTier(r *msgpack.Reader, re *routerEvent) {
 	}
 }
 
+// msgpackDomain reads whose the blocks are: by name, or by number, of which 0 is the
+// worker. What is neither, nil among it, leaves the default, which is the worker too.
 func msgpackDomain(r *msgpack.Reader, re *routerEvent) {
 	switch r.Kind() {
 	case msgpack.Str:
@@ -244,7 +255,8 @@ func (d *Decoder) msgpackData(r *msgpack.Reader, re *routerEvent) {
 	}
 }
 
-// msgpackStored reads {parent_hash, start_position, blocks}.
+// msgpackStored reads {parent_hash, start_position, blocks}. The position follows from
+// the parent, and is not looked at.
 func (d *Decoder) msgpackStored(r *msgpack.Reader, re *routerEvent) {
 	n, named := msgpackFields(r)
 	blocks := false

@@ -60,7 +60,8 @@ var (
 	errMissingHashes = fmt.Errorf("%w: stored without blocks or removed without block_hashes", ErrMalformed)
 )
 
-// The positions of the named fields; -1 is none that matters.
+// eventField, storedField and blockField return the positions of named fields; -1 is
+// none that matters.
 func eventField(name []byte) int {
 	switch string(name) {
 	case "event_id":
@@ -120,7 +121,8 @@ func (d *Decoder) restart(re *routerEvent) {
 	re.ev.HasParent, re.ev.Parent = false, 0
 }
 
-// add takes the RouterEvent in, complete.
+// add takes the RouterEvent in, complete. One of another domain is kept as an event that
+// changes nothing: without its id its stream would have a gap.
 func (d *Decoder) add(re *routerEvent) error {
 	if re.seen != fieldAll {
 		return fmt.Errorf("%w: RouterEvent without %s", ErrMalformed, re.seen.missing())
@@ -139,7 +141,9 @@ func (d *Decoder) add(re *routerEvent) error {
 	return nil
 }
 
-// routerBatches gives the events their hashes and groups them by worker.
+// routerBatches gives the events their hashes and groups them by worker. Only now: the
+// arenas that the hashes lie in may have moved while the message was read. Neighbours of
+// one worker are a batch; the order of the message stays.
 func (d *Decoder) routerBatches(published int64) []Batch {
 	start := 0
 	for i := range d.events {

@@ -31,8 +31,9 @@ type fields struct {
 	unknown   int // fields
 }
 
-// later is a value to be read when the other fields are known; the zero value
-// is none.
+// later is a value to be read when the other fields are known: its meaning depends on
+// them, and their order is free. It is a copy of the reader at the value, so it lives as
+// long as the payload; the zero value is none.
 type later struct {
 	r  msgpack.Reader
 	ok bool
@@ -48,7 +49,8 @@ func (l *later) keep(r *msgpack.Reader) {
 }
 
 // read reads the event: an array that begins with the tag, or a map with the
-// tag under "type".
+// tag under "type". An array's later fields are those of newer versions of an engine:
+// ones that are not there keep their default, ones beyond what is known are counted.
 func (f *fields) read(d *Decoder, r *msgpack.Reader) {
 	f.blockSize, f.group = -1, -1
 	d.tokens = d.tokens[:0]

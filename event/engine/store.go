@@ -19,7 +19,9 @@ const (
 	groupOther
 )
 
-// toEvent turns the fields into an event, or counts why not.
+// toEvent turns the fields into an event, or counts why not, by the first reason. A
+// removal is never left out for its block's content, which it does not tell: the index
+// counts the removal of a block that it does not have, and nothing else happens.
 func (d *Decoder) toEvent(f *fields) {
 	d.left(UnknownField, f.unknown)
 	if f.kind == 0 {
@@ -100,7 +102,12 @@ func (d *Decoder) mainGroup(f *fields) bool {
 }
 
 // store appends a stored event with the local hashes of its blocks: of all of
-// them, or of those before the first one that must be left out.
+// them, or of those before the first one that must be left out. What comes after that one
+// hangs on it, so would be of unknown parent; chains remembers this for its children.
+//
+// Chains are remembered by the hashes of all blocks, as any of them may be a parent. In
+// a fleet where nothing differs from the usual chain nothing is remembered, and no
+// parent looked up.
 func (d *Decoder) store(f *fields, tier event.Tier) {
 	n := len(d.hashes) - f.engineAt
 	stored := n
