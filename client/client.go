@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -58,12 +59,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" {
 		return nil, fmt.Errorf("client: %q is no URL such as http://127.0.0.1:8090", cfg.URL)
 	}
-	set(&cfg.Timeout, 5*time.Second)
-	set(&cfg.Retries, 3)
-	set(&cfg.Backoff, 50*time.Millisecond)
-	set(&cfg.MaxBackoff, 2*time.Second)
-	set(&cfg.MaxAnswer, 64<<20)
-	set(&cfg.Connections, 64)
+	cfg.Timeout, cfg.Retries, cfg.MaxAnswer = cmp.Or(cfg.Timeout, 5*time.Second), cmp.Or(cfg.Retries, 3), cmp.Or(cfg.MaxAnswer, 64<<20)
+	cfg.Backoff, cfg.MaxBackoff = cmp.Or(cfg.Backoff, 50*time.Millisecond), cmp.Or(cfg.MaxBackoff, 2*time.Second)
+	cfg.Connections = cmp.Or(cfg.Connections, 64)
 	return &Client{cfg: cfg, base: u, http: &http.Client{
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
@@ -75,12 +73,6 @@ func New(cfg Config) (*Client, error) {
 		// The token is for this server only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
-}
-
-func set[T int | int64 | time.Duration](v *T, def T) {
-	if *v == 0 {
-		*v = def
-	}
 }
 
 // Close closes the idle connections. Calls that are under way go on.

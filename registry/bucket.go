@@ -79,7 +79,7 @@ func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg B
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("registry: bucket %s: %w", name, err)
+		return nil, fmt.Errorf("registry: bucket %s: %w", name, stream.Explain(err))
 	}
 	st, err := kv.Status(ctx)
 	if err != nil {

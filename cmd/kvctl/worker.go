@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
 	"github.com/kvatlas/kvatlas/snapshot/store"
@@ -24,7 +25,7 @@ var errUse = errors.New("see kvctl --help")
 
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errUse):
+	case errors.Is(err, errUse), errors.As(err, new(conf.Wrong)):
 		return exitUse
 	case errors.Is(err, registry.ErrUnknownWorker), errors.Is(err, store.ErrNotFound):
 		return exitUnknown

@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	natsstream "github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/publish"
@@ -77,6 +78,11 @@ func (s *Sidecar) follow(ctx context.Context) (err error) {
 			return nil // told to stop before the broker was there
 		}
 		return err
+	}
+	if s.cfg.Transport == string(registry.JetStream) {
+		if err := natsstream.Available(ctx, s.broker.Conn(), s.cfg.Namespace, s.cfg.space()); err != nil {
+			return err
+		}
 	}
 	s.up.Store(true)
 	for i, st := range s.streams {

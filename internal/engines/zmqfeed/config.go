@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 )
 
 // Config holds a Feed's settings. Zero fields take the defaults.
@@ -161,7 +162,13 @@ func NewLimit(n int) *Limit { return &Limit{make(chan struct{}, max(1, n))} }
 // RankEndpoint returns the endpoint of a data-parallel rank, given that of rank
 // 0: engines add the rank to the port.
 func RankEndpoint(endpoint string, rank uint32) (string, error) {
-	if rank == 0 || endpoint == "" {
+	if endpoint == "" {
+		return "", nil
+	}
+	if err := zmtp.Check(endpoint); err != nil {
+		return "", err
+	}
+	if rank == 0 {
 		return endpoint, nil
 	}
 	address, ok := strings.CutPrefix(endpoint, "tcp://")

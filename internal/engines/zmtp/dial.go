@@ -51,6 +51,18 @@ func Listen(endpoint string) (net.Listener, error) {
 	return l, nil
 }
 
+// Check returns an error about a text that is no endpoint to connect to.
+func Check(endpoint string) error {
+	network, address, err := split(endpoint)
+	if err == nil && network == "tcp" {
+		_, _, err = net.SplitHostPort(address)
+	}
+	if err != nil {
+		return fmt.Errorf("endpoint %q: want tcp://host:port or ipc://path", endpoint)
+	}
+	return nil
+}
+
 func split(endpoint string) (network, address string, err error) {
 	scheme, address, ok := strings.Cut(endpoint, "://")
 	switch {

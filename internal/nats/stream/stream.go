@@ -109,7 +109,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 		}
 	}
 	if err != nil {
-		return Info{}, fmt.Errorf("stream %s: %w", name, err)
+		return Info{}, fmt.Errorf("stream %s: %w", name, Explain(err))
 	}
 	info, err := read(s.CachedInfo())
 	if err != nil {

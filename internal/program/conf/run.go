@@ -45,6 +45,15 @@ func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err erro
 	return false, nil
 }
 
+// Wrong is an error of the settings that shows only once they are used, as where they
+// name a server of another kind. Programs exit with code 2, as for errors of Run.
+type Wrong struct{ Err error }
+
+func (w Wrong) Error() string { return w.Err.Error() }
+
+// Unwrap returns the error itself.
+func (w Wrong) Unwrap() error { return w.Err }
+
 // command returns the command that the words name, or nil if there are no
 // words or they are the program's own arguments.
 func (s *Set) command(words []string) (*command, error) {

@@ -13,6 +13,7 @@ package proc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -110,6 +111,9 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 	}()
 	if err := p.Run(ctx, log); err != nil {
 		log.Error("failed", "error", err)
+		if errors.As(err, new(conf.Wrong)) {
+			return exitUse
+		}
 		return exitFailure
 	}
 	return exitOK

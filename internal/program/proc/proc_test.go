@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -45,6 +46,12 @@ func TestExitCodes(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r := start(t, nil, nil, noExit(t), bad); r.code != 1 || !strings.Contains(r.stderr, "disk is full") {
+		t.Errorf("%+v", r)
+	}
+	wrong := func(context.Context) error {
+		return fmt.Errorf("connect: %w", conf.Wrong{Err: errors.New("no JetStream")})
+	}
+	if r := start(t, nil, nil, noExit(t), wrong); r.code != 2 || !strings.Contains(r.stderr, "connect: no JetStream") {
 		t.Errorf("%+v", r)
 	}
 	if r := start(t, []string{"--nope=1"}, nil, noExit(t), never); r.code != 2 || !strings.Contains(r.stderr, "unknown flag --nope") {
