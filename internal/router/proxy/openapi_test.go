@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/api"
@@ -14,22 +13,17 @@ import (
 )
 
 // document is read once: TestForms' and TestRoutes' exchanges are compared with it.
-var document = sync.OnceValues(func() (*apitest.Document, error) { return apitest.Read(api.Router()) })
+var document = apitest.Once(api.Router)
 
 // checkExchange compares a request and its answer with the document, if the
 // route is one that the router reads.
 func checkExchange(t testing.TB, x apitest.Exchange) {
 	t.Helper()
-	d, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := document(t)
 	if x.Path, _, _ = strings.Cut(x.Path, "?"); !slices.Contains(d.Routes(), x.Method+" "+x.Path) {
 		return
 	}
-	if err := d.Check(x); err != nil {
-		t.Errorf("the answer is not as documented: %v\nrequest %.500s\nanswer %.500s", err, x.Request, x.Answer)
-	}
+	d.Compare(t, x)
 }
 
 // checkPost is checkExchange for what [lab.post] returns.
@@ -40,10 +34,7 @@ func checkPost(t testing.TB, path, body string, status int, data string, header 
 }
 
 func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
-	d, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := document(t)
 	l := newLab(t, setup{})
 	served := selection.Routes()
 	for path := range l.proxy.routes.own {
@@ -104,10 +95,7 @@ func TestTheDocumentIsOfTheRouter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := document(t)
 	want := slices.DeleteFunc(d.Routes(), func(r string) bool { return slices.Contains(selection.Routes(), r) })
 	if got := served.Routes(); !slices.Equal(got, want) || len(want)+len(selection.Routes()) != len(d.Routes()) {
 		t.Errorf("documented %q, want %q", got, want)

@@ -12,8 +12,6 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/kvatlas/kvatlas/api"
 )
 
 const resource = "mem:openapi.yaml"
@@ -27,10 +25,7 @@ type Document struct {
 	schemas  map[string]*jsonschema.Schema // by JSON pointer
 }
 
-// Load reads kvindexer's document and compiles every schema in it.
-func Load() (*Document, error) { return Read(api.OpenAPI()) }
-
-// Read reads any document, as Load does.
+// Read reads an OpenAPI document and compiles every schema in it.
 func Read(yamlText string) (*Document, error) {
 	var tree any
 	if err := yaml.Unmarshal([]byte(yamlText), &tree); err != nil {
