@@ -161,6 +161,8 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Duration(&p.FirstByte, "first-byte-timeout", 0, "Time in which an engine must begin its answer; 0 is for ever.", conf.Between(0, 24*time.Hour))
 	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
+	set.Duration(&p.KeepAlive, "engine-keep-alive", 3*time.Second, `How long an idle connection to an engine is kept open. Give less than
+		the engine does: vLLM and SGLang close theirs after 5s.`, conf.Between(time.Millisecond, time.Hour))
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
 	c.Shown.Declare(set)
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
@@ -180,7 +182,7 @@ func (c *config) declareHTTP(set *conf.Set) {
 	p := &c.Proxy
 	set.Group("HTTP")
 	p.Limits.Declare(set, httpconf.Limits{
-		Listen: "127.0.0.1:8000", MaxBody: 8 << 20, MaxHeader: 64 << 10,
+		Listen: "127.0.0.1:8000", MaxBody: 64 << 20, MaxHeader: 64 << 10,
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxConnections: 32768, MaxConnectionsIP: 16384, MaxInflight: 16384,
 	})

@@ -51,6 +51,7 @@ type Config struct {
 	FirstByte   time.Duration // wait for an answer to begin; 0 is for ever
 	EngineIdle  time.Duration // between chunks of an answer
 	IdleConns   int           // kept open to each engine
+	KeepAlive   time.Duration // for how long; 0 is for 3 seconds
 	TLS         *tls.Config   // of https connections to engines; nil: the usual
 
 	Queue        int // requests that wait while all workers are busy

@@ -32,7 +32,7 @@ func TestWhatHasNoPlaceHere(t *testing.T) {
 		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n":                                        "400 body",
 		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n{":     "",
 		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9223372036854775807\r\n\r\n{":                                    "413 body_too_large",
-		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}":        "",
+		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: br\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}":        "415 unsupported_encoding",
 		"GET http://engine/v1/../sleep/%2e%2e/%2f/..%5c HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n":                             "400 invalid_path",
 		"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Kvatlas-Worker: zz\r\nContent-Length: 40\r\nConnection: close\r\n\r\n" + short: "400 ",
 	} {

@@ -13,11 +13,11 @@ import (
 
 // observer is the metrics of a Proxy.
 type observer struct {
-	set                                           *obs.Metrics
-	retries, retriesDenied, engineErrors          *metrics.Counter
-	decodeOnly, prefillFailed, handOvers, unfiled *metrics.Counter
-	tokenizeFailed, tokenizeCached, tokenizeAsked *metrics.Counter
-	firstByte                                     *metrics.PrometheusHistogram
+	set                                                  *obs.Metrics
+	retries, retriesDenied, engineErrors                 *metrics.Counter
+	decodeOnly, prefillFailed, handOvers, unfiled, stale *metrics.Counter
+	tokenizeFailed, tokenizeCached, tokenizeAsked        *metrics.Counter
+	firstByte                                            *metrics.PrometheusHistogram
 }
 
 const familyRequests = "kvatlas_router_requests_total"
@@ -33,6 +33,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
 		handOvers:      m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
+		stale:          m.Counter("kvatlas_router_stale_connections_total", "Requests that were sent again because an engine had closed the idle connection that they went on."),
 		unfiled:        m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),
 		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
 		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),

@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/rand"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +35,7 @@ type Proxy struct {
 	texts     *lru[textKey, []uint32]
 	sessions  *lru[sessionKey, shard.RankID]
 	buffers   sync.Pool
+	decoding  chan struct{} // has room for those that may at once
 	flight    atomic.Int64
 	spool     *spool.Spool
 	routes    *routes
@@ -44,7 +46,8 @@ type Proxy struct {
 func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
-		client:    upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns, TLS: cfg.TLS}),
+		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
+			Stale: func() { p.obs.stale.Inc() }}),
 		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
@@ -59,6 +62,7 @@ func New(cfg Config) (p *Proxy, err error) {
 			p.limit.Warn("file", "no file can be made for long bodies: they take memory; see --body-dir", errAttr(err))
 		},
 	})
+	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
 	p.obs = newObserver(cfg.Metrics, p)
 	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {

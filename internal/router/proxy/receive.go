@@ -23,6 +23,12 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 		}
 		q.data = q.spooled.Bytes()
 	}
+	if no := p.decode(r, q); no != nil {
+		if no.status == http.StatusUnsupportedMediaType {
+			w.Header().Set("Accept-Encoding", "gzip, zstd")
+		}
+		return no
+	}
 	// The server's read deadline was for the request; left in force it would end a
 	// long answer as if the client were gone.
 	_ = control.SetReadDeadline(time.Time{})

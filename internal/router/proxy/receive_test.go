@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/registry"
@@ -160,4 +164,68 @@ func TestBodiesInFiles(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// Bodies that are compressed reach engines plain, and obey the same limit whatever
+// they grow to.
+func TestCompressedBodies(t *testing.T) {
+	s, seen := spied(t, 1, nil)
+	l := newLab(t, s)
+	pack := func(how, text string) string {
+		var b bytes.Buffer
+		var w io.WriteCloser = gzip.NewWriter(&b)
+		if how == "zstd" {
+			var err error
+			if w, err = zstd.NewWriter(&b, zstd.WithWindowSize(16<<20), zstd.WithSingleSegment(false)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	long := `{"model":"org/model","prompt":"` + strings.Repeat("long ", 50_000) + `"}`
+	bomb := `{"model":"org/model","prompt":"` + strings.Repeat(" ", 20<<20) + `"}`
+	for range 2 { // decoders are used again
+		for _, c := range []struct{ how, body, want string }{
+			{"gzip", pack("gzip", short), "200 " + short}, {"GZIP", pack("gzip", long), "200 " + long}, {"x-gzip", pack("gzip", short) + pack("gzip", " "), "200 " + short + " "},
+			{"identity", short, "200 " + short}, {"", short, "200 " + short},
+			{"gzip", pack("gzip", bomb), "413 body_too_large"}, {"zstd", pack("zstd", bomb), "400 malformed_encoding"},
+			{"gzip", short, "400 malformed_encoding"}, {"gzip", pack("gzip", long)[:100], "400 malformed_encoding"}, {"gzip", "", "400 malformed_json"},
+			{"zstd", short, "400 malformed_encoding"}, {"br", short, "415 unsupported_encoding"}, {"gzip, gzip", pack("gzip", short), "415 unsupported_encoding"},
+			{"gzip", pack("gzip", pack("gzip", short)), "400 malformed_json"},
+		} {
+			status, data, header := l.post("/v1/completions", c.body, "Content-Encoding", c.how)
+			got := seen.take()
+			code, text, _ := strings.Cut(c.want, " ")
+			switch {
+			case fmt.Sprint(status) != code:
+			case status != 200 && strings.Contains(data, `"`+text+`"`) && len(got) == 0 && (status == 415) == (header.Get("Accept-Encoding") != ""):
+				continue
+			case status == 200 && len(got) == 1 && got[0] == "0 POST /v1/completions "+strings.TrimSpace(text):
+				continue
+			}
+			t.Errorf("%s of %d bytes: %d %.100s, want %.50s; engines saw %.100q", c.how, len(c.body), status, data, c.want, got)
+		}
+	}
+	var b bytes.Buffer
+	w, err := zstd.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(w, long)
+	_ = w.Close()
+	if status, data, _ := l.post("/v1/completions", b.String(), "Content-Encoding", "zstd"); status != 200 || len(seen.take()) != 1 {
+		t.Errorf("zstd: %d %s", status, data)
+	}
+	l.eventually(func() error {
+		if n := l.metric(`kvatlas_router_body_bytes{place="memory"}`); n != "0" {
+			return fmt.Errorf("%s bytes are left", n)
+		}
+		return nil
+	})
 }

@@ -120,5 +120,10 @@ func again(req *http.Request, data *Body) *http.Request {
 	}
 	req = req.WithContext(req.Context())
 	req.GetBody = func() (io.ReadCloser, error) { return data.payload.Body(), nil }
+	if _, ok := req.Header["Idempotency-Key"]; !ok {
+		// Present and empty it is not sent, and means what Client.try does: once more if
+		// an old connection dies before a byte of the answer.
+		req.Header["Idempotency-Key"] = nil
+	}
 	return req
 }

@@ -19,12 +19,16 @@ type Config struct {
 	// FirstByte is how long an answer may take to begin; 0 is for ever.
 	FirstByte time.Duration
 	// IdleConns is how many idle connections are kept to each address, and
-	// IdleTimeout for how long; 0 is for 90 seconds.
+	// IdleTimeout for how long; 0 is for 3 seconds: engines close theirs after 5, many
+	// of them.
 	IdleConns   int
 	IdleTimeout time.Duration
 	// MaxHeader bounds the head of an answer, in bytes; 0 is 64 KiB.
 	MaxHeader int64
 	TLS       *tls.Config // of https connections; nil: the usual
+	// Stale, if set, is called when a connection turns out to be closed by the engine
+	// after a request has been sent on it, which is then sent again.
+	Stale func()
 }
 
 // Errors of RoundTrip.
@@ -59,7 +63,7 @@ type Client struct {
 // New returns a Client.
 func New(cfg Config) *Client {
 	if cfg.IdleTimeout == 0 {
-		cfg.IdleTimeout = 90 * time.Second
+		cfg.IdleTimeout = 3 * time.Second
 	}
 	if cfg.MaxHeader == 0 {
 		cfg.MaxHeader = 64 << 10
@@ -91,10 +95,24 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		return c.byOther(again(req, data))
 	}
 	defer data.Close() //nolint:errcheck // has none
+	resp, stale, err := c.try(req, data, false)
+	if stale {
+		if c.cfg.Stale != nil {
+			c.cfg.Stale()
+		}
+		resp, _, err = c.try(req, data, true)
+	}
+	return resp, err
+}
+
+// try sends the request once, on a new connection if it is to be fresh. It reports
+// whether the connection was an old one that died before a byte of an answer: engines
+// close what was idle whenever they like, also while a request is on its way.
+func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Response, stale bool, _ error) {
 	ctx := req.Context()
-	k, err := c.get(ctx, address(req.URL.Host))
+	k, used, err := c.get(ctx, address(req.URL.Host), fresh)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	k.abort = context.AfterFunc(ctx, k.interrupt)
 	var late *time.Timer
@@ -110,13 +128,18 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 		k.end(false)
 		switch {
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			return nil, false, ctx.Err()
 		case !inTime:
-			return nil, ErrNoAnswer
+			return nil, false, ErrNoAnswer
 		}
-		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+		return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
 	}
-	return resp, nil
+	return resp, false, nil
+}
+
+// died reports whether the other side has ended the connection.
+func died(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // wordless returns the error without the words of an answer, which errors about what
@@ -148,29 +171,30 @@ func address(host string) string {
 	return host
 }
 
-// get returns a connection that is still open, or a new one.
-func (c *Client) get(ctx context.Context, address string) (*conn, error) {
-	for {
+// get returns a connection that is still open, unless it is to be fresh, or else a new
+// one.
+func (c *Client) get(ctx context.Context, address string, fresh bool) (k *conn, used bool, err error) {
+	for !fresh {
 		c.mu.Lock()
 		list := c.idle[address]
 		if len(list) == 0 {
 			c.mu.Unlock()
 			break
 		}
-		k := list[len(list)-1]
+		k = list[len(list)-1]
 		list[len(list)-1] = nil
 		c.idle[address] = list[:len(list)-1]
 		c.mu.Unlock()
-		if k.alive() {
-			return k, nil
+		if time.Since(k.since) < c.cfg.IdleTimeout && k.alive() {
+			return k, true, nil
 		}
-		_ = k.net.Close() // the other side has closed it
+		_ = k.net.Close() // it is too old, or the other side has closed it
 	}
 	n, err := c.dial.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return newConn(c, address, n), nil
+	return newConn(c, address, n), false, nil
 }
 
 // put keeps an idle connection, or closes it.

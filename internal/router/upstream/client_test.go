@@ -390,3 +390,117 @@ func TestIdleAndOther(t *testing.T) {
 		return nil
 	})
 }
+
+// Engines close idle connections whenever they like. A request that went on one goes
+// again, once, on a new one; one whose new connection dies, or of whose answer there
+// is a byte, does not.
+func TestStaleConnections(t *testing.T) {
+	for _, size := range []int{0, 100, smallBody + 1, 100_000} {
+		var conns, requests atomic.Int64
+		ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ln.Close() })
+		go func() { // ends with the listener
+			for {
+				n, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				conns.Add(1)
+				go func() { // one answer, and then none
+					defer n.Close() //nolint:errcheck // it is over
+					in := bufio.NewReader(n)
+					for i := range 2 {
+						req, err := http.ReadRequest(in)
+						if err != nil {
+							return
+						}
+						data, err := io.ReadAll(req.Body)
+						requests.Add(1)
+						switch {
+						case err != nil || len(data) != size || req.Header.Get("X-Fate") == "die" || i == 1 && req.Header.Get("X-Fate") == "":
+							return
+						case req.Header.Get("X-Fate") == "half" && i == 1:
+							_, _ = io.WriteString(n, "HTTP/1.1 2")
+							return
+						}
+						_, _ = io.WriteString(n, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+					}
+				}()
+			}
+		}()
+		stale := 0
+		c := client(t, Config{Stale: func() { stale++ }})
+		send := func(fate string) error {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+ln.Addr().String(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if size > 0 {
+				req.Body, req.ContentLength = NewBody(make([]byte, size)), int64(size)
+			}
+			if fate != "" {
+				req.Header.Set("X-Fate", fate)
+			}
+			resp, err := c.RoundTrip(req)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close() //nolint:errcheck // only read
+			data, err := io.ReadAll(resp.Body)
+			if err == nil && string(data) != "ok" {
+				err = fmt.Errorf("%q", data)
+			}
+			return err
+		}
+		for i := range 4 {
+			if err := send(""); err != nil {
+				t.Fatalf("%d bytes, request %d: %v", size, i, err)
+			}
+		}
+		if conns.Load() != 4 || requests.Load() != 7 || size <= largeBody && stale != 3 {
+			t.Errorf("%d bytes: %d connections, %d requests, %d stale", size, conns.Load(), requests.Load(), stale)
+		}
+		if err := send("half"); err == nil || requests.Load() != 8 {
+			t.Errorf("%d bytes, a byte of the answer: %v after %d requests", size, err, requests.Load())
+		}
+		if err := send("die"); err == nil || requests.Load() != 9 {
+			t.Errorf("%d bytes, a new connection: %v after %d requests", size, err, requests.Load())
+		}
+	}
+}
+
+// What was idle for longer than it may be is not used.
+func TestOldConnectionsAreNotUsed(t *testing.T) {
+	var conns atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			conns.Add(1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	c := client(t, Config{IdleTimeout: time.Hour})
+	for range 3 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		c.mu.Lock()
+		for _, list := range c.idle {
+			list[0].since = list[0].since.Add(-2 * time.Hour)
+		}
+		c.mu.Unlock()
+	}
+	if n := conns.Load(); n != 3 {
+		t.Errorf("%d connections for 3 requests, hours apart", n)
+	}
+}

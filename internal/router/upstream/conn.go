@@ -32,6 +32,7 @@ type conn struct {
 
 	abort func() bool // stops the watch over the request's context
 	over  bool        // the request's use of it has ended
+	heard bool        // a byte of its answer has come
 }
 
 // limited is a reader with a bound on what it still gives.
@@ -60,7 +61,7 @@ func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
 
 // exchange writes the request and reads the head of the answer.
 func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.Response, error) {
-	k.over = false
+	k.over, k.heard = false, false
 	werr := k.write(req, data)
 	// An engine that refuses the request may have answered before all of it came.
 	k.limited.left = maxHeader + readBuffer
@@ -68,11 +69,13 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.R
 	for {
 		var err error
 		if resp, err = http.ReadResponse(k.in, req); err != nil {
+			k.heard = k.heard || k.limited.left < maxHeader+readBuffer
 			return nil, errors.Join(werr, err)
 		}
 		if resp.StatusCode >= 200 {
 			break
 		}
+		k.heard = true
 		if resp.StatusCode == http.StatusSwitchingProtocols {
 			return nil, ErrProtocol
 		}
