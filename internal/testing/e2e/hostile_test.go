@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"fmt"
 	"io"
 	"net"
@@ -219,6 +221,64 @@ func TestHostileProtocol(t *testing.T) {
 		t.Errorf("a redirect led to %q", got)
 	}
 	if text, err := os.ReadFile(p.stderr); err != nil || strings.Contains(string(text), "the-engines-words") || !strings.Contains(string(text), "no HTTP") {
+		t.Errorf("%v; the log: %s", err, text)
+	}
+}
+
+// An engine that asks for a key, closes connections behind answers and reads plain
+// bodies only is served through the router all the same.
+func TestParticularEngine(t *testing.T) {
+	home := t.TempDir()
+	a := newSpy(t, func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.Header.Get("Authorization") != "Bearer the-engines-key" || r.Header.Get("Content-Encoding") != "":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/v1/completions":
+			c, out, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return true
+			}
+			_, _ = out.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+			_ = out.Flush()
+			go func() { // reads one more request, and answers nothing
+				_, _ = http.ReadRequest(out.Reader)
+				_ = c.Close()
+			}()
+		default:
+			return false
+		}
+		return true
+	})
+	p, url := startRouter(t, home, "--nats=none", "--kv-events=false", "--engines="+a.url, "--model=m", "--admin-listen=127.0.0.1:0", "--engine-token=the-engines-key")
+	var body bytes.Buffer
+	z := gzip.NewWriter(&body)
+	_, _ = io.WriteString(z, `{"model":"m","prompt":"`+strings.Repeat("x", 30<<20)+`"}`)
+	_ = z.Close()
+	for i := range 6 {
+		text, encoding := `{"model":"m","prompt":"x"}`, ""
+		if i == 5 {
+			text, encoding = body.String(), "gzip"
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Encoding", encoding)
+		req.Header.Set("Authorization", "Bearer the-clients")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Errorf("request %d: %d %s %v", i, resp.StatusCode, data, err)
+		}
+		_ = resp.Body.Close()
+	}
+	if text, err := get(t.Context(), url+"/metrics"); err != nil || strings.Contains(string(text), "kvatlas_router_stale_connections_total 0") {
+		t.Errorf("no connection was stale: %v", err)
+	}
+	p.stop()
+	if text, err := os.ReadFile(p.stderr); err != nil || strings.Contains(string(text), "the-engines-key") {
 		t.Errorf("%v; the log: %s", err, text)
 	}
 }
