@@ -42,12 +42,31 @@ type cover struct {
 
 	fullHeld uint32 // held length of every holder in full
 	full     []atomic.Uint64
-	part     []atomic.Uint64 // holders whose held length is in heldLens
-	heldLens []atomic.Uint32 // by holder
+	part     []atomic.Uint64        // holders whose held length is in heldLens
+	heldLens []atomic.Pointer[lens] // by holder, 64 together: nil where none was in part
 
 	// The writer's: wide tables with many part holders that could be full are
 	// made anew.
-	members, strays int
+	members, strays int32
+	pages           int32 // of heldLens
+}
+
+// lens are the held lengths of 64 holders.
+type lens [64]atomic.Uint32
+
+const lensBytes = 256
+
+func (c *cover) lenOf(h Holder) uint32 { return c.heldLens[h>>6].Load()[h&63].Load() }
+
+// setLen is called before the part bit is set.
+func (c *cover) setLen(h Holder, held uint32) {
+	p := c.heldLens[h>>6].Load()
+	if p == nil {
+		p = new(lens)
+		c.heldLens[h>>6].Store(p)
+		c.pages++
+	}
+	p[h&63].Store(held)
 }
 
 // Looking through the coverage of a run, and copying it, costs as much as it has
@@ -88,7 +107,7 @@ func (c *cover) get(h Holder) uint32 {
 		}
 		return 0
 	}
-	if int(h) >= len(c.heldLens) {
+	if int(h>>6) >= len(c.full) {
 		return 0
 	}
 	w, bit := h>>6, uint64(1)<<(h&63)
@@ -96,7 +115,7 @@ func (c *cover) get(h Holder) uint32 {
 		return c.fullHeld
 	}
 	if c.part[w].Load()&bit != 0 {
-		return c.heldLens[h].Load()
+		return c.lenOf(h)
 	}
 	return 0
 }
@@ -123,28 +142,28 @@ func (c *cover) set(h Holder, held uint32) bool {
 		c.used.Store(n + 1)
 		return true
 	}
-	if int(h) >= len(c.heldLens) {
+	if int(h>>6) >= len(c.full) {
 		return held == 0
 	}
 	w, bit := h>>6, uint64(1)<<(h&63)
 	full, part := c.full[w].Load(), c.part[w].Load()
 	switch {
 	case part&bit != 0:
-		if held == c.fullHeld && c.heldLens[h].Load() != held {
+		if held == c.fullHeld && c.lenOf(h) != held {
 			c.strays++
 		}
 		if held == 0 {
 			c.part[w].Store(part &^ bit)
 			c.members--
 		} else {
-			c.heldLens[h].Store(held)
+			c.setLen(h, held)
 		}
 	case full&bit != 0:
 		if held == c.fullHeld {
 			return true
 		}
 		if held > 0 {
-			c.heldLens[h].Store(held)
+			c.setLen(h, held)
 			c.part[w].Store(part | bit)
 		} else {
 			c.members--
@@ -155,7 +174,7 @@ func (c *cover) set(h Holder, held uint32) bool {
 		c.full[w].Store(full | bit)
 		c.members++
 	default:
-		c.heldLens[h].Store(held)
+		c.setLen(h, held)
 		c.part[w].Store(part | bit)
 		c.members++
 	}
@@ -178,7 +197,7 @@ func (c *cover) each(f func(h Holder, held uint32) bool) {
 			b := bits.TrailingZeros64(m)
 			h, held := Holder(w*64+b), c.fullHeld
 			if full>>b&1 == 0 {
-				held = c.heldLens[h].Load()
+				held = c.lenOf(h)
 			}
 			if !f(h, held) {
 				return
@@ -212,7 +231,7 @@ func (x *Radix) newCover(es []uint64) *cover {
 	c := &cover{
 		full:     make([]atomic.Uint64, words),
 		part:     make([]atomic.Uint64, words),
-		heldLens: make([]atomic.Uint32, words*64),
+		heldLens: make([]atomic.Pointer[lens], words),
 	}
 	for held, n := range count { // the most frequent held length, the longest of equals
 		if n > count[c.fullHeld] || n == count[c.fullHeld] && held > c.fullHeld {
@@ -225,7 +244,7 @@ func (x *Radix) newCover(es []uint64) *cover {
 		if held == c.fullHeld {
 			c.full[w].Store(c.full[w].Load() | bit)
 		} else {
-			c.heldLens[h].Store(held)
+			c.setLen(h, held)
 			c.part[w].Store(c.part[w].Load() | bit)
 		}
 		c.members++
@@ -236,5 +255,5 @@ func (x *Radix) newCover(es []uint64) *cover {
 const coverBytes = 128
 
 func (c *cover) bytes() int64 {
-	return coverBytes + sizeClass(int64(cap(c.entries))*8) + 2*sizeClass(int64(len(c.full))*8) + sizeClass(int64(len(c.heldLens))*4)
+	return coverBytes + sizeClass(int64(cap(c.entries))*8) + 3*sizeClass(int64(len(c.full))*8) + int64(c.pages)*lensBytes
 }

@@ -18,8 +18,8 @@
 //   - Content is the local hashes, in pieces of 256, once for all holders.
 //   - Coverage says how many leading blocks of the run each holder has: its held
 //     length. Two holders stand in the body itself, up to 16 in a list; more make a
-//     wide table: two bitsets and a held length by holder number, so that a lookup
-//     takes those with the commonest one 64 at a time. To look through the coverage
+//     wide table: two bitsets, and a held length for those who do not have the
+//     commonest one, so that a lookup takes the others 64 at a time. To look through the coverage
 //     of more than 64, and to copy it, is paid for by stored and removed blocks:
 //     where the runs of a shared prompt would change shape for each event of one
 //     rank, they stay as they are until then.

@@ -254,7 +254,7 @@ func (w *walk) narrowWide(s *step, c *cover, l *level) bool {
 		for ; part != 0; part &= part - 1 {
 			b := bits.TrailingZeros64(part)
 			h := Holder(i*64 + b)
-			if held := c.heldLens[h].Load(); held >= s.n && !s.last {
+			if held := c.lenOf(h); held >= s.n && !s.last {
 				keep |= 1 << b
 			} else {
 				l.add(h, s.base+min(held, s.n))

@@ -481,3 +481,26 @@ func TestRefusedHashesAreNotInvented(t *testing.T) {
 		t.Errorf("what is held already: %+v, want %+v", out, want)
 	}
 }
+
+// TestAPromptOfFewOfManyRanks: a run that some of 10,000 ranks hold costs less than
+// a held length for each of them.
+func TestAPromptOfFewOfManyRanks(t *testing.T) {
+	const ranks, prompts, each = 10_000, 50, 17
+	f := newFiller(40)
+	for h := range ranks {
+		f.store(h, f.hashes(1), f.hashes(1))
+	}
+	before := f.Memory().Coverage
+	for i := range prompts {
+		hashes, local := f.hashes(5), f.hashes(5)
+		for k := range each {
+			n := 5 - (i+k)%2
+			f.store((i*each+k)*7%ranks, hashes[:n], local[:n])
+		}
+	}
+	if n := (f.Memory().Coverage - before) / prompts; n > ranks*4/2 {
+		t.Errorf("the coverage of a run that %d of %d ranks hold takes %d bytes", each, ranks, n)
+	} else {
+		t.Logf("%d bytes", n)
+	}
+}

@@ -127,8 +127,13 @@ func (x *Radix) setHeldLen(b *body, level int, h Holder, held uint32) {
 		at = &b.tiers.Load().level[level-1]
 	}
 	c := at.Load()
-	if c != nil && c.set(h, held) {
-		return
+	if c != nil {
+		pages := c.pages
+		done := c.set(h, held)
+		x.mem.Coverage += int64(c.pages-pages) * lensBytes
+		if done {
+			return
+		}
 	}
 	es := x.entries[:0]
 	b.eachHeldLen(level, func(o Holder, oc uint32) bool {
@@ -362,7 +367,7 @@ func (r *run) crowd() int {
 	}
 	n := len(r.exceptions)
 	if c != nil {
-		n += c.members // of a wide one
+		n += int(c.members) // of a wide one
 	}
 	return n
 }
