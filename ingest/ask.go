@@ -113,6 +113,7 @@ func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recover
 		err = context.Cause(ctx)
 	case err == nil:
 		v.m.answered(reply.Kind.String())
+		v.answered.Store(true)
 		v.incomplete = reply.Incomplete
 		return reply, nil
 	}

@@ -66,10 +66,13 @@ func (l *partition) positions() []cutRank {
 			continue
 		}
 		s := r.status()
+		// It does not say whether it begun with 0 or 1, which tells a copy from a
+		// restart.
+		vague := r.incarnation == 0 && r.last == 1 && r.begun == 0
 		list = append(list, cutRank{
 			RankPosition: RankPosition{
 				Worker: k.worker, DPRank: k.dpRank, Incarnation: r.incarnation, LastID: r.last,
-				Incomplete: s.Incomplete || r.needsDump || r.truncated || r.active != nil,
+				Incomplete: s.Incomplete || vague || r.needsDump || r.truncated || r.active != nil,
 				Ended:      r.ended, Unconfirmed: r.unconfirmed, Left: r.left.At, Departed: r.departed,
 			},
 			rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,

@@ -139,6 +139,7 @@ func (l *partition) depart(r *rank, d Departure) {
 	delete(l.holding, r)
 	l.endTruncation(r)
 	r.left, r.departed = d, true
+	r.anew()
 	r.note(func(s *RankStatus) { s.Departed, s.Held, s.left, s.LastError = true, 0, d.At, "its worker left" })
 }
 
@@ -237,11 +238,19 @@ func (l *partition) beforeDeparture(ctx context.Context, p *part) bool {
 		return false
 	}
 	l.m.voided.Add(len(p.batch.Events))
-	last := p.batch.Events[len(p.batch.Events)-1].ID
-	if l.setIncarnation(ctx, r, p.batch.Incarnation, p.work) && !r.isDuplicate(last) {
-		r.advance(last)
-		r.note(func(s *RankStatus) { s.LastID = last })
+	if !l.setIncarnation(ctx, r, p.batch.Incarnation, p.work) {
+		return true
 	}
+	for i := range p.batch.Events {
+		id := p.batch.Events[i].ID
+		if r.restarts(id) {
+			r.reset(0)
+		}
+		if !r.isDuplicate(id) {
+			r.advance(id)
+		}
+	}
+	r.note(func(s *RankStatus) { s.LastID = r.last })
 	return true
 }
 
@@ -258,7 +267,7 @@ func (l *partition) noteReturn(ctx context.Context, r *rank, from uint64, begins
 		r.note(func(s *RankStatus) { s.Departed, s.LastError = false, "" })
 		return
 	}
-	if from > 0 && !r.isDuplicate(from) {
+	if from > 0 && (r.incarnation == 0 || !r.isDuplicate(from)) { // without incarnations it may be of another run
 		r.advance(from)
 	}
 	l.recoverReturned(ctx, r)

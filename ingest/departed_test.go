@@ -255,8 +255,7 @@ func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
 		t.Error("a rank that left waits for memory")
 	}
 	b.partition.distrustPositions(b.ctx) // the stream was made anew
-	r.parentNote.Store(true)
-	b.partition.notify(r)
+	b.partition.notify(note{rank: r, era: r.era, parent: true})
 	b.settle()
 	if b.asked.counts != nil {
 		t.Errorf("asked: %v", b.asked.counts)

@@ -266,7 +266,7 @@ func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPositi
 			r.note(func(s *RankStatus) { s.Restarts++ })
 		}
 		r.reset(pos.Incarnation)
-		l.discard(r)
+		l.discard(r, all)
 	}
 	for _, e := range pos.Ended {
 		if !slices.Contains(r.ended, e) && e != r.incarnation {
@@ -274,7 +274,8 @@ func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPositi
 		}
 	}
 	r.ended = r.ended[max(0, len(r.ended)-maxEnded):]
-	r.hasPosition, r.begun, r.last, r.needsDump, r.publisherIncomplete = true, 0, pos.LastID, pos.Incomplete, false
+	r.anew()
+	r.hasPosition, r.begun, r.last, r.needsDump, r.publisherIncomplete, r.partial = true, 0, pos.LastID, pos.Incomplete, false, false
 	r.setUnconfirmed(pos.Unconfirmed)
 	r.left = Departure{At: pos.Left}
 	r.note(func(s *RankStatus) {

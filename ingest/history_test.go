@@ -398,7 +398,7 @@ func (h *history) converge() {
 	for _, s := range h.workers {
 		for dpRank := range s.lacks {
 			r := h.partition.rank(s.worker, dpRank)
-			if st := r.status(); st.Gaps+st.Recoveries+st.RecoveriesFailed == 0 {
+			if st := r.status(); st.Gaps+st.Requests == 0 {
 				h.t.Errorf("seed %d: a loss of worker %d, rank %d does not show: %+v", h.seed, s.worker, dpRank, st)
 			}
 		}

@@ -208,7 +208,16 @@ type fakeTime struct {
 // newFakeTime starts one; ask answers the requests, by worker.
 func newFakeTime(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]byte, error)) *fakeTime {
 	t.Helper()
-	b := &fakeTime{t: t, begun: time.Now(), metrics: metrics.NewSet(), set: shard.New(shard.Config{Shards: 1})}
+	return newFakeTimeOn(t, ask, nil)
+}
+
+// newFakeTimeOn goes on with the index; nil: with an empty one.
+func newFakeTimeOn(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]byte, error), set *shard.Set) *fakeTime {
+	t.Helper()
+	if set == nil {
+		set = shard.New(shard.Config{Shards: 1})
+	}
+	b := &fakeTime{t: t, begun: time.Now(), metrics: metrics.NewSet(), set: set}
 	index, err := b.set.Open(testSpace)
 	if err != nil {
 		t.Fatal(err)
@@ -239,10 +248,16 @@ func newFakeTime(t *testing.T, ask map[uint64]func(context.Context, []byte) ([]b
 	return b
 }
 
-func (b *fakeTime) close() {
+// stop ends the partition in the middle of what it does.
+func (b *fakeTime) stop() {
 	b.cancel()
 	b.running.Wait()
 	b.partition.applying.Wait()
+	b.partition.readNotes(context.Background())
+}
+
+func (b *fakeTime) close() {
+	b.stop()
 	b.set.Close()
 }
 
@@ -268,7 +283,7 @@ func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Tim
 	}
 	w.begin(number, worker, data)
 	if w.live = live; !live {
-		w.stored = stored
+		w.stored, w.seq = stored, b.number
 	}
 	b.partition.queue <- w
 	synctest.Wait()

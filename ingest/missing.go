@@ -22,7 +22,7 @@ func (l *partition) expire(ctx context.Context, now time.Time) {
 				l.missing(ctx, r, Gap, r.held[0].first()-1)
 			}
 			if full && r.active != nil {
-				l.spill(r)
+				l.spill(ctx, r)
 				break
 			}
 			if !full && waited < l.cfg.GapWait {
@@ -90,7 +90,7 @@ func (l *partition) passOver(ctx context.Context, r *rank, from, to uint64) {
 // markComplete notes that the rank lacks nothing: it holds nothing, by its own word.
 func (l *partition) markComplete(r *rank) {
 	l.endTruncation(r)
-	r.needsDump, r.publisherIncomplete = false, false
+	r.needsDump, r.publisherIncomplete, r.partial = false, false, false
 	r.note(func(s *RankStatus) { s.Incomplete, s.Truncated, s.LastError = r.suspect, false, "" })
 }
 

@@ -34,11 +34,11 @@ type partition struct {
 	swept     time.Time                      // when room for ranks was last looked for
 	works     sync.Pool                      // of *work; safe for concurrent use
 
-	// notes are ranks that the index noted something on; wake holds one token.
+	// notes are what the index said and is not read yet; wake holds one token.
 	notes struct {
-		mu    sync.Mutex
-		ranks []*rank
-		wake  chan struct{}
+		mu   sync.Mutex
+		list []note
+		wake chan struct{}
 	}
 	truncatedRanks atomic.Int64
 	stopped        chan struct{} // closed when run has ended
@@ -246,7 +246,7 @@ func (l *partition) wait(ctx context.Context, p *part) {
 	switch {
 	case r.active != nil:
 		if len(r.held) > l.cfg.RecoverMessages || r.heldBytes > l.cfg.HoldBytes {
-			l.spill(r)
+			l.spill(ctx, r)
 		}
 	case known:
 		l.applyHeld(ctx, r)
@@ -279,7 +279,7 @@ func (l *partition) setIncarnation(ctx context.Context, r *rank, incarnation uin
 		return false
 	}
 	l.cancel(r)
-	l.discard(r)
+	l.discard(r, all)
 	if !fresh {
 		l.clear(ctx, r, w)
 	}
@@ -290,6 +290,7 @@ func (l *partition) setIncarnation(ctx context.Context, r *rank, incarnation uin
 // publisher began anew.
 func (l *partition) clear(ctx context.Context, r *rank, w *work) {
 	l.m.restarts.Inc()
+	r.anew()
 	l.markComplete(r)
 	r.note(func(s *RankStatus) { s.Restarts++ })
 	w.left.Add(1)
@@ -333,16 +334,9 @@ func (l *partition) apply(ctx context.Context, p *part, over bool) {
 	var rest *part // what comes after a gap
 	for i := range events {
 		ev := events[i]
-		if r.restarts(ev.ID) {
-			if len(run) > 0 {
-				q := &part{work: p.work, rank: r, batch: p.batch}
-				q.batch.Events = run
-				p.work.left.Add(1)
-				l.submit(ctx, q)
-				run = events[i:i]
-			}
-			r.reset(0)
-			l.clear(ctx, r, p.work)
+		if r.begins(ev.ID) {
+			run = l.flush(ctx, p, run, events[i:i])
+			l.beginAnew(ctx, p)
 		}
 		if r.isDuplicate(ev.ID) {
 			duplicates++
@@ -362,7 +356,11 @@ func (l *partition) apply(ctx context.Context, p *part, over bool) {
 		r.advance(ev.ID)
 		kinds[ev.Kind]++
 		n++
-		complete = complete || ev.Kind == event.Cleared && ev.AllTiers
+		if ev.Kind == event.Cleared && ev.AllTiers {
+			run = l.flush(ctx, p, run, events[i:i])
+			r.anew()
+			complete = true
+		}
 		lossy = ev.Incomplete
 		ev.Incomplete = ev.Incomplete || r.mayInfer() && !complete
 		run = append(run, ev)
@@ -378,8 +376,12 @@ func (l *partition) apply(ctx context.Context, p *part, over bool) {
 		s.Removed += kinds[event.Removed]
 		s.Cleared += kinds[event.Cleared]
 	})
-	if complete && r.active == nil { // whatever was missed is cleared
-		l.markComplete(r)
+	if complete { // whatever was missed before is cleared
+		r.needsDump, r.partial = false, false
+		if !r.awaits() {
+			l.cancel(r)
+			l.markComplete(r)
+		}
 	}
 	r.setPublisherIncomplete(lossy)
 	if n > 0 && !hole {
@@ -399,6 +401,32 @@ func (l *partition) apply(ctx context.Context, p *part, over bool) {
 	}
 }
 
+// flush hands the run of events to the index before the rest of the part, and
+// returns an empty one.
+func (l *partition) flush(ctx context.Context, p *part, run, empty []event.Event) []event.Event {
+	if len(run) == 0 {
+		return empty
+	}
+	q := &part{work: p.work, rank: p.rank, batch: p.batch}
+	q.batch.Events = run
+	p.work.left.Add(1)
+	l.submit(ctx, q)
+	return empty
+}
+
+// beginAnew begins a run of a wire without incarnations, with the part: what was
+// held before it is of the last one.
+func (l *partition) beginAnew(ctx context.Context, p *part) {
+	r := p.rank
+	fresh := !r.hasPosition
+	l.cancel(r)
+	r.reset(0)
+	l.discard(r, func(q *part) bool { return q.work.live || q.work.number <= p.work.number })
+	if !fresh {
+		l.clear(ctx, r, p.work)
+	}
+}
+
 // duplicates counts events that came before.
 func (l *partition) duplicates(r *rank, n int) {
 	if n > 0 {
@@ -412,6 +440,7 @@ func (l *partition) duplicates(r *rank, n int) {
 // position after Close would be a lie. It fails once the index is closed.
 func (l *partition) submit(ctx context.Context, p *part) {
 	l.applying.Add(1)
+	p.era = p.rank.era
 	if err := l.index.Apply(context.WithoutCancel(ctx), &p.batch, p.applied); err != nil {
 		l.applying.Done()
 		l.skipped(p.rank.id.Worker, []*rank{p.rank}, "index_refused", err)

@@ -557,6 +557,24 @@ func TestRanksAreBounded(t *testing.T) {
 	}
 }
 
+// Who begins to read in the middle of a run without an incarnation may hold some of
+// it back when the next one begins: that is no part of the next.
+func TestWhatIsHeldOfARunWithoutIncarnationEndsWithIt(t *testing.T) {
+	b := newPartitionBench(t, nil)
+	for id := uint64(3); id <= 4; id++ {
+		b.feed(1, batch(1, 0, store(id, id)))
+	}
+	want := newTruth()
+	for id := uint64(1); id <= 3; id++ {
+		b.feed(1, batch(1, 0, store(id, 10+id)))
+		want.apply(1, store(id, 10+id))
+	}
+	b.finished()
+	if s := b.partition.rank(1, 0).status(); s.LastID != 3 || s.Held > 0 || s.Incomplete || digest(t, b.set) != want.digest() {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A RouterEvent names no space and no incarnation.
 func TestRouterEventsOnTheSameSubjects(t *testing.T) {
 	b := newPartitionBench(t, nil)

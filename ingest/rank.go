@@ -24,6 +24,7 @@ type rank struct {
 	begun          uint64   // id of the first event of the incarnation
 	last           uint64   // id of the last event handed to the index
 	ended          []uint64 // incarnations that are over, oldest first
+	era            uint64   // counts the times that the index began anew with the rank
 
 	seq      uint64    // of the last message of the stream that was not void
 	left     Departure // the last one that was carried out; zero At: none
@@ -77,6 +78,7 @@ type RankStatus struct {
 	LastSeen   time.Time // last message or heartbeat
 	LastEvent  time.Time // last time that events were applied
 
+	era         uint64    // rank.era
 	ended       []uint64  // rank.ended
 	unconfirmed bool      // recoveryState.unconfirmed
 	left        time.Time // rank.left.At
@@ -86,6 +88,9 @@ type RankStatus struct {
 func (r *rank) resume(pos RankPosition) {
 	r.hasIncarnation, r.incarnation = true, pos.Incarnation
 	r.hasPosition, r.last, r.needsDump = true, pos.LastID, pos.Incomplete
+	if r.begun = 0; r.last == 1 {
+		r.begun = 1 // see positions
+	}
 	r.ended = slices.Clone(pos.Ended[max(0, len(pos.Ended)-maxEnded):])
 	r.setUnconfirmed(pos.Unconfirmed)
 	r.left, r.departed = Departure{At: pos.Left}, pos.Departed
@@ -117,6 +122,12 @@ func (r *rank) restarts(id uint64) bool {
 	return r.incarnation == 0 && r.hasPosition && id <= 1 && (id < r.last || id == r.last && id == r.begun)
 }
 
+// begins is restarts, also of a rank of which only the end of a run is known, which
+// is held back.
+func (r *rank) begins(id uint64) bool {
+	return r.restarts(id) || r.incarnation == 0 && !r.hasPosition && id <= 1 && len(r.held) > 0
+}
+
 // isDuplicate reports whether the event came before.
 func (r *rank) isDuplicate(id uint64) bool { return r.hasPosition && id <= r.last }
 
@@ -135,7 +146,7 @@ func (r *rank) reset(incarnation uint64) bool {
 	}
 	r.hasIncarnation = true
 	r.incarnation, r.hasPosition, r.begun, r.last = incarnation, false, 0, 0
-	r.needsDump, r.publisherIncomplete, r.overflow, r.missingTo, r.missedTo, r.unconfirmed = false, false, 0, 0, 0, false
+	r.needsDump, r.publisherIncomplete, r.partial, r.overflow, r.missingTo, r.missedTo, r.unconfirmed = false, false, false, 0, 0, 0, false
 	r.note(func(s *RankStatus) { s.Incarnation, s.LastID, s.ended, s.unconfirmed = incarnation, 0, r.ended, false })
 	return true
 }
@@ -185,15 +196,24 @@ func (r *rank) status() RankStatus {
 	return r.stat.RankStatus
 }
 
-// applied notes what the index did with a part. It is called by the index.
-func (r *rank) applied(out core.Outcome, now time.Time) {
+// anew notes that what the index has of the rank does not go back to what it was
+// given before: what it says of that is of no account any more.
+func (r *rank) anew() {
+	r.era++
+	r.note(func(s *RankStatus) { s.era = r.era })
+}
+
+// applied notes what the index did with a part of an era. It is called by the
+// index. It reports whether the era is the present one.
+func (r *rank) applied(out core.Outcome, era uint64, now time.Time) (counts bool) {
 	r.stat.Lock()
 	defer r.stat.Unlock()
 	r.stat.LastEvent = now
 	r.stat.Blocks.Add(out)
-	if out.UnknownParent > 0 {
-		r.stat.UnknownParents += uint64(out.UnknownParent)
+	r.stat.UnknownParents += uint64(out.UnknownParent)
+	if counts = era == r.stat.era; counts && out.UnknownParent > 0 {
 		r.stat.Incomplete = true
 		r.stat.LastError = "the parent of a stored block is unknown"
 	}
+	return counts
 }

@@ -77,8 +77,11 @@ type rankRecovery struct {
 	from        uint64    // next event to ask for; 0: a dump
 	busy        int
 
+	answered atomic.Bool // it was, once at least
+
 	// Of the partition, which alone uses them:
 	atStart    uint64 // the rank's incarnation when it began
+	had        uint64 // its last event then
 	need       uint64 // event up to which the rank was known to lack something then; 0: none
 	progressed bool   // something came that the rank did not have
 
@@ -95,7 +98,7 @@ func (c *recoveries) start(l *partition, r *rank, cause Cause, need uint64) *ran
 		recoveries: c, partition: l, rank: r, id: r.id, cause: cause, began: c.now(),
 		subject:     stream.RecoverSubject(c.cfg.Namespace, r.id.Space, r.id.Worker),
 		incarnation: r.incarnation, from: r.next(), hadPosition: r.hasPosition,
-		atStart: r.incarnation, need: need, dumps: r.dumps.Next(),
+		atStart: r.incarnation, had: r.last, need: need, dumps: r.dumps.Next(),
 	}
 	if r.dumpFor(cause) {
 		v.from = 0

@@ -3,7 +3,6 @@ package ingest
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -17,7 +16,7 @@ import (
 // applies it in order, and then what was held.
 
 // recoveryState is a rank's state between what it missed and its recovery. Its partition
-// owns it, but for the notes.
+// owns it.
 type recoveryState struct {
 	active *rankRecovery // nil: none under way
 	// needsDump says that the index is not known to have what the worker has: a
@@ -26,6 +25,9 @@ type recoveryState struct {
 	// publisherIncomplete says that the publisher itself lacks something for good: its stream
 	// is incomplete, and asking it brings no more.
 	publisherIncomplete bool
+	// partial says that the rank's state is of a dump of a publisher that does not
+	// know all that the rank holds.
+	partial bool
 	// truncated says that the memory budget refused blocks: nothing is asked
 	// for until there is room again.
 	truncated bool
@@ -42,15 +44,19 @@ type recoveryState struct {
 	// retry puts off recoveries after one that was in vain, dumps those that
 	// need a dump after one. An engine that begins anew changes neither.
 	retry, dumps pace.Pace
-
-	// Notes of the index's goroutines for the partition.
-	parentNote, refusedNote atomic.Bool
 }
 
-// notify tells the partition that a rank has notes. It is called by the index.
-func (l *partition) notify(r *rank) {
+// note is what the index says of a part that it has not applied whole.
+type note struct {
+	rank            *rank
+	era             uint64 // of the part
+	parent, refused bool   // an unknown parent; the memory budget
+}
+
+// notify gives the partition a note. It is called by the index.
+func (l *partition) notify(n note) {
 	l.notes.mu.Lock()
-	l.notes.ranks = append(l.notes.ranks, r)
+	l.notes.list = append(l.notes.list, n)
 	l.notes.mu.Unlock()
 	select {
 	case l.notes.wake <- struct{}{}:
@@ -61,14 +67,18 @@ func (l *partition) notify(r *rank) {
 // readNotes handles what the index's goroutines noted.
 func (l *partition) readNotes(ctx context.Context) {
 	l.notes.mu.Lock()
-	ranks := l.notes.ranks
-	l.notes.ranks = nil
+	list := l.notes.list
+	l.notes.list = nil
 	l.notes.mu.Unlock()
-	for _, r := range ranks {
-		if r.refusedNote.Swap(false) {
+	for _, n := range list {
+		r := n.rank
+		if n.era != r.era {
+			continue
+		}
+		if n.refused {
 			l.truncate(ctx, r)
 		}
-		if !r.parentNote.Swap(false) || r.publisherIncomplete {
+		if !n.parent || r.publisherIncomplete {
 			continue // of a stream whose publisher is incomplete the publisher has no more
 		}
 		r.needsDump = true
@@ -222,6 +232,12 @@ func (r *rank) gapCause(live bool) Cause {
 	return Gap
 }
 
+// awaits reports whether the recovery that is under way brings what is not there
+// yet.
+func (r *rank) awaits() bool {
+	return r.active != nil && (len(r.held) > 0 || r.overflow > r.last || r.active.need > r.last)
+}
+
 // cancel ends the recovery that is under way; what it still posts is ignored.
 func (l *partition) cancel(r *rank) {
 	if r.active != nil {
@@ -238,8 +254,13 @@ func (l *partition) applyHeld(ctx context.Context, r *rank) {
 	}
 }
 
-// spill drops what a recovering rank holds: the recovery gets it once more.
-func (l *partition) spill(r *rank) {
+// spill drops what a recovering rank holds: the recovery gets it once more. Of a
+// publisher that has not answered yet that is not known: then it is applied.
+func (l *partition) spill(ctx context.Context, r *rank) {
+	if !r.active.answered.Load() {
+		l.applyHeld(ctx, r)
+		return
+	}
 	for len(r.held) > 0 {
 		p := r.pop()
 		l.m.held.Dec()
@@ -286,6 +307,7 @@ func (l *partition) replace(ctx context.Context, r *rank, d *dump) bool {
 		l.applying.Done()
 		return false
 	}
+	r.anew()
 	r.hasPosition, r.begun, r.last, r.needsDump = true, 0, d.last, false
 	r.setPublisherIncomplete(d.incomplete)
 	l.m.dumps.Inc()
@@ -314,7 +336,7 @@ func (l *partition) setIncarnationFromDump(r *rank, incarnation uint64) bool {
 	if !r.reset(incarnation) {
 		return false
 	}
-	l.discard(r)
+	l.discard(r, all)
 	r.setUnconfirmed(true)
 	if !fresh {
 		l.m.restarts.Inc()
@@ -323,15 +345,21 @@ func (l *partition) setIncarnationFromDump(r *rank, incarnation uint64) bool {
 	return true
 }
 
-// discard drops what is held of an incarnation that is over.
-func (l *partition) discard(r *rank) {
-	for len(r.held) > 0 {
-		p := r.pop()
+// discard drops what is held of a run of the engine that is over.
+func (l *partition) discard(r *rank, over func(p *part) bool) {
+	r.held = slices.DeleteFunc(r.held, func(p *part) bool {
+		if !over(p) {
+			return false
+		}
+		r.heldBytes -= p.bytes()
 		l.m.held.Dec()
 		l.m.stale.Add(len(p.batch.Events))
 		p.work.release()
-	}
+		return true
+	})
 }
+
+func all(*part) bool { return true }
 
 // ended notes how a recovery went: nil is well.
 func (l *partition) ended(ctx context.Context, r *rank, v *rankRecovery, err error) {
@@ -357,7 +385,13 @@ func (l *partition) ended(ctx context.Context, r *rank, v *rankRecovery, err err
 		}
 	})
 	if err != nil {
-		r.needsDump = true
+		switch {
+		case !reached || again || v.dumped || r.dumpFor(v.cause) || v.cause == Retry:
+			r.needsDump = true
+		case v.cause == Unusable && r.last == v.had && r.incarnation == v.atStart:
+			r.suspect = true // as before
+		}
+		r.note(func(s *RankStatus) { s.Incomplete = r.isIncomplete() })
 		r.setUnconfirmed(false)
 		if len(r.held) > 0 && (r.suspect || r.held[0].work.live) { // else it may be late, see expire
 			l.applyHeld(ctx, r)
@@ -375,6 +409,9 @@ func (l *partition) ended(ctx context.Context, r *rank, v *rankRecovery, err err
 		again = false
 	}
 	again = again || r.needsDump && !v.unresolved && !vain // not all was waited for
+	if v.dumped {
+		r.partial = v.incomplete
+	}
 	r.note(func(s *RankStatus) {
 		s.Incomplete = again || r.isIncomplete() || v.incomplete
 		if !s.Incomplete {

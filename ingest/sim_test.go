@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -31,18 +32,27 @@ type simulation struct {
 		sync.Mutex
 		rng *rand.Rand
 	}
-	did map[string]int
+	ask    map[uint64]func(context.Context, []byte) ([]byte, error)
+	stored []simStored // in streams, from sequence 1 on
+	did    map[string]int
+}
+
+type simStored struct {
+	worker uint64
+	simMessage
 }
 
 // simWorker is a worker with its publisher.
 type simWorker struct {
 	*publisher
 	live   bool
-	source *recovery.Source
+	source *recovery.Source // nil: it publishes RouterEvents, and answers nobody
 	truth  map[uint32]*rankTruth
 	late   []simMessage // sent, and not arrived
 	gone   bool
+	left   Departure
 	beat   time.Time
+	run    uint64 // of one whose events name no incarnation
 
 	link struct { // guarded by the simulation's link
 		silent bool
@@ -65,11 +75,21 @@ func (r *rankTruth) digest(worker uint64, dpRank uint32) uint64 {
 	return r.oracle.Digest(shard.SpaceHash(testSpace), func(core.Holder) (uint64, uint32) { return worker, dpRank })
 }
 
-func (s *simulation) newSource(w *simWorker) {
-	w.source = recovery.NewSource(recovery.Config{
-		Space: testSpace, Worker: w.worker, Incarnation: w.incarnation,
+// newSource begins a publisher; resume says that the engine goes on, of which the
+// publisher does not know what it holds.
+func (s *simulation) newSource(w *simWorker, resume bool) {
+	cfg := recovery.Config{
+		Space: testSpace, Worker: w.worker, Incarnation: w.incarnation, Dumps: 1 + s.rng.IntN(2),
 		Ring: 1 + s.rng.IntN(60), RingBytes: 1 << 20, KeepDump: 10 * time.Second,
-	})
+	}
+	if resume {
+		for n, id := range w.ids {
+			cfg.Resume = append(cfg.Resume, event.Position{DPRank: n, ID: id})
+		}
+	}
+	s.link.Lock()
+	defer s.link.Unlock()
+	w.source = recovery.NewSource(cfg)
 }
 
 // answer is what the worker's publisher does with a request: some are lost, some
@@ -84,6 +104,9 @@ func (s *simulation) answer(w *simWorker) func(context.Context, []byte) ([]byte,
 		}
 		src := w.source
 		s.link.Unlock()
+		if src == nil {
+			return nil, nats.ErrNoResponders
+		}
 		if lost {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -116,56 +139,114 @@ func (w *simWorker) apply(ev event.Event) {
 	case event.Cleared:
 		r.oracle.Clear(0, ev.Tier, ev.AllTiers)
 	}
-	r.after[[2]uint64{w.incarnation, ev.ID}] = r.digest(w.worker, ev.DPRank)
+	r.after[[2]uint64{w.incarnation + w.run, ev.ID}] = r.digest(w.worker, ev.DPRank)
 }
 
 // send has the worker publish a message, with which anything may happen.
 func (s *simulation) send(w *simWorker) {
 	var evs []event.Event
 	for range 1 + s.rng.IntN(4) {
-		ev := w.step()
-		w.ids[ev.DPRank]++
-		ev.ID = w.ids[ev.DPRank]
-		w.apply(ev)
-		w.source.Apply(ev)
-		if s.rng.IntN(60) > 0 {
+		ev := w.publish(w.step())
+		if s.rng.IntN(60) > 0 || w.source == nil && ev.ID == 1 {
 			evs = append(evs, ev)
 		}
 	}
-	msg := batch(w.worker, w.incarnation, evs...)
-	switch k := s.rng.IntN(30); {
+	msg := w.encode(evs)
+	k := s.rng.IntN(30)
+	if w.source == nil && slices.ContainsFunc(evs, func(ev event.Event) bool { return ev.ID == 1 }) {
+		k = 2 // nothing else tells of a restart
+	}
+	switch {
 	case k == 0:
 		s.did["lost"]++
 		return
 	case k == 1 && len(evs) > 0:
 		s.did["spoilt"]++
-		forms := spoil(msg)
+		forms := spoil(batch(w.worker, w.incarnation, evs...))
 		msg = forms[slices.Sorted(maps.Keys(forms))[s.rng.IntN(len(forms))]]
 	}
 	w.late = append(w.late, simMessage{msg, time.Now()})
-	if w.live || s.rng.IntN(5) > 0 {
+	if w.live || w.source == nil || s.rng.IntN(5) > 0 {
 		s.arrive(w)
 	}
+}
+
+// publish makes the event the worker's next.
+func (w *simWorker) publish(ev event.Event) event.Event {
+	w.ids[ev.DPRank]++
+	ev.ID = w.ids[ev.DPRank]
+	w.apply(ev)
+	if w.source != nil {
+		w.source.Apply(ev)
+	}
+	return ev
+}
+
+// encode returns the events as the worker publishes them.
+func (w *simWorker) encode(evs []event.Event) []byte {
+	if w.source != nil {
+		return batch(w.worker, w.incarnation, evs...)
+	}
+	list := make([]any, 0, len(evs))
+	for _, ev := range evs {
+		var data any = "cleared"
+		switch ev.Kind {
+		case event.Stored:
+			blocks := make([]any, len(ev.Engine))
+			for i := range blocks {
+				blocks[i] = map[string]any{"block_hash": ev.Engine[i], "tokens_hash": ev.Local[i]}
+			}
+			stored := map[string]any{"blocks": blocks, "parent_hash": nil}
+			if ev.HasParent {
+				stored["parent_hash"] = ev.Parent
+			}
+			data = map[string]any{"stored": stored}
+		case event.Removed:
+			data = map[string]any{"removed": map[string]any{"block_hashes": ev.Engine}}
+		}
+		list = append(list, map[string]any{"worker_id": w.worker, "event": map[string]any{"event_id": ev.ID, "data": data, "dp_rank": ev.DPRank}})
+		if w.rng.IntN(40) == 0 { // that nobody knows, of no id or of the next
+			list = append(list, map[string]any{"worker_id": w.worker, "event": map[string]any{"event_id": ev.ID, "data": "moved", "dp_rank": ev.DPRank}})
+		}
+	}
+	b, err := json.Marshal(list)
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 // arrive delivers what the worker has sent, in a stream in any order.
 func (s *simulation) arrive(w *simWorker) {
 	late := w.late
 	w.late = nil
-	if !w.live {
+	if !w.live && w.source != nil {
 		s.rng.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
 	}
 	for _, m := range late {
-		for range 1 + s.rng.IntN(12)/11 {
-			s.feedAt(w.worker, w.live, m.data, m.stored)
+		copies := 1
+		if w.source != nil {
+			copies += s.rng.IntN(12) / 11
+		}
+		for range copies {
+			s.deliver(w, m)
 		}
 	}
+}
+
+func (s *simulation) deliver(w *simWorker, m simMessage) {
+	if !w.live {
+		s.stored = append(s.stored, simStored{w.worker, m})
+	}
+	s.feedAt(w.worker, w.live, m.data, m.stored)
 }
 
 func (s *simulation) heartbeat(w *simWorker) {
 	w.beat = time.Now()
 	s.arrive(w)
-	s.feedAt(w.worker, w.live, w.heartbeat(), w.beat)
+	if w.source != nil {
+		s.deliver(w, simMessage{w.heartbeat(), w.beat})
+	}
 }
 
 // restart begins a new run of the worker's engine.
@@ -176,23 +257,58 @@ func (s *simulation) restart(w *simWorker) {
 	}
 	w.late = nil
 	w.engine.restart()
-	w.incarnation, w.ids = w.rng.Uint64()|1, map[uint32]uint64{}
 	for n := range w.truth {
 		w.truth[n].oracle = core.NewOracle()
 	}
-	s.link.Lock()
-	defer s.link.Unlock()
-	s.newSource(w)
+	if w.ids = map[uint32]uint64{}; w.source != nil {
+		w.incarnation = w.rng.Uint64() | 1
+		s.newSource(w, false)
+		return
+	}
+	w.run++
+}
+
+// reopen ends the replica and begins it anew: from where it was, or from what a
+// stream has that was trimmed.
+func (s *simulation) reopen() {
+	s.did["reopened"]++
+	old := s.fakeTime
+	old.stop()
+	pos, positions := old.partition.window.progress().pos, old.partition.positions()
+	if s.rng.IntN(2) == 0 {
+		old.set.Close()
+		old.set, positions = nil, nil
+		pos = uint64(s.rng.IntN(len(s.stored) + 1))
+		if s.rng.IntN(2) == 0 {
+			pos = 0
+		}
+	}
+	s.fakeTime = newFakeTimeOn(s.t, s.ask, old.set)
+	s.begun = old.begun
+	s.settings()
+	s.partition.do(func(l *partition) { // as a reader does
+		for _, k := range positions {
+			l.resume(context.Background(), k.RankPosition)
+		}
+	})
+	s.partition.window.restart(pos, time.Time{})
+	s.number = pos
+	for _, m := range s.stored[pos:] {
+		s.feedAt(m.worker, false, m.data, m.simMessage.stored)
+	}
 }
 
 // leave has the worker leave the fleet, or come back.
 func (s *simulation) leave(w *simWorker) {
 	s.did["left"]++
-	w.gone = true
+	w.gone, w.left = true, Departure{At: time.Now()}
+	if s.rng.IntN(3) > 0 { // else the server did not say where the stream was
+		w.left.Created, w.left.Seq = simStream, uint64(len(s.stored))
+	}
 	if w.live {
 		w.late = nil
 	}
-	s.partition.changes <- change{worker: w.worker, left: Departure{At: time.Now()}}
+	s.partition.changes <- change{worker: w.worker, left: w.left}
 	synctest.Wait()
 }
 
@@ -245,11 +361,14 @@ func (s *simulation) check() {
 				continue
 			}
 			s.did["checked"]++
-			want := truth.after[[2]uint64{st.Incarnation, st.LastID}]
-			if st.Departed {
-				want = 0
+			have, right := s.shown(w.worker, dpRank), false
+			for run := range w.run + 1 {
+				right = right || have == truth.after[[2]uint64{st.Incarnation + run, st.LastID}]
 			}
-			if have := s.shown(w.worker, dpRank); have != want {
+			if st.Departed {
+				right = have == 0
+			}
+			if !right {
 				s.t.Fatalf("seed %d, at %v: worker %d, rank %d (live %v) shows another state than after event %d: %+v",
 					s.seed, time.Since(s.begun), w.worker, dpRank, w.live, st.LastID, st)
 			}
@@ -282,6 +401,13 @@ func (s *simulation) run() {
 			w.link.silent = s.rng.IntN(3) == 0
 			w.link.delay = time.Duration(s.rng.IntN(3)) * time.Second
 			s.link.Unlock()
+		case 5:
+			s.reopen()
+		case 6:
+			if w.source != nil {
+				s.did["resumed"]++
+				s.newSource(w, true)
+			}
 		case 4:
 			s.elapse(time.Duration(s.rng.IntN(20)) * time.Second)
 		default:
@@ -301,54 +427,77 @@ func (s *simulation) run() {
 			s.comeBack(w)
 		}
 	}
+	for _, w := range s.workers { // what nobody can tell any more ends with a clear
+		var evs []event.Event
+		for n := range w.engine.ranks {
+			w.engine.ranks[n].held = nil
+			evs = append(evs, w.publish(event.Event{Kind: event.Cleared, AllTiers: true, DPRank: uint32(n)}))
+		}
+		for range 5 {
+			evs = append(evs, w.publish(w.step()))
+		}
+		w.late = append(w.late, simMessage{w.encode(evs), time.Now()})
+	}
 	for begun := time.Now(); ; s.elapse(5 * time.Second) {
 		for _, w := range s.workers {
 			s.heartbeat(w)
 		}
 		s.check()
-		if s.whole() {
+		if s.lacks() == "" {
 			s.did["seconds"] += int(time.Since(begun) / time.Second)
 			return
 		}
 		if time.Since(begun) > 30*time.Minute {
-			for _, r := range s.partition.mu.ranks {
-				s.t.Logf("%+v", r.status())
-			}
-			s.t.Fatalf("seed %d: not as the workers are after %v", s.seed, time.Since(begun))
+			s.t.Fatalf("seed %d: not as the workers are after %v: %s", s.seed, time.Since(begun), s.lacks())
 		}
 	}
 }
 
-func (s *simulation) whole() bool {
+// lacks says which rank is not as its worker is.
+func (s *simulation) lacks() string {
 	for _, w := range s.workers {
 		for n, id := range w.ids {
 			st := s.partition.rank(w.worker, n).status()
 			if st.LastID != id || st.Incomplete || st.Recovering || st.Incarnation != w.incarnation {
-				return false
+				return fmt.Sprintf("incarnation %d, event %d: %+v", w.incarnation, id, st)
 			}
 		}
 	}
-	return true
+	return ""
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
-	s := &simulation{seed: seed, rng: rand.New(rand.NewPCG(seed, 51)), did: map[string]int{}}
+	s := &simulation{seed: seed, ask: map[uint64]func(context.Context, []byte) ([]byte, error){}, rng: rand.New(rand.NewPCG(seed, 51)), did: map[string]int{}}
 	s.link.rng = rand.New(rand.NewPCG(seed, 52))
-	ask := map[uint64]func(context.Context, []byte) ([]byte, error){}
 	for i := range 1 + s.rng.IntN(4) {
 		w := &simWorker{publisher: &publisher{engine: newEngine(uint64(i), 1+s.rng.IntN(3), seed), ids: map[uint32]uint64{}},
 			live: s.rng.IntN(2) == 0, truth: map[uint32]*rankTruth{}}
-		w.incarnation = s.rng.Uint64() | 1
-		s.newSource(w)
-		ask[w.worker] = s.answer(w)
+		if s.rng.IntN(5) > 0 {
+			w.incarnation = s.rng.Uint64() | 1
+			s.newSource(w, false)
+		} else {
+			w.live = false // who sends RouterEvents names no space
+		}
+		s.ask[w.worker] = s.answer(w)
 		s.workers = append(s.workers, w)
 	}
-	s.fakeTime = newFakeTime(t, ask)
-	s.cfg.Recoveries = 1 + s.rng.IntN(3)
-	s.cfg.RecoverMessages = 1 + s.rng.IntN(30)
-	s.cfg.HoldMessages = 4 + s.rng.IntN(20)
+	s.fakeTime = newFakeTime(t, s.ask)
+	s.settings()
 	return s
 }
+
+func (s *simulation) settings() {
+	s.cfg.RecoverMessages = 1 + s.rng.IntN(30)
+	s.cfg.HoldMessages = 4 + s.rng.IntN(20)
+	s.cfg.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) {
+		w := s.workers[worker]
+		return w.left, w.gone
+	}
+	s.partition.created.Store(&simStream)
+}
+
+// simStream is when the simulated stream was made.
+var simStream = time.Unix(1000, 0)
 
 // Whatever happens on the way, nothing is shown as fresh that is not, and in the
 // end the index is what the workers hold.
@@ -358,7 +507,7 @@ func TestNothingStaleIsShownAsFresh(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSimulation(t, seed)
-				defer s.close()
+				defer func() { s.close() }()
 				s.run()
 				for k, n := range s.did {
 					all[k] += n

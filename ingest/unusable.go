@@ -93,7 +93,7 @@ func (l *partition) unsuspect(r *rank) {
 
 // isIncomplete reports whether something is missing of the rank, as far as is known.
 func (r *rank) isIncomplete() bool {
-	return r.needsDump || r.publisherIncomplete || r.truncated || r.active != nil || r.suspect
+	return r.needsDump || r.publisherIncomplete || r.partial || r.truncated || r.active != nil || r.suspect
 }
 
 // skipped counts and logs what is left out of the ranks, if it is known which.

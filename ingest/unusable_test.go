@@ -91,6 +91,29 @@ func TestABadFirstMessageOfARunHidesNothing(t *testing.T) {
 	}
 }
 
+// Nobody answers what a bad message may have been: the rank is in order again with
+// its next event, whether that comes before it is known that nobody answers or after.
+func TestASuspicionEndsWithTheNextEvent(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newFakeTime(t, nil)
+			defer b.close()
+			b.feed(1, false, batch(1, 5, store(1, 1)))
+			b.feed(1, false, []byte("rubbish"))
+			time.Sleep(after)
+			if s := b.partition.rank(1, 0).status(); !s.Incomplete || s.Requests == 0 {
+				t.Errorf("%+v", s)
+			}
+			b.feed(1, false, batch(1, 5, store(2, 2)))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Recovering || s.Gaps > 0 {
+				t.Errorf("after %v: %+v", after, s)
+			}
+		})
+	}
+}
+
 // What waits already when a bad message comes, waits no longer.
 func TestABadMessageEndsAWait(t *testing.T) {
 	b := newPartitionBench(t, nil)

@@ -54,6 +54,7 @@ type part struct {
 	rank  *rank
 	batch event.Batch
 	held  time.Time // since when it waits for its predecessor
+	era   uint64    // of the rank when it was handed to the index
 }
 
 func (p *part) first() uint64 { return p.batch.Events[0].ID }
@@ -69,15 +70,8 @@ func (p *part) applied(out core.Outcome) {
 	if p.batch.Published != 0 {
 		l.m.visible.Update(max(0, now.Sub(time.Unix(0, p.batch.Published)).Seconds()))
 	}
-	p.rank.applied(out, now)
-	if out.UnknownParent > 0 || out.Refused > 0 {
-		if out.UnknownParent > 0 {
-			p.rank.parentNote.Store(true)
-		}
-		if out.Refused > 0 {
-			p.rank.refusedNote.Store(true)
-		}
-		l.notify(p.rank)
+	if p.rank.applied(out, p.era, now) && (out.UnknownParent > 0 || out.Refused > 0) {
+		l.notify(note{p.rank, p.era, out.UnknownParent > 0, out.Refused > 0})
 	}
 	p.work.release()
 	l.applying.Done()
