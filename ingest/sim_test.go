@@ -33,7 +33,8 @@ type simulation struct {
 		rng *rand.Rand
 	}
 	ask    map[uint64]func(context.Context, []byte) ([]byte, error)
-	stored []simStored // in streams, from sequence 1 on
+	stored []simStored // in the stream, from sequence 1 on
+	made   time.Time   // the stream
 	did    map[string]int
 }
 
@@ -50,7 +51,7 @@ type simWorker struct {
 	truth  map[uint32]*rankTruth
 	late   []simMessage // sent, and not arrived
 	gone   bool
-	left   Departure
+	left   map[uint32]Departure // of ranks that are not registered
 	beat   time.Time
 	run    uint64 // of one whose events name no incarnation
 
@@ -292,24 +293,78 @@ func (s *simulation) reopen() {
 		}
 	})
 	s.partition.window.restart(pos, time.Time{})
-	s.number = pos
-	for _, m := range s.stored[pos:] {
-		s.feedAt(m.worker, false, m.data, m.simMessage.stored)
-	}
+	s.readFrom(pos)
 }
 
 // leave has the worker leave the fleet, or come back.
 func (s *simulation) leave(w *simWorker) {
 	s.did["left"]++
-	w.gone, w.left = true, Departure{At: time.Now()}
-	if s.rng.IntN(3) > 0 { // else the server did not say where the stream was
-		w.left.Created, w.left.Seq = simStream, uint64(len(s.stored))
-	}
-	if w.live {
+	w.gone = s.rng.IntN(3) > 0 // else its publisher does not know
+	if w.live && w.gone {
 		w.late = nil
 	}
-	s.partition.changes <- change{worker: w.worker, left: w.left}
+	c := change{worker: w.worker, left: s.departs()}
+	for n := range w.engine.ranks {
+		w.left[uint32(n)] = c.left
+	}
+	s.partition.changes <- c
 	synctest.Wait()
+}
+
+// departs is a departure of this moment.
+func (s *simulation) departs() Departure {
+	d := Departure{At: time.Now()}
+	if s.rng.IntN(3) > 0 { // else the server did not say where the stream was
+		d.Created, d.Seq = s.made, uint64(len(s.stored))
+	}
+	return d
+}
+
+// leaveRank has one rank of the worker leave the fleet, or come back; its publisher
+// does not know.
+func (s *simulation) leaveRank(w *simWorker) {
+	n := uint32(s.rng.IntN(len(w.engine.ranks)))
+	c := change{worker: w.worker, ranks: []uint32{n}}
+	if _, c.back = w.left[n]; c.back {
+		delete(w.left, n)
+	} else {
+		s.did["rank left"]++
+		c.left = s.departs()
+		w.left[n] = c.left
+	}
+	s.elapse(time.Millisecond)
+	s.partition.changes <- c
+	synctest.Wait()
+}
+
+// rollBack restores the stream from a backup, or makes it anew, and has the replica
+// read it from its start, as a reader does.
+func (s *simulation) rollBack() {
+	s.did["rolled back"]++
+	s.stored = s.stored[:s.rng.IntN(len(s.stored)+1)]
+	if s.rng.IntN(3) == 0 {
+		s.made, s.stored = time.Now(), nil
+	}
+	s.partition.created.Store(&s.made)
+	s.partition.do(func(l *partition) {
+		l.distrustPositions(context.Background())
+		l.limitDepartures(uint64(len(s.stored)))
+	})
+	s.partition.window.restart(0, time.Time{})
+	s.readFrom(0)
+	for _, w := range s.workers {
+		if w.source == nil { // nothing else tells what of it is lost
+			s.restart(w)
+		}
+	}
+}
+
+// readFrom gives the replica what the stream has after a sequence.
+func (s *simulation) readFrom(pos uint64) {
+	s.number = pos
+	for _, m := range s.stored[pos:] {
+		s.feedAt(m.worker, false, m.data, m.simMessage.stored)
+	}
 }
 
 // elapse lets fake time pass: a simulation runs in a bubble.
@@ -317,7 +372,7 @@ func (s *simulation) elapse(d time.Duration) { <-time.After(d) }
 
 func (s *simulation) comeBack(w *simWorker) {
 	s.elapse(time.Millisecond)
-	w.gone = false
+	w.gone, w.left = false, map[uint32]Departure{}
 	if s.rng.IntN(2) == 0 {
 		s.restart(w)
 	}
@@ -403,6 +458,12 @@ func (s *simulation) run() {
 			s.link.Unlock()
 		case 5:
 			s.reopen()
+		case 7, 8:
+			s.leaveRank(w)
+		case 9:
+			if s.rng.IntN(3) == 0 {
+				s.rollBack()
+			}
 		case 6:
 			if w.source != nil {
 				s.did["resumed"]++
@@ -423,7 +484,7 @@ func (s *simulation) run() {
 	}
 	s.link.Unlock()
 	for _, w := range s.workers {
-		if w.gone {
+		if w.gone || len(w.left) > 0 {
 			s.comeBack(w)
 		}
 	}
@@ -471,7 +532,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	s.link.rng = rand.New(rand.NewPCG(seed, 52))
 	for i := range 1 + s.rng.IntN(4) {
 		w := &simWorker{publisher: &publisher{engine: newEngine(uint64(i), 1+s.rng.IntN(3), seed), ids: map[uint32]uint64{}},
-			live: s.rng.IntN(2) == 0, truth: map[uint32]*rankTruth{}}
+			live: s.rng.IntN(2) == 0, truth: map[uint32]*rankTruth{}, left: map[uint32]Departure{}}
 		if s.rng.IntN(5) > 0 {
 			w.incarnation = s.rng.Uint64() | 1
 			s.newSource(w, false)
@@ -481,7 +542,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		s.ask[w.worker] = s.answer(w)
 		s.workers = append(s.workers, w)
 	}
-	s.fakeTime = newFakeTime(t, s.ask)
+	s.fakeTime, s.made = newFakeTime(t, s.ask), time.Unix(1000, 0)
 	s.settings()
 	return s
 }
@@ -489,15 +550,12 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 func (s *simulation) settings() {
 	s.cfg.RecoverMessages = 1 + s.rng.IntN(30)
 	s.cfg.HoldMessages = 4 + s.rng.IntN(20)
-	s.cfg.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) {
-		w := s.workers[worker]
-		return w.left, w.gone
+	s.cfg.Left = func(_ event.Space, worker uint64, n uint32) (Departure, bool) {
+		d, gone := s.workers[worker].left[n]
+		return d, gone
 	}
-	s.partition.created.Store(&simStream)
+	s.partition.created.Store(&s.made)
 }
-
-// simStream is when the simulated stream was made.
-var simStream = time.Unix(1000, 0)
 
 // Whatever happens on the way, nothing is shown as fresh that is not, and in the
 // end the index is what the workers hold.
