@@ -267,7 +267,10 @@ func (l *partition) setIncarnation(ctx context.Context, r *rank, incarnation uin
 	if r.unconfirmed {
 		// Older than what the publisher said, or it began anew once more: it is
 		// asked again, now and then.
-		if r.active == nil && !slices.Contains(r.ended, incarnation) && l.mayRecover(r, Void) {
+		switch {
+		case slices.Contains(r.ended, incarnation):
+			l.askIncarnation(ctx, r)
+		case r.active == nil && l.mayRecover(r, Void):
 			r.needsDump = true
 			l.recover(ctx, r, Retry)
 		}

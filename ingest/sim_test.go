@@ -53,7 +53,9 @@ type simWorker struct {
 	gone   bool
 	left   map[uint32]Departure // of ranks that are not registered
 	beat   time.Time
-	run    uint64 // of one whose events name no incarnation
+	run    uint64       // of one whose events name no incarnation
+	rival  *simWorker   // another process of the same id; nil: none
+	rivals []*simWorker // all that there were
 
 	link struct { // guarded by the simulation's link
 		silent bool
@@ -104,6 +106,9 @@ func (s *simulation) answer(w *simWorker) func(context.Context, []byte) ([]byte,
 			delay = time.Duration(s.link.rng.Int64N(int64(delay)))
 		}
 		src := w.source
+		if w.rival != nil && s.link.rng.IntN(2) == 0 {
+			src = w.rival.source // who answers first is taken
+		}
 		s.link.Unlock()
 		if src == nil {
 			return nil, nats.ErrNoResponders
@@ -311,6 +316,25 @@ func (s *simulation) leave(w *simWorker) {
 	synctest.Wait()
 }
 
+// dispute begins another process of the worker's id, or ends it.
+func (s *simulation) dispute(w *simWorker) {
+	if w.source == nil {
+		return // nothing would tell them apart
+	}
+	s.link.Lock()
+	defer s.link.Unlock()
+	if w.rival != nil {
+		w.rival = nil
+		return
+	}
+	s.did["rivals"]++
+	o := &simWorker{publisher: &publisher{engine: newEngine(w.worker, len(w.engine.ranks), s.rng.Uint64()), ids: map[uint32]uint64{}},
+		live: w.live, truth: map[uint32]*rankTruth{}}
+	o.incarnation = s.rng.Uint64() | 1
+	o.source = recovery.NewSource(recovery.Config{Space: testSpace, Worker: w.worker, Incarnation: o.incarnation, Dumps: 1, Ring: 20, RingBytes: 1 << 20, KeepDump: 10 * time.Second})
+	w.rival, w.rivals = o, append(w.rivals, o)
+}
+
 // departs is a departure of this moment.
 func (s *simulation) departs() Departure {
 	d := Departure{At: time.Now()}
@@ -420,6 +444,11 @@ func (s *simulation) check() {
 			for run := range w.run + 1 {
 				right = right || have == truth.after[[2]uint64{st.Incarnation + run, st.LastID}]
 			}
+			for _, o := range w.rivals {
+				if t := o.truth[dpRank]; t != nil && o.incarnation == st.Incarnation {
+					right = have == t.after[[2]uint64{st.Incarnation, st.LastID}]
+				}
+			}
 			if st.Departed {
 				right = have == 0
 			}
@@ -460,6 +489,8 @@ func (s *simulation) run() {
 			s.reopen()
 		case 7, 8:
 			s.leaveRank(w)
+		case 10:
+			s.dispute(w)
 		case 9:
 			if s.rng.IntN(3) == 0 {
 				s.rollBack()
@@ -473,6 +504,12 @@ func (s *simulation) run() {
 			s.elapse(time.Duration(s.rng.IntN(20)) * time.Second)
 		default:
 			s.send(w)
+			if w.rival != nil {
+				s.send(w.rival)
+				if s.rng.IntN(10) == 0 {
+					s.heartbeat(w.rival)
+				}
+			}
 		}
 		if s.rng.IntN(4) == 0 {
 			s.check()
@@ -480,7 +517,7 @@ func (s *simulation) run() {
 	}
 	s.link.Lock()
 	for _, w := range s.workers {
-		w.link.silent, w.link.delay = false, 0
+		w.link.silent, w.link.delay, w.rival = false, 0, nil
 	}
 	s.link.Unlock()
 	for _, w := range s.workers {

@@ -187,3 +187,41 @@ func TestARestartAfterOneEventIsSeenByAReplicaThatStarts(t *testing.T) {
 		}
 	}
 }
+
+// Another process of the worker's id answers once, and is gone without a message:
+// the worker itself is not taken for over, for good.
+func TestARivalThatOnlyAnswersDoesNotStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := func(incarnation uint64) *recovery.Source {
+			return recovery.NewSource(recovery.Config{Space: testSpace, Worker: 1, Incarnation: incarnation, Ring: 100, RingBytes: 1 << 20, KeepDump: time.Minute})
+		}
+		own, rival := source(5), source(6)
+		answers := rival
+		b := newFakeTime(t, map[uint64]func(context.Context, []byte) ([]byte, error){1: func(_ context.Context, q []byte) ([]byte, error) {
+			data, _ := answers.Answer(q, 1<<20)
+			return data, nil
+		}})
+		defer b.close()
+		rival.Apply(store(1, 11))
+		for id := uint64(1); id <= 3; id++ {
+			if own.Apply(store(id, id)); id != 2 { // it is lost
+				b.feed(1, true, batch(1, 5, store(id, id)))
+			}
+		}
+		if s := b.partition.rank(1, 0).status(); s.Incarnation != 6 || s.Dumps != 1 {
+			t.Fatalf("%+v", s)
+		}
+		answers = own
+		for range 5 {
+			time.Sleep(time.Minute)
+			b.feed(1, true, heartbeat(1, 5, event.Position{ID: 3}))
+		}
+		want := newTruth()
+		for id := uint64(1); id <= 3; id++ {
+			want.apply(1, store(id, id))
+		}
+		if s := b.partition.rank(1, 0).status(); s.Incarnation != 5 || s.LastID != 3 || s.Incomplete || digest(t, b.set) != want.digest() {
+			t.Errorf("%+v", s)
+		}
+	})
+}
