@@ -137,8 +137,8 @@ func (l *Loader) check(p *Piece) (*run, error) {
 	return parent, nil
 }
 
-// addException adds what a holder has of a run beyond the ordinary: hash by hash, in the
-// order of the piece, so that an index that is loaded from a cut has the same layers.
+// addException adds what a holder has of a run beyond the ordinary, hash by hash. It is
+// checked as a whole before anything of it is added.
 func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 	x, b := l.x, r.body.Load()
 	n := b.len()
