@@ -108,6 +108,6 @@ func testPermissions(t *testing.T, transport registry.Transport, by publish.Tran
 
 	nc := nats.Connect("router")
 	nats.Denied(nc, "kvatlas.default.x.7", "kvatlas.default.x.7.live", "kvatlas-route.other.x", "$KV.kvatlas_other_registry.drain.7",
-		"$JS.API.STREAM.DELETE.kvatlas_default_x", "$JS.API.STREAM.UPDATE.kvatlas_default_x", "other")
+		"$JS.API.STREAM.DELETE.kvatlas_default_x", "other")
 	nats.Deaf(nc, "kvatlas.default.*.*", "kvatlas-route.>", "$KV.>", ">")
 }
