@@ -92,14 +92,10 @@ func (r tenantRegistry) Snapshot(departed bool) []registry.Entry {
 }
 
 func (r tenantRegistry) ServeWorkers(model, group string) []byte {
-	own := r.group
-	if own == "" {
-		own = registry.DefaultGroup
-	}
 	if group != "" && registry.GroupOf(group) != r.group {
 		return []byte("[]\n")
 	}
-	return r.Registry.ServeWorkers(model, own)
+	return r.Registry.ServeWorkers(model, registry.GroupName(r.group))
 }
 
 // namesOtherGroup reports whether a registration names a group that is not the

@@ -33,8 +33,8 @@ func GroupOf(name string) string {
 	return name
 }
 
-// groupName is the opposite of GroupOf.
-func groupName(group string) string {
+// GroupName is the opposite of GroupOf.
+func GroupName(group string) string {
 	if group == "" {
 		return DefaultGroup
 	}
@@ -239,7 +239,7 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	}
 	removed := []string{}
 	for _, t := range targets {
-		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), groupName(t.key.Space.Group), t.rank))
+		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), GroupName(t.key.Space.Group), t.rank))
 	}
 	r.awaitGone(ctx, targets)
 	if q.rfc {
@@ -333,7 +333,7 @@ func (r *Registry) ServeWorkers(model, group string) []byte {
 		}
 		x := listed{
 			InstanceID: e.ID, Source: string(e.Transport), Status: e.listenerStatus(),
-			ModelName: e.Model, RoutingGroup: groupName(e.Group), BlockSize: e.BlockSize,
+			ModelName: e.Model, RoutingGroup: GroupName(e.Group), BlockSize: e.BlockSize,
 			Endpoints: map[uint32]string{}, Listeners: map[uint32]listedListener{}, Drained: e.Drained,
 		}
 		if e.Name != "" {

@@ -93,9 +93,7 @@ func (c *config) reset(ctx context.Context) error {
 func (c *config) withKeeper(ctx context.Context, f func(ctx context.Context, b *broker.Broker, k *keeper.Keeper) error) error {
 	connect, cancel := context.WithTimeout(ctx, c.wait)
 	defer cancel()
-	c.broker.Name, c.broker.JoinOnly = "kvctl", true
-	c.broker.Log = slog.New(slog.DiscardHandler) // what goes wrong is in the error
-	b, err := broker.Open(connect, c.broker)
+	b, err := c.connect(connect)
 	if err != nil {
 		return err
 	}

@@ -60,9 +60,7 @@ func (c *config) run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.wait)
 	defer cancel()
-	c.broker.Name, c.broker.JoinOnly = "kvctl", true
-	c.broker.Log = slog.New(slog.DiscardHandler) // what goes wrong is in the error
-	b, err := broker.Open(ctx, c.broker)
+	b, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,6 +73,13 @@ func (c *config) run(ctx context.Context) error {
 		return c.list(ctx, bucket)
 	}
 	return c.change(ctx, bucket, verb, rest[0])
+}
+
+// connect joins the NATS that there is.
+func (c *config) connect(ctx context.Context) (*broker.Broker, error) {
+	c.broker.Name, c.broker.JoinOnly = "kvctl", true
+	c.broker.Log = slog.New(slog.DiscardHandler) // what goes wrong is in the error
+	return broker.Open(ctx, c.broker)
 }
 
 // change drains, resumes or removes a worker and says so.

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -163,7 +164,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 		return Answer{}, refused(err)
 	}
 	out := chosen{
-		ID: q.id, Model: m.Model, Group: groupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
+		ID: q.id, Model: m.Model, Group: registry.GroupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
 		Overlap: overlapOf(&best.Candidate, m.BlockSize), Prefill: best.NewTokens,
 	}
 	if e := m.Endpoint(best.Worker); e != "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -37,11 +38,11 @@ func (s *Service) loads(query string) (Answer, *edge.Problem) {
 	out := []activeLoad{}
 	for _, m := range s.cfg.Models() {
 		if args.Has("model_name") && args.Get("model_name") != m.Model ||
-			args.Has("routing_group") && args.Get("routing_group") != groupName(m.Group) {
+			args.Has("routing_group") && args.Get("routing_group") != registry.GroupName(m.Group) {
 			continue
 		}
 		for _, l := range m.Router.Loads() {
-			a := activeLoad{m.Model, groupName(m.Group), m.BlockSize, l.Worker, l.DPRank, l.PrefillTokens, l.DecodeBlocks, l.Requests, ""}
+			a := activeLoad{m.Model, registry.GroupName(m.Group), m.BlockSize, l.Worker, l.DPRank, l.PrefillTokens, l.DecodeBlocks, l.Requests, ""}
 			if l.Left != route.Eligible {
 				a.Left = l.Left.String()
 			}

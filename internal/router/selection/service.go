@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -84,16 +85,6 @@ func (q *Request) only(methods []string) *edge.Problem {
 	return nil
 }
 
-// defaultGroup is what Dynamo calls the group that has no name here.
-const defaultGroup = "default"
-
-func groupName(group string) string {
-	if group == "" {
-		return defaultGroup
-	}
-	return group
-}
-
 // target names the model that a request is about.
 type target struct {
 	model, group string
@@ -104,11 +95,7 @@ type target struct {
 
 func (t *target) fields(f fields) {
 	f["model_name"] = func(o *object) { t.model, t.hasModel = o.text(), true }
-	f["routing_group"] = func(o *object) {
-		if t.group, t.hasGroup = o.text(), true; t.group == defaultGroup {
-			t.group = ""
-		}
-	}
+	f["routing_group"] = func(o *object) { t.group, t.hasGroup = registry.GroupOf(o.text()), true }
 	f["block_size"] = func(o *object) { t.blockSize = uint32(o.uint(1 << 20)) }
 }
 
