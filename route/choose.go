@@ -196,10 +196,7 @@ func (r *Router) eligible(m *member, o *Options) Reason {
 			return NotAllowed
 		}
 	}
-	if w.Draining {
-		return Draining
-	}
-	return Eligible
+	return w.absent()
 }
 
 // lookUp spreads the answer of the index over the slots.

@@ -29,16 +29,18 @@ const (
 	BusyDecodeBlocks
 	BusyPrefillTokens
 	Draining
-	NotAllowed // by the request's allowed workers or pin
-	Excluded   // by the request
-	OtherRole  // of another pool
+	Dead        // its engine does not answer
+	Addressless // nobody has said where its engine listens
+	NotAllowed  // by the request's allowed workers or pin
+	Excluded    // by the request
+	OtherRole   // of another pool
 	numReasons
 )
 
 // String returns the reason's name in metrics and answers.
 func (r Reason) String() string {
 	return [...]string{
-		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "not_allowed", "excluded", "other_role", "unknown",
+		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "dead", "without_address", "not_allowed", "excluded", "other_role", "unknown",
 	}[min(r, numReasons)]
 }
 

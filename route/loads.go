@@ -25,8 +25,8 @@ func (r *Router) Loads() []RankLoad {
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
 		why := r.busy(m, &l, now)
-		if m.worker.Draining {
-			why = Draining
+		if absent := m.worker.absent(); absent != Eligible {
+			why = absent
 		}
 		loads = append(loads, RankLoad{m.RankID, l, why})
 	}

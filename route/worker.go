@@ -33,8 +33,22 @@ type Worker struct {
 	// TotalBlocks is the cache of a rank in blocks, MaxBatchedTokens the most
 	// tokens that a step of its engine takes; 0 where unknown.
 	TotalBlocks, MaxBatchedTokens int
-	// Draining workers get no new requests.
-	Draining bool
+	// Draining workers get no new requests, nor do those whose engine does not answer
+	// or has no address to be reached at.
+	Draining, Dead, Addressless bool
+}
+
+// absent returns why the worker gets no new requests, whatever they are.
+func (w *Worker) absent() Reason {
+	switch {
+	case w.Addressless:
+		return Addressless
+	case w.Dead:
+		return Dead
+	case w.Draining:
+		return Draining
+	}
+	return Eligible
 }
 
 // Report is a rank's load as its engine says.
@@ -154,6 +168,18 @@ func (r *Router) Drain(id uint64, drain bool) error {
 		return fmt.Errorf("draining worker %d: %w", id, ErrUnknownWorker)
 	}
 	w.Draining = drain
+	return nil
+}
+
+// SetDead notes whether the worker's engine answers. The error wraps ErrUnknownWorker.
+func (r *Router) SetDead(id uint64, dead bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.workers[id]
+	if w == nil {
+		return fmt.Errorf("worker %d: %w", id, ErrUnknownWorker)
+	}
+	w.Dead = dead
 	return nil
 }
 

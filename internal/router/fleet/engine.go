@@ -37,8 +37,7 @@ type Engine struct {
 	loras []string // adapters that it has, sorted; under Fleet.mu
 
 	failures atomic.Int32 // in a row
-	mu       sync.Mutex   // of the two marks and their effect on the router
-	drained  bool         // by its operator
+	mu       sync.Mutex   // of the mark and its effect on the router
 	failed   bool         // does not answer
 }
 
@@ -76,7 +75,7 @@ func (e *Engine) mark() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.failed = e.failures.Load() >= e.limit
-	_ = e.model.Router.Drain(e.ID, e.drained || e.failed) // it may be gone already
+	_ = e.model.Router.SetDead(e.ID, e.failed) // it may be gone already
 }
 
 // NewClient returns what engines are asked with for their health and what else they

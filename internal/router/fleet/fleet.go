@@ -223,11 +223,10 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	e.ranks.Store(ranks)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.drained = drained
 	err = m.Router.SetWorker(route.Worker{
 		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU,
 		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
-		Draining: drained || e.failed || e.URL == "" && !f.cfg.Addressless,
+		Draining: drained, Dead: e.failed, Addressless: e.URL == "" && !f.cfg.Addressless,
 	})
 	if err != nil {
 		return err

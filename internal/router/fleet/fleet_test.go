@@ -101,7 +101,7 @@ func TestAdopt(t *testing.T) {
 		}
 		return "gone"
 	}
-	if left(1) != route.Eligible.String() || left(2) != route.Draining.String() {
+	if left(1) != route.Eligible.String() || left(2) != route.Addressless.String() {
 		t.Errorf("%s, %s", left(1), left(2))
 	}
 	f.setWorkers(t.Context(), []registry.Entry{{Worker: a, Key: a.Key(), Drained: true}})

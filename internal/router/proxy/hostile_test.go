@@ -136,3 +136,29 @@ func TestNoWordOfEnginesIsLogged(t *testing.T) {
 		}
 	}
 }
+
+// A worker that nobody may reach, one that does not answer and one that is drained are
+// three things to look for.
+func TestWhyNobodyServes(t *testing.T) {
+	for want, change := range map[string]func(l *lab, w registry.Worker) error{
+		"1 without_address": func(l *lab, w registry.Worker) error { w.Endpoints.HTTP = ""; return l.fleet.SetWorker(w, false) },
+		"1 draining":        func(l *lab, w registry.Worker) error { return l.fleet.SetWorker(w, true) },
+		"1 dead": func(l *lab, w registry.Worker) error {
+			w.Endpoints.HTTP = "http://127.0.0.1:1"
+			err := l.fleet.SetWorker(w, false)
+			for range 3 {
+				l.fleet.Probe(t.Context(), http.DefaultClient, "/health", patience)
+			}
+			return err
+		},
+	} {
+		l := newLab(t, setup{})
+		w := registry.Worker{Model: modelName, BlockSize: blockSize, Endpoints: registry.Endpoints{HTTP: l.engines[0].http.URL}}
+		if err := change(l, w); err != nil {
+			t.Fatal(err)
+		}
+		if status, data, header := l.post("/v1/completions", short); status != 503 || header.Get("Retry-After") == "" || !strings.Contains(data, ": "+want+`"`) {
+			t.Errorf("%d %s, want %s", status, data, want)
+		}
+	}
+}

@@ -254,10 +254,10 @@ func TestHealth(t *testing.T) {
 	for range 3 {
 		l.fleet.Probe(t.Context(), client, "/health", time.Second)
 	}
-	if left() != route.Draining.String() || l.model().Engine(0).Healthy() {
+	if left() != route.Dead.String() || l.model().Engine(0).Healthy() {
 		t.Errorf("the dead engine is %s", left())
 	}
-	if w.Endpoints.HTTP = url; l.fleet.SetWorker(w, false) != nil || left() == route.Draining.String() {
+	if w.Endpoints.HTTP = url; l.fleet.SetWorker(w, false) != nil || left() != route.Eligible.String() {
 		t.Errorf("a new address begins anew: %s", left())
 	}
 	e := l.model().Engine(0)
