@@ -74,6 +74,7 @@ type framer struct {
 	then   int    // the state after that
 
 	hasLength, hasEncoding bool
+	odd                    bool // the length is none, or in a line that goes on
 	size                   uint64
 }
 
@@ -156,10 +157,7 @@ func (f *framer) inHead(line []byte) {
 	case bytes.EqualFold(name, []byte("content-length")):
 		f.hasLength = true
 		n, err := strconv.ParseUint(string(value), 10, 62)
-		if err != nil {
-			f.state = passing
-		}
-		f.size = n
+		f.size, f.odd = n, f.odd || err != nil
 	case bytes.EqualFold(name, []byte("transfer-encoding")):
 		f.hasEncoding = true
 	}
@@ -169,6 +167,8 @@ func (f *framer) endOfHead() bool {
 	switch {
 	case f.hasLength && f.hasEncoding:
 		return false
+	case f.odd:
+		f.state = passing
 	case f.hasEncoding:
 		f.state = inChunkSize
 	case f.size > 0:

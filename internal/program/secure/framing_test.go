@@ -31,6 +31,7 @@ func TestFramer(t *testing.T) {
 		"both":             {get + long + parts, "POST / HTTP/1.1\r\n" + trap},
 		"the other way":    {parts + bare, "POST / HTTP/1.1\r\ntransfer-encoding: Chunked\r\nX: " + strings.Repeat("y", 500) + "\r\ncontent-length: 0\r\n\r\n"},
 		"bare lines":       {"", "POST / HTTP/1.1\nTransfer-Encoding:chunked\nContent-Length:3\n\n"},
+		"a folded length":  {get, "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length:\r\n 6\r\n\r\n"},
 		"HTTP/2":           {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + trap, ""},
 		"no HTTP":          {"\x16\x03\x01\x00" + strings.Repeat("x", 1000), ""},
 		"a length in vain": {"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n" + trap, ""},
