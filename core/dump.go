@@ -36,17 +36,20 @@ func (x *Radix) eachRun(h Holder, f func(r *run) bool) {
 		return
 	}
 	seen := make(map[*run]bool)
-	var visit func(r *run) bool
-	visit = func(r *run) bool {
-		if r == x.root || seen[r] {
-			return true
-		}
-		seen[r] = true
-		return visit(r.parent) && f(r)
-	}
+	var path []*run // chains can be deeper than a stack
 	for _, id := range x.holders[h].runs {
-		if r := x.run(id); r != nil && x.present(r, h) && !visit(r) {
-			return
+		r := x.run(id)
+		if r == nil || !x.present(r, h) {
+			continue
+		}
+		for ; r != x.root && !seen[r]; r = r.parent {
+			seen[r] = true
+			path = append(path, r)
+		}
+		for ; len(path) > 0; path = path[:len(path)-1] {
+			if !f(path[len(path)-1]) {
+				return
+			}
 		}
 	}
 }

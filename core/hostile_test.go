@@ -3,6 +3,7 @@ package core_test
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime/debug"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -307,5 +308,32 @@ func TestLongChains(t *testing.T) {
 		if many[i] > 1.5*few[i]+4 {
 			t.Errorf("act %d takes %v steps in a chain of 100,000 blocks, %v in one of 100", i, many[i], few[i])
 		}
+	}
+}
+
+// TestDeepChains: a chain that forks at each of its blocks is as deep as a rank
+// makes it, and to dump who has its end takes no stack for that.
+func TestDeepChains(t *testing.T) {
+	const depth = 40_000
+	x := core.NewRadix(core.Options{})
+	var above []uint64
+	for i := range uint64(depth) {
+		for k := range uint64(3) { // others first, so that the chain goes on in a child
+			hash := []uint64{3*i + k + 1}
+			ev := &event.Event{Kind: stored, HasParent: i > 0, Parent: 3 * i, Engine: hash, Local: []uint64{k}}
+			x.Store(1, ev, false)
+			if k == 2 {
+				x.Store(0, ev, false)
+				above = append(above, hash...)
+			}
+		}
+	}
+	x.Remove(0, &event.Event{Kind: removed, Engine: above[:depth-1]}, false)
+	x.Store(0, &event.Event{Kind: stored, Engine: []uint64{1 << 40}, Local: []uint64{1 << 40}}, false) // its runs are listed anew
+	defer debug.SetMaxStack(debug.SetMaxStack(1 << 17))                                                // more is the end of the process
+	blocks := 0
+	x.Dump(0, func(ev *event.Event, _ []uint32) bool { blocks += len(ev.Engine); return true })
+	if blocks != depth+1 {
+		t.Errorf("%d blocks dumped", blocks)
 	}
 }
