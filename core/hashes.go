@@ -1,6 +1,6 @@
 package core
 
-// hash returns the shared hash's block number at a position.
+// block returns the shared hash's block number at a position.
 func (r *run) block(pos uint32) uint32 { return r.segs[pos>>segBits]<<segBits | pos&(segBlocks-1) }
 
 // sameHashes returns how many of the hashes equal the shared ones from pos on.

@@ -121,7 +121,7 @@ func (e *engine) restart() {
 	}
 }
 
-// index is a real shard.Space to ingest into, and its digest.
+// newIndex is a real shard.Space to ingest into, and its digest.
 func newIndex(t testing.TB, shards int) (*shard.Set, func(event.Space) (Applier, error)) {
 	t.Helper()
 	set := shard.New(shard.Config{Shards: shards, EngineScheme: func(event.Space, uint64) string { return "test" }})

@@ -20,7 +20,7 @@ type lossy struct {
 	chains [][]uint64
 }
 
-// scheme is a worker's.
+// incompleteScheme is a worker's.
 func incompleteScheme(worker uint64) string {
 	if worker%4 == 3 {
 		return ""

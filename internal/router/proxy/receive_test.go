@@ -33,7 +33,7 @@ func (l *lab) dial(text string) net.Conn {
 	return c
 }
 
-// answer returns the next answer's status and code.
+// answerOn returns the next answer's status and code.
 func answerOn(t *testing.T, c net.Conn) string {
 	t.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
