@@ -68,7 +68,12 @@ func (r *Router) Reserve(v Reservation) error {
 	if r.tracks(v.Stage) {
 		req.Blocks = v.Blocks
 	}
-	return r.add(load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}, slot, v.Rank, req, now)
+	k := load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}
+	err := r.add(k, slot, v.Rank, req, now)
+	if err == nil {
+		r.send(k, r.bySlot[slot].worker, 0, now)
+	}
+	return err
 }
 
 // MarkPrefillComplete tells that the request's first token is out. A booking
@@ -79,6 +84,9 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.key(requestID, PrefillStage)
+	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+		r.succeeded(r.key(requestID, stage), now)
+	}
 	r.firstToken(k, now)
 	found := r.free(k)
 	for _, stage := range [...]Stage{Whole, DecodeStage} {
@@ -103,6 +111,7 @@ func (r *Router) Output(requestID string, n int) bool {
 		k := r.key(requestID, stage)
 		if _, live := r.table.Output(k, n, now); live {
 			found = true
+			r.spokeNow(k, now)
 			if r.settings.TrackOutputBlocks && n > 0 {
 				r.record(load.Change{Kind: load.Generated, Key: k, Tokens: n})
 			}
@@ -181,15 +190,25 @@ func (r *Router) free(k load.Key) bool {
 
 // firstToken and ended tell a policy that learns about own bookings.
 func (r *Router) firstToken(k load.Key, now time.Time) {
-	if r.observer != nil && r.table.Has(k) {
+	if r.table.Has(k) {
 		slot, _ := r.table.Booked(k)
-		r.observer.FirstToken(k, now, r.table.Load(slot))
+		l := r.table.Load(slot)
+		r.times.FirstToken(k, now, l)
+		if r.observer != nil {
+			r.observer.FirstToken(k, now, l)
+		}
 	}
 }
 
 func (r *Router) ended(k load.Key, slot uint32, tokens int) {
-	if r.observer != nil && k.Owner == r.cfg.ID {
-		r.observer.Ended(k, r.cfg.Now(), r.table.Load(slot), tokens)
+	if k.Owner != r.cfg.ID {
+		return
+	}
+	now, l := r.cfg.Now(), r.table.Load(slot)
+	r.gone(k, now)
+	r.times.Ended(k, now, l, tokens)
+	if r.observer != nil {
+		r.observer.Ended(k, now, l, tokens)
 	}
 }
 

@@ -48,9 +48,13 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	a := Answer{Candidate: s.cands[i], Blocks: len(s.local)}
 	r.stats.Chosen++
 	if o.RequestID != "" {
+		e := r.times.estimate(&r.weigh, &a.Candidate, 0)
 		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
 			return Answer{}, err
 		}
+		a.Overdue = r.allowed(o, &e)
+		r.send(k, r.workers[a.Worker], a.Overdue, now)
+		r.times.follow(&r.weigh, k, &e.trip)
 		if r.observer != nil {
 			r.observer.Booked(&r.weigh, k, &s.cands[i])
 		}
@@ -83,7 +87,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
-		why := r.eligible(m, o)
+		why := r.eligible(m, o, now)
 		if why == Eligible {
 			why = r.busy(m, &l, now)
 		}
@@ -176,7 +180,7 @@ func (r *Router) markWorkers(o *Options) {
 }
 
 // eligible says whether the request may go to the rank, however busy it is.
-func (r *Router) eligible(m *member, o *Options) Reason {
+func (r *Router) eligible(m *member, o *Options, now time.Time) Reason {
 	w := m.worker
 	if (o.Stage == PrefillStage) != (w.Role == Prefill) {
 		return OtherRole
@@ -196,7 +200,10 @@ func (r *Router) eligible(m *member, o *Options) Reason {
 			return NotAllowed
 		}
 	}
-	return w.absent()
+	if absent := w.absent(); absent != Eligible || o.Worker != nil {
+		return absent // whoever names a worker knows why
+	}
+	return r.leftOut(w, now)
 }
 
 // lookUp spreads the answer of the index over the slots.

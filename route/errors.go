@@ -33,6 +33,8 @@ const (
 	Addressless // nobody has said where its engine listens
 	NotAllowed  // by the request's allowed workers or pin
 	Excluded    // by the request
+	Failing     // by what became of its requests, or because it says nothing
+	Refusing    // it says that it has no room
 	OtherRole   // of another pool
 	numReasons
 )
@@ -40,7 +42,8 @@ const (
 // String returns the reason's name in metrics and answers.
 func (r Reason) String() string {
 	return [...]string{
-		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "dead", "without_address", "not_allowed", "excluded", "other_role", "unknown",
+		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "dead", "without_address", "not_allowed", "excluded",
+		"failing", "refusing", "other_role", "unknown",
 	}[min(r, numReasons)]
 }
 
@@ -54,7 +57,7 @@ type NoWorkerError struct {
 // Overloaded reports whether the request could have been served by a worker
 // that is less busy.
 func (e *NoWorkerError) Overloaded() bool {
-	return e.Left[BusyDecodeBlocks]+e.Left[BusyPrefillTokens] > 0
+	return e.Left[BusyDecodeBlocks]+e.Left[BusyPrefillTokens]+e.Left[Refusing] > 0
 }
 
 func (e *NoWorkerError) Error() string {

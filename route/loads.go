@@ -27,6 +27,8 @@ func (r *Router) Loads() []RankLoad {
 		why := r.busy(m, &l, now)
 		if absent := m.worker.absent(); absent != Eligible {
 			why = absent
+		} else if left := r.leftOut(m.worker, now); left != Eligible {
+			why = left
 		}
 		loads = append(loads, RankLoad{m.RankID, l, why})
 	}

@@ -93,6 +93,8 @@ type Weighing struct {
 	Now         time.Time
 	Rand        *rand.Rand
 
+	expected int // tokens to generate; 0 if unknown
+
 	held   func() []int // blocks that each slot's rank holds
 	chance []float64    // scratch
 }
@@ -163,7 +165,7 @@ func (w *Weighing) sample(cands []Candidate) int {
 // policies lists the policies by mode.
 func policies() map[string]func() Policy {
 	return map[string]func() Policy{
-		"auto":                  newAuto,
+		"auto":                  func() Policy { return newAuto() },
 		"kv":                    func() Policy { return kv{} },
 		"dynamo":                func() Policy { return dynamo{} },
 		"prefill-x-batch":       func() Policy { return prefillXBatch{} },

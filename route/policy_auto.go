@@ -64,7 +64,7 @@ type trip struct {
 	first                 time.Time // when the first token came; zero before
 }
 
-func newAuto() Policy { return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip)} }
+func newAuto() *auto { return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip)} }
 
 // UsesIndex implements Policy. As for kv, an overlap weight of 0 is for load
 // balancing alone; others do not matter here.
@@ -124,7 +124,10 @@ func (a *auto) count(w *Weighing, c *Candidate) {
 // estimate is what a request costs on a rank, in ms, and what that goes by.
 type estimate struct {
 	first, displaced, decoding float64
-	trip                       trip
+	// prompt is the time to compute all of the prompt, answer that to generate what
+	// is expected, both alone.
+	prompt, answer float64
+	trip           trip
 }
 
 func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
@@ -163,6 +166,8 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 		steps, rest, wait = 0, 0, 0
 	}
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
+	e.prompt = v.prefillStep + v.prefillToken*float64(w.PromptTokens)
+	e.answer = (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
 	own := v.prefillToken * mine
 	if c.TotalBlocks == 0 || held+int(mine)/w.BlockSize > c.TotalBlocks {
 		e.displaced = displacedShare * own
@@ -186,25 +191,34 @@ func (a *auto) Formula(w *Weighing, c *Candidate) string {
 	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding", c.Cost, e.first, loading, e.displaced, e.decoding)
 }
 
-// Booked implements Observer.
-func (a *auto) Booked(w *Weighing, k load.Key, c *Candidate) {
+// output is how many tokens the request should generate, as it says itself or else as
+// others do.
+func (w *Weighing) output(usual float64) float64 {
+	if w.expected > 0 {
+		return float64(w.expected)
+	}
+	return usual
+}
+
+// follow keeps what was expected of a request that is booked, to learn from it.
+func (a *auto) follow(w *Weighing, k load.Key, e *trip) {
 	t := new(trip)
 	if n := len(a.spare); n > 0 {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
 	}
-	*t = a.estimate(w, c, 0).trip
+	*t = *e
 	t.prompt = float64(w.PromptTokens)
 	a.trips[k] = t
 }
 
-// FirstToken implements Observer.
+// FirstToken is as an Observer's.
 func (a *auto) FirstToken(k load.Key, now time.Time, l load.Load) {
 	if t := a.trips[k]; t != nil && t.first.IsZero() {
 		t.first, t.begun = now, float64(l.PromptTokens)
 	}
 }
 
-// Ended implements Observer. Times are learned only now: an answer that came
+// Ended is as an Observer's. Times are learned only now: an answer that came
 // as a whole has no time of its first token.
 func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 	t := a.trips[k]
@@ -232,8 +246,6 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-var _ Observer = (*auto)(nil)
 
 // finite keeps a learned number usable whatever was observed.
 func finite(v, lo, hi float64) float64 {

@@ -65,13 +65,15 @@ type Router struct {
 	mu       sync.Mutex // guards all below
 	settings Settings
 	policy   Policy
-	observer Observer // the policy, if it is one
+	observer Observer // the policy, if it is one of the caller's own that learns
+	times    *auto    // predicts, whatever the policy; the policy itself if that does
 	rand     *rand.Rand
 	table    *load.Table
 	journal  Journal
 	workers  map[uint64]*workerState
-	members  []*member // by rising slot
-	bySlot   []*member // nil where the slot is no member's
+	attempts map[load.Key]*attempt // own bookings
+	members  []*member             // by rising slot
+	bySlot   []*member             // nil where the slot is no member's
 	numbers  []numbered
 	mark     uint64 // of the last choice that marked workers
 	stats    Stats
@@ -136,9 +138,13 @@ func New(cfg Config) (*Router, error) {
 			TrackOutput: cfg.Settings.TrackOutputBlocks,
 			OutputDecay: cfg.Settings.OutputDecay,
 		}),
-		workers: make(map[uint64]*workerState),
+		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt),
 	}
-	r.observer, _ = policy.(Observer)
+	var ok bool
+	if r.times, ok = policy.(*auto); !ok {
+		r.times = newAuto()
+		r.observer, _ = policy.(Observer)
+	}
 	r.noteHeld = r.noteHeldOf
 	r.scratch.New = func() any { return new(scratch) }
 	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, held: r.blocksHeld}
@@ -212,6 +218,10 @@ type Options struct {
 	Worker *uint64
 	DPRank *uint32
 	Stage  Stage
+	// Watched is set by callers who tell when the first token came, and of failures:
+	// a worker that gives nothing in time is left out. Whole is set if the answer
+	// does not come as a stream.
+	Watched, Whole bool
 	// ExpectedOutput is how many tokens the request should generate; 0 if
 	// unknown.
 	ExpectedOutput int
@@ -225,6 +235,9 @@ type Answer struct {
 	Candidate
 	// Blocks is how many complete blocks the prompt has.
 	Blocks int
+	// Overdue is how long a request that is Watched may wait for its first token
+	// before its worker is judged by it; 0 is for ever.
+	Overdue time.Duration
 	// Ranks, if asked for, has every rank: those that could be chosen and then
 	// those that were left out.
 	Ranks []Explained
@@ -346,5 +359,5 @@ func (w *Weighing) override(o *Options) {
 	if o.Temperature != nil {
 		w.Temperature = *o.Temperature
 	}
-	w.Pinned = o.Worker != nil
+	w.Pinned, w.expected = o.Worker != nil, o.ExpectedOutput
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/breaker"
 )
 
 // Settings are what an operator chooses for a Router. Start from
@@ -51,6 +52,15 @@ type Settings struct {
 	// ReportLifetime is how long a load that an engine reported counts. Default
 	// 30 seconds.
 	ReportLifetime time.Duration
+	// Breaker says when a worker is left out for what became of its requests, and
+	// OverdueAfter how long it may give nothing while a request that is Watched
+	// waits, at least: eight times the predicted time if that is longer. Default 20
+	// seconds; 0 is for ever.
+	Breaker      breaker.Config
+	OverdueAfter time.Duration
+	// LeftOutShare is the part of the workers of a role that may be left out so at
+	// once. Default 0.67: of one worker none, of two one, of three two.
+	LeftOutShare float64
 	// Seed starts the random numbers. Default 1.
 	Seed uint64
 }
@@ -67,6 +77,9 @@ func DefaultSettings() Settings {
 		AssumeKVReuse:     true,
 		Lease:             5 * time.Minute,
 		ReportLifetime:    30 * time.Second,
+		Breaker:           breaker.Default(),
+		OverdueAfter:      20 * time.Second,
+		LeftOutShare:      0.67,
 		Seed:              1,
 	}
 }
@@ -110,6 +123,12 @@ func (s *Settings) Check() error {
 		if !(c >= 0 && c <= 1) {
 			return fmt.Errorf("%w: credit %v of tier %v, give 0 to 1", ErrSettings, c, event.Tier(t))
 		}
+	}
+	if err := s.Breaker.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSettings, err)
+	}
+	if s.OverdueAfter < 0 || !(s.LeftOutShare >= 0 && s.LeftOutShare <= 1) {
+		return fmt.Errorf("%w: overdue after %v, at most %v left out: give a time from 0 on and a part from 0 to 1", ErrSettings, s.OverdueAfter, s.LeftOutShare)
 	}
 	if s.Lease < 0 || s.ReportLifetime < 0 {
 		return fmt.Errorf("%w: a lease or lifetime is below 0", ErrSettings)

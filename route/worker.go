@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -72,6 +73,7 @@ type member struct {
 
 type workerState struct {
 	Worker
+	health
 	mark uint64 // the choice that names it; see Router.mark
 	list uint8  // as allowed or excluded
 }
@@ -87,7 +89,7 @@ func (r *Router) SetWorker(w Worker) error {
 	defer r.mu.Unlock()
 	st := r.workers[w.ID]
 	if st == nil {
-		st = &workerState{}
+		st = &workerState{health: health{breaker: breaker.Breaker{Seed: w.ID}}}
 		r.workers[w.ID] = st
 	}
 	st.Worker = w

@@ -153,12 +153,19 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.String(&c.LoadPath, "load-path", "/metrics", "Where their load is, as metrics of vLLM or SGLang.")
 	set.Duration(&c.ModelsEvery, "models-every", 15*time.Second, `How often engines are asked for the LoRA adapters that they
 		serve, at /v1/models; 0 is never.`, conf.Between(0, time.Hour))
-	set.Int(&c.Unhealthy, "unhealthy-after", 3, "Failures in a row after which an engine gets no requests until it is well.",
+	set.Int(&c.Unhealthy, "unhealthy-after", 3, "Health checks that fail in a row after which an engine gets no requests until one does not.",
 		conf.Between(1, 1<<20))
+	c.declareBreaker(set)
 	set.Int(&p.Retries, "retries", 2, "How often a request goes to another worker before the first byte of an answer.", conf.Between(0, 10))
 	set.Float(&p.RetryShare, "retry-share", 0.1, "Most retries, as a part of all requests.", conf.Between[float64](0, 1))
+	set.Int(&p.RetryBurst, "retry-burst", 64, "Retries that may come at once, before that part counts.", conf.Between(0, 1<<20))
+	set.Duration(&p.RetryWait, "retry-wait", 25*time.Millisecond, `Pause before a second retry, less a part by chance; twice as long before
+		each further one. The first goes at once, to another engine.`, conf.Between(time.Millisecond, time.Second))
+	set.Bool(&p.Retry500, "retry-500", true, `Send a request that an engine answers with status 500 to one other. If that fails at
+		it too, the request is at fault: its client gets the answer, and neither engine is blamed.`)
 	set.Duration(&p.DialTimeout, "dial-timeout", 2*time.Second, "Time to connect to an engine.", conf.Between(time.Millisecond, time.Minute))
-	set.Duration(&p.FirstByte, "first-byte-timeout", 0, "Time in which an engine must begin its answer; 0 is for ever.", conf.Between(0, 24*time.Hour))
+	set.Duration(&p.FirstByte, "first-byte-timeout", 10*time.Minute, `Time in which an engine must begin its answer, which one that does
+		not stream does at its end; 0 is for ever.`, conf.Between(0, 24*time.Hour))
 	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Duration(&p.KeepAlive, "engine-keep-alive", 3*time.Second, `How long an idle connection to an engine is kept open. Give less than
@@ -176,6 +183,26 @@ func (c *config) declareEngines(set *conf.Set) {
 		everybody where there is no --tokens-file; none, nobody.`, conf.OneOf(proxy.AdminOperators, proxy.AdminOpen, proxy.AdminNone))
 	set.Duration(&p.AdministrationTimeout, "engine-administration-timeout", 10*time.Minute, "Time that an engine has for such a request.",
 		conf.Between(time.Millisecond, 24*time.Hour))
+}
+
+// declareBreaker declares when an engine is left out for what becomes of its requests.
+func (c *config) declareBreaker(set *conf.Set) {
+	b, d := &c.Route.Breaker, route.DefaultSettings()
+	set.Int(&b.Failures, "breaker-failures", d.Breaker.Failures, `Requests in a row that an engine fails at after which it gets none, until a few
+		that it is then sent succeed; 0 is never.`, conf.Between(0, 1<<20))
+	set.Float(&b.Share, "breaker-share", d.Breaker.Share, "The same for a part of the requests of --breaker-window that failed; 0 is never.", conf.Between[float64](0, 1))
+	set.Duration(&b.Window, "breaker-window", d.Breaker.Window, "How long requests count for --breaker-share.", conf.Between(time.Millisecond, time.Hour))
+	set.Int(&b.Least, "breaker-requests", d.Breaker.Least, "How many it takes at least.", conf.Between(1, 1<<20))
+	set.Duration(&b.Wait, "breaker-wait", d.Breaker.Wait, `How long an engine is left out, less a part by chance; twice as long each time in
+		succession. One that says with status 429, 503 or 529 when to come again is left out until then.`, conf.Between(time.Millisecond, time.Hour))
+	set.Duration(&b.MaxWait, "breaker-max-wait", d.Breaker.MaxWait, "The longest of these.", conf.Between(time.Millisecond, time.Hour))
+	set.Int(&b.Probes, "breaker-probes", d.Breaker.Probes, `Requests that it is sent at once after that, and that must succeed for it to get all
+		again.`, conf.Between(1, 1<<20))
+	set.Duration(&c.Route.OverdueAfter, "overdue-after", d.OverdueAfter, `An engine that gives nothing to anybody for so long while a request waits for
+		its first byte gets no others, and streams that wait so long go elsewhere. It is eight times the predicted time if that is longer; 0 is
+		for ever.`, conf.Between(0, 24*time.Hour))
+	set.Float(&c.Route.LeftOutShare, "left-out-share", d.LeftOutShare, `Most of a model's engines that may be left out for what became of requests, as a part
+		of them: what all fail at is not theirs.`, conf.Between[float64](0, 1))
 }
 
 func (c *config) declareHTTP(set *conf.Set) {

@@ -30,15 +30,15 @@ type Engine struct {
 	who         secure.EngineID
 	credentials *secure.Engines
 
-	limit int32
+	limit int
 	model *Model
 	first atomic.Uint32 // rank
 	ranks atomic.Uint32
 	loras []string // adapters that it has, sorted; under Fleet.mu
 
-	failures atomic.Int32 // in a row
-	mu       sync.Mutex   // of the mark and its effect on the router
-	failed   bool         // does not answer
+	failures int        // health checks in a row; under mu
+	mu       sync.Mutex // of the mark and its effect on the router
+	failed   bool       // does not answer health checks
 }
 
 // Show sets the header by which the engine knows the router, if it is to have one, in
@@ -48,34 +48,32 @@ func (e *Engine) Show(h http.Header) { e.credentials.Show(h, &e.who) }
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
 
-// Healthy reports whether the engine answers.
+// Healthy reports whether the engine answers health checks.
 func (e *Engine) Healthy() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.failed
 }
 
-// Succeeded notes an answer.
-func (e *Engine) Succeeded() {
-	if e.failures.Load() != 0 && e.failures.Swap(0) >= e.limit {
-		e.mark()
-	}
-}
-
-// Failed notes that the engine could not be reached or did not answer. After
-// several in a row it gets no requests until Probe finds it well.
-func (e *Engine) Failed() {
-	if e.failures.Add(1) == e.limit {
-		e.mark()
-	}
-}
-
-// mark brings the mark in line with the failures: calls may overtake each other.
-func (e *Engine) mark() {
+// checked notes the outcome of a health check. After several failures in a row the
+// engine gets no requests until it is well. What becomes of requests is for its router
+// to judge: a process may be well that serves none. It reports whether the mark changed.
+func (e *Engine) checked(well bool) (changed bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.failed = e.failures.Load() >= e.limit
+	if e.failures++; well {
+		e.failures = 0
+	}
+	was := e.failed
+	e.failed = e.failures >= e.limit
+	if e.failed == was {
+		return false
+	}
+	if well {
+		e.model.Router.Renew(e.ID)
+	}
 	_ = e.model.Router.SetDead(e.ID, e.failed) // it may be gone already
+	return true
 }
 
 // NewClient returns what engines are asked with for their health and what else they
@@ -94,17 +92,12 @@ const probes = 16
 // have answered or ctx ends. It reports how many changed their state.
 func (f *Fleet) Probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) (changed int) {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
-		was := e.Healthy()
-		if e.probe(ctx, client, path, timeout) {
-			e.Succeeded()
-		} else if ctx.Err() == nil {
-			e.Failed()
+		well := e.probe(ctx, client, path, timeout)
+		if !well && ctx.Err() != nil || !e.checked(well) {
+			return 0
 		}
-		if is := e.Healthy(); is != was {
-			f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", is)
-			return 1
-		}
-		return 0
+		f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", well)
+		return 1
 	})
 }
 

@@ -73,8 +73,8 @@ type Config struct {
 	// Addressless lets workers be chosen that do not say where their engines
 	// listen: whoever asks knows it.
 	Addressless bool
-	// Unhealthy is how many failures in a row make an engine count as not
-	// answering; 0 is 3.
+	// Unhealthy is how many health checks in a row must fail for an engine to get no
+	// requests; 0 is 3.
 	Unhealthy int
 	// Credentials are what engines are shown of this program; nil: nothing.
 	Credentials *secure.Engines
@@ -256,7 +256,7 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 	e := &Engine{
 		who:         secure.EngineID{Worker: w.ID, Name: w.Name, Model: w.Model, Group: w.Group, Host: base.Hostname(), Credential: w.Credential},
 		credentials: f.cfg.Credentials,
-		ID:          w.ID, URL: text, Base: base, limit: int32(f.cfg.Unhealthy), model: m, Prefill: w.Role == registry.Prefill,
+		ID:          w.ID, URL: text, Base: base, limit: f.cfg.Unhealthy, model: m, Prefill: w.Role == registry.Prefill,
 		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
 		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
 	}

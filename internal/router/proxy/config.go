@@ -45,8 +45,11 @@ type Config struct {
 	AdministrationTimeout time.Duration  // for one engine's answer
 	Access                *secure.Access // nil: everybody may ask
 
-	Retries     int     // of one request
-	RetryShare  float64 // of all requests
+	Retries     int           // of one request
+	RetryShare  float64       // of all requests
+	RetryBurst  int           // at once, whatever the share
+	RetryWait   time.Duration // before a second retry; twice as long before each further one
+	Retry500    bool          // try another worker after status 500, once
 	DialTimeout time.Duration
 	FirstByte   time.Duration // wait for an answer to begin; 0 is for ever
 	EngineIdle  time.Duration // between chunks of an answer

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
@@ -143,25 +144,35 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 // askPrefill sends a request to a prefill worker and returns its whole answer, or
 // the end of a streamed one.
 func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data upstream.Payload, limit int64) ([]byte, error) {
+	whole, router := ctx, q.m.Router
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := p.await(q, route.PrefillStage, best.Overdue, cancel)
+	defer t.stop()
+	broken := func(format string, err error) error {
+		if whole.Err() == nil { // else others have given up
+			router.Failed(q.id, route.PrefillStage, route.Failure{})
+		}
+		return fmt.Errorf("%w: "+format, errPrefill, err)
+	}
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
 	if err != nil {
-		if ctx.Err() == nil {
-			e.Failed()
-		}
-		return nil, fmt.Errorf("%w: %w", errPrefill, err)
+		return nil, broken("%w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: its answer breaks off: %w", errPrefill, err)
+		return nil, broken("its answer breaks off: %w", err)
 	case clientsFault(resp.StatusCode):
-		e.Succeeded()
 		return nil, fmt.Errorf("%w with status %d", errRefused, resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
+		if f, why := judgeStatus(resp.StatusCode, resp.Header, time.Now()); why != "" {
+			router.Failed(q.id, route.PrefillStage, f)
+		}
 		return nil, fmt.Errorf("%w: it answers %d", errPrefill, resp.StatusCode)
 	}
-	e.Succeeded()
+	router.Succeeded(q.id, route.PrefillStage)
 	if q.known {
 		p.compareCached(q, best, answer)
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,6 +41,7 @@ type engine struct {
 	*mockapi.Server
 	http *httptest.Server
 	seen chan http.Header // of the requests to generate
+	sick atomic.Bool      // fails health checks
 }
 
 // lab is a router in front of mock engines, whose events reach its index.
@@ -59,7 +61,7 @@ func testConfig() Config {
 		Limits:     httpconf.Limits{MaxBody: 1 << 20, MaxInflight: 4096, WriteTimeout: patience},
 		BodyMemory: 1 << 30, Selection: true, PassThrough: true,
 		Routes: append(Kinds(), "/echo"), Administration: AdminOperators, AdministrationTimeout: patience,
-		Retries: 2, RetryShare: 0.1, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
+		Retries: 2, RetryShare: 0.1, RetryBurst: 10, RetryWait: time.Millisecond, Retry500: true, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
 		QueueOrder: OrderFCFS, QueueTimeout: patience, BusyStatus: 529,
 		Health: new(edge.Health), ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,
@@ -109,6 +111,10 @@ func newLab(t *testing.T, o setup) *lab {
 		e.http = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost && r.URL.Path != "/tokenize" {
 				e.seen <- r.Header.Clone()
+			}
+			if r.URL.Path == "/health" && e.sick.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
 			}
 			if r.URL.Path == "/echo" {
 				_, _ = fmt.Fprintf(w, "%s %s", r.Method, r.URL.RawQuery)

@@ -8,27 +8,34 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/predict"
 )
 
 // observer is the metrics of a Proxy.
 type observer struct {
 	set                                                  *obs.Metrics
-	retries, retriesDenied, engineErrors                 *metrics.Counter
+	retriesDenied, requestFaults, engineErrors           *metrics.Counter
 	decodeOnly, prefillFailed, handOvers, unfiled, stale *metrics.Counter
 	tokenizeFailed, tokenizeCached, tokenizeAsked        *metrics.Counter
 	firstByte                                            *metrics.PrometheusHistogram
+	retries                                              map[string]*metrics.Counter // by reason
 }
 
-const familyRequests = "kvatlas_router_requests_total"
+const (
+	familyRequests = "kvatlas_router_requests_total"
+	familyRetries  = "kvatlas_router_retries_total"
+	familyState    = "kvatlas_router_breaker_state"
+	familyLeftOut  = "kvatlas_router_left_out_total"
+)
 
 func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Help(familyRequests, "Requests, by outcome: how they ended.")
 	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
 	o := &observer{
-		set:            m,
-		retries:        m.Counter("kvatlas_router_retries_total", "Requests that were sent to another worker."),
+		set: m, retries: make(map[string]*metrics.Counter),
 		retriesDenied:  m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
+		requestFaults:  m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500: the request's own fault, and not theirs."),
 		engineErrors:   m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
 		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
@@ -45,6 +52,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "place", "memory")
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "place", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
+	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx} {
+		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by why.", "reason", why)
+	}
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics
 		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",
@@ -53,6 +63,10 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_prediction_error":              "Tokens predicted or reported but not both, as a part of those that were either, of late.",
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
+		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
+		familyLeftOut:                                  "How often a worker was left out for what became of requests, by why.",
+		"kvatlas_router_spared_total":                  "How often a worker was not left out because too many others were.",
+		"kvatlas_router_worker_failures_total":         "Requests that a worker failed at.",
 	} {
 		m.Help(family, help)
 	}
@@ -82,6 +96,7 @@ func writeModels(w io.Writer, p *Proxy) {
 				"worker", strconv.FormatUint(s.Worker, 10), "dp_rank", strconv.FormatUint(uint64(s.DPRank), 10)), s})
 		}
 	}
+	writeHealth(w, p)
 	family := func(name, kind string, value func(s *predict.Stat) float64) {
 		metrics.WriteMetadataIfNeeded(w, name, kind)
 		for i := range rows {
@@ -98,4 +113,40 @@ func writeModels(w io.Writer, p *Proxy) {
 		}
 		return 0
 	})
+}
+
+// writeHealth writes what requests tell of each worker, family by family.
+func writeHealth(w io.Writer, p *Proxy) {
+	type row struct {
+		labels []string
+		route.Health
+	}
+	var rows []row
+	for _, m := range p.fleet.Models() {
+		for _, h := range m.Router.Health() {
+			rows = append(rows, row{[]string{"model", m.Space.Model, "block_size", strconv.Itoa(int(m.BlockSize)), "group", m.Group,
+				"worker", strconv.FormatUint(h.Worker, 10)}, h})
+		}
+	}
+	family := func(name, kind string, lines func(r *row, line func(v uint64, labels ...string))) {
+		metrics.WriteMetadataIfNeeded(w, name, kind)
+		for i := range rows {
+			lines(&rows[i], func(v uint64, labels ...string) {
+				fmt.Fprintf(w, "%s %d\n", obs.Name(name, append(rows[i].labels[:len(rows[i].labels):len(rows[i].labels)], labels...)...), v)
+			})
+		}
+	}
+	family(familyState, "gauge", func(r *row, line func(uint64, ...string)) {
+		state := r.State.String()
+		if r.Silent {
+			state = "silent"
+		}
+		line(1, "state", state)
+	})
+	family(familyLeftOut, "counter", func(r *row, line func(uint64, ...string)) {
+		line(r.LeftOut, "reason", "failing")
+		line(r.Refused, "reason", "full")
+	})
+	family("kvatlas_router_spared_total", "counter", func(r *row, line func(uint64, ...string)) { line(r.Spared) })
+	family("kvatlas_router_worker_failures_total", "counter", func(r *row, line func(uint64, ...string)) { line(r.Failed) })
 }

@@ -46,12 +46,12 @@ type Proxy struct {
 func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
 		cfg: cfg, fleet: cfg.Fleet,
-		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, FirstByte: cfg.FirstByte, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
+		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
 			Stale: func() { p.obs.stale.Inc() }}),
 		selection: selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:     obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
-		budget:    budget{share: cfg.RetryShare},
+		budget:    budget{share: cfg.RetryShare, burst: float64(cfg.RetryBurst)},
 		texts:     newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		sessions:  newLRU[sessionKey, shard.RankID](int64(cfg.MaxSessions), cfg.SessionLife),
 	}

@@ -163,15 +163,17 @@ func TestDisconnect(t *testing.T) {
 // one that breaks off is not covered up.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		fault   mockapi.Fault
-		status  int
-		retries string
+		name         string
+		fault        mockapi.Fault
+		status       int
+		why, retries string
 	}{
-		{"drop", mockapi.Fault{Drop: true}, 200, "1"},
-		{"503", mockapi.Fault{Status: 503}, 200, "1"},
-		{"500", mockapi.Fault{Status: 500}, 500, "0"}, // the engine has its reasons
-		{"400", mockapi.Fault{Status: 400}, 400, "0"},
+		{"drop", mockapi.Fault{Drop: true}, 200, "unreachable", "1"},
+		{"503", mockapi.Fault{Status: 503}, 200, "status_5xx", "1"},
+		{"500", mockapi.Fault{Status: 500}, 200, "status_500", "1"},
+		{"429", mockapi.Fault{Status: 429}, 200, "full", "1"},
+		{"501", mockapi.Fault{Status: 501}, 501, "", ""}, // no other one can
+		{"400", mockapi.Fault{Status: 400}, 400, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var asked atomic.Bool
@@ -188,7 +190,7 @@ func TestFaults(t *testing.T) {
 			if status != c.status {
 				t.Errorf("%d %s", status, data)
 			}
-			if n := l.metric("kvatlas_router_retries_total"); n != c.retries {
+			if n := l.metric(`kvatlas_router_retries_total{reason="` + c.why + `"}`); n != c.retries {
 				t.Errorf("%s retries, want %s", n, c.retries)
 			}
 			l.idle()
@@ -216,10 +218,10 @@ func TestFaults(t *testing.T) {
 
 // When nobody answers, retries end at their number and at their share.
 func TestRetryLimits(t *testing.T) {
-	l := newLab(t, setup{engines: 5, fleet: func(c *fleet.Config) { c.Unhealthy = 1 << 20 }, engine: func(_ int, m *mockapi.Config) {
+	l := newLab(t, setup{engines: 5, fleet: func(c *fleet.Config) { c.Route.LeftOutShare = 0 }, engine: func(_ int, m *mockapi.Config) {
 		m.Fault = func(*http.Request) mockapi.Fault { return mockapi.Fault{Status: 503} }
 	}})
-	const requests = 200
+	const requests, burst = 200, 10
 	for range requests {
 		if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3]}`); status != 503 {
 			t.Fatalf("%d %s", status, data)
@@ -261,16 +263,17 @@ func TestHealth(t *testing.T) {
 		t.Errorf("a new address begins anew: %s", left())
 	}
 	e := l.model().Engine(0)
+	l.engines[0].sick.Store(true)
 	for range 3 {
-		e.Failed()
+		l.fleet.Probe(t.Context(), client, "/health", patience)
 	}
-	if e.Healthy() || l.fleet.Probe(t.Context(), client, "/health", patience) != 1 || !e.Healthy() {
+	if l.engines[0].sick.Store(false); e.Healthy() || l.fleet.Probe(t.Context(), client, "/health", patience) != 1 || !e.Healthy() {
 		t.Error("the engine answers and is not taken back")
 	}
 	if err := l.fleet.SetWorker(w, true); err != nil || left() != route.Draining.String() {
 		t.Errorf("drained by its operator: %s %v", left(), err)
 	}
-	if e.Failed(); l.fleet.Probe(t.Context(), client, "/health", patience) != 0 || left() != route.Draining.String() {
+	if l.fleet.Probe(t.Context(), client, "/health", patience) != 0 || left() != route.Draining.String() {
 		t.Error("a health check ends what an operator began")
 	}
 }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -48,86 +45,36 @@ type sessionKey struct {
 	session xxh3.Uint128
 }
 
-// budget lets retries be a share of all requests. A few are always possible, so
-// that a quiet router retries too.
-type budget struct {
-	share float64
-	mu    sync.Mutex
-	left  float64
-	begun bool
-}
-
-// burst is how many retries may come at once.
-const burst = 10
-
-func (b *budget) request() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.begun {
-		b.begun = true
-		if b.share > 0 {
-			b.left = burst
-		}
-	}
-	b.left = math.Min(burst, b.left+b.share)
-}
-
-func (b *budget) take() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.left < 1 {
-		return false
-	}
-	b.left--
-	return true
-}
-
-// failure is why an attempt gave no answer that was passed on.
-type failure struct {
-	*refusal
-	retry bool // another worker may do better
-	whole bool // a decode worker alone may do better
-}
-
 // run chooses a worker and passes the request on, again if that fails in time.
 func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
 	q.prompt, q.known = p.prompt(ctx, q.m, q)
-	var last *refusal
-	for attempt := 0; ; {
+	var last *failure
+	for t := (retries{}); ; {
 		best, err := p.choose(ctx, q)
 		if err != nil {
 			if ctx.Err() != nil {
 				p.obs.outcome("client_gone").Inc()
 				return
 			}
-			if last == nil || errors.Is(err, route.ErrOverloaded) {
-				last = p.refusedBy(err)
+			if last == nil || last.given == nil && errors.Is(err, route.ErrOverloaded) {
+				last = &failure{refusal: p.refusedBy(err)}
 			}
-			p.refuse(w, last)
+			p.giveBack(w, last)
 			return
 		}
-		f := p.attempt(w, r, q, &best)
-		if f == nil {
+		if last = p.attempt(w, r, q, &best); last == nil {
 			return
 		}
-		last = f.refusal
-		if f.whole {
+		if last.whole {
 			q.split = false
 			p.obs.decodeOnly.Inc()
 			continue
 		}
-		if !f.retry || attempt >= p.cfg.Retries || q.options.Worker != nil {
-			p.refuse(w, last)
+		if !p.again(ctx, q, &t, last) {
+			p.giveBack(w, last)
 			return
 		}
-		if !p.budget.take() {
-			p.obs.retriesDenied.Inc()
-			p.refuse(w, last)
-			return
-		}
-		attempt++
-		p.obs.retries.Inc()
 		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Decode.Worker)
 	}
 }
@@ -168,7 +115,7 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 
 func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	o := q.options
-	o.RequestID = q.id
+	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
 	key := sessionKey{q.m, q.session}
 	if q.inSession && o.Worker == nil {
 		if at, ok := p.sessions.get(key, time.Now()); ok {
@@ -209,38 +156,46 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}()
 	e := q.m.Engine(pair.Decode.Worker)
 	if e == nil {
-		return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), retry: true}
+		return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), retry: whyGone}
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
 	part := &prefill{data: q.pieces([][]byte{q.data})}
+	stage := route.Whole
 	if pair.Prefill != nil {
 		var err error
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, cancel); err != nil {
 			return p.notPrefilled(r, q, err)
 		}
 		defer part.end()
+		stage = route.DecodeStage
 	}
+	t := p.await(q, stage, pair.Decode.Overdue, cancel)
+	defer t.stop()
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
 		if part.failed.Load() {
 			return p.notPrefilled(r, q, part.why)
 		}
-		return p.unreached(r, e, err)
+		return p.unanswered(r, q, stage, whyUnreachable, t.stop(), err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
 	if part.failed.Load() && resp.StatusCode >= 500 {
 		return p.notPrefilled(r, q, part.why)
 	}
-	switch resp.StatusCode {
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		if q.options.Worker == nil {
-			p.obs.engineErrors.Inc()
-			return &failure{refusal: refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+strconv.Itoa(resp.StatusCode)), retry: true}
-		}
+	if f := p.failed(q, stage, resp); f != nil {
+		return f
 	}
-	e.Succeeded()
-	p.answer(w, r, q, pair, resp, cancel)
+	s := p.newStream(q, resp, stage)
+	defer s.free()
+	if err := s.first(resp.Body); err != nil {
+		if part.failed.Load() {
+			return p.notPrefilled(r, q, part.why)
+		}
+		return p.unanswered(r, q, stage, whyBrokeOff, t.stop(), err)
+	}
+	t.stop()
+	p.answer(w, r, s, pair, resp, cancel)
 	return nil
 }
 
@@ -248,7 +203,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 // is gone.
 func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 	if r.Context().Err() != nil {
-		return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
+		return clientGone()
 	}
 	if q.refusedBefore = errors.Is(err, errRefused); !q.refusedBefore {
 		p.prefillFailed(err)
@@ -261,27 +216,27 @@ func (p *Proxy) prefillFailed(err error) {
 	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err))
 }
 
-func (p *Proxy) unreached(r *http.Request, e *fleet.Engine, err error) *failure {
+func clientGone() *failure {
+	return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
+}
+
+// unanswered is for an attempt that ended before the first byte of an answer; ended
+// says why it was cancelled, if it was.
+func (p *Proxy) unanswered(r *http.Request, q *call, stage route.Stage, why, ended string, err error) *failure {
 	if r.Context().Err() != nil {
-		return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
+		return clientGone()
 	}
 	p.obs.engineErrors.Inc()
 	p.limit.Warn("engine", "an engine did not answer", errAttr(err))
-	if p.late(err) {
+	q.m.Router.Failed(q.id, stage, route.Failure{})
+	switch ended {
+	case waitLate:
 		// It may be at work on the request: not for another worker to repeat.
-		e.Failed()
 		return &failure{refusal: refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine did not begin to answer in time")}
+	case waitOverdue:
+		return &failure{refusal: refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine gives nothing"), retry: whyOverdue}
 	}
-	e.Failed()
-	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: true}
-}
-
-// late reports whether an engine has the request and does not begin to answer.
-func (p *Proxy) late(err error) bool {
-	var timeout interface{ Timeout() bool }
-	var op *net.OpError
-	connecting := errors.As(err, &op) && op.Op == "dial"
-	return p.cfg.FirstByte > 0 && !connecting && (errors.Is(err, upstream.ErrNoAnswer) || errors.As(err, &timeout) && timeout.Timeout())
+	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: why}
 }
 
 // engineRequest makes what is sent to a rank of the engine.

@@ -109,6 +109,18 @@ func TestEachSetting(t *testing.T) {
 			func(l *lab) string { l.busy(); return l.status() }, "", "529 overloaded"},
 		{"retries", func(c *Config) { c.Retries = 0 }, dropOnce, (*lab).status, "200", "502 engine_unreachable"},
 		{"retry-share", func(c *Config) { c.RetryShare = 0 }, dropOnce, (*lab).status, "200", "502 engine_unreachable"},
+		{"retry-burst", func(c *Config) { c.RetryBurst = 0 }, dropOnce, (*lab).status, "200", "502 engine_unreachable"},
+		{"retry-500", func(c *Config) { c.Retry500 = false }, func(_ *testing.T, s *setup) {
+			var asked atomic.Bool
+			s.engines, s.engine = 2, func(_ int, c *mockapi.Config) {
+				c.Fault = func(*http.Request) (f mockapi.Fault) {
+					if !asked.Swap(true) {
+						f.Status = 500
+					}
+					return f
+				}
+			}
+		}, (*lab).status, "200", "500"},
 		{"first-byte-timeout", func(c *Config) { c.FirstByte = time.Millisecond }, func(_ *testing.T, s *setup) { s.engine = stall(0) },
 			(*lab).status, "", "504 engine_timeout"},
 		{"engine-idle-timeout", func(c *Config) { c.EngineIdle = 20 * time.Millisecond }, func(_ *testing.T, s *setup) { s.engine = stall(1) },

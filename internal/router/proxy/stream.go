@@ -15,8 +15,8 @@ import (
 )
 
 // answer passes the engine's answer on and follows the booking by it.
-func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair, resp *http.Response, cancel context.CancelFunc) {
-	best := &pair.Decode
+func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *route.Pair, resp *http.Response, cancel context.CancelFunc) {
+	best, q := &pair.Decode, s.call
 	h := w.Header()
 	copyHeaders(h, resp.Header)
 	if resp.ContentLength >= 0 {
@@ -34,19 +34,20 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, q *call, pair *ro
 		p.prefillFailed(errRefused) // the request is good after all
 	}
 
-	ok := resp.StatusCode == http.StatusOK
-	events := strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
-	s := stream{proxy: p, call: q, follow: ok, events: events, tail: ok && q.known && pair.Prefill == nil}
-	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || events, cancel)
+	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
 	if outcome != "ok" && r.Context().Err() != nil {
 		outcome = "client_gone"
 	}
 	p.obs.outcome(outcome).Inc()
+	if outcome == "ok" && resp.StatusCode < 400 {
+		q.m.Router.Succeeded(q.id, s.stage)
+	}
 	if outcome == "ok" && s.tail {
 		p.compareCached(q, best, s.last)
 	}
 	if outcome == "engine_broke_off" {
 		p.obs.engineErrors.Inc()
+		q.m.Router.Failed(q.id, s.stage, route.Failure{})
 		abort(w)
 	}
 }
@@ -71,21 +72,45 @@ type stream struct {
 	last   []byte
 	begun  bool
 	ended  bool // with a line end
+
+	stage route.Stage
+	buf   *[]byte
+	n     int   // bytes of buf that were read and not passed on
+	err   error // that came with them
+}
+
+func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stream {
+	ok := resp.StatusCode == http.StatusOK
+	return &stream{
+		proxy: p, call: q, stage: stage, follow: ok, tail: ok && q.known && stage == route.Whole,
+		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
+		buf:    p.buffers.Get().(*[]byte), //nolint:forcetypeassert // the pool holds nothing else
+	}
+}
+
+func (s *stream) free() { s.proxy.buffers.Put(s.buf) }
+
+// first reads the beginning of the body. The error is for an answer that breaks off
+// before it: another worker may do better.
+func (s *stream) first(body io.Reader) error {
+	for s.n == 0 && s.err == nil {
+		s.n, s.err = body.Read(*s.buf)
+	}
+	if s.n == 0 && s.err != io.EOF { //nolint:errorlint // readers return it bare
+		return s.err
+	}
+	return nil
 }
 
 // copy passes the body on until its end and returns how it went.
 func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel context.CancelFunc) string {
-	p := s.proxy
-	buf := p.buffers.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
-	defer p.buffers.Put(buf)
-	control := http.NewResponseController(w)
+	p, control := s.proxy, http.NewResponseController(w)
 	idle := time.AfterFunc(p.cfg.EngineIdle, cancel)
 	defer idle.Stop()
-	for {
-		n, err := body.Read(*buf)
+	for n, err := s.n, s.err; ; n, err = body.Read(*s.buf) {
 		if n > 0 {
 			idle.Stop() // a slow client is no slow engine
-			chunk := (*buf)[:n]
+			chunk := (*s.buf)[:n]
 			s.see(chunk)
 			_ = control.SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // supported by net/http's own server
 			if _, werr := w.Write(chunk); werr != nil {

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// Why a request goes to another worker, in metrics.
+const (
+	whyGone        = "gone"        // the worker has just left
+	whyUnreachable = "unreachable" // no connection, or none that lasted to the answer
+	whyOverdue     = "overdue"     // it gives nothing to anybody
+	whyBrokeOff    = "broke_off"   // before the first byte of the answer
+	whyFull        = "full"        // 429, or 503 and 529 with a time to come again
+	whyStatus500   = "status_500"  // it failed at the request, or the request is at fault
+	whyStatus5xx   = "status_5xx"
+)
+
+// failure is why an attempt gave no answer that was passed on.
+type failure struct {
+	*refusal
+	retry string // why another worker may do better; "" if none would
+	whole bool   // a decode worker alone may do better
+	fault bool   // the request itself may be at fault
+	blame route.Blame
+	given *given // what the engine answered; nil if that is not for the client
+}
+
+// given is an engine's answer that is kept while another is asked.
+type given struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// maxGiven is the most bytes of such an answer; longer ones are passed on at once.
+const maxGiven = 64 << 10
+
+// judgeStatus says what an answer's head tells of the engine: nothing against it (why
+// is empty), that it has no room, or that it fails.
+func judgeStatus(status int, h http.Header, now time.Time) (f route.Failure, why string) {
+	after, said := retryAfter(h.Get("Retry-After"), now)
+	switch {
+	case status == http.StatusTooManyRequests, said && (status == http.StatusServiceUnavailable || status == 529):
+		return route.Failure{Full: true, RetryAfter: after}, whyFull
+	case status == http.StatusInternalServerError:
+		return f, whyStatus500
+	case status == http.StatusNotImplemented, status == http.StatusHTTPVersionNotSupported, status < 500:
+		return f, ""
+	}
+	return f, whyStatus5xx
+}
+
+// retryAfter reads seconds or a date (RFC 9110, 10.2.3).
+func retryAfter(text string, now time.Time) (time.Duration, bool) {
+	if text = strings.TrimSpace(text); text == "" {
+		return 0, false
+	}
+	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(s) * time.Second, true
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0), true
+	}
+	return 0, false
+}
+
+// failed notes what an answer tells against its engine. It returns nil if the answer is
+// for the client whatever others would say: then resp.Body may be another one.
+func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response) *failure {
+	against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())
+	if why == "" {
+		return nil
+	}
+	f := &failure{blame: q.m.Router.Failed(q.id, stage, against), retry: why}
+	if why == whyStatus500 {
+		f.fault = p.cfg.Retry500
+		if !f.fault {
+			return nil
+		}
+	}
+	p.obs.engineErrors.Inc()
+	if q.options.Worker != nil {
+		return nil // no other may
+	}
+	if why == whyStatus5xx || why == whyFull && resp.StatusCode != http.StatusTooManyRequests {
+		f.refusal = refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+strconv.Itoa(resp.StatusCode))
+		return f
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxGiven))
+	if err != nil {
+		f.refusal = refuse(http.StatusBadGateway, "engine_unreachable", "the engine's answer breaks off")
+		return f
+	}
+	if len(body) == maxGiven {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(body), resp.Body), resp.Body}
+		return nil
+	}
+	f.given = &given{resp.StatusCode, resp.Header, body}
+	return f
+}
+
+// giveBack ends a request with what the last attempt brought.
+func (p *Proxy) giveBack(w http.ResponseWriter, f *failure) {
+	if f.given == nil {
+		p.refuse(w, f.refusal)
+		return
+	}
+	p.obs.outcome("engine_" + strconv.Itoa(f.given.status)).Inc()
+	h := w.Header()
+	copyHeaders(h, f.given.header)
+	h.Set("Content-Length", strconv.Itoa(len(f.given.body)))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
+	w.WriteHeader(f.given.status)
+	_, _ = w.Write(f.given.body) // the client may be gone
+}

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+)
+
+// sickFleet is three engines, of which the first does with chats what sick says, in
+// front of them the router.
+func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string) {
+	t.Helper()
+	var urls []string
+	for i := range 3 {
+		s, err := mockapi.New(mockapi.Config{Model: "m", Engine: mock.Config{BlockSize: 16},
+			Step: func(*mock.Report) time.Duration { return 2 * time.Millisecond }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if i == 0 && strings.HasPrefix(r.URL.Path, "/v1/chat") {
+				sick(w, r)
+				return
+			}
+			s.ServeHTTP(w, r)
+		}))
+		t.Cleanup(func() { h.CloseClientConnections(); s.Close(); h.Close() })
+		urls = append(urls, h.URL)
+	}
+	_, url = startRouter(t, t.TempDir(), append([]string{"--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ",")}, flags...)...)
+	return url
+}
+
+// chats asks so many chats, 24 at once, and returns how many failed, and with what.
+func chats(url string, n int, stream bool) (failed int64, why string) {
+	var all sync.WaitGroup
+	var next, bad atomic.Int64
+	var mu sync.Mutex
+	reasons := map[string]int{}
+	for range 24 {
+		all.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				status, data, _ := ask(url+"/v1/chat/completions", fmt.Sprintf(
+					`{"model":"m","max_tokens":3,"stream":%v,"messages":[{"role":"user","content":"question %d of some length, which nobody has asked"}]}`, stream, i))
+				if status != http.StatusOK || stream && !strings.HasSuffix(data, "data: [DONE]\n\n") {
+					bad.Add(1)
+					mu.Lock()
+					reasons[fmt.Sprintf("%d %.200s", status, data)]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
+	return bad.Load(), fmt.Sprint(reasons)
+}
+
+// An engine that answers at once, but not as it should, looks idle; its health check is
+// well. Of 600 clients six at most see that it is there, and none of the next 300.
+func TestSickEngine(t *testing.T) {
+	for _, status := range []int{500, 429, 503} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			url := sickFleet(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", status) })
+			if failed, why := chats(url, 600, status == 500); failed > 6 {
+				t.Errorf("%d of 600 chats failed: %s", failed, why)
+			} else if failed > 0 {
+				t.Logf("%d of 600 chats failed: %s", failed, why)
+			}
+			if failed, why := chats(url, 300, false); failed > 0 {
+				t.Errorf("%d of the next 300 chats failed: %s", failed, why)
+			}
+			text, err := get(t.Context(), url+"/metrics")
+			if err != nil || sum(text, "kvatlas_router_left_out_total") < 1 || sum(text, "kvatlas_router_retries_total") < 1 {
+				t.Errorf("the metrics do not tell of it: %v", err)
+			}
+		})
+	}
+}
+
+// An engine that takes streams and never answers keeps those that it has for as long as
+// it is given, and gets no others.
+func TestSilentEngine(t *testing.T) {
+	var asked atomic.Int64
+	url := sickFleet(t, func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body) // else a server does not see that its client is gone
+		<-r.Context().Done()
+	}, "--overdue-after", "300ms")
+	if failed, why := chats(url, 200, true); failed > 0 {
+		t.Errorf("%d of 200 streams failed: %s", failed, why)
+	}
+	first := asked.Load()
+	if failed, why := chats(url, 200, true); failed > 0 {
+		t.Errorf("%d of the next 200 streams failed: %s", failed, why)
+	}
+	if n := asked.Load() - first; first == 0 || first > 24 || n > 8 {
+		t.Errorf("the silent engine was sent %d streams of the first 200 and %d of the next", first, n)
+	}
+}
+
+// A request at which every engine fails is tried at two, its client gets the engine's
+// own answer, and nobody is left out for it.
+func TestRequestThatFailsEverywhere(t *testing.T) {
+	var asked atomic.Int64
+	var urls []string
+	for range 4 {
+		s, err := mockapi.New(mockapi.Config{Model: "m", Engine: mock.Config{BlockSize: 16}, Fault: func(r *http.Request) (f mockapi.Fault) {
+			if r.Header.Get("X-Bad") != "" {
+				asked.Add(1)
+				f.Status = http.StatusInternalServerError
+			}
+			return f
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := httptest.NewServer(s)
+		t.Cleanup(func() { h.Close(); s.Close() })
+		urls = append(urls, h.URL)
+	}
+	_, url := startRouter(t, t.TempDir(), "--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ","))
+	for range 40 {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"bad"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Bad", "1")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusInternalServerError {
+			t.Fatal(resp.Status)
+		}
+	}
+	if n := asked.Load(); n != 80 {
+		t.Errorf("40 requests were tried %d times", n)
+	}
+	text, err := get(t.Context(), url+"/metrics")
+	if err != nil || sum(text, "kvatlas_router_left_out_total") != 0 {
+		t.Errorf("engines were left out: %v", err)
+	}
+	if failed, why := chats(url, 100, false); failed > 0 {
+		t.Errorf("%d chats failed after it: %s", failed, why)
+	}
+}

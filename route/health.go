@@ -1,0 +1,303 @@
+package route
+
+import (
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/breaker"
+	"github.com/kvatlas/kvatlas/route/load"
+)
+
+// What becomes of requests makes a worker's state: a breaker for what failed or was
+// refused, and the oldest request that waits for its first token for a worker that
+// takes requests and says nothing. At most Settings.LeftOutShare of the workers of a
+// role are left out so: what fails everywhere is no worker's fault, and where most
+// fail the rest would be crushed.
+
+// patience is how many times longer than predicted a first token may take, and how
+// many a whole answer, before its worker is judged by it.
+const patience = 8
+
+// attempt is a request at a worker, as its state goes by it.
+type attempt struct {
+	worker       *workerState
+	ticket       breaker.Ticket
+	sent         time.Time
+	allowed      time.Duration // until an answer is overdue; 0 is never
+	older, newer *attempt      // of the worker's unanswered ones; itself in none: answered
+	answered     bool
+}
+
+// health is what requests tell of a worker.
+type health struct {
+	breaker        breaker.Breaker
+	oldest, newest *attempt
+	spoke          time.Time // when it last gave anything
+	silent         bool      // left out for its oldest request
+	failed         uint64    // requests
+	leftOut        [2]uint64 // times: for failures and silence, for want of room
+	spared         uint64    // times that it would have been, but for the others
+}
+
+// send notes that the worker is sent a request.
+func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now time.Time) {
+	a := &attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, older: w.newest}
+	if w.newest != nil {
+		w.newest.newer = a
+	} else {
+		w.oldest = a
+	}
+	w.newest = a
+	r.attempts[k] = a
+}
+
+// allowed is how long the worker has for the first sign of an answer.
+func (r *Router) allowed(o *Options, e *estimate) time.Duration {
+	if !o.Watched || r.settings.OverdueAfter <= 0 {
+		return 0
+	}
+	ms := e.first
+	if o.Stage == DecodeStage {
+		ms += e.prompt // which another worker computes first
+	}
+	if o.Whole {
+		ms += e.answer
+	}
+	return max(r.settings.OverdueAfter, time.Duration(patience*ms*float64(time.Millisecond)))
+}
+
+// spokeNow notes that something came from the request's worker.
+func (r *Router) spokeNow(k load.Key, now time.Time) {
+	if a := r.attempts[k]; a != nil {
+		a.worker.spoke, a.worker.silent = now, false
+	}
+}
+
+// succeeded notes the first sign of an answer.
+func (r *Router) succeeded(k load.Key, now time.Time) {
+	a := r.attempts[k]
+	if a == nil {
+		return
+	}
+	a.worker.spoke, a.worker.silent = now, false
+	if !a.answered {
+		a.unlist()
+		r.outcome(a, breaker.Succeeded, 0, now)
+	}
+}
+
+// gone notes the end of a request of which nothing more will come.
+func (r *Router) gone(k load.Key, now time.Time) {
+	a := r.attempts[k]
+	if a == nil {
+		return
+	}
+	delete(r.attempts, k)
+	if a.answered {
+		return
+	}
+	if a.overdue(now) {
+		r.gaveUp(a, now)
+		return
+	}
+	a.unlist()
+	r.outcome(a, breaker.Neutral, 0, now)
+}
+
+// gaveUp is for a request that was overdue and is over. Its worker is out for it
+// already, or is now; when its last one is over it is tried as one that failed.
+func (r *Router) gaveUp(a *attempt, now time.Time) {
+	w := a.worker
+	a.unlist()
+	w.failed++
+	if w.silent || r.mayLeaveOut(w) {
+		w.breaker.Trip(&r.settings.Breaker, now)
+	}
+	if first := w.oldest; first == nil || !first.overdue(now) {
+		w.silent = false
+	}
+}
+
+func (a *attempt) unlist() {
+	w := a.worker
+	if a.older != nil {
+		a.older.newer = a.newer
+	} else {
+		w.oldest = a.newer
+	}
+	if a.newer != nil {
+		a.newer.older = a.older
+	} else {
+		w.newest = a.older
+	}
+	a.older, a.newer, a.answered = nil, nil, true
+}
+
+// overdue reports whether the request waits for longer than it should, and its worker
+// has given nothing to anybody for as long.
+func (a *attempt) overdue(now time.Time) bool {
+	since := a.sent
+	if a.worker.spoke.After(since) {
+		since = a.worker.spoke
+	}
+	return a.allowed > 0 && now.Sub(since) > a.allowed
+}
+
+func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration, now time.Time) {
+	w := a.worker
+	out := w.breaker.Ended(&r.settings.Breaker, a.ticket, o, retryAfter, now, func() bool {
+		may := r.mayLeaveOut(w)
+		if !may {
+			w.spared++
+		}
+		return may
+	})
+	switch {
+	case !out:
+	case o == breaker.Refused:
+		w.leftOut[1]++
+	default:
+		w.leftOut[0]++
+	}
+}
+
+// mayLeaveOut reports whether the workers that stay are enough without this one.
+func (r *Router) mayLeaveOut(w *workerState) bool {
+	all, out := 0, 0
+	for _, other := range r.workers {
+		if (other.Role == Prefill) != (w.Role == Prefill) || other.absent() != Eligible {
+			continue
+		}
+		all++
+		if other != w && (other.silent || other.breaker.State(r.cfg.Now()) != breaker.Closed) {
+			out++
+		}
+	}
+	return float64(out+1) <= r.settings.LeftOutShare*float64(all)+1e-9
+}
+
+// leftOut says whether a worker gets no requests for what became of others.
+func (r *Router) leftOut(w *workerState, now time.Time) Reason {
+	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w) {
+		w.silent = true
+		w.leftOut[0]++
+	}
+	switch {
+	case w.silent:
+		return Failing
+	case w.breaker.Admits(&r.settings.Breaker, now):
+		return Eligible
+	case w.breaker.State(now) == breaker.Full:
+		return Refusing
+	}
+	return Failing
+}
+
+// Failure is why a worker did not serve a request.
+type Failure struct {
+	// Full is set if it says that it has no room, for as long as RetryAfter; else it
+	// is at fault.
+	Full       bool
+	RetryAfter time.Duration
+}
+
+// Blame is a failure that a worker was held to; see Withdraw.
+type Blame struct {
+	worker *workerState
+	ticket breaker.Ticket
+}
+
+// Failed tells that the worker of the request's stage did not serve it, or broke off.
+// After several it is left out for a while, and then tried with a few requests. The
+// booking stays; Free it. Without a word of failure the end of a request says nothing
+// against its worker.
+func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.attempts[r.key(requestID, stage)]
+	if a == nil {
+		return b
+	}
+	w := a.worker
+	if !f.Full && !a.answered && a.overdue(now) {
+		r.gaveUp(a, now)
+		return b
+	}
+	if !a.answered {
+		a.unlist()
+	}
+	if f.Full {
+		w.spoke, w.silent = now, false
+		r.outcome(a, breaker.Refused, f.RetryAfter, now)
+		return b
+	}
+	w.failed++
+	r.outcome(a, breaker.Failed, 0, now)
+	return Blame{w, a.ticket}
+}
+
+// Withdraw takes a failure back: the same request fails at another worker, too.
+func (r *Router) Withdraw(b Blame) {
+	if b.worker == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b.worker.breaker.Withdraw(b.ticket)
+}
+
+// Succeeded tells that the worker of the request's stage has done its part, or begun
+// it. MarkPrefillComplete tells it of all stages.
+func (r *Router) Succeeded(requestID string, stage Stage) {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.succeeded(r.key(requestID, stage), now)
+}
+
+// Overdue reports whether the request waits for its first token for longer than it
+// should, and its worker is left out because it has given nothing to anybody.
+func (r *Router) Overdue(requestID string, stage Stage) bool {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a := r.attempts[r.key(requestID, stage)]
+	return a != nil && !a.answered && a.overdue(now) && r.leftOut(a.worker, now) != Eligible
+}
+
+// Renew tells that a worker may be well again: if it is left out for failures, it is
+// tried at once.
+func (r *Router) Renew(worker uint64) {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w := r.workers[worker]; w != nil {
+		w.breaker.Renew(now)
+	}
+}
+
+// Health is what requests tell of a worker.
+type Health struct {
+	Worker uint64
+	State  breaker.State
+	Silent bool // left out for its oldest request
+	// Failed counts requests, LeftOut and Refused how often it was left out for
+	// failures and for want of room, Spared how often it was not because too many
+	// others were.
+	Failed, LeftOut, Refused, Spared uint64
+}
+
+// Health returns what requests tell of each worker, sorted by id.
+func (r *Router) Health() []Health {
+	now := r.cfg.Now()
+	var list []Health
+	for _, w := range r.Workers() {
+		r.mu.Lock()
+		if st := r.workers[w.ID]; st != nil {
+			h := &st.health
+			list = append(list, Health{w.ID, h.breaker.State(now), h.silent, h.failed, h.leftOut[0], h.leftOut[1], h.spared})
+		}
+		r.mu.Unlock()
+	}
+	return list
+}

@@ -1,0 +1,265 @@
+package route
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/breaker"
+)
+
+// bench lets clients ask a router's workers one after the other, in virtual time.
+type benchEvent struct {
+	at     time.Time
+	client int
+}
+
+type benchAgenda []benchEvent
+
+func (a benchAgenda) Len() int           { return len(a) }
+func (a benchAgenda) Less(i, j int) bool { return a[i].at.Before(a[j].at) }
+func (a benchAgenda) Swap(i, j int)      { a[i], a[j] = a[j], a[i] }
+func (a *benchAgenda) Push(x any)        { *a = append(*a, x.(benchEvent)) }
+func (a *benchAgenda) Pop() any {
+	l := len(*a) - 1
+	x := (*a)[l]
+	*a = (*a)[:l]
+	return x
+}
+
+// sickWorker is what the first of three workers does with requests.
+type sickWorker struct {
+	full  bool
+	after time.Duration // of a full one
+	until time.Duration // it is well from then on; 0: never
+}
+
+// askAll runs so many requests by clients at once through three workers, of which the
+// first fails at once, each tried at up to three, and returns how often the sick one was
+// asked and how many requests found no other.
+func askAll(t *testing.T, r *Router, c *clock, clients, requests int, sick sickWorker) (asked, failed, served int) {
+	t.Helper()
+	start := c.Now()
+	rng := rand.New(rand.NewPCG(1, 2))
+	type live struct {
+		id       string
+		worker   uint64
+		excluded []uint64
+		first    bool // is out
+	}
+	state := make([]live, clients)
+	var agenda benchAgenda
+	for i := range clients {
+		heap.Push(&agenda, benchEvent{c.Now(), i})
+	}
+	next := 0
+	place := func(i int) {
+		s := &state[i]
+		a, err := r.BestWorker(context.Background(), Prompt{Local: numbers(1000*next+7, 20)}, Options{RequestID: s.id, Excluded: s.excluded, Watched: true})
+		if err != nil {
+			if !errors.Is(err, ErrNoWorker) && !errors.Is(err, ErrOverloaded) {
+				t.Fatal(err)
+			}
+			failed++
+			s.id = ""
+			heap.Push(&agenda, benchEvent{c.Now().Add(time.Millisecond), i})
+			return
+		}
+		s.worker, s.first = a.Worker, false
+		d := 20 * time.Millisecond
+		if a.Worker == 1 {
+			asked++
+			if sick.until == 0 || c.Now().Sub(start) < sick.until {
+				d = time.Millisecond
+			}
+		}
+		heap.Push(&agenda, benchEvent{c.Now().Add(d + time.Duration(rng.IntN(1e6))), i})
+	}
+	for agenda.Len() > 0 {
+		e := heap.Pop(&agenda).(benchEvent)
+		c.add(e.at.Sub(c.Now()))
+		s := &state[e.client]
+		switch {
+		case s.id == "":
+			if next++; next > requests {
+				continue
+			}
+			*s = live{id: fmt.Sprint(next, "-", c.Now().UnixNano())}
+			place(e.client)
+		case s.worker == 1 && !s.first && (sick.until == 0 || c.Now().Sub(start) < sick.until):
+			r.Failed(s.id, Whole, Failure{Full: sick.full, RetryAfter: sick.after})
+			r.Free(s.id)
+			s.excluded = append(s.excluded, 1)
+			place(e.client)
+		case !s.first:
+			s.first = true
+			r.MarkPrefillComplete(s.id)
+			heap.Push(&agenda, benchEvent{c.Now().Add(200 * time.Millisecond), e.client})
+		default:
+			served++
+			r.Output(s.id, 20)
+			r.Free(s.id)
+			s.id = ""
+			heap.Push(&agenda, benchEvent{c.Now(), e.client})
+		}
+	}
+	return asked, failed, served
+}
+
+// TestSickWorker: a worker that answers at once, and not as it should, does not draw the
+// traffic for being idle; when it is well it gets its part again.
+func TestSickWorker(t *testing.T) {
+	for name, sick := range map[string]sickWorker{
+		"fails": {}, "is full": {full: true}, "is full for 3 s": {full: true, after: 3 * time.Second},
+	} {
+		for _, mode := range []string{"auto", "kv", "least-loaded", "round-robin"} {
+			t.Run(name+"/"+mode, func(t *testing.T) {
+				r, _, c := open(t, func(c *Config) { c.Settings.Mode = mode }, workers(3)...)
+				asked, failed, served := askAll(t, r, c, 16, 600, sick)
+				if asked > 24 || failed > 0 || served != 600 {
+					t.Errorf("of 600 requests %d were sent to the sick worker, %d found no other, %d were served", asked, failed, served)
+				}
+				if asked, failed, _ = askAll(t, r, c, 16, 300, sick); asked > 8 || failed > 0 {
+					t.Errorf("of the next 300 %d, %d", asked, failed)
+				}
+				c.add(31 * time.Second)
+				asked, failed, _ = askAll(t, r, c, 16, 600, sickWorker{until: time.Nanosecond})
+				if asked < 30 || failed > 0 {
+					t.Errorf("when it was well again it got %d of 600, %d failed", asked, failed)
+				}
+			})
+		}
+	}
+}
+
+// TestLeftOutShare: what fails everywhere leaves workers enough, and one alone is never
+// left out.
+func TestLeftOutShare(t *testing.T) {
+	for n, most := range map[int]int{1: 0, 2: 1, 3: 2, 4: 2, 10: 6} {
+		r, _, _ := open(t, nil, workers(n)...)
+		for round := range 5 {
+			for w := range uint64(n) {
+				id := fmt.Sprint(round, w)
+				if _, err := r.BestWorker(t.Context(), Prompt{Local: numbers(1, 3)}, Options{RequestID: id, Worker: ptr(w + 1)}); err != nil {
+					t.Fatal(err)
+				}
+				r.Failed(id, Whole, Failure{Full: w%2 == 0})
+				r.Free(id)
+			}
+		}
+		out, spared := 0, uint64(0)
+		for _, h := range r.Health() {
+			if h.State != breaker.Closed {
+				out++
+			}
+			spared += h.Spared
+		}
+		if out != most || spared == 0 {
+			t.Errorf("%d of %d workers are left out, want %d; %d times it was not done", out, n, most, spared)
+		}
+	}
+}
+
+// TestRequestsOwnFault: a request that fails at two workers is held against neither,
+// though it opened a breaker.
+func TestRequestsOwnFault(t *testing.T) {
+	r, _, _ := open(t, func(c *Config) { c.Settings.Breaker.Failures = 1 }, workers(4)...)
+	for i := range 20 {
+		id := fmt.Sprint(i)
+		var blames []Blame
+		var tried []uint64
+		for range 2 {
+			a := best(t, r, Prompt{Local: numbers(1, 3)}, Options{RequestID: id, Excluded: tried})
+			blames, tried = append(blames, r.Failed(id, Whole, Failure{})), append(tried, a.Worker)
+			r.Free(id)
+		}
+		for _, b := range blames {
+			r.Withdraw(b)
+		}
+		for _, h := range r.Health() {
+			if h.State != breaker.Closed {
+				t.Fatalf("after request %d worker %d is %v", i, h.Worker, h.State)
+			}
+		}
+	}
+	r.Withdraw(Blame{}) // nobody's
+}
+
+// TestSilentWorker: one that takes requests and gives nothing is left out by its oldest
+// one, as long as that waits, and then as one that failed; anything that it gives ends
+// that. Who does not watch is not judged by.
+func TestSilentWorker(t *testing.T) {
+	open3 := func() (*Router, *clock) {
+		r, _, c := open(t, nil, workers(3)...)
+		return r, c
+	}
+	left := func(r *Router) string { return r.Loads()[0].Left.String() }
+	send := func(r *Router, id string, o Options) Answer {
+		o.RequestID, o.Worker = id, ptr(uint64(1))
+		return best(t, r, Prompt{Local: numbers(1, 3)}, o)
+	}
+	r, c := open3()
+	a := send(r, "a", Options{Watched: true})
+	if a.Overdue != 20*time.Second {
+		t.Errorf("a short prompt may take %v", a.Overdue)
+	}
+	c.add(a.Overdue)
+	if left(r) != "eligible" || r.Overdue("a", Whole) {
+		t.Error("judged too early")
+	}
+	c.add(time.Millisecond)
+	if left(r) != "failing" || !r.Overdue("a", Whole) || r.Overdue("b", Whole) {
+		t.Errorf("after %v it is %s", a.Overdue, left(r))
+	}
+	for range 50 {
+		if got := best(t, r, Prompt{Local: numbers(1, 3)}, Options{}); got.Worker == 1 {
+			t.Fatal("it is still chosen")
+		}
+	}
+	c.add(time.Hour)
+	if left(r) != "failing" {
+		t.Error("it is tried again while nothing came")
+	}
+	r.Free("a")
+	if left(r) != "failing" {
+		t.Error("a client that gives up makes it well")
+	}
+	if c.add(time.Second); left(r) != "eligible" || r.Health()[0].State != breaker.HalfOpen {
+		t.Errorf("it is never tried: %s", left(r))
+	}
+
+	for name, speak := range map[string]func(r *Router){
+		"a first token": func(r *Router) { r.MarkPrefillComplete("a") },
+		"another's":     func(r *Router) { r.MarkPrefillComplete("b") },
+		"output":        func(r *Router) { r.Output("c", 1) },
+	} {
+		r, c := open3()
+		for _, id := range []string{"a", "b", "c"} {
+			send(r, id, Options{Watched: true})
+		}
+		r.MarkPrefillComplete("c")
+		if c.add(21 * time.Second); left(r) != "failing" {
+			t.Fatalf("it is %s", left(r))
+		}
+		if speak(r); left(r) != "eligible" || r.Overdue("a", Whole) {
+			t.Errorf("after %s it is %s", name, left(r))
+		}
+	}
+
+	r, c = open3()
+	send(r, "a", Options{})
+	if c.add(time.Minute); left(r) != "eligible" {
+		t.Error("judged by a request that nobody watches")
+	}
+	if r.Free("a"); left(r) != "eligible" {
+		t.Error("judged by the end of a request that nobody watches")
+	}
+	r, _ = open3()
+	if a := send(r, "a", Options{Watched: true, Whole: true, ExpectedOutput: 1000}); a.Overdue < 40*time.Second || a.Overdue > 80*time.Second {
+		t.Errorf("a whole answer of 1,000 tokens may take %v", a.Overdue)
+	}
+}
