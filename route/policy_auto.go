@@ -54,6 +54,7 @@ type trip struct {
 	tokens float64 // prompt tokens in them
 	stalls float64 // decode steps among them
 	prompt float64 // tokens
+	trust  float64 // what part of its rank's slowness counted
 	// How many of them are loaded from each lower tier, and how many could be
 	// computed in the time that this was expected to take.
 	loads, loading tiers
@@ -207,6 +208,7 @@ func (a *auto) follow(w *Weighing, k load.Key, e *trip) {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
 	}
 	*t = *e
+	a.speeds.sent(t)
 	t.prompt = float64(w.PromptTokens)
 	a.trips[k] = t
 }
@@ -226,6 +228,7 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 		return
 	}
 	delete(a.trips, k)
+	a.speeds.left(t)
 	if len(a.spare) < maxSpare {
 		a.spare = append(a.spare, t)
 	}
@@ -243,6 +246,7 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 	if tokens > 1 {
 		a.speeds.learnDecode(t, rest/float64(tokens-1), tokens)
 	}
+	a.speeds.took(t)
 }
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -23,7 +23,9 @@ type speeds struct {
 	output          float64 // mean tokens generated
 	loads           [event.NumTiers]loadTime
 	ranks           []rankSpeed
-	learned         int // since the factors were centred
+	learned         int        // since the factors were centred
+	samples         int        // requests that were learned from
+	fastest         [2]float64 // the least logarithms of factors that count, for prompts and decoding
 	scratch         []float64
 }
 
@@ -37,9 +39,16 @@ type rankKey struct {
 type rankSpeed struct {
 	id              rankKey
 	prefill, decode factor
+
+	live     int // requests of this router that are there
+	heard    int // requests that were learned from
+	last     int // speeds.samples at the last of them
+	patience int // see speeds.age; 0 is firstPatience
 }
 
-type factor struct{ log, spent, expected float64 }
+// factor is a rank's: the ms that its requests took, and would have on the line; prior
+// is the weight, in the latter, of that it is like the others.
+type factor struct{ log, spent, expected, prior float64 }
 
 // speed is one rank's, in ms.
 type speed struct {
@@ -56,6 +65,11 @@ const (
 	// errors perhaps, is not taken to be infinitely fast.
 	minFactor, maxFactor = -1.3863, 2.7726
 	centreEvery          = 16
+	// What is known of a rank that gets nothing grows old: once there were so many
+	// samples of each rank without one of it, or twice as many as it ever had, it
+	// counts as the fastest, until one request has told. If that finds it as slow as
+	// before, the next time is after twice as many.
+	firstPatience, maxPatience = 32, 128
 )
 
 // newSpeeds starts with the times of a common accelerator and model, which
@@ -82,16 +96,62 @@ func (s *speeds) rank(slot uint32, id rankKey) *rankSpeed {
 func (s *speeds) of(slot uint32, id rankKey) speed {
 	var p, d float64 = 1, 1
 	if int(slot) < len(s.ranks) && s.ranks[slot].id == id {
-		p, d = s.ranks[slot].prefill.value(), s.ranks[slot].decode.value()
+		r := &s.ranks[slot]
+		trust, fastest := s.trust(r), s.fastest
+		if 2*r.heard >= firstPatience {
+			fastest = [2]float64{}
+		}
+		p, d = r.prefill.value(trust, fastest[0]), r.decode.value(trust, fastest[1])
 	}
 	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
 }
 
-func (f *factor) value() float64 {
-	if math.Abs(f.log) < deadBand {
+// trust is what part of what is known of a rank still counts: less with each request
+// that others were learned from, and all of it while a request is there, as one at a
+// time finds out.
+func (s *speeds) trust(r *rankSpeed) float64 {
+	if r.live > 0 {
 		return 1
 	}
-	return math.Exp(f.log)
+	patience := max(r.patience, min(2*r.heard, firstPatience)) * len(s.ranks)
+	return max(0, 1-float64(s.samples-r.last)/float64(max(patience, 1)))
+}
+
+// tried judges a rank that was left alone for its slowness by a request that took so
+// many times as long as the line says: it is as it was, or what was known counts as
+// little as it was trusted.
+func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, ratio float64) {
+	switch {
+	case f.log < deadBand:
+	case !(math.Log(ratio) > f.log/2):
+		r.patience, r.heard = 0, 0
+		const doubt = 1.0 / 4 // how well the most recent of it is trusted then
+		f.spent *= doubt * t.trust
+		f.expected *= doubt * t.trust
+	case t.trust < 0.5:
+		r.patience = min(2*max(r.patience, firstPatience), maxPatience)
+	}
+}
+
+// value is the factor as far as it is trusted, and for the rest the fastest.
+func (f *factor) value(trust, fastest float64) float64 {
+	log := f.log
+	if log > fastest {
+		log = trust*log + (1-trust)*fastest
+	}
+	return math.Exp(banded(log))
+}
+
+// banded is 0 for what may be chance.
+func banded(log float64) float64 {
+	if math.Abs(log) < deadBand {
+		return 0
+	}
+	return log
+}
+
+func (f *factor) weigh() {
+	f.log = finite(math.Log((f.spent+f.prior)/(f.expected+f.prior)), minFactor, maxFactor)
 }
 
 // learn takes in that so many ms were spent where the line expects so many, and
@@ -104,8 +164,8 @@ func (f *factor) learn(spent, expected float64) (usual bool) {
 	f.spent = keep*f.spent + finite(spent, own/4, own*4)
 	f.expected = keep*f.expected + expected
 	// As if a few more requests had taken as long as expected.
-	prior := 4 * expected
-	f.log = finite(math.Log((f.spent+prior)/(f.expected+prior)), minFactor, maxFactor)
+	f.prior = 4 * expected
+	f.weigh()
 	return usual
 }
 
@@ -142,7 +202,7 @@ func (s *speeds) learnLoads(t *trip, spent float64) {
 // learnPrefill learns from a request whose first token came after so many ms.
 func (s *speeds) learnPrefill(t *trip, first float64) {
 	r := s.rank(t.slot, t.id)
-	d := r.decode.value()
+	d := r.decode.value(1, 0)
 	decodes := 0.0
 	if t.context > 0 {
 		decodes = d * (s.decode.a + s.decode.b*t.context) * t.stalls
@@ -153,10 +213,10 @@ func (s *speeds) learnPrefill(t *trip, first float64) {
 		return
 	}
 	expected := s.prefill.at(t.steps, t.tokens)
+	s.tried(t, r, &r.prefill, spent/expected)
 	if r.prefill.learn(spent, expected) {
 		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
 	}
-	s.centre()
 }
 
 // learnDecode learns from a request that took so many ms for each token.
@@ -164,10 +224,35 @@ func (s *speeds) learnDecode(t *trip, each float64, tokens int) {
 	r := s.rank(t.slot, t.id)
 	context := (t.begun + t.ended) / 2
 	expected := s.decode.at(1, context)
+	s.tried(t, r, &r.decode, each/expected)
 	if r.decode.learn(each, expected) {
 		s.decode.learn(1, context, each/math.Exp(r.decode.log))
 	}
 	s.output += (float64(tokens) - s.output) / memory
+}
+
+// sent notes that a request is sent to its rank.
+func (s *speeds) sent(t *trip) {
+	r := s.rank(t.slot, t.id)
+	t.trust = s.trust(r)
+	r.live++
+}
+
+// left notes that it is there no more.
+func (s *speeds) left(t *trip) {
+	if r := s.rank(t.slot, t.id); r.live > 0 {
+		r.live--
+	}
+}
+
+// took notes that it was learned from.
+func (s *speeds) took(t *trip) {
+	s.samples++
+	r := s.rank(t.slot, t.id)
+	r.heard++
+	r.last = s.samples
+	s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
+	s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
 	s.centre()
 }
 
@@ -180,28 +265,50 @@ func (s *speeds) centre() {
 	s.learned = 0
 	s.centreOn(&s.prefill, func(r *rankSpeed) *factor { return &r.prefill })
 	s.centreOn(&s.decode, func(r *rankSpeed) *factor { return &r.decode })
+	s.fastest = [2]float64{}
+	for i := range s.ranks {
+		r := &s.ranks[i]
+		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
+		s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
+	}
 }
 
 func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
+	middle := s.middle(of, func(f *factor) float64 { return f.log })
+	if banded(middle) != 0 {
+		// The line is far off: go by what was observed, without the part of each
+		// factor that says that the rank is as the line is.
+		middle = finite(s.middle(of, func(f *factor) float64 { return math.Log(max(f.spent, 1e-9) / f.expected) }), minFactor, maxFactor)
+	}
+	if middle == 0 {
+		return
+	}
+	l.scale(math.Exp(middle))
+	for i := range s.ranks {
+		if f := of(&s.ranks[i]); f.expected > 0 {
+			// The line that they are measured by has moved, and how much of a
+			// factor its samples bear out with it.
+			f.expected *= math.Exp(middle)
+			f.prior *= math.Exp(middle)
+			f.weigh()
+		}
+	}
+}
+
+// middle returns the middle one of what is said of the ranks that were learned from.
+func (s *speeds) middle(of func(*rankSpeed) *factor, say func(*factor) float64) float64 {
 	s.scratch = s.scratch[:0]
 	for i := range s.ranks {
 		if f := of(&s.ranks[i]); f.expected > 0 {
-			s.scratch = append(s.scratch, f.log)
+			s.scratch = append(s.scratch, say(f))
 		}
 	}
 	n := len(s.scratch)
 	if n == 0 {
-		return
+		return 0
 	}
 	slices.Sort(s.scratch)
-	middle := (s.scratch[(n-1)/2] + s.scratch[n/2]) / 2
-	l.scale(math.Exp(middle))
-	for i := range s.ranks {
-		if f := of(&s.ranks[i]); f.expected > 0 {
-			f.expected *= math.Exp(middle)
-			f.log = finite(f.log-middle, minFactor, maxFactor)
-		}
-	}
+	return (s.scratch[(n-1)/2] + s.scratch[n/2]) / 2
 }
 
 // line is y = a x₁ + b x₂, fitted by least squares to samples that count less as

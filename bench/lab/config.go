@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mock"
@@ -54,6 +55,7 @@ type Fault struct {
 	At     time.Duration // virtual time
 	Worker int
 	Kind   FaultKind
+	Factor float64 // of Slows: by how much longer its steps take from then on
 }
 
 // FaultKind says what happens.
@@ -66,6 +68,8 @@ const (
 	// Joins means that the worker is there from now on, empty, and was not
 	// before.
 	Joins
+	// Slows means that its steps take longer by a factor, or as long as ever again.
+	Slows
 )
 
 // Default returns the fleet that Dynamo's replay simulator has by default: its
@@ -107,7 +111,8 @@ func (c *Config) check() error {
 	case c.Requests < 0:
 		return bad("Requests", c.Requests, "0 or more")
 	}
-	if len(c.Faults) > 0 && c.PrefillWorkers > 0 {
+	dies := func(f Fault) bool { return f.Kind != Slows }
+	if slices.ContainsFunc(c.Faults, dies) && c.PrefillWorkers > 0 {
 		return bad("Faults", c.Faults, "none with PrefillWorkers: what becomes of a prompt on its way is not modelled")
 	}
 	for w, f := range c.Slow {
@@ -116,7 +121,7 @@ func (c *Config) check() error {
 		}
 	}
 	for _, f := range c.Faults {
-		if f.Worker < 0 || f.Worker >= c.Workers+c.PrefillWorkers || f.At < 0 || f.Kind < Dies || f.Kind > Joins {
+		if f.Worker < 0 || f.Worker >= c.Workers+c.PrefillWorkers || f.At < 0 || f.Kind < Dies || f.Kind > Slows || f.Kind == Slows && (!(f.Factor > 0) || math.IsInf(f.Factor, 1)) {
 			return bad("a fault", f, "of a worker that there is")
 		}
 	}

@@ -124,7 +124,7 @@ func TestIndexIsWhatEnginesHold(t *testing.T) {
 		if seed >= 4 {
 			c.Engine.HostBlocks, c.Engine.DiskBlocks = 1+rng.IntN(200), rng.IntN(200)
 		}
-		c.Faults = []Fault{{2 * time.Second, 0, Joins}, {4 * time.Second, 0, Dies}}
+		c.Faults = []Fault{{At: 2 * time.Second, Worker: 0, Kind: Joins}, {At: 4 * time.Second, Worker: 0, Kind: Dies}}
 		c.Workers = max(c.Workers, 2)
 		s, err := newSim(c, requests(t, 200, seed))
 		if err != nil {
@@ -189,7 +189,7 @@ func TestSameSeedSameResult(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		c := small(rng)
 		c.EventDelay, c.EventLoss, c.Routers = 30*time.Millisecond, 0.05, 2
-		c.Faults = []Fault{{3 * time.Second, 0, Dies}, {5 * time.Second, 0, Joins}}
+		c.Faults = []Fault{{At: 3 * time.Second, Worker: 0, Kind: Dies}, {At: 5 * time.Second, Worker: 0, Kind: Joins}}
 		c.Workers = max(c.Workers, 2)
 		c.Faults = c.Faults[:1]
 		a, b := run(t, c, requests(t, 200, seed)), run(t, c, requests(t, 200, seed))
@@ -232,12 +232,12 @@ func TestDeath(t *testing.T) {
 	c := small(rand.New(rand.NewPCG(5, 5)))
 	c.Workers, c.Route.Mode = 3, "round-robin"
 	c.Slow = map[int]float64{0: 9, 1: 9, 2: 9} // so that all have requests at any time
-	c.Faults = []Fault{{2 * time.Second, 1, Dies}}
+	c.Faults = []Fault{{At: 2 * time.Second, Worker: 1, Kind: Dies}}
 	r := run(t, c, requests(t, 300, 1))
 	if r.Requests != 300 || r.SentAgain == 0 {
 		t.Errorf("%d of 300 ended, %d were sent again", r.Requests, r.SentAgain)
 	}
-	c.Faults = append(c.Faults, Fault{2 * time.Second, 0, Dies}, Fault{3 * time.Second, 2, Dies})
+	c.Faults = append(c.Faults, Fault{At: 2 * time.Second, Worker: 0, Kind: Dies}, Fault{At: 3 * time.Second, Worker: 2, Kind: Dies})
 	if r = run(t, c, requests(t, 300, 1)); r.Requests+r.Refused != 300 || r.Refused == 0 {
 		t.Errorf("with all workers dead %d ended and %d were refused", r.Requests, r.Refused)
 	}
@@ -254,12 +254,12 @@ func TestSettings(t *testing.T) {
 		"a negative delay":  func(c *Config) { c.SyncDelay = -1 },
 		"negative requests": func(c *Config) { c.Requests = -1 },
 		"a slow stranger":   func(c *Config) { c.Slow = map[int]float64{99: 2} },
-		"a fault of nobody": func(c *Config) { c.Faults = []Fault{{0, 99, Dies}} },
+		"a fault of nobody": func(c *Config) { c.Faults = []Fault{{At: 0, Worker: 99, Kind: Dies}} },
 		"a fault of no kind": func(c *Config) {
-			c.Faults = []Fault{{0, 0, 0}}
+			c.Faults = []Fault{{At: 0, Worker: 0, Kind: 0}}
 		},
 		"a mode that there is not": func(c *Config) { c.Route.Mode = "best" },
-		"a fault of a pair":        func(c *Config) { c.PrefillWorkers, c.Faults = 1, []Fault{{0, 0, Dies}} },
+		"a fault of a pair":        func(c *Config) { c.PrefillWorkers, c.Faults = 1, []Fault{{At: 0, Worker: 0, Kind: Dies}} },
 		"blocks of nothing":        func(c *Config) { c.Engine.BlockSize = -1 },
 		"a cache of nothing":       func(c *Config) { c.Engine.Blocks = -1 },
 	} {

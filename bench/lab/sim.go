@@ -339,6 +339,10 @@ func (s *sim) handOver(n int) error {
 // strike lets a fault happen.
 func (s *sim) strike(f Fault) error {
 	w := s.workers[f.Worker]
+	if f.Kind == Slows {
+		w.slow = f.Factor
+		return nil
+	}
 	if f.Kind == Joins {
 		if w.present {
 			return nil

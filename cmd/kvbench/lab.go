@@ -27,6 +27,7 @@ type labOptions struct {
 	rate            float64
 	policies, slow  string
 	die, joins      string
+	slows           string
 	sweeps          []string
 	seeds           int
 	json, plot      string
@@ -105,6 +106,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.Float64Var(&t.LoadHost, "load-ms-per-block", t.LoadHost, "ms to load a block from host memory")
 	f.Float64Var(&t.LoadDisk, "disk-load-ms-per-block", t.LoadDisk, "ms to load a block from disk")
 	f.StringVar(&o.slow, "slow", "", "`worker:factor,…`: workers whose steps take longer by a factor")
+	f.StringVar(&o.slows, "slow-at", "", "`worker:time:factor,…`: workers whose steps take longer by a factor from a virtual time on; factor 1 ends it")
 	f.StringVar(&o.die, "die", "", "`worker:time,…`: workers that die at a virtual time")
 	f.StringVar(&o.joins, "join", "", "`worker:time,…`: workers that join at a virtual time, empty")
 	f.IntVar(&c.Routers, "routers", c.Routers, "router replicas")
@@ -149,6 +151,13 @@ func (o *labOptions) config(policy string) (lab.Config, error) {
 			return err
 		}))
 	}
+	err = errors.Join(err, eachPair(o.slows, func(w int, v string) error {
+		when, factor, _ := strings.Cut(v, ":")
+		at, err := time.ParseDuration(when)
+		f, ferr := strconv.ParseFloat(factor, 64)
+		c.Faults = append(c.Faults, lab.Fault{At: at, Worker: w, Kind: lab.Slows, Factor: f})
+		return errors.Join(err, ferr)
+	}))
 	if err != nil {
 		return c, err
 	}

@@ -1,0 +1,118 @@
+package route
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// workAll lets clients ask one request after the other, of workers whose times are
+// those that a router begins with, multiplied by slow. It returns how many each worker
+// got, by its id, and the mean time to the first token in ms.
+func workAll(t *testing.T, r *Router, c *clock, clients, requests int, slow func(worker uint64) float64) (got map[uint64]int, mean float64) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(3, uint64(c.Now().UnixNano())))
+	type live struct {
+		id    string
+		sent  time.Time
+		first bool
+		rest  float64
+		n     int
+	}
+	state := make([]live, clients)
+	free := map[uint64]time.Time{} // when a worker has computed the prompts that it has
+	var agenda benchAgenda
+	for i := range clients {
+		heap.Push(&agenda, benchEvent{c.Now().Add(time.Duration(i) * time.Millisecond), i})
+	}
+	got = map[uint64]int{}
+	sum, next := 0.0, 0
+	dur := func(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+	for agenda.Len() > 0 {
+		e := heap.Pop(&agenda).(benchEvent)
+		c.add(e.at.Sub(c.Now()))
+		now, s := c.Now(), &state[e.client]
+		switch {
+		case s.id == "":
+			if next++; next > requests {
+				continue
+			}
+			n := 100 + rng.IntN(400)
+			*s = live{id: fmt.Sprint(next, "-", now.UnixNano()), sent: now, n: 20 + rng.IntN(60)}
+			a, err := r.BestWorker(context.Background(), Prompt{Local: numbers(rng.IntN(1<<40), n)}, Options{RequestID: s.id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[a.Worker]++
+			f := slow(a.Worker) * (0.9 + 0.2*rng.Float64())
+			done := now
+			if free[a.Worker].After(done) {
+				done = free[a.Worker]
+			}
+			done = done.Add(dur(f * (16 + 0.0175*float64(a.NewTokens))))
+			free[a.Worker], s.rest = done, f*6.2*float64(s.n)
+			heap.Push(&agenda, benchEvent{done, e.client})
+		case !s.first:
+			s.first = true
+			sum += ms(now.Sub(s.sent))
+			r.MarkPrefillComplete(s.id)
+			heap.Push(&agenda, benchEvent{now.Add(dur(s.rest)), e.client})
+		default:
+			r.Output(s.id, s.n)
+			r.Free(s.id)
+			s.id = ""
+			heap.Push(&agenda, benchEvent{now, e.client})
+		}
+	}
+	return got, sum / float64(requests)
+}
+
+// TestAutoUnlearns: a worker that was slow and is well again gets its part again soon;
+// one that stays slow is tried seldom, and that costs the others little.
+func TestAutoUnlearns(t *testing.T) {
+	for _, factor := range []float64{2, 4, 10} {
+		r, _, c := autoFleet(t, 4, nil)
+		well := func(uint64) float64 { return 1 }
+		_, usual := workAll(t, r, c, 6, 400, well)
+		slow := func(w uint64) float64 {
+			if w == 2 {
+				return factor
+			}
+			return 1
+		}
+		workAll(t, r, c, 6, 60, slow)
+		got, mean := workAll(t, r, c, 6, 1000, slow)
+		if got[2] > 200 || mean > 2*usual {
+			t.Errorf("%v times slower: it got %v of 1,000, mean %.1f ms, %.1f with all well", factor, got, mean, usual)
+		}
+		t.Logf("%v times slower: %v, mean %.1f ms of %.1f", factor, got, mean, usual)
+		got, _ = workAll(t, r, c, 6, 1000, well)
+		if got[2] < 80 {
+			t.Errorf("well again after %v times slower: it got %v of 1,000", factor, got)
+		}
+		t.Logf("well: %v", got)
+		if got, mean = workAll(t, r, c, 6, 400, well); got[2] < 60 || mean > 1.1*usual {
+			t.Errorf("and then %v of 400, mean %.1f ms, %.1f before", got, mean, usual)
+		}
+	}
+}
+
+// TestAutoWrongFirstGuess: a fleet ten times faster or slower than the router begins
+// with, all alike and half of them busy at a time, is used evenly.
+func TestAutoWrongFirstGuess(t *testing.T) {
+	for _, factor := range []float64{0.1, 0.3, 1, 3, 10} {
+		for _, clients := range []int{1, 4, 12} {
+			r, _, c := autoFleet(t, 8, nil)
+			got, _ := workAll(t, r, c, clients, 800, func(uint64) float64 { return factor })
+			for w := range uint64(8) {
+				if n := got[w+1]; n < min(10*clients, 50) || clients > 1 && n > 200 {
+					t.Errorf("%v times the first guess, %d at once: %v of 800", factor, clients, got)
+					break
+				}
+			}
+		}
+	}
+}
