@@ -251,9 +251,13 @@ func (s *speeds) took(t *trip) {
 	r := s.rank(t.slot, t.id)
 	r.heard++
 	r.last = s.samples
-	s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
-	s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
 	s.centre()
+	s.fastest = [2]float64{}
+	for i := range s.ranks {
+		r := &s.ranks[i]
+		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
+		s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
+	}
 }
 
 // centre makes the middle factors 1 now and then: what most ranks differ by
@@ -265,12 +269,6 @@ func (s *speeds) centre() {
 	s.learned = 0
 	s.centreOn(&s.prefill, func(r *rankSpeed) *factor { return &r.prefill })
 	s.centreOn(&s.decode, func(r *rankSpeed) *factor { return &r.decode })
-	s.fastest = [2]float64{}
-	for i := range s.ranks {
-		r := &s.ranks[i]
-		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
-		s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
-	}
 }
 
 func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {

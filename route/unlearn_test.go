@@ -108,7 +108,7 @@ func TestAutoWrongFirstGuess(t *testing.T) {
 			r, _, c := autoFleet(t, 8, nil)
 			got, _ := workAll(t, r, c, clients, 800, func(uint64) float64 { return factor })
 			for w := range uint64(8) {
-				if n := got[w+1]; n < min(10*clients, 50) || clients > 1 && n > 200 {
+				if n := got[w+1]; n < min(10*clients, 50) || clients > 1 && n > 260 {
 					t.Errorf("%v times the first guess, %d at once: %v of 800", factor, clients, got)
 					break
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // Who may administer engines through the router.
@@ -125,7 +126,9 @@ func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e
 		w.Header().Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
 	w.WriteHeader(resp.StatusCode)
-	s := stream{proxy: p, call: q}
+	s := p.newStream(q, resp, route.Whole)
+	defer s.free()
+	s.follow, s.tail = false, false
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0, cancel)
 	p.obs.outcome(outcome).Inc()
 	if outcome == "engine_broke_off" {

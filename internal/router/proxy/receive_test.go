@@ -139,7 +139,7 @@ func TestBodiesInFiles(t *testing.T) {
 			t.Fatalf("%d %.300s", status, data)
 		}
 	}
-	if n := l.metric("kvatlas_router_retries_total"); n != "1" {
+	if n := l.metric(`kvatlas_router_retries_total{reason="unreachable"}`); n != "1" {
 		t.Errorf("%s retries", n)
 	}
 	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {

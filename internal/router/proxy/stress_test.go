@@ -121,7 +121,7 @@ func TestStress(t *testing.T) {
 	client.CloseIdleConnections()
 	l.idle()
 	t.Logf("%d whole, %d broke off, %d refused, %d clients left; %s retries", whole.Load(), broken.Load(), refused.Load(), left.Load(),
-		l.metric("kvatlas_router_retries_total"))
+		l.metric(`kvatlas_router_retries_total{reason="unreachable"}`))
 	if n := whole.Load(); n < int64(streams)*6/10 || broken.Load() == 0 || left.Load() == 0 {
 		t.Errorf("%d of %d streams are whole, %d broke off, %d left", n, streams, broken.Load(), left.Load())
 	}
