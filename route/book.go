@@ -20,7 +20,7 @@ func (r *Router) book(k load.Key, c *Candidate, s *scratch, o *Options, now time
 		Prefilled: o.Stage == DecodeStage,
 	}
 	if r.tracks(o.Stage) {
-		req.Blocks = s.local
+		req.Blocks, req.Private = s.local, s.private
 	}
 	return r.add(k, c.slot, c.RankID, req, now)
 }
@@ -94,6 +94,9 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 			r.firstToken(k, now)
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 			found = true
+		} else if a := r.attempts[k]; a != nil && a.predicted {
+			a.predicted, found = false, true
+			r.firstToken(k, now)
 		}
 	}
 	return r.known(found)
@@ -230,6 +233,12 @@ func (r *Router) Expire() {
 }
 
 func (r *Router) expire(now time.Time) {
+	r.unseen.until(now, func(k load.Key, at time.Time) {
+		if r.table.PrefillComplete(k, at) {
+			r.attempts[k].predicted = true
+			r.record(load.Change{Kind: load.Prefilled, Key: k})
+		}
+	})
 	r.table.Expire(now, r.settings.Lease, func(k load.Key) {
 		r.stats.Expired++
 		r.ended(k, math.MaxUint32, 0)

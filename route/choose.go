@@ -37,7 +37,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
-	r.weigh.Now, r.weigh.Stage = now, o.Stage
+	r.weigh.Now, r.weigh.Stage, r.weigh.guessed = now, o.Stage, s.private > 0
 	i, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
@@ -45,6 +45,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	if i < 0 || i >= len(s.cands) {
 		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, i, len(s.cands))
 	}
+	i = r.stay(o, s, i)
 	a := Answer{Candidate: s.cands[i], Blocks: len(s.local)}
 	r.stats.Chosen++
 	if o.RequestID != "" {
@@ -54,7 +55,10 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		a.Overdue = r.allowed(o, &e)
 		r.send(k, r.workers[a.Worker], a.Overdue, now)
-		r.times.follow(&r.weigh, k, &e.trip)
+		r.times.follow(&r.weigh, k, &e, o.Whole)
+		if o.Whole && o.Stage == Whole {
+			r.unseen.add(k, now.Add(time.Duration(e.first*float64(time.Millisecond))))
+		}
 		if r.observer != nil {
 			r.observer.Booked(&r.weigh, k, &s.cands[i])
 		}
@@ -67,6 +71,29 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		r.log(ctx, o, &a, ranks)
 	}
 	return a, nil
+}
+
+// stay returns the rank of the request's session if that gives way to none for its
+// load, else the chosen one.
+func (r *Router) stay(o *Options, s *scratch, i int) int {
+	if o.Session == nil || r.weigh.Pinned || o.Stage == PrefillStage {
+		return i
+	}
+	for j := range s.cands {
+		c := &s.cands[j]
+		if c.RankID != o.Session.Rank {
+			continue
+		}
+		there, best := r.times.estimate(&r.weigh, c, 0), r.times.estimate(&r.weigh, &s.cands[i], 0)
+		worth := 0.0
+		if !s.looked {
+			worth = there.token * float64(min(o.Session.Tokens, s.tokens))
+		}
+		if there.cost() <= best.cost()+worth {
+			return j
+		}
+	}
+	return i
 }
 
 // gather makes the candidates of a request, and counts the ranks left out by
@@ -111,7 +138,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		}
 		c.NewBlocks = 0
 		if track {
-			c.NewBlocks = len(s.local) - int(r.active[m.slot])
+			c.NewBlocks = len(s.local) - int(r.active[m.slot]) + s.private
 		}
 		c.PrefillTokens = l.PrefillTokens + c.NewTokens
 		c.DecodeBlocks = l.DecodeBlocks + float64(c.NewBlocks)

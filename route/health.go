@@ -25,6 +25,7 @@ type attempt struct {
 	allowed      time.Duration // until an answer is overdue; 0 is never
 	older, newer *attempt      // of the worker's unanswered ones; itself in none: answered
 	answered     bool
+	predicted    bool // its first token, which nobody sees, counts as out
 }
 
 // health is what requests tell of a worker.

@@ -93,7 +93,8 @@ type Weighing struct {
 	Now         time.Time
 	Rand        *rand.Rand
 
-	expected int // tokens to generate; 0 if unknown
+	expected int  // tokens to generate; 0 if unknown
+	guessed  bool // so is the prompt, but for its length, about
 
 	held   func() []int // blocks that each slot's rank holds
 	chance []float64    // scratch
@@ -120,6 +121,9 @@ func (w *Weighing) Lowest(cands []Candidate) int {
 		return best
 	}
 	held := w.held()
+	if w.guessed {
+		clear(held) // it would be the same one each time, for a prompt that nobody knows
+	}
 	cost, fewest, n := cands[best].Cost, math.MaxInt, 0
 	for i := range cands {
 		if cands[i].Cost != cost {

@@ -46,15 +46,17 @@ const (
 
 // trip is what was known of a request when its rank was chosen.
 type trip struct {
-	slot   uint32
-	id     rankKey
-	at     time.Time
-	past   float64 // ms that the prompt ahead had already taken
-	steps  float64 // steps that compute the prompts ahead and its own
-	tokens float64 // prompt tokens in them
-	stalls float64 // decode steps among them
-	prompt float64 // tokens
-	trust  float64 // what part of its rank's slowness counted
+	slot           uint32
+	id             rankKey
+	at             time.Time
+	past           float64 // ms that the prompt ahead had already taken
+	steps          float64 // steps that compute the prompts ahead and its own
+	tokens         float64 // prompt tokens in them
+	stalls         float64 // decode steps among them
+	prompt         float64 // tokens
+	whole, guessed bool    // how the answer comes, and what of the prompt is known
+	expected       float64 // ms to the first token
+	trust          float64 // what part of its rank's slowness counted
 	// How many of them are loaded from each lower tier, and how many could be
 	// computed in the time that this was expected to take.
 	loads, loading tiers
@@ -77,7 +79,7 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		c := &cands[i]
 		a.count(w, c)
 		e := a.estimate(w, c, held[c.slot])
-		c.Cost = e.first + e.displaced + e.decoding
+		c.Cost = e.cost()
 	}
 	return w.Lowest(cands), nil
 }
@@ -128,8 +130,11 @@ type estimate struct {
 	// prompt is the time to compute all of the prompt, answer that to generate what
 	// is expected, both alone.
 	prompt, answer float64
+	token          float64 // to compute one of the prompt
 	trip           trip
 }
+
+func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding }
 
 func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
@@ -167,6 +172,7 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 		steps, rest, wait = 0, 0, 0
 	}
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
+	e.token = v.prefillToken
 	e.prompt = v.prefillStep + v.prefillToken*float64(w.PromptTokens)
 	e.answer = (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
 	own := v.prefillToken * mine
@@ -202,12 +208,13 @@ func (w *Weighing) output(usual float64) float64 {
 }
 
 // follow keeps what was expected of a request that is booked, to learn from it.
-func (a *auto) follow(w *Weighing, k load.Key, e *trip) {
+func (a *auto) follow(w *Weighing, k load.Key, e *estimate, whole bool) {
 	t := new(trip)
 	if n := len(a.spare); n > 0 {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
 	}
-	*t = *e
+	*t = e.trip
+	t.whole, t.guessed, t.expected = whole, w.guessed, e.first
 	a.speeds.sent(t)
 	t.prompt = float64(w.PromptTokens)
 	a.trips[k] = t
@@ -237,10 +244,22 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 		return
 	}
 	first, rest := ms(t.first.Sub(t.at)), ms(now.Sub(t.first))
+	if t.whole {
+		if tokens < 2 {
+			return
+		}
+		// Nobody saw where the prompt ended: both parts took as many times longer as
+		// the whole did.
+		r := a.speeds.rank(t.slot, t.id)
+		decoding := math.Exp(r.decode.log) * a.speeds.decode.at(1, (t.context+t.ended)/2) * float64(tokens-1)
+		share := t.expected / (t.expected + decoding)
+		all := first + rest
+		first, rest, t.begun = all*share, all*(1-share), t.context
+	}
 	if k.Stage != uint8(PrefillStage) && (rest < first/100 || tokens == 1) {
 		return
 	}
-	if k.Stage != uint8(DecodeStage) {
+	if k.Stage != uint8(DecodeStage) && !t.guessed {
 		a.speeds.learnPrefill(t, first)
 	}
 	if tokens > 1 {

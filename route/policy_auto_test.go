@@ -219,7 +219,7 @@ func TestAutoLearnsLoads(t *testing.T) {
 }
 
 // TestAutoWholeAnswers: an answer that comes all at once does not say when its
-// first token came, and teaches nothing.
+// first token came, and teaches nothing where nobody said that it would.
 func TestAutoWholeAnswers(t *testing.T) {
 	r, a, c := autoFleet(t, 2, nil)
 	before := a.speeds.prefill

@@ -72,8 +72,9 @@ type Router struct {
 	journal  Journal
 	workers  map[uint64]*workerState
 	attempts map[load.Key]*attempt // own bookings
-	members  []*member             // by rising slot
-	bySlot   []*member             // nil where the slot is no member's
+	unseen   unseen
+	members  []*member // by rising slot
+	bySlot   []*member // nil where the slot is no member's
 	numbers  []numbered
 	mark     uint64 // of the last choice that marked workers
 	stats    Stats
@@ -183,6 +184,9 @@ type Prompt struct {
 	// Length is the prompt's tokens where Local is given; 0 for complete
 	// blocks only.
 	Length int
+	// Guessed is set if Length is an estimate and the tokens are not known: it counts
+	// as load, also in blocks, and teaches nothing.
+	Guessed bool
 }
 
 // Stage says what the chosen worker is to do.
@@ -218,6 +222,10 @@ type Options struct {
 	Worker *uint64
 	DPRank *uint32
 	Stage  Stage
+	// Session, if not nil, is where the last request of the same session went. That
+	// rank is chosen as long as it costs no more than another plus what the session
+	// should find cached there; where the policy looks up what is cached, plus nothing.
+	Session *Session
 	// Watched is set by callers who tell when the first token came, and of failures:
 	// a worker that gives nothing in time is left out. Whole is set if the answer
 	// does not come as a stream.
@@ -227,6 +235,12 @@ type Options struct {
 	ExpectedOutput int
 	// Explain puts every rank's numbers into the answer.
 	Explain bool
+}
+
+// Session is a session's last request: its rank, and the tokens of its prompt.
+type Session struct {
+	Rank   shard.RankID
+	Tokens int
 }
 
 // Answer is a choice.
@@ -252,13 +266,14 @@ type Explained struct {
 
 // scratch is a request's working memory.
 type scratch struct {
-	local  []uint64
-	result shard.Result
-	looked bool // result is of this request
-	weigh  Weighing
-	tokens int
-	cands  []Candidate
-	left   []Explained
+	local   []uint64
+	result  shard.Result
+	looked  bool // result is of this request
+	weigh   Weighing
+	tokens  int
+	private int // blocks of a prompt whose tokens are not known
+	cands   []Candidate
+	left    []Explained
 }
 
 // BestWorker chooses the rank that serves the request best, and books it if
@@ -308,6 +323,10 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 	default:
 		s.local = append(s.local, p.Local...)
 		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)
+	}
+	s.private = 0
+	if p.Guessed {
+		s.private = min(s.tokens, load.MaxCount) / r.cfg.BlockSize
 	}
 	if err != nil {
 		return fmt.Errorf("hashing a prompt: %w", err)

@@ -229,8 +229,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first: fcfs, who came first; shortest, by arrival plus a
 		tenth of a millisecond a prompt token.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
 	set.Duration(&p.QueueTimeout, "queue-timeout", 30*time.Second, "Most time to wait.", conf.Between(time.Millisecond, time.Hour))
-	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker while that may
-		serve them; empty for none.`)
+	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker as long as that
+		costs no more time than computing elsewhere what the last of them had there; empty for none.`)
 	set.Duration(&p.SessionLife, "session-lifetime", 10*time.Minute, "How long after its last request.", conf.Between(time.Second, 24*time.Hour))
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
 	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,

@@ -53,7 +53,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "place", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
 	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx} {
-		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by why.", "reason", why)
+		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by reason.", "reason", why)
 	}
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics
@@ -64,7 +64,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
-		familyLeftOut:                                  "How often a worker was left out for what became of requests, by why.",
+		familyLeftOut:                                  "How often a worker was left out for what became of requests, by reason: failing (or giving nothing) and full.",
 		"kvatlas_router_spared_total":                  "How often a worker was not left out because too many others were.",
 		"kvatlas_router_worker_failures_total":         "Requests that a worker failed at.",
 	} {

@@ -19,7 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
-	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // Proxy answers requests. It is an http.Handler.
@@ -33,7 +33,7 @@ type Proxy struct {
 	queue     queue
 	budget    budget
 	texts     *lru[textKey, []uint32]
-	sessions  *lru[sessionKey, shard.RankID]
+	sessions  *lru[sessionKey, route.Session]
 	buffers   sync.Pool
 	decoding  chan struct{} // has room for those that may at once
 	flight    atomic.Int64
@@ -53,7 +53,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		queue:     queue{limit: cfg.Queue, order: cfg.QueueOrder},
 		budget:    budget{share: cfg.RetryShare, burst: float64(cfg.RetryBurst)},
 		texts:     newLRU[textKey, []uint32](cfg.TokenCache, 0),
-		sessions:  newLRU[sessionKey, shard.RankID](int64(cfg.MaxSessions), cfg.SessionLife),
+		sessions:  newLRU[sessionKey, route.Session](int64(cfg.MaxSessions), cfg.SessionLife),
 	}
 	p.spool = spool.New(spool.Config{
 		Memory: cfg.BodyMemory, Each: cfg.BodyEach, Files: cfg.BodyFiles, Dir: cfg.BodyDir, Share: cfg.BodyShare,
@@ -218,7 +218,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	case err != nil && (routed || !free && len(q.data) > 0):
 		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 	case !routed:
-		q.tokens, q.text, q.output = nil, nil, 0 // nothing is known of such a route
+		q.tokens, q.text = nil, nil // what such a route makes of them is not known
 	case q.model == "":
 		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}

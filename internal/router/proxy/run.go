@@ -119,18 +119,12 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	key := sessionKey{q.m, q.session}
 	if q.inSession && o.Worker == nil {
 		if at, ok := p.sessions.get(key, time.Now()); ok {
-			o.Worker, o.DPRank = &at.Worker, &at.DPRank
-			best, err := p.best(ctx, q, o)
-			if !errors.Is(err, route.ErrOverloaded) && !errors.Is(err, route.ErrNoWorker) {
-				p.sessions.put(key, at, 1, time.Now())
-				return best, err
-			}
-			o.Worker, o.DPRank = q.options.Worker, q.options.DPRank // soft: it may go elsewhere
+			o.Session = &at
 		}
 	}
 	best, err := p.best(ctx, q, o)
 	if err == nil && q.inSession {
-		p.sessions.put(key, best.Decode.RankID, 1, time.Now())
+		p.sessions.put(key, route.Session{Rank: best.Decode.RankID, Tokens: max(len(q.prompt.Tokens), q.prompt.Length)}, 1, time.Now())
 	}
 	return best, err
 }

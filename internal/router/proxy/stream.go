@@ -42,7 +42,12 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if outcome == "ok" && resp.StatusCode < 400 {
 		q.m.Router.Succeeded(q.id, s.stage)
 	}
-	if outcome == "ok" && s.tail {
+	if outcome == "ok" && s.usage {
+		if n, ok := lastNumber(s.last, `"completion_tokens":`); ok && n > 0 {
+			q.m.Router.Output(q.id, n)
+		}
+	}
+	if outcome == "ok" && s.tail && q.known && pair.Prefill == nil {
 		p.compareCached(q, best, s.last)
 	}
 	if outcome == "engine_broke_off" {
@@ -69,6 +74,7 @@ type stream struct {
 	follow bool // the booking follows the answer
 	events bool // server-sent events: one for each token, about
 	tail   bool // keep the end of the answer
+	usage  bool // which says how many tokens were generated: nobody sees them come
 	last   []byte
 	begun  bool
 	ended  bool // with a line end
@@ -82,7 +88,7 @@ type stream struct {
 func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stream {
 	ok := resp.StatusCode == http.StatusOK
 	return &stream{
-		proxy: p, call: q, stage: stage, follow: ok, tail: ok && q.known && stage == route.Whole,
+		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream),
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
 		buf:    p.buffers.Get().(*[]byte), //nolint:forcetypeassert // the pool holds nothing else
 	}

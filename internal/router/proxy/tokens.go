@@ -48,7 +48,20 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 			p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err))
 		}
 	}
-	return route.Prompt{Local: []uint64{}, Length: len(q.text) / bytesPerToken}, false
+	return route.Prompt{Local: []uint64{}, Length: q.guess(), Guessed: true}, false
+}
+
+// maxGuess is the most tokens that a body is taken for: the bytes of an image are not its
+// tokens.
+const maxGuess = 32 << 10
+
+// guess estimates the prompt's tokens from its bytes, or from all of the body's.
+func (q *call) guess() int {
+	n := len(q.text)
+	if n == 0 {
+		n = len(q.data)
+	}
+	return min(n/bytesPerToken, maxGuess)
 }
 
 // chunks hashes the complete chunks of a text.
