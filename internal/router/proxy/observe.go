@@ -20,6 +20,7 @@ type observer struct {
 	tokenizeFailed, tokenizeCached, tokenizeAsked        *metrics.Counter
 	firstByte                                            *metrics.PrometheusHistogram
 	retries                                              map[string]*metrics.Counter // by reason
+	tokenizeHedged                                       *metrics.Counter
 }
 
 const (
@@ -42,6 +43,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		handOvers:      m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
 		stale:          m.Counter("kvatlas_router_stale_connections_total", "Requests that were sent again because an engine had closed the idle connection that they went on."),
 		unfiled:        m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),
+		tokenizeHedged: m.Counter("kvatlas_router_tokenize_hedged_total", "Texts that another engine was asked for too, because the first took longer than nearly all others."),
 		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
 		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
 		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),

@@ -24,22 +24,23 @@ import (
 
 // Proxy answers requests. It is an http.Handler.
 type Proxy struct {
-	cfg       Config
-	fleet     *fleet.Fleet
-	client    *upstream.Client
-	selection *selection.Service
-	limit     *obs.Limited
-	obs       *observer
-	queue     queue
-	budget    budget
-	texts     *lru[textKey, []uint32]
-	sessions  *lru[sessionKey, route.Session]
-	buffers   sync.Pool
-	decoding  chan struct{} // has room for those that may at once
-	flight    atomic.Int64
-	spool     *spool.Spool
-	routes    *routes
-	guarded   http.Handler // what follows the canonical path
+	cfg        Config
+	fleet      *fleet.Fleet
+	client     *upstream.Client
+	selection  *selection.Service
+	limit      *obs.Limited
+	obs        *observer
+	queue      queue
+	budget     budget
+	texts      *lru[textKey, []uint32]
+	sessions   *lru[sessionKey, route.Session]
+	tokenizers tokenizers
+	buffers    sync.Pool
+	decoding   chan struct{} // has room for those that may at once
+	flight     atomic.Int64
+	spool      *spool.Spool
+	routes     *routes
+	guarded    http.Handler // what follows the canonical path
 }
 
 // New returns a Proxy. The error is about Config.Routes.

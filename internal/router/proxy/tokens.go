@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -98,20 +97,13 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.TokenizeTimeout)
 	defer cancel()
-	err := errNoEngine
-	for _, e := range m.Engines() { // in random order
-		if e.URL == "" || !e.Healthy() {
-			continue
-		}
-		var tokens []uint32
-		if tokens, err = p.askTokens(ctx, e, q.pieces([][]byte{ask}), q); err == nil {
-			p.obs.tokenizeAsked.Inc()
-			p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
-			return tokens, nil
-		}
-		break // a second one would be as slow
+	tokens, err := p.askEngines(ctx, m, q.pieces([][]byte{ask}), q)
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	p.obs.tokenizeAsked.Inc()
+	p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
+	return tokens, nil
 }
 
 // maxTokenAnswer bounds what of an answer is read to a text of n bytes: a token has
@@ -140,7 +132,7 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("/tokenize answers %d", resp.StatusCode)
+		return nil, statusError(resp.StatusCode)
 	}
 	tokens := []uint32{}
 	var r jsonscan.Reader

@@ -1,0 +1,227 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/route/breaker"
+)
+
+// tokenizers is the engines as those who are asked for tokens: whoever should answer
+// soonest is asked, by what it has to answer and how long it took of late, and another
+// one beside it if it takes longer than nearly all answers do. What an engine does here
+// says nothing of how it generates, so each has a breaker of its own.
+type tokenizers struct {
+	mu    sync.Mutex
+	of    map[*fleet.Engine]*tokenizer
+	mean  float64   // ms, of all
+	times []float64 // of the last answers, in a ring
+	asked int
+	late  time.Duration // the 99th part of times is longer; 0 is not known
+}
+
+// tokenizer is one engine.
+type tokenizer struct {
+	breaker breaker.Breaker
+	live    int
+	mean    float64 // ms; 0 is not known
+	last    int     // tokenizers.asked when it answered
+}
+
+const (
+	tokenizeTimes = 256
+	// firstHedge is when another engine is asked as long as answers are too few, and
+	// leastHedge the least.
+	firstHedge, leastHedge = 50 * time.Millisecond, 2 * time.Millisecond
+	// tokenizeForget is after how many answers of each of the others an engine counts as
+	// fast as they.
+	tokenizeForget = 64
+)
+
+// pick returns the engine to ask but for one, and its ticket; nil if there is none.
+func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, now time.Time) (best *fleet.Engine, k breaker.Ticket) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil || len(t.of) > 2*len(engines)+16 {
+		t.of = make(map[*fleet.Engine]*tokenizer) // of engines that are no more
+	}
+	settings := breaker.Default()
+	least, ties := math.Inf(1), 0
+	for _, e := range engines {
+		if e == but || e.URL == "" || !e.Healthy() {
+			continue
+		}
+		s := t.of[e]
+		if s == nil {
+			s = &tokenizer{breaker: breaker.Breaker{Seed: e.ID}}
+			t.of[e] = s
+		}
+		cost := t.cost(s)
+		if !s.breaker.Admits(&settings, now) {
+			cost += 1e12 // better than nobody
+		}
+		switch {
+		case cost < least:
+			best, least, ties = e, cost, 1
+		case cost == least:
+			if ties++; rand.IntN(ties) == 0 {
+				best = e
+			}
+		}
+	}
+	if best != nil {
+		s := t.of[best]
+		s.live++
+		k = s.breaker.Sent(now)
+	}
+	return best, k
+}
+
+// cost is how long an engine should take: the times of engines that are alike count as
+// one, so that chance does not make one of them the only one.
+func (t *tokenizers) cost(s *tokenizer) float64 {
+	mean := t.mean
+	if s.mean > 0 {
+		mean = s.mean + (t.mean-s.mean)*t.age(s)
+	}
+	return float64(s.live+1) * math.Exp2(math.Round(math.Log2(max(mean, 1))))
+}
+
+// age is what part of what is known of an engine counts no more.
+func (t *tokenizers) age(s *tokenizer) float64 {
+	return min(1, float64(t.asked-s.last)/float64(tokenizeForget*max(len(t.of), 1)))
+}
+
+// ended notes what became of asking an engine.
+func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome, took time.Duration, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.of[e]
+	if s == nil {
+		return
+	}
+	s.live = max(s.live-1, 0)
+	settings := breaker.Default()
+	s.breaker.Ended(&settings, k, o, 0, now, func() bool { return true })
+	if o == breaker.Neutral {
+		return
+	}
+	ms := took.Seconds() * 1000
+	learn := func(mean *float64, weight float64) {
+		if *mean == 0 {
+			*mean = ms
+		}
+		*mean += (ms - *mean) * weight
+	}
+	learn(&s.mean, max(1.0/8, t.age(s)))
+	s.last = t.asked
+	if o != breaker.Succeeded {
+		return
+	}
+	learn(&t.mean, 1.0/64)
+	if t.asked++; len(t.times) < tokenizeTimes {
+		t.times = append(t.times, ms)
+	} else {
+		t.times[t.asked%tokenizeTimes] = ms
+	}
+	if n := len(t.times); n >= 32 && t.asked%32 == 0 {
+		sorted := slices.Clone(t.times)
+		slices.Sort(sorted)
+		t.late = max(leastHedge, time.Duration(sorted[min(n-1, n*99/100)]*float64(time.Millisecond)))
+	}
+}
+
+func (t *tokenizers) hedge() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.late == 0 {
+		return firstHedge
+	}
+	return t.late
+}
+
+// statusError is an answer of /tokenize that has no tokens.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("/tokenize answers %d", int(s)) }
+
+type tokenAnswer struct {
+	tokens []uint32
+	err    error
+}
+
+// askEngines asks an engine for the tokens of a text, and another if that fails or is
+// late.
+func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Payload, q *call) ([]uint32, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // whoever is still being asked
+	alone, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	var beaten atomic.Bool
+	engines := m.Engines()
+	first, k := p.tokenizers.pick(engines, nil, time.Now())
+	if first == nil {
+		return nil, errNoEngine
+	}
+	second := func() (a tokenAnswer) {
+		e, k := p.tokenizers.pick(engines, first, time.Now())
+		if e == nil {
+			return tokenAnswer{err: errNoEngine}
+		}
+		return p.askOne(ctx, e, k, ask, q, nil)
+	}
+	other := make(chan tokenAnswer, 1)
+	timer := time.AfterFunc(p.tokenizers.hedge(), func() {
+		p.obs.tokenizeHedged.Inc()
+		a := second()
+		if a.err == nil {
+			beaten.Store(true)
+			giveUp()
+		}
+		other <- a
+	})
+	a := p.askOne(alone, first, k, ask, q, &beaten)
+	if a.err == nil {
+		timer.Stop()
+		return a.tokens, nil
+	}
+	var status statusError
+	switch stopped := timer.Stop(); {
+	case !stopped:
+		if b := <-other; b.err == nil {
+			return b.tokens, nil
+		}
+	case ctx.Err() == nil && !(errors.As(a.err, &status) && status < 500): // else another would say the same
+		if b := second(); b.err == nil {
+			return b.tokens, nil
+		}
+	}
+	return nil, a.err
+}
+
+// askOne asks an engine; beaten is set if it is given up for another's answer.
+func (p *Proxy) askOne(ctx context.Context, e *fleet.Engine, k breaker.Ticket, ask upstream.Payload, q *call, beaten *atomic.Bool) (a tokenAnswer) {
+	begun := time.Now()
+	a.tokens, a.err = p.askTokens(ctx, e, ask, q)
+	o := breaker.Succeeded
+	var status statusError
+	switch {
+	case a.err == nil:
+	case errors.As(a.err, &status) && status < 500, errors.Is(ctx.Err(), context.Canceled) && (beaten == nil || !beaten.Load()):
+		o = breaker.Neutral
+	default:
+		o = breaker.Failed
+	}
+	now := time.Now()
+	p.tokenizers.ended(e, k, o, now.Sub(begun), now)
+	return a
+}

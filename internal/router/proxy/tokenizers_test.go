@@ -1,0 +1,106 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route/breaker"
+)
+
+// Engines that are alike are asked alike, one that is slow or has much to answer less,
+// one that fails hardly, and each gets its part again when it is well.
+func TestTokenizersChoice(t *testing.T) {
+	var p tokenizers
+	engines := map[uint64]*fleet.Engine{}
+	for i := range uint64(4) {
+		engines[i] = &fleet.Engine{ID: i, URL: "http://h"}
+	}
+	now := time.Unix(1e9, 0)
+	run := func(n int, took func(id uint64) (time.Duration, breaker.Outcome)) (got [4]int) {
+		for range n {
+			e, k := p.pick(engines, nil, now)
+			got[e.ID]++
+			d, o := took(e.ID)
+			now = now.Add(d)
+			p.ended(e, k, o, d, now)
+		}
+		return got
+	}
+	well := func(uint64) (time.Duration, breaker.Outcome) { return 3 * time.Millisecond, breaker.Succeeded }
+	if got := run(400, well); slices.Min(got[:]) < 50 {
+		t.Errorf("alike: %v", got)
+	}
+	if got := run(400, func(id uint64) (time.Duration, breaker.Outcome) {
+		if id == 1 {
+			return 300 * time.Millisecond, breaker.Succeeded
+		}
+		return well(id)
+	}); got[1] > 20 || slices.Max(got[:]) > 250 {
+		t.Errorf("one is slow: %v", got)
+	}
+	run(2000, well)
+	if got := run(400, well); got[1] < 50 {
+		t.Errorf("it is well again: %v", got)
+	}
+	if got := run(400, func(id uint64) (time.Duration, breaker.Outcome) {
+		if id == 2 {
+			return time.Millisecond, breaker.Failed
+		}
+		return well(id)
+	}); got[2] > 12 {
+		t.Errorf("one fails at once: %v", got)
+	}
+	busy, _ := p.pick(engines, nil, now)
+	for range 20 {
+		if e, k := p.pick(engines, nil, now); e == busy && p.of[e].live > 2 {
+			t.Fatal("one that is asked already is asked again")
+		} else {
+			p.ended(e, k, breaker.Neutral, 0, now)
+		}
+	}
+}
+
+// An engine that hangs at /tokenize alone costs a few requests the time in which nearly
+// all others are answered, and nobody a second.
+func TestTokenizeHangs(t *testing.T) {
+	var hung atomic.Int64
+	l := newLab(t, setup{engines: 3, registry: func(i int, w *registry.Worker) {
+		if i > 0 {
+			return
+		}
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if r.URL.Path == "/tokenize" {
+				hung.Add(1)
+				<-r.Context().Done()
+				return
+			}
+			_, _ = io.WriteString(w, `{}`)
+		}))
+		t.Cleanup(h.Close)
+		w.Endpoints.HTTP = h.URL
+	}})
+	var times []time.Duration
+	for i := range 200 {
+		begun := time.Now()
+		if status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":"text %d of some length","max_tokens":1}`, i)); status != 200 {
+			t.Fatalf("%d %s", status, data)
+		}
+		times = append(times, time.Since(begun))
+	}
+	slices.Sort(times)
+	if failed := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); failed != "0" || hung.Load() == 0 || hung.Load() > 30 {
+		t.Errorf("%s texts without tokens; the engine that hangs was asked %d times of 200", failed, hung.Load())
+	}
+	if median := times[100]; median > 500*time.Millisecond {
+		t.Errorf("the median took %v", median)
+	}
+}
