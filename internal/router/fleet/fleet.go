@@ -237,6 +237,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		f.replace(m, engines)
 		if was != nil {
 			m.learn(was, nil)
+			m.Router.Renew(w.ID) // what requests told was of another address
 		}
 		if w.Lora != "" {
 			m.learn(e, []string{w.Lora})
