@@ -1,0 +1,47 @@
+// Package follow is the following of one rank's events: messages, the time, notes
+// of the index and answers of its publisher come in, and what is to be done comes
+// out. It has no clock, channel, goroutine, log or metric, so that a story of
+// testdata, or a seed, tells all that happens.
+//
+// A [Rank] is in one of these states, which the index's state is to be judged by:
+//
+//	Unknown     Nothing was heard of the rank. The index holds nothing of it.
+//	Following   The index holds what the rank held after its event LastID.
+//	Waiting     The same. Messages are held back, boundedly, until the events
+//	            between come; after GapAsk they are asked for, after GapWait,
+//	            or if it is known that they will not come, they are lost.
+//	Recovering  The publisher is asked, for events or for a dump of all that the
+//	            rank holds, and messages are held back. What finds no room is
+//	            dropped and asked for once more.
+//	Lossy       The index holds what the publisher knows of: it lacks something
+//	            for good, by its own word. Nobody is asked.
+//	Stale       Something is missing. Messages are applied as they come; the
+//	            publisher is asked again with its heartbeats, later and later
+//	            while that does not help.
+//	Truncated   The same, because the index had no room. Nobody is asked before
+//	            it has some: refusing causes no requests.
+//	Departed    The rank left. The index holds nothing of it, whatever is still
+//	            read of it from before, by the position of the stream. Its next
+//	            event or its registration has it asked for all that it holds.
+//
+// Only in the first three, and in Departed, is what the index has shown as fresh.
+//
+// Invariants:
+//   - Events reach the index in the order of their ids, each at most once in an
+//     incarnation; a new incarnation begins with a Clear, or with a Commit.
+//   - What is not applied is dropped with a reason, and every message is Done once.
+//   - Nothing is waited for longer than GapWait.
+//   - Whatever a publisher answers, it is asked again later and later while that
+//     does not help.
+//   - Incarnations are random. A message or heartbeat of one that was not seen
+//     before is of a newer run; one that ended never comes back but by its
+//     publisher's own answer; what registrations say of them is a question, see
+//     [Rank.Told].
+//   - What is missing of a stream is learnt from ids, heartbeats and registrations
+//     alike; only the latter, which are in no order with messages, are given time.
+//
+// Ownership: a Rank belongs to one goroutine. It keeps the messages that it is
+// given until they are Done, with the memory of their events. Effects are to be
+// carried out in their order before the next input; a Commit puts the dump or
+// snapshot that was just offered in the place of what the index has of the rank.
+package follow

@@ -1,0 +1,94 @@
+package follow
+
+import (
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Limits are the bounds and waits of following; those of all ranks are the same.
+type Limits struct {
+	HoldMessages, HoldBytes int // held back for a rank while a predecessor is missing
+	RecoverMessages         int // held back while it recovers; HoldBytes bounds it too
+	// GapAsk is after how long of waiting the publisher is asked; after GapWait
+	// nothing is waited for any more.
+	GapAsk, GapWait        time.Duration
+	RecoverMin, RecoverMax time.Duration // the waits after recoveries in vain
+	DumpMin, DumpMax       time.Duration // the waits between dumps
+	Deaf                   bool          // nobody can be asked
+}
+
+// Step is the surroundings of one input, and what follows from it. A Rank keeps
+// nothing of it.
+type Step struct {
+	*Limits
+	Now     time.Time
+	Created time.Time // when the stream was made that is read; zero: none is
+	Full    bool      // held messages keep the reader from going on
+	Read    uint64    // up to where the stream was read
+	End     uint64    // where it ends, as far as known; 0: none is read
+	Effects []Effect  // to be carried out in their order
+}
+
+func (s *Step) add(e Effect) { s.Effects = append(s.Effects, e) }
+
+func (s *Step) done(m *Message) { s.add(Effect{Kind: Done, Ref: m.Ref}) }
+
+func (s *Step) drop(why Reason, n int) {
+	if n > 0 {
+		s.add(Effect{Kind: Drop, Reason: why, N: n})
+	}
+}
+
+// Kind says what is to be done.
+type Kind uint8
+
+// The kinds of effect.
+const (
+	Apply   Kind = iota + 1 // give Events, of the message Ref, to the index
+	Clear                   // have the index hold nothing of the rank, as part of the message Ref
+	Done                    // nothing more follows from the message Ref
+	Drop                    // N events are not applied, for a Reason
+	Gap                     // the events From to To are lost, as far as is known
+	Restart                 // a new incarnation followed another one
+	Want                    // the publisher should be asked, for a Cause
+	Ask                     // ask it: begin the recovery Number
+	Cancel                  // end the recovery that is under way
+	Commit                  // make the dump that was offered what the index has
+	numKinds
+)
+
+// String returns the kind's name.
+func (k Kind) String() string {
+	return [...]string{"?", "apply", "clear", "done", "drop", "gap", "restart", "want", "ask", "cancel", "commit", "?"}[min(k, numKinds)]
+}
+
+// Reason says why events are not applied.
+type Reason uint8
+
+// The reasons.
+const (
+	Duplicate  Reason = iota // they came before
+	EndedRun                 // of an incarnation that is over
+	WorkerLeft               // from before the worker left
+	Overflow                 // no room while recovering: they are asked for once more
+	NumReasons
+)
+
+// String returns the reason's name in metrics.
+func (r Reason) String() string {
+	return [...]string{"duplicate", "ended_incarnation", "worker_left", "overflow", "?"}[min(r, NumReasons)]
+}
+
+// Effect is one thing to do.
+type Effect struct {
+	Kind     Kind
+	Reason   Reason
+	Cause    Cause
+	N        int
+	From, To uint64
+	Number   uint64
+	Events   []event.Event
+	Ref      any
+	Ask      Question
+}

@@ -1,0 +1,284 @@
+package follow
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// Cause says why a rank's state is not what its worker holds.
+type Cause uint8
+
+// The causes for a recovery.
+const (
+	Hole          Cause = iota // events are missing
+	UnknownParent              // a stored block's parent is not known
+	Returned                   // the worker had left and is back: a full dump is needed
+	Discovery                  // a worker without a stream is heard of for the first time
+	Void                       // the position in the stream means nothing any more
+	Room                       // the memory budget refused blocks and has room again
+	Retry                      // a recovery before did not suffice
+	Unusable                   // a message that may have been the rank's cannot be used
+	Behind                     // the publisher has sent what the stream does not bring
+	OtherRun                   // which run of the engine is the present one
+	NumCauses
+)
+
+// String returns the cause's name in metrics and logs.
+func (c Cause) String() string {
+	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "unknown"}[min(c, NumCauses)]
+}
+
+// Question is what a recovery asks the publisher first.
+type Question struct {
+	From        uint64 // the first event to ask for; 0: a dump
+	Incarnation uint64 // of the rank, if Known
+	Known       bool   // the rank has a state
+	NoDump      time.Time
+}
+
+// recovery is the one under way; its number is 0 if there is none.
+type recovery struct {
+	number uint64
+	cause  Cause
+	began  time.Time
+	was    uint64 // the rank's incarnation then
+	need   uint64 // event up to which the rank was known to lack something then; 0: none
+	got    bool   // something came that the rank did not have
+}
+
+// Recovery returns the number of the recovery that is under way; 0: there is
+// none. What others post is not to be brought in.
+func (r *Rank) Recovery() uint64 { return r.rec.number }
+
+// mayAsk reports whether asking for the rank is possible and allowed now.
+func (r *Rank) mayAsk(s *Step, cause Cause) bool {
+	return !s.Deaf && r.lack != room && r.isTime(s, cause)
+}
+
+// isTime reports whether a recovery was not in vain, or long enough ago.
+func (r *Rank) isTime(s *Step, cause Cause) bool {
+	return r.retry.Ready(s.Now) && (!r.needsDump(cause) || r.dumps.Ready(s.Now))
+}
+
+// needsDump reports whether events alone cannot bring the rank up to date.
+func (r *Rank) needsDump(cause Cause) bool {
+	return r.lack >= dump || !r.heard && cause == Behind || !slices.Contains([]Cause{Hole, Retry, Unusable, Behind, OtherRun}, cause)
+}
+
+// ask begins the rank's recovery, if there is none under way, and reports whether
+// there is one now. What cannot be recovered now is tried again at heartbeats.
+func (r *Rank) ask(s *Step, cause Cause) bool {
+	if r.gone {
+		return false // nothing is wanted of it before it is back
+	}
+	s.add(Effect{Kind: Want, Cause: cause})
+	if r.rec.number != 0 || !r.mayAsk(s, cause) {
+		return r.rec.number != 0
+	}
+	need := max(r.lacks, r.overflow)
+	if len(r.held) > 0 {
+		need = max(need, r.held[0].from()-1)
+	}
+	q := Question{From: r.next(), Incarnation: r.incarnation, Known: r.known, NoDump: r.dumps.Next()}
+	if r.needsDump(cause) {
+		q.From = 0
+	}
+	r.asks++
+	r.rec = recovery{number: r.asks, cause: cause, began: s.Now, was: r.incarnation, need: need}
+	r.overflow, r.lacks, r.spoilt = 0, 0, not
+	s.add(Effect{Kind: Ask, Cause: cause, Number: r.asks, Ask: q})
+	return true
+}
+
+// cancel ends the recovery that is under way.
+func (r *Rank) cancel(s *Step) {
+	if r.rec.number != 0 {
+		r.rec = recovery{}
+		s.add(Effect{Kind: Cancel})
+	}
+}
+
+// putOffDumps puts the rank's next dump off.
+func (r *Rank) putOffDumps(s *Step) {
+	r.dumps.Later(s.Now, s.Now, s.DumpMin, s.DumpMax, r.seed)
+}
+
+// putOff puts the rank's next recovery off, after one that began at began.
+func (r *Rank) putOff(s *Step, began time.Time) {
+	least := 4 * s.RecoverMin // it was tried several times already
+	r.retry.Later(began, s.Now, least, max(least, s.RecoverMax), r.seed)
+}
+
+// NoDump returns the time before which no dump of the rank is to be taken.
+func (r *Rank) NoDump() time.Time { return r.dumps.Next() }
+
+// Recovered takes a page of the events that the recovery asked for; they follow
+// each other.
+func (r *Rank) Recovered(s *Step, events []event.Event, ref any) {
+	r.rec.got = r.rec.got || !r.has(events[len(events)-1].ID)
+	r.apply(s, Message{Incarnation: r.incarnation, Events: events, Ref: ref}, false)
+	r.drain(s)
+}
+
+// Dump is what a recovery got in the place of events.
+type Dump struct {
+	Incarnation uint64
+	Last        uint64 // id of the last event that is in it
+	Lossy       bool   // of a stream that lacks something for good
+	Partial     bool   // its publisher does not know what the rank held before it
+}
+
+// Dump offers a dump. It is taken, with the effect Commit, unless it is of a run
+// of the engine that is over.
+func (r *Rank) Dump(s *Step, d Dump) bool {
+	if !r.heard || r.incarnation != d.Incarnation {
+		r.succeed(s, d.Incarnation)
+	}
+	s.add(Effect{Kind: Commit})
+	r.known, r.first, r.last = true, 0, d.Last
+	r.lack, r.claim.overdue = nothing, false
+	switch {
+	case d.Partial:
+		r.lack = partial
+	case d.Lossy:
+		r.lack = lossy
+	}
+	r.rec.got = true
+	r.putOffDumps(s)
+	r.claim.reached(r)
+	r.drain(s)
+	return true
+}
+
+// succeed makes the incarnation the rank's, as adopt does, on the publisher's own
+// word: it has not ended, whatever was thought.
+func (r *Rank) succeed(s *Step, incarnation uint64) {
+	fresh := !r.heard
+	r.ended = slices.DeleteFunc(slices.Clone(r.ended), func(e uint64) bool { return e == incarnation })
+	r.begin(incarnation)
+	r.discard(s, EndedRun)
+	r.ahead = sure
+	if !fresh {
+		s.add(Effect{Kind: Restart})
+	}
+}
+
+// Result is how a recovery ended.
+type Result struct {
+	Err      error // nil: well
+	Refused  bool  // the index had no room for some of the dump
+	Unplaced bool  // nobody knows the place of some blocks of a lossy stream
+}
+
+// Ended takes the end of the recovery that is under way.
+func (r *Rank) Ended(s *Step, res Result) (vain bool) {
+	v := r.rec
+	r.rec = recovery{}
+	again := len(r.held) > 0 || r.overflow > r.last && r.known
+	reached := r.last >= v.need || r.incarnation != v.was
+	vain = res.Err != nil || !reached || !v.got && v.need == 0
+	if vain {
+		r.putOff(s, v.began)
+	} else {
+		r.retry.Progress()
+	}
+	switch {
+	case res.Err != nil:
+		if v.cause != OtherRun || v.need > 0 { // else nothing is known to be missing
+			r.lose(res.Err)
+		}
+		if !v.got {
+			r.ahead = min(r.ahead, unsure)
+		}
+		if len(r.held) > 0 && (r.spoilt != not || r.held[0].Live) { // else it may be late, see Tick
+			r.letGo(s)
+		}
+		return vain
+	case res.Refused:
+		r.refuse(s)
+		return vain
+	case res.Unplaced:
+		r.lose(errUnplaced) // perhaps another worker that knows the place comes yet
+	}
+	if again && vain {
+		r.lose(missing{r.next(), v.need}) // the publisher does not have what it sent
+		r.letGo(s)
+		again = false
+	}
+	if r.lack < dump && !again {
+		return vain
+	}
+	// Not all was waited for, or more was missed meanwhile.
+	if !again && (res.Unplaced || vain) {
+		return vain
+	}
+	if !r.ask(s, Retry) { // not now
+		r.lose(missing{r.next(), v.need})
+		r.letGo(s)
+	}
+	return vain
+}
+
+// Noted takes what the index noted of blocks that it was given: of some the
+// parent is unknown, or it has no room.
+func (r *Rank) Noted(s *Step, unknownParent, refused bool) {
+	if r.gone {
+		return
+	}
+	if refused {
+		r.refuse(s)
+	}
+	if !unknownParent || r.lack == lossy || r.lack == partial || r.lack == room {
+		return // of a lossy stream the publisher has no more
+	}
+	r.lose(errParent)
+	if r.rec.number == 0 && r.isTime(s, UnknownParent) && !r.ask(s, UnknownParent) {
+		r.putOffDumps(s) // there is nobody to ask
+	}
+}
+
+// refuse notes that blocks were refused. Refusing must not cause requests: the
+// rank is brought up to date when there is room again.
+func (r *Rank) refuse(s *Step) {
+	r.cancel(s)
+	r.lack = room
+	r.letGo(s)
+}
+
+// Room says that the index has room again. It reports whether the rank waited
+// for that.
+func (r *Rank) Room(s *Step) bool {
+	if r.lack != room || r.gone || !r.isTime(s, Room) {
+		return false
+	}
+	r.lack, r.why = dump, errRefused
+	r.ask(s, Room)
+	return true
+}
+
+// Voided says that the position in the stream means nothing any more, whose last
+// message is at last. What of the rank was read may not be in it, or come again.
+func (r *Rank) Voided(s *Step, last uint64) {
+	r.seq = 0
+	if r.gone {
+		r.left.Seq = min(r.left.Seq, last) // what it has is from before the rank left, the rest is not
+		return
+	}
+	r.lose(errVoid)
+	switch {
+	case s.Deaf && r.heard:
+		r.ahead = unsure
+	case r.heard:
+		r.ahead = sure
+	}
+	r.ask(s, Void)
+}
+
+// Expect asks for the state of a rank of which nothing is known.
+func (r *Rank) Expect(s *Step) {
+	if !r.heard && !r.known && !r.gone {
+		r.ask(s, Discovery)
+	}
+}
