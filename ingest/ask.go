@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 	"github.com/kvatlas/kvatlas/shard"
@@ -106,7 +107,7 @@ func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recover
 	if err := v.permit(ctx); err != nil {
 		return recovery.Reply{}, err
 	}
-	v.rank.note(func(s *RankStatus) { s.Requests++ })
+	v.rank.asked()
 	reply, err := v.exchange(ctx, q)
 	switch {
 	case ctx.Err() != nil:
@@ -114,7 +115,6 @@ func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recover
 	case err == nil:
 		v.m.answered(reply.Kind.String())
 		v.answered.Store(true)
-		v.incomplete = reply.Incomplete
 		return reply, nil
 	}
 	v.m.answered(recoveryOutcome(err))
@@ -220,7 +220,7 @@ func (v *rankRecovery) events(reply *recovery.Reply) error {
 		}
 		next++
 	}
-	if !v.post(func(ctx context.Context) { v.progressed = v.partition.recovered(ctx, v.rank, b) || v.progressed }) {
+	if !v.post(func(ctx context.Context) { v.partition.recovered(ctx, v.rank, b) }) {
 		return errSuperseded
 	}
 	v.from = next
@@ -238,13 +238,15 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
 	}
-	d := &dump{state: state, incarnation: first.Incarnation, last: first.Last, incomplete: first.StreamIncomplete}
+	d := &dump{state: state, Dump: follow.Dump{
+		Incarnation: first.Incarnation, Last: first.Last, Lossy: first.StreamIncomplete, Partial: first.Incomplete,
+	}}
 	err = v.load(ctx, d, first)
 	committed := false
 	if err == nil {
 		v.post(func(ctx context.Context) {
 			if committed = v.partition.replace(ctx, v.rank, d); committed {
-				v.progressed, v.dumps = true, v.rank.dumps.Next()
+				v.dumps = v.rank.follow.NoDump()
 			}
 		})
 		if !committed {
@@ -259,7 +261,7 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 	}
 	v.dumped = true
 	v.refused = d.outcome.Refused > 0
-	v.incarnation, v.from = d.incarnation, d.last+1
+	v.incarnation, v.from = d.Incarnation, d.Last+1
 	return nil
 }
 
@@ -274,7 +276,7 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 			return fmt.Errorf("%w: part %d of %d is empty", errNonsense, part, parts)
 		}
 		err := frames.Add(reply.Body, func(b *event.Batch, copies [][]uint32) error {
-			if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != d.incarnation {
+			if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != d.Incarnation {
 				return fmt.Errorf("%w: a dump of another publisher", errNonsense)
 			}
 			n := slices.IndexFunc(b.Events, func(ev event.Event) bool { return ev.Incomplete })
@@ -317,7 +319,7 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 		if reply.Kind == recovery.Busy {
 			return errBusy
 		}
-		if reply.Kind != recovery.Dump || reply.Dump != number || reply.Part != part || reply.Last != last || reply.Incarnation != d.incarnation {
+		if reply.Kind != recovery.Dump || reply.Dump != number || reply.Part != part || reply.Last != last || reply.Incarnation != d.Incarnation {
 			return fmt.Errorf("%w: not part %d of the dump", errNonsense, part)
 		}
 	}

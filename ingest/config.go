@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
@@ -36,25 +37,21 @@ type RankID struct {
 }
 
 // Cause says why a rank's state is not what its worker holds.
-type Cause uint8
+type Cause = follow.Cause
 
 // The causes for a recovery.
 const (
-	Gap           Cause = iota // events are missing
-	UnknownParent              // a stored block's parent is not known
-	Departed                   // the worker had left and is back: a full dump is needed
-	Discovery                  // a worker without a stream is heard of for the first time
-	Void                       // the position in the stream means nothing any more
-	Room                       // the memory budget refused blocks and has room again
-	Retry                      // a recovery before did not suffice
-	Unusable                   // a message that may have been the rank's cannot be used
-	numCauses
+	Gap           = follow.Hole
+	UnknownParent = follow.UnknownParent
+	Departed      = follow.Returned
+	Discovery     = follow.Discovery
+	Void          = follow.Void
+	Room          = follow.Room
+	Retry         = follow.Retry
+	Unusable      = follow.Unusable
+	Behind        = follow.Behind
+	OtherRun      = follow.OtherRun
 )
-
-// String returns the cause's name in metrics and logs.
-func (c Cause) String() string {
-	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "unknown"}[min(c, numCauses)]
-}
 
 // Recoverer is told which ranks an Ingest brings up to date from their workers'
 // local indexes.
@@ -81,21 +78,9 @@ type Start struct {
 
 // RankPosition is how far one publisher stream is applied.
 type RankPosition struct {
-	Worker      uint64
-	DPRank      uint32
-	Incarnation uint64
-	LastID      uint64
-	Incomplete  bool // something before LastID is missing
-	// Ended holds the incarnations before, oldest first: their messages are
-	// not to be taken for a new one.
-	Ended []uint64
-	// Unconfirmed says that the incarnation was learnt from the publisher, and that
-	// the stream may still bring older ones.
-	Unconfirmed bool
-	// Left is the Departure.At of the last departure that is accounted for; zero:
-	// none. Departed says that the rank is not back since: it holds nothing.
-	Left     time.Time
-	Departed bool
+	Worker uint64
+	DPRank uint32
+	follow.Position
 }
 
 // Config holds the settings of an Ingest. Conn, Replica and Index are needed;

@@ -62,20 +62,14 @@ type cutRank struct {
 func (l *partition) positions() []cutRank {
 	var list []cutRank
 	for k, r := range l.mu.ranks {
-		if !r.hasIncarnation || !r.hasPosition {
+		pos, known := r.follow.Position()
+		if !known {
 			continue
 		}
 		s := r.status()
-		// It does not say whether it begun with 0 or 1, which tells a copy from a
-		// restart.
-		vague := r.incarnation == 0 && r.last == 1 && r.begun == 0
+		pos.Incomplete = pos.Incomplete || s.Incomplete
 		list = append(list, cutRank{
-			RankPosition: RankPosition{
-				Worker: k.worker, DPRank: k.dpRank, Incarnation: r.incarnation, LastID: r.last,
-				Incomplete: s.Incomplete || vague || r.needsDump || r.truncated || r.active != nil,
-				Ended:      r.ended, Unconfirmed: r.unconfirmed, Left: r.left.At, Departed: r.departed,
-			},
-			rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,
+			RankPosition: RankPosition{k.worker, k.dpRank, pos}, rank: r, refused: s.Blocks.Refused, unknown: s.UnknownParents,
 		})
 	}
 	return list

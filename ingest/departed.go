@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -20,26 +21,21 @@ type WorkerRemover interface {
 }
 
 // Departure says when a worker, or one of its ranks, left.
-type Departure struct {
-	// At is when that was stored, by the server's clock. It tells the departures
-	// of a rank from each other.
-	At time.Time
-	// Seq is the last message that the space's stream had by then, and Created
-	// when that stream was made: what was published up to there is void. Without
-	// Created, At decides.
-	Seq     uint64
-	Created time.Time
-	// Silent says that nobody told of it: nothing was heard of the worker any
-	// more. Then a heartbeat is enough of a sign that it is back.
-	Silent bool
-}
+type Departure = follow.Departure
 
 // change tells a partition of ranks that left or are registered.
 type change struct {
 	worker uint64
 	ranks  []uint32 // none: all
 	left   Departure
-	back   bool // registered, not left
+	back   bool  // registered, not left
+	told   *Told // what a registration says, and nothing of who is there
+}
+
+// Told is what a worker's registration says of its streams.
+type Told struct {
+	Incarnation uint64 // of its engine; 0: each rank has its own, or it is not known
+	Last        []event.Position
 }
 
 // changesQueued bounds what waits for a partition; then the caller waits.
@@ -62,6 +58,13 @@ func (in *Ingest) WorkerReturned(ctx context.Context, sp event.Space, worker uin
 	return in.send(ctx, sp, change{worker: worker, ranks: ranks, back: true})
 }
 
+// WorkerTold says how far a worker's registration says that its streams are: what
+// the index does not have of that a while later is missing, or its engine runs anew.
+// It reports false if the space is not known.
+func (in *Ingest) WorkerTold(ctx context.Context, sp event.Space, worker uint64, t Told) bool {
+	return in.send(ctx, sp, change{worker: worker, told: &t})
+}
+
 func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known bool) {
 	g, ok := in.groups.Load(stream.Token(sp))
 	if !ok {
@@ -78,31 +81,46 @@ func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known boo
 
 // applyChange handles a change of a worker.
 func (l *partition) applyChange(ctx context.Context, c change) {
+	if c.told != nil {
+		l.tell(ctx, c)
+		return
+	}
 	ranks := slices.Clone(l.byWorker[c.worker])
 	if c.ranks != nil {
 		ranks = slices.DeleteFunc(ranks, func(r *rank) bool { return !slices.Contains(c.ranks, r.id.DPRank) })
 	}
 	if c.back {
 		for _, r := range ranks {
-			l.recoverReturned(ctx, r)
+			l.step(ctx, r, (*follow.Rank).Return)
 		}
 		return
 	}
 	known := len(ranks) > 0
 	for _, r := range ranks {
-		known = known && r.left.At.Equal(c.left.At)
+		known = known && r.follow.Departure().At.Equal(c.left.At)
 	}
 	if known {
 		return
 	}
 	l.m.departed.Inc()
-	for _, r := range ranks {
-		l.depart(r, c.left)
-	}
 	l.remove(ctx, c)
 	for _, r := range ranks {
-		if r.seq > c.left.Seq && c.left.Created.Equal(l.streamCreated()) {
-			l.recoverReturned(ctx, r) // it was back before this replica heard that it had left
+		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Leave(s, c.left) })
+	}
+}
+
+// tell gives the worker's ranks what its registration says of them.
+func (l *partition) tell(ctx context.Context, c change) {
+	last := make(map[uint32]uint64)
+	for _, r := range l.byWorker[c.worker] {
+		last[r.id.DPRank] = 0
+	}
+	for _, pos := range c.told.Last {
+		last[pos.DPRank] = pos.ID
+	}
+	for dpRank, id := range last {
+		if r := l.rank(c.worker, dpRank); r != nil {
+			l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Told(s, c.told.Incarnation, id) })
 		}
 	}
 }
@@ -127,36 +145,6 @@ func (l *partition) remove(ctx context.Context, c change) {
 
 var errCannotRemove = errors.New("it cannot drop a worker")
 
-// depart voids the rank's stream.
-func (l *partition) depart(r *rank, d Departure) {
-	l.cancel(r)
-	for len(r.held) > 0 {
-		p := r.pop()
-		l.m.held.Dec()
-		l.m.voided.Add(len(p.batch.Events))
-		p.work.release()
-	}
-	delete(l.holding, r)
-	l.endTruncation(r)
-	r.left, r.departed = d, true
-	r.anew()
-	r.note(func(s *RankStatus) { s.Departed, s.Held, s.left, s.LastError = true, 0, d.At, "its worker left" })
-}
-
-// recoverReturned asks for a full dump of a rank that had left and is back.
-func (l *partition) recoverReturned(ctx context.Context, r *rank) {
-	if !r.departed {
-		return
-	}
-	r.departed = false
-	r.note(func(s *RankStatus) {
-		s.Departed, s.Incomplete = false, true
-		s.LastError = "it had left: what it held before is not known"
-	})
-	r.needsDump = true
-	l.recover(ctx, r, Departed)
-}
-
 // departure returns when the rank left, if it is not there.
 func (l *partition) departure(id RankID) (d Departure, gone bool) {
 	if l.cfg.Left != nil {
@@ -177,9 +165,9 @@ func (l *partition) makeRoomLocked() bool {
 	}
 	l.swept = now
 	before := len(l.mu.ranks)
-	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.departed })
+	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.follow.Gone() })
 	for worker, ranks := range l.byWorker {
-		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.departed }); len(l.byWorker[worker]) == 0 {
+		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.follow.Gone() }); len(l.byWorker[worker]) == 0 {
 			delete(l.byWorker, worker)
 		}
 	}
@@ -190,102 +178,13 @@ func (l *partition) makeRoomLocked() bool {
 // what the snapshot has of it goes, and its position says nothing of when it left.
 func (l *partition) resume(ctx context.Context, pos RankPosition) {
 	r := l.rank(pos.Worker, pos.DPRank)
-	if r == nil || r.hasIncarnation {
+	if r == nil {
 		return
 	}
-	left, gone := r.left, r.departed
-	if gone && !left.At.Equal(pos.Left) {
+	resumed := false
+	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { resumed = k.Resume(s, &pos.Position) })
+	if !resumed {
 		l.m.departed.Inc()
 		l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
-		return
 	}
-	r.resume(pos)
-	if gone {
-		r.left = left // it says more
-	} else {
-		l.recoverReturned(ctx, r) // if it is void: it is registered again
-	}
-}
-
-// leftAfter reports whether the rank left after the message.
-func (l *partition) leftAfter(r *rank, w *work) bool {
-	switch d := &r.left; {
-	case w.live:
-		return false // it is of this moment
-	case d.Created.IsZero():
-		return !w.stored.IsZero() && !w.stored.After(d.At)
-	default:
-		created := l.streamCreated()
-		return created.Before(d.Created) || created.Equal(d.Created) && w.seq <= d.Seq
-	}
-}
-
-// limitDepartures notes that the stream ends there, and gives the numbers after it to
-// others than before: what it has is from before the ranks left, the rest is not.
-func (l *partition) limitDepartures(last uint64) {
-	for _, r := range l.mu.ranks {
-		if r.departed {
-			r.left.Seq = min(r.left.Seq, last)
-		}
-	}
-}
-
-// beforeDeparture reports whether a part is void because its rank left after it. It
-// follows the ids of such, so that the stream goes on after it without a gap.
-func (l *partition) beforeDeparture(ctx context.Context, p *part) bool {
-	r := p.rank
-	if !r.departed || !l.leftAfter(r, p.work) {
-		return false
-	}
-	l.m.voided.Add(len(p.batch.Events))
-	if !l.setIncarnation(ctx, r, p.batch.Incarnation, p.work) {
-		return true
-	}
-	for i := range p.batch.Events {
-		id := p.batch.Events[i].ID
-		if r.restarts(id) {
-			r.reset(0)
-		}
-		if !r.isDuplicate(id) {
-			r.advance(id)
-		}
-	}
-	r.note(func(s *RankStatus) { s.LastID = r.last })
-	return true
-}
-
-// noteReturn handles the first sign, of the rank's present incarnation, from after
-// it left: what follows the event from. What lies before that is not missing: it
-// is void, or in the dump that is asked for; of an incarnation that begins there
-// is none.
-func (l *partition) noteReturn(ctx context.Context, r *rank, from uint64, begins bool) {
-	if !r.departed {
-		return
-	}
-	if begins {
-		r.departed = false
-		r.note(func(s *RankStatus) { s.Departed, s.LastError = false, "" })
-		return
-	}
-	if from > 0 && (r.incarnation == 0 || !r.isDuplicate(from)) { // without incarnations it may be of another run
-		r.advance(from)
-	}
-	l.recoverReturned(ctx, r)
-}
-
-// onlyAlive reports whether a heartbeat, up to an event, says of a rank that left
-// nothing but that its publisher is still there. met says that the rank was known
-// before.
-func (l *partition) onlyAlive(r *rank, w *work, last uint64, met bool) bool {
-	switch old := l.leftAfter(r, w); {
-	case !r.departed || r.left.Silent && !old:
-		return false
-	case last == 0 || r.isDuplicate(last):
-		return true
-	case met && !old:
-		return false // it has published something since
-	}
-	r.advance(last)
-	r.note(func(s *RankStatus) { s.LastID = last })
-	return true
 }

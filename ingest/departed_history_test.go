@@ -191,7 +191,7 @@ func (r *leaversReplica) settle() {
 		r.partition.applying.Wait()
 		active := false
 		for _, k := range r.partition.mu.ranks {
-			active = active || k.active != nil
+			active = active || k.recovery != nil
 		}
 		if !active {
 			return

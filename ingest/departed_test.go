@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
@@ -56,7 +57,7 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	if n := b.counter("kvatlas_ingest_departed_workers_total"); n != 1 {
 		t.Errorf("%d departures", n)
 	}
-	if s := b.partition.rank(1, 0).status(); !s.Departed || s.Held != 0 {
+	if s := b.partition.rank(1, 0).status(); !s.Is(follow.Departed) || s.Held != 0 {
 		t.Errorf("%+v", s)
 	}
 	// What was on its way when it left is ignored, and no gap.
@@ -71,7 +72,7 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	if n := b.held(1); n != 2 || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 		t.Fatalf("%d blocks, asked %d times for a dump, %d times for a gap", n, b.asked.count(Departed), b.asked.count(Gap))
 	}
-	if s := b.partition.rank(1, 0).status(); s.Departed || !s.Incomplete || s.LastID != 8 {
+	if s := b.partition.rank(1, 0).status(); s.Is(follow.Departed) || !s.Incomplete || s.LastID != 8 {
 		t.Errorf("%+v", s)
 	}
 	// Again, and its registration is back before its next event: a new
@@ -202,7 +203,7 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
 			b.feedSeq(20, 1, heartbeat(1, 5, event.Position{ID: 91}))
 			s := b.partition.rank(1, 0).status()
-			if n := b.held(1); n != 0 || s.Gaps+s.Events > 0 || !s.Departed || b.asked.count(Departed) != 0 {
+			if n := b.held(1); n != 0 || s.Gaps+s.Events > 0 || !s.Is(follow.Departed) || b.asked.count(Departed) != 0 {
 				t.Fatalf("%d blocks, %+v", n, s)
 			}
 			if c.later == 0 {
@@ -213,7 +214,7 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 			}
 			b.finished() // nothing is held
 			s = b.partition.rank(1, 0).status()
-			if n := b.held(1); n != 3 || s.Gaps > 0 || s.Departed || !s.Incomplete || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
+			if n := b.held(1); n != 3 || s.Gaps > 0 || s.Is(follow.Departed) || !s.Incomplete || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 				t.Fatalf("%d blocks, %d asked, %+v", n, b.asked.count(Departed), s)
 			}
 		})
@@ -246,7 +247,7 @@ func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
 	b := newPartitionBench(t, nil)
 	b.feed(1, batch(1, 5, store(1, 1)))
 	r := b.partition.rank(1, 0)
-	b.partition.truncate(b.ctx, r)
+	b.partition.step(b.ctx, r, func(k *follow.Rank, s *follow.Step) { k.Noted(s, false, true) })
 	if b.partition.truncatedRanks.Load() != 1 {
 		t.Fatal("the rank is not truncated")
 	}
@@ -254,8 +255,8 @@ func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
 	if b.partition.recoverTruncated(b.ctx) || b.partition.truncatedRanks.Load() != 0 {
 		t.Error("a rank that left waits for memory")
 	}
-	b.partition.distrustPositions(b.ctx) // the stream was made anew
-	b.partition.notify(note{rank: r, era: r.era, parent: true})
+	b.partition.distrustPositions(b.ctx, 1<<40) // the stream was made anew
+	b.partition.notify(note{rank: r, era: r.follow.Era(), parent: true})
 	b.settle()
 	if b.asked.counts != nil {
 		t.Errorf("asked: %v", b.asked.counts)
@@ -273,15 +274,15 @@ func TestARankLeaves(t *testing.T) {
 		b.feed(1, batch(1, 5, ev))
 	}
 	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{1}, left: Departure{At: time.Now()}})
-	if n := b.held(1); n != 1 || b.partition.rank(1, 0).departed || !b.partition.rank(1, 1).departed {
+	if n := b.held(1); n != 1 || b.partition.rank(1, 0).follow.Gone() || !b.partition.rank(1, 1).follow.Gone() {
 		t.Fatalf("%d blocks", n)
 	}
 	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
-	if !b.partition.rank(1, 1).departed || b.asked.counts != nil {
+	if !b.partition.rank(1, 1).follow.Gone() || b.asked.counts != nil {
 		t.Error("another rank's registration brings it back")
 	}
 	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0, 1}, back: true})
-	if b.partition.rank(1, 1).departed || b.asked.count(Departed) != 1 {
+	if b.partition.rank(1, 1).follow.Gone() || b.asked.count(Departed) != 1 {
 		t.Error("its own does not")
 	}
 	b.finished()
@@ -315,7 +316,7 @@ func TestRanksThatLeftMakeRoom(t *testing.T) {
 	tell(12, 4, 1)
 	tell(9, 1, 2)
 	tell(13, 2, 2) // one too many
-	if b.held(4) != 1 || b.held(1) != 0 || len(b.partition.mu.ranks) != 3 || len(b.partition.byWorker) != 3 || !b.partition.rank(1, 0).departed {
+	if b.held(4) != 1 || b.held(1) != 0 || len(b.partition.mu.ranks) != 3 || len(b.partition.byWorker) != 3 || !b.partition.rank(1, 0).follow.Gone() {
 		t.Fatalf("%d ranks of %d workers, %d and %d blocks", len(b.partition.mu.ranks), len(b.partition.byWorker), b.held(4), b.held(1))
 	}
 	b.finished()

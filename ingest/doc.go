@@ -6,25 +6,12 @@
 // worker is kept without a merge.
 //
 // Invariants:
-//   - Events of one (worker, dp_rank) reach the index in the order of their
-//     ids, each at most once. A message that came before its predecessor is
-//     held back, boundedly, until that arrives or is known to be lost.
-//   - What is missing because a message cannot be used is not waited for, and
-//     nothing is waited for longer than Config.GapWait.
-//   - Nothing is lost silently: what is not applied is counted by reason, and
-//     a missing event begins the recovery of its rank: the publisher is asked
-//     for the events, or for all that the rank holds. Meanwhile the rank's
-//     events are held back, boundedly; beyond, they are dropped and asked for.
-//   - Whatever a publisher answers, it is asked again later and later while that
-//     does not help, and never more often than at a rate; a recovery keeps its
+//   - What a rank's messages, heartbeats, gaps, departures and recoveries mean is
+//     said by [follow.Rank] alone, which has no clock and no goroutine; this package
+//     gives it what comes, and carries out what it says, in order.
+//   - Nothing is lost silently: what is not applied is counted by reason.
+//   - A publisher is never asked more often than at a rate, and a recovery keeps its
 //     place among those under way for a bounded time.
-//   - A rank that could not be recovered is marked incomplete and tried again
-//     at its heartbeats; one whose blocks the memory budget refused is marked
-//     truncated, and nothing is asked for until there is room.
-//   - Of a rank that left the index holds nothing, whatever is still read of it
-//     from before: by the position of the stream, not by clocks. Its next event,
-//     or its registration, has the publisher asked for all it holds; nothing waits
-//     for what it told before.
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is
@@ -41,6 +28,17 @@
 //   - A reader whose stream was trimmed beyond its position takes up a newer
 //     snapshot (Config.Reload): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.
+//
+// The walk of one message:
+//
+//	reader.go     dispatch: in stream order, into the window, to its worker's partition
+//	partition.go  handle: decoded, cut by rank, given to the rank
+//	follow        Message: applied, held back or dropped, by the rank's state
+//	effects.go    step: what follows from it, in order; submit: to the index
+//	work.go       applied: the index is done with it; release: out of the window
+//
+// live.go takes the reader's place for what is published without a stream;
+// recovery.go and ask.go ask publishers, and bring their answers to follow.
 //
 // What is published without a stream goes through the same partitions. A worker that
 // is heard of for the first time there is asked for all that it holds.

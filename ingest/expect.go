@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
 
 // Expect asks a worker without a stream for what these ranks of it hold, unless
@@ -45,8 +46,8 @@ func (in *Ingest) Expect(ctx context.Context, sp event.Space, worker uint64, ran
 
 func (l *partition) expect(ctx context.Context, worker uint64, ranks []uint32) {
 	for _, n := range ranks {
-		if r := l.rank(worker, n); r != nil && !r.hasIncarnation && !r.hasPosition && !r.departed {
-			l.recover(ctx, r, Discovery)
+		if r := l.rank(worker, n); r != nil {
+			l.step(ctx, r, (*follow.Rank).Expect)
 		}
 	}
 }

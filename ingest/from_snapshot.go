@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -147,7 +148,7 @@ func (r *reader) departOthers(ctx context.Context, start *Start) {
 	for _, l := range r.partitions {
 		l.do(func(l *partition) {
 			for k, of := range l.mu.ranks {
-				if !have[k] && of.hasPosition && !of.departed && of.active == nil {
+				if pos, known := of.follow.Position(); !have[k] && known && !pos.Departed && of.recovery == nil {
 					l.applyChange(ctx, change{worker: k.worker, ranks: []uint32{k.dpRank}, left: left})
 				}
 			}
@@ -162,7 +163,7 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 	wanted := false
 	l.do(func(l *partition) {
 		k := l.rank(pos.Worker, pos.DPRank)
-		wanted = k != nil && k.behindSnapshot(&pos)
+		wanted = k != nil && k.follow.Lags(&pos.Position)
 		if wanted && pos.Departed {
 			wanted = false
 			l.departFromSnapshot(ctx, k, pos, seq)
@@ -193,13 +194,9 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 func (l *partition) departFromSnapshot(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
 	d := Departure{At: pos.Left, Seq: seq, Created: l.streamCreated()}
 	l.m.departed.Inc()
-	l.depart(r, d)
 	l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
-	r.resume(pos)
-	r.left = d
-	if _, gone := l.departure(r.id); !gone {
-		l.recoverReturned(ctx, r) // it is registered again
-	}
+	_, gone := l.departure(r.id)
+	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.TakeDeparture(s, &pos.Position, d, !gone) })
 }
 
 // reloadBlocks is about how many blocks a replacement is given at a time, so
@@ -230,57 +227,18 @@ func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) 
 	return err
 }
 
-// behindSnapshot reports whether a snapshot of a later position in the stream has more of
-// the rank than is applied. What came otherwise than through the stream, from
-// the publisher itself, is newer: so are ranks whose worker has left since, that
-// recover, or that the publisher gave a dump of.
-func (r *rank) behindSnapshot(pos *RankPosition) bool {
-	switch {
-	case r.departed || pos.Left.Before(r.left.At) || r.active != nil || r.truncated:
-		return false
-	case !r.hasIncarnation:
-		return true
-	case r.incarnation == pos.Incarnation && r.incarnation != 0:
-		return !r.hasPosition || r.last < pos.LastID || r.last == pos.LastID && pos.Departed
-	}
-	// Without incarnations ids begin anew at any time: what is later in the
-	// stream is right.
-	return !r.unconfirmed && !slices.Contains(r.ended, pos.Incarnation)
-}
-
 // commitSnapshot makes what the replacement has, of the position, the rank's state. It
 // reports false if the rank has gone on meanwhile, or is gone; the caller then
 // aborts the replacement.
 func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPosition, state *shard.Replacement) bool {
-	if r == nil || !r.behindSnapshot(pos) {
+	if r == nil {
 		return false
 	}
-	l.applying.Add(1)
-	if err := state.Commit(context.WithoutCancel(ctx), l.applying.Done); err != nil {
-		l.applying.Done()
-		return false
+	d := &dump{state: state}
+	r.offered = d
+	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.TakeUp(s, &pos.Position) })
+	if r.offered = nil; d.err != nil { // the rank is not where it thinks
+		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, math.MaxUint64) })
 	}
-	if !r.hasIncarnation || r.incarnation != pos.Incarnation {
-		if r.hasIncarnation {
-			l.m.restarts.Inc()
-			r.note(func(s *RankStatus) { s.Restarts++ })
-		}
-		r.reset(pos.Incarnation)
-		l.discard(r, all)
-	}
-	for _, e := range pos.Ended {
-		if !slices.Contains(r.ended, e) && e != r.incarnation {
-			r.ended = append(slices.Clone(r.ended), e)
-		}
-	}
-	r.ended = r.ended[max(0, len(r.ended)-maxEnded):]
-	r.anew()
-	r.hasPosition, r.begun, r.last, r.needsDump, r.publisherIncomplete, r.partial = true, 0, pos.LastID, pos.Incomplete, false, false
-	r.setUnconfirmed(pos.Unconfirmed)
-	r.left = Departure{At: pos.Left}
-	r.note(func(s *RankStatus) {
-		s.ended, s.left, s.LastID, s.Incomplete, s.LastError = r.ended, pos.Left, r.last, pos.Incomplete, ""
-	})
-	l.drain(ctx, r)
-	return true
+	return d.committed
 }

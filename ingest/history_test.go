@@ -159,7 +159,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		now:    h.now,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
 	for _, pos := range start {
-		h.partition.rank(pos.Worker, pos.DPRank).resume(pos)
+		h.partition.resume(h.ctx, pos)
 	}
 }
 
@@ -169,10 +169,10 @@ func (h *history) closeReplica() (positions []RankPosition) {
 	h.running.Wait()
 	h.partition.applying.Wait()
 	h.partition.readNotes(h.ctx)
+	for _, k := range h.partition.positions() {
+		positions = append(positions, k.RankPosition)
+	}
 	for _, r := range h.partition.mu.ranks {
-		if s := r.status(); s.LastID > 0 || s.Events > 0 {
-			positions = append(positions, RankPosition{s.Worker, s.DPRank, s.Incarnation, s.LastID, s.Incomplete || r.needsDump, s.ended, s.unconfirmed, s.left, s.Departed})
-		}
 		h.add(r.status())
 	}
 	h.found.overflow += h.metrics.GetOrCreateCounter("kvatlas_ingest_overflow_events_total").Get()
@@ -200,7 +200,7 @@ func (h *history) restartReplica() {
 		s.lacks = map[uint32]bool{}
 	}
 	if len(h.stored) > 0 {
-		h.partition.distrustPositions(h.ctx) // a stream is read once more, from its start
+		h.partition.distrustPositions(h.ctx, 1<<40) // a stream is read once more, from its start
 	}
 	for _, m := range h.stored {
 		h.feed(m)
@@ -361,7 +361,7 @@ func (h *history) converge() {
 			h.partition.applying.Wait()
 			active := false
 			for _, r := range h.partition.mu.ranks {
-				active = active || r.active != nil
+				active = active || r.recovery != nil
 			}
 			if !active {
 				break
@@ -380,7 +380,7 @@ func (h *history) converge() {
 		}
 		if round == maxRounds || time.Now().After(deadline) {
 			for _, r := range h.partition.mu.ranks {
-				h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.needsDump)
+				h.t.Logf("%+v, active %v", r.status(), r.recovery != nil)
 			}
 			for _, s := range h.workers {
 				h.t.Logf("worker %d, incarnation %d: %v", s.worker, s.incarnation, s.ids)
@@ -390,7 +390,7 @@ func (h *history) converge() {
 	}
 	if have, want := digest(h.t, h.set), h.tr.digest(); have != want {
 		for _, r := range h.partition.mu.ranks {
-			h.t.Logf("%+v, active %v, stale %v", r.status(), r.active != nil, r.needsDump)
+			h.t.Logf("%+v, active %v", r.status(), r.recovery != nil)
 		}
 		h.t.Fatalf("seed %d: digest %x, the oracle's %x", h.seed, have, want)
 	}

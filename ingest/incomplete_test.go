@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 	"github.com/kvatlas/kvatlas/shard"
@@ -141,7 +142,7 @@ func TestIncompleteStreamsEndEqualToTheOracle(t *testing.T) {
 			}
 		}
 		for i, e := range engines {
-			if st := b.partition.rank(uint64(i), 0).status(); st.Incomplete != e.incomplete || e.incomplete == (st.LastError == "") {
+			if st := b.partition.rank(uint64(i), 0).status(); st.Incomplete != e.incomplete || e.incomplete == (st.LastError() == "") {
 				t.Fatalf("seed %d: lossy %v: %+v", seed, e.incomplete, st)
 			}
 		}
@@ -200,13 +201,13 @@ func TestALateReplicaInfersFromTheDump(t *testing.T) {
 	late := n.open("late", nil, nil)
 	var st RankStatus
 	waittest.For(t, "the late replica has its dump", func() bool {
-		i := slices.IndexFunc(late.Ranks(), func(k RankStatus) bool { return k.Worker == 1 && k.Dumps > 0 && !k.Recovering })
+		i := slices.IndexFunc(late.Ranks(), func(k RankStatus) bool { return k.Worker == 1 && k.Dumps > 0 && !k.Is(follow.Recovering) })
 		if i >= 0 {
 			st = late.Ranks()[i]
 		}
 		return i >= 0 && st.LastID == p.Positions()[0].ID
 	})
-	if !st.Incomplete || st.LastError == "" {
+	if !st.Incomplete || st.LastError() == "" {
 		t.Errorf("it does not show: %+v", st)
 	}
 	waittest.For(t, "the metric is of that rank alone", func() bool {

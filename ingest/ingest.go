@@ -297,13 +297,11 @@ func (in *Ingest) Positions() map[string]Start {
 	for _, r := range in.readers() {
 		p := r.window.progress()
 		start := Start{Seq: p.pos + 1, Created: r.mark().created, Stored: p.stored}
-		for _, k := range r.ranks() {
-			if k.LastID == 0 && k.Events == 0 {
-				continue // announced, and nothing more
-			}
-			start.Ranks = append(start.Ranks, RankPosition{
-				Worker: k.Worker, DPRank: k.DPRank, Incarnation: k.Incarnation, LastID: k.LastID,
-				Incomplete: k.Incomplete, Ended: k.ended, Unconfirmed: k.unconfirmed, Left: k.left, Departed: k.Departed,
+		for _, l := range r.partitions {
+			l.look(func() {
+				for _, k := range l.positions() {
+					start.Ranks = append(start.Ranks, k.RankPosition)
+				}
 			})
 		}
 		starts[r.name] = start

@@ -20,6 +20,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
@@ -35,7 +36,7 @@ func (n *natsBench) sameAsTruth(r *replica) time.Duration {
 	begun := time.Now()
 	waittest.For(n.t, "the index equals the oracle", func() bool {
 		for _, k := range r.Ranks() {
-			if k.Incomplete || k.Held > 0 || k.Recovering {
+			if k.Incomplete || k.Held > 0 || k.Is(follow.Recovering) {
 				return false
 			}
 		}
@@ -292,7 +293,7 @@ func TestRefusingCausesNoStorm(t *testing.T) {
 	}
 	waittest.For(t, "ranks are truncated", func() bool { return r.counter("kvatlas_ingest_truncated_ranks_total") > 0 })
 	asks := func() (sum uint64) {
-		for cause := range numCauses {
+		for cause := range follow.NumCauses {
 			sum += r.counter(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
 		}
 		return sum

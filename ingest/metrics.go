@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
 
 // meters are the counters of an Ingest, over all its streams.
@@ -17,18 +18,18 @@ type meters struct {
 
 	messages, bytes, redelivered, heartbeats       *metrics.Counter
 	events                                         [event.Cleared + 1]*metrics.Counter // handed to the index, by kind
-	duplicates, stale                              *metrics.Counter                    // events ignored
+	dropped                                        [follow.NumReasons]*metrics.Counter // events, by reason
 	gaps, missed, restarts                         *metrics.Counter
 	held                                           *metrics.Gauge
 	blocks                                         [core.NumResults]*metrics.Counter // by what the index did
 	batchEvents, messageBytes, visible             *metrics.PrometheusHistogram
-	asked                                          [numCauses]*metrics.Counter
+	asked                                          [follow.NumCauses]*metrics.Counter
 	filtered, liveMessages                         *metrics.Counter
-	truncated, overflow, dumps                     *metrics.Counter
+	truncated, dumps                               *metrics.Counter
 	recoveredEvents, recoveryRetries               *metrics.Counter
 	recoveryBytes                                  *metrics.Counter
 	reloadedRanks, reloadFailed                    *metrics.Counter
-	departed, voided                               *metrics.Counter
+	departed                                       *metrics.Counter
 	recovering                                     *metrics.Gauge
 	discoverErrors, refusedStreams, voidedPosition *metrics.Counter
 }
@@ -41,10 +42,7 @@ func newMeters(set *metrics.Set) *meters {
 		bytes:           c("kvatlas_ingest_bytes_total"),
 		redelivered:     c("kvatlas_ingest_redelivered_messages_total"),
 		heartbeats:      c("kvatlas_ingest_heartbeats_total"),
-		duplicates:      c(`kvatlas_ingest_ignored_events_total{reason="duplicate"}`),
-		stale:           c(`kvatlas_ingest_ignored_events_total{reason="ended_incarnation"}`),
 		departed:        c("kvatlas_ingest_departed_workers_total"),
-		voided:          c(`kvatlas_ingest_ignored_events_total{reason="worker_left"}`),
 		gaps:            c("kvatlas_ingest_gaps_total"),
 		missed:          c("kvatlas_ingest_missed_events_total"),
 		restarts:        c("kvatlas_ingest_publisher_restarts_total"),
@@ -52,7 +50,6 @@ func newMeters(set *metrics.Set) *meters {
 		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="residency_domain"}`),
 		liveMessages:    c("kvatlas_ingest_live_messages_total"),
 		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
-		overflow:        c("kvatlas_ingest_overflow_events_total"),
 		dumps:           c("kvatlas_ingest_dumps_total"),
 		recoveredEvents: c("kvatlas_ingest_recovered_events_total"),
 		recoveryRetries: c("kvatlas_ingest_recovery_retries_total"),
@@ -71,7 +68,14 @@ func newMeters(set *metrics.Set) *meters {
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600}),
 	}
 	m.recoverySeconds(recoveryOutcome(nil)) // there from the start; those of failures once there are some
-	for cause := range numCauses {
+	for why := range follow.NumReasons {
+		name := fmt.Sprintf("kvatlas_ingest_ignored_events_total{reason=%q}", why)
+		if why == follow.Overflow {
+			name = "kvatlas_ingest_overflow_events_total"
+		}
+		m.dropped[why] = c(name)
+	}
+	for cause := range follow.NumCauses {
 		m.asked[cause] = c(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))
 	}
 	for i, b := range new(core.Outcome).Counts() {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
@@ -192,7 +193,7 @@ func (n *natsBench) converged(r *replica) {
 	n.drained(r)
 	waittest.For(n.t, "recoveries have ended", func() bool {
 		for _, k := range r.Ranks() {
-			if k.Recovering {
+			if k.Is(follow.Recovering) {
 				return false
 			}
 		}

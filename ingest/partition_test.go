@@ -65,6 +65,13 @@ func (b *partitionBench) feed(worker uint64, data []byte) {
 	b.partition.handle(b.ctx, w)
 }
 
+// at has the partition look at what waits, at that time.
+func (b *partitionBench) at(now time.Time) {
+	b.partition.now = func() time.Time { return now }
+	b.partition.expire(b.ctx)
+	b.partition.now = time.Now
+}
+
 // settle waits until the index has applied everything.
 func (b *partitionBench) settle() {
 	b.partition.applying.Wait()
@@ -314,11 +321,11 @@ func TestALatePredecessorIsWaitedForAndBoundedly(t *testing.T) {
 func TestHeldMessagesExpire(t *testing.T) {
 	b := newPartitionBench(t, func(c *Config) { c.GapWait = time.Minute })
 	b.feed(1, batch(1, 5, store(4, 1)))
-	b.partition.expire(b.ctx, time.Now().Add(30*time.Second))
+	b.at(time.Now().Add(30 * time.Second))
 	if s := b.partition.rank(1, 0).status(); s.Held != 1 {
 		t.Fatalf("given up early: %+v", s)
 	}
-	b.partition.expire(b.ctx, time.Now().Add(2*time.Minute))
+	b.at(time.Now().Add(2 * time.Minute))
 	b.finished()
 	if s := b.partition.rank(1, 0).status(); s.Gaps != 1 || s.Missed != 3 || s.LastID != 4 {
 		t.Fatalf("status %+v", s)
@@ -333,7 +340,7 @@ func TestHeldMessagesNeverStopTheReader(t *testing.T) {
 	if !b.partition.window.full() {
 		t.Fatal("the window has room")
 	}
-	b.partition.expire(b.ctx, time.Now())
+	b.at(time.Now())
 	b.finished()
 }
 
@@ -486,10 +493,13 @@ func TestMalformedMessagesAreCountedAndSkipped(t *testing.T) {
 		b := newPartitionBench(t, nil)
 		b.feed(1, good)
 		b.feed(1, tc.data)
+		if s := b.partition.rank(1, 0).status(); s.LastError() == "" {
+			t.Errorf("%s: it does not show", name)
+		}
 		b.feed(1, batch(1, 5, store(2, 2)))
 		b.finished()
 		s := b.partition.rank(1, 0).status()
-		if s.Malformed != 1 || s.LastError == "" || s.LastID != 2 {
+		if s.Malformed != 1 || s.LastError() != "" || s.LastID != 2 { // it was none of the rank's
 			t.Errorf("%s: status %+v", name, s)
 		}
 		if tc.reason != "" {
@@ -601,7 +611,7 @@ func FuzzPartition(f *testing.F) {
 			}
 			b.feed(worker, m)
 		}
-		b.partition.expire(b.ctx, time.Now().Add(2*time.Hour))
+		b.at(time.Now().Add(2 * time.Hour))
 		b.finished()
 	})
 }

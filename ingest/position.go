@@ -47,6 +47,7 @@ func (r *reader) follow(info *stream.Info) {
 	created := info.Created
 	r.created.Store(&created)
 	r.mu.end = max(r.mu.read, info.LastSeq)
+	r.end.Store(r.mu.end)
 }
 
 // passLocked sets the position beyond what is not read.
@@ -72,6 +73,7 @@ func (r *reader) compareWithStream(info *stream.Info, before mark) {
 	r.mu.Lock()
 	r.mu.end = max(r.mu.read, info.LastSeq)
 	r.mu.idle.look(now, r.mu.read, p.pos, r.mu.end)
+	r.end.Store(r.mu.end)
 	var doubt error
 	switch {
 	case !before.compared || !r.mu.compared:
@@ -139,7 +141,7 @@ func (r *reader) restartFromStart(ctx context.Context, info *stream.Info, why st
 	r.created.Store(&info.Created)
 	for _, l := range r.partitions {
 		select {
-		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx); l.limitDepartures(info.LastSeq) }:
+		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx, info.LastSeq) }:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -231,6 +231,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.Lock()
 	r.mu.read, r.mu.readAt = seq, md.Timestamp
 	r.mu.end = max(r.mu.end, seq+md.NumPending)
+	r.end.Store(r.mu.end)
 	r.mu.loop = loop{}
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())

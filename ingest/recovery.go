@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/shard"
@@ -58,8 +60,8 @@ func rankSeed(of uint64, id *RankID) uint64 {
 	return of ^ bits.RotateLeft64(id.Worker*0x9E3779B97F4A7C15, 32) ^ uint64(id.DPRank)
 }
 
-// rankRecovery is one rank's recovery. Its goroutine owns it, but for what the partition
-// reads once it has ended.
+// rankRecovery is one rank's recovery. Its goroutine owns it; the
+// partition reads it once it has ended.
 type rankRecovery struct {
 	*recoveries
 	partition *partition
@@ -79,29 +81,27 @@ type rankRecovery struct {
 
 	answered atomic.Bool // it was, once at least
 
-	// Of the partition, which alone uses them:
-	atStart    uint64 // the rank's incarnation when it began
-	had        uint64 // its last event then
-	need       uint64 // event up to which the rank was known to lack something then; 0: none
-	progressed bool   // something came that the rank did not have
-
 	dumps      time.Time // no dump is taken before
 	dumped     bool      // a dump was taken
-	incomplete bool      // the publisher says that it lacks something
 	refused    bool      // the memory budget refused some of the dump
 	unresolved bool      // nobody knows the position of some blocks of an incomplete stream
 }
 
-// start begins a recovery of the partition's rank, which lacks the events up to need.
-func (c *recoveries) start(l *partition, r *rank, cause Cause, need uint64) *rankRecovery {
+// dump is what a recovery got instead of events.
+type dump struct {
+	follow.Dump
+	state     *shard.Replacement
+	outcome   core.Outcome
+	committed bool
+	err       error // why it is not
+}
+
+// start begins the recovery of the partition's rank that the effect asks for.
+func (c *recoveries) start(l *partition, r *rank, e *follow.Effect) *rankRecovery {
 	v := &rankRecovery{
-		recoveries: c, partition: l, rank: r, id: r.id, cause: cause, began: c.now(),
+		recoveries: c, partition: l, rank: r, id: r.id, cause: e.Cause, began: c.now(),
 		subject:     stream.RecoverSubject(c.cfg.Namespace, r.id.Space, r.id.Worker),
-		incarnation: r.incarnation, from: r.next(), hadPosition: r.hasPosition,
-		atStart: r.incarnation, had: r.last, need: need, dumps: r.dumps.Next(),
-	}
-	if r.dumpFor(cause) {
-		v.from = 0
+		incarnation: e.Ask.Incarnation, from: e.Ask.From, hadPosition: e.Ask.Known, dumps: e.Ask.NoDump,
 	}
 	v.ctx, v.cancel = context.WithCancel(c.ctx)
 	c.running.Go(v.run)
@@ -182,7 +182,7 @@ func (v *rankRecovery) post(f func(ctx context.Context)) bool {
 		if !claimed.CompareAndSwap(false, true) {
 			return
 		}
-		mine := v.rank.active == v
+		mine := v.rank.recovery == v
 		if mine {
 			f(ctx)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -371,8 +372,7 @@ func (s *simulation) rollBack() {
 	}
 	s.partition.created.Store(&s.made)
 	s.partition.do(func(l *partition) {
-		l.distrustPositions(context.Background())
-		l.limitDepartures(uint64(len(s.stored)))
+		l.distrustPositions(context.Background(), uint64(len(s.stored)))
 	})
 	s.partition.window.restart(0, time.Time{})
 	s.readFrom(0)
@@ -436,7 +436,7 @@ func (s *simulation) check() {
 				continue
 			}
 			st := r.status()
-			if st.Incomplete || st.Recovering {
+			if st.Incomplete || st.Is(follow.Recovering) {
 				continue
 			}
 			s.did["checked"]++
@@ -449,7 +449,7 @@ func (s *simulation) check() {
 					right = have == t.after[[2]uint64{st.Incarnation, st.LastID}]
 				}
 			}
-			if st.Departed {
+			if st.Is(follow.Departed) {
 				right = have == 0
 			}
 			if !right {
@@ -556,7 +556,7 @@ func (s *simulation) lacks() string {
 	for _, w := range s.workers {
 		for n, id := range w.ids {
 			st := s.partition.rank(w.worker, n).status()
-			if st.LastID != id || st.Incomplete || st.Recovering || st.Incarnation != w.incarnation {
+			if st.LastID != id || st.Incomplete || st.Is(follow.Recovering) || st.Incarnation != w.incarnation {
 				return fmt.Sprintf("incarnation %d, event %d: %+v", w.incarnation, id, st)
 			}
 		}
@@ -587,6 +587,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 func (s *simulation) settings() {
 	s.cfg.RecoverMessages = 1 + s.rng.IntN(30)
 	s.cfg.HoldMessages = 4 + s.rng.IntN(20)
+	s.partition.steps.Limits = s.cfg.limits(false)
 	s.cfg.Left = func(_ event.Space, worker uint64, n uint32) (Departure, bool) {
 		d, gone := s.workers[worker].left[n]
 		return d, gone

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
 
 // This file is what follows from messages that came and cannot be used. What they
@@ -18,6 +19,7 @@ import (
 var (
 	errOtherWorker = errors.New("message on another worker's subject")
 	errOtherSpace  = errors.New("message in another space's stream")
+	errMalformed   = errors.New("a message of the worker cannot be used")
 	errNoIndex     = errors.New("the space has no index")
 )
 
@@ -59,41 +61,8 @@ func (l *partition) unusable(ctx context.Context, w *work, b *event.Bad) {
 	// A message that is another's by its own word lacks nothing here, most likely.
 	lost := !errors.Is(b.Err, errOtherWorker) && !errors.Is(b.Err, errOtherSpace)
 	for _, r := range ranks {
-		if r.departed || b.ID > 0 && (r.isDuplicate(b.ID) || r.active != nil && b.ID <= r.active.need) {
-			continue // it makes no difference, or is seen to already
-		}
-		l.suspect(ctx, r, lost)
+		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Unusable(s, b.ID, lost, b.Err) })
 	}
-}
-
-// suspect notes that a message which may have been the rank's cannot be used.
-// With lost the rank counts as incomplete, and is asked for.
-func (l *partition) suspect(ctx context.Context, r *rank, lost bool) {
-	r.suspect = true
-	if lost {
-		r.note(func(s *RankStatus) { s.Incomplete = true })
-		if r.active == nil && l.isTime(r, Unusable) {
-			if l.recover(ctx, r, Unusable); r.active == nil { // there is nobody to ask
-				l.putOff(r, l.now())
-			}
-		}
-	}
-	if len(r.held) > 0 && r.active == nil { // what is waited for is known now
-		l.applyHeld(ctx, r)
-	}
-}
-
-// unsuspect notes that nothing of the rank was in the messages that cannot be used.
-func (l *partition) unsuspect(r *rank) {
-	if r.suspect {
-		r.suspect = false
-		r.note(func(s *RankStatus) { s.Incomplete = r.isIncomplete() })
-	}
-}
-
-// isIncomplete reports whether something is missing of the rank, as far as is known.
-func (r *rank) isIncomplete() bool {
-	return r.needsDump || r.publisherIncomplete || r.partial || r.truncated || r.active != nil || r.suspect
 }
 
 // skipped counts and logs what is left out of the ranks, if it is known which.
@@ -108,9 +77,7 @@ func (l *partition) skipped(worker uint64, ranks []*rank, reason string, err err
 			"worker", worker, "model", l.space.Model, "reason", reason, "error", err)
 	}
 	for _, r := range ranks {
-		r.note(func(s *RankStatus) {
-			s.Malformed++
-			s.LastError = err.Error()
-		})
+		r.counts.Malformed++
+		r.show()
 	}
 }

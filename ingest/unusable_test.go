@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
@@ -35,7 +36,7 @@ func TestABadMessageHidesNothing(t *testing.T) {
 		b.feed(1, batch(1, 5, store(1, 1), store(2, 2), store(3, 3), other))
 		b.feed(1, spoil(batch(1, 5, store(4, 4)))[reason])
 		for dpRank := range uint32(2) {
-			if s := b.partition.rank(1, dpRank).status(); !s.Incomplete || s.Malformed != 1 || s.LastError == "" {
+			if s := b.partition.rank(1, dpRank).status(); !s.Incomplete || s.Malformed != 1 || s.LastError() == "" {
 				t.Errorf("%s, rank %d: a bad message does not show: %+v", reason, dpRank, s)
 			}
 		}
@@ -107,7 +108,7 @@ func TestASuspicionEndsWithTheNextEvent(t *testing.T) {
 			b.feed(1, false, batch(1, 5, store(2, 2)))
 			time.Sleep(time.Minute)
 			synctest.Wait()
-			if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Recovering || s.Gaps > 0 {
+			if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Is(follow.Recovering) || s.Gaps > 0 {
 				t.Errorf("after %v: %+v", after, s)
 			}
 		})
@@ -300,7 +301,7 @@ func TestWhatIsPassedOverAfterADumpIsMissing(t *testing.T) {
 		b.feed(1, true, batch(1, 5, store(4, 4)))
 		time.Sleep(10*time.Second + 2*holdTick)
 		synctest.Wait()
-		if s := b.partition.rank(1, 0).status(); s.LastID != 4 || s.Dumps != 1 || !s.Recovering {
+		if s := b.partition.rank(1, 0).status(); s.LastID != 4 || s.Dumps != 1 || !s.Is(follow.Recovering) {
 			t.Fatalf("%+v", s)
 		}
 		time.Sleep(2 * time.Second) // the events are there

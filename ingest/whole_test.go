@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
@@ -27,13 +28,13 @@ func TestAClearEndsARecoveryInVain(t *testing.T) {
 		defer b.close()
 		b.feed(1, false, batch(1, 5, store(1, 1)))
 		b.feed(1, false, []byte("rubbish"))
-		if s := b.partition.rank(1, 0).status(); !s.Recovering {
+		if s := b.partition.rank(1, 0).status(); !s.Is(follow.Recovering) {
 			t.Fatalf("%+v", s)
 		}
 		b.feed(1, false, batch(1, 5, clearAll(2), store(3, 3)))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Recovering || s.LastID != 3 {
+		if s := b.partition.rank(1, 0).status(); s.Incomplete || s.Is(follow.Recovering) || s.LastID != 3 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -110,7 +111,7 @@ func TestAPartOfADumpIsNoWhole(t *testing.T) {
 		b.feed(1, true, batch(1, 5, store(10, 10)))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if s := b.partition.rank(1, 0).status(); !s.Incomplete || s.Recovering || s.LastID != 10 {
+		if s := b.partition.rank(1, 0).status(); !s.Incomplete || s.Is(follow.Recovering) || s.LastID != 10 {
 			t.Errorf("after another bad message: %+v", s)
 		}
 		src.Apply(clearAll(11))
@@ -131,6 +132,7 @@ func TestWhatNobodyWouldGiveAgainIsNotDropped(t *testing.T) {
 		}})
 		defer b.close()
 		b.cfg.RecoverMessages = 3
+		b.partition.steps.Limits = b.cfg.limits(false)
 		b.feed(1, true, batch(1, 5, store(1, 1)))
 		for id := uint64(3); id <= 5; id++ {
 			b.feed(1, true, batch(1, 5, store(id, id)))
@@ -171,7 +173,7 @@ func TestARestartIsSeenAmongIgnoredMessages(t *testing.T) {
 // that the next one begins.
 func TestARestartAfterOneEventIsSeenByAReplicaThatStarts(t *testing.T) {
 	b := newPartitionBench(t, nil)
-	b.partition.resume(b.ctx, RankPosition{Worker: 1, LastID: 1})
+	b.partition.resume(b.ctx, RankPosition{Worker: 1, Position: follow.Position{LastID: 1}})
 	b.feed(1, batch(1, 0, store(1, 11)))
 	b.feed(1, batch(1, 0, store(2, 12)))
 	b.finished()

@@ -47,20 +47,13 @@ func (w *work) release() {
 	}
 }
 
-// part is the events that a message has for one rank: what is applied in one
-// go, and held back in one go.
+// part is the events that a message has for one rank.
 type part struct {
 	work  *work
 	rank  *rank
 	batch event.Batch
-	held  time.Time // since when it waits for its predecessor
-	era   uint64    // of the rank when it was handed to the index
+	era   uint64 // of the rank when it was handed to the index
 }
-
-func (p *part) first() uint64 { return p.batch.Events[0].ID }
-
-// bytes returns about what the part keeps in memory.
-func (p *part) bytes() int { return 16*p.batch.Blocks() + 128*len(p.batch.Events) }
 
 // applied is called by the index when all of the part is applied.
 func (p *part) applied(out core.Outcome) {

@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
@@ -35,8 +36,8 @@ func (r *Replica) streams() []query.Stream {
 
 func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream {
 	s := query.Stream{
-		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
-		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError, LastSeen: r.LastSeen, AskNext: r.AskNext,
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State),
+		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError(), LastSeen: r.LastSeen, AskNext: r.AskNext,
 		Counts: counts(&r.Blocks, map[string]uint64{
 			"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,
 			"duplicates": r.Duplicates, "gaps": r.Gaps, "missed_events": r.Missed, "restarts": r.Restarts,
@@ -45,17 +46,19 @@ func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream
 			"malformed_messages": r.Malformed, "held_messages": uint64(r.Held),
 		}),
 	}
-	switch {
-	case r.Departed:
-		s.State = "departed"
-	case r.Recovering:
-		s.State = "recovering"
-	case r.Truncated:
-		s.State = "truncated"
-	case r.Incomplete:
-		s.State = "incomplete"
-	}
 	return s
+}
+
+// streamState is a state's name in answers: there, what is waited for and what is
+// lacked are told apart by the counts and the error.
+func streamState(s follow.State) string {
+	switch s {
+	case follow.Waiting:
+		s = follow.Following
+	case follow.Lossy, follow.Stale:
+		return "incomplete"
+	}
+	return s.String()
 }
 
 func engineStream(r *direct.Followed) query.Stream {

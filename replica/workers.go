@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
@@ -14,6 +15,9 @@ import (
 
 // workerEvents bounds the changes of workers that wait for the index.
 const workerEvents = 1024
+
+// tellEvery is how often announcements are compared with the index.
+const tellEvery = 5 * time.Second
 
 // workers brings what the registry says to the index: who leaves holds nothing
 // any more. Its goroutine owns the subscription.
@@ -54,12 +58,16 @@ func (w *workers) follow() {
 		defer close(w.done)
 		w.listenAll(ctx) // those that were there before
 		w.listening.Store(true)
+		ticker := time.NewTicker(tellEvery)
+		defer ticker.Stop()
 		for {
 			for _, e := range w.sub.Next() {
 				w.apply(ctx, e)
 			}
 			select {
 			case <-w.sub.Wait():
+			case <-ticker.C:
+				w.tell(ctx)
 			case <-ctx.Done():
 				return
 			}
@@ -87,6 +95,17 @@ func (w *workers) bring(ctx context.Context, e *registry.Entry) {
 		w.drop(ctx, e.Key, nil, e.Left)
 	case e.Transport != registry.ZMQ: // an engine's own socket tells all from its beginning
 		w.r.ingest.Load().WorkerReturned(ctx, e.Key.Space, e.Key.Worker, e.Ranks)
+	}
+}
+
+// tell has the index compare what it has with how far the workers' announcements
+// say that their streams are: a stream that takes no events brings no heartbeats
+// either.
+func (w *workers) tell(ctx context.Context) {
+	for _, e := range w.reg.Snapshot(false) {
+		if e.Announced && e.Present() && e.Conflict == "" && e.Transport != registry.ZMQ {
+			w.r.ingest.Load().WorkerTold(ctx, e.Key.Space, e.Key.Worker, ingest.Told{Incarnation: e.Incarnation, Last: e.Last})
+		}
 	}
 }
 

@@ -27,7 +27,9 @@ type Step struct {
 	Full    bool      // held messages keep the reader from going on
 	Read    uint64    // up to where the stream was read
 	End     uint64    // where it ends, as far as known; 0: none is read
-	Effects []Effect  // to be carried out in their order
+	// Answered says that the publisher has answered the recovery that is under way.
+	Answered bool
+	Effects  []Effect // to be carried out in their order
 }
 
 func (s *Step) add(e Effect) { s.Effects = append(s.Effects, e) }
@@ -88,6 +90,7 @@ type Effect struct {
 	N        int
 	From, To uint64
 	Number   uint64
+	Era      uint64 // of the rank, for Apply and Clear
 	Events   []event.Event
 	Ref      any
 	Ask      Question

@@ -19,6 +19,7 @@ type Message struct {
 	Ref    any       // of the caller, for effects
 
 	since time.Time // when what it waits for was first waited for
+	order uint64    // in which it came
 }
 
 func (m *Message) from() uint64 { return m.Events[0].ID }
@@ -35,12 +36,14 @@ func (m *Message) size() int {
 
 // Message takes the next message: it is applied, held back or dropped.
 func (r *Rank) Message(s *Step, m Message) {
+	r.order++
+	m.order = r.order
 	if r.voids(s, &m) {
 		s.drop(WorkerLeft, len(m.Events))
 		s.done(&m)
 		return
 	}
-	if !r.adopt(s, m.Incarnation, m.Ref) {
+	if !r.adopt(s, m.Incarnation, &m) {
 		r.Return(s) // if it left: whichever run it is, it is from after that
 		s.drop(EndedRun, len(m.Events))
 		s.done(&m)
@@ -131,20 +134,31 @@ func (r *Rank) letGo(s *Step) {
 	}
 }
 
-// spill drops what a recovering rank holds: the recovery gets it once more.
+// spill drops what a recovering rank holds: the recovery gets it once more. Of a
+// publisher that has not answered yet that is not known: then it is applied.
 func (r *Rank) spill(s *Step) {
+	if !s.Answered {
+		r.letGo(s)
+		return
+	}
 	r.overflow = max(r.overflow, r.held[len(r.held)-1].to())
-	r.discard(s, Overflow)
+	r.discard(s, Overflow, all)
 }
 
-// discard drops what is held.
-func (r *Rank) discard(s *Step, why Reason) {
-	for len(r.held) > 0 {
-		m := r.pop()
+// discard drops what is held, as far as it is over.
+func (r *Rank) discard(s *Step, why Reason, over func(m *Message) bool) {
+	r.held = slices.DeleteFunc(r.held, func(m Message) bool {
+		if !over(&m) {
+			return false
+		}
+		r.bytes -= m.size()
 		s.drop(why, len(m.Events))
 		s.done(&m)
-	}
+		return true
+	})
 }
+
+func all(*Message) bool { return true }
 
 // apply has the index apply the message's events, without those that came
 // before. With a gap among them the rest waits for its recovery; over says to go
@@ -157,12 +171,9 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 	complete, hole, lossyNow := false, false, r.lack == lossy
 	for i := range events {
 		ev := events[i]
-		if r.restarts(ev.ID) {
-			if len(run) > 0 {
-				s.add(Effect{Kind: Apply, Events: run, Ref: m.Ref})
-				run = events[i:i]
-			}
-			r.restart(s, 0, m.Ref)
+		if r.begins(ev.ID) {
+			run = r.flush(s, &m, run, events[i:i])
+			r.restart(s, 0, &m)
 		}
 		if r.has(ev.ID) {
 			duplicates++
@@ -179,7 +190,11 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 		}
 		r.take(ev.ID)
 		taken++
-		complete = complete || ev.Kind == event.Cleared && ev.AllTiers
+		if ev.Kind == event.Cleared && ev.AllTiers {
+			run = r.flush(s, &m, run, events[i:i])
+			r.era++
+			complete = true
+		}
 		lossyNow = ev.Incomplete
 		ev.Incomplete = ev.Incomplete || r.infers() && !complete
 		run = append(run, ev)
@@ -188,15 +203,15 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 	if taken > 0 && !hole {
 		r.spoilt = not // nothing of the rank was in what cannot be used
 	}
-	if complete { // whatever was missed is cleared
-		r.lack = nothing
+	if complete { // whatever was missed before is cleared
+		if r.lack = nothing; !r.awaits() {
+			r.cancel(s)
+		}
 	}
 	if taken > 0 {
 		r.says(lossyNow)
 	}
-	if len(run) > 0 {
-		s.add(Effect{Kind: Apply, Events: run, Ref: m.Ref})
-	}
+	r.flush(s, &m, run, nil)
 	r.claim.reached(r)
 	if rest == nil {
 		s.done(&m)
@@ -207,6 +222,14 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 		r.missing(s, Hole, m.from()-1)
 	}
 	r.wait(s, m)
+}
+
+// flush has the index apply the run of events, and returns an empty one.
+func (r *Rank) flush(s *Step, m *Message, run, empty []event.Event) []event.Event {
+	if len(run) > 0 {
+		s.add(Effect{Kind: Apply, Events: run, Ref: m.Ref, Era: r.era})
+	}
+	return empty
 }
 
 // infers reports whether what the rank stores below unknown parents is looked

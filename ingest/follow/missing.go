@@ -18,8 +18,8 @@ type Heartbeat struct {
 // Heartbeat takes a heartbeat that came in order with the messages.
 func (r *Rank) Heartbeat(s *Step, h Heartbeat) {
 	met := r.heard
-	at := Message{Live: h.Live, Seq: h.Seq, Stored: h.Stored}
-	if !r.adopt(s, h.Incarnation, h.Ref) || r.idles(s, &at, h.Last, met) {
+	at := Message{Live: h.Live, Seq: h.Seq, Stored: h.Stored, Ref: h.Ref, order: r.order}
+	if !r.adopt(s, h.Incarnation, &at) || r.idles(s, &at, h.Last, met) {
 		return
 	}
 	r.returns(s, h.Last, !r.known && h.Last == 0)

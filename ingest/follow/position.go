@@ -13,9 +13,9 @@ type Position struct {
 	// Ended holds the incarnations before, oldest first: their messages are
 	// not to be taken for a new one.
 	Ended []uint64
-	// Ahead says that the incarnation was learnt from the publisher, and that
+	// Unconfirmed says that the incarnation was learnt from the publisher, and that
 	// the stream may still bring older ones.
-	Ahead bool
+	Unconfirmed bool
 	// Left is the Departure.At of the last departure that is accounted for; zero:
 	// none. Departed says that the rank is not back since: it holds nothing.
 	Left     time.Time
@@ -24,9 +24,11 @@ type Position struct {
 
 // Position returns the rank's; false if there is nothing to go on from.
 func (r *Rank) Position() (Position, bool) {
+	// It does not say whether it began with 0 or 1, which tells a copy from a restart.
+	vague := r.incarnation == 0 && r.last == 1 && r.first == 0
 	return Position{
-		Incarnation: r.incarnation, LastID: r.last, Incomplete: r.Status().Incomplete,
-		Ended: r.ended, Ahead: r.ahead != inStep, Left: r.left.At, Departed: r.gone,
+		Incarnation: r.incarnation, LastID: r.last, Incomplete: vague || r.Status().Incomplete,
+		Ended: r.ended, Unconfirmed: r.ahead != inStep, Left: r.left.At, Departed: r.gone,
 	}, r.heard && r.known
 }
 
@@ -55,10 +57,14 @@ func (r *Rank) Resume(s *Step, p *Position) bool {
 // goOn sets how far the rank is.
 func (r *Rank) goOn(p *Position) {
 	r.heard, r.incarnation, r.ahead = true, p.Incarnation, inStep
-	if p.Ahead {
+	if p.Unconfirmed {
 		r.ahead = sure
 	}
 	r.known, r.first, r.last = true, 0, p.LastID
+	if r.last == 1 {
+		r.first = 1 // see Position
+	}
+	r.era++
 	for _, e := range p.Ended {
 		if e != p.Incarnation {
 			r.end(e)
@@ -98,7 +104,7 @@ func (r *Rank) TakeUp(s *Step, p *Position) bool {
 			s.add(Effect{Kind: Restart})
 		}
 		r.begin(p.Incarnation)
-		r.discard(s, EndedRun)
+		r.discard(s, EndedRun, all)
 	}
 	s.add(Effect{Kind: Commit})
 	r.goOn(p)
@@ -113,7 +119,7 @@ func (r *Rank) TakeUp(s *Step, p *Position) bool {
 // of it. present says that it is registered.
 func (r *Rank) TakeDeparture(s *Step, p *Position, d Departure, present bool) {
 	r.cancel(s)
-	r.discard(s, WorkerLeft)
+	r.discard(s, WorkerLeft, all)
 	r.goOn(p)
 	r.gone, r.left, r.lack = true, d, nothing
 	if present {

@@ -1,12 +1,8 @@
 package follow
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
-// This file is what a rank does whose worker leaves, returns, or is told of by
-// others.
+// This file is what a rank does whose worker leaves or returns.
 
 // Departure says when a worker, or one of its ranks, left.
 type Departure struct {
@@ -33,9 +29,10 @@ func (r *Rank) Departure() Departure { return r.left }
 // something of after it was read already, it is back.
 func (r *Rank) Leave(s *Step, d Departure) {
 	r.cancel(s)
-	r.discard(s, WorkerLeft)
+	r.discard(s, WorkerLeft, all)
 	r.lack, r.spoilt, r.claim = nothing, not, claim{}
 	r.left, r.gone = d, true
+	r.era++
 	if r.seq > d.Seq && d.Created.Equal(s.Created) {
 		r.Return(s)
 	}
@@ -68,8 +65,17 @@ func (r *Rank) voids(s *Step, m *Message) bool {
 	if !r.gone || !r.before(s, m) {
 		return false
 	}
-	if r.adopt(s, m.Incarnation, m.Ref) && !r.has(m.to()) {
-		r.take(m.to())
+	if !r.adopt(s, m.Incarnation, m) {
+		return true
+	}
+	for i := range m.Events {
+		id := m.Events[i].ID
+		if r.restarts(id) {
+			r.begin(0)
+		}
+		if !r.has(id) {
+			r.take(id)
+		}
 	}
 	return true
 }
@@ -86,7 +92,7 @@ func (r *Rank) returns(s *Step, from uint64, begins bool) {
 		r.gone = false
 		return
 	}
-	if from > 0 && !r.has(from) {
+	if from > 0 && (r.incarnation == 0 || !r.has(from)) { // without incarnations it may be of another run
 		r.take(from)
 	}
 	r.Return(s)
@@ -106,84 +112,4 @@ func (r *Rank) idles(s *Step, m *Message, last uint64, met bool) bool {
 	}
 	r.take(last)
 	return true
-}
-
-// claim is what was said of the rank beside its messages: by since, its publisher
-// had come so far. It is not in order with them, so it is given time to come true.
-type claim struct {
-	incarnation, last uint64
-	since             time.Time // zero: there is none
-	end               uint64    // of the stream, a while after; 0: not looked at yet
-	overdue           bool      // it has not come true in time
-}
-
-func (c *claim) pending() bool { return !c.since.IsZero() && !c.overdue }
-
-// spoke notes a message or heartbeat of the incarnation: it is not over.
-func (c *claim) spoke(incarnation uint64) {
-	if c.incarnation != incarnation {
-		*c = claim{}
-	}
-}
-
-// reached forgets a claim that has come true.
-func (c *claim) reached(r *Rank) {
-	if !c.since.IsZero() && c.incarnation == r.incarnation && (c.last == 0 || r.has(c.last)) {
-		*c = claim{}
-	}
-}
-
-// Told takes what a registration says of the rank: its publisher's incarnation,
-// 0 if that is not said, and last event.
-//
-// Incarnations are random; their order is that of who speaks last. One that was
-// seen to end never returns by a registration. One that is not known, of a process
-// that has sent nothing yet or of a registration that comes late, is a question:
-// the publisher is asked, and what the present one held goes unless that speaks
-// once more within GapWait.
-func (r *Rank) Told(s *Step, incarnation, last uint64) {
-	if incarnation == 0 {
-		incarnation = r.incarnation
-	}
-	same := r.heard && incarnation == r.incarnation
-	if r.gone || slices.Contains(r.ended, incarnation) || same && (last == 0 || r.has(last)) {
-		return
-	}
-	if !r.claim.since.IsZero() && r.claim.incarnation == incarnation {
-		return // the first one is not true yet
-	}
-	r.claim = claim{incarnation: incarnation, last: last, since: s.Now}
-	if r.heard && !same && r.mayAsk(s, OtherRun) {
-		r.why = errWhichRun
-		r.ask(s, OtherRun)
-	}
-}
-
-// overdue looks whether what was told has come true in time: the stream has been
-// read as far as it came a while after that.
-func (r *Rank) overdue(s *Step) {
-	c := &r.claim
-	waited := s.Now.Sub(c.since)
-	if !c.pending() || waited < s.GapWait/2 {
-		return
-	}
-	if c.end == 0 {
-		c.end = max(s.End, 1)
-	}
-	if waited < s.GapWait || s.Read < c.end && s.End > 0 {
-		return
-	}
-	if r.heard && c.incarnation != r.incarnation {
-		// What the run before held goes. Which one speaks next is the present one.
-		told, ended := *c, r.ended
-		r.restart(s, 0, nil)
-		r.heard, r.ended, r.claim = false, ended, told
-	}
-	if c.reached(r); c.last == 0 {
-		*c = claim{}
-		return
-	}
-	c.overdue = true
-	r.lacks = max(r.lacks, c.last)
-	r.ask(s, Behind)
 }

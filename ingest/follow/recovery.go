@@ -44,8 +44,10 @@ type recovery struct {
 	cause  Cause
 	began  time.Time
 	was    uint64 // the rank's incarnation then
+	had    uint64 // its last event then
 	need   uint64 // event up to which the rank was known to lack something then; 0: none
 	got    bool   // something came that the rank did not have
+	dumped bool   // a dump did
 }
 
 // Recovery returns the number of the recovery that is under way; 0: there is
@@ -86,10 +88,16 @@ func (r *Rank) ask(s *Step, cause Cause) bool {
 		q.From = 0
 	}
 	r.asks++
-	r.rec = recovery{number: r.asks, cause: cause, began: s.Now, was: r.incarnation, need: need}
+	r.rec = recovery{number: r.asks, cause: cause, began: s.Now, was: r.incarnation, had: r.last, need: need}
 	r.overflow, r.lacks, r.spoilt = 0, 0, not
 	s.add(Effect{Kind: Ask, Cause: cause, Number: r.asks, Ask: q})
 	return true
+}
+
+// awaits reports whether the recovery that is under way brings what is not there
+// yet.
+func (r *Rank) awaits() bool {
+	return r.rec.number != 0 && (len(r.held) > 0 || r.overflow > r.last || r.rec.need > r.last)
 }
 
 // cancel ends the recovery that is under way.
@@ -145,7 +153,8 @@ func (r *Rank) Dump(s *Step, d Dump) bool {
 	case d.Lossy:
 		r.lack = lossy
 	}
-	r.rec.got = true
+	r.era++
+	r.rec.got, r.rec.dumped = true, true
 	r.putOffDumps(s)
 	r.claim.reached(r)
 	r.drain(s)
@@ -158,7 +167,7 @@ func (r *Rank) succeed(s *Step, incarnation uint64) {
 	fresh := !r.heard
 	r.ended = slices.DeleteFunc(slices.Clone(r.ended), func(e uint64) bool { return e == incarnation })
 	r.begin(incarnation)
-	r.discard(s, EndedRun)
+	r.discard(s, EndedRun, all)
 	r.ahead = sure
 	if !fresh {
 		s.add(Effect{Kind: Restart})
@@ -186,8 +195,11 @@ func (r *Rank) Ended(s *Step, res Result) (vain bool) {
 	}
 	switch {
 	case res.Err != nil:
-		if v.cause != OtherRun || v.need > 0 { // else nothing is known to be missing
+		switch {
+		case !reached || again || v.dumped || r.needsDump(v.cause) || v.cause == Retry:
 			r.lose(res.Err)
+		case v.cause == Unusable && r.last == v.had && r.incarnation == v.was:
+			r.spoilt, r.why = doubtful, res.Err // as before
 		}
 		if !v.got {
 			r.ahead = min(r.ahead, unsure)

@@ -151,7 +151,7 @@ func (st *story) run(line string) (out []string, err error) {
 		w[k] = v
 	}
 	s, r := &st.step, &st.rank
-	s.Now, s.Effects, s.Full = storyBegan.Add(st.now), s.Effects[:0], w.is("full")
+	s.Now, s.Effects, s.Full, s.Answered = storyBegan.Add(st.now), s.Effects[:0], w.is("full"), !w.is("unanswered")
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	ref := func() any { st.n++; return st.n }
 	pos := Position{Incarnation: w.n("run"), LastID: w.n("last"), Incomplete: w.is("incomplete"), Departed: w.is("departed"), Ended: w.list("ended")}

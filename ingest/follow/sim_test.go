@@ -93,14 +93,15 @@ type sent struct {
 
 // asking is a recovery under way.
 type asking struct {
-	number uint64
-	q      Question
-	dump   *core.Oracle // being loaded
-	run    int
-	last   uint64
-	dumped bool
-	lossy  bool
-	part   bool
+	number   uint64
+	q        Question
+	dump     *core.Oracle // being loaded
+	run      int
+	last     uint64
+	dumped   bool
+	answered bool
+	lossy    bool
+	part     bool
 }
 
 type keptSnapshot struct {
@@ -318,7 +319,7 @@ func (w *world) receive(msg sent, seq uint64) {
 func (w *world) do(f func(s *Step)) {
 	s := &w.step
 	s.Now, s.Created, s.Effects = w.now, w.created, s.Effects[:0]
-	s.Read, s.End = w.next-1, w.end()
+	s.Read, s.End, s.Answered = w.next-1, w.end(), w.asking != nil && w.asking.answered
 	f(s)
 	for i := range s.Effects {
 		w.effect(&s.Effects[i])
@@ -391,6 +392,7 @@ func (w *world) answer(a uint8) {
 		return
 	}
 	e := w.run()
+	v.answered = v.answered || !w.silent && a != 200
 	switch {
 	case w.silent || e.last() == 0 || a == 200:
 		finish(Result{Err: errNoAnswer})
@@ -780,7 +782,7 @@ func histories(t testing.TB) uint64 {
 		}
 		scale = n
 	}
-	return uint64(3000 * scale)
+	return uint64(600 * scale)
 }
 
 // Whatever happens, and in whatever order: nothing stale is shown as fresh, and

@@ -77,6 +77,8 @@ type Rank struct {
 	incarnation uint64
 	known       bool
 	first, last uint64   // of the incarnation, taken
+	era         uint64   // counts the times that the index began anew with the rank
+	order       uint64   // of the last message that came
 	ended       []uint64 // incarnations that are over, oldest first; shared with Positions
 	ahead       ahead
 
@@ -167,6 +169,12 @@ func (r *Rank) Status() Status {
 	return s
 }
 
+// Held returns how many messages are held back.
+func (r *Rank) Held() int { return len(r.held) }
+
+// Incarnation returns the run of the engine that is followed; 0: none is known.
+func (r *Rank) Incarnation() uint64 { return r.incarnation }
+
 // next returns the id that continues the stream. Streams begin at 1, or at 0:
 // then 0 is below next and taken as the beginning all the same.
 func (r *Rank) next() uint64 {
@@ -190,6 +198,16 @@ func (r *Rank) restarts(id uint64) bool {
 	return r.incarnation == 0 && r.known && id <= 1 && (id < r.last || id == r.last && id == r.first)
 }
 
+// begins is restarts, also of a rank of which only the end of a run is known, which
+// is held back.
+func (r *Rank) begins(id uint64) bool {
+	return r.restarts(id) || r.incarnation == 0 && !r.known && id <= 1 && len(r.held) > 0
+}
+
+// Era returns how often the index began anew with the rank: what it says of
+// events that it was given before is of no account.
+func (r *Rank) Era() uint64 { return r.era }
+
 // take notes that the event is handed to the index, or is void.
 func (r *Rank) take(id uint64) {
 	if !r.known {
@@ -200,7 +218,7 @@ func (r *Rank) take(id uint64) {
 
 // begin begins an incarnation: the rank holds nothing in it yet.
 func (r *Rank) begin(incarnation uint64) {
-	if r.heard && r.incarnation != 0 && r.incarnation != incarnation {
+	if r.incarnation != 0 && r.incarnation != incarnation {
 		r.end(r.incarnation)
 	}
 	r.heard, r.incarnation, r.known, r.first, r.last, r.ahead = true, incarnation, false, 0, 0, inStep
@@ -217,7 +235,7 @@ func (r *Rank) end(incarnation uint64) {
 
 // adopt makes the incarnation of a message the rank's. A new one ends everything
 // that the old one held; a message of one that has ended is refused with false.
-func (r *Rank) adopt(s *Step, incarnation uint64, ref any) bool {
+func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 	ended := slices.Contains(r.ended, incarnation)
 	switch {
 	case r.heard && incarnation == r.incarnation:
@@ -236,27 +254,29 @@ func (r *Rank) adopt(s *Step, incarnation uint64, ref any) bool {
 		// Mostly it is late. But who reads a stream once more while nobody answers
 		// takes up old incarnations, and the present one as ended with them: the
 		// publisher is asked, now and then, which it is.
-		if (r.ahead != sure || r.lack >= dump) && r.rec.number == 0 && r.mayAsk(s, OtherRun) {
+		if r.rec.number == 0 && r.mayAsk(s, OtherRun) {
 			r.ask(s, OtherRun)
 		}
 		return false
 	}
 	older := r.ahead == unsure // than what the publisher said, perhaps
-	if r.restart(s, incarnation, ref); older {
+	if r.restart(s, incarnation, of); older {
 		r.lose(errWhichRun)
 	}
 	return true
 }
 
 // restart begins an incarnation, which ends everything that was followed before.
-func (r *Rank) restart(s *Step, incarnation uint64, ref any) {
-	fresh := !r.heard
+// On a wire without any, what came after the message that tells of it stays held.
+func (r *Rank) restart(s *Step, incarnation uint64, of *Message) {
+	fresh := !r.heard || incarnation == 0 && !r.known
 	r.cancel(s)
 	r.begin(incarnation)
-	r.discard(s, EndedRun)
+	r.discard(s, EndedRun, func(m *Message) bool { return incarnation != 0 || m.Live || m.order <= of.order })
 	if !fresh {
+		r.era++
 		s.add(Effect{Kind: Restart})
-		s.add(Effect{Kind: Clear, Ref: ref})
+		s.add(Effect{Kind: Clear, Ref: of.Ref, Era: r.era})
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
@@ -150,9 +151,10 @@ func StartOf(m *snapshot.Meta) ingest.Start {
 	for _, list := range [][]snapshot.Publisher{m.Ranks, m.Idle} {
 		for _, r := range list {
 			start.Ranks = append(start.Ranks, ingest.RankPosition{
-				Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Incarnation, LastID: r.LastID,
-				Incomplete: r.Incomplete, Unconfirmed: r.Ahead, Ended: r.Ended, Left: r.Left, Departed: r.Departed,
-			})
+				Worker: r.Worker, DPRank: r.DPRank, Position: follow.Position{
+					Incarnation: r.Incarnation, LastID: r.LastID,
+					Incomplete: r.Incomplete, Unconfirmed: r.Ahead, Ended: r.Ended, Left: r.Left, Departed: r.Departed,
+				}})
 		}
 	}
 	return start

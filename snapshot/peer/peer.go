@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/registry"
@@ -118,9 +119,9 @@ func startOf(l *dump.Loader) (ingest.Start, error) {
 	for _, r := range l.Ranks() {
 		at := r.Position
 		pos := ingest.RankPosition{
-			Worker: r.Worker, DPRank: r.DPRank, Incarnation: at.Incarnation, LastID: at.LastID, Incomplete: at.Incomplete, Unconfirmed: at.Ahead,
-			Left: at.Left, Departed: at.Departed,
-		}
+			Worker: r.Worker, DPRank: r.DPRank, Position: follow.Position{
+				Incarnation: at.Incarnation, LastID: at.LastID, Incomplete: at.Incomplete, Unconfirmed: at.Ahead, Left: at.Left, Departed: at.Departed,
+			}}
 		for _, text := range at.Ended {
 			e, err := strconv.ParseUint(text, 10, 64)
 			if err != nil {
