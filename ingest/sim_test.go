@@ -370,7 +370,7 @@ func (s *simulation) rollBack() {
 	if s.rng.IntN(3) == 0 {
 		s.made, s.stored = time.Now(), nil
 	}
-	s.partition.created.Store(&s.made)
+	s.partition.created.Store(new(s.made))
 	s.partition.do(func(l *partition) {
 		l.distrustPositions(context.Background(), uint64(len(s.stored)))
 	})
@@ -592,7 +592,7 @@ func (s *simulation) settings() {
 		d, gone := s.workers[worker].left[n]
 		return d, gone
 	}
-	s.partition.created.Store(&s.made)
+	s.partition.created.Store(new(s.made))
 }
 
 // Whatever happens on the way, nothing is shown as fresh that is not, and in the
