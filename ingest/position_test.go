@@ -67,7 +67,10 @@ func (b *rolledBack) stopped(f func()) {
 func (b *rolledBack) info() (info stream.Info) {
 	b.t.Helper()
 	waittest.Until(b.t, func() (err error) {
-		info, err = stream.Get(deadline(b.t), b.js, stream.Name("default", testSpace))
+		// A server that is about to start may take a request and never answer it.
+		ctx, cancel := context.WithTimeout(deadline(b.t), 2*time.Second)
+		defer cancel()
+		info, err = stream.Get(ctx, b.js, stream.Name("default", testSpace))
 		return err
 	})
 	return info

@@ -27,7 +27,7 @@ func TestSettingsFillTheConfig(t *testing.T) {
 	if _, err := set.Run([]string{"--data-dir=/d", "--nats-port=4222", "--nats-max-store=1GiB"}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if want := (Config{URL: Embedded, DataDir: "/d", Port: 4222, MaxStore: 1 << 30}); c != want {
+	if want := (Config{URL: Embedded, DataDir: "/d", Port: 4222, MaxStore: 1 << 30, Sync: defaultSync}); c != want {
 		t.Errorf("got %+v, want %+v", c, want)
 	}
 }
