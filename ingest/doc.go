@@ -23,10 +23,11 @@
 //     stream's end while one lasts. With one that is void the reader begins at the
 //     stream's start, and every publisher is asked once for all it holds. What is
 //     void again and again is waited for, longer each time.
-//   - Sessions that end again and again without a message are an error of Ready,
-//     unless it is the server that is away.
+//   - Sessions that end again and again without a message, and a stream of which
+//     nothing comes although it has more, are errors of Ready, unless it is the server
+//     that is away.
 //   - A reader whose stream was trimmed beyond its position takes up a newer
-//     snapshot (Config.Reload): rank by rank, each in one step for lookups, and
+//     snapshot (Config.FindSnapshot): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.
 //
 // The walk of one message:

@@ -71,7 +71,7 @@ func chaos(holders, engines, locals int) func(r *rand.Rand) func() Op {
 				if r.IntN(2) == 0 {
 					ev.DPRank = uint32(r.IntN(256))
 				}
-				ev.AllTiers = r.IntN(2) == 0 // Adopt
+				ev.AllTiers = r.IntN(2) == 0 // StoreFrom
 			case k == 11:
 				ev.Engine = pick(engine, n) // Forget
 			default:

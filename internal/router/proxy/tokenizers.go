@@ -190,12 +190,15 @@ func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Pay
 		other <- a
 	})
 	a := p.askOne(alone, first, k, ask, q, &beaten)
+	stopped := timer.Stop()
 	if a.err == nil {
-		timer.Stop()
+		if cancel(); !stopped {
+			<-other // it reads the request, which goes with our caller
+		}
 		return a.tokens, nil
 	}
 	var status statusError
-	switch stopped := timer.Stop(); {
+	switch {
 	case !stopped:
 		if b := <-other; b.err == nil {
 			return b.tokens, nil

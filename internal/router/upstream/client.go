@@ -16,8 +16,6 @@ import (
 // Config holds the settings of a Client.
 type Config struct {
 	DialTimeout time.Duration
-	// FirstByte is how long an answer may take to begin; 0 is for ever.
-	FirstByte time.Duration
 	// IdleConns is how many idle connections are kept to each address, and
 	// IdleTimeout for how long; 0 is for 3 seconds: engines close theirs after 5, many
 	// of them.
@@ -33,8 +31,6 @@ type Config struct {
 
 // Errors of RoundTrip.
 var (
-	// ErrNoAnswer: the answer has not begun within Config.FirstByte.
-	ErrNoAnswer = errors.New("the answer does not begin in time")
 	// ErrHeader: the head of the answer is longer than Config.MaxHeader.
 	ErrHeader = errors.New("the head of the answer is too long")
 	// ErrProtocol: the engine changes the protocol, which nobody asked for.
@@ -73,7 +69,6 @@ func New(cfg Config) *Client {
 		DialContext:            c.dial.DialContext,
 		MaxIdleConnsPerHost:    cfg.IdleConns,
 		IdleConnTimeout:        cfg.IdleTimeout,
-		ResponseHeaderTimeout:  cfg.FirstByte,
 		MaxResponseHeaderBytes: cfg.MaxHeader,
 		TLSClientConfig:        cfg.TLS,
 		DisableCompression:     true, // bytes are passed on as they are
@@ -115,22 +110,11 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 		return nil, false, err
 	}
 	k.abort = context.AfterFunc(ctx, k.interrupt)
-	var late *time.Timer
-	if c.cfg.FirstByte > 0 {
-		late = time.AfterFunc(c.cfg.FirstByte, k.interrupt)
-	}
 	resp, err := k.exchange(req, data, c.cfg.MaxHeader)
-	inTime := late == nil || late.Stop()
-	if err == nil && !inTime {
-		err = ErrNoAnswer // it came at the last moment, on a connection that is interrupted
-	}
 	if err != nil {
 		k.end(false)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil, false, ctx.Err()
-		case !inTime:
-			return nil, false, ErrNoAnswer
 		}
 		return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
 	}
