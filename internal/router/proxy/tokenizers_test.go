@@ -104,3 +104,39 @@ func TestTokenizeHangs(t *testing.T) {
 		t.Errorf("the median took %v", median)
 	}
 }
+
+// Of two engines that were asked nothing goes on once one has answered: the request
+// that they were asked from goes with its caller.
+func TestNoTokenizerIsLeftBehind(t *testing.T) {
+	var asked atomic.Int64
+	second := make(chan struct{})
+	l := newLab(t, setup{engines: 2, registry: func(_ int, w *registry.Worker) {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			switch {
+			case r.URL.Path != "/tokenize":
+				_, _ = io.WriteString(w, `{}`)
+			case asked.Add(1) == 1:
+				<-second
+				_, _ = io.WriteString(w, `{"tokens":[1,2,3]}`)
+			default:
+				close(second)
+				<-r.Context().Done()
+			}
+		}))
+		t.Cleanup(h.Close)
+		w.Endpoints.HTTP = h.URL
+	}})
+	q := &call{header: http.Header{}}
+	tokens, err := l.proxy.askEngines(t.Context(), l.model(), q.pieces([][]byte{[]byte(`{"prompt":"x"}`)}), q)
+	if err != nil || len(tokens) != 3 {
+		t.Fatalf("%v, %v", tokens, err)
+	}
+	l.proxy.tokenizers.mu.Lock()
+	defer l.proxy.tokenizers.mu.Unlock()
+	for e, s := range l.proxy.tokenizers.of {
+		if s.live != 0 {
+			t.Errorf("engine %d is still asked", e.ID)
+		}
+	}
+}
