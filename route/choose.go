@@ -103,6 +103,7 @@ func (r *Router) stay(o *Options, s *scratch, i int) int {
 // cached, new blocks are those that no live request on the rank has already.
 func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (left [numReasons]int) {
 	r.markWorkers(o)
+	r.assign()
 	r.lookUp(s)
 	slots := r.table.Slots()
 	r.active = slices.Grow(r.active[:0], slots)[:slots]
@@ -126,7 +127,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		n := len(s.cands)
 		s.cands = s.cands[:n+1]
 		c := &s.cands[n]
-		c.RankID, c.slot = m.RankID, m.slot
+		c.RankID, c.slot, c.others = m.RankID, m.slot, m.others
 		c.TotalBlocks, c.MaxBatchedTokens, c.CPU = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU
 		c.Requests, c.Prefilling = l.Requests, l.Prefilling
 		c.Context = l.PromptTokens

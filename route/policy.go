@@ -76,7 +76,8 @@ type Candidate struct {
 	// Cost is the policy's: lower is better.
 	Cost float64
 
-	slot uint32
+	slot   uint32
+	others bool // another router takes it first
 }
 
 // Weighing is what a policy goes by besides the candidates.

@@ -16,6 +16,7 @@ import (
 //	+ displaced   what its new blocks push out of a full cache
 //	+ decoding    how much longer its own tokens and those of the requests
 //	              there take because they share a batch
+//	+ others      what other routers may have sent there and nobody has heard of yet
 //
 // Tokens that a lower tier has count as those that could be computed in the time
 // that loading them takes. Nothing is to be tuned: how long tokens take is
@@ -38,6 +39,10 @@ const (
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
+	// othersShare is how much more the time to the first token counts on a rank that
+	// another router takes first, as much as it takes by then perhaps. The lab's figures
+	// are flat from 0.3 to 1.
+	othersShare = 0.5
 	// defaultChunk is the tokens that a step computes at most where the worker
 	// does not say.
 	defaultChunk = 8192
@@ -126,7 +131,7 @@ func (a *auto) count(w *Weighing, c *Candidate) {
 
 // estimate is what a request costs on a rank, in ms, and what that goes by.
 type estimate struct {
-	first, displaced, decoding float64
+	first, displaced, decoding, others float64
 	// prompt is the time to compute all of the prompt, answer that to generate what
 	// is expected, both alone.
 	prompt, answer float64
@@ -134,7 +139,7 @@ type estimate struct {
 	trip           trip
 }
 
-func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding }
+func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding + e.others }
 
 func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
@@ -179,6 +184,9 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	if c.TotalBlocks == 0 || held+int(mine)/w.BlockSize > c.TotalBlocks {
 		e.displaced = displacedShare * own
 	}
+	if c.others {
+		e.others = othersShare * e.first
+	}
 	if w.Stage != PrefillStage {
 		there := float64(c.Requests)
 		e.decoding = decodeShare * (own*float64(c.Requests-c.Prefilling) +
@@ -190,12 +198,15 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 // Formula implements Policy.
 func (a *auto) Formula(w *Weighing, c *Candidate) string {
 	e := a.estimate(w, c, w.held()[c.slot])
-	loading := ""
+	loading, others := "", ""
+	if e.others > 0 {
+		others = fmt.Sprintf(" + %.1f for other routers", e.others)
+	}
 	if n := e.trip.loading.sum(); n > 0 {
 		v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
 		loading = fmt.Sprintf(" (%.1f loading)", v.prefillToken*n)
 	}
-	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding", c.Cost, e.first, loading, e.displaced, e.decoding)
+	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, e.first, loading, e.displaced, e.decoding, others)
 }
 
 // output is how many tokens the request should generate, as it says itself or else as

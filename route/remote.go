@@ -19,6 +19,7 @@ func (r *Router) Apply(c load.Change) bool {
 	defer r.mu.Unlock()
 	switch c.Kind {
 	case load.Added:
+		r.meet(c.Key.Owner)
 		return r.bookRemote(c, now)
 	case load.Prefilled:
 		return r.table.PrefillComplete(c.Key, now)
@@ -40,6 +41,7 @@ func (r *Router) DropOwner(owner uint64) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.part(owner)
 	r.table.DropOwner(owner)
 }
 
@@ -66,6 +68,7 @@ func (r *Router) Replace(owner uint64, live iter.Seq[load.Change]) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.meet(owner)
 	r.table.DropOwner(owner)
 	for c := range live {
 		if c.Kind == load.Added && c.Key.Owner == owner {

@@ -74,6 +74,8 @@ type Router struct {
 	attempts map[load.Key]*attempt // own bookings
 	unseen   unseen
 	members  []*member // by rising slot
+	others   []uint64  // other routers, rising
+	assigned bool      // members say which are theirs
 	bySlot   []*member // nil where the slot is no member's
 	numbers  []numbered
 	mark     uint64 // of the last choice that marked workers

@@ -66,6 +66,7 @@ type member struct {
 	shard.RankID
 	slot   uint32
 	worker *workerState
+	others bool // another router takes it first; see assign
 
 	report   Report
 	reported time.Time
@@ -92,7 +93,7 @@ func (r *Router) SetWorker(w Worker) error {
 		st = &workerState{health: health{breaker: breaker.Breaker{Seed: w.ID}}}
 		r.workers[w.ID] = st
 	}
-	st.Worker = w
+	st.Worker, r.assigned = w, false
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
 		gone := m.RankID.Worker == w.ID && (m.DPRank < w.FirstRank || m.DPRank-w.FirstRank >= w.Ranks)
 		if gone {
@@ -157,6 +158,7 @@ func (r *Router) RemoveWorker(id uint64) bool {
 		return false
 	})
 	delete(r.workers, id)
+	r.assigned = false
 	return true
 }
 
