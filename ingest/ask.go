@@ -57,7 +57,11 @@ func recoveryOutcome(err error) string {
 	return "index"
 }
 
-// quotas are what publishers may be asked at the moment, by subject.
+// quotas are what publishers may be asked at the moment, by subject. One publisher may
+// have many ranks, each with a recovery of its own, and what it has to give is bounded for
+// all of them together; so the quota is the subject's, not the rank's. A full one says
+// nothing that a new one would not: dropping those bounds the map by the publishers that
+// were asked of late.
 type quotas struct {
 	sync.Mutex
 	by    map[string]*pace.Quota
@@ -107,10 +111,11 @@ func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recover
 	if err := v.permit(ctx); err != nil {
 		return recovery.Reply{}, err
 	}
-	v.rank.asked()
+	v.rank.asked() // before the answer: one that never comes was a request, too
 	reply, err := v.exchange(ctx, q)
 	switch {
 	case ctx.Err() != nil:
+		// Its end tells more than what the exchange says of it: superseded, or too long.
 		err = context.Cause(ctx)
 	case err == nil:
 		v.m.answered(reply.Kind.String())
@@ -142,6 +147,12 @@ func (v *rankRecovery) exchange(ctx context.Context, q recovery.Request) (recove
 
 // attempt asks page after page until the rank is where its publisher is. It
 // holds its place for RecoverLimit at most.
+//
+// A publisher may answer otherwise than it was asked: it begins anew, forgets its events,
+// or gives a dump where events no longer reach back. dumped and back bound that: one dump,
+// and one change from events to a dump. An attempt with an answer that fits neither ends,
+// and the next one begins after a pause, so that no publisher, whatever it says, is asked
+// in a circle.
 func (v *rankRecovery) attempt() error {
 	ctx, cancel := context.WithTimeoutCause(v.ctx, v.cfg.RecoverLimit, errLong)
 	defer cancel()
@@ -172,8 +183,11 @@ func (v *rankRecovery) attempt() error {
 			case dumped:
 				return fmt.Errorf("%w: a dump again, asked for event %d", errAround, v.from)
 			case reply.Incomplete && v.hadPosition && !anew:
-				return errPartial // what the rank has is more than that
+				// A publisher that was itself started anew, beside an engine that was not: what
+				// the rank has from its events is more than that.
+				return errPartial
 			case v.now().Before(v.dumps):
+				// A dump costs the publisher and the index all that the rank holds.
 				return errDumps
 			}
 			if err := v.dump(ctx, reply); err != nil {
@@ -212,6 +226,8 @@ func (v *rankRecovery) events(reply *recovery.Reply) error {
 	if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != v.incarnation || len(b.Events) == 0 {
 		return fmt.Errorf("%w: events of another publisher", errNonsense)
 	}
+	// Each event is looked at before any is applied: a page with a hole, or of another rank,
+	// would count as the events that it lacks.
 	next := v.from
 	for i := range b.Events {
 		if b.Events[i].ID != next || b.Events[i].DPRank != v.id.DPRank {
@@ -238,6 +254,9 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errIndex, err)
 	}
+	// The dump is loaded beside what lookups see, which takes as long as it takes. It is the
+	// partition that decides, in the order of the rank's events, whether it still is what the
+	// rank needs: a message may have come meanwhile that makes it old.
 	d := &dump{state: state, Dump: follow.Dump{
 		Incarnation: first.Incarnation, Last: first.Last, Lossy: first.StreamIncomplete, Partial: first.Incomplete,
 	}}
@@ -254,6 +273,7 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 		}
 	}
 	if !committed {
+		// Also when the attempt's time is over: what is hidden in the index stays there else.
 		if abort := state.Abort(context.WithoutCancel(v.ctx)); abort != nil {
 			err = fmt.Errorf("%w: %w", errIndex, abort)
 		}
@@ -268,7 +288,9 @@ func (v *rankRecovery) dump(ctx context.Context, first recovery.Reply) error {
 // load fills the replacement with the dump's parts.
 func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) error {
 	var frames recovery.Frames
-	var orphans []event.Event // blocks whose position other workers may tell
+	// Blocks whose position other workers may tell. They come last in a dump, and are
+	// attached after all else: some hang below blocks that the dump itself brings.
+	var orphans []event.Event
 	var orphanCopies [][]uint32
 	number, parts, last := reply.Dump, reply.Parts, reply.Last
 	for part := uint32(0); ; {

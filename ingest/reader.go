@@ -22,6 +22,11 @@ const (
 )
 
 // reader reads one stream: messages in stream order to the partitions.
+//
+// A position is a sequence and the time at which the stream stored that message. The
+// sequence alone would not do: a server that lost its last messages, or was restored from
+// a backup, gives their numbers to others. next runs ahead of what is applied; where
+// reading would begin after a crash is what the window says.
 type reader struct {
 	*group
 	js         jetstream.JetStream
@@ -97,6 +102,8 @@ func (r *reader) run(ctx context.Context) {
 			logged = now
 			r.cfg.Log.Warn("reading begins again", "stream", r.name, "after", r.next-1, "error", err)
 		}
+		// A session that brought messages was not in vain, however it ended: only those
+		// that fail again and again at the same place wait longer.
 		if r.messages > before {
 			backoff = 50 * time.Millisecond
 		}
@@ -106,6 +113,8 @@ func (r *reader) run(ctx context.Context) {
 		}
 		backoff = min(2*backoff, 2*time.Second)
 	}
+	// In this order: who gives to the partitions, they, and the index, whose last word the
+	// last acknowledgement is about.
 	running.Wait()
 	r.running.Wait()
 	r.applying.Wait()
@@ -199,6 +208,8 @@ func (r *reader) session(run context.Context) error {
 		if err != nil {
 			return fmt.Errorf("reading: %w", err)
 		}
+		// The client drops what it has no room for, and says so beside the messages: the
+		// server's own count of deliveries is what cannot be missed.
 		if md.Sequence.Consumer != delivered {
 			return fmt.Errorf("%w: delivery %d follows %d", errHole, md.Sequence.Consumer, delivered-1)
 		}
@@ -222,6 +233,8 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 		}
 	}
 	data := msg.Data()
+	// Before the partition has it: the window must know all that precedes a message when
+	// that is done, or it would acknowledge more than is applied.
 	number, err := r.window.add(ctx, entry{seq: seq, at: md.Timestamp, reply: msg.Reply(), bytes: len(data)})
 	if err != nil {
 		return err
@@ -236,6 +249,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
 	if err != nil {
+		// Nobody's, so any partition may count it; it is done, so that the window goes on.
 		r.partitions[0].skipped(0, nil, "subject", err)
 		r.window.complete(number)
 		return nil
@@ -284,7 +298,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if err := s.DeleteConsumer(ctx, name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return nil, fmt.Errorf("consumer %s: %w", name, err)
 	}
-	r.window.forgetReplies()
+	r.window.forgetReplies() // they are to the consumer that is gone
 	c, err := s.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Durable:           name,
 		Description:       "kvatlas replica " + r.cfg.Replica + ": shows its lag",

@@ -46,6 +46,12 @@ type sessionKey struct {
 }
 
 // run chooses a worker and passes the request on, again if that fails in time.
+//
+// Nothing of an answer may have gone to the client when another worker is tried: an
+// attempt returns a failure only before that, and nil once it has begun to answer, also
+// where the answer then breaks off. So the client never sees two halves. What is given
+// back in the end is the last failure; why nobody could be chosen is said only if nobody
+// was asked before, or if no engine had an answer and all are busy by now.
 func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
 	q.prompt, q.known = p.prompt(ctx, q.m, q)
@@ -67,6 +73,8 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			return
 		}
 		if last.whole {
+			// The prefill worker's fault: this one was not asked in vain, so it counts as
+			// no attempt, and no worker is left out.
 			q.split = false
 			p.obs.decodeOnly.Inc()
 			continue
@@ -75,6 +83,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			p.giveBack(w, last)
 			return
 		}
+		// Clipped first, so that each attempt's list is its own.
 		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Decode.Worker)
 	}
 }
@@ -92,7 +101,9 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
 	defer cancel()
 	for first := true; ; first = false {
-		err = route.ErrOverloaded // behind others
+		// Who has just come takes no free worker from those who wait: it would be served
+		// before them for as long as there are always new ones.
+		err = route.ErrOverloaded
 		if !first || !p.queue.busy() {
 			best, err = p.chooseNow(ctx, q)
 		}
@@ -123,6 +134,8 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 		}
 	}
 	best, err := p.best(ctx, q, o)
+	// Noted before the engine answers: the session's next request may come before the end
+	// of this one, and what is cached by then is there.
 	if err == nil && q.inSession {
 		p.sessions.put(key, route.Session{Rank: best.Decode.RankID, Tokens: max(len(q.prompt.Tokens), q.prompt.Length)}, 1, time.Now())
 	}
@@ -154,6 +167,8 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
+	// Where both parts run at once, the decode engine fails for want of the prefill's: so
+	// each of its failures is looked at for that first, and it is not blamed.
 	part := &prefill{data: q.pieces([][]byte{q.data})}
 	stage := route.Whole
 	if pair.Prefill != nil {
@@ -244,6 +259,7 @@ func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data upstrea
 
 // toEngine makes what is sent to the engine.
 func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Payload, e *fleet.Engine) *http.Request {
+	// The client's path is passed on as it was escaped: %2F in a model's name is no slash.
 	base := e.Base
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
