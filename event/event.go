@@ -74,6 +74,9 @@ type Batch struct {
 	// Filtered counts the block operations that the decoder left out because
 	// they are not the worker's own or cannot be indexed.
 	Filtered int
+	// OtherSize is the size in tokens of blocks that are among those, because it is
+	// not the space's; 0 for none.
+	OtherSize int
 }
 
 // Position is how far one (worker, dp_rank) stream has come.

@@ -150,6 +150,7 @@ func (d *Decoder) chainOf(f *fields) chain {
 func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reason) {
 	switch size := d.cfg.BlockSize; {
 	case f.blockSize >= 0 && f.blockSize != int64(size):
+		d.batch.OtherSize = int(f.blockSize)
 		return 0, BlockSize
 	case f.bigrams:
 		return 0, Lookahead

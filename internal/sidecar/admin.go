@@ -21,7 +21,7 @@ func (s *Sidecar) serveAdmin(ctx context.Context) error {
 	}
 	port, err := admin.Start(ctx, s.cfg.Admin, admin.Deps{
 		Access: access, Metrics: s.metrics, Settings: s.cfg.settings, Level: s.cfg.Log.Var, Log: s.log,
-		Health: &edge.Health{Checks: []edge.Check{{Name: "publishing", Reason: s.waiting}}},
+		Health: &edge.Health{Checks: []edge.Check{{Name: "publishing", Reason: s.waiting}, {Name: "block_size", Reason: s.misfits, Note: true}}},
 	})
 	if err != nil || port == nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,7 +141,7 @@ func (s *Sidecar) load() error {
 		}
 		s.used = append(s.used, used)
 		st, err := newStream(streamConfig{
-			dpRank: r, identity: s.cfg.identity(r), store: kept,
+			dpRank: r, blockSize: s.cfg.BlockSize, identity: s.cfg.identity(r), store: kept,
 			open:     func(ctx context.Context, o opening) (sink, error) { return s.openSink(ctx, r, o) },
 			position: func() []byte { return s.position(i) },
 			every:    s.cfg.SaveEvery, retry: time.Second,
@@ -258,4 +259,17 @@ func (s *Sidecar) waiting() string {
 		return s.socket.waiting()
 	}
 	return ""
+}
+
+// misfits says which ranks' blocks are of another size than was set; "" for none.
+func (s *Sidecar) misfits() string {
+	var all []string
+	if s.up.Load() {
+		for _, st := range s.streams {
+			if why := st.misfit(); why != "" {
+				all = append(all, why)
+			}
+		}
+	}
+	return strings.Join(all, "; ")
 }

@@ -40,10 +40,11 @@ type opening struct {
 
 // streamConfig holds what a stream needs. All of it is needed.
 type streamConfig struct {
-	dpRank   uint32
-	identity uint64 // of what gives the events their meaning: a state of another one is refused
-	store    store
-	open     func(context.Context, opening) (sink, error)
+	dpRank    uint32
+	blockSize int    // as set
+	identity  uint64 // of what gives the events their meaning: a state of another one is refused
+	store     store
+	open      func(context.Context, opening) (sink, error)
 	// position returns where the input is, after what the stream was told last.
 	position func() []byte
 	every    time.Duration // the state is saved that often, while there is something new
@@ -82,6 +83,7 @@ type stream struct {
 	opened           atomic.Bool   // there is a sink
 	shownIncarnation atomic.Uint64 // incarnation, for others
 	shownIncomplete  atomic.Bool   // incomplete, for others
+	otherSize        atomic.Int64  // the engine's size of a block, where it is not ours; else 0
 }
 
 // newStream loads what is kept of the stream.
@@ -245,10 +247,33 @@ func (s *stream) Batch(_ uint64, b *event.Batch) {
 	}
 	s.cfg.m.outcome(total)
 	s.cfg.m.hold(s.set)
+	s.compareSizes(b.OtherSize, total.Stored+total.Duplicate > 0)
 	s.keep = true
 	if !time.Now().Before(s.saveAt) {
 		s.saveBeside()
 	}
+}
+
+// compareSizes notes whether the engine's blocks are of the size that was set: other is
+// what it says of blocks that were left out for theirs, and some whether any were not.
+func (s *stream) compareSizes(other int, some bool) {
+	switch before := s.otherSize.Load(); {
+	case other == 0 && some:
+		s.otherSize.Store(0)
+	case other != 0 && other != int(before):
+		s.otherSize.Store(int64(other))
+		s.cfg.log.Error("nothing is published of the engine's blocks", "because", s.misfit())
+	}
+}
+
+// misfit says how the engine's blocks differ from what was set, and what to do about
+// it; "" if they do not. Anyone may call it.
+func (s *stream) misfit() string {
+	if n := s.otherSize.Load(); n != 0 {
+		return fmt.Sprintf("rank %d stores blocks of %d tokens, --block-size is %d: give --block-size %[2]d, or start the engine with blocks of %[3]d tokens",
+			s.cfg.dpRank, n, s.cfg.blockSize)
+	}
+	return ""
 }
 
 // Restart implements zmqfeed.Handler.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,9 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
 // notepad is a store that keeps nothing, and a sink that notes what it is told.
@@ -62,6 +65,46 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	// The beginning, which clears, and the batches.
 	if want := []bool{false, false, true, true, false}; !slices.Equal(out.said, want) {
 		t.Errorf("events say that something is missing: %v, want %v", out.said, want)
+	}
+}
+
+// Where the engine's blocks are of another size than was set, the log says so once, with
+// both sizes and the setting, and whoever asks is told until blocks of the size come.
+func TestBlocksOfAnotherSizeAreSaidPlainly(t *testing.T) {
+	out, said := new(notepad), new(strings.Builder)
+	s, err := newStream(streamConfig{
+		blockSize: 16, store: out, open: func(context.Context, opening) (sink, error) { return out, nil }, position: func() []byte { return nil },
+		every: time.Hour, retry: time.Hour, log: slog.New(slog.NewTextHandler(said, nil)), m: newStreamMeters(metrics.NewSet(), 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d, err := engine.NewDecoder(engine.Config{BlockSize: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := func(size int) []byte {
+		return mptest.Encode([]any{1.0, []any{mptest.Map{"type", "BlockStored", "block_hashes", []uint64{1},
+			"token_ids", make([]uint64, size), "block_size", size}}})
+	}
+	for i, c := range []struct {
+		size int
+		want string
+	}{{32, "blocks of 32 tokens, --block-size is 16"}, {32, "blocks of 32 tokens"}, {16, ""}} {
+		b, err := d.Decode(stored(c.size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Batch(uint64(i), b)
+		if why := s.misfit(); !strings.Contains(why, c.want) || (why == "") != (c.want == "") {
+			t.Errorf("after blocks of %d tokens it says %q", c.size, why)
+		}
+	}
+	if n := strings.Count(said.String(), "give --block-size 32"); n != 1 {
+		t.Errorf("the log says %d times what to do, want once:\n%s", n, said)
 	}
 }
 
