@@ -134,7 +134,9 @@ func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
 }
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
-func (s *Server) Serve(ln net.Listener) error { return s.serve(ln, s.access.TLS) }
+func (s *Server) Serve(ln net.Listener) error {
+	return s.serve(ln, func(ln net.Listener) net.Listener { return s.access.TLS(ln) })
+}
 
 // serve does so; wrap is for what the limits have let in.
 func (s *Server) serve(ln net.Listener, wrap func(net.Listener) net.Listener) error {

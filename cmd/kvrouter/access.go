@@ -6,6 +6,16 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
+// front returns ln as requests come through it. Its connections hide from the server
+// whether they are of TLS, so HTTP/2 is known by how it begins in either case.
+func (x *router) front(ln net.Listener, access *secure.Access) net.Listener {
+	var besides []string
+	if x.cfg.HTTP2 {
+		besides = []string{"h2"}
+	}
+	return secure.Framed(access.TLS(x.limited(ln), besides...), x.proxy.Misframed)
+}
+
 // limited returns ln with the limits on connections.
 func (x *router) limited(ln net.Listener) net.Listener {
 	const family, help = "kvatlas_router_refused_connections_total", "Connections of clients that were closed because of a limit, by limit."

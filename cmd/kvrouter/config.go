@@ -57,6 +57,8 @@ type config struct {
 	Credits         []string
 	Trust           []string
 	TokenCacheBytes int64
+	HTTP2           bool
+	HTTP2Streams    int
 
 	settings *conf.Set
 }
@@ -213,6 +215,9 @@ func (c *config) declareHTTP(set *conf.Set) {
 		ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxConnections: 32768, MaxConnectionsIP: 16384, MaxInflight: 16384,
 	})
+	set.Bool(&c.HTTP2, "http2", true, `Speak HTTP/2 with clients that begin with it, over TLS or without (h2c with prior knowledge).
+		Engines are asked by HTTP/1.1.`)
+	set.Int(&c.HTTP2Streams, "http2-streams", 250, "Most requests at once on one HTTP/2 connection.", conf.Between(1, 1<<16))
 	set.Group("Requests")
 	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way that are held in memory, as
 		they arrive.`, conf.Between[int64](1<<10, 1<<45))

@@ -78,7 +78,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return errors.Join(err, ln.Close())
 	}
 	served := make(chan error, 1)
-	go func() { served <- x.http.Serve(secure.Framed(access.TLS(x.limited(ln)), x.proxy.Misframed)) }() // ends with Shutdown
+	go func() { served <- x.http.Serve(x.front(ln, access)) }() // ends with Shutdown
 	err = x.service.Run(ctx, ln.Addr().String(), served, x.start, x.replica.Progress, x.alive)
 	return errors.Join(err, x.stop(), port.Close())
 }
@@ -115,7 +115,11 @@ func (x *router) build(access *secure.Access) error {
 		IdleTimeout:    x.cfg.Proxy.IdleTimeout,
 		MaxHeaderBytes: int(x.cfg.Proxy.MaxHeader),
 		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
+		Protocols:      new(http.Protocols),
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: x.cfg.HTTP2Streams},
 	}
+	x.http.Protocols.SetHTTP1(true)
+	x.http.Protocols.SetUnencryptedHTTP2(x.cfg.HTTP2) // over TLS, too: see front
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
@@ -130,14 +131,22 @@ func loopback(host string) bool {
 }
 
 // TLS returns ln with TLS if there are certificates, which each handshake
-// takes as they are then. Plain connections are closed.
-func (a *Access) TLS(ln net.Listener) net.Listener {
+// takes as they are then. Plain connections are closed. Clients may have HTTP/1.1, and
+// before that what the server speaks besides.
+func (a *Access) TLS(ln net.Listener, besides ...string) net.Listener {
 	if a.certs == nil {
 		return ln
 	}
 	return tls.NewListener(ln, &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return a.certs.get(), nil },
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			c := a.certs.get()
+			if len(besides) > 0 {
+				c = c.Clone()
+				c.NextProtos = append(slices.Clone(besides), c.NextProtos...)
+			}
+			return c, nil
+		},
 	})
 }
 

@@ -18,7 +18,9 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 	if r.Body != nil && r.Body != http.NoBody {
 		q.spooled = p.spool.Open(clientOf(r), func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
 		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
-			w.Header().Set("Connection", "close") // the rest of it is not waited for
+			if r.ProtoMajor == 1 {
+				w.Header().Set("Connection", "close") // the rest of it is not waited for
+			}
 			return p.notRead(err)
 		}
 		q.data = q.spooled.Bytes()

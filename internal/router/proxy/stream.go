@@ -57,11 +57,11 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	}
 }
 
-// abort ends the connection so that the client sees that the answer is not whole.
+// abort ends the request so that the client sees that the answer is not whole: what
+// comes behind it, an end as well, is late. net/http closes an HTTP/1.1 connection for
+// that, and resets an HTTP/2 stream.
 func abort(w http.ResponseWriter) {
-	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-		_ = conn.Close() // the client may be gone
-	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // supported by net/http's own server
 }
 
 // tailSize is how much of an answer's end is looked at for the usage.

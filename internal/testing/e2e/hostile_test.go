@@ -196,7 +196,6 @@ func TestHostileProtocol(t *testing.T) {
 		post + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n2\r\n{}\r\n0\r\n\r\nGET /sleep HTTP/1.1\r\n": "400 Bad Request",
 		"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n":                                                                 "405 Method Not Allowed",
 		"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n":                                                                       "405 Method Not Allowed",
-		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":                                                                          "505 HTTP Version Not Supported",
 		"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n":                 "501 Not Implemented",
 	} {
 		if status, rest, closed := raw(t, url, text); status != want || !closed {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,23 +13,32 @@ import (
 	"time"
 )
 
-// startRouter starts kvrouter and returns its URL when it listens.
+// startRouter starts kvrouter and returns its URL when it is ready.
 func startRouter(t *testing.T, home string, flags ...string) (*process, string) {
+	t.Helper()
+	p, address := listeningRouter(t, home, flags...)
+	url := "http://" + address
+	eventually(t, time.Minute, func() error {
+		_, err := get(t.Context(), url+"/readyz")
+		return err
+	})
+	return p, url
+}
+
+// listeningRouter starts kvrouter and returns its address when it listens.
+func listeningRouter(t *testing.T, home string, flags ...string) (*process, string) {
 	t.Helper()
 	address := filepath.Join(home, "router-address")
 	p := start(t, home, "kvrouter", append([]string{"--data-dir", filepath.Join(home, "data"), "--http-listen", "127.0.0.1:0",
 		"--address-file", address, "--discover-every", "50ms", "--worker-header", "--health-every", "200ms"}, flags...)...)
-	url := ""
-	eventually(t, time.Minute, func() error {
-		text, err := os.ReadFile(address)
-		if err != nil {
-			return err
+	var text []byte
+	eventually(t, time.Minute, func() (err error) {
+		if text, err = os.ReadFile(address); err == nil && len(text) == 0 {
+			err = errors.New("no address yet")
 		}
-		url = "http://" + strings.TrimSpace(string(text))
-		_, err = get(t.Context(), url+"/readyz")
 		return err
 	})
-	return p, url
+	return p, strings.TrimSpace(string(text))
 }
 
 // ask posts and returns status, body, and who answered after whom.
