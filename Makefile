@@ -21,7 +21,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ nightly: ## long random histories: SCALE=500 times the seeds of `make test`
 bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 	@mkdir -p bin
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) ./bench | tee bin/bench.txt
+
+bench-proxy: ## what kvrouter adds, beside smg's gateway and the engines alone (wrk; SMG=program); ARGS=flags
+	$(GO) run ./bench/proxy $(if $(SMG),-smg '$(SMG)') $(ARGS)
 
 benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)

@@ -1,16 +1,22 @@
 -- A chat of 10 KB: a system prompt that every request has, and a question of its
--- own. wrk -s chat.lua URL -- [stream]
+-- own. wrk -s chat.lua URL -- [stream]. At the end a line of JSON, times in ms.
 local n = 0
 local system = string.rep("You are a helpful assistant that answers at length. ", 180)
 local tail
 function init(args)
   tail = '"}],"model":"m"' .. (args[1] == "stream" and ',"stream":true}' or "}")
-  math.randomseed(tonumber(tostring({}):match("0x(%x+)"), 16) % 2147483647)
+  math.randomseed(tonumber(tostring({}):match("0x(%x+)"), 16) % 2147483647 + os.time())
   n = math.random(1, 1000000000)
 end
+local head = '{"messages":[{"role":"system","content":"' .. system .. '"},{"role":"user","content":"'
 function request()
   n = n + 1
-  local body = '{"messages":[{"role":"system","content":"' .. system .. '"},{"role":"user","content":"' ..
-    string.rep("question " .. n .. " ", 30) .. tail
-  return wrk.format("POST", "/v1/chat/completions", {["Content-Type"] = "application/json"}, body)
+  return wrk.format("POST", "/v1/chat/completions", {["Content-Type"] = "application/json"},
+    head .. string.rep("question " .. n .. " ", 30) .. tail)
+end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('{"requests":%d,"seconds":%.6f,"p50_ms":%.4f,"p99_ms":%.4f,"p999_ms":%.4f,"max_ms":%.4f,"failed":%d}\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+    latency:percentile(99.9) / 1e3, latency.max / 1e3, e.connect + e.read + e.write + e.status + e.timeout))
 end

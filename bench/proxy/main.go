@@ -1,69 +1,128 @@
-// Command proxy is what kvrouter's cost is measured against: engines that answer
-// chats at once, with one small answer or with a stream of chunks, so that a
-// direct connection shows the harness's own ceiling. run.sh uses it.
+// Command proxy measures what kvrouter adds to requests, beside smg's gateway and the
+// engines alone, in one run:
+//
+//	go run ./bench/proxy -smg /path/to/venv/bin/smg      # or make bench-proxy SMG=…
+//	go run ./bench/proxy -load 1000 -engines 256 -seconds 60
+//
+// wrk sends chats of 10 KB, a system prompt of 9.5 KB that all share and a question of
+// its own, to engines that answer at once, with one answer or a stream of 20 chunks.
+// kvrouter is there in two modes: without events, as smg's cache_aware is, and as it is
+// by default, with engines that publish what they hold and tokenize each text. Who is
+// measured takes turns, and medians are given. It prints a JSON object for each
+// measurement, and a table. What is not installed is left out, with a message.
+//
+// With -load it holds that many streams open at once through kvrouter, and says how
+// long they took and how its memory went.
 package main
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"strings"
+	"time"
 )
 
+// options are the flags.
+type options struct {
+	routers []string // name=path of kvrouters; none: one that is built
+	smg     string
+	wrk     string
+	seconds int
+	rounds  int
+	engines int
+	chunks  int
+	only    string
+	load    int
+	pause   time.Duration
+	script  string
+	serve   bool
+}
+
 func main() {
-	listen := flag.String("listen", "127.0.0.1:9300", "address of the first engine; the others have the ports that follow")
-	count := flag.Int("engines", 4, "how many")
-	chunks := flag.Int("chunks", 20, "of a streamed answer")
-	flag.Parse()
-	if err := serve(*listen, *count, *chunks); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "proxy:", err)
 		os.Exit(1)
 	}
 }
 
-func serve(listen string, count, chunks int) error {
-	host, port, err := net.SplitHostPort(listen)
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-	first, err := net.LookupPort("tcp", port)
+	if o.wrk, err = exec.LookPath(o.wrk); err != nil {
+		fmt.Fprintln(stderr, "nothing is measured: wrk is not installed (apt-get install wrk)")
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "bench-proxy-")
 	if err != nil {
 		return err
 	}
-	failed := make(chan error)
-	for i := range count {
-		server := &http.Server{Addr: fmt.Sprintf("%s:%d", host, first+i), Handler: engine(chunks)} //nolint:gosec // for a measurement
-		go func() { failed <- server.ListenAndServe() }()                                          // ends with the process
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if len(o.routers) == 0 {
+		path := filepath.Join(dir, "kvrouter")
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./cmd/kvrouter")
+		if build.Stderr = stderr; build.Run() != nil {
+			return errors.New("kvrouter is not built: run this at the top of the repository, or give -kvrouter")
+		}
+		o.routers = []string{"kvrouter=" + path}
 	}
-	return <-failed
+	o.script = filepath.Join(dir, "chat.lua")
+	if err := os.WriteFile(o.script, []byte(chat), 0o600); err != nil {
+		return err
+	}
+	s := &scene{options: o, dir: dir, stderr: stderr}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if o.load > 0 {
+		return s.hold(ctx, stdout)
+	}
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	if o.serve {
+		for _, t := range s.targets {
+			fmt.Fprintln(stdout, t.name, t.address)
+		}
+		<-ctx.Done()
+		return nil
+	}
+	return s.measure(ctx, stdout)
 }
 
-const whole = `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":` +
-	`{"role":"assistant","content":"Hello there, how can I help?"},"finish_reason":"stop"}],` +
-	`"usage":{"prompt_tokens":2500,"completion_tokens":8,"total_tokens":2508}}`
-
-const chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":" word"},"finish_reason":null}]}` + "\n\n"
-
-func engine(chunks int) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
+func parse(args []string, stderr io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("proxy", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.Func("kvrouter", "`name=path` of a kvrouter, any number of times; without any, one is built from here", func(text string) error {
+		if name, path, ok := strings.Cut(text, "="); !ok || name == "" || path == "" {
+			return errors.New("give name=path")
 		}
-		if !strings.Contains(string(body[max(0, len(body)-64):]), `"stream":true`) {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, whole) // the client may be gone
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		flush := http.NewResponseController(w)
-		for range chunks {
-			_, _ = io.WriteString(w, chunk)
-			_ = flush.Flush()
-		}
-		_, _ = io.WriteString(w, "data: [DONE]\n\n")
+		o.routers = append(o.routers, text)
+		return nil
 	})
+	f.StringVar(&o.smg, "smg", "smg", "smg's `program`, as pip installs it: pip install smg==1.13.0")
+	f.StringVar(&o.wrk, "wrk", "wrk", "wrk's `program`")
+	f.IntVar(&o.seconds, "seconds", 2, "time for each measurement")
+	f.IntVar(&o.rounds, "rounds", 3, "rounds of all measurements")
+	f.IntVar(&o.engines, "engines", 4, "engines of each fleet")
+	f.IntVar(&o.chunks, "chunks", 20, "chunks of a streamed answer")
+	f.StringVar(&o.only, "only", "", "measure only what has this in its name: whole-8, stream-1, …")
+	f.IntVar(&o.load, "load", 0, "hold so many `streams` open at once instead, for -seconds")
+	f.DurationVar(&o.pause, "pause", 50*time.Millisecond, "between two chunks of -load")
+	f.BoolVar(&o.serve, "serve", false, "only start everything and say where it is, until interrupted")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.chunks) < 1 || o.load < 0 {
+		return o, errors.New("-seconds, -rounds, -engines and -chunks are above 0, and there are no other arguments")
+	}
+	return o, nil
 }
