@@ -51,6 +51,7 @@ const (
 	Unusable      = follow.Unusable
 	Behind        = follow.Behind
 	OtherRun      = follow.OtherRun
+	Contest       = follow.Contest
 )
 
 // Recoverer is told which ranks an Ingest brings up to date from their workers'
@@ -150,6 +151,10 @@ type Config struct {
 	RecoverLimit           time.Duration
 	RecoverMin, RecoverMax time.Duration
 	DumpMin, DumpMax       time.Duration
+	// Lease is for how long one of two processes that publish as the same rank must
+	// be silent before the other one is followed; until then the index holds nothing
+	// of the rank. Default 15 s, as that of registrations.
+	Lease time.Duration
 	// RecoverRate bounds the requests in a second to one publisher, whatever it
 	// answers; default 100.
 	RecoverRate int
@@ -178,6 +183,7 @@ type Config struct {
 const (
 	defaultGapWait = 10 * time.Second
 	defaultGapAsk  = 250 * time.Millisecond
+	defaultLease   = 15 * time.Second
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -200,6 +206,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RecoverMax = cmp.Or(c.RecoverMax, 10*time.Second)
 	c.DumpMin = cmp.Or(c.DumpMin, time.Second)
 	c.DumpMax = cmp.Or(c.DumpMax, 5*time.Minute)
+	c.Lease = cmp.Or(c.Lease, defaultLease)
 	c.RecoverRate = cmp.Or(c.RecoverRate, 100)
 	c.RoomCheck = cmp.Or(c.RoomCheck, time.Second)
 	c.MaxSeries = cmp.Or(c.MaxSeries, 200)
@@ -231,7 +238,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: a wait of recoveries is negative")
 	case c.RecoverMax < c.RecoverMin || c.DumpMax < c.DumpMin:
 		return c, errors.New("ingest: RecoverMax is below RecoverMin, or DumpMax below DumpMin")
-	case c.Discover < 0 || c.GapWait < 0 || c.GapAsk < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
+	case c.Lease < 0 || c.Discover < 0 || c.GapWait < 0 || c.GapAsk < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}
 	return c, nil

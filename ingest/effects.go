@@ -14,7 +14,7 @@ func (c *Config) limits(deaf bool) *follow.Limits {
 	return &follow.Limits{
 		HoldMessages: c.HoldMessages, HoldBytes: c.HoldBytes, RecoverMessages: c.RecoverMessages,
 		GapAsk: c.GapAsk, GapWait: c.GapWait, RecoverMin: c.RecoverMin, RecoverMax: c.RecoverMax,
-		DumpMin: c.DumpMin, DumpMax: c.DumpMax, Deaf: deaf,
+		DumpMin: c.DumpMin, DumpMax: c.DumpMax, Lease: c.Lease, Deaf: deaf,
 	}
 }
 
@@ -22,7 +22,7 @@ func (c *Config) limits(deaf bool) *follow.Limits {
 func (l *partition) step(ctx context.Context, r *rank, f func(k *follow.Rank, s *follow.Step)) {
 	s := &l.steps
 	s.Now, s.Created, s.Effects = l.now(), l.streamCreated(), s.Effects[:0]
-	held, truncated := r.follow.Held(), r.follow.State() == follow.Truncated
+	held, was := r.follow.Held(), r.follow.State()
 	s.Answered = r.recovery != nil && r.recovery.answered.Load()
 	f(&r.follow, s)
 	r.setEra(r.follow.Era())
@@ -41,8 +41,8 @@ func (l *partition) step(ctx context.Context, r *rank, f func(k *follow.Rank, s 
 	if n := r.follow.Held() - held; n != 0 {
 		l.m.held.Add(float64(n))
 	}
-	if now := r.follow.State() == follow.Truncated; now != truncated {
-		l.noteTruncated(now)
+	if is := r.follow.State(); is != was {
+		l.changed(r, was, is)
 	}
 	if ticks := r.follow.Ticks(); ticks != r.ticks {
 		if r.ticks = ticks; ticks {
@@ -54,12 +54,22 @@ func (l *partition) step(ctx context.Context, r *rank, f func(k *follow.Rank, s 
 	r.show()
 }
 
-func (l *partition) noteTruncated(now bool) {
-	if now {
+// changed counts and says what others than its reader have to know of a rank's state.
+func (l *partition) changed(r *rank, was, is follow.State) {
+	if is == follow.Truncated {
 		l.m.truncated.Inc()
 		l.truncatedRanks.Add(1)
-	} else {
+	}
+	if was == follow.Truncated {
 		l.truncatedRanks.Add(-1)
+	}
+	who := []any{"worker", r.id.Worker, "dp_rank", r.id.DPRank, "model", l.space.Model}
+	if is == follow.Contested {
+		l.m.contested.Inc()
+		l.cfg.Log.Warn("two processes publish as one rank, which leaves the answers until one of them is silent: give each worker an id of its own", who...)
+	}
+	if was == follow.Contested {
+		l.cfg.Log.Info("one process publishes as the rank again", who...)
 	}
 }
 

@@ -35,6 +35,8 @@ func Help() map[string]string {
 		"kvatlas_ingest_incomplete_ranks":           "Ranks of which something is missing: the index may show less or more than they hold.",
 		"kvatlas_ingest_overflow_events_total":      "Events dropped while their rank recovered, to be asked for once more.",
 		"kvatlas_ingest_truncated_ranks_total":      "Times that the memory budget refused blocks of a rank.",
+		"kvatlas_ingest_contested_ranks_total":      "Times that two processes were found to publish as one rank.",
+		"kvatlas_ingest_contested_ranks":            "Ranks that two processes publish as; the index holds nothing of them.",
 		"kvatlas_ingest_filtered_blocks_total":      "Block operations that are not indexed, by reason.",
 		"kvatlas_ingest_live_messages_total":        "Messages received without a stream.",
 		"kvatlas_ingest_live_dropped_messages":      "Live messages that the client dropped because they came too fast.",

@@ -25,7 +25,7 @@ type meters struct {
 	batchEvents, messageBytes, visible             *metrics.PrometheusHistogram
 	asked                                          [follow.NumCauses]*metrics.Counter
 	filtered, liveMessages                         *metrics.Counter
-	truncated, dumps                               *metrics.Counter
+	truncated, contested, dumps                    *metrics.Counter
 	recoveredEvents, recoveryRetries               *metrics.Counter
 	recoveryBytes                                  *metrics.Counter
 	reloadedRanks, reloadFailed                    *metrics.Counter
@@ -50,6 +50,7 @@ func newMeters(set *metrics.Set) *meters {
 		filtered:        c(`kvatlas_ingest_filtered_blocks_total{reason="residency_domain"}`),
 		liveMessages:    c("kvatlas_ingest_live_messages_total"),
 		truncated:       c("kvatlas_ingest_truncated_ranks_total"),
+		contested:       c("kvatlas_ingest_contested_ranks_total"),
 		dumps:           c("kvatlas_ingest_dumps_total"),
 		recoveredEvents: c("kvatlas_ingest_recovered_events_total"),
 		recoveryRetries: c("kvatlas_ingest_recovery_retries_total"),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
 
 // exposePublishers adds how many ranks are incomplete, and the metrics of single
@@ -44,14 +45,21 @@ func (s *publisherSeries) add(k *RankStatus) {
 
 func (in *Ingest) writePublishers(w io.Writer) {
 	ranks := in.Ranks()
-	incomplete := 0
+	incomplete, contested := 0, 0
 	for i := range ranks {
 		if ranks[i].Incomplete {
 			incomplete++
 		}
+		if ranks[i].Is(follow.Contested) {
+			contested++
+		}
 	}
-	metrics.WriteMetadataIfNeeded(w, "kvatlas_ingest_incomplete_ranks", "gauge")
-	fmt.Fprintf(w, "kvatlas_ingest_incomplete_ranks %d\n", incomplete)
+	gauge := func(name string, n int) {
+		metrics.WriteMetadataIfNeeded(w, name, "gauge")
+		fmt.Fprintf(w, "%s %d\n", name, n)
+	}
+	gauge("kvatlas_ingest_incomplete_ranks", incomplete)
+	gauge("kvatlas_ingest_contested_ranks", contested)
 	slices.SortStableFunc(ranks, func(a, b RankStatus) int { return a.FirstSeen.Compare(b.FirstSeen) })
 	own := min(len(ranks), in.cfg.MaxSeries)
 	series := make([]publisherSeries, 0, own+1)

@@ -7,7 +7,7 @@ import (
 )
 
 // Settings are those settings of an Ingest that every program declares.
-type Settings struct{ GapWait, GapAsk time.Duration }
+type Settings struct{ GapWait, GapAsk, Lease time.Duration }
 
 // Declare adds the settings to the set.
 func (s *Settings) Declare(set *conf.Set) {
@@ -17,7 +17,10 @@ func (s *Settings) Declare(set *conf.Set) {
 		conf.Between(10*time.Millisecond, time.Hour))
 	set.Duration(&s.GapAsk, "gap-ask", defaultGapAsk, "After how long its publisher is asked for it.",
 		conf.Between(time.Millisecond, time.Hour))
+	set.Duration(&s.Lease, "conflict-lease", defaultLease, `Where two processes publish as one worker, for how long one of them must be
+		silent before the other one is followed; until then the index holds nothing of the worker. Give more than publishers'
+		time between heartbeats.`, conf.Between(100*time.Millisecond, time.Hour))
 }
 
 // Apply brings the settings into cfg.
-func (s *Settings) Apply(cfg *Config) { cfg.GapWait, cfg.GapAsk = s.GapWait, s.GapAsk }
+func (s *Settings) Apply(cfg *Config) { cfg.GapWait, cfg.GapAsk, cfg.Lease = s.GapWait, s.GapAsk, s.Lease }

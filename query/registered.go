@@ -32,13 +32,16 @@ type Registry interface {
 	ServeWorkers(model, group string) []byte
 }
 
+// Contested is the State of a rank that two processes publish as.
+const Contested = "contested"
+
 // Stream is how the reading of one rank's events stands.
 type Stream struct {
 	Space event.Space
 	shard.RankID
 	// State is following, recovering, incomplete (something is missing since
-	// the last full clear), truncated (the memory budget refused blocks) or
-	// departed.
+	// the last full clear), truncated (the memory budget refused blocks),
+	// Contested or departed.
 	State     string
 	LastID    uint64        // of the last event applied
 	Lag       uint64        // messages of its space that are not applied yet
@@ -110,7 +113,8 @@ type (
 		ID           string        `json:"worker_id"`
 		State        string        `json:"state"` // live, suspect, lost, gone, or unregistered
 		Drained      bool          `json:"drained"`
-		Blocks       uint64        `json:"blocks"` // over all ranks and tiers
+		Blocks       uint64        `json:"blocks"`             // over all ranks and tiers
+		Conflict     string        `json:"conflict,omitempty"` // two processes publish as it
 		Ranks        []rankBlocks  `json:"ranks"`
 		Registration *registration `json:"registration,omitempty"`
 	}
@@ -214,6 +218,9 @@ func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
 					h.Blocks[event.Disk], h.Blocks[event.External], h.Inferred, streams[rankKey{sp, h.RankID}]})
 				for _, n := range h.Blocks {
 					w.Blocks += n
+				}
+				if st := streams[rankKey{sp, h.RankID}]; st != nil && st.State == Contested {
+					w.Conflict = st.LastError
 				}
 			}
 		}

@@ -15,7 +15,7 @@ func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.
 	s, err := query.New(cfg, query.Deps{
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
 		Metrics: r.cfg.Metrics, Progress: r.Progress,
-		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}}, checks...),
+		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}, {Name: "workers", Reason: r.doubtful, Note: true}}, checks...),
 	})
 	if err != nil {
 		return nil, err

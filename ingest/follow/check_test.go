@@ -19,11 +19,13 @@ func (r *Rank) check() error {
 		return fmt.Errorf("event %d is held, after %d", r.held[0].from(), r.last)
 	case st.State == Departed && (len(r.held) > 0 || r.rec.number != 0 || st.Incomplete):
 		return fmt.Errorf("a rank that left: %+v", st)
+	case st.State == Contested && (len(r.held) > 0 || r.rec.number != 0):
+		return fmt.Errorf("a rank of two processes: %+v", st)
 	case r.lack == room && r.rec.number != 0:
 		return fmt.Errorf("a rank that waits for room recovers: %+v", st)
 	case st.State == Unknown && (r.known || r.last > 0):
 		return fmt.Errorf("an unknown rank: %+v", st)
-	case st.Incomplete != (st.State == Recovering || st.State == Stale || st.State == Lossy || st.State == Truncated):
+	case st.Incomplete != (st.State == Recovering || st.State == Stale || st.State == Lossy || st.State == Truncated || st.State == Contested):
 		return fmt.Errorf("incomplete %v in state %v", st.Incomplete, st.State)
 	case st.Incomplete && st.State != Recovering && st.Why == nil:
 		return fmt.Errorf("no reason is given for %+v", st)

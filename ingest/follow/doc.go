@@ -23,6 +23,9 @@
 //	Departed    The rank left. The index holds nothing of it, whatever is still
 //	            read of it from before, by the position of the stream. Its next
 //	            event or its registration has it asked for all that it holds.
+//	Contested   Two processes publish as the rank, each a run of its engine that
+//	            goes on. The index holds nothing of it, and nobody is asked, until
+//	            one of them was silent for Lease; then the other one is.
 //
 // Only in the first three, and in Departed, is what the index has shown as fresh.
 //

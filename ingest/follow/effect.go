@@ -15,6 +15,7 @@ type Limits struct {
 	GapAsk, GapWait        time.Duration
 	RecoverMin, RecoverMax time.Duration // the waits after recoveries in vain
 	DumpMin, DumpMax       time.Duration // the waits between dumps
+	Lease                  time.Duration // silent for so long, one of two processes of a rank is gone; 0: they are not told apart
 	Deaf                   bool          // nobody can be asked
 }
 
@@ -70,16 +71,17 @@ type Reason uint8
 
 // The reasons.
 const (
-	Duplicate  Reason = iota // they came before
-	EndedRun                 // of an incarnation that is over
-	WorkerLeft               // from before the worker left
-	Overflow                 // no room while recovering: they are asked for once more
+	Duplicate    Reason = iota // they came before
+	EndedRun                   // of an incarnation that is over
+	WorkerLeft                 // from before the worker left
+	Overflow                   // no room while recovering: they are asked for once more
+	OtherProcess               // two processes publish as the rank
 	NumReasons
 )
 
 // String returns the reason's name in metrics.
 func (r Reason) String() string {
-	return [...]string{"duplicate", "ended_incarnation", "worker_left", "overflow", "?"}[min(r, NumReasons)]
+	return [...]string{"duplicate", "ended_incarnation", "worker_left", "overflow", "two_processes", "?"}[min(r, NumReasons)]
 }
 
 // Effect is one thing to do.

@@ -45,7 +45,11 @@ func (r *Rank) Message(s *Step, m Message) {
 	}
 	if !r.adopt(s, m.Incarnation, &m) {
 		r.Return(s) // if it left: whichever run it is, it is from after that
-		s.drop(EndedRun, len(m.Events))
+		why := EndedRun
+		if r.rivals.contested {
+			why = OtherProcess
+		}
+		s.drop(why, len(m.Events))
 		s.done(&m)
 		return
 	}

@@ -81,7 +81,7 @@ func (r *Rank) goOn(p *Position) {
 // recover, or that the publisher gave a dump of.
 func (r *Rank) Lags(p *Position) bool {
 	switch {
-	case r.gone || p.Left.Before(r.left.At) || r.rec.number != 0 || r.lack == room:
+	case r.gone || r.rivals.contested || p.Left.Before(r.left.At) || r.rec.number != 0 || r.lack == room:
 		return false
 	case !r.heard:
 		return true

@@ -30,7 +30,7 @@ func (r *Rank) Departure() Departure { return r.left }
 func (r *Rank) Leave(s *Step, d Departure) {
 	r.cancel(s)
 	r.discard(s, WorkerLeft, all)
-	r.lack, r.spoilt, r.claim = nothing, not, claim{}
+	r.lack, r.spoilt, r.claim, r.rivals = nothing, not, claim{}, rivals{}
 	r.left, r.gone = d, true
 	r.era++
 	if r.seq > d.Seq && d.Created.Equal(s.Created) {

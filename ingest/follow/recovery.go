@@ -22,12 +22,13 @@ const (
 	Unusable                   // a message that may have been the rank's cannot be used
 	Behind                     // the publisher has sent what the stream does not bring
 	OtherRun                   // which run of the engine is the present one
+	Contest                    // two processes published as the rank, and one is left
 	NumCauses
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
-	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "unknown"}[min(c, NumCauses)]
+	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "two_processes", "unknown"}[min(c, NumCauses)]
 }
 
 // Question is what a recovery asks the publisher first.
@@ -56,7 +57,7 @@ func (r *Rank) Recovery() uint64 { return r.rec.number }
 
 // mayAsk reports whether asking for the rank is possible and allowed now.
 func (r *Rank) mayAsk(s *Step, cause Cause) bool {
-	return !s.Deaf && r.lack != room && r.isTime(s, cause)
+	return !s.Deaf && r.lack != room && !r.rivals.contested && r.isTime(s, cause)
 }
 
 // isTime reports whether a recovery was not in vain, or long enough ago.

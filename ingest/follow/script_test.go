@@ -21,8 +21,8 @@ import (
 // what comes of the inputs is written into the story instead.
 //
 //	new [deaf] [hold=8] [spill=20]            another rank
-//	message run=5 ids=1..3,5 [live] [seq=7] [clear] [lossy]   the last event clears, all say that the stream is incomplete
-//	heartbeat run=5 last=3 [live] [seq=7] [lossy]
+//	message run=5 ids=1..3,5 [live] [seq=7] [stored=10] [clear] [lossy]   the last event clears, all say that the stream is incomplete
+//	heartbeat run=5 last=3 [live] [seq=7] [stored=10] [lossy]
 //	spoilt [id=4] [other]                     a message that cannot be used; one that names another worker
 //	tick 250ms [full] [read=7] [end=9]        so much later
 //	page 4..6 | dump run=5 last=9 [lossy] [partial] | end [error] [refused] [unplaced]   of the recovery
@@ -91,7 +91,7 @@ var storyBegan = time.Unix(1_000_000, 0)
 func newStory() *story {
 	return &story{rank: New(7), step: Step{Created: storyStream(1), Limits: &Limits{
 		HoldMessages: 8, HoldBytes: 1 << 20, RecoverMessages: 20, GapAsk: 250 * time.Millisecond, GapWait: 10 * time.Second,
-		RecoverMin: 50 * time.Millisecond, RecoverMax: 10 * time.Second, DumpMin: time.Second, DumpMax: 5 * time.Minute,
+		RecoverMin: 50 * time.Millisecond, RecoverMax: 10 * time.Second, DumpMin: time.Second, DumpMax: 5 * time.Minute, Lease: 15 * time.Second,
 	}}}
 }
 
@@ -158,6 +158,10 @@ func (st *story) run(line string) (out []string, err error) {
 	if w.is("left") {
 		pos.Left = storyBegan.Add(time.Duration(w.n("left")) * time.Second)
 	}
+	var stored time.Time
+	if w.is("stored") {
+		stored = storyBegan.Add(time.Duration(w.n("stored")) * time.Second)
+	}
 	var errIf error
 	if w.is("error") {
 		errIf = errors.New("nobody answers")
@@ -180,9 +184,9 @@ func (st *story) run(line string) (out []string, err error) {
 	case "stream":
 		s.Created = storyStream(w.n("created"))
 	case "message":
-		r.Message(s, Message{Incarnation: w.n("run"), Events: st.events(w.list("ids"), w), Live: w.is("live"), Seq: w.n("seq"), Ref: ref()})
+		r.Message(s, Message{Incarnation: w.n("run"), Events: st.events(w.list("ids"), w), Live: w.is("live"), Seq: w.n("seq"), Stored: stored, Ref: ref()})
 	case "heartbeat":
-		r.Heartbeat(s, Heartbeat{Incarnation: w.n("run"), Last: w.n("last"), Incomplete: w.is("lossy"), Live: w.is("live"), Seq: w.n("seq"), Ref: ref()})
+		r.Heartbeat(s, Heartbeat{Incarnation: w.n("run"), Last: w.n("last"), Incomplete: w.is("lossy"), Live: w.is("live"), Seq: w.n("seq"), Stored: stored, Ref: ref()})
 	case "spoilt":
 		r.Unusable(s, w.n("id"), !w.is("other"), errors.New("a message cannot be used"))
 	case "tick":

@@ -89,6 +89,7 @@ type sent struct {
 	spoilt  bool
 	missing map[uint64]bool // ids that the publisher dropped
 	lossy   bool
+	stored  time.Time // by the stream
 }
 
 // asking is a recovery under way.
@@ -150,7 +151,7 @@ func newWorld(a, b uint8) *world {
 	}
 	w.step = Step{Limits: &Limits{
 		HoldMessages: 3 + int(a>>3)%8, HoldBytes: 1 << 20, RecoverMessages: 1 + int(b>>3)%12, GapAsk: 250 * time.Millisecond, GapWait: 10 * time.Second,
-		RecoverMin: 50 * time.Millisecond, RecoverMax: 10 * time.Second, DumpMin: time.Second, DumpMax: 5 * time.Minute,
+		RecoverMin: 50 * time.Millisecond, RecoverMax: 10 * time.Second, DumpMin: time.Second, DumpMax: 5 * time.Minute, Lease: 15 * time.Second,
 	}}
 	w.step.Deaf = w.bare // nobody answers there
 	w.restartEngine()
@@ -273,6 +274,7 @@ func (w *world) send(msg sent) {
 		w.receive(msg, 0)
 		return
 	}
+	msg.stored = w.now
 	w.stream = append(w.stream, msg)
 }
 
@@ -300,7 +302,7 @@ func (w *world) receive(msg sent, seq uint64) {
 		case msg.spoilt:
 			w.rank.Unusable(s, 0, true, errors.New("spoilt"))
 		case msg.beat:
-			w.rank.Heartbeat(s, Heartbeat{Incarnation: e.incarnation, Last: msg.to, Incomplete: msg.lossy, Live: w.live, Seq: seq})
+			w.rank.Heartbeat(s, Heartbeat{Incarnation: e.incarnation, Last: msg.to, Incomplete: msg.lossy, Live: w.live, Seq: seq, Stored: msg.stored})
 		default:
 			var evs []event.Event
 			for id := msg.from; id <= msg.to; id++ {
@@ -309,7 +311,7 @@ func (w *world) receive(msg sent, seq uint64) {
 				}
 			}
 			if len(evs) > 0 {
-				w.rank.Message(s, Message{Incarnation: e.incarnation, Events: evs, Live: w.live, Seq: seq})
+				w.rank.Message(s, Message{Incarnation: e.incarnation, Events: evs, Live: w.live, Seq: seq, Stored: msg.stored})
 			}
 		}
 	})
@@ -640,6 +642,9 @@ func (w *world) fresh() error {
 		return fmt.Errorf("a rank that left is %+v", st)
 	case w.back && w.gone && st.State == Departed:
 		return errors.New("a rank that is back is taken as gone")
+	}
+	if st.State == Contested {
+		return errors.New("one process after the other is taken for two at a time")
 	}
 	if st.Incomplete || w.notes[0] || w.notes[1] {
 		return nil

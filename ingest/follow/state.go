@@ -23,12 +23,13 @@ const (
 	Stale
 	Truncated
 	Departed
+	Contested
 	numStates
 )
 
 // String returns the state's name.
 func (s State) String() string {
-	return [...]string{"unknown", "following", "waiting", "recovering", "lossy", "stale", "truncated", "departed", "?"}[min(s, numStates)]
+	return [...]string{"unknown", "following", "waiting", "recovering", "lossy", "stale", "truncated", "departed", "contested", "?"}[min(s, numStates)]
 }
 
 // lack is what the index lacks of what the rank holds. A greater one includes
@@ -99,22 +100,25 @@ type Rank struct {
 	// a dump after one. An engine that begins anew changes neither.
 	retry, dumps pace.Pace
 
-	gone  bool      // it left and is not back
-	left  Departure // the last one
-	seq   uint64    // of the stream's last message from it since
-	claim claim
+	gone   bool      // it left and is not back
+	left   Departure // the last one
+	seq    uint64    // of the stream's last message from it since
+	claim  claim
+	rivals rivals
 }
 
 // New returns a rank of which nothing is known. The seed tells the chance in its
 // waits.
 func New(seed uint64) Rank { return Rank{seed: seed} }
 
-// State returns the rank's state: the first that holds of departed, recovering,
-// truncated, stale, lossy, waiting and following.
+// State returns the rank's state: the first that holds of departed, contested,
+// recovering, truncated, stale, lossy, waiting and following.
 func (r *Rank) State() State {
 	switch {
 	case r.gone:
 		return Departed
+	case r.rivals.contested:
+		return Contested
 	case r.rec.number != 0:
 		return Recovering
 	case r.lack == room:
@@ -154,6 +158,8 @@ func (r *Rank) Status() Status {
 	switch {
 	case r.gone:
 		s.Why = errLeft
+	case r.rivals.contested:
+		s.Why = errContested
 	case r.lack == room:
 		s.Why = errRefused
 	case r.lack == dump:
@@ -236,6 +242,9 @@ func (r *Rank) end(incarnation uint64) {
 // adopt makes the incarnation of a message the rank's. A new one ends everything
 // that the old one held; a message of one that has ended is refused with false.
 func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
+	if !r.hears(s, incarnation, of) {
+		return false
+	}
 	ended := slices.Contains(r.ended, incarnation)
 	switch {
 	case r.heard && incarnation == r.incarnation:

@@ -45,7 +45,7 @@ func (r *Rank) Told(s *Step, incarnation, last uint64) {
 		incarnation = r.incarnation
 	}
 	same := r.heard && incarnation == r.incarnation
-	if r.gone || slices.Contains(r.ended, incarnation) || (same || !r.heard) && last == 0 || same && r.has(last) {
+	if r.gone || r.rivals.contested || slices.Contains(r.ended, incarnation) || (same || !r.heard) && last == 0 || same && r.has(last) {
 		return
 	}
 	if !r.claim.since.IsZero() && r.claim.incarnation == incarnation {

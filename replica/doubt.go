@@ -1,0 +1,40 @@
+package replica
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/ingest"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+)
+
+// doubtful says of which ranks the index does not have what they hold, as far as is
+// known; "" if there are none.
+func (r *Replica) doubtful() string {
+	in := r.ingest.Load()
+	if in == nil {
+		return ""
+	}
+	var texts []string
+	ranks := in.Ranks()
+	for _, kind := range []struct {
+		is   func(*ingest.RankStatus) bool
+		text string
+	}{
+		{func(s *ingest.RankStatus) bool { return s.Is(follow.Contested) }, "in conflict"},
+	} {
+		n, first := 0, (*ingest.RankStatus)(nil)
+		for i := range ranks {
+			if s := &ranks[i]; kind.is(s) {
+				if n++; first == nil {
+					first = s
+				}
+			}
+		}
+		if n > 0 {
+			texts = append(texts, fmt.Sprintf("%d ranks are %s, worker %d, rank %d of model %q the first: %s",
+				n, kind.text, first.Worker, first.DPRank, first.Space.Model, first.LastError()))
+		}
+	}
+	return strings.Join(texts, "; ")
+}
