@@ -23,4 +23,6 @@ func (s *Settings) Declare(set *conf.Set) {
 }
 
 // Apply brings the settings into cfg.
-func (s *Settings) Apply(cfg *Config) { cfg.GapWait, cfg.GapAsk, cfg.Lease = s.GapWait, s.GapAsk, s.Lease }
+func (s *Settings) Apply(cfg *Config) {
+	cfg.GapWait, cfg.GapAsk, cfg.Lease = s.GapWait, s.GapAsk, s.Lease
+}

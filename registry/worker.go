@@ -87,6 +87,9 @@ type Worker struct {
 	// from its ZMQ endpoints that name none.
 	Lora string `json:"lora_name,omitempty"`
 	Salt string `json:"additional_salt,omitempty"`
+	// Loras are the names of its engine's LoRA adapters by their number, for events
+	// that give no more than that.
+	Loras map[int64]string `json:"lora_ids,omitempty"`
 }
 
 // Endpoints are a worker's addresses.
@@ -137,6 +140,7 @@ func (w Worker) Key() Key { return Key{w.Space(), w.ID} }
 const (
 	maxText  = 1024
 	maxRanks = 1024
+	maxLoras = 4096
 )
 
 // normalise checks w and brings it into the form in which it is stored.
@@ -202,6 +206,10 @@ func (w *Worker) checkTexts() error {
 	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Credential, w.Endpoints.HTTP, w.Endpoints.Bootstrap}
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
+	texts = slices.AppendSeq(texts, maps.Values(w.Loras))
+	if len(w.Loras) > maxLoras {
+		return fmt.Errorf("%d names of LoRA adapters, at most %d", len(w.Loras), maxLoras)
+	}
 	for _, t := range texts {
 		if len(t) > maxText || !utf8.ValidString(t) {
 			return fmt.Errorf("a text is longer than %d bytes or not UTF-8", maxText)

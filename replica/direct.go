@@ -52,7 +52,7 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	}
 	ranks := make(map[uint32]direct.Endpoint)
 	for rank, endpoint := range e.Endpoints.Events {
-		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt}
+		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt, Loras: e.Loras}
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
 		w.r.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)

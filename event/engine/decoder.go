@@ -24,6 +24,10 @@ type Config struct {
 	Eagle bool
 	// Lora and Salt are those of chains that name none, as registered.
 	Lora, Salt string
+	// Loras are the names of adapters by their number, for events that give no more than
+	// that (vLLM up to 0.13). Without a name here or in Lora their blocks are left out:
+	// the content of an adapter's blocks is its name's, too.
+	Loras map[int64]string
 	// MaxChains bounds how many blocks of salted chains, LoRA chains and
 	// chains left out are remembered for their children: at least this many
 	// and at most twice as many, some 50 bytes each. 0 means 262,144.
@@ -36,6 +40,7 @@ type Decoder struct {
 	cfg    Config
 	chains chains
 	groups [maxGroups]groupKind // by group_idx, learnt from stores
+	named  map[int64]uint64     // what Config.Loras add to the seed
 	loras  addends
 	salts  addends
 	stats  Stats
@@ -65,6 +70,10 @@ func NewDecoder(cfg Config) (*Decoder, error) {
 	d := &Decoder{cfg: cfg, chains: chains{limit: cfg.MaxChains}}
 	if cfg.Lora != "" {
 		d.chains.usual.lora = seedOfLora(cfg.Lora)
+	}
+	d.named = make(map[int64]uint64, len(cfg.Loras))
+	for id, name := range cfg.Loras {
+		d.named[id] = seedOfLora(name)
 	}
 	if cfg.Salt != "" {
 		d.chains.usual.salt = seedOfSalt(cfg.Salt)

@@ -169,6 +169,42 @@ func TestSaltAndLoraAreInherited(t *testing.T) {
 	}
 }
 
+// An adapter that is given by its number alone (vLLM 0.13) is another content than the
+// plain model's: it is that of its name, if somebody knows it, else left out with all that
+// hangs on it, and counted.
+func TestLorasByNumber(t *testing.T) {
+	array := func(parent any, hash uint64, tokens []uint32, lora any) list {
+		return list{"BlockStored", []uint64{hash}, parent, tokens, mptest.Raw{4}, lora, "GPU"} // 0.13's layout
+	}
+	seed := func(name string) uint64 { return blockhash.Seed(name, "") }
+	for _, byMap := range []bool{false, true} {
+		payload := func(parent any, hash uint64, tokens []uint32, lora any) []byte {
+			if byMap {
+				return batch(storeMap(parent, []uint64{hash}, tokens, "lora_id", lora))
+			}
+			return batch(array(parent, hash, tokens, lora))
+		}
+		d := newDecoder(t, Config{BlockSize: 4, Loras: map[int64]string{2: "sql", 3: "chat"}})
+		check(t, d, payload(nil, 1, t1, nil), 1e9, storedEvent(nil, local(t, seed(""), t1...), 1))
+		check(t, d, payload(nil, 2, t1, mptest.Raw{2}), 1e9, storedEvent(nil, local(t, seed("sql"), t1...), 2))
+		check(t, d, payload(2, 3, t2, mptest.Raw{2}), 1e9, storedEvent(2, local(t, seed("sql"), t2...), 3))
+		check(t, d, payload(nil, 4, t1, mptest.Raw{3}), 1e9, storedEvent(nil, local(t, seed("chat"), t1...), 4))
+		if n := d.Stats()[UnnamedLora]; n != 0 {
+			t.Errorf("%d blocks of named adapters are left out", n)
+		}
+		check(t, d, payload(nil, 5, t1, mptest.Raw{7}), 1e9)
+		check(t, d, payload(5, 6, t2, mptest.Raw{7}), 1e9)
+		check(t, d, payload(nil, 7, t1, "b7e2"), 1e9)
+		if n := d.Stats()[UnnamedLora]; n != 3 {
+			t.Errorf("%d blocks of adapters without a name are left out, want 3", n)
+		}
+		check(t, d, payload(nil, 8, t3, nil), 1e9, storedEvent(nil, local(t, seed(""), t3...), 8))
+		// One name for all that name none, as HTTP clients register.
+		d = newDecoder(t, Config{BlockSize: 4, Lora: "all"})
+		check(t, d, payload(nil, 1, t1, mptest.Raw{7}), 1e9, storedEvent(nil, local(t, seed("all"), t1...), 1))
+	}
+}
+
 func TestChainsAreBounded(t *testing.T) {
 	const limit = 100
 	d := newDecoder(t, Config{BlockSize: 4, MaxChains: limit})

@@ -20,6 +20,7 @@ type fields struct {
 	blockSize int64 // -1: not given
 	medium    []byte
 	lora      []byte
+	loraID    int64 // 0: not given, or not by a number
 	salt      []byte
 	extraKeys later
 	mmInfos   later
@@ -117,6 +118,8 @@ func (f *fields) named(d *Decoder, r *msgpack.Reader, name []byte) {
 		f.blockSize = number(r)
 	case "medium":
 		f.medium = optional(r)
+	case "lora_id":
+		f.readLoraID(r)
 	case "lora_name":
 		f.lora = optional(r)
 	case "cache_salt", "cache_namespace":
@@ -135,7 +138,7 @@ func (f *fields) named(d *Decoder, r *msgpack.Reader, name []byte) {
 		f.locality = optional(r)
 	case "is_eagle":
 		f.eagle = r.Bool()
-	case "lora_id", "kv_cache_spec_sliding_window", "ownership", "session_id", // of no use here
+	case "kv_cache_spec_sliding_window", "ownership", "session_id", // of no use here
 		"event_id", "timestamp", "model_name", "additional_salt", "tenant_id", "backend_id",
 		"group_id", "object_key", "base_block_idx", "dp_rank":
 		r.Skip()
@@ -163,7 +166,7 @@ func (f *fields) stored(d *Decoder, r *msgpack.Reader, i int) {
 	case 4:
 		f.blockSize = number(r)
 	case 5:
-		r.Skip()
+		f.readLoraID(r)
 	case 6:
 		f.medium = optional(r)
 	default:
@@ -253,6 +256,18 @@ func optional(r *msgpack.Reader) []byte {
 		return nil
 	}
 	return r.Str()
+}
+
+// readLoraID reads an adapter's number; one that cannot be is nobody's name.
+func (f *fields) readLoraID(r *msgpack.Reader) {
+	if r.Kind() == msgpack.Int {
+		f.loraID = int64(r.Bits64())
+		return
+	}
+	if !r.Nil() {
+		r.Skip()
+		f.loraID = -1
+	}
 }
 
 // number reads an integer that is not negative, or -1 for a nil.

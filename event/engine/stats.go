@@ -12,10 +12,11 @@ const (
 	ExtraKeys                  // blocks whose hash covers keys of an unknown kind
 	Medium                     // blocks on an unknown medium
 	ParentLeft                 // blocks whose parent was left out
+	UnnamedLora                // blocks of a LoRA adapter that is given by a number nobody has named
 	Malformed                  // events whose fields contradict each other
 	UnknownEvent               // events with an unknown tag
 	UnknownField               // fields with an unknown name or position
-	NumReasons   = 10
+	NumReasons   = 11
 )
 
 // String returns the reason as a metric's label.
@@ -35,6 +36,8 @@ func (r Reason) String() string {
 		return "medium"
 	case ParentLeft:
 		return "parent_left_out"
+	case UnnamedLora:
+		return "unnamed_lora"
 	case Malformed:
 		return "malformed_event"
 	case UnknownEvent:

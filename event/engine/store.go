@@ -135,6 +135,9 @@ func (d *Decoder) chainOf(f *fields) chain {
 	if f.hasParent && !d.chains.empty() {
 		st = d.chains.get(f.parent)
 	}
+	if len(f.lora) == 0 && f.loraID != 0 && st.lora == 0 {
+		st.lora = d.named[f.loraID]
+	}
 	if len(f.lora) > 0 {
 		st.lora = d.loras.get(f.lora, seedOfLora)
 	}
@@ -154,6 +157,8 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 		return 0, BlockSize
 	case f.bigrams:
 		return 0, Lookahead
+	case f.loraID != 0 && st.lora == 0:
+		return 0, UnnamedLora
 	case st.left:
 		return 0, ParentLeft
 	case len(d.tokens) != n*size && !(d.eagle(f) && len(d.tokens) == n*size+1):

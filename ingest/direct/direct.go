@@ -23,6 +23,13 @@ type Endpoint struct {
 	Replay string // likewise; empty: there is no replay
 	// Lora and Salt are those of what the engine does not name any for.
 	Lora, Salt string
+	// Loras are the names of adapters that it gives by number. Nobody changes it.
+	Loras map[int64]string
+}
+
+// reads reports whether the endpoint's events have the same content as the other's.
+func (e *Endpoint) reads(o *Endpoint) bool {
+	return e.Lora == o.Lora && e.Salt == o.Salt && maps.Equal(e.Loras, o.Loras)
 }
 
 // Key names a worker.
@@ -112,7 +119,7 @@ func (d *Direct) Follow(k Key, ranks map[uint32]Endpoint) error {
 
 func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	old := d.mu.ranks[k]
-	if old != nil && old.at == at {
+	if old != nil && old.at.Events == at.Events && old.at.Replay == at.Replay && old.at.reads(&at) {
 		return nil
 	}
 	index, err := d.cfg.Index(k.Space)
@@ -121,11 +128,11 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	}
 	cfg := d.cfg.Feed
 	cfg.Endpoint, cfg.Replay, cfg.Limit = at.Events, at.Replay, d.limit
-	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt}
+	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras}
 	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
 	if old != nil {
 		d.stopLocked(k)
-		if old.at.Lora == at.Lora && old.at.Salt == at.Salt { // else it has other content
+		if old.at.reads(&at) { // else it has other content
 			cfg.Position, r.begun = old.feed.Position(nil), true
 		}
 		r.stat.RankStatus = old.status()

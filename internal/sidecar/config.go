@@ -44,8 +44,9 @@ type Config struct {
 	Topic      string
 	ExactTopic bool
 	Eagle      bool
-	Socket     string // Unix socket for engines that speak no ZMQ; empty: none
-	MaxLine    int64  // bytes of a line on it
+	Loras      []string // number=name
+	Socket     string   // Unix socket for engines that speak no ZMQ; empty: none
+	MaxLine    int64    // bytes of a line on it
 
 	StateDir  string // "none": nothing is kept
 	SaveEvery time.Duration
@@ -104,6 +105,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
 		number to the port), or ipc:///path. This or --socket is needed.`)
 	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one every lost message begins the stream anew.")
+	set.List(&c.Loras, "lora-ids", nil, `Names of the engine's LoRA adapters, as number=name, for engines whose events give no more
+		than the number (vLLM before 0.14). Blocks of an adapter without a name are left out and counted (unnamed_lora).`)
 	set.String(&c.Topic, "engine-topic", "", "What the topic of the engine's messages begins with.")
 	set.Bool(&c.ExactTopic, "engine-topic-exact", false, "The topic is --engine-topic and no longer one.")
 	set.String(&c.Socket, "socket", "", `Unix socket to listen at for engines that speak no ZMQ, in place of --engine. The
@@ -148,6 +151,9 @@ func (c *Config) check() ([]uint32, error) {
 	case (c.Engine == "") == (c.Socket == ""):
 		return nil, errors.New("give either --engine or --socket")
 	}
+	if _, err := parseLoras(c.Loras); err != nil {
+		return nil, fmt.Errorf("--lora-ids: %w", err)
+	}
 	ranks, err := ParseRanks(c.Ranks)
 	if err != nil {
 		return nil, fmt.Errorf("--dp-ranks: %w", err)
@@ -161,6 +167,20 @@ func (c *Config) check() ([]uint32, error) {
 		}
 	}
 	return ranks, nil
+}
+
+// parseLoras reads the names of adapters, given as number=name.
+func parseLoras(list []string) (map[int64]string, error) {
+	loras := make(map[int64]string, len(list))
+	for _, item := range list {
+		number, name, _ := strings.Cut(item, "=")
+		id, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || id == 0 || name == "" || loras[id] != "" {
+			return nil, fmt.Errorf("%q is no number=name, or names an adapter once more", item)
+		}
+		loras[id] = name
+	}
+	return loras, nil
 }
 
 // maxRanks bounds a worker's ranks.
@@ -194,6 +214,9 @@ func ParseRanks(list []string) ([]uint32, error) {
 // identity names what gives a rank's events their meaning.
 func (c *Config) identity(dpRank uint32) uint64 {
 	text := fmt.Sprintf("%q %q %d %q %q %d %t %t", c.Namespace, c.Model, c.BlockSize, c.Group, c.Worker, dpRank, c.Eagle, c.Socket != "")
+	if len(c.Loras) > 0 {
+		text += fmt.Sprintf(" %q", c.Loras)
+	}
 	return xxh3.HashString(text)
 }
 

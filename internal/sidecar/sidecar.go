@@ -186,9 +186,13 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--engine-replay: %w", err)
 	}
+	loras, err := parseLoras(s.cfg.Loras)
+	if err != nil {
+		return nil, fmt.Errorf("--lora-ids: %w", err)
+	}
 	cfg := zmqfeed.Config{
 		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start,
-		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle},
+		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras},
 	}
 	feed, err := zmqfeed.New(cfg, st)
 	if errors.Is(err, zmqfeed.ErrPosition) {
