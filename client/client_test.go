@@ -144,6 +144,9 @@ func TestReservations(t *testing.T) {
 	if err != nil || s.Worker != 1 || s.ID == "" || f.router.Stats().Live != 1 {
 		t.Fatalf("%v: %+v", err, s)
 	}
+	if err := c.Failed(t.Context(), s.ID, true, time.Second); err != nil {
+		t.Error(err)
+	}
 	if err := c.PrefillComplete(t.Context(), s.ID); err != nil {
 		t.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 )
 
 // Choose asks which worker is to serve a prompt. Model is needed, and TokenIDs
@@ -94,6 +95,14 @@ func reservation(id string) string { return "/v1/reservations/" + url.PathEscape
 // PrefillComplete tells that the prompt of the reservation is computed.
 func (c *Client) PrefillComplete(ctx context.Context, id string) error {
 	return c.call(ctx, request{method: http.MethodPost, path: reservation(id) + "/prefill_complete"}, nil, nil)
+}
+
+// Failed tells that the worker of the reservation did not serve the request; after
+// several the router leaves it out for a while. With full it says that it has no room,
+// for as long as retryAfter, if that is not 0. The reservation stays: Free it.
+func (c *Client) Failed(ctx context.Context, id string, full bool, retryAfter time.Duration) error {
+	in := map[string]any{"full": full, "retry_after_seconds": retryAfter.Seconds()}
+	return c.call(ctx, request{method: http.MethodPost, path: reservation(id) + "/failed"}, in, nil)
 }
 
 // Free ends the reservation. It is no error if it has ended already.

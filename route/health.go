@@ -25,6 +25,7 @@ type attempt struct {
 	allowed      time.Duration // until an answer is overdue; 0 is never
 	older, newer *attempt      // of the worker's unanswered ones; itself in none: answered
 	answered     bool
+	failed       bool // which counts once
 	predicted    bool // its first token, which nobody sees, counts as out
 }
 
@@ -209,17 +210,18 @@ type Blame struct {
 
 // Failed tells that the worker of the request's stage did not serve it, or broke off.
 // After several it is left out for a while, and then tried with a few requests. The
-// booking stays; Free it. Without a word of failure the end of a request says nothing
+// booking stays; Free it. Twice is fine. Without a word of failure the end of a request says nothing
 // against its worker.
 func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attempts[r.key(requestID, stage)]
-	if a == nil {
+	if a == nil || a.failed {
 		return b
 	}
 	w := a.worker
+	a.failed = true
 	if !f.Full && !a.answered && a.overdue(now) {
 		r.gaveUp(a, now)
 		return b

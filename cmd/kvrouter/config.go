@@ -129,6 +129,10 @@ func (c *config) declarePrompts(set *conf.Set) {
 		conf.Between[int64](0, 1<<40))
 	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
 		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&c.Proxy.TokenizeHedge, "tokenize-hedge", 50*time.Millisecond, `Time after which another engine is asked for a text's
+		tokens too, until it is known how long 99 of 100 answers take; 0 is never.`, conf.Between(0, time.Minute))
+	set.Duration(&c.Proxy.TokenizeHedgeLeast, "tokenize-hedge-least", 2*time.Millisecond, "The least time after which that is done once it is known.",
+		conf.Between(0, time.Minute))
 }
 
 func (c *config) declareEngines(set *conf.Set) {
@@ -191,7 +195,7 @@ func (c *config) declareEngines(set *conf.Set) {
 func (c *config) declareBreaker(set *conf.Set) {
 	b, d := &c.Route.Breaker, route.DefaultSettings()
 	set.Int(&b.Failures, "breaker-failures", d.Breaker.Failures, `Requests in a row that an engine fails at after which it gets none, until a few
-		that it is then sent succeed; 0 is never.`, conf.Between(0, 1<<20))
+		that it is then sent succeed; 0 is never. All --breaker- settings hold for /tokenize too, by itself.`, conf.Between(0, 1<<20))
 	set.Float(&b.Share, "breaker-share", d.Breaker.Share, "The same for a part of the requests of --breaker-window that failed; 0 is never.", conf.Between[float64](0, 1))
 	set.Duration(&b.Window, "breaker-window", d.Breaker.Window, "How long requests count for --breaker-share.", conf.Between(time.Millisecond, time.Hour))
 	set.Int(&b.Least, "breaker-requests", d.Breaker.Least, "How many it takes at least.", conf.Between(1, 1<<20))
@@ -273,7 +277,7 @@ func (c *config) finish() (err error) {
 		c.Route.Busy.PrefillFraction = &c.BusyTokensPart
 	}
 	c.Route.Seed = uint64(c.Seed)
-	c.Proxy.TokenCache = c.TokenCacheBytes
+	c.Proxy.TokenCache, c.Proxy.TokenizeBreaker = c.TokenCacheBytes, c.Route.Breaker
 	c.Proxy.Tokens = cmp.Or(c.Proxy.Tokens, map[bool]string{true: proxy.TokensEngine, false: proxy.TokensBytes}[c.Events])
 	c.Proxy.Indexed = c.index() != fleet.NoIndex
 	switch {

@@ -87,18 +87,19 @@ func (c EngineSettings) Open(log *slog.Logger) (*Engines, error) {
 	if c.CredentialsFile == "" {
 		return e, nil
 	}
-	first, err := readEngineCredentials(c.CredentialsFile)
-	if err != nil {
-		return nil, err
-	}
-	paths := []string{c.CredentialsFile} // what a changed file names anew is read with its next change
-	for _, x := range *first {
+	var err error
+	e.list, err = openNaming(log, time.Now, func() (*[]engineCredential, error) { return readEngineCredentials(c.CredentialsFile) }, tokenFiles, c.CredentialsFile)
+	return e, err
+}
+
+// tokenFiles returns the files that the entries name.
+func tokenFiles(list *[]engineCredential) (paths []string) {
+	for _, x := range *list {
 		if x.TokenFile != "" {
 			paths = append(paths, x.TokenFile)
 		}
 	}
-	e.list, err = open(log, time.Now, func() (*[]engineCredential, error) { return readEngineCredentials(c.CredentialsFile) }, paths...)
-	return e, err
+	return paths
 }
 
 // TLS returns what https connections to engines are made with; nil for the usual. It

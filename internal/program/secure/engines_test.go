@@ -56,6 +56,18 @@ func TestWhatEnginesAreShown(t *testing.T) {
 	if got := show(EngineID{Model: "m"}); got != "Bearer rest  true" {
 		t.Errorf("without an entry: %q", got)
 	}
+	// Files that the changed one names count from now on, and one that comes after it.
+	later := filepath.Join(dir, "later")
+	securetest.Replace(t, path, []byte("[{model: z, token_file: "+later+"}]"))
+	if got := show(EngineID{Model: "z"}); got != "Bearer z  true" {
+		t.Errorf("while the file is not there: %q", got)
+	}
+	for _, text := range []string{"first", "second"} {
+		securetest.Replace(t, later, []byte(text))
+		if got := show(EngineID{Model: "z"}); got != "Bearer "+text+"  true" {
+			t.Errorf("the file that was named anew has %s: %q", text, got)
+		}
+	}
 	var none *Engines
 	h := http.Header{}
 	if !none.Show(h, &EngineID{}) || len(h) != 0 || none.TLS() != nil {

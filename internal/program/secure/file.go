@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,35 +17,39 @@ const lookEvery = time.Second
 // has changed. It needs no goroutine: whoever uses it looks, once a second at
 // most.
 type reloaded[T any] struct {
-	paths []string
+	first []string          // paths of those that are always read
+	named func(*T) []string // of those that what was read names; nil: none
 	read  func() (*T, error)
 	log   *slog.Logger
 	now   func() time.Time
 
 	value atomic.Pointer[T]
 	next  atomic.Pointer[time.Time] // when to look again: a clock that is set back must not put that off
-	mu    sync.Mutex                // one looks at a time
-	marks []mark                    // guarded by mu
-	fails atomic.Uint64
+	mu    sync.Mutex                // one looks at a time; of what follows
+	paths []string                  // of what is in force
+	marks []mark
+	why   string // the last failure, while it lasts
 }
 
 // mark tells one state of a file from another.
 type mark struct {
 	size    int64
-	changed time.Time
+	changed int64 // ns
 	inode   any
 }
 
 // open reads the files for the first time; what cannot be read is an error
 // then, and later only a line in the log.
 func open[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), paths ...string) (*reloaded[T], error) {
-	r := &reloaded[T]{paths: paths, read: read, log: log, now: now}
-	r.marks = r.look() // before reading: a change meanwhile is seen later
-	v, err := read()
-	if err != nil {
+	return openNaming(log, now, read, nil, paths...)
+}
+
+// openNaming does so with files that name others, which are looked at, too.
+func openNaming[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), named func(*T) []string, paths ...string) (*reloaded[T], error) {
+	r := &reloaded[T]{first: paths, named: named, paths: paths, read: read, log: log, now: now}
+	if err := r.readAll(); err != nil {
 		return nil, err
 	}
-	r.value.Store(v)
 	next := now().Add(lookEvery)
 	r.next.Store(&next)
 	return r, nil
@@ -63,42 +68,54 @@ func (r *reloaded[T]) get() *T {
 		return r.value.Load()
 	}
 	defer r.mu.Unlock()
-	marks := r.look()
-	if equal(marks, r.marks) {
+	if r.why == "" && slices.Equal(look(r.paths), r.marks) {
 		return r.value.Load()
 	}
-	v, err := r.read()
-	if err != nil {
-		r.fails.Add(1)
-		r.log.Error("a changed file is not taken; what was read before stays in force", "files", r.paths, "error", err)
-		r.marks = marks
+	// What could not be read is tried each time: it may name a file that comes later.
+	if err := r.readAll(); err != nil {
+		if why := err.Error(); why != r.why {
+			r.log.Error("a changed file is not taken; what was read before stays in force", "files", r.paths, "error", err)
+			r.why = why
+		}
 		return r.value.Load()
 	}
-	r.marks = marks
-	r.value.Store(v)
+	r.why = ""
 	r.log.Info("read again", "files", r.paths)
-	return v
+	return r.value.Load()
+}
+
+// readAll reads the files, with marks from before that: a change meanwhile is seen
+// later. For those that are named anew that takes another time.
+func (r *reloaded[T]) readAll() error {
+	for paths := r.paths; ; {
+		marks := look(paths)
+		v, err := r.read()
+		if err != nil {
+			return err
+		}
+		all := slices.Clone(r.first)
+		if r.named != nil {
+			all = append(all, r.named(v)...)
+		}
+		if slices.Equal(all, paths) {
+			r.value.Store(v)
+			r.paths, r.marks = paths, marks
+			return nil
+		}
+		paths = all
+	}
 }
 
 // look stats the files; of one that is away there is no mark, which differs
 // from any.
-func (r *reloaded[T]) look() []mark {
-	marks := make([]mark, len(r.paths))
-	for i, path := range r.paths {
+func look(paths []string) []mark {
+	marks := make([]mark, len(paths))
+	for i, path := range paths {
 		if info, err := os.Stat(path); err == nil {
-			marks[i] = mark{info.Size(), info.ModTime(), inode(info)}
+			marks[i] = mark{info.Size(), info.ModTime().UnixNano(), inode(info)}
 		}
 	}
 	return marks
-}
-
-func equal(a, b []mark) bool {
-	for i := range a {
-		if a[i].size != b[i].size || !a[i].changed.Equal(b[i].changed) || a[i].inode != b[i].inode {
-			return false
-		}
-	}
-	return true
 }
 
 // limitRead reads a small file.

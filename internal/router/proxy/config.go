@@ -11,6 +11,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route/breaker"
 )
 
 // Config holds what a Proxy is made with. Fleet, Metrics, Log and Health are needed;
@@ -27,6 +28,11 @@ type Config struct {
 	Tokens          string // TokensEngine, TokensBytes or TokensNone
 	TokenCache      int64  // bytes
 	TokenizeTimeout time.Duration
+	// TokenizeHedge is when another engine is asked for a text's tokens as long as it is
+	// not known how long nearly all answers take, and TokenizeHedgeLeast the least after
+	// that; 0 is never. TokenizeBreaker leaves engines out that fail at it.
+	TokenizeHedge, TokenizeHedgeLeast time.Duration
+	TokenizeBreaker                   breaker.Config
 
 	httpconf.Limits // of the server that the Proxy is the handler of
 	// Of the bodies of all requests under way, in bytes: those in memory, of one of

@@ -25,6 +25,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -58,6 +59,7 @@ type lab struct {
 func testConfig() Config {
 	return Config{
 		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience,
+		TokenizeHedge: 50 * time.Millisecond, TokenizeHedgeLeast: 2 * time.Millisecond, TokenizeBreaker: breaker.Default(),
 		Limits:     httpconf.Limits{MaxBody: 1 << 20, MaxInflight: 4096, WriteTimeout: patience},
 		BodyMemory: 1 << 30, Selection: true, PassThrough: true,
 		Routes: append(Kinds(), "/echo"), Administration: AdminOperators, AdministrationTimeout: patience,

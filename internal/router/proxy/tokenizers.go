@@ -21,6 +21,11 @@ import (
 // one beside it if it takes longer than nearly all answers do. What an engine does here
 // says nothing of how it generates, so each has a breaker of its own.
 type tokenizers struct {
+	settings breaker.Config // of each one's
+	// first is when another engine is asked as long as answers are too few to tell,
+	// and least the least; 0 is never.
+	first, least time.Duration
+
 	mu    sync.Mutex
 	of    map[*fleet.Engine]*tokenizer
 	mean  float64   // ms, of all
@@ -39,9 +44,6 @@ type tokenizer struct {
 
 const (
 	tokenizeTimes = 256
-	// firstHedge is when another engine is asked as long as answers are too few, and
-	// leastHedge the least.
-	firstHedge, leastHedge = 50 * time.Millisecond, 2 * time.Millisecond
 	// tokenizeForget is after how many answers of each of the others an engine counts as
 	// fast as they.
 	tokenizeForget = 64
@@ -54,7 +56,6 @@ func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, n
 	if t.of == nil || len(t.of) > 2*len(engines)+16 {
 		t.of = make(map[*fleet.Engine]*tokenizer) // of engines that are no more
 	}
-	settings := breaker.Default()
 	least, ties := math.Inf(1), 0
 	for _, e := range engines {
 		if e == but || e.URL == "" || !e.Healthy() {
@@ -66,7 +67,7 @@ func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, n
 			t.of[e] = s
 		}
 		cost := t.cost(s)
-		if !s.breaker.Admits(&settings, now) {
+		if !s.breaker.Admits(&t.settings, now) {
 			cost += 1e12 // better than nobody
 		}
 		switch {
@@ -110,8 +111,7 @@ func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome,
 		return
 	}
 	s.live = max(s.live-1, 0)
-	settings := breaker.Default()
-	s.breaker.Ended(&settings, k, o, 0, now, func() bool { return true })
+	s.breaker.Ended(&t.settings, k, o, 0, now, func() bool { return true })
 	if o == breaker.Neutral {
 		return
 	}
@@ -136,15 +136,19 @@ func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome,
 	if n := len(t.times); n >= 32 && t.asked%32 == 0 {
 		sorted := slices.Clone(t.times)
 		slices.Sort(sorted)
-		t.late = max(leastHedge, time.Duration(sorted[min(n-1, n*99/100)]*float64(time.Millisecond)))
+		t.late = max(t.least, time.Duration(sorted[min(n-1, n*99/100)]*float64(time.Millisecond)))
 	}
 }
 
+// hedge returns after what time another engine is asked.
 func (t *tokenizers) hedge() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.late == 0 {
-		return firstHedge
+	switch {
+	case t.first == 0:
+		return math.MaxInt64
+	case t.late == 0:
+		return t.first
 	}
 	return t.late
 }

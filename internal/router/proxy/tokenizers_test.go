@@ -18,7 +18,7 @@ import (
 // Engines that are alike are asked alike, one that is slow or has much to answer less,
 // one that fails hardly, and each gets its part again when it is well.
 func TestTokenizersChoice(t *testing.T) {
-	var p tokenizers
+	p := tokenizers{settings: breaker.Default(), first: time.Second, least: time.Millisecond}
 	engines := map[uint64]*fleet.Engine{}
 	for i := range uint64(4) {
 		engines[i] = &fleet.Engine{ID: i, URL: "http://h"}
@@ -137,6 +137,47 @@ func TestNoTokenizerIsLeftBehind(t *testing.T) {
 	for e, s := range l.proxy.tokenizers.of {
 		if s.live != 0 {
 			t.Errorf("engine %d is still asked", e.ID)
+		}
+	}
+}
+
+// The settings say when another engine is asked, and when one that fails is left alone.
+func TestTokenizersSettings(t *testing.T) {
+	engines := map[uint64]*fleet.Engine{0: {ID: 0, URL: "http://h"}, 1: {ID: 1, URL: "http://h"}}
+	for failures, left := range map[int]bool{1: true, 0: false} {
+		p := tokenizers{settings: breaker.Config{Failures: failures, Wait: time.Hour, MaxWait: time.Hour}}
+		failed := false
+		for range 100 {
+			now := time.Unix(1e9, 0)
+			e, k := p.pick(engines, nil, now)
+			if e.ID == 0 && failed && left {
+				t.Fatal("it is asked after its one failure")
+			}
+			o := breaker.Succeeded
+			if e.ID == 0 {
+				o, failed = breaker.Failed, true
+			}
+			p.ended(e, k, o, time.Millisecond, now)
+		}
+	}
+	for hedge, asked := range map[time.Duration]bool{0: false, time.Millisecond: true} {
+		l := newLab(t, setup{engines: 2, proxy: func(p *Config) { p.TokenizeTimeout, p.TokenizeHedge = 150*time.Millisecond, hedge },
+			registry: func(_ int, w *registry.Worker) {
+				h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					if r.URL.Path == "/tokenize" {
+						<-r.Context().Done()
+					}
+					_, _ = io.WriteString(w, `{}`)
+				}))
+				t.Cleanup(h.Close)
+				w.Endpoints.HTTP = h.URL
+			}})
+		for i := range 4 {
+			l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":"text %d","max_tokens":1}`, i))
+		}
+		if hedged := l.metric("kvatlas_router_tokenize_hedged_total") != "0"; hedged != asked {
+			t.Errorf("after %v another was asked: %v", hedge, hedged)
 		}
 	}
 }

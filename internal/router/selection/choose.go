@@ -48,18 +48,7 @@ func (q *selection) parse(body []byte, limit int) *edge.Problem {
 		"dp_rank":                func(o *object) { v := uint32(o.uint(math.MaxUint32)); q.options.DPRank = &v },
 		"expected_output_tokens": func(o *object) { q.options.ExpectedOutput = int(o.uint(math.MaxInt32)) },
 		"explain":                func(o *object) { q.options.Explain = o.bool() },
-		"phase": func(o *object) {
-			switch text := o.text(); {
-			case o.p != nil:
-			case text == "aggregated":
-			case text == "prefill":
-				q.options.Stage = route.PrefillStage
-			case text == "decode":
-				q.options.Stage = route.DecodeStage
-			default:
-				o.refuse("phase", edge.OutOfRange, "must be aggregated, prefill or decode")
-			}
-		},
+		"phase":                  func(o *object) { q.options.Stage = o.phase() },
 	}
 	q.fields(f)
 	if p := parse(body, f); p != nil {
@@ -78,6 +67,20 @@ func (q *selection) parse(body []byte, limit int) *edge.Problem {
 		return edge.Bad("selection_id", edge.OutOfRange, "longer than "+strconv.Itoa(route.MaxRequestID)+" bytes")
 	}
 	return nil
+}
+
+// phase reads which part of a request is meant.
+func (o *object) phase() route.Stage {
+	switch text := o.text(); {
+	case o.p != nil || text == "aggregated":
+		return route.Whole
+	case text == "prefill":
+		return route.PrefillStage
+	case text == "decode":
+		return route.DecodeStage
+	}
+	o.refuse("phase", edge.OutOfRange, "must be aggregated, prefill or decode")
+	return route.Whole
 }
 
 // prompt returns what the router looks at. Sequence hashes say nothing that the

@@ -43,6 +43,7 @@ func endpoints() []endpoint {
 		{pathReservation + "/prefill_complete", post, nil},
 		{pathReservation + "/output", post, nil},
 		{pathReservation + "/output_block", post, nil},
+		{pathReservation + "/failed", post, nil},
 		{pathPotential, post, func(s *Service, ctx context.Context, q Request) (Answer, *edge.Problem) {
 			return s.potential(ctx, q.Body)
 		}},

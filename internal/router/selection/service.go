@@ -143,19 +143,22 @@ func (s *Service) follow(q Request) (Answer, *edge.Problem) {
 	e, known := s.byPath[path]
 	if err != nil || id == "" || !known {
 		return Answer{}, edge.Refuse(http.StatusNotFound, "path", edge.UnknownRoute, "no such route; there are DELETE "+
-			pathReservations+"/{id}, and POST …/prefill_complete, …/output and …/output_block")
+			pathReservations+"/{id}, and POST …/prefill_complete, …/output, …/output_block and …/failed")
 	}
 	if p := q.only(e.methods); p != nil {
 		return Answer{Allow: strings.Join(e.methods, ", ")}, p
 	}
 	var tokens uint64
 	weight, has := -1.0, false
+	var failure failed
 	takes := fields{}
 	switch verb {
 	case "output":
 		takes["tokens"] = func(o *object) { tokens, has = o.uint(1<<31-1), true }
 	case "output_block":
 		takes["decay_fraction"] = func(o *object) { weight = o.float(0, 1) }
+	case "failed":
+		failure.fields(takes)
 	}
 	if len(q.Body) > 0 {
 		if p := parse(q.Body, takes); p != nil {
@@ -179,6 +182,8 @@ func (s *Service) follow(q Request) (Answer, *edge.Problem) {
 			live = m.Router.Output(id, int(tokens))
 		case "output_block":
 			live = m.Router.OutputBlock(id, weight)
+		case "failed":
+			failure.tell(m.Router, id)
 		}
 		if live {
 			return Answer{Status: http.StatusOK, Body: []byte(`{"status":"ok"}` + "\n")}, nil

@@ -195,6 +195,51 @@ func TestReservations(t *testing.T) {
 	want(t, ask(t, s, "GET", "/v1/loads?model_name=other", ""), 200, `[]`)
 }
 
+// Who places requests itself tells which failed: a worker that fails at three in a row
+// is left out, and one that is full at once; a failure told twice counts once.
+func TestFailedReservations(t *testing.T) {
+	m := newModel(t, "m", "")
+	s := service(m)
+	ok := `{"status":"ok"}`
+	n := 0
+	fail := func(worker int, body string) {
+		t.Helper()
+		n++
+		want(t, ask(t, s, "POST", "/v1/reservations", fmt.Sprintf(`{"selection_id":"r%d","model_name":"m","worker_id":%d,"isl_tokens":4}`, n, worker)), 201, fmt.Sprintf(`{"selection_id":"r%d"}`, n))
+		want(t, ask(t, s, "POST", fmt.Sprintf("/v1/reservations/r%d/failed", n), body), 200, ok)
+		want(t, ask(t, s, "POST", fmt.Sprintf("/v1/reservations/r%d/failed", n), body), 200, ok)
+		if !m.Router.Holds(fmt.Sprintf("r%d", n)) {
+			t.Error("the reservation is gone")
+		}
+		want(t, ask(t, s, "DELETE", fmt.Sprintf("/v1/reservations/r%d", n), ""), 200, ok)
+	}
+	states := func(expected ...string) {
+		t.Helper()
+		var got []string
+		for _, h := range m.Router.Health() {
+			got = append(got, h.State.String())
+		}
+		if fmt.Sprint(got) != fmt.Sprint(expected) {
+			t.Errorf("%v, want %v", got, expected)
+		}
+	}
+	fail(1, "")
+	fail(1, `{"phase":"prefill"}`) // which it does not have
+	fail(1, `{}`)
+	states("closed", "closed", "closed")
+	fail(1, `{"full":false}`)
+	states("closed", "open", "closed")
+	fail(2, `{"full":true,"retry_after_seconds":20,"phase":"aggregated"}`)
+	states("closed", "open", "full")
+	if got := ask(t, s, "POST", "/v1/select", `{"model_name":"m",`+tokens9+`}`); !strings.Contains(string(got.Body), `"worker_id":0`) {
+		t.Errorf("%s", got.Body)
+	}
+	want(t, ask(t, s, "POST", "/v1/reservations/none/failed", ""), 404, `{"error":{"field":"selection_id","reason":"unknown_selection","message":"no live reservation has this id: it was freed, its lease ended, or its worker is gone"}}`)
+	if got := ask(t, s, "POST", "/v1/reservations/none/failed", `{"full":1}`); got.Status != 400 || got.Reason != "wrong_type" {
+		t.Errorf("%d %s", got.Status, got.Body)
+	}
+}
+
 // Every refusal names its field and changes nothing.
 func TestRefusals(t *testing.T) {
 	models := []*Model{newModel(t, "m", ""), newModel(t, "g", "one"), newModel(t, "g", "two")}
