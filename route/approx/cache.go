@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -51,25 +52,29 @@ type Cache struct {
 
 	mu struct {
 		sync.Mutex
-		at     map[uint64]uint32 // into blocks, by block.key
-		block  []block           // block[0] is the list's end and beginning
-		free   []uint32
-		hashes []uint64 // scratch
+		at     map[uint64]*run // by run.key
+		list   run             // the beginning and end of all, by last use
+		blocks int             // of all
+		hashes []uint64        // scratch
 		stats  Stats
 	}
 }
 
-// block is one of a rank's blocks in the list by last use.
-type block struct {
-	rank       shard.RankID
-	seq        uint64
-	used       time.Duration // since the Cache's begun: whoever sets the clock ages nothing
-	prev, next uint32
+// run is blocks of a rank that follow each other and were last used together. What
+// follows it is other runs: prompts that share their beginning share its runs, so that
+// each costs as many steps as it has partings and not as it has blocks.
+type run struct {
+	rank   shard.RankID
+	seq    []uint64      // sequence hashes; each says what all before it are
+	used   time.Duration // since the Cache's begun: whoever sets the clock ages nothing
+	parent *run
+
+	prev, next *run // by last use: a run after all that follow it in prompts
 }
 
-// key names a block of a rank in one word, as maps of words are much the faster.
-// Two blocks of 2^32 share a key once in a run like this; they then count as one.
-func (b *block) key() uint64 { return b.seq ^ rankKey(b.rank) }
+// key names a run by its first block and its rank in one word, as maps of words are much
+// the faster. Whoever finds another run so once in 2^32 takes it for none.
+func (r *run) key() uint64 { return r.seq[0] ^ rankKey(r.rank) }
 
 func rankKey(id shard.RankID) uint64 {
 	return (id.Worker*0x9e3779b97f4a7c15 + uint64(id.DPRank) + 1) * 0xd6e8feb86659fd93
@@ -102,7 +107,8 @@ func New(cfg Config) (*Cache, error) {
 }
 
 func (c *Cache) reset() {
-	c.mu.at, c.mu.block, c.mu.free = make(map[uint64]uint32), make([]block, 1), nil
+	c.mu.at = make(map[uint64]*run)
+	c.mu.list.prev, c.mu.list.next = &c.mu.list, &c.mu.list
 }
 
 // elapsed returns the time since the Cache was made.
@@ -127,10 +133,8 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
 	c.mu.hashes = blockhash.SequenceHashes(c.mu.hashes[:0], local)
-	hashes, mix := c.mu.hashes, rankKey(id)
-	// A rank that holds a block holds all before it: blocks are used from the last
-	// to the first, and go in the order of use.
-	known := sort.Search(len(hashes), func(i int) bool { _, ok := c.mu.at[hashes[i]^mix]; return !ok })
+	hashes := c.mu.hashes
+	last, known := c.walk(id, hashes)
 	if known < len(hashes) {
 		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: hashes[known:], Local: local[known:]}
 		if known > 0 {
@@ -141,39 +145,67 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 			c.mu.stats.Failed++
 			return
 		}
+		r := &run{rank: id, seq: slices.Clone(hashes[known:]), parent: last}
+		c.mu.at[r.key()] = r
+		c.mu.blocks += len(r.seq)
+		last = r
 	}
-	for i := len(hashes) - 1; i >= 0; i-- { // so that tails are the older
-		c.use(id, hashes[i], mix, now)
+	for r := last; r != nil; r = r.parent { // so that tails are the older
+		r.unlist()
+		r.used = now
+		r.list(c.mu.list.prev)
 	}
-	if len(c.mu.at) > c.cfg.MaxBlocks {
+	if c.mu.blocks > c.cfg.MaxBlocks {
 		target := int(float64(c.cfg.MaxBlocks) * c.cfg.PruneTarget)
-		c.mu.stats.Pruned += uint64(c.drop(func(*block) bool { return len(c.mu.at) > target }))
+		c.mu.stats.Pruned += uint64(c.drop(func(*run) bool { return c.mu.blocks > target }))
 	}
 	c.noteExpiry()
 }
 
-// use moves a block to the end of the list, made if absent. mix is the rank's key.
-func (c *Cache) use(id shard.RankID, seq, mix uint64, now time.Duration) {
-	i, ok := c.mu.at[seq^mix]
-	if ok {
-		c.unlist(i)
-	} else {
-		if n := len(c.mu.free); n > 0 {
-			i, c.mu.free = c.mu.free[n-1], c.mu.free[:n-1]
-		} else {
-			i = uint32(len(c.mu.block))
-			c.mu.block = append(c.mu.block, block{})
+// walk follows a prompt through the runs of a rank and returns the last one, and how
+// many blocks it has until its end. Where the prompt leaves a run, or ends in it, that is
+// parted: what is before is used now, and what is behind is not.
+func (c *Cache) walk(id shard.RankID, hashes []uint64) (last *run, known int) {
+	mix := rankKey(id)
+	for known < len(hashes) {
+		r := c.mu.at[hashes[known]^mix]
+		if r == nil || r.rank != id || r.seq[0] != hashes[known] || r.parent != last {
+			break
 		}
-		c.mu.at[seq^mix] = i
+		n := min(len(r.seq), len(hashes)-known)
+		if rest := hashes[known:]; r.seq[n-1] != rest[n-1] {
+			n = sort.Search(n, func(i int) bool { return r.seq[i] != rest[i] })
+		}
+		if known += n; n < len(r.seq) {
+			r = c.part(r, n)
+		}
+		last = r
 	}
-	last := c.mu.block[0].prev
-	c.mu.block[i] = block{rank: id, seq: seq, used: now, prev: last}
-	c.mu.block[last].next, c.mu.block[0].prev = i, i
+	return last, known
 }
 
-func (c *Cache) unlist(i uint32) {
-	b := c.mu.block[i]
-	c.mu.block[b.prev].next, c.mu.block[b.next].prev = b.next, b.prev
+// part makes the first n blocks of a run one of their own and returns it.
+func (c *Cache) part(r *run, n int) *run {
+	head := &run{rank: r.rank, seq: r.seq[:n:n], used: r.used, parent: r.parent}
+	c.mu.at[r.key()] = head
+	r.seq, r.parent = r.seq[n:], head
+	c.mu.at[r.key()] = r
+	head.list(r)
+	return head
+}
+
+// list puts the run into the list behind another.
+func (r *run) list(before *run) {
+	r.prev, r.next = before, before.next
+	before.next.prev, before.next = r, r
+}
+
+// unlist takes the run out of the list, if it is in it.
+func (r *run) unlist() {
+	if r.next != nil {
+		r.prev.next, r.next.prev = r.next, r.prev
+		r.prev, r.next = nil, nil
+	}
 }
 
 // Expire drops the blocks whose time is over. Find does it too.
@@ -184,25 +216,25 @@ func (c *Cache) Expire() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.stats.Expired += uint64(c.drop(func(b *block) bool { return now-b.used > c.cfg.TTL }))
+	c.mu.stats.Expired += uint64(c.drop(func(r *run) bool { return now-r.used > c.cfg.TTL }))
 	c.noteExpiry()
 }
 
-// drop takes blocks off the front of the list while more says so, and returns
-// how many.
-func (c *Cache) drop(more func(oldest *block) bool) (n int) {
+// drop takes blocks off the end of the run used least recently, and then of the next,
+// while more says so, and returns how many.
+func (c *Cache) drop(more func(oldest *run) bool) (n int) {
 	gone := map[shard.RankID][]uint64{}
-	for len(c.mu.at) > 0 {
-		i := c.mu.block[0].next
-		b := &c.mu.block[i]
-		if !more(b) {
-			break
+	for r := c.mu.list.next; r != &c.mu.list && more(r); r = c.mu.list.next {
+		left := len(r.seq)
+		for ; left > 0 && more(r); left-- {
+			gone[r.rank] = append(gone[r.rank], r.seq[left-1])
+			c.mu.blocks--
+			n++
 		}
-		gone[b.rank] = append(gone[b.rank], b.seq)
-		c.unlist(i)
-		delete(c.mu.at, b.key())
-		c.mu.free = append(c.mu.free, i)
-		n++
+		if left == 0 {
+			c.forget(r)
+		}
+		r.seq = r.seq[:left]
 	}
 	for id, hashes := range gone {
 		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{
@@ -212,16 +244,23 @@ func (c *Cache) drop(more func(oldest *block) bool) (n int) {
 			c.mu.stats.Failed++
 		}
 	}
-	if len(c.mu.at) == 0 {
+	if c.mu.blocks == 0 {
 		c.reset()
 	}
 	return n
 }
 
+// forget takes out a run that nothing follows.
+func (c *Cache) forget(r *run) {
+	if r.unlist(); c.mu.at[r.key()] == r {
+		delete(c.mu.at, r.key())
+	}
+}
+
 func (c *Cache) noteExpiry() {
 	expiry := int64(math.MaxInt64)
-	if len(c.mu.at) > 0 {
-		expiry = int64(c.mu.block[c.mu.block[0].next].used + c.cfg.TTL)
+	if c.mu.blocks > 0 {
+		expiry = int64(c.mu.list.next.used + c.cfg.TTL)
 	}
 	c.expiry.Store(expiry)
 }
@@ -234,14 +273,15 @@ func (c *Cache) RemoveWorker(ctx context.Context, worker uint64) error {
 	if err := c.cfg.Space.RemoveWorker(ctx, worker); err != nil {
 		return fmt.Errorf("removing worker %d: %w", worker, err)
 	}
-	for k, i := range c.mu.at {
-		if c.mu.block[i].rank.Worker == worker {
-			c.unlist(i)
-			delete(c.mu.at, k)
-			c.mu.free = append(c.mu.free, i)
+	for r := c.mu.list.next; r != &c.mu.list; {
+		next := r.next
+		if r.rank.Worker == worker {
+			c.mu.blocks -= len(r.seq)
+			c.forget(r)
 		}
+		r = next
 	}
-	if len(c.mu.at) == 0 {
+	if c.mu.blocks == 0 {
 		c.reset()
 	}
 	c.noteExpiry()
@@ -252,7 +292,7 @@ func (c *Cache) RemoveWorker(ctx context.Context, worker uint64) error {
 func (c *Cache) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.stats.Blocks = len(c.mu.at)
+	c.mu.stats.Blocks = c.mu.blocks
 	return c.mu.stats
 }
 

@@ -123,7 +123,7 @@ func TestAgainstModel(t *testing.T) {
 				t.Errorf("not all was tried: %+v", s)
 			}
 			now = now.Add(2 * time.Minute)
-			if got := depths(c, []uint64{0}); len(got) != 0 || c.Stats().Blocks != 0 || len(c.mu.block) != 1 {
+			if got := depths(c, []uint64{0}); len(got) != 0 || c.Stats().Blocks != 0 || len(c.mu.at) != 0 {
 				t.Errorf("when all time is over: %v, %+v", got, c.Stats())
 			}
 		})
