@@ -5,6 +5,7 @@
 //	kvbench snapshot --blocks N --workers N
 //	kvbench select --workers N --blocks N [--mode MODE] [--book]
 //	kvbench http --workers N --blocks N --seconds N
+//	kvbench fleet --workers N --rate EVENTS --minutes N [--external]
 //
 // It prints one JSON object a line, replay one for each mode and repetition;
 // BENCHMARKS.md says what each figure means.
@@ -28,6 +29,7 @@ import (
 const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flags]
        kvbench select --workers N --blocks N [flags]
        kvbench ingest --mode jetstream|core [flags]
+       kvbench fleet --workers N --rate N --minutes N [flags]
        kvbench snapshot --blocks N --workers N [flags]
        kvbench lab --trace FILE | --workload NAME [flags]
        kvbench http --workers N --blocks N --seconds N [flags]
@@ -42,6 +44,7 @@ type command func(ctx context.Context, args []string, stdout, stderr io.Writer) 
 func commands() map[string]command {
 	return map[string]command{
 		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "http": runHTTP,
+		"fleet": runFleet, "fleet-server": runFleetServer, "fleet-workers": runFleetWorkers, // the last two are processes of fleet
 	}
 }
 

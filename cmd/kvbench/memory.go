@@ -36,9 +36,13 @@ func memory(ix *index, withResident bool) footprint {
 	return f
 }
 
-// resident reads Linux's count of the process's pages in memory; 0 elsewhere.
-func resident() int64 {
-	b, err := os.ReadFile("/proc/self/statm")
+// resident returns how many bytes of the process are in memory; 0 where that is not
+// known.
+func resident() int64 { return residentOf("self") }
+
+// residentOf reads Linux's count of a process's pages in memory; 0 elsewhere.
+func residentOf(pid string) int64 {
+	b, err := os.ReadFile("/proc/" + pid + "/statm")
 	if err != nil {
 		return 0
 	}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+)
+
+// fleetProbe is a chain that was found in kvindexer: how long after Publish was
+// called for its first event, and when, in ns.
+type fleetProbe struct{ Took, At int64 }
+
+// fleetProber looks for chains until it finds them. Each is looked for on its own,
+// however long others take: nothing is left out while the index stands still.
+type fleetProber struct {
+	url   string
+	found func([]fleetProbe)
+
+	mu sync.Mutex
+	in []pendingProbe // new ones, taken by run
+}
+
+type pendingProbe struct {
+	begun, next time.Time
+	body        []byte
+	length      uint32
+}
+
+// The first look for a chain, and how much later than the one before each next one
+// is: that many ms, or that part of the age, whichever is more.
+const (
+	probeStep = 2 * time.Millisecond
+	probePart = 12
+)
+
+func newFleetProber(indexer string, found func([]fleetProbe)) *fleetProber {
+	q := url.Values{"model": {fleetSpace.Model}, "block_size": {fmt.Sprint(fleetSpace.BlockSize)}}
+	return &fleetProber{url: indexer + "/v1/find_matches?" + q.Encode(), found: found}
+}
+
+// add has the chain looked for; it is copied.
+func (p *fleetProber) add(begun time.Time, chain []uint64) {
+	one := pendingProbe{begun: begun, next: begun.Add(probeStep), length: uint32(len(chain))}
+	for _, h := range chain {
+		one.body = binary.LittleEndian.AppendUint64(one.body, h)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.in = append(p.in, one)
+}
+
+// run looks until ctx ends, and tells what it found each half second.
+func (p *fleetProber) run(ctx context.Context) {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	var pending []pendingProbe
+	var found []fleetProbe
+	told := time.Now()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		p.mu.Lock()
+		pending = append(pending, p.in...)
+		p.in = p.in[:0]
+		p.mu.Unlock()
+		pending = slices.DeleteFunc(pending, func(one pendingProbe) bool {
+			if time.Now().Before(one.next) || !p.look(ctx, &one) {
+				return false
+			}
+			now := time.Now()
+			found = append(found, fleetProbe{now.Sub(one.begun).Nanoseconds(), now.UnixNano()})
+			return true
+		})
+		now := time.Now()
+		for i := range pending {
+			if one := &pending[i]; !now.Before(one.next) {
+				one.next = now.Add(max(probeStep, now.Sub(one.begun)/probePart))
+			}
+		}
+		if now.Sub(told) > 500*time.Millisecond {
+			told = now
+			p.found(found)
+			found = nil
+		}
+	}
+}
+
+// look reports whether some worker holds all of the chain.
+func (p *fleetProber) look(ctx context.Context, one *pendingProbe) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(one.body))
+	if err != nil {
+		return false
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false // it is away: later
+	}
+	defer answer.Body.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(answer.Body)
+	// docs/http.md: a head, one for the space, and the first rank's depths.
+	return err == nil && answer.StatusCode == http.StatusOK && len(data) >= 16+16+32 && string(data[:4]) == "KVA1" &&
+		binary.LittleEndian.Uint32(data[32+12:]) == one.length
+}
