@@ -16,7 +16,7 @@ import (
 //	+ displaced   what its new blocks push out of a full cache
 //	+ decoding    how much longer its own tokens and those of the requests
 //	              there take because they share a batch
-//	+ others      what other routers may have sent there and nobody has heard of yet
+//	+ others      as much as its own prompt takes, where another router's may come first
 //
 // Tokens that a lower tier has count as those that could be computed in the time
 // that loading them takes. Nothing is to be tuned: how long tokens take is
@@ -39,10 +39,6 @@ const (
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
-	// othersShare is how much more the time to the first token counts on a rank that
-	// another router takes first, as much as it takes by then perhaps. The lab's figures
-	// are flat from 0.3 to 1.
-	othersShare = 0.5
 	// defaultChunk is the tokens that a step computes at most where the worker
 	// does not say.
 	defaultChunk = 8192
@@ -185,7 +181,7 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 		e.displaced = displacedShare * own
 	}
 	if c.others {
-		e.others = othersShare * e.first
+		e.others = own
 	}
 	if w.Stage != PrefillStage {
 		there := float64(c.Requests)
