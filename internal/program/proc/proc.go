@@ -56,6 +56,7 @@ func Main(p Program) int {
 		whenClosed(int(os.Stderr.Fd()), func() { signals <- syscall.SIGHUP })
 	}
 	defer signal.Stop(signals)
+	growHeap()
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
 }
 

@@ -12,6 +12,9 @@ import (
 // slash at its end, and escapes that are not needed. It reports whether the path has
 // such a form: what servers disagree about has none.
 func canonicalise(u *url.URL) bool {
+	if u.RawPath == "" && plain(u.Path) {
+		return true
+	}
 	var kept, escaped []string
 	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
 		text, err := url.PathUnescape(part)
@@ -34,6 +37,23 @@ func canonicalise(u *url.URL) bool {
 	u.Path, u.RawPath = "/"+strings.Join(kept, "/"), ""
 	if raw := "/" + strings.Join(escaped, "/"); strings.Count(raw, "/") != strings.Count(u.Path, "/") {
 		u.RawPath = raw // a segment has a slash in it
+	}
+	return true
+}
+
+// plain reports whether the path is of a form that is canonical, and is written like
+// that: the paths of nearly all requests.
+func plain(path string) bool {
+	if len(path) < 2 || path[0] != '/' || path[len(path)-1] == '/' {
+		return false
+	}
+	for i := range len(path) {
+		switch c := path[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+		case c == '/' && path[i+1] != '/':
+		default:
+			return false
+		}
 	}
 	return true
 }

@@ -35,7 +35,9 @@ type Proxy struct {
 	texts      *lru[textKey, []uint32]
 	sessions   *lru[sessionKey, route.Session]
 	tokenizers tokenizers
-	buffers    sync.Pool
+	buffers    sync.Pool     // of *room
+	hashes     sync.Pool     // of *[]uint64
+	answers    sync.Pool     // of *tokenAnswers
 	decoding   chan struct{} // has room for those that may at once
 	flight     atomic.Int64
 	spool      *spool.Spool
@@ -65,7 +67,9 @@ func New(cfg Config) (p *Proxy, err error) {
 		},
 	})
 	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
-	p.buffers.New = func() any { b := make([]byte, 32<<10); return &b }
+	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
+	p.hashes.New = func() any { return new([]uint64) }
+	p.answers.New = func() any { return new(tokenAnswers) }
 	p.obs = newObserver(cfg.Metrics, p)
 	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {
 		return nil, err
@@ -185,7 +189,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	}
 	defer p.flight.Add(-1)
 	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header, split: routed}
-	defer q.forgetBody()
+	defer p.forget(q)
 	if no := p.read(w, r, q); no != nil {
 		p.refuse(w, no)
 		return

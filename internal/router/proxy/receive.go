@@ -76,6 +76,14 @@ func (q *call) pieces(list [][]byte) upstream.Payload {
 	return upstream.Payload{Keeper: q.spooled, Pieces: list}
 }
 
+// forget gives back what a request has used.
+func (p *Proxy) forget(q *call) {
+	q.forgetBody()
+	if q.hashes != nil {
+		p.hashes.Put(q.hashes)
+	}
+}
+
 // forgetBody is called when the request is over.
 func (q *call) forgetBody() {
 	if q.spooled != nil {

@@ -33,8 +33,9 @@ type call struct {
 	inSession bool
 
 	prompt route.Prompt
-	known  bool // the prompt's tokens are known and looked up
-	split  bool // a prefill worker may do its part
+	hashes *[]uint64 // room for those of prompt, to be given back; nil without
+	known  bool      // the prompt's tokens are known and looked up
+	split  bool      // a prefill worker may do its part
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool

@@ -5,9 +5,11 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route"
@@ -75,32 +77,39 @@ type stream struct {
 	events bool // server-sent events: one for each token, about
 	tail   bool // keep the end of the answer
 	usage  bool // which says how many tokens were generated: nobody sees them come
-	last   []byte
 	begun  bool
 	ended  bool // with a line end
 
 	stage route.Stage
-	buf   *[]byte
-	n     int   // bytes of buf that were read and not passed on
-	err   error // that came with them
+	*room
+	n   int   // bytes of buf that were read and not passed on
+	err error // that came with them
+}
+
+// room is what a stream needs while it lasts.
+type room struct {
+	buf  []byte
+	last []byte // the end of the answer, where that is kept
 }
 
 func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stream {
 	ok := resp.StatusCode == http.StatusOK
+	room := p.buffers.Get().(*room) //nolint:forcetypeassert // the pool holds nothing else
+	room.last = room.last[:0]
 	return &stream{
 		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream),
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
-		buf:    p.buffers.Get().(*[]byte), //nolint:forcetypeassert // the pool holds nothing else
+		room:   room,
 	}
 }
 
-func (s *stream) free() { s.proxy.buffers.Put(s.buf) }
+func (s *stream) free() { s.proxy.buffers.Put(s.room) }
 
 // first reads the beginning of the body. The error is for an answer that breaks off
 // before it: another worker may do better.
 func (s *stream) first(body io.Reader) error {
 	for s.n == 0 && s.err == nil {
-		s.n, s.err = body.Read(*s.buf)
+		s.n, s.err = body.Read(s.buf)
 	}
 	if s.n == 0 && s.err != io.EOF { //nolint:errorlint // readers return it bare
 		return s.err
@@ -111,14 +120,19 @@ func (s *stream) first(body io.Reader) error {
 // copy passes the body on until its end and returns how it went.
 func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel context.CancelFunc) string {
 	p, control := s.proxy, http.NewResponseController(w)
-	idle := time.AfterFunc(p.cfg.EngineIdle, cancel)
-	defer idle.Stop()
-	for n, err := s.n, s.err; ; n, err = body.Read(*s.buf) {
+	var idle idleWatch
+	defer idle.stop()
+	var deadline time.Time // of writing, as it was set
+	for n, err := s.n, s.err; ; n, err = s.next(body, &idle, cancel) {
 		if n > 0 {
-			idle.Stop() // a slow client is no slow engine
-			chunk := (*s.buf)[:n]
+			chunk := s.buf[:n]
 			s.see(chunk)
-			_ = control.SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // supported by net/http's own server
+			// Each write has nearly all of its time: to set it anew costs as much as
+			// passing on a token.
+			if now := time.Now(); deadline.Sub(now) < p.cfg.WriteTimeout-p.cfg.WriteTimeout/16 {
+				deadline = now.Add(p.cfg.WriteTimeout)
+				_ = control.SetWriteDeadline(deadline) // supported by net/http's own server
+			}
 			if _, werr := w.Write(chunk); werr != nil {
 				return "client_gone"
 			}
@@ -127,7 +141,6 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 					return "client_gone"
 				}
 			}
-			idle.Reset(p.cfg.EngineIdle)
 		}
 		switch {
 		case err == io.EOF: //nolint:errorlint // readers return it bare
@@ -135,6 +148,55 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 		case err != nil:
 			return "engine_broke_off"
 		}
+	}
+}
+
+// next reads on. An engine that gives nothing for too long is given up.
+func (s *stream) next(body io.Reader, idle *idleWatch, cancel context.CancelFunc) (int, error) {
+	idle.begin(s.proxy.cfg.EngineIdle, cancel)
+	defer idle.pause()
+	return body.Read(s.buf)
+}
+
+// idleWatch calls a function when a wait takes longer than it may. Its timer runs on
+// between waits, as to stop and start it for each costs more than to look at a clock.
+type idleWatch struct {
+	// since is when the present wait began, in ns since began; 0: there is none, as a
+	// slow client is no slow engine; below 0: there will be none.
+	since atomic.Int64
+	began time.Time
+	timer *time.Timer
+}
+
+func (i *idleWatch) begin(limit time.Duration, late func()) {
+	if i.timer == nil {
+		i.began = time.Now()
+		i.since.Store(1)
+		i.timer = time.AfterFunc(math.MaxInt64, func() {
+			rest, since := limit, i.since.Load()
+			if since > 0 {
+				rest -= time.Since(i.began) - time.Duration(since)
+			}
+			switch {
+			case since < 0:
+			case rest <= 0:
+				late()
+			default:
+				i.timer.Reset(rest)
+			}
+		})
+		i.timer.Reset(limit) // which reads i.timer
+		return
+	}
+	i.since.Store(int64(time.Since(i.began)) + 1)
+}
+
+func (i *idleWatch) pause() { i.since.Store(0) }
+
+func (i *idleWatch) stop() {
+	if i.timer != nil {
+		i.since.Store(-1) // it may be about to go on
+		i.timer.Stop()
 	}
 }
 

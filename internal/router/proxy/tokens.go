@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -36,7 +38,9 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: seed}}, true
 	case len(q.text) == 0 || !p.cfg.Indexed || p.cfg.Tokens == TokensNone:
 	case p.cfg.Tokens == TokensBytes:
-		return route.Prompt{Local: chunks(q.text, int(m.BlockSize)*bytesPerToken, seed), Length: len(q.text) / bytesPerToken}, true
+		q.hashes = p.hashes.Get().(*[]uint64) //nolint:forcetypeassert // the pool holds nothing else
+		*q.hashes = chunks((*q.hashes)[:0], q.text, int(m.BlockSize)*bytesPerToken, seed)
+		return route.Prompt{Local: *q.hashes, Length: len(q.text) / bytesPerToken}, true
 	default:
 		tokens, err := p.tokenize(ctx, m, q)
 		if err == nil {
@@ -64,8 +68,7 @@ func (q *call) guess() int {
 }
 
 // chunks hashes the complete chunks of a text.
-func chunks(text []byte, size int, seed uint64) []uint64 {
-	local := make([]uint64, 0, len(text)/size)
+func chunks(local []uint64, text []byte, size int, seed uint64) []uint64 {
 	for ; len(text) >= size; text = text[size:] {
 		local = append(local, xxh3.HashSeed(text[:size], seed))
 	}
@@ -112,31 +115,48 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 func maxTokenAnswer(n int) int64 { return 64*int64(n) + 1<<20 }
 
 func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, q *call) ([]uint32, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.URL+"/tokenize", nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Body, req.ContentLength = ask.Body(), int64(ask.Len())
-	req.Header.Set("Content-Type", "application/json")
-	if auth := q.header.Get("Authorization"); auth != "" {
-		req.Header.Set("Authorization", auth)
+	u := *e.Base
+	u.Path, u.RawPath = e.Base.Path+"/tokenize", ""
+	req := (&http.Request{
+		Method: http.MethodPost, URL: &u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"Content-Type": jsonType}, Host: u.Host, Body: ask.Body(), ContentLength: int64(ask.Len()),
+	}).WithContext(ctx)
+	if auth := q.header["Authorization"]; len(auth) > 0 {
+		req.Header["Authorization"] = auth
 	}
 	e.Show(req.Header)
 	resp, err := p.client.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // only read
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenAnswer(ask.Len())))
-	if err != nil {
+	defer resp.Body.Close()              //nolint:errcheck // only read
+	s := p.answers.Get().(*tokenAnswers) //nolint:forcetypeassert // the pool holds nothing else
+	defer p.answers.Put(s)
+	s.text.Reset()
+	if _, err := s.text.ReadFrom(io.LimitReader(resp.Body, maxTokenAnswer(ask.Len()))); err != nil {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp.StatusCode)
 	}
-	tokens := []uint32{}
+	return s.read()
+}
+
+// tokenAnswers is room for an answer of /tokenize.
+type tokenAnswers struct {
+	text   bytes.Buffer
+	tokens []uint32
+}
+
+var (
+	jsonType = []string{"application/json"}
+	errOther = errors.New("/tokenize answers without tokens")
+)
+
+// read returns the tokens of the answer.
+func (s *tokenAnswers) read() ([]uint32, error) {
 	var r jsonscan.Reader
-	r.Reset(data)
+	r.Reset(s.text.Bytes())
 	r.Open('{')
 	found := false
 	for first := true; r.More('}', &first); {
@@ -144,13 +164,11 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 			r.Skip()
 			continue
 		}
-		found = r.Open('[')
-		for first := true; r.More(']', &first); {
-			tokens = append(tokens, r.Uint32())
-		}
+		found = r.Peek() == '['
+		s.tokens = r.Uint32s(s.tokens[:0], math.MaxInt)
 	}
 	if r.Err() != nil || !found {
-		return nil, errors.New("/tokenize answers without tokens")
+		return nil, errOther
 	}
-	return tokens, nil
+	return append(make([]uint32, 0, len(s.tokens)), s.tokens...), nil
 }

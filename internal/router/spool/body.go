@@ -40,6 +40,7 @@ type Body struct {
 	reading    bool
 
 	data   []byte
+	buffer *[]byte // whose beginning data is, from the pool; nil if it is a file's
 	unmap  func()
 	owners atomic.Int32
 }
@@ -81,6 +82,7 @@ func (b *Body) Release() {
 	if b.data = nil; b.unmap != nil {
 		b.unmap()
 	}
+	b.swap(nil)
 	s := b.spool
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,10 +135,10 @@ func (b *Body) Fill(r io.Reader, length, limit int64) (err error) {
 
 func (b *Body) fill(r io.Reader, length, limit int64) error {
 	for {
+		if int64(len(b.data)) == length {
+			return b.atEnd(r)
+		}
 		if len(b.data) == cap(b.data) {
-			if int64(len(b.data)) == length {
-				return b.atEnd(r)
-			}
 			if err := b.grow(b.bufferSize(length, limit)); err != nil {
 				f, ferr := b.file(err)
 				switch {
@@ -148,7 +150,11 @@ func (b *Body) fill(r io.Reader, length, limit int64) error {
 				return b.fillFile(f, r, length, limit)
 			}
 		}
-		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		room := b.data[len(b.data):cap(b.data)]
+		if length >= 0 {
+			room = room[:min(int64(len(room)), length-int64(len(b.data)))]
+		}
+		n, err := r.Read(room)
 		b.data = b.data[:len(b.data)+n]
 		if done, err := b.after(int64(len(b.data)), length, limit, err); done {
 			return errors.Join(err, b.fit())
@@ -197,22 +203,37 @@ func (b *Body) grow(size int64) error {
 	if size > b.spool.cfg.Each && !b.noFile {
 		return ErrNoRoom
 	}
+	size = bufferFor(size)
 	if err := b.spool.take(b, memory, size-int64(cap(b.data))); err != nil {
 		return err
 	}
-	larger := make([]byte, len(b.data), size)
-	copy(larger, b.data)
-	b.data = larger
+	b.move(size)
 	return nil
+}
+
+// move moves the bytes into another buffer.
+func (b *Body) move(size int64) {
+	to := getBuffer(size)
+	b.data = append((*to)[:0], b.data...)
+	b.swap(to)
+}
+
+// swap takes another buffer and gives the old one back, which nobody reads any more.
+func (b *Body) swap(to *[]byte) {
+	if b.buffer != nil {
+		putBuffer(b.buffer)
+	}
+	b.buffer = to
 }
 
 // fit gives back what of the buffer was not needed, if that is much.
 func (b *Body) fit() error {
-	spare := int64(cap(b.data) - len(b.data))
+	size := bufferFor(int64(len(b.data)))
+	spare := int64(cap(b.data)) - size
 	if spare < begin {
 		return nil
 	}
-	b.data = append(make([]byte, 0, len(b.data)), b.data...)
+	b.move(size)
 	s := b.spool
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,6 +276,7 @@ func (b *Body) writeAll(f *os.File, r io.Reader, length, limit int64) (n int64, 
 		return n, err
 	}
 	b.data = nil
+	b.swap(nil)
 	s := b.spool
 	s.mu.Lock()
 	s.book(b, memory, -b.used[memory])

@@ -7,16 +7,11 @@ import "syscall"
 // alive reports whether an idle connection is open and silent. It asks the kernel
 // without waiting: there is no goroutine that would have noticed its end.
 func (k *conn) alive() bool {
-	sc, ok := k.net.(syscall.Conn)
-	if !ok {
+	if k.raw == nil {
 		return true
 	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return false
-	}
 	open := false
-	err = raw.Read(func(fd uintptr) bool {
+	err := k.raw.Read(func(fd uintptr) bool {
 		var b [1]byte
 		_, err := syscall.Read(int(fd), b[:])
 		open = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK //nolint:errorlint // the kernel's own

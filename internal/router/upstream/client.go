@@ -109,7 +109,7 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 	if err != nil {
 		return nil, false, err
 	}
-	k.abort = context.AfterFunc(ctx, k.interrupt)
+	k.abort = context.AfterFunc(ctx, k.stop)
 	resp, err := k.exchange(req, data, c.cfg.MaxHeader)
 	if err != nil {
 		k.end(false)

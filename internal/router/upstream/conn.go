@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -28,7 +29,9 @@ type conn struct {
 	limited limited
 	in      *bufio.Reader
 	out     []byte
-	since   time.Time // idle
+	since   time.Time       // idle
+	raw     syscall.RawConn // nil if it has none
+	stop    func()          // interrupt
 
 	abort func() bool // stops the watch over the request's context
 	over  bool        // the request's use of it has ended
@@ -53,6 +56,10 @@ func (l *limited) Read(p []byte) (int, error) {
 func newConn(c *Client, address string, n net.Conn) *conn {
 	k := &conn{client: c, address: address, net: n, limited: limited{r: n}}
 	k.in = bufio.NewReaderSize(&k.limited, readBuffer)
+	k.stop = k.interrupt
+	if sc, ok := n.(syscall.Conn); ok {
+		k.raw, _ = sc.SyscallConn() // without, nobody looks whether it is alive
+	}
 	return k
 }
 
