@@ -39,6 +39,8 @@ type config struct {
 	Events          bool
 	ReplicaSync     bool
 	Engines, Loras  []string
+	Aliases         []string
+	ReadyWorkers    int
 	Prefill         []string // URLs of prefill engines
 	Transfer        string
 	Model           string
@@ -150,6 +152,10 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is that of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,
 		beside those that engines list.`)
+	set.List(&c.Aliases, "aliases", nil, `Names that requests may give in place of a model's or an adapter's, as alias=name.
+		Engines are sent the name. What else a model is called its engines list at /v1/models.`)
+	set.Int(&c.ReadyWorkers, "ready-workers", 0, "Workers that must be there to take requests for /readyz to say that the router is ready.",
+		conf.Between(0, 1<<20))
 	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",
 		conf.Between(0, time.Hour))
 	set.String(&c.HealthPath, "health-path", "/health", "What they are asked.")
@@ -158,7 +164,7 @@ func (c *config) declareEngines(set *conf.Set) {
 		threshold that goes by it; 0 is never.`, conf.Between(0, time.Hour))
 	set.String(&c.LoadPath, "load-path", "/metrics", "Where their load is, as metrics of vLLM or SGLang.")
 	set.Duration(&c.ModelsEvery, "models-every", 15*time.Second, `How often engines are asked for the LoRA adapters that they
-		serve, at /v1/models; 0 is never.`, conf.Between(0, time.Hour))
+		serve and the names that their model goes by, at /v1/models; 0 is never.`, conf.Between(0, time.Hour))
 	set.Int(&c.Unhealthy, "unhealthy-after", 3, "Health checks that fail in a row after which an engine gets no requests until one does not.",
 		conf.Between(1, 1<<20))
 	c.declareBreaker(set)
@@ -290,7 +296,10 @@ func (c *config) finish() (err error) {
 	case !c.Replica.HasNATS() && c.index() == fleet.Events:
 		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
 	}
-	if _, err := c.loras(); err != nil {
+	if _, err := pairs("loras", "adapter=model", c.Loras); err != nil {
+		return err
+	}
+	if _, err := pairs("aliases", "alias=name", c.Aliases); err != nil {
 		return err
 	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
@@ -323,14 +332,15 @@ func (c *config) static() []registry.Worker {
 	return list
 }
 
-func (c *config) loras() (map[string]string, error) {
-	m := make(map[string]string, len(c.Loras))
-	for _, l := range c.Loras {
-		name, model, ok := strings.Cut(l, "=")
-		if !ok || name == "" || model == "" {
-			return nil, fmt.Errorf("--loras: %q, give adapter=model", l)
+// pairs reads a setting of names and what they stand for.
+func pairs(setting, form string, list []string) (map[string]string, error) {
+	m := make(map[string]string, len(list))
+	for _, pair := range list {
+		name, of, ok := strings.Cut(pair, "=")
+		if !ok || name == "" || of == "" {
+			return nil, fmt.Errorf("--%s: %q, give %s", setting, pair, form)
 		}
-		m[name] = model
+		m[name] = of
 	}
 	return m, nil
 }

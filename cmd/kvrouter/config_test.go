@@ -122,7 +122,9 @@ func TestSettings(t *testing.T) {
 		{"session-lifetime", func(c *config) any { return c.Proxy.SessionLife }, 10 * m, "1s", s},
 		{"max-sessions", func(c *config) any { return c.Proxy.MaxSessions }, 1 << 17, "1", 1},
 		{"trust", func(c *config) any { return len(c.Proxy.Trust) }, 0, "10.0.0.0/8,::1", 2},
-		{"loras", func(c *config) any { l, _ := c.loras(); return l["a"] }, "", "a=m", "m"},
+		{"loras", func(c *config) any { l, _ := pairs("loras", "", c.Loras); return l["a"] }, "", "a=m", "m"},
+		{"aliases", func(c *config) any { l, _ := pairs("aliases", "", c.Aliases); return l["a"] }, "", "a=m", "m"},
+		{"ready-workers", func(c *config) any { return c.ReadyWorkers }, 0, "2", 2},
 		{"worker-header", func(c *config) any { return c.Proxy.WorkerHeader }, false, "true", true},
 		{"selection", func(c *config) any { return c.Proxy.Selection }, true, "false", false},
 		{"nats", func(c *config) any { return c.Replica.NATS.URL }, "embedded", "nats://h", "nats://h"},
@@ -164,17 +166,10 @@ func TestCombinations(t *testing.T) {
 	for _, args := range []string{
 		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
-		"--inference-routes=trex", "--engine-administration=x",
+		"--inference-routes=trex", "--engine-administration=x", "--loras=x", "--aliases=x",
 	} {
-		if c, err := read(t, strings.Fields(args)...); err == nil {
-			if _, err = c.loras(); err == nil {
-				t.Errorf("%s is accepted", args)
-			}
-		}
-	}
-	if c, _ := read(t, "--loras=x"); c != nil {
-		if _, err := c.loras(); err == nil {
-			t.Error("--loras x is accepted")
+		if _, err := read(t, strings.Fields(args)...); err == nil {
+			t.Errorf("%s is accepted", args)
 		}
 	}
 	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")

@@ -61,7 +61,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}); err != nil {
+	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "workers", Reason: x.fewWorkers}); err != nil {
 		return err
 	}
 	if err := x.build(access); err != nil {
@@ -85,7 +85,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 
 // build makes everything that needs no connection.
 func (x *router) build(access *secure.Access) error {
-	loras, err := x.cfg.loras()
+	loras, err := pairs("loras", "adapter=model", x.cfg.Loras)
+	if err != nil {
+		return err
+	}
+	aliases, err := pairs("aliases", "alias=name", x.cfg.Aliases)
 	if err != nil {
 		return err
 	}
@@ -96,7 +100,7 @@ func (x *router) build(access *secure.Access) error {
 	x.tls = shown.TLS()
 	id := rand.Uint64() // no other router has it, nor this one's next run
 	fc := fleet.Config{
-		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Approx: x.cfg.Approx, Loras: loras,
+		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
 		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Log: x.log,
 	}
@@ -206,6 +210,17 @@ func (x *router) behind() string { return cmp.Or(x.replica.Behind(), x.unknown()
 func (x *router) unknown() string {
 	if !x.workersKnown.Load() {
 		return "who is registered is being read"
+	}
+	return ""
+}
+
+// fewWorkers says that too few are there to take requests; "" if enough are.
+func (x *router) fewWorkers() string {
+	if x.cfg.ReadyWorkers == 0 {
+		return ""
+	}
+	if n := x.fleet.Serving(); n < x.cfg.ReadyWorkers {
+		return fmt.Sprintf("%d workers are there to take requests", n)
 	}
 	return ""
 }

@@ -6,17 +6,23 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/puzpuzpuz/xsync/v3"
 )
 
 // maxModelList bounds what of an engine's list of models is read, in bytes, and
-// maxAdapters the adapters of one engine that are remembered.
+// maxNames the names of either kind of one engine that are remembered.
 const (
 	maxModelList = 1 << 20
-	maxAdapters  = 4096
+	maxNames     = 4096
 )
 
-// AskModels asks every engine for the models that it serves, and learns the names
-// of its LoRA adapters: those that name a parent, as vLLM and SGLang list them. It
+// listed is what an engine lists at /v1/models, sorted: LoRA adapters, and names that
+// the model itself goes by.
+type listed struct{ adapters, served []string }
+
+// AskModels asks every engine for what it serves, and learns the names of its LoRA
+// adapters, those that name a parent, as vLLM and SGLang list them, and of its model. It
 // returns how many engines answered.
 func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time.Duration) int {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
@@ -37,8 +43,7 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 	})
 }
 
-// parseModels returns the names of adapters, sorted.
-func parseModels(data []byte) (names []string, ok bool) {
+func parseModels(data []byte) (names listed, ok bool) {
 	var list struct {
 		Data []struct {
 			ID     string `json:"id"`
@@ -46,50 +51,81 @@ func parseModels(data []byte) (names []string, ok bool) {
 		} `json:"data"`
 	}
 	if json.Unmarshal(data, &list) != nil {
-		return nil, false
+		return names, false
 	}
 	for _, m := range list.Data {
-		if m.Parent != "" && m.ID != "" && len(names) < maxAdapters {
-			names = append(names, m.ID)
+		kind := &names.served
+		if m.Parent != "" {
+			kind = &names.adapters
+		}
+		if m.ID != "" && len(*kind) < maxNames {
+			*kind = append(*kind, m.ID)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), true
+	for _, kind := range []*[]string{&names.adapters, &names.served} {
+		slices.Sort(*kind)
+		*kind = slices.Compact(*kind)
+	}
+	return names, true
 }
 
-// learn notes the adapters that an engine has, sorted. Fleet.mu is held.
-func (m *Model) learn(e *Engine, names []string) {
-	for _, name := range e.loras {
-		if _, has := slices.BinarySearch(names, name); !has {
-			m.loras.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
-				at = slices.DeleteFunc(slices.Clone(at), func(id uint64) bool { return id == e.ID })
-				return at, len(at) == 0
-			})
-		}
-	}
-	for _, name := range names {
-		m.loras.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
-			i, has := slices.BinarySearch(at, e.ID)
-			if !has {
-				at = slices.Insert(slices.Clone(at), i, e.ID)
-			}
-			return at, false
-		})
-	}
-	e.loras = names
+// learn notes the names that an engine has. Fleet.mu is held.
+func (m *Model) learn(e *Engine, names listed) {
+	m.loras.learn(e.ID, e.names.adapters, names.adapters)
+	m.served.learn(e.ID, e.names.served, names.served)
+	e.names = names
 }
 
 // LoraWorkers returns the workers that an adapter may be asked of; nil where all
 // workers have it, or none has said so.
-func (m *Model) LoraWorkers(name string) []uint64 {
-	at, _ := m.loras.Load(name)
+func (m *Model) LoraWorkers(name string) []uint64 { return m.those(m.loras, name) }
+
+// NameWorkers returns the workers whose engines know the model by the name; nil where
+// all do, or none has said so.
+func (m *Model) NameWorkers(name string) []uint64 {
+	if name == m.Space.Model {
+		return nil // the name that they have registered
+	}
+	return m.those(m.served, name)
+}
+
+func (m *Model) those(names names, name string) []uint64 {
+	at, _ := names.at.Load(name)
 	if len(at) == len(m.Engines()) {
 		return nil
 	}
 	return at
 }
 
-func (m *Model) hasLora(name string) bool {
-	_, has := m.loras.Load(name)
+// names are names, and the workers that have them, ascending.
+type names struct {
+	at *xsync.MapOf[string, []uint64]
+}
+
+func newNames() names { return names{xsync.NewMapOf[string, []uint64]()} }
+
+func (n names) has(name string) bool {
+	_, has := n.at.Load(name)
 	return has
+}
+
+// learn puts the names that a worker has, sorted, in the place of those that it had.
+func (n names) learn(worker uint64, was, now []string) {
+	for _, name := range was {
+		if _, has := slices.BinarySearch(now, name); !has {
+			n.at.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
+				at = slices.DeleteFunc(slices.Clone(at), func(id uint64) bool { return id == worker })
+				return at, len(at) == 0
+			})
+		}
+	}
+	for _, name := range now {
+		n.at.Compute(name, func(at []uint64, _ bool) ([]uint64, bool) {
+			i, has := slices.BinarySearch(at, worker)
+			if !has {
+				at = slices.Insert(slices.Clone(at), i, worker)
+			}
+			return at, false
+		})
+	}
 }

@@ -12,16 +12,17 @@ import (
 	"github.com/kvatlas/kvatlas/route"
 )
 
-// Whatever workers come, change, are asked and leave: the adapters of a model are
-// those of its engines, each with its workers in order.
+// Whatever workers come, change, are asked and leave: the adapters of a model, and the
+// names that it goes by, are those of its engines, each with its workers in order.
 func TestAdaptersAreThoseOfTheEngines(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	f := New(Config{Route: route.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
-	has := map[uint64][]string{} // by worker
+	has, goes := map[uint64][]string{}, map[uint64][]string{} // by worker
 	for step := range 2000 {
 		w := worker(uint64(rng.IntN(6)), "m", "")
 		w.Endpoints.HTTP = fmt.Sprintf("http://h%d", rng.IntN(2))
-		names := []string{"a", "b", "c", "d"}[:rng.IntN(5)]
+		loras := []string{"a", "b", "c", "d"}[:rng.IntN(5)]
+		served := []string{"m", "n", "o"}[:rng.IntN(4)]
 		was := (*Engine)(nil)
 		if len(f.Models()) > 0 {
 			was = f.Models()[0].Engine(w.ID)
@@ -30,14 +31,16 @@ func TestAdaptersAreThoseOfTheEngines(t *testing.T) {
 		case 0:
 			f.RemoveWorker(t.Context(), w.Key())
 			delete(has, w.ID)
+			delete(goes, w.ID)
 		case 1:
-			if len(names) > 0 {
-				w.Lora = names[len(names)-1]
+			if len(loras) > 0 {
+				w.Lora = loras[len(loras)-1]
 			}
 			if err := f.SetWorker(w, false); err != nil {
 				t.Fatal(err)
 			}
 			if was == nil || was.URL != w.Endpoints.HTTP { // else it stays the engine that was asked
+				goes[w.ID] = nil
 				if has[w.ID] = nil; w.Lora != "" {
 					has[w.ID] = []string{w.Lora}
 				}
@@ -45,22 +48,27 @@ func TestAdaptersAreThoseOfTheEngines(t *testing.T) {
 		default:
 			if was != nil {
 				f.mu.Lock()
-				was.model.learn(was, names)
+				was.model.learn(was, listed{adapters: loras, served: served})
 				f.mu.Unlock()
-				has[w.ID] = names
+				has[w.ID], goes[w.ID] = loras, served
 			}
 		}
 		if len(f.Models()) == 0 {
 			continue
 		}
-		want := map[string][]uint64{}
-		for _, id := range slices.Sorted(maps.Keys(has)) {
-			for _, name := range has[id] {
-				want[name] = append(want[name], id)
+		for _, c := range []struct {
+			of  map[uint64][]string
+			got names
+		}{{has, f.Models()[0].loras}, {goes, f.Models()[0].served}} {
+			want := map[string][]uint64{}
+			for _, id := range slices.Sorted(maps.Keys(c.of)) {
+				for _, name := range c.of[id] {
+					want[name] = append(want[name], id)
+				}
 			}
-		}
-		if got := maps.Collect(f.Models()[0].loras.Range); !reflect.DeepEqual(got, want) {
-			t.Fatalf("step %d: %v, want %v", step, got, want)
+			if got := maps.Collect(c.got.at.Range); !reflect.DeepEqual(got, want) {
+				t.Fatalf("step %d: %v, want %v", step, got, want)
+			}
 		}
 	}
 }

@@ -49,7 +49,7 @@ kvatlas_engine_active_blocks`
 // their adapters always; an engine that does not answer keeps what it had.
 func TestAsk(t *testing.T) {
 	asked := make(chan string, 100)
-	models := `{"data":[{"id":"m","parent":null},{"id":"l1","parent":"m"},{"id":"l2","parent":"m"}]}`
+	models := `{"data":[{"id":"m","parent":null},{"id":"called-l1"},{"id":"l1","parent":"m"},{"id":"l2","parent":"m"}]}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.URL.Path
 		switch r.URL.Path {
@@ -61,9 +61,9 @@ func TestAsk(t *testing.T) {
 	}))
 	defer server.Close()
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, strings.Replace(models, "l1", "l3", 1))
+		_, _ = io.WriteString(w, strings.ReplaceAll(models, "l1", "l3"))
 	}))
-	f := New(Config{Route: route.DefaultSettings(), Loras: map[string]string{"fixed": "m"}, Log: slog.New(slog.DiscardHandler)})
+	f := New(Config{Route: route.DefaultSettings(), Loras: map[string]string{"fixed": "m"}, Aliases: map[string]string{"gpt": "m", "other": "l2", "dangling": "x"}, Log: slog.New(slog.DiscardHandler)})
 	for i, url := range []string{server.URL, other.URL} {
 		w := worker(uint64(i), "m", "")
 		if w.Endpoints.HTTP = url; i == 1 {
@@ -92,13 +92,21 @@ func TestAsk(t *testing.T) {
 	if n := f.AskModels(t.Context(), client, time.Minute); n != 2 {
 		t.Errorf("%d engines named their models", n)
 	}
-	if got := f.Names(); !slices.Equal(got, []string{"fixed", "l1", "l2", "l3", "m"}) {
+	if got := f.Names(); !slices.Equal(got, []string{"called-l1", "called-l3", "fixed", "gpt", "l1", "l2", "l3", "m", "other"}) {
 		t.Errorf("names %v", got)
 	}
 	for name, want := range map[string][]uint64{"l1": {0}, "l2": nil, "l3": {1}, "fixed": nil} {
 		if got, lora := f.Lookup(name, ""); got != m || lora != name || !slices.Equal(m.LoraWorkers(name), want) {
 			t.Errorf("%s is of %v at %v, want %v", name, lora, m.LoraWorkers(name), want)
 		}
+	}
+	for name, want := range map[string]string{"gpt": "", "other": "l2", "called-l1": "", "m": ""} {
+		if got, lora := f.Lookup(name, ""); got != m || lora != want {
+			t.Errorf("%s is adapter %q of %v", name, lora, got)
+		}
+	}
+	if got := m.NameWorkers("called-l3"); !slices.Equal(got, []uint64{1}) || m.NameWorkers("m") != nil {
+		t.Errorf("a name of one engine's is known to %v", got)
 	}
 	other.Close()
 	models = `{"data":[]}`

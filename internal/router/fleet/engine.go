@@ -34,7 +34,7 @@ type Engine struct {
 	model *Model
 	first atomic.Uint32 // rank
 	ranks atomic.Uint32
-	loras []string // adapters that it has, sorted; under Fleet.mu
+	names listed // under Fleet.mu
 
 	failures int        // health checks in a row; under mu
 	mu       sync.Mutex // of the mark and its effect on the router

@@ -66,6 +66,9 @@ type Config struct {
 	// Loras are names of adapters, and the model that each belongs to, beside
 	// those that engines name themselves.
 	Loras map[string]string
+	// Aliases are names that requests may give in place of a model's or an adapter's:
+	// engines and hashes get that one.
+	Aliases map[string]string
 	// Transfer is how prompts get from prefill to decode workers that do not say
 	// it themselves; "" is registry.TransferVLLM.
 	Transfer  registry.KVTransfer
@@ -89,7 +92,8 @@ type Model struct {
 
 	link    io.Closer                          // nil without others
 	engines atomic.Pointer[map[uint64]*Engine] // replaced as a whole: a map gives a random one first, which xsync's does not
-	loras   *xsync.MapOf[string, []uint64]     // adapters, and the workers that have them, ascending
+	loras   names                              // adapters
+	served  names                              // that engines know the model by
 	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
 }
 
@@ -143,17 +147,30 @@ func (f *Fleet) Selectable() []*selection.Model {
 	return models
 }
 
+// Alias returns the name that a request means: that of which its own is an alias, or
+// that.
+func (f *Fleet) Alias(name string) string {
+	if of, ok := f.cfg.Aliases[name]; ok {
+		return of
+	}
+	return name
+}
+
 // Lookup returns the model that a request names, and the LoRA adapter if the
 // name is one. Without the group that is asked for it returns nil; an empty
 // group also finds the only one that there is.
 func (f *Fleet) Lookup(name, group string) (m *Model, lora string) {
+	name = f.Alias(name)
 	if base, ok := f.cfg.Loras[name]; ok {
 		return f.find(group, func(m *Model) bool { return m.Space.Model == base }), name
 	}
 	if m = f.find(group, func(m *Model) bool { return m.Space.Model == name }); m != nil {
 		return m, ""
 	}
-	return f.find(group, func(m *Model) bool { return m.hasLora(name) }), name
+	if m = f.find(group, func(m *Model) bool { return m.served.has(name) }); m != nil {
+		return m, ""
+	}
+	return f.find(group, func(m *Model) bool { return m.loras.has(name) }), name
 }
 
 func (f *Fleet) find(group string, want func(m *Model) bool) *Model {
@@ -180,13 +197,17 @@ func (f *Fleet) Names() []string {
 	names := map[string]bool{}
 	for _, m := range f.Models() {
 		names[m.Space.Model] = true
-		for lora := range m.loras.Range {
-			names[lora] = true
+		for _, more := range [...]*xsync.MapOf[string, []uint64]{m.loras.at, m.served.at} {
+			for name := range more.Range {
+				names[name] = true
+			}
 		}
 	}
-	for lora, base := range f.cfg.Loras {
-		if names[base] {
-			names[lora] = true
+	for _, more := range [...]map[string]string{f.cfg.Loras, f.cfg.Aliases} {
+		for name, of := range more {
+			if names[of] {
+				names[name] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
@@ -236,11 +257,11 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		engines[w.ID] = e
 		f.replace(m, engines)
 		if was != nil {
-			m.learn(was, nil)
+			m.learn(was, listed{})
 			m.Router.Renew(w.ID) // what requests told was of another address
 		}
 		if w.Lora != "" {
-			m.learn(e, []string{w.Lora})
+			m.learn(e, listed{adapters: []string{w.Lora}})
 		}
 	}
 	return nil
@@ -303,7 +324,7 @@ func (f *Fleet) remove(k registry.Key) *Model {
 	for _, m := range f.Models() {
 		if m.Space == k.Space {
 			if e := m.Engine(k.Worker); e != nil {
-				m.learn(e, nil)
+				m.learn(e, listed{})
 			}
 			engines := maps.Clone(m.Engines())
 			delete(engines, k.Worker)
@@ -314,6 +335,18 @@ func (f *Fleet) remove(k registry.Key) *Model {
 		}
 	}
 	return nil
+}
+
+// Serving returns how many workers may be given requests, of all models.
+func (f *Fleet) Serving() (n int) {
+	for _, m := range f.Models() {
+		for _, w := range m.Router.Workers() {
+			if !w.Draining && !w.Dead && !w.Addressless {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Open returns the space's model, made if absent. The error wraps
@@ -335,7 +368,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	if len(list) >= f.cfg.MaxModels {
 		return nil, ErrTooManyModels
 	}
-	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: xsync.NewMapOf[string, []uint64]()}
+	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
 	if f.cfg.Index != NoIndex {

@@ -15,9 +15,11 @@ func FuzzAsked(f *testing.F) {
 			}
 		}
 		names, _ := parseModels(data)
-		for i, name := range names {
-			if name == "" || i > 0 && name <= names[i-1] {
-				t.Fatalf("%q", names)
+		for _, list := range [][]string{names.adapters, names.served} {
+			for i, name := range list {
+				if name == "" || i > 0 && name <= list[i-1] {
+					t.Fatalf("%q", list)
+				}
 			}
 		}
 	})

@@ -10,6 +10,7 @@ import (
 // the body.
 type body struct {
 	model, salt string
+	modelAt     span     // of the model's name, with its quotes
 	tokens      []uint32 // the first prompt, if it is given as tokens
 	text        []byte   // else the JSON of the prompt or of the messages
 	chat        bool
@@ -29,7 +30,10 @@ func parseBody(data []byte) (b body, err error) {
 	for first := true; r.More('}', &first); {
 		switch key := r.Key(); string(key) {
 		case "model":
+			r.Peek()
+			b.modelAt.begin = r.Offset()
 			b.model = text(&r)
+			b.modelAt.end = r.Offset()
 		case "cache_salt":
 			b.salt = text(&r)
 		case "prompt":

@@ -108,7 +108,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use GET on this route"))
 			return
 		}
-		p.routes.own[r.URL.Path](w, r)
+		p.routes.own[ownPath(r.URL.Path)](w, r)
 	case selecting:
 		p.serveSelection(w, r)
 	case generating, passing:
@@ -127,29 +127,9 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 		return api.Without(api.Router(), selection.Owns)
 	}}
 	return map[string]http.HandlerFunc{
-		"/livez": about.ServeHTTP, "/readyz": about.ServeHTTP, "/version": about.ServeHTTP, "/metrics": about.ServeHTTP,
-		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models,
+		"/livez": about.ServeHTTP, "/health": about.ServeHTTP, "/readyz": about.ServeHTTP, "/version": about.ServeHTTP, "/metrics": about.ServeHTTP,
+		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel,
 	}
-}
-
-// models answers GET /v1/models with the names that requests may give.
-func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
-	type model struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int    `json:"created"`
-		Owner   string `json:"owned_by"`
-	}
-	list := []model{}
-	names := p.names(tenantOf(r))
-	if len(names) == 0 && p.unknown() != "" {
-		p.refuse(w, p.notServed(""))
-		return
-	}
-	for _, name := range names {
-		list = append(list, model{name, "model", 0, "kvatlas"})
-	}
-	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": list}))
 }
 
 // maxSelection bounds a body of package selection's routes, in bytes: a million tokens.
@@ -216,11 +196,11 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		return no
 	}
 	routed := q.split
-	var err error
-	q.body, err = parseBody(q.data)
-	q.object = err == nil
 	_, free := p.routes.free[r.URL.Path]
+	err, no := p.parse(r, q, free)
 	switch {
+	case no != nil:
+		return no
 	case err != nil && (routed || !free && len(q.data) > 0):
 		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 	case !routed:
@@ -247,16 +227,22 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 			q.session, q.inSession = xxh3.HashString128(id), true
 		}
 	}
-	if all := p.fleet.Models(); q.model == "" && len(all) == 1 {
+	name := q.model
+	if name == "" && !routed {
+		name = r.Header.Get(headerModel) // of what has no place for it
+	}
+	if all := p.fleet.Models(); name == "" && len(all) == 1 {
 		q.m = all[0]
 	} else {
-		q.m, q.lora = p.fleet.Lookup(q.model, group)
+		q.m, q.lora = p.fleet.Lookup(name, group)
 	}
 	if q.m == nil || tenant != nil && q.m.Group != *tenant {
-		return p.notServed(q.model)
+		return p.notServed(name)
 	}
 	if q.lora != "" {
 		q.allow(q.m.LoraWorkers(q.lora))
+	} else if q.model != "" {
+		q.allow(q.m.NameWorkers(q.model))
 	}
 	return p.withoutTransfers(r, q)
 }

@@ -22,8 +22,8 @@ const (
 func Kinds() []string { return []string{KindOpenAI, KindVLLM, KindSGLang, KindTGI} }
 
 // inference lists, by kind of engine, the routes that use a model and change nothing
-// else: answers, embeddings, scores, tokens. A segment {id} stands for any one, and
-// {name} at the end for all that follow. Whatever is not here administers the engine,
+// else: answers, embeddings, scores, tokens. A segment {id} stands for any one.
+// Whatever is not here administers the engine,
 // as far as the router can know: that is for operators.
 func inference(kind string) []string {
 	switch kind {
@@ -33,7 +33,6 @@ func inference(kind string) []string {
 			"POST /v1/responses", "GET /v1/responses/{id}", "POST /v1/responses/{id}/cancel", "DELETE /v1/responses/{id}",
 			"POST /v1/audio/transcriptions", "POST /v1/audio/translations", "POST /v1/audio/speech",
 			"POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/moderations",
-			"GET /v1/models/{name}", "GET /health",
 		}
 	case KindVLLM:
 		return []string{
@@ -145,7 +144,7 @@ func generatingPaths() []string { return []string{"/v1/completions", "/v1/chat/c
 func (t *routes) of(r *http.Request) class {
 	path := r.URL.Path
 	switch {
-	case t.own[path] != nil:
+	case t.own[ownPath(path)] != nil:
 		return own
 	case t.selection && selection.Owns(path):
 		return selecting
@@ -176,8 +175,6 @@ func fits(pattern, segments []string) bool {
 		switch {
 		case i == len(segments):
 			return false
-		case p == "{name}":
-			return true
 		case p != "{id}" && p != segments[i]:
 			return false
 		}
@@ -192,10 +189,10 @@ func (t *routes) needs(r *http.Request) (role secure.Role, tenants bool) {
 	switch path := r.URL.Path; t.of(r) {
 	case own:
 		switch path {
-		case "/livez", "/readyz", "/version", "/openapi.yaml":
+		case "/livez", "/readyz", "/health", "/version", "/openapi.yaml":
 			return secure.Anybody, true
 		}
-		return secure.Reader, path == "/v1/models"
+		return secure.Reader, path == "/v1/models" || ownPath(path) == pathModel
 	case selecting:
 		if path == "/v1/select" || path == "/v1/potential_loads" || r.Method == http.MethodGet || r.Method == http.MethodHead {
 			return secure.Reader, false

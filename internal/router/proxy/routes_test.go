@@ -37,7 +37,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 		"POST /v1/chat/completions": {secure.Reader, true}, "POST /v1/chat/completions/": {secure.Reader, true}, "POST //v1/./completions": {secure.Reader, true},
 		"POST /generate": {secure.Reader, true}, "POST /v1/messages": {secure.Reader, true}, "POST /tokenize": {secure.Reader, true},
-		"GET /v1/responses/resp_1": {secure.Reader, true}, "GET /v1/models/org/model": {secure.Reader, true}, "HEAD /health": {secure.Reader, true},
+		"GET /v1/responses/resp_1": {secure.Reader, true}, "GET /v1/models/org/model": {secure.Reader, true}, "HEAD /health": {secure.Anybody, true}, "GET /v1/models/a%2Fb": {secure.Reader, true},
 		"OPTIONS /v1/chat/completions": {secure.Reader, true}, "PUT /echo": {secure.Reader, true},
 
 		"GET /livez/x": {secure.Operator, false}, "POST /anything": {secure.Operator, false}, "GET /v1/chat/completions": {secure.Operator, false},
