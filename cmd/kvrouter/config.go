@@ -248,6 +248,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 		costs no more time than computing elsewhere what the last of them had there; empty for none.`)
 	set.Duration(&p.SessionLife, "session-lifetime", 10*time.Minute, "How long after its last request.", conf.Between(time.Second, 24*time.Hour))
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
+	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
+		all engines are asked, each for --health-timeout at most.`, conf.Between(1, 1<<28))
 	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,
 		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice. Without any, nobody's do.`)
 	set.Bool(&p.WorkerHeader, "worker-header", false, "Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank.")
@@ -283,6 +285,7 @@ func (c *config) finish() (err error) {
 		c.Route.Busy.PrefillFraction = &c.BusyTokensPart
 	}
 	c.Route.Seed = uint64(c.Seed)
+	c.Proxy.AskTimeout = c.HealthTimeout
 	c.Proxy.TokenCache, c.Proxy.TokenizeBreaker = c.TokenCacheBytes, c.Route.Breaker
 	c.Proxy.Tokens = cmp.Or(c.Proxy.Tokens, map[bool]string{true: proxy.TokensEngine, false: proxy.TokensBytes}[c.Events])
 	c.Proxy.Indexed = c.index() != fleet.NoIndex

@@ -45,6 +45,9 @@ type Engine struct {
 // place of what a client may have put there.
 func (e *Engine) Show(h http.Header) { e.credentials.Show(h, &e.who) }
 
+// Model returns the model that it serves.
+func (e *Engine) Model() *Model { return e.model }
+
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
 

@@ -120,6 +120,11 @@ func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine did not answer"))
 		return
 	}
+	p.passOn(w, q, resp, cancel)
+}
+
+// passOn gives the client an answer that is not followed.
+func (p *Proxy) passOn(w http.ResponseWriter, q *call, resp *http.Response, cancel context.CancelFunc) {
 	defer resp.Body.Close() //nolint:errcheck // only read
 	copyHeaders(w.Header(), resp.Header)
 	if resp.ContentLength >= 0 {

@@ -11,6 +11,7 @@ import (
 type body struct {
 	model, salt string
 	modelAt     span     // of the model's name, with its quotes
+	refers      string   // what an engine keeps and the request goes on with
 	tokens      []uint32 // the first prompt, if it is given as tokens
 	text        []byte   // else the JSON of the prompt or of the messages
 	chat        bool
@@ -34,6 +35,8 @@ func parseBody(data []byte) (b body, err error) {
 			b.modelAt.begin = r.Offset()
 			b.model = text(&r)
 			b.modelAt.end = r.Offset()
+		case "previous_response_id", "input_file_id":
+			b.refers = text(&r)
 		case "cache_salt":
 			b.salt = text(&r)
 		case "prompt":

@@ -68,6 +68,11 @@ type Config struct {
 	QueueTimeout time.Duration
 	BusyStatus   int // of the answer when all workers are busy
 
+	// MaxKept is how many responses, files and batches are remembered with the engine
+	// that keeps them, and AskTimeout the time that an engine has to say that it has one.
+	MaxKept    int
+	AskTimeout time.Duration
+
 	SessionHeader string // "" for no affinity
 	SessionLife   time.Duration
 	MaxSessions   int

@@ -34,6 +34,7 @@ type Proxy struct {
 	budget     budget
 	texts      *lru[textKey, []uint32]
 	sessions   *lru[sessionKey, route.Session]
+	kept       *lru[xxh3.Uint128, keptAt]
 	tokenizers tokenizers
 	buffers    sync.Pool     // of *room
 	hashes     sync.Pool     // of *[]uint64
@@ -58,6 +59,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		texts:      newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		tokenizers: tokenizers{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
 		sessions:   newLRU[sessionKey, route.Session](int64(cfg.MaxSessions), cfg.SessionLife),
+		kept:       newLRU[xxh3.Uint128, keptAt](int64(cfg.MaxKept), 0),
 	}
 	p.spool = spool.New(spool.Config{
 		Memory: cfg.BodyMemory, Each: cfg.BodyEach, Files: cfg.BodyFiles, Dir: cfg.BodyDir, Share: cfg.BodyShare,
@@ -113,6 +115,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		p.serveSelection(w, r)
 	case generating, passing:
 		p.serveEngine(w, r, c == generating)
+	case keeping:
+		p.serveKept(w, r)
 	case administration:
 		p.serveAdministration(w, r)
 	}
@@ -243,6 +247,9 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		q.allow(q.m.LoraWorkers(q.lora))
 	} else if q.model != "" {
 		q.allow(q.m.NameWorkers(q.model))
+	}
+	if q.keeps, _ = keptPath(r.URL.Path); q.keeps != "" && q.refers != "" {
+		p.beside(r, q)
 	}
 	return p.withoutTransfers(r, q)
 }

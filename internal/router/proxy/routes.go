@@ -30,7 +30,9 @@ func inference(kind string) []string {
 	case KindOpenAI:
 		return []string{
 			"POST /v1/completions", "POST /v1/chat/completions", "POST /v1/embeddings",
-			"POST /v1/responses", "GET /v1/responses/{id}", "POST /v1/responses/{id}/cancel", "DELETE /v1/responses/{id}",
+			"POST /v1/responses", "GET /v1/responses/{id}", "POST /v1/responses/{id}/cancel", "DELETE /v1/responses/{id}", "GET /v1/responses/{id}/input_items",
+			"POST /v1/files", "GET /v1/files", "GET /v1/files/{id}", "DELETE /v1/files/{id}", "GET /v1/files/{id}/content",
+			"POST /v1/batches", "GET /v1/batches", "GET /v1/batches/{id}", "POST /v1/batches/{id}/cancel",
 			"POST /v1/audio/transcriptions", "POST /v1/audio/translations", "POST /v1/audio/speech",
 			"POST /v1/images/generations", "POST /v1/images/edits", "POST /v1/moderations",
 		}
@@ -59,7 +61,7 @@ func inference(kind string) []string {
 
 // forms are the paths whose bodies are forms with files.
 func forms() []string {
-	return []string{"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits"}
+	return []string{"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/files"}
 }
 
 // class says what a request is to the router.
@@ -71,6 +73,7 @@ const (
 	selecting                   // so, by package selection
 	generating                  // for one engine, which the prompt chooses
 	passing                     // for one engine
+	keeping                     // for the one engine that keeps what it is about
 )
 
 // routes knows the class of each request.
@@ -156,6 +159,9 @@ func (t *routes) of(r *http.Request) class {
 		method = http.MethodGet
 	}
 	if c, ok := t.exact[method+" "+path]; ok {
+		if kind, _ := keptPath(path); kind != "" && method != http.MethodPost {
+			return keeping // all of a kind; what is posted is new
+		}
 		return c
 	}
 	if method == http.MethodOptions && t.methods[path] {
@@ -164,6 +170,9 @@ func (t *routes) of(r *http.Request) class {
 	segments := strings.Split(path, "/")[1:]
 	for _, p := range t.patterns {
 		if p[0] == method && fits(p[1:], segments) {
+			if kind, _ := keptPath(path); kind != "" {
+				return keeping
+			}
 			return passing
 		}
 	}
@@ -197,7 +206,7 @@ func (t *routes) needs(r *http.Request) (role secure.Role, tenants bool) {
 		if path == "/v1/select" || path == "/v1/potential_loads" || r.Method == http.MethodGet || r.Method == http.MethodHead {
 			return secure.Reader, false
 		}
-	case generating, passing:
+	case generating, passing, keeping:
 		return secure.Reader, true
 	case administration:
 	}

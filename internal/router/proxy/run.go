@@ -26,6 +26,7 @@ type call struct {
 	m       *fleet.Model
 	lora    string
 	id      string // of its booking
+	keeps   string // of what kind the answer is that an engine keeps; "" for none
 	arrival time.Time
 	options route.Options
 	// session is the hash of what the client calls it: names may be long.

@@ -36,6 +36,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		p.prefillFailed(errRefused) // the request is good after all
 	}
 
+	if q.keeps != "" {
+		s.naming, s.worker = &naming{kind: q.keeps}, best.Worker
+	}
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
 	if outcome != "ok" && r.Context().Err() != nil {
 		outcome = "client_gone"
@@ -79,6 +82,9 @@ type stream struct {
 	usage  bool // which says how many tokens were generated: nobody sees them come
 	begun  bool
 	ended  bool // with a line end
+
+	naming *naming // nil if nothing is kept, or its name is known
+	worker uint64
 
 	stage route.Stage
 	*room
@@ -206,6 +212,9 @@ func (s *stream) see(chunk []byte) {
 		return
 	}
 	router := s.call.m.Router
+	if s.naming != nil && s.naming.see(s.proxy, s.call, s.worker, chunk) {
+		s.naming = nil
+	}
 	if !s.begun {
 		s.begun = true
 		router.MarkPrefillComplete(s.call.id)

@@ -1,0 +1,314 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+)
+
+// Responses, files and batches are kept by the engine that has made them, and by no
+// other. Which one that is the router remembers of those that went through it; of
+// others, which went through another router or before a restart, it asks all engines:
+// only one of them can have it.
+
+// keptKinds are what is kept, as paths name it.
+var keptKinds = [...]string{"responses", "files", "batches"}
+
+// keptPath returns the kind and the name of what a path is about; no name for all of
+// the kind.
+func keptPath(path string) (kind, id string) {
+	rest, ok := strings.CutPrefix(path, "/v1/")
+	if !ok {
+		return "", ""
+	}
+	kind, rest, _ = strings.Cut(rest, "/")
+	if !slices.Contains(keptKinds[:], kind) {
+		return "", ""
+	}
+	id, _, _ = strings.Cut(rest, "/")
+	return kind, id
+}
+
+// keptHash tells names apart: clients may choose long ones.
+func keptHash(kind, id string) xxh3.Uint128 { return xxh3.HashString128(kind + "/" + id) }
+
+// keptAt is where something is kept.
+type keptAt struct {
+	model  *fleet.Model
+	worker uint64
+}
+
+// Where something that is kept was found, in metrics.
+const (
+	keptKnown = "known" // its engine was remembered
+	keptAsked = "asked" // all were asked
+	keptNot   = "nowhere"
+)
+
+// serveKept passes a request about what an engine keeps on to that one.
+func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
+	if no := p.enter(); no != nil {
+		p.refuse(w, no)
+		return
+	}
+	defer p.flight.Add(-1)
+	q := &call{arrival: time.Now(), header: r.Header}
+	defer q.forgetBody()
+	if no := p.readBody(w, r, q); no != nil {
+		p.refuse(w, no)
+		return
+	}
+	kind, id := keptPath(r.URL.Path)
+	engines := p.keepers(r)
+	if len(engines) == 0 {
+		p.refuse(w, refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask"))
+		return
+	}
+	if id == "" {
+		p.listKept(w, r, q, engines)
+		return
+	}
+	key := keptHash(kind, id)
+	if e := p.remembered(key, engines); e != nil {
+		p.obs.kept[keptKnown].Inc()
+		p.askOnly(w, r, q, e)
+	} else if a, failed := p.askAll(r, q, engines); a.resp != nil {
+		defer a.cancel()
+		p.obs.kept[keptAsked].Inc()
+		p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
+		p.passOn(w, q, a.resp, a.cancel)
+	} else if failed {
+		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer"))
+	} else {
+		p.obs.kept[keptNot].Inc()
+		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
+	}
+}
+
+// keepers returns the engines that may have something for the caller.
+func (p *Proxy) keepers(r *http.Request) (engines []*fleet.Engine) {
+	tenant, model := tenantOf(r), r.Header.Get(headerModel)
+	for _, m := range p.fleet.Models() {
+		if tenant != nil && m.Group != *tenant || model != "" && m.Space.Model != p.fleet.Alias(model) {
+			continue
+		}
+		for _, e := range m.Engines() {
+			if e.URL != "" {
+				engines = append(engines, e)
+			}
+		}
+	}
+	return engines
+}
+
+// remembered returns the one of the engines that keeps something; nil if that is not
+// known, or not for the caller.
+func (p *Proxy) remembered(key xxh3.Uint128, engines []*fleet.Engine) *fleet.Engine {
+	at, ok := p.kept.get(key, time.Now())
+	if !ok {
+		return nil
+	}
+	e := at.model.Engine(at.worker)
+	if e == nil || !slices.Contains(engines, e) {
+		return nil
+	}
+	return e
+}
+
+// askOnly answers as the engine does.
+func (p *Proxy) askOnly(w http.ResponseWriter, r *http.Request, q *call, e *fleet.Engine) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	late := time.AfterFunc(p.cfg.AskTimeout, cancel)
+	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
+	if late.Stop(); err != nil {
+		p.limit.Warn("kept", "an engine did not answer for what it keeps", errAttr(err))
+		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine that keeps it did not answer"))
+		return
+	}
+	p.passOn(w, q, resp, cancel)
+}
+
+// keptAnswer is an engine's answer; resp is nil without one.
+type keptAnswer struct {
+	engine *fleet.Engine
+	resp   *http.Response
+	cancel context.CancelFunc
+}
+
+// absent reports whether an answer says that what it was asked for is not there.
+func (a *keptAnswer) absent() bool {
+	switch a.resp.StatusCode {
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return true
+	}
+	return false
+}
+
+// askAll asks all engines and returns the answer of the one that has it; failed is set
+// if some did not answer.
+func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found keptAnswer, failed bool) {
+	answers := make(chan keptAnswer, len(engines))
+	room := make(chan struct{}, administered)
+	ctx, giveUp := context.WithCancel(r.Context())
+	defer giveUp()
+	for _, e := range engines {
+		go func() { // ends within AskTimeout, and before askAll does
+			room <- struct{}{}
+			defer func() { <-room }()
+			answers <- p.askKeeper(ctx, r, q, e)
+		}()
+	}
+	for range engines {
+		switch a := <-answers; {
+		case a.resp == nil:
+			failed = true
+		case found.resp == nil && a.resp.StatusCode < 500 && !a.absent():
+			found = a
+			giveUp()
+		default:
+			failed = failed || !a.absent()
+			_ = a.resp.Body.Close() // not read
+			a.cancel()
+		}
+	}
+	return found, failed
+}
+
+// askKeeper asks one of them, unless ctx ends before its answer begins.
+func (p *Proxy) askKeeper(ctx context.Context, r *http.Request, q *call, e *fleet.Engine) keptAnswer {
+	asking, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(ctx, cancel)
+	late := time.AfterFunc(p.cfg.AskTimeout, cancel)
+	resp, err := p.client.RoundTrip(p.toEngine(asking, r, q.pieces([][]byte{q.data}), e))
+	late.Stop()
+	stop()
+	if err != nil {
+		cancel()
+		return keptAnswer{}
+	}
+	return keptAnswer{e, resp, cancel}
+}
+
+// maxKeptList bounds what one engine may list, in bytes.
+const maxKeptList = 4 << 20
+
+// listKept answers with what all engines keep of a kind, one list after the other.
+func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engines []*fleet.Engine) {
+	all := []json.RawMessage{}
+	listed := false
+	slices.SortFunc(engines, func(a, b *fleet.Engine) int { return int(min(a.ID, b.ID+1)) - int(min(b.ID, a.ID+1)) })
+	for _, e := range engines {
+		a := p.askKeeper(r.Context(), r, q, e)
+		if a.resp == nil {
+			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines answer: the list would not be whole"))
+			return
+		}
+		var list struct{ Data []json.RawMessage }
+		data, err := io.ReadAll(io.LimitReader(a.resp.Body, maxKeptList+1))
+		_ = a.resp.Body.Close() // only read
+		a.cancel()
+		switch {
+		case a.absent():
+			continue
+		case err != nil || a.resp.StatusCode != http.StatusOK || len(data) > maxKeptList || json.Unmarshal(data, &list) != nil:
+			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "an engine's list cannot be read: the list would not be whole"))
+			return
+		}
+		listed = true
+		all = append(all, list.Data...)
+	}
+	if !listed {
+		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine keeps such a list"))
+		return
+	}
+	p.obs.outcome("ok").Inc()
+	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": all, "has_more": false}))
+}
+
+// beside leads a request that goes on with what an engine keeps to that engine.
+func (p *Proxy) beside(r *http.Request, q *call) {
+	kind := q.keeps
+	if kind == "batches" {
+		kind = "files" // of which a batch's input is one
+	}
+	key := keptHash(kind, q.refers)
+	engines := p.keepers(r)
+	e := p.remembered(key, engines)
+	where := keptKnown
+	if e == nil {
+		get := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/v1/" + kind + "/" + q.refers}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
+		copyHeaders(get.Header, r.Header)
+		get.Header.Del("Content-Length")
+		a, _ := p.askAll(get.WithContext(r.Context()), &call{}, engines)
+		if where = keptNot; a.resp != nil {
+			_ = a.resp.Body.Close() // it is there: no more is asked
+			a.cancel()
+			e, where = a.engine, keptAsked
+		}
+	}
+	p.obs.kept[where].Inc()
+	if e != nil && e.Model() == q.m {
+		p.kept.put(key, keptAt{q.m, e.ID}, 1, time.Now())
+		q.allow([]uint64{e.ID})
+	}
+}
+
+// maxKeptHead is how much of an answer's beginning is looked at for its name.
+const maxKeptHead = 16 << 10
+
+// naming looks for the name of what an answer is about, which an engine keeps from now
+// on.
+type naming struct {
+	kind string
+	head []byte
+}
+
+// see takes a chunk of the answer, and reports whether no more is needed.
+func (n *naming) see(p *Proxy, q *call, worker uint64, chunk []byte) (done bool) {
+	n.head = append(n.head, chunk[:min(len(chunk), maxKeptHead-len(n.head))]...)
+	if id := firstID(n.head); id != "" {
+		p.kept.put(keptHash(n.kind, id), keptAt{q.m, worker}, 1, time.Now())
+		return true
+	}
+	return len(n.head) == maxKeptHead
+}
+
+// firstID returns the first member "id" of an answer, which is its name: engines' own
+// objects begin with it, and text that was generated cannot look like one, as its
+// quotes are escaped.
+func firstID(head []byte) string {
+	const key = `"id"`
+	for at := bytes.Index(head, []byte(key)); at >= 0; {
+		rest := bytes.TrimLeft(head[at+len(key):], " \t\r\n")
+		if value, ok := bytes.CutPrefix(rest, []byte(":")); ok {
+			var in jsonscan.Reader
+			in.Reset(value)
+			if in.Peek() == '"' {
+				id := string(in.Str())
+				if in.Err() == nil {
+					return id
+				}
+				return "" // not yet whole
+			}
+		}
+		next := bytes.Index(head[at+len(key):], []byte(key))
+		if next < 0 {
+			break
+		}
+		at += len(key) + next
+	}
+	return ""
+}
