@@ -11,10 +11,14 @@ import (
 
 // limits are what following is told of the settings.
 func (c *Config) limits(deaf bool) *follow.Limits {
+	source := follow.Publisher
+	if deaf {
+		source = follow.Mute
+	}
 	return &follow.Limits{
 		HoldMessages: c.HoldMessages, HoldBytes: c.HoldBytes, RecoverMessages: c.RecoverMessages,
 		GapAsk: c.GapAsk, GapWait: c.GapWait, RecoverMin: c.RecoverMin, RecoverMax: c.RecoverMax,
-		DumpMin: c.DumpMin, DumpMax: c.DumpMax, Lease: c.Lease, Deaf: deaf,
+		DumpMin: c.DumpMin, DumpMax: c.DumpMax, Lease: c.Lease, Source: source,
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -17,7 +17,7 @@ func (r *Replica) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 		Tell: func(k direct.Key, s direct.RankStatus) {
 			status := registry.ListenerPending
 			switch {
-			case s.Phase != zmqfeed.Connecting:
+			case s.State != follow.Away:
 				status = registry.ListenerActive
 			case s.Tried:
 				status = registry.ListenerFailed

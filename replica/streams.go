@@ -8,7 +8,6 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -55,6 +54,8 @@ func streamState(s follow.State) string {
 	switch s {
 	case follow.Waiting:
 		s = follow.Following
+	case follow.Away:
+		s = follow.Recovering
 	case follow.Lossy, follow.Stale:
 		return "incomplete"
 	}
@@ -62,18 +63,11 @@ func streamState(s follow.State) string {
 }
 
 func engineStream(r *direct.Followed) query.Stream {
-	s := query.Stream{
-		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: "following",
+	return query.Stream{
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State),
 		LastError: r.LastError, LastSeen: r.LastBatch,
 		Counts: counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts}),
 	}
-	switch {
-	case r.Phase != zmqfeed.Live:
-		s.State = "recovering"
-	case r.Incomplete:
-		s.State = "incomplete"
-	}
-	return s
 }
 
 // counts adds what the index did with blocks, by the names that metrics have,

@@ -14,7 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 )
 
 // Endpoint is where one rank publishes.
@@ -133,11 +133,11 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	if old != nil {
 		d.stopLocked(k)
 		if old.at.reads(&at) { // else it has other content
-			cfg.Position, r.begun = old.feed.Position(nil), true
+			cfg.Position, cfg.Incomplete, r.begun = old.feed.Position(nil), old.status().Incomplete, true
 		}
-		r.stat.RankStatus = old.status()
+		r.stat.RankStatus = old.stat.RankStatus
 	}
-	r.stat.DPRank, r.stat.Endpoint, r.stat.Phase = k.dpRank, at.Events, zmqfeed.Connecting
+	r.stat.DPRank, r.stat.Endpoint = k.dpRank, at.Events
 	if r.feed, err = zmqfeed.New(cfg, r); err != nil {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
@@ -194,7 +195,7 @@ func TestAnEngineThatIsAwayDoesNotKeepTheIndexUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.Until(t, d.Ready)
-	if s := d.Ranks(key)[0]; s.LastError == "" || s.Phase != zmqfeed.Connecting {
+	if s := d.Ranks(key)[0]; s.LastError == "" || s.State != follow.Away {
 		t.Errorf("%+v", s)
 	}
 	d.Close()

@@ -8,7 +8,8 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -40,7 +41,7 @@ func newMeters(set *metrics.Set, d *Direct) *meters {
 		}, pairs...)
 	}
 	for p := zmqfeed.Connecting; p <= zmqfeed.Live; p++ {
-		gauge("ranks", func() float64 { return d.count(func(s RankStatus) bool { return s.Phase == p }) }, "phase", p.String())
+		gauge("ranks", func() float64 { return d.count(func(s RankStatus) bool { return zmqfeed.PhaseOf(s.State) == p }) }, "phase", p.String())
 	}
 	gauge("incomplete_ranks", func() float64 { return d.count(func(s RankStatus) bool { return s.Incomplete }) })
 	feeds("batches_total", func(s *zmqfeed.Stats) uint64 { return s.Live }, "way", "live")
@@ -53,7 +54,7 @@ func newMeters(set *metrics.Set, d *Direct) *meters {
 	for r := range zmqfeed.Reason(zmqfeed.NumReasons) {
 		feeds("lost_batches_total", func(s *zmqfeed.Stats) uint64 { return s.Lost[r] }, "reason", r.String())
 	}
-	for c := range zmqfeed.Cause(zmqfeed.NumCauses) {
+	for c := follow.FellBack; c <= follow.Unproven; c++ {
 		feeds("restarts_total", func(s *zmqfeed.Stats) uint64 { return s.Restarts[c] }, "cause", c.String())
 	}
 	for r := range engine.Reason(engine.NumReasons) {

@@ -9,14 +9,15 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 )
 
 // RankStatus describes one rank.
 type RankStatus struct {
 	DPRank   uint32
 	Endpoint string
-	Phase    zmqfeed.Phase
+	follow.Status
 	Tried    bool // it was caught up with once, or could not be
 	Batches  uint64
 	Gaps     uint64 // runs of batches lost for good
@@ -26,10 +27,8 @@ type RankStatus struct {
 	// the engine left out events without a hole in its numbers.
 	UnknownParents uint64
 	Blocks         core.Outcome // what the index did with its blocks
-	// Incomplete says that something is missing since the rank held nothing.
-	Incomplete bool
-	LastError  string
-	LastBatch  time.Time // when the last one was applied
+	LastError      string
+	LastBatch      time.Time // when the last one was applied
 }
 
 // follower follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
@@ -52,20 +51,26 @@ type follower struct {
 	}
 }
 
+// status is what was counted, and how the following stands.
 func (r *follower) status() RankStatus {
 	r.stat.Lock()
-	defer r.stat.Unlock()
-	return r.stat.RankStatus
-}
-
-// note changes the status; with tell the change is told.
-func (r *follower) note(tell bool, f func(*RankStatus)) {
-	r.stat.Lock()
-	f(&r.stat.RankStatus)
 	s := r.stat.RankStatus
 	r.stat.Unlock()
-	if tell && r.d.cfg.Tell != nil {
-		r.d.cfg.Tell(r.key.Key, s)
+	if s.Status = r.feed.Status(); s.Why != nil {
+		s.LastError = "incomplete: " + s.Why.Error()
+	}
+	return s
+}
+
+func (r *follower) note(f func(*RankStatus)) {
+	r.stat.Lock()
+	defer r.stat.Unlock()
+	f(&r.stat.RankStatus)
+}
+
+func (r *follower) tell() {
+	if r.d.cfg.Tell != nil {
+		r.d.cfg.Tell(r.key.Key, r.status())
 	}
 }
 
@@ -88,7 +93,8 @@ func (r *follower) apply(b *event.Batch) core.Outcome {
 	if err := r.index.Apply(context.Background(), b, func(out core.Outcome) { applied <- out }); err != nil {
 		r.failed = true
 		r.cancel()
-		r.note(true, func(s *RankStatus) { s.LastError = err.Error() })
+		r.note(func(s *RankStatus) { s.LastError = err.Error() })
+		r.tell()
 		return core.Outcome{}
 	}
 	out := <-applied
@@ -103,81 +109,55 @@ func (r *follower) clear() {
 }
 
 // Batch implements zmqfeed.Handler.
-func (r *follower) Batch(_ uint64, b *event.Batch) {
+func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
-	cleared, lost, incomplete := false, b.Lost > 0, r.status().Incomplete
-	incomplete = incomplete || lost // wherever the lost events were in the batch
 	for i := range b.Events {
 		ev := &b.Events[i]
 		if ev.DPRank != r.key.dpRank {
 			r.d.m.otherRank.Inc() // its socket says which rank it is
 			ev.DPRank = r.key.dpRank
 		}
-		if ev.Kind == event.Cleared && ev.AllTiers {
-			cleared, incomplete = true, lost
-		}
-		ev.Incomplete = incomplete
 		r.d.m.event(ev.Kind)
 	}
 	r.d.m.filtered.Add(b.Filtered)
 	out := r.apply(b)
-	incomplete = out.UnknownParent > 0
-	was := false
-	r.note(false, func(s *RankStatus) {
-		was = s.Incomplete
+	r.note(func(s *RankStatus) {
 		s.Batches++
 		s.LastBatch = time.Now()
 		s.UnknownParents += uint64(out.UnknownParent)
 		s.Blocks.Add(out)
-		if cleared {
-			s.Incomplete = false // whatever was missed is cleared
-		}
-		if lost && !s.Incomplete {
-			s.Incomplete, s.LastError = true, "incomplete: an event of a batch cannot be read"
-		}
-		if incomplete && !s.Incomplete { // else it is what is to be expected
-			s.Incomplete, s.LastError = true, "incomplete: the parent of a stored block is unknown"
-		}
-		incomplete = s.Incomplete
 	})
-	if was != incomplete {
-		r.note(true, func(*RankStatus) {})
-	}
+	return out.UnknownParent > 0, out.Refused > 0
 }
 
 // Restart implements zmqfeed.Handler.
-func (r *follower) Restart(why zmqfeed.Cause) {
-	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", why.String())
+func (r *follower) Restart(sign follow.Sign) {
+	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", sign.String())
 	r.clear()
-	r.note(true, func(s *RankStatus) {
-		s.Restarts++
-		s.Incomplete = false
-	})
+	r.note(func(s *RankStatus) { s.Restarts++ })
 }
 
 // Gap implements zmqfeed.Handler.
 func (r *follower) Gap(g zmqfeed.Gap) {
-	unusable := g.Why == zmqfeed.Undecodable || g.Why == zmqfeed.Oversize
 	r.d.cfg.Log.Warn("batches of an engine are lost", "worker", r.key.Worker, "dp_rank", r.key.dpRank,
-		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !unusable)
-	if !unusable {
+		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !g.Unusable())
+	if !g.Unusable() {
 		r.clear()
 	}
-	r.note(true, func(s *RankStatus) {
+	r.note(func(s *RankStatus) {
 		s.Gaps++
 		s.Lost += g.To - g.From + 1
-		s.Incomplete = true
-		s.LastError = fmt.Sprintf("incomplete: batches %d to %d are lost (%s)", g.From, g.To, g.Why)
+		s.LastError = fmt.Sprintf("batches %d to %d are lost (%s)", g.From, g.To, g.Why)
 	})
 }
 
 // State implements zmqfeed.Handler.
 func (r *follower) State(st zmqfeed.State) {
-	r.note(true, func(s *RankStatus) {
-		s.Phase = st.Phase
+	r.note(func(s *RankStatus) {
 		s.Tried = s.Tried || st.Phase == zmqfeed.Live || st.Err != nil
 		if st.Err != nil {
 			s.LastError = st.Err.Error()
 		}
 	})
+	r.tell()
 }

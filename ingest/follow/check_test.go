@@ -25,7 +25,11 @@ func (r *Rank) check() error {
 		return fmt.Errorf("a rank that waits for room recovers: %+v", st)
 	case st.State == Unknown && (r.known || r.last > 0):
 		return fmt.Errorf("an unknown rank: %+v", st)
-	case st.Incomplete != (st.State == Recovering || st.State == Stale || st.State == Lossy || st.State == Truncated || st.State == Contested):
+	case (len(r.held) > 0 || r.wire.doubt != nil) && r.wire.proven && r.wire.unread:
+		return fmt.Errorf("a batch waits, and nothing for what the one before has: %+v", st)
+	case r.wire.doubt != nil && r.rec.number == 0:
+		return fmt.Errorf("nobody is asked about a batch in doubt: %+v", st)
+	case st.State != Away && st.Incomplete != (st.State == Recovering || st.State == Stale || st.State == Lossy || st.State == Truncated || st.State == Contested):
 		return fmt.Errorf("incomplete %v in state %v", st.Incomplete, st.State)
 	case st.Incomplete && st.State != Recovering && st.Why == nil:
 		return fmt.Errorf("no reason is given for %+v", st)

@@ -26,6 +26,8 @@
 //	Contested   Two processes publish as the rank, each a run of its engine that
 //	            goes on. The index holds nothing of it, and nobody is asked, until
 //	            one of them was silent for Lease; then the other one is.
+//	Away        The wire to its engine is broken. The index holds what the rank held
+//	            after its event LastID, perhaps in a process that has ended.
 //
 // Only in the first three, and in Departed, is what the index has shown as fresh.
 //
@@ -36,6 +38,8 @@
 //   - Nothing is waited for longer than GapWait.
 //   - Whatever a publisher answers, it is asked again later and later while that
 //     does not help.
+//   - What an engine itself has lost is lost for good: after it the index begins with
+//     nothing, and the rank is Lossy until the engine clears all or begins anew.
 //   - Incarnations are random. A message or heartbeat of one that was not seen
 //     before is of a newer run; one that ended never comes back but by its
 //     publisher's own answer; what registrations say of them is a question, see

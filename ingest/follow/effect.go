@@ -16,8 +16,22 @@ type Limits struct {
 	RecoverMin, RecoverMax time.Duration // the waits after recoveries in vain
 	DumpMin, DumpMax       time.Duration // the waits between dumps
 	Lease                  time.Duration // silent for so long, one of two processes of a rank is gone; 0: they are not told apart
-	Deaf                   bool          // nobody can be asked
+	Source                 Source
 }
+
+// Source says who sends the rank's events, and what can be had of it besides.
+type Source uint8
+
+// The sources. What an engine itself has lost is lost for good: see engine.go.
+const (
+	Publisher Source = iota // it keeps what the rank holds: it is asked for events, and for dumps
+	Mute                    // a publisher that nobody can ask
+	Engine                  // it keeps nothing of what it sends
+	Replay                  // an engine that keeps the last of it, and is asked for that
+)
+
+// forgets reports whether nobody knows what the rank held before.
+func (s Source) forgets() bool { return s >= Engine }
 
 // Step is the surroundings of one input, and what follows from it. A Rank keeps
 // nothing of it.
@@ -52,8 +66,9 @@ const (
 	Clear                   // have the index hold nothing of the rank, as part of the message Ref
 	Done                    // nothing more follows from the message Ref
 	Drop                    // N events are not applied, for a Reason
+	Skip                    // the wire left out the events From to To
 	Gap                     // the events From to To are lost, as far as is known
-	Restart                 // a new incarnation followed another one
+	Restart                 // a new incarnation followed another one; an engine's showed by a Sign
 	Want                    // the publisher should be asked, for a Cause
 	Ask                     // ask it: begin the recovery Number
 	Cancel                  // end the recovery that is under way
@@ -63,7 +78,7 @@ const (
 
 // String returns the kind's name.
 func (k Kind) String() string {
-	return [...]string{"?", "apply", "clear", "done", "drop", "gap", "restart", "want", "ask", "cancel", "commit", "?"}[min(k, numKinds)]
+	return [...]string{"?", "apply", "clear", "done", "drop", "skip", "gap", "restart", "want", "ask", "cancel", "commit", "?"}[min(k, numKinds)]
 }
 
 // Reason says why events are not applied.
@@ -74,7 +89,7 @@ const (
 	Duplicate    Reason = iota // they came before
 	EndedRun                   // of an incarnation that is over
 	WorkerLeft                 // from before the worker left
-	Overflow                   // no room while recovering: they are asked for once more
+	Overflow                   // no room while recovering, or the wire broke: they are asked for once more
 	OtherProcess               // two processes publish as the rank
 	NumReasons
 )
@@ -89,6 +104,7 @@ type Effect struct {
 	Kind     Kind
 	Reason   Reason
 	Cause    Cause
+	Sign     Sign
 	N        int
 	From, To uint64
 	Number   uint64

@@ -15,6 +15,7 @@ type Message struct {
 	// Live says that it came without a stream: in order, and not again.
 	Live   bool
 	Seq    uint64    // in the stream; 0: it came otherwise
+	Print  uint64    // of an engine's batch, to know it again; 0: not known
 	Stored time.Time // when the stream stored it; zero: not known
 	Ref    any       // of the caller, for effects
 
@@ -118,9 +119,10 @@ func (r *Rank) pop() Message {
 	return m
 }
 
-// drain applies the held messages that continue the stream.
+// drain applies the held messages that continue the stream: of an engine's, once
+// it is known what is in the one before.
 func (r *Rank) drain(s *Step) {
-	for len(r.held) > 0 && r.follows(r.held[0].from()) {
+	for len(r.held) > 0 && !r.wire.unread && r.follows(r.held[0].from()) {
 		r.apply(s, r.pop(), false)
 	}
 }
@@ -133,7 +135,7 @@ func (r *Rank) giveUp(s *Step) {
 
 // letGo applies everything that is held, over the gaps.
 func (r *Rank) letGo(s *Step) {
-	for len(r.held) > 0 {
+	for len(r.held) > 0 && !r.wire.unread {
 		r.giveUp(s)
 	}
 }
@@ -200,7 +202,7 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 			complete = true
 		}
 		lossyNow = ev.Incomplete
-		ev.Incomplete = ev.Incomplete || r.infers() && !complete
+		ev.Incomplete = ev.Incomplete || r.infers(s) && !complete
 		run = append(run, ev)
 	}
 	s.drop(Duplicate, duplicates)
@@ -215,7 +217,9 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 	if taken > 0 {
 		r.says(lossyNow)
 	}
-	r.flush(s, &m, run, nil)
+	if r.flush(s, &m, run, nil); s.Source.forgets() && taken > 0 {
+		r.wire.unread, r.wire.proven, r.wire.print = true, true, m.Print
+	}
 	r.claim.reached(r)
 	if rest == nil {
 		s.done(&m)
@@ -238,6 +242,6 @@ func (r *Rank) flush(s *Step, m *Message, run, empty []event.Event) []event.Even
 
 // infers reports whether what the rank stores below unknown parents is looked
 // for with other workers: nothing better is to be had at the moment.
-func (r *Rank) infers() bool {
-	return (r.lack == dump || r.lack == partial) && r.rec.number == 0
+func (r *Rank) infers(s *Step) bool {
+	return (r.lack == dump || r.lack == partial) && (r.rec.number == 0 || s.Source.forgets())
 }

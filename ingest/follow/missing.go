@@ -93,7 +93,7 @@ func (r *Rank) Unusable(s *Step, id uint64, lost bool, why error) {
 		r.spoilt = doubtful
 	}
 	if lost && r.rec.number == 0 && r.isTime(s, Unusable) && !r.ask(s, Unusable) {
-		r.putOff(s, s.Now) // there is nobody to ask
+		r.putOff(s, s.Now, 4*s.RecoverMin) // there is nobody to ask
 	}
 	if len(r.held) > 0 && r.rec.number == 0 { // what is waited for is known now
 		r.letGo(s)
@@ -112,17 +112,22 @@ func (r *Rank) gapCause(live bool) Cause {
 func (r *Rank) passOver(s *Step, from, to uint64) {
 	r.gap(s, from, to)
 	r.spoilt = not
-	r.lose(missing{from, to})
+	r.lose(s, s.absent(from, to))
+	if s.Source.forgets() { // nor does anybody know what they have left of the rank
+		r.wire.print = 0
+		r.empty(s, nil)
+		return
+	}
 	r.ask(s, Hole)
 }
 
 // missing begins the recovery of a rank that lacks the events up to an id; the
 // caller has asked mayAsk.
 func (r *Rank) missing(s *Step, cause Cause, to uint64) {
-	if cause == Hole {
+	if cause == Hole && !s.Source.forgets() { // else only what is not replayed is lost
 		r.gap(s, r.next(), to)
 	}
-	r.why, r.lacks = missing{r.next(), to}, to
+	r.why, r.lacks = s.absent(r.next(), to), to
 	r.ask(s, cause)
 }
 

@@ -16,6 +16,7 @@ type Position struct {
 	// Unconfirmed says that the incarnation was learnt from the publisher, and that
 	// the stream may still bring older ones.
 	Unconfirmed bool
+	Print       uint64 // of an engine's batch LastID, to know it again; 0: not known
 	// Left is the Departure.At of the last departure that is accounted for; zero:
 	// none. Departed says that the rank is not back since: it holds nothing.
 	Left     time.Time
@@ -28,7 +29,7 @@ func (r *Rank) Position() (Position, bool) {
 	vague := r.incarnation == 0 && r.last == 1 && r.first == 0
 	return Position{
 		Incarnation: r.incarnation, LastID: r.last, Incomplete: vague || r.Status().Incomplete,
-		Ended: r.ended, Unconfirmed: r.ahead != inStep, Left: r.left.At, Departed: r.gone,
+		Ended: r.ended, Unconfirmed: r.ahead != inStep, Print: r.wire.print, Left: r.left.At, Departed: r.gone,
 	}, r.heard && r.known
 }
 
@@ -43,7 +44,7 @@ func (r *Rank) Resume(s *Step, p *Position) bool {
 	if gone && !left.At.Equal(p.Left) {
 		return false
 	}
-	r.goOn(p)
+	r.goOn(s, p)
 	r.left, r.gone = Departure{At: p.Left}, p.Departed
 	switch {
 	case gone:
@@ -55,7 +56,7 @@ func (r *Rank) Resume(s *Step, p *Position) bool {
 }
 
 // goOn sets how far the rank is.
-func (r *Rank) goOn(p *Position) {
+func (r *Rank) goOn(s *Step, p *Position) {
 	r.heard, r.incarnation, r.ahead = true, p.Incarnation, inStep
 	if p.Unconfirmed {
 		r.ahead = sure
@@ -64,6 +65,7 @@ func (r *Rank) goOn(p *Position) {
 	if r.last == 1 {
 		r.first = 1 // see Position
 	}
+	r.wire.print = p.Print
 	r.era++
 	for _, e := range p.Ended {
 		if e != p.Incarnation {
@@ -71,7 +73,7 @@ func (r *Rank) goOn(p *Position) {
 		}
 	}
 	if r.lack = nothing; p.Incomplete {
-		r.lose(errResumed)
+		r.lose(s, errResumed)
 	}
 }
 
@@ -107,7 +109,7 @@ func (r *Rank) TakeUp(s *Step, p *Position) bool {
 		r.discard(s, EndedRun, all)
 	}
 	s.add(Effect{Kind: Commit})
-	r.goOn(p)
+	r.goOn(s, p)
 	r.left = Departure{At: p.Left}
 	r.claim.reached(r)
 	r.drain(s)
@@ -120,7 +122,7 @@ func (r *Rank) TakeUp(s *Step, p *Position) bool {
 func (r *Rank) TakeDeparture(s *Step, p *Position, d Departure, present bool) {
 	r.cancel(s)
 	r.discard(s, WorkerLeft, all)
-	r.goOn(p)
+	r.goOn(s, p)
 	r.gone, r.left, r.lack = true, d, nothing
 	if present {
 		r.Return(s)

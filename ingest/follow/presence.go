@@ -42,7 +42,7 @@ func (r *Rank) Leave(s *Step, d Departure) {
 func (r *Rank) Return(s *Step) {
 	if r.gone {
 		r.gone = false
-		r.lose(errBack)
+		r.lose(s, errBack)
 		r.ask(s, Returned)
 	}
 }

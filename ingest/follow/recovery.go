@@ -23,20 +23,25 @@ const (
 	Behind                     // the publisher has sent what the stream does not bring
 	OtherRun                   // which run of the engine is the present one
 	Contest                    // two processes published as the rank, and one is left
+	Connected                  // what an engine has sent since the wire was there last
+	Silence                    // whether it has sent what the wire does not bring
+	Fell                       // whether an engine whose numbers fell is another process
 	NumCauses
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
-	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "two_processes", "unknown"}[min(c, NumCauses)]
+	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "two_processes",
+		"connected", "silence", "fell", "unknown"}[min(c, NumCauses)]
 }
 
 // Question is what a recovery asks the publisher first.
 type Question struct {
-	From        uint64 // the first event to ask for; 0: a dump
+	From        uint64 // the first event to ask for; 0: a dump; of an engine, the last known one
 	Incarnation uint64 // of the rank, if Known
 	Known       bool   // the rank has a state
 	NoDump      time.Time
+	NotBefore   time.Time
 }
 
 // recovery is the one under way; its number is 0 if there is none.
@@ -49,24 +54,32 @@ type recovery struct {
 	need   uint64 // event up to which the rank was known to lack something then; 0: none
 	got    bool   // something came that the rank did not have
 	dumped bool   // a dump did
+	answer bool   // of an engine: a batch of the present answer came
 }
 
 // Recovery returns the number of the recovery that is under way; 0: there is
 // none. What others post is not to be brought in.
 func (r *Rank) Recovery() uint64 { return r.rec.number }
 
+// recovers reports whether something is known to be missing, or may be. Of a wire
+// that is silent nothing is.
+func (r *Rank) recovers() bool { return r.rec.number != 0 && r.rec.cause != Silence }
+
 // mayAsk reports whether asking for the rank is possible and allowed now.
 func (r *Rank) mayAsk(s *Step, cause Cause) bool {
-	return !s.Deaf && r.lack != room && !r.rivals.contested && r.isTime(s, cause)
+	return (s.Source == Publisher || s.Source == Replay) && r.lack != room && !r.rivals.contested && r.isTime(s, cause)
 }
 
 // isTime reports whether a recovery was not in vain, or long enough ago.
 func (r *Rank) isTime(s *Step, cause Cause) bool {
-	return r.retry.Ready(s.Now) && (!r.needsDump(cause) || r.dumps.Ready(s.Now))
+	return r.retry.Ready(s.Now) && (!r.needsDump(s, cause) || r.dumps.Ready(s.Now))
 }
 
 // needsDump reports whether events alone cannot bring the rank up to date.
-func (r *Rank) needsDump(cause Cause) bool {
+func (r *Rank) needsDump(s *Step, cause Cause) bool {
+	if s.Source == Replay {
+		return false // it has none
+	}
 	return r.lack >= dump || !r.heard && cause == Behind || !slices.Contains([]Cause{Hole, Retry, Unusable, Behind, OtherRun}, cause)
 }
 
@@ -84,15 +97,27 @@ func (r *Rank) ask(s *Step, cause Cause) bool {
 	if len(r.held) > 0 {
 		need = max(need, r.held[0].from()-1)
 	}
-	q := Question{From: r.next(), Incarnation: r.incarnation, Known: r.known, NoDump: r.dumps.Next()}
-	if r.needsDump(cause) {
-		q.From = 0
-	}
+	q := r.question(s, cause)
 	r.asks++
 	r.rec = recovery{number: r.asks, cause: cause, began: s.Now, was: r.incarnation, had: r.last, need: need}
 	r.overflow, r.lacks, r.spoilt = 0, 0, not
 	s.add(Effect{Kind: Ask, Cause: cause, Number: r.asks, Ask: q})
 	return true
+}
+
+// question returns what is asked for.
+func (r *Rank) question(s *Step, cause Cause) Question {
+	q := Question{From: r.next(), Incarnation: r.incarnation, Known: r.known, NoDump: r.dumps.Next()}
+	switch {
+	case r.needsDump(s, cause):
+		q.From = 0
+	case cause == Fell:
+		q.NotBefore = r.wire.verify.Next()
+	}
+	if s.Source == Replay && r.known {
+		q.From = r.last
+	}
+	return q
 }
 
 // awaits reports whether the recovery that is under way brings what is not there
@@ -115,8 +140,7 @@ func (r *Rank) putOffDumps(s *Step) {
 }
 
 // putOff puts the rank's next recovery off, after one that began at began.
-func (r *Rank) putOff(s *Step, began time.Time) {
-	least := 4 * s.RecoverMin // it was tried several times already
+func (r *Rank) putOff(s *Step, began time.Time, least time.Duration) {
 	r.retry.Later(began, s.Now, least, max(least, s.RecoverMax), r.seed)
 }
 
@@ -188,17 +212,24 @@ func (r *Rank) Ended(s *Step, res Result) (vain bool) {
 	r.rec = recovery{}
 	again := len(r.held) > 0 || r.overflow > r.last && r.known
 	reached := r.last >= v.need || r.incarnation != v.was
-	vain = res.Err != nil || !reached || !v.got && v.need == 0
-	if vain {
-		r.putOff(s, v.began)
-	} else {
+	vain = res.Err != nil || !reached || !v.got && v.need == 0 && s.Source == Publisher
+	switch {
+	case !vain:
 		r.retry.Progress()
+	case res.Err == nil || s.Source == Publisher:
+		r.putOff(s, v.began, 4*s.RecoverMin) // it was tried several times already
+	default:
+		r.putOff(s, v.began, s.RecoverMax)
+	}
+	if s.Source == Replay {
+		r.judge(s, res.Err == nil)
+		return vain
 	}
 	switch {
 	case res.Err != nil:
 		switch {
-		case !reached || again || v.dumped || r.needsDump(v.cause) || v.cause == Retry:
-			r.lose(res.Err)
+		case !reached || again || v.dumped || r.needsDump(s, v.cause) || v.cause == Retry:
+			r.lose(s, res.Err)
 		case v.cause == Unusable && r.last == v.had && r.incarnation == v.was:
 			r.spoilt, r.why = doubtful, res.Err // as before
 		}
@@ -213,10 +244,10 @@ func (r *Rank) Ended(s *Step, res Result) (vain bool) {
 		r.refuse(s)
 		return vain
 	case res.Unplaced:
-		r.lose(errUnplaced) // perhaps another worker that knows the place comes yet
+		r.lose(s, errUnplaced) // perhaps another worker that knows the place comes yet
 	}
 	if again && vain {
-		r.lose(missing{r.next(), v.need}) // the publisher does not have what it sent
+		r.lose(s, missing{r.next(), v.need}) // the publisher does not have what it sent
 		r.letGo(s)
 		again = false
 	}
@@ -228,7 +259,7 @@ func (r *Rank) Ended(s *Step, res Result) (vain bool) {
 		return vain
 	}
 	if !r.ask(s, Retry) { // not now
-		r.lose(missing{r.next(), v.need})
+		r.lose(s, missing{r.next(), v.need})
 		r.letGo(s)
 	}
 	return vain
@@ -240,13 +271,18 @@ func (r *Rank) Noted(s *Step, unknownParent, refused bool) {
 	if r.gone {
 		return
 	}
-	if refused {
+	switch {
+	case refused && s.Source.forgets():
+		r.lose(s, errRefused)
+	case refused:
 		r.refuse(s)
 	}
 	if !unknownParent || r.lack == lossy || r.lack == partial || r.lack == room {
 		return // of a lossy stream the publisher has no more
 	}
-	r.lose(errParent)
+	if r.lose(s, errParent); s.Source.forgets() {
+		return
+	}
 	if r.rec.number == 0 && r.isTime(s, UnknownParent) && !r.ask(s, UnknownParent) {
 		r.putOffDumps(s) // there is nobody to ask
 	}
@@ -279,9 +315,9 @@ func (r *Rank) Voided(s *Step, last uint64) {
 		r.left.Seq = min(r.left.Seq, last) // what it has is from before the rank left, the rest is not
 		return
 	}
-	r.lose(errVoid)
+	r.lose(s, errVoid)
 	switch {
-	case s.Deaf && r.heard:
+	case s.Source == Mute && r.heard:
 		r.ahead = unsure
 	case r.heard:
 		r.ahead = sure

@@ -84,7 +84,7 @@ func (r *Rank) contest(s *Step, m *Message) {
 	r.cancel(s)
 	r.discard(s, OtherProcess, all)
 	r.claim, r.spoilt = claim{}, not
-	r.lose(errContested)
+	r.lose(s, errContested)
 	if r.heard && !r.gone {
 		r.era++
 		s.add(Effect{Kind: Clear, Ref: m.Ref, Era: r.era})
@@ -99,6 +99,6 @@ func (r *Rank) settle(s *Step, run uint64) {
 		s.add(Effect{Kind: Restart})
 		r.begin(run)
 	}
-	r.lose(errContested)
+	r.lose(s, errContested)
 	r.ask(s, Contest)
 }

@@ -20,7 +20,7 @@ import (
 // empty line. Lines that begin with # are comments. With KVATLAS_TEST_REWRITE=1
 // what comes of the inputs is written into the story instead.
 //
-//	new [deaf] [hold=8] [spill=20]            another rank
+//	new [deaf | engine | replay] [hold=8] [spill=20]   another rank
 //	message run=5 ids=1..3,5 [live] [seq=7] [stored=10] [clear] [lossy]   the last event clears, all say that the stream is incomplete
 //	heartbeat run=5 last=3 [live] [seq=7] [stored=10] [lossy]
 //	spoilt [id=4] [other]                     a message that cannot be used; one that names another worker
@@ -30,6 +30,9 @@ import (
 //	leave at=10 [seq=7] [created=1] [silent] | return | told [run=5] [last=9]
 //	resume run=5 last=9 [incomplete] [left=10] [departed] [ended=3,4] | takeup the same, and seq=8 [present]
 //	stream created=2                          the stream that is read
+//	connected | broken | silent | anew        of an engine's wire
+//	live n=3 [print=9] | sent n=3 | replayed n=3 [print=9]   its batches; [clear] [lost] is what they turn out to have
+//	again | whole                             the answer broke, or came to its end
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -154,6 +157,7 @@ func (st *story) run(line string) (out []string, err error) {
 	s.Now, s.Effects, s.Full, s.Answered = storyBegan.Add(st.now), s.Effects[:0], w.is("full"), !w.is("unanswered")
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	ref := func() any { st.n++; return st.n }
+	batch := func() *Batch { return &Batch{Number: w.n("n"), Print: w.n("print"), Ref: ref()} }
 	pos := Position{Incarnation: w.n("run"), LastID: w.n("last"), Incomplete: w.is("incomplete"), Departed: w.is("departed"), Ended: w.list("ended")}
 	if w.is("left") {
 		pos.Left = storyBegan.Add(time.Duration(w.n("left")) * time.Second)
@@ -166,14 +170,19 @@ func (st *story) run(line string) (out []string, err error) {
 	if w.is("error") {
 		errIf = errors.New("nobody answers")
 	}
-	if (command == "page" || command == "dump" || command == "end") && r.Recovery() == 0 {
+	if slices.Contains([]string{"page", "dump", "end", "replayed", "again", "whole"}, command) && r.Recovery() == 0 {
 		return nil, errors.New("no recovery is under way")
 	}
 	switch command {
 	case "new":
 		created := s.Created
 		*st = *newStory()
-		s.Created, s.Deaf = created, w.is("deaf")
+		s.Created = created
+		for name, source := range map[string]Source{"deaf": Mute, "engine": Engine, "replay": Replay} {
+			if w.is(name) {
+				s.Source = source
+			}
+		}
 		if w.is("hold") {
 			s.HoldMessages = int(w.n("hold"))
 		}
@@ -234,11 +243,41 @@ func (st *story) run(line string) (out []string, err error) {
 		default:
 			r.TakeUp(s, &pos)
 		}
+	case "connected":
+		r.Connected(s)
+	case "broken":
+		r.Broken(s)
+	case "silent":
+		r.Silent(s)
+	case "anew":
+		r.Anew(s, Named)
+	case "live":
+		r.Live(s, batch())
+	case "sent":
+		r.Sent(s, batch())
+	case "replayed":
+		if !r.Replayed(s, batch()) {
+			say("there is a hole before it")
+		}
+	case "again":
+		say("again: events from %d", r.Again(s).From)
+	case "whole":
+		r.ReplayEnd(s)
 	default:
 		return nil, fmt.Errorf("unknown command %q", command)
 	}
 	for i := range s.Effects {
 		say("%s", describe(&s.Effects[i]))
+	}
+	for c := (Contents{Cleared: w.is("clear")}); r.wire.unread; c = (Contents{}) {
+		if w.is("lost") {
+			c.Lost = errors.New("it cannot be read")
+		}
+		s.Effects = s.Effects[:0]
+		r.Opened(s, c)
+		for i := range s.Effects {
+			say("%s", describe(&s.Effects[i]))
+		}
 	}
 	if err := r.check(); err != nil {
 		return nil, err
@@ -266,10 +305,19 @@ func describe(e *Effect) string {
 		return fmt.Sprintf("drop %d: %v", e.N, e.Reason)
 	case Gap:
 		return fmt.Sprintf("gap %d to %d", e.From, e.To)
+	case Restart:
+		if e.Sign != NoSign {
+			return "restart: " + e.Sign.String()
+		}
+	case Skip:
+		return fmt.Sprintf("skipped %d to %d", e.From, e.To)
 	case Want:
 		return fmt.Sprintf("want: %v", e.Cause)
 	case Ask:
 		what := fmt.Sprintf("events from %d", e.Ask.From)
+		if !e.Ask.NotBefore.IsZero() {
+			what += ", later"
+		}
 		if e.Ask.From == 0 {
 			what = "a dump"
 		}

@@ -153,7 +153,9 @@ func newWorld(a, b uint8) *world {
 		HoldMessages: 3 + int(a>>3)%8, HoldBytes: 1 << 20, RecoverMessages: 1 + int(b>>3)%12, GapAsk: 250 * time.Millisecond, GapWait: 10 * time.Second,
 		RecoverMin: 50 * time.Millisecond, RecoverMax: 10 * time.Second, DumpMin: time.Second, DumpMax: 5 * time.Minute, Lease: 15 * time.Second,
 	}}
-	w.step.Deaf = w.bare // nobody answers there
+	if w.bare {
+		w.step.Source = Mute
+	}
 	w.restartEngine()
 	w.openReplica()
 	return w
@@ -741,12 +743,12 @@ func randomMoves(seed uint64) []move {
 }
 
 // shrink returns a short part of the moves that still fails.
-func shrink(moves []move) []move {
+func shrink(moves []move, simulate func([]move) error) []move {
 	for size := len(moves) / 2; size > 0; {
 		shorter := false
 		for at := 1; at+size <= len(moves); {
 			try := slices.Delete(slices.Clone(moves), at, at+size)
-			if _, err := simulate(try); err != nil {
+			if err := simulate(try); err != nil {
 				moves, shorter = try, true
 			} else {
 				at += size
@@ -778,6 +780,8 @@ func tell(moves []move) string {
 	return b.String()
 }
 
+func fails(moves []move) error { _, err := simulate(moves); return err }
+
 func histories(t testing.TB) uint64 {
 	scale := 1
 	if s := os.Getenv("KVATLAS_TEST_SCALE"); s != "" {
@@ -800,7 +804,7 @@ func TestEveryHistoryIsFollowed(t *testing.T) {
 		moves := randomMoves(seed)
 		w, err := simulate(moves)
 		if err != nil {
-			short := shrink(moves)
+			short := shrink(moves, fails)
 			_, why := simulate(short)
 			t.Fatalf("seed %d: %v; in short: %v\n%v", seed, err, why, tell(short))
 		}
@@ -821,24 +825,31 @@ func TestEveryHistoryIsFollowed(t *testing.T) {
 // FuzzFollow has the fuzzer choose the moves.
 func FuzzFollow(f *testing.F) {
 	for seed := range uint64(8) {
-		var b []byte
-		for _, m := range randomMoves(seed) {
-			b = append(b, m.kind, m.a, m.b)
-		}
-		f.Add(b)
+		f.Add(bytesOf(randomMoves(seed)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var moves []move
-		for ; len(b) >= 3 && len(moves) < 400; b = b[3:] {
-			moves = append(moves, move{b[0], b[1], b[2]})
-		}
+		moves := movesOf(b)
 		if len(moves) == 0 {
 			return
 		}
 		if _, err := simulate(moves); err != nil {
-			short := shrink(moves)
+			short := shrink(moves, fails)
 			_, why := simulate(short)
 			t.Fatalf("%v; in short: %v\n%v", err, why, tell(short))
 		}
 	})
+}
+
+func bytesOf(moves []move) (b []byte) {
+	for _, m := range moves {
+		b = append(b, m.kind, m.a, m.b)
+	}
+	return b
+}
+
+func movesOf(b []byte) (moves []move) {
+	for ; len(b) >= 3 && len(moves) < 400; b = b[3:] {
+		moves = append(moves, move{b[0], b[1], b[2]})
+	}
+	return moves
 }

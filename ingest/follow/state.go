@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,12 +25,13 @@ const (
 	Truncated
 	Departed
 	Contested
+	Away
 	numStates
 )
 
 // String returns the state's name.
 func (s State) String() string {
-	return [...]string{"unknown", "following", "waiting", "recovering", "lossy", "stale", "truncated", "departed", "contested", "?"}[min(s, numStates)]
+	return [...]string{"unknown", "following", "waiting", "recovering", "lossy", "stale", "truncated", "departed", "contested", "away", "?"}[min(s, numStates)]
 }
 
 // lack is what the index lacks of what the rank holds. A greater one includes
@@ -105,21 +107,24 @@ type Rank struct {
 	seq    uint64    // of the stream's last message from it since
 	claim  claim
 	rivals rivals
+	wire   wire
 }
 
 // New returns a rank of which nothing is known. The seed tells the chance in its
 // waits.
 func New(seed uint64) Rank { return Rank{seed: seed} }
 
-// State returns the rank's state: the first that holds of departed, contested,
+// State returns the rank's state: the first that holds of departed, away, contested,
 // recovering, truncated, stale, lossy, waiting and following.
 func (r *Rank) State() State {
 	switch {
 	case r.gone:
 		return Departed
+	case r.wire.broken:
+		return Away
 	case r.rivals.contested:
 		return Contested
-	case r.rec.number != 0:
+	case r.recovers():
 		return Recovering
 	case r.lack == room:
 		return Truncated
@@ -154,7 +159,7 @@ func (r *Rank) Status() Status {
 	st := r.State()
 	s := Status{State: st, Incarnation: r.incarnation, LastID: r.last, Held: len(r.held), AskNext: r.retry.Next(), Why: r.why,
 		Awaited:    st == Recovering && r.rec.cause == Discovery,
-		Incomplete: !r.gone && (st == Recovering || r.lack != nothing || r.spoilt == doubtful || r.claim.overdue)}
+		Incomplete: !r.gone && (r.recovers() || r.lack != nothing || r.spoilt == doubtful || r.claim.overdue)}
 	switch {
 	case r.gone:
 		s.Why = errLeft
@@ -166,7 +171,7 @@ func (r *Rank) Status() Status {
 	case r.claim.overdue:
 		s.Why = errBehind
 	case r.lack == partial:
-		s.Why = errPartial
+		s.Why = cmp.Or(r.wire.lost, errPartial)
 	case r.lack == lossy:
 		s.Why = errLossy
 	case !s.Incomplete && r.spoilt == not:
@@ -255,7 +260,7 @@ func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 		// Older than what the publisher said, or it began anew once more: it is
 		// asked again, now and then.
 		if r.rec.number == 0 && r.mayAsk(s, Void) {
-			r.lose(errOtherRun)
+			r.lose(s, errOtherRun)
 			r.ask(s, Retry)
 		}
 		return false
@@ -270,7 +275,7 @@ func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 	}
 	older := r.ahead == unsure // than what the publisher said, perhaps
 	if r.restart(s, incarnation, of); older {
-		r.lose(errWhichRun)
+		r.lose(s, errWhichRun)
 	}
 	return true
 }
@@ -283,14 +288,26 @@ func (r *Rank) restart(s *Step, incarnation uint64, of *Message) {
 	r.begin(incarnation)
 	r.discard(s, EndedRun, func(m *Message) bool { return incarnation != 0 || m.Live || m.order <= of.order })
 	if !fresh {
-		r.era++
 		s.add(Effect{Kind: Restart})
-		s.add(Effect{Kind: Clear, Ref: of.Ref, Era: r.era})
+		r.empty(s, of.Ref)
 	}
 }
 
-// lose notes that what the rank holds is no longer known.
-func (r *Rank) lose(why error) { r.lack, r.why = max(r.lack, dump), why }
+// empty has the index hold nothing of the rank.
+func (r *Rank) empty(s *Step, of any) {
+	r.era++
+	s.add(Effect{Kind: Clear, Ref: of, Era: r.era})
+}
+
+// lose notes that what the rank holds is no longer known: of an engine, by nobody.
+func (r *Rank) lose(s *Step, why error) {
+	if r.why = why; s.Source.forgets() {
+		r.wire.lost = why
+		r.lack = max(r.lack, partial)
+	} else {
+		r.lack = max(r.lack, dump)
+	}
+}
 
 // says notes whether the publisher lacks something for good, by its own word.
 func (r *Rank) says(lossyNow bool) {
@@ -322,3 +339,15 @@ var (
 type missing struct{ from, to uint64 }
 
 func (m missing) Error() string { return fmt.Sprintf("events %d to %d are missing", m.from, m.to) }
+
+// absent is missing, of an engine in its own numbers.
+func (s *Step) absent(from, to uint64) error {
+	if s.Source.forgets() {
+		return batches{from - 1, to - 1}
+	}
+	return missing{from, to}
+}
+
+type batches missing
+
+func (b batches) Error() string { return fmt.Sprintf("batches %d to %d are missing", b.from, b.to) }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -51,7 +52,7 @@ func (s *Sidecar) feedMetrics() {
 		for r := range zmqfeed.Reason(zmqfeed.NumReasons) {
 			gauge("lost_batches_total", func(st zmqfeed.Stats) uint64 { return st.Lost[r] }, "reason", r.String())
 		}
-		for c := range zmqfeed.Cause(zmqfeed.NumCauses) {
+		for c := follow.FellBack; c <= follow.Unproven; c++ {
 			gauge("restarts_total", func(st zmqfeed.Stats) uint64 { return st.Restarts[c] }, "cause", c.String())
 		}
 		for r := range engine.Reason(engine.NumReasons) {

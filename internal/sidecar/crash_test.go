@@ -19,7 +19,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 )
 
@@ -45,6 +45,7 @@ type world struct {
 	inc  uint64
 	id   uint64
 	lack bool  // the stream is incomplete
+	from int   // the batch that is given to the stream, or will be next
 	at   place // of the feed
 }
 
@@ -140,7 +141,7 @@ func (w *world) openSink(_ context.Context, o opening) (sink, error) {
 	}
 	w.open, w.inc, w.id, w.lack = nil, o.incarnation, o.last, o.incomplete
 	if _, ok := w.base[o.incarnation]; !ok {
-		w.base[o.incarnation] = w.at.next
+		w.base[o.incarnation] = w.from
 	}
 	return w, nil
 }
@@ -172,20 +173,26 @@ func (w *world) live(publish int) {
 	if s.start != nil {
 		w.at = place{binary.LittleEndian.Uint64(s.start), int(binary.LittleEndian.Uint64(s.start[8:]))}
 	}
+	w.from = w.at.next
 	if s.runUntilDead(ctx, cancel, w) != nil || !alive() {
 		s.stopSaving()
 		return
 	}
+	in := zmqfeed.NewFollower(s)
+	if s.start != nil {
+		in.Resume(uint64(w.at.next), 0, s.incomplete)
+	} else {
+		in.Anew()
+	}
 	if w.at.process != w.process {
 		w.at = place{process: w.process}
-		s.Restart(zmqfeed.Differs)
+		w.from = 0
+		in.Anew()
 	}
 	for alive() && publish >= 0 {
 		have := len(w.history.Batches)
 		if oldest := have - w.kept; w.at.next < oldest {
-			from := w.at.next
 			w.at.next = oldest
-			s.Gap(zmqfeed.Gap{From: uint64(from), To: uint64(oldest - 1), Why: zmqfeed.Retention, Same: true})
 			continue
 		}
 		if w.at.next == have {
@@ -199,9 +206,10 @@ func (w *world) live(publish int) {
 			}
 			continue
 		}
-		b := event.Batch{CountCopies: true, Events: w.history.Batches[w.at.next].Events}
+		b := event.Batch{CountCopies: true, Events: slices.Clone(w.history.Batches[w.at.next].Events)}
+		w.from = w.at.next
 		w.at.next++
-		s.Batch(uint64(w.at.next-1), &b)
+		in.Sent(uint64(w.at.next-1), &line{b: b})
 	}
 	if alive() && w.rnd.IntN(2) == 0 || w.fuse < 0 {
 		_ = s.stop(ctx) // an orderly end; it may be killed in it

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 )
 
 // What becomes of a socket that breaks.

@@ -41,7 +41,7 @@ func TestOffloadedNamesOfVLLM(t *testing.T) {
 			t.Fatal(err)
 		}
 		var passed []uint64
-		out, err := s.apply(rawEvent{&b.Events[0], b.CountCopies, false}, func(ev event.Event) error {
+		out, err := s.apply(&b.Events[0], b.CountCopies, func(ev event.Event) error {
 			passed = append(passed, ev.Engine...)
 			if ev.Kind == event.Stored {
 				o.Store(holder, &ev, false)

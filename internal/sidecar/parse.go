@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	"github.com/kvatlas/kvatlas/blockhash"
@@ -59,9 +60,9 @@ type parser struct {
 func (p *parser) parse(line []byte) (uint64, event.Event, error) {
 	var m message
 	err := json.Unmarshal(line, &m)
-	if m.Seq == nil {
+	if m.Seq == nil || *m.Seq == math.MaxUint64 {
 		if err == nil {
-			err = errors.New("the line has none")
+			err = errors.New("the line has none, or the largest there is")
 		}
 		return 0, event.Event{}, fmt.Errorf("%w: %w", errNoNumber, err)
 	}

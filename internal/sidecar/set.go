@@ -25,31 +25,24 @@ func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
 // holder is the only one of a set's index.
 const holder core.Holder = 0
 
-// rawEvent is an event of the engine.
-type rawEvent struct {
-	*event.Event
-	countCopies bool
-	lacks       bool // the stream is incomplete
-}
-
-// apply applies a raw event and calls emit for the changes that it makes. An
+// apply applies an event of the engine and calls emit for the changes that it makes. An
 // error is emit's; then not all of the event may be applied. What is emitted
 // lives until emit returns.
-func (s *set) apply(ev rawEvent, emit func(event.Event) error) (core.Outcome, error) {
+func (s *set) apply(ev *event.Event, copies bool, emit func(event.Event) error) (core.Outcome, error) {
 	switch {
 	case ev.Kind == event.Stored && len(ev.Local) > 0:
-		return s.store(ev, emit)
+		return s.store(ev, copies, emit)
 	case ev.Kind == event.Stored:
-		return s.storeNames(ev, emit)
+		return s.storeNames(ev, copies, emit)
 	case ev.Kind == event.Removed:
-		return s.remove(ev, emit)
+		return s.remove(ev, copies, emit)
 	case ev.Kind == event.Cleared:
 		out := s.index.Clear(holder, ev.Tier, ev.AllTiers)
 		s.orphans.Clear(ev.Tier, ev.AllTiers)
-		if out.Removed == 0 && !ev.AllTiers && !ev.lacks {
+		if out.Removed == 0 && !ev.AllTiers && !ev.Incomplete {
 			return out, nil
 		}
-		return out, emit(*ev.Event)
+		return out, emit(*ev)
 	}
 	return core.Outcome{}, nil
 }
@@ -89,19 +82,19 @@ func (c *chunk) flush() error {
 
 // store stores block by block, as an Index does (see core.Index): only so it is
 // known which of them are new.
-func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
+func (s *set) store(ev *event.Event, copies bool, emit func(event.Event) error) (out core.Outcome, err error) {
 	n := min(len(ev.Engine), len(ev.Local))
-	one := *ev.Event
-	fresh := chunk{ev: ev.Event, emit: emit}
+	one := *ev
+	fresh := chunk{ev: ev, emit: emit}
 	for i := range n {
 		one.Engine, one.Local = ev.Engine[i:i+1], ev.Local[i:i+1]
-		o := s.index.Store(holder, &one, ev.countCopies)
+		o := s.index.Store(holder, &one, copies)
 		if o.UnknownParent > 0 {
 			o.UnknownParent = n - i // those that follow have it as their ancestor
 			out.Add(o)
-			if err == nil && ev.lacks {
+			if err == nil && ev.Incomplete {
 				one.Engine, one.Local = ev.Engine[i:n], ev.Local[i:n]
-				s.orphans.Store(&one, ev.countCopies)
+				s.orphans.Store(&one, copies)
 				for ; i < n && err == nil; i++ {
 					err = fresh.add(i)
 				}
@@ -112,7 +105,7 @@ func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome
 		if o.Stored > 0 {
 			err = fresh.add(i)
 		}
-		s.orphans.Attach(s.index, holder, one.Engine, ev.countCopies)
+		s.orphans.Attach(s.index, holder, one.Engine, copies)
 		if err != nil {
 			return out, err
 		}
@@ -125,17 +118,17 @@ func (s *set) store(ev rawEvent, emit func(event.Event) error) (out core.Outcome
 }
 
 // storeNames stores blocks that are given by their hashes alone.
-func (s *set) storeNames(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
-	one := *ev.Event
-	fresh := chunk{ev: ev.Event, emit: emit}
+func (s *set) storeNames(ev *event.Event, copies bool, emit func(event.Event) error) (out core.Outcome, err error) {
+	one := *ev
+	fresh := chunk{ev: ev, emit: emit}
 	for i := range ev.Engine {
 		one.Engine = ev.Engine[i : i+1]
-		o := s.index.Store(holder, &one, ev.countCopies)
+		o := s.index.Store(holder, &one, copies)
 		out.Add(o)
 		if o.UnknownBlock > 0 {
-			s.orphans.StoreHashOnly(ev.Engine[i], ev.Tier, ev.countCopies)
+			s.orphans.StoreHashOnly(ev.Engine[i], ev.Tier, copies)
 		}
-		if o.Stored > 0 || o.UnknownBlock > 0 && ev.lacks {
+		if o.Stored > 0 || o.UnknownBlock > 0 && ev.Incomplete {
 			if err := fresh.add(i); err != nil {
 				return out, err
 			}
@@ -144,18 +137,18 @@ func (s *set) storeNames(ev rawEvent, emit func(event.Event) error) (out core.Ou
 	return out, fresh.flush()
 }
 
-func (s *set) remove(ev rawEvent, emit func(event.Event) error) (out core.Outcome, err error) {
+func (s *set) remove(ev *event.Event, copies bool, emit func(event.Event) error) (out core.Outcome, err error) {
 	s.names = s.names[:0]
 	one := event.Event{Kind: event.Removed, Tier: ev.Tier}
 	for i := range ev.Engine {
 		one.Engine = ev.Engine[i : i+1]
-		o := s.index.Remove(holder, &one, ev.countCopies)
+		o := s.index.Remove(holder, &one, copies)
 		out.Add(o)
-		if o.Removed > 0 || o.Unknown > 0 && s.orphans.Remove(ev.Engine[i], ev.Tier, ev.countCopies) && ev.lacks {
+		if o.Removed > 0 || o.Unknown > 0 && s.orphans.Remove(ev.Engine[i], ev.Tier, copies) && ev.Incomplete {
 			s.names = append(s.names, ev.Engine[i])
 		}
 		if len(s.names) == maxBlocks || i == len(ev.Engine)-1 && len(s.names) > 0 {
-			gone := *ev.Event
+			gone := *ev
 			gone.Engine = s.names
 			if err := emit(gone); err != nil {
 				return out, err

@@ -13,7 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	natsstream "github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -191,7 +191,7 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
 	cfg := zmqfeed.Config{
-		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start,
+		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
 		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras},
 	}
 	feed, err := zmqfeed.New(cfg, st)

@@ -16,7 +16,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -50,10 +50,9 @@ type socket struct {
 // while busy is set.
 type input struct {
 	stream *stream
+	follow *zmqfeed.Follower
 	busy   atomic.Bool
 	run    string // names the engine's process; "": none was heard
-	next   uint64 // number of the next message
-	b      event.Batch
 	conn   atomic.Pointer[client]
 }
 
@@ -77,9 +76,10 @@ func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics)
 	}
 	s := &socket{cfg: cfg, log: log, metrics: m, clients: m.GetOrCreateGauge("kvatlas_publisher_socket_connections", nil)}
 	for _, st := range streams {
-		in := &input{stream: st}
-		if n := len(st.start); n >= 8 {
-			in.next, in.run = binary.LittleEndian.Uint64(st.start), string(st.start[8:])
+		in := &input{stream: st, follow: zmqfeed.NewFollower(st)}
+		if len(st.start) >= 8 {
+			in.run = string(st.start[8:])
+			in.follow.Resume(binary.LittleEndian.Uint64(st.start), 0, st.incomplete)
 		}
 		st.cfg.kept = in.kept
 		s.inputs = append(s.inputs, in)
@@ -89,7 +89,7 @@ func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics)
 
 // position says where the input is: the next number and the run.
 func (in *input) position() []byte {
-	return append(binary.LittleEndian.AppendUint64(nil, in.next), in.run...)
+	return append(binary.LittleEndian.AppendUint64(nil, in.follow.Next()), in.run...)
 }
 
 // kept tells the engine what it need not send again.
@@ -135,7 +135,8 @@ func (s *socket) serve(c *client) {
 	_ = c.SetReadDeadline(time.Time{})
 	in.conn.Store(c)
 	defer in.conn.Store(nil)
-	c.tell(reply{Type: "welcome", Next: &in.next})
+	next := in.follow.Next()
+	c.tell(reply{Type: "welcome", Next: &next})
 	p := parser{blockSize: s.cfg.BlockSize, dpRank: in.stream.cfg.dpRank}
 	for lines.Scan() {
 		seq, ev, err := p.parse(lines.Bytes())
@@ -146,7 +147,7 @@ func (s *socket) serve(c *client) {
 			s.refuse("line")
 			return
 		}
-		in.deliver(seq, ev, err, counts)
+		in.follow.Sent(seq, &line{event.Batch{CountCopies: counts, Events: []event.Event{ev}}, err})
 	}
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		s.refuse("too_long")
@@ -186,31 +187,22 @@ func (s *socket) hello(lines *bufio.Scanner) (*input, bool, error) {
 			return nil, false, fmt.Errorf("rank %d is connected already", h.DPRank)
 		}
 		if in.run != h.Run {
-			fresh := in.run == ""
-			in.run, in.next = h.Run, 0
-			if !fresh {
-				in.stream.Restart(zmqfeed.Differs)
-			}
+			in.run = h.Run
+			in.follow.Anew()
 		}
 		return in, h.CountCopies, nil
 	}
 	return nil, false, fmt.Errorf("rank %d is not one of --dp-ranks", h.DPRank)
 }
 
-// deliver gives a message to the stream; bad says why it cannot be used.
-func (in *input) deliver(seq uint64, ev event.Event, bad error, counts bool) {
-	if seq < in.next {
-		return // sent again
-	}
-	if from := in.next; seq > from {
-		in.next = seq
-		in.stream.Gap(zmqfeed.Gap{From: from, To: seq - 1, Why: zmqfeed.Retention, Same: true})
-	}
-	in.next = seq + 1
-	if bad != nil {
-		in.stream.Gap(zmqfeed.Gap{From: seq, To: seq, Why: zmqfeed.Undecodable, Same: true})
-		return
-	}
-	in.b.CountCopies, in.b.Events = counts, append(in.b.Events[:0], ev)
-	in.stream.Batch(seq, &in.b)
+// line is a message's content; bad says why it cannot be used.
+type line struct {
+	b   event.Batch
+	bad error
 }
+
+// Read implements zmqfeed.Content.
+func (l *line) Read() (*event.Batch, zmqfeed.Reason, error) { return &l.b, zmqfeed.Undecodable, l.bad }
+
+// Done implements zmqfeed.Content.
+func (l *line) Done() {}

@@ -26,14 +26,14 @@ func sample(t testing.TB) ([]byte, *core.Oracle) {
 		for j := range h.Batches[i].Events {
 			ev := &h.Batches[i].Events[j]
 			enginetest.Apply(o, 0, ev)
-			if _, err := st.set.apply(rawEvent{ev, true, false}, func(event.Event) error { return nil }); err != nil {
+			if _, err := st.set.apply(ev, true, func(event.Event) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	orphan := event.Event{Kind: event.Stored, HasParent: true, Parent: 1, Engine: []uint64{2, 3}, Local: []uint64{4, 5}}
+	orphan := event.Event{Kind: event.Stored, Incomplete: true, HasParent: true, Parent: 1, Engine: []uint64{2, 3}, Local: []uint64{4, 5}}
 	for range 3 {
-		if _, err := st.set.apply(rawEvent{&orphan, true, true}, func(event.Event) error { return nil }); err != nil {
+		if _, err := st.set.apply(&orphan, true, func(event.Event) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/pace"
 )
 
@@ -218,40 +219,37 @@ func (s *stream) tear(err error) error {
 	return s.torn
 }
 
-// Batch implements zmqfeed.Handler.
-func (s *stream) Batch(_ uint64, b *event.Batch) {
+// Batch implements zmqfeed.Handler. Blocks without a place are no fault of the stream:
+// what an engine leaves out it does not hold.
+func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	if s.torn != nil {
-		return // the end
-	}
-	lost := b.Lost > 0 // somewhere in the batch
-	if lost && !s.incomplete {
-		s.lack(true)
+		return false, false // the end
 	}
 	var total core.Outcome
+	defer func() { s.cfg.m.outcome(total) }()
 	for i := range b.Events {
 		ev := &b.Events[i]
 		s.cfg.m.event(ev.Kind, len(ev.Engine))
 		if ev.DPRank != s.cfg.dpRank {
 			s.cfg.m.otherRank.Inc()
 		}
-		if ev.Kind == event.Cleared && ev.AllTiers && s.incomplete && !lost {
-			s.lack(false) // what is missing is cleared
+		if ev.Incomplete != s.incomplete {
+			s.lack(ev.Incomplete)
 		}
-		out, err := s.set.apply(rawEvent{ev, b.CountCopies, s.incomplete}, s.publish)
+		out, err := s.set.apply(ev, b.CountCopies, s.publish)
 		total.Add(out)
 		if err != nil {
-			s.cfg.m.outcome(total)
 			_ = s.tear(err) // stop tells
-			return
+			return false, false
 		}
 	}
-	s.cfg.m.outcome(total)
 	s.cfg.m.hold(s.set)
 	s.compareSizes(b.OtherSize, total.Stored+total.Duplicate > 0)
 	s.keep = true
 	if !time.Now().Before(s.saveAt) {
 		s.saveBeside()
 	}
+	return false, false
 }
 
 // compareSizes notes whether the engine's blocks are of the size that was set: other is
@@ -277,12 +275,12 @@ func (s *stream) misfit() string {
 }
 
 // Restart implements zmqfeed.Handler.
-func (s *stream) Restart(why zmqfeed.Cause) {
+func (s *stream) Restart(sign follow.Sign) {
 	if s.torn != nil {
 		return
 	}
 	s.cfg.m.restarts.Inc()
-	s.cfg.log.Info("the engine restarted, its stream begins anew", "dp_rank", s.cfg.dpRank, "seen_by", why.String())
+	s.cfg.log.Info("the engine restarted, its stream begins anew", "dp_rank", s.cfg.dpRank, "seen_by", sign.String())
 	_ = s.begin(false) // torn says it
 }
 
@@ -292,10 +290,9 @@ func (s *stream) Gap(g zmqfeed.Gap) {
 		return
 	}
 	s.cfg.m.gaps.Inc()
-	unusable := g.Why == zmqfeed.Undecodable || g.Why == zmqfeed.Oversize
 	s.cfg.log.Warn("batches of the engine are lost", "dp_rank", s.cfg.dpRank, "from", g.From, "to", g.To,
-		"reason", g.Why.String(), "begins_anew", !unusable)
-	if !unusable {
+		"reason", g.Why.String(), "begins_anew", !g.Unusable())
+	if !g.Unusable() {
 		_ = s.begin(true) // torn says it
 		return
 	}

@@ -13,7 +13,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
@@ -52,12 +53,14 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	}
 	store := event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}
 	clearAll := event.Event{Kind: event.Cleared, AllTiers: true}
+	in := zmqfeed.NewFollower(s)
+	in.Anew()
 	for i, b := range []event.Batch{
 		{Events: []event.Event{store}},
 		{Events: []event.Event{clearAll, store}, Lost: 1},
 		{Events: []event.Event{clearAll}},
 	} {
-		s.Batch(uint64(i), &b)
+		in.Sent(uint64(i), &line{b: b})
 		if s.incomplete != (i == 1) || s.shownIncomplete.Load() != s.incomplete {
 			t.Errorf("after batch %d the stream is incomplete: %v", i, s.incomplete)
 		}
@@ -124,7 +127,7 @@ func TestBeginningAnewAgainAndAgainBacksOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		for begun := time.Now(); time.Since(begun) < 2*time.Minute; {
-			s.Restart(zmqfeed.Differs)
+			s.Restart(follow.Differs)
 			s.Gap(zmqfeed.Gap{Why: zmqfeed.NoReplay})
 			time.Sleep(time.Millisecond)
 		}
@@ -133,7 +136,7 @@ func TestBeginningAnewAgainAndAgainBacksOff(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		before := time.Now()
-		if s.Restart(zmqfeed.Shorter); time.Since(before) > 0 {
+		if s.Restart(follow.Shorter); time.Since(before) > 0 {
 			t.Errorf("a single restart takes %v", time.Since(before))
 		}
 	})

@@ -12,7 +12,8 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 )
 
 // index is an index with its one writer's lock.
@@ -37,7 +38,7 @@ type applier struct {
 	state    zmqfeed.State
 }
 
-func (a *applier) Batch(seq uint64, b *event.Batch) {
+func (a *applier) Batch(seq uint64, b *event.Batch) (unknownParent, refused bool) {
 	if a.slow > 0 {
 		<-time.After(a.slow)
 	}
@@ -55,9 +56,10 @@ func (a *applier) Batch(seq uint64, b *event.Batch) {
 	a.next = seq + 1
 	a.outcome.Add(out)
 	a.filtered += b.Filtered
+	return out.UnknownParent > 0, out.Refused > 0
 }
 
-func (a *applier) Restart(zmqfeed.Cause) {
+func (a *applier) Restart(follow.Sign) {
 	a.index.mu.Lock()
 	a.index.radix.Clear(a.holder, 0, true)
 	a.index.mu.Unlock()
@@ -240,8 +242,8 @@ func (k *rank) life() {
 func (k *rank) judge(oracle *core.Oracle) {
 	k.t.Helper()
 	s, h := k.feed.Stats(), k.handler
-	k.t.Logf("%s: batches %d (live %d, replayed %d), dropped %d, missed %d in %d gaps, replays %d with %d holes, restarts %v, overlap %d",
-		k.name, s.Batches, s.Live, s.Replayed, k.dropped, s.Missed, s.Gaps, s.Replays, s.ReplayHoles, s.Restarts, s.Overlap)
+	k.t.Logf("%s: batches %d (live %d, replayed %d), dropped %d, missed %d in %d gaps, replays %d with %d holes, restarts %v, duplicates %d",
+		k.name, s.Batches, s.Live, s.Replayed, k.dropped, s.Missed, s.Gaps, s.Replays, s.ReplayHoles, s.Restarts, s.Duplicate)
 	if int(s.Missed) != k.dropped {
 		k.t.Errorf("%s: %d batches were dropped, %d are counted as missed", k.name, k.dropped, s.Missed)
 	}
@@ -328,7 +330,7 @@ func (k *rank) absent() {
 	stop()
 	// It is known by a batch that differs, or by a shorter replay if it has not
 	// passed the feed yet: a busy machine.
-	if s := feed.Stats(); s.Restarts[zmqfeed.Differs]+s.Restarts[zmqfeed.Shorter] != 1 {
+	if s := feed.Stats(); s.Restarts[follow.Differs]+s.Restarts[follow.Shorter] != 1 {
 		k.t.Errorf("%s: %+v", k.name, s)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/engines/zmqfeed"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 )
 
 // patience is how long a publisher may take to start, or to publish a history.

@@ -2,18 +2,14 @@
 // data-parallel rank) into its batches in order, each exactly once, or says
 // which are missing.
 //
-// A feed subscribes, then asks the engine's replay socket for everything after
-// the last batch it applied, while live messages wait in a bounded queue; what
-// comes twice is told by its sequence number. It asks for the last applied
-// batch as well and compares its content: an engine that restarted and has
-// already passed that number is told apart only so, as the protocol carries no
-// incarnation. A hole in the live messages, and one in a replay (old publishers
-// drop what a slow reader cannot take), is closed by asking again from where it
-// begins. When the stream falls silent the feed asks, too, so that a lost last
-// message is noticed.
+// What the numbers mean (what is next, held, replayed, lost; that the engine is another
+// process) is said by [follow.Rank] alone. A [Follower] drives it and tells a [Handler];
+// a [Feed] is a Follower with the engine's sockets: it subscribes, brings the replays that
+// the rank asks for, while live messages wait in a bounded queue, and tells the rank when
+// the wire broke or has been silent.
 //
 // Invariants:
-//   - Between two calls of Handler.Restart, the sequence numbers that a Handler
+//   - Between two calls of Handler.Restart, the numbers that a Handler
 //     is told by Batch and Gap rise from 0 without a hole or an overlap (from
 //     the position that the feed was given, if it was given one).
 //   - Whatever an engine does, connections, replays and restarts come at bounded

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 )
 
@@ -154,10 +155,13 @@ func end(reply func(uint64, []byte) error) { _ = reply(endOfReplay, nil) }
 // quiet counts what a feed tells.
 type quiet struct{ batches, restarts, gaps int }
 
-func (q *quiet) Batch(uint64, *event.Batch) { q.batches++ }
-func (q *quiet) Restart(Cause)              { q.restarts++ }
-func (q *quiet) Gap(Gap)                    { q.gaps++ }
-func (q *quiet) State(State)                {}
+func (q *quiet) Batch(uint64, *event.Batch) (unknownParent, refused bool) {
+	q.batches++
+	return false, false
+}
+func (q *quiet) Restart(follow.Sign) { q.restarts++ }
+func (q *quiet) Gap(Gap)             { q.gaps++ }
+func (q *quiet) State(State)         {}
 
 // Whatever an engine publishes and replays for two minutes, as fast as it can or
 // now and then: subscriptions, replays and restarts are bounded, replays that

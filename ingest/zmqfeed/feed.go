@@ -8,9 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 	"github.com/kvatlas/kvatlas/internal/pace"
 )
@@ -18,30 +17,24 @@ import (
 // errRestarted ends a session whose queue holds what an ended process said.
 var errRestarted = errors.New("the engine restarted")
 
-// Feed follows one engine's stream. Its methods but Stats and Queued belong to
+// Feed follows one engine's stream. Its methods but Stats, Status and Queued belong to
 // the goroutine that calls Run, the Handler's calls included.
 type Feed struct {
+	Follower
 	cfg      Config
-	h        Handler
 	dec      *engine.Decoder
 	leftPast engine.Stats // of decoders before
-	reply    zmtp.Message // of replays, reused
+	reply    item         // of replays, reused
 	counters counters
 
-	// Where the stream is:
-	have    bool   // a batch was applied since the start or restart
-	last    uint64 // the number of the last batch applied, or told as Gap
-	print   uint64 // of that batch's payload, to know it again
-	printed bool   // print is set
-
-	samePublisher bool // the connection's publisher is the one that sent last
-	answered      bool // a replay of this process has ever brought a batch
+	ctx       context.Context  // Run's
+	asked     *follow.Question // by the rank, and not answered yet
+	replaying bool             // an answer is read
+	over      bool             // the session is: its queue is of an ended process
 
 	connect pace.Pace // connections that broke
 	anew    pace.Pace // restarts; rest is how long to wait after the last
 	rest    time.Duration
-	ask     pace.Pace // replays that did not help
-	verify  pace.Pace // replays because of numbers that fell, which had not
 	replays pace.Quota
 	seed    uint64 // of the chance in waits
 	// dial is zmtp.Dial, but in tests.
@@ -57,7 +50,18 @@ func New(cfg Config, h Handler) (*Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine feed: %w", err)
 	}
-	f := &Feed{cfg: cfg, h: h, dec: dec, seed: rand.Uint64(), dial: zmtp.Dial}
+	f := &Feed{cfg: cfg, dec: dec, seed: rand.Uint64(), dial: zmtp.Dial}
+	f.lost, f.restarted, f.other = f.whyLost, f.begunAnew, f.carryOut
+	source := follow.Replay
+	if cfg.Replay == "" {
+		source = follow.Engine
+	}
+	f.begin(h, &follow.Limits{
+		Source: source, HoldMessages: 1, HoldBytes: cfg.MaxMessage, RecoverMessages: 1, // more waits in the queue
+		GapWait: cfg.RetryMax, RecoverMin: cfg.RetryMin, RecoverMax: cfg.ReplayPause,
+	}, f.seed)
+	f.told = follow.Away
+	f.Step((*follow.Rank).Broken) // it is not there yet
 	if err := f.setPosition(cfg.Position); err != nil {
 		return nil, err
 	}
@@ -68,14 +72,17 @@ func New(cfg Config, h Handler) (*Feed, error) {
 // until ctx ends. Once it has returned nothing of the feed runs any more.
 // Call it once.
 func (f *Feed) Run(ctx context.Context) {
+	f.ctx = ctx
 	f.h.State(State{Phase: Connecting})
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := f.session(ctx)
+		f.told = follow.Away // at once, and why
+		f.Step((*follow.Rank).Broken)
 		if ctx.Err() != nil {
 			return
 		}
-		f.h.State(State{Phase: Connecting, Err: err})
+		f.tell(follow.Away, err)
 		now := time.Now()
 		if now.Sub(began) > f.cfg.RetryMax {
 			f.connect.Progress()
@@ -97,76 +104,59 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// next returns the number that the next batch should have.
-func (f *Feed) next() uint64 {
-	if !f.have {
-		return 0
+// carryOut does what follows for the connection.
+func (f *Feed) carryOut(e *follow.Effect) {
+	c := &f.counters
+	switch e.Kind {
+	case follow.Skip:
+		c.gaps.Add(1)
+		c.missed.Add(e.To - e.From + 1)
+	case follow.Drop:
+		switch {
+		case e.Reason != follow.Duplicate:
+		case f.replaying:
+			c.replayExtra.Add(1)
+		default:
+			c.duplicate.Add(1)
+		}
+	case follow.Ask:
+		q := e.Ask
+		f.asked = &q
+	case follow.Cancel:
+		f.asked = nil
 	}
-	return f.last + 1
 }
 
-// apply gives a batch to the handler. Of an oversize one there is no payload.
-func (f *Feed) apply(seq uint64, payload []byte, oversize, replayed bool) {
-	f.have, f.last, f.samePublisher = true, seq, true
-	f.printed = !oversize
-	if oversize {
-		f.gap(seq, Oversize)
-		return
+// whyLost says why batches are that do not come.
+func (f *Feed) whyLost(n uint64) Reason {
+	why := ReplayFailed
+	switch {
+	case f.cfg.Replay == "":
+		why = NoReplay
+	case f.replaying:
+		why = Retention
 	}
-	f.print = xxh3.Hash(payload)
-	b, err := f.dec.Decode(payload)
-	f.countLeft()
-	if err != nil {
-		f.gap(seq, Undecodable)
-		return
-	}
-	if replayed {
-		f.counters.replayed.Add(1)
-	} else {
-		f.counters.live.Add(1)
-	}
-	f.h.Batch(seq, b)
+	f.counters.lost[why].Add(n)
+	return why
 }
 
-// skipTo tells the batches before seq as a Gap, if there are any.
-func (f *Feed) skipTo(seq uint64, why Reason) {
-	from := f.next()
-	if seq <= from {
-		return
-	}
-	f.have, f.last, f.printed = true, seq-1, false
-	f.counters.lost[why].Add(seq - from)
-	f.h.Gap(Gap{From: from, To: seq - 1, Why: why, Same: f.samePublisher})
-}
-
-// gap tells a batch that is there, but unusable.
-func (f *Feed) gap(seq uint64, why Reason) {
-	f.counters.lost[why].Add(1)
-	f.h.Gap(Gap{From: seq, To: seq, Why: why, Same: true})
-}
-
-// restart forgets everything about the process before. The next connection, or
-// the next message, is to wait for f.rest: where the one before was soon before as
-// well. The handler holds nothing then that could be out of date.
-func (f *Feed) restart(why Cause) error {
-	f.have, f.last, f.printed, f.answered = false, 0, false, false
-	f.samePublisher = true // there is nothing left that another process said
+// begunAnew forgets what the decoder knows of the process before. The next connection,
+// or the next message, is to wait where the one before was soon before as well: the
+// handler holds nothing then that could be out of date.
+func (f *Feed) begunAnew(sign follow.Sign) {
 	for i, n := range f.dec.Stats() {
 		f.leftPast[i] += n
 	}
-	dec, err := engine.NewDecoder(f.cfg.Decoder)
-	if err != nil {
-		return err
-	}
-	f.dec = dec
-	f.counters.restarts[why].Add(1)
-	f.h.Restart(why)
+	f.dec, _ = engine.NewDecoder(f.cfg.Decoder) // New has made one
+	f.counters.restarts[sign].Add(1)
 	now := time.Now()
 	first := now.Sub(f.anew.Next()) > f.cfg.RetryMax
 	if f.rest = f.anew.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed); first {
 		f.rest = 0
 	}
-	return nil
+	if f.over = sign != follow.FellBack; !f.over {
+		sleep(f.ctx, f.rest)
+	}
 }
 
 // countLeft publishes what the decoder left out.
@@ -193,16 +183,17 @@ var ErrPosition = errors.New("the feed's position is unusable")
 // that was made of the batches. Some 25 bytes for each block of a salted or
 // LoRA chain.
 func (f *Feed) Position(dst []byte) []byte {
-	flags := byte(0)
-	if f.have {
-		flags |= 1
+	at, have := f.rank.Position()
+	flags, number := byte(0), uint64(0)
+	if have {
+		flags, number = 1, at.LastID-1
 	}
-	if f.printed {
+	if at.Print != 0 {
 		flags |= 2
 	}
 	dst = append(append(dst, positionMagic...), positionVersion, flags)
-	dst = binary.LittleEndian.AppendUint64(dst, f.last)
-	dst = binary.LittleEndian.AppendUint64(dst, f.print)
+	dst = binary.LittleEndian.AppendUint64(dst, number)
+	dst = binary.LittleEndian.AppendUint64(dst, at.Print)
 	return f.dec.AppendState(dst)
 }
 
@@ -216,7 +207,12 @@ func (f *Feed) setPosition(b []byte) error {
 	if err := f.dec.RestoreState(b[positionHeader:]); err != nil {
 		return fmt.Errorf("%w: %w", ErrPosition, err)
 	}
-	f.have, f.printed = b[4]&1 != 0, b[4]&2 != 0
-	f.last, f.print = binary.LittleEndian.Uint64(b[5:]), binary.LittleEndian.Uint64(b[13:])
+	number, print := binary.LittleEndian.Uint64(b[5:]), binary.LittleEndian.Uint64(b[13:])
+	if b[4]&2 == 0 {
+		print = 0
+	}
+	if b[4]&1 != 0 {
+		f.Resume(number+1, print, f.cfg.Incomplete)
+	}
 	return nil
 }

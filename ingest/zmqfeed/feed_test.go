@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/enginepub"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
@@ -36,9 +37,9 @@ type recorder struct {
 
 	mu     sync.Mutex
 	next   uint64
-	have   []uint64 // hashes stored since the start or the last restart
-	gaps   []Gap    // likewise
-	why    []Cause  // of all restarts
+	have   []uint64      // hashes stored since the start or the last restart
+	gaps   []Gap         // likewise
+	why    []follow.Sign // of all restarts
 	states []State
 	change chan struct{} // cap 1
 
@@ -54,7 +55,7 @@ func (r *recorder) changed() {
 	}
 }
 
-func (r *recorder) Batch(seq uint64, b *event.Batch) {
+func (r *recorder) Batch(seq uint64, b *event.Batch) (unknownParent, refused bool) {
 	if r.onBatch != nil {
 		r.onBatch(seq)
 	}
@@ -68,6 +69,7 @@ func (r *recorder) Batch(seq uint64, b *event.Batch) {
 	for _, ev := range b.Events {
 		r.have = append(r.have, ev.Engine...)
 	}
+	return false, false
 }
 
 func (r *recorder) Gap(g Gap) {
@@ -81,7 +83,7 @@ func (r *recorder) Gap(g Gap) {
 	r.gaps = append(r.gaps, g)
 }
 
-func (r *recorder) Restart(why Cause) {
+func (r *recorder) Restart(why follow.Sign) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed()
@@ -154,8 +156,8 @@ func config(p *enginepub.Publisher) Config {
 	}
 }
 
-// follow runs a feed until the test or stop ends it.
-func follow(t *testing.T, cfg Config, h Handler) (f *Feed, stop func()) {
+// start runs a feed until the test or stop ends it.
+func start(t *testing.T, cfg Config, h Handler) (f *Feed, stop func()) {
 	t.Helper()
 	f, err := New(cfg, h)
 	if err != nil {
@@ -218,7 +220,7 @@ func TestReplayThenLive(t *testing.T) {
 			r := newRecorder(t)
 			cfg := config(p)
 			cfg.Topic, cfg.ExactTopic = topic, topic != ""
-			f, _ := follow(t, cfg, r)
+			f, _ := start(t, cfg, r)
 			subscribed(r, p)
 			publish(p, 1, 50)
 			r.reach(100)
@@ -244,7 +246,7 @@ func TestEveryLostMessageIsReplayedAndCounted(t *testing.T) {
 			LoseReplay: func(i int, _ uint64) bool { return i > 1 && rnd.IntN(50) == 0 },
 		})
 		r := newRecorder(t)
-		f, _ := follow(t, config(p), r)
+		f, _ := start(t, config(p), r)
 		subscribed(r, p)
 		publish(p, 1, n)
 		r.reach(n)
@@ -254,8 +256,8 @@ func TestEveryLostMessageIsReplayedAndCounted(t *testing.T) {
 		if int(s.Missed) != len(lost) || s.Batches != n || s.Lost != [NumReasons]uint64{} {
 			t.Errorf("%d messages lost; %+v", len(lost), s)
 		}
-		if s.Live+s.Overlap != s.Messages {
-			t.Errorf("%d live messages are neither applied nor overlap: %+v", s.Messages-s.Live-s.Overlap, s)
+		if s.Live+s.Duplicate != s.Messages {
+			t.Errorf("%d live messages are neither applied nor duplicates: %+v", s.Messages-s.Live-s.Duplicate, s)
 		}
 	})
 }
@@ -263,7 +265,7 @@ func TestEveryLostMessageIsReplayedAndCounted(t *testing.T) {
 func TestALostLastMessageIsNoticed(t *testing.T) {
 	p := publisher(t, enginepub.Config{Lose: func(seq uint64) bool { return seq >= 7 }})
 	r := newRecorder(t)
-	f, _ := follow(t, config(p), r)
+	f, _ := start(t, config(p), r)
 	subscribed(r, p)
 	publish(p, 1, 10)
 	r.reach(10)
@@ -279,7 +281,7 @@ func TestRestartOfTheEngine(t *testing.T) {
 			forms(t, func(t *testing.T, withTopic bool) {
 				p := publisher(t, enginepub.Config{WithTopic: withTopic})
 				r := newRecorder(t)
-				f, _ := follow(t, config(p), r)
+				f, _ := start(t, config(p), r)
 				publish(p, 1, 20)
 				r.reach(20)
 				p = again(t, p, enginepub.Config{WithTopic: withTopic})
@@ -289,7 +291,7 @@ func TestRestartOfTheEngine(t *testing.T) {
 				publish(p, 2, 40)
 				r.reach(uint64(after + 40))
 				r.holds(2, 0, after+40)
-				if s := f.Stats(); s.Restarts[Shorter]+s.Restarts[Differs]+s.Restarts[FellBack] == 0 || s.Connects < 2 {
+				if s := f.Stats(); s.Restarts[follow.Shorter]+s.Restarts[follow.Differs]+s.Restarts[follow.FellBack] == 0 || s.Connects < 2 {
 					t.Errorf("%+v", s)
 				}
 			})
@@ -300,7 +302,7 @@ func TestRestartOfTheEngine(t *testing.T) {
 func TestABrokenConnectionIsNoRestart(t *testing.T) {
 	p := publisher(t, enginepub.Config{})
 	r := newRecorder(t)
-	f, _ := follow(t, config(p), r)
+	f, _ := start(t, config(p), r)
 	for i := range 10 {
 		subscribed(r, p)
 		publish(p, 1, 100)
@@ -309,7 +311,7 @@ func TestABrokenConnectionIsNoRestart(t *testing.T) {
 		r.reach(uint64(110 * (i + 1)))
 	}
 	r.holds(1, 0, 1100)
-	if s := f.Stats(); s.Disconnects != 10 || s.Restarts != [NumCauses]uint64{} || s.Lost != [NumReasons]uint64{} {
+	if s := f.Stats(); s.Disconnects != 10 || s.Restarts != [follow.NumSigns]uint64{} || s.Lost != [NumReasons]uint64{} {
 		t.Errorf("%+v", s)
 	}
 }
@@ -319,10 +321,10 @@ func TestAReplayThatReachesBackNoFurther(t *testing.T) {
 		p := publisher(t, enginepub.Config{Buffer: 10, WithTopic: withTopic})
 		publish(p, 1, 100)
 		r := newRecorder(t)
-		f, stop := follow(t, config(p), r)
+		f, stop := start(t, config(p), r)
 		r.reach(100)
 		r.holds(1, 90, 100)
-		if want := []Gap{{0, 89, Retention, true}}; !slices.Equal(r.gaps, want) {
+		if want := []Gap{{0, 89, Retention}}; !slices.Equal(r.gaps, want) {
 			t.Errorf("gaps %v, want %v", r.gaps, want)
 		}
 		stop()
@@ -331,10 +333,10 @@ func TestAReplayThatReachesBackNoFurther(t *testing.T) {
 		cfg.Position = f.Position(nil)
 		r2 := newRecorder(t)
 		r2.next = 100
-		f2, _ := follow(t, cfg, r2)
+		f2, _ := start(t, cfg, r2)
 		r2.reach(150)
 		r2.holds(1, 140, 150)
-		if want := []Gap{{100, 139, Retention, false}}; !slices.Equal(r2.gaps, want) {
+		if want := []Gap{{100, 139, Retention}}; !slices.Equal(r2.gaps, want) {
 			t.Errorf("gaps %v, want %v", r2.gaps, want)
 		}
 		if f.Stats().Lost[Retention] != 90 || f2.Stats().Lost[Retention] != 40 {
@@ -349,7 +351,7 @@ func TestAPositionOutlivesTheFeed(t *testing.T) {
 			p := publisher(t, enginepub.Config{})
 			publish(p, 1, 30)
 			r := newRecorder(t)
-			f, stop := follow(t, config(p), r)
+			f, stop := start(t, config(p), r)
 			r.reach(30)
 			stop()
 			process := 1
@@ -362,14 +364,14 @@ func TestAPositionOutlivesTheFeed(t *testing.T) {
 			cfg.Position = f.Position(nil)
 			next := newRecorder(t)
 			next.next = 30
-			f, _ = follow(t, cfg, next)
+			f, _ = start(t, cfg, next)
 			next.reach(60)
 			if restarted {
 				next.holds(2, 0, 60)
 			} else {
 				next.holds(1, 30, 60)
 			}
-			if have := f.Stats().Restarts[Differs] == 1; have != restarted {
+			if have := f.Stats().Restarts[follow.Differs] == 1; have != restarted {
 				t.Errorf("restarts %v", f.Stats().Restarts)
 			}
 		})
@@ -451,7 +453,7 @@ func TestUnusableBatchesAreGaps(t *testing.T) {
 			cfg.MaxMessage = 10_000
 			var f *Feed
 			if live {
-				f, _ = follow(t, cfg, r)
+				f, _ = start(t, cfg, r)
 				subscribed(r, p)
 			}
 			publish(p, 1, 3)
@@ -460,11 +462,11 @@ func TestUnusableBatchesAreGaps(t *testing.T) {
 			p.Publish([]byte{0x93, 0xc0})
 			publish(p, 1, 3)
 			if !live {
-				f, _ = follow(t, cfg, r)
+				f, _ = start(t, cfg, r)
 			}
 			r.reach(11)
 			r.holds(1, 0, 11, 3, 7)
-			if want := []Gap{{3, 3, Oversize, true}, {7, 7, Undecodable, true}}; !slices.Equal(r.gaps, want) {
+			if want := []Gap{{3, 3, Oversize}, {7, 7, Undecodable}}; !slices.Equal(r.gaps, want) {
 				t.Errorf("live %v: gaps %v, want %v", live, r.gaps, want)
 			}
 			if s := f.Stats(); s.Lost[Oversize] != 1 || s.Lost[Undecodable] != 1 || s.Disconnects != 0 {
@@ -479,7 +481,7 @@ func TestASilentSubscriptionIsMadeAgain(t *testing.T) {
 	mute.Store(true)
 	p := publisher(t, enginepub.Config{Lose: func(uint64) bool { return mute.Load() }})
 	r := newRecorder(t)
-	f, _ := follow(t, config(p), r)
+	f, _ := start(t, config(p), r)
 	for i := uint64(1); f.Stats().Silent == 0; i++ {
 		publish(p, 1, 1)
 		r.reach(i)
@@ -490,7 +492,7 @@ func TestASilentSubscriptionIsMadeAgain(t *testing.T) {
 	publish(p, 1, 5)
 	r.reach(uint64(n + 5))
 	r.holds(1, 0, n+5)
-	if s := f.Stats(); s.Connects < 2 || s.Lost != [NumReasons]uint64{} || s.Restarts != [NumCauses]uint64{} {
+	if s := f.Stats(); s.Connects < 2 || s.Lost != [NumReasons]uint64{} || s.Restarts != [follow.NumSigns]uint64{} {
 		t.Errorf("%+v", s)
 	}
 }
@@ -502,7 +504,7 @@ func TestAReplayWithoutAnEndIsAskedAgain(t *testing.T) {
 	r := newRecorder(t)
 	cfg := config(p)
 	cfg.ReplayIdle = 50 * time.Millisecond
-	f, _ := follow(t, cfg, r)
+	f, _ := start(t, cfg, r)
 	subscribed(r, p)
 	publish(p, 1, 10)
 	r.reach(20)
@@ -515,13 +517,13 @@ func TestAReplayWithoutAnEndIsAskedAgain(t *testing.T) {
 func TestAnEngineThatKeepsNothingIsNotTakenForRestarted(t *testing.T) {
 	p := publisher(t, enginepub.Config{LoseReplay: func(int, uint64) bool { return true }})
 	r := newRecorder(t)
-	f, _ := follow(t, config(p), r)
+	f, _ := start(t, config(p), r)
 	subscribed(r, p)
 	publish(p, 1, 10)
 	r.reach(10)
 	r.until("three probes", func() bool { return f.Stats().Probes >= 3 })
 	r.holds(1, 0, 10)
-	if s := f.Stats(); s.Restarts != [NumCauses]uint64{} {
+	if s := f.Stats(); s.Restarts != [follow.NumSigns]uint64{} {
 		t.Errorf("%+v", s)
 	}
 }
@@ -546,7 +548,7 @@ func TestFeedsShareALimitOfReplays(t *testing.T) {
 		}
 		cfg := config(p)
 		cfg.Limit = limit
-		follow(t, cfg, r)
+		start(t, cfg, r)
 		all = append(all, r)
 	}
 	for _, r := range all {
@@ -573,7 +575,7 @@ func TestRandomHistories(t *testing.T) {
 			r := newRecorder(t)
 			cfg := config(p)
 			cfg.ReplayAttempts = 1000
-			f, stop := follow(t, cfg, r)
+			f, stop := start(t, cfg, r)
 			process, restarts := 1, 0
 			for range 40 {
 				publish(p, process, func() int { mu.Lock(); defer mu.Unlock(); return rnd.IntN(40) }())
@@ -587,7 +589,7 @@ func TestRandomHistories(t *testing.T) {
 					stop()
 					cfg.Position = f.Position(nil)
 					// What the feed was told before it ended stays.
-					f, stop = follow(t, cfg, r)
+					f, stop = start(t, cfg, r)
 				}
 			}
 			n := p.Next()
@@ -615,7 +617,7 @@ func TestNothingRunsAfterwards(t *testing.T) {
 				once.Do(func() { close(reached) })
 			}
 		}
-		_, stop := follow(t, config(p), r)
+		_, stop := start(t, config(p), r)
 		<-reached
 		stop()
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 )
 
@@ -31,28 +33,62 @@ var errSilent = errors.New("the subscription brings nothing, though the engine p
 // reader takes from the socket, so that the engine's high-water mark is not what drops
 // messages while a batch is applied or a replay runs; the feed's own does all else. They
 // share what says so below, and the feed's counters.
-//
-// The engine's protocol has no incarnation. That a number falls is all that a restart
-// looks like, and so does a message that comes late or twice; live says which is which.
 type session struct {
 	f      *Feed
 	conn   *zmtp.Conn
-	items  chan item          // from the reader, which closes it
-	spare  chan *zmtp.Message // back to the reader
-	room   chan struct{}      // tells the reader that bytes were taken
-	done   chan struct{}      // tells the reader to end
-	err    error              // why the reader ended, once items is closed
-	broken atomic.Bool        // it has ended
-	any    bool               // a live message came
-	last   uint64             // number of the last live message
-	synced bool               // the first replay is over
-	blind  int                // probes in a row that found what should have come live
+	items  chan *item    // from the reader, which closes it
+	spare  chan *item    // back to the reader
+	room   chan struct{} // tells the reader that bytes were taken
+	done   chan struct{} // tells the reader to end
+	err    error         // why the reader ended, once items is closed
+	broken atomic.Bool   // it has ended
+	blind  int           // probes in a row that found what should have come live
 }
 
-// item is a live message on its way from the reader.
+// item is a message with a batch.
 type item struct {
-	m        *zmtp.Message
+	follow.Batch
+	f        *Feed
+	live     *session // whose queue it came through; nil: it was replayed
+	m        zmtp.Message
+	payload  []byte
 	oversize bool
+}
+
+// set makes the message the batch with the number.
+func (it *item) set(f *Feed, number uint64, payload []byte) {
+	it.f, it.payload, it.Batch = f, payload, follow.Batch{Number: number, Ref: it}
+	if !it.oversize {
+		it.Print = max(1, xxh3.Hash(payload)) // 0 is: not known
+	}
+}
+
+// Read implements Content.
+func (it *item) Read() (*event.Batch, Reason, error) {
+	f := it.f
+	c := &f.counters
+	if it.oversize {
+		c.lost[Oversize].Add(1)
+		return nil, Oversize, zmtp.ErrTooLarge
+	}
+	b, err := f.dec.Decode(it.payload)
+	f.countLeft()
+	switch {
+	case err != nil:
+		c.lost[Undecodable].Add(1)
+	case it.live != nil:
+		c.live.Add(1)
+	default:
+		c.replayed.Add(1)
+	}
+	return b, Undecodable, err
+}
+
+// Done implements Content.
+func (it *item) Done() {
+	if it.live != nil {
+		it.live.release(it)
+	}
 }
 
 // session subscribes and follows the stream until the connection breaks, ctx
@@ -66,8 +102,8 @@ func (f *Feed) session(ctx context.Context) error {
 	f.counters.connects.Add(1)
 	s := &session{
 		f: f, conn: conn,
-		items: make(chan item, f.cfg.QueueMessages),
-		spare: make(chan *zmtp.Message, spareMessages),
+		items: make(chan *item, f.cfg.QueueMessages),
+		spare: make(chan *item, spareMessages),
 		room:  make(chan struct{}, 1),
 		done:  make(chan struct{}),
 	}
@@ -83,8 +119,7 @@ func (f *Feed) session(ctx context.Context) error {
 			s.release(it)
 		}
 	}()
-	f.samePublisher = !f.have
-	f.ask.Progress() // perhaps it is another engine
+	f.over = false
 	if err := conn.Subscribe(f.cfg.Topic); err != nil {
 		return fmt.Errorf("subscribe at %s: %w", f.cfg.Endpoint, err)
 	}
@@ -96,22 +131,22 @@ func (s *session) read() {
 	defer close(s.items)
 	c := &s.f.counters
 	for {
-		var m *zmtp.Message
+		var it *item
 		select {
-		case m = <-s.spare:
+		case it = <-s.spare:
 		default:
-			m = new(zmtp.Message)
+			it = new(item)
 		}
-		err := s.conn.ReadMessage(m)
-		oversize := errors.Is(err, zmtp.ErrTooLarge)
-		if err != nil && !oversize {
+		err := s.conn.ReadMessage(&it.m)
+		it.live, it.oversize = s, errors.Is(err, zmtp.ErrTooLarge)
+		if err != nil && !it.oversize {
 			s.err = err
 			s.broken.Store(true)
 			return
 		}
 		// A message larger than the whole queue gets in when it is empty. The feed takes
 		// its bytes off when it is done with a message, so at most one is beyond.
-		n := int64(m.Size())
+		n := int64(it.m.Size())
 		for full := false; ; {
 			queued := c.queuedBytes.Load()
 			if queued == 0 || queued+n <= int64(s.f.cfg.QueueBytes) {
@@ -129,7 +164,6 @@ func (s *session) read() {
 		}
 		c.queuedBytes.Add(n)
 		c.queued.Add(1)
-		it := item{m, oversize}
 		select {
 		case s.items <- it:
 			continue
@@ -147,7 +181,7 @@ func (s *session) read() {
 
 // release takes a message out of the queue's account. One that grew large is left to the
 // garbage collector: spare ones are kept for as long as the session lasts.
-func (s *session) release(it item) {
+func (s *session) release(it *item) {
 	s.f.counters.queuedBytes.Add(-int64(it.m.Size()))
 	s.f.counters.queued.Add(-1)
 	select {
@@ -156,22 +190,21 @@ func (s *session) release(it item) {
 	}
 	if it.m.Cap() <= spareBytes {
 		select {
-		case s.spare <- it.m:
+		case s.spare <- it:
 		default:
 		}
 	}
 }
 
-// follow catches up and then applies live messages as they come. A connection that brings
-// nothing may be one that the network forgot, or an engine at rest: after a silence the
-// engine is asked, at most twice as long after each time that it had nothing.
+// follow catches up and then gives live messages to the rank as they come. A connection
+// that brings nothing may be one that the network forgot, or an engine at rest: after a
+// silence the engine is asked, at most twice as long after each time that it had nothing.
 func (s *session) follow(ctx context.Context) error {
 	f := s.f
-	if _, err := s.catchUp(ctx, 0); err != nil {
+	f.Step((*follow.Rank).Connected)
+	if err := s.answer(ctx); err != nil {
 		return err
 	}
-	s.synced = true
-	f.h.State(State{Phase: Live})
 	var silence <-chan time.Time
 	wait, heard := f.cfg.ProbeMin, false
 	var timer *time.Timer
@@ -191,10 +224,10 @@ func (s *session) follow(ctx context.Context) error {
 				return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, s.err)
 			}
 			heard, s.blind = true, 0
-			err := s.live(ctx, it)
-			s.release(it)
-			if err != nil {
-				return err
+			if s.live(it) {
+				if err := s.answer(ctx); err != nil {
+					return err
+				}
 			}
 		case <-silence:
 			if heard {
@@ -217,12 +250,15 @@ func (s *session) follow(ctx context.Context) error {
 // one is made.
 func (s *session) probe(ctx context.Context) error {
 	f := s.f
+	before := f.Next()
+	if f.Step((*follow.Rank).Silent); f.asked == nil {
+		return nil // it was asked in vain, not long ago
+	}
 	f.counters.probes.Add(1)
-	before := f.next()
-	if _, err := s.replayed(ctx, 0); err != nil {
+	if err := s.answer(ctx); err != nil {
 		return err
 	}
-	if f.next() == before {
+	if f.Next() == before {
 		return nil
 	}
 	if s.blind++; s.blind < maxBlind {
@@ -232,78 +268,29 @@ func (s *session) probe(ctx context.Context) error {
 	return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, errSilent)
 }
 
-// live applies a live message. What its number says, against the last of this connection
-// and the last applied:
-//   - it fell on this connection: the same message again if the payload is that of the
-//     last batch; else a replay decides: if the process that answers goes on from the
-//     batches that are applied the number is an old one, and if not the engine restarted.
-//   - it is not new and nothing has told yet whether the connection's process is that of
-//     the last batch: it is not, or the message would be a copy of that batch.
-//   - it is beyond the next: what is between is replayed, and lost if it cannot be.
-//   - it is not new otherwise: a replay brought it before.
-func (s *session) live(ctx context.Context, it item) error {
-	f, c, m := s.f, &s.f.counters, it.m
+// live gives a live message to the rank. It reports false for one that is not the
+// stream's.
+func (s *session) live(it *item) bool {
+	f, c, m := s.f, &s.f.counters, &it.m
 	c.messages.Add(1)
 	if m.Len() != 3 || len(m.Frame(1)) != 8 {
 		c.malformed.Add(1)
-		return nil
+		it.Done()
+		return false
 	}
-	topic, seq, payload := m.Frame(0), binary.BigEndian.Uint64(m.Frame(1)), m.Frame(2)
+	topic, number, payload := m.Frame(0), binary.BigEndian.Uint64(m.Frame(1)), m.Frame(2)
 	if n := len(f.cfg.Topic); len(topic) < n || string(topic[:n]) != f.cfg.Topic || f.cfg.ExactTopic && len(topic) > n {
 		c.otherTopic.Add(1)
-		return nil
+		it.Done()
+		return false
+	}
+	if number == endOfReplay {
+		c.malformed.Add(1)
+		it.Done()
+		return false
 	}
 	c.bytes.Add(uint64(len(payload)))
-	// One process's numbers only rise on one connection.
-	fell := s.any && seq <= s.last
-	if s.any && seq > s.last+1 {
-		c.gaps.Add(1)
-		c.missed.Add(seq - s.last - 1)
-	}
-	same := f.have && f.printed && seq == f.last && !it.oversize && xxh3.Hash(payload) == f.print
-	switch {
-	case fell && same:
-		c.duplicate.Add(1)
-		return nil
-	case fell:
-		sleep(ctx, time.Until(f.verify.Next()))
-		verified, err := s.catchUp(ctx, 0)
-		if err != nil {
-			return err
-		}
-		if verified && seq < f.next() {
-			now := time.Now()
-			f.verify.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed)
-			c.duplicate.Add(1)
-			return nil
-		}
-		if err := f.restart(FellBack); err != nil {
-			return err
-		}
-		sleep(ctx, f.rest)
-	case seq < f.next() && !f.samePublisher && !same:
-		// Nothing told that this is still the process of the last batch.
-		if err := f.restart(FellBack); err != nil {
-			return err
-		}
-		sleep(ctx, f.rest)
-	}
-	s.any, s.last = true, seq
-	if seq > f.next() {
-		why := NoReplay
-		if f.cfg.Replay != "" {
-			why = ReplayFailed
-			if _, err := s.catchUp(ctx, seq); err != nil {
-				return err
-			}
-		}
-		f.skipTo(seq, why)
-	}
-	if seq < f.next() {
-		f.samePublisher = true
-		c.overlap.Add(1)
-		return nil
-	}
-	f.apply(seq, payload, it.oversize, false)
-	return nil
+	it.set(f, number, payload)
+	f.Step(func(k *follow.Rank, st *follow.Step) { k.Live(st, &it.Batch) })
+	return true
 }

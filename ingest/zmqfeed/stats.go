@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 )
 
 // Reason says why batches are missing for good.
@@ -36,30 +37,6 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Cause says what showed that an engine's process is another one.
-type Cause uint8
-
-// The causes of a Restart.
-const (
-	FellBack  Cause = iota // live sequence numbers fell back
-	Shorter                // the replay ends before the last applied batch
-	Differs                // the batch with the last applied number has other content
-	NumCauses = 3
-)
-
-// String returns the cause as a metric's label.
-func (c Cause) String() string {
-	switch c {
-	case FellBack:
-		return "fell_back"
-	case Shorter:
-		return "shorter"
-	case Differs:
-		return "differs"
-	}
-	return "unknown"
-}
-
 // Stats counts what a Feed saw since it was made.
 type Stats struct {
 	Messages  uint64 // live messages taken off the queue
@@ -69,11 +46,10 @@ type Stats struct {
 	Replayed  uint64
 	Missed    uint64 // batches that a connection's live messages lacked
 	Gaps      uint64 // holes in live messages, of one batch or more
-	Overlap   uint64 // live batches that a replay had brought already
-	Duplicate uint64 // live batches that came twice
+	Duplicate uint64 // live batches that came before, or were replayed
 
 	Lost     [NumReasons]uint64 // batches told as Gap
-	Restarts [NumCauses]uint64
+	Restarts [follow.NumSigns]uint64
 	Left     engine.Stats // what the decoder left out of batches that were given
 
 	Connects    uint64 // subscriptions made
@@ -95,10 +71,10 @@ type Stats struct {
 // counters are Stats while they are counted. Each has one writer, so that a
 // reader sees values that were true at about the same time.
 type counters struct {
-	messages, bytes, live, replayed, missed, gaps, overlap, duplicate atomic.Uint64
+	messages, bytes, live, replayed, missed, gaps, duplicate atomic.Uint64
 
 	lost     [NumReasons]atomic.Uint64
-	restarts [NumCauses]atomic.Uint64
+	restarts [follow.NumSigns]atomic.Uint64
 	left     [engine.NumReasons]atomic.Uint64
 
 	connects, disconnects, refused, silent               atomic.Uint64
@@ -112,7 +88,7 @@ func (f *Feed) Stats() Stats {
 	c := &f.counters
 	s := Stats{
 		Messages: c.messages.Load(), Bytes: c.bytes.Load(), Live: c.live.Load(), Replayed: c.replayed.Load(),
-		Missed: c.missed.Load(), Gaps: c.gaps.Load(), Overlap: c.overlap.Load(), Duplicate: c.duplicate.Load(),
+		Missed: c.missed.Load(), Gaps: c.gaps.Load(), Duplicate: c.duplicate.Load(),
 		Connects: c.connects.Load(), Disconnects: c.disconnects.Load(), Refused: c.refused.Load(), Silent: c.silent.Load(),
 		Replays: c.replays.Load(), Probes: c.probes.Load(), ReplayBad: c.replayBad.Load(),
 		ReplayHoles: c.replayHoles.Load(), ReplayExtra: c.replayExtra.Load(),

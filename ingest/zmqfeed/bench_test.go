@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/enginepub"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/testing/mptest"
 )
 
@@ -16,14 +17,15 @@ type counter struct {
 	done chan struct{}
 }
 
-func (c *counter) Batch(seq uint64, _ *event.Batch) {
+func (c *counter) Batch(seq uint64, _ *event.Batch) (unknownParent, refused bool) {
 	if seq == c.last {
 		close(c.done)
 	}
+	return false, false
 }
-func (*counter) Gap(Gap)       {}
-func (*counter) Restart(Cause) {}
-func (*counter) State(State)   {}
+func (*counter) Gap(Gap)             {}
+func (*counter) Restart(follow.Sign) {}
+func (*counter) State(State)         {}
 
 // BenchmarkReplay is one batch of 64 blocks of 16 tokens through publisher,
 // loopback, feed and decoder.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 )
@@ -29,6 +28,8 @@ type Config struct {
 	// Position is where to go on: what Feed.Position returned when the state
 	// made of the batches was kept. Empty: from the engine's first batch.
 	Position []byte
+	// Incomplete says that the stream lacked something there.
+	Incomplete bool
 
 	// QueueMessages and QueueBytes bound what waits between the connection and
 	// the handler. Defaults: 4,096 and 64 MiB.
@@ -99,58 +100,6 @@ func (c *Config) setDefaults() error {
 	}
 	c.RetryMax, c.ProbeMax = max(c.RetryMin, c.RetryMax), max(c.ProbeMin, c.ProbeMax)
 	return nil
-}
-
-// Handler is told what a Feed makes of the stream, on Run's goroutine. It may
-// block: the engine is then held back, see the package's comment.
-type Handler interface {
-	// Batch gives the batch with the sequence number. It has neither space nor
-	// worker. It lives until Batch returns. Of its Lost events nothing more comes.
-	Batch(seq uint64, b *event.Batch)
-	// Restart says that the engine's process is another one: everything that
-	// the stream said before is void, and the next number is 0.
-	Restart(why Cause)
-	// Gap says that batches are missing for good; the next number is To + 1.
-	Gap(g Gap)
-	// State says how the connection fares, for logs and readiness.
-	State(s State)
-}
-
-// Gap is a run of batches that will not come.
-type Gap struct {
-	From, To uint64 // both included
-	Why      Reason
-	// Same reports that the batches around the gap are known to come from one
-	// process. Without it the engine may have restarted unseen, and what was
-	// stored before the gap may be gone.
-	Same bool
-}
-
-// Phase is what a Feed is doing.
-type Phase uint8
-
-// The phases.
-const (
-	Connecting Phase = iota // or waiting to connect again; Err says why
-	CatchingUp              // connected, replaying what it missed
-	Live                    // up to date as far as it knows
-)
-
-// String returns the phase as a metric's label.
-func (p Phase) String() string {
-	switch p {
-	case CatchingUp:
-		return "catching_up"
-	case Live:
-		return "live"
-	}
-	return "connecting"
-}
-
-// State is a Feed's phase, and the error that led to it, if one did.
-type State struct {
-	Phase Phase
-	Err   error
 }
 
 // Limit bounds how many replays run at once over all feeds that share it.

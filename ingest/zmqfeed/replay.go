@@ -1,0 +1,157 @@
+package zmqfeed
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
+)
+
+var (
+	errHole     = errors.New("the replay has a hole")
+	errNoReplay = errors.New("the engine's replay does not answer to the end")
+)
+
+// endOfReplay is the number in a replay's last reply.
+const endOfReplay = 1<<64 - 1
+
+// answer brings what the rank asks for, until it asks for nothing. An error means that
+// the session is over.
+func (s *session) answer(ctx context.Context) error {
+	f := s.f
+	for f.asked != nil && !f.over && ctx.Err() == nil {
+		if err := s.replayed(ctx); err != nil {
+			return err
+		}
+	}
+	if f.over {
+		return errRestarted
+	}
+	return ctx.Err()
+}
+
+// replayed gives the rank what it asked for, asking the engine again from where it
+// stopped.
+func (s *session) replayed(ctx context.Context) error {
+	f := s.f
+	q := *f.asked
+	f.asked = nil
+	sleep(ctx, time.Until(q.NotBefore))
+	for failures := 0; failures < f.cfg.ReplayAttempts; {
+		before := f.Next()
+		for ctx.Err() == nil { // what waits meanwhile comes with the next replay
+			wait := f.replays.Take(time.Now(), f.cfg.ReplayRate, time.Second)
+			if wait <= 0 {
+				break
+			}
+			sleep(ctx, wait)
+		}
+		err := errBroken
+		if !s.broken.Load() {
+			err = s.replay(ctx, q)
+		}
+		switch {
+		case f.over:
+			return errRestarted
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			if s.broken.Load() {
+				return errBroken
+			}
+			f.Step((*follow.Rank).ReplayEnd)
+			return nil
+		case s.broken.Load():
+			return errBroken
+		case errors.Is(err, errHole):
+			f.counters.replayHoles.Add(1)
+		default:
+			f.counters.replayBad.Add(1)
+		}
+		if f.Next() != before {
+			failures = 0
+		} else {
+			failures++
+			sleep(ctx, time.Duration(failures)*f.cfg.RetryMin)
+		}
+		f.Step(func(k *follow.Rank, st *follow.Step) { q = k.Again(st) })
+	}
+	f.Step(func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{Err: errNoReplay}) })
+	return nil
+}
+
+// replay asks once, on a connection of its own: what comes late of a reply that
+// was given up cannot be taken for the next one's.
+func (s *session) replay(ctx context.Context, q follow.Question) error {
+	f := s.f
+	if l := f.cfg.Limit; l != nil {
+		select {
+		case l.slots <- struct{}{}:
+			defer func() { <-l.slots }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
+	defer cancel()
+	f.counters.replays.Add(1)
+	conn, err := f.dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()                                          //nolint:errcheck // nothing is left to send
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the read tells
+	defer stop()
+	if err := conn.WriteMessage(nil, binary.BigEndian.AppendUint64(nil, q.From-1)); err != nil {
+		return fmt.Errorf("ask for a replay at %s: %w", f.cfg.Replay, err)
+	}
+	f.replaying = true
+	defer func() { f.replaying = false }()
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(f.cfg.ReplayIdle)); err != nil {
+			return err
+		}
+		it := &f.reply
+		err := conn.ReadMessage(&it.m)
+		it.oversize = errors.Is(err, zmtp.ErrTooLarge)
+		if err != nil && !it.oversize {
+			return fmt.Errorf("replay at %s: %w", f.cfg.Replay, err)
+		}
+		number, payload, ok := parseReply(&it.m)
+		switch {
+		case !ok:
+			f.counters.malformed.Add(1)
+			continue
+		case number == endOfReplay && len(payload) == 0:
+			return nil
+		}
+		it.set(f, number, payload)
+		whole := true
+		f.Step(func(k *follow.Rank, st *follow.Step) { whole = k.Replayed(st, &it.Batch) })
+		switch {
+		case f.over:
+			return errRestarted
+		case !whole:
+			return errHole
+		}
+	}
+}
+
+// parseReply reads both forms of reply: an empty frame, the topic or not, the
+// number, the payload. With the default topic there are two empty frames.
+func parseReply(m *zmtp.Message) (seq uint64, payload []byte, ok bool) {
+	n := m.Len()
+	start := 0
+	if n > 0 && len(m.Frame(0)) == 0 {
+		start = 1
+	}
+	if n-start < 2 || n-start > 3 || len(m.Frame(n-2)) != 8 {
+		return 0, nil, false
+	}
+	seq, payload = binary.BigEndian.Uint64(m.Frame(n-2)), m.Frame(n-1)
+	return seq, payload, seq != endOfReplay || len(payload) == 0
+}
