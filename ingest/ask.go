@@ -112,7 +112,11 @@ func (v *rankRecovery) request(ctx context.Context, q recovery.Request) (recover
 		return recovery.Reply{}, err
 	}
 	v.rank.asked() // before the answer: one that never comes was a request, too
+	begun := v.now()
 	reply, err := v.exchange(ctx, q)
+	if ctx.Err() == nil {
+		v.places.outcome(v.subject, !errors.Is(err, errNoAnswer), begun, v.now(), v.cfg, rankSeed(v.seed, &v.id))
+	}
 	switch {
 	case ctx.Err() != nil:
 		// Its end tells more than what the exchange says of it: superseded, or too long.

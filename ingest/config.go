@@ -101,6 +101,10 @@ type Config struct {
 	// it is not there: what it published until then is ignored. It is asked once
 	// a rank and must not block; nil: nobody left. See also WorkerLeft.
 	Left func(sp event.Space, worker uint64, dpRank uint32) (Departure, bool)
+	// Registered reports whether a rank is among those that its worker is registered with;
+	// true also of a worker that is not registered. Of others a few are followed. It must
+	// not block; nil: nobody is registered.
+	Registered func(sp event.Space, worker uint64, dpRank uint32) bool
 	// FindSnapshot finds a snapshot to take up where a stream was trimmed beyond what
 	// was read of it; nil: publishers are asked for what is missing.
 	FindSnapshot FindSnapshot
@@ -124,8 +128,9 @@ type Config struct {
 	HoldMessages int
 	HoldBytes    int
 	// MaxRanks bounds the publisher streams that are followed in each partition of
-	// a stream; messages of others are skipped and counted. Default 65536.
-	MaxRanks int
+	// a stream, and MaxWorkerRanks those of one worker; messages of others are skipped
+	// and counted. Defaults 65536 and 1024, as of registrations.
+	MaxRanks, MaxWorkerRanks int
 	// GapWait is how long a rank's events wait at most for one before them that
 	// is missing in the stream, whether or not its publisher is being asked for it;
 	// then they are applied and the rank is incomplete. Default 10 s. GapAsk is
@@ -195,6 +200,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.HoldMessages = cmp.Or(c.HoldMessages, stream.MaxWindow)
 	c.HoldBytes = cmp.Or(c.HoldBytes, 16<<20)
 	c.MaxRanks = cmp.Or(c.MaxRanks, 1<<16)
+	c.MaxWorkerRanks = cmp.Or(c.MaxWorkerRanks, 1024)
 	c.GapWait = cmp.Or(c.GapWait, defaultGapWait)
 	c.GapAsk = cmp.Or(c.GapAsk, defaultGapAsk)
 	c.Recoveries = cmp.Or(c.Recoveries, 8)
@@ -230,7 +236,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: no connection given")
 	case c.Index == nil:
 		return c, errors.New("ingest: no index given")
-	case c.Partitions < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1:
+	case c.Partitions < 1 || c.MaxMessages < 1 || c.MaxBytes < 1 || c.HoldMessages < 1 || c.HoldBytes < 1 || c.MaxRanks < 1 || c.MaxWorkerRanks < 1:
 		return c, errors.New("ingest: a bound is negative")
 	case c.Recoveries < 1 || c.RecoverMessages < 1 || c.RecoverAttempts < 1 || c.RecoverRate < 1 || c.MaxSeries < 0:
 		return c, errors.New("ingest: a bound on recoveries or series is negative")

@@ -156,15 +156,17 @@ func (l *partition) departure(id RankID) (d Departure, gone bool) {
 // sweepEvery is how often a partition that is full of ranks is looked through.
 const sweepEvery = time.Second
 
-// makeRoomLocked forgets the ranks that left, as far as it is time for that: who
+// makeRoom forgets the ranks that left, as far as it is time for that: who
 // of them comes back is asked for all it holds. It reports whether there were any.
-func (l *partition) makeRoomLocked() bool {
+func (l *partition) makeRoom() bool {
 	now := l.now()
 	if now.Sub(l.swept) < sweepEvery {
 		return false
 	}
 	l.swept = now
 	before := len(l.mu.ranks)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	maps.DeleteFunc(l.mu.ranks, func(_ workerRank, r *rank) bool { return r.follow.Gone() })
 	for worker, ranks := range l.byWorker {
 		if l.byWorker[worker] = slices.DeleteFunc(ranks, func(r *rank) bool { return r.follow.Gone() }); len(l.byWorker[worker]) == 0 {
@@ -178,10 +180,11 @@ func (l *partition) makeRoomLocked() bool {
 // what the snapshot has of it goes, and its position says nothing of when it left.
 func (l *partition) resume(ctx context.Context, pos RankPosition) {
 	r := l.rank(pos.Worker, pos.DPRank)
-	if r == nil {
+	resumed := false
+	if r == nil { // nobody would follow it
+		l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
 		return
 	}
-	resumed := false
 	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { resumed = k.Resume(s, &pos.Position) })
 	if !resumed {
 		l.m.departed.Inc()

@@ -113,7 +113,7 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 	r := &leaversReplica{leavers: h, name: name, set: set}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	cfg := &Config{
-		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, GapAsk: time.Hour, MaxRanks: 100,
+		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, GapAsk: time.Hour, MaxRanks: 100, MaxWorkerRanks: 100,
 		MaxMessages: 1 << 20, MaxBytes: 1 << 30, Metrics: metrics.NewSet(), Log: slog.New(slog.DiscardHandler), Recoveries: 2,
 		RecoverMessages: 20, RecoverAttempts: 8, RecoverTimeout: time.Minute, RecoverMin: 10 * time.Microsecond, RecoverMax: time.Millisecond,
 		RecoverLimit: time.Hour, RecoverRate: 1 << 30, DumpMin: time.Millisecond, DumpMax: time.Second,

@@ -10,8 +10,9 @@
 //     said by [follow.Rank] alone, which has no clock and no goroutine; this package
 //     gives it what comes, and carries out what it says, in order.
 //   - Nothing is lost silently: what is not applied is counted by reason.
-//   - A publisher is never asked more often than at a rate, and a recovery keeps its
-//     place among those under way for a bounded time.
+//   - A publisher is never asked more often than at a rate, less and less while it is
+//     silent, and a recovery keeps its place among those under way, which publishers
+//     share, for a bounded time.
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is

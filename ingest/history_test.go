@@ -140,7 +140,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		h.t.Fatal(err)
 	}
 	cfg := &Config{
-		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, GapAsk: time.Hour, MaxRanks: 100,
+		Namespace: "default", HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, GapAsk: time.Hour, MaxRanks: 100, MaxWorkerRanks: 100,
 		MaxMessages: 1 << 20, MaxBytes: 1 << 30, Metrics: h.metrics, Log: slog.New(slog.DiscardHandler),
 		Recoveries: 2, RecoverMessages: 1 + h.rng.IntN(20), RecoverAttempts: 3, RecoverTimeout: time.Minute,
 		RecoverMin: 1, RecoverMax: time.Microsecond, RecoverLimit: time.Hour, RecoverRate: 1 << 30,

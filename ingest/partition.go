@@ -191,35 +191,59 @@ func (l *partition) handle(ctx context.Context, w *work) {
 	}
 }
 
-// rank returns the worker's rank, made if it is new; nil if there are too many.
+// rank returns the worker's rank, made if it is new; nil if there is no room for it.
 func (l *partition) rank(worker uint64, dpRank uint32) *rank {
-	k := workerRank{worker, dpRank}
+	if r := l.mu.ranks[workerRank{worker, dpRank}]; r != nil {
+		return r
+	}
+	if reason, err := l.refusesRank(worker, dpRank); err != nil {
+		l.skipped(worker, nil, reason, fmt.Errorf("worker %d, rank %d: %w", worker, dpRank, err))
+		return nil
+	}
+	r := &rank{id: RankID{l.space, worker, dpRank}, extra: !l.registered(worker, dpRank)}
+	r.follow = follow.New(l.seed(&r.id))
+	r.stat.RankID, r.stat.FirstSeen = r.id, l.now()
+	l.byWorker[worker] = append(l.byWorker[worker], r)
 	l.mu.Lock()
-	r, made := l.mu.ranks[k], false
-	full := r == nil && len(l.mu.ranks) >= l.cfg.MaxRanks && !l.makeRoomLocked()
-	if r == nil && !full {
-		r = &rank{id: RankID{l.space, worker, dpRank}}
-		r.follow = follow.New(l.seed(&r.id))
-		r.stat.RankID, r.stat.FirstSeen = r.id, l.now()
-		l.mu.ranks[k] = r
-		l.byWorker[worker] = append(l.byWorker[worker], r)
-		made = true
-	}
+	l.mu.ranks[workerRank{worker, dpRank}] = r
 	l.mu.Unlock()
-	switch {
-	case made:
-		l.step(context.Background(), r, func(k *follow.Rank, s *follow.Step) {
-			if d, left := l.departure(r.id); left {
-				k.Leave(s, d)
-			}
-			if _, bad := l.malformed[worker]; bad {
-				k.Unusable(s, 0, false, errMalformed)
-			}
-		})
-	case full:
-		l.skipped(worker, nil, "too_many_ranks", fmt.Errorf("worker %d, rank %d: already %d ranks", worker, dpRank, l.cfg.MaxRanks))
-	}
+	l.step(context.Background(), r, func(k *follow.Rank, s *follow.Step) {
+		if d, left := l.departure(r.id); left {
+			k.Leave(s, d)
+		}
+		if _, bad := l.malformed[worker]; bad {
+			k.Unusable(s, 0, false, errMalformed)
+		}
+	})
 	return r
+}
+
+// extraRanks is how many ranks are followed of a worker that it is registered without: one
+// that it has given up may publish on, or its registration comes late.
+const extraRanks = 64
+
+// registered reports whether the rank is one that its worker is registered with, if that is.
+func (l *partition) registered(worker uint64, dpRank uint32) bool {
+	return l.cfg.Registered == nil || l.cfg.Registered(l.space, worker, dpRank)
+}
+
+// refusesRank returns why a rank is not followed; nil if it is.
+func (l *partition) refusesRank(worker uint64, dpRank uint32) (reason string, err error) {
+	extra := 0
+	for _, r := range l.byWorker[worker] {
+		if r.extra {
+			extra++
+		}
+	}
+	switch n := len(l.byWorker[worker]); {
+	case extra >= extraRanks && !l.registered(worker, dpRank):
+		return "too_many_ranks", fmt.Errorf("the worker has %d ranks already that it is registered without", extra)
+	case n >= l.cfg.MaxWorkerRanks:
+		return "too_many_ranks", fmt.Errorf("the worker has %d ranks already", n)
+	case len(l.mu.ranks) >= l.cfg.MaxRanks && !l.makeRoom():
+		return "too_many_ranks", fmt.Errorf("already %d ranks", l.cfg.MaxRanks)
+	}
+	return "", nil
 }
 
 // offer gives the part to its rank.

@@ -39,7 +39,7 @@ func newPartitionBench(t testing.TB, change func(*Config)) *partitionBench {
 	}
 	b := &partitionBench{t: t, set: set, asked: &asked{}, metrics: metrics.NewSet(), ctx: context.Background()}
 	cfg := Config{
-		HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, MaxRanks: 100, MaxMessages: 1 << 20, MaxBytes: 1 << 30,
+		HoldMessages: 8, HoldBytes: 1 << 20, GapWait: time.Hour, MaxRanks: 100, MaxWorkerRanks: 100, MaxMessages: 1 << 20, MaxBytes: 1 << 30,
 		Recover: b.asked, Metrics: b.metrics, Log: slog.New(slog.DiscardHandler),
 	}
 	if change != nil {

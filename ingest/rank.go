@@ -14,6 +14,7 @@ import (
 // notes and stat.
 type rank struct {
 	id       RankID
+	extra    bool // its worker is registered, and not with it
 	follow   follow.Rank
 	ticks    bool          // it is among those that the partition looks at now and then
 	recovery *rankRecovery // that is under way; nil: none is

@@ -29,7 +29,7 @@ type recoveries struct {
 	m       *meters
 	ctx     context.Context
 	running *sync.WaitGroup
-	slots   chan struct{} // one for each recovery that asks at the moment
+	places  *places
 	quotas  quotas
 
 	// What tests replace.
@@ -41,7 +41,7 @@ type recoveries struct {
 
 func newRecoveries(ctx context.Context, cfg *Config, m *meters, running *sync.WaitGroup) *recoveries {
 	return &recoveries{
-		cfg: cfg, m: m, ctx: ctx, running: running, slots: make(chan struct{}, cfg.Recoveries),
+		cfg: cfg, m: m, ctx: ctx, running: running, places: newPlaces(cfg.Recoveries),
 		ask: func(ctx context.Context, subject string, request []byte) ([]byte, error) {
 			msg, err := cfg.Conn.RequestWithContext(ctx, subject, request)
 			if err != nil {
@@ -117,11 +117,15 @@ func (v *rankRecovery) run() {
 		if err != nil {
 			v.pause(err)
 		}
-		if err = v.slot(); err != nil {
+		if err = v.places.take(v.ctx, v.subject); err != nil {
 			break
 		}
-		err = v.attempt()
-		<-v.slots
+		if v.places.silentFor(v.subject, v.now()) <= 0 {
+			err = v.attempt()
+		} else {
+			err = errNoAnswer // as another rank of it has found out
+		}
+		v.places.giveBack(v.subject)
 		if err == nil || v.ctx.Err() != nil {
 			break
 		}
@@ -154,21 +158,8 @@ func (v *rankRecovery) pause(err error) {
 	}
 	now := v.now()
 	select {
-	case <-v.after(v.tries.Later(now, now, min(v.cfg.RecoverMin, most), most, rankSeed(v.seed, &v.id))):
+	case <-v.after(max(v.tries.Later(now, now, min(v.cfg.RecoverMin, most), most, rankSeed(v.seed, &v.id)), v.places.silentFor(v.subject, now))):
 	case <-v.ctx.Done():
-	}
-}
-
-func (v *rankRecovery) slot() error {
-	select {
-	case v.slots <- struct{}{}:
-		if v.ctx.Err() != nil {
-			<-v.slots
-			return context.Canceled
-		}
-		return nil
-	case <-v.ctx.Done():
-		return context.Canceled
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -381,6 +382,15 @@ func (r *Registry) Left(k Key, rank uint32) (Departure, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.ledger.left(k, rank)
+}
+
+// HasRank reports whether the rank is among those that the worker is announced with, or
+// that the static list names; also if it is on neither: HTTP clients register rank by rank.
+func (r *Registry) HasRank(k Key, rank uint32) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.mu.ledger.members[k]
+	return m == nil || m.lease == nil && m.static == nil || m.state != Live && m.state != Suspect || slices.Contains(m.worker.Ranks, rank)
 }
 
 // IsDrained reports whether the worker, registered or not, gets no requests.

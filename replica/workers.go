@@ -50,6 +50,11 @@ func (w *workers) left(sp event.Space, worker uint64, dpRank uint32) (ingest.Dep
 	return ingest.Departure(d), left
 }
 
+// registered is what ingest asks about ranks that it meets.
+func (w *workers) registered(sp event.Space, worker uint64, dpRank uint32) bool {
+	return w.reg.HasRank(registry.Key{Space: sp, Worker: worker}, dpRank)
+}
+
 // follow starts the goroutine; ingest is open.
 func (w *workers) follow() {
 	ctx, cancel := context.WithCancel(context.Background())
