@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Addressless: true, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Addressless: true, Stale: a.replica.Stale, Log: cfg.Replica.Log,
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())

@@ -45,10 +45,13 @@ func (s *publisherSeries) add(k *RankStatus) {
 
 func (in *Ingest) writePublishers(w io.Writer) {
 	ranks := in.Ranks()
-	incomplete, contested := 0, 0
+	incomplete, stale, contested := 0, 0, 0
 	for i := range ranks {
 		if ranks[i].Incomplete {
 			incomplete++
+		}
+		if ranks[i].Stale {
+			stale++
 		}
 		if ranks[i].Is(follow.Contested) {
 			contested++
@@ -59,6 +62,7 @@ func (in *Ingest) writePublishers(w io.Writer) {
 		fmt.Fprintf(w, "%s %d\n", name, n)
 	}
 	gauge("kvatlas_ingest_incomplete_ranks", incomplete)
+	gauge("kvatlas_ingest_stale_ranks", stale)
 	gauge("kvatlas_ingest_contested_ranks", contested)
 	slices.SortStableFunc(ranks, func(a, b RankStatus) int { return a.FirstSeen.Compare(b.FirstSeen) })
 	own := min(len(ranks), in.cfg.MaxSeries)

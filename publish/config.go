@@ -94,6 +94,11 @@ type Config struct {
 	// RetryMin and RetryMax bound the wait before a failed message is sent
 	// again; it doubles from one to the other. Defaults 50 ms and 2 s.
 	RetryMin, RetryMax time.Duration
+	// StreamWait is for how long the stream may refuse events before replicas are told so
+	// without it, and ask this process for them; until it takes them again nobody waits
+	// for room: events beyond MaxPending are kept for those who ask only. Default 10 s,
+	// negative: for ever.
+	StreamWait time.Duration
 	// RingEvents is how many of its last events a rank keeps for replicas that
 	// missed some, default 10,000, and RingBytes bounds their bytes over all
 	// ranks, default 64 MiB. A replica that missed more gets a dump of all that
@@ -112,6 +117,9 @@ type Config struct {
 	Log     *slog.Logger // nil: slog.Default()
 }
 
+// DefaultStreamWait is how long a stream may refuse events unless told.
+const DefaultStreamWait = 10 * time.Second
+
 func (c Config) withDefaults() (Config, error) {
 	c.Namespace = cmp.Or(c.Namespace, "default")
 	c.BatchEvents = cmp.Or(c.BatchEvents, 512)
@@ -123,6 +131,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, 2*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 5*time.Second)
+	c.StreamWait = cmp.Or(c.StreamWait, DefaultStreamWait)
 	c.RingEvents = cmp.Or(c.RingEvents, 10_000)
 	c.RingBytes = cmp.Or(c.RingBytes, 64<<20)
 	c.KeepDump = cmp.Or(c.KeepDump, 10*time.Second)

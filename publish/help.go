@@ -16,6 +16,7 @@ func Help() map[string]string {
 		"kvatlas_publish_recovery_bytes_total":   "Bytes of answers to replicas that missed something.",
 		"kvatlas_publish_recovery_answers_total": "Answers to replicas that missed something, by answer: what they were given.",
 		"kvatlas_publish_retries_total":          "Failed attempts to send, by reason.",
+		"kvatlas_publish_refused_streams":        "1 while the stream refuses events for so long that replicas are told to ask for them.",
 		"kvatlas_publish_pending_bytes":          "Bytes of events accepted and not acknowledged yet.",
 		"kvatlas_publish_in_flight_messages":     "Messages sent and not acknowledged yet.",
 		"kvatlas_publish_batch_events":           "Events of a message.",

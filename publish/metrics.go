@@ -17,9 +17,10 @@ type meters struct {
 
 	messages, bytes, acked, duplicates, heartbeats *metrics.Counter
 	blocked, droppedFull, droppedLarge             *metrics.Counter
+	droppedRefused                                 *metrics.Counter
 	lost, recoveryBytes                            *metrics.Counter
 	blockedSeconds                                 *metrics.FloatCounter
-	pending, inFlight                              *metrics.Gauge
+	pending, inFlight, refusing                    *metrics.Gauge
 	batchEvents, ackSeconds                        *metrics.PrometheusHistogram
 }
 
@@ -35,6 +36,8 @@ func newMeters(set *metrics.Set) *meters {
 		blockedSeconds: set.GetOrCreateFloatCounter("kvatlas_publish_blocked_seconds_total"),
 		droppedFull:    set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="full"}`),
 		droppedLarge:   set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="too_large"}`),
+		droppedRefused: set.GetOrCreateCounter(`kvatlas_publish_dropped_events_total{reason="refused"}`),
+		refusing:       set.GetOrCreateGauge("kvatlas_publish_refused_streams", nil),
 		lost:           set.GetOrCreateCounter("kvatlas_publish_lost_messages_total"),
 		recoveryBytes:  set.GetOrCreateCounter("kvatlas_publish_recovery_bytes_total"),
 		pending:        set.GetOrCreateGauge("kvatlas_publish_pending_bytes", nil),

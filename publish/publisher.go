@@ -22,6 +22,9 @@ var (
 	ErrDropped = errors.New("event dropped: too much is not acknowledged yet")
 )
 
+// errKept: the event is not sent, but kept for replicas that ask.
+var errKept = errors.New("the stream refuses events: kept for those who ask")
+
 // Publisher publishes the events of one worker. It is safe for concurrent
 // use; events of concurrent callers are in the order in which they got in.
 type Publisher struct {
@@ -50,6 +53,7 @@ type Publisher struct {
 		seq      uint64        // messages encoded
 		resolved uint64        // messages acknowledged or given up: they end in order
 		closing  bool          // accept no more
+		refused  bool          // the stream has not taken a message for StreamWait
 		flushes  []flush       // who waits for resolved, lowest first
 		room     chan struct{} // closed when pending falls; made by who waits
 		probe    event.Batch   // scratch to check an event with
@@ -234,6 +238,9 @@ func (p *Publisher) maxBlocksLocked() int {
 func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
 	cost := event.MaxEventSize(&ev)
 	if err := p.roomLocked(ctx, ev, cost); err != nil {
+		if errors.Is(err, errKept) {
+			return nil
+		}
 		return err
 	}
 	open := &p.mu.open
@@ -279,9 +286,13 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 			}
 			return nil
 		}
-		if p.cfg.WhenFull == Drop {
+		if p.cfg.WhenFull == Drop || p.mu.refused {
 			p.numberLocked(&ev) // the gap tells readers of the loss
 			p.source.Apply(ev)
+			if p.mu.refused {
+				p.m.droppedRefused.Inc()
+				return errKept
+			}
 			p.m.droppedFull.Inc()
 			return ErrDropped
 		}
@@ -346,6 +357,28 @@ func (p *Publisher) wakeSender() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
+	}
+}
+
+// refuse notes whether the stream has refused events for StreamWait: callers do not wait
+// for room then.
+func (p *Publisher) refuse(now bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.refused == now {
+		return
+	}
+	p.mu.refused = now
+	if now && p.mu.room != nil {
+		close(p.mu.room)
+		p.mu.room = nil
+	}
+	if now {
+		p.m.refusing.Inc()
+		p.cfg.Log.Warn("the stream refuses events: replicas are told to ask this process for them", "subject", p.subject, "since", p.cfg.StreamWait)
+	} else {
+		p.m.refusing.Dec()
+		p.cfg.Log.Info("the stream takes events again", "subject", p.subject)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
 var testSpace = event.Space{Model: "m", BlockSize: 16}
@@ -76,6 +77,7 @@ func TestOrderIsRepairableWhateverFails(t *testing.T) {
 				c.BatchEvents = 1 + rng.IntN(4)
 				c.Heartbeat = 20 * time.Millisecond
 				c.MaxPending = 400 + rng.IntN(4000)
+				c.StreamWait = -1
 			})
 			p := start(cfg, f)
 			n := 50 + rng.IntN(100)
@@ -269,7 +271,7 @@ func TestAFullPublisherBlocksItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStream(1, 0)
 		f.setRefuse(&jetstream.APIError{Code: 503, ErrorCode: 10077, Description: "maximum bytes exceeded"})
-		cfg := testConfig(t, func(c *Config) { c.MaxPending = 1000 })
+		cfg := testConfig(t, func(c *Config) { c.MaxPending, c.StreamWait = 1000, -1 })
 		p := start(cfg, f)
 		accepted := 0
 		for {
@@ -482,6 +484,59 @@ func TestResume(t *testing.T) {
 		got := decoded(t, f.mu.stored)
 		if len(got) != 2 || got[1].Events[0].ID != 4 || got[1].Incarnation != got[0].Incarnation {
 			t.Errorf("stored %+v", got)
+		}
+	})
+}
+
+// A stream that refuses events for longer than StreamWait holds no caller up: what finds
+// no room is numbered, kept for replicas that ask, and told of past the stream; and all is
+// as before once it takes events again.
+func TestAStreamThatRefusesEventsHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeStream(1, 0)
+		f.setRefuse(&jetstream.APIError{Code: 503, ErrorCode: 10077, Description: "maximum bytes exceeded"})
+		cfg := testConfig(t, func(c *Config) { c.MaxPending = 1000 })
+		p := start(cfg, f)
+		begun := time.Now()
+		for i := range uint64(500) {
+			if err := p.Removed(t.Context(), 0, event.Device, []uint64{i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begun); took < DefaultStreamWait || took > DefaultStreamWait+2*cfg.RetryMax {
+			t.Errorf("callers waited for %v", took)
+		}
+		if n := counter(cfg, `kvatlas_publish_dropped_events_total{reason="refused"}`); n == 0 || n > 500 {
+			t.Errorf("%d events are kept only", n)
+		}
+		if n := cfg.Metrics.GetOrCreateGauge("kvatlas_publish_refused_streams", nil).Get(); n != 1 {
+			t.Errorf("%v streams refuse events", n)
+		}
+		data, _ := p.source.Answer(recovery.AppendRequest(nil, recovery.Request{From: 1}), 1<<20)
+		reply, err := recovery.DecodeReply(data)
+		if err != nil || reply.Kind != recovery.Events {
+			t.Fatalf("asked for the events: %+v, %v", reply, err)
+		}
+		if b, err := new(event.Decoder).Decode(reply.Body); err != nil || len(b.Events) != 500 {
+			t.Errorf("asked for the events: %v", err)
+		}
+		f.setRefuse(nil)
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := cfg.Metrics.GetOrCreateGauge("kvatlas_publish_refused_streams", nil).Get(); n != 0 {
+			t.Errorf("%v streams refuse events after they take them", n)
+		}
+		if err := p.Removed(t.Context(), 0, event.Device, []uint64{501}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stored := decoded(t, f.mu.stored)
+		last := stored[len(stored)-1]
+		if id := last.Events[len(last.Events)-1].ID; id != 501 {
+			t.Errorf("the last event is %d, want 501: numbers tell of what the stream lacks", id)
 		}
 	})
 }

@@ -18,6 +18,8 @@ type sender struct {
 	ready  []*message // scratch
 	beat   []byte     // scratch
 	warned time.Time  // when the log last said that publishing waits
+	next   time.Time  // heartbeat
+	took   time.Time  // when the stream last took a message
 }
 
 func newSender(p *Publisher) *sender { return &sender{Publisher: p} }
@@ -27,11 +29,10 @@ func (s *sender) run() {
 	defer close(s.done)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	nextBeat := time.Now() // the first at once: readers learn of the publisher
+	s.next = time.Now() // the first at once: readers learn of the publisher
 	for s.ctx.Err() == nil {
-		if s.cfg.Heartbeat > 0 && !time.Now().Before(nextBeat) {
-			s.heartbeat()
-			nextBeat = time.Now().Add(s.cfg.Heartbeat)
+		if s.beats() {
+			s.heartbeat(s.subject, func(r *progress) uint64 { return r.resolved })
 		}
 		wait := s.fillReady()
 		ok := true
@@ -47,7 +48,7 @@ func (s *sender) run() {
 			continue
 		}
 		if s.cfg.Heartbeat > 0 {
-			wait = min(wait, time.Until(nextBeat))
+			wait = min(wait, time.Until(s.next))
 		}
 		timer.Reset(wait)
 		var acked <-chan *jetstream.PubAck
@@ -67,6 +68,9 @@ func (s *sender) run() {
 		}
 	}
 	s.m.inFlight.Add(-float64(len(s.flying)))
+	if s.isRefused() {
+		s.m.refusing.Dec()
+	}
 }
 
 // fillReady seals the open batch if it is due and moves what the window allows to
@@ -124,6 +128,8 @@ func (s *sender) landed(ack *jetstream.PubAck) {
 	s.flying = s.flying[1:]
 	s.m.inFlight.Dec()
 	if ack != nil {
+		s.took = time.Now()
+		s.refuse(false)
 		s.m.acked.Inc()
 		s.m.ackSeconds.UpdateDuration(msg.sent)
 		if ack.Duplicate {
@@ -163,6 +169,12 @@ func (s *sender) repair() {
 			s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
 				"subject", s.subject, "since", msg.sent, "error", msg.err)
 		}
+		if why := reason(msg.err); s.cfg.StreamWait >= 0 && why != disconnected && min(time.Since(msg.sent), time.Since(s.took)) > s.cfg.StreamWait {
+			s.refuse(true)
+		}
+		if s.isRefused() && s.beats() {
+			s.heartbeat(stream.LiveSubject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker), func(r *progress) uint64 { return r.last })
+		}
 		if backoff > 0 && !s.pause(backoff/2+rand.N(backoff/2+1)) {
 			return
 		}
@@ -198,9 +210,26 @@ func (s *sender) pause(d time.Duration) bool {
 	}
 }
 
-// heartbeat tells readers up to which event of each rank everything is in the
-// stream before this message, or lost. Nobody waits for it: the next follows.
-func (s *sender) heartbeat() {
+// beats reports whether it is time for a heartbeat.
+func (s *sender) beats() bool {
+	now := time.Now()
+	if s.cfg.Heartbeat < 0 || now.Before(s.next) {
+		return false
+	}
+	s.next = now.Add(s.cfg.Heartbeat)
+	return true
+}
+
+func (s *sender) isRefused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.refused
+}
+
+// heartbeat tells readers how far each rank is: up to which event everything is in the
+// stream before this message, or lost; or past a stream that refuses events, up to which
+// one they can be asked for. Nobody waits for it: the next follows.
+func (s *sender) heartbeat(subject string, id func(*progress) uint64) {
 	b := event.Batch{
 		Space:       s.cfg.Space,
 		Worker:      s.cfg.Worker,
@@ -209,10 +238,10 @@ func (s *sender) heartbeat() {
 		CountCopies: s.cfg.CountCopies,
 	}
 	s.mu.Lock()
-	b.Last = s.positionsLocked(func(r *progress) uint64 { return r.resolved })
+	b.Last = s.positionsLocked(id)
 	s.mu.Unlock()
 	s.beat = event.AppendHeartbeat(s.beat[:0], &b)
-	if s.out.tell(s.subject, s.beat) == nil {
+	if s.out.tell(subject, s.beat) == nil {
 		s.m.heartbeats.Inc()
 	}
 }

@@ -119,6 +119,9 @@ func gone(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }
 
+// disconnected is the reason of what fails on this side.
+const disconnected = "disconnected"
+
 // reason is a failed attempt's label in the metrics.
 func reason(err error) string {
 	var api *jetstream.APIError
@@ -130,7 +133,7 @@ func reason(err error) string {
 	case errors.As(err, &api):
 		return "refused" // by the server: most often the stream is full
 	}
-	return "disconnected"
+	return disconnected
 }
 
 // ErrUnsafeStream is wrapped by the error for a stream that loses

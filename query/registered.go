@@ -43,6 +43,7 @@ type Stream struct {
 	// the last full clear), truncated (the memory budget refused blocks),
 	// Contested or departed.
 	State     string
+	Stale     bool          // something is missing that its publisher may have
 	LastID    uint64        // of the last event applied
 	Lag       uint64        // messages of its space that are not applied yet
 	LagTime   time.Duration // age of the oldest of them
@@ -131,6 +132,7 @@ type (
 	}
 	streamInfo struct {
 		State      string     `json:"state"`
+		Stale      bool       `json:"stale,omitempty"`
 		LastID     uint64     `json:"last_event_id"`
 		Lag        uint64     `json:"lag_messages"`
 		LagSeconds float64    `json:"lag_seconds"`
@@ -249,7 +251,7 @@ func (s *Server) streamsByRank() map[rankKey]*streamInfo {
 	}
 	byRank := make(map[rankKey]*streamInfo)
 	for _, st := range s.streams() {
-		info := &streamInfo{State: st.State, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
+		info := &streamInfo{State: st.State, Stale: st.Stale, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
 		if !st.LastSeen.IsZero() {
 			info.LastSeen = &st.LastSeen
 		}

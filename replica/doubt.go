@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // doubtful says of which ranks the index does not have what they hold, as far as is
@@ -22,6 +24,7 @@ func (r *Replica) doubtful() string {
 		text string
 	}{
 		{func(s *ingest.RankStatus) bool { return s.Is(follow.Contested) }, "in conflict"},
+		{func(s *ingest.RankStatus) bool { return s.Stale && !s.Is(follow.Contested) }, "stale"},
 	} {
 		n, first := 0, (*ingest.RankStatus)(nil)
 		for i := range ranks {
@@ -37,4 +40,22 @@ func (r *Replica) doubtful() string {
 		}
 	}
 	return strings.Join(texts, "; ")
+}
+
+// Stale returns the ranks of which the index lacks events, as far as is known.
+func (r *Replica) Stale() map[event.Space]map[shard.RankID]bool {
+	in := r.ingest.Load()
+	if in == nil {
+		return nil
+	}
+	stale := make(map[event.Space]map[shard.RankID]bool)
+	for _, s := range in.Ranks() {
+		if s.Stale {
+			if stale[s.Space] == nil {
+				stale[s.Space] = make(map[shard.RankID]bool)
+			}
+			stale[s.Space][shard.RankID{Worker: s.Worker, DPRank: s.DPRank}] = true
+		}
+	}
+	return stale
 }

@@ -35,7 +35,7 @@ func (r *Replica) streams() []query.Stream {
 
 func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream {
 	s := query.Stream{
-		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State),
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State), Stale: r.Stale,
 		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError(), LastSeen: r.LastSeen, AskNext: r.AskNext,
 		Counts: counts(&r.Blocks, map[string]uint64{
 			"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,

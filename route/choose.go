@@ -133,6 +133,9 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		c.Context = l.PromptTokens
 		c.HeadTokens, c.Since = r.table.Turn(m.slot)
 		c.Cached, c.Cost = r.depth[m.slot], 0
+		if c.Stale = m.stale; c.Stale {
+			discount(&c.Cached, r.settings.StaleCredit)
+		}
 		r.credit(c, s.tokens)
 		if o.Stage == DecodeStage {
 			c.NewTokens = 0

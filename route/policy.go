@@ -46,8 +46,8 @@ type Observer interface {
 // for this request.
 type Candidate struct {
 	shard.RankID
-	// Cached is how many leading blocks of the prompt the rank holds:
-	// cumulative over tiers.
+	// Cached is how many leading blocks of the prompt the rank holds, or of a stale one
+	// count: cumulative over tiers.
 	Cached [event.NumTiers]uint32
 	// CachedTokens is the length of prompt that the engine should find on the
 	// tiers that earn credit.
@@ -72,6 +72,8 @@ type Candidate struct {
 	// engine takes; 0 if unknown. CPU is set for a worker without accelerator.
 	TotalBlocks, MaxBatchedTokens int
 	CPU                           bool
+	// Stale: the index does not have what the rank holds, so part of it is counted only.
+	Stale bool
 
 	// Cost is the policy's: lower is better.
 	Cost float64

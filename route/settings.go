@@ -28,6 +28,9 @@ type Settings struct {
 	// TierCredits is what a cached block saves of a computed one, by the tier
 	// that it is on. Default device 1, host 0.75, disk 0.25, external 0.
 	TierCredits [event.NumTiers]float64
+	// StaleCredit is the part of a stale rank's depths that counts: of one of which the
+	// index lacks events. Default 0.5.
+	StaleCredit float64
 	// DeviceRatio is how many times faster than a CPU worker another is taken
 	// to be by device-aware-weighted. Default 8.
 	DeviceRatio float64
@@ -72,6 +75,7 @@ func DefaultSettings() Settings {
 		OverlapWeight:     1,
 		PrefillLoadScale:  1,
 		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},
+		StaleCredit:       0.5,
 		DeviceRatio:       8,
 		TrackActiveBlocks: true,
 		AssumeKVReuse:     true,
@@ -123,6 +127,9 @@ func (s *Settings) Check() error {
 		if !(c >= 0 && c <= 1) {
 			return fmt.Errorf("%w: credit %v of tier %v, give 0 to 1", ErrSettings, c, event.Tier(t))
 		}
+	}
+	if !(s.StaleCredit >= 0 && s.StaleCredit <= 1) {
+		return fmt.Errorf("%w: credit %v of stale ranks, give 0 to 1", ErrSettings, s.StaleCredit)
 	}
 	if err := s.Breaker.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSettings, err)

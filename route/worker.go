@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
@@ -68,6 +69,8 @@ type member struct {
 	worker *workerState
 	others bool // another router takes it first; see assign
 
+	stale bool // the index does not know what it holds; see Router.SetStale
+
 	report   Report
 	reported time.Time
 }
@@ -124,6 +127,24 @@ func (r *Router) join(w *workerState, id shard.RankID) {
 	r.members = append(r.members, m)
 	slices.SortFunc(r.members, func(a, b *member) int { return cmp.Compare(a.slot, b.slot) })
 	r.numbers = r.numbers[:0] // the index may know a rank that had no slot
+}
+
+// SetStale says of which ranks the index does not have what they hold, as far as that is
+// known: their depths count for Settings.StaleCredit of what they are.
+func (r *Router) SetStale(stale map[shard.RankID]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.members {
+		m.stale = stale[m.RankID]
+	}
+}
+
+// discount leaves of a stale rank's depths the leading part: what was missed is removals,
+// mostly, and engines let go of a prompt from its end.
+func discount(depth *[event.NumTiers]uint32, part float64) {
+	for t := range depth {
+		depth[t] = uint32(float64(depth[t]) * part)
+	}
 }
 
 // leave ends a member and its bookings.

@@ -91,6 +91,8 @@ func (c *config) declareChoice(set *conf.Set) {
 	set.Float(&r.PrefillLoadScale, "prefill-load-scale", d.PrefillLoadScale, "The same for mode dynamo.", conf.Between(0, 1e6))
 	set.Float(&r.Temperature, "temperature", d.Temperature, `0 takes the lowest cost. Above it the choice is by chance, the more
 		even the higher.`, conf.Between(0, 1e6))
+	set.Float(&c.Route.StaleCredit, "stale-credit", d.StaleCredit, `What part of the leading blocks counts that a worker is said to hold
+		while the index lacks events of it.`, conf.Between(0.0, 1))
 	set.List(&c.Credits, "tier-credits", []string{"1", "0.75", "0.25", "0"}, `What a cached block saves of a computed one, on
 		device, host, disk and external storage: four numbers from 0 to 1.`)
 	set.Float(&r.DeviceRatio, "device-ratio", d.DeviceRatio, `How many times faster than a CPU worker another is taken to be in

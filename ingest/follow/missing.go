@@ -23,6 +23,10 @@ func (r *Rank) Heartbeat(s *Step, h Heartbeat) {
 		return
 	}
 	r.returns(s, h.Last, !r.known && h.Last == 0)
+	if h.Live && r.seq > 0 && r.rec.number == 0 && h.Last > 0 && !r.has(h.Last) {
+		r.passedBy(s, h.Last)
+		return
+	}
 	if r.rec.number != 0 {
 		return
 	}

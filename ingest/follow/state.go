@@ -149,15 +149,19 @@ type Status struct {
 	// Incomplete says that what the index has is not known to be what the rank held
 	// after that event.
 	Incomplete bool
-	Awaited    bool      // it recovers for the first time: nothing of it is known
-	AskNext    time.Time // no recovery begins before; zero: at once
-	Why        error     // of what is not as it should be; nil: nothing
+	// Stale says that something is missing that is not known, and may be to be had: what
+	// the index has may be no longer there.
+	Stale   bool
+	Awaited bool      // it recovers for the first time: nothing of it is known
+	AskNext time.Time // no recovery begins before; zero: at once
+	Why     error     // of what is not as it should be; nil: nothing
 }
 
 // Status returns the rank's.
 func (r *Rank) Status() Status {
 	st := r.State()
 	s := Status{State: st, Incarnation: r.incarnation, LastID: r.last, Held: len(r.held), AskNext: r.retry.Next(), Why: r.why,
+		Stale:      !r.gone && (r.lack == dump || r.spoilt == doubtful || r.claim.overdue),
 		Awaited:    st == Recovering && r.rec.cause == Discovery,
 		Incomplete: !r.gone && (r.recovers() || r.lack != nothing || r.spoilt == doubtful || r.claim.overdue)}
 	switch {

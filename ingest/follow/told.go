@@ -58,6 +58,15 @@ func (r *Rank) Told(s *Step, incarnation, last uint64) {
 	}
 }
 
+// passedBy takes the word of the rank's publisher, which came without a stream, that its
+// stream does not take what it has sent up to an event: it is asked for that. The stream
+// brings it one day, so nothing of it is lost.
+func (r *Rank) passedBy(s *Step, last uint64) {
+	r.claim = claim{incarnation: r.incarnation, last: last, since: s.Now, overdue: true}
+	r.lacks = max(r.lacks, last)
+	r.ask(s, Behind)
+}
+
 // overdue looks whether what was told has come true in time: the stream has been
 // read as far as it came a while after that.
 func (r *Rank) overdue(s *Step) {

@@ -51,6 +51,8 @@ type Config struct {
 	StateDir  string // "none": nothing is kept
 	SaveEvery time.Duration
 
+	StreamWait time.Duration
+
 	Register     bool
 	Lease        time.Duration
 	Role         string
@@ -126,6 +128,8 @@ func (c *Config) Declare(set *conf.Set) {
 		sent each third of it. It is not taken back at the end: a restart within the lease goes unnoticed.`,
 		conf.Between(time.Second, time.Hour))
 	c.Stream.Declare(set)
+	set.Duration(&c.StreamWait, "stream-wait", publish.DefaultStreamWait, `For how long the stream may refuse events, as it is full, before
+		replicas are told to ask this process for them. Until it takes them again nothing waits for it.`, conf.Between(0, 24*time.Hour))
 	c.Broker.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: admin.Setting, Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8092")

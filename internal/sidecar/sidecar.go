@@ -232,7 +232,7 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
 		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last, Incomplete: o.incomplete}},
-		Stream: s.streamConfig(), Metrics: s.metrics.Set, Log: s.log,
+		Stream: s.streamConfig(), StreamWait: max(s.cfg.StreamWait, 1), Metrics: s.metrics.Set, Log: s.log,
 	})
 	if err != nil {
 		return nil, err

@@ -76,6 +76,8 @@ type Config struct {
 	// Addressless lets workers be chosen that do not say where their engines
 	// listen: whoever asks knows it.
 	Addressless bool
+	// Stale returns the ranks of which the index lacks events; nil: none are known.
+	Stale func() map[event.Space]map[shard.RankID]bool
 	// Unhealthy is how many health checks in a row must fail for an engine to get no
 	// requests; 0 is 3.
 	Unhealthy int
@@ -438,6 +440,17 @@ func (f *Fleet) Expire() {
 		if m.Cache != nil {
 			m.Cache.Expire()
 		}
+	}
+}
+
+// discountStale tells the routers of which ranks the index lacks events.
+func (f *Fleet) discountStale() {
+	if f.cfg.Stale == nil || f.cfg.Index != Events {
+		return
+	}
+	stale := f.cfg.Stale()
+	for _, m := range f.Models() {
+		m.Router.SetStale(stale[m.Space])
 	}
 }
 

@@ -27,6 +27,7 @@ func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 			return
 		case <-tick.C:
 			f.Expire()
+			f.discountStale()
 		case <-sub.Wait():
 		}
 		for _, ev := range sub.Next() {
