@@ -54,9 +54,18 @@ func (g *group) partition(worker uint64) *partition {
 	return g.partitions[worker*0x9E3779B97F4A7C15>>32%uint64(len(g.partitions))]
 }
 
-// ranks returns the status of every publisher stream.
-func (g *group) ranks() []RankStatus {
-	var list []RankStatus
+// size returns how many publisher streams there are.
+func (g *group) size() (n int) {
+	for _, l := range g.partitions {
+		l.mu.Lock()
+		n += len(l.mu.ranks)
+		l.mu.Unlock()
+	}
+	return n
+}
+
+// appendRanks appends the status of every publisher stream.
+func (g *group) appendRanks(list []RankStatus) []RankStatus {
 	for _, l := range g.partitions {
 		l.mu.Lock()
 		for _, k := range l.mu.ranks {

@@ -274,18 +274,23 @@ func (in *Ingest) Streams() []StreamStatus {
 // Ranks returns the status of every publisher stream, sorted by space, worker
 // and rank.
 func (in *Ingest) Ranks() []RankStatus {
-	var list []RankStatus
+	list := in.ranks()
+	slices.SortFunc(list, func(a, b RankStatus) int { return a.compare(&b) })
+	return list
+}
+
+// ranks returns the status of every publisher stream, in no order.
+func (in *Ingest) ranks() []RankStatus {
+	var groups []*group
+	n := 0
 	for _, g := range in.groups.Range {
-		list = append(list, g.ranks()...)
+		groups = append(groups, g)
+		n += g.size()
 	}
-	slices.SortFunc(list, func(a, b RankStatus) int {
-		return cmp.Or(
-			cmp.Compare(a.Space.Model, b.Space.Model),
-			cmp.Compare(a.Space.BlockSize, b.Space.BlockSize),
-			cmp.Compare(a.Space.Group, b.Space.Group),
-			cmp.Compare(a.Worker, b.Worker),
-			cmp.Compare(a.DPRank, b.DPRank))
-	})
+	list := make([]RankStatus, 0, n)
+	for _, g := range groups {
+		list = g.appendRanks(list)
+	}
 	return list
 }
 

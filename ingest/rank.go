@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,16 @@ type RankStatus struct {
 	FirstSeen      time.Time
 	LastSeen       time.Time // last message or heartbeat
 	LastEvent      time.Time // last time that events were applied
+}
+
+// compare orders by space, worker and rank.
+func (s *RankStatus) compare(o *RankStatus) int {
+	return cmp.Or(
+		cmp.Compare(s.Space.Model, o.Space.Model),
+		cmp.Compare(s.Space.BlockSize, o.Space.BlockSize),
+		cmp.Compare(s.Space.Group, o.Space.Group),
+		cmp.Compare(s.Worker, o.Worker),
+		cmp.Compare(s.DPRank, o.DPRank))
 }
 
 // Is reports whether the rank is in the state.

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -44,16 +45,18 @@ func (s *publisherSeries) add(k *RankStatus) {
 }
 
 func (in *Ingest) writePublishers(w io.Writer) {
-	ranks := in.Ranks()
+	all := in.ranks()
+	ranks := make([]*RankStatus, len(all)) // the statuses are large: they stay where they are
 	incomplete, stale, contested := 0, 0, 0
-	for i := range ranks {
-		if ranks[i].Incomplete {
+	for i := range all {
+		ranks[i] = &all[i]
+		if all[i].Incomplete {
 			incomplete++
 		}
-		if ranks[i].Stale {
+		if all[i].Stale {
 			stale++
 		}
-		if ranks[i].Is(follow.Contested) {
+		if all[i].Is(follow.Contested) {
 			contested++
 		}
 	}
@@ -64,11 +67,10 @@ func (in *Ingest) writePublishers(w io.Writer) {
 	gauge("kvatlas_ingest_incomplete_ranks", incomplete)
 	gauge("kvatlas_ingest_stale_ranks", stale)
 	gauge("kvatlas_ingest_contested_ranks", contested)
-	slices.SortStableFunc(ranks, func(a, b RankStatus) int { return a.FirstSeen.Compare(b.FirstSeen) })
+	slices.SortFunc(ranks, func(a, b *RankStatus) int { return cmp.Or(a.FirstSeen.Compare(b.FirstSeen), a.compare(b)) })
 	own := min(len(ranks), in.cfg.MaxSeries)
 	series := make([]publisherSeries, 0, own+1)
-	for i := range ranks[:own] {
-		k := &ranks[i]
+	for _, k := range ranks[:own] {
 		s := publisherSeries{labels: fmt.Sprintf("model=%q,block_size=\"%d\",group=%q,worker=\"%d\",dp_rank=\"%d\"",
 			k.Space.Model, k.Space.BlockSize, k.Space.Group, k.Worker, k.DPRank)}
 		s.add(k)
@@ -76,8 +78,8 @@ func (in *Ingest) writePublishers(w io.Writer) {
 	}
 	if own < len(ranks) {
 		other := publisherSeries{labels: `model="",block_size="",group="",worker="other",dp_rank=""`}
-		for i := range ranks[own:] {
-			other.add(&ranks[own+i])
+		for _, k := range ranks[own:] {
+			other.add(k)
 		}
 		series = append(series, other)
 	}

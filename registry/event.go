@@ -85,14 +85,20 @@ type Entry struct {
 }
 
 // Present reports whether the worker is one of the fleet.
-func (e *Entry) Present() bool { return e.State == Live || e.State == Suspect }
+func (e *Entry) Present() bool { return e.State.present() }
+
+func (s State) present() bool { return s == Live || s == Suspect }
 
 // Status is the state for people: drained stands for live and suspect.
 func (e *Entry) Status() string {
-	if e.Drained && e.Present() {
+	return statusOf(e.State, e.Drained)
+}
+
+func statusOf(s State, drained bool) string {
+	if drained && s.present() {
 		return "drained"
 	}
-	return e.State.String()
+	return s.String()
 }
 
 // Kind says what an Event is about.

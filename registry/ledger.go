@@ -425,11 +425,7 @@ func (l *ledger) lookup(k Key) (Entry, bool) {
 
 // contents returns everything the ledger knows, sorted.
 func (l *ledger) contents() Contents {
-	var c Contents
-	for _, m := range l.members {
-		c.Workers = append(c.Workers, l.entry(m))
-	}
-	slices.SortFunc(c.Workers, func(a, b Entry) int { return a.Key.compare(b.Key) })
+	c := Contents{Workers: l.entries(func(*member) bool { return true })}
 	for worker, d := range l.drains {
 		c.Drained = append(c.Drained, Drained{Worker: worker, Since: d.since, By: d.by})
 	}
@@ -439,4 +435,30 @@ func (l *ledger) contents() Contents {
 	}
 	slices.SortFunc(c.Corrupt, func(a, b Corrupt) int { return strings.Compare(a.Key, b.Key) })
 	return c
+}
+
+// entries returns those members, sorted. An entry is large: it is made once, where
+// it stays.
+func (l *ledger) entries(which func(*member) bool) []Entry {
+	members := make([]*member, 0, len(l.members))
+	for _, m := range l.members {
+		if which(m) {
+			members = append(members, m)
+		}
+	}
+	slices.SortFunc(members, func(a, b *member) int { return a.key.compare(b.key) })
+	list := make([]Entry, len(members))
+	for i, m := range members {
+		list[i] = l.entry(m)
+	}
+	return list
+}
+
+// count returns how many members have which status.
+func (l *ledger) count() map[string]int {
+	n := make(map[string]int)
+	for _, m := range l.members {
+		n[statusOf(m.state, l.drains[m.key.Worker] != nil)]++
+	}
+	return n
 }

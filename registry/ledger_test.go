@@ -627,3 +627,26 @@ func FuzzLedger(f *testing.F) {
 		}
 	})
 }
+
+// What is shown of a fleet is read under the lock that heartbeats need: metrics copy
+// no worker, and a list is made once.
+func TestCountingAFleetCopiesNoWorkers(t *testing.T) {
+	l := newLedger(ledgerConfig{maxWorkers: 1 << 20}, newMeters(metrics.NewSet()), func(Event) {})
+	const workers = 5000
+	static := make([]Worker, workers)
+	for i := range static {
+		static[i] = Worker{ID: uint64(i), Model: "m", BlockSize: 16, Transport: JetStream}
+	}
+	l.setStatic(time.Unix(1, 0), static)
+	l.drains[7] = &drain{}
+	if n := l.count(); n["live"] != workers-1 || n["drained"] != 1 || len(n) != 2 {
+		t.Errorf("%v", n)
+	}
+	if n := testing.AllocsPerRun(5, func() { l.count() }); n > 10 {
+		t.Errorf("counting %d workers allocates %.0f times", workers, n)
+	}
+	list := l.contents().Workers
+	if cap(list) != workers || !slices.IsSortedFunc(list, func(a, b Entry) int { return a.Key.compare(b.Key) }) {
+		t.Errorf("%d workers in a list of room for %d, or not sorted", len(list), cap(list))
+	}
+}

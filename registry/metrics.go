@@ -51,7 +51,11 @@ func (r *Registry) gauges() {
 	if r.cfg.Conn == nil {
 		return
 	}
-	gauge("kvatlas_registry_corrupt_values", func() float64 { return float64(len(r.Corrupt())) })
+	gauge("kvatlas_registry_corrupt_values", func() float64 {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return float64(len(r.mu.ledger.corrupt))
+	})
 	gauge("kvatlas_registry_connected", func() float64 {
 		if r.Connected() {
 			return 1
@@ -60,13 +64,10 @@ func (r *Registry) gauges() {
 	})
 }
 
-func (r *Registry) count(status string) (n int) {
-	for _, e := range r.Snapshot(true) {
-		if e.Status() == status {
-			n++
-		}
-	}
-	return n
+func (r *Registry) count(status string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.ledger.count()[status]
 }
 
 // Help returns the help text of every metric that a Registry exposes, by name,

@@ -344,17 +344,7 @@ func (r *Registry) Connected() bool {
 func (r *Registry) Snapshot(departed bool) []Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.mu.ledger.contents().Workers
-	if departed {
-		return all
-	}
-	present := all[:0]
-	for _, e := range all {
-		if e.Present() {
-			present = append(present, e)
-		}
-	}
-	return present
+	return r.mu.ledger.entries(func(m *member) bool { return departed || m.state.present() })
 }
 
 // Lookup returns one worker, present or departed.

@@ -167,14 +167,10 @@ func (c *fleetCluster) lost(ctx context.Context) (int64, error) {
 	if err := c.states(ctx, c.shares...); err != nil {
 		return 0, err
 	}
-	var all []fleetHeld
-	for _, p := range c.shares {
-		all = append(all, p.state...)
-	}
 	var lost int64
 	for _, p := range []*fleetProcess{c.indexer, c.router} {
 		var wrong *wrongIndex
-		switch err := c.awaitRight(ctx, p, all); {
+		switch err := c.awaitRight(ctx, p, c.held()); {
 		case errors.As(err, &wrong):
 			fmt.Fprintf(c.log, "%v\n", err)
 			lost += wrong.blocks

@@ -74,12 +74,18 @@ func (c *fleetCluster) start(ctx context.Context) error {
 	if err := c.states(ctx, c.shares...); err != nil {
 		return err
 	}
-	for _, p := range c.shares {
-		if err := c.awaitRight(ctx, c.indexer, p.state); err != nil {
-			return fmt.Errorf("at the start: %w", err)
-		}
+	if err := c.awaitRight(ctx, c.indexer, c.held()); err != nil {
+		return fmt.Errorf("at the start: %w", err)
 	}
 	return nil
+}
+
+// held returns what all workers held when they said it last.
+func (c *fleetCluster) held() (all []fleetHeld) {
+	for _, p := range c.shares {
+		all = append(all, p.state...)
+	}
+	return all
 }
 
 func (c *fleetCluster) startIndexer(ctx context.Context) error {
