@@ -37,17 +37,21 @@ func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(min(k, fa
 // free returns a free slot; chunkSlots or more if there is none.
 func (c *chunk) free() int { return bits.TrailingZeros16(^c.used) }
 
+// A slot that is not in use has tag 0 and block 0, which is no block's number: so who
+// looks for an entry need not ask which slots are in use.
 func (c *chunk) set(s int, t uint8, slot uint32) {
-	s %= chunkSlots
-	c.tags[s], c.blk[s] = t, slot
-	c.used |= 1 << s
+	if uint(s) < chunkSlots {
+		c.tags[s], c.blk[s] = t, slot
+		c.used |= 1 << (s & 15)
+	}
 }
 
-// drop frees a slot. A tag that is not there any more is one false match less.
+// drop frees a slot.
 func (c *chunk) drop(s int) {
-	s %= chunkSlots
-	c.tags[s] = 0
-	c.used &^= 1 << s
+	if uint(s) < chunkSlots {
+		c.tags[s], c.blk[s] = 0, 0
+		c.used &^= 1 << (s & 15)
+	}
 }
 
 // slotOf returns what a slot holds for a block: with four bits more than the
@@ -80,27 +84,27 @@ func (c *chunk) underflow(t uint8) {
 // tagOf returns the hash's tag.
 func tagOf(m uint64) uint8 { return uint8(m) }
 
-// match marks the slots whose tag may be t by the top bits of bytes. A mark may
-// be false above a true one, and where the slot is not in use.
-func (c *chunk) match(t uint8) (a, b uint64) {
+// match marks the slots whose tag may be t, each by one bit that slotAt knows. A mark
+// may be false above a true one, and where the slot is not in use.
+func (c *chunk) match(t uint8) uint64 {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	a = binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
-	b = uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t) | 0xFFFFFFFF<<32
-	return (a - ones) &^ a & tops, (b - ones) &^ b & tops
+	a := binary.LittleEndian.Uint64(c.tags[:8]) ^ ones*uint64(t)
+	b := uint64(binary.LittleEndian.Uint32(c.tags[8:])) ^ ones*uint64(t)
+	return (a-ones)&^a&tops | (b-ones)&^b&(tops>>32)>>4
 }
 
-// matches returns the slots in use whose tag may be t.
-func (c *chunk) matches(t uint8) uint16 {
-	a, b := c.match(t)
-	const gather = 0x0102040810204080 // moves the marks together
-	return uint16(a>>7*gather>>56|b>>7*gather>>56<<8) & c.used & allSlots
+// slotAt returns the slot of the lowest mark: the first eight have the top bits of
+// bytes, the others the middle ones.
+func slotAt(marks uint64) int {
+	i := bits.TrailingZeros64(marks)
+	return i>>3&7 | (^i&4)<<1
 }
 
 // lacks reports whether the chunk shows that it does not have the hash: no tag
 // with its four further bits equals the hash's.
 func (c *chunk) lacks(m uint64) bool {
-	for k := c.matches(tagOf(m)); k != 0; k &= k - 1 {
-		if s := bits.TrailingZeros16(k) % chunkSlots; c.blk[s]>>blockBits == slotOf(m, 0)>>blockBits {
+	for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
+		if s := slotAt(k); s < chunkSlots && c.blk[s]>>blockBits == slotOf(m, 0)>>blockBits && c.blk[s] != 0 {
 			return false
 		}
 	}
@@ -109,8 +113,8 @@ func (c *chunk) lacks(m uint64) bool {
 
 // block returns the slot of exactly this entry, or -1.
 func (c *chunk) block(t uint8, slot uint32) int {
-	for m := c.matches(t); m != 0; m &= m - 1 {
-		if s := bits.TrailingZeros16(m) % chunkSlots; c.blk[s] == slot && c.tags[s] == t {
+	for k := c.match(t); k != 0; k &= k - 1 {
+		if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
 			return s
 		}
 	}

@@ -1,9 +1,6 @@
 package core
 
-import (
-	"math/bits"
-	"unsafe"
-)
+import "unsafe"
 
 // A directory maps engine hashes to block numbers of an arena, one entry per
 // block. It stores no hashes: an entry is a tag byte and a block number, and a
@@ -76,7 +73,7 @@ func away(home, k uint32) uint32 {
 // group.
 type probe struct {
 	at     [probeHashes]aim
-	hashes [probeHashes]uint64
+	hashes [probeHashes]uint64 // a copy, if made before it is known what it is for (Prefetch)
 	n      int
 	gen    uint32
 }
@@ -96,28 +93,31 @@ const probeHashes = 32
 
 func (d *directory) locate(p *probe, hashes []uint64) {
 	p.gen = d.gen
-	p.n = copy(p.hashes[:], hashes)
+	p.n = min(len(hashes), probeHashes)
 	if len(d.top) == 0 {
 		p.gen--
 		return
 	}
-	hashes = p.hashes[:p.n]
 	top, shift, key := d.top, (63-d.depth)&63, d.key
-	for i, e := range hashes {
-		m := key.mix(e)
+	at := p.at[:p.n]
+	hashes = hashes[:len(at)]
+	for i := range at {
+		m := key.mix(hashes[i])
 		r := &top[m>>1>>shift]
-		p.at[i] = aim{r.chunk(home(m)), r.leaf, m}
+		at[i] = aim{r.chunk(home(m)), r.leaf, m}
 	}
-	prefetch(&p.at[0], len(hashes))
+	prefetch(unsafe.SliceData(at), len(at))
 }
 
 // findIn returns the block of an entry of this hash in the chunk.
 func (d *directory) findIn(c *chunk, m, hash uint64) (uint32, bool) {
 	t, more := tagOf(m), slotOf(m, 0)
-	for k := c.matches(t); k != 0; k &= k - 1 {
-		s := bits.TrailingZeros16(k) % chunkSlots
-		b := c.blk[s] ^ more
-		if b <= blockMask && c.tags[s] == t && d.arena.at(b) == hash {
+	for k := c.match(t); k != 0; k &= k - 1 {
+		s := slotAt(k)
+		if s >= chunkSlots {
+			break
+		}
+		if b := c.blk[s] ^ more; b-1 < blockMask && d.arena.at(b) == hash {
 			return b, true
 		}
 	}
@@ -131,29 +131,41 @@ func (d *directory) insertAll(p *probe, hashes []uint64, blocks *[probeHashes]ui
 	if p.gen != d.gen {
 		return 0
 	}
-	for i, e := range hashes[:min(len(hashes), probeHashes)] {
-		a := &p.at[i]
-		c, l := a.home, a.leaf
-		if l.n >= leafHigh {
-			d.count += i
+	n := min(len(hashes), probeHashes)
+	k := 0
+	for {
+		k += insertPlain(p.at[k:n], blocks[k:n])
+		if k == n {
+			break
+		}
+		a := &p.at[k]
+		if a.leaf.n >= leafHigh || !d.absent(a.home, a.mixed, hashes[k]) {
+			break
+		}
+		d.refAt(a.mixed).put(a.mixed, blocks[k])
+		k++
+	}
+	d.count += k
+	return k
+}
+
+// insertPlain is insertAll up to the first entry of which its home chunk alone does not
+// tell that the directory lacks it, or has no room for it. It calls nothing, so that what
+// it works with stays in registers.
+func insertPlain(at []aim, blocks []uint32) int {
+	blocks = blocks[:len(at)]
+	for i := range at {
+		a := &at[i]
+		c, l, m := a.home, a.leaf, a.mixed
+		t := tagOf(m)
+		s := c.free()
+		if l.n >= leafHigh || c.match(t)|uint64(l.spilled) != 0 || c.overflowed(t) || s >= chunkSlots {
 			return i
 		}
-		t := tagOf(a.mixed)
-		if x, y := c.match(t); x|y|uint64(l.spilled) != 0 || c.overflowed(t) {
-			if !d.absent(c, a.mixed, e) {
-				d.count += i
-				return i
-			}
-		}
-		if s := c.free(); s < chunkSlots {
-			c.set(s, t, slotOf(a.mixed, blocks[i]))
-			l.n++
-		} else {
-			d.refAt(a.mixed).put(a.mixed, blocks[i])
-		}
+		c.set(s, t, slotOf(m, blocks[i]))
+		l.n++
 	}
-	d.count += len(hashes)
-	return len(hashes)
+	return len(at)
 }
 
 // leadingAbsent returns how many of the probe's hashes from the i-th on are not in the
@@ -190,24 +202,39 @@ func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 	if p.gen != d.gen {
 		return 0
 	}
-	n := len(blocks)
-	for i, a := range p.at[from : from+n] {
-		if a.leaf.n <= a.leaf.low {
-			d.count -= i
-			return i
+	at, n := p.at[from:from+len(blocks)], len(blocks)
+	k := 0
+	for {
+		k += removePlain(at[k:], blocks[k:])
+		if k == n {
+			break
 		}
-		if s := a.home.block(tagOf(a.mixed), slotOf(a.mixed, blocks[i])); s >= 0 {
-			a.home.drop(s)
-			a.leaf.n--
-		} else if !d.refAt(a.mixed).remove(a.mixed, blocks[i]) {
-			d.count -= i
-			return i
+		a := &at[k]
+		if a.leaf.n <= a.leaf.low || !d.refAt(a.mixed).remove(a.mixed, blocks[k]) {
+			break
 		}
+		k++
 	}
-	if d.count -= n; d.count == 0 {
+	if d.count -= k; d.count == 0 {
 		d.clear()
 	}
-	return n
+	return k
+}
+
+// removePlain is removeAll up to the first entry that is not in its home chunk.
+func removePlain(at []aim, blocks []uint32) int {
+	blocks = blocks[:len(at)]
+	for i := range at {
+		a := &at[i]
+		c, l, m := a.home, a.leaf, a.mixed
+		s := c.block(tagOf(m), slotOf(m, blocks[i]))
+		if l.n <= l.low || s < 0 {
+			return i
+		}
+		c.drop(s)
+		l.n--
+	}
+	return len(at)
 }
 
 // find returns the block that holds the hash. With a hash entered for several

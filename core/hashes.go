@@ -24,27 +24,49 @@ func (x *Radix) sameHashes(r *run, pos uint32, hashes []uint64) int {
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropHashes(r *run, lo, hi uint32) {
 	var hashes [probeHashes]uint64
-	var blocks [probeHashes]uint32
-	// Downwards: so the hashes come in the order of the event that removed
-	// them, of which there may be a probe already.
-	for p := hi; p > lo; {
-		n := min(int(p-lo), probeHashes)
-		for i := range n {
-			blocks[i] = r.block(p - 1 - uint32(i))
-			hashes[i] = x.arena.at(blocks[i])
+	var blocks, after [probeHashes]uint32
+	n := x.lastHashes(r, lo, hi, &hashes, &blocks)
+	now, from := x.probeOf(hashes[:n])
+	for ahead := x.spare[1]; n > 0; {
+		hi -= uint32(n)
+		// The next batch's cache misses pass while this one is removed.
+		more := x.lastHashes(r, lo, hi, &hashes, &after)
+		x.dir.locate(ahead, hashes[:more])
+		for k := 0; k < n; k++ {
+			if x.dups.n == 0 {
+				if k += x.dir.removeAll(now, from+k, blocks[k:n]); k == n {
+					break
+				}
+			}
+			x.dropHash(x.arena.at(blocks[k]), blocks[k])
 		}
-		k := 0
-		if x.dups.n == 0 {
-			at, from := x.probeOf(hashes[:n])
-			k = x.dir.removeAll(at, from, blocks[:n])
+		if from, now = 0, ahead; ahead == x.spare[1] {
+			ahead = x.spare[0]
+		} else {
+			ahead = x.spare[1]
 		}
-		if k < n {
-			x.dropHash(hashes[k], blocks[k])
-			k++
-		}
-		p -= uint32(k)
+		n, blocks = more, after
 	}
 	x.releaseSegs(r, lo)
+}
+
+// lastHashes gets the shared hashes of the last positions below hi, and their blocks,
+// and returns how many: some, but none below lo. They come downwards: so it is the order
+// of the event that removed them, of which there may be a probe already.
+func (x *Radix) lastHashes(r *run, lo, hi uint32, hashes *[probeHashes]uint64, blocks *[probeHashes]uint32) int {
+	n := 0
+	for lo < hi && n <= probeHashes-segBlocks {
+		b := r.block(hi - 1)
+		seg := x.arena.hashes(b >> segBits)[:b&(segBlocks-1)+1]
+		seg = seg[max(len(seg)-int(hi-lo), 0):]
+		for j := range seg {
+			i := (n + j) & (probeHashes - 1)
+			hashes[i], blocks[i] = seg[len(seg)-1-j], b-uint32(j)
+		}
+		n += len(seg)
+		hi -= uint32(len(seg))
+	}
+	return n
 }
 
 // probeOf returns a probe of the hashes and the index of the first in it: that
@@ -90,13 +112,14 @@ func (x *Radix) getHashes(r *run, pos uint32, hashes []uint64, blocks *[probeHas
 // addHashes puts hashes at pos and on of r's shared hashes, and returns their
 // blocks, which are not in the directory yet.
 func (x *Radix) addHashes(r *run, pos uint32, hashes []uint64, blocks *[probeHashes]uint32) {
-	for i := 0; i < len(hashes); {
-		b := x.roomForHashes(r, pos+uint32(i))
-		k := copy(x.arena.hashes(b >> segBits)[b&(segBlocks-1):], hashes[i:])
-		for j := range k {
-			blocks[i+j] = b + uint32(j)
+	at := blocks[:len(hashes)]
+	for len(hashes) > 0 {
+		b := x.roomForHashes(r, pos)
+		k := copy(x.arena.hashes(b >> segBits)[b&(segBlocks-1):], hashes)
+		for j := range at[:k] {
+			at[j] = b + uint32(j)
 		}
-		i += k
+		hashes, at, pos = hashes[k:], at[k:], pos+uint32(k)
 	}
 }
 
