@@ -74,6 +74,7 @@ func away(home, k uint32) uint32 {
 type probe struct {
 	at     [probeHashes]aim
 	hashes [probeHashes]uint64 // a copy, if made before it is known what it is for (Prefetch)
+	blocks [probeHashes]uint32 // what is entered or taken out under them
 	n      int
 	gen    uint32
 }
@@ -81,6 +82,16 @@ type probe struct {
 // of reports whether the probe was made of hashes, or of hashes and more.
 func (p *probe) of(hashes []uint64) bool {
 	return len(hashes) <= p.n && equalWords(hashes, p.hashes[:len(hashes)])
+}
+
+// find returns where in the probe the hashes are, if it was made of them and others.
+func (p *probe) find(hashes []uint64) (at int, ok bool) {
+	for i, e := range p.hashes[:p.n] {
+		if e == hashes[0] && len(hashes) <= p.n-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 type aim struct {
@@ -124,17 +135,17 @@ func (d *directory) findIn(c *chunk, m, hash uint64) (uint32, bool) {
 	return 0, false
 }
 
-// insertAll enters the blocks under the hashes, which the probe was made of,
+// insertAll enters the probe's blocks under the hashes, which it was made of,
 // and returns how many it took: it stops before a hash that the directory may
 // have, or whose leaf must grow first.
-func (d *directory) insertAll(p *probe, hashes []uint64, blocks *[probeHashes]uint32) int {
+func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	if p.gen != d.gen {
 		return 0
 	}
 	n := min(len(hashes), probeHashes)
 	k := 0
 	for {
-		k += insertPlain(p.at[k:n], blocks[k:n])
+		k += insertPlain(p.at[k:n], p.blocks[k:n])
 		if k == n {
 			break
 		}
@@ -142,7 +153,7 @@ func (d *directory) insertAll(p *probe, hashes []uint64, blocks *[probeHashes]ui
 		if a.leaf.n >= leafHigh || !d.absent(a.home, a.mixed, hashes[k]) {
 			break
 		}
-		d.refAt(a.mixed).put(a.mixed, blocks[k])
+		d.refAt(a.mixed).put(a.mixed, p.blocks[k])
 		k++
 	}
 	d.count += k
@@ -195,18 +206,17 @@ func (d *directory) absent(c *chunk, m, hash uint64) bool {
 	return !taken
 }
 
-// removeAll takes out the entries of the blocks, whose hashes the probe has from
-// its i-th on, and returns how many it took: it stops before one whose leaf
-// must shrink.
-func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
+// removeAll takes out the entries of the probe's blocks from the lo-th up to the hi-th,
+// and returns how many it took: it stops before one whose leaf must shrink.
+func (d *directory) removeAll(p *probe, lo, hi int) int {
 	if p.gen != d.gen {
 		return 0
 	}
-	at, n := p.at[from:from+len(blocks)], len(blocks)
+	at, blocks := p.at[lo:hi], p.blocks[lo:hi]
 	k := 0
 	for {
 		k += removePlain(at[k:], blocks[k:])
-		if k == n {
+		if k == len(at) {
 			break
 		}
 		a := &at[k]
@@ -224,15 +234,21 @@ func (d *directory) removeAll(p *probe, from int, blocks []uint32) int {
 // removePlain is removeAll up to the first entry that is not in its home chunk.
 func removePlain(at []aim, blocks []uint32) int {
 	blocks = blocks[:len(at)]
+next:
 	for i := range at {
 		a := &at[i]
 		c, l, m := a.home, a.leaf, a.mixed
-		s := c.block(tagOf(m), slotOf(m, blocks[i]))
-		if l.n <= l.low || s < 0 {
-			return i
+		if l.n > l.low {
+			slot := slotOf(m, blocks[i])
+			for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
+				if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
+					c.drop(s)
+					l.n--
+					continue next
+				}
+			}
 		}
-		c.drop(s)
-		l.n--
+		return i
 	}
 	return len(at)
 }

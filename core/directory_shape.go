@@ -1,6 +1,6 @@
 package core
 
-import "math/bits"
+import "slices"
 
 func (d *directory) newRef(depth uint8) ref {
 	d.leaves++
@@ -31,19 +31,20 @@ func (d *directory) clear() {
 
 // gather lists the entries of the leaves, but for spilled ones.
 func (d *directory) gather(refs ...ref) {
-	d.blocks = d.blocks[:0]
+	d.blocks = slices.Grow(d.blocks[:0], len(refs)*pageSlots)
 	for _, r := range refs {
 		for i := range r.page {
-			c := &r.page[i]
-			for u := c.used & allSlots; u != 0; u &= u - 1 {
-				d.blocks = append(d.blocks, c.blk[bits.TrailingZeros16(u)%chunkSlots]&blockMask)
+			for _, b := range &r.page[i].blk {
+				if b != 0 {
+					d.blocks = append(d.blocks, b&blockMask)
+				}
 			}
 		}
 	}
 	// The hashes first, so that their cache misses overlap.
-	d.hashes = d.hashes[:0]
-	for _, b := range d.blocks {
-		d.hashes = append(d.hashes, d.arena.at(b))
+	d.hashes = slices.Grow(d.hashes[:0], len(d.blocks))[:len(d.blocks)]
+	for i, b := range d.blocks {
+		d.hashes[i] = d.arena.at(b)
 	}
 }
 
@@ -65,8 +66,9 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 	for i, e := range d.hashes {
 		m := d.key.mix(e)
 		r := &made[m>>1>>shift&(n-1)]
-		if c := r.chunk(home(m)); c.free() < chunkSlots {
-			c.set(c.free(), tagOf(m), slotOf(m, d.blocks[i]))
+		c := r.chunk(home(m))
+		if s := c.free(); s < chunkSlots {
+			c.set(s, tagOf(m), slotOf(m, d.blocks[i]))
 			r.leaf.n++
 		} else {
 			r.put(m, d.blocks[i])

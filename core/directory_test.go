@@ -44,17 +44,16 @@ func benchDirectory(b *testing.B, benchBits int) {
 	}
 	floor := time.Since(begun)
 	b.ResetTimer()
-	var blocks [probeHashes]uint32
 	for i := 0; i < b.N; i++ {
 		s := segs[i%segments]
 		hashes := a.hashes(s)
 		for j := range hashes {
-			blocks[j] = s<<segBits | uint32(j)
+			p.blocks[j] = s<<segBits | uint32(j)
 		}
 		d.locate(&p, hashes)
-		for j := d.removeAll(&p, 0, blocks[:len(hashes)]); j < len(hashes); j++ {
+		for j := d.removeAll(&p, 0, len(hashes)); j < len(hashes); j++ {
 			slow++
-			d.remove(hashes[j], blocks[j])
+			d.remove(hashes[j], p.blocks[j])
 		}
 		k := i * segBlocks % (len(fresh) - segBlocks)
 		copy(hashes, fresh[k:])
@@ -62,9 +61,9 @@ func benchDirectory(b *testing.B, benchBits int) {
 			hashes[j] += uint64(i) << 40
 		}
 		d.locate(&p, hashes)
-		for j := d.insertAll(&p, hashes, &blocks); j < len(hashes); j++ {
+		for j := d.insertAll(&p, hashes); j < len(hashes); j++ {
 			slow++
-			d.insert(hashes[j], blocks[j])
+			d.insert(hashes[j], p.blocks[j])
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/(2*segBlocks), "ns/name")

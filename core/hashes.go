@@ -23,37 +23,44 @@ func (x *Radix) sameHashes(r *run, pos uint32, hashes []uint64) int {
 // dropHashes takes the shared hashes of positions lo … hi-1 out of the directory
 // and frees the segments that lie beyond lo.
 func (x *Radix) dropHashes(r *run, lo, hi uint32) {
-	var hashes [probeHashes]uint64
-	var blocks, after [probeHashes]uint32
-	n := x.lastHashes(r, lo, hi, &hashes, &blocks)
-	now, from := x.probeOf(hashes[:n])
-	for ahead := x.spare[1]; n > 0; {
+	now, ahead := x.spare[0], x.spare[1]
+	n, from := x.lastHashes(r, lo, hi, now), 0
+	if at, ok := x.now.find(now.hashes[:n]); ok {
+		copy(x.now.blocks[at:], now.blocks[:n])
+		now, from = x.now, at
+	} else {
+		x.dir.locate(now, now.hashes[:n])
+	}
+	for {
 		hi -= uint32(n)
-		// The next batch's cache misses pass while this one is removed.
-		more := x.lastHashes(r, lo, hi, &hashes, &after)
-		x.dir.locate(ahead, hashes[:more])
-		for k := 0; k < n; k++ {
+		more := 0
+		if hi > lo { // the next batch's cache misses pass while this one is removed
+			more = x.lastHashes(r, lo, hi, ahead)
+			x.dir.locate(ahead, ahead.hashes[:more])
+		}
+		for k, end := from, from+n; k < end; k++ {
 			if x.dups.n == 0 {
-				if k += x.dir.removeAll(now, from+k, blocks[k:n]); k == n {
+				if k += x.dir.removeAll(now, k, end); k == end {
 					break
 				}
 			}
-			x.dropHash(x.arena.at(blocks[k]), blocks[k])
+			x.dropHash(x.arena.at(now.blocks[k]), now.blocks[k])
 		}
-		if from, now = 0, ahead; ahead == x.spare[1] {
-			ahead = x.spare[0]
-		} else {
-			ahead = x.spare[1]
+		if more == 0 {
+			break
 		}
-		n, blocks = more, after
+		if now == x.now {
+			now = x.spare[0]
+		}
+		now, ahead, n, from = ahead, now, more, 0
 	}
 	x.releaseSegs(r, lo)
 }
 
-// lastHashes gets the shared hashes of the last positions below hi, and their blocks,
-// and returns how many: some, but none below lo. They come downwards: so it is the order
-// of the event that removed them, of which there may be a probe already.
-func (x *Radix) lastHashes(r *run, lo, hi uint32, hashes *[probeHashes]uint64, blocks *[probeHashes]uint32) int {
+// lastHashes gets the shared hashes of the last positions below hi, and their blocks, and
+// returns how many: some, if there are any from lo on. They come downwards: so it is the
+// order of the event that removed them, of which there may be a probe already.
+func (x *Radix) lastHashes(r *run, lo, hi uint32, p *probe) int {
 	n := 0
 	for lo < hi && n <= probeHashes-segBlocks {
 		b := r.block(hi - 1)
@@ -61,7 +68,7 @@ func (x *Radix) lastHashes(r *run, lo, hi uint32, hashes *[probeHashes]uint64, b
 		seg = seg[max(len(seg)-int(hi-lo), 0):]
 		for j := range seg {
 			i := (n + j) & (probeHashes - 1)
-			hashes[i], blocks[i] = seg[len(seg)-1-j], b-uint32(j)
+			p.hashes[i], p.blocks[i] = seg[len(seg)-1-j], b-uint32(j)
 		}
 		n += len(seg)
 		hi -= uint32(len(seg))
@@ -72,15 +79,11 @@ func (x *Radix) lastHashes(r *run, lo, hi uint32, hashes *[probeHashes]uint64, b
 // probeOf returns a probe of the hashes and the index of the first in it: that
 // of the present event, if it has them.
 func (x *Radix) probeOf(hashes []uint64) (p *probe, from int) {
-	p = x.now
-	for i, e := range p.hashes[:p.n] {
-		if e == hashes[0] && len(hashes) <= p.n-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
-			return p, i
-		}
+	if at, ok := x.now.find(hashes); ok {
+		return x.now, at
 	}
-	p = x.spare[0]
-	x.dir.locate(p, hashes)
-	return p, 0
+	x.dir.locate(x.spare[0], hashes)
+	return x.spare[0], 0
 }
 
 // leadingUnknown returns how many of the first hashes nobody knows, as far as one look at

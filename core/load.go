@@ -237,7 +237,6 @@ func (l *Loader) noteKnows(r *run, h Holder, n uint32) {
 // enterHashes makes them the shared hashes of the new run r.
 func (l *Loader) enterHashes(r *run, hashes []uint64) {
 	x := l.x
-	var blocks [probeHashes]uint32
 	now, ahead := x.spare[0], x.spare[1]
 	batch := hashes[:min(probeHashes, len(hashes))]
 	x.dir.locate(now, batch)
@@ -246,10 +245,10 @@ func (l *Loader) enterHashes(r *run, hashes []uint64) {
 		after := hashes[int(pos)+len(batch):]
 		after = after[:min(probeHashes, len(after))]
 		x.dir.locate(ahead, after)
-		x.addHashes(r, pos, batch, &blocks)
-		n := x.dir.insertAll(now, batch, &blocks)
+		x.addHashes(r, pos, batch, &now.blocks)
+		n := x.dir.insertAll(now, batch)
 		for i, e := range batch[n:] {
-			x.enter(nobody, e, blocks[n+i])
+			x.enter(nobody, e, now.blocks[n+i])
 			if f, _ := x.dups.get(e); f.closed != nil {
 				l.closed[r] = append(l.closed[r], pos+uint32(n+i))
 			}

@@ -31,7 +31,7 @@ func (m Memory) Total() int64 {
 }
 
 const (
-	holderBytes = 112
+	holderBytes = 160
 
 	// leastReserve is what a budget leaves for those below their share:
 	// memory comes in huge pages.

@@ -66,12 +66,18 @@ type holderState struct {
 	runs  []uint32 // ids of the runs it has blocks in; may be out of date (see sweep)
 	live  int      // the number of those runs
 	held  [event.NumTiers]int
-	tails [4]uint32 // blocks that stores ended with, where the next store's parent often is
+	tails [4]tail // where stores ended: often the next one's parent
 	turn  uint8
 
 	last, lastPos uint32 // run and position where the last removal ended
 
 	inferred thinMap[struct{}] // hashes whose device copy is inferred
+}
+
+// tail is a hash and the block that had it.
+type tail struct {
+	hash  uint64
+	block uint32
 }
 
 // NewRadix returns an empty index.

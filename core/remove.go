@@ -33,9 +33,13 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		return Outcome{Unknown: len(ev.Engine)}
 	}
 	m := removal{store: store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}}
-	short, located := 0, 0
-	i := x.leadingUnknown(ev.Engine)
-	m.out.Unknown = i
+	i, short, located := 0, 0, 0
+	if len(ev.Engine) > 0 && m.goOn(ev.Engine[0]) {
+		i = 1
+	} else {
+		i = x.leadingUnknown(ev.Engine)
+		m.out.Unknown = i
+	}
 	for i < len(ev.Engine) {
 		if k := m.extend(ev.Engine[i:]); k > 0 {
 			i += k
@@ -109,22 +113,22 @@ func (m *removal) holds(pos uint32) bool {
 
 // next begins a new stretch with the block of that hash. If goesOn, that may
 // be the one before the last stretch. It drops the last one first: that may free the
-// run, so no position is looked up before. A hash without a copy on the tier, or one of
-// several copies, is done here.
+// run, so no position is looked up before.
 func (m *removal) next(e uint64, goesOn bool) {
 	m.flush()
-	var p position
-	ok := false
-	if goesOn {
-		p, ok = m.cursor(e)
-	}
-	if !ok {
-		p, ok = m.lookup(m.h, e)
-	}
-	if !ok {
-		m.out.Unknown++
+	if goesOn && m.goOn(e) {
 		return
 	}
+	if p, ok := m.lookup(m.h, e); ok {
+		m.begin(p)
+	} else {
+		m.out.Unknown++
+	}
+}
+
+// begin begins a stretch. A hash without a copy on the tier, or one of several copies,
+// is done here.
+func (m *removal) begin(p position) {
 	ex := m.Radix.exceptionOf(p.run, m.h)
 	if ex == nil {
 		held := p.run.body.Load().heldLen(0, m.h)
@@ -153,19 +157,23 @@ func (m *removal) next(e uint64, goesOn bool) {
 	m.run, m.by, m.lo, m.hi, m.exception = p.run, p.spot, p.pos, p.pos+1, ex
 }
 
-// cursor returns the position before the last removal's, if it has that hash: an
+// goOn begins a stretch before the last removal's, if it has that hash there: an
 // engine that evicts goes on where it stopped, in this event or the one before. The run
 // may be gone since, and its id another's, so the block decides.
-func (m *removal) cursor(e uint64) (position, bool) {
+func (m *removal) goOn(e uint64) bool {
 	r := m.Radix.run(m.hs.last)
 	if r == nil || m.hs.lastPos == 0 || m.hs.lastPos > r.body.Load().len() {
-		return position{}, false
+		return false
 	}
 	b := r.block(m.hs.lastPos - 1)
 	if m.arena.at(b) != e {
-		return position{}, false
+		return false
 	}
-	return m.at(m.h, b)
+	p, ok := m.at(m.h, b)
+	if ok {
+		m.begin(p)
+	}
+	return ok
 }
 
 // flush drops the stretch.
@@ -245,7 +253,7 @@ func (x *Radix) Clear(h Holder, tier event.Tier, allTiers bool) Outcome {
 		s.hs.inferred = thinMap[struct{}]{}
 	}
 	if allTiers {
-		s.hs.tails = [4]uint32{}
+		s.hs.tails = [4]tail{}
 	}
 	x.mergePending()
 	x.releaseHolder(h)

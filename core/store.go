@@ -86,7 +86,8 @@ func (s *store) byContent(ev *event.Event) {
 		return
 	}
 	if o > 0 {
-		s.hs.tails[s.hs.turn&3] = r.block(o - 1)
+		b := r.block(o - 1)
+		s.hs.tails[s.hs.turn&3] = tail{s.arena.at(b), b}
 		s.hs.turn++
 	}
 }
@@ -107,9 +108,13 @@ func (s *store) parent(hash uint64) (position, bool) {
 	if s.hs == nil {
 		return position{}, false
 	}
-	for _, b := range s.hs.tails {
-		if got, ok := s.arena.peek(b); ok && got == hash {
-			if p, ok := s.at(s.h, b); ok {
+	for i := range s.hs.tails {
+		t := &s.hs.tails[i]
+		if t.hash != hash {
+			continue
+		}
+		if got, ok := s.arena.peek(t.block); ok && got == hash {
+			if p, ok := s.at(s.h, t.block); ok {
 				return p, true
 			}
 		}
@@ -262,7 +267,6 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 // entered. What is written and not entered is nobody's: no directory entry leads there,
 // and whoever stores these positions next writes over it.
 func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old position, again bool) {
-	var blocks [probeHashes]uint32
 	batch := hashes[:min(probeHashes, len(hashes))]
 	now, ahead := s.now, s.spare[0]
 	if !now.of(batch) { // nobody told of this event beforehand (Prefetch)
@@ -276,8 +280,8 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 		if len(after) > 0 {
 			s.dir.locate(ahead, after)
 		}
-		s.addHashes(t, base+uint32(k), batch, &blocks)
-		n := s.dir.insertAll(now, batch, &blocks)
+		s.addHashes(t, base+uint32(k), batch, &now.blocks)
+		n := s.dir.insertAll(now, batch)
 		if k += n; n == len(batch) {
 			if len(after) == 0 {
 				return k, old, false
@@ -304,7 +308,7 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 				s.unmarkInferred(s.hs, e)
 			}
 		}
-		s.enter(s.h, e, blocks[n])
+		s.enter(s.h, e, now.blocks[n])
 		if k++; again || k == len(hashes) {
 			return k, old, again
 		}
