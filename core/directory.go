@@ -73,21 +73,22 @@ func away(home, k uint32) uint32 {
 // group.
 type probe struct {
 	at     [probeHashes]aim
-	hashes [probeHashes]uint64 // a copy, if made before it is known what it is for (Prefetch)
+	hashes [probeHashes]uint64 // a copy of the first named ones, made before it is known what it is for (Prefetch)
 	blocks [probeHashes]uint32 // what is entered or taken out under them
 	n      int
+	named  int
 	gen    uint32
 }
 
 // of reports whether the probe was made of hashes, or of hashes and more.
 func (p *probe) of(hashes []uint64) bool {
-	return len(hashes) <= p.n && equalWords(hashes, p.hashes[:len(hashes)])
+	return len(hashes) <= p.named && equalWords(hashes, p.hashes[:len(hashes)])
 }
 
 // find returns where in the probe the hashes are, if it was made of them and others.
 func (p *probe) find(hashes []uint64) (at int, ok bool) {
-	for i, e := range p.hashes[:p.n] {
-		if e == hashes[0] && len(hashes) <= p.n-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
+	for i, e := range p.hashes[:p.named] {
+		if e == hashes[0] && len(hashes) <= p.named-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
 			return i, true
 		}
 	}
@@ -104,7 +105,7 @@ const probeHashes = 32
 
 func (d *directory) locate(p *probe, hashes []uint64) {
 	p.gen = d.gen
-	p.n = min(len(hashes), probeHashes)
+	p.n, p.named = min(len(hashes), probeHashes), 0
 	if len(d.top) == 0 {
 		p.gen--
 		return

@@ -323,7 +323,7 @@ func (s *store) enterAll(t *run, base uint32, hashes []uint64) (k int, old posit
 func (x *Radix) Prefetch(ev *event.Event) {
 	x.now, x.ahead = x.ahead, x.now
 	x.dir.locate(x.ahead, ev.Engine)
-	copy(x.ahead.hashes[:], ev.Engine)
+	x.ahead.named = copy(x.ahead.hashes[:], ev.Engine)
 }
 
 // rebound ends what a hash meant to the holder before it was bound anew.

@@ -21,8 +21,10 @@ func Check(newIndex func() core.Index, ops []Op, interval int, extra ...[]uint64
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	c := NewChecker(newIndex(), uint64(len(ops)))
+	x := newIndex()
+	c := NewChecker(x, uint64(len(ops)))
 	for at = range ops {
+		announce(x, ops, at)
 		if err := c.Apply(&ops[at]); err != nil {
 			return at, err
 		}
@@ -39,6 +41,22 @@ func Check(newIndex func() core.Index, ops []Op, interval int, extra ...[]uint64
 		}
 	}
 	return at, nil
+}
+
+// announce tells the index what comes after an operation, as a shard does: mostly the
+// next one, seldom nothing or another one, as it need not be true.
+func announce(x core.Index, ops []Op, at int) {
+	p, ok := x.(core.Prefetcher)
+	next := at + 1
+	switch at % 8 {
+	case 5:
+		return
+	case 6:
+		next = at * 7 % len(ops)
+	}
+	if ok && next < len(ops) {
+		p.Prefetch(&ops[next].Event)
+	}
 }
 
 // Minimise returns a history, as short as it finds within the time, that
