@@ -102,9 +102,13 @@ func TestFollowsAnEngine(t *testing.T) {
 	m.Publish(50)
 	equal(t, set, m, 0)
 	waittest.Until(t, d.Ready)
-	s := d.stats()
-	if s.Missed == 0 || s.Lost != [zmqfeed.NumReasons]uint64{} {
-		t.Errorf("%d batches missed, %v lost; some were to be missed and none lost", s.Missed, s.Lost)
+	for i, x := range d.m.series {
+		switch n := d.total(i); {
+		case x.Name == "missed_batches_total" && n == 0:
+			t.Error("no batch is missed")
+		case x.Name == "lost_batches_total" && n > 0:
+			t.Errorf("%d batches are lost: %v", n, x.Labels)
+		}
 	}
 	for n, r := range d.Ranks(key) {
 		if r.Incomplete || r.UnknownParents > 0 || r.Gaps > 0 {

@@ -106,18 +106,17 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // carryOut does what follows for the connection.
 func (f *Feed) carryOut(e *follow.Effect) {
-	c := &f.counters
 	switch e.Kind {
 	case follow.Skip:
-		c.gaps.Add(1)
-		c.missed.Add(e.To - e.From + 1)
+		f.count(func(c *Stats) { c.Gaps++ })
+		f.count(func(c *Stats) { c.Missed += e.To - e.From + 1 })
 	case follow.Drop:
 		switch {
 		case e.Reason != follow.Duplicate:
 		case f.replaying:
-			c.replayExtra.Add(1)
+			f.count(func(c *Stats) { c.ReplayExtra++ })
 		default:
-			c.duplicate.Add(1)
+			f.count(func(c *Stats) { c.Duplicate++ })
 		}
 	case follow.Ask:
 		q := e.Ask
@@ -136,7 +135,7 @@ func (f *Feed) whyLost(n uint64) Reason {
 	case f.replaying:
 		why = Retention
 	}
-	f.counters.lost[why].Add(n)
+	f.count(func(c *Stats) { c.Lost[why] += n })
 	return why
 }
 
@@ -148,7 +147,7 @@ func (f *Feed) begunAnew(sign follow.Sign) {
 		f.leftPast[i] += n
 	}
 	f.dec, _ = engine.NewDecoder(f.cfg.Decoder) // New has made one
-	f.counters.restarts[sign].Add(1)
+	f.count(func(c *Stats) { c.Restarts[sign]++ })
 	now := time.Now()
 	first := now.Sub(f.anew.Next()) > f.cfg.RetryMax
 	if f.rest = f.anew.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed); first {
@@ -161,9 +160,11 @@ func (f *Feed) begunAnew(sign follow.Sign) {
 
 // countLeft publishes what the decoder left out.
 func (f *Feed) countLeft() {
-	for i, n := range f.dec.Stats() {
-		f.counters.left[i].Store(f.leftPast[i] + n)
-	}
+	f.count(func(c *Stats) {
+		for i, n := range f.dec.Stats() {
+			c.Left[i] = f.leftPast[i] + n
+		}
+	})
 }
 
 // A position, version 1: "KVF", the version, flags (1: a batch was applied; 2:

@@ -68,9 +68,9 @@ func (s *session) replayed(ctx context.Context) error {
 		case s.broken.Load():
 			return errBroken
 		case errors.Is(err, errHole):
-			f.counters.replayHoles.Add(1)
+			f.count(func(c *Stats) { c.ReplayHoles++ })
 		default:
-			f.counters.replayBad.Add(1)
+			f.count(func(c *Stats) { c.ReplayBad++ })
 		}
 		if f.Next() != before {
 			failures = 0
@@ -98,7 +98,7 @@ func (s *session) replay(ctx context.Context, q follow.Question) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
 	defer cancel()
-	f.counters.replays.Add(1)
+	f.count(func(c *Stats) { c.Replays++ })
 	conn, err := f.dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (s *session) replay(ctx context.Context, q follow.Question) error {
 		number, payload, ok := parseReply(&it.m)
 		switch {
 		case !ok:
-			f.counters.malformed.Add(1)
+			f.count(func(c *Stats) { c.Malformed++ })
 			continue
 		case number == endOfReplay && len(payload) == 0:
 			return nil

@@ -66,20 +66,19 @@ func (it *item) set(f *Feed, number uint64, payload []byte) {
 // Read implements Content.
 func (it *item) Read() (*event.Batch, Reason, error) {
 	f := it.f
-	c := &f.counters
 	if it.oversize {
-		c.lost[Oversize].Add(1)
+		f.count(func(c *Stats) { c.Lost[Oversize]++ })
 		return nil, Oversize, zmtp.ErrTooLarge
 	}
 	b, err := f.dec.Decode(it.payload)
 	f.countLeft()
 	switch {
 	case err != nil:
-		c.lost[Undecodable].Add(1)
+		f.count(func(c *Stats) { c.Lost[Undecodable]++ })
 	case it.live != nil:
-		c.live.Add(1)
+		f.count(func(c *Stats) { c.Live++ })
 	default:
-		c.replayed.Add(1)
+		f.count(func(c *Stats) { c.Replayed++ })
 	}
 	return b, Undecodable, err
 }
@@ -96,10 +95,10 @@ func (it *item) Done() {
 func (f *Feed) session(ctx context.Context) error {
 	conn, err := f.dial(ctx, f.cfg.Endpoint, zmtp.Sub, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
-		f.counters.refused.Add(1)
+		f.count(func(c *Stats) { c.Refused++ })
 		return err
 	}
-	f.counters.connects.Add(1)
+	f.count(func(c *Stats) { c.Connects++ })
 	s := &session{
 		f: f, conn: conn,
 		items: make(chan *item, f.cfg.QueueMessages),
@@ -154,7 +153,7 @@ func (s *session) read() {
 			}
 			if !full {
 				full = true
-				c.queueFull.Add(1)
+				s.f.count(func(c *Stats) { c.QueueFull++ })
 			}
 			select {
 			case <-s.room:
@@ -168,7 +167,7 @@ func (s *session) read() {
 		case s.items <- it:
 			continue
 		default:
-			c.queueFull.Add(1)
+			s.f.count(func(c *Stats) { c.QueueFull++ })
 		}
 		select {
 		case s.items <- it:
@@ -220,7 +219,7 @@ func (s *session) follow(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				f.counters.disconnects.Add(1)
+				f.count(func(c *Stats) { c.Disconnects++ })
 				return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, s.err)
 			}
 			heard, s.blind = true, 0
@@ -254,7 +253,7 @@ func (s *session) probe(ctx context.Context) error {
 	if f.Step((*follow.Rank).Silent); f.asked == nil {
 		return nil // it was asked in vain, not long ago
 	}
-	f.counters.probes.Add(1)
+	f.count(func(c *Stats) { c.Probes++ })
 	if err := s.answer(ctx); err != nil {
 		return err
 	}
@@ -264,32 +263,32 @@ func (s *session) probe(ctx context.Context) error {
 	if s.blind++; s.blind < maxBlind {
 		return nil
 	}
-	f.counters.silent.Add(1)
+	f.count(func(c *Stats) { c.Silent++ })
 	return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, errSilent)
 }
 
 // live gives a live message to the rank. It reports false for one that is not the
 // stream's.
 func (s *session) live(it *item) bool {
-	f, c, m := s.f, &s.f.counters, &it.m
-	c.messages.Add(1)
+	f, m := s.f, &it.m
+	f.count(func(c *Stats) { c.Messages++ })
 	if m.Len() != 3 || len(m.Frame(1)) != 8 {
-		c.malformed.Add(1)
+		f.count(func(c *Stats) { c.Malformed++ })
 		it.Done()
 		return false
 	}
 	topic, number, payload := m.Frame(0), binary.BigEndian.Uint64(m.Frame(1)), m.Frame(2)
 	if n := len(f.cfg.Topic); len(topic) < n || string(topic[:n]) != f.cfg.Topic || f.cfg.ExactTopic && len(topic) > n {
-		c.otherTopic.Add(1)
+		f.count(func(c *Stats) { c.OtherTopic++ })
 		it.Done()
 		return false
 	}
 	if number == endOfReplay {
-		c.malformed.Add(1)
+		f.count(func(c *Stats) { c.Malformed++ })
 		it.Done()
 		return false
 	}
-	c.bytes.Add(uint64(len(payload)))
+	f.count(func(c *Stats) { c.Bytes += uint64(len(payload)) })
 	it.set(f, number, payload)
 	f.Step(func(k *follow.Rank, st *follow.Step) { k.Live(st, &it.Batch) })
 	return true

@@ -1,6 +1,7 @@
 package zmqfeed
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event/engine"
@@ -68,46 +69,75 @@ type Stats struct {
 	QueueFull  uint64 // times that reading stopped because the queue was full
 }
 
-// counters are Stats while they are counted. Each has one writer, so that a
-// reader sees values that were true at about the same time.
+// counters are Stats while they are counted. Queued ones belong to the reader, too.
 type counters struct {
-	messages, bytes, live, replayed, missed, gaps, duplicate atomic.Uint64
+	mu                  sync.Mutex
+	stats               Stats        // guarded by mu
+	queued, queuedBytes atomic.Int64 // messages between the reader and the handler
+}
 
-	lost     [NumReasons]atomic.Uint64
-	restarts [follow.NumSigns]atomic.Uint64
-	left     [engine.NumReasons]atomic.Uint64
-
-	connects, disconnects, refused, silent               atomic.Uint64
-	replays, probes, replayBad, replayHoles, replayExtra atomic.Uint64
-	malformed, otherTopic, queueFull                     atomic.Uint64
-	queued, queuedBytes                                  atomic.Int64 // messages between the reader and the handler
+// count changes the counts.
+func (f *Feed) count(change func(*Stats)) {
+	f.counters.mu.Lock()
+	defer f.counters.mu.Unlock()
+	change(&f.counters.stats)
 }
 
 // Stats returns the counts so far.
-func (f *Feed) Stats() Stats {
-	c := &f.counters
-	s := Stats{
-		Messages: c.messages.Load(), Bytes: c.bytes.Load(), Live: c.live.Load(), Replayed: c.replayed.Load(),
-		Missed: c.missed.Load(), Gaps: c.gaps.Load(), Duplicate: c.duplicate.Load(),
-		Connects: c.connects.Load(), Disconnects: c.disconnects.Load(), Refused: c.refused.Load(), Silent: c.silent.Load(),
-		Replays: c.replays.Load(), Probes: c.probes.Load(), ReplayBad: c.replayBad.Load(),
-		ReplayHoles: c.replayHoles.Load(), ReplayExtra: c.replayExtra.Load(),
-		Malformed: c.malformed.Load(), OtherTopic: c.otherTopic.Load(), QueueFull: c.queueFull.Load(),
-	}
+func (f *Feed) Stats() (s Stats) {
+	f.count(func(now *Stats) { s = *now })
 	s.Batches = s.Live + s.Replayed
-	for i := range s.Lost {
-		s.Lost[i] = c.lost[i].Load()
-	}
-	for i := range s.Restarts {
-		s.Restarts[i] = c.restarts[i].Load()
-	}
-	for i := range s.Left {
-		s.Left[i] = c.left[i].Load()
-	}
 	return s
 }
 
 // Queued returns how much waits between the connection and the handler.
 func (f *Feed) Queued() (messages, bytes int) {
 	return int(f.counters.queued.Load()), int(f.counters.queuedBytes.Load())
+}
+
+// Series is one of the figures that metrics show of Stats.
+type Series struct {
+	Name   string
+	Labels []string // name and value in turns
+	Value  func(*Stats) uint64
+}
+
+// AllSeries returns them, in one order.
+func AllSeries() []Series {
+	all := []Series{
+		{"batches_total", []string{"way", "live"}, func(s *Stats) uint64 { return s.Live }},
+		{"batches_total", []string{"way", "replayed"}, func(s *Stats) uint64 { return s.Replayed }},
+		{"bytes_total", nil, func(s *Stats) uint64 { return s.Bytes }},
+		{"missed_batches_total", nil, func(s *Stats) uint64 { return s.Missed }},
+		{"gaps_total", nil, func(s *Stats) uint64 { return s.Gaps }},
+		{"replays_total", nil, func(s *Stats) uint64 { return s.Replays }},
+		{"connects_total", nil, func(s *Stats) uint64 { return s.Connects }},
+		{"disconnects_total", nil, func(s *Stats) uint64 { return s.Disconnects }},
+	}
+	for r := range Reason(NumReasons) {
+		all = append(all, Series{"lost_batches_total", []string{"reason", r.String()}, func(s *Stats) uint64 { return s.Lost[r] }})
+	}
+	for c := follow.FellBack; c <= follow.Unproven; c++ {
+		all = append(all, Series{"restarts_total", []string{"cause", c.String()}, func(s *Stats) uint64 { return s.Restarts[c] }})
+	}
+	for r := range engine.Reason(engine.NumReasons) {
+		all = append(all, Series{"left_out_total", []string{"reason", r.String()}, func(s *Stats) uint64 { return s.Left[r] }})
+	}
+	return all
+}
+
+// SeriesHelp returns the help texts of the families, each named with the prefix.
+func SeriesHelp(prefix string) map[string]string {
+	return map[string]string{
+		prefix + "batches_total":        "Batches of engines, by way: live, or replayed.",
+		prefix + "bytes_total":          "Bytes of engines' live messages.",
+		prefix + "missed_batches_total": "Batches that did not come live; the replay has those that are not lost.",
+		prefix + "gaps_total":           "Holes in engines' live messages.",
+		prefix + "replays_total":        "Replays asked of engines.",
+		prefix + "connects_total":       "Subscriptions to engines.",
+		prefix + "disconnects_total":    "Subscriptions that broke.",
+		prefix + "lost_batches_total":   "Batches that are lost for good, by reason.",
+		prefix + "restarts_total":       "Engine restarts, by cause: what showed them.",
+		prefix + "left_out_total":       "Things left out of batches, by reason.",
+	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kvatlas/kvatlas/event/engine"
-	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -38,25 +36,13 @@ func (s *Sidecar) serveAdmin(ctx context.Context) error {
 func (s *Sidecar) feedMetrics() {
 	for i, f := range s.feeds {
 		rank := fmt.Sprint(s.ranks[i])
-		gauge := func(name string, value func(zmqfeed.Stats) uint64, pairs ...string) {
-			name = obs.Name("kvatlas_publisher_feed_"+name, append(pairs, "dp_rank", rank)...)
-			s.metrics.NewGauge(name, func() float64 { return float64(value(f.Stats())) })
+		gauge := func(name string, value func() uint64, labels ...string) {
+			name = obs.Name("kvatlas_publisher_feed_"+name, append(labels, "dp_rank", rank)...)
+			s.metrics.NewGauge(name, func() float64 { return float64(value()) })
 		}
-		gauge("batches_total", func(st zmqfeed.Stats) uint64 { return st.Live }, "way", "live")
-		gauge("batches_total", func(st zmqfeed.Stats) uint64 { return st.Replayed }, "way", "replayed")
-		gauge("missed_batches_total", func(st zmqfeed.Stats) uint64 { return st.Missed })
-		gauge("connects_total", func(st zmqfeed.Stats) uint64 { return st.Connects })
-		gauge("disconnects_total", func(st zmqfeed.Stats) uint64 { return st.Disconnects })
-		gauge("replays_total", func(st zmqfeed.Stats) uint64 { return st.Replays })
-		gauge("queued_messages", func(zmqfeed.Stats) uint64 { n, _ := f.Queued(); return uint64(n) })
-		for r := range zmqfeed.Reason(zmqfeed.NumReasons) {
-			gauge("lost_batches_total", func(st zmqfeed.Stats) uint64 { return st.Lost[r] }, "reason", r.String())
+		for _, x := range zmqfeed.AllSeries() {
+			gauge(x.Name, func() uint64 { now := f.Stats(); return x.Value(&now) }, x.Labels...)
 		}
-		for c := follow.FellBack; c <= follow.Unproven; c++ {
-			gauge("restarts_total", func(st zmqfeed.Stats) uint64 { return st.Restarts[c] }, "cause", c.String())
-		}
-		for r := range engine.Reason(engine.NumReasons) {
-			gauge("left_out_total", func(st zmqfeed.Stats) uint64 { return st.Left[r] }, "reason", r.String())
-		}
+		gauge("queued_messages", func() uint64 { n, _ := f.Queued(); return uint64(n) })
 	}
 }

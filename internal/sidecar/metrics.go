@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
@@ -71,33 +72,25 @@ func (m *streamMeters) hold(s *set) {
 // help returns the help text of every family.
 func help() map[string]string {
 	text := map[string]string{
-		"engine_events_total":       "Events of the engine, by kind.",
-		"engine_blocks_total":       "Blocks of the engine's events, by kind.",
-		"engine_results_total":      "Blocks of the engine's events, by result: what they changed; only stored and removed ones are published.",
-		"engine_restarts_total":     "Engine restarts; each begins the stream anew.",
-		"engine_gaps_total":         "Runs of batches that are lost for good.",
-		"other_rank_events_total":   "Events that name another rank than that of their socket, which holds.",
-		"invalid_events_total":      "Events that have no encoding and are not published.",
-		"state_saves_total":         "Times that the state was kept.",
-		"state_save_errors_total":   "Times that the state could not be kept.",
-		"state_refused_total":       "Kept states that were damaged or of other settings.",
-		"state_bytes":               "Size of the kept state.",
-		"incomplete":                "1 if something is missing of what the rank holds.",
-		"held_blocks":               "Blocks that the rank holds, by tier.",
-		"feed_batches_total":        "Batches of the engine, by way: live, or replayed.",
-		"feed_missed_batches_total": "Batches that did not come live; the replay has those that are not lost.",
-		"feed_lost_batches_total":   "Batches that are lost, by reason.",
-		"feed_restarts_total":       "Engine restarts, by cause: what showed them.",
-		"feed_left_out_total":       "Things left out of batches, by reason.",
-		"feed_connects_total":       "Subscriptions to the engine.",
-		"feed_disconnects_total":    "Subscriptions that broke.",
-		"feed_replays_total":        "Replays asked of the engine.",
-		"feed_queued_messages":      "Messages of the engine that wait.",
-		"registered":                "1 while the worker is announced.",
-		"socket_connections":        "Engines connected to the Unix socket.",
-		"socket_refused_total":      "Connections to the Unix socket that were closed, by reason.",
+		"engine_events_total":     "Events of the engine, by kind.",
+		"engine_blocks_total":     "Blocks of the engine's events, by kind.",
+		"engine_results_total":    "Blocks of the engine's events, by result: what they changed; only stored and removed ones are published.",
+		"engine_restarts_total":   "Engine restarts; each begins the stream anew.",
+		"engine_gaps_total":       "Runs of batches that are lost for good.",
+		"other_rank_events_total": "Events that name another rank than that of their socket, which holds.",
+		"invalid_events_total":    "Events that have no encoding and are not published.",
+		"state_saves_total":       "Times that the state was kept.",
+		"state_save_errors_total": "Times that the state could not be kept.",
+		"state_refused_total":     "Kept states that were damaged or of other settings.",
+		"state_bytes":             "Size of the kept state.",
+		"incomplete":              "1 if something is missing of what the rank holds.",
+		"held_blocks":             "Blocks that the rank holds, by tier.",
+		"feed_queued_messages":    "Messages of the engine that wait.",
+		"registered":              "1 while the worker is announced.",
+		"socket_connections":      "Engines connected to the Unix socket.",
+		"socket_refused_total":    "Connections to the Unix socket that were closed, by reason.",
 	}
-	all := make(map[string]string, len(text))
+	all := zmqfeed.SeriesHelp("kvatlas_publisher_feed_")
 	for name, t := range text {
 		all[fmt.Sprint("kvatlas_publisher_", name)] = t
 	}
