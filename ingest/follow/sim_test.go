@@ -739,6 +739,7 @@ func randomMoves(seed uint64) []move {
 		x := rng.Uint64()
 		moves[i] = move{uint8(x), uint8(x >> 8), uint8(x >> 16)}
 	}
+	moves[1+rng.IntN(len(moves)-1)].kind = 0 // the engine restarts: there is a fault in each
 	return moves
 }
 
@@ -794,6 +795,9 @@ func histories(t testing.TB) uint64 {
 	return uint64(600 * scale)
 }
 
+// faults are what may go wrong with a publisher. A history has at least one.
+var faults = []string{"restarts", "left", "lost", "spoilt", "late", "copies", "remade", "rolled back", "trimmed", "full", "replicas"}
+
 // Whatever happens, and in whatever order: nothing stale is shown as fresh, and
 // once the faults end the index is what the rank holds.
 func TestEveryHistoryIsFollowed(t *testing.T) {
@@ -808,14 +812,16 @@ func TestEveryHistoryIsFollowed(t *testing.T) {
 			_, why := simulate(short)
 			t.Fatalf("seed %d: %v; in short: %v\n%v", seed, err, why, tell(short))
 		}
+		if !slices.ContainsFunc(faults, func(k string) bool { return w.did[k] > 0 }) {
+			t.Errorf("seed %d has no fault", seed)
+		}
 		for k, n := range w.did {
 			all[k] += n
 		}
 	}
 	t.Logf("%d histories, %.0f a second: %v", n, float64(n)/time.Since(begun).Seconds(), all)
-	for _, k := range []string{"restarts", "left", "lost", "spoilt", "late", "copies", "remade", "rolled back", "trimmed", "taken up", "full",
-		"replicas", "snapshots", "told", "told late", "gap", "commit", "overflow", "ask gap", "ask departed", "ask void", "ask room", "ask unusable",
-		"partial", "ask behind", "ask discovery", "ask unknown_parent", "ended_incarnation", "worker_left", "duplicate", "checked"} {
+	for _, k := range append([]string{"taken up", "snapshots", "told", "told late", "gap", "commit", "overflow", "ask gap", "ask departed", "ask void", "ask room", "ask unusable",
+		"partial", "ask behind", "ask discovery", "ask unknown_parent", "ended_incarnation", "worker_left", "duplicate", "checked"}, faults...) {
 		if all[k] == 0 {
 			t.Errorf("no history has %q", k)
 		}
