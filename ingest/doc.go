@@ -31,16 +31,30 @@
 //     snapshot (Config.FindSnapshot): rank by rank, each in one step for lookups, and
 //     only where the index knows less of the rank than the snapshot does.
 //
-// The walk of one message:
+// The walk of one message, from bytes to the index. Every way in ends at the same
+// machine; what an ordinary message enters is twelve files here and in follow:
 //
-//	reader.go     dispatch: in stream order, into the window, to its worker's partition
-//	partition.go  handle: decoded, cut by rank, given to the rank
-//	follow        Message: applied, held back or dropped, by the rank's state
-//	effects.go    step: what follows from it, in order; submit: to the index
-//	work.go       applied: the index is done with it; release: out of the window
+//	a stream           core NATS            an engine's own socket
+//	reader.go          live.go              zmqfeed/session.go   read, live: a queue
+//	  dispatch           live                 follower.go        Step
+//	window.go    add     |                    |
+//	      \______________/                    |
+//	partition.go handle: decoded, offer       |
+//	work.go      splitByRank                  |
+//	effects.go   step                         |
+//	      |                                   |
+//	follow: message.go (state.go, presence.go, rivals.go, told.go) ← engine.go
+//	      |        applied, held back or dropped, by the rank's state
+//	      |  effect.go                        |
+//	effects.go   submit                     zmqfeed/follower.go  apply: decoded now
+//	      |                                 direct/rank.go       Batch
+//	      |                                   |
+//	      +------------- Applier.Apply -------+
+//	work.go      applied, release: the index is done with it
+//	window.go    complete: the position moves on
 //
-// live.go takes the reader's place for what is published without a stream;
-// recovery.go and ask.go ask publishers, and bring their answers to follow.
+// recovery.go and ask.go ask publishers, zmqfeed/replay.go engines, and bring what they
+// answer to follow.
 //
 // What is published without a stream goes through the same partitions. A worker that
 // is heard of for the first time there is asked for all that it holds.

@@ -5,11 +5,8 @@
 //   - Batches of a rank are applied in the engine's order, each once, and the
 //     next is taken when the one before is applied: a slow index holds the feed
 //     back, and the feed's bounded queue the engine.
-//   - A rank holds nothing before its feed begins, after its engine restarted,
-//     and after batches were lost for good: nothing says then what the engine
-//     still holds. After a loss it is incomplete until the engine clears its
-//     cache or restarts. A batch that came and cannot be used empties nothing,
-//     nor does an event of one; the rank is incomplete then, too.
+//   - How a rank stands, and what loss and restarts do to it, is said by
+//     [follow.Rank], which each feed drives; what is counted is kept beside it.
 //   - Positions are in memory only: a replica that starts asks each engine's
 //     replay for everything it still has.
 //

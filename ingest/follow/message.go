@@ -209,7 +209,7 @@ func (r *Rank) apply(s *Step, m Message, over bool) {
 	if taken > 0 && !hole {
 		r.spoilt = not // nothing of the rank was in what cannot be used
 	}
-	if complete { // whatever was missed before is cleared
+	if complete && !r.claim.overdue { // whatever was missed before is cleared
 		if r.lack = nothing; !r.awaits() {
 			r.cancel(s)
 		}

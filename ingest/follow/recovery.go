@@ -172,6 +172,7 @@ func (r *Rank) Dump(s *Step, d Dump) bool {
 	s.add(Effect{Kind: Commit})
 	r.known, r.first, r.last = true, 0, d.Last
 	r.lack, r.claim.overdue = nothing, false
+	r.claim.spoke(d.Incarnation)
 	switch {
 	case d.Partial:
 		r.lack = partial

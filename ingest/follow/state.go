@@ -257,8 +257,9 @@ func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 	ended := slices.Contains(r.ended, incarnation)
 	switch {
 	case r.heard && incarnation == r.incarnation:
-		r.ahead = inStep
-		r.claim.spoke(incarnation)
+		if r.claim.spoke(incarnation); !r.claim.overdue {
+			r.ahead = inStep
+		}
 		return true
 	case r.ahead == sure && !ended:
 		// Older than what the publisher said, or it began anew once more: it is
@@ -277,9 +278,16 @@ func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 		}
 		return false
 	}
-	older := r.ahead == unsure // than what the publisher said, perhaps
-	if r.restart(s, incarnation, of); older {
-		r.lose(s, errWhichRun)
+	older, said := r.ahead == unsure, r.incarnation // than what the publisher said, perhaps
+	if r.claim.overdue {
+		said = r.claim.incarnation
+	}
+	if r.restart(s, incarnation, of); !older || incarnation == said {
+		return true
+	}
+	r.lose(s, errWhichRun)
+	if s.Source == Publisher { // until that run comes, or the publisher tells: whatever is cleared
+		r.ahead, r.claim = unsure, claim{incarnation: said, since: s.Now, overdue: true}
 	}
 	return true
 }

@@ -20,7 +20,7 @@ func (c *claim) pending() bool { return !c.since.IsZero() && !c.overdue }
 
 // spoke notes a message or heartbeat of the incarnation: it is not over.
 func (c *claim) spoke(incarnation uint64) {
-	if c.incarnation != incarnation {
+	if c.incarnation != incarnation && !c.overdue {
 		*c = claim{}
 	}
 }
