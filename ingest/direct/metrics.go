@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
@@ -38,7 +39,9 @@ func newMeters(set *metrics.Set, d *Direct) *meters {
 	for p := zmqfeed.Connecting; p <= zmqfeed.Live; p++ {
 		gauge("ranks", func() float64 { return d.count(func(s RankStatus) bool { return zmqfeed.PhaseOf(s.State) == p }) }, "phase", p.String())
 	}
-	gauge("incomplete_ranks", func() float64 { return d.count(func(s RankStatus) bool { return s.Incomplete }) })
+	gauge("incomplete_ranks", func() float64 {
+		return d.count(func(s RankStatus) bool { return s.Incomplete && s.State != follow.Recovering })
+	})
 	for i, x := range m.series {
 		gauge(x.Name, func() float64 { return float64(d.total(i)) }, x.Labels...)
 	}
