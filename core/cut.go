@@ -47,6 +47,9 @@ type PieceHash struct {
 	Shared bool                   // it is the piece's hash there; else Engine
 	Engine uint64                 // where not Shared
 	Copies [event.NumTiers]uint32 // on each tier; none at all: the hash is known only
+	// More is how many blocks after it are alike: Shared, with the same Copies, of which
+	// none is beyond 1.
+	More uint32
 }
 
 // Cut is the index as it was when the cut began, given out run by run while the
@@ -171,7 +174,7 @@ func (c *Cut) emitRun(r *run) (amount int) {
 		s := &p.Exceptions[len(p.Exceptions)-1]
 		s.Holder = ex.holder
 		s.Hashes = x.exceptionHashes(ex, s.Hashes[:0])
-		amount += len(s.Hashes)
+		amount += len(s.Hashes) + int(ex.end())
 	}
 	p.Children = p.Children[:0]
 	b.children.Load().each(func(k *run) bool {
@@ -191,10 +194,16 @@ func (x *Radix) exceptionHashes(ex *exception, dst []PieceHash) []PieceHash {
 			if !n.Shared {
 				n.Engine = x.hashAtSpot(ex, at, pos)
 			}
+			alike := n.Shared
 			for t := range n.Copies {
 				n.Copies[t] = ex.copiesOf(at, t, pos)
+				alike = alike && n.Copies[t] <= 1
 			}
-			dst = append(dst, n)
+			if k := len(dst) - 1; alike && k >= 0 && dst[k].Shared && dst[k].Copies == n.Copies && dst[k].Pos+dst[k].More+1 == pos {
+				dst[k].More++
+			} else {
+				dst = append(dst, n)
+			}
 			return true
 		})
 	}

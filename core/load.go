@@ -146,11 +146,13 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 		return fmt.Errorf("%w: holder %d is named twice", ErrPiece, s.Holder)
 	}
 	holds := above // hashes without copies hang on what is below
+	last := uint32(0)
 	for i := range s.Hashes {
 		e := &s.Hashes[i]
-		if e.Pos >= n || i > 0 && e.Pos < s.Hashes[i-1].Pos {
-			return fmt.Errorf("%w: a hash of block %d of %d", ErrPiece, e.Pos, n)
+		if e.Pos >= n || e.More >= n-e.Pos || e.Pos < last || e.More > 0 && (!e.Shared || slices.Max(e.Copies[:]) > 1) {
+			return fmt.Errorf("%w: a hash of block %d of %d, and %d more", ErrPiece, e.Pos, n, e.More)
 		}
+		last = e.Pos + e.More
 		holds = holds || e.Copies != [event.NumTiers]uint32{}
 	}
 	if !holds {
@@ -161,14 +163,11 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 	ex := x.makeException(r, s.Holder)
 	for i := range s.Hashes {
 		e := &s.Hashes[i]
-		var at spot
 		if e.Shared {
-			b := r.block(e.Pos)
-			x.noteKnows(s.Holder, x.arena.at(b), b)
-			ex.layers[0].nKnown += ex.layers[0].known.set(e.Pos, e.Pos+1)
-		} else {
-			at = x.addOwnHash(ex, e.Pos, e.Engine)
+			l.addShared(ex, hs, e)
+			continue
 		}
+		at := x.addOwnHash(ex, e.Pos, e.Engine)
 		for t, copies := range e.Copies {
 			if copies == 0 {
 				continue
@@ -183,6 +182,27 @@ func (l *Loader) addException(r *run, s *PieceException, above bool) error {
 	x.recomputeBytes(ex)
 	x.recomputeCoverage(ex, 0, n)
 	return nil
+}
+
+// addShared adds shared hashes of a run to what a holder has of it.
+func (l *Loader) addShared(ex *exception, hs *holderState, e *PieceHash) {
+	x, shared, end := l.x, &ex.layers[0], e.Pos+e.More+1
+	for pos := e.Pos; x.dups.n > 0 && pos < end; pos++ {
+		b := ex.run.block(pos)
+		x.noteKnows(ex.holder, x.arena.at(b), b)
+	}
+	shared.nKnown += shared.known.set(e.Pos, end)
+	for t, copies := range e.Copies {
+		if copies == 0 {
+			continue
+		}
+		n := shared.hold(t, e.Pos, end, false)
+		hs.held[t] += n
+		x.total += n
+		if copies > 1 {
+			ex.setCopies(spot{}, t, e.Pos, copies)
+		}
+	}
 }
 
 // Infer marks the blocks that the holder holds on the device by these hashes as

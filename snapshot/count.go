@@ -70,14 +70,16 @@ func (c *counter) add(p *core.Piece) error {
 		r := &c.ranks[p.Exceptions[i].Holder]
 		for j := range p.Exceptions[i].Hashes {
 			e := &p.Exceptions[i].Hashes[j]
-			hash := e.Engine
-			if e.Shared {
-				hash = p.Engine[e.Pos]
-			}
-			for t, k := range e.Copies {
-				if k > 0 {
-					c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, event.Tier(t), 0, hash, c.seq[e.Pos], k)
-					c.sum.Held[t]++
+			for pos := e.Pos; pos <= e.Pos+e.More; pos++ {
+				hash := e.Engine
+				if e.Shared {
+					hash = p.Engine[pos]
+				}
+				for t, k := range e.Copies {
+					if k > 0 {
+						c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, event.Tier(t), 0, hash, c.seq[pos], k)
+						c.sum.Held[t]++
+					}
 				}
 			}
 		}

@@ -172,7 +172,7 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 func (d *decoder) exception(n uint32, to []core.Holder) core.PieceException {
 	s := core.PieceException{Holder: holderTo(to, d.uint32())}
 	left := int(d.uint(uint64(n) * maxLayers))
-	pos := uint32(0)
+	pos, shared := uint32(0), uint32(0) // the next block, and the next that has no shared hash yet
 	for left > 0 && !d.bad {
 		flags := d.byte()
 		pos += uint32(d.uint(uint64(n)))
@@ -193,15 +193,19 @@ func (d *decoder) exception(n uint32, to []core.Holder) core.PieceException {
 				}
 			}
 		}
-		var own []uint64
-		if !e.Shared {
-			own = d.nextWords(many)
-		}
-		for j := range many {
-			if e.Pos = pos + uint32(j); own != nil {
-				e.Engine = own[j]
+		e.Pos = pos
+		if e.Shared {
+			if e.More = uint32(many - 1); pos < shared || many > 1 && flags&nameCopies != 0 {
+				d.bad = true
 			}
+			shared = pos + uint32(many)
 			s.Hashes = append(s.Hashes, e)
+		} else {
+			for _, own := range d.nextWords(many) {
+				e.Engine = own
+				s.Hashes = append(s.Hashes, e)
+				e.Pos++
+			}
 		}
 		pos += uint32(many - 1)
 		left -= many

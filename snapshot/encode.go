@@ -92,14 +92,19 @@ func appendWords(dst []byte, words []uint64) []byte {
 // alike.
 func (c *chunk) appendException(m []byte, s *core.PieceException) []byte {
 	m = binary.AppendUvarint(m, uint64(s.Holder))
-	m = binary.AppendUvarint(m, uint64(len(s.Hashes)))
+	hashes := len(s.Hashes)
+	for i := range s.Hashes {
+		hashes += int(s.Hashes[i].More)
+	}
+	m = binary.AppendUvarint(m, uint64(hashes))
 	pos := uint32(0)
 	for i := 0; i < len(s.Hashes); {
 		e := &s.Hashes[i]
 		flags := flagsOf(e)
-		n := 1
-		for flags&nameCopies == 0 && i+n < len(s.Hashes) && s.Hashes[i+n].Pos == e.Pos+uint32(n) && flagsOf(&s.Hashes[i+n]) == flags {
-			n++
+		n, next := 1+int(e.More), i+1
+		for flags&nameCopies == 0 && next < len(s.Hashes) && s.Hashes[next].Pos == e.Pos+uint32(n) && flagsOf(&s.Hashes[next]) == flags {
+			n += 1 + int(s.Hashes[next].More)
+			next++
 		}
 		if n > 1 {
 			flags |= nameMany
@@ -121,8 +126,8 @@ func (c *chunk) appendException(m []byte, s *core.PieceException) []byte {
 				c.words = binary.LittleEndian.AppendUint64(c.words, s.Hashes[i+j].Engine)
 			}
 		}
-		i += n
-		pos = s.Hashes[i-1].Pos
+		i = next
+		pos = e.Pos + uint32(n) - 1
 	}
 	return m
 }

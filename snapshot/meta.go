@@ -111,7 +111,7 @@ func decodeMeta(data []byte) (*Meta, error) {
 
 // The bounds of what is believed.
 const (
-	maxSections = 1 << 16
+	maxSections = 1 << 10 // as many shards as there can be
 	maxHolders  = 1 << 24
 	maxPart     = 256 << 20 // bytes of a chunk's part, raw
 )

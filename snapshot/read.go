@@ -231,7 +231,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 			return context.Cause(ctx)
 		}
 		if queues[s.section] == nil {
-			q := make(chan stored, 1<<10)
+			q := make(chan stored, 1+1<<10/len(queues))
 			queues[s.section] = q
 			working.Go(func() {
 				for s := range q {

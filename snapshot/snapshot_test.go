@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -351,4 +353,41 @@ func FuzzRestore(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestCraftedRunsTakeWhatTheyAre: a chunk says with a few bytes that a rank has all of a
+// run on a lower tier. With many ranks it takes memory for what stands in it, not for
+// each block of each of them.
+func TestCraftedRunsTakeWhatTheyAre(t *testing.T) {
+	const blocks, ranks = 4000, 4000
+	run := core.Piece{Number: 1, Local: make([]uint64, blocks), Engine: make([]uint64, blocks)}
+	to := make([]core.Holder, ranks)
+	for h := range to {
+		to[h] = core.Holder(h)
+		run.Exceptions = append(run.Exceptions, core.PieceException{Holder: core.Holder(h),
+			Hashes: []core.PieceHash{{Shared: true, Copies: [event.NumTiers]uint32{0, 1}, More: blocks - 1}}})
+	}
+	for i := range run.Local {
+		run.Local[i], run.Engine[i] = uint64(i), uint64(i)<<32
+	}
+	var c chunk
+	c.appendRun(&run, 0)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	runs, err := decodeRuns(&c, to)
+	runtime.ReadMemStats(&after)
+	if err != nil || len(runs) != 1 || !reflect.DeepEqual(runs[0].Exceptions, run.Exceptions) {
+		t.Fatalf("%v; decoded otherwise than encoded: %t", err, err == nil)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 64*uint64(c.size()) {
+		t.Errorf("%d bytes for a chunk of %d", n, c.size())
+	}
+	again := run.Exceptions[0]
+	again.Hashes = append(again.Hashes, core.PieceHash{Shared: true, Pos: blocks - 1}) // a second time
+	run.Exceptions = []core.PieceException{again}
+	c = chunk{}
+	c.appendRun(&run, 0)
+	if _, err := decodeRuns(&c, to); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a shared hash that a rank has twice: %v", err)
+	}
 }
