@@ -78,8 +78,9 @@ func (e *events) payload() []byte {
 	if e.n == 0 {
 		return nil
 	}
-	b := binary.BigEndian.AppendUint64([]byte{0x92, 0xcb}, math.Float64bits(float64(time.Now().UnixNano())/1e9))
+	b := binary.BigEndian.AppendUint64([]byte{0x93, 0xcb}, math.Float64bits(float64(time.Now().UnixNano())/1e9))
 	b = append(binary.BigEndian.AppendUint32(append(b, 0xdd), e.n), e.out...)
+	b = append(b, 0) // the rank
 	e.out, e.n = e.out[:0], 0
 	return b
 }

@@ -70,7 +70,7 @@ func (s *scene) holdAt(ctx context.Context, t *target) (h held, err error) {
 	seen := make(chan []float64)
 	go func() { seen <- memory(watching, t.pid, time.Duration(s.seconds)*time.Second/200) }()
 	before := cpu(t.pid)
-	c, err := s.wrkAt(ctx, t, shape{"stream", s.load}, s.seconds)
+	c, err := s.wrkAt(ctx, t, shape{form: "stream", connections: s.load}, s.seconds)
 	stop()
 	m := <-seen
 	if err != nil {

@@ -3,6 +3,7 @@
 //
 //	go run ./bench/proxy -smg /path/to/venv/bin/smg      # or make bench-proxy SMG=…
 //	go run ./bench/proxy -load 1000 -engines 256 -seconds 60
+//	go run ./bench/proxy -index -dynamo /path/to/venv/bin/python
 //
 // wrk sends chats of 10 KB, a system prompt of 9.5 KB that all share and a question of
 // its own, to engines that answer at once, with one answer or a stream of 20 chunks.
@@ -10,6 +11,10 @@
 // by default, with engines that publish what they hold and tokenize each text. Who is
 // measured takes turns, and medians are given. It prints a JSON object for each
 // measurement, and a table. What is not installed is left out, with a message.
+//
+// With -index it measures /query and /query_by_hash of kvindexer beside Dynamo's
+// standalone indexer: eight workers publish the same chain of 512 blocks over ZMQ to
+// both, and wrk asks on 16 connections.
 //
 // With -load it holds that many streams open at once through kvrouter, and says how
 // long they took and how its memory went.
@@ -31,7 +36,7 @@ import (
 
 // options are the flags.
 type options struct {
-	routers []string // name=path of kvrouters; none: one that is built
+	routers []string // name=path of what is measured; none: one that is built
 	smg     string
 	wrk     string
 	seconds int
@@ -41,8 +46,9 @@ type options struct {
 	only    string
 	load    int
 	pause   time.Duration
-	script  string
 	serve   bool
+	index   bool
+	python  string
 }
 
 func main() {
@@ -69,19 +75,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if len(o.routers) == 0 {
-		path := filepath.Join(dir, "kvrouter")
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./cmd/kvrouter")
-		if build.Stderr = stderr; build.Run() != nil {
-			return errors.New("kvrouter is not built: run this at the top of the repository, or give -kvrouter")
+		name := "kvrouter"
+		if o.index {
+			name = "kvindexer"
 		}
-		o.routers = []string{"kvrouter=" + path}
-	}
-	o.script = filepath.Join(dir, "chat.lua")
-	if err := os.WriteFile(o.script, []byte(chat), 0o600); err != nil {
-		return err
+		path := filepath.Join(dir, name)
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", path, "./cmd/"+name) //nolint:gosec // one of two
+		if build.Stderr = stderr; build.Run() != nil {
+			return errors.New(name + " is not built: run this at the top of the repository, or give -program")
+		}
+		o.routers = []string{name + "=" + path}
 	}
 	s := &scene{options: o, dir: dir, stderr: stderr}
 	defer func() { err = errors.Join(err, s.close()) }()
+	if o.index {
+		return s.index(ctx, stdout)
+	}
 	if o.load > 0 {
 		return s.hold(ctx, stdout)
 	}
@@ -95,13 +104,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		<-ctx.Done()
 		return nil
 	}
-	return s.measure(ctx, stdout)
+	return s.measure(ctx, stdout, chats())
 }
 
 func parse(args []string, stderr io.Writer) (o options, err error) {
 	f := flag.NewFlagSet("proxy", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.Func("kvrouter", "`name=path` of a kvrouter, any number of times; without any, one is built from here", func(text string) error {
+	f.Func("program", "`name=path` of a kvrouter (with -index, kvindexer), any number of times; without any, one is built from here", func(text string) error {
 		if name, path, ok := strings.Cut(text, "="); !ok || name == "" || path == "" {
 			return errors.New("give name=path")
 		}
@@ -117,6 +126,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.StringVar(&o.only, "only", "", "measure only what has this in its name: whole-8, stream-1, …")
 	f.IntVar(&o.load, "load", 0, "hold so many `streams` open at once instead, for -seconds")
 	f.DurationVar(&o.pause, "pause", 50*time.Millisecond, "between two chunks of -load")
+	f.BoolVar(&o.index, "index", false, "measure kvindexer beside Dynamo's indexer instead")
+	f.StringVar(&o.python, "dynamo", "python3", "`program` that has Dynamo's Python packages: pip install ai-dynamo-runtime==1.6.1")
 	f.BoolVar(&o.serve, "serve", false, "only start everything and say where it is, until interrupted")
 	if err := f.Parse(args); err != nil {
 		return o, err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,9 @@ import (
 
 //go:embed chat.lua
 var chat string
+
+//go:embed done.lua
+var done string // the end of each script
 
 // line is one measurement, as it is printed.
 type line struct {
@@ -44,22 +48,30 @@ type counted struct {
 type shape struct {
 	form        string // of chat.lua
 	connections int
+	path        string // of another request than a chat, with this body
+	body        []byte
 }
 
 func (s shape) String() string {
-	if s.form == "" {
+	switch {
+	case s.path != "":
+		return s.path
+	case s.form == "":
 		return fmt.Sprintf("whole-%d", s.connections)
 	}
 	return fmt.Sprintf("%s-%d", s.form, s.connections)
 }
 
-func shapes() []shape { return []shape{{"", 8}, {"stream", 8}, {"", 1}, {"stream", 1}} }
+// chats are the loads of a router.
+func chats() []shape {
+	return []shape{{connections: 8}, {form: "stream", connections: 8}, {connections: 1}, {form: "stream", connections: 1}}
+}
 
 // measure measures all targets in turns.
-func (s *scene) measure(ctx context.Context, stdout io.Writer) error {
+func (s *scene) measure(ctx context.Context, stdout io.Writer, loads []shape) error {
 	var lines []line
 	for round := range s.rounds {
-		for _, sh := range shapes() {
+		for _, sh := range loads {
 			for i := range s.targets {
 				t := &s.targets[(i+round)%len(s.targets)]
 				if !strings.Contains(t.name+"/"+sh.String(), s.only) {
@@ -91,8 +103,21 @@ func (s *scene) measure(ctx context.Context, stdout io.Writer) error {
 
 // wrkAt runs wrk for so many seconds.
 func (s *scene) wrkAt(ctx context.Context, t *target, sh shape, seconds int) (c counted, err error) {
+	script, path := chat+done, "/v1/chat/completions"
+	body := filepath.Join(s.dir, "body")
+	if sh.path != "" {
+		script, path = queries+done, sh.path
+		if err := os.WriteFile(body, sh.body, 0o600); err != nil {
+			return c, err
+		}
+	}
+	file := filepath.Join(s.dir, "wrk.lua")
+	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+		return c, err
+	}
 	cmd := exec.CommandContext(ctx, s.wrk, "-t1", "-c"+strconv.Itoa(sh.connections), "-d"+strconv.Itoa(seconds)+"s", "--timeout", "60s", "--latency", //nolint:gosec // what the user named
-		"-s", s.script, "http://"+t.address+"/v1/chat/completions", "--", sh.form)
+		"-s", file, "http://"+t.address+path, "--", sh.form)
+	cmd.Env = append(os.Environ(), "BODY="+body)
 	out, err := cmd.Output()
 	if err != nil {
 		return c, fmt.Errorf("wrk at %s: %w", t.name, err)
@@ -129,10 +154,10 @@ func median(v []float64) (m, least, most float64) {
 	return v[len(v)/2], v[0], v[len(v)-1]
 }
 
-// table prints medians.
+// table prints medians, and what part they are of the peer's, smg's or Dynamo's.
 func table(w io.Writer, lines []line) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "load\ttarget\ta second\tof smg\tp50 ms\tadded\tp99 ms\trouter's CPU, µs")
+	fmt.Fprintln(out, "load\ttarget\ta second\tof peer\tp50 ms\tadded\tp99 ms\trouter's CPU, µs")
 	value := func(load, target string, of func(l *line) float64) []float64 {
 		var v []float64
 		for i := range lines {
@@ -161,8 +186,8 @@ func table(w io.Writer, lines []line) error {
 			}
 			m, least, most := median(v)
 			fmt.Fprintf(out, "%s\t%s\t%.0f [%.0f–%.0f]\t", load, target, m, least, most)
-			if smg := value(load, "smg", rate); len(smg) > 0 {
-				of, _, _ := median(smg)
+			if peer := append(value(load, "smg", rate), value(load, "dynamo", rate)...); len(peer) > 0 {
+				of, _, _ := median(peer)
 				fmt.Fprintf(out, "%.2f", m/of)
 			}
 			m, _, _ = median(value(load, target, p50))

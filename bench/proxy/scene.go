@@ -26,6 +26,8 @@ type scene struct {
 	engines []*engine
 	targets []target
 	started []*process
+
+	publishers []*events // without engines
 }
 
 // target is who is measured.
@@ -213,6 +215,9 @@ func (s *scene) close() (err error) {
 		late := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
 		_ = p.cmd.Wait()
 		late.Stop()
+	}
+	for _, e := range s.publishers {
+		err = errors.Join(err, e.close())
 	}
 	for _, e := range s.engines {
 		err = errors.Join(err, e.listener.Close())

@@ -166,7 +166,7 @@ type tokenAnswer struct {
 // askEngines asks an engine for the tokens of a text, and another if that fails or is
 // late.
 func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Payload, q *call) ([]uint32, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.TokenizeTimeout)
 	defer cancel() // whoever is still being asked
 	alone, giveUp := context.WithCancel(ctx)
 	defer giveUp()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -98,8 +99,6 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 		p.obs.tokenizeCached.Inc()
 		return tokens, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.TokenizeTimeout)
-	defer cancel()
 	tokens, err := p.askEngines(ctx, m, q.pieces([][]byte{ask}), q)
 	if err != nil {
 		return nil, err
@@ -170,5 +169,5 @@ func (s *tokenAnswers) read() ([]uint32, error) {
 	if r.Err() != nil || !found {
 		return nil, errOther
 	}
-	return append(make([]uint32, 0, len(s.tokens)), s.tokens...), nil
+	return slices.Clone(s.tokens), nil
 }
