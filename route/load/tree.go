@@ -13,7 +13,12 @@ type tree struct {
 	nodes    []node // nodes[0] is the root
 	free     []uint32
 	children map[childKey]uint32
+	spare    [][]uint64 // arrays of nodes that are no more, for the next ones
+	kept     int        // hashes that they have room for
 }
+
+// mostKept bounds tree.kept: a megabyte.
+const mostKept = 1 << 17
 
 type childKey struct {
 	parent uint32
@@ -45,7 +50,7 @@ func (t *tree) add(slot uint32, chain []uint64) (end uint32, fresh int) {
 	for len(chain) > 0 {
 		next, ok := t.children[childKey{at, chain[0]}]
 		if !ok {
-			next = t.hang(at, slices.Clone(chain))
+			next = t.hang(at, t.clone(chain))
 			t.nodes[next].refs = []ref{{slot, 1}}
 			fresh += len(chain)
 			at = next
@@ -158,9 +163,24 @@ func (t *tree) unlink(at uint32) {
 	t.nodes[parent].childXor ^= at
 }
 
+// clone returns a copy. An array is of one node: to part a node copies its front.
+func (t *tree) clone(blocks []uint64) []uint64 {
+	n := len(t.spare) - 1
+	if n < 0 || cap(t.spare[n]) < len(blocks) {
+		return slices.Clone(blocks)
+	}
+	b := t.spare[n]
+	t.spare[n], t.spare = nil, t.spare[:n]
+	t.kept -= cap(b)
+	return append(b[:0], blocks...)
+}
+
 // unhang ends a node that has no children.
 func (t *tree) unhang(at uint32) {
 	t.unlink(at)
+	if b := t.nodes[at].blocks; t.kept+cap(b) <= mostKept {
+		t.spare, t.kept = append(t.spare, b), t.kept+cap(b)
+	}
 	t.nodes[at] = node{}
 	t.free = append(t.free, at)
 }
@@ -171,7 +191,7 @@ func (t *tree) unhang(at uint32) {
 func (t *tree) split(at uint32, n int) (front uint32) {
 	parent := t.nodes[at].parent
 	t.unlink(at)
-	front = t.hang(parent, slices.Clone(t.nodes[at].blocks[:n]))
+	front = t.hang(parent, t.clone(t.nodes[at].blocks[:n]))
 	t.nodes[front].refs = slices.Clone(t.nodes[at].refs)
 	t.nodes[at].blocks = t.nodes[at].blocks[n:]
 	t.link(front, at)

@@ -6,10 +6,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
@@ -18,10 +21,17 @@ import (
 
 // between runs f with the URL of an engine and with that of a router before it.
 func between(b *testing.B, engine http.HandlerFunc, f func(b *testing.B, url string)) {
+	direct, router := fronted(b, engine)
+	b.Run("direct", func(b *testing.B) { f(b, direct) })
+	b.Run("router", func(b *testing.B) { f(b, router) })
+}
+
+// fronted returns the URL of an engine and of a router before it.
+func fronted(b testing.TB, engine http.HandlerFunc) (direct, router string) {
 	server := httptest.NewServer(engine)
-	defer server.Close()
+	b.Cleanup(server.Close)
 	set := shard.New(shard.Config{})
-	defer set.Close()
+	b.Cleanup(set.Close)
 	log := slog.New(slog.DiscardHandler)
 	fl := fleet.New(fleet.Config{ID: 1, Route: route.DefaultSettings(), Index: fleet.Approximate, Set: set, Log: log})
 	if err := fl.SetWorker(registry.Worker{Model: modelName, BlockSize: 16, Endpoints: registry.Endpoints{HTTP: server.URL}}, false); err != nil {
@@ -33,19 +43,52 @@ func between(b *testing.B, engine http.HandlerFunc, f func(b *testing.B, url str
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer p.Close()
+	b.Cleanup(p.Close)
 	front := httptest.NewServer(p)
-	defer front.Close()
-	b.Run("direct", func(b *testing.B) { f(b, server.URL) })
-	b.Run("router", func(b *testing.B) { f(b, front.URL) })
+	b.Cleanup(front.Close)
+	return server.URL, front.URL
 }
 
-func post(b *testing.B, url, body string) *http.Response {
+func post(b testing.TB, url, body string) *http.Response {
 	resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body)) //nolint:noctx // a benchmark's own server
 	if err != nil {
 		b.Fatal(err)
 	}
 	return resp
+}
+
+// What a request allocates does not grow with its body: what holds that is used again.
+func TestAllocationsDoNotGrowWithBodies(t *testing.T) {
+	if race.Enabled {
+		t.Skip("pools forget on purpose under the race detector")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which empties pools
+	direct, router := fronted(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"choices":[]}`)
+	})
+	each := func(url string, size int) int {
+		body := `{"messages":[{"role":"user","content":"` + strings.Repeat("0123456789", size/10) + `"}],"model":"` + modelName + `"}`
+		const warm, n = 20, 100
+		var before, after runtime.MemStats
+		for i := range warm + n {
+			if i == warm {
+				runtime.ReadMemStats(&before)
+			}
+			resp := post(t, url, body)
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+				t.Fatal(resp.Status, err)
+			}
+			_ = resp.Body.Close()
+		}
+		runtime.ReadMemStats(&after)
+		return int(after.TotalAlloc-before.TotalAlloc) / n
+	}
+	const short, long = 5_000, 60_000
+	// Client and engine do of themselves.
+	if grows := each(router, long) - each(router, short) - (each(direct, long) - each(direct, short)); grows > 4_000 {
+		t.Errorf("a request with a body of 60 KB allocates %d bytes more than one of 5 KB", grows)
+	}
 }
 
 // BenchmarkRequest is a chat of 10 KB and a short answer, one after the other.
