@@ -131,6 +131,8 @@ func (c *config) declarePrompts(set *conf.Set) {
 		conf.OneOf("", proxy.TokensEngine, proxy.TokensBytes, proxy.TokensNone), conf.ShowDefault("engine with events, bytes without"))
 	set.Bytes(&c.TokenCacheBytes, "token-cache", 64<<20, "Memory for tokens of texts that were asked for before.",
 		conf.Between[int64](0, 1<<40))
+	set.Int(&c.Proxy.MaxPrompt, "max-prompt-tokens", 1<<20, `Tokens of a prompt that are looked at; what follows is passed on only. A longer
+		text (of four bytes a token) is not tokenized.`, conf.Between(1, 1<<28))
 	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
 		prompt counts as not cached.`, conf.Between(time.Millisecond, time.Minute))
 	set.Duration(&c.Proxy.TokenizeHedge, "tokenize-hedge", 50*time.Millisecond, `Time after which another engine is asked for a text's

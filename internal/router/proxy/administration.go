@@ -71,7 +71,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bool, no *refusal) {
 	name := r.Header.Get(headerModel)
 	if name == "" {
-		if b, err := parseBody(q.data); err == nil {
+		if b, err := parseBody(q.data, 0); err == nil {
 			name = b.model
 		}
 	}

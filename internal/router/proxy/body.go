@@ -22,9 +22,9 @@ type body struct {
 	output      int  // most tokens to generate; 0 if not said
 }
 
-// parseBody reads the fields; others are skipped. The error says what is wrong
-// with the body as JSON.
-func parseBody(data []byte) (b body, err error) {
+// parseBody reads the fields; others are skipped, and so are tokens of the prompt behind
+// the first most. The error says what is wrong with the body as JSON.
+func parseBody(data []byte, most int) (b body, err error) {
 	var r jsonscan.Reader
 	r.Reset(data)
 	r.Open('{')
@@ -40,7 +40,7 @@ func parseBody(data []byte) (b body, err error) {
 		case "cache_salt":
 			b.salt = text(&r)
 		case "prompt":
-			b.prompt(&r)
+			b.prompt(&r, most)
 		case "messages":
 			b.chat, b.text = true, r.Raw()
 		case "stream":
@@ -79,7 +79,7 @@ func text(r *jsonscan.Reader) string {
 }
 
 // prompt reads a text, tokens, or the first of a list of either.
-func (b *body) prompt(r *jsonscan.Reader) {
+func (b *body) prompt(r *jsonscan.Reader, most int) {
 	raw := r.Raw()
 	if r.Err() != nil {
 		return
@@ -98,8 +98,8 @@ func (b *body) prompt(r *jsonscan.Reader) {
 		in.Open('[')
 		fallthrough
 	case c >= '0' && c <= '9':
-		list := make([]uint32, 0, len(raw)/6)
-		for first := true; in.More(']', &first); {
+		list := make([]uint32, 0, min(len(raw)/6, most))
+		for first := true; len(list) < most && in.More(']', &first); {
 			list = append(list, in.Uint32())
 		}
 		if in.Err() == nil {

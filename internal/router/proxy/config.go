@@ -28,6 +28,7 @@ type Config struct {
 	Tokens          string // TokensEngine, TokensBytes or TokensNone
 	TokenCache      int64  // bytes
 	TokenizeTimeout time.Duration
+	MaxPrompt       int // tokens of a prompt that are looked at
 	// TokenizeHedge is when another engine is asked for a text's tokens as long as it is
 	// not known how long nearly all answers take, and TokenizeHedgeLeast the least after
 	// that; 0 is never. TokenizeBreaker leaves engines out that fail at it.

@@ -16,7 +16,7 @@ func FuzzBody(f *testing.F) {
 	f.Add([]byte(`{"prompt":[[1],[2]],"\u0073tream":false,"bootstrap_room":18446744073709551615}`))
 	f.Add([]byte(`{"prompt":["a","b"],"model":null`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		b, err := parseBody(data)
+		b, err := parseBody(data, 1<<20)
 		var object map[string]json.RawMessage
 		valid := json.Unmarshal(data, &object) == nil && object != nil
 		if err == nil && !valid {

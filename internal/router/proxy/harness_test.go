@@ -58,7 +58,7 @@ type lab struct {
 
 func testConfig() Config {
 	return Config{
-		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience,
+		Indexed: true, Tokens: TokensEngine, TokenCache: 1 << 20, TokenizeTimeout: patience, MaxPrompt: 1 << 20,
 		TokenizeHedge: 50 * time.Millisecond, TokenizeHedgeLeast: 2 * time.Millisecond, TokenizeBreaker: breaker.Default(),
 		Limits:     httpconf.Limits{MaxBody: 1 << 20, MaxInflight: 4096, WriteTimeout: patience},
 		BodyMemory: 1 << 30, Selection: true, PassThrough: true,

@@ -67,7 +67,7 @@ func (p *Proxy) parse(r *http.Request, q *call, free bool) (err error, no *refus
 		}
 		q.model = string(model)
 	} else {
-		q.body, err = parseBody(q.data)
+		q.body, err = parseBody(q.data, p.cfg.MaxPrompt)
 		q.object = err == nil
 		at = q.modelAt
 	}
@@ -83,7 +83,7 @@ func (p *Proxy) parse(r *http.Request, q *call, free bool) (err error, no *refus
 		return nil, no
 	}
 	if q.model = name; q.object {
-		q.body, err = parseBody(q.data) // its parts are those of the new text
+		q.body, err = parseBody(q.data, p.cfg.MaxPrompt) // its parts are those of the new text
 	}
 	return err, nil
 }

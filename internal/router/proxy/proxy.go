@@ -39,7 +39,7 @@ type Proxy struct {
 	buffers    sync.Pool     // of *room
 	hashes     sync.Pool     // of *[]uint64
 	answers    sync.Pool     // of *tokenAnswers
-	decoding   chan struct{} // has room for those that may at once
+	decoding   chan struct{} // has room for those that may decode bodies or read them from files at once
 	flight     atomic.Int64
 	spool      *spool.Spool
 	routes     *routes
@@ -199,6 +199,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if no := p.readBody(w, r, q); no != nil {
 		return no
 	}
+	defer p.look(r, q)()
 	routed := q.split
 	_, free := p.routes.free[r.URL.Path]
 	err, no := p.parse(r, q, free)

@@ -68,6 +68,23 @@ func clientOf(r *http.Request) spool.Client {
 	return spool.Client{Address: secure.ClientAddress(at.Addr())}
 }
 
+// look waits until the body may be read as a whole: those in files are by few at once, as
+// what is being read is in memory. done must be called.
+func (p *Proxy) look(r *http.Request, q *call) (done func()) {
+	if q.spooled == nil || !q.spooled.InFile() {
+		return func() {}
+	}
+	select {
+	case p.decoding <- struct{}{}:
+	case <-r.Context().Done():
+		return func() {} // it ends soon
+	}
+	return func() {
+		q.spooled.Cool()
+		<-p.decoding
+	}
+}
+
 // pieces returns what may be sent of the request, parts of its body among it.
 func (q *call) pieces(list [][]byte) upstream.Payload {
 	if q.spooled == nil {

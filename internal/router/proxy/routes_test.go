@@ -197,7 +197,7 @@ func FuzzBlankTransfers(f *testing.F) {
 	f.Add([]byte(` { "sampling_params" : {"extra_args":[{"bootstrap_port":1}, {"x":"}"}]} , "bootstrap_room":1 } `))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var before, after map[string]json.RawMessage
-		if _, err := parseBody(data); err != nil || json.Unmarshal(data, &before) != nil {
+		if _, err := parseBody(data, 1<<20); err != nil || json.Unmarshal(data, &before) != nil {
 			return
 		}
 		out := bytes.Clone(data)

@@ -39,9 +39,12 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: seed}}, true
 	case len(q.text) == 0 || !p.cfg.Indexed || p.cfg.Tokens == TokensNone:
 	case p.cfg.Tokens == TokensBytes:
+		text := q.text[:min(len(q.text), p.cfg.MaxPrompt*bytesPerToken)]
 		q.hashes = p.hashes.Get().(*[]uint64) //nolint:forcetypeassert // the pool holds nothing else
-		*q.hashes = chunks((*q.hashes)[:0], q.text, int(m.BlockSize)*bytesPerToken, seed)
-		return route.Prompt{Local: *q.hashes, Length: len(q.text) / bytesPerToken}, true
+		*q.hashes = chunks((*q.hashes)[:0], text, int(m.BlockSize)*bytesPerToken, seed)
+		return route.Prompt{Local: *q.hashes, Length: len(text) / bytesPerToken}, true
+	case len(q.text)/bytesPerToken > p.cfg.MaxPrompt: // its answer would be as long
+		p.obs.tokenizeFailed.Inc()
 	default:
 		tokens, err := p.tokenize(ctx, m, q)
 		if err == nil {

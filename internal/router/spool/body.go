@@ -74,8 +74,21 @@ func (b *Body) Bytes() []byte { return b.data }
 // Retain keeps the bytes until one more Release.
 func (b *Body) Retain() { b.owners.Add(1) }
 
-// Release gives the bytes up.
+// InFile reports whether the body, which has arrived, is in a file.
+func (b *Body) InFile() bool { return b.unmap != nil }
+
+// Cool lets go of the memory that reading a body in a file has taken: its bytes stay
+// there, and come again when somebody reads them. The caller must own the body.
+func (b *Body) Cool() {
+	if b.unmap != nil {
+		unread(b.data)
+	}
+}
+
+// Release gives the bytes up. Who does so has read them: until somebody else does, they
+// take no memory if they are in a file.
 func (b *Body) Release() {
+	b.Cool()
 	if b.owners.Add(-1) > 0 {
 		return
 	}

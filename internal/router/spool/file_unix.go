@@ -21,6 +21,9 @@ func createDeleted(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// unread takes the pages of a mapped file out of the process's memory.
+func unread(data []byte) { _ = syscall.Madvise(data, syscall.MADV_DONTNEED) } // else they stay: no more than that
+
 // mapFile returns the first n bytes of the file as memory that goes with unmap.
 func mapFile(f *os.File, n int64) (data []byte, unmap func(), err error) {
 	if n == 0 {

@@ -31,6 +31,27 @@ func text(n int, seed uint64) []byte {
 	return b
 }
 
+// A body in a file is what it was, how often it is read and let go of.
+func TestCoolBodies(t *testing.T) {
+	s := New(Config{Memory: 1 << 10, Files: 1 << 24, Dir: t.TempDir()})
+	b := s.Open(alice, nobody)
+	if err := b.Fill(bytes.NewReader(text(1<<20, 7)), -1, 1<<21); err != nil || !b.InFile() {
+		t.Fatal(err, b.InFile())
+	}
+	b.Bytes()[5] = 'x' // as who overwrites what engines must not see
+	want := text(1<<20, 7)
+	want[5] = 'x'
+	for range 3 {
+		b.Cool()
+		if !bytes.Equal(b.Bytes(), want) {
+			t.Fatal("other bytes")
+		}
+		b.Retain()
+		b.Release()
+	}
+	b.Release()
+}
+
 // Whatever a body's length is and however it comes, it is what was sent, one slice
 // of it; what it took is given back.
 func TestBodiesAreWhatWasSent(t *testing.T) {

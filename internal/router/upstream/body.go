@@ -7,11 +7,17 @@ import (
 	"sync"
 )
 
-// Keeper owns bytes that must not go while somebody reads them.
+// Keeper owns bytes that must not go while somebody reads them. Cool tells it that those
+// read so far are not needed soon.
 type Keeper interface {
 	Retain()
 	Release()
+	Cool()
 }
+
+// coolEvery is after how many bytes a Keeper is told so: what reading takes of memory,
+// where they are in a file.
+const coolEvery = 4 << 20
 
 // Payload is bytes to be sent, any number of times: pieces that follow each other,
 // and who keeps them, if they do not stay by themselves.
@@ -46,6 +52,7 @@ type Body struct {
 	mu     sync.Mutex
 	piece  int // where the next Read begins
 	offset int
+	warm   int // bytes that were read since the Keeper was told
 	closed bool
 }
 
@@ -76,6 +83,10 @@ func (b *Body) Read(p []byte) (n int, err error) {
 	}
 	if n == 0 && len(p) > 0 {
 		return 0, io.EOF
+	}
+	if b.warm += n; b.warm >= coolEvery && b.payload.Keeper != nil {
+		b.payload.Keeper.Cool()
+		b.warm = 0
 	}
 	return n, nil
 }
