@@ -43,12 +43,13 @@ type ledger struct {
 	// replicas are the beats of all replicas, by key.
 	replicas map[string]marker
 
-	beatAt     time.Time // when the last own beat was heard
-	steadyFrom time.Time // since when own beats are heard without a break
-	serverAt   time.Time // when the server stored the last own beat
-	changed    time.Time // when it stored the change that is being applied
-	loading    bool      // between begin and loaded
-	begun      bool      // it was loaded once
+	beatAt     time.Time     // when the last own beat was heard
+	steadyFrom time.Time     // since when own beats are heard without a break
+	serverAt   time.Time     // when the server stored the last own beat
+	changed    time.Time     // when it stored the change that is being applied
+	loading    bool          // between begin and loaded
+	begun      bool          // it was loaded once
+	away       time.Duration // how long the bucket was not heard before the last load
 }
 
 // source is a registration of a member: its announcement, or a rank's over
@@ -112,7 +113,7 @@ func (l *ledger) begin() {
 // been removed long ago, or the server lost it. An announcement is judged by
 // its lease, which a live worker keeps; an HTTP registration gets as long.
 func (l *ledger) loaded(now time.Time) {
-	l.loading, l.begun = false, true
+	l.loading, l.begun, l.away = false, true, l.awayFor(now)
 	for _, m := range l.members {
 		for _, h := range m.http {
 			if !h.confirmed && h.missing.IsZero() {

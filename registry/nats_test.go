@@ -557,3 +557,54 @@ func TestDeparturesOutliveWhoSawThem(t *testing.T) {
 		post(t, r.ServeUnregister, body, http.StatusNotFound, "error")
 	}
 }
+
+// The server loses its store: what was registered over HTTP, of which only replicas know, is
+// stored again and never left; what was unregistered before stays away.
+func TestHTTPRegistrationsOutliveTheStore(t *testing.T) {
+	b := startBroker(t, t.TempDir())
+	r := openRegistry(t, b, "one", nil)
+	other := openRegistry(t, b, "two", nil)
+	sub := r.Subscribe(100)
+	body := func(id int) []byte {
+		return fmt.Appendf(nil, `{"instance_id":%d,"endpoint":"tcp://127.0.0.1:%d","model_name":"m","block_size":16}`, id, 5000+id)
+	}
+	for id := range 3 {
+		if status, answer := r.ServeRegister(deadline(t), body(id+1)); status != http.StatusCreated {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	waittest.For(t, "the other replica knows it", func() bool { _, ok := other.Lookup(Key{event.Space{Model: "m", BlockSize: 16}, 3}); return ok })
+	if status, answer := other.ServeUnregister(deadline(t), []byte(`{"instance_id":3,"model_name":"m"}`)); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	kinds(t, sub, "joined 1; joined 2; joined 3; left 3")
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteKeyValue(deadline(t), BucketName("default")); err != nil {
+		t.Fatal(err)
+	}
+	waittest.For(t, "the registrations are in the bucket again", func() bool {
+		c, err := r.bucket().Read(deadline(t))
+		return err == nil && len(c.Workers) == 2
+	})
+	for _, x := range []*Registry{r, other} {
+		waittest.For(t, "both replicas have read that", func() bool {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			return x.m.sessions.Get() > 0 && len(x.mu.ledger.lost(10)) == 0
+		})
+	}
+	begun := time.Now()
+	waittest.For(t, "the time in which they would have left", func() bool { return time.Since(begun) > 3*r.cfg.Grace })
+	for _, e := range r.Snapshot(true) {
+		if want := e.ID != 3; e.Present() != want {
+			t.Errorf("worker %d is there: %v", e.ID, e.Present())
+		}
+	}
+	late := openRegistry(t, b, "three", nil)
+	if n := len(late.Snapshot(false)); n != 2 {
+		t.Errorf("a replica that starts later knows %d workers", n)
+	}
+}

@@ -248,6 +248,7 @@ func (r *Registry) session(ctx context.Context) error {
 				return errSilent
 			}
 			r.clean(ctx, b)
+			r.restore(ctx, b)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
