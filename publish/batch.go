@@ -43,9 +43,10 @@ type message struct {
 	cost   int // bytes that it holds of Publisher.mu.pending
 	last   []event.Position
 
-	ack  jetstream.PubAckFuture // outcome of the last attempt; nil if that failed at once
-	err  error                  // why it did
-	sent time.Time              // first attempt
+	ack   jetstream.PubAckFuture // outcome of the last attempt; nil if that failed at once
+	err   error                  // why it did
+	sent  time.Time              // first attempt
+	tried time.Time              // last attempt
 }
 
 // seal encodes the events under the header and empties the batch.

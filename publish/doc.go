@@ -13,6 +13,8 @@
 //     Window-1 of its successors, and a reader that holds that many back, by
 //     event id, sees the order in which the events happened. With Window 1 the
 //     stream itself is in order.
+//   - Of the oldest message a copy is sent when its acknowledgement is late: a server
+//     that was killed never sends it, and after AckWait it has failed.
 //   - A message is stored once: its id makes the server drop the copy of a
 //     retry within the stream's duplicate window, and event ids tell the
 //     reader beyond it.

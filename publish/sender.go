@@ -14,12 +14,13 @@ import (
 // sender is the goroutine that sends the queue and waits for the outcomes.
 type sender struct {
 	*Publisher
-	flying []*message // sent, oldest first, at most Window
-	ready  []*message // scratch
-	beat   []byte     // scratch
-	warned time.Time  // when the log last said that publishing waits
-	next   time.Time  // heartbeat
-	took   time.Time  // when the stream last took a message
+	flying []*message    // sent, oldest first, at most Window
+	ready  []*message    // scratch
+	beat   []byte        // scratch
+	warned time.Time     // when the log last said that publishing waits
+	next   time.Time     // heartbeat
+	took   time.Time     // when the stream last took a message
+	usual  time.Duration // between an attempt and its acknowledgement, lately
 }
 
 func newSender(p *Publisher) *sender { return &sender{Publisher: p} }
@@ -50,7 +51,10 @@ func (s *sender) run() {
 		if s.cfg.Heartbeat > 0 {
 			wait = min(wait, time.Until(s.next))
 		}
-		timer.Reset(wait)
+		if len(s.flying) > 0 {
+			wait = min(wait, time.Until(s.flying[0].tried.Add(s.patience())))
+		}
+		timer.Reset(max(wait, 0))
 		var acked <-chan *jetstream.PubAck
 		var failed <-chan error
 		if len(s.flying) > 0 {
@@ -64,6 +68,7 @@ func (s *sender) run() {
 			s.repair()
 		case <-s.wake:
 		case <-timer.C:
+			s.sendAgain()
 		case <-s.ctx.Done():
 		}
 	}
@@ -97,6 +102,34 @@ func (s *sender) fillReady() time.Duration {
 	return wait
 }
 
+// leastPatience is how long the oldest message waits for its acknowledgement, at least,
+// before a copy of it is sent.
+const leastPatience = 500 * time.Millisecond
+
+// patience returns how long it waits: longer where acknowledgements usually take long.
+func (s *sender) patience() time.Duration {
+	return min(max(leastPatience, 4*s.usual), s.cfg.AckWait)
+}
+
+// sendAgain sends a copy of the oldest message in flight if its acknowledgement is late: a
+// server that ended, or is no leader any more, never sends it, and the next one may be there
+// for a while. Its id makes it one message. After AckWait it has failed.
+func (s *sender) sendAgain() {
+	if len(s.flying) == 0 || time.Since(s.flying[0].tried) < s.patience() {
+		return
+	}
+	switch msg := s.flying[0]; {
+	case time.Since(msg.sent) >= s.cfg.AckWait:
+		msg.ack, msg.err = nil, jetstream.ErrAsyncPublishTimeout
+		s.repair()
+	default:
+		s.m.retry("late")
+		if !s.send(msg) {
+			s.repair()
+		}
+	}
+}
+
 // putBack returns messages that were taken and not sent to the queue's head.
 func (s *sender) putBack(msgs []*message) {
 	s.mu.Lock()
@@ -110,6 +143,7 @@ func (s *sender) send(msg *message) bool {
 		msg.sent = time.Now()
 		s.m.inFlight.Inc()
 	}
+	msg.tried = time.Now()
 	msg.ack, msg.err = s.out.publish(s.subject, msg.id, msg.data)
 	if msg.err != nil {
 		msg.ack = nil
@@ -129,6 +163,7 @@ func (s *sender) landed(ack *jetstream.PubAck) {
 	s.m.inFlight.Dec()
 	if ack != nil {
 		s.took = time.Now()
+		s.usual += (s.took.Sub(msg.tried) - s.usual) / 8
 		s.refuse(false)
 		s.m.acked.Inc()
 		s.m.ackSeconds.UpdateDuration(msg.sent)
@@ -153,6 +188,8 @@ func (s *sender) repair() {
 				continue
 			case err := <-msg.ack.Err():
 				msg.ack, msg.err = nil, err
+			case <-time.After(time.Until(msg.tried.Add(s.patience()))):
+				msg.ack, msg.err, backoff = nil, jetstream.ErrAsyncPublishTimeout, 0 // it has waited
 			case <-s.ctx.Done():
 				return
 			}
@@ -180,7 +217,8 @@ func (s *sender) repair() {
 		}
 		backoff = min(max(2*backoff, s.cfg.RetryMin), s.cfg.RetryMax)
 		if gone(msg.err) {
-			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.AckWait)
+			// In a cluster without a leader this is in vain, and there may be one in a moment.
+			ctx, cancel := context.WithTimeout(s.ctx, min(restoreWait, s.cfg.AckWait))
 			if err := s.out.restore(ctx); err != nil {
 				msg.err = err // more telling, for the log
 			}
@@ -199,6 +237,9 @@ func (s *sender) repair() {
 		s.send(msg)
 	}
 }
+
+// restoreWait bounds one try to make the stream again.
+const restoreWait = time.Second
 
 // pause waits; false means that the publisher ends.
 func (s *sender) pause(d time.Duration) bool {

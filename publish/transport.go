@@ -54,7 +54,7 @@ const growEvery = time.Minute
 func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
 	js, err := jetstream.New(cfg.Conn,
 		jetstream.WithPublishAsyncTimeout(cfg.AckWait),
-		jetstream.WithPublishAsyncMaxPending(2*cfg.Window)) // the window keeps it below
+		jetstream.WithPublishAsyncMaxPending(16*cfg.Window)) // the window and copies within AckWait keep it below
 	if err != nil {
 		return nil, err
 	}

@@ -33,7 +33,7 @@ func TestAFullDisk(t *testing.T) {
 	defer cancel()
 	pub, err := publish.Open(ctx, publish.Config{Conn: join(t, dir).Conn(), Space: event.Space{Model: "m", BlockSize: 16}, Worker: 1,
 		Heartbeat: 100 * time.Millisecond, StreamWait: 200 * time.Millisecond, RetryMax: 100 * time.Millisecond, AckWait: time.Second,
-		Registration: &publish.Registration{}, Log: slog.New(slog.DiscardHandler)})
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +55,16 @@ func TestAFullDisk(t *testing.T) {
 	if !strings.Contains(err.Error(), "no space") {
 		t.Fatal(err)
 	}
-	const blocks = 3000
-	for id := range uint64(blocks) {
-		store(id + 1)
+	// More than the server keeps in memory of what it cannot write.
+	const events, each, blocks = 100, 8000, 100*8000 + 1
+	for n := range uint64(events) {
+		hashes := make([]uint64, each)
+		for i := range hashes {
+			hashes[i] = 2 + n*each + uint64(i)
+		}
+		if err := pub.Stored(ctx, 0, event.Device, publish.Root(), hashes, hashes); err != nil {
+			t.Fatal(err)
+		}
 	}
 	waittest.Until(t, func() error {
 		_, data, err := p.ask("GET", "/v1/workers", "")
