@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // RankStatus describes one rank.
@@ -39,6 +41,7 @@ type follower struct {
 	at     Endpoint
 	index  ingest.Applier
 	feed   *zmqfeed.Feed
+	gapLog *obs.Limited // of lost batches, of which each message may be one
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -139,8 +142,11 @@ func (r *follower) Restart(sign follow.Sign) {
 
 // Gap implements zmqfeed.Handler.
 func (r *follower) Gap(g zmqfeed.Gap) {
-	r.d.cfg.Log.Warn("batches of an engine are lost", "worker", r.key.Worker, "dp_rank", r.key.dpRank,
-		"from", g.From, "to", g.To, "reason", g.Why.String(), "emptied", !g.Unusable())
+	if r.gapLog == nil {
+		r.gapLog = obs.NewLimited(r.d.cfg.Log, time.Second, nil)
+	}
+	r.gapLog.Warn(g.Why.String(), "batches of an engine are lost", slog.Uint64("worker", r.key.Worker), slog.Any("dp_rank", r.key.dpRank),
+		slog.Uint64("from", g.From), slog.Uint64("to", g.To), slog.String("reason", g.Why.String()), slog.Bool("emptied", !g.Unusable()))
 	if !g.Unusable() {
 		r.clear()
 	}

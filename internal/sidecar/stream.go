@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/internal/pace"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // sink is where a stream's events go: a publish.Publisher of one rank and one
@@ -65,6 +66,7 @@ type stream struct {
 	ctx  context.Context // ends publishing
 	sink sink
 
+	gapLog      *obs.Limited // of lost batches, of which each message may be one
 	set         *set
 	incarnation uint64
 	lastKept    uint64 // last id of the state that was loaded
@@ -290,8 +292,11 @@ func (s *stream) Gap(g zmqfeed.Gap) {
 		return
 	}
 	s.cfg.m.gaps.Inc()
-	s.cfg.log.Warn("batches of the engine are lost", "dp_rank", s.cfg.dpRank, "from", g.From, "to", g.To,
-		"reason", g.Why.String(), "begins_anew", !g.Unusable())
+	if s.gapLog == nil {
+		s.gapLog = obs.NewLimited(s.cfg.log, time.Second, nil)
+	}
+	s.gapLog.Warn(g.Why.String(), "batches of the engine are lost", slog.Any("dp_rank", s.cfg.dpRank), slog.Uint64("from", g.From),
+		slog.Uint64("to", g.To), slog.String("reason", g.Why.String()), slog.Bool("begins_anew", !g.Unusable()))
 	if !g.Unusable() {
 		_ = s.begin(true) // torn says it
 		return

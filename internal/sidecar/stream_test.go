@@ -111,6 +111,35 @@ func TestBlocksOfAnotherSizeAreSaidPlainly(t *testing.T) {
 	}
 }
 
+// Whoever sends what cannot be read sends it again and again: each is counted, and one a
+// second is logged.
+func TestUnusableBatchesAreLoggedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		out, set := new(notepad), metrics.NewSet()
+		s, err := newStream(streamConfig{
+			store: out, open: func(context.Context, opening) (sink, error) { return out, nil }, position: func() []byte { return nil },
+			every: time.Hour, retry: time.Second, log: slog.New(slog.NewTextHandler(&said, nil)), m: newStreamMeters(set, 0),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for n := range uint64(3000) {
+			s.Gap(zmqfeed.Gap{From: n, To: n, Why: zmqfeed.Undecodable})
+			time.Sleep(time.Millisecond)
+		}
+		if n := strings.Count(said.String(), "batches of the engine are lost"); n != 3 {
+			t.Errorf("logged %d times in three seconds", n)
+		}
+		if n := s.cfg.m.gaps.Get(); n != 3000 {
+			t.Errorf("counted %d times", n)
+		}
+	})
+}
+
 // A stream whose engine restarts, or loses batches, with every message begins anew
 // a bounded number of times, and each time it says so at once.
 func TestBeginningAnewAgainAndAgainBacksOff(t *testing.T) {
