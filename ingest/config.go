@@ -173,6 +173,13 @@ type Config struct {
 	// and the server answers, Ready fails; default 10 s, or GapWait and 5 s where
 	// that is longer: so long a message may be held back.
 	StallAfter time.Duration
+	// DeleteStream deletes a stream that is empty and into which nothing was published for
+	// so long while this process looked, heartbeats neither: its publishers are gone.
+	// Default 0: none is deleted. It must be longer than streams keep messages.
+	DeleteStream time.Duration
+	// ForgetStream is after how long without its stream a reader is not shown, and not
+	// waited for, until it is there again; default 30 s.
+	ForgetStream time.Duration
 	// ForgetConsumer is after how long without this replica the server drops
 	// its consumer; default 1 h.
 	ForgetConsumer time.Duration
@@ -218,6 +225,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxSeries = cmp.Or(c.MaxSeries, 200)
 	c.MaxLag = cmp.Or(c.MaxLag, 1000)
 	c.StallAfter = cmp.Or(c.StallAfter, max(10*time.Second, c.GapWait+5*time.Second))
+	c.ForgetStream = cmp.Or(c.ForgetStream, 30*time.Second)
 	c.ForgetConsumer = cmp.Or(c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
@@ -244,7 +252,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("ingest: a wait of recoveries is negative")
 	case c.RecoverMax < c.RecoverMin || c.DumpMax < c.DumpMin:
 		return c, errors.New("ingest: RecoverMax is below RecoverMin, or DumpMax below DumpMin")
-	case c.Lease < 0 || c.Discover < 0 || c.GapWait < 0 || c.GapAsk < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
+	case c.Lease < 0 || c.DeleteStream < 0 || c.ForgetStream < 0 || c.Discover < 0 || c.GapWait < 0 || c.GapAsk < 0 || c.ForgetConsumer < 0 || c.StallAfter < 0:
 		return c, errors.New("ingest: a duration is negative")
 	}
 	return c, nil

@@ -158,6 +158,9 @@ func (in *Ingest) gauges(r *reader) {
 	label := `{stream="` + r.name + `"}` // stream names need no escaping
 	gauge := func(name string, f func(s StreamStatus) float64) {
 		in.cfg.Metrics.UnregisterMetric(name + label) // of an earlier Ingest on the same Set
+		if r.hidden {
+			return
+		}
 		in.cfg.Metrics.NewGauge(name+label, func() float64 { return f(r.status(time.Now())) })
 	}
 	gauge("kvatlas_ingest_lag_messages", func(s StreamStatus) float64 { return float64(s.Lag) })
@@ -195,10 +198,12 @@ func (in *Ingest) discover(ctx context.Context) {
 			in.m.discoverErrors.Inc() // the connection's own log says more
 			continue
 		}
+		in.lookForAbsent(infos, err)
 		for i := range infos {
 			r := in.reader(infos[i].Name)
 			if r != nil {
 				r.grow(ctx, &infos[i])
+				r.deleteUnused(ctx, &infos[i])
 			}
 			if m, ok := before[r]; ok {
 				r.compareWithStream(&infos[i], m)
@@ -260,13 +265,14 @@ func (in *Ingest) Progress() (read, left uint64, since time.Time, caughtUp bool)
 	return read, left, since, caughtUp
 }
 
-// Streams returns the status of every stream, sorted by name.
+// Streams returns the status of every stream that is there, sorted by name.
 func (in *Ingest) Streams() []StreamStatus {
-	readers := in.readers()
 	now := time.Now()
-	list := make([]StreamStatus, len(readers))
-	for i, r := range readers {
-		list[i] = r.status(now)
+	list := []StreamStatus{}
+	for _, r := range in.readers() {
+		if !r.forgotten(now) {
+			list = append(list, r.status(now))
+		}
 	}
 	return list
 }

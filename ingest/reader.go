@@ -39,8 +39,13 @@ type reader struct {
 	messages     uint64    // read
 	restartPause restartPause
 
-	since     time.Time // when it was opened
-	growAgain time.Time // discover's
+	since time.Time // when it was opened
+
+	// Of discover only.
+	growAgain time.Time
+	hidden    bool      // its gauges are not exposed
+	last      uint64    // sequence of the stream
+	lastSeen  time.Time // when that was another one
 
 	mu struct {
 		sync.Mutex
@@ -53,6 +58,7 @@ type reader struct {
 		err      error     // why nothing is read at the moment
 		loop     loop
 		idle     idle
+		absent   time.Time // since when the stream is not there; zero: it is
 		doubted  time.Time // LastTime of a stream that was looked into for it
 	}
 }
@@ -98,7 +104,7 @@ func (r *reader) run(ctx context.Context) {
 		}
 		r.m.reset(resetReason(err))
 		r.failed(err)
-		if now := time.Now(); now.Sub(logged) > time.Second {
+		if now := time.Now(); now.Sub(logged) > time.Second && !r.forgotten(now) {
 			logged = now
 			r.cfg.Log.Warn("reading begins again", "stream", r.name, "after", r.next-1, "error", err)
 		}

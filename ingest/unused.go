@@ -1,0 +1,69 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+)
+
+// This file is what becomes of streams that nobody publishes into any more. A reader whose
+// stream is gone looks for it on and on, and goes on if it is made again; meanwhile it is
+// not shown, and nobody waits for it.
+
+// lookForAbsent notes which readers' streams are not among those that there are. unsafe is
+// the error of stream.List: what it does not list may be there.
+func (in *Ingest) lookForAbsent(infos []stream.Info, unsafe error) {
+	there := make(map[string]bool, len(infos))
+	for i := range infos {
+		there[infos[i].Name] = true
+	}
+	now := time.Now()
+	for _, r := range in.readers() {
+		r.mu.Lock()
+		switch {
+		case there[r.name] || unsafe != nil:
+			r.mu.absent = time.Time{}
+		case r.mu.absent.IsZero():
+			r.mu.absent = now
+		}
+		r.mu.Unlock()
+		if gone := r.forgotten(now); gone != r.hidden {
+			r.hidden = gone
+			in.gauges(r)
+			in.cfg.Log.Info("a stream is gone, or back", "stream", r.name, "model", r.space.Model, "gone", gone)
+		}
+	}
+}
+
+// forgotten reports whether the stream has not been there for long enough.
+func (r *reader) forgotten(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.mu.absent.IsZero() && now.Sub(r.mu.absent) >= r.cfg.ForgetStream
+}
+
+// deleteUnused deletes the stream if nothing has come into it for Config.DeleteStream, and
+// it is empty: one that is full takes nothing either. What a publisher that is back at this
+// very moment stored in it shows as a gap, and is got from it.
+func (r *reader) deleteUnused(ctx context.Context, info *stream.Info) {
+	now := time.Now()
+	if r.lastSeen.IsZero() || info.LastSeq != r.last || info.Messages > 0 {
+		r.last, r.lastSeen = info.LastSeq, now
+		return
+	}
+	if r.cfg.DeleteStream == 0 || now.Sub(r.lastSeen) < r.cfg.DeleteStream {
+		return
+	}
+	r.lastSeen = now // if it fails, it is tried after the same time again
+	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	defer cancel()
+	if err := r.js.DeleteStream(ctx, r.name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		r.cfg.Log.Warn("a stream that nobody publishes into is not deleted", "stream", r.name, "error", err)
+		return
+	}
+	r.cfg.Log.Info("stream deleted: nobody publishes into it any more", "stream", r.name, "model", r.space.Model)
+}
