@@ -63,6 +63,7 @@ func (w *fleetWatch) load(ctx context.Context, d time.Duration, print func(any) 
 		}
 		now := w.samples[len(w.samples)-1].at
 		if now.Sub(begun) >= d {
+			w.rest(ctx)
 			return nil
 		}
 		if now.Sub(w.samples[line].at) >= lineEvery {
@@ -70,6 +71,21 @@ func (w *fleetWatch) load(ctx context.Context, d time.Duration, print func(any) 
 				return err
 			}
 			line = len(w.samples) - 1
+		}
+	}
+}
+
+// rest takes what was found before now and not told yet.
+func (w *fleetWatch) rest(ctx context.Context) {
+	late := time.After(2 * stallAfter)
+	for {
+		select {
+		case n := <-w.c.out:
+			w.probes = append(w.probes, n.Probes...)
+		case <-late:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -137,11 +153,14 @@ func (w *fleetWatch) result(from int) fleetResult {
 		}
 	}
 	var took []int64
-	seen := []int64{a.at.UnixNano(), b.at.UnixNano()}
+	seen := []int64{a.at.UnixNano()} // what ends after the last one is of the next line
 	for _, p := range w.probes {
 		if a.at.UnixNano() <= p.At && p.At <= b.at.UnixNano() {
 			took, seen = append(took, p.Took), append(seen, p.At)
 		}
+	}
+	if len(took) == 0 {
+		r.Stalls++
 	}
 	slices.Sort(seen)
 	for i := range seen[1:] {
