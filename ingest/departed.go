@@ -66,6 +66,9 @@ func (in *Ingest) WorkerTold(ctx context.Context, sp event.Space, worker uint64,
 }
 
 func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known bool) {
+	if !in.cfg.Share.Has(c.worker) {
+		return true // another replica's: there is nothing to do
+	}
 	g, ok := in.groups.Load(stream.Token(sp))
 	if !ok {
 		return false

@@ -115,7 +115,14 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		if in.mu.readers[info.Name] != nil {
 			continue
 		}
-		g, err := in.groupLocked(ctx, info.Space)
+		ours, err := in.cfg.Share.Reads(&info)
+		if err == nil && !ours {
+			continue
+		}
+		var g *group
+		if err == nil {
+			g, err = in.groupLocked(ctx, info.Space)
+		}
 		if err != nil {
 			refused = append(refused, fmt.Errorf("stream %s: %w", info.Name, err))
 			continue
@@ -145,8 +152,8 @@ func (in *Ingest) refuseLocked(errs []error) {
 }
 
 // Refused says of each stream that is not read why that is so: its configuration
-// loses messages, its metadata name no space, or the index does not take its
-// space.
+// loses messages, its metadata name no space, the index does not take its space, or
+// the space is divided otherwise than Config.Share says.
 func (in *Ingest) Refused() []string {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -43,6 +43,9 @@ func (in *Ingest) listen(ctx context.Context) (*nats.Subscription, error) {
 func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	in.m.liveMessages.Inc()
 	token, worker, err := stream.ParseLive(msg.Subject)
+	if err == nil && !in.cfg.Share.Has(worker) {
+		return // another replica's
+	}
 	var g *group
 	reason := "subject"
 	if err == nil {

@@ -222,6 +222,7 @@ func (s *sender) repair() {
 			if err := s.out.restore(ctx); err != nil {
 				msg.err = err // more telling, for the log
 			}
+			s.subject = s.out.subject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker) // the space may be divided otherwise now
 			cancel()
 		}
 		if stream.IsFull(msg.err) {

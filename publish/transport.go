@@ -15,7 +15,7 @@ import (
 // transport is how messages leave the process. The sender goroutine is its
 // only user, but for maxMessage.
 type transport interface {
-	// subject returns where the worker's messages go.
+	// subject returns where the worker's messages go, until restore.
 	subject(namespace string, sp event.Space, worker uint64) string
 	// publish starts an attempt to store the message; the future says how it
 	// ended, within Config.AckWait.
@@ -43,7 +43,7 @@ type jetStream struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
 	cfg       Config
-	streamMax int
+	info      stream.Info // that takes the worker's events, as restore found it
 	growAgain time.Time
 }
 
@@ -65,8 +65,8 @@ func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
 	return t, nil
 }
 
-func (t *jetStream) subject(namespace string, sp event.Space, worker uint64) string {
-	return stream.Subject(namespace, sp, worker)
+func (t *jetStream) subject(_ string, _ event.Space, worker uint64) string {
+	return t.info.Subject(worker)
 }
 
 func (t *jetStream) publish(subject, id string, data []byte) (jetstream.PubAckFuture, error) {
@@ -79,9 +79,9 @@ func (t *jetStream) publish(subject, id string, data []byte) (jetstream.PubAckFu
 func (t *jetStream) tell(subject string, data []byte) error { return t.nc.Publish(subject, data) }
 
 func (t *jetStream) restore(ctx context.Context) error {
-	info, err := stream.Ensure(ctx, t.js, t.cfg.Namespace, t.cfg.Space, t.cfg.Stream)
+	info, err := stream.EnsureFor(ctx, t.js, t.cfg.Namespace, t.cfg.Space, t.cfg.Worker, t.cfg.Stream)
 	if err == nil {
-		t.streamMax = info.MaxMessage
+		t.info = info
 	}
 	return err
 }
@@ -90,7 +90,7 @@ func (t *jetStream) grow(ctx context.Context) (bool, error) {
 	if time.Now().Before(t.growAgain) {
 		return false, nil
 	}
-	ok, err := stream.Grow(ctx, t.js, stream.Name(t.cfg.Namespace, t.cfg.Space))
+	ok, err := stream.Grow(ctx, t.js, t.info.Name)
 	if !ok {
 		t.growAgain = time.Now().Add(growEvery)
 	}
@@ -99,8 +99,8 @@ func (t *jetStream) grow(ctx context.Context) (bool, error) {
 
 func (t *jetStream) maxMessage() int {
 	n := min(int(t.nc.MaxPayload()), mostMessage)
-	if t.streamMax > 0 {
-		n = min(n, t.streamMax)
+	if t.info.MaxMessage > 0 {
+		n = min(n, t.info.MaxMessage)
 	}
 	return n - headerRoom
 }

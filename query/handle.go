@@ -70,8 +70,16 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		ctx.Response.Header.Set("Retry-After", "1")
 		p = edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.NotReady, "who is registered is not known yet; try again")
 	}
-	if p != nil {
+	if p == nil && r.held {
+		p = s.gate.refuses()
+	}
+	switch {
+	case p != nil:
 		return p
+	case r.held && s.shares != nil && !r.union:
+		return edge.Refuse(fasthttp.StatusNotImplemented, "path", edge.UnknownRoute, "ask the indexers of the shares: together they answer find_matches and workers only")
+	case r.union && s.shares != nil:
+		return s.shares.answer(s, ctx, v)
 	}
 	return r.answer(s, ctx, v)
 }

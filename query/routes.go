@@ -14,6 +14,8 @@ type route struct {
 	post   bool   // POST; else GET and HEAD
 	needs  secure.Role
 	fleet  bool // shows more than one tenant may see
+	held   bool // answers from what is held where
+	union  bool // of shares, too
 	plain  bool // errors are {"error":"text"}, as in the APIs that it is from
 	answer func(*Server, *fasthttp.RequestCtx, *view) *edge.Problem
 }
@@ -21,14 +23,14 @@ type route struct {
 // routes returns all routes. api/openapi.yaml describes them; a test compares.
 func routes() []route {
 	return []route{
-		{path: "/v1/find_matches", name: "find_matches", post: true, needs: secure.Reader, answer: (*Server).answerFind},
-		{path: "/v1/find_matches/batch", name: "find_matches_batch", post: true, needs: secure.Reader, answer: (*Server).answerBatch},
-		{path: "/v1/explain", name: "explain", post: true, needs: secure.Reader, answer: (*Server).answerExplain},
-		{path: "/v1/spaces", name: "spaces", needs: secure.Reader, answer: (*Server).answerSpaces},
-		{path: "/v1/workers", name: "workers", needs: secure.Reader, answer: (*Server).answerWorkers},
-		{path: "/v1/dump", name: "dump", needs: secure.Operator, answer: (*Server).answerDump},
-		{path: "/query", name: "query", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQuery},
-		{path: "/query_by_hash", name: "query_by_hash", post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQueryByHash},
+		{path: "/v1/find_matches", name: "find_matches", held: true, union: true, post: true, needs: secure.Reader, answer: (*Server).answerFind},
+		{path: "/v1/find_matches/batch", name: "find_matches_batch", held: true, post: true, needs: secure.Reader, answer: (*Server).answerBatch},
+		{path: "/v1/explain", name: "explain", held: true, post: true, needs: secure.Reader, answer: (*Server).answerExplain},
+		{path: "/v1/spaces", name: "spaces", held: true, needs: secure.Reader, answer: (*Server).answerSpaces},
+		{path: "/v1/workers", name: "workers", held: true, union: true, needs: secure.Reader, answer: (*Server).answerWorkers},
+		{path: "/v1/dump", name: "dump", held: true, needs: secure.Operator, answer: (*Server).answerDump},
+		{path: "/query", name: "query", held: true, post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQuery},
+		{path: "/query_by_hash", name: "query_by_hash", held: true, post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQueryByHash},
 		{path: "/register", name: "register", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerRegister},
 		{path: "/unregister", name: "unregister", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerUnregister},
 		{path: "/workers", name: "list_workers", needs: secure.Reader, plain: true, answer: (*Server).answerListWorkers},

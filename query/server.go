@@ -38,6 +38,11 @@ type Deps struct {
 	Checks  []edge.Check // conditions of readiness
 	// Progress says how far the program's start is; nil: nobody does.
 	Progress func() startup.Report
+	// Behind says why the index is not to be asked; "" if it is. While it says
+	// something requests are refused; nil: they are answered as far as it knows.
+	Behind func() string
+	// Shares are asked instead of Index, if there are any.
+	Shares Shares
 }
 
 // Server answers queries over HTTP.
@@ -59,6 +64,9 @@ type Server struct {
 	ids   *requestIDs
 	http  *fasthttp.Server
 	finds sync.Pool // of *finder
+
+	gate   gate
+	shares *shares // nil: the index is here
 
 	mu struct {
 		sync.Mutex
@@ -90,6 +98,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		obs:   newObserver(d.Metrics, t),
 		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},
 		ids:   newRequestIDs(),
+		gate:  gate{behind: d.Behind}, shares: newShares(d.Shares),
 	}
 	s.about.OpenAPI = s.openAPI
 	if s.access == nil {

@@ -159,7 +159,7 @@ func (a *Announcement) Close(ctx context.Context) error {
 			}
 		}
 		r := record{Worker: a.mu.worker, Former: a.mu.former}
-		_, err := a.mu.bucket.bury(ctx, a.key, &r, a.mu.bucket.moment(ctx, r.Space()), a.mu.revision)
+		_, err := a.mu.bucket.bury(ctx, a.key, &r, a.mu.bucket.moment(ctx, r.Worker.Key()), a.mu.revision)
 		if err == nil {
 			return nil
 		}

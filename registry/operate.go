@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/kvatlas/kvatlas/event"
 )
 
 // Errors of what operators and HTTP clients ask for.
@@ -147,10 +146,10 @@ const removals = 16
 
 // removeHTTP ends the registrations of ranks.
 func (b *Bucket) removeHTTP(ctx context.Context, targets []target) error {
-	moments := make(map[event.Space]moment) // asked for once: an instance may have many ranks
+	moments := make(map[Key]moment) // asked for once: an instance may have many ranks
 	for _, t := range targets {
-		if _, ok := moments[t.key.Space]; !ok {
-			moments[t.key.Space] = b.moment(ctx, t.key.Space)
+		if _, ok := moments[t.key]; !ok {
+			moments[t.key] = b.moment(ctx, t.key)
 		}
 	}
 	errs := make([]error, len(targets))
@@ -161,7 +160,7 @@ func (b *Bucket) removeHTTP(ctx context.Context, targets []target) error {
 		working.Go(func() {
 			defer func() { <-slots }()
 			key := httpKey(t.key, t.rank)
-			_, err := b.bury(ctx, key, &record{Worker: t.worker}, moments[t.key.Space], t.revision)
+			_, err := b.bury(ctx, key, &record{Worker: t.worker}, moments[t.key], t.revision)
 			if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
 				err = b.end(ctx, key)
 			}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
@@ -39,7 +38,7 @@ func (b *Bucket) end(ctx context.Context, key string) error {
 		case r.Gone != nil:
 			return nil
 		default:
-			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Space()), e.Revision())
+			_, err = b.bury(ctx, key, r, b.moment(ctx, r.Worker.Key()), e.Revision())
 		}
 		if !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
 			return err
@@ -61,13 +60,13 @@ func (b *Bucket) bury(ctx context.Context, key string, r *record, at moment, rev
 // momentWait bounds the wait for the state of a stream.
 const momentWait = time.Second
 
-// moment returns where the space's stream is. A space without one, or a server
+// moment returns where the worker's stream is. A space without one, or a server
 // that does not say, costs no more than the order with its events.
-func (b *Bucket) moment(ctx context.Context, sp event.Space) moment {
+func (b *Bucket) moment(ctx context.Context, k Key) moment {
 	ctx, cancel := context.WithTimeout(ctx, momentWait)
 	defer cancel()
 	at := moment{At: time.Now().UTC()}
-	if info, err := stream.Get(ctx, b.js, stream.Name(b.namespace, sp)); err == nil {
+	if info, err := stream.GetFor(ctx, b.js, b.namespace, k.Space, k.Worker); err == nil {
 		at.Stream, at.Seq = info.Created, info.LastSeq
 	}
 	return at
@@ -76,7 +75,7 @@ func (b *Bucket) moment(ctx context.Context, sp event.Space) moment {
 // former returns the ranks that a worker no longer has if w takes the place of
 // the old record, which was stored at that time.
 func (b *Bucket) former(ctx context.Context, old *record, stored time.Time, w *Worker) []formerRanks {
-	return old.former(stored, w, func() moment { return b.moment(ctx, w.Space()) })
+	return old.former(stored, w, func() moment { return b.moment(ctx, w.Key()) })
 }
 
 func (r *record) former(stored time.Time, w *Worker, now func() moment) []formerRanks {

@@ -11,10 +11,12 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/sysmem"
+	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
@@ -37,6 +39,13 @@ type Config struct {
 	// Replica names this process among those of the namespace. No two may have the
 	// same.
 	Replica string
+
+	// Share is the part of the fleet that is read, as "1/4": of a space with four
+	// streams the second. Empty: spaces that have one stream.
+	Share string
+	// Shares are the indexers of a divided fleet, of which this one knows nothing
+	// itself: it asks them.
+	Shares query.Shares
 
 	Discover       time.Duration // how often new streams are looked for
 	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
@@ -77,6 +86,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.")
 	set.String(&c.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in the
 		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
+	set.String(&c.Share, "share", "", `The part of every space's workers that is read, of a fleet whose publishers have
+		--stream-partitions: 0/4 to 3/4 for four. Empty: spaces that have one stream.`)
 	set.Duration(&c.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
 	set.Int(&c.ReadyLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught
@@ -109,6 +120,13 @@ func (c *Config) Declare(set *conf.Set) {
 
 // check refuses what cannot go together.
 func (c *Config) check() error {
+	switch _, err := stream.ParseShare(c.Share); {
+	case err != nil:
+		return fmt.Errorf("--share: %w", err)
+	case c.Share != "" && len(c.Shares.URLs) > 0:
+		return errors.New("--share and --shares: a program has one share of the fleet, or asks those that have one")
+	}
+	c.Fed = c.Fed || len(c.Shares.URLs) > 0
 	if !c.HasNATS() && !c.Fed {
 		return errors.New("without NATS there are no events to keep an index by: give --nats an address, or \"embedded\"")
 	}

@@ -35,6 +35,9 @@ func (r *Replica) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 
 // listen follows the worker's engine as it is registered, or no longer.
 func (w *workers) listen(ctx context.Context, e *registry.Entry) {
+	if !w.r.share.Has(e.Key.Worker) {
+		return
+	}
 	k := direct.Key{Space: e.Key.Space, Worker: e.Key.Worker}
 	if e.Present() && e.Transport == registry.Core {
 		if err := w.r.ingest.Load().Expect(ctx, k.Space, k.Worker, e.Ranks); err != nil {

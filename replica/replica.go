@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
 	"github.com/kvatlas/kvatlas/query"
@@ -29,6 +30,7 @@ type Replica struct {
 	log     *slog.Logger
 	metrics *metrics.Set
 	set     *shard.Set
+	share   stream.Share
 
 	registry atomic.Pointer[registry.Registry] // nil until it is read
 	starting startup.Progress
@@ -48,6 +50,7 @@ func New(cfg Config) (*Replica, error) {
 	}
 	cfg = cfg.withDefaults()
 	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
+	r.share, _ = stream.ParseShare(cfg.Share) // it was checked
 	r.set = shard.New(shard.Config{
 		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: max(0, cfg.MemoryBudget),
 		EngineScheme: r.engineScheme,
@@ -121,14 +124,14 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 		return err
 	}
 	cfg := ingest.Config{
-		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left, Registered: r.workers.registered,
+		Conn: r.Conn(), Namespace: r.cfg.Namespace, Replica: r.cfg.Replica, Index: ingest.Into(r.set), Left: r.workers.left, Registered: r.workers.registered, Share: r.share,
 		Discover: r.cfg.Discover, MaxLag: uint64(r.cfg.ReadyLag), MaxMessages: r.cfg.IngestMessages, MaxBytes: int(r.cfg.IngestBytes),
 		Metrics: r.metrics, Log: r.log,
 	}
 	r.cfg.Ingest.Apply(&cfg)
 	// The registry is read already: it says who has left since the snapshots.
 	if r.keeper, cfg.Start, err = r.cfg.Snapshots.Start(ctx, keeper.Config{
-		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Forget: r.cfg.Registry.Forget, Replicas: r.cfg.NATS.Replicas,
+		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Share: r.share, Forget: r.cfg.Registry.Forget, Replicas: r.cfg.NATS.Replicas,
 		Program: obs.ReadVersion().String(), Progress: &r.starting, Metrics: r.metrics, Log: r.log,
 	}); err != nil {
 		return err

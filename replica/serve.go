@@ -12,7 +12,12 @@ import (
 // another's. Without settings it has their defaults; checks are further conditions of
 // its readiness. It is called before Start.
 func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
+	var behind func() string
+	if r.share.Of > 0 {
+		behind = r.Behind
+	}
 	s, err := query.New(cfg, query.Deps{
+		Behind: behind, Shares: r.cfg.Shares,
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
 		Metrics: r.cfg.Metrics, Progress: r.Progress,
 		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}, {Name: "workers", Reason: r.doubtful, Note: true}}, checks...),

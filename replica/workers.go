@@ -165,7 +165,7 @@ func (w *workers) close() {
 // registered returns who is registered; nil before that is read.
 func (r *Replica) registered() query.Registry {
 	if reg := r.registry.Load(); reg != nil {
-		return reg
+		return query.OfShare(reg, r.share)
 	}
 	return nil // not reg: a nil *Registry is no nil query.Registry
 }

@@ -24,10 +24,11 @@ import (
 // Config holds the settings of a Keeper. Conn, Replica and Set are needed; zero
 // in any other field means the stated default.
 type Config struct {
-	Conn      *nats.Conn // must reconnect for ever; lives longer than the Keeper
-	Namespace string     // default "default"
-	Replica   string     // name of this process among those of the namespace
-	Set       *shard.Set // of the index
+	Conn      *nats.Conn   // must reconnect for ever; lives longer than the Keeper
+	Namespace string       // default "default"
+	Replica   string       // name of this process among those of the namespace
+	Set       *shard.Set   // of the index
+	Share     stream.Share // of the workers: snapshots of its streams only are restored
 
 	// Dir holds the snapshots; "" means the object store of NATS.
 	Dir string
@@ -62,6 +63,12 @@ type Config struct {
 	Log      *slog.Logger // nil: slog.Default()
 
 	step func(name string) error // of tests: called at each step; an error is a crash there
+}
+
+// reads reports whether the stream is one of the share's.
+func (c *Config) reads(info *stream.Info) bool {
+	ours, err := c.Share.Reads(info)
+	return ours && err == nil // who reads streams says what is wrong
 }
 
 func (c Config) withDefaults() (Config, error) {

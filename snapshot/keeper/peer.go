@@ -60,7 +60,7 @@ func copyAll(ctx context.Context, cfg *Config, source *peer.Source, have map[str
 	}
 	var missing []stream.Info
 	for _, info := range infos {
-		if _, ok := have[info.Name]; !ok {
+		if _, ok := have[info.Name]; !ok && cfg.reads(&info) {
 			missing = append(missing, info)
 		}
 	}

@@ -30,7 +30,7 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 	var working sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, info := range infos {
-		if _, ok := have[info.Name]; ok {
+		if _, ok := have[info.Name]; ok || !k.cfg.reads(&info) {
 			continue
 		}
 		working.Go(func() {

@@ -16,7 +16,7 @@ func TestNamesOfTheDocument(t *testing.T) {
 	doc := doctest.Fields(t, doctest.Wire, "name-examples")
 	for key, code := range map[string]string{
 		"namespace": "prod", "model": testSpace.Model, "block size": "16", "group": testSpace.Group, "worker": "7",
-		"space": Token(testSpace), "stream": Name("prod", testSpace), "captured": subjects("prod", testSpace),
+		"space": Token(testSpace), "stream": Name("prod", testSpace), "captured": captures("prod", testSpace, 0, 1),
 		"events": Subject("prod", testSpace, 7), "live": LiveSubject("prod", testSpace, 7), "recover": RecoverSubject("prod", testSpace, 7),
 	} {
 		if doc[key] != code {

@@ -62,11 +62,6 @@ func Subject(ns string, sp event.Space, worker uint64) string {
 	return prefix + "." + ns + "." + Token(sp) + "." + strconv.FormatUint(worker, 10)
 }
 
-// subjects returns what the space's stream captures: every worker's subject.
-func subjects(ns string, sp event.Space) string {
-	return prefix + "." + ns + "." + Token(sp) + ".*"
-}
-
 // namespaceSubjects matches every stream of the namespace.
 func namespaceSubjects(ns string) string { return prefix + "." + ns + ".>" }
 

@@ -37,6 +37,8 @@ func (c *Config) Declare(set *conf.Set) {
 		waits. A stream begins with 256 MiB and is enlarged as it fills. Used by whoever makes the stream.`, conf.Between[int64](1<<20, 1<<50))
 	set.Duration(&c.MaxAge, "stream-max-age", time.Hour, `How long a message stays in a space's stream. Replicas take snapshots
 		at least twice in it. Used by whoever makes the stream.`, conf.Between(time.Minute, 365*24*time.Hour))
+	set.Int(&c.Partitions, "stream-partitions", 1, `Streams of a space, each with the events of a part of its workers, for fleets
+		that are too large for one indexer: see --share of kvindexer. Used by whoever makes the first; all others follow.`, conf.Between(1, MaxPartitions))
 }
 
 // Copies calls create with how many copies a new stream or bucket is to have:

@@ -23,6 +23,9 @@ type Config struct {
 	// with FirstBytes (0 means 256 MiB), and Grow brings it there as it fills.
 	MaxBytes, FirstBytes int64
 	Replicas             int // copies in the cluster; 0 means as Copies says
+	// Partitions is how many streams a space has, each with a part of its workers; 0
+	// means 1. Whoever makes the first of them says it for all.
+	Partitions int
 	// DuplicateWindow is how long the server remembers message ids; 0 means
 	// 2 min. Ids older than that cost a duplicate message, which the reader
 	// recognises by its event ids.
@@ -46,6 +49,8 @@ type Info struct {
 	Name      string
 	Namespace string
 	Space     event.Space
+	// Partition says which of the space's Partitions streams it is.
+	Partition, Partitions int
 	// Created tells a stream from one of the same name made later.
 	Created  time.Time
 	FirstSeq uint64
@@ -72,10 +77,13 @@ const (
 	metaBlockSize = "kvatlas.block_size"
 	metaGroup     = "kvatlas.group"
 	metaMaxBytes  = "kvatlas.max_bytes" // Config.MaxBytes
+	// Of a space with several streams only.
+	metaPartition  = "kvatlas.partition"
+	metaPartitions = "kvatlas.partitions"
 )
 
-// Ensure makes the space's stream if it does not exist and checks it if it
-// does. The error wraps ErrUnsafe for a stream that must not be used.
+// Ensure makes the space's stream, or the first of several, if it does not exist and
+// checks it if it does. The error wraps ErrUnsafe for a stream that must not be used.
 func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Space, cfg Config) (Info, error) {
 	if err := CheckNamespace(ns); err != nil {
 		return Info{}, err
@@ -83,26 +91,55 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 	if sp.Model == "" {
 		return Info{}, errors.New("stream of a space without a model name")
 	}
+	if cfg.Partitions < 0 || cfg.Partitions > MaxPartitions {
+		return Info{}, fmt.Errorf("%d streams of a space: at most %d", cfg.Partitions, MaxPartitions)
+	}
+	return ensure(ctx, js, ns, sp, 0, cfg.withDefaults())
+}
+
+// EnsureFor is Ensure for that stream of the space which takes the worker's events.
+func EnsureFor(ctx context.Context, js jetstream.JetStream, ns string, sp event.Space, worker uint64, cfg Config) (Info, error) {
+	info, err := Ensure(ctx, js, ns, sp, cfg)
+	if err != nil {
+		return info, err
+	}
+	part := Partition(worker, info.Partitions)
+	if part == 0 {
+		return info, nil
+	}
 	cfg = cfg.withDefaults()
-	name := Name(ns, sp)
+	cfg.Partitions = info.Partitions // as is agreed
+	other, err := ensure(ctx, js, ns, sp, part, cfg)
+	if err == nil && other.Partitions != info.Partitions {
+		err = fmt.Errorf("%w: stream %s is one of %d, and %s of %d: delete it", ErrUnsafe, other.Name, other.Partitions, info.Name, info.Partitions)
+	}
+	return other, err
+}
+
+func ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Space, part int, cfg Config) (Info, error) {
+	name := partName(ns, sp, part)
 	s, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		meta := map[string]string{
+			metaNamespace: ns,
+			metaModel:     sp.Model,
+			metaBlockSize: strconv.FormatUint(uint64(sp.BlockSize), 10),
+			metaGroup:     sp.Group,
+			metaMaxBytes:  strconv.FormatInt(cfg.MaxBytes, 10),
+		}
+		if cfg.Partitions > 1 {
+			meta[metaPartition], meta[metaPartitions] = strconv.Itoa(part), strconv.Itoa(cfg.Partitions)
+		}
 		s, err = create(ctx, js, cfg, jetstream.StreamConfig{
 			Name:        name,
 			Description: "KV cache events of " + sp.Model,
-			Subjects:    []string{subjects(ns, sp)},
+			Subjects:    []string{captures(ns, sp, part, cfg.Partitions)},
 			Storage:     jetstream.FileStorage,
 			Retention:   jetstream.LimitsPolicy,
 			Discard:     jetstream.DiscardNew,
 			MaxAge:      cfg.MaxAge,
 			Duplicates:  cfg.DuplicateWindow,
-			Metadata: map[string]string{
-				metaNamespace: ns,
-				metaModel:     sp.Model,
-				metaBlockSize: strconv.FormatUint(uint64(sp.BlockSize), 10),
-				metaGroup:     sp.Group,
-				metaMaxBytes:  strconv.FormatInt(cfg.MaxBytes, 10),
-			},
+			Metadata:    meta,
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			s, err = js.Stream(ctx, name)
@@ -119,6 +156,15 @@ func Ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 		return Info{}, fmt.Errorf("%w: stream %s belongs to space %+v of namespace %q", ErrUnsafe, name, info.Space, info.Namespace)
 	}
 	return info, nil
+}
+
+// GetFor is Get for that stream of the space which takes the worker's events.
+func GetFor(ctx context.Context, js jetstream.JetStream, ns string, sp event.Space, worker uint64) (Info, error) {
+	info, err := Get(ctx, js, Name(ns, sp))
+	if part := Partition(worker, info.Partitions); err == nil && part > 0 {
+		return Get(ctx, js, partName(ns, sp, part))
+	}
+	return info, err
 }
 
 // MaxWindow is the most messages of one publisher that may be on their way to the
@@ -183,10 +229,19 @@ func read(si *jetstream.StreamInfo) (Info, error) {
 		MaxBytes:   MaxBytes(&si.Config),
 		MaxMessage: max(0, int(si.Config.MaxMsgSize)),
 	}
-	if info.Name != Name(info.Namespace, info.Space) {
+	info.Partitions = 1
+	if text := m[metaPartitions]; text != "" {
+		n, err := strconv.Atoi(text)
+		part, err2 := strconv.Atoi(m[metaPartition])
+		if err != nil || err2 != nil || n < 1 || n > MaxPartitions || part < 0 || part >= n {
+			return Info{}, fmt.Errorf("%w: stream %s is the %q-th of %q by its metadata", ErrUnsafe, si.Config.Name, m[metaPartition], text)
+		}
+		info.Partition, info.Partitions = part, n
+	}
+	if info.Name != partName(info.Namespace, info.Space, info.Partition) {
 		return Info{}, fmt.Errorf("%w: stream %s has the metadata of space %+v of namespace %q", ErrUnsafe, info.Name, info.Space, info.Namespace)
 	}
-	if why := unsafe(&si.Config, subjects(info.Namespace, info.Space)); why != "" {
+	if why := unsafe(&si.Config, captures(info.Namespace, info.Space, info.Partition, info.Partitions)); why != "" {
 		return Info{}, fmt.Errorf("%w: stream %s %s; remove it or change its configuration", ErrUnsafe, info.Name, why)
 	}
 	return info, nil
