@@ -10,11 +10,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // fleetOptions are the flags of fleet.
 type fleetOptions struct {
 	workers, processes, burst, blocks, held int
+	shares                                  int
 	rate, minutes, probes                   float64
 	external, always, own                   bool
 	sync                                    time.Duration
@@ -45,6 +48,7 @@ func parseFleet(args []string, stderr io.Writer) (fleetOptions, error) {
 	f.IntVar(&o.burst, "burst", 4, "events that a worker publishes at once: a message")
 	f.IntVar(&o.blocks, "blocks", 7, "blocks of an event")
 	f.IntVar(&o.held, "held", 1000, "blocks that each worker holds at least; then the oldest go as new ones come")
+	f.IntVar(&o.shares, "shares", 1, "indexers that have a share of the workers each, and one that asks them all")
 	f.Float64Var(&o.probes, "probes", 40, "bursts a second that are looked for in kvindexer until they are found")
 	f.StringVar(&o.bin, "bin", "", "`directory` of kvindexer and kvrouter; default that of kvbench")
 	f.StringVar(&o.dir, "dir", "", "`directory` for the server's data and the programs' logs; default one that is removed at the end")
@@ -52,6 +56,8 @@ func parseFleet(args []string, stderr io.Writer) (fleetOptions, error) {
 		switch {
 		case min(o.burst, o.blocks, o.held) < 1 || o.processes < 2 || o.workers < o.processes:
 			return errors.New("--burst, --blocks and --held are at least 1, --processes at least 2, and --workers as many as those")
+		case o.shares < 1 || o.shares > stream.MaxPartitions:
+			return fmt.Errorf("--shares: 1 to %d", stream.MaxPartitions)
 		case o.rate <= 0 || o.minutes <= 0 || o.probes <= 0:
 			return errors.New("--rate, --minutes and --probes are above 0")
 		case o.sync < time.Millisecond:
@@ -141,7 +147,7 @@ func (c *fleetCluster) killTenth(ctx context.Context) (float64, error) {
 	if err := c.states(ctx, p); err != nil {
 		return 0, err
 	}
-	if err := c.awaitRight(ctx, c.indexer, p.state); err != nil {
+	if err := c.awaitIndexers(ctx, p.state); err != nil {
 		return 0, fmt.Errorf("after a tenth of the fleet was killed: %w", err)
 	}
 	took := time.Since(begun).Seconds()
@@ -149,12 +155,12 @@ func (c *fleetCluster) killTenth(ctx context.Context) (float64, error) {
 	return took, nil
 }
 
-// restartIndexer kills kvindexer and returns how long a new one takes to be ready,
-// while the fleet publishes.
+// restartIndexer kills kvindexer, the first of several, and returns how long a new one
+// takes to be ready, while the fleet publishes.
 func (c *fleetCluster) restartIndexer(ctx context.Context) (float64, error) {
-	c.indexer.kill()
+	c.indexers[0].kill()
 	begun := time.Now()
-	if err := c.startIndexer(ctx); err != nil {
+	if err := c.startIndexer(ctx, 0); err != nil {
 		return 0, fmt.Errorf("kvindexer started again: %w", err)
 	}
 	return time.Since(begun).Seconds(), nil
@@ -168,9 +174,13 @@ func (c *fleetCluster) lost(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	var lost int64
-	for _, p := range []*fleetProcess{c.indexer, c.router} {
+	all := []func() error{func() error { return c.awaitIndexers(ctx, c.held()) }}
+	if c.router != nil {
+		all = append(all, func() error { return c.awaitRight(ctx, c.router, c.held()) })
+	}
+	for _, judged := range all {
 		var wrong *wrongIndex
-		switch err := c.awaitRight(ctx, p, c.held()); {
+		switch err := judged(); {
 		case errors.As(err, &wrong):
 			fmt.Fprintf(c.log, "%v\n", err)
 			lost += wrong.blocks

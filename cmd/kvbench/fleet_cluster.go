@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,15 +23,18 @@ import (
 // fleetCluster is the programs that are measured. Each is a process, so that its
 // memory is its own; all end with it.
 type fleetCluster struct {
-	o       fleetOptions
-	log     io.Writer
-	out     chan fleetNews // what the workers' processes say, but for their states
-	server  *fleetProcess  // nil: embedded in kvindexer
-	indexer *fleetProcess
-	router  *fleetProcess
-	shares  []*fleetProcess // the workers
-	address string          // of the server; or broker.Embedded
-	runs    uint64          // of workers' processes
+	o      fleetOptions
+	log    io.Writer
+	out    chan fleetNews // what the workers' processes say, but for their states
+	server *fleetProcess  // nil: embedded in the first kvindexer
+	// indexers have a share each; asked is the one that asks them, if there are several,
+	// and then there is no router.
+	indexers []*fleetProcess
+	asked    *fleetProcess
+	router   *fleetProcess
+	shares   []*fleetProcess // the workers
+	address  string          // of the server; or broker.Embedded
+	runs     uint64          // of workers' processes
 }
 
 // fleetProcess is one of the programs.
@@ -59,11 +63,21 @@ func (c *fleetCluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.startIndexer(ctx); err != nil {
-		return err
+	var urls []string
+	for i := range c.o.shares {
+		if err := c.startIndexer(ctx, i); err != nil {
+			return err
+		}
+		urls = append(urls, c.indexers[i].url)
 	}
 	var err error
-	if c.router, err = c.program(ctx, "kvrouter", "--admin-listen"); err != nil {
+	if c.o.shares > 1 {
+		c.asked, err = c.program(ctx, "kvindexer", "kvindexer-union", "--shares", strings.Join(urls, ","))
+	} else {
+		c.router, err = c.program(ctx, "kvrouter", "kvrouter")
+		c.asked = c.indexers[0]
+	}
+	if err != nil {
 		return err
 	}
 	for i := range c.o.processes {
@@ -74,7 +88,7 @@ func (c *fleetCluster) start(ctx context.Context) error {
 	if err := c.states(ctx, c.shares...); err != nil {
 		return err
 	}
-	if err := c.awaitRight(ctx, c.indexer, c.held()); err != nil {
+	if err := c.awaitIndexers(ctx, c.held()); err != nil {
 		return fmt.Errorf("at the start: %w", err)
 	}
 	return nil
@@ -88,38 +102,49 @@ func (c *fleetCluster) held() (all []fleetHeld) {
 	return all
 }
 
-func (c *fleetCluster) startIndexer(ctx context.Context) error {
-	p, err := c.program(ctx, "kvindexer", "--http-listen")
+// startIndexer starts the i-th, or starts it again where it was.
+func (c *fleetCluster) startIndexer(ctx context.Context, i int) error {
+	name, args := "kvindexer", []string{}
+	if c.o.shares > 1 {
+		name, args = fmt.Sprintf("kvindexer-%d", i), []string{"--share", fmt.Sprintf("%d/%d", i, c.o.shares)}
+	}
+	if i < len(c.indexers) {
+		args = append(args, "--http-listen", strings.TrimPrefix(c.indexers[i].url, "http://"))
+	}
+	p, err := c.program(ctx, "kvindexer", name, args...)
 	if err != nil {
 		return err
 	}
-	c.indexer = p
+	if i == len(c.indexers) {
+		c.indexers = append(c.indexers, p)
+	}
+	c.indexers[i] = p
 	return nil
 }
 
-// program starts one of the programs on a free port, given by that flag, and
-// returns once it is ready.
-func (c *fleetCluster) program(ctx context.Context, name, listen string) (*fleetProcess, error) {
+// program starts one of the programs on a free port, and returns once it is ready.
+func (c *fleetCluster) program(ctx context.Context, binary, name string, more ...string) (*fleetProcess, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
-	if c.indexer != nil && name == c.indexer.name { // it is asked where it was
-		port = strings.TrimPrefix(c.indexer.url, "http://")
+	if i := slices.Index(more, "--http-listen"); i >= 0 {
+		port = more[i+1]
+		more = slices.Delete(more, i, i+2)
 	}
 	args := []string{"--nats", c.address, "--data-dir", filepath.Join(c.o.dir, "data"), "--nats-sync", c.o.sync.String(),
-		fmt.Sprintf("--nats-sync-always=%v", c.o.always), "--replica", name, "--log-level", "warn", listen, port}
-	if name == "kvindexer" {
+		fmt.Sprintf("--nats-sync-always=%v", c.o.always), "--replica", name, "--log-level", "warn"}
+	if binary == "kvindexer" {
 		admin, err := freePort()
 		if err != nil {
 			return nil, err
 		}
-		args = append(args, "--admin-listen", admin)
-		fmt.Fprintf(c.log, "kvindexer's profiles: http://%s/debug/pprof/\n", admin)
+		args = append(args, "--http-listen", port, "--admin-listen", admin)
+		fmt.Fprintf(c.log, "%s's profiles: http://%s/debug/pprof/\n", name, admin)
 	} else {
-		args = append(args, "--http-listen", "127.0.0.1:0")
+		args = append(args, "--http-listen", "127.0.0.1:0", "--admin-listen", port)
 	}
-	cmd := exec.Command(filepath.Join(c.o.bin, name), args...)
+	cmd := exec.Command(filepath.Join(c.o.bin, binary), append(args, more...)...)
 	cmd.Env = []string{"HOME=" + c.o.dir} // none of the user's settings
 	p, err := c.run(name, cmd, nil)
 	if err != nil {
@@ -151,7 +176,7 @@ func (c *fleetCluster) startShare(_ context.Context, i int) (*fleetProcess, erro
 	share := fleetShare{
 		URL: c.address, DataDir: filepath.Join(c.o.dir, "data"), First: uint64(first), Workers: c.o.workers*(i+1)/c.o.processes - first,
 		Run: c.runs, Burst: c.o.burst, Blocks: c.o.blocks, Held: c.o.held, Every: time.Duration(float64(time.Second) / perSecond),
-		Own: c.o.own, Probe: min(1, 2*c.o.probes/(perSecond*float64(c.o.workers))), Indexer: c.indexer.url,
+		Own: c.o.own, Probe: min(1, 2*c.o.probes/(perSecond*float64(c.o.workers))), Indexer: c.asked.url, Streams: c.o.shares,
 	}
 	p, err := c.self(fmt.Sprintf("workers-%d", i), "fleet-workers", share)
 	if err != nil {
@@ -263,7 +288,7 @@ func (p *fleetProcess) kill() {
 // close ends what was started.
 func (c *fleetCluster) close() error {
 	var all sync.WaitGroup
-	for _, p := range append([]*fleetProcess{c.router, c.indexer, c.server}, c.shares...) {
+	for _, p := range slices.Concat([]*fleetProcess{c.router, c.asked, c.server}, c.indexers, c.shares) {
 		if p != nil {
 			all.Go(p.kill)
 		}
@@ -287,10 +312,14 @@ func (c *fleetCluster) tail(name string) error {
 func (c *fleetCluster) rss() rssMB {
 	m := make(rssMB)
 	for name, list := range map[string][]*fleetProcess{
-		"kvindexer": {c.indexer}, "kvrouter": {c.router}, "nats-server": {c.server}, "workers": c.shares,
+		"kvindexer": c.indexers, "kvrouter": {c.router}, "nats-server": {c.server}, "workers": c.shares,
 	} {
 		for _, p := range list {
-			if p != nil {
+			switch {
+			case p == nil:
+			case name == "kvindexer" && len(list) > 1:
+				m[p.name] = float64(residentOf(fmt.Sprint(p.cmd.Process.Pid))) / (1 << 20)
+			default:
 				m[name] += float64(residentOf(fmt.Sprint(p.cmd.Process.Pid))) / (1 << 20)
 			}
 		}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // wrongIndex says that an index holds something else than the workers.
@@ -48,6 +50,17 @@ func (c *fleetCluster) awaitRight(ctx context.Context, p *fleetProcess, held []f
 			return errors.Join(fmt.Errorf("not within %s: %w", patience, last), c.tail(p.name))
 		}
 	}
+}
+
+// awaitIndexers waits until every kvindexer holds what those workers do that it reads.
+func (c *fleetCluster) awaitIndexers(ctx context.Context, held []fleetHeld) error {
+	for i, p := range c.indexers {
+		own := slices.DeleteFunc(slices.Clone(held), func(h fleetHeld) bool { return stream.Partition(h.Worker, c.o.shares) != i })
+		if err := c.awaitRight(ctx, p, own); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // judge compares the index with what the workers hold: of each its blocks, that its

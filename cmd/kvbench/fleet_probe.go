@@ -3,12 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -30,7 +29,7 @@ type fleetProber struct {
 type pendingProbe struct {
 	begun, next time.Time
 	body        []byte
-	length      uint32
+	found       []byte // what the answer has once it is there
 }
 
 // The first look for a chain, and how much later than the one before each next one
@@ -41,16 +40,17 @@ const (
 )
 
 func newFleetProber(indexer string, found func([]fleetProbe)) *fleetProber {
-	q := url.Values{"model": {fleetSpace.Model}, "block_size": {fmt.Sprint(fleetSpace.BlockSize)}}
-	return &fleetProber{url: indexer + "/v1/find_matches?" + q.Encode(), found: found}
+	return &fleetProber{url: indexer + "/v1/find_matches", found: found}
 }
 
 // add has the chain looked for; it is copied.
 func (p *fleetProber) add(begun time.Time, chain []uint64) {
-	one := pendingProbe{begun: begun, next: begun.Add(probeStep), length: uint32(len(chain))}
-	for _, h := range chain {
-		one.body = binary.LittleEndian.AppendUint64(one.body, h)
+	one := pendingProbe{begun: begun, next: begun.Add(probeStep), found: fmt.Appendf(nil, `"longest":%d,`, len(chain))}
+	one.body = fmt.Appendf(nil, `{"model":%q,"hashes":[%d`, fleetSpace.Model, chain[0])
+	for _, h := range chain[1:] {
+		one.body = strconv.AppendUint(append(one.body, ','), h, 10)
 	}
+	one.body = append(one.body, "]}"...)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.in = append(p.in, one)
@@ -101,14 +101,11 @@ func (p *fleetProber) look(ctx context.Context, one *pendingProbe) bool {
 	if err != nil {
 		return false
 	}
-	req.Header.Set("Content-Type", "application/octet-stream")
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return false // it is away: later
 	}
 	defer answer.Body.Close() //nolint:errcheck // only read
 	data, err := io.ReadAll(answer.Body)
-	// docs/http.md: a head, one for the space, and the first rank's depths.
-	return err == nil && answer.StatusCode == http.StatusOK && len(data) >= 16+16+32 && string(data[:4]) == "KVA1" &&
-		binary.LittleEndian.Uint32(data[32+12:]) == one.length
+	return err == nil && answer.StatusCode == http.StatusOK && bytes.Contains(data, one.found)
 }

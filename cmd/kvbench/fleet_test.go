@@ -25,9 +25,9 @@ func TestFleetPrintsLinesAndLosesNothing(t *testing.T) {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	for _, c := range []struct{ args, sync string }{
-		{"", "500ms"},
 		{"--external --own-connections --sync 50ms", "50ms"},
 		{"--sync-always", "always"},
+		{"--shares 2 --external", "500ms"},
 	} {
 		cmd := exec.Command(filepath.Join(bin, "kvbench"), slices.Concat(strings.Fields(
 			"fleet --workers 20 --processes 4 --rate 200 --minutes 0.03 --held 56 --probes 20"), strings.Fields(c.args))...)
@@ -49,6 +49,9 @@ func TestFleetPrintsLinesAndLosesNothing(t *testing.T) {
 			t.Errorf("%s: %s\n%s", c.args, lines[len(lines)-1], stderr.String())
 		}
 		programs := []string{"kvindexer", "kvrouter", "workers"}
+		if strings.Contains(c.args, "--shares") {
+			programs = []string{"kvindexer-0", "kvindexer-1", "workers"}
+		}
 		if strings.Contains(c.args, "--external") {
 			programs = append(programs, "nats-server")
 		}
@@ -61,7 +64,7 @@ func TestFleetPrintsLinesAndLosesNothing(t *testing.T) {
 }
 
 func TestFleetRefusesAWrongCommandLine(t *testing.T) {
-	for _, args := range []string{"--workers 3", "--rate 0", "--minutes -1", "--processes 1", "--burst 0", "--sync 1us", "rest"} {
+	for _, args := range []string{"--workers 3", "--rate 0", "--minutes -1", "--processes 1", "--burst 0", "--sync 1us", "--shares 0", "rest"} {
 		var out, stderr strings.Builder
 		if code := run(append([]string{"fleet"}, strings.Fields(args)...), &out, &stderr); code != 2 || out.Len() > 0 {
 			t.Errorf("%s: exit %d: %s", args, code, stderr.String())

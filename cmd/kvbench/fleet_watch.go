@@ -92,13 +92,25 @@ func (w *fleetWatch) rest(ctx context.Context) {
 
 // sample asks kvindexer.
 func (w *fleetWatch) sample(ctx context.Context) error {
-	body, err := fleetGet(ctx, w.c.indexer.url+"/metrics")
+	s := fleetSample{rss: w.c.rss()}
+	for _, p := range w.c.indexers {
+		if err := s.add(ctx, p); err != nil {
+			return err
+		}
+	}
+	s.at = time.Now()
+	w.samples = append(w.samples, s)
+	return nil
+}
+
+// add adds what one kvindexer has counted.
+func (s *fleetSample) add(ctx context.Context, p *fleetProcess) error {
+	body, err := fleetGet(ctx, p.url+"/metrics")
 	if err != nil {
 		return err
 	}
 	defer body.Close() //nolint:errcheck // only read
-	s := fleetSample{at: time.Now(), rss: w.c.rss()}
-	err = eachMetric(body, func(name string, value float64) {
+	return eachMetric(body, func(name string, value float64) {
 		switch name {
 		case "kvatlas_ingest_events_total":
 			s.events += value
@@ -110,8 +122,6 @@ func (w *fleetWatch) sample(ctx context.Context) error {
 			s.resets += value
 		}
 	})
-	w.samples = append(w.samples, s)
-	return err
 }
 
 // eachMetric reads metrics in Prometheus's text format, without their labels.

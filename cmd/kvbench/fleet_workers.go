@@ -35,6 +35,7 @@ type fleetShare struct {
 	Own                 bool
 	Probe               float64 // part of the bursts that store which are looked for
 	Indexer             string
+	Streams             int // of the space
 }
 
 // fleetHeld is what a worker holds: the chains from Oldest to before Next of a run.
@@ -155,7 +156,7 @@ func (s *fleetShare) connect(ctx context.Context) (*nats.Conn, error) {
 
 func (s *fleetShare) worker(ctx context.Context, nc *nats.Conn, id uint64) (*fleetWorker, error) {
 	pub, err := publish.Open(ctx, publish.Config{
-		Conn: nc, Space: fleetSpace, Worker: id, Registration: &publish.Registration{Worker: registry.Worker{TotalBlocks: uint64(s.Held)}},
+		Conn: nc, Space: fleetSpace, Worker: id, Stream: publish.StreamConfig{Partitions: s.Streams}, Registration: &publish.Registration{Worker: registry.Worker{TotalBlocks: uint64(s.Held)}},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
