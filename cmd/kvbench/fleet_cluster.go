@@ -151,18 +151,26 @@ func (c *fleetCluster) program(ctx context.Context, binary, name string, more ..
 		return nil, err
 	}
 	p.url = "http://" + port
+	if err := c.awaitReady(ctx, p); err != nil {
+		p.kill()
+		return nil, err
+	}
+	return p, nil
+}
+
+// awaitReady waits until the program answers that it is ready.
+func (c *fleetCluster) awaitReady(ctx context.Context, p *fleetProcess) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		if answer, err := fleetGet(ctx, p.url+"/readyz"); err == nil {
-			_ = answer.Close() // it was read
-			return p, nil
+			return answer.Close()
 		}
 		select {
 		case <-p.done:
-			return nil, errors.Join(fmt.Errorf("%s has ended: see its log", name), c.tail(name))
+			return errors.Join(fmt.Errorf("%s has ended: see its log", p.name), c.tail(p.name))
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%s is not ready: %w", name, ctx.Err()), c.tail(name))
+			return errors.Join(fmt.Errorf("%s is not ready: %w", p.name, ctx.Err()), c.tail(p.name))
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func parseIngest(args []string, stderr io.Writer) (ingestOptions, error) {
 	f.StringVar(&o.url, "nats", "", "`URL` of a NATS server; default a server of its own, with synced writes")
 	f.IntVar(&o.publishers, "publishers", 4, "workers that publish at once")
 	f.IntVar(&o.batch, "batch", 64, "events of 64 blocks in a message")
-	f.Float64Var(&o.seconds, "seconds", 5, "how long each of the three measurements goes on: floor, full load, half load or --rate")
+	f.Float64Var(&o.seconds, "seconds", 5, "how long each of the four measurements goes on: floor, full load, half load or --rate, and the floor at that")
 	f.Float64Var(&o.rate, "rate", 0, "`blocks` a second of all publishers while visibility is measured; default half of the full load")
 	f.IntVar(&o.chains, "chains", 2000, "chains that a worker holds at most; then the oldest is removed for each new one")
 	f.IntVar(&o.shards, "shards", 1, "owner goroutines of the index")
@@ -76,6 +77,8 @@ type ingestResult struct {
 	EventsPerS     float64 `json:"events_per_s"`
 	MessagesPerS   float64 `json:"messages_per_s"`
 	FloorBlocksPS  float64 `json:"floor_blocks_per_s"`
+	FloorP50       float64 `json:"floor_visible_p50_ms"` // at the rate at which visibility is measured
+	FloorP99       float64 `json:"floor_visible_p99_ms"`
 	VisibleP50     float64 `json:"visible_p50_ms"`
 	VisibleP99     float64 `json:"visible_p99_ms"`
 	VisibleP999    float64 `json:"visible_p999_ms"`
@@ -115,12 +118,18 @@ func measureIngest(ctx context.Context, o ingestOptions, stdout io.Writer) (err 
 		*nc = br.Conn()
 	}
 	r := ingestResult{Mode: o.mode}
-	if r.FloorBlocksPS, err = b.floor(ctx); err != nil {
+	if r.FloorBlocksPS, err = b.floor(ctx, 0, nil); err != nil {
 		return fmt.Errorf("floor: %w", err)
 	}
 	if err := b.load(ctx, &r); err != nil {
 		return err
 	}
+	visible := newLatencies()
+	perSecond := r.HalfBlocksPerS / blocksPerEvent / float64(o.batch*o.publishers)
+	if _, err = b.floor(ctx, perSecond, visible); err != nil {
+		return fmt.Errorf("floor at that rate: %w", err)
+	}
+	r.FloorP50, r.FloorP99 = visible.us(.5)/1e3, visible.us(.99)/1e3
 	return json.NewEncoder(stdout).Encode(r)
 }
 
@@ -152,16 +161,30 @@ func (c *chains) next() event.Event {
 }
 
 // floor sends messages of the same kind through the same server to a reader
-// that only counts them.
-func (b *ingestBench) floor(ctx context.Context) (blocksPerS float64, err error) {
+// that only counts them; at most perSecond of each publisher if that is not 0. visible,
+// if it is given, gets how long messages take that only say when they were sent.
+func (b *ingestBench) floor(ctx context.Context, perSecond float64, visible *latencies) (blocksPerS float64, err error) {
 	space := event.Space{Model: "kvbench-floor", BlockSize: 16}
 	var read atomic.Int64
+	var mu sync.Mutex // visible, which is the caller's after
+	got := func(data []byte) {
+		if len(data) != 8 {
+			read.Add(1)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if visible == nil {
+			return
+		}
+		visible.add(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(data)))
+	}
 	js, err := jetstream.New(b.sending, jetstream.WithPublishAsyncMaxPending(64*b.o.publishers))
 	if err != nil {
 		return 0, err
 	}
 	if b.o.mode == "core" {
-		sub, err := b.reading.Subscribe(stream.LiveSubjects(b.namespace), func(*nats.Msg) { read.Add(1) })
+		sub, err := b.reading.Subscribe(stream.LiveSubjects(b.namespace), func(m *nats.Msg) { got(m.Data) })
 		if err != nil {
 			return 0, err
 		}
@@ -175,7 +198,7 @@ func (b *ingestBench) floor(ctx context.Context) (blocksPerS float64, err error)
 			return 0, err
 		}
 		defer func() { _ = js.DeleteStream(context.WithoutCancel(ctx), info.Name) }()
-		stop, err := b.count(ctx, info.Name, &read)
+		stop, err := b.count(ctx, info.Name, got)
 		if err != nil {
 			return 0, err
 		}
@@ -195,7 +218,12 @@ func (b *ingestBench) floor(ctx context.Context) (blocksPerS float64, err error)
 		}
 		data := event.AppendBatch(nil, &batch)
 		running.Go(func() {
-			for time.Now().Before(end) && ctx.Err() == nil {
+			for n := 0; time.Now().Before(end) && ctx.Err() == nil; n++ {
+				if perSecond > 0 {
+					if wait := time.Until(begun.Add(time.Duration(float64(n) / perSecond * float64(time.Second)))); wait > 0 {
+						time.Sleep(wait)
+					}
+				}
 				if b.o.mode == "core" {
 					if b.sending.Publish(stream.LiveSubject(b.namespace, space, w), data) == nil {
 						sent.Add(1)
@@ -211,16 +239,32 @@ func (b *ingestBench) floor(ctx context.Context) (blocksPerS float64, err error)
 			}
 		})
 	}
+	if visible != nil {
+		running.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				data := binary.LittleEndian.AppendUint64(nil, uint64(time.Now().UnixNano()))
+				if b.o.mode == "core" {
+					_ = b.sending.Publish(stream.LiveSubject(b.namespace, space, 1<<40), data) // one that is lost is not seen
+				} else {
+					_, _ = js.PublishAsync(stream.Subject(b.namespace, space, 1<<40), data, jetstream.WithStallWait(time.Second))
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}
 	running.Wait()
 	if err := until(ctx, 30*time.Second, func() bool { return read.Load() >= sent.Load() }); err != nil {
 		return 0, fmt.Errorf("%d of %d messages read: %w", read.Load(), sent.Load(), err)
 	}
+	mu.Lock()
+	visible = nil
+	mu.Unlock()
 	blocks := float64(read.Load()) * float64(b.o.batch) * blocksPerEvent
 	return blocks / time.Since(begun).Seconds(), nil
 }
 
-// count reads the stream as a replica does, and only counts.
-func (b *ingestBench) count(ctx context.Context, name string, read *atomic.Int64) (stop func(), err error) {
+// count reads the stream as a replica does, and only calls got.
+func (b *ingestBench) count(ctx context.Context, name string, got func(data []byte)) (stop func(), err error) {
 	js, err := jetstream.New(b.reading)
 	if err != nil {
 		return nil, err
@@ -229,7 +273,7 @@ func (b *ingestBench) count(ctx context.Context, name string, read *atomic.Int64
 	if err != nil {
 		return nil, err
 	}
-	consuming, err := c.Consume(func(jetstream.Msg) { read.Add(1) }, jetstream.PullMaxMessagesWithBytesLimit(2048, 8<<20))
+	consuming, err := c.Consume(func(m jetstream.Msg) { got(m.Data()) }, jetstream.PullMaxMessagesWithBytesLimit(2048, 8<<20))
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func TestIngestPrintsOneLineAndLosesNothing(t *testing.T) {
 		if err := json.Unmarshal([]byte(out.String()), &r); err != nil || strings.Count(out.String(), "\n") != 1 {
 			t.Fatalf("%s: %q: %v", mode, out.String(), err)
 		}
-		if r.Mode != mode || r.Lost != 0 || r.Gaps != 0 || r.BlocksPerS <= 0 || r.FloorBlocksPS <= 0 || r.Probes > 0 && r.VisibleP50 <= 0 {
+		if r.Mode != mode || r.Lost != 0 || r.Gaps != 0 || r.BlocksPerS <= 0 || r.FloorBlocksPS <= 0 || r.Probes > 0 && r.VisibleP50 <= 0 || r.FloorP50 <= 0 || r.FloorP99 < r.FloorP50 {
 			t.Errorf("%+v", r)
 		}
 	}
