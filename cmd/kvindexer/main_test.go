@@ -520,7 +520,7 @@ func TestWrongUseAndFailuresSayWhatToDo(t *testing.T) {
 		stderr string
 	}{
 		{"unknown flag", []string{"--http-lisen=x"}, "", 2, "the nearest is --http-listen"},
-		{"unknown variable", nil, "KVATLAS_SHARD=3", 2, "the nearest is KVATLAS_SHARDS"},
+		{"unknown variable", nil, "KVATLAS_SHARDX=3", 2, "the nearest is KVATLAS_SHARDS"},
 		{"bad value", []string{"--shards=0"}, "", 2, "flag --shards: 0 is not between 1 and 1024"},
 		{"port in use", []string{"--http-listen", ln.Addr().String(), "--data-dir", dir}, "", 1, "--http-listen"},
 		{"bad namespace", []string{"--http-listen=127.0.0.1:0", "--data-dir", dir, "--namespace=a.b"}, "", 1, "a.b"},
