@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
@@ -83,14 +84,7 @@ func (r *Replica) Conn() *nats.Conn {
 // tells when it has caught up. ctx bounds the start only. After an error Close is
 // still to be called.
 func (r *Replica) Start(ctx context.Context) (err error) {
-	address := broker.None
-	if r.cfg.HasNATS() {
-		if r.broker, err = broker.Open(ctx, r.cfg.NATS); err != nil {
-			return err
-		}
-		address = r.broker.Address()
-	}
-	reg, err := r.openRegistry(ctx)
+	reg, address, err := r.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -103,6 +97,71 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 	r.started.Store(true)
 	r.log.Info("started", "nats", address, "namespace", r.cfg.Namespace, "replica", r.cfg.Replica, "events", !r.cfg.Fed)
 	return nil
+}
+
+// connect gets the broker and reads who is registered. A server that ends in that moment
+// is looked for anew: it may have been another process's, and this one's turn to run it.
+func (r *Replica) connect(ctx context.Context) (reg *registry.Registry, address string, err error) {
+	if !r.cfg.HasNATS() {
+		reg, err = r.openRegistry(ctx)
+		return reg, broker.None, err
+	}
+	for {
+		if r.broker, err = broker.Open(ctx, r.cfg.NATS); err != nil {
+			return nil, "", err
+		}
+		address = r.broker.Address()
+		connections := r.Conn().Stats().Reconnects
+		attempt, cancel := context.WithCancel(ctx)
+		down := r.Conn().StatusChanged(nats.RECONNECTING)
+		go func() { // ends with the attempt
+			select {
+			case <-down:
+				cancel() // what was asked would be waited for
+			case <-attempt.Done():
+			}
+		}()
+		reg, err = r.openRegistry(attempt)
+		cancel()
+		r.Conn().RemoveStatusListener(down)
+		if err == nil || !r.lost(ctx, connections, err) {
+			return reg, address, err
+		}
+		_ = r.broker.Close() // nothing was sent that anybody waits for
+		r.broker = nil
+	}
+}
+
+// connected calls f, and again as long as it fails because the connection was lost
+// meanwhile, when that is back.
+func (r *Replica) connected(ctx context.Context, f func() error) error {
+	for {
+		connections := r.Conn().Stats().Reconnects
+		if err := f(); err == nil || !r.lost(ctx, connections, err) {
+			return err
+		}
+		for !r.Conn().IsConnected() && ctx.Err() == nil {
+			r.pause(ctx)
+		}
+	}
+}
+
+// lost reports, after a pause, whether a step of the start failed because the server was
+// away: the connection is down, or another one than before it.
+func (r *Replica) lost(ctx context.Context, before uint64, err error) bool {
+	if ctx.Err() != nil || r.Conn().IsConnected() && r.Conn().Stats().Reconnects == before {
+		return false
+	}
+	r.log.Warn("the NATS server went away during the start, trying again", "error", err)
+	r.pause(ctx)
+	return ctx.Err() == nil
+}
+
+func (r *Replica) pause(ctx context.Context) {
+	select {
+	case <-time.After(100 * time.Millisecond):
+	case <-ctx.Done():
+	}
 }
 
 // openRegistry reads who is registered and watches from then on.
@@ -130,17 +189,21 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 	}
 	r.cfg.Ingest.Apply(&cfg)
 	// The registry is read already: it says who has left since the snapshots.
-	if r.keeper, cfg.Start, err = r.cfg.Snapshots.Start(ctx, keeper.Config{
+	kc := keeper.Config{
 		Conn: cfg.Conn, Namespace: cfg.Namespace, Replica: cfg.Replica, Set: r.set, Share: r.share, Forget: r.cfg.Registry.Forget, Replicas: r.cfg.NATS.Replicas,
 		Program: obs.ReadVersion().String(), Progress: &r.starting, Metrics: r.metrics, Log: r.log,
+	}
+	if err := r.connected(ctx, func() (err error) {
+		r.keeper, cfg.Start, err = r.cfg.Snapshots.Start(ctx, kc)
+		return err
 	}); err != nil {
 		return err
 	}
 	if r.keeper != nil {
 		cfg.FindSnapshot = r.keeper.Reload
 	}
-	in, err := ingest.Open(ctx, cfg)
-	if err != nil {
+	var in *ingest.Ingest
+	if err := r.connected(ctx, func() (err error) { in, err = ingest.Open(ctx, cfg); return err }); err != nil {
 		return err
 	}
 	r.ingest.Store(in)
