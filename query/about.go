@@ -22,7 +22,7 @@ func (s *Server) answerAbout(ctx *fasthttp.RequestCtx, _ *view) *edge.Problem {
 
 // openAPI returns the document, with the routes that there are.
 func (s *Server) openAPI() string {
-	if s.registry != nil {
+	if s.deps.Registry != nil {
 		return api.OpenAPI()
 	}
 	return api.Without(api.OpenAPI(), func(path string) bool {

@@ -197,8 +197,8 @@ func (d *dumpStream) position(queue func(context.Context) error, wait func()) (d
 	// It ends where a client would not have waited longer either.
 	ctx, cancel := context.WithTimeout(context.Background(), d.s.cfg.WriteTimeout)
 	defer cancel()
-	if d.s.at != nil {
-		return d.s.at(ctx, d.sp, func() error { return queue(ctx) }, wait)
+	if d.s.deps.At != nil {
+		return d.s.deps.At(ctx, d.sp, func() error { return queue(ctx) }, wait)
 	}
 	if err := queue(ctx); err != nil {
 		return dump.Position{}, err

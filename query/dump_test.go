@@ -223,7 +223,7 @@ func TestDumpRefusals(t *testing.T) {
 		dumpPath + "&cursor=1.2.3": edge.OutOfRange, dumpPath + "&x=1": edge.UnknownArgument,
 	} {
 		if strings.Contains(path, "cursor") {
-			sp := s.index.Spaces()[0]
+			sp := s.deps.Index.Spaces()[0]
 			path += fmt.Sprintf("&group=%s&block_size=%d", sp.Group, sp.BlockSize)
 		}
 		if resp, data := s.do(t, "GET", path, ""); resp.StatusCode < 400 || !strings.Contains(string(data), `"`+want+`"`) {

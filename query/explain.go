@@ -135,8 +135,8 @@ func (q *finder) explainSpace(v *view, sp event.Space, blocks int) explainedSpac
 			WorkerID: decimal(h.Worker), DPRank: h.DPRank,
 			depthsByTier: depthsByTier{d[event.Device], d[event.HostPinned], d[event.Disk], d[event.External]},
 		}
-		for _, n := range h.Blocks {
-			rank.Held += n
+		for _, n := range h.Held {
+			rank.Held += uint64(n)
 		}
 		entry := known[h.Worker]
 		if v.registry != nil {

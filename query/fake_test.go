@@ -104,12 +104,12 @@ func (r *fakeRank) tier(i int) event.Tier {
 	return event.Device
 }
 
-func (sp *fakeSpace) Ranks() []Held {
-	var held []Held
+func (sp *fakeSpace) Ranks() []shard.RankStat {
+	var held []shard.RankStat
 	for _, r := range sp.ranks {
-		h := Held{RankID: r.RankID}
+		h := shard.RankStat{RankID: r.RankID}
 		for i := range r.chain {
-			h.Blocks[r.tier(i)]++
+			h.Held[r.tier(i)]++
 		}
 		held = append(held, h)
 	}

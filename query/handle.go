@@ -52,7 +52,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusBadRequest, "Content-Length", edge.MalformedRequest,
 			"give Content-Length or Transfer-Encoding, not both, and no two lengths")
 	}
-	if at == s.table.none() || s.registry == nil && s.table.all[at].needsRegistry() {
+	if at == s.table.none() || s.deps.Registry == nil && s.table.all[at].needsRegistry() {
 		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
 	}
 	r := &s.table.all[at]
@@ -86,10 +86,10 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 
 // admit says who asks, and returns what they may see.
 func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *edge.Problem) {
-	if !s.access.Guarded() {
+	if !s.deps.Access.Guarded() {
 		return s.all(), nil
 	}
-	c, refusal := s.access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
+	c, refusal := s.deps.Access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
 	switch refusal {
 	case secure.Unauthenticated:
 		ctx.Response.Header.Set("WWW-Authenticate", "Bearer")
@@ -187,44 +187,24 @@ func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 
 // answerBatch answers POST /v1/find_matches/batch.
 func (s *Server) answerBatch(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
-	body, _, p := s.body(ctx, false)
-	if p == nil {
-		p = noArguments(ctx)
-	}
-	if p != nil {
-		return p
-	}
-	q := s.finder()
-	defer s.release(q)
-	answer, p := q.batch(v.index, body, s.cfg.MaxBatch, s.cfg.MaxTokens, s.buffer(ctx), func(p *edge.Problem) { s.obs.refused(p.Reason) })
-	if p != nil {
-		return p
-	}
-	s.found(q)
-	s.json(ctx, answer)
-	return nil
+	return s.lookUp(ctx, func(q *finder, body, dst []byte) ([]byte, *edge.Problem) {
+		answer, p := q.batch(v.index, body, s.cfg.MaxBatch, s.cfg.MaxTokens, dst, func(p *edge.Problem) { s.obs.refused(p.Reason) })
+		if p == nil {
+			s.found(q)
+		}
+		return answer, p
+	})
 }
 
 // answerExplain answers POST /v1/explain.
 func (s *Server) answerExplain(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
-	body, _, p := s.body(ctx, false)
-	if p == nil {
-		p = noArguments(ctx)
-	}
-	if p != nil {
-		return p
-	}
-	q := s.finder()
-	defer s.release(q)
-	if p := q.req.parse(body, s.cfg.MaxTokens); p != nil {
-		return p
-	}
-	answer, p := q.explain(v)
-	if p != nil {
-		return p
-	}
-	s.json(ctx, append(s.buffer(ctx), answer...))
-	return nil
+	return s.lookUp(ctx, func(q *finder, body, dst []byte) ([]byte, *edge.Problem) {
+		if p := q.req.parse(body, s.cfg.MaxTokens); p != nil {
+			return nil, p
+		}
+		answer, p := q.explain(v)
+		return append(dst, answer...), p
+	})
 }
 
 // answerQuery answers POST /query, answerQueryByHash POST /query_by_hash.
@@ -237,6 +217,22 @@ func (s *Server) answerQueryByHash(ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 }
 
 func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *edge.Problem {
+	return s.lookUp(ctx, func(q *finder, body, dst []byte) ([]byte, *edge.Problem) {
+		x, p := q.req.parseIndexer(body, byHash, s.cfg.MaxTokens)
+		if p != nil {
+			return nil, p
+		}
+		answer, p := q.appendIndexer(v, &x, dst)
+		if p == nil {
+			s.found(q)
+		}
+		return answer, p
+	})
+}
+
+// lookUp answers a request whose body is JSON: answer reads it into scratch memory that
+// it is lent, and appends to dst.
+func (s *Server) lookUp(ctx *fasthttp.RequestCtx, answer func(q *finder, body, dst []byte) ([]byte, *edge.Problem)) *edge.Problem {
 	body, _, p := s.body(ctx, false)
 	if p == nil {
 		p = noArguments(ctx)
@@ -246,17 +242,11 @@ func (s *Server) answerIndexer(ctx *fasthttp.RequestCtx, v *view, byHash bool) *
 	}
 	q := s.finder()
 	defer s.release(q)
-	x, p := q.req.parseIndexer(body, byHash, s.cfg.MaxTokens)
-	if p != nil {
-		return p
+	out, p := answer(q, body, s.buffer(ctx))
+	if p == nil {
+		s.json(ctx, out)
 	}
-	answer, p := q.appendIndexer(v, &x, s.buffer(ctx))
-	if p != nil {
-		return p
-	}
-	s.found(q)
-	s.json(ctx, answer)
-	return nil
+	return p
 }
 
 // answerSpaces answers GET /v1/spaces?model=….
@@ -273,11 +263,7 @@ func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Problem 
 	if p := noArguments(ctx, "model"); p != nil {
 		return p
 	}
-	body, err := s.listWorkers(v, string(ctx.QueryArgs().Peek("model")))
-	if err != nil {
-		return edge.Failed(err)
-	}
-	s.json(ctx, append(s.buffer(ctx), body...))
+	s.json(ctx, append(s.buffer(ctx), s.listWorkers(v, string(ctx.QueryArgs().Peek("model")))...))
 	return nil
 }
 

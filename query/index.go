@@ -26,19 +26,10 @@ type Space interface {
 	// sequence hashes seq, as far as the space knows one.
 	Unfold(dst, seq []uint64) []uint64
 	// Ranks returns what every rank holds, sorted by worker and rank.
-	Ranks() []Held
+	Ranks() []shard.RankStat
 	// BeginDump queues a copying of what the rank holds; wait returns it. See
 	// shard.Space.
 	BeginDump(ctx context.Context, id shard.RankID) (wait func() []shard.Dumped, err error)
-}
-
-// Held is how many blocks a rank holds on each tier.
-type Held struct {
-	shard.RankID
-	Blocks [event.NumTiers]uint64
-	// Inferred is how many of those on the device are inferred: the stream is
-	// incomplete, and no event that is known stored them.
-	Inferred uint64
 }
 
 // Found collects the ranks of one lookup. It is reused.
@@ -64,9 +55,6 @@ func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32, held uint64) 
 // sort brings the ranks into the order of answers: by worker, then rank.
 func (f *Found) sort() {
 	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
-		if c := cmp.Compare(a.Worker, b.Worker); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.DPRank, b.DPRank)
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
 }

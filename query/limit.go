@@ -24,7 +24,7 @@ func (s *Server) limited(ln net.Listener) *secure.Limited {
 					strconv.Itoa(s.cfg.MaxConnectionsIP)+" connections, its limit (--http-max-connections-per-ip)")
 			}
 			s.obs.refused(p.Reason)
-			if !s.access.HasTLS() {
+			if !s.deps.Access.HasTLS() {
 				sendRefusal(c, p)
 			}
 			_ = c.Close() // nothing is lost with it

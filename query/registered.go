@@ -3,14 +3,13 @@ package query
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
@@ -99,81 +98,14 @@ func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 	return nil
 }
 
-// The answer of GET /v1/workers.
-type (
-	workersAnswer struct {
-		Spaces []spaceWorkers `json:"spaces"`
-	}
-	spaceWorkers struct {
-		Model     string       `json:"model"`
-		Group     string       `json:"group"`
-		BlockSize uint32       `json:"block_size"`
-		Workers   []workerInfo `json:"workers"`
-	}
-	workerInfo struct {
-		ID           string        `json:"worker_id"`
-		State        string        `json:"state"` // live, suspect, lost, gone, or unregistered
-		Drained      bool          `json:"drained"`
-		Blocks       uint64        `json:"blocks"`             // over all ranks and tiers
-		Conflict     string        `json:"conflict,omitempty"` // two processes publish as it
-		Ranks        []rankBlocks  `json:"ranks"`
-		Registration *registration `json:"registration,omitempty"`
-	}
-	rankBlocks struct {
-		DPRank     uint32 `json:"dp_rank"`
-		Device     uint64 `json:"device"`
-		HostPinned uint64 `json:"host_pinned"`
-		Disk       uint64 `json:"disk"`
-		External   uint64 `json:"external"`
-		// Inferred blocks are part of Device.
-		Inferred uint64 `json:"inferred,omitempty"`
-
-		Stream *streamInfo `json:"stream,omitempty"` // of its events
-	}
-	streamInfo struct {
-		State      string     `json:"state"`
-		Stale      bool       `json:"stale,omitempty"`
-		LastID     uint64     `json:"last_event_id"`
-		Lag        uint64     `json:"lag_messages"`
-		LagSeconds float64    `json:"lag_seconds"`
-		LastError  string     `json:"last_error,omitempty"`
-		LastSeen   *time.Time `json:"last_seen,omitempty"`
-		AskNext    *time.Time `json:"ask_next,omitempty"`
-
-		Counts map[string]uint64 `json:"counts,omitempty"`
-	}
-	registration struct {
-		Name         string             `json:"name,omitempty"`
-		Sources      []string           `json:"sources"`
-		Role         registry.Role      `json:"role"`
-		Transport    registry.Transport `json:"transport"`
-		Ranks        []uint32           `json:"dp_ranks"`
-		Tiers        []string           `json:"tiers,omitempty"`
-		TotalBlocks  uint64             `json:"total_blocks,omitempty"` // the device cache of a rank
-		HashScheme   string             `json:"hash_scheme,omitempty"`
-		EngineScheme string             `json:"engine_scheme,omitempty"`
-		Incarnation  string             `json:"incarnation,omitempty"`
-		LeaseSeconds float64            `json:"lease_seconds,omitempty"`
-		LeaseAge     *float64           `json:"lease_age_seconds,omitempty"` // since it was heard last
-		Mismatch     string             `json:"mismatch,omitempty"`
-		Conflict     string             `json:"conflict,omitempty"`
-		LeftAt       *time.Time         `json:"left_at,omitempty"`
-		LeftBy       string             `json:"left_by,omitempty"`
-		DrainedBy    string             `json:"drained_by,omitempty"`
-		DrainedSince *time.Time         `json:"drained_since,omitempty"`
-		// Listeners are the readers of its ranks' sockets, where it has such.
-		Listeners map[uint32]listener `json:"listeners,omitempty"`
-	}
-	listener struct {
-		Endpoint  string `json:"endpoint"`
-		Status    string `json:"status"`
-		LastError string `json:"last_error,omitempty"`
-	}
-)
+// workersAnswer is the answer of GET /v1/workers.
+type workersAnswer struct {
+	Spaces []client.WorkerSpace `json:"spaces"`
+}
 
 // listWorkers returns what every worker holds and how it is registered. An
 // empty model means every model.
-func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
+func (s *Server) listWorkers(v *view, model string) []byte {
 	entries := make(map[event.Space][]registry.Entry)
 	var spaces []event.Space
 	if v.registry != nil {
@@ -193,33 +125,36 @@ func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
 	slices.SortFunc(spaces, func(a, b event.Space) int {
 		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.Group, b.Group))
 	})
-	answer := workersAnswer{Spaces: []spaceWorkers{}}
+	answer := workersAnswer{Spaces: []client.WorkerSpace{}}
 	for _, sp := range spaces {
 		if model != "" && model != sp.Model {
 			continue
 		}
-		list := spaceWorkers{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, Workers: []workerInfo{}}
-		byID := make(map[uint64]*workerInfo)
+		list := client.WorkerSpace{Model: sp.Model, Group: sp.Group, BlockSize: int(sp.BlockSize), Workers: []client.Worker{}}
+		byID := make(map[uint64]*client.Worker)
 		var ids []uint64
-		worker := func(id uint64) *workerInfo {
+		worker := func(id uint64) *client.Worker {
 			if byID[id] == nil {
 				ids = append(ids, id)
-				byID[id] = &workerInfo{ID: strconv.FormatUint(id, 10), State: "unregistered", Ranks: []rankBlocks{},
+				byID[id] = &client.Worker{ID: id, State: "unregistered", Ranks: []client.WorkerRank{},
 					Drained: v.registry != nil && v.registry.IsDrained(id)}
 			}
 			return byID[id]
 		}
 		for i := range entries[sp] {
 			w := worker(entries[sp][i].Key.Worker)
-			w.State, w.Registration = entries[sp][i].State.String(), registrationOf(&entries[sp][i])
+			w.State, w.Info = entries[sp][i].State.String(), registrationOf(&entries[sp][i])
 		}
 		if space := v.index.Space(sp); space != nil {
 			for _, h := range space.Ranks() {
 				w := worker(h.Worker)
-				w.Ranks = append(w.Ranks, rankBlocks{h.DPRank, h.Blocks[event.Device], h.Blocks[event.HostPinned],
-					h.Blocks[event.Disk], h.Blocks[event.External], h.Inferred, streams[rankKey{sp, h.RankID}]})
-				for _, n := range h.Blocks {
-					w.Blocks += n
+				w.Ranks = append(w.Ranks, client.WorkerRank{
+					DPRank: h.DPRank, Device: uint64(h.Held[event.Device]), HostPinned: uint64(h.Held[event.HostPinned]),
+					Disk: uint64(h.Held[event.Disk]), External: uint64(h.Held[event.External]), Inferred: uint64(h.Inferred),
+					Stream: streams[rankKey{sp, h.RankID}],
+				})
+				for _, n := range h.Held {
+					w.Blocks += uint64(n)
 				}
 				if st := streams[rankKey{sp, h.RankID}]; st != nil && st.State == Contested {
 					w.Conflict = st.LastError
@@ -232,11 +167,7 @@ func (s *Server) listWorkers(v *view, model string) ([]byte, error) {
 		}
 		answer.Spaces = append(answer.Spaces, list)
 	}
-	body, err := json.Marshal(answer)
-	if err != nil {
-		return nil, fmt.Errorf("listing workers: %w", err)
-	}
-	return append(body, '\n'), nil
+	return edge.JSON(answer)
 }
 
 // rankKey names a rank of a space.
@@ -245,13 +176,13 @@ type rankKey struct {
 	rank  shard.RankID
 }
 
-func (s *Server) streamsByRank() map[rankKey]*streamInfo {
-	if s.streams == nil {
+func (s *Server) streamsByRank() map[rankKey]*client.Stream {
+	if s.deps.Streams == nil {
 		return nil
 	}
-	byRank := make(map[rankKey]*streamInfo)
-	for _, st := range s.streams() {
-		info := &streamInfo{State: st.State, Stale: st.Stale, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
+	byRank := make(map[rankKey]*client.Stream)
+	for _, st := range s.deps.Streams() {
+		info := &client.Stream{State: st.State, Stale: st.Stale, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
 		if !st.LastSeen.IsZero() {
 			info.LastSeen = &st.LastSeen
 		}
@@ -263,9 +194,9 @@ func (s *Server) streamsByRank() map[rankKey]*streamInfo {
 	return byRank
 }
 
-func registrationOf(e *registry.Entry) *registration {
-	r := &registration{
-		Name: e.Name, Sources: []string{}, Role: e.Role, Transport: e.Transport, Ranks: e.Ranks, Tiers: e.Tiers,
+func registrationOf(e *registry.Entry) *client.Registration {
+	r := &client.Registration{
+		Name: e.Name, Sources: []string{}, Role: string(e.Role), Transport: string(e.Transport), Ranks: e.Ranks, Tiers: e.Tiers,
 		TotalBlocks: e.TotalBlocks, HashScheme: e.HashScheme, EngineScheme: e.EngineScheme, LeaseSeconds: e.Lease.Seconds(),
 		Mismatch: e.Mismatch, Conflict: e.Conflict, LeftBy: e.LeftBy.String(), DrainedBy: e.DrainedBy,
 	}
@@ -292,9 +223,9 @@ func registrationOf(e *registry.Entry) *registration {
 	}
 	for rank, l := range e.Listeners {
 		if r.Listeners == nil {
-			r.Listeners = make(map[uint32]listener)
+			r.Listeners = make(map[uint32]client.Listener)
 		}
-		r.Listeners[rank] = listener{l.Endpoint, l.Status, l.Error}
+		r.Listeners[rank] = client.Listener{Endpoint: l.Endpoint, Status: l.Status, LastError: l.Error}
 	}
 	return r
 }

@@ -47,23 +47,18 @@ type Deps struct {
 
 // Server answers queries over HTTP.
 type Server struct {
-	cfg      Config
-	index    Index
-	registry func() Registry // nil: there is none
-	whole    atomic.Pointer[view]
-	access   *secure.Access
-	streams  func() []Stream
-	at       At
-	dumps    *dumps
-	table    *table
-	inflate  *inflater
-
-	limit *obs.Limited
-	obs   *observer
-	about edge.About
-	ids   *requestIDs
-	http  *fasthttp.Server
-	finds sync.Pool // of *finder
+	cfg     Config
+	deps    Deps
+	whole   atomic.Pointer[view]
+	dumps   *dumps
+	table   *table
+	inflate *inflater
+	limit   *obs.Limited
+	obs     *observer
+	about   edge.About
+	ids     *requestIDs
+	http    *fasthttp.Server
+	finds   sync.Pool // of *finder
 
 	gate   gate
 	shares *shares // nil: the index is here
@@ -89,21 +84,18 @@ func New(cfg Config, d Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.Access == nil {
+		d.Access = new(secure.Access)
+	}
 	t := newTable()
 	s := &Server{
-		cfg: cfg, index: d.Index, registry: d.Registry, access: d.Access, streams: d.Streams,
-		at: d.At, dumps: newDumps(d.Metrics),
-		table: t, inflate: inflate,
+		cfg: cfg, deps: d, dumps: newDumps(d.Metrics), table: t, inflate: inflate, ids: newRequestIDs(),
 		limit: obs.NewLimited(d.Log, time.Second, nil),
 		obs:   newObserver(d.Metrics, t),
 		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},
-		ids:   newRequestIDs(),
 		gate:  gate{behind: d.Behind}, shares: newShares(d.Shares),
 	}
 	s.about.OpenAPI = s.openAPI
-	if s.access == nil {
-		s.access = new(secure.Access)
-	}
 	s.finds.New = func() any { return new(finder) }
 	s.http = &fasthttp.Server{
 		Handler:      s.handle,
@@ -139,12 +131,12 @@ func (s *Server) connections() (n int) {
 
 // Listen opens the listener of the configured address.
 func (s *Server) Listen(ctx context.Context) (net.Listener, error) {
-	return s.access.Listen(ctx, s.cfg.Listen, "http-listen")
+	return s.deps.Access.Listen(ctx, s.cfg.Listen, "http-listen")
 }
 
 // Serve answers requests from ln until Shutdown, which makes it return nil.
 func (s *Server) Serve(ln net.Listener) error {
-	return s.serve(ln, func(ln net.Listener) net.Listener { return s.access.TLS(ln) })
+	return s.serve(ln, func(ln net.Listener) net.Listener { return s.deps.Access.TLS(ln) })
 }
 
 // serve does so; wrap is for what the limits have let in.

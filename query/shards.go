@@ -32,16 +32,3 @@ func (s shardSpace) Find(local []uint64, f *Found) {
 func (f *Found) addRank(k shard.Member, depth [event.NumTiers]uint32) {
 	f.Add(k.ID(), depth, uint64(k.Held()))
 }
-
-// Ranks implements Space.
-func (s shardSpace) Ranks() []Held {
-	stats := s.Space.Ranks()
-	held := make([]Held, len(stats))
-	for i, st := range stats {
-		held[i].RankID, held[i].Inferred = st.RankID, uint64(st.Inferred)
-		for t, n := range st.Held {
-			held[i].Blocks[t] = uint64(n)
-		}
-	}
-	return held
-}

@@ -33,8 +33,8 @@ func appendSpaces(dst []byte, ix Index, model []byte) []byte {
 			if i == 0 || held[i].Worker != held[i-1].Worker {
 				workers++
 			}
-			for t, n := range held[i].Blocks {
-				blocks[t] += n
+			for t, n := range held[i].Held {
+				blocks[t] += uint64(n)
 			}
 		}
 		dst = appendUint(dst, `,"workers":`, workers)

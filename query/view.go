@@ -22,11 +22,11 @@ func (s *Server) all() *view {
 	if v := s.whole.Load(); v != nil {
 		return v
 	}
-	v := &view{index: s.index}
-	if s.registry != nil {
-		v.registry = s.registry()
+	v := &view{index: s.deps.Index}
+	if s.deps.Registry != nil {
+		v.registry = s.deps.Registry()
 	}
-	if s.registry == nil || v.registry != nil {
+	if s.deps.Registry == nil || v.registry != nil {
 		s.whole.Store(v) // there is no more to know
 	}
 	return v

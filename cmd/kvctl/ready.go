@@ -3,16 +3,16 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // errNotReady is wrapped by the error of a program that answers that it is not.
@@ -50,31 +50,18 @@ func (c *config) ready(ctx context.Context, base string) error {
 	return err
 }
 
-// client returns what asks: it trusts the authorities of --ca, if given.
+// client returns what asks: it trusts the authorities of --ca, if given, else the system's.
 func (c *config) client() (*http.Client, error) {
-	roots, err := roots(c.caFile)
-	if err != nil {
-		return nil, err
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caFile != "" {
+		var err error
+		if trust.RootCAs, err = secure.Roots(c.caFile); errors.As(err, new(*fs.PathError)) {
+			return nil, fmt.Errorf("--ca: %w", err)
+		} else if err != nil {
+			return nil, fmt.Errorf("--ca: %w: %w", err, errUse)
+		}
 	}
-	return &http.Client{Transport: &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-	}}, nil
-}
-
-// roots reads a file of certificates; without one it is nil, the system's.
-func roots(file string) (*x509.CertPool, error) {
-	if file == "" {
-		return nil, nil
-	}
-	pem, err := os.ReadFile(file) //nolint:gosec // the caller's choice
-	if err != nil {
-		return nil, fmt.Errorf("--ca: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--ca: %s has no certificate in PEM form: %w", file, errUse)
-	}
-	return pool, nil
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: trust}}, nil
 }
 
 // maxReason bounds what is read of an answer.

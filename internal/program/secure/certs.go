@@ -24,19 +24,15 @@ func readTLS(cert, key, clientCA string) (*tls.Config, error) {
 		NextProtos: []string{"http/1.1"},
 	}
 	if clientCA != "" {
-		pem, err := limitRead(clientCA, maxPEM)
-		if err != nil {
-			return nil, fmt.Errorf("TLS: client certificates: %w", err)
-		}
-		if cfg.ClientCAs = x509.NewCertPool(); !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("TLS: %s has no certificate in PEM", clientCA)
+		if cfg.ClientCAs, err = Roots(clientCA); err != nil {
+			return nil, fmt.Errorf("client certificates: %w", err)
 		}
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return cfg, nil
 }
 
-// Roots reads the certificates of authorities that a client trusts.
+// Roots reads the certificates of authorities, which sign what is trusted.
 func Roots(path string) (*x509.CertPool, error) {
 	pem, err := limitRead(path, maxPEM)
 	if err != nil {
