@@ -13,7 +13,32 @@
 // # What it is made of
 //
 // A chain is stored once, in runs: stretches of blocks with the children that leave
-// them at any offset. DESIGN.md has the picture.
+// them at any offset. A divergence splits nothing.
+//
+//	root ── children (offset, first hash) ─► run A ─────────────────────────────┐
+//	                                     │ body (what readers see)              │
+//	                                     │  content   [256][256][··]  hashes    │
+//	                                     │  length    530                       │
+//	                                     │  coverage  (holder, held length) × 2 │
+//	                                     │            or list of 16, or wide:   │
+//	                                     │            full set, part set, each's│
+//	                                     │  tiers     the same for +host, …     │
+//	                                     │  children ┬ (256, h) ─► run B        │
+//	                                     │           └ (530, h) ─► run C        │
+//	                                     │ hashes      [16][16]…  engine hashes │
+//	                                     │ exceptions  holder → holes, copies,  │
+//	                                     │             tiers, own hashes        │
+//	                                     └──────────────────────────────────────┘
+//	directory:   engine hash ─► block number (segment, offset) ─► run and position
+//	descendants: (run, holder) ─► child runs in which the holder is present
+//
+// A lookup compares the request with a run's content, drops the holders whose held
+// lengths end in it, and goes on in the child. Its cost grows with the runs on the path
+// and the matched bytes. It needs no lock because the writer publishes in order: content
+// before length, a child before the table that lists it, a new body whole. What a
+// published slot means never changes within its body or table. The arguments stand where
+// the writing is done: run.go (bodies), cover.go (held lengths), children.go (children),
+// find.go (what a reader checks again).
 //
 //   - Content is the local hashes, in pieces of 256, once for all holders.
 //   - Coverage says how many leading blocks of the run each holder has: its held
@@ -49,6 +74,23 @@
 // locks (readers retry under a burst); interval lists of holes in the coverage (a
 // match ends at the first hole anyway); a sparse directory or filters before it
 // (removals come in any order, and unknown ones must be told apart).
+//
+// # What was decided
+//
+//   - Answers are exact, and a reference judges every layer: an approximate overlap
+//     costs a prefill that nobody can explain. So nothing jumps over positions to find a
+//     depth: a hole inside a jump is not seen.
+//   - A block is a position in a chain, and holders name positions by their engines'
+//     hashes: engines need not agree on these, and the same content is stored once.
+//     Engine hashes are not computed again: each engine version has its own recipe.
+//   - A store with an unknown parent is counted, and its rank asked for what is missing;
+//     where its publisher lacks that too, the place is the one that another worker of the
+//     same engine hash scheme has, and else none. Guessing, as that it begins a chain,
+//     would invent matches; equal hashes of one scheme are equal content.
+//   - A store by hash alone means what is known of the hash when it is applied, of the
+//     rank or of a worker of its scheme; else it is counted, and nobody keeps it. Engines
+//     tell a block's content before they offload it by hash; whoever kept unknown hashes
+//     would have to tell each reader what became of them.
 //
 // # Ownership
 //

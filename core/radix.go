@@ -20,7 +20,7 @@ type Options struct {
 }
 
 // Radix is the Index for production: run-compressed chains, read without
-// locks. DESIGN.md has the picture; run.go, cover.go and children.go say in which
+// locks. doc.go has the picture; run.go, cover.go and children.go say in which
 // order things are published.
 type Radix struct {
 	key     hasher

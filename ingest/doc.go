@@ -59,6 +59,9 @@
 // What is published without a stream goes through the same partitions. A worker that
 // is heard of for the first time there is asked for all that it holds.
 //
+// Events of one publisher apply in order, and between publishers there is none: that is
+// all that engines promise, and all that answers need.
+//
 // Ownership: the discovery goroutine owns the set of readers, a reader's
 // goroutine its consumer, a partition's goroutine the ranks of its workers. A
 // decoded message belongs to its partition until it is handed to the index, and to

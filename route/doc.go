@@ -20,5 +20,18 @@
 // and the random numbers. The index belongs to others and is only read; it is
 // looked up before the lock is taken.
 //
-// A policy is one file (policy_*.go) and one line in the list of policies.
+// What was decided:
+//   - A choice and its booking are one step under one lock, which takes some µs: two
+//     requests at once would otherwise both take the idle rank.
+//   - Load is what routers have placed, not what engines report: a report is late by a
+//     period, in which hundreds of requests are placed. Reports only make ranks busy.
+//   - A worker's state is made of what becomes of its requests, in the router that booked
+//     them; health checks only say whether its process is there. An engine that fails at
+//     once looks idle, and its health check is well; under the lock of the choice no two
+//     requests are the one probe.
+//   - The default policy predicts times: weights between cached and busy fit one fleet at
+//     one load, times fit all that the lab has (docs/routing.md).
+//
+// A policy is one file (policy_*.go) and one line in the list of policies: it can be
+// compared on traces, and every choice shown in numbers.
 package route

@@ -16,6 +16,17 @@
 //     new one, whole (Replacement).
 //   - Every queue is bounded; a full one blocks the caller of Apply.
 //
+// What was decided: one owner goroutine a shard with readers beside it, so that no lock
+// is ever waited for, by a lookup that a burst would stop or by the writer, and order needs
+// no argument. A chain belongs to the shard of its first block: a lookup touches one shard,
+// whatever their number; with shards by every block's hash it would visit all. Full
+// queues block: load shows as lag, which is measured, and not as memory.
+//
+// Were one hot prefix more than an owner can write, its shared runs would be a trunk with
+// an owner of its own, and the branches be partitioned by their first own block; a lookup
+// would walk the trunk, then one branch. Or owners would resolve engine hashes outside and
+// apply inside. Neither is built.
+//
 // Ownership: Set owns the spaces, a Space its holder table and shards, a
 // shard's goroutine its core.Index.
 package shard

@@ -8,6 +8,16 @@
 // applied is told by its event ids and passed over, and ranks do not depend on
 // each other.
 //
+// The shards give the cut out run by run, in slices between batches; before a run is
+// changed that was not given out yet, its owner gives it out (core/cut.go). So batches
+// wait for one slice at most, lookups for nothing, and the pieces together are one state.
+// The partitions of ingest stand still for as long as queueing one task takes.
+//
+// Rejected: copying the index in one go (it would stop for as long as that takes); a
+// dump for each rank (a block is written once for each holder, and read so); runs as
+// they are found, healed by replaying the stream (a store whose parent was removed in
+// between would be lost, and copies would be counted twice).
+//
 // The file's bytes are in docs/stored-format.md. A run is stored once for all
 // holders, as in the index; engine hashes that follow from the block hashes are
 // not stored. A section is what one shard gave out; runs come after those they

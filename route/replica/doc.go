@@ -9,6 +9,9 @@
 // heartbeats only. Progress of generation is told only where output blocks are
 // tracked; otherwise a peer's load.Load.OutputLeft stays at what was expected.
 //
+// Routers share bookings, not sums: sums drift when a message is lost; bookings can be
+// told again.
+//
 // Invariants:
 //   - A router changes only its own bookings; everybody else's copy of them
 //     changes by its messages alone, in their order, each at most once.

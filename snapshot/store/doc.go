@@ -3,7 +3,8 @@
 //
 // Which snapshots count is what the manifest says, newest first. It changes by
 // compare-and-set only, and carries the fencing number of whoever claimed it
-// last: a writer that lost its turn changes nothing any more. Names carry the
+// last: a writer that lost its turn, or was stopped for an hour, changes nothing any more,
+// whatever clocks say. Names carry the
 // sequence and the fencing number too, so snapshots are found without it.
 //
 // Invariants:

@@ -2,6 +2,9 @@
 // process, joins one that another process of this machine runs, or connects
 // to the user's cluster.
 //
+// JetStream, embedded by default: a durable, ordered log without a second thing to
+// operate.
+//
 // Invariants:
 //   - An embedded server keeps its data in the stated directory (0700), writes
 //     every message through to the disk before it is acknowledged, listens on

@@ -12,6 +12,13 @@
 //     Config.RetryShare of all requests.
 //   - Headers that tell the router what to do never reach an engine.
 //
+// Engines are asked by the goroutine of the request: a stream's chunk costs one read and
+// one write, and no hand-over.
+//
+// Where there are prefill workers two are booked as one step, and the answer begins with
+// the prefill worker's part; if that fails before, the request is chosen for anew, for a
+// decode worker alone.
+//
 // Ownership: a Proxy owns its caches, its queue and its connections to engines;
 // each request's goroutine owns its booking.
 package proxy
