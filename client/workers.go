@@ -40,7 +40,7 @@ type WorkerRank struct {
 
 // Stream is how the reading of a rank's events stands.
 type Stream struct {
-	State      string            `json:"state"` // following, recovering, incomplete, truncated, contested or departed
+	State      string            `json:"state"`           // following, recovering, incomplete, truncated, contested or departed
 	Stale      bool              `json:"stale,omitempty"` // something is missing that its publisher may have
 	LastID     uint64            `json:"last_event_id"`
 	Lag        uint64            `json:"lag_messages"`

@@ -8,30 +8,12 @@ import (
 
 // String returns the kind's name in metrics and logs.
 func (k Kind) String() string {
-	switch k {
-	case Stored:
-		return "stored"
-	case Removed:
-		return "removed"
-	case Cleared:
-		return "cleared"
-	}
-	return "unknown"
+	return [...]string{"unknown", "stored", "removed", "cleared", "unknown"}[min(k, Cleared+1)]
 }
 
 // String returns the tier's name as kvatlas writes it.
 func (t Tier) String() string {
-	switch t {
-	case Device:
-		return "device"
-	case HostPinned:
-		return "host_pinned"
-	case Disk:
-		return "disk"
-	case External:
-		return "external"
-	}
-	return "unknown"
+	return [...]string{"device", "host_pinned", "disk", "external", "unknown"}[min(t, NumTiers)]
 }
 
 // longestTierName is the length of the longest name that ParseTier knows.

@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -29,10 +28,7 @@ func (p *Publisher) answer() error {
 		err = sub.SetPendingLimits(maxAsked, -1)
 	}
 	if err != nil {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = p.Close(ended) // nothing was published yet
-		return fmt.Errorf("publish: subscribing to recovery requests: %w", err)
+		return fmt.Errorf("subscribing to recovery requests: %w", err)
 	}
 	return nil
 }

@@ -91,11 +91,14 @@ func Open(ctx context.Context, cfg Config) (*Publisher, error) {
 		return nil, fmt.Errorf("publish: %w", err)
 	}
 	p := start(cfg, out)
-	if err := p.answer(); err != nil {
-		return nil, err
+	if err = p.answer(); err == nil {
+		err = p.register(ctx)
 	}
-	if err := p.register(ctx); err != nil {
-		return nil, err
+	if err != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = p.Close(ended) // nothing was published yet
+		return nil, fmt.Errorf("publish: %w", err)
 	}
 	return p, nil
 }
@@ -342,15 +345,18 @@ func (p *Publisher) sealLocked() {
 		return
 	}
 	p.mu.seq++
-	msg := p.mu.open.seal(&event.Batch{
-		Space:       p.cfg.Space,
-		Worker:      p.cfg.Worker,
-		Incarnation: p.cfg.Incarnation,
-		Published:   time.Now().UnixNano(),
-		CountCopies: p.cfg.CountCopies,
-	}, messageID(p.nonce, p.mu.seq))
+	header := p.header()
+	msg := p.mu.open.seal(&header, messageID(p.nonce, p.mu.seq))
 	p.mu.queue = append(p.mu.queue, msg)
 	p.m.batchEvents.Update(float64(msg.events))
+}
+
+// header returns a batch of now, without events.
+func (p *Publisher) header() event.Batch {
+	return event.Batch{
+		Space: p.cfg.Space, Worker: p.cfg.Worker, Incarnation: p.cfg.Incarnation,
+		Published: time.Now().UnixNano(), CountCopies: p.cfg.CountCopies,
+	}
 }
 
 func (p *Publisher) wakeSender() {

@@ -3,7 +3,6 @@ package publish
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/kvatlas/kvatlas/registry"
@@ -28,7 +27,7 @@ type Registration struct {
 }
 
 // register announces the worker, if it is to be.
-func (p *Publisher) register(ctx context.Context) error {
+func (p *Publisher) register(ctx context.Context) (err error) {
 	r := p.cfg.Registration
 	if r == nil {
 		return nil
@@ -44,17 +43,10 @@ func (p *Publisher) register(ctx context.Context) error {
 	}
 	bucket := r.Bucket
 	bucket.Replicas = cmp.Or(bucket.Replicas, p.cfg.Stream.Replicas)
-	a, err := registry.Register(ctx, w, registry.AnnounceConfig{
+	p.announced, err = registry.Register(ctx, w, registry.AnnounceConfig{
 		Conn: p.cfg.Conn, Namespace: p.cfg.Namespace, Bucket: bucket, Lease: r.Lease, Positions: p.Positions, Log: p.cfg.Log,
 	})
-	if err != nil {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = p.Close(ended) // nothing was published yet
-		return fmt.Errorf("publish: %w", err)
-	}
-	p.announced = a
-	return nil
+	return err
 }
 
 // unregister ends the announcement, if there is one. The sender has ended: an

@@ -272,13 +272,7 @@ func (s *sender) isRefused() bool {
 // stream before this message, or lost; or past a stream that refuses events, up to which
 // one they can be asked for. Nobody waits for it: the next follows.
 func (s *sender) heartbeat(subject string, id func(*progress) uint64) {
-	b := event.Batch{
-		Space:       s.cfg.Space,
-		Worker:      s.cfg.Worker,
-		Incarnation: s.cfg.Incarnation,
-		Published:   time.Now().UnixNano(),
-		CountCopies: s.cfg.CountCopies,
-	}
+	b := s.header()
 	s.mu.Lock()
 	b.Last = s.positionsLocked(id)
 	s.mu.Unlock()

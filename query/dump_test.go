@@ -45,14 +45,34 @@ func digest(t *testing.T, sp *shard.Space) uint64 {
 	return sum
 }
 
-// load loads a dump into the space; whole says that it must be complete.
-func load(t *testing.T, text []byte, sp *shard.Space, whole bool) *dump.Loaded {
+// loader returns what loads dumps into the space.
+func loader(sp *shard.Space) *dump.Loader {
+	return dump.NewLoader(func(*dump.Header) (*shard.Space, error) { return sp, nil }, nil)
+}
+
+// load loads the rest of a dump.
+func load(t *testing.T, text []byte, l *dump.Loader) {
 	t.Helper()
-	l, err := dump.Load(t.Context(), bytes.NewReader(text), func(event.Space) (*shard.Space, error) { return sp, nil })
-	if whole && err != nil || !whole && !errors.Is(err, dump.ErrTruncated) {
+	err := l.Read(t.Context(), bytes.NewReader(text))
+	if err == nil {
+		err = l.Commit(t.Context())
+	}
+	if err != nil {
 		t.Fatalf("loading: %v", err)
 	}
-	return l
+}
+
+// everywhere says of each rank that its events are read to where they are.
+func everywhere(set *shard.Set) At {
+	return func(_ context.Context, sp event.Space, queue func() error, wait func()) (p dump.Position, err error) {
+		for _, r := range set.Lookup(sp).Ranks() {
+			p.Positions = append(p.Positions, dump.Publisher{Worker: r.Worker, DPRank: r.DPRank})
+		}
+		if err = queue(); err == nil {
+			wait()
+		}
+		return p, err
+	}
 }
 
 // TestDumpIsTheOracles dumps histories: what is loaded has the oracle's digest
@@ -61,7 +81,7 @@ func TestDumpIsTheOracles(t *testing.T) {
 	for _, g := range coretest.Generators() {
 		for _, seed := range coretest.Seeds(1) {
 			set, sp := newSpace(t, 3)
-			s := serve(t, Shards{set}, testConfig(t))
+			s := serveDeps(t, testConfig(t), Deps{Index: Shards{set}, At: everywhere(set)})
 			o := core.NewOracle()
 			prompts := coretest.NewPrompts(rand.New(rand.NewPCG(seed, 1)))
 			ops := g.History(seed)
@@ -87,7 +107,8 @@ func TestDumpIsTheOracles(t *testing.T) {
 			}
 			_, text := s.do(t, "GET", dumpPath, "")
 			other, loaded := newSpace(t, 2)
-			l := load(t, text, loaded, true)
+			l := loader(loaded)
+			load(t, text, l)
 			if got := digest(t, loaded); got != want {
 				t.Fatalf("%s, seed %d: digest %x, the oracle's %x", g.Name, seed, got, want)
 			}
@@ -106,17 +127,22 @@ func TestDumpIsTheOracles(t *testing.T) {
 				t.Errorf("%s, seed %d: %v, %d bytes compressed: %v", g.Name, seed, resp.Header, len(packed), err)
 			}
 
-			if len(l.Ranks) < 2 {
+			whole := len(l.Ranks())
+			if whole < 2 {
 				continue
 			}
-			mark := []byte(`"cursor":"` + l.Ranks[len(l.Ranks)/2].Cursor + `"}}` + "\n")
+			mark := []byte(`"cursor":"` + l.Ranks()[whole/2].Cursor + `"}}` + "\n")
 			at := bytes.Index(text, mark) + len(mark)
 			_, parts := newSpace(t, 1)
-			first := load(t, text[:at+(len(text)-at)/2], parts, false)
-			_, rest := s.do(t, "GET", dumpPath+"&cursor="+first.Cursor, "")
-			second := load(t, rest, parts, true)
-			if got := digest(t, parts); got != want || len(first.Ranks)+len(second.Ranks) != len(l.Ranks) || len(first.Ranks) == 0 {
-				t.Errorf("%s, seed %d: in two parts of %d and %d ranks: digest %x, want %x", g.Name, seed, len(first.Ranks), len(second.Ranks), got, want)
+			l = loader(parts)
+			if err := l.Read(t.Context(), bytes.NewReader(text[:at+(len(text)-at)/2])); !errors.Is(err, dump.ErrTruncated) {
+				t.Fatalf("half a dump: %v", err)
+			}
+			first := len(l.Ranks())
+			_, rest := s.do(t, "GET", dumpPath+"&cursor="+l.Cursor(), "")
+			load(t, rest, l)
+			if got := digest(t, parts); got != want || len(l.Ranks()) != whole || first == 0 {
+				t.Errorf("%s, seed %d: in two parts, the first of %d ranks: digest %x and %d ranks, want %x and %d", g.Name, seed, first, got, len(l.Ranks()), want, whole)
 			}
 		}
 	}
@@ -186,16 +212,17 @@ func TestDumpBesideWrites(t *testing.T) {
 	close(stop)
 	<-stopped
 	_, other := newSpace(t, 2)
-	l := load(t, text, other, true)
-	if len(l.Ranks) < 10 {
-		t.Fatalf("%d ranks", len(l.Ranks))
+	l := loader(other)
+	load(t, text, l)
+	if len(l.Ranks()) < 10 {
+		t.Fatalf("%d ranks", len(l.Ranks()))
 	}
 	has := make(map[shard.RankID]uint64)
-	for _, p := range l.Header.Positions {
+	for _, p := range l.Header().Positions {
 		has[rank(p.Worker, p.DPRank)] = p.LastID
 	}
 	later := false
-	for _, r := range l.Ranks {
+	for _, r := range l.Ranks() {
 		later = later || r.Position.LastID > has[r.ID()]
 		has[r.ID()] = r.Position.LastID
 	}

@@ -15,7 +15,7 @@ import (
 
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	at := s.table.find(ctx.URI().PathOriginal())
+	at := s.table.find(ctx.URI().PathOriginal()) // as it came: nothing in front may see another path
 	s.obs.flight.Add(1)
 	defer func() {
 		if cause := recover(); cause != nil { // a bug; other requests go on
@@ -46,6 +46,11 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 }
 
 // dispatch checks what all routes have in common and answers, or says why not.
+//
+// The order is that of what each may cost or tell: a request that two servers could read
+// otherwise is not looked at any further; who may ask is found out before the body is
+// looked at; and whether there is a space or a worker, only then, so that nobody without
+// a token learns what there is.
 func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 	if twoLengths(ctx.Request.Header.RawHeaders()) {
 		ctx.SetConnectionClose() // what follows may have been meant as this body
@@ -60,6 +65,7 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		ctx.Response.Header.Set("Allow", r.method())
 		return edge.NotMethod(r.method())
 	}
+	// Health and version are answered however busy it is: else it would be taken for dead.
 	if r.needs > secure.Anybody && s.obs.flight.Load() > int64(s.cfg.MaxInflight) {
 		ctx.Response.Header.Set("Retry-After", "1")
 		return edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.Busy,
@@ -173,6 +179,7 @@ func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p != nil {
 		return p
 	}
+	// Both forms are appended to the response's own memory, so that an answer is written once.
 	if wantsBinary(ctx, isArray) {
 		if body, p = q.appendBinary(v.index, s.buffer(ctx)); p == nil {
 			ctx.SetContentType(typeBinary)

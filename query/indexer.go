@@ -28,6 +28,10 @@ type indexerRequest struct {
 }
 
 // parseIndexer reads a body of /query, or of /query_by_hash.
+//
+// The body is not trusted to be of one form: which of the two it is shows only when all of it is read, as fields come in any
+// order: so both forms' fields are taken, and judged together afterwards. Of a field that
+// is given twice the last one counts.
 func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x indexerRequest, p *edge.Problem) {
 	r.reset()
 	s := &r.in
@@ -39,7 +43,7 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 	var model, modelName, group, tenant []byte
 	var hasGroup, hasTenant, salted, loraID bool
 	for first := true; s.More('}', &first) && p == nil; {
-		name := s.Key()
+		name := s.Key() // until the next read
 		if s.Err() != nil {
 			break
 		}
@@ -107,6 +111,7 @@ func (r *findRequest) parseIndexer(body []byte, byHash bool, maxTokens int) (x i
 		r.group = nil
 	}
 	r.has |= fieldModel | fieldGroup
+	// The answer names the group as it was asked for; one that was not, as the APIs call it.
 	if x.tenant = r.group; !hasGroup {
 		x.tenant = r.keep([]byte(registry.DefaultGroup))
 	}
@@ -197,7 +202,7 @@ func (d *tokenDepth) compare(o *tokenDepth) int {
 	return cmp.Or(cmp.Compare(d.worker, o.worker), cmp.Compare(d.rank, o.rank))
 }
 
-// merged sorts, and joins what a rank holds of the prompt in spaces of
+// merged sorts, stably as a rank of two spaces is of the first then, and joins what a rank holds of the prompt in spaces of
 // different block sizes: the larger depth of each tier.
 func merged(all []tokenDepth) []tokenDepth {
 	slices.SortStableFunc(all, func(a, b tokenDepth) int { return a.compare(&b) })
@@ -237,7 +242,7 @@ func appendDynamo(v *view, all []tokenDepth, dst []byte) []byte {
 	dst = append(dst, `{"scores":{`...)
 	first := true
 	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
-		if best[event.Device] == 0 {
+		if best[event.Device] == 0 { // scores are of the device alone
 			return
 		}
 		dst = appendKey(dst, &first, name)

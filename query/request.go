@@ -11,6 +11,10 @@ import (
 
 // findRequest is what a find_matches asks, in whatever form it came. Its
 // slices and texts are valid until the next parse.
+//
+// It is read value by value into memory that requests reuse, and not by encoding/json:
+// prompts are arrays of up to a million numbers, a field that is not known is refused, and
+// an error is to name the field, or the element, at fault.
 type findRequest struct {
 	model     []byte
 	group     []byte
@@ -24,7 +28,7 @@ type findRequest struct {
 	treeSizes bool
 	sequence  bool // hashes are sequence hashes, not local ones
 
-	has  fieldSet // the fields that are given and not null
+	has  fieldSet // the fields that are given and not null: a group of "" is one, no group is none
 	in   jsonscan.Reader
 	kept []byte // where texts are
 }
@@ -91,7 +95,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *edge.Problem {
 	r.reset()
 	s := &r.in
 	s.Reset(body)
-	defer s.Reset(nil) // keep nothing of the body
+	defer s.Reset(nil) // keep nothing of the body: it is the connection's, which reads the next one into it
 	if !s.Open('{') {
 		return edge.FieldProblem(s.Err(), "body", "a JSON object")
 	}
@@ -109,6 +113,7 @@ func (r *findRequest) parse(body []byte, maxTokens int) *edge.Problem {
 		if seen&f != 0 {
 			return edge.Bad(string(name), edge.DuplicateField, "the field is given twice")
 		}
+		// A null is given, and so not to be given again, but says nothing.
 		if seen |= f; s.Null() || s.Err() != nil {
 			continue
 		}
@@ -162,7 +167,8 @@ func (r *findRequest) name(field string) ([]byte, *edge.Problem) {
 	return r.keep(text), nil
 }
 
-// keep copies a text into the request's own memory.
+// keep copies a text into the request's own memory. That may move when it grows: what
+// was kept before stays in the old, which nobody writes to any more.
 func (r *findRequest) keep(text []byte) []byte {
 	start := len(r.kept)
 	r.kept = append(r.kept, text...)
@@ -190,6 +196,8 @@ func (r *findRequest) boolean(field string) (bool, *edge.Problem) {
 	return v, nil
 }
 
+// tokenArray takes the prompt. Whether the value is an array at all is looked at before it
+// is read: afterwards an error could be that of the array or of its first element.
 func (r *findRequest) tokenArray(field string, limit int) *edge.Problem {
 	isArray := r.in.Peek() == '['
 	r.tokens = r.in.Uint32s(r.tokens[:0], limit)
@@ -205,6 +213,7 @@ func (r *findRequest) hashArray(field string, limit int, signed bool) *edge.Prob
 
 // check judges the fields together.
 func (r *findRequest) check() *edge.Problem {
+	// Empty ones are given, too: a prompt without a complete block is asked about like any.
 	const both = fieldTokens | fieldHashes
 	switch {
 	case r.has&fieldModel == 0:

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,27 +58,10 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace string, cfg Bucket
 
 func openKV(ctx context.Context, js jetstream.JetStream, namespace string, cfg BucketConfig) (jetstream.KeyValue, error) {
 	name := BucketName(namespace)
-	kv, err := js.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		if cfg.MaxBytes == 0 {
-			cfg.MaxBytes = 64 << 20
-		}
-		err = stream.Copies(js.Conn(), cfg.Replicas, func(replicas int) error {
-			kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-				Bucket:       name,
-				Description:  "kvatlas workers of namespace " + namespace,
-				History:      1,
-				MaxValueSize: maxValue,
-				MaxBytes:     cfg.MaxBytes,
-				Replicas:     replicas,
-				Storage:      jetstream.FileStorage,
-			})
-			return err
-		})
-		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
-			kv, err = js.KeyValue(ctx, name)
-		}
-	}
+	kv, err := stream.OpenKV(ctx, js, jetstream.KeyValueConfig{
+		Bucket: name, Description: "kvatlas workers of namespace " + namespace, History: 1, Storage: jetstream.FileStorage,
+		MaxValueSize: maxValue, MaxBytes: cmp.Or(cfg.MaxBytes, 64<<20), Replicas: cfg.Replicas,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("registry: bucket %s: %w", name, stream.Explain(err))
 	}

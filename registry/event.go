@@ -19,15 +19,7 @@ const (
 
 // String returns the state's name in answers and metrics.
 func (s State) String() string {
-	switch s {
-	case Live:
-		return "live"
-	case Suspect:
-		return "suspect"
-	case Lost:
-		return "lost"
-	}
-	return "gone"
+	return [...]string{Live: "live", Suspect: "suspect", Lost: "lost", Gone: "gone"}[min(s, Gone)]
 }
 
 // Reason says why a worker left.
@@ -42,15 +34,7 @@ const (
 
 // String returns the reason's name in metrics and logs.
 func (r Reason) String() string {
-	switch r {
-	case Unregistered:
-		return "unregistered"
-	case LeaseLost:
-		return "lease_lost"
-	case Vanished:
-		return "vanished"
-	}
-	return ""
+	return [...]string{"", "unregistered", "lease_lost", "vanished"}[min(r, Vanished)]
 }
 
 // Entry is a worker with what is known of it.

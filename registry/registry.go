@@ -398,16 +398,16 @@ func (r *Registry) Corrupt() []Corrupt {
 	return r.mu.ledger.contents().Corrupt
 }
 
-// settled waits until the watch has come to the revision, so that a client
-// sees what it has written; a second at most.
-func (r *Registry) settled(ctx context.Context, revision uint64) {
+// await waits until the watch has brought what seen asks for under the lock, so that a
+// client sees what it has written; a second at most.
+func (r *Registry) await(ctx context.Context, seen func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for {
 		r.mu.Lock()
-		seen, moved := r.mu.seen, r.mu.moved
+		done, moved := seen(), r.mu.moved
 		r.mu.Unlock()
-		if seen >= revision {
+		if done {
 			return
 		}
 		select {

@@ -41,7 +41,9 @@ func GroupName(group string) string {
 	return group
 }
 
-// registration is the body of POST /register and /unregister.
+// registration is the body of POST /register and /unregister. Fields that may be left out
+// are pointers where leaving out says something else than the zero value: no group is any
+// group to /unregister, and "" the one without a name.
 type registration struct {
 	InstanceID     json.RawMessage `json:"instance_id"`
 	Endpoint       *string         `json:"endpoint"`
@@ -87,6 +89,7 @@ func (q *registration) parse(body []byte) *refusal {
 		return refuse(http.StatusBadRequest, "not a registration: %v", err)
 	}
 	switch {
+	// A body that names both is of Dynamo's form.
 	case q.ModelName != nil:
 		q.model, q.group = *q.ModelName, q.RoutingGroup
 	case q.RFCModel != nil:
@@ -139,6 +142,8 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 		w.Endpoints.Replay = map[uint32]string{rank: *q.ReplayEndpoint}
 		endpoints = append(endpoints, *q.ReplayEndpoint)
 	}
+	// Whoever may register makes every replica connect to where they say, again and again:
+	// so each endpoint is compared with what is allowed before it gets into the bucket.
 	for _, e := range endpoints {
 		if err := allow.Check(e); err != nil {
 			return w, &refusal{http.StatusForbidden, err}
@@ -175,6 +180,7 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
+	// The bucket decides, not what this replica knows: two may be asked for one rank at once.
 	revision, repeated, err := r.bucket().addHTTP(ctx, w)
 	switch {
 	case errors.Is(err, ErrAlready):
@@ -184,14 +190,15 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 	case repeated && !q.rfc:
 		return refuse(http.StatusConflict, "rank %d of instance %s is registered already", w.Ranks[0], idText(w.ID, w.Name)).answer()
 	}
-	r.settled(ctx, revision)
+	r.await(ctx, func() bool { return r.mu.seen >= revision })
 	if q.rfc {
 		return http.StatusOK, edge.JSON(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
 	}
 	return http.StatusCreated, edge.JSON(map[string]string{"status": "ok"})
 }
 
-// room refuses a rank that does not go with the others of its instance.
+// room refuses a rank that does not go with the others of its instance. It goes by what
+// this replica knows, which may be late: what comes in all the same is joined by merged.
 func (r *Registry) room(w *Worker) *refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,7 +248,12 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	for _, t := range targets {
 		removed = append(removed, fmt.Sprintf("%s|%s|%d", idText(q.id, q.name), GroupName(t.key.Space.Group), t.rank))
 	}
-	r.awaitGone(ctx, targets)
+	r.await(ctx, func() bool {
+		return !slices.ContainsFunc(targets, func(t target) bool {
+			m := r.mu.ledger.members[t.key]
+			return m != nil && m.http[t.rank] != nil
+		})
+	})
 	if q.rfc {
 		return http.StatusOK, edge.JSON(map[string]any{"status": "unregistered successfully", "removed_instances": removed})
 	}
@@ -273,36 +285,8 @@ func (r *Registry) httpRanks(q *registration) (targets []target, announced bool)
 			}
 		}
 	}
-	slices.SortFunc(targets, func(a, b target) int {
-		if c := a.key.compare(b.key); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.rank, b.rank)
-	})
+	slices.SortFunc(targets, func(a, b target) int { return cmp.Or(a.key.compare(b.key), cmp.Compare(a.rank, b.rank)) })
 	return targets, announced
-}
-
-// awaitGone waits until the watch has seen the removals; a second at most.
-func (r *Registry) awaitGone(ctx context.Context, targets []target) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for {
-		r.mu.Lock()
-		moved, left := r.mu.moved, false
-		for _, t := range targets {
-			m := r.mu.ledger.members[t.key]
-			left = left || m != nil && m.http[t.rank] != nil
-		}
-		r.mu.Unlock()
-		if !left {
-			return
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // listed is a worker in the answer of GET /workers.

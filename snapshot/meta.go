@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -55,19 +56,12 @@ type Space struct {
 // Publisher is one publisher stream. Holders of the runs that no rank has are left
 // out of the snapshot.
 type Publisher struct {
-	Holder      uint32   `json:"holder"` // its number in the runs
-	Worker      uint64   `json:"worker,string"`
-	DPRank      uint32   `json:"dp_rank"`
-	Incarnation uint64   `json:"incarnation,string"`
-	LastID      uint64   `json:"last_id"`
-	Incomplete  bool     `json:"incomplete,omitempty"`
-	Ahead       bool     `json:"ahead,omitempty"`
-	Ended       []uint64 `json:"ended,omitempty"`
-	// Left tells which departure of the rank the snapshot accounts for: it came
-	// back after that, or is Departed. A rank that the registry says to have left
-	// otherwise is not to be taken from the snapshot.
-	Left     time.Time `json:"left,omitzero"`
-	Departed bool      `json:"departed,omitempty"`
+	Holder uint32 `json:"holder"` // its number in the runs
+	Worker uint64 `json:"worker,string"`
+	DPRank uint32 `json:"dp_rank"`
+	// By its Left a rank that the registry says to have left otherwise is not to be
+	// taken from the snapshot.
+	follow.Position
 }
 
 // ID returns which rank it is.

@@ -297,43 +297,31 @@ func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder
 	return nil
 }
 
-// room bounds bytes in use. One waiter at most: the reader. more holds one token, so a
-// release before the wait is not missed.
-type room struct {
-	mu   sync.Mutex
-	left int64
-	most int64
-	more chan struct{}
-}
+// room bounds bytes in use, by a token for each roomUnit that is taken. Only the reader
+// takes any, so that what it has taken in part is never what another waits for.
+type room chan struct{}
 
-func newRoom(n int64) *room { return &room{left: n, most: n, more: make(chan struct{}, 1)} }
+const roomUnit = 1 << 20
 
-// acquire waits for n bytes; for more than there can be, until all are free.
-func (r *room) acquire(ctx context.Context, n int64) bool {
-	for {
-		r.mu.Lock()
-		ok := r.left >= n || r.left == r.most
-		if ok {
-			r.left -= n
-		}
-		r.mu.Unlock()
-		if ok {
-			return true
-		}
+func newRoom(n int64) room { return make(room, max(1, n/roomUnit)) }
+
+// tokens is how many stand for n bytes: for more than there can be, all.
+func (r room) tokens(n int64) int { return min(int((n+roomUnit-1)/roomUnit), cap(r)) }
+
+// acquire waits for n bytes.
+func (r room) acquire(ctx context.Context, n int64) bool {
+	for range r.tokens(n) {
 		select {
-		case <-r.more:
+		case r <- struct{}{}:
 		case <-ctx.Done():
 			return false
 		}
 	}
+	return true
 }
 
-func (r *room) release(n int64) {
-	r.mu.Lock()
-	r.left += n
-	r.mu.Unlock()
-	select {
-	case r.more <- struct{}{}:
-	default:
+func (r room) release(n int64) {
+	for range r.tokens(n) {
+		<-r
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -64,9 +65,9 @@ func history(g coretest.Generator, seed uint64) []coretest.Op {
 func meta(sp *shard.Space) Meta {
 	m := Meta{Space: Space(testSpace), Stream: "s", Seq: 7, Written: time.Unix(1e9, 0).UTC(), Writer: "w", Fence: 3}
 	for _, r := range sp.Ranks() {
-		m.Ranks = append(m.Ranks, Publisher{Worker: r.Worker, DPRank: r.DPRank, Incarnation: r.Worker + 1<<60, LastID: 5, Ended: []uint64{1 << 63}})
+		m.Ranks = append(m.Ranks, Publisher{Worker: r.Worker, DPRank: r.DPRank, Position: follow.Position{Incarnation: r.Worker + 1<<60, LastID: 5, Ended: []uint64{1 << 63}}})
 	}
-	m.Ranks = append(m.Ranks, Publisher{Worker: 1 << 63, LastID: 9, Incomplete: true})
+	m.Ranks = append(m.Ranks, Publisher{Worker: 1 << 63, Position: follow.Position{LastID: 9, Incomplete: true}})
 	return m
 }
 

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,15 +31,9 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ChunkBytes <= 0 {
-		o.ChunkBytes = 1 << 20
-	}
-	if o.MaxBuffered <= 0 {
-		o.MaxBuffered = 128 << 20
-	}
-	if o.Slice <= 0 {
-		o.Slice = 8192
-	}
+	o.ChunkBytes = cmp.Or(max(o.ChunkBytes, 0), 1<<20)
+	o.MaxBuffered = cmp.Or(max(o.MaxBuffered, 0), 128<<20)
+	o.Slice = cmp.Or(max(o.Slice, 0), 8192)
 	return o
 }
 

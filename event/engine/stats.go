@@ -21,31 +21,11 @@ const (
 
 // String returns the reason as a metric's label.
 func (r Reason) String() string {
-	switch r {
-	case OtherGroup:
-		return "other_group"
-	case Remote:
-		return "remote"
-	case BlockSize:
-		return "block_size"
-	case Lookahead:
-		return "lookahead"
-	case ExtraKeys:
-		return "extra_keys"
-	case Medium:
-		return "medium"
-	case ParentLeft:
-		return "parent_left_out"
-	case UnnamedLora:
-		return "unnamed_lora"
-	case Malformed:
-		return "malformed_event"
-	case UnknownEvent:
-		return "unknown_event"
-	case UnknownField:
-		return "unknown_field"
-	}
-	return "unknown"
+	return [...]string{
+		OtherGroup: "other_group", Remote: "remote", BlockSize: "block_size", Lookahead: "lookahead", ExtraKeys: "extra_keys",
+		Medium: "medium", ParentLeft: "parent_left_out", UnnamedLora: "unnamed_lora", Malformed: "malformed_event", UnknownEvent: "unknown_event",
+		UnknownField: "unknown_field", NumReasons: "unknown",
+	}[min(r, NumReasons)]
 }
 
 // Stats counts what a decoder left out, by reason.

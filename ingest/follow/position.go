@@ -5,22 +5,25 @@ import (
 	"time"
 )
 
-// Position is how far a rank is applied, as a snapshot keeps it.
+// Position is how far a rank is applied, as a snapshot keeps it: the names are those of
+// its file (docs/stored-format.md).
 type Position struct {
-	Incarnation uint64
-	LastID      uint64
-	Incomplete  bool // something before LastID is missing
-	// Ended holds the incarnations before, oldest first: their messages are
-	// not to be taken for a new one.
-	Ended []uint64
+	Incarnation uint64 `json:"incarnation,string"`
+	LastID      uint64 `json:"last_id"`
+	Incomplete  bool   `json:"incomplete,omitempty"` // something before LastID is missing
 	// Unconfirmed says that the incarnation was learnt from the publisher, and that
 	// the stream may still bring older ones.
-	Unconfirmed bool
-	Print       uint64 // of an engine's batch LastID, to know it again; 0: not known
+	Unconfirmed bool `json:"ahead,omitempty"`
+	// Print is of an engine's batch LastID, to know it again; 0: not known. No snapshot
+	// has it: an engine that is read without NATS is in none.
+	Print uint64 `json:"-"`
+	// Ended holds the incarnations before, oldest first: their messages are
+	// not to be taken for a new one.
+	Ended []uint64 `json:"ended,omitempty"`
 	// Left is the Departure.At of the last departure that is accounted for; zero:
 	// none. Departed says that the rank is not back since: it holds nothing.
-	Left     time.Time
-	Departed bool
+	Left     time.Time `json:"left,omitzero"`
+	Departed bool      `json:"departed,omitempty"`
 }
 
 // Position returns the rank's; false if there is nothing to go on from.

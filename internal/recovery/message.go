@@ -71,17 +71,7 @@ const (
 
 // String returns the kind's name in metrics and logs.
 func (k Kind) String() string {
-	switch k {
-	case Events:
-		return "events"
-	case Dump:
-		return "dump"
-	case TooNew:
-		return "too_new"
-	case Invalid:
-		return "invalid"
-	}
-	return "busy"
+	return [...]string{Events: "events", Dump: "dump", TooNew: "too_new", Invalid: "invalid", Busy: "busy"}[min(k, Busy)]
 }
 
 // Reply is the answer to a Request.

@@ -18,10 +18,9 @@
 //     read on from there completes all of them.
 //   - A rank whose events were read and that holds nothing has a line, too: what
 //     its events are read on from.
-//   - A rank is shown by a load when it is whole and its digest is right, or
-//     not at all. A dump that was cut off is never taken for a whole one. A
-//     Loader shows all ranks, or none.
+//   - A Loader shows all ranks, each whole and with the right digest, or none. A
+//     dump that was cut off is never taken for a whole one.
 //
-// Ownership: a Writer belongs to one goroutine. Load owns the ranks that it has
+// Ownership: a Writer belongs to one goroutine. A Loader owns the ranks that it has
 // not shown yet.
 package dump

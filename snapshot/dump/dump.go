@@ -11,15 +11,10 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// Version is that of the lines. Version 1, which is read too, has no HashScheme,
-// Stream.Stored, Publisher.Ended and Publisher.Ahead, and no lines for ranks that
-// never stored a block: a stream is not to be read on from it.
-const (
-	Version       = 2
-	oldestVersion = 1
-)
+// Version is that of the lines.
+const Version = 2
 
-// Errors of Load.
+// Errors of a Loader.
 var (
 	ErrDamaged   = errors.New("the dump is damaged")
 	ErrTruncated = errors.New("the dump ends early")

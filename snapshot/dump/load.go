@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
-	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -17,29 +17,45 @@ import (
 // positions of half a million ranks.
 const maxLine = 64 << 20
 
-// Loaded is what a Load has shown.
-type Loaded struct {
-	Header Header
-	Ranks  []RankEnd
-	Cursor string // of the last of them; "" for none
+// Loader loads a dump that may come in several parts, each from a Cursor on,
+// and shows nothing of it before all of it is there. Its ranks are those whose
+// position the dump says: others are read from elsewhere, and left out. Commit
+// or Abort ends it.
+type Loader struct {
+	open   func(h *Header) (*shard.Space, error)
+	told   func(r *RankEnd)
+	header *Header // of the first part
+	ranks  []RankEnd
+	hidden []*shard.Replacement
+	cursor string
+	ended  bool
 }
 
-// Load replaces what the dump's ranks hold in the space that open returns.
-// Each rank is shown when it is complete, so after an error some are, up to
-// Loaded.Cursor. The error wraps ErrTruncated if the dump ends early,
+// NewLoader returns a Loader into the space that open returns for the header of
+// each part; an error of it ends the load. told, if not nil, is called with each
+// rank that is there.
+func NewLoader(open func(h *Header) (*shard.Space, error), told func(r *RankEnd)) *Loader {
+	return &Loader{open: open, told: told}
+}
+
+// Cursor returns after which rank the next part is to begin; "" for a first one.
+func (l *Loader) Cursor() string { return l.cursor }
+
+// Header returns the header of the first part: its position is that of the dump.
+// It is nil before.
+func (l *Loader) Header() *Header { return l.header }
+
+// Ranks returns the ranks that are there.
+func (l *Loader) Ranks() []RankEnd { return l.ranks }
+
+// Read reads a part. After ErrTruncated, another part may follow; after any other
+// error Abort is due. The error wraps ErrTruncated if the part ends early,
 // ErrDamaged, ErrVersion, or shard.ErrBudget.
-func Load(ctx context.Context, in io.Reader, open func(event.Space) (*shard.Space, error)) (*Loaded, error) {
-	l := &load{}
-	l.open = func(h *Header) (*shard.Space, error) { return open(h.Space()) }
-	err := l.read(ctx, in)
-	return &l.loaded, err
-}
-
-// read reads the lines of a dump, or of a part of one.
-func (l *load) read(ctx context.Context, in io.Reader) error {
+func (l *Loader) Read(ctx context.Context, in io.Reader) error {
+	p := &part{Loader: l}
+	defer p.abort()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
-	defer l.abort()
 	for lines.Scan() {
 		if l.ended {
 			return fmt.Errorf("%w: something follows its end", ErrDamaged)
@@ -52,7 +68,7 @@ func (l *load) read(ctx context.Context, in io.Reader) error {
 			}
 			return err
 		}
-		if err := l.line(ctx, &x); err != nil {
+		if err := p.line(ctx, &x); err != nil {
 			return err
 		}
 	}
@@ -67,64 +83,92 @@ func (l *load) read(ctx context.Context, in io.Reader) error {
 	return nil
 }
 
-// load is a Load under way.
-type load struct {
-	open   func(h *Header) (*shard.Space, error)
-	keep   func(r *RankEnd, rank *shard.Replacement) error // instead of showing it; nil where it has no events
-	loaded Loaded
-	space  *shard.Space
-	count  counter
-	id     shard.RankID
-	rank   *shard.Replacement // of id; nil between ranks
-	out    core.Outcome
-	ended  bool
-
-	events []event.Event // of rank, not given to the space yet
-	copies [][]uint32
-	blocks int // in events
+// Commit shows the ranks to lookups.
+func (l *Loader) Commit(ctx context.Context) error {
+	if !l.ended {
+		return ErrTruncated
+	}
+	for len(l.hidden) > 0 {
+		shown := make(chan struct{})
+		if err := l.hidden[0].Commit(ctx, func() { close(shown) }); err != nil {
+			return err
+		}
+		<-shown
+		l.hidden = l.hidden[1:]
+	}
+	return nil
 }
 
-func (l *load) line(ctx context.Context, x *line) (err error) {
-	if (l.space == nil) != (x.Dump != nil) {
+// Abort drops what is not shown.
+func (l *Loader) Abort() {
+	for _, rank := range l.hidden {
+		_ = rank.Abort(context.Background()) // it fails for a closed space, which has nothing
+	}
+	l.hidden = nil
+}
+
+// part is a part that is being read.
+type part struct {
+	*Loader
+	space *shard.Space
+	count counter
+	id    shard.RankID
+	rank  *shard.Replacement // of id; nil between ranks
+
+	refused int           // blocks of rank, for want of memory
+	events  []event.Event // of rank, not given to the space yet
+	copies  [][]uint32
+	blocks  int // in events
+}
+
+func (p *part) line(ctx context.Context, x *line) (err error) {
+	if (p.space == nil) != (x.Dump != nil) {
 		return fmt.Errorf("%w: it does not begin with its header, or has two", ErrDamaged)
 	}
 	switch {
 	case x.Dump != nil:
-		if v := x.Dump.Version; v < oldestVersion || v > Version {
-			return fmt.Errorf("%w: %d; this program reads %d to %d", ErrVersion, v, oldestVersion, Version)
-		}
-		l.loaded.Header, l.count = *x.Dump, newCounter(x.Dump.Space())
-		l.space, err = l.open(x.Dump)
-		return err
+		return p.begin(x.Dump)
 	case x.Stored != nil:
-		return l.stored(ctx, x.Stored)
+		return p.stored(ctx, x.Stored)
 	case x.Rank != nil:
-		return l.show(ctx, x.Rank)
+		return p.endRank(ctx, x.Rank)
 	case x.End != nil:
-		if l.rank != nil || *x.End != l.count.all {
-			return fmt.Errorf("%w: its end says %+v, its lines %+v", ErrDamaged, *x.End, l.count.all)
+		if p.rank != nil || *x.End != p.count.all {
+			return fmt.Errorf("%w: its end says %+v, its lines %+v", ErrDamaged, *x.End, p.count.all)
 		}
-		l.ended = true
+		p.ended = true
 	}
 	return nil // a line that a later version may have
 }
 
-// begin begins a rank, unless it has begun.
-func (l *load) begin(ctx context.Context, id shard.RankID) (err error) {
-	if l.rank != nil {
-		if l.id != id {
-			return fmt.Errorf("%w: rank %v begins before rank %v is complete", ErrDamaged, id, l.id)
-		}
-		return nil
+// begin checks the part's header, against the first one's if it is a later one.
+func (p *part) begin(h *Header) (err error) {
+	switch f := p.header; {
+	case h.Version != Version:
+		return fmt.Errorf("%w: %d; this program reads %d", ErrVersion, h.Version, Version)
+	case h.Cursor != p.cursor:
+		return fmt.Errorf("%w: it goes on after %q, and %q was asked for", ErrDamaged, h.Cursor, p.cursor)
+	case f == nil:
+		p.header = h
+	case h.Space() != f.Space() || h.HashScheme != f.HashScheme || (h.Stream == nil) != (f.Stream == nil) ||
+		f.Stream != nil && (!h.Stream.Created.Equal(f.Stream.Created) || h.Stream.Seq < f.Stream.Seq):
+		return fmt.Errorf("%w: its parts are of different dumps", ErrDamaged)
 	}
-	l.id, l.out = id, core.Outcome{}
-	l.rank, err = l.space.Replace(ctx, id)
+	p.count = newCounter(h.Space())
+	p.space, err = p.open(h)
 	return err
 }
 
-func (l *load) stored(ctx context.Context, s *stored) error {
-	if err := l.begin(ctx, shard.RankID{Worker: s.Worker, DPRank: s.DPRank}); err != nil {
-		return err
+func (p *part) stored(ctx context.Context, s *stored) (err error) {
+	id := shard.RankID{Worker: s.Worker, DPRank: s.DPRank}
+	if p.rank == nil {
+		p.id, p.refused = id, 0
+		if p.rank, err = p.space.Replace(ctx, id); err != nil {
+			return err
+		}
+	}
+	if p.id != id {
+		return fmt.Errorf("%w: rank %v begins before rank %v is complete", ErrDamaged, id, p.id)
 	}
 	ev := event.Event{Kind: event.Stored, DPRank: s.DPRank, Engine: s.Engine, Local: s.Local}
 	var ok bool
@@ -135,86 +179,67 @@ func (l *load) stored(ctx context.Context, s *stored) error {
 		ev.HasParent, ev.Parent = true, *s.Parent
 	}
 	if s.Copies == nil {
-		s.Copies = make([]uint32, len(s.Engine))
-		for i := range s.Copies {
-			s.Copies[i] = 1
-		}
+		s.Copies = slices.Repeat([]uint32{1}, len(s.Engine))
 	}
-	if err := l.count.add(s.Worker, &ev, s.Copies); err != nil {
+	if err := p.count.add(s.Worker, &ev, s.Copies); err != nil {
 		return err
 	}
-	l.events, l.copies = append(l.events, ev), append(l.copies, s.Copies)
-	if l.blocks += len(s.Engine); l.blocks < lineBlocks {
+	p.events, p.copies = append(p.events, ev), append(p.copies, s.Copies)
+	if p.blocks += len(s.Engine); p.blocks < lineBlocks {
 		return nil
 	}
-	return l.flush(ctx)
+	return p.flush(ctx)
 }
 
 // flush gives the space what waits.
-func (l *load) flush(ctx context.Context) error {
-	out, err := l.rank.Add(ctx, l.events, l.copies)
-	l.out.Add(out)
-	l.events, l.copies, l.blocks = nil, nil, 0
+func (p *part) flush(ctx context.Context) error {
+	out, err := p.rank.Add(ctx, p.events, p.copies)
+	p.refused += out.Refused
+	p.events, p.copies, p.blocks = nil, nil, 0
 	return err
 }
 
-// show ends a rank and lets lookups see it.
-func (l *load) show(ctx context.Context, r *RankEnd) error {
-	empty := l.rank == nil
-	if !empty || l.keep == nil {
-		if err := l.begin(ctx, r.ID()); err != nil { // of a rank without events
+// endRank checks a rank that is whole, and keeps it for Commit.
+func (p *part) endRank(ctx context.Context, r *RankEnd) error {
+	rank := p.rank
+	if rank != nil && p.id != r.ID() {
+		return fmt.Errorf("%w: rank %v ends before rank %v is complete", ErrDamaged, r.ID(), p.id)
+	}
+	if sum := p.count.end(); sum != r.Sum {
+		return fmt.Errorf("%w: the line of rank %v says %+v, its events %+v", ErrDamaged, r.ID(), r.Sum, sum)
+	}
+	if rank != nil {
+		if err := p.flush(ctx); err != nil {
+			return err
+		}
+		out, err := rank.Finish(ctx)
+		if err == nil && p.refused+out.Refused > 0 {
+			err = shard.ErrBudget
+		}
+		if err != nil {
 			return err
 		}
 	}
-	if sum := l.count.end(); sum != r.Sum {
-		return fmt.Errorf("%w: the line of rank %v says %+v, its events %+v", ErrDamaged, r.ID(), r.Sum, sum)
+	p.rank, p.cursor = nil, r.Cursor
+	if r.Position == nil {
+		if rank != nil {
+			return rank.Abort(context.Background())
+		}
+		return nil
 	}
-	if empty && l.keep != nil {
-		return l.done(r, l.keep(r, nil))
+	if rank != nil {
+		p.hidden = append(p.hidden, rank)
 	}
-	if err := l.flush(ctx); err != nil {
-		return err
+	p.ranks = append(p.ranks, *r)
+	if p.told != nil {
+		p.told(r)
 	}
-	out, err := l.rank.Finish(ctx)
-	if l.out.Add(out); err == nil && l.out.Refused > 0 {
-		err = shard.ErrBudget
-	}
-	if err != nil {
-		return err
-	}
-	if l.keep != nil {
-		rank := l.rank
-		l.rank = nil
-		return l.done(r, l.keep(r, rank))
-	}
-	if err := commit(ctx, l.rank); err != nil {
-		return err
-	}
-	l.rank = nil
-	return l.done(r, nil)
-}
-
-// done notes that the rank is loaded, if err is nil.
-func (l *load) done(r *RankEnd, err error) error {
-	if err == nil {
-		l.loaded.Ranks, l.loaded.Cursor = append(l.loaded.Ranks, *r), r.Cursor
-	}
-	return err
-}
-
-// commit lets lookups see the rank.
-func commit(ctx context.Context, rank *shard.Replacement) error {
-	shown := make(chan struct{})
-	if err := rank.Commit(ctx, func() { close(shown) }); err != nil {
-		return err
-	}
-	<-shown
 	return nil
 }
 
-// abort drops what is not shown.
-func (l *load) abort() {
-	if l.rank != nil {
-		_ = l.rank.Abort(context.Background()) // it fails for a closed space, which has nothing
+// abort drops a rank that is not whole.
+func (p *part) abort() {
+	if p.rank != nil {
+		_ = p.rank.Abort(context.Background()) // it fails for a closed space, which has nothing
 	}
 }

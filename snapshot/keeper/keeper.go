@@ -406,35 +406,22 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 	return "", nil
 }
 
+// reasons are the errors' labels in the metrics.
+var reasons = []struct {
+	err  error
+	name string
+}{
+	{ErrLeaseLost, "lease_lost"}, {store.ErrFenced, "lease_lost"}, {snapshot.ErrTooSlow, "too_slow"}, {snapshot.ErrDamaged, "damaged"},
+	{snapshot.ErrVersion, "version"}, {store.ErrNotFound, "missing"}, {store.ErrLost, "lost"}, {errEntry, "entry"}, {errOther, "stream"},
+	{errVoid, "void"}, {errOld, "old"}, {shard.ErrBudget, "budget"}, {context.DeadlineExceeded, "timeout"}, {context.Canceled, "cancelled"},
+}
+
 // reason is an error's label in the metrics.
 func reason(err error) string {
-	switch {
-	case errors.Is(err, ErrLeaseLost), errors.Is(err, store.ErrFenced):
-		return "lease_lost"
-	case errors.Is(err, snapshot.ErrTooSlow):
-		return "too_slow"
-	case errors.Is(err, snapshot.ErrDamaged):
-		return "damaged"
-	case errors.Is(err, snapshot.ErrVersion):
-		return "version"
-	case errors.Is(err, store.ErrNotFound):
-		return "missing"
-	case errors.Is(err, store.ErrLost):
-		return "lost"
-	case errors.Is(err, errEntry):
-		return "entry"
-	case errors.Is(err, errOther):
-		return "stream"
-	case errors.Is(err, errVoid):
-		return "void"
-	case errors.Is(err, errOld):
-		return "old"
-	case errors.Is(err, shard.ErrBudget):
-		return "budget"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "timeout"
-	case errors.Is(err, context.Canceled):
-		return "cancelled"
+	for _, r := range reasons {
+		if errors.Is(err, r.err) {
+			return r.name
+		}
 	}
 	return "storage"
 }

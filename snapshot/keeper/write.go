@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/ingest"
-	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/snapshot"
 	"github.com/kvatlas/kvatlas/snapshot/store"
@@ -137,10 +136,7 @@ func (k *Keeper) trim(ctx context.Context, m store.Manifest, s ingest.StreamStat
 func ranksOf(start ingest.Start) []snapshot.Publisher {
 	ranks := make([]snapshot.Publisher, len(start.Ranks))
 	for i, p := range start.Ranks {
-		ranks[i] = snapshot.Publisher{
-			Worker: p.Worker, DPRank: p.DPRank, Incarnation: p.Incarnation, LastID: p.LastID,
-			Incomplete: p.Incomplete, Ahead: p.Unconfirmed, Ended: p.Ended, Left: p.Left, Departed: p.Departed,
-		}
+		ranks[i] = snapshot.Publisher{Worker: p.Worker, DPRank: p.DPRank, Position: p.Position}
 	}
 	return ranks
 }
@@ -150,11 +146,7 @@ func StartOf(m *snapshot.Meta) ingest.Start {
 	start := ingest.Start{Seq: m.Seq + 1, Created: m.Created, Stored: m.Stored}
 	for _, list := range [][]snapshot.Publisher{m.Ranks, m.Idle} {
 		for _, r := range list {
-			start.Ranks = append(start.Ranks, ingest.RankPosition{
-				Worker: r.Worker, DPRank: r.DPRank, Position: follow.Position{
-					Incarnation: r.Incarnation, LastID: r.LastID,
-					Incomplete: r.Incomplete, Unconfirmed: r.Ahead, Ended: r.Ended, Left: r.Left, Departed: r.Departed,
-				}})
+			start.Ranks = append(start.Ranks, ingest.RankPosition{Worker: r.Worker, DPRank: r.DPRank, Position: r.Position})
 		}
 	}
 	return start

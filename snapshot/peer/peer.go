@@ -86,8 +86,6 @@ func usable(h *dump.Header, info *stream.Info) error {
 	switch scheme := registry.Scheme(info.Space.BlockSize); {
 	case h.Space() != info.Space:
 		return fmt.Errorf("%w: it is of model %q, block size %d, group %q", ErrUnusable, h.Model, h.BlockSize, h.Group)
-	case h.Version < 2:
-		return fmt.Errorf("%w: its version %d does not say enough to read the stream on; use a peer of this release", ErrUnusable, h.Version)
 	case h.HashScheme != scheme:
 		return fmt.Errorf("%w: its hashes are made as %q, here as %q", ErrUnusable, h.HashScheme, scheme)
 	case h.Stream == nil:

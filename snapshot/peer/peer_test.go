@@ -429,7 +429,7 @@ func TestRefusedDumps(t *testing.T) {
 		"model":       {replace(`"model":"m"`, `"model":"other"`), ErrUnusable, `model "other"`},
 		"block size":  {replace(`"block_size":16`, `"block_size":32`), ErrUnusable, "block size 32"},
 		"hash scheme": {replace(`seed=1337`, `seed=7`), ErrUnusable, "seed=7"},
-		"old version": {replace(`"version":2`, `"version":1`), ErrUnusable, "version 1"},
+		"old version": {replace(`"version":2`, `"version":1`), dump.ErrVersion, "1; this program reads 2"},
 		"new version": {replace(`"version":2`, `"version":3`), dump.ErrVersion, "3"},
 		"no stream":   {replace(`"stream":`, `"x":`), ErrUnusable, "does not read the stream"},
 		"another one": {replace(`"created":"2`, `"created":"1`), ErrUnusable, "this one is of"},

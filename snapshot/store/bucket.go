@@ -53,19 +53,10 @@ func KVName(namespace string) string { return "kvatlas_" + namespace + "_snapsho
 // OpenKV opens the bucket of manifests and leases, made if absent.
 func OpenKV(ctx context.Context, js jetstream.JetStream, namespace string, replicas int) (jetstream.KeyValue, error) {
 	name := KVName(namespace)
-	kv, err := js.KeyValue(ctx, name)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		err = natsstream.Copies(js.Conn(), replicas, func(replicas int) error {
-			kv, err = js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-				Bucket: name, Description: "kvatlas snapshots of namespace " + namespace,
-				History: 1, MaxBytes: 16 << 20, Replicas: replicas, Storage: jetstream.FileStorage,
-			})
-			return err
-		})
-		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
-			kv, err = js.KeyValue(ctx, name)
-		}
-	}
+	kv, err := natsstream.OpenKV(ctx, js, jetstream.KeyValueConfig{
+		Bucket: name, Description: "kvatlas snapshots of namespace " + namespace,
+		History: 1, MaxBytes: 16 << 20, Replicas: replicas, Storage: jetstream.FileStorage,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("snapshot bucket %s: %w", name, err)
 	}

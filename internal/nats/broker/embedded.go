@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -229,17 +230,25 @@ func (e *embedded) close() error {
 // first fatal message: the server reports a failed start nowhere else.
 type serverLog struct {
 	log   *slog.Logger
-	first firstError
+	first atomic.Pointer[error]
 }
 
-func (l *serverLog) fatal() error { return l.first.get() }
+func (l *serverLog) fatal() error {
+	if err := l.first.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 func (l *serverLog) Noticef(f string, v ...any) { l.debug(f, v) }
 func (l *serverLog) Debugf(f string, v ...any)  { l.debug(f, v) }
 func (l *serverLog) Tracef(f string, v ...any)  { l.debug(f, v) }
 func (l *serverLog) Warnf(f string, v ...any)   { l.log.Warn("NATS server: " + fmt.Sprintf(f, v...)) }
 func (l *serverLog) Errorf(f string, v ...any)  { l.log.Error("NATS server: " + fmt.Sprintf(f, v...)) }
-func (l *serverLog) Fatalf(f string, v ...any)  { l.first.set(fmt.Errorf(f, v...)) }
+func (l *serverLog) Fatalf(f string, v ...any) {
+	err := fmt.Errorf(f, v...)
+	l.first.CompareAndSwap(nil, &err)
+}
 
 func (l *serverLog) debug(f string, v []any) {
 	if l.log.Enabled(context.Background(), slog.LevelDebug) {

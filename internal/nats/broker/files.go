@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 )
 
 // The files beside the server's data.
@@ -87,24 +86,4 @@ func writeFile(path string, data []byte) error {
 		return fmt.Errorf("broker: %w", err)
 	}
 	return nil
-}
-
-// firstError keeps the first error it is given.
-type firstError struct {
-	mu  sync.Mutex
-	err error
-}
-
-func (e *firstError) set(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err == nil {
-		e.err = err
-	}
-}
-
-func (e *firstError) get() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.err
 }

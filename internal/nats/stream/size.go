@@ -61,6 +61,24 @@ func Copies(nc *nats.Conn, replicas int, create func(replicas int) error) error 
 	return err
 }
 
+// OpenKV opens a key-value bucket, made as cfg says if it does not exist, with as many
+// copies as Copies says.
+func OpenKV(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	kv, err := js.KeyValue(ctx, cfg.Bucket)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return kv, err
+	}
+	err = Copies(js.Conn(), cfg.Replicas, func(replicas int) error {
+		cfg.Replicas = replicas
+		kv, err = js.CreateKeyValue(ctx, cfg)
+		return err
+	})
+	if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
+		kv, err = js.KeyValue(ctx, cfg.Bucket)
+	}
+	return kv, err
+}
+
 // create makes the stream with its first size, or the largest half of that which
 // the server has room for.
 func create(ctx context.Context, js jetstream.JetStream, cfg Config, sc jetstream.StreamConfig) (s jetstream.Stream, err error) {
