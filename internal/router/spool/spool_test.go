@@ -184,6 +184,7 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 			begin(i, 1+i*40_000) // 16, 64, 128 and 128 KiB by now
 		}
 		// All are young: who comes late is refused.
+		time.Sleep(900 * time.Millisecond)
 		b := s.Open(bob, nobody)
 		if err := b.Fill(bytes.NewReader(text(150_000, 9)), 150_000, 1<<20); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("among young ones: %v", err)

@@ -434,7 +434,7 @@ func TestStaleConnections(t *testing.T) {
 		}()
 		stale := 0
 		c := client(t, Config{Stale: func() { stale++ }})
-		send := func(fate string) error {
+		begin := func(fate string) (*http.Response, error) {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+ln.Addr().String(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -445,7 +445,10 @@ func TestStaleConnections(t *testing.T) {
 			if fate != "" {
 				req.Header.Set("X-Fate", fate)
 			}
-			resp, err := c.RoundTrip(req)
+			return c.RoundTrip(req)
+		}
+		send := func(fate string) error {
+			resp, err := begin(fate)
 			if err != nil {
 				return err
 			}
@@ -469,6 +472,22 @@ func TestStaleConnections(t *testing.T) {
 		}
 		if err := send("die"); err == nil || requests.Load() != 9 {
 			t.Errorf("%d bytes, a new connection: %v after %d requests", size, err, requests.Load())
+		}
+		// Where one old connection has died the others are as old.
+		var open []*http.Response
+		for range 3 {
+			resp, err := begin("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, resp)
+		}
+		for _, resp := range open {
+			_, _ = io.Copy(io.Discard, resp.Body) // it is idle then
+			_ = resp.Body.Close()
+		}
+		if err := send(""); err != nil {
+			t.Errorf("%d bytes, of several old connections: %v", size, err)
 		}
 	}
 }
