@@ -19,6 +19,9 @@ func (x *Radix) Check() error {
 		for c := range uint32(pageChunks) {
 			for s, t := range r.chunk(c).tags {
 				if r.chunk(c).used>>s&1 == 0 {
+					if t != 0 || r.chunk(c).blk[s] != 0 {
+						return fmt.Errorf("a slot that is not in use has tag %d, block %d", t, r.chunk(c).blk[s])
+					}
 					continue
 				}
 				live++

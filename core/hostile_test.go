@@ -337,3 +337,33 @@ func TestDeepChains(t *testing.T) {
 		t.Errorf("%d blocks dumped", blocks)
 	}
 }
+
+// TestWhoKnowsAmongManyRanks: to find whoever knows a hash costs what they are, not what
+// all ranks are: also where none of them is wanted.
+func TestWhoKnowsAmongManyRanks(t *testing.T) {
+	measure := func(ranks uint64) (most int) {
+		x := core.NewRadix(core.Options{})
+		for h := range ranks {
+			c := chain(1+100*h, 10)
+			x.Store(core.Holder(h), &event.Event{Kind: stored, Engine: c, Local: c}, false)
+		}
+		last := core.Holder(ranks - 1)
+		hash := 100*uint64(last) + 3
+		x.Store(last-1, &event.Event{Kind: stored, HasParent: true, Parent: 100*uint64(last-1) + 5, Engine: []uint64{hash}, Local: []uint64{1}}, false) // the same, of other content
+		x.Remove(last, &event.Event{Kind: removed, Engine: chain(1+100*uint64(last), 9)}, false)                                                        // known for what is below
+		for _, want := range []core.Holder{last - 1, last, 1 << 30} {
+			before := x.Steps()
+			h, ok := x.WhoKnows(hash, func(h core.Holder) bool { return h >= want })
+			most = max(most, x.Steps()-before)
+			if ok != (want <= last) || ok && h != want {
+				t.Errorf("of %d ranks it is %d, %v; want %d", ranks, h, ok, want)
+			}
+		}
+		return most
+	}
+	if few, many := measure(20), measure(10_000); many > 2*few+10 {
+		t.Errorf("%d steps among 10,000 ranks, %d among 20", many, few)
+	} else {
+		t.Logf("%d and %d steps", few, many)
+	}
+}

@@ -1,6 +1,10 @@
 package core
 
-import "github.com/kvatlas/kvatlas/event"
+import (
+	"slices"
+
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // Infer implements Index.
 func (x *Radix) Infer(h, from Holder, hash uint64) int {
@@ -39,19 +43,73 @@ func (x *Radix) WhoKnows(hash uint64, f func(Holder) bool) (Holder, bool) {
 	if !ok {
 		return 0, false
 	}
+	knows := func(h Holder) bool {
+		if x.Empty(h) {
+			return false
+		}
+		_, ok := x.at(h, b)
+		if !ok {
+			_, ok = x.lookupHomonym(h, hash)
+		}
+		return ok && f(h)
+	}
+	if list, ok := x.mayKnow(hash, b); ok {
+		for _, h := range list {
+			if knows(h) {
+				return h, true
+			}
+		}
+		return 0, false
+	}
 	for h := range x.holders {
-		if x.Empty(Holder(h)) {
-			continue
-		}
-		_, knows := x.at(Holder(h), b)
-		if !knows {
-			_, knows = x.lookupHomonym(Holder(h), hash)
-		}
-		if knows && f(Holder(h)) {
+		if knows(Holder(h)) {
 			return Holder(h), true
 		}
 	}
 	return 0, false
+}
+
+// mayKnow lists who may know the hash, of which the directory has block b, by rising
+// number: a block's hash is known to those that are present in its run, or below the
+// block. It reports false where to find them takes more than to ask every holder.
+func (x *Radix) mayKnow(hash uint64, b uint32) (list []Holder, ok bool) {
+	f, _ := x.dups.get(hash)
+	if c := f.closed; c != nil {
+		for h := range c.who.m {
+			list = append(list, Holder(h))
+		}
+	}
+	left := x.states - len(list)
+	for _, b := range append(f.open[:len(f.open):len(f.open)], b) {
+		hd := x.arena.head(b >> segBits)
+		if hd.owner != 0 {
+			list = append(list, hd.owner-1)
+			continue
+		}
+		pos := hd.base + b&(segBlocks-1)
+		for runs := []*run{x.runs[hd.run]}; len(runs) > 0; pos = 0 { // of those below, all
+			r := runs[len(runs)-1]
+			runs = runs[:len(runs)-1]
+			x.steps++
+			if left -= 1 + r.crowd(); left < 0 {
+				return nil, false
+			}
+			body := r.body.Load()
+			body.eachHeldLen(event.NumTiers-1, func(h Holder, _ uint32) bool { list = append(list, h); return true })
+			for _, ex := range r.exceptions {
+				list = append(list, ex.holder)
+			}
+			body.children.Load().each(func(c *run) bool {
+				x.steps++
+				if left--; c.off > pos {
+					runs = append(runs, c)
+				}
+				return left >= 0
+			})
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), left >= 0
 }
 
 // lowestHash returns the lowest of h's hashes for a position.
