@@ -102,12 +102,17 @@ func (r tenantRegistry) ServeWorkers(model, group string) []byte {
 // tenant's, or leaves it open where that means every group.
 func namesOtherGroup(body []byte, tenant string) bool {
 	var named struct {
-		Model  *string `json:"model_name"`
-		Group  *string `json:"routing_group"`
-		Tenant *string `json:"tenant_id"`
+		Model  *string         `json:"model_name"`
+		Group  *string         `json:"routing_group"`
+		Tenant *string         `json:"tenant_id"`
+		Worker json.RawMessage `json:"worker_id"`
+		Own    string          `json:"group"`
 	}
 	if json.Unmarshal(body, &named) != nil {
 		return false // the registry says what is wrong with it
+	}
+	if named.Worker != nil { // the form of a list of workers
+		return named.Own != tenant
 	}
 	group := named.Tenant // of the RFC's form
 	if named.Model != nil {

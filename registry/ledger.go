@@ -400,17 +400,36 @@ func (l *ledger) tell(e Event) {
 	l.emit(e)
 }
 
-// setStatic makes the workers the static list. It is called once, before the
-// first load.
+// setStatic makes the workers of the static list those, at the start and whenever
+// the list changes. Of those that are taken off it nothing else tells: they leave as
+// if they had fallen silent.
 func (l *ledger) setStatic(now time.Time, workers []Worker) {
+	listed := make(map[Key]*Worker, len(workers))
 	for i := range workers {
-		w := workers[i]
-		m := l.members[w.Key()]
-		if m == nil {
-			m = &member{key: w.Key(), state: Gone}
-			l.members[m.key] = m
+		listed[workers[i].Key()] = &workers[i]
+	}
+	for _, m := range l.members {
+		if m.static == nil || listed[m.key] != nil {
+			continue
 		}
-		m.static = &w
+		d := Departure{At: now, Silent: true}
+		if !l.serverAt.IsZero() {
+			d.At = l.serverAt
+		}
+		news := m.departs(keyStatic, []departed{{m.static.Ranks, d}})
+		if m.static = nil; !m.registered() {
+			m.left, m.leftBy = d, Unregistered
+		}
+		l.recompute(now, m, false, news)
+	}
+	for k, w := range listed {
+		m := l.members[k]
+		if m == nil {
+			m = &member{key: k, state: Gone}
+			l.members[k] = m
+		}
+		m.static = w
+		m.departs(keyStatic, nil)
 		l.recompute(now, m, true, nil)
 	}
 }

@@ -100,9 +100,12 @@ func (b *Bucket) Remove(ctx context.Context, worker uint64, force bool) error {
 	return nil
 }
 
-// addHTTP stores the registration of one rank and returns its revision. The
-// error wraps ErrAlready if there is another one; the same one again is fine
-// and returns repeated.
+// otherwise is the error of a rank that is registered as something else.
+func otherwise(w *Worker) error {
+	return fmt.Errorf("rank %d of worker %d is registered otherwise, unregister it first: %w", w.Ranks[0], w.ID, ErrAlready)
+}
+
+// addHTTP implements store.
 func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeated bool, err error) {
 	if err := w.normalise(); err != nil {
 		return 0, false, err
@@ -127,7 +130,7 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 		old, bad := parseWorker(key, e.Value())
 		switch {
 		case bad != nil || old.Gone == nil && !old.Worker.equal(&w):
-			return 0, false, fmt.Errorf("rank %d of worker %d is registered otherwise, unregister it first: %w", w.Ranks[0], w.ID, ErrAlready)
+			return 0, false, otherwise(&w)
 		case old.Gone == nil:
 			return e.Revision(), true, nil
 		}
@@ -144,7 +147,7 @@ func (b *Bucket) addHTTP(ctx context.Context, w Worker) (revision uint64, repeat
 // removals bounds the registrations that are ended at a time.
 const removals = 16
 
-// removeHTTP ends the registrations of ranks.
+// removeHTTP implements store.
 func (b *Bucket) removeHTTP(ctx context.Context, targets []target) error {
 	moments := make(map[Key]moment) // asked for once: an instance may have many ranks
 	for _, t := range targets {

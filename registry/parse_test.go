@@ -83,17 +83,21 @@ func FuzzRoutes(f *testing.F) {
 	f.Add([]byte(`{"instance_id":7,"endpoint":"tcp://127.0.0.1:5557","model_name":"m","block_size":16,"dp_rank":1,"replay_endpoint":"tcp://127.0.0.1:5"}`))
 	f.Add([]byte(`{"endpoint":"tcp://127.0.0.1:5560","type":"vLLM","modelname":"m","instance_id":"vllm-0","block_size":16,"dp_rank":0,"additionalsalt":"s"}`))
 	f.Add([]byte(`{"instance_id":null,"model_name":null}`))
+	f.Add([]byte(`{"worker_id":18446744073709551615,"model":"m","group":"g","block_size":16,"transport":"none","dp_ranks":[0,3],"endpoints":{"http":"http://127.0.0.1:8000"}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		var q registration
 		if no := q.parse(body); no != nil {
 			return
 		}
-		w, no := q.worker(Allow{})
+		list, no := q.workers(body, Allow{})
 		if no != nil {
 			return
 		}
-		if len(w.Ranks) != 1 || w.Model == "" || w.Endpoints.Events[w.Ranks[0]] == "" {
-			t.Fatalf("%+v", w)
+		for _, w := range list {
+			if len(w.Ranks) != 1 || w.Model != q.model || w.ID != q.id || q.group != nil && w.Group != *q.group ||
+				q.own == nil && w.Endpoints.Events[w.Ranks[0]] == "" || w.Endpoints.HTTP != "" && (Allow{}).Check(w.Endpoints.HTTP) != nil {
+				t.Fatalf("%+v of %s", w, body)
+			}
 		}
 	})
 }

@@ -25,6 +25,8 @@ const (
 	keyHTTP    = "http"
 	keyDrain   = "drain"
 	keyReplica = "replica"
+
+	keyStatic = "static" // of no key: the list that this process was given
 )
 
 func leaseKey(k Key) string {

@@ -16,21 +16,24 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
 // Config holds the settings of a Registry. Replica is needed; zero in any other
 // field means the stated default.
 type Config struct {
 	// Conn must reconnect for ever, and lives longer than the Registry. Without it
-	// the workers are those of Static: nobody else can register.
+	// what is registered over HTTP is known to this Registry alone.
 	Conn      *nats.Conn
 	Namespace string // default "default"
 	// Replica names this process among those that watch the namespace. No two
 	// may share it.
 	Replica string
 	Bucket  BucketConfig
-	// Static workers are registered for as long as this process runs.
+	// Static workers are registered for as long as this process runs, and those of
+	// File (see ReadStatic) for as long as they are in it.
 	Static []Worker
+	File   string
 	// Allow says which endpoints HTTP clients may register; the zero value
 	// allows those of this machine.
 	Allow Allow
@@ -92,13 +95,15 @@ type Registry struct {
 	m      *meters
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	loaded chan struct{} // closed after the first load
+	loaded chan struct{}           // closed after the first load
+	file   *reload.Value[[]Worker] // nil: there is none
 
 	mu struct {
 		sync.Mutex
 		ledger *ledger
 		subs   map[*Subscription]struct{}
 		bucket *Bucket
+		local  uint64        // revisions without a bucket
 		seen   uint64        // highest revision applied in this session
 		moved  chan struct{} // closed and replaced when seen grows
 	}
@@ -122,10 +127,20 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	r.mu.ledger = newLedger(ledgerConfig{
 		replica: cfg.Replica, nonce: r.nonce, gap: cfg.Beat * 5 / 2, grace: cfg.Grace, forget: cfg.Forget, maxWorkers: cfg.MaxWorkers,
 	}, r.m, r.publish)
-	r.mu.ledger.setStatic(cfg.Now(), cfg.Static)
+	static := cfg.Static
+	if cfg.File != "" {
+		if r.file, err = reload.Open(cfg.Log, cfg.Now, func() (*[]Worker, error) { list, err := ReadStatic(cfg.File); return &list, err }, cfg.File); err != nil {
+			return nil, err
+		}
+		static = slices.Concat(static, *r.file.Get())
+	}
+	r.mu.ledger.setStatic(cfg.Now(), static)
 	r.gauges()
 	run, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
+	if r.file != nil {
+		r.done.Go(func() { r.followFile(run) })
+	}
 	if cfg.Conn == nil {
 		r.finishLoad()
 		return r, nil
@@ -151,6 +166,34 @@ func (r *Registry) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = r.bucket().kv.Purge(ctx, replicaKey(r.cfg.Replica)) // else it is cleaned up one day
+}
+
+// followFile keeps the static workers as the file has them, until ctx ends.
+func (r *Registry) followFile(ctx context.Context) {
+	ticker := time.NewTicker(reload.LookEvery)
+	defer ticker.Stop()
+	for known := r.file.Get(); ; {
+		if list := r.file.Get(); list != known {
+			known = list
+			r.mu.Lock()
+			r.mu.ledger.setStatic(r.cfg.Now(), slices.Concat(r.cfg.Static, *list))
+			r.mu.Unlock()
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// FileErr returns why the workers are not those of Config.File as it is now; nil if
+// they are.
+func (r *Registry) FileErr() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Err()
 }
 
 // publish passes an event of the ledger on; r.mu is held.

@@ -1,11 +1,13 @@
 package registry
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,10 +17,10 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
-// The HTTP routes take the fields of two APIs in one body: of Mooncake's RFC
-// 1403 if it names "modelname", of Dynamo's standalone indexer if it names
-// "model_name". Other fields are ignored, as those servers do, but for
-// engine_scheme.
+// The HTTP routes take three forms of a body: a worker as a static list has it, if
+// it names "worker_id"; else the fields of Mooncake's RFC 1403 if it names
+// "modelname", of Dynamo's standalone indexer if it names "model_name". Of these two
+// other fields are ignored, as those servers do, but for engine_scheme.
 
 // DefaultGroup is what both APIs call the default group, which has no name
 // here.
@@ -62,11 +64,14 @@ type registration struct {
 	TenantID *string `json:"tenant_id"`
 	Salt     *string `json:"additionalsalt"` // an alias of Dynamo's, too
 
+	WorkerID json.RawMessage `json:"worker_id"` // of a static list's form
+
+	own   *Worker // in that form
 	rfc   bool
 	id    uint64
 	name  string
 	model string
-	group *string
+	group *string // by its name here; nil: all
 }
 
 // refusal is an answer that says no.
@@ -89,6 +94,8 @@ func (q *registration) parse(body []byte) *refusal {
 		return refuse(http.StatusBadRequest, "not a registration: %v", err)
 	}
 	switch {
+	case q.WorkerID != nil:
+		return q.parseOwn(body)
 	// A body that names both is of Dynamo's form.
 	case q.ModelName != nil:
 		q.model, q.group = *q.ModelName, q.RoutingGroup
@@ -99,7 +106,11 @@ func (q *registration) parse(body []byte) *refusal {
 			q.group = &group
 		}
 	default:
-		return refuse(http.StatusBadRequest, "model_name is missing (in the form of RFC 1403: modelname)")
+		return refuse(http.StatusBadRequest, "model_name is missing (in the form of RFC 1403: modelname; of a list of workers: worker_id and model)")
+	}
+	if q.group != nil {
+		group := GroupOf(*q.group)
+		q.group = &group
 	}
 	var err error
 	if q.id, q.name, err = parseID(q.InstanceID); err != nil {
@@ -108,7 +119,87 @@ func (q *registration) parse(body []byte) *refusal {
 	return nil
 }
 
-// worker returns what a body registers: one rank.
+// parseOwn reads a body in the form of a static list. To unregister, less will do.
+func (q *registration) parseOwn(body []byte) *refusal {
+	var form struct {
+		Model     string  `json:"model"`
+		Group     string  `json:"group"`
+		BlockSize *uint32 `json:"block_size"`
+	}
+	var err error
+	if err = json.Unmarshal(body, &form); err == nil {
+		q.id, q.name, err = parseID(q.WorkerID)
+	}
+	if err != nil {
+		return refuse(http.StatusBadRequest, "worker_id: %v", err)
+	}
+	if form.Model == "" {
+		return refuse(http.StatusBadRequest, "model is missing")
+	}
+	q.model, q.group, q.BlockSize, q.own = form.Model, &form.Group, form.BlockSize, new(Worker)
+	return nil
+}
+
+// workers returns what a body registers, a rank each.
+func (q *registration) workers(body []byte, allow Allow) ([]Worker, *refusal) {
+	if q.own == nil {
+		w, no := q.worker(allow)
+		return []Worker{w}, no
+	}
+	var fields any
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber() // ids have 64 bits
+	err := d.Decode(&fields)
+	if err == nil {
+		*q.own, err = parseStaticWorker(fields)
+	}
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "%v", err)
+	}
+	if err := q.own.allowed(allow); err != nil {
+		return nil, &refusal{http.StatusForbidden, err}
+	}
+	list := make([]Worker, len(q.own.Ranks))
+	for i, rank := range q.own.Ranks {
+		list[i] = q.own.only(rank)
+	}
+	return list, nil
+}
+
+// allowed checks all of the worker's addresses.
+func (w *Worker) allowed(allow Allow) error {
+	var list []string
+	list = slices.AppendSeq(list, maps.Values(w.Endpoints.Events))
+	list = slices.AppendSeq(list, maps.Values(w.Endpoints.Replay))
+	if w.Endpoints.HTTP != "" {
+		list = append(list, w.Endpoints.HTTP)
+	}
+	if w.Endpoints.Bootstrap != "" {
+		list = append(list, "tcp://"+w.Endpoints.Bootstrap)
+	}
+	slices.Sort(list)
+	for _, e := range list {
+		if err := allow.Check(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// only returns the worker with one of its ranks.
+func (w *Worker) only(rank uint32) Worker {
+	one := *w
+	one.Ranks, one.Endpoints.Events, one.Endpoints.Replay = []uint32{rank}, nil, nil
+	if e := w.Endpoints.Events[rank]; e != "" {
+		one.Endpoints.Events = map[uint32]string{rank: e}
+	}
+	if e := w.Endpoints.Replay[rank]; e != "" {
+		one.Endpoints.Replay = map[uint32]string{rank: e}
+	}
+	return one
+}
+
+// worker returns what a body of the other forms registers: one rank.
 func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 	switch {
 	case q.Endpoint == nil || *q.Endpoint == "":
@@ -130,7 +221,7 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 		Endpoints: Endpoints{Events: map[uint32]string{rank: *q.Endpoint}},
 	}
 	if q.group != nil {
-		w.Group = GroupOf(*q.group)
+		w.Group = *q.group
 	}
 	for _, salt := range []*string{q.AdditionalSalt, q.Salt} {
 		if salt != nil {
@@ -161,38 +252,39 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 // routeWait bounds the wait for the bucket.
 const routeWait = 5 * time.Second
 
-// ServeRegister answers POST /register. The registration is in the bucket when
-// it returns; listeners start later, as GET /workers shows.
+// ServeRegister answers POST /register. The registration is stored when it
+// returns; listeners start later, as GET /workers shows.
 func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, answer []byte) {
 	var q registration
 	if no := q.parse(body); no != nil {
 		return no.answer()
 	}
-	w, no := q.worker(r.cfg.Allow)
+	list, no := q.workers(body, r.cfg.Allow)
 	if no != nil {
 		return no.answer()
 	}
-	if r.cfg.Conn == nil {
-		return refuse(http.StatusServiceUnavailable, "without NATS there is nowhere to register: name the worker in the file of --registry-workers").answer()
-	}
-	if no := r.room(&w); no != nil {
-		return no.answer()
+	for i := range list {
+		if no := r.room(&list[i]); no != nil {
+			return no.answer()
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
 	// The bucket decides, not what this replica knows: two may be asked for one rank at once.
-	revision, repeated, err := r.bucket().addHTTP(ctx, w)
-	switch {
-	case errors.Is(err, ErrAlready):
-		return (&refusal{http.StatusConflict, err}).answer()
-	case err != nil:
-		return r.unavailable(err)
-	case repeated && !q.rfc:
-		return refuse(http.StatusConflict, "rank %d of instance %s is registered already", w.Ranks[0], idText(w.ID, w.Name)).answer()
+	for _, w := range list {
+		revision, repeated, err := r.store().addHTTP(ctx, w)
+		switch {
+		case errors.Is(err, ErrAlready):
+			return (&refusal{http.StatusConflict, err}).answer()
+		case err != nil:
+			return r.unavailable(err)
+		case repeated && !q.rfc && q.own == nil:
+			return refuse(http.StatusConflict, "rank %d of instance %s is registered already", w.Ranks[0], idText(w.ID, w.Name)).answer()
+		}
+		r.settled(ctx, revision)
 	}
-	r.await(ctx, func() bool { return r.mu.seen >= revision })
 	if q.rfc {
-		return http.StatusOK, edge.JSON(map[string]string{"status": "registered successfully", "instance_id": idText(w.ID, w.Name)})
+		return http.StatusOK, edge.JSON(map[string]string{"status": "registered successfully", "instance_id": idText(q.id, q.name)})
 	}
 	return http.StatusCreated, edge.JSON(map[string]string{"status": "ok"})
 }
@@ -241,7 +333,7 @@ func (r *Registry) ServeUnregister(ctx context.Context, body []byte) (status int
 	if len(targets) == 0 {
 		return refuse(http.StatusNotFound, "no such instance is registered: %s", idText(q.id, q.name)).answer()
 	}
-	if err := r.bucket().removeHTTP(ctx, targets); err != nil {
+	if err := r.store().removeHTTP(ctx, targets); err != nil {
 		return r.unavailable(err)
 	}
 	removed := []string{}
@@ -274,7 +366,7 @@ func (r *Registry) httpRanks(q *registration) (targets []target, announced bool)
 	defer r.mu.Unlock()
 	for k, m := range r.mu.ledger.members {
 		if k.Worker != q.id || k.Space.Model != q.model ||
-			q.group != nil && k.Space.Group != GroupOf(*q.group) ||
+			q.group != nil && k.Space.Group != *q.group ||
 			q.BlockSize != nil && k.Space.BlockSize != *q.BlockSize {
 			continue
 		}

@@ -6,12 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
+
+// maxStatic bounds the file of a static list, in bytes.
+const maxStatic = 16 << 20
+
+// ReadStatic reads a file with a static list. An empty one is refused: it may be one
+// that is being written; [] is a list of none.
+func ReadStatic(path string) ([]Worker, error) {
+	data, err := reload.Read(path, maxStatic)
+	if err != nil {
+		return nil, fmt.Errorf("list of workers: %w", err)
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errors.New("list of workers: the file is empty; [] is a list of none")
+	}
+	return ParseStatic(data)
+}
 
 // ParseStatic reads a static list: a YAML or JSON sequence of workers, with
 // the fields of Worker and a worker_id that is a number or a name.
@@ -48,6 +69,11 @@ func parseStaticWorker(item any) (Worker, error) {
 	if !ok {
 		return Worker{}, errors.New("no mapping of fields")
 	}
+	for name := range fields {
+		if strings.ContainsFunc(name, func(r rune) bool { return r >= utf8.RuneSelf || r >= 'A' && r <= 'Z' }) {
+			return Worker{}, fmt.Errorf("unknown field %q", name) // which encoding/json would take for another's name
+		}
+	}
 	id, err := json.Marshal(fields["worker_id"])
 	if err != nil {
 		return Worker{}, fmt.Errorf("worker_id: %w", err)
@@ -70,7 +96,20 @@ func parseStaticWorker(item any) (Worker, error) {
 	if name != "" {
 		w.Name = name
 	}
+	if err := w.checkHTTP(); err != nil {
+		return Worker{}, err
+	}
 	return w, w.normalise()
+}
+
+// checkHTTP requires that the engine's address is one, if there is one.
+func (w *Worker) checkHTTP() error {
+	text := w.Endpoints.HTTP
+	u, err := url.Parse(text)
+	if err != nil || u.User != nil || text != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return fmt.Errorf("endpoints.http: %.200q is no http:// or https:// URL without a password", conf.HideCredentials(text))
+	}
+	return nil
 }
 
 // plain turns the mappings that YAML keys by number into those that JSON has.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -154,11 +155,11 @@ func (c Config) withDefaults() Config {
 // StaticWorkers returns the workers that the settings name: those of Static, and those
 // of the file that Registry names.
 func (c *Config) StaticWorkers() ([]registry.Worker, error) {
-	var cfg registry.Config
-	if err := c.Registry.Apply(&cfg); err != nil {
-		return nil, err
+	if c.Registry.Workers == "" {
+		return c.Static, nil
 	}
-	return append(cfg.Static, c.Static...), nil
+	list, err := registry.ReadStatic(c.Registry.Workers)
+	return slices.Concat(c.Static, list), err
 }
 
 // HasNATS reports whether there is to be a broker.

@@ -260,6 +260,16 @@ func (r *Replica) refused() string {
 	return strings.Join(in.Refused(), "; ")
 }
 
+// unlisted says why the workers are not those of the file as it is now; "" if they are.
+func (r *Replica) unlisted() string {
+	if reg := r.registry.Load(); reg != nil {
+		if err := reg.FileErr(); err != nil {
+			return "the file of --registry-workers is not taken, what was read before stays in force: " + err.Error()
+		}
+	}
+	return ""
+}
+
 // full says that the memory budget is reached; "" if it is not.
 func (r *Replica) full() string {
 	if !r.set.Full() {

@@ -29,6 +29,11 @@ import (
 // and what stops it.
 func start(t *testing.T, args ...string) (url string, stop func()) {
 	t.Helper()
+	return startLogged(t, slog.New(slog.DiscardHandler), args...)
+}
+
+func startLogged(t *testing.T, log *slog.Logger, args ...string) (url string, stop func()) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "address")
 	c, err := read(t, append([]string{"--http-listen=127.0.0.1:0", "--address-file=" + file, "--discover-every=20ms", "--worker-header"}, args...)...)
 	if err != nil {
@@ -36,7 +41,7 @@ func start(t *testing.T, args ...string) (url string, stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- run(ctx, c, log) }()
 	stopped := false
 	stop = func() {
 		if stopped {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
 // Settings say how a program's HTTP servers are protected.
@@ -59,8 +60,8 @@ func (c *Settings) Declare(set *conf.Set, at ...Address) {
 // everything. It is safe for concurrent use.
 type Access struct {
 	settings Settings
-	tokens   *reloaded[tokens]     // nil: none are asked for
-	certs    *reloaded[tls.Config] // nil: plain HTTP
+	tokens   *reload.Value[tokens]     // nil: none are asked for
+	certs    *reload.Value[tls.Config] // nil: plain HTTP
 	now      func() time.Time
 }
 
@@ -76,7 +77,7 @@ func (c Settings) open(log *slog.Logger, now func() time.Time) (a *Access, err e
 		return nil, errors.New("--tls-client-ca needs --tls-cert and --tls-key")
 	}
 	if c.TokensFile != "" {
-		a.tokens, err = open(log, now, func() (*tokens, error) { return readTokens(c.TokensFile) }, c.TokensFile)
+		a.tokens, err = reload.Open(log, now, func() (*tokens, error) { return readTokens(c.TokensFile) }, c.TokensFile)
 		if err != nil {
 			return nil, err
 		}
@@ -87,7 +88,7 @@ func (c Settings) open(log *slog.Logger, now func() time.Time) (a *Access, err e
 			paths = append(paths, c.ClientCA)
 		}
 		read := func() (*tls.Config, error) { return readTLS(c.CertFile, c.KeyFile, c.ClientCA) }
-		if a.certs, err = open(log, now, read, paths...); err != nil {
+		if a.certs, err = reload.Open(log, now, read, paths...); err != nil {
 			return nil, err
 		}
 	}
@@ -140,7 +141,7 @@ func (a *Access) TLS(ln net.Listener, besides ...string) net.Listener {
 	return tls.NewListener(ln, &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c := a.certs.get()
+			c := a.certs.Get()
 			if len(besides) > 0 {
 				c = c.Clone()
 				c.NextProtos = append(slices.Clone(besides), c.NextProtos...)
@@ -173,7 +174,7 @@ func (a *Access) Check(authorization []byte, needs Role) (Caller, Refusal) {
 	if len(authorization) <= len(scheme) || !bytes.EqualFold(authorization[:len(scheme)], []byte(scheme)) {
 		return Caller{}, Unauthenticated
 	}
-	c, ok := a.tokens.get().find(bytes.TrimSpace(authorization[len(scheme):]), a.now())
+	c, ok := a.tokens.Get().find(bytes.TrimSpace(authorization[len(scheme):]), a.now())
 	switch {
 	case !ok:
 		return Caller{}, Unauthenticated

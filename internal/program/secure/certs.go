@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
 const maxPEM = 1 << 20
@@ -11,7 +13,7 @@ const maxPEM = 1 << 20
 // readTLS reads the certificates into the configuration of a server.
 func readTLS(cert, key, clientCA string) (*tls.Config, error) {
 	for _, path := range []string{cert, key} {
-		if _, err := limitRead(path, maxPEM); err != nil {
+		if _, err := reload.Read(path, maxPEM); err != nil {
 			return nil, fmt.Errorf("TLS: %w", err)
 		}
 	}
@@ -34,7 +36,7 @@ func readTLS(cert, key, clientCA string) (*tls.Config, error) {
 
 // Roots reads the certificates of authorities, which sign what is trusted.
 func Roots(path string) (*x509.CertPool, error) {
-	pem, err := limitRead(path, maxPEM)
+	pem, err := reload.Read(path, maxPEM)
 	if err != nil {
 		return nil, fmt.Errorf("TLS: certificates of authorities: %w", err)
 	}

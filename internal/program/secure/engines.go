@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
 // EngineSettings say what a program shows engines of itself.
@@ -53,12 +54,14 @@ type EngineID struct {
 // concurrent use.
 type Engines struct {
 	token string
-	list  *reloaded[[]engineCredential]
+	list  *reload.Value[[]engineCredential]
 	tls   *tls.Config
 }
 
 // Open reads the files that the settings name.
-func (c EngineSettings) Open(log *slog.Logger) (*Engines, error) {
+func (c EngineSettings) Open(log *slog.Logger) (*Engines, error) { return c.open(log, time.Now) }
+
+func (c EngineSettings) open(log *slog.Logger, now func() time.Time) (*Engines, error) {
 	if err := headerValue(c.Token.Reveal()); err != nil {
 		return nil, fmt.Errorf("--engine-token: %w", err)
 	}
@@ -76,19 +79,19 @@ func (c EngineSettings) Open(log *slog.Logger) (*Engines, error) {
 		}
 	}
 	if c.CertFile != "" {
-		certs, err := open(log, time.Now, func() (*tls.Config, error) { return readTLS(c.CertFile, c.KeyFile, "") }, c.CertFile, c.KeyFile)
+		certs, err := reload.Open(log, now, func() (*tls.Config, error) { return readTLS(c.CertFile, c.KeyFile, "") }, c.CertFile, c.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("--engine-cert: %w", err)
 		}
 		e.tls.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &certs.get().Certificates[0], nil
+			return &certs.Get().Certificates[0], nil
 		}
 	}
 	if c.CredentialsFile == "" {
 		return e, nil
 	}
 	var err error
-	e.list, err = openNaming(log, time.Now, func() (*[]engineCredential, error) { return readEngineCredentials(c.CredentialsFile) }, tokenFiles, c.CredentialsFile)
+	e.list, err = reload.OpenNaming(log, now, func() (*[]engineCredential, error) { return readEngineCredentials(c.CredentialsFile) }, tokenFiles, c.CredentialsFile)
 	return e, err
 }
 
@@ -121,7 +124,7 @@ func (e *Engines) Show(h http.Header, id *EngineID) (found bool) {
 	var best *engineCredential
 	if e.list != nil {
 		most := -1
-		list := *e.list.get()
+		list := *e.list.Get()
 		for i := range list {
 			if n := list[i].fits(id); n > most {
 				best, most = &list[i], n
@@ -200,7 +203,7 @@ func hostIn(hosts []string, host string) bool {
 
 // readEngineCredentials reads a file of them. Its errors quote nothing but names.
 func readEngineCredentials(path string) (*[]engineCredential, error) {
-	data, err := limitRead(path, maxTokensFile)
+	data, err := reload.Read(path, maxTokensFile)
 	if err != nil {
 		return nil, fmt.Errorf("engines' credentials: %w", err)
 	}
@@ -227,7 +230,7 @@ func (c *engineCredential) read() error {
 	}
 	token := c.Token
 	if c.TokenFile != "" {
-		data, err := limitRead(c.TokenFile, maxTokensFile)
+		data, err := reload.Read(c.TokenFile, maxTokensFile)
 		if err != nil {
 			return err
 		}

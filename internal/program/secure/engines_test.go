@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 	"github.com/kvatlas/kvatlas/internal/testing/securetest"
 )
 
@@ -21,7 +22,9 @@ func TestWhatEnginesAreShown(t *testing.T) {
 	list := `[{token: all}, {model: m, token: model}, {model: m, group: "", token: default-group}, {worker: "7", token: seven}, {worker: pod, token_file: ` + other + `},
 		{name: pool, token: pool, header: x-api-key}, {name: held, token: held, hosts: [10.0.0.7, "*.engines.example"]}, {model: h, token: h, hosts: ["*.x"]}]`
 	securetest.Replace(t, path, []byte(list))
-	e, err := EngineSettings{Token: "rest", CredentialsFile: path}.Open(slog.New(slog.DiscardHandler))
+	now, step := time.Now(), time.Duration(0)
+	clock := func() time.Time { now = now.Add(step); return now }
+	e, err := EngineSettings{Token: "rest", CredentialsFile: path}.open(slog.New(slog.DiscardHandler), clock)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +49,7 @@ func TestWhatEnginesAreShown(t *testing.T) {
 			t.Errorf("%+v is shown %q, want %q", c.id, got, c.want)
 		}
 	}
-	now := time.Now()
-	e.list.now = func() time.Time { now = now.Add(2 * lookEvery); return now }
+	step = 2 * reload.LookEvery
 	securetest.Replace(t, other, []byte("rotated"))
 	if got := show(EngineID{Name: "pod"}); got != "Bearer rotated  true" {
 		t.Errorf("after the change: %q", got)

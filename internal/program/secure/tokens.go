@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 )
 
 // Role says what a caller may do. A higher one may do what a lower one may.
@@ -61,7 +63,7 @@ type tokenEntry struct {
 
 // readTokens reads a file of tokens: a YAML or JSON sequence.
 func readTokens(path string) (*tokens, error) {
-	data, err := limitRead(path, maxTokensFile)
+	data, err := reload.Read(path, maxTokensFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}

@@ -1,4 +1,4 @@
-package secure
+package reload
 
 import (
 	"fmt"
@@ -10,13 +10,12 @@ import (
 	"time"
 )
 
-// lookEvery is how often files in use are looked at.
-const lookEvery = time.Second
+// LookEvery is how often files in use are looked at.
+const LookEvery = time.Second
 
-// reloaded is what was read from files, and is read again when one of them
-// has changed. It needs no goroutine: whoever uses it looks, once a second at
-// most.
-type reloaded[T any] struct {
+// Value is what was read from files, and is read again when one of them has
+// changed. It is safe for concurrent use.
+type Value[T any] struct {
 	first []string          // paths of those that are always read
 	named func(*T) []string // of those that what was read names; nil: none
 	read  func() (*T, error)
@@ -28,7 +27,7 @@ type reloaded[T any] struct {
 	mu    sync.Mutex                // one looks at a time; of what follows
 	paths []string                  // of what is in force
 	marks []mark
-	why   string // the last failure, while it lasts
+	bad   atomic.Pointer[error] // the last failure, while it lasts
 }
 
 // mark tells one state of a file from another.
@@ -38,55 +37,63 @@ type mark struct {
 	inode   any
 }
 
-// open reads the files for the first time; what cannot be read is an error
-// then, and later only a line in the log.
-func open[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), paths ...string) (*reloaded[T], error) {
-	return openNaming(log, now, read, nil, paths...)
+// Open reads the files for the first time; what cannot be read is an error
+// then, and later only a line in the log and what Err says.
+func Open[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), paths ...string) (*Value[T], error) {
+	return OpenNaming(log, now, read, nil, paths...)
 }
 
-// openNaming does so with files that name others, which are looked at, too.
-func openNaming[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), named func(*T) []string, paths ...string) (*reloaded[T], error) {
-	r := &reloaded[T]{first: paths, named: named, paths: paths, read: read, log: log, now: now}
+// OpenNaming does so with files that name others, which are looked at, too.
+func OpenNaming[T any](log *slog.Logger, now func() time.Time, read func() (*T, error), named func(*T) []string, paths ...string) (*Value[T], error) {
+	r := &Value[T]{first: paths, named: named, paths: paths, read: read, log: log, now: now}
 	if err := r.readAll(); err != nil {
 		return nil, err
 	}
-	next := now().Add(lookEvery)
+	next := now().Add(LookEvery)
 	r.next.Store(&next)
 	return r, nil
 }
 
-// get returns the content that is in force.
-func (r *reloaded[T]) get() *T {
+// Err returns why the files as they are now are not in force; nil if they are.
+func (r *Value[T]) Err() error {
+	if bad := r.bad.Load(); bad != nil {
+		return *bad
+	}
+	return nil
+}
+
+// Get returns the content that is in force.
+func (r *Value[T]) Get() *T {
 	now, next := r.now(), r.next.Load()
 	if now.Before(*next) {
 		return r.value.Load()
 	}
-	if later := now.Add(lookEvery); !r.next.CompareAndSwap(next, &later) {
+	if later := now.Add(LookEvery); !r.next.CompareAndSwap(next, &later) {
 		return r.value.Load()
 	}
 	if !r.mu.TryLock() {
 		return r.value.Load()
 	}
 	defer r.mu.Unlock()
-	if r.why == "" && slices.Equal(look(r.paths), r.marks) {
+	if r.Err() == nil && slices.Equal(look(r.paths), r.marks) {
 		return r.value.Load()
 	}
 	// What could not be read is tried each time: it may name a file that comes later.
 	if err := r.readAll(); err != nil {
-		if why := err.Error(); why != r.why {
+		if was := r.Err(); was == nil || was.Error() != err.Error() {
 			r.log.Error("a changed file is not taken; what was read before stays in force", "files", r.paths, "error", err)
-			r.why = why
 		}
+		r.bad.Store(&err)
 		return r.value.Load()
 	}
-	r.why = ""
+	r.bad.Store(nil)
 	r.log.Info("read again", "files", r.paths)
 	return r.value.Load()
 }
 
 // readAll reads the files, with marks from before that: a change meanwhile is seen
 // later. For those that are named anew that takes another time.
-func (r *reloaded[T]) readAll() error {
+func (r *Value[T]) readAll() error {
 	for paths := r.paths; ; {
 		marks := look(paths)
 		v, err := r.read()
@@ -118,8 +125,8 @@ func look(paths []string) []mark {
 	return marks
 }
 
-// limitRead reads a small file.
-func limitRead(path string, limit int64) ([]byte, error) {
+// Read reads a small file.
+func Read(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err

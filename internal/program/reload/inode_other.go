@@ -1,6 +1,6 @@
 //go:build !unix
 
-package secure
+package reload
 
 import "os"
 
