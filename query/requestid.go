@@ -7,12 +7,11 @@ import (
 	"sync/atomic"
 
 	"github.com/valyala/fasthttp"
+
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
-const (
-	headerRequestID = "X-Request-Id"
-	maxRequestID    = 128
-)
+const headerRequestID = "X-Request-Id"
 
 // requestIDs names requests that come without a name: random per process, then
 // a number.
@@ -31,25 +30,9 @@ func newRequestIDs() *requestIDs {
 // and plain, else a new one.
 func (s *Server) setRequestID(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek(headerRequestID)
-	if !plainID(id) {
+	if !edge.PlainID(id) {
 		var buf [40]byte
 		id = strconv.AppendUint(append(buf[:0], s.ids.prefix...), s.ids.last.Add(1), 16)
 	}
 	ctx.Response.Header.SetBytesV(headerRequestID, id)
-}
-
-// plainID reports whether an id can go into headers and logs as it is.
-func plainID(id []byte) bool {
-	if len(id) == 0 || len(id) > maxRequestID {
-		return false
-	}
-	for _, c := range id {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case c == '-', c == '_', c == '.', c == ':', c == '/', c == '+', c == '=':
-		default:
-			return false
-		}
-	}
-	return true
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"log/slog"
 	"net"
+	"os"
 
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 )
 
 // front returns ln as requests come through it. Its connections hide from the server
@@ -14,6 +17,17 @@ func (x *router) front(ln net.Listener, access *secure.Access) net.Listener {
 		besides = []string{"h2"}
 	}
 	return secure.Framed(access.TLS(x.limited(ln), besides...), x.proxy.Misframed)
+}
+
+// openAccessLog opens the access log that the settings name; nil for none.
+func (c *config) openAccessLog(log *slog.Logger) (*accesslog.Log, error) {
+	switch c.AccessLog {
+	case "":
+		return nil, nil
+	case "-":
+		return accesslog.New(os.Stdout, int(c.AccessLogBuffer), log), nil
+	}
+	return accesslog.Open(c.AccessLog, int(c.AccessLogBuffer), log)
 }
 
 // limited returns ln with the limits on connections.

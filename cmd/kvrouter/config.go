@@ -58,6 +58,8 @@ type config struct {
 	Seed            int
 	Credits         []string
 	Trust           []string
+	AccessLog       string
+	AccessLogBuffer int64
 	TokenCacheBytes int64
 	HTTP2           bool
 	HTTP2Streams    int
@@ -244,9 +246,15 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Float(&p.BodyShare, "body-share", 0.5, `Most of --body-memory and of --body-files that one client may have: the holders of a
 		token, or else an address (IPv6: a /64 network).`, conf.Between(0.001, 1.0))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
-	set.Int(&p.Queue, "queue", 0, "Requests that may wait while all workers are busy; 0 refuses them at once.", conf.Between(0, 1<<20))
-	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first: fcfs, who came first; shortest, by arrival plus a
+	set.Int(&p.Queue, "queue", 0, `Requests of a model that may wait while all its workers are busy; 0 refuses them at once. Tenants
+		share by their weights; where it is full, the one with most of them by its weight loses its last.`, conf.Between(0, 1<<20))
+	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first of a tenant's: fcfs, who came first; shortest, by arrival plus a
 		tenth of a millisecond a prompt token.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
+	set.String(&p.QueuePriority, "queue-priority", proxy.PriorityLower, `What priority of a body (from -100 to 100) means among its tenant's: lower
+		goes first, as at vLLM, or higher, as at SGLang, each by a second of arrival; ignore.`,
+		conf.OneOf(proxy.PriorityLower, proxy.PriorityHigher, proxy.PriorityIgnore))
+	set.Duration(&p.QueueAge, "queue-age", 10*time.Second, `A tenant of lower priority gains one with each such time that it waits without
+		being served.`, conf.Between(time.Millisecond, time.Hour))
 	set.Duration(&p.QueueTimeout, "queue-timeout", 30*time.Second, "Most time to wait.", conf.Between(time.Millisecond, time.Hour))
 	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker as long as that
 		costs no more time than computing elsewhere what the last of them had there; empty for none.`)
@@ -254,8 +262,12 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
 	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
 		all engines are asked, each for --health-timeout at most.`, conf.Between(1, 1<<28))
+	set.String(&c.AccessLog, "access-log", "", `File to which a line of JSON is added for each request: id, client, tenant, model, worker, status, times,
+		tokens; nothing that was said. It may be renamed at any time. - is the standard output. Empty: none.`)
+	set.Bytes(&c.AccessLogBuffer, "access-log-buffer", 1<<20, `Most bytes of it that wait to be written. Lines beyond are dropped and counted.`, conf.Between[int64](1<<10, 1<<30))
+	set.Int(&p.MetricLabels, "metric-labels", 200, `Most tenants of models, and workers, that metrics have a label for. Those beyond are "other".`, conf.Between(1, 1<<16))
 	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,
-		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice. Without any, nobody's do.`)
+		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice, and whose X-Kvatlas-Tenant says for whom a request counts. Without any, nobody's do.`)
 	set.Bool(&p.WorkerHeader, "worker-header", false, "Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank.")
 	set.Bool(&p.Selection, "selection", true, `Serve /v1/select, /v1/select_and_reserve, /v1/reservations, /v1/loads,
 		/v1/potential_loads and /busy_threshold.`)

@@ -20,6 +20,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
@@ -41,9 +42,10 @@ type router struct {
 	http         *http.Server
 	index        *query.Server // of the admin port
 	service      *proc.Service
-	id           uint64      // among routers
-	tls          *tls.Config // of https engines; nil: the usual
-	workersKnown atomic.Bool // who is registered is known to the fleet
+	id           uint64         // among routers
+	access       *accesslog.Log // nil: none
+	tls          *tls.Config    // of https engines; nil: the usual
+	workersKnown atomic.Bool    // who is registered is known to the fleet
 
 	stopWork context.CancelFunc
 	work     sync.WaitGroup // follows the registry, probes
@@ -109,6 +111,10 @@ func (x *router) build(access *secure.Access) error {
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
 	pc.TLS = x.tls
+	if x.access, err = x.cfg.openAccessLog(x.log); err != nil {
+		return err
+	}
+	pc.AccessLog = x.access
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
@@ -245,6 +251,7 @@ func (x *router) stop() error {
 			x.work.Wait()
 			return x.fleet.Close()
 		}},
+		proc.Step{Name: "writing the access log", Run: func(context.Context) error { return x.access.Close() }},
 		proc.Step{Name: "closing the index, with its last snapshots", Run: x.replica.Close},
 	)
 }

@@ -36,8 +36,8 @@ type Address struct {
 func (c *Settings) Declare(set *conf.Set, at ...Address) {
 	set.Group("Access")
 	set.String(&c.TokensFile, "tokens-file", "", `File of the bearer tokens that HTTP callers need: a YAML or JSON sequence
-		of name, token (or its sha256), role (reader or operator), and where wanted tenant and expires. Read again when it
-		changes. Without it everybody who can reach the port may do everything.`)
+		of name, token (or its sha256), role (reader or operator), and where wanted tenant and expires; or a mapping of such
+		tokens, and of tenants to limits, which kvrouter goes by. Read again when it changes. Without it everybody who can reach the port may do everything.`)
 	set.Bool(&c.Anonymous, "allow-anonymous", false, `Listen beyond loopback without --tokens-file or --tls-client-ca, which is
 		refused otherwise.`)
 	set.String(&c.CertFile, "tls-cert", "", `PEM file of the HTTP servers' certificate, with the chain. Read again when it

@@ -34,6 +34,9 @@ type Caller struct {
 	Name   string // for logs
 	Role   Role
 	Tenant *string // the only routing group that the caller may see; nil: all
+	// Account is for whom the caller's requests count: its tenant, or else its name.
+	Account string
+	Limits  *Limits // of the account; nil: none
 }
 
 const (
@@ -42,8 +45,11 @@ const (
 	maxTokensFile = 1 << 20
 )
 
-// tokens is a list of tokens, as it was read.
-type tokens []token
+// tokens is a file of tokens, as it was read.
+type tokens struct {
+	list   []token
+	limits map[string]*Limits // by account
+}
 
 type token struct {
 	sum     [sha256.Size]byte
@@ -61,29 +67,46 @@ type tokenEntry struct {
 	Expires time.Time `yaml:"expires"`
 }
 
-// readTokens reads a file of tokens: a YAML or JSON sequence.
+// readTokens reads a file of tokens: a YAML or JSON sequence, or a mapping of that as
+// tokens, and of tenants' limits.
 func readTokens(path string) (*tokens, error) {
 	data, err := reload.Read(path, maxTokensFile)
 	if err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
-	var entries []tokenEntry
+	var file struct {
+		Tokens  []tokenEntry       `yaml:"tokens"`
+		Tenants map[string]*Limits `yaml:"tenants"`
+	}
+	var form yaml.Node
+	into := any(&file)
+	if yaml.Unmarshal(data, &form) == nil && len(form.Content) > 0 && form.Content[0].Kind != yaml.MappingNode {
+		into = &file.Tokens
+	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
-	if err := d.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
+	if err := d.Decode(into); err != nil && !errors.Is(err, io.EOF) {
 		// Not the error itself, which quotes the file.
-		return nil, fmt.Errorf("tokens: %s is no sequence of name, token or sha256, role, tenant and expires", path)
+		return nil, fmt.Errorf("tokens: %s is no sequence of name, token or sha256, role, tenant and expires, and no mapping of such tokens "+
+			"and of tenants to requests, tokens, per, weight and priority", path)
 	}
-	if len(entries) == 0 || len(entries) > maxTokens {
-		return nil, fmt.Errorf("tokens: %s has %d tokens, give 1 to %d", path, len(entries), maxTokens)
+	if len(file.Tokens) == 0 || len(file.Tokens) > maxTokens {
+		return nil, fmt.Errorf("tokens: %s has %d tokens, give 1 to %d", path, len(file.Tokens), maxTokens)
 	}
-	list := make(tokens, len(entries))
-	for i := range entries {
-		if list[i], err = entries[i].token(); err != nil {
-			return nil, fmt.Errorf("tokens: %s: entry %d (%q): %w", path, i, entries[i].Name, err)
+	list := &tokens{list: make([]token, len(file.Tokens)), limits: file.Tenants}
+	for name, l := range list.limits {
+		if err := l.check(); err != nil {
+			return nil, fmt.Errorf("tokens: %s: tenant %q: %w", path, name, err)
 		}
 	}
-	return &list, nil
+	for i := range file.Tokens {
+		t := &list.list[i]
+		if *t, err = file.Tokens[i].token(); err != nil {
+			return nil, fmt.Errorf("tokens: %s: entry %d (%q): %w", path, i, file.Tokens[i].Name, err)
+		}
+		t.caller.Limits = list.of(t.caller.Account)
+	}
+	return list, nil
 }
 
 func (e *tokenEntry) token() (t token, err error) {
@@ -103,7 +126,10 @@ func (e *tokenEntry) token() (t token, err error) {
 		}
 		t.sum = [sha256.Size]byte(sum)
 	}
-	t.caller, t.expires = Caller{Name: e.Name, Tenant: e.Tenant}, e.Expires
+	t.caller, t.expires = Caller{Name: e.Name, Tenant: e.Tenant, Account: e.Name}, e.Expires
+	if e.Tenant != nil && *e.Tenant != "" {
+		t.caller.Account = *e.Tenant
+	}
 	switch e.Role {
 	case Reader.String():
 		t.caller.Role = Reader
@@ -117,15 +143,15 @@ func (e *tokenEntry) token() (t token, err error) {
 
 // find returns the caller of a token. It looks at all of them, and for equal
 // ones the last counts.
-func (list tokens) find(text []byte, now time.Time) (c Caller, ok bool) {
+func (f *tokens) find(text []byte, now time.Time) (c Caller, ok bool) {
 	sum := sha256.Sum256(text)
 	at := -1
-	for i := range list {
-		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], list[i].sum[:]), i, at)
+	for i := range f.list {
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], f.list[i].sum[:]), i, at)
 	}
 	if at < 0 {
 		return Caller{}, false
 	}
-	t := &list[at]
+	t := &f.list[at]
 	return t.caller, t.expires.IsZero() || now.Before(t.expires)
 }

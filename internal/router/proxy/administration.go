@@ -50,7 +50,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), header: r.Header}
+	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
 	defer q.forgetBody()
 	if no := p.readBody(w, r, q); no != nil {
 		p.refuse(w, no)
@@ -127,6 +127,7 @@ func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e
 func (p *Proxy) passOn(w http.ResponseWriter, q *call, resp *http.Response, cancel context.CancelFunc) {
 	defer resp.Body.Close() //nolint:errcheck // only read
 	copyHeaders(w.Header(), resp.Header)
+	q.own(w.Header())
 	if resp.ContentLength >= 0 {
 		w.Header().Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}

@@ -17,6 +17,7 @@ type refusal struct {
 	status       int
 	kind, reason string // OpenAI's type, and a word of a fixed list
 	message      string
+	after        time.Duration // when to try again, if that is known
 }
 
 func (r *refusal) Error() string { return r.message }
@@ -48,8 +49,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	p.obs.outcome(r.reason).Inc()
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
 	h := w.Header()
-	if r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
-		h.Set("Retry-After", "1")
+	if r.after > 0 || r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
+		h.Set("Retry-After", strconv.FormatInt(int64(max((r.after+time.Second-1)/time.Second, 1)), 10))
 	}
 	writeJSON(w, r.status, edge.JSON(map[string]any{"error": map[string]any{
 		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
@@ -70,6 +71,14 @@ func appendJSON(dst []byte, text string) []byte {
 		b = []byte(`""`)
 	}
 	return append(dst, b...)
+}
+
+// attr names the request in logs.
+func (q *call) attr() slog.Attr {
+	if len(q.name) == 0 {
+		return slog.Attr{}
+	}
+	return slog.String("request_id", q.name[0])
 }
 
 func errAttr(err error) slog.Attr { return slog.Any("error", err) }

@@ -20,6 +20,7 @@ type body struct {
 	transfer    bool // fields may be, by which engines hand over prompts
 	object      bool // the body is a JSON object
 	output      int  // most tokens to generate; 0 if not said
+	priority    int
 }
 
 // parseBody reads the fields; others are skipped, and so are tokens of the prompt behind
@@ -51,6 +52,8 @@ func parseBody(data []byte, most int) (b body, err error) {
 			if n, err := strconv.ParseUint(string(r.Raw()), 10, 31); err == nil {
 				b.output = int(n)
 			}
+		case "priority":
+			b.priority, _ = strconv.Atoi(string(r.Raw())) // else it is for the engine to judge
 		default:
 			b.other(&r, key)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
@@ -64,10 +65,15 @@ type Config struct {
 	KeepAlive   time.Duration // for how long; 0 is for 3 seconds
 	TLS         *tls.Config   // of https connections to engines; nil: the usual
 
-	Queue        int // requests that wait while all workers are busy
-	QueueOrder   string
-	QueueTimeout time.Duration
-	BusyStatus   int // of the answer when all workers are busy
+	AccessLog    *accesslog.Log // nil: none
+	MetricLabels int            // tenants, and workers, that metrics name
+
+	Queue         int // requests of a model that wait while all its workers are busy
+	QueueOrder    string
+	QueuePriority string        // what `priority` of a body means
+	QueueAge      time.Duration // in which a tenant that waits gains one of priority
+	QueueTimeout  time.Duration
+	BusyStatus    int // of the answer when all workers are busy
 
 	// MaxKept is how many responses, files and batches are remembered with the engine
 	// that keeps them, and AskTimeout the time that an engine has to say that it has one.

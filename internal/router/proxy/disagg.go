@@ -26,11 +26,10 @@ import (
 // connector, in the order of its own proxies: the prefill engine is asked for one
 // token, and gives what the decode engine needs.
 const (
-	paramsField   = "kv_transfer_params"
-	vllmPrefill   = `"stream":false,"max_tokens":1,"` + paramsField + `":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	maxParams     = 16 << 20 // bytes of a prefill engine's answer
-	tokensToo     = `,"max_completion_tokens":1`
-	headerRequest = "X-Request-Id"
+	paramsField = "kv_transfer_params"
+	vllmPrefill = `"stream":false,"max_tokens":1,"` + paramsField + `":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	maxParams   = 16 << 20 // bytes of a prefill engine's answer
+	tokensToo   = `,"max_completion_tokens":1`
 )
 
 var (
@@ -78,9 +77,6 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	if e == nil {
 		return nil, fmt.Errorf("%w: it has just left", errPrefill)
 	}
-	if r.Header.Get(headerRequest) == "" {
-		r.Header.Set(headerRequest, q.id) // engines name what they hand over by it
-	}
 	if e.Transfer == registry.TransferSGLang {
 		return p.prefillBeside(ctx, r, q, e, best, giveUp)
 	}
@@ -104,7 +100,7 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 		return nil, fmt.Errorf("%w: it answers without %s", errPrefill, paramsField)
 	}
 	q.m.Router.FreeStage(q.id, route.PrefillStage)
-	p.queue.wake()
+	p.queue.wake(q.m)
 	give, err := splice(q.data, vllmReplaced[len(vllmReplaced)-1:], `"`+paramsField+`":`+string(params))
 	return &prefill{data: q.pieces(give)}, err
 }
@@ -136,7 +132,7 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 			return
 		}
 		q.m.Router.FreeStage(q.id, route.PrefillStage)
-		p.queue.wake()
+		p.queue.wake(q.m)
 	}()
 	return f, nil
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"crypto/rand"
 	"fmt"
 	"math"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -30,6 +32,20 @@ const (
 
 // headerPrefill names, in answers, the worker that computed the prompt.
 const headerPrefill = prefix + "Prefill-Worker"
+
+// headerRequest is how a request is called in its answer, in logs, and at the engine.
+const headerRequest = "X-Request-Id"
+
+// name gives the request the id that its client gives it, if that is short and plain,
+// or else one that nobody else has.
+func name(r *http.Request) []string {
+	if id := r.Header[headerRequest]; len(id) == 1 && edge.PlainID(id[0]) {
+		return id
+	}
+	id := []string{rand.Text()}
+	r.Header[headerRequest] = id
+	return id
+}
 
 // headerEngineRank is how vLLM is told the data-parallel rank of a request.
 const headerEngineRank = "X-Data-Parallel-Rank"

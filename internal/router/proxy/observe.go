@@ -8,6 +8,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/predict"
 )
@@ -28,6 +29,8 @@ const (
 	familyRequests = "kvatlas_router_requests_total"
 	familyRetries  = "kvatlas_router_retries_total"
 	familyState    = "kvatlas_router_breaker_state"
+	familyQueue    = "kvatlas_router_queue_length"
+	familyLimited  = "kvatlas_router_limited_total"
 	familyLeftOut  = "kvatlas_router_left_out_total"
 )
 
@@ -70,12 +73,17 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
+		familyLimited:                                  "Requests that were refused because of a limit of their tenant, by limit: requests or tokens.",
+		familyQueue:                                    "Requests that wait because all workers of their model are busy.",
 		familyLeftOut:                                  "How often a worker was left out for what became of requests, by reason: failing (or giving nothing) and full.",
 		"kvatlas_router_spared_total":                  "How often a worker was not left out because too many others were.",
 		"kvatlas_router_worker_failures_total":         "Requests that a worker failed at.",
 	} {
 		m.Help(family, help)
 	}
+	const dropped, droppedHelp = "kvatlas_router_access_log_dropped_total", "Requests that the access log does not tell of, by reason: full (its buffer) and failed (to be written)."
+	m.Gauge(dropped, droppedHelp, func() float64 { full, _ := p.cfg.AccessLog.Dropped(); return float64(full) }, "reason", "full")
+	m.Gauge(dropped, droppedHelp, func() float64 { _, failed := p.cfg.AccessLog.Dropped(); return float64(failed) }, "reason", "failed")
 	m.RegisterMetricsWriter(func(w io.Writer) { writeModels(w, p) })
 	return o
 }
@@ -86,16 +94,26 @@ func (o *observer) outcome(how string) *metrics.Counter {
 	return o.set.GetOrCreateCounter(obs.Name(familyRequests, "outcome", how))
 }
 
+// limited returns the counter of requests that a limit of their tenant refused.
+func (o *observer) limited(by string) *metrics.Counter {
+	return o.set.GetOrCreateCounter(obs.Name(familyLimited, "limit", by))
+}
+
 // writeModels writes what is known of each model and worker, family by family.
 func writeModels(w io.Writer, p *Proxy) {
+	p.meters.prune()
 	type row struct {
 		labels []string
 		stat   predict.Stat
 	}
 	var rows []row
+	metrics.WriteMetadataIfNeeded(w, familyQueue, "gauge")
+	for _, m := range p.fleet.Models() {
+		fmt.Fprintf(w, "%s %d\n", obs.Name(familyQueue, labelsOf(m)...), p.queue.waiting(m))
+	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_router_live_bookings", "gauge")
 	for _, m := range p.fleet.Models() {
-		labels := []string{"model", m.Space.Model, "block_size", strconv.Itoa(int(m.BlockSize)), "group", m.Group}
+		labels := labelsOf(m)
 		fmt.Fprintf(w, "%s %d\n", obs.Name("kvatlas_router_live_bookings", labels...), m.Router.Stats().Live)
 		for _, s := range m.Check.Stats() {
 			rows = append(rows, row{append(labels[:len(labels):len(labels)],
@@ -121,6 +139,11 @@ func writeModels(w io.Writer, p *Proxy) {
 	})
 }
 
+// labelsOf returns the labels that name a model.
+func labelsOf(m *fleet.Model) []string {
+	return []string{"model", m.Space.Model, "block_size", strconv.Itoa(int(m.BlockSize)), "group", m.Group}
+}
+
 // writeHealth writes what requests tell of each worker, family by family.
 func writeHealth(w io.Writer, p *Proxy) {
 	type row struct {
@@ -130,8 +153,7 @@ func writeHealth(w io.Writer, p *Proxy) {
 	var rows []row
 	for _, m := range p.fleet.Models() {
 		for _, h := range m.Router.Health() {
-			rows = append(rows, row{[]string{"model", m.Space.Model, "block_size", strconv.Itoa(int(m.BlockSize)), "group", m.Group,
-				"worker", strconv.FormatUint(h.Worker, 10)}, h})
+			rows = append(rows, row{append(labelsOf(m), "worker", strconv.FormatUint(h.Worker, 10)), h})
 		}
 	}
 	family := func(name, kind string, lines func(r *row, line func(v uint64, labels ...string))) {

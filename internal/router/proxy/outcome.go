@@ -110,14 +110,17 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response) *failure
 }
 
 // giveBack ends a request with what the last attempt brought.
-func (p *Proxy) giveBack(w http.ResponseWriter, f *failure) {
+func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
 	if f.given == nil {
+		q.tally.refused(f.refusal)
 		p.refuse(w, f.refusal)
 		return
 	}
-	p.obs.outcome("engine_" + strconv.Itoa(f.given.status)).Inc()
+	q.tally.status, q.tally.outcome = f.given.status, "engine_"+strconv.Itoa(f.given.status)
+	p.obs.outcome(q.tally.outcome).Inc()
 	h := w.Header()
 	copyHeaders(h, f.given.header)
+	q.own(h)
 	h.Set("Content-Length", strconv.Itoa(len(f.given.body)))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
 	w.WriteHeader(f.given.status)

@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/quota"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
@@ -32,6 +33,8 @@ type Proxy struct {
 	obs        *observer
 	queue      queue
 	budget     budget
+	quotas     *quota.Table
+	meters     *meters
 	texts      *lru[textKey, []uint32]
 	sessions   *lru[sessionKey, route.Session]
 	kept       *lru[xxh3.Uint128, keptAt]
@@ -46,6 +49,9 @@ type Proxy struct {
 	guarded    http.Handler // what follows the canonical path
 }
 
+// maxTenants bounds the tenants whose use is known apart.
+const maxTenants = 4096
+
 // New returns a Proxy. The error is about Config.Routes.
 func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
@@ -54,7 +60,8 @@ func New(cfg Config) (p *Proxy, err error) {
 			Stale: func() { p.obs.stale.Inc() }}),
 		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:      obs.NewLimited(cfg.Log, time.Second, nil),
-		queue:      queue{limit: cfg.Queue, order: cfg.QueueOrder},
+		queue:      queue{limit: cfg.Queue, order: cfg.QueueOrder, priority: cfg.QueuePriority, age: max(cfg.QueueAge, time.Millisecond)},
+		quotas:     quota.NewTable(maxTenants),
 		budget:     budget{share: cfg.RetryShare, burst: float64(cfg.RetryBurst)},
 		texts:      newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		tokenizers: tokenizers{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
@@ -72,6 +79,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
 	p.hashes.New = func() any { return new([]uint64) }
 	p.answers.New = func() any { return new(tokenAnswers) }
+	p.meters = newMeters(cfg.Metrics, cfg.MetricLabels)
 	p.obs = newObserver(cfg.Metrics, p)
 	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {
 		return nil, err
@@ -91,6 +99,15 @@ func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.cfg.AccessLog != nil {
+		p.record(w, r)
+		return
+	}
+	p.answerTo(w, r)
+}
+
+func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
+	w.Header()[headerRequest] = name(r)
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
@@ -103,6 +120,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serve answers a request whose caller may make it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
+	recordCaller(w, r)
 	switch c := p.routes.of(r); c {
 	case own:
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -160,7 +178,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 		p.obs.outcome("selection_" + a.Reason).Inc()
 	}
 	if r.Method == http.MethodDelete {
-		p.queue.wake()
+		p.queue.wake(nil)
 	}
 	writeJSON(w, a.Status, a.Body)
 }
@@ -172,9 +190,13 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		return
 	}
 	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), id: rand.Text(), header: r.Header, split: routed}
+	q := &call{arrival: time.Now(), id: rand.Text(), name: r.Header[headerRequest], header: r.Header, split: routed}
 	defer p.forget(q)
+	defer p.finish(q)
+	recordCall(w, q)
 	if no := p.read(w, r, q); no != nil {
+		q.tally.refused(no)
+		q.own(w.Header())
 		p.refuse(w, no)
 		return
 	}
@@ -201,6 +223,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	}
 	defer p.look(r, q)()
 	routed := q.split
+	q.size = int64(len(q.data))
 	_, free := p.routes.free[r.URL.Path]
 	err, no := p.parse(r, q, free)
 	switch {
@@ -214,11 +237,15 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}
 	group := ""
-	if p.trusted(r) {
+	trusted := p.trusted(r)
+	if trusted {
 		if q.options, err = options(r.Header); err != nil {
 			return refuse(http.StatusBadRequest, "invalid_option", err.Error())
 		}
 		group = r.Header.Get(headerGroup)
+	}
+	if q.payer, no = p.payerOf(r, trusted); no != nil {
+		return no
 	}
 	tenant := tenantOf(r)
 	if tenant != nil {
@@ -252,7 +279,10 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if q.keeps, _ = keptPath(r.URL.Path); q.keeps != "" && q.refers != "" {
 		p.beside(r, q)
 	}
-	return p.withoutTransfers(r, q)
+	if no := p.withoutTransfers(r, q); no != nil {
+		return no
+	}
+	return p.charge(r, q)
 }
 
 // notServed refuses a request for a model that is not there: for now, while it is

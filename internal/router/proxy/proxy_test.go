@@ -308,7 +308,7 @@ func TestBusy(t *testing.T) {
 		} else {
 			go ask()
 			l.eventually(func() error {
-				if !l.proxy.queue.busy() {
+				if !l.proxy.queue.busy(l.model()) {
 					return fmt.Errorf("nobody waits")
 				}
 				return nil

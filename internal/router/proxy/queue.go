@@ -1,133 +1,218 @@
 package proxy
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/fairqueue"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 )
 
-// The orders of a queue.
+// The orders of a tenant's requests in a queue.
 const (
 	OrderFCFS     = "fcfs"     // first come, first served
 	OrderShortest = "shortest" // shortest-weighted first: arrival plus what the prompt costs
 )
 
-// perToken is by how much a token of its prompt puts a request back in
-// OrderShortest: what it costs to compute one, roughly. A request thus never
-// waits for all shorter ones that come later.
-const perToken = 100 * time.Microsecond
+// What `priority` of a body means in a queue.
+const (
+	PriorityLower  = "lower"  // lower goes first, as at vLLM
+	PriorityHigher = "higher" // higher goes first, as at SGLang
+	PriorityIgnore = "ignore"
+)
+
+const (
+	// perToken is by how much a token of its prompt puts a request back in
+	// OrderShortest: what it costs to compute one, roughly. A request thus never
+	// waits for all shorter ones that come later.
+	perToken = 100 * time.Microsecond
+	// perPriority is how much later a request may come that goes first for one more
+	// of priority, and maxPriority bounds that.
+	perPriority = time.Second
+	maxPriority = 100
+	// perRequest is what a request costs in a tenant's share beside its prompt, in
+	// tokens: nobody knows yet what it will generate.
+	perRequest = 256
+)
 
 // errQueueFull says that a request cannot wait.
 var errQueueFull = errors.New("the queue is full")
 
-// queue holds requests while all workers are busy. One is woken whenever load
-// goes away; it then tries again.
+// queue holds requests while all workers of their model are busy. One is woken
+// whenever load goes away; it then tries again.
 type queue struct {
-	limit int // 0: nobody waits
-	order string
+	limit    int // of a model; 0: nobody waits
+	order    string
+	priority string
+	age      time.Duration
 
-	mu   sync.Mutex
-	heap waiters
+	mu     sync.Mutex
+	models map[*fleet.Model]*line
 }
 
+// line is a model's queue.
+type line struct {
+	*fairqueue.Queue
+	woken time.Time // when one was let out last
+}
+
+// waiter is one request in a queue.
 type waiter struct {
-	key  time.Time
-	wake chan struct{}
-	at   int // in the heap; -1 when out of it
+	fairqueue.Item
+	model *fleet.Model
+	turn  chan bool // whether it is to try; else it has lost its place
 }
 
 // busy reports whether somebody waits, so that a newcomer is not served first.
-func (q *queue) busy() bool {
+func (q *queue) busy(m *fleet.Model) bool {
 	if q.limit == 0 {
 		return false
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.heap) > 0
+	l := q.models[m]
+	return l != nil && l.Len() > 0
 }
 
-func (q *queue) key(arrival time.Time, tokens int) time.Time {
+// key orders the request among those of its tenant.
+func (q *queue) key(c *call, tokens int) time.Time {
+	at := c.arrival
 	if q.order == OrderShortest {
-		return arrival.Add(time.Duration(tokens) * perToken)
+		at = at.Add(time.Duration(tokens) * perToken)
 	}
-	return arrival
+	first := time.Duration(min(max(c.priority, -maxPriority), maxPriority)) * perPriority
+	switch q.priority {
+	case PriorityLower:
+		at = at.Add(first)
+	case PriorityHigher:
+		at = at.Add(-first)
+	}
+	return at
 }
 
-// wait returns nil when the request of the key is to try again, at the latest
-// after patience; errQueueFull at once if there is no room, or the error of ctx.
-func (q *queue) wait(ctx context.Context, key time.Time, patience time.Duration) error {
-	w := &waiter{key: key, wake: make(chan struct{})}
-	q.mu.Lock()
-	if len(q.heap) >= q.limit {
-		q.mu.Unlock()
-		return errQueueFull
+// enter puts the request into its model's queue.
+func (q *queue) enter(c *call, tokens int) *waiter {
+	w := &waiter{model: c.m, turn: make(chan bool, 1)}
+	w.Item = fairqueue.Item{Tenant: c.payer.name, Weight: 1, Key: q.key(c, tokens), Cost: float64(perRequest + tokens), Value: w}
+	if l := c.payer.limits; l != nil {
+		w.Weight, w.Priority = l.Weight, l.Priority
 	}
-	heap.Push(&q.heap, w)
-	q.mu.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.models[c.m]
+	if l == nil {
+		l = &line{Queue: fairqueue.New(fairqueue.Config{Limit: q.limit, Age: q.age})}
+		if q.models == nil {
+			q.models = make(map[*fleet.Model]*line)
+		}
+		q.models[c.m] = l
+	}
+	if out := l.Push(time.Now(), &w.Item); out != nil {
+		out.Value.(*waiter).turn <- false //nolint:forcetypeassert // the queue holds nothing else
+	}
+	return w
+}
+
+// wait returns nil when the request is to try again: then back or leave must be called.
+// It returns errQueueFull if it has to go for others, or the error of ctx.
+func (q *queue) wait(ctx context.Context, w *waiter, patience time.Duration) error {
 	tick := time.NewTicker(patience)
 	defer tick.Stop()
 	for {
 		select {
-		case <-w.wake:
+		case mine := <-w.turn:
+			if !mine {
+				return errQueueFull
+			}
 			return nil
 		case <-tick.C: // load may have gone away that this router does not see go
-			if q.leave(w, true) {
-				return nil
-			}
+			q.poll(w.model, patience)
 		case <-ctx.Done():
-			if !q.leave(w, false) {
-				q.wake() // it was this one's turn
+			if !q.remove(w) && <-w.turn {
+				q.leave(w) // it was this one's turn
 			}
 			return ctx.Err()
 		}
 	}
 }
 
-// leave takes w out of the queue, if asked for only as its first, and reports
-// whether it did.
-func (q *queue) leave(w *waiter, first bool) bool {
+func (q *queue) remove(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.at < 0 || first && w.at > 0 {
+	l := q.models[w.model]
+	if l == nil || !l.Remove(&w.Item) {
 		return false
 	}
-	heap.Remove(&q.heap, w.at)
+	q.forget(w.model, l)
 	return true
 }
 
-// wake lets the first one try.
-func (q *queue) wake() {
+// forget drops a queue that nobody is in. q.mu is held.
+func (q *queue) forget(m *fleet.Model, l *line) {
+	if l.Idle() {
+		delete(q.models, m)
+	}
+}
+
+// back puts a request that has tried in vain back into its place.
+func (q *queue) back(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.models[w.model].Return(time.Now(), &w.Item)
+}
+
+// leave is for one that has tried: there may be room for the next one, too.
+func (q *queue) leave(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := q.models[w.model]
+	l.Done(&w.Item)
+	l.next(time.Now())
+	q.forget(w.model, l)
+}
+
+// next lets the first one try.
+func (l *line) next(now time.Time) {
+	if i := l.Pop(now); i != nil {
+		l.woken = now
+		i.Value.(*waiter).turn <- true //nolint:forcetypeassert // the queue holds nothing else
+	}
+}
+
+// poll does so unless one has been let out lately.
+func (q *queue) poll(m *fleet.Model, patience time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l, now := q.models[m], time.Now(); l != nil && now.Sub(l.woken) >= patience {
+		l.next(now)
+	}
+}
+
+// wake lets the first one of the model try, or with nil of each.
+func (q *queue) wake(m *fleet.Model) {
 	if q.limit == 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.heap) > 0 {
-		close(heap.Pop(&q.heap).(*waiter).wake) //nolint:forcetypeassert // the heap holds nothing else
+	now := time.Now()
+	if m == nil {
+		for _, l := range q.models {
+			l.next(now)
+		}
+	} else if l := q.models[m]; l != nil {
+		l.next(now)
 	}
 }
 
-// waiters is a heap by key.
-type waiters []*waiter
-
-func (h waiters) Len() int           { return len(h) }
-func (h waiters) Less(i, j int) bool { return h[i].key.Before(h[j].key) }
-func (h waiters) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].at, h[j].at = i, j }
-
-// Push implements heap.Interface.
-func (h *waiters) Push(x any) {
-	w := x.(*waiter) //nolint:forcetypeassert // the heap holds nothing else
-	w.at = len(*h)
-	*h = append(*h, w)
-}
-
-// Pop implements heap.Interface.
-func (h *waiters) Pop() any {
-	old := *h
-	w := old[len(old)-1]
-	old[len(old)-1], w.at = nil, -1
-	*h = old[:len(old)-1]
-	return w
+// waiting returns how many wait for the model.
+func (q *queue) waiting(m *fleet.Model) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.models[m]; l != nil {
+		return l.Len()
+	}
+	return 0
 }

@@ -25,8 +25,12 @@ type call struct {
 	header  http.Header
 	m       *fleet.Model
 	lora    string
-	id      string // of its booking
-	keeps   string // of what kind the answer is that an engine keeps; "" for none
+	id      string   // of its booking
+	name    []string // the request's id, as in a header: what a client gives may come twice
+	keeps   string   // of what kind the answer is that an engine keeps; "" for none
+	payer   payer
+	size    int64 // of the body
+	tally   tally
 	arrival time.Time
 	options route.Options
 	// session is the hash of what the client calls it: names may be long.
@@ -62,15 +66,17 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 		best, err := p.choose(ctx, q)
 		if err != nil {
 			if ctx.Err() != nil {
+				q.tally.outcome = "client_gone"
 				p.obs.outcome("client_gone").Inc()
 				return
 			}
 			if last == nil || last.given == nil && errors.Is(err, route.ErrOverloaded) {
 				last = &failure{refusal: p.refusedBy(err)}
 			}
-			p.giveBack(w, last)
+			p.giveBack(w, q, last)
 			return
 		}
+		q.tally.attempted(&best)
 		if last = p.attempt(w, r, q, &best); last == nil {
 			return
 		}
@@ -82,9 +88,10 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			continue
 		}
 		if !p.again(ctx, q, &t, last) {
-			p.giveBack(w, last)
+			p.giveBack(w, q, last)
 			return
 		}
+		p.meters.retried(q, best.Decode.RankID)
 		// Clipped first, so that each attempt's list is its own.
 		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Decode.Worker)
 	}
@@ -98,31 +105,35 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	if p.queue.limit == 0 {
 		return p.chooseNow(ctx, q)
 	}
-	tokens := max(len(q.prompt.Tokens), q.prompt.Length)
-	key := p.queue.key(q.arrival, tokens)
-	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
-	defer cancel()
-	for first := true; ; first = false {
-		// Who has just come takes no free worker from those who wait: it would be served
-		// before them for as long as there are always new ones.
-		err = route.ErrOverloaded
-		if !first || !p.queue.busy() {
-			best, err = p.chooseNow(ctx, q)
-		}
-		if !errors.Is(err, route.ErrOverloaded) {
-			if !first {
-				p.queue.wake() // there may be room for the next one, too
-			}
+	// Who has just come takes no free worker from those who wait: it would be served
+	// before them for as long as there are always new ones.
+	if !p.queue.busy(q.m) {
+		if best, err = p.chooseNow(ctx, q); !errors.Is(err, route.ErrOverloaded) {
 			return best, err
 		}
-		switch werr := p.queue.wait(waiting, key, queuePoll); {
+	}
+	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
+	defer cancel()
+	began := time.Now()
+	defer func() { q.tally.queue += time.Since(began) }()
+	w := p.queue.enter(q, max(len(q.prompt.Tokens), q.prompt.Length))
+	for {
+		switch err := p.queue.wait(waiting, w, queuePoll); {
 		case ctx.Err() != nil:
+			if err == nil {
+				p.queue.leave(w)
+			}
 			return best, ctx.Err()
-		case errors.Is(werr, errQueueFull):
-			return best, fmt.Errorf("%w, and %w", err, errQueueFull)
-		case werr != nil:
-			return best, fmt.Errorf("%w for longer than %v", err, p.cfg.QueueTimeout)
+		case errors.Is(err, errQueueFull):
+			return best, fmt.Errorf("%w, and %w", route.ErrOverloaded, err)
+		case err != nil:
+			return best, fmt.Errorf("%w for longer than %v", route.ErrOverloaded, p.cfg.QueueTimeout)
 		}
+		if best, err = p.chooseNow(ctx, q); !errors.Is(err, route.ErrOverloaded) {
+			p.queue.leave(w)
+			return best, err
+		}
+		p.queue.back(w)
 	}
 }
 
@@ -161,7 +172,7 @@ func (p *Proxy) best(ctx context.Context, q *call, o route.Options) (best route.
 func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) *failure {
 	defer func() {
 		q.m.Router.Free(q.id)
-		p.queue.wake()
+		p.queue.wake(q.m)
 	}()
 	e := q.m.Engine(pair.Decode.Worker)
 	if e == nil {
@@ -217,14 +228,14 @@ func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 		return clientGone()
 	}
 	if q.refusedBefore = errors.Is(err, errRefused); !q.refusedBefore {
-		p.prefillFailed(err)
+		p.prefillFailed(q, err)
 	}
 	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
 }
 
-func (p *Proxy) prefillFailed(err error) {
+func (p *Proxy) prefillFailed(q *call, err error) {
 	p.obs.prefillFailed.Inc()
-	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err))
+	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err), q.attr())
 }
 
 func clientGone() *failure {
@@ -238,7 +249,7 @@ func (p *Proxy) unanswered(r *http.Request, q *call, stage route.Stage, why, end
 		return clientGone()
 	}
 	p.obs.engineErrors.Inc()
-	p.limit.Warn("engine", "an engine did not answer", errAttr(err))
+	p.limit.Warn("engine", "an engine did not answer", errAttr(err), q.attr())
 	q.m.Router.Failed(q.id, stage, route.Failure{})
 	switch ended {
 	case waitLate:

@@ -213,34 +213,36 @@ func twice(l *lab) string {
 	return from("engine") + " asked, " + from("cache") + " cached, " + from("failed") + " failed"
 }
 
-// The first to be served is the first to come, or the one with the least to
-// compute among those that came at about the same time.
+// The first of a tenant's to be served is the first to come, or the one with the least
+// to compute among those that came at about the same time, or whose client says so.
 func TestQueueOrder(t *testing.T) {
-	for order, want := range map[string][]int{OrderFCFS: {5000, 10, 300, 200000}, OrderShortest: {10, 300, 5000, 200000}} {
-		l := newLab(t, setup{proxy: func(c *Config) { c.QueueOrder, c.Queue = order, 8 }})
+	for _, c := range []struct {
+		order, priority string
+		want            []int
+	}{
+		{OrderFCFS, PriorityLower, []int{300, 5000, 10, 200000}}, {OrderFCFS, PriorityHigher, []int{5000, 10, 200000, 300}},
+		{OrderFCFS, PriorityIgnore, []int{5000, 10, 300, 200000}}, {OrderShortest, PriorityIgnore, []int{10, 300, 5000, 200000}},
+	} {
+		l := newLab(t, setup{proxy: func(x *Config) { x.QueueOrder, x.QueuePriority, x.Queue = c.order, c.priority, 8 }})
 		q := &l.proxy.queue
 		arrival := time.Now()
 		served := make(chan int)
 		for i, tokens := range []int{5000, 10, 300, 200000} {
-			key := q.key(arrival.Add(time.Duration(i)*time.Millisecond), tokens)
+			one := &call{m: l.model(), arrival: arrival.Add(time.Duration(i) * time.Millisecond)}
+			if tokens == 300 {
+				one.priority = -1
+			}
+			w := q.enter(one, tokens)
 			go func() {
-				if q.wait(t.Context(), key, time.Hour) == nil {
+				if q.wait(t.Context(), w, time.Hour) == nil {
 					served <- tokens
 				}
 			}()
-			l.eventually(func() error {
-				q.mu.Lock()
-				defer q.mu.Unlock()
-				if len(q.heap) != i+1 {
-					return fmt.Errorf("%d wait", len(q.heap))
-				}
-				return nil
-			})
 		}
-		for _, tokens := range want {
-			q.wake()
+		for _, tokens := range c.want {
+			q.wake(l.model())
 			if got := <-served; got != tokens {
-				t.Errorf("%s: the request of %d tokens is served, want %d", order, got, tokens)
+				t.Errorf("%s, %s: the request of %d tokens is served, want %d", c.order, c.priority, got, tokens)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	best, q := &pair.Decode, s.call
 	h := w.Header()
 	copyHeaders(h, resp.Header)
+	q.own(h)
 	if resp.ContentLength >= 0 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
@@ -31,9 +32,10 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 			h.Set(headerPrefill, strconv.FormatUint(pair.Prefill.Worker, 10))
 		}
 	}
+	q.tally.status = resp.StatusCode
 	w.WriteHeader(resp.StatusCode)
 	if q.refusedBefore && !clientsFault(resp.StatusCode) {
-		p.prefillFailed(errRefused) // the request is good after all
+		p.prefillFailed(q, errRefused) // the request is good after all
 	}
 
 	if q.keeps != "" {
@@ -42,6 +44,10 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
 	if outcome != "ok" && r.Context().Err() != nil {
 		outcome = "client_gone"
+	}
+	q.tally.outcome = outcome
+	if s.follow {
+		q.tally.used(s)
 	}
 	p.obs.outcome(outcome).Inc()
 	if outcome == "ok" && resp.StatusCode < 400 {
@@ -76,6 +82,7 @@ const tailSize = 4 << 10
 type stream struct {
 	proxy  *Proxy
 	call   *call
+	tokens int  // of the answer that were seen
 	follow bool // the booking follows the answer
 	events bool // server-sent events: one for each token, about
 	tail   bool // keep the end of the answer
@@ -103,7 +110,7 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 	room := p.buffers.Get().(*room) //nolint:forcetypeassert // the pool holds nothing else
 	room.last = room.last[:0]
 	return &stream{
-		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream),
+		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream || q.payer.levels != nil || p.cfg.AccessLog != nil),
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
 		room:   room,
 	}
@@ -218,8 +225,9 @@ func (s *stream) see(chunk []byte) {
 	if !s.begun {
 		s.begun = true
 		router.MarkPrefillComplete(s.call.id)
-		s.proxy.obs.firstByte.Update(time.Since(s.call.arrival).Seconds())
-		s.proxy.queue.wake()
+		s.call.tally.first = time.Since(s.call.arrival)
+		s.proxy.obs.firstByte.Update(s.call.tally.first.Seconds())
+		s.proxy.queue.wake(s.call.m)
 	}
 	if s.events {
 		n := bytes.Count(chunk, []byte("\n\n"))
@@ -227,7 +235,7 @@ func (s *stream) see(chunk []byte) {
 			n++
 		}
 		s.ended = chunk[len(chunk)-1] == '\n' && !bytes.HasSuffix(chunk, []byte("\n\n"))
-		if n > 0 {
+		if s.tokens += n; n > 0 {
 			router.Output(s.call.id, n)
 		}
 	}

@@ -52,7 +52,7 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 		}
 		if ctx.Err() == nil { // else it is the client that left
 			p.obs.tokenizeFailed.Inc()
-			p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err))
+			p.limit.Warn("tokenize", "an engine did not tokenize a prompt; it counts as not cached", errAttr(err), q.attr())
 		}
 	}
 	return route.Prompt{Local: []uint64{}, Length: q.guess(), Guessed: true}, false

@@ -1,0 +1,137 @@
+package proxy
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/accesslog"
+	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// tally is what became of a request, for metrics, the access log and its tenant's
+// limits.
+type tally struct {
+	status   int    // of its answer; 0: there was none
+	outcome  string // as in metrics
+	queue    time.Duration
+	first    time.Duration // until the answer's first byte
+	attempts int
+	at       shard.RankID // of the last one
+	prefill  *uint64
+	prompt   int // tokens, as reported or else as they are known; 0: neither
+	cached   int
+	output   int
+}
+
+// refused notes an answer of the router's own.
+func (t *tally) refused(no *refusal) { t.status, t.outcome = no.status, no.reason }
+
+// attempted notes that a worker is asked.
+func (t *tally) attempted(pair *route.Pair) {
+	t.attempts++
+	t.at, t.prefill = pair.Decode.RankID, nil
+	if pair.Prefill != nil {
+		worker := pair.Prefill.Worker
+		t.prefill = &worker
+	}
+}
+
+// used notes what an answer says, or shows, that it took.
+func (t *tally) used(s *stream) {
+	q := s.call
+	if t.prompt = len(q.prompt.Tokens); t.prompt == 0 {
+		t.prompt = q.prompt.Length
+	}
+	t.output = s.tokens
+	for _, n := range [...]struct {
+		key string
+		to  *int
+	}{{`"prompt_tokens":`, &t.prompt}, {`"completion_tokens":`, &t.output}, {`"cached_tokens":`, &t.cached}} {
+		if v, ok := lastNumber(s.last, n.key); ok {
+			*n.to = v
+		}
+	}
+}
+
+// finish is called when a request for an engine is over.
+func (p *Proxy) finish(q *call) {
+	p.settle(q, int64(q.tally.prompt)+int64(q.tally.output))
+	p.meters.request(q, time.Since(q.arrival))
+}
+
+// recorded is the answer to a request that the access log tells of.
+type recorded struct {
+	http.ResponseWriter
+	status int
+	bytes  int64
+	call   *call  // of one for engines
+	tenant string // of another
+}
+
+// Unwrap is for http.ResponseController.
+func (w *recorded) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *recorded) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorded) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
+
+// recordCall has the access log tell of an engine's request, recordCaller of whom
+// another one is.
+func recordCall(w http.ResponseWriter, q *call) {
+	if rec, ok := w.(*recorded); ok {
+		rec.call = q
+	}
+}
+
+func recordCaller(w http.ResponseWriter, r *http.Request) {
+	if rec, ok := w.(*recorded); ok {
+		c, _ := secure.CallerOf(r.Context())
+		rec.tenant = c.Account
+	}
+}
+
+// record answers a request and tells the access log of it.
+func (p *Proxy) record(w http.ResponseWriter, r *http.Request) {
+	begun := time.Now()
+	rec := &recorded{ResponseWriter: w}
+	path := r.URL.Path
+	defer func() { // also when the connection is aborted
+		e := accesslog.Entry{
+			Time: begun, Method: r.Method, Path: path, Tenant: rec.tenant, Status: rec.status, Bytes: rec.bytes, Total: time.Since(begun),
+		}
+		if id := w.Header()[headerRequest]; len(id) > 0 {
+			e.RequestID = id[0]
+		}
+		if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+			e.Client = host
+		}
+		if q := rec.call; q != nil {
+			t := &q.tally
+			e.Tenant, e.Model, e.Outcome, e.BytesIn = q.payer.name, q.model, t.outcome, q.size
+			e.Queue, e.FirstByte, e.Retries = t.queue, t.first, max(t.attempts-1, 0)
+			e.Prompt, e.Cached, e.Output = t.prompt, t.cached, t.output
+			if t.attempts > 0 {
+				e.Worker, e.DPRank, e.Prefill = &t.at.Worker, t.at.DPRank, t.prefill
+			}
+		}
+		p.cfg.AccessLog.Add(&e)
+	}()
+	p.answerTo(rec, r)
+}
