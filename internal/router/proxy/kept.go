@@ -64,7 +64,7 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), header: r.Header}
+	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
 	defer q.forgetBody()
 	if no := p.readBody(w, r, q); no != nil {
 		p.refuse(w, no)
