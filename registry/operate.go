@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
 )
 
 // Errors of what operators and HTTP clients ask for.

@@ -281,7 +281,7 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 		case repeated && !q.rfc && q.own == nil:
 			return refuse(http.StatusConflict, "rank %d of instance %s is registered already", w.Ranks[0], idText(w.ID, w.Name)).answer()
 		}
-		r.settled(ctx, revision)
+		r.await(ctx, func() bool { return r.mu.seen >= revision })
 	}
 	if q.rfc {
 		return http.StatusOK, edge.JSON(map[string]string{"status": "registered successfully", "instance_id": idText(q.id, q.name)})
