@@ -168,6 +168,11 @@ func (s *fleetShare) worker(ctx context.Context, nc *nats.Conn, id uint64) (*fle
 			return nil, fmt.Errorf("worker %d: %w", id, err)
 		}
 	}
+	if id%2 == 1 { // else all would store at one time, and then all remove
+		if err := w.remove(ctx); err != nil {
+			return nil, fmt.Errorf("worker %d: %w", id, err)
+		}
+	}
 	return w, nil
 }
 
