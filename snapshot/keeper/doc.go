@@ -5,7 +5,8 @@
 // A snapshot is written, read back and verified, and only then counts: the
 // manifest is changed by compare-and-set under the fencing number of the
 // writer's claim. Then the stream is trimmed, up to what the oldest kept
-// snapshot has, and never to the newest.
+// snapshot has, and never to the newest. Where a stream has no room for what comes next,
+// two are kept, and a snapshot is due though nothing is new: else nothing could ever be.
 //
 // Invariants:
 //   - A writer that lost its lease or its claim changes neither the manifest nor

@@ -128,6 +128,7 @@ type streamState struct {
 	retry      time.Time // after a failure
 	failing    int
 	looked     time.Time // at the stream itself, when nothing was due
+	refuses    bool      // the stream, when it was looked at: there was no room for what comes next
 	warned     bool      // its retention is too short for the interval
 }
 
@@ -367,10 +368,9 @@ func (st *streamState) note(newest store.Entry, now time.Time) {
 // due says why a snapshot is due; "" if it is not.
 func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) (string, error) {
 	behind := s.Position - min(s.Position, st.newest.Seq)
-	if behind == 0 {
-		return "", nil // nothing has changed
-	}
 	switch {
+	case behind == 0 && (last || !st.refuses):
+		return "", nil // nothing has changed
 	case last:
 		return "shutdown", nil
 	case behind >= k.cfg.Threshold:
@@ -393,7 +393,13 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 	}
 	size := info.Config.MaxBytes // it grows, unless the server has no room for that
 	full := size > 0 && (info.State.Bytes > uint64(stream.MaxBytes(&info.Config))/2 || info.State.Bytes > uint64(size-size/64))
+	room, few := uint64(max(size, 0))-min(uint64(max(size, 0)), info.State.Bytes), 4*info.State.Bytes/max(1, info.State.Msgs)
+	st.refuses = size > 0 && room < max(few, uint64(size/64)) && info.State.FirstSeq < s.Position
 	switch {
+	// Nothing new can come before the oldest goes: so what is there already is noted once
+	// more, until the oldest kept snapshot has it, too.
+	case st.refuses:
+		return "storage", nil
 	// With the stream still half full it is the next snapshot that lets the
 	// oldest go: but not before there is something new to it.
 	case full && behind > info.State.Msgs/8:

@@ -112,28 +112,7 @@ func (w *world) publish(events int) {
 		if w.pubs[id] == nil {
 			continue // killed
 		}
-		ev := event.Event{Kind: event.Stored}
-		if h := w.held[id]; len(h) > 0 && w.rng.IntN(3) == 0 {
-			i := w.rng.IntN(len(h))
-			ev = event.Event{Kind: event.Removed, Engine: []uint64{h[i]}}
-			w.held[id] = append(h[:i:i], h[i+1:]...)
-		} else {
-			if len(h) > 0 && w.rng.IntN(2) == 0 {
-				ev.HasParent, ev.Parent = true, h[w.rng.IntN(len(h))]
-			}
-			for range 1 + w.rng.IntN(4) {
-				e := w.rng.Uint64()
-				ev.Engine, ev.Local = append(ev.Engine, e), append(ev.Local, e%32)
-				w.held[id] = append(w.held[id], e)
-			}
-		}
-		switch ev.Kind {
-		case event.Stored:
-			w.oracle.Store(core.Holder(id), &ev, false)
-		default:
-			w.oracle.Remove(core.Holder(id), &ev, false)
-		}
-		if err := w.pubs[id].Publish(deadline(w.t), ev); err != nil {
+		if err := w.pubs[id].Publish(deadline(w.t), w.next(id)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -145,6 +124,33 @@ func (w *world) publish(events int) {
 			w.t.Fatal(err)
 		}
 	}
+}
+
+// next makes the next event of a worker, and tells the oracle. w.mu is held, or nobody else
+// publishes.
+func (w *world) next(id int) event.Event {
+	ev := event.Event{Kind: event.Stored}
+	if h := w.held[id]; len(h) > 0 && w.rng.IntN(3) == 0 {
+		i := w.rng.IntN(len(h))
+		ev = event.Event{Kind: event.Removed, Engine: []uint64{h[i]}}
+		w.held[id] = append(h[:i:i], h[i+1:]...)
+	} else {
+		if len(h) > 0 && w.rng.IntN(2) == 0 {
+			ev.HasParent, ev.Parent = true, h[w.rng.IntN(len(h))]
+		}
+		for range 1 + w.rng.IntN(4) {
+			e := w.rng.Uint64()
+			ev.Engine, ev.Local = append(ev.Engine, e), append(ev.Local, e%32)
+			w.held[id] = append(w.held[id], e)
+		}
+	}
+	switch ev.Kind {
+	case event.Stored:
+		w.oracle.Store(core.Holder(id), &ev, false)
+	default:
+		w.oracle.Remove(core.Holder(id), &ev, false)
+	}
+	return ev
 }
 
 func (w *world) want() uint64 {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -58,6 +59,35 @@ func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
 	if len(next.starts) != 1 {
 		t.Error("it did not begin with a snapshot")
 	}
+}
+
+// A stream that filled up between two looks is trimmed although nothing new can come: the
+// kept snapshots are of before it filled up and of its end.
+func TestAStreamThatFilledUpAtOnce(t *testing.T) {
+	const most = 64 << 10
+	w := newWorldOf(t, t.TempDir(), most)
+	m := metrics.NewSet()
+	n := w.start("a", func(c *Config) { c.Metrics, c.Keep = m, 4 })
+	w.publish(10)
+	n.equal()
+	waittest.For(t, "the first snapshot", func() bool {
+		return m.GetOrCreateCounter(`kvatlas_snapshots_total{because="interval"}`).Get() == 1
+	})
+	n.keeper.mu.Lock()
+	for full := false; !full; {
+		for range 20 { // not flushed: the last ones find no room
+			if err := w.pubs[0].Publish(deadline(t), w.next(0)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		full = w.pubs[0].Flush(ctx) != nil
+		cancel()
+	}
+	n.keeper.stream[stream.Name("default", testSpace)].looked = time.Time{}
+	n.keeper.mu.Unlock()
+	w.publish(200)
+	n.equal()
 }
 
 // A clock that was set back, or another replica's that is ahead, does not keep

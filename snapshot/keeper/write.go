@@ -70,7 +70,11 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	m, err := store.Publish(ctx, st.store, e, k.cfg.Keep)
+	keep := k.cfg.Keep
+	if st.refuses {
+		keep = 2 // what older ones need is in the way
+	}
+	m, err := store.Publish(ctx, st.store, e, keep)
 	if err != nil {
 		return err
 	}
