@@ -126,7 +126,7 @@ func (x *router) build(access *secure.Access) error {
 		MaxHeaderBytes: int(x.cfg.Proxy.MaxHeader),
 		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
 		Protocols:      new(http.Protocols),
-		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: x.cfg.HTTP2Streams},
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: x.cfg.HTTP2Streams, WriteByteTimeout: x.cfg.Proxy.WriteTimeout},
 	}
 	x.http.Protocols.SetHTTP1(true)
 	x.http.Protocols.SetUnencryptedHTTP2(x.cfg.HTTP2) // over TLS, too: see front

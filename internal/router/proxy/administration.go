@@ -176,7 +176,7 @@ func (p *Proxy) administerAll(w http.ResponseWriter, r *http.Request, q *call, e
 		return
 	}
 	p.obs.outcome(outcome).Inc()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
+	p.giveTime(w)
 	writeJSON(w, status, append(body, '\n'))
 }
 

@@ -47,7 +47,7 @@ func (p *Proxy) refusedBy(err error) *refusal {
 
 func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	p.obs.outcome(r.reason).Inc()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
+	p.giveTime(w)
 	h := w.Header()
 	if r.after > 0 || r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {
 		h.Set("Retry-After", strconv.FormatInt(int64(max((r.after+time.Second-1)/time.Second, 1)), 10))
@@ -55,6 +55,20 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	writeJSON(w, r.status, edge.JSON(map[string]any{"error": map[string]any{
 		"message": r.message, "type": r.kind, "param": nil, "code": r.reason,
 	}}))
+}
+
+// giveTime gives the client its time to take what is written next: until then there was
+// none (see waitForEngines).
+func (p *Proxy) giveTime(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // supported by net/http's own server
+}
+
+// waitForEngines takes the server's deadlines away, which are for the client: left in
+// force the one for reading would end a long answer as if the client were gone, and the
+// one for writing an HTTP/2 stream for which nothing is written yet.
+func waitForEngines(control *http.ResponseController) {
+	_ = control.SetReadDeadline(time.Time{})
+	_ = control.SetWriteDeadline(time.Time{})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

@@ -235,6 +235,7 @@ func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engine
 		return
 	}
 	p.obs.outcome("ok").Inc()
+	p.giveTime(w)
 	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": all, "has_more": false}))
 }
 

@@ -122,7 +122,7 @@ func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
 	copyHeaders(h, f.given.header)
 	q.own(h)
 	h.Set("Content-Length", strconv.Itoa(len(f.given.body)))
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // the one of the server may be over
+	p.giveTime(w)
 	w.WriteHeader(f.given.status)
 	_, _ = w.Write(f.given.body) // the client may be gone
 }

@@ -180,6 +180,7 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		p.queue.wake(nil)
 	}
+	p.giveTime(w)
 	writeJSON(w, a.Status, a.Body)
 }
 

@@ -31,9 +31,8 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 		}
 		return no
 	}
-	// The server's read deadline was for the request; left in force it would end a
-	// long answer as if the client were gone.
-	_ = control.SetReadDeadline(time.Time{})
+	q.http2 = r.ProtoMajor == 2
+	waitForEngines(control)
 	return nil
 }
 

@@ -27,6 +27,7 @@ type call struct {
 	lora    string
 	id      string   // of its booking
 	name    []string // the request's id, as in a header: what a client gives may come twice
+	http2   bool     // its deadline for writing holds while nothing is written, too
 	keeps   string   // of what kind the answer is that an engine keeps; "" for none
 	payer   payer
 	size    int64 // of the body

@@ -136,6 +136,9 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 	var idle idleWatch
 	defer idle.stop()
 	var deadline time.Time // of writing, as it was set
+	if s.call.http2 {
+		defer p.giveTime(w) // for what the server still holds of it
+	}
 	for n, err := s.n, s.err; ; n, err = s.next(body, &idle, cancel) {
 		if n > 0 {
 			chunk := s.buf[:n]
@@ -153,6 +156,10 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 				if werr := control.Flush(); werr != nil {
 					return "client_gone"
 				}
+			}
+			if s.call.http2 {
+				deadline = time.Time{}
+				_ = control.SetWriteDeadline(deadline)
 			}
 		}
 		switch {
