@@ -42,7 +42,8 @@
 //     nothing, and the rank is Lossy until the engine clears all or begins anew.
 //   - Incarnations are random. A message or heartbeat of one that was not seen
 //     before is of a newer run; one that ended never comes back but by its
-//     publisher's own answer; what registrations say of them is a question, see
+//     publisher's own answer, or by speaking a lease after the last word of the one
+//     that followed it; what registrations say of them is a question, see
 //     [Rank.Told].
 //   - What is missing of a stream is learnt from ids, heartbeats and registrations
 //     alike; only the latter, which are in no order with messages, are given time.

@@ -311,7 +311,7 @@ func (r *Rank) Room(s *Step) bool {
 // Voided says that the position in the stream means nothing any more, whose last
 // message is at last. What of the rank was read may not be in it, or come again.
 func (r *Rank) Voided(s *Step, last uint64) {
-	r.seq = 0
+	r.seq, r.rivals.seq = 0, min(r.rivals.seq, last) // what is read once more is in no order with that
 	if r.gone {
 		r.left.Seq = min(r.left.Seq, last) // what it has is from before the rank left, the rest is not
 		return

@@ -24,6 +24,7 @@ const maxVoices = 4
 // rivals are the runs that were heard within a lease of each other.
 type rivals struct {
 	voices    []voice // that spoke last of all at the end
+	seq       uint64  // the furthest message of the stream
 	live      bool    // they came without a stream
 	contested bool    // two of them go on speaking
 }
@@ -42,9 +43,20 @@ func (v *voice) overlap(o *voice) time.Duration {
 	return to.Sub(from)
 }
 
+// notAfter brings times of a clock that was ahead down to one that is known to be later.
+func (v *voice) notAfter(at time.Time) {
+	if v.last.After(at) {
+		v.last = at
+	}
+	if v.first.After(at) {
+		v.first = at
+	}
+}
+
 // hears notes that a run speaks, and reports whether it is to be listened to: while two
 // are at it none is. A run that another one has followed is a rival only if it comes
-// back, and long after the other began: what of it was under way comes late, too.
+// back, and long after the other began: what of it was under way comes late, too. One that
+// goes on a lease after the last word of what has followed it is the one that is left.
 func (r *Rank) hears(s *Step, run uint64, m *Message) bool {
 	if run == 0 || s.Lease == 0 {
 		return true
@@ -57,6 +69,12 @@ func (r *Rank) hears(s *Step, run uint64, m *Message) bool {
 	if live != v.live {
 		v.voices, v.live = nil, live // the times of the two cannot be compared
 	}
+	if m.Seq > v.seq { // its order is certain, the clocks of its leaders are not
+		v.seq = m.Seq
+		for i := range v.voices {
+			v.voices[i].notAfter(at)
+		}
+	}
 	me := voice{run, at, at}
 	back := false
 	if i := slices.IndexFunc(v.voices, func(o voice) bool { return o.run == run }); i >= 0 {
@@ -67,9 +85,14 @@ func (r *Rank) hears(s *Step, run uint64, m *Message) bool {
 		back = i < len(v.voices)-1
 		v.voices = slices.Delete(v.voices, i, i+1)
 	}
-	v.voices = slices.DeleteFunc(v.voices, func(o voice) bool { return me.last.Sub(o.last) >= s.Lease })
+	followed := false // what is followed spoke, and has been silent since
+	v.voices = slices.DeleteFunc(v.voices, func(o voice) bool {
+		silent := me.last.Sub(o.last) >= s.Lease
+		followed = followed || silent && o.run == r.incarnation
+		return silent
+	})
 	switch {
-	case v.contested && len(v.voices) == 0:
+	case v.contested && len(v.voices) == 0, !v.contested && followed && slices.Contains(r.ended, run):
 		r.settle(s, run)
 	case !v.contested && back && slices.ContainsFunc(v.voices, func(o voice) bool { return me.overlap(&o) >= s.Lease/5 }):
 		r.contest(s, m)
