@@ -61,6 +61,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
 	}
 	r := &s.table.all[at]
+	if r.union && s.deps.Share.Of > 0 {
+		ctx.Response.Header.Set(headerShare, s.deps.Share.String())
+	}
 	if !r.takes(ctx) {
 		ctx.Response.Header.Set("Allow", r.method())
 		return edge.NotMethod(r.method())

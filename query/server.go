@@ -12,6 +12,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -41,6 +42,8 @@ type Deps struct {
 	// Behind says why the index is not to be asked; "" if it is. While it says
 	// something requests are refused; nil: they are answered as far as it knows.
 	Behind func() string
+	// Share is the part of the fleet that the Index has, which answers name.
+	Share stream.Share
 	// Shares are asked instead of Index, if there are any.
 	Shares Shares
 }

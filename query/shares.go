@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -49,6 +50,14 @@ func (c *Shares) Declare(set *conf.Set) {
 	})
 }
 
+// headerShare is the header by which a share says which one it is: a part of the fleet must
+// not be taken for another one, or for all of it.
+const headerShare = "Kvatlas-Share"
+
+// maxShareTries bounds how often a share is asked at once: a share that was started again
+// has closed the connections that are kept to it.
+const maxShareTries = 16
+
 // shares asks the indexers of all shares.
 type shares struct {
 	cfg    Shares
@@ -64,6 +73,8 @@ func newShares(cfg Shares) *shares {
 	}
 	return &shares{cfg: cfg, client: &fasthttp.Client{
 		Name: "kvatlas", MaxResponseBodySize: maxShareAnswer, NoDefaultUserAgentHeader: true, MaxConnsPerHost: 1 << 10,
+		MaxIdemponentCallAttempts: maxShareTries,
+		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, true }, // it only asks
 	}}
 }
 
@@ -104,6 +115,17 @@ type reply struct {
 	err    error
 }
 
+var errNoAnswer = errors.New("its answer is none to such a question")
+
+// nobody reports whether the share says that nobody of it has published such blocks.
+func (r *reply) nobody() bool {
+	var refusal struct{ Error struct{ Reason string } }
+	if json.Unmarshal(r.body, &refusal) != nil {
+		return false
+	}
+	return slices.Contains([]string{edge.UnknownModel, edge.UnknownGroup, edge.BlockSize}, refusal.Error.Reason)
+}
+
 // answer asks all shares what the caller asks, and answers with the union.
 func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if isBinary(ctx.Request.Header.ContentType()) && !bytes.Contains(ctx.Request.Header.Peek("Accept"), []byte("json")) ||
@@ -113,30 +135,43 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 	}
 	replies := x.ask(ctx)
 	var all unionAnswer
-	var refused *reply // by all that answered
+	var none *reply                 // of a share of which nobody has published such blocks
+	refused := make(map[int]*reply) // the request is wrong, by these
 	answered := 0
 	for i := range replies {
 		r := &replies[i]
-		var part sharedAnswer
-		if r.err == nil && r.status == fasthttp.StatusOK {
-			r.err = json.Unmarshal(r.body, &part)
-		}
 		switch {
-		case r.err != nil || r.status >= fasthttp.StatusInternalServerError:
+		case r.err != nil || r.status >= fasthttp.StatusInternalServerError || r.status == fasthttp.StatusTooManyRequests || r.status < fasthttp.StatusOK:
 			all.miss(i, len(replies), r)
-			continue
-		case r.status == fasthttp.StatusNotFound: // nobody of the share has published such blocks
-			refused = cmp.Or(refused, r)
-		case r.status != fasthttp.StatusOK:
-			return x.pass(ctx, r) // the request is wrong, for all of them
-		default:
+		case r.status == fasthttp.StatusOK:
+			var part sharedAnswer
+			if r.err = json.Unmarshal(r.body, &part); r.err == nil && part.Spaces == nil {
+				r.err = errNoAnswer
+			}
+			if r.err != nil {
+				all.miss(i, len(replies), r)
+				continue
+			}
 			answered++
 			all.add(&part)
+		case r.nobody():
+			none = cmp.Or(none, r)
+		default:
+			refused[i] = r
+		}
+	}
+	for i := range replies { // where others take the request, it is not the request
+		switch r := refused[i]; {
+		case r == nil:
+		case answered == 0 && none == nil:
+			return x.pass(ctx, r)
+		default:
+			all.miss(i, len(replies), r)
 		}
 	}
 	switch {
 	case answered == 0 && all.Missing == nil:
-		return x.pass(ctx, refused)
+		return x.pass(ctx, none)
 	case len(replies) == all.missed():
 		ctx.Response.Header.Set("Retry-After", "1")
 		return edge.Refuse(fasthttp.StatusServiceUnavailable, "shares", edge.NotReady, "no share answers: "+all.Missing.Shares[0].Reason)
@@ -172,12 +207,20 @@ func (x *shares) ask(ctx *fasthttp.RequestCtx) []reply {
 			defer fasthttp.ReleaseRequest(req)
 			defer fasthttp.ReleaseResponse(answer)
 			ctx.Request.CopyTo(req)
+			if ctx.IsHead() {
+				req.Header.SetMethod(fasthttp.MethodGet)
+			}
 			req.SetRequestURI(strings.TrimSuffix(base, "/") + string(ctx.RequestURI()))
 			req.Header.Set("Accept", edge.TypeJSON)
 			req.Header.SetNoDefaultContentType(true) // none means JSON to a share, as it does here
 			req.Header.Del("Accept-Encoding")
 			if err := x.client.DoDeadline(req, answer, deadline); err != nil {
 				replies[i].err = err
+				return
+			}
+			share := stream.Share{Index: i, Of: len(x.cfg.URLs)}.String()
+			if is := string(answer.Header.Peek(headerShare)); is != share {
+				replies[i].err = fmt.Errorf("status %d of what is share %q and not %s: give --shares in the order of --share", answer.StatusCode(), is, share)
 				return
 			}
 			replies[i] = reply{status: answer.StatusCode(), body: slices.Clone(answer.Body()), kind: string(answer.Header.ContentType())}
@@ -248,6 +291,7 @@ func (x *shares) workersOf(v *view, m *missing, a *unionAnswer) []string {
 			ids = append(ids, strconv.FormatUint(e.Key.Worker, 10))
 		}
 	}
+	slices.Sort(ids) // one may be in several spaces
 	return slices.Compact(ids)
 }
 

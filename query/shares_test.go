@@ -1,0 +1,168 @@
+package query
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// sharesBench is a server that asks two shares: the first is a server with a share, the
+// other one what a test says.
+type sharesBench struct {
+	*served
+	second atomic.Pointer[http.HandlerFunc]
+	other  *httptest.Server
+}
+
+// A worker of the second share, and one of the first.
+func workerOf(share stream.Share) uint64 {
+	for w := uint64(1); ; w++ {
+		if share.Has(w) {
+			return w
+		}
+	}
+}
+
+func newSharesBench(t *testing.T, wait time.Duration) *sharesBench {
+	t.Helper()
+	sp := event.Space{Model: "m", BlockSize: 4}
+	first := &fakeIndex{}
+	first.add(sp, fakeRank{RankID: rank(workerOf(stream.Share{Of: 2}), 0), chain: []uint64{1, 2, 3}})
+	one := serveDeps(t, testConfig(t), Deps{Index: first, Share: stream.Share{Of: 2}, Behind: func() string { return "" }})
+	b := &sharesBench{}
+	b.other = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*b.second.Load())(w, r) }))
+	t.Cleanup(b.other.Close)
+	reg := &fakeRegistry{}
+	for _, share := range []stream.Share{{Index: 0, Of: 2}, {Index: 1, Of: 2}} {
+		reg.entries = append(reg.entries, registry.Entry{Worker: registry.Worker{Model: "m"}, Key: registry.Key{Space: sp, Worker: workerOf(share)}})
+	}
+	b.served = serveDeps(t, testConfig(t), Deps{Index: &fakeIndex{}, Registry: func() Registry { return reg },
+		Shares: Shares{URLs: []string{one.url, b.other.URL}, Wait: wait}})
+	return b
+}
+
+// ask returns the workers that are listed and those that are said to be unknown.
+func (b *sharesBench) ask(t *testing.T) (listed, unknown []string) {
+	t.Helper()
+	got, data := b.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":[1,2,3]}`)
+	var a struct {
+		matchesJSON
+		Missing struct{ Workers []string }
+	}
+	if err := json.Unmarshal(data, &a); err != nil || got.StatusCode != 200 {
+		t.Fatalf("status %d: %s (%v)", got.StatusCode, data, err)
+	}
+	for _, sp := range a.Spaces {
+		for _, w := range sp.Workers {
+			listed = append(listed, w.ID)
+		}
+	}
+	return listed, a.Missing.Workers
+}
+
+// Whatever is not the answer of the very share that was asked leaves its workers unknown,
+// and the others' answer as it is.
+func TestAShareThatDoesNotAnswerAsOne(t *testing.T) {
+	b := newSharesBench(t, time.Second)
+	one, two := fmt.Sprint(workerOf(stream.Share{Index: 0, Of: 2})), fmt.Sprint(workerOf(stream.Share{Index: 1, Of: 2}))
+	answer := `{"model":"m","spaces":[{"group":"","block_size":4,"blocks":3,"workers":[{"worker_id":"` + two + `","device":3,"host_pinned":3,"disk":3,"external":3,"longest":3,"tokens":12,"ranks":[]}]}]}`
+	says := func(share string, status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			if share != "" {
+				w.Header().Set("Kvatlas-Share", share)
+			}
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		}
+	}
+	for name, c := range map[string]struct {
+		second  http.HandlerFunc
+		unknown bool
+	}{
+		"its answer":           {says("1/2", 200, answer), false},
+		"nobody published":     {says("1/2", 404, `{"error":{"reason":"unknown_model"}}`), false},
+		"all of the fleet":     {says("", 200, answer), true},
+		"the first share":      {says("0/2", 200, answer), true},
+		"no such block size":   {says("1/2", 400, `{"error":{"reason":"block_size_mismatch"}}`), false},
+		"of three":             {says("1/3", 200, answer), true},
+		"of three, unknown":    {says("1/3", 404, `{"error":{"reason":"unknown_model"}}`), true},
+		"another server's 404": {says("", 404, `not found`), true},
+		"no JSON":              {says("1/2", 200, "<html>"), true},
+		"null":                 {says("1/2", 200, "null"), true},
+		"no spaces":            {says("1/2", 200, "{}"), true},
+		"too many connections": {says("1/2", 429, `{"error":{}}`), true},
+		"refuses alone":        {says("1/2", 400, `{"error":{}}`), true},
+		"a token it lacks":     {says("", 401, `{"error":{}}`), true},
+		"a redirect":           {says("", 302, ""), true},
+		"drips": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Kvatlas-Share", "1/2")
+			for range 100 {
+				_, _ = w.Write([]byte(" "))
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-time.After(100 * time.Millisecond):
+				case <-r.Context().Done():
+					return
+				}
+			}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b.second.Store(&c.second)
+			begun := time.Now()
+			listed, unknown := b.ask(t)
+			if took := time.Since(begun); took > 4*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if !slices.Contains(listed, one) || c.unknown != slices.Equal(unknown, []string{two}) || c.unknown && len(listed) > 1 {
+				t.Errorf("listed %v, unknown %v", listed, unknown)
+			}
+		})
+	}
+	bad := says("1/2", 400, `{"error":{"field":"hashes","reason":"wrong_type","message":"no"}}`)
+	b.second.Store(&bad)
+	if got, data := b.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":["x"]}`); got.StatusCode != 400 || !strings.Contains(string(data), `"hashes`) {
+		t.Errorf("what all refuse: status %d, %s", got.StatusCode, data)
+	}
+	if got, _ := b.do(t, "HEAD", "/v1/workers", ""); got.StatusCode != 200 && got.StatusCode != 503 {
+		t.Errorf("HEAD: %d", got.StatusCode)
+	}
+}
+
+// A share that is started again has closed its connections: what is sent into one of them is
+// asked once more, within the time that there is.
+func TestAShareThatIsStartedAgainIsAsked(t *testing.T) {
+	b := newSharesBench(t, 5*time.Second)
+	answers := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Kvatlas-Share", "1/2")
+		_, _ = w.Write([]byte(`{"model":"m","spaces":[]}`))
+	})
+	b.second.Store(&answers)
+	var asking sync.WaitGroup
+	for range 8 {
+		asking.Go(func() { b.ask(t) })
+	}
+	asking.Wait()
+	dies := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		b.second.Store(&answers)
+		conn, _, err := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // HTTP/1
+		if err == nil {
+			_ = conn.Close()
+		}
+	})
+	b.second.Store(&dies)
+	if _, unknown := b.ask(t); len(unknown) > 0 {
+		t.Errorf("unknown: %v", unknown)
+	}
+}
