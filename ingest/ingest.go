@@ -111,12 +111,12 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 	if joined, ok := unsafe.(interface{ Unwrap() []error }); ok {
 		refused = joined.Unwrap()
 	}
+	divided := make(map[event.Space]error)
 	for _, info := range infos {
-		if in.mu.readers[info.Name] != nil {
-			continue
-		}
 		ours, err := in.cfg.Share.Reads(&info)
-		if err == nil && !ours {
+		if err != nil {
+			divided[info.Space] = fmt.Errorf("stream %s: %w", info.Name, err)
+		} else if in.mu.readers[info.Name] != nil || !ours {
 			continue
 		}
 		var g *group
@@ -133,6 +133,11 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		in.mu.readers[info.Name] = r
 		in.gauges(r)
 		in.running.Go(func() { r.run(ctx) })
+	}
+	for _, r := range in.mu.readers {
+		r.mu.Lock()
+		r.mu.divided = divided[r.space]
+		r.mu.Unlock()
 	}
 	in.refuseLocked(refused)
 }
@@ -277,7 +282,7 @@ func (in *Ingest) Streams() []StreamStatus {
 	now := time.Now()
 	list := []StreamStatus{}
 	for _, r := range in.readers() {
-		if !r.forgotten(now) {
+		if r.counts(now) {
 			list = append(list, r.status(now))
 		}
 	}

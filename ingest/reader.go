@@ -59,6 +59,7 @@ type reader struct {
 		loop     loop
 		idle     idle
 		absent   time.Time // since when the stream is not there; zero: it is
+		divided  error     // the space has been divided otherwise since: what is known is of before
 		doubted  time.Time // LastTime of a stream that was looked into for it
 	}
 }
@@ -286,6 +287,9 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := r.cfg.Share.Reads(&info); err != nil { // made again: nobody is asked for what is not read here
+		return nil, err
+	}
 	if why, err := stream.Void(ctx, s, &info, r.position()); err != nil {
 		return nil, err
 	} else if why != "" {
@@ -355,6 +359,9 @@ func (r *reader) status(now time.Time) StreamStatus {
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}
 	s.Lag = s.Last - s.Position
+	if r.mu.divided != nil {
+		s.Stalled = r.mu.divided
+	}
 	if s.Stalled == nil && s.Lag > 0 {
 		s.Stalled = r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos)
 	}

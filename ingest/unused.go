@@ -46,6 +46,15 @@ func (r *reader) forgotten(now time.Time) bool {
 	return !r.mu.absent.IsZero() && now.Sub(r.mu.absent) >= r.cfg.ForgetStream
 }
 
+// counts reports whether the reader is shown and waited for: also one without its stream,
+// if that is because the space is divided otherwise now.
+func (r *reader) counts(now time.Time) bool {
+	r.mu.Lock()
+	divided := r.mu.divided
+	r.mu.Unlock()
+	return divided != nil || !r.forgotten(now)
+}
+
 // deleteUnused deletes the stream if nothing has come into it for Config.DeleteStream, and
 // it is empty: one that is full takes nothing either. What a publisher that is back at this
 // very moment stored in it shows as a gap, and is got from it.
