@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // createDeleted returns a file that has no name any more.
@@ -22,7 +24,7 @@ func createDeleted(dir string) (*os.File, error) {
 }
 
 // unread takes the pages of a mapped file out of the process's memory.
-func unread(data []byte) { _ = syscall.Madvise(data, syscall.MADV_DONTNEED) } // else they stay: no more than that
+func unread(data []byte) { _ = unix.Madvise(data, unix.MADV_DONTNEED) } // else they stay: no more than that
 
 // mapFile returns the first n bytes of the file as memory that goes with unmap.
 func mapFile(f *os.File, n int64) (data []byte, unmap func(), err error) {
