@@ -128,7 +128,7 @@ type streamState struct {
 	retry      time.Time // after a failure
 	failing    int
 	looked     time.Time // at the stream itself, when nothing was due
-	refuses    bool      // the stream, when it was looked at: there was no room for what comes next
+	roomy      bool      // there was room for what comes next at the last look since the newest snapshot
 	warned     bool      // its retention is too short for the interval
 }
 
@@ -365,11 +365,14 @@ func (st *streamState) note(newest store.Entry, now time.Time) {
 	st.newest, st.newestRead, st.learned = newest, true, now
 }
 
+// noRoom is why a snapshot of a stream is due that has no room for what comes next.
+const noRoom = "no_room"
+
 // due says why a snapshot is due; "" if it is not.
 func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus, last bool) (string, error) {
 	behind := s.Position - min(s.Position, st.newest.Seq)
 	switch {
-	case behind == 0 && (last || !st.refuses):
+	case behind == 0 && (last || st.roomy):
 		return "", nil // nothing has changed
 	case last:
 		return "shutdown", nil
@@ -394,12 +397,13 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 	size := info.Config.MaxBytes // it grows, unless the server has no room for that
 	full := size > 0 && (info.State.Bytes > uint64(stream.MaxBytes(&info.Config))/2 || info.State.Bytes > uint64(size-size/64))
 	room, few := uint64(max(size, 0))-min(uint64(max(size, 0)), info.State.Bytes), 4*info.State.Bytes/max(1, info.State.Msgs)
-	st.refuses = size > 0 && room < max(few, uint64(size/64)) && info.State.FirstSeq < s.Position
+	st.roomy = size <= 0 || room >= max(few, uint64(size/64)) || info.State.FirstSeq >= s.Position
 	switch {
 	// Nothing new can come before the oldest goes: so what is there already is noted once
 	// more, until the oldest kept snapshot has it, too.
-	case st.refuses:
-		return "storage", nil
+	case !st.roomy:
+		return noRoom, nil
+	case behind == 0:
 	// With the stream still half full it is the next snapshot that lets the
 	// oldest go: but not before there is something new to it.
 	case full && behind > info.State.Msgs/8:

@@ -71,7 +71,7 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 		return err
 	}
 	keep := k.cfg.Keep
-	if st.refuses {
+	if why == noRoom {
 		keep = 2 // what older ones need is in the way
 	}
 	m, err := store.Publish(ctx, st.store, e, keep)
@@ -79,6 +79,7 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 		return err
 	}
 	st.note(e, begun)
+	st.roomy = false // as long as nobody has looked
 	k.m.took(why, written, &e)
 	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,
 		"seconds", time.Since(begun).Seconds())
