@@ -122,7 +122,11 @@ func (f *Feed) session(ctx context.Context) error {
 	if err := conn.Subscribe(f.cfg.Topic); err != nil {
 		return fmt.Errorf("subscribe at %s: %w", f.cfg.Endpoint, err)
 	}
-	return s.follow(ctx)
+	err = s.follow(ctx)
+	if s.broken.Load() && ctx.Err() == nil { // whatever was under way when it was noticed
+		f.count(func(c *Stats) { c.Disconnects++ })
+	}
+	return err
 }
 
 // read is the reader: it puts live messages into the queue.
@@ -219,7 +223,6 @@ func (s *session) follow(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				f.count(func(c *Stats) { c.Disconnects++ })
 				return fmt.Errorf("subscription at %s: %w", f.cfg.Endpoint, s.err)
 			}
 			heard, s.blind = true, 0
