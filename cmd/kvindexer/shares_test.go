@@ -72,8 +72,6 @@ func TestSharesAnswerTogetherAsOne(t *testing.T) {
 	for len(in[gone]) == 0 {
 		gone++
 	}
-	_ = shares[gone].cmd.Process.Kill()
-	shares[gone].wait()
 	ask := fmt.Sprintf(`{"model":"org/model","hashes":[%d]}`, f.chains[0][0])
 	missing := func() error {
 		status, data, err := front.ask("POST", "/v1/find_matches", ask)
@@ -86,6 +84,14 @@ func TestSharesAnswerTogetherAsOne(t *testing.T) {
 		}
 		return nil
 	}
+	shares[gone].signal(syscall.SIGSTOP)
+	if err := missing(); err != nil { // at once: the deadline is the front's
+		t.Error(err)
+	}
+	shares[gone].signal(syscall.SIGCONT)
+	f.compare(front)
+	_ = shares[gone].cmd.Process.Kill()
+	shares[gone].wait()
 	waittest.Until(t, missing)
 	front.answers("POST", "/v1/find_matches/batch", `{"requests":[]}`, 501, "shares")
 
