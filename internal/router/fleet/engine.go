@@ -48,6 +48,9 @@ func (e *Engine) Show(h http.Header) { e.credentials.Show(h, &e.who) }
 // Model returns the model that it serves.
 func (e *Engine) Model() *Model { return e.model }
 
+// Gone reports whether its worker has left, or is reached in another way now.
+func (e *Engine) Gone() bool { return e.model != nil && e.model.Engine(e.ID) != e }
+
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
 

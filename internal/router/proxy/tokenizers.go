@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -28,6 +29,7 @@ type tokenizers struct {
 
 	mu    sync.Mutex
 	of    map[*fleet.Engine]*tokenizer
+	most  int       // of them until forget looks again
 	mean  float64   // ms, of all
 	times []float64 // of the last answers, in a ring
 	asked int
@@ -53,9 +55,7 @@ const (
 func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, now time.Time) (best *fleet.Engine, k breaker.Ticket) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.of == nil || len(t.of) > 2*len(engines)+16 {
-		t.of = make(map[*fleet.Engine]*tokenizer) // of engines that are no more
-	}
+	t.forget()
 	least, ties := math.Inf(1), 0
 	for _, e := range engines {
 		if e == but || e.URL == "" || !e.Healthy() {
@@ -85,6 +85,19 @@ func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, n
 		k = s.breaker.Sent(now)
 	}
 	return best, k
+}
+
+// forget drops engines that are no more, when there have come as many as there were.
+// Those of all models are here: one model's say nothing of how many there may be.
+func (t *tokenizers) forget() {
+	if t.of == nil {
+		t.of = make(map[*fleet.Engine]*tokenizer)
+	}
+	if len(t.of) <= t.most {
+		return
+	}
+	maps.DeleteFunc(t.of, func(e *fleet.Engine, _ *tokenizer) bool { return e.Gone() })
+	t.most = 2*len(t.of) + 16
 }
 
 // cost is how long an engine should take: the times of engines that are alike count as

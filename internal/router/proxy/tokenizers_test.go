@@ -68,6 +68,33 @@ func TestTokenizersChoice(t *testing.T) {
 	}
 }
 
+// What is known of an engine is not forgotten because there are many models.
+func TestTokenizersOfManyModels(t *testing.T) {
+	p := tokenizers{settings: breaker.Default(), first: time.Second, least: time.Millisecond}
+	now, sick := time.Unix(1e9, 0), 0
+	models := make([]map[uint64]*fleet.Engine, 40)
+	for round := range 50 {
+		for m := range models {
+			if round == 0 {
+				models[m] = map[uint64]*fleet.Engine{1: {ID: 1, URL: "http://h"}, 2: {ID: 2, URL: "http://h"}}
+			}
+			o := breaker.Succeeded
+			e, k := p.pick(models[m], nil, now)
+			if e.ID == 1 {
+				o = breaker.Failed
+				if round >= 25 {
+					sick++
+				}
+			}
+			now = now.Add(time.Millisecond)
+			p.ended(e, k, o, time.Millisecond, now)
+		}
+	}
+	if sick > 100 {
+		t.Errorf("%d of the last 1,000 went to engines that fail", sick)
+	}
+}
+
 // An engine that hangs at /tokenize alone costs a few requests the time in which nearly
 // all others are answered, and nobody a second.
 func TestTokenizeHangs(t *testing.T) {
