@@ -87,7 +87,9 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 	} else if a, failed := p.askAll(r, q, engines); a.resp != nil {
 		defer a.cancel()
 		p.obs.kept[keptAsked].Inc()
-		p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
+		if a.has() {
+			p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
+		}
 		p.passOn(w, q, a.resp, a.cancel)
 	} else if failed {
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer"))
@@ -148,6 +150,14 @@ type keptAnswer struct {
 	cancel context.CancelFunc
 }
 
+// drop ends an answer, if there is one, that is not read.
+func (a *keptAnswer) drop() {
+	if a.resp != nil {
+		_ = a.resp.Body.Close() // not read
+		a.cancel()
+	}
+}
+
 // absent reports whether an answer says that what it was asked for is not there.
 func (a *keptAnswer) absent() bool {
 	switch a.resp.StatusCode {
@@ -155,6 +165,19 @@ func (a *keptAnswer) absent() bool {
 		return true
 	}
 	return false
+}
+
+// has reports whether an answer shows that the engine has it.
+func (a *keptAnswer) has() bool { return a.resp.StatusCode < 300 }
+
+// says reports whether an answer may be about what was asked for, and not about how the
+// engine is or who asks it.
+func (a *keptAnswer) says() bool {
+	switch a.resp.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	}
+	return a.resp.StatusCode < 500 && !a.absent()
 }
 
 // askAll asks all engines and returns the answer of the one that has it; failed is set
@@ -175,13 +198,14 @@ func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found
 		switch a := <-answers; {
 		case a.resp == nil:
 			failed = true
-		case found.resp == nil && a.resp.StatusCode < 500 && !a.absent():
-			found = a
-			giveUp()
+		case a.says() && (found.resp == nil || a.has() && !found.has()):
+			found.drop()
+			if found = a; a.has() {
+				giveUp()
+			}
 		default:
 			failed = failed || !a.absent()
-			_ = a.resp.Body.Close() // not read
-			a.cancel()
+			a.drop()
 		}
 	}
 	return found, failed
@@ -254,11 +278,10 @@ func (p *Proxy) beside(r *http.Request, q *call) {
 		copyHeaders(get.Header, r.Header)
 		get.Header.Del("Content-Length")
 		a, _ := p.askAll(get.WithContext(r.Context()), &call{}, engines)
-		if where = keptNot; a.resp != nil {
-			_ = a.resp.Body.Close() // it is there: no more is asked
-			a.cancel()
+		if where = keptNot; a.resp != nil && a.has() {
 			e, where = a.engine, keptAsked
 		}
+		a.drop()
 	}
 	p.obs.kept[where].Inc()
 	if e != nil && e.Model() == q.m {

@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,17 +19,24 @@ import (
 
 // keeperEngines are engines that keep responses, files and batches, each its own.
 type keeperEngines struct {
-	mu    sync.Mutex
-	n     int
-	at    map[string]int // "kind/id": engine
-	asked []string
-	sick  bool // number 2 answers 500 where it has nothing
+	mu     sync.Mutex
+	n      int
+	at     map[string]int // "kind/id": engine
+	asked  []string
+	sick   bool // number 2 answers status where it has nothing
+	status int  // 0 is 500
 }
 
-func (k *keeperEngines) take() []string {
+// take returns who was asked for this since the last time: what engines were asked
+// before, and given up for, may come to them later.
+func (k *keeperEngines) take(request string) (asked []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	asked := k.asked
+	for _, a := range k.asked {
+		if strings.HasSuffix(a, " "+request) {
+			asked = append(asked, a)
+		}
+	}
 	k.asked = nil
 	return asked
 }
@@ -43,7 +52,7 @@ func (k *keeperEngines) serve(i int, w http.ResponseWriter, r *http.Request) {
 		at, ok := k.at[kind+"/"+id]
 		if !ok || at != i {
 			if k.sick && i == 2 {
-				w.WriteHeader(http.StatusInternalServerError)
+				w.WriteHeader(cmp.Or(k.status, http.StatusInternalServerError))
 				return
 			}
 			http.Error(w, "{}", http.StatusNotFound)
@@ -125,13 +134,11 @@ func TestWhatEnginesKeep(t *testing.T) {
 	if status, data := l.do("POST", "/v1/responses/x/cancel"); status != 404 || !strings.Contains(data, `"not_found"`) {
 		t.Errorf("before there is any: %d %s", status, data)
 	}
-	k.take()
 	for i := range 9 {
 		if status, data, _ := l.post("/v1/responses", fmt.Sprintf(`{"model":"org/model","input":"%d","stream":%t}`, i, i%2 == 0)); status != 200 {
 			t.Fatalf("%d %s", status, data)
 		}
 	}
-	k.take()
 	for _, known := range []bool{true, false} {
 		for i := range 9 {
 			id := fmt.Sprintf("responses_%d", i+1)
@@ -141,7 +148,7 @@ func TestWhatEnginesKeep(t *testing.T) {
 				}
 				method, path, _ := strings.Cut(request, " ")
 				status, data := l.do(method, path)
-				asked := k.take()
+				asked := k.take(request)
 				if want := fmt.Sprintf(`"engine":%d}`, k.at["responses/"+id]); status != 200 || !strings.Contains(data, want) {
 					t.Errorf("%s: %d %s, want %s", request, status, data, want)
 				}
@@ -162,13 +169,22 @@ func TestWhatEnginesKeep(t *testing.T) {
 			}
 		}
 	}
-	k.take()
-	if status, data := l.do("GET", "/v1/responses/nobodys"); status != 404 || !strings.Contains(data, `"not_found"`) || len(k.take()) != 3 {
+	if status, data := l.do("GET", "/v1/responses/nobodys"); status != 404 || !strings.Contains(data, `"not_found"`) || len(k.take("GET /v1/responses/nobodys")) != 3 {
 		t.Errorf("nobody has it: %d %s", status, data)
 	}
 	k.sick = true
-	if status, data := l.do("GET", "/v1/responses/nobodys"); status != 502 || !strings.Contains(data, `"engine_unreachable"`) {
-		t.Errorf("one cannot say: %d %s", status, data)
+	for _, k.status = range []int{500, 429, 401} {
+		if status, data := l.do("GET", "/v1/responses/nobodys"); status != 502 || !strings.Contains(data, `"engine_unreachable"`) {
+			t.Errorf("one cannot say: %d %s", status, data)
+		}
+		for id, at := range k.at {
+			l.forget()
+			for range 2 {
+				if status, data := l.do("GET", "/v1/"+id); status != 200 || !strings.Contains(data, fmt.Sprintf(`"engine":%d}`, at)) {
+					t.Errorf("one answers %d where it has nothing: %d %s", k.status, status, data)
+				}
+			}
+		}
 	}
 	for where, least := range map[string]string{keptKnown: "0", keptAsked: "0", keptNot: "1"} {
 		if n := l.metric(`kvatlas_router_kept_total{found="` + where + `"}`); n == "" || n == least {
@@ -176,6 +192,17 @@ func TestWhatEnginesKeep(t *testing.T) {
 		}
 	}
 	l.idle()
+}
+
+// Workers that a request may go to are taken from lists that others read, too.
+func TestAllowLeavesLists(t *testing.T) {
+	list := []uint64{1, 2, 3}
+	var q call
+	q.allow(list)
+	q.allow([]uint64{2})
+	if !slices.Equal(q.options.Allowed, []uint64{2}) || !slices.Equal(list, []uint64{1, 2, 3}) {
+		t.Errorf("allowed are %v, and the list is %v", q.options.Allowed, list)
+	}
 }
 
 // Files and batches are where they were put: a batch goes to its file's engine, and a

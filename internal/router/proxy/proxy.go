@@ -311,7 +311,8 @@ func (q *call) allow(workers []uint64) {
 	case q.options.Allowed == nil:
 		q.options.Allowed = workers
 	default:
-		q.options.Allowed = slices.DeleteFunc(q.options.Allowed, func(id uint64) bool { return !slices.Contains(workers, id) })
+		// A copy: the list may be the fleet's, of who knows a name.
+		q.options.Allowed = slices.DeleteFunc(slices.Clone(q.options.Allowed), func(id uint64) bool { return !slices.Contains(workers, id) })
 	}
 }
 
