@@ -92,7 +92,7 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		}
 		p.passOn(w, q, a.resp, a.cancel)
 	} else if failed {
-		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer"))
+		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time"))
 	} else {
 		p.obs.kept[keptNot].Inc()
 		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
@@ -180,9 +180,23 @@ func (a *keptAnswer) says() bool {
 	return a.resp.StatusCode < 500 && !a.absent()
 }
 
+// maxAsking is how many requests may ask all engines at once: a client costs each of
+// them a request by one, for names that nobody has too.
+const maxAsking = 16
+
 // askAll asks all engines and returns the answer of the one that has it; failed is set
-// if some did not answer.
+// if some did not answer, or could not be asked in time.
 func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found keptAnswer, failed bool) {
+	late := time.NewTimer(p.cfg.AskTimeout)
+	defer late.Stop()
+	select {
+	case p.asking <- struct{}{}:
+		defer func() { <-p.asking }()
+	case <-late.C:
+		return found, true
+	case <-r.Context().Done():
+		return found, true
+	}
 	answers := make(chan keptAnswer, len(engines))
 	room := make(chan struct{}, administered)
 	ctx, giveUp := context.WithCancel(r.Context())

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -192,6 +193,28 @@ func TestWhatEnginesKeep(t *testing.T) {
 		}
 	}
 	l.idle()
+}
+
+// Names that nobody has are asked for by few at once: each costs all engines a request.
+func TestUnknownNamesAreAskedForByFew(t *testing.T) {
+	l, k := newKeepers(t)
+	l.proxy.cfg.AskTimeout = 10 * time.Millisecond
+	for range maxAsking {
+		l.proxy.asking <- struct{}{}
+	}
+	const request = "GET /v1/responses/nobodys"
+	status, data := l.do("GET", "/v1/responses/nobodys")
+	if asked := k.take(request); status != 502 || !strings.Contains(data, "engine_unreachable") || len(asked) > 0 {
+		t.Errorf("while enough ask: %d %s, asked %q", status, data, asked)
+	}
+	for range maxAsking {
+		<-l.proxy.asking
+	}
+	l.proxy.cfg.AskTimeout = patience
+	status, _ = l.do("GET", "/v1/responses/nobodys")
+	if asked := k.take(request); status != 404 || len(asked) != 3 || len(l.proxy.asking) > 0 {
+		t.Errorf("then: %d, asked %q, %d still ask", status, asked, len(l.proxy.asking))
+	}
 }
 
 // Workers that a request may go to are taken from lists that others read, too.

@@ -43,6 +43,7 @@ type Proxy struct {
 	hashes     sync.Pool     // of *[]uint64
 	answers    sync.Pool     // of *tokenAnswers
 	decoding   chan struct{} // has room for those that may decode bodies or read them from files at once
+	asking     chan struct{} // has room for those that may ask all engines at once
 	flight     atomic.Int64
 	spool      *spool.Spool
 	routes     *routes
@@ -76,6 +77,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		},
 	})
 	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
+	p.asking = make(chan struct{}, maxAsking)
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
 	p.hashes.New = func() any { return new([]uint64) }
 	p.answers.New = func() any { return new(tokenAnswers) }
@@ -201,6 +203,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		p.refuse(w, no)
 		return
 	}
+	if q.keeps != "" && q.refers != "" {
+		p.beside(r, q)
+	}
 	p.budget.request()
 	p.run(w, r, q)
 }
@@ -277,9 +282,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	} else if q.model != "" {
 		q.allow(q.m.NameWorkers(q.model))
 	}
-	if q.keeps, _ = keptPath(r.URL.Path); q.keeps != "" && q.refers != "" {
-		p.beside(r, q)
-	}
+	q.keeps, _ = keptPath(r.URL.Path)
 	if no := p.withoutTransfers(r, q); no != nil {
 		return no
 	}
