@@ -287,7 +287,8 @@ func TestBusy(t *testing.T) {
 		l := newLab(t, setup{fleet: busy, proxy: func(c *Config) { c.Queue = queue }, engine: func(_ int, c *mockapi.Config) {
 			c.Step = func(*mock.Report) time.Duration { <-steps; return 0 }
 		}})
-		const body = `{"model":"org/model","prompt":[1,2,3,4,5],"max_tokens":1}`
+		// A stream: of a whole answer the prompt counts as computed when it should be.
+		const body = `{"model":"org/model","prompt":[1,2,3,4,5],"max_tokens":1,"stream":true}`
 		answers := make(chan int, 2)
 		ask := func() {
 			status, _, _ := l.post("/v1/completions", body)
