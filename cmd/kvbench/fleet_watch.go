@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,9 +49,6 @@ func (w *fleetWatch) load(ctx context.Context, d time.Duration, print func(any) 
 		select {
 		case n := <-w.c.out:
 			w.probes = append(w.probes, n.Probes...)
-			for _, p := range n.Probes {
-				fmt.Fprintf(dbg, "%d %d\n", p.At, p.Took)
-			}
 			continue
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -184,5 +180,3 @@ func (w *fleetWatch) result(from int) fleetResult {
 	}
 	return r
 }
-
-var dbg, _ = os.Create("/tmp/mf/probes.txt")
