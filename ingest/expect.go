@@ -55,7 +55,7 @@ func (l *partition) expect(ctx context.Context, worker uint64, ranks []uint32) {
 // Awaited returns an error that names a rank whose first dump is under way, and
 // nil if there is none. One that was asked for in vain is not awaited.
 func (in *Ingest) Awaited() error {
-	for _, s := range in.Ranks() {
+	for _, s := range in.ranks() {
 		if s.Awaited {
 			return fmt.Errorf("what worker %d, rank %d of model %q holds is being asked for", s.Worker, s.DPRank, s.Space.Model)
 		}

@@ -252,7 +252,11 @@ func TestServeAfterShutdownReturns(t *testing.T) {
 }
 
 func TestNotesAreShownAndDoNotUnready(t *testing.T) {
-	s := serve(t, twoSpaces(), testConfig(t), edge.Check{Name: "memory", Reason: func() string { return "full" }, Note: true})
+	asked := 0
+	s := serve(t, twoSpaces(), testConfig(t), edge.Check{Name: "memory", Reason: func() string { asked++; return "full" }, Note: true})
+	if resp, got := s.do(t, "GET", "/readyz", ""); resp.StatusCode != 200 || asked != 0 {
+		t.Errorf("%d %s, a note asked for %d times where nobody sees it", resp.StatusCode, got, asked)
+	}
 	resp, got := s.do(t, "GET", "/readyz?verbose", "")
 	const want = `{"status":"ready","checks":[{"name":"serving","ok":true},{"name":"memory","ok":false,"reason":"full"}]}` + "\n"
 	if resp.StatusCode != 200 || string(got) != want {

@@ -15,8 +15,8 @@ const TypeJSON = "application/json"
 // Check is one condition of readiness.
 type Check struct {
 	Name string
-	// Reason returns why the condition is not met, or "" if it is. It is
-	// called for every /readyz, on any goroutine, and must not block.
+	// Reason returns why the condition is not met, or "" if it is. It is called for
+	// every /readyz that shows it or depends on it, on any goroutine, and must not block.
 	Reason func() string
 	// Note marks a condition that is shown with ?verbose but does not keep the answer from
 	// being ready.
@@ -57,6 +57,9 @@ func (h *Health) Ready(verbose bool) (body []byte, ready bool) {
 	}}
 	ready = true
 	for _, c := range append([]Check{serving}, h.Checks...) {
+		if c.Note && !verbose {
+			continue // nobody sees it, and it may cost a look at every rank
+		}
 		why := c.Reason()
 		ready = ready && (c.Note || why == "")
 		if verbose {
