@@ -233,10 +233,16 @@ func (w *Writer) Write(ctx context.Context, out io.Writer, m Meta) (*Footer, err
 	return f.finish(w.cut.Inferred())
 }
 
+// lead is how many chunks of each section may be filled before they are written: the
+// one that is being filled, and enough for the writer to go on. What is buffered beyond
+// them only takes memory, and room that changes of the index need.
+const lead = 4
+
 // giveOut has the shards give out the cut, slice by slice.
 func (w *Writer) giveOut(ctx context.Context) error {
+	most := min(w.opts.MaxBuffered/2, int64(lead*w.opts.ChunkBytes*len(w.parts)))
 	for {
-		for w.buffered.Load() > w.opts.MaxBuffered/2 && !w.overflow.Load() {
+		for w.buffered.Load() > most && !w.overflow.Load() {
 			select {
 			case <-w.freed:
 			case <-ctx.Done():

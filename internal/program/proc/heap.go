@@ -11,15 +11,15 @@ import (
 
 // The garbage collector runs when the heap has grown by as much as is alive, unless
 // GOGC says otherwise. Where little is alive, as in a router, that is many times a
-// second, and each run costs requests more than the memory is worth. So the heap may
-// grow by a room, whatever is alive: no process takes more than that beyond what it
-// would otherwise, however large its heap is. (A memory limit of the runtime's,
-// GOMEMLIMIT, holds beside it.)
+// second, and each run costs requests more than the memory is worth; so the heap may
+// grow by a room, whatever is alive. Where much is alive, as in an indexer of a large
+// fleet, that is once in many seconds, and the memory is worth more than the run; so it
+// grows by half of it. (A memory limit of the runtime's, GOMEMLIMIT, holds beside it.)
 const (
 	leastHeapRoom = 16 << 20
-	mostHeapRoom  = 256 << 20
+	mostHeapRoom  = 64 << 20
 	heapRoomShare = 32 // of the memory that the process may use
-	leastGOGC     = 100
+	leastGOGC     = 50
 	mostGOGC      = 1000
 )
 
