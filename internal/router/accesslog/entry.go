@@ -16,7 +16,7 @@ type Entry struct {
 	Tenant    string
 	Model     string
 	Worker    *uint64 // that answered, or was asked last
-	DPRank    uint32
+	DPRank    *uint32
 	Prefill   *uint64 // that computed the prompt
 	Status    int
 	Outcome   string
@@ -47,7 +47,9 @@ func (e *Entry) append(b []byte) []byte {
 	b = text(b, "model", e.Model)
 	if e.Worker != nil {
 		b = append(strconv.AppendUint(append(b, `,"worker":"`...), *e.Worker, 10), '"')
-		b = number(b, "dp_rank", int64(e.DPRank))
+	}
+	if e.DPRank != nil {
+		b = number(b, "dp_rank", int64(*e.DPRank))
 	}
 	if e.Prefill != nil {
 		b = append(strconv.AppendUint(append(b, `,"prefill_worker":"`...), *e.Prefill, 10), '"')

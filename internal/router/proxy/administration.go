@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -52,6 +53,7 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 	defer p.flight.Add(-1)
 	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
 	defer q.forgetBody()
+	recordCall(w, q)
 	if no := p.readBody(w, r, q); no != nil {
 		p.refuse(w, no)
 		return
@@ -82,6 +84,7 @@ func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bo
 	} else if q.m, _ = p.fleet.Lookup(name, r.Header.Get(headerGroup)); q.m == nil {
 		return nil, false, p.notServed(name)
 	}
+	q.model = q.m.Space.Model
 	if text := r.Header.Get(headerWorker); text != "" {
 		id, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
@@ -114,9 +117,10 @@ func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bo
 func (p *Proxy) administerOne(w http.ResponseWriter, r *http.Request, q *call, e *fleet.Engine) {
 	ctx, cancel := context.WithTimeout(r.Context(), p.cfg.AdministrationTimeout)
 	defer cancel()
+	q.asked(e)
 	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if err != nil {
-		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err))
+		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err), q.attr(), slog.Uint64("worker", e.ID))
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine did not answer"))
 		return
 	}
@@ -136,6 +140,7 @@ func (p *Proxy) passOn(w http.ResponseWriter, q *call, resp *http.Response, canc
 	defer s.free()
 	s.follow, s.tail = false, false
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0, cancel)
+	q.tally.outcome = outcome
 	p.obs.outcome(outcome).Inc()
 	if outcome == "engine_broke_off" {
 		abort(w)
@@ -175,6 +180,7 @@ func (p *Proxy) administerAll(w http.ResponseWriter, r *http.Request, q *call, e
 		p.refuse(w, refuse(http.StatusInternalServerError, "internal", err.Error()))
 		return
 	}
+	q.tally.outcome = outcome
 	p.obs.outcome(outcome).Inc()
 	p.giveTime(w)
 	writeJSON(w, status, append(body, '\n'))
@@ -186,7 +192,7 @@ func (p *Proxy) administer(r *http.Request, q *call, e *fleet.Engine) (a adminis
 	defer cancel()
 	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if err != nil {
-		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err))
+		p.limit.Warn("administration", "an engine did not answer an operator", errAttr(err), q.attr(), slog.Uint64("worker", e.ID))
 		return a
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read

@@ -47,6 +47,9 @@ func (p *Proxy) refusedBy(err error) *refusal {
 
 func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 	p.obs.outcome(r.reason).Inc()
+	if rec, ok := w.(*recorded); ok {
+		rec.outcome = r.reason
+	}
 	p.giveTime(w)
 	h := w.Header()
 	if r.after > 0 || r.status == http.StatusServiceUnavailable || r.status == p.cfg.BusyStatus {

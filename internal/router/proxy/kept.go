@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -66,6 +67,7 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 	defer p.flight.Add(-1)
 	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
 	defer q.forgetBody()
+	recordCall(w, q)
 	if no := p.readBody(w, r, q); no != nil {
 		p.refuse(w, no)
 		return
@@ -90,6 +92,7 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		if a.has() {
 			p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
 		}
+		q.asked(a.engine)
 		p.passOn(w, q, a.resp, a.cancel)
 	} else if failed {
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time"))
@@ -133,10 +136,11 @@ func (p *Proxy) remembered(key xxh3.Uint128, engines []*fleet.Engine) *fleet.Eng
 func (p *Proxy) askOnly(w http.ResponseWriter, r *http.Request, q *call, e *fleet.Engine) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	q.asked(e)
 	late := time.AfterFunc(p.cfg.AskTimeout, cancel)
 	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
 	if late.Stop(); err != nil {
-		p.limit.Warn("kept", "an engine did not answer for what it keeps", errAttr(err))
+		p.limit.Warn("kept", "an engine did not answer for what it keeps", errAttr(err), q.attr(), slog.Uint64("worker", e.ID))
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "the engine that keeps it did not answer"))
 		return
 	}
@@ -272,6 +276,7 @@ func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engine
 		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine keeps such a list"))
 		return
 	}
+	q.tally.outcome = "ok"
 	p.obs.outcome("ok").Inc()
 	p.giveTime(w)
 	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": all, "has_more": false}))

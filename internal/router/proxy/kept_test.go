@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +25,9 @@ type keeperEngines struct {
 	n      int
 	at     map[string]int // "kind/id": engine
 	asked  []string
-	sick   bool // number 2 answers status where it has nothing
-	status int  // 0 is 500
+	sick   bool        // number 2 answers status where it has nothing
+	status int         // 0 is 500
+	gone   atomic.Bool // none answers at all
 }
 
 // take returns who was asked for this since the last time: what engines were asked
@@ -46,6 +48,9 @@ func (k *keeperEngines) serve(i int, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.gone.Load() {
+		panic(http.ErrAbortHandler)
+	}
 	k.asked = append(k.asked, fmt.Sprintf("%d %s %s", i, r.Method, r.URL.Path))
 	kind, id := keptPath(r.URL.Path)
 	switch {

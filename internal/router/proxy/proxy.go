@@ -229,7 +229,6 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	}
 	defer p.look(r, q)()
 	routed := q.split
-	q.size = int64(len(q.data))
 	_, free := p.routes.free[r.URL.Path]
 	err, no := p.parse(r, q, free)
 	switch {

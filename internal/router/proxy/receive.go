@@ -31,7 +31,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 		}
 		return no
 	}
-	q.http2 = r.ProtoMajor == 2
+	q.size, q.http2 = int64(len(q.data)), r.ProtoMajor == 2
 	waitForEngines(control)
 	return nil
 }

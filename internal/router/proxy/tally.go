@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -20,6 +22,7 @@ type tally struct {
 	first    time.Duration // until the answer's first byte
 	attempts int
 	at       shard.RankID // of the last one
+	rankless bool         // at is an engine, and none of its ranks
 	prefill  *uint64
 	prompt   int // tokens, as reported or else as they are known; 0: neither
 	cached   int
@@ -37,6 +40,12 @@ func (t *tally) attempted(pair *route.Pair) {
 		worker := pair.Prefill.Worker
 		t.prefill = &worker
 	}
+}
+
+// asked notes the engine that a request without a choice goes to.
+func (q *call) asked(e *fleet.Engine) {
+	q.m, q.model = e.Model(), e.Model().Space.Model
+	q.tally.attempts, q.tally.at, q.tally.rankless = 1, shard.RankID{Worker: e.ID}, true
 }
 
 // used notes what an answer says, or shows, that it took.
@@ -65,10 +74,11 @@ func (p *Proxy) finish(q *call) {
 // recorded is the answer to a request that the access log tells of.
 type recorded struct {
 	http.ResponseWriter
-	status int
-	bytes  int64
-	call   *call  // of one for engines
-	tenant string // of another
+	status  int
+	bytes   int64
+	outcome string // of the router's own answer
+	call    *call  // of one for engines
+	tenant  string // of one that is nobody else's
 }
 
 // Unwrap is for http.ResponseController.
@@ -114,7 +124,7 @@ func (p *Proxy) record(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	defer func() { // also when the connection is aborted
 		e := accesslog.Entry{
-			Time: begun, Method: r.Method, Path: path, Tenant: rec.tenant, Status: rec.status, Bytes: rec.bytes, Total: time.Since(begun),
+			Time: begun, Method: r.Method, Path: path, Tenant: rec.tenant, Outcome: rec.outcome, Status: rec.status, Bytes: rec.bytes, Total: time.Since(begun),
 		}
 		if id := w.Header()[headerRequest]; len(id) > 0 {
 			e.RequestID = id[0]
@@ -124,11 +134,14 @@ func (p *Proxy) record(w http.ResponseWriter, r *http.Request) {
 		}
 		if q := rec.call; q != nil {
 			t := &q.tally
-			e.Tenant, e.Model, e.Outcome, e.BytesIn = q.payer.name, q.model, t.outcome, q.size
+			e.Tenant, e.Model, e.Outcome, e.BytesIn = cmp.Or(q.payer.name, rec.tenant), q.model, cmp.Or(t.outcome, rec.outcome), q.size
 			e.Queue, e.FirstByte, e.Retries = t.queue, t.first, max(t.attempts-1, 0)
 			e.Prompt, e.Cached, e.Output = t.prompt, t.cached, t.output
 			if t.attempts > 0 {
-				e.Worker, e.DPRank, e.Prefill = &t.at.Worker, t.at.DPRank, t.prefill
+				e.Worker, e.Prefill = &t.at.Worker, t.prefill
+				if !t.rankless {
+					e.DPRank = &t.at.DPRank
+				}
 			}
 		}
 		p.cfg.AccessLog.Add(&e)
