@@ -161,6 +161,9 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 	if status, _ := text(tokenTenant, "GET", "/metrics", ""); status != 403 {
 		t.Errorf("a tenant sees everybody's metrics: %d", status)
 	}
+	if status, data := text(tokenBoss, "POST", "/drain", `{"worker_id":1}`); status != 403 || len(reg.asked) > 0 {
+		t.Errorf("a tenant drains everybody's worker: %d %s", status, data)
+	}
 	// Who may register may do so for the own group only.
 	for body, status := range map[string]int{
 		`{"model_name":"m","routing_group":"g"}`:     201,

@@ -114,7 +114,7 @@ func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *edge.Problem
 	}
 	if r.fleet {
 		return nil, edge.Refuse(fasthttp.StatusForbidden, "Authorization", edge.Forbidden,
-			"this route shows more than one tenant's; use a token without one")
+			"this route is about more than one tenant's; use a token without one")
 	}
 	return s.all().of(*c.Tenant), nil
 }

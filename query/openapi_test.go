@@ -56,7 +56,7 @@ func TestTheDocumentIsOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := document(t)
-	gone := []string{"GET /workers", "POST /register", "POST /unregister"}
+	gone := []string{"GET /workers", "POST /drain", "POST /register", "POST /resume", "POST /unregister"}
 	want := slices.DeleteFunc(d.Routes(), func(r string) bool { return slices.Contains(gone, r) })
 	if got := served.Routes(); !slices.Equal(got, want) || len(want)+len(gone) != len(d.Routes()) {
 		t.Errorf("documented %q, want %q", got, want)

@@ -25,9 +25,12 @@ type Registry interface {
 	Name(registry.Key) string
 	// IsDrained reports whether the worker, registered or not, gets no requests.
 	IsDrained(worker uint64) bool
-	// ServeRegister and ServeUnregister answer a body; ServeWorkers lists.
+	// ServeRegister, ServeUnregister, ServeDrain and ServeResume answer a body;
+	// ServeWorkers lists.
 	ServeRegister(ctx context.Context, body []byte) (status int, answer []byte)
 	ServeUnregister(ctx context.Context, body []byte) (status int, answer []byte)
+	ServeDrain(ctx context.Context, body []byte) (status int, answer []byte)
+	ServeResume(ctx context.Context, body []byte) (status int, answer []byte)
 	ServeWorkers(model, group string) []byte
 }
 
@@ -62,6 +65,16 @@ func (s *Server) answerRegister(ctx *fasthttp.RequestCtx, v *view) *edge.Problem
 
 func (s *Server) answerUnregister(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return s.answerRegistration(ctx, v, v.registry.ServeUnregister)
+}
+
+// answerDrain answers POST /drain, answerResume POST /resume: of a worker in all its
+// spaces, so not for tenants.
+func (s *Server) answerDrain(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
+	return s.answerRegistration(ctx, v, v.registry.ServeDrain)
+}
+
+func (s *Server) answerResume(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
+	return s.answerRegistration(ctx, v, v.registry.ServeResume)
 }
 
 func (s *Server) answerRegistration(ctx *fasthttp.RequestCtx, v *view, serve func(context.Context, []byte) (int, []byte)) *edge.Problem {

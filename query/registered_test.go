@@ -40,6 +40,16 @@ func (r *fakeRegistry) ServeUnregister(_ context.Context, body []byte) (int, []b
 	return 404, []byte(`{"error":"x"}`)
 }
 
+func (r *fakeRegistry) ServeDrain(_ context.Context, body []byte) (int, []byte) {
+	r.asked <- "drain " + string(body)
+	return 200, []byte(`{"status":"ok"}`)
+}
+
+func (r *fakeRegistry) ServeResume(_ context.Context, body []byte) (int, []byte) {
+	r.asked <- "resume " + string(body)
+	return 200, []byte(`{"status":"ok"}`)
+}
+
 func (r *fakeRegistry) ServeWorkers(model, group string) []byte {
 	r.asked <- "workers " + model + " " + group
 	return []byte("[]\n")
@@ -66,7 +76,7 @@ func TestBeforeTheRegistryIsRead(t *testing.T) {
 	}})
 	ask := func(want int) {
 		t.Helper()
-		for route, body := range map[string]string{"POST /register": "{}", "POST /unregister": "{}", "GET /workers": ""} {
+		for route, body := range map[string]string{"POST /register": "{}", "POST /unregister": "{}", "POST /drain": "{}", "POST /resume": "{}", "GET /workers": ""} {
 			method, path, _ := strings.Cut(route, " ")
 			if resp, text := s.do(t, method, path, body); (resp.StatusCode == 503) != (want == 503) || want == 503 && !strings.Contains(string(text), "not known yet") {
 				t.Errorf("%s: %d %s", route, resp.StatusCode, text)
@@ -92,6 +102,9 @@ func TestRegistrationRoutes(t *testing.T) {
 	}{
 		{"POST", "/register", `{"a":1}`, 201, `register {"a":1}`},
 		{"POST", "/unregister", "{}", 404, "unregister {}"},
+		{"POST", "/drain", "{}", 200, "drain {}"},
+		{"POST", "/resume", "{}", 200, "resume {}"},
+		{"GET", "/drain", "", 405, ""},
 		{"GET", "/workers?model_name=m&routing_group=g", "", 200, "workers m g"},
 		{"GET", "/workers", "", 200, "workers  "},
 		{"GET", "/workers?model=m", "", 400, ""},

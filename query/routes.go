@@ -13,7 +13,7 @@ type route struct {
 	name   string // label of metrics
 	post   bool   // POST; else GET and HEAD
 	needs  secure.Role
-	fleet  bool // shows more than one tenant may see
+	fleet  bool // is about more than one tenant may see
 	held   bool // answers from what is held where
 	union  bool // of shares, too
 	plain  bool // errors are {"error":"text"}, as in the APIs that it is from
@@ -33,6 +33,8 @@ func routes() []route {
 		{path: "/query_by_hash", name: "query_by_hash", held: true, post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQueryByHash},
 		{path: "/register", name: "register", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerRegister},
 		{path: "/unregister", name: "unregister", post: true, needs: secure.Operator, plain: true, answer: (*Server).answerUnregister},
+		{path: "/drain", name: "drain", post: true, needs: secure.Operator, fleet: true, plain: true, answer: (*Server).answerDrain},
+		{path: "/resume", name: "resume", post: true, needs: secure.Operator, fleet: true, plain: true, answer: (*Server).answerResume},
 		{path: "/workers", name: "list_workers", needs: secure.Reader, plain: true, answer: (*Server).answerListWorkers},
 		{path: "/health", name: "health", needs: secure.Anybody, answer: (*Server).answerAbout},
 		{path: "/livez", name: "livez", needs: secure.Anybody, answer: (*Server).answerAbout},
@@ -47,7 +49,7 @@ func routes() []route {
 // needsRegistry reports whether the route is there with a registry only.
 func (r *route) needsRegistry() bool {
 	switch r.name {
-	case "register", "unregister", "list_workers":
+	case "register", "unregister", "drain", "resume", "list_workers":
 		return true
 	}
 	return false

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// store is where registrations over HTTP are kept: the bucket, for all replicas, or
+// store is where registrations over HTTP and drained marks are kept: the bucket, for all replicas, or
 // without one the ledger of this replica alone. What it is given are the same values.
 type store interface {
 	// addHTTP stores the registration of one rank and returns its revision. The
@@ -16,6 +16,10 @@ type store interface {
 	addHTTP(ctx context.Context, w Worker) (revision uint64, repeated bool, err error)
 	// removeHTTP ends the registrations of ranks.
 	removeHTTP(ctx context.Context, targets []target) error
+	// Drain and Resume say whether a worker gets requests. The error wraps ErrAlready
+	// if that is so.
+	Drain(ctx context.Context, worker uint64, by string) error
+	Resume(ctx context.Context, worker uint64) error
 }
 
 // store returns where registrations over HTTP go.

@@ -59,12 +59,35 @@ func TestWithoutNATSWorkersComeAndGo(t *testing.T) {
 			t.Errorf("%s is answered with %d %s, want %d", c.body, status, body, c.status)
 		}
 	}
+	for _, c := range []struct {
+		resume bool
+		body   string
+		status int
+		marked bool
+	}{
+		{false, `{"worker_id":7}`, 200, true},
+		{false, `{"worker_id":"7"}`, 200, true}, // the same again is fine
+		{true, `{"worker_id":7}`, 200, false},
+		{true, `{"worker_id":7}`, 200, false},
+		{false, `{"worker_id":9}`, 404, false}, // it has left
+		{true, `{"worker_id":9}`, 404, false},
+		{false, `{}`, 400, false},
+		{false, `[`, 400, false},
+	} {
+		serve := r.ServeDrain
+		if c.resume {
+			serve = r.ServeResume
+		}
+		if status, body := serve(t.Context(), []byte(c.body)); status != c.status || r.IsDrained(7) != c.marked || r.IsDrained(9) {
+			t.Errorf("%s is answered with %d %s, want %d; drained %t", c.body, status, body, c.status, r.IsDrained(7))
+		}
+	}
 	var told []string
 	for _, e := range sub.Next() {
 		told = append(told, fmt.Sprintf("%v %d %v%s", e.Kind, e.Entry.ID, e.Entry.Ranks, e.Entry.Endpoints.HTTP))
 	}
 	want := []string{"joined 9 [0]", "updated 9 [0 1]", "joined 18446744073709551615 [0]http://127.0.0.1:8000", "updated 18446744073709551615 [0 3]http://127.0.0.1:8000",
-		"updated 18446744073709551615 [3]http://127.0.0.1:8000", "left 18446744073709551615 [3]http://127.0.0.1:8000", "updated 9 [1]", "left 9 [1]"}
+		"updated 18446744073709551615 [3]http://127.0.0.1:8000", "left 18446744073709551615 [3]http://127.0.0.1:8000", "updated 9 [1]", "left 9 [1]", "updated 7 [0]", "updated 7 [0]"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}

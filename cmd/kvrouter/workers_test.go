@@ -105,6 +105,17 @@ func TestWorkersComeAndGoWithoutNATS(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	served(200, "1")
+	if status, text, _ := askAs(t, reader, "POST", admin+"/drain", `{"worker_id":1}`); status != 403 {
+		t.Errorf("a reader drains: %d %s", status, text)
+	}
+	if status, text, _ := askAs(t, operator, "POST", admin+"/drain", `{"worker_id":1}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	served(503, "")
+	if status, text, _ := askAs(t, operator, "POST", admin+"/resume", `{"worker_id":1}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	served(200, "1")
 	if status, text, _ := askAs(t, operator, "POST", admin+"/unregister", `{"worker_id":1,"model":"m"}`); status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
