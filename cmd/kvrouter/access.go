@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
@@ -28,6 +30,21 @@ func (c *config) openAccessLog(log *slog.Logger) (*accesslog.Log, error) {
 		return accesslog.New(os.Stdout, int(c.AccessLogBuffer), log), nil
 	}
 	return accesslog.Open(c.AccessLog, int(c.AccessLogBuffer), log)
+}
+
+// checkAccessLog returns why it cannot be opened, as far as that is to be seen without
+// making the file.
+func (c *config) checkAccessLog() error {
+	if c.AccessLog == "" || c.AccessLog == "-" {
+		return nil
+	}
+	if st, err := os.Stat(c.AccessLog); err == nil && st.IsDir() {
+		return fmt.Errorf("--access-log %s: it is a directory, give a file", c.AccessLog)
+	}
+	if _, err := os.Stat(filepath.Dir(c.AccessLog)); err != nil {
+		return fmt.Errorf("--access-log: %w", err)
+	}
+	return nil
 }
 
 // limited returns ln with the limits on connections.

@@ -321,6 +321,9 @@ func (c *config) finish() (err error) {
 	if _, err := pairs("aliases", "alias=name", c.Aliases); err != nil {
 		return err
 	}
+	if err := c.checkAccessLog(); err != nil {
+		return err
+	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
 		return fmt.Errorf("--inference-routes: %w", err)
 	}

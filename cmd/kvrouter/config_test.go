@@ -173,6 +173,7 @@ func TestCombinations(t *testing.T) {
 		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
 		"--inference-routes=trex", "--engine-administration=x", "--loras=x", "--aliases=x",
+		"--access-log=/", "--access-log=/nowhere/at/all", "--http-listen=127.0.0.1:99999", "--admin-listen=127.0.0.1:x-y",
 	} {
 		if _, err := read(t, strings.Fields(args)...); err == nil {
 			t.Errorf("%s is accepted", args)

@@ -113,7 +113,10 @@ func (c *Settings) permits(address, setting string) error {
 	if address == "" {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(context.Background(), "tcp", port)
+	}
 	switch {
 	case err != nil:
 		return fmt.Errorf("--%s %s: give host:port: %w", setting, address, err)
