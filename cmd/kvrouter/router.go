@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "workers", Reason: x.fewWorkers}); err != nil {
+	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "ready_workers", Reason: x.fewWorkers}); err != nil {
 		return err
 	}
 	if err := x.build(access); err != nil {

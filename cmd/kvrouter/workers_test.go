@@ -127,7 +127,7 @@ func TestWorkersComeAndGoWithoutNATS(t *testing.T) {
 	served(200, "3")
 	securetest.Replace(t, list, []byte("[{worker_id: 2"))
 	waittest.Until(t, func() error {
-		if status, text, _ := ask("GET", url+"/readyz?verbose", ""); status != 200 || !strings.Contains(text, "--registry-workers is not taken") {
+		if status, text, _ := ask("GET", url+"/readyz?verbose", ""); status != 200 || !strings.Contains(text, "--registry-workers is not taken") || strings.Count(text, `"name":"workers"`) != 1 {
 			return fmt.Errorf("%d %s", status, text)
 		}
 		return nil
