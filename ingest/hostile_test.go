@@ -365,7 +365,7 @@ func lieFor(t *testing.T, x *liar, live, endless bool) {
 		if s := b.partition.rank(2, 0).status(); s.LastID != id || s.Recoveries == 0 || s.Incomplete {
 			t.Errorf("an honest worker at event %d: %+v", id, s)
 		}
-		if n := b.partition.recoveries.places.taken; n > 0 {
+		if n := b.partition.recoveries.places.count(); n > 0 {
 			t.Errorf("%d recoveries are still at it after a minute", n)
 		}
 		x.mu.Lock()

@@ -133,7 +133,7 @@ func TestTenantsShareTheQueue(t *testing.T) {
 	tokens := tenantsFile(t, "  a: {weight: 1}\n  b: {weight: 2}\n")
 	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+slow.URL, "--model=m", "--block-size=4", "--tokens-file="+tokens,
 		"--busy-prefill-tokens=0", "--queue=40", "--queue-timeout=5m", "--health-every=0s", "--models-every=0s", "--mode=kv", "--overdue-after=0s")
-	const each = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"max_tokens":1}`
+	const each = `{"model":"m","prompt":[1,2,3,4,5,6,7,8],"max_tokens":1,"stream":true}` // whose prompt ends when something comes
 	var all sync.WaitGroup
 	var refused atomic.Int64
 	ask := func(who string) {
