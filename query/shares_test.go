@@ -76,7 +76,7 @@ func (b *sharesBench) ask(t *testing.T) (listed, unknown []string) {
 func TestAShareThatDoesNotAnswerAsOne(t *testing.T) {
 	b := newSharesBench(t, time.Second)
 	one, two := fmt.Sprint(workerOf(stream.Share{Index: 0, Of: 2})), fmt.Sprint(workerOf(stream.Share{Index: 1, Of: 2}))
-	answer := `{"model":"m","spaces":[{"group":"","block_size":4,"blocks":3,"workers":[{"worker_id":"` + two + `","device":3,"host_pinned":3,"disk":3,"external":3,"longest":3,"tokens":12,"ranks":[]}]}]}`
+	answer := `{"model":"m","spaces":[{"group":"","block_size":4,"blocks":3,"workers":[{"worker_id":"` + two + `","device":3,"host_pinned":3,"disk":3,"external":3,"longest":3,"tokens":12,"ranks":[{"dp_rank":0,"device":3,"host_pinned":3,"disk":3,"external":3}]}]}]}`
 	says := func(share string, status int, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			if share != "" {
