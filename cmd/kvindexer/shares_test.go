@@ -1,5 +1,3 @@
-//go:build unix
-
 package main
 
 import (
@@ -86,11 +84,11 @@ func TestSharesAnswerTogetherAsOne(t *testing.T) {
 		}
 		return nil
 	}
-	shares[gone].signal(syscall.SIGSTOP)
+	shares[gone].hold()
 	if err := missing(); err != nil { // at once: the deadline is the front's
 		t.Error(err)
 	}
-	shares[gone].signal(syscall.SIGCONT)
+	shares[gone].resume()
 	f.compare(front)
 	_ = shares[gone].cmd.Process.Kill()
 	shares[gone].wait()
