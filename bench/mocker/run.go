@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg *Config, broker Broker, out *os.File) (err err
 	for i := range cfg.Workers {
 		p, err := broker.Open(ctx, sp, uint64(cfg.FirstWorker+i))
 		if err != nil {
-			return fmt.Errorf("publish for worker %d: %w", cfg.FirstWorker+i, err)
+			return unlessEnded(ctx, fmt.Errorf("publish for worker %d: %w", cfg.FirstWorker+i, err))
 		}
 		r.pubs = append(r.pubs, p)
 	}

@@ -6,7 +6,8 @@
 //     one ends the process at once with 128 plus the signal's number. Signals
 //     within a moment of the first are its echo: a terminal signals all
 //     processes of a command, and so may the parent among them once more.
-//   - Exit codes: 0 for an orderly end, 1 for a failure, 2 for wrong use.
+//   - Exit codes: 0 for an orderly end, also of what a signal has cut short, 1 for a
+//     failure, 2 for wrong use.
 //
 // Ownership: [Main] owns the signals from its call to its return.
 package proc
@@ -111,6 +112,10 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 		}
 	}()
 	if err := p.Run(ctx, log); err != nil {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			log.Info("stopped before it was done", "error", err)
+			return exitOK
+		}
 		log.Error("failed", "error", err)
 		if errors.As(err, new(conf.Wrong)) {
 			return exitUse

@@ -77,6 +77,29 @@ func TestFirstSignalStopsInOrder(t *testing.T) {
 	}
 }
 
+// What a signal cuts short, as the opening of a stream, has not failed; what fails after
+// a signal has.
+func TestCutShortIsNoFailure(t *testing.T) {
+	after := func(err func(context.Context) error) result {
+		signals := make(chan os.Signal, 1)
+		return start(t, nil, signals, noExit(t), func(ctx context.Context) error {
+			signals <- syscall.SIGTERM
+			<-ctx.Done()
+			return err(ctx)
+		})
+	}
+	if r := after(func(ctx context.Context) error { return fmt.Errorf("open the stream: %w", ctx.Err()) }); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if r := after(func(context.Context) error { return errors.New("disk is full") }); r.code != 1 {
+		t.Errorf("%+v", r)
+	}
+	own := func(context.Context) error { return fmt.Errorf("a request: %w", context.Canceled) }
+	if r := start(t, nil, nil, noExit(t), own); r.code != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestSecondSignalEndsAtOnceButAnEchoDoesNot(t *testing.T) {
 	for sig, want := range map[os.Signal]int{syscall.SIGTERM: 143, os.Interrupt: 130} {
 		synctest.Test(t, func(t *testing.T) {
