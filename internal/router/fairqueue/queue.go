@@ -49,7 +49,7 @@ type Queue struct {
 	flows   map[string]*flow
 	waiting int
 	out     int     // let out, and neither Done nor Return yet
-	virtual float64 // start of what was let out last
+	virtual float64 // start of what was let out last, and has not come back
 	number  uint64
 	sweepAt int // tenants known
 }
@@ -174,6 +174,7 @@ func (q *Queue) Return(now time.Time, i *Item) {
 	f := i.flow
 	q.Done(i)
 	f.start -= i.charged
+	q.virtual = min(q.virtual, f.start) // else the others' being let out meanwhile costs it its place
 	q.insert(now, i)
 	f.since = i.since
 }
