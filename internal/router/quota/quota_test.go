@@ -146,4 +146,10 @@ func TestATableIsBounded(t *testing.T) {
 	if take("t4") != "" || take("t5") != "" || take("t4") != "requests" || len(table.accounts) != 2 {
 		t.Error("idle accounts make no room")
 	}
+	now = now.Add(time.Minute)
+	take("t6") // looks for idle ones, and is alone
+	take("t7")
+	if now = now.Add(sweepEvery - 1); take("t8") != "" || len(table.accounts) != 2 || table.swept.Equal(now) {
+		t.Error("all accounts are looked at again within sweepEvery")
+	}
 }

@@ -11,8 +11,13 @@ type Table struct {
 
 	mu       sync.Mutex
 	accounts map[string]*Account
-	others   Account // of tenants beyond the limit
+	others   Account   // of tenants beyond the limit
+	swept    time.Time // when those that owe nothing were looked for
 }
+
+// sweepEvery is how often they are, at most: while there are too many tenants, each
+// request of one beyond the limit would look at all others.
+const sweepEvery = time.Second
 
 // NewTable returns a Table that knows so many tenants apart.
 func NewTable(limit int) *Table { return &Table{limit: limit, accounts: make(map[string]*Account)} }
@@ -32,13 +37,14 @@ func (t *Table) Settle(now time.Time, tenant string, l Limit, tokens int64) {
 }
 
 // of returns the tenant's account. One that owes nothing is as good as none, and makes
-// room.
+// room within sweepEvery.
 func (t *Table) of(now time.Time, tenant string) *Account {
 	a := t.accounts[tenant]
 	if a != nil {
 		return a
 	}
-	if len(t.accounts) >= t.limit {
+	if len(t.accounts) >= t.limit && now.Sub(t.swept) >= sweepEvery {
+		t.swept = now
 		for name, a := range t.accounts {
 			if a.idle(now) {
 				delete(t.accounts, name)
