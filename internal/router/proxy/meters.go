@@ -161,27 +161,17 @@ func (m *meter) count(t *tally, total time.Duration) {
 // of returns the key's meter, or that of all others where there are too many.
 func (s *meters) of(k meterKey) *meter {
 	s.mu.RLock()
-	m := s.all[k]
+	m := s.known(k)
 	s.mu.RUnlock()
 	if m != nil {
 		return m
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if m = s.all[k]; m != nil {
+	if m = s.known(k); m != nil {
 		return m
 	}
-	n := &s.tenants
-	if k.of {
-		n = &s.workers
-	}
-	if *n >= s.limit {
-		s.forget()
-	}
-	if *n >= s.limit {
-		return s.all[meterKey{of: k.of}]
-	}
-	*n++
+	*s.named(k)++
 	name := k.tenant
 	if k.of {
 		name = strconv.FormatUint(k.worker, 10)
@@ -189,6 +179,23 @@ func (s *meters) of(k meterKey) *meter {
 	m = s.make(k, name)
 	s.all[k] = m
 	return m
+}
+
+// known returns the key's meter, or that of all others if there is no room for one; nil
+// if it is to be made. s.mu is held.
+func (s *meters) known(k meterKey) *meter {
+	if m := s.all[k]; m != nil || *s.named(k) < s.limit {
+		return m
+	}
+	return s.all[meterKey{of: k.of}]
+}
+
+// named returns how many of the key's kind have meters. s.mu is held.
+func (s *meters) named(k meterKey) *int {
+	if k.of {
+		return &s.workers
+	}
+	return &s.tenants
 }
 
 // make registers the metrics of a key.
@@ -229,15 +236,11 @@ func (s *meters) make(k meterKey, name string) *meter {
 	return m
 }
 
-// prune forgets workers that have left.
+// prune forgets workers that have left, so that others are named. Who reads the metrics
+// calls it: no request looks at all meters.
 func (s *meters) prune() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.forget()
-}
-
-// forget does so. s.mu is held.
-func (s *meters) forget() {
 	for k, m := range s.all {
 		if !k.of || k.model == nil || k.model.Engine(k.worker) != nil {
 			continue
