@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -205,6 +206,29 @@ func TestTokenizersSettings(t *testing.T) {
 		}
 		if hedged := l.metric("kvatlas_router_tokenize_hedged_total") != "0"; hedged != asked {
 			t.Errorf("after %v another was asked: %v", hedge, hedged)
+		}
+	}
+}
+
+// What is read of an answer is bounded by the prompts that are looked at, however long the
+// body is that goes there.
+func TestTokenizeAnswersAreBounded(t *testing.T) {
+	for pad, known := range map[int]bool{0: true, 2 << 20: false} {
+		l := newLab(t, setup{proxy: func(p *Config) { p.MaxPrompt = 8 }, registry: func(_ int, w *registry.Worker) {
+			h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if r.URL.Path == "/tokenize" {
+					_, _ = io.WriteString(w, `{"prompt":"`+strings.Repeat("x", pad)+`","tokens":[1,2,3]}`)
+					return
+				}
+				_, _ = io.WriteString(w, `{}`)
+			}))
+			t.Cleanup(h.Close)
+			w.Endpoints.HTTP = h.URL
+		}})
+		l.post("/v1/chat/completions", `{"model":"org/model","messages":[],"max_tokens":1,"image":"`+strings.Repeat("x", 64<<10)+`"}`)
+		if failed := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); (failed == "0") != known {
+			t.Errorf("an answer of %d bytes: %s failed", pad, failed)
 		}
 	}
 }

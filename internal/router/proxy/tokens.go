@@ -111,10 +111,13 @@ func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32
 	return tokens, nil
 }
 
-// maxTokenAnswer bounds what of an answer is read to a text of n bytes: a token has
+// maxTokenAnswer bounds what of an answer is read to a body of n bytes: a token has
 // one byte or more, and its number up to a dozen digits with what stands between; some
-// engines say the tokens' texts too.
-func maxTokenAnswer(n int) int64 { return 64*int64(n) + 1<<20 }
+// engines say the tokens' texts too. What is in the body beside a prompt of MaxPrompt, as
+// images are, does not make it longer.
+func (p *Proxy) maxTokenAnswer(n int) int64 {
+	return 64*min(int64(n), bytesPerToken*int64(p.cfg.MaxPrompt)) + 1<<20
+}
 
 func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, q *call) ([]uint32, error) {
 	u := *e.Base
@@ -135,7 +138,7 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 	s := p.answers.Get().(*tokenAnswers) //nolint:forcetypeassert // the pool holds nothing else
 	defer p.answers.Put(s)
 	s.text.Reset()
-	if _, err := s.text.ReadFrom(io.LimitReader(resp.Body, maxTokenAnswer(ask.Len()))); err != nil {
+	if _, err := s.text.ReadFrom(io.LimitReader(resp.Body, p.maxTokenAnswer(ask.Len()))); err != nil {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
