@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -46,18 +47,11 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 			"this route is not one of inference: it is for operators with a token (--tokens-file; see --engine-administration and --inference-routes)"))
 		return
 	}
-	if no := p.enter(); no != nil {
-		p.refuse(w, no)
+	q, done := p.take(w, r)
+	if q == nil {
 		return
 	}
-	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
-	defer q.forgetBody()
-	recordCall(w, q)
-	if no := p.readBody(w, r, q); no != nil {
-		p.refuse(w, no)
-		return
-	}
+	defer done()
 	engines, one, no := p.meant(r, q)
 	switch {
 	case no != nil:
@@ -68,6 +62,30 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 		p.administerAll(w, r, q, engines)
 	}
 }
+
+// take reads a request that goes to engines as it is, without a choice. It is refused
+// if q is nil; else done must be called when it is over.
+func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func()) {
+	if no := p.enter(); no != nil {
+		p.refuse(w, no)
+		return nil, nil
+	}
+	q = &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
+	done = func() {
+		q.forgetBody()
+		p.flight.Add(-1)
+	}
+	recordCall(w, q)
+	if no := p.readBody(w, r, q); no != nil {
+		p.refuse(w, no)
+		done()
+		return nil, nil
+	}
+	return q, done
+}
+
+// byID orders engines.
+func byID(a, b *fleet.Engine) int { return cmp.Compare(a.ID, b.ID) }
 
 // meant returns the engines that the request is for, and whether it names one.
 func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bool, no *refusal) {
@@ -104,12 +122,7 @@ func (p *Proxy) meant(r *http.Request, q *call) (engines []*fleet.Engine, one bo
 	if len(engines) == 0 {
 		return nil, false, refuse(http.StatusServiceUnavailable, "no_worker", "the model has no engine with an address")
 	}
-	slices.SortFunc(engines, func(a, b *fleet.Engine) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(engines, byID)
 	return engines, false, nil
 }
 

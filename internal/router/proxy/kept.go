@@ -60,18 +60,11 @@ const (
 
 // serveKept passes a request about what an engine keeps on to that one.
 func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
-	if no := p.enter(); no != nil {
-		p.refuse(w, no)
+	q, done := p.take(w, r)
+	if q == nil {
 		return
 	}
-	defer p.flight.Add(-1)
-	q := &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
-	defer q.forgetBody()
-	recordCall(w, q)
-	if no := p.readBody(w, r, q); no != nil {
-		p.refuse(w, no)
-		return
-	}
+	defer done()
 	kind, id := keptPath(r.URL.Path)
 	engines := p.keepers(r)
 	if len(engines) == 0 {
@@ -251,7 +244,7 @@ const maxKeptList = 4 << 20
 func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engines []*fleet.Engine) {
 	all := []json.RawMessage{}
 	listed := false
-	slices.SortFunc(engines, func(a, b *fleet.Engine) int { return int(min(a.ID, b.ID+1)) - int(min(b.ID, a.ID+1)) })
+	slices.SortFunc(engines, byID)
 	for _, e := range engines {
 		a := p.askKeeper(r.Context(), r, q, e)
 		if a.resp == nil {
