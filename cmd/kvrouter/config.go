@@ -262,6 +262,7 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
 	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
 		all engines are asked, each for --health-timeout at most.`, conf.Between(1, 1<<28))
+	set.Int(&p.MaxAsking, "max-kept-asking", 16, "Most requests that ask all engines at once.", conf.Between(1, 1<<16))
 	set.String(&c.AccessLog, "access-log", "", `File to which a line of JSON is added for each request: id, client, tenant, model, worker, status, times,
 		tokens; nothing that was said. It may be renamed at any time. - is the standard output. Empty: none.`)
 	set.Bytes(&c.AccessLogBuffer, "access-log-buffer", 1<<20, `Most bytes of it that wait to be written. Lines beyond are dropped and counted.`, conf.Between[int64](1<<10, 1<<30))

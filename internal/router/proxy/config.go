@@ -77,8 +77,9 @@ type Config struct {
 
 	// MaxKept is how many responses, files and batches are remembered with the engine
 	// that keeps them, and AskTimeout the time that an engine has to say that it has one.
-	MaxKept    int
-	AskTimeout time.Duration
+	// MaxAsking is how many requests may ask all engines for one at once.
+	MaxKept, MaxAsking int
+	AskTimeout         time.Duration
 
 	SessionHeader string // "" for no affinity
 	SessionLife   time.Duration

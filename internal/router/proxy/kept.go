@@ -177,12 +177,9 @@ func (a *keptAnswer) says() bool {
 	return a.resp.StatusCode < 500 && !a.absent()
 }
 
-// maxAsking is how many requests may ask all engines at once: a client costs each of
-// them a request by one, for names that nobody has too.
-const maxAsking = 16
-
 // askAll asks all engines and returns the answer of the one that has it; failed is set
-// if some did not answer, or could not be asked in time.
+// if some did not answer, or could not be asked in time: a client costs each engine a
+// request by one, for names that nobody has too, so few ask at once.
 func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found keptAnswer, failed bool) {
 	late := time.NewTimer(p.cfg.AskTimeout)
 	defer late.Stop()

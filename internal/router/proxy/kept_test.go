@@ -204,7 +204,7 @@ func TestWhatEnginesKeep(t *testing.T) {
 func TestUnknownNamesAreAskedForByFew(t *testing.T) {
 	l, k := newKeepers(t)
 	l.proxy.cfg.AskTimeout = 10 * time.Millisecond
-	for range maxAsking {
+	for range cap(l.proxy.asking) {
 		l.proxy.asking <- struct{}{}
 	}
 	const request = "GET /v1/responses/nobodys"
@@ -212,7 +212,7 @@ func TestUnknownNamesAreAskedForByFew(t *testing.T) {
 	if asked := k.take(request); status != 502 || !strings.Contains(data, "engine_unreachable") || len(asked) > 0 {
 		t.Errorf("while enough ask: %d %s, asked %q", status, data, asked)
 	}
-	for range maxAsking {
+	for range cap(l.proxy.asking) {
 		<-l.proxy.asking
 	}
 	l.proxy.cfg.AskTimeout = patience

@@ -77,7 +77,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		},
 	})
 	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
-	p.asking = make(chan struct{}, maxAsking)
+	p.asking = make(chan struct{}, cfg.MaxAsking)
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
 	p.hashes.New = func() any { return &[]uint64{} } // of none, too, a prompt is known: not nil
 	p.answers.New = func() any { return new(tokenAnswers) }
