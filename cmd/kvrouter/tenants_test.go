@@ -39,24 +39,7 @@ func TestLimitsOfTenants(t *testing.T) {
 		"--trust=127.0.0.1")
 	ask := func(who string, headers ...string) (int, string, http.Header) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":30}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+who+"-0123456789abcdef")
-		for i := 0; i < len(headers); i += 2 {
-			req.Header.Set(headers[i], headers[i+1])
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		data, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(data), resp.Header
+		return askAs(t, who+"-0123456789abcdef", "POST", url+"/v1/completions", `{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"max_tokens":30}`, headers...)
 	}
 	level := func(h http.Header, of string) string {
 		return h.Get("X-Ratelimit-Limit-"+of) + " " + h.Get("X-Ratelimit-Remaining-"+of)

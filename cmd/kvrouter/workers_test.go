@@ -48,8 +48,8 @@ func (l *logged) admin(t *testing.T) string {
 	return "http://" + m[1]
 }
 
-// askAs asks with a bearer token.
-func askAs(t *testing.T, token, method, url, body string) (int, string, http.Header) {
+// askAs asks with a bearer token, and headers by name and value.
+func askAs(t *testing.T, token, method, url, body string, headers ...string) (int, string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -57,6 +57,9 @@ func askAs(t *testing.T, token, method, url, body string) (int, string, http.Hea
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+token)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
