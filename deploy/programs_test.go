@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,26 +71,8 @@ func accepts(t *testing.T, name string, args, env []string) {
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	log  *record
+	log  *waittest.Log
 	done chan error
-}
-
-// record is what a program has logged so far.
-type record struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (r *record) Write(b []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.Write(b)
-}
-
-func (r *record) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.text.String()
 }
 
 // start runs a command until the test ends.
@@ -102,7 +83,7 @@ func start(t *testing.T, name string, args ...string) *process {
 
 func run(t *testing.T, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, log: new(record), done: make(chan error, 1)}
+	p := &process{t: t, cmd: cmd, log: new(waittest.Log), done: make(chan error, 1)}
 	cmd.Env = append([]string{"HOME=/nonexistent", "KVATLAS_ADMIN_LISTEN=127.0.0.1:0"}, env...) // other tests run too
 	cmd.Stderr = p.log
 	if err := cmd.Start(); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/testing/apitest"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -31,7 +32,7 @@ type served struct {
 	url     string
 	addr    string
 	metrics *obs.Metrics
-	log     *lockedBuffer
+	log     *waittest.Log
 	client  *http.Client
 
 	checked sync.Map // exchanges compared with the document: kind -> *atomic.Int64
@@ -42,23 +43,6 @@ type served struct {
 func (s *served) sampled(kind string) bool {
 	n, _ := s.checked.LoadOrStore(kind, new(atomic.Int64))
 	return n.(*atomic.Int64).Add(1) <= 5 //nolint:forcetypeassert // it holds nothing else
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // testConfig returns the defaults, changed by flags.
@@ -80,7 +64,7 @@ func serve(t testing.TB, ix Index, cfg Config, checks ...edge.Check) *served {
 
 func serveDeps(t testing.TB, cfg Config, d Deps) *served {
 	t.Helper()
-	log, m := new(lockedBuffer), obs.NewMetrics()
+	log, m := new(waittest.Log), obs.NewMetrics()
 	d.Log, d.Metrics = slog.New(slog.NewTextHandler(log, nil)), m
 	s, err := New(cfg, d)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
@@ -18,23 +16,8 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
-// logged is a log whose text can be read while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+// logged is the log of a router.
+type logged struct{ waittest.Log }
 
 var adminPort = regexp.MustCompile(`msg="admin port" address=(\S+)`)
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -115,7 +116,7 @@ func TestNoWordOfEnginesIsLogged(t *testing.T) {
 		}()
 		for _, role := range []registry.Role{registry.Aggregated, registry.Prefill} {
 			for _, body := range []string{short, `{"model":"org/model","prompt":"a text"}`, `{"model":"org/model","prompt":"` + strings.Repeat("long ", 20_000) + `"}`} {
-				var log syncBuffer
+				var log waittest.Log
 				l := newLab(t, setup{engines: 2, proxy: func(c *Config) {
 					c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 				},

@@ -1,37 +1,18 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
-
-// syncBuffer is a log that is read while it is written.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
 
 // A worker whose events never match what is looked up, for another hash seed or
 // block size, is found out by what its engine reports: in a metric, and in one
@@ -42,7 +23,7 @@ func TestWrongPredictions(t *testing.T) {
 		"block size": func(c *mockapi.Config) { c.Engine.BlockSize = 2 * blockSize },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log syncBuffer
+			var log waittest.Log
 			l := newLab(t, setup{engines: 2,
 				engine: func(i int, c *mockapi.Config) {
 					if i == 1 {

@@ -3,5 +3,5 @@
 //
 // Invariant: it fails a test only after Patience, however slow the machine is.
 //
-// Ownership: it keeps nothing.
+// Ownership: it keeps nothing but the text of a Log, which is its user's.
 package waittest
