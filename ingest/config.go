@@ -178,7 +178,7 @@ type Config struct {
 	StallAfter time.Duration
 	// DeleteStream deletes a stream that is empty and into which nothing was published for
 	// so long while this process looked, heartbeats neither: its publishers are gone.
-	// Default 0: none is deleted. It must be longer than streams keep messages.
+	// Default 0: none is deleted. Give several times what publishers' heartbeats are apart.
 	DeleteStream time.Duration
 	// ForgetStream is after how long without its stream a reader is not shown, and not
 	// waited for, until it is there again; default 30 s.

@@ -43,9 +43,8 @@ type reader struct {
 
 	// Of discover only.
 	growAgain time.Time
-	hidden    bool      // its gauges are not exposed
-	last      uint64    // sequence of the stream
-	lastSeen  time.Time // when that was another one
+	hidden    bool // its gauges are not exposed
+	unused    unused
 
 	mu struct {
 		sync.Mutex

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
@@ -21,8 +22,14 @@ func (s *Settings) Declare(set *conf.Set) {
 		silent before the other one is followed; until then the index holds nothing of the worker. Give more than publishers'
 		time between heartbeats.`, conf.Between(100*time.Millisecond, time.Hour))
 	set.Duration(&s.DeleteStream, "delete-streams-after", 0, `Delete the stream of a space that is empty, and into which nothing was
-		published for so long while this process looked, not even a heartbeat; 0: none is deleted. NATS users need the
-		permission $JS.API.STREAM.DELETE.* for that.`, conf.Between(0, 365*24*time.Hour))
+		published for so long while this process looked, not even a heartbeat: a minute at least; 0: none is deleted. NATS
+		users need the permission $JS.API.STREAM.DELETE.* for that.`, conf.Between(0, 365*24*time.Hour))
+	set.Check(func() error {
+		if s.DeleteStream > 0 && s.DeleteStream < leastDeleteStream {
+			return fmt.Errorf("--delete-streams-after: %v is less than %v, and a publisher's heartbeat may come later: give more, or 0", s.DeleteStream, leastDeleteStream)
+		}
+		return nil
+	})
 }
 
 // Apply brings the settings into cfg.

@@ -55,19 +55,38 @@ func (r *reader) counts(now time.Time) bool {
 	return divided != nil || !r.forgotten(now)
 }
 
+// leastDeleteStream is far above the time between a publisher's heartbeats: each of them is
+// a message of its stream, though the stream may be trimmed to nothing.
+const leastDeleteStream = time.Minute
+
+// unused is for how long a stream was seen empty and without a new message. Of another
+// stream of the name, and while nobody looked, that says nothing.
+type unused struct {
+	created time.Time
+	seq     uint64
+	looked  time.Time // last
+	idle    time.Duration
+}
+
+// look returns for how long, with what there is now; looks are usually every apart.
+func (u *unused) look(info *stream.Info, now time.Time, every time.Duration) time.Duration {
+	if !info.Created.Equal(u.created) || info.LastSeq != u.seq || info.Messages > 0 {
+		*u = unused{created: info.Created, seq: info.LastSeq, looked: now}
+		return 0
+	}
+	u.idle += min(now.Sub(u.looked), 2*every)
+	u.looked = now
+	return u.idle
+}
+
 // deleteUnused deletes the stream if nothing has come into it for Config.DeleteStream, and
 // it is empty: one that is full takes nothing either. What a publisher that is back at this
 // very moment stored in it shows as a gap, and is got from it.
 func (r *reader) deleteUnused(ctx context.Context, info *stream.Info) {
-	now := time.Now()
-	if r.lastSeen.IsZero() || info.LastSeq != r.last || info.Messages > 0 {
-		r.last, r.lastSeen = info.LastSeq, now
+	if idle := r.unused.look(info, time.Now(), r.cfg.Discover); r.cfg.DeleteStream == 0 || idle < r.cfg.DeleteStream {
 		return
 	}
-	if r.cfg.DeleteStream == 0 || now.Sub(r.lastSeen) < r.cfg.DeleteStream {
-		return
-	}
-	r.lastSeen = now // if it fails, it is tried after the same time again
+	r.unused = unused{} // if it fails, it is tried after the same time again
 	ctx, cancel := context.WithTimeout(ctx, requestWait)
 	defer cancel()
 	if err := r.js.DeleteStream(ctx, r.name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -82,4 +83,46 @@ func TestStreamsThatNobodyPublishesInto(t *testing.T) {
 		t.Fatal(err)
 	}
 	waittest.For(t, "it is not counted either", func() bool { return len(in.Streams()) == 0 })
+}
+
+// What counts is the time in which somebody looked at this very stream: neither one that was
+// made anew with the same number of messages nor a return from an outage, which publishers
+// had too, begins with what was seen before.
+func TestOnlyLookingAtOneStreamCounts(t *testing.T) {
+	const every = 2 * time.Second
+	now := time.Unix(1_000_000, 0)
+	info := stream.Info{Created: now, LastSeq: 7}
+	var u unused
+	for i := range 20 {
+		if have, want := u.look(&info, now, every), time.Duration(i)*every; have != want {
+			t.Fatalf("look %d: idle for %v, want %v", i, have, want)
+		}
+		now = now.Add(every)
+	}
+	now = now.Add(time.Hour)
+	if have, want := u.look(&info, now, every), 19*every+2*every; have != want {
+		t.Errorf("after an outage: idle for %v, want %v", have, want)
+	}
+	for what, change := range map[string]func(*stream.Info){
+		"made anew":   func(i *stream.Info) { i.Created = i.Created.Add(time.Second) },
+		"a heartbeat": func(i *stream.Info) { i.LastSeq++ },
+		"a message":   func(i *stream.Info) { i.Messages = 1 },
+	} {
+		before, is := u, info
+		change(&is)
+		if have := before.look(&is, now.Add(every), every); have != 0 {
+			t.Errorf("%s: idle for %v", what, have)
+		}
+	}
+}
+
+func TestNoStreamIsDeletedBetweenHeartbeats(t *testing.T) {
+	for text, good := range map[string]bool{"0": true, "1ms": false, "59s": false, "1m": true, "24h": true} {
+		var s Settings
+		set := conf.New("test", "A test.")
+		s.Declare(set)
+		if _, err := set.Run([]string{"--delete-streams-after=" + text}, nil, nil); (err == nil) != good {
+			t.Errorf("--delete-streams-after=%s: %v", text, err)
+		}
+	}
 }
