@@ -104,6 +104,7 @@ type (
 	missingShare struct {
 		Share  string `json:"share"`
 		Reason string `json:"reason"`
+		part   stream.Share
 	}
 )
 
@@ -142,14 +143,14 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 		r := &replies[i]
 		switch {
 		case r.err != nil || r.status >= fasthttp.StatusInternalServerError || r.status == fasthttp.StatusTooManyRequests || r.status < fasthttp.StatusOK:
-			all.miss(i, len(replies), r)
+			all.miss(x.part(i), r)
 		case r.status == fasthttp.StatusOK:
 			var part sharedAnswer
 			if r.err = json.Unmarshal(r.body, &part); r.err == nil && part.Spaces == nil {
 				r.err = errNoAnswer
 			}
 			if r.err != nil {
-				all.miss(i, len(replies), r)
+				all.miss(x.part(i), r)
 				continue
 			}
 			answered++
@@ -166,7 +167,7 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 		case answered == 0 && none == nil:
 			return x.pass(ctx, r)
 		default:
-			all.miss(i, len(replies), r)
+			all.miss(x.part(i), r)
 		}
 	}
 	switch {
@@ -182,7 +183,7 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 			_ = json.Unmarshal(ctx.Request.Body(), &asked) // what is no request is refused by a share
 			all.Model = asked.Model
 		}
-		all.Missing.Workers = x.workersOf(v, all.Missing, &all)
+		all.Missing.Workers = x.workersOf(v, all.Missing, cmp.Or(all.Model, string(ctx.QueryArgs().Peek("model"))))
 		s.obs.missing.Add(all.missed())
 	}
 	if all.Spaces == nil {
@@ -195,6 +196,9 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 	s.json(ctx, append(append(s.buffer(ctx), body...), '\n'))
 	return nil
 }
+
+// part returns the share that the i-th address is of.
+func (x *shares) part(i int) stream.Share { return stream.Share{Index: i, Of: len(x.cfg.URLs)} }
 
 // ask asks all shares at once.
 func (x *shares) ask(ctx *fasthttp.RequestCtx) []reply {
@@ -218,7 +222,7 @@ func (x *shares) ask(ctx *fasthttp.RequestCtx) []reply {
 				replies[i].err = err
 				return
 			}
-			share := stream.Share{Index: i, Of: len(x.cfg.URLs)}.String()
+			share := x.part(i).String()
 			if is := string(answer.Header.Peek(headerShare)); is != share {
 				replies[i].err = fmt.Errorf("status %d of what is share %q and not %s: give --shares in the order of --share", answer.StatusCode(), is, share)
 				return
@@ -246,7 +250,7 @@ func (a *unionAnswer) missed() int {
 }
 
 // miss notes that a share has not answered.
-func (a *unionAnswer) miss(i, of int, r *reply) {
+func (a *unionAnswer) miss(part stream.Share, r *reply) {
 	why := "it answers " + strconv.Itoa(r.status)
 	if r.err != nil {
 		why = r.err.Error()
@@ -254,7 +258,7 @@ func (a *unionAnswer) miss(i, of int, r *reply) {
 	if a.Missing == nil {
 		a.Missing = &missing{Workers: []string{}}
 	}
-	a.Missing.Shares = append(a.Missing.Shares, missingShare{stream.Share{Index: i, Of: of}.String(), why})
+	a.Missing.Shares = append(a.Missing.Shares, missingShare{part.String(), why, part})
 }
 
 // add adds what a share knows: its spaces, and its workers in those that others have too.
@@ -275,19 +279,18 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 	})
 }
 
-// workersOf returns the registered workers of the missing shares, of the models that
-// the answer is about.
-func (x *shares) workersOf(v *view, m *missing, a *unionAnswer) []string {
+// workersOf returns the registered workers of the missing shares, of the model that is
+// asked about; "" is all.
+func (x *shares) workersOf(v *view, m *missing, model string) []string {
 	ids := []string{}
 	if v.registry == nil {
 		return ids
 	}
 	for _, e := range v.registry.Snapshot(false) {
-		if a.Model != "" && a.Model != e.Model {
+		if model != "" && model != e.Model {
 			continue
 		}
-		part := stream.Share{Index: stream.Partition(e.Key.Worker, len(x.cfg.URLs)), Of: len(x.cfg.URLs)}.String()
-		if slices.ContainsFunc(m.Shares, func(s missingShare) bool { return s.Share == part }) {
+		if slices.ContainsFunc(m.Shares, func(s missingShare) bool { return s.part.Has(e.Key.Worker) }) {
 			ids = append(ids, strconv.FormatUint(e.Key.Worker, 10))
 		}
 	}

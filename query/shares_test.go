@@ -135,6 +135,13 @@ func TestAShareThatDoesNotAnswerAsOne(t *testing.T) {
 	if got, data := b.do(t, "POST", "/v1/find_matches", `{"model":"m","hashes":["x"]}`); got.StatusCode != 400 || !strings.Contains(string(data), `"hashes`) {
 		t.Errorf("what all refuse: status %d, %s", got.StatusCode, data)
 	}
+	for model, want := range map[string]string{"": two, "m": two, "other": ""} {
+		_, data := b.do(t, "GET", "/v1/workers?model="+model, "")
+		var a struct{ Missing struct{ Workers []string } }
+		if err := json.Unmarshal(data, &a); err != nil || strings.Join(a.Missing.Workers, ",") != want {
+			t.Errorf("workers of model %q: unknown %v, want %q (%v)", model, a.Missing.Workers, want, err)
+		}
+	}
 	if got, _ := b.do(t, "HEAD", "/v1/workers", ""); got.StatusCode != 200 && got.StatusCode != 503 {
 		t.Errorf("HEAD: %d", got.StatusCode)
 	}
