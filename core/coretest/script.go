@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -17,14 +15,9 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// RunScripts runs every script that matches the pattern, each on a new index
-// beside the oracle, and compares what the commands print with what the
-// script says. With KVATLAS_TEST_REWRITE=1 it writes what they print into the
-// script instead.
-//
-// A script is a list of commands, each followed by a line of four dashes, what
-// it prints, and an empty line. Lines that begin with # are comments. Lists of
-// numbers have the form 1,2,5..9,max; tiers are 0 to 3.
+// RunScripts runs every script (see [Scripts]) that matches the pattern, each on a
+// new index beside the oracle. Lists of numbers have the form 1,2,5..9,max; tiers
+// are 0 to 3.
 //
 //	store h=0 [tier=1] [copies] [parent=7] E=1,2 [L=10,11]   the outcome; without L hash-only
 //	remove h=0 [tier=1] [copies] E=1,2                       the outcome
@@ -38,62 +31,16 @@ import (
 // h may be a list; outcomes are added up. With the argument each, every block
 // is an event of its own, with the same parent.
 func RunScripts(t *testing.T, pattern string, newIndex func() core.Index) {
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no script matches %s (%v)", pattern, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	Scripts(t, pattern, func() (run func(string) ([]string, error), end func() error) {
+		s := &script{Checker: NewChecker(newIndex(), 1)}
+		return s.run, func() error {
+			if s.alone {
+				return nil
 			}
-			s := script{Checker: NewChecker(newIndex(), 1)}
-			var rewritten []string
-			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-			for n := 0; n < len(lines); n++ {
-				if lines[n] == "" {
-					continue
-				}
-				if strings.HasPrefix(lines[n], "#") {
-					rewritten = append(rewritten, lines[n])
-					continue
-				}
-				at := n
-				have, err := s.run(lines[n])
-				if err != nil {
-					t.Fatalf("%s:%d: %v", file, at+1, err)
-				}
-				var want []string
-				if n+1 < len(lines) && lines[n+1] == "----" {
-					for n += 2; n < len(lines) && lines[n] != ""; n++ {
-						want = append(want, lines[n])
-					}
-					n--
-				}
-				if rewrite && len(have) == 0 {
-					rewritten = append(rewritten, lines[at], "")
-				} else if rewrite {
-					rewritten = slices.Concat(rewritten, []string{lines[at], "----"}, have, []string{""})
-				} else if !slices.Equal(have, want) {
-					t.Fatalf("%s:%d: %s\nhave %s\nwant %s", file, at+1, lines[at], strings.Join(have, "\n     "), strings.Join(want, "\n     "))
-				}
-			}
-			if !s.alone {
-				if err := s.State(64); err != nil {
-					t.Fatalf("at the end of %s: %v", file, err)
-				}
-			}
-			if rewrite {
-				if err := os.WriteFile(file, []byte(strings.TrimRight(strings.Join(rewritten, "\n"), "\n")+"\n"), 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+			return s.State(64)
+		}
+	})
 }
-
-var rewrite = os.Getenv("KVATLAS_TEST_REWRITE") == "1"
 
 type script struct {
 	*Checker

@@ -4,21 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// TestScripts runs the stories of testdata: each is a list of inputs to one rank,
-// followed by a line of four dashes, the effects and the rank's status, and an
-// empty line. Lines that begin with # are comments. With KVATLAS_TEST_REWRITE=1
-// what comes of the inputs is written into the story instead.
+// TestScripts runs the stories of testdata: each is a list of inputs to one rank, which
+// print the effects and the rank's status.
 //
 //	new [deaf | engine | replay] [hold=8] [spill=20]   another rank
 //	message run=5 ids=1..3,5 [live] [seq=7] [stored=10] [clear] [lossy]   the last event clears, all say that the stream is incomplete
@@ -34,51 +31,9 @@ import (
 //	live n=3 [print=9] | sent n=3 | replayed n=3 [print=9]   its batches; [clear] [lost] is what they turn out to have
 //	again | whole                             the answer broke, or came to its end
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no scripts (%v)", err)
-	}
-	rewrite := os.Getenv("KVATLAS_TEST_REWRITE") == "1"
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			st := newStory()
-			var out []string
-			lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-			for n := 0; n < len(lines); n++ {
-				if lines[n] == "" {
-					continue
-				}
-				if strings.HasPrefix(lines[n], "#") {
-					out = append(out, lines[n])
-					continue
-				}
-				at := n
-				have, err := st.run(lines[n])
-				if err != nil {
-					t.Fatalf("%s:%d: %v", file, at+1, err)
-				}
-				var want []string
-				if n+1 < len(lines) && lines[n+1] == "----" {
-					for n += 2; n < len(lines) && lines[n] != ""; n++ {
-						want = append(want, lines[n])
-					}
-				}
-				out = slices.Concat(out, []string{lines[at], "----"}, have, []string{""})
-				if !rewrite && !slices.Equal(have, want) {
-					t.Fatalf("%s:%d: %s\nhave %s\nwant %s", file, at+1, lines[at], strings.Join(have, "\n     "), strings.Join(want, "\n     "))
-				}
-			}
-			if rewrite {
-				if err := os.WriteFile(file, []byte(strings.TrimRight(strings.Join(out, "\n"), "\n")+"\n"), 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-	}
+	coretest.Scripts(t, "testdata/*.txt", func() (func(string) ([]string, error), func() error) {
+		return newStory().run, func() error { return nil }
+	})
 }
 
 // story is one rank, told.
