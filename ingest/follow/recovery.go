@@ -163,9 +163,9 @@ type Dump struct {
 	Partial     bool   // its publisher does not know what the rank held before it
 }
 
-// Dump offers a dump. It is taken, with the effect Commit, unless it is of a run
-// of the engine that is over.
-func (r *Rank) Dump(s *Step, d Dump) bool {
+// Dump takes a dump, with the effect Commit: of whichever run of the engine it is, that
+// is the present one, by the publisher's own word.
+func (r *Rank) Dump(s *Step, d Dump) {
 	if !r.heard || r.incarnation != d.Incarnation {
 		r.succeed(s, d.Incarnation)
 	}
@@ -184,7 +184,6 @@ func (r *Rank) Dump(s *Step, d Dump) bool {
 	r.putOffDumps(s)
 	r.claim.reached(r)
 	r.drain(s)
-	return true
 }
 
 // succeed makes the incarnation the rank's, as adopt does, on the publisher's own
