@@ -92,18 +92,11 @@ func (in *Ingest) watchRoom(ctx context.Context, g *group) {
 			if l.truncatedRanks.Load() == 0 || !ok || index.Stats().Full {
 				continue
 			}
-			done := make(chan bool, 1)
-			select {
-			case l.inbox <- func(ctx context.Context) { done <- l.recoverTruncated(ctx) }:
-			case <-ctx.Done():
-				return
+			was := false
+			l.do(func(l *partition) { was = l.recoverTruncated(ctx) })
+			if was {
+				break
 			}
-			select {
-			case <-done:
-			case <-ctx.Done():
-				return
-			}
-			break
 		}
 	}
 }
