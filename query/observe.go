@@ -36,7 +36,7 @@ func newObserver(m *obs.Metrics, t *table) *observer {
 	}
 	o.blocks = m.Counter("kvatlas_find_blocks_total", "Blocks that find_matches requests asked about.")
 	o.ranks = m.Counter("kvatlas_find_ranks_total", "Ranks that find_matches answers listed.")
-	o.missing = m.Counter("kvatlas_shares_missing_total", "Shares of the fleet (--shares) that did not answer a request in time.")
+	o.missing = m.Counter("kvatlas_shares_missing_total", "Shares of the fleet (--shares) that did not answer a request in time, or not as the share that was asked.")
 	m.Gauge("kvatlas_http_requests_in_flight", "Requests that are being answered.",
 		func() float64 { return float64(o.flight.Load()) })
 	return o
