@@ -108,8 +108,7 @@ func sleep(ctx context.Context, d time.Duration) {
 func (f *Feed) carryOut(e *follow.Effect) {
 	switch e.Kind {
 	case follow.Skip:
-		f.count(func(c *Stats) { c.Gaps++ })
-		f.count(func(c *Stats) { c.Missed += e.To - e.From + 1 })
+		f.count(func(c *Stats) { c.Gaps, c.Missed = c.Gaps+1, c.Missed+e.To-e.From+1 })
 	case follow.Drop:
 		switch {
 		case e.Reason != follow.Duplicate:
