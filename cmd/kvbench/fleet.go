@@ -85,7 +85,7 @@ type fleetResult struct {
 	VisibleP99    float64 `json:"visible_p99_ms"`
 	LagMax        float64 `json:"lag_max_messages"`
 	Stalls        int     `json:"stalls"`
-	RSS           rssMB   `json:"rss_mb"`
+	RSS           rssMiB  `json:"rss_mib"`
 	RestartReadyS float64 `json:"restart_ready_s"` // here and below: of the last line, else 0
 	RecoverS      float64 `json:"recover_s"`
 	Lost          int64   `json:"lost"`
@@ -94,9 +94,9 @@ type fleetResult struct {
 	Sync string `json:"sync"`
 }
 
-// rssMB is the most resident memory of each program, in MiB; that of the workers'
+// rssMiB is the most resident memory of each program, in MiB; that of the workers'
 // processes together.
-type rssMB map[string]float64
+type rssMiB map[string]float64
 
 // lineEvery is how much of the load a line is about.
 const lineEvery = 10 * time.Second

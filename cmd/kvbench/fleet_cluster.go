@@ -317,8 +317,8 @@ func (c *fleetCluster) tail(name string) error {
 }
 
 // rss returns the resident memory of the programs in MiB, by name.
-func (c *fleetCluster) rss() rssMB {
-	m := make(rssMB)
+func (c *fleetCluster) rss() rssMiB {
+	m := make(rssMiB)
 	for name, list := range map[string][]*fleetProcess{
 		"kvindexer": c.indexers, "kvrouter": {c.router}, "nats-server": {c.server}, "workers": c.shares,
 	} {

@@ -25,7 +25,7 @@ type fleetSample struct {
 	at                    time.Time
 	events, messages, lag float64
 	resets                float64 // times that reading began again
-	rss                   rssMB
+	rss                   rssMiB
 }
 
 // sampleEvery is how often kvindexer is asked; its metrics of a large fleet are long.
@@ -147,7 +147,7 @@ func (w *fleetWatch) result(from int) fleetResult {
 	seconds := b.at.Sub(a.at).Seconds()
 	r := fleetResult{
 		Workers: w.c.o.workers, EventsPerS: (b.events - a.events) / seconds, MessagesPerS: (b.messages - a.messages) / seconds,
-		Stalls: int(b.resets - a.resets), RSS: make(rssMB), Sync: w.c.o.sync.String(),
+		Stalls: int(b.resets - a.resets), RSS: make(rssMiB), Sync: w.c.o.sync.String(),
 	}
 	if w.c.o.always {
 		r.Sync = "always"
