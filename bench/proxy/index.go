@@ -10,12 +10,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 )
@@ -58,7 +55,7 @@ func (s *scene) index(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	for i := range s.targets {
-		err := retry(ctx, func() bool {
+		err := s.started[i].ready(ctx, func() bool {
 			for _, e := range s.publishers { // whoever subscribes late gets it, too
 				e.mu.Lock()
 				clear(e.held)
@@ -68,7 +65,7 @@ func (s *scene) index(ctx context.Context, stdout io.Writer) error {
 			return s.holdsAll(&s.targets[i], bodies)
 		})
 		if err != nil {
-			return fmt.Errorf("%s does not answer for %d workers with the chain: %w; it says: %s", s.targets[i].name, indexWorkers, err, s.started[i].log)
+			return fmt.Errorf("%d workers with the chain: %w", indexWorkers, err)
 		}
 	}
 	return s.measure(ctx, stdout, []shape{{path: "/query", connections: 16, body: bodies["/query"]}, {path: "/query_by_hash", connections: 16, body: bodies["/query_by_hash"]}})
@@ -125,27 +122,12 @@ func (s *scene) holdsAll(t *target, bodies map[string][]byte) bool {
 func (s *scene) indexer(ctx context.Context, at []string) error {
 	for _, r := range s.routers {
 		name, path, _ := strings.Cut(r, "=")
-		file, workers := filepath.Join(s.dir, name+".address"), filepath.Join(s.dir, name+".yaml")
-		var list []byte
+		var workers []byte
 		for i, e := range at {
-			list = fmt.Appendf(list, "- {worker_id: %d, model: %s, block_size: %d, transport: zmq, endpoints: {events: {0: %q}}}\n", i, indexModel, blockSize, e)
+			workers = fmt.Appendf(workers, "- {worker_id: %d, model: %s, block_size: %d, transport: zmq, endpoints: {events: {0: %q}}}\n", i, indexModel, blockSize, e)
 		}
-		if err := os.WriteFile(workers, list, 0o600); err != nil {
-			return err
-		}
-		p, err := s.start(path, "--log-level=warn", "--admin-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--http-max-requests-per-connection=1000000000",
-			"--data-dir="+filepath.Join(s.dir, name), "--registry-workers="+workers, "--address-file="+file)
-		if err != nil {
-			return err
-		}
-		err = p.ready(ctx, func() bool {
-			text, err := os.ReadFile(file)
-			if err == nil {
-				s.targets = append(s.targets, target{name, strings.TrimSpace(string(text)), p.cmd.Process.Pid})
-			}
-			return err == nil
-		})
-		if err != nil {
+		serves := func(address string) bool { return answers("http://" + address + "/livez") }
+		if err := s.replica(ctx, name, path, serves, workers, "--http-max-requests-per-connection=1000000000"); err != nil {
 			return err
 		}
 	}
@@ -176,27 +158,20 @@ func (s *scene) dynamo(ctx context.Context, at []string) error {
 		return err
 	}
 	return p.ready(ctx, func() bool {
-		resp, err := http.Get("http://" + address + "/health") //nolint:noctx // a program of our own
-		if err != nil {
+		if !answers("http://" + address + "/health") {
 			return false
 		}
-		_ = resp.Body.Close()
 		s.targets = append(s.targets, target{"dynamo", address, p.cmd.Process.Pid})
 		return true
 	})
 }
 
-// retry waits until f is true.
-func retry(ctx context.Context, f func() bool) error {
-	for range 100 {
-		if f() {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
+// answers reports whether somebody answers there.
+func answers(url string) bool {
+	resp, err := http.Get(url) //nolint:noctx,gosec // a program of our own
+	if err != nil {
+		return false
 	}
-	return context.DeadlineExceeded
+	_ = resp.Body.Close()
+	return true
 }

@@ -92,41 +92,42 @@ func (s *scene) fleet(ctx context.Context, publishing bool) (list []place, err e
 
 // router starts a kvrouter: by default, with the engines' events, or without any.
 func (s *scene) router(ctx context.Context, name, path string, engines []place) error {
-	args := []string{"--log-level=warn", "--admin-listen=127.0.0.1:0"}
+	serves := func(address string) bool { return ask("http://" + address + "/v1/models") }
 	if engines[0].events == "" {
 		urls := make([]string, len(engines))
 		for i, e := range engines {
 			urls[i] = "http://" + e.address
 		}
-		args = append(args, "--nats=none", "--kv-events=false", "--model=m", "--engines="+strings.Join(urls, ","))
-	} else {
-		dir := filepath.Join(s.dir, name)
-		workers, err := os.Create(filepath.Join(s.dir, name+".yaml"))
-		if err != nil {
-			return err
-		}
-		for i, e := range engines {
-			fmt.Fprintf(workers, "- {worker_id: %d, model: m, block_size: %d, transport: zmq, total_blocks: %d, endpoints: {http: %q, events: {0: %q}, replay: {0: %q}}}\n",
-				i, blockSize, cacheBlocks, "http://"+e.address, e.events, e.replay)
-		}
-		if err := workers.Close(); err != nil {
-			return err
-		}
-		args = append(args, "--data-dir="+dir, "--registry-workers="+workers.Name())
+		return s.program(ctx, name, path, serves, "--nats=none", "--kv-events=false", "--model=m", "--engines="+strings.Join(urls, ","))
 	}
+	var workers []byte
+	for i, e := range engines {
+		workers = fmt.Appendf(workers, "- {worker_id: %d, model: m, block_size: %d, transport: zmq, total_blocks: %d, endpoints: {http: %q, events: {0: %q}, replay: {0: %q}}}\n",
+			i, blockSize, cacheBlocks, "http://"+e.address, e.events, e.replay)
+	}
+	return s.replica(ctx, name, path, serves, workers)
+}
+
+// replica starts a program of kvatlas that follows the events of listed workers.
+func (s *scene) replica(ctx context.Context, name, path string, serves func(address string) bool, workers []byte, args ...string) error {
+	list := filepath.Join(s.dir, name+".yaml")
+	if err := os.WriteFile(list, workers, 0o600); err != nil {
+		return err
+	}
+	return s.program(ctx, name, path, serves, append(args, "--data-dir="+filepath.Join(s.dir, name+".data"), "--registry-workers="+list)...)
+}
+
+// program starts one of kvatlas on a free port, which is a target once it serves.
+func (s *scene) program(ctx context.Context, name, path string, serves func(address string) bool, args ...string) error {
 	file := filepath.Join(s.dir, name+".address")
-	p, err := s.start(path, append(args, "--http-listen=127.0.0.1:0", "--address-file="+file)...)
+	p, err := s.start(path, append(args, "--log-level=warn", "--admin-listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--address-file="+file)...)
 	if err != nil {
 		return err
 	}
-	address := ""
 	return p.ready(ctx, func() bool {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			return false
-		}
-		address = strings.TrimSpace(string(text))
-		if !ask("http://" + address + "/v1/models") {
+		address := strings.TrimSpace(string(text))
+		if err != nil || !serves(address) {
 			return false
 		}
 		s.targets = append(s.targets, target{name, address, p.cmd.Process.Pid})
@@ -174,6 +175,7 @@ func (s *scene) gateway(ctx context.Context, engines []place) error {
 	})
 }
 
+// ask reports whether a router has models.
 func ask(url string) bool {
 	resp, err := http.Get(url) //nolint:noctx,gosec // a program of our own
 	if err != nil {
@@ -206,7 +208,7 @@ func (p *process) ready(ctx context.Context, f func() bool) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("%s does not answer; it says: %s", p.cmd.Path, p.log)
+	return fmt.Errorf("%s does not answer as it is to; it says: %s", p.cmd.Path, p.log)
 }
 
 func (s *scene) close() (err error) {
