@@ -93,7 +93,7 @@ func (r *Rank) hears(s *Step, run uint64, m *Message) bool {
 	})
 	switch {
 	case v.contested && len(v.voices) == 0, !v.contested && followed && slices.Contains(r.ended, run):
-		r.settle(s, run)
+		r.settle(s, run, m)
 	case !v.contested && back && slices.ContainsFunc(v.voices, func(o voice) bool { return me.overlap(&o) >= s.Lease/5 }):
 		r.contest(s, m)
 	}
@@ -115,12 +115,11 @@ func (r *Rank) contest(s *Step, m *Message) {
 }
 
 // settle goes on with the run that is left, and asks for what it holds.
-func (r *Rank) settle(s *Step, run uint64) {
+func (r *Rank) settle(s *Step, run uint64, m *Message) {
 	r.rivals.contested = false
 	r.ended = slices.DeleteFunc(slices.Clone(r.ended), func(e uint64) bool { return e == run })
 	if !r.heard || r.incarnation != run {
-		s.add(Effect{Kind: Restart})
-		r.begin(run)
+		r.restart(s, run, m)
 	}
 	r.lose(s, errContested)
 	r.ask(s, Contest)
