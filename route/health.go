@@ -146,7 +146,7 @@ func (a *attempt) overdue(now time.Time) bool {
 
 func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration, now time.Time) {
 	w := a.worker
-	out := w.breaker.Ended(&r.settings.Breaker, a.ticket, o, retryAfter, now, func() bool {
+	out := w.breaker.Ended(&r.settings.Breaker, &a.ticket, o, retryAfter, now, func() bool {
 		may := r.mayLeaveOut(w)
 		if !may {
 			w.spared++

@@ -72,8 +72,14 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Ticket is a request's part in a Breaker: the state that it was sent in.
-type Ticket struct{ epoch uint64 }
+// Ticket is a request's part in a Breaker: the state that it was sent in and, once it has
+// succeeded, what to go back to if it fails after all.
+type Ticket struct {
+	epoch uint64
+	began bool
+	nth   int // of the successes that stand
+	inRow int // failures that its success has ended
+}
 
 // Breaker is one worker's. The zero value is closed.
 type Breaker struct {
@@ -85,6 +91,7 @@ type Breaker struct {
 	until time.Time // of Open and Full
 	pace  pace.Pace
 	inRow int // failures, of Closed
+	stand int // successes that did not become failures
 	// Of HalfOpen.
 	live, passed int
 	// Of Closed: this and the last half of a window.
@@ -127,15 +134,16 @@ func (b *Breaker) Sent(now time.Time) Ticket {
 	if b.State(now) == HalfOpen {
 		b.live++
 	}
-	return Ticket{b.epoch}
+	return Ticket{epoch: b.epoch}
 }
 
 // Ended notes what became of a request, once for each ticket, but for a failure after
-// a success. It reports whether the worker is out for it that was not before, but for
-// the caller's word: may is asked then, and without it the state stays.
-func (b *Breaker) Ended(c *Config, t Ticket, o Outcome, retryAfter time.Duration, now time.Time, may func() bool) (out bool) {
+// a success, which then is none: an answer that begins well and breaks off. It reports
+// whether the worker is out for it that was not before, but for the caller's word: may
+// is asked then, and without it the state stays.
+func (b *Breaker) Ended(c *Config, t *Ticket, o Outcome, retryAfter time.Duration, now time.Time, may func() bool) (out bool) {
 	b.State(now)
-	if t.epoch != b.epoch {
+	if t.epoch != b.epoch && !b.closedBy(t) {
 		return false
 	}
 	switch b.state {
@@ -143,6 +151,7 @@ func (b *Breaker) Ended(c *Config, t Ticket, o Outcome, retryAfter time.Duration
 		b.live = max(b.live-1, 0)
 		switch o {
 		case Succeeded:
+			t.began = true
 			if b.passed++; b.passed >= max(c.Probes, 1) {
 				b.close()
 			}
@@ -155,12 +164,12 @@ func (b *Breaker) Ended(c *Config, t Ticket, o Outcome, retryAfter time.Duration
 		b.roll(c, now)
 		switch o {
 		case Succeeded:
+			b.stand++
+			t.began, t.nth, t.inRow = true, b.stand, b.inRow
 			b.inRow = 0
 			b.now.all++
 		case Failed:
-			b.inRow++
-			b.now.all++
-			b.now.bad++
+			b.count(t)
 			blamed, need := b.guilt(c)
 			if out = blamed >= need && may(); out {
 				b.open(c, now, blamed, need)
@@ -172,6 +181,27 @@ func (b *Breaker) Ended(c *Config, t Ticket, o Outcome, retryAfter time.Duration
 		}
 	}
 	return out
+}
+
+// closedBy reports whether the request was one of the probes that closed it.
+func (b *Breaker) closedBy(t *Ticket) bool {
+	return t.began && b.state == Closed && t.epoch == b.epoch-1
+}
+
+// count counts a failure. The row that the request's own success has ended goes on,
+// unless others have succeeded since.
+func (b *Breaker) count(t *Ticket) {
+	switch {
+	case !t.began:
+		b.now.all++
+	case t.nth > 0:
+		if t.nth == b.stand {
+			b.inRow = max(b.inRow, t.inRow)
+		}
+		b.stand--
+	}
+	b.inRow++
+	b.now.bad++
 }
 
 // guilt returns how many failures count, and how many open.

@@ -10,16 +10,18 @@ import (
 )
 
 // script runs a history: "ok", "bad", "full" or "full:3s" are requests that end at
-// once; "send x" is one under way and "end x ok" its end; "back x" takes a failure back;
+// once; "send x" is one under way and "end x ok" its end; "cut x" is one that begins well and
+// fails then; "back x" takes a failure back;
 // "never" lets nothing be left out any more; a duration lets time pass. It returns the
 // states after each.
 func script(t *testing.T, c Config, text string) string {
 	t.Helper()
 	var b Breaker
 	now, may := time.Unix(1e9, 0), true
-	tickets := map[string]Ticket{}
+	tickets := map[string]*Ticket{}
 	var states []string
-	end := func(k Ticket, what string) {
+	sent := func() *Ticket { k := b.Sent(now); return &k }
+	end := func(k *Ticket, what string) {
 		what, after, _ := strings.Cut(what, ":")
 		wait, _ := time.ParseDuration(after)
 		o := map[string]Outcome{"ok": Succeeded, "bad": Failed, "full": Refused, "nothing": Neutral}[what]
@@ -29,11 +31,15 @@ func script(t *testing.T, c Config, text string) string {
 		f := strings.Fields(line)
 		switch f[0] {
 		case "send":
-			tickets[f[1]] = b.Sent(now)
+			tickets[f[1]] = sent()
 		case "end":
 			end(tickets[f[1]], f[2])
+		case "cut":
+			k := sent()
+			end(k, "ok")
+			end(k, "bad")
 		case "back":
-			b.Withdraw(tickets[f[1]])
+			b.Withdraw(*tickets[f[1]])
 		case "never":
 			may = false
 		case "renew":
@@ -48,7 +54,7 @@ func script(t *testing.T, c Config, text string) string {
 				n, _ = strconv.Atoi(f[1])
 			}
 			for range n {
-				end(b.Sent(now), f[0])
+				end(sent(), f[0])
 			}
 		}
 		s := b.State(now).String()
@@ -69,6 +75,13 @@ func TestStates(t *testing.T) {
 		"few probes":                        {"bad 3,1s,send a,send b,end a ok,end b ok", "open half_open half_open half_open! half_open closed"},
 		"a probe that says nothing":         {"bad 3,1s,send a,send b,end a nothing", "open half_open half_open half_open! half_open"},
 		"what was under way says no more":   {"send a,send b,bad 3,1s,end a bad,end b ok", "closed closed open half_open half_open half_open"},
+		"begun and cut in a row":            {"cut a,cut b,cut c", "closed closed open"},
+		"cut between failures":              {"bad 1,cut a,bad 1", "closed closed open"},
+		"begun and cut at once":             {"send a,send b,send c,end a ok,end b ok,end c ok,end a bad,end b bad,end c bad", "closed closed closed closed closed closed closed closed open"},
+		"an old one is cut":                 {"bad 2,send a,end a ok,ok,end a bad", "closed closed closed closed closed"},
+		"cut counts once in its share":      {"ok,cut a,ok,cut a,ok,cut a,ok,cut a,ok,cut a", "closed closed closed closed closed closed closed closed closed open"},
+		"a probe that is cut":               {"bad 3,1s,cut a", "open half_open open"},
+		"probes are cut when it has closed": {"bad 3,1s,send a,send b,end a ok,end b ok,end a bad,end b bad,bad", "open half_open half_open half_open! half_open closed closed closed open"},
 		"its share":                         {"ok 4,bad 2,ok 2,bad 2", "closed closed closed closed"},
 		"too large a share":                 {"ok,bad 2,ok,bad 2,ok 2,bad,ok,bad 1", "closed closed closed closed closed closed closed open"},
 		"an old share":                      {"ok,bad 2,ok,bad 2,11s,ok 2,bad,ok,bad 1", "closed closed closed closed closed closed closed closed closed"},
@@ -104,8 +117,8 @@ func TestHistories(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		b := Breaker{Seed: seed}
 		now := time.Unix(1e9, 0)
-		var live []Ticket
-		var ended []Ticket
+		var live []*Ticket
+		var ended []*Ticket
 		may := func() bool { return rng.IntN(8) > 0 }
 		for range 400 {
 			now = now.Add(time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond)))
@@ -117,7 +130,8 @@ func TestHistories(t *testing.T) {
 				if s >= Open {
 					t.Fatalf("seed %d: %v admits a request", seed, s)
 				}
-				live = append(live, b.Sent(now))
+				k := b.Sent(now)
+				live = append(live, &k)
 				if s == HalfOpen && b.live > c.Probes {
 					t.Fatalf("seed %d: %d probes at once", seed, b.live)
 				}
@@ -131,7 +145,7 @@ func TestHistories(t *testing.T) {
 				ended = append(ended, live[i])
 				live = append(live[:i], live[i+1:]...)
 			case len(ended) > 0 && rng.IntN(4) == 0:
-				b.Withdraw(ended[rng.IntN(len(ended))])
+				b.Withdraw(*ended[rng.IntN(len(ended))])
 			}
 			if b.live < 0 || b.inRow < 0 || b.now.bad < 0 || b.state >= Open && b.until.Sub(now) > c.MaxWait {
 				t.Fatalf("seed %d: %+v at %v", seed, b, now)
@@ -142,7 +156,8 @@ func TestHistories(t *testing.T) {
 			if !b.Admits(&c, now) { // probes that never ended
 				break
 			}
-			b.Ended(&c, b.Sent(now), Succeeded, 0, now, may)
+			k := b.Sent(now)
+			b.Ended(&c, &k, Succeeded, 0, now, may)
 		}
 		if s := b.State(now); s != Closed && b.live < c.Probes {
 			t.Fatalf("seed %d: %v with a worker that is well: %+v", seed, s, b)

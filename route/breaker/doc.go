@@ -15,7 +15,9 @@
 //   - Open and Full admit nothing, HalfOpen at most Config.Probes unanswered
 //     requests, Closed everything.
 //   - Only requests that were sent in the state that it is in change it: what was
-//     under way when it opened says nothing that was not known then.
+//     under way when it opened says nothing that was not known then. The probes that
+//     closed it are an exception: an answer that begins well may break off.
+//   - A request that succeeds and then fails counts as one that failed, in a row too.
 //   - What was blamed on the worker and proves to be the request's own fault is taken
 //     back, with the state that it led to.
 //   - Open and Full last twice as long each time in succession, up to Config.MaxWait.

@@ -124,7 +124,7 @@ func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome,
 		return
 	}
 	s.live = max(s.live-1, 0)
-	s.breaker.Ended(&t.settings, k, o, 0, now, func() bool { return true })
+	s.breaker.Ended(&t.settings, &k, o, 0, now, func() bool { return true })
 	if o == breaker.Neutral {
 		return
 	}
