@@ -40,6 +40,9 @@ var (
 // errPrefill says that a prefill worker did not do its part.
 var errPrefill = errors.New("the prefill worker does not do its part")
 
+// errNothing says that it answers without a word, or with an error and status 200.
+var errNothing = errors.New("its answer says nothing")
+
 // errRefused says that it calls the request wrong, which it may be.
 var errRefused = errors.New("the prefill worker refuses the request")
 
@@ -95,8 +98,10 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	params, err := member(answer, paramsField)
 	switch {
 	case err != nil:
+		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
 		return nil, fmt.Errorf("%w: its answer is no JSON object", errPrefill)
 	case params == nil:
+		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
 		return nil, fmt.Errorf("%w: it answers without %s", errPrefill, paramsField)
 	}
 	q.m.Router.FreeStage(q.id, route.PrefillStage)
@@ -167,6 +172,15 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 			router.Failed(q.id, route.PrefillStage, f)
 		}
 		return nil, fmt.Errorf("%w: it answers %d", errPrefill, resp.StatusCode)
+	}
+	j := newJudge(q, resp)
+	j.see(answer)
+	switch j.end() {
+	case fails:
+		return nil, broken("%w", errNothing)
+	case refuses:
+		return nil, fmt.Errorf("%w with an error in status 200", errRefused)
+	case unsaid, good:
 	}
 	router.Succeeded(q.id, route.PrefillStage)
 	if q.known {

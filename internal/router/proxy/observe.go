@@ -58,7 +58,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "place", "memory")
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "place", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
-	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx} {
+	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx, whyNothing} {
 		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by reason.", "reason", why)
 	}
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"strconv"
@@ -20,6 +21,7 @@ const (
 	whyFull        = "full"        // 429, or 503 and 529 with a time to come again
 	whyStatus500   = "status_500"  // it failed at the request, or the request is at fault
 	whyStatus5xx   = "status_5xx"
+	whyNothing     = "nothing" // status 200, and an error or nothing with it
 )
 
 // failure is why an attempt gave no answer that was passed on.
@@ -40,7 +42,18 @@ type given struct {
 }
 
 // maxGiven is the most bytes of such an answer; longer ones are passed on at once.
-const maxGiven = 64 << 10
+// givenWithin is its time: an engine that fails may do so in the middle of it.
+const (
+	maxGiven    = 64 << 10
+	givenWithin = 5 * time.Second
+)
+
+// readGiven reads an answer that is to be kept; cancel ends it.
+func readGiven(resp *http.Response, cancel context.CancelFunc) ([]byte, error) {
+	late := time.AfterFunc(givenWithin, cancel)
+	defer late.Stop()
+	return io.ReadAll(io.LimitReader(resp.Body, maxGiven))
+}
 
 // judgeStatus says what an answer's head tells of the engine: nothing against it (why
 // is empty), that it has no room, or that it fails.
@@ -73,7 +86,7 @@ func retryAfter(text string, now time.Time) (time.Duration, bool) {
 
 // failed notes what an answer tells against its engine. It returns nil if the answer is
 // for the client whatever others would say: then resp.Body may be another one.
-func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response) *failure {
+func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel context.CancelFunc) *failure {
 	against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())
 	if why == "" {
 		return nil
@@ -93,7 +106,7 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response) *failure
 		f.refusal = refuse(resp.StatusCode, "engine_unavailable", "the engine answers "+strconv.Itoa(resp.StatusCode))
 		return f
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxGiven))
+	body, err := readGiven(resp, cancel)
 	if err != nil {
 		f.refusal = refuse(http.StatusBadGateway, "engine_unreachable", "the engine's answer breaks off")
 		return f
@@ -106,6 +119,26 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response) *failure
 		return nil
 	}
 	f.given = &given{resp.StatusCode, resp.Header, body}
+	return f
+}
+
+// saysNothing is for an answer with status 200 that has an error in its beginning, or
+// nothing to its end: nobody has seen anything of it, and it counts as status 500.
+// Without a failure it is passed on.
+func (p *Proxy) saysNothing(q *call, s *stream, resp *http.Response, cancel context.CancelFunc) *failure {
+	f := &failure{blame: q.m.Router.Failed(q.id, s.stage, route.Failure{}), retry: whyNothing, fault: true}
+	if !p.cfg.Retry500 || q.options.Worker != nil {
+		return nil // no other may, and what there is goes to the client
+	}
+	body := append([]byte(nil), s.buf[:s.n]...)
+	if s.err == nil {
+		rest, _ := readGiven(resp, cancel) // an error may break off
+		body = append(body, rest...)
+	}
+	p.obs.engineErrors.Inc()
+	if f.given = (&given{resp.StatusCode, resp.Header, body}); len(body) == 0 {
+		f.given, f.refusal = nil, refuse(http.StatusBadGateway, "engine_unavailable", "the engine answers with nothing")
+	}
 	return f
 }
 

@@ -281,6 +281,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	} else if q.model != "" {
 		q.allow(q.m.NameWorkers(q.model))
 	}
+	q.generates, q.wants = routed, routed || q.object && !free && r.Method == http.MethodPost
 	q.keeps, _ = keptPath(r.URL.Path)
 	if no := p.withoutTransfers(r, q); no != nil {
 		return no

@@ -42,6 +42,8 @@ type call struct {
 	hashes *[]uint64 // room for those of prompt, to be given back; nil without
 	known  bool      // the prompt's tokens are known and looked up
 	split  bool      // a prefill worker may do its part
+	// generates: completions and chats are asked for. wants: an answer without a byte is none.
+	generates, wants bool
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -206,7 +208,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if part.failed.Load() && resp.StatusCode >= 500 {
 		return p.notPrefilled(r, q, part.why)
 	}
-	if f := p.failed(q, stage, resp); f != nil {
+	if f := p.failed(q, stage, resp, cancel); f != nil {
 		return f
 	}
 	s := p.newStream(q, resp, stage)
@@ -216,6 +218,14 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			return p.notPrefilled(r, q, part.why)
 		}
 		return p.unanswered(r, q, stage, whyBrokeOff, t.stop(), err)
+	}
+	if s.judge.said == fails {
+		if part.failed.Load() {
+			return p.notPrefilled(r, q, part.why)
+		}
+		if f := p.saysNothing(q, s, resp, cancel); f != nil {
+			return f
+		}
 	}
 	t.stop()
 	p.answer(w, r, s, pair, resp, cancel)

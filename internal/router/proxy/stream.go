@@ -42,8 +42,11 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		s.naming, s.worker = &naming{kind: q.keeps}, best.Worker
 	}
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
-	if outcome != "ok" && r.Context().Err() != nil {
+	switch {
+	case outcome != "ok" && r.Context().Err() != nil:
 		outcome = "client_gone"
+	case outcome == "ok" && s.judge.end() == fails:
+		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	q.tally.outcome = outcome
 	if s.follow {
@@ -61,9 +64,11 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if outcome == "ok" && s.tail && q.known && pair.Prefill == nil {
 		p.compareCached(q, best, s.last)
 	}
-	if outcome == "engine_broke_off" {
+	if outcome == "engine_broke_off" || outcome == "engine_failed" {
 		p.obs.engineErrors.Inc()
 		q.m.Router.Failed(q.id, s.stage, route.Failure{})
+	}
+	if outcome == "engine_broke_off" {
 		abort(w)
 	}
 }
@@ -90,6 +95,7 @@ type stream struct {
 	begun  bool
 	ended  bool // with a line end
 
+	judge  judge
 	naming *naming // nil if nothing is kept, or its name is known
 	worker uint64
 
@@ -112,19 +118,27 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 	return &stream{
 		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream || q.payer.levels != nil || p.cfg.AccessLog != nil),
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
+		judge:  newJudge(q, resp),
 		room:   room,
 	}
 }
 
 func (s *stream) free() { s.proxy.buffers.Put(s.room) }
 
-// first reads the beginning of the body. The error is for an answer that breaks off
-// before it: another worker may do better.
+// first reads the beginning of the body, until it says something, or there is something
+// for the client to see at once. The error is for an answer that breaks off before a byte
+// of it: another worker may do better.
 func (s *stream) first(body io.Reader) error {
-	for s.n == 0 && s.err == nil {
-		s.n, s.err = body.Read(s.buf)
+	for s.err == nil && (s.n == 0 || s.judge.on && s.judge.said == unsaid && !s.judge.ping && s.n < len(s.buf)) {
+		var n int
+		n, s.err = body.Read(s.buf[s.n:])
+		s.judge.see(s.buf[s.n : s.n+n])
+		s.n += n
 	}
-	if s.n == 0 && s.err != io.EOF { //nolint:errorlint // readers return it bare
+	switch {
+	case s.err == io.EOF: //nolint:errorlint // readers return it bare
+		s.judge.end()
+	case s.n == 0:
 		return s.err
 	}
 	return nil
@@ -139,10 +153,14 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 	if s.call.http2 {
 		defer p.giveTime(w) // for what the server still holds of it
 	}
-	for n, err := s.n, s.err; ; n, err = s.next(body, &idle, cancel) {
+	for n, err, seen := s.n, s.err, true; ; n, err = s.next(body, &idle, cancel) {
 		if n > 0 {
 			chunk := s.buf[:n]
+			if !seen { // by first
+				s.judge.see(chunk)
+			}
 			s.see(chunk)
+			seen = false
 			// Each write has nearly all of its time: to set it anew costs as much as
 			// passing on a token.
 			if now := time.Now(); deadline.Sub(now) < p.cfg.WriteTimeout-p.cfg.WriteTimeout/16 {
@@ -229,7 +247,9 @@ func (s *stream) see(chunk []byte) {
 	if s.naming != nil && s.naming.see(s.proxy, s.call, s.worker, chunk) {
 		s.naming = nil
 	}
-	if !s.begun {
+	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
+		router.Output(s.call.id, 0) // it lives
+	} else if !s.begun {
 		s.begun = true
 		router.MarkPrefillComplete(s.call.id)
 		s.call.tally.first = time.Since(s.call.arrival)

@@ -51,7 +51,7 @@ func chats(url string, n int, stream bool) (failed int64, why string) {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 				status, data, _ := ask(url+"/v1/chat/completions", fmt.Sprintf(
 					`{"model":"m","max_tokens":3,"stream":%v,"messages":[{"role":"user","content":"question %d of some length, which nobody has asked"}]}`, stream, i))
-				if status != http.StatusOK || stream && !strings.HasSuffix(data, "data: [DONE]\n\n") {
+				if status != http.StatusOK || !strings.Contains(data, `"choices":[{`) || stream && !strings.HasSuffix(data, "data: [DONE]\n\n") {
 					bad.Add(1)
 					mu.Lock()
 					reasons[fmt.Sprintf("%d %.200s", status, data)]++
@@ -67,10 +67,22 @@ func chats(url string, n int, stream bool) (failed int64, why string) {
 // An engine that answers at once, but not as it should, looks idle; its health check is
 // well. Of 600 clients six at most see that it is there, and none of the next 300.
 func TestSickEngine(t *testing.T) {
-	for _, status := range []int{500, 429, 503} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			url := sickFleet(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", status) })
-			if failed, why := chats(url, 600, status == 500); failed > 6 {
+	refuses := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", status) }
+	}
+	says := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	for name, sick := range map[string]http.HandlerFunc{
+		"500": refuses(500), "429": refuses(429), "503": refuses(503),
+		"200 and nothing": says(""), "200 and an end": says("data: [DONE]\n\n"), "200 and an error": says(`data: {"error":{"code":500}}` + "\n\ndata: [DONE]\n\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := sickFleet(t, sick)
+			if failed, why := chats(url, 600, name != "429" && name != "503"); failed > 6 {
 				t.Errorf("%d of 600 chats failed: %s", failed, why)
 			} else if failed > 0 {
 				t.Logf("%d of 600 chats failed: %s", failed, why)

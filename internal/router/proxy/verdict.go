@@ -1,0 +1,157 @@
+package proxy
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+)
+
+// verdict is what an answer with status 200 says of its engine by what is in it: one
+// that answers at once, and with nothing, is no idle engine.
+type verdict uint8
+
+const (
+	unsaid  verdict = iota // nothing so far that a client waits for
+	good                   // something
+	fails                  // an error of the engine's, or nothing to the end
+	refuses                // an error that is the request's
+)
+
+// maxVerdict is how much of an answer is looked at: one that goes on for longer without
+// a word has something to say.
+const maxVerdict = 16 << 10
+
+// judge looks at an answer until it is known what it says, and at its end.
+type judge struct {
+	on      bool // there is to be an answer; else all is good
+	events  bool // it is of events
+	choices bool // it is one of /v1/completions or /v1/chat/completions, which has them
+	json    bool
+	ping    bool // a comment has come, which is for the client to see at once
+	said    verdict
+	head    []byte // what was seen and says nothing yet
+	last    byte   // that is no space
+}
+
+func newJudge(q *call, resp *http.Response) judge {
+	kind := resp.Header.Get("Content-Type")
+	j := judge{on: q.wants && resp.StatusCode == http.StatusOK}
+	if resp.Header.Get("Content-Encoding") == "" { // else nobody here can read it
+		j.events, j.choices, j.json = strings.HasPrefix(kind, "text/event-stream"), q.generates, strings.Contains(kind, "json")
+	}
+	return j
+}
+
+// see takes a part of the answer.
+func (j *judge) see(part []byte) {
+	if !j.on {
+		return
+	}
+	if j.json {
+		if end := bytes.TrimRight(part, " \t\r\n"); len(end) > 0 {
+			j.last = end[len(end)-1]
+		}
+	}
+	if j.said != unsaid {
+		return
+	}
+	j.head = append(j.head, part...)
+	switch {
+	case j.events:
+		j.lines()
+	case j.choices:
+		if bytes.Contains(j.head, choicesKey) {
+			j.said = good
+		}
+	case len(bytes.TrimLeft(j.head, " \t\r\n")) > 0:
+		j.said = good
+	}
+	if len(j.head) > maxVerdict {
+		j.said = good
+	}
+	if j.said != unsaid {
+		j.head = nil
+	}
+}
+
+// choicesKey cannot be text that was generated: its quotes are escaped.
+var choicesKey = []byte(`"choices"`)
+
+// lines looks at the events that are whole.
+func (j *judge) lines() {
+	for j.said == unsaid {
+		n := bytes.IndexByte(j.head, '\n')
+		if n < 0 {
+			return
+		}
+		line := j.head[:n]
+		j.head = j.head[n+1:]
+		if len(line) > 0 && line[0] == ':' {
+			j.ping = true
+		}
+		data, ok := bytes.CutPrefix(line, []byte("data:"))
+		if data = bytes.TrimSpace(data); ok && len(data) > 0 && string(data) != "[DONE]" {
+			j.said = said(data)
+		}
+	}
+}
+
+// end is told the answer's end, and says what there was.
+func (j *judge) end() verdict {
+	switch {
+	case !j.on:
+		return good
+	case j.said == unsaid:
+		if j.said = said(j.head); j.said == good {
+			j.said = fails
+		}
+	case j.said == good && j.json && j.last != '}' && j.last != ']':
+		j.said = fails // it is cut
+	}
+	return j.said
+}
+
+// said tells an error from all else: as vLLM and SGLang put it into streams, and older
+// engines in the place of an answer.
+func said(object []byte) verdict {
+	var r jsonscan.Reader
+	r.Reset(object)
+	r.Open('{')
+	failed, code := false, 0
+	for first := true; r.More('}', &first); {
+		switch string(r.Key()) {
+		case "error":
+			raw := r.Raw()
+			failed = failed || string(raw) != "null"
+			if inner, err := member(raw, "code"); err == nil {
+				code = max(code, number(inner))
+			}
+		case "object", "type":
+			failed = string(r.Raw()) == `"error"` || failed
+		case "code":
+			code = max(code, number(r.Raw()))
+		default:
+			r.Skip()
+		}
+	}
+	switch {
+	case !failed || r.Err() != nil:
+		return good
+	case clientsFault(code) || code == http.StatusNotFound:
+		return refuses
+	}
+	return fails
+}
+
+// number reads a number, or one in quotes; 0 for none.
+func number(raw []byte) (n int) {
+	for _, c := range bytes.Trim(raw, `"`) {
+		if c < '0' || c > '9' || n > 1<<20 {
+			return 0
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}

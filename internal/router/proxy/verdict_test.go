@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// What an answer says, however it is cut into pieces.
+func TestVerdicts(t *testing.T) {
+	const events, object = "text/event-stream; charset=utf-8", "application/json"
+	token := `data: {"id":"1","object":"text_completion","error":null,"choices":[{"text":"\"error\""}]}` + "\n\n"
+	for _, c := range []struct {
+		kind, text string
+		passing    bool // no completion and no chat
+		want       verdict
+	}{
+		{kind: events, want: fails},
+		{kind: events, text: "data: [DONE]\n\n", want: fails},
+		{kind: events, text: ": ping\n\nevent: ping\r\n\r\ndata:\n\n", want: fails},
+		{kind: events, text: token, want: good},
+		{kind: events, text: ": ping\n\n" + token + `data: {"error":{"code":500}}` + "\n\n", want: good},
+		{kind: events, text: `data: {"error":{"message":"out of memory","code":500}}` + "\n\ndata: [DONE]\n\n", want: fails},
+		{kind: events, text: `data: {"error":{"message":"top_k","code":400}}` + "\n\n", want: refuses},
+		{kind: events, text: `data: {"error":{"message":"no such model","code":"404"}}` + "\n\n", want: refuses},
+		{kind: events, text: `data:{"error":"out of memory","error_type":"generation"}` + "\n\n", want: fails},
+		{kind: events, text: `data: {"object":"error","message":"top_k","code":400}` + "\n\n", want: refuses},
+		{kind: events, text: `event: error` + "\n" + `data: {"type":"error","error":{"type":"overloaded_error"}}` + "\n\n", passing: true, want: fails},
+		{kind: events, text: `event: message_start` + "\n" + `data: {"type":"message_start"}` + "\n\n", passing: true, want: good},
+		{kind: events, text: `data: {"choices":[{"te`, want: fails},
+		{kind: events, text: "data: a word\n\n", want: good},
+		{kind: object, want: fails},
+		{kind: object, text: ` {"id":"1", "choices": [{"text":"x"}]}` + "\n", want: good},
+		{kind: object, text: `{"id":"1","choices":[{"text":"x`, want: fails},
+		{kind: object, text: `{}`, want: fails},
+		{kind: object, text: `{"error":{"code":500}}`, want: fails},
+		{kind: object, text: `{"error":{"code":422}}`, want: refuses},
+		{kind: object, text: `{"object":"error","code":400}`, want: refuses},
+		{kind: "text/html", text: "<html>starting</html>", want: fails},
+		{kind: "text/html", text: "<html>starting</html>", passing: true, want: good},
+		{kind: object, text: "[[1,2]]", passing: true, want: good},
+		{kind: object, text: "[[1,2", passing: true, want: fails},
+		{kind: object, text: " \n", passing: true, want: fails},
+		{kind: object, text: strings.Repeat(" ", maxVerdict) + "{}", want: good},
+	} {
+		for _, step := range []int{1, 7, 1 << 20} {
+			j := newJudge(&call{wants: true, generates: !c.passing}, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {c.kind}}})
+			for rest := c.text; rest != ""; {
+				n := min(step, len(rest))
+				j.see([]byte(rest[:n]))
+				rest = rest[n:]
+			}
+			if got := j.end(); got != c.want {
+				t.Errorf("%q in pieces of %d: %d, want %d", c.text, step, got, c.want)
+			}
+		}
+	}
+	for _, j := range []judge{
+		newJudge(&call{}, &http.Response{StatusCode: http.StatusOK}),
+		newJudge(&call{wants: true}, &http.Response{StatusCode: http.StatusNoContent}),
+	} {
+		if j.end() != good {
+			t.Error("an answer that nobody waits for is judged")
+		}
+	}
+	packed := newJudge(&call{wants: true, generates: true}, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Encoding": {"gzip"}}})
+	if packed.see([]byte("\x1f\x8b")); packed.end() != good {
+		t.Error("an answer that cannot be read is judged")
+	}
+}
+
+// hollow is one engine that answers as it is told, in front of it a router that knows
+// another one that is well, if well is set.
+func hollow(t *testing.T, well bool, answer http.HandlerFunc) *lab {
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer(w, r)
+	}))
+	t.Cleanup(h.Close)
+	return newLab(t, setup{engines: 2, registry: func(i int, w *registry.Worker) {
+		if i == 0 || !well {
+			w.Endpoints.HTTP = h.URL
+		}
+	}})
+}
+
+// An answer with status 200 and nothing in it, or an error, goes to no client while
+// another engine may do better, and counts against the engine.
+func TestAnswersThatSayNothing(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"empty":   func(http.ResponseWriter) {},
+		"a page":  func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>starting</html>") },
+		"done":    func(w http.ResponseWriter) { sse(w, "data: [DONE]\n\n") },
+		"an error": func(w http.ResponseWriter) {
+			sse(w, `data: {"error":{"message":"out of `)
+			sse(w, `memory","code":500}}`+"\n\ndata: [DONE]\n\n")
+		},
+		"cut": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"choices":[{"te`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := hollow(t, true, func(w http.ResponseWriter, _ *http.Request) { answer(w) })
+			for i := range 30 {
+				stream := i%2 == 0
+				status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":%t}`, i, stream))
+				if _, done := streamed(data); status != 200 || stream && !done || !stream && !strings.Contains(data, `"choices":[{`) {
+					t.Fatalf("request %d: %d %q", i, status, data)
+				}
+			}
+			if h := l.model().Router.Health()[0]; h.Failed == 0 || h.LeftOut == 0 {
+				t.Errorf("the engine is thought well: %+v", h)
+			}
+			l.idle()
+		})
+	}
+}
+
+// Where every engine answers so, the client gets what the last one has said, or learns
+// that it was nothing; a request that the engines find wrong is not theirs.
+func TestAnswersThatSayNothingAnywhere(t *testing.T) {
+	const body = `{"model":"org/model","prompt":[1,2,3],"stream":true}`
+	for text, want := range map[string]string{
+		"": "502 ", "data: [DONE]\n\n": "200 data: [DONE]\n\n",
+		`data: {"error":{"code":500}}` + "\n\n": "200 " + `data: {"error":{"code":500}}` + "\n\n",
+		`data: {"error":{"code":400}}` + "\n\n": "200 " + `data: {"error":{"code":400}}` + "\n\n",
+	} {
+		l := hollow(t, false, func(w http.ResponseWriter, _ *http.Request) { sse(w, text) })
+		for range 10 {
+			if status, data, _ := l.post("/v1/completions", body); !strings.HasPrefix(fmt.Sprintf("%d %s", status, data), want) {
+				t.Fatalf("%q: %d %q", text, status, data)
+			}
+		}
+		for _, h := range l.model().Router.Health() {
+			if h.LeftOut > 0 {
+				t.Errorf("%q: %+v", text, h)
+			}
+		}
+	}
+}
+
+// What goes wrong after the client has seen something goes wrong for it, and counts
+// against the engine; what a client sees at once does not wait for a word.
+func TestStreamsThatFailLate(t *testing.T) {
+	for name, text := range map[string]string{"nothing": "", "an error": `data: {"error":{"code":500}}` + "\n\n"} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan struct{}, 1)
+			l := hollow(t, true, func(w http.ResponseWriter, r *http.Request) {
+				sse(w, ": ping\n\n")
+				select {
+				case <-seen:
+				case <-time.After(patience):
+				case <-r.Context().Done():
+				}
+				sse(w, text)
+			})
+			failed := 0
+			for i := range 60 {
+				resp, err := l.send(t.Context(), "/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":true}`, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				first := make([]byte, len(": ping\n\n"))
+				if _, err := io.ReadFull(resp.Body, first); err != nil {
+					t.Fatal(err)
+				}
+				if string(first) == ": ping\n\n" {
+					seen <- struct{}{}
+					failed++
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				_ = resp.Body.Close()
+			}
+			if h := l.model().Router.Health()[0]; failed == 0 || failed > 10 || h.LeftOut == 0 {
+				t.Errorf("%d of 60 streams failed: %+v", failed, h)
+			}
+			l.idle()
+		})
+	}
+}
+
+func sse(w http.ResponseWriter, text string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, text)
+	_ = http.NewResponseController(w).Flush()
+}
+
+// A prefill engine that answers well, and with nothing, is no idle one either.
+func TestPrefillsThatSayNothing(t *testing.T) {
+	for _, text := range []string{"", "{}", `{"choices":[{}]}`} {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, text)
+		}))
+		t.Cleanup(h.Close)
+		l := newLab(t, setup{engines: 3, engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill = mockapi.TransferVLLM, i < 2 }, registry: func(i int, w *registry.Worker) {
+			w.KVTransfer, w.Role = registry.TransferVLLM, registry.Prefill
+			if i == 2 {
+				w.Role = registry.Decode
+			} else if i == 0 {
+				w.Endpoints.HTTP = h.URL
+			}
+		}})
+		for i := range 40 {
+			if status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2}`, i)); status != 200 {
+				t.Fatal(status, data)
+			}
+		}
+		if h := l.model().Router.Health()[0]; h.LeftOut == 0 {
+			t.Errorf("%q: %+v", text, h)
+		}
+	}
+}
