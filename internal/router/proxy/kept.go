@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -10,12 +11,15 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
@@ -40,6 +44,12 @@ func keptPath(path string) (kind, id string) {
 	}
 	id, _, _ = strings.Cut(rest, "/")
 	return kind, id
+}
+
+// keptName reports whether a text of a body may be a name, and not a way to elsewhere in
+// a path.
+func keptName(id string) bool {
+	return len(id) <= 256 && id != "." && id != ".." && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\%?#;`, r) })
 }
 
 // keptHash tells names apart: clients may choose long ones.
@@ -75,24 +85,48 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		p.listKept(w, r, q, engines)
 		return
 	}
-	key := keptHash(kind, id)
-	if e := p.remembered(key, engines); e != nil {
-		p.obs.kept[keptKnown].Inc()
-		p.askOnly(w, r, q, e)
-	} else if a, failed := p.askAll(r, q, engines); a.resp != nil {
-		defer a.cancel()
-		p.obs.kept[keptAsked].Inc()
-		if a.has() {
+	key, where := keptHash(kind, id), keptKnown
+	e := p.remembered(key, engines)
+	if e == nil {
+		get := whoHas(r, kind, id)
+		itself := r.Method == http.MethodGet && r.URL.Path == get.URL.Path
+		if itself {
+			get.URL.RawQuery = r.URL.RawQuery
+		}
+		a, failed := p.askAll(get, engines)
+		switch {
+		case a.resp == nil && failed:
+			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time"))
+			return
+		case a.resp == nil:
+			p.obs.kept[keptNot].Inc()
+			p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
+			return
+		case a.has():
 			p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
 		}
-		q.asked(a.engine)
-		p.passOn(w, q, a.resp, a.cancel)
-	} else if failed {
-		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time"))
-	} else {
-		p.obs.kept[keptNot].Inc()
-		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
+		if itself || !a.has() {
+			defer a.cancel()
+			p.obs.kept[keptAsked].Inc()
+			q.asked(a.engine)
+			p.passOn(w, q, a.resp, a.cancel)
+			return
+		}
+		a.drop()
+		e, where = a.engine, keptAsked
 	}
+	p.obs.kept[where].Inc()
+	p.askOnly(w, r, q, e)
+}
+
+// whoHas returns what engines are asked that may have something: to see it, and with no
+// body, whatever the client wants to do with it.
+func whoHas(r *http.Request, kind, id string) *http.Request {
+	get := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/v1/" + kind + "/" + id}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
+	copyHeaders(get.Header, r.Header)
+	get.Header.Del("Content-Length")
+	get.Header.Del("Content-Type")
+	return get.WithContext(r.Context())
 }
 
 // keepers returns the engines that may have something for the caller.
@@ -177,29 +211,37 @@ func (a *keptAnswer) says() bool {
 	return a.resp.StatusCode < 500 && !a.absent()
 }
 
-// askAll asks all engines and returns the answer of the one that has it; failed is set
-// if some did not answer, or could not be asked in time: a client costs each engine a
-// request by one, for names that nobody has too, so few ask at once.
-func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found keptAnswer, failed bool) {
+// mayAsk waits until the request may ask all engines: a client costs each engine a
+// request by one, for names that nobody has too, so few ask at once. done must be called.
+func (p *Proxy) mayAsk(ctx context.Context) (done func(), ok bool) {
 	late := time.NewTimer(p.cfg.AskTimeout)
 	defer late.Stop()
 	select {
 	case p.asking <- struct{}{}:
-		defer func() { <-p.asking }()
+		return func() { <-p.asking }, true
 	case <-late.C:
-		return found, true
-	case <-r.Context().Done():
+	case <-ctx.Done():
+	}
+	return nil, false
+}
+
+// askAll asks all engines and returns the answer of the one that has it; failed is set
+// if some did not answer, or could not be asked in time.
+func (p *Proxy) askAll(get *http.Request, engines []*fleet.Engine) (found keptAnswer, failed bool) {
+	done, ok := p.mayAsk(get.Context())
+	if !ok {
 		return found, true
 	}
+	defer done()
 	answers := make(chan keptAnswer, len(engines))
 	room := make(chan struct{}, administered)
-	ctx, giveUp := context.WithCancel(r.Context())
+	ctx, giveUp := context.WithCancel(get.Context())
 	defer giveUp()
 	for _, e := range engines {
 		go func() { // ends within AskTimeout, and before askAll does
 			room <- struct{}{}
 			defer func() { <-room }()
-			answers <- p.askKeeper(ctx, r, q, e)
+			answers <- p.askKeeper(ctx, get, e)
 		}()
 	}
 	for range engines {
@@ -220,11 +262,11 @@ func (p *Proxy) askAll(r *http.Request, q *call, engines []*fleet.Engine) (found
 }
 
 // askKeeper asks one of them, unless ctx ends before its answer begins.
-func (p *Proxy) askKeeper(ctx context.Context, r *http.Request, q *call, e *fleet.Engine) keptAnswer {
-	asking, cancel := context.WithCancel(r.Context())
+func (p *Proxy) askKeeper(ctx context.Context, get *http.Request, e *fleet.Engine) keptAnswer {
+	asking, cancel := context.WithCancel(get.Context())
 	stop := context.AfterFunc(ctx, cancel)
 	late := time.AfterFunc(p.cfg.AskTimeout, cancel)
-	resp, err := p.client.RoundTrip(p.toEngine(asking, r, q.pieces([][]byte{q.data}), e))
+	resp, err := p.client.RoundTrip(p.toEngine(asking, get, upstream.Payload{}, e))
 	late.Stop()
 	stop()
 	if err != nil {
@@ -234,33 +276,46 @@ func (p *Proxy) askKeeper(ctx context.Context, r *http.Request, q *call, e *flee
 	return keptAnswer{e, resp, cancel}
 }
 
-// maxKeptList bounds what one engine may list, in bytes.
-const maxKeptList = 4 << 20
+// maxKeptList bounds what one engine may list, and maxKeptLists all of them, in bytes.
+const (
+	maxKeptList  = 4 << 20
+	maxKeptLists = 16 << 20
+)
 
 // listKept answers with what all engines keep of a kind, one list after the other.
 func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engines []*fleet.Engine) {
-	all := []json.RawMessage{}
-	listed := false
+	done, ok := p.mayAsk(r.Context())
+	if !ok {
+		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines were asked in time: the list would not be whole"))
+		return
+	}
+	defer done()
 	slices.SortFunc(engines, byID)
-	for _, e := range engines {
-		a := p.askKeeper(r.Context(), r, q, e)
-		if a.resp == nil {
-			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines answer: the list would not be whole"))
+	lists := make([]keptList, len(engines))
+	room := make(chan struct{}, administered)
+	ctx, giveUp := context.WithCancel(r.Context())
+	defer giveUp()
+	left := atomic.Int64{}
+	left.Store(maxKeptLists)
+	var all sync.WaitGroup
+	for i, e := range engines {
+		room <- struct{}{}
+		all.Go(func() { // ends within AskTimeout
+			defer func() { <-room }()
+			if lists[i] = p.askList(ctx, r, e); lists[i].why != "" || left.Add(-lists[i].size) < 0 {
+				giveUp() // without all of it there is no answer
+			}
+		})
+	}
+	all.Wait()
+	data, listed := []json.RawMessage{}, false
+	for _, l := range lists {
+		if l.why != "" || left.Load() < 0 {
+			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", cmp.Or(l.why, "all of it is too long")+": the list would not be whole"))
 			return
 		}
-		var list struct{ Data []json.RawMessage }
-		data, err := io.ReadAll(io.LimitReader(a.resp.Body, maxKeptList+1))
-		_ = a.resp.Body.Close() // only read
-		a.cancel()
-		switch {
-		case a.absent():
-			continue
-		case err != nil || a.resp.StatusCode != http.StatusOK || len(data) > maxKeptList || json.Unmarshal(data, &list) != nil:
-			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "an engine's list cannot be read: the list would not be whole"))
-			return
-		}
-		listed = true
-		all = append(all, list.Data...)
+		listed = listed || l.listed
+		data = append(data, l.data...)
 	}
 	if !listed {
 		p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine keeps such a list"))
@@ -269,7 +324,35 @@ func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engine
 	q.tally.outcome = "ok"
 	p.obs.outcome("ok").Inc()
 	p.giveTime(w)
-	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": all, "has_more": false}))
+	writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"object": "list", "data": data, "has_more": false}))
+}
+
+// keptList is what one engine keeps of a kind.
+type keptList struct {
+	data   []json.RawMessage
+	size   int64
+	listed bool
+	why    string // it is not known
+}
+
+// askList asks one engine for all that it keeps, to the end of its answer.
+func (p *Proxy) askList(ctx context.Context, r *http.Request, e *fleet.Engine) (l keptList) {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.AskTimeout)
+	defer cancel()
+	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, upstream.Payload{}, e))
+	if err != nil {
+		return keptList{why: "not all engines answer"}
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	if a := (keptAnswer{resp: resp}); a.absent() {
+		return l
+	}
+	var list struct{ Data []json.RawMessage }
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxKeptList+1))
+	if err != nil || resp.StatusCode != http.StatusOK || len(text) > maxKeptList || json.Unmarshal(text, &list) != nil {
+		return keptList{why: "an engine's list cannot be read"}
+	}
+	return keptList{data: list.Data, size: int64(len(text)), listed: true}
 }
 
 // beside leads a request that goes on with what an engine keeps to that engine.
@@ -278,15 +361,16 @@ func (p *Proxy) beside(r *http.Request, q *call) {
 	if kind == "batches" {
 		kind = "files" // of which a batch's input is one
 	}
+	if !keptName(q.refers) {
+		p.obs.kept[keptNot].Inc()
+		return
+	}
 	key := keptHash(kind, q.refers)
 	engines := p.keepers(r)
 	e := p.remembered(key, engines)
 	where := keptKnown
 	if e == nil {
-		get := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/v1/" + kind + "/" + q.refers}, Header: http.Header{}, RemoteAddr: r.RemoteAddr}
-		copyHeaders(get.Header, r.Header)
-		get.Header.Del("Content-Length")
-		a, _ := p.askAll(get.WithContext(r.Context()), &call{}, engines)
+		a, _ := p.askAll(whoHas(r, kind, q.refers), engines)
 		if where = keptNot; a.resp != nil && a.has() {
 			e, where = a.engine, keptAsked
 		}
