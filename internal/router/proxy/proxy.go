@@ -38,7 +38,7 @@ type Proxy struct {
 	texts      *lru[textKey, []uint32]
 	sessions   *lru[sessionKey, route.Session]
 	kept       *lru[xxh3.Uint128, keptAt]
-	tokenizers tokenizers
+	tokenizing tokenizing
 	buffers    sync.Pool     // of *room
 	hashes     sync.Pool     // of *[]uint64
 	answers    sync.Pool     // of *tokenAnswers
@@ -65,7 +65,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		quotas:     quota.NewTable(maxTenants),
 		budget:     budget{share: cfg.RetryShare, burst: float64(cfg.RetryBurst)},
 		texts:      newLRU[textKey, []uint32](cfg.TokenCache, 0),
-		tokenizers: tokenizers{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
+		tokenizing: tokenizing{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
 		sessions:   newLRU[sessionKey, route.Session](int64(cfg.MaxSessions), cfg.SessionLife),
 		kept:       newLRU[xxh3.Uint128, keptAt](int64(cfg.MaxKept), 0),
 	}

@@ -17,19 +17,42 @@ import (
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
 
-// tokenizers is the engines as those who are asked for tokens: whoever should answer
-// soonest is asked, by what it has to answer and how long it took of late, and another
-// one beside it if it takes longer than nearly all answers do. What an engine does here
-// says nothing of how it generates, so each has a breaker of its own.
-type tokenizers struct {
-	settings breaker.Config // of each one's
+// tokenizing is what all models' tokenizers go by.
+type tokenizing struct {
+	settings breaker.Config // of each engine's
 	// first is when another engine is asked as long as answers are too few to tell,
 	// and least the least; 0 is never.
 	first, least time.Duration
 
+	mu sync.Mutex
+	of map[*fleet.Model]*tokenizers // a fleet bounds its models
+}
+
+// model returns the tokenizers of a model.
+func (a *tokenizing) model(m *fleet.Model) *tokenizers {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.of[m]
+	if t == nil {
+		if a.of == nil {
+			a.of = make(map[*fleet.Model]*tokenizers)
+		}
+		t = &tokenizers{tokenizing: a, of: make(map[*fleet.Engine]*tokenizer)}
+		a.of[m] = t
+	}
+	return t
+}
+
+// tokenizers is a model's engines as those who are asked for tokens: whoever should answer
+// soonest is asked, by what it has to answer and how long it took of late, and another
+// one beside it if it takes longer than nearly all answers do. What an engine does here
+// says nothing of how it generates, so each has a breaker of its own; and what one model's
+// take says nothing of another's.
+type tokenizers struct {
+	*tokenizing
+
 	mu    sync.Mutex
 	of    map[*fleet.Engine]*tokenizer
-	most  int       // of them until forget looks again
 	mean  float64   // ms, of all
 	times []float64 // of the last answers, in a ring
 	asked int
@@ -55,7 +78,9 @@ const (
 func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, now time.Time) (best *fleet.Engine, k breaker.Ticket) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.forget()
+	if len(t.of) > 2*len(engines)+16 { // of which some are no more
+		maps.DeleteFunc(t.of, func(e *fleet.Engine, _ *tokenizer) bool { return e.Gone() })
+	}
 	least, ties := math.Inf(1), 0
 	for _, e := range engines {
 		if e == but || e.URL == "" || !e.Healthy() {
@@ -85,19 +110,6 @@ func (t *tokenizers) pick(engines map[uint64]*fleet.Engine, but *fleet.Engine, n
 		k = s.breaker.Sent(now)
 	}
 	return best, k
-}
-
-// forget drops engines that are no more, when there have come as many as there were.
-// Those of all models are here: one model's say nothing of how many there may be.
-func (t *tokenizers) forget() {
-	if t.of == nil {
-		t.of = make(map[*fleet.Engine]*tokenizer)
-	}
-	if len(t.of) <= t.most {
-		return
-	}
-	maps.DeleteFunc(t.of, func(e *fleet.Engine, _ *tokenizer) bool { return e.Gone() })
-	t.most = 2*len(t.of) + 16
 }
 
 // cost is how long an engine should take: the times of engines that are alike count as
@@ -185,19 +197,20 @@ func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Pay
 	defer giveUp()
 	var beaten atomic.Bool
 	engines := m.Engines()
-	first, k := p.tokenizers.pick(engines, nil, time.Now())
+	t := p.tokenizing.model(m)
+	first, k := t.pick(engines, nil, time.Now())
 	if first == nil {
 		return nil, errNoEngine
 	}
 	second := func() (a tokenAnswer) {
-		e, k := p.tokenizers.pick(engines, first, time.Now())
+		e, k := t.pick(engines, first, time.Now())
 		if e == nil {
 			return tokenAnswer{err: errNoEngine}
 		}
-		return p.askOne(ctx, e, k, ask, q, nil)
+		return p.askOne(ctx, t, e, k, ask, q, nil)
 	}
 	other := make(chan tokenAnswer, 1)
-	timer := time.AfterFunc(p.tokenizers.hedge(), func() {
+	timer := time.AfterFunc(t.hedge(), func() {
 		p.obs.tokenizeHedged.Inc()
 		a := second()
 		if a.err == nil {
@@ -206,7 +219,7 @@ func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Pay
 		}
 		other <- a
 	})
-	a := p.askOne(alone, first, k, ask, q, &beaten)
+	a := p.askOne(alone, t, first, k, ask, q, &beaten)
 	stopped := timer.Stop()
 	if a.err == nil {
 		if cancel(); !stopped {
@@ -229,7 +242,7 @@ func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Pay
 }
 
 // askOne asks an engine; beaten is set if it is given up for another's answer.
-func (p *Proxy) askOne(ctx context.Context, e *fleet.Engine, k breaker.Ticket, ask upstream.Payload, q *call, beaten *atomic.Bool) (a tokenAnswer) {
+func (p *Proxy) askOne(ctx context.Context, t *tokenizers, e *fleet.Engine, k breaker.Ticket, ask upstream.Payload, q *call, beaten *atomic.Bool) (a tokenAnswer) {
 	begun := time.Now()
 	a.tokens, a.err = p.askTokens(ctx, e, ask, q)
 	o := breaker.Succeeded
@@ -242,6 +255,6 @@ func (p *Proxy) askOne(ctx context.Context, e *fleet.Engine, k breaker.Ticket, a
 		o = breaker.Failed
 	}
 	now := time.Now()
-	p.tokenizers.ended(e, k, o, now.Sub(begun), now)
+	t.ended(e, k, o, now.Sub(begun), now)
 	return a
 }

@@ -19,7 +19,7 @@ import (
 // Engines that are alike are asked alike, one that is slow or has much to answer less,
 // one that fails hardly, and each gets its part again when it is well.
 func TestTokenizersChoice(t *testing.T) {
-	p := tokenizers{settings: breaker.Default(), first: time.Second, least: time.Millisecond}
+	p := (&tokenizing{settings: breaker.Default(), first: time.Second, least: time.Millisecond}).model(nil)
 	engines := map[uint64]*fleet.Engine{}
 	for i := range uint64(4) {
 		engines[i] = &fleet.Engine{ID: i, URL: "http://h"}
@@ -69,30 +69,44 @@ func TestTokenizersChoice(t *testing.T) {
 	}
 }
 
-// What is known of an engine is not forgotten because there are many models.
+// How long one model's engines take says nothing of another's: a fast one's hedge comes
+// soon, a slow one's does not ask everything twice, and engines that fail stay known
+// however many models there are.
 func TestTokenizersOfManyModels(t *testing.T) {
-	p := tokenizers{settings: breaker.Default(), first: time.Second, least: time.Millisecond}
+	all := &tokenizing{settings: breaker.Default(), first: time.Second, least: time.Millisecond}
 	now, sick := time.Unix(1e9, 0), 0
-	models := make([]map[uint64]*fleet.Engine, 40)
-	for round := range 50 {
-		for m := range models {
-			if round == 0 {
-				models[m] = map[uint64]*fleet.Engine{1: {ID: 1, URL: "http://h"}, 2: {ID: 2, URL: "http://h"}}
-			}
-			o := breaker.Succeeded
-			e, k := p.pick(models[m], nil, now)
+	type model struct {
+		model   fleet.Model
+		engines map[uint64]*fleet.Engine
+		took    time.Duration
+	}
+	models := make([]model, 40)
+	for i := range models {
+		models[i].engines = map[uint64]*fleet.Engine{1: {ID: 1, URL: "http://h"}, 2: {ID: 2, URL: "http://h"}}
+		models[i].took = time.Duration(1+i%2*199) * time.Millisecond
+	}
+	for round := range 100 {
+		for i := range models {
+			m, o := &models[i], breaker.Succeeded
+			t := all.model(&m.model)
+			e, k := t.pick(m.engines, nil, now)
 			if e.ID == 1 {
 				o = breaker.Failed
-				if round >= 25 {
+				if round >= 75 {
 					sick++
 				}
 			}
 			now = now.Add(time.Millisecond)
-			p.ended(e, k, o, time.Millisecond, now)
+			t.ended(e, k, o, m.took, now)
 		}
 	}
 	if sick > 100 {
 		t.Errorf("%d of the last 1,000 went to engines that fail", sick)
+	}
+	for i := range models {
+		if m := &models[i]; all.model(&m.model).hedge() != m.took || len(all.model(&m.model).of) != 2 {
+			t.Errorf("model %d, whose engines take %v: another is asked after %v", i, m.took, all.model(&m.model).hedge())
+		}
 	}
 }
 
@@ -160,9 +174,10 @@ func TestNoTokenizerIsLeftBehind(t *testing.T) {
 	if err != nil || len(tokens) != 3 {
 		t.Fatalf("%v, %v", tokens, err)
 	}
-	l.proxy.tokenizers.mu.Lock()
-	defer l.proxy.tokenizers.mu.Unlock()
-	for e, s := range l.proxy.tokenizers.of {
+	known := l.proxy.tokenizing.model(l.model())
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	for e, s := range known.of {
 		if s.live != 0 {
 			t.Errorf("engine %d is still asked", e.ID)
 		}
@@ -173,7 +188,7 @@ func TestNoTokenizerIsLeftBehind(t *testing.T) {
 func TestTokenizersSettings(t *testing.T) {
 	engines := map[uint64]*fleet.Engine{0: {ID: 0, URL: "http://h"}, 1: {ID: 1, URL: "http://h"}}
 	for failures, left := range map[int]bool{1: true, 0: false} {
-		p := tokenizers{settings: breaker.Config{Failures: failures, Wait: time.Hour, MaxWait: time.Hour}}
+		p := (&tokenizing{settings: breaker.Config{Failures: failures, Wait: time.Hour, MaxWait: time.Hour}}).model(nil)
 		failed := false
 		for range 100 {
 			now := time.Unix(1e9, 0)
