@@ -37,23 +37,30 @@ func (b *batch) copy(h []uint64) []uint64 {
 
 // message is an encoded batch on its way.
 type message struct {
+	seq    uint64 // of the publisher's messages
 	id     string
 	data   []byte
 	events int
 	cost   int // bytes that it holds of Publisher.mu.pending
 	last   []event.Position
 
-	ack   jetstream.PubAckFuture // outcome of the last attempt; nil if that failed at once
-	err   error                  // why it did
-	sent  time.Time              // first attempt
-	tried time.Time              // last attempt
+	// Of the sender only.
+	sent   time.Time // first attempt
+	next   time.Time // when it is sent again, unless it is acknowledged
+	tries  int
+	fails  int   // attempts of which it is known that they failed
+	err    error // why the last of those did; nil after another attempt
+	stored bool
+	ack    *jetstream.PubAck // if it is stored; nil if nobody acknowledges
+	took   time.Duration     // since the attempt that is acknowledged
 }
 
 // seal encodes the events under the header and empties the batch.
-func (b *batch) seal(header *event.Batch, id string) *message {
+func (b *batch) seal(header *event.Batch, nonce, seq uint64) *message {
 	header.Events = b.events
 	msg := &message{
-		id:     id,
+		seq:    seq,
+		id:     messageID(nonce, seq),
 		data:   event.AppendBatch(make([]byte, 0, event.EncodedSize(header)), header),
 		events: len(b.events),
 		cost:   b.bytes,

@@ -88,9 +88,9 @@ type Config struct {
 	// WhenFull says what happens beyond MaxPending; default Block.
 	WhenFull WhenFull
 
-	// AckWait is after how long without an acknowledgement a message counts as
-	// failed; default 5 s. Copies of the oldest one are sent earlier, from half a second
-	// on, or four times what acknowledgements usually take.
+	// AckWait is how long an acknowledgement is waited for at most before a copy of the
+	// message is sent; default 1 min. The first wait is half a second, or longer where
+	// acknowledgements took longer of late; each next one is twice as long.
 	AckWait time.Duration
 	// RetryMin and RetryMax bound the wait before a failed message is sent
 	// again; it doubles from one to the other. Defaults 50 ms and 2 s.
@@ -128,7 +128,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Linger = cmp.Or(c.Linger, 2*time.Millisecond)
 	c.Window = cmp.Or(c.Window, 64)
 	c.MaxPending = cmp.Or(c.MaxPending, 32<<20)
-	c.AckWait = cmp.Or(c.AckWait, 5*time.Second)
+	c.AckWait = cmp.Or(c.AckWait, time.Minute)
 	c.RetryMin = cmp.Or(c.RetryMin, 50*time.Millisecond)
 	c.RetryMax = cmp.Or(c.RetryMax, 2*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 5*time.Second)

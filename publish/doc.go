@@ -14,7 +14,10 @@
 //     event id, sees the order in which the events happened. With Window 1 the
 //     stream itself is in order.
 //   - Of the oldest message a copy is sent when its acknowledgement is late: a server
-//     that was killed never sends it, and after AckWait it has failed.
+//     that was killed never sends it. One that has too much to do sends it late: so any
+//     attempt's acknowledgement counts, copies come after twice as long each time, and
+//     after a failure one message is in flight, then one more for each that lands
+//     (congestion.go). Meanwhile the batch that is open grows.
 //   - A message is stored once: its id makes the server drop the copy of a
 //     retry within the stream's duplicate window, and event ids tell the
 //     reader beyond it.

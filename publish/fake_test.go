@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -18,6 +17,7 @@ import (
 // refused; lost on the way; failed at once. Whether it is stored is decided at
 // the call, in order, as on one connection to one server.
 type fakeStream struct {
+	*outcomes
 	rng     *rand.Rand
 	faults  float64 // probability that an attempt does not simply succeed
 	delay   time.Duration
@@ -40,7 +40,7 @@ type fakeStream struct {
 
 func newFakeStream(seed uint64, faults float64) *fakeStream {
 	f := &fakeStream{
-		rng: rand.New(rand.NewPCG(seed, 1)), faults: faults,
+		outcomes: newOutcomes(), rng: rand.New(rand.NewPCG(seed, 1)), faults: faults,
 		delay: time.Millisecond, ackWait: 100 * time.Millisecond, max: 1 << 20,
 	}
 	f.mu.seen = make(map[string]bool)
@@ -49,53 +49,52 @@ func newFakeStream(seed uint64, faults float64) *fakeStream {
 
 var errLink = errors.New("link down")
 
-func (f *fakeStream) publish(_, id string, data []byte) (jetstream.PubAckFuture, error) {
+func (f *fakeStream) publish(_ string, msg *message) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.attempts++
 	if f.mu.refuse != nil {
-		return f.answer(nil, f.mu.refuse, f.delay), nil
+		f.answer(msg, nil, f.mu.refuse, f.delay)
+		return nil
 	}
 	store := func() *jetstream.PubAck {
-		ack := &jetstream.PubAck{Stream: "s", Duplicate: f.mu.seen[id]}
+		ack := &jetstream.PubAck{Stream: "s", Duplicate: f.mu.seen[msg.id]}
 		if !ack.Duplicate {
-			f.mu.seen[id] = true
-			f.mu.stored = append(f.mu.stored, append([]byte(nil), data...))
+			f.mu.seen[msg.id] = true
+			f.mu.stored = append(f.mu.stored, append([]byte(nil), msg.data...))
 		}
 		return ack
 	}
 	delay := f.delay + time.Duration(f.rng.Int64N(int64(f.delay)))
 	if f.rng.Float64() >= f.faults {
-		return f.answer(store(), nil, delay), nil
+		f.answer(msg, store(), nil, delay)
+		return nil
 	}
 	switch f.rng.IntN(4) {
 	case 0:
 		store()
-		return f.answer(nil, jetstream.ErrAsyncPublishTimeout, f.ackWait), nil
+		f.answer(msg, nil, jetstream.ErrAsyncPublishTimeout, f.ackWait)
 	case 1:
-		return f.answer(nil, &jetstream.APIError{Code: 503, ErrorCode: 10077, Description: "maximum bytes exceeded"}, delay), nil
+		f.answer(msg, nil, &jetstream.APIError{Code: 503, ErrorCode: 10077, Description: "maximum bytes exceeded"}, delay)
 	case 2:
-		return f.answer(nil, jetstream.ErrAsyncPublishTimeout, f.ackWait), nil
+		f.answer(msg, nil, jetstream.ErrAsyncPublishTimeout, f.ackWait)
+	default:
+		return errLink
 	}
-	return nil, errLink
+	return nil
 }
 
 // answer ends an attempt after the delay. The caller holds mu.
-func (f *fakeStream) answer(ack *jetstream.PubAck, err error, delay time.Duration) *fakeFuture {
-	fut := &fakeFuture{ok: make(chan *jetstream.PubAck, 1), err: make(chan error, 1)}
+func (f *fakeStream) answer(msg *message, ack *jetstream.PubAck, err error, delay time.Duration) {
 	f.mu.flying++
 	f.mu.mostFly = max(f.mu.mostFly, f.mu.flying)
+	try := msg.tries
 	time.AfterFunc(delay, func() {
 		f.mu.Lock()
 		f.mu.flying--
 		f.mu.Unlock()
-		if err != nil {
-			fut.err <- err
-		} else {
-			fut.ok <- ack
-		}
+		f.add(outcome{seq: msg.seq, try: try, took: delay, ack: ack, err: err})
 	})
-	return fut
 }
 
 func (f *fakeStream) tell(_ string, data []byte) error {
@@ -124,12 +123,3 @@ func (f *fakeStream) setRefuse(err error) {
 	defer f.mu.Unlock()
 	f.mu.refuse = err
 }
-
-type fakeFuture struct {
-	ok  chan *jetstream.PubAck
-	err chan error
-}
-
-func (f *fakeFuture) Ok() <-chan *jetstream.PubAck { return f.ok }
-func (f *fakeFuture) Err() <-chan error            { return f.err }
-func (f *fakeFuture) Msg() *nats.Msg               { return nil }

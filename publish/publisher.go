@@ -346,7 +346,7 @@ func (p *Publisher) sealLocked() {
 	}
 	p.mu.seq++
 	header := p.header()
-	msg := p.mu.open.seal(&header, messageID(p.nonce, p.mu.seq))
+	msg := p.mu.open.seal(&header, p.nonce, p.mu.seq)
 	p.mu.queue = append(p.mu.queue, msg)
 	p.m.batchEvents.Update(float64(msg.events))
 }

@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
@@ -14,61 +12,41 @@ import (
 // sender is the goroutine that sends the queue and waits for the outcomes.
 type sender struct {
 	*Publisher
-	flying []*message    // sent, oldest first, at most Window
-	ready  []*message    // scratch
-	beat   []byte        // scratch
-	warned time.Time     // when the log last said that publishing waits
-	next   time.Time     // heartbeat
-	took   time.Time     // when the stream last took a message
-	usual  time.Duration // between an attempt and its acknowledgement, lately
+	congestion
+	flying  []*message // sent, oldest first, at most a window; numbered without a hole
+	ready   []*message // scratch
+	beat    []byte     // scratch
+	warned  time.Time  // when the log last said that publishing waits
+	next    time.Time  // heartbeat
+	took    time.Time  // when the stream last took a message
+	restore struct {
+		wait time.Duration // between the tries to make the stream again
+		next time.Time
+	}
 }
 
-func newSender(p *Publisher) *sender { return &sender{Publisher: p} }
+func newSender(p *Publisher) *sender {
+	return &sender{Publisher: p, congestion: congestion{window: p.cfg.Window, full: p.cfg.Window}}
+}
+
+// idle is how long nothing is to be done, where that is not known: something else ends it.
+const idle = time.Hour
 
 // run sends until the publisher's context ends.
 func (s *sender) run() {
 	defer close(s.done)
-	timer := time.NewTimer(time.Hour)
+	timer := time.NewTimer(idle)
 	defer timer.Stop()
 	s.next = time.Now() // the first at once: readers learn of the publisher
 	for s.ctx.Err() == nil {
-		if s.beats() {
-			s.heartbeat(s.subject, func(r *progress) uint64 { return r.resolved })
-		}
-		wait := s.fillReady()
-		ok := true
-		for i, msg := range s.ready {
-			s.flying = append(s.flying, msg)
-			if ok = s.send(msg); !ok {
-				s.putBack(s.ready[i+1:])
-				break
-			}
-		}
-		if !ok {
-			s.repair()
-			continue
-		}
-		if s.cfg.Heartbeat > 0 {
-			wait = min(wait, time.Until(s.next))
-		}
-		if len(s.flying) > 0 {
-			wait = min(wait, time.Until(s.flying[0].tried.Add(s.patience())))
-		}
+		s.hear()
+		wait := min(s.sendNew(), s.heartbeats())
+		wait = min(wait, s.sendAgain()) // last: of what was just sent too
 		timer.Reset(max(wait, 0))
-		var acked <-chan *jetstream.PubAck
-		var failed <-chan error
-		if len(s.flying) > 0 {
-			acked, failed = s.flying[0].ack.Ok(), s.flying[0].ack.Err()
-		}
 		select {
-		case ack := <-acked:
-			s.landed(ack)
-		case err := <-failed:
-			s.flying[0].ack, s.flying[0].err = nil, err
-			s.repair()
+		case <-s.out.news():
 		case <-s.wake:
 		case <-timer.C:
-			s.sendAgain()
 		case <-s.ctx.Done():
 		}
 	}
@@ -78,56 +56,76 @@ func (s *sender) run() {
 	}
 }
 
+// hear takes what became of the attempts. Messages leave in order: one that is stored waits
+// for those before it.
+func (s *sender) hear() {
+	for _, end := range s.out.take() {
+		if len(s.flying) == 0 || end.seq < s.flying[0].seq {
+			continue // of a copy
+		}
+		msg := s.flying[end.seq-s.flying[0].seq]
+		switch {
+		case msg.stored:
+		case end.err != nil:
+			s.failed(msg, end.err)
+		default:
+			msg.stored, msg.ack, msg.took = true, end.ack, end.took
+			for len(s.flying) > 0 && s.flying[0].stored {
+				s.landed()
+			}
+			if end.try == 1 && len(s.flying) > 0 && s.flying[0].err == nil {
+				// The next may be on its way likewise. After a copy's it is not: what was sent with
+				// what is lost is lost.
+				next := s.flying[0]
+				next.next = later(next.next, time.Now().Add(s.patience(0, s.cfg.AckWait)))
+			}
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// sendNew sends what the window allows, and returns how long the open batch may wait.
+func (s *sender) sendNew() time.Duration {
+	wait := s.fillReady()
+	for i, msg := range s.ready {
+		s.flying = append(s.flying, msg)
+		if !s.send(msg) {
+			s.putBack(s.ready[i+1:])
+			return 0
+		}
+	}
+	return wait
+}
+
 // fillReady seals the open batch if it is due and moves what the window allows to
-// s.ready. It returns how long the open batch may wait.
+// s.ready. It returns how long the open batch may wait. One that could not be sent stays
+// open and grows: the fewer messages a server takes, the larger they are.
 func (s *sender) fillReady() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.limit = s.out.maxMessage() // a reconnect may lead to another server
-	const idle = time.Hour          // the wake channel ends it
+	room := max(0, s.window-len(s.flying))
 	wait := idle
-	if len(s.mu.open.events) > 0 {
+	if len(s.mu.open.events) > 0 && len(s.mu.queue) < room {
 		wait = time.Until(s.mu.open.since.Add(s.cfg.Linger))
 		if wait <= 0 {
 			s.sealLocked()
 			wait = idle
 		}
 	}
-	n := min(len(s.mu.queue), s.cfg.Window-len(s.flying))
+	n := min(len(s.mu.queue), room)
 	s.ready = append(s.ready[:0], s.mu.queue[:n]...)
 	clear(s.mu.queue[:n])
 	if s.mu.queue = s.mu.queue[n:]; len(s.mu.queue) == 0 {
 		s.mu.queue = nil
 	}
 	return wait
-}
-
-// leastPatience is how long the oldest message waits for its acknowledgement, at least,
-// before a copy of it is sent.
-const leastPatience = 500 * time.Millisecond
-
-// patience returns how long it waits: longer where acknowledgements usually take long.
-func (s *sender) patience() time.Duration {
-	return min(max(leastPatience, 4*s.usual), s.cfg.AckWait)
-}
-
-// sendAgain sends a copy of the oldest message in flight if its acknowledgement is late: a
-// server that ended, or is no leader any more, never sends it, and the next one may be there
-// for a while. Its id makes it one message. After AckWait it has failed.
-func (s *sender) sendAgain() {
-	if len(s.flying) == 0 || time.Since(s.flying[0].tried) < s.patience() {
-		return
-	}
-	switch msg := s.flying[0]; {
-	case time.Since(msg.sent) >= s.cfg.AckWait:
-		msg.ack, msg.err = nil, jetstream.ErrAsyncPublishTimeout
-		s.repair()
-	default:
-		s.m.retry("late")
-		if !s.send(msg) {
-			s.repair()
-		}
-	}
 }
 
 // putBack returns messages that were taken and not sent to the queue's head.
@@ -139,14 +137,16 @@ func (s *sender) putBack(msgs []*message) {
 
 // send starts an attempt; false means that it failed at once.
 func (s *sender) send(msg *message) bool {
-	if msg.sent.IsZero() {
-		msg.sent = time.Now()
+	now := time.Now()
+	if msg.tries == 0 {
+		msg.sent = now
 		s.m.inFlight.Inc()
 	}
-	msg.tried = time.Now()
-	msg.ack, msg.err = s.out.publish(s.subject, msg.id, msg.data)
-	if msg.err != nil {
-		msg.ack = nil
+	msg.tries++
+	msg.err = nil
+	msg.next = now.Add(s.patience(msg.tries-1-msg.fails, s.cfg.AckWait))
+	if err := s.out.publish(s.subject, msg); err != nil {
+		s.failed(msg, err)
 		return false
 	}
 	s.m.messages.Inc()
@@ -154,112 +154,131 @@ func (s *sender) send(msg *message) bool {
 	return true
 }
 
-// landed takes the oldest message in flight off: it is acknowledged, or given
-// up if ack is nil.
-func (s *sender) landed(ack *jetstream.PubAck) {
+// failed notes that an attempt failed, and when the next one is: once it is the oldest.
+func (s *sender) failed(msg *message, err error) {
+	var wait time.Duration // the first time none: its successors may be stored, and readers hold them back
+	for range msg.fails {
+		wait = min(max(2*wait, s.cfg.RetryMin), s.cfg.RetryMax)
+	}
+	if gone(err) { // nobody had work with it, and there may be another leader in a moment
+		wait = min(wait, max(s.cfg.RetryMin, time.Since(msg.sent)/8))
+	}
+	msg.fails++
+	msg.err, msg.next = err, time.Now().Add(wait/2+rand.N(wait/2+1))
+	s.congestion.failed()
+}
+
+// landed takes the oldest message in flight off: it is stored, or given up.
+func (s *sender) landed() {
 	msg := s.flying[0]
 	s.flying[0] = nil
 	s.flying = s.flying[1:]
 	s.m.inFlight.Dec()
-	if ack != nil {
+	if msg.ack != nil {
 		s.took = time.Now()
-		s.usual += (s.took.Sub(msg.tried) - s.usual) / 8
+		s.restore.wait, s.restore.next = 0, time.Time{}
+		s.congestion.landed(msg.took, len(s.flying))
 		s.refuse(false)
 		s.m.acked.Inc()
 		s.m.ackSeconds.UpdateDuration(msg.sent)
-		if ack.Duplicate {
+		if msg.ack.Duplicate {
 			s.m.duplicates.Inc()
 		}
 	}
 	s.resolve(msg)
 }
 
-// repair sends every message in flight until it is acknowledged, oldest
-// first, before anything new is sent. See the package comment on order.
-func (s *sender) repair() {
-	backoff := time.Duration(0) // what failed with another message goes again at once
-	for len(s.flying) > 0 {
+// sendAgain sends the oldest message in flight again when it has failed or is late, and
+// returns how long it may wait for that. The others follow once they are the oldest, and
+// its id makes it one message however many copies come.
+func (s *sender) sendAgain() time.Duration {
+	for len(s.flying) > 0 && s.ctx.Err() == nil {
 		msg := s.flying[0]
-		if msg.ack != nil {
-			select {
-			case ack := <-msg.ack.Ok():
-				s.landed(ack)
-				backoff = 0
-				continue
-			case err := <-msg.ack.Err():
-				msg.ack, msg.err = nil, err
-			case <-time.After(time.Until(msg.tried.Add(s.patience()))):
-				msg.ack, msg.err, backoff = nil, jetstream.ErrAsyncPublishTimeout, 0 // it has waited
-			case <-s.ctx.Done():
-				return
-			}
+		if left := time.Until(msg.next); left > 0 {
+			return left
 		}
 		if tooLarge(msg.err) {
 			s.m.droppedLarge.Add(msg.events)
 			s.cfg.Log.Error("events lost: a message is larger than the server takes", "bytes", len(msg.data), "error", msg.err)
-			s.landed(nil)
+			s.landed()
 			continue
 		}
-		s.m.retry(reason(msg.err))
-		if now := time.Now(); now.Sub(msg.sent) > time.Second && now.Sub(s.warned) > 10*time.Second {
-			s.warned = now
-			s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
-				"subject", s.subject, "since", msg.sent, "error", msg.err)
-		}
-		if why := reason(msg.err); s.cfg.StreamWait >= 0 && why != disconnected && min(time.Since(msg.sent), time.Since(s.took)) > s.cfg.StreamWait {
-			s.refuse(true)
-		}
-		if s.isRefused() && s.beats() {
-			s.heartbeat(stream.LiveSubject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker), func(r *progress) uint64 { return r.last })
-		}
-		if backoff > 0 && !s.pause(backoff/2+rand.N(backoff/2+1)) {
-			return
-		}
-		backoff = min(max(2*backoff, s.cfg.RetryMin), s.cfg.RetryMax)
+		s.congestion.failed()
+		s.wait(msg)
 		if gone(msg.err) {
-			// In a cluster without a leader this is in vain, and there may be one in a moment.
-			ctx, cancel := context.WithTimeout(s.ctx, min(restoreWait, s.cfg.AckWait))
-			if err := s.out.restore(ctx); err != nil {
-				msg.err = err // more telling, for the log
-			}
-			s.subject = s.out.subject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker) // the space may be divided otherwise now
-			cancel()
+			s.makeStream()
 		}
 		if stream.IsFull(msg.err) {
-			ctx, cancel := context.WithTimeout(s.ctx, s.cfg.AckWait)
-			roomy, err := s.out.grow(ctx)
-			cancel()
-			if roomy {
-				backoff = 0
-			} else if err != nil {
+			ctx, cancel := context.WithTimeout(s.ctx, requestWait)
+			if _, err := s.out.grow(ctx); err != nil {
 				s.cfg.Log.Warn("the stream is full and not enlarged", "subject", s.subject, "error", err)
 			}
+			cancel()
 		}
 		s.send(msg)
 	}
+	return idle
 }
 
-// restoreWait bounds one try to make the stream again.
-const restoreWait = time.Second
-
-// pause waits; false means that the publisher ends.
-func (s *sender) pause(d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-s.ctx.Done():
-		return false
+// wait says that the message has to, and for how long it had to.
+func (s *sender) wait(msg *message) {
+	why := "late"
+	if msg.err != nil {
+		why = reason(msg.err)
+	}
+	s.m.retry(why)
+	if now := time.Now(); now.Sub(msg.sent) > time.Second && now.Sub(s.warned) > 10*time.Second {
+		s.warned = now
+		s.cfg.Log.Warn("publishing waits: the stream does not take a message, trying again",
+			"subject", s.subject, "since", msg.sent, "reason", why, "error", msg.err)
+	}
+	if s.cfg.StreamWait >= 0 && why != disconnected && min(time.Since(msg.sent), time.Since(s.took)) > s.cfg.StreamWait {
+		s.refuse(true)
 	}
 }
 
-// beats reports whether it is time for a heartbeat.
-func (s *sender) beats() bool {
+// The bounds of a request to the server, of one try to make the stream again, and of the
+// waits between those.
+const (
+	requestWait     = 5 * time.Second
+	restoreWait     = time.Second
+	mostRestoreWait = 30 * time.Second
+)
+
+// makeStream makes the stream again, now and then: in a cluster without a leader this is in
+// vain, and there may be one in a moment.
+func (s *sender) makeStream() {
+	if time.Now().Before(s.restore.next) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, restoreWait)
+	defer cancel()
+	if err := s.out.restore(ctx); err != nil {
+		s.cfg.Log.Debug("the stream is not made again", "subject", s.subject, "error", err)
+	}
+	s.subject = s.out.subject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker) // the space may be divided otherwise now
+	s.restore.wait = min(max(2*s.restore.wait, restoreWait), mostRestoreWait)
+	s.restore.next = time.Now().Add(s.restore.wait/2 + rand.N(s.restore.wait/2))
+}
+
+// heartbeats sends a heartbeat when it is time, and returns how long the next one may wait.
+// Where messages wait for the stream it would be one of those; replicas are told past it.
+func (s *sender) heartbeats() time.Duration {
+	if s.cfg.Heartbeat < 0 {
+		return idle
+	}
 	now := time.Now()
-	if s.cfg.Heartbeat < 0 || now.Before(s.next) {
-		return false
+	if left := s.next.Sub(now); left > 0 {
+		return left
 	}
 	s.next = now.Add(s.cfg.Heartbeat)
-	return true
+	switch {
+	case s.isRefused():
+		s.heartbeat(stream.LiveSubject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker), func(r *progress) uint64 { return r.last })
+	case len(s.flying) == 0 || s.flying[0].tries == 1:
+		s.heartbeat(s.subject, func(r *progress) uint64 { return r.resolved })
+	}
+	return s.cfg.Heartbeat
 }
 
 func (s *sender) isRefused() bool {

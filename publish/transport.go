@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,9 +18,13 @@ import (
 type transport interface {
 	// subject returns where the worker's messages go, until restore.
 	subject(namespace string, sp event.Space, worker uint64) string
-	// publish starts an attempt to store the message; the future says how it
-	// ended, within Config.AckWait.
-	publish(subject, id string, data []byte) (jetstream.PubAckFuture, error)
+	// publish starts an attempt to store the message. How it ended is heard of later, of
+	// every attempt, at the latest after 2 Config.AckWait.
+	publish(subject string, msg *message) error
+	// take returns how attempts ended, as far as that was not taken yet; there may be
+	// some after news.
+	take() []outcome
+	news() <-chan struct{}
 	// tell publishes a message that nobody waits for.
 	tell(subject string, data []byte) error
 	// restore makes the stream again if it is gone.
@@ -31,6 +36,47 @@ type transport interface {
 	close()
 }
 
+// outcome is how an attempt to store a message ended.
+type outcome struct {
+	seq  uint64            // of the message
+	try  int               // which of its attempts
+	took time.Duration     // since that began
+	ack  *jetstream.PubAck // nil if nobody acknowledges
+	err  error             // nil: it is stored
+}
+
+// outcomes are those that the sender has not taken. Whoever adds never waits: it may hold
+// locks of the client that the sender needs.
+type outcomes struct {
+	more chan struct{} // holds one token
+	mu   struct {
+		sync.Mutex
+		list []outcome
+	}
+}
+
+func newOutcomes() *outcomes { return &outcomes{more: make(chan struct{}, 1)} }
+
+func (o *outcomes) add(end outcome) {
+	o.mu.Lock()
+	o.mu.list = append(o.mu.list, end)
+	o.mu.Unlock()
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outcomes) take() []outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := o.mu.list
+	o.mu.list = nil
+	return list
+}
+
+func (o *outcomes) news() <-chan struct{} { return o.more }
+
 // headerRoom is what NATS counts as part of a message beside its body: the
 // message id's header (about 60 bytes), with room to spare.
 const headerRoom = 256
@@ -40,11 +86,25 @@ const headerRoom = 256
 const mostMessage = 4 << 20
 
 type jetStream struct {
+	*outcomes
 	nc        *nats.Conn
 	js        jetstream.JetStream
 	cfg       Config
 	info      stream.Info // that takes the worker's events, as restore found it
 	growAgain time.Time
+
+	attempts struct {
+		sync.Mutex
+		list map[*nats.Msg]attempt // that have not ended
+	}
+}
+
+// attempt is one of a message's: an acknowledgement that comes after a copy was sent is of
+// the first as like as of the copy, and only one of them tells how long they take.
+type attempt struct {
+	seq   uint64
+	try   int
+	begun time.Time
 }
 
 // growEvery is how often a stream is tried to be enlarged that could not be: it
@@ -52,13 +112,17 @@ type jetStream struct {
 const growEvery = time.Minute
 
 func newJetStream(ctx context.Context, cfg Config) (*jetStream, error) {
-	js, err := jetstream.New(cfg.Conn,
-		jetstream.WithPublishAsyncTimeout(cfg.AckWait),
-		jetstream.WithPublishAsyncMaxPending(16*cfg.Window)) // the window and copies within AckWait keep it below
+	t := &jetStream{outcomes: newOutcomes(), nc: cfg.Conn, cfg: cfg}
+	t.attempts.list = make(map[*nats.Msg]attempt)
+	var err error
+	t.js, err = jetstream.New(cfg.Conn,
+		jetstream.WithPublishAsyncAckHandler(func(_ jetstream.JetStream, m *nats.Msg, ack *jetstream.PubAck) { t.ended(m, ack, nil) }),
+		jetstream.WithPublishAsyncErrHandler(func(_ jetstream.JetStream, m *nats.Msg, err error) { t.ended(m, nil, err) }),
+		jetstream.WithPublishAsyncTimeout(2*cfg.AckWait),
+		jetstream.WithPublishAsyncMaxPending(16*cfg.Window)) // the window and copies, which come ever more rarely, keep it below
 	if err != nil {
 		return nil, err
 	}
-	t := &jetStream{nc: cfg.Conn, js: js, cfg: cfg}
 	if err := t.restore(ctx); err != nil {
 		return nil, err
 	}
@@ -69,11 +133,32 @@ func (t *jetStream) subject(_ string, _ event.Space, worker uint64) string {
 	return t.info.Subject(worker)
 }
 
-func (t *jetStream) publish(subject, id string, data []byte) (jetstream.PubAckFuture, error) {
-	return t.js.PublishMsgAsync(
-		&nats.Msg{Subject: subject, Data: data, Header: nats.Header{jetstream.MsgIDHeader: []string{id}}},
-		// The sender retries, in order; the client would not keep it.
-		jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Millisecond))
+func (t *jetStream) publish(subject string, msg *message) error {
+	m := &nats.Msg{Subject: subject, Data: msg.data, Header: nats.Header{jetstream.MsgIDHeader: []string{msg.id}}}
+	t.attempts.Lock()
+	t.attempts.list[m] = attempt{msg.seq, msg.tries, time.Now()}
+	t.attempts.Unlock()
+	// The sender retries, in order; the client would not keep it.
+	_, err := t.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Millisecond))
+	if err != nil {
+		t.forget(m)
+	}
+	return err
+}
+
+// ended has the sender hear of the end of an attempt.
+func (t *jetStream) ended(m *nats.Msg, ack *jetstream.PubAck, err error) {
+	if a, ok := t.forget(m); ok {
+		t.add(outcome{seq: a.seq, try: a.try, took: time.Since(a.begun), ack: ack, err: err})
+	}
+}
+
+func (t *jetStream) forget(m *nats.Msg) (attempt, bool) {
+	t.attempts.Lock()
+	defer t.attempts.Unlock()
+	a, ok := t.attempts.list[m]
+	delete(t.attempts.list, m)
+	return a, ok
 }
 
 func (t *jetStream) tell(subject string, data []byte) error { return t.nc.Publish(subject, data) }
@@ -131,7 +216,7 @@ func reason(err error) string {
 	case gone(err):
 		return "no_stream"
 	case errors.As(err, &api):
-		return "refused" // by the server: most often the stream is full
+		return "refused" // by the server: the stream is full, or has more to do than it queues
 	}
 	return disconnected
 }
