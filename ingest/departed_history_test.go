@@ -127,7 +127,7 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 	c.ask, c.now = h.ask, h.now
 	r.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		now: h.now, window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
-	r.partition.created.Store(&leaversBegan)
+	r.partition.reads(leaversBegan)
 	h.replicas = append(h.replicas, r)
 	seq := 0
 	if from != nil {
@@ -165,7 +165,7 @@ func (r *leaversReplica) handle(m message, seq uint64, live bool) {
 	}
 	w := r.partition.works.Get().(*work)
 	w.begin(n, m.worker, m.data)
-	w.seq, w.live = seq, live
+	w.seq, w.stream, w.live = seq, leaversBegan, live
 	w.stored = r.now().Add(time.Hour) // of a server whose clock is ahead of the bucket's
 	r.partition.handle(r.ctx, w)
 	r.pump()

@@ -17,20 +17,6 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// feedAt is feed with the time at which the stream stored the message.
-func (b *partitionBench) feedAt(at time.Time, worker uint64, data []byte) {
-	b.t.Helper()
-	b.number++
-	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	w := b.partition.works.Get().(*work)
-	w.begin(n, worker, data)
-	w.stored = at
-	b.partition.handle(b.ctx, w)
-}
-
 // held returns how many blocks the index has of the worker.
 func (b *partitionBench) held(worker uint64) (n int) {
 	b.settle()
@@ -44,13 +30,12 @@ func (b *partitionBench) held(worker uint64) (n int) {
 
 func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	b := newPartitionBench(t, nil)
-	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	for worker := uint64(1); worker <= 2; worker++ {
-		b.feedAt(at(1), worker, batch(worker, 5, store(1, 1), store(2, 2)))
-		b.feedAt(at(2), worker, batch(worker, 5, store(4, 4))) // held back: 3 is missing
+		b.feedSeq(1, worker, batch(worker, 5, store(1, 1), store(2, 2)))
+		b.feedSeq(2, worker, batch(worker, 5, store(4, 4))) // held back: 3 is missing
 	}
-	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(10)}})
-	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(10)}}) // told twice
+	b.partition.applyChange(b.ctx, change{worker: 1, left: leftAt(10)})
+	b.partition.applyChange(b.ctx, change{worker: 1, left: leftAt(10)}) // told twice
 	if n, other := b.held(1), b.held(2); n != 0 || other != 2 {
 		t.Fatalf("it holds %d blocks, the other one %d", n, other)
 	}
@@ -61,14 +46,14 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	// What was on its way when it left is ignored, and no gap.
-	b.feedAt(at(9), 1, batch(1, 5, store(3, 3), store(4, 4), store(5, 5)))
-	b.feedAt(at(10), 1, heartbeat(1, 5, event.Position{ID: 6}))
+	b.feedSeq(9, 1, batch(1, 5, store(3, 3), store(4, 4), store(5, 5)))
+	b.feedSeq(10, 1, heartbeat(1, 5, event.Position{ID: 6}))
 	if n := b.held(1); n != 0 || b.asked.count(Departed) != 0 {
 		t.Fatalf("%d blocks, %d asked", n, b.asked.count(Departed))
 	}
 	// The same incarnation goes on: a full dump first.
-	b.feedAt(at(11), 1, batch(1, 5, store(7, 7)))
-	b.feedAt(at(12), 1, batch(1, 5, store(8, 8)))
+	b.feedSeq(11, 1, batch(1, 5, store(7, 7)))
+	b.feedSeq(12, 1, batch(1, 5, store(8, 8)))
 	if n := b.held(1); n != 2 || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 		t.Fatalf("%d blocks, asked %d times for a dump, %d times for a gap", n, b.asked.count(Departed), b.asked.count(Gap))
 	}
@@ -77,30 +62,29 @@ func TestAWorkerThatLeftHoldsNothing(t *testing.T) {
 	}
 	// Again, and its registration is back before its next event: a new
 	// incarnation has told everything since its beginning.
-	b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(20)}})
+	b.partition.applyChange(b.ctx, change{worker: 1, left: leftAt(20)})
 	b.partition.applyChange(b.ctx, change{worker: 1, ranks: []uint32{0}, back: true})
 	if n := b.asked.count(Departed); n != 2 {
 		t.Fatalf("asked %d times", n)
 	}
-	b.feedAt(at(21), 1, batch(1, 6, store(1, 1)))
+	b.feedSeq(21, 1, batch(1, 6, store(1, 1)))
 	if s := b.partition.rank(1, 0).status(); s.Incomplete || b.held(1) != 1 || b.asked.count(Departed) != 2 {
 		t.Fatalf("%+v, %d blocks", s, b.held(1))
 	}
-	b.feedAt(at(3), 2, batch(2, 5, store(3, 3)))
+	b.feedSeq(3, 2, batch(2, 5, store(3, 3)))
 	b.finished()
 }
 
 // A replica that starts reads what a worker published before it left.
 func TestEventsFromBeforeADepartureAreIgnored(t *testing.T) {
-	left := time.Unix(1000, 0)
 	b := newPartitionBench(t, func(c *Config) {
 		c.Left = func(sp event.Space, worker uint64, _ uint32) (Departure, bool) {
-			return Departure{At: left}, sp == testSpace && worker == 1
+			return leftAt(10), sp == testSpace && worker == 1
 		}
 	})
 	for worker := uint64(1); worker <= 2; worker++ {
-		b.feedAt(left.Add(-2*time.Second), worker, batch(worker, 5, store(1, 1), store(2, 2)))
-		b.feedAt(left.Add(-time.Second), worker, batch(worker, 5, store(3, 3)))
+		b.feedSeq(8, worker, batch(worker, 5, store(1, 1), store(2, 2)))
+		b.feedSeq(9, worker, batch(worker, 5, store(3, 3)))
 	}
 	if n, other := b.held(1), b.held(2); n != 0 || other != 3 {
 		t.Fatalf("it holds %d blocks, the other one %d", n, other)
@@ -108,7 +92,7 @@ func TestEventsFromBeforeADepartureAreIgnored(t *testing.T) {
 	if n := b.counter(`kvatlas_ingest_ignored_events_total{reason="worker_left"}`); n != 3 {
 		t.Errorf("%d events ignored", n)
 	}
-	b.feedAt(left.Add(time.Second), 1, batch(1, 5, store(4, 4)))
+	b.feedSeq(11, 1, batch(1, 5, store(4, 4)))
 	b.finished()
 	if n := b.held(1); n != 1 || b.asked.count(Departed) != 1 || b.asked.count(Gap) != 0 {
 		t.Fatalf("%d blocks, asked %d times for a dump, %d times for a gap", n, b.asked.count(Departed), b.asked.count(Gap))
@@ -162,7 +146,15 @@ func TestAWorkerThatLeftSinceTheStartPosition(t *testing.T) {
 	}
 }
 
-// feedSeq is feed with the message's sequence in the stream of that creation.
+// testStream is when the stream was made that a bench reads.
+var testStream = time.Unix(5000, 0)
+
+// leftAt is a departure when the stream ended at a sequence.
+func leftAt(seq uint64) Departure {
+	return Departure{At: time.Unix(1000, int64(seq)), Seq: seq, Created: testStream}
+}
+
+// feedSeq is feed with the message's sequence in the stream that is read.
 func (b *partitionBench) feedSeq(seq, worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
@@ -172,7 +164,7 @@ func (b *partitionBench) feedSeq(seq, worker uint64, data []byte) {
 	}
 	w := b.partition.works.Get().(*work)
 	w.begin(n, worker, data)
-	w.seq, w.stored = seq, time.Now()
+	w.seq, w.stored, w.stream = seq, time.Now(), b.partition.stream().created
 	b.partition.handle(b.ctx, w)
 }
 
@@ -196,7 +188,10 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 			b := newPartitionBench(t, func(cfg *Config) {
 				cfg.Left = func(_ event.Space, _ uint64, rank uint32) (Departure, bool) { return left, rank == 0 }
 			})
-			b.partition.created.Store(&c.created)
+			b.partition.reads(c.created)
+			if c.later > 0 { // the reader of one made before is not told that
+				b.partition.endsAt(c.created, 1)
+			}
 			for i, seq := range c.void {
 				b.feedSeq(seq, 1, batch(1, 5, store(uint64(90+i), seq)))
 			}
@@ -226,9 +221,10 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 func TestHeartbeatsAfterADeparture(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		b := newPartitionBench(t, nil)
-		b.partition.created.Store(new(time.Time))
+		left := leftAt(1)
+		left.Silent = silent
 		b.feedSeq(1, 1, batch(1, 5, store(1, 1), store(2, 2)))
-		b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: time.Now(), Seq: 1, Silent: silent}})
+		b.partition.applyChange(b.ctx, change{worker: 1, left: left})
 		b.feedSeq(2, 1, heartbeat(1, 5, event.Position{ID: 2}))
 		if n := b.asked.count(Departed); n != 0 && !silent || n != 1 && silent {
 			t.Fatalf("silent %v: the same heartbeat, asked %d times", silent, n)
@@ -293,12 +289,11 @@ func TestARankLeaves(t *testing.T) {
 func TestRanksThatLeftMakeRoom(t *testing.T) {
 	now := time.Unix(1000, 0)
 	gone := map[uint64]bool{}
-	left := Departure{At: now, Seq: 10, Created: time.Unix(1, 0)}
+	left := leftAt(10)
 	b := newPartitionBench(t, func(c *Config) {
 		c.MaxRanks = 3
 		c.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) { return left, gone[worker] }
 	})
-	b.partition.created.Store(&left.Created)
 	b.partition.now = func() time.Time { return now }
 	tell := func(seq, worker, id uint64) { b.feedSeq(seq, worker, batch(worker, 5, store(id, id))) }
 	for w := uint64(1); w <= 4; w++ {

@@ -25,7 +25,8 @@ func (c *Config) limits(deaf bool) *follow.Limits {
 // step gives the rank an input, and does what follows from it.
 func (l *partition) step(ctx context.Context, r *rank, f func(k *follow.Rank, s *follow.Step)) {
 	s := &l.steps
-	s.Now, s.Created, s.Effects = l.now(), l.streamCreated(), s.Effects[:0]
+	at := l.stream()
+	s.Now, s.Created, s.Looks, s.LookEnd, s.Effects = l.now(), at.created, at.looks, at.end, s.Effects[:0]
 	held, was := r.follow.Held(), r.follow.State()
 	s.Answered = r.recovery != nil && r.recovery.answered.Load()
 	f(&r.follow, s)
@@ -187,7 +188,7 @@ func (l *partition) beat(ctx context.Context, r *rank, w *work, incarnation uint
 	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) {
 		r.heard = s.Now
 		k.Heartbeat(s, follow.Heartbeat{Incarnation: incarnation, Last: pos.ID, Incomplete: pos.Incomplete,
-			Live: w.live, Seq: w.seq, Stored: w.stored, Ref: w})
+			Live: w.live, Seq: w.seqOf(s.Created), Stored: w.stored, Ref: w})
 	})
 }
 

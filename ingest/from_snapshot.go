@@ -163,7 +163,10 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 	wanted := false
 	l.do(func(l *partition) {
 		k := l.rank(pos.Worker, pos.DPRank)
-		wanted = k != nil && k.follow.Lags(&pos.Position)
+		if k == nil {
+			return
+		}
+		l.step(ctx, k, func(k *follow.Rank, s *follow.Step) { wanted = k.Lags(s, &pos.Position, seq) })
 		if wanted && pos.Departed {
 			wanted = false
 			l.departFromSnapshot(ctx, k, pos, seq)
@@ -182,7 +185,7 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 		return false, err
 	}
 	if err = fill(ctx, state, dumped); err == nil {
-		l.do(func(l *partition) { taken = l.commitSnapshot(ctx, l.rank(pos.Worker, pos.DPRank), &pos, state) })
+		l.do(func(l *partition) { taken = l.commitSnapshot(ctx, l.rank(pos.Worker, pos.DPRank), &pos, seq, state) })
 	}
 	if !taken {
 		err = errors.Join(err, state.Abort(context.WithoutCancel(ctx)))
@@ -192,7 +195,7 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 
 // departFromSnapshot takes over from a snapshot that the rank has left.
 func (l *partition) departFromSnapshot(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
-	d := Departure{At: pos.Left, Seq: seq, Created: l.streamCreated()}
+	d := Departure{At: pos.Left, Seq: seq, Created: l.stream().created}
 	l.m.departed.Inc()
 	l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
 	_, gone := l.departure(r.id)
@@ -230,13 +233,13 @@ func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) 
 // commitSnapshot makes what the replacement has, of the position, the rank's state. It
 // reports false if the rank has gone on meanwhile, or is gone; the caller then
 // aborts the replacement.
-func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPosition, state *shard.Replacement) bool {
+func (l *partition) commitSnapshot(ctx context.Context, r *rank, pos *RankPosition, seq uint64, state *shard.Replacement) bool {
 	if r == nil {
 		return false
 	}
 	d := &dump{state: state}
 	r.offered = d
-	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.TakeUp(s, &pos.Position) })
+	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.TakeUp(s, &pos.Position, seq) })
 	if r.offered = nil; d.err != nil { // the rank is not where it thinks
 		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, math.MaxUint64) })
 	}

@@ -283,7 +283,7 @@ func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Tim
 	}
 	w.begin(number, worker, data)
 	if w.live = live; !live {
-		w.stored, w.seq = stored, b.number
+		w.stored, w.stream, w.seq = stored, b.partition.stream().created, b.number
 	}
 	b.partition.queue <- w
 	synctest.Wait()

@@ -68,16 +68,48 @@ type shared struct {
 	// recoveries gets back what ranks missed; nil: nobody does.
 	recoveries *recoveries
 	now        func() time.Time
-	created    atomic.Pointer[time.Time] // when the space's stream was made; nil: none is read
-	end        atomic.Uint64             // where that stream ends, as far as known
+	looked     atomic.Pointer[looked]
+	end        atomic.Uint64 // where the stream ends, as far as known
 }
 
-// streamCreated returns when the stream was made that is read; zero: none is.
-func (s *shared) streamCreated() (at time.Time) {
-	if c := s.created.Load(); c != nil {
-		at = *c
+// looked is what is known of the space's stream beside its messages: when the one that is
+// read was made, zero if none is, how often that was seen to be the present one, and
+// where it ended at the last of these looks.
+type looked struct {
+	created    time.Time
+	looks, end uint64
+}
+
+// stream returns what is known of the space's stream.
+func (s *shared) stream() looked {
+	if l := s.looked.Load(); l != nil {
+		return *l
 	}
-	return at
+	return looked{}
+}
+
+// reads notes that the stream made then is read. The reader calls it.
+func (s *shared) reads(created time.Time) {
+	for {
+		l := s.looked.Load()
+		is := looked{created: created}
+		if l != nil {
+			if is.looks = l.looks; l.created.Equal(created) {
+				return
+			}
+		}
+		if s.looked.CompareAndSwap(l, &is) {
+			return
+		}
+	}
+}
+
+// endsAt notes where the stream made then ends. Of another one than is read that says
+// nothing.
+func (s *shared) endsAt(created time.Time, end uint64) {
+	if l := s.looked.Load(); l != nil && l.created.Equal(created) {
+		s.looked.CompareAndSwap(l, &looked{created: created, looks: l.looks + 1, end: end}) // else it was looked at in vain
+	}
 }
 
 func newPartition(s *shared) *partition {
@@ -253,7 +285,7 @@ func (l *partition) offer(ctx context.Context, p *part) {
 	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) {
 		r.heard = s.Now
 		k.Message(s, follow.Message{Incarnation: p.batch.Incarnation, Events: p.batch.Events,
-			Live: w.live, Seq: w.seq, Stored: w.stored, Ref: p})
+			Live: w.live, Seq: w.seqOf(s.Created), Stored: w.stored, Ref: p})
 	})
 }
 

@@ -49,6 +49,7 @@ func newPartitionBench(t testing.TB, change func(*Config)) *partitionBench {
 		cfg: &cfg, m: newMeters(b.metrics), space: testSpace, index: index,
 		window: newWindow(cfg.MaxMessages, cfg.MaxBytes), badLog: new(onceASecond),
 	})
+	b.partition.reads(testStream)
 	return b
 }
 

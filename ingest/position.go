@@ -44,8 +44,7 @@ func (r *reader) follow(info *stream.Info) {
 		r.passLocked(info.FirstSeq-1, time.Time{})
 	}
 	r.mu.created, r.mu.compared = info.Created, true
-	created := info.Created
-	r.created.Store(&created)
+	r.reads(info.Created)
 	r.mu.end = max(r.mu.read, info.LastSeq)
 	r.end.Store(r.mu.end)
 }
@@ -70,6 +69,9 @@ var (
 func (r *reader) compareWithStream(info *stream.Info, before mark) {
 	now := time.Now()
 	p := r.window.progress()
+	if before.compared {
+		r.endsAt(info.Created, info.LastSeq)
+	}
 	r.mu.Lock()
 	r.mu.end = max(r.mu.read, info.LastSeq)
 	r.mu.idle.look(now, r.mu.read, p.pos, r.mu.end)
@@ -138,7 +140,7 @@ func (r *reader) restartFromStart(ctx context.Context, info *stream.Info, why st
 	r.m.voidedPosition.Inc()
 	r.cfg.Log.Warn("the position in the stream is void, reading it from its start; every publisher is asked for what it holds",
 		"stream", r.name, "after", r.next-1, "reason", why)
-	r.created.Store(&info.Created)
+	r.reads(info.Created)
 	for _, l := range r.partitions {
 		select {
 		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx, info.LastSeq) }:

@@ -66,7 +66,8 @@ type reader struct {
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
 	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now()}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
-	g.created.Store(&info.Created)
+	g.reads(info.Created)
+	g.endsAt(info.Created, info.LastSeq)
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
 	}
@@ -84,7 +85,7 @@ func (r *reader) begin(start Start) {
 		r.mu.read, r.mu.readAt, r.mu.begin = start.Seq-1, start.Stored, start.Seq-1
 		if !start.Created.IsZero() {
 			r.mu.created = start.Created // compared when reading begins
-			r.created.Store(&start.Created)
+			r.reads(start.Created)
 		}
 	}
 }
@@ -263,7 +264,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	l := r.partition(worker)
 	w := l.works.Get().(*work)
 	w.begin(number, worker, data)
-	w.stored, w.seq = md.Timestamp, seq
+	w.stored, w.stream, w.seq = md.Timestamp, r.stream().created, seq
 	select {
 	case l.queue <- w:
 		return nil

@@ -338,9 +338,10 @@ func (s *simulation) dispute(w *simWorker) {
 
 // departs is a departure of this moment.
 func (s *simulation) departs() Departure {
-	d := Departure{At: time.Now()}
-	if s.rng.IntN(3) > 0 { // else the server did not say where the stream was
-		d.Created, d.Seq = s.made, uint64(len(s.stored))
+	off := time.Duration(s.rng.Int64N(int64(time.Hour))) - time.Hour/2 // whose clock it was
+	d := Departure{At: time.Now().Add(off), Seq: uint64(len(s.stored)), Created: s.made}
+	if s.rng.IntN(3) == 0 {
+		d.Seq, d.Created, d.Silent = 0, time.Time{}, true
 	}
 	return d
 }
@@ -370,7 +371,7 @@ func (s *simulation) rollBack() {
 	if s.rng.IntN(3) == 0 {
 		s.made, s.stored = time.Now(), nil
 	}
-	s.partition.created.Store(new(s.made))
+	s.partition.reads(s.made)
 	s.partition.do(func(l *partition) {
 		l.distrustPositions(context.Background(), uint64(len(s.stored)))
 	})
@@ -511,7 +512,7 @@ func (s *simulation) run() {
 				}
 			}
 		}
-		if s.rng.IntN(4) == 0 {
+		if s.partition.endsAt(s.made, uint64(len(s.stored))); s.rng.IntN(4) == 0 {
 			s.check()
 		}
 	}
@@ -592,7 +593,8 @@ func (s *simulation) settings() {
 		d, gone := s.workers[worker].left[n]
 		return d, gone
 	}
-	s.partition.created.Store(new(s.made))
+	s.partition.reads(s.made)
+	s.partition.endsAt(s.made, uint64(len(s.stored)))
 }
 
 // Whatever happens on the way, nothing is shown as fresh that is not, and in the

@@ -153,15 +153,14 @@ func TestWhatNobodyWouldGiveAgainIsNotDropped(t *testing.T) {
 
 // On a wire without incarnations a restart among what is ignored is a restart, too.
 func TestARestartIsSeenAmongIgnoredMessages(t *testing.T) {
-	at := func(s int) time.Time { return time.Unix(1000+int64(s), 0) }
 	for _, from := range []uint64{3, 1, 5} { // after the last that is ignored, in another run, after some that are lost
 		b := newPartitionBench(t, nil)
 		for id := uint64(1); id <= 9; id++ {
-			b.feedAt(at(1), 1, batch(1, 0, store(id, id)))
+			b.feedSeq(1, 1, batch(1, 0, store(id, id)))
 		}
-		b.partition.applyChange(b.ctx, change{worker: 1, left: Departure{At: at(10)}})
-		b.feedAt(at(5), 1, batch(1, 0, store(1, 11), store(2, 12)))
-		b.feedAt(at(11), 1, batch(1, 0, store(from, 13)))
+		b.partition.applyChange(b.ctx, change{worker: 1, left: leftAt(10)})
+		b.feedSeq(5, 1, batch(1, 0, store(1, 11), store(2, 12)))
+		b.feedSeq(11, 1, batch(1, 0, store(from, 13)))
 		b.finished()
 		if s := b.partition.rank(1, 0).status(); s.LastID != from || s.Incomplete != (from > 1) || b.held(1) != 1 {
 			t.Errorf("%d blocks, %+v", b.held(1), s)

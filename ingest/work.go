@@ -17,6 +17,7 @@ type work struct {
 	worker    uint64 // from the subject
 	data      []byte
 	stored    time.Time // when the stream stored it; zero: not known
+	stream    time.Time // when that stream was made
 	seq       uint64    // in the stream; 0: it came otherwise
 
 	dec event.Decoder
@@ -31,8 +32,17 @@ const noNumber = 1<<64 - 1
 
 // begin prepares w for a message.
 func (w *work) begin(number, worker uint64, data []byte) {
-	w.number, w.worker, w.data, w.live, w.stored, w.seq = number, worker, data, false, time.Time{}, 0
+	w.number, w.worker, w.data, w.live, w.stored, w.stream, w.seq = number, worker, data, false, time.Time{}, time.Time{}, 0
 	w.left.Store(1)
+}
+
+// seqOf returns the message's sequence in the stream that was made then; 0: it is of
+// another one, whose numbers mean nothing any more.
+func (w *work) seqOf(created time.Time) uint64 {
+	if !w.stream.Equal(created) {
+		return 0
+	}
+	return w.seq
 }
 
 // release gives one part back; with the last the message is complete.

@@ -7,17 +7,16 @@ import (
 
 // Departure says when a worker, or one of its ranks, left.
 type Departure struct {
-	// At is when that was stored, by the server's clock. It tells the departures
-	// of a rank from each other.
+	// At is when that was stored. It tells the departures of a rank from each other.
 	At time.Time
 	// Seq is the last message that the stream of the worker's space had by then,
-	// and Created when that stream was made: what the worker published up to there
-	// is void, and what follows is from one that is back. Without Created there
-	// was no stream, or its state was not to be had: At decides.
+	// and Created when that stream was made, zero if there was none: what the worker
+	// published up to there is void, and what follows is from one that is back.
 	Seq     uint64
 	Created time.Time
-	// Silent says that nobody told of it: nothing was heard of the worker any
-	// more. Then any sign of life is from one that is back.
+	// Silent says that nobody told where the stream was: nothing was heard of the
+	// worker any more, or nothing of its stream. Who reads that has to look where it
+	// ends now, and any sign of life after that is from one that is back.
 	Silent bool
 }
 
@@ -26,9 +25,12 @@ type moment struct {
 	At     time.Time `json:"at"`
 	Stream time.Time `json:"stream,omitzero"`
 	Seq    uint64    `json:"seq,omitempty,string"`
+	Silent bool      `json:"silent,omitempty"` // the server did not say where the stream was
 }
 
-func (o moment) departure() Departure { return Departure{At: o.At, Seq: o.Seq, Created: o.Stream} }
+func (o moment) departure() Departure {
+	return Departure{At: o.At, Seq: o.Seq, Created: o.Stream, Silent: o.Silent}
+}
 
 // formerRanks are ranks of a worker that are gone while it stays.
 type formerRanks struct {
@@ -119,14 +121,17 @@ func (l *ledger) left(k Key, rank uint32) (d Departure, ok bool) {
 		return d, false
 	}
 	later := func(o Departure) {
-		if !o.At.IsZero() && (!ok || o.At.After(d.At)) {
-			d, ok = o, true
+		if o.At.IsZero() {
+			return
 		}
+		if ok {
+			o = d.or(o)
+		}
+		d, ok = o, true
 	}
 	if m != nil {
 		for _, list := range m.departed {
-			// A key tells its departures in their order; their times may be of
-			// different clocks.
+			// A key tells its departures in their order.
 			for _, o := range slices.Backward(list) {
 				if !present || slices.Contains(o.ranks, rank) {
 					later(o.Departure)
@@ -142,8 +147,26 @@ func (l *ledger) left(k Key, rank uint32) (d Departure, ok bool) {
 	// not known.
 	for _, key := range []string{leaseKey(k), httpKey(k, rank)} {
 		if mk, gone := l.markers[key]; gone && (m == nil || m.departed[key] == nil) {
-			later(Departure{At: mk.created})
+			later(Departure{At: mk.created, Silent: true})
 		}
 	}
 	return d, ok
+}
+
+// or returns the later of two departures, by the stream that tells both: the clocks of
+// those who noted them differ. Where the stream does not order them its end is still to be
+// looked at, by which both are over. Of one place any will do that is always the same.
+func (d Departure) or(o Departure) Departure {
+	if o.At.After(d.At) {
+		d, o = o, d
+	}
+	unnoted := func(d *Departure) bool { return d.Silent && d.Created.IsZero() }
+	switch {
+	case unnoted(&d):
+	case unnoted(&o), d.Created.Equal(o.Created) && o.Seq > d.Seq:
+		return o
+	case !d.Created.Equal(o.Created):
+		return Departure{At: d.At, Silent: true}
+	}
+	return d
 }

@@ -52,7 +52,7 @@ func TestWhoStartsLaterKnowsWhoLeft(t *testing.T) {
 	w.announce(testWorker(5), 5)
 	w.step(time.Second)
 	w.store(leaseKey(testWorker(5).Key()), nil)
-	deleted := Departure{At: w.now}
+	deleted := Departure{At: w.now, Silent: true}
 	w.expect("updated 3 without [0]; updated 3; joined 4 without [5 6]; joined 5; left 5 unregistered")
 
 	later := newReplica(t, w)
@@ -92,6 +92,42 @@ func TestADepartureByAClockThatIsAhead(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A rank that its worker, whose clock is an hour ahead, gave up is registered over HTTP,
+// and leaves as that later: the stream says which was last. Of a key that somebody deleted
+// it says nothing: who reads it has to look where it ends.
+func TestTheLastDepartureOfARankIsTheStreams(t *testing.T) {
+	w := newWorld(t)
+	wk := testWorker(1)
+	wk.Ranks = []uint32{0}
+	w.store(leaseKey(wk.Key()), &record{Version: 1, Worker: wk, LeaseMS: testLease.Milliseconds(), Announcer: 1,
+		Former: []formerRanks{{[]uint32{1}, moment{At: w.now.Add(time.Hour), Stream: epoch, Seq: 10}}}})
+	h := testWorker(1)
+	h.Ranks, h.Transport = []uint32{1}, ZMQ
+	last := func(what string, want Departure) {
+		t.Helper()
+		w.take()
+		for _, l := range []*ledger{w.l, newReplica(t, w)} {
+			if d, gone := l.left(wk.Key(), 1); !gone || d.Seq != want.Seq || !d.Created.Equal(want.Created) || d.Silent != want.Silent {
+				t.Errorf("%s, replica %q: left %v %+v, want %+v", what, l.cfg.replica, gone, d, want)
+			}
+		}
+	}
+	register := func() {
+		w.step(time.Second)
+		w.store(httpKey(h.Key(), 1), record{Version: 1, Worker: h})
+		w.step(time.Second)
+	}
+	register()
+	w.bury(httpKey(h.Key(), 1), h, 50)
+	last("unregistered", Departure{Seq: 50, Created: epoch})
+	register()
+	w.store(httpKey(h.Key(), 1), nil)
+	last("deleted", Departure{Silent: true})
+	register()
+	w.store(httpKey(h.Key(), 1), (&record{Version: 1, Worker: h}).tombstone(moment{At: w.now, Stream: epoch.Add(time.Second), Seq: 3}))
+	last("in a stream that was made again", Departure{Silent: true})
 }
 
 // newReplica returns the ledger of one that starts now, with what the bucket has.

@@ -57,7 +57,7 @@ func (l *ledger) forget(m *member) {
 func (l *ledger) makeRoom() bool {
 	var oldest *member
 	for _, m := range l.members {
-		if !m.registered() && (oldest == nil || m.left.At.Before(oldest.left.At)) {
+		if !m.registered() && (oldest == nil || m.leftSince.Before(oldest.leftSince)) {
 			oldest = m
 		}
 	}

@@ -247,7 +247,7 @@ func (l *ledger) deleted(now time.Time, c change) {
 	default:
 		return // it had ended before
 	}
-	l.unregister(now, src, c.key, []departed{{ranks, Departure{At: c.created}}})
+	l.unregister(now, src, c.key, []departed{{ranks, Departure{At: c.created, Silent: true}}})
 }
 
 // unregister ends a source of a member, whose ranks left then.
@@ -372,7 +372,7 @@ func (l *ledger) removal(k Key, rank uint32) Departure {
 	if d, ok := l.left(k, rank); ok {
 		return d
 	}
-	return Departure{At: l.changed}
+	return Departure{At: l.changed, Silent: true}
 }
 
 // compareScheme notes whether the worker's hashes can match here.

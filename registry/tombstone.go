@@ -60,13 +60,14 @@ func (b *Bucket) bury(ctx context.Context, key string, r *record, at moment, rev
 // momentWait bounds the wait for the state of a stream.
 const momentWait = time.Second
 
-// moment returns where the worker's stream is. A space without one, or a server
-// that does not say, costs no more than the order with its events.
+// moment returns where the worker's stream is. If the server does not say, who reads that
+// has to look, see Departure.Silent.
 func (b *Bucket) moment(ctx context.Context, k Key) moment {
 	ctx, cancel := context.WithTimeout(ctx, momentWait)
 	defer cancel()
 	at := moment{At: time.Now().UTC()}
-	if info, err := stream.GetFor(ctx, b.js, b.namespace, k.Space, k.Worker); err == nil {
+	info, err := stream.GetFor(ctx, b.js, b.namespace, k.Space, k.Worker)
+	if at.Silent = err != nil && !errors.Is(err, jetstream.ErrStreamNotFound); err == nil {
 		at.Stream, at.Seq = info.Created, info.LastSeq
 	}
 	return at

@@ -39,9 +39,12 @@ type Step struct {
 	*Limits
 	Now     time.Time
 	Created time.Time // when the stream was made that is read; zero: none is
-	Full    bool      // held messages keep the reader from going on
-	Read    uint64    // up to where the stream was read
-	End     uint64    // where it ends, as far as known; 0: none is read
+	// Looks counts the looks at streams that found the one that is read to be there, and
+	// LookEnd is where it ended at the last of them.
+	Looks, LookEnd uint64
+	Full           bool   // held messages keep the reader from going on
+	Read           uint64 // up to where the stream was read
+	End            uint64 // where it ends, as far as known; 0: none is read
 	// Answered says that the publisher has answered the recovery that is under way.
 	Answered bool
 	Effects  []Effect // to be carried out in their order

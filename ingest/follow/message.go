@@ -14,7 +14,7 @@ type Message struct {
 	Events      []event.Event // at least one, in the order of their ids; used in place
 	// Live says that it came without a stream: in order, and not again.
 	Live   bool
-	Seq    uint64    // in the stream; 0: it came otherwise
+	Seq    uint64    // in the stream that is read; 0: it came otherwise
 	Print  uint64    // of an engine's batch, to know it again; 0: not known
 	Stored time.Time // when the stream stored it; zero: not known
 	Ref    any       // of the caller, for effects

@@ -26,7 +26,7 @@ func (w *world) play(m move) {
 			w.publish(move{a: 0, b: m.b})
 		}
 	case 1:
-		w.leave()
+		w.leave(time.Duration(int(m.b)-128)*time.Minute, m.a%3 == 0)
 		if m.a%2 == 0 {
 			w.hear()
 		}
@@ -136,7 +136,8 @@ func (w *world) beat() {
 }
 
 func (w *world) takeUp(s *keptSnapshot) {
-	if !w.rank.Lags(&s.pos) {
+	var lags bool
+	if w.do(func(st *Step) { lags = w.rank.Lags(st, &s.pos, s.next-1) }); !lags {
 		return
 	}
 	w.did["taken up"]++
@@ -152,7 +153,7 @@ func (w *world) takeUp(s *keptSnapshot) {
 	index := copyOf(s.index)
 	w.do(func(st *Step) {
 		n := len(st.Effects)
-		if w.rank.TakeUp(st, &s.pos) {
+		if w.rank.TakeUp(st, &s.pos, s.next-1) {
 			i := slices.IndexFunc(st.Effects[n:], func(e Effect) bool { return e.Kind == Commit })
 			w.index = index
 			st.Effects = st.Effects[n+i:]

@@ -48,7 +48,7 @@ func (r *Rank) Resume(s *Step, p *Position) bool {
 		return false
 	}
 	r.goOn(s, p)
-	r.left, r.gone = Departure{At: p.Left}, p.Departed
+	r.left, r.gone = Departure{At: p.Left, Created: s.Created}, p.Departed // what is read is from after it
 	switch {
 	case gone:
 		r.left = left // it says more
@@ -80,13 +80,15 @@ func (r *Rank) goOn(s *Step, p *Position) {
 	}
 }
 
-// Lags reports whether a snapshot of a later position in the stream has more of
-// the rank than is applied. What came otherwise than through the stream, from
+// Lags reports whether a snapshot of a later position in the stream, up to seq, has
+// more of the rank than is applied. What came otherwise than through the stream, from
 // the publisher itself, is newer: so are ranks whose worker has left since, that
 // recover, or that the publisher gave a dump of.
-func (r *Rank) Lags(p *Position) bool {
+func (r *Rank) Lags(s *Step, p *Position, seq uint64) bool {
 	switch {
-	case r.gone || r.rivals.contested || p.Left.Before(r.left.At) || r.rec.number != 0 || r.lack == room:
+	case r.gone || r.rivals.contested || r.rec.number != 0 || r.lack == room:
+		return false
+	case !r.left.At.IsZero() && !r.left.At.Equal(p.Left) && !r.after(s, seq):
 		return false
 	case !r.heard:
 		return true
@@ -100,8 +102,8 @@ func (r *Rank) Lags(p *Position) bool {
 
 // TakeUp makes what a snapshot has the rank's state, with the effect Commit, if
 // the rank still Lags.
-func (r *Rank) TakeUp(s *Step, p *Position) bool {
-	if !r.Lags(p) {
+func (r *Rank) TakeUp(s *Step, p *Position, seq uint64) bool {
+	if !r.Lags(s, p, seq) {
 		return false
 	}
 	if !r.heard || r.incarnation != p.Incarnation {
@@ -113,7 +115,7 @@ func (r *Rank) TakeUp(s *Step, p *Position) bool {
 	}
 	s.add(Effect{Kind: Commit})
 	r.goOn(s, p)
-	r.left = Departure{At: p.Left}
+	r.left = Departure{At: p.Left, Created: s.Created}
 	r.claim.reached(r)
 	r.drain(s)
 	return true

@@ -6,18 +6,22 @@ import "time"
 
 // Departure says when a worker, or one of its ranks, left.
 type Departure struct {
-	// At is when that was stored, by the server's clock. It tells the departures
-	// of a rank from each other.
+	// At is when that was stored. It tells the departures of a rank from each other,
+	// and nothing more: clocks of machines differ, and are set.
 	At time.Time
 	// Seq is the last message that the space's stream had by then, and Created
-	// when that stream was made: what was published up to there is void. Without
-	// Created, At decides.
+	// when that stream was made, zero if there was none: what was published up to
+	// there is void.
 	Seq     uint64
 	Created time.Time
 	// Silent says that nobody told of it: nothing was heard of the worker any
-	// more. Then a heartbeat is enough of a sign that it is back.
+	// more. Then a heartbeat is enough of a sign that it is back, and without Created
+	// nobody noted where the stream was: Seq is where it is seen to end after that.
 	Silent bool
 }
+
+// unnoted reports whether nobody noted where the stream was.
+func (d *Departure) unnoted() bool { return d.Silent && d.Created.IsZero() }
 
 // Gone reports whether the rank left and is not back.
 func (r *Rank) Gone() bool { return r.gone }
@@ -31,7 +35,9 @@ func (r *Rank) Leave(s *Step, d Departure) {
 	r.cancel(s)
 	r.discard(s, WorkerLeft, all)
 	r.lack, r.spoilt, r.claim, r.rivals = nothing, not, claim{}, rivals{}
-	r.left, r.gone = d, true
+	if r.left, r.leftLooks, r.gone = d, s.Looks+2, true; !r.heard && !d.unnoted() {
+		r.leftLooks = 1 // it is met only now: it left before
+	}
 	r.era++
 	if r.seq > d.Seq && d.Created.Equal(s.Created) {
 		r.Return(s)
@@ -47,16 +53,28 @@ func (r *Rank) Return(s *Step) {
 	}
 }
 
-// before reports whether the rank left after the message.
+// before reports whether the rank left after the message. A live one is of this moment.
 func (r *Rank) before(s *Step, m *Message) bool {
-	switch d := &r.left; {
-	case m.Live:
-		return false // it is of this moment
-	case d.Created.IsZero():
-		return !m.Stored.IsZero() && !m.Stored.After(d.At)
-	default:
-		return s.Created.Before(d.Created) || s.Created.Equal(d.Created) && m.Seq <= d.Seq
+	return !m.Live && !r.after(s, m.Seq)
+}
+
+// after reports whether the sequence of the stream that is read is from after the
+// rank's departure. One that is not of that stream is of an older one, unless the
+// reader has not heard yet that its own is gone: as long as that is not known, nor
+// where the stream ended of which nobody noted it, all is taken as from before. A
+// publisher that is there speaks again.
+func (r *Rank) after(s *Step, seq uint64) bool {
+	d := &r.left
+	if unnoted := d.unnoted(); unnoted || !d.Created.Equal(s.Created) {
+		if s.Looks < r.leftLooks {
+			return false
+		}
+		d.Seq, d.Created = 0, s.Created
+		if unnoted {
+			d.Seq = s.LookEnd
+		}
 	}
+	return seq > d.Seq
 }
 
 // voids reports whether a message is void because its rank left after it. It

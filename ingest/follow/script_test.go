@@ -25,6 +25,7 @@ import (
 //	page 4..6 | dump run=5 last=9 [lossy] [partial] | end [error] [refused] [unplaced]   of the recovery
 //	note [parent] [refused] | room | void last=3 | expect
 //	leave at=10 [seq=7] [created=1] [silent] | return | told [run=5] [last=9]
+//	look end=9                                the stream is looked at: it is the one that is read, and ends there
 //	resume run=5 last=9 [incomplete] [left=10] [departed] [ended=3,4] | takeup the same, and seq=8 [present]
 //	stream created=2                          the stream that is read
 //	connected | broken | silent | anew        of an engine's wire
@@ -53,7 +54,13 @@ func newStory() *story {
 	}}}
 }
 
-func storyStream(n uint64) time.Time { return time.Unix(int64(n), 0) }
+// storyStream returns when the stream of that number was made; 0: there is none.
+func storyStream(n uint64) (at time.Time) {
+	if n > 0 {
+		at = time.Unix(int64(n), 0)
+	}
+	return at
+}
 
 // words are a command's arguments.
 type words map[string]string
@@ -147,6 +154,8 @@ func (st *story) run(line string) (out []string, err error) {
 		return []string{st.status()}, nil
 	case "stream":
 		s.Created = storyStream(w.n("created"))
+	case "look":
+		s.Looks, s.LookEnd = s.Looks+1, w.n("end")
 	case "message":
 		r.Message(s, Message{Incarnation: w.n("run"), Events: st.events(w.list("ids"), w), Live: w.is("live"), Seq: w.n("seq"), Stored: stored, Ref: ref()})
 	case "heartbeat":
@@ -179,6 +188,9 @@ func (st *story) run(line string) (out []string, err error) {
 		r.Expect(s)
 	case "leave":
 		d := Departure{At: storyBegan.Add(time.Duration(w.n("at")) * time.Second), Seq: w.n("seq"), Created: s.Created, Silent: w.is("silent")}
+		if d.Silent && !w.is("seq") {
+			d.Created = time.Time{} // nobody noted it
+		}
 		if w.is("created") {
 			d.Created = storyStream(w.n("created"))
 		}
@@ -191,12 +203,12 @@ func (st *story) run(line string) (out []string, err error) {
 		say("resumed: %v", r.Resume(s, &pos))
 	case "takeup":
 		switch {
-		case !r.Lags(&pos):
+		case !r.Lags(s, &pos, w.n("seq")):
 			say("the snapshot has no more")
 		case pos.Departed:
 			r.TakeDeparture(s, &pos, Departure{At: pos.Left, Seq: w.n("seq"), Created: s.Created}, w.is("present"))
 		default:
-			r.TakeUp(s, &pos)
+			r.TakeUp(s, &pos, w.n("seq"))
 		}
 	case "connected":
 		r.Connected(s)

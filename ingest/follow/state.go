@@ -102,12 +102,13 @@ type Rank struct {
 	// a dump after one. An engine that begins anew changes neither.
 	retry, dumps pace.Pace
 
-	gone   bool      // it left and is not back
-	left   Departure // the last one
-	seq    uint64    // of the stream's last message from it since
-	claim  claim
-	rivals rivals
-	wire   wire
+	gone      bool      // it left and is not back
+	left      Departure // the last one
+	leftLooks uint64    // with so many Step.Looks, one is sure to have begun after it
+	seq       uint64    // of the stream's last message from it since
+	claim     claim
+	rivals    rivals
+	wire      wire
 }
 
 // New returns a rank of which nothing is known. The seed tells the chance in its

@@ -36,6 +36,7 @@ type world struct {
 	gone    bool
 	unheard []func() // changes that the replica has not heard of
 	spoke   bool     // something was sent since it left
+	needs   uint64   // looks at the stream, of which one is sure to have begun since it left
 	back    bool     // the replica was given an event from after it left
 	crossed bool     // a message came after one of the next run
 	newest  int      // run that the replica was seen at since it last began to read
@@ -169,8 +170,12 @@ func (w *world) openReplica() {
 	w.begun()
 	w.back = false
 	w.rank, w.index, w.notes, w.asking, w.unheard = New(7), core.NewOracle(), [2]bool{}, nil, nil
+	w.step.Looks, w.step.LookEnd = 1, w.end()
 	if w.gone {
 		w.do(func(s *Step) { w.rank.Leave(s, w.left) })
+		if w.needs = 1; w.left.unnoted() {
+			w.needs = 3
+		}
 	}
 }
 
@@ -290,7 +295,8 @@ func (w *world) read(n int) {
 
 func (w *world) receive(msg sent, seq uint64) {
 	e := w.runs[msg.run]
-	if w.gone && !msg.spoilt && !msg.beat && len(msg.missing) == 0 && len(w.unheard) == 0 && seq > w.left.Seq && msg.run == len(w.runs)-1 {
+	after := w.left.Created.Equal(w.created) && seq > w.left.Seq || !w.left.Created.Equal(w.created) && w.step.Looks >= w.needs
+	if w.gone && !msg.spoilt && !msg.beat && len(msg.missing) == 0 && len(w.unheard) == 0 && after && !w.left.unnoted() && msg.run == len(w.runs)-1 {
 		w.back = true
 	}
 	w.do(func(s *Step) {
@@ -440,16 +446,23 @@ func (w *world) hear() {
 
 func (w *world) pass(d time.Duration) {
 	w.now = w.now.Add(d)
+	w.step.Looks, w.step.LookEnd = w.step.Looks+uint64(d/(2*time.Second)), w.end()
 	if w.rank.Ticks() {
 		w.do(func(s *Step) { w.rank.Tick(s) })
 	}
 }
 
-func (w *world) leave() {
+// leave has the rank leave, by the word of a machine whose clock is as far off as it
+// likes. Nobody notes where the stream was if unnoted.
+func (w *world) leave(off time.Duration, unnoted bool) {
 	w.did["left"]++
 	w.now = w.now.Add(time.Second)
-	w.left, w.gone, w.spoke, w.back = Departure{At: w.now, Seq: w.end(), Created: w.created}, true, false, false
-	d := w.left
+	d := Departure{At: w.now.Add(off), Seq: w.end(), Created: w.created}
+	if unnoted {
+		w.did["left unnoted"]++
+		d.Seq, d.Created, d.Silent = 0, time.Time{}, true
+	}
+	w.left, w.gone, w.spoke, w.back = d, true, false, false
 	w.unheard = append(w.unheard, func() {
 		if w.rank.Departure().At.Equal(d.At) {
 			return
@@ -459,6 +472,7 @@ func (w *world) leave() {
 			w.asking.dump = nil
 		}
 		w.do(func(s *Step) { w.rank.Leave(s, d) })
+		w.needs = w.step.Looks + 2
 	})
 }
 
