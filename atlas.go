@@ -62,7 +62,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Addressless: true, Stale: a.replica.Stale, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Log: cfg.Replica.Log,
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())
@@ -108,7 +108,7 @@ func (a *Atlas) Spaces() []event.Space {
 }
 
 // ErrFed is returned by Apply of an Atlas that is fed in another way.
-var ErrFed = errors.New("the index is fed by NATS, or by the routers' choices")
+var ErrFed = errors.New("the index is fed by NATS, by shares, or by the routers' choices")
 
 // Apply puts a worker's events into the index and returns when lookups see them.
 // It is for an Atlas without NATS that is not approximate. Batches of one worker
@@ -118,7 +118,7 @@ func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
 	if err != nil {
 		return fmt.Errorf("applying events: %w", err)
 	}
-	if a.byNATS || m.Cache != nil {
+	if a.byNATS || m.Cache != nil || a.replica.Shares() != nil {
 		return ErrFed
 	}
 	sp := a.replica.Set().Lookup(b.Space)
@@ -132,7 +132,12 @@ func (a *Atlas) Apply(ctx context.Context, b *event.Batch) error {
 }
 
 // Ready returns why choices do not know yet what workers hold; nil if they do.
-func (a *Atlas) Ready() error { return a.replica.Ready() }
+func (a *Atlas) Ready() error {
+	if why := a.replica.Away(); why != "" {
+		return errors.New(why)
+	}
+	return a.replica.Ready()
+}
 
 // readyPoll is how often WaitReady looks.
 const readyPoll = 10 * time.Millisecond

@@ -88,7 +88,7 @@ func (c *Client) FindMatches(ctx context.Context, f Find) (*Matches, error) {
 	}
 	m := new(Matches)
 	if strings.HasPrefix(a.kind, typeBinary) {
-		err = m.parseBinary(a.body)
+		err = m.UnmarshalBinary(a.body)
 	} else {
 		err = m.parseJSON(a.body)
 	}
@@ -191,13 +191,14 @@ func (m *Matches) parseJSON(body []byte) error {
 	return nil
 }
 
-// parseBinary reads the form that docs/http.md describes. Every declared number
-// is compared with the bytes that remain.
-func (m *Matches) parseBinary(b []byte) error {
+// UnmarshalBinary reads the binary form, which docs/http.md describes. Every declared
+// number is compared with the bytes that remain.
+func (m *Matches) UnmarshalBinary(b []byte) error {
 	const header, rank = 16, 32
 	if len(b) < header || string(b[:4]) != "KVA1" {
 		return errors.New("not of the binary form KVA1")
 	}
+	m.Spaces = nil
 	le := binary.LittleEndian
 	spaces := le.Uint32(b[8:])
 	b = b[header:]

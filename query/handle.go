@@ -9,8 +9,11 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/shares"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // handle answers one request.
@@ -61,8 +64,8 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
 	}
 	r := &s.table.all[at]
-	if r.union && s.deps.Share.Of > 0 {
-		ctx.Response.Header.Set(headerShare, s.deps.Share.String())
+	if r.held && s.deps.Share.Of > 0 {
+		ctx.Response.Header.Set(shares.Header, s.deps.Share.String())
 	}
 	if !r.takes(ctx) {
 		ctx.Response.Header.Set("Allow", r.method())
@@ -85,10 +88,10 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 	switch {
 	case p != nil:
 		return p
-	case r.held && s.shares != nil && !r.union:
-		return edge.Refuse(fasthttp.StatusNotImplemented, "path", edge.UnknownRoute, "ask the indexers of the shares: together they answer find_matches and workers only")
-	case r.union && s.shares != nil:
-		return s.shares.answer(s, ctx, v)
+	case r.held && s.deps.Shares != nil && !r.union:
+		return edge.Refuse(fasthttp.StatusNotImplemented, "path", edge.UnknownRoute, "ask the indexers of the shares: together they answer find_matches, explain and workers only")
+	case r.union && s.deps.Shares != nil:
+		return s.answerUnion(ctx, v)
 	}
 	return r.answer(s, ctx, v)
 }
@@ -257,6 +260,19 @@ func (s *Server) lookUp(ctx *fasthttp.RequestCtx, answer func(q *finder, body, d
 		s.json(ctx, out)
 	}
 	return p
+}
+
+// answerRanks answers GET /v1/ranks: what routers that ask shares go by besides depths.
+func (s *Server) answerRanks(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
+	if p := noArguments(ctx); p != nil {
+		return p
+	}
+	var stale map[event.Space]map[shard.RankID]bool
+	if s.deps.Stale != nil {
+		stale = s.deps.Stale()
+	}
+	s.json(ctx, appendHeld(s.buffer(ctx), v.index, stale))
+	return nil
 }
 
 // answerSpaces answers GET /v1/spaces?model=….

@@ -18,8 +18,7 @@ type observer struct {
 	latency []*metrics.PrometheusHistogram
 	ranks   *metrics.Counter
 	blocks  *metrics.Counter
-	missing *metrics.Counter // shares
-	flight  atomic.Int64     // read by each request, as a limit: xsync.Counter would sum its stripes then
+	flight  atomic.Int64 // read by each request, as a limit: xsync.Counter would sum its stripes then
 }
 
 const familyRefused = "kvatlas_http_refused_total"
@@ -36,7 +35,6 @@ func newObserver(m *obs.Metrics, t *table) *observer {
 	}
 	o.blocks = m.Counter("kvatlas_find_blocks_total", "Blocks that find_matches requests asked about.")
 	o.ranks = m.Counter("kvatlas_find_ranks_total", "Ranks that find_matches answers listed.")
-	o.missing = m.Counter("kvatlas_shares_missing_total", "Shares of the fleet (--shares) that did not answer a request in time, or not as the share that was asked.")
 	m.Gauge("kvatlas_http_requests_in_flight", "Requests that are being answered.",
 		func() float64 { return float64(o.flight.Load()) })
 	return o

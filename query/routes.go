@@ -20,13 +20,16 @@ type route struct {
 	answer func(*Server, *fasthttp.RequestCtx, *view) *edge.Problem
 }
 
+const pathExplain = "/v1/explain"
+
 // routes returns all routes. api/openapi.yaml describes them; a test compares.
 func routes() []route {
 	return []route{
 		{path: "/v1/find_matches", name: "find_matches", held: true, union: true, post: true, needs: secure.Reader, answer: (*Server).answerFind},
 		{path: "/v1/find_matches/batch", name: "find_matches_batch", held: true, post: true, needs: secure.Reader, answer: (*Server).answerBatch},
-		{path: "/v1/explain", name: "explain", held: true, post: true, needs: secure.Reader, answer: (*Server).answerExplain},
+		{path: pathExplain, name: "explain", held: true, union: true, post: true, needs: secure.Reader, answer: (*Server).answerExplain},
 		{path: "/v1/spaces", name: "spaces", held: true, needs: secure.Reader, answer: (*Server).answerSpaces},
+		{path: "/v1/ranks", name: "ranks", held: true, needs: secure.Reader, answer: (*Server).answerRanks},
 		{path: "/v1/workers", name: "workers", held: true, union: true, needs: secure.Reader, answer: (*Server).answerWorkers},
 		{path: "/v1/dump", name: "dump", held: true, needs: secure.Operator, answer: (*Server).answerDump},
 		{path: "/query", name: "query", held: true, post: true, needs: secure.Reader, plain: true, answer: (*Server).answerQuery},

@@ -12,12 +12,15 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/shares"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // Deps is what a Server needs from the rest of the program.
@@ -44,8 +47,10 @@ type Deps struct {
 	Behind func() string
 	// Share is the part of the fleet that the Index has, which answers name.
 	Share stream.Share
-	// Shares are asked instead of Index, if there are any.
-	Shares Shares
+	// Shares are asked instead of Index; nil: there are none.
+	Shares *shares.Shares
+	// Stale returns the ranks of which the Index lacks events; nil: none are known.
+	Stale func() map[event.Space]map[shard.RankID]bool
 }
 
 // Server answers queries over HTTP.
@@ -63,8 +68,7 @@ type Server struct {
 	http    *fasthttp.Server
 	finds   sync.Pool // of *finder
 
-	gate   gate
-	shares *shares // nil: the index is here
+	gate gate
 
 	mu struct {
 		sync.Mutex
@@ -96,7 +100,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 		limit: obs.NewLimited(d.Log, time.Second, nil),
 		obs:   newObserver(d.Metrics, t),
 		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},
-		gate:  gate{behind: d.Behind}, shares: newShares(d.Shares),
+		gate:  gate{behind: d.Behind},
 	}
 	s.about.OpenAPI = s.openAPI
 	s.finds.New = func() any { return new(finder) }

@@ -3,93 +3,44 @@ package query
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
-	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
-// Shares are the indexers of a fleet that is divided among several, each with a part
-// of every space's workers. A Server with them asks all of them at once, and its
-// answer is the union: a worker is in one share. Of shares that do not answer in
-// time the answer says which workers are unknown.
-type Shares struct {
-	URLs []string // of the shares' indexers, 0/n first
-	Wait time.Duration
-}
+// This file is what a Server answers of a fleet that is divided among several indexers: of
+// a share, or, with all of them to ask, with what they know together.
 
-// Declare adds the settings to the set.
-func (c *Shares) Declare(set *conf.Set) {
-	set.Group("Shares")
-	set.List(&c.URLs, "shares", nil, `Addresses of the indexers that have the shares of the fleet, http://host:port of 0/n
-		first: find_matches is asked of all of them, and answered with the union. This program reads no events then.`)
-	set.Duration(&c.Wait, "shares-timeout", 250*time.Millisecond, `How long a share may take to answer. The workers of one that takes
-		longer are named as unknown.`, conf.Between(time.Millisecond, time.Minute))
-	set.Check(func() error {
-		for _, text := range c.URLs {
-			if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-				return fmt.Errorf("--shares: %q is no address such as http://10.0.0.7:8090", text)
-			}
-		}
-		if len(c.URLs) > stream.MaxPartitions {
-			return fmt.Errorf("--shares: %d addresses, at most %d", len(c.URLs), stream.MaxPartitions)
-		}
-		return nil
-	})
-}
-
-// headerShare is the header by which a share says which one it is: a part of the fleet must
-// not be taken for another one, or for all of it.
-const headerShare = "Kvatlas-Share"
-
-// maxShareTries bounds how often a share is asked at once: a share that was started again
-// has closed the connections that are kept to it.
-const maxShareTries = 16
-
-// shares asks the indexers of all shares.
-type shares struct {
-	cfg    Shares
-	client *fasthttp.Client
-}
-
-// maxShareAnswer bounds the answer of one share, in bytes.
-const maxShareAnswer = 256 << 20
-
-func newShares(cfg Shares) *shares {
-	if len(cfg.URLs) == 0 {
-		return nil
-	}
-	return &shares{cfg: cfg, client: &fasthttp.Client{
-		Name: "kvatlas", MaxResponseBodySize: maxShareAnswer, NoDefaultUserAgentHeader: true, MaxConnsPerHost: 1 << 10,
-		MaxIdemponentCallAttempts: maxShareTries,
-		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, true }, // it only asks
-	}}
-}
-
-// The answers of find_matches and of GET /v1/workers, as far as the union needs them.
+// The answers of find_matches, of explain and of GET /v1/workers, as far as the union
+// needs them.
 type (
 	sharedAnswer struct {
-		Model  string        `json:"model,omitempty"`
-		Spaces []sharedSpace `json:"spaces"`
+		Model  string            `json:"model,omitempty"`
+		Asked  json.RawMessage   `json:"asked,omitempty"`
+		Spaces []sharedSpace     `json:"spaces"`
+		Others []json.RawMessage `json:"other_spaces,omitzero"`
 	}
 	sharedSpace struct {
 		Model     string            `json:"model,omitempty"`
 		Group     string            `json:"group"`
 		BlockSize uint32            `json:"block_size"`
 		Blocks    *uint64           `json:"blocks,omitempty"`
-		Workers   []json.RawMessage `json:"workers"`
+		LeftOver  *uint64           `json:"tokens_left_over,omitempty"`
+		Longest   *uint64           `json:"longest,omitempty"`
+		Workers   []json.RawMessage `json:"workers,omitzero"`
+		Ranks     []json.RawMessage `json:"ranks,omitzero"`
 	}
 	// unionAnswer is the union with what is missing.
 	unionAnswer struct {
@@ -108,72 +59,60 @@ type (
 	}
 )
 
-// reply is what one share says.
-type reply struct {
-	status int
-	body   []byte
-	kind   string
-	err    error
-}
-
-var errNoAnswer = errors.New("its answer is none to such a question")
-
-// nobody reports whether the share says that nobody of it has published such blocks.
-func (r *reply) nobody() bool {
-	var refusal struct{ Error struct{ Reason string } }
-	if json.Unmarshal(r.body, &refusal) != nil {
-		return false
-	}
-	return slices.Contains([]string{edge.UnknownModel, edge.UnknownGroup, edge.BlockSize}, refusal.Error.Reason)
-}
-
-// answer asks all shares what the caller asks, and answers with the union.
-func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
+// answerUnion asks all shares what the caller asks, and answers with the union.
+func (s *Server) answerUnion(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if isBinary(ctx.Request.Header.ContentType()) && !bytes.Contains(ctx.Request.Header.Peek("Accept"), []byte("json")) ||
 		wantsBinary(ctx, false) {
 		return edge.Refuse(fasthttp.StatusNotAcceptable, "Accept", edge.MediaType,
 			"what shares know together is answered as JSON: the binary form cannot say what is missing")
 	}
-	replies := x.ask(ctx)
+	parts := make([]sharedAnswer, stream.MaxPartitions)
+	replies := s.deps.Shares.Ask(context.Background(), string(ctx.RequestURI()), func(req *fasthttp.Request) {
+		ctx.Request.CopyTo(req)
+		if ctx.IsHead() {
+			req.Header.SetMethod(fasthttp.MethodGet)
+		}
+		req.Header.Set("Accept", edge.TypeJSON)
+		req.Header.SetNoDefaultContentType(true) // none means JSON to a share, as it does here
+		req.Header.Del("Accept-Encoding")
+	}, func(i int, r *shares.Reply) error {
+		err := json.Unmarshal(r.Body, &parts[i])
+		if err == nil && parts[i].Spaces == nil {
+			err = errors.New("it has no spaces")
+		}
+		return err
+	})
 	var all unionAnswer
-	var none *reply                 // of a share of which nobody has published such blocks
-	refused := make(map[int]*reply) // the request is wrong, by these
+	var none, refused *shares.Reply // of a share of which nobody has published such blocks; the request is wrong, by this one
 	answered := 0
 	for i := range replies {
-		r := &replies[i]
-		switch {
-		case r.err != nil || r.status >= fasthttp.StatusInternalServerError || r.status == fasthttp.StatusTooManyRequests || r.status < fasthttp.StatusOK:
-			all.miss(x.part(i), r)
-		case r.status == fasthttp.StatusOK:
-			var part sharedAnswer
-			if r.err = json.Unmarshal(r.body, &part); r.err == nil && part.Spaces == nil {
-				r.err = errNoAnswer
-			}
-			if r.err != nil {
-				all.miss(x.part(i), r)
-				continue
-			}
+		switch r := &replies[i]; {
+		case r.Err != nil:
+		case r.Status == fasthttp.StatusOK:
 			answered++
-			all.add(&part)
-		case r.nobody():
+			all.add(&parts[i])
+		case r.Nobody():
 			none = cmp.Or(none, r)
 		default:
-			refused[i] = r
+			refused = cmp.Or(refused, r)
 		}
 	}
-	for i := range replies { // where others take the request, it is not the request
-		switch r := refused[i]; {
-		case r == nil:
-		case answered == 0 && none == nil:
-			return x.pass(ctx, r)
-		default:
-			all.miss(x.part(i), r)
+	if refused != nil && answered == 0 && none == nil {
+		return pass(ctx, refused)
+	}
+	for i := range replies {
+		r := &replies[i]
+		if r.Err == nil && r.Status != fasthttp.StatusOK && !r.Nobody() { // where others take the request, it is not the request
+			r.Miss(shares.Refused, fmt.Errorf("it answers %d", r.Status))
+		}
+		if r.Err != nil {
+			all.miss(r)
 		}
 	}
 	switch {
 	case answered == 0 && all.Missing == nil:
-		return x.pass(ctx, none)
-	case len(replies) == all.missed():
+		return pass(ctx, none)
+	case len(replies) == all.missed(), answered == 0 && string(ctx.Path()) == pathExplain:
 		ctx.Response.Header.Set("Retry-After", "1")
 		return edge.Refuse(fasthttp.StatusServiceUnavailable, "shares", edge.NotReady, "no share answers: "+all.Missing.Shares[0].Reason)
 	}
@@ -183,8 +122,7 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 			_ = json.Unmarshal(ctx.Request.Body(), &asked) // what is no request is refused by a share
 			all.Model = asked.Model
 		}
-		all.Missing.Workers = x.workersOf(v, all.Missing, cmp.Or(all.Model, string(ctx.QueryArgs().Peek("model"))))
-		s.obs.missing.Add(all.missed())
+		all.Missing.Workers = workersOf(v, all.Missing, cmp.Or(all.Model, string(ctx.QueryArgs().Peek("model"))))
 	}
 	if all.Spaces == nil {
 		all.Spaces = []sharedSpace{}
@@ -197,48 +135,11 @@ func (x *shares) answer(s *Server, ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 	return nil
 }
 
-// part returns the share that the i-th address is of.
-func (x *shares) part(i int) stream.Share { return stream.Share{Index: i, Of: len(x.cfg.URLs)} }
-
-// ask asks all shares at once.
-func (x *shares) ask(ctx *fasthttp.RequestCtx) []reply {
-	replies := make([]reply, len(x.cfg.URLs))
-	deadline := time.Now().Add(x.cfg.Wait)
-	var asking sync.WaitGroup
-	for i, base := range x.cfg.URLs {
-		asking.Go(func() {
-			req, answer := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
-			defer fasthttp.ReleaseRequest(req)
-			defer fasthttp.ReleaseResponse(answer)
-			ctx.Request.CopyTo(req)
-			if ctx.IsHead() {
-				req.Header.SetMethod(fasthttp.MethodGet)
-			}
-			req.SetRequestURI(strings.TrimSuffix(base, "/") + string(ctx.RequestURI()))
-			req.Header.Set("Accept", edge.TypeJSON)
-			req.Header.SetNoDefaultContentType(true) // none means JSON to a share, as it does here
-			req.Header.Del("Accept-Encoding")
-			if err := x.client.DoDeadline(req, answer, deadline); err != nil {
-				replies[i].err = err
-				return
-			}
-			share := x.part(i).String()
-			if is := string(answer.Header.Peek(headerShare)); is != share {
-				replies[i].err = fmt.Errorf("status %d of what is share %q and not %s: give --shares in the order of --share", answer.StatusCode(), is, share)
-				return
-			}
-			replies[i] = reply{status: answer.StatusCode(), body: slices.Clone(answer.Body()), kind: string(answer.Header.ContentType())}
-		})
-	}
-	asking.Wait()
-	return replies
-}
-
 // pass passes on what a share answered.
-func (x *shares) pass(ctx *fasthttp.RequestCtx, r *reply) *edge.Problem {
-	ctx.SetStatusCode(r.status)
-	ctx.SetContentType(r.kind)
-	ctx.SetBody(r.body)
+func pass(ctx *fasthttp.RequestCtx, r *shares.Reply) *edge.Problem {
+	ctx.SetStatusCode(r.Status)
+	ctx.SetContentType(r.Kind)
+	ctx.SetBody(r.Body)
 	return nil
 }
 
@@ -250,20 +151,27 @@ func (a *unionAnswer) missed() int {
 }
 
 // miss notes that a share has not answered.
-func (a *unionAnswer) miss(part stream.Share, r *reply) {
-	why := "it answers " + strconv.Itoa(r.status)
-	if r.err != nil {
-		why = r.err.Error()
-	}
+func (a *unionAnswer) miss(r *shares.Reply) {
 	if a.Missing == nil {
 		a.Missing = &missing{Workers: []string{}}
 	}
-	a.Missing.Shares = append(a.Missing.Shares, missingShare{part.String(), why, part})
+	a.Missing.Shares = append(a.Missing.Shares, missingShare{r.Share.String(), r.Err.Error(), r.Share})
 }
 
 // add adds what a share knows: its spaces, and its workers in those that others have too.
 func (a *unionAnswer) add(part *sharedAnswer) {
 	a.Model = cmp.Or(a.Model, part.Model)
+	if a.Asked == nil {
+		a.Asked = part.Asked
+	}
+	if part.Others != nil && a.Others == nil {
+		a.Others = []json.RawMessage{}
+	}
+	for _, other := range part.Others {
+		if !slices.ContainsFunc(a.Others, func(o json.RawMessage) bool { return bytes.Equal(o, other) }) {
+			a.Others = append(a.Others, other)
+		}
+	}
 	for _, sp := range part.Spaces {
 		i := slices.IndexFunc(a.Spaces, func(o sharedSpace) bool {
 			return o.Model == sp.Model && o.Group == sp.Group && o.BlockSize == sp.BlockSize
@@ -272,7 +180,11 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 			a.Spaces = append(a.Spaces, sp)
 			continue
 		}
-		a.Spaces[i].Workers = append(a.Spaces[i].Workers, sp.Workers...)
+		is := &a.Spaces[i]
+		is.Workers, is.Ranks = append(is.Workers, sp.Workers...), append(is.Ranks, sp.Ranks...)
+		if is.Longest != nil && sp.Longest != nil && *sp.Longest > *is.Longest {
+			is.Longest = sp.Longest
+		}
 	}
 	slices.SortFunc(a.Spaces, func(x, y sharedSpace) int {
 		return cmp.Or(cmp.Compare(x.Model, y.Model), cmp.Compare(x.BlockSize, y.BlockSize), cmp.Compare(x.Group, y.Group))
@@ -281,7 +193,7 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 
 // workersOf returns the registered workers of the missing shares, of the model that is
 // asked about; "" is all.
-func (x *shares) workersOf(v *view, m *missing, model string) []string {
+func workersOf(v *view, m *missing, model string) []string {
 	ids := []string{}
 	if v.registry == nil {
 		return ids

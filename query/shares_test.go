@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -47,8 +50,12 @@ func newSharesBench(t *testing.T, wait time.Duration) *sharesBench {
 	for _, share := range []stream.Share{{Index: 0, Of: 2}, {Index: 1, Of: 2}} {
 		reg.entries = append(reg.entries, registry.Entry{Worker: registry.Worker{Model: "m"}, Key: registry.Key{Space: sp, Worker: workerOf(share)}})
 	}
-	b.served = serveDeps(t, testConfig(t), Deps{Index: &fakeIndex{}, Registry: func() Registry { return reg },
-		Shares: Shares{URLs: []string{one.url, b.other.URL}, Wait: wait}})
+	both, err := shares.New(shares.Config{URLs: []string{one.url, b.other.URL}, Wait: wait}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(both.Close)
+	b.served = serveDeps(t, testConfig(t), Deps{Index: &fakeIndex{}, Registry: func() Registry { return reg }, Shares: both})
 	return b
 }
 

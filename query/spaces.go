@@ -2,7 +2,46 @@ package query
 
 import (
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
 )
+
+// appendHeld appends how many blocks each rank of every space holds in all, and which
+// ranks are stale.
+func appendHeld(dst []byte, ix Index, stale map[event.Space]map[shard.RankID]bool) []byte {
+	dst = append(dst, `{"spaces":[`...)
+	open := `{"model":`
+	for _, sp := range ix.Spaces() {
+		space := ix.Space(sp)
+		if space == nil { // gone since
+			continue
+		}
+		dst = append(dst, open...)
+		open = `,{"model":`
+		dst = appendString(dst, sp.Model)
+		dst = append(dst, `,"group":`...)
+		dst = appendString(dst, sp.Group)
+		dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
+		dst = append(dst, `,"ranks":[`...)
+		for i, rank := range space.Ranks() {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			blocks := uint64(0)
+			for _, n := range rank.Held {
+				blocks += uint64(n)
+			}
+			dst = appendUint(dst, `{"worker_id":"`, rank.Worker)
+			dst = appendUint(dst, `","dp_rank":`, uint64(rank.DPRank))
+			dst = appendUint(dst, `,"blocks":`, blocks)
+			if stale[sp][rank.RankID] {
+				dst = append(dst, `,"stale":true`...)
+			}
+			dst = append(dst, '}')
+		}
+		dst = append(dst, "]}"...)
+	}
+	return append(dst, "]}\n"...)
+}
 
 // appendSpaces appends what there is of every space: workers, ranks and
 // blocks by tier. An empty model means every model.

@@ -17,7 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/sysmem"
-	"github.com/kvatlas/kvatlas/query"
+	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
 	"github.com/kvatlas/kvatlas/snapshot/keeper"
@@ -44,9 +44,9 @@ type Config struct {
 	// Share is the part of the fleet that is read, as "1/4": of a space with four
 	// streams the second. Empty: spaces that have one stream.
 	Share string
-	// Shares are the indexers of a divided fleet, of which this one knows nothing
+	// Shares are the indexers of a divided fleet, of which this process knows nothing
 	// itself: it asks them.
-	Shares query.Shares
+	Shares shares.Config
 
 	Discover       time.Duration // how often new streams are looked for
 	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
@@ -99,6 +99,7 @@ func (c *Config) Declare(set *conf.Set) {
 		conf.Between[int64](1<<20, 1<<30))
 	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
+	c.Shares.Declare(set)
 	set.Group("Index")
 	set.Int(&c.Shards, "shards", shard.DefaultShards(), `Goroutines that apply events, for each space. More than two are
 		seldom faster: each looks at every name of the ranks that it has chains of.`,

@@ -44,6 +44,9 @@ func (r *Replica) doubtful() string {
 
 // Stale returns the ranks of which the index lacks events, as far as is known.
 func (r *Replica) Stale() map[event.Space]map[shard.RankID]bool {
+	if r.shares != nil {
+		return r.shares.Stale()
+	}
 	in := r.ingest.Load()
 	if in == nil {
 		return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/startup"
+	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -40,6 +41,7 @@ type Replica struct {
 
 	broker  *broker.Broker // nil without NATS; Start's, as the next
 	workers *workers       // nil where no events are read
+	shares  *shares.Shares // nil: the index is here
 	keeper  *keeper.Keeper // nil without snapshots
 	servers []*query.Server
 }
@@ -52,6 +54,10 @@ func New(cfg Config) (*Replica, error) {
 	cfg = cfg.withDefaults()
 	r := &Replica{cfg: cfg, log: cfg.Log, metrics: cfg.Metrics.Set}
 	r.share, _ = stream.ParseShare(cfg.Share) // it was checked
+	var err error
+	if r.shares, err = shares.New(cfg.Shares, cfg.Metrics, cfg.Log); err != nil {
+		return nil, err
+	}
 	r.set = shard.New(shard.Config{
 		Shards: cfg.Shards, Queue: cfg.Queue, MaxSpaces: cfg.MaxSpaces, MemoryBudget: max(0, cfg.MemoryBudget),
 		EngineScheme: r.engineScheme,
@@ -68,6 +74,9 @@ func (r *Replica) Namespace() string { return r.cfg.Namespace }
 
 // Set returns the index.
 func (r *Replica) Set() *shard.Set { return r.set }
+
+// Shares returns the indexers that are asked in place of Set; nil if there are none.
+func (r *Replica) Shares() *shares.Shares { return r.shares }
 
 // Registry returns who is registered; nil before Start.
 func (r *Replica) Registry() *registry.Registry { return r.registry.Load() }
@@ -93,6 +102,9 @@ func (r *Replica) Start(ctx context.Context) (err error) {
 		if err := r.readEvents(ctx, reg); err != nil {
 			return err
 		}
+	}
+	if r.shares != nil {
+		r.shares.Follow(ctx)
 	}
 	r.started.Store(true)
 	r.log.Info("started", "nats", address, "namespace", r.cfg.Namespace, "replica", r.cfg.Replica, "events", !r.cfg.Fed)
@@ -271,6 +283,14 @@ func (r *Replica) unlisted() string {
 	return ""
 }
 
+// Away says which shares do not answer, and why; "" if all do, or there are none.
+func (r *Replica) Away() string {
+	if r.shares == nil {
+		return ""
+	}
+	return r.shares.Away()
+}
+
 // full says that the memory budget is reached; "" if it is not.
 func (r *Replica) full() string {
 	if !r.set.Full() {
@@ -285,6 +305,9 @@ func (r *Replica) full() string {
 func (r *Replica) Close(ctx context.Context) (err error) {
 	for _, s := range r.servers {
 		err = errors.Join(err, s.Shutdown(ctx))
+	}
+	if r.shares != nil {
+		r.shares.Close()
 	}
 	if r.workers != nil {
 		r.workers.close()

@@ -57,8 +57,8 @@ func (r *Router) Reserve(v Reservation) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.expire(now)
-	slot, ok := r.table.Find(v.Rank)
-	if !ok || int(slot) >= len(r.bySlot) || r.bySlot[slot] == nil {
+	m := r.member(v.Rank)
+	if m == nil {
 		return fmt.Errorf("reserving worker %d rank %d: %w", v.Rank.Worker, v.Rank.DPRank, ErrUnknownWorker)
 	}
 	req := load.Request{
@@ -69,9 +69,9 @@ func (r *Router) Reserve(v Reservation) error {
 		req.Blocks = v.Blocks
 	}
 	k := load.Key{Owner: r.cfg.ID, ID: v.RequestID, Stage: uint8(v.Stage)}
-	err := r.add(k, slot, v.Rank, req, now)
+	err := r.add(k, m.slot, v.Rank, req, now)
 	if err == nil {
-		r.send(k, r.bySlot[slot].worker, 0, now)
+		r.send(k, m.worker, 0, now)
 	}
 	return err
 }

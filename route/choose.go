@@ -86,7 +86,7 @@ func (r *Router) stay(o *Options, s *scratch, i int) int {
 		}
 		there, best := r.times.estimate(&r.weigh, c, 0), r.times.estimate(&r.weigh, &s.cands[i], 0)
 		worth := 0.0
-		if !s.looked {
+		if !s.looked || c.Unknown {
 			worth = there.token * float64(min(o.Session.Tokens, s.tokens))
 		}
 		if there.cost() <= best.cost()+worth {
@@ -136,6 +136,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		if c.Stale = m.stale; c.Stale {
 			discount(&c.Cached, r.settings.StaleCredit)
 		}
+		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
 		if o.Stage == DecodeStage {
 			c.NewTokens = 0
@@ -242,7 +243,16 @@ func (r *Router) lookUp(s *scratch) {
 	if n := r.table.Slots(); n > len(r.depth) {
 		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
 	}
-	if s.looked {
+	switch {
+	case !s.looked:
+	case r.cfg.Shares != nil:
+		for i := range s.shares {
+			k := &s.shares[i]
+			if m := r.member(k.RankID); m != nil {
+				setWithin(&r.depth[m.slot], &k.depth, len(s.local))
+			}
+		}
+	default:
 		s.result.EachMember(func(k shard.Member, depth [event.NumTiers]uint32) {
 			if n := r.number(k); n.member {
 				setWithin(&r.depth[n.slot], &depth, len(s.local))
@@ -285,11 +295,19 @@ func (r *Router) number(k shard.Member) *numbered {
 		return c
 	}
 	c := numbered{rank: k}
-	if slot, ok := r.table.Find(k.ID()); ok && int(slot) < len(r.bySlot) && r.bySlot[slot] != nil {
-		c.slot, c.member = slot, true
+	if m := r.member(k.ID()); m != nil {
+		c.slot, c.member = m.slot, true
 	}
 	r.numbers[n] = c
 	return &r.numbers[n]
+}
+
+// member returns the rank, or nil if it is none that may be chosen.
+func (r *Router) member(id shard.RankID) *member {
+	if slot, ok := r.table.Find(id); ok && int(slot) < len(r.bySlot) {
+		return r.bySlot[slot]
+	}
+	return nil
 }
 
 // blocksHeld returns how many blocks each slot's rank holds, for breaking ties.
@@ -297,7 +315,12 @@ func (r *Router) blocksHeld() []int {
 	slots := r.table.Slots()
 	r.held = slices.Grow(r.held[:0], slots)[:slots]
 	clear(r.held)
-	if r.cfg.Index != nil {
+	switch {
+	case r.cfg.Shares != nil:
+		for _, m := range r.members {
+			r.held[m.slot] = m.held
+		}
+	case r.cfg.Index != nil:
 		r.cfg.Index.EachMember(r.noteHeld)
 	}
 	return r.held

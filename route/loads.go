@@ -44,9 +44,8 @@ func (r *Router) PotentialLoads(ctx context.Context, p Prompt, o Options) ([]Can
 	if err := r.prepare(ctx, s, &p, &o); err != nil {
 		return nil, err
 	}
-	if r.cfg.Index != nil && !s.looked {
-		r.cfg.Index.Find(s.local, &s.result)
-		s.looked = true
+	if !s.looked {
+		r.find(ctx, s)
 	}
 	now := r.cfg.Now()
 	r.mu.Lock()

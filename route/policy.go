@@ -74,6 +74,9 @@ type Candidate struct {
 	CPU                           bool
 	// Stale: the index does not have what the rank holds, so part of it is counted only.
 	Stale bool
+	// Unknown: no share has answered for it. It counts as holding nothing of the prompt,
+	// teaches nothing of prompts, and keeps its sessions.
+	Unknown bool
 
 	// Cost is the policy's: lower is better.
 	Cost float64

@@ -145,6 +145,7 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	}
 	t := &e.trip
 	t.slot, t.id, t.at = c.slot, rankKey{c.Worker, c.DPRank}, w.Now
+	t.guessed = c.Unknown
 	t.loads, t.loading = a.loads(w, c)
 	mine := float64(c.NewTokens)
 	queued := float64(c.PrefillTokens - c.NewTokens)
@@ -221,7 +222,7 @@ func (a *auto) follow(w *Weighing, k load.Key, e *estimate, whole bool) {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
 	}
 	*t = e.trip
-	t.whole, t.guessed, t.expected = whole, w.guessed, e.first
+	t.whole, t.guessed, t.expected = whole, t.guessed || w.guessed, e.first
 	a.speeds.sent(t)
 	t.prompt = float64(w.PromptTokens)
 	a.trips[k] = t

@@ -23,6 +23,14 @@ type Index interface {
 	EachMember(f func(k shard.Member))
 }
 
+// Shares is an index that other processes have, each of a part of the workers: it asks
+// them all at once, and bounds the time itself. A *shares.Space is one.
+type Shares interface {
+	// Find calls each for every rank that holds the first block, as Index.Find has it.
+	// unknown reports whether nobody has answered for a worker; nil: all have.
+	Find(ctx context.Context, local []uint64, each func(id shard.RankID, depth [event.NumTiers]uint32)) (unknown func(worker uint64) bool)
+}
+
 // Learner is an Index that goes by the router's own choices. It is told each
 // that is booked, after the lock is released; package approx has one.
 type Learner interface {
@@ -42,7 +50,10 @@ type Config struct {
 	BlockSize int
 	// Index may be nil if nothing weighs what is cached; prompts then count as
 	// not cached anywhere.
-	Index    Index
+	Index Index
+	// Shares are asked in place of Index, if not nil. What each rank holds in all is to
+	// be told with SetHeld then.
+	Shares   Shares
 	Settings Settings
 	// Policy is used in place of that of Settings.Mode, if not nil.
 	Policy Policy
@@ -270,7 +281,9 @@ type Explained struct {
 type scratch struct {
 	local   []uint64
 	result  shard.Result
-	looked  bool // result is of this request
+	shares  []rankDepth              // in place of result
+	unknown func(worker uint64) bool // of whom no share has answered; nil: of nobody
+	looked  bool                     // these are of this request
 	weigh   Weighing
 	tokens  int
 	private int // blocks of a prompt whose tokens are not known
@@ -334,12 +347,33 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
-	s.looked = false
-	if r.cfg.Index != nil && r.usesIndex(s, o) {
-		r.cfg.Index.Find(s.local, &s.result)
-		s.looked = true
+	s.looked, s.unknown = false, nil
+	if r.usesIndex(s, o) {
+		r.find(ctx, s)
 	}
 	return nil
+}
+
+// rankDepth is what a share says that a rank holds.
+type rankDepth struct {
+	shard.RankID
+	depth [event.NumTiers]uint32
+}
+
+// find looks the prompt up.
+func (r *Router) find(ctx context.Context, s *scratch) {
+	switch {
+	case r.cfg.Shares != nil:
+		s.shares = s.shares[:0]
+		s.unknown = r.cfg.Shares.Find(ctx, s.local, func(id shard.RankID, depth [event.NumTiers]uint32) {
+			s.shares = append(s.shares, rankDepth{id, depth})
+		})
+	case r.cfg.Index != nil:
+		r.cfg.Index.Find(s.local, &s.result)
+	default:
+		return
+	}
+	s.looked = true
 }
 
 func (o *Options) check() error {

@@ -70,6 +70,7 @@ type member struct {
 	others bool // another router takes it first; see assign
 
 	stale bool // the index does not know what it holds; see Router.SetStale
+	held  int  // blocks, where shares say it; see Router.SetHeld
 
 	report   Report
 	reported time.Time
@@ -136,6 +137,15 @@ func (r *Router) SetStale(stale map[shard.RankID]bool) {
 	defer r.mu.Unlock()
 	for _, m := range r.members {
 		m.stale = stale[m.RankID]
+	}
+}
+
+// SetHeld says how many blocks each rank holds in all, where Config.Shares are asked.
+func (r *Router) SetHeld(held map[shard.RankID]int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.members {
+		m.held = held[m.RankID]
 	}
 }
 
@@ -227,11 +237,10 @@ func (r *Router) ReportLoad(id shard.RankID, report Report) error {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	slot, ok := r.table.Find(id)
-	if !ok || int(slot) >= len(r.bySlot) || r.bySlot[slot] == nil {
+	m := r.member(id)
+	if m == nil {
 		return fmt.Errorf("load of worker %d rank %d: %w", id.Worker, id.DPRank, ErrUnknownWorker)
 	}
-	m := r.bySlot[slot]
 	m.report, m.reported = report, now
 	return nil
 }

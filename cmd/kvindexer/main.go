@@ -34,7 +34,6 @@ func (c *config) declare(set *conf.Set) {
 	c.Replica.Declare(set)
 	c.Log.Declare(set)
 	c.HTTP.Declare(set)
-	c.Replica.Shares.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.HTTP.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8091")
 	c.settings = set

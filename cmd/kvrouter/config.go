@@ -313,7 +313,9 @@ func (c *config) finish() (err error) {
 		return errors.New("--prefill-engines: nobody goes on with what they compute; give --engines too")
 	case len(c.Engines) > 0 && c.Model == "":
 		return errors.New("--engines: name the model that they serve with --model")
-	case !c.Replica.HasNATS() && c.index() == fleet.Events:
+	case len(c.Replica.Shares.URLs) > 0 && !c.Events:
+		return errors.New("--shares: they are not asked with --kv-events=false; give one of both")
+	case !c.Replica.HasNATS() && c.index() == fleet.Events && len(c.Replica.Shares.URLs) == 0:
 		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
 	}
 	if _, err := pairs("loras", "adapter=model", c.Loras); err != nil {

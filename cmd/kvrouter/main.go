@@ -1,6 +1,6 @@
 // Command kvrouter is the router: an OpenAI-compatible reverse proxy that sends
 // each request to the worker that serves it best. It keeps the index of who
-// holds which prefix in its own process.
+// holds which prefix in its own process, or asks the indexers that have the shares of it.
 package main
 
 import (

@@ -102,7 +102,7 @@ func (x *router) build(access *secure.Access) error {
 	x.tls = shown.TLS()
 	id := rand.Uint64() // no other router has it, nor this one's next run
 	fc := fleet.Config{
-		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
+		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Shares: x.replica.Shares(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
 		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Log: x.log,
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
+	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/approx"
@@ -61,8 +62,9 @@ type Config struct {
 	ID     uint64 // of this router; see route.Config
 	Route  route.Settings
 	Index  Kind
-	Set    *shard.Set    // of Events and Approximate: where the spaces are
-	Approx approx.Config // of Approximate; without Space
+	Set    *shard.Set     // of Events and Approximate: where the spaces are
+	Shares *shares.Shares // of Events: asked in place of Set, if not nil
+	Approx approx.Config  // of Approximate; without Space
 	// Loras are names of adapters, and the model that each belongs to, beside
 	// those that engines name themselves.
 	Loras map[string]string
@@ -373,7 +375,10 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
-	if f.cfg.Index != NoIndex {
+	switch {
+	case f.cfg.Index == Events && f.cfg.Shares != nil:
+		cfg.Shares = f.cfg.Shares.Space(sp)
+	case f.cfg.Index != NoIndex:
 		space, err := f.cfg.Set.Open(sp)
 		if err != nil {
 			return nil, err
@@ -443,7 +448,8 @@ func (f *Fleet) Expire() {
 	}
 }
 
-// discountStale tells the routers of which ranks the index lacks events.
+// discountStale tells the routers of which ranks the index lacks events, and, where shares
+// are asked, how many blocks each rank holds.
 func (f *Fleet) discountStale() {
 	if f.cfg.Stale == nil || f.cfg.Index != Events {
 		return
@@ -451,6 +457,9 @@ func (f *Fleet) discountStale() {
 	stale := f.cfg.Stale()
 	for _, m := range f.Models() {
 		m.Router.SetStale(stale[m.Space])
+		if f.cfg.Shares != nil {
+			m.Router.SetHeld(f.cfg.Shares.Held()[m.Space])
+		}
 	}
 }
 

@@ -277,7 +277,7 @@ func (s *stream) see(chunk []byte) {
 // compareCached compares what the engine found cached with what was predicted.
 func (p *Proxy) compareCached(q *call, best *route.Answer, tail []byte) {
 	reported, ok := lastNumber(tail, `"cached_tokens":`)
-	if !ok {
+	if !ok || best.Unknown {
 		return
 	}
 	predicted := best.CachedTokens

@@ -127,6 +127,7 @@ type explained struct {
 	Rank    uint32   `json:"dp_rank"`
 	Cost    *float64 `json:"cost"` // null if left out
 	Formula string   `json:"formula,omitempty"`
+	Unknown bool     `json:"unknown,omitempty"` // its share has not answered
 	Left    string   `json:"left_out,omitempty"`
 }
 
@@ -175,7 +176,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 	}
 	for i := range best.Ranks {
 		r := &best.Ranks[i]
-		x := explained{Worker: r.Worker, Rank: r.DPRank, Formula: r.Formula}
+		x := explained{Worker: r.Worker, Rank: r.DPRank, Formula: r.Formula, Unknown: r.Unknown}
 		if r.Left != route.Eligible {
 			x.Left = r.Left.String()
 		} else if cost := r.Cost; !math.IsInf(cost, 0) && !math.IsNaN(cost) {

@@ -1,0 +1,76 @@
+package shares
+
+import (
+	"cmp"
+	"crypto/tls"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
+)
+
+// Config says who has the shares. Zero in any field but URLs means the default.
+type Config struct {
+	URLs     []string // of the shares' indexers, 0/n first
+	Wait     time.Duration
+	Every    time.Duration
+	Inflight int
+	Token    string // file
+	CA       string // file
+}
+
+const (
+	defaultWait     = 250 * time.Millisecond
+	defaultEvery    = time.Second
+	defaultInflight = 1024
+)
+
+// Declare adds the settings to the set.
+func (c *Config) Declare(set *conf.Set) {
+	set.Group("Shares")
+	set.List(&c.URLs, "shares", nil, `Addresses of the indexers that have the shares of the fleet, http://host:port of 0/n
+		first: what workers hold is asked of all of them, and the answer is the union. This program reads no events then.`)
+	set.Duration(&c.Wait, "shares-timeout", defaultWait, `How long a share may take to answer. What the workers of one that takes
+		longer hold is unknown.`, conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&c.Every, "shares-every", defaultEvery, `How often shares are asked how many blocks each rank holds in all, and which ranks
+		are stale.`, conf.Between(10*time.Millisecond, time.Hour))
+	set.Int(&c.Inflight, "shares-max-inflight", defaultInflight, `Most requests to one share that are under way. It counts as missing
+		for those beyond.`, conf.Between(1, 1<<16))
+	set.String(&c.Token, "shares-token-file", "", `File with the bearer token that shares are asked with where the question is this
+		program's own: one of a reader of all groups. What others ask is passed on with theirs.`)
+	set.String(&c.CA, "shares-ca", "", "File of the authorities, in PEM, that sign the certificates of shares with https. Empty: the system's.")
+	set.Check(c.Check)
+}
+
+// Check refuses addresses that are none.
+func (c *Config) Check() error {
+	for _, text := range c.URLs {
+		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return fmt.Errorf("--shares: %q is no address such as http://10.0.0.7:8090", text)
+		}
+	}
+	if len(c.URLs) > stream.MaxPartitions {
+		return fmt.Errorf("--shares: %d addresses, at most %d", len(c.URLs), stream.MaxPartitions)
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	c.Wait, c.Every, c.Inflight = cmp.Or(c.Wait, defaultWait), cmp.Or(c.Every, defaultEvery), cmp.Or(c.Inflight, defaultInflight)
+	return c
+}
+
+// tls returns what https is spoken with; nil is the usual.
+func (c *Config) tls() (*tls.Config, error) {
+	if c.CA == "" {
+		return nil, nil
+	}
+	roots, err := secure.Roots(c.CA)
+	if err != nil {
+		return nil, fmt.Errorf("--shares-ca: %w", err)
+	}
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
+}
