@@ -183,8 +183,8 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	case unsaid, good:
 	}
 	router.Succeeded(q.id, route.PrefillStage)
-	if q.known {
-		p.compareCached(q, best, answer)
+	if said := usageIn(answer); q.known && said.cached >= 0 {
+		p.compareCached(q, best, said)
 	}
 	return answer, nil
 }

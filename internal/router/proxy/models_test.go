@@ -28,7 +28,7 @@ func TestAliasHashesAsItsModel(t *testing.T) {
 		if status != 200 {
 			t.Fatalf("%s: %d %s", model, status, data)
 		}
-		cached, _ := lastNumber([]byte(data), `"cached_tokens":`)
+		cached := max(usageIn([]byte(data)).cached, 0)
 		return h.Get(headerWorker), cached
 	}
 	for i, names := range [][2]string{{modelName, "gpt-4o"}, {"gpt-4o", modelName}, {"lora", "short"}, {"short", "lora"}} {

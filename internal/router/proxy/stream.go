@@ -49,20 +49,19 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	q.tally.outcome = outcome
+	said := usageIn(s.last)
 	if s.follow {
-		q.tally.used(s)
+		q.tally.used(s, said)
 	}
 	p.obs.outcome(outcome).Inc()
 	if outcome == "ok" && resp.StatusCode < 400 {
 		q.m.Router.Succeeded(q.id, s.stage)
 	}
-	if outcome == "ok" && s.usage {
-		if n, ok := lastNumber(s.last, `"completion_tokens":`); ok && n > 0 {
-			q.m.Router.Output(q.id, n)
-		}
+	if outcome == "ok" && s.usage && said.completion > 0 {
+		q.m.Router.Output(q.id, said.completion)
 	}
-	if outcome == "ok" && s.tail && q.known && pair.Prefill == nil {
-		p.compareCached(q, best, s.last)
+	if outcome == "ok" && said.cached >= 0 && q.known && pair.Prefill == nil {
+		p.compareCached(q, best, said)
 	}
 	if outcome == "engine_broke_off" || outcome == "engine_failed" {
 		p.obs.engineErrors.Inc()
@@ -275,21 +274,19 @@ func (s *stream) see(chunk []byte) {
 }
 
 // compareCached compares what the engine found cached with what was predicted.
-func (p *Proxy) compareCached(q *call, best *route.Answer, tail []byte) {
-	reported, ok := lastNumber(tail, `"cached_tokens":`)
-	if !ok || best.Unknown {
+func (p *Proxy) compareCached(q *call, best *route.Answer, said usage) {
+	if best.Unknown {
 		return
 	}
 	predicted := best.CachedTokens
 	if q.prompt.Local != nil {
 		// Its tokens were estimated from its bytes; the engine has counted them.
-		length, ok := lastNumber(tail, `"prompt_tokens":`)
-		if !ok || q.prompt.Length == 0 {
+		if said.prompt < 0 || q.prompt.Length == 0 {
 			return
 		}
-		predicted = int(int64(predicted) * int64(length) / int64(q.prompt.Length))
+		predicted = int(int64(predicted) * int64(said.prompt) / int64(q.prompt.Length))
 	}
-	switch q.m.Check.Observe(best.RankID, predicted, reported) {
+	switch q.m.Check.Observe(best.RankID, predicted, said.cached) {
 	case predict.TurnedWrong:
 		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",
 			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
@@ -300,18 +297,41 @@ func (p *Proxy) compareCached(q *call, best *route.Answer, tail []byte) {
 	}
 }
 
-// lastNumber finds a member of usage at an answer's end, the key with its quotes
-// and colon. Text that was generated cannot look like it: its quotes are escaped.
-func lastNumber(tail []byte, key string) (int, bool) {
-	at := bytes.LastIndex(tail, []byte(key))
-	if at < 0 {
-		return 0, false
+// usage is what an answer's end says of tokens; below 0 is what it does not say.
+type usage struct{ prompt, completion, cached int }
+
+// usageIn reads it. Text that was generated cannot look like it: its quotes are escaped.
+func usageIn(tail []byte) usage {
+	const mark = `_tokens":` // an underline is rare, so that it is soon found or not there
+	u := usage{-1, -1, -1}
+	for {
+		at := bytes.Index(tail, []byte(mark))
+		if at < 0 {
+			return u
+		}
+		name := tail[:at]
+		tail = tail[at+len(mark):]
+		switch {
+		case bytes.HasSuffix(name, []byte(`"prompt`)):
+			u.prompt = leading(tail)
+		case bytes.HasSuffix(name, []byte(`"completion`)):
+			u.completion = leading(tail)
+		case bytes.HasSuffix(name, []byte(`"cached`)):
+			u.cached = leading(tail)
+		}
 	}
-	digits := bytes.TrimLeft(tail[at+len(key):], " ")
+}
+
+// leading reads the number that text begins with; below 0 is none.
+func leading(text []byte) int {
+	digits := bytes.TrimLeft(text, " ")
 	end := 0
 	for end < len(digits) && digits[end] >= '0' && digits[end] <= '9' {
 		end++
 	}
 	n, err := strconv.ParseUint(string(digits[:end]), 10, 31)
-	return int(n), err == nil
+	if err != nil {
+		return -1
+	}
+	return int(n)
 }

@@ -49,20 +49,17 @@ func (q *call) asked(e *fleet.Engine) {
 }
 
 // used notes what an answer says, or shows, that it took.
-func (t *tally) used(s *stream) {
+func (t *tally) used(s *stream, said usage) {
 	q := s.call
-	if t.prompt = len(q.prompt.Tokens); t.prompt == 0 {
-		t.prompt = q.prompt.Length
-	}
-	t.output = s.tokens
-	for _, n := range [...]struct {
-		key string
-		to  *int
-	}{{`"prompt_tokens":`, &t.prompt}, {`"completion_tokens":`, &t.output}, {`"cached_tokens":`, &t.cached}} {
-		if v, ok := lastNumber(s.last, n.key); ok {
-			*n.to = v
+	if t.prompt = said.prompt; t.prompt < 0 {
+		if t.prompt = len(q.prompt.Tokens); t.prompt == 0 {
+			t.prompt = q.prompt.Length
 		}
 	}
+	if t.output = said.completion; t.output < 0 {
+		t.output = s.tokens
+	}
+	t.cached = max(said.cached, 0)
 }
 
 // finish is called when a request for an engine is over.
