@@ -17,39 +17,53 @@ import (
 // grows by half of it. (A memory limit of the runtime's, GOMEMLIMIT, holds beside it.)
 const (
 	leastHeapRoom = 16 << 20
-	mostHeapRoom  = 64 << 20
-	heapRoomShare = 32 // of the memory that the process may use
+	mostHeapRoom  = 64 << 20 // unless the program says otherwise
+	heapRoomShare = 32       // of the memory that the process may use
 	leastGOGC     = 50
-	mostGOGC      = 1000
+	// leastAlive is what the runtime takes percentages of at least.
+	leastAlive = 4 << 20
 )
 
-// heapRoom returns the room of a process that may use so much memory, if that is known.
-func heapRoom(limit int64, known bool) int64 {
+// heapRoom returns the room of a process that may use so much memory, if that is known,
+// and at most so much room.
+func heapRoom(limit int64, known bool, most int64) int64 {
 	if !known {
 		return leastHeapRoom
 	}
-	return min(max(limit/heapRoomShare, leastHeapRoom), mostHeapRoom)
+	return min(max(limit/heapRoomShare, leastHeapRoom), most)
 }
+
+// alive is what the runtime takes percentages of: the heap that the last collection
+// left, and what it looks at besides.
+var alive = [...]string{"/gc/heap/live:bytes", "/gc/scan/stack:bytes", "/gc/scan/globals:bytes"}
 
 // gogc returns by how many per cent of what is alive the heap may grow.
 func gogc(live uint64, room int64) int {
-	return int(min(max(float64(room)*100/float64(max(live, 1)), leastGOGC), mostGOGC))
+	return int(max(float64(room)*100/float64(max(live, leastAlive)), leastGOGC))
 }
 
 // collector sets the percentage after each collection.
 type collector struct {
 	room    int64
 	percent int
-	sample  [1]metrics.Sample
+	samples [len(alive)]metrics.Sample
+}
+
+func newCollector(room int64, percent int) *collector {
+	c := &collector{room: room, percent: percent}
+	for i, name := range alive {
+		c.samples[i].Name = name
+	}
+	return c
 }
 
 // growHeap lets the heap of this process grow so, unless its user has set GOGC.
-func growHeap() {
+func growHeap(most int64) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	c := &collector{room: heapRoom(sysmem.Limit()), percent: leastGOGC}
-	c.sample[0].Name = "/gc/heap/live:bytes"
+	limit, known := sysmem.Limit()
+	c := newCollector(heapRoom(limit, known, most), leastGOGC)
 	c.set()
 	c.watch()
 }
@@ -66,11 +80,15 @@ func (c *collector) watch() {
 // set goes by what the last collection left. To change the percentage stops the
 // program for a moment, so it does not for little.
 func (c *collector) set() {
-	metrics.Read(c.sample[:])
-	if c.sample[0].Value.Kind() != metrics.KindUint64 {
-		return
+	metrics.Read(c.samples[:])
+	live := uint64(0)
+	for _, s := range c.samples {
+		if s.Value.Kind() != metrics.KindUint64 {
+			return
+		}
+		live += s.Value.Uint64()
 	}
-	p := gogc(c.sample[0].Value.Uint64(), c.room)
+	p := gogc(live, c.room)
 	if p > c.percent+c.percent/8 || p < c.percent-c.percent/8 || p == leastGOGC && p != c.percent {
 		c.percent = p
 		debug.SetGCPercent(p)

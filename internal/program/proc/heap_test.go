@@ -12,14 +12,14 @@ func TestTheHeapGrowsByARoomOrByHalfOfWhatIsAlive(t *testing.T) {
 		known bool
 		room  int64
 	}{{0, false, 16 * mb}, {100 * mb, true, 16 * mb}, {1024 * mb, true, 32 * mb}, {1 << 40, true, 64 * mb}} {
-		if got := heapRoom(c.limit, c.known); got != c.room {
+		if got := heapRoom(c.limit, c.known, mostHeapRoom); got != c.room {
 			t.Errorf("of %d bytes (%v) %d, want %d", c.limit, c.known, got, c.room)
 		}
 	}
 	for _, c := range []struct {
 		live uint64
 		want int
-	}{{0, 1000}, {4 * mb, 1000}, {8 * mb, 800}, {32 * mb, 200}, {128 * mb, 50}, {1 << 40, 50}} {
+	}{{0, 1600}, {4 * mb, 1600}, {8 * mb, 800}, {32 * mb, 200}, {128 * mb, 50}, {1 << 40, 50}} {
 		if got := gogc(c.live, 64*mb); got != c.want {
 			t.Errorf("%d bytes alive: %d %%, want %d", c.live, got, c.want)
 		}
@@ -32,8 +32,7 @@ func TestTheHeapGrowsByARoomOrByHalfOfWhatIsAlive(t *testing.T) {
 
 func TestTheCollectorFollowsWhatIsAlive(t *testing.T) {
 	runtime.GC() // before the first one nothing counts as alive
-	c := &collector{room: 1, percent: 500}
-	c.sample[0].Name = "/gc/heap/live:bytes"
+	c := newCollector(1, 500)
 	c.set()
 	if c.percent != leastGOGC {
 		t.Errorf("with no room %d %%", c.percent)

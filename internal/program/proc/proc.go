@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,9 @@ const echo = 200 * time.Millisecond
 type Program struct {
 	Settings *conf.Set
 	Log      *obs.LogConfig // already declared in Settings
+	// HeapRoom is by how many bytes its heap may grow before it is collected, at most;
+	// 0 is 64 MiB.
+	HeapRoom int64
 	// Run does the program's work until it is done or ctx ends, and then
 	// returns in good order.
 	Run func(ctx context.Context, log *slog.Logger) error
@@ -45,7 +49,7 @@ func Main(p Program) int {
 		whenClosed(int(os.Stderr.Fd()), func() { signals <- syscall.SIGHUP })
 	}
 	defer signal.Stop(signals)
-	growHeap()
+	growHeap(cmp.Or(p.HeapRoom, mostHeapRoom))
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
 }
 
