@@ -65,8 +65,8 @@ func Subject(ns string, sp event.Space, worker uint64) string {
 // namespaceSubjects matches every stream of the namespace.
 func namespaceSubjects(ns string) string { return prefix + "." + ns + ".>" }
 
-// The last tokens of what a worker has beside its stream's subject. They make
-// the subjects longer than what a stream captures.
+// The last tokens of what a worker has beside its stream's subject. No stream captures
+// them.
 const (
 	liveToken    = "live"
 	recoverToken = "recover"
@@ -102,8 +102,12 @@ var errSubject = errors.New("subject does not name a worker")
 
 // Worker returns the worker whose events are published on the subject.
 func Worker(subject string) (uint64, error) {
-	token := subject[strings.LastIndexByte(subject, '.')+1:]
-	id, err := strconv.ParseUint(token, 10, 64)
+	rest := subject
+	for range 3 { // prefix, namespace, space
+		_, rest, _ = strings.Cut(rest, ".")
+	}
+	worker, _, _ := strings.Cut(rest, ".") // the part of the space follows, if it has several
+	id, err := strconv.ParseUint(worker, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %q", errSubject, subject)
 	}

@@ -65,14 +65,16 @@ func (s Share) Reads(info *Info) (bool, error) {
 	return false, fmt.Errorf("the space has %d streams, and this is share %s: its publishers began with another --stream-partitions", info.Partitions, s)
 }
 
-// partSubject is where the events of one of n streams of a space are published, but
-// for the worker. The part is a token of its own, as a server's mapping needs it.
-func partSubject(ns string, sp event.Space, part, n int) string {
-	subject := prefix + "." + ns + "." + Token(sp) + "."
+// partSubject is where the events of a worker, "*" for all, are published that belong to
+// one of n streams of a space. The part is a token of its own, as a server's mapping needs
+// it, and follows the worker as what says that an event is live, or a request: a number is
+// neither.
+func partSubject(ns string, sp event.Space, worker string, part, n int) string {
+	subject := prefix + "." + ns + "." + Token(sp) + "." + worker
 	if n <= 1 {
 		return subject
 	}
-	return subject + strconv.Itoa(part) + "."
+	return subject + "." + strconv.Itoa(part)
 }
 
 // partName is the name of one of n streams. The first has the space's own: all agree
@@ -86,10 +88,10 @@ func partName(ns string, sp event.Space, part int) string {
 
 // Subject returns where a worker's events are published that belong to the stream.
 func (i *Info) Subject(worker uint64) string {
-	return partSubject(i.Namespace, i.Space, i.Partition, i.Partitions) + strconv.FormatUint(worker, 10)
+	return partSubject(i.Namespace, i.Space, strconv.FormatUint(worker, 10), i.Partition, i.Partitions)
 }
 
 // captures returns what one of n streams of the space captures.
 func captures(ns string, sp event.Space, part, n int) string {
-	return partSubject(ns, sp, part, n) + "*"
+	return partSubject(ns, sp, "*", part, n)
 }

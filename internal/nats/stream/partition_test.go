@@ -14,7 +14,7 @@ import (
 // says, so that publishers which know of no partitions can be mapped.
 func TestPartitionsAreThoseOfAServersMapping(t *testing.T) {
 	for _, n := range []string{"2", "4", "7", "256"} {
-		tr, err := server.NewSubjectTransform(captures("prod", testSpace, 0, 1), captures("prod", testSpace, 0, 1)[:len(captures("prod", testSpace, 0, 1))-1]+"{{partition("+n+",1)}}.{{wildcard(1)}}")
+		tr, err := server.NewSubjectTransform(captures("prod", testSpace, 0, 1), partSubject("prod", testSpace, "{{wildcard(1)}}", 0, 1)+".{{partition("+n+",1)}}")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,6 +34,28 @@ func TestPartitionsAreThoseOfAServersMapping(t *testing.T) {
 		for part, workers := range found {
 			if share.Of < 16 && (workers < 1000/share.Of || workers > 4000/share.Of) {
 				t.Errorf("%d of 2000 workers in part %d of %d", workers, part, share.Of)
+			}
+		}
+	}
+}
+
+// A stream that took requests would answer them in the publisher's place, and one that
+// took live events would bring them twice.
+func TestStreamsTakeEventsAlone(t *testing.T) {
+	const n = 4
+	for part := range n {
+		captured := captures("prod", testSpace, part, n)
+		for worker := range uint64(2 * n) {
+			info := Info{Namespace: "prod", Space: testSpace, Partition: part, Partitions: n}
+			if subject := info.Subject(worker); !server.SubjectsCollide(captured, subject) {
+				t.Errorf("%s is not of %s", subject, captured)
+			} else if got, err := Worker(subject); got != worker || err != nil {
+				t.Errorf("%s is of worker %d, %v", subject, got, err)
+			}
+			for _, subject := range []string{RecoverSubject("prod", testSpace, worker), LiveSubject("prod", testSpace, worker)} {
+				if server.SubjectsCollide(captured, subject) {
+					t.Errorf("%s takes %s", captured, subject)
+				}
 			}
 		}
 	}
