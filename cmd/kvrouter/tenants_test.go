@@ -90,6 +90,79 @@ func TestLimitsOfTenants(t *testing.T) {
 	}
 }
 
+// A client that leaves has used what it had the engine do: the prompt, once it was sent
+// there, and what it saw of the answer. What no engine did is not paid for.
+func TestWhoLeavesPays(t *testing.T) {
+	asked := make(chan struct{}, 8)
+	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case strings.Contains(string(body), "fails"):
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		case strings.Contains(string(body), `"stream":true`):
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, strings.Repeat("data: {\"choices\":[]}\n\n", 5))
+			_ = http.NewResponseController(w).Flush()
+		}
+		asked <- struct{}{}
+		<-r.Context().Done()
+	}))
+	t.Cleanup(e.Close)
+	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+e.URL, "--model=m", "--health-every=0s",
+		"--tokens-file="+tenantsFile(t, "  a: {tokens: 1000, per: 24h}\n"))
+	left := func() (n int) {
+		t.Helper()
+		_, _, header := askAs(t, "a-0123456789abcdef", "POST", url+"/v1/completions", `{"model":"m","prompt":[1],"user":"fails"}`)
+		n, err := strconv.Atoi(header.Get("X-Ratelimit-Remaining-Tokens"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n + 1
+	}
+	if n := left(); n != 1000 {
+		t.Fatalf("%d at first", n)
+	}
+	if n := left(); n != 1000 {
+		t.Errorf("%d after an engine has failed", n)
+	}
+	want := 1000
+	for _, c := range []struct {
+		body string
+		uses int
+	}{{`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10]}`, 10}, {`{"model":"m","prompt":[1,2,3,4,5,6,7,8,9,10],"stream":true}`, 15}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer a-0123456789abcdef")
+		gone := make(chan struct{})
+		go func() { // ends with the request
+			defer close(gone)
+			resp, err := http.DefaultClient.Do(req)
+			if err == nil {
+				_, _ = io.ReadFull(resp.Body, make([]byte, 5*len("data: {\"choices\":[]}\n\n")))
+				cancel()
+				_ = resp.Body.Close()
+			}
+		}()
+		<-asked
+		if c.uses == 10 {
+			cancel()
+		}
+		<-gone
+		cancel()
+		want -= c.uses
+		waittest.Until(t, func() error { // what a request has used is taken when it has ended
+			if n := left(); n != want {
+				return fmt.Errorf("%d tokens are left after %s, want %d", n, c.body, want)
+			}
+			return nil
+		})
+	}
+}
+
 // One tenant floods the queue, and another one's requests are served in turn, by the
 // weights of both.
 func TestTenantsShareTheQueue(t *testing.T) {

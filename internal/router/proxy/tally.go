@@ -64,7 +64,11 @@ func (t *tally) used(s *stream, said usage) {
 
 // finish is called when a request for an engine is over.
 func (p *Proxy) finish(q *call) {
-	p.settle(q, int64(q.tally.prompt)+int64(q.tally.output))
+	used := int64(q.tally.prompt) + int64(q.tally.output)
+	if q.tally.outcome == "client_gone" && q.tally.attempts > 0 {
+		used = max(used, q.payer.taken) // an engine was at work on it, whatever the client saw
+	}
+	p.settle(q, used)
 	p.meters.request(q, time.Since(q.arrival))
 }
 
