@@ -186,6 +186,13 @@ func (s *Space) reach(t *task) {
 	}
 }
 
+// ApplyLater is Apply for those who may wait, at applied, which is closed once all of b
+// is applied.
+func (s *Space) ApplyLater(ctx context.Context, b *event.Batch) (applied <-chan struct{}, err error) {
+	done := make(chan struct{})
+	return done, s.Apply(ctx, b, func(core.Outcome) { close(done) })
+}
+
 // ApplyWait applies b and returns what it did. ctx bounds the wait for room in
 // the queue; a batch that is accepted is waited for.
 func (s *Space) ApplyWait(ctx context.Context, b *event.Batch) (core.Outcome, error) {

@@ -49,6 +49,8 @@ type Cache struct {
 	cfg    Config
 	begun  time.Time
 	expiry atomic.Int64 // when the oldest block's time is over, in ns since begun
+	// last is closed when the space has what was noted last.
+	last atomic.Pointer[<-chan struct{}]
 
 	mu struct {
 		sync.Mutex
@@ -114,16 +116,22 @@ func (c *Cache) reset() {
 // elapsed returns the time since the Cache was made.
 func (c *Cache) elapsed() time.Duration { return c.cfg.Now().Sub(c.begun) }
 
-// Find puts into r what every rank is taken to hold; see shard.Space.Find.
+// Find puts into r what every rank is taken to hold; see shard.Space.Find. It is with the
+// prompt that was noted last.
 func (c *Cache) Find(local []uint64, r *shard.Result) {
 	c.Expire()
+	if last := c.last.Load(); last != nil {
+		<-*last
+	}
 	c.cfg.Space.Find(local, r)
 }
 
 // EachMember calls f for every rank that is taken to hold blocks.
 func (c *Cache) EachMember(f func(k shard.Member)) { c.cfg.Space.EachMember(f) }
 
-// Placed notes that a prompt of these local hashes went to a rank.
+// Placed notes that a prompt of these local hashes went to a rank. It does not wait for
+// the space's owners, as all who choose would wait with it, for the lock: who looks
+// prompts up next does, and has seldom to.
 func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	if len(local) == 0 {
 		return
@@ -136,16 +144,18 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	hashes := c.mu.hashes
 	last, known := c.walk(id, hashes)
 	if known < len(hashes) {
-		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: hashes[known:], Local: local[known:]}
+		r := &run{rank: id, seq: slices.Clone(hashes[known:]), parent: last} // nobody writes to seq's elements again
+		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: r.seq, Local: slices.Clone(local[known:])}
 		if known > 0 {
 			ev.HasParent, ev.Parent = true, hashes[known-1]
 		}
 		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{ev}}
-		if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
+		applied, err := c.cfg.Space.ApplyLater(context.Background(), b)
+		if err != nil {
 			c.mu.stats.Failed++
 			return
 		}
-		r := &run{rank: id, seq: slices.Clone(hashes[known:]), parent: last}
+		c.last.Store(&applied)
 		c.mu.at[r.key()] = r
 		c.mu.blocks += len(r.seq)
 		last = r
