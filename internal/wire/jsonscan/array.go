@@ -8,10 +8,9 @@ import (
 	"math/bits"
 )
 
-// Arrays of numbers are most of what requests consist of. Their elements are
-// read eight digits at a time, as long as they are plain: digits, a comma and
-// at most one space. Whatever else there is, and what is wrong, is read one
-// element after the other.
+// Arrays of numbers are most of what requests consist of. Their elements are taken from
+// 64 bytes at a time, as long as they are plain: digits, a comma and at most one space.
+// Whatever else there is, and what is wrong, is read one element after the other.
 
 // Uint32s appends the elements of an array of integers of 32 bits to dst. On
 // an error about an element, that is the one after those returned. More than
@@ -41,7 +40,7 @@ func (r *Reader) Uint64s(dst []uint64, limit int, signed bool) []uint64 {
 		return dst
 	}
 	for first := true; r.More(']', &first); {
-		if dst = r.plain64(dst, limit); len(dst) >= limit {
+		if dst = r.plain64(dst, limit, signed); len(dst) >= limit {
 			r.tooMany(limit)
 			return dst
 		}
@@ -91,87 +90,114 @@ func (r *Reader) Whole(signed bool) uint64 {
 	return v
 }
 
-// plain32 takes plain elements; the position stays at an element.
+// plain32 takes plain elements of up to eight digits; the position stays at an element.
+//
+// Where elements end is found for 64 bytes at once, and before any is read: else each
+// would wait for the one before it, from whose end its own place follows.
 func (r *Reader) plain32(dst []uint32, limit int) []uint32 {
-	b, pos := r.b, r.off
-	for len(dst) < limit && pos+10 <= len(b) {
-		w := binary.LittleEndian.Uint64(b[pos:])
-		n := span(w)
-		if n == 0 || n == 8 || n > 1 && byte(w) == '0' || byte(w>>(8*n)) != ',' || !digits(w, n) {
-			break
-		}
-		dst = append(dst, uint32(number(w, n)))
-		if pos += n + 1; b[pos] == ' ' {
-			pos++
-		}
-	}
-	r.off = pos
-	return dst
-}
-
-// plain64 is plain32 for numbers of up to twenty digits.
-func (r *Reader) plain64(dst []uint64, limit int) []uint64 {
-	const head, tail = math.MaxUint64 / 10_000, math.MaxUint64 % 10_000 // of 16 and 4 digits
-	b, pos := r.b, r.off
-	for len(dst) < limit && pos+32 <= len(b) {
-		w := binary.LittleEndian.Uint64(b[pos:])
-		n := span(w)
-		v, plain := number(w, n), digits(w, n)
-		if n == 8 {
-			w = binary.LittleEndian.Uint64(b[pos+8:])
-			k := span(w)
-			plain = plain && digits(w, k)
-			v, n = v*power(k)+number(w, k), n+k
-			if k == 8 {
-				w = binary.LittleEndian.Uint64(b[pos+16:])
-				k = span(w)
-				plain = plain && digits(w, k)
-				last := number(w, k)
-				if k > 4 || k == 4 && (v > head || v == head && last > tail) {
-					break
-				}
-				v, n = v*power(k)+last, n+k
+	b, pos, k := r.b, r.off, len(dst)
+	room := dst[:max(k, min(cap(dst), limit))] // what does not fit is appended one by one
+	for pos+wide <= len(b) {
+		c, at := b[pos:pos+wide:pos+wide], 0 // at: of the next element
+		for m := stops(c); m != 0 && k < len(room); m &= m - 1 {
+			end := bits.TrailingZeros64(m)
+			n := end - at
+			w := load(b, pos+at)
+			if uint(n-1) >= 8 || c[end&63] != ',' || byte(w) == 0 && n > 1 {
+				break
+			}
+			room[k] = uint32(eight(w << (-8 * n & 63))) // zeros before the first digit
+			k++
+			if at = end + 1; c[at] == ' ' {
+				at++
+				m &= m - 1
 			}
 		}
-		if n == 0 || n > 1 && b[pos] == '0' || b[pos+n] != ',' || !plain {
+		if at == 0 {
 			break
 		}
-		dst = append(dst, v)
-		if pos += n + 1; b[pos] == ' ' {
-			pos++
-		}
+		pos += at
 	}
 	r.off = pos
-	return dst
+	return room[:k]
 }
 
-const ones = 0x0101010101010101
-
-// span returns how many of the word's bytes, from the lowest on, may be
-// digits: bit 4 is set in digits, and clear in a comma and in white space. The
-// next element's place depends on it, so it is as short as can be; whether the
-// bytes are digits is looked at beside that.
-func span(w uint64) int { return bits.TrailingZeros64(^w&(0x10*ones)) / 8 }
-
-// digits reports whether the word's lowest n bytes, n up to 8, are digits. A
-// carry goes upwards only, from a byte that is none.
-func digits(w uint64, n int) bool {
-	w ^= '0' * ones // a digit is 0 … 9 now
-	return (w+0x76*ones|w)&(0x80*ones)&(1<<(8*n)-1) == 0
-}
-
-// number returns the number that the word's lowest n bytes, all digits, write:
-// neighbours are joined to pairs, these to fours, these to the eight.
-func number(w uint64, n int) uint64 {
-	if n == 0 {
-		return 0
+// plain64 is plain32 for numbers of up to twenty digits; with signed they may be negative.
+func (r *Reader) plain64(dst []uint64, limit int, signed bool) []uint64 {
+	b, pos, k := r.b, r.off, len(dst)
+	room := dst[:max(k, min(cap(dst), limit))]
+	for pos+wide <= len(b) {
+		c, at := b[pos:pos+wide:pos+wide], 0
+		for m := stops(c); m != 0 && k < len(room); m &= m - 1 {
+			first, minus := at, uint64(0)
+			if signed && c[at] == '-' {
+				if m &= m - 1; m == 0 {
+					break
+				}
+				first, minus = at+1, 1
+			}
+			end := bits.TrailingZeros64(m)
+			n := end - first
+			if uint(n-1) >= 20 || c[end&63] != ',' || c[first] == '0' && n > 1 {
+				break
+			}
+			v, ok := eight(load(c, first)<<(-8*n&63)), true // n mod 8 digits, or eight
+			if n > 8 {
+				v, ok = longer(v, c, n, end)
+			}
+			if !ok || minus == 1 && v > 1<<63 {
+				break
+			}
+			room[k] = v ^ -minus + minus
+			k++
+			if at = end + 1; c[at] == ' ' {
+				at++
+				m &= m - 1
+			}
+		}
+		if at == 0 {
+			break
+		}
+		pos += at
 	}
-	w = (w & 0x0F0F0F0F0F0F0F0F) << ((64 - 8*n) & 63) // zeros before the first digit
-	w = w*10 + w>>8
-	return ((w&0x000000FF000000FF)*(100+1_000_000<<32) + (w>>16&0x000000FF000000FF)*(1+10_000<<32)) >> 32
+	r.off = pos
+	return room[:k]
 }
 
-// power returns 10^n, n up to 8.
-func power(n int) uint64 {
-	return [...]uint64{1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}[n]
+const (
+	ones = 0x0101010101010101
+	wide = 64 + 8 // bytes that are looked at, and those that are loaded with the last of them
+)
+
+// stops returns which of the first 64 bytes are no digits, the first byte in the lowest bit.
+func stops(c []byte) (m uint64) {
+	_ = c[63]
+	for i := 0; i < 64; i += 8 {
+		w := load(c, i)
+		w = (w + 0x76*ones | w) & (0x80 * ones) // a carry comes only from a byte that is none, nor a comma
+		m |= w * 0x0002040810204081 >> 56 << i  // the highest bits of the bytes, together
+	}
+	return m
+}
+
+// load returns eight bytes, of which digits are 0 … 9.
+func load(b []byte, at int) uint64 { return binary.LittleEndian.Uint64(b[at:]) ^ '0'*ones }
+
+// longer returns the number of n digits, of which v are those before the last eight or
+// sixteen, if it has 64 bits.
+func longer(v uint64, c []byte, n, end int) (uint64, bool) {
+	if n <= 16 {
+		return v*1e8 + eight(load(c, end-8)), true
+	}
+	const most, tail = math.MaxUint64, 10_000_000_000_000_000
+	low := eight(load(c, end-16))*1e8 + eight(load(c, end-8))
+	return v*tail + low, v < most/tail || v == most/tail && low <= most%tail
+}
+
+// eight returns the number of eight digits: neighbours are joined to pairs, these to
+// fours, these to the eight.
+func eight(w uint64) uint64 {
+	w = w * (10<<8 + 1) >> 8 & 0x00FF00FF00FF00FF
+	w = w * (100<<16 + 1) >> 16 & 0x0000FFFF0000FFFF
+	return w * (10_000<<32 + 1) >> 32
 }

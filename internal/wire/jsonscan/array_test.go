@@ -155,27 +155,87 @@ func FuzzArray(f *testing.F) {
 	})
 }
 
+// FuzzArrayOneByOne compares what is taken from many bytes at a time with the same
+// elements read one after the other.
+func FuzzArrayOneByOne(f *testing.F) {
+	for element := range wrong() {
+		f.Add([]byte("[1,-22, " + element + ",18446744073709551615, -9223372036854775808,-9223372036854775809,4294967296]"))
+	}
+	f.Add([]byte("[12345678,123456789,1234567890123456,12345678901234567, -0,0,-00,00,9\xff9,9]"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		b = append(b, strings.Repeat(" ", 2*wide)...) // so that all of it is within reach
+		const limit = 50
+		for _, signed := range []bool{false, true} {
+			got, want, one := array(b, func(r *Reader) []uint64 { return r.Uint64s(make([]uint64, 0, limit), limit, signed) },
+				func(r *Reader) uint64 { return r.Whole(signed) }, limit)
+			if !slices.Equal(got, want) || one != "" {
+				t.Fatalf("%q, signed %v: %d, one by one %d; %s", b, signed, got, want, one)
+			}
+		}
+		got, want, one := array(b, func(r *Reader) []uint32 { return r.Uint32s(make([]uint32, 0, limit), limit) },
+			func(r *Reader) uint32 { r.Peek(); return r.Uint32() }, limit)
+		if !slices.Equal(got, want) || one != "" {
+			t.Fatalf("%q: %d of 32 bits, one by one %d; %s", b, got, want, one)
+		}
+	})
+}
+
+// array reads an array with many and with one, and says what else than elements differs.
+func array[T any](b []byte, many func(*Reader) []T, one func(*Reader) T, limit int) (got, want []T, differs string) {
+	var a, c Reader
+	a.Reset(b)
+	got = many(&a)
+	c.Reset(b)
+	if c.Open('[') {
+		for first := true; c.More(']', &first); {
+			if len(want) >= limit {
+				c.tooMany(limit)
+				break
+			}
+			if v := one(&c); c.Err() == nil {
+				want = append(want, v)
+			}
+		}
+	}
+	if fmt.Sprint(a.Err()) != fmt.Sprint(c.Err()) || a.Offset() != c.Offset() {
+		differs = fmt.Sprintf("%v at %d, one by one %v at %d", a.Err(), a.Offset(), c.Err(), c.Offset())
+	}
+	return got, want, differs
+}
+
 func BenchmarkArray(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	tokens, hashes, signed := make([]string, 8192), make([]string, 512), make([]string, 512)
+	for i := range tokens {
+		tokens[i] = strconv.FormatUint(uint64(rng.Uint32N(128_000)), 10)
+	}
+	for i := range hashes {
+		h := rng.Uint64()
+		hashes[i], signed[i] = strconv.FormatUint(h, 10), strconv.FormatInt(int64(h), 10)
+	}
 	for _, bench := range []struct {
-		name, element string
-		n             int
-	}{{"u64", "17446744073709551615", 512}, {"u32", "128256", 8192}} {
-		b.Run(bench.name, func(b *testing.B) {
-			text := []byte("[" + strings.Repeat(bench.element+",", bench.n-1) + bench.element + "]")
-			longs, shorts := make([]uint64, 0, bench.n), make([]uint32, 0, bench.n)
-			var r Reader
-			b.SetBytes(int64(len(text)))
-			for b.Loop() {
-				if r.Reset(text); bench.name == "u64" {
-					r.Uint64s(longs, bench.n, false)
-				} else {
-					r.Uint32s(shorts, bench.n)
+		name     string
+		elements []string
+	}{{"tokens", tokens}, {"hashes", hashes}, {"signed", signed}} {
+		for _, comma := range []string{",", ", "} {
+			b.Run(bench.name+strconv.Quote(comma), func(b *testing.B) {
+				text := []byte("[" + strings.Join(bench.elements, comma) + "]")
+				n := len(bench.elements)
+				longs, shorts := make([]uint64, 0, n), make([]uint32, 0, n)
+				var r Reader
+				b.SetBytes(int64(len(text)))
+				for b.Loop() {
+					if r.Reset(text); bench.name == "tokens" {
+						r.Uint32s(shorts, n)
+					} else {
+						r.Uint64s(longs, n, true)
+					}
 				}
-			}
-			if r.Err() != nil {
-				b.Fatal(r.Err())
-			}
-		})
+				if r.Err() != nil {
+					b.Fatal(r.Err())
+				}
+			})
+		}
 	}
 }
 
