@@ -97,7 +97,7 @@ func TestWhoLeavesPays(t *testing.T) {
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch {
-		case strings.Contains(string(body), "fails"):
+		case r.Method != http.MethodPost, strings.Contains(string(body), "fails"):
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		case strings.Contains(string(body), `"stream":true`):

@@ -67,9 +67,9 @@ func hopByHop(name string) bool {
 // copyHeaders copies what belongs to the message and not to its connection, nor
 // to the router.
 func copyHeaders(dst, src http.Header) {
-	named := src.Values("Connection")
+	named := namedBy(src["Connection"])
 	for name, values := range src {
-		if hopByHop(name) || strings.HasPrefix(name, prefix) || namedIn(named, name) {
+		if hopByHop(name) || strings.HasPrefix(name, prefix) || named[name] {
 			continue
 		}
 		dst[name] = values
@@ -88,6 +88,22 @@ func forwardClient(h http.Header, r *http.Request) {
 		host = strings.Join(before, ", ") + ", " + host
 	}
 	h[name] = []string{host}
+}
+
+// namedBy returns the headers that Connection names, of which there may be thousands.
+func namedBy(lists []string) (named map[string]bool) {
+	for _, list := range lists {
+		for part := range strings.SplitSeq(list, ",") {
+			if part = strings.TrimSpace(part); part == "" || strings.EqualFold(part, "keep-alive") || strings.EqualFold(part, "close") {
+				continue // of nearly all
+			}
+			if named == nil {
+				named = make(map[string]bool)
+			}
+			named[http.CanonicalHeaderKey(part)] = true
+		}
+	}
+	return named
 }
 
 func namedIn(lists []string, name string) bool {
