@@ -37,7 +37,8 @@ type judge struct {
 
 func newJudge(q *call, resp *http.Response) judge {
 	kind := resp.Header.Get("Content-Type")
-	j := judge{on: q.wants && resp.StatusCode == http.StatusOK}
+	ok := resp.StatusCode == http.StatusOK || q.generates && resp.StatusCode < http.StatusBadRequest // where 204 and redirects have no place
+	j := judge{on: q.wants && ok}
 	if resp.Header.Get("Content-Encoding") == "" { // else nobody here can read it
 		j.events, j.choices, j.json = strings.HasPrefix(kind, "text/event-stream"), q.generates, strings.Contains(kind, "json")
 	}

@@ -95,9 +95,11 @@ func hollow(t *testing.T, well bool, answer http.HandlerFunc) *lab {
 // another engine may do better, and counts against the engine.
 func TestAnswersThatSayNothing(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
-		"empty":  func(http.ResponseWriter) {},
-		"a page": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>starting</html>") },
-		"done":   func(w http.ResponseWriter) { sse(w, "data: [DONE]\n\n") },
+		"empty":      func(http.ResponseWriter) {},
+		"no content": func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
+		"a redirect": func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(http.StatusFound) },
+		"a page":     func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html>starting</html>") },
+		"done":       func(w http.ResponseWriter) { sse(w, "data: [DONE]\n\n") },
 		"an error": func(w http.ResponseWriter) {
 			sse(w, `data: {"error":{"message":"out of `)
 			sse(w, `memory","code":500}}`+"\n\ndata: [DONE]\n\n")
