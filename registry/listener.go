@@ -10,7 +10,7 @@ import (
 type Listener struct {
 	Endpoint string
 	Status   string // pending, active, paused or failed
-	Error    string // the last one; "" if there was none
+	Error    string // why it is not as it should be; "" if it is
 }
 
 // The states of a listener.
@@ -24,8 +24,8 @@ const (
 // ErrUnknownWorker is wrapped by errors about a worker that is not registered.
 var ErrUnknownWorker = errors.New("no such worker is registered")
 
-// SetListener notes the state of what reads a rank's socket. Until it is
-// called a listener is pending.
+// SetListener notes the state of what reads a rank's socket, and why it is not as it
+// should be, nil if it is. Until it is called a listener is pending.
 func (r *Registry) SetListener(k Key, rank uint32, status string, cause error) error {
 	if !slices.Contains([]string{ListenerPending, ListenerActive, ListenerPaused, ListenerFailed}, status) {
 		return fmt.Errorf("registry: %q is no state of a listener", status)
@@ -39,8 +39,7 @@ func (r *Registry) SetListener(k Key, rank uint32, status string, cause error) e
 	if m.listeners == nil {
 		m.listeners = make(map[uint32]Listener)
 	}
-	l := m.listeners[rank]
-	l.Status = status
+	l := Listener{Status: status}
 	if cause != nil {
 		l.Error = cause.Error()
 	}

@@ -59,6 +59,9 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
 		w.r.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)
+		for rank := range ranks {
+			_ = w.reg.SetListener(e.Key, rank, registry.ListenerFailed, err) // it fails for a worker that has just left
+		}
 	}
 }
 

@@ -79,7 +79,7 @@ func TestAnEngineIsFollowedDirectly(t *testing.T) {
 	p = start(t, args...)
 	p.ready()
 	p.direct(m, 150)
-	p.answers("GET", "/v1/workers", "", 200, "batches 0 to 149 are lost (retention)")
+	p.answers("GET", "/v1/workers", "", 200, `"missed_batches":150`)
 	p.answers("GET", "/metrics", "", 200, `kvatlas_direct_lost_batches_total{reason="retention"} 300`)
 
 	p.answers("POST", "/unregister", `{"instance_id":7,"model_name":"direct"}`, 200, "")

@@ -29,7 +29,7 @@ type RankStatus struct {
 	// the engine left out events without a hole in its numbers.
 	UnknownParents uint64
 	Blocks         core.Outcome // what the index did with its blocks
-	LastError      string
+	LastError      string // what is not as it should be; "" if nothing is any more
 	LastBatch      time.Time // when the last one was applied
 }
 
@@ -59,8 +59,11 @@ func (r *follower) status() RankStatus {
 	r.stat.Lock()
 	s := r.stat.RankStatus
 	r.stat.Unlock()
-	if s.Status = r.feed.Status(); s.Why != nil {
+	switch s.Status = r.feed.Status(); {
+	case s.Why != nil:
 		s.LastError = "incomplete: " + s.Why.Error()
+	case zmqfeed.PhaseOf(s.State) == zmqfeed.Live:
+		s.LastError = "" // it is over
 	}
 	return s
 }
