@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -16,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // One space more than there is room for is refused by its name, whatever brings it, and
@@ -154,4 +157,131 @@ func TestAHeldMessageOfADeadPublisher(t *testing.T) {
 	}
 	p.answers("POST", "/v1/find_matches", `{"model":"m","hashes":[3]}`, 200, `"worker_id":"1"`)
 	p.answers("GET", "/readyz?verbose", "", 200, "1 ranks are stale")
+}
+
+// A stream is deleted and made again while it is read, and while nobody does who has a
+// snapshot of before: each time one position is void, and the answers are the oracle's.
+func TestAStreamThatIsMadeAgain(t *testing.T) {
+	s := newServed(t)
+	snaps := t.TempDir()
+	p := s.taker(snaps)
+	remake := func() {
+		t.Helper()
+		js, err := jetstream.New(join(t, s.dir).Conn())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := js.DeleteStream(t.Context(), stream.Name("default", s.space)); err != nil {
+			t.Fatal(err)
+		}
+		s.publish(100)
+	}
+	check := func() {
+		t.Helper()
+		s.compare(p)
+		p.ready()
+		s.publish(30)
+		s.compare(p)
+		if n := p.metric("kvatlas_ingest_void_positions_total"); n != "1" {
+			t.Errorf("%s positions were void", n)
+		}
+	}
+	remake()
+	check()
+	_ = p.cmd.Process.Kill()
+	p.wait()
+	remake()
+	p = start(t, "--data-dir", s.dir, "--snapshot-dir", snaps)
+	check()
+}
+
+// An engine runs anew and has told of one of its ranks: what the others held in its last
+// run is gone, with the new run's first heartbeat or registration.
+func TestARestartedEngineHoldsNothingOfBefore(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, "--data-dir", dir, "--registry-beat=100ms", "--gap-wait=1s")
+	p.ready()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience)
+	defer cancel()
+	nc := join(t, dir).Conn()
+	for worker, registers := range []bool{false, true} {
+		cfg := publish.Config{Conn: nc, Space: event.Space{Model: "m", BlockSize: 16}, Worker: uint64(worker), Heartbeat: 50 * time.Millisecond,
+			Log: slog.New(slog.DiscardHandler)}
+		if registers {
+			cfg.Heartbeat = time.Hour // nothing but the registration tells
+			cfg.Registration = &publish.Registration{Worker: registry.Worker{Ranks: []uint32{0, 1}}}
+		}
+		blocks := func(n int) {
+			t.Helper()
+			p.answers("GET", "/v1/workers", "", 200, fmt.Sprintf(`"blocks":%d,`, n))
+		}
+		old, err := publish.Open(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rank := range uint32(2) {
+			if err := old.Stored(ctx, rank, event.Device, publish.Root(), []uint64{1, 2, 3}, []uint64{1, 2, 3}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := old.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		blocks(6)
+		if err := old.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		again, err := publish.Open(ctx, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		few := []uint64{7, 8}[:1+worker] // not as many as another one has
+		if err := again.Stored(ctx, 0, event.Device, publish.Root(), few, few); err != nil {
+			t.Fatal(err)
+		}
+		blocks(len(few))
+		if err := again.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A server takes messages of 32 MiB, and one of them has more than a reader asks for at a
+// time: it is read as the others are.
+func TestAMessageLargerThanAReaderAsksFor(t *testing.T) {
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(),
+		MaxPayload: 32 << 20, MaxPending: 128 << 20, NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	p := start(t, "--nats", srv.ClientURL(), "--no-snapshots")
+	p.ready()
+	nc, err := nats.Connect(srv.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := event.Space{Model: "m", BlockSize: 16}
+	if _, err := stream.Ensure(t.Context(), js, "default", space, stream.Config{MaxBytes: 128 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	large := make([]uint64, 700_000) // in 16 bytes each
+	for i := range large {
+		large[i] = uint64(i) + 10
+	}
+	for id, names := range [][]uint64{{1}, large, {2}} {
+		data := event.AppendBatch(nil, &event.Batch{Space: space, Worker: 1, Incarnation: 9,
+			Events: []event.Event{{Kind: event.Stored, ID: uint64(id) + 1, Engine: names, Local: names}}})
+		if _, err := js.Publish(t.Context(), stream.Subject("default", space, 1), data); err != nil {
+			t.Fatalf("%d bytes: %v", len(data), err)
+		}
+	}
+	p.answers("GET", "/v1/workers", "", 200, fmt.Sprintf(`"blocks":%d,`, len(large)+2))
+	p.ready()
 }
