@@ -49,8 +49,8 @@ type Cache struct {
 	cfg    Config
 	begun  time.Time
 	expiry atomic.Int64 // when the oldest block's time is over, in ns since begun
-	// last is closed when the space has what was noted last.
-	last atomic.Pointer[<-chan struct{}]
+	// last is what was noted last. Placed replaces it, with mu held.
+	last atomic.Pointer[noted]
 
 	mu struct {
 		sync.Mutex
@@ -60,6 +60,24 @@ type Cache struct {
 		hashes []uint64        // scratch
 		stats  Stats
 	}
+}
+
+// noted is a prompt on its way into the space.
+type noted struct {
+	applied <-chan struct{} // closed when the space has it
+	before  *noted          // noted before, and not in the space by then: shards do not wait for each other
+}
+
+// outstanding returns the last of them that the space does not have yet; nil if it has all.
+func (n *noted) outstanding() *noted {
+	for ; n != nil; n = n.before {
+		select {
+		case <-n.applied:
+		default:
+			return n
+		}
+	}
+	return nil
 }
 
 // run is blocks of a rank that follow each other and were last used together. What
@@ -116,12 +134,12 @@ func (c *Cache) reset() {
 // elapsed returns the time since the Cache was made.
 func (c *Cache) elapsed() time.Duration { return c.cfg.Now().Sub(c.begun) }
 
-// Find puts into r what every rank is taken to hold; see shard.Space.Find. It is with the
-// prompt that was noted last.
+// Find puts into r what every rank is taken to hold; see shard.Space.Find. It is with all
+// prompts that were noted before.
 func (c *Cache) Find(local []uint64, r *shard.Result) {
 	c.Expire()
-	if last := c.last.Load(); last != nil {
-		<-*last
+	for n := c.last.Load().outstanding(); n != nil; n = n.before {
+		<-n.applied
 	}
 	c.cfg.Space.Find(local, r)
 }
@@ -155,7 +173,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 			c.mu.stats.Failed++
 			return
 		}
-		c.last.Store(&applied)
+		c.last.Store(&noted{applied, c.last.Load().outstanding()})
 		c.mu.at[r.key()] = r
 		c.mu.blocks += len(r.seq)
 		last = r
