@@ -69,11 +69,13 @@ type one struct {
 	joined map[uint64]*registry.Announcement
 	engine *enginetest.Mock
 
+	partitions int // streams of the space; 0 is one
+
 	oracle *core.Oracle // of all but direct, which engine's is
 	ranks  []shard.RankID
 }
 
-func newOne(t *testing.T, home string) *one {
+func newOne(t *testing.T, home string, partitions int) *one {
 	t.Helper()
 	b, err := broker.Open(t.Context(), broker.Config{URL: broker.Embedded, DataDir: filepath.Join(home, "data"), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -81,7 +83,7 @@ func newOne(t *testing.T, home string) *one {
 	}
 	f := &one{t: t, broker: b, space: event.Space{Model: "m", BlockSize: enginetest.BlockSize}, rand: rand.New(rand.NewPCG(5, 6)),
 		pubs: map[uint64]*publish.Publisher{}, joined: map[uint64]*registry.Announcement{}, oracle: core.NewOracle(),
-		engine: enginetest.NewMock(t, 9, 2, 0)}
+		engine: enginetest.NewMock(t, 9, 2, 0), partitions: partitions}
 	for i := range 24 { // chains that share prefixes
 		chain := []uint64{f.rand.Uint64()}
 		if i%12 != 0 {
@@ -145,6 +147,7 @@ func (f *one) join(id uint64, ranks []uint32) {
 	if id != direct && f.pubs[id] == nil {
 		// Without heartbeats: the first would bring back a worker that has left.
 		cfg := publish.Config{Conn: f.broker.Conn(), Space: f.space, Worker: id, Heartbeat: -1, Log: slog.New(slog.DiscardHandler)}
+		cfg.Stream.Partitions = f.partitions
 		if id == live {
 			cfg.Transport = publish.CoreNATS
 		}
@@ -249,6 +252,29 @@ func (f *one) name(workers ...uint64) {
 // numbers of blocks.
 func (f *one) agree(when string, copies map[string]copyOfIndex) {
 	f.t.Helper()
+	held := f.agreeOnDepths(when, copies)
+	for name, c := range copies {
+		f.until(when, name, func() error {
+			text, err := get(f.t.Context(), c.url()+"/metrics")
+			if err != nil {
+				return err
+			}
+			var have [event.NumTiers]int
+			for t := range have {
+				have[t] = int(sum(text, "kvatlas_index_blocks", `tier="`+event.Tier(t).String()+`"`))
+			}
+			if have != held {
+				return fmt.Errorf("%d blocks are held, the oracle says %d", have, held)
+			}
+			return nil
+		})
+	}
+}
+
+// agreeOnDepths waits until every copy has the oracle's depths for every prompt, and
+// returns how many blocks that holds on each tier.
+func (f *one) agreeOnDepths(when string, copies map[string]copyOfIndex) [event.NumTiers]int {
+	f.t.Helper()
 	oracles := map[uint64]*core.Oracle{}
 	var prompts [][]uint64
 	for rank := range f.engine.Ranks {
@@ -304,22 +330,7 @@ func (f *one) agree(when string, copies map[string]copyOfIndex) {
 			})
 		}
 	}
-	for name, c := range copies {
-		f.until(when, name, func() error {
-			text, err := get(f.t.Context(), c.url()+"/metrics")
-			if err != nil {
-				return err
-			}
-			var have [event.NumTiers]int
-			for t := range have {
-				have[t] = int(sum(text, "kvatlas_index_blocks", `tier="`+event.Tier(t).String()+`"`))
-			}
-			if have != held {
-				return fmt.Errorf("%d blocks are held, the oracle says %d", have, held)
-			}
-			return nil
-		})
-	}
+	return held
 }
 
 func (f *one) until(when, who string, do func() error) {
@@ -336,7 +347,7 @@ func (f *one) until(when, who string, do func() error) {
 // of its workers come, and however it came to have them.
 func TestEveryReplicaHasTheOraclesAnswers(t *testing.T) {
 	home := t.TempDir()
-	f := newOne(t, home)
+	f := newOne(t, home, 0)
 	copies := newCopies(home, 1<<30)
 	f.engine.Publish(30)
 	f.publish(100, streamed, live, leaving, shrinking)
@@ -446,7 +457,7 @@ func (f *one) alike(copies map[string]copyOfIndex) {
 // uses no more memory.
 func TestEveryReplicaKeepsToItsBudget(t *testing.T) {
 	home := t.TempDir()
-	f := newOne(t, home)
+	f := newOne(t, home, 0)
 	const budget = 8 << 20
 	copies := newCopies(home, budget)
 	f.publish(10, streamed, live) // who says nothing is asked for it, for long
