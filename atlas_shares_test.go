@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -311,5 +312,84 @@ func TestChoicesGoOnWithoutAShare(t *testing.T) {
 	cancel()
 	if _, err := r.BestWorker(ctx, route.Prompt{Local: prompt}, route.Options{}); err == nil {
 		t.Error("a request that is over is chosen for")
+	}
+}
+
+// BenchmarkChoice is a choice among 1,000 workers that all hold the first half of a prompt
+// of 256 blocks: by an index of the process, and by the indexers of four shares, which run
+// in this process, too, behind HTTP on loopback.
+func BenchmarkChoice(b *testing.B) {
+	const workers, blocks, of = 1000, 256, 4
+	chain := make([]uint64, blocks)
+	for i := range chain {
+		chain[i] = uint64(i)*0x9E3779B97F4A7C15 + 1
+	}
+	routing := route.DefaultSettings()
+	own := Config{Routing: routing}
+	own.Replica.Log = quiet()
+	whole, err := Open(b.Context(), own)
+	if err != nil {
+		b.Fatal(err)
+	}
+	over := own
+	sets := [of]*shard.Set{}
+	for i := range of {
+		sets[i] = shard.New(shard.Config{Shards: 2})
+		s, err := query.New(query.Config{}, query.Deps{
+			Index: query.Shards{Set: sets[i]}, Share: stream.Share{Index: i, Of: of}, Log: quiet(), Metrics: obs.NewMetrics()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		ln, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		go func() { _ = s.Serve(ln) }() // ends with Shutdown
+		b.Cleanup(func() {
+			_ = s.Shutdown(context.Background()) //nolint:usetesting // b's context has ended
+			sets[i].Close()
+		})
+		over.Replica.Shares.URLs = append(over.Replica.Shares.URLs, "http://"+ln.Addr().String())
+	}
+	asking, err := Open(b.Context(), over)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, a := range map[string]*Atlas{"index": whole, "shares=4": asking} {
+		r, err := a.Router(space)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for id := range uint64(workers) {
+			if err := r.SetWorker(route.Worker{ID: id}); err != nil {
+				b.Fatal(err)
+			}
+			batch := &event.Batch{Space: space, Worker: id, Events: []event.Event{{
+				Kind: event.Stored, Engine: chain[:blocks/2], Local: chain[:blocks/2]}}}
+			if a == whole {
+				err = a.Apply(b.Context(), batch)
+			} else if sp, err2 := sets[stream.Partition(id, of)].Open(space); err2 == nil {
+				_, err = sp.ApplyWait(b.Context(), batch)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		choose := func() {
+			best, err := r.BestWorker(b.Context(), route.Prompt{Local: chain}, route.Options{})
+			if err != nil || best.Cached[event.Device] != blocks/2 {
+				b.Fatalf("%+v %v", best, err)
+			}
+		}
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				choose()
+			}
+		})
+	}
+	for _, a := range []*Atlas{whole, asking} {
+		if err := a.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
