@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +68,7 @@ func TestASpaceThatIsDividedAnew(t *testing.T) {
 		}
 	}
 	ready()
+	ofBefore := func(s RankStatus) bool { return s.Stale && errors.Is(s.Why, ErrDivided) }
 	deleteAll()
 	published(2, worker(stream.Share{Index: 0, Of: 2}))
 	for i, in := range shares {
@@ -73,6 +76,9 @@ func TestASpaceThatIsDividedAnew(t *testing.T) {
 			err := in.Ready()
 			return err != nil && strings.Contains(err.Error(), "2 streams") && len(in.Refused()) > 0
 		})
+		if ranks := in.Ranks(); len(ranks) == 0 || slices.ContainsFunc(ranks, func(s RankStatus) bool { return !ofBefore(s) }) {
+			t.Errorf("share %d: what it knows is of before, and its ranks are %+v", i, ranks)
+		}
 		if got := in.m.voidedPosition.Get(); got > 0 {
 			t.Errorf("share %d: publishers of streams that are not read here are asked", i)
 		}
@@ -81,4 +87,7 @@ func TestASpaceThatIsDividedAnew(t *testing.T) {
 	published(4, worker(stream.Share{Index: 0, Of: 4}))
 	published(4, worker(stream.Share{Index: 3, Of: 4}))
 	ready()
+	for _, in := range shares {
+		waittest.For(t, "nothing is of before any more", func() bool { return !slices.ContainsFunc(in.Ranks(), ofBefore) })
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -69,7 +70,11 @@ func (g *group) appendRanks(list []RankStatus) []RankStatus {
 	for _, l := range g.partitions {
 		l.mu.Lock()
 		for _, k := range l.mu.ranks {
-			list = append(list, k.status())
+			s := k.status()
+			if why := g.otherwise(); why != nil && !s.Is(follow.Departed) {
+				s.Stale, s.Why = true, why
+			}
+			list = append(list, s)
 		}
 		l.mu.Unlock()
 	}

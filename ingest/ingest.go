@@ -102,6 +102,10 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	return in, nil
 }
 
+// ErrDivided is wrapped by why a space is not known any more: its streams were made again,
+// and divided otherwise than Config.Share says.
+var ErrDivided = errors.New("what is known of the space is of before it was divided anew")
+
 // add starts a reader for each stream that has none. unsafe is the error of
 // stream.List for those that must not be read.
 func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
@@ -115,7 +119,7 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 	for _, info := range infos {
 		ours, err := in.cfg.Share.Reads(&info)
 		if err != nil {
-			divided[info.Space] = fmt.Errorf("stream %s: %w", info.Name, err)
+			divided[info.Space] = fmt.Errorf("stream %s: %w: %w", info.Name, ErrDivided, err)
 		} else if in.mu.readers[info.Name] != nil || !ours {
 			continue
 		}
@@ -135,9 +139,8 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		in.running.Go(func() { r.run(ctx) })
 	}
 	for _, r := range in.mu.readers {
-		r.mu.Lock()
-		r.mu.divided = divided[r.space]
-		r.mu.Unlock()
+		why := divided[r.space]
+		r.divided.Store(&why)
 	}
 	in.refuseLocked(refused)
 }

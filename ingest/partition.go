@@ -69,7 +69,17 @@ type shared struct {
 	recoveries *recoveries
 	now        func() time.Time
 	looked     atomic.Pointer[looked]
-	end        atomic.Uint64 // where the stream ends, as far as known
+	end        atomic.Uint64         // where the stream ends, as far as known
+	divided    atomic.Pointer[error] // see otherwise
+}
+
+// otherwise says that the space is divided otherwise now: what is known of its ranks is of
+// before. nil if it is not.
+func (s *shared) otherwise() error {
+	if why := s.divided.Load(); why != nil {
+		return *why
+	}
+	return nil
 }
 
 // looked is what is known of the space's stream beside its messages: when the one that is

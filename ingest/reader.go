@@ -58,7 +58,6 @@ type reader struct {
 		loop     loop
 		idle     idle
 		absent   time.Time // since when the stream is not there; zero: it is
-		divided  error     // the space has been divided otherwise since: what is known is of before
 		doubted  time.Time // LastTime of a stream that was looked into for it
 	}
 }
@@ -359,8 +358,8 @@ func (r *reader) status(now time.Time) StreamStatus {
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}
 	s.Lag = s.Last - s.Position
-	if r.mu.divided != nil {
-		s.Stalled = r.mu.divided
+	if why := r.otherwise(); why != nil {
+		s.Stalled = why
 	}
 	if s.Stalled == nil && s.Lag > 0 {
 		s.Stalled = r.mu.idle.stalled(now, r.cfg.StallAfter, r.mu.read, p.pos)

@@ -49,10 +49,7 @@ func (r *reader) forgotten(now time.Time) bool {
 // counts reports whether the reader is shown and waited for: also one without its stream,
 // if that is because the space is divided otherwise now.
 func (r *reader) counts(now time.Time) bool {
-	r.mu.Lock()
-	divided := r.mu.divided
-	r.mu.Unlock()
-	return divided != nil || !r.forgotten(now)
+	return r.otherwise() != nil || !r.forgotten(now)
 }
 
 // leastDeleteStream is far above the time between a publisher's heartbeats: each of them is

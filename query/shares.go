@@ -212,7 +212,7 @@ func workersOf(v *view, m *missing, model string) []string {
 
 // gate asks how far the index is at most ten times a second: requests of a share are
 // refused until it has caught up, for what it does not know yet must not look as if
-// nobody held it.
+// nobody held it, and those of a replica of whole spaces while one is divided anew.
 type gate struct {
 	behind func() string // nil: all are answered
 	mu     sync.Mutex
@@ -232,7 +232,7 @@ func (g *gate) refuses() *edge.Problem {
 	if g.why == "" {
 		return nil
 	}
-	return edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.NotReady, "this share of the fleet is not known yet: "+g.why)
+	return edge.Refuse(fasthttp.StatusServiceUnavailable, "request", edge.NotReady, "what workers hold is not known: "+g.why)
 }
 
 // ofShare is a Registry of a share's workers: others are not said to hold nothing.

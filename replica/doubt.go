@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -40,6 +41,21 @@ func (r *Replica) doubtful() string {
 		}
 	}
 	return strings.Join(texts, "; ")
+}
+
+// divided says of which space nothing is known any more, as its streams were made again
+// and are more or fewer now; "" if of none.
+func (r *Replica) divided() string {
+	in := r.ingest.Load()
+	if in == nil {
+		return ""
+	}
+	for _, s := range in.Streams() {
+		if errors.Is(s.Stalled, ingest.ErrDivided) {
+			return s.Stalled.Error()
+		}
+	}
+	return ""
 }
 
 // Stale returns the ranks of which the index lacks events, as far as is known.

@@ -12,7 +12,7 @@ import (
 // another's. Without settings it has their defaults; checks are further conditions of
 // its readiness. It is called before Start.
 func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
-	var behind func() string
+	behind := r.divided
 	if r.share.Of > 0 {
 		behind = r.Behind
 	}
