@@ -27,6 +27,21 @@ func (m Member) Held() int {
 	return int(n)
 }
 
+// Losses is what a rank has let go of since it became a Member.
+type Losses struct {
+	Blocks    uint64 // that its events took from it, over all tiers
+	Published int64  // when the last batch that did was published, in Unix nanoseconds; math.MaxInt64 if unknown
+}
+
+// Losses returns what the index has been told that the rank let go of.
+func (m Member) Losses() (l Losses) {
+	for i := range m.m.lost {
+		l.Blocks += m.m.lost[i].Load()
+		l.Published = max(l.Published, m.m.lostAt[i].Load())
+	}
+	return l
+}
+
 // EachMember calls f once for every rank that is present, by rising number. It
 // takes no lock.
 func (s *Space) EachMember(f func(m Member)) {

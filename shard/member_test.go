@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"math"
 	"slices"
 	"testing"
 
@@ -58,4 +59,38 @@ func TestRanksByNumber(t *testing.T) {
 			t.Errorf("number %d and Rank %v after %d and %v", m.Number(), m, old.Number(), old)
 		}
 	})
+}
+
+// TestLosses: what events take from a rank is counted over shards, with when it was said.
+func TestLosses(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 4})
+	for first := range uint64(8) {
+		apply(t, sp, chain(1, 0, 100*first+1, 100*first+2))
+	}
+	apply(t, sp, chain(2, 0, 1, 2))
+	var one Member
+	sp.EachMember(func(m Member) {
+		if m.ID().Worker == 1 {
+			one = m
+		}
+	})
+	if got := one.Losses(); got != (Losses{}) {
+		t.Fatalf("nothing is lost yet: %+v", got)
+	}
+	lose := func(worker uint64, published int64, ev event.Event) {
+		t.Helper()
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Published: published, Events: []event.Event{ev}})
+	}
+	lose(1, 7, event.Event{Kind: event.Removed, Engine: []uint64{2, 102, 202, 999}})
+	if got := one.Losses(); got != (Losses{Blocks: 3, Published: 7}) {
+		t.Errorf("three blocks at 7, one of which nobody knows: %+v", got)
+	}
+	lose(2, 8, event.Event{Kind: event.Removed, Engine: []uint64{2}})
+	if got := one.Losses(); got != (Losses{Blocks: 3, Published: 7}) {
+		t.Errorf("another worker's is none of it: %+v", got)
+	}
+	lose(1, 0, event.Event{Kind: event.Cleared, AllTiers: true})
+	if got := one.Losses(); got != (Losses{Blocks: 16, Published: math.MaxInt64}) {
+		t.Errorf("all, at a time that nobody knows: %+v", got)
+	}
 }

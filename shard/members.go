@@ -32,6 +32,10 @@ type member struct {
 	held []atomic.Int64
 	// inferred is how many of them are inferred, by shard.
 	inferred []atomic.Int64
+	// lost is how many blocks its events have taken from it, by shard, and lostAt when
+	// the last batch that did was published. The shard's owner writes them.
+	lost   []atomic.Uint64
+	lostAt []atomic.Int64
 }
 
 // reachAll notes that any shard may have blocks of the rank.
@@ -116,7 +120,10 @@ func grow(slots []atomic.Pointer[member], n int) []atomic.Pointer[member] {
 
 // hidden gives id a number that no reader finds yet.
 func (t *table) hidden(id RankID, shards int) *member {
-	m := &member{id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards)}
+	m := &member{
+		id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards),
+		lost: make([]atomic.Uint64, shards), lostAt: make([]atomic.Int64, shards),
+	}
 	if n := len(t.free); n > 0 {
 		m.holder = t.free[n-1]
 		t.free = t.free[:n-1]

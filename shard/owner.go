@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -96,8 +97,11 @@ func (o *owner) apply(t *task) (changed bool) {
 			part := o.index.Remove(m.holder, ev, t.batch.CountCopies)
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
 			out.Add(part)
+			o.lose(m, part.Removed, t.batch.Published)
 		case event.Cleared:
-			out.Add(o.index.Clear(m.holder, ev.Tier, ev.AllTiers))
+			part := o.index.Clear(m.holder, ev.Tier, ev.AllTiers)
+			out.Add(part)
+			o.lose(m, part.Removed, t.batch.Published)
 		}
 		if m != last && (had || !o.index.Empty(m.holder)) {
 			o.publish(last)
@@ -113,6 +117,19 @@ func (o *owner) apply(t *task) (changed bool) {
 		before.Stored - before.Duplicate - before.Removed - before.Decremented
 	o.blockOps.Add(uint64(ops))
 	return true
+}
+
+// lose counts blocks that the rank has let go of. The time comes first: whoever sees the
+// blocks sees the time of their batch, or of a later one.
+func (o *owner) lose(m *member, blocks int, published int64) {
+	if blocks == 0 {
+		return
+	}
+	if published == 0 {
+		published = math.MaxInt64
+	}
+	m.lostAt[o.number].Store(published)
+	m.lost[o.number].Add(uint64(blocks))
 }
 
 // begins reports whether the event stores a chain that begins in this shard.
