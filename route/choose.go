@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -24,7 +25,8 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		r.stats.Duplicate++
 		return Answer{}, fmt.Errorf("booking request %q: %w", o.RequestID, load.ErrDuplicate)
 	}
-	explain := o.Explain || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
+	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
+	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
 	left := r.gather(s, o, now, explain)
 	if len(s.cands) == 0 {
 		err := &NoWorkerError{Left: left}
@@ -38,26 +40,29 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed = now, o.Stage, s.private > 0
-	i, err := r.policy.Choose(&r.weigh, s.cands)
+	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
 	}
-	if i < 0 || i >= len(s.cands) {
-		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, i, len(s.cands))
+	if preferred < 0 || preferred >= len(s.cands) {
+		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, preferred, len(s.cands))
 	}
-	i = r.stay(o, s, i)
-	a := Answer{Candidate: s.cands[i], Blocks: len(s.local)}
+	i := r.stay(o, s, preferred)
+	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.reach.choice(o, s, preferred, i)}
 	r.stats.Chosen++
+	var booked *attempt
 	if o.RequestID != "" {
 		e := r.times.estimate(&r.weigh, &a.Candidate, 0)
 		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
 			return Answer{}, err
 		}
 		a.Overdue = r.allowed(o, &e)
-		r.send(k, r.workers[a.Worker], a.Overdue, now)
+		a.First = time.Duration(e.first * float64(time.Millisecond))
+		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
+		booked.choose(&a, o, r.bySlot[a.slot])
 		r.times.follow(&r.weigh, k, &e, o.Whole)
 		if o.Whole && o.Stage == Whole {
-			r.unseen.add(k, now.Add(time.Duration(e.first*float64(time.Millisecond))))
+			r.unseen.add(k, now.Add(a.First))
 		}
 		if r.observer != nil {
 			r.observer.Booked(&r.weigh, k, &s.cands[i])
@@ -67,6 +72,10 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		ranks := r.explain(s)
 		if o.Explain {
 			a.Ranks = ranks
+		}
+		if sampled {
+			booked.decision = r.decision(k, booked, ranks)
+			a.Decision = booked.decision.ID
 		}
 		r.log(ctx, o, &a, ranks)
 	}
@@ -113,6 +122,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		r.table.Active(s.local, r.active)
 	}
 	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
+	best := reach{} // here, as it is looked at for each rank
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
 		why := r.eligible(m, o, now)
@@ -120,8 +130,11 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 			why = r.busy(m, &l, now)
 		}
 		left[why]++
-		if why != Eligible && !explain {
-			continue
+		if why != Eligible {
+			best.without(r, m, why.shortfall(), s.tokens)
+			if !explain {
+				continue
+			}
 		}
 		// Filled in its place: copying would cost as much as the rest.
 		n := len(s.cands)
@@ -135,9 +148,15 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		c.Cached, c.Cost = r.depth[m.slot], 0
 		if c.Stale = m.stale; c.Stale {
 			discount(&c.Cached, r.settings.StaleCredit)
+			if why == Eligible {
+				best.without(r, m, account.Stale, s.tokens)
+			}
 		}
 		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
+		if why == Eligible && c.CachedTokens >= best.tokens {
+			best.with(c)
+		}
 		if o.Stage == DecodeStage {
 			c.NewTokens = 0
 		}
@@ -152,6 +171,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 			s.cands = s.cands[:n]
 		}
 	}
+	r.reach = best
 	r.forget(s)
 	left[Eligible] = 0
 	return left
@@ -297,6 +317,7 @@ func (r *Router) number(k shard.Member) *numbered {
 	c := numbered{rank: k}
 	if m := r.member(k.ID()); m != nil {
 		c.slot, c.member = m.slot, true
+		m.indexed = k
 	}
 	r.numbers[n] = c
 	return &r.numbers[n]

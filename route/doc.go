@@ -4,8 +4,10 @@
 //
 // A [Router] is for one index space. Make it with [New], tell it the workers
 // with [Router.SetWorker], ask [Router.BestWorker], and with a request id given
-// there follow the request with [Router.MarkPrefillComplete], [Router.Output]
-// and [Router.Free].
+// there follow the request with [Router.MarkPrefillComplete], [Router.Output],
+// [Router.Reported] and [Router.Free]. What of each prompt was to be found cached, was
+// chosen and was found is in [Answer.Account] and [Router.Totals]; package account says
+// what it means, and keeps decisions with all that the policy saw ([Config.Decisions]).
 //
 // Invariants:
 //   - Choosing and booking are one step: a choice sees every booking made

@@ -27,6 +27,7 @@ type attempt struct {
 	answered     bool
 	failed       bool // which counts once
 	predicted    bool // its first token, which nobody sees, counts as out
+	followed
 }
 
 // health is what requests tell of a worker.
@@ -41,8 +42,14 @@ type health struct {
 }
 
 // send notes that the worker is sent a request.
-func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now time.Time) {
-	a := &attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, older: w.newest}
+func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now time.Time) *attempt {
+	var a *attempt
+	if n := len(r.spare); n > 0 {
+		a, r.spare = r.spare[n-1], r.spare[:n-1]
+	} else {
+		a = new(attempt)
+	}
+	*a = attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, older: w.newest}
 	if w.newest != nil {
 		w.newest.newer = a
 	} else {
@@ -50,6 +57,7 @@ func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now tim
 	}
 	w.newest = a
 	r.attempts[k] = a
+	return a
 }
 
 // allowed is how long the worker has for the first sign of an answer.
@@ -81,6 +89,9 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 		return
 	}
 	a.worker.spoke, a.worker.silent = now, false
+	if a.first.IsZero() {
+		a.first = now
+	}
 	if !a.answered {
 		a.unlist()
 		r.outcome(a, breaker.Succeeded, 0, now)
@@ -94,15 +105,19 @@ func (r *Router) gone(k load.Key, now time.Time) {
 		return
 	}
 	delete(r.attempts, k)
-	if a.answered {
-		return
-	}
-	if a.overdue(now) {
+	r.closeAccount(k, a, now)
+	switch {
+	case a.answered:
+	case a.overdue(now):
 		r.gaveUp(a, now)
-		return
+	default:
+		a.unlist()
+		r.outcome(a, breaker.Neutral, 0, now)
 	}
-	a.unlist()
-	r.outcome(a, breaker.Neutral, 0, now)
+	if len(r.spare) < maxSpare {
+		*a = attempt{} // it keeps nothing alive
+		r.spare = append(r.spare, a)
+	}
 }
 
 // gaveUp is for a request that was overdue and is over. Its worker is out for it

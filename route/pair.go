@@ -42,7 +42,7 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	defer r.mu.Unlock()
 	r.expire(now)
 	first := Options{
-		RequestID: o.RequestID, Stage: PrefillStage, Explain: o.Explain,
+		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput,
 	}
 	before := r.stats
@@ -60,7 +60,8 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	o.Stage = DecodeStage
 	decode, err := r.choose(ctx, s, o, now)
 	if err != nil {
-		if o.RequestID != "" {
+		if a := r.attempts[r.key(o.RequestID, PrefillStage)]; o.RequestID != "" && a != nil {
+			a.followed = followed{} // nothing came of the choice
 			r.free(r.key(o.RequestID, PrefillStage))
 		}
 		return Pair{}, err

@@ -217,9 +217,11 @@ func (w *Weighing) output(usual float64) float64 {
 
 // follow keeps what was expected of a request that is booked, to learn from it.
 func (a *auto) follow(w *Weighing, k load.Key, e *estimate, whole bool) {
-	t := new(trip)
+	var t *trip
 	if n := len(a.spare); n > 0 {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
+	} else {
+		t = new(trip)
 	}
 	*t = e.trip
 	t.whole, t.guessed, t.expected = whole, t.guessed || w.guessed, e.first

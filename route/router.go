@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -60,6 +61,10 @@ type Config struct {
 	// ID names the router to its replicas; see Apply. It must differ between
 	// them, and between runs of one.
 	ID uint64
+	// Decisions keeps some of the choices that are booked, with all that the policy saw;
+	// nil keeps none. They name Space as theirs.
+	Decisions *account.Log
+	Space     event.Space
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Log gets, at level debug, the formula of every rank for every choice; nil
@@ -83,7 +88,9 @@ type Router struct {
 	journal  Journal
 	workers  map[uint64]*workerState
 	attempts map[load.Key]*attempt // own bookings
+	spare    []*attempt            // of ended ones, for their memory
 	unseen   unseen
+	totals   account.Totals
 	members  []*member // by rising slot
 	others   []uint64  // other routers, rising
 	assigned bool      // members say which are theirs
@@ -94,8 +101,9 @@ type Router struct {
 
 	// Of the choice being made.
 	depth  [][event.NumTiers]uint32 // by slot; zero between choices
-	active []uint32                 // by slot
-	held   []int                    // by slot
+	reach  reach
+	active []uint32 // by slot
+	held   []int    // by slot
 	weigh  Weighing
 
 	noteHeld func(shard.Member)
@@ -217,6 +225,11 @@ const (
 	DecodeStage
 )
 
+// String returns the stage's name in answers.
+func (s Stage) String() string {
+	return [...]string{"aggregated", "prefill", "decode", "invalid"}[min(s, DecodeStage+1)]
+}
+
 // MaxRequestID is the most bytes of a request id.
 const MaxRequestID = 512
 
@@ -226,6 +239,9 @@ type Options struct {
 	// RequestID books the request under that id, until Free. It must differ
 	// from those of the router's live requests. Empty books nothing.
 	RequestID string
+	// Name is how the caller calls the request, for whoever asks why its worker was
+	// chosen; empty for nothing.
+	Name string
 	// Weight and Temperature override the settings.
 	Weight, Temperature *float64
 	// Allowed, if not nil, are the only workers to choose from. Excluded are
@@ -265,6 +281,13 @@ type Answer struct {
 	// Overdue is how long a request that is Watched may wait for its first token
 	// before its worker is judged by it; 0 is for ever.
 	Overdue time.Duration
+	// Account is what of the prompt was to be found cached.
+	Account account.Choice
+	// First is when the first token is expected, from now on, if the choice is booked.
+	First time.Duration
+	// Decision is under what Config.Decisions will have it with its table; empty if it
+	// was not sampled.
+	Decision string
 	// Ranks, if asked for, has every rank: those that could be chosen and then
 	// those that were left out.
 	Ranks []Explained

@@ -69,8 +69,9 @@ type member struct {
 	worker *workerState
 	others bool // another router takes it first; see assign
 
-	stale bool // the index does not know what it holds; see Router.SetStale
-	held  int  // blocks, where shares say it; see Router.SetHeld
+	stale   bool         // the index does not know what it holds; see Router.SetStale
+	held    int          // blocks, where shares say it; see Router.SetHeld
+	indexed shard.Member // what the index calls it, if it held anything of a prompt
 
 	report   Report
 	reported time.Time

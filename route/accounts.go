@@ -1,0 +1,260 @@
+package route
+
+import (
+	"context"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/account"
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// reach is who of those that are there had most of a prompt cached: could be chosen, or was
+// only busy, full or not for this request. Who drains, fails, or is dead could not have been
+// asked by any router.
+type reach struct {
+	tokens int
+	at     shard.RankID
+	why    account.Shortfall // why it could not be chosen; Stale if for less than it had
+}
+
+// with considers a candidate that has as much as the best one, or more.
+func (b *reach) with(c *Candidate) {
+	if c.CachedTokens > b.tokens || b.why != account.NoShortfall {
+		b.tokens, b.at, b.why = c.CachedTokens, c.RankID, account.NoShortfall
+	}
+}
+
+// without considers a rank that cannot be chosen, or not for all that it has.
+func (b *reach) without(r *Router, m *member, why account.Shortfall, prompt int) {
+	if n := r.tokensOf(&r.depth[m.slot], prompt); n > b.tokens && why != account.NoShortfall {
+		b.tokens, b.at, b.why = n, m.RankID, why
+	}
+}
+
+// shortfall is why a rank was left out, if it was there to be asked.
+func (r Reason) shortfall() account.Shortfall {
+	switch r {
+	case BusyDecodeBlocks, BusyPrefillTokens:
+		return account.Busy
+	case Refusing:
+		return account.NoRoom
+	case Excluded, NotAllowed:
+		return account.Excluded
+	}
+	return account.NoShortfall
+}
+
+// tokensOf returns how much of a prompt an engine should find with such depths.
+func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
+	for t, d := range depth {
+		if r.cfg.Settings.TierCredits[t] > 0 {
+			n = min(int(d)*r.cfg.BlockSize, prompt)
+		}
+	}
+	return n
+}
+
+// choice says what was to be found cached of a prompt that went to the candidate i, where
+// the policy preferred another one, or the same.
+func (b *reach) choice(o *Options, s *scratch, preferred, i int) account.Choice {
+	c := &s.cands[i]
+	a := account.Choice{Known: s.looked && s.private == 0 && o.Stage != DecodeStage, Prompt: s.tokens}
+	if !a.Known {
+		return a
+	}
+	a.Selected, a.Reachable, a.Best, a.Why = c.CachedTokens, b.tokens, b.at, b.why
+	switch {
+	case a.Selected >= a.Reachable:
+		a.Reachable, a.Best, a.Why = a.Selected, c.RankID, account.NoShortfall
+	case a.Why != account.NoShortfall:
+	case s.cands[preferred].CachedTokens > a.Selected:
+		a.Why = account.Session
+	default:
+		a.Why = account.Load
+	}
+	return a
+}
+
+// followed is a booking that was chosen, until it is over.
+type followed struct {
+	chosen   bool // not by the caller
+	whole    bool
+	at       shard.RankID
+	name     string
+	choice   account.Choice
+	expected time.Duration // until the first token
+	first    time.Time     // when something came of it; zero before
+	holder   shard.Member  // of the rank in the index then; none if it held nothing
+	losses   shard.Losses  // its, then
+	decision *account.Decision
+
+	reported bool
+	actual   int
+	miss     account.Miss
+}
+
+func (f *followed) choose(a *Answer, o *Options, m *member) {
+	f.chosen, f.whole, f.at, f.name, f.choice, f.expected = true, o.Whole, a.RankID, o.Name, a.Account, a.First
+	if a.Account.Selected > 0 && m.indexed != (shard.Member{}) {
+		f.holder = m.indexed
+		f.losses = f.holder.Losses()
+	}
+}
+
+// decision begins one for Config.Decisions.
+func (r *Router) decision(k load.Key, a *attempt, ranks []Explained) *account.Decision {
+	d := &account.Decision{
+		ID: r.cfg.Decisions.ID(), Time: a.sent, Model: r.cfg.Space.Model, BlockSize: r.cfg.BlockSize, Group: r.cfg.Space.Group,
+		RequestID: a.name, Phase: Stage(k.Stage).String(), Mode: r.settings.Mode, Worker: a.at.Worker, DPRank: a.at.DPRank,
+		Predicted: ms(a.expected), Rows: len(ranks), Ranks: make([]account.Row, 0, len(ranks)),
+	}
+	if r.cfg.Policy != nil {
+		d.Mode = "custom"
+	}
+	for i := range ranks {
+		e := &ranks[i]
+		row := account.Row{
+			Worker: e.Worker, DPRank: e.DPRank, Chosen: e.RankID == a.at, Cost: account.Cost(e.Cost), Formula: e.Formula, Stale: e.Stale,
+			Cached: e.Cached, CachedTokens: e.CachedTokens, NewTokens: e.NewTokens, PrefillTokens: e.PrefillTokens,
+			NewBlocks: e.NewBlocks, DecodeBlocks: e.DecodeBlocks, Requests: e.Requests, Prefilling: e.Prefilling,
+		}
+		if e.Left != Eligible {
+			row.Left, row.Cost = e.Left.String(), account.NoCost()
+		}
+		d.Ranks = append(d.Ranks, row)
+	}
+	return d
+}
+
+// closeAccount counts a booking that is over, and gives it to Config.Decisions.
+func (r *Router) closeAccount(k load.Key, a *attempt, now time.Time) {
+	if !a.chosen {
+		return
+	}
+	r.totals.Add(&a.choice, a.reported, a.actual, a.miss)
+	answered := !a.first.IsZero() && !a.failed
+	judged := answered && !a.whole && k.Stage != uint8(DecodeStage)
+	first := ms(a.first.Sub(a.sent))
+	d := a.decision
+	if d == nil {
+		if !answered || !r.cfg.Decisions.Notable(now, first, ms(a.expected), judged) {
+			return
+		}
+		d = r.decision(k, a, nil)
+	}
+	d.Choose(&a.choice)
+	d.Total, d.Failed = ms(now.Sub(a.sent)), a.failed
+	if answered {
+		shown := first // the one that has an address is made here only
+		d.First = &shown
+	}
+	if a.reported {
+		actual := a.actual
+		d.Actual, d.Miss = &actual, a.miss.String()
+	}
+	r.cfg.Decisions.Add(now, d, a.decision != nil, judged)
+}
+
+// Totals returns what was reachable, selected and found of the requests that are over.
+func (r *Router) Totals() account.Totals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.totals
+}
+
+// Usage is what an engine says of a prompt.
+type Usage struct {
+	Prompt int // its tokens; 0 if it does not say
+	Cached int // those that it found cached
+}
+
+// Account is what became of a choice.
+type Account struct {
+	// Choice is as it was, or of a prompt whose tokens were estimated in proportion to
+	// those that the engine has counted.
+	account.Choice
+	Actual int
+	Miss   account.Miss // why Actual is not Selected
+}
+
+// Reported tells what the engine that computes the request's prompt says of it, once, and
+// before the request is freed. If it is not what was expected the prompt is looked up again.
+// It returns false where it was not looked up before, or the request has no booking of the
+// stage.
+func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Account, bool) {
+	k := r.key(requestID, stage)
+	r.mu.Lock()
+	a := r.attempts[k]
+	if a == nil || !a.choice.Known || a.reported {
+		r.mu.Unlock()
+		return Account{}, false
+	}
+	out := Account{Choice: a.choice, Actual: max(u.Cached, 0)}
+	if n := out.Prompt; p.Local != nil && n > 0 && u.Prompt > 0 {
+		for _, tokens := range [...]*int{&out.Prompt, &out.Reachable, &out.Selected} {
+			*tokens = int(int64(*tokens) * int64(u.Prompt) / int64(n))
+		}
+	}
+	e := account.Evidence{BlockSize: r.cfg.BlockSize, Counted: u.Prompt, Looked: len(p.Tokens), Selected: out.Selected, Actual: out.Actual}
+	if !e.Differs() {
+		a.report(&out)
+		r.mu.Unlock()
+		return out, true
+	}
+	f, since := a.followed, a.sent
+	if m := r.memberOf(f.at); m != nil {
+		e.Stale = m.stale
+	}
+	r.mu.Unlock()
+
+	e = r.lookAgain(e, f, since, p)
+	out.Miss = account.Judge(&e)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.attempts[k]; a != nil {
+		a.report(&out)
+	}
+	return out, true
+}
+
+func (f *followed) report(out *Account) {
+	f.reported, f.choice, f.actual, f.miss = true, out.Choice, out.Actual, out.Miss
+}
+
+// lookAgain compares the index with what was seen at the choice. The lock is not held. What
+// it is given and gives are copies: else they would be allocated for every request.
+func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Prompt) account.Evidence {
+	s := r.scratch.Get().(*scratch)
+	defer r.scratch.Put(s)
+	if r.prepare(context.Background(), s, &p, new(Options)) != nil || !s.looked {
+		return e
+	}
+	s.result.EachMember(func(m shard.Member, depth [event.NumTiers]uint32) {
+		if m.ID() == f.at {
+			var within [event.NumTiers]uint32
+			setWithin(&within, &depth, len(s.local))
+			e.Now = r.tokensOf(&within, s.tokens)
+		}
+	})
+	if f.holder == (shard.Member{}) {
+		return e
+	}
+	e.Renewed = true
+	r.cfg.Index.EachMember(func(m shard.Member) {
+		e.Renewed = e.Renewed && m != f.holder
+	})
+	l := f.holder.Losses()
+	e.Lost = int(l.Blocks-f.losses.Blocks) * r.cfg.BlockSize
+	e.LostBefore = l.Published <= since.UnixNano()
+	return e
+}
+
+// memberOf returns the rank if it may be chosen, or nil.
+func (r *Router) memberOf(id shard.RankID) *member {
+	if slot, ok := r.table.Find(id); ok && int(slot) < len(r.bySlot) {
+		return r.bySlot[slot]
+	}
+	return nil
+}
