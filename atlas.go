@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 )
 
 // Config holds what an Atlas is made with. Its zero value is an index of its own,
@@ -29,15 +30,19 @@ type Config struct {
 	// Approximate reads no events: a prompt counts as cached where it was sent of
 	// late.
 	Approximate bool
+	// Decisions says which choices are kept with all that the policy saw; its zero value
+	// is account.DefaultConfig, and a Keep below 0 keeps none.
+	Decisions account.Config
 	// Alone keeps the load of these routers from others of the namespace.
 	Alone bool
 }
 
 // Atlas is an open index. Its methods are safe for concurrent use.
 type Atlas struct {
-	replica *replica.Replica
-	fleet   *fleet.Fleet
-	byNATS  bool // workers publish and register there
+	replica   *replica.Replica
+	fleet     *fleet.Fleet
+	decisions *account.Log
+	byNATS    bool // workers publish and register there
 
 	stop  context.CancelFunc
 	work  sync.WaitGroup // follows the registry
@@ -54,7 +59,10 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 	if err := cfg.Routing.Check(); err != nil {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
-	a := &Atlas{byNATS: cfg.Replica.HasNATS()}
+	if cfg.Decisions == (account.Config{}) {
+		cfg.Decisions = account.DefaultConfig()
+	}
+	a := &Atlas{byNATS: cfg.Replica.HasNATS(), decisions: account.New(cfg.Decisions)}
 	index := fleet.KindOf(&cfg.Routing, !cfg.Approximate)
 	cfg.Replica.Fed = !a.byNATS || index != fleet.Events
 	var err error
@@ -62,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Decisions: a.decisions, Log: cfg.Replica.Log,
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())
@@ -97,6 +105,10 @@ func (a *Atlas) Router(sp event.Space) (*route.Router, error) {
 	}
 	return m.Router, nil
 }
+
+// Decisions returns the choices that are kept: why requests went where they went, and what
+// was to be found there. Sums are in the Totals of each Router.
+func (a *Atlas) Decisions() *account.Log { return a.decisions }
 
 // Spaces returns the index spaces that there are, sorted.
 func (a *Atlas) Spaces() []event.Space {

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -91,4 +92,39 @@ func ExampleAtlas_Apply() {
 	// on worker 1 it would be 1 tokens to compute and 2 blocks in use
 	// worker 0 holds [100]
 	// worker 1 holds [100 200]
+}
+
+// Why a request went where it went, and what was to be found cached there.
+func ExampleAtlas_Decisions() {
+	ctx := context.Background()
+	space := event.Space{Model: "llama", BlockSize: 4}
+	atlas, err := kvatlas.Open(ctx, kvatlas.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer atlas.Close(ctx) //nolint:errcheck // nothing can fail
+	router, err := atlas.Router(space)
+	if err != nil {
+		log.Fatal(err)
+	}
+	local := []uint64{1, 2, 3}
+	for worker := range uint64(2) {
+		if err := errors.Join(router.SetWorker(route.Worker{ID: worker}), atlas.Apply(ctx, &event.Batch{
+			Space: space, Worker: worker, Events: []event.Event{{Kind: event.Stored, Engine: local[:2*worker+1], Local: local[:2*worker+1]}},
+		})); err != nil {
+			log.Fatal(err)
+		}
+	}
+	prompt := route.Prompt{Local: local, Length: 12}
+	if _, err := router.BestWorker(ctx, prompt, route.Options{RequestID: "r1", Name: "mine", Excluded: []uint64{1}}); err != nil {
+		log.Fatal(err)
+	}
+	router.MarkPrefillComplete("r1")
+	router.Reported("r1", route.Whole, prompt, route.Usage{Prompt: 12, Cached: 4}) // what the engine says in the end
+	router.Free("r1")
+	for _, d := range atlas.Decisions().Find(account.Query{RequestID: "mine"}) {
+		fmt.Println("worker", d.Worker, "of", len(d.Ranks), "ranks:", *d.Reachable, "tokens reachable,", *d.Selected, "selected because", d.Short, "-", *d.Actual, "found")
+	}
+	// Output:
+	// worker 0 of 2 ranks: 12 tokens reachable, 4 selected because excluded - 4 found
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/approx"
 )
 
@@ -60,6 +61,7 @@ type config struct {
 	Trust           []string
 	AccessLog       string
 	AccessLogBuffer int64
+	Decisions       account.Config
 	TokenCacheBytes int64
 	HTTP2           bool
 	HTTP2Streams    int
@@ -266,10 +268,17 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.String(&c.AccessLog, "access-log", "", `File to which a line of JSON is added for each request: id, client, tenant, model, worker, status, times,
 		tokens; nothing that was said. It may be renamed at any time. - is the standard output. Empty: none.`)
 	set.Bytes(&c.AccessLogBuffer, "access-log-buffer", 1<<20, `Most bytes of it that wait to be written. Lines beyond are dropped and counted.`, conf.Between[int64](1<<10, 1<<30))
+	c.Decisions = account.DefaultConfig()
+	set.Int(&c.Decisions.Keep, "decisions", c.Decisions.Keep, `How many of the last sampled decisions are kept with their tables of candidates, for
+		GET /v1/decisions and kvctl why; so are the slowest and the worst predicted request of each of the last 60 minutes. 0: none.`, conf.Between(0, 1<<20))
+	set.Bytes(&c.Decisions.Memory, "decisions-memory", c.Decisions.Memory, "Most bytes that they take.", conf.Between[int64](1<<16, 1<<36))
+	set.Int(&c.Decisions.Rows, "decisions-rows", c.Decisions.Rows, `How many rows of such tables are written a second: one for each rank of a decision that is
+		sampled.`, conf.Between(1, 1<<24))
 	set.Int(&p.MetricLabels, "metric-labels", 200, `Most tenants of models, and workers, that metrics have a label for. Those beyond are "other".`, conf.Between(1, 1<<16))
 	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,
 		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice, and whose X-Kvatlas-Tenant says for whom a request counts. Without any, nobody's do.`)
-	set.Bool(&p.WorkerHeader, "worker-header", false, "Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank.")
+	set.Bool(&p.WorkerHeader, "worker-header", false, `Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank. Callers that --trust names
+		also get X-Kvatlas-Receipt: what the choice went by.`)
 	set.Bool(&p.Selection, "selection", true, `Serve /v1/select, /v1/select_and_reserve, /v1/reservations, /v1/loads,
 		/v1/potential_loads and /busy_threshold.`)
 }

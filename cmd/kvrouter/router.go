@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 )
 
 // router is the running program: a replica of the index, the fleet's routers that
@@ -101,16 +103,18 @@ func (x *router) build(access *secure.Access) error {
 	}
 	x.tls = shown.TLS()
 	id := rand.Uint64() // no other router has it, nor this one's next run
+	x.cfg.Decisions.Run = strconv.FormatUint(id>>44, 36)
+	decisions := account.New(x.cfg.Decisions)
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Shares: x.replica.Shares(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
-		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Log: x.log,
+		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Decisions: decisions, Log: x.log,
 	}
 	x.id = id
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
-	pc.TLS = x.tls
+	pc.TLS, pc.Decisions = x.tls, decisions
 	if x.access, err = x.cfg.openAccessLog(x.log); err != nil {
 		return err
 	}

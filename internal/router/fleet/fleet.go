@@ -26,6 +26,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/approx"
 	"github.com/kvatlas/kvatlas/route/predict"
 	"github.com/kvatlas/kvatlas/shard"
@@ -80,6 +81,8 @@ type Config struct {
 	Addressless bool
 	// Stale returns the ranks of which the index lacks events; nil: none are known.
 	Stale func() map[event.Space]map[shard.RankID]bool
+	// Decisions keeps some of the routers' choices; nil: none.
+	Decisions *account.Log
 	// Unhealthy is how many health checks in a row must fail for an engine to get no
 	// requests; 0 is 3.
 	Unhealthy int
@@ -374,7 +377,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	}
 	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
-	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Log: f.log}
+	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Space: sp, Log: f.log}
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
 		cfg.Shares = f.cfg.Shares.Space(sp)

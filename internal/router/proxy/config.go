@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
 
@@ -65,6 +66,7 @@ type Config struct {
 	KeepAlive   time.Duration // for how long; 0 is for 3 seconds
 	TLS         *tls.Config   // of https connections to engines; nil: the usual
 
+	Decisions    *account.Log   // that the fleet's routers keep; nil: none
 	AccessLog    *accesslog.Log // nil: none
 	MetricLabels int            // tenants, and workers, that metrics name
 
@@ -87,5 +89,5 @@ type Config struct {
 
 	// Trust lists who may use the headers that override choices.
 	Trust        []netip.Prefix
-	WorkerHeader bool // name the worker in the answer
+	WorkerHeader bool // name the worker in the answer, and to those of Trust say what it was chosen by
 }

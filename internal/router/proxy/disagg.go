@@ -184,7 +184,7 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	router.Succeeded(q.id, route.PrefillStage)
 	if said := usageIn(answer); q.known && said.cached >= 0 {
-		p.compareCached(q, best, said)
+		p.compareCached(q, best, route.PrefillStage, said)
 	}
 	return answer, nil
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -87,7 +88,7 @@ func newLab(t *testing.T, o setup) *lab {
 		t.Fatal(err)
 	}
 	fc := fleet.Config{ID: 1, Route: route.DefaultSettings(), Index: fleet.Events, Set: l.set, Log: log,
-		Loras: map[string]string{"lora": modelName}}
+		Loras: map[string]string{"lora": modelName}, Decisions: account.New(account.Config{Keep: 1000, Memory: 1 << 24, Rows: 1 << 20, Run: "t"})}
 	if o.fleet != nil {
 		o.fleet(&fc)
 	}
@@ -136,7 +137,7 @@ func newLab(t *testing.T, o setup) *lab {
 		}
 	}
 	pc := testConfig()
-	pc.Fleet, pc.Metrics, pc.Log = l.fleet, l.metrics, log
+	pc.Fleet, pc.Metrics, pc.Log, pc.Decisions = l.fleet, l.metrics, log, fc.Decisions
 	if o.proxy != nil {
 		o.proxy(&pc)
 	}

@@ -19,6 +19,9 @@ func ownPath(path string) string {
 	if name, ok := strings.CutPrefix(path, "/v1/models/"); ok && name != "" {
 		return pathModel
 	}
+	if id, ok := strings.CutPrefix(path, pathDecisions+"/"); ok && id != "" && !strings.Contains(id, "/") {
+		return pathDecision
+	}
 	return path
 }
 

@@ -84,7 +84,11 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	const dropped, droppedHelp = "kvatlas_router_access_log_dropped_total", "Requests that the access log does not tell of, by reason: full (its buffer) and failed (to be written)."
 	m.Gauge(dropped, droppedHelp, func() float64 { full, _ := p.cfg.AccessLog.Dropped(); return float64(full) }, "reason", "full")
 	m.Gauge(dropped, droppedHelp, func() float64 { _, failed := p.cfg.AccessLog.Dropped(); return float64(failed) }, "reason", "failed")
-	m.RegisterMetricsWriter(func(w io.Writer) { writeModels(w, p) })
+	helpAccounts(m, p.cfg.Decisions)
+	m.RegisterMetricsWriter(func(w io.Writer) {
+		writeModels(w, p)
+		writeAccounts(w, p)
+	})
 	return o
 }
 

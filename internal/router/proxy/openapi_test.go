@@ -44,12 +44,17 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 		served = append(served, "POST "+path)
 	}
 	slices.Sort(served)
+	if status, text, _ := l.post("/v1/completions", `{"model":"`+modelName+`","prompt":[1,2,3,4,5],"max_tokens":1}`); status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	named := strings.NewReplacer("{model}", modelName, "{id}", "t-1")
+	l.idle() // the decision is kept
 	if documented := d.Routes(); !slices.Equal(served, documented) {
 		t.Errorf("served %q\ndocumented %q", served, documented)
 	}
 	for path := range l.proxy.routes.own {
 		for method, want := range map[string]int{"GET": 200, "HEAD": 200, "POST": 405, "DELETE": 405} {
-			req, err := http.NewRequestWithContext(t.Context(), method, l.front.URL+strings.Replace(path, "{model}", modelName, 1), nil)
+			req, err := http.NewRequestWithContext(t.Context(), method, l.front.URL+named.Replace(path), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -152,7 +152,7 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 	}}
 	return map[string]http.HandlerFunc{
 		"/livez": about.ServeHTTP, "/health": about.ServeHTTP, "/readyz": about.ServeHTTP, "/version": about.ServeHTTP, "/metrics": about.ServeHTTP,
-		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel,
+		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel, pathDecisions: p.decisions, pathDecision: p.oneDecision,
 	}
 }
 
@@ -242,14 +242,13 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}
 	group := ""
-	trusted := p.trusted(r)
-	if trusted {
+	if q.trusted = p.trusted(r); q.trusted {
 		if q.options, err = options(r.Header); err != nil {
 			return refuse(http.StatusBadRequest, "invalid_option", err.Error())
 		}
 		group = r.Header.Get(headerGroup)
 	}
-	if q.payer, no = p.payerOf(r, trusted); no != nil {
+	if q.payer, no = p.payerOf(r, q.trusted); no != nil {
 		return no
 	}
 	tenant := tenantOf(r)

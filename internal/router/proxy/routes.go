@@ -201,7 +201,11 @@ func (t *routes) needs(r *http.Request) (role secure.Role, tenants bool) {
 		case "/livez", "/readyz", "/health", "/version", "/openapi.yaml":
 			return secure.Anybody, true
 		}
-		return secure.Reader, path == "/v1/models" || ownPath(path) == pathModel
+		switch ownPath(path) {
+		case "/v1/models", pathModel, pathDecisions, pathDecision: // of a tenant's own group
+			return secure.Reader, true
+		}
+		return secure.Reader, false
 	case selecting:
 		if path == "/v1/select" || path == "/v1/potential_loads" || r.Method == http.MethodGet || r.Method == http.MethodHead {
 			return secure.Reader, false

@@ -28,6 +28,7 @@ type call struct {
 	id      string   // of its booking
 	name    []string // the request's id, as in a header: what a client gives may come twice
 	http2   bool     // its deadline for writing holds while nothing is written, too
+	trusted bool     // its caller may override choices, and see what they went by
 	keeps   string   // of what kind the answer is that an engine keeps; "" for none
 	payer   payer
 	size    int64 // of the body
@@ -143,6 +144,9 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	o := q.options
 	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
+	if len(q.name) > 0 {
+		o.Name = q.name[0]
+	}
 	key := sessionKey{q.m, q.session}
 	if q.inSession && o.Worker == nil {
 		if at, ok := p.sessions.get(key, time.Now()); ok {

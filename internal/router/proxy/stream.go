@@ -31,6 +31,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		if pair.Prefill != nil {
 			h.Set(headerPrefill, strconv.FormatUint(pair.Prefill.Worker, 10))
 		}
+		if q.trusted {
+			h.Set(headerReceipt, receipt(pair))
+		}
 	}
 	q.tally.status = resp.StatusCode
 	w.WriteHeader(resp.StatusCode)
@@ -61,7 +64,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		q.m.Router.Output(q.id, said.completion)
 	}
 	if outcome == "ok" && said.cached >= 0 && q.known && pair.Prefill == nil {
-		p.compareCached(q, best, said)
+		p.compareCached(q, best, route.Whole, said)
 	}
 	if outcome == "engine_broke_off" || outcome == "engine_failed" {
 		p.obs.engineErrors.Inc()
@@ -274,19 +277,15 @@ func (s *stream) see(chunk []byte) {
 }
 
 // compareCached compares what the engine found cached with what was predicted.
-func (p *Proxy) compareCached(q *call, best *route.Answer, said usage) {
-	if best.Unknown {
+func (p *Proxy) compareCached(q *call, best *route.Answer, stage route.Stage, said usage) {
+	if best.Unknown || said.prompt < 0 && q.prompt.Local != nil { // then its tokens were estimated from its bytes
 		return
 	}
-	predicted := best.CachedTokens
-	if q.prompt.Local != nil {
-		// Its tokens were estimated from its bytes; the engine has counted them.
-		if said.prompt < 0 || q.prompt.Length == 0 {
-			return
-		}
-		predicted = int(int64(predicted) * int64(said.prompt) / int64(q.prompt.Length))
+	a, ok := q.m.Router.Reported(q.id, stage, q.prompt, route.Usage{Prompt: max(said.prompt, 0), Cached: said.cached})
+	if !ok {
+		return
 	}
-	switch q.m.Check.Observe(best.RankID, predicted, said.cached) {
+	switch q.m.Check.Observe(best.RankID, a.Selected, said.cached) {
 	case predict.TurnedWrong:
 		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",
 			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
