@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // What becomes of requests makes a worker's state: a breaker for what failed or was
@@ -115,7 +116,7 @@ func (r *Router) gone(k load.Key, now time.Time) {
 		r.outcome(a, breaker.Neutral, 0, now)
 	}
 	if len(r.spare) < maxSpare {
-		*a = attempt{} // it keeps nothing alive
+		a.worker, a.name, a.holder, a.decision = nil, "", shard.Member{}, nil // it keeps nothing alive
 		r.spare = append(r.spare, a)
 	}
 }

@@ -1,5 +1,7 @@
 package account
 
+import "math/bits"
+
 // Bounds returns the upper bounds of a Histogram's buckets, in tokens; the last one has none.
 func Bounds() [numBuckets - 1]int {
 	return [...]int{0, 256, 1024, 4096, 16384, 65536, 262144}
@@ -16,11 +18,8 @@ type Histogram struct {
 func (h *Histogram) add(tokens int) {
 	tokens = max(tokens, 0)
 	i := 0
-	for _, bound := range Bounds() {
-		if tokens <= bound {
-			break
-		}
-		i++
+	if tokens > 0 { // by the bounds' powers of two, as this is on each request's way
+		i = 1 + min(max(bits.Len(uint(tokens-1))-7, 0)/2, numBuckets-2)
 	}
 	h.Buckets[i]++
 	h.Sum += uint64(tokens)
