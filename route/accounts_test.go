@@ -166,7 +166,7 @@ func TestMisses(t *testing.T) {
 			lose(t, space, 1, now.Add(-time.Second), p[2:has]...)
 			store(t, space, 1, 0, event.Device, p...)
 		}},
-		"stored before": {usage: Usage{40, 40}, want: account.Late, meanwhile: func(t *testing.T, _ *Router, space *shard.Space, _ time.Time) {
+		"stored since": {usage: Usage{40, 40}, want: account.Stored, meanwhile: func(t *testing.T, _ *Router, space *shard.Space, _ time.Time) {
 			store(t, space, 1, 0, event.Device, p...)
 		}},
 		"read anew": {usage: Usage{40, 0}, want: account.Late, meanwhile: func(t *testing.T, _ *Router, space *shard.Space, _ time.Time) {

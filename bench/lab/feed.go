@@ -86,7 +86,7 @@ func (f *feed) sync(now time.Duration) error {
 		if len(b.Events) == 0 {
 			f.filled = append(f.filled, m.worker)
 		}
-		b.Events = append(b.Events, m.events...)
+		b.Events, b.Published = append(b.Events, m.events...), routerEpoch.Add(m.at-f.delay).UnixNano()
 		*m = message{}
 	}
 	for _, w := range f.filled {

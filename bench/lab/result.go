@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/account"
 )
 
 // Result is what a run did. Times are in ms of virtual time.
@@ -29,7 +30,8 @@ type Result struct {
 	Steps      int
 	Events     uint64 // published
 	EventsLost uint64
-	Index      core.Outcome // what the index did
+	Index      core.Outcome     // what the index did
+	Accounts   []account.Totals // of each router: what was reachable, selected and found
 	Duration   time.Duration
 	Worked     []time.Duration // of each worker, in steps
 	Load       Series
@@ -100,6 +102,9 @@ func (s *sim) finish() (*Result, error) {
 	}
 	r.Duration, r.Load, r.blockSize = end, s.samples.series, s.cfg.Engine.BlockSize
 	r.Events, r.EventsLost, r.Index = s.feed.events, s.feed.lost, s.feed.outcome
+	for _, router := range s.routers {
+		r.Accounts = append(r.Accounts, router.Totals())
+	}
 	for _, w := range s.workers {
 		r.Worked = append(r.Worked, w.worked)
 	}

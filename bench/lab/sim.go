@@ -59,6 +59,7 @@ type request struct {
 	prompt, answer  []uint64 // local hashes
 	router          int
 	worker, prefill int // prefill is -1 for none, or once it is done
+	reused          int // tokens that the engine of its prompt found cached
 }
 
 // Run simulates the fleet until the last request of the source has ended. The
@@ -275,6 +276,11 @@ func (s *sim) startStep(i int) error {
 	}
 	w.worked += d
 	s.result.count(w.report)
+	for _, b := range w.report.Began {
+		if !b.Again && s.computes(int(b.ID), i) {
+			s.requests[b.ID].reused = b.Reused
+		}
+	}
 	s.plan(s.now+d, stepEnds, i)
 	return nil
 }
@@ -283,20 +289,26 @@ func (s *sim) startStep(i int) error {
 func (s *sim) endStep(i int) error {
 	w := s.workers[i]
 	for _, id := range w.report.First {
-		s.firstToken(int(id), i)
+		if err := s.firstToken(int(id), i); err != nil {
+			return err
+		}
 	}
 	for _, id := range w.report.Finished {
 		w.live--
 		if q := &s.requests[id]; q.prefill == i {
 			if q.output <= 1 {
-				s.end(int(id))
+				if err := s.end(int(id)); err != nil {
+					return err
+				}
 				continue
 			}
 			q.prefill = -1
 			s.agenda.add(s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
 			continue
 		}
-		s.end(int(id))
+		if err := s.end(int(id)); err != nil {
+			return err
+		}
 	}
 	if w.engine.Idle() {
 		w.busy = false
@@ -306,23 +318,49 @@ func (s *sim) endStep(i int) error {
 	return nil
 }
 
-func (s *sim) firstToken(n, worker int) {
+func (s *sim) firstToken(n, worker int) error {
 	q := &s.requests[n]
 	if !q.begun {
 		q.begun, q.first = true, s.now
 		s.result.first(q.first - q.arrival)
 	}
+	if s.cfg.PrefillWorkers > 0 { // whose booking ends with this
+		if err := s.report(q, route.PrefillStage); err != nil {
+			return err
+		}
+	}
 	s.routers[q.router].MarkPrefillComplete(q.key)
+	return nil
+}
+
+// computes reports whether the request's prompt is computed on the worker.
+func (s *sim) computes(n, worker int) bool {
+	q := &s.requests[n]
+	return q.prefill == worker || q.prefill < 0 && !q.begun
+}
+
+// report tells the request's router what was found cached of its prompt, and it compares
+// that with what the index knows by now.
+func (s *sim) report(q *request, stage route.Stage) error {
+	if err := s.feed.sync(s.now); err != nil {
+		return err
+	}
+	s.routers[q.router].Reported(q.key, stage, route.Prompt{Local: q.prompt, Length: q.input}, route.Usage{Prompt: q.input, Cached: q.reused})
+	return nil
 }
 
 // end takes a finished request out.
-func (s *sim) end(n int) {
+func (s *sim) end(n int) error {
 	q := &s.requests[n]
 	r := s.routers[q.router]
+	if err := s.report(q, route.Whole); err != nil {
+		return err
+	}
 	r.Output(q.key, q.output)
 	r.Free(q.key)
 	s.result.ended(q, s.now)
 	s.forget(n)
+	return nil
 }
 
 func (s *sim) forget(n int) {

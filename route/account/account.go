@@ -40,7 +40,8 @@ type Miss uint8
 const (
 	NoMiss       Miss = iota
 	Evicted           // blocks that were there have been let go of since
-	Late              // the index heard of it after the choice, or has not yet
+	Late              // they had been before, and the index heard of it after the choice, or has not yet
+	Stored            // more was found, and the index knows of it by now
 	TokensDiffer      // the engine has counted another number of tokens in the prompt
 	Unknown           // none of these
 	NumMisses    = iota
@@ -48,7 +49,7 @@ const (
 
 // String returns the reason's name in metrics and answers.
 func (m Miss) String() string {
-	return [...]string{"", "evicted", "event_late", "tokens_differ", "unknown", "invalid"}[min(m, NumMisses)]
+	return [...]string{"", "evicted", "event_late", "stored", "tokens_differ", "unknown", "invalid"}[min(m, NumMisses)]
 }
 
 // Evidence is what is known when an engine has said what it found.
@@ -80,7 +81,9 @@ func (e *Evidence) Differs() bool {
 //
 // Fewer: where the index knows less than it did, or of as much that was let go of since,
 // that was evicted; if it was so before the choice already, the event was late, as it may
-// yet be for a rank that the index lacks events of. More: if the index has it by now.
+// yet be for a rank that the index lacks events of. More: if the index has it by now it was
+// stored meanwhile, for another request that begins so, or heard of late; who asks now, when
+// the request's own blocks are stored, cannot tell.
 func Judge(e *Evidence) Miss {
 	missing := e.Selected - e.Actual
 	switch {
@@ -89,7 +92,7 @@ func Judge(e *Evidence) Miss {
 	case e.Counted > 0 && e.Looked > 0 && e.Counted != e.Looked:
 		return TokensDiffer
 	case missing < 0 && e.Now+e.BlockSize >= e.Actual:
-		return Late
+		return Stored
 	case missing < 0:
 		return Unknown
 	case e.Renewed:

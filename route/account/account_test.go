@@ -28,7 +28,7 @@ func TestJudge(t *testing.T) {
 		"gone before":                  {Evidence{Selected: 160, Actual: 32, Now: 32, Lost: 128, LostBefore: true}, Late},
 		"read anew":                    {Evidence{Selected: 160, Actual: 0, Now: 160, Renewed: true}, Late},
 		"stale":                        {Evidence{Selected: 160, Actual: 0, Now: 160, Stale: true}, Late},
-		"stored meanwhile":             {Evidence{Selected: 32, Actual: 160, Now: 160}, Late},
+		"stored meanwhile":             {Evidence{Selected: 32, Actual: 160, Now: 160}, Stored},
 		"nobody said so":               {Evidence{Selected: 32, Actual: 160, Now: 32}, Unknown},
 		"another text":                 {Evidence{Selected: 160, Actual: 0, Now: 0, Looked: 170, Counted: 171}, TokensDiffer},
 		"another text, and more of it": {Evidence{Selected: 0, Actual: 160, Now: 160, Looked: 170, Counted: 171}, TokensDiffer},
