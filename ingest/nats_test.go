@@ -63,11 +63,14 @@ type natsBench struct {
 	js      jetstream.JetStream
 	truth   *truth
 	metrics *metrics.Set // of the publishers
+	streams publish.StreamConfig
+	group   *publish.Group // nil: each has one of its own
 }
 
 func newNATSBench(t testing.TB, nc *nats.Conn) *natsBench {
 	t.Helper()
-	return &natsBench{t: t, nc: nc, js: jetStream(t, nc), truth: newTruth(), metrics: metrics.NewSet()}
+	return &natsBench{t: t, nc: nc, js: jetStream(t, nc), truth: newTruth(), metrics: metrics.NewSet(),
+		streams: publish.StreamConfig{MaxBytes: 64 << 20}}
 }
 
 // worker opens the publisher of an engine.
@@ -77,7 +80,7 @@ func (n *natsBench) worker(id uint64, change func(*publish.Config)) (*publish.Pu
 		Conn: n.nc, Space: testSpace, Worker: id, BatchEvents: 8, Heartbeat: 50 * time.Millisecond,
 		AckWait: time.Second, RetryMax: 100 * time.Millisecond,
 		Metrics: n.metrics, Log: slog.New(slog.DiscardHandler),
-		Stream: publish.StreamConfig{MaxBytes: 64 << 20},
+		Stream: n.streams, Group: n.group,
 	}
 	if change != nil {
 		change(&cfg)
@@ -341,9 +344,13 @@ func TestNothingIsLostWhenTheServerRestarts(t *testing.T) {
 // brokerDir tells a copy of the test program to be nothing but a server.
 const brokerDir = "KVATLAS_TEST_BROKER_DIR"
 
+// brokerAlways tells it to sync each message.
+const brokerAlways = "KVATLAS_TEST_BROKER_ALWAYS"
+
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(brokerDir); dir != "" {
-		if _, err := broker.Open(context.Background(), broker.Config{URL: broker.Embedded, DataDir: dir}); err != nil {
+		cfg := broker.Config{URL: broker.Embedded, DataDir: dir, SyncAlways: os.Getenv(brokerAlways) != ""}
+		if _, err := broker.Open(context.Background(), cfg); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -363,10 +370,10 @@ func TestMain(m *testing.M) {
 }
 
 // serverProcess runs the server of dir in a process of its own.
-func serverProcess(t testing.TB, dir string) *exec.Cmd {
+func serverProcess(t testing.TB, dir string, env ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), brokerDir+"="+dir)
+	cmd.Env = append(append(os.Environ(), brokerDir+"="+dir), env...)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -380,9 +387,37 @@ func serverProcess(t testing.TB, dir string) *exec.Cmd {
 
 // Acknowledged is on the disk: killing the server loses nothing and invents
 // nothing, and its lock does not outlive it.
-func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
+func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) { killServers(t, 3, 100) }
+
+// Likewise where publishers of one process send their messages together.
+func TestNoBatchIsLostWhenTheServerIsKilled(t *testing.T) {
+	n := killServers(t, 60, 20, brokerAlways+"=1")
+	s, err := n.js.Stream(deadline(t), stream.Name("default", testSpace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	batches := make(map[string]int)
+	state := s.CachedInfo().State
+	for seq := state.FirstSeq; seq <= state.LastSeq; seq++ {
+		msg, err := s.GetMsg(deadline(t), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches[msg.Header.Get("Nats-Batch-Id")]++
+	}
+	together := int(state.Msgs) - batches[""]
+	if together < int(state.Msgs)/2 || len(batches) > together/10 {
+		t.Errorf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
+	}
+	t.Logf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
+}
+
+// killServers has workers publish while their server, begun with that environment, is killed
+// again and again.
+func killServers(t *testing.T, workers, steps int, env ...string) *natsBench {
+	t.Helper()
 	dir := t.TempDir()
-	server := serverProcess(t, dir)
+	server := serverProcess(t, dir, env...)
 	waittest.For(t, "the server's address", func() bool {
 		_, err := os.Stat(filepath.Join(dir, "address"))
 		return err == nil
@@ -392,9 +427,12 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 		t.Fatal("the lock was free")
 	}
 	n := newNATSBench(t, b.Conn())
+	if len(env) > 0 {
+		n.streams.Batches, n.group = true, &publish.Group{}
+	}
 	r := n.open("one", nil, nil)
 	acks := n.metrics.GetOrCreateCounter("kvatlas_publish_acks_total")
-	n.fleet(3, 100, func() {
+	n.fleet(workers, steps, func() {
 		for range 3 {
 			waittest.For(t, "the replica reads", func() bool { return r.position() > 0 })
 			failed, pos := n.retries("disconnected"), r.position()
@@ -403,7 +441,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 			}
 			_ = server.Wait()
 			waittest.For(t, "publishers notice that the server is gone", func() bool { return n.retries("disconnected") > failed })
-			server = serverProcess(t, dir)
+			server = serverProcess(t, dir, env...)
 			before := acks.Get()
 			waittest.For(t, "publishers and replica go on", func() bool { return acks.Get() > before+100 && r.position() > pos })
 		}
@@ -414,6 +452,7 @@ func TestNothingIsLostWhenTheServerIsKilled(t *testing.T) {
 	t.Logf("%d messages acknowledged, of these %d again; retries: %d after a disconnection, %d after a timeout, %d without a stream; void positions %d",
 		acks.Get(), n.metrics.GetOrCreateCounter("kvatlas_publish_duplicate_acks_total").Get(),
 		n.retries("disconnected"), n.retries("timeout"), n.retries("no_stream"), r.counter("kvatlas_ingest_void_positions_total"))
+	return n
 }
 
 func TestPublishersWaitForAFullStreamAndSaySo(t *testing.T) {

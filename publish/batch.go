@@ -53,6 +53,7 @@ type message struct {
 	stored bool
 	ack    *jetstream.PubAck // if it is stored; nil if nobody acknowledges
 	took   time.Duration     // since the attempt that is acknowledged
+	held   *held             // what a Group has of it; nil: nothing
 }
 
 // seal encodes the events under the header and empties the batch.

@@ -49,6 +49,9 @@ type Config struct {
 	Namespace string       // default "default"
 	Transport Transport    // default JetStream
 	Stream    StreamConfig // used by whoever is first to publish into a space
+	// Group is shared by the publishers of a process that share Conn; nil: one of its own.
+	// It is of use where the stream takes batches.
+	Group *Group
 
 	Space  event.Space
 	Worker uint64
@@ -139,6 +142,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.Dumps = cmp.Or(c.Dumps, 4)
 	if c.Metrics == nil {
 		c.Metrics = metrics.NewSet()
+	}
+	if c.Group == nil {
+		c.Group = &Group{}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -18,6 +18,10 @@
 //     attempt's acknowledgement counts, copies come after twice as long each time, and
 //     after a failure one message is in flight, then one more for each that lands
 //     (congestion.go). Meanwhile the batch that is open grows.
+//   - Where the stream takes batches, publishers of one process that share a Group send
+//     together what waits while the server has the batch before. A message is the Group's
+//     until that is acknowledged or refused; then, if need be, its publisher's again, which
+//     sends it alone, so that a batch never has a message that the server knows.
 //   - A message is stored once: its id makes the server drop the copy of a
 //     retry within the stream's duplicate window, and event ids tell the
 //     reader beyond it.
@@ -33,5 +37,6 @@
 //
 // Ownership: callers own the slices they pass, which are copied. Publisher.mu
 // guards the open batch and the queue; the sender goroutine owns the messages
-// in flight and ends with Close.
+// in flight and ends with Close. A Group's goroutine, one a stream and connection, ends when
+// it has nothing to send: after a time of Config.AckWait at most for each batch.
 package publish

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +19,8 @@ import (
 type transport interface {
 	// subject returns where the worker's messages go, until restore.
 	subject(namespace string, sp event.Space, worker uint64) string
-	// publish starts an attempt to store the message. How it ended is heard of later, of
+	// publish starts an attempt to store the message, unless one is under way that needs no
+	// copy. How it ended is heard of later, of
 	// every attempt, at the latest after 2 Config.AckWait.
 	publish(subject string, msg *message) error
 	// take returns how attempts ended, as far as that was not taken yet; there may be
@@ -97,6 +99,7 @@ type jetStream struct {
 		sync.Mutex
 		list map[*nats.Msg]attempt // that have not ended
 	}
+	beat *held // the last heartbeat that went with the group
 }
 
 // attempt is one of a message's: an acknowledgement that comes after a copy was sent is of
@@ -134,12 +137,22 @@ func (t *jetStream) subject(_ string, _ event.Space, worker uint64) string {
 }
 
 func (t *jetStream) publish(subject string, msg *message) error {
+	switch {
+	case msg.held == nil && t.info.Batches:
+		begun, seq := time.Now(), msg.seq
+		msg.held = &held{subject: subject, id: msg.id, data: msg.data, done: func(ack *jetstream.PubAck, err error) {
+			t.add(outcome{seq: seq, try: 1, took: time.Since(begun), ack: ack, err: err})
+		}}
+		t.cfg.Group.put(t, msg.held)
+		return nil
+	case msg.held != nil && !msg.held.over.Load():
+		return nil // the group sends it again; for a copy beside it the server would refuse a whole batch
+	}
 	m := &nats.Msg{Subject: subject, Data: msg.data, Header: nats.Header{jetstream.MsgIDHeader: []string{msg.id}}}
 	t.attempts.Lock()
 	t.attempts.list[m] = attempt{msg.seq, msg.tries, time.Now()}
 	t.attempts.Unlock()
-	// The sender retries, in order; the client would not keep it.
-	_, err := t.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Millisecond))
+	_, err := t.send(m)
 	if err != nil {
 		t.forget(m)
 	}
@@ -161,7 +174,24 @@ func (t *jetStream) forget(m *nats.Msg) (attempt, bool) {
 	return a, ok
 }
 
-func (t *jetStream) tell(subject string, data []byte) error { return t.nc.Publish(subject, data) }
+func (t *jetStream) send(m *nats.Msg) (jetstream.PubAckFuture, error) {
+	// The sender retries, in order; the client would not keep it.
+	return t.js.PublishMsgAsync(m, jetstream.WithRetryAttempts(0), jetstream.WithStallWait(time.Millisecond))
+}
+
+func (t *jetStream) tell(subject string, data []byte) error {
+	if !t.info.Batches || subject != t.info.Subject(t.cfg.Worker) {
+		return t.nc.Publish(subject, data)
+	}
+	if t.beat != nil && !t.beat.over.Load() {
+		return errBusy // the one before has not gone yet
+	}
+	t.beat = &held{subject: subject, data: slices.Clone(data), done: func(*jetstream.PubAck, error) {}}
+	t.cfg.Group.put(t, t.beat)
+	return nil
+}
+
+var errBusy = errors.New("the heartbeat before waits for the stream")
 
 func (t *jetStream) restore(ctx context.Context) error {
 	info, err := stream.EnsureFor(ctx, t.js, t.cfg.Namespace, t.cfg.Space, t.cfg.Worker, t.cfg.Stream)

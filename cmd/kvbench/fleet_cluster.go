@@ -184,7 +184,7 @@ func (c *fleetCluster) startShare(_ context.Context, i int) (*fleetProcess, erro
 	share := fleetShare{
 		URL: c.address, DataDir: filepath.Join(c.o.dir, "data"), First: uint64(first), Workers: c.o.workers*(i+1)/c.o.processes - first,
 		Run: c.runs, Burst: c.o.burst, Blocks: c.o.blocks, Held: c.o.held, Every: time.Duration(float64(time.Second) / perSecond),
-		Own: c.o.own, Probe: min(1, 2*c.o.probes/(perSecond*float64(c.o.workers))), Indexer: c.asked.url, Streams: c.o.shares,
+		Own: c.o.own, Probe: min(1, 2*c.o.probes/(perSecond*float64(c.o.workers))), Indexer: c.asked.url, Streams: c.o.shares, Batches: c.o.always,
 	}
 	p, err := c.self(fmt.Sprintf("workers-%d", i), "fleet-workers", share)
 	if err != nil {

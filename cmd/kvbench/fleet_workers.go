@@ -35,7 +35,10 @@ type fleetShare struct {
 	Own                 bool
 	Probe               float64 // part of the bursts that store which are looked for
 	Indexer             string
-	Streams             int // of the space
+	Streams             int  // of the space
+	Batches             bool // they take batches
+
+	group *publish.Group // of the process
 }
 
 // fleetHeld is what a worker holds: the chains from Oldest to before Next of a run.
@@ -123,6 +126,7 @@ func (s *fleetShare) open(ctx context.Context) ([]*fleetWorker, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.group = &publish.Group{}
 	workers := make([]*fleetWorker, s.Workers)
 	errs := make([]error, s.Workers)
 	var opening sync.WaitGroup
@@ -156,8 +160,9 @@ func (s *fleetShare) connect(ctx context.Context) (*nats.Conn, error) {
 
 func (s *fleetShare) worker(ctx context.Context, nc *nats.Conn, id uint64) (*fleetWorker, error) {
 	pub, err := publish.Open(ctx, publish.Config{
-		Conn: nc, Space: fleetSpace, Worker: id, Stream: publish.StreamConfig{Partitions: s.Streams}, Registration: &publish.Registration{Worker: registry.Worker{TotalBlocks: uint64(s.Held)}},
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Conn: nc, Space: fleetSpace, Worker: id, Stream: publish.StreamConfig{Partitions: s.Streams, Batches: s.Batches}, Group: s.group,
+		Registration: &publish.Registration{Worker: registry.Worker{TotalBlocks: uint64(s.Held)}},
+		Log:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker %d: %w", id, err)

@@ -83,11 +83,12 @@ func (c *config) run(ctx context.Context, log *slog.Logger) error {
 func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) error {
 	set := metrics.NewSet()
 	streams, bucket := c.stream, registry.BucketConfig{Replicas: c.broker.Replicas}
-	streams.Replicas = c.broker.Replicas
+	streams.Replicas, streams.Batches = c.broker.Replicas, c.broker.SyncAlways
+	group := &publish.Group{}
 	return c.mock(ctx, mocker.Broker{
 		Open: func(ctx context.Context, sp event.Space, worker uint64) (mocker.Publisher, error) {
 			cfg := publish.Config{
-				Conn: nc, Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Stream: streams, Metrics: set, Log: log,
+				Conn: nc, Namespace: c.namespace, Space: sp, Worker: worker, Linger: c.linger, Stream: streams, Group: group, Metrics: set, Log: log,
 			}
 			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
 				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}

@@ -32,6 +32,7 @@ type Sidecar struct {
 	used    []io.Closer     // locks of what is kept
 	feeds   []*zmqfeed.Feed // by stream; none with a socket
 	socket  *socket         // nil with an engine's ZMQ
+	group   publish.Group   // of the ranks
 	broker  *broker.Broker
 	up      atomic.Bool // the fields above do not change any more
 	presence
@@ -232,7 +233,7 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 		Transport: transport, Holds: func(_ uint32, add func(*event.Event, []uint32)) { o.set.dump(add) },
 		Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Space: s.cfg.space(), Worker: event.WorkerID(s.cfg.Worker),
 		Incarnation: o.incarnation, Resume: []event.Position{{DPRank: dpRank, ID: o.last, Incomplete: o.incomplete}},
-		Stream: s.streamConfig(), StreamWait: max(s.cfg.StreamWait, 1), Metrics: s.metrics.Set, Log: s.log,
+		Stream: s.streamConfig(), Group: &s.group, StreamWait: max(s.cfg.StreamWait, 1), Metrics: s.metrics.Set, Log: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -242,7 +243,7 @@ func (s *Sidecar) openSink(ctx context.Context, dpRank uint32, o opening) (sink,
 
 func (s *Sidecar) streamConfig() publish.StreamConfig {
 	c := s.cfg.Stream
-	c.Replicas = s.cfg.Broker.Replicas
+	c.Replicas, c.Batches = s.cfg.Broker.Replicas, s.cfg.Broker.SyncAlways
 	return c
 }
 

@@ -28,7 +28,9 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Duration(&c.Sync, "nats-sync", defaultSync, `How often an embedded server syncs what it has stored to the disk. A process
 		that is killed loses nothing, whatever this is; a machine that loses power loses so much, which replicas notice and ask
 		the publishers for.`, conf.Between(time.Millisecond, time.Minute))
-	set.Bool(&c.SyncAlways, "nats-sync-always", false, "Sync each message of an embedded server before it is acknowledged.")
+	set.Bool(&c.SyncAlways, "nats-sync-always", false, `Sync each message of an embedded server before it is acknowledged. Give it, too, where a
+		server of your own does so (sync_interval: always): a stream that this program makes then takes batches, synced as a
+		whole, of what the publishers of one process send.`)
 	set.Int(&c.Replicas, "nats-replicas", 0, `Copies in the cluster of each stream and bucket that this program makes. 0: three
 		where the server is of a cluster of three or more, else one.`, conf.Between(0, 5))
 	set.String(&c.CredsFile, "nats-creds", "", "File with a user's JWT and seed, for --nats nats://….")

@@ -30,6 +30,10 @@ type Config struct {
 	// 2 min. Ids older than that cost a duplicate message, which the reader
 	// recognises by its event ids.
 	DuplicateWindow time.Duration
+	// Batches lets publishers send what a process has for the stream together (JetStream's
+	// atomic batches), for servers that sync each message before it is acknowledged: a batch
+	// costs some ten syncs however many messages it has. With others it costs time.
+	Batches bool
 }
 
 func (c Config) withDefaults() Config {
@@ -64,6 +68,7 @@ type Info struct {
 	// MaxMessage bounds a message's size in bytes; 0 means that only the
 	// server's maximum payload does.
 	MaxMessage int
+	Batches    bool // messages may be sent together
 }
 
 // ErrUnsafe is wrapped by the error for a stream whose configuration loses
@@ -140,6 +145,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, ns string, sp event.Spa
 			MaxAge:      cfg.MaxAge,
 			Duplicates:  cfg.DuplicateWindow,
 			Metadata:    meta,
+
+			AllowAtomicPublish: cfg.Batches,
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
 			s, err = js.Stream(ctx, name)
@@ -228,6 +235,7 @@ func read(si *jetstream.StreamInfo) (Info, error) {
 		Size:       si.Config.MaxBytes,
 		MaxBytes:   MaxBytes(&si.Config),
 		MaxMessage: max(0, int(si.Config.MaxMsgSize)),
+		Batches:    si.Config.AllowAtomicPublish,
 	}
 	info.Partitions = 1
 	if text := m[metaPartitions]; text != "" {

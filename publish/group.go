@@ -1,0 +1,275 @@
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// A Group is of publishers of one process that share a connection: what they send to a
+// stream that takes batches (StreamConfig.Batches) goes together. The server syncs a batch
+// once, where each message alone costs a sync, within the stream's lock. The zero value is
+// ready.
+type Group struct {
+	mu    sync.Mutex
+	boxes map[boxKey]*outbox
+}
+
+// boxKey is what messages go together by: an order and a user's permissions are of a connection.
+type boxKey struct {
+	nc     *nats.Conn
+	stream string
+}
+
+// put gives a message to the outbox of its stream.
+func (g *Group) put(t *jetStream, h *held) {
+	key := boxKey{t.nc, t.info.Name}
+	g.mu.Lock()
+	if g.boxes == nil {
+		g.boxes = make(map[boxKey]*outbox)
+	}
+	box := g.boxes[key]
+	if box == nil {
+		box = &outbox{commit: t.commit, sendEach: t.sendEach, wait: t.cfg.AckWait, most: mostBatch}
+		box.ended = func() { g.forget(key, box) }
+		g.boxes[key] = box
+	}
+	box.put(h) // before the lock is let go: forget takes away only what is empty
+	g.mu.Unlock()
+}
+
+// forget takes an outbox away that has nothing to send.
+func (g *Group) forget(key boxKey, box *outbox) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	box.mu.Lock()
+	defer box.mu.Unlock()
+	if !box.busy && g.boxes[key] == box {
+		delete(g.boxes, key)
+	}
+}
+
+// held is a message that a Group has to send. It is in one batch only, or in that batch
+// sent again: the server refuses a whole batch for one message that it has already.
+type held struct {
+	subject, id string
+	data        []byte
+	done        func(*jetstream.PubAck, error) // told how it ended, once
+	over        atomic.Bool                    // it has ended
+}
+
+func (h *held) end(ack *jetstream.PubAck, err error) {
+	h.over.Store(true)
+	h.done(ack, err)
+}
+
+// The bounds of a batch. One costs the server a dozen syncs, in files of its own first; and
+// it takes 1,000 messages unless told, and keeps them twice while it stores them.
+const (
+	leastBatch     = 12
+	mostBatch      = 500
+	mostBatchBytes = 4 << 20
+)
+
+// leastCommit is how long a batch waits for its acknowledgement, at least, before it is
+// sent again. A copy costs the server as many syncs as the batch did.
+const leastCommit = time.Second
+
+// outbox sends what is for one stream on one connection: a batch at a time. What comes
+// while the server syncs one is the next, so that a slow disk has larger ones.
+type outbox struct {
+	commit   func([]*held, time.Duration) (*jetstream.PubAck, error) // all as one
+	sendEach func([]*held, time.Duration)                            // one by one, and ends them
+	ended    func()
+	wait     time.Duration // for an acknowledgement, in all
+
+	// Of the sending goroutine.
+	usual time.Duration // that an acknowledgement takes, lately
+
+	mu    sync.Mutex
+	queue []*held // bounded by the publishers' windows
+	busy  bool    // there is a sending goroutine; it ends when there is nothing to send
+	most  int     // messages of a batch: fewer where the server says so
+}
+
+func (b *outbox) put(h *held) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue = append(b.queue, h)
+	if !b.busy {
+		b.busy = true
+		go b.run() // it ends with the queue, each step of it within b.wait
+	}
+}
+
+func (b *outbox) run() {
+	defer b.ended()
+	for batch := b.take(); batch != nil; batch = b.take() {
+		if len(batch) < leastBatch {
+			begun := time.Now()
+			b.sendEach(batch, b.patience())
+			b.took(time.Since(begun))
+			continue
+		}
+		ack, err := b.send(batch)
+		if isCode(err, batchTooLarge) {
+			b.shrink(batch)
+			continue
+		}
+		for _, h := range batch {
+			h.end(ack, err)
+		}
+	}
+}
+
+// take returns what goes next; nil says that the goroutine is to end.
+func (b *outbox) take() []*held {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, bytes := 0, 0
+	for n < min(len(b.queue), b.most) {
+		if bytes += len(b.queue[n].data) + headerRoom; n > 0 && bytes > mostBatchBytes {
+			break
+		}
+		n++
+	}
+	batch := b.queue[:n:n]
+	if b.queue = b.queue[n:]; len(b.queue) == 0 {
+		b.queue = nil
+	}
+	if n == 0 {
+		b.busy = false
+		return nil
+	}
+	return batch
+}
+
+// shrink puts a batch back that the server does not take for its size.
+func (b *outbox) shrink(batch []*held) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.most = max(1, len(batch)/2)
+	b.queue = append(batch, b.queue...)
+}
+
+// send sends a batch until it is acknowledged or refused. One that nobody answers, or of
+// which the server has lost a part, goes again as it is. What is refused, if only because
+// the server has stored it and the acknowledgement was lost, its publishers send one by one.
+func (b *outbox) send(batch []*held) (*jetstream.PubAck, error) {
+	begun := time.Now()
+	for {
+		tried := time.Now()
+		ack, err := b.commit(batch, b.patience())
+		b.took(time.Since(tried))
+		again := errors.Is(err, jetstream.ErrAsyncPublishTimeout) || isCode(err, batchIncomplete)
+		if !again || time.Since(begun) >= b.wait {
+			return ack, err
+		}
+		time.Sleep(rand.N(retryBatch)) // of many processes some have too many batches at the server
+	}
+}
+
+// patience is how long an acknowledgement is waited for.
+func (b *outbox) patience() time.Duration { return min(max(leastCommit, 4*b.usual), b.wait) }
+
+func (b *outbox) took(d time.Duration) { b.usual += (d - b.usual) / 8 }
+
+// retryBatch bounds the wait before a batch goes again.
+const retryBatch = 50 * time.Millisecond
+
+// The server's error codes (nats-server, errors.json).
+const (
+	batchIncomplete jetstream.ErrorCode = 10176 // a part is missing, or too many batches are under way
+	batchTooLarge   jetstream.ErrorCode = 10199
+)
+
+func isCode(err error, code jetstream.ErrorCode) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && api.ErrorCode == code
+}
+
+// The headers of an atomic batch of JetStream.
+const (
+	batchID       = "Nats-Batch-Id"
+	batchSequence = "Nats-Batch-Sequence"
+	batchCommit   = "Nats-Batch-Commit"
+)
+
+// commit sends messages as one batch, and waits for the acknowledgement of all.
+func (t *jetStream) commit(batch []*held, wait time.Duration) (*jetstream.PubAck, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	id := strconv.FormatUint(rand.Uint64(), 36)
+	var answer *nats.Msg
+	for i, h := range batch {
+		m := h.message()
+		m.Header[batchID], m.Header[batchSequence] = []string{id}, []string{strconv.Itoa(i + 1)}
+		var err error
+		if i < len(batch)-1 {
+			err = t.nc.PublishMsg(m)
+		} else {
+			m.Header[batchCommit] = []string{"1"}
+			answer, err = t.nc.RequestMsgWithContext(ctx, m)
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = jetstream.ErrAsyncPublishTimeout
+		}
+		if err != nil {
+			return nil, fmt.Errorf("publish: a batch: %w", err)
+		}
+	}
+	var ack struct {
+		jetstream.PubAck
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(answer.Data, &ack); err != nil {
+		return nil, fmt.Errorf("publish: the acknowledgement of a batch: %w", err)
+	}
+	if ack.Error != nil {
+		return nil, fmt.Errorf("publish: a batch: %w", ack.Error)
+	}
+	return &ack.PubAck, nil
+}
+
+// sendEach sends messages one by one, and waits for the acknowledgement of each.
+func (t *jetStream) sendEach(few []*held, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	sent := make([]jetstream.PubAckFuture, len(few))
+	for i, h := range few {
+		var err error
+		if sent[i], err = t.send(h.message()); err != nil {
+			h.end(nil, err)
+		}
+	}
+	for i, h := range few {
+		if sent[i] == nil {
+			continue
+		}
+		select {
+		case ack := <-sent[i].Ok():
+			h.end(ack, nil)
+		case err := <-sent[i].Err():
+			h.end(nil, err)
+		case <-ctx.Done():
+			h.end(nil, jetstream.ErrAsyncPublishTimeout)
+		}
+	}
+}
+
+func (h *held) message() *nats.Msg {
+	m := &nats.Msg{Subject: h.subject, Data: h.data, Header: nats.Header{}}
+	if h.id != "" {
+		m.Header[jetstream.MsgIDHeader] = []string{h.id}
+	}
+	return m
+}

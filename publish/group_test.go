@@ -1,0 +1,172 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// fakeBatches stands for the server: it takes batches as JetStream does, and answers what
+// the test says.
+type fakeBatches struct {
+	sync.Mutex
+	stored  []string
+	batches [][]string
+	each    [][]string
+	answer  func(batch []string) error // nil error: it is stored
+	entered chan struct{}              // told of a call, and
+	block   chan struct{}              // a call waits until it can be read from
+}
+
+func (f *fakeBatches) outbox() *outbox {
+	return &outbox{wait: time.Second, most: mostBatch, ended: func() {}, commit: f.commit, sendEach: f.sendEach}
+}
+
+func newFakeBatches() *fakeBatches {
+	return &fakeBatches{entered: make(chan struct{}, 100), block: make(chan struct{})}
+}
+
+func (f *fakeBatches) enter() {
+	f.entered <- struct{}{}
+	<-f.block
+}
+
+func ids(batch []*held) (list []string) {
+	for _, h := range batch {
+		list = append(list, h.id)
+	}
+	return list
+}
+
+func (f *fakeBatches) commit(batch []*held, _ time.Duration) (*jetstream.PubAck, error) {
+	f.enter()
+	f.Lock()
+	defer f.Unlock()
+	f.batches = append(f.batches, ids(batch))
+	for _, id := range ids(batch) {
+		if slices.Contains(f.stored, id) {
+			return nil, &jetstream.APIError{ErrorCode: 10201, Description: "batch contains duplicate message id"}
+		}
+	}
+	if f.answer != nil {
+		if err := f.answer(ids(batch)); err != nil {
+			return nil, err
+		}
+	}
+	f.stored = append(f.stored, ids(batch)...)
+	return &jetstream.PubAck{}, nil
+}
+
+func (f *fakeBatches) sendEach(few []*held, _ time.Duration) {
+	f.enter()
+	f.Lock()
+	defer f.Unlock()
+	f.each = append(f.each, ids(few))
+	for _, h := range few {
+		f.stored = append(f.stored, h.id)
+		h.end(&jetstream.PubAck{}, nil)
+	}
+}
+
+func putAll(b *outbox, from, to int) (all []chan error) {
+	for i := from; i < to; i++ {
+		h := &held{subject: "s", id: fmt.Sprint(i), data: make([]byte, 10)}
+		ended := make(chan error, 1)
+		h.done = func(_ *jetstream.PubAck, err error) { ended <- err }
+		all = append(all, ended)
+		b.put(h)
+	}
+	return all
+}
+
+func awaitAll(t *testing.T, all []chan error) (acked int, errs []error) {
+	t.Helper()
+	for _, ended := range all {
+		select {
+		case err := <-ended:
+			if err != nil {
+				errs = append(errs, err)
+			} else {
+				acked++
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("a message has no outcome")
+		}
+	}
+	return acked, errs
+}
+
+// What comes while the server has a batch is the next one, in order and all of it.
+func TestWhatWaitsGoesTogether(t *testing.T) {
+	f := newFakeBatches()
+	b := f.outbox()
+	all := putAll(b, 0, 1) // goes alone
+	<-f.entered
+	all = append(all, putAll(b, 1, 1+2*mostBatch+5)...)
+	close(f.block)
+	if acked, errs := awaitAll(t, all); acked != len(all) || errs != nil {
+		t.Fatalf("%d of %d acknowledged, %v", acked, len(all), errs)
+	}
+	f.Lock()
+	defer f.Unlock()
+	if len(f.stored) != len(all) || !slices.IsSortedFunc(f.stored, func(a, b string) int {
+		if len(a) != len(b) {
+			return len(a) - len(b)
+		}
+		return slices.Compare([]byte(a), []byte(b))
+	}) {
+		t.Errorf("%d stored of %d, or not in order", len(f.stored), len(all))
+	}
+	if len(f.batches) > 3 || len(f.each) > 2 {
+		t.Errorf("%d batches and %d rows of single messages", len(f.batches), len(f.each))
+	}
+}
+
+// A batch that nobody answers, or of which a part is lost, goes again as it is. If it was
+// stored all the same it is refused, and its messages are no longer the group's: their
+// publishers send them one by one, and the server knows their ids.
+func TestABatchGoesAgainAsItIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []error
+		stored  bool // although it was not acknowledged
+		acked   bool
+	}{
+		"late":             {answers: []error{jetstream.ErrAsyncPublishTimeout, nil}, acked: true},
+		"incomplete":       {answers: []error{&jetstream.APIError{ErrorCode: batchIncomplete}, nil}, acked: true},
+		"stored and late":  {answers: []error{jetstream.ErrAsyncPublishTimeout}, stored: true},
+		"refused":          {answers: []error{&jetstream.APIError{ErrorCode: 10077, Description: "maximum bytes exceeded"}}},
+		"larger than told": {answers: []error{&jetstream.APIError{ErrorCode: batchTooLarge}, nil, nil}, acked: true},
+	} {
+		f := newFakeBatches()
+		n := 0
+		f.answer = func(batch []string) error {
+			if n++; n > len(c.answers) {
+				return errors.New("asked too often")
+			}
+			if c.stored {
+				f.stored = append(f.stored, batch...)
+			}
+			return c.answers[n-1]
+		}
+		b := f.outbox()
+		first := putAll(b, 0, 1)
+		<-f.entered
+		rest := putAll(b, 1, 31)
+		close(f.block)
+		awaitAll(t, first)
+		acked, errs := awaitAll(t, rest)
+		if c.acked && acked != 30 || !c.acked && len(errs) != 30 {
+			t.Errorf("%s: %d acknowledged, %v", name, acked, errs)
+		}
+		f.Lock()
+		if len(f.batches) > 1 && name != "larger than told" && !slices.Equal(f.batches[0], f.batches[1]) {
+			t.Errorf("%s: another batch was sent: %v", name, f.batches)
+		}
+		f.Unlock()
+	}
+}
