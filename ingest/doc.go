@@ -19,6 +19,8 @@
 //     applied or skipped. Messages are acknowledged up to it, never beyond.
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
+//   - A session goes on while the server has its consumer, however late its heartbeats
+//     are: to begin again costs requests and throws away what is on its way.
 //   - A position is good only if the stream has the message that was read
 //     there, which its time tells; it is compared when a session begins, and the
 //     stream's end while one lasts. With one that is void the reader begins at the

@@ -7,6 +7,7 @@ func Help() map[string]string {
 		"kvatlas_ingest_messages_total":             "Messages read from the streams.",
 		"kvatlas_ingest_bytes_total":                "Bytes of the messages read.",
 		"kvatlas_ingest_redelivered_messages_total": "Messages that the server delivered again.",
+		"kvatlas_ingest_late_heartbeats_total":      "Times that the server was silent to a reader for two seconds; reading goes on where its consumer is there.",
 		"kvatlas_ingest_malformed_total":            "Messages skipped because they are no event batch, by reason.",
 		"kvatlas_ingest_heartbeats_total":           "Heartbeats read.",
 		"kvatlas_ingest_events_total":               "Events handed to the index, by kind.",

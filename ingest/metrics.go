@@ -17,6 +17,7 @@ type meters struct {
 	set *metrics.Set
 
 	messages, bytes, redelivered, heartbeats       *metrics.Counter
+	lateHeartbeats                                 *metrics.Counter
 	events                                         [event.Cleared + 1]*metrics.Counter // handed to the index, by kind
 	dropped                                        [follow.NumReasons]*metrics.Counter // events, by reason
 	gaps, missed, restarts                         *metrics.Counter
@@ -41,6 +42,7 @@ func newMeters(set *metrics.Set) *meters {
 		messages:        c("kvatlas_ingest_messages_total"),
 		bytes:           c("kvatlas_ingest_bytes_total"),
 		redelivered:     c("kvatlas_ingest_redelivered_messages_total"),
+		lateHeartbeats:  c("kvatlas_ingest_late_heartbeats_total"),
 		heartbeats:      c("kvatlas_ingest_heartbeats_total"),
 		departed:        c("kvatlas_ingest_departed_workers_total"),
 		gaps:            c("kvatlas_ingest_gaps_total"),

@@ -19,6 +19,7 @@ const (
 	envelope     = 1 << 20 // room for a message's subjects and headers, which count
 	ackEvery     = 200 * time.Millisecond
 	requestWait  = 5 * time.Second
+	lateWait     = 2 * time.Second // for an answer about a consumer of which no heartbeat came
 )
 
 // reader reads one stream: messages in stream order to the partitions.
@@ -202,12 +203,25 @@ func (r *reader) session(run context.Context) error {
 	r.opened()
 	steady := time.AfterFunc(steadyAfter, r.progressed) // an idle stream is no loop
 	defer steady.Stop()
-	for delivered := uint64(1); ; delivered++ {
-		msg, err := it.Next()
+	delivered, owed := uint64(0), uint64(0) // messages here, and that the server has sent as far as it said
+	for {
+		var next []jetstream.NextOpt
+		if delivered < owed {
+			next = append(next, jetstream.NextMaxWait(requestWait))
+		}
+		msg, err := it.Next(next...)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err != nil {
+		switch {
+		case errors.Is(err, jetstream.ErrNoHeartbeat):
+			if owed, err = r.late(ctx, consumer, err); err != nil {
+				return err
+			}
+			continue
+		case errors.Is(err, nats.ErrTimeout):
+			return fmt.Errorf("%w: delivery %d of %d does not come", errHole, delivered+1, owed)
+		case err != nil:
 			return fmt.Errorf("reading: %w", err)
 		}
 		md, err := msg.Metadata()
@@ -216,13 +230,31 @@ func (r *reader) session(run context.Context) error {
 		}
 		// The client drops what it has no room for, and says so beside the messages: the
 		// server's own count of deliveries is what cannot be missed.
-		if md.Sequence.Consumer != delivered {
-			return fmt.Errorf("%w: delivery %d follows %d", errHole, md.Sequence.Consumer, delivered-1)
+		if md.Sequence.Consumer != delivered+1 {
+			return fmt.Errorf("%w: delivery %d follows %d", errHole, md.Sequence.Consumer, delivered)
 		}
+		delivered++
 		if err := r.dispatch(run, msg, md); err != nil {
 			return err
 		}
 	}
+}
+
+// late is asked where a heartbeat is missing. A server that is slow has its consumer all the
+// same, and the client asks it for more: the session goes on, with all that is on its way. It
+// returns how many messages the server has sent.
+func (r *reader) late(ctx context.Context, consumer jetstream.Consumer, missing error) (uint64, error) {
+	r.m.lateHeartbeats.Inc()
+	ctx, cancel := context.WithTimeout(ctx, lateWait)
+	defer cancel()
+	info, err := consumer.Info(ctx)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return 0, fmt.Errorf("reading: %w", err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading: %w, and of its consumer the server does not answer: %w", missing, err)
+	}
+	return info.Delivered.Consumer, nil
 }
 
 // dispatch hands one message to its partition. ctx is the reader's: a message that
