@@ -179,7 +179,9 @@ func (b *ingestBench) floor(ctx context.Context, perSecond float64, visible *lat
 		}
 		visible.add(time.Now().UnixNano() - int64(binary.LittleEndian.Uint64(data)))
 	}
-	js, err := jetstream.New(b.sending, jetstream.WithPublishAsyncMaxPending(64*b.o.publishers))
+	var refused atomic.Int64
+	js, err := jetstream.New(b.sending, jetstream.WithPublishAsyncMaxPending(64*b.o.publishers),
+		jetstream.WithPublishAsyncErrHandler(func(jetstream.JetStream, *nats.Msg, error) { refused.Add(1) }))
 	if err != nil {
 		return 0, err
 	}
@@ -193,7 +195,8 @@ func (b *ingestBench) floor(ctx context.Context, perSecond float64, visible *lat
 			return 0, err
 		}
 	} else {
-		info, err := stream.Ensure(ctx, js, b.namespace, space, stream.Config{MaxBytes: int64(b.o.mib) << 20})
+		size := int64(b.o.mib) << 20 // at once: nothing here enlarges it
+		info, err := stream.Ensure(ctx, js, b.namespace, space, stream.Config{MaxBytes: size, FirstBytes: size})
 		if err != nil {
 			return 0, err
 		}
@@ -253,8 +256,11 @@ func (b *ingestBench) floor(ctx context.Context, perSecond float64, visible *lat
 		})
 	}
 	running.Wait()
-	if err := until(ctx, 30*time.Second, func() bool { return read.Load() >= sent.Load() }); err != nil {
+	if err := until(ctx, 30*time.Second, func() bool { return read.Load() >= sent.Load() || refused.Load() > 0 }); err != nil {
 		return 0, fmt.Errorf("%d of %d messages read: %w", read.Load(), sent.Load(), err)
+	}
+	if n := refused.Load(); n > 0 {
+		return 0, fmt.Errorf("the server refused %d messages: is --stream-mib enough for --seconds?", n)
 	}
 	mu.Lock()
 	visible = nil
