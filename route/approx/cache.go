@@ -26,8 +26,8 @@ type Config struct {
 	// TTL is how long a block counts as cached after its last use; 0 is 120
 	// seconds.
 	TTL time.Duration
-	// MaxBlocks bounds the blocks over all ranks; 0 is 2^20. When there are
-	// more they are pruned to PruneTarget of it, 0 to 1; 0 is 0.8.
+	// MaxBlocks bounds the blocks over all ranks; 0 is 2^20. When there are more, with
+	// each prompt some are pruned until they are PruneTarget of it, 0 to 1; 0 is 0.8.
 	MaxBlocks   int
 	PruneTarget float64
 	// Now is the clock, of which only what elapses counts; nil is time.Now.
@@ -57,8 +57,10 @@ type Cache struct {
 		at     map[uint64]*run // by run.key
 		list   run             // the beginning and end of all, by last use
 		blocks int             // of all
-		hashes []uint64        // scratch
-		stats  Stats
+		// pruning is from when there were more than MaxBlocks until they are PruneTarget of it.
+		pruning bool
+		hashes  []uint64 // scratch
+		stats   Stats
 	}
 }
 
@@ -183,11 +185,24 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 		r.used = now
 		r.list(c.mu.list.prev)
 	}
-	if c.mu.blocks > c.cfg.MaxBlocks {
-		target := int(float64(c.cfg.MaxBlocks) * c.cfg.PruneTarget)
-		c.mu.stats.Pruned += uint64(c.drop(func(*run) bool { return c.mu.blocks > target }))
-	}
+	c.prune(len(hashes) - known)
 	c.noteExpiry()
+}
+
+// pruneStep is how many blocks make room at once, beside as many as came: all that are to
+// go at a full index are hundreds of thousands, for which every request would wait.
+const pruneStep = 1024
+
+// prune makes room by a step, after so many blocks were added, from when there are too
+// many until there are as few as there are to be.
+func (c *Cache) prune(added int) {
+	target := int(float64(c.cfg.MaxBlocks) * c.cfg.PruneTarget)
+	if c.mu.pruning = c.mu.pruning || c.mu.blocks > c.cfg.MaxBlocks; !c.mu.pruning {
+		return
+	}
+	least := max(target, c.mu.blocks-added-pruneStep)
+	c.mu.stats.Pruned += uint64(c.drop(func(*run) bool { return c.mu.blocks > least }))
+	c.mu.pruning = c.mu.blocks > target
 }
 
 // walk follows a prompt through the runs of a rank and returns the last one, and how

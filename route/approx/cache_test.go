@@ -170,6 +170,30 @@ func TestRouterLearns(t *testing.T) {
 	}
 }
 
+// No prompt waits until a large part of the index has made room.
+func TestPruningIsInSteps(t *testing.T) {
+	const bound, target, prompt = 4000, 2000, 20
+	c := open(t, Config{MaxBlocks: bound, PruneTarget: 0.5})
+	local := make([]uint64, prompt)
+	least := bound
+	for i, before := 0, 0; i < 1000; i++ {
+		for j := range local {
+			local[j] = uint64(i*prompt + j)
+		}
+		c.Placed(shard.RankID{Worker: uint64(i % 4)}, local)
+		now := c.Stats().Blocks
+		if now > bound || before-now > 1200 {
+			t.Fatalf("prompt %d: %d blocks after %d", i, now, before)
+		}
+		if before = now; i > bound/prompt {
+			least = min(least, now)
+		}
+	}
+	if least != target || depths(c, local)[shard.RankID{Worker: 3}] != prompt {
+		t.Errorf("of %d blocks %d are left at least, want %d; and the last prompt", bound, least, target)
+	}
+}
+
 // TestTheWallClockIsSet: a guess's age is what has elapsed, whatever the clock is
 // set to.
 func TestTheWallClockIsSet(t *testing.T) {
