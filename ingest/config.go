@@ -193,6 +193,8 @@ type Config struct {
 
 	Metrics *metrics.Set // nil: not exposed
 	Log     *slog.Logger // nil: slog.Default()
+
+	patience time.Duration // a reader's first with the server; default requestWait
 }
 
 const (
@@ -227,6 +229,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.RoomCheck = cmp.Or(c.RoomCheck, time.Second)
 	c.MaxSeries = cmp.Or(c.MaxSeries, 200)
 	c.MaxLag = cmp.Or(c.MaxLag, 1000)
+	c.patience = cmp.Or(c.patience, requestWait)
 	c.StallAfter = cmp.Or(c.StallAfter, max(10*time.Second, c.GapWait+5*time.Second))
 	c.ForgetStream = cmp.Or(c.ForgetStream, 30*time.Second)
 	c.ForgetConsumer = cmp.Or(c.ForgetConsumer, time.Hour)

@@ -19,13 +19,15 @@
 //     applied or skipped. Messages are acknowledged up to it, never beyond.
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
-//   - A session goes on while the server has its consumer, however late its heartbeats
-//     are: to begin again costs requests and throws away what is on its way.
 //   - A position is good only if the stream has the message that was read
 //     there, which its time tells; it is compared when a session begins, and the
 //     stream's end while one lasts. With one that is void the reader begins at the
 //     stream's start, and every publisher is asked once for all it holds. What is
 //     void again and again is waited for, longer each time.
+//   - A server that answers late is waited for: a session goes on while the server has its
+//     consumer, as to begin again costs requests and throws away what is on its way; and
+//     one that ended because an answer was late is followed by one that waits twice as
+//     long, until a message comes.
 //   - Sessions that end again and again without a message, and a stream of which
 //     nothing comes although it has more, are errors of Ready, unless it is the server
 //     that is away.

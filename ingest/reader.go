@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,10 +17,13 @@ import (
 const (
 	pullMessages = 2048    // messages asked for at a time
 	pullBytes    = 8 << 20 // bytes asked for at a time, or as many as one message may have
+	pullExpiry   = 10 * time.Second
 	envelope     = 1 << 20 // room for a message's subjects and headers, which count
 	ackEvery     = 200 * time.Millisecond
 	requestWait  = 5 * time.Second
-	lateWait     = 2 * time.Second // for an answer about a consumer of which no heartbeat came
+	mostPatience = 12 * requestWait
+
+	leastHeartbeat = 500 * time.Millisecond // that a server accepts
 )
 
 // reader reads one stream: messages in stream order to the partitions.
@@ -39,6 +43,7 @@ type reader struct {
 	lastAt       time.Time // when the stream stored message next-1; zero: not known
 	messages     uint64    // read
 	restartPause restartPause
+	patience     time.Duration // with a server that answers late
 
 	since time.Time // when it was opened
 
@@ -64,7 +69,7 @@ type reader struct {
 }
 
 func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now()}
+	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
 	g.reads(info.Created)
 	g.endsAt(info.Created, info.LastSeq)
@@ -111,11 +116,14 @@ func (r *reader) run(ctx context.Context) {
 		}
 		// A session that brought messages was not in vain, however it ended: only those
 		// that fail again and again at the same place wait longer.
-		if r.messages > before {
-			backoff = 50 * time.Millisecond
+		switch {
+		case r.messages > before:
+			backoff, r.patience = 50*time.Millisecond, r.cfg.patience
+		case late(err): // to begin all of it again is more work for the server
+			r.patience = min(2*r.patience, mostPatience)
 		}
 		select {
-		case <-time.After(backoff):
+		case <-time.After(backoff/2 + rand.N(backoff/2)):
 		case <-ctx.Done():
 		}
 		backoff = min(2*backoff, 2*time.Second)
@@ -126,6 +134,11 @@ func (r *reader) run(ctx context.Context) {
 	r.running.Wait()
 	r.applying.Wait()
 	r.ack()
+}
+
+// late reports whether a session ended because an answer did not come in time.
+func late(err error) bool {
+	return errors.Is(err, jetstream.ErrNoHeartbeat) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout)
 }
 
 // The reasons for which a session ends, beside what the client reports.
@@ -189,10 +202,11 @@ func (r *reader) session(run context.Context) error {
 		}
 		return err
 	}
+	heartbeat := max(r.patience/5, leastHeartbeat)
 	it, err := consumer.Messages(
 		jetstream.PullMaxMessagesWithBytesLimit(pullMessages, max(pullBytes, int(r.cfg.Conn.MaxPayload())+envelope)),
-		jetstream.PullExpiry(10*time.Second),
-		jetstream.PullHeartbeat(time.Second),
+		jetstream.PullExpiry(max(pullExpiry, 2*heartbeat)),
+		jetstream.PullHeartbeat(heartbeat),
 		jetstream.WithMessagesErrOnMissingHeartbeat(true))
 	if err != nil {
 		return fmt.Errorf("reading: %w", err)
@@ -207,7 +221,7 @@ func (r *reader) session(run context.Context) error {
 	for {
 		var next []jetstream.NextOpt
 		if delivered < owed {
-			next = append(next, jetstream.NextMaxWait(requestWait))
+			next = append(next, jetstream.NextMaxWait(r.patience))
 		}
 		msg, err := it.Next(next...)
 		if ctx.Err() != nil {
@@ -215,7 +229,7 @@ func (r *reader) session(run context.Context) error {
 		}
 		switch {
 		case errors.Is(err, jetstream.ErrNoHeartbeat):
-			if owed, err = r.late(ctx, consumer, err); err != nil {
+			if owed, err = r.missedHeartbeat(ctx, consumer, err); err != nil {
 				return err
 			}
 			continue
@@ -240,12 +254,12 @@ func (r *reader) session(run context.Context) error {
 	}
 }
 
-// late is asked where a heartbeat is missing. A server that is slow has its consumer all the
+// missedHeartbeat is asked where one is missing. A server that is slow has its consumer all the
 // same, and the client asks it for more: the session goes on, with all that is on its way. It
 // returns how many messages the server has sent.
-func (r *reader) late(ctx context.Context, consumer jetstream.Consumer, missing error) (uint64, error) {
+func (r *reader) missedHeartbeat(ctx context.Context, consumer jetstream.Consumer, missing error) (uint64, error) {
 	r.m.lateHeartbeats.Inc()
-	ctx, cancel := context.WithTimeout(ctx, lateWait)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	info, err := consumer.Info(ctx)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -308,7 +322,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 // consumer anew: its beginning cannot be moved. ctx is the session's, run the
 // reader's.
 func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestWait)
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	select {
 	case <-r.sessionEnd: // it is seen to here

@@ -1,0 +1,110 @@
+package ingest
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/nats-io/nats.go"
+
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+)
+
+// lateConn is a connection on which what is written arrives later, in order.
+type lateConn struct {
+	net.Conn
+	late  time.Duration
+	queue chan lateWrite
+	ended chan struct{}
+}
+
+type lateWrite struct {
+	due  time.Time
+	data []byte
+}
+
+func newLateConn(c net.Conn, late time.Duration) *lateConn {
+	l := &lateConn{Conn: c, late: late, queue: make(chan lateWrite, 1<<16), ended: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case w := <-l.queue:
+				select {
+				case <-time.After(time.Until(w.due)):
+				case <-l.ended:
+					return
+				}
+				if _, err := c.Write(w.data); err != nil {
+					return
+				}
+			case <-l.ended:
+				return
+			}
+		}
+	}()
+	return l
+}
+
+func (l *lateConn) Write(data []byte) (int, error) {
+	select {
+	case l.queue <- lateWrite{time.Now().Add(l.late), append([]byte(nil), data...)}:
+		return len(data), nil
+	case <-l.ended:
+		return 0, net.ErrClosed
+	}
+}
+
+func (l *lateConn) Close() error {
+	select {
+	case <-l.ended:
+	default:
+		close(l.ended)
+	}
+	return l.Conn.Close()
+}
+
+// lateDialer dials lateConns.
+type lateDialer time.Duration
+
+func (d lateDialer) Dial(network, address string) (net.Conn, error) {
+	c, err := net.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	return newLateConn(c, time.Duration(d)), nil
+}
+
+// A server that answers later than a reader first waits is waited for longer, and read
+// from: a session that began again each time would never get past its first requests.
+func TestAServerThatAnswersLateIsReadFrom(t *testing.T) {
+	n := newNATSBench(t, largeServer(t))
+	p, e := n.worker(1, nil)
+	n.run(p, e, 50)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	slow, err := nats.Connect(n.nc.ConnectedUrl(), nats.SetCustomDialer(lateDialer(100*time.Millisecond)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	r := &replica{metrics: metrics.NewSet(), asked: &asked{}}
+	r.set, _ = newIndex(t, 2)
+	cfg := n.config("late", r, nil)
+	cfg.Conn, cfg.patience = slow, 50*time.Millisecond
+	if r.Ingest, err = Open(deadline(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	n.converged(r)
+	n.run(p, e, 50)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.converged(r)
+	waittest.For(t, "ready", func() bool { return r.Ready() == nil })
+	if n := r.counter(`kvatlas_ingest_reader_resets_total{reason="error"}`); n < 2 {
+		t.Errorf("reading began again %d times: the server was in time", n)
+	}
+}
