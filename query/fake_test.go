@@ -113,6 +113,9 @@ func (sp *fakeSpace) Ranks() []shard.RankStat {
 		}
 		held = append(held, h)
 	}
+	slices.SortFunc(held, func(a, b shard.RankStat) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
+	})
 	return held
 }
 

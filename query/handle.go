@@ -284,15 +284,6 @@ func (s *Server) answerSpaces(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	return nil
 }
 
-// answerWorkers answers GET /v1/workers?model=….
-func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
-	if p := noArguments(ctx, "model"); p != nil {
-		return p
-	}
-	s.json(ctx, append(s.buffer(ctx), s.listWorkers(v, string(ctx.QueryArgs().Peek("model")))...))
-	return nil
-}
-
 // noArguments refuses arguments in the URL other than those allowed.
 func noArguments(ctx *fasthttp.RequestCtx, allowed ...string) *edge.Problem {
 	if len(ctx.URI().QueryString()) == 0 {

@@ -1,15 +1,12 @@
 package query
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
@@ -52,9 +49,9 @@ type Stream struct {
 	LastError string        // "" if there was none
 	LastSeen  time.Time     // zero: never
 	AskNext   time.Time     // its publisher is not asked for what is missing before; zero: at once
-	// Counts is what was counted of the rank since this process started, by
-	// name.
-	Counts map[string]uint64
+	// Counts returns what was counted of the rank since this process started, by
+	// name; nil: nothing.
+	Counts func() map[string]uint64
 }
 
 // answerRegister answers POST /register, answerUnregister POST /unregister, in
@@ -109,136 +106,4 @@ func (s *Server) answerListWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Prob
 	answer := v.registry.ServeWorkers(string(args.Peek("model_name")), string(args.Peek("routing_group")))
 	s.json(ctx, append(s.buffer(ctx), answer...))
 	return nil
-}
-
-// workersAnswer is the answer of GET /v1/workers.
-type workersAnswer struct {
-	Spaces []client.WorkerSpace `json:"spaces"`
-}
-
-// listWorkers returns what every worker holds and how it is registered. An
-// empty model means every model.
-func (s *Server) listWorkers(v *view, model string) []byte {
-	entries := make(map[event.Space][]registry.Entry)
-	var spaces []event.Space
-	if v.registry != nil {
-		for _, e := range v.registry.Snapshot(true) {
-			if entries[e.Key.Space] == nil {
-				spaces = append(spaces, e.Key.Space)
-			}
-			entries[e.Key.Space] = append(entries[e.Key.Space], e)
-		}
-	}
-	streams := s.streamsByRank()
-	for _, sp := range v.index.Spaces() {
-		if entries[sp] == nil {
-			spaces = append(spaces, sp)
-		}
-	}
-	slices.SortFunc(spaces, func(a, b event.Space) int {
-		return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.Group, b.Group))
-	})
-	answer := workersAnswer{Spaces: []client.WorkerSpace{}}
-	for _, sp := range spaces {
-		if model != "" && model != sp.Model {
-			continue
-		}
-		list := client.WorkerSpace{Model: sp.Model, Group: sp.Group, BlockSize: int(sp.BlockSize), Workers: []client.Worker{}}
-		byID := make(map[uint64]*client.Worker)
-		var ids []uint64
-		worker := func(id uint64) *client.Worker {
-			if byID[id] == nil {
-				ids = append(ids, id)
-				byID[id] = &client.Worker{ID: id, State: "unregistered", Ranks: []client.WorkerRank{},
-					Drained: v.registry != nil && v.registry.IsDrained(id)}
-			}
-			return byID[id]
-		}
-		for i := range entries[sp] {
-			w := worker(entries[sp][i].Key.Worker)
-			w.State, w.Info = entries[sp][i].State.String(), registrationOf(&entries[sp][i])
-		}
-		if space := v.index.Space(sp); space != nil {
-			for _, h := range space.Ranks() {
-				w := worker(h.Worker)
-				w.Ranks = append(w.Ranks, client.WorkerRank{
-					DPRank: h.DPRank, Device: uint64(h.Held[event.Device]), HostPinned: uint64(h.Held[event.HostPinned]),
-					Disk: uint64(h.Held[event.Disk]), External: uint64(h.Held[event.External]), Inferred: uint64(h.Inferred),
-					Stream: streams[rankKey{sp, h.RankID}],
-				})
-				for _, n := range h.Held {
-					w.Blocks += uint64(n)
-				}
-				if st := streams[rankKey{sp, h.RankID}]; st != nil && st.State == Contested {
-					w.Conflict = st.LastError
-				}
-			}
-		}
-		slices.Sort(ids)
-		for _, id := range ids {
-			list.Workers = append(list.Workers, *byID[id])
-		}
-		answer.Spaces = append(answer.Spaces, list)
-	}
-	return edge.JSON(answer)
-}
-
-// rankKey names a rank of a space.
-type rankKey struct {
-	space event.Space
-	rank  shard.RankID
-}
-
-func (s *Server) streamsByRank() map[rankKey]*client.Stream {
-	if s.deps.Streams == nil {
-		return nil
-	}
-	byRank := make(map[rankKey]*client.Stream)
-	for _, st := range s.deps.Streams() {
-		info := &client.Stream{State: st.State, Stale: st.Stale, LastID: st.LastID, Lag: st.Lag, LagSeconds: st.LagTime.Seconds(), LastError: st.LastError, Counts: st.Counts}
-		if !st.LastSeen.IsZero() {
-			info.LastSeen = &st.LastSeen
-		}
-		if !st.AskNext.IsZero() {
-			info.AskNext = &st.AskNext
-		}
-		byRank[rankKey{st.Space, st.RankID}] = info
-	}
-	return byRank
-}
-
-func registrationOf(e *registry.Entry) *client.Registration {
-	r := &client.Registration{
-		Name: e.Name, Sources: []string{}, Role: string(e.Role), Transport: string(e.Transport), Ranks: e.Ranks, Tiers: e.Tiers,
-		TotalBlocks: e.TotalBlocks, HashScheme: e.HashScheme, EngineScheme: e.EngineScheme, LeaseSeconds: e.Lease.Seconds(),
-		Mismatch: e.Mismatch, Conflict: e.Conflict, LeftBy: e.LeftBy.String(), DrainedBy: e.DrainedBy,
-	}
-	for _, source := range []struct {
-		is   bool
-		name string
-	}{{e.Announced, "announced"}, {e.HTTP, "http"}, {e.Static, "static"}} {
-		if source.is {
-			r.Sources = append(r.Sources, source.name)
-		}
-	}
-	if e.Incarnation != 0 {
-		r.Incarnation = strconv.FormatUint(e.Incarnation, 10)
-	}
-	if !e.LastSeen.IsZero() {
-		age := max(0, time.Since(e.LastSeen).Seconds())
-		r.LeaseAge = &age
-	}
-	if !e.Left.At.IsZero() {
-		r.LeftAt = &e.Left.At
-	}
-	if e.Drained {
-		r.DrainedSince = &e.DrainedSince
-	}
-	for rank, l := range e.Listeners {
-		if r.Listeners == nil {
-			r.Listeners = make(map[uint32]client.Listener)
-		}
-		r.Listeners[rank] = client.Listener{Endpoint: l.Endpoint, Status: l.Status, LastError: l.Error}
-	}
-	return r
 }

@@ -37,13 +37,15 @@ func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream
 	s := query.Stream{
 		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State), Stale: r.Stale,
 		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError(), LastSeen: r.LastSeen, AskNext: r.AskNext,
-		Counts: counts(&r.Blocks, map[string]uint64{
-			"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,
-			"duplicates": r.Duplicates, "gaps": r.Gaps, "missed_events": r.Missed, "restarts": r.Restarts,
-			"recoveries": r.Recoveries, "recoveries_failed": r.RecoveriesFailed, "recoveries_in_vain": r.RecoveriesInVain,
-			"recovery_requests": r.Requests, "dumps": r.Dumps,
-			"malformed_messages": r.Malformed, "held_messages": uint64(r.Held),
-		}),
+		Counts: func() map[string]uint64 {
+			return counts(&r.Blocks, map[string]uint64{
+				"events_stored": r.Stored, "events_removed": r.Removed, "events_cleared": r.Cleared,
+				"duplicates": r.Duplicates, "gaps": r.Gaps, "missed_events": r.Missed, "restarts": r.Restarts,
+				"recoveries": r.Recoveries, "recoveries_failed": r.RecoveriesFailed, "recoveries_in_vain": r.RecoveriesInVain,
+				"recovery_requests": r.Requests, "dumps": r.Dumps,
+				"malformed_messages": r.Malformed, "held_messages": uint64(r.Held),
+			})
+		},
 	}
 	return s
 }
@@ -66,7 +68,9 @@ func engineStream(r *direct.Followed) query.Stream {
 	return query.Stream{
 		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State),
 		LastError: r.LastError, LastSeen: r.LastBatch,
-		Counts: counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts}),
+		Counts: func() map[string]uint64 {
+			return counts(&r.Blocks, map[string]uint64{"batches": r.Batches, "gaps": r.Gaps, "missed_batches": r.Lost, "restarts": r.Restarts})
+		},
 	}
 }
 
