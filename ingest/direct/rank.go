@@ -29,8 +29,8 @@ type RankStatus struct {
 	// the engine left out events without a hole in its numbers.
 	UnknownParents uint64
 	Blocks         core.Outcome // what the index did with its blocks
-	LastError      string // what is not as it should be; "" if nothing is any more
-	LastBatch      time.Time // when the last one was applied
+	LastError      string       // what is not as it should be; "" if nothing is any more
+	LastBatch      time.Time    // when the last one was applied
 }
 
 // follower follows one rank: an zmqfeed.Handler. Its goroutine owns it, but for
