@@ -204,7 +204,7 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 		return out, true
 	}
 	f, since := a.followed, a.sent
-	if m := r.memberOf(f.at); m != nil {
+	if m := r.member(f.at); m != nil {
 		e.Stale = m.stale
 	}
 	r.mu.Unlock()
@@ -249,12 +249,4 @@ func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Pr
 	e.Lost = int(l.Blocks-f.losses.Blocks) * r.cfg.BlockSize
 	e.LostBefore = l.Published <= since.UnixNano()
 	return e
-}
-
-// memberOf returns the rank if it may be chosen, or nil.
-func (r *Router) memberOf(id shard.RankID) *member {
-	if slot, ok := r.table.Find(id); ok && int(slot) < len(r.bySlot) {
-		return r.bySlot[slot]
-	}
-	return nil
 }
