@@ -125,6 +125,10 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 	m := newMeters(cfg.Metrics)
 	c := newRecoveries(r.ctx, cfg, m, &r.running)
 	c.ask, c.now = h.ask, h.now
+	c.after = func(d time.Duration) <-chan time.Time { // on the clock that silences end by, or a rank of which nobody knows would silence its worker
+		h.clock.Add(int64(d))
+		return time.After(0)
+	}
 	r.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		now: h.now, window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
 	r.partition.reads(leaversBegan)
