@@ -125,6 +125,9 @@ func (b *outbox) run() {
 			b.shrink(batch)
 			continue
 		}
+		if tooLarge(err) { // one is, and which is not said: each tells of itself when it is sent alone
+			err = fmt.Errorf("publish: a message of the batch is too large: %s", err.Error())
+		}
 		for _, h := range batch {
 			h.end(ack, err)
 		}
@@ -163,18 +166,23 @@ func (b *outbox) shrink(batch []*held) {
 
 // send sends a batch until it is acknowledged or refused. One that nobody answers, or of
 // which the server has lost a part, goes again as it is. What is refused, if only because
-// the server has stored it and the acknowledgement was lost, its publishers send one by one.
+// the server has stored it and the acknowledgement was lost, its publishers send one by one;
+// so they do what stays incomplete: of a message that it takes from nobody, or that is too
+// large, the server says no more than that.
 func (b *outbox) send(batch []*held) (*jetstream.PubAck, error) {
-	begun := time.Now()
+	begun, wait := time.Now(), retryBatch
 	for {
 		tried := time.Now()
 		ack, err := b.commit(batch, b.patience())
 		b.took(time.Since(tried))
-		again := errors.Is(err, jetstream.ErrAsyncPublishTimeout) || isCode(err, batchIncomplete)
-		if !again || time.Since(begun) >= b.wait {
+		late, incomplete := errors.Is(err, jetstream.ErrAsyncPublishTimeout), isCode(err, batchIncomplete)
+		if !late && !(incomplete && wait <= mostRetryBatch) || time.Since(begun) >= b.wait {
 			return ack, err
 		}
-		time.Sleep(rand.N(retryBatch)) // of many processes some have too many batches at the server
+		time.Sleep(rand.N(wait)) // of many processes some have too many batches at the server
+		if incomplete {
+			wait *= 2
+		}
 	}
 }
 
@@ -183,8 +191,11 @@ func (b *outbox) patience() time.Duration { return min(max(leastCommit, 4*b.usua
 
 func (b *outbox) took(d time.Duration) { b.usual += (d - b.usual) / 8 }
 
-// retryBatch bounds the wait before a batch goes again.
-const retryBatch = 50 * time.Millisecond
+// The bounds of the waits before a batch goes again: twice as long each time that it is incomplete.
+const (
+	retryBatch     = 50 * time.Millisecond
+	mostRetryBatch = 64 * retryBatch
+)
 
 // The server's error codes (nats-server, errors.json).
 const (

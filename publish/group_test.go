@@ -6,8 +6,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -169,4 +171,54 @@ func TestABatchGoesAgainAsItIs(t *testing.T) {
 		}
 		f.Unlock()
 	}
+}
+
+// One message of a batch that the server does not take for its size is no other's loss: each
+// is sent alone then, and tells of itself.
+func TestOneMessageTooLargeIsNoOthersLoss(t *testing.T) {
+	for _, why := range []error{
+		fmt.Errorf("publish: a batch: %w", nats.ErrMaxPayload),
+		fmt.Errorf("publish: a batch: %w", &jetstream.APIError{ErrorCode: jetstream.JSErrCodeStreamMessageExceedsMaximum}),
+	} {
+		f := newFakeBatches()
+		f.answer = func([]string) error { return why }
+		b := f.outbox()
+		first := putAll(b, 0, 1)
+		<-f.entered
+		rest := putAll(b, 1, 31)
+		close(f.block)
+		awaitAll(t, first)
+		_, errs := awaitAll(t, rest)
+		if len(errs) != 30 {
+			t.Errorf("%v: %d messages failed, want 30", why, len(errs))
+		}
+		for _, err := range errs {
+			if tooLarge(err) {
+				t.Fatalf("a message is given up as too large by the error of a batch: %v", err)
+			}
+		}
+	}
+}
+
+// A part that is missing each time, as the server says nothing of one that it refuses, keeps
+// the others waiting for a moment, not for as long as acknowledgements are waited for.
+func TestABatchThatStaysIncompleteIsGivenBackSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeBatches()
+		close(f.block)
+		f.entered = make(chan struct{}, 1<<20)
+		f.answer = func([]string) error { return &jetstream.APIError{ErrorCode: batchIncomplete} }
+		b := f.outbox()
+		b.wait = time.Minute
+		b.busy = true // until all are there
+		all := putAll(b, 0, 30)
+		begun := time.Now()
+		go b.run()
+		if _, errs := awaitAll(t, all); len(errs) != 30 {
+			t.Errorf("%d messages failed, want 30", len(errs))
+		}
+		if took := time.Since(begun); took > 10*time.Second || len(f.batches) > 10 {
+			t.Errorf("given back after %v and %d batches", took, len(f.batches))
+		}
+	})
 }
