@@ -21,7 +21,8 @@
 //   - Where the stream takes batches, publishers of one process that share a Group send
 //     together what waits while the server has the batch before. A message is the Group's
 //     until that is acknowledged or refused; then, if need be, its publisher's again, which
-//     sends it alone, so that a batch never has a message that the server knows.
+//     sends it alone, so that a batch never has a message that the server knows. What a
+//     closed publisher left is not sent.
 //   - A message is stored once: its id makes the server drop the copy of a
 //     retry within the stream's duplicate window, and event ids tell the
 //     reader beyond it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -40,7 +41,11 @@ func (g *Group) put(t *jetStream, h *held) {
 	box := g.boxes[key]
 	if box == nil {
 		box = &outbox{commit: t.commit, sendEach: t.sendEach, wait: t.cfg.AckWait, most: mostBatch}
-		box.ended = func() { g.forget(key, box) }
+		box.ended = func() {
+			if g.forget(key, box); t.closed.Load() {
+				t.js.CleanupPublisher() // it has sent for others since
+			}
+		}
 		g.boxes[key] = box
 	}
 	box.put(h) // before the lock is let go: forget takes away only what is empty
@@ -65,6 +70,12 @@ type held struct {
 	data        []byte
 	done        func(*jetstream.PubAck, error) // told how it ended, once
 	over        atomic.Bool                    // it has ended
+	closed      *atomic.Bool                   // its publisher is: it is not sent any more
+}
+
+// left returns those whose publishers are open.
+func left(list []*held) []*held {
+	return slices.DeleteFunc(list, func(h *held) bool { return h.closed.Load() })
 }
 
 func (h *held) end(ack *jetstream.PubAck, err error) {
@@ -138,6 +149,7 @@ func (b *outbox) run() {
 func (b *outbox) take() []*held {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.queue = left(b.queue)
 	n, bytes := 0, 0
 	for n < min(len(b.queue), b.most) {
 		if bytes += len(b.queue[n].data) + headerRoom; n > 0 && bytes > mostBatchBytes {
@@ -183,6 +195,9 @@ func (b *outbox) send(batch []*held) (*jetstream.PubAck, error) {
 		if incomplete {
 			wait *= 2
 		}
+		if batch = left(slices.Clone(batch)); len(batch) == 0 {
+			return ack, err
+		}
 	}
 }
 
@@ -199,6 +214,7 @@ const (
 
 // The server's error codes (nats-server, errors.json).
 const (
+	batchesOff      jetstream.ErrorCode = 10174 // the stream does not take them any more
 	batchIncomplete jetstream.ErrorCode = 10176 // a part is missing, or too many batches are under way
 	batchTooLarge   jetstream.ErrorCode = 10199
 )

@@ -5,12 +5,17 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 )
 
 // fakeBatches stands for the server: it takes batches as JetStream does, and answers what
@@ -77,7 +82,7 @@ func (f *fakeBatches) sendEach(few []*held, _ time.Duration) {
 
 func putAll(b *outbox, from, to int) (all []chan error) {
 	for i := from; i < to; i++ {
-		h := &held{subject: "s", id: fmt.Sprint(i), data: make([]byte, 10)}
+		h := &held{subject: "s", id: fmt.Sprint(i), data: make([]byte, 10), closed: new(atomic.Bool)}
 		ended := make(chan error, 1)
 		h.done = func(_ *jetstream.PubAck, err error) { ended <- err }
 		all = append(all, ended)
@@ -221,4 +226,107 @@ func TestABatchThatStaysIncompleteIsGivenBackSoon(t *testing.T) {
 			t.Errorf("given back after %v and %d batches", took, len(f.batches))
 		}
 	})
+}
+
+// What a closed publisher left is not sent after it: its worker may have left meanwhile.
+func TestNothingIsSentOfAClosedPublisher(t *testing.T) {
+	f := newFakeBatches()
+	answers := 0
+	f.answer = func([]string) error {
+		if answers++; answers == 1 {
+			return jetstream.ErrAsyncPublishTimeout // and not stored
+		}
+		return nil
+	}
+	b := f.outbox()
+	first := putAll(b, 0, 1)
+	<-f.entered
+	var closed atomic.Bool
+	leave := func(id string) {
+		b.put(&held{subject: "s", id: id, data: make([]byte, 10), closed: &closed, done: func(*jetstream.PubAck, error) {}})
+	}
+	leave("in a batch")
+	all := putAll(b, 1, 1+2*leastBatch)
+	f.block <- struct{}{} // the first goes
+	awaitAll(t, first)
+	<-f.entered // the batch does
+	leave("queued")
+	all = append(all, putAll(b, 100, 103)...)
+	closed.Store(true)
+	close(f.block)
+	if acked, errs := awaitAll(t, all); acked != len(all) || errs != nil {
+		t.Errorf("%d of %d acknowledged, %v", acked, len(all), errs)
+	}
+	f.Lock()
+	defer f.Unlock()
+	if slices.Contains(f.stored, "in a batch") || slices.Contains(f.stored, "queued") {
+		t.Errorf("messages of a closed publisher were sent: %q", f.stored)
+	}
+}
+
+// Publishers whose stream takes no batches any more send alone, and no batch each time first.
+func TestAStreamThatTakesBatchesNoLonger(t *testing.T) {
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(s.Shutdown)
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("no server")
+	}
+	nc, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	cfg := testConfig(t, func(c *Config) {
+		c.Conn, c.BatchEvents, c.Stream = nc, 1, StreamConfig{MaxBytes: 64 << 20, Batches: true}
+	})
+	p, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := js.Stream(t.Context(), stream.Name("default", testSpace))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := st.CachedInfo().Config
+	c.AllowAtomicPublish = false
+	if _, err := js.UpdateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	refused := func() uint64 { return counter(cfg, `kvatlas_publish_retries_total{reason="refused"}`) }
+	publish := func() {
+		for n := range uint64(500) {
+			if err := p.Stored(t.Context(), 0, event.Device, Root(), []uint64{n}, []uint64{n}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 50 {
+		if publish(); refused() > 0 {
+			break
+		}
+	}
+	before := refused()
+	if before == 0 {
+		t.Fatal("no batch was refused")
+	}
+	for range 5 {
+		publish()
+	}
+	if n := refused() - before; n > 0 {
+		t.Errorf("%d messages more were refused in batches", n)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }

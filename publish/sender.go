@@ -205,7 +205,7 @@ func (s *sender) sendAgain() time.Duration {
 		}
 		s.congestion.failed()
 		s.wait(msg)
-		if gone(msg.err) {
+		if gone(msg.err) || isCode(msg.err, batchesOff) {
 			s.makeStream()
 		}
 		if stream.IsFull(msg.err) {

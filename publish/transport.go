@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -99,7 +100,8 @@ type jetStream struct {
 		sync.Mutex
 		list map[*nats.Msg]attempt // that have not ended
 	}
-	beat *held // the last heartbeat that went with the group
+	beat   *held       // the last heartbeat that went with the group
+	closed atomic.Bool // what the group has of it is not sent any more
 }
 
 // attempt is one of a message's: an acknowledgement that comes after a copy was sent is of
@@ -140,7 +142,7 @@ func (t *jetStream) publish(subject string, msg *message) error {
 	switch {
 	case msg.held == nil && t.info.Batches:
 		begun, seq := time.Now(), msg.seq
-		msg.held = &held{subject: subject, id: msg.id, data: msg.data, done: func(ack *jetstream.PubAck, err error) {
+		msg.held = &held{subject: subject, id: msg.id, data: msg.data, closed: &t.closed, done: func(ack *jetstream.PubAck, err error) {
 			t.add(outcome{seq: seq, try: 1, took: time.Since(begun), ack: ack, err: err})
 		}}
 		t.cfg.Group.put(t, msg.held)
@@ -186,7 +188,7 @@ func (t *jetStream) tell(subject string, data []byte) error {
 	if t.beat != nil && !t.beat.over.Load() {
 		return errBusy // the one before has not gone yet
 	}
-	t.beat = &held{subject: subject, data: slices.Clone(data), done: func(*jetstream.PubAck, error) {}}
+	t.beat = &held{subject: subject, data: slices.Clone(data), closed: &t.closed, done: func(*jetstream.PubAck, error) {}}
 	t.cfg.Group.put(t, t.beat)
 	return nil
 }
@@ -220,7 +222,10 @@ func (t *jetStream) maxMessage() int {
 	return n - headerRoom
 }
 
-func (t *jetStream) close() { t.js.CleanupPublisher() }
+func (t *jetStream) close() {
+	t.closed.Store(true)
+	t.js.CleanupPublisher()
+}
 
 // tooLarge reports whether no retry can help the message.
 func tooLarge(err error) bool {
