@@ -160,7 +160,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is that of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,
 		beside those that engines list.`)
-	set.List(&c.Aliases, "aliases", nil, `Names that requests may give in place of a model's or an adapter's, as alias=name.
+	set.List(&c.Aliases, "aliases", nil, `Names that requests may give in place of a model's or an adapter's, as alias=name, where name is no alias.
 		Engines are sent the name. What else a model is called its engines list at /v1/models.`)
 	set.Int(&c.ReadyWorkers, "ready-workers", 0, "Workers that must be there to take requests for /readyz to say that the router is ready.",
 		conf.Between(0, 1<<20))
@@ -327,10 +327,7 @@ func (c *config) finish() (err error) {
 	case !c.Replica.HasNATS() && c.index() == fleet.Events && len(c.Replica.Shares.URLs) == 0:
 		return errors.New("--nats none: there are no events without a broker; give --kv-events=false or --overlap-weight 0 too")
 	}
-	if _, err := pairs("loras", "adapter=model", c.Loras); err != nil {
-		return err
-	}
-	if _, err := pairs("aliases", "alias=name", c.Aliases); err != nil {
+	if _, _, err := c.names(); err != nil {
 		return err
 	}
 	if err := c.checkAccessLog(); err != nil {
@@ -364,19 +361,6 @@ func (c *config) static() []registry.Worker {
 	add(c.Engines, registry.Decode)
 	add(c.Prefill, registry.Prefill)
 	return list
-}
-
-// pairs reads a setting of names and what they stand for.
-func pairs(setting, form string, list []string) (map[string]string, error) {
-	m := make(map[string]string, len(list))
-	for _, pair := range list {
-		name, of, ok := strings.Cut(pair, "=")
-		if !ok || name == "" || of == "" {
-			return nil, fmt.Errorf("--%s: %q, give %s", setting, pair, form)
-		}
-		m[name] = of
-	}
-	return m, nil
 }
 
 func parseCredits(list []string) (credits [event.NumTiers]float64, err error) {

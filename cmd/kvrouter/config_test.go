@@ -173,11 +173,16 @@ func TestCombinations(t *testing.T) {
 		"--tokens=bytes", "--engines=http://h", "--nats=none", "--tier-credits=1", "--tier-credits=1,1,1,2", "--trust=x", "--mode=x",
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
 		"--inference-routes=trex", "--engine-administration=x", "--loras=x", "--aliases=x",
+		"--aliases=a=b,b=c", "--aliases=a=b,b=a", "--aliases=a=a", "--aliases=a=b,a=c", "--loras=a=b,b=m", "--loras=a=a", "--loras=a=m,a=n",
+		"--loras=a=b --aliases=b=m", "--loras=a=m --aliases=a=n",
 		"--access-log=/", "--access-log=/nowhere/at/all", "--http-listen=127.0.0.1:99999", "--admin-listen=127.0.0.1:x-y",
 	} {
 		if _, err := read(t, strings.Fields(args)...); err == nil {
 			t.Errorf("%s is accepted", args)
 		}
+	}
+	if _, err := read(t, "--loras=a=m,b=m", "--aliases=c=a,d=m,e=m,e=m"); err != nil {
+		t.Error(err)
 	}
 	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")
 	if err != nil {

@@ -89,11 +89,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 
 // build makes everything that needs no connection.
 func (x *router) build(access *secure.Access) error {
-	loras, err := pairs("loras", "adapter=model", x.cfg.Loras)
-	if err != nil {
-		return err
-	}
-	aliases, err := pairs("aliases", "alias=name", x.cfg.Aliases)
+	loras, aliases, err := x.cfg.names()
 	if err != nil {
 		return err
 	}
