@@ -299,7 +299,7 @@ func (p *Proxy) compareCached(q *call, best *route.Answer, stage route.Stage, sa
 // usage is what an answer's end says of tokens; below 0 is what it does not say.
 type usage struct{ prompt, completion, cached int }
 
-// usageIn reads it. Text that was generated cannot look like it: its quotes are escaped.
+// usageIn reads it, also by the names that /v1/responses and /v1/messages have. Text that was generated cannot look like it: its quotes are escaped.
 func usageIn(tail []byte) usage {
 	const mark = `_tokens":` // an underline is rare, so that it is soon found or not there
 	u := usage{-1, -1, -1}
@@ -311,9 +311,9 @@ func usageIn(tail []byte) usage {
 		name := tail[:at]
 		tail = tail[at+len(mark):]
 		switch {
-		case bytes.HasSuffix(name, []byte(`"prompt`)):
+		case bytes.HasSuffix(name, []byte(`"prompt`)), bytes.HasSuffix(name, []byte(`"input`)):
 			u.prompt = leading(tail)
-		case bytes.HasSuffix(name, []byte(`"completion`)):
+		case bytes.HasSuffix(name, []byte(`"completion`)), bytes.HasSuffix(name, []byte(`"output`)):
 			u.completion = leading(tail)
 		case bytes.HasSuffix(name, []byte(`"cached`)):
 			u.cached = leading(tail)
