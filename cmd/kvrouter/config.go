@@ -237,6 +237,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 		Engines are asked by HTTP/1.1.`)
 	set.Int(&c.HTTP2Streams, "http2-streams", 250, "Most requests at once on one HTTP/2 connection.", conf.Between(1, 1<<16))
 	set.Group("Requests")
+	set.Float(&p.InflightShare, "inflight-share", 0.5, `Most of --http-max-inflight that one client may have: the holders of a token, or
+		else an address (IPv6: a /64 network). A gateway in front is one client.`, conf.Between(0.001, 1.0))
 	set.Bytes(&p.BodyMemory, "body-memory", 1<<30, `Most bytes of the bodies of all requests under way that are held in memory, as
 		they arrive.`, conf.Between[int64](1<<10, 1<<45))
 	set.Bytes(&p.BodyEach, "body-memory-each", 8<<20, `Most bytes of one body that are held in memory. A larger one is held in a file,

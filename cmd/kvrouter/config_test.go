@@ -108,6 +108,7 @@ func TestSettings(t *testing.T) {
 		{"body-memory-each", func(c *config) any { return c.Proxy.BodyEach }, int64(8 << 20), "1MiB", int64(1 << 20)},
 		{"body-files", func(c *config) any { return c.Proxy.BodyFiles }, int64(8 << 30), "0", int64(0)},
 		{"body-dir", func(c *config) any { return c.Proxy.BodyDir }, "", "/x", "/x"},
+		{"inflight-share", func(c *config) any { return c.Proxy.InflightShare }, 0.5, "0.1", 0.1},
 		{"body-share", func(c *config) any { return c.Proxy.BodyShare }, 0.5, "0.1", 0.1},
 		{"body-memory", func(c *config) any { return c.Proxy.BodyMemory }, int64(1 << 30), "1MiB", int64(1 << 20)},
 		{"http-max-header", func(c *config) any { return c.Proxy.MaxHeader }, int64(64 << 10), "8KiB", int64(8 << 10)},

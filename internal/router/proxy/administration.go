@@ -66,14 +66,15 @@ func (p *Proxy) serveAdministration(w http.ResponseWriter, r *http.Request) {
 // take reads a request that goes to engines as it is, without a choice. It is refused
 // if q is nil; else done must be called when it is over.
 func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func()) {
-	if no := p.enter(); no != nil {
+	client, no := p.enter(r)
+	if no != nil {
 		p.refuse(w, no)
 		return nil, nil
 	}
 	q = &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
 	done = func() {
 		q.forgetBody()
-		p.flight.Add(-1)
+		p.flight.leave(client)
 	}
 	recordCall(w, q)
 	if no := p.readBody(w, r, q); no != nil {

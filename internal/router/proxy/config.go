@@ -37,7 +37,8 @@ type Config struct {
 	TokenizeHedge, TokenizeHedgeLeast time.Duration
 	TokenizeBreaker                   breaker.Config
 
-	httpconf.Limits // of the server that the Proxy is the handler of
+	httpconf.Limits         // of the server that the Proxy is the handler of
+	InflightShare   float64 // the part of MaxInflight that one client may have; 0 is all
 	// Of the bodies of all requests under way, in bytes: those in memory, of one of
 	// them there, those in files, and the part of both that one client may have.
 	BodyMemory, BodyEach, BodyFiles int64

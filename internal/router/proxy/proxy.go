@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -44,7 +43,7 @@ type Proxy struct {
 	answers    sync.Pool     // of *tokenAnswers
 	decoding   chan struct{} // has room for those that may decode bodies or read them from files at once
 	asking     chan struct{} // has room for those that may ask all engines at once
-	flight     atomic.Int64
+	flight     *flight
 	spool      *spool.Spool
 	routes     *routes
 	guarded    http.Handler // what follows the canonical path
@@ -63,6 +62,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		limit:      obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:      queue{limit: cfg.Queue, order: cfg.QueueOrder, priority: cfg.QueuePriority, age: max(cfg.QueueAge, time.Millisecond)},
 		quotas:     quota.NewTable(maxTenants),
+		flight:     newFlight(cfg.MaxInflight, cfg.InflightShare),
 		budget:     budget{share: cfg.RetryShare, burst: float64(cfg.RetryBurst)},
 		texts:      newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		tokenizing: tokenizing{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
@@ -97,7 +97,7 @@ func New(cfg Config) (p *Proxy, err error) {
 func (p *Proxy) Close() { p.client.Close() }
 
 // InFlight returns how many requests are being answered.
-func (p *Proxy) InFlight() int { return int(p.flight.Load()) }
+func (p *Proxy) InFlight() int { return p.flight.count() }
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -188,11 +188,12 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 
 // serveEngine reads a request for an engine and passes it on.
 func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool) {
-	if no := p.enter(); no != nil {
+	client, no := p.enter(r)
+	if no != nil {
 		p.refuse(w, no)
 		return
 	}
-	defer p.flight.Add(-1)
+	defer p.flight.leave(client)
 	q := &call{arrival: time.Now(), id: rand.Text(), name: r.Header[headerRequest], header: r.Header, split: routed}
 	defer p.forget(q)
 	defer p.finish(q)
@@ -208,18 +209,6 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	}
 	p.budget.request()
 	p.run(w, r, q)
-}
-
-// enter counts one more request, to be counted off at its end, unless there are as
-// many as there may be.
-func (p *Proxy) enter() *refusal {
-	if p.flight.Add(1) <= int64(p.cfg.MaxInflight) {
-		return nil
-	}
-	p.flight.Add(-1)
-	no := refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
-	no.kind = "overloaded_error"
-	return no
 }
 
 // read reads the request and finds its model.

@@ -41,6 +41,22 @@ func (l *lab) status() string {
 	return strings.TrimSpace(fmt.Sprint(status, " ", code))
 }
 
+// beside returns the status of a short request while another is being answered.
+func beside(l *lab) string {
+	go func() {
+		if resp, err := l.send(l.t.Context(), "/v1/completions", short); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	l.eventually(func() error {
+		if n := l.engines[0].Requests.Load(); n != 1 {
+			return fmt.Errorf("%d requests", n)
+		}
+		return nil
+	})
+	return l.status()
+}
+
 // served returns the worker of a request of the session.
 func (l *lab) served(session string) string {
 	_, _, h := l.post("/v1/completions", short, "X-Session-Id", session)
@@ -87,20 +103,9 @@ func TestEachSetting(t *testing.T) {
 		before, now string // before "" is not tried
 	}{
 		{"http-max-inflight", func(c *Config) { c.MaxInflight = 1 }, func(_ *testing.T, s *setup) { s.engine = stall(0); s.engines = 1 },
-			func(l *lab) string {
-				go func() {
-					if resp, err := l.send(l.t.Context(), "/v1/completions", short); err == nil {
-						_ = resp.Body.Close()
-					}
-				}()
-				l.eventually(func() error {
-					if n := l.engines[0].Requests.Load(); n != 1 {
-						return fmt.Errorf("%d requests", n)
-					}
-					return nil
-				})
-				return l.status()
-			}, "", "529 too_many_in_flight"},
+			beside, "", "529 too_many_in_flight"},
+		{"inflight-share", func(c *Config) { c.MaxInflight, c.InflightShare = 2, 0.5 }, func(_ *testing.T, s *setup) { s.engine = stall(0); s.engines = 1 },
+			beside, "", "529 client_share"},
 		{"body-memory", func(c *Config) { c.BodyMemory = int64(len(short)) - 1 }, nil, (*lab).status, "200", "529 no_room"},
 		{"body-files", func(c *Config) { c.BodyMemory, c.BodyFiles = 1, 1<<20 }, nil, (*lab).status, "200", "200"},
 		{"body-share", func(c *Config) { c.BodyMemory, c.BodyShare = 2*int64(len(short)), 0.4 }, nil, (*lab).status, "200", "529 client_share"},
