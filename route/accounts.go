@@ -60,7 +60,7 @@ func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
 // the policy preferred another one, or the same.
 func (b *reach) choice(o *Options, s *scratch, preferred, i int) account.Choice {
 	c := &s.cands[i]
-	a := account.Choice{Known: s.looked && s.private == 0 && o.Stage != DecodeStage, Prompt: s.tokens}
+	a := account.Choice{Known: s.looked && !c.Unknown && s.private == 0 && o.Stage != DecodeStage, Prompt: s.tokens}
 	if !a.Known {
 		return a
 	}
@@ -116,7 +116,7 @@ func (r *Router) decision(k load.Key, a *attempt, ranks []Explained) *account.De
 	for i := range ranks {
 		e := &ranks[i]
 		row := account.Row{
-			Worker: e.Worker, DPRank: e.DPRank, Chosen: e.RankID == a.at, Cost: account.Cost(e.Cost), Formula: e.Formula, Stale: e.Stale,
+			Worker: e.Worker, DPRank: e.DPRank, Chosen: e.RankID == a.at, Cost: account.Cost(e.Cost), Formula: e.Formula, Stale: e.Stale, Unknown: e.Unknown,
 			Cached: e.Cached, CachedTokens: e.CachedTokens, NewTokens: e.NewTokens, PrefillTokens: e.PrefillTokens,
 			NewBlocks: e.NewBlocks, DecodeBlocks: e.DecodeBlocks, Requests: e.Requests, Prefilling: e.Prefilling,
 		}
@@ -228,16 +228,25 @@ func (f *followed) report(out *Account) {
 func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Prompt) account.Evidence {
 	s := r.scratch.Get().(*scratch)
 	defer r.scratch.Put(s)
-	if r.prepare(context.Background(), s, &p, new(Options)) != nil || !s.looked {
+	e.Now = e.Selected // as long as nobody says otherwise
+	if r.prepare(context.Background(), s, &p, new(Options)) != nil || !s.looked || s.unknown != nil && s.unknown(f.at.Worker) {
 		return e
 	}
-	s.result.EachMember(func(m shard.Member, depth [event.NumTiers]uint32) {
-		if m.ID() == f.at {
+	e.Now = 0
+	now := func(id shard.RankID, depth [event.NumTiers]uint32) {
+		if id == f.at {
 			var within [event.NumTiers]uint32
 			setWithin(&within, &depth, len(s.local))
 			e.Now = r.tokensOf(&within, s.tokens)
 		}
-	})
+	}
+	if r.cfg.Shares != nil {
+		for _, k := range s.shares {
+			now(k.RankID, k.depth)
+		}
+	} else {
+		s.result.EachMember(func(m shard.Member, depth [event.NumTiers]uint32) { now(m.ID(), depth) })
+	}
 	if f.holder == (shard.Member{}) {
 		return e
 	}

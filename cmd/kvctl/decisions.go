@@ -130,6 +130,9 @@ func explain(out io.Writer, d *account.Decision) error {
 		if r.Stale {
 			why += " (stale)"
 		}
+		if r.Unknown {
+			why += " (unknown: its share did not answer)"
+		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%.0f\t%d\t%s\t%s\n", mark, rankName(r.Worker, r.DPRank), r.CachedTokens, r.NewTokens, r.PrefillTokens, r.DecodeBlocks, r.Requests, cost, why)
 	}
 	if err := w.Flush(); err != nil {

@@ -55,6 +55,7 @@ type Row struct {
 	Cost    Cost   `json:"cost"`
 	Formula string `json:"formula,omitempty"` // of the cost, in the policy's own words
 	Stale   bool   `json:"stale,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"` // its share did not answer: what it has cached is not known
 	// Cached are the leading blocks of the prompt on the device, in host memory too, on
 	// disk too, and in external storage too.
 	Cached        [4]uint32 `json:"cached_blocks"`
