@@ -166,8 +166,9 @@ func (s *Shares) look(ctx context.Context) {
 		if err != nil {
 			s.log.Error("the token for shares cannot be read", "error", err)
 		}
-		token := strings.TrimSpace(string(data))
-		s.token.Store(&token)
+		if token := strings.TrimSpace(string(data)); token != "" { // else it is being written: the last one stays
+			s.token.Store(&token)
+		}
 	}
 	was, now := s.known.Load(), &known{
 		held: make(map[event.Space]map[shard.RankID]int), stale: make(map[event.Space]map[shard.RankID]bool), away: make(map[int]error),

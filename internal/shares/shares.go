@@ -154,7 +154,7 @@ func (s *Shares) Ask(ctx context.Context, uri string, prepare func(req *fasthttp
 		asking.Go(func() {
 			r := &replies[i]
 			r.Share, r.share = one.part, one
-			s.ask(r, uri, prepare, deadline)
+			s.ask(r, uri, prepare, deadline, deadline.Sub(begun) < s.cfg.Wait)
 			if r.Err == nil && r.Status == fasthttp.StatusOK && read != nil {
 				if err := read(i, r); err != nil {
 					r.Miss(Malformed, fmt.Errorf("its answer is none to such a question: %w", err))
@@ -167,7 +167,7 @@ func (s *Shares) Ask(ctx context.Context, uri string, prepare func(req *fasthttp
 	return replies
 }
 
-func (s *Shares) ask(r *Reply, uri string, prepare func(req *fasthttp.Request), deadline time.Time) {
+func (s *Shares) ask(r *Reply, uri string, prepare func(req *fasthttp.Request), deadline time.Time, hurried bool) {
 	one := r.share
 	if one.slow.Load() {
 		if !one.probed.CompareAndSwap(false, true) {
@@ -182,7 +182,9 @@ func (s *Shares) ask(r *Reply, uri string, prepare func(req *fasthttp.Request), 
 	prepare(req)
 	req.SetRequestURI(one.base + uri)
 	err := s.client.DoDeadline(req, answer, deadline)
-	one.slow.Store(reasonOf(err) == Timeout)
+	if late := reasonOf(err) == Timeout; !late || !hurried { // it had as long as a share has
+		one.slow.Store(late)
+	}
 	status, part := answer.StatusCode(), string(answer.Header.Peek(Header))
 	switch {
 	case err != nil:
