@@ -264,8 +264,9 @@ func TestNothingIsSentOfAClosedPublisher(t *testing.T) {
 	}
 }
 
-// Publishers whose stream takes no batches any more send alone, and no batch each time first.
-func TestAStreamThatTakesBatchesNoLonger(t *testing.T) {
+// onServer is a configuration with a server of its own.
+func onServer(t *testing.T, change func(*Config)) Config {
+	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -280,26 +281,38 @@ func TestAStreamThatTakesBatchesNoLonger(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	cfg := testConfig(t, func(c *Config) {
-		c.Conn, c.BatchEvents, c.Stream = nc, 1, StreamConfig{MaxBytes: 64 << 20, Batches: true}
+	return testConfig(t, func(c *Config) {
+		c.Conn, c.Stream = nc, StreamConfig{MaxBytes: 64 << 20}
+		change(c)
 	})
-	p, err := Open(t.Context(), cfg)
+}
+
+// changeStream changes the stream's configuration under its publishers.
+func changeStream(t *testing.T, cfg Config, change func(*jetstream.StreamConfig)) {
+	t.Helper()
+	js, err := jetstream.New(cfg.Conn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := js.Stream(t.Context(), stream.Name("default", testSpace))
+	st, err := js.Stream(t.Context(), stream.Name(cfg.Namespace, cfg.Space))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := st.CachedInfo().Config
-	c.AllowAtomicPublish = false
+	change(&c)
 	if _, err := js.UpdateStream(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Publishers whose stream takes no batches any more send alone, and no batch each time first.
+func TestAStreamThatTakesBatchesNoLonger(t *testing.T) {
+	cfg := onServer(t, func(c *Config) { c.BatchEvents, c.Stream.Batches = 1, true })
+	p, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changeStream(t, cfg, func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false })
 	refused := func() uint64 { return counter(cfg, `kvatlas_publish_retries_total{reason="refused"}`) }
 	publish := func() {
 		for n := range uint64(500) {
@@ -325,6 +338,38 @@ func TestAStreamThatTakesBatchesNoLonger(t *testing.T) {
 	}
 	if n := refused() - before; n > 0 {
 		t.Errorf("%d messages more were refused in batches", n)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A stream that takes smaller messages than before gets smaller ones: what was on its way is
+// lost, and what comes is not.
+func TestAStreamThatTakesSmallerMessages(t *testing.T) {
+	cfg := onServer(t, func(*Config) {})
+	p, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changeStream(t, cfg, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 })
+	lost := func() uint64 { return counter(cfg, `kvatlas_publish_dropped_events_total{reason="too_large"}`) }
+	publish := func() {
+		if err := p.Stored(t.Context(), 0, event.Device, Root(), seq(1, 1000), seq(1, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish()
+	before := lost()
+	if before == 0 {
+		t.Fatal("the message was not too large")
+	}
+	publish()
+	if n := lost() - before; n > 0 {
+		t.Errorf("%d events more are lost", n)
 	}
 	if err := p.Close(t.Context()); err != nil {
 		t.Fatal(err)

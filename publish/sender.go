@@ -200,6 +200,7 @@ func (s *sender) sendAgain() time.Duration {
 		if tooLarge(msg.err) {
 			s.m.droppedLarge.Add(msg.events)
 			s.cfg.Log.Error("events lost: a message is larger than the server takes", "bytes", len(msg.data), "error", msg.err)
+			s.makeStream() // its limit is another than was known: the next messages would be lost likewise
 			s.landed()
 			continue
 		}
@@ -245,7 +246,7 @@ const (
 	mostRestoreWait = 30 * time.Second
 )
 
-// makeStream makes the stream again, now and then: in a cluster without a leader this is in
+// makeStream makes the stream again, and learns what it takes now, now and then: in a cluster without a leader this is in
 // vain, and there may be one in a moment.
 func (s *sender) makeStream() {
 	if time.Now().Before(s.restore.next) {
@@ -257,6 +258,9 @@ func (s *sender) makeStream() {
 		s.cfg.Log.Debug("the stream is not made again", "subject", s.subject, "error", err)
 	}
 	s.subject = s.out.subject(s.cfg.Namespace, s.cfg.Space, s.cfg.Worker) // the space may be divided otherwise now
+	s.mu.Lock()
+	s.mu.limit = s.out.maxMessage()
+	s.mu.Unlock()
 	s.restore.wait = min(max(2*s.restore.wait, restoreWait), mostRestoreWait)
 	s.restore.next = time.Now().Add(s.restore.wait/2 + rand.N(s.restore.wait/2))
 }
