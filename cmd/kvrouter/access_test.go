@@ -27,7 +27,7 @@ func TestTheRouterWithTokens(t *testing.T) {
 		if r.URL.Path == "/v1/completions" {
 			seen <- r.Header.Get("Authorization")
 		}
-		fmt.Fprint(w, `{"choices":[]}`)
+		fmt.Fprint(w, `{"choices":[{}]}`)
 	}))
 	t.Cleanup(engine.Close)
 	tokens := filepath.Join(t.TempDir(), "tokens")

@@ -35,7 +35,7 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 		mu.Lock()
 		asked[r.URL.Path]++
 		mu.Unlock()
-		_, _ = io.WriteString(w, `{"tokens":[1,2,3],"data":[],"choices":[]}`)
+		_, _ = io.WriteString(w, `{"tokens":[1,2,3],"data":[],"choices":[{}]}`)
 	}))
 	engine.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ClientCAs: authority.Client().RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
 	pair, err := tls.LoadX509KeyPair(file("engine.pem"), file("engine.key"))

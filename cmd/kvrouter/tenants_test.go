@@ -102,7 +102,7 @@ func TestWhoLeavesPays(t *testing.T) {
 			return
 		case strings.Contains(string(body), `"stream":true`):
 			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, strings.Repeat("data: {\"choices\":[]}\n\n", 5))
+			_, _ = io.WriteString(w, strings.Repeat("data: {\"choices\":[{}]}\n\n", 5))
 			_ = http.NewResponseController(w).Flush()
 		}
 		asked <- struct{}{}
@@ -142,7 +142,7 @@ func TestWhoLeavesPays(t *testing.T) {
 			defer close(gone)
 			resp, err := http.DefaultClient.Do(req)
 			if err == nil {
-				_, _ = io.ReadFull(resp.Body, make([]byte, 5*len("data: {\"choices\":[]}\n\n")))
+				_, _ = io.ReadFull(resp.Body, make([]byte, 5*len("data: {\"choices\":[{}]}\n\n")))
 				cancel()
 				_ = resp.Body.Close()
 			}
@@ -182,7 +182,7 @@ func TestTenantsShareTheQueue(t *testing.T) {
 			<-release
 			serving.Add(-1)
 		}
-		_, _ = io.WriteString(w, `{"choices":[]}`)
+		_, _ = io.WriteString(w, `{"choices":[{}]}`)
 	}))
 	t.Cleanup(slow.Close)
 	t.Cleanup(func() { close(release) })
@@ -277,7 +277,7 @@ func TestRequestsAreNamed(t *testing.T) {
 			mu.Unlock()
 			w.Header().Set("X-Request-Id", "the-engines")
 		}
-		_, _ = io.WriteString(w, `{"choices":[]}`)
+		_, _ = io.WriteString(w, `{"choices":[{}]}`)
 	}))
 	t.Cleanup(front.Close)
 	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+front.URL, "--model=m", "--block-size=4")

@@ -82,7 +82,7 @@ func TestEstimatedPredictions(t *testing.T) {
 		if answers++; answers == 1 {
 			cached = 0
 		}
-		_, _ = fmt.Fprintf(w, `{"choices":[],"usage":{"prompt_tokens":25,"prompt_tokens_details":{"cached_tokens":%d}}}`, cached)
+		_, _ = fmt.Fprintf(w, `{"choices":[{}],"usage":{"prompt_tokens":25,"prompt_tokens_details":{"cached_tokens":%d}}}`, cached)
 	})
 	l := newLab(t, s)
 	for range 70 {

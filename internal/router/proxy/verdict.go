@@ -63,7 +63,7 @@ func (j *judge) see(part []byte) {
 	case j.events:
 		j.lines()
 	case j.choices:
-		if bytes.Contains(j.head, choicesKey) {
+		if chosen(j.head) {
 			j.said = good
 		}
 	case len(bytes.TrimLeft(j.head, " \t\r\n")) > 0:
@@ -77,8 +77,23 @@ func (j *judge) see(part []byte) {
 	}
 }
 
-// choicesKey cannot be text that was generated: its quotes are escaped.
-var choicesKey = []byte(`"choices"`)
+// chosen reports whether an answer, or an event of one, has a choice. The key cannot be
+// text that was generated: its quotes are escaped.
+func chosen(text []byte) bool {
+	const key, spaces = `"choices"`, " \t\r\n"
+	for {
+		at := bytes.Index(text, []byte(key))
+		if at < 0 {
+			return false
+		}
+		text = bytes.TrimLeft(text[at+len(key):], spaces)
+		if rest, ok := bytes.CutPrefix(text, []byte(":")); ok { // else it is a value, as a model's name
+			rest, ok = bytes.CutPrefix(bytes.TrimLeft(rest, spaces), []byte("["))
+			rest = bytes.TrimLeft(rest, spaces)
+			return ok && len(rest) > 0 && rest[0] != ']'
+		}
+	}
+}
 
 // lines looks at the events that are whole.
 func (j *judge) lines() {
@@ -94,7 +109,9 @@ func (j *judge) lines() {
 		}
 		data, ok := bytes.CutPrefix(line, []byte("data:"))
 		if data = bytes.TrimSpace(data); ok && len(data) > 0 && string(data) != "[DONE]" {
-			j.said = said(data)
+			if j.said = said(data); j.said == good && j.choices && !chosen(data) {
+				j.said = unsaid // engines may begin with something else
+			}
 		}
 	}
 }

@@ -35,11 +35,21 @@ func TestVerdicts(t *testing.T) {
 		{kind: events, text: `event: error` + "\n" + `data: {"type":"error","error":{"type":"overloaded_error"}}` + "\n\n", passing: true, want: fails},
 		{kind: events, text: `event: message_start` + "\n" + `data: {"type":"message_start"}` + "\n\n", passing: true, want: good},
 		{kind: events, text: `data: {"choices":[{"te`, want: fails},
-		{kind: events, text: "data: a word\n\n", want: good},
+		{kind: events, text: "data: a word\n\n", want: fails},
+		{kind: events, text: "data: a word\n\n" + token, want: good},
+		{kind: events, text: "data: a word\n\n", passing: true, want: good},
+		{kind: object, text: `{"model":"choices","choices":[{"text":"x"}]}`, want: good},
+		{kind: object, text: `{"model":"choices"}`, want: fails},
 		{kind: object, want: fails},
 		{kind: object, text: ` {"id":"1", "choices": [{"text":"x"}]}` + "\n", want: good},
 		{kind: object, text: `{"id":"1","choices":[{"text":"x`, want: fails},
 		{kind: object, text: `{}`, want: fails},
+		{kind: object, text: `{"id":"1", "choices" : [ ` + "\n" + `]}`, want: fails},
+		{kind: object, text: `{"id":"1","choices":null}`, want: fails},
+		{kind: events, text: `data: {"choices":[]}` + "\n\n" + `data: {"choices":[ ],"usage":{}}` + "\n\ndata: [DONE]\n\n", want: fails},
+		{kind: events, text: `data: {"choices":[],"prompt_filter_results":[{}]}` + "\n\n" + token, want: good},
+		{kind: events, text: `data: {"choices":[]}` + "\n\n" + `data: {"error":{"code":500}}` + "\n\n", want: fails},
+		{kind: events, text: `data: {"choices":[]}` + "\n\n", passing: true, want: good},
 		{kind: object, text: `{"error":{"code":500}}`, want: fails},
 		{kind: object, text: `{"error":{"code":422}}`, want: refuses},
 		{kind: object, text: `{"object":"error","code":400}`, want: refuses},
@@ -104,6 +114,11 @@ func TestAnswersThatSayNothing(t *testing.T) {
 			sse(w, `data: {"error":{"message":"out of `)
 			sse(w, `memory","code":500}}`+"\n\ndata: [DONE]\n\n")
 		},
+		"no choices": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"choices":[]}`)
+		},
+		"events without choices": func(w http.ResponseWriter) { sse(w, `data: {"choices":[]}`+"\n\ndata: [DONE]\n\n") },
 		"cut": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"choices":[{"te`)
