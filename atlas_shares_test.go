@@ -183,7 +183,8 @@ func TestSharesAreChosenByAsOneIndex(t *testing.T) {
 					if err != nil || err2 != nil {
 						t.Fatal(err, err2)
 					}
-					have.Since, want.Since, have.First, want.First = time.Time{}, time.Time{}, 0, 0 // which go by the clock
+					have.Since, want.Since, have.First, want.First = time.Time{}, time.Time{}, 0, 0 // which go by the clock,
+					have.Decision, want.Decision = "", ""                                           // as does which are sampled
 					for i := range have.Ranks {
 						have.Ranks[i].Since, want.Ranks[i].Since = time.Time{}, time.Time{}
 					}
