@@ -40,7 +40,7 @@ type leavers struct {
 // holds; of one that answers, a replica may ask for all of it.
 type leaver struct {
 	*publisher
-	kept *recovery.Source
+	kept atomic.Pointer[recovery.Source] // a recovery may ask while the engine begins anew
 	mute bool
 	live bool // core NATS
 	// back holds the ranks that are there, left or not: they were registered or
@@ -84,9 +84,9 @@ func newLeavers(t *testing.T, seed uint64) *leavers {
 }
 
 func (h *leavers) newSource(w *leaver) {
-	w.kept = recovery.NewSource(recovery.Config{
+	w.kept.Store(recovery.NewSource(recovery.Config{
 		Space: testSpace, Worker: w.worker, Incarnation: w.incarnation, Ring: 1, RingBytes: 1 << 20, KeepDump: time.Second, Now: h.now,
-	})
+	}))
 }
 
 func (h *leavers) now() time.Time { return time.Unix(0, h.clock.Load()) }
@@ -95,7 +95,7 @@ func (h *leavers) now() time.Time { return time.Unix(0, h.clock.Load()) }
 func (h *leavers) ask(_ context.Context, subject string, request []byte) ([]byte, error) {
 	for _, w := range h.workers {
 		if !w.mute && subject == stream.RecoverSubject("default", testSpace, w.worker) {
-			if data, _ := w.kept.Answer(request, 1<<16); data != nil {
+			if data, _ := w.kept.Load().Answer(request, 1<<16); data != nil {
 				return data, nil
 			}
 		}
@@ -230,7 +230,7 @@ func (h *leavers) publish(w *leaver) {
 		ev := w.step()
 		w.ids[ev.DPRank]++
 		ev.ID = w.ids[ev.DPRank]
-		w.kept.Apply(ev)
+		w.kept.Load().Apply(ev)
 		w.back[ev.DPRank] = true
 		evs = append(evs, ev)
 	}
