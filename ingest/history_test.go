@@ -150,7 +150,8 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 	c := newRecoveries(h.ctx, cfg, m, &h.running)
 	c.ask = h.ask
 	c.now, c.seed = h.now, h.seed
-	c.after = func(time.Duration) <-chan time.Time {
+	c.after = func(d time.Duration) <-chan time.Time { // on the clock that silences end by
+		h.clock.Add(int64(d))
 		now := make(chan time.Time, 1)
 		now <- time.Time{}
 		return now
