@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 
@@ -18,7 +19,26 @@ func (x *router) front(ln net.Listener, access *secure.Access) net.Listener {
 	if x.cfg.HTTP2 {
 		besides = []string{"h2"}
 	}
-	return secure.Framed(access.TLS(x.limited(ln), besides...), x.proxy.Misframed)
+	return access.TLS(x.limited(ln), besides...)
+}
+
+// http2 returns what serves the connections of clients that speak HTTP/2; nil for none.
+func (x *router) http2() *http.Server {
+	if !x.cfg.HTTP2 {
+		return nil
+	}
+	s := &http.Server{
+		Handler:        x.proxy,
+		ReadTimeout:    x.cfg.Proxy.ReadTimeout,
+		WriteTimeout:   x.cfg.Proxy.WriteTimeout,
+		IdleTimeout:    x.cfg.Proxy.IdleTimeout,
+		MaxHeaderBytes: int(x.cfg.Proxy.MaxHeader),
+		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
+		Protocols:      new(http.Protocols),
+		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: x.cfg.HTTP2Streams, WriteByteTimeout: x.cfg.Proxy.WriteTimeout},
+	}
+	s.Protocols.SetUnencryptedHTTP2(true) // over TLS, too: it is not told of that
+	return s
 }
 
 // openAccessLog opens the access log that the settings name; nil for none.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
+	"github.com/kvatlas/kvatlas/internal/router/downstream"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
@@ -41,7 +41,7 @@ type router struct {
 	replica      *replica.Replica
 	fleet        *fleet.Fleet
 	proxy        *proxy.Proxy
-	http         *http.Server
+	http         *downstream.Server
 	index        *query.Server // of the admin port
 	service      *proc.Service
 	id           uint64         // among routers
@@ -118,18 +118,11 @@ func (x *router) build(access *secure.Access) error {
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
-	x.http = &http.Server{
-		Handler:        x.proxy,
-		ReadTimeout:    x.cfg.Proxy.ReadTimeout,
-		WriteTimeout:   x.cfg.Proxy.WriteTimeout, // of all but engines' answers, which have it for each chunk
-		IdleTimeout:    x.cfg.Proxy.IdleTimeout,
-		MaxHeaderBytes: int(x.cfg.Proxy.MaxHeader),
-		ErrorLog:       slog.NewLogLogger(x.log.Handler(), slog.LevelDebug),
-		Protocols:      new(http.Protocols),
-		HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: x.cfg.HTTP2Streams, WriteByteTimeout: x.cfg.Proxy.WriteTimeout},
-	}
-	x.http.Protocols.SetHTTP1(true)
-	x.http.Protocols.SetUnencryptedHTTP2(x.cfg.HTTP2) // over TLS, too: see front
+	x.http = downstream.New(downstream.Config{
+		Handler: x.proxy, ReadTimeout: pc.ReadTimeout, IdleTimeout: pc.IdleTimeout, MaxHeader: int(pc.MaxHeader),
+		WriteTimeout: pc.WriteTimeout, // of all but engines' answers, which have it for each chunk
+		HTTP2:        x.http2(), Refused: x.proxy.Refused, Log: x.log,
+	})
 	return nil
 }
 

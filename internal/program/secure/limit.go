@@ -119,6 +119,9 @@ type limitedConn struct {
 	closed   atomic.Bool
 }
 
+// NetConn returns the connection itself, as tls.Conn's does: not to close it.
+func (c *limitedConn) NetConn() net.Conn { return c.Conn }
+
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	if c.closed.CompareAndSwap(false, true) {

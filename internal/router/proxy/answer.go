@@ -63,7 +63,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *refusal) {
 // giveTime gives the client its time to take what is written next: until then there was
 // none (see waitForEngines).
 func (p *Proxy) giveTime(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // supported by net/http's own server
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout)) // both servers can
 }
 
 // waitForEngines takes the server's deadlines away, which are for the client: left in

@@ -44,8 +44,8 @@ func fronted(b testing.TB, engine http.HandlerFunc) (direct, router string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(p.Close)
-	front := httptest.NewServer(p)
-	b.Cleanup(front.Close)
+	front := newFront(b, p)
+	b.Cleanup(func() { _ = front.Close() })
 	return server.URL, front.URL
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -21,6 +22,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/router/downstream"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
@@ -53,7 +55,7 @@ type lab struct {
 	fleet   *fleet.Fleet
 	proxy   *Proxy
 	metrics *obs.Metrics
-	front   *httptest.Server
+	front   *front
 	engines []*engine
 }
 
@@ -69,6 +71,25 @@ func testConfig() Config {
 		Health: new(edge.Health), ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100, MaxKept: 100, MaxAsking: 3, AskTimeout: patience,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,
 	}
+}
+
+// front is a server as kvrouter has it.
+type front struct {
+	*downstream.Server
+	URL string
+}
+
+func newFront(t testing.TB, h http.Handler) *front {
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := downstream.New(downstream.Config{
+		Handler: h, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeader: 64 << 10,
+		Refused: func(string) {}, Log: slog.New(slog.DiscardHandler),
+	})
+	go s.Serve(ln) //nolint:errcheck // ends with Close
+	return &front{s, "http://" + ln.Addr().String()}
 }
 
 type setup struct {
@@ -144,9 +165,10 @@ func newLab(t *testing.T, o setup) *lab {
 	if l.proxy, err = New(pc); err != nil {
 		t.Fatal(err)
 	}
-	l.front = httptest.NewServer(l.proxy)
+	l.front = newFront(t, l.proxy)
 	t.Cleanup(func() {
-		l.front.Close()
+		http.DefaultClient.CloseIdleConnections() // of which some may not have been used
+		_ = l.front.Shutdown(context.Background())
 		l.proxy.Close()
 		for _, e := range l.engines {
 			e.http.CloseClientConnections()

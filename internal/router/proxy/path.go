@@ -89,5 +89,5 @@ func (p *Proxy) front(w http.ResponseWriter, r *http.Request) *refusal {
 	return nil
 }
 
-// Misframed counts a request that its connection has refused (see secure.Framed).
-func (p *Proxy) Misframed() { p.obs.outcome("two_lengths").Inc() }
+// Refused counts what its connection has refused before it was a request.
+func (p *Proxy) Refused(reason string) { p.obs.outcome(reason).Inc() }

@@ -76,10 +76,10 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 }
 
 // abort ends the request so that the client sees that the answer is not whole: what
-// comes behind it, an end as well, is late. net/http closes an HTTP/1.1 connection for
-// that, and resets an HTTP/2 stream.
+// comes behind it, an end as well, is late. An HTTP/1.1 connection is closed for that,
+// and an HTTP/2 stream reset.
 func abort(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // supported by net/http's own server
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // both servers can
 }
 
 // tailSize is how much of an answer's end is looked at for the usage.
@@ -167,7 +167,7 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 			// passing on a token.
 			if now := time.Now(); deadline.Sub(now) < p.cfg.WriteTimeout-p.cfg.WriteTimeout/16 {
 				deadline = now.Add(p.cfg.WriteTimeout)
-				_ = control.SetWriteDeadline(deadline) // supported by net/http's own server
+				_ = control.SetWriteDeadline(deadline) // both servers can
 			}
 			if _, werr := w.Write(chunk); werr != nil {
 				return "client_gone"

@@ -1,0 +1,308 @@
+package downstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// States of a connection.
+const (
+	newConnection int32 = iota // nothing has come yet
+	idleConn
+	busyConn
+	closedConn
+)
+
+const (
+	// inSize is how much is read at once, and a head that is longer gets more.
+	inSize = 8 << 10
+	// drainMost is how much of a body is read that its handler did not want, so that the
+	// connection can go on.
+	drainMost = 256 << 10
+	// lingering is how long the client of a connection that is being closed has to read
+	// its answer: what it sends meanwhile would make the kernel throw that away.
+	lingering = 500 * time.Millisecond
+)
+
+// preface is how HTTP/2 begins.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// conn is one connection, with what its last request left to be used again.
+type conn struct {
+	server *Server
+	net    net.Conn
+	out    net.Conn        // what is written to: net, or what is below it without a change
+	raw    syscall.RawConn // nil if it has none
+	begun  time.Time
+	state  atomic.Int32
+	ctx    context.Context //nolint:containedctx // all its requests'
+	cancel context.CancelFunc
+
+	in      []byte // [r:w] is what was read and not looked at
+	r, w    int
+	readBy  time.Time   // the deadline in force
+	timed   bool        // it is this request's
+	dropped atomic.Bool // the handler's deadline is over
+
+	blank   *http.Request // what every request begins as
+	request http.Request
+	url     url.URL
+	body    body
+	answer  answer
+}
+
+func newConn(s *Server, c net.Conn) *conn {
+	k := &conn{server: s, net: c, out: c, begun: time.Now()}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	k.blank = new(http.Request).WithContext(k.ctx)
+	k.blank.Header, k.blank.RemoteAddr, k.blank.Body = make(http.Header), c.RemoteAddr().String(), http.NoBody
+	k.body.conn, k.answer.conn = k, k
+	k.answer.header = make(http.Header)
+	for inner, plain := c, true; ; {
+		if sc, ok := inner.(syscall.Conn); ok {
+			if k.raw, _ = sc.SyscallConn(); plain { // without, nobody looks whether its client is there
+				k.out = inner // which can write pieces at once
+			}
+			return k
+		}
+		wrapped, ok := inner.(interface{ NetConn() net.Conn })
+		if !ok {
+			return k
+		}
+		if _, ok := inner.(*tls.Conn); ok {
+			plain = false
+		}
+		inner = wrapped.NetConn()
+	}
+}
+
+// serve serves the connection to its end.
+func (k *conn) serve() {
+	defer k.server.remove(k)
+	defer k.cancel()
+	k.in = make([]byte, inSize)
+	if k.isHTTP2() {
+		k.deadline(time.Time{})
+		k.server.second.give(&begunConn{Conn: k.net, rest: k.in[:k.w]})
+		return
+	}
+	for k.one() {
+	}
+	_ = k.net.Close() // nothing is under way
+}
+
+// isHTTP2 waits for the first bytes and looks whether they are of HTTP/2.
+func (k *conn) isHTTP2() bool {
+	if k.server.second == nil {
+		return false
+	}
+	k.timed = false
+	for {
+		n := min(k.w, len(preface))
+		switch {
+		case string(k.in[:n]) != preface[:n]:
+			return false
+		case n == len(preface):
+			return true
+		case k.fill() != nil:
+			return false
+		}
+	}
+}
+
+// begunConn is a connection of which some was read.
+type begunConn struct {
+	net.Conn
+	rest []byte
+}
+
+// Read implements net.Conn.
+func (c *begunConn) Read(p []byte) (int, error) {
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		c.rest = c.rest[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// await waits for the first byte of a request, and reports whether there is one.
+func (k *conn) await() bool {
+	if k.r == k.w {
+		if len(k.in) > inSize {
+			k.in, k.r, k.w = make([]byte, inSize), 0, 0 // the last head was long
+		}
+		if k.state.Load() == newConnection {
+			k.timed = false // the first is to come soon
+		} else if by := time.Now().Add(k.server.cfg.IdleTimeout); by.Sub(k.readBy).Abs() > k.server.cfg.IdleTimeout/16 {
+			// To set it anew for each request costs more than it brings.
+			k.deadline(by)
+		}
+		if k.fill() != nil {
+			return false
+		}
+	}
+	if !k.state.CompareAndSwap(newConnection, busyConn) && !k.state.CompareAndSwap(idleConn, busyConn) {
+		return false // it was closed
+	}
+	k.timed = false
+	return true
+}
+
+func (k *conn) deadline(by time.Time) {
+	k.readBy = by
+	_ = k.net.SetReadDeadline(by) // else the read fails
+}
+
+// fill reads more, behind what there is.
+func (k *conn) fill() error {
+	if k.r == k.w {
+		k.r, k.w = 0, 0
+	}
+	n, err := k.read(k.in[k.w:])
+	k.w += n
+	if n > 0 {
+		return nil
+	}
+	return err
+}
+
+// read reads from the connection. Of a request only its first bytes may be waited for
+// without its deadline.
+func (k *conn) read(p []byte) (int, error) {
+	if k.timed = k.timed || k.state.Load() == idleConn; !k.timed {
+		k.timed = true
+		k.deadline(time.Now().Add(k.server.cfg.ReadTimeout))
+	}
+	if k.dropped.Load() { // after a deadline is set: who drops the request sets another one then
+		return 0, errTooSlow
+	}
+	return k.net.Read(p)
+}
+
+var errTooSlow = errors.New("the request took too long to arrive")
+
+// one serves a request, and reports whether there may be another.
+func (k *conn) one() (again bool) {
+	if !k.await() {
+		return false
+	}
+	head, err := k.head()
+	var bad *badRequest
+	if err == nil {
+		err = k.parse(head)
+	}
+	switch {
+	case errors.As(err, &bad):
+		k.server.cfg.Refused(bad.reason)
+		k.answer.refuse(bad)
+		k.linger()
+		return false
+	case err != nil:
+		return false // it broke off
+	}
+	if !k.handle() {
+		return false
+	}
+	if again = k.finish(); again {
+		k.state.Store(idleConn)
+		again = !k.server.closing.Load()
+	}
+	return again
+}
+
+// handle calls the handler, and reports whether it came back.
+func (k *conn) handle() (ok bool) {
+	defer func() {
+		if ok {
+			return
+		}
+		if why := recover(); why != nil && why != http.ErrAbortHandler { //nolint:errorlint // as net/http has it
+			k.server.cfg.Log.Error("a request made its handler panic", slog.Any("panic", why), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	k.server.cfg.Handler.ServeHTTP(&k.answer, &k.request)
+	return true
+}
+
+// finish ends the answer, and reports whether the connection is good for another request.
+func (k *conn) finish() (again bool) {
+	if k.body.expected || k.body.more > drainMost {
+		k.answer.closes = true // it is not waited for
+	}
+	if !k.answer.finish() {
+		return false
+	}
+	if !k.body.over && (k.answer.closes || !k.body.drain()) {
+		k.linger()
+		return false
+	}
+	return !k.answer.closes && !k.dropped.Load() && k.ctx.Err() == nil
+}
+
+// linger lets the client read its answer before the connection is closed, though it still
+// sends.
+func (k *conn) linger() {
+	if c, ok := k.out.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
+		return
+	}
+	_ = k.out.SetReadDeadline(time.Now().Add(lingering)) // else the read fails
+	for err := error(nil); err == nil; {
+		_, err = k.out.Read(k.in)
+	}
+}
+
+// head returns the head of a request, with the empty line at its end.
+func (k *conn) head() ([]byte, error) {
+	for looked := 0; ; {
+		n := endOfHead(k.in[k.r:k.w], &looked)
+		if max(n, looked) > k.server.cfg.MaxHeader {
+			return nil, errLongHead
+		}
+		if n > 0 {
+			k.r += n
+			return k.in[k.r-n : k.r], nil
+		}
+		k.w, k.r = copy(k.in, k.in[k.r:k.w]), 0
+		if k.w == len(k.in) {
+			k.in = append(k.in, make([]byte, min(len(k.in), k.server.cfg.MaxHeader))...)
+		}
+		if err := k.fill(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// endOfHead returns how long the head is that text begins with; 0 if it is not there yet:
+// then looked, from where on it is to be looked for, is moved on.
+func endOfHead(text []byte, looked *int) int {
+	for {
+		n := bytes.IndexByte(text[*looked:], '\n')
+		if n < 0 {
+			*looked = len(text)
+			return 0
+		}
+		at := *looked + n + 1
+		rest := text[at:]
+		switch {
+		case len(rest) > 0 && rest[0] == '\n':
+			return at + 1
+		case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
+			return at + 2
+		case len(rest) == 0 || len(rest) == 1 && rest[0] == '\r':
+			*looked = at - 1 // the line end is not the last that is looked at
+			return 0
+		}
+		*looked = at
+	}
+}
