@@ -40,6 +40,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed = now, o.Stage, s.private > 0
+	r.held = r.held[:0]
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
@@ -56,11 +57,11 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
 			return Answer{}, err
 		}
-		a.Overdue = r.allowed(o, &e)
+		a.Overdue = r.allowed(o, &a.Candidate, &e)
 		a.First = time.Duration(e.first * float64(time.Millisecond))
 		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
 		booked.choose(&a, o, r.bySlot[a.slot])
-		r.times.follow(&r.weigh, k, &e, o.Whole)
+		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
 		if o.Whole && o.Stage == Whole {
 			r.unseen.add(k, now.Add(a.First))
 		}
@@ -331,8 +332,12 @@ func (r *Router) member(id shard.RankID) *member {
 	return nil
 }
 
-// blocksHeld returns how many blocks each slot's rank holds, for breaking ties.
+// blocksHeld returns how many blocks each slot's rank holds. They are counted for the first
+// who asks, as not every choice needs them.
 func (r *Router) blocksHeld() []int {
+	if len(r.held) > 0 {
+		return r.held
+	}
 	slots := r.table.Slots()
 	r.held = slices.Grow(r.held[:0], slots)[:slots]
 	clear(r.held)

@@ -62,16 +62,17 @@ func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now tim
 }
 
 // allowed is how long the worker has for the first sign of an answer.
-func (r *Router) allowed(o *Options, e *estimate) time.Duration {
+func (r *Router) allowed(o *Options, c *Candidate, e *estimate) time.Duration {
 	if !o.Watched || r.settings.OverdueAfter <= 0 {
 		return 0
 	}
 	ms := e.first
+	prompt, answer := r.times.alone(&r.weigh, c)
 	if o.Stage == DecodeStage {
-		ms += e.prompt // which another worker computes first
+		ms += prompt // which another worker computes first
 	}
 	if o.Whole {
-		ms += e.answer
+		ms += answer
 	}
 	return max(r.settings.OverdueAfter, time.Duration(patience*ms*float64(time.Millisecond)))
 }

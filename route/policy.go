@@ -106,6 +106,15 @@ type Weighing struct {
 	chance []float64    // scratch
 }
 
+// heldBy returns how many blocks the rank holds, or 0 if it does not say how many it has
+// room for: nobody needs to count them then.
+func (w *Weighing) heldBy(c *Candidate) int {
+	if c.TotalBlocks == 0 {
+		return 0
+	}
+	return w.held()[c.slot]
+}
+
 // Lowest returns the position of the candidate with the lowest Cost: at
 // temperature 0 exactly, ties going to the rank that holds the fewest blocks
 // and then by chance; above 0 with a chance of exp(-cost/temperature), costs
@@ -127,15 +136,16 @@ func (w *Weighing) Lowest(cands []Candidate) int {
 		return best
 	}
 	held := w.held()
-	if w.guessed {
-		clear(held) // it would be the same one each time, for a prompt that nobody knows
-	}
 	cost, fewest, n := cands[best].Cost, math.MaxInt, 0
 	for i := range cands {
 		if cands[i].Cost != cost {
 			continue
 		}
-		switch h := held[cands[i].slot]; {
+		h := held[cands[i].slot]
+		if w.guessed {
+			h = 0 // it would be the same one each time, for a prompt that nobody knows
+		}
+		switch {
 		case h < fewest:
 			best, fewest, n = i, h, 1
 		case h == fewest:

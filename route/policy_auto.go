@@ -75,11 +75,10 @@ func newAuto() *auto { return &auto{speeds: newSpeeds(), trips: make(map[load.Ke
 func (*auto) UsesIndex(w *Weighing) bool { return w.Weight > 0 }
 
 func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
-	held := w.held()
 	for i := range cands {
 		c := &cands[i]
 		a.count(w, c)
-		e := a.estimate(w, c, held[c.slot])
+		e := a.estimate(w, c, w.heldBy(c))
 		c.Cost = e.cost()
 	}
 	return w.Lowest(cands), nil
@@ -125,14 +124,13 @@ func (a *auto) count(w *Weighing, c *Candidate) {
 	}
 }
 
-// estimate is what a request costs on a rank, in ms, and what that goes by.
+// estimate is what a request costs on a rank, in ms, and what of that a trip keeps. It is
+// made for every rank, a trip for the chosen one only.
 type estimate struct {
 	first, displaced, decoding, others float64
-	// prompt is the time to compute all of the prompt, answer that to generate what
-	// is expected, both alone.
-	prompt, answer float64
-	token          float64 // to compute one of the prompt
-	trip           trip
+	token                              float64 // to compute one of the prompt
+	past, steps, tokens, stalls        float64
+	context                            float64
 }
 
 func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding + e.others }
@@ -143,40 +141,34 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	if chunk <= 0 {
 		chunk = defaultChunk
 	}
-	t := &e.trip
-	t.slot, t.id, t.at = c.slot, rankKey{c.Worker, c.DPRank}, w.Now
-	t.guessed = c.Unknown
-	t.loads, t.loading = a.loads(w, c)
 	mine := float64(c.NewTokens)
 	queued := float64(c.PrefillTokens - c.NewTokens)
 	decodes := w.Stage != PrefillStage && c.Requests > 0
 	step := v.prefillStep // ms of a step with prompt tokens, besides these
 	decode := 0.0         // ms that the decodes in a step take
 	if decodes {
-		t.context = float64(c.Context)
-		decode = v.decodeStep + v.decodeToken*t.context
+		e.context = float64(c.Context)
+		decode = v.decodeStep + v.decodeToken*e.context
 		step += decode
 	}
 	wait, rest := decode/2, queued // half of the decode step that is under way
-	t.stalls = 0.5
+	e.stalls = 0.5
 	if c.Prefilling > 0 {
 		// The one ahead has had its turn for a while.
 		head := float64(c.HeadTokens)
 		steps := max(1, head/chunk)
 		all := steps*step + v.prefillToken*head
-		t.past = min(max(ms(w.Now.Sub(c.Since)), 0), all)
-		wait, rest = all-t.past, queued-head
-		t.steps, t.tokens, t.stalls = steps, head, steps
+		e.past = min(max(ms(w.Now.Sub(c.Since)), 0), all)
+		wait, rest = all-e.past, queued-head
+		e.steps, e.tokens, e.stalls = steps, head, steps
 	}
 	steps := max(1, (rest+mine)/chunk)
-	t.steps, t.tokens, t.stalls = t.steps+steps, t.tokens+rest+mine, t.stalls+steps
+	e.steps, e.tokens, e.stalls = e.steps+steps, e.tokens+rest+mine, e.stalls+steps
 	if w.Stage == DecodeStage {
 		steps, rest, wait = 0, 0, 0
 	}
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
 	e.token = v.prefillToken
-	e.prompt = v.prefillStep + v.prefillToken*float64(w.PromptTokens)
-	e.answer = (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
 	own := v.prefillToken * mine
 	if c.TotalBlocks == 0 || held+int(mine)/w.BlockSize > c.TotalBlocks {
 		e.displaced = displacedShare * own
@@ -192,16 +184,23 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 	return e
 }
 
+// alone returns how long the rank takes to compute all of the prompt, and to generate what
+// is expected, in ms, if nothing else is there but what its requests attend to.
+func (a *auto) alone(w *Weighing, c *Candidate) (prompt, answer float64) {
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	prompt = v.prefillStep + v.prefillToken*float64(w.PromptTokens)
+	return prompt, (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
+}
+
 // Formula implements Policy.
 func (a *auto) Formula(w *Weighing, c *Candidate) string {
-	e := a.estimate(w, c, w.held()[c.slot])
+	e := a.estimate(w, c, w.heldBy(c))
 	loading, others := "", ""
 	if e.others > 0 {
 		others = fmt.Sprintf(" + %.1f for other routers", e.others)
 	}
-	if n := e.trip.loading.sum(); n > 0 {
-		v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
-		loading = fmt.Sprintf(" (%.1f loading)", v.prefillToken*n)
+	if _, tokens := a.loads(w, c); tokens != (tiers{}) {
+		loading = fmt.Sprintf(" (%.1f loading)", e.token*tokens.sum())
 	}
 	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, e.first, loading, e.displaced, e.decoding, others)
 }
@@ -216,17 +215,20 @@ func (w *Weighing) output(usual float64) float64 {
 }
 
 // follow keeps what was expected of a request that is booked, to learn from it.
-func (a *auto) follow(w *Weighing, k load.Key, e *estimate, whole bool) {
+func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole bool) {
 	var t *trip
 	if n := len(a.spare); n > 0 {
 		t, a.spare = a.spare[n-1], a.spare[:n-1]
 	} else {
 		t = new(trip)
 	}
-	*t = e.trip
-	t.whole, t.guessed, t.expected = whole, t.guessed || w.guessed, e.first
+	*t = trip{
+		slot: c.slot, id: rankKey{c.Worker, c.DPRank}, at: w.Now,
+		past: e.past, steps: e.steps, tokens: e.tokens, stalls: e.stalls, context: e.context,
+		prompt: float64(w.PromptTokens), whole: whole, guessed: c.Unknown || w.guessed, expected: e.first,
+	}
+	t.loads, t.loading = a.loads(w, c)
 	a.speeds.sent(t)
-	t.prompt = float64(w.PromptTokens)
 	a.trips[k] = t
 }
 

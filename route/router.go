@@ -103,7 +103,7 @@ type Router struct {
 	depth  [][event.NumTiers]uint32 // by slot; zero between choices
 	reach  reach
 	active []uint32 // by slot
-	held   []int    // by slot
+	held   []int    // by slot; empty until somebody asks
 	weigh  Weighing
 
 	noteHeld func(shard.Member)

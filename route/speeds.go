@@ -47,8 +47,9 @@ type rankSpeed struct {
 }
 
 // factor is a rank's: the ms that its requests took, and would have on the line; prior
-// is the weight, in the latter, of that it is like the others.
-type factor struct{ log, spent, expected, prior float64 }
+// is the weight, in the latter, of that it is like the others. times is e^log, or 1 for
+// what may be chance: every choice needs it of every rank.
+type factor struct{ log, times, spent, expected, prior float64 }
 
 // speed is one rank's, in ms.
 type speed struct {
@@ -81,13 +82,17 @@ func newSpeeds() speeds {
 	return s
 }
 
+func newRankSpeed(id rankKey) rankSpeed {
+	return rankSpeed{id: id, prefill: factor{times: 1}, decode: factor{times: 1}}
+}
+
 func (s *speeds) rank(slot uint32, id rankKey) *rankSpeed {
 	for int(slot) >= len(s.ranks) {
-		s.ranks = append(s.ranks, rankSpeed{})
+		s.ranks = append(s.ranks, newRankSpeed(rankKey{}))
 	}
 	r := &s.ranks[slot]
 	if r.id != id {
-		*r = rankSpeed{id: id}
+		*r = newRankSpeed(id)
 	}
 	return r
 }
@@ -97,11 +102,11 @@ func (s *speeds) of(slot uint32, id rankKey) speed {
 	var p, d float64 = 1, 1
 	if int(slot) < len(s.ranks) && s.ranks[slot].id == id {
 		r := &s.ranks[slot]
-		trust, fastest := s.trust(r), s.fastest
+		fastest := s.fastest
 		if 2*r.heard >= firstPatience {
 			fastest = [2]float64{}
 		}
-		p, d = r.prefill.value(trust, fastest[0]), r.decode.value(trust, fastest[1])
+		p, d = s.value(r, &r.prefill, fastest[0]), s.value(r, &r.decode, fastest[1])
 	}
 	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
 }
@@ -133,13 +138,17 @@ func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, ratio float64) {
 	}
 }
 
-// value is the factor as far as it is trusted, and for the rest the fastest.
-func (f *factor) value(trust, fastest float64) float64 {
-	log := f.log
-	if log > fastest {
-		log = trust*log + (1-trust)*fastest
+// value is the rank's factor as far as it is trusted, and for the rest the fastest. Most
+// ranks are as fast as that, or not slower than by chance: their age need not be known.
+func (s *speeds) value(r *rankSpeed, f *factor, fastest float64) float64 {
+	if f.log <= fastest || fastest == 0 && f.log < deadBand {
+		return f.times
 	}
-	return math.Exp(banded(log))
+	trust := s.trust(r)
+	if trust == 1 {
+		return f.times
+	}
+	return math.Exp(banded(trust*f.log + (1-trust)*fastest))
 }
 
 // banded is 0 for what may be chance.
@@ -152,6 +161,7 @@ func banded(log float64) float64 {
 
 func (f *factor) weigh() {
 	f.log = finite(math.Log((f.spent+f.prior)/(f.expected+f.prior)), minFactor, maxFactor)
+	f.times = math.Exp(banded(f.log))
 }
 
 // learn takes in that so many ms were spent where the line expects so many, and
@@ -202,10 +212,9 @@ func (s *speeds) learnLoads(t *trip, spent float64) {
 // learnPrefill learns from a request whose first token came after so many ms.
 func (s *speeds) learnPrefill(t *trip, first float64) {
 	r := s.rank(t.slot, t.id)
-	d := r.decode.value(1, 0)
 	decodes := 0.0
 	if t.context > 0 {
-		decodes = d * (s.decode.a + s.decode.b*t.context) * t.stalls
+		decodes = r.decode.times * (s.decode.a + s.decode.b*t.context) * t.stalls
 	}
 	spent := first + t.past - decodes
 	if loading := t.loading.sum(); t.loads.sum() > t.tokens-loading {
