@@ -60,7 +60,7 @@ func (r *reborn) write(op coretest.Op) core.Outcome {
 
 func (r *reborn) bear() {
 	next := core.NewRadix(core.Options{})
-	l := next.NewLoader()
+	l := next.NewLoader(0)
 	for i := range r.pieces {
 		if err := l.Add(&r.pieces[i]); err != nil {
 			panic(fmt.Sprintf("piece %+v: %v", r.pieces[i], err))
@@ -148,7 +148,7 @@ func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
 		rng := rand.New(rand.NewPCG(5, 6))
 		for range 4 {
 			y := core.NewRadix(core.Options{})
-			l := y.NewLoader()
+			l := y.NewLoader(0)
 			added := rng.IntN(len(pieces) + 1)
 			for i := range pieces[:added] {
 				if err := l.Add(&pieces[i]); err != nil {
@@ -158,7 +158,7 @@ func TestALoadIsUndoneByClearingItsHolders(t *testing.T) {
 			for h := range core.Holder(301) {
 				y.Clear(h, 0, true)
 			}
-			l.Drop()
+			l.Finish()
 			if err := y.Check(); err != nil {
 				t.Fatal(err)
 			}
@@ -195,7 +195,7 @@ func TestPiecesOfNoCutAreRefused(t *testing.T) {
 		"taken first hash": func(p *core.Piece) { p.Local[0] = 1 },
 	} {
 		x := core.NewRadix(core.Options{})
-		l := x.NewLoader()
+		l := x.NewLoader(0)
 		if err := l.Add(&good); err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestPiecesOfNoCutAreRefused(t *testing.T) {
 		for h := range core.Holder(3) {
 			x.Clear(h, 0, true)
 		}
-		l.Drop()
+		l.Finish()
 		if err := x.Check(); err != nil || x.Runs() != 0 {
 			t.Errorf("%s: %d runs are left, %v", name, x.Runs(), err)
 		}

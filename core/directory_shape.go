@@ -17,6 +17,38 @@ func (d *directory) freeRef(r ref) {
 	d.pages.put(r.page)
 }
 
+// reserve makes the leaves that n entries need, if there are none: to come to them by
+// splitting would move every entry once more.
+func (d *directory) reserve(n int) {
+	if len(d.top) > 0 || n <= leafHigh {
+		return
+	}
+	for n>>d.depth > leafHigh-leafHigh/16 { // hashes do not spread quite evenly
+		d.depth++
+	}
+	d.top = make([]ref, 1<<d.depth)
+	for i := range d.top {
+		d.top[i] = d.newRef(d.depth)
+	}
+}
+
+// trim joins leaves until none is as empty as those that reserve made for entries that
+// never came.
+func (d *directory) trim() {
+	if d.count == 0 {
+		d.clear()
+	}
+	for again := true; again; {
+		again = false
+		for i := 0; i < len(d.top); i++ {
+			if l, had := d.top[i].leaf, d.leaves; l.n < l.low {
+				d.shrink(uint64(i) << 1 << (63 - d.depth))
+				again = again || d.leaves < had
+			}
+		}
+	}
+}
+
 // clear gives all memory back.
 func (d *directory) clear() {
 	var last *leaf

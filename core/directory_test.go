@@ -70,3 +70,55 @@ func benchDirectory(b *testing.B, benchBits int) {
 	b.ReportMetric(float64(floor.Nanoseconds())/float64(len(fresh)), "locate-ns/name")
 	b.ReportMetric(float64(slow)/float64(b.N)/(2*segBlocks), "slow/name")
 }
+
+// TestReservedRoomIsUsedAndGivenBack: entries that were expected split no leaf, and what
+// was expected in vain takes no memory for long.
+func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
+	const n = 100_000
+	r := rand.New(rand.NewPCG(1, 2))
+	a := &arena{mapped: new(atomic.Int64)}
+	defer a.reset()
+	fill := func(d *directory, n int) {
+		for i := 0; i < n; i += segBlocks {
+			s := a.alloc(1, 0, 0)
+			for j := range a.hashes(s) {
+				a.hashes(s)[j] = r.Uint64()
+				d.insert(a.hashes(s)[j], s<<segBits|uint32(j))
+			}
+		}
+	}
+	made := func() *directory { return &directory{arena: a, pages: &pages{mapped: a.mapped}} }
+
+	grown, reserved := made(), made()
+	fill(grown, n)
+	reserved.reserve(n)
+	gen := reserved.gen
+	if fill(reserved, n); reserved.gen != gen {
+		t.Errorf("leaves were made %d times while %d expected entries came", reserved.gen-gen, n)
+	}
+	if reserved.trim(); reserved.leaves > grown.leaves {
+		t.Errorf("%d leaves of reserved room, %d of grown", reserved.leaves, grown.leaves)
+	}
+
+	few, little := made(), made()
+	few.reserve(64 * n)
+	fill(few, n)
+	few.trim()
+	if most := 3 * grown.leaves; few.leaves > most {
+		t.Errorf("%d leaves for %d entries where 64 times as many were expected, want at most %d", few.leaves, n, most)
+	}
+	if little.reserve(n); little.leaves == 0 {
+		t.Error("nothing was reserved")
+	}
+	if little.trim(); little.leaves != 0 || little.pages.inUse != 0 {
+		t.Errorf("%d leaves of nothing", little.leaves)
+	}
+	for _, d := range []*directory{grown, reserved, few} {
+		for s := uint32(1); s < 4; s++ {
+			if b, ok := d.find(a.hashes(s)[0]); d == grown && (!ok || b != s<<segBits) {
+				t.Errorf("segment %d is not found", s)
+			}
+		}
+		d.pages.reset()
+	}
+}

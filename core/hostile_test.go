@@ -104,7 +104,7 @@ func TestHashesOfManyPositions(t *testing.T) {
 	}
 	few, many := measure(fill(10), 10), fill(1000)
 	loaded := core.NewRadix(core.Options{})
-	l := loaded.NewLoader()
+	l := loaded.NewLoader(0)
 	for _, p := range cutOf(many) {
 		if err := l.Add(&p); err != nil {
 			t.Fatal(err)

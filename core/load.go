@@ -36,8 +36,10 @@ var ErrPiece = errors.New("not a piece of a cut")
 var ErrFull = errors.New("the index is full")
 
 // NewLoader returns a loader. The holders that it will add must have nothing in
-// the index.
-func (x *Radix) NewLoader() *Loader {
+// the index. About as many blocks as expected will come, of all loaders together:
+// an empty index makes room for them at once.
+func (x *Radix) NewLoader(expected int) *Loader {
+	x.dir.reserve(min(expected, maxSegs*segBlocks))
 	return &Loader{x: x, runs: make(map[uint32]*loaded), closed: make(map[*run][]uint32)}
 }
 
@@ -85,10 +87,10 @@ func (l *Loader) Add(p *Piece) error {
 	return err
 }
 
-// Drop takes away the runs that nobody has anything in because the pieces that
-// leave them were not added. It is called once the holders are cleared, where
-// a load was broken off.
-func (l *Loader) Drop() {
+// Finish takes away the runs that nobody has anything in because the pieces that
+// leave them were not added, and room that was made in vain. It is called after the last
+// Add of all loaders; where a load was broken off, once the holders are cleared.
+func (l *Loader) Finish() {
 	for _, up := range l.runs {
 		if l.x.run(up.run.id) == up.run {
 			for _, ex := range slices.Clone(up.run.exceptions) {
@@ -100,6 +102,7 @@ func (l *Loader) Drop() {
 	clear(l.runs)
 	clear(l.closed)
 	l.x.mergePending()
+	l.x.dir.trim()
 }
 
 // check returns the run that the piece leaves, or why it is a piece of no cut. A parent is

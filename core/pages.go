@@ -37,7 +37,6 @@ func (p *pages) get() *page {
 	if n := len(p.free); n > 0 {
 		g := p.free[n-1]
 		p.free = p.free[:n-1]
-		*g = page{}
 		return g
 	}
 	if p.small < smallPages {
@@ -55,6 +54,7 @@ func (p *pages) get() *page {
 }
 
 func (p *pages) put(g *page) {
+	*g = page{} // here and not in get, as those of a fresh block are clear
 	p.free = append(p.free, g)
 	if p.inUse--; p.inUse == 0 {
 		p.reset()

@@ -20,7 +20,7 @@ var (
 // cutter is an index that can be cut and loaded. *core.Radix is one.
 type cutter interface {
 	BeginCut(emit func(p *core.Piece)) *core.Cut
-	NewLoader() *core.Loader
+	NewLoader(expected int) *core.Loader
 }
 
 // CutRank is a rank that was present when a cut began.

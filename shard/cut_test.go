@@ -76,7 +76,7 @@ func take(t *testing.T, sp *Space, amount int, beside func()) *taken {
 // load loads it into a new space, in small steps, the sections in turn.
 func (k *taken) load(t *testing.T, sp *Space) *Load {
 	t.Helper()
-	l, err := sp.BeginLoad(k.ranks, len(k.sections))
+	l, err := sp.BeginLoad(k.ranks, len(k.sections), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestALoadThatFailsLeavesNothing(t *testing.T) {
 		}
 	}
 	// A piece that fits nowhere fails the load as a whole.
-	l, err := to.BeginLoad(k.ranks, 2)
+	l, err := to.BeginLoad(k.ranks, 2, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,12 +195,12 @@ func TestALoadThatFailsLeavesNothing(t *testing.T) {
 	}
 	l.Abort()
 	k.load(t, to)
-	if _, err := to.BeginLoad(k.ranks, 2); !errors.Is(err, ErrNotNew) {
+	if _, err := to.BeginLoad(k.ranks, 2, 0); !errors.Is(err, ErrNotNew) {
 		t.Errorf("a load into a space that is not new: %v", err)
 	}
 	// A budget that is too small refuses it.
 	small := openSpace(t, Config{Shards: 1, MemoryBudget: 1000})
-	if l, err = small.BeginLoad(k.ranks, 2); err != nil {
+	if l, err = small.BeginLoad(k.ranks, 2, 0); err != nil {
 		t.Fatal(err)
 	}
 	for s, pieces := range k.sections {

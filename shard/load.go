@@ -26,6 +26,7 @@ type Load struct {
 	parts [][]*core.Loader
 	// routes, by section, is where runs went that others leave.
 	routes []map[uint32]route
+	blocks int // expected of each shard
 
 	mu struct {
 		sync.Mutex
@@ -39,8 +40,9 @@ type route struct {
 }
 
 // BeginLoad begins the load of a snapshot in which the holders are numbered as
-// ranks are here. A section of it is what one shard gave out.
-func (s *Space) BeginLoad(ranks []RankID, sections int) (*Load, error) {
+// ranks are here. A section of it is what one shard gave out. So many blocks are
+// expected, of all shards: memory is taken for them.
+func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 	for _, o := range s.shards {
 		if _, ok := o.index.(cutter); !ok {
 			return nil, ErrNoCuts
@@ -56,7 +58,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections int) (*Load, error) {
 	case len(ranks) > s.maxRanks:
 		return nil, fmt.Errorf("loading %d ranks into a space of %d at most", len(ranks), s.maxRanks)
 	}
-	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections)}
+	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections), blocks: blocks / len(s.shards)}
 	for i := range l.routes {
 		l.routes[i] = make(map[uint32]route)
 	}
@@ -101,7 +103,7 @@ func (l *Load) Add(ctx context.Context, section int, pieces []core.Piece, done f
 		t.inspect = func(o *owner) {
 			part := l.parts[o.number]
 			if part[section] == nil {
-				part[section] = o.index.(cutter).NewLoader()
+				part[section] = o.index.(cutter).NewLoader(l.blocks)
 				l.hide(o)
 			}
 			for i := range pieces {
@@ -203,7 +205,7 @@ func (l *Load) Finish(ctx context.Context) error {
 	return l.each(ctx, func(o *owner) {
 		for _, part := range l.parts[o.number] {
 			if part != nil {
-				part.Drop() // runs of ranks that the snapshot leaves out
+				part.Finish() // runs of ranks that the snapshot leaves out
 			}
 		}
 		o.recomputeMemory()
@@ -248,7 +250,7 @@ func (l *Load) Abort() {
 	_ = l.each(context.Background(), func(o *owner) {
 		for _, part := range l.parts[o.number] {
 			if part != nil {
-				part.Drop()
+				part.Finish()
 			}
 		}
 		o.recomputeMemory()

@@ -174,7 +174,8 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 	for i := range ids {
 		ids[i] = checked.Meta.Ranks[i].ID()
 	}
-	l, err := sp.BeginLoad(ids, checked.Meta.Sections)
+	// Each block is at least the eight bytes of its hash, so what is not there takes no memory.
+	l, err := sp.BeginLoad(ids, checked.Meta.Sections, int(min(checked.Footer.Blocks, checked.Bytes/8)))
 	if err != nil {
 		return nil, fmt.Errorf("restoring a snapshot: %w", err)
 	}

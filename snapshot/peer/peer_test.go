@@ -367,7 +367,7 @@ func TestAPeerThatDies(t *testing.T) {
 		if n := len(sp.Ranks()); n > 0 {
 			t.Errorf("%d ranks are left", n)
 		}
-		if l, err := sp.BeginLoad(nil, 1); err != nil { // a snapshot may still be loaded
+		if l, err := sp.BeginLoad(nil, 1, 0); err != nil { // a snapshot may still be loaded
 			t.Error(err)
 		} else {
 			l.Abort()
