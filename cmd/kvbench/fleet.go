@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 // fleetOptions are the flags of fleet.
 type fleetOptions struct {
 	workers, processes, burst, blocks, held int
-	shares                                  int
+	shares, restarts                        int
 	rate, minutes, probes                   float64
 	external, always, own                   bool
 	sync                                    time.Duration
@@ -50,13 +51,14 @@ func parseFleet(args []string, stderr io.Writer) (fleetOptions, error) {
 	f.IntVar(&o.blocks, "blocks", 7, "blocks of an event")
 	f.IntVar(&o.held, "held", 1000, "blocks that each worker holds at least; then the oldest go as new ones come")
 	f.IntVar(&o.shares, "shares", 1, "indexers that have a share of the workers each, and one that asks them all")
+	f.IntVar(&o.restarts, "restarts", 1, "times that kvindexer is killed and started again; restart_ready_s is the median")
 	f.Float64Var(&o.probes, "probes", 40, "bursts a second that are looked for in kvindexer until they are found")
 	f.StringVar(&o.bin, "bin", "", "`directory` of kvindexer and kvrouter; default that of kvbench")
 	f.StringVar(&o.dir, "dir", "", "`directory` for the server's data and the programs' logs; default one that is removed at the end")
 	return o, parseFlags(f, args, func() error {
 		switch {
-		case min(o.burst, o.blocks, o.held) < 1 || o.processes < 2 || o.workers < o.processes:
-			return errors.New("--burst, --blocks and --held are at least 1, --processes at least 2, and --workers as many as those")
+		case min(o.burst, o.blocks, o.held, o.restarts) < 1 || o.processes < 2 || o.workers < o.processes:
+			return errors.New("--burst, --blocks, --held and --restarts are at least 1, --processes at least 2, and --workers as many as those")
 		case o.shares < 1 || o.shares > stream.MaxPartitions:
 			return fmt.Errorf("--shares: 1 to %d", stream.MaxPartitions)
 		case o.rate <= 0 || o.minutes <= 0 || o.probes <= 0:
@@ -87,8 +89,10 @@ type fleetResult struct {
 	Stalls        int     `json:"stalls"`
 	RSS           rssMiB  `json:"rss_mib"`
 	RestartReadyS float64 `json:"restart_ready_s"` // here and below: of the last line, else 0
-	RecoverS      float64 `json:"recover_s"`
-	Lost          int64   `json:"lost"`
+	// RestartsReadyS are all of which that is the median, by rising length.
+	RestartsReadyS []float64 `json:"restarts_ready_s,omitempty"`
+	RecoverS       float64   `json:"recover_s"`
+	Lost           int64     `json:"lost"`
 	// Sync is what an acknowledgement means: the message is on the disk after so
 	// long, or always before it.
 	Sync string `json:"sync"`
@@ -126,9 +130,15 @@ func measureFleet(ctx context.Context, o fleetOptions, stdout, stderr io.Writer)
 	if r.RecoverS, err = c.killTenth(ctx); err != nil {
 		return err
 	}
-	if r.RestartReadyS, err = c.restartIndexer(ctx); err != nil {
-		return err
+	for range o.restarts {
+		took, err := c.restartIndexer(ctx)
+		if err != nil {
+			return err
+		}
+		r.RestartsReadyS = append(r.RestartsReadyS, took)
 	}
+	slices.Sort(r.RestartsReadyS)
+	r.RestartReadyS = r.RestartsReadyS[len(r.RestartsReadyS)/2]
 	if r.Lost, err = c.lost(ctx); err != nil {
 		return err
 	}

@@ -171,7 +171,7 @@ func (c *fleetCluster) awaitReady(ctx context.Context, p *fleetProcess) error {
 			return errors.Join(fmt.Errorf("%s has ended: see its log", p.name), c.tail(p.name))
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("%s is not ready: %w", p.name, ctx.Err()), c.tail(p.name))
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

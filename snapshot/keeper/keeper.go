@@ -39,7 +39,8 @@ type Config struct {
 
 	Keep int // snapshots of each stream; default 3, at least 2
 	// Threshold is how many messages may follow a snapshot before the next is
-	// due; default 1,000,000.
+	// due; default 1,000,000. It is due sooner where those would take a start longer
+	// to read than the snapshot takes it to load.
 	Threshold uint64
 	// Interval is how old a snapshot may be before the next is due, if anything
 	// has changed; default 15 min. More than half of a stream's retention is
@@ -122,10 +123,11 @@ type streamState struct {
 	store      store.Store // nil until it could be opened, and the lease with it
 	lease      lease
 	newest     store.Entry
-	newestRead bool      // newest was read
-	learned    time.Time // when
-	seen       time.Time // when newest was seen first
-	retry      time.Time // after a failure
+	newestRead bool          // newest was read
+	learned    time.Time     // when
+	seen       time.Time     // when newest was seen first
+	took       time.Duration // to write the last one that was written here; zero: none was
+	retry      time.Time     // after a failure
 	failing    int
 	looked     time.Time // at the stream itself, when nothing was due
 	roomy      bool      // there was room for what comes next at the last look since the newest snapshot
@@ -378,6 +380,8 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 		return "shutdown", nil
 	case behind >= k.cfg.Threshold:
 		return "messages", nil
+	case slow(behind, st.newest.Blocks) && time.Since(st.seen) >= restPerSnapshot*st.took:
+		return "slow_start", nil
 	}
 	if time.Since(st.looked) < min(5*time.Second, k.cfg.Interval/4) {
 		return "", nil
@@ -415,6 +419,20 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 	st.looked = time.Now()
 	return "", nil
 }
+
+// A start loads a snapshot and then reads what follows it. A message is as much work as
+// so many blocks of a snapshot; where the messages are more than the blocks, another
+// snapshot makes starts shorter. Few are read at once anyhow; and of the time of whoever
+// takes them, snapshots get a part.
+const (
+	blocksPerMessage = 100
+	fewMessages      = 50_000
+	restPerSnapshot  = 5 // times as long as the last one took
+)
+
+// slow reports whether so many messages take a start longer to read than a snapshot of
+// so many blocks takes it to load.
+func slow(messages, blocks uint64) bool { return messages >= max(blocks/blocksPerMessage, fewMessages) }
 
 // reasons are the errors' labels in the metrics.
 var reasons = []struct {

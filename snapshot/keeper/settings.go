@@ -34,7 +34,9 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.String(&s.Dir, "snapshot-dir", "", `Directory for snapshots, where the object store of NATS is not to hold them. Replicas that
 		are to start from each other's snapshots need the same one.`, conf.ShowDefault("the object store of NATS"))
 	set.Int(&s.Keep, "snapshot-keep", 3, `Snapshots kept of each stream. The stream keeps what follows the oldest.`, conf.Between(2, 100))
-	set.Int(&s.Messages, "snapshot-threshold", 1_000_000, `Messages of a stream after which the next snapshot is due.`, conf.Between(1, 1<<40))
+	set.Int(&s.Messages, "snapshot-threshold", 1_000_000, `Messages of a stream after which the next snapshot is due. It is due
+		sooner where a start would take longer for those than for the snapshot: with a message for each 100 of its blocks, but
+		at least 50,000, and after five times as long as the last one took.`, conf.Between(1, 1<<40))
 	set.Duration(&s.Interval, "snapshot-interval", 15*time.Minute, `Time after which the next snapshot is due, if anything has changed. More than
 		half of a stream's retention is refused.`, conf.Between(100*time.Millisecond, 24*time.Hour))
 	set.Duration(&s.Lease, "snapshot-lease", 15*time.Second, `How long a replica that takes a snapshot may be silent before another takes

@@ -8,8 +8,10 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+	"github.com/kvatlas/kvatlas/snapshot/store"
 )
 
 // A stream that is half full makes a snapshot due, long before any threshold or
@@ -58,6 +60,35 @@ func TestAHalfFullStreamIsSnapshotted(t *testing.T) {
 	next.equal()
 	if len(next.starts) != 1 {
 		t.Error("it did not begin with a snapshot")
+	}
+}
+
+// A snapshot is due where a start would take longer for what follows the newest than for
+// the snapshot, but not while the last one has just been taken.
+func TestASnapshotThatStartsWouldReadLongBeyond(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	k := w.start("a", func(c *Config) { c.Threshold = 1_000_000 }).keeper
+	hour := time.Now().Add(-time.Hour)
+	for _, c := range []struct {
+		messages, blocks uint64
+		took             time.Duration
+		seen             time.Time
+		want             string
+	}{
+		{49_999, 0, 0, hour, ""},
+		{50_000, 0, 0, hour, "slow_start"},
+		{99_999, 10_000_000, 0, hour, ""},
+		{100_000, 10_000_000, 0, hour, "slow_start"},
+		{100_000, 10_000_000, time.Minute, hour, "slow_start"},
+		{100_000, 10_000_000, 13 * time.Minute, hour, ""},
+		{999_999, 1 << 40, 0, hour, ""},
+		{1_000_000, 1 << 40, 0, hour, "messages"},
+		{1_000_000, 0, 13 * time.Minute, hour, "messages"},
+	} {
+		st := &streamState{newest: store.Entry{Seq: 7, Blocks: c.blocks}, took: c.took, seen: c.seen, looked: time.Now()}
+		if got, err := k.due(deadline(t), st, ingest.StreamStatus{Position: 7 + c.messages}, false); err != nil || got != c.want {
+			t.Errorf("%d messages after %d blocks that took %v: %q, %v, want %q", c.messages, c.blocks, c.took, got, err, c.want)
+		}
 	}
 }
 

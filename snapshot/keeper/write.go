@@ -78,7 +78,8 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 	if err != nil {
 		return err
 	}
-	st.note(e, begun)
+	st.note(e, time.Now())
+	st.learned, st.took = begun, time.Since(begun)
 	st.roomy = false // as long as nobody has looked
 	k.m.took(why, written, &e)
 	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,
