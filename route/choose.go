@@ -124,11 +124,17 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	}
 	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
 	best := reach{} // here, as it is looked at for each rank
+	// As a rule nothing leaves a rank out but its worker's role and absence. Whether that
+	// is so is asked once, as asking each rank would cost as much as to weigh it.
+	well, prefill := r.allWell(now), o.Stage == PrefillStage
+	look := !well || o.names() || r.settings.Busy != (Thresholds{})
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
-		why := r.eligible(m, o, now)
-		if why == Eligible {
-			why = r.busy(m, &l, now)
+		why := m.worker.absent()
+		if look || why != Eligible || (m.worker.Role == Prefill) != prefill {
+			if why = r.eligible(m, o, now, well); why == Eligible {
+				why = r.busy(m, &l, now)
+			}
 		}
 		left[why]++
 		if why != Eligible {
@@ -232,8 +238,14 @@ func (r *Router) markWorkers(o *Options) {
 	}
 }
 
-// eligible says whether the request may go to the rank, however busy it is.
-func (r *Router) eligible(m *member, o *Options, now time.Time) Reason {
+// names reports whether the request names workers that it may go to, or may not.
+func (o *Options) names() bool {
+	return o.Worker != nil || o.DPRank != nil || o.Allowed != nil || len(o.Excluded) > 0
+}
+
+// eligible says whether the request may go to the rank, however busy it is. well is
+// allWell's answer.
+func (r *Router) eligible(m *member, o *Options, now time.Time, well bool) Reason {
 	w := m.worker
 	if (o.Stage == PrefillStage) != (w.Role == Prefill) {
 		return OtherRole
@@ -253,7 +265,7 @@ func (r *Router) eligible(m *member, o *Options, now time.Time) Reason {
 			return NotAllowed
 		}
 	}
-	if absent := w.absent(); absent != Eligible || o.Worker != nil {
+	if absent := w.absent(); absent != Eligible || well || o.Worker != nil {
 		return absent // whoever names a worker knows why
 	}
 	return r.leftOut(w, now)

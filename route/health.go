@@ -58,6 +58,41 @@ func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now tim
 	}
 	w.newest = a
 	r.attempts[k] = a
+	if allowed > 0 {
+		r.wellUntil = earlier(r.wellUntil, now.Add(allowed))
+	}
+	return a
+}
+
+// allWell reports whether no worker can be left out for what became of its requests. It
+// looks at them again only when one may have become overdue since the last time, or has
+// failed: until Router.wellUntil all are well, and whatever may change that sets it back.
+func (r *Router) allWell(now time.Time) bool {
+	if !now.After(r.wellUntil) {
+		return true
+	}
+	until := now.Add(time.Hour)
+	for _, m := range r.members {
+		if m.worker.silent || !m.worker.breaker.Closed() {
+			return false
+		}
+		for a := m.worker.oldest; a != nil; a = a.newer {
+			if a.allowed > 0 {
+				until = earlier(until, a.since().Add(a.allowed))
+			}
+		}
+	}
+	if now.After(until) {
+		return false
+	}
+	r.wellUntil = until
+	return true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
 	return a
 }
 
@@ -128,6 +163,7 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	w := a.worker
 	a.unlist()
 	w.failed++
+	r.wellUntil = time.Time{}
 	if w.silent || r.mayLeaveOut(w) {
 		w.breaker.Trip(&r.settings.Breaker, now)
 	}
@@ -154,15 +190,22 @@ func (a *attempt) unlist() {
 // overdue reports whether the request waits for longer than it should, and its worker
 // has given nothing to anybody for as long.
 func (a *attempt) overdue(now time.Time) bool {
-	since := a.sent
-	if a.worker.spoke.After(since) {
-		since = a.worker.spoke
+	return a.allowed > 0 && now.Sub(a.since()) > a.allowed
+}
+
+// since is from when on its worker has been giving nothing.
+func (a *attempt) since() time.Time {
+	if a.worker.spoke.After(a.sent) {
+		return a.worker.spoke
 	}
-	return a.allowed > 0 && now.Sub(since) > a.allowed
+	return a.sent
 }
 
 func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration, now time.Time) {
 	w := a.worker
+	if o == breaker.Failed || o == breaker.Refused {
+		r.wellUntil = time.Time{}
+	}
 	out := w.breaker.Ended(&r.settings.Breaker, &a.ticket, o, retryAfter, now, func() bool {
 		may := r.mayLeaveOut(w)
 		if !may {
@@ -197,7 +240,7 @@ func (r *Router) mayLeaveOut(w *workerState) bool {
 // leftOut says whether a worker gets no requests for what became of others.
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
 	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w) {
-		w.silent = true
+		w.silent, r.wellUntil = true, time.Time{}
 		w.leftOut[0]++
 	}
 	switch {

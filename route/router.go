@@ -78,26 +78,27 @@ type Router struct {
 	cfg     Config
 	scratch sync.Pool // of *scratch
 
-	mu       sync.Mutex // guards all below
-	settings Settings
-	policy   Policy
-	observer Observer // the policy, if it is one of the caller's own that learns
-	times    *auto    // predicts, whatever the policy; the policy itself if that does
-	rand     *rand.Rand
-	table    *load.Table
-	journal  Journal
-	workers  map[uint64]*workerState
-	attempts map[load.Key]*attempt // own bookings
-	spare    []*attempt            // of ended ones, for their memory
-	unseen   unseen
-	totals   account.Totals
-	members  []*member // by rising slot
-	others   []uint64  // other routers, rising
-	assigned bool      // members say which are theirs
-	bySlot   []*member // nil where the slot is no member's
-	numbers  []numbered
-	mark     uint64 // of the last choice that marked workers
-	stats    Stats
+	mu        sync.Mutex // guards all below
+	settings  Settings
+	policy    Policy
+	observer  Observer // the policy, if it is one of the caller's own that learns
+	times     *auto    // predicts, whatever the policy; the policy itself if that does
+	rand      *rand.Rand
+	table     *load.Table
+	journal   Journal
+	workers   map[uint64]*workerState
+	attempts  map[load.Key]*attempt // own bookings
+	spare     []*attempt            // of ended ones, for their memory
+	wellUntil time.Time             // see allWell
+	unseen    unseen
+	totals    account.Totals
+	members   []*member // by rising slot
+	others    []uint64  // other routers, rising
+	assigned  bool      // members say which are theirs
+	bySlot    []*member // nil where the slot is no member's
+	numbers   []numbered
+	mark      uint64 // of the last choice that marked workers
+	stats     Stats
 
 	// Of the choice being made.
 	depth  [][event.NumTiers]uint32 // by slot; zero between choices

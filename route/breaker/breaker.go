@@ -113,6 +113,9 @@ func (b *Breaker) State(now time.Time) State {
 	return b.state
 }
 
+// Closed reports whether it is closed, at whatever time.
+func (b *Breaker) Closed() bool { return b.state == Closed }
+
 func (b *Breaker) become(s State) {
 	b.state = s
 	b.epoch++

@@ -117,6 +117,7 @@ type slot struct {
 	prompts    int // tokens
 
 	head, tail *booking // of those without a first token, as they were booked
+	headTokens int      // head's, as every choice needs them of every rank
 	since      time.Time
 }
 

@@ -12,7 +12,7 @@ func (t *Table) Turn(s uint32) (tokens int, since time.Time) {
 	if int(s) >= len(t.slots) || t.slots[s].head == nil {
 		return 0, time.Time{}
 	}
-	return t.slots[s].head.newTokens, t.slots[s].since
+	return t.slots[s].headTokens, t.slots[s].since
 }
 
 // queue puts a booking after those that wait for their first token.
@@ -23,7 +23,7 @@ func (t *Table) queue(b *booking, now time.Time) {
 	if sl.tail != nil {
 		sl.tail.after = b
 	} else {
-		sl.head, sl.since = b, now
+		sl.head, sl.headTokens, sl.since = b, b.newTokens, now
 	}
 	sl.tail = b
 }
@@ -36,6 +36,9 @@ func (t *Table) unqueue(b *booking) {
 		b.before.after = b.after
 	} else {
 		sl.head, sl.since = b.after, t.latest
+		if b.after != nil {
+			sl.headTokens = b.after.newTokens
+		}
 	}
 	if b.after != nil {
 		b.after.before = b.before
