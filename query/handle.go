@@ -2,17 +2,20 @@ package query
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/shares"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -169,14 +172,38 @@ func (s *Server) found(q *finder) {
 	s.obs.ranks.AddInt64(q.listed)
 }
 
+// trace tells the caller's trace of a lookup, if it says one.
+func (s *Server) trace(ctx *fasthttp.RequestCtx, q *finder, p *edge.Problem) {
+	if s.deps.Tracer == nil {
+		return
+	}
+	parent := ctx.Request.Header.Peek(spans.Parent)
+	if len(parent) == 0 {
+		return
+	}
+	if !spans.Says(string(parent)) {
+		return
+	}
+	_, part := spans.Serve(context.Background(), s.deps.Tracer, string(parent), string(ctx.Request.Header.Peek(spans.State)), "find_matches", ctx.Time())
+	switch {
+	case !part.On():
+	case p != nil:
+		part.Set(attribute.Int("http.response.status_code", p.Status), attribute.String("error.type", p.Reason))
+	default:
+		part.Set(attribute.Int64("kvatlas.blocks", q.asked), attribute.Int64("kvatlas.ranks", q.listed))
+	}
+	part.End()
+}
+
 // answerFind answers POST /v1/find_matches.
-func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
+func (s *Server) answerFind(ctx *fasthttp.RequestCtx, v *view) (p *edge.Problem) {
 	body, isArray, p := s.body(ctx, true)
 	if p != nil {
 		return p
 	}
 	q := s.finder()
 	defer s.release(q)
+	defer func() { s.trace(ctx, q, p) }()
 	if isArray {
 		p = q.req.parseBinary(ctx.QueryArgs(), body, s.cfg.MaxTokens)
 	} else if p = noArguments(ctx); p == nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
@@ -39,6 +40,7 @@ type Deps struct {
 	Access  *secure.Access
 	Log     *slog.Logger
 	Metrics *obs.Metrics
+	Tracer  trace.Tracer // nil: no spans
 	Checks  []edge.Check // conditions of readiness
 	// Progress says how far the program's start is; nil: nobody does.
 	Progress func() startup.Report

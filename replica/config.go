@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
@@ -74,6 +76,7 @@ type Config struct {
 	// Static workers are registered beside those that Registry names.
 	Static []registry.Worker
 
+	Tracer  trace.Tracer // of the servers' spans; nil: none
 	Metrics *obs.Metrics // nil: those of this Replica alone
 	Log     *slog.Logger // nil: slog.Default()
 

@@ -19,7 +19,7 @@ func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.
 	s, err := query.New(cfg, query.Deps{
 		Behind: behind, Share: r.share, Shares: r.shares, Stale: r.Stale,
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
-		Metrics: r.cfg.Metrics, Progress: r.Progress,
+		Metrics: r.cfg.Metrics, Tracer: r.cfg.Tracer, Progress: r.Progress,
 		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}, {Name: "shares", Reason: r.Away, Note: true}, {Name: "workers", Reason: r.doubtful, Note: true},
 			{Name: "workers_file", Reason: r.unlisted, Note: true}}, checks...),
 	})

@@ -89,14 +89,15 @@ type followed struct {
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
 	decision *account.Decision
+	trace    string // the id of its trace; empty without
 
 	reported bool
 	actual   int
 	miss     account.Miss
 }
 
-func (f *followed) choose(a *Answer, o *Options, m *member) {
-	f.chosen, f.whole, f.at, f.name, f.choice, f.expected = true, o.Whole, a.RankID, o.Name, a.Account, a.First
+func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
+	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if a.Account.Selected > 0 && m.indexed != (shard.Member{}) {
 		f.holder = m.indexed
 		f.losses = f.holder.Losses()
@@ -107,7 +108,7 @@ func (f *followed) choose(a *Answer, o *Options, m *member) {
 func (r *Router) decision(k load.Key, a *attempt, ranks []Explained) *account.Decision {
 	d := &account.Decision{
 		ID: r.cfg.Decisions.ID(), Time: a.sent, Model: r.cfg.Space.Model, BlockSize: r.cfg.BlockSize, Group: r.cfg.Space.Group,
-		RequestID: a.name, Phase: Stage(k.Stage).String(), Mode: r.settings.Mode, Worker: a.at.Worker, DPRank: a.at.DPRank,
+		RequestID: a.name, TraceID: a.trace, Phase: Stage(k.Stage).String(), Mode: r.settings.Mode, Worker: a.at.Worker, DPRank: a.at.DPRank,
 		Predicted: ms(a.expected), Rows: len(ranks), Ranks: make([]account.Row, 0, len(ranks)),
 	}
 	if r.cfg.Policy != nil {

@@ -60,7 +60,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		a.Overdue = r.allowed(o, &a.Candidate, &e)
 		a.First = time.Duration(e.first * float64(time.Millisecond))
 		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
-		booked.choose(&a, o, r.bySlot[a.slot])
+		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID())
 		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
 		if o.Whole && o.Stage == Whole {
 			r.unseen.add(k, now.Add(a.First))

@@ -33,6 +33,9 @@ func (r *Router) BestPair(ctx context.Context, p Prompt, o Options) (Pair, error
 		}
 		r.placed(pair.Decode.RankID, s)
 	}
+	if err == nil && s.trace.On() {
+		r.tell(s, &pair.Decode, pair.Prefill)
+	}
 	return pair, err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
@@ -313,6 +314,8 @@ type scratch struct {
 	private int // blocks of a prompt whose tokens are not known
 	cands   []Candidate
 	left    []Explained
+	trace   spans.Span   // of the caller
+	times   [2]time.Time // for its parts: when the look-up began, and ended
 }
 
 // BestWorker chooses the rank that serves the request best, and books it if
@@ -327,6 +330,9 @@ func (r *Router) BestWorker(ctx context.Context, p Prompt, o Options) (Answer, e
 	a, err := r.chooseNow(ctx, s, &o)
 	if err == nil && o.RequestID != "" {
 		r.placed(a.RankID, s)
+	}
+	if err == nil && s.trace.On() {
+		r.tell(s, &a, nil)
 	}
 	return a, err
 }
@@ -372,8 +378,14 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
 	s.looked, s.unknown = false, nil
+	if s.trace = spans.Of(ctx); s.trace.On() {
+		s.times[0] = r.cfg.Now()
+	}
 	if r.usesIndex(s, o) {
 		r.find(ctx, s)
+	}
+	if s.trace.On() {
+		s.times[1] = r.cfg.Now()
 	}
 	return nil
 }

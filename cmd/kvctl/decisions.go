@@ -92,6 +92,9 @@ func explain(out io.Writer, d *account.Decision) error {
 	if d.RequestID != "" {
 		fmt.Fprintf(b, ", request %s", d.RequestID)
 	}
+	if d.TraceID != "" {
+		fmt.Fprintf(b, ", trace %s", d.TraceID)
+	}
 	fmt.Fprintf(b, "\nworker %s: %.1f ms predicted to the first token, %s ms taken; %.1f ms in all", rankName(d.Worker, d.DPRank), d.Predicted, msOf(d.First), d.Total)
 	if d.Failed {
 		fmt.Fprint(b, "; it did not serve the request")

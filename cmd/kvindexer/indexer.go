@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/traces"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/replica"
 )
@@ -19,6 +21,7 @@ type indexer struct {
 	replica *replica.Replica
 	server  *query.Server
 	service *proc.Service
+	spans   *traces.Sender // nil: none
 }
 
 // run runs the program until ctx ends or something fails, and stops it in
@@ -27,6 +30,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	m := obs.NewMetrics()
 	cfg.Replica.Metrics, cfg.Replica.Log = m, log
 	x := &indexer{cfg: cfg, log: log}
+	if x.spans, err = traces.Open(ctx, "kvindexer", os.Getenv, log, m); err != nil {
+		return err
+	}
+	cfg.Replica.Tracer = x.spans.Tracer()
 	if x.replica, err = replica.New(cfg.Replica); err != nil {
 		return err
 	}
@@ -62,6 +69,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 func (x *indexer) stop() error {
 	return x.service.Stop(x.server.Drain,
 		proc.Step{Name: "answering the requests under way", Run: x.server.Shutdown},
+		proc.Step{Name: "sending the last spans", Run: x.spans.Close},
 		proc.Step{Name: "closing the index, with its last snapshots", Run: x.replica.Close},
 	)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/program/traces"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/downstream"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -46,6 +48,7 @@ type router struct {
 	service      *proc.Service
 	id           uint64         // among routers
 	access       *accesslog.Log // nil: none
+	spans        *traces.Sender // nil: none
 	tls          *tls.Config    // of https engines; nil: the usual
 	workersKnown atomic.Bool    // who is registered is known to the fleet
 
@@ -57,6 +60,10 @@ type router struct {
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), stopWork: func() {}}
 	cfg.Replica.Metrics, cfg.Replica.Log = x.metrics, log
+	if x.spans, err = traces.Open(ctx, "kvrouter", os.Getenv, log, x.metrics); err != nil {
+		return err
+	}
+	cfg.Replica.Tracer = x.spans.Tracer()
 	if x.replica, err = replica.New(cfg.Replica); err != nil {
 		return err
 	}
@@ -110,7 +117,7 @@ func (x *router) build(access *secure.Access) error {
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
-	pc.TLS, pc.Decisions = x.tls, decisions
+	pc.TLS, pc.Decisions, pc.Tracer = x.tls, decisions, x.spans.Tracer()
 	if x.access, err = x.cfg.openAccessLog(x.log); err != nil {
 		return err
 	}
@@ -238,6 +245,7 @@ func (x *router) alive(ctx context.Context) error {
 func (x *router) stop() error {
 	return x.service.Stop(x.index.Drain,
 		proc.Step{Name: "finishing the answers under way", Run: x.finishAnswers},
+		proc.Step{Name: "sending the last spans", Run: x.spans.Close},
 		proc.Step{Name: "leaving the other routers", Run: func(context.Context) error {
 			x.proxy.Close()
 			x.stopWork()

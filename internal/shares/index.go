@@ -17,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -50,6 +51,7 @@ func (x *Space) Find(ctx context.Context, local []uint64, each func(id shard.Ran
 	found := make([]client.Matches, len(x.shares.list))
 	replies := x.shares.Ask(ctx, x.uri, func(req *fasthttp.Request) {
 		x.shares.asOwn(req)
+		spans.Inject(ctx, &req.Header)
 		req.Header.SetMethod(fasthttp.MethodPost)
 		req.Header.SetContentType(binaryForm)
 		req.SetBodyRaw(body)

@@ -18,6 +18,7 @@ type Decision struct {
 	BlockSize int    `json:"block_size"`
 	Group     string `json:"routing_group"`
 	RequestID string `json:"request_id,omitempty"` // route.Options.Name
+	TraceID   string `json:"trace_id,omitempty"`   // of the request's spans, if they are recorded
 	Phase     string `json:"phase"`                // what the worker was to do
 	Mode      string `json:"mode"`                 // the policy
 
@@ -119,7 +120,7 @@ func (d *Decision) off() float64 {
 // bytes is about how much memory it takes.
 func (d *Decision) bytes() int64 {
 	n := int64(unsafe.Sizeof(*d)) + int64(cap(d.Ranks))*int64(unsafe.Sizeof(Row{})) + 128
-	n += int64(len(d.ID) + len(d.RequestID))
+	n += int64(len(d.ID) + len(d.RequestID) + len(d.TraceID))
 	for i := range d.Ranks {
 		n += int64(len(d.Ranks[i].Formula))
 	}

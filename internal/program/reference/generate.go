@@ -140,6 +140,8 @@ a file; ` + "`config print`" + ` names what was left. An empty variable counts a
 checks them, ` + "`config list`" + ` prints what there is as JSON. Passwords and whatever
 else stands before the @ of a URL are never printed.
 
+kvindexer and kvrouter go by OpenTelemetry's own variables, too: [traces.md](traces.md).
+
 Sizes are written as 512MiB or 8GB, durations as 500ms, 10s or 1h30m, lists with
 commas (or as YAML sequences).
 `

@@ -54,7 +54,7 @@ func families(ctx context.Context, dir string) (all []*family, err error) {
 		}
 		cmd := exec.CommandContext(ctx, filepath.Join(dir, args[0]), append(slices.Clone(args[1:]), //nolint:gosec // our own programs
 			"--data-dir="+filepath.Join(data, "data"), "--admin-listen=127.0.0.1:0", "--address-file="+addresses[i])...)
-		cmd.Env = []string{"HOME=/nonexistent"}
+		cmd.Env = []string{"HOME=/nonexistent", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"} // for what there is with traces
 		var out strings.Builder
 		cmd.Stderr = &out
 		if err := cmd.Start(); err != nil {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -23,6 +25,7 @@ type Config struct {
 	Metrics *obs.Metrics
 	Log     *slog.Logger
 	Health  *edge.Health // of the process, at all of its ports
+	Tracer  trace.Tracer // nil: no spans
 	// Unknown says why the workers are not known yet; "" if they are. nil: always.
 	Unknown func() string
 

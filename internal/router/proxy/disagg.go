@@ -144,7 +144,7 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 
 // askPrefill sends a request to a prefill worker and returns its whole answer, or
 // the end of a streamed one.
-func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data upstream.Payload, limit int64) ([]byte, error) {
+func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, data upstream.Payload, limit int64) (answer []byte, err error) {
 	whole, router := ctx, q.m.Router
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -156,12 +156,14 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 		}
 		return fmt.Errorf("%w: "+format, errPrefill, err)
 	}
+	ctx, asked := askEngine(ctx, route.PrefillStage, best)
+	defer func() { asked.endPrefill(err) }()
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
 	if err != nil {
 		return nil, broken("%w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, limit))
 	switch {
 	case err != nil:
 		return nil, broken("its answer breaks off: %w", err)

@@ -18,9 +18,14 @@ import (
 )
 
 // pools makes engines 0 and 1 prefill workers and the others decode workers.
-func pools(t *testing.T, way string, more func(i int, c *mockapi.Config)) *lab {
+func pools(t *testing.T, way string, more func(i int, c *mockapi.Config), change ...func(c *Config)) *lab {
 	t.Helper()
 	l := newLab(t, setup{engines: 4,
+		proxy: func(c *Config) {
+			for _, f := range change {
+				f(c)
+			}
+		},
 		engine: func(i int, c *mockapi.Config) {
 			c.Transfer, c.Prefill = way, i < 2
 			if more != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -166,7 +167,13 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, no)
 		return
 	}
-	a := p.selection.Serve(r.Context(), selection.Request{
+	ctx := r.Context()
+	if p.cfg.Tracer != nil {
+		var s spans.Span
+		ctx, s = spans.Serve(ctx, p.cfg.Tracer, r.Header.Get(spans.Parent), r.Header.Get(spans.State), "selection", time.Now())
+		defer s.End()
+	}
+	a := p.selection.Serve(ctx, selection.Request{
 		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: q.data,
 	})
 	if a.Status == http.StatusNotFound && a.Reason == "unknown_model" && p.unknown() != "" {
@@ -198,6 +205,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)
+	r = p.traced(r, q)
 	if no := p.read(w, r, q); no != nil {
 		q.tally.refused(no)
 		q.own(w.Header())

@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -33,6 +34,7 @@ type call struct {
 	payer   payer
 	size    int64 // of the body
 	tally   tally
+	span    spans.Span // of the request
 	arrival time.Time
 	options route.Options
 	// session is the hash of what the client calls it: names may be long.
@@ -64,7 +66,7 @@ type sessionKey struct {
 // was asked before, or if no engine had an answer and all are busy by now.
 func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
-	q.prompt, q.known = p.prompt(ctx, q.m, q)
+	q.prompt, q.known = p.tracedPrompt(ctx, q)
 	var last *failure
 	for t := (retries{}); ; {
 		best, err := p.choose(ctx, q)
@@ -81,6 +83,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			return
 		}
 		q.tally.attempted(&best)
+		q.traceChoice(&best)
 		if last = p.attempt(w, r, q, &best); last == nil {
 			return
 		}
@@ -119,7 +122,10 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
 	defer cancel()
 	began := time.Now()
-	defer func() { q.tally.queue += time.Since(began) }()
+	defer func() {
+		q.tally.queue += time.Since(began)
+		q.span.Past("queue", began, time.Now())
+	}()
 	w := p.queue.enter(q, max(len(q.prompt.Tokens), q.prompt.Length))
 	for {
 		switch err := p.queue.wait(waiting, w, queuePoll); {
@@ -176,7 +182,7 @@ func (p *Proxy) best(ctx context.Context, q *call, o route.Options) (best route.
 }
 
 // attempt passes the request to the chosen worker, whose booking ends with it.
-func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) *failure {
+func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) (no *failure) {
 	defer func() {
 		q.m.Router.Free(q.id)
 		p.queue.wake(q.m)
@@ -201,6 +207,8 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
+	ctx, asked := askEngine(ctx, stage, &pair.Decode)
+	defer func() { asked.end(q, no) }()
 	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
 		if part.failed.Load() {
@@ -302,6 +310,7 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 	}
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")
+	spans.Inject(ctx, req.Header)
 	if _, ok := req.Header["User-Agent"]; !ok {
 		req.Header["User-Agent"] = nil // none, not Go's
 	}

@@ -285,6 +285,7 @@ func (p *Proxy) compareCached(q *call, best *route.Answer, stage route.Stage, sa
 	if !ok {
 		return
 	}
+	q.traceFound(&a)
 	switch q.m.Check.Observe(best.RankID, a.Selected, said.cached) {
 	case predict.TurnedWrong:
 		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",

@@ -69,6 +69,7 @@ func (p *Proxy) finish(q *call) {
 		used = max(used, q.payer.taken) // an engine was at work on it, whatever the client saw
 	}
 	p.settle(q, used)
+	q.endTrace()
 	p.meters.request(q, time.Since(q.arrival))
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
+	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -130,6 +131,7 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 		req.Header["Authorization"] = auth
 	}
 	e.Show(req.Header)
+	spans.Inject(ctx, req.Header)
 	resp, err := p.client.RoundTrip(req)
 	if err != nil {
 		return nil, err
