@@ -65,8 +65,9 @@ func (g *group) size() (n int) {
 	return n
 }
 
-// appendRanks appends the status of every publisher stream.
-func (g *group) appendRanks(list []RankStatus) []RankStatus {
+// eachRank calls f for the status of every publisher stream. f must not call the Ingest,
+// and has what it is given only until it returns.
+func (g *group) eachRank(f func(*RankStatus)) {
 	for _, l := range g.partitions {
 		l.mu.Lock()
 		for _, k := range l.mu.ranks {
@@ -74,11 +75,10 @@ func (g *group) appendRanks(list []RankStatus) []RankStatus {
 			if why := g.otherwise(); why != nil && !s.Is(follow.Departed) {
 				s.Stale, s.Why = true, why
 			}
-			list = append(list, s)
+			f(&s)
 		}
 		l.mu.Unlock()
 	}
-	return list
 }
 
 // watchRoom brings truncated ranks up to date, one at a time, while the index

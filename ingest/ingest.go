@@ -310,9 +310,17 @@ func (in *Ingest) ranks() []RankStatus {
 	}
 	list := make([]RankStatus, 0, n)
 	for _, g := range groups {
-		list = g.appendRanks(list)
+		g.eachRank(func(s *RankStatus) { list = append(list, *s) })
 	}
 	return list
+}
+
+// EachRank calls f for the status of every publisher stream, in no order. f must not call
+// the Ingest, and has what it is given only until it returns.
+func (in *Ingest) EachRank(f func(*RankStatus)) {
+	for _, g := range in.groups.Range {
+		g.eachRank(f)
+	}
 }
 
 // Positions returns, by stream name, where to start so as to go on. After

@@ -63,6 +63,9 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusBadRequest, "Content-Length", edge.MalformedRequest,
 			"give Content-Length or Transfer-Encoding, not both, and no two lengths")
 	}
+	if path := ctx.URI().PathOriginal(); s.console != nil && at == s.table.none() && (bytes.HasPrefix(path, []byte(pathConsole)) || string(path) == pathConsole[:len(pathConsole)-1]) {
+		return s.answerConsole(ctx)
+	}
 	if at == s.table.none() || s.deps.Registry == nil && s.table.all[at].needsRegistry() {
 		return edge.Refuse(fasthttp.StatusNotFound, "path", edge.UnknownRoute, "no such route; GET /openapi.yaml has all of them")
 	}

@@ -59,3 +59,15 @@ func (o *observer) answered(route, status int, took time.Duration) {
 func (o *observer) refused(reason string) {
 	o.metrics.GetOrCreateCounter(obs.Name(familyRefused, "reason", reason)).Inc()
 }
+
+// Lookups returns how many requests for holders of prefixes were answered, in a batch each
+// as one.
+func (s *Server) Lookups() (n uint64) {
+	for i := range s.table.all {
+		switch s.table.all[i].name {
+		case "find_matches", "find_matches_batch", "query", "query_by_hash":
+			n += s.obs.ok[i].Get()
+		}
+	}
+	return n
+}

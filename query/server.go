@@ -55,6 +55,10 @@ type Deps struct {
 	Stale func() map[event.Space]map[shard.RankID]bool
 }
 
+// SetConsole has the server answer below /console/ with the pages, unless p is nil. It is
+// called before Serve.
+func (s *Server) SetConsole(p edge.Pages) { s.console = p }
+
 // Server answers queries over HTTP.
 type Server struct {
 	cfg     Config
@@ -71,6 +75,8 @@ type Server struct {
 	finds   sync.Pool // of *finder
 
 	gate gate
+
+	console edge.Pages // nil: there is none
 
 	mu struct {
 		sync.Mutex

@@ -135,7 +135,13 @@ func (r *Router) closeAccount(k load.Key, a *attempt, now time.Time) {
 		return
 	}
 	r.totals.Add(&a.choice, a.reported, a.actual, a.miss)
+	if m := r.member(a.at); a.reported && m != nil {
+		m.prompt, m.found = m.prompt+uint64(max(a.choice.Prompt, 0)), m.found+uint64(a.actual)
+	}
 	answered := !a.first.IsZero() && !a.failed
+	if answered && !a.whole && k.Stage != uint8(PrefillStage) {
+		r.totals.First.Add(a.first.Sub(a.sent))
+	}
 	judged := answered && !a.whole && k.Stage != uint8(DecodeStage)
 	first := ms(a.first.Sub(a.sent))
 	d := a.decision

@@ -13,6 +13,9 @@ type RankLoad struct {
 	shard.RankID
 	load.Load
 	Left Reason // why the rank takes no requests; Eligible if it does
+	// Of the requests that are over, and whose engine said what it found cached: the
+	// tokens of their prompts, and those of them that it found.
+	Prompt, Found uint64
 }
 
 // Loads returns the load of every rank, in a fixed order.
@@ -30,7 +33,7 @@ func (r *Router) Loads() []RankLoad {
 		} else if left := r.leftOut(m.worker, now); left != Eligible {
 			why = left
 		}
-		loads = append(loads, RankLoad{m.RankID, l, why})
+		loads = append(loads, RankLoad{m.RankID, l, why, m.prompt, m.found})
 	}
 	return loads
 }

@@ -75,6 +75,8 @@ type member struct {
 
 	report   Report
 	reported time.Time
+
+	prompt, found uint64 // tokens of requests whose engines said what they found, and that
 }
 
 type workerState struct {

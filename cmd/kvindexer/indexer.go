@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
@@ -22,6 +23,7 @@ type indexer struct {
 	server  *query.Server
 	service *proc.Service
 	spans   *traces.Sender // nil: none
+	console *console.Console
 }
 
 // run runs the program until ctx ends or something fails, and stops it in
@@ -45,13 +47,24 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if x.server, err = x.replica.Serve(cfg.HTTP, access); err != nil {
 		return err
 	}
+	x.console, err = console.New(console.Config{
+		Settings: cfg.Console, Program: cfg.settings.Program(), Replica: x.replica, Health: x.server.Health(), Lookups: x.server.Lookups, Declared: cfg.settings, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	deps := admin.Deps{
+		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.server.Health(), Index: x.server.Handler(), Log: log,
+	}
+	if cfg.Console.On {
+		deps.Console = x.console
+		x.server.SetConsole(x.console)
+	}
 	ln, err := x.server.Listen(ctx)
 	if err != nil {
 		return err
 	}
-	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
-		Access: access, Metrics: m, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.server.Health(), Index: x.server.Handler(), Log: log,
-	})
+	port, err := admin.Start(ctx, cfg.Admin, deps)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -68,7 +81,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 // ends the process anywhere in it.
 func (x *indexer) stop() error {
 	return x.service.Stop(x.server.Drain,
-		proc.Step{Name: "answering the requests under way", Run: x.server.Shutdown},
+		proc.Step{Name: "answering the requests under way", Run: func(ctx context.Context) error {
+			x.console.Close() // its streams have no end of their own
+			return x.server.Shutdown(ctx)
+		}},
 		proc.Step{Name: "sending the last spans", Run: x.spans.Close},
 		proc.Step{Name: "closing the index, with its last snapshots", Run: x.replica.Close},
 	)

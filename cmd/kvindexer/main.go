@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -23,6 +24,7 @@ type config struct {
 	HTTP    query.Config
 	Access  secure.Settings
 	Admin   admin.Settings
+	Console console.Settings
 	Replica replica.Config
 	Service proc.ServiceConfig
 
@@ -36,6 +38,7 @@ func (c *config) declare(set *conf.Set) {
 	c.HTTP.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.HTTP.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8091")
+	c.Console.Declare(set)
 	c.settings = set
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
@@ -31,6 +32,7 @@ type config struct {
 	Access  secure.Settings
 	Shown   secure.EngineSettings
 	Admin   admin.Settings
+	Console console.Settings
 	Replica replica.Config
 	Route   route.Settings
 	Approx  approx.Config
@@ -80,6 +82,7 @@ func (c *config) declare(set *conf.Set) {
 	c.Log.Declare(set)
 	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.Proxy.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8001")
+	c.Console.Declare(set)
 	c.settings = set
 }
 

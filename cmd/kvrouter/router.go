@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -46,6 +47,7 @@ type router struct {
 	http         *downstream.Server
 	index        *query.Server // of the admin port
 	service      *proc.Service
+	console      *console.Console
 	id           uint64         // among routers
 	access       *accesslog.Log // nil: none
 	spans        *traces.Sender // nil: none
@@ -82,9 +84,13 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	port, err := admin.Start(ctx, cfg.Admin, admin.Deps{
+	deps := admin.Deps{
 		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.index.Health(), Index: x.index.Handler(), Log: log,
-	})
+	}
+	if cfg.Console.On {
+		deps.Console = x.console
+	}
+	port, err := admin.Start(ctx, cfg.Admin, deps)
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
@@ -118,6 +124,16 @@ func (x *router) build(access *secure.Access) error {
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
 	pc.TLS, pc.Decisions, pc.Tracer = x.tls, decisions, x.spans.Tracer()
+	x.console, err = console.New(console.Config{
+		Settings: x.cfg.Console, Program: x.cfg.settings.Program(), Replica: x.replica, Models: x.fleet.Models, Decisions: decisions,
+		Health: x.index.Health(), Declared: x.cfg.settings, Log: x.log,
+	})
+	if err != nil {
+		return err
+	}
+	if x.cfg.Console.On {
+		pc.Console = x.console.Handler(access, "/console/")
+	}
 	if x.access, err = x.cfg.openAccessLog(x.log); err != nil {
 		return err
 	}
@@ -258,6 +274,7 @@ func (x *router) stop() error {
 }
 
 func (x *router) finishAnswers(ctx context.Context) error {
+	x.console.Close() // its streams have no end of their own
 	if err := x.http.Shutdown(ctx); err != nil {
 		return fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close()))
 	}

@@ -220,6 +220,20 @@ func (l *Log) Find(q Query) []*Decision {
 	return found
 }
 
+// After returns the decisions that were sampled after the n-th, the newest so many, oldest
+// first, and how many were sampled in all.
+func (l *Log) After(n uint64, most int) (list []*Decision, sampled uint64) {
+	if l == nil {
+		return nil, 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sampled > n {
+		list = slices.Clone(l.last[l.head:][max(0, len(l.last)-l.head-int(min(l.sampled-n, uint64(most)))):])
+	}
+	return list, l.sampled
+}
+
 // Stats is what a Log keeps.
 type Stats struct {
 	Sampled uint64 // decisions since it was made

@@ -50,6 +50,8 @@ type Totals struct {
 	Silent   Kept // of the others, Actual of none
 	// Short are the tokens between selected and reachable, by reason.
 	Short [NumShortfalls]Sum
+	// First are the times until first tokens, as they were seen.
+	First Times
 	// Fewer and More are the tokens between actual and selected, by reason.
 	Fewer, More [NumMisses]Sum
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +43,15 @@ type Deps struct {
 	// Index answers all other paths, and says itself who may ask; nil: there is
 	// nothing.
 	Index http.Handler
-	Log   *slog.Logger
+	// Console is at /, where it has a path that no route has; nil: there is none.
+	Console Pages
+	Log     *slog.Logger
+}
+
+// Pages are edge.Pages that know their paths.
+type Pages interface {
+	edge.Pages
+	Has(path string) bool
 }
 
 // Server is the admin port.
@@ -71,8 +80,8 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 	for _, r := range routes() {
 		s.mux.Handle(r.pattern(), d.Access.Guard(r.needs, s.handler(r)))
 	}
-	if d.Index != nil {
-		s.mux.Handle("/", d.Index)
+	if d.Index != nil || d.Console != nil {
+		s.mux.Handle("/", s.rest())
 	}
 	s.http = &http.Server{
 		Handler:           s.mux,
@@ -87,6 +96,25 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 	}()
 	d.Log.Info("admin port", "address", ln.Addr().String())
 	return s, nil
+}
+
+// rest answers what is no route of the port itself.
+func (s *Server) rest() http.Handler {
+	index := s.deps.Index
+	if index == nil {
+		index = http.NotFoundHandler()
+	}
+	if s.deps.Console == nil {
+		return index
+	}
+	pages := edge.ServePages(s.deps.Console, s.deps.Access, "/")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.deps.Console.Has(strings.TrimPrefix(r.URL.EscapedPath(), "/")) {
+			pages.ServeHTTP(w, r)
+			return
+		}
+		index.ServeHTTP(w, r)
+	})
 }
 
 // Address returns where it listens.

@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/tls"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"time"
 
@@ -70,6 +71,7 @@ type Config struct {
 	KeepAlive   time.Duration // for how long; 0 is for 3 seconds
 	TLS         *tls.Config   // of https connections to engines; nil: the usual
 
+	Console      http.Handler   // of what is below /console/; nil: there is none
 	Decisions    *account.Log   // that the fleet's routers keep; nil: none
 	AccessLog    *accesslog.Log // nil: none
 	MetricLabels int            // tenants, and workers, that metrics name

@@ -114,6 +114,10 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
+	if p.cfg.Console != nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/")) {
+		p.cfg.Console.ServeHTTP(w, r) // its links hang on the slash, which no other path keeps
+		return
+	}
 	if no := p.front(w, r); no != nil {
 		p.refuse(w, no)
 		return
@@ -156,6 +160,9 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel, pathDecisions: p.decisions, pathDecision: p.oneDecision,
 	}
 }
+
+// pathConsole is where the console is.
+const pathConsole = "/console"
 
 // maxSelection bounds a body of package selection's routes, in bytes: a million tokens.
 const maxSelection = 8 << 20
