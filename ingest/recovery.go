@@ -31,6 +31,7 @@ type recoveries struct {
 	running *sync.WaitGroup
 	places  *places
 	quotas  quotas
+	past    pastRecoveries
 
 	// What tests replace.
 	ask   func(ctx context.Context, subject string, request []byte) ([]byte, error)
@@ -140,7 +141,9 @@ func (v *rankRecovery) run() {
 		err = context.Canceled
 	}
 	v.m.recovering.Dec()
-	v.m.recovered(v.cause, recoveryOutcome(err), v.now().Sub(v.began))
+	took := v.now().Sub(v.began)
+	v.m.recovered(v.cause, recoveryOutcome(err), took)
+	v.past.add(Recovery{RankID: v.id, Cause: v.cause, Began: v.began, Took: took, Dump: v.dumped, Err: err})
 	v.post(func(ctx context.Context) { v.partition.ended(ctx, v.rank, v, err) })
 }
 

@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -53,8 +54,8 @@ type (
 	}
 	absent struct {
 		Block    int    `json:"block"`
-		Local    string `json:"local_hash"`
-		Sequence string `json:"sequence_hash"`
+		Local    string `json:"local_hash,omitempty"`
+		Sequence string `json:"sequence_hash,omitempty"`
 		HeldBy   int    `json:"held_by_ranks"` // of this space, after the same prefix
 	}
 	otherSpace struct {
@@ -82,6 +83,9 @@ func (q *finder) explain(v *view) ([]byte, *edge.Problem) {
 	e := explanation{Model: string(r.model), Spaces: []explainedSpace{}, Others: []otherSpace{}}
 	if e.Asked = (askedFor{By: "hashes", Elements: len(r.hashes)}); r.has&fieldTokens != 0 {
 		e.Asked = askedFor{By: "token_ids", Elements: len(r.tokens), Seed: decimal(blockhash.Seed(string(r.lora), string(r.salt)))}
+	}
+	if q.mute {
+		e.Asked.Seed = ""
 	}
 	p := q.each(v.index, func(sp event.Space, blocks int) {
 		e.Spaces = append(e.Spaces, q.explainSpace(v, sp, blocks))
@@ -152,7 +156,10 @@ func (q *finder) explainSpace(v *view, sp event.Space, blocks int) explainedSpac
 					holders++
 				}
 			}
-			rank.Missing = &absent{at, decimal(local[at]), decimal(sequence[at]), holders}
+			rank.Missing = &absent{Block: at, HeldBy: holders}
+			if !q.mute {
+				rank.Missing.Local, rank.Missing.Sequence = decimal(local[at]), decimal(sequence[at])
+			}
 		}
 		rank.because(entry, blocks)
 		x.Ranks = append(x.Ranks, rank)
@@ -205,4 +212,27 @@ func (x *explainedRank) heldByOthers() int {
 		return 0
 	}
 	return x.Missing.HeldBy
+}
+
+// Explain answers as POST /v1/explain does, but for hashes: it tells none. For a tenant it
+// knows its group only. It does not ask shares.
+func (s *Server) Explain(tenant *string, body []byte) ([]byte, *edge.Problem) {
+	if p := s.gate.refuses(); p != nil {
+		return nil, p
+	}
+	if s.deps.Shares != nil {
+		return nil, edge.Refuse(http.StatusNotImplemented, "path", edge.UnknownRoute, "the index is divided: ask at /v1/explain, which asks the indexers of the shares")
+	}
+	v := s.all()
+	if tenant != nil {
+		v = v.of(*tenant)
+	}
+	q := s.finder()
+	defer s.release(q)
+	q.mute = true
+	defer func() { q.mute = false }()
+	if p := q.req.parse(body, s.cfg.MaxTokens); p != nil {
+		return nil, p
+	}
+	return q.explain(v)
 }

@@ -20,6 +20,8 @@ type finder struct {
 	found Found
 	ranks []tokenDepth // scratch of /query
 
+	mute  bool        // explanations tell no hashes
+
 	asked, listed int64 // blocks asked about and ranks listed, for metrics
 }
 

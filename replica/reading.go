@@ -7,6 +7,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/shard"
+	"github.com/kvatlas/kvatlas/snapshot/keeper"
 )
 
 // Reading is how the reading of one rank's events stands, as far as a picture of all
@@ -62,6 +63,24 @@ func (r *Replica) Streams() []ingest.StreamStatus {
 		return nil
 	}
 	return in.Streams()
+}
+
+// Recoveries returns the last recoveries that are over, newest first.
+func (r *Replica) Recoveries() []ingest.Recovery {
+	in := r.ingest.Load()
+	if in == nil {
+		return nil
+	}
+	return in.Recoveries()
+}
+
+// Snapshots returns the newest snapshot of each stream, by the stream's name; nil where none
+// are kept, or Start has not ended.
+func (r *Replica) Snapshots() map[string]keeper.Newest {
+	if !r.started.Load() || r.keeper == nil {
+		return nil
+	}
+	return r.keeper.Newest()
 }
 
 // Name returns the replica's name.

@@ -188,20 +188,23 @@ type RankStat struct {
 	Inferred int
 }
 
+// Stat returns what the rank holds: counts that the owners publish after each batch.
+func (m Member) Stat() RankStat {
+	st := RankStat{RankID: m.m.id}
+	for j := range m.m.held {
+		st.Held[j%event.NumTiers] += int(m.m.held[j].Load())
+	}
+	for j := range m.m.inferred {
+		st.Inferred += int(m.m.inferred[j].Load())
+	}
+	return st
+}
+
 // Ranks returns what every rank holds, sorted by worker and rank. It reads
 // counts that the owners publish after each batch.
 func (s *Space) Ranks() []RankStat {
 	var stats []RankStat
-	s.EachMember(func(m Member) {
-		st := RankStat{RankID: m.m.id}
-		for j := range m.m.held {
-			st.Held[j%event.NumTiers] += int(m.m.held[j].Load())
-		}
-		for j := range m.m.inferred {
-			st.Inferred += int(m.m.inferred[j].Load())
-		}
-		stats = append(stats, st)
-	})
+	s.EachMember(func(m Member) { stats = append(stats, m.Stat()) })
 	slices.SortFunc(stats, func(a, b RankStat) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/puzpuzpuz/xsync/v3"
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
@@ -113,6 +114,8 @@ type Keeper struct {
 	done   chan struct{}
 	in     *ingest.Ingest
 
+	newest *xsync.MapOf[string, Newest] // by stream, for others to see: mu is held while one is written
+
 	mu     sync.Mutex         // of the next two; and one look at a time
 	kv     jetstream.KeyValue // nil before bucketLocked
 	stream map[string]*streamState
@@ -134,6 +137,23 @@ type streamState struct {
 	warned     bool      // its retention is too short for the interval
 }
 
+// Newest is a stream's newest snapshot, as it was known at a moment.
+type Newest struct {
+	store.Entry       // without a name: there is none
+	At          time.Time
+	Err         error // why none was taken then, or it is not known which is the newest
+}
+
+// Newest returns those of the streams that were looked at, by the streams' names.
+func (k *Keeper) Newest() map[string]Newest {
+	all := make(map[string]Newest)
+	k.newest.Range(func(name string, n Newest) bool {
+		all[name] = n
+		return true
+	})
+	return all
+}
+
 // Open returns a Keeper that has not begun yet: Run does. Settings.Start also
 // restores what there is.
 func Open(cfg Config) (*Keeper, error) {
@@ -141,7 +161,7 @@ func Open(cfg Config) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{cfg: cfg, m: newMeters(cfg.Metrics), stream: make(map[string]*streamState)}
+	k := &Keeper{cfg: cfg, m: newMeters(cfg.Metrics), newest: xsync.NewMapOf[string, Newest](), stream: make(map[string]*streamState)}
 	if k.js, err = jetstream.New(cfg.Conn); err != nil {
 		return nil, fmt.Errorf("snapshots: %w", err)
 	}
@@ -279,12 +299,14 @@ func (k *Keeper) lookAt(ctx context.Context, s ingest.StreamStatus, last bool) {
 	switch {
 	case err == nil:
 		st.failing = 0
+		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now()})
 	case ctx.Err() != nil && !last:
 	default:
 		k.m.failed(reason(err))
 		k.cfg.Log.Warn("no snapshot was taken", "stream", s.Stream, "error", err)
 		st.failing++
 		st.newestRead = false
+		k.newest.Store(s.Stream, Newest{Entry: st.newest, At: time.Now(), Err: err})
 		st.retry = time.Now().Add(min(k.cfg.Check<<min(st.failing, 6), time.Minute))
 	}
 }
