@@ -51,6 +51,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	i := r.stay(o, s, preferred)
 	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.reach.choice(o, s, preferred, i)}
 	r.stats.Chosen++
+	if sampled && o.Stage != DecodeStage {
+		r.cfg.Prompts.Add(r.cfg.Space, s.local)
+	}
 	var booked *attempt
 	if o.RequestID != "" {
 		e := r.times.estimate(&r.weigh, &a.Candidate, 0)

@@ -66,6 +66,8 @@ type Config struct {
 	// nil keeps none. They name Space as theirs.
 	Decisions *account.Log
 	Space     event.Space
+	// Prompts keeps the blocks of those choices' prompts; nil keeps none.
+	Prompts *account.Prompts
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Log gets, at level debug, the formula of every rank for every choice; nil

@@ -100,6 +100,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	return errors.Join(err, x.stop(), port.Close())
 }
 
+// consolePrompts is how many bytes of sampled prompts' hashes are kept, by which the console
+// counts how often prefixes are asked for.
+const consolePrompts = 2 << 20
+
 // build makes everything that needs no connection.
 func (x *router) build(access *secure.Access) error {
 	loras, aliases, err := x.cfg.names()
@@ -114,10 +118,14 @@ func (x *router) build(access *secure.Access) error {
 	id := rand.Uint64() // no other router has it, nor this one's next run
 	x.cfg.Decisions.Run = strconv.FormatUint(id>>44, 36)
 	decisions := account.New(x.cfg.Decisions)
+	var prompts *account.Prompts
+	if x.cfg.Console.On {
+		prompts = account.NewPrompts(consolePrompts)
+	}
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Shares: x.replica.Shares(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
-		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Decisions: decisions, Log: x.log,
+		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Decisions: decisions, Prompts: prompts, Log: x.log,
 	}
 	x.id = id
 	x.fleet = fleet.New(fc)
@@ -126,7 +134,7 @@ func (x *router) build(access *secure.Access) error {
 	pc.TLS, pc.Decisions, pc.Tracer = x.tls, decisions, x.spans.Tracer()
 	x.console, err = console.New(console.Config{
 		Settings: x.cfg.Console, Program: x.cfg.settings.Program(), Replica: x.replica, Models: x.fleet.Models, Decisions: decisions,
-		Health: x.index.Health(), Declared: x.cfg.settings, Log: x.log,
+		Health: x.index.Health(), Declared: x.cfg.settings, Prompts: prompts, Explain: x.index.Explain, Tokens: x.tokens, Log: x.log,
 	})
 	if err != nil {
 		return err
@@ -182,6 +190,11 @@ func (x *router) start(ctx context.Context) error {
 	x.work.Go(func() { x.fleet.Follow(work, reg) })
 	x.log.Info("routing", "mode", x.cfg.Route.Mode)
 	return nil
+}
+
+// tokens asks an engine for a text's tokens.
+func (x *router) tokens(ctx context.Context, sp event.Space, text string) ([]uint32, error) {
+	return x.proxy.TokensOf(ctx, sp, text)
 }
 
 // link connects a space's router with those of other processes.

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -41,6 +43,13 @@ type Config struct {
 	Health *edge.Health
 	// Lookups counts answered lookups; nil: nobody does.
 	Lookups func() uint64
+	// Prompts are the last ones that were sampled; nil: none are kept.
+	Prompts *account.Prompts
+	// Explain says what each worker has of a prompt, and why not more, as POST /v1/explain
+	// does; nil: nobody can.
+	Explain func(tenant *string, body []byte) ([]byte, *edge.Problem)
+	// Tokens makes tokens of a text; nil: nobody can.
+	Tokens func(ctx context.Context, sp event.Space, text string) ([]uint32, error)
 	// Declared are the program's settings; nil: it has none.
 	Declared *conf.Set
 	Log      *slog.Logger

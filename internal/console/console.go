@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -16,7 +17,10 @@ import (
 type Console struct {
 	cfg    Config
 	files  map[string]*file
+	nodes  *nodes
 	events *hub
+
+	answering atomic.Int64
 }
 
 var _ edge.Pages = (*Console)(nil)
@@ -31,7 +35,7 @@ func New(cfg Config) (*Console, error) {
 		return nil, err
 	}
 	cfg.started = time.Now()
-	return &Console{cfg: cfg, files: files, events: newHub(&cfg)}, nil
+	return &Console{cfg: cfg, files: files, nodes: newNodes(), events: newHub(&cfg)}, nil
 }
 
 // Close ends the streams of all readers; there are no new ones.
@@ -72,6 +76,14 @@ type endpoint struct {
 func endpoints() []endpoint {
 	return []endpoint{
 		{path: "events", args: []string{"metric"}, answer: (*Console).follow},
+		{path: "worker", args: []string{"id"}, answer: (*Console).worker},
+		{path: "prefixes", args: []string{"model", "block_size", "group", "node", "limit"}, answer: (*Console).prefixes},
+		{path: "prefixes/holders", args: []string{"node", "limit"}, answer: (*Console).holders},
+		{path: "find", post: true, answer: (*Console).find},
+		{path: "decisions", args: []string{"model_name", "routing_group", "request_id", "worker_id", "kept", "limit"}, answer: (*Console).decisions},
+		{path: "decisions/", answer: (*Console).decision},
+		{path: "streams", answer: (*Console).streams},
+		{path: "settings", answer: (*Console).settings},
 	}
 }
 
@@ -110,6 +122,10 @@ func (c *Console) Answer(a *edge.Ask) *edge.Reply {
 		if a.Method == http.MethodHead && r.path == "events" {
 			return &edge.Reply{Status: http.StatusOK, Type: typeEvents}
 		}
+		if !c.enter() {
+			return edge.ReplyProblem(edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "the console is answering as many requests as it may"))
+		}
+		defer c.leave()
 		answer, no := r.answer(c, req)
 		if no != nil {
 			return edge.ReplyProblem(no)
@@ -118,6 +134,19 @@ func (c *Console) Answer(a *edge.Ask) *edge.Reply {
 	}
 	return edge.ReplyProblem(edge.Refuse(http.StatusNotFound, "path", edge.UnknownRoute, "the console has no such route"))
 }
+
+// maxAnswers bounds the answers that are made at once: some look at the whole fleet.
+const maxAnswers = 8
+
+func (c *Console) enter() bool {
+	if c.answering.Add(1) > maxAnswers {
+		c.leave()
+		return false
+	}
+	return true
+}
+
+func (c *Console) leave() { c.answering.Add(-1) }
 
 // method returns the answer to a method that a path does not take; nil if it does.
 func method(m string, post bool) *edge.Reply {

@@ -6,12 +6,22 @@
 //
 //	GET  B, B<file>              the files of folder static, for everybody: they tell nothing
 //	GET  B api/events?metric=M   what happens, as server-sent events; M is held, load, hit, lag or age
-//	GET  B api/worker?id=W       all that is known of a worker
-//	GET  B api/prefixes…         what the fleet holds, as a tree; api/prefixes/holders: who holds it
-//	POST B api/find              how much of a prompt each worker has, and why not more
-//	GET  B api/decisions, B api/decisions/ID   choices that are kept
-//	GET  B api/streams           how events are read
-//	GET  B api/settings          settings, version, health
+//	GET  B api/worker?id=W       all that is known of a worker: type worker
+//	GET  B api/prefixes?model=&block_size=&group=&node=ID&limit=50   what the fleet holds, as a tree, widest
+//	                             first: type prefixes. Without a model the first space is taken; spaces lists all
+//	GET  B api/prefixes/holders?node=ID&limit=   who holds a node: type holders
+//	POST B api/find              {model, block_size, group, token_ids | block_hashes | text, lora_name, cache_salt}: as
+//	                             POST /v1/explain answers, without hashes; block_hashes are local ones, of each block
+//	GET  B api/decisions?limit=… choices that are kept, as /v1/decisions with its arguments, but ids as texts
+//	GET  B api/decisions/ID      one, with its candidates
+//	GET  B api/streams           how events are read: type streams
+//	GET  B api/settings          settings (an operator's), version, health: type settings
+//
+// A node of the tree is a stretch of blocks in which nothing forks. Ids stand for no longer
+// than they are asked for now and then: one that is not known any more, or whose prefix
+// nobody holds, is answered with 404 and unknown_node, and the page begins at the root.
+// Hits are counted among the last prompts that were sampled ("sampled" says how many);
+// null where none are.
 //
 // All below api/ needs a reader's token where there are tokens, as Authorization: Bearer: a
 // browser's EventSource sends none, so pages read the stream with fetch. A tenant's token

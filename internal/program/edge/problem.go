@@ -47,6 +47,8 @@ const (
 	Overloaded        = "overloaded"
 	NoWorker          = "no_worker"
 	Cancelled         = "cancelled"
+	UnknownNode       = "unknown_node"
+	UnknownDecision   = "unknown_decision"
 )
 
 // Problem is why a request is refused.

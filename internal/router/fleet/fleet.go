@@ -83,6 +83,8 @@ type Config struct {
 	Stale func() map[event.Space]map[shard.RankID]bool
 	// Decisions keeps some of the routers' choices; nil: none.
 	Decisions *account.Log
+	// Prompts keeps the blocks of those choices' prompts; nil: none.
+	Prompts *account.Prompts
 	// Unhealthy is how many health checks in a row must fail for an engine to get no
 	// requests; 0 is 3.
 	Unhealthy int
@@ -377,7 +379,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	}
 	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
-	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Space: sp, Log: f.log}
+	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
 		cfg.Shares = f.cfg.Shares.Space(sp)
