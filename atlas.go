@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
+	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/account"
@@ -42,12 +45,16 @@ type Atlas struct {
 	replica   *replica.Replica
 	fleet     *fleet.Fleet
 	decisions *account.Log
+	prompts   *account.Prompts
 	byNATS    bool // workers publish and register there
 
 	stop  context.CancelFunc
 	work  sync.WaitGroup // follows the registry
 	close sync.Once
 	err   error // of Close
+
+	mu       sync.Mutex // of the next, held to add one and to take them
+	consoles []*console.Console
 }
 
 // Open opens an index. With NATS it finds the workers and begins to read their
@@ -62,7 +69,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 	if cfg.Decisions == (account.Config{}) {
 		cfg.Decisions = account.DefaultConfig()
 	}
-	a := &Atlas{byNATS: cfg.Replica.HasNATS(), decisions: account.New(cfg.Decisions)}
+	a := &Atlas{byNATS: cfg.Replica.HasNATS(), decisions: account.New(cfg.Decisions), prompts: account.NewPrompts(promptBytes)}
 	index := fleet.KindOf(&cfg.Routing, !cfg.Approximate)
 	cfg.Replica.Fed = !a.byNATS || index != fleet.Events
 	var err error
@@ -70,7 +77,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Decisions: a.decisions, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Decisions: a.decisions, Prompts: a.prompts, Log: cfg.Replica.Log,
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())
@@ -109,6 +116,31 @@ func (a *Atlas) Router(sp event.Space) (*route.Router, error) {
 // Decisions returns the choices that are kept: why requests went where they went, and what
 // was to be found there. Sums are in the Totals of each Router.
 func (a *Atlas) Decisions() *account.Log { return a.decisions }
+
+// promptBytes is how much is kept of the last sampled prompts, as hashes, for the console to
+// count how often prefixes are asked for.
+const promptBytes = 1 << 20
+
+// Console returns a page that shows the fleet, with what it asks for, for readers pages at
+// once; 0 is 64. It is for a path that ends with a slash: http.StripPrefix takes away what is
+// before that. It lets everybody ask, and ends with Close.
+func (a *Atlas) Console(readers int) (http.Handler, error) {
+	index, err := a.replica.Serve(query.Config{}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening the console: %w", err)
+	}
+	c, err := console.New(console.Config{
+		Settings: console.Settings{On: true, Readers: readers}, Program: "kvatlas", Replica: a.replica, Models: a.fleet.Models, Decisions: a.decisions,
+		Prompts: a.prompts, Health: index.Health(), Explain: index.Explain,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening the console: %w", err)
+	}
+	a.mu.Lock()
+	a.consoles = append(a.consoles, c)
+	a.mu.Unlock()
+	return c.Handler(nil, "/"), nil
+}
 
 // Spaces returns the index spaces that there are, sorted.
 func (a *Atlas) Spaces() []event.Space {
@@ -176,6 +208,12 @@ func (a *Atlas) WaitReady(ctx context.Context) error {
 // ctx bounds that. Routers may be asked no more.
 func (a *Atlas) Close(ctx context.Context) error {
 	a.close.Do(func() {
+		a.mu.Lock()
+		consoles := a.consoles
+		a.mu.Unlock()
+		for _, c := range consoles {
+			c.Close()
+		}
 		a.stop()
 		a.work.Wait()
 		a.err = errors.Join(a.fleet.Close(), a.replica.Close(ctx))
