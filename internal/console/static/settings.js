@@ -1,0 +1,36 @@
+// Settings: what is in force and where from, the version, and what health checks say.
+import { el, fill } from './dom.js';
+import { glyph } from './states.js';
+import { facts } from './facts.js';
+import { polled } from './streams.js';
+import { table } from './table.js';
+
+export function settings(app) {
+  let list = [], words = '';
+  const search = el('input', { type: 'search', id: 'search', autocomplete: 'off', oninput: () => { words = search.value.toLowerCase(); show(); } });
+  const onlySet = el('input', { type: 'checkbox', id: 'only-set', onchange: () => show() });
+  const t = table('Settings in force', [
+    { name: 'Setting', cell: (s) => el('code', null, s.name), sort: (s) => s.name },
+    { name: 'Value', cell: (s) => el('code', { class: 'setting' }, valueOf(s)), class: 'words' },
+    { name: 'From', cell: (s) => (s.source ?? s.from ?? '–'), sort: (s) => s.source ?? s.from },
+  ], { page: 60, empty: 'None of that name.' });
+  const head = el('div'), body = el('div', null, el('p', { class: 'quiet' }, 'Asking…'));
+  const inForce = el('section', null, el('h2', null, 'In force'), el('div', { class: 'controls' }, el('label', { for: 'search' }, 'Look for'), search, el('label', { class: 'check', for: 'only-set' }, onlySet, 'not the default')), t.node);
+  const node = el('div', { class: 'settings' }, el('h1', null, 'Settings'), body);
+
+  const valueOf = (s) => (s.value === '' || s.value === null ? '""' : typeof s.value === 'object' ? JSON.stringify(s.value) : String(s.value));
+  const show = () => t.show(list.filter((s) => (!words || s.name.toLowerCase().includes(words) || valueOf(s).toLowerCase().includes(words)) && (!onlySet.checked || (s.source ?? s.from) !== 'default')));
+
+  function draw(answer) {
+    list = answer.settings ?? [];
+    const checks = answer.checks ?? answer.health?.checks ?? answer.health ?? [];
+    fill(head,
+      el('section', null, el('h2', null, 'Health'), el('ul', { class: 'checks' }, (Array.isArray(checks) ? checks : []).map((c) => el('li', { class: c.ok ? 'good' : 'bad' },
+        c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason || c.error || c.note || '')))),
+      el('section', null, el('h2', null, 'Program'), facts(typeof answer.version === 'object' ? answer.version : { program: answer.program, version: answer.version })));
+    if (!inForce.isConnected) fill(body, head, inForce);
+    show();
+  }
+
+  return polled(app, 'settings', 5000, draw, node, body);
+}
