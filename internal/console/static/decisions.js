@@ -54,9 +54,9 @@ export function decisions(app) {
   function row(d) {
     if (parts.has(d.id)) return parts.get(d.id);
     const least = typeof d.selected === 'number' && typeof d.reachable === 'number' && d.selected < d.reachable;
-    const node = el('li', null, el('a', { href: hrefOf(d), 'aria-label': `Decision ${d.id} at ${clock(d.at)}: ${d.model} to worker ${d.worker}, prompt ${group(d.prompt)} tokens, reachable ${group(d.reachable)}, selected ${group(d.selected)}, actual ${group(d.actual)}${d.reasons.length ? ', ' + d.reasons.map((r) => REASONS[r] ?? r).join(', ') : ''}` },
+    const node = el('li', null, el('a', { href: hrefOf(d) },
       el('time', null, clock(d.at)), el('span', { class: 'model' }, d.model), el('span', { class: 'to' }, '→ ', el('b', null, d.rank ? `${d.worker}:${d.rank}` : d.worker)),
-      nested(d), el('span', { class: 'n' }, group(d.prompt)),
+      nested(d), el('span', { class: 'n' }, group(d.prompt), el('span', { class: 'sr' }, ` tokens, reachable ${group(d.reachable)}, selected ${group(d.selected)}, actual ${group(d.actual)}, `)),
       el('span', { class: 'rate' }, typeof d.actual === 'number' && d.prompt ? percent(d.actual / d.prompt) : typeof d.selected === 'number' && d.prompt ? `≈ ${percent(d.selected / d.prompt)}` : '–'),
       el('span', { class: 'why' }, d.reasons.map((r) => el('em', { class: least ? 'warn' : '' }, REASONS[r] ?? r)), d.failed && el('em', { class: 'bad' }, 'failed'), kept && d.first !== null && el('em', null, `${ms(d.first)}, predicted ${ms(d.predicted)}`))));
     parts.set(d.id, node);

@@ -119,7 +119,7 @@ export function fleet(app) {
     const fits = source.scale.metric === wanted;
     text(low, fits ? byUnit(0, source.scale.unit) : '');
     text(high, fits ? byUnit(source.scale.max, source.scale.unit) : '');
-    text(scaleName, METRICS[wanted].say);
+    text(scaleName, wanted === 'held' && fits && source.scale.unit === 'blocks' ? 'blocks held' : METRICS[wanted].say);
   }
 
   let running = false;

@@ -82,11 +82,8 @@ export const count = (n, one, many = one + 's') => `${group(n)} ${n === 1 ? one 
 export function byUnit(value, unit) {
   if (!known(value)) return DASH;
   switch (unit) {
-    case 'ratio': return percent(value);
-    case 'percent': case '%': return percent(value / 100);
-    case 's': case 'seconds': return span(value);
-    case 'ms': return ms(value);
-    case 'bytes': return bytes(value);
+    case 'of capacity': case 'of prompt tokens': return percent(value);
+    case 'seconds': return span(value);
     default: return short(value) + (unit ? ' ' + unit : '');
   }
 }

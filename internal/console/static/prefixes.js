@@ -55,14 +55,14 @@ export function prefixes(app) {
       const answer = await children();
       if (loaded !== keyOf(space)) return;
       deepest = 0;
-      fill(tree, branch(answer, 1, 0));
-      if (!answer.children?.length) fill(tree, el('li', { class: 'quiet hollow', role: 'none' }, 'Nothing is held here.'));
-      rove(tree.querySelector('[role=treeitem]'));
+      fill(tree, branch(answer, 1));
+      if (!answer.children.length) fill(tree, el('li', { class: 'quiet hollow', role: 'none' }, 'Nothing is held here.'));
+      rove(tree.querySelector('.row'));
       ruler();
       // Follow the widest chain a few steps, so that there is something to see at once.
-      for (let item = tree.querySelector('[role=treeitem]'), n = 0; item && n < 3; n++) {
-        await expand(item);
-        item = item.querySelector(':scope > ul > [role=treeitem]');
+      for (let row = tree.querySelector('.row'), n = 0; row && n < 3; n++) {
+        await expand(row);
+        row = list(row)?.querySelector('.row');
       }
     } catch (err) {
       loaded = '';
@@ -83,10 +83,11 @@ export function prefixes(app) {
   }
 
   function branch(answer, level) {
-    const list = answer.children ?? [];
-    const widest = Math.max(1, ...list.map((c) => c.holders));
-    const items = list.map((c, i) => item(c, level, i, list.length, widest));
-    if (answer.more) items.push(el('li', { class: 'quiet more', role: 'none' }, `and ${typeof answer.more === 'number' ? group(answer.more) + ' ' : ''}narrower ones`));
+    const nodes = answer.children;
+    const items = nodes.map((c, i) => item(c, level, i, nodes.length));
+    if (answer.more) items.push(el('li', { class: 'quiet more', role: 'none' }, `and ${group(answer.more)} narrower ones`));
+    if (answer.whole === false) items.push(el('li', { class: 'quiet more', role: 'none' }, 'There are more than were looked at; wider ones may be among them.'));
+    if (level === 1) text(said, typeof answer.sampled === 'number' ? `Hits are of the last ${count(answer.sampled, 'sampled prompt')}.` : '');
     return items;
   }
 
@@ -96,91 +97,98 @@ export function prefixes(app) {
     deepest = Math.max(deepest, end);
     const workers = Math.max(1, source.overview?.totals?.ranks ?? source.overview?.totals?.workers ?? c.holders);
     const weight = Math.min(1, Math.sqrt(c.holders / workers));
-    const kids = typeof c.children === 'number' ? c.children : c.children ? 1 : 0;
+    const kids = c.children === null ? 1 : c.children; // null: too many to count
     const run = svg('rect', { class: 'run', y: 8 - 1.5 - 4.5 * weight, height: 3 + 9 * weight, rx: 1 });
     run.dataset.from = begin;
     run.dataset.blocks = c.blocks;
-    return el('li', {
-      role: 'treeitem', tabIndex: -1, 'aria-level': level, 'aria-posinset': i + 1, 'aria-setsize': of, 'aria-expanded': kids ? 'false' : null, 'aria-selected': 'false',
-      'aria-label': `${c.id}: ${count(c.blocks, 'block')} down to depth ${group(end)}, ${count(c.holders, 'holder')}, ${count(c.hits ?? 0, 'hit')}`,
-      'data-node': c.id, vars: { '--level': String(level - 1) },
-    }, el('div', { class: 'row', onclick: (e) => { e.stopPropagation(); const li = e.currentTarget.parentNode; rove(li, true); const was = li.getAttribute('aria-selected') === 'true'; choose(li); if (kids && (was || e.target.closest('.twig'))) toggle(li); else if (kids) expand(li); } },
-      el('span', { class: 'name' }, el('i', { class: kids ? 'twig' : 'leaf' }), el('code', null, c.id)),
-      svg('svg', { class: 'line', viewBox: '0 0 1000 16', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, run),
-      el('span', { class: 'n blocks' }, group(c.blocks)), el('span', { class: 'n held' }, group(c.holders)), el('span', { class: 'n hits' }, group(c.hits ?? 0))));
+    const row = el('div', {
+      class: 'row', role: 'treeitem', tabIndex: -1, 'aria-level': level, 'aria-posinset': i + 1, 'aria-setsize': of, 'aria-expanded': kids ? 'false' : null, 'aria-selected': 'false',
+      'data-node': c.id, vars: { '--level': String(level - 1) }, onclick: (e) => click(e, row),
+    }, el('span', { class: 'name' }, el('i', { class: kids ? 'twig' : 'leaf' }), el('code', { title: c.id }, brief(c.id))),
+    svg('svg', { class: 'line', viewBox: '0 0 1000 16', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, run),
+    number('blocks', c.blocks, `blocks down to depth ${group(end)},`), number('held', c.holders, 'holders,'), number('hits', c.hits, 'hits'));
+    return el('li', { role: 'none' }, row);
   }
 
-  async function expand(li) {
-    if (li.getAttribute('aria-expanded') !== 'false') return;
-    li.setAttribute('aria-expanded', 'true');
-    const old = li.querySelector(':scope > ul');
-    if (old) { old.hidden = false; return; }
-    const list = el('ul', { role: 'group' }, el('li', { class: 'quiet', role: 'none' }, 'Asking…'));
-    li.append(list);
+  const brief = (id) => id.slice(0, 10);
+  const number = (name, n, words) => el('span', { class: `n ${name}` }, group(n), el('span', { class: 'sr' }, ` ${words} `));
+  const list = (row) => row.nextElementSibling;
+
+  function click(e, row) {
+    const again = row.getAttribute('aria-selected') === 'true' || e.target.closest('.twig');
+    rove(row, true);
+    choose(row);
+    again ? toggle(row) : expand(row);
+  }
+
+  async function expand(row) {
+    if (row.getAttribute('aria-expanded') !== 'false') return;
+    row.setAttribute('aria-expanded', 'true');
+    if (list(row)) { list(row).hidden = false; return; }
+    const below = el('ul', { role: 'none' }, el('li', { class: 'quiet', role: 'none' }, 'Asking…'));
+    row.after(below);
     try {
-      fill(list, branch(await children(li.dataset.node), Number(li.getAttribute('aria-level')) + 1));
+      fill(below, branch(await children(row.dataset.node), Number(row.getAttribute('aria-level')) + 1));
       ruler();
     } catch (err) {
-      fill(list, el('li', { role: 'none' }, problem(err, () => { list.remove(); li.setAttribute('aria-expanded', 'false'); expand(li); })));
+      fill(below, el('li', { role: 'none' }, problem(err, () => { below.remove(); row.setAttribute('aria-expanded', 'false'); expand(row); })));
     }
   }
 
-  function collapse(li) {
-    li.setAttribute('aria-expanded', 'false');
-    const list = li.querySelector(':scope > ul');
-    if (list) list.hidden = true;
+  function toggle(row) {
+    if (row.getAttribute('aria-expanded') !== 'true') { expand(row); return; }
+    row.setAttribute('aria-expanded', 'false');
+    list(row).hidden = true;
   }
 
-  const toggle = (li) => (li.getAttribute('aria-expanded') === 'true' ? collapse(li) : expand(li));
-
-  function rove(li, focus) {
-    if (!li) return;
+  function rove(row, focus) {
+    if (!row) return;
     for (const other of tree.querySelectorAll('[tabindex="0"]')) other.tabIndex = -1;
-    li.tabIndex = 0;
-    if (focus) li.focus();
+    row.tabIndex = 0;
+    if (focus) row.focus();
   }
 
   function key(e) {
-    const li = e.target.closest('[role=treeitem]');
-    if (!li || e.altKey || e.ctrlKey || e.metaKey) return;
-    const all = [...tree.querySelectorAll('[role=treeitem]')].filter((x) => !x.closest('ul[hidden]'));
-    const at = all.indexOf(li), isOpen = li.getAttribute('aria-expanded');
+    const row = e.target.closest('.row');
+    if (!row || e.altKey || e.ctrlKey || e.metaKey) return;
+    const all = [...tree.querySelectorAll('.row')].filter((x) => !x.closest('ul[hidden]'));
+    const at = all.indexOf(row), isOpen = row.getAttribute('aria-expanded');
     switch (e.key) {
       case 'ArrowDown': rove(all[at + 1], true); break;
       case 'ArrowUp': rove(all[at - 1], true); break;
       case 'Home': rove(all[0], true); break;
       case 'End': rove(all.at(-1), true); break;
-      case 'ArrowRight': if (isOpen === 'false') expand(li); else if (isOpen === 'true') rove(li.querySelector('[role=treeitem]'), true); break;
-      case 'ArrowLeft': if (isOpen === 'true') collapse(li); else rove(li.parentNode.closest('[role=treeitem]'), true); break;
-      case 'Enter': case ' ': choose(li); break;
+      case 'ArrowRight': if (isOpen === 'false') expand(row); else if (isOpen === 'true') rove(list(row).querySelector('.row'), true); break;
+      case 'ArrowLeft': if (isOpen === 'true') toggle(row); else rove(row.parentNode.parentNode.closest('li')?.querySelector('.row'), true); break;
+      case 'Enter': case ' ': choose(row); break;
       default: return;
     }
     e.preventDefault();
   }
 
-  async function choose(li) {
+  async function choose(row) {
     for (const other of tree.querySelectorAll('[aria-selected=true]')) other.setAttribute('aria-selected', 'false');
-    li.setAttribute('aria-selected', 'true');
-    chosen = li.dataset.node;
+    row.setAttribute('aria-selected', 'true');
+    chosen = row.dataset.node;
     await hold(chosen);
   }
 
   async function hold(id) {
     holders.hidden = false;
     const close = () => { holders.hidden = true; chosen = null; tree.querySelector('[tabindex="0"]')?.focus(); };
-    const head = el('div', { class: 'head' }, el('h2', null, 'Holders of ', el('code', null, id)), el('button', { type: 'button', class: 'icon', 'aria-label': 'Close', onclick: close }, '✕'));
+    const head = el('div', { class: 'head' }, el('h2', null, 'Holders of ', el('code', { title: id }, brief(id))), el('button', { type: 'button', class: 'icon', 'aria-label': 'Close', onclick: close }, '✕'));
     fill(holders, head, el('p', { class: 'quiet' }, 'Asking…'));
     try {
       const answer = await ask(query('prefixes/holders', { node: id }));
       if (chosen !== id) return;
-      const list = answer.holders ?? [];
+      const copies = answer.holders ?? [];
       const t = table(`Holders of ${id}`, [
         { name: 'Worker', cell: (h) => workerLink(h.worker ?? h.worker_id, h.rank ?? h.dp_rank), sort: (h) => String(h.worker ?? h.worker_id).padStart(24) },
         { name: 'Tier', cell: (h) => String(h.tier ?? '–').replace('_pinned', ''), sort: (h) => h.tier },
         { name: 'Blocks of it', number: true, cell: (h) => group(h.depth), sort: (h) => h.depth },
       ], { page: 25, empty: 'Nobody, by now.' });
-      t.show(list);
-      fill(holders, head, el('p', { class: 'quiet' }, count(list.length, 'copy', 'copies') + (answer.more ? ', and more' : '')), t.node);
+      t.show(copies);
+      fill(holders, head, el('p', { class: 'quiet' }, count(copies.length, 'copy', 'copies') + (answer.more ? `, and ${group(answer.more)} more` : '')), t.node);
     } catch (err) {
       fill(holders, head, problem(err, () => hold(id)));
     }
@@ -192,7 +200,6 @@ export function prefixes(app) {
     if (!spaces.length) { text(said, source.members ? 'Nothing is indexed yet.' : ''); return; }
     const i = Math.max(0, spaces.findIndex((s) => s.model === args.model && String(s.block_size) === String(args.block_size) && s.group === (args.group ?? '')));
     select.value = String(i);
-    text(said, '');
     if (keyOf(space) !== keyOf(spaces[i])) {
       space = spaces[i];
       chosen = null;

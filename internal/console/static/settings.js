@@ -15,7 +15,9 @@ export function settings(app) {
     { name: 'From', cell: (s) => (s.source ?? s.from ?? '–'), sort: (s) => s.source ?? s.from },
   ], { page: 60, empty: 'None of that name.' });
   const head = el('div'), body = el('div', null, el('p', { class: 'quiet' }, 'Asking…'));
-  const inForce = el('section', null, el('h2', null, 'In force'), el('div', { class: 'controls' }, el('label', { for: 'search' }, 'Look for'), search, el('label', { class: 'check', for: 'only-set' }, onlySet, 'not the default')), t.node);
+  const unseen = el('p', { class: 'quiet' });
+  const controls = el('div', { class: 'controls' }, el('label', { for: 'search' }, 'Look for'), search, el('label', { class: 'check', for: 'only-set' }, onlySet, 'not the default'));
+  const inForce = el('section', null, el('h2', null, 'In force'), unseen, controls, t.node);
   const node = el('div', { class: 'settings' }, el('h1', null, 'Settings'), body);
 
   const valueOf = (s) => (s.value === '' || s.value === null ? '""' : typeof s.value === 'object' ? JSON.stringify(s.value) : String(s.value));
@@ -23,11 +25,13 @@ export function settings(app) {
 
   function draw(answer) {
     list = answer.settings ?? [];
-    const checks = answer.checks ?? answer.health?.checks ?? answer.health ?? [];
+    fill(unseen, answer.say);
+    controls.hidden = t.node.hidden = !answer.settings;
+    const checks = answer.checks ?? [];
     fill(head,
-      el('section', null, el('h2', null, 'Health'), el('ul', { class: 'checks' }, (Array.isArray(checks) ? checks : []).map((c) => el('li', { class: c.ok ? 'good' : 'bad' },
-        c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason || c.error || c.note || '')))),
-      el('section', null, el('h2', null, 'Program'), facts(typeof answer.version === 'object' ? answer.version : { program: answer.program, version: answer.version })));
+      el('section', null, el('h2', null, 'Health'), el('ul', { class: 'checks' }, checks.map((c) => el('li', { class: c.ok ? 'good' : 'bad' },
+        c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason ?? '', c.note ? el('span', { class: 'quiet' }, '(does not keep it from being ready)') : '')))),
+      el('section', null, el('h2', null, 'Program'), facts({ program: answer.program, ...answer.version, started_at_ms: answer.started_ms })));
     if (!inForce.isConnected) fill(body, head, inForce);
     show();
   }

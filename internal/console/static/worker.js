@@ -25,6 +25,7 @@ export function worker(app, close) {
       if (of === id) draw(answer);
     } catch (err) {
       if (!mine.signal.aborted && of === id) fill(body, problem(err, load));
+      if (err.status === 404) return; // until the reader asks again
     }
     if (of === id && id !== null) timer = setTimeout(() => (document.hidden || source.paused ? (timer = setTimeout(load, 2000)) : load()), 2000);
   }
