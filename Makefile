@@ -21,7 +21,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-deploy fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-deploy test-console fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
+
+CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome google-chrome-stable,$(shell command -v $(name) 2>/dev/null)))
+
+test-console: ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
+	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
+		KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -count=1 -run '$(RUN)' .; fi
 
 # What a target beside a writer covers depends on the scheduler, so that inputs
 # never get smaller: without a limit most of the time goes into trying.
@@ -95,6 +101,7 @@ tidy: ## go mod tidy for the product and for the tools
 	cd tools && $(GO) mod tidy
 	cd tools/helm && $(GO) mod tidy
 	cd tools/promql && $(GO) mod tidy
+	cd tools/console && $(GO) mod tidy
 
 clean: ## remove what building and running left behind
 	rm -rf bin .kvatlas .compare

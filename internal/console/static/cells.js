@@ -60,6 +60,7 @@ export class Cells {
 
   layout(wide, size) {
     this.size = size;
+    this.node.classList.toggle('tiles', size.tile);
     const n = this.group.cells.length;
     let columns = Math.max(1, Math.floor((wide + size.gap) / size.wide));
     const r = this.ranks;
@@ -108,8 +109,7 @@ export class Cells {
   colour(metric, dark) {
     this.colours = ramp(metric, dark);
     const words = new Uint32Array(this.colours.buffer.slice(0));
-    const [r, g, b] = (dark ? [34, 37, 42] : [233, 234, 235]);
-    words[255] = (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+    words[255] = 0; // unknown: hollow, whatever the scale
     this.lut = words;
     this.paintHeat();
     this.draw();
@@ -117,10 +117,13 @@ export class Cells {
 
   /** update takes the newest bytes; cells that changed fade to what they are. */
   update(time) {
-    let moved = false, marked = false;
+    let moved = false, marked = false, blank = false;
     const { value, state } = this.bytes;
     for (let i = 0; i < value.length; i++) {
-      if (value[i] !== this.to[i]) moved = true;
+      if (value[i] !== this.to[i]) {
+        moved = true;
+        if (value[i] === 255 || this.to[i] === 255) blank = true;
+      }
       if (state[i] !== this.states[i]) marked = true;
     }
     if (moved) {
@@ -130,7 +133,7 @@ export class Cells {
       this.moving = true;
     }
     if (marked) this.states.set(state);
-    if (marked || (moved && this.size?.tile) || moved && this.hover >= 0) this.draw();
+    if (marked || blank || (moved && (this.size?.tile || this.hover >= 0))) this.draw();
     return moved || marked;
   }
 
@@ -175,7 +178,7 @@ export class Cells {
     for (let i = 0; i < states.length; i++) {
       const [x, y, w, h] = size.tile || states[i] ? this.box(i) : [0, 0, 0, 0];
       if (size.tile) this.words(ctx, i, x, y, w, h);
-      else if (to[i] === 255 && size.wide >= 14) this.blank(ctx, ...this.box(i));
+      else if (to[i] === 255) this.blank(ctx, ...this.box(i));
       if (states[i]) this.stamp(ctx, states[i], size.tile ? x + w - 12 : x + w / 2, size.tile ? y + 12 : y + h / 2, radius, dpr);
     }
     const at = document.activeElement === this.node ? this.cursor : -1;
@@ -186,6 +189,7 @@ export class Cells {
 
   words(ctx, i, x, y, w, h) {
     const v = this.to[i];
+    if (v === 255) this.blank(ctx, x, y, w, h);
     const dark = v === 255 ? null : bright(this.colours, v);
     ctx.fillStyle = dark === null ? this.paint.muted : dark ? '#15181b' : '#fbfcfc';
     ctx.textBaseline = 'alphabetic';
@@ -196,13 +200,21 @@ export class Cells {
     ctx.fillText(fit(ctx, this.hooks.value(this, i), w - 16), x + 8, y + h - (tall ? 11 : 8), w - 16);
   }
 
+  /** blank marks a cell of which nothing is known: a dot, or a tile's outline. */
   blank(ctx, x, y, w, h) {
+    if (!this.size.tile) {
+      const r = this.size.wide >= 14 ? 2 : 1;
+      ctx.fillStyle = this.paint.faint;
+      ctx.fillRect(Math.round(x + w / 2 - r), Math.round(y + h / 2 - r), 2 * r, 2 * r);
+      return;
+    }
     ctx.strokeStyle = this.paint.faint;
     ctx.lineWidth = 1;
+    ctx.setLineDash([3, 3]);
     ctx.beginPath();
-    ctx.moveTo(x + w * 0.35, y + h / 2);
-    ctx.lineTo(x + w * 0.65, y + h / 2);
+    ctx.roundRect(x + 0.5, y + 0.5, w - 1, h - 1, this.size.round);
     ctx.stroke();
+    ctx.setLineDash([]);
   }
 
   stamp(ctx, s, x, y, radius, dpr) {

@@ -47,6 +47,16 @@ export function fill(node, ...children) {
   return node;
 }
 
+/** keepingFocus draws what a node contains anew, and gives the keyboard back to the same link or fold. */
+export function keepingFocus(node, draw) {
+  const active = document.activeElement;
+  const of = (x) => x.getAttribute('href') ?? x.closest('[data-key]')?.dataset.key;
+  const key = active !== node && node.contains(active) ? of(active) : undefined;
+  draw();
+  if (key === undefined || node.contains(document.activeElement)) return;
+  [...node.querySelectorAll('a, summary')].find((x) => of(x) === key)?.focus({ preventScroll: true });
+}
+
 let last = 0;
 /** unique makes an id for what a label or a description points to. */
 export const unique = (prefix) => `${prefix}-${++last}`;

@@ -119,7 +119,8 @@ export function fleet(app) {
     const fits = source.scale.metric === wanted;
     text(low, fits ? byUnit(0, source.scale.unit) : '');
     text(high, fits ? byUnit(source.scale.max, source.scale.unit) : '');
-    text(scaleName, wanted === 'held' && fits && source.scale.unit === 'blocks' ? 'blocks held' : METRICS[wanted].say);
+    const nothing = fits && [...pictures.values()].every((p) => p.bytes.value.every((v) => v === 255));
+    text(scaleName, nothing ? 'not known here' : wanted === 'held' && source.scale.unit === 'blocks' ? 'blocks held' : METRICS[wanted].say);
   }
 
   let running = false;

@@ -56,8 +56,11 @@ export function ramp(metric, dark) {
 /** css returns one step of a ramp as CSS has it. */
 export const css = (colours, i) => `rgb(${colours[4 * i]} ${colours[4 * i + 1]} ${colours[4 * i + 2]})`;
 
-/** bright reports whether dark words are read best on a step. */
-export const bright = (colours, i) => 0.299 * colours[4 * i] + 0.587 * colours[4 * i + 1] + 0.114 * colours[4 * i + 2] > 140;
+/** bright reports whether dark words are read best on a step: they have more contrast from this luminance on. */
+export function bright(colours, i) {
+  const [r, g, b] = [0, 1, 2].map((k) => (colours[4 * i + k] / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.2;
+}
 
 /** paints are the colours of the style sheet that pictures use, as they are just now. */
 export function paints() {

@@ -5,23 +5,26 @@ import { facts } from './facts.js';
 import { polled } from './streams.js';
 import { table } from './table.js';
 
+const quoted = (v) => (v === '' ? '""' : String(v ?? '–'));
+
 export function settings(app) {
   let list = [], words = '';
   const search = el('input', { type: 'search', id: 'search', autocomplete: 'off', oninput: () => { words = search.value.toLowerCase(); show(); } });
   const onlySet = el('input', { type: 'checkbox', id: 'only-set', onchange: () => show() });
   const t = table('Settings in force', [
     { name: 'Setting', cell: (s) => el('code', null, s.name), sort: (s) => s.name },
-    { name: 'Value', cell: (s) => el('code', { class: 'setting' }, valueOf(s)), class: 'words' },
-    { name: 'From', cell: (s) => (s.source ?? s.from ?? '–'), sort: (s) => s.source ?? s.from },
-  ], { page: 60, empty: 'None of that name.' });
+    { name: 'Value', cell: (s) => el('code', { class: 'setting', title: `default: ${quoted(s.default)}` }, quoted(s.value), s.masked && el('span', { class: 'quiet' }, ' (masked)')), class: 'words' },
+    { name: 'From', cell: (s) => s.source, sort: (s) => s.source },
+    { name: 'Of', cell: (s) => s.group, sort: (s) => s.group },
+    { name: 'What it is', cell: (s) => s.help, class: 'help' },
+  ], { page: 40, empty: 'None of that name.', rowClass: (s) => (s.source === 'default' ? null : 'own') });
   const head = el('div'), body = el('div', null, el('p', { class: 'quiet' }, 'Asking…'));
   const unseen = el('p', { class: 'quiet' });
   const controls = el('div', { class: 'controls' }, el('label', { for: 'search' }, 'Look for'), search, el('label', { class: 'check', for: 'only-set' }, onlySet, 'not the default'));
   const inForce = el('section', null, el('h2', null, 'In force'), unseen, controls, t.node);
   const node = el('div', { class: 'settings' }, el('h1', null, 'Settings'), body);
 
-  const valueOf = (s) => (s.value === '' || s.value === null ? '""' : typeof s.value === 'object' ? JSON.stringify(s.value) : String(s.value));
-  const show = () => t.show(list.filter((s) => (!words || s.name.toLowerCase().includes(words) || valueOf(s).toLowerCase().includes(words)) && (!onlySet.checked || (s.source ?? s.from) !== 'default')));
+  const show = () => t.show(list.filter((s) => (!words || `${s.name} ${s.value} ${s.group}`.toLowerCase().includes(words)) && (!onlySet.checked || s.source !== 'default')));
 
   function draw(answer) {
     list = answer.settings ?? [];

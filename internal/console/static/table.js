@@ -1,5 +1,5 @@
 // Tables: of what is listed, and behind each picture. Long ones come a page at a time.
-import { el, fill, text } from './dom.js';
+import { el, fill, keepingFocus, text } from './dom.js';
 import { group } from './format.js';
 
 const PAGE = 50;
@@ -58,7 +58,7 @@ export function table(caption, columns, { page = PAGE, empty = 'Nothing.', rowCl
     on.disabled = at + page >= list.length;
   }
 
-  return { node, show(list) { rows = list; draw(); } };
+  return { node, show(list) { rows = list; keepingFocus(body, draw); } };
 }
 
 function compare(a, b) {

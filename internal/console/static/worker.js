@@ -1,5 +1,5 @@
 // One worker beside the fleet: its ranks, what each holds, how its events are read.
-import { el, fill } from './dom.js';
+import { el, fill, keepingFocus } from './dom.js';
 import { ask, query } from './source.js';
 import { group, percent, span } from './format.js';
 import { glyph, stateOf } from './states.js';
@@ -22,7 +22,7 @@ export function worker(app, close) {
     const mine = abort = new AbortController(), of = id;
     try {
       const answer = await ask(query('worker', { id: of }), { signal: mine.signal });
-      if (of === id) draw(answer);
+      if (of === id) keepingFocus(body, () => draw(answer));
     } catch (err) {
       if (!mine.signal.aborted && of === id) fill(body, problem(err, load));
       if (err.status === 404) return; // until the reader asks again
