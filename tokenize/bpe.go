@@ -1,0 +1,240 @@
+package tokenize
+
+import "slices"
+
+// bpe merges neighbouring symbols, earliest merge first, of equal ones the leftmost,
+// until none is left that may.
+type bpe struct {
+	vocab   *vocab
+	merges  *pairs
+	bytes   [256]uint32 // the token of a byte: the symbols, or what stands for it (byteFallback)
+	initial []uint64    // merges of two bytes; nil where symbols are characters
+	whole   bool        // a piece that is a token is that token (ignore_merges, tiktoken)
+
+	chars        bool // symbols are characters, not bytes
+	byteFallback bool // of characters that are no token
+	unk          uint32
+	fuseUnk      bool
+}
+
+// work is memory for one encoding at a time.
+type work struct {
+	ids   []uint32
+	rank  []uint64 // of symbol i with the next: rank<<32|id
+	next  []int32
+	prev  []int32
+	heap  []uint64 // rank<<32|position
+	text  []byte   // normalized
+	text2 []byte
+	runes []rune
+	bufs  [][]byte // what stages changed, by level
+	reg   matcher
+}
+
+// short is up to how many symbols a scan for the earliest merge is faster than a heap.
+const short = 48
+
+// merge appends the tokens of one piece.
+func (m *bpe) merge(w *work, piece []byte, dst []uint32) []uint32 {
+	w.ids = m.symbols(w.ids[:0], piece)
+	if len(w.ids) <= short {
+		w.mergeShort(m)
+		return append(dst, w.ids...)
+	}
+	return w.mergeLong(m, dst)
+}
+
+// symbols appends what merging begins with.
+func (m *bpe) symbols(ids []uint32, piece []byte) []uint32 {
+	if !m.chars {
+		for _, c := range piece {
+			ids = append(ids, m.bytes[c])
+		}
+		return ids
+	}
+	unk := 0 // characters that are not known, not said yet
+	for i := 0; i < len(piece); {
+		_, n := runeAt(piece, i)
+		c := piece[i : i+n]
+		i += n
+		if id := m.vocab.find(c); id != none {
+			if unk > 0 {
+				ids = append(ids, m.unk)
+				unk = 0
+			}
+			ids = append(ids, id)
+			continue
+		}
+		if m.byteFallback && m.hasBytes(c) {
+			// The judge does not say the unknown ones before these: they come with the next that is known.
+			for _, b := range c {
+				ids = append(ids, m.bytes[b])
+			}
+			continue
+		}
+		if m.unk != none {
+			if unk > 0 && !m.fuseUnk {
+				ids = append(ids, m.unk)
+			}
+			unk++
+		}
+	}
+	if unk > 0 {
+		ids = append(ids, m.unk)
+	}
+	return ids
+}
+
+func (m *bpe) hasBytes(c []byte) bool {
+	for _, b := range c {
+		if m.bytes[b] == none {
+			return false
+		}
+	}
+	return true
+}
+
+// mergeShort looks for the earliest merge anew each time: quadratic, on few symbols.
+func (w *work) mergeShort(m *bpe) {
+	ids := w.ids
+	w.rank = slices.Grow(w.rank[:0], len(ids))[:len(ids)]
+	rank := w.rank
+	if len(ids) == 0 {
+		return
+	}
+	for i := range ids[1:] {
+		rank[i] = m.merges.get(ids[i], ids[i+1])
+	}
+	n := len(ids)
+	rank[n-1] = noPair
+	for {
+		best, at := noPair, -1
+		for i, r := range rank[:n-1] {
+			if r>>32 < best>>32 {
+				best, at = r, i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		ids[at] = uint32(best)
+		copy(ids[at+1:n-1], ids[at+2:n])
+		copy(rank[at:n-1], rank[at+1:n])
+		n--
+		if at > 0 {
+			rank[at-1] = m.merges.get(ids[at-1], ids[at])
+		}
+		if at < n-1 {
+			rank[at] = m.merges.get(ids[at], ids[at+1])
+		}
+	}
+	w.ids = ids[:n]
+}
+
+// mergeLong keeps the merges in a heap: a piece may be as long as the text, and
+// chosen so as to have as many merges as it has bytes.
+func (w *work) mergeLong(m *bpe, dst []uint32) []uint32 {
+	ids := w.ids
+	n := len(ids)
+	w.rank = slices.Grow(w.rank[:0], n)[:n]
+	w.next = slices.Grow(w.next[:0], n)[:n]
+	w.prev = slices.Grow(w.prev[:0], n)[:n]
+	rank, next, prev := w.rank, w.next, w.prev
+	w.heap = w.heap[:0]
+	for i := range ids {
+		next[i], prev[i], rank[i] = int32(i+1), int32(i-1), noPair
+		if i+1 < n {
+			if rank[i] = m.merges.get(ids[i], ids[i+1]); rank[i] != noPair {
+				w.heap = append(w.heap, rank[i]>>32<<32|uint64(i))
+			}
+		}
+	}
+	for i := (len(w.heap) - 2) / heapArity; i >= 0; i-- {
+		w.down(i)
+	}
+	offer := func(i int32) {
+		rank[i] = noPair
+		if j := next[i]; int(j) < n {
+			if rank[i] = m.merges.get(ids[i], ids[j]); rank[i] != noPair {
+				w.push(rank[i]>>32<<32 | uint64(uint32(i)))
+			}
+		}
+	}
+	for len(w.heap) > 0 {
+		top := w.pop()
+		i := int32(uint32(top))
+		if rank[i] == noPair || rank[i]>>32 != top>>32 {
+			continue // of symbols that are no more
+		}
+		j := next[i]
+		ids[i] = uint32(rank[i])
+		rank[j] = noPair
+		next[i] = next[j]
+		if int(next[j]) < n {
+			prev[next[j]] = i
+		}
+		offer(i)
+		if prev[i] >= 0 {
+			offer(prev[i])
+		}
+	}
+	for i := int32(0); int(i) < n; i = next[i] {
+		dst = append(dst, ids[i])
+	}
+	return dst
+}
+
+const heapArity = 4
+
+func (w *work) push(v uint64) {
+	h := append(w.heap, v)
+	i := len(h) - 1
+	for i > 0 {
+		up := (i - 1) / heapArity
+		if h[up] <= v {
+			break
+		}
+		h[i] = h[up]
+		i = up
+	}
+	h[i] = v
+	w.heap = h
+}
+
+func (w *work) pop() uint64 {
+	h := w.heap
+	top := h[0]
+	last := len(h) - 1
+	h[0] = h[last]
+	w.heap = h[:last]
+	if last > 0 {
+		w.down(0)
+	}
+	return top
+}
+
+func (w *work) down(i int) {
+	h := w.heap
+	if i >= len(h) {
+		return
+	}
+	v := h[i]
+	for {
+		first := i*heapArity + 1
+		if first >= len(h) {
+			break
+		}
+		least := first
+		for c := first + 1; c < min(first+heapArity, len(h)); c++ {
+			if h[c] < h[least] {
+				least = c
+			}
+		}
+		if h[least] >= v {
+			break
+		}
+		h[i] = h[least]
+		i = least
+	}
+	h[i] = v
+}

@@ -1,0 +1,24 @@
+// Package tokenize makes of a text the token ids that an engine makes of it, in the
+// process: it loads the tokenizer.json that a model comes with, and its answers are those
+// of the Hugging Face library, id by id.
+//
+//	t, err := tokenize.Load(data, tokenize.Options{})
+//	ids, err = t.Encode(ids[:0], text, false)
+//
+// It encodes only. What a file asks for that is not done exactly here is refused by name
+// when it is loaded (ErrUnsupported), never guessed.
+//
+// How it stays exact:
+//   - What characters are (categories, normal forms, lower case) is what the libraries
+//     themselves answered for every code point: testdata/tables.py, tables.bin. No table of
+//     a Go release takes part, so that a new Go changes no ids.
+//   - The patterns of served models have scanners written for them, recognised by the
+//     pattern's exact text (scanners.go); any other pattern runs on a machine of our own
+//     (regexp.go), which refuses what it does not know, and bounds the steps it takes.
+//   - Merging is the textbook's: earliest merge first, leftmost of equal ones; by a scan in
+//     short pieces, with a heap in long ones, so that no text takes quadratic time.
+//   - The caches hold whole keys, and compare them.
+//
+// A Tokenizer does not change after loading but for its caches, and any number of
+// goroutines may use it. Encoding allocates nothing for a token.
+package tokenize

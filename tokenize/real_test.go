@@ -1,0 +1,92 @@
+package tokenize
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+)
+
+// TestReal compares ids for texts of all kinds with those that the judge gives, for each real
+// tokenizer that testdata/fetch.sh brought.
+func TestReal(t *testing.T) {
+	dir := tokensDir(t)
+	n := 100_000
+	if s := os.Getenv("KVATLAS_TEST_TEXTS"); s != "" {
+		n, _ = strconv.Atoi(s)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*", "tokenizer.json"))
+	if err != nil || len(files) == 0 {
+		t.Skipf("no tokenizers in %s", dir)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) { compareReal(t, "tokenizers", file, n, Options{TurnCache: 1 << 20}) })
+	}
+}
+
+func compareReal(t *testing.T, library, file string, n int, o Options) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := Load(data, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := startJudge(t, library, file)
+	g := &texts{r: rand.New(rand.NewPCG(1, 2))}
+	for _, f := range []*finder{tok.raw, tok.normal} {
+		for i, a := range f.tokens {
+			if i < 40 || i%20 == 0 {
+				g.specials = append(g.specials, a.Content)
+			}
+		}
+	}
+	seen, faults, ids := 0, 0, 0
+	for seen < n {
+		batch := make([]string, min(2000, n-seen))
+		for i := range batch {
+			batch[i] = g.text()
+		}
+		special := seen/2000%2 == 1
+		want := j.ids(t, batch, special)
+		for i, text := range batch {
+			got, err := tok.Encode(nil, text, special)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids += len(got)
+			if !slices.Equal(got, want[i]) {
+				short := shrink(text, func(s string) bool {
+					got, err := tok.Encode(nil, s, special)
+					return err == nil && !slices.Equal(got, j.ids(t, []string{s}, special)[0])
+				})
+				got, _ := tok.Encode(nil, short, special)
+				t.Errorf("%q: ids %v, the judge says %v", short, got, j.ids(t, []string{short}, special)[0])
+				if faults++; faults > 12 {
+					t.FailNow()
+				}
+			}
+		}
+		seen += len(batch)
+	}
+	t.Logf("%d texts, %d ids, %.1f MB", seen, ids, float64(tok.Memory())/1e6)
+}
+
+// shrink takes characters away while the fault stays.
+func shrink(s string, bad func(string) bool) string {
+	rs := []rune(s)
+	for size := len(rs) / 2; size > 0; size /= 2 {
+		for i := 0; i+size <= len(rs); {
+			less := append(slices.Clone(rs[:i]), rs[i+size:]...)
+			if bad(string(less)) {
+				rs = less
+			} else {
+				i += size
+			}
+		}
+	}
+	return string(rs)
+}

@@ -1,0 +1,161 @@
+package tokenize
+
+import (
+	"errors"
+	"sync"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// ErrUnsupported is wrapped by the error of a file that asks for something which is
+// not done exactly here; the error names it.
+var ErrUnsupported = errors.New("tokenize: not supported")
+
+// ErrText says that a text is not valid UTF-8: what an engine would make of it depends
+// on who decodes it first.
+var ErrText = errors.New("tokenize: the text is not valid UTF-8")
+
+// Options bound what a tokenizer keeps beside its file's contents. The zero value is
+// good for one model of a router.
+type Options struct {
+	// PieceCache is how many bytes the cache of pieces takes (default 8 MiB; rounded
+	// down to a power of two; negative: none).
+	PieceCache int
+	// TurnCache bounds the bytes of texts between special tokens that are kept with their
+	// tokens, so that the next turn of a conversation encodes what is new (default 0: none).
+	TurnCache int
+	// Specials are the special tokens of a tiktoken file, by id, which the file does not hold.
+	Specials map[string]uint32
+	// Pattern is the pattern of a tiktoken file, which the file does not hold.
+	Pattern string
+	// Kimi cuts texts as Kimi's tokenizer does before tiktoken sees them: at 400,000
+	// characters, and in runs of 25,000 with or without white space.
+	Kimi bool
+}
+
+// Tokenizer makes the ids of a text as one model's tokenizer does. It does not change
+// after loading but for its caches, and may be used by any number of goroutines.
+type Tokenizer struct {
+	raw         *finder // added tokens that are found before normalizing
+	normalizers []normalizer
+	normal      *finder // and after
+	stages      []stage
+	model       model
+	cache       *pieceCache
+	single      *[256]uint32 // tokens of pieces of one byte; nil where they are not known
+	turns       *turnCache
+	safe        func(b []byte, i int) bool // nothing crosses from before i to i; nil: not proven
+	before      []uint32                   // what a post-processor adds
+	after       []uint32
+	chunks      bool // Kimi
+	memory      int
+	pool        sync.Pool
+}
+
+// Encode appends the ids of text to dst. special adds what the tokenizer's post-processor
+// adds, such as a BOS: for a prompt as a client wrote it, not for one that a chat template made.
+// Special tokens that stand in the text are taken for such.
+func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
+	if !utf8.ValidString(text) {
+		return dst, ErrText
+	}
+	if len(text) > 1<<31-1 {
+		return dst, errors.New("tokenize: the text is longer than 2 GiB")
+	}
+	w := t.work()
+	defer t.pool.Put(w)
+	w.reg = matcher{stack: w.reg.stack[:0], steps: 4096 + stepsPerByte*len(text)}
+	from := len(dst)
+	if special {
+		dst = append(dst, t.before...)
+	}
+	b := unsafe.Slice(unsafe.StringData(text), len(text)) // read only
+	if t.chunks {
+		dst = t.chunked(w, b, dst)
+	} else {
+		dst = t.text(w, b, dst)
+	}
+	if special {
+		dst = append(dst, t.after...)
+	}
+	if w.reg.err != nil {
+		return dst[:from], w.reg.err
+	}
+	return dst, nil
+}
+
+func (t *Tokenizer) work() *work {
+	if w, ok := t.pool.Get().(*work); ok {
+		return w
+	}
+	return &work{}
+}
+
+// Memory is about how many bytes the tokenizer takes, its caches when full included.
+func (t *Tokenizer) Memory() int { return t.memory }
+
+// text goes from added token to added token.
+func (t *Tokenizer) text(w *work, b []byte, dst []uint32) []uint32 {
+	done, from := 0, 0
+	for done < len(b) || from < len(b) {
+		start, end, on, token := t.raw.find(b, done, from)
+		if done < start {
+			dst = t.gap(w, b[done:start], done == 0, dst)
+		}
+		if token == none {
+			break
+		}
+		dst = append(dst, t.raw.tokens[token].ID)
+		done, from = end, on
+	}
+	return dst
+}
+
+// gap normalizes what is between two added tokens, and looks for those that are found then.
+func (t *Tokenizer) gap(w *work, b []byte, first bool, dst []uint32) []uint32 {
+	for _, n := range t.normalizers {
+		out := w.text2[:0]
+		out = n.apply(w, out, b)
+		w.text, w.text2 = out, w.text
+		b = out
+	}
+	done, from := 0, 0
+	for done < len(b) || from < len(b) {
+		start, end, on, token := t.normal.find(b, done, from)
+		if done < start {
+			dst = t.segment(w, b[done:start], first && done == 0, dst)
+		}
+		if token == none {
+			break
+		}
+		dst = append(dst, t.normal.tokens[token].ID)
+		done, from = end, on
+	}
+	return dst
+}
+
+// segment encodes text without added tokens: from the turn cache, as far as it goes.
+func (t *Tokenizer) segment(w *work, b []byte, first bool, dst []uint32) []uint32 {
+	if t.turns == nil || len(b) < turnLeast {
+		return t.cut(w, 0, b, first, dst)
+	}
+	return t.turn(w, b, first, dst)
+}
+
+// piece encodes what no token crosses the ends of.
+func (t *Tokenizer) piece(w *work, p []byte, dst []uint32) []uint32 {
+	if len(p) == 1 && t.single != nil {
+		return append(dst, t.single[p[0]])
+	}
+	if t.cache == nil || len(p) > cacheKey {
+		return t.model.encode(w, p, dst)
+	}
+	h := hashBytes(p)
+	if out, ok := t.cache.get(h, p, dst); ok {
+		return out
+	}
+	from := len(dst)
+	dst = t.model.encode(w, p, dst)
+	t.cache.put(h, p, dst[from:])
+	return dst
+}

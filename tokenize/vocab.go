@@ -1,0 +1,219 @@
+package tokenize
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+)
+
+// none stands for no token.
+const none = ^uint32(0)
+
+// maxID bounds ids, and so what a file of a few bytes makes us allocate.
+const maxID = 1 << 24
+
+// vocab finds tokens by their bytes: an open-addressing table of ids beside an
+// upper half of the hash, and all tokens' bytes in one piece of memory. It does
+// not change after loading.
+type vocab struct {
+	slots  []uint64 // high half: of the hash; low half: id+1; 0: free
+	mask   uint64
+	starts []uint32 // of token id in text; the length is in lens
+	lens   []uint32 // none where no token has the id
+	text   []byte
+	count  int
+}
+
+func newVocab(tokens, bytes int) *vocab {
+	n := uint64(1) << bits.Len(uint(tokens*2))
+	return &vocab{slots: make([]uint64, n), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
+		text: make([]byte, 0, bytes)}
+}
+
+var errTwice = errors.New("two tokens have the same id")
+
+// add takes one token. Of two with the same bytes the later one counts, as in the judges' maps.
+func (v *vocab) add(token []byte, id uint32) error {
+	if id >= maxID {
+		return errors.New("a token's id is too large")
+	}
+	if uint64(v.count)*2 > v.mask {
+		v.grow()
+	}
+	for int(id) >= len(v.lens) {
+		v.starts, v.lens = append(v.starts, 0), append(v.lens, none)
+	}
+	if v.lens[id] != none {
+		return errTwice
+	}
+	if len(v.text)+len(token) > 1<<31 {
+		return errors.New("the vocabulary is too large")
+	}
+	v.starts[id], v.lens[id] = uint32(len(v.text)), uint32(len(token))
+	v.text = append(v.text, token...)
+	v.place(hashBytes(token), id, token)
+	return nil
+}
+
+func (v *vocab) place(h uint64, id uint32, token []byte) {
+	for i := h & v.mask; ; i = (i + 1) & v.mask {
+		s := v.slots[i]
+		if s == 0 {
+			v.slots[i] = h>>32<<32 | uint64(id+1)
+			v.count++
+			return
+		}
+		if s>>32 == h>>32 && bytes.Equal(v.bytes(uint32(s)-1), token) {
+			v.slots[i] = h>>32<<32 | uint64(id+1)
+			return
+		}
+	}
+}
+
+func (v *vocab) grow() {
+	old := v.slots
+	v.slots = make([]uint64, max(len(old)*2, 16))
+	v.mask = uint64(len(v.slots) - 1)
+	v.count = 0
+	for _, s := range old {
+		if s != 0 {
+			id := uint32(s) - 1
+			v.place(hashBytes(v.bytes(id)), id, v.bytes(id))
+		}
+	}
+}
+
+// find is the id of a token, or none.
+func (v *vocab) find(token []byte) uint32 { return v.findHash(hashBytes(token), token) }
+
+func (v *vocab) findHash(h uint64, token []byte) uint32 {
+	if len(v.slots) == 0 {
+		return none
+	}
+	for i := h & v.mask; ; i = (i + 1) & v.mask {
+		s := v.slots[i]
+		if s == 0 {
+			return none
+		}
+		if s>>32 == h>>32 {
+			if id := uint32(s) - 1; string(v.bytes(id)) == string(token) {
+				return id
+			}
+		}
+	}
+}
+
+// bytes are a token's; nil if there is no such token.
+func (v *vocab) bytes(id uint32) []byte {
+	if int(id) >= len(v.lens) || v.lens[id] == none {
+		return nil
+	}
+	return v.text[v.starts[id] : v.starts[id]+v.lens[id]]
+}
+
+func (v *vocab) size() int { return len(v.slots)*8 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
+
+const (
+	hashA = 0x9e3779b97f4a7c15
+	hashB = 0xd6e8feb86659fd93
+)
+
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// hashBytes is a hash for tables of our own; whoever makes texts collide gets longer
+// probes within a table that is at most half full, and nothing else.
+func hashBytes(p []byte) uint64 {
+	n := len(p)
+	seed := uint64(n) * hashB
+	switch {
+	case n > 16:
+		for len(p) > 16 {
+			seed = mix(binary.LittleEndian.Uint64(p)^hashA^seed, binary.LittleEndian.Uint64(p[8:])^hashB)
+			p = p[16:]
+		}
+		// The last 16 bytes, of which some may have been taken.
+		var tail [16]byte
+		copy(tail[:], p)
+		return mix(binary.LittleEndian.Uint64(tail[:])^hashA^seed, binary.LittleEndian.Uint64(tail[8:])^hashB)
+	case n >= 8:
+		return mix(binary.LittleEndian.Uint64(p)^hashA, binary.LittleEndian.Uint64(p[n-8:])^seed)
+	case n >= 4:
+		return mix(uint64(binary.LittleEndian.Uint32(p))^hashA, uint64(binary.LittleEndian.Uint32(p[n-4:]))^seed)
+	case n > 0:
+		return mix((uint64(p[0])|uint64(p[n>>1])<<8|uint64(p[n-1])<<16)^hashA, seed)
+	}
+	return 0
+}
+
+// pairs holds what two neighbouring tokens become, and how early: an open-addressing
+// table over both ids.
+type pairs struct {
+	keys   []uint64 // left<<32|right, plus 1; 0: free
+	values []uint64 // rank<<32|id
+	mask   uint64
+	shift  uint8
+	count  int
+}
+
+func newPairs(n int) *pairs {
+	size := uint64(1) << bits.Len(uint(n+n/2))
+	return &pairs{keys: make([]uint64, size), values: make([]uint64, size), mask: size - 1, shift: uint8(65 - bits.Len64(size))}
+}
+
+// noPair is the value of two tokens that do not merge: later than any that do.
+const noPair = ^uint64(0)
+
+func pairKey(a, b uint32) uint64 { return uint64(a)<<32 | uint64(b) + 1 }
+
+func pairHash(key uint64) uint64 { return key * hashA }
+
+// set takes a merge; of two for the same pair the later one counts.
+func (p *pairs) set(a, b, rank, id uint32) {
+	if p.count*4 > len(p.keys)*3 {
+		p.grow()
+	}
+	p.put(pairKey(a, b), uint64(rank)<<32|uint64(id))
+}
+
+func (p *pairs) put(key, value uint64) {
+	for i := pairHash(key) >> p.shift; ; i = (i + 1) & p.mask {
+		switch p.keys[i] {
+		case 0:
+			p.keys[i], p.values[i] = key, value
+			p.count++
+			return
+		case key:
+			p.values[i] = value
+			return
+		}
+	}
+}
+
+func (p *pairs) grow() {
+	keys, values := p.keys, p.values
+	*p = *newPairs(len(keys))
+	for i, k := range keys {
+		if k != 0 {
+			p.put(k, values[i])
+		}
+	}
+}
+
+// get is rank<<32|id of what the two become, or noPair.
+func (p *pairs) get(a, b uint32) uint64 {
+	key := pairKey(a, b)
+	for i := pairHash(key) >> p.shift; ; i = (i + 1) & p.mask {
+		switch p.keys[i&uint64(len(p.keys)-1)] {
+		case key:
+			return p.values[i]
+		case 0:
+			return noPair
+		}
+	}
+}
+
+func (p *pairs) size() int { return len(p.keys) * 16 }
