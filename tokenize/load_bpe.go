@@ -123,7 +123,7 @@ func (t *Tokenizer) loadBPE(m map[string][]byte, byteLevel bool) (*words, error)
 	}
 	t.model = b
 	t.memory += b.vocab.size() + b.merges.size()
-	if !byteLevel && len(t.stages) == 0 || !byteLevel && b.whole {
+	if !byteLevel {
 		t.stages = append(t.stages, b.boundaries()...)
 	}
 	return &words{find: find, size: len(others) + b.vocab.tokens()}, nil

@@ -1,11 +1,13 @@
 package tokenize
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -13,10 +15,7 @@ import (
 // tokenizer that testdata/fetch.sh brought.
 func TestReal(t *testing.T) {
 	dir := tokensDir(t)
-	n := 100_000
-	if s := os.Getenv("KVATLAS_TEST_TEXTS"); s != "" {
-		n, _ = strconv.Atoi(s)
-	}
+	n := realTexts(t)
 	files, err := filepath.Glob(filepath.Join(dir, "*", "tokenizer.json"))
 	if err != nil || len(files) == 0 {
 		t.Skipf("no tokenizers in %s", dir)
@@ -24,6 +23,57 @@ func TestReal(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) { compareReal(t, "tokenizers", file, n, Options{TurnCache: 1 << 20}) })
 	}
+}
+
+// TestRealTekken does so for Mistral's files.
+func TestRealTekken(t *testing.T) {
+	files, _ := filepath.Glob(filepath.Join(tokensDir(t), "*", "tekken.json"))
+	if len(files) == 0 {
+		t.Skip("no tekken.json")
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) { compareReal(t, "tekken", file, realTexts(t), Options{TurnCache: 1 << 20}) })
+	}
+}
+
+// TestRealKimi does so for a tiktoken file with what Kimi does around it.
+func TestRealKimi(t *testing.T) {
+	file := filepath.Join(tokensDir(t), "kimi", "tiktoken.model")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Skip(err)
+	}
+	n := uint32(bytes.Count(data, []byte{'\n'}))
+	o := Options{Pattern: KimiPattern, Kimi: true, TurnCache: 1 << 20,
+		Specials: map[string]uint32{"[BOS]": n, "[EOS]": n + 1, "<|im_end|>": n + 2, "<|im_user|>": n + 3}}
+	compareReal(t, "kimi", file, realTexts(t), o)
+	tok, err := Load(data, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := startJudge(t, "kimi", file)
+	for _, text := range []string{strings.Repeat("字", 60_000), strings.Repeat("a", 25_000) + "<|im_end|>", strings.Repeat("ab ", 140_000),
+		strings.Repeat(" ", 70_001) + "x", strings.Repeat("x", 24_995) + "<|im_end|>", strings.Repeat("ab 字é\n", 66_666) + "<|im_end|> end", strings.Repeat("\x1c", 25_001)} {
+		got, err := tok.Encode(nil, text, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := j.ids(t, []string{text}, false)[0]; !slices.Equal(got, want) {
+			t.Errorf("%d bytes of %.10q…: %d ids, the judge says %d others", len(text), text, len(got), len(want))
+		}
+	}
+}
+
+// realTexts is how many texts are compared per tokenizer.
+func realTexts(t *testing.T) int {
+	n := 100_000
+	if s := os.Getenv("KVATLAS_TEST_TEXTS"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
 }
 
 func compareReal(t *testing.T, library, file string, n int, o Options) {

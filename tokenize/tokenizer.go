@@ -47,7 +47,8 @@ type Tokenizer struct {
 	safe        func(b []byte, i int) bool // nothing crosses from before i to i; nil: not proven
 	before      []uint32                   // what a post-processor adds
 	after       []uint32
-	chunks      bool // Kimi
+	chunks      bool   // Kimi
+	offset      uint32 // tekken: of ordinary tokens, behind the special ones
 	memory      int
 	pool        sync.Pool
 }
@@ -69,11 +70,17 @@ func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, e
 	if special {
 		dst = append(dst, t.before...)
 	}
+	body := len(dst)
 	b := unsafe.Slice(unsafe.StringData(text), len(text)) // read only
 	if t.chunks {
 		dst = t.chunked(w, b, dst)
 	} else {
 		dst = t.text(w, b, dst)
+	}
+	if t.offset != 0 {
+		for i := body; i < len(dst); i++ {
+			dst[i] += t.offset
+		}
 	}
 	if special {
 		dst = append(dst, t.after...)
