@@ -9,6 +9,7 @@ BENCH     ?= .
 COUNT     ?= 10
 FUZZTIME  ?= 20s
 SCALE     ?= 50
+CASES     ?= 2000
 
 TOOL      := $(GO) tool -modfile=tools/go.mod
 # -buildvcs records tag, commit and time, which `version` prints.
@@ -21,7 +22,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-deploy test-console fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-chat test-deploy test-console fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ race: ## test with the race detector, or fail where it cannot run
 
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
 	@GO='$(GO)' RUN='$(RUN)' sh internal/testing/enginetest/run.sh
+
+test-chat: ## chat templates beside transformers (Python 3.11, npm, downloads 400 MB once; skips without); CASES=2000 a template
+	@GO='$(GO)' RUN='$(RUN)' KVATLAS_CHAT_CASES='$(CASES)' sh internal/testing/chattest/run.sh
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
