@@ -3,7 +3,6 @@ package downstream
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -229,13 +228,10 @@ func (a *answer) write(p []byte) error {
 	// To set it anew for each write costs as much as passing on a token.
 	if d := a.writeBy.Sub(a.armed); d < 0 || d > a.conn.server.cfg.WriteTimeout/16 {
 		a.armed = a.writeBy
-		_ = a.conn.out.SetWriteDeadline(a.writeBy) // else the write fails
+		_ = a.conn.io.SetWriteDeadline(a.writeBy) // else the write fails
 	}
-	if len(p) == 0 {
-		_, a.err = a.conn.out.Write(a.out)
-	} else {
-		pieces := net.Buffers{a.out, p}
-		_, a.err = pieces.WriteTo(a.conn.out)
+	if _, a.err = a.conn.io.Write(a.out); a.err == nil && len(p) > 0 {
+		_, a.err = a.conn.io.Write(p)
 	}
 	a.out = a.out[:0]
 	return a.err

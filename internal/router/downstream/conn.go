@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/sock"
 )
 
 // States of a connection.
@@ -41,7 +43,7 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 type conn struct {
 	server *Server
 	net    net.Conn
-	out    net.Conn        // what is written to: net, or what is below it without a change
+	io     net.Conn        // what is read and written: net, or the socket where nothing is between
 	raw    syscall.RawConn // nil if it has none
 	begun  time.Time
 	state  atomic.Int32
@@ -62,7 +64,7 @@ type conn struct {
 }
 
 func newConn(s *Server, c net.Conn) *conn {
-	k := &conn{server: s, net: c, out: c, begun: time.Now()}
+	k := &conn{server: s, net: c, io: c, begun: time.Now()}
 	k.ctx, k.cancel = context.WithCancel(context.Background())
 	k.blank = new(http.Request).WithContext(k.ctx)
 	k.blank.Header, k.blank.RemoteAddr, k.blank.Body = make(http.Header), c.RemoteAddr().String(), http.NoBody
@@ -71,7 +73,7 @@ func newConn(s *Server, c net.Conn) *conn {
 	for inner, plain := c, true; ; {
 		if sc, ok := inner.(syscall.Conn); ok {
 			if k.raw, _ = sc.SyscallConn(); plain { // without, nobody looks whether its client is there
-				k.out = inner // which can write pieces at once
+				k.io = sock.Wrap(inner)
 			}
 			return k
 		}
@@ -187,7 +189,7 @@ func (k *conn) read(p []byte) (int, error) {
 	if k.dropped.Load() { // after a deadline is set: who drops the request sets another one then
 		return 0, errTooSlow
 	}
-	return k.net.Read(p)
+	return k.io.Read(p)
 }
 
 var errTooSlow = errors.New("the request took too long to arrive")
@@ -253,12 +255,12 @@ func (k *conn) finish() (again bool) {
 // linger lets the client read its answer before the connection is closed, though it still
 // sends.
 func (k *conn) linger() {
-	if c, ok := k.out.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
+	if c, ok := k.io.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
 		return
 	}
-	_ = k.out.SetReadDeadline(time.Now().Add(lingering)) // else the read fails
+	_ = k.io.SetReadDeadline(time.Now().Add(lingering)) // else the read fails
 	for err := error(nil); err == nil; {
-		_, err = k.out.Read(k.in)
+		_, err = k.io.Read(k.in)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/sock"
 )
 
 // Config holds the settings of a Client.
@@ -178,7 +180,7 @@ func (c *Client) get(ctx context.Context, address string, fresh bool) (k *conn, 
 	if err != nil {
 		return nil, false, err
 	}
-	return newConn(c, address, n), false, nil
+	return newConn(c, address, sock.Wrap(n)), false, nil
 }
 
 // put keeps an idle connection, or closes it.

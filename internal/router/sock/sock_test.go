@@ -1,0 +1,120 @@
+package sock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// pair returns the two ends of a connection.
+func pair(t *testing.T) (a, b net.Conn) {
+	t.Helper()
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close() //nolint:errcheck // it has done its work
+	if a, err = new(net.Dialer).DialContext(t.Context(), "tcp", ln.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err = ln.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
+	return Wrap(a), Wrap(b)
+}
+
+// What is written arrives, also what is more than the kernel takes at once, in both
+// directions at the same time.
+func TestWhatIsWrittenArrives(t *testing.T) {
+	a, b := pair(t)
+	data := make([]byte, 32<<20)
+	for i := range data {
+		data[i] = byte(rand.Uint32())
+	}
+	errs := make(chan error, 2)
+	for _, c := range []net.Conn{a, b} {
+		go func() { // ends when all is written, or the test
+			_, err := c.Write(data)
+			errs <- errors.Join(err, c.(interface{ CloseWrite() error }).CloseWrite())
+		}()
+	}
+	got := make(chan []byte, 1)
+	go func() { // ends with the connection
+		text, _ := io.ReadAll(b)
+		got <- text
+	}()
+	text, err := io.ReadAll(a)
+	if err = errors.Join(err, <-errs, <-errs); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, data) || !bytes.Equal(<-got, data) {
+		t.Error("it is not the same")
+	}
+}
+
+// A wait ends as that of a net.Conn does, and errors can be told apart as its can.
+func TestHowWaitsEnd(t *testing.T) {
+	full := make([]byte, 64<<20)
+	for name, c := range map[string]struct {
+		do   func(a, b net.Conn) error
+		want error
+	}{
+		"the other side ends": {func(a, b net.Conn) error { _ = b.Close(); return read(a) }, io.EOF},
+		"a reset":             {func(a, b net.Conn) error { _ = a.SetReadDeadline(time.Time{}); reset(b); return read(a) }, syscall.ECONNRESET},
+		"nobody reads": {func(a, b net.Conn) error {
+			reset(b)
+			_ = read(a)
+			_, err := a.Write(full)
+			return err
+		}, syscall.EPIPE},
+		"a deadline for reading": {func(a, _ net.Conn) error {
+			time.AfterFunc(10*time.Millisecond, func() { _ = a.SetReadDeadline(time.Unix(1, 0)) })
+			return read(a)
+		}, os.ErrDeadlineExceeded},
+		"a deadline for writing": {func(a, _ net.Conn) error {
+			_ = a.SetWriteDeadline(time.Now().Add(10 * time.Millisecond))
+			_, err := a.Write(full)
+			return err
+		}, os.ErrDeadlineExceeded},
+		"its own end": {func(a, _ net.Conn) error {
+			time.AfterFunc(10*time.Millisecond, func() { _ = a.Close() })
+			return read(a)
+		}, net.ErrClosed},
+	} {
+		a, b := pair(t)
+		done := make(chan error, 1)
+		go func() { done <- c.do(a, b) }() // ends with the connection, at the latest
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		select {
+		case err := <-done:
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		case <-ctx.Done():
+			t.Errorf("%s: it waits on", name)
+		}
+		cancel()
+	}
+}
+
+func read(c net.Conn) error {
+	_, err := c.Read(make([]byte, 1))
+	return err
+}
+
+// reset ends the connection without its last bytes.
+func reset(c net.Conn) {
+	if k, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = k.NetConn()
+	}
+	_ = c.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
+	_ = c.Close()
+}
