@@ -20,7 +20,7 @@ type finder struct {
 	found Found
 	ranks []tokenDepth // scratch of /query
 
-	mute  bool        // explanations tell no hashes
+	mute bool // explanations tell no hashes
 
 	asked, listed int64 // blocks asked about and ranks listed, for metrics
 }

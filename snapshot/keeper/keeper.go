@@ -139,7 +139,7 @@ type streamState struct {
 
 // Newest is a stream's newest snapshot, as it was known at a moment.
 type Newest struct {
-	store.Entry       // without a name: there is none
+	store.Entry // without a name: there is none
 	At          time.Time
 	Err         error // why none was taken then, or it is not known which is the newest
 }
