@@ -276,8 +276,11 @@ func (f *filler) crowded() uint64 {
 // settledHeap returns the live heap.
 func settledHeap() int64 {
 	var m runtime.MemStats
-	for range 3 { // finalisers and cleanups take a round each
+	for range 3 { // finalisers and cleanups take a round each, and the processor when it is busy
+		done := make(chan struct{})
+		runtime.AddCleanup(new([64]byte), func(c chan struct{}) { close(c) }, done)
 		runtime.GC()
+		<-done
 	}
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
