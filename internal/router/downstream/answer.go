@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/router/head"
 )
 
 // outSize is how much of an answer is held back to be written at once.
@@ -156,15 +158,15 @@ func (a *answer) head(whole bool) {
 				continue
 			}
 		}
-		if !token(name) {
+		if !head.Token(name) {
 			continue
 		}
 		for _, v := range values {
 			b = append(append(b, name...), ": "...)
-			if printable(v) {
+			if head.Printable(v) {
 				b = append(b, v...)
 			} else {
-				b = appendPrintable(b, v)
+				b = appendPlain(b, v)
 			}
 			b = append(b, "\r\n"...)
 		}
@@ -192,9 +194,9 @@ func (a *answer) head(whole bool) {
 	a.out = b
 }
 
-func appendPrintable(b []byte, v string) []byte {
+func appendPlain(b []byte, v string) []byte {
 	for i := range len(v) {
-		if printable(v[i : i+1]) {
+		if head.Printable(v[i : i+1]) {
 			b = append(b, v[i])
 		} else {
 			b = append(b, ' ')

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"strconv"
+
+	"github.com/kvatlas/kvatlas/internal/router/head"
 )
 
 // body is the body of a request, as it arrives.
@@ -112,7 +114,7 @@ func (b *body) size() error {
 			b.over = true
 			return nil
 		}
-		_, _, ok := field(string(line))
+		_, _, ok := head.Field(string(line))
 		if total += len(line); !ok || total > maxTrailers {
 			return errChunk
 		}

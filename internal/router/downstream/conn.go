@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/router/head"
 	"github.com/kvatlas/kvatlas/internal/router/sock"
 )
 
@@ -199,10 +199,10 @@ func (k *conn) one() (again bool) {
 	if !k.await() {
 		return false
 	}
-	head, err := k.head()
+	data, err := k.head()
 	var bad *badRequest
 	if err == nil {
-		err = k.parse(head)
+		err = k.parse(data)
 	}
 	switch {
 	case errors.As(err, &bad):
@@ -267,7 +267,7 @@ func (k *conn) linger() {
 // head returns the head of a request, with the empty line at its end.
 func (k *conn) head() ([]byte, error) {
 	for looked := 0; ; {
-		n := endOfHead(k.in[k.r:k.w], &looked)
+		n := head.End(k.in[k.r:k.w], &looked)
 		if max(n, looked) > k.server.cfg.MaxHeader {
 			return nil, errLongHead
 		}
@@ -282,29 +282,5 @@ func (k *conn) head() ([]byte, error) {
 		if err := k.fill(); err != nil {
 			return nil, err
 		}
-	}
-}
-
-// endOfHead returns how long the head is that text begins with; 0 if it is not there yet:
-// then looked, from where on it is to be looked for, is moved on.
-func endOfHead(text []byte, looked *int) int {
-	for {
-		n := bytes.IndexByte(text[*looked:], '\n')
-		if n < 0 {
-			*looked = len(text)
-			return 0
-		}
-		at := *looked + n + 1
-		rest := text[at:]
-		switch {
-		case len(rest) > 0 && rest[0] == '\n':
-			return at + 1
-		case len(rest) > 1 && rest[0] == '\r' && rest[1] == '\n':
-			return at + 2
-		case len(rest) == 0 || len(rest) == 1 && rest[0] == '\r':
-			*looked = at - 1 // the line end is not the last that is looked at
-			return 0
-		}
-		*looked = at
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/kvatlas/kvatlas/internal/router/head"
 )
 
 // badRequest is why a request is not one that the server takes.
@@ -43,9 +45,9 @@ type framing struct {
 }
 
 // parse reads a request's head into k.request, and makes its body ready.
-func (k *conn) parse(head []byte) error {
-	text := string(head) // the only copy: all strings of the request are parts of it
-	line, rest := cutLine(text)
+func (k *conn) parse(data []byte) error {
+	text := string(data) // the only copy: all strings of the request are parts of it
+	line, rest := head.Line(text)
 	r := &k.request
 	*r = *k.blank
 	clear(r.Header)
@@ -83,17 +85,12 @@ func (k *conn) parse(head []byte) error {
 
 var chunkedOnly = []string{"chunked"}
 
-func cutLine(text string) (line, rest string) {
-	line, rest, _ = strings.Cut(text, "\n")
-	return strings.TrimSuffix(line, "\r"), rest
-}
-
 // parseLine reads the request line.
 func (k *conn) parseLine(line string) (err error) {
 	r := &k.request
 	method, rest, _ := strings.Cut(line, " ")
 	target, proto, ok := strings.Cut(rest, " ")
-	if !ok || !token(method) {
+	if !ok || !head.Token(method) {
 		return errLine
 	}
 	r.Method, r.RequestURI, r.Proto = method, target, proto
@@ -150,10 +147,10 @@ func (f *framing) headers(r *http.Request, text string) error {
 	values := make([]string, 0, strings.Count(text, "\n")) // their own: some outlive the request
 	for {
 		var line string
-		if line, text = cutLine(text); line == "" {
+		if line, text = head.Line(text); line == "" {
 			break
 		}
-		name, value, ok := field(line)
+		name, value, ok := head.Field(line)
 		if !ok {
 			return errHeader // one that goes on in the next line, too
 		}
@@ -183,13 +180,6 @@ func (f *framing) headers(r *http.Request, text string) error {
 	return nil
 }
 
-// field returns what a line says.
-func field(line string) (name, value string, ok bool) {
-	name, value, ok = strings.Cut(line, ":")
-	value = strings.Trim(value, " \t")
-	return name, value, ok && token(name) && printable(value)
-}
-
 // see notes what a header says of the message.
 func (f *framing) see(name, value string) error {
 	switch name {
@@ -214,28 +204,6 @@ func (f *framing) see(name, value string) error {
 		}
 	}
 	return nil
-}
-
-// token reports whether a text is one (RFC 9110, 5.6.2).
-func token(text string) bool {
-	for i := range len(text) {
-		switch c := text[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-':
-		case c <= ' ' || c >= 0x7f || strings.IndexByte("!#$%&'*+.^_`|~", c) < 0:
-			return false
-		}
-	}
-	return text != ""
-}
-
-// printable reports whether a header may have the value (RFC 9110, 5.5).
-func printable(value string) bool {
-	for i := range len(value) {
-		if c := value[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // hostLike reports whether a text may be a host: of what bytes it is (RFC 3986, 3.2.2).

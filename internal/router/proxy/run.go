@@ -301,13 +301,8 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 	if r.URL.RawPath != "" {
 		u.RawPath = base.EscapedPath() + r.URL.RawPath
 	}
-	req := (&http.Request{
-		Method: r.Method, URL: u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, len(r.Header)+2), Host: base.Host, ContentLength: int64(data.Len()),
-	}).WithContext(ctx)
-	if req.ContentLength > 0 {
-		req.Body = data.Body()
-	}
+	req := newRequest(ctx, r.Method, u, data)
+	req.Header = make(http.Header, len(r.Header)+2)
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")
 	spans.Inject(ctx, req.Header)
@@ -324,5 +319,15 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 		}
 	}
 	e.Show(req.Header)
+	return req
+}
+
+// newRequest makes a request to an engine, without headers.
+func newRequest(ctx context.Context, method string, u *url.URL, data upstream.Payload) *http.Request {
+	req := new(http.Request).WithContext(ctx) // first, as it makes a copy
+	req.Method, req.URL, req.Host, req.Proto, req.ProtoMajor, req.ProtoMinor = method, u, u.Host, "HTTP/1.1", 1, 1
+	if req.ContentLength = int64(data.Len()); req.ContentLength > 0 {
+		req.Body = data.Body()
+	}
 	return req
 }

@@ -123,10 +123,8 @@ func (p *Proxy) maxTokenAnswer(n int) int64 {
 func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, q *call) ([]uint32, error) {
 	u := *e.Base
 	u.Path, u.RawPath = e.Base.Path+"/tokenize", ""
-	req := (&http.Request{
-		Method: http.MethodPost, URL: &u, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": jsonType}, Host: u.Host, Body: ask.Body(), ContentLength: int64(ask.Len()),
-	}).WithContext(ctx)
+	req := newRequest(ctx, http.MethodPost, &u, ask)
+	req.Header = http.Header{"Content-Type": jsonType}
 	if auth := q.header["Authorization"]; len(auth) > 0 {
 		req.Header["Authorization"] = auth
 	}

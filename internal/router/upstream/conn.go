@@ -72,23 +72,30 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.R
 	werr := k.write(req, data)
 	// An engine that refuses the request may have answered before all of it came.
 	k.limited.left = maxHeader + readBuffer
-	var resp *http.Response
-	for {
-		var err error
-		if resp, err = http.ReadResponse(k.in, req); err != nil {
-			k.heard = k.heard || k.limited.left < maxHeader+readBuffer
-			return nil, errors.Join(werr, err)
-		}
-		if resp.StatusCode >= 200 {
+	resp, usual, err := k.reply(req)
+	for err == nil && !usual {
+		if resp, err = http.ReadResponse(k.in, req); err != nil || resp.StatusCode >= 200 {
 			break
 		}
 		k.heard = true
 		if resp.StatusCode == http.StatusSwitchingProtocols {
-			return nil, ErrProtocol
+			err = ErrProtocol
 		}
 	}
+	if err != nil {
+		k.heard = k.heard || k.limited.left < maxHeader+readBuffer
+		return nil, errors.Join(werr, err)
+	}
 	k.limited.left = math.MaxInt64
-	resp.Body = &answer{body: resp.Body, conn: k, again: !resp.Close && werr == nil}
+	a := &answer{body: resp.Body, conn: k, again: !resp.Close && werr == nil}
+	switch {
+	case usual && resp.ContentLength < 0:
+		a.body = newPieces(k.in)
+	case usual:
+		a.sized = sized{k.in, resp.ContentLength}
+		a.body = &a.sized
+	}
+	resp.Body = a
 	return resp, nil
 }
 
@@ -146,7 +153,8 @@ func (k *conn) end(again bool) {
 
 // answer is the body of an answer.
 type answer struct {
-	body  io.ReadCloser
+	body  io.Reader
+	sized sized
 	conn  *conn
 	again bool // the connection is good for another request after this
 	ended bool

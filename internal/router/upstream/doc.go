@@ -4,7 +4,8 @@
 // It is an http.RoundTripper for a proxy that has the whole body of a request in
 // memory: the caller's goroutine writes the request and reads the answer itself,
 // which spares the two goroutines and four hand-overs of http.Transport. What it
-// does not do itself (https, long bodies, bodies of other types) it leaves to one.
+// does not do itself (https, long bodies, bodies of other types) it leaves to one, and
+// answers that have anything odd to http.ReadResponse.
 //
 // fasthttp's HostClient, whose caller reads and writes too, was tried behind the
 // same tests (1.74, with connections that learn from SetWriteDeadline, its first call,
