@@ -172,7 +172,7 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 			if _, werr := w.Write(chunk); werr != nil {
 				return "client_gone"
 			}
-			if flush {
+			if flush && err != io.EOF { //nolint:errorlint // readers return it bare. The end goes with it
 				if werr := control.Flush(); werr != nil {
 					return "client_gone"
 				}
