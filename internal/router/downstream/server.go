@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,15 +171,19 @@ func (s *Server) Shutdown(ctx context.Context) (err error) {
 
 // closeIdle closes idle connections and returns how many others there are.
 func (s *Server) closeIdle() (left int) {
+	var idle []*conn // which are closed without the lock, as TLS has something to say then
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for k := range s.conns {
 		fresh := k.state.Load() == newConnection
 		if fresh && time.Since(k.begun) > newWithin || k.state.CompareAndSwap(idleConn, closedConn) {
-			_ = k.net.Close() // nothing is under way
-			continue
+			idle = append(idle, k)
+		} else {
+			left++
 		}
-		left++
+	}
+	s.mu.Unlock()
+	for _, k := range idle {
+		_ = k.net.Close() // nothing is under way
 	}
 	return left
 }
@@ -190,8 +196,9 @@ func (s *Server) Close() error {
 		err = errors.Join(err, s.cfg.HTTP2.Close())
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for k := range s.conns {
+	all := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, k := range all {
 		k.cancel()
 		_ = k.net.Close() // whatever is under way
 	}

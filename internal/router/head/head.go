@@ -1,5 +1,3 @@
-// Package head reads the heads of HTTP/1.1 messages, in one way only: what servers
-// disagree about is none. It holds no state.
 package head
 
 import (
