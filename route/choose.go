@@ -40,7 +40,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed = now, o.Stage, s.private > 0
-	r.held = r.held[:0]
+	r.weigh.held = nil
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
@@ -56,7 +56,8 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	var booked *attempt
 	if o.RequestID != "" {
-		e := r.times.estimate(&r.weigh, &a.Candidate, 0)
+		var e estimate
+		r.times.estimate(&e, &r.weigh, &a.Candidate, 0)
 		if err := r.book(k, &a.Candidate, s, o, now); err != nil {
 			return Answer{}, err
 		}
@@ -97,7 +98,9 @@ func (r *Router) stay(o *Options, s *scratch, i int) int {
 		if c.RankID != o.Session.Rank {
 			continue
 		}
-		there, best := r.times.estimate(&r.weigh, c, 0), r.times.estimate(&r.weigh, &s.cands[i], 0)
+		var there, best estimate
+		r.times.estimate(&there, &r.weigh, c, 0)
+		r.times.estimate(&best, &r.weigh, &s.cands[i], 0)
 		worth := 0.0
 		if !s.looked || c.Unknown {
 			worth = there.token * float64(min(o.Session.Tokens, s.tokens))
@@ -347,12 +350,8 @@ func (r *Router) member(id shard.RankID) *member {
 	return nil
 }
 
-// blocksHeld returns how many blocks each slot's rank holds. They are counted for the first
-// who asks, as not every choice needs them.
+// blocksHeld counts how many blocks each slot's rank holds.
 func (r *Router) blocksHeld() []int {
-	if len(r.held) > 0 {
-		return r.held
-	}
 	slots := r.table.Slots()
 	r.held = slices.Grow(r.held[:0], slots)[:slots]
 	clear(r.held)

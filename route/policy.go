@@ -102,7 +102,8 @@ type Weighing struct {
 	expected int  // tokens to generate; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about
 
-	held   func() []int // blocks that each slot's rank holds
+	count  func() []int // counts held
+	held   []int        // blocks that each slot's rank holds; nil until somebody asks
 	chance []float64    // scratch
 }
 
@@ -112,7 +113,10 @@ func (w *Weighing) heldBy(c *Candidate) int {
 	if c.TotalBlocks == 0 {
 		return 0
 	}
-	return w.held()[c.slot]
+	if w.held == nil {
+		w.held = w.count()
+	}
+	return w.held[c.slot]
 }
 
 // Lowest returns the position of the candidate with the lowest Cost: at
@@ -135,13 +139,15 @@ func (w *Weighing) Lowest(cands []Candidate) int {
 	if ties == 1 {
 		return best
 	}
-	held := w.held()
+	if w.held == nil {
+		w.held = w.count()
+	}
 	cost, fewest, n := cands[best].Cost, math.MaxInt, 0
 	for i := range cands {
 		if cands[i].Cost != cost {
 			continue
 		}
-		h := held[cands[i].slot]
+		h := w.held[cands[i].slot]
 		if w.guessed {
 			h = 0 // it would be the same one each time, for a prompt that nobody knows
 		}

@@ -75,10 +75,13 @@ func newAuto() *auto { return &auto{speeds: newSpeeds(), trips: make(map[load.Ke
 func (*auto) UsesIndex(w *Weighing) bool { return w.Weight > 0 }
 
 func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
+	var e estimate // written in place: copying it for each rank shows
 	for i := range cands {
 		c := &cands[i]
-		a.count(w, c)
-		e := a.estimate(w, c, w.heldBy(c))
+		if c.Cached[event.External] != c.Cached[event.Device] {
+			a.count(w, c)
+		}
+		a.estimate(&e, w, c, w.heldBy(c))
 		c.Cost = e.cost()
 	}
 	return w.Lowest(cands), nil
@@ -135,7 +138,9 @@ type estimate struct {
 
 func (e *estimate) cost() float64 { return e.first + e.displaced + e.decoding + e.others }
 
-func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
+// estimate reckons what the request costs on the rank.
+func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
+	*e = estimate{}
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
 	chunk := float64(c.MaxBatchedTokens)
 	if chunk <= 0 {
@@ -181,7 +186,6 @@ func (a *auto) estimate(w *Weighing, c *Candidate, held int) (e estimate) {
 		e.decoding = decodeShare * (own*float64(c.Requests-c.Prefilling) +
 			a.speeds.output*v.decodeToken*(float64(c.Context)+there*float64(w.PromptTokens)))
 	}
-	return e
 }
 
 // alone returns how long the rank takes to compute all of the prompt, and to generate what
@@ -194,7 +198,8 @@ func (a *auto) alone(w *Weighing, c *Candidate) (prompt, answer float64) {
 
 // Formula implements Policy.
 func (a *auto) Formula(w *Weighing, c *Candidate) string {
-	e := a.estimate(w, c, w.heldBy(c))
+	var e estimate
+	a.estimate(&e, w, c, w.heldBy(c))
 	loading, others := "", ""
 	if e.others > 0 {
 		others = fmt.Sprintf(" + %.1f for other routers", e.others)

@@ -14,7 +14,7 @@ import (
 func weighing(change func(*Weighing)) *Weighing {
 	s := DefaultSettings()
 	w := &Weighing{BlockSize: 1, Settings: &s, Rand: rand.New(rand.NewPCG(1, 1))}
-	w.held = func() []int { return make([]int, 100) }
+	w.held = make([]int, 100)
 	w.override(&Options{})
 	if change != nil {
 		change(w)
@@ -112,7 +112,7 @@ func TestPrefillXBatch(t *testing.T) {
 func TestTies(t *testing.T) {
 	counts := map[uint64]int{}
 	draw := func(count bool) (last []uint64) {
-		w := weighing(func(w *Weighing) { w.held = func() []int { return []int{7, 3, 3, 9, 3, 0} } })
+		w := weighing(func(w *Weighing) { w.held = []int{7, 3, 3, 9, 3, 0} })
 		for range 3000 {
 			cs := candidates([3]int{1, 1}, [3]int{1, 1}, [3]int{1, 1}, [3]int{1, 1}, [3]int{0, 2}, [3]int{9, 9})
 			i := mustChoose(t, mustPolicy(t, "kv"), w, cs)
@@ -276,7 +276,7 @@ func TestDeviceAware(t *testing.T) {
 	} {
 		w := weighing(func(w *Weighing) {
 			w.Settings.DeviceRatio = 4
-			w.held = func() []int { return []int{0, 0, 1, 0, 1, 1} }
+			w.held = []int{0, 0, 1, 0, 1, 1}
 		})
 		var cs []Candidate
 		for i, n := range append(append([]int{}, c.gpu...), c.cpu...) {

@@ -107,7 +107,7 @@ type Router struct {
 	depth  [][event.NumTiers]uint32 // by slot; zero between choices
 	reach  reach
 	active []uint32 // by slot
-	held   []int    // by slot; empty until somebody asks
+	held   []int    // by slot
 	weigh  Weighing
 
 	noteHeld func(shard.Member)
@@ -173,7 +173,7 @@ func New(cfg Config) (*Router, error) {
 	}
 	r.noteHeld = r.noteHeldOf
 	r.scratch.New = func() any { return new(scratch) }
-	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, held: r.blocksHeld}
+	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, count: r.blocksHeld}
 	return r, nil
 }
 
