@@ -66,7 +66,8 @@ func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now tim
 
 // allWell reports whether no worker can be left out for what became of its requests. It
 // looks at them again only when one may have become overdue since the last time, or has
-// failed: until Router.wellUntil all are well, and whatever may change that sets it back.
+// failed: until Router.wellUntil all are well. A request that is sent sets that back, and
+// one that fails; what is overdue is past it.
 func (r *Router) allWell(now time.Time) bool {
 	if !now.After(r.wellUntil) {
 		return true
@@ -163,7 +164,6 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	w := a.worker
 	a.unlist()
 	w.failed++
-	r.wellUntil = time.Time{}
 	if w.silent || r.mayLeaveOut(w) {
 		w.breaker.Trip(&r.settings.Breaker, now)
 	}
@@ -240,7 +240,7 @@ func (r *Router) mayLeaveOut(w *workerState) bool {
 // leftOut says whether a worker gets no requests for what became of others.
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
 	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w) {
-		w.silent, r.wellUntil = true, time.Time{}
+		w.silent = true
 		w.leftOut[0]++
 	}
 	switch {
