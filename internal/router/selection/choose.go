@@ -144,16 +144,19 @@ type chosen struct {
 	Explain  []explained `json:"explain,omitempty"`
 }
 
+// read returns what a body asks for, of which model, and of which prompt.
+func (s *Service) read(body []byte) (q selection, m *Model, prompt route.Prompt, p *edge.Problem) {
+	if p = q.parse(body, s.cfg.MaxTokens); p == nil {
+		m, p = s.find(&q.target)
+	}
+	if p == nil {
+		prompt, p = q.prompt(m)
+	}
+	return q, m, prompt, p
+}
+
 func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *edge.Problem) {
-	var q selection
-	if p := q.parse(body, s.cfg.MaxTokens); p != nil {
-		return Answer{}, p
-	}
-	m, p := s.find(&q.target)
-	if p != nil {
-		return Answer{}, p
-	}
-	prompt, p := q.prompt(m)
+	q, m, prompt, p := s.read(body)
 	if p != nil {
 		return Answer{}, p
 	}
@@ -196,15 +199,7 @@ type potentialLoad struct {
 }
 
 func (s *Service) potential(ctx context.Context, body []byte) (Answer, *edge.Problem) {
-	var q selection
-	if p := q.parse(body, s.cfg.MaxTokens); p != nil {
-		return Answer{}, p
-	}
-	m, p := s.find(&q.target)
-	if p != nil {
-		return Answer{}, p
-	}
-	prompt, p := q.prompt(m)
+	q, m, prompt, p := s.read(body)
 	if p != nil {
 		return Answer{}, p
 	}
