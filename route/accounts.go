@@ -88,8 +88,8 @@ type followed struct {
 	first    time.Time     // when something came of it; zero before
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
-	decision *account.Decision
-	trace    string // the id of its trace; empty without
+	table    *table        // if it is sampled
+	trace    string        // the id of its trace; empty without
 
 	reported bool
 	actual   int
@@ -105,26 +105,14 @@ func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
 }
 
 // decision begins one for Config.Decisions.
-func (r *Router) decision(k load.Key, a *attempt, ranks []Explained) *account.Decision {
+func (r *Router) decision(k load.Key, a *attempt) *account.Decision {
 	d := &account.Decision{
 		ID: r.cfg.Decisions.ID(), Time: a.sent, Model: r.cfg.Space.Model, BlockSize: r.cfg.BlockSize, Group: r.cfg.Space.Group,
 		RequestID: a.name, TraceID: a.trace, Phase: Stage(k.Stage).String(), Mode: r.settings.Mode, Worker: a.at.Worker, DPRank: a.at.DPRank,
-		Predicted: ms(a.expected), Rows: len(ranks), Ranks: make([]account.Row, 0, len(ranks)),
+		Predicted: ms(a.expected),
 	}
 	if r.cfg.Policy != nil {
 		d.Mode = "custom"
-	}
-	for i := range ranks {
-		e := &ranks[i]
-		row := account.Row{
-			Worker: e.Worker, DPRank: e.DPRank, Chosen: e.RankID == a.at, Cost: account.Cost(e.Cost), Formula: e.Formula, Stale: e.Stale, Unknown: e.Unknown,
-			Cached: e.Cached, CachedTokens: e.CachedTokens, NewTokens: e.NewTokens, PrefillTokens: e.PrefillTokens,
-			NewBlocks: e.NewBlocks, DecodeBlocks: e.DecodeBlocks, Requests: e.Requests, Prefilling: e.Prefilling,
-		}
-		if e.Left != Eligible {
-			row.Left, row.Cost = e.Left.String(), account.NoCost()
-		}
-		d.Ranks = append(d.Ranks, row)
 	}
 	return d
 }
@@ -144,12 +132,15 @@ func (r *Router) closeAccount(k load.Key, a *attempt, now time.Time) {
 	}
 	judged := answered && !a.whole && k.Stage != uint8(DecodeStage)
 	first := ms(a.first.Sub(a.sent))
-	d := a.decision
-	if d == nil {
+	var d *account.Decision
+	t := a.table
+	if t != nil {
+		d = t.Decision
+	} else {
 		if !answered || !r.cfg.Decisions.Notable(now, first, ms(a.expected), judged) {
 			return
 		}
-		d = r.decision(k, a, nil)
+		d = r.decision(k, a)
 	}
 	d.Choose(&a.choice)
 	d.Total, d.Failed = ms(now.Sub(a.sent)), a.failed
@@ -161,7 +152,11 @@ func (r *Router) closeAccount(k load.Key, a *attempt, now time.Time) {
 		actual := a.actual
 		d.Actual, d.Miss = &actual, a.miss.String()
 	}
-	r.cfg.Decisions.Add(now, d, a.decision != nil, judged)
+	if t != nil && !t.written { // then whoever writes it gives it
+		t.over, t.ended, t.judged = true, now, judged
+		return
+	}
+	r.cfg.Decisions.Add(now, d, t != nil, judged)
 }
 
 // Totals returns what was reachable, selected and found of the requests that are over.

@@ -402,3 +402,45 @@ func TestAccountsAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations, %v without a log", with, without)
 	}
 }
+
+// hasty is a policy whose requests are over before the table of their choice is written.
+type hasty struct {
+	mostCached
+	over func()
+}
+
+func (h *hasty) Formula(*Weighing, *Candidate) string {
+	h.over()
+	return "cached"
+}
+
+// Tables are written without the lock, so that others choose meanwhile; a decision whose
+// request is over before it has its table is kept with it all the same.
+func TestTablesAreWrittenWithoutTheLock(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		log := account.New(account.Config{Keep: 10, Memory: 1 << 20, Rows: 1000, Run: "t"})
+		p := new(hasty)
+		r, space, _ := open(t, func(c *Config) { c.Decisions, c.Policy = log, p }, workers(3)...)
+		p.over = func() {
+			r.Stats()
+			if before {
+				r.Free("r")
+			}
+		}
+		chain := prompt(4)
+		store(t, space, 1, 0, event.Device, chain...)
+		a := best(t, r, Prompt{Local: chain}, Options{RequestID: "r", Explain: true})
+		if !before {
+			r.Free("r")
+		}
+		d := log.Find(account.Query{ID: a.Decision})
+		if len(d) != 1 || d[0].Rows != 3 || len(d[0].Ranks) != 3 || len(a.Ranks) != 3 || a.Ranks[0].Formula != "cached" || d[0].Worker != 1 {
+			t.Errorf("over before: %t: %+v, %+v", before, d, a.Ranks)
+		}
+		for _, row := range d[0].Ranks {
+			if row.Chosen != (row.Worker == 1) || row.Formula != "cached" {
+				t.Errorf("%+v", row)
+			}
+		}
+	}
+}

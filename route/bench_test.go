@@ -3,7 +3,9 @@ package route
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -95,6 +97,43 @@ func BenchmarkSelectAndFree(b *testing.B) {
 		}
 		r.MarkPrefillComplete("r")
 		r.Free("r")
+	}
+}
+
+// BenchmarkExplain is a choice with its table, and under the lock how much of it: the longest
+// that another call has waited for it, of most.
+func BenchmarkExplain(b *testing.B) {
+	for _, workers := range []int{8, 512, 4096} {
+		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
+			local := prompt(512)
+			r, _ := fleet(b, workers, local, nil)
+			var waits []time.Duration
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					begun := time.Now()
+					r.Stats()
+					waits = append(waits, time.Since(begun))
+					time.Sleep(50 * time.Microsecond)
+				}
+			}()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := r.BestWorker(b.Context(), Prompt{Local: local}, Options{Explain: true}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			close(stop)
+			<-done
+			slices.Sort(waits)
+			b.ReportMetric(float64(waits[len(waits)*9/10].Microseconds()), "p90-wait-µs")
+		})
 	}
 }
 

@@ -39,7 +39,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
-	r.weigh.Now, r.weigh.Stage, r.weigh.guessed = now, o.Stage, s.private > 0
+	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
 	r.weigh.held = nil
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
@@ -74,15 +74,10 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 	}
 	if explain {
-		ranks := r.explain(s)
-		if o.Explain {
-			a.Ranks = ranks
-		}
+		r.note(s, k, booked, sampled)
 		if sampled {
-			booked.decision = r.decision(k, booked, ranks)
-			a.Decision = booked.decision.ID
+			a.Decision = booked.table.ID
 		}
-		r.log(ctx, o, &a, ranks)
 	}
 	return a, nil
 }
@@ -371,27 +366,5 @@ func (r *Router) blocksHeld() []int {
 func (r *Router) noteHeldOf(k shard.Member) {
 	if n := r.number(k); n.member {
 		r.held[n.slot] = k.Held()
-	}
-}
-
-// explain lists the candidates with the policy's formulas, then the rest.
-func (r *Router) explain(s *scratch) []Explained {
-	ranks := make([]Explained, 0, len(s.cands)+len(s.left))
-	for i := range s.cands {
-		c := s.cands[i]
-		ranks = append(ranks, Explained{Candidate: c, Formula: r.policy.Formula(&r.weigh, &c)})
-	}
-	return append(ranks, s.left...)
-}
-
-func (r *Router) log(ctx context.Context, o *Options, a *Answer, ranks []Explained) {
-	if r.cfg.Log == nil || !r.cfg.Log.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	for _, e := range ranks {
-		r.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "rank weighed",
-			slog.String("request", o.RequestID), slog.Uint64("worker", e.Worker), slog.Uint64("dp_rank", uint64(e.DPRank)),
-			slog.String("cost", e.Formula), slog.String("left_out", e.Left.String()),
-			slog.Uint64("cached_blocks", uint64(e.Cached[event.External])), slog.Bool("chosen", e.RankID == a.RankID))
 	}
 }

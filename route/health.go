@@ -153,7 +153,7 @@ func (r *Router) gone(k load.Key, now time.Time) {
 		r.outcome(a, breaker.Neutral, 0, now)
 	}
 	if len(r.spare) < maxSpare {
-		a.worker, a.name, a.holder, a.decision = nil, "", shard.Member{}, nil // it keeps nothing alive
+		a.worker, a.name, a.holder, a.table = nil, "", shard.Member{}, nil // it keeps nothing alive
 		r.spare = append(r.spare, a)
 	}
 }

@@ -33,8 +33,11 @@ func (r *Router) BestPair(ctx context.Context, p Prompt, o Options) (Pair, error
 		}
 		r.placed(pair.Decode.RankID, s)
 	}
-	if err == nil && s.trace.On() {
-		r.tell(s, &pair.Decode, pair.Prefill)
+	if err == nil {
+		r.write(ctx, s, &o, &pair.Decode, pair.Prefill)
+		if s.trace.On() {
+			r.tell(s, &pair.Decode, pair.Prefill)
+		}
 	}
 	return pair, err
 }

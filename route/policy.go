@@ -14,7 +14,7 @@ import (
 )
 
 // Policy chooses among the ranks that may serve a request. A Policy belongs to
-// one Router, which calls all but UsesIndex under its lock: it may keep state.
+// one Router, which calls all but UsesIndex and Formula under its lock: it may keep state.
 type Policy interface {
 	// UsesIndex reports whether the choice depends on what is cached. If not,
 	// nothing is looked up and no prompt token counts as cached. It is asked
@@ -23,7 +23,9 @@ type Policy interface {
 	// Choose returns the position of the chosen candidate. There is at least
 	// one, and they stand in a fixed order. A policy that weighs sets Cost.
 	Choose(w *Weighing, cands []Candidate) (int, error)
-	// Formula explains a candidate's Cost, with its numbers.
+	// Formula explains the Cost of a candidate that Choose has weighed, with its numbers.
+	// It is called without the lock, after the choice, so it goes by the candidate and the
+	// plain fields of w alone: the policy's state is another by then, and w.Rand is nil.
 	Formula(w *Weighing, c *Candidate) string
 }
 
@@ -105,6 +107,9 @@ type Weighing struct {
 	count  func() []int // counts held
 	held   []int        // blocks that each slot's rank holds; nil until somebody asks
 	chance []float64    // scratch
+
+	explained bool                // costs are to keep their parts, for Formula
+	parts     [][numParts]float64 // by candidate's slot
 }
 
 // heldBy returns how many blocks the rank holds, or 0 if it does not say how many it has

@@ -83,6 +83,9 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		}
 		a.estimate(&e, w, c, w.heldBy(c))
 		c.Cost = e.cost()
+		if w.explained {
+			a.explain(w, c, &e)
+		}
 	}
 	return w.Lowest(cands), nil
 }
@@ -196,18 +199,40 @@ func (a *auto) alone(w *Weighing, c *Candidate) (prompt, answer float64) {
 	return prompt, (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
 }
 
+// The parts of a cost in ms; partLoading is one of partFirst.
+const (
+	partFirst = iota
+	partLoading
+	partDisplaced
+	partDecoding
+	partOthers
+	numParts
+)
+
+// explain keeps the parts of a cost for its formula, which is made later.
+func (a *auto) explain(w *Weighing, c *Candidate, e *estimate) {
+	if n := int(c.slot) + 1; n > len(w.parts) {
+		w.parts = append(w.parts, make([][numParts]float64, n-len(w.parts))...)
+	}
+	_, loading := a.loads(w, c)
+	w.parts[c.slot] = [...]float64{
+		partFirst: e.first, partLoading: e.token * loading.sum(), partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
+	}
+}
+
 // Formula implements Policy.
-func (a *auto) Formula(w *Weighing, c *Candidate) string {
-	var e estimate
-	a.estimate(&e, w, c, w.heldBy(c))
-	loading, others := "", ""
-	if e.others > 0 {
-		others = fmt.Sprintf(" + %.1f for other routers", e.others)
+func (*auto) Formula(w *Weighing, c *Candidate) string {
+	if int(c.slot) >= len(w.parts) {
+		return fmt.Sprintf("%.1f ms", c.Cost) // nobody was to explain it
 	}
-	if _, tokens := a.loads(w, c); tokens != (tiers{}) {
-		loading = fmt.Sprintf(" (%.1f loading)", e.token*tokens.sum())
+	p, loading, others := &w.parts[c.slot], "", ""
+	if p[partOthers] > 0 {
+		others = fmt.Sprintf(" + %.1f for other routers", p[partOthers])
 	}
-	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, e.first, loading, e.displaced, e.decoding, others)
+	if p[partLoading] > 0 {
+		loading = fmt.Sprintf(" (%.1f loading)", p[partLoading])
+	}
+	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, p[partFirst], loading, p[partDisplaced], p[partDecoding], others)
 }
 
 // output is how many tokens the request should generate, as it says itself or else as

@@ -303,7 +303,7 @@ func TestDirectNeedsAWorker(t *testing.T) {
 func TestFormulas(t *testing.T) {
 	for _, mode := range Modes() {
 		p := mustPolicy(t, mode)
-		w := weighing(func(w *Weighing) { w.Pinned = true })
+		w := weighing(func(w *Weighing) { w.Pinned, w.explained = true, true })
 		cs := candidates([3]int{1, 2, 3}, [3]int{4, 5, 6})
 		mustChoose(t, p, w, cs)
 		if p.Formula(w, &cs[1]) == "" {

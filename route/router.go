@@ -316,6 +316,7 @@ type scratch struct {
 	private int // blocks of a prompt whose tokens are not known
 	cands   []Candidate
 	left    []Explained
+	seen    []seen       // of choices that are to be explained
 	trace   spans.Span   // of the caller
 	times   [2]time.Time // for its parts: when the look-up began, and ended
 }
@@ -333,8 +334,11 @@ func (r *Router) BestWorker(ctx context.Context, p Prompt, o Options) (Answer, e
 	if err == nil && o.RequestID != "" {
 		r.placed(a.RankID, s)
 	}
-	if err == nil && s.trace.On() {
-		r.tell(s, &a, nil)
+	if err == nil {
+		r.write(ctx, s, &o, &a, nil)
+		if s.trace.On() {
+			r.tell(s, &a, nil)
+		}
 	}
 	return a, err
 }
@@ -379,7 +383,7 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
-	s.looked, s.unknown = false, nil
+	s.looked, s.unknown, s.seen = false, nil, s.seen[:0]
 	if s.trace = spans.Of(ctx); s.trace.On() {
 		s.times[0] = r.cfg.Now()
 	}
