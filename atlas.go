@@ -12,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/console"
+	"github.com/kvatlas/kvatlas/internal/router/decisions"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
 	"github.com/kvatlas/kvatlas/query"
@@ -141,6 +142,10 @@ func (a *Atlas) Console(readers int) (http.Handler, error) {
 	a.mu.Unlock()
 	return c.Handler(nil, "/"), nil
 }
+
+// DecisionsHandler answers for them as kvrouter does, at /v1/decisions and below it, to everybody:
+// it is for a port that only those can reach who run the program.
+func (a *Atlas) DecisionsHandler() http.Handler { return decisions.Handler(a.decisions) }
 
 // Spaces returns the index spaces that there are, sorted.
 func (a *Atlas) Spaces() []event.Space {

@@ -111,16 +111,17 @@ func BenchmarkExplain(b *testing.B) {
 			stop, done := make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(done)
+				tick := time.NewTicker(50 * time.Microsecond)
+				defer tick.Stop()
 				for {
 					select {
 					case <-stop:
 						return
-					default:
+					case <-tick.C:
 					}
 					begun := time.Now()
 					r.Stats()
 					waits = append(waits, time.Since(begun))
-					time.Sleep(50 * time.Microsecond)
 				}
 			}()
 			b.ReportAllocs()

@@ -112,8 +112,12 @@ func explain(out io.Writer, d *account.Decision) error {
 		fmt.Fprintf(b, " (not as expected: %s)", d.Miss)
 	}
 	fmt.Fprint(b, "\n")
-	if d.Rows == 0 {
+	switch {
+	case d.Rows == 0:
 		fmt.Fprintln(b, "no table of candidates was written: see --decisions-rows of kvrouter")
+		return b.Flush()
+	case len(d.Ranks) == 0:
+		fmt.Fprintf(b, "its table of %d candidates was too large to be kept: see --decisions-memory of kvrouter\n", d.Rows)
 		return b.Flush()
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)

@@ -275,7 +275,7 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Bytes(&c.AccessLogBuffer, "access-log-buffer", 1<<20, `Most bytes of it that wait to be written. Lines beyond are dropped and counted.`, conf.Between[int64](1<<10, 1<<30))
 	c.Decisions = account.DefaultConfig()
 	set.Int(&c.Decisions.Keep, "decisions", c.Decisions.Keep, `How many of the last sampled decisions are kept with their tables of candidates, for
-		GET /v1/decisions and kvctl why; so are the slowest and the worst predicted request of each of the last 60 minutes. 0: none.`, conf.Between(0, 1<<20))
+		GET /v1/decisions and kvctl why; so are the slowest and the worst predicted request of each of the last 60 minutes that had any. 0: none.`, conf.Between(0, 1<<20))
 	set.Bytes(&c.Decisions.Memory, "decisions-memory", c.Decisions.Memory, "Most bytes that they take.", conf.Between[int64](1<<16, 1<<36))
 	set.Int(&c.Decisions.Rows, "decisions-rows", c.Decisions.Rows, `How many rows of such tables are written a second: one for each rank of a decision that is
 		sampled.`, conf.Between(1, 1<<24))

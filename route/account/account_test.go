@@ -292,3 +292,17 @@ func TestDecisionAsJSON(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 }
+
+// A table that is too large is left out, and the decision is there: its id has been given.
+func TestALargeTable(t *testing.T) {
+	l := New(Config{Keep: 10, Memory: 64 << 10, Rows: 1000, Run: "r"})
+	id, first := l.ID(), 1.0
+	l.Add(start, &Decision{ID: id, Time: start, First: &first, Rows: 500, Ranks: make([]Row, 500)}, true, true)
+	d := l.Find(Query{ID: id})
+	if len(d) != 1 || d[0].Rows != 500 || d[0].Ranks != nil || len(d[0].Kept) != 3 {
+		t.Errorf("%+v", d)
+	}
+	if s := l.Stats(); s.Sampled != 1 || s.Bytes > 4<<10 {
+		t.Errorf("%+v", s)
+	}
+}

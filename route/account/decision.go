@@ -42,7 +42,8 @@ type Decision struct {
 	Failed    bool     `json:"failed,omitempty"` // the worker did not serve it
 
 	// Ranks are those that the policy chose from, and then those that were left out. Rows
-	// is their number; 0 if no table was written.
+	// is their number; 0 if no table was written. Of more than fit into a quarter of Config.Memory
+	// only the number is kept.
 	Rows  int   `json:"rows"`
 	Ranks []Row `json:"candidates,omitempty"`
 }

@@ -23,8 +23,8 @@ type Config struct {
 // DefaultConfig returns the defaults but for Run.
 func DefaultConfig() Config { return Config{Keep: 1000, Memory: 32 << 20, Rows: 1000} }
 
-// Log keeps decisions: the last that were sampled, and of each of the last 60 minutes the
-// slowest and the worst predicted. A nil Log keeps nothing. Its methods are safe for
+// Log keeps decisions: the last that were sampled, and of each of the last 60 minutes that had
+// any the slowest and the worst predicted: after a quiet night those of the evening are there. A nil Log keeps nothing. Its methods are safe for
 // concurrent use.
 type Log struct {
 	cfg    Config
@@ -110,6 +110,10 @@ func (l *Log) Add(now time.Time, d *Decision, sampled, judged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	size := d.bytes()
+	if size > l.cfg.Memory/4 {
+		d.Ranks = nil // its id has been given: what there was to choose from is not kept, the account of it is
+		size = d.bytes()
+	}
 	if sampled && size <= l.cfg.Memory/2 {
 		l.sampled++
 		l.last, l.lastBytes = append(l.last, d), l.lastBytes+size

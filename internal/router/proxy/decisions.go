@@ -1,21 +1,18 @@
 package proxy
 
 import (
-	"encoding/json"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/program/edge"
-	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/internal/router/decisions"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/account"
 )
 
 const (
-	pathDecisions = "/v1/decisions"
+	pathDecisions = decisions.Path
 	pathDecision  = pathDecisions + "/{id}"
 )
 
@@ -55,100 +52,18 @@ func receipt(pair *route.Pair) string {
 	return string(b)
 }
 
-// maxListed bounds an answer of GET /v1/decisions without a limit of its own.
-const maxListed = 100
-
-// decisions answers GET /v1/decisions: those that are kept, newest first, without their
-// tables; or with them as JSON lines.
+// decisions answers GET /v1/decisions.
 func (p *Proxy) decisions(w http.ResponseWriter, r *http.Request) {
-	q, lines, no := decisionQuery(r.URL.RawQuery)
-	if no != nil {
-		p.refuse(w, no)
-		return
-	}
-	list := p.findDecisions(r, q)
 	p.giveTime(w)
-	if !lines {
-		for _, d := range list {
-			d.Ranks = nil
-		}
-		writeJSON(w, http.StatusOK, edge.JSON(map[string]any{"decisions": list}))
-		return
-	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := json.NewEncoder(w)
-	for _, d := range list {
-		if out.Encode(d) != nil {
-			return // the client is gone
-		}
+	if no := decisions.List(w, r, p.cfg.Decisions, tenantOf(r)); no != nil {
+		p.refuse(w, refuse(no.Status, no.Reason, no.Message))
 	}
 }
 
 // oneDecision answers GET /v1/decisions/{id}.
 func (p *Proxy) oneDecision(w http.ResponseWriter, r *http.Request) {
-	list := p.findDecisions(r, account.Query{ID: strings.TrimPrefix(r.URL.Path, pathDecisions+"/")})
-	if len(list) != 1 {
-		p.refuse(w, refuse(http.StatusNotFound, "unknown_decision", "no such decision is kept; see --decisions"))
-		return
+	p.giveTime(w)
+	if no := decisions.One(w, p.cfg.Decisions, tenantOf(r), strings.TrimPrefix(r.URL.Path, pathDecisions+"/")); no != nil {
+		p.refuse(w, refuse(no.Status, no.Reason, no.Message))
 	}
-	writeJSON(w, http.StatusOK, edge.JSON(list[0]))
-}
-
-// findDecisions returns what the caller may see of them.
-func (p *Proxy) findDecisions(r *http.Request, q account.Query) []*account.Decision {
-	if tenant := tenantOf(r); tenant != nil {
-		if q.Group != nil && *q.Group != *tenant {
-			return []*account.Decision{}
-		}
-		q.Group = tenant
-	}
-	list := p.cfg.Decisions.Find(q)
-	for _, d := range list { // copies
-		d.Group = registry.GroupName(d.Group)
-	}
-	if list == nil {
-		list = []*account.Decision{}
-	}
-	return list
-}
-
-// decisionQuery reads a URL's arguments.
-func decisionQuery(raw string) (q account.Query, lines bool, no *refusal) {
-	args, err := url.ParseQuery(raw)
-	if err != nil {
-		return q, false, refuse(http.StatusBadRequest, "invalid_argument", "the URL's arguments are malformed")
-	}
-	q.Limit = maxListed
-	for name, values := range args {
-		value, ok := values[0], len(values) == 1
-		switch name {
-		case "model_name":
-			q.Model = value
-		case "routing_group":
-			group := registry.GroupOf(value)
-			q.Group = &group
-		case "request_id":
-			q.RequestID = value
-		case "worker_id":
-			id, err := strconv.ParseUint(value, 10, 64)
-			q.Worker, ok = &id, ok && err == nil
-		case "kept":
-			q.Kind = account.Kind(value)
-			ok = ok && (q.Kind == account.Last || q.Kind == account.Slowest || q.Kind == account.Worst)
-		case "limit":
-			q.Limit, err = strconv.Atoi(value)
-			ok = ok && err == nil && q.Limit >= 1
-		case "format":
-			lines, ok = value == "jsonl", ok && (value == "json" || value == "jsonl")
-		default:
-			return q, false, refuse(http.StatusBadRequest, "invalid_argument", "the URL has an argument that this route does not know: "+shorten(name))
-		}
-		if !ok {
-			return q, false, refuse(http.StatusBadRequest, "invalid_argument", "the URL's argument "+shorten(name)+" is given twice or has no value that it may have: "+shorten(value))
-		}
-	}
-	if lines && !args.Has("limit") {
-		q.Limit = 0
-	}
-	return q, lines, nil
 }
