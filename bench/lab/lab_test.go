@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -78,6 +79,11 @@ func TestConservation(t *testing.T) {
 		needed := 0
 		src := tap{requests(t, n, seed), func(r *trace.Request) { needed += r.Input + max(r.Output-1, 0) }}
 		r := run(t, c, src)
+		if s := r.Summary(); math.Abs(s.Spent[Waiting]+s.Spent[Computing]+s.Spent[Decoding]+s.Spent[Preempted]-s.E2E.Mean) > 1e-6*s.E2E.Mean {
+			t.Errorf("seed %d: %v is spent of %v", seed, s.Spent, s.E2E.Mean)
+		} else if preempted := s.Spent[Preempted] > 0; preempted && r.Lost == 0 || s.Spent[Computing] == 0 {
+			t.Errorf("seed %d: %v, with %d tokens lost", seed, s.Spent, r.Lost)
+		}
 		if r.Requests != n || r.Refused != 0 {
 			t.Fatalf("seed %d: %d of %d requests ended, %d refused", seed, r.Requests, n, r.Refused)
 		}

@@ -35,6 +35,7 @@ type Result struct {
 	Duration   time.Duration
 	Worked     []time.Duration // of each worker, in steps
 	Load       Series
+	Spent      Spent // of requests that ended, summed up
 	blockSize  int
 	ttft, tpot []float64
 	e2e        []float64
@@ -45,11 +46,12 @@ type Times struct{ Mean, P50, P99 float64 }
 
 // Summary holds the figures of a run that are compared.
 type Summary struct {
-	Reuse           float64 // part of the prompt tokens that was found cached
-	Loaded          float64 // part of them that was loaded from lower tiers, those of preempted requests again
-	TTFT, TPOT, E2E Times   // to the first token, for each further token, to the end
-	OutputPerSecond float64 // tokens
-	LoadMaxOverMean float64 // of the time that workers spend in steps
+	Reuse           float64            // part of the prompt tokens that was found cached
+	Loaded          float64            // part of them that was loaded from lower tiers, those of preempted requests again
+	TTFT, TPOT, E2E Times              // to the first token, for each further token, to the end
+	OutputPerSecond float64            // tokens
+	LoadMaxOverMean float64            // of the time that workers spend in steps
+	Spent           [NumPhases]float64 // by a request, in the mean
 }
 
 func (r *Result) count(p *mock.Report) {
@@ -78,6 +80,9 @@ func (r *Result) ended(q *request, now time.Duration) {
 	r.PromptTokens += q.input
 	r.OutputTokens += q.output
 	r.e2e = append(r.e2e, ms(now-q.arrival))
+	for i, d := range q.stage.spent {
+		r.Spent[i] += d
+	}
 	if q.output > 1 {
 		r.tpot = append(r.tpot, ms(now-q.first)/float64(q.output-1))
 	}
@@ -135,6 +140,9 @@ func (r *Result) Summary() Summary {
 		for _, n := range r.Loaded {
 			s.Loaded += float64(n*r.blockSize) / float64(r.PromptTokens)
 		}
+	}
+	for i, d := range r.Spent {
+		s.Spent[i] = ms(d) / float64(max(r.Requests, 1))
 	}
 	if r.Duration > 0 {
 		s.OutputPerSecond = float64(r.OutputTokens) / r.Duration.Seconds()

@@ -60,6 +60,7 @@ type request struct {
 	router          int
 	worker, prefill int // prefill is -1 for none, or once it is done
 	reused          int // tokens that the engine of its prompt found cached
+	stage           stage
 }
 
 // Run simulates the fleet until the last request of the source has ended. The
@@ -221,7 +222,7 @@ func (s *sim) arrive() error {
 	}
 	q, c := &s.requests[n], &s.coming
 	*q = request{
-		key: strconv.Itoa(s.serial), arrival: s.now, present: true,
+		key: strconv.Itoa(s.serial), arrival: s.now, present: true, stage: stage{since: s.now},
 		input: c.Input, output: c.Output,
 		prompt: s.hasher.Prompt(q.prompt[:0], c), answer: s.hasher.Output(q.answer[:0], c),
 		router: s.serial % s.cfg.Routers,
@@ -276,7 +277,11 @@ func (s *sim) startStep(i int) error {
 	}
 	w.worked += d
 	s.result.count(w.report)
+	for _, id := range w.report.Preempted {
+		s.goes(&s.requests[id], Preempted)
+	}
 	for _, b := range w.report.Began {
+		s.runs(&s.requests[b.ID])
 		if !b.Again && s.computes(int(b.ID), i) {
 			s.requests[b.ID].reused = b.Reused
 		}
@@ -303,6 +308,7 @@ func (s *sim) endStep(i int) error {
 				continue
 			}
 			q.prefill = -1
+			s.goes(q, Waiting)
 			s.agenda.add(s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
 			continue
 		}
@@ -322,6 +328,7 @@ func (s *sim) firstToken(n, worker int) error {
 	q := &s.requests[n]
 	if !q.begun {
 		q.begun, q.first = true, s.now
+		s.goes(q, Decoding)
 		s.result.first(q.first - q.arrival)
 	}
 	if s.cfg.PrefillWorkers > 0 { // whose booking ends with this
@@ -358,6 +365,7 @@ func (s *sim) end(n int) error {
 	}
 	r.Output(q.key, q.output)
 	r.Free(q.key)
+	s.goes(q, Decoding)
 	s.result.ended(q, s.now)
 	s.forget(n)
 	return nil
@@ -402,6 +410,7 @@ func (s *sim) strike(f Fault) error {
 			s.routers[q.router].Free(q.key)
 			s.result.SentAgain++
 			q.again++
+			s.goes(q, Waiting)
 			if err := s.place(n); err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -31,6 +32,8 @@ type labOptions struct {
 	sweeps          []string
 	seeds           int
 	json, plot      string
+	html            string
+	rows            []labRow
 	points          []lab.Point
 	panels          []lab.Panel
 	quiet           bool
@@ -55,6 +58,10 @@ type labRow struct {
 	E2EP99          float64           `json:"e2e_p99_ms"`
 	OutputPerSecond float64           `json:"output_tokens_per_s"`
 	LoadMaxOverMean float64           `json:"load_max_over_mean"`
+	Waiting         float64           `json:"waiting_mean_ms"` // of a request's time to its end, with the next three
+	Computing       float64           `json:"computing_mean_ms"`
+	Decoding        float64           `json:"decoding_mean_ms"`
+	Preempted       float64           `json:"preempted_mean_ms"`
 	Events          uint64            `json:"events"`
 	Seconds         float64           `json:"seconds"` // of virtual time
 	// Seeds is set where the figures are means over several, and Spread then has
@@ -122,7 +129,8 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 		return nil
 	})
 	f.StringVar(&o.json, "json", "", "write JSON lines to `file`, - for standard output in place of the table")
-	f.StringVar(&o.plot, "plot", "", "write an SVG `file`: reuse against first-token times, and the workers' load over time in the last runs")
+	f.StringVar(&o.plot, "plot", "", "write an SVG `file`: reuse against first-token times, where requests' time went, and the workers' load over time in the last runs")
+	f.StringVar(&o.html, "html", "", "write an HTML `file` with the same pictures and the table")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress line")
 	return o, parseFlags(f, args, func() error {
 		switch {
@@ -232,7 +240,11 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 				return err
 			}
 			row.Setting = setting
-			o.points = append(o.points, lab.Point{Policy: policy, Reuse: row.Reuse, TTFTP99: row.TTFTP99, At: float64(len(o.points))})
+			o.points = append(o.points, lab.Point{
+				Policy: policy, Name: nameOf(setting), Reuse: row.Reuse, TTFTP99: row.TTFTP99, At: float64(len(o.points)),
+				Spent: [...]float64{lab.Waiting: row.Waiting, lab.Computing: row.Computing, lab.Decoding: row.Decoding, lab.Preempted: row.Preempted},
+			})
+			o.rows = append(o.rows, row)
 			for _, w := range lines {
 				if err := json.NewEncoder(w).Encode(row); err != nil {
 					return fmt.Errorf("write a row: %w", err)
@@ -242,14 +254,32 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		}
 		return nil
 	})
-	if err != nil || o.plot == "" {
+	if err != nil {
 		return err
 	}
-	f, err := os.Create(o.plot)
-	if err != nil {
-		return fmt.Errorf("write the plot: %w", err)
+	err = toFile(o.plot, func(w io.Writer) error { return lab.Plot(w, o.points, o.panels) })
+	return errors.Join(err, toFile(o.html, o.report))
+}
+
+// toFile has a file written, if it is named.
+func toFile(name string, write func(io.Writer) error) error {
+	if name == "" {
+		return nil
 	}
-	return errors.Join(lab.Plot(f, o.points, o.panels), f.Close())
+	f, err := os.Create(name) //nolint:gosec // the user names it
+	if err != nil {
+		return fmt.Errorf("write a picture: %w", err)
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// nameOf names a run among those of its policy.
+func nameOf(setting map[string]string) string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(setting)) {
+		parts = append(parts, k+"="+setting[k])
+	}
+	return strings.Join(parts, " ")
 }
 
 // each calls f for every combination of the sweeps' values, with the flags set.
@@ -311,6 +341,7 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		TTFTMean: decimals(s.TTFT.Mean, 2), TTFTP50: decimals(s.TTFT.P50, 2), TTFTP99: decimals(s.TTFT.P99, 2),
 		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
+		Waiting: decimals(s.Spent[lab.Waiting], 1), Computing: decimals(s.Spent[lab.Computing], 1), Decoding: decimals(s.Spent[lab.Decoding], 1), Preempted: decimals(s.Spent[lab.Preempted], 1),
 		Events: res.Events, Seconds: decimals(res.Duration.Seconds(), 3),
 	}, nil
 }

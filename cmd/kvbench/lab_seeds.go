@@ -25,6 +25,10 @@ func figures() []figure {
 		{"e2e_p99_ms", func(r *labRow) *float64 { return &r.E2EP99 }, 1},
 		{"output_tokens_per_s", func(r *labRow) *float64 { return &r.OutputPerSecond }, 1},
 		{"load_max_over_mean", func(r *labRow) *float64 { return &r.LoadMaxOverMean }, 3},
+		{"waiting_mean_ms", func(r *labRow) *float64 { return &r.Waiting }, 1},
+		{"computing_mean_ms", func(r *labRow) *float64 { return &r.Computing }, 1},
+		{"decoding_mean_ms", func(r *labRow) *float64 { return &r.Decoding }, 1},
+		{"preempted_mean_ms", func(r *labRow) *float64 { return &r.Preempted }, 1},
 		{"seconds", func(r *labRow) *float64 { return &r.Seconds }, 3},
 	}
 }

@@ -105,7 +105,8 @@ func TestLabTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, errs bytes.Buffer
-	args := []string{"lab", "--trace", file, "--policy", "kv-weight-2,dynamo-scale-4,random", "--workers", "4", "--slow", "1:3", "--die", "0:10ms", "--join", "2:5ms",
+	page := filepath.Join(t.TempDir(), "report.html")
+	args := []string{"lab", "--trace", file, "--html", page, "--policy", "kv-weight-2,dynamo-scale-4,random", "--workers", "4", "--slow", "1:3", "--die", "0:10ms", "--join", "2:5ms",
 		"--plot", filepath.Join(t.TempDir(), "plot.svg")}
 	if code := run(args, &out, &errs); code != 0 {
 		t.Fatalf("code %d: %s", code, errs.String())
@@ -116,6 +117,10 @@ func TestLabTrace(t *testing.T) {
 	svg, err := os.ReadFile(args[len(args)-1])
 	if err != nil {
 		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), string(svg)) || strings.Count(string(text), "<tr>") != 4 ||
+		strings.Contains(string(text), "src=") || strings.Contains(string(text), "<script") || strings.Contains(string(text), "<link") {
+		t.Errorf("the report is no page of its own with the same pictures: %v\n%s", err, text)
 	}
 	decoder, circles := xml.NewDecoder(bytes.NewReader(svg)), 0
 	for {
