@@ -139,7 +139,9 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		}
 		left[why]++
 		if why != Eligible {
-			best.without(r, m, why.shortfall(), s.tokens)
+			if s.looked {
+				best.without(r, m, why.shortfall(), s.tokens)
+			}
 			if !explain {
 				continue
 			}
@@ -162,7 +164,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		}
 		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
-		if why == Eligible && c.CachedTokens >= best.tokens {
+		if s.looked && why == Eligible && c.CachedTokens >= best.tokens {
 			best.with(c)
 		}
 		if o.Stage == DecodeStage {
