@@ -21,9 +21,6 @@ type member struct {
 	id     RankID
 	holder core.Holder
 	since  uint64 // the table's version that brought it
-	// reached says which shards have, or had, blocks of it: no other one has a part
-	// in its events. Space.mu guards it.
-	reached []bool
 	// removed says that lookups are to stop crediting it, in every slots array.
 	removed atomic.Bool
 
@@ -36,6 +33,11 @@ type member struct {
 	// the last batch that did was published. The shard's owner writes them.
 	lost   []atomic.Uint64
 	lostAt []atomic.Int64
+
+	// reached says which shards have, or had, blocks of it: no other one has a part
+	// in its events. Space.mu guards it. It stands behind what every choice reads of
+	// every rank, which is one line of the cache.
+	reached []bool
 }
 
 // reachAll notes that any shard may have blocks of the rank.
