@@ -14,6 +14,12 @@ var router string
 //go:embed admin.yaml
 var admin string
 
+//go:embed console.yaml
+var console string
+
+// Console returns the document of what the console's pages ask for.
+func Console() string { return console }
+
 // OpenAPI returns the document that kvindexer's /openapi.yaml answers with if it
 // has all routes.
 func OpenAPI() string { return openAPI }

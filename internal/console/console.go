@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	document "github.com/kvatlas/kvatlas/api"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
@@ -56,9 +57,11 @@ func (c *Console) Has(path string) bool {
 // api begins the paths of what is not a file.
 const api = "api/"
 
+const pathDocument = "openapi.yaml"
+
 // Needs implements edge.Pages.
 func (c *Console) Needs(path string) secure.Role {
-	if strings.HasPrefix(path, api) {
+	if strings.HasPrefix(path, api) && path != api+pathDocument {
 		return secure.Reader
 	}
 	return secure.Anybody
@@ -84,6 +87,9 @@ func endpoints() []endpoint {
 		{path: "decisions/", answer: (*Console).decision},
 		{path: "streams", answer: (*Console).streams},
 		{path: "settings", answer: (*Console).settings},
+		{path: pathDocument, answer: func(*Console, *request) (*edge.Reply, *edge.Problem) {
+			return &edge.Reply{Status: http.StatusOK, Type: "application/yaml", Body: []byte(document.Console())}, nil
+		}},
 	}
 }
 
