@@ -20,7 +20,7 @@ func (s *Server) answerConsole(ctx *fasthttp.RequestCtx) *edge.Problem {
 	path, ok := bytes.CutPrefix(ctx.URI().PathOriginal(), []byte(pathConsole))
 	if !ok { // without its slash: the pages' own links are relative
 		ctx.Response.Header.Set("Location", pathConsole[1:])
-		ctx.SetStatusCode(fasthttp.StatusPermanentRedirect)
+		ctx.SetStatusCode(fasthttp.StatusTemporaryRedirect)
 		return nil
 	}
 	needs := s.console.Needs(string(path))

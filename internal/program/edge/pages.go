@@ -95,7 +95,7 @@ func ServePages(p Pages, access *secure.Access, below string) http.Handler {
 		path, ok := strings.CutPrefix(r.URL.EscapedPath(), below)
 		if !ok { // the path without its slash: the pages' own links are relative
 			w.Header().Set("Location", strings.TrimPrefix(below, "/"))
-			w.WriteHeader(http.StatusPermanentRedirect)
+			w.WriteHeader(http.StatusTemporaryRedirect)
 			return
 		}
 		ask := &Ask{Method: r.Method, Path: path, Query: r.URL.RawQuery, Known: r.Header.Get("If-None-Match")}
