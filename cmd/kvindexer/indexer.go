@@ -48,7 +48,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	x.console, err = console.New(console.Config{
-		Settings: cfg.Console, Program: cfg.settings.Program(), Replica: x.replica, Health: x.server.Health(), Lookups: x.server.Lookups, Explain: x.server.Explain, Declared: cfg.settings, Log: log,
+		Settings: cfg.Console, Program: cfg.settings.Program(), Replica: x.replica, Health: x.server.Health(), Lookups: x.server.Lookups, Explain: x.server.Explain, Declared: cfg.settings, Metrics: m, Log: log,
 	})
 	if err != nil {
 		return err

@@ -134,7 +134,7 @@ func (x *router) build(access *secure.Access) error {
 	pc.TLS, pc.Decisions, pc.Tracer = x.tls, decisions, x.spans.Tracer()
 	x.console, err = console.New(console.Config{
 		Settings: x.cfg.Console, Program: x.cfg.settings.Program(), Replica: x.replica, Models: x.fleet.Models, Decisions: decisions,
-		Health: x.index.Health(), Declared: x.cfg.settings, Prompts: prompts, Explain: x.index.Explain, Tokens: x.tokens, Log: x.log,
+		Health: x.index.Health(), Declared: x.cfg.settings, Prompts: prompts, Explain: x.index.Explain, Tokens: x.tokens, Metrics: x.metrics, Log: x.log,
 	})
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route/account"
@@ -52,6 +53,7 @@ type Config struct {
 	Tokens func(ctx context.Context, sp event.Space, text string) ([]uint32, error)
 	// Declared are the program's settings; nil: it has none.
 	Declared *conf.Set
+	Metrics  *obs.Metrics // nil: nothing is counted
 	Log      *slog.Logger
 
 	started time.Time

@@ -129,6 +129,7 @@ func (c *Console) Answer(a *edge.Ask) *edge.Reply {
 			return &edge.Reply{Status: http.StatusOK, Type: typeEvents}
 		}
 		if !c.enter() {
+			c.events.m.answers.Inc()
 			return edge.ReplyProblem(edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "the console is answering as many requests as it may"))
 		}
 		defer c.leave()

@@ -19,6 +19,7 @@ const frameEvery = time.Second
 // for them. Its mutex is held to come and go, and by the sampler to see who is there.
 type hub struct {
 	cfg *Config
+	m   *meters
 
 	mu      sync.Mutex
 	views   map[string]*view // by whom they are for: see viewKey
@@ -29,7 +30,9 @@ type hub struct {
 }
 
 func newHub(cfg *Config) *hub {
-	return &hub{cfg: cfg, views: make(map[string]*view), wake: make(chan struct{}, 1)}
+	h := &hub{cfg: cfg, views: make(map[string]*view), wake: make(chan struct{}, 1)}
+	h.m = newMeters(cfg.Metrics, h)
+	return h
 }
 
 // view is what some readers get: those of one tenant, or those that may see all.
@@ -79,6 +82,7 @@ func (h *hub) join(tenant *string, m metric) (*reader, *edge.Problem) {
 	case h.closed:
 		return nil, edge.Refuse(http.StatusServiceUnavailable, "request", edge.NotReady, "the program is about to stop")
 	case h.readers >= h.cfg.Readers:
+		h.m.readers.Inc()
 		return nil, edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "as many pages follow events as may (--console-readers)")
 	}
 	key := viewKey(tenant)
@@ -134,6 +138,9 @@ func (r *reader) Next(gone <-chan struct{}) ([]byte, error) {
 	}
 	last := r.last
 	r.last = f
+	if last != nil && f.number > last.number+1 {
+		r.h.m.skipped.Add(int(f.number - last.number - 1))
+	}
 	if last != nil && last.number+1 == f.number && last.epoch == f.epoch && f.delta[r.metric] != nil {
 		return f.delta[r.metric], nil
 	}
