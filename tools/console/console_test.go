@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -119,19 +120,22 @@ func TestConsole(t *testing.T) {
 
 	step("GapAndRepair", func(t *testing.T) {
 		f.connect()
-		b.follow("#/fleet")
+		b.visit("#/fleet")
 		f.publish(1)
 		b.until("the publisher's cell", `document.querySelector('.groups').innerText.includes('5 workers')`)
-		f.publish(3) // 2 is lost, and nobody answers who is asked for it
-		b.until("the gap", `/gap|recovering/.test(document.querySelector('.attention').innerText) && document.querySelector('.attention').innerText.includes('`+fmt.Sprint(loser)+`')`)
+		f.publish(3) // 2 is lost, and its publisher has to look for it
+		named := `document.querySelector('.attention').innerText.includes('` + fmt.Sprint(loser) + `')`
+		b.until("the gap", named+` && /gap|recovering/.test(document.querySelector('.attention').innerText)`)
 		b.picture("gap")
-		f.publish(2)
-		f.publish(4)
-		b.until("its repair", `!/gap|recovering/.test(document.querySelector('.attention').innerText)`)
+		f.found.Store(true)
+		b.until("its repair", `!`+named)
+		b.follow("#/streams")
+		b.until("what became of it", `[...document.querySelectorAll('.streams tr')].some((r) => r.innerText.includes('`+fmt.Sprint(loser)+`:0') && r.innerText.includes('the events came'))`)
+		b.picture("repaired")
 	})
 
 	step("KilledWorker", func(t *testing.T) {
-		b.follow("#/fleet")
+		b.visit("#/fleet")
 		f.second.kill()
 		b.until("the dead worker", `/dead|silent/.test(document.querySelector('.attention').innerText) && document.querySelector('.attention').innerText.includes('50')`)
 		b.picture("killed")
@@ -180,7 +184,7 @@ func keyboard(t *testing.T, b *tab) {
 		if strings.HasPrefix(at, "unseen ") {
 			t.Errorf("the focus is not to be seen at %s", at)
 		}
-		if at == "cells" {
+		if strings.HasPrefix(at, "cells") {
 			break
 		}
 		seen[at] = true
@@ -189,7 +193,7 @@ func keyboard(t *testing.T, b *tab) {
 	b.press(kb.Enter, 1)
 	b.until("the worker of a cell", `/Worker (3|50)/.test(document.querySelector('.details:not([hidden]) h2')?.innerText)`)
 	b.press(kb.Escape, 1)
-	b.until("no details", `document.querySelector('.details').hidden && document.activeElement.className === 'cells'`)
+	b.until("no details", `document.querySelector('.details').hidden && document.activeElement.matches('.cells')`)
 
 	b.follow("#/prefixes?model=m&block_size=16&group=")
 	b.until("a tree", `document.querySelector('.tree ul [role=treeitem]')`)
@@ -221,6 +225,7 @@ func keyboard(t *testing.T, b *tab) {
 // window, and axe-core finds nothing serious.
 func looks(t *testing.T, b *tab) {
 	axe := axeCore(t)
+	thorough := os.Getenv("KVATLAS_SCREENSHOTS") != "" // somebody waits for it
 	decision := eval[string](b, `fetch('api/decisions?limit=100').then((r) => r.json()).then((d) => d.decisions.find((x) => x.rows > 1)?.id ?? d.decisions[0].id)`)
 	places := map[string]string{
 		"fleet": "#/fleet", "worker": "#/fleet?worker=1", "prefixes": "#/prefixes?model=m&block_size=16&group=", "decisions": "#/decisions",
@@ -243,7 +248,7 @@ func looks(t *testing.T, b *tab) {
 					t.Errorf("%s is %d wide in a window of %d", name, wide, size[0])
 				}
 				b.picture(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
-				if axe != "" && size[0] < 3840 {
+				if axe != "" && (size[0] == 1280 || thorough && size[0] < 1280) {
 					for _, found := range serious(b, axe) {
 						t.Errorf("%s, %d wide, %s: %s", name, size[0], theme, found)
 					}

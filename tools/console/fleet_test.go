@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,6 +104,7 @@ type fleet struct {
 	public, admin   string
 	nc              *nats.Conn
 	js              jetstream.JetStream
+	found           atomic.Bool // what worker 77 lost
 }
 
 func startFleet(t *testing.T) *fleet {
@@ -178,7 +181,9 @@ func (f *fleet) chat(model, system, question string) error {
 }
 
 // The publisher of worker 77, who loses an event, and finds it again.
-const loser = 77
+const loser, loserRun = 77, 9
+
+var loserSpace = event.Space{Model: "m", BlockSize: 16}
 
 // connect joins the router's own NATS server.
 func (f *fleet) connect() {
@@ -203,16 +208,44 @@ func (f *fleet) connect() {
 	if f.js, err = jetstream.New(f.nc); err != nil {
 		f.t.Fatal(err)
 	}
+	if _, err := f.nc.Subscribe(stream.RecoverSubject("default", loserSpace, loser), f.recover); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// recover answers who asks for what is missing, with all events from the one that is asked
+// for to the third: once they are found.
+func (f *fleet) recover(msg *nats.Msg) {
+	const kindEvents, header = 2, "KVR\x01"
+	if len(msg.Data) != 37 || !f.found.Load() {
+		return // it asks again
+	}
+	from, le := binary.LittleEndian.Uint64(msg.Data[9:]), binary.LittleEndian
+	b := append([]byte(header), kindEvents, 0)
+	b = le.AppendUint64(le.AppendUint64(le.AppendUint64(b, loserRun), 3), 0)
+	b = le.AppendUint64(b, 0) // no parts
+	if from <= 3 {
+		b = event.AppendBatch(b, loserBatch(from, 3))
+	}
+	if err := msg.Respond(b); err != nil {
+		f.t.Error(err)
+	}
 }
 
 // publish sends an event of one block.
 func (f *fleet) publish(id uint64) {
 	f.t.Helper()
-	space := event.Space{Model: "m", BlockSize: 16}
-	b := &event.Batch{Space: space, Worker: loser, Incarnation: 9, Published: time.Now().UnixNano(), Events: []event.Event{
-		{Kind: event.Stored, ID: id, Engine: []uint64{1000 + id}, Local: []uint64{2000 + id}, HasParent: id > 1, Parent: 999 + id},
-	}}
-	if _, err := f.js.Publish(f.t.Context(), stream.Subject("default", space, loser), event.AppendBatch(nil, b)); err != nil {
+	b := loserBatch(id, id)
+	if _, err := f.js.Publish(f.t.Context(), stream.Subject("default", loserSpace, loser), event.AppendBatch(nil, b)); err != nil {
 		f.t.Fatal(err)
 	}
+}
+
+// loserBatch is a message with events of one block each.
+func loserBatch(first, last uint64) *event.Batch {
+	b := &event.Batch{Space: loserSpace, Worker: loser, Incarnation: loserRun, Published: time.Now().UnixNano()}
+	for id := first; id <= last; id++ {
+		b.Events = append(b.Events, event.Event{Kind: event.Stored, ID: id, Engine: []uint64{1000 + id}, Local: []uint64{2000 + id}, HasParent: id > 1, Parent: 999 + id})
+	}
+	return b
 }

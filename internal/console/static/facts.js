@@ -10,7 +10,7 @@ export function words(name, v) {
   if (v === true) return 'yes';
   if (v === false) return 'no';
   if (typeof v === 'number') {
-    if (/_ms$/.test(name)) return name === 'time_ms' || name.endsWith('at_ms') || v > 1e12 ? clock(v) : ms(v);
+    if (/_ms$/.test(name)) return v > 1e12 ? clock(v) : ms(v); // moments are of this century
     if (/seconds$/.test(name)) return span(v);
     if (/bytes/.test(name)) return bytes(v);
     if (/(^|_)id$|^port$|epoch/.test(name)) return String(v);

@@ -1,10 +1,12 @@
 // Streams: where events come from, how far they are read, and what became of what was missing.
 import { el, fill } from './dom.js';
 import { ask } from './source.js';
-import { facts, named, words } from './facts.js';
+import { bytes, clock, group, ms, span } from './format.js';
 import { problem, workerLink } from './parts.js';
+import { glyph } from './states.js';
 import { table } from './table.js';
 
+/** polled is a view that asks a route every so often while it is shown. */
 export function polled(app, route, every, draw, node, body) {
   let on = false, timer = 0, mine = 0;
   async function load() {
@@ -29,33 +31,74 @@ export function polled(app, route, every, draw, node, body) {
   };
 }
 
+const spaceOf = (x) => `${x.space.model} · ${x.space.block_size}${x.space.group ? ` · ${x.space.group}` : ''}`;
+const ago = (t, now) => (t ? `${span(Math.max(0, now - t) / 1000)} ago` : '–');
+const state = (grade, words) => el('span', { class: 'state' }, glyph(grade), words);
+
 export function streams(app) {
-  const body = el('div', null, el('p', { class: 'quiet' }, 'Asking…'));
+  let now = 0;
+  const body = el('div');
   const node = el('div', { class: 'streams' }, el('h1', null, 'Streams'), body);
-  const made = new Map();
+  const by = el('p', { class: 'quiet' });
+
+  const read = table('Streams', [
+    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'State', cell: (s) => (s.error ? state('dead', s.error) : s.stalled ? state('gap', s.stalled) : s.caught_up ? 'caught up' : state('recovering', 'catching up')), class: 'words' },
+    { name: 'Applied to', number: true, cell: (s) => group(Number(s.position)) },
+    { name: 'Of', number: true, cell: (s) => group(Number(s.last)) },
+    { name: 'Lag', number: true, cell: (s) => group(s.lag_messages), sort: (s) => s.lag_messages },
+    { name: 'Lag in time', number: true, cell: (s) => ms(s.lag_ms), sort: (s) => s.lag_ms },
+    { name: 'In flight', number: true, cell: (s) => `${group(s.in_flight)}, ${bytes(s.in_flight_bytes)}`, sort: (s) => s.in_flight },
+    { name: 'Made', cell: (s) => clock(s.created_ms), sort: (s) => s.created_ms },
+    { name: 'Stream', cell: (s) => el('code', null, s.stream), class: 'words' },
+  ], { page: 20, empty: 'No JetStream stream is read.' });
+
+  const recoveries = table('Recoveries', [
+    { name: 'Began', cell: (r) => clock(r.began_ms), sort: (r) => r.began_ms },
+    { name: 'Worker', cell: (r) => workerLink(r.worker, r.rank), sort: (r) => r.worker.padStart(24) },
+    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Why', cell: (r) => r.cause.replaceAll('_', ' '), class: 'words', sort: (r) => r.cause },
+    { name: 'Took', number: true, cell: (r) => ms(r.took_ms), sort: (r) => r.took_ms },
+    { name: 'Became', cell: (r) => ({ events: 'the events came', dump: 'all that it holds was read' }[r.became] ?? state('gap', `failed${r.error ? ': ' + r.error : ''}`)), class: 'words', sort: (r) => r.became },
+  ], { page: 20, empty: 'None since this process began.' });
+
+  const snapshots = table('Snapshots', [
+    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Newest', cell: (s) => (s.error ? state('gap', s.error) : s.name ?? 'none yet'), class: 'words' },
+    { name: 'Age', number: true, cell: (s) => ago(s.written_ms, now), sort: (s) => s.written_ms },
+    { name: 'Size', number: true, cell: (s) => bytes(s.bytes), sort: (s) => s.bytes },
+    { name: 'Blocks', number: true, cell: (s) => group(s.blocks), sort: (s) => s.blocks },
+    { name: 'Up to message', number: true, cell: (s) => (s.seq === null ? '–' : group(Number(s.seq))) },
+    { name: 'Written by', cell: (s) => s.writer ?? '–', sort: (s) => s.writer },
+  ], { page: 20, empty: 'None are taken.' });
+
+  const sources = table('Ranks by how their events are read', [
+    { name: 'Worker', cell: (s) => workerLink(s.worker, s.rank), sort: (s) => s.worker.padStart(24) },
+    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'By', cell: (s) => (s.by === 'zmq' ? 'its engine’s socket' : 'NATS'), sort: (s) => s.by },
+    { name: 'State', cell: (s) => (s.state === 'following' && !s.stale ? 'following' : state(s.state === 'recovering' ? 'recovering' : s.stale ? 'stale' : 'gap', `${s.state}${s.why ? ': ' + s.why : ''}`)), class: 'words', sort: (s) => s.state },
+    { name: 'Last event', cell: (s) => ago(s.last_event_ms, now), sort: (s) => s.last_event_ms },
+    { name: 'Id', number: true, cell: (s) => group(Number(s.last_id)) },
+    { name: 'Events', number: true, cell: (s) => group(s.events), sort: (s) => s.events },
+    { name: 'Gaps', number: true, cell: (s) => group(s.gaps), sort: (s) => s.gaps },
+    { name: 'Missed', number: true, cell: (s) => group(s.missed_events), sort: (s) => s.missed_events },
+    { name: 'Recoveries', number: true, cell: (s) => (s.recoveries_failed ? `${group(s.recoveries)}, ${group(s.recoveries_failed)} failed` : group(s.recoveries)), sort: (s) => s.recoveries },
+  ], { page: 40, empty: 'No rank’s events are read.' });
+  const more = el('p', { class: 'quiet' });
+
+  const sections = [['JetStream', by, read.node], ['Recoveries', recoveries.node], ['Snapshots', snapshots.node], ['Ranks', sources.node, more]]
+    .map(([name, ...content]) => el('section', null, el('h2', null, name), content));
 
   function draw(answer) {
-    const sections = [];
-    for (const [name, v] of Object.entries(answer)) sections.push(section(name, v));
-    if (sections.some((s) => !s.isConnected) || body.children.length !== sections.length) fill(body, sections);
-  }
-
-  /** section is a list of the answer as a table, whose columns are what its things have. */
-  function section(name, v) {
-    if (!made.has(name)) made.set(name, { node: el('section', null) });
-    const m = made.get(name);
-    if (!Array.isArray(v)) { fill(m.node, el('h2', null, named(name)), v && typeof v === 'object' ? facts(v) : el('p', null, words(name, v))); return m.node; }
-    const fields = [...new Set(v.flatMap((x) => Object.keys(x ?? {})))];
-    if (m.fields !== fields.join()) {
-      m.fields = fields.join();
-      m.table = table(named(name), fields.map((f) => ({
-        name: named(f), number: typeof v.find((x) => x[f] !== null && x[f] !== undefined)?.[f] === 'number',
-        cell: (x) => (/^worker(_id)?$/.test(f) && x[f] ? workerLink(x[f]) : x[f] && typeof x[f] === 'object' ? facts(x[f]) : words(f, x[f])), sort: (x) => x[f],
-      })), { page: 20, empty: 'None.' });
-      fill(m.node, el('h2', null, named(name)), m.table.node);
-    }
-    m.table.show(v);
-    return m.node;
+    now = answer.at_ms;
+    const ways = Object.entries(answer.transports).filter(([, n]) => n).map(([name, n]) => `${group(n)} by ${name}`);
+    fill(by, `Read by this replica, ${answer.replica}. ${ways.length ? `Workers: ${ways.join(', ')}.` : ''}`);
+    read.show(answer.streams);
+    recoveries.show(answer.recoveries);
+    snapshots.show(answer.snapshots);
+    sources.show(answer.sources);
+    fill(more, answer.more ? `and ${group(answer.more)} more, that nothing is wrong with` : '');
+    if (!sections[0].isConnected) fill(body, sections);
   }
 
   return polled(app, 'streams', 2000, draw, node, body);

@@ -1,7 +1,7 @@
 // One worker beside the fleet: its ranks, what each holds, how its events are read.
 import { el, fill, keepingFocus } from './dom.js';
 import { ask, query } from './source.js';
-import { group, percent, span } from './format.js';
+import { count, group, percent, span } from './format.js';
 import { glyph, stateOf } from './states.js';
 import { facts } from './facts.js';
 import { meter, problem } from './parts.js';
@@ -31,46 +31,37 @@ export function worker(app, close) {
   }
 
   function draw(answer) {
-    const open = new Set([...body.querySelectorAll('details[open]')].map((d) => d.dataset.key));
+    const open = new Map([...body.querySelectorAll('details')].map((d) => [d.dataset.key, d.open]));
     const top = body.scrollTop;
-    const spaces = answer.spaces ?? [answer];
-    fill(body, spaces.map((s) => {
-      const workers = s.workers ?? [s.worker ?? s];
-      return workers.map((w) => one(s, w, open));
-    }), rest(answer, open));
+    fill(body, answer.spaces.map((s) => space(s, open)));
     body.scrollTop = top;
   }
 
-  function one(space, w, open) {
-    const total = w.registration?.total_blocks ?? w.total_blocks;
-    const ranks = w.ranks ?? [];
+  function space(s, open) {
+    const key = `${s.space.model} ${s.space.block_size} ${s.space.group}`, r = s.registration;
     return el('section', null,
-      el('p', { class: 'where' }, el('b', null, space.model ?? w.model ?? ''), el('span', { class: 'quiet' }, [w.registration?.role, space.block_size && `blocks of ${space.block_size}`, space.group && `group ${space.group}`].filter(Boolean).join(' · '))),
-      el('p', { class: 'state' }, w.state && w.state !== 'live' && glyph(w.state === 'suspect' || w.state === 'lost' ? 'silent' : w.state === 'gone' ? 'dead' : 'stale'), el('b', null, w.state ?? ''), w.drained && [' ', glyph('draining'), 'drained'], w.conflict && [' ', glyph('conflict'), 'conflict']),
-      ranks.map((r) => rank(r, total, open)),
-      w.registration && fold(`registration ${w.worker_id}`, 'Registration', facts(w.registration), open));
+      el('p', { class: 'where' }, el('b', null, s.space.model), el('span', { class: 'quiet' }, [r?.role, `blocks of ${s.space.block_size}`, s.space.group && `group ${s.space.group}`].filter(Boolean).join(' · '))),
+      standing(r), s.ranks.map((k) => rank(k, r?.capacity_blocks, open, key)),
+      r && fold(`${key} registration`, 'Registration', facts(r), open));
   }
 
-  function rank(r, total, open) {
-    const held = TIERS.map(([key, name]) => [name, r[key] ?? 0]);
-    const all = held.reduce((n, [, v]) => n + v, 0);
-    const state = r.stream?.state;
-    const bad = kindOf(state, r.stale);
+  /** standing says in a line whether the worker is to be counted on. */
+  function standing(r) {
+    if (!r) return el('p', { class: 'state' }, 'not registered: it only publishes');
+    const marks = [r.state === 'suspect' || r.state === 'lost' ? 'silent' : r.state === 'gone' ? 'dead' : null, r.drained && 'draining', r.conflict && 'conflict', r.mismatch && 'mismatch'].filter(Boolean);
+    return [el('p', { class: 'state' }, el('b', null, r.state), marks.map((m) => [glyph(m), stateOf(m).name])),
+      [r.mismatch, r.conflict, r.drained_by && `drained by ${r.drained_by}`, r.left_by && `left: ${r.left_by}`].filter(Boolean).map((words) => el('p', { class: 'quiet' }, words))];
+  }
+
+  function rank(r, capacity, open, key) {
+    const all = TIERS.reduce((n, [t]) => n + r[t], 0), source = r.stream ?? r.direct, bad = source && markOf(source);
     return el('div', { class: 'rank' },
-      el('h3', null, `Rank ${r.dp_rank ?? r.rank ?? 0}`, bad && el('span', { class: 'state' }, glyph(bad), state ?? stateOf(bad).name)),
-      el('p', { class: 'held' }, meter(total ? (r.device ?? all) / total : null, 'of the device cache'), el('span', null, `${group(all)} blocks`, total ? ` · ${percent((r.device ?? all) / total)} of the cache` : '')),
-      el('p', { class: 'quiet' }, held.filter(([, v], i) => v || i === 0).map(([name, v]) => `${group(v)} ${name}`).join(' · ')),
-      r.load && facts(r.load), r.rates && facts(r.rates),
-      r.stream && fold(`stream ${w(r)}`, `Events: ${state ?? ''}${r.stream.lag_seconds ? `, ${span(r.stream.lag_seconds)} behind` : ''}`, facts(r.stream, { without: ['state'] }), open),
-      facts(r, { without: ['dp_rank', 'rank', 'stream', 'load', 'rates', 'stale', ...TIERS.map(([k]) => k)] }));
-  }
-
-  const w = (r) => r.dp_rank ?? r.rank ?? 0;
-
-  function rest(answer, open) {
-    const known = ['spaces', 'worker_id', 'id', 'worker', 'model', 'group', 'block_size', 'ranks', 'registration', 'state', 'drained', 'conflict', 'blocks'];
-    const more = Object.keys(answer).filter((k) => !known.includes(k));
-    return more.length > 0 && fold('more', 'Load and rates', facts(answer, { without: known }), open, true);
+      el('h3', null, `Rank ${r.rank}`, bad && el('span', { class: 'state' }, glyph(bad), source.state)),
+      el('p', { class: 'held' }, meter(capacity ? r.device / capacity : null, 'of the device cache'), el('span', null, `${group(all)} blocks`, capacity ? ` · ${percent(r.device / capacity)} of the cache` : '')),
+      el('p', { class: 'quiet' }, [...TIERS.filter(([t], i) => r[t] || i === 0).map(([t, name]) => `${group(r[t])} ${name}`), r.inferred && `${group(r.inferred)} inferred`].filter(Boolean).join(' · ')),
+      source?.why && el('p', { class: 'quiet' }, source.why),
+      r.load && fold(`${key} ${r.rank} load`, `Load: ${count(r.load.requests, 'request')}${r.load.left_out ? `, left out: ${r.load.left_out.replaceAll('_', ' ')}` : ''}`, facts(r.load), open),
+      source && fold(`${key} ${r.rank} events`, `Events: ${source.state}${source.last_event_ms ? `, the last ${span((Date.now() - source.last_event_ms) / 1000)} ago` : ''}`, facts(source, { without: ['space', 'worker', 'rank', 'state', 'why'] }), open));
   }
 
   return {
@@ -95,11 +86,11 @@ export function worker(app, close) {
   };
 }
 
-/** kindOf is the mark for how a rank's events are read. */
-function kindOf(state, stale) {
-  return { recovering: 'recovering', incomplete: 'gap', truncated: 'truncated', contested: 'conflict', departed: 'dead' }[state] ?? (stale ? 'stale' : null);
+/** markOf is the mark for how a rank's events are read; null where they are read well. */
+function markOf({ state, stale }) {
+  return { waiting: 'gap', lossy: 'gap', incomplete: 'gap', recovering: 'recovering', truncated: 'truncated', away: 'silent', contested: 'conflict', departed: 'dead' }[state] ?? (stale ? 'stale' : null);
 }
 
-function fold(key, name, content, open, start = false) {
-  return el('details', { 'data-key': key, open: open.size ? open.has(key) : start, class: 'fold' }, el('summary', null, name), content);
+function fold(key, name, content, open) {
+  return el('details', { 'data-key': key, open: open.get(key) ?? false, class: 'fold' }, el('summary', null, name), content);
 }
