@@ -199,9 +199,28 @@ func (a *auto) alone(w *Weighing, c *Candidate) (prompt, answer float64) {
 	return prompt, (v.decodeStep + v.decodeToken*(float64(c.Context)+float64(w.PromptTokens))) * w.output(a.speeds.output)
 }
 
-// The parts of a cost in ms; partLoading is one of partFirst.
+// waiting returns how much of the time to the first token is before the request's own prompt
+// has its turn.
+func (a *auto) waiting(w *Weighing, c *Candidate, e *estimate) float64 {
+	if w.Stage == DecodeStage {
+		return 0
+	}
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	step, chunk := v.prefillStep, float64(c.MaxBatchedTokens)
+	if chunk <= 0 {
+		chunk = defaultChunk
+	}
+	if w.Stage != PrefillStage && c.Requests > 0 {
+		step += v.decodeStep + v.decodeToken*float64(c.Context)
+	}
+	mine := float64(c.NewTokens)
+	return max(0, e.first-max(1, mine/chunk)*step-v.prefillToken*mine)
+}
+
+// The parts of a cost in ms; partWaiting and partLoading are of partFirst.
 const (
 	partFirst = iota
+	partWaiting
 	partLoading
 	partDisplaced
 	partDecoding
@@ -216,7 +235,7 @@ func (a *auto) explain(w *Weighing, c *Candidate, e *estimate) {
 	}
 	_, loading := a.loads(w, c)
 	w.parts[c.slot] = [...]float64{
-		partFirst: e.first, partLoading: e.token * loading.sum(), partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
+		partFirst: e.first, partWaiting: a.waiting(w, c, e), partLoading: e.token * loading.sum(), partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
 	}
 }
 
@@ -225,14 +244,19 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 	if int(c.slot) >= len(w.parts) {
 		return fmt.Sprintf("%.1f ms", c.Cost) // nobody was to explain it
 	}
-	p, loading, others := &w.parts[c.slot], "", ""
+	p, parts, others := &w.parts[c.slot], "", ""
 	if p[partOthers] > 0 {
 		others = fmt.Sprintf(" + %.1f for other routers", p[partOthers])
 	}
-	if p[partLoading] > 0 {
-		loading = fmt.Sprintf(" (%.1f loading)", p[partLoading])
+	switch wait, load := p[partWaiting], p[partLoading]; {
+	case load > 0 && wait > 0:
+		parts = fmt.Sprintf(" (%.1f waiting, %.1f loading)", wait, load)
+	case load > 0:
+		parts = fmt.Sprintf(" (%.1f loading)", load)
+	case wait > 0:
+		parts = fmt.Sprintf(" (%.1f waiting)", wait)
 	}
-	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, p[partFirst], loading, p[partDisplaced], p[partDecoding], others)
+	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, p[partFirst], parts, p[partDisplaced], p[partDecoding], others)
 }
 
 // output is how many tokens the request should generate, as it says itself or else as

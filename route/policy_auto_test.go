@@ -167,6 +167,37 @@ func onHost(t *testing.T, r *Router, worker uint64, local []uint64) {
 	}
 }
 
+// TestAutoFormulasAddUp: what a formula names is the cost that the choice went by, and says
+// what of it is waiting.
+func TestAutoFormulasAddUp(t *testing.T) {
+	r, _, _ := autoFleet(t, 3, nil)
+	waiting := 0
+	for i := range 6 {
+		got := best(t, r, Prompt{Local: numbers(1000*(i+1), 2000)}, Options{RequestID: fmt.Sprint(i), Explain: true})
+		for _, e := range got.Ranks {
+			var cost, first, displaced, decoding, wait float64
+			said, inside, _ := strings.Cut(e.Formula, " (")
+			if inside != "" {
+				inside, rest, _ := strings.Cut(inside, ")")
+				said += rest
+				if _, err := fmt.Sscanf(inside, "%f waiting", &wait); err != nil {
+					t.Fatal(e.Formula, err)
+				}
+				waiting++
+			}
+			if _, err := fmt.Sscanf(said, "%f ms = %f to the first token + %f displaced + %f decoding", &cost, &first, &displaced, &decoding); err != nil {
+				t.Fatal(e.Formula, err)
+			}
+			if math.Abs(first+displaced+decoding-cost) > 0.2 || wait > first || math.Abs(cost-e.Cost) > 0.1 {
+				t.Errorf("request %d, worker %d: %s", i, e.Worker, e.Formula)
+			}
+		}
+	}
+	if waiting == 0 {
+		t.Error("no rank is waited for")
+	}
+}
+
 // TestAutoCountsLoads: a prompt on the host is worth the way there, and less
 // than one on the device; its booking counts the time to load it.
 func TestAutoCountsLoads(t *testing.T) {
