@@ -9,6 +9,7 @@ import { ramp, bright, paints } from './scale.js';
 import { STATES, stateOf, glyph, mark } from './states.js';
 
 const FADE = 420; // ms from one value to the next
+const RIM = 4; // CSS pixels around the cells, for what surrounds one at the edge
 
 /** sizeFor is the size of a cell, in CSS pixels, with which so many fill about an area. */
 export function sizeFor(cells, wide, high, ranks = 1) {
@@ -71,8 +72,8 @@ export class Cells {
     this.node.style.setProperty('width', `${w}px`);
     this.node.style.setProperty('height', `${h}px`);
     const dpr = devicePixelRatio;
-    this.over.width = Math.round(w * dpr);
-    this.over.height = Math.round(h * dpr);
+    this.over.width = Math.round((w + 2 * RIM) * dpr);
+    this.over.height = Math.round((h + 2 * RIM) * dpr);
     this.heat.width = this.columns;
     this.heat.height = this.rows;
     this.image = this.heat.getContext('2d').createImageData(this.columns, this.rows);
@@ -171,8 +172,8 @@ export class Cells {
   draw() {
     if (!this.size || !this.colours) return;
     const dpr = devicePixelRatio, ctx = this.over.getContext('2d');
-    ctx.setTransform(dpr, 0, 0, dpr, 0, 0);
-    ctx.clearRect(0, 0, this.over.width, this.over.height);
+    ctx.setTransform(dpr, 0, 0, dpr, RIM * dpr, RIM * dpr);
+    ctx.clearRect(-RIM, -RIM, this.over.width, this.over.height);
     const { size, states, to } = this;
     const radius = size.tile ? 6 : Math.max(4.5, Math.min(8, size.wide * 0.24));
     for (let i = 0; i < states.length; i++) {

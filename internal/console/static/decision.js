@@ -8,30 +8,23 @@ import { REASONS, same } from './decisions.js';
 
 // Parts of a cost in ms, in the order in which they pass.
 export const PARTS = [
-  ['wait', 'waiting'], ['first', 'to the first token'], ['compute', 'computing'], ['load', 'loading'], ['transfer', 'transfer'],
+  ['wait', 'waiting'], ['compute', 'computing'], ['load', 'loading'],
   ['displaced', 'displaced'], ['decoding', 'decoding'], ['others', 'other routers'],
 ];
 
-const WORDS = [['first', /([\d.]+) to the first token/], ['load', /\(([\d.]+) loading\)/], ['displaced', /([\d.]+) displaced/], ['decoding', /([\d.]+) decoding/], ['others', /([\d.]+) for other routers/]];
+const WORDS = [['wait', /([\d.]+) waiting/], ['first', /([\d.]+) to the first token/], ['load', /([\d.]+) loading/], ['displaced', /([\d.]+) displaced/], ['decoding', /([\d.]+) decoding/], ['others', /([\d.]+) for other routers/]];
 
-/** partsOf takes a candidate's cost apart: as the server tells it, or as the policy words it. */
+/** partsOf takes a candidate's cost apart, as the policy words it; null if it goes by no time. */
 export function partsOf(c) {
-  const told = c.parts ?? c.times ?? c.cost_parts ?? null;
   const parts = {};
-  if (told) {
-    for (const [key] of PARTS) {
-      const v = told[key] ?? told[key + '_ms'];
-      if (typeof v === 'number' && v > 0) parts[key] = v;
-    }
-    return parts;
-  }
   if (!/ ms = /.test(c.formula ?? '')) return null;
   for (const [key, pattern] of WORDS) {
     const m = pattern.exec(c.formula);
     if (m && Number(m[1]) > 0) parts[key] = Number(m[1]);
   }
-  if (parts.first && parts.load) parts.first = Math.max(0, parts.first - parts.load);
-  return parts;
+  // Waiting and loading are parts of the time to the first token; the rest is computing.
+  const { first = 0, ...rest } = parts;
+  return { ...rest, compute: Math.max(0, first - (parts.wait ?? 0) - (parts.load ?? 0)) };
 }
 
 export function decision(app) {

@@ -33,6 +33,7 @@ export function group(n) {
 export function percent(r) {
   if (!known(r)) return DASH;
   const p = 100 * r;
+  if (p >= 99.5 && p < 100) return (p < 99.95 ? p.toFixed(1) : '>99.9') + THIN + '%'; // not yet all
   return (p > 0 && p < 10 ? p.toFixed(1).replace(/\.0$/, '') : p.toFixed(0)) + THIN + '%';
 }
 

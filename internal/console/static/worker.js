@@ -38,9 +38,9 @@ export function worker(app, close) {
   }
 
   function space(s, open) {
-    const key = `${s.space.model} ${s.space.block_size} ${s.space.group}`, r = s.registration;
+    const key = `${s.model} ${s.block_size} ${s.group}`, r = s.registration;
     return el('section', null,
-      el('p', { class: 'where' }, el('b', null, s.space.model), el('span', { class: 'quiet' }, [r?.role, `blocks of ${s.space.block_size}`, s.space.group && `group ${s.space.group}`].filter(Boolean).join(' · '))),
+      el('p', { class: 'where' }, el('b', null, s.model), el('span', { class: 'quiet' }, [r?.role, `blocks of ${s.block_size}`, s.group && `group ${s.group}`].filter(Boolean).join(' · '))),
       standing(r), s.ranks.map((k) => rank(k, r?.capacity_blocks, open, key)),
       r && fold(`${key} registration`, 'Registration', facts(r), open));
   }
