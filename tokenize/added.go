@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"bytes"
+	"errors"
 	"unicode/utf8"
 )
 
@@ -24,12 +25,37 @@ type finder struct {
 	tokens []added
 	first  [256]bool
 	only   int // the one first byte of all; -1 if there are several
-	edges  *pairs
-	ends   []uint32 // by node: the token that ends there, or none
+	trie   *trie
 }
 
-func newFinder() *finder {
-	return &finder{only: -1, edges: newPairs(64), ends: []uint32{none}}
+func newFinder() *finder { return &finder{only: -1, trie: newTrie()} }
+
+// trie finds what a text begins with, byte by byte from node 0.
+type trie struct {
+	edges *pairs   // of a node and a byte: the next node
+	ends  []uint32 // by node: what ends there, or none
+}
+
+func newTrie() *trie { return &trie{edges: newPairs(64), ends: []uint32{none}} }
+
+var errSame = errors.New("two of the same")
+
+func (t *trie) add(key []byte, value uint32) error {
+	node := uint32(0)
+	for _, c := range key {
+		v := t.edges.get(node, uint32(c))
+		if v == noPair {
+			v = uint64(len(t.ends))
+			t.edges.set(node, uint32(c), 0, uint32(v))
+			t.ends = append(t.ends, none)
+		}
+		node = uint32(v)
+	}
+	if t.ends[node] != none {
+		return errSame
+	}
+	t.ends[node] = value
+	return nil
 }
 
 // add takes a token that is found where pattern stands.
@@ -37,20 +63,9 @@ func (f *finder) add(a added, pattern []byte) error {
 	if len(pattern) > maxAdded {
 		return refused("added token %.20q…: longer than %d bytes", a.Content, maxAdded)
 	}
-	node := uint32(0)
-	for _, c := range pattern {
-		v := f.edges.get(node, uint32(c))
-		if v == noPair {
-			v = uint64(len(f.ends))
-			f.edges.set(node, uint32(c), 0, uint32(v))
-			f.ends = append(f.ends, none)
-		}
-		node = uint32(v)
+	if err := f.trie.add(pattern, uint32(len(f.tokens))); err != nil {
+		return refused("added token %q: %w", a.Content, err)
 	}
-	if f.ends[node] != none {
-		return refused("two added tokens are found as %q", pattern)
-	}
-	f.ends[node] = uint32(len(f.tokens))
 	f.tokens = append(f.tokens, a)
 	f.first[pattern[0]] = true
 	if len(f.tokens) == 1 {
@@ -78,13 +93,13 @@ func (f *finder) match(b []byte, from int) (start, end int, token uint32) {
 		}
 		node, found := uint32(0), none
 		for j := i; j < len(b); j++ {
-			v := f.edges.get(node, uint32(b[j]))
+			v := f.trie.edges.get(node, uint32(b[j]))
 			if v == noPair {
 				break
 			}
 			node = uint32(v)
-			if f.ends[node] != none {
-				found, end = f.ends[node], j+1
+			if f.trie.ends[node] != none {
+				found, end = f.trie.ends[node], j+1
 			}
 		}
 		if found != none {

@@ -12,6 +12,7 @@ type bpe struct {
 	whole   bool        // a piece that is a token is that token (ignore_merges, tiktoken)
 
 	chars        bool // symbols are characters, not bytes
+	holes        bool // not each byte is a token
 	byteFallback bool // of characters that are no token
 	unk          uint32
 	fuseUnk      bool
@@ -19,6 +20,7 @@ type bpe struct {
 
 // work is memory for one encoding at a time.
 type work struct {
+	t     *unicodeTables
 	ids   []uint32
 	rank  []uint64 // of symbol i with the next: rank<<32|id
 	next  []int32
@@ -27,12 +29,25 @@ type work struct {
 	text  []byte   // normalized
 	text2 []byte
 	runes []rune
+	word  []byte
+	steps []step
 	bufs  [][]byte // what stages changed, by level
 	reg   matcher
 }
 
+func newWork() *work { return &work{t: tables()} }
+
 // short is up to how many symbols a scan for the earliest merge is faster than a heap.
 const short = 48
+
+func (m *bpe) encode(w *work, p []byte, dst []uint32) []uint32 {
+	if m.whole {
+		if id := m.vocab.find(p); id != none {
+			return append(dst, id)
+		}
+	}
+	return m.merge(w, p, dst)
+}
 
 // merge appends the tokens of one piece.
 func (m *bpe) merge(w *work, piece []byte, dst []uint32) []uint32 {
@@ -46,7 +61,7 @@ func (m *bpe) merge(w *work, piece []byte, dst []uint32) []uint32 {
 
 // symbols appends what merging begins with.
 func (m *bpe) symbols(ids []uint32, piece []byte) []uint32 {
-	if !m.chars {
+	if !m.chars && !m.holes {
 		for _, c := range piece {
 			ids = append(ids, m.bytes[c])
 		}
@@ -54,7 +69,10 @@ func (m *bpe) symbols(ids []uint32, piece []byte) []uint32 {
 	}
 	unk := 0 // characters that are not known, not said yet
 	for i := 0; i < len(piece); {
-		_, n := runeAt(piece, i)
+		n := 1
+		if m.chars {
+			_, n = runeAt(piece, i)
+		}
 		c := piece[i : i+n]
 		i += n
 		if id := m.vocab.find(c); id != none {

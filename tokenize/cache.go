@@ -46,11 +46,13 @@ func keyWord(p []byte, i int) uint64 {
 	if i*8+8 <= len(p) {
 		return binary.LittleEndian.Uint64(p[i*8:])
 	}
-	var v uint64
-	for k, c := range p[i*8:] {
-		v |= uint64(c) << (k * 8)
+	// The last word: of what is left, in whichever way needs no loop.
+	p = p[i*8:]
+	n := len(p)
+	if n >= 4 {
+		return uint64(binary.LittleEndian.Uint32(p)) | uint64(binary.LittleEndian.Uint32(p[n-4:]))<<32
 	}
-	return v
+	return uint64(p[0]) | uint64(p[n>>1])<<8 | uint64(p[n-1])<<16
 }
 
 func (c *pieceCache) slot(i uint64) *[slotWords]atomic.Uint64 {

@@ -25,7 +25,7 @@ type form struct {
 
 // apply appends src in the form.
 func (f form) apply(w *work, dst, src []byte) []byte {
-	t := tables()
+	t := w.t
 	mask := uint8(quickC)
 	if f.compat {
 		mask = quickK

@@ -166,7 +166,7 @@ func (t *Tokenizer) loadAdded(b []byte, lookup *words) error {
 		content := []byte(a.Content)
 		if a.Normalized {
 			f = t.normal
-			w := &work{}
+			w := newWork()
 			for _, n := range t.normalizers {
 				content = n.apply(w, nil, content)
 			}

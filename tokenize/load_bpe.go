@@ -111,14 +111,13 @@ func (t *Tokenizer) loadBPE(m map[string][]byte, byteLevel bool) (*words, error)
 	}
 	for c := range 256 {
 		if byteLevel {
-			if b.bytes[c] = b.vocab.find([]byte{byte(c)}); b.bytes[c] == none {
-				return nil, refused("byte-level BPE without a token for byte 0x%02X", c)
-			}
+			b.bytes[c] = b.vocab.find([]byte{byte(c)})
+			b.holes = b.holes || b.bytes[c] == none
 		} else {
 			b.bytes[c] = b.vocab.find(fmt.Appendf(nil, "<0x%02X>", c))
 		}
 	}
-	if byteLevel {
+	if byteLevel && !b.holes {
 		t.single = &b.bytes
 	}
 	t.model = b

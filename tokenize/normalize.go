@@ -169,6 +169,13 @@ func normalizers(c *component, to []normalizer) ([]normalizer, error) {
 		return append(to, strip{left: c.StripLeft, right: c.StripRight}), nil
 	case "Lowercase":
 		return append(to, lowercase{}), nil
+	case "StripAccents":
+		return append(to, stripAccents{}), nil
+	case "BertNormalizer":
+		is := func(b *bool, otherwise bool) bool { return b == nil && otherwise || b != nil && *b }
+		n := bert{clean: is(c.CleanText, true), chinese: is(c.ChineseChars, true), lower: is(c.Lowercase, true)}
+		n.accents = is(c.StripAccents, n.lower)
+		return append(to, n), nil
 	case "Replace":
 		if c.Pattern == nil {
 			return nil, refused("normalizer Replace without a pattern")

@@ -83,7 +83,7 @@ type frame struct{ pc, low, high int }
 // next finds the first match at or after from. A pattern matches no empty text: compile sees to it.
 func (re *regexp) next(w *work, b []byte, from int) (int, int) {
 	m := &w.reg
-	t := tables()
+	t := w.t
 	for i := from; i < len(b); {
 		if end := re.run(t, m, b, 0, i); end >= 0 {
 			return i, end

@@ -19,8 +19,8 @@ func (l literal) next(_ *work, b []byte, from int) (int, int) {
 // charScanner finds single characters.
 type charScanner func(t *unicodeTables, c class, r rune) bool
 
-func (s charScanner) next(_ *work, b []byte, from int) (int, int) {
-	t := tables()
+func (s charScanner) next(w *work, b []byte, from int) (int, int) {
+	t := w.t
 	for i := from; i < len(b); {
 		r, n := runeAt(b, i)
 		if s(t, t.classes[t.category.at(r)], r) {
@@ -42,8 +42,8 @@ func isDigit(t *unicodeTables, _ class, r rune) bool { return t.traits.at(r)&tra
 // wordScanner finds \w+|[^\w\s]+.
 type wordScanner struct{}
 
-func (wordScanner) next(_ *work, b []byte, from int) (int, int) {
-	t := tables()
+func (wordScanner) next(w *work, b []byte, from int) (int, int) {
+	t := w.t
 	kind := func(i int) (int, int) {
 		r, n := runeAt(b, i)
 		switch {
@@ -188,8 +188,8 @@ type gpt2 struct{}
 
 func (gpt2) total() bool { return true }
 
-func (gpt2) next(_ *work, b []byte, i int) (int, int) {
-	t := tables()
+func (gpt2) next(w *work, b []byte, i int) (int, int) {
+	t := w.t
 	if b[i] == '\'' && i+1 < len(b) {
 		switch b[i+1] {
 		case 's', 't', 'm', 'd':
@@ -226,8 +226,8 @@ type cl100k struct {
 
 func (*cl100k) total() bool { return true }
 
-func (s *cl100k) next(_ *work, b []byte, i int) (int, int) {
-	t := tables()
+func (s *cl100k) next(w *work, b []byte, i int) (int, int) {
+	t := w.t
 	first := b[i]
 	if first == '\'' {
 		if end := contraction(b, i); end > i && (s.longS || b[i+1] < utf8.RuneSelf) {
@@ -270,8 +270,8 @@ type o200k struct {
 
 func (*o200k) total() bool { return true }
 
-func (s *o200k) next(_ *work, b []byte, i int) (int, int) {
-	t := tables()
+func (s *o200k) next(w *work, b []byte, i int) (int, int) {
+	t := w.t
 	c, n := t.classAt(b, i)
 	if s.han && c&classHan != 0 {
 		return i, t.run(b, i+n, classHan)

@@ -5,8 +5,8 @@ package tokenize
 // numbers is \p{N}{1,3}
 type numbers struct{ most int }
 
-func (s numbers) next(_ *work, b []byte, from int) (int, int) {
-	t := tables()
+func (s numbers) next(w *work, b []byte, from int) (int, int) {
+	t := w.t
 	for i := from; i < len(b); {
 		c, n := t.classAt(b, i)
 		if c&classN != 0 {
@@ -44,8 +44,8 @@ func (ideographs) next(_ *work, b []byte, from int) (int, int) {
 // deepseek is [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 type deepseek struct{}
 
-func (deepseek) next(_ *work, b []byte, from int) (int, int) {
-	t := tables()
+func (deepseek) next(w *work, b []byte, from int) (int, int) {
+	t := w.t
 	for i := from; i < len(b); {
 		c, n := t.classAt(b, i)
 		if n == 1 && c&(classP|classS) != 0 && i+1 < len(b) && isLatin(b[i+1]) {

@@ -1,5 +1,7 @@
 package tokenize
 
+import "strings"
+
 // The patterns of served models that have a scanner written for them, by their exact text.
 // TestScanners compares each with the same pattern run by the general machine.
 const (
@@ -12,6 +14,8 @@ const (
 )
 
 func known(pattern string) scanner {
+	// Some files have the line ends themselves where others have them escaped.
+	pattern = strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(pattern)
 	switch pattern {
 	case `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
 		`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:
@@ -38,7 +42,7 @@ func known(pattern string) scanner {
 		return numbers{1}
 	case `[一-龥぀-ゟ゠-ヿ]+`:
 		return ideographs{}
-	case "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*" + blanks:
+	case "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" + blanks:
 		return deepseek{}
 	}
 	return nil

@@ -95,7 +95,7 @@ func (t *Tokenizer) work() *work {
 	if w, ok := t.pool.Get().(*work); ok {
 		return w
 	}
-	return &work{}
+	return newWork()
 }
 
 // Memory is about how many bytes the tokenizer takes, its caches when full included.
