@@ -141,11 +141,11 @@ func (r *reader) hex() (rune, error) {
 func (r *reader) uint() (uint32, error) {
 	r.space()
 	from, n := r.at, uint64(0)
-	for r.at < len(r.b) && r.b[r.at] >= '0' && r.b[r.at] <= '9' && n < maxID {
+	for r.at < len(r.b) && r.b[r.at] >= '0' && r.b[r.at] <= '9' && n < 1<<32 {
 		n = n*10 + uint64(r.b[r.at]-'0')
 		r.at++
 	}
-	if r.at == from || n >= maxID {
+	if r.at == from || n >= 1<<32-1 {
 		return 0, r.fail()
 	}
 	return uint32(n), nil

@@ -19,9 +19,17 @@ func Load(data []byte, o Options) (*Tokenizer, error) {
 	return t, nil
 }
 
+// What a file may ask for at most. The largest of served models has 33 MB and four steps.
+const (
+	maxFile  = 64 << 20
+	maxSteps = 32 // of a normalizer or a pre-tokenizer
+	maxText  = 64 // bytes that a step puts in the place of one
+	maxGrown = 16 // how many times as long as it was a text gets, in all
+)
+
 func load(data []byte, o Options) (*Tokenizer, error) {
-	if len(data) > 1<<30 {
-		return nil, refused("a file larger than 1 GiB")
+	if len(data) > maxFile {
+		return nil, refused("a file larger than %d MiB", maxFile>>20)
 	}
 	if b := bytes.TrimLeft(data, " \t\r\n"); len(b) == 0 || b[0] != '{' {
 		return loadTiktoken(data, o)
@@ -51,6 +59,9 @@ func loadTokenizer(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if t.normalizers, err = normalizers(norm, nil); err != nil {
 		return nil, err
 	}
+	if len(t.normalizers) > maxSteps {
+		return nil, refused("a normalizer of %d steps", len(t.normalizers))
+	}
 	pre, err := parseComponent(top["pre_tokenizer"])
 	if err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
@@ -58,6 +69,9 @@ func loadTokenizer(top map[string][]byte, o Options) (*Tokenizer, error) {
 	var byteLevel bool
 	if t.stages, byteLevel, err = stages(pre, nil); err != nil {
 		return nil, err
+	}
+	if len(t.stages) > maxSteps {
+		return nil, refused("a pre-tokenizer of %d steps", len(t.stages))
 	}
 	m, err := fields(top["model"])
 	if err != nil {
@@ -167,8 +181,9 @@ func (t *Tokenizer) loadAdded(b []byte, lookup *words) error {
 		if a.Normalized {
 			f = t.normal
 			w := newWork()
-			for _, n := range t.normalizers {
-				content = n.apply(w, nil, content)
+			w.reg.steps = stepsPerByte * (len(content) + 100)
+			if content = slices.Clone(t.normalize(w, content)); w.reg.err != nil {
+				return w.reg.err
 			}
 			if len(content) == 0 {
 				return refused("added token %q: nothing is left of it when it is normalized", a.Content)

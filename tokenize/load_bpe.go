@@ -129,7 +129,7 @@ func (t *Tokenizer) loadBPE(m map[string][]byte, byteLevel bool) (*words, error)
 }
 
 func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) error {
-	n := bytes.Count(b, []byte{':'})
+	n := min(bytes.Count(b, []byte{':'}), len(b)/4)
 	m.vocab = newVocab(n, len(b)/2)
 	a := newAlphabet()
 	r := &reader{b: b}
@@ -159,7 +159,7 @@ func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) erro
 // not in the vocabulary, or is made of such, is an error to the Hugging Face library as well.
 func (m *bpe) loadMerges(b []byte, byteLevel bool) error {
 	// A comma per text, two per pair; those in tokens are few.
-	m.merges = newPairs(bytes.Count(b, []byte{','}) / 2)
+	m.merges = newPairs(min(bytes.Count(b, []byte{','})/2, len(b)/6))
 	left, right, r := newAlphabet(), newAlphabet(), &reader{b: b}
 	var first, joined []byte
 	rank := uint32(0)

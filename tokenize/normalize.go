@@ -164,6 +164,9 @@ func normalizers(c *component, to []normalizer) ([]normalizer, error) {
 	case "NFKD":
 		return append(to, form{compat: true}), nil
 	case "Prepend":
+		if len(c.Prepend) > maxText {
+			return nil, refused("normalizer Prepend of %d bytes", len(c.Prepend))
+		}
 		return append(to, prepend(c.Prepend)), nil
 	case "Strip":
 		return append(to, strip{left: c.StripLeft, right: c.StripRight}), nil
@@ -179,6 +182,12 @@ func normalizers(c *component, to []normalizer) ([]normalizer, error) {
 	case "Replace":
 		if c.Pattern == nil {
 			return nil, refused("normalizer Replace without a pattern")
+		}
+		if len(c.Content) > maxText {
+			return nil, refused("normalizer Replace by %d bytes", len(c.Content))
+		}
+		if c.Pattern.String == nil && c.Pattern.Regex == nil {
+			return nil, refused("normalizer Replace of an unknown pattern")
 		}
 		if c.Pattern.String != nil {
 			if *c.Pattern.String == "" {

@@ -66,7 +66,7 @@ func (s *set) has(t *unicodeTables, r rune) bool {
 
 // stepsPerByte bounds how often a pattern may try: a file can hold one that takes
 // exponential time. Those of real models take fewer than 40.
-const stepsPerByte = 2000
+const stepsPerByte = 300
 
 var errSteps = errors.New("tokenize: the tokenizer's pattern takes too long on this text")
 

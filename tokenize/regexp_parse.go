@@ -12,6 +12,7 @@ const (
 	maxProgram = 20_000
 	maxPattern = 1 << 16
 	maxGroups  = 32
+	maxRanges  = 400
 )
 
 // compile reads a pattern. Oniguruma, which the Hugging Face library uses, and Rust's

@@ -182,6 +182,8 @@ func (p *parser) member(s *set) error {
 	if p.fold && (low|0x20 >= 'a' && low|0x20 <= 'z' || high|0x20 >= 'a' && high|0x20 <= 'z' || high > 0x7f) {
 		return p.odd("case that does not count in a set")
 	}
-	s.ranges = append(s.ranges, low, high)
+	if s.ranges = append(s.ranges, low, high); len(s.ranges) > maxRanges {
+		return p.odd("a set of too many")
+	}
 	return nil
 }

@@ -224,6 +224,8 @@ func splitStage(c *component) (stage, error) {
 			return stage{}, refused("pre-tokenizer Split at an empty text")
 		}
 		s.scan = literal(*c.Pattern.String)
+	case c.Pattern.Regex == nil:
+		return stage{}, refused("pre-tokenizer Split at an unknown pattern")
 	default:
 		scan, err := scannerFor(*c.Pattern.Regex)
 		if err != nil {

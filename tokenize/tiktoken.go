@@ -150,7 +150,7 @@ func loadTekken(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if c.Specials < 0 || inner <= 0 || c.Size > maxID {
 		return nil, refused("tekken of %d tokens with %d special ones", c.Size, c.Specials)
 	}
-	v := newVocab(inner, len(top["vocab"])/8)
+	v := newVocab(min(inner, len(top["vocab"])/16), len(top["vocab"])/8)
 	r := &reader{b: top["vocab"]}
 	var buf []byte
 	n := 0

@@ -120,12 +120,7 @@ func (t *Tokenizer) text(w *work, b []byte, dst []uint32) []uint32 {
 
 // gap normalizes what is between two added tokens, and looks for those that are found then.
 func (t *Tokenizer) gap(w *work, b []byte, first bool, dst []uint32) []uint32 {
-	for _, n := range t.normalizers {
-		out := w.text2[:0]
-		out = n.apply(w, out, b)
-		w.text, w.text2 = out, w.text
-		b = out
-	}
+	b = t.normalize(w, b)
 	done, from := 0, 0
 	for done < len(b) || from < len(b) {
 		start, end, on, token := t.normal.find(b, done, from)
@@ -139,6 +134,22 @@ func (t *Tokenizer) gap(w *work, b []byte, first bool, dst []uint32) []uint32 {
 		done, from = end, on
 	}
 	return dst
+}
+
+var errGrown = errors.New("tokenize: the tokenizer's normalizer makes this text too long")
+
+// normalize is the text as the normalizer leaves it, in w's memory or as it was.
+func (t *Tokenizer) normalize(w *work, b []byte) []byte {
+	most := maxGrown*len(b) + 4096
+	for _, n := range t.normalizers {
+		out := n.apply(w, w.text2[:0], b)
+		w.text, w.text2 = out, w.text
+		if b = out; len(b) > most {
+			w.reg.err = errGrown
+			return nil
+		}
+	}
+	return b
 }
 
 // segment encodes text without added tokens: from the turn cache, as far as it goes.

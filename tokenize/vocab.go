@@ -11,7 +11,7 @@ import (
 const none = ^uint32(0)
 
 // maxID bounds ids, and so what a file of a few bytes makes us allocate.
-const maxID = 1 << 24
+const maxID = 1 << 21
 
 // vocab finds tokens by their bytes: an open-addressing table of ids beside an
 // upper half of the hash, and all tokens' bytes in one piece of memory. It does
@@ -26,7 +26,7 @@ type vocab struct {
 }
 
 func newVocab(tokens, bytes int) *vocab {
-	n := uint64(1) << bits.Len(uint(tokens*2))
+	n := uint64(1) << bits.Len(uint(max(tokens, 8)*2)) // a search ends at a free slot
 	return &vocab{slots: make([]uint64, n), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
 		text: make([]byte, 0, bytes)}
 }
@@ -160,7 +160,7 @@ type pairs struct {
 }
 
 func newPairs(n int) *pairs {
-	size := uint64(1) << bits.Len(uint(n+n/2))
+	size := uint64(1) << bits.Len(uint(max(n+n/2, 15)))
 	return &pairs{keys: make([]uint64, size), values: make([]uint64, size), mask: size - 1, shift: uint8(65 - bits.Len64(size))}
 }
 
