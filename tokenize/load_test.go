@@ -65,7 +65,7 @@ func TestHostile(t *testing.T) {
 		}
 		return tok
 	}
-	const long = 1 << 20
+	const long = 1 << 18
 	grow := `{"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`
 	for _, c := range []struct {
 		name string

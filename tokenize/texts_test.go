@@ -159,7 +159,7 @@ func (g *texts) text() string {
 	case 0:
 		n = 200
 	case 1:
-		return strings.Repeat(g.fragment(), 1+g.r.IntN(400)) // a very long word, at times
+		return strings.ToValidUTF8(strings.Repeat(g.fragment(), 1+g.r.IntN(400)), "\ufffd") // a very long word, at times
 	case 2:
 		return ""
 	}

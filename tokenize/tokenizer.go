@@ -64,7 +64,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, e
 		return dst, errors.New("tokenize: the text is longer than 2 GiB")
 	}
 	w := t.work()
-	defer t.pool.Put(w)
+	defer t.done(w)
 	w.reg = matcher{stack: w.reg.stack[:0], steps: 4096 + stepsPerByte*len(text)}
 	from := len(dst)
 	if special {
@@ -96,6 +96,13 @@ func (t *Tokenizer) work() *work {
 		return w
 	}
 	return newWork()
+}
+
+// done keeps the memory for the next text, unless one of rare length made it large.
+func (t *Tokenizer) done(w *work) {
+	if cap(w.rank) < 1<<18 && cap(w.text)+cap(w.text2) < 16<<20 {
+		t.pool.Put(w)
+	}
 }
 
 // Memory is about how many bytes the tokenizer takes, its caches when full included.

