@@ -9,12 +9,14 @@ import (
 // Gen makes random conversations, as JSON.
 type Gen struct {
 	*rand.Rand
+	// API: messages are as clients send them to an engine's API, which checks them.
+	API bool
 	// plain: the conversation has what every template takes, texts as contents above all.
 	plain *bool
 }
 
 // NewGen makes a generator of a seed.
-func NewGen(seed uint64) Gen { return Gen{rand.New(rand.NewPCG(seed, 17)), new(bool)} }
+func NewGen(seed uint64) Gen { return Gen{Rand: rand.New(rand.NewPCG(seed, 17)), plain: new(bool)} }
 
 func pick[T any](g Gen, of ...T) T { return of[g.IntN(len(of))] }
 
@@ -179,7 +181,7 @@ func (g Gen) Tools() string {
 			fn = append(fn, field("return", g.schema(1)))
 		}
 		tools[i] = g.obj(field("type", `"function"`), field("function", g.obj(fn...)))
-		if g.chance(3) {
+		if !g.API && g.chance(3) {
 			tools[i] = g.obj(fn...)
 		}
 	}
@@ -193,15 +195,19 @@ func (g Gen) content() string {
 		return Quote(g.Text())
 	case n < 80:
 		return "null"
-	case n < 81:
+	case n < 81 && !g.API:
 		return pick(g, "[]", "3", "true", "{}", "1.5")
 	}
 	parts := make([]string, 1+g.IntN(3))
 	for i := range parts {
-		switch g.IntN(6) {
-		case 0:
+		switch kind := g.IntN(6); {
+		case g.API && kind == 0:
+			parts[i] = pick(g, `{"type": "image_url", "image_url": {"url": "http://x/y.png"}}`, `{"type": "refusal", "refusal": "no"}`, `{"type": "text", "text": null}`)
+		case g.API:
+			parts[i] = g.obj(field("type", `"text"`), field("text", Quote(g.Text())))
+		case kind == 0:
 			parts[i] = pick(g, `{"type": "image"}`, `{"type": "image", "image": "http://x/y.png"}`)
-		case 1:
+		case kind == 1:
 			parts[i] = pick(g, `{"type": "image_url", "image_url": {"url": "http://x/y.png"}}`, `{"type": "video"}`, `{"type": "audio"}`)
 		default:
 			parts[i] = g.obj(field("type", `"text"`), field("text", Quote(g.Text())))
@@ -215,19 +221,22 @@ func (g Gen) toolCalls(next *int) string {
 	for i := range calls {
 		*next++
 		args := g.object(2)
-		if !*g.plain && g.chance(15) {
+		switch {
+		case g.API && g.chance(5):
+			args = pick(g, `""`, `"{"`, `"[1, 2]"`, `"null"`, `"{\"a\": 1, \"a\": 2}"`)
+		case g.API, !*g.plain && g.chance(15):
 			args = Quote(args)
 		}
 		fn := g.obj(field("name", Quote(g.name())), field("arguments", args))
 		var fields []string
-		if *g.plain || g.chance(85) {
+		if *g.plain || g.API || g.chance(85) {
 			fields = append(fields, field("id", Quote(pick(g, fmt.Sprintf("call_%d", *next), "abcDEF012", fmt.Sprintf("functions.search:%d", *next)))))
 		}
-		if *g.plain || g.chance(90) {
+		if *g.plain || g.API || g.chance(90) {
 			fields = append(fields, field("type", `"function"`))
 		}
 		calls[i] = g.obj(append(fields, field("function", fn))...)
-		if !*g.plain && g.chance(3) {
+		if !*g.plain && !g.API && g.chance(3) {
 			calls[i] = fn
 		}
 	}
@@ -241,7 +250,7 @@ func (g Gen) message(role string, calls *int) string {
 	}
 	if role == "assistant" {
 		if g.chance(25) {
-			fields = append(fields, field(pick(g, "reasoning_content", "reasoning", "thinking"), pick(g, Quote(g.Text()), Quote(g.Text()), `""`, "null")))
+			fields = append(fields, field(pick(g, "reasoning_content", "reasoning", "reasoning_content", "thinking"), pick(g, Quote(g.Text()), Quote(g.Text()), `""`, "null")))
 		}
 		if g.chance(35) {
 			fields = append(fields, field("tool_calls", g.toolCalls(calls)))

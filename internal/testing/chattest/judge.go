@@ -74,9 +74,10 @@ func (j *Judge) Once(source, vars string) (Verdict, error) {
 	return j.ask(fmt.Sprintf(`{"source":%s,"vars":%s}`, Quote(source), vars))
 }
 
-// Chat renders a conversation; kw are the arguments of transformers' function.
-func (j *Judge) Chat(template, messages, kw string) (Verdict, error) {
-	return j.ask(fmt.Sprintf(`{"template":%s,"messages":%s,"kw":%s}`, j.ref(template), messages, kw))
+// Request gives the prompt of a request's body as vLLM makes it; defaults and tokens are
+// JSON objects.
+func (j *Judge) Request(template, body, defaults, tokens string) (Verdict, error) {
+	return j.ask(fmt.Sprintf(`{"template":%s,"request":%s,"defaults":%s,"tokens":%s}`, j.ref(template), body, defaults, tokens))
 }
 
 func (j *Judge) ask(request string) (v Verdict, err error) {
