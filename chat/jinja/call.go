@@ -162,6 +162,12 @@ func call(s *state, f Value, a *args) (Value, error) {
 		return f.fn(s, a)
 	case *macro:
 		return s.capture(func() error { return f.run(s, a) })
+	case *dictType:
+		d, err := makeDict(s, a)
+		if err != nil {
+			return Value{}, err
+		}
+		return d.Value(), nil
 	case *loopObj:
 		given, err := a.bind("loop", "iterable")
 		if err != nil {

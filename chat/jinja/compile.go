@@ -203,7 +203,7 @@ func (b *block) statement(n node) (stmt, error) {
 			return &generationStmt{code}, nil
 		}
 		call, err := b.call(n.call, code)
-		return &outputStmt{[]expr{call}}, err
+		return &callStmt{call}, err
 	case *filterBlockNode:
 		in := b.inner(b.fn())
 		in.sym.visitAll(n.body, []node{n.filter})

@@ -57,7 +57,7 @@ func (b *block) expr(n node) (expr, error) {
 	case *testNode:
 		return b.test(n)
 	case *callNode:
-		return b.call(n, nil)
+		return b.callOrMethod(n)
 	}
 	return nil, &UnsupportedError{"an expression of this kind"}
 }
@@ -143,7 +143,14 @@ func (b *block) item(n *itemNode) (expr, error) {
 				return nil, err
 			}
 		}
-		return &sliceExpr{x, parts}, nil
+		constant := true
+		walk(n, func(n node) {
+			switch n.(type) {
+			case *nameNode, *callNode:
+				constant = false
+			}
+		})
+		return &sliceExpr{x, parts, constant}, nil
 	case *constNode:
 		if k.val.k == str {
 			return &fieldExpr{x, k.val.s}, nil
@@ -188,15 +195,24 @@ func (b *block) arguments(a *args0) (out arguments, err error) {
 	return
 }
 
-// call compiles a call; caller is the body of a call block, or nil.
-func (b *block) call(n *callNode, caller *macroCode) (expr, error) {
+func (b *block) callOrMethod(n *callNode) (expr, error) {
+	at, ok := n.x.(*attrNode)
+	if !ok {
+		return b.call(n, nil)
+	}
 	args, err := b.arguments(&n.args)
 	if err != nil {
 		return nil, err
 	}
-	if at, ok := n.x.(*attrNode); ok && caller == nil {
-		x, err := b.expr(at.x)
-		return &methodExpr{newAttrExpr(x, at.name), args}, err
+	x, err := b.expr(at.x)
+	return &methodExpr{newAttrExpr(x, at.name), args}, err
+}
+
+// call compiles a call; caller is the body of a call block, or nil.
+func (b *block) call(n *callNode, caller *macroCode) (*callExpr, error) {
+	args, err := b.arguments(&n.args)
+	if err != nil {
+		return nil, err
 	}
 	f, err := b.expr(n.x)
 	return &callExpr{f, args, caller}, err

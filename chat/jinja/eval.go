@@ -40,6 +40,9 @@ type (
 	sliceExpr struct {
 		x     expr
 		parts [3]expr
+		// constant: no variable is in it. Jinja computes such a slice, where it can, by
+		// other rules, which give something undefined for an error.
+		constant bool
 	}
 )
 
@@ -329,5 +332,9 @@ func (x *sliceExpr) eval(s *state) (Value, error) {
 			return v, err
 		}
 	}
-	return getSlice(s, v, parts[0], parts[1], parts[2])
+	r, err := getSlice(s, v, parts[0], parts[1], parts[2])
+	if _, ok := err.(*Error); ok && x.constant {
+		err = &UnsupportedError{"a slice of a constant that has none"}
+	}
+	return r, err
 }

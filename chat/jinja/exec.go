@@ -77,6 +77,7 @@ type (
 		code *macroCode
 	}
 	generationStmt struct{ code *macroCode }
+	callStmt       struct{ call *callExpr }
 )
 
 func (st *outputStmt) exec(s *state) (flow, error) {
@@ -159,7 +160,15 @@ func (st *filterStmt) exec(s *state) (flow, error) {
 		return goOn, err
 	}
 	st.enter.leave(s)
-	return goOn, s.writeValue(v)
+	return goOn, s.writeStr(v)
+}
+
+// writeStr writes what a block gives, which, unlike what is printed, must be a string.
+func (s *state) writeStr(v Value) error {
+	if v.k != str {
+		return typeErr("a block gives a %s: expected str", v.typeName())
+	}
+	return s.write(v.s)
 }
 
 func (st *withStmt) exec(s *state) (flow, error) {
@@ -179,6 +188,14 @@ func (st *withStmt) exec(s *state) (flow, error) {
 func (st *macroStmt) exec(s *state) (flow, error) {
 	*st.ref.at(s.f) = Value{k: object, o: &macro{st.code, s.f}}
 	return goOn, nil
+}
+
+func (st *callStmt) exec(s *state) (flow, error) {
+	v, err := st.call.eval(s)
+	if err != nil {
+		return goOn, err
+	}
+	return goOn, s.writeStr(v)
 }
 
 func (st *generationStmt) exec(s *state) (flow, error) {

@@ -27,10 +27,8 @@ func softStr(s *state, v Value) (Value, error) {
 	if v.k == str {
 		return v, nil
 	}
-	if v.isSeq() || v.k == dict {
-		if err := s.charge(valueSize(v, 0)); err != nil {
-			return v, err
-		}
+	if err := s.beforeText(v); err != nil {
+		return v, err
 	}
 	text, err := toStr(v)
 	if err != nil {

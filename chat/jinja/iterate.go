@@ -189,7 +189,8 @@ func (l *loopObj) peek(s *state) (Value, error) {
 	return v, nil
 }
 
-// len is the number of values in all; those of an iterator are taken out for it.
+// len is the number of values in all; those of an iterator are taken out for it, which
+// needs a state.
 func (l *loopObj) len(s *state) (int, error) {
 	if l.count >= 0 {
 		return l.count, nil
@@ -197,6 +198,9 @@ func (l *loopObj) len(s *state) (int, error) {
 	if n, ok, err := length(s, l.src); ok || err != nil {
 		l.count = n
 		return n, err
+	}
+	if s == nil {
+		return 0, &UnsupportedError{"a loop over an iterator as text inside of another value"}
 	}
 	var rest []Value
 	for {
@@ -207,10 +211,8 @@ func (l *loopObj) len(s *state) (int, error) {
 		if !ok {
 			break
 		}
-		if s != nil {
-			if err := s.alloc(valueBytes); err != nil {
-				return 0, err
-			}
+		if err := s.alloc(valueBytes); err != nil {
+			return 0, err
 		}
 		rest = append(rest, v)
 	}

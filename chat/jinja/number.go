@@ -201,8 +201,8 @@ func trueDiv(a, b Value) (Value, error) {
 	if math.IsInf(f, 0) {
 		return Value{}, typeErr("integer division result too large for a float")
 	}
-	if f == 0 {
-		f = 0 // integers have no negative zero
+	if f == 0 && (x.Sign() < 0) != (y.Sign() < 0) {
+		f = math.Copysign(0, -1) // the divisor's sign shows, even of a zero
 	}
 	return Float(f), nil
 }

@@ -72,8 +72,8 @@ func (f *percentFormat) run() error {
 	if err := f.s.write(f.text); err != nil {
 		return err
 	}
-	// A mapping, and a list as Python sees it, may have more than was asked for.
-	if f.next < len(f.args) && !(f.mapping.k == dict || f.mapping.k == list || f.named) {
+	// A mapping may have more than was asked for, and to Python all that has items is one.
+	if f.next < len(f.args) && !f.named && f.mapping.k != dict && f.mapping.k != list && f.mapping.k != rng && f.mapping.k != undefined {
 		return typeErr("not all arguments converted during string formatting")
 	}
 	return nil

@@ -110,6 +110,9 @@ func appendRepr(b []byte, v Value, depth int) ([]byte, error) {
 	case object:
 		if l, ok := v.o.(*loopObj); ok {
 			n, err := l.len(nil)
+			if err != nil {
+				return b, err
+			}
 			return fmt.Appendf(b, "<LoopContext %d/%d>", l.index0+1, n), err
 		}
 		if m, ok := v.o.(*macro); ok {

@@ -107,15 +107,25 @@ func (s *state) writeValue(v Value) (err error) {
 	if v.k == str {
 		return s.write(v.s)
 	}
-	if v.isSeq() || v.k == dict {
-		if err := s.charge(valueSize(v, 0)); err != nil {
-			return err
-		}
+	if err := s.beforeText(v); err != nil {
+		return err
 	}
 	if s.out, err = appendStr(s.out, v); err == nil && len(s.out) > s.limits.Output {
 		err = errOutput
 	}
 	return err
+}
+
+// beforeText does what the text of v needs beforehand.
+func (s *state) beforeText(v Value) error {
+	if l, ok := v.o.(*loopObj); ok {
+		_, err := l.len(s)
+		return err
+	}
+	if v.isSeq() || v.k == dict {
+		return s.charge(valueSize(v, 0))
+	}
+	return nil
 }
 
 // capture gives what f writes as a string, and takes it from the output.

@@ -222,19 +222,13 @@ func getSlice(s *state, x, from, to, step Value) (Value, error) {
 		}
 	case undefined:
 		return Value{}, undefErr(x)
-	case dict:
-		// A slice is no key, before Python 3.12 as one that cannot be hashed: either way
-		// there is nothing.
-		return undef("an element"), nil
 	default:
-		return undef("an element"), nil
+		// Unlike other subscripts, slices are Python's own: there is no way to undefined.
+		return Value{}, typeErr("'%s' object is not subscriptable", x.typeName())
 	}
 	lo, hi, by, err := sliceBounds(n, from, to, step)
 	if err != nil {
-		if _, ok := err.(*Error); ok && step.k != none && isZero(step) {
-			return Value{}, err // ValueError, which the sandbox does not catch
-		}
-		return undef("an element"), nil // TypeError, which it does
+		return Value{}, err
 	}
 	count := (&pyRange{lo, hi, by}).len()
 	if x.k == str && by == 1 {
@@ -268,8 +262,6 @@ func getSlice(s *state, x, from, to, step Value) (Value, error) {
 	}
 	return Value{k: x.k, o: &seq{out}}, nil
 }
-
-func isZero(v Value) bool { return (v.k == integer || v.k == boolean) && v.o == nil && v.n == 0 }
 
 func stepString(x Value, lo, by, count int64) Value {
 	var offs []int

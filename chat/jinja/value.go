@@ -135,11 +135,6 @@ func (v Value) Truth() bool {
 		return v.o.(*dictView).d.Len() > 0
 	case rng:
 		return v.o.(*pyRange).len() > 0
-	case object:
-		if l, ok := v.o.(*loopObj); ok {
-			n, err := l.len(nil)
-			return err != nil || n > 0
-		}
 	}
 	return true
 }
