@@ -254,11 +254,11 @@ func (l *loopObj) cycle(_ *state, a *args) (Value, error) {
 	return a.pos[max(i, 0)], nil
 }
 
-func (l *loopObj) hasChanged(_ *state, a *args) (Value, error) {
+func (l *loopObj) hasChanged(s *state, a *args) (Value, error) {
 	if len(a.kw) > 0 {
 		return Value{}, typeErr("changed takes no keyword arguments")
 	}
-	eq, err := equal(tupleOf(l.changed), tupleOf(a.pos))
+	eq, err := equal(s, tupleOf(l.changed), tupleOf(a.pos))
 	if err != nil {
 		return Value{}, err
 	}

@@ -128,7 +128,7 @@ func listCount(s *state, recv Value, a *args) (Value, error) {
 	}
 	n := int64(0)
 	for _, x := range recv.items() {
-		eq, err := equalCharged(s, x, given[0])
+		eq, err := equal(s, x, given[0])
 		if err != nil {
 			return Value{}, err
 		}
@@ -157,7 +157,7 @@ func listIndex(s *state, recv Value, a *args) (Value, error) {
 		return Value{}, err
 	}
 	for i := lo; i < hi; i++ {
-		eq, err := equalCharged(s, items[i], given[0])
+		eq, err := equal(s, items[i], given[0])
 		if err != nil {
 			return Value{}, err
 		}

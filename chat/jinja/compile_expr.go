@@ -144,12 +144,10 @@ func (b *block) item(n *itemNode) (expr, error) {
 			}
 		}
 		constant := true
-		walk(n, func(n node) {
-			switch n.(type) {
-			case *nameNode, *callNode:
-				constant = false
-			}
-		})
+		switch n.x.(type) {
+		case *nameNode, *attrNode, *itemNode, *callNode:
+			constant = false
+		}
 		return &sliceExpr{x, parts, constant}, nil
 	case *constNode:
 		if k.val.k == str {

@@ -40,7 +40,7 @@ type (
 	sliceExpr struct {
 		x     expr
 		parts [3]expr
-		// constant: no variable is in it. Jinja computes such a slice, where it can, by
+		// constant: it may be of a constant. Jinja computes such a slice, where it can, by
 		// other rules, which give something undefined for an error.
 		constant bool
 	}

@@ -70,7 +70,7 @@ func sortBy(s *state, items, keys []Value, reverse bool) ([]Value, error) {
 		if failed = s.step(); failed != nil {
 			return 0
 		}
-		less, err := order("<", keys[i], keys[j])
+		less, err := order(s, "<", keys[i], keys[j])
 		if err != nil {
 			failed = err
 			return 0
@@ -78,7 +78,7 @@ func sortBy(s *state, items, keys []Value, reverse bool) ([]Value, error) {
 		if less {
 			return -1
 		}
-		if less, err = order("<", keys[j], keys[i]); err != nil {
+		if less, err = order(s, "<", keys[j], keys[i]); err != nil {
 			failed = err
 		}
 		if less {
@@ -96,11 +96,11 @@ func sortBy(s *state, items, keys []Value, reverse bool) ([]Value, error) {
 	return out, nil
 }
 
-func sortedByKey(entries []entry) ([]entry, error) {
+func sortedByKey(s *state, entries []entry) ([]entry, error) {
 	out := slices.Clone(entries)
 	var failed error
 	slices.SortStableFunc(out, func(a, b entry) int {
-		less, err := order("<", a.key, b.key)
+		less, err := order(s, "<", a.key, b.key)
 		if err != nil {
 			failed = err
 			return 0
@@ -108,7 +108,7 @@ func sortedByKey(entries []entry) ([]entry, error) {
 		if less {
 			return -1
 		}
-		if less, _ = order("<", b.key, a.key); less {
+		if less, _ = order(s, "<", b.key, a.key); less {
 			return 1
 		}
 		return 0
@@ -268,7 +268,7 @@ func filterExtreme(op string) filter {
 			}
 			k = caseless(k, given[0].Truth())
 			if i > 0 {
-				if before, err := order(op, k, bestKey); err != nil {
+				if before, err := order(s, op, k, bestKey); err != nil {
 					return v, err
 				} else if !before {
 					continue

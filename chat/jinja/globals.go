@@ -73,7 +73,7 @@ func makeNamespace(s *state, a *args) (Value, error) {
 	return Value{k: object, o: &namespace{d}}, nil
 }
 
-func raiseException(_ *state, a *args) (Value, error) {
+func raiseException(s *state, a *args) (Value, error) {
 	given, err := a.bind("raise_exception", "message")
 	if err != nil {
 		return Value{}, err
@@ -81,11 +81,11 @@ func raiseException(_ *state, a *args) (Value, error) {
 	if given[0].k == missing {
 		return Value{}, typeErr("raise_exception needs a message")
 	}
-	msg, err := toStr(given[0])
+	msg, err := softStr(s, given[0])
 	if err != nil {
 		return Value{}, err
 	}
-	return Value{}, &RaisedError{msg}
+	return Value{}, &RaisedError{msg.s}
 }
 
 // dictType is dict as templates see it: it is called, and has fromkeys.

@@ -74,7 +74,7 @@ func modulo(n, rest Value) test {
 		if err != nil {
 			return false, err
 		}
-		return equal(m, rest)
+		return equal(s, m, rest)
 	}
 }
 

@@ -14,6 +14,7 @@ type jsonStyle struct {
 	keySep    string
 	sortKeys  bool
 	maxOutput int
+	state     *state // of the render, which counts what is done
 }
 
 var plainJSON = jsonStyle{itemSep: ", ", keySep: ": "}
@@ -84,7 +85,7 @@ func appendJSONDict(b []byte, d *Dict, st *jsonStyle, depth int) ([]byte, error)
 	entries := d.entries
 	if st.sortKeys {
 		var err error
-		if entries, err = sortedByKey(entries); err != nil {
+		if entries, err = sortedByKey(st.state, entries); err != nil {
 			return b, err
 		}
 	}
@@ -189,7 +190,7 @@ func (x *tojsonExpr) emit(s *state) error {
 
 func (s *state) writeJSON(v Value) (err error) {
 	if v.k == list || v.k == tuple || v.k == dict {
-		if err := s.charge(valueSize(v, 0)); err != nil {
+		if err := s.chargeSize(v); err != nil {
 			return err
 		}
 	}
@@ -208,7 +209,7 @@ func filterToJSON(s *state, v Value, a *args) (Value, error) {
 		return Value{}, err
 	}
 	st := plainJSON
-	st.maxOutput = len(s.out) + s.limits.Output
+	st.maxOutput, st.state = len(s.out)+s.limits.Output, s
 	st.ascii = given[0].Truth()
 	if in := or(given[1], None); in.k != none {
 		st.lines = true
@@ -238,7 +239,7 @@ func filterToJSON(s *state, v Value, a *args) (Value, error) {
 		st.itemSep, st.keySep = two[0].s, two[1].s
 	}
 	st.sortKeys = given[3].Truth()
-	if err := s.charge(valueSize(v, 0)); err != nil {
+	if err := s.chargeSize(v); err != nil {
 		return Value{}, err
 	}
 	from := len(s.out)

@@ -8,18 +8,21 @@ import (
 const maxCompareDepth = 200
 
 // equal is a == b.
-func equal(a, b Value) (bool, error) { return equalAt(a, b, 0) }
+func equal(s *state, a, b Value) (bool, error) { return equalAt(s, a, b, 0) }
 
-func equalAt(a, b Value, depth int) (bool, error) {
+func equalAt(s *state, a, b Value, depth int) (bool, error) {
 	if depth > maxCompareDepth {
 		return false, &LimitError{"values nested too deep to be compared"}
+	}
+	if err := s.step(); err != nil {
+		return false, err
 	}
 	if a.isNumber() && b.isNumber() {
 		c, ok := compareNumbers(a, b)
 		return ok && c == 0, nil
 	}
 	if a.k != b.k {
-		return viewEqual(a, b)
+		return viewEqual(s, a, b)
 	}
 	switch a.k {
 	case str:
@@ -32,7 +35,7 @@ func equalAt(a, b Value, depth int) (bool, error) {
 			return false, nil
 		}
 		for i := range x {
-			if eq, err := equalAt(x[i], y[i], depth+1); !eq || err != nil {
+			if eq, err := equalAt(s, x[i], y[i], depth+1); !eq || err != nil {
 				return false, err
 			}
 		}
@@ -47,13 +50,13 @@ func equalAt(a, b Value, depth int) (bool, error) {
 			if err != nil || other.k == missing {
 				return false, err
 			}
-			if eq, err := equalAt(e.val, other, depth+1); !eq || err != nil {
+			if eq, err := equalAt(s, e.val, other, depth+1); !eq || err != nil {
 				return false, err
 			}
 		}
 		return true, nil
 	case view:
-		return viewEqual(a, b)
+		return viewEqual(s, a, b)
 	case rng:
 		x, y := a.o.(*pyRange), b.o.(*pyRange)
 		n := x.len()
@@ -63,7 +66,7 @@ func equalAt(a, b Value, depth int) (bool, error) {
 }
 
 // viewEqual compares views of dicts, which are sets.
-func viewEqual(a, b Value) (bool, error) {
+func viewEqual(s *state, a, b Value) (bool, error) {
 	if a.k != view && b.k != view {
 		return false, nil
 	}
@@ -78,7 +81,7 @@ func viewEqual(a, b Value) (bool, error) {
 		return false, nil
 	}
 	if x.what == viewItems && y.what == viewItems {
-		return equal(x.d.Value(), y.d.Value())
+		return equal(s, x.d.Value(), y.d.Value())
 	}
 	if x.what != y.what {
 		return false, &UnsupportedError{"comparing keys with items"}
@@ -95,7 +98,7 @@ func viewEqual(a, b Value) (bool, error) {
 }
 
 // order is a < b, a <= b and so on.
-func order(op string, a, b Value) (bool, error) {
+func order(s *state, op string, a, b Value) (bool, error) {
 	var c int
 	switch {
 	case a.isNumber() && b.isNumber():
@@ -108,12 +111,12 @@ func order(op string, a, b Value) (bool, error) {
 	case a.isSeq() && a.k == b.k:
 		x, y := a.items(), b.items()
 		for i := range min(len(x), len(y)) {
-			eq, err := equal(x[i], y[i])
+			eq, err := equal(s, x[i], y[i])
 			if err != nil {
 				return false, err
 			}
 			if !eq {
-				return order(op, x[i], y[i])
+				return order(s, op, x[i], y[i])
 			}
 		}
 		c = len(x) - len(y)
@@ -180,7 +183,7 @@ func contains(s *state, c, x Value) (bool, error) {
 		if same(v, x) {
 			return true, nil
 		}
-		if eq, err := equal(v, x); eq || err != nil {
+		if eq, err := equal(s, v, x); eq || err != nil {
 			return eq, err
 		}
 	}
@@ -189,9 +192,9 @@ func contains(s *state, c, x Value) (bool, error) {
 func compareOp(s *state, op string, a, b Value) (bool, error) {
 	switch op {
 	case "==":
-		return equalCharged(s, a, b)
+		return equal(s, a, b)
 	case "!=":
-		eq, err := equalCharged(s, a, b)
+		eq, err := equal(s, a, b)
 		return !eq, err
 	case "in":
 		return contains(s, b, a)
@@ -199,39 +202,45 @@ func compareOp(s *state, op string, a, b Value) (bool, error) {
 		in, err := contains(s, b, a)
 		return !in, err
 	}
-	return order(op, a, b)
+	return order(s, op, a, b)
 }
 
-// equalCharged counts what a comparison of large values costs.
-func equalCharged(s *state, a, b Value) (bool, error) {
-	if a.k == str && b.k == str {
-		return a.s == b.s, nil
-	}
-	if a.isSeq() || a.k == dict {
-		if err := s.charge(valueSize(a, 0)); err != nil {
-			return false, err
-		}
-	}
-	return equal(a, b)
+// chargeSize counts what it costs to go through all of v. Values share parts, so that going
+// through one may take longer than it took to make.
+func (s *state) chargeSize(v Value) error {
+	left := s.limits.Steps - s.steps + 1
+	before := left
+	valueSize(v, &left)
+	return s.charge(before - left)
 }
 
-// valueSize estimates how many values there are in v.
-func valueSize(v Value, depth int) int {
-	n := 1
-	if depth > maxCompareDepth {
-		return n
+func valueSize(v Value, left *int) {
+	if *left -= 1 + len(v.s)/8; *left < 0 {
+		return
 	}
 	switch v.k {
 	case list, tuple:
 		for _, x := range v.items() {
-			n += valueSize(x, depth+1)
+			if valueSize(x, left); *left < 0 {
+				return
+			}
 		}
-	case dict:
-		for _, e := range v.dict().entries {
-			n += 1 + valueSize(e.val, depth+1)
+	case dict, view:
+		d, ok := v.o.(*Dict)
+		if !ok {
+			d = v.o.(*dictView).d
+		}
+		for _, e := range d.entries {
+			*left -= len(e.key.s) / 8
+			if valueSize(e.val, left); *left < 0 {
+				return
+			}
+		}
+	case object:
+		if n, ok := v.o.(*namespace); ok {
+			valueSize(n.attrs.Value(), left)
 		}
 	}
-	return n
 }
 
 // binary computes a op b for the arithmetic operators.
@@ -282,11 +291,8 @@ func repeat(s *state, a, times Value) (Value, error) {
 		size = len(a.items()) * valueBytes
 	}
 	n := times.int()
-	if big := times.big(); big != nil {
-		if big.Sign() > 0 && size > 0 {
-			return Value{}, &LimitError{"a repetition beyond all bounds"}
-		}
-		n = 0
+	if times.big() != nil {
+		return Value{}, typeErr("cannot fit 'int' into an index-sized integer")
 	}
 	n = max(n, 0)
 	if size > 0 && n > int64(s.limits.Memory/size) {

@@ -184,6 +184,9 @@ func (v *verb) format(s *state, arg Value) (string, error) {
 			}
 			text = x.s
 		} else {
+			if err := s.beforeText(arg); err != nil {
+				return "", err
+			}
 			b, err := appendRepr(nil, arg, 0)
 			if err != nil {
 				return "", err

@@ -60,6 +60,9 @@ type frame struct {
 
 // step counts one step. The context is looked at now and then.
 func (s *state) step() error {
+	if s == nil {
+		return nil
+	}
 	s.steps++
 	if s.steps&0xFFF == 0 || s.steps > s.limits.Steps {
 		return s.check()
@@ -122,10 +125,7 @@ func (s *state) beforeText(v Value) error {
 		_, err := l.len(s)
 		return err
 	}
-	if v.isSeq() || v.k == dict {
-		return s.charge(valueSize(v, 0))
-	}
-	return nil
+	return s.chargeSize(v)
 }
 
 // capture gives what f writes as a string, and takes it from the output.

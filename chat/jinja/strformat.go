@@ -104,6 +104,9 @@ func (f *braceFormat) field(field string, depth int) error {
 			return err
 		}
 	case "r":
+		if err := f.s.beforeText(v); err != nil {
+			return err
+		}
 		b, err := appendRepr(nil, v, 0)
 		if err != nil {
 			return err

@@ -185,6 +185,9 @@ type key struct {
 	s string
 }
 
+// maxKey bounds a tuple as a key.
+const maxKey = 1 << 16
+
 // hash gives v as a key, or says that a value of its type cannot be one.
 func (v Value) hash() (key, error) {
 	switch v.k {
@@ -218,6 +221,9 @@ func (v Value) hash() (key, error) {
 			}
 			b = append(appendInt(b, int64(len(h.s))), ':')
 			b = append(b, h.s...)
+			if len(b) > maxKey {
+				return key{}, &LimitError{"a longer key than it may have"}
+			}
 		}
 		return key{k: tuple, s: string(b)}, nil
 	case list, dict, view:
