@@ -80,6 +80,12 @@ func ours(tpl *jinja.Template, vars string) (string, error) {
 	return string(out), err
 }
 
+// refusal tells whether err refuses something by name.
+func refusal(err error) bool {
+	var no *jinja.UnsupportedError
+	return errors.As(err, &no)
+}
+
 // differs says how our result differs from the verdict, or nothing.
 func differs(got string, err error, want Verdict) string {
 	var raised *jinja.RaisedError
