@@ -16,7 +16,9 @@
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is
-//     applied or skipped. Messages are acknowledged up to it, never beyond.
+//     applied or skipped. Messages are acknowledged up to it, never beyond. A space
+//     may have several streams, each with some of its workers: the partitions are the
+//     space's, and each stream has a window, a position and an end of its own.
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
 //   - A position is good only if the stream has the message that was read

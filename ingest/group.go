@@ -12,7 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// group is the partitions of one space. Messages of its stream and live ones go
+// group is the partitions of one space. Messages of its streams and live ones go
 // through the same: a fleet may mix transports.
 type group struct {
 	*shared
@@ -33,7 +33,6 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	}
 	g := &group{shared: &shared{
 		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoveries: in.recoveries,
-		window: newWindow(in.cfg.MaxMessages, in.cfg.MaxBytes),
 	}}
 	for range in.cfg.Partitions {
 		l := newPartition(g.shared)

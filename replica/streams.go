@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -19,13 +20,17 @@ func (r *Replica) streams() []query.Stream {
 	if in == nil {
 		return nil
 	}
-	lags := make(map[event.Space]ingest.StreamStatus)
+	type part struct {
+		event.Space
+		number int
+	}
+	lags, parts := make(map[part]ingest.StreamStatus), make(map[event.Space]int)
 	for _, s := range in.Streams() {
-		lags[s.Space] = s
+		lags[part{s.Space, s.Partition}], parts[s.Space] = s, s.Partitions
 	}
 	var all []query.Stream
 	for _, rank := range in.Ranks() {
-		all = append(all, publisherStream(&rank, lags[rank.Space]))
+		all = append(all, publisherStream(&rank, lags[part{rank.Space, stream.Partition(rank.Worker, parts[rank.Space])}]))
 	}
 	for _, rank := range r.workers.direct.All() {
 		all = append(all, engineStream(&rank))
