@@ -177,13 +177,16 @@ func (l *loop) stalled(now time.Time, after time.Duration) error {
 
 // idle is a stream that has more while nothing of it is read or applied.
 type idle struct {
-	since     time.Time // zero: it has not been looked at
+	since     time.Time // when it was first seen so; zero: it was last seen read to its end
 	read, pos uint64    // as of then
 }
 
 // look notes how far reading and applying are, and where the stream ends.
 func (i *idle) look(now time.Time, read, pos, end uint64) {
-	if i.since.IsZero() || pos >= end || read != i.read || pos != i.pos {
+	switch {
+	case pos >= end:
+		*i = idle{}
+	case i.since.IsZero() || read != i.read || pos != i.pos:
 		*i = idle{now, read, pos}
 	}
 }

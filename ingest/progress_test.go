@@ -74,6 +74,30 @@ func TestAMessageLargerThanAPull(t *testing.T) {
 	}
 }
 
+// TestAStreamThatWasIdleIsNotStalled: it is not since a stream was read to its end that it gets
+// nothing, but since it was seen to have more. The looks are far apart where --discover-every
+// is, or the server is late.
+func TestAStreamThatWasIdleIsNotStalled(t *testing.T) {
+	const after = 10 * time.Second
+	var i idle
+	now := time.Now()
+	at := func(d time.Duration, read, end uint64, stalled bool) {
+		t.Helper()
+		i.look(now.Add(d), read, read, end)
+		if err := i.stalled(now.Add(d), after, read, read); err != nil != stalled {
+			t.Errorf("after %v, read to %d of %d: %v", d, read, end, err)
+		}
+	}
+	at(0, 5, 5, false)
+	at(time.Minute, 5, 6, false) // its next message is on its way
+	at(time.Minute+after-1, 5, 7, false)
+	at(time.Minute+after, 5, 7, true)
+	at(2*time.Minute, 6, 7, false) // it gets on
+	at(2*time.Minute+after, 6, 7, true)
+	at(3*time.Minute, 7, 7, false)
+	at(4*time.Minute, 7, 8, false)
+}
+
 // TestAReaderThatGetsNothingSaysSo has a server that gives a reader nothing of a
 // stream that grows, as when its consumer is paused: readiness ends, and comes
 // back with a new consumer.
