@@ -38,7 +38,7 @@
 //     only where the index knows less of the rank than the snapshot does.
 //
 // The walk of one message, from bytes to the index. Every way in ends at the same
-// machine; what an ordinary message enters is twelve files here and in follow:
+// machine; what an ordinary message enters is thirteen files here and in follow:
 //
 //	a stream           core NATS            an engine's own socket
 //	reader.go          live.go              zmqfeed/session.go   read, live: a queue
@@ -48,6 +48,7 @@
 //	partition.go handle: decoded, offer       |
 //	work.go      splitByRank                  |
 //	effects.go   step                         |
+//	source.go    source: its stream           |
 //	      |                                   |
 //	follow: message.go (state.go, presence.go, rivals.go, told.go) ← engine.go
 //	      |        applied, held back or dropped, by the rank's state
