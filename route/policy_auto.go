@@ -248,12 +248,13 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 	if p[partOthers] > 0 {
 		others = fmt.Sprintf(" + %.1f for other routers", p[partOthers])
 	}
+	const shown = 0.05 // less is 0.0
 	switch wait, load := p[partWaiting], p[partLoading]; {
-	case load > 0 && wait > 0:
+	case load > 0 && wait >= shown:
 		parts = fmt.Sprintf(" (%.1f waiting, %.1f loading)", wait, load)
 	case load > 0:
 		parts = fmt.Sprintf(" (%.1f loading)", load)
-	case wait > 0:
+	case wait >= shown:
 		parts = fmt.Sprintf(" (%.1f waiting)", wait)
 	}
 	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, p[partFirst], parts, p[partDisplaced], p[partDecoding], others)

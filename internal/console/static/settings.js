@@ -33,7 +33,7 @@ export function settings(app) {
     const checks = answer.checks ?? [];
     fill(head,
       el('section', null, el('h2', null, 'Health'), el('ul', { class: 'checks' }, checks.map((c) => el('li', { class: c.ok ? 'good' : 'bad' },
-        c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason ?? '', c.note ? el('span', { class: 'quiet' }, '(does not keep it from being ready)') : '')))),
+        c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason ?? '', c.note && !c.ok ? el('span', { class: 'quiet' }, '(does not keep it from being ready)') : '')))),
       el('section', null, el('h2', null, 'Program'), facts({ program: answer.program, ...answer.version, started_at_ms: answer.started_ms })));
     if (!inForce.isConnected) fill(body, head, inForce);
     show();

@@ -42,7 +42,7 @@ export function streams(app) {
   const by = el('p', { class: 'quiet' });
 
   const read = table('Streams', [
-    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Space', cell: spaceOf, sort: spaceOf, class: 'space' },
     { name: 'State', cell: (s) => (s.error ? state('dead', s.error) : s.stalled ? state('gap', s.stalled) : s.caught_up ? 'caught up' : state('recovering', 'catching up')), class: 'words' },
     { name: 'Applied to', number: true, cell: (s) => group(Number(s.position)) },
     { name: 'Of', number: true, cell: (s) => group(Number(s.last)) },
@@ -56,14 +56,14 @@ export function streams(app) {
   const recoveries = table('Recoveries', [
     { name: 'Began', cell: (r) => clock(r.began_ms), sort: (r) => r.began_ms },
     { name: 'Worker', cell: (r) => workerLink(r.worker, r.rank), sort: (r) => r.worker.padStart(24) },
-    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Space', cell: spaceOf, sort: spaceOf, class: 'space' },
     { name: 'Why', cell: (r) => r.cause.replaceAll('_', ' '), class: 'words', sort: (r) => r.cause },
     { name: 'Took', number: true, cell: (r) => ms(r.took_ms), sort: (r) => r.took_ms },
     { name: 'Became', cell: (r) => ({ events: 'the events came', dump: 'all that it holds was read' }[r.became] ?? state('gap', `failed${r.error ? ': ' + r.error : ''}`)), class: 'words', sort: (r) => r.became },
   ], { page: 20, empty: 'None since this process began.' });
 
   const snapshots = table('Snapshots', [
-    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Space', cell: spaceOf, sort: spaceOf, class: 'space' },
     { name: 'Newest', cell: (s) => (s.error ? state('gap', s.error) : s.name ?? 'none yet'), class: 'words' },
     { name: 'Age', number: true, cell: (s) => ago(s.written_ms, now), sort: (s) => s.written_ms },
     { name: 'Size', number: true, cell: (s) => bytes(s.bytes), sort: (s) => s.bytes },
@@ -74,7 +74,7 @@ export function streams(app) {
 
   const sources = table('Ranks by how their events are read', [
     { name: 'Worker', cell: (s) => workerLink(s.worker, s.rank), sort: (s) => s.worker.padStart(24) },
-    { name: 'Space', cell: spaceOf, sort: spaceOf },
+    { name: 'Space', cell: spaceOf, sort: spaceOf, class: 'space' },
     { name: 'By', cell: (s) => (s.by === 'zmq' ? 'its engine’s socket' : 'NATS'), sort: (s) => s.by },
     { name: 'State', cell: (s) => (s.state === 'following' && !s.stale ? 'following' : state(s.state === 'recovering' ? 'recovering' : s.stale ? 'stale' : 'gap', `${s.state}${s.why ? ': ' + s.why : ''}`)), class: 'words', sort: (s) => s.state },
     { name: 'Last event', cell: (s) => ago(s.last_event_ms, now), sort: (s) => s.last_event_ms },

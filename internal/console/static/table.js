@@ -48,7 +48,7 @@ export function table(caption, columns, { page = PAGE, empty = 'Nothing.', rowCl
     const shown = list.slice(at, at + page);
     fill(body, shown.map((row) => el('tr', { class: rowClass?.(row) }, columns.map((c, i) => {
       const content = c.cell(row);
-      return i === 0 && c.head !== false ? el('th', { scope: 'row' }, content ?? '–') : el('td', { class: c.number ? 'number' : c.class }, content ?? '–');
+      return i === 0 && c.head !== false ? el('th', { scope: 'row', class: c.class }, content ?? '–') : el('td', { class: c.number ? 'number' : c.class }, content ?? '–');
     }))));
     scroll.hidden = list.length === 0;
     nothing.hidden = list.length > 0;
