@@ -132,7 +132,6 @@ func (f *finder) find(b []byte, done, from int) (start, end, on int, token uint3
 				}
 				start = i
 			}
-			start = max(start, done)
 		}
 		if a.RStrip {
 			for end < len(b) {
