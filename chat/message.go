@@ -42,7 +42,7 @@ func (c *conversation) message(m *jinja.Dict) (jinja.Value, error) {
 	if err != nil {
 		return jinja.Value{}, err
 	}
-	out := jinja.NewDict(8)
+	out := jinja.NewDict(m.Len() + 2)
 	var reasoning jinja.Value
 	if role == "assistant" {
 		reasoning = m.Get("reasoning")

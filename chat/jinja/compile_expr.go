@@ -45,6 +45,9 @@ func (b *block) expr(n node) (expr, error) {
 		if err != nil {
 			return nil, err
 		}
+		if c, ok := n.rest[0].(*constNode); ok && len(n.ops) == 1 && c.val.k == str && (n.ops[0] == "==" || n.ops[0] == "!=") {
+			return &isTextExpr{first, c.val.s, n.ops[0] == "!="}, nil
+		}
 		rest, err := b.exprs(n.rest)
 		return &compareExpr{first, n.ops, rest}, err
 	case *attrNode:

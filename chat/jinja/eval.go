@@ -122,9 +122,40 @@ func truth(s *state, x expr) (bool, error) {
 		return x.holds(s)
 	case *compareExpr:
 		return x.holds(s)
+	case *isTextExpr:
+		return x.holds(s)
+	case *andExpr:
+		ok, err := truth(s, x.left)
+		if !ok || err != nil {
+			return false, err
+		}
+		return truth(s, x.right)
+	case *orExpr:
+		ok, err := truth(s, x.left)
+		if ok || err != nil {
+			return ok, err
+		}
+		return truth(s, x.right)
 	}
 	v, err := x.eval(s)
 	return v.Truth(), err
+}
+
+// isTextExpr is x == 'text', or x != 'text', of which templates are full.
+type isTextExpr struct {
+	x    expr
+	text string
+	not  bool
+}
+
+func (x *isTextExpr) holds(s *state) (bool, error) {
+	v, err := x.x.eval(s)
+	return (v.k == str && v.s == x.text) != x.not, err
+}
+
+func (x *isTextExpr) eval(s *state) (Value, error) {
+	ok, err := x.holds(s)
+	return Bool(ok), err
 }
 
 func (x *condExpr) choose(s *state) (expr, error) {

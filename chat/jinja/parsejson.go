@@ -38,6 +38,7 @@ type jsonParser struct {
 	pos     int
 	items   []Value // of arrays that are not finished
 	entries []entry // of objects that are not finished
+	buf     []byte  // of a string with escapes
 }
 
 func (p *jsonParser) fail(what string) error {
@@ -230,7 +231,8 @@ func (p *jsonParser) str() (string, error) {
 
 // escaped reads a string with escapes; up to end there are none.
 func (p *jsonParser) escaped(from, end int) (string, error) {
-	b := make([]byte, 0, 2*(end-from)+32)
+	b := p.buf[:0]
+	defer func() { p.buf = b[:0] }()
 	for {
 		b = append(b, p.text[from:end]...)
 		if end >= len(p.text) {
