@@ -124,6 +124,10 @@ func (b *block) binary(n *binNode) (expr, error) {
 		return nil, err
 	}
 	right, err := b.expr(n.right)
+	if _, ok := err.(*SyntaxError); ok && (n.op == "and" || n.op == "or") {
+		// Behind a constant that decides, Jinja never looks at it.
+		err = &UnsupportedError{err.Error()}
+	}
 	switch n.op {
 	case "and":
 		return &andExpr{left, right}, err

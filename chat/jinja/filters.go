@@ -17,7 +17,7 @@ func init() {
 		"max": filterExtreme(">"), "min": filterExtreme("<"), "reject": filterSelect(false, false),
 		"rejectattr": filterSelect(false, true), "replace": filterReplace, "reverse": filterReverse, "round": filterRound,
 		"safe": filterSafe, "select": filterSelect(true, false), "selectattr": filterSelect(true, true), "slice": filterSlice,
-		"sort": filterSort, "string": filterString, "sum": filterSum, "title": textFilter(titleWords), "tojson": filterToJSON,
+		"sort": filterSort, "string": filterString, "sum": filterSum, "title": filterTitle, "tojson": filterToJSON,
 		"trim": filterTrim, "truncate": filterTruncate, "unique": filterUnique, "upper": textFilter(upper),
 	}
 }
@@ -51,6 +51,13 @@ func textFilter(f func(string) string) filter {
 		}
 		return strOut(s, v, f(v.s))
 	}
+}
+
+// filterTitle joins its words anew, so that marked text is not marked any more.
+func filterTitle(s *state, v Value, a *args) (Value, error) {
+	v, err := textFilter(titleWords)(s, v, a)
+	v.markup = false
+	return v, err
 }
 
 // titleWords is the filter title, whose words begin behind other characters than str.title's.

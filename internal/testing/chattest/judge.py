@@ -6,6 +6,7 @@ raise_exception, "raised".
 """
 
 import datetime
+import functools
 import json
 import signal
 import sys
@@ -45,6 +46,7 @@ def reads(node, variable, key=None):
     return isinstance(node, nodes.Name) and node.ctx == "load" and node.name == variable
 
 
+@functools.lru_cache(maxsize=None)
 def reads_parts(source):
     """vLLM's rule by which contents are lists of parts."""
     tree = utils._compile_jinja_template(source).environment.parse(source)

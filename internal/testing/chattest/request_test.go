@@ -48,6 +48,7 @@ func TestRequests(t *testing.T) {
 			}
 			g := NewGen(s)
 			g.API = true
+			models := map[string]*chat.Model{}
 			bad, texts, refused := 0, 0, 0
 			for i := range n {
 				defaults := pick(g, "{}", "{}", `{"enable_thinking": false}`, `{"thinking": true, "reasoning_effort": "low"}`)
@@ -57,7 +58,15 @@ func TestRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, err := prompt(source[name], body, defaults, tokens)
+				m := models[defaults+tokens]
+				if m == nil {
+					if m, err = model(source[name], defaults, tokens); err != nil {
+						t.Fatal(err)
+					}
+					models[defaults+tokens] = m
+				}
+				p, err := m.Prompt(context.Background(), body, nil)
+				got := string(p.Text)
 				if err != nil && (strings.Contains(err.Error(), "takes contents as text") || strings.Contains(err.Error(), "thinking in chat_template_kwargs")) {
 					refused++
 					continue
@@ -76,14 +85,14 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-func prompt(source, body, defaults, tokens string) (string, error) {
+func model(source, defaults, tokens string) (*chat.Model, error) {
 	d, err := jinja.ParseJSON(defaults)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	tok, err := jinja.ParseJSON(tokens)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	cfg := chat.Config{Template: source, Kwargs: d, Tokens: map[string]jinja.Value{}, Now: func() time.Time { return clock }}
 	td, _ := tok.AsDict()
@@ -92,10 +101,5 @@ func prompt(source, body, defaults, tokens string) (string, error) {
 		name, _ := k.AsString()
 		cfg.Tokens[name] = v
 	}
-	m, err := chat.New(cfg)
-	if err != nil {
-		return "", err
-	}
-	p, err := m.Prompt(context.Background(), body, nil)
-	return string(p.Text), err
+	return chat.New(cfg)
 }
