@@ -46,7 +46,6 @@ var (
 
 // begin makes it ready to answer a request.
 func (a *answer) begin(r *http.Request) {
-	clear(a.header)
 	buffer := outs.Get().(*[]byte) //nolint:forcetypeassert // the pool holds nothing else
 	*a = answer{
 		conn: a.conn, header: a.header, armed: a.armed, buffer: buffer, out: (*buffer)[:0], length: -1,

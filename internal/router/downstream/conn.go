@@ -70,6 +70,7 @@ func newConn(s *Server, c net.Conn) *conn {
 	k.blank.Header, k.blank.RemoteAddr, k.blank.Body = make(http.Header), c.RemoteAddr().String(), http.NoBody
 	k.body.conn, k.answer.conn = k, k
 	k.answer.header = make(http.Header)
+	k.request = *k.blank
 	for inner, plain := c, true; ; {
 		if sc, ok := inner.(syscall.Conn); ok {
 			if k.raw, _ = sc.SyscallConn(); plain { // without, nobody looks whether its client is there
@@ -217,6 +218,7 @@ func (k *conn) one() (again bool) {
 		return false
 	}
 	if again = k.finish(); again {
+		k.forget()
 		k.state.Store(idleConn)
 		again = !k.server.closing.Load()
 	}
@@ -250,6 +252,23 @@ func (k *conn) finish() (again bool) {
 		return false
 	}
 	return !k.answer.closes && !k.dropped.Load() && k.ctx.Err() == nil
+}
+
+// mostKept is how many headers the maps have room for that a connection keeps.
+const mostKept = 64
+
+// forget lets go of a request and its answer: a connection may be idle for long, and a
+// head that had room for thousands of headers would stay as long.
+func (k *conn) forget() {
+	if len(k.blank.Header) > mostKept {
+		k.blank.Header = make(http.Header)
+	}
+	if len(k.answer.header) > mostKept {
+		k.answer.header = make(http.Header)
+	}
+	clear(k.blank.Header)
+	clear(k.answer.header)
+	k.request, k.url = *k.blank, url.URL{}
 }
 
 // linger lets the client read its answer before the connection is closed, though it still

@@ -49,8 +49,6 @@ func (k *conn) parse(data []byte) error {
 	text := string(data) // the only copy: all strings of the request are parts of it
 	line, rest := head.Line(text)
 	r := &k.request
-	*r = *k.blank
-	clear(r.Header)
 	if err := k.parseLine(line); err != nil {
 		return err
 	}
