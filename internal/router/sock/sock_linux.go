@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"syscall"
-	"unsafe"
 )
 
 // Conn is a connection.
@@ -53,14 +52,14 @@ func (c *Conn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() } 
 // runtime waits and does it again else.
 func (x *call) do(trap, fd uintptr) bool {
 	for {
-		n, _, err := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(x.data))), uintptr(len(x.data)))
+		n, err := raw(trap, fd, x.data)
 		switch err {
 		case syscall.EINTR:
 			continue
 		case syscall.EAGAIN:
 			return false
 		case 0:
-			x.n = int(n)
+			x.n = n
 		}
 		x.err = err
 		return true

@@ -118,3 +118,36 @@ func reset(c net.Conn) {
 	_ = c.(*net.TCPConn).SetLinger(0) //nolint:forcetypeassert // it is one
 	_ = c.Close()
 }
+
+// What is done before a write is done before what is read then, to the race detector, too.
+func TestOrder(t *testing.T) {
+	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close() //nolint:errcheck // nothing is under way
+	a, err := new(net.Dialer).DialContext(t.Context(), "tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close() //nolint:errcheck // nothing is under way
+	b, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close() //nolint:errcheck // nothing is under way
+	said := 0
+	for _, pair := range [][2]net.Conn{{Wrap(a), b}, {b, Wrap(a)}, {Wrap(a), Wrap(b)}} {
+		go func() { // ends with its write
+			said++
+			_, _ = pair[0].Write([]byte{1}) // else the read fails
+		}()
+		if _, err := pair[1].Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		said++
+	}
+	if said != 6 {
+		t.Error(said)
+	}
+}
