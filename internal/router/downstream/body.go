@@ -16,13 +16,18 @@ type body struct {
 	chunked  bool
 	between  bool // a chunk is over, and the end of its line has to come
 	over     bool
-	expected bool // the client waits to be told that it may send
+	expected bool  // the client waits to be told that it may send
+	around   int64 // bytes of chunks' lines beyond what they may be for the bytes in them
 	err      error
 }
 
 // maxLine bounds the line of a chunk's size, with its extensions, and maxTrailers what
-// follows the last one.
+// follows the last one. The lines together may be twice as long as the body and usualLine
+// each, and maxAround beyond that: a byte of a body would cost a client nothing of what it
+// may send, and 4 KiB to read.
 const (
+	usualLine   = 16
+	maxAround   = 16 << 10
 	maxLine     = 4 << 10
 	maxTrailers = 16 << 10
 )
@@ -103,6 +108,9 @@ func (b *body) size() error {
 		return errChunk
 	}
 	if b.more = int64(n); n > 0 {
+		if b.around = max(b.around+int64(len(line))-usualLine-2*min(b.more, maxAround), 0); b.around > maxAround {
+			return errChunk
+		}
 		return nil
 	}
 	for total := 0; ; {

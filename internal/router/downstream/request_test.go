@@ -201,7 +201,8 @@ func TestWhatIsRefused(t *testing.T) {
 
 // Chunks that are none break the body off, and nothing behind them is a request.
 func TestBrokenChunks(t *testing.T) {
-	for _, chunks := range []string{"zz\r\n", "-1\r\n", "+1\r\na\r\n", "\r\n", "1\r\nab\r\n", "1\na\r\n", "1\r\na\n", "8000000000000000\r\n", "1" + strings.Repeat(" ", 5<<10) + "\r\na\r\n", "0\r\n" + strings.Repeat("X: y\r\n", 4<<10)} {
+	for _, chunks := range []string{"zz\r\n", "-1\r\n", "+1\r\na\r\n", "\r\n", "1\r\nab\r\n", "1\na\r\n", "1\r\na\n", "8000000000000000\r\n", "1" + strings.Repeat(" ", 5<<10) + "\r\na\r\n", "0\r\n" + strings.Repeat("X: y\r\n", 4<<10),
+		strings.Repeat("1;"+strings.Repeat("x", 3<<10)+"\r\na\r\n", 8)} {
 		all, _ := byUs([]byte("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks+"0\r\n\r\nGET /behind HTTP/1.1\r\nHost: x\r\n\r\n"), func() int { return 1 << 20 })
 		if len(all) != 1 || all[0].Err == "" {
 			t.Errorf("%.20q: %+v", chunks, all)
