@@ -39,10 +39,12 @@ const headerRequest = "X-Request-Id"
 // name gives the request the id that its client gives it, if that is short and plain,
 // or else one that nobody else has.
 func name(r *http.Request) []string {
-	if id := r.Header[headerRequest]; len(id) == 1 && edge.PlainID(id[0]) {
-		return id
+	id := r.Header[headerRequest]
+	if len(id) == 1 && edge.PlainID(id[0]) {
+		id = []string{strings.Clone(id[0])} // decisions keep it: not the whole head with it
+	} else {
+		id = []string{rand.Text()}
 	}
-	id := []string{rand.Text()}
 	r.Header[headerRequest] = id
 	return id
 }

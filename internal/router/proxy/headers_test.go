@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // What Connection names belongs to the connection, however it is written.
@@ -40,5 +41,19 @@ func TestHeadersTakeNoTime(t *testing.T) {
 	}
 	if least > 30*time.Millisecond {
 		t.Errorf("it takes %v", least)
+	}
+}
+
+// A request's name is kept for long, and so is no part of its head, which would be kept as
+// a whole.
+func TestNamesAreNoPartOfHeads(t *testing.T) {
+	head := strings.Repeat("X-A: long\r\n", 5000) + "X-Request-Id: me"
+	r := &http.Request{Header: http.Header{headerRequest: {head[len(head)-2:]}}}
+	id := name(r)
+	if id[0] != "me" || r.Header.Get(headerRequest) != "me" {
+		t.Errorf("it is called %q", id)
+	}
+	if unsafe.StringData(id[0]) == unsafe.StringData(head[len(head)-2:]) {
+		t.Error("its head is kept with its name")
 	}
 }
