@@ -94,7 +94,11 @@ func (k *conn) serve() {
 	defer k.server.remove(k)
 	defer k.cancel()
 	k.in = make([]byte, inSize)
-	if k.isHTTP2() {
+	switch second, err := k.isHTTP2(); {
+	case err != nil:
+		_ = k.net.Close() // nothing was asked on it
+		return
+	case second:
 		k.deadline(time.Time{})
 		k.server.second.give(&begunConn{Conn: k.net, rest: k.in[:k.w]})
 		return
@@ -105,20 +109,21 @@ func (k *conn) serve() {
 }
 
 // isHTTP2 waits for the first bytes and looks whether they are of HTTP/2.
-func (k *conn) isHTTP2() bool {
+func (k *conn) isHTTP2() (bool, error) {
 	if k.server.second == nil {
-		return false
+		return false, nil
 	}
 	k.timed = false
 	for {
 		n := min(k.w, len(preface))
 		switch {
 		case string(k.in[:n]) != preface[:n]:
-			return false
+			return false, nil
 		case n == len(preface):
-			return true
-		case k.fill() != nil:
-			return false
+			return true, nil
+		}
+		if err := k.fill(); err != nil {
+			return false, err
 		}
 	}
 }
