@@ -133,7 +133,7 @@ func (a *answer) head(whole bool) {
 		a.out = (*a.buffer)[:0]
 	}
 	hasBody := !a.bodiless || a.status != http.StatusNoContent && a.status != http.StatusNotModified
-	if whole && a.length < 0 && hasBody {
+	if whole && a.length < 0 && hasBody && (a.sent > 0 || !a.bodiless) { // of nothing for HEAD it is not known
 		a.length = a.sent
 		a.header["Content-Length"] = []string{strconv.FormatInt(a.sent, 10)}
 	}

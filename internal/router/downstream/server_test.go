@@ -51,8 +51,9 @@ func TestAnswers(t *testing.T) {
 			w.Header().Set("Content-Length", "50000")
 			parts(w, long[:7], long[7:])
 		}, want: "200 50000 " + long},
-		"HEAD":        {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }, method: "HEAD", want: "200 2 "},
-		"HEAD, parts": {handler: func(w http.ResponseWriter, _ *http.Request) { parts(w, "a", long) }, method: "HEAD", want: "200 -1 "},
+		"HEAD":          {handler: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }, method: "HEAD", want: "200 2 "},
+		"HEAD, nothing": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }, method: "HEAD", want: "202 -1 "},
+		"HEAD, parts":   {handler: func(w http.ResponseWriter, _ *http.Request) { parts(w, "a", long) }, method: "HEAD", want: "200 -1 "},
 		"HEAD, of a length": {handler: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "7")
 			w.WriteHeader(201)
