@@ -53,6 +53,9 @@ type Config struct {
 
 	HTTP HTTPConfig
 
+	// Through, if set, chooses in place of Routing.
+	Through Through
+
 	Progress  string
 	EventsOut string // file that records the published events; empty: none
 

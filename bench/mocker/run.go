@@ -55,8 +55,9 @@ type run struct {
 	err     error // the first error of a sink
 
 	arriving      trace.Request
-	prompt, after []uint64 // its hashes
-	checked       int      // steps since ctx was looked at
+	prompt, after []uint64  // its hashes
+	checked       int       // steps since ctx was looked at
+	outcomes      []outcome // that Config.Through is yet to be told, in the order of time
 }
 
 // Run runs the fleet until its requests end or ctx does. The end of ctx is an
@@ -168,6 +169,11 @@ func (r *run) loop() error {
 	for err == nil {
 		at, busy := r.fleet.Next()
 		switch {
+		case len(r.outcomes) > 0 && (!busy || r.outcomes[0].at <= at) && (!more || r.outcomes[0].at <= r.arriving.Arrival):
+			if err = r.pace(r.outcomes[0].at); err != nil {
+				return err
+			}
+			r.tell()
 		case more && (!busy || r.arriving.Arrival <= at):
 			if err = r.pace(r.arriving.Arrival); err != nil {
 				return err
@@ -179,8 +185,9 @@ func (r *run) loop() error {
 			if err = r.pace(at); err != nil {
 				return err
 			}
-			_, _, _, report := r.fleet.Step()
+			_, _, end, report := r.fleet.Step()
 			r.count(report)
+			r.later(end, report)
 			err = r.err
 		default:
 			return nil
@@ -204,7 +211,7 @@ func (r *run) admit() error {
 	q := &r.arriving
 	r.prompt = r.hasher.Prompt(r.prompt[:0], q)
 	r.after = r.hasher.Output(r.after[:0], q)
-	err := r.fleet.Admit(q.Arrival, r.router.choose(q), &mock.Request{
+	err := r.fleet.Admit(q.Arrival, r.choose(q), &mock.Request{
 		ID: q.Serial, Input: q.Input, Output: q.Output, Prompt: r.prompt, Generated: r.after,
 	})
 	switch {
@@ -213,6 +220,9 @@ func (r *run) admit() error {
 		r.counts.promptTokens.Add(int64(q.Input))
 	case errors.Is(err, mock.ErrTooLarge) || errors.Is(err, mock.ErrBusy):
 		r.counts.refused.Add(1)
+		if r.cfg.Through != nil {
+			r.cfg.Through.Ended(q.Serial)
+		}
 	default:
 		return fmt.Errorf("request %d: %w", q.Serial, err)
 	}

@@ -6,27 +6,32 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/kvatlas/kvatlas"
 	"github.com/kvatlas/kvatlas/bench/mocker"
 	"github.com/kvatlas/kvatlas/bench/trace"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
-	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// withIndexer is an indexer beside the fleet, for a demonstration: the goroutine of
-// run owns it.
+// withIndexer is an indexer beside the fleet, which routes its requests and shows both,
+// for a demonstration: the goroutine of run owns it.
 type withIndexer struct {
 	On     bool
 	Listen string
+	Open   bool
 
-	replica *replica.Replica
+	atlas   *kvatlas.Atlas
+	replica *replica.Replica // of atlas
+	server  *http.Server
 	space   event.Space
 	url     string
 	tokens  []uint32 // of the first prompt
@@ -36,8 +41,10 @@ type withIndexer struct {
 
 func (x *withIndexer) declare(set *conf.Set) {
 	set.Group("Indexer")
-	set.Bool(&x.On, "with-indexer", false, `Run an indexer in this process too, tell of it in each line of progress and how to ask
-		it: a demonstration. Without --data-dir its messages are in a temporary directory that is removed at the end.`)
+	set.Bool(&x.On, "with-indexer", false, `Run an indexer in this process too, choose with it where requests go (in place of --routing),
+		tell of it in each line of progress and how to ask it, and serve the console: a demonstration. Its workers register. Without
+		--data-dir its messages are in a temporary directory that is removed at the end.`)
+	set.Bool(&x.Open, "open", false, "Open the console of --with-indexer in a browser, if standard output is a terminal.")
 	set.String(&x.Listen, "http-listen", "127.0.0.1:8090", "Address of the HTTP server, as host:port. It is the indexer's; if it is taken, a free port instead.")
 }
 
@@ -58,31 +65,56 @@ func (c *config) runWithIndexer(ctx context.Context, log *slog.Logger) (err erro
 	if err := x.readExample(&c.fleet); err != nil {
 		return err
 	}
-	if x.replica, err = replica.New(replica.Config{NATS: c.broker, Namespace: c.namespace, Log: log}); err != nil {
+	cfg := kvatlas.Config{Replica: replica.Config{NATS: c.broker, Namespace: c.namespace, Log: log}}
+	if x.atlas, err = kvatlas.Open(ctx, cfg); err != nil {
+		return unlessEnded(ctx, err)
+	}
+	defer func() { err = errors.Join(err, x.atlas.Close(context.WithoutCancel(ctx))) }()
+	x.replica = x.atlas.Replica()
+	router, err := x.atlas.Router(x.space)
+	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, x.replica.Close(context.WithoutCancel(ctx))) }()
 	if err := x.serve(log); err != nil {
 		return err
 	}
-	if err := x.replica.Start(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
+	defer func() { err = errors.Join(err, x.server.Close()) }()
 	load := "generated requests"
 	if c.fleet.Trace != "" {
 		load = "the requests of " + c.fleet.Trace
 	}
-	fmt.Printf("kvindexer answers at %s. A mock fleet of %d workers × %d ranks serves %s.\n\n",
-		x.url, c.fleet.Workers, c.fleet.DPRanks, load)
-	c.fleet.AtEnd, c.fleet.Tail = mocker.EndWait, x.tail
+	fmt.Printf("kvindexer answers at %s. A mock fleet of %d workers × %d ranks serves %s.\n\nLook at it: %s\n\n",
+		x.url, c.fleet.Workers, c.fleet.DPRanks, load, x.url+consolePath)
+	if x.Open && isTerminal(os.Stdout) {
+		if err := browse(ctx, x.url+consolePath); err != nil {
+			log.Warn("no browser was opened", "error", err)
+		}
+	}
+	c.register = true
+	c.fleet.AtEnd, c.fleet.Tail, c.fleet.Through = mocker.EndWait, x.tail, newRouted(ctx, router)
 	return c.publish(ctx, x.replica.Conn(), log)
 }
 
+// unlessEnded returns err, or nil where the end of ctx has cut a start short.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+const consolePath = "/console/"
+
 // serve answers at the address, or at another port if it is taken.
 func (x *withIndexer) serve(log *slog.Logger) error {
+	index, err := x.replica.Handler()
+	if err != nil {
+		return err
+	}
+	page, err := x.atlas.Console(0)
+	if err != nil {
+		return err
+	}
 	ln, err := net.Listen("tcp", x.Listen)
 	if host, _, splitErr := net.SplitHostPort(x.Listen); err != nil && splitErr == nil {
 		log.Warn("the address is taken, another port instead", "address", x.Listen, "error", err)
@@ -91,13 +123,17 @@ func (x *withIndexer) serve(log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listen for the indexer (see --http-listen): %w", err)
 	}
-	server, err := x.replica.Serve(query.Config{}, nil)
-	if err != nil {
-		return errors.Join(err, ln.Close())
-	}
+	mux := http.NewServeMux()
+	mux.Handle("/", index)
+	mux.Handle("GET /{$}", http.RedirectHandler(consolePath, http.StatusFound))
+	mux.Handle(consolePath, http.StripPrefix(strings.TrimSuffix(consolePath, "/"), page))
+	decisions := x.atlas.DecisionsHandler()
+	mux.Handle("/v1/decisions", decisions)
+	mux.Handle("/v1/decisions/", decisions)
 	x.url = "http://" + ln.Addr().String()
-	go func() { // ends with the replica
-		if err := server.Serve(ln); err != nil {
+	x.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	go func() { // ends with Close
+		if err := x.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the indexer answers no more", "error", err)
 		}
 	}()

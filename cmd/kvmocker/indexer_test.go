@@ -1,6 +1,19 @@
 package main
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
+
+func TestBrowser(t *testing.T) {
+	for system, want := range map[string][]string{
+		"linux": {"xdg-open", "u"}, "darwin": {"open", "u"}, "windows": {"rundll32", "url.dll,FileProtocolHandler", "u"},
+	} {
+		if got := browser(system, "u"); !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, want %q", system, got, want)
+		}
+	}
+}
 
 func TestList(t *testing.T) {
 	f := func(want string, tokens ...uint32) {

@@ -31,3 +31,8 @@ func takeTerminal() (giveBack func()) {
 	}
 	return func() { _ = unix.IoctlSetPointerInt(terminal, unix.TIOCSPGRP, before) }
 }
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil
+}

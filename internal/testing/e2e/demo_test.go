@@ -21,10 +21,14 @@ func TestDemo(t *testing.T) {
 	home := t.TempDir()
 	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0")
 	var requests []string
+	address := ""
 	moving, lines := 0, 0
 	eventually(t, time.Minute, func() error { // Scan returns at least once a second
 		for p.lines.Scan() {
 			line := strings.TrimSpace(p.lines.Text())
+			if at, ok := strings.CutPrefix(line, "Look at it: "); ok {
+				address = at
+			}
 			if strings.HasPrefix(line, "curl ") {
 				requests = append(requests, line)
 			}
@@ -65,11 +69,39 @@ func TestDemo(t *testing.T) {
 	if found != 2 {
 		t.Errorf("%d of the requests are find_matches", found)
 	}
+	hasConsole(t, address)
 	begun := time.Now()
 	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
 	p.wait(time.Minute)
 	leavesNothing(t, home)
 	t.Logf("ended within %v", time.Since(begun))
+}
+
+// hasConsole checks that the address has the page, and that there are choices to see.
+func hasConsole(t *testing.T, address string) {
+	t.Helper()
+	page, err := get(t.Context(), address)
+	if err != nil || !strings.Contains(string(page), "<title>kvatlas") {
+		t.Errorf("no console at %q: %v, %.200s", address, err, page)
+	}
+	var chosen struct {
+		Decisions []struct {
+			Actual *int `json:"actual_tokens"`
+		}
+	}
+	list, err := get(t.Context(), address+"api/decisions")
+	if err == nil {
+		err = json.Unmarshal(list, &chosen)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	for _, d := range chosen.Decisions {
+		if d.Actual != nil {
+			return
+		}
+	}
+	t.Errorf("of %d decisions none has what the engine found", len(chosen.Decisions))
 }
 
 // So does whoever reads its lines, as in `make run | head`.
