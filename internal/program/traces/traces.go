@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -55,12 +56,16 @@ func Open(ctx context.Context, program string, getenv func(string) string, log *
 		}
 		named = true
 		if u, err := url.Parse(text); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-			return nil, fmt.Errorf("%s: %q is no URL of a collector; give one such as http://localhost:4318", name, text)
+			// Not the text, which may have a password.
+			return nil, fmt.Errorf("%s is no URL of a collector; give one such as http://localhost:4318", name)
 		}
 	}
 	if !named {
 		return nil, nil //nolint:nilnil // it is none
 	}
+	var bad complaints
+	otel.SetLogger(logr.New(&bad))
+	otel.SetErrorHandler(&bad)
 	var to sdk.SpanExporter
 	var err error
 	switch protocol := cmp.Or(getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), protocolHTTP); protocol {
@@ -80,9 +85,14 @@ func Open(ctx context.Context, program string, getenv func(string) string, log *
 		return nil, fmt.Errorf("sending spans: %w", err)
 	}
 	c := newCounted(to, log, m)
+	provider := sdk.NewTracerProvider(sdk.WithResource(of), sdk.WithSpanProcessor(ended{c.ended, sdk.NewBatchSpanProcessor(c)}))
+	if err := bad.err(); err != nil {
+		_ = provider.Shutdown(ctx) // it has sent nothing
+		return nil, fmt.Errorf("sending spans: a variable OTEL_… has no value that it may have: %w", err)
+	}
 	// Here, as the SDK has one for all: of answers that a collector takes in part only.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(c.complain))
-	return &Sender{sdk.NewTracerProvider(sdk.WithResource(of), sdk.WithSpanProcessor(ended{c.ended, sdk.NewBatchSpanProcessor(c)})), c}, nil
+	return &Sender{provider, c}, nil
 }
 
 // Tracer returns what makes spans; nil if they are not sent.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -74,6 +75,33 @@ func TestOff(t *testing.T) {
 		s, err := Open(t.Context(), "p", func(name string) string { return env[name] }, nil, nil)
 		if s != nil || err != nil || s.Tracer() != nil || s.Close(t.Context()) != nil {
 			t.Errorf("%v: %v, %v", env, s, err)
+		}
+	}
+}
+
+// A value that cannot be read is refused, with no credentials in the error: the SDK goes on
+// without it, and writes it to stderr.
+func TestWrongValues(t *testing.T) {
+	for name, value := range map[string]string{
+		"OTEL_EXPORTER_OTLP_HEADERS":         "Bearer s3cret",
+		"OTEL_EXPORTER_OTLP_TRACES_HEADERS":  "authorization=s3cret%zz",
+		"OTEL_EXPORTER_OTLP_ENDPOINT":        "user:s3cret@collector:4318",
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://user:s3cret@coll ector",
+		"OTEL_EXPORTER_OTLP_TIMEOUT":         "soon",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE":     "/there/is/none.pem",
+		"OTEL_TRACES_SAMPLER":                "some",
+	} {
+		for _, protocol := range []string{protocolHTTP, protocolGRPC} {
+			t.Run(name+" "+protocol, func(t *testing.T) {
+				t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+				t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+				t.Setenv(name, value)
+				s, err := Open(t.Context(), "p", os.Getenv, slog.New(slog.DiscardHandler), obs.NewSet())
+				if err == nil || !strings.Contains(err.Error(), "OTEL_") || strings.Contains(err.Error(), "s3cret") {
+					t.Errorf("refused with %v", err)
+				}
+				_ = s.Close(t.Context())
+			})
 		}
 	}
 }
