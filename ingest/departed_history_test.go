@@ -149,7 +149,7 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 			}
 		}
 		for _, pos := range from.ranks {
-			r.partition.resume(r.ctx, pos)
+			r.partition.resume(r.ctx, pos, r.partition.source(pos.Worker))
 		}
 	}
 	for ; seq < len(h.stream); seq++ {

@@ -274,10 +274,10 @@ func (l *partition) recoverTruncated(ctx context.Context) (was bool) {
 }
 
 // distrustPositions takes the position of every rank whose events are in the stream as
-// void: it ends there.
+// void: it ends there. nil is all streams.
 func (l *partition) distrustPositions(ctx context.Context, of *source, last uint64) {
 	for _, r := range l.mu.ranks {
-		if l.source(r.id.Worker) == of {
+		if of == nil || l.source(r.id.Worker) == of {
 			l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, last) })
 		}
 	}

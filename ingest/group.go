@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -46,6 +47,16 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	})
 	in.groups.Store(token, g)
 	return g, nil
+}
+
+// divideAnew makes the space so many streams. A worker's events may be in another than
+// before, whose reader begins with nothing to compare: it is here that what is known of
+// each is taken as void.
+func (g *group) divideAnew(ctx context.Context, of int) {
+	g.divide(of, g.cfg)
+	for _, l := range g.partitions {
+		l.do(func(l *partition) { l.distrustPositions(ctx, nil, math.MaxUint64) })
+	}
 }
 
 // partition returns the partition of a worker. Workers are often numbered in steps: the

@@ -159,7 +159,7 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 	h.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
 		now: h.now})
 	for _, pos := range start {
-		h.partition.resume(h.ctx, pos)
+		h.partition.resume(h.ctx, pos, h.partition.source(pos.Worker))
 	}
 }
 

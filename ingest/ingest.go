@@ -138,7 +138,7 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		var of *source
 		if err == nil {
 			if n := first[info.Space].Partitions; int(g.of.Load()) != n {
-				g.divide(n, &in.cfg)
+				g.divideAnew(ctx, n)
 			}
 			of, err = g.part(&info)
 		}

@@ -84,7 +84,7 @@ func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos) })
+		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos, r.source) })
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored

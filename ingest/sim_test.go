@@ -295,7 +295,7 @@ func (s *simulation) reopen() {
 	s.settings()
 	s.partition.do(func(l *partition) { // as a reader does
 		for _, k := range positions {
-			l.resume(context.Background(), k.RankPosition)
+			l.resume(context.Background(), k.RankPosition, l.source(k.Worker))
 		}
 	})
 	s.partition.source(0).window.restart(pos, time.Time{})

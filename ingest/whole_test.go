@@ -172,7 +172,7 @@ func TestARestartIsSeenAmongIgnoredMessages(t *testing.T) {
 // that the next one begins.
 func TestARestartAfterOneEventIsSeenByAReplicaThatStarts(t *testing.T) {
 	b := newPartitionBench(t, nil)
-	b.partition.resume(b.ctx, RankPosition{Worker: 1, Position: follow.Position{LastID: 1}})
+	b.partition.resume(b.ctx, RankPosition{Worker: 1, Position: follow.Position{LastID: 1}}, b.partition.source(1))
 	b.feed(1, batch(1, 0, store(1, 11)))
 	b.feed(1, batch(1, 0, store(2, 12)))
 	b.finished()
