@@ -44,16 +44,19 @@ func TestHeadersTakeNoTime(t *testing.T) {
 	}
 }
 
-// A request's name is kept for long, and so is no part of its head, which would be kept as
-// a whole.
+// The names of requests and of tenants are kept for long, and so is no part of a head,
+// which would be kept as a whole.
 func TestNamesAreNoPartOfHeads(t *testing.T) {
 	head := strings.Repeat("X-A: long\r\n", 5000) + "X-Request-Id: me"
-	r := &http.Request{Header: http.Header{headerRequest: {head[len(head)-2:]}}}
-	id := name(r)
-	if id[0] != "me" || r.Header.Get(headerRequest) != "me" {
-		t.Errorf("it is called %q", id)
+	me := head[len(head)-2:]
+	r := &http.Request{Header: http.Header{headerRequest: {me}, headerTenant: {me}}}
+	y, no := new(Proxy).payerOf(r, true)
+	if no != nil {
+		t.Fatal(no)
 	}
-	if unsafe.StringData(id[0]) == unsafe.StringData(head[len(head)-2:]) {
-		t.Error("its head is kept with its name")
+	for _, kept := range []string{name(r)[0], r.Header.Get(headerRequest), y.name} {
+		if kept != "me" || unsafe.StringData(kept) == unsafe.StringData(me) {
+			t.Errorf("%q, or its head is kept with it", kept)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -60,7 +61,7 @@ func (p *Proxy) payerOf(r *http.Request, trusted bool) (y payer, no *refusal) {
 		if !edge.PlainID(name) {
 			return y, refuse(http.StatusBadRequest, "invalid_option", badHeader(headerTenant, "a plain name of at most 128 bytes").Error())
 		}
-		y.name, y.limits = name, p.cfg.Access.Limits(name)
+		y.name, y.limits = strings.Clone(name), p.cfg.Access.Limits(name) // kept in tables: not the head with it
 	}
 	return y, nil
 }
