@@ -28,7 +28,7 @@ help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## start the indexer and a mock fleet to look at; OPEN=1 opens the console, TRACE=path replays a trace
-	@bin/kvmocker --with-indexer --dp-size 2 --cache-blocks 4096 --log-level warn $(if $(TRACE),--trace '$(TRACE)' --speed 10) $(if $(OPEN),--open)
+	@bin/kvmocker --with-indexer --lose-every 20s --dp-size 2 --cache-blocks 4096 --log-level warn $(if $(TRACE),--trace '$(TRACE)' --speed 10) $(if $(OPEN),--open)
 
 example: build ## a router and four mock engines, at http://127.0.0.1:8000; ctrl-c ends both
 	@bin/kvrouter --data-dir .kvatlas/example --worker-header & trap "kill $$! 2>/dev/null; wait" EXIT; trap "exit 0" INT TERM; \

@@ -33,6 +33,7 @@ type config struct {
 	linger    time.Duration
 	register  bool
 	lease     time.Duration
+	loseEvery time.Duration
 	indexer   withIndexer
 	log       obs.LogConfig
 
@@ -54,6 +55,8 @@ func main() {
 		ends they are gone, and their blocks with them; see --at-end wait.`)
 	set.Duration(&c.lease, "lease", registry.DefaultLease, `How long the worker counts as there without a heartbeat; one is sent
 		each third of it.`, conf.Between(time.Second, time.Hour))
+	set.Duration(&c.loseEvery, "lose-every", 0, `How often the last worker's publisher has too little room, and an event of it never reaches the
+		stream: those who read it find a gap, and ask for it. 0s is never.`, conf.Between(0, time.Hour))
 	c.indexer.declare(set)
 	c.log.Declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.log, Run: c.run}))
@@ -92,6 +95,9 @@ func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) e
 			}
 			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
 				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}
+			}
+			if c.loseEvery > 0 && worker == uint64(c.fleet.FirstWorker+c.fleet.Workers-1) {
+				return openLossy(ctx, cfg, c.loseEvery)
 			}
 			return publish.Open(ctx, cfg)
 		},

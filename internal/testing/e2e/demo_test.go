@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -19,7 +20,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	home := t.TempDir()
-	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0")
+	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0", "--lose-every", "1s")
 	var requests []string
 	address := ""
 	moving, lines := 0, 0
@@ -70,6 +71,7 @@ func TestDemo(t *testing.T) {
 		t.Errorf("%d of the requests are find_matches", found)
 	}
 	hasConsole(t, address)
+	repairsGap(t, address)
 	begun := time.Now()
 	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
 	p.wait(time.Minute)
@@ -102,6 +104,29 @@ func hasConsole(t *testing.T, address string) {
 		}
 	}
 	t.Errorf("of %d decisions none has what the engine found", len(chosen.Decisions))
+}
+
+// repairsGap checks that what is lost on purpose is noticed, asked for, and got.
+func repairsGap(t *testing.T, address string) {
+	t.Helper()
+	eventually(t, time.Minute, func() error {
+		body, err := get(t.Context(), address+"api/streams")
+		if err != nil {
+			return err
+		}
+		var seen struct {
+			Recoveries []struct{ Worker, Cause, Became string }
+		}
+		if err := json.Unmarshal(body, &seen); err != nil {
+			return err
+		}
+		for _, r := range seen.Recoveries {
+			if r.Worker == "8" && r.Cause == "gap" && r.Became == "events" {
+				return nil
+			}
+		}
+		return fmt.Errorf("no gap is repaired: %v", seen.Recoveries)
+	})
 }
 
 // So does whoever reads its lines, as in `make run | head`.
