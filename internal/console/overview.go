@@ -166,7 +166,7 @@ func (s *sampler) addRates(t *totals, tenant *string) {
 		d.first.AddSince(&to.first, &from.first)
 	}
 	t.Blocks = blocks
-	if s.cfg.Replica.Streams() != nil {
+	if s.cfg.Replica.Streams() != nil && connected(s.cfg.Replica) {
 		t.Lag = &lagging
 	}
 	if !read {

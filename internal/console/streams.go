@@ -2,12 +2,14 @@ package console
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
@@ -107,10 +109,7 @@ func (c *Console) streams(r *request) (*edge.Reply, *edge.Problem) {
 			continue
 		}
 		spaces[s.Stream] = s.Space
-		a.Streams = append(a.Streams, streamOf{
-			Stream: s.Stream, Space: showSpace(s.Space), Created: s.Created.UnixMilli(), Position: number(s.Position), Last: number(s.Last),
-			Lag: s.Lag, LagMs: s.LagTime.Milliseconds(), InFlight: s.InFlight, Bytes: s.InFlightBytes, CaughtUp: s.CaughtUp, Error: failure(s.Err), Stalled: failure(s.Stalled),
-		})
+		a.Streams = append(a.Streams, streamShown(&s, connected(c.cfg.Replica)))
 	}
 	c.cfg.Replica.EachReading(func(g *replica.Reading) {
 		if r.sees(g.Space.Group) && g.State != follow.Departed {
@@ -153,6 +152,24 @@ func (c *Console) streams(r *request) (*edge.Reply, *edge.Problem) {
 	}
 	slices.SortFunc(a.Snapshots, func(a, b snapshotOf) int { return strings.Compare(a.Stream, b.Stream) })
 	return edge.ReplyJSON(a), nil
+}
+
+// connected reports whether NATS can be heard: else what has been published is not known.
+func connected(r *replica.Replica) bool { return r.Conn() == nil || r.Conn().IsConnected() }
+
+var errDisconnected = errors.New("NATS is not connected: what has been published since is not known")
+
+// streamShown shows the reading of a stream; without a connection it is not caught up.
+func streamShown(s *ingest.StreamStatus, connected bool) streamOf {
+	one := streamOf{
+		Stream: s.Stream, Space: showSpace(s.Space), Created: s.Created.UnixMilli(), Position: number(s.Position), Last: number(s.Last),
+		Lag: s.Lag, LagMs: s.LagTime.Milliseconds(), InFlight: s.InFlight, Bytes: s.InFlightBytes, CaughtUp: s.CaughtUp && connected,
+		Error: failure(s.Err), Stalled: failure(s.Stalled),
+	}
+	if !connected {
+		one.Error = failure(errDisconnected)
+	}
+	return one
 }
 
 func sourceOf(g *replica.Reading) source {
