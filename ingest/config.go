@@ -111,7 +111,7 @@ type Config struct {
 	// NoRecovery leaves ranks that missed something as they are, marked.
 	NoRecovery bool
 	// Share is the part of the workers that is read: of a space that has as many
-	// streams, one. The zero value is all of them.
+	// streams, one. The zero value is all of spaces that have one stream.
 	Share stream.Share
 	// Start says where to begin, by stream name.
 	Start map[string]Start

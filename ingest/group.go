@@ -3,7 +3,6 @@ package ingest
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// group is the partitions of one space. Messages of its streams and live ones go
+// group is the partitions of one space. Messages of its stream and live ones go
 // through the same: a fleet may mix transports.
 type group struct {
 	*shared
@@ -34,6 +33,7 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	}
 	g := &group{shared: &shared{
 		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoveries: in.recoveries,
+		window: newWindow(in.cfg.MaxMessages, in.cfg.MaxBytes),
 	}}
 	for range in.cfg.Partitions {
 		l := newPartition(g.shared)
@@ -47,16 +47,6 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	})
 	in.groups.Store(token, g)
 	return g, nil
-}
-
-// divideAnew makes the space so many streams. A worker's events may be in another than
-// before, whose reader begins with nothing to compare: it is here that what is known of
-// each is taken as void.
-func (g *group) divideAnew(ctx context.Context, of int) {
-	g.divide(of, g.cfg)
-	for _, l := range g.partitions {
-		l.do(func(l *partition) { l.distrustPositions(ctx, nil, math.MaxUint64) })
-	}
 }
 
 // partition returns the partition of a worker. Workers are often numbered in steps: the

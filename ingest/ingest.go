@@ -39,16 +39,14 @@ type Ingest struct {
 
 // StreamStatus describes the reading of one stream.
 type StreamStatus struct {
-	Stream string
-	Space  event.Space
-	// Partition is which of the space's streams it is, of Partitions.
-	Partition, Partitions int
-	Created               time.Time // of the stream
-	Begin                 uint64    // position at which reading began, and Since when
-	Since                 time.Time
-	Position              uint64 // highest sequence up to which everything is applied
-	Last                  uint64 // last sequence of the stream, as far as known
-	Lag                   uint64 // Last - Position, in sequences
+	Stream   string
+	Space    event.Space
+	Created  time.Time // of the stream
+	Begin    uint64    // position at which reading began, and Since when
+	Since    time.Time
+	Position uint64 // highest sequence up to which everything is applied
+	Last     uint64 // last sequence of the stream, as far as known
+	Lag      uint64 // Last - Position, in sequences
 	// LagTime is the age of the oldest message not applied; while none is
 	// read, of the last one applied. 0 without Lag.
 	LagTime       time.Duration
@@ -118,38 +116,22 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		refused = joined.Unwrap()
 	}
 	divided := make(map[event.Space]error)
-	first := make(map[event.Space]stream.Info) // of each space: it says how many there are
-	for _, info := range infos {
-		if _, ok := first[info.Space]; !ok || info.Partition == 0 {
-			first[info.Space] = info
-		}
-	}
 	for _, info := range infos {
 		ours, err := in.cfg.Share.Reads(&info)
 		if err != nil {
 			divided[info.Space] = fmt.Errorf("stream %s: %w: %w", info.Name, ErrDivided, err)
-		} else if !ours {
+		} else if in.mu.readers[info.Name] != nil || !ours {
 			continue
 		}
 		var g *group
 		if err == nil {
 			g, err = in.groupLocked(ctx, info.Space)
 		}
-		var of *source
-		if err == nil {
-			if n := first[info.Space].Partitions; int(g.of.Load()) != n {
-				g.divideAnew(ctx, n)
-			}
-			of, err = g.part(&info)
-		}
 		if err != nil {
 			refused = append(refused, fmt.Errorf("stream %s: %w", info.Name, err))
 			continue
 		}
-		if in.mu.readers[info.Name] != nil {
-			continue
-		}
-		r := newReader(g, of, in.js, info)
+		r := newReader(g, in.js, info)
 		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
 			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
 		in.mu.readers[info.Name] = r
@@ -351,7 +333,7 @@ func (in *Ingest) Positions() map[string]Start {
 		start := Start{Seq: p.pos + 1, Created: r.mark().created, Stored: p.stored}
 		for _, l := range r.partitions {
 			l.look(func() {
-				for _, k := range l.positions(r.source) {
+				for _, k := range l.positions() {
 					start.Ranks = append(start.Ranks, k.RankPosition)
 				}
 			})

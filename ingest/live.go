@@ -62,7 +62,7 @@ func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	}
 	l := g.partition(worker)
 	w := l.works.Get().(*work)
-	w.begin(worker, msg.Data)
+	w.begin(noNumber, worker, msg.Data)
 	w.live = true
 	select {
 	case l.queue <- w:

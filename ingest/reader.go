@@ -34,10 +34,8 @@ const (
 // reading would begin after a crash is what the window says.
 type reader struct {
 	*group
-	*source
 	js         jetstream.JetStream
 	name       string     // of the stream
-	number     int        // among those of its space
 	sessionEnd chan error // holds why the session is to end, if it is
 
 	// Of the reading goroutine only.
@@ -70,11 +68,11 @@ type reader struct {
 	}
 }
 
-func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, source: of, js: js, name: info.Name, number: info.Partition, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
+func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
+	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
-	r.reads(info.Created)
-	r.endsAt(info.Created, info.LastSeq)
+	g.reads(info.Created)
+	g.endsAt(info.Created, info.LastSeq)
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
 	}
@@ -84,7 +82,7 @@ func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos, r.source) })
+		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos) })
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
@@ -302,9 +300,6 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.loop = loop{}
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
-	if err == nil && r.group.source(worker) != r.source {
-		err = fmt.Errorf("worker %d's events do not belong into %s", worker, r.name)
-	}
 	if err != nil {
 		// Nobody's, so any partition may count it; it is done, so that the window goes on.
 		r.partitions[0].skipped(0, nil, "subject", err)
@@ -313,8 +308,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	}
 	l := r.partition(worker)
 	w := l.works.Get().(*work)
-	w.begin(worker, data)
-	w.source, w.number = r.source, number
+	w.begin(number, worker, data)
 	w.stored, w.stream, w.seq = md.Timestamp, r.stream().created, seq
 	select {
 	case l.queue <- w:
@@ -341,9 +335,6 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if _, err := r.cfg.Share.Reads(&info); err != nil { // made again: nobody is asked for what is not read here
 		return nil, err
 	}
-	if of, err := r.part(&info); err != nil || of != r.source { // as above, until discover has seen it
-		return nil, errors.Join(err, errMoved)
-	}
 	if why, err := stream.Void(ctx, s, &info, r.position()); err != nil {
 		return nil, err
 	} else if why != "" {
@@ -351,7 +342,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 			return nil, err
 		}
 	}
-	if (r.next < info.FirstSeq || r.beside()) && r.recoverFromSnapshot(run, s, &info) { // it takes its time, whatever the connection does
+	if r.next < info.FirstSeq && r.recoverFromSnapshot(run, s, &info) { // it takes its time, whatever the connection does
 		return nil, errReloaded
 	}
 	if run.Err() != nil {
@@ -408,7 +399,7 @@ func (r *reader) status(now time.Time) StreamStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := StreamStatus{
-		Stream: r.name, Space: r.space, Partition: r.number, Partitions: int(r.of.Load()), Created: r.mu.created,
+		Stream: r.name, Space: r.space, Created: r.mu.created,
 		Begin: r.mu.begin, Since: r.since, Position: p.pos, Last: max(r.mu.end, p.pos),
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}

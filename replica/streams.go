@@ -8,7 +8,6 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
-	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -20,17 +19,13 @@ func (r *Replica) streams() []query.Stream {
 	if in == nil {
 		return nil
 	}
-	type part struct {
-		event.Space
-		number int
-	}
-	lags, parts := make(map[part]ingest.StreamStatus), make(map[event.Space]int)
+	lags := make(map[event.Space]ingest.StreamStatus)
 	for _, s := range in.Streams() {
-		lags[part{s.Space, s.Partition}], parts[s.Space] = s, s.Partitions
+		lags[s.Space] = s
 	}
 	var all []query.Stream
 	for _, rank := range in.Ranks() {
-		all = append(all, publisherStream(&rank, lags[part{rank.Space, stream.Partition(rank.Worker, parts[rank.Space])}]))
+		all = append(all, publisherStream(&rank, lags[rank.Space]))
 	}
 	for _, rank := range r.workers.direct.All() {
 		all = append(all, engineStream(&rank))

@@ -312,8 +312,7 @@ func (r *Rank) Room(s *Step) bool {
 func (r *Rank) Voided(s *Step, last uint64) {
 	r.seq, r.rivals.seq = 0, min(r.rivals.seq, last) // what is read once more is in no order with that
 	if r.gone {
-		r.left.Seq = min(r.left.Seq, last)        // what it has is from before the rank left, the rest is not
-		r.leftLooks = min(r.leftLooks, s.Looks+2) // another stream was looked at as often as that
+		r.left.Seq = min(r.left.Seq, last) // what it has is from before the rank left, the rest is not
 		return
 	}
 	r.lose(s, errVoid)

@@ -42,7 +42,6 @@ type world struct {
 	pubs []*publish.Publisher
 	dir  string // of the snapshots; "" for the object store
 	most int64  // bytes of the stream
-	of   int    // streams; 0 is one
 
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -87,7 +86,7 @@ func (w *world) publisher(id int) *publish.Publisher {
 	w.t.Helper()
 	p, err := publish.Open(deadline(w.t), publish.Config{
 		Conn: w.nc, Space: testSpace, Worker: uint64(id), BatchEvents: 4, Heartbeat: 50 * time.Millisecond,
-		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: w.most, Partitions: w.of},
+		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: w.most},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -243,24 +242,19 @@ func (n *node) equal() {
 
 func (w *world) manifest() store.Manifest {
 	w.t.Helper()
-	m, err := w.manifestOf(stream.Name("default", testSpace))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return m
-}
-
-func (w *world) manifestOf(name string) (m store.Manifest, err error) {
-	w.t.Helper()
 	k, err := Open(Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s, err := k.Store(deadline(w.t), name)
-	if err == nil {
-		m, _, err = s.Manifest(deadline(w.t))
+	s, err := k.Store(deadline(w.t), stream.Name("default", testSpace))
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	return m, err
+	m, _, err := s.Manifest(deadline(w.t))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return m
 }
 
 // info waits until the server says how the stream is.

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/replica"
 )
@@ -107,80 +105,5 @@ func TestProgramsThatAskSharesHaveTheOraclesAnswers(t *testing.T) {
 	}
 	for _, s := range shares {
 		s.stop()
-	}
-}
-
-// Programs that read all streams of a space have a position and snapshots of each: they know
-// what the oracle knows after an end in order and with one stream purged meanwhile, and after
-// kill -9 with one stream trimmed up to its snapshot.
-func TestProgramsThatReadAllStreamsHaveTheOraclesAnswers(t *testing.T) {
-	const of = 2
-	home := t.TempDir()
-	f := newOne(t, home, of)
-	js, err := jetstream.New(f.broker.Conn())
-	if err != nil {
-		t.Fatal(err)
-	}
-	copies := newCopies(home, 1<<30)
-	start := func() {
-		for _, c := range copies {
-			c.start(t)
-		}
-	}
-	publish := func(n int) {
-		f.engine.Publish(30)
-		f.publish(n, streamed, live, leaving, shrinking)
-	}
-	purge := func(worker uint64, opts ...jetstream.StreamPurgeOpt) {
-		infos, err := stream.List(t.Context(), js, "default")
-		if err != nil || len(infos) != of {
-			t.Fatalf("%d streams: %v", len(infos), err)
-		}
-		for _, info := range infos {
-			if info.Partition != stream.Partition(worker, of) {
-				continue
-			}
-			s, err := js.Stream(t.Context(), info.Name)
-			if err == nil {
-				err = s.Purge(t.Context(), opts...)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	publish(50)
-	start()
-	publish(150)
-	f.agreeOnDepths("with all streams", copies)
-	for _, c := range copies {
-		c.stop(t) // with a snapshot of each stream
-	}
-	infos, err := stream.List(t.Context(), js, "default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	publish(50)
-	purge(streamed)
-	start()
-	publish(50) // what an idle publisher holds is not known: here they are without heartbeats
-	f.agreeOnDepths("started again, with one stream purged", copies)
-	publish(50)
-	in := copies["kvindexer"].(*indexerCopy)
-	in.in.kill()
-	publish(50)
-	for _, info := range infos {
-		if info.Partition == stream.Partition(leaving, of) && info.LastSeq > 1 {
-			purge(leaving, jetstream.WithPurgeSequence(info.LastSeq)) // its snapshot has that
-		}
-	}
-	in.start(t)
-	f.agreeOnDepths("after kill -9, with one stream trimmed", copies)
-	text, err := get(t.Context(), in.url()+"/metrics")
-	if loaded := sum(text, "kvatlas_snapshot_restores_total", `result="loaded"`); err != nil || loaded < 1 {
-		t.Errorf("no snapshot was loaded: %v", err)
-	}
-	for _, c := range copies {
-		c.stop(t)
 	}
 }
