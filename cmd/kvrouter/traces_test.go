@@ -192,7 +192,9 @@ func TestSpansWithoutCollector(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := run(ctx, c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) {
+		// The endpoint is not repeated: there may be a password in it.
+		quoted := name != "OTEL_EXPORTER_OTLP_ENDPOINT"
+		if err := run(ctx, c, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), value) != quoted {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Setenv(name, "")
