@@ -54,8 +54,9 @@ type Atlas struct {
 	close sync.Once
 	err   error // of Close
 
-	mu       sync.Mutex // of the next, held to add one and to take them
+	mu       sync.Mutex // of the next two
 	consoles []*console.Console
+	closed   bool // they are ended, and no more begin
 }
 
 // Open opens an index. With NATS it finds the workers and begins to read their
@@ -138,8 +139,11 @@ func (a *Atlas) Console(readers int) (http.Handler, error) {
 		return nil, fmt.Errorf("opening the console: %w", err)
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed { // what its pages ask goes on working, as lookups do; what they follow ends at once
+		c.Close()
+	}
 	a.consoles = append(a.consoles, c)
-	a.mu.Unlock()
 	return c.Handler(nil, "/"), nil
 }
 
@@ -214,6 +218,7 @@ func (a *Atlas) WaitReady(ctx context.Context) error {
 func (a *Atlas) Close(ctx context.Context) error {
 	a.close.Do(func() {
 		a.mu.Lock()
+		a.closed = true
 		consoles := a.consoles
 		a.mu.Unlock()
 		for _, c := range consoles {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,9 @@ type Replica struct {
 	workers *workers       // nil where no events are read
 	shares  *shares.Shares // nil: the index is here
 	keeper  *keeper.Keeper // nil without snapshots
-	servers []*query.Server
+
+	serving sync.Mutex      // only appends and copies: programs serve while it runs
+	servers []*query.Server // behind serving
 }
 
 // New returns a Replica that is not connected: its index is empty.
@@ -303,7 +306,10 @@ func (r *Replica) full() string {
 // Close ends the servers and the reading, takes the last snapshots of what it has changed, and
 // leaves the broker. Lookups go on working. ctx bounds the snapshots.
 func (r *Replica) Close(ctx context.Context) (err error) {
-	for _, s := range r.servers {
+	r.serving.Lock()
+	servers := r.servers
+	r.serving.Unlock()
+	for _, s := range servers {
 		err = errors.Join(err, s.Shutdown(ctx))
 	}
 	if r.shares != nil {

@@ -10,7 +10,7 @@ import (
 
 // Serve returns a server of the index's routes, for its own port or as the Handler of
 // another's. Without settings it has their defaults; checks are further conditions of
-// its readiness. It is called before Start.
+// its readiness. Close ends what it has served until then.
 func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
 	behind := r.divided
 	if r.share.Of > 0 {
@@ -26,7 +26,9 @@ func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.
 	if err != nil {
 		return nil, err
 	}
+	r.serving.Lock()
 	r.servers = append(r.servers, s)
+	r.serving.Unlock()
 	return s, nil
 }
 

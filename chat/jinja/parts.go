@@ -18,9 +18,9 @@ func (t *Template) ReadsParts() bool {
 	// Where a loop or an assignment of interest has several targets the rule gives up, and
 	// takes contents for strings.
 	lists := map[string]bool{"messages": true}
-	for todo := []string{"messages"}; len(todo) > 0; todo = todo[1:] {
+	for names := []string{"messages"}; len(names) > 0; names = names[1:] {
 		for _, s := range sets {
-			if !reads(s.val, todo[0], "") {
+			if !reads(s.val, names[0], "") {
 				continue
 			}
 			target, ok := s.target.(*nameNode)
@@ -29,7 +29,7 @@ func (t *Template) ReadsParts() bool {
 			}
 			if !lists[target.name] {
 				lists[target.name] = true
-				todo = append(todo, target.name)
+				names = append(names, target.name)
 			}
 		}
 	}

@@ -61,9 +61,6 @@ func (t *Template) Render(ctx context.Context, vars func(name string) Value, opt
 	return s.out, nil
 }
 
-// Names are the variables that the template may read from outside.
-func (t *Template) Names() []string { return t.prog.outside }
-
 // AppendJSON writes v as Python's json.dumps(v, ensure_ascii=False) does.
 func AppendJSON(b []byte, v Value) ([]byte, error) {
 	st := plainJSON
