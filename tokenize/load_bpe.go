@@ -132,7 +132,7 @@ func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) erro
 	n := min(bytes.Count(b, []byte{':'}), len(b)/4)
 	m.vocab = newVocab(n, len(b)/2)
 	a := newAlphabet()
-	r := &reader{b: b}
+	r := newReader(b)
 	return r.object(func(key []byte) error {
 		token, ok := key, true
 		if byteLevel {
@@ -144,10 +144,7 @@ func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) erro
 			others[name] = id
 			return err
 		}
-		if !byteLevel && len(r.buf) > 0 && &key[0] == &r.buf[0] {
-			token = append(a.buf[:0], key...) // the reader's memory, which the number leaves alone
-		}
-		id, err := r.uint()
+		id, err := r.uint() // which leaves the token in the reader's memory alone
 		if err != nil {
 			return err
 		}
@@ -160,7 +157,7 @@ func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) erro
 func (m *bpe) loadMerges(b []byte, byteLevel bool) error {
 	// A comma per text, two per pair; those in tokens are few.
 	m.merges = newPairs(min(bytes.Count(b, []byte{','})/2, len(b)/6))
-	left, right, r := newAlphabet(), newAlphabet(), &reader{b: b}
+	left, right, r := newAlphabet(), newAlphabet(), newReader(b)
 	var first, joined []byte
 	rank := uint32(0)
 	part := func(a *alphabet, s []byte) (uint32, []byte, bool) {
@@ -188,7 +185,7 @@ func (m *bpe) loadMerges(b []byte, byteLevel bool) error {
 		return nil
 	}
 	return r.array(func() error {
-		if r.space() == '[' {
+		if r.Peek() == '[' {
 			n := 0
 			err := r.array(func() error {
 				s, err := r.str()

@@ -151,7 +151,7 @@ func loadTekken(top map[string][]byte, o Options) (*Tokenizer, error) {
 		return nil, refused("tekken of %d tokens with %d special ones", c.Size, c.Specials)
 	}
 	v := newVocab(min(inner, len(top["vocab"])/16), len(top["vocab"])/8)
-	r := &reader{b: top["vocab"]}
+	r := newReader(top["vocab"])
 	var buf []byte
 	n := 0
 	err := r.array(func() error {

@@ -117,7 +117,7 @@ func (t *Tokenizer) loadUnigram(m map[string][]byte) (*words, error) {
 		}
 	}
 	u := &unigram{vocab: newVocab(len(m["vocab"])/32, len(m["vocab"])/3), prefix: newTrie(), unk: none, worst: math.Inf(1)}
-	r := &reader{b: m["vocab"]}
+	r := newReader(m["vocab"])
 	err := r.array(func() error {
 		id := uint32(len(u.scores))
 		n := 0
