@@ -69,7 +69,8 @@ type held struct {
 	subject, id string
 	data        []byte
 	done        func(*jetstream.PubAck, error) // told how it ended, once
-	over        atomic.Bool                    // it has ended
+	over        atomic.Bool                    // it has ended,
+	err         error                          // so: nil if it is stored
 	closed      *atomic.Bool                   // its publisher is: it is not sent any more
 }
 
@@ -79,6 +80,7 @@ func left(list []*held) []*held {
 }
 
 func (h *held) end(ack *jetstream.PubAck, err error) {
+	h.err = err
 	h.over.Store(true)
 	h.done(ack, err)
 }
@@ -129,6 +131,7 @@ func (b *outbox) run() {
 			begun := time.Now()
 			b.sendEach(batch, b.patience())
 			b.took(time.Since(begun))
+			b.giveBack(batch)
 			continue
 		}
 		ack, err := b.send(batch)
@@ -142,6 +145,37 @@ func (b *outbox) run() {
 		for _, h := range batch {
 			h.end(ack, err)
 		}
+		b.giveBack(batch)
+	}
+}
+
+// giveBack ends what publishers have put behind their messages of a batch that were not
+// stored: sent now it would overtake those, and readers would ask for them.
+func (b *outbox) giveBack(batch []*held) {
+	failed := make(map[*atomic.Bool]error)
+	for _, h := range batch {
+		if h.err != nil {
+			failed[h.closed] = h.err
+		}
+	}
+	if len(failed) == 0 {
+		return
+	}
+	var back []*held
+	b.mu.Lock()
+	b.queue = slices.DeleteFunc(b.queue, func(h *held) bool {
+		if failed[h.closed] != nil {
+			back = append(back, h)
+		}
+		return failed[h.closed] != nil
+	})
+	b.mu.Unlock()
+	for _, h := range back {
+		err := failed[h.closed]
+		if tooLarge(err) { // which it is not
+			err = fmt.Errorf("publish: the message before it was not stored: %s", err.Error())
+		}
+		h.end(nil, err)
 	}
 }
 

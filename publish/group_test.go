@@ -375,3 +375,53 @@ func TestAStreamThatTakesSmallerMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What a publisher has sent behind a message that was not stored comes back to it, to be
+// sent after that one; what others have sent goes on.
+func TestWhatIsBehindAFailureIsGivenBack(t *testing.T) {
+	for name, first := range map[string]int{"in a batch": 2 * leastBatch, "alone": 1} {
+		f := newFakeBatches()
+		tries := 0
+		f.answer = func([]string) error {
+			if tries++; tries == 1 {
+				return errors.New("the server is gone")
+			}
+			return nil
+		}
+		b := f.outbox()
+		b.sendEach = func(few []*held, _ time.Duration) {
+			f.enter()
+			for _, h := range few {
+				h.end(nil, f.answer(ids(few)))
+			}
+		}
+		mine, others := new(atomic.Bool), new(atomic.Bool)
+		before, behind := make(chan error, first), make(chan error, 1)
+		put := func(id string, of *atomic.Bool, ended chan error) {
+			b.put(&held{subject: "s", id: id, closed: of, done: func(_ *jetstream.PubAck, err error) { ended <- err }})
+		}
+		b.busy = true // nothing is taken until all of the first batch is there
+		for i := range first {
+			put(fmt.Sprint("before", i), mine, before)
+		}
+		go b.run()
+		<-f.entered
+		put("behind", mine, behind)
+		other := make(chan error, 2*leastBatch)
+		for i := range 2 * leastBatch {
+			put(fmt.Sprint("other", i), others, other)
+		}
+		close(f.block)
+		if err := <-before; err == nil {
+			t.Fatalf("%s: the first was stored", name)
+		}
+		if err := <-behind; err == nil {
+			t.Errorf("%s: a message overtook the one before it", name)
+		}
+		for range 2 * leastBatch {
+			if err := <-other; err != nil {
+				t.Errorf("%s: another publisher's: %v", name, err)
+			}
+		}
+	}
+}
