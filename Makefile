@@ -14,21 +14,24 @@ CASES     ?= 2000
 TOOL      := $(GO) tool -modfile=tools/go.mod
 # -buildvcs records tag, commit and time, which `version` prints.
 BUILD     := -trimpath -buildvcs=auto -ldflags '-s -w'
-TESTFLAGS := -shuffle=on -timeout=14m
+# Half as many packages again as there are processors: the real programs wait much.
+PACKAGES  := $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n + n / 2)))
+TESTFLAGS := -shuffle=on -timeout=14m -p=$(PACKAGES)
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
-# What skips itself under the race detector, after a run of all with it.
-UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) -run '^TestMemory' ./core
+# The histories of core and shard, of which the race detector sees few: one goroutine
+# applies each, and takes ten times as long under it.
+UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build test race test-engines test-chat test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: build ## start the indexer and a mock fleet to look at; OPEN=1 opens the console, TRACE=path replays a trace
-	@bin/kvmocker --with-indexer --lose-every 20s --dp-size 2 --cache-blocks 4096 --log-level warn $(if $(TRACE),--trace '$(TRACE)' --speed 10) $(if $(OPEN),--open)
+	@bin/kvmocker --with-indexer --lose-every 20s --die-every 1m --dp-size 2 --cache-blocks 4096 --log-level warn $(if $(TRACE),--trace '$(TRACE)' --speed 10) $(if $(OPEN),--open)
 
 example: build ## a router and four mock engines, at http://127.0.0.1:8000; ctrl-c ends both
 	@bin/kvrouter --data-dir .kvatlas/example --worker-header & trap "kill $$! 2>/dev/null; wait" EXIT; trap "exit 0" INT TERM; \
@@ -38,11 +41,22 @@ build: ## build every command into bin/
 	@mkdir -p bin
 	$(GO) build $(BUILD) -o bin/ ./cmd/...
 
+release: ## archives, packages, image, chart, SBOM and checksums of HEAD in dist/: VERSION=vX.Y.Z; TARGETS=os/arch,… for some
+	$(GO) build -C tools/release -o ../../bin/release .
+	@mkdir -p dist
+	bin/release -version '$(VERSION)' -out 'dist/$(VERSION)' $(if $(TARGETS),-targets '$(TARGETS)')
+
+test-release: ## two releases of HEAD, compared, unpacked, run and installed (builds every target; TARGETS=os/arch,… for some)
+	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
+
 test: ## vet and test everything, with the race detector where a C compiler is present
 	$(GO) vet $(PKG)
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
 	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
 	@$(UNRACED)
+
+test-32: ## the index and its snapshots where an int has 32 bits, on linux/amd64 (five minutes on two processors)
+	GOARCH=386 CGO_ENABLED=0 $(GO) test $(TESTFLAGS) -run '$(RUN)' ./core/... ./shard ./snapshot/... ./event/... ./internal/recovery ./internal/wire/...
 
 race: ## test with the race detector, or fail where it cannot run
 	CGO_ENABLED=1 $(GO) test -race $(TESTFLAGS) -run '$(RUN)' $(PKG)
@@ -52,6 +66,12 @@ test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11
 
 test-chat: ## chat templates beside transformers (Python 3.11, npm, downloads 400 MB once; skips without); CASES=2000 a template
 	@GO='$(GO)' RUN='$(RUN)' KVATLAS_CHAT_CASES='$(CASES)' sh internal/testing/chattest/run.sh
+
+test-apis: ## requests and prompts beside vLLM's and SGLang's own code (Python 3.11, downloads 455 MB once; skips without); CASES=2000 an API
+	@GO='$(GO)' KVATLAS_API_CASES='$(CASES)' sh chat/api/testdata/run.sh
+
+test-clients: ## kvrouter beside the Python packages openai and anthropic (Python 3.10, downloads 15 MB once; skips without)
+	@GO='$(GO)' sh internal/testing/e2e/testdata/clients.sh
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
@@ -90,6 +110,9 @@ bench-proxy: ## what kvrouter adds, beside smg's gateway and the engines alone (
 bench-tokens: ## encoding, beside pip's tokenizers and fastokens, as JSON lines (downloads as test-tokens)
 	@GO='$(GO)' sh tokenize/testdata/fetch.sh bench
 
+lab-table: ## docs/routing-table.md: what is not done yet, and AGAIN=auto anew; TRACES=folder, ARGS=flags (an hour or more; goes on where it was cut off)
+	$(GO) run ./cmd/kvbench labtable --traces '$(TRACES)' --again '$(AGAIN)' $(ARGS)
+
 benchstat: ## compare two results of bench: OLD=file NEW=file
 	$(TOOL) benchstat $(OLD) $(NEW)
 
@@ -110,9 +133,10 @@ tidy: ## go mod tidy for the product and for the tools
 	$(GO) mod tidy
 	cd tools && $(GO) mod tidy
 	cd tools/helm && $(GO) mod tidy
+	cd tools/release && $(GO) mod tidy
 	cd tools/promql && $(GO) mod tidy
 	cd tools/console && $(GO) mod tidy
 
 clean: ## remove what building and running left behind
-	rm -rf bin .kvatlas .compare
+	rm -rf bin dist .kvatlas .compare
 	$(GO) clean -testcache

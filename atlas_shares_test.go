@@ -43,7 +43,7 @@ type divided struct {
 
 const dividedWorkers = 16 // of two ranks
 
-func holderOf(k shard.RankID) core.Holder { return core.Holder(k.Worker*2) + core.Holder(k.DPRank) }
+func holderOf(k shard.RankID) core.Holder { return core.Holder(k.Worker*2) + k.DPRank }
 
 func newDivided(t *testing.T, routing route.Settings) *divided {
 	t.Helper()

@@ -24,7 +24,7 @@ func ExampleOpen() {
 		if err != nil {
 			return err
 		}
-		defer atlas.Close(ctx)
+		defer atlas.Close(ctx) //nolint:errcheck // it is only closed late
 		router, err := atlas.Router(event.Space{Model: "llama", BlockSize: 16})
 		if err != nil {
 			return err

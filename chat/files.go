@@ -13,7 +13,8 @@ import (
 var tokenNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
 // Load reads from a model's files what New needs of them: tokenizer_config.json, and
-// chat_template.jinja and additional_chat_templates where there are, which go before it.
+// chat_template.jinja and additional_chat_templates where there are, which go before it; and
+// config.json, where it is there, which says whether an encoder writes the prompts.
 // The other fields are left to the caller.
 func Load(files fs.FS) (Config, error) {
 	var cfg Config
@@ -28,6 +29,9 @@ func Load(files fs.FS) (Config, error) {
 	conf, ok := v.AsDict()
 	if !ok {
 		return cfg, errors.New("tokenizer_config.json: not an object")
+	}
+	if cfg.Encoder, err = encoderOf(files); err != nil {
+		return cfg, err
 	}
 	cfg.Tokens = map[string]jinja.Value{}
 	for _, name := range tokenNames {
@@ -51,6 +55,36 @@ func Load(files fs.FS) (Config, error) {
 		}
 	}
 	return cfg, nil
+}
+
+// encoderOf is what writes a model's prompts, as the engine tells by its config.json.
+func encoderOf(files fs.FS) (Encoder, error) {
+	text, err := fs.ReadFile(files, "config.json")
+	if errors.Is(err, fs.ErrNotExist) {
+		return Jinja, nil
+	}
+	if err != nil {
+		return Jinja, fmt.Errorf("model configuration: %w", err)
+	}
+	v, err := jinja.ParseJSON(string(text))
+	if err != nil {
+		return Jinja, fmt.Errorf("config.json: %w", err)
+	}
+	if typ, _ := field(v, "model_type").AsString(); typ == string(Harmony) {
+		return Harmony, nil
+	}
+	of := map[string]Encoder{
+		"DeepseekV32ForCausalLM": DeepSeekV32, "DeepseekV4ForCausalLM": "deepseek_v4", "DeepseekV4ForConditionalGeneration": "deepseek_v4",
+		"DeepseekV41ForCausalLM": "deepseek_v41", "KimiK3ForConditionalGeneration": "kimi_k3",
+		"InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling", "MoonshotKimiaForCausalLM": "kimi_audio",
+	}
+	list, _ := field(v, "architectures").AsList()
+	for _, a := range list {
+		if name, _ := a.AsString(); of[name] != "" {
+			return of[name], nil
+		}
+	}
+	return Jinja, nil
 }
 
 // tokenText is a special token's text, which the file has alone or among the token's flags.

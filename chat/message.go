@@ -1,6 +1,8 @@
 package chat
 
 import (
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/kvatlas/kvatlas/chat/jinja"
@@ -38,7 +40,7 @@ func (c *conversation) message(m *jinja.Dict) (jinja.Value, error) {
 	if !ok {
 		return jinja.Value{}, bad("a message without a role")
 	}
-	content, err := c.content(m.Get("content"))
+	content, err := c.content(m.Get("content"), role == "system")
 	if err != nil {
 		return jinja.Value{}, err
 	}
@@ -99,9 +101,13 @@ func (c *conversation) message(m *jinja.Dict) (jinja.Value, error) {
 	return out.Value(), nil
 }
 
-// content reads a message's content: text, parts, or nothing.
-func (c *conversation) content(v jinja.Value) (jinja.Value, error) {
+// content reads a message's content: text, parts, or nothing. Of parts as one text those
+// without any do not count.
+func (c *conversation) content(v jinja.Value, system bool) (jinja.Value, error) {
 	if text, ok := v.AsString(); ok {
+		if system && strings.HasPrefix(text, billing) {
+			return c.content(jinja.List(v), system)
+		}
 		if c.parts {
 			return jinja.List(textPart(text)), nil
 		}
@@ -113,9 +119,20 @@ func (c *conversation) content(v jinja.Value) (jinja.Value, error) {
 	}
 	var parts []jinja.Value
 	var texts []string
+	add := func(text string, of *jinja.Dict) {
+		if system && strings.HasPrefix(text, billing) {
+			if _, text, _ = strings.Cut(text, "\n"); text == "" {
+				return
+			}
+		}
+		parts = append(parts, partOf(text, of))
+		if text != "" {
+			texts = append(texts, text)
+		}
+	}
 	for _, p := range list {
 		if text, ok := p.AsString(); ok {
-			parts, texts = append(parts, textPart(text)), append(texts, text)
+			add(text, nil)
 			continue
 		}
 		d, ok := p.AsDict()
@@ -129,10 +146,10 @@ func (c *conversation) content(v jinja.Value) (jinja.Value, error) {
 		switch kind {
 		case "":
 		case "text":
-			parts, texts = append(parts, textPart(text)), append(texts, text)
+			add(text, d)
 		default:
 			if !c.parts {
-				// Where the placeholder goes depends on the model.
+				// Where the medium's mark goes depends on the model.
 				return v, unsupported("%s in a template that takes contents as text", kind)
 			}
 			c.media = true
@@ -147,11 +164,30 @@ func (c *conversation) content(v jinja.Value) (jinja.Value, error) {
 	return jinja.Str(strings.Join(texts, "\n")), nil
 }
 
-func textPart(text string) jinja.Value {
+// billing begins a line that Claude Code puts before its system prompt, another in each
+// request; the engine leaves it out.
+const billing = "x-anthropic-billing-header"
+
+func textPart(text string) jinja.Value { return partOf(text, nil) }
+
+// partOf is a text part with the fields that the engine does not know, such as cache_control.
+func partOf(text string, of *jinja.Dict) jinja.Value {
 	d := jinja.NewDict(2)
 	d.Set("type", jinja.Str("text"))
 	d.Set("text", jinja.Str(text))
+	for i := range lenOf(of) {
+		k, v := of.At(i)
+		if name, _ := k.AsString(); !slices.Contains(partFields, name) {
+			d.Set(name, v)
+		}
+	}
 	return d.Value()
+}
+
+// partFields are those that the engine knows.
+var partFields = []string{
+	"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
 }
 
 // readPart reads a content part: its text, or of what kind of media it is; no kind is a
@@ -250,7 +286,8 @@ func toolCalls(v jinja.Value) (jinja.Value, error) {
 	return jinja.List(out...), nil
 }
 
-// arguments reads a call's arguments, which are JSON in a string; what is none is empty.
+// arguments reads a call's arguments, which are an object as JSON in a string; what is none is
+// empty.
 func arguments(v jinja.Value) (jinja.Value, error) {
 	text, ok := v.AsString()
 	if !ok {
@@ -258,9 +295,12 @@ func arguments(v jinja.Value) (jinja.Value, error) {
 	}
 	args, err := jinja.ParseJSON(text)
 	if err != nil {
-		if _, tooDeep := err.(*jinja.LimitError); tooDeep {
+		if limit := (*jinja.LimitError)(nil); errors.As(err, &limit) {
 			return v, err
 		}
+		return jinja.NewDict(0).Value(), nil
+	}
+	if _, ok := args.AsDict(); !ok {
 		return jinja.NewDict(0).Value(), nil
 	}
 	return args, nil

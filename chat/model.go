@@ -18,8 +18,29 @@ const (
 	Parts ContentFormat = "openai" // as a list of parts
 )
 
+// Engine is whose rules of requests hold.
+type Engine string
+
+// The engines.
+const (
+	VLLM   Engine = "" // or "vllm"
+	SGLang Engine = "sglang"
+)
+
+// Encoder is what writes the prompts of a model.
+type Encoder string
+
+// The encoders, by the engine's names for them.
+const (
+	Jinja       Encoder = ""             // the model's chat template
+	DeepSeekV32 Encoder = "deepseek_v32" // that of DeepSeek-V3.2, which has no template
+	Harmony     Encoder = "gpt_oss"      // of gpt-oss, whose template the engine does not use
+)
+
 // Config is what decides how a model's chats are written.
 type Config struct {
+	Engine  Engine
+	Encoder Encoder // vLLM's; SGLang writes gpt-oss's prompts by the template
 	// Template is the source of the chat template; ToolTemplate of the one for requests
 	// with tools, where the model has one of its own.
 	Template, ToolTemplate string
@@ -57,35 +78,63 @@ func New(cfg Config) (*Model, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if cfg.Template == "" {
-		return nil, &jinja.UnsupportedError{What: "a model without a chat template"}
-	}
 	if _, ok := cfg.Kwargs.AsDict(); !ok && !cfg.Kwargs.IsMissing() && !cfg.Kwargs.IsNone() {
 		return nil, errors.New("default chat template kwargs must be an object")
 	}
+	switch cfg.Engine {
+	case VLLM, "vllm":
+		cfg.Engine = VLLM
+	case SGLang:
+		if cfg.Encoder == Harmony {
+			cfg.Encoder = Jinja
+		}
+		if cfg.Encoder != Jinja {
+			return nil, &jinja.UnsupportedError{What: fmt.Sprintf("a model whose chats %q writes in SGLang", cfg.Encoder)}
+		}
+		for _, source := range []string{cfg.Template, cfg.ToolTemplate} {
+			if err := sglangRefuses(source); err != nil {
+				return nil, err
+			}
+		}
+	default:
+		return nil, fmt.Errorf("engine %q: vllm or sglang are known", cfg.Engine)
+	}
+	switch cfg.Encoder {
+	case DeepSeekV32, Harmony:
+		return &Model{cfg: cfg, plain: new(compiled), tools: new(compiled)}, nil
+	case Jinja:
+	default:
+		return nil, &jinja.UnsupportedError{What: fmt.Sprintf("a model whose chats %q writes", cfg.Encoder)}
+	}
+	if cfg.Template == "" {
+		return nil, &jinja.UnsupportedError{What: "a model without a chat template"}
+	}
 	m := &Model{cfg: cfg}
 	var err error
-	if m.plain, err = compileFor(cfg.Template, cfg.ContentFormat); err != nil {
+	if m.plain, err = compileFor(cfg.Template, &cfg); err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	m.tools = m.plain
 	if cfg.ToolTemplate != "" {
-		if m.tools, err = compileFor(cfg.ToolTemplate, cfg.ContentFormat); err != nil {
+		if m.tools, err = compileFor(cfg.ToolTemplate, &cfg); err != nil {
 			return nil, fmt.Errorf("chat template for tools: %w", err)
 		}
 	}
 	return m, nil
 }
 
-func compileFor(source string, format ContentFormat) (*compiled, error) {
+func compileFor(source string, cfg *Config) (*compiled, error) {
 	tpl, err := jinja.Compile(source)
 	if err != nil {
 		return nil, err
 	}
 	c := &compiled{tpl: tpl, source: source}
-	switch format {
+	switch format := cfg.ContentFormat; format {
 	case Auto, "":
 		c.parts = tpl.ReadsParts()
+		if cfg.Engine == SGLang {
+			c.parts = tpl.ReadsPartsSGLang(source)
+		}
 	case Parts:
 		c.parts = true
 	case Text:

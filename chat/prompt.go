@@ -17,7 +17,13 @@ type Prompt struct {
 	// AddSpecial: the engine adds special tokens when it encodes the text, as the request
 	// asks for.
 	AddSpecial bool
+	// Plain are parts of Text, in order, in which no special token is looked for. Each is
+	// encoded by itself, as is what stands between them.
+	Plain []Span
 }
+
+// Span is from one byte to before another.
+type Span struct{ From, To int }
 
 // BadRequestError is what the engine would refuse as well.
 type BadRequestError struct{ Msg string }
@@ -57,9 +63,15 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 	if t := req.Get("chat_template"); !t.IsMissing() && !t.IsNone() {
 		return p, unsupported("a chat template in the request")
 	}
+	if m.cfg.Engine == SGLang {
+		return m.sglang(ctx, req, buf)
+	}
 	tools, err := m.toolsOf(req)
 	if err != nil {
 		return p, err
+	}
+	if m.cfg.Encoder == Harmony {
+		return m.harmony(req, tools, buf)
 	}
 	c := m.plain
 	if !tools.IsNone() {
@@ -78,6 +90,10 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 	if err != nil {
 		return p, err
 	}
+	if m.cfg.Encoder == DeepSeekV32 {
+		p.Text, err = deepseekV32(msgs, tools, kwargs, buf)
+		return p, err
+	}
 	goOn, err := flag(req, "continue_final_message", false)
 	if err != nil {
 		return p, err
@@ -88,7 +104,25 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 			return p, err
 		}
 	}
-	vars := func(name string) jinja.Value {
+	from := len(buf)
+	text, err := c.tpl.Render(ctx, m.vars(msgs, tools, kwargs), jinja.Options{Now: m.cfg.Now(), Limits: m.cfg.Limits, Buf: buf})
+	if err != nil {
+		return p, err
+	}
+	if goOn {
+		cut, err := final.cut(string(text[from:]))
+		if err != nil {
+			return p, err
+		}
+		text = text[:from+cut]
+	}
+	p.Text = text
+	return p, nil
+}
+
+// vars are a template's variables.
+func (m *Model) vars(msgs []jinja.Value, tools jinja.Value, kwargs *jinja.Dict) func(name string) jinja.Value {
+	return func(name string) jinja.Value {
 		switch name {
 		case "messages":
 			return jinja.List(msgs...)
@@ -103,20 +137,6 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 		}
 		return m.cfg.Tokens[name]
 	}
-	from := len(buf)
-	text, err := c.tpl.Render(ctx, vars, jinja.Options{Now: m.cfg.Now(), Limits: m.cfg.Limits, Buf: buf})
-	if err != nil {
-		return p, err
-	}
-	if goOn {
-		cut, err := final.cut(string(text[from:]))
-		if err != nil {
-			return p, err
-		}
-		text = text[:from+cut]
-	}
-	p.Text = text
-	return p, nil
 }
 
 // flag reads a boolean field.
@@ -178,8 +198,8 @@ func (m *Model) kwargs(req *jinja.Dict) (*jinja.Dict, error) {
 	for i := range own.Len() {
 		k, v := own.At(i)
 		name, _ := k.AsString()
-		// What the request leaves at null or auto does not replace a default.
-		if text, isText := v.AsString(); m.hasDefaults() && (v.IsNone() || isText && text == "auto") {
+		// What the request leaves at null or auto does not replace a default, nor is it defined.
+		if text, _ := v.AsString(); v.IsNone() || text == "auto" {
 			continue
 		}
 		out.Set(name, v)
@@ -191,11 +211,6 @@ func (m *Model) kwargs(req *jinja.Dict) (*jinja.Dict, error) {
 		}
 	}
 	return out, nil
-}
-
-func (m *Model) hasDefaults() bool {
-	d, ok := m.cfg.Kwargs.AsDict()
-	return ok && d.Len() > 0
 }
 
 // toolsOf are the tools as the template sees them: None where there are none.
@@ -257,12 +272,12 @@ func toolOf(v jinja.Value) (jinja.Value, error) {
 	}
 	for i := range fn.Len() {
 		k, x := fn.At(i)
-		name, _ := k.AsString()
-		if name == "defer_loading" {
-			return v, unsupported("defer_loading of a function")
-		}
-		if !slices.Contains(known, name) {
+		switch name, _ := k.AsString(); {
+		case slices.Contains(known, name), name == "strict" && x.IsNone():
+		case name == "strict" && (x == jinja.True || x == jinja.False):
 			d.Set(name, x)
+		default:
+			return v, unsupported("the field %s of a function, which depends on the engine's version", name)
 		}
 	}
 	out := jinja.NewDict(2)

@@ -45,6 +45,7 @@ type Stream struct {
 	LastID     uint64            `json:"last_event_id"`
 	Lag        uint64            `json:"lag_messages"`
 	LagSeconds float64           `json:"lag_seconds"`
+	AsOf       *time.Time        `json:"as_of,omitempty"` // when NATS last told how its stream is; nil: it has none
 	LastError  string            `json:"last_error,omitempty"`
 	LastSeen   *time.Time        `json:"last_seen,omitempty"`
 	AskNext    *time.Time        `json:"ask_next,omitempty"` // its publisher is not asked for what is missing before

@@ -67,60 +67,6 @@ func away(home, k uint32) uint32 {
 	return (home&^1 + k) % pageChunks
 }
 
-// A probe is where up to probeHashes hashes belong. Making it asks for their home
-// chunks, so that the cache misses of a batch overlap with one another and with
-// the work before them: a random line costs 125–170 ns alone and 5–16 ns in a
-// group.
-type probe struct {
-	at     [probeHashes]aim
-	hashes [probeHashes]uint64 // a copy of the first named ones, made before it is known what it is for (Prefetch)
-	blocks [probeHashes]uint32 // what is entered or taken out under them
-	n      int
-	named  int
-	gen    uint32
-}
-
-// of reports whether the probe was made of hashes, or of hashes and more.
-func (p *probe) of(hashes []uint64) bool {
-	return len(hashes) <= p.named && equalWords(hashes, p.hashes[:len(hashes)])
-}
-
-// find returns where in the probe the hashes are, if it was made of them and others.
-func (p *probe) find(hashes []uint64) (at int, ok bool) {
-	for i, e := range p.hashes[:p.named] {
-		if e == hashes[0] && len(hashes) <= p.named-i && equalWords(hashes, p.hashes[i:i+len(hashes)]) {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-type aim struct {
-	home  *chunk
-	leaf  *leaf
-	mixed uint64
-}
-
-const probeHashes = 32
-
-func (d *directory) locate(p *probe, hashes []uint64) {
-	p.gen = d.gen
-	p.n, p.named = min(len(hashes), probeHashes), 0
-	if len(d.top) == 0 {
-		p.gen--
-		return
-	}
-	top, shift, key := d.top, (63-d.depth)&63, d.key
-	at := p.at[:p.n]
-	hashes = hashes[:len(at)]
-	for i := range at {
-		m := key.mix(hashes[i])
-		r := &top[m>>1>>shift]
-		at[i] = aim{r.chunk(home(m)), r.leaf, m}
-	}
-	prefetch(unsafe.SliceData(at), len(at))
-}
-
 // findIn returns the block of an entry of this hash in the chunk.
 func (d *directory) findIn(c *chunk, m, hash uint64) (uint32, bool) {
 	t, more := tagOf(m), slotOf(m, 0)
@@ -146,12 +92,12 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	n := min(len(hashes), probeHashes)
 	k := 0
 	for {
-		k += insertPlain(p.at[k:n], p.blocks[k:n])
+		k += insertAt(p.at[k:n], p.blocks[k:n])
 		if k == n {
 			break
 		}
 		a := &p.at[k]
-		if a.leaf.n >= leafHigh || !d.absent(a.home, a.mixed, hashes[k]) {
+		if a.leafOf().n >= leafHigh || !d.absent(a.chunk(), a.mixed, hashes[k]) {
 			break
 		}
 		d.refAt(a.mixed).put(a.mixed, p.blocks[k])
@@ -159,25 +105,6 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	}
 	d.count += k
 	return k
-}
-
-// insertPlain is insertAll up to the first entry of which its home chunk alone does not
-// tell that the directory lacks it, or has no room for it. It calls nothing, so that what
-// it works with stays in registers.
-func insertPlain(at []aim, blocks []uint32) int {
-	blocks = blocks[:len(at)]
-	for i := range at {
-		a := &at[i]
-		c, l, m := a.home, a.leaf, a.mixed
-		t := tagOf(m)
-		s := c.free()
-		if l.n >= leafHigh || c.match(t)|uint64(l.spilled) != 0 || c.overflowed(t) || s >= chunkSlots {
-			return i
-		}
-		c.set(s, t, slotOf(m, blocks[i]))
-		l.n++
-	}
-	return len(at)
 }
 
 // leadingAbsent returns how many of the probe's hashes from the i-th on are not in the
@@ -188,11 +115,31 @@ func (d *directory) leadingAbsent(p *probe, i int) int {
 	}
 	for k := range p.at[i:p.n] {
 		a := &p.at[i+k]
-		if a.leaf.spilled != 0 || a.home.overflowed(tagOf(a.mixed)) || !a.home.lacks(a.mixed) {
+		if a.leafOf().spilled != 0 || a.chunk().overflowed(tagOf(a.mixed)) || !a.chunk().lacks(a.mixed) {
 			return k
 		}
 	}
 	return p.n - i
+}
+
+// load reads what a search for each of the probe's hashes will read of its block: the
+// hash and the head of its segment. So these cache misses overlap as those of the home
+// chunks do, where each search would wait for its own.
+func (d *directory) load(p *probe) (read uint64) {
+	if p.gen != d.gen {
+		return 0
+	}
+	for i := range p.at[:p.n] {
+		a := &p.at[i]
+		c := a.chunk()
+		for k := c.match(tagOf(a.mixed)); k != 0; k &= k - 1 {
+			if s := slotAt(k); s < chunkSlots && (c.blk[s]^slotOf(a.mixed, 0))-1 < blockMask {
+				b := c.blk[s] & blockMask
+				read |= d.arena.at(b) | uint64(d.arena.head(b>>segBits).run)
+			}
+		}
+	}
+	return read
 }
 
 // absent reports whether the directory does not have the hash, whose home is c.
@@ -216,12 +163,12 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 	at, blocks := p.at[lo:hi], p.blocks[lo:hi]
 	k := 0
 	for {
-		k += removePlain(at[k:], blocks[k:])
+		k += removeAt(at[k:], blocks[k:])
 		if k == len(at) {
 			break
 		}
 		a := &at[k]
-		if a.leaf.n <= a.leaf.low || !d.refAt(a.mixed).remove(a.mixed, blocks[k]) {
+		if a.leafOf().n <= a.leafOf().low || !d.refAt(a.mixed).remove(a.mixed, blocks[k]) {
 			break
 		}
 		k++
@@ -230,28 +177,6 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 		d.clear()
 	}
 	return k
-}
-
-// removePlain is removeAll up to the first entry that is not in its home chunk.
-func removePlain(at []aim, blocks []uint32) int {
-	blocks = blocks[:len(at)]
-next:
-	for i := range at {
-		a := &at[i]
-		c, l, m := a.home, a.leaf, a.mixed
-		if l.n > l.low {
-			slot := slotOf(m, blocks[i])
-			for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
-				if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
-					c.drop(s)
-					l.n--
-					continue next
-				}
-			}
-		}
-		return i
-	}
-	return len(at)
 }
 
 // find returns the block that holds the hash. With a hash entered for several

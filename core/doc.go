@@ -60,6 +60,12 @@
 //     the levels one after the other beside the writer, then cuts each to the one
 //     above it: what ended there was absent on all of its tiers.
 //
+// Of the writer's time about half goes to the directory, a random cache line for each block
+// stored and each removed. So the lines of up to 32 blocks are asked for before the first
+// is used (probe.go), and of the next 32 before these are done. These loops and the
+// comparison of content are also in assembly: what it does is what the Go loops beside it
+// do, which other processors run, and tests compare the two.
+//
 // Memory is accounted by kind with the allocator's size classes. Beyond the budget,
 // which all indexes of the process share, blocks of holders with more than an equal
 // share of their index are refused, a sixteenth (at least 4 MiB) further on those of
@@ -73,7 +79,9 @@
 // for each worker (a known chain would cost memory for each block again); sequence
 // locks (readers retry under a burst); interval lists of holes in the coverage (a
 // match ends at the first hole anyway); a sparse directory or filters before it
-// (removals come in any order, and unknown ones must be told apart).
+// (removals come in any order, unknown ones must be told apart, and who of all holders
+// knows a hash is asked as well, which a filter for each of them answers in proportion
+// to how many there are).
 //
 // # What was decided
 //

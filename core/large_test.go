@@ -8,4 +8,7 @@ import (
 
 // TestLargeScripts runs the scenarios that are too large for the oracle beside
 // them: what they expect was printed by the oracle alone.
-func TestLargeScripts(t *testing.T) { coretest.RunScripts(t, "testdata/large/*.txt", newRadix) }
+func TestLargeScripts(t *testing.T) {
+	skipRaces(t)
+	coretest.RunScripts(t, "testdata/large/*.txt", newRadix)
+}

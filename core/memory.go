@@ -2,6 +2,7 @@ package core
 
 // Memory is what an index holds, in bytes by kind. It follows every
 // allocation, rounded to the allocator's size classes where that matters.
+// Pointers count 8 bytes each: where they have 4 it is more than the index holds.
 type Memory struct {
 	Content      int64 // local hashes
 	EngineHashes int64 // engine hashes

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -299,7 +300,7 @@ func skipRaces(t *testing.T) {
 }
 
 // TestMemoryIsWhatTheHeapHas compares what the index says it holds with what
-// it holds.
+// it holds. Where pointers have 32 bits it holds less: there it says the most.
 func TestMemoryIsWhatTheHeapHas(t *testing.T) {
 	skipRaces(t)
 	for name, fill := range fills {
@@ -311,7 +312,11 @@ func TestMemoryIsWhatTheHeapHas(t *testing.T) {
 			have := settledHeap() - before + x.MappedBytes()
 			said := x.Memory().Total()
 			t.Logf("%d bytes, accounted %+.1f %%, %d of it mapped, %+v", have, 100*float64(said-have)/float64(have), x.MappedBytes(), x.Memory())
-			if d := said - have; 10*max(d, -d) > have {
+			most := have / 10
+			if strconv.IntSize == 32 {
+				most = have * 6 / 10
+			}
+			if d := said - have; 10*-d > have || d > most {
 				t.Errorf("accounted %d bytes, has %d (%+.1f %%)", said, have, 100*float64(d)/float64(have))
 			}
 			runtime.KeepAlive(f)
@@ -370,6 +375,7 @@ func heldHashes(x *core.Radix, h core.Holder) (names [event.NumTiers][]uint64) {
 // near it, whatever it is offered; who holds less than a fair share is not
 // refused at the budget itself; and once most is removed it takes blocks again.
 func TestBudgetHolds(t *testing.T) {
+	skipRaces(t)
 	const budget = 6 << 20
 	for seed := range uint64(4) {
 		f := &filler{core.NewRadix(core.Options{Budget: budget}), rand.New(rand.NewPCG(seed, 3)), 1}

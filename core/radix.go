@@ -139,9 +139,6 @@ func (x *Radix) releaseHolder(h Holder) {
 	x.mem.Holders -= holderBytes + hs.inferred.bytes(8)
 	if x.states--; x.states == 0 {
 		x.holders, x.entries, x.pendingMerges = nil, nil, nil
-		for _, p := range []*probe{x.now, x.ahead, x.spare[0], x.spare[1]} {
-			*p = probe{} // they point to memory that is gone
-		}
 	}
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"runtime"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -51,6 +52,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		if short++; short > 1 && i >= located {
 			located = i + probeHashes
 			x.dir.locate(x.spare[0], ev.Engine[i:])
+			runtime.KeepAlive(x.dir.load(x.spare[0]))
 		}
 		m.next(ev.Engine[i], short == 1)
 		i++

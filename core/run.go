@@ -354,7 +354,7 @@ func (x *Radix) freeRun(r *run) {
 	x.runs[r.id] = nil
 	x.freeIDs = append(x.freeIDs, r.id)
 	if x.live--; x.live == 0 {
-		x.runs, x.freeIDs = append([]*run(nil), x.root), nil
+		x.runs, x.freeIDs = []*run{x.root}, nil
 	}
 }
 

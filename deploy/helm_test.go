@@ -40,7 +40,9 @@ const chart = "helm/kvatlas"
 // values are those with everything in use, and with as little as possible.
 var values = map[string]string{
 	"all": `
-nats: {url: "nats://nats:4222", credentialsSecret: nats-user}
+nats: {url: "nats://nats:4222", credentialsSecret: nats-user, caSecret: nats-ca}
+image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: gateway}}}]}
 namespace: prod
 access: {tokensSecret: tokens, tlsSecret: tls}
 indexer:
@@ -55,6 +57,10 @@ indexer:
   topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}]
 router:
   settings: {mode: kv, overlap-weight: 1.5, trust: [10.0.0.0/8, 127.0.0.1]}
+  natsCredentialsSecret: nats-router
+  autoscaling: {enabled: true, maxReplicas: 5}
+  extraVolumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
+  extraVolumeMounts: [{name: models, mountPath: /models, readOnly: true}]
 publisher:
   persistence: {enabled: true}
   engines:
@@ -72,6 +78,11 @@ indexer: {replicas: 1}
 router: {enabled: false}
 serviceAccount: {name: mine}
 `,
+}
+
+// least are the least values with more of the indexer's.
+func least(indexer string) string {
+	return strings.Replace(values["least"], "indexer: {replicas: 1}", "indexer: {replicas: 1, "+indexer+"}", 1)
 }
 
 func valuesFile(t *testing.T, text string) string {
@@ -98,6 +109,7 @@ func secrets(t *testing.T) string {
 	securetest.New(t).Issue("pod", file("tls/tls.crt"), file("tls/tls.key"))
 	securetest.Replace(t, file("access/tokens.yaml"), []byte("- {name: ops, token: 0123456789abcdef, role: operator}\n"))
 	securetest.Replace(t, file("nats/creds"), nil)
+	securetest.New(t).Issue("nats", file("nats-ca/ca.crt"), file("nats-ca/ca.key"))
 	return dir
 }
 
@@ -113,6 +125,9 @@ func TestHelmRefusesWhatCannotWork(t *testing.T) {
 	for want, v := range map[string]string{
 		"say where NATS with JetStream is": "access: {allowAnonymous: true}",
 		"give tokensSecret":                `nats: {url: "nats://n:4222"}`,
+		"has no setting \"overlap-wait\"":  least("settings: {overlap-wait: 2}"),
+		"no user or password goes into":    "access: {allowAnonymous: true}\nnats: {url: \"nats://me:secret@n:4222\"}",
+		"sha256":                           values["least"] + "\nimage: {digest: latest}",
 		"replica":                          values["least"] + "\nimage: {replica: 2}",
 		"Does not match":                   values["least"] + "\npublisher: {engines: [{name: Not_A_Name, settings: {}}]}",
 	} {
@@ -162,7 +177,9 @@ type workload struct {
 	Claims []struct{ Metadata struct{ Name string } } `yaml:"volumeClaimTemplates"`
 }
 
-func render(t *testing.T, v string) (list []object) {
+func render(t *testing.T, v string) []object { return renderChart(t, chart, v) }
+
+func renderChart(t *testing.T, chart, v string) (list []object) {
 	t.Helper()
 	out, err := helm(t, "template", "rel", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
 	if err != nil {
@@ -183,7 +200,7 @@ func render(t *testing.T, v string) (list []object) {
 
 func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 	for name, want := range map[string]map[string]int{
-		"all": {"ConfigMap": 5, "Service": 4, "StatefulSet": 3, "Deployment": 1, "PodDisruptionBudget": 2, "ServiceAccount": 1,
+		"all": {"ConfigMap": 5, "Service": 4, "StatefulSet": 3, "Deployment": 1, "PodDisruptionBudget": 2, "ServiceAccount": 1, "NetworkPolicy": 4, "HorizontalPodAutoscaler": 1,
 			"ServiceMonitor": 1, "PrometheusRule": 1},
 		"least": {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
 	} {

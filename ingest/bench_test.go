@@ -14,7 +14,7 @@ func BenchmarkLiveGroup(b *testing.B) {
 	in.groups = xsync.NewMapOf[string, *group]()
 	var tokens []string
 	for i := range 16 {
-		tokens = append(tokens, fmt.Sprintf("%016x", i*0x9E3779B9))
+		tokens = append(tokens, fmt.Sprintf("%016x", uint64(i)*0x9E3779B9))
 		in.groups.Store(tokens[i], new(group))
 	}
 	b.ReportAllocs()

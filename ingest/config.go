@@ -111,7 +111,7 @@ type Config struct {
 	// NoRecovery leaves ranks that missed something as they are, marked.
 	NoRecovery bool
 	// Share is the part of the workers that is read: of a space that has as many
-	// streams, one. The zero value is all of spaces that have one stream.
+	// streams, one. The zero value is all of them.
 	Share stream.Share
 	// Start says where to begin, by stream name.
 	Start map[string]Start
@@ -176,6 +176,9 @@ type Config struct {
 	// and the server answers, Ready fails; default 10 s, or GapWait and 5 s where
 	// that is longer: so long a message may be held back.
 	StallAfter time.Duration
+	// StaleAfter is after how long without a word of NATS all ranks count as stale, see
+	// Silent; default 1 min, or three looks for streams where that is longer.
+	StaleAfter time.Duration
 	// DeleteStream deletes a stream that is empty and into which nothing was published for
 	// so long while this process looked, heartbeats neither: its publishers are gone.
 	// Default 0: none is deleted. Give several times what publishers' heartbeats are apart.
@@ -201,6 +204,8 @@ const (
 	defaultGapWait = 10 * time.Second
 	defaultGapAsk  = 250 * time.Millisecond
 	defaultLease   = 15 * time.Second
+
+	defaultStaleAfter = time.Minute
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -231,6 +236,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.MaxLag = cmp.Or(c.MaxLag, 1000)
 	c.patience = cmp.Or(c.patience, requestWait)
 	c.StallAfter = cmp.Or(c.StallAfter, max(10*time.Second, c.GapWait+5*time.Second))
+	c.StaleAfter = max(cmp.Or(c.StaleAfter, defaultStaleAfter), 3*c.Discover)
 	c.ForgetStream = cmp.Or(c.ForgetStream, 30*time.Second)
 	c.ForgetConsumer = cmp.Or(c.ForgetConsumer, time.Hour)
 	if c.Metrics == nil {

@@ -24,7 +24,7 @@ func (in *Ingest) Cut(ctx context.Context, stream string, at func() error, begun
 		return Start{}, fmt.Errorf("%w: %s", ErrNoStream, stream)
 	}
 	list := make([][]cutRank, len(r.partitions))
-	resume, err := in.pause(ctx, r.group, func(i int, l *partition) { list[i] = l.positions() })
+	resume, err := in.pause(ctx, r.group, func(i int, l *partition) { list[i] = l.positions(r.source) })
 	if err != nil {
 		return Start{}, fmt.Errorf("ingest: pausing for a snapshot: %w", err)
 	}
@@ -57,13 +57,13 @@ type cutRank struct {
 	unknown uint64
 }
 
-// positions returns how far the partition's ranks have got. Only the partition calls it, or
-// who knows it paused.
-func (l *partition) positions() []cutRank {
+// positions returns how far the partition's ranks have got whose events are in the stream.
+// Only the partition calls it, or who knows it paused.
+func (l *partition) positions(of *source) []cutRank {
 	var list []cutRank
 	for k, r := range l.mu.ranks {
 		pos, known := r.follow.Position()
-		if !known {
+		if !known || l.source(k.worker) != of {
 			continue
 		}
 		s := r.status()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -180,8 +181,10 @@ func (l *partition) makeRoom() bool {
 }
 
 // resume takes a rank up where a snapshot left it, unless it has left since: then
-// what the snapshot has of it goes, and its position says nothing of when it left.
-func (l *partition) resume(ctx context.Context, pos RankPosition) {
+// what the snapshot has of it goes, and its position says nothing of when it left. A
+// snapshot of before the space was divided anew may have ranks whose events are in another
+// stream now: of those it says nothing for sure.
+func (l *partition) resume(ctx context.Context, pos RankPosition, from *source) {
 	r := l.rank(pos.Worker, pos.DPRank)
 	resumed := false
 	if r == nil { // nobody would follow it
@@ -189,8 +192,11 @@ func (l *partition) resume(ctx context.Context, pos RankPosition) {
 		return
 	}
 	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { resumed = k.Resume(s, &pos.Position) })
-	if !resumed {
+	switch {
+	case !resumed:
 		l.m.departed.Inc()
 		l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
+	case l.source(pos.Worker) != from:
+		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, math.MaxUint64) })
 	}
 }

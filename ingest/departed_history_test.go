@@ -130,8 +130,8 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 		return time.After(0)
 	}
 	r.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
-		now: h.now, window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
-	r.partition.reads(leaversBegan)
+		now: h.now})
+	r.partition.source(0).reads(leaversBegan)
 	h.replicas = append(h.replicas, r)
 	seq := 0
 	if from != nil {
@@ -149,7 +149,7 @@ func (h *leavers) start(name string, from *leaversSnapshot) *leaversReplica {
 			}
 		}
 		for _, pos := range from.ranks {
-			r.partition.resume(r.ctx, pos)
+			r.partition.resume(r.ctx, pos, r.partition.source(pos.Worker))
 		}
 	}
 	for ; seq < len(h.stream); seq++ {
@@ -163,12 +163,13 @@ func (r *leaversReplica) feed(i int) { r.handle(r.stream[i], uint64(i)+1, false)
 
 func (r *leaversReplica) handle(m message, seq uint64, live bool) {
 	r.number++
-	n, err := r.partition.window.add(r.ctx, entry{seq: r.number, bytes: len(m.data)})
+	n, err := r.partition.source(0).window.add(r.ctx, entry{seq: r.number, bytes: len(m.data)})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	w := r.partition.works.Get().(*work)
-	w.begin(n, m.worker, m.data)
+	w.begin(m.worker, m.data)
+	w.source, w.number = r.partition.source(0), n
 	w.seq, w.stream, w.live = seq, leaversBegan, live
 	w.stored = r.now().Add(time.Hour) // of a server whose clock is ahead of the bucket's
 	r.partition.handle(r.ctx, w)
@@ -302,7 +303,7 @@ func (h *leavers) keep() {
 	r := h.replicas[0]
 	r.settle()
 	s := &leaversSnapshot{seq: len(h.stream), held: map[workerRank][]shard.Dumped{}}
-	for _, k := range r.partition.positions() {
+	for _, k := range r.partition.positions(r.partition.source(0)) {
 		s.ranks = append(s.ranks, k.RankPosition)
 		held, err := r.partition.index.(*shard.Space).DumpRank(r.ctx, shard.RankID{Worker: k.Worker, DPRank: k.DPRank})
 		if err != nil {

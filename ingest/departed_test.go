@@ -158,13 +158,14 @@ func leftAt(seq uint64) Departure {
 func (b *partitionBench) feedSeq(seq, worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
-	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	n, err := b.partition.source(0).window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	w := b.partition.works.Get().(*work)
-	w.begin(n, worker, data)
-	w.seq, w.stored, w.stream = seq, time.Now(), b.partition.stream().created
+	w.begin(worker, data)
+	w.source, w.number = b.partition.source(0), n
+	w.seq, w.stored, w.stream = seq, time.Now(), b.partition.source(0).stream().created
 	b.partition.handle(b.ctx, w)
 }
 
@@ -188,9 +189,9 @@ func TestTheStreamAfterADeparture(t *testing.T) {
 			b := newPartitionBench(t, func(cfg *Config) {
 				cfg.Left = func(_ event.Space, _ uint64, rank uint32) (Departure, bool) { return left, rank == 0 }
 			})
-			b.partition.reads(c.created)
+			b.partition.source(0).reads(c.created)
 			if c.later > 0 { // the reader of one made before is not told that
-				b.partition.endsAt(c.created, 1)
+				b.partition.source(0).endsAt(c.created, 1)
 			}
 			for i, seq := range c.void {
 				b.feedSeq(seq, 1, batch(1, 5, store(uint64(90+i), seq)))
@@ -251,7 +252,7 @@ func TestNothingIsAskedOfARankThatLeft(t *testing.T) {
 	if b.partition.recoverTruncated(b.ctx) || b.partition.truncatedRanks.Load() != 0 {
 		t.Error("a rank that left waits for memory")
 	}
-	b.partition.distrustPositions(b.ctx, 1<<40) // the stream was made anew
+	b.partition.distrustPositions(b.ctx, b.partition.source(0), 1<<40) // the stream was made anew
 	b.partition.notify(note{rank: r, era: r.follow.Era(), parent: true})
 	b.settle()
 	if b.asked.counts != nil {

@@ -74,6 +74,11 @@ func TestDamagedMessageFiles(t *testing.T) {
 				if damage(t, b.dir, change) == 0 {
 					t.Fatal("no files of messages")
 				}
+				// As a crash leaves it: a server that was stopped in order does not
+				// look for damage until it reads the messages.
+				if err := os.WriteFile(filepath.Join(b.dir, "running"), nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
 			})
 			b.publish(50)
 			b.equal(r)

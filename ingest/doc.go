@@ -16,7 +16,9 @@
 //   - A message that cannot be understood is counted and skipped; it never
 //     stops a reader.
 //   - A stream's position is the highest sequence up to which every message is
-//     applied or skipped. Messages are acknowledged up to it, never beyond.
+//     applied or skipped. Messages are acknowledged up to it, never beyond. A space
+//     may have several streams, each with some of its workers: the partitions are the
+//     space's, and each stream has a window, a position and an end of its own.
 //   - The server's consumer is a shadow of the reader, for its lag to be seen:
 //     reading always starts at the position that the reader knows.
 //   - A position is good only if the stream has the message that was read
@@ -36,7 +38,7 @@
 //     only where the index knows less of the rank than the snapshot does.
 //
 // The walk of one message, from bytes to the index. Every way in ends at the same
-// machine; what an ordinary message enters is twelve files here and in follow:
+// machine; what an ordinary message enters is thirteen files here and in follow:
 //
 //	a stream           core NATS            an engine's own socket
 //	reader.go          live.go              zmqfeed/session.go   read, live: a queue
@@ -46,8 +48,9 @@
 //	partition.go handle: decoded, offer       |
 //	work.go      splitByRank                  |
 //	effects.go   step                         |
+//	source.go    source: its stream           |
 //	      |                                   |
-//	follow: message.go (state.go, presence.go, rivals.go, told.go) ← engine.go
+//	follow: message.go (state.go, presence.go, rivals.go, told.go, others.go) ← engine.go
 //	      |        applied, held back or dropped, by the rank's state
 //	      |  effect.go                        |
 //	effects.go   submit                     zmqfeed/follower.go  apply: decoded now

@@ -25,7 +25,7 @@ func (c *Config) limits(deaf bool) *follow.Limits {
 // step gives the rank an input, and does what follows from it.
 func (l *partition) step(ctx context.Context, r *rank, f func(k *follow.Rank, s *follow.Step)) {
 	s := &l.steps
-	at := l.stream()
+	at := l.source(r.id.Worker).stream()
 	s.Now, s.Created, s.Looks, s.LookEnd, s.Effects = l.now(), at.created, at.looks, at.end, s.Effects[:0]
 	held, was := r.follow.Held(), r.follow.State()
 	s.Answered = r.recovery != nil && r.recovery.answered.Load()
@@ -130,7 +130,7 @@ func (l *partition) clearing(r *rank, e *follow.Effect) *part {
 		w.left.Add(1)
 	default:
 		w = l.works.Get().(*work)
-		w.begin(noNumber, r.id.Worker, nil)
+		w.begin(r.id.Worker, nil)
 	}
 	return &part{work: w, rank: r, era: e.Era, batch: event.Batch{
 		Space: l.space, Worker: r.id.Worker, Incarnation: r.follow.Incarnation(),
@@ -166,9 +166,12 @@ func (l *partition) submit(ctx context.Context, p *part) {
 
 // expire lets time pass for the ranks that wait for something.
 func (l *partition) expire(ctx context.Context) {
-	p := l.window.progress()
-	l.steps.Full, l.steps.Read, l.steps.End = l.window.full(), p.pos, l.end.Load()
+	var of *source
 	for r := range l.ticking {
+		if at := l.source(r.id.Worker); at != of {
+			of = at
+			l.steps.Full, l.steps.Read, l.steps.End = at.window.full(), at.window.progress().pos, at.end.Load()
+		}
 		l.step(ctx, r, (*follow.Rank).Tick)
 	}
 }
@@ -270,11 +273,13 @@ func (l *partition) recoverTruncated(ctx context.Context) (was bool) {
 	return false
 }
 
-// distrustPositions takes every rank's position as void, in a stream that ends
-// there.
-func (l *partition) distrustPositions(ctx context.Context, last uint64) {
+// distrustPositions takes the position of every rank whose events are in the stream as
+// void: it ends there. nil is all streams.
+func (l *partition) distrustPositions(ctx context.Context, of *source, last uint64) {
 	for _, r := range l.mu.ranks {
-		l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, last) })
+		if of == nil || l.source(r.id.Worker) == of {
+			l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Voided(s, last) })
+		}
 	}
 }
 
@@ -282,7 +287,7 @@ func (l *partition) distrustPositions(ctx context.Context, last uint64) {
 func (l *partition) recovered(ctx context.Context, r *rank, b *event.Batch) {
 	l.m.recoveredEvents.Add(len(b.Events))
 	w := l.works.Get().(*work)
-	w.begin(noNumber, r.id.Worker, nil)
+	w.begin(r.id.Worker, nil)
 	p := &part{work: w, rank: r, batch: *b}
 	l.step(ctx, r, func(k *follow.Rank, s *follow.Step) { k.Recovered(s, b.Events, p) })
 }

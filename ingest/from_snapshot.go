@@ -16,7 +16,9 @@ import (
 )
 
 // This file is what a reader does whose stream was trimmed beyond where it is:
-// it takes up a newer snapshot, rank by rank, while the index goes on.
+// it takes up a newer snapshot, rank by rank, while the index goes on. So does one that
+// begins with a stream of a space of several: a snapshot is loaded into an empty index
+// only, and another stream's may be there already.
 
 // Trimmed says which part of a stream a reader has missed.
 type Trimmed struct {
@@ -65,6 +67,9 @@ func (r *reader) jumped(ctx context.Context) error {
 	return nil
 }
 
+// beside reports whether the reader has read nothing yet of one of several streams.
+func (r *reader) beside() bool { return r.next == 1 && r.cfg.Share.Of == 0 && r.of.Load() > 1 }
+
 // recoverFromSnapshot takes up a snapshot in the place of what the stream no longer has. It
 // reports false if there is none that fits: then ids show what is missing.
 func (r *reader) recoverFromSnapshot(ctx context.Context, s jetstream.Stream, info *stream.Info) bool {
@@ -76,10 +81,15 @@ func (r *reader) recoverFromSnapshot(ctx context.Context, s jetstream.Stream, in
 	if !ok {
 		return false
 	}
+	r.takingUp.Lock() // one snapshot is in memory at a time
+	defer r.takingUp.Unlock()
 	snap, err := r.cfg.FindSnapshot(ctx, at)
+	if err == nil && snap == nil && r.next >= info.FirstSeq {
+		return false // there is all from the beginning
+	}
 	if err != nil || snap == nil {
 		r.m.reloads("none")
-		r.cfg.Log.Warn("the stream was trimmed beyond the position, and no snapshot can be taken up: what is missing is asked for from the publishers",
+		r.cfg.Log.Warn("the stream does not go on from the position, and no snapshot can be taken up: what is missing is asked for from the publishers",
 			"stream", r.name, "after", at.Position, "first", at.First, "error", err)
 		return false
 	}
@@ -107,7 +117,11 @@ func (r *reader) recoverFromSnapshot(ctx context.Context, s jetstream.Stream, in
 	r.m.reloads("loaded")
 	r.m.reloadedRanks.Add(taken)
 	r.m.reloadFailed.Add(failed)
-	r.cfg.Log.Warn("the stream was trimmed beyond the position: a snapshot was taken up", "stream", r.name, "after", at.Position,
+	log := r.cfg.Log.Info
+	if at.Position+1 < at.First {
+		log = r.cfg.Log.Warn
+	}
+	log("a snapshot was taken up in the place of what was not read", "stream", r.name, "after", at.Position,
 		"first", at.First, "snapshot", start.Seq-1, "ranks", taken, "failed", failed)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,7 +162,7 @@ func (r *reader) departOthers(ctx context.Context, start *Start) {
 	for _, l := range r.partitions {
 		l.do(func(l *partition) {
 			for k, of := range l.mu.ranks {
-				if pos, known := of.follow.Position(); !have[k] && known && !pos.Departed && of.recovery == nil {
+				if pos, known := of.follow.Position(); !have[k] && l.source(k.worker) == r.source && known && !pos.Departed && of.recovery == nil {
 					l.applyChange(ctx, change{worker: k.worker, ranks: []uint32{k.dpRank}, left: left})
 				}
 			}
@@ -195,7 +209,7 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 
 // departFromSnapshot takes over from a snapshot that the rank has left.
 func (l *partition) departFromSnapshot(ctx context.Context, r *rank, pos RankPosition, seq uint64) {
-	d := Departure{At: pos.Left, Seq: seq, Created: l.stream().created}
+	d := Departure{At: pos.Left, Seq: seq, Created: l.source(pos.Worker).stream().created}
 	l.m.departed.Inc()
 	l.remove(ctx, change{worker: pos.Worker, ranks: []uint32{pos.DPRank}})
 	_, gone := l.departure(r.id)

@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// group is the partitions of one space. Messages of its stream and live ones go
+// group is the partitions of one space. Messages of its streams and live ones go
 // through the same: a fleet may mix transports.
 type group struct {
 	*shared
@@ -32,8 +33,7 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 		return nil, fmt.Errorf("ingest: model %q: %w: %w", sp.Model, errNoIndex, err)
 	}
 	g := &group{shared: &shared{
-		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoveries: in.recoveries,
-		window: newWindow(in.cfg.MaxMessages, in.cfg.MaxBytes),
+		cfg: &in.cfg, m: in.m, space: sp, index: index, badLog: &in.badLog, recoveries: in.recoveries, contact: &in.contact,
 	}}
 	for range in.cfg.Partitions {
 		l := newPartition(g.shared)
@@ -47,6 +47,16 @@ func (in *Ingest) groupLocked(ctx context.Context, sp event.Space) (*group, erro
 	})
 	in.groups.Store(token, g)
 	return g, nil
+}
+
+// divideAnew makes the space so many streams. A worker's events may be in another than
+// before, whose reader begins with nothing to compare: it is here that what is known of
+// each is taken as void.
+func (g *group) divideAnew(ctx context.Context, of int) {
+	g.divide(of, g.cfg)
+	for _, l := range g.partitions {
+		l.do(func(l *partition) { l.distrustPositions(ctx, nil, math.MaxUint64) })
+	}
 }
 
 // partition returns the partition of a worker. Workers are often numbered in steps: the
@@ -68,11 +78,15 @@ func (g *group) size() (n int) {
 // eachRank calls f for the status of every publisher stream. f must not call the Ingest,
 // and has what it is given only until it returns.
 func (g *group) eachRank(f func(*RankStatus)) {
+	why := g.otherwise()
+	if why == nil {
+		why = g.contact.silent(time.Now(), g.cfg)
+	}
 	for _, l := range g.partitions {
 		l.mu.Lock()
 		for _, k := range l.mu.ranks {
 			s := k.status()
-			if why := g.otherwise(); why != nil && !s.Is(follow.Departed) {
+			if why != nil && !s.Is(follow.Departed) {
 				s.Stale, s.Why = true, why
 			}
 			f(&s)

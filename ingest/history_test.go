@@ -46,7 +46,7 @@ type history struct {
 	rng  *rand.Rand
 	tr   *truth
 
-	workers   []*source
+	workers   []*sender
 	set       *shard.Set
 	partition *partition
 	metrics   *metrics.Set
@@ -78,15 +78,15 @@ type message struct {
 	data   []byte
 }
 
-// source is a worker with its publisher.
-type source struct {
+// sender is a worker with its publisher.
+type sender struct {
 	*publisher
 	kept  *recovery.Source
 	late  []message       // sent, and not arrived
 	lacks map[uint32]bool // ranks of which the replica was not given everything
 }
 
-func (h *history) newSource(s *source) {
+func (h *history) newSender(s *sender) {
 	s.kept = recovery.NewSource(recovery.Config{
 		Space: testSpace, Worker: s.worker, Incarnation: s.incarnation,
 		Ring: 1 + h.rng.IntN(40), RingBytes: 1 << 20, KeepDump: 10 * time.Second, Now: h.now,
@@ -123,9 +123,9 @@ func newHistory(t *testing.T, seed uint64, live bool) *history {
 	h.link.rng = rand.New(rand.NewPCG(seed, 12))
 	h.link.sources = map[string]*recovery.Source{}
 	for i := range 1 + h.rng.IntN(3) {
-		s := &source{publisher: &publisher{engine: newEngine(uint64(i), 1+h.rng.IntN(2), seed), ids: map[uint32]uint64{}}}
+		s := &sender{publisher: &publisher{engine: newEngine(uint64(i), 1+h.rng.IntN(2), seed), ids: map[uint32]uint64{}}}
 		s.incarnation = h.rng.Uint64() | 1
-		h.newSource(s)
+		h.newSender(s)
 		h.workers = append(h.workers, s)
 	}
 	h.openReplica(shard.New(shard.Config{Shards: 1 + h.rng.IntN(3)}), nil)
@@ -157,10 +157,9 @@ func (h *history) openReplica(set *shard.Set, start []RankPosition) {
 		return now
 	}
 	h.partition = newPartition(&shared{cfg: cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
-		now:    h.now,
-		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
+		now: h.now})
 	for _, pos := range start {
-		h.partition.resume(h.ctx, pos)
+		h.partition.resume(h.ctx, pos, h.partition.source(pos.Worker))
 	}
 }
 
@@ -170,7 +169,7 @@ func (h *history) closeReplica() (positions []RankPosition) {
 	h.running.Wait()
 	h.partition.applying.Wait()
 	h.partition.readNotes(h.ctx)
-	for _, k := range h.partition.positions() {
+	for _, k := range h.partition.positions(h.partition.source(0)) {
 		positions = append(positions, k.RankPosition)
 	}
 	for _, r := range h.partition.mu.ranks {
@@ -201,7 +200,7 @@ func (h *history) restartReplica() {
 		s.lacks = map[uint32]bool{}
 	}
 	if len(h.stored) > 0 {
-		h.partition.distrustPositions(h.ctx, 1<<40) // a stream is read once more, from its start
+		h.partition.distrustPositions(h.ctx, h.partition.source(0), 1<<40) // a stream is read once more, from its start
 	}
 	for _, m := range h.stored {
 		h.feed(m)
@@ -211,16 +210,15 @@ func (h *history) restartReplica() {
 // feed hands the replica one message.
 func (h *history) feed(m message) {
 	w := h.partition.works.Get().(*work)
-	number := uint64(noNumber)
+	w.begin(m.worker, m.data)
 	if !h.live {
 		h.number++
-		n, err := h.partition.window.add(h.ctx, entry{seq: h.number, bytes: len(m.data)})
+		n, err := h.partition.source(0).window.add(h.ctx, entry{seq: h.number, bytes: len(m.data)})
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		number = n
+		w.source, w.number = h.partition.source(0), n
 	}
-	w.begin(number, m.worker, m.data)
 	w.live = h.live
 	h.partition.handle(h.ctx, w)
 	h.pump()
@@ -242,7 +240,7 @@ func (h *history) pump() {
 
 // send has the worker publish a message, which the link may lose, delay or
 // deliver twice.
-func (h *history) send(s *source) {
+func (h *history) send(s *sender) {
 	var evs []event.Event
 	for range 1 + h.rng.IntN(4) {
 		ev := s.step()
@@ -278,14 +276,14 @@ func (h *history) send(s *source) {
 	}
 }
 
-func (h *history) lost(s *source, ev event.Event) {
+func (h *history) lost(s *sender, ev event.Event) {
 	h.found.dropped++
 	s.lacks[ev.DPRank] = true
 }
 
 // arrive delivers what the worker sent; in a stream messages of its window may
 // have changed places.
-func (h *history) arrive(s *source) {
+func (h *history) arrive(s *sender) {
 	late := s.late
 	s.late = nil
 	h.rng.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
@@ -301,21 +299,21 @@ func (h *history) arrive(s *source) {
 	}
 }
 
-func (h *history) heartbeat(s *source) {
+func (h *history) heartbeat(s *sender) {
 	h.arrive(s)
 	m := message{s.worker, s.heartbeat()}
 	h.feed(m)
 }
 
 // restartWorker begins a new run of an engine.
-func (h *history) restartWorker(s *source) {
+func (h *history) restartWorker(s *sender) {
 	h.found.restarts++
 	if h.rng.IntN(2) == 0 {
 		h.arrive(s)
 	}
 	s.late = nil
 	s.restarted(h.tr)
-	h.newSource(s)
+	h.newSender(s)
 }
 
 // run does the history and has the replica converge.

@@ -242,8 +242,7 @@ func newFakeTimeOn(t *testing.T, ask map[uint64]func(context.Context, []byte) ([
 		}
 		return nil, nats.ErrNoResponders
 	}
-	b.partition = newPartition(&shared{cfg: b.cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c,
-		window: newWindow(cfg.MaxMessages, cfg.MaxBytes)})
+	b.partition = newPartition(&shared{cfg: b.cfg, m: m, space: testSpace, index: index, badLog: new(onceASecond), recoveries: c})
 	b.running.Go(func() { b.partition.run(ctx) })
 	return b
 }
@@ -272,18 +271,17 @@ func (b *fakeTime) feed(worker uint64, live bool, data []byte) {
 func (b *fakeTime) feedAt(worker uint64, live bool, data []byte, stored time.Time) {
 	b.t.Helper()
 	w := b.partition.works.Get().(*work)
-	number := uint64(noNumber)
+	w.begin(worker, data)
 	if !live {
 		b.number++
-		n, err := b.partition.window.add(b.t.Context(), entry{seq: b.number, bytes: len(data)})
+		n, err := b.partition.source(0).window.add(b.t.Context(), entry{seq: b.number, bytes: len(data)})
 		if err != nil {
 			b.t.Fatal(err)
 		}
-		number = n
+		w.source, w.number = b.partition.source(0), n
 	}
-	w.begin(number, worker, data)
 	if w.live = live; !live {
-		w.stored, w.stream, w.seq = stored, b.partition.stream().created, b.number
+		w.stored, w.stream, w.seq = stored, b.partition.source(0).stream().created, b.number
 	}
 	b.partition.queue <- w
 	synctest.Wait()

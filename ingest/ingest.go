@@ -24,6 +24,7 @@ type Ingest struct {
 	m          *meters
 	badLog     onceASecond
 	recoveries *recoveries // nil: ranks are not recovered
+	contact    contact
 
 	run     context.Context // ends with Close
 	cancel  context.CancelFunc
@@ -39,14 +40,20 @@ type Ingest struct {
 
 // StreamStatus describes the reading of one stream.
 type StreamStatus struct {
-	Stream   string
-	Space    event.Space
-	Created  time.Time // of the stream
-	Begin    uint64    // position at which reading began, and Since when
-	Since    time.Time
-	Position uint64 // highest sequence up to which everything is applied
-	Last     uint64 // last sequence of the stream, as far as known
-	Lag      uint64 // Last - Position, in sequences
+	Stream string
+	Space  event.Space
+	// Partition is which of the space's streams it is, of Partitions.
+	Partition, Partitions int
+	Created               time.Time // of the stream
+	Begin                 uint64    // position at which reading began, and Since when
+	Since                 time.Time
+	Position              uint64 // highest sequence up to which everything is applied
+	Last                  uint64 // last sequence of the stream, as far as known
+	Lag                   uint64 // Last - Position, in sequences
+	// Heard is when NATS last told how its streams are, or brought a message: all else is as
+	// of then. Silent says that this is longer ago than Config.StaleAfter; nil: it is not.
+	Heard  time.Time
+	Silent error
 	// LagTime is the age of the oldest message not applied; while none is
 	// read, of the last one applied. 0 without Lag.
 	LagTime       time.Duration
@@ -74,7 +81,7 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
-	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics)}
+	in := &Ingest{cfg: cfg, js: js, m: newMeters(cfg.Metrics), contact: contact{began: time.Now()}}
 	in.mu.readers = make(map[string]*reader)
 	in.groups = xsync.NewMapOf[string, *group]()
 	run, cancel := context.WithCancel(context.Background())
@@ -87,6 +94,8 @@ func Open(ctx context.Context, cfg Config) (*Ingest, error) {
 		cancel()
 		return nil, fmt.Errorf("ingest: %w", err)
 	}
+	in.contact.heard(time.Now())
+	in.exposeContact()
 	in.add(run, infos, err)
 	live, err := in.listen(run)
 	if err != nil {
@@ -116,22 +125,38 @@ func (in *Ingest) add(ctx context.Context, infos []stream.Info, unsafe error) {
 		refused = joined.Unwrap()
 	}
 	divided := make(map[event.Space]error)
+	first := make(map[event.Space]stream.Info) // of each space: it says how many there are
+	for _, info := range infos {
+		if _, ok := first[info.Space]; !ok || info.Partition == 0 {
+			first[info.Space] = info
+		}
+	}
 	for _, info := range infos {
 		ours, err := in.cfg.Share.Reads(&info)
 		if err != nil {
 			divided[info.Space] = fmt.Errorf("stream %s: %w: %w", info.Name, ErrDivided, err)
-		} else if in.mu.readers[info.Name] != nil || !ours {
+		} else if !ours {
 			continue
 		}
 		var g *group
 		if err == nil {
 			g, err = in.groupLocked(ctx, info.Space)
 		}
+		var of *source
+		if err == nil {
+			if n := first[info.Space].Partitions; int(g.of.Load()) != n {
+				g.divideAnew(ctx, n)
+			}
+			of, err = g.part(&info)
+		}
 		if err != nil {
 			refused = append(refused, fmt.Errorf("stream %s: %w", info.Name, err))
 			continue
 		}
-		r := newReader(g, in.js, info)
+		if in.mu.readers[info.Name] != nil {
+			continue
+		}
+		r := newReader(g, of, in.js, info)
 		in.cfg.Log.Info("reading a stream", "stream", info.Name, "model", info.Space.Model,
 			"block_size", info.Space.BlockSize, "group", info.Space.Group, "from", r.next, "last", info.LastSeq)
 		in.mu.readers[info.Name] = r
@@ -213,6 +238,7 @@ func (in *Ingest) discover(ctx context.Context) {
 			in.m.discoverErrors.Inc() // the connection's own log says more
 			continue
 		}
+		heard := time.Now()
 		in.lookForAbsent(infos, err)
 		for i := range infos {
 			r := in.reader(infos[i].Name)
@@ -224,6 +250,7 @@ func (in *Ingest) discover(ctx context.Context) {
 				r.compareWithStream(&infos[i], m)
 			}
 		}
+		in.contact.heard(heard) // not before readers know their streams' ends: what they lack would count as fresh
 		in.add(ctx, infos, err)
 	}
 }
@@ -333,7 +360,7 @@ func (in *Ingest) Positions() map[string]Start {
 		start := Start{Seq: p.pos + 1, Created: r.mark().created, Stored: p.stored}
 		for _, l := range r.partitions {
 			l.look(func() {
-				for _, k := range l.positions() {
+				for _, k := range l.positions(r.source) {
 					start.Ranks = append(start.Ranks, k.RankPosition)
 				}
 			})

@@ -42,6 +42,7 @@ func (in *Ingest) listen(ctx context.Context) (*nats.Subscription, error) {
 
 func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	in.m.liveMessages.Inc()
+	in.contact.heard(time.Now())
 	token, worker, err := stream.ParseLive(msg.Subject)
 	if err == nil && !in.cfg.Share.Has(worker) {
 		return // another replica's
@@ -62,7 +63,7 @@ func (in *Ingest) live(ctx context.Context, msg *nats.Msg) {
 	}
 	l := g.partition(worker)
 	w := l.works.Get().(*work)
-	w.begin(noNumber, worker, msg.Data)
+	w.begin(worker, msg.Data)
 	w.live = true
 	select {
 	case l.queue <- w:

@@ -21,7 +21,7 @@ const partitionInbox = 16
 // holdTick is how often a partition that holds messages back looks at their age.
 const holdTick = 50 * time.Millisecond
 
-// partition decodes and orders the messages of some of a stream's workers. Its
+// partition decodes and orders the messages of some of a space's workers. Its
 // goroutine is the only user of its fields, but for those that say otherwise.
 type partition struct {
 	*shared
@@ -55,22 +55,22 @@ type workerRank struct {
 	dpRank uint32
 }
 
-// shared is what the partitions and the reader of one stream have in common. All of
-// it is safe for concurrent use.
+// shared is what the partitions of a space and the readers of its streams have in common.
+// All of it is safe for concurrent use.
 type shared struct {
 	cfg      *Config
 	m        *meters
 	space    event.Space
 	index    Applier
-	window   *window
 	applying sync.WaitGroup
 	badLog   *onceASecond
+	contact  *contact // nil in tests: nobody keeps it
 	// recoveries gets back what ranks missed; nil: nobody does.
 	recoveries *recoveries
 	now        func() time.Time
-	looked     atomic.Pointer[looked]
-	end        atomic.Uint64         // where the stream ends, as far as known
 	divided    atomic.Pointer[error] // see otherwise
+	sources
+	takingUp sync.Mutex // held by a reader that takes up a snapshot
 }
 
 // otherwise says that the space is divided otherwise now: what is known of its ranks is of
@@ -82,49 +82,12 @@ func (s *shared) otherwise() error {
 	return nil
 }
 
-// looked is what is known of the space's stream beside its messages: when the one that is
-// read was made, zero if none is, how often that was seen to be the present one, and
-// where it ended at the last of these looks.
-type looked struct {
-	created    time.Time
-	looks, end uint64
-}
-
-// stream returns what is known of the space's stream.
-func (s *shared) stream() looked {
-	if l := s.looked.Load(); l != nil {
-		return *l
-	}
-	return looked{}
-}
-
-// reads notes that the stream made then is read. The reader calls it.
-func (s *shared) reads(created time.Time) {
-	for {
-		l := s.looked.Load()
-		is := looked{created: created}
-		if l != nil {
-			if is.looks = l.looks; l.created.Equal(created) {
-				return
-			}
-		}
-		if s.looked.CompareAndSwap(l, &is) {
-			return
-		}
-	}
-}
-
-// endsAt notes where the stream made then ends. Of another one than is read that says
-// nothing.
-func (s *shared) endsAt(created time.Time, end uint64) {
-	if l := s.looked.Load(); l != nil && l.created.Equal(created) {
-		s.looked.CompareAndSwap(l, &looked{created: created, looks: l.looks + 1, end: end}) // else it was looked at in vain
-	}
-}
-
 func newPartition(s *shared) *partition {
 	if s.now == nil {
 		s.now = time.Now
+	}
+	if s.all.Load() == nil {
+		s.divide(1, s.cfg)
 	}
 	l := &partition{
 		shared:  s,

@@ -47,9 +47,9 @@ func newPartitionBench(t testing.TB, change func(*Config)) *partitionBench {
 	}
 	b.partition = newPartition(&shared{
 		cfg: &cfg, m: newMeters(b.metrics), space: testSpace, index: index,
-		window: newWindow(cfg.MaxMessages, cfg.MaxBytes), badLog: new(onceASecond),
+		badLog: new(onceASecond),
 	})
-	b.partition.reads(testStream)
+	b.partition.source(0).reads(testStream)
 	return b
 }
 
@@ -57,12 +57,13 @@ func newPartitionBench(t testing.TB, change func(*Config)) *partitionBench {
 func (b *partitionBench) feed(worker uint64, data []byte) {
 	b.t.Helper()
 	b.number++
-	n, err := b.partition.window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
+	n, err := b.partition.source(0).window.add(b.ctx, entry{seq: b.number, bytes: len(data)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	w := b.partition.works.Get().(*work)
-	w.begin(n, worker, data)
+	w.begin(worker, data)
+	w.source, w.number = b.partition.source(0), n
 	b.partition.handle(b.ctx, w)
 }
 
@@ -83,7 +84,7 @@ func (b *partitionBench) settle() {
 func (b *partitionBench) finished() {
 	b.t.Helper()
 	b.settle()
-	if p := b.partition.window.progress(); p.pos != b.number || p.inFlight != 0 || p.bytes != 0 {
+	if p := b.partition.source(0).window.progress(); p.pos != b.number || p.inFlight != 0 || p.bytes != 0 {
 		b.t.Fatalf("position %d of %d messages, %d in flight with %d bytes", p.pos, b.number, p.inFlight, p.bytes)
 	}
 }
@@ -295,7 +296,7 @@ func TestALatePredecessorIsWaitedForAndBoundedly(t *testing.T) {
 	if s := b.partition.rank(1, 0).status(); s.Held != 8 || s.Gaps != 0 {
 		t.Fatalf("status %+v", s)
 	}
-	if p := b.partition.window.progress(); p.pos != 0 || p.inFlight != 8 {
+	if p := b.partition.source(0).window.progress(); p.pos != 0 || p.inFlight != 8 {
 		t.Fatalf("position %d with %d in flight", p.pos, p.inFlight)
 	}
 	b.feed(1, batch(1, 5, store(1, 1)))
@@ -338,7 +339,7 @@ func TestHeldMessagesNeverStopTheReader(t *testing.T) {
 	for id := uint64(2); id <= 4; id++ {
 		b.feed(1, batch(1, 5, store(id, id)))
 	}
-	if !b.partition.window.full() {
+	if !b.partition.source(0).window.full() {
 		t.Fatal("the window has room")
 	}
 	b.at(time.Now())

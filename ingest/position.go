@@ -143,7 +143,7 @@ func (r *reader) restartFromStart(ctx context.Context, info *stream.Info, why st
 	r.reads(info.Created)
 	for _, l := range r.partitions {
 		select {
-		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx, info.LastSeq) }:
+		case l.inbox <- func(ctx context.Context) { l.distrustPositions(ctx, r.source, info.LastSeq) }:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -200,7 +200,7 @@ func TestLooks(t *testing.T) {
 		"not compared with any yet":   {func(i *stream.Info, m *mark) { i.LastSeq, m.compared = 1, false }, nil},
 		"nothing read, nothing there": {func(i *stream.Info, m *mark) { i.FirstSeq, i.LastSeq, m.read, m.readAt = 1, 0, 0, time.Time{} }, nil},
 	} {
-		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, sessionEnd: make(chan error, 1)}
+		r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}}}, source: &source{window: newWindow(1, 1)}, sessionEnd: make(chan error, 1)}
 		info, m := whole, before
 		tc.change(&info, &m)
 		r.mu.mark = m
@@ -216,12 +216,12 @@ func TestLooks(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}
-	r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}, window: newWindow(1, 1)}}, sessionEnd: make(chan error, 1)}
+	r := &reader{group: &group{shared: &shared{cfg: &Config{StallAfter: time.Hour}}}, source: &source{window: newWindow(1, 1)}, sessionEnd: make(chan error, 1)}
 	r.mu.mark = before
 	other := whole
 	other.LastTime = at.Add(1)
 	r.compareWithStream(&other, before)
-	<-r.sessionEnd
+	<-r.sessionEnd //nolint:errcheck // that it ends is what counts
 	r.compareWithStream(&other, before)
 	if len(r.sessionEnd) != 0 {
 		t.Error("the same last message is looked into twice")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -34,8 +35,10 @@ const (
 // reading would begin after a crash is what the window says.
 type reader struct {
 	*group
+	*source
 	js         jetstream.JetStream
 	name       string     // of the stream
+	number     int        // among those of its space
 	sessionEnd chan error // holds why the session is to end, if it is
 
 	// Of the reading goroutine only.
@@ -68,11 +71,11 @@ type reader struct {
 	}
 }
 
-func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
-	r := &reader{group: g, js: js, name: info.Name, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
+func newReader(g *group, of *source, js jetstream.JetStream, info stream.Info) *reader {
+	r := &reader{group: g, source: of, js: js, name: info.Name, number: info.Partition, next: 1, sessionEnd: make(chan error, 1), since: time.Now(), patience: g.cfg.patience}
 	r.mu.created, r.mu.end, r.mu.target = info.Created, info.LastSeq, info.LastSeq
-	g.reads(info.Created)
-	g.endsAt(info.Created, info.LastSeq)
+	r.reads(info.Created)
+	r.endsAt(info.Created, info.LastSeq)
 	if start, ok := g.cfg.Start[info.Name]; ok {
 		r.begin(start)
 	}
@@ -82,7 +85,7 @@ func newReader(g *group, js jetstream.JetStream, info stream.Info) *reader {
 // begin sets the reader where a snapshot ends.
 func (r *reader) begin(start Start) {
 	for _, pos := range start.Ranks {
-		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos) })
+		r.partition(pos.Worker).do(func(l *partition) { l.resume(context.Background(), pos, r.source) })
 	}
 	if start.Seq > 1 {
 		r.next, r.lastAt = start.Seq, start.Stored
@@ -112,7 +115,11 @@ func (r *reader) run(ctx context.Context) {
 		r.failed(err)
 		if now := time.Now(); now.Sub(logged) > time.Second && !r.forgotten(now) {
 			logged = now
-			r.cfg.Log.Warn("reading begins again", "stream", r.name, "after", r.next-1, "error", err)
+			level := slog.LevelWarn
+			if errors.Is(err, errReloaded) { // as a replica starts that another had a snapshot for
+				level = slog.LevelInfo
+			}
+			r.cfg.Log.Log(ctx, level, "reading begins again", "stream", r.name, "after", r.next-1, "error", err)
 		}
 		// A session that brought messages was not in vain, however it ended: only those
 		// that fail again and again at the same place wait longer.
@@ -293,6 +300,7 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	}
 	r.next, r.lastAt = seq+1, md.Timestamp
 	r.messages++
+	r.contact.heard(time.Now())
 	r.mu.Lock()
 	r.mu.read, r.mu.readAt = seq, md.Timestamp
 	r.mu.end = max(r.mu.end, seq+md.NumPending)
@@ -300,6 +308,9 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	r.mu.loop = loop{}
 	r.mu.Unlock()
 	worker, err := stream.Worker(msg.Subject())
+	if err == nil && r.group.source(worker) != r.source {
+		err = fmt.Errorf("worker %d's events do not belong into %s", worker, r.name)
+	}
 	if err != nil {
 		// Nobody's, so any partition may count it; it is done, so that the window goes on.
 		r.partitions[0].skipped(0, nil, "subject", err)
@@ -308,7 +319,8 @@ func (r *reader) dispatch(ctx context.Context, msg jetstream.Msg, md *jetstream.
 	}
 	l := r.partition(worker)
 	w := l.works.Get().(*work)
-	w.begin(number, worker, data)
+	w.begin(worker, data)
+	w.source, w.number = r.source, number
 	w.stored, w.stream, w.seq = md.Timestamp, r.stream().created, seq
 	select {
 	case l.queue <- w:
@@ -325,7 +337,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	select {
-	case <-r.sessionEnd: // it is seen to here
+	case <-r.sessionEnd: //nolint:errcheck // it is seen to here
 	default:
 	}
 	s, info, err := stream.Open(ctx, r.js, r.name)
@@ -335,6 +347,9 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 	if _, err := r.cfg.Share.Reads(&info); err != nil { // made again: nobody is asked for what is not read here
 		return nil, err
 	}
+	if of, err := r.part(&info); err != nil || of != r.source { // as above, until discover has seen it
+		return nil, errors.Join(err, errMoved)
+	}
 	if why, err := stream.Void(ctx, s, &info, r.position()); err != nil {
 		return nil, err
 	} else if why != "" {
@@ -342,7 +357,7 @@ func (r *reader) open(ctx, run context.Context) (jetstream.Consumer, error) {
 			return nil, err
 		}
 	}
-	if r.next < info.FirstSeq && r.recoverFromSnapshot(run, s, &info) { // it takes its time, whatever the connection does
+	if (r.next < info.FirstSeq || r.beside()) && r.recoverFromSnapshot(run, s, &info) { // it takes its time, whatever the connection does
 		return nil, errReloaded
 	}
 	if run.Err() != nil {
@@ -399,11 +414,12 @@ func (r *reader) status(now time.Time) StreamStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := StreamStatus{
-		Stream: r.name, Space: r.space, Created: r.mu.created,
+		Stream: r.name, Space: r.space, Partition: r.number, Partitions: int(r.of.Load()), Created: r.mu.created,
 		Begin: r.mu.begin, Since: r.since, Position: p.pos, Last: max(r.mu.end, p.pos),
 		InFlight: p.inFlight, InFlightBytes: p.bytes, Err: r.mu.err, Voided: r.mu.voided, Stalled: r.mu.loop.stalled(now, r.cfg.StallAfter),
 	}
 	s.Lag = s.Last - s.Position
+	s.Heard, s.Silent = r.contact.last(), r.contact.silent(now, r.cfg)
 	if why := r.otherwise(); why != nil {
 		s.Stalled = why
 	}

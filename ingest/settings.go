@@ -8,7 +8,7 @@ import (
 )
 
 // Settings are those settings of an Ingest that every program declares.
-type Settings struct{ GapWait, GapAsk, Lease, DeleteStream time.Duration }
+type Settings struct{ GapWait, GapAsk, Lease, DeleteStream, StaleAfter time.Duration }
 
 // Declare adds the settings to the set.
 func (s *Settings) Declare(set *conf.Set) {
@@ -21,6 +21,9 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.Duration(&s.Lease, "conflict-lease", defaultLease, `Where two processes publish as one worker, for how long one of them must be
 		silent before the other one is followed; until then the index holds nothing of the worker. Give more than publishers'
 		time between heartbeats.`, conf.Between(100*time.Millisecond, time.Hour))
+	set.Duration(&s.StaleAfter, "stale-after", defaultStaleAfter, `After how long without a word of NATS what is known counts as stale: of all
+		workers, in answers, metrics and choices. kvindexer is not ready then; kvrouter is, as it chooses by load all the same. Three times
+		--discover-every where that is longer.`, conf.Between(100*time.Millisecond, 365*24*time.Hour))
 	set.Duration(&s.DeleteStream, "delete-streams-after", 0, `Delete the stream of a space that is empty, and into which nothing was
 		published for so long while this process looked, not even a heartbeat: a minute at least; 0: none is deleted. NATS
 		users need the permission $JS.API.STREAM.DELETE.* for that.`, conf.Between(0, 365*24*time.Hour))
@@ -34,5 +37,5 @@ func (s *Settings) Declare(set *conf.Set) {
 
 // Apply brings the settings into cfg.
 func (s *Settings) Apply(cfg *Config) {
-	cfg.GapWait, cfg.GapAsk, cfg.Lease, cfg.DeleteStream = s.GapWait, s.GapAsk, s.Lease, s.DeleteStream
+	cfg.GapWait, cfg.GapAsk, cfg.Lease, cfg.DeleteStream, cfg.StaleAfter = s.GapWait, s.GapAsk, s.Lease, s.DeleteStream, s.StaleAfter
 }

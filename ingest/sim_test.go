@@ -281,7 +281,7 @@ func (s *simulation) reopen() {
 	s.did["reopened"]++
 	old := s.fakeTime
 	old.stop()
-	pos, positions := old.partition.window.progress().pos, old.partition.positions()
+	pos, positions := old.partition.source(0).window.progress().pos, old.partition.positions(old.partition.source(0))
 	if s.rng.IntN(2) == 0 {
 		old.set.Close()
 		old.set, positions = nil, nil
@@ -295,10 +295,10 @@ func (s *simulation) reopen() {
 	s.settings()
 	s.partition.do(func(l *partition) { // as a reader does
 		for _, k := range positions {
-			l.resume(context.Background(), k.RankPosition)
+			l.resume(context.Background(), k.RankPosition, l.source(k.Worker))
 		}
 	})
-	s.partition.window.restart(pos, time.Time{})
+	s.partition.source(0).window.restart(pos, time.Time{})
 	s.readFrom(pos)
 }
 
@@ -371,11 +371,11 @@ func (s *simulation) rollBack() {
 	if s.rng.IntN(3) == 0 {
 		s.made, s.stored = time.Now(), nil
 	}
-	s.partition.reads(s.made)
+	s.partition.source(0).reads(s.made)
 	s.partition.do(func(l *partition) {
-		l.distrustPositions(context.Background(), uint64(len(s.stored)))
+		l.distrustPositions(context.Background(), l.source(0), uint64(len(s.stored)))
 	})
-	s.partition.window.restart(0, time.Time{})
+	s.partition.source(0).window.restart(0, time.Time{})
 	s.readFrom(0)
 	for _, w := range s.workers {
 		if w.source == nil { // nothing else tells what of it is lost
@@ -512,7 +512,7 @@ func (s *simulation) run() {
 				}
 			}
 		}
-		if s.partition.endsAt(s.made, uint64(len(s.stored))); s.rng.IntN(4) == 0 {
+		if s.partition.source(0).endsAt(s.made, uint64(len(s.stored))); s.rng.IntN(4) == 0 {
 			s.check()
 		}
 	}
@@ -593,8 +593,8 @@ func (s *simulation) settings() {
 		d, gone := s.workers[worker].left[n]
 		return d, gone
 	}
-	s.partition.reads(s.made)
-	s.partition.endsAt(s.made, uint64(len(s.stored)))
+	s.partition.source(0).reads(s.made)
+	s.partition.source(0).endsAt(s.made, uint64(len(s.stored)))
 }
 
 // Whatever happens on the way, nothing is shown as fresh that is not, and in the

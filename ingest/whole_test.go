@@ -172,7 +172,7 @@ func TestARestartIsSeenAmongIgnoredMessages(t *testing.T) {
 // that the next one begins.
 func TestARestartAfterOneEventIsSeenByAReplicaThatStarts(t *testing.T) {
 	b := newPartitionBench(t, nil)
-	b.partition.resume(b.ctx, RankPosition{Worker: 1, Position: follow.Position{LastID: 1}})
+	b.partition.resume(b.ctx, RankPosition{Worker: 1, Position: follow.Position{LastID: 1}}, b.partition.source(1))
 	b.feed(1, batch(1, 0, store(1, 11)))
 	b.feed(1, batch(1, 0, store(2, 12)))
 	b.finished()
@@ -182,7 +182,7 @@ func TestARestartAfterOneEventIsSeenByAReplicaThatStarts(t *testing.T) {
 	// What the position does not tell: of a run from 0 on the second event is a copy.
 	b.feed(2, batch(2, 0, store(0, 10), store(1, 11)))
 	b.finished()
-	for _, p := range b.partition.positions() {
+	for _, p := range b.partition.positions(b.partition.source(0)) {
 		if p.Incomplete != (p.Worker == 2) {
 			t.Errorf("%+v", p)
 		}

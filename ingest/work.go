@@ -12,9 +12,10 @@ import (
 // again once everything of it is done, with its decoder's memory.
 type work struct {
 	partition *partition
-	number    uint64 // in the reader's window, or noNumber
-	live      bool   // it came without a stream: in order, and not again
-	worker    uint64 // from the subject
+	source    *source // the stream that it is of; nil: it is in no window
+	number    uint64  // in that one's window
+	live      bool    // it came without a stream: in order, and not again
+	worker    uint64  // from the subject
 	data      []byte
 	stored    time.Time // when the stream stored it; zero: not known
 	stream    time.Time // when that stream was made
@@ -26,13 +27,10 @@ type work struct {
 	left atomic.Int32
 }
 
-// noNumber is the number of what no window has: live messages and recovered
-// events.
-const noNumber = 1<<64 - 1
-
-// begin prepares w for a message.
-func (w *work) begin(number, worker uint64, data []byte) {
-	w.number, w.worker, w.data, w.live, w.stored, w.stream, w.seq = number, worker, data, false, time.Time{}, time.Time{}, 0
+// begin prepares w for a message that is of no stream, until source and number say
+// otherwise.
+func (w *work) begin(worker uint64, data []byte) {
+	w.source, w.worker, w.data, w.live, w.stored, w.stream, w.seq = nil, worker, data, false, time.Time{}, time.Time{}, 0
 	w.left.Store(1)
 }
 
@@ -49,8 +47,8 @@ func (w *work) seqOf(created time.Time) uint64 {
 func (w *work) release() {
 	if w.left.Add(-1) == 0 {
 		l := w.partition
-		if w.number != noNumber {
-			l.window.complete(w.number)
+		if w.source != nil {
+			w.source.window.complete(w.number)
 		}
 		w.data = nil
 		l.works.Put(w)

@@ -211,29 +211,34 @@ func (b *outbox) shrink(batch []*held) {
 }
 
 // send sends a batch until it is acknowledged or refused. One that nobody answers, or of
-// which the server has lost a part, goes again as it is. What is refused, if only because
-// the server has stored it and the acknowledgement was lost, its publishers send one by one;
-// so they do what stays incomplete: of a message that it takes from nobody, or that is too
-// large, the server says no more than that.
+// which the server has lost a part, goes again as it is, a few times. What is refused then,
+// if only because the server has stored it and the acknowledgement was lost, its publishers
+// send one by one: of a message that it takes from nobody, or not of this connection, the
+// server says no more to a batch than that a part is missing, or nothing at all.
 func (b *outbox) send(batch []*held) (*jetstream.PubAck, error) {
-	begun, wait := time.Now(), retryBatch
-	for {
+	begun := time.Now()
+	for late, wait := 0, retryBatch; ; {
 		tried := time.Now()
-		ack, err := b.commit(batch, b.patience())
+		ack, err := b.commit(batch, min(b.patience()<<late, b.wait))
 		b.took(time.Since(tried))
-		late, incomplete := errors.Is(err, jetstream.ErrAsyncPublishTimeout), isCode(err, batchIncomplete)
-		if !late && !(incomplete && wait <= mostRetryBatch) || time.Since(begun) >= b.wait {
+		switch {
+		case errors.Is(err, jetstream.ErrAsyncPublishTimeout) && late < mostLate && time.Since(begun) < b.wait:
+			late++
+		case isCode(err, batchIncomplete) && wait <= mostRetryBatch:
+			wait *= 2
+		default:
 			return ack, err
 		}
 		time.Sleep(rand.N(wait)) // of many processes some have too many batches at the server
-		if incomplete {
-			wait *= 2
-		}
 		if batch = left(slices.Clone(batch)); len(batch) == 0 {
 			return ack, err
 		}
 	}
 }
+
+// mostLate is how often a batch goes again that nobody answers: a server that has too much
+// to do is waited for twice as long each time.
+const mostLate = 2
 
 // patience is how long an acknowledgement is waited for.
 func (b *outbox) patience() time.Duration { return min(max(leastCommit, 4*b.usual), b.wait) }
@@ -272,7 +277,7 @@ func (t *jetStream) commit(batch []*held, wait time.Duration) (*jetstream.PubAck
 	id := strconv.FormatUint(rand.Uint64(), 36)
 	var answer *nats.Msg
 	for i, h := range batch {
-		m := h.message()
+		m := newMsg(h.subject, h.id, h.data)
 		m.Header[batchID], m.Header[batchSequence] = []string{id}, []string{strconv.Itoa(i + 1)}
 		var err error
 		if i < len(batch)-1 {
@@ -308,7 +313,7 @@ func (t *jetStream) sendEach(few []*held, wait time.Duration) {
 	sent := make([]jetstream.PubAckFuture, len(few))
 	for i, h := range few {
 		var err error
-		if sent[i], err = t.send(h.message()); err != nil {
+		if sent[i], err = t.send(newMsg(h.subject, h.id, h.data)); err != nil {
 			h.end(nil, err)
 		}
 	}
@@ -327,10 +332,11 @@ func (t *jetStream) sendEach(few []*held, wait time.Duration) {
 	}
 }
 
-func (h *held) message() *nats.Msg {
-	m := &nats.Msg{Subject: h.subject, Data: h.data, Header: nats.Header{}}
-	if h.id != "" {
-		m.Header[jetstream.MsgIDHeader] = []string{h.id}
+// newMsg returns a message with an id that makes its copies one, unless it has none.
+func newMsg(subject, id string, data []byte) *nats.Msg {
+	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+	if id != "" {
+		m.Header[jetstream.MsgIDHeader] = []string{id}
 	}
 	return m
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -101,7 +102,7 @@ func awaitAll(t *testing.T, all []chan error) (acked int, errs []error) {
 			} else {
 				acked++
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Fatal("a message has no outcome")
 		}
 	}
@@ -205,27 +206,35 @@ func TestOneMessageTooLargeIsNoOthersLoss(t *testing.T) {
 	}
 }
 
-// A part that is missing each time, as the server says nothing of one that it refuses, keeps
-// the others waiting for a moment, not for as long as acknowledgements are waited for.
+// A part that is missing each time, or no answer, as the server says nothing of a message that
+// it refuses, keeps the others waiting for a moment, not for as long as acknowledgements are
+// waited for.
 func TestABatchThatStaysIncompleteIsGivenBackSoon(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeBatches()
-		close(f.block)
-		f.entered = make(chan struct{}, 1<<20)
-		f.answer = func([]string) error { return &jetstream.APIError{ErrorCode: batchIncomplete} }
-		b := f.outbox()
-		b.wait = time.Minute
-		b.busy = true // until all are there
-		all := putAll(b, 0, 30)
-		begun := time.Now()
-		go b.run()
-		if _, errs := awaitAll(t, all); len(errs) != 30 {
-			t.Errorf("%d messages failed, want 30", len(errs))
-		}
-		if took := time.Since(begun); took > 10*time.Second || len(f.batches) > 10 {
-			t.Errorf("given back after %v and %d batches", took, len(f.batches))
-		}
-	})
+	for _, why := range []error{&jetstream.APIError{ErrorCode: batchIncomplete}, jetstream.ErrAsyncPublishTimeout} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeBatches()
+			close(f.block)
+			f.entered = make(chan struct{}, 1<<20)
+			f.answer = func([]string) error {
+				if why == jetstream.ErrAsyncPublishTimeout {
+					time.Sleep(leastCommit)
+				}
+				return why
+			}
+			b := f.outbox()
+			b.wait = time.Minute
+			b.busy = true // until all are there
+			all := putAll(b, 0, 30)
+			begun := time.Now()
+			go b.run()
+			if _, errs := awaitAll(t, all); len(errs) != 30 {
+				t.Errorf("%d messages failed, want 30", len(errs))
+			}
+			if took := time.Since(begun); took > 10*time.Second || len(f.batches) > 10 {
+				t.Errorf("%v: given back after %v and %d batches", why, took, len(f.batches))
+			}
+		})
+	}
 }
 
 // What a closed publisher left is not sent after it: its worker may have left meanwhile.
@@ -264,10 +273,12 @@ func TestNothingIsSentOfAClosedPublisher(t *testing.T) {
 	}
 }
 
-// onServer is a configuration with a server of its own.
-func onServer(t *testing.T, change func(*Config)) Config {
+// onServer is a configuration with a server of its own, whose only user may not publish on
+// those subjects.
+func onServer(t *testing.T, change func(*Config), denied ...string) Config {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir()})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+		Users: []*server.User{{Username: "u", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: denied}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +287,7 @@ func onServer(t *testing.T, change func(*Config)) Config {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("no server")
 	}
-	nc, err := nats.Connect(s.ClientURL())
+	nc, err := nats.Connect(s.ClientURL(), nats.UserInfo("u", ""), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,5 +434,45 @@ func TestWhatIsBehindAFailureIsGivenBack(t *testing.T) {
 				t.Errorf("%s: another publisher's: %v", name, err)
 			}
 		}
+	}
+}
+
+// The server takes nothing of a worker that its connection has no permission for, and says
+// nothing to the batch: whoever shares that publishes all the same.
+func TestAWorkerWithoutPermissionKeepsNoOtherWaiting(t *testing.T) {
+	group := &Group{}
+	cfg := onServer(t, func(c *Config) {
+		c.Group, c.BatchEvents, c.Stream.Batches, c.Heartbeat = group, 1, true, 50*time.Millisecond
+	}, stream.Subject("default", testSpace, 0))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var all []*Publisher
+	for id := range uint64(30) {
+		cfg.Worker = id
+		p, err := Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = p.Close(ended) })
+		all = append(all, p)
+	}
+	begun := time.Now()
+	rhythm := time.NewTicker(50 * time.Millisecond) // a heartbeat's time
+	defer rhythm.Stop()
+	for n := range uint64(20) {
+		for _, p := range all[1:] { // that one has heartbeats only
+			if err := p.Stored(t.Context(), 0, event.Device, Root(), []uint64{n}, []uint64{n}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-rhythm.C
+	}
+	for _, p := range all[1:] {
+		if err := p.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("all others have published after %v", took)
 	}
 }

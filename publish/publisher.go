@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -21,9 +23,6 @@ var (
 	ErrClosed  = errors.New("publisher is closed")
 	ErrDropped = errors.New("event dropped: too much is not acknowledged yet")
 )
-
-// errKept: the event is not sent, but kept for replicas that ask.
-var errKept = errors.New("the stream refuses events: kept for those who ask")
 
 // Publisher publishes the events of one worker. It is safe for concurrent
 // use; events of concurrent callers are in the order in which they got in.
@@ -55,7 +54,7 @@ type Publisher struct {
 		closing  bool          // accept no more
 		refused  bool          // the stream has not taken a message for StreamWait
 		flushes  []flush       // who waits for resolved, lowest first
-		room     chan struct{} // closed when pending falls; made by who waits
+		room     chan struct{} // closed when who waits is to look again; made by who waits
 		probe    event.Batch   // scratch to check an event with
 	}
 }
@@ -144,7 +143,7 @@ func (p *Publisher) positionsLocked(id func(*progress) uint64) []event.Position 
 	for n, r := range p.mu.ranks {
 		list = append(list, event.Position{DPRank: n, ID: id(r), Incomplete: r.incomplete})
 	}
-	slices.SortFunc(list, func(a, b event.Position) int { return int(int64(a.DPRank) - int64(b.DPRank)) })
+	slices.SortFunc(list, func(a, b event.Position) int { return cmp.Compare(a.DPRank, b.DPRank) })
 	return list
 }
 
@@ -194,8 +193,8 @@ func (p *Publisher) Cleared(ctx context.Context, dpRank uint32) error {
 }
 
 // Publish accepts one event; its ID and Incomplete are set here, its slices copied. An
-// event too large for a message is published as several. When the publisher is
-// full, Publish waits until ctx ends, or drops the event with ErrDropped. An
+// event too large for a message is published as several, all of them or none. When the
+// publisher is full, Publish waits until ctx ends, or drops the event with ErrDropped. An
 // error that wraps event.ErrEncode means that the event has no meaning.
 func (p *Publisher) Publish(ctx context.Context, ev event.Event) error {
 	p.mu.Lock()
@@ -206,24 +205,35 @@ func (p *Publisher) Publish(ctx context.Context, ev event.Event) error {
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	rest := ev
-	for {
+	lost, err := p.roomLocked(ctx, event.MaxEventSize(&ev))
+	if err != nil {
+		return err
+	}
+	for rest := ev; ; {
 		part := rest
 		n := min(len(rest.Engine), p.maxBlocksLocked())
 		part.Engine = rest.Engine[:n]
 		if len(rest.Local) > 0 {
 			part.Local, rest.Local = rest.Local[:n], rest.Local[n:]
 		}
-		if err := p.acceptLocked(ctx, part); err != nil {
-			return err
+		p.numberLocked(&part) // also what is dropped: the gap tells readers of the loss
+		p.source.Apply(part)
+		if lost == nil {
+			p.addLocked(part)
+		} else {
+			lost.Inc()
 		}
 		if rest.Engine = rest.Engine[n:]; len(rest.Engine) == 0 {
-			return nil
+			break
 		}
 		if rest.Kind == event.Stored {
 			rest.HasParent, rest.Parent = true, part.Engine[n-1]
 		}
 	}
+	if lost == p.m.droppedFull {
+		return ErrDropped
+	}
+	return nil
 }
 
 // eventOverhead is what an event adds to a message beside its hashes, at most:
@@ -236,23 +246,14 @@ func (p *Publisher) maxBlocksLocked() int {
 	return max(1, room/16)
 }
 
-// acceptLocked puts one event that fits a message into the open batch. It
-// releases the lock while it waits for room.
-func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
+// addLocked puts an event that fits a message into the open batch.
+func (p *Publisher) addLocked(ev event.Event) {
 	cost := event.MaxEventSize(&ev)
-	if err := p.roomLocked(ctx, ev, cost); err != nil {
-		if errors.Is(err, errKept) {
-			return nil
-		}
-		return err
-	}
 	open := &p.mu.open
 	if open.bytes > 0 && open.bytes+cost > p.batchBytesLocked() {
 		p.sealLocked()
 	}
 	first := len(open.events) == 0
-	p.numberLocked(&ev)
-	p.source.Apply(ev)
 	open.add(ev, cost)
 	p.mu.pending += cost
 	p.m.pending.Add(float64(cost))
@@ -267,7 +268,6 @@ func (p *Publisher) acceptLocked(ctx context.Context, ev event.Event) error {
 	if first || full {
 		p.wakeSender()
 	}
-	return nil
 }
 
 // batchBytesLocked bounds the events' bytes of one message.
@@ -275,29 +275,24 @@ func (p *Publisher) batchBytesLocked() int {
 	return min(p.cfg.BatchBytes, p.mu.limit-event.HeaderSize(&p.mu.probe))
 }
 
-// roomLocked returns once there is room for cost bytes. An event larger than
-// all the room there is gets in alone.
-func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) error {
+// roomLocked returns once there is room for cost bytes; or, where that is not waited for,
+// what counts the event that is not sent. An event larger than all the room there is gets
+// in alone. It releases the lock while it waits.
+func (p *Publisher) roomLocked(ctx context.Context, cost int) (lost *metrics.Counter, err error) {
 	var since time.Time
 	for {
-		if p.mu.closing {
-			return ErrClosed
-		}
-		if p.mu.pending == 0 || p.mu.pending+cost <= p.cfg.MaxPending {
+		switch {
+		case p.mu.closing:
+			return nil, ErrClosed
+		case p.mu.pending == 0 || p.mu.pending+cost <= p.cfg.MaxPending:
 			if !since.IsZero() {
 				p.m.blockedSeconds.Add(time.Since(since).Seconds())
 			}
-			return nil
-		}
-		if p.cfg.WhenFull == Drop || p.mu.refused {
-			p.numberLocked(&ev) // the gap tells readers of the loss
-			p.source.Apply(ev)
-			if p.mu.refused {
-				p.m.droppedRefused.Inc()
-				return errKept
-			}
-			p.m.droppedFull.Inc()
-			return ErrDropped
+			return nil, nil
+		case p.mu.refused:
+			return p.m.droppedRefused, nil // it is kept for those who ask
+		case p.cfg.WhenFull == Drop:
+			return p.m.droppedFull, nil
 		}
 		if since.IsZero() {
 			since = time.Now()
@@ -308,7 +303,6 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 		}
 		room := p.mu.room
 		p.mu.Unlock()
-		var err error
 		select {
 		case <-room:
 		case <-p.done:
@@ -318,8 +312,16 @@ func (p *Publisher) roomLocked(ctx context.Context, ev event.Event, cost int) er
 		}
 		p.mu.Lock()
 		if err != nil {
-			return err
+			return nil, err
 		}
+	}
+}
+
+// lookAgainLocked has callers that wait look for room again.
+func (p *Publisher) lookAgainLocked() {
+	if p.mu.room != nil {
+		close(p.mu.room)
+		p.mu.room = nil
 	}
 }
 
@@ -375,11 +377,8 @@ func (p *Publisher) refuse(now bool) {
 		return
 	}
 	p.mu.refused = now
-	if now && p.mu.room != nil {
-		close(p.mu.room)
-		p.mu.room = nil
-	}
 	if now {
+		p.lookAgainLocked()
 		p.m.refusing.Inc()
 		p.cfg.Log.Warn("the stream refuses events: replicas are told to ask this process for them", "subject", p.subject, "since", p.cfg.StreamWait)
 	} else {
@@ -398,10 +397,7 @@ func (p *Publisher) resolve(msg *message) {
 	}
 	p.mu.pending -= msg.cost
 	p.m.pending.Add(-float64(msg.cost))
-	if p.mu.room != nil {
-		close(p.mu.room)
-		p.mu.room = nil
-	}
+	p.lookAgainLocked()
 	if p.mu.pending == 0 {
 		for _, r := range p.mu.ranks { // events dropped in between are resolved too
 			r.resolved = r.last
@@ -448,10 +444,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	again := p.mu.closing
 	p.mu.closing = true
-	if p.mu.room != nil {
-		close(p.mu.room)
-		p.mu.room = nil
-	}
+	p.lookAgainLocked()
 	p.mu.Unlock()
 	if again {
 		<-p.done

@@ -267,6 +267,54 @@ func TestLargeEventsAreSplitIntoAChain(t *testing.T) {
 	})
 }
 
+// An event that is published as several is accepted whole or not at all: what a caller was
+// told is dropped is all in the local index, and what it gave up on is not there in part.
+func TestAnEventOfManyPartsIsAcceptedWholeOrNotAtAll(t *testing.T) {
+	for _, full := range []WhenFull{Drop, Block} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFakeStream(1, 0)
+			f.max = 1000 // some 40 blocks
+			f.setRefuse(errLink)
+			p := start(testConfig(t, func(c *Config) { c.MaxPending, c.WhenFull, c.StreamWait = 1500, full, -1 }), f)
+			blocks := seq(100, 400)
+			if err := p.Stored(t.Context(), 0, event.Device, Root(), blocks[:1], blocks[:1]); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := p.Stored(ctx, 0, event.Device, After(blocks[0]), blocks[1:], blocks[1:])
+			held := uint64(len(blocks))
+			switch {
+			case full == Drop && !errors.Is(err, ErrDropped), full == Block && !errors.Is(err, context.DeadlineExceeded):
+				t.Fatal(err)
+			case full == Block:
+				held = 1 // nothing of what the caller was not rid of
+			}
+			f.setRefuse(nil)
+			if err := p.Flush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			data, _ := p.source.Answer(recovery.AppendRequest(nil, recovery.Request{From: 1}), 1<<20)
+			reply, err := recovery.DecodeReply(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []uint64
+			for _, b := range decoded(t, [][]byte{reply.Body}) {
+				for _, ev := range b.Events {
+					got = append(got, ev.Engine...)
+				}
+			}
+			if !slices.Equal(got, blocks[:held]) {
+				t.Errorf("policy %d: those who ask get %d blocks, want %d", full, len(got), held)
+			}
+			if err := p.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 func TestAFullPublisherBlocksItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStream(1, 0)

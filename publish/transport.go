@@ -101,6 +101,7 @@ type jetStream struct {
 		list map[*nats.Msg]attempt // that have not ended
 	}
 	beat   *held       // the last heartbeat that went with the group
+	alone  atomic.Bool // heartbeats go alone: that one was not stored, and who shares the group waits for it
 	closed atomic.Bool // what the group has of it is not sent any more
 }
 
@@ -150,9 +151,13 @@ func (t *jetStream) publish(subject string, msg *message) error {
 	case msg.held != nil && !msg.held.over.Load():
 		return nil // the group sends it again; for a copy beside it the server would refuse a whole batch
 	}
-	m := &nats.Msg{Subject: subject, Data: msg.data, Header: nats.Header{jetstream.MsgIDHeader: []string{msg.id}}}
+	return t.attempt(newMsg(subject, msg.id, msg.data), attempt{msg.seq, msg.tries, time.Now()})
+}
+
+// attempt sends a message alone.
+func (t *jetStream) attempt(m *nats.Msg, a attempt) error {
 	t.attempts.Lock()
-	t.attempts.list[m] = attempt{msg.seq, msg.tries, time.Now()}
+	t.attempts.list[m] = a
 	t.attempts.Unlock()
 	_, err := t.send(m)
 	if err != nil {
@@ -164,6 +169,9 @@ func (t *jetStream) publish(subject string, msg *message) error {
 // ended has the sender hear of the end of an attempt.
 func (t *jetStream) ended(m *nats.Msg, ack *jetstream.PubAck, err error) {
 	if a, ok := t.forget(m); ok {
+		if err == nil {
+			t.alone.Store(false)
+		}
 		t.add(outcome{seq: a.seq, try: a.try, took: time.Since(a.begun), ack: ack, err: err})
 	}
 }
@@ -188,7 +196,11 @@ func (t *jetStream) tell(subject string, data []byte) error {
 	if t.beat != nil && !t.beat.over.Load() {
 		return errBusy // the one before has not gone yet
 	}
-	t.beat = &held{subject: subject, data: slices.Clone(data), closed: &t.closed, done: func(*jetstream.PubAck, error) {}}
+	data = slices.Clone(data)
+	if t.alone.Load() {
+		return t.attempt(newMsg(subject, "", data), attempt{}) // of no message: those are numbered from 1
+	}
+	t.beat = &held{subject: subject, data: data, closed: &t.closed, done: func(_ *jetstream.PubAck, err error) { t.alone.Store(err != nil) }}
 	t.cfg.Group.put(t, t.beat)
 	return nil
 }

@@ -231,3 +231,20 @@ func TestAnotherTenantsIndexIsNotThere(t *testing.T) {
 		t.Error("a view shows more or less than its tenant's spaces")
 	}
 }
+
+// Without tokens nobody's page in a browser changes the fleet, wherever the page is from;
+// with them the token says who it is.
+func TestPagesDoNotChangeTheFleet(t *testing.T) {
+	reg := &fakeRegistry{asked: make(chan string, 9)}
+	open := serveRegistry(t, &fakeIndex{}, reg)
+	for _, path := range []string{"/register", "/unregister", "/drain", "/resume"} {
+		got, body := open.do(t, "POST", path, "{}", "Content-Type", "text/plain", "Origin", "https://evil.example")
+		if got.StatusCode != 403 || len(reg.asked) > 0 {
+			t.Errorf("%s: %d %s, asked %d", path, got.StatusCode, body, len(reg.asked))
+		}
+	}
+	guarded, reg := serveGuarded(t)
+	if got, body := guarded.do(t, "POST", "/drain", "{}", append(bearer(tokenOperator), "Origin", "https://ours.example")...); got.StatusCode != 200 || len(reg.asked) != 1 {
+		t.Errorf("with a token: %d %s", got.StatusCode, body)
+	}
+}

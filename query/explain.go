@@ -3,7 +3,6 @@ package query
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"strconv"
 
@@ -215,13 +214,10 @@ func (x *explainedRank) heldByOthers() int {
 }
 
 // Explain answers as POST /v1/explain does, but for hashes: it tells none. For a tenant it
-// knows its group only. It does not ask shares.
+// knows its group only. Where there are shares it asks them.
 func (s *Server) Explain(tenant *string, body []byte) ([]byte, *edge.Problem) {
 	if p := s.gate.refuses(); p != nil {
 		return nil, p
-	}
-	if s.deps.Shares != nil {
-		return nil, edge.Refuse(http.StatusNotImplemented, "path", edge.UnknownRoute, "the index is divided: ask at /v1/explain, which asks the indexers of the shares")
 	}
 	v := s.all()
 	if tenant != nil {
@@ -233,6 +229,9 @@ func (s *Server) Explain(tenant *string, body []byte) ([]byte, *edge.Problem) {
 	defer func() { q.mute = false }()
 	if p := q.req.parse(body, s.cfg.MaxTokens); p != nil {
 		return nil, p
+	}
+	if s.deps.Shares != nil {
+		return s.explainShares(v, &q.req, body)
 	}
 	return q.explain(v)
 }

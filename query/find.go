@@ -19,6 +19,8 @@ type finder struct {
 	size  uint32 // the block size that local is for; 0: none yet
 	found Found
 	ranks []tokenDepth // scratch of /query
+	name  []byte       // likewise
+	text  []byte       // likewise
 
 	mute bool // explanations tell no hashes
 

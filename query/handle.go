@@ -105,6 +105,11 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 // admit says who asks, and returns what they may see.
 func (s *Server) admit(ctx *fasthttp.RequestCtx, r *route) (*view, *edge.Problem) {
 	if !s.deps.Access.Guarded() {
+		// A page of any site can have the browser of somebody on this machine ask.
+		if r.post && r.needs == secure.Operator && len(ctx.Request.Header.Peek("Origin")) > 0 {
+			return nil, edge.Refuse(fasthttp.StatusForbidden, "Origin", edge.Forbidden,
+				"without --tokens-file this route is not for pages in browsers")
+		}
 		return s.all(), nil
 	}
 	c, refusal := s.deps.Access.Check(ctx.Request.Header.Peek("Authorization"), r.needs)
@@ -164,7 +169,7 @@ func (s *Server) finder() *finder { return s.finds.Get().(*finder) } //nolint:fo
 // release gives scratch memory back, unless one large request has grown it.
 func (s *Server) release(q *finder) {
 	if cap(q.req.tokens) <= maxKept && cap(q.req.hashes) <= maxKept && cap(q.local) <= maxKept &&
-		cap(q.found.ranks) <= maxKept && cap(q.ranks) <= maxKept {
+		cap(q.found.ranks) <= maxKept && cap(q.ranks) <= maxKept && cap(q.text) <= 16*maxKept {
 		s.finds.Put(q)
 	}
 }

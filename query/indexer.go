@@ -3,7 +3,6 @@ package query
 import (
 	"cmp"
 	"slices"
-	"strconv"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
@@ -192,9 +191,9 @@ func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, 
 	}
 	all = merged(all)
 	if x.rfc {
-		return appendRFC(v, x, all, dst), nil
+		return q.appendRFC(v, x, all, dst), nil
 	}
-	return appendDynamo(v, all, dst), nil
+	return q.appendDynamo(v, all, dst), nil
 }
 
 // compare orders by worker, then rank.
@@ -220,9 +219,9 @@ func merged(all []tokenDepth) []tokenDepth {
 	return all[:n]
 }
 
-// eachWorker calls f for every worker with its ranks, its name, and the
-// largest depths of its ranks.
-func eachWorker(v *view, all []tokenDepth, f func(name string, ranks []tokenDepth, best [event.NumTiers]uint64)) {
+// eachWorker calls f for every worker with its ranks, what the routes call it, quoted,
+// until f returns, and the largest depths of its ranks.
+func (q *finder) eachWorker(v *view, all []tokenDepth, f func(name []byte, ranks []tokenDepth, best [event.NumTiers]uint64)) {
 	for len(all) > 0 {
 		n, best := 1, all[0].depth
 		for ; n < len(all) && all[n].worker == all[0].worker; n++ {
@@ -230,7 +229,8 @@ func eachWorker(v *view, all []tokenDepth, f func(name string, ranks []tokenDept
 				best[t] = max(best[t], d)
 			}
 		}
-		f(v.instance(all[0].space, all[0].worker), all[:n], best)
+		q.name = v.appendInstance(q.name[:0], all[0].space, all[0].worker)
+		f(q.name, all[:n], best)
 		all = all[n:]
 	}
 }
@@ -238,53 +238,53 @@ func eachWorker(v *view, all []tokenDepth, f func(name string, ranks []tokenDept
 // appendDynamo appends {"scores","frequencies","instances"}: scores are device
 // tokens by instance and rank; the counts of instances are cumulative over
 // gpu, cpu and disk.
-func appendDynamo(v *view, all []tokenDepth, dst []byte) []byte {
+func (q *finder) appendDynamo(v *view, all []tokenDepth, dst []byte) []byte {
+	instances := q.text[:0] // which come after all scores
 	dst = append(dst, `{"scores":{`...)
-	first := true
-	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
+	scored := len(dst)
+	q.eachWorker(v, all, func(name []byte, ranks []tokenDepth, best [event.NumTiers]uint64) {
+		if len(instances) > 0 {
+			instances = append(instances, ',')
+		}
+		instances = append(instances, name...)
+		instances = appendUint(instances, `:{"longest_matched":`, best[event.External])
+		instances = appendUint(instances, `,"gpu":`, best[event.Device])
+		instances = append(instances, `,"dp":{`...)
+		instances = appendRanks(instances, ranks, event.Device, 0)
+		instances = appendUint(instances, `},"cpu":`, best[event.HostPinned])
+		instances = appendUint(instances, `,"disk":`, best[event.External])
+		instances = append(instances, '}')
 		if best[event.Device] == 0 { // scores are of the device alone
 			return
 		}
-		dst = appendKey(dst, &first, name)
-		dst = append(dst, '{')
-		firstRank := true
-		for i := range ranks {
-			if d := ranks[i].depth[event.Device]; d > 0 {
-				dst = appendKey(dst, &firstRank, strconv.FormatUint(uint64(ranks[i].rank), 10))
-				dst = strconv.AppendUint(dst, d, 10)
-			}
+		if len(dst) > scored {
+			dst = append(dst, ',')
 		}
-		dst = append(dst, '}')
+		dst = append(append(dst, name...), `:{`...)
+		dst = append(appendRanks(dst, ranks, event.Device, 1), '}')
 	})
+	q.text = instances
 	dst = append(dst, `},"frequencies":[],"instances":{`...)
-	first = true
-	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
-		dst = appendKey(dst, &first, name)
-		dst = appendUint(dst, `{"longest_matched":`, best[event.External])
-		dst = appendUint(dst, `,"gpu":`, best[event.Device])
-		dst = append(dst, `,"dp":{`...)
-		dst = appendRanks(dst, ranks, event.Device)
-		dst = appendUint(dst, `},"cpu":`, best[event.HostPinned])
-		dst = appendUint(dst, `,"disk":`, best[event.External])
-		dst = append(dst, '}')
-	})
-	return append(dst, "}}\n"...)
+	return append(append(dst, instances...), "}}\n"...)
 }
 
 // appendRFC appends {"tenant":{"instance":{…}}}. GPU is how far the prefix
 // goes on device; CPU and DISK are how far it goes with them, 0 where they add
 // nothing, as in the RFC's example; DP is each rank's over all media.
-func appendRFC(v *view, x *indexerRequest, all []tokenDepth, dst []byte) []byte {
+func (q *finder) appendRFC(v *view, x *indexerRequest, all []tokenDepth, dst []byte) []byte {
 	dst = append(dst, '{')
 	dst = appendString(dst, string(x.tenant))
 	dst = append(dst, `:{`...)
-	first := true
-	eachWorker(v, all, func(name string, ranks []tokenDepth, best [event.NumTiers]uint64) {
-		dst = appendKey(dst, &first, name)
-		dst = appendUint(dst, `{"longest_matched":`, best[event.External])
+	begun := len(dst)
+	q.eachWorker(v, all, func(name []byte, ranks []tokenDepth, best [event.NumTiers]uint64) {
+		if len(dst) > begun {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, name...)
+		dst = appendUint(dst, `:{"longest_matched":`, best[event.External])
 		dst = appendUint(dst, `,"GPU":`, best[event.Device])
 		dst = append(dst, `,"DP":{`...)
-		dst = appendRanks(dst, ranks, event.External)
+		dst = appendRanks(dst, ranks, event.External, 0)
 		dst = appendUint(dst, `},"CPU":`, more(best[event.HostPinned], best[event.Device]))
 		dst = appendUint(dst, `,"DISK":`, more(best[event.External], best[event.HostPinned]))
 		dst = append(dst, '}')
@@ -299,20 +299,16 @@ func more(with, without uint64) uint64 {
 	return 0
 }
 
-func appendRanks(dst []byte, ranks []tokenDepth, t event.Tier) []byte {
-	first := true
+// appendRanks appends the members of the ranks that hold at least so much.
+func appendRanks(dst []byte, ranks []tokenDepth, t event.Tier, least uint64) []byte {
+	comma := ""
 	for i := range ranks {
-		dst = appendKey(dst, &first, strconv.FormatUint(uint64(ranks[i].rank), 10))
-		dst = strconv.AppendUint(dst, ranks[i].depth[t], 10)
+		if ranks[i].depth[t] < least {
+			continue
+		}
+		dst = appendUint(append(dst, comma...), `"`, uint64(ranks[i].rank))
+		dst = appendUint(dst, `":`, ranks[i].depth[t])
+		comma = ","
 	}
 	return dst
-}
-
-// appendKey appends a member's name, after a comma if it is not the first.
-func appendKey(dst []byte, first *bool, name string) []byte {
-	if !*first {
-		dst = append(dst, ',')
-	}
-	*first = false
-	return append(appendString(dst, name), ':')
 }

@@ -9,12 +9,13 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/program/sock"
 )
 
 // limited returns ln with the limits on connections. Those beyond are answered
 // with a problem and closed; where TLS is expected, only closed.
 func (s *Server) limited(ln net.Listener) *secure.Limited {
-	return secure.Limit(ln, secure.LimitConfig{
+	return secure.Limit(sock.Listener{Listener: ln}, secure.LimitConfig{
 		Total: s.cfg.MaxConnections, PerAddress: s.cfg.MaxConnectionsIP,
 		Refuse: func(c net.Conn, ofAddress bool) {
 			p := edge.Refuse(fasthttp.StatusServiceUnavailable, "connection", edge.Connections,

@@ -46,6 +46,7 @@ type Stream struct {
 	LastID    uint64        // of the last event applied
 	Lag       uint64        // messages of its space that are not applied yet
 	LagTime   time.Duration // age of the oldest of them
+	Heard     time.Time     // when it was last heard how the stream is; zero: it has none
 	LastError string        // "" if there was none
 	LastSeen  time.Time     // zero: never
 	AskNext   time.Time     // its publisher is not asked for what is missing before; zero: at once

@@ -66,8 +66,11 @@ func (s *Server) answerUnion(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusNotAcceptable, "Accept", edge.MediaType,
 			"what shares know together is answered as JSON: the binary form cannot say what is missing")
 	}
-	parts := make([]sharedAnswer, stream.MaxPartitions)
-	replies := s.deps.Shares.Ask(context.Background(), string(ctx.RequestURI()), func(req *fasthttp.Request) {
+	all, as, no := s.askShares(v, string(ctx.RequestURI()), string(ctx.Path()) == pathExplain, string(ctx.QueryArgs().Peek("model")), func() string {
+		var asked struct{ Model string }
+		_ = json.Unmarshal(ctx.Request.Body(), &asked) // what is no request is refused by a share
+		return asked.Model
+	}, func(req *fasthttp.Request) {
 		ctx.Request.CopyTo(req)
 		if ctx.IsHead() {
 			req.Header.SetMethod(fasthttp.MethodGet)
@@ -75,7 +78,37 @@ func (s *Server) answerUnion(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 		req.Header.Set("Accept", edge.TypeJSON)
 		req.Header.SetNoDefaultContentType(true) // none means JSON to a share, as it does here
 		req.Header.Del("Accept-Encoding")
-	}, func(i int, r *shares.Reply) error {
+	})
+	switch {
+	case no != nil:
+		if no.Status == fasthttp.StatusServiceUnavailable {
+			ctx.Response.Header.Set("Retry-After", "1")
+		}
+		return no
+	case as != nil:
+		ctx.SetStatusCode(as.Status)
+		ctx.SetContentType(as.Kind)
+		ctx.SetBody(as.Body)
+		return nil
+	}
+	body, err := json.Marshal(all)
+	if err != nil {
+		return senseless(err)
+	}
+	s.json(ctx, append(append(s.buffer(ctx), body...), '\n'))
+	return nil
+}
+
+func senseless(err error) *edge.Problem {
+	return edge.Refuse(fasthttp.StatusBadGateway, "shares", edge.Internal, "the shares' answers make no sense: "+err.Error())
+}
+
+// askShares asks all shares the same, and returns the union of what they know, or the one
+// answer that holds for all. An explanation without any space is none; listed is the only
+// model that is listed, model the one that is asked about.
+func (s *Server) askShares(v *view, uri string, explain bool, listed string, model func() string, prepare func(req *fasthttp.Request)) (*unionAnswer, *shares.Reply, *edge.Problem) {
+	parts := make([]sharedAnswer, stream.MaxPartitions)
+	replies := s.deps.Shares.Ask(context.Background(), uri, prepare, func(i int, r *shares.Reply) error {
 		err := json.Unmarshal(r.Body, &parts[i])
 		if err == nil && parts[i].Spaces == nil {
 			err = errors.New("it has no spaces")
@@ -98,7 +131,7 @@ func (s *Server) answerUnion(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 		}
 	}
 	if refused != nil && answered == 0 && none == nil {
-		return pass(ctx, refused)
+		return nil, refused, nil
 	}
 	for i := range replies {
 		r := &replies[i]
@@ -111,36 +144,20 @@ func (s *Server) answerUnion(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	}
 	switch {
 	case answered == 0 && all.Missing == nil:
-		return pass(ctx, none)
-	case len(replies) == all.missed(), answered == 0 && string(ctx.Path()) == pathExplain:
-		ctx.Response.Header.Set("Retry-After", "1")
-		return edge.Refuse(fasthttp.StatusServiceUnavailable, "shares", edge.NotReady, "no share answers: "+all.Missing.Shares[0].Reason)
+		return nil, none, nil
+	case len(replies) == all.missed(), answered == 0 && explain:
+		return nil, nil, edge.Refuse(fasthttp.StatusServiceUnavailable, "shares", edge.NotReady, "no share answers: "+all.Missing.Shares[0].Reason)
 	}
 	if all.Missing != nil {
 		if all.Model == "" { // of those that answered nobody has published such blocks
-			var asked struct{ Model string }
-			_ = json.Unmarshal(ctx.Request.Body(), &asked) // what is no request is refused by a share
-			all.Model = asked.Model
+			all.Model = model()
 		}
-		all.Missing.Workers = workersOf(v, all.Missing, cmp.Or(all.Model, string(ctx.QueryArgs().Peek("model"))))
+		all.Missing.Workers = workersOf(v, all.Missing, cmp.Or(all.Model, listed))
 	}
 	if all.Spaces == nil {
 		all.Spaces = []sharedSpace{}
 	}
-	body, err := json.Marshal(&all)
-	if err != nil {
-		return edge.Refuse(fasthttp.StatusBadGateway, "shares", edge.Internal, "the shares' answers make no sense: "+err.Error())
-	}
-	s.json(ctx, append(append(s.buffer(ctx), body...), '\n'))
-	return nil
-}
-
-// pass passes on what a share answered.
-func pass(ctx *fasthttp.RequestCtx, r *shares.Reply) *edge.Problem {
-	ctx.SetStatusCode(r.Status)
-	ctx.SetContentType(r.Kind)
-	ctx.SetBody(r.Body)
-	return nil
+	return &all, nil, nil
 }
 
 func (a *unionAnswer) missed() int {

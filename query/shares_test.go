@@ -3,6 +3,7 @@ package query
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/shares"
 	"github.com/kvatlas/kvatlas/registry"
@@ -178,5 +180,55 @@ func TestAShareThatIsStartedAgainIsAsked(t *testing.T) {
 	b.second.Store(&dies)
 	if _, unknown := b.ask(t); len(unknown) > 0 {
 		t.Errorf("unknown: %v", unknown)
+	}
+}
+
+// What the console is told of a prompt is the union too, without hashes, and of a tenant's
+// group alone, whatever the question says.
+func TestExplainOverShares(t *testing.T) {
+	b := newSharesBench(t, time.Second)
+	second := workerOf(stream.Share{Index: 1, Of: 2})
+	var asked atomic.Pointer[[]byte]
+	ok := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked.Store(&body)
+		w.Header().Set(shares.Header, "1/2")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"model":"m","asked":{"by":"hashes","elements":3,"seed":"4711"},"spaces":[{"group":"","block_size":4,"blocks":3,"longest":1,"ranks":[
+			{"worker_id":"%d","dp_rank":0,"device":1,"external":1,"reason":"others_hold_the_next_block","detail":"","first_missing":{"block":1,"local_hash":"4712","sequence_hash":"4713","held_by_ranks":1}}]}],
+			"other_spaces":[{"group":"theirs","block_size":4,"why":"theirs"},{"group":"acme","block_size":8,"why":"ours"}]}`, second)
+	})
+	b.second.Store(&ok)
+	const question = `{"model":"m","hashes":[1,2,3]}`
+	answer, no := b.Explain(nil, []byte(question))
+	var got explanation
+	if err := json.Unmarshal(answer, &got); no != nil || err != nil {
+		t.Fatalf("%v %v %s", no, err, answer)
+	}
+	if len(got.Spaces) != 1 || len(got.Spaces[0].Ranks) != 2 || got.Spaces[0].Longest != 3 || len(got.Others) != 2 || got.Asked.Elements != 3 {
+		t.Errorf("%s", answer)
+	}
+	if strings.Contains(string(answer), "471") {
+		t.Errorf("hashes are told: %s", answer)
+	}
+	acme := "acme"
+	answer, no = b.Explain(&acme, []byte(question))
+	if no != nil || strings.Contains(string(answer), "theirs") || !strings.Contains(string(answer), "ours") || !strings.Contains(string(*asked.Load()), `"group":"acme"`) {
+		t.Errorf("%v %s; asked is %s", no, answer, *asked.Load())
+	}
+	if _, no = b.Explain(&acme, []byte(`{"model":"m","group":"theirs","hashes":[1]}`)); no == nil || no.Reason != edge.UnknownGroup {
+		t.Errorf("another's group: %+v", no)
+	}
+	away := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	b.second.Store(&away)
+	if answer, no = b.Explain(nil, []byte(question)); no != nil || !strings.Contains(string(answer), fmt.Sprintf(`"workers":["%d"]`, second)) {
+		t.Errorf("%+v %s", no, answer)
+	}
+	if _, no = b.Explain(nil, []byte(`{"model":"none","hashes":[1]}`)); no == nil || no.Status != http.StatusServiceUnavailable {
+		t.Errorf("nobody knows whether there is such a model: %+v", no)
+	}
+	b.second.Store(&ok)
+	if _, no = b.Explain(nil, []byte(`{"model":"m"}`)); no == nil || no.Status != http.StatusBadRequest {
+		t.Errorf("no prompt: %+v", no)
 	}
 }

@@ -30,7 +30,7 @@ func TestSpanOfALookup(t *testing.T) {
 			t.Errorf("%s, %v in %v: %v", s.Name(), s.SpanContext(), s.Parent(), s.Attributes())
 		}
 		for _, a := range s.Attributes() {
-			if got := a.Value.Emit(); got != want[string(a.Key)] {
+			if got := a.Value.String(); got != want[string(a.Key)] {
 				t.Errorf("%s: %s", a.Key, got)
 			}
 		}

@@ -2,7 +2,6 @@ package query
 
 import (
 	"encoding/json"
-	"strconv"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
@@ -41,14 +40,14 @@ func (v *view) of(tenant string) *view {
 	return t
 }
 
-// instance returns what the indexer's routes call a worker.
-func (v *view) instance(sp event.Space, worker uint64) string {
+// appendInstance appends what the indexer's routes call a worker, as a JSON string.
+func (v *view) appendInstance(dst []byte, sp event.Space, worker uint64) []byte {
 	if v.registry != nil {
 		if name := v.registry.Name(registry.Key{Space: sp, Worker: worker}); name != "" {
-			return name
+			return appendString(dst, name)
 		}
 	}
-	return strconv.FormatUint(worker, 10)
+	return append(appendUint(dst, `"`, worker), '"')
 }
 
 // tenantIndex is an Index of one group's spaces.

@@ -220,6 +220,9 @@ func (l *workerList) stream(id shard.RankID) *client.Stream {
 	if !st.LastSeen.IsZero() {
 		info.LastSeen = &st.LastSeen
 	}
+	if !st.Heard.IsZero() {
+		info.AsOf = &st.Heard
+	}
 	if !st.AskNext.IsZero() {
 		info.AskNext = &st.AskNext
 	}

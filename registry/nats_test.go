@@ -608,3 +608,20 @@ func TestHTTPRegistrationsOutliveTheStore(t *testing.T) {
 		t.Errorf("a replica that starts later knows %d workers", n)
 	}
 }
+
+// Each replica hears the others' beats, and tells how long ago.
+func TestBeats(t *testing.T) {
+	b := startBroker(t, t.TempDir())
+	one, two := openRegistry(t, b, "one", nil), openRegistry(t, b, "two", nil)
+	waittest.For(t, "both hear of both", func() bool {
+		for _, r := range []*Registry{one, two} {
+			list := r.Beats()
+			if len(list) != 2 || list[0].Replica != "one" || list[1].Replica != "two" || list[0].Ago < 0 || list[0].Ago > time.Minute {
+				return false
+			}
+		}
+		return true
+	})
+	two.Close()
+	waittest.For(t, "who has ended is gone", func() bool { return len(one.Beats()) == 1 })
+}

@@ -38,3 +38,24 @@ func (b *Bucket) Replicas(ctx context.Context) ([]Alive, error) {
 		}
 	}
 }
+
+// Beat is when a replica was heard last.
+type Beat struct {
+	Replica string
+	Ago     time.Duration // before this replica's own last beat, by the server's clock
+}
+
+// Beats returns those of this replica and of all others that the bucket has, sorted by name:
+// of those that live, and those that ended without taking theirs out. There are none without
+// a bucket. While nothing is heard of the bucket they are what they were.
+func (r *Registry) Beats() []Beat {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.mu.ledger
+	var list []Beat
+	for key, m := range l.replicas {
+		list = append(list, Beat{strings.TrimPrefix(key, replicaKey("")), max(0, l.serverAt.Sub(m.created))})
+	}
+	slices.SortFunc(list, func(a, b Beat) int { return strings.Compare(a.Replica, b.Replica) })
+	return list
+}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/modelfiles"
 )
 
 // Role says which phase of a request a worker serves.
@@ -81,6 +82,9 @@ type Worker struct {
 	Credential string    `json:"credential,omitempty"`
 	Transport  Transport `json:"transport"`
 	Endpoints  Endpoints `json:"endpoints,omitzero"`
+	// Tokenizer names the files by which its prompts become tokens, in the namespace's
+	// bucket of models' files; none: not stated.
+	Tokenizer []modelfiles.File `json:"tokenizer,omitempty"`
 	// Incarnation names the run of the engine process; 0: unknown.
 	Incarnation uint64 `json:"incarnation,string,omitempty"`
 	// Lora and Salt are what HTTP clients register with: those of the events
@@ -170,6 +174,9 @@ func (w *Worker) normalise() error {
 		return errors.New("no model name")
 	}
 	if err := blockhash.CheckBlockSize(int(w.BlockSize)); err != nil {
+		return err
+	}
+	if err := modelfiles.Check(w.Tokenizer); err != nil {
 		return err
 	}
 	if err := w.checkTexts(); err != nil {

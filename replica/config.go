@@ -91,7 +91,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Replica, "replica", proc.ReplicaName(), `Name of this process among the readers of the namespace, in the
 		server's list of consumers. No two processes may have the same.`, conf.ShowDefault("host name and process id"))
 	set.String(&c.Share, "share", "", `The part of every space's workers that is read, of a fleet whose publishers have
-		--stream-partitions: 0/4 to 3/4 for four. Empty: spaces that have one stream.`)
+		--stream-partitions: 0/4 to 3/4 for four. Empty: all of it, however many streams a space has.`)
 	set.Duration(&c.Discover, "discover-every", 2*time.Second, "How often new streams are looked for.",
 		conf.Between(10*time.Millisecond, time.Hour))
 	set.Int(&c.ReadyLag, "ready-lag", 1000, `Most messages of a stream that may be waiting when the index first counts as caught

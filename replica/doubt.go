@@ -1,7 +1,6 @@
 package replica
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -43,21 +42,6 @@ func (r *Replica) doubtful() string {
 	return strings.Join(texts, "; ")
 }
 
-// divided says of which space nothing is known any more, as its streams were made again
-// and are more or fewer now; "" if of none.
-func (r *Replica) divided() string {
-	in := r.ingest.Load()
-	if in == nil {
-		return ""
-	}
-	for _, s := range in.Streams() {
-		if errors.Is(s.Stalled, ingest.ErrDivided) {
-			return s.Stalled.Error()
-		}
-	}
-	return ""
-}
-
 // Stale returns the ranks of which the index lacks events, as far as is known.
 func (r *Replica) Stale() map[event.Space]map[shard.RankID]bool {
 	if r.shares != nil {
@@ -68,13 +52,13 @@ func (r *Replica) Stale() map[event.Space]map[shard.RankID]bool {
 		return nil
 	}
 	stale := make(map[event.Space]map[shard.RankID]bool)
-	for _, s := range in.Ranks() {
+	in.EachRank(func(s *ingest.RankStatus) {
 		if s.Stale {
 			if stale[s.Space] == nil {
 				stale[s.Space] = make(map[shard.RankID]bool)
 			}
 			stale[s.Space][shard.RankID{Worker: s.Worker, DPRank: s.DPRank}] = true
 		}
-	}
+	})
 	return stale
 }

@@ -256,6 +256,17 @@ func (r *Replica) Behind() string {
 	return r.workers.behindEngines()
 }
 
+// Silent says that what is known is of before, as NATS has not been heard for a while; "" if
+// it has.
+func (r *Replica) Silent() string {
+	if in := r.ingest.Load(); in != nil {
+		if err := in.Silent(); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
 // Progress says how far the start is.
 func (r *Replica) Progress() startup.Report {
 	report := r.starting.Report()

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"net/http"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -12,9 +13,9 @@ import (
 // another's. Without settings it has their defaults; checks are further conditions of
 // its readiness. Close ends what it has served until then.
 func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.Check) (*query.Server, error) {
-	behind := r.divided
-	if r.share.Of > 0 {
-		behind = r.Behind
+	var behind func() string
+	if r.share.Of > 0 { // who asks several says of whom nothing is known
+		behind = func() string { return cmp.Or(r.Behind(), r.Silent()) }
 	}
 	s, err := query.New(cfg, query.Deps{
 		Behind: behind, Share: r.share, Shares: r.shares, Stale: r.Stale,

@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
+	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -19,13 +20,17 @@ func (r *Replica) streams() []query.Stream {
 	if in == nil {
 		return nil
 	}
-	lags := make(map[event.Space]ingest.StreamStatus)
+	type part struct {
+		event.Space
+		number int
+	}
+	lags, parts := make(map[part]ingest.StreamStatus), make(map[event.Space]int)
 	for _, s := range in.Streams() {
-		lags[s.Space] = s
+		lags[part{s.Space, s.Partition}], parts[s.Space] = s, s.Partitions
 	}
 	var all []query.Stream
 	for _, rank := range in.Ranks() {
-		all = append(all, publisherStream(&rank, lags[rank.Space]))
+		all = append(all, publisherStream(&rank, lags[part{rank.Space, stream.Partition(rank.Worker, parts[rank.Space])}]))
 	}
 	for _, rank := range r.workers.direct.All() {
 		all = append(all, engineStream(&rank))
@@ -34,8 +39,12 @@ func (r *Replica) streams() []query.Stream {
 }
 
 func publisherStream(r *ingest.RankStatus, lag ingest.StreamStatus) query.Stream {
+	state := r.State
+	if r.Stale && (state == follow.Following || state == follow.Waiting) {
+		state = follow.Stale // its stream is: nothing is heard of that
+	}
 	s := query.Stream{
-		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(r.State), Stale: r.Stale,
+		Space: r.Space, RankID: shard.RankID{Worker: r.Worker, DPRank: r.DPRank}, State: streamState(state), Stale: r.Stale, Heard: lag.Heard,
 		LastID: r.LastID, Lag: lag.Lag, LagTime: lag.LagTime, LastError: r.LastError(), LastSeen: r.LastSeen, AskNext: r.AskNext,
 		Counts: func() map[string]uint64 {
 			return counts(&r.Blocks, map[string]uint64{

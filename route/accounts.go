@@ -10,20 +10,12 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-// reach is who of those that are there had most of a prompt cached: could be chosen, or was
-// only busy, full or not for this request. Who drains, fails, or is dead could not have been
-// asked by any router.
+// reach is who had most of a prompt cached of those that are there, but were busy, full or
+// not for this request. Who drains, fails, or is dead could not have been asked by any router.
 type reach struct {
 	tokens int
 	at     shard.RankID
 	why    account.Shortfall // why it could not be chosen; Stale if for less than it had
-}
-
-// with considers a candidate that has as much as the best one, or more.
-func (b *reach) with(c *Candidate) {
-	if c.CachedTokens > b.tokens || b.why != account.NoShortfall {
-		b.tokens, b.at, b.why = c.CachedTokens, c.RankID, account.NoShortfall
-	}
 }
 
 // without considers a rank that cannot be chosen, or not for all that it has.
@@ -56,23 +48,30 @@ func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
 	return n
 }
 
-// choice says what was to be found cached of a prompt that went to the candidate i, where
-// the policy preferred another one, or the same.
-func (b *reach) choice(o *Options, s *scratch, preferred, i int) account.Choice {
+// account says what was to be found cached of a prompt that went to the candidate i, where
+// the policy preferred another one, or the same. Who had most is looked for here, as it is
+// the chosen one as a rule.
+func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choice {
 	c := &s.cands[i]
 	a := account.Choice{Known: s.looked && !c.Unknown && s.private == 0 && o.Stage != DecodeStage, Prompt: s.tokens}
 	if !a.Known {
 		return a
 	}
-	a.Selected, a.Reachable, a.Best, a.Why = c.CachedTokens, b.tokens, b.at, b.why
+	a.Selected, a.Reachable, a.Best = c.CachedTokens, c.CachedTokens, c.RankID
 	switch {
-	case a.Selected >= a.Reachable:
-		a.Reachable, a.Best, a.Why = a.Selected, c.RankID, account.NoShortfall
-	case a.Why != account.NoShortfall:
-	case s.cands[preferred].CachedTokens > a.Selected:
-		a.Why = account.Session
+	case a.Selected >= max(r.most, r.missed.tokens):
+	case r.missed.tokens > r.most:
+		a.Reachable, a.Best, a.Why = r.missed.tokens, r.missed.at, r.missed.why
 	default:
-		a.Why = account.Load
+		for j := range s.cands {
+			if best := &s.cands[j]; best.CachedTokens == r.most {
+				a.Reachable, a.Best, a.Why = r.most, best.RankID, account.Load
+				break
+			}
+		}
+		if s.cands[preferred].CachedTokens > a.Selected {
+			a.Why = account.Session
+		}
 	}
 	return a
 }
@@ -123,8 +122,10 @@ func (r *Router) closeAccount(k load.Key, a *attempt, now time.Time) {
 		return
 	}
 	r.totals.Add(&a.choice, a.reported, a.actual, a.miss)
-	if m := r.member(a.at); a.reported && m != nil {
-		m.prompt, m.found = m.prompt+uint64(max(a.choice.Prompt, 0)), m.found+uint64(a.actual)
+	if a.reported {
+		if m := r.member(a.at); m != nil {
+			m.prompt, m.found = m.prompt+uint64(max(a.choice.Prompt, 0)), m.found+uint64(a.actual)
+		}
 	}
 	answered := !a.first.IsZero() && !a.failed
 	if answered && !a.whole && k.Stage != uint8(PrefillStage) {

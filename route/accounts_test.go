@@ -32,7 +32,7 @@ func TestShortfalls(t *testing.T) {
 	const blocks = 10
 	p := prompt(blocks)
 	ask := Options{RequestID: "r", Name: "n"}
-	for name, f := range map[string]struct {
+	cases := map[string]struct {
 		change  func(*Config)
 		prepare func(t *testing.T, r *Router, o *Options)
 		why     account.Shortfall
@@ -86,7 +86,15 @@ func TestShortfalls(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-	} {
+	}
+	var provoked [account.NumShortfalls]bool
+	for _, f := range cases {
+		provoked[f.why] = true
+	}
+	if i := slices.Index(provoked[:], false); i >= 0 {
+		t.Errorf("%q is not provoked", account.Shortfall(i))
+	}
+	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
 			log := account.New(account.Config{Keep: 10, Memory: 1 << 20, Rows: 1000, Run: "t"})
 			r, space, _ := open(t, func(c *Config) {
@@ -145,7 +153,7 @@ func (mostCached) Choose(_ *Weighing, cands []Candidate) (most int, _ error) {
 func TestMisses(t *testing.T) {
 	const blocks, has = 10, 8
 	p := prompt(blocks)
-	for name, f := range map[string]struct {
+	cases := map[string]struct {
 		meanwhile func(t *testing.T, r *Router, space *shard.Space, now time.Time)
 		usage     Usage
 		tokens    bool // the prompt was given as tokens
@@ -179,7 +187,15 @@ func TestMisses(t *testing.T) {
 			r.SetStale(map[shard.RankID]bool{a1(1): true})
 		}},
 		"another text": {tokens: true, usage: Usage{44, 0}, want: account.TokensDiffer},
-	} {
+	}
+	var provoked [account.NumMisses]bool
+	for _, f := range cases {
+		provoked[f.want] = true
+	}
+	if i := slices.Index(provoked[:], false); i >= 0 {
+		t.Errorf("%q is not provoked", account.Miss(i))
+	}
+	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
 			log := account.New(account.Config{Keep: 10, Memory: 1 << 20, Rows: 1000, Run: "t"})
 			r, space, clock := open(t, func(c *Config) { c.Decisions = log }, workers(2)...)

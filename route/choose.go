@@ -49,7 +49,15 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, preferred, len(s.cands))
 	}
 	i := r.stay(o, s, preferred)
-	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.reach.choice(o, s, preferred, i)}
+	if o.Patient && o.RequestID != "" && !r.weigh.Pinned {
+		var e estimate
+		r.times.estimate(&e, &r.weigh, &s.cands[i], 0)
+		if r.times.later(&r.weigh, &s.cands[i], &e) {
+			r.stats.Later++
+			return Answer{Candidate: s.cands[i]}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
+		}
+	}
+	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.account(o, s, preferred, i)}
 	r.stats.Chosen++
 	if sampled && o.Stage != DecodeStage {
 		r.cfg.Prompts.Add(r.cfg.Space, s.local)
@@ -124,7 +132,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		r.table.Active(s.local, r.active)
 	}
 	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
-	best := reach{} // here, as it is looked at for each rank
+	missed, most := reach{}, 0 // here, as they are looked at for each rank
 	// As a rule nothing leaves a rank out but its worker's role and absence. Whether that
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
@@ -140,7 +148,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		left[why]++
 		if why != Eligible {
 			if s.looked {
-				best.without(r, m, why.shortfall(), s.tokens)
+				missed.without(r, m, why.shortfall(), s.tokens)
 			}
 			if !explain {
 				continue
@@ -159,14 +167,11 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		if c.Stale = m.stale; c.Stale {
 			discount(&c.Cached, r.settings.StaleCredit)
 			if why == Eligible {
-				best.without(r, m, account.Stale, s.tokens)
+				missed.without(r, m, account.Stale, s.tokens)
 			}
 		}
 		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
-		if s.looked && why == Eligible && c.CachedTokens >= best.tokens {
-			best.with(c)
-		}
 		if o.Stage == DecodeStage {
 			c.NewTokens = 0
 		}
@@ -179,9 +184,11 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		if why != Eligible {
 			s.left = append(s.left, Explained{Candidate: *c, Left: why})
 			s.cands = s.cands[:n]
+			continue
 		}
+		most = max(most, c.CachedTokens)
 	}
-	r.reach = best
+	r.missed, r.most = missed, most
 	r.forget(s)
 	left[Eligible] = 0
 	return left
@@ -302,7 +309,7 @@ func (r *Router) lookUp(s *scratch) {
 // them, and one below zero would make a cold rank the best. It goes by pointers
 // because a copy of what was just written waits for it (9 ns a rank).
 func setWithin(to, said *[event.NumTiers]uint32, blocks int) {
-	longest := uint32(min(blocks, math.MaxUint32))
+	longest := uint32(min(uint64(blocks), math.MaxUint32))
 	for t := event.NumTiers - 1; t >= 0; t-- {
 		longest = min(longest, said[t])
 		to[t] = longest

@@ -11,6 +11,9 @@ var (
 	// ErrOverloaded: workers that could serve the request are there, and all of
 	// them are busy. The error is a *NoWorkerError.
 	ErrOverloaded = errors.New("all workers are busy")
+	// ErrLater: the request is Patient, and there is more to gain than to lose if it
+	// asks again once a worker has less to do.
+	ErrLater = errors.New("a worker will serve the request better a little later")
 	// ErrNoWorker: no worker that the request may go to is there. The error is
 	// a *NoWorkerError.
 	ErrNoWorker = errors.New("no worker may serve the request")

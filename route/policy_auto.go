@@ -12,7 +12,8 @@ import (
 // auto predicts, in ms, what a request costs on each rank, and takes the rank
 // where it costs least:
 //
-//	first token   the wait for the prompts ahead, and the request's own one
+//	first token   the wait for the prompts ahead, the request's own one, and the wait for
+//	              KV blocks where those in use leave too few
 //	+ displaced   what its new blocks push out of a full cache
 //	+ decoding    how much longer its own tokens and those of the requests
 //	              there take because they share a batch
@@ -21,7 +22,7 @@ import (
 // Tokens that a lower tier has count as those that could be computed in the time
 // that loading them takes. Nothing is to be tuned: how long tokens take is
 // learned (see speeds), and how long loading does. What
-// remains are two proportions, which need not fit a fleet: the constants below.
+// remains is the objective, and proportions which need not fit a fleet: the constants below.
 //
 // The lab's comparison is in docs/routing.md.
 type auto struct {
@@ -31,14 +32,13 @@ type auto struct {
 }
 
 const (
-	// decodeShare is how much a ms of decoding counts of a ms before the first
-	// token. Decoding takes most of a request's time, but its ms are spread
-	// over all tokens, and readers wait for the first one.
-	decodeShare = 0.03
 	// displacedShare is how much of the time to compute a block is lost with
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
+	// usable is the part of a cache that live requests' blocks may fill before a request is
+	// taken to wait for some of them: the rest is for what they generate.
+	usable = 0.95
 	// defaultChunk is the tokens that a step computes at most where the worker
 	// does not say.
 	defaultChunk = 8192
@@ -134,6 +134,7 @@ func (a *auto) count(w *Weighing, c *Candidate) {
 // made for every rank, a trip for the chosen one only.
 type estimate struct {
 	first, displaced, decoding, others float64
+	blocks                             float64 // the wait for them, which is of first
 	token                              float64 // to compute one of the prompt
 	past, steps, tokens, stalls        float64
 	context                            float64
@@ -176,6 +177,12 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 		steps, rest, wait = 0, 0, 0
 	}
 	e.first = wait + steps*step + v.prefillToken*(rest+mine)
+	if room := usable * float64(c.TotalBlocks); decodes && room > 0 && c.DecodeBlocks > room {
+		// Engines let in, or preempt, as blocks allow: what is missing comes back with the
+		// answers there, all of it within the time of one.
+		e.blocks = (1 - room/c.DecodeBlocks) * a.speeds.output * decode
+		e.first += e.blocks
+	}
 	e.token = v.prefillToken
 	own := v.prefillToken * mine
 	if c.TotalBlocks == 0 || held+int(mine)/w.BlockSize > c.TotalBlocks {
@@ -186,7 +193,7 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 	}
 	if w.Stage != PrefillStage {
 		there := float64(c.Requests)
-		e.decoding = decodeShare * (own*float64(c.Requests-c.Prefilling) +
+		e.decoding = w.Settings.decodeShare() * (own*float64(c.Requests-c.Prefilling) +
 			a.speeds.output*v.decodeToken*(float64(c.Context)+there*float64(w.PromptTokens)))
 	}
 }
@@ -215,6 +222,19 @@ func (a *auto) waiting(w *Weighing, c *Candidate, e *estimate) float64 {
 	}
 	mine := float64(c.NewTokens)
 	return max(0, e.first-max(1, mine/chunk)*step-v.prefillToken*mine)
+}
+
+// later reports whether the request should rather wait at the router: the prompts ahead of it
+// on its rank take longer than what it could lose, a step that it has to itself because it
+// comes too late for theirs. Until then a shorter one may go first, and it to a rank that is
+// free sooner than expected. Blocks that are missing are waited for at the engine, which knows
+// best when they are enough.
+func (a *auto) later(w *Weighing, c *Candidate, e *estimate) bool {
+	if c.Prefilling == 0 || w.Stage != Whole {
+		return false
+	}
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	return a.waiting(w, c, e)-e.blocks > v.prefillStep+v.decodeStep+v.decodeToken*e.context
 }
 
 // The parts of a cost in ms; partWaiting and partLoading are of partFirst.

@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -65,6 +66,39 @@ func TestAutoWeighsTimes(t *testing.T) {
 	}
 	if len(a.trips) != 2 {
 		t.Errorf("%d requests are followed, want 2", len(a.trips))
+	}
+}
+
+// TestAutoWaitsForBlocks: a cached prompt draws its requests until the blocks in use leave
+// too few for them; then the wait for answers to end is longer than computing it elsewhere.
+func TestAutoWaitsForBlocks(t *testing.T) {
+	local := numbers(1, 250) // 1,000 tokens: about 34 ms
+	for _, free := range []bool{true, false} {
+		r, _, c := autoFleet(t, 2, local)
+		for w := range uint64(2) {
+			blocks := 2000
+			if free || w == 1 {
+				blocks = 20_000
+			}
+			if err := r.SetWorker(Worker{ID: w + 1, TotalBlocks: blocks}); err != nil {
+				t.Fatal(err)
+			}
+			id := fmt.Sprint(w)
+			best(t, r, Prompt{Local: numbers(100_000*int(w+1), 1900)}, Options{RequestID: id, Worker: ptr(w + 1)})
+			r.MarkPrefillComplete(id)
+		}
+		c.add(time.Second)
+		want := uint64(2)
+		if free {
+			want = 1
+		}
+		if got := best(t, r, Prompt{Local: local}, Options{}); got.Worker != want {
+			t.Errorf("room for all blocks is %v: worker %d, want %d", free, got.Worker, want)
+		}
+		a := best(t, r, Prompt{Local: numbers(1, 300)}, Options{Worker: ptr(uint64(1)), Explain: true})
+		if waits := strings.Contains(a.Ranks[0].Formula, "waiting"); !free && !waits {
+			t.Errorf("the wait for blocks is not named: %q", a.Ranks[0].Formula)
+		}
 	}
 }
 
@@ -352,4 +386,49 @@ func (w *watcher) FirstToken(_ load.Key, _ time.Time, l load.Load) {
 }
 func (w *watcher) Ended(_ load.Key, _ time.Time, l load.Load, tokens int) {
 	w.seen = append(w.seen, fmt.Sprintf("ended(%d,%d)", tokens, l.PromptTokens))
+}
+
+// TestPatientRequestsWait: who can wait is told to where the prompts ahead take longer than a
+// step of its own, and which part of its prompt is new; not once the first token ahead is out.
+func TestPatientRequestsWait(t *testing.T) {
+	r, _, c := autoFleet(t, 1, nil)
+	best(t, r, Prompt{Local: numbers(100_000, 2000)}, Options{RequestID: "ahead"}) // 8,000 tokens: about 150 ms
+	p := Prompt{Local: numbers(1, 100)}
+	a, err := r.BestWorker(context.Background(), p, Options{RequestID: "late", Patient: true})
+	if !errors.Is(err, ErrLater) || a.NewTokens != 400 || r.Holds("late") || r.Stats().Later != 1 {
+		t.Fatalf("behind a long prompt: %v, %d new tokens, %d put off", err, a.NewTokens, r.Stats().Later)
+	}
+	for _, o := range []Options{{RequestID: "pinned", Patient: true, Worker: ptr(uint64(1))}, {RequestID: "not patient"}} {
+		if _, err := r.BestWorker(context.Background(), p, o); err != nil {
+			t.Errorf("%s: %v", o.RequestID, err)
+		}
+		r.Free(o.RequestID)
+	}
+	c.add(150 * time.Millisecond)
+	best(t, r, p, Options{RequestID: "nearly done", Patient: true})
+	r.Free("nearly done")
+	r.MarkPrefillComplete("ahead")
+	best(t, r, p, Options{RequestID: "late", Patient: true})
+}
+
+// TestObjective: for first tokens a rank with few prompt tokens ahead and many decodes is better,
+// for the ends of requests the other way about.
+func TestObjective(t *testing.T) {
+	for objective, want := range map[string]uint64{"ttft": 1, "balanced": 1, "": 1, "e2e": 2} {
+		r, _, c := open(t, func(c *Config) { c.Settings.Mode, c.Settings.Objective = "auto", objective }, workers(2)...)
+		for i := range 20 {
+			id := fmt.Sprint("decodes", i)
+			best(t, r, Prompt{Local: numbers(100_000*(i+1), 250)}, Options{RequestID: id, Worker: ptr(uint64(1))})
+			r.MarkPrefillComplete(id)
+		}
+		c.add(time.Second)
+		best(t, r, Prompt{Local: numbers(5_000_000, 1000)}, Options{RequestID: "prompt", Worker: ptr(uint64(2))})
+		if got := best(t, r, Prompt{Local: numbers(6_000_000, 250)}, Options{}); got.Worker != want {
+			t.Errorf("objective %q: worker %d, want %d", objective, got.Worker, want)
+		}
+	}
+	s := DefaultSettings()
+	if s.Objective = "cheap"; !errors.Is(s.Check(), ErrSettings) {
+		t.Error("an objective that there is not is taken")
+	}
 }

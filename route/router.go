@@ -105,9 +105,10 @@ type Router struct {
 
 	// Of the choice being made.
 	depth  [][event.NumTiers]uint32 // by slot; zero between choices
-	reach  reach
-	active []uint32 // by slot
-	held   []int    // by slot
+	most   int                      // of the prompt's tokens that a candidate has cached
+	missed reach                    // what others have
+	active []uint32                 // by slot
+	held   []int                    // by slot
 	weigh  Weighing
 
 	noteHeld func(shard.Member)
@@ -125,6 +126,7 @@ type Stats struct {
 	Chosen     uint64 // choices, booked or not
 	Booked     uint64 // bookings
 	Overloaded uint64 // requests refused because all workers were busy
+	Later      uint64 // choices put off; see Options.Patient
 	NoWorker   uint64 // requests that no worker may serve
 	Duplicate  uint64 // requests refused for the id of a live booking
 	DecodeOnly uint64 // requests of BestPair without a prefill worker to go to
@@ -209,10 +211,16 @@ type Prompt struct {
 	// Length is the prompt's tokens where Local is given; 0 for complete
 	// blocks only.
 	Length int
+	// Rest is the tokens, about, of further prompts that the request has: they are not
+	// looked up, and count as load, also in blocks.
+	Rest int
 	// Guessed is set if Length is an estimate and the tokens are not known: it counts
 	// as load, also in blocks, and teaches nothing.
 	Guessed bool
 }
+
+// Size returns how many tokens all of it has, about.
+func (p *Prompt) Size() int { return max(len(p.Tokens), p.Length) + p.Rest }
 
 // Stage says what the chosen worker is to do.
 type Stage uint8
@@ -263,6 +271,10 @@ type Options struct {
 	// a worker that gives nothing in time is left out. Whole is set if the answer
 	// does not come as a stream.
 	Watched, Whole bool
+	// Patient is set by callers who ask again on ErrLater, whenever a first token has come
+	// or a request has ended, the shortest prompts first: the Answer beside it has what of
+	// the prompt is new to the rank that is best so far.
+	Patient bool
 	// ExpectedOutput is how many tokens the request should generate; 0 if
 	// unknown.
 	ExpectedOutput int
@@ -375,10 +387,12 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		s.local = append(s.local, p.Local...)
 		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)
 	}
-	s.private = 0
+	s.private = p.Rest
 	if p.Guessed {
-		s.private = min(s.tokens, load.MaxCount) / r.cfg.BlockSize
+		s.private += s.tokens
 	}
+	s.private = min(s.private, load.MaxCount) / r.cfg.BlockSize
+	s.tokens += p.Rest
 	if err != nil {
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}

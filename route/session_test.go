@@ -140,3 +140,19 @@ func TestWholeAnswers(t *testing.T) {
 		t.Errorf("a token takes %.1f ms, want about 30", e)
 	}
 }
+
+// TestFurtherPromptsAreLoad: what a request has beside its first prompt is load, also in
+// blocks, and all of it ends with the request.
+func TestFurtherPromptsAreLoad(t *testing.T) {
+	r, _, _ := open(t, nil, workers(1)...)
+	size := r.cfg.BlockSize
+	p := Prompt{Tokens: make([]uint32, 4*size), Rest: 20 * size}
+	best(t, r, p, Options{RequestID: "a"})
+	if l := r.Loads()[0]; l.PrefillTokens != 24*size || l.DecodeBlocks != 24 || p.Size() != 24*size {
+		t.Errorf("%+v for a prompt of %d", l, p.Size())
+	}
+	r.Free("a")
+	if l := r.Loads()[0]; l.PrefillTokens != 0 || l.DecodeBlocks != 0 {
+		t.Errorf("load is left: %+v", l)
+	}
+}

@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -15,6 +16,8 @@ type Settings struct {
 	// Mode names the policy; see Modes. Default auto, which predicts times and
 	// needs no weight.
 	Mode string
+	// Objective says what mode auto keeps low; see Objectives. Default balanced.
+	Objective string
 	// OverlapWeight is what a block to be computed costs, in blocks in use, for
 	// the kv policy. Default 1; 0 is pure load balancing, without the index, for
 	// the auto policy too.
@@ -68,10 +71,28 @@ type Settings struct {
 	Seed uint64
 }
 
+// Objectives returns what Settings.Objective may be: ttft for first tokens, e2e for the ends
+// of requests, balanced for both. Empty is balanced.
+func Objectives() []string { return []string{"ttft", "balanced", "e2e"} }
+
+// decodeShare is how much a ms of decoding counts of a ms before the first token. Decoding
+// takes most of a request's time, but its ms are spread over all tokens, and readers wait for
+// the first one.
+func (s *Settings) decodeShare() float64 {
+	switch s.Objective {
+	case "ttft":
+		return 0.015
+	case "e2e":
+		return 0.12
+	}
+	return 0.03
+}
+
 // DefaultSettings returns the settings of a Router that nobody has tuned.
 func DefaultSettings() Settings {
 	return Settings{
 		Mode:              "auto",
+		Objective:         "balanced",
 		OverlapWeight:     1,
 		PrefillLoadScale:  1,
 		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},
@@ -107,6 +128,9 @@ func (s *Settings) WeighsCache() bool {
 func (s *Settings) Check() error {
 	if _, err := newPolicy(s.Mode); err != nil {
 		return err
+	}
+	if s.Objective != "" && !slices.Contains(Objectives(), s.Objective) {
+		return fmt.Errorf("%w: objective %q, give one of %v", ErrSettings, s.Objective, Objectives())
 	}
 	for _, n := range []struct {
 		name  string

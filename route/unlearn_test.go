@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func workAll(t *testing.T, r *Router, c *clock, clients, requests int, slow func
 			}
 			n := 100 + rng.IntN(400)
 			*s = live{id: fmt.Sprint(next, "-", now.UnixNano()), sent: now, n: 20 + rng.IntN(60)}
-			a, err := r.BestWorker(context.Background(), Prompt{Local: numbers(rng.IntN(1<<40), n)}, Options{RequestID: s.id})
+			a, err := r.BestWorker(context.Background(), Prompt{Local: numbers(rng.IntN(math.MaxInt32), n)}, Options{RequestID: s.id})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,9 +16,10 @@ type decoder struct {
 	bad   bool
 
 	// Memory of the runs, used again by the next chunk.
-	room []uint64
-	held []core.PieceHeld
-	runs []core.Piece
+	room  []uint64
+	names []uint64
+	held  []core.PieceHeld
+	runs  []core.Piece
 }
 
 // begin takes a chunk's parts. What was decoded before is void.
@@ -27,7 +28,8 @@ func (d *decoder) begin(c *chunk) {
 	if cap(d.room) < n {
 		d.room = make([]uint64, n)
 	}
-	d.meta, d.words, d.bad, d.held, d.runs = c.meta, d.room[:n], len(c.words)%8 != 0, d.held[:0], d.runs[:0]
+	d.meta, d.words, d.bad = c.meta, d.room[:n], len(c.words)%8 != 0
+	d.names, d.held, d.runs = d.names[:0], d.held[:0], d.runs[:0]
 	for i := range d.words {
 		d.words[i] = binary.LittleEndian.Uint64(c.words[8*i:])
 	}
@@ -72,12 +74,7 @@ func (d *decoder) nextWords(n int) []uint64 {
 
 // decodeRuns returns the runs of a chunk, with the holders that it names
 // exchanged by to, in which those that are left out have noHolder. Runs that
-// nobody has and none leaves are left out, too.
-func decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
-	return new(decoder).decodeRuns(c, to)
-}
-
-// decodeRuns is the same in memory that the next call uses again.
+// nobody has and none leaves are left out, too. They live until the next call.
 func (d *decoder) decodeRuns(c *chunk, to []core.Holder) ([]core.Piece, error) {
 	d.begin(c)
 	for last := uint32(0); len(d.meta) > 0 && !d.bad; {
@@ -123,14 +120,15 @@ func (d *decoder) run(last uint32, to []core.Holder) core.Piece {
 		d.bad = true
 		return p
 	case mode == namesChain:
-		p.Engine = make([]uint64, 0, n)
+		at := len(d.names)
 		for _, e := range d.nextWords(1) {
-			p.Engine = append(p.Engine, e)
+			d.names = append(d.names, e)
 			for _, l := range p.Local[1:] {
 				e = blockhash.NextSequenceHash(e, l)
-				p.Engine = append(p.Engine, e)
+				d.names = append(d.names, e)
 			}
 		}
+		p.Engine = d.names[at:len(d.names):len(d.names)]
 	default:
 		p.Engine = d.nextWords(n)
 	}

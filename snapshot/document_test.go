@@ -30,7 +30,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 	doctest.Same(t, doctest.Stored, "snapshot-run", append(append([]byte(nil), c.meta...), c.words...))
 	doc := doctest.Hex(t, doctest.Stored, "snapshot-run")
 	c.meta, c.words = doc[:len(doc)-48], doc[len(doc)-48:]
-	if got, err := decodeRuns(&c, []core.Holder{0, 1, 2}); err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], run) {
+	if got, err := new(decoder).decodeRuns(&c, []core.Holder{0, 1, 2}); err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], run) {
 		t.Errorf("decoded %+v, %v", got, err)
 	}
 }

@@ -196,10 +196,11 @@ func (r *chunkReader) next() (stored, error) {
 	n := 0
 	var length [2]int
 	for i := range length {
-		length[i], s.raw[i] = int(binary.LittleEndian.Uint32(b[4+8*i:])), int(binary.LittleEndian.Uint32(b[8+8*i:]))
-		if s.raw[i] > maxPart || length[i] > s.raw[i] || length[i] < s.raw[i] && s.flags&(flagFirst<<i) == 0 {
-			return s, fmt.Errorf("%w: the chunk at byte %d says that it has %d bytes, %d unpacked", ErrDamaged, r.read, length[i], s.raw[i])
+		packed, raw := binary.LittleEndian.Uint32(b[4+8*i:]), binary.LittleEndian.Uint32(b[8+8*i:])
+		if raw > maxPart || packed > raw || packed < raw && s.flags&(flagFirst<<i) == 0 {
+			return s, fmt.Errorf("%w: the chunk at byte %d says that it has %d bytes, %d unpacked", ErrDamaged, r.read, packed, raw)
 		}
+		length[i], s.raw[i] = int(packed), int(raw)
 		n += length[i]
 	}
 	// The buffer grows with what is there, not with what is declared.
@@ -236,22 +237,22 @@ func readBounded(r io.Reader, dst []byte, n int) ([]byte, error) {
 	return dst, nil
 }
 
-// unpack returns the chunk's parts in memory of their own.
-func (r *chunkReader) unpack(s *stored) (*chunk, error) {
-	c := &chunk{kind: s.kind, section: s.section}
+// unpack makes c the chunk, with its parts in c's memory.
+func (r *chunkReader) unpack(s *stored, c *chunk) error {
+	c.kind, c.section = s.kind, s.section
 	for i, to := range []*[]byte{&c.meta, &c.words} {
 		if s.flags&(flagFirst<<i) == 0 {
-			*to = append([]byte(nil), s.part[i]...)
+			*to = append((*to)[:0], s.part[i]...)
 			continue
 		}
-		out, err := r.dec.DecodeAll(s.part[i], nil)
+		out, err := r.dec.DecodeAll(s.part[i], (*to)[:0])
 		race.Read(s.part[i]) // assembly, too, and the next chunk is read meanwhile
 		if err != nil || len(out) != s.raw[i] {
-			return nil, fmt.Errorf("%w: a chunk cannot be unpacked to %d bytes: %w", ErrDamaged, s.raw[i], err)
+			return fmt.Errorf("%w: a chunk cannot be unpacked to %d bytes: %w", ErrDamaged, s.raw[i], err)
 		}
 		*to = out
 	}
-	return c, nil
+	return nil
 }
 
 // end checks that nothing follows.

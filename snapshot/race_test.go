@@ -35,6 +35,6 @@ func TestRaceDetectorSeesPacking(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		racetest.Expect(t, true, func() { s.part[0][len(s.part[0])/2]++ }, func() { _, _ = r.unpack(&s) })
+		racetest.Expect(t, true, func() { s.part[0][len(s.part[0])/2]++ }, func() { _ = r.unpack(&s, new(chunk)) })
 	})
 }

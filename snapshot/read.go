@@ -22,7 +22,8 @@ type Info struct {
 }
 
 // scan reads a file to its end, checks every chunk and calls each with those of
-// runs and inferred hashes. The chunk's memory is each's to keep.
+// runs and inferred hashes. The memory of the chunk as it stands is each's until it
+// returns, and longer if it gives the reader other.
 //
 // Nothing of a file is believed before it is checked: each chunk's checksum goes on from
 // the one before, the first one says what the file is, and only the footer, which counts
@@ -46,8 +47,8 @@ func scan(r io.Reader, begin func(m *Meta) error, each func(s stored, u *chunkRe
 		}
 		switch s.kind {
 		case kindMeta:
-			c, err := cr.unpack(&s)
-			if err != nil {
+			var c chunk
+			if err := cr.unpack(&s, &c); err != nil {
 				return nil, err
 			}
 			if meta, err = decodeMeta(c.meta); err != nil {
@@ -65,8 +66,8 @@ func scan(r io.Reader, begin func(m *Meta) error, each func(s stored, u *chunkRe
 				return nil, err
 			}
 		case kindFooter:
-			c, err := cr.unpack(&s)
-			if err != nil {
+			var c chunk
+			if err := cr.unpack(&s, &c); err != nil {
 				return nil, err
 			}
 			chunks := info.Footer.Chunks
@@ -96,10 +97,8 @@ func Check(r io.Reader) (*Info, error) {
 
 // Unpack does as Check, and unpacks every chunk: the least that a restore does.
 func Unpack(r io.Reader) (*Info, error) {
-	return scan(r, func(*Meta) error { return nil }, func(s stored, cr *chunkReader) error {
-		_, err := cr.unpack(&s)
-		return err
-	})
+	var c chunk
+	return scan(r, func(*Meta) error { return nil }, func(s stored, cr *chunkReader) error { return cr.unpack(&s, &c) })
 }
 
 // Verify does as Check, and counts the runs: the digest is that of what the
@@ -107,6 +106,7 @@ func Unpack(r io.Reader) (*Info, error) {
 func Verify(r io.Reader) (*Info, error) {
 	var count []*counter
 	var to []core.Holder
+	var m memory
 	info, err := scan(r, func(m *Meta) error {
 		to = m.holders()
 		for range m.Sections {
@@ -114,17 +114,16 @@ func Verify(r io.Reader) (*Info, error) {
 		}
 		return nil
 	}, func(s stored, cr *chunkReader) error {
-		c, err := cr.unpack(&s)
-		if err != nil {
+		if err := cr.unpack(&s, &m.unpacked); err != nil {
 			return err
 		}
-		if c.kind == kindInferred {
-			return decodeInferred(c, to, func(core.Holder, []uint64) error { return nil })
+		if s.kind == kindInferred {
+			return decodeInferred(&m.unpacked, to, func(core.Holder, []uint64) error { return nil })
 		}
-		runs, err := decodeRuns(c, to)
+		runs, err := m.runs.decodeRuns(&m.unpacked, to)
 		for i := range runs {
 			if err == nil {
-				err = count[c.section].add(&runs[i])
+				err = count[s.section].add(&runs[i])
 			}
 		}
 		return err
@@ -203,6 +202,18 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 	return info, nil
 }
 
+// memory is what a chunk takes on its way: as it stands, unpacked, and as runs. It is used
+// again, as a load leaves little else for the garbage collector.
+type memory struct {
+	file     []byte
+	unpacked chunk
+	runs     decoder
+}
+
+// ahead is how many chunks of each section are on their way at most: one that is read, one
+// that is decoded, one that is loaded, and one for who is first. More only take memory.
+const ahead = 4
+
 // load decodes the file's chunks, each section beside the others, and has the
 // shards load them.
 //
@@ -216,40 +227,53 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 	defer cancel(nil)
 	var to []core.Holder
 	var working, loading sync.WaitGroup
-	var queues []chan stored
+	type owned struct {
+		stored
+		in *memory
+	}
+	var queues []chan owned
+	var spare sync.Pool // of *memory
 	var blocks atomic.Uint64
-	room := newRoom(opts.MaxBuffered)
+	var free room
 	info, err = scan(r, func(m *Meta) error {
 		to = m.holders()
-		queues = make([]chan stored, m.Sections)
+		queues = make([]chan owned, m.Sections)
+		free = newRoom(min(opts.MaxBuffered, int64(ahead*m.Sections)*3*int64(opts.ChunkBytes)))
 		return nil
 	}, func(s stored, cr *chunkReader) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		cost := int64(s.raw[0]) + 2*int64(s.raw[1]) // as it stands, and as runs
-		if !room.acquire(ctx, cost) {
+		if !free.acquire(ctx, cost) {
 			return context.Cause(ctx)
 		}
 		if queues[s.section] == nil {
-			q := make(chan stored, 1+1<<10/len(queues))
+			q := make(chan owned, 1+1<<10/len(queues))
 			queues[s.section] = q
 			working.Go(func() {
-				for s := range q {
-					give := func() { room.release(int64(s.raw[0]) + 2*int64(s.raw[1])) }
+				for c := range q {
+					give := func() {
+						free.release(int64(c.raw[0]) + 2*int64(c.raw[1]))
+						spare.Put(c.in)
+					}
 					if context.Cause(ctx) != nil {
 						give()
 						continue
 					}
-					if err := loadChunk(ctx, cr, &s, to, l, &blocks, &loading, give); err != nil {
+					if err := loadChunk(ctx, cr, &c.stored, c.in, to, l, &blocks, &loading, give); err != nil {
 						give()
 						cancel(err)
 					}
 				}
 			})
 		}
-		cr.buf = nil // it is the section's now
-		queues[s.section] <- s
+		m, _ := spare.Get().(*memory)
+		if m == nil {
+			m = new(memory)
+		}
+		m.file, cr.buf = cr.buf, m.file // it is the section's now
+		queues[s.section] <- owned{s, m}
 		progress(cr.read, blocks.Load())
 		return nil
 	})
@@ -271,19 +295,18 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 
 // loadChunk hands one chunk to the shards. If it succeeds, give is called once
 // they are done with it.
-func loadChunk(ctx context.Context, cr *chunkReader, s *stored, to []core.Holder, l *shard.Load, blocks *atomic.Uint64, loading *sync.WaitGroup, give func()) error {
-	c, err := cr.unpack(s)
-	if err != nil {
+func loadChunk(ctx context.Context, cr *chunkReader, s *stored, m *memory, to []core.Holder, l *shard.Load, blocks *atomic.Uint64, loading *sync.WaitGroup, give func()) error {
+	if err := cr.unpack(s, &m.unpacked); err != nil {
 		return err
 	}
-	if c.kind == kindInferred {
-		err := decodeInferred(c, to, func(h core.Holder, hashes []uint64) error { return l.Infer(ctx, h, hashes) })
+	if s.kind == kindInferred {
+		err := decodeInferred(&m.unpacked, to, func(h core.Holder, hashes []uint64) error { return l.Infer(ctx, h, hashes) })
 		if err == nil {
 			give()
 		}
 		return err
 	}
-	runs, err := decodeRuns(c, to)
+	runs, err := m.runs.decodeRuns(&m.unpacked, to)
 	if err != nil {
 		return err
 	}

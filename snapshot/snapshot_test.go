@@ -375,7 +375,7 @@ func TestCraftedRunsTakeWhatTheyAre(t *testing.T) {
 	c.appendRun(&run, 0)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	runs, err := decodeRuns(&c, to)
+	runs, err := new(decoder).decodeRuns(&c, to)
 	runtime.ReadMemStats(&after)
 	if err != nil || len(runs) != 1 || !reflect.DeepEqual(runs[0].Exceptions, run.Exceptions) {
 		t.Fatalf("%v; decoded otherwise than encoded: %t", err, err == nil)
@@ -388,7 +388,7 @@ func TestCraftedRunsTakeWhatTheyAre(t *testing.T) {
 	run.Exceptions = []core.PieceException{again}
 	c = chunk{}
 	c.appendRun(&run, 0)
-	if _, err := decodeRuns(&c, to); !errors.Is(err, ErrDamaged) {
+	if _, err := new(decoder).decodeRuns(&c, to); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a shared hash that a rank has twice: %v", err)
 	}
 }

@@ -24,7 +24,8 @@ const maxAdded = 512
 type finder struct {
 	tokens []added
 	first  [256]bool
-	only   int // the one first byte of all; -1 if there are several
+	only   int  // the one first byte of all; -1 if there are several
+	flags  bool // some tokens look at what is around them
 	trie   *trie
 }
 
@@ -67,6 +68,7 @@ func (f *finder) add(a added, pattern []byte) error {
 		return refused("added token %q: %w", a.Content, err)
 	}
 	f.tokens = append(f.tokens, a)
+	f.flags = f.flags || a.SingleWord || a.LStrip || a.RStrip
 	f.first[pattern[0]] = true
 	if len(f.tokens) == 1 {
 		f.only = int(pattern[0])
@@ -75,6 +77,9 @@ func (f *finder) add(a added, pattern []byte) error {
 	}
 	return nil
 }
+
+// plain reports whether no token looks at what is around it.
+func (f *finder) plain() bool { return !f.flags }
 
 // match is the next token's place at or after from; token none if there is no more.
 func (f *finder) match(b []byte, from int) (start, end int, token uint32) {

@@ -5,11 +5,10 @@ import "slices"
 // bpe merges neighbouring symbols, earliest merge first, of equal ones the leftmost,
 // until none is left that may.
 type bpe struct {
-	vocab   *vocab
-	merges  *pairs
-	bytes   [256]uint32 // the token of a byte: the symbols, or what stands for it (byteFallback)
-	initial []uint64    // merges of two bytes; nil where symbols are characters
-	whole   bool        // a piece that is a token is that token (ignore_merges, tiktoken)
+	vocab  *vocab
+	merges *pairs
+	bytes  [256]uint32 // the token of a byte: the symbols, or what stands for it (byteFallback)
+	whole  bool        // a piece that is a token is that token (ignore_merges, tiktoken)
 
 	chars        bool // symbols are characters, not bytes
 	holes        bool // not each byte is a token
@@ -31,6 +30,7 @@ type work struct {
 	runes []rune
 	word  []byte
 	steps []step
+	whose string   // of EncodeFor
 	bufs  [][]byte // what stages changed, by level
 	reg   matcher
 }

@@ -1,12 +1,16 @@
 // Package tokenize makes of a text the token ids that an engine makes of it, in the
-// process: it loads the tokenizer.json that a model comes with, and its answers are those
-// of the Hugging Face library, id by id.
+// process, and texts of ids: it loads the tokenizer.json that a model comes with, and its
+// answers are those of the Hugging Face library, id by id and byte by byte.
 //
 //	t, err := tokenize.Load(data, tokenize.Options{})
 //	ids, err = t.Encode(ids[:0], text, false)
+//	text, err = t.Decode(ids, false)
 //
-// It encodes only. What a file asks for that is not done exactly here is refused by name
-// when it is loaded (ErrUnsupported), never guessed.
+// EncodeOffsets says as well where in the text each token is from, for byte-level tokenizers;
+// EncodePlain takes special tokens for text.
+//
+// What a file asks for that is not done exactly here is refused by name when it is loaded
+// (ErrUnsupported), never guessed; a decoder when it is used, as encoding does without.
 //
 // How it stays exact:
 //   - What characters are (categories, normal forms, lower case) is what the libraries
@@ -25,7 +29,8 @@
 // Whitespace, WhitespaceSplit, BertPreTokenizer, Metaspace; sequences of these; added tokens with
 // all their flags; post-processors that put tokens around a single text. Files of tiktoken, whose
 // pattern and special tokens the caller gives (KimiPattern), and tekken.json, whose special tokens
-// are not looked for in texts. Refused, among others: Precompiled, dropout, subword prefixes and
+// are not looked for in texts. Decoders ByteLevel, ByteFallback, Fuse, Replace, Strip at the beginning, Metaspace
+// and WordPiece, and sequences of these. Refused, among others: Precompiled, dropout, subword prefixes and
 // suffixes of BPE, lookbehind, \b and \w in patterns.
 //
 // A loaded tokenizer takes about as much memory as Tokenizer.Memory says: 20 to 45 MB for the

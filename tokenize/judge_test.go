@@ -43,38 +43,86 @@ func startJudge(t testing.TB, library, file string) *judge {
 	return j
 }
 
+// What the judge is asked for.
+const (
+	judgeIDs = iota
+	judgeIDsSpecial
+	judgeTexts
+	judgeTextsSkip
+	judgeOffsets
+	judgeOffsetsSpecial
+)
+
 // ids asks for all texts at once.
 func (j *judge) ids(t testing.TB, texts []string, special bool) [][]uint32 {
 	t.Helper()
-	b := binary.LittleEndian.AppendUint32(nil, uint32(len(texts)))
-	flag := uint32(0)
+	what := uint32(judgeIDs)
 	if special {
-		flag = 1
+		what = judgeIDsSpecial
 	}
-	b = binary.LittleEndian.AppendUint32(b, flag)
-	for _, s := range texts {
+	return j.numbers(t, what, texts)
+}
+
+// numbers asks for numbers of all texts.
+func (j *judge) numbers(t testing.TB, what uint32, texts []string) [][]uint32 {
+	t.Helper()
+	asked := make([][]byte, len(texts))
+	for i, s := range texts {
+		asked[i] = []byte(s)
+	}
+	out := make([][]uint32, len(texts))
+	j.ask(t, what, asked, func(i int, n uint32) {
+		out[i] = make([]uint32, n)
+		if err := binary.Read(j.out, binary.LittleEndian, out[i]); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return out
+}
+
+// texts asks for what all ids become.
+func (j *judge) texts(t testing.TB, ids [][]uint32, skip bool) []string {
+	t.Helper()
+	what := uint32(judgeTexts)
+	if skip {
+		what = judgeTextsSkip
+	}
+	asked := make([][]byte, len(ids))
+	for i, list := range ids {
+		for _, id := range list {
+			asked[i] = binary.LittleEndian.AppendUint32(asked[i], id)
+		}
+	}
+	out := make([]string, len(ids))
+	j.ask(t, what, asked, func(i int, n uint32) {
+		b := make([]byte, n)
+		if _, err := io.ReadFull(j.out, b); err != nil {
+			t.Fatal(err)
+		}
+		out[i] = string(b)
+	})
+	return out
+}
+
+// ask sends everything and has read take each answer, of which n says how long it is.
+func (j *judge) ask(t testing.TB, what uint32, asked [][]byte, read func(i int, n uint32)) {
+	t.Helper()
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(asked)))
+	b = binary.LittleEndian.AppendUint32(b, what)
+	for _, s := range asked {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
 		b = append(b, s...)
 	}
 	if _, err := j.in.Write(b); err != nil {
 		t.Fatal(err)
 	}
-	out := make([][]uint32, len(texts))
-	for i := range out {
+	for i := range asked {
 		var n uint32
 		if err := binary.Read(j.out, binary.LittleEndian, &n); err != nil {
 			t.Fatal(err)
 		}
-		raw := make([]byte, 4*n)
-		if _, err := io.ReadFull(j.out, raw); err != nil {
-			t.Fatal(err)
-		}
-		out[i] = make([]uint32, n)
-		for k := range out[i] {
-			out[i][k] = binary.LittleEndian.Uint32(raw[4*k:])
-		}
+		read(i, n)
 	}
-	return out
 }
 
 // tokensDir is where make test-tokens puts real files and the judges.

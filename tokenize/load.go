@@ -10,7 +10,7 @@ import (
 
 // Load reads a tokenizer.json, or a tekken.json, or a .tiktoken file.
 // What it cannot do exactly is an error that wraps ErrUnsupported and names it. data is not
-// kept. Truncation, padding and the decoder are left aside.
+// kept. Truncation and padding are left aside.
 func Load(data []byte, o Options) (*Tokenizer, error) {
 	t, err := load(data, o)
 	if err != nil {
@@ -91,6 +91,7 @@ func loadTokenizer(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if err := t.loadPost(post); err != nil {
 		return nil, err
 	}
+	t.loadDecoder(top["decoder"])
 	t.finish(o)
 	return t, nil
 }
@@ -113,6 +114,11 @@ func (t *Tokenizer) finish(o Options) {
 type words struct {
 	find func(content string) uint32 // as it stands in the file
 	size int                         // how many tokens there are
+	// What decoding needs: the tokens by id, as bytes if it is a byte-level model, and
+	// those which no text becomes.
+	vocab     *vocab
+	byteLevel bool
+	others    map[string]uint32
 }
 
 func (t *Tokenizer) loadModel(m map[string][]byte, byteLevel bool) (*words, error) {
@@ -152,6 +158,8 @@ func (t *Tokenizer) loadAdded(b []byte, lookup *words) error {
 	t.raw, t.normal = newFinder(), newFinder()
 	byContent := map[string]uint32{}
 	byID := map[uint32]added{}
+	special := map[string]bool{}
+	var shown []added // as the library's decoder shows them: normalized, which those it skips are not
 	next, most := uint32(lookup.size), uint32(0)
 	for _, a := range list {
 		if a.Content == "" {
@@ -168,6 +176,7 @@ func (t *Tokenizer) loadAdded(b []byte, lookup *words) error {
 			return refused("added token %q: its id is %d, the library would make it %d", a.Content, a.ID, id)
 		}
 		byContent[a.Content], byID[id] = id, a
+		special[a.Content] = special[a.Content] || a.Special
 		most = max(most, id)
 	}
 	ids := make([]uint32, 0, len(byID))
@@ -192,7 +201,14 @@ func (t *Tokenizer) loadAdded(b []byte, lookup *words) error {
 		if err := f.add(a, content); err != nil {
 			return err
 		}
+		shown = append(shown, added{Content: string(content), ID: id, Special: special[string(content)]})
 		t.memory += 2*len(content)*24 + 96
 	}
+	d := &t.decoding
+	if d.vocab = lookup.vocab; lookup.byteLevel {
+		to, _ := byteAlphabet()
+		d.alphabet = &to
+	}
+	d.name(lookup.others, shown)
 	return nil
 }

@@ -125,7 +125,7 @@ func (t *Tokenizer) loadBPE(m map[string][]byte, byteLevel bool) (*words, error)
 	if !byteLevel {
 		t.stages = append(t.stages, b.boundaries()...)
 	}
-	return &words{find: find, size: len(others) + b.vocab.tokens()}, nil
+	return &words{find: find, size: len(others) + b.vocab.tokens(), vocab: b.vocab, byteLevel: byteLevel, others: others}, nil
 }
 
 func (m *bpe) loadVocab(b []byte, byteLevel bool, others map[string]uint32) error {

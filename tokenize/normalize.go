@@ -95,6 +95,7 @@ type component struct {
 	Normalizers    []component     `json:"normalizers"`
 	Pretokenizers  []component     `json:"pretokenizers"`
 	Processors     []component     `json:"processors"`
+	Decoders       []component     `json:"decoders"`
 	Pattern        *pattern        `json:"pattern"`
 	Behavior       string          `json:"behavior"`
 	Invert         bool            `json:"invert"`
@@ -117,6 +118,11 @@ type component struct {
 	SpecialTokens  json.RawMessage `json:"special_tokens"`
 	Sep            json.RawMessage `json:"sep"`
 	Cls            json.RawMessage `json:"cls"`
+	Prefix         *string         `json:"prefix"`
+	Cleanup        *bool           `json:"cleanup"`
+	Start          int             `json:"start"`
+	Stop           int             `json:"stop"`
+	TrimOffsets    *bool           `json:"trim_offsets"`
 }
 
 type pattern struct {

@@ -27,6 +27,7 @@ func (t *Tokenizer) loadPost(c *component) error {
 	}
 	switch c.Type {
 	case "ByteLevel": // alters offsets alone
+		t.trims = t.trims || c.TrimOffsets == nil || *c.TrimOffsets
 		return nil
 	case "Sequence":
 		for i := range c.Processors {
@@ -38,6 +39,7 @@ func (t *Tokenizer) loadPost(c *component) error {
 	case "TemplateProcessing":
 		return t.loadTemplate(c)
 	case "BertProcessing", "RobertaProcessing":
+		t.trims = t.trims || c.Type == "RobertaProcessing"
 		before, err := pairID(c.Cls)
 		if err != nil {
 			return fmt.Errorf("post_processor: cls: %w", err)

@@ -3,7 +3,6 @@ package tokenize
 import (
 	"errors"
 	"slices"
-	"unicode/utf8"
 )
 
 // regexp is a pattern of the kind that tokenizers' files have, with lookahead, as a program
@@ -176,5 +175,3 @@ func maskOf(names ...string) uint32 {
 	}
 	return m
 }
-
-const maxRune = utf8.MaxRune

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -92,5 +93,60 @@ func TestSmall(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestTurns compares what is remembered of conversations with what is not: long texts with added
+// tokens in every line or in none, each going on where another ended, for every kind of tokenizer.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	s, err := readSmall()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range s.Tokenizers {
+		plain, err := Load(m.File, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		turns, err := Load(m.File, Options{TurnCache: 1 << 18})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &texts{r: rand.New(rand.NewPCG(9, 9))}
+		for _, f := range []*finder{plain.raw, plain.normal} {
+			for _, a := range f.tokens {
+				g.specials = append(g.specials, a.Content)
+			}
+		}
+		var known []string
+		for range 8 {
+			text := ""
+			if len(known) > 0 {
+				text = pick(g.r, known)
+				text = strings.ToValidUTF8(text[:g.r.IntN(len(text)+1)], "")
+			}
+			for more := g.r.IntN(12_000); more > 0; {
+				next := g.text()
+				if g.r.IntN(8) == 0 {
+					next = strings.Repeat(next, 1+g.r.IntN(60)) // a long gap
+				}
+				if len(g.specials) > 0 {
+					next += pick(g.r, g.specials)
+				}
+				text += next
+				more -= len(next)
+			}
+			known = append(known, text)
+			want, err := plain.Encode(nil, text, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if got, err := turns.Encode(nil, text, false); err != nil || !slices.Equal(got, want) {
+					t.Fatalf("%s: a text of %d bytes has other ids from the cache, %v", m.Name, len(text), err)
+				}
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -47,7 +48,8 @@ func loadTiktoken(data []byte, o Options) (*Tokenizer, error) {
 	if o.Pattern == "" {
 		return nil, refused("a tiktoken file without Options.Pattern, which it does not hold")
 	}
-	v := newVocab(bytes.Count(data, []byte{'\n'})+1, len(data)/2)
+	const shortest = len("YQ== 0\n")
+	v := newVocab(min(bytes.Count(data, []byte{'\n'}), len(data)/shortest)+1, len(data)/2)
 	var buf []byte
 	for n := 1; len(data) > 0; n++ {
 		line := data
@@ -100,7 +102,7 @@ func newTiktoken(v *vocab, pattern string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokenizer{model: m, single: &m.bytes, raw: newFinder(), normal: newFinder()}
+	t := &Tokenizer{model: m, single: &m.bytes, raw: newFinder(), normal: newFinder(), decoding: decoding{vocab: v, plain: true}}
 	// What the pattern does not match tiktoken leaves out.
 	t.stages = []stage{{scan: scan, behavior: removed, invert: true}}
 	if total, ok := scan.(interface{ total() bool }); ok && total.total() {
@@ -126,6 +128,7 @@ func (t *Tokenizer) addSpecials(specials map[string]uint32) error {
 			return err
 		}
 	}
+	t.decoding.name(nil, t.raw.tokens)
 	return nil
 }
 
@@ -188,7 +191,7 @@ func loadTekken(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if n < inner {
 		return nil, fmt.Errorf("vocab: %d tokens of %d", n, inner)
 	}
-	bos, err := tekkenSpecial(top["special_tokens"], "<s>", tekkenBOS)
+	specials, err := tekkenSpecials(top["special_tokens"], uint32(c.Specials))
 	if err != nil {
 		return nil, err
 	}
@@ -196,30 +199,42 @@ func loadTekken(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.offset = uint32(c.Specials)
-	t.before = []uint32{bos}
+	t.offset, t.decoding.offset = uint32(c.Specials), uint32(c.Specials)
+	bos := slices.IndexFunc(specials, func(a added) bool { return a.Content == "<s>" })
+	switch {
+	case specials == nil:
+		t.before, t.decoding.nameless = []uint32{tekkenBOS}, errNameless
+	case bos < 0:
+		return nil, refused("tekken without the special token %q", "<s>")
+	default:
+		t.before = []uint32{specials[bos].ID}
+	}
+	t.decoding.name(nil, specials)
 	t.finish(o)
 	return t, nil
 }
 
-// tekkenSpecial is the id of a special token.
-func tekkenSpecial(b []byte, name string, otherwise uint32) (uint32, error) {
+// tekkenSpecials are the n special tokens, if the file lists any; those that it does not list have
+// names by their number.
+func tekkenSpecials(b []byte, n uint32) ([]added, error) {
 	if len(b) == 0 || string(b) == "null" {
-		return otherwise, nil
+		return nil, nil
 	}
 	var list []struct {
 		Rank uint32 `json:"rank"`
 		Text string `json:"token_str"`
 	}
 	if err := json.Unmarshal(b, &list); err != nil {
-		return 0, fmt.Errorf("special_tokens: %w", err)
+		return nil, fmt.Errorf("special_tokens: %w", err)
+	}
+	out := make([]added, 0, n)
+	for i := uint32(len(list)); i < n; i++ {
+		out = append(out, added{Content: fmt.Sprintf("<SPECIAL_%d>", i), ID: i, Special: true})
 	}
 	for _, s := range list {
-		if s.Text == name {
-			return s.Rank, nil
-		}
+		out = append(out, added{Content: s.Text, ID: s.Rank, Special: true})
 	}
-	return 0, refused("tekken without the special token %q", name)
+	return out, nil
 }
 
 const (
@@ -235,13 +250,13 @@ func (t *Tokenizer) chunked(w *work, b []byte, dst []uint32) []uint32 {
 		now := pythonSpace(r)
 		switch {
 		case chars == kimiText:
-			dst = t.text(w, b[from:i], dst)
+			dst = t.text(w, b[from:i], true, dst)
 			from, chars, run = i, 0, 1
 		case chars == 0 || now != blank:
 			run = 1
 		default:
 			if run++; run > kimiRun {
-				dst = t.text(w, b[from:i], dst)
+				dst = t.text(w, b[from:i], true, dst)
 				from, run = i, 1
 			}
 		}
@@ -249,7 +264,7 @@ func (t *Tokenizer) chunked(w *work, b []byte, dst []uint32) []uint32 {
 		chars++
 		i += n
 	}
-	return t.text(w, b[from:], dst)
+	return t.text(w, b[from:], true, dst)
 }
 
 // pythonSpace is str.isspace: white space, and four separators among the control characters.

@@ -47,7 +47,9 @@ type Tokenizer struct {
 	safe        func(b []byte, i int) bool // nothing crosses from before i to i; nil: not proven
 	before      []uint32                   // what a post-processor adds
 	after       []uint32
+	decoding    decoding
 	chunks      bool   // Kimi
+	trims       bool   // the file's offsets leave out spaces
 	offset      uint32 // tekken: of ordinary tokens, behind the special ones
 	memory      int
 	pool        sync.Pool
@@ -57,6 +59,25 @@ type Tokenizer struct {
 // adds, such as a BOS: for a prompt as a client wrote it, not for one that a chat template made.
 // Special tokens that stand in the text are taken for such.
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, error) {
+	return t.EncodeFor(dst, text, special, "")
+}
+
+// EncodeFor is Encode for somebody whose texts nobody else is to find in the turn cache, nor
+// tell by how long it takes that they are there; "" is everybody.
+func (t *Tokenizer) EncodeFor(dst []uint32, text string, special bool, whose string) ([]uint32, error) {
+	return t.encode(dst, text, special, false, whose)
+}
+
+// EncodePlain is EncodeFor for a text in which special tokens are text like any other, and to
+// which nothing is added. The error is ErrUnsupported of a tokenizer that cuts texts (Kimi's).
+func (t *Tokenizer) EncodePlain(dst []uint32, text, whose string) ([]uint32, error) {
+	if t.chunks {
+		return dst, refused("a text without special tokens of a tokenizer that cuts texts")
+	}
+	return t.encode(dst, text, false, true, whose)
+}
+
+func (t *Tokenizer) encode(dst []uint32, text string, special, plain bool, whose string) ([]uint32, error) {
 	if !utf8.ValidString(text) {
 		return dst, ErrText
 	}
@@ -65,6 +86,7 @@ func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, e
 	}
 	w := t.work()
 	defer t.done(w)
+	w.whose = whose
 	w.reg = matcher{stack: w.reg.stack[:0], steps: 4096 + stepsPerByte*len(text)}
 	from := len(dst)
 	if special {
@@ -72,10 +94,15 @@ func (t *Tokenizer) Encode(dst []uint32, text string, special bool) ([]uint32, e
 	}
 	body := len(dst)
 	b := unsafe.Slice(unsafe.StringData(text), len(text)) // read only
-	if t.chunks {
+	switch {
+	case plain:
+		dst = t.segment(w, t.normalize(w, b), true, dst)
+	case t.chunks:
 		dst = t.chunked(w, b, dst)
-	} else {
-		dst = t.text(w, b, dst)
+	case t.turns != nil && t.raw.plain():
+		dst = t.stretches(w, b, dst)
+	default:
+		dst = t.text(w, b, true, dst)
 	}
 	if t.offset != 0 {
 		for i := body; i < len(dst); i++ {
@@ -100,6 +127,7 @@ func (t *Tokenizer) work() *work {
 
 // done keeps the memory for the next text, unless one of rare length made it large.
 func (t *Tokenizer) done(w *work) {
+	w.whose = "" // it is the caller's memory
 	if cap(w.rank) < 1<<18 && cap(w.text)+cap(w.text2) < 16<<20 {
 		t.pool.Put(w)
 	}
@@ -108,13 +136,13 @@ func (t *Tokenizer) done(w *work) {
 // Memory is about how many bytes the tokenizer takes, its caches when full included.
 func (t *Tokenizer) Memory() int { return t.memory }
 
-// text goes from added token to added token.
-func (t *Tokenizer) text(w *work, b []byte, dst []uint32) []uint32 {
+// text goes from added token to added token; first: it is the beginning of all text.
+func (t *Tokenizer) text(w *work, b []byte, first bool, dst []uint32) []uint32 {
 	done, from := 0, 0
 	for done < len(b) || from < len(b) {
 		start, end, on, token := t.raw.find(b, done, from)
 		if done < start {
-			dst = t.gap(w, b[done:start], done == 0, dst)
+			dst = t.gap(w, b[done:start], first && done == 0, dst)
 		}
 		if token == none {
 			break

@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"container/list"
+	"strings"
 	"sync"
 )
 
@@ -14,9 +15,10 @@ const (
 // chunks: what a conversation's next turn repeats. What it returns is what encoding returns, since
 //   - a text between added tokens is encoded without regard to what is around it, but for whether
 //     it is the first, which is part of the key;
+//   - so is a stretch of such texts with the added tokens that they end with: stretches;
 //   - a chunk ends only where no pattern's match crosses and none looks back: proveSafe.
 //
-// Texts are compared whole, not by hash. The least recently used go when the bytes are used up.
+// Texts are compared whole, not by hash, and so is whose they are. The least recently used go when the bytes are used up.
 type turnCache struct {
 	mu    sync.Mutex
 	byKey map[uint64]*list.Element // of *turnEntry
@@ -26,9 +28,10 @@ type turnCache struct {
 }
 
 type turnEntry struct {
-	key  uint64
-	text string
-	ids  []uint32
+	key   uint64
+	whose string
+	text  string
+	ids   []uint32
 }
 
 // turnOverhead is what an entry takes beside its text and ids.
@@ -41,15 +44,18 @@ func newTurnCache(most int) *turnCache {
 	return &turnCache{byKey: map[uint64]*list.Element{}, most: most}
 }
 
-func turnKey(b []byte, first bool) uint64 {
+func turnKey(b []byte, first bool, whose string) uint64 {
 	h := hashBytes(b)
+	if whose != "" {
+		h ^= hashBytes([]byte(whose)) * 0x9E3779B97F4A7C15
+	}
 	if first {
 		h = ^h
 	}
 	return h
 }
 
-func (c *turnCache) get(key uint64, b []byte, dst []uint32) ([]uint32, bool) {
+func (c *turnCache) get(key uint64, whose string, b []byte, dst []uint32) ([]uint32, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.byKey[key]
@@ -57,19 +63,19 @@ func (c *turnCache) get(key uint64, b []byte, dst []uint32) ([]uint32, bool) {
 		return dst, false
 	}
 	entry := e.Value.(*turnEntry)
-	if entry.text != string(b) {
+	if entry.text != string(b) || entry.whose != whose {
 		return dst, false
 	}
 	c.order.MoveToFront(e)
 	return append(dst, entry.ids...), true
 }
 
-func (c *turnCache) put(key uint64, b []byte, ids []uint32) {
-	size := len(b) + 4*len(ids) + turnOverhead
+func (c *turnCache) put(key uint64, whose string, b []byte, ids []uint32) {
+	size := len(b) + len(whose) + 4*len(ids) + turnOverhead
 	if size > c.most/2 {
 		return
 	}
-	entry := &turnEntry{key: key, text: string(b), ids: append([]uint32(nil), ids...)}
+	entry := &turnEntry{key: key, whose: strings.Clone(whose), text: string(b), ids: append([]uint32(nil), ids...)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.byKey[key]; e != nil {
@@ -85,7 +91,7 @@ func (c *turnCache) put(key uint64, b []byte, ids []uint32) {
 func (c *turnCache) remove(e *list.Element) {
 	entry := c.order.Remove(e).(*turnEntry)
 	delete(c.byKey, entry.key)
-	c.bytes -= len(entry.text) + 4*len(entry.ids) + turnOverhead
+	c.bytes -= len(entry.text) + len(entry.whose) + 4*len(entry.ids) + turnOverhead
 }
 
 // turn encodes a segment chunk by chunk.
@@ -100,16 +106,63 @@ func (t *Tokenizer) turn(w *work, b []byte, first bool, dst []uint32) []uint32 {
 				}
 			}
 		}
-		key := turnKey(b[:end], first)
-		out, ok := t.turns.get(key, b[:end], dst)
+		key := turnKey(b[:end], first, w.whose)
+		out, ok := t.turns.get(key, w.whose, b[:end], dst)
 		if !ok {
 			from := len(dst)
 			out = t.cut(w, 0, b[:end], first, dst)
-			t.turns.put(key, b[:end], out[from:])
+			t.turns.put(key, w.whose, b[:end], out[from:])
 		}
 		dst, b, first = out, b[end:], false
 	}
 	return dst
+}
+
+// stretches encodes a text in stretches of some length that end with an added token. Where added
+// tokens have none of the flags that look around them, which ones stand in a stretch depends on
+// the stretch alone: what follows it begins none that the stretch does not hold whole, as of
+// several tokens at a place the longest was found with all of the text in view. So texts are
+// remembered, too, that have an added token in every line, as Gemma's code has for tabs and empty lines;
+// and what is remembered is not normalized again.
+func (t *Tokenizer) stretches(w *work, b []byte, dst []uint32) []uint32 {
+	begin, done := 0, 0 // of the stretch, of the gap
+	for done < len(b) {
+		start, end, _, token := t.raw.find(b, done, done)
+		long := start-done >= turnChunk // and remembered by itself, in chunks
+		if token != none && !long && end-begin < turnChunk {
+			done = end
+			continue
+		}
+		if long {
+			dst = t.stretch(w, b[begin:done], begin == 0, dst)
+			begin = done
+		}
+		if token == none {
+			break
+		}
+		if long {
+			dst = append(t.gap(w, b[done:start], done == 0, dst), t.raw.tokens[token].ID)
+		} else {
+			dst = t.stretch(w, b[begin:end], begin == 0, dst)
+		}
+		begin, done = end, end
+	}
+	return t.text(w, b[begin:], begin == 0, dst) // the end is another the next time
+}
+
+func (t *Tokenizer) stretch(w *work, b []byte, first bool, dst []uint32) []uint32 {
+	if len(b) < turnLeast {
+		return t.text(w, b, first, dst)
+	}
+	key := mix(turnKey(b, first, w.whose), hashA) // not that of a gap with the same text
+	out, ok := t.turns.get(key, w.whose, b, dst)
+	if !ok {
+		from := len(dst)
+		if out = t.text(w, b, first, dst); w.reg.err == nil {
+			t.turns.put(key, w.whose, b, out[from:])
+		}
+	}
+	return out
 }
 
 // proveSafe is where a text can be cut so that both parts encode as the whole does: before a

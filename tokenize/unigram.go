@@ -170,7 +170,7 @@ func (t *Tokenizer) loadUnigram(m map[string][]byte) (*words, error) {
 	}
 	t.model = u
 	t.memory += u.vocab.size() + len(u.scores)*8 + u.prefix.edges.size() + len(u.prefix.ends)*4
-	return &words{find: func(s string) uint32 { return u.vocab.find([]byte(s)) }, size: len(u.scores)}, nil
+	return &words{find: func(s string) uint32 { return u.vocab.find([]byte(s)) }, size: len(u.scores), vocab: u.vocab}, nil
 }
 
 // serdeFloat reads a number as serde_json does by default: the digits as far as 64 bits

@@ -47,7 +47,7 @@ func (v *vocab) add(token []byte, id uint32) error {
 	if v.lens[id] != none {
 		return errTwice
 	}
-	if len(v.text)+len(token) > 1<<31 {
+	if uint64(len(v.text)+len(token)) > 1<<31 {
 		return errors.New("the vocabulary is too large")
 	}
 	v.starts[id], v.lens[id] = uint32(len(v.text)), uint32(len(token))

@@ -78,7 +78,7 @@ func (t *Tokenizer) loadWordPiece(m map[string][]byte) (*words, error) {
 	}
 	t.model = w
 	t.memory += w.vocab.size()
-	return &words{find: func(s string) uint32 { return w.vocab.find([]byte(s)) }, size: w.vocab.tokens()}, nil
+	return &words{find: func(s string) uint32 { return w.vocab.find([]byte(s)) }, size: w.vocab.tokens(), vocab: w.vocab}, nil
 }
 
 // bert is BertNormalizer.

@@ -11,7 +11,9 @@ const (
 	faultStrikes
 	promptArrives // at a decode worker
 	requestArrives
+	turnComes // of a session, in a closed loop
 	stepStarts
+	wordArrives // of what another router placed, where one may wait for it
 )
 
 // happening is one entry of the agenda.

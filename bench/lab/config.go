@@ -21,12 +21,19 @@ type Config struct {
 	Timing mock.Timing
 	// Slow multiplies the time of every step of a worker, by its number.
 	Slow map[int]float64
+	// Day is the period in which speeds change, each worker's at another phase: its steps take
+	// between once and DaySlow times as long. 0 for none.
+	Day     time.Duration
+	DaySlow float64
 	// Transfer is how long a computed prompt is on its way from a prefill
 	// worker to its decode worker, for each of its tokens.
 	Transfer time.Duration
 
 	Route   route.Settings
-	Routers int // replicas, among which requests take turns
+	Queue   Queue                   // of each router
+	bound   Order                   // not a fleet but what bounds it, in this order
+	policy  func(*sim) route.Policy // in place of that of Route.Mode, if not nil; see SetPolicy
+	Routers int                     // replicas, among which requests take turns
 	// SyncDelay is how long what one router placed is on its way to another.
 	SyncDelay time.Duration
 	// EventDelay is how long an engine's events are on their way to the index.
@@ -35,6 +42,11 @@ type Config struct {
 	// where nothing recovers them.
 	EventLoss float64
 
+	// ClosedLoop lets only the first request of a session arrive when the source says, and
+	// each further one when the last has ended and the session has thought, for Think in the
+	// mean, exponentially distributed. All of the source is read before the run.
+	ClosedLoop bool
+	Think      time.Duration
 	// SpeedUp divides the times of arrival.
 	SpeedUp float64
 	// Requests ends the source after so many; 0 for all.
@@ -106,8 +118,10 @@ func (c *Config) check() error {
 		return bad("SpeedUp", c.SpeedUp, "a number above 0")
 	case !(c.EventLoss >= 0 && c.EventLoss <= 1):
 		return bad("EventLoss", c.EventLoss, "0 … 1")
-	case c.EventDelay < 0 || c.SyncDelay < 0 || c.Transfer < 0:
-		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer), "0 or more")
+	case c.EventDelay < 0 || c.SyncDelay < 0 || c.Transfer < 0 || c.Think < 0:
+		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer, c.Think), "0 or more")
+	case c.Day < 0 || c.Day > 0 && (!(c.DaySlow >= 1) || math.IsInf(c.DaySlow, 1)):
+		return bad("DaySlow", c.DaySlow, "1 or more, with a Day")
 	case c.Requests < 0:
 		return bad("Requests", c.Requests, "0 or more")
 	}

@@ -11,7 +11,8 @@
 //   - Every request ends; Result says how.
 //   - Nothing sleeps or reads a clock: the routers' clock is the virtual one.
 //   - Memory is that of the requests under way, of 8 bytes for each figure of
-//     a request, and of the messages that are on their way.
+//     a request, and of the messages that are on their way; in a closed loop also
+//     that of all requests to come.
 //
 // Ownership: a run belongs to the goroutine that calls [Run]. The index has
 // owner goroutines of its own, for which a run waits before each lookup.

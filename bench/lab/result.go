@@ -27,6 +27,7 @@ type Result struct {
 	// tier.
 	Loaded     [event.NumTiers]int
 	Lost       int // tokens thrown away by preemptions
+	Preempted  int // how often a request gave its blocks up
 	Steps      int
 	Events     uint64 // published
 	EventsLost uint64
@@ -39,6 +40,7 @@ type Result struct {
 	blockSize  int
 	ttft, tpot []float64
 	e2e        []float64
+	session    []float64 // s, in a closed loop
 }
 
 // Times sums up one kind of time.
@@ -49,6 +51,7 @@ type Summary struct {
 	Reuse           float64            // part of the prompt tokens that was found cached
 	Loaded          float64            // part of them that was loaded from lower tiers, those of preempted requests again
 	TTFT, TPOT, E2E Times              // to the first token, for each further token, to the end
+	Session         Times              // in s, from its first request to the end of its last, in a closed loop
 	OutputPerSecond float64            // tokens
 	LoadMaxOverMean float64            // of the time that workers spend in steps
 	Spent           [NumPhases]float64 // by a request, in the mean
@@ -59,6 +62,7 @@ func (r *Result) count(p *mock.Report) {
 	r.Computed += p.Prefill
 	r.Decoded += p.Decode
 	r.Lost += p.Lost
+	r.Preempted += len(p.Preempted)
 	for t, n := range p.Loaded {
 		r.Loaded[t] += n
 	}
@@ -105,6 +109,9 @@ func (s *sim) finish() (*Result, error) {
 			return nil, fmt.Errorf("lab: router %d still has %d bookings after the last request", i, live)
 		}
 	}
+	if len(s.sessions) > 0 {
+		return nil, fmt.Errorf("lab: %d sessions never ended", len(s.sessions))
+	}
 	r.Duration, r.Load, r.blockSize = end, s.samples.series, s.cfg.Engine.BlockSize
 	r.Events, r.EventsLost, r.Index = s.feed.events, s.feed.lost, s.feed.outcome
 	for _, router := range s.routers {
@@ -113,10 +120,14 @@ func (s *sim) finish() (*Result, error) {
 	for _, w := range s.workers {
 		r.Worked = append(r.Worked, w.worked)
 	}
-	for _, v := range [][]float64{r.ttft, r.tpot, r.e2e} {
+	return r.sorted(), nil
+}
+
+func (r *Result) sorted() *Result {
+	for _, v := range [][]float64{r.ttft, r.tpot, r.e2e, r.session} {
 		slices.Sort(v)
 	}
-	return r, nil
+	return r
 }
 
 func sumUp(sorted []float64) (t Times) {
@@ -134,7 +145,7 @@ func sumUp(sorted []float64) (t Times) {
 
 // Summary sums the run up.
 func (r *Result) Summary() Summary {
-	s := Summary{TTFT: sumUp(r.ttft), TPOT: sumUp(r.tpot), E2E: sumUp(r.e2e)}
+	s := Summary{TTFT: sumUp(r.ttft), TPOT: sumUp(r.tpot), E2E: sumUp(r.e2e), Session: sumUp(r.session)}
 	if r.PromptTokens > 0 {
 		s.Reuse = float64(r.Reused) / float64(r.PromptTokens)
 		for _, n := range r.Loaded {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/router/fairqueue"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/load"
 )
@@ -27,7 +28,11 @@ type journal struct {
 // Record implements route.Journal.
 func (j journal) Record(c load.Change) {
 	c.Request.Blocks = slices.Clone(c.Request.Blocks)
-	j.s.told = append(j.s.told, told{j.s.now + j.s.cfg.SyncDelay, j.from, c})
+	at := j.s.now + j.s.cfg.SyncDelay
+	j.s.told = append(j.s.told, told{at, j.from, c})
+	if j.s.cfg.Queue.Order != Unheld {
+		j.s.agenda.add(at, wordArrives, 0)
+	}
 }
 
 // routerEpoch is the routers' time at virtual time 0.
@@ -37,8 +42,12 @@ func (s *sim) makeRouters() error {
 	for i := range s.cfg.Routers {
 		settings := s.cfg.Route
 		settings.Seed += uint64(i)
+		var policy route.Policy
+		if s.cfg.policy != nil {
+			policy = s.cfg.policy(s)
+		}
 		r, err := route.New(route.Config{
-			BlockSize: s.cfg.Engine.BlockSize, Index: s.feed.space, Settings: settings, ID: uint64(i + 1),
+			BlockSize: s.cfg.Engine.BlockSize, Index: s.feed.space, Settings: settings, Policy: policy, ID: uint64(i + 1),
 			Now: func() time.Time { return routerEpoch.Add(s.now) },
 		})
 		if err != nil {
@@ -48,6 +57,7 @@ func (s *sim) makeRouters() error {
 			r.SetJournal(journal{s, i})
 		}
 		s.routers = append(s.routers, r)
+		s.lines = append(s.lines, line{queue: s.cfg.Queue, late: fairqueue.New(fairqueue.Config{Limit: 1 << 30, Age: time.Hour, Tries: fairqueue.Tries})})
 	}
 	return nil
 }
@@ -82,6 +92,7 @@ func (s *sim) spread(t time.Duration) {
 		for i, r := range s.routers {
 			if i != m.from {
 				r.Apply(m.change)
+				s.lines[i].freed = true
 			}
 		}
 	}
@@ -95,7 +106,7 @@ func (s *sim) choose(q *request) error {
 	if err := s.feed.sync(s.now); err != nil {
 		return err
 	}
-	o := route.Options{RequestID: q.key}
+	o := route.Options{RequestID: q.key, Patient: s.cfg.Queue.Order == Late}
 	if s.cfg.TellOutput {
 		o.ExpectedOutput = q.output
 	}
@@ -124,6 +135,9 @@ var errRefused = errors.New("the routers refused the request")
 
 // refused tells a request that no worker may take from a fault of the run.
 func (s *sim) refused(q *request, err error) error {
+	if errors.Is(err, route.ErrLater) {
+		return err
+	}
 	if errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrNoWorker) {
 		return errRefused
 	}

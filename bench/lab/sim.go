@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -25,11 +26,14 @@ type sim struct {
 	set     *shard.Set
 	feed    *feed
 	routers []*route.Router
+	lines   []line // of each router
 	told    []told
 	workers []*worker
 
-	coming   trace.Request // the next to arrive
-	requests []request     // by number; a number is used again after its request
+	sessions map[string]*session // in a closed loop, those that are not over
+	turns    []string            // sessions whose next request is on the agenda, by its number there
+	coming   trace.Request       // the next to arrive
+	requests []request           // by number; a number is used again after its request
 	spare    []int
 	serial   int // of the next request
 
@@ -51,7 +55,8 @@ type worker struct {
 
 // request is one under way.
 type request struct {
-	key             string
+	key, session    string
+	serial          int
 	arrival, first  time.Duration
 	begun, present  bool // has its first token; the number is in use
 	again           int  // how often it was sent again
@@ -66,6 +71,12 @@ type request struct {
 // Run simulates the fleet until the last request of the source has ended. The
 // error is the context's, the source's, or says which setting is out of range.
 func Run(ctx context.Context, cfg Config, source trace.Source) (*Result, error) {
+	if cfg.bound != Unheld {
+		if err := cfg.check(); err != nil {
+			return nil, err
+		}
+		return runBound(ctx, cfg, source)
+	}
 	s, err := newSim(cfg, source)
 	if err != nil {
 		return nil, err
@@ -124,7 +135,10 @@ func (s *sim) step() (more bool, err error) {
 	}
 	s.samples.until(h.at, s.workers)
 	s.now = h.at
-	return true, s.happen(h)
+	if err := s.happen(h); err != nil {
+		return false, err
+	}
+	return true, s.release()
 }
 
 func (s *sim) prepare() error {
@@ -147,6 +161,11 @@ func (s *sim) prepare() error {
 			if err := s.join(i); err != nil {
 				return err
 			}
+		}
+	}
+	if s.cfg.ClosedLoop {
+		if err := s.closeLoop(); err != nil {
+			return err
 		}
 	}
 	return s.readNext()
@@ -180,10 +199,12 @@ func (s *sim) happen(h happening) error {
 	case promptArrives:
 		return s.handOver(h.of)
 	case requestArrives:
-		if err := s.arrive(); err != nil {
+		if err := s.arrive(&s.coming); err != nil {
 			return err
 		}
 		return s.readNext()
+	case turnComes:
+		return s.turn(s.turns[h.of])
 	}
 	return nil
 }
@@ -211,8 +232,8 @@ func (s *sim) readNext() error {
 	return nil
 }
 
-// arrive takes the coming request in.
-func (s *sim) arrive() error {
+// arrive takes a request in.
+func (s *sim) arrive(c *trace.Request) error {
 	var n int
 	if k := len(s.spare); k > 0 {
 		n, s.spare = s.spare[k-1], s.spare[:k-1]
@@ -220,15 +241,18 @@ func (s *sim) arrive() error {
 		n = len(s.requests)
 		s.requests = append(s.requests, request{})
 	}
-	q, c := &s.requests[n], &s.coming
+	q := &s.requests[n]
+	if in := s.sessions[c.Session]; in != nil && in.began < 0 {
+		in.began = s.now
+	}
 	*q = request{
-		key: strconv.Itoa(s.serial), arrival: s.now, present: true, stage: stage{since: s.now},
+		key: strconv.Itoa(s.serial), session: c.Session, serial: s.serial, arrival: s.now, present: true, stage: stage{since: s.now},
 		input: c.Input, output: c.Output,
 		prompt: s.hasher.Prompt(q.prompt[:0], c), answer: s.hasher.Output(q.answer[:0], c),
 		router: s.serial % s.cfg.Routers,
 	}
 	s.serial++
-	return s.place(n)
+	return s.lineUp(n)
 }
 
 // place sends a request to where its router says.
@@ -271,7 +295,7 @@ func (s *sim) startStep(i int) error {
 	w := s.workers[i]
 	w.report = w.engine.Step()
 	s.feed.publish(s.now, i)
-	d := time.Duration(float64(s.cfg.Timing.Step(w.report)) * w.slow)
+	d := time.Duration(float64(s.cfg.Timing.Step(w.report)) * w.slow * s.hour(i))
 	if d <= 0 && len(w.report.First) == 0 && len(w.report.Finished) == 0 {
 		return fmt.Errorf("lab: worker %d makes no progress at %v", i, s.now)
 	}
@@ -288,6 +312,15 @@ func (s *sim) startStep(i int) error {
 	}
 	s.plan(s.now+d, stepEnds, i)
 	return nil
+}
+
+// hour is how many times longer a worker's step takes at this time of the day.
+func (s *sim) hour(i int) float64 {
+	if s.cfg.Day == 0 {
+		return 1
+	}
+	turns := float64(s.now)/float64(s.cfg.Day) + float64(i)/float64(len(s.workers))
+	return 1 + (s.cfg.DaySlow-1)*(1-math.Cos(2*math.Pi*turns))/2
 }
 
 // endStep tells the routers what the step has brought.
@@ -337,6 +370,7 @@ func (s *sim) firstToken(n, worker int) error {
 		}
 	}
 	s.routers[q.router].MarkPrefillComplete(q.key)
+	s.lines[q.router].freed = true
 	return nil
 }
 
@@ -365,6 +399,7 @@ func (s *sim) end(n int) error {
 	}
 	r.Output(q.key, q.output)
 	r.Free(q.key)
+	s.lines[q.router].freed = true
 	s.goes(q, Decoding)
 	s.result.ended(q, s.now)
 	s.forget(n)
@@ -372,6 +407,7 @@ func (s *sim) end(n int) error {
 }
 
 func (s *sim) forget(n int) {
+	s.answered(&s.requests[n])
 	s.requests[n].present = false
 	s.spare = append(s.spare, n)
 }
@@ -393,6 +429,9 @@ func (s *sim) strike(f Fault) error {
 		if w.present {
 			return nil
 		}
+		for i := range s.lines {
+			s.lines[i].freed = true
+		}
 		return s.join(f.Worker)
 	}
 	if !w.present {
@@ -402,8 +441,9 @@ func (s *sim) strike(f Fault) error {
 	if err := s.feed.remove(s.now, f.Worker); err != nil {
 		return err
 	}
-	for _, r := range s.routers {
+	for i, r := range s.routers {
 		r.RemoveWorker(uint64(f.Worker))
+		s.lines[i].freed = true
 	}
 	for n := range s.requests {
 		if q := &s.requests[n]; q.present && (q.worker == f.Worker || q.prefill == f.Worker) {
@@ -411,7 +451,7 @@ func (s *sim) strike(f Fault) error {
 			s.result.SentAgain++
 			q.again++
 			s.goes(q, Waiting)
-			if err := s.place(n); err != nil {
+			if err := s.lineUp(n); err != nil {
 				return err
 			}
 		}

@@ -77,3 +77,35 @@ func TestWrongFirstGuess(t *testing.T) {
 		}
 	}
 }
+
+// TestSpeedsOfTheDay: where each worker is three times slower once a day, and another one
+// each hour, auto has its first tokens sooner than what does not know of speeds, and no later
+// than two and a half times what they take at its best time, where steps take twice as long in the mean.
+func TestSpeedsOfTheDay(t *testing.T) {
+	means := map[string]float64{}
+	for _, mode := range []string{"auto", "round-robin", "dynamo"} {
+		c := Default()
+		c.Route.Mode = mode
+		c.Day, c.DaySlow = time.Minute, 3
+		_, means[mode] = worked(t, c, 20, 0)
+	}
+	_, usual := worked(t, Default(), 20, 0)
+	t.Logf("%v, %.1f without", means, usual)
+	if means["auto"] > means["round-robin"] || means["auto"] > means["dynamo"] || means["auto"] > 2.5*usual {
+		t.Errorf("mean first tokens after %v ms, of auto %.1f without", means, usual)
+	}
+}
+
+// TestHour: a worker's steps take once to DaySlow times as long, and each a whole period.
+func TestHour(t *testing.T) {
+	s := &sim{cfg: Config{Day: time.Minute, DaySlow: 3}, workers: make([]*worker, 4)}
+	for _, c := range []struct {
+		at   time.Duration
+		i    int
+		want float64
+	}{{0, 0, 1}, {30 * time.Second, 0, 3}, {15 * time.Second, 0, 2}, {0, 2, 3}, {15 * time.Second, 1, 3}, {time.Minute, 0, 1}} {
+		if s.now = c.at; s.hour(c.i) < c.want-1e-9 || s.hour(c.i) > c.want+1e-9 {
+			t.Errorf("worker %d at %v: %v, want %v", c.i, c.at, s.hour(c.i), c.want)
+		}
+	}
+}

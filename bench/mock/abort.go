@@ -5,6 +5,7 @@ import "slices"
 // Abort ends a request whose client is gone. The blocks that it completed stay
 // reusable. It reports whether the request was running or waiting.
 func (e *Engine) Abort(id uint64) bool {
+	e.settle()
 	for i, s := range e.running {
 		if s.id == id {
 			e.running = slices.Delete(e.running, i, i+1)
@@ -22,6 +23,19 @@ func (e *Engine) Abort(id uint64) bool {
 	}
 	e.spare = append(e.spare, s)
 	return true
+}
+
+// unfinished returns the requests that are running or waiting, as they were admitted,
+// with nothing received.
+func (e *Engine) unfinished() []Request {
+	list := make([]Request, 0, len(e.running)+e.waiting.len())
+	for _, of := range [][]*sequence{e.running, e.waiting.items[e.waiting.head:]} {
+		for _, s := range of {
+			prompt := s.input / e.cfg.BlockSize
+			list = append(list, Request{ID: s.id, Input: s.input, Output: s.output, Prompt: s.local[:prompt:prompt], Generated: s.local[prompt:]})
+		}
+	}
+	return list
 }
 
 // Load is what an engine is busy with.

@@ -12,7 +12,7 @@ type cache struct {
 	next   []int32 // index len(refs) is its sentinel
 	free   int
 	freed  uint64 // how often a block became free
-	byName map[uint64]int32
+	byName names
 
 	evicted []uint64 // names that were evicted since the last flush, in order
 }
@@ -21,7 +21,7 @@ func newCache(blocks int) *cache {
 	c := &cache{
 		name: make([]uint64, blocks), named: make([]bool, blocks), refs: make([]int32, blocks),
 		prev: make([]int32, blocks+1), next: make([]int32, blocks+1),
-		byName: make(map[uint64]int32, blocks),
+		byName: newNames(blocks),
 	}
 	end := int32(blocks)
 	c.prev[end], c.next[end] = end, end
@@ -75,7 +75,7 @@ func (c *cache) evict() int32 {
 	c.refs[b] = 1
 	if c.named[b] {
 		c.named[b] = false
-		delete(c.byName, c.name[b])
+		c.byName.remove(c.name[b])
 		c.evicted = append(c.evicted, c.name[b])
 	}
 	return b
@@ -84,11 +84,11 @@ func (c *cache) evict() int32 {
 // setName names the anonymous block b.
 func (c *cache) setName(b int32, name uint64) {
 	c.name[b], c.named[b] = name, true
-	c.byName[name] = b
+	c.byName.set(name, b)
 }
 
 // clear makes all blocks anonymous; none may be in use.
 func (c *cache) clear() {
 	clear(c.named)
-	clear(c.byName)
+	c.byName.clear()
 }

@@ -95,6 +95,7 @@ type Engine struct {
 	// when cache.freed was blockedAt; looking again is only then worth while.
 	blocked   *sequence
 	blockedAt uint64
+	calm      calm
 	report    Report
 	ev        event.Event // reused
 }
@@ -199,8 +200,11 @@ func (e *Engine) Running() int { return len(e.running) }
 // Waiting returns how many requests wait to run.
 func (e *Engine) Waiting() int { return e.waiting.len() }
 
+// Used returns how many blocks of the cache requests use.
+func (e *Engine) Used() int { return e.cfg.Blocks - e.cache.free }
+
 // Held returns how many blocks of the cache can be reused.
-func (e *Engine) Held() int { return len(e.cache.byName) }
+func (e *Engine) Held() int { return e.cache.byName.used }
 
 // AppendHeld appends the engine hashes of the blocks of the cache that can be
 // reused.

@@ -341,7 +341,7 @@ func TestOracleAgrees(t *testing.T) {
 		want, parent := 0, e.cfg.HashSeed
 		for _, l := range r.Prompt {
 			parent = engineHash(parent, l, e.cfg.HashSeed)
-			if _, ok := e.cache.byName[parent]; !ok {
+			if _, ok := e.cache.byName.get(parent); !ok {
 				break
 			}
 			want++

@@ -71,6 +71,18 @@ func (f *Fleet) Step() (engine int, start, end time.Duration, r *Report) {
 	return engine, start, end, r
 }
 
+// Replace puts another engine in an engine's place, as a process that dies is started
+// again, and returns what was lost with it: blocks that could be reused, and requests. A
+// step under way is its last.
+func (f *Fleet) Replace(engine int, by *Engine) (blocks int, lost []Request) {
+	blocks, lost = f.engines[engine].Held(), f.engines[engine].unfinished()
+	f.engines[engine] = by
+	if at := f.queue.place[engine]; at >= 0 {
+		heap.Remove(&f.queue, at)
+	}
+	return blocks, lost
+}
+
 func (s *schedule) Len() int { return len(s.heap) }
 func (s *schedule) Less(i, j int) bool {
 	a, b := s.heap[i], s.heap[j]

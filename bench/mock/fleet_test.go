@@ -2,6 +2,7 @@ package mock
 
 import (
 	"math"
+	"reflect"
 	"testing"
 	"time"
 
@@ -90,5 +91,54 @@ func TestFleetKeepsTime(t *testing.T) {
 	}
 	if ended != 200 {
 		t.Fatalf("%d of 200 requests ended", ended)
+	}
+}
+
+// An engine that is replaced loses its requests, whole; they can be sent elsewhere, and
+// to its successor, which holds nothing.
+func TestFleetReplaces(t *testing.T) {
+	engine := func() *Engine {
+		e, err := New(Config{BlockSize: 4, Blocks: 64, MaxBatched: 8, MaxRunning: 2}, func(*event.Event) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	fleet := NewFleet([]*Engine{engine(), engine()}, func(int, *Report) time.Duration { return time.Second })
+	var sent []Request
+	for id := range uint64(4) { // two run, two wait
+		r := Request{ID: id, Input: 9, Output: 8, Prompt: []uint64{id, 7}, Generated: []uint64{8, 9}}
+		sent = append(sent, r)
+		if err := fleet.Admit(0, 0, &r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		fleet.Step()
+	}
+	if blocks, lost := fleet.Replace(0, engine()); blocks != 4 || !reflect.DeepEqual(lost, sent) {
+		t.Fatalf("lost are %d blocks and %v, want %v", blocks, lost, sent)
+	}
+	if _, busy := fleet.Next(); busy {
+		t.Fatal("the one that is gone has a step to do")
+	}
+	for i := range sent {
+		if err := fleet.Admit(time.Second, i%2, &sent[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ended := 0
+	for {
+		if _, busy := fleet.Next(); !busy {
+			break
+		}
+		_, start, _, r := fleet.Step()
+		if start < time.Second || ended == 0 && r.Reused != 0 {
+			t.Fatalf("a step at %v finds %d tokens", start, r.Reused)
+		}
+		ended += len(r.Finished)
+	}
+	if _, lost := fleet.Replace(1, engine()); ended != 4 || len(lost) != 0 {
+		t.Fatalf("%d ended, and lost are %v", ended, lost)
 	}
 }

@@ -12,6 +12,10 @@ import "github.com/kvatlas/kvatlas/event"
 func (e *Engine) Step() *Report {
 	r := &e.report
 	*r = Report{Began: r.Began[:0], First: r.First[:0], Finished: r.Finished[:0], Preempted: r.Preempted[:0]}
+	if e.pass(r) {
+		return r
+	}
+	e.settle()
 	budget := e.cfg.MaxBatched
 	for i := 0; i < len(e.running) && budget > 0; i++ {
 		s := e.running[i]
@@ -44,6 +48,7 @@ func (e *Engine) Step() *Report {
 		budget -= cost
 	}
 	e.endStep()
+	e.foresee()
 	return r
 }
 
@@ -86,7 +91,7 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	tokens, idle := s.input+s.generated, 0
 	names := s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)]
 	for _, name := range names {
-		b, cached := e.cache.byName[name]
+		b, cached := e.cache.byName.get(name)
 		if !cached {
 			break
 		}
@@ -134,7 +139,7 @@ func (e *Engine) compute(s *sequence, n int) {
 	to := min(s.computed/e.cfg.BlockSize, len(s.name))
 	start := from
 	for b := from; b < to; b++ {
-		if shared, cached := e.cache.byName[s.name[b]]; cached {
+		if shared, cached := e.cache.byName.get(s.name[b]); cached {
 			e.stored(s, start, b)
 			start = b + 1
 			e.cache.use(shared)

@@ -34,6 +34,11 @@ type transfer struct {
 	Blocks        []int  `json:"remote_block_ids"`
 	Host          string `json:"remote_host"`
 	Port          int    `json:"remote_port"`
+	// Cached is how many of the prompt's tokens the engine had that computed it, which the one that
+	// goes on reports as its own.
+	Cached *int `json:"remote_prefill_cached_tokens,omitempty"`
+	// Tokens are the prompt's, where the request brings them.
+	Tokens []uint32 `json:"prompt_token_ids,omitempty"`
 }
 
 // bootstrap is what SGLang's engines meet by.
@@ -61,6 +66,7 @@ type exchange struct {
 type offer struct {
 	ready  chan struct{} // closed when computed
 	tokens int           // of the prompt; set before ready
+	cached int           // of them, likewise
 }
 
 // at returns the offer of the name, made if absent. x.mu is held.
@@ -81,20 +87,20 @@ func (x *exchange) at(name string) *offer {
 }
 
 // give makes a prompt ready to be fetched.
-func (x *exchange) give(name string, tokens int) {
+func (x *exchange) give(name string, tokens, cached int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	o := x.at(name)
 	select {
 	case <-o.ready:
 	default:
-		o.tokens = tokens
+		o.tokens, o.cached = tokens, cached
 		close(o.ready)
 	}
 }
 
 // await waits for a prompt, which then is gone.
-func (x *exchange) await(ctx context.Context, stop <-chan struct{}, name string, wait bool) (int, bool) {
+func (x *exchange) await(ctx context.Context, stop <-chan struct{}, name string, wait bool) *offer {
 	x.mu.Lock()
 	o := x.offers[name]
 	if o == nil && wait {
@@ -102,22 +108,22 @@ func (x *exchange) await(ctx context.Context, stop <-chan struct{}, name string,
 	}
 	x.mu.Unlock()
 	if o == nil {
-		return 0, false
+		return nil
 	}
 	select {
 	case <-o.ready:
 	case <-ctx.Done():
-		return 0, false
+		return nil
 	case <-stop:
-		return 0, false
+		return nil
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.offers[name] != o {
-		return 0, false
+		return nil
 	}
 	delete(x.offers, name)
-	return o.tokens, true
+	return o
 }
 
 func (x *exchange) name() string {
@@ -129,17 +135,17 @@ func (x *exchange) name() string {
 
 // serveKV gives a prompt away.
 func (s *Server) serveKV(w http.ResponseWriter, r *http.Request) {
-	tokens, ok := s.kv.await(r.Context(), s.stop, r.PathValue("name"), r.URL.Query().Has("wait"))
-	if !ok {
+	o := s.kv.await(r.Context(), s.stop, r.PathValue("name"), r.URL.Query().Has("wait"))
+	if o == nil {
 		http.NotFound(w, r)
 		return
 	}
-	_, _ = io.WriteString(w, strconv.Itoa(tokens)) // the other engine may be gone
+	_, _ = fmt.Fprint(w, o.tokens, " ", o.cached) // the other engine may be gone
 }
 
 // offered returns what the answer of a prefill says about its prompt: for whom
 // the engine is to keep it.
-func (s *Server) offered(r *http.Request, prompt int) *transfer {
+func (s *Server) offered(r *http.Request, prompt, cached int) *transfer {
 	host, portText, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		return nil
@@ -148,7 +154,7 @@ func (s *Server) offered(r *http.Request, prompt int) *transfer {
 	if err != nil {
 		return nil
 	}
-	t := &transfer{RemotePrefill: true, Engine: s.cfg.Model + "@" + r.Host, Request: s.kv.name(), Host: host, Port: port}
+	t := &transfer{RemotePrefill: true, Engine: s.cfg.Model + "@" + r.Host, Request: s.kv.name(), Host: host, Port: port, Cached: &cached}
 	for b := range (prompt + s.cfg.Engine.BlockSize - 1) / s.cfg.Engine.BlockSize {
 		t.Blocks = append(t.Blocks, b)
 	}
@@ -156,27 +162,34 @@ func (s *Server) offered(r *http.Request, prompt int) *transfer {
 }
 
 // receive fetches a prompt that another engine computes, if the request says so.
-// It returns false where this engine has to compute it.
-func (s *Server) receive(ctx context.Context, q *request, prompt int) bool {
+// It returns false where this engine has to compute it, and how much of it the other one had, below 0
+// if it does not say.
+func (s *Server) receive(ctx context.Context, q *request, prompt int) (received bool, cached int) {
 	url := ""
 	switch t := q.Transfer; {
 	case s.cfg.Transfer == TransferVLLM && t != nil && t.RemotePrefill:
 		if len(t.Blocks) != (prompt+s.cfg.Engine.BlockSize-1)/s.cfg.Engine.BlockSize || !strings.HasPrefix(t.Engine, s.cfg.Model+"@") {
 			s.Lost.Add(1)
-			return false
+			return false, -1
 		}
 		url = "http://" + net.JoinHostPort(t.Host, strconv.Itoa(t.Port)) + kvPath + t.Request
 	case s.cfg.Transfer == TransferSGLang && !s.cfg.Prefill && q.Room != nil && q.Port != nil:
 		url = "http://" + net.JoinHostPort(q.Host, strconv.Itoa(*q.Port)) + kvPath + roomName(*q.Room) + "?wait"
 	default:
-		return false
+		return false, -1
 	}
-	if err := fetch(ctx, url, prompt); err != nil {
+	cached, err := fetch(ctx, url, prompt)
+	if err != nil {
 		s.Lost.Add(1)
-		return false
+		return false, -1
 	}
 	s.Received.Add(1)
-	return true
+	if s.cfg.Transfer == TransferVLLM { // whose engines learn it of the router
+		if cached = -1; q.Transfer.Cached != nil {
+			cached = *q.Transfer.Cached
+		}
+	}
+	return true, cached
 }
 
 func roomName(room uint64) string { return "room-" + strconv.FormatUint(room, 10) }
@@ -184,26 +197,27 @@ func roomName(room uint64) string { return "room-" + strconv.FormatUint(room, 10
 // fetchTimeout bounds the wait for another engine.
 const fetchTimeout = time.Minute
 
-func fetch(ctx context.Context, url string, prompt int) error {
+func fetch(ctx context.Context, url string, prompt int) (cached int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	req.Close = true
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return err
+		return 0, err
 	}
-	if text := strconv.Itoa(prompt); resp.StatusCode != http.StatusOK || string(data) != text {
-		return fmt.Errorf("asked for %s tokens and got %d %q", text, resp.StatusCode, data)
+	tokens := 0
+	if n, err := fmt.Sscan(string(data), &tokens, &cached); n != 2 || resp.StatusCode != http.StatusOK || tokens != prompt {
+		return 0, errors.Join(fmt.Errorf("asked for %d tokens and got %d %q", prompt, resp.StatusCode, data), err)
 	}
-	return nil
+	return cached, nil
 }
 
 // transferJSON is the member of an answer.

@@ -3,9 +3,15 @@ package mockapi
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
+
+	"github.com/kvatlas/kvatlas/chat/api"
 )
+
+// maxLength is how many tokens a prompt and its answer may have, as engines say.
+const maxLength = 1 << 20
 
 // request is what the engine understands of OpenAI's.
 type request struct {
@@ -20,12 +26,22 @@ type request struct {
 	StreamOptions struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
-	Salt     string    `json:"cache_salt"`
-	Transfer *transfer `json:"kv_transfer_params"`
+	Salt       string    `json:"cache_salt"`
+	AddSpecial *bool     `json:"add_special_tokens"`
+	Transfer   *transfer `json:"kv_transfer_params"`
+	InputIDs   []uint32  `json:"input_ids"` // SGLang
 	bootstrap
 }
 
-// tokens returns the prompt's tokens.
+// text is the prompt of a completion.
+func (q *request) text() (text string, err error) {
+	if err = json.Unmarshal(q.Prompt, &text); err != nil {
+		err = fmt.Errorf("prompt: %w", err)
+	}
+	return text, err
+}
+
+// tokens returns the prompt's tokens where there is no tokenizer.
 func (q *request) tokens() ([]uint32, error) {
 	if q.Messages != nil {
 		text := ""
@@ -34,15 +50,8 @@ func (q *request) tokens() ([]uint32, error) {
 		}
 		return Tokens(text), nil
 	}
-	var tokens []uint32
-	if json.Unmarshal(q.Prompt, &tokens) == nil {
-		return tokens, nil
-	}
-	var text string
-	if err := json.Unmarshal(q.Prompt, &text); err != nil {
-		return nil, fmt.Errorf("prompt: %w", err)
-	}
-	return Tokens(text), nil
+	text, err := q.text()
+	return Tokens(text), err
 }
 
 func (s *Server) routes() {
@@ -52,8 +61,19 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /metrics", s.metrics)
 	s.mux.HandleFunc("GET "+kvPath+"{name}", s.serveKV)
 	s.mux.HandleFunc("POST /tokenize", s.tokenize)
+	s.mux.HandleFunc("POST /detokenize", s.detokenize)
+	s.mux.HandleFunc("GET "+map[string]string{KindVLLM: "/version", KindSGLang: "/server_info"}[s.cfg.Kind], s.version)
 	s.mux.HandleFunc("POST /v1/completions", s.complete)
 	s.mux.HandleFunc("POST /v1/chat/completions", s.complete)
+	s.mux.HandleFunc("POST /v1/messages", s.otherwise)
+	s.mux.HandleFunc("POST "+api.PathCountTokens, s.count)
+	s.mux.HandleFunc("POST /v1/responses", s.otherwise)
+	s.mux.HandleFunc("GET /v1/responses/{id}", s.kept)
+	if s.cfg.Scores != "" {
+		for _, path := range []string{api.PathScore, "/v1" + api.PathScore, api.PathRerank, "/v1" + api.PathRerank, "/v2" + api.PathRerank} {
+			s.mux.HandleFunc("POST "+path, s.score)
+		}
+	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -74,19 +94,57 @@ func fail(w http.ResponseWriter, status int, err error) {
 }
 
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	_, tokens, err := read(r)
+	q, body, err := read(r)
+	var tokens []uint32
+	if err == nil {
+		tokens, _, err = s.prompt(r.Context(), &q, body)
+	}
 	if err != nil {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	answer(w, http.StatusOK, map[string]any{"count": len(tokens), "max_model_len": 1 << 20, "tokens": tokens})
+	answer(w, http.StatusOK, map[string]any{"count": len(tokens), "max_model_len": maxLength, "tokens": tokens})
 }
 
-func read(r *http.Request) (q request, tokens []uint32, err error) {
-	if err = json.NewDecoder(r.Body).Decode(&q); err == nil {
-		tokens, err = q.tokens()
+// detokenize answers under the name that vLLM has for the text, and the one that SGLang has.
+func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Tokens []uint32 `json:"tokens"`
+		Skip   *bool    `json:"skip_special_tokens"` // SGLang's; vLLM keeps them
 	}
-	return q, tokens, err
+	err := json.NewDecoder(r.Body).Decode(&q)
+	text := ""
+	switch {
+	case err != nil:
+	case s.cfg.Tokenizer == nil:
+		err = errNoTokenizer
+	default:
+		skip := s.cfg.Kind == KindSGLang
+		if q.Skip != nil {
+			skip = skip && *q.Skip
+		}
+		text, err = s.cfg.Tokenizer.words.Decode(q.Tokens, skip)
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	name := "prompt"
+	if s.cfg.Kind == KindSGLang {
+		name = "text"
+	}
+	answer(w, http.StatusOK, map[string]any{name: text})
+}
+
+func (s *Server) version(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, map[string]any{"version": s.cfg.Release})
+}
+
+func read(r *http.Request) (q request, body []byte, err error) {
+	if body, err = io.ReadAll(r.Body); err == nil {
+		err = json.Unmarshal(body, &q)
+	}
+	return q, body, err
 }
 
 // complete answers a request to generate.
@@ -94,7 +152,14 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	s.Requests.Add(1)
 	s.Live.Add(1)
 	defer s.Live.Add(-1)
-	q, prompt, err := read(r)
+	q, body, err := read(r)
+	var prompt []uint32
+	if err == nil && s.serves(q.Model) {
+		var given bool
+		if prompt, given, err = s.prompt(r.Context(), &q, body); err == nil && s.cfg.Seen != nil {
+			s.cfg.Seen(body, prompt, given)
+		}
+	}
 	output := s.cfg.Default
 	if q.MaxTokens != nil {
 		output = *q.MaxTokens
@@ -125,13 +190,19 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		fail(w, fault.Status, errBusy)
 		return
 	}
-	j, err := s.generate(k, &q, prompt, output, s.receive(r.Context(), &q, len(prompt)))
+	tokens, texts, err := s.words(prompt, output)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	received, cached := s.receive(r.Context(), &q, len(prompt))
+	j, err := s.generate(k, &q, prompt, tokens, received)
 	if err != nil {
 		fail(w, http.StatusServiceUnavailable, err)
 		return
 	}
 	a := &reply{w: w, chat: q.Messages != nil, stream: q.Stream, usage: q.StreamOptions.IncludeUsage, model: q.Model,
-		prompt: len(prompt), tokens: generated(prompt, output)}
+		prompt: len(prompt), remote: cached, texts: texts}
 	if s.follow(r, j, a, fault) {
 		s.offer(r, &q, a)
 		a.end()
@@ -147,6 +218,9 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 func (s *Server) follow(r *http.Request, j *job, a *reply, fault Fault) bool {
 	select {
 	case a.cached = <-j.cached:
+		if a.remote >= 0 {
+			a.cached = a.remote
+		}
 	case err := <-j.refused:
 		fail(a.w, http.StatusServiceUnavailable, err)
 		return false
@@ -181,12 +255,12 @@ func (s *Server) follow(r *http.Request, j *job, a *reply, fault Fault) bool {
 func (s *Server) offer(r *http.Request, q *request, a *reply) {
 	switch {
 	case s.cfg.Transfer == TransferVLLM && q.Transfer != nil && q.Transfer.RemoteDecode:
-		if t := s.offered(r, a.prompt); t != nil {
-			s.kv.give(t.Request, a.prompt)
+		if t := s.offered(r, a.prompt, a.cached); t != nil {
+			s.kv.give(t.Request, a.prompt, a.cached)
 			a.transfer = t
 		}
 	case s.cfg.Transfer == TransferSGLang && s.cfg.Prefill:
-		s.kv.give(roomName(*q.Room), a.prompt)
+		s.kv.give(roomName(*q.Room), a.prompt, a.cached)
 	}
 }
 
@@ -205,17 +279,18 @@ type reply struct {
 	model         string
 	prompt        int
 	cached        int
-	tokens        []uint32
+	remote        int // what of it the engine had that computed the prompt; below 0: none did
+	texts         []string
 	sent          int
 	transfer      *transfer // for the engine that goes on
 	text, scratch []byte
 }
 
 func (a *reply) token() {
-	t := a.tokens[a.sent]
+	t := a.texts[a.sent]
 	a.sent++
 	if !a.stream {
-		a.text = appendToken(a.text, t)
+		a.text = append(a.text, t...)
 		return
 	}
 	if a.sent == 1 {
@@ -224,10 +299,10 @@ func (a *reply) token() {
 	a.scratch = append(a.scratch[:0], `data: {"id":"cmpl-mock","object":"`...)
 	if a.chat {
 		a.scratch = append(a.scratch, `chat.completion.chunk","choices":[{"index":0,"delta":{"content":"`...)
-		a.scratch = append(appendToken(a.scratch, t), `"},"finish_reason":null}]}`...)
+		a.scratch = append(append(a.scratch, t...), `"},"finish_reason":null}]}`...)
 	} else {
 		a.scratch = append(a.scratch, `text_completion","choices":[{"index":0,"text":"`...)
-		a.scratch = append(appendToken(a.scratch, t), `","finish_reason":null}]}`...)
+		a.scratch = append(append(a.scratch, t...), `","finish_reason":null}]}`...)
 	}
 	a.write()
 }

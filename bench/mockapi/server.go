@@ -2,6 +2,7 @@ package mockapi
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -34,6 +36,19 @@ type Config struct {
 	// computes prompts for others.
 	Transfer string
 	Prefill  bool
+	// Tokenizer makes the tokens of texts and chats; nil: four bytes are one, of a chat as its
+	// messages stand one below the other. TokenizeTime says how long it takes for so many bytes;
+	// nil: no longer than here.
+	Tokenizer    *Tokenizer
+	TokenizeTime func(bytes int) time.Duration
+	// Kind is which engine it is, KindVLLM if empty, and Release which of its releases; empty: one
+	// that takes the tokens of a chat with its request.
+	Kind, Release string
+	// Scores is how prompts of scores are made, and that there are routes for them; "" for none.
+	Scores api.ScoreRule
+	// Seen, if set, is told of each request to generate what its prompt is, and whether it
+	// came as tokens.
+	Seen func(body []byte, prompt []uint32, given bool)
 	// Step says how long a step takes; nil: no time at all.
 	Step func(r *mock.Report) time.Duration
 	// Sink takes the engines' events; nil: nobody. It is called by the goroutine
@@ -48,10 +63,11 @@ type Config struct {
 type sink = func(ev *event.Event)
 
 var (
-	errClosed    = errors.New("the engine has stopped")
-	errBusy      = errors.New("the engine has no room")
-	errRequest   = errors.New("no prompt, no tokens to generate, or no such rank")
-	errBootstrap = errors.New("a prefill engine needs bootstrap_host, bootstrap_port and bootstrap_room")
+	errClosed      = errors.New("the engine has stopped")
+	errBusy        = errors.New("the engine has no room")
+	errRequest     = errors.New("no prompt, no tokens to generate, or no such rank")
+	errNoTokenizer = errors.New("there is no tokenizer that could decode")
+	errBootstrap   = errors.New("a prefill engine needs bootstrap_host, bootstrap_port and bootstrap_room")
 )
 
 // Server is one worker. It is an http.Handler.
@@ -63,10 +79,14 @@ type Server struct {
 	stop  chan struct{}
 	once  sync.Once
 	kv    exchange
+	front chan struct{} // of who tokenizes
+	past  past
 
 	// Requests counts requests to generate, and Live those that are answered
 	// now. Aborted counts those whose client left.
 	Requests, Live, Aborted atomic.Int64
+	// Tokenized counts texts and chats that the tokenizer made tokens of.
+	Tokenized atomic.Int64
 	// Received counts prompts taken over from another engine, and Lost those
 	// that should have been and were computed here instead.
 	Received, Lost atomic.Int64
@@ -86,7 +106,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Engine.Blocks == 0 {
 		cfg.Engine.Blocks = mock.DefaultBlocks
 	}
-	s := &Server{cfg: cfg, stop: make(chan struct{})}
+	if cfg.Kind == "" {
+		cfg.Kind = map[bool]string{true: KindSGLang, false: KindVLLM}[cfg.Transfer == TransferSGLang]
+	}
+	if cfg.Kind != KindVLLM && cfg.Kind != KindSGLang {
+		return nil, fmt.Errorf("an engine of kind %q: %s and %s are known", cfg.Kind, KindVLLM, KindSGLang)
+	}
+	if cfg.Release == "" {
+		cfg.Release = release(takesTokens[cfg.Kind])
+	}
+	s := &Server{cfg: cfg, stop: make(chan struct{}), front: make(chan struct{}, 1)}
 	for i := range max(cfg.Ranks, 1) {
 		k, err := newEngineRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
 		if err != nil {
@@ -121,15 +150,15 @@ func (s *Server) rankOf(r *http.Request) *engineRank {
 	return s.ranks[int(s.turn.Add(1)-1)%len(s.ranks)]
 }
 
-// generate puts a prompt into the engine and returns the job, which runs on even
-// if nobody listens.
-func (s *Server) generate(k *engineRank, q *request, prompt []uint32, output int, received bool) (*job, error) {
+// generate puts a prompt and its answer into the engine and returns the job, which runs on
+// even if nobody listens.
+func (s *Server) generate(k *engineRank, q *request, prompt, answer []uint32, received bool) (*job, error) {
 	size := s.cfg.Engine.BlockSize
 	lora := ""
 	if q.Model != s.cfg.Model {
 		lora = q.Model
 	}
-	all := append(prompt[:len(prompt):len(prompt)], generated(prompt, output)...)
+	all, output := append(prompt[:len(prompt):len(prompt)], answer...), len(answer)
 	// The last token's KV entries are never computed.
 	local, err := blockhash.LocalHashes(nil, all[:len(all)-min(output, 1)], size, blockhash.Options{Seed: blockhash.Seed(lora, q.Salt) + s.cfg.Seed})
 	if err != nil {
@@ -155,6 +184,18 @@ func generated(prompt []uint32, n int) []uint32 {
 		out[i] = sum >> 1
 	}
 	return out
+}
+
+// words are the tokens of an answer and the text of each.
+func (s *Server) words(prompt []uint32, n int) (tokens []uint32, texts []string, err error) {
+	if s.cfg.Tokenizer != nil {
+		return s.cfg.Tokenizer.generated(prompt, n)
+	}
+	tokens, texts = generated(prompt, n), make([]string, n)
+	for i, t := range tokens {
+		texts[i] = string(appendToken(nil, t))
+	}
+	return tokens, texts, nil
 }
 
 // Text returns the text that the engine answers a prompt with.

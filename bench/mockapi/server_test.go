@@ -194,7 +194,7 @@ func TestTransfer(t *testing.T) {
 // Models and load are told in vLLM's words.
 func TestStatus(t *testing.T) {
 	_, url := start(t, Config{Loras: []string{"l"}})
-	for path, want := range map[string]string{"/v1/models": `"id":"l","object":"model","parent":"m"`, "/metrics": `vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0`} {
+	for path, want := range map[string]string{"/v1/models": `"id":"l","object":"model","owned_by":"vllm","parent":"m"`, "/metrics": `vllm:kv_cache_usage_perc{model_name="m",engine="0"} 0`} {
 		resp, err := http.Get(url + path) //nolint:noctx // a test's own server
 		if err != nil {
 			t.Fatal(err)

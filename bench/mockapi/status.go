@@ -14,9 +14,9 @@ func (s *Server) serves(model string) bool {
 
 // models lists the model and its adapters as vLLM does: those name their parent.
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
-	list := []any{map[string]any{"id": s.cfg.Model, "object": "model", "parent": nil}}
+	list := []any{map[string]any{"id": s.cfg.Model, "object": "model", "parent": nil, "owned_by": s.cfg.Kind, "max_model_len": maxLength}}
 	for _, l := range s.cfg.Loras {
-		list = append(list, map[string]any{"id": l, "object": "model", "parent": s.cfg.Model})
+		list = append(list, map[string]any{"id": l, "object": "model", "owned_by": s.cfg.Kind, "parent": s.cfg.Model})
 	}
 	answer(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }

@@ -2,9 +2,11 @@ package mocker
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/bench/workload"
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
@@ -51,6 +53,10 @@ type Config struct {
 	Engine       mock.Config
 	Timing       mock.Timing
 
+	// DieEvery, if above 0, is after how much virtual time the last worker but one (or the
+	// only one) dies, each time, and DieFor how long it is away.
+	DieEvery, DieFor time.Duration
+
 	HTTP HTTPConfig
 
 	// Through, if set, chooses in place of Routing.
@@ -78,13 +84,13 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Float(&c.Speed, "speed", 1, `How many times faster than in the trace requests arrive and engines compute. 0 is as
 		fast as possible.`, conf.Between[float64](0, 1e6))
 	set.Int(&c.Requests, "requests", 0, "Stop sending after so many requests. 0 sends all of a trace, or for ever.",
-		conf.Between(0, 1<<40))
+		conf.Between(0, math.MaxInt32))
 	set.String(&c.AtEnd, "at-end", EndExit, `What to do after the last request has been answered and its events are acknowledged:
 		exit, wait for a signal (the workers stay known), or loop over the requests again.`, conf.OneOf(EndExit, EndWait, EndLoop))
 	set.String(&c.Routing, "routing", RouteSession, `Which engine gets a request: the one that has its session (requests without
 		one go round robin), each in turn, or a random one.`, conf.OneOf(RouteSession, RouteRoundRobin, RouteRandom))
 	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: the generated workload, random routing and --engine-hashes own.",
-		conf.Between(0, 1<<62))
+		conf.Between(0, math.MaxInt32))
 
 	w := &c.Workload
 	set.Group("Generated workload")
@@ -93,7 +99,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&w.SystemTokens, "system-tokens", w.SystemTokens, `Length of each system prompt. The most popular one consists of
 		the tokens 0, 1, 2, ….`, conf.Between(0, 1<<24))
 	set.Float(&w.Zipf, "zipf", w.Zipf, "The k-th system prompt is 1/k^zipf times as popular as the first.", conf.Between[float64](0, 10))
-	set.Int(&w.MaxTokens, "max-tokens", w.MaxTokens, "A session ends before its prompt and answer are longer.", conf.Between(1<<10, 1<<24))
+	set.Int(&w.MaxTokens, "max-tokens", w.MaxTokens, `A session ends before its prompt and answer are longer, or
+		longer than --cache-blocks.`, conf.Between(1<<10, 1<<24))
 	set.Float(&w.Conversation.Weight, "conversations", w.Conversation.Weight, "Share of sessions that are conversations, relative to the other kinds.", conf.Between[float64](0, 1e6))
 	set.Float(&w.Agent.Weight, "agents", w.Agent.Weight, "Share of sessions that are agents with a long context.", conf.Between[float64](0, 1e6))
 	set.Float(&w.OneOff.Weight, "one-offs", w.OneOff.Weight, "Share of sessions that are a single request.", conf.Between[float64](0, 1e6))
@@ -105,7 +112,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Model, "model", "mock", "Name of the model. The fleet serves it.")
 	set.String(&c.Group, "group", "", "Routing group or tenant. It is the fleet's.")
 	set.Int(&c.Workers, "workers", 8, "Number of workers.", conf.Between(1, 1<<16))
-	set.Int(&c.FirstWorker, "first-worker", 1, "Id of the first worker; the others follow.", conf.Between(0, 1<<40))
+	set.Int(&c.FirstWorker, "first-worker", 1, "Id of the first worker; the others follow.", conf.Between(0, math.MaxInt32))
 	set.Int(&c.DPRanks, "dp-size", 1, "Data-parallel ranks of each worker. Each is an engine with its own cache.", conf.Between(1, 1<<10))
 	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens of a block. It is every engine's.", conf.Between(1, blockhash.MaxBlockSize))
 	set.Int(&c.Engine.Blocks, "cache-blocks", mock.DefaultBlocks, "Blocks in the cache of an engine.", conf.Between(1, 1<<30))
@@ -115,6 +122,11 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.EngineHashes, "engine-hashes", HashesShared, `Whether all engines call the same content by the same hash, as with a
 		fixed hash seed, or each by its own.`, conf.OneOf(HashesShared, HashesOwn))
 
+	set.Duration(&c.DieEvery, "die-every", 0, `How often the last worker but one dies: it says no more, what it held is lost, and its
+		requests go to others. 0s is never; not with --http or --events-out.`, conf.Between(0, time.Hour))
+	set.Duration(&c.DieFor, "die-for", 30*time.Second, "How long it is away then. It returns with an empty cache, and --die-every begins anew.",
+		conf.Between(time.Millisecond, time.Hour))
+
 	c.HTTP.declare(set)
 
 	set.Group("Output")
@@ -122,6 +134,9 @@ func (c *Config) Declare(set *conf.Set) {
 		stated.`, conf.OneOf(ProgressAuto, ProgressText, ProgressJSON, ProgressNone))
 	set.String(&c.EventsOut, "events-out", "", "File that records every published event in order, in the native encoding.")
 }
+
+// defaultTokenizeSpeed is that of the Hugging Face library on a machine like those of engines, in MB/s.
+const defaultTokenizeSpeed = 1.3
 
 func (h *HTTPConfig) declare(set *conf.Set) {
 	set.Group("HTTP")
@@ -136,6 +151,16 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 	set.String(&h.Transfer, "kv-transfer", "", `How prompts get from prefill to decode workers. As with
 		vllm or sglang; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
 	set.List(&h.Loras, "adapters", nil, "Names of LoRA adapters that the workers serve too.")
+	set.String(&h.Kind, "engine-kind", mockapi.KindVLLM, "Which engine the workers are, by what they take as tokens of a chat's prompt and how they tell their version.",
+		conf.OneOf(mockapi.KindVLLM, mockapi.KindSGLang))
+	set.String(&h.Release, "engine-release", "", "Which release of it.", conf.ShowDefault("the first that takes tokens with a chat"))
+	set.String(&h.Tokenizer, "model-files", "", `Directory of the model's tokenizer.json, and tokenizer_config.json or chat_template.jinja where
+		it has a chat template, by which the workers make tokens. Without it four bytes are a token.`)
+	set.String(&h.Template, "engine-chat-template", "", "File of a chat template in place of the directory's.")
+	set.String(&h.Kwargs, "engine-template-kwargs", "", "Variables of the chat template that requests do not set, as a JSON object.")
+	set.Float(&h.TokenizeSpeed, "tokenize-speed", defaultTokenizeSpeed, `Megabytes of text that a worker tokenizes in a second, one text after the other, for
+		/tokenize and again for a request that does not bring its tokens; --speed makes it faster, too. The Hugging Face library
+		does 1.1 to 1.5. 0 takes no longer than it takes here.`, conf.Between[float64](0, 1e6))
 	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
 }
 
@@ -151,16 +176,25 @@ func (c *Config) Space() event.Space {
 func (c *Config) newFleet(emit func(engine int) sink) (*mock.Fleet, error) {
 	engines := make([]*mock.Engine, c.engines())
 	for i := range engines {
-		ec := c.Engine
-		ec.DPRank = uint32(i % c.DPRanks)
-		if c.EngineHashes == HashesOwn {
-			ec.HashSeed = uint64(c.Seed)<<32 + uint64(i) + 1
-		}
 		var err error
-		if engines[i], err = mock.New(ec, emit(i)); err != nil {
-			return nil, fmt.Errorf("make engine %d: %w", i, err)
+		if engines[i], err = c.newEngine(i, emit(i)); err != nil {
+			return nil, err
 		}
 	}
 	timing := c.Timing
 	return mock.NewFleet(engines, func(_ int, r *mock.Report) time.Duration { return timing.Step(r) }), nil
+}
+
+// newEngine makes an idle engine.
+func (c *Config) newEngine(i int, emit sink) (*mock.Engine, error) {
+	ec := c.Engine
+	ec.DPRank = uint32(i % c.DPRanks)
+	if c.EngineHashes == HashesOwn {
+		ec.HashSeed = uint64(c.Seed)<<32 + uint64(i) + 1
+	}
+	e, err := mock.New(ec, emit)
+	if err != nil {
+		return nil, fmt.Errorf("make engine %d: %w", i, err)
+	}
+	return e, nil
 }

@@ -295,10 +295,17 @@ func TestFailuresEndTheRun(t *testing.T) {
 func TestTooLargeRequestsAreCounted(t *testing.T) {
 	out := discard(t)
 	var b fakeBroker
-	if err := Run(t.Context(), settings(t, smallFlags("--cache-blocks=80", "--progress=json")...), b.broker(), out); err != nil {
+	path := filepath.Join(t.TempDir(), "trace.jsonl")
+	lines := `{"timestamp":0,"input_length":1000,"output_length":8,"hash_ids":[1,2]}
+{"timestamp":1,"input_length":1500,"output_length":8,"hash_ids":[1,2,3]}
+`
+	if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if p := lastLine(t, out); p.Refused == 0 || p.Requests+p.Refused != 300 || p.Finished != p.Requests {
+	if err := Run(t.Context(), settings(t, smallFlags("--cache-blocks=80", "--progress=json", "--trace-id-tokens=512", "--trace="+path)...), b.broker(), out); err != nil {
+		t.Fatal(err)
+	}
+	if p := lastLine(t, out); p.Refused != 1 || p.Requests != 1 || p.Finished != 1 {
 		t.Errorf("%+v", p)
 	}
 }

@@ -13,6 +13,7 @@ import (
 // counters are written by the goroutine of Run and read by that of progress.
 type counters struct {
 	requests, refused, finished atomic.Int64
+	lost, lostBlocks            atomic.Int64 // with engines that died
 	promptTokens, reusedTokens  atomic.Int64
 	events, stored, removed     atomic.Int64 // stored and removed in blocks
 	virtual, behind             atomic.Int64 // ns
@@ -24,7 +25,8 @@ type Progress struct {
 	Seconds        float64 `json:"seconds"`         // of the clock
 	TraceSeconds   float64 `json:"trace_seconds"`   // of virtual time
 	BehindSeconds  float64 `json:"behind_seconds"`  // virtual time is late by so much of the clock
-	Requests       int64   `json:"requests"`        // accepted
+	Requests       int64   `json:"requests"`        // accepted by an engine
+	Lost           int64   `json:"lost,omitempty"`  // of those, with an engine that died: each is sent to another
 	Refused        int64   `json:"refused"`         // too large for a cache, or too many waiting
 	Finished       int64   `json:"finished"`        // answered
 	PromptTokens   int64   `json:"prompt_tokens"`   // of accepted requests
@@ -49,6 +51,7 @@ func (c *counters) read(seconds float64, pending int64, before *Progress) Progre
 		BehindSeconds: time.Duration(c.behind.Load()).Seconds(),
 		Requests:      c.requests.Load(),
 		Refused:       c.refused.Load(),
+		Lost:          c.lost.Load(),
 		Finished:      c.finished.Load(),
 		PromptTokens:  c.promptTokens.Load(),
 		ReusedTokens:  c.reusedTokens.Load(),
@@ -57,8 +60,9 @@ func (c *counters) read(seconds float64, pending int64, before *Progress) Progre
 		PendingBytes:  pending,
 		Idle:          c.idle.Load(),
 	}
-	p.StoredBlocks = c.stored.Load() // after removed, so that the difference is not negative
-	p.HeldBlocks = p.StoredBlocks - p.RemovedBlocks
+	gone := c.lostBlocks.Load()
+	p.StoredBlocks = c.stored.Load() // after what is gone, so that the difference is not negative
+	p.HeldBlocks = p.StoredBlocks - p.RemovedBlocks - gone
 	if p.PromptTokens > 0 {
 		p.Reuse = float64(p.ReusedTokens) / float64(p.PromptTokens)
 	}
@@ -87,6 +91,9 @@ func (p *Progress) state() string {
 	s := fmt.Sprintf("%d blocks, %d KiB unsent", p.HeldBlocks, p.PendingBytes>>10)
 	if p.Refused > 0 {
 		s += fmt.Sprintf(", %d refused", p.Refused)
+	}
+	if p.Lost > 0 {
+		s += fmt.Sprintf(", %d lost and sent again", p.Lost)
 	}
 	if p.BehindSeconds >= 1 {
 		s += fmt.Sprintf(", %.0fs late", p.BehindSeconds)

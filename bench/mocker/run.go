@@ -55,8 +55,9 @@ type run struct {
 	err     error // the first error of a sink
 
 	arriving      trace.Request
-	prompt, after []uint64  // its hashes
-	checked       int       // steps since ctx was looked at
+	prompt, after []uint64 // its hashes
+	checked       int      // steps since ctx was looked at
+	mortal        mortal
 	outcomes      []outcome // that Config.Through is yet to be told, in the order of time
 }
 
@@ -71,6 +72,9 @@ func Run(ctx context.Context, cfg *Config, broker Broker, out *os.File) (err err
 	defer func() { err = errors.Join(err, r.feed.close()) }()
 	r.hasher = trace.NewHasher(r.feed.src.IDTokens(), cfg.Engine.BlockSize)
 	if r.fleet, err = cfg.newFleet(r.sink); err != nil {
+		return err
+	}
+	if r.mortal, err = newMortal(cfg, broker.Open); err != nil {
 		return err
 	}
 	if cfg.EventsOut != "" {
@@ -168,12 +172,18 @@ func (r *run) loop() error {
 	more, err := r.arrive()
 	for err == nil {
 		at, busy := r.fleet.Next()
+		if next, mortal := r.mortal.next(); mortal && (more || busy) && (!busy || next <= at) && (!more || next <= r.arriving.Arrival) {
+			if err = r.pace(next); err == nil {
+				err = r.turn(next)
+			}
+			continue
+		}
 		switch {
 		case len(r.outcomes) > 0 && (!busy || r.outcomes[0].at <= at) && (!more || r.outcomes[0].at <= r.arriving.Arrival):
 			if err = r.pace(r.outcomes[0].at); err != nil {
 				return err
 			}
-			r.tell()
+			r.tell(0)
 		case more && (!busy || r.arriving.Arrival <= at):
 			if err = r.pace(r.arriving.Arrival); err != nil {
 				return err
@@ -185,9 +195,9 @@ func (r *run) loop() error {
 			if err = r.pace(at); err != nil {
 				return err
 			}
-			_, _, end, report := r.fleet.Step()
+			engine, _, end, report := r.fleet.Step()
 			r.count(report)
-			r.later(end, report)
+			r.later(engine, end, report)
 			err = r.err
 		default:
 			return nil
@@ -205,26 +215,33 @@ func (r *run) arrive() (more bool, err error) {
 	return err == nil, err
 }
 
-// admit passes the request that arrives to an engine, or counts that it was
-// refused, as a client would be.
+// admit passes the request that arrives to an engine, or counts that it was refused, as a
+// client would be.
 func (r *run) admit() error {
 	q := &r.arriving
 	r.prompt = r.hasher.Prompt(r.prompt[:0], q)
 	r.after = r.hasher.Output(r.after[:0], q)
-	err := r.fleet.Admit(q.Arrival, r.choose(q), &mock.Request{
-		ID: q.Serial, Input: q.Input, Output: q.Output, Prompt: r.prompt, Generated: r.after,
-	})
+	return r.send(q.Arrival, q.Session, &mock.Request{ID: q.Serial, Input: q.Input, Output: q.Output, Prompt: r.prompt, Generated: r.after})
+}
+
+// send passes a request to an engine.
+func (r *run) send(now time.Duration, session string, q *mock.Request) error {
+	e, ok := r.choose(q, session)
+	err := errDead
+	if ok {
+		err = r.fleet.Admit(now, e, q)
+	}
 	switch {
 	case err == nil:
 		r.counts.requests.Add(1)
 		r.counts.promptTokens.Add(int64(q.Input))
-	case errors.Is(err, mock.ErrTooLarge) || errors.Is(err, mock.ErrBusy):
+	case errors.Is(err, mock.ErrTooLarge) || errors.Is(err, mock.ErrBusy) || errors.Is(err, errDead):
 		r.counts.refused.Add(1)
 		if r.cfg.Through != nil {
-			r.cfg.Through.Ended(q.Serial)
+			r.cfg.Through.Ended(q.ID)
 		}
 	default:
-		return fmt.Errorf("request %d: %w", q.Serial, err)
+		return fmt.Errorf("request %d: %w", q.ID, err)
 	}
 	return nil
 }

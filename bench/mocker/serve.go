@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -27,6 +28,29 @@ type HTTPConfig struct {
 	Transfer  string
 	Loras     []string
 	Tokens    int // generated unless told
+
+	Kind, Release               string // of the engine
+	Tokenizer, Template, Kwargs string // directory, file, JSON
+	TokenizeSpeed               float64
+}
+
+// tokenizer is what makes the workers' tokens; nil where no files say it.
+func (h *HTTPConfig) tokenizer() (*mockapi.Tokenizer, error) {
+	if h.Tokenizer == "" {
+		return nil, nil
+	}
+	template := []byte(nil)
+	if h.Template != "" {
+		var err error
+		if template, err = os.ReadFile(h.Template); err != nil {
+			return nil, fmt.Errorf("--engine-chat-template: %w", err)
+		}
+	}
+	t, err := mockapi.LoadTokenizer(os.DirFS(h.Tokenizer), string(template), h.Kwargs)
+	if err != nil {
+		return nil, fmt.Errorf("--model-files %s: %w", h.Tokenizer, err)
+	}
+	return t, nil
 }
 
 // Register announces a worker and returns what takes it back.
@@ -50,12 +74,16 @@ func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, l
 	if ip := net.ParseIP(cfg.HTTP.Host); cfg.HTTP.Advertise == "" && (cfg.HTTP.Host == "" || ip != nil && ip.IsUnspecified()) {
 		return fmt.Errorf("--http-host %q is every address of this machine: name the one to register with --http-advertise", cfg.HTTP.Host)
 	}
+	tokenizer, err := cfg.HTTP.tokenizer()
+	if err != nil {
+		return err
+	}
 	workers := make([]*served, 0, cfg.Workers)
 	failed := make(chan error, cfg.Workers)
 	defer func() { err = errors.Join(err, stopServing(ctx, workers)) }()
 	var urls []string
 	for i := range cfg.Workers {
-		w, err := cfg.serve(ctx, i, broker, log)
+		w, err := cfg.serve(ctx, i, tokenizer, broker, log)
 		if err != nil {
 			return unlessEnded(ctx, err)
 		}
@@ -91,7 +119,7 @@ func unlessEnded(ctx context.Context, err error) error {
 }
 
 // serve makes worker i, which listens but does not answer yet.
-func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logger) (*served, error) {
+func (c *Config) serve(ctx context.Context, i int, tokenizer *mockapi.Tokenizer, broker Broker, log *slog.Logger) (*served, error) {
 	w := &served{id: uint64(c.FirstWorker + i)}
 	port := c.HTTP.Port
 	if port > 0 {
@@ -106,7 +134,7 @@ func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logg
 	}
 	mc := mockapi.Config{
 		Model: c.Model, Loras: c.HTTP.Loras, Engine: c.Engine, Ranks: c.DPRanks, Default: c.HTTP.Tokens,
-		Transfer: c.HTTP.Transfer, Prefill: c.HTTP.Role == string(registry.Prefill),
+		Transfer: c.HTTP.Transfer, Prefill: c.HTTP.Role == string(registry.Prefill), Kind: c.HTTP.Kind, Release: c.HTTP.Release, Tokenizer: tokenizer,
 		Sink: func(ev *event.Event) {
 			// A publisher that is full holds the engine up; one that fails has said so
 			// in the log, and its readers find a gap.
@@ -118,6 +146,9 @@ func (c *Config) serve(ctx context.Context, i int, broker Broker, log *slog.Logg
 	}
 	if timing, speed := c.Timing, c.Speed; speed > 0 {
 		mc.Step = func(r *mock.Report) time.Duration { return time.Duration(float64(timing.Step(r)) / speed) }
+	}
+	if rate := c.HTTP.TokenizeSpeed * c.Speed * 1e6; rate > 0 {
+		mc.TokenizeTime = func(bytes int) time.Duration { return time.Duration(float64(bytes) / rate * float64(time.Second)) }
 	}
 	if w.engine, err = mockapi.New(mc); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the engine of worker %d: %w", w.id, err), w.listener.Close(), w.pub.Close(ctx))

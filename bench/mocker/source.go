@@ -24,6 +24,8 @@ func (c *Config) Open() (src trace.Source, closer func() error, err error) {
 	}
 	w := c.Workload
 	w.Seed = uint64(c.Seed)
+	// As a server's longest context is, at most: it would refuse a session that grows beyond.
+	w.MaxTokens = min(w.MaxTokens, max(c.Engine.Blocks*c.Engine.BlockSize, w.SystemTokens, 2*w.IDTokens))
 	g, err := workload.New(w)
 	if err != nil {
 		return nil, nil, err
@@ -100,13 +102,13 @@ func newRouter(cfg *Config) *router {
 }
 
 // choose returns the engine of a request.
-func (r *router) choose(q *trace.Request) int {
+func (r *router) choose(session string) int {
 	n := r.cfg.engines()
 	switch {
 	case r.cfg.Routing == RouteRandom:
 		return r.rng.IntN(n)
-	case r.cfg.Routing == RouteSession && q.Session != "":
-		return int(xxh3.HashString(q.Session) % uint64(n))
+	case r.cfg.Routing == RouteSession && session != "":
+		return int(xxh3.HashString(session) % uint64(n))
 	}
 	e := r.turn
 	r.turn = (r.turn + 1) % n

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 type engine struct {
 	listener net.Listener
 	events   *events // nil: it publishes nothing
+	words    *words  // nil: tokens are made of bytes
 	chunks   int
 	pause    time.Duration // before each chunk but the first
 }
@@ -54,6 +56,7 @@ type exchange struct {
 	body   []byte
 	out    []byte
 	text   tokenText
+	tokens prompts
 }
 
 var errRequest = errors.New("not a request that this engine knows")
@@ -105,14 +108,17 @@ const chunk = `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","create
 func (x *exchange) answer() error {
 	switch string(x.path) {
 	case "/v1/chat/completions":
-		if x.engine.events != nil {
-			x.engine.events.holds(x.body)
+		if err := x.hold(); err != nil {
+			return err
 		}
 		if bytes.Contains(x.body[max(0, len(x.body)-64):], []byte(`"stream":true`)) {
 			return x.stream()
 		}
 		return x.send(whole)
 	case "/tokenize":
+		if x.engine.words != nil {
+			return x.sendTokens()
+		}
 		x.out = x.text.answer(x.out[:0], x.body)
 		_, err := x.conn.Write(x.out)
 		return err
@@ -120,6 +126,35 @@ func (x *exchange) answer() error {
 		return x.send(models)
 	}
 	return x.send("{}")
+}
+
+// hold publishes what the engine holds now.
+func (x *exchange) hold() error {
+	switch e := x.engine; {
+	case e.events == nil:
+	case e.words == nil:
+		e.events.holds(x.body)
+	default:
+		tokens, err := x.tokens.of(context.Background(), e.words, x.body)
+		if err != nil {
+			return err
+		}
+		e.events.holds(tokens)
+	}
+	return nil
+}
+
+// sendTokens answers what the router compares its own tokens with.
+func (x *exchange) sendTokens() error {
+	ids, err := x.engine.words.whole.Prompt(context.Background(), x.body)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(map[string]any{"count": len(ids), "max_model_len": 131072, "tokens": ids})
+	if err != nil {
+		return err
+	}
+	return x.send(string(body))
 }
 
 func (x *exchange) send(body string) error {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,22 +14,45 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	decoder "github.com/kvatlas/kvatlas/event/engine"
+	"github.com/kvatlas/kvatlas/internal/testing/tokentest"
 )
 
 func body(question string) string {
 	return `{"messages":[{"role":"system","content":"` + strings.Repeat("be brief ", 50) + `"},{"role":"user","content":"` + question + `"}],"model":"m","stream":true}`
 }
 
-// What an engine publishes is what it calls the tokens of a text.
+// What an engine publishes is what it calls the tokens of a text: by its bytes, or by a
+// model's files, with the template that prompts know the marks of and with another one.
 func TestWhatIsPublishedIsWhatIsTokenized(t *testing.T) {
-	e, err := newEvents()
+	publishesWhatItTokenizes(t, nil, token)
+	for _, template := range []string{"", "{% for m in messages %}[{{ m.content }}]{% endfor %}"} {
+		dir := t.TempDir()
+		for name, file := range tokentest.Files(template) {
+			if name != "tokenizer.json" && template == "" {
+				continue // the marks are the benchmark's own
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), file.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w, err := (&scene{dir: t.TempDir()}).loadWords(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publishesWhatItTokenizes(t, w, binary.LittleEndian.Uint32)
+	}
+}
+
+func publishesWhatItTokenizes(t *testing.T, w *words, of func([]byte) uint32) {
+	t.Helper()
+	e, err := newEvents(cacheBlocks, of)
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(e.stop) // this test publishes itself
 	<-e.done
 	defer e.publisher.Close() //nolint:errcheck // nobody has subscribed
-	server := &engine{events: e, chunks: 3}
+	server := &engine{events: e, words: w, chunks: 3}
 	address, err := startEngine(t.Context(), server)
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +85,7 @@ func TestWhatIsPublishedIsWhatIsTokenized(t *testing.T) {
 			t.Fatal(err)
 		}
 		want, err := blockhash.LocalHashes(nil, answer.Tokens, blockSize, blockhash.Options{Seed: blockhash.Seed("", "")})
-		if err != nil || len(answer.Tokens) != len(text)/bytesPerToken {
+		if err != nil || len(answer.Tokens) < blockSize || w == nil && len(answer.Tokens) != len(text)/bytesPerToken {
 			t.Fatal(len(answer.Tokens), err)
 		}
 		var events []event.Event // none of what is held already
@@ -94,7 +120,7 @@ func TestWhatIsPublishedIsWhatIsTokenized(t *testing.T) {
 }
 
 func TestOldBlocksMakeRoom(t *testing.T) {
-	e := &events{held: map[uint64]struct{}{}}
+	e := &events{blocks: cacheBlocks, token: token, held: map[uint64]struct{}{}}
 	e.holds([]byte(body("first")))
 	shared := len(e.held)
 	for i := range cacheBlocks {

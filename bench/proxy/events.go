@@ -14,7 +14,7 @@ import (
 const (
 	blockSize  = 16 // tokens
 	blockBytes = blockSize * bytesPerToken
-	// cacheBlocks is how many blocks an engine holds; the oldest make room.
+	// cacheBlocks is how many blocks an engine holds, unless it is said; the oldest make room.
 	cacheBlocks = 1 << 16
 	// step is how often an engine publishes, as real ones do at the end of their steps.
 	step = 10 * time.Millisecond
@@ -22,6 +22,8 @@ const (
 
 // events is an engine's cache, and what is published of it: vLLM's batches.
 type events struct {
+	blocks    int                   // it holds at most
+	token     func(b []byte) uint32 // of a prompt's next four bytes
 	publisher *enginepub.Publisher
 	stop      chan struct{}
 	done      chan struct{}
@@ -34,12 +36,12 @@ type events struct {
 	n    uint32
 }
 
-func newEvents() (*events, error) {
+func newEvents(blocks int, token func(b []byte) uint32) (*events, error) {
 	p, err := enginepub.New(enginepub.Config{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", WithTopic: true})
 	if err != nil {
 		return nil, err
 	}
-	e := &events{publisher: p, held: map[uint64]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
+	e := &events{blocks: blocks, token: token, publisher: p, held: map[uint64]struct{}{}, stop: make(chan struct{}), done: make(chan struct{})}
 	go e.run() // ends with close
 	return e, nil
 }
@@ -85,7 +87,7 @@ func (e *events) payload() []byte {
 	return b
 }
 
-// holds notes that the engine has computed a prompt.
+// holds notes that the engine has computed a prompt, which is its body or its tokens.
 func (e *events) holds(body []byte) {
 	hashes := make([]uint64, 0, len(body)/blockBytes)
 	h := uint64(0)
@@ -110,7 +112,7 @@ func (e *events) holds(body []byte) {
 		e.held[h] = struct{}{}
 		switch {
 		case first == 0: // the prompt that all share stays
-		case len(e.ring) < cacheBlocks:
+		case len(e.ring) < e.blocks:
 			e.ring = append(e.ring, h)
 		default:
 			old := e.ring[e.next]
@@ -137,7 +139,7 @@ func (e *events) stored(hashes []uint64, body []byte, first int) {
 	}
 	b = binary.BigEndian.AppendUint32(append(b, 0xdd), uint32((len(hashes)-first)*blockSize))
 	for at := first * blockBytes; at < len(hashes)*blockBytes; at += bytesPerToken {
-		b = binary.BigEndian.AppendUint32(append(b, 0xce), token(body[at:]))
+		b = binary.BigEndian.AppendUint32(append(b, 0xce), e.token(body[at:]))
 	}
 	e.out = append(b, blockSize, 0xc0, 0xc0)
 }

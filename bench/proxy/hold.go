@@ -33,11 +33,11 @@ type held struct {
 
 // hold keeps many streams open at once.
 func (s *scene) hold(ctx context.Context, stdout io.Writer) error {
-	plain, err := s.fleet(ctx, false)
+	plain, err := s.fleet(ctx, false, nil)
 	if err != nil {
 		return err
 	}
-	publishing, err := s.fleet(ctx, true)
+	publishing, err := s.fleet(ctx, true, nil)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *scene) index(ctx context.Context, stdout io.Writer) error {
 	}
 	var at []string
 	for range indexWorkers {
-		e, err := newEvents()
+		e, err := newEvents(s.blocks, token)
 		if err != nil {
 			return err
 		}

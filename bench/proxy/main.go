@@ -8,13 +8,18 @@
 // wrk sends chats of 10 KB, a system prompt of 9.5 KB that all share and a question of
 // its own, to engines that answer at once, with one answer or a stream of 20 chunks.
 // kvrouter is there in two modes: without events, as smg's cache_aware is, and as it is
-// by default, with engines that publish what they hold and tokenize each text. Who is
+// by default, with engines that publish what they hold and tokenize each text; with
+// -tokenizers DIR a third time, with its tokens made in the process by DIR's files. Who is
 // measured takes turns, and medians are given. It prints a JSON object for each
 // measurement, and a table. What is not installed is left out, with a message.
 //
 // With -index it measures /query and /query_by_hash of kvindexer beside Dynamo's
 // standalone indexer: eight workers publish the same chain of 512 blocks over ZMQ to
 // both, and wrk asks on 16 connections.
+//
+// With -model-files DIR it measures how long chats of 1,000, 32,000 and 128,000 tokens take to their
+// first byte, with mock engines that tokenize by DIR as slowly as the Hugging Face library does: alone,
+// and behind a kvrouter that asks them for tokens, makes them itself, or sends them with the request.
 //
 // With -load it holds that many streams open at once through kvrouter, and says how
 // long they took and how its memory went.
@@ -42,6 +47,7 @@ type options struct {
 	seconds int
 	rounds  int
 	engines int
+	blocks  int
 	chunks  int
 	only    string
 	load    int
@@ -49,6 +55,8 @@ type options struct {
 	serve   bool
 	index   bool
 	python  string
+	model   string
+	files   string
 }
 
 func main() {
@@ -65,7 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
-	if o.wrk, err = exec.LookPath(o.wrk); err != nil {
+	if o.wrk, err = exec.LookPath(o.wrk); err != nil && o.model == "" {
 		fmt.Fprintln(stderr, "nothing is measured: wrk is not installed (apt-get install wrk)")
 		return nil
 	}
@@ -93,6 +101,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	if o.load > 0 {
 		return s.hold(ctx, stdout)
+	}
+	if o.model != "" {
+		return s.tokens(ctx, stdout)
 	}
 	if err := s.open(ctx); err != nil {
 		return err
@@ -122,18 +133,21 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.IntVar(&o.seconds, "seconds", 2, "time for each measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds of all measurements")
 	f.IntVar(&o.engines, "engines", 4, "engines of each fleet")
+	f.IntVar(&o.blocks, "blocks", cacheBlocks, "blocks that an engine holds: what is to be flat is so once they are full")
 	f.IntVar(&o.chunks, "chunks", 20, "chunks of a streamed answer")
 	f.StringVar(&o.only, "only", "", "measure only what has this in its name: whole-8, stream-1, …")
 	f.IntVar(&o.load, "load", 0, "hold so many `streams` open at once instead, for -seconds")
 	f.DurationVar(&o.pause, "pause", 50*time.Millisecond, "between two chunks of -load")
 	f.BoolVar(&o.index, "index", false, "measure kvindexer beside Dynamo's indexer instead")
 	f.StringVar(&o.python, "dynamo", "python3", "`program` that has Dynamo's Python packages: pip install ai-dynamo-runtime==1.6.1")
+	f.StringVar(&o.model, "model-files", "", "measure instead what the tokens of prompts cost, by the tokenizer.json in this `directory`")
+	f.StringVar(&o.files, "tokenizers", "", "measure kvrouter also as it is by default with --tokenizers: tokens made in its process by the tokenizer.json in this `directory`")
 	f.BoolVar(&o.serve, "serve", false, "only start everything and say where it is, until interrupted")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.chunks) < 1 || o.load < 0 {
-		return o, errors.New("-seconds, -rounds, -engines and -chunks are above 0, and there are no other arguments")
+	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.blocks, o.chunks) < 1 || o.load < 0 {
+		return o, errors.New("-seconds, -rounds, -engines, -blocks and -chunks are above 0, and there are no other arguments")
 	}
 	return o, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ type process struct {
 
 // open starts all that there is: engines alone, each kvrouter in both modes, smg.
 func (s *scene) open(ctx context.Context) error {
-	plain, err := s.fleet(ctx, false)
+	plain, err := s.fleet(ctx, false, nil)
 	if err != nil {
 		return err
 	}
@@ -55,11 +56,27 @@ func (s *scene) open(ctx context.Context) error {
 			return err
 		}
 		// Engines of its own: their events are published to whoever subscribes.
-		publishing, err := s.fleet(ctx, true)
+		publishing, err := s.fleet(ctx, true, nil)
 		if err != nil {
 			return err
 		}
 		if err := s.router(ctx, name+"+events", path, publishing); err != nil {
+			return err
+		}
+		if s.files == "" {
+			continue
+		}
+		w, err := s.loadWords(s.files)
+		if err != nil {
+			return err
+		}
+		if publishing, err = s.fleet(ctx, true, w); err != nil {
+			return err
+		}
+		if err := s.router(ctx, name+"+tokens", path, publishing, "--tokenizers=m="+w.dir); err != nil {
+			return err
+		}
+		if err := s.trusted(ctx, s.targets[len(s.targets)-1].address); err != nil {
 			return err
 		}
 	}
@@ -69,15 +86,19 @@ func (s *scene) open(ctx context.Context) error {
 // place is where an engine is.
 type place struct{ address, events, replay string }
 
-func (s *scene) fleet(ctx context.Context, publishing bool) (list []place, err error) {
+func (s *scene) fleet(ctx context.Context, publishing bool, w *words) (list []place, err error) {
 	for range s.options.engines {
-		e := &engine{chunks: s.chunks}
+		e := &engine{chunks: s.chunks, words: w}
 		if s.load > 0 {
 			e.pause = s.pause
 		}
 		var p place
 		if publishing {
-			if e.events, err = newEvents(); err != nil {
+			of := token
+			if w != nil {
+				of = binary.LittleEndian.Uint32
+			}
+			if e.events, err = newEvents(s.blocks, of); err != nil {
 				return nil, err
 			}
 			p.events, p.replay = e.events.publisher.Endpoint(), e.events.publisher.ReplayEndpoint()
@@ -91,7 +112,7 @@ func (s *scene) fleet(ctx context.Context, publishing bool) (list []place, err e
 }
 
 // router starts a kvrouter: by default, with the engines' events, or without any.
-func (s *scene) router(ctx context.Context, name, path string, engines []place) error {
+func (s *scene) router(ctx context.Context, name, path string, engines []place, args ...string) error {
 	serves := func(address string) bool { return ask("http://" + address + "/v1/models") }
 	if engines[0].events == "" {
 		urls := make([]string, len(engines))
@@ -103,9 +124,9 @@ func (s *scene) router(ctx context.Context, name, path string, engines []place) 
 	var workers []byte
 	for i, e := range engines {
 		workers = fmt.Appendf(workers, "- {worker_id: %d, model: m, block_size: %d, transport: zmq, total_blocks: %d, endpoints: {http: %q, events: {0: %q}, replay: {0: %q}}}\n",
-			i, blockSize, cacheBlocks, "http://"+e.address, e.events, e.replay)
+			i, blockSize, s.blocks, "http://"+e.address, e.events, e.replay)
 	}
-	return s.replica(ctx, name, path, serves, workers)
+	return s.replica(ctx, name, path, serves, workers, args...)
 }
 
 // replica starts a program of kvatlas that follows the events of listed workers.
@@ -172,6 +193,23 @@ func (s *scene) gateway(ctx context.Context, engines []place) error {
 		}
 		s.targets = append(s.targets, target{"smg", address, p.cmd.Process.Pid})
 		return true
+	})
+}
+
+// trusted waits until a router makes chats' tokens itself.
+func (s *scene) trusted(ctx context.Context, address string) error {
+	p := s.started[len(s.started)-1]
+	return p.ready(ctx, func() bool {
+		if _, err := firstByte(ctx, address, conversation("hi")); err != nil {
+			return false
+		}
+		resp, err := http.Get("http://" + address + "/v1/tokenizers") //nolint:noctx,gosec // a program of our own
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close() //nolint:errcheck // only read
+		text, err := io.ReadAll(resp.Body)
+		return err == nil && bytes.Contains(text, []byte(`"chats":"trusted"`))
 	})
 }
 

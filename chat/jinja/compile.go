@@ -341,13 +341,13 @@ func (b *block) target(n node) (target, error) {
 func (b *block) macro(n *macroNode) (*macroCode, error) {
 	fn := newFunction(b.fn())
 	in := b.inner(fn)
-	analyze := func() {
+	analyse := func() {
 		for _, p := range n.params {
 			in.sym.visit(p, false)
 		}
 		in.sym.visitAll(n.defaults, n.body)
 	}
-	analyze()
+	analyse()
 	code := &macroCode{name: n.name}
 	explicit := -1
 	own := map[string]bool{}
@@ -380,7 +380,7 @@ func (b *block) macro(n *macroNode) (*macroCode, error) {
 	if special["varargs"] && !own["varargs"] {
 		code.varargs = fn.slot(in.sym.param("varargs"))
 	}
-	analyze()
+	analyse()
 	code.enter = in.entering()
 	for _, d := range n.defaults {
 		e, err := in.expr(d)

@@ -1,6 +1,9 @@
 package jinja
 
-import "slices"
+import (
+	"errors"
+	"slices"
+)
 
 func (b *block) expr(n node) (expr, error) {
 	switch n := n.(type) {
@@ -124,7 +127,7 @@ func (b *block) binary(n *binNode) (expr, error) {
 		return nil, err
 	}
 	right, err := b.expr(n.right)
-	if _, ok := err.(*SyntaxError); ok && (n.op == "and" || n.op == "or") {
+	if wrong := (*SyntaxError)(nil); errors.As(err, &wrong) && (n.op == "and" || n.op == "or") {
 		// Behind a constant that decides, Jinja never looks at it.
 		err = &UnsupportedError{err.Error()}
 	}

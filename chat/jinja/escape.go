@@ -14,16 +14,15 @@ import (
 
 // validText tells whether s is such text.
 func validText(s string) bool {
-	for !utf8.ValidString(s) {
-		i := 0
-		for i < len(s) {
-			r, n := decodeRune(s[i:])
-			if r == utf8.RuneError && n == 1 {
-				return false
-			}
-			i += n
-		}
+	if utf8.ValidString(s) {
 		return true
+	}
+	for len(s) > 0 {
+		r, n := decodeRune(s)
+		if r == utf8.RuneError && n == 1 {
+			return false
+		}
+		s = s[n:]
 	}
 	return true
 }

@@ -1,6 +1,9 @@
 package jinja
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 type (
 	constExpr struct{ val Value }
@@ -364,7 +367,10 @@ func (x *sliceExpr) eval(s *state) (Value, error) {
 		}
 	}
 	r, err := getSlice(s, v, parts[0], parts[1], parts[2])
-	if _, ok := err.(*Error); ok && x.constant {
+	if err == nil || !x.constant {
+		return r, err
+	}
+	if wrong := (*Error)(nil); errors.As(err, &wrong) {
 		err = &UnsupportedError{"a slice of a constant that has none"}
 	}
 	return r, err

@@ -19,8 +19,7 @@ func (it *sliceIter) next(*state) (Value, bool, error) {
 }
 
 type strIter struct {
-	s      string
-	markup bool
+	s string
 }
 
 func (it *strIter) next(*state) (Value, bool, error) {

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"errors"
 	"fmt"
 	"math/big"
 	"strconv"
@@ -456,7 +457,7 @@ func (l *lexer) str(quote byte) error {
 		case quote:
 			text, err := unescape(l.src[l.pos+1 : i])
 			if err != nil {
-				if _, ok := err.(*UnsupportedError); ok {
+				if left := (*UnsupportedError)(nil); errors.As(err, &left) {
 					return err
 				}
 				return l.fail("%v", err)

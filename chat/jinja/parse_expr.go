@@ -70,7 +70,7 @@ func (p *parser) expression(cond bool) (node, error) {
 		if err := p.enter(); err != nil {
 			return nil, err
 		}
-		defer func() { p.depth-- }()
+		defer func() { p.depth-- }() //nolint:revive // as deep as the chain is long, until it returns
 	}
 	return x, nil
 }

@@ -33,9 +33,14 @@ func ParseJSON(text string) (Value, error) {
 // at its recursion limit, which its version and the caller's depth decide.
 const maxJSONDepth = 180
 
+// maxJSONValues bounds how many values a text may have: each takes some hundred bytes, however short
+// it is written. Long texts of few values, as conversations are, have no bound here.
+const maxJSONValues = 1 << 18
+
 type jsonParser struct {
 	text    string
 	pos     int
+	values  int
 	items   []Value // of arrays that are not finished
 	entries []entry // of objects that are not finished
 	buf     []byte  // of a string with escapes
@@ -66,6 +71,9 @@ func (p *jsonParser) peek() byte {
 func (p *jsonParser) value(depth int) (Value, error) {
 	if depth > maxJSONDepth {
 		return Value{}, &LimitError{"JSON that is nested deeper than it may be"}
+	}
+	if p.values++; p.values > maxJSONValues {
+		return Value{}, &LimitError{"JSON of more values than it may have"}
 	}
 	p.space()
 	switch c := p.peek(); c {

@@ -1,5 +1,7 @@
 package jinja
 
+import "strings"
+
 // ReadsParts tells whether the template goes through the parts of a message's content, so
 // that it must be given contents as lists of parts and not as strings. It is vLLM's rule
 // for --chat-template-content-format auto: there is a loop over the content of a variable
@@ -78,4 +80,23 @@ func reads(n node, variable, key string) bool {
 func isLoad(n node, variable string) bool {
 	name, ok := n.(*nameNode)
 	return ok && name.ctx == load && name.name == variable
+}
+
+// ReadsPartsSGLang is SGLang's rule of the same: the template speaks of media, or has a loop over
+// the content of a variable with one of three names.
+func (t *Template) ReadsPartsSGLang(source string) bool {
+	for _, word := range []string{"image", "audio", "video", "vision"} {
+		if strings.Contains(source, word) {
+			return true
+		}
+	}
+	found := false
+	walk(t.tree, func(n node) {
+		if l, ok := n.(*forNode); ok {
+			for _, name := range []string{"message", "msg", "m"} {
+				found = found || reads(l.iter, name, "content")
+			}
+		}
+	})
+	return found
 }

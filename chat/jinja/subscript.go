@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"unicode/utf8"
@@ -116,7 +117,7 @@ func getItem(s *state, x, k Value) (Value, error) {
 	case dict:
 		v, err := x.dict().lookup(k)
 		if err != nil {
-			if _, ok := err.(*UnsupportedError); ok {
+			if left := (*UnsupportedError)(nil); errors.As(err, &left) {
 				return Value{}, err
 			}
 			break

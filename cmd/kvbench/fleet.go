@@ -113,7 +113,7 @@ func measureFleet(ctx context.Context, o fleetOptions, stdout, stderr io.Writer)
 		if o.dir, err = os.MkdirTemp("", "kvbench-fleet"); err != nil {
 			return err
 		}
-		defer func() { _ = os.RemoveAll(o.dir) }() // best effort, at exit
+		defer func() { _ = os.RemoveAll(o.dir) }() //nolint:gosec // best effort, at exit, of what was just made
 	}
 	c := &fleetCluster{o: o, log: stderr, out: make(chan fleetNews, 1024)}
 	defer func() { err = errors.Join(err, c.close()) }()
@@ -126,6 +126,8 @@ func measureFleet(ctx context.Context, o fleetOptions, stdout, stderr io.Writer)
 	if err := w.load(ctx, time.Duration(o.minutes*float64(time.Minute)), print); err != nil {
 		return err
 	}
+	c.tell("measured") // what follows is of the programs alone
+	c.o.probes = 0
 	r := w.result(w.begun)
 	if r.RecoverS, err = c.killTenth(ctx); err != nil {
 		return err

@@ -21,6 +21,8 @@ type fleetProbe struct{ Took, At int64 }
 type fleetProber struct {
 	url   string
 	found func([]fleetProbe)
+	done  chan struct{} // closed: nothing is looked for any more
+	more  chan struct{} // holds a token when there are new ones
 
 	mu sync.Mutex
 	in []pendingProbe // new ones, taken by run
@@ -40,11 +42,16 @@ const (
 )
 
 func newFleetProber(indexer string, found func([]fleetProbe)) *fleetProber {
-	return &fleetProber{url: indexer + "/v1/find_matches", found: found}
+	return &fleetProber{url: indexer + "/v1/find_matches", found: found, done: make(chan struct{}), more: make(chan struct{}, 1)}
 }
 
 // add has the chain looked for; it is copied.
 func (p *fleetProber) add(begun time.Time, chain []uint64) {
+	select {
+	case <-p.done:
+		return
+	default:
+	}
 	one := pendingProbe{begun: begun, next: begun.Add(probeStep), found: fmt.Appendf(nil, `"longest":%d,`, len(chain))}
 	one.body = fmt.Appendf(nil, `{"model":%q,"hashes":[%d`, fleetSpace.Model, chain[0])
 	for _, h := range chain[1:] {
@@ -54,18 +61,26 @@ func (p *fleetProber) add(begun time.Time, chain []uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.in = append(p.in, one)
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
 }
 
 // run looks until ctx ends, and tells what it found each half second.
 func (p *fleetProber) run(ctx context.Context) {
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
+	const tell = 500 * time.Millisecond
 	var pending []pendingProbe
 	var found []fleetProbe
 	told := time.Now()
+	timer := time.NewTimer(tell)
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-p.more:
+		case <-timer.C:
+		case <-p.done:
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -82,16 +97,22 @@ func (p *fleetProber) run(ctx context.Context) {
 			return true
 		})
 		now := time.Now()
-		for i := range pending {
-			if one := &pending[i]; !now.Before(one.next) {
-				one.next = now.Add(max(probeStep, now.Sub(one.begun)/probePart))
-			}
-		}
-		if now.Sub(told) > 500*time.Millisecond {
+		if now.Sub(told) > tell {
 			told = now
 			p.found(found)
 			found = nil
 		}
+		next := told.Add(tell)
+		for i := range pending {
+			one := &pending[i]
+			if !now.Before(one.next) {
+				one.next = now.Add(max(probeStep, now.Sub(one.begun)/probePart))
+			}
+			if one.next.Before(next) {
+				next = one.next
+			}
+		}
+		timer.Reset(time.Until(next))
 	}
 }
 

@@ -107,6 +107,8 @@ func runFleetWorkers(ctx context.Context, _ []string, stdout, _ io.Writer) error
 				running.Go(func() { w.run(run, probes) })
 			}
 			stop = func() { cancel(); running.Wait() }
+		case "measured":
+			close(probes.done)
 		case "pause":
 			stop()
 			if err := state(); err != nil {

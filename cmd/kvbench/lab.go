@@ -17,7 +17,6 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/lab"
 	"github.com/kvatlas/kvatlas/bench/trace"
-	"github.com/kvatlas/kvatlas/route"
 )
 
 // labOptions are the flags of lab.
@@ -36,7 +35,7 @@ type labOptions struct {
 	rows            []labRow
 	points          []lab.Point
 	panels          []lab.Panel
-	quiet           bool
+	quiet, restart  bool
 	flags           *flag.FlagSet
 }
 
@@ -62,6 +61,9 @@ type labRow struct {
 	Computing       float64           `json:"computing_mean_ms"`
 	Decoding        float64           `json:"decoding_mean_ms"`
 	Preempted       float64           `json:"preempted_mean_ms"`
+	Preemptions     float64           `json:"preemptions"`
+	SessionMean     float64           `json:"session_mean_s,omitempty"` // from first request to last end, in a closed loop
+	SessionP99      float64           `json:"session_p99_s,omitempty"`
 	Events          uint64            `json:"events"`
 	Seconds         float64           `json:"seconds"` // of virtual time
 	// Seeds is set where the figures are means over several, and Spread then has
@@ -71,7 +73,7 @@ type labRow struct {
 }
 
 // labPolicies are compared where none is named.
-const labPolicies = "round-robin,dynamo,dynamo-scale-8,dynamo-scale-32,prefill-x-batch,auto"
+const labPolicies = "round-robin,smg,llm-d,prefill-x-batch,dynamo,dynamo-scale-8,dynamo-scale-32,dynamo-scale-32+wspt-0,auto"
 
 func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseLab(args, stderr)
@@ -94,7 +96,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.Float64Var(&o.rate, "rate", 20, "generated requests a second")
 	f.IntVar(&c.Requests, "requests", 0, "how many; 0 for all of the trace, or 20,000")
 	f.Float64Var(&c.SpeedUp, "speedup", c.SpeedUp, "divides the times of arrival")
-	f.StringVar(&o.policies, "policy", labPolicies, fmt.Sprintf("policies, of %v, dynamo-scale-N and kv-weight-N", route.Modes()))
+	f.StringVar(&o.policies, "policy", labPolicies, "policies, of "+lab.PolicyNames())
 	f.IntVar(&c.Workers, "workers", c.Workers, "engines; with --prefill-workers those that decode")
 	f.IntVar(&c.PrefillWorkers, "prefill-workers", 0, "engines that only compute prompts")
 	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
@@ -114,12 +116,17 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.Float64Var(&t.LoadDisk, "disk-load-ms-per-block", t.LoadDisk, "ms to load a block from disk")
 	f.StringVar(&o.slow, "slow", "", "`worker:factor,…`: workers whose steps take longer by a factor")
 	f.StringVar(&o.slows, "slow-at", "", "`worker:time:factor,…`: workers whose steps take longer by a factor from a virtual time on; factor 1 ends it")
+	f.DurationVar(&c.Day, "day", 0, "period in which speeds change, each worker's at another phase; 0 for none")
+	f.Float64Var(&c.DaySlow, "day-slow", 3, "by how much longer steps take at most then")
 	f.StringVar(&o.die, "die", "", "`worker:time,…`: workers that die at a virtual time")
 	f.StringVar(&o.joins, "join", "", "`worker:time,…`: workers that join at a virtual time, empty")
 	f.IntVar(&c.Routers, "routers", c.Routers, "router replicas")
 	f.DurationVar(&c.SyncDelay, "sync-delay", 0, "time until a router knows what another one placed")
 	f.DurationVar(&c.EventDelay, "event-delay", 0, "time until the index knows what an engine stored")
 	f.Float64Var(&c.EventLoss, "event-loss", 0, "chance that a step's events are lost for ever")
+	f.BoolVar(&c.ClosedLoop, "closed-loop", false, "a session sends its next request when the last has ended and it has thought")
+	f.DurationVar(&c.Think, "think", 2*time.Second, "for how long in the mean, with --closed-loop")
+	f.BoolVar(&o.restart, "restart-sessions", false, "sessions start at other times than in the trace, drawn from the seed")
 	f.BoolVar(&c.TellOutput, "tell-output", false, "routers know how long an answer will be")
 	f.Float64Var(&c.Route.Temperature, "temperature", 0, "of the policies that have one")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of all that is left to chance")
@@ -170,18 +177,7 @@ func (o *labOptions) config(policy string) (lab.Config, error) {
 		return c, err
 	}
 	c.Route.Seed = c.Seed
-	c.Route.Mode = policy
-	if n, ok := strings.CutPrefix(policy, "dynamo-scale-"); ok {
-		c.Route.Mode = "dynamo"
-		c.Route.PrefillLoadScale, err = strconv.ParseFloat(n, 64)
-	} else if n, ok := strings.CutPrefix(policy, "kv-weight-"); ok {
-		c.Route.Mode = "kv"
-		c.Route.OverlapWeight, err = strconv.ParseFloat(n, 64)
-	}
-	if err != nil {
-		return c, fmt.Errorf("--policy %q: %w", policy, err)
-	}
-	return c, nil
+	return c, c.SetPolicy(policy)
 }
 
 func eachPair(list string, f func(w int, v string) error) error {
@@ -214,6 +210,10 @@ func (o *labOptions) source() (trace.Source, func() error, error) {
 	r, err := trace.Open(o.trace, o.idTokens)
 	if err != nil {
 		return nil, nil, err
+	}
+	if o.restart {
+		s, err := lab.Restart(r, o.cfg.Seed)
+		return s, r.Close, err
 	}
 	return r, r.Close, nil
 }
@@ -342,7 +342,8 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
 		Waiting: decimals(s.Spent[lab.Waiting], 1), Computing: decimals(s.Spent[lab.Computing], 1), Decoding: decimals(s.Spent[lab.Decoding], 1), Preempted: decimals(s.Spent[lab.Preempted], 1),
-		Events: res.Events, Seconds: decimals(res.Duration.Seconds(), 3),
+		SessionMean: decimals(s.Session.Mean, 2), SessionP99: decimals(s.Session.P99, 2),
+		Preemptions: float64(res.Preempted), Events: res.Events, Seconds: decimals(res.Duration.Seconds(), 3),
 	}, nil
 }
 
@@ -359,16 +360,19 @@ type labTable struct {
 
 func (t *labTable) add(r labRow) {
 	if t.rows == 0 {
-		fmt.Fprintf(t.w, "%-16s %7s %7s %6s %25s %8s %18s %9s %6s\n", "policy", "workers", "speedup", "reuse",
+		fmt.Fprintf(t.w, "%-26s %7s %7s %6s %25s %8s %18s %9s %6s\n", "policy", "workers", "speedup", "reuse",
 			"ttft mean/p50/p99 ms", "tpot ms", "e2e mean/p99 ms", "tokens/s", "load")
 	}
 	t.rows++
-	fmt.Fprintf(t.w, "%-16s %7d %7g %6.3f %9.1f %7.1f %7.0f %8.2f %8.0f %9.0f %9.0f %6.2f", r.Policy, r.Workers, r.SpeedUp, r.Reuse,
+	fmt.Fprintf(t.w, "%-26s %7d %7g %6.3f %9.1f %7.1f %7.0f %8.2f %8.0f %9.0f %9.0f %6.2f", r.Policy, r.Workers, r.SpeedUp, r.Reuse,
 		r.TTFTMean, r.TTFTP50, r.TTFTP99, r.TPOTMean, r.E2EMean, r.E2EP99, r.OutputPerSecond, r.LoadMaxOverMean)
 	for k, v := range r.Setting {
 		if k != "workers" && k != "speedup" {
 			fmt.Fprintf(t.w, " %s=%s", k, v)
 		}
+	}
+	if r.SessionMean > 0 {
+		fmt.Fprintf(t.w, " sessions take %.1f s", r.SessionMean)
 	}
 	fmt.Fprintln(t.w, r.spread())
 }

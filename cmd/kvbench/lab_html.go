@@ -19,7 +19,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var
 svg { max-width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px }
 h1 { font-size: 1.4rem } p, caption { color: var(--soft) } code { overflow-wrap: anywhere }
 div { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: 1.5rem }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap } th:first-child, td:first-child { text-align: left }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap } th { white-space: normal; vertical-align: bottom } caption { text-align: left }
+th:first-child, td:first-child { text-align: left }
 </style>
 `
 
@@ -32,12 +33,12 @@ func (o *labOptions) report(w io.Writer) error {
 		return err
 	}
 	b.WriteString("<div><table><caption>Of each run. Times in ms; load is the busiest worker's over the mean.</caption>\n<tr><th>policy<th>setting<th>reuse<th>first token mean<th>p50<th>p99<th>each further<th>end mean<th>p99" +
-		"<th>waiting<th>computing<th>decoding<th>preempted<th>tokens/s<th>load\n")
+		"<th>waiting<th>computing<th>decoding<th>preempted<th>preemptions<th>tokens/s<th>load\n")
 	for i := range o.rows {
 		r := &o.rows[i]
-		fmt.Fprintf(&b, "<tr><td>%s<td>%s<td>%.3f<td>%.1f<td>%.1f<td>%.0f<td>%.2f<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.1f<td>%.1f<td>%.0f<td>%.2f\n",
+		fmt.Fprintf(&b, "<tr><td>%s<td>%s<td>%.3f<td>%.1f<td>%.1f<td>%.0f<td>%.2f<td>%.0f<td>%.0f<td>%.1f<td>%.1f<td>%.1f<td>%.1f<td>%.0f<td>%.0f<td>%.2f\n",
 			html.EscapeString(r.Policy), html.EscapeString(nameOf(r.Setting)), r.Reuse, r.TTFTMean, r.TTFTP50, r.TTFTP99, r.TPOTMean, r.E2EMean, r.E2EP99,
-			r.Waiting, r.Computing, r.Decoding, r.Preempted, r.OutputPerSecond, r.LoadMaxOverMean)
+			r.Waiting, r.Computing, r.Decoding, r.Preempted, r.Preemptions, r.OutputPerSecond, r.LoadMaxOverMean)
 	}
 	b.WriteString("</table></div>\n</html>\n")
 	if _, err := io.WriteString(w, b.String()); err != nil {

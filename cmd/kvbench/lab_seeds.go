@@ -29,6 +29,9 @@ func figures() []figure {
 		{"computing_mean_ms", func(r *labRow) *float64 { return &r.Computing }, 1},
 		{"decoding_mean_ms", func(r *labRow) *float64 { return &r.Decoding }, 1},
 		{"preempted_mean_ms", func(r *labRow) *float64 { return &r.Preempted }, 1},
+		{"session_mean_s", func(r *labRow) *float64 { return &r.SessionMean }, 2},
+		{"session_p99_s", func(r *labRow) *float64 { return &r.SessionP99 }, 2},
+		{"preemptions", func(r *labRow) *float64 { return &r.Preemptions }, 1},
 		{"seconds", func(r *labRow) *float64 { return &r.Seconds }, 3},
 	}
 }

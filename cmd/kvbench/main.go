@@ -32,6 +32,7 @@ const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flag
        kvbench fleet --workers N --rate N --minutes N [flags]
        kvbench snapshot --blocks N --workers N [flags]
        kvbench lab --trace FILE | --workload NAME [flags]
+       kvbench labtable --traces FOLDER [flags]
        kvbench http --workers N --blocks N --seconds N [flags]
        kvbench version
 `
@@ -43,7 +44,7 @@ type command func(ctx context.Context, args []string, stdout, stderr io.Writer) 
 
 func commands() map[string]command {
 	return map[string]command{
-		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "http": runHTTP,
+		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "labtable": runLabTable, "http": runHTTP,
 		"fleet": runFleet, "fleet-server": runFleetServer, "fleet-workers": runFleetWorkers, // the last two are processes of fleet
 	}
 }

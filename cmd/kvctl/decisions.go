@@ -32,7 +32,7 @@ func (c *config) decisions(ctx context.Context, export bool) error {
 	}
 	if export {
 		query.Set("format", "jsonl")
-		return c.ask(ctx, query, func(body io.Reader) error {
+		return c.ask(ctx, http.MethodGet, query, func(body io.Reader) error {
 			_, err := io.Copy(c.out, body)
 			return err
 		}, "v1", "decisions")
@@ -40,7 +40,7 @@ func (c *config) decisions(ctx context.Context, export bool) error {
 	var list struct {
 		Decisions []*account.Decision `json:"decisions"`
 	}
-	if err := c.ask(ctx, query, readJSON(&list), "v1", "decisions"); err != nil {
+	if err := c.ask(ctx, http.MethodGet, query, readJSON(&list), "v1", "decisions"); err != nil {
 		return err
 	}
 	if c.json {
@@ -63,18 +63,18 @@ func (c *config) decisions(ctx context.Context, export bool) error {
 // why explains one decision, by its id or by that of its request.
 func (c *config) why(ctx context.Context, id string) error {
 	d := new(account.Decision)
-	err := c.ask(ctx, nil, readJSON(d), "v1", "decisions", id)
+	err := c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", id)
 	if errors.Is(err, errNoDecision) {
 		var list struct {
 			Decisions []*account.Decision `json:"decisions"`
 		}
-		if err := c.ask(ctx, url.Values{"request_id": {id}, "limit": {"1"}}, readJSON(&list), "v1", "decisions"); err != nil {
+		if err := c.ask(ctx, http.MethodGet, url.Values{"request_id": {id}, "limit": {"1"}}, readJSON(&list), "v1", "decisions"); err != nil {
 			return err
 		}
 		if len(list.Decisions) == 0 {
 			return fmt.Errorf("%q: %w; kvctl decisions lists those that are", id, errNoDecision)
 		}
-		err = c.ask(ctx, nil, readJSON(d), "v1", "decisions", list.Decisions[0].ID)
+		err = c.ask(ctx, http.MethodGet, nil, readJSON(d), "v1", "decisions", list.Decisions[0].ID)
 	}
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func readJSON(v any) func(io.Reader) error {
 }
 
 // ask asks the router of --router and has read the answer read.
-func (c *config) ask(ctx context.Context, query url.Values, read func(io.Reader) error, path ...string) error {
+func (c *config) ask(ctx context.Context, method string, query url.Values, read func(io.Reader) error, path ...string) error {
 	u, err := url.Parse(c.router)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return fmt.Errorf("--router %q is no URL such as http://127.0.0.1:8000: %w", conf.HideCredentials(c.router), errUse)
@@ -194,7 +194,7 @@ func (c *config) ask(ctx context.Context, query url.Values, read func(io.Reader)
 	}
 	u = u.JoinPath(path...)
 	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return fmt.Errorf("making the request: %w", err)
 	}
@@ -216,6 +216,9 @@ func (c *config) ask(ctx context.Context, query url.Values, read func(io.Reader)
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // what there is of it
 	if resp.StatusCode == http.StatusNotFound && strings.Contains(string(text), "unknown_decision") {
 		return errNoDecision
+	}
+	if resp.StatusCode == http.StatusNotFound && strings.Contains(string(text), "model_not_found") {
+		return errNoModel
 	}
 	return fmt.Errorf("%s answers %s: %s", conf.HideCredentials(c.router), resp.Status, strings.TrimSpace(string(text)))
 }

@@ -45,7 +45,7 @@ type config struct {
 }
 
 // usage is what stands for the arguments in --help.
-const usage = "worker list | worker drain|resume|remove <id> | ready <url> | decisions [export] | why <id> | snapshot list | " +
+const usage = "worker list | worker drain|resume|remove <id> | ready <url> | decisions [export] | why <id> | tokenizers [retry [<model>]] | snapshot list | " +
 	"snapshot inspect|verify|delete <name> | snapshot restore <name> <dir> | reset"
 
 const summary = `workers of a fleet, who there is and who gets requests, and why; and whether a program is ready.
@@ -58,6 +58,8 @@ const summary = `workers of a fleet, who there is and who gets requests, and why
   decisions             choices of workers that the router of --router keeps, newest first
   decisions export      all of them, with their tables of candidates, as JSON lines
   why <id>              one of them with its table, by its id or its request's X-Request-Id
+  tokenizers            which models' tokens the router of --router makes itself, and whether engines agree
+  tokenizers retry [<model>]     compares engines with a model's files, or all models', anew
   snapshot list         the snapshots of the index, newest first
   snapshot inspect <name>        what one says of itself, after its checksums
   snapshot verify <name>         reads and counts all of it; name or file
@@ -67,7 +69,7 @@ const summary = `workers of a fleet, who there is and who gets requests, and why
 
 A worker is given by its id or its name. With --json what is printed is one JSON
 object, errors too. Exit codes: 0 done (or ready), 1 failed (or not ready), 2 wrong
-use, 3 no such worker, snapshot or decision, 4 it is not in a state for that.`
+use, 3 no such worker, snapshot, decision or model, 4 it is not in a state for that.`
 
 func (c *config) declare(set *conf.Set) {
 	set.TakeArgs(usage)
@@ -77,14 +79,14 @@ func (c *config) declare(set *conf.Set) {
 	set.Int(&c.blockSize, "block-size", 0, "Tokens of a block. snapshot: only what is of blocks of so many.", conf.Between(0, blockhash.MaxBlockSize), conf.ShowDefault("any"))
 	set.String(&c.stream, "stream", "", "snapshot: only what is of this stream, as snapshot list names it: of one model, block size and group.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
-		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"decisions": …} for decisions, the decision for why, {"error"} for what fails.`)
+		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"decisions": …} for decisions, the decision for why, {"tokenizers": …} for tokenizers, {"models": …} for their retry, {"error"} for what fails.`)
 	set.Bool(&c.force, "force", false, `worker drain: also a worker that is not registered; it is drained when it comes. worker
 		remove: also one that announces itself. It is back with its next heartbeat, and what it holds has to be dumped again. snapshot delete: also the newest. reset: also while replicas
 		live, which go on with what they have.`)
 	set.String(&c.snapshotDir, "snapshot-dir", "", "Directory for snapshots, where the object store of NATS is not to hold them. It is the replicas'.", conf.ShowDefault("the object store of NATS"))
 	set.String(&c.by, "by", defaultUser(os.Getenv), "worker drain: who asks, shown in lists.", conf.ShowDefault("$USER"))
-	set.String(&c.router, "router", "http://127.0.0.1:8000", "decisions, why: URL of the router that is asked.")
-	set.String(&c.tokenFile, "token-file", "", "decisions, why: file with the token that the router is shown.", conf.ShowDefault("no token"))
+	set.String(&c.router, "router", "http://127.0.0.1:8000", "decisions, why, tokenizers: URL of the router that is asked.")
+	set.String(&c.tokenFile, "token-file", "", "decisions, why, tokenizers: file with the token that the router is shown.", conf.ShowDefault("no token"))
 	set.String(&c.caFile, "ca", "", "https://…: PEM file of root certificates that the program's certificate is checked with.",
 		conf.ShowDefault("the system's"))
 	c.broker.Declare(set)
@@ -97,7 +99,7 @@ func defaultUser(getenv func(string) string) string { return getenv("USER") }
 const (
 	exitFailure = 1
 	exitUse     = 2
-	exitUnknown = 3 // no such worker, snapshot or decision
+	exitUnknown = 3 // no such worker, snapshot, decision or model
 	exitRefused = 4 // the worker is not in a state for it
 )
 

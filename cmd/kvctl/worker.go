@@ -27,7 +27,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errUse), errors.As(err, new(conf.Wrong)):
 		return exitUse
-	case errors.Is(err, registry.ErrUnknownWorker), errors.Is(err, store.ErrNotFound), errors.Is(err, errNoDecision):
+	case errors.Is(err, registry.ErrUnknownWorker), errors.Is(err, store.ErrNotFound), errors.Is(err, errNoDecision), errors.Is(err, errNoModel):
 		return exitUnknown
 	case errors.Is(err, registry.ErrAlready), errors.Is(err, registry.ErrAlive), errors.Is(err, keeper.ErrAlive), errors.Is(err, errRefused):
 		return exitRefused
@@ -41,6 +41,8 @@ func (c *config) run(ctx context.Context) error {
 		return c.ready(ctx, c.args[1])
 	}
 	switch {
+	case len(c.args) > 0 && c.args[0] == "tokenizers":
+		return c.tokenizers(ctx, c.args[1:])
 	case len(c.args) == 1 && c.args[0] == "decisions", len(c.args) == 2 && c.args[0] == "decisions" && c.args[1] == "export":
 		return c.decisions(ctx, len(c.args) == 2)
 	case len(c.args) == 2 && c.args[0] == "why" && c.args[1] != "":

@@ -153,7 +153,7 @@ func (f *fleet) sequence(b *broker.Broker) uint64 {
 // event has a rank store one block more.
 func (f *fleet) event(h core.Holder) {
 	f.t.Helper()
-	ev := event.Event{Kind: event.Stored, DPRank: uint32(h) % fleetRanks, Engine: []uint64{f.rand.Uint64()}, Local: []uint64{f.rand.Uint64()}}
+	ev := event.Event{Kind: event.Stored, DPRank: h % fleetRanks, Engine: []uint64{f.rand.Uint64()}, Local: []uint64{f.rand.Uint64()}}
 	f.chains = append(f.chains, ev.Local)
 	f.oracle.Store(h, &ev, false)
 	p := f.pubs[h/fleetRanks]
@@ -201,7 +201,7 @@ func TestEventsOfAWorkerThatLeftKeepNobodyWaiting(t *testing.T) {
 		if _, err := js.Publish(t.Context(), stream.Subject("default", f.space, 1<<63), data); err != nil {
 			t.Fatal(err)
 		}
-		f.oracle.Store(core.Holder(at.DPRank), &ev, false)
+		f.oracle.Store(at.DPRank, &ev, false)
 		f.chains = append(f.chains, ev.Local)
 	}
 	for _, more := range [][]string{{"--snapshot-dir", snaps}, {"--no-snapshots"}} {

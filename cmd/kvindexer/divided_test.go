@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,11 +14,12 @@ import (
 	"github.com/kvatlas/kvatlas/publish"
 )
 
-// What a replica of whole spaces knows of one that is then divided is not answered any
-// more, as if it were all that there is; when the space is whole again it is.
+// What is known of a space is not answered any more once it is divided anew, whatever its publishers
+// are then and whether or not any of them is left to be asked: what is in the streams is, and
+// nothing of before.
 func TestWhatIsOfBeforeADivisionIsNotAnswered(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, "--data-dir", dir, "--discover-every=50ms", "--no-snapshots")
+	p := start(t, "--data-dir", dir, "--discover-every=50ms", "--no-snapshots", "--gap-wait=1s")
 	p.ready()
 	b := join(t, dir)
 	js, err := jetstream.New(b.Conn())
@@ -42,13 +44,15 @@ func TestWhatIsOfBeforeADivisionIsNotAnswered(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	answers := func(status int, part string) {
+	answers := func(local, former uint64) {
 		t.Helper()
 		waittest.Until(t, func() error {
-			is, data, err := p.ask("POST", "/v1/find_matches", `{"model":"m","hashes":[7]}`)
-			ready, _, err2 := p.ask("GET", "/readyz", "")
-			if err != nil || err2 != nil || is != status || ready != status || !strings.Contains(data, part) {
-				return fmt.Errorf("status %d, ready %d: %s %w %w", is, ready, data, err, err2)
+			is, data, err := p.ask("POST", "/v1/find_matches", fmt.Sprintf(`{"model":"m","hashes":[%d]}`, local))
+			_, before, err2 := p.ask("POST", "/v1/find_matches", fmt.Sprintf(`{"model":"m","hashes":[%d]}`, former))
+			ready, _, err3 := p.ask("GET", "/readyz", "")
+			if err := errors.Join(err, err2, err3); err != nil || is != 200 || ready != 200 ||
+				!strings.Contains(data, `"worker_id":"1"`) || strings.Contains(before, `"worker_id":"1"`) {
+				return fmt.Errorf("status %d, ready %d: %s; of before: %s %w", is, ready, data, before, err)
 			}
 			return nil
 		})
@@ -66,11 +70,10 @@ func TestWhatIsOfBeforeADivisionIsNotAnswered(t *testing.T) {
 		}
 	}
 	published(1, 7)
-	answers(200, `"worker_id":"1"`)
-	deleteAll()
-	published(2, 8)
-	answers(503, "divided anew")
-	deleteAll()
-	published(1, 7)
-	answers(200, `"worker_id":"1"`)
+	answers(7, 6)
+	for i, partitions := range []int{2, 1} {
+		deleteAll()
+		published(partitions, uint64(8+i))
+		answers(uint64(8+i), uint64(7+i))
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/console"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/traces"
@@ -44,7 +45,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.server, err = x.replica.Serve(cfg.HTTP, access); err != nil {
+	if x.server, err = x.replica.Serve(cfg.HTTP, access, edge.Check{Name: "nats", Reason: x.replica.Silent}); err != nil {
 		return err
 	}
 	x.console, err = console.New(console.Config{

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -96,6 +97,9 @@ func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) e
 			if c.register && !c.fleet.HTTP.On { // whose workers are registered once they listen
 				cfg.Registration = &publish.Registration{Worker: c.fleet.Worker(worker), Lease: c.lease}
 			}
+			if c.fleet.Dies(worker) {
+				return openMortal(ctx, cfg)
+			}
 			if c.loseEvery > 0 && worker == uint64(c.fleet.FirstWorker+c.fleet.Workers-1) {
 				return openLossy(ctx, cfg, c.loseEvery)
 			}
@@ -114,6 +118,9 @@ func (c *config) publish(ctx context.Context, nc *nats.Conn, log *slog.Logger) e
 // mock runs the fleet in the way that the settings ask for.
 func (c *config) mock(ctx context.Context, to mocker.Broker, register mocker.Register, log *slog.Logger) error {
 	if c.fleet.HTTP.On {
+		if c.fleet.DieEvery > 0 {
+			return errors.New("--die-every is not for --http: kill the process that is to die")
+		}
 		return mocker.Serve(ctx, &c.fleet, to, register, log, nil)
 	}
 	return mocker.Run(ctx, &c.fleet, to, os.Stdout)

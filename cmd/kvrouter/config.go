@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
+	"github.com/kvatlas/kvatlas/internal/router/quota"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/replica"
 	"github.com/kvatlas/kvatlas/route"
@@ -41,6 +44,7 @@ type config struct {
 	Service         proc.ServiceConfig
 	Events          bool
 	ReplicaSync     bool
+	Quota           quota.Config
 	Engines, Loras  []string
 	Aliases         []string
 	ReadyWorkers    int
@@ -65,6 +69,9 @@ type config struct {
 	AccessLogBuffer int64
 	Decisions       account.Config
 	TokenCacheBytes int64
+	ResponseBytes   int64
+	Tokenizers      []string
+	TurnCache       int64
 	HTTP2           bool
 	HTTP2Streams    int
 
@@ -93,6 +100,8 @@ func (c *config) declareChoice(set *conf.Set) {
 	set.String(&r.Mode, "mode", d.Mode, `How a worker is chosen. auto predicts times from what is cached and in use, and
 		learns how fast workers are; kv weighs the same by --overlap-weight; dynamo and prefill-x-batch do so by other
 		formulas; direct takes the worker that a trusted caller names.`, conf.OneOf(route.Modes()...))
+	set.String(&r.Objective, "objective", d.Objective, `What mode auto keeps low: ttft, the time to first tokens; e2e, that to the ends of
+		requests; balanced, both. docs/routing.md has what each costs.`, conf.OneOf(route.Objectives()...))
 	set.Float(&r.OverlapWeight, "overlap-weight", d.OverlapWeight, `What a block to be computed costs, in blocks in use, in mode
 		kv. 0 is pure load balancing, in mode auto too: no index is kept or subscribed to.`, conf.Between(0, 1e6))
 	set.Float(&r.PrefillLoadScale, "prefill-load-scale", d.PrefillLoadScale, "The same for mode dynamo.", conf.Between(0, 1e6))
@@ -112,15 +121,21 @@ func (c *config) declareChoice(set *conf.Set) {
 	set.Float(&c.BusyFraction, "busy-decode-fraction", -1, `A rank with more than this part (0 to 1) of its blocks in use gets no
 		requests. Below 0: no limit. POST /busy_threshold changes it at run time.`, conf.Between[float64](-1, 1), conf.ShowDefault("no limit"))
 	set.Int(&c.BusyTokens, "busy-prefill-tokens", -1, `A rank with more prompt tokens to compute than this gets no requests. Below
-		0: no limit.`, conf.Between(-1, 1<<40), conf.ShowDefault("no limit"))
+		0: no limit.`, conf.Between(-1, math.MaxInt32), conf.ShowDefault("no limit"))
 	set.Float(&c.BusyTokensPart, "busy-prefill-fraction", -1, `The same, as a part of the tokens that its engine batches at most.
 		Below 0: no limit.`, conf.Between(-1, 1e6), conf.ShowDefault("no limit"))
 	set.Duration(&r.Lease, "booking-lease", d.Lease, "A request without progress for so long counts as over; 0 never.", conf.Between(0, 24*time.Hour))
 	set.Duration(&r.ReportLifetime, "report-lifetime", d.ReportLifetime, "How long a load that an engine reported counts.",
 		conf.Between(time.Millisecond, time.Hour))
-	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature.", conf.Between(0, 1<<53))
+	set.Int(&c.Seed, "seed", 1, "Seed of what is by chance. Here: ties, and choices by temperature.", conf.Between(0, math.MaxInt32))
 	set.Bool(&c.ReplicaSync, "replica-sync", true, `Tell the other routers of the namespace what this one places. A router that
 		meets no other sends heartbeats only.`)
+	set.Duration(&c.Quota.Every, "tenants-every", 100*time.Millisecond, `How often routers tell each other what tenants used of their
+		limits. What others let in meanwhile may be too much.`, conf.Between(time.Millisecond, time.Minute))
+	set.Duration(&c.Quota.Silent, "tenants-silent", 3*time.Second, `A router that says nothing for so long is taken for cut off: it keeps its
+		part of each limit, and the others theirs.`, conf.Between(time.Second, time.Hour))
+	set.Duration(&c.Quota.Forget, "tenants-forget", time.Minute, "One that says nothing for so long is gone, and its part the others'.",
+		conf.Between(time.Second, 24*time.Hour))
 }
 
 func (c *config) declarePrompts(set *conf.Set) {
@@ -138,6 +153,19 @@ func (c *config) declarePrompts(set *conf.Set) {
 		conf.OneOf("", proxy.TokensEngine, proxy.TokensBytes, proxy.TokensNone), conf.ShowDefault("engine with events, bytes without"))
 	set.Bytes(&c.TokenCacheBytes, "token-cache", 64<<20, "Memory for tokens of texts that were asked for before.",
 		conf.Between[int64](0, 1<<40))
+	set.List(&c.Tokenizers, "tokenizers", nil, `Directories with the files of models' tokenizers (tokenizer.json, tokenizer_config.json,
+		chat_template.jinja), by which prompts become tokens without asking an engine: model=DIR, or DIR, which has one for each model
+		by its name. They are read again when they change, and used as long as engines make the same of prompts.`)
+	set.Float(&c.Proxy.Tokenizers.Sample, "tokenizer-sample", 0.001, `The part of such prompts whose tokens are compared with what an engine
+		makes of them.`, conf.Between(0, 1.0))
+	set.Int(&c.Proxy.Tokenizers.Rate, "tokenizer-sample-rate", 2, "The most that are compared in a second, of which each model has an even part.", conf.Between(0, 1000))
+	set.Int(&c.Proxy.Tokenizers.Most, "max-tokenizers", 32, `Models whose tokenizers are in memory at once; those with the same files count
+		once.`, conf.Between(1, 4096))
+	set.Bool(&c.Proxy.PassTokens, "pass-tokens", false, `Send engines the tokens of a prompt with its request, so that they are made once: those that were
+		made here by a model's files, of texts and chats without media, to engines that were themselves seen to make the same and that take them (vLLM
+		from 0.27.0 on, SGLang from 0.5.13, by what they say of themselves; see --models-every). The rest of the body stays as it came.`)
+	set.Bytes(&c.TurnCache, "turn-cache", 64<<20, `Memory for each model's texts and their tokens, by which a conversation's next turn tokenizes
+		what is new.`, conf.Between[int64](0, 1<<36))
 	set.Int(&c.Proxy.MaxPrompt, "max-prompt-tokens", 1<<20, `Tokens of a prompt that are looked at; what follows is passed on only. A longer
 		text (of four bytes a token) is not tokenized.`, conf.Between(1, 1<<28))
 	set.Duration(&c.Proxy.TokenizeTimeout, "tokenize-timeout", time.Second, `Time that an engine has to tokenize a text; then the
@@ -253,10 +281,10 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Float(&p.BodyShare, "body-share", 0.5, `Most of --body-memory and of --body-files that one client may have: the holders of a
 		token, or else an address (IPv6: a /64 network).`, conf.Between(0.001, 1.0))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
-	set.Int(&p.Queue, "queue", 0, `Requests of a model that may wait while all its workers are busy; 0 refuses them at once. Tenants
-		share by their weights; where it is full, the one with most of them by its weight loses its last.`, conf.Between(0, 1<<20))
-	set.String(&p.QueueOrder, "queue-order", proxy.OrderFCFS, `Who goes first of a tenant's: fcfs, who came first; shortest, by arrival plus a
-		tenth of a millisecond a prompt token.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
+	set.Int(&p.Queue, "queue", 0, `Requests of a model that may wait while all its workers are busy, or where the prompts ahead on the
+		best one take longer than a step that a request has to itself; 0 refuses them, or sends them on, at once. Tenants share by their weights; where it is full, the one with most of them by its weight loses its last.`, conf.Between(0, 1<<20))
+	set.String(&p.QueueOrder, "queue-order", proxy.OrderShortest, `Who goes first of a tenant's: fcfs, who came first; shortest, by arrival plus a
+		tenth of a millisecond for each prompt token that is not cached.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
 	set.String(&p.QueuePriority, "queue-priority", proxy.PriorityLower, `What priority of a body (from -100 to 100) means among its tenant's: lower
 		goes first, as at vLLM, or higher, as at SGLang, each by a second of arrival; ignore.`,
 		conf.OneOf(proxy.PriorityLower, proxy.PriorityHigher, proxy.PriorityIgnore))
@@ -270,6 +298,10 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
 		all engines are asked, each for --health-timeout at most.`, conf.Between(1, 1<<28))
 	set.Int(&p.MaxAsking, "max-kept-asking", 16, "Most requests that ask all engines at once.", conf.Between(1, 1<<16))
+	set.Bytes(&p.Responses, "responses-memory", 64<<20, `Memory for what /v1/responses said, by which the prompt of one that goes on with another by
+		previous_response_id is known. Routers that share load tell one another. 0: none, and nothing that was said is kept.`, conf.Between[int64](0, 1<<40))
+	set.Bytes(&c.ResponseBytes, "responses-longest", 1<<20, "Most bytes of an answer of which that is kept.", conf.Between[int64](1<<10, 1<<30))
+	set.Duration(&p.ResponseLife, "responses-lifetime", time.Hour, "How long after the answer.", conf.Between(time.Second, 30*24*time.Hour))
 	set.String(&c.AccessLog, "access-log", "", `File to which a line of JSON is added for each request: id, client, tenant, model, worker, status, times,
 		tokens; nothing that was said. It may be renamed at any time. - is the standard output. Empty: none.`)
 	set.Bytes(&c.AccessLogBuffer, "access-log-buffer", 1<<20, `Most bytes of it that wait to be written. Lines beyond are dropped and counted.`, conf.Between[int64](1<<10, 1<<30))
@@ -317,7 +349,11 @@ func (c *config) finish() (err error) {
 	}
 	c.Route.Seed = uint64(c.Seed)
 	c.Proxy.AskTimeout = c.HealthTimeout
-	c.Proxy.TokenCache, c.Proxy.TokenizeBreaker = c.TokenCacheBytes, c.Route.Breaker
+	c.Proxy.TokenCache, c.Proxy.TokenizeBreaker, c.Proxy.ResponseBytes = c.TokenCacheBytes, c.Route.Breaker, int(c.ResponseBytes)
+	c.Proxy.Tokenizers.Options = tokens.Options{TurnCache: int(min(c.TurnCache, math.MaxInt))}
+	if c.Proxy.Tokenizers.Dirs, err = tokens.NewDirs(c.Tokenizers, c.Proxy.Tokenizers.Options); err != nil {
+		return fmt.Errorf("--tokenizers: %w", err)
+	}
 	c.Proxy.Tokens = cmp.Or(c.Proxy.Tokens, map[bool]string{true: proxy.TokensEngine, false: proxy.TokensBytes}[c.Events])
 	c.Proxy.Indexed = c.index() != fleet.NoIndex
 	switch {

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/api"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/apitest"
 )
 
 // The console is at / of the admin port and at /console/ of the other, with a reader's
@@ -37,7 +39,7 @@ func TestTheConsolesPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer resp.Body.Close() // the router ends while it is read
+		t.Cleanup(func() { _ = resp.Body.Close() })
 		seen, b := "", make([]byte, 1<<16)
 		for strings.Count(seen, "event: overview") < 2 {
 			n, err := resp.Body.Read(b)
@@ -72,9 +74,14 @@ func TestTheConsolesPorts(t *testing.T) {
 	off := new(logged)
 	url, _ = startLogged(t, slog.New(slog.NewTextHandler(off, nil)), "--nats=none", "--kv-events=false", "--engines="+engine(t, mockapi.Config{}), "--model=m", "--block-size=4",
 		"--admin-listen=127.0.0.1:0", "--console=false", "--engine-administration=none")
-	for _, at := range []string{url + "/console/", off.admin(t) + "/", off.admin(t) + "/api/settings"} {
-		if status, text, _ := ask("GET", at, ""); status != 404 && status != 403 || strings.Contains(text, "<html") {
-			t.Errorf("%s: %d %.100s", at, status, text)
+	routes := []string{"GET /", "GET /index.html", "GET /main.js", "GET /style.css", "GET /icon.svg"}
+	for _, r := range append(routes, apitest.Once(api.Console)(t).Routes()...) {
+		method, path, _ := strings.Cut(strings.ReplaceAll(r, "{id}", "x-1"), " ")
+		for _, at := range []string{url + "/console", off.admin(t)} {
+			status, text, header := ask(method, at+path, "{")
+			if status != 404 && (at == off.admin(t) || status != 403) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") || !strings.Contains(text, `"error"`) {
+				t.Errorf("%s %s%s: %d %.100s", method, at, path, status, text)
+			}
 		}
 	}
 }

@@ -15,8 +15,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/console"
+	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -47,12 +50,15 @@ type router struct {
 	http         *downstream.Server
 	index        *query.Server // of the admin port
 	service      *proc.Service
+	tenants      *loadsync.Tenants // nil: their limits are this router's alone
 	console      *console.Console
-	id           uint64         // among routers
-	access       *accesslog.Log // nil: none
-	spans        *traces.Sender // nil: none
-	tls          *tls.Config    // of https engines; nil: the usual
-	workersKnown atomic.Bool    // who is registered is known to the fleet
+	id           uint64                         // among routers
+	place        uint64                         // where its other runs were, too
+	access       *accesslog.Log                 // nil: none
+	spans        *traces.Sender                 // nil: none
+	tls          *tls.Config                    // of https engines; nil: the usual
+	workersKnown atomic.Bool                    // who is registered is known to the fleet
+	turns        atomic.Pointer[loadsync.Turns] // nil until there are other routers to tell
 
 	stopWork context.CancelFunc
 	work     sync.WaitGroup // follows the registry, probes
@@ -74,7 +80,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "ready_workers", Reason: x.fewWorkers}); err != nil {
+	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "ready_workers", Reason: x.fewWorkers},
+		edge.Check{Name: "nats", Reason: x.replica.Silent, Note: true}, edge.Check{Name: "tokenizers", Reason: func() string { return x.proxy.WrongTokens() }, Note: true}); err != nil {
 		return err
 	}
 	if err := x.build(access); err != nil {
@@ -84,6 +91,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	x.place = place(ln.Addr().String())
 	deps := admin.Deps{
 		Access: access, Metrics: x.metrics, Settings: cfg.settings, Level: cfg.Log.Var, Health: x.index.Health(), Index: x.index.Handler(), Log: log,
 	}
@@ -131,6 +139,9 @@ func (x *router) build(access *secure.Access) error {
 	x.fleet = fleet.New(fc)
 	pc := x.cfg.Proxy
 	pc.Fleet, pc.Metrics, pc.Log, pc.Health, pc.Unknown, pc.Access = x.fleet, x.metrics, x.log, x.index.Health(), x.unknown, access
+	if x.cfg.Replica.HasNATS() {
+		pc.Tokenizers.Fetch = x.fetch
+	}
 	pc.TLS, pc.Decisions, pc.Tracer = x.tls, decisions, x.spans.Tracer()
 	x.console, err = console.New(console.Config{
 		Settings: x.cfg.Console, Program: x.cfg.settings.Program(), Replica: x.replica, Models: x.fleet.Models, Decisions: decisions,
@@ -146,6 +157,9 @@ func (x *router) build(access *secure.Access) error {
 		return err
 	}
 	pc.AccessLog = x.access
+	if x.syncs() {
+		pc.TellTurn = x.tellTurn
+	}
 	if x.proxy, err = proxy.New(pc); err != nil {
 		return err
 	}
@@ -172,13 +186,22 @@ func (x *router) start(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.Background())
 	x.stopWork = cancel
 	x.work.Go(func() { x.watch(work) })
+	x.work.Go(func() { x.proxy.FollowTokens(work) })
 	if err := x.replica.Start(ctx); err != nil {
 		return err
 	}
-	if x.cfg.ReplicaSync && x.cfg.Replica.HasNATS() {
+	if x.syncs() {
 		if err := x.fleet.Link(x.link); err != nil {
 			return err
 		}
+		if err := x.joinTenants(); err != nil {
+			return err
+		}
+		t, err := loadsync.OpenTurns(x.replica.Conn(), x.cfg.Replica.Namespace, x.proxy.HearTurn)
+		if err != nil {
+			return err
+		}
+		x.turns.Store(t)
 	}
 	reg := x.replica.Registry()
 	for _, e := range reg.Snapshot(false) {
@@ -197,11 +220,54 @@ func (x *router) tokens(ctx context.Context, sp event.Space, text string) ([]uin
 	return x.proxy.TokensOf(ctx, sp, text)
 }
 
+// fetch fetches the files of a tokenizer, which a worker's registration names.
+func (x *router) fetch(ctx context.Context, list []modelfiles.File) (modelfiles.Set, error) {
+	conn := x.replica.Conn()
+	if conn == nil {
+		return nil, errors.New("there is no connection to NATS yet")
+	}
+	b, err := modelfiles.OpenBucket(ctx, conn, x.cfg.Replica.Namespace, 0, false)
+	if err != nil {
+		return nil, err
+	}
+	return b.Get(ctx, list)
+}
+
+// syncs reports whether there may be other routers of the same workers.
+func (x *router) syncs() bool { return x.cfg.ReplicaSync && x.cfg.Replica.HasNATS() }
+
+func (x *router) tellTurn(msg []byte) error {
+	if t := x.turns.Load(); t != nil {
+		return t.Tell(msg)
+	}
+	return nil
+}
+
 // link connects a space's router with those of other processes.
 func (x *router) link(sp event.Space, r *route.Router) (io.Closer, error) {
 	return loadsync.Open(loadsync.Config{
 		Conn: x.replica.Conn(), Namespace: x.cfg.Replica.Namespace, Space: sp, ID: x.id, Router: r, Log: x.log,
 	})
+}
+
+// place is what the runs of a router have in common, and no other that lives has: where it
+// listens, and on which host. 0 is not known.
+func place(address string) uint64 {
+	host, err := os.Hostname()
+	if err != nil {
+		return 0
+	}
+	return xxh3.HashString(host + " " + address)
+}
+
+// joinTenants has tenants' limits hold for the routers of the namespace together.
+func (x *router) joinTenants() (err error) {
+	q := x.cfg.Quota
+	q.ID, q.Place, q.Beat = x.id, x.place, min(time.Second, q.Silent/3)
+	x.tenants, err = loadsync.OpenTenants(loadsync.TenantsConfig{
+		Conn: x.replica.Conn(), Namespace: x.cfg.Replica.Namespace, Table: x.proxy.Quotas(), Quota: q, Log: x.log,
+	})
+	return err
 }
 
 // watch asks engines how they are and what they serve.
@@ -279,7 +345,14 @@ func (x *router) stop() error {
 			x.proxy.Close()
 			x.stopWork()
 			x.work.Wait()
-			return x.fleet.Close()
+			var told error
+			if t := x.turns.Load(); t != nil {
+				told = t.Close()
+			}
+			if x.tenants != nil {
+				told = errors.Join(told, x.tenants.Close())
+			}
+			return errors.Join(told, x.fleet.Close())
 		}},
 		proc.Step{Name: "writing the access log", Run: func(context.Context) error { return x.access.Close() }},
 		proc.Step{Name: "closing the index, with its last snapshots", Run: x.replica.Close},

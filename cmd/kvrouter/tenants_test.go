@@ -90,6 +90,40 @@ func TestLimitsOfTenants(t *testing.T) {
 	}
 }
 
+// A list of prompts, as SGLang's /generate takes it, is paid for whole: at first by its
+// bytes, then by what each of its answers says, also of those long before the end.
+func TestListsOfPromptsArePaidFor(t *testing.T) {
+	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		one := `{"text":"` + strings.Repeat("x", 9000) + `","meta_info":{"prompt_tokens":100,"completion_tokens":10}}`
+		_, _ = io.WriteString(w, "["+one+","+one+","+one+"]")
+	}))
+	t.Cleanup(e.Close)
+	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+e.URL, "--model=m", "--health-every=0s",
+		"--tokens-file="+tenantsFile(t, "  a: {tokens: 100000, per: 24h}\n"))
+	prompt := strings.Repeat("word ", 400)
+	left := func() (n int) {
+		t.Helper()
+		status, text, header := askAs(t, "a-0123456789abcdef", "POST", url+"/generate", `{"model":"m","text":["`+prompt+`","`+prompt+`","`+prompt+`"]}`)
+		n, err := strconv.Atoi(header.Get("X-Ratelimit-Remaining-Tokens"))
+		if status != http.StatusOK || err != nil {
+			t.Fatalf("%d %v %.200s", status, header, text)
+		}
+		return n
+	}
+	first := left() // bytes of three prompts, by four
+	if used := 100_000 - first; used < 1400 || used > 1600 {
+		t.Errorf("%d tokens are taken at first", used)
+	}
+	waittest.Until(t, func() error { // what was used is taken when a request has ended: its own is as at first
+		before := left()
+		if after := left(); before-after < 320 || before-after > 340 {
+			return fmt.Errorf("%d tokens are paid for", before-after)
+		}
+		return nil
+	})
+}
+
 // A client that leaves has used what it had the engine do: the prompt, once it was sent
 // there, and what it saw of the answer. What no engine did is not paid for.
 func TestWhoLeavesPays(t *testing.T) {

@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -73,6 +76,9 @@ func askTraced(t *testing.T, url, parent, body string) http.Header {
 	if resp.StatusCode != http.StatusOK {
 		t.Fatal(resp.Status)
 	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil { // a client that leaves is another story
+		t.Fatal(err)
+	}
 	return resp.Header
 }
 
@@ -85,8 +91,9 @@ func TestSpans(t *testing.T) {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
 		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
 		t.Setenv("OTEL_SERVICE_NAME", "front")
-		p := &parents{by: map[string][]string{}}
-		url, stop := start(t, "--nats=none", "--kv-events=false", "--engines="+p.engine(t, mockapi.Config{})+","+p.engine(t, mockapi.Config{}), "--model=m", "--block-size=4", "--mode=kv")
+		p, access := &parents{by: map[string][]string{}}, filepath.Join(t.TempDir(), "access")
+		url, stop := start(t, "--nats=none", "--kv-events=false", "--engines="+p.engine(t, mockapi.Config{})+","+p.engine(t, mockapi.Config{}), "--model=m", "--block-size=4", "--mode=kv",
+			"--access-log="+access)
 		const said = "a prompt of some length that is said twice, and is longer than four blocks of bytes"
 		for n := range 2 {
 			askTraced(t, url, clientParent, `{"model":"m","max_tokens":4,"stream":true,"stream_options":{"include_usage":true},"prompt":"`+said+`"}`)
@@ -99,6 +106,9 @@ func TestSpans(t *testing.T) {
 		}
 		askTraced(t, url, "00-"+clientTrace+"-"+clientSpan+"-00", `{"model":"m","max_tokens":4,"prompt":"not to be recorded"}`)
 		stop() // sends what is left
+		if log, err := os.ReadFile(access); err != nil || strings.Count(string(log), `"trace_id":"`+clientTrace+`"`) != 2 || strings.Count(string(log), "its-name") != 3 {
+			t.Errorf("%v: the access log has not the traces of the two that are recorded: %s", err, log)
+		}
 		byName := map[string][]otlptest.Span{}
 		list := collector.Spans()
 		slices.SortFunc(list, func(a, b otlptest.Span) int { return cmp.Compare(a.Begin, b.Begin) })

@@ -54,7 +54,7 @@ func TestShapesOfABatch(t *testing.T) {
 		"three elements":    {list{1.0, list{ev}, 3}, second, ranked},
 		"nil rank":          {list{1.0, list{ev}, nil}, second, want},
 		"five elements":     {list{1.0, list{ev}, 3, "epoch", m{"x", list{1}}}, second, ranked},
-		"milliseconds":      {list{1700000000250, list{ev}}, published, want},
+		"milliseconds":      {list{uint64(1700000000250), list{ev}}, published, want},
 		"no time":           {list{nil, list{ev}}, 0, want},
 		"a map, rank first": {m{"x", 1, "data_parallel_rank", 3, "events", list{ev}, "ts", 1.0}, second, ranked},
 		"a map, SGLang's":   {m{"events", list{ev}, "attn_dp_rank", 3}, 0, ranked},

@@ -41,7 +41,8 @@
 //   - What an engine itself has lost is lost for good: after it the index begins with
 //     nothing, and the rank is Lossy until the engine clears all or begins anew.
 //   - Incarnations are random. A message or heartbeat of one that was not seen
-//     before is of a newer run; one that ended never comes back but by its
+//     before is of a newer run, or where that is not sure, as after the position was void,
+//     waits until the publisher has said which one is the present; one that ended never comes back but by its
 //     publisher's own answer, or by speaking a lease after the last word of the one
 //     that followed it; what registrations say of them is a question, see
 //     [Rank.Told].

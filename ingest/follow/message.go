@@ -46,6 +46,9 @@ func (r *Rank) Message(s *Step, m Message) {
 	}
 	if !r.adopt(s, m.Incarnation, &m) {
 		r.Return(s) // if it left: whichever run it is, it is from after that
+		if r.puzzles(s, m) {
+			return
+		}
 		why := EndedRun
 		if r.rivals.contested {
 			why = OtherProcess

@@ -77,12 +77,13 @@ func (r *Rank) Tick(s *Step) {
 		}
 		r.giveUp(s)
 	}
+	r.wonder(s)
 	r.overdue(s)
 }
 
 // Ticks reports whether the rank waits for something: then Tick is to be called
 // now and then.
-func (r *Rank) Ticks() bool { return len(r.held) > 0 || r.claim.pending() }
+func (r *Rank) Ticks() bool { return r.Held() > 0 || r.claim.pending() }
 
 // Unusable takes the word that a message which may have been the rank's cannot be
 // used: its event with the id, if that is known (not 0). lost says that it was one

@@ -121,13 +121,19 @@ func (r *Rank) question(s *Step, cause Cause) Question {
 }
 
 // awaits reports whether the recovery that is under way brings what is not there
-// yet.
+// yet, or tells what is.
 func (r *Rank) awaits() bool {
-	return r.rec.number != 0 && (len(r.held) > 0 || r.overflow > r.last || r.rec.need > r.last)
+	return r.rec.number != 0 && (r.Held() > 0 || r.overflow > r.last || r.rec.need > r.last)
 }
 
-// cancel ends the recovery that is under way.
+// cancel ends the recovery that is under way, and what waits for its answer.
 func (r *Rank) cancel(s *Step) {
+	r.over(s)
+	r.withdraw(s)
+}
+
+// withdraw ends the recovery that is under way.
+func (r *Rank) withdraw(s *Step) {
 	if r.rec.number != 0 {
 		r.rec = recovery{}
 		s.add(Effect{Kind: Cancel})
@@ -208,6 +214,12 @@ type Result struct {
 
 // Ended takes the end of the recovery that is under way.
 func (r *Rank) Ended(s *Step, res Result) (vain bool) {
+	vain = r.ends(s, res)
+	r.decide(s)
+	return vain
+}
+
+func (r *Rank) ends(s *Step, res Result) (vain bool) {
 	v := r.rec
 	r.rec = recovery{}
 	again := len(r.held) > 0 || r.overflow > r.last && r.known
@@ -311,8 +323,12 @@ func (r *Rank) Room(s *Step) bool {
 // message is at last. What of the rank was read may not be in it, or come again.
 func (r *Rank) Voided(s *Step, last uint64) {
 	r.seq, r.rivals.seq = 0, min(r.rivals.seq, last) // what is read once more is in no order with that
+	for i := range r.others.list {
+		r.others.list[i].Seq = 0
+	}
 	if r.gone {
-		r.left.Seq = min(r.left.Seq, last) // what it has is from before the rank left, the rest is not
+		r.left.Seq = min(r.left.Seq, last)        // what it has is from before the rank left, the rest is not
+		r.leftLooks = min(r.leftLooks, s.Looks+2) // another stream was looked at as often as that
 		return
 	}
 	r.lose(s, errVoid)
@@ -322,6 +338,7 @@ func (r *Rank) Voided(s *Step, last uint64) {
 	case r.heard:
 		r.ahead = sure
 	}
+	r.withdraw(s) // what was asked before does not say who is there since
 	r.ask(s, Void)
 }
 

@@ -22,13 +22,11 @@ type rig struct {
 	held    []uint64
 	lost    map[string]bool // batches that cannot be read, by process and number
 
-	step   Step
-	rank   Rank
-	index  *core.Oracle
-	asked  *Question
-	kept   *Position
-	copied *core.Oracle
-	of     int // the process of the last batch taken; of what the index has
+	step  Step
+	rank  Rank
+	index *core.Oracle
+	asked *Question
+	of    int // the process of the last batch taken; of what the index has
 
 	twin bool // a process's first message continued another's numbers, and nobody told
 	did  map[string]int

@@ -27,6 +27,65 @@ func simulate(moves []move) (w *world, err error) {
 	return w, w.converge()
 }
 
+// lastWords has the stream made again, and a new run of the engine that sends into it and ends:
+// nobody is there to be asked any more.
+func (w *world) lastWords(m move) error {
+	w.register()
+	w.hear()
+	for range 3 {
+		for w.asking != nil {
+			w.answer(200)
+		}
+		w.note()
+		w.room()
+	}
+	w.silent = true
+	w.restartEngine()
+	w.created, w.stream, w.first = w.created.Add(time.Second), nil, 1
+	w.void(0)
+	for i := range 1 + m.a%40 {
+		w.publish(move{a: i % 8, b: m.b + 11*i})
+		if m.b%3 == 0 {
+			w.read(1)
+		}
+		if (m.a+i)%4 == 0 {
+			w.answer(0)
+		}
+	}
+	for range 60 {
+		w.read(1 << 20)
+		w.note()
+		w.answer(0)
+		w.pass(time.Second)
+		if err := w.fresh(); err != nil {
+			return err
+		}
+	}
+	if oracleDigest(w.index) != oracleDigest(w.run().oracle) {
+		return fmt.Errorf("what was sent is in the stream, and not in the index: %+v", w.rank.Status())
+	}
+	return nil
+}
+
+// What a publisher sent into a stream that was made again is not lost with it.
+func TestWhatAPublisherSaidLastIsHeld(t *testing.T) {
+	for seed := range histories(t) / 2 {
+		moves := randomMoves(seed)
+		moves[0].a &^= 7 // with a stream and incarnations
+		last := func(moves []move) error {
+			w := newWorld(moves[0].a, moves[0].b)
+			for _, m := range moves[1:] {
+				w.play(m)
+			}
+			return w.lastWords(moves[0])
+		}
+		if err := last(moves); err != nil {
+			short := shrink(moves, last)
+			t.Fatalf("seed %d: %v; in short: %v\n%v", seed, err, last(short), tell(short))
+		}
+	}
+}
+
 func randomMoves(seed uint64) []move {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	moves := make([]move, 30+rng.IntN(120))

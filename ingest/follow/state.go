@@ -94,6 +94,7 @@ type Rank struct {
 	asks   uint64    // recoveries so far
 	held   []Message // by first id, each beyond last+1
 	bytes  int       // of held
+	others others    // of runs of which it is not known whether they are over
 
 	overflow uint64 // the last event that found no room while recovering
 	lacks    uint64 // the last event that the next recovery is for
@@ -129,7 +130,7 @@ func (r *Rank) State() State {
 		return Recovering
 	case r.lack == room:
 		return Truncated
-	case r.lack == dump || r.spoilt == doubtful || r.claim.overdue:
+	case r.stale():
 		return Stale
 	case r.lack != nothing:
 		return Lossy
@@ -161,10 +162,10 @@ type Status struct {
 // Status returns the rank's.
 func (r *Rank) Status() Status {
 	st := r.State()
-	s := Status{State: st, Incarnation: r.incarnation, LastID: r.last, Held: len(r.held), AskNext: r.retry.Next(), Why: r.why,
-		Stale:      !r.gone && (r.lack == dump || r.spoilt == doubtful || r.claim.overdue),
+	s := Status{State: st, Incarnation: r.incarnation, LastID: r.last, Held: r.Held(), AskNext: r.retry.Next(), Why: r.why,
+		Stale:      !r.gone && r.stale(),
 		Awaited:    st == Recovering && r.rec.cause == Discovery,
-		Incomplete: !r.gone && (r.recovers() || r.lack != nothing || r.spoilt == doubtful || r.claim.overdue)}
+		Incomplete: !r.gone && (r.recovers() || r.lack != nothing || r.stale())}
 	switch {
 	case r.gone:
 		s.Why = errLeft
@@ -175,6 +176,8 @@ func (r *Rank) Status() Status {
 	case r.lack == dump:
 	case r.claim.overdue:
 		s.Why = errBehind
+	case len(r.others.list) > 0:
+		s.Why = errWhichRun
 	case r.lack == partial:
 		s.Why = cmp.Or(r.wire.lost, errPartial)
 	case r.lack == lossy:
@@ -185,8 +188,13 @@ func (r *Rank) Status() Status {
 	return s
 }
 
+// stale reports whether something is missing that may be to be had.
+func (r *Rank) stale() bool {
+	return r.lack == dump || r.spoilt == doubtful || r.claim.overdue || len(r.others.list) > 0
+}
+
 // Held returns how many messages are held back.
-func (r *Rank) Held() int { return len(r.held) }
+func (r *Rank) Held() int { return len(r.held) + len(r.others.list) }
 
 // Incarnation returns the run of the engine that is followed; 0: none is known.
 func (r *Rank) Incarnation() uint64 { return r.incarnation }
@@ -260,23 +268,15 @@ func (r *Rank) adopt(s *Step, incarnation uint64, of *Message) bool {
 	case r.heard && incarnation == r.incarnation:
 		if r.claim.spoke(incarnation); !r.claim.overdue {
 			r.ahead = inStep
+			r.over(s) // they spoke before
 		}
 		return true
-	case r.ahead == sure && !ended:
-		// Older than what the publisher said, or it began anew once more: it is
-		// asked again, now and then.
-		if r.rec.number == 0 && r.mayAsk(s, Void) {
-			r.lose(s, errOtherRun)
-			r.ask(s, Retry)
-		}
-		return false
-	case ended:
-		// Mostly it is late. But who reads a stream once more while nobody answers
-		// takes up old incarnations, and the present one as ended with them: the
-		// publisher is asked, now and then, which it is.
-		if r.rec.number == 0 && r.mayAsk(s, OtherRun) {
-			r.ask(s, OtherRun)
-		}
+	case ended || r.ahead == sure:
+		// Mostly it is late, or older than what the publisher said. But it may have begun
+		// anew once more; and who reads a stream once more while nobody answers takes up old
+		// incarnations, and the present one as ended with them: the publisher is asked, now
+		// and then, which it is.
+		r.which(s)
 		return false
 	}
 	older, said := r.ahead == unsure, r.incarnation // than what the publisher said, perhaps
@@ -335,7 +335,6 @@ func (r *Rank) says(lossyNow bool) {
 
 var (
 	errLossy    = errors.New("its publisher lacks events that nobody has any more")
-	errOtherRun = errors.New("a message of another run of its engine came")
 	errParent   = errors.New("the parent of a stored block is unknown")
 	errRefused  = errors.New("the index has no room for its blocks")
 	errPartial  = errors.New("its publisher does not know what it held before")

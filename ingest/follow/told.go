@@ -83,9 +83,14 @@ func (r *Rank) overdue(s *Step) {
 	}
 	if r.heard && c.incarnation != r.incarnation {
 		// What the run before held goes. Which one speaks next is the present one.
-		told, run := *c, r.incarnation
+		told, run, spoke := *c, r.incarnation, r.others
+		r.others = others{}
 		r.restart(s, run, new(Message))
 		r.heard, r.claim = false, told
+		if r.others = spoke; len(spoke.list) > 0 {
+			r.ahead = unsure
+			defer r.decide(s)
+		}
 	}
 	if c.reached(r); c.last == 0 {
 		*c = claim{}

@@ -62,7 +62,7 @@ func (w wire) Read(p []byte) (n int, err error) {
 		var over <-chan time.Time
 		if !deadline.IsZero() {
 			t := time.NewTimer(time.Until(deadline))
-			defer t.Stop()
+			defer t.Stop() //nolint:revive // it is looked at again at a change, a few times
 			over = t.C
 		}
 		select {

@@ -25,8 +25,8 @@ func (c *Settings) Declare(set *conf.Set) {
 	set.Group("Console")
 	set.Bool(&c.On, "console", true, `Serve the console, a page that shows the fleet: at / of the admin port, and for whoever has the role reader at
 		/console/ of the other.`)
-	set.Int(&c.Readers, "console-readers", defaultReaders, `Most pages that may follow the console's events at once; more are refused. While there are none,
-		nothing is gathered for them.`, conf.Between(1, 1<<16))
+	set.Int(&c.Readers, "console-readers", defaultReaders, `Most pages that may follow the console's events at once; more are refused, and a tenant gets no more than it leaves to
+		others. While there are none, nothing is gathered for them.`, conf.Between(1, 1<<16))
 }
 
 const defaultReaders = 64

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	document "github.com/kvatlas/kvatlas/api"
@@ -21,7 +20,7 @@ type Console struct {
 	nodes  *nodes
 	events *hub
 
-	answering atomic.Int64
+	answers *places
 }
 
 var _ edge.Pages = (*Console)(nil)
@@ -36,7 +35,7 @@ func New(cfg Config) (*Console, error) {
 		return nil, err
 	}
 	cfg.started = time.Now()
-	return &Console{cfg: cfg, files: files, nodes: newNodes(), events: newHub(&cfg)}, nil
+	return &Console{cfg: cfg, files: files, nodes: newNodes(), events: newHub(&cfg), answers: newPlaces(maxAnswers)}, nil
 }
 
 // Close ends the streams of all readers; there are no new ones.
@@ -128,11 +127,11 @@ func (c *Console) Answer(a *edge.Ask) *edge.Reply {
 		if a.Method == http.MethodHead && r.path == "events" {
 			return &edge.Reply{Status: http.StatusOK, Type: typeEvents}
 		}
-		if !c.enter() {
+		if why := c.answers.take(a.Tenant); why != "" {
 			c.events.m.answers.Inc()
-			return edge.ReplyProblem(edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "the console is answering as many requests as it may"))
+			return edge.ReplyProblem(edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "the console answers no request more at once: "+why))
 		}
-		defer c.leave()
+		defer c.answers.give(a.Tenant) //nolint:revive // it is the only one: what follows returns
 		answer, no := r.answer(c, req)
 		if no != nil {
 			return edge.ReplyProblem(no)
@@ -144,16 +143,6 @@ func (c *Console) Answer(a *edge.Ask) *edge.Reply {
 
 // maxAnswers bounds the answers that are made at once: some look at the whole fleet.
 const maxAnswers = 8
-
-func (c *Console) enter() bool {
-	if c.answering.Add(1) > maxAnswers {
-		c.leave()
-		return false
-	}
-	return true
-}
-
-func (c *Console) leave() { c.answering.Add(-1) }
 
 // method returns the answer to a method that a path does not take; nil if it does.
 func method(m string, post bool) *edge.Reply {

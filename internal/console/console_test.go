@@ -51,6 +51,7 @@ func TestATenantSeesItsGroupAndNothingElse(t *testing.T) {
 		}
 	}
 	otherNode, ownNode := f.first(otherSpace).ID, f.first(ownSpace).ID
+	asked := map[string]bool{}
 	for _, c := range []struct {
 		route, path, body string
 		own               string // what a tenant must see of its own; "": nothing
@@ -77,6 +78,7 @@ func TestATenantSeesItsGroupAndNothingElse(t *testing.T) {
 		{pathDocument, "api/openapi.yaml", "", "", 200, ""},
 		{"events", "api/events", "", `"worker":"5"`, 200, hidden},
 	} {
+		asked[c.route] = true
 		method := "GET"
 		if c.body != "" {
 			method = "POST"
@@ -102,6 +104,11 @@ func TestATenantSeesItsGroupAndNothingElse(t *testing.T) {
 		}
 		if strings.Contains(got, "password") {
 			t.Errorf("%s: a secret is shown: %s", c.path, got)
+		}
+	}
+	for _, e := range endpoints() {
+		if !asked[e.path] {
+			t.Errorf("what a tenant sees of %s is not asked", e.path)
 		}
 	}
 }

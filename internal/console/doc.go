@@ -30,8 +30,9 @@
 //
 // Events of api/events, each one JSON object:
 //
-//	overview  each second: {program, version, replica, now_ms, started_ms, sampled_ms, ready, not_ready: [text],
-//	          totals: {…}, attention: [{kind, count, workers: [at most 5 ids], say}]}
+//	overview  each second: {program, version, replica, now_ms, started_ms, sampled_ms, events_as_of_ms, ready, not_ready: [text],
+//	          totals: {…}, attention: [{kind, count, workers: [at most 5 ids], more, say}]}; events_as_of_ms is when
+//	          NATS was heard last, null while it is heard
 //	members   first, and when who is there changes: {epoch, cell: "rank" or "worker",
 //	          groups: [{key, model, block_size, group, role, cells: [{id, worker, rank}]}]}
 //	cells     each second, groups that changed: {epoch, metric, unit, max,

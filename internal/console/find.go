@@ -81,7 +81,7 @@ func (c *Console) tokens(r *request, a *asked) ([]uint32, *edge.Problem) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), tokensWait)
-		defer cancel()
+		defer cancel() //nolint:revive // so here
 		tokens, err := c.cfg.Tokens(ctx, sp, *a.Text)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):

@@ -21,16 +21,17 @@ type hub struct {
 	cfg *Config
 	m   *meters
 
-	mu      sync.Mutex
-	views   map[string]*view // by whom they are for: see viewKey
-	readers int
-	closed  bool
-	wake    chan struct{} // ends the sampler's wait: somebody new is there, or it is closed
-	done    chan struct{} // closed when the sampler has ended; nil: it does not run
+	places *places // of readers
+
+	mu     sync.Mutex
+	views  map[string]*view // by whom they are for: see viewKey
+	closed bool
+	wake   chan struct{} // ends the sampler's wait: somebody new is there, or it is closed
+	done   chan struct{} // closed when the sampler has ended; nil: it does not run
 }
 
 func newHub(cfg *Config) *hub {
-	h := &hub{cfg: cfg, views: make(map[string]*view), wake: make(chan struct{}, 1)}
+	h := &hub{cfg: cfg, places: newPlaces(cfg.Readers), views: make(map[string]*view), wake: make(chan struct{}, 1)}
 	h.m = newMeters(cfg.Metrics, h)
 	return h
 }
@@ -78,12 +79,12 @@ func (c *Console) follow(r *request) (*edge.Reply, *edge.Problem) {
 func (h *hub) join(tenant *string, m metric) (*reader, *edge.Problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.closed:
+	if h.closed {
 		return nil, edge.Refuse(http.StatusServiceUnavailable, "request", edge.NotReady, "the program is about to stop")
-	case h.readers >= h.cfg.Readers:
+	}
+	if why := h.places.take(tenant); why != "" {
 		h.m.readers.Inc()
-		return nil, edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "as many pages follow events as may (--console-readers)")
+		return nil, edge.Refuse(http.StatusServiceUnavailable, "request", edge.Busy, "no page more may follow events: "+why+" (--console-readers)")
 	}
 	key := viewKey(tenant)
 	v := h.views[key]
@@ -91,7 +92,6 @@ func (h *hub) join(tenant *string, m metric) (*reader, *edge.Problem) {
 		v = &view{tenant: tenant, first: make(chan struct{})}
 		h.views[key] = v
 	}
-	h.readers++
 	v.readers++
 	v.metrics[m]++
 	if h.done == nil {
@@ -112,7 +112,7 @@ func (r *reader) Close() {
 	r.closed.Do(func() {
 		r.h.mu.Lock()
 		defer r.h.mu.Unlock()
-		r.h.readers--
+		r.h.places.give(r.v.tenant)
 		r.v.readers--
 		r.v.metrics[r.metric]--
 		if r.v.readers == 0 {

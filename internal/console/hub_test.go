@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 func steps(i int) []core.Step { return []core.Step{{Depth: uint32(i), First: 7}} }
@@ -175,6 +176,51 @@ func TestReadersAreBounded(t *testing.T) {
 	f.Close()
 }
 
+// A tenant has as many as it leaves to others, whoever comes first; who may see all has the
+// rest; and what one gives back another one gets.
+func TestATenantLeavesPlacesToOthers(t *testing.T) {
+	f := newFixture(t, nil)
+	join := func(tenant *string) (in []*reader) {
+		t.Helper()
+		for {
+			r, no := f.events.join(tenant, held)
+			if no != nil {
+				if no.Status != http.StatusServiceUnavailable || !strings.Contains(no.Message, "--console-readers") {
+					t.Errorf("%+v", no)
+				}
+				return in
+			}
+			t.Cleanup(r.Close)
+			in = append(in, r)
+		}
+	}
+	acme, other := "acme", "hidden-group"
+	first := join(&acme)
+	if second, third := join(&other), join(nil); len(first) != 4 || len(second) != 2 || len(third) != 2 {
+		t.Fatalf("of 8 places %d, %d and %d are taken", len(first), len(second), len(third))
+	}
+	first[0].Close()
+	if again := join(&other); len(again) != 0 {
+		t.Errorf("the one place that is left is a tenant's that has two already")
+	}
+	first[1].Close()
+	first[2].Close()
+	if again := join(&other); len(again) != 1 {
+		t.Errorf("of three that are left it gets %d", len(again))
+	}
+	for range maxAnswers / 2 { // as if under way
+		if why := f.answers.take(&acme); why != "" {
+			t.Fatal(why)
+		}
+	}
+	if got := f.ask(&acme, secure.Reader, "GET", "api/streams", ""); got.Status != http.StatusServiceUnavailable || !strings.Contains(string(got.Body), "this tenant") {
+		t.Errorf("%d %s", got.Status, got.Body)
+	}
+	if got := f.ask(&other, secure.Reader, "GET", "api/streams", ""); got.Status != http.StatusOK {
+		t.Errorf("%d %s", got.Status, got.Body)
+	}
+}
+
 // pipes is a listener of connections in memory, without room for anything unread.
 type pipes struct {
 	conns chan net.Conn
@@ -235,9 +281,7 @@ func TestAReaderThatNeverReads(t *testing.T) {
 		}()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		c.events.mu.Lock()
-		readers := c.events.readers
-		c.events.mu.Unlock()
+		readers := c.events.places.inUse()
 		if readers != 1 {
 			t.Errorf("%d readers are left", readers)
 		}

@@ -17,11 +17,7 @@ func newMeters(m *obs.Metrics, h *hub) *meters {
 		m = obs.NewSet()
 	}
 	const family, help = "kvatlas_console_refused_total", "Requests of the console's pages that were refused, by reason: readers (of events) or answers, of which there were as many as may be."
-	m.Gauge("kvatlas_console_readers", "Pages that follow the console's events.", func() float64 {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		return float64(h.readers)
-	})
+	m.Gauge("kvatlas_console_readers", "Pages that follow the console's events.", func() float64 { return float64(h.places.inUse()) })
 	return &meters{
 		readers: m.Counter(family, help, "reason", "readers"), answers: m.Counter(family, help, "reason", "answers"),
 		skipped: m.Counter("kvatlas_console_skipped_frames_total", "Frames that a page did not get because it was not done with the one before."),

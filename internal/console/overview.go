@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"strconv"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -14,9 +13,10 @@ type overview struct {
 	Program   string      `json:"program"`
 	Version   string      `json:"version"`
 	Replica   string      `json:"replica"`
-	Now       int64       `json:"now_ms"`     // when the frame was made
-	Started   int64       `json:"started_ms"` // the process
-	Sampled   int64       `json:"sampled_ms"` // when all that is in it was looked at
+	Now       int64       `json:"now_ms"`          // when the frame was made
+	Started   int64       `json:"started_ms"`      // the process
+	Sampled   int64       `json:"sampled_ms"`      // when all that is in it was looked at
+	AsOf      *int64      `json:"events_as_of_ms"` // when NATS was heard last; null: it is heard
 	Ready     bool        `json:"ready"`
 	NotReady  []string    `json:"not_ready"`
 	Totals    totals      `json:"totals"`
@@ -48,7 +48,10 @@ type attention struct {
 	Kind    string   `json:"kind"`
 	Count   int      `json:"count"` // of ranks
 	Workers []string `json:"workers"`
+	More    int      `json:"more"` // workers that are not named
 	Say     string   `json:"say"`
+
+	last uint64 // worker that was counted
 }
 
 const maxNamed = 5
@@ -83,31 +86,12 @@ func (s *sampler) counters(sp *space) counters {
 func (s *sampler) overview(tenant *string, groups []*group) *overview {
 	o := &overview{
 		Program: s.cfg.Program, Version: version(), Replica: s.cfg.Replica.Name(), Now: time.Now().UnixMilli(), Started: s.cfg.started.UnixMilli(),
-		Sampled: s.at.UnixMilli(), Ready: true, NotReady: []string{}, Attention: []attention{},
+		Sampled: s.at.UnixMilli(), AsOf: moment(s.heard), Ready: true, NotReady: []string{},
 	}
 	o.Ready, o.NotReady = ready(s.cfg.Health, tenant != nil)
 	t := &o.Totals
 	t.Ranks, t.Workers = countMembers(groups)
-	var of [numStates]attention
-	for _, g := range groups {
-		for _, r := range g.ranks {
-			if r.state == well {
-				continue
-			}
-			a := &of[r.state]
-			a.Count++
-			name := strconv.FormatUint(r.Worker, 10)
-			if len(a.Workers) < maxNamed && (len(a.Workers) == 0 || a.Workers[len(a.Workers)-1] != name) {
-				a.Workers = append(a.Workers, name)
-			}
-		}
-	}
-	for st := numStates - 1; st > well; st-- { // the worst first
-		if a := &of[st]; a.Count > 0 {
-			a.Kind, a.Say = st.String(), st.say()
-			o.Attention = append(o.Attention, *a)
-		}
-	}
+	o.Attention = needing(groups)
 	s.addRates(t, tenant)
 	if tenant == nil { // what the process has as a whole is no tenant's
 		t.Lookups = s.lookups.perSecond()
@@ -117,6 +101,32 @@ func (s *sampler) overview(tenant *string, groups []*group) *overview {
 		}
 	}
 	return o
+}
+
+// needing returns what needs attention, the worst first.
+func needing(groups []*group) []attention {
+	var of [numStates]attention
+	for _, g := range groups {
+		for _, r := range g.ranks {
+			a := &of[r.state]
+			if a.Count++; a.Count > 1 && a.last == r.Worker {
+				continue
+			}
+			if a.last = r.Worker; len(a.Workers) < maxNamed {
+				a.Workers = append(a.Workers, number(r.Worker))
+			} else {
+				a.More++
+			}
+		}
+	}
+	list := []attention{}
+	for st := numStates - 1; st > well; st-- {
+		if a := &of[st]; a.Count > 0 {
+			a.Kind, a.Say = st.String(), st.say()
+			list = append(list, *a)
+		}
+	}
+	return list
 }
 
 func countMembers(groups []*group) (ranks, workers int) {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -202,7 +203,7 @@ func (c *Console) spaces(r *request) []shownSpace {
 
 // spaceOf returns the space that the arguments name; the first one where they fit several.
 func (c *Console) spaceOf(r *request) (event.Space, *edge.Problem) {
-	size, no := whole(r, "block_size", 0, 1<<31)
+	size, no := whole(r, "block_size", 0, math.MaxInt32)
 	if no != nil {
 		return event.Space{}, no
 	}

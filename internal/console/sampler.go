@@ -36,9 +36,10 @@ type sampler struct {
 	number uint64
 	epoch  uint64 // of who is there
 	spaces map[event.Space]*space
-	order  []*space // sorted
-	groups []*group // sorted
-	perRow string   // what a cell is: rank or worker
+	order  []*space  // sorted
+	groups []*group  // sorted
+	perRow string    // what a cell is: rank or worker
+	heard  time.Time // of NATS, where that is gone: what its events tell is as of then
 
 	sub       *registry.Subscription
 	entries   []registry.Entry
@@ -311,9 +312,11 @@ func (s *sampler) readStreams() (changed bool) {
 	for _, sp := range s.spaces {
 		sp.lag = 0
 	}
-	for _, st := range s.cfg.Replica.Streams() {
-		if sp := s.spaces[st.Space]; sp != nil {
-			sp.lag += st.Lag
+	streams := s.cfg.Replica.Streams()
+	s.heard = heardLast(streams, connected(s.cfg.Replica))
+	for i := range streams {
+		if sp := s.spaces[streams[i].Space]; sp != nil {
+			sp.lag += streams[i].Lag
 		}
 	}
 	return changed

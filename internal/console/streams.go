@@ -29,6 +29,21 @@ type streams struct {
 	More       int            `json:"more"`    // ranks that are not listed
 	Recoveries []recovery     `json:"recoveries"`
 	Snapshots  []snapshotOf   `json:"snapshots"`
+	Replicas   []replicaOf    `json:"replicas"` // of the namespace; for a tenant none
+}
+
+// replicaOf is a replica that has written to the registry's bucket, or the newest snapshot of
+// a stream.
+type replicaOf struct {
+	Replica string  `json:"replica"`
+	This    bool    `json:"this"`
+	Beat    *int64  `json:"beat_ago_ms"` // since its last beat; null: it has none
+	Writes  []named `json:"writes"`      // streams whose newest snapshot is its
+}
+
+type named struct {
+	Stream string     `json:"stream"`
+	Space  shownSpace `json:"space"`
 }
 
 type streamOf struct {
@@ -44,6 +59,7 @@ type streamOf struct {
 	CaughtUp bool       `json:"caught_up"`
 	Error    *string    `json:"error"`
 	Stalled  *string    `json:"stalled"`
+	Heard    int64      `json:"heard_ms"` // all else is as of then
 }
 
 // source is how the reading of one rank's events stands.
@@ -151,11 +167,52 @@ func (c *Console) streams(r *request) (*edge.Reply, *edge.Problem) {
 		a.Snapshots = append(a.Snapshots, one)
 	}
 	slices.SortFunc(a.Snapshots, func(a, b snapshotOf) int { return strings.Compare(a.Stream, b.Stream) })
+	a.Replicas = c.replicas(r, a.Snapshots)
 	return edge.ReplyJSON(a), nil
+}
+
+// replicas returns those that are heard of, this one first.
+func (c *Console) replicas(r *request, snapshots []snapshotOf) []replicaOf {
+	list := []replicaOf{}
+	if r.Tenant != nil {
+		return list
+	}
+	at := func(name string) *replicaOf {
+		i := slices.IndexFunc(list, func(o replicaOf) bool { return o.Replica == name })
+		if i < 0 {
+			i, list = len(list), append(list, replicaOf{Replica: name, This: name == c.cfg.Replica.Name(), Writes: []named{}})
+		}
+		return &list[i]
+	}
+	at(c.cfg.Replica.Name())
+	if reg := c.cfg.Replica.Registry(); reg != nil {
+		for _, b := range reg.Beats() {
+			ago := b.Ago.Milliseconds()
+			at(b.Replica).Beat = &ago
+		}
+	}
+	for _, s := range snapshots {
+		if s.Writer != nil {
+			o := at(*s.Writer)
+			o.Writes = append(o.Writes, named{s.Stream, s.Space})
+		}
+	}
+	return list
 }
 
 // connected reports whether NATS can be heard: else what has been published is not known.
 func connected(r *replica.Replica) bool { return r.Conn() == nil || r.Conn().IsConnected() }
+
+// heardLast returns when NATS was heard last, if it is gone: what is known of the streams is as of
+// then. Zero: it is heard, or nothing is read of it.
+func heardLast(streams []ingest.StreamStatus, connected bool) (last time.Time) {
+	for i := range streams {
+		if s := &streams[i]; (!connected || s.Silent != nil) && s.Heard.After(last) {
+			last = s.Heard
+		}
+	}
+	return last
+}
 
 var errDisconnected = errors.New("NATS is not connected: what has been published since is not known")
 
@@ -163,8 +220,8 @@ var errDisconnected = errors.New("NATS is not connected: what has been published
 func streamShown(s *ingest.StreamStatus, connected bool) streamOf {
 	one := streamOf{
 		Stream: s.Stream, Space: showSpace(s.Space), Created: s.Created.UnixMilli(), Position: number(s.Position), Last: number(s.Last),
-		Lag: s.Lag, LagMs: s.LagTime.Milliseconds(), InFlight: s.InFlight, Bytes: s.InFlightBytes, CaughtUp: s.CaughtUp && connected,
-		Error: failure(s.Err), Stalled: failure(s.Stalled),
+		Lag: s.Lag, LagMs: s.LagTime.Milliseconds(), InFlight: s.InFlight, Bytes: s.InFlightBytes, CaughtUp: s.CaughtUp && connected && s.Silent == nil,
+		Error: failure(cmp.Or(s.Err, s.Silent)), Stalled: failure(s.Stalled), Heard: s.Heard.UnixMilli(),
 	}
 	if !connected {
 		one.Error = failure(errDisconnected)

@@ -180,10 +180,11 @@ func (d *Frames) Add(part []byte, f func(b *event.Batch, copies [][]uint32) erro
 	d.rest = append(d.rest, part...)
 	rest := d.rest
 	for len(rest) >= 4 {
-		n := int(binary.LittleEndian.Uint32(rest))
-		if n > maxFrame {
-			return fmt.Errorf("%w: a frame of %d bytes", ErrMessage, n)
+		size := binary.LittleEndian.Uint32(rest)
+		if size > maxFrame {
+			return fmt.Errorf("%w: a frame of %d bytes", ErrMessage, size)
 		}
+		n := int(size)
 		if len(rest)-4 < n {
 			break
 		}
@@ -208,8 +209,8 @@ func (d *Frames) frame(b []byte, f func(b *event.Batch, copies [][]uint32) error
 	if len(b) < 4 {
 		return fmt.Errorf("%w: a frame of %d bytes", ErrMessage, len(b))
 	}
-	n := int(binary.LittleEndian.Uint32(b))
-	if b = b[4:]; n > len(b) {
+	n := binary.LittleEndian.Uint32(b)
+	if b = b[4:]; uint64(n) > uint64(len(b)) {
 		return fmt.Errorf("%w: a batch of %d in %d bytes", ErrMessage, n, len(b))
 	}
 	batch, err := d.dec.Decode(b[:n])

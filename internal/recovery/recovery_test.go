@@ -313,3 +313,14 @@ func FuzzMessages(f *testing.F) {
 		_ = frames.Finish()
 	})
 }
+
+// A length that a peer declares stays a length where an int has 32 bits.
+func TestFramesOfADeclaredLengthThatIsTooLarge(t *testing.T) {
+	const most = "\xff\xff\xff\xff"
+	for name, part := range map[string]string{"a frame": most + most, "a batch in a frame": "\x04\x00\x00\x00" + most} {
+		var frames Frames
+		if err := frames.Add([]byte(part), nil); !errors.Is(err, ErrMessage) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

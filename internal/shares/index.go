@@ -50,7 +50,7 @@ func (x *Space) Find(ctx context.Context, local []uint64, each func(id shard.Ran
 	}
 	found := make([]client.Matches, len(x.shares.list))
 	replies := x.shares.Ask(ctx, x.uri, func(req *fasthttp.Request) {
-		x.shares.asOwn(req)
+		x.shares.AsOwn(req)
 		spans.Inject(ctx, &req.Header)
 		req.Header.SetMethod(fasthttp.MethodPost)
 		req.Header.SetContentType(binaryForm)
@@ -81,8 +81,8 @@ func (x *Space) Find(ctx context.Context, local []uint64, each func(id shard.Ran
 	}
 }
 
-// asOwn gives a request this program's token.
-func (s *Shares) asOwn(req *fasthttp.Request) {
+// AsOwn gives a request this program's token.
+func (s *Shares) AsOwn(req *fasthttp.Request) {
 	if token := s.token.Load(); token != nil {
 		req.Header.Set("Authorization", "Bearer "+*token)
 	}
@@ -176,7 +176,7 @@ func (s *Shares) look(ctx context.Context) {
 		held: make(map[event.Space]map[shard.RankID]int), stale: make(map[event.Space]map[shard.RankID]bool), away: make(map[int]error),
 	}
 	answers := make([]ranksAnswer, len(s.list))
-	replies := s.Ask(ctx, "/v1/ranks", s.asOwn, func(i int, r *Reply) error { return json.Unmarshal(r.Body, &answers[i]) })
+	replies := s.Ask(ctx, "/v1/ranks", s.AsOwn, func(i int, r *Reply) error { return json.Unmarshal(r.Body, &answers[i]) })
 	if ctx.Err() != nil {
 		return
 	}

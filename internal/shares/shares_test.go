@@ -67,7 +67,7 @@ func TestAShareIsNotSlowForWhoIsInAHurry(t *testing.T) {
 		}
 	}
 	release()
-	if !<-done || !<-done {
+	if one, other := <-done, <-done; !one || !other {
 		t.Error("the answer is unknown")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -25,16 +26,17 @@ func (s *Sidecar) announce(ctx context.Context) {
 	var a *registry.Announcement
 	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log,
 		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
-	incarnation := s.incarnation()
+	said := s.worker()
 	for {
 		err := ctx.Err()
-		switch now := s.incarnation(); {
+		switch now := s.worker(); {
 		case err != nil:
 		case a == nil:
-			a, err = registry.Register(ctx, s.worker(), cfg)
-		case now != incarnation:
-			if err = a.Update(ctx, s.worker()); err == nil {
-				incarnation = now
+			a, err = registry.Register(ctx, now, cfg)
+			said = now
+		case now.Incarnation != said.Incarnation, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer):
+			if err = a.Update(ctx, now); err == nil {
+				said = now
 			}
 		default:
 			err = a.Err()
@@ -70,7 +72,7 @@ func (s *Sidecar) worker() registry.Worker {
 		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
-		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU,
+		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap},
 	}
 	if s.cfg.Eagle {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +60,8 @@ type Config struct {
 	TotalBlocks  int
 	EngineScheme string
 	EngineHTTP   string
+	Tokenizer    string // directory; empty: none
+	ChatKwargs   string // JSON
 	KVTransfer   string
 	Credential   string // name
 	Bootstrap    string
@@ -89,6 +92,10 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Role, "role", "", "What the worker serves; empty is aggregated.", conf.OneOf("", "aggregated", "prefill", "decode"))
 	set.String(&c.EngineHTTP, "engine-http", "", `URL of the engine's OpenAI endpoints, for routers to send requests to; empty:
 		none are sent.`)
+	set.String(&c.Tokenizer, "tokenizer", "", `Directory with the files of the engine's tokenizer (tokenizer.json, tokenizer_config.json,
+		chat_template.jinja), which routers then fetch from the object store of NATS, to make prompts' tokens themselves. Empty: none.`)
+	set.String(&c.ChatKwargs, "default-chat-template-kwargs", "", `The setting of this name that the engine was started with: a JSON object. For
+		--tokenizer.`)
 	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers. vllm's way, which asks the
 		prefill worker first, or sglang's, which asks both at once. Empty: as the router is set.`,
 		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
@@ -97,9 +104,9 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, where decode workers meet it; empty: port
 		8998 of the host of --engine-http.`)
 	set.Int(&c.MaxBatched, "max-batched-tokens", 0, "Most tokens in a step of the engine, for busy thresholds; 0: unknown.",
-		conf.Between(0, 1<<40))
+		conf.Between(0, math.MaxInt32))
 	set.Bool(&c.CPU, "cpu", false, "The worker has no accelerator; for mode device-aware-weighted of routers.")
-	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, 1<<40))
+	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, math.MaxInt32))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE), as requests of the model are.")
@@ -154,6 +161,9 @@ func (c *Config) check() ([]uint32, error) {
 		return nil, errors.New("--model is needed")
 	case (c.Engine == "") == (c.Socket == ""):
 		return nil, errors.New("give either --engine or --socket")
+	}
+	if err := c.checkFiles(); err != nil {
+		return nil, err
 	}
 	if _, err := parseLoras(c.Loras); err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)

@@ -36,6 +36,7 @@ type Sidecar struct {
 	broker  *broker.Broker
 	up      atomic.Bool // the fields above do not change any more
 	presence
+	files tokenizerFiles
 
 	service   *proc.Service
 	stopAdmin func() error
@@ -96,6 +97,9 @@ func (s *Sidecar) follow(ctx context.Context) (err error) {
 	}
 	if s.cfg.Register {
 		s.running.Go(func() { s.announce(ctx) })
+		if s.cfg.Tokenizer != "" {
+			s.running.Go(func() { s.keepFiles(ctx) })
+		}
 	}
 	if s.socket != nil {
 		s.running.Go(func() { s.socket.run(ctx) })

@@ -59,16 +59,25 @@ type Cache struct {
 		blocks int             // of all
 		// pruning is from when there were more than MaxBlocks until they are PruneTarget of it.
 		pruning bool
-		hashes  []uint64 // scratch
 		stats   Stats
 	}
 }
+
+// rooms are for the hashes of prompts.
+var rooms = sync.Pool{New: func() any { return new([]uint64) }}
 
 // noted is a prompt on its way into the space.
 type noted struct {
 	applied <-chan struct{} // closed when the space has it
 	before  *noted          // noted before, and not in the space by then: shards do not wait for each other
+	// What is new of it begins with this block, as its at-th.
+	at    int
+	first uint64
 }
+
+// in reports whether it may tell something of a prompt. The blocks before it need not be
+// looked at: who shares none of what is new shares nothing.
+func (n *noted) in(local []uint64) bool { return n.at < len(local) && local[n.at] == n.first }
 
 // outstanding returns the last of them that the space does not have yet; nil if it has all.
 func (n *noted) outstanding() *noted {
@@ -137,11 +146,14 @@ func (c *Cache) reset() {
 func (c *Cache) elapsed() time.Duration { return c.cfg.Now().Sub(c.begun) }
 
 // Find puts into r what every rank is taken to hold; see shard.Space.Find. It is with all
-// prompts that were noted before.
+// prompts that were noted before, and waits for the space to have those of them that go on
+// as this one does.
 func (c *Cache) Find(local []uint64, r *shard.Result) {
 	c.Expire()
 	for n := c.last.Load().outstanding(); n != nil; n = n.before {
-		<-n.applied
+		if n.in(local) {
+			<-n.applied
+		}
 	}
 	c.cfg.Space.Find(local, r)
 }
@@ -157,11 +169,13 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 		return
 	}
 	now := c.elapsed()
+	room := rooms.Get().(*[]uint64) //nolint:forcetypeassert // the pool holds nothing else
+	defer rooms.Put(room)
+	hashes := blockhash.SequenceHashes((*room)[:0], local)
+	*room = hashes
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.stats.Placed++
-	c.mu.hashes = blockhash.SequenceHashes(c.mu.hashes[:0], local)
-	hashes := c.mu.hashes
 	last, known := c.walk(id, hashes)
 	if known < len(hashes) {
 		r := &run{rank: id, seq: slices.Clone(hashes[known:]), parent: last} // nobody writes to seq's elements again
@@ -175,7 +189,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 			c.mu.stats.Failed++
 			return
 		}
-		c.last.Store(&noted{applied, c.last.Load().outstanding()})
+		c.last.Store(&noted{applied, c.last.Load().outstanding(), known, local[known]})
 		c.mu.at[r.key()] = r
 		c.mu.blocks += len(r.seq)
 		last = r

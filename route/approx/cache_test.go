@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -231,4 +232,43 @@ func TestConfig(t *testing.T) {
 	if err != nil || c.cfg.TTL != 2*time.Minute || c.cfg.MaxBlocks != 1048576 || c.cfg.PruneTarget != 0.8 {
 		t.Errorf("defaults %+v, %v", c.cfg, err)
 	}
+}
+
+// A look-up waits for what was noted before it, and not for what it has nothing of: then a
+// prompt would wait for each other one that is on its way.
+func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := shard.New(shard.Config{})
+		defer set.Close()
+		space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(Config{Space: space})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, second := make(chan struct{}), make(chan struct{})
+		c.last.Store(&noted{applied: second, at: 2, first: 7, before: &noted{applied: first, at: 0, first: 1}})
+		for _, local := range [][]uint64{nil, {2}, {2, 1}, {2, 3, 8}, {2, 3, 8, 7}} {
+			depths(c, local)
+		}
+		for _, x := range []struct {
+			local []uint64
+			end   chan struct{}
+		}{{[]uint64{1, 3}, first}, {[]uint64{2, 3, 7, 9}, second}} {
+			found := false
+			go func() {
+				depths(c, x.local)
+				found = true
+			}()
+			if synctest.Wait(); found {
+				t.Errorf("%v is not waited for", x.local)
+			}
+			close(x.end)
+			if synctest.Wait(); !found {
+				t.Errorf("%v waits on", x.local)
+			}
+		}
+	})
 }

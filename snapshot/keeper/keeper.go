@@ -126,11 +126,10 @@ type streamState struct {
 	store      store.Store // nil until it could be opened, and the lease with it
 	lease      lease
 	newest     store.Entry
-	newestRead bool          // newest was read
-	learned    time.Time     // when
-	seen       time.Time     // when newest was seen first
-	took       time.Duration // to write the last one that was written here; zero: none was
-	retry      time.Time     // after a failure
+	newestRead bool      // newest was read
+	learned    time.Time // when
+	seen       time.Time // when newest was seen first
+	retry      time.Time // after a failure
 	failing    int
 	looked     time.Time // at the stream itself, when nothing was due
 	roomy      bool      // there was room for what comes next at the last look since the newest snapshot
@@ -402,7 +401,7 @@ func (k *Keeper) due(ctx context.Context, st *streamState, s ingest.StreamStatus
 		return "shutdown", nil
 	case behind >= k.cfg.Threshold:
 		return "messages", nil
-	case slow(behind, st.newest.Blocks) && time.Since(st.seen) >= restPerSnapshot*st.took:
+	case slow(behind, st.newest.Blocks) && time.Since(st.seen) >= restPerSnapshot*time.Duration(st.newest.TookMs)*time.Millisecond:
 		return "slow_start", nil
 	}
 	if time.Since(st.looked) < min(5*time.Second, k.cfg.Interval/4) {

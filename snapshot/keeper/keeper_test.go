@@ -42,6 +42,9 @@ type world struct {
 	pubs []*publish.Publisher
 	dir  string // of the snapshots; "" for the object store
 	most int64  // bytes of the stream
+	of   int    // streams; 0 is one
+
+	gapWait time.Duration // of its nodes; 0 is the default
 
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -86,7 +89,7 @@ func (w *world) publisher(id int) *publish.Publisher {
 	w.t.Helper()
 	p, err := publish.Open(deadline(w.t), publish.Config{
 		Conn: w.nc, Space: testSpace, Worker: uint64(id), BatchEvents: 4, Heartbeat: 50 * time.Millisecond,
-		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: w.most},
+		Log: slog.New(slog.DiscardHandler), Stream: publish.StreamConfig{MaxBytes: w.most, Partitions: w.of},
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -192,7 +195,7 @@ func (w *world) start(name string, change func(*Config)) *node {
 	}
 	n.in, err = ingest.Open(deadline(w.t), ingest.Config{
 		Conn: cfg.Conn, Replica: name, Start: n.starts, FindSnapshot: n.keeper.Reload, Discover: 20 * time.Millisecond,
-		RecoverTimeout: 200 * time.Millisecond, Metrics: n.m, Log: slog.New(slog.DiscardHandler),
+		RecoverTimeout: 200 * time.Millisecond, GapWait: w.gapWait, Metrics: n.m, Log: slog.New(slog.DiscardHandler),
 		Index: func(sp event.Space) (ingest.Applier, error) { return n.set.Open(sp) },
 	})
 	if err != nil {
@@ -242,19 +245,24 @@ func (n *node) equal() {
 
 func (w *world) manifest() store.Manifest {
 	w.t.Helper()
-	k, err := Open(Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	s, err := k.Store(deadline(w.t), stream.Name("default", testSpace))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	m, _, err := s.Manifest(deadline(w.t))
+	m, err := w.manifestOf(stream.Name("default", testSpace))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return m
+}
+
+func (w *world) manifestOf(name string) (m store.Manifest, err error) {
+	w.t.Helper()
+	k, err := Open(Config{Conn: w.nc, Replica: "test", Set: shard.New(shard.Config{}), Dir: w.dir})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s, err := k.Store(deadline(w.t), name)
+	if err == nil {
+		m, _, err = s.Manifest(deadline(w.t))
+	}
+	return m, err
 }
 
 // info waits until the server says how the stream is.
@@ -314,6 +322,9 @@ func TestACrashAtAnyStep(t *testing.T) {
 			}
 			waittest.For(t, "the stream was trimmed", func() bool { return w.info().FirstSeq > 1 })
 			m := w.manifest()
+			if m.Snapshots[0].TookMs == 0 {
+				t.Error("whoever takes the next one does not know how long the last one took")
+			}
 			for i := 1; i < len(m.Snapshots); i++ {
 				if a, b := m.Snapshots[i-1], m.Snapshots[i]; a.Seq < b.Seq || a.Fence < b.Fence {
 					t.Errorf("the manifest is out of order: %+v", m)

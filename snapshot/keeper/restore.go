@@ -18,7 +18,8 @@ import (
 // restoreAll loads the newest snapshot of every stream that is whole into the Set,
 // but for the streams in have, the streams beside each other, and returns where to
 // start reading, by stream name. A stream without a usable one is read from its
-// beginning.
+// beginning. Of a space of several streams the first one's is loaded, as only an empty
+// index takes one: readers take up the others (Reload).
 func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (map[string]ingest.Start, error) {
 	infos, err := stream.List(ctx, k.js, k.cfg.Namespace)
 	if err != nil && !errors.Is(err, stream.ErrUnsafe) {
@@ -30,7 +31,7 @@ func (k *Keeper) restoreAll(ctx context.Context, have map[string]ingest.Start) (
 	var working sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
 	for _, info := range infos {
-		if _, ok := have[info.Name]; ok || !k.cfg.reads(&info) {
+		if _, ok := have[info.Name]; ok || !k.cfg.reads(&info) || k.cfg.Share.Of == 0 && info.Partition > 0 {
 			continue
 		}
 		working.Go(func() {

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/kvatlas/kvatlas/ingest"
@@ -36,7 +37,7 @@ func (s *Settings) Declare(set *conf.Set) {
 	set.Int(&s.Keep, "snapshot-keep", 3, `Snapshots kept of each stream. The stream keeps what follows the oldest.`, conf.Between(2, 100))
 	set.Int(&s.Messages, "snapshot-threshold", 1_000_000, `Messages of a stream after which the next snapshot is due. It is due
 		sooner where a start would take longer for those than for the snapshot: with a message for each 100 of its blocks, but
-		at least 50,000, and after five times as long as the last one took.`, conf.Between(1, 1<<40))
+		at least 50,000, and after five times as long as the last one took.`, conf.Between(1, math.MaxInt32))
 	set.Duration(&s.Interval, "snapshot-interval", 15*time.Minute, `Time after which the next snapshot is due, if anything has changed. More than
 		half of a stream's retention is refused.`, conf.Between(100*time.Millisecond, 24*time.Hour))
 	set.Duration(&s.Lease, "snapshot-lease", 15*time.Second, `How long a replica that takes a snapshot may be silent before another takes

@@ -81,11 +81,14 @@ func TestASnapshotThatStartsWouldReadLongBeyond(t *testing.T) {
 		{100_000, 10_000_000, 0, hour, "slow_start"},
 		{100_000, 10_000_000, time.Minute, hour, "slow_start"},
 		{100_000, 10_000_000, 13 * time.Minute, hour, ""},
+		{100_000, 10_000_000, time.Minute, time.Now(), ""},
 		{999_999, 1 << 40, 0, hour, ""},
 		{1_000_000, 1 << 40, 0, hour, "messages"},
 		{1_000_000, 0, 13 * time.Minute, hour, "messages"},
 	} {
-		st := &streamState{newest: store.Entry{Seq: 7, Blocks: c.blocks}, took: c.took, seen: c.seen, looked: time.Now()}
+		// As of a replica that has taken none itself: rest is by how long it took whoever did.
+		newest := store.Entry{Seq: 7, Blocks: c.blocks, TookMs: uint64(c.took.Milliseconds())}
+		st := &streamState{newest: newest, seen: c.seen, looked: time.Now()}
 		if got, err := k.due(deadline(t), st, ingest.StreamStatus{Position: 7 + c.messages}, false); err != nil || got != c.want {
 			t.Errorf("%d messages after %d blocks that took %v: %q, %v, want %q", c.messages, c.blocks, c.took, got, err, c.want)
 		}

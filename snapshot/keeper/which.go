@@ -48,6 +48,7 @@ func check(f *store.Found, info *snapshot.Info, name string, sp event.Space) err
 		return nil
 	}
 	want := f.Entry
+	e.TookMs = want.TookMs // which nobody knew while the file was written
 	same := e.Created.Equal(want.Created) && e.Written.Equal(want.Written) &&
 		(e.Stored.Equal(want.Stored) || want.Stored.IsZero()) // earlier manifests do not have it
 	for _, t := range []*time.Time{&e.Created, &e.Written, &e.Stored, &want.Created, &want.Written, &want.Stored} {

@@ -64,6 +64,7 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 		return errors.Join(err, st.store.Delete(context.WithoutCancel(ctx), name))
 	}
 	e := EntryOf(info)
+	e.TookMs = uint64(time.Since(begun).Milliseconds()) + 1
 	if err := k.cfg.step("publish"); err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (k *Keeper) writeSnapshot(ctx context.Context, st *streamState, s ingest.St
 		return err
 	}
 	st.note(e, time.Now())
-	st.learned, st.took = begun, time.Since(begun)
+	st.learned = begun
 	st.roomy = false // as long as nobody has looked
 	k.m.took(why, written, &e)
 	k.cfg.Log.Info("snapshot taken", "stream", s.Stream, "because", why, "name", e.Name, "position", e.Seq, "blocks", e.Blocks, "bytes", e.Bytes,

@@ -42,6 +42,9 @@ type Entry struct {
 	Bytes   uint64    `json:"bytes"`
 	Blocks  uint64    `json:"blocks"`
 	Digest  uint64    `json:"digest,string"`
+	// TookMs is how long it took to take, in ms: whoever takes the next one, who may never
+	// have taken any, rests by it. 0: not known.
+	TookMs uint64 `json:"took_ms,omitempty"`
 }
 
 // Manifest says which snapshots count.

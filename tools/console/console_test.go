@@ -2,7 +2,10 @@ package console
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -112,11 +115,14 @@ func TestConsole(t *testing.T) {
 	step("StreamsAndSettings", func(t *testing.T) {
 		b.follow("#/streams")
 		b.until("streams", `document.querySelectorAll('.streams table tbody tr').length > 0`)
+		b.until("this replica", `/this one/.test(document.querySelector('.streams').innerText)`)
 		b.follow("#/settings")
 		b.until("settings", `document.querySelectorAll('.settings tbody tr').length > 20`)
 		eval[any](b, `{ const i = document.querySelector('#search'); i.value = 'health-every'; i.dispatchEvent(new Event('input')); void 0 }`)
 		b.until("the one that is looked for", `[...document.querySelectorAll('.settings tbody tr')].some((r) => /health-every/.test(r.innerText) && /200ms/.test(r.innerText) && /flag/.test(r.innerText))`)
 	})
+
+	step("Tenants", func(t *testing.T) { tenants(t, f) })
 
 	step("GapAndRepair", func(t *testing.T) {
 		f.connect()
@@ -144,6 +150,7 @@ func TestConsole(t *testing.T) {
 	step("Keyboard", func(t *testing.T) { keyboard(t, b) })
 	step("Looks", func(t *testing.T) { looks(t, b) })
 	step("Paused", func(t *testing.T) { paused(t, b) })
+	other := ""
 	step("Gone", func(t *testing.T) {
 		b.expecting(func() {
 			b.visit("#/fleet")
@@ -152,11 +159,13 @@ func TestConsole(t *testing.T) {
 			b.picture("stale")
 			stop(t, f.router, syscall.SIGCONT)
 			b.until("that it is live", `globalThis.kvatlas.state === 'live' && document.querySelector('#notice').innerText === ''`)
-			f.router.kill()
+			other = joined(t, f)
+			f.router.kill() // and the NATS server with it
 			b.until("that nobody is there", `globalThis.kvatlas.state === 'gone' && /connection is gone/.test(document.querySelector('#notice').innerText)`)
 			b.picture("gone")
 		})
 	})
+	t.Run("WithoutNATS", func(t *testing.T) { withoutNATS(t, other) })
 }
 
 func stop(t *testing.T, p *process, s syscall.Signal) {
@@ -164,6 +173,55 @@ func stop(t *testing.T, p *process, s syscall.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// joined starts another router, at the NATS server that runs in the first one, and returns where its
+// console is. It ends with the test of all.
+func joined(t *testing.T, f *fleet) string {
+	address := filepath.Join(f.home, "joined-address")
+	start(f.whole, f.dir, f.home, "kvrouter", "--data-dir", filepath.Join(f.home, "data"), "--http-listen=127.0.0.1:0", "--admin-listen=", "--address-file", address,
+		"--discover-every=50ms")
+	base := ""
+	until(t, "its console, with what it has read", func() error {
+		text, err := os.ReadFile(address)
+		if err != nil {
+			return err
+		}
+		base = "http://" + strings.TrimSpace(string(text))
+		resp, err := http.Get(base + "/console/api/streams") //nolint:noctx // a test's own server
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if text, err = io.ReadAll(resp.Body); err == nil && !strings.Contains(string(text), `"state":"following"`) {
+			err = fmt.Errorf("it reads %s", text)
+		}
+		return err
+	})
+	return base + "/console"
+}
+
+// withoutNATS: a program that lives while its NATS server is gone says so in each view, with the time
+// of what it knows.
+func withoutNATS(t *testing.T, base string) {
+	b := open(t, base)
+	b.look(1280, 900, "light")
+	b.expecting(func() {
+		b.visit("#/fleet")
+		said := `/NATS is not heard.* is of \d\d:\d\d:\d\d/.test(document.querySelector('#notice').innerText) && /no NATS/.test(document.querySelector('#pulse-text').innerText)`
+		b.until("that NATS is gone", said+` && document.querySelector('.cells .heat')?.width > 0`)
+		grey := `getComputedStyle(document.querySelector('.cells .heat')).filter.includes('grayscale')`
+		if !eval[bool](b, grey) {
+			t.Error("what cells hold has its colours, as if it were of now")
+		}
+		b.picture("no-nats-fleet")
+		eval[any](b, `void document.querySelector('.metrics input[value=load]').click()`)
+		b.until("the router's own load in its colours", `!`+grey)
+		b.follow("#/streams")
+		b.until("the streams, not caught up", `/NATS is not connected[^]*\d.s ago/.test(document.querySelector('.streams section table')?.innerText) && `+said)
+		b.picture("no-nats-streams")
+	})
+	b.well()
 }
 
 // keyboard goes through all views with nothing but keys.
@@ -246,6 +304,9 @@ func looks(t *testing.T, b *tab) {
 				eval[any](b, `new Promise((f) => requestAnimationFrame(() => requestAnimationFrame(() => f(null))))`)
 				if wide := eval[int64](b, `document.documentElement.scrollWidth`); wide > size[0] {
 					t.Errorf("%s is %d wide in a window of %d", name, wide, size[0])
+				}
+				if tall := eval[int64](b, `document.querySelector('.cells')?.clientHeight ?? 0`); name == "fleet" && size[0] == 3840 && tall < 120 {
+					t.Errorf("seven cells have rows of %d pixels where there is room for larger ones", tall)
 				}
 				b.picture(fmt.Sprintf("%s-%d-%s", name, size[0], theme))
 				if axe != "" && (size[0] == 1280 || thorough && size[0] < 1280) {

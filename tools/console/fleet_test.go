@@ -97,7 +97,7 @@ const hostile = `<img src=x onerror="document.title='taken'">`
 
 // fleet is a router with its engines.
 type fleet struct {
-	t               *testing.T
+	t, whole        *testing.T // of the step, and of all
 	home, dir       string
 	router          *process
 	engines, second *process
@@ -109,7 +109,7 @@ type fleet struct {
 
 func startFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, home: t.TempDir(), dir: build(t, "kvrouter", "kvmocker")}
+	f := &fleet{t: t, whole: t, home: t.TempDir(), dir: build(t, "kvrouter", "kvmocker")}
 	data, address := filepath.Join(f.home, "data"), filepath.Join(f.home, "address")
 	f.router = start(t, f.dir, f.home, "kvrouter", "--data-dir", data, "--http-listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0", "--address-file", address,
 		"--discover-every=50ms", "--health-every=200ms", "--worker-header")

@@ -11,14 +11,22 @@ import { STATES, stateOf, glyph, mark } from './states.js';
 const FADE = 420; // ms from one value to the next
 const RIM = 4; // CSS pixels around the cells, for what surrounds one at the edge
 
-/** sizeFor is the size of a cell, in CSS pixels, with which so many fill about an area. */
-export function sizeFor(cells, wide, high, ranks = 1) {
+const HEADING = 80; // CSS pixels of a group's
+
+/** sizeFor is the size of a cell, in CSS pixels, with which groups of so many fill about an area. */
+export function sizeFor(counts, wide, high, ranks = 1) {
   const dpr = devicePixelRatio;
+  const cells = counts.reduce((sum, n) => sum + n, 0), most = Math.max(...counts);
   const side = Math.sqrt((wide * high) / Math.max(cells, 1));
-  if (side >= 96) { // room for words: a tile
-    let across = Math.max(1, Math.floor((wide + 6) / 168));
+  if (side >= 96) { // room for words: a tile, that grows with the room there is
+    const room = Math.min(Math.max(64, 0.42 * side), 136);
+    let across = Math.max(1, Math.floor((wide + 6) / (168 * Math.sqrt(room / 64))));
+    across = Math.ceil(most / Math.ceil(most / across)); // rows of about one length
     if (across > ranks) across -= across % ranks;
-    return { wide: Math.floor((Math.min((wide + 6) / across, 240) * dpr)) / dpr, high: 64, gap: 6, round: 5, tile: true };
+    for (let n = across; n <= 1.4 * across; n += ranks) if (most % n === 0) { across = n; break; } // or quite of one
+    const rows = counts.reduce((sum, n) => sum + Math.ceil(n / across), 0), all = high - HEADING * (counts.length - 1);
+    const tall = Math.round(Math.min(room, Math.max(64, (0.75 * all) / rows))), times = tall / 64;
+    return { wide: Math.floor((Math.min((wide + 6) / across, 240 * times) * dpr)) / dpr, high: tall, gap: 6, round: 4 + times, tile: true };
   }
   if (side >= 58) return { wide: 96, high: 46, gap: 4, round: 4, tile: true };
   const pitch = Math.max(6, Math.min(40, Math.floor(side * 0.97)));
@@ -175,12 +183,12 @@ export class Cells {
     ctx.setTransform(dpr, 0, 0, dpr, RIM * dpr, RIM * dpr);
     ctx.clearRect(-RIM, -RIM, this.over.width, this.over.height);
     const { size, states, to } = this;
-    const radius = size.tile ? 6 : Math.max(4.5, Math.min(8, size.wide * 0.24));
+    const radius = size.tile ? 5 + size.high / 64 : Math.max(4.5, Math.min(8, size.wide * 0.24));
     for (let i = 0; i < states.length; i++) {
       const [x, y, w, h] = size.tile || states[i] ? this.box(i) : [0, 0, 0, 0];
       if (size.tile) this.words(ctx, i, x, y, w, h);
       else if (to[i] === 255) this.blank(ctx, ...this.box(i));
-      if (states[i]) this.stamp(ctx, states[i], size.tile ? x + w - 12 : x + w / 2, size.tile ? y + 12 : y + h / 2, radius, dpr);
+      if (states[i]) this.stamp(ctx, states[i], size.tile ? x + w - 2.4 * radius : x + w / 2, size.tile ? y + 2.4 * radius : y + h / 2, radius, dpr);
     }
     const at = document.activeElement === this.node ? this.cursor : -1;
     if (this.chosen >= 0) this.ring(ctx, this.chosen, this.paint.accent, 2);
@@ -194,11 +202,24 @@ export class Cells {
     const dark = v === 255 ? null : bright(this.colours, v);
     ctx.fillStyle = dark === null ? this.paint.muted : dark ? '#15181b' : '#fbfcfc';
     ctx.textBaseline = 'alphabetic';
-    const cell = this.group.cells[i], tall = h >= 50;
-    ctx.font = `500 ${tall ? 12 : 11}px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace`;
-    ctx.fillText(fit(ctx, this.ranks > 1 ? cell.id : cell.worker, w - (this.states[i] ? 32 : 16)), x + 8, y + (tall ? 19 : 16), w - 16);
-    ctx.font = `600 ${tall ? 17 : 12}px Inter, system-ui, "Segoe UI", Roboto, sans-serif`;
-    ctx.fillText(fit(ctx, this.hooks.value(this, i), w - 16), x + 8, y + h - (tall ? 11 : 8), w - 16);
+    const cell = this.group.cells[i], tall = h >= 50, times = tall ? (h + 6) / 64 : 1;
+    const small = tall ? 9 + 3 * times : 11, large = tall ? Math.round(17 * times) : 12, edge = tall ? 4 + 4 * times : 8;
+    if (this.states[i]) this.outline(ctx, i, x, y, w, h);
+    ctx.font = `500 ${small}px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace`;
+    ctx.fillText(fit(ctx, this.ranks > 1 ? cell.id : cell.worker, w - (this.states[i] ? 32 : 16)), x + edge, y + (tall ? small + 7 * times : 16), w - 16);
+    ctx.font = `600 ${large}px Inter, system-ui, "Segoe UI", Roboto, sans-serif`;
+    ctx.fillText(fit(ctx, this.hooks.value(this, i), w - 16), x + edge, y + h - (tall ? 11 * times : 8), w - 16);
+  }
+
+  /** outline frames a tile that needs attention in the colour of its mark. */
+  outline(ctx, i, x, y, w, h) {
+    for (const [colour, width, inset] of [[this.paint.bg, 1.5, 3.25], [this.paint[stateOf(this.states[i]).grade] ?? this.paint.warn, 2.5, 1.25]]) {
+      ctx.strokeStyle = colour;
+      ctx.lineWidth = width;
+      ctx.beginPath();
+      ctx.roundRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset, Math.max(0, this.size.round - inset));
+      ctx.stroke();
+    }
   }
 
   /** blank marks a cell of which nothing is known: a dot, or a tile's outline. */

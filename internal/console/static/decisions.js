@@ -2,11 +2,17 @@
 import { el, fill, text } from './dom.js';
 import { ask, query } from './source.js';
 import { clock, group, ms, percent } from './format.js';
-import { nested, problem, workerLink } from './parts.js';
+import { lead, nested, problem, workerLink } from './parts.js';
 import { decision } from './decision.js';
 import { behind, table } from './table.js';
 
 const SHOWN = 60;
+const LEADS = {
+  '': 'Which rank each request went to, and how much of its prompt was cached there, as they happen. Open one for what every candidate would have cost.',
+  last: 'The last choices that were sampled. Open one for what every candidate would have cost.',
+  slowest: 'The request of each minute that waited longest for its first token; of the last 60 minutes that had any.',
+  worst_predicted: 'The request of each minute whose first token was furthest from when it was predicted; of the last 60 minutes that had any.',
+};
 export const REASONS = {
   load: 'load', session: 'session', stale: 'stale', busy: 'busy', no_room: 'no room', excluded: 'excluded',
   evicted: 'evicted', event_late: 'event late', stored: 'stored meanwhile', tokens_differ: 'tokens differ', unknown: 'unknown',
@@ -44,7 +50,9 @@ export function decisions(app) {
     return { node: t.node, refresh: () => t.show(list) };
   });
   const key = el('ul', { class: 'key', 'aria-hidden': 'true' }, [['prompt', 'the prompt'], ['reachable', 'reachable: the best rank had it'], ['selected', 'selected: the chosen one should have it'], ['actual', 'actual: its engine found it']].map(([c, words]) => el('li', null, el('i', { class: c }), words)));
-  const listing = el('section', { class: 'listing' }, el('div', { class: 'controls' }, el('fieldset', { class: 'metrics' }, el('legend', { class: 'sr' }, 'Which'), radios), hold, said), key, rows, asTable.node);
+  const head = el('div', { class: 'choices-head', 'aria-hidden': 'true' }, ['Time', 'Model', 'Worker', 'Of the prompt, cached', 'Tokens', 'Found', 'Why less'].map((name) => el('span', null, name)));
+  const told = lead('');
+  const listing = el('section', { class: 'listing' }, told, el('div', { class: 'controls' }, el('fieldset', { class: 'metrics' }, el('legend', { class: 'sr' }, 'Which'), radios), hold, said), key, head, rows, asTable.node);
   const single = decision(app);
   const node = el('div', { class: 'decisions' }, el('h1', null, 'Decisions'), listing, single.node);
 
@@ -55,7 +63,7 @@ export function decisions(app) {
     if (parts.has(d.id)) return parts.get(d.id);
     const least = typeof d.selected === 'number' && typeof d.reachable === 'number' && d.selected < d.reachable;
     const node = el('li', null, el('a', { href: hrefOf(d) },
-      el('time', null, clock(d.at)), el('span', { class: 'model' }, d.model), el('span', { class: 'to' }, '→ ', el('b', null, d.rank ? `${d.worker}:${d.rank}` : d.worker)),
+      el('time', null, clock(d.at)), el('span', { class: 'model' }, d.model), el('span', { class: 'to' }, '→ ', el('b', null, d.rank === null ? d.worker : `${d.worker}:${d.rank}`)),
       nested(d), el('span', { class: 'n' }, group(d.prompt), el('span', { class: 'sr' }, ` tokens, reachable ${group(d.reachable)}, selected ${group(d.selected)}, actual ${group(d.actual)}, `)),
       el('span', { class: 'rate' }, typeof d.actual === 'number' && d.prompt ? percent(d.actual / d.prompt) : typeof d.selected === 'number' && d.prompt ? `≈ ${percent(d.selected / d.prompt)}` : '–'),
       el('span', { class: 'why' }, d.reasons.map((r) => el('em', { class: least ? 'warn' : '' }, REASONS[r] ?? r)), d.failed && el('em', { class: 'bad' }, 'failed'), kept && d.first !== null && el('em', null, `${ms(d.first)}, predicted ${ms(d.predicted)}`))));
@@ -73,7 +81,7 @@ export function decisions(app) {
     for (const old of [...rows.children]) if (!nodes.includes(old)) old.remove();
     nodes.forEach((n, i) => { if (rows.children[i] !== n) rows.insertBefore(n, rows.children[i] ?? null); });
     text(said, list.length ? '' : has === false ? 'This program makes no decisions: ask a router’s console.' : 'None yet: they show here as requests are routed.');
-    key.hidden = rows.hidden = !list.length;
+    key.hidden = head.hidden = rows.hidden = !list.length;
     asTable.node.hidden = !list.length;
     asTable.refresh();
   }
@@ -116,6 +124,7 @@ export function decisions(app) {
       kept = args.kept ?? '';
       for (const r of radios) r.firstChild.checked = r.firstChild.value === kept;
       hold.hidden = kept !== '';
+      text(told, LEADS[kept] ?? LEADS.last);
       list = kept ? [] : list;
       first();
     },

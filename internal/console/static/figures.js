@@ -1,7 +1,7 @@
 // The figures above the fleet: the number of now, and the last three minutes of it.
 import { el, text } from './dom.js';
 import { bytes, clock, ms, percent, short } from './format.js';
-import { Spark } from './spark.js';
+import { Spark, span } from './spark.js';
 import { behind, table } from './table.js';
 
 const PLAIN = [
@@ -32,7 +32,8 @@ export function figures(source) {
     ], { page: 20, empty: 'No figures yet.' });
     return { node: t.node, refresh: () => t.show(Array.from({ length: of('blocks').length }, (_, i) => i)) };
   });
-  const node = el('section', { class: 'figures', 'aria-label': 'Figures' }, el('dl', null, tiles.map((t) => t.node)), ticks.node);
+  const spanned = el('p', { class: 'spanned' });
+  const node = el('section', { class: 'figures', 'aria-label': 'Figures' }, el('dl', null, tiles.map((t) => t.node)), spanned, ticks.node);
 
   return {
     node,
@@ -47,6 +48,8 @@ export function figures(source) {
         text(more, f.hit ? `selected ${percent(second)}, reachable ${percent(third)}` : f.also ? `median; ${f.also} ${f.say(second)}` : f.unit ?? '');
         spark.draw(f.of.map(of));
       }
+      const drawn = span(of('blocks').length);
+      text(spanned, `Lines: the last ${drawn < 120 ? `${drawn} s` : `${drawn / 60} minutes`}`);
       ticks.refresh();
     },
   };
@@ -54,6 +57,6 @@ export function figures(source) {
 
 /** some reports whether anything was known in the time that is drawn. */
 function some(series) {
-  for (let i = 0; i < Math.min(series.length, 180); i++) if (!Number.isNaN(series.at(i))) return true;
+  for (let i = 0; i < Math.min(series.length, span(series.length)); i++) if (!Number.isNaN(series.at(i))) return true;
   return false;
 }

@@ -51,7 +51,7 @@ export function find(space) {
 
   function draw(answer, kind) {
     const shown = answer.spaces?.[0];
-    if (!shown) { fill(result, el('p', null, 'There is no such space any more.')); return; }
+    if (!shown) { fill(result, el('p', null, answer.missing ? 'The indexers that answer have no such space; others do not answer.' : 'There is no such space any more.')); return; }
     const ranks = [...shown.ranks].sort((a, b) => b.external - a.external || b.device - a.device);
     const t = table('Ranks by depth', [
       { name: 'Worker', cell: (r) => workerLink(r.worker_id, r.dp_rank), sort: (r) => String(r.worker_id).padStart(24) },
@@ -63,6 +63,7 @@ export function find(space) {
     t.show(ranks);
     const name = { token_ids: 'Token ids', block_hashes: 'Block hashes', text: 'Text' }[kind];
     fill(result, el('h3', null, `${name}: ${count(shown.blocks, 'block')}, of which the best has ${group(shown.longest)}`), t.node,
+      answer.missing && el('p', { class: 'problem', role: 'status' }, `Not known: ${count(answer.missing.workers.length, 'worker')} of ${answer.missing.shares.map((s) => `share ${s.share} (${s.reason})`).join(', ')}.`),
       (answer.other_spaces ?? []).map((o) => el('p', { class: 'quiet' }, `Not asked: blocks of ${o.block_size}${o.group ? ', group ' + o.group : ''}: ${o.why}`)));
   }
 

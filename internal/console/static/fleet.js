@@ -35,12 +35,13 @@ export function fleet(app) {
       refresh: () => t.show([...pictures.values()].flatMap((p) => p.group.cells.map((cell, i) => ({ group: p.group, cell, state: p.bytes.state[i], value: p.bytes.value[i] })))),
     };
   });
-  const empty = el('p', { class: 'quiet hollow' }, 'No workers yet. They show here as soon as they announce themselves or publish.');
+  const empty = el('p', { class: 'quiet hollow', hidden: true }, 'No workers yet. They show here as soon as they announce themselves or publish.');
+  const legend = el('div', { class: 'legend' }, el('p', null, 'A cell is a rank: the cache of one engine. Choose one for its worker. A mark says that it needs attention:'), shapes());
   const picture = el('section', { class: 'picture', 'aria-label': 'All ranks' },
     el('div', { class: 'controls' },
       el('fieldset', { class: 'metrics' }, el('legend', { class: 'sr' }, 'Colour by'), radios),
       el('div', { class: 'scale' }, low, bar, high, scaleName)),
-    empty, groups, shapes(), cellTable.node);
+    empty, groups, legend, cellTable.node);
   const node = el('div', { class: 'fleet' },
     el('h1', { class: 'sr' }, 'Fleet'), numbers.node, attention, el('div', { class: 'stage' }, picture, details.node), tip);
 
@@ -88,6 +89,7 @@ export function fleet(app) {
     });
     fill(groups, nodes);
     empty.hidden = pictures.size > 0;
+    legend.hidden = !empty.hidden;
     size = null;
     layout();
     mark();
@@ -97,8 +99,8 @@ export function fleet(app) {
     if (!on || !pictures.size) return;
     const wide = groups.clientWidth;
     if (!wide) return;
-    const total = [...pictures.values()].reduce((n, p) => n + p.group.cells.length, 0);
-    size = sizeFor(total, wide, Math.max(360, innerHeight - 330), Math.max(...[...pictures.values()].map((p) => p.ranks)));
+    const all = [...pictures.values()];
+    size = sizeFor(all.map((p) => p.group.cells.length), wide, Math.max(360, innerHeight - 330), Math.max(...all.map((p) => p.ranks)));
     for (const p of pictures.values()) {
       p.layout(wide, size);
       p.colour(wanted, app.dark());
@@ -160,8 +162,8 @@ export function fleet(app) {
     fill(attention,
       o && !o.ready && el('p', { class: 'unready' }, glyph('silent'), el('b', null, 'Not ready'), ' ', (o.not_ready ?? []).join('; ')),
       list.length ? el('ul', { 'aria-label': 'Needs attention' }, list.map((a) => el('li', { class: stateOf(a.kind).grade }, glyph(a.kind),
-        el('span', { class: 'line' }, el('b', null, `${thousands(a.count)} ${stateOf(a.kind).name}`),
-          el('span', { class: 'who' }, (a.workers ?? []).map((w) => el('a', { href: link(w) }, w)), a.count > (a.workers ?? []).length && el('span', { class: 'quiet' }, `+${thousands(a.count - (a.workers ?? []).length)}`))),
+        el('span', { class: 'line' }, el('b', null, `${count(a.count, 'rank')} ${stateOf(a.kind).name}`),
+          el('span', { class: 'who' }, (a.workers ?? []).map((w) => el('a', { href: link(w) }, w)), a.more > 0 && el('span', { class: 'quiet' }, `+${thousands(a.more)}`))),
         el('span', { class: 'say' }, a.say || stateOf(a.kind).say || ''))))
         : o && el('p', { class: 'fine' }, el('i', { 'aria-hidden': 'true' }), 'Nothing needs attention.'));
   }

@@ -93,19 +93,22 @@ const WORDS = { connecting: 'connecting', live: 'live', stale: 'stale', gone: 'n
 function stands() {
   const { kind, why } = source.state;
   const age = source.heard ? (performance.now() - source.heard) / 1000 : NaN;
+  const o = source.overview, old = kind === 'live' ? o?.events_as_of_ms : null; // NATS is gone, this server is not
   document.documentElement.dataset.stream = kind;
-  $('pulse').dataset.state = kind;
-  const words = kind === 'stale' || kind === 'gone' ? `${WORDS[kind]} ${Number.isNaN(age) ? '' : span(age)}` : WORDS[kind];
+  document.documentElement.toggleAttribute('data-old', Boolean(old));
+  $('pulse').dataset.state = old ? 'stale' : kind;
+  const words = old ? `no NATS ${span((o.now_ms - old) / 1000)}` : kind === 'stale' || kind === 'gone' ? `${WORDS[kind]} ${Number.isNaN(age) ? '' : span(age)}` : WORDS[kind];
   text($('pulse-text'), words);
   $('pause').setAttribute('aria-pressed', String(source.paused));
   $('pause').setAttribute('aria-label', source.paused ? 'Go on' : 'Pause');
   $('pause').title = source.paused ? 'Go on' : 'Pause';
   const seen = source.heardAt ? ` What you see is of ${clock(source.heardAt)}.` : '';
   notice({
+    live: old ? `NATS is not heard. What workers hold, and how their events are read, is of ${clock(old)}.` : '',
     stale: `Nothing has come from the server for more than three seconds.${seen}`,
     gone: `The connection is gone: ${why}. Trying again.${seen}`,
     paused: source.paused ? `Paused.${seen}` : '',
-    denied: `denied:${why}`,
+    denied: `denied:${token.get() ? 'This token does not open it. Give a reader’s.' : 'This console is for readers.'}`,
   }[kind] ?? '');
 }
 
@@ -123,10 +126,11 @@ function notice(words) {
     onsubmit: (e) => {
       e.preventDefault();
       token.set(input.value.trim());
+      input.value = '';
       source.again();
       shown?.show(place().rest, place().args);
     },
-  }, el('p', null, `This console is for readers: ${words.slice(7)}.`), el('label', { for: 'token' }, 'Token'), input, el('button', { type: 'submit' }, 'Open')));
+  }, el('p', null, words.slice(7)), el('label', { for: 'token' }, 'Token'), input, el('button', { type: 'submit' }, 'Open')));
 }
 
 source.addEventListener('state', () => { stands(); shown?.stands?.(); });
@@ -134,6 +138,7 @@ setInterval(() => { if (source.state.kind !== 'live' && !document.hidden) stands
 $('pause').addEventListener('click', () => source.pause(!source.paused));
 
 source.addEventListener('overview', () => {
+  stands();
   const o = source.overview;
   const skew = Math.abs(Date.now() - o.now_ms) > 5000 ? ` · its clock differs from yours by ${span(Math.abs(Date.now() - o.now_ms) / 1000)}` : '';
   text($('foot'), `${o.program} ${o.version}${o.replica ? ' · replica ' + o.replica : ''} · up ${span((o.now_ms - o.started_ms) / 1000)}${skew}`);

@@ -2,6 +2,9 @@
 import { el, svg } from './dom.js';
 import { percent } from './format.js';
 
+/** lead says below a view’s name what there is to see. */
+export const lead = (words) => el('p', { class: 'quiet lead' }, words);
+
 /** meter is a bar from nothing to all. */
 export function meter(ratio, label) {
   const known = typeof ratio === 'number' && Number.isFinite(ratio);

@@ -5,7 +5,7 @@
 import { el, fill, svg, text } from './dom.js';
 import { ask, query } from './source.js';
 import { count, group, short } from './format.js';
-import { problem, workerLink } from './parts.js';
+import { lead, problem, workerLink } from './parts.js';
 import { table } from './table.js';
 import { find } from './find.js';
 
@@ -23,6 +23,7 @@ export function prefixes(app) {
   const finder = find(() => space);
   const node = el('div', { class: 'prefixes' },
     el('h1', null, 'Prefixes'),
+    lead('What prompts begin with, as engines have it cached. A row is a run of blocks that no prompt leaves in between: its bar stands at its depth in the prompt, and is the thicker the more ranks hold it. Its name is an id of this process; no text is known. Choose a row for its holders.'),
     el('div', { class: 'controls' }, el('label', { for: 'space' }, 'Space'), select,
       el('button', { type: 'button', class: 'plain', onclick: () => { loaded = ''; open(); } }, 'Read anew'), said),
     finder.node,

@@ -5,6 +5,9 @@ import { facts } from './facts.js';
 import { polled } from './streams.js';
 import { table } from './table.js';
 
+/** known leaves out what a build without version control does not know of itself. */
+const known = ({ revision, time, modified, ...rest }) => (revision ? { ...rest, revision, time, modified } : rest);
+
 const quoted = (v) => (v === '' ? '""' : String(v ?? '–'));
 
 export function settings(app) {
@@ -34,7 +37,7 @@ export function settings(app) {
     fill(head,
       el('section', null, el('h2', null, 'Health'), el('ul', { class: 'checks' }, checks.map((c) => el('li', { class: c.ok ? 'good' : 'bad' },
         c.ok ? el('i', { 'aria-hidden': 'true' }, '✓') : glyph('dead'), el('b', null, c.name), el('span', { class: 'quiet' }, c.ok ? 'well' : ' '), c.reason ?? '', c.note && !c.ok ? el('span', { class: 'quiet' }, '(does not keep it from being ready)') : '')))),
-      el('section', null, el('h2', null, 'Program'), facts({ program: answer.program, ...answer.version, started_at_ms: answer.started_ms })));
+      el('section', null, el('h2', null, 'Program'), facts({ program: answer.program, ...known(answer.version ?? {}), started_at_ms: answer.started_ms })));
     if (!inForce.isConnected) fill(body, head, inForce);
     show();
   }

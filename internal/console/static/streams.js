@@ -2,7 +2,7 @@
 import { el, fill } from './dom.js';
 import { ask } from './source.js';
 import { bytes, clock, group, ms, span } from './format.js';
-import { problem, workerLink } from './parts.js';
+import { lead, problem, workerLink } from './parts.js';
 import { glyph } from './states.js';
 import { table } from './table.js';
 
@@ -38,7 +38,8 @@ const state = (grade, words) => el('span', { class: 'state' }, glyph(grade), wor
 export function streams(app) {
   let now = 0;
   const body = el('div');
-  const node = el('div', { class: 'streams' }, el('h1', null, 'Streams'), body);
+  const node = el('div', { class: 'streams' }, el('h1', null, 'Streams'),
+    lead('Where the events come from that tell what engines hold, how far they are read, and what became of events that were missing: a gap is repaired by asking the rank’s publisher (a recovery).'), body);
   const by = el('p', { class: 'quiet' });
 
   const read = table('Streams', [
@@ -49,6 +50,7 @@ export function streams(app) {
     { name: 'Lag', number: true, cell: (s) => group(s.lag_messages), sort: (s) => s.lag_messages },
     { name: 'Lag in time', number: true, cell: (s) => ms(s.lag_ms), sort: (s) => s.lag_ms },
     { name: 'In flight', number: true, cell: (s) => `${group(s.in_flight)}, ${bytes(s.in_flight_bytes)}`, sort: (s) => s.in_flight },
+    { name: 'As of', cell: (s) => (s.error || now - s.heard_ms > 15000 ? state('stale', ago(s.heard_ms, now)) : 'now'), sort: (s) => s.heard_ms },
     { name: 'Made', cell: (s) => clock(s.created_ms), sort: (s) => s.created_ms },
     { name: 'Stream', cell: (s) => el('code', null, s.stream), class: 'words' },
   ], { page: 20, empty: 'No JetStream stream is read.' });
@@ -72,6 +74,12 @@ export function streams(app) {
     { name: 'Written by', cell: (s) => s.writer ?? '–', sort: (s) => s.writer },
   ], { page: 20, empty: 'None are taken.' });
 
+  const replicas = table('Replicas', [
+    { name: 'Replica', cell: (r) => el('span', null, r.replica, r.this && el('span', { class: 'quiet' }, ' (this one)')), sort: (r) => r.replica, class: 'words' },
+    { name: 'Heard', cell: (r) => (r.beat_ago_ms === null ? 'never' : r.beat_ago_ms > 15000 ? state('silent', `${span(r.beat_ago_ms / 1000)} ago`) : 'now'), sort: (r) => r.beat_ago_ms, class: 'words' },
+    { name: 'Wrote the newest snapshot of', cell: (r) => r.writes.map(spaceOf).join(', ') || '–', sort: (r) => r.writes.length, class: 'words' },
+  ], { page: 20, empty: 'None is heard of.' });
+
   const sources = table('Ranks by how their events are read', [
     { name: 'Worker', cell: (s) => workerLink(s.worker, s.rank), sort: (s) => s.worker.padStart(24) },
     { name: 'Space', cell: spaceOf, sort: spaceOf, class: 'space' },
@@ -86,7 +94,7 @@ export function streams(app) {
   ], { page: 40, empty: 'No rank’s events are read.' });
   const more = el('p', { class: 'quiet' });
 
-  const sections = [['JetStream', by, read.node], ['Recoveries', recoveries.node], ['Snapshots', snapshots.node], ['Ranks', sources.node, more]]
+  const sections = [['JetStream', by, read.node], ['Recoveries', recoveries.node], ['Snapshots', snapshots.node], ['Replicas', replicas.node], ['Ranks', sources.node, more]]
     .map(([name, ...content]) => el('section', null, el('h2', null, name), content));
 
   function draw(answer) {
@@ -96,6 +104,8 @@ export function streams(app) {
     read.show(answer.streams);
     recoveries.show(answer.recoveries);
     snapshots.show(answer.snapshots);
+    replicas.show(answer.replicas);
+    sections[3].hidden = answer.replicas.length === 0; // for a tenant
     sources.show(answer.sources);
     fill(more, answer.more ? `and ${group(answer.more)} more, that nothing is wrong with` : '');
     if (!sections[0].isConnected) fill(body, sections);

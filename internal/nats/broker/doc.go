@@ -6,10 +6,12 @@
 // operate.
 //
 // Invariants:
-//   - An embedded server keeps its data in the stated directory (0700), writes
-//     every message through to the disk before it is acknowledged, listens on
+//   - An embedded server keeps its data in the stated directory (0700), has
+//     every message in its file before it is acknowledged, listens on
 //     127.0.0.1 only and lets in nobody without the generated credentials
 //     (0600, beside the data).
+//   - After a run that did not end in order it serves no message whose sum it
+//     has not checked.
 //   - At most one process runs the server of a data directory; a file lock
 //     says which, so that the lock of a killed process is free at once.
 //   - A connection reconnects for ever. While it is down, publishing fails at

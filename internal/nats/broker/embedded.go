@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,6 +27,10 @@ import (
 // this one have lost their caches (docs/snapshots.md).
 const defaultSync = 500 * time.Millisecond
 
+// startWithin is how long a server may take to start, without a check of what it
+// stores.
+const startWithin = 30 * time.Second
+
 // pollEvery is how often a joining process looks again for the owner's files
 // and the owner's lock.
 const pollEvery = 20 * time.Millisecond
@@ -35,6 +40,7 @@ const pollEvery = 20 * time.Millisecond
 type embedded struct {
 	srv  *server.Server
 	lock *fileLock
+	dir  string
 }
 
 // openEmbedded runs the data directory's server, or joins the process that
@@ -107,11 +113,20 @@ func own(ctx context.Context, cfg Config, dir string, lock *fileLock) (*Broker, 
 	if err != nil {
 		return nil, err
 	}
-	srv, err := startServer(cfg, dir, cred)
+	checks, err := begin(dir)
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{srv: srv, lock: lock}
+	within := startWithin
+	if checks {
+		cfg.Log.Info("the last run did not end in order: the NATS server checks all messages", "data", dir)
+		within = math.MaxInt64 // as long as its disk takes
+	}
+	srv, err := startServer(ctx, cfg, dir, cred, within)
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{srv: srv, lock: lock, dir: dir}
 	addr := srv.Addr().String()
 	if err := writeAddress(dir, addr); err != nil {
 		e.stop()
@@ -148,8 +163,8 @@ func join(ctx context.Context, cfg Config, dir string) (*Broker, error) {
 }
 
 // startServer starts a JetStream server on dir and waits until it accepts
-// connections.
-func startServer(cfg Config, dir string, cred credentials) (*server.Server, error) {
+// connections, or ctx ends.
+func startServer(ctx context.Context, cfg Config, dir string, cred credentials, within time.Duration) (*server.Server, error) {
 	// The server keeps a hash only. The password is random and long: a cheap
 	// hash of it is as hard to invert as an expensive one.
 	hash, err := bcrypt.GenerateFromPassword([]byte(cred.Password), bcrypt.MinCost)
@@ -176,12 +191,14 @@ func startServer(cfg Config, dir string, cred credentials) (*server.Server, erro
 	}
 	srv.SetLoggerV2(log, false, false, false)
 	go srv.Start() // ends with Shutdown
-	const startWithin = 30 * time.Second
-	deadline := time.Now().Add(startWithin)
+	begun := time.Now()
 	for !srv.ReadyForConnections(100 * time.Millisecond) {
 		fatal := log.fatal()
-		if fatal == nil && time.Now().After(deadline) {
-			fatal = fmt.Errorf("not ready after %v", startWithin)
+		if fatal == nil && time.Since(begun) > within {
+			fatal = fmt.Errorf("not ready after %v: the next start checks all messages", within)
+		}
+		if fatal == nil && ctx.Err() != nil {
+			fatal = fmt.Errorf("it was still starting: %w", context.Cause(ctx))
 		}
 		if fatal != nil {
 			srv.Shutdown()
@@ -223,7 +240,7 @@ func (e *embedded) stop() {
 // close stops the server, and only then lets another process have the data.
 func (e *embedded) close() error {
 	e.stop()
-	return e.lock.release()
+	return errors.Join(end(e.dir), e.lock.release())
 }
 
 // serverLog passes the server's log on, notices as debug lines, and keeps the

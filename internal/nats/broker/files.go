@@ -17,6 +17,7 @@ const (
 	lockFile        = "kvatlas.lock"
 	addressFile     = "address"          // host:port of the running (or last) server
 	credentialsFile = "credentials.json" // made once, 0600
+	runningFile     = "running"          // from before a server starts until it has stopped in order
 )
 
 // credentials let a process of this machine into the embedded server.

@@ -52,15 +52,14 @@ func (s Share) String() string {
 // Has reports whether the worker is one of the share's.
 func (s Share) Has(worker uint64) bool { return s.Of == 0 || Partition(worker, s.Of) == s.Index }
 
-// Reads returns whether a replica of the share reads the stream. The error says that
-// the space is not divided as the share is: then no part of it is known.
+// Reads returns whether a replica of the share reads the stream: all is every one. The
+// error says that the space is not divided as the share is: then no part of it is known.
 func (s Share) Reads(info *Info) (bool, error) {
-	switch of := max(s.Of, 1); {
-	case info.Partitions == of:
-		return info.Partition == s.Index, nil
+	switch {
 	case s.Of == 0:
-		return false, fmt.Errorf("the space has %d streams, and a replica reads one of them: give --share 0/%d to the first, and so on",
-			info.Partitions, info.Partitions)
+		return true, nil
+	case info.Partitions == s.Of:
+		return info.Partition == s.Index, nil
 	}
 	return false, fmt.Errorf("the space has %d streams, and this is share %s: its publishers began with another --stream-partitions", info.Partitions, s)
 }

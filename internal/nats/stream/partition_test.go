@@ -109,7 +109,10 @@ func TestPublishersAgreeOnPartitions(t *testing.T) {
 		if readers != 1 {
 			t.Errorf("%d shares read %s", readers, infos[i].Name)
 		}
-		for _, s := range []Share{{}, {0, 2}, {0, 1}} {
+		if ours, err := (Share{}).Reads(&infos[i]); !ours || err != nil {
+			t.Errorf("who reads all does not read %s: %v", infos[i].Name, err)
+		}
+		for _, s := range []Share{{0, 2}, {0, 1}} {
 			if ours, err := s.Reads(&infos[i]); ours || err == nil {
 				t.Errorf("share %q reads %s: %v", s, infos[i].Name, err)
 			}

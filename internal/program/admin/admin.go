@@ -78,10 +78,14 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 	}
 	s := &Server{deps: d, mux: http.NewServeMux(), ln: ln, done: make(chan struct{})}
 	for _, r := range routes() {
-		s.mux.Handle(r.pattern(), d.Access.Guard(r.needs, s.handler(r)))
+		h := d.Access.Guard(r.needs, s.handler(r))
+		if r.needs != secure.Anybody { // probes may come by any name
+			h = s.guard(h)
+		}
+		s.mux.Handle(r.pattern(), h)
 	}
 	if d.Index != nil || d.Console != nil {
-		s.mux.Handle("/", s.rest())
+		s.mux.Handle("/", s.guard(s.rest()))
 	}
 	s.http = &http.Server{
 		Handler:           s.mux,

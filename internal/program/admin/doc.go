@@ -6,6 +6,8 @@
 //     clients ask.
 //   - With tokens, all but health and version need an operator's, or for
 //     metrics a reader's, that is no tenant's.
+//   - Pages of other sites change nothing, and without tokens read nothing but what
+//     anybody may.
 //   - Secrets are masked.
 //
 // Ownership: a Server owns its listener and its connections.

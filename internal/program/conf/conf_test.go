@@ -377,7 +377,7 @@ func TestABoolMayHaveItsValueBehindIt(t *testing.T) {
 // What a program has to say of its settings together is said by a start and by
 // config check alike, and only once each setting is good by itself.
 func TestChecksOfSettingsTogether(t *testing.T) {
-	with := func(args ...string) (bool, error, string) {
+	with := func(args ...string) (bool, string, error) {
 		var c example
 		s := exampleSet(&c)
 		s.Check(func() error {
@@ -388,21 +388,21 @@ func TestChecksOfSettingsTogether(t *testing.T) {
 		})
 		var out strings.Builder
 		proceed, err := s.Run(args, nil, &out)
-		return proceed, err, out.String()
+		return proceed, out.String(), err
 	}
 	bad := []string{"--verbose", "--log-format=json"}
-	_, started, _ := with(bad...)
-	_, checked, _ := with(append(bad, "config", "check")...)
+	_, _, started := with(bad...)
+	_, _, checked := with(append(bad, "config", "check")...)
 	if started == nil || checked == nil || started.Error() != "--verbose needs --log-format text" || !strings.HasSuffix(checked.Error(), started.Error()) {
 		t.Errorf("a start says %v, config check %v", started, checked)
 	}
-	if _, err, _ := with("--shards=0", "--verbose", "--log-format=json"); err == nil || !strings.Contains(err.Error(), "--shards") {
+	if _, _, err := with("--shards=0", "--verbose", "--log-format=json"); err == nil || !strings.Contains(err.Error(), "--shards") {
 		t.Error(err)
 	}
-	if proceed, err, _ := with("--verbose"); !proceed || err != nil {
+	if proceed, _, err := with("--verbose"); !proceed || err != nil {
 		t.Error(proceed, err)
 	}
-	if _, err, out := with(append(bad, "config", "print")...); err != nil || !strings.Contains(out, "verbose: true") {
+	if _, out, err := with(append(bad, "config", "print")...); err != nil || !strings.Contains(out, "verbose: true") {
 		t.Errorf("what is wrong cannot be looked at: %v %q", err, out)
 	}
 }

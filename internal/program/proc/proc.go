@@ -72,6 +72,7 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 	}
 
 	log = log.With("program", p.Settings.Program())
+	obs.Standard(log)
 	for _, f := range p.Settings.Foreign() {
 		level := slog.LevelDebug
 		if f.InFile {

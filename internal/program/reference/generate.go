@@ -41,7 +41,7 @@ func generate(ctx context.Context, root, dir string) (*generated, error) {
 		return nil, err
 	}
 	return &generated{metrics: metrics, files: map[string]string{
-		docFile: document(lists, commands), knownFile: knownNames(lists), metricsFile: metricsPage(metrics),
+		docFile: document(lists, commands), knownFile: knownNames(lists), chartFile: chartNames(lists), metricsFile: metricsPage(metrics),
 	}}, nil
 }
 
@@ -190,4 +190,17 @@ func help(s *conf.Listed) string {
 // cell escapes what would end a table's cell.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
+}
+
+// chartNames is every program's settings by name, for the chart, which refuses others.
+func chartNames(lists []conf.List) string {
+	var b strings.Builder
+	b.WriteString("# Made by `make reference`: the settings of each program, by which the chart judges names.\n")
+	for _, l := range lists {
+		fmt.Fprintf(&b, "%s:\n", l.Program)
+		for _, x := range l.Settings {
+			fmt.Fprintf(&b, "  - %s\n", x.Name)
+		}
+	}
+	return b.String()
 }

@@ -1,5 +1,5 @@
-// Command reference writes docs/configuration.md, and the list of all programs'
-// settings that package conf goes by, from what the programs themselves say of
+// Command reference writes docs/configuration.md, and the lists of all programs'
+// settings that package conf and the Helm chart go by, from what the programs themselves say of
 // their settings, and docs/metrics.md from what they expose when they run: `make
 // reference` after a change of a flag or a metric.
 //
@@ -31,6 +31,7 @@ const (
 	docFile     = "docs/configuration.md"
 	knownFile   = "internal/program/conf/known.txt"
 	metricsFile = "docs/metrics.md"
+	chartFile   = "deploy/helm/kvatlas/files/settings.yaml"
 )
 
 // write writes all files below root.

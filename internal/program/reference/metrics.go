@@ -60,7 +60,7 @@ func families(ctx context.Context, dir string) (all []*family, err error) {
 		if err := cmd.Start(); err != nil {
 			return nil, fmt.Errorf("start %s: %w", args[0], err)
 		}
-		defer func() {
+		defer func() { //nolint:revive // the programs run beside each other
 			_ = cmd.Process.Kill() // its data is thrown away
 			_ = cmd.Wait()
 			if err != nil {

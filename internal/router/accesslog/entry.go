@@ -10,6 +10,7 @@ import (
 type Entry struct {
 	Time      time.Time // when it came
 	RequestID string
+	TraceID   string // of the request's spans, if they are recorded
 	Client    string // address
 	Method    string
 	Path      string
@@ -40,6 +41,7 @@ func (e *Entry) append(b []byte) []byte {
 	b = e.Time.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z")
 	b = append(b, '"')
 	b = text(b, "request_id", e.RequestID)
+	b = text(b, "trace_id", e.TraceID)
 	b = text(b, "client", e.Client)
 	b = text(b, "method", e.Method)
 	b = text(b, "path", e.Path)

@@ -35,8 +35,19 @@ const (
 var errChunk = errors.New("malformed chunks")
 
 func (b *body) begin(length int64, chunked, expects bool) {
-	*b = body{conn: b.conn, more: max(length, 0), chunked: chunked, over: !chunked && length <= 0}
-	b.expected = expects && !b.over
+	*b = body{conn: b.conn, more: max(length, 0), chunked: chunked, expected: expects}
+	if !chunked && length <= 0 {
+		b.end()
+	}
+}
+
+// end notes that all of it was read. What it came in is not needed until the next request,
+// which may be in it already.
+func (b *body) end() {
+	b.over, b.expected = true, false
+	if k := b.conn; k.r == k.w {
+		k.release()
+	}
 }
 
 // Read implements io.Reader.
@@ -80,7 +91,7 @@ func (b *body) Read(p []byte) (n int, err error) {
 	}
 	if b.more -= int64(n); b.more == 0 {
 		if b.between = b.chunked; !b.chunked {
-			b.over = true
+			b.end()
 		}
 	}
 	return n, nil
@@ -119,7 +130,7 @@ func (b *body) size() error {
 			return err
 		}
 		if len(line) == 0 {
-			b.over = true
+			b.end()
 			return nil
 		}
 		_, _, ok := head.Field(string(line))

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,12 +10,13 @@ import (
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/sock"
 	"github.com/kvatlas/kvatlas/internal/router/head"
-	"github.com/kvatlas/kvatlas/internal/router/sock"
 )
 
 // States of a connection.
@@ -26,8 +28,12 @@ const (
 )
 
 const (
-	// inSize is how much is read at once, and a head that is longer gets more.
-	inSize = 8 << 10
+	// inSize is how much is read at once: most chats. A head that is longer gets more. Where
+	// something is between, as TLS, which has read it already, it is less.
+	inSize      = 16 << 10
+	inSizeOther = 8 << 10 // more than maxLine
+	// fewBytes are kept apart while more is waited for: a slow head takes no whole buffer.
+	fewBytes = 1 << 10
 	// drainMost is how much of a body is read that its handler did not want, so that the
 	// connection can go on.
 	drainMost = 256 << 10
@@ -35,6 +41,9 @@ const (
 	// its answer: what it sends meanwhile would make the kernel throw that away.
 	lingering = 500 * time.Millisecond
 )
+
+// ins are buffers of inSize for what is read.
+var ins = sync.Pool{New: func() any { return new([inSize]byte) }}
 
 // preface is how HTTP/2 begins.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -50,11 +59,16 @@ type conn struct {
 	ctx    context.Context //nolint:containedctx // all its requests'
 	cancel context.CancelFunc
 
-	in      []byte // [r:w] is what was read and not looked at
+	// in[r:w] is what was read and not looked at. It is of size, and from the pool, only
+	// while there is something to read: clients may have thousands of connections, of which
+	// most wait.
+	in      []byte
 	r, w    int
-	readBy  time.Time   // the deadline in force
-	timed   bool        // it is this request's
-	dropped atomic.Bool // the handler's deadline is over
+	size    int
+	where   func(wait bool) []byte // room
+	readBy  time.Time              // the deadline in force
+	timed   bool                   // it is this request's
+	dropped atomic.Bool            // the handler's deadline is over
 
 	blank   *http.Request // what every request begins as
 	request http.Request
@@ -69,12 +83,13 @@ func newConn(s *Server, c net.Conn) *conn {
 	k.blank = new(http.Request).WithContext(k.ctx)
 	k.blank.Header, k.blank.RemoteAddr, k.blank.Body = make(http.Header), c.RemoteAddr().String(), http.NoBody
 	k.body.conn, k.answer.conn = k, k
-	k.answer.header = make(http.Header)
+	k.answer.header, k.where, k.size = make(http.Header), k.room, inSizeOther
 	k.request = *k.blank
 	for inner, plain := c, true; ; {
 		if sc, ok := inner.(syscall.Conn); ok {
 			if k.raw, _ = sc.SyscallConn(); plain { // without, nobody looks whether its client is there
 				k.io = sock.Wrap(inner)
+				k.size = inSize
 			}
 			return k
 		}
@@ -93,14 +108,14 @@ func newConn(s *Server, c net.Conn) *conn {
 func (k *conn) serve() {
 	defer k.server.remove(k)
 	defer k.cancel()
-	k.in = make([]byte, inSize)
+	defer k.release()
 	switch second, err := k.isHTTP2(); {
 	case err != nil:
 		_ = k.net.Close() // nothing was asked on it
 		return
 	case second:
 		k.deadline(time.Time{})
-		k.server.second.give(&begunConn{Conn: k.net, rest: k.in[:k.w]})
+		k.server.second.give(&begunConn{Conn: k.net, rest: bytes.Clone(k.in[:k.w])})
 		return
 	}
 	for k.one() {
@@ -147,9 +162,6 @@ func (c *begunConn) Read(p []byte) (int, error) {
 // await waits for the first byte of a request, and reports whether there is one.
 func (k *conn) await() bool {
 	if k.r == k.w {
-		if len(k.in) > inSize {
-			k.in, k.r, k.w = make([]byte, inSize), 0, 0 // the last head was long
-		}
 		if k.state.Load() == newConnection {
 			k.timed = false // the first is to come soon
 		} else if by := time.Now().Add(k.server.cfg.IdleTimeout); by.Sub(k.readBy).Abs() > k.server.cfg.IdleTimeout/16 {
@@ -172,12 +184,34 @@ func (k *conn) deadline(by time.Time) {
 	_ = k.net.SetReadDeadline(by) // else the read fails
 }
 
+// acquire makes room for what is read, if there is none.
+func (k *conn) acquire() {
+	if len(k.in) >= k.size {
+		return
+	}
+	few := k.in[k.r:k.w]
+	if k.size == inSize {
+		k.in = ins.Get().(*[inSize]byte)[:] //nolint:forcetypeassert // the pool holds nothing else
+	} else {
+		k.in = make([]byte, k.size)
+	}
+	k.r, k.w = 0, copy(k.in, few)
+}
+
+// release gives the room back, with whatever is in it.
+func (k *conn) release() {
+	if len(k.in) == inSize { // else it was a long head's
+		ins.Put((*[inSize]byte)(k.in))
+	}
+	k.in, k.r, k.w = nil, 0, 0
+}
+
 // fill reads more, behind what there is.
 func (k *conn) fill() error {
 	if k.r == k.w {
 		k.r, k.w = 0, 0
 	}
-	n, err := k.read(k.in[k.w:])
+	n, err := k.readIn()
 	k.w += n
 	if n > 0 {
 		return nil
@@ -185,17 +219,58 @@ func (k *conn) fill() error {
 	return err
 }
 
-// read reads from the connection. Of a request only its first bytes may be waited for
-// without its deadline.
+// readIn reads into the buffer.
+func (k *conn) readIn() (int, error) {
+	s, ok := k.io.(waiter)
+	if !ok {
+		k.acquire()
+		return k.read(k.in[k.w:])
+	}
+	if err := k.mayRead(); err != nil {
+		return 0, err
+	}
+	return s.ReadWhere(k.where)
+}
+
+// room is what of the buffer is free while there may be something to read, and nothing
+// while that is waited for.
+func (k *conn) room(wait bool) []byte {
+	if !wait {
+		k.acquire()
+		return k.in[k.w:]
+	}
+	if n := k.w - k.r; n <= fewBytes {
+		few := bytes.Clone(k.in[k.r:k.w])
+		k.release()
+		k.in, k.w = few, n
+	}
+	return nil
+}
+
+// waiter is a connection that asks for room when it needs some; see sock.Conn.
+type waiter interface {
+	ReadWhere(room func(wait bool) []byte) (int, error)
+}
+
+// read reads from the connection.
 func (k *conn) read(p []byte) (int, error) {
+	if err := k.mayRead(); err != nil {
+		return 0, err
+	}
+	return k.io.Read(p)
+}
+
+// mayRead is called before each read. Of a request only its first bytes may be waited for
+// without its deadline.
+func (k *conn) mayRead() error {
 	if k.timed = k.timed || k.state.Load() == idleConn; !k.timed {
 		k.timed = true
 		k.deadline(time.Now().Add(k.server.cfg.ReadTimeout))
 	}
 	if k.dropped.Load() { // after a deadline is set: who drops the request sets another one then
-		return 0, errTooSlow
+		return errTooSlow
 	}
-	return k.io.Read(p)
+	return nil
 }
 
 var errTooSlow = errors.New("the request took too long to arrive")
@@ -283,6 +358,7 @@ func (k *conn) linger() {
 		return
 	}
 	_ = k.io.SetReadDeadline(time.Now().Add(lingering)) // else the read fails
+	k.acquire()
 	for err := error(nil); err == nil; {
 		_, err = k.io.Read(k.in)
 	}
@@ -300,7 +376,7 @@ func (k *conn) head() ([]byte, error) {
 			return k.in[k.r-n : k.r], nil
 		}
 		k.w, k.r = copy(k.in, k.in[k.r:k.w]), 0
-		if k.w == len(k.in) {
+		if k.w > 0 && k.w == len(k.in) {
 			k.in = append(k.in, make([]byte, min(len(k.in), k.server.cfg.MaxHeader))...)
 		}
 		if err := k.fill(); err != nil {

@@ -159,7 +159,7 @@ func TestClientsThatGo(t *testing.T) {
 		} {
 			for _, more := range []string{"", get} {
 				asked, gone := make(chan struct{}, 2), make(chan error, 2)
-				l := &lab{t: t}
+				l := new(lab)
 				l.server = New(Config{ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeader: 1 << 10, Refused: func(string) {},
 					Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 						asked <- struct{}{}
@@ -195,7 +195,7 @@ func TestClientsThatGo(t *testing.T) {
 				}
 				<-asked
 				select {
-				case <-gone:
+				case <-gone: //nolint:errcheck // nothing is to come
 					t.Errorf("%s: it was taken for gone", name)
 				case <-time.After(lookEvery * 5 / 4):
 				}

@@ -4,20 +4,15 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/core/coretest"
 )
 
 // seeds returns how many histories are tried: more in the nightly run.
-func seeds(n uint64) uint64 {
-	if scale, err := strconv.ParseUint(os.Getenv("KVATLAS_TEST_SCALE"), 10, 32); err == nil && scale > 1 {
-		return n * scale
-	}
-	return n
-}
+func seeds(n uint64) uint64 { return n * uint64(coretest.Scale()) }
 
 // reference is a literal queue: a list of those that wait, and each tenant's numbers.
 type reference struct {
@@ -258,5 +253,57 @@ func TestTenantsAreForgotten(t *testing.T) {
 	}
 	if len(q.flows) > 1000 || !q.Idle() {
 		t.Errorf("%d tenants are known", len(q.flows))
+	}
+}
+
+// A tenant's requests that are put aside are back in their places, as if they had never been
+// let out, and one that goes meanwhile is gone. (Between tenants Return sees to it.)
+func TestWhoPassesKeepsItsPlace(t *testing.T) {
+	for seed := range seeds(200) {
+		rng := rand.New(rand.NewPCG(seed, 41))
+		cfg := Config{Limit: 100, Age: time.Duration(1+rng.IntN(30)) * time.Second, Tries: 1 + rng.IntN(5)}
+		q, plain := New(cfg), New(cfg)
+		now := time.Date(2026, 11, 23, 3, 0, 0, 0, time.UTC)
+		pairs := map[*Item]*Item{}
+		for step := range 300 {
+			now = now.Add(time.Duration(rng.Int64N(int64(2 * time.Second))))
+			switch rng.IntN(3) {
+			case 0:
+				i := Item{Weight: 1, Cost: float64(1 + rng.IntN(50)), Key: now.Add(-time.Duration(rng.Int64N(int64(10 * time.Second))))}
+				j := i
+				pairs[&i] = &j
+				q.Push(now, &i)
+				plain.Push(now, &j)
+			case 1: // a round in which nobody finds room
+				var aside []*Item
+				for i := q.Pop(now); i != nil; i = q.Pop(now) {
+					aside = append(aside, i)
+					if !q.Pass(now, i) {
+						break
+					}
+					if rng.IntN(8) == 0 {
+						gone := aside[rng.IntN(len(aside))]
+						if !q.Remove(gone) || !plain.Remove(pairs[gone]) {
+							t.Fatalf("seed %d, step %d: one that is aside cannot go", seed, step)
+						}
+						q.Settle(now)
+						break
+					}
+				}
+				if len(aside) > cfg.Tries {
+					t.Fatalf("seed %d, step %d: %d were aside, %d may be", seed, step, len(aside), cfg.Tries)
+				}
+			default:
+				i, j := q.Pop(now), plain.Pop(now)
+				if i == nil && j == nil {
+					continue
+				}
+				if i == nil || pairs[i] != j {
+					t.Fatalf("seed %d, step %d: %+v goes, without passes %+v", seed, step, i, j)
+				}
+				q.Done(i)
+				plain.Done(j)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -17,22 +18,29 @@ const (
 	maxNames     = 4096
 )
 
-// listed is what an engine lists at /v1/models, sorted: LoRA adapters, and names that
-// the model itself goes by.
-type listed struct{ adapters, served []string }
+// listed is what an engine lists at /v1/models, sorted: LoRA adapters, names that the model
+// itself goes by, and who is said to own it, which is how vLLM and SGLang call themselves.
+type listed struct {
+	adapters, served, owners []string
+	length                   int64 // max_model_len; 0 if it is not there, or not one
+}
 
 // AskModels asks every engine for what it serves, and learns the names of its LoRA
-// adapters, those that name a parent, as vLLM and SGLang list them, and of its model. It
-// returns how many engines answered.
+// adapters, those that name a parent, as vLLM and SGLang list them, and of its model, and
+// which release of which engine it is. It returns how many engines answered.
 func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time.Duration) int {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
 		data, ok := e.fetch(ctx, client, "/v1/models", timeout, maxModelList)
+		var names listed
+		if ok {
+			names, ok = parseModels(data)
+		}
+		e.length.Store(names.length) // who does not answer may be another one by now
 		if !ok {
 			return 0
 		}
-		names, ok := parseModels(data)
-		if !ok {
-			return 0
+		if len(names.owners) == 1 {
+			e.askSoftware(ctx, client, names.owners[0], timeout)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -48,21 +56,30 @@ func parseModels(data []byte) (names listed, ok bool) {
 		Data []struct {
 			ID     string `json:"id"`
 			Parent string `json:"parent"`
+			Owner  string `json:"owned_by"`
+			Length int64  `json:"max_model_len"`
 		} `json:"data"`
 	}
 	if json.Unmarshal(data, &list) != nil {
 		return names, false
 	}
+	lengths := map[int64]bool{}
 	for _, m := range list.Data {
 		kind := &names.served
 		if m.Parent != "" {
 			kind = &names.adapters
+		} else {
+			lengths[max(m.Length, 0)] = true
 		}
 		if m.ID != "" && len(*kind) < maxNames {
 			*kind = append(*kind, m.ID)
+			names.owners = append(names.owners, m.Owner)
 		}
 	}
-	for _, kind := range []*[]string{&names.adapters, &names.served} {
+	if len(lengths) == 1 {
+		names.length = slices.Collect(maps.Keys(lengths))[0]
+	}
+	for _, kind := range []*[]string{&names.adapters, &names.served, &names.owners} {
 		slices.Sort(*kind)
 		*kind = slices.Compact(*kind)
 	}
@@ -73,7 +90,30 @@ func parseModels(data []byte) (names listed, ok bool) {
 func (m *Model) learn(e *Engine, names listed) {
 	m.loras.learn(e.ID, e.names.adapters, names.adapters)
 	m.served.learn(e.ID, e.names.served, names.served)
+	m.owners.learn(e.ID, e.names.owners, names.owners)
 	e.names = names
+}
+
+// OwnedBy reports whether all engines list the model as owned by the one that is named.
+func (m *Model) OwnedBy(name string) bool {
+	at, _ := m.owners.at.Load(name)
+	return len(at) > 0 && len(at) == len(m.Engines())
+}
+
+// MaxLength is how many tokens a prompt and its answer may have, as all engines say; 0 if they do
+// not, or not the same.
+func (m *Model) MaxLength() (n int) {
+	for _, e := range m.Engines() {
+		is := int(e.length.Load())
+		if e.URL == "" {
+			continue // who gets no requests
+		}
+		if is == 0 || n != 0 && n != is {
+			return 0
+		}
+		n = is
+	}
+	return n
 }
 
 // LoraWorkers returns the workers that an adapter may be asked of; nil where all

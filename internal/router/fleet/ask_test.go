@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,42 @@ func TestAsk(t *testing.T) {
 		if names, ok := parseModels([]byte(bad)); ok {
 			t.Errorf("%q lists %v", bad, names)
 		}
+	}
+}
+
+// A model's length is what all its engines say of late; of one that does not answer, or says
+// another, it is not known.
+func TestMaxLength(t *testing.T) {
+	f := New(Config{Route: route.DefaultSettings(), Log: slog.New(slog.DiscardHandler)})
+	said := [2]atomic.Pointer[string]{}
+	for i := range said {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, *said[i].Load()) }))
+		t.Cleanup(server.Close)
+		w := worker(uint64(i), "m", "")
+		w.Endpoints.HTTP = server.URL
+		if err := f.SetWorker(w, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const long = `{"data":[{"id":"m","max_model_len":4096},{"id":"l","parent":"m"},{"id":"also-m","max_model_len":4096}]}`
+	m := f.Models()[0]
+	for _, c := range []struct {
+		one, two string
+		want     int
+	}{
+		{long, long, 4096}, {long, `{"data":[{"id":"m","max_model_len":2048}]}`, 0}, {long, `{"data":[{"id":"m"}]}`, 0}, {long, `no`, 0},
+		{long, `{"data":[{"id":"m","max_model_len":4096},{"id":"n","max_model_len":1}]}`, 0}, {long, `{"data":[{"id":"m","max_model_len":-1}]}`, 0}, {long, long, 4096},
+	} {
+		said[0].Store(&c.one)
+		said[1].Store(&c.two)
+		if f.AskModels(t.Context(), http.DefaultClient, time.Minute); m.MaxLength() != c.want {
+			t.Errorf("%s and %s: %d, want %d", c.one, c.two, m.MaxLength(), c.want)
+		}
+	}
+	w := worker(1, "m", "")
+	w.Endpoints.HTTP, w.Incarnation = m.Engine(1).URL, 7
+	if err := f.SetWorker(w, false); err != nil || m.MaxLength() != 0 {
+		t.Errorf("an engine that was started anew is said to take %d tokens: %v", m.MaxLength(), err)
 	}
 }
 

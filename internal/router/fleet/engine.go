@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -34,11 +35,15 @@ type Engine struct {
 	model *Model
 	first atomic.Uint32 // rank
 	ranks atomic.Uint32
-	names listed // under Fleet.mu
+	names listed                            // under Fleet.mu
+	files atomic.Pointer[[]modelfiles.File] // that its registration names
+	life  atomic.Uint64                     // its registration's incarnation
 
-	failures int        // health checks in a row; under mu
-	mu       sync.Mutex // of the mark and its effect on the router
-	failed   bool       // does not answer health checks
+	software atomic.Pointer[Software] // nil: not known
+	length   atomic.Int64             // max_model_len; 0: not known
+	failures int                      // health checks in a row; under mu
+	mu       sync.Mutex               // of the mark and its effect on the router
+	failed   bool                     // does not answer health checks
 }
 
 // Show sets the header by which the engine knows the router, if it is to have one, in
@@ -51,8 +56,25 @@ func (e *Engine) Model() *Model { return e.model }
 // Gone reports whether its worker has left, or is reached in another way now.
 func (e *Engine) Gone() bool { return e.model != nil && e.model.Engine(e.ID) != e }
 
+// Process is one life of an engine: it is another one after a restart, in place, too.
+type Process struct {
+	engine *Engine
+	life   uint64
+}
+
+// Process returns which one it is now.
+func (e *Engine) Process() Process { return Process{e, e.life.Load()} }
+
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
+
+// Files returns the files of its tokenizer, as its registration names them; none if it does not.
+func (e *Engine) Files() []modelfiles.File {
+	if list := e.files.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
 
 // Healthy reports whether the engine answers health checks.
 func (e *Engine) Healthy() bool {

@@ -103,6 +103,7 @@ type Model struct {
 	engines atomic.Pointer[map[uint64]*Engine] // replaced as a whole: a map gives a random one first, which xsync's does not
 	loras   names                              // adapters
 	served  names                              // that engines know the model by
+	owners  names                              // as engines list the model
 	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
 }
 
@@ -251,6 +252,11 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	}
 	e.first.Store(first)
 	e.ranks.Store(ranks)
+	e.files.Store(&w.Tokenizer)
+	if e.life.Swap(w.Incarnation) != w.Incarnation {
+		e.software.Store(nil) // it may be of another release now, and started otherwise
+		e.length.Store(0)
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err = m.Router.SetWorker(route.Worker{
@@ -377,7 +383,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	if len(list) >= f.cfg.MaxModels {
 		return nil, ErrTooManyModels
 	}
-	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames()}
+	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames(), owners: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
 	switch {

@@ -68,7 +68,7 @@ func parseLoad(data []byte) map[uint32]route.Report {
 			continue
 		}
 		rank, value, ok := parseSample(rest)
-		if !ok || !(value >= 0 && value < 1<<40) {
+		if !ok || !(value >= 0 && value <= math.MaxInt32) {
 			continue
 		}
 		l := loads[rank]

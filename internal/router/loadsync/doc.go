@@ -1,5 +1,5 @@
-// Package loadsync carries the messages of package route/replica over NATS core,
-// so that the routers of a namespace agree on the load.
+// Package loadsync carries the messages of packages route/replica and quota over NATS
+// core, so that the routers of a namespace agree on the load, and on what tenants used.
 //
 // Invariants:
 //   - Nothing is stored by the server: what is lost becomes a gap, which a
@@ -8,5 +8,6 @@
 //   - Subjects are outside those that the streams of events capture.
 //
 // Ownership: a Link owns its two subscriptions and the goroutine that runs its
-// Replicas. The connection is the caller's.
+// Replicas; a Tenants owns its one, and the goroutine that tells. The connection is the
+// caller's.
 package loadsync

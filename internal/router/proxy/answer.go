@@ -69,7 +69,8 @@ func (p *Proxy) giveTime(w http.ResponseWriter) {
 // waitForEngines takes the server's deadlines away, which are for the client: left in
 // force the one for reading would end a long answer as if the client were gone, and the
 // one for writing an HTTP/2 stream for which nothing is written yet.
-func waitForEngines(control *http.ResponseController) {
+func waitForEngines(w http.ResponseWriter) {
+	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
 }

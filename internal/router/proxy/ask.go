@@ -3,12 +3,13 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 )
 
-// TokensOf asks an engine of the space for a text's tokens, as for a prompt that is that text.
+// TokensOf returns a text's tokens, as of a prompt that is that text.
 func (p *Proxy) TokensOf(ctx context.Context, sp event.Space, text string) ([]uint32, error) {
 	var m *fleet.Model
 	for _, x := range p.fleet.Models() {
@@ -24,5 +25,7 @@ func (p *Proxy) TokensOf(ctx context.Context, sp event.Space, text string) ([]ui
 	case len(text)/bytesPerToken > p.cfg.MaxPrompt:
 		return nil, fmt.Errorf("the text is longer than --max-prompt-tokens")
 	}
-	return p.tokenize(ctx, m, &call{body: body{model: sp.Model, text: appendJSON(nil, text)}, m: m})
+	quoted := appendJSON(nil, text)
+	q := &call{body: body{model: sp.Model, text: quoted}, m: m, data: slices.Concat([]byte(`{"prompt":`), quoted, []byte{'}'})}
+	return p.tokensOf(ctx, m, q)
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
@@ -11,10 +12,18 @@ import (
 type body struct {
 	model, salt string
 	modelAt     span     // of the model's name, with its quotes
-	refers      string   // what an engine keeps and the request goes on with
+	before      string   // the response that another goes on with
+	file        string   // a batch's input
 	tokens      []uint32 // the first prompt, if it is given as tokens
-	text        []byte   // else the JSON of the prompt or of the messages
+	text        []byte   // else the JSON of the prompt
+	messages    []byte   // that of the messages
+	beside      int      // bytes of what a chat's prompt has beside them
+	rest        int      // tokens of the prompts behind the first, of texts by their bytes
+	special     []byte   // the JSON of add_special_tokens; nil if it is not there
+	input       []byte   // the JSON of what other APIs call so
 	chat        bool
+	effort      bool // reasoning_effort is given
+	background  bool // the answer is not waited for
 	stream      bool
 	completion  bool // max_completion_tokens is given
 	transfer    bool // fields may be, by which engines hand over prompts
@@ -36,17 +45,29 @@ func parseBody(data []byte, most int) (b body, err error) {
 			b.modelAt.begin = r.Offset()
 			b.model = text(&r)
 			b.modelAt.end = r.Offset()
-		case "previous_response_id", "input_file_id":
-			b.refers = text(&r)
+		case "previous_response_id":
+			b.before = text(&r)
+		case "input_file_id":
+			b.file = text(&r)
 		case "cache_salt":
 			b.salt = text(&r)
-		case "prompt":
+		case promptField:
 			b.prompt(&r, most)
 		case "messages":
-			b.chat, b.text = true, r.Raw()
+			b.chat, b.messages = true, r.Raw()
+		case "tools", "documents", "chat_template_kwargs":
+			b.beside += len(r.Raw())
+		case "add_special_tokens":
+			b.special = r.Raw()
+		case "input":
+			b.input = r.Raw()
+		case "reasoning_effort":
+			b.effort = string(r.Raw()) != "null"
+		case "background":
+			b.background = string(r.Raw()) == "true"
 		case "stream":
 			b.stream = string(r.Raw()) == "true"
-		case "max_tokens", "max_completion_tokens":
+		case "max_tokens", "max_completion_tokens", "max_output_tokens":
 			b.completion = b.completion || string(key) == "max_completion_tokens"
 			// Any other number is for the engine to judge.
 			if n, err := strconv.ParseUint(string(r.Raw()), 10, 31); err == nil {
@@ -81,13 +102,13 @@ func text(r *jsonscan.Reader) string {
 	return ""
 }
 
-// prompt reads a text, tokens, or the first of a list of either.
+// prompt reads a text, tokens, or the first of a list of either, and how long the others are.
 func (b *body) prompt(r *jsonscan.Reader, most int) {
 	raw := r.Raw()
 	if r.Err() != nil {
 		return
 	}
-	b.text = raw
+	b.text, b.tokens, b.rest = raw, nil, 0
 	var in jsonscan.Reader
 	in.Reset(raw)
 	if in.Peek() != '[' {
@@ -96,8 +117,12 @@ func (b *body) prompt(r *jsonscan.Reader, most int) {
 	in.Open('[')
 	switch c := in.Peek(); {
 	case c == '"':
-		b.text = in.Raw()
+		if b.text = in.Raw(); in.Peek() == ',' {
+			b.rest = (len(raw) - len(b.text)) / bytesPerToken
+		}
 	case c == '[':
+		b.rest = bytes.Count(raw, comma) + 1 // of all, less the first's
+		defer func() { b.rest = max(b.rest-len(b.tokens), 0) }()
 		in.Open('[')
 		fallthrough
 	case c >= '0' && c <= '9':

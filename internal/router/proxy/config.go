@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
@@ -40,6 +41,13 @@ type Config struct {
 	// that; 0 is never. TokenizeBreaker leaves engines out that fail at it.
 	TokenizeHedge, TokenizeHedgeLeast time.Duration
 	TokenizeBreaker                   breaker.Config
+
+	// Tokenizers says where models' own tokenizers are, and how they are compared with
+	// engines; Ask, Log and Metrics are the Proxy's.
+	Tokenizers tokens.Config
+	// PassTokens: a prompt's tokens that were made here go with its request to engines that
+	// take them.
+	PassTokens bool
 
 	httpconf.Limits         // of the server that the Proxy is the handler of
 	InflightShare   float64 // the part of MaxInflight that one client may have; 0 is all
@@ -88,6 +96,14 @@ type Config struct {
 	// MaxAsking is how many requests may ask all engines for one at once.
 	MaxKept, MaxAsking int
 	AskTimeout         time.Duration
+
+	// Responses is how many bytes of what responses said are remembered, for those that go on
+	// with them; 0 is none. ResponseBytes bounds an answer, ResponseLife is for how long.
+	Responses     int64
+	ResponseBytes int
+	ResponseLife  time.Duration
+	// TellTurn tells other routers of a response; nil: there are none. HearTurn hears.
+	TellTurn func(msg []byte) error
 
 	SessionHeader string // "" for no affinity
 	SessionLife   time.Duration

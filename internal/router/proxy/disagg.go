@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -27,13 +28,16 @@ import (
 // token, and gives what the decode engine needs.
 const (
 	paramsField = "kv_transfer_params"
-	vllmPrefill = `"stream":false,"max_tokens":1,"` + paramsField + `":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	vllmPrefill = `"stream":false`
+	vllmParams  = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 	maxParams   = 16 << 20 // bytes of a prefill engine's answer
 	tokensToo   = `,"max_completion_tokens":1`
+	oneToken    = `,"max_tokens":1`
+	oneOutput   = `,"max_output_tokens":1,"store":false` // nobody asks for what was kept there
 )
 
 var (
-	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "min_tokens", paramsField}
+	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "store", paramsField}
 	sglangReplaced = []string{"bootstrap_host", "bootstrap_port", "bootstrap_room"}
 )
 
@@ -75,19 +79,21 @@ func (f *prefill) end() {
 
 // prefillFirst starts the part of the pair's prefill worker: vLLM's has done it
 // when this returns, SGLang's goes on, and calls giveUp if it fails.
-func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best *route.Answer, giveUp func()) (*prefill, error) {
+// decode is the engine that goes on.
+func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best *route.Answer, decode *fleet.Engine, giveUp func()) (*prefill, error) {
 	e := q.m.Engine(best.Worker)
 	if e == nil {
 		return nil, fmt.Errorf("%w: it has just left", errPrefill)
 	}
 	if e.Transfer == registry.TransferSGLang {
-		return p.prefillBeside(ctx, r, q, e, best, giveUp)
+		return p.prefillBeside(ctx, r, q, e, best, decode, giveUp)
 	}
-	add := vllmPrefill
+	add := vllmPrefill + q.api.one
 	if q.completion {
 		add += tokensToo
 	}
-	ask, err := splice(q.data, vllmReplaced, add)
+	g := p.pass(q, e)
+	ask, err := splice(q.data, slices.Concat(vllmReplaced, g.drop), []byte(add), g.paramsMember([]byte(vllmParams)), g.add)
 	if err != nil {
 		return nil, err
 	}
@@ -95,24 +101,25 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	if err != nil {
 		return nil, err
 	}
-	params, err := member(answer, paramsField)
+	given, err := member(answer, paramsField)
 	switch {
 	case err != nil:
 		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
 		return nil, fmt.Errorf("%w: its answer is no JSON object", errPrefill)
-	case params == nil:
+	case given == nil:
 		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
 		return nil, fmt.Errorf("%w: it answers without %s", errPrefill, paramsField)
 	}
 	q.m.Router.FreeStage(q.id, route.PrefillStage)
 	p.queue.wake(q.m)
-	give, err := splice(q.data, vllmReplaced[len(vllmReplaced)-1:], `"`+paramsField+`":`+string(params))
+	g = p.pass(q, decode)
+	give, err := splice(q.data, append([]string{paramsField}, g.drop...), g.paramsMember(given), g.add)
 	return &prefill{data: q.pieces(give)}, err
 }
 
 // prefillBeside sends the request to the prefill worker while it goes to the
 // decode worker, too.
-func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, giveUp func()) (*prefill, error) {
+func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, decode *fleet.Engine, giveUp func()) (*prefill, error) {
 	host, port, err := net.SplitHostPort(e.Bootstrap)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPrefill, err)
@@ -120,7 +127,11 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 	f := &prefill{done: make(chan struct{})}
 	// Rooms are i64 at the engine, and must differ between requests under way.
 	add := `"bootstrap_host":` + string(appendJSON(nil, host)) + `,"bootstrap_port":` + port + `,"bootstrap_room":` + strconv.FormatInt(rand.Int64(), 10)
-	give, err := splice(q.data, sglangReplaced, add)
+	var g givenIDs
+	if first := p.pass(q, e); first.drop != nil {
+		g = p.pass(q, decode) // both get the same
+	}
+	give, err := splice(q.data, slices.Concat(sglangReplaced, g.drop), []byte(add), g.add)
 	if err != nil {
 		return nil, err
 	}

@@ -101,6 +101,28 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// What a prefill worker had of a prompt its client sees as cached, as the decode engine tells it: what
+// engines say to each other of that goes through.
+func TestCachedAtThePrefillWorker(t *testing.T) {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
+		l := pools(t, way, nil)
+		for i, body := range []string{`"prompt":%q`, `"messages":[{"role":"user","content":%q}]`} {
+			path := []string{"/v1/completions", "/v1/chat/completions"}[i]
+			for n, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
+				topic := strings.Repeat(fmt.Sprint(path, n), 100)
+				ask := `{"model":"org/model","max_tokens":3,` + fmt.Sprintf(body, topic) + stream + `}`
+				_, first, _ := l.post(path, ask)
+				l.idle()
+				_, second, h := l.post(path, ask)
+				l.idle()
+				if a, b := usageIn([]byte(first)), usageIn([]byte(second)); h.Get(headerPrefill) == "" || a.cached > 8 || b.cached < len(topic)/4-8 {
+					t.Errorf("%s %s%s: %+v, then %+v", way, path, stream, a, b)
+				}
+			}
+		}
+	}
+}
+
 // What engines find each other by is the router's to say: a client's own word
 // reaches no engine of a split fleet, whether a prefill worker has a part or not.
 func TestClientsTransferFields(t *testing.T) {
@@ -252,13 +274,13 @@ func TestSplice(t *testing.T) {
 		{`{"\u0061":1}`, "a", `"c":3`, `{"c":3}`},
 		{`{"a":1}`, "a", "", `{}`},
 	} {
-		got, err := splice([]byte(c.in), strings.Split(c.drop, " "), c.add)
+		got, err := splice([]byte(c.in), strings.Split(c.drop, " "), []byte(c.add))
 		if err != nil || string(bytes.Join(got, nil)) != c.want {
 			t.Errorf("%s without %s with %s: %s %v, want %s", c.in, c.drop, c.add, got, err, c.want)
 		}
 	}
 	for _, bad := range []string{``, `[]`, `{"a":1`, `{"a":1}x`, `{"a" 1}`} {
-		if got, err := splice([]byte(bad), nil, ""); err == nil {
+		if got, err := splice([]byte(bad), nil); err == nil {
 			t.Errorf("%s gives %s", bad, got)
 		}
 	}

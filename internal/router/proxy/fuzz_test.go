@@ -28,7 +28,7 @@ func FuzzBody(f *testing.F) {
 		if b.output < 0 || b.tokens != nil && len(b.tokens) > len(data) {
 			t.Fatalf("%q: %+v", data, b)
 		}
-		pieces, err := splice(data, vllmReplaced, vllmPrefill)
+		pieces, err := splice(data, vllmReplaced, []byte(vllmPrefill+oneToken), (&givenIDs{}).paramsMember([]byte(vllmParams)))
 		out := bytes.Join(pieces, nil)
 		var changed map[string]json.RawMessage
 		if err != nil || json.Unmarshal(out, &changed) != nil {

@@ -68,7 +68,7 @@ func testConfig() Config {
 		Routes: append(Kinds(), "/echo"), Administration: AdminOperators, AdministrationTimeout: patience,
 		Retries: 2, RetryShare: 0.1, RetryBurst: 10, RetryWait: time.Millisecond, Retry500: true, DialTimeout: 5 * time.Second, EngineIdle: patience, IdleConns: 1024,
 		MetricLabels: 100, QueueOrder: OrderFCFS, QueuePriority: PriorityLower, QueueAge: time.Minute, QueueTimeout: patience, BusyStatus: 529,
-		Health: new(edge.Health), ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100, MaxKept: 100, MaxAsking: 3, AskTimeout: patience,
+		Health: new(edge.Health), ForwardClient: true, SessionHeader: "X-Session-Id", SessionLife: time.Minute, MaxSessions: 100, MaxKept: 100, MaxAsking: 3, Responses: 1 << 20, ResponseBytes: 1 << 16, ResponseLife: time.Minute, AskTimeout: patience,
 		Trust: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, WorkerHeader: true,
 	}
 }

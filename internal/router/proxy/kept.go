@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
@@ -52,13 +54,10 @@ func keptName(id string) bool {
 	return len(id) <= 256 && id != "." && id != ".." && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/\%?#;`, r) })
 }
 
-// keptHash tells names apart: clients may choose long ones.
-func keptHash(kind, id string) xxh3.Uint128 { return xxh3.HashString128(kind + "/" + id) }
-
-// keptAt is where something is kept.
-type keptAt struct {
-	model  *fleet.Model
-	worker uint64
+// keptKey tells names apart: clients may choose long ones. They mean something among the
+// engines of one space only: another's, of another tenant at that, may have the same.
+func keptKey(sp event.Space, kind, id string) xxh3.Uint128 {
+	return xxh3.HashString128(sp.Model + "\x00" + sp.Group + "\x00" + strconv.FormatUint(uint64(sp.BlockSize), 10) + "\x00" + kind + "/" + id)
 }
 
 // Where something that is kept was found, in metrics.
@@ -85,8 +84,8 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		p.listKept(w, r, q, engines)
 		return
 	}
-	key, where := keptHash(kind, id), keptKnown
-	e := p.remembered(key, engines)
+	where := keptKnown
+	e := p.remembered(kind, id, engines)
 	if e == nil {
 		get := whoHas(r, kind, id)
 		itself := r.Method == http.MethodGet && r.URL.Path == get.URL.Path
@@ -103,7 +102,8 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 			p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
 			return
 		case a.has():
-			p.kept.put(key, keptAt{a.engine.Model(), a.engine.ID}, 1, time.Now())
+			y, _ := p.payerOf(r, false)
+			p.keptBy(a.engine.Model(), y.name, kind, id, a.engine.ID)
 		}
 		if itself || !a.has() {
 			defer a.cancel()
@@ -147,16 +147,27 @@ func (p *Proxy) keepers(r *http.Request) (engines []*fleet.Engine) {
 
 // remembered returns the one of the engines that keeps something; nil if that is not
 // known, or not for the caller.
-func (p *Proxy) remembered(key xxh3.Uint128, engines []*fleet.Engine) *fleet.Engine {
-	at, ok := p.kept.get(key, time.Now())
-	if !ok {
-		return nil
+func (p *Proxy) remembered(kind, id string, engines []*fleet.Engine) *fleet.Engine {
+	var m *fleet.Model
+	for _, e := range engines { // those of a model stand together
+		if e.Model() == m {
+			continue
+		}
+		m = e.Model()
+		worker, ok := p.kept.get(keptKey(m.Space, kind, id), time.Now())
+		if !ok {
+			continue
+		}
+		if e := m.Engine(worker); e != nil && slices.Contains(engines, e) {
+			return e
+		}
 	}
-	e := at.model.Engine(at.worker)
-	if e == nil || !slices.Contains(engines, e) {
-		return nil
-	}
-	return e
+	return nil
+}
+
+// keptBy notes which worker keeps something, for whom.
+func (p *Proxy) keptBy(m *fleet.Model, owner, kind, id string, worker uint64) {
+	p.kept.putFor(owner, keptKey(m.Space, kind, id), worker, 1, time.Now())
 }
 
 // askOnly answers as the engine does.
@@ -266,7 +277,7 @@ func (p *Proxy) askKeeper(ctx context.Context, get *http.Request, e *fleet.Engin
 	asking, cancel := context.WithCancel(get.Context())
 	stop := context.AfterFunc(ctx, cancel)
 	late := time.AfterFunc(p.cfg.AskTimeout, cancel)
-	resp, err := p.client.RoundTrip(p.toEngine(asking, get, upstream.Payload{}, e))
+	resp, err := p.client.RoundTrip(p.toEngine(asking, get, upstream.Payload{}, e)) //nolint:bodyclose // keptAnswer has it, and who asked closes it
 	late.Stop()
 	stop()
 	if err != nil {
@@ -365,9 +376,8 @@ func (p *Proxy) beside(r *http.Request, q *call) {
 		p.obs.kept[keptNot].Inc()
 		return
 	}
-	key := keptHash(kind, q.refers)
-	engines := p.keepers(r)
-	e := p.remembered(key, engines)
+	engines := slices.DeleteFunc(p.keepers(r), func(e *fleet.Engine) bool { return e.Model() != q.m })
+	e := p.remembered(kind, q.refers, engines)
 	where := keptKnown
 	if e == nil {
 		a, _ := p.askAll(whoHas(r, kind, q.refers), engines)
@@ -377,8 +387,8 @@ func (p *Proxy) beside(r *http.Request, q *call) {
 		a.drop()
 	}
 	p.obs.kept[where].Inc()
-	if e != nil && e.Model() == q.m {
-		p.kept.put(key, keptAt{q.m, e.ID}, 1, time.Now())
+	if e != nil {
+		p.keptBy(q.m, q.payer.name, kind, q.refers, e.ID)
 		q.allow([]uint64{e.ID})
 	}
 }
@@ -397,7 +407,7 @@ type naming struct {
 func (n *naming) see(p *Proxy, q *call, worker uint64, chunk []byte) (done bool) {
 	n.head = append(n.head, chunk[:min(len(chunk), maxKeptHead-len(n.head))]...)
 	if id := firstID(n.head); id != "" {
-		p.kept.put(keptHash(n.kind, id), keptAt{q.m, worker}, 1, time.Now())
+		p.keptBy(q.m, q.payer.name, n.kind, id, worker)
 		return true
 	}
 	return len(n.head) == maxKeptHead

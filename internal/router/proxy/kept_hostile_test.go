@@ -136,3 +136,42 @@ func TestListsHaveATime(t *testing.T) {
 		t.Error("it still counts as one that asks")
 	}
 }
+
+// Engines of two tenants may call theirs the same, as a client may choose the name: what goes on
+// with it stays with each tenant's own, and nobody is asked who has it. A name that is no
+// response's does not count as one.
+func TestNamesOfOtherTenants(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	var urls []string
+	for i := range 2 {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodGet {
+				mu.Lock()
+				asked = append(asked, fmt.Sprint(i, r.URL.Path))
+				mu.Unlock()
+			}
+			_, _ = io.WriteString(w, `{"id":"same"}`)
+		}))
+		t.Cleanup(h.Close)
+		urls = append(urls, h.URL)
+	}
+	groups := []string{"a", "b"}
+	l := newLab(t, setup{engines: 2, registry: func(i int, w *registry.Worker) { w.Endpoints.HTTP, w.Group = urls[i], groups[i] }})
+	for range 3 {
+		for n, more := range []string{"", `,"previous_response_id":"same"`, `,"previous_response_id":"same","input_file_id":"another"`} {
+			for i, group := range groups {
+				if status, data, h := l.post("/v1/responses", `{"model":"org/model","input":"x"`+more+`}`, headerGroup, group); status != 200 || h.Get(headerWorker) != fmt.Sprint(i) {
+					t.Errorf("%s, %d: %d %s by %s", group, n, status, data, h.Get(headerWorker))
+				}
+			}
+		}
+	}
+	if mu.Lock(); len(asked) > 0 {
+		t.Errorf("engines were asked %q", asked)
+	}
+	mu.Unlock()
+	if n := l.metric(`kvatlas_router_kept_total{found="known"}`); n != "12" {
+		t.Errorf("%s were known, want 12", n)
+	}
+}

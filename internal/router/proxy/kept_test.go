@@ -94,7 +94,7 @@ func (k *keeperEngines) serve(i int, w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			_, _ = fmt.Fprintf(w, "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"i")
 			_ = http.NewResponseController(w).Flush()
-			_, _ = fmt.Fprintf(w, "d\" : %q}}\n\n", id)
+			_, _ = fmt.Fprintf(w, "d\" : %q}}\n\nevent: response.completed\ndata: {\"type\":\"response.completed\"}\n\n", id)
 			return
 		}
 		_, _ = fmt.Fprintf(w, `{"object":"response","id":%q,"text":"\"id\":\"resp_evil\""}`, id)
@@ -131,7 +131,7 @@ func (l *lab) do(method, path string) (int, string) {
 }
 
 // forget makes the router one that has just started.
-func (l *lab) forget() { l.proxy.kept = newLRU[xxh3.Uint128, keptAt](100, 0) }
+func (l *lab) forget() { l.proxy.kept = newLRU[xxh3.Uint128, uint64](100, 0) }
 
 // What an engine keeps is asked of that engine, and of all by a router that does not
 // know it; what goes on with it goes to that engine, too.

@@ -64,6 +64,44 @@ func TestLRU(t *testing.T) {
 	}
 }
 
+// TestLRUOfMany: whoever puts in abundance puts out what is his own, and takes what nobody else uses.
+func TestLRUOfMany(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		l := newLRU[int, string](100, 0)
+		now := time.Unix(1e9, 0)
+		little := map[int]bool{}
+		for i := range 3000 {
+			now = now.Add(time.Millisecond)
+			owner, cost := "much", int64(1+rng.IntN(5))
+			if rng.IntN(300) == 0 && len(little) < 12 {
+				owner, cost = []string{"one", "two", "three"}[len(little)%3], 5 // 20 of each at most
+				little[i] = true
+			}
+			l.putFor(owner, i, owner, cost, now)
+		}
+		for key := range little {
+			if _, ok := l.get(key, now); !ok {
+				t.Fatalf("seed %d: what one of few has is put out for one of many", seed)
+			}
+		}
+		if l.sum < 90 || l.sum > 100 {
+			t.Errorf("%d of 100 are used", l.sum)
+		}
+		for key := range 10_000 { // one owner's is another's now
+			l.putFor("one", key, "", 1, now)
+		}
+		sum, n := int64(0), 0
+		for _, p := range l.parts {
+			sum += p.sum
+			n += p.order.Len()
+		}
+		if sum != l.sum || n != len(l.at) || n == 0 {
+			t.Errorf("parts of %d in %d, and %d in %d are there", sum, n, l.sum, len(l.at))
+		}
+	}
+}
+
 // BenchmarkLRU is one use of the caches that each chat asks: Hit is a text that
 // is known, Session a session that goes on (which is looked for and renewed), New
 // a session or text that is not there and puts another one out.
@@ -98,4 +136,28 @@ func BenchmarkLRU(b *testing.B) {
 			l.put(i, i, 1, now)
 		}
 	})
+}
+
+// TestLRULetsGo: what is too old takes no room any more as soon as something else is put, or
+// the room is asked for.
+func TestLRULetsGo(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	l := newLRU[int, string](1000, time.Minute)
+	for i := range 10 {
+		l.put(i, "", 10, now)
+	}
+	now = now.Add(40 * time.Second)
+	l.get(3, now)
+	l.put(10, "", 10, now)
+	if now = now.Add(30 * time.Second); l.used(now) != 10 {
+		t.Errorf("%d are used", l.used(now))
+	}
+	if now = now.Add(time.Minute); l.used(now) != 0 || len(l.at) != 0 {
+		t.Errorf("%d are used", l.used(now))
+	}
+	l.put(1, "", 10, now)
+	l.put(2, "", 10, now.Add(2*time.Minute))
+	if l.sum != 10 {
+		t.Errorf("%d are used", l.sum)
+	}
 }

@@ -61,7 +61,7 @@ func (p *Proxy) oneModel(w http.ResponseWriter, r *http.Request) {
 
 // parse reads what of the body the router looks at. An alias is replaced there by the
 // name that it means, which engines know. err says what is wrong with the body as JSON.
-func (p *Proxy) parse(r *http.Request, q *call, free bool) (err error, no *refusal) { //nolint:revive // no is the one that ends the request
+func (p *Proxy) parse(r *http.Request, q *call, free bool) (err error, no *refusal) { //nolint:revive,staticcheck // no is the one that ends the request
 	var at span
 	if kind := r.Header.Get("Content-Type"); free && isForm(kind) {
 		var model []byte

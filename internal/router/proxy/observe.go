@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/quota"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/predict"
 )
@@ -20,9 +22,12 @@ type observer struct {
 	decodeOnly, prefillFailed, handOvers, unfiled, stale *metrics.Counter
 	tokenizeFailed, tokenizeCached, tokenizeAsked        *metrics.Counter
 	firstByte                                            *metrics.PrometheusHistogram
+	ok                                                   *metrics.Counter            // of requests that ended so: nearly all
 	retries                                              map[string]*metrics.Counter // by reason
 	kept                                                 map[string]*metrics.Counter // by where it was found
-	tokenizeHedged                                       *metrics.Counter
+	tokenizeHedged, forgotten                            *metrics.Counter
+	unread                                               map[string]*metrics.Counter // by reason
+	promptsAsTokens, promptsAsText                       *metrics.Counter
 }
 
 const (
@@ -38,19 +43,23 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Help(familyRequests, "Requests, by outcome: how they ended.")
 	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
 	o := &observer{
-		set: m, retries: make(map[string]*metrics.Counter), kept: make(map[string]*metrics.Counter),
-		retriesDenied:  m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
-		requestFaults:  m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500: the request's own fault, and not theirs."),
-		engineErrors:   m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
-		decodeOnly:     m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
-		prefillFailed:  m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
-		handOvers:      m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
-		stale:          m.Counter("kvatlas_router_stale_connections_total", "Requests that were sent again because an engine had closed the idle connection that they went on."),
-		unfiled:        m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),
-		tokenizeHedged: m.Counter("kvatlas_router_tokenize_hedged_total", "Texts that another engine was asked for too, because the first took longer than nearly all others."),
-		tokenizeFailed: m.Counter(tokenize, help, "from", "failed"),
-		tokenizeCached: m.Counter(tokenize, help, "from", "cache"),
-		tokenizeAsked:  m.Counter(tokenize, help, "from", "engine"),
+		set: m, retries: make(map[string]*metrics.Counter), kept: make(map[string]*metrics.Counter), unread: make(map[string]*metrics.Counter),
+		retriesDenied:   m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
+		requestFaults:   m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500: the request's own fault, and not theirs."),
+		engineErrors:    m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
+		decodeOnly:      m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
+		prefillFailed:   m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
+		handOvers:       m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
+		stale:           m.Counter("kvatlas_router_stale_connections_total", "Requests that were sent again because an engine had closed the idle connection that they went on."),
+		unfiled:         m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),
+		forgotten:       m.Counter("kvatlas_router_responses_not_remembered_total", "Responses of which what was said is not remembered: too long, compressed, not over when it was answered, or not understood."),
+		tokenizeHedged:  m.Counter("kvatlas_router_tokenize_hedged_total", "Texts that another engine was asked for too, because the first took longer than nearly all others."),
+		tokenizeFailed:  m.Counter(tokenize, help, "from", "failed"),
+		tokenizeCached:  m.Counter(tokenize, help, "from", "cache"),
+		tokenizeAsked:   m.Counter(tokenize, help, "from", "engine"),
+		ok:              m.GetOrCreateCounter(obs.Name(familyRequests, "outcome", "ok")),
+		promptsAsTokens: m.Counter("kvatlas_router_prompts_as_tokens_total", "Prompts that went to an engine as the tokens that were made of them here (--pass-tokens)."),
+		promptsAsText:   m.Counter("kvatlas_router_prompts_as_text_total", "Prompts whose tokens were made here and known to be the engine's, and that went as they came: the engine does not take tokens there, or the request says more of its text."),
 		firstByte: m.Histogram("kvatlas_router_first_byte_seconds", "Time from a request's arrival to its answer's first byte.",
 			obs.LatencyBuckets()),
 	}
@@ -64,6 +73,11 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {
 		o.kept[found] = m.Counter("kvatlas_router_kept_total", "Requests about responses, files and batches that engines keep, by how the engine was found.", "found", found)
 	}
+	for _, why := range [...]string{unreadEngine, unreadOther, unreadRefused, unreadPast, unreadLong} {
+		o.unread[why] = m.Counter("kvatlas_router_unread_conversations_total",
+			"Requests by other APIs than completions and chats that went by load, by reason: engine (not known as vLLM), unsupported, refused (the engine would, too), past (of another response, not known), too_long (--max-prompt-tokens, by bytes).", "reason", why)
+	}
+	m.Gauge("kvatlas_router_responses_bytes", "Memory that takes what responses said, for those that go on with them.", func() float64 { return float64(p.turns.used(time.Now())) })
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })
 	for family, help := range map[string]string{ //nolint:gosec // names of metrics
 		"kvatlas_router_predicted_cached_tokens_total": "Prompt tokens that the router expected to be cached where it sent the request.",
@@ -74,13 +88,23 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
 		familyLimited:                                  "Requests that were refused because of a limit of their tenant, by limit: requests or tokens.",
-		familyQueue:                                    "Requests that wait because all workers of their model are busy.",
+		familyQueue:                                    "Requests that wait because all workers of their model are busy, or the prompts ahead are long.",
 		familyLeftOut:                                  "How often a worker was left out for what became of requests, by reason: failing (or giving nothing) and full.",
 		"kvatlas_router_spared_total":                  "How often a worker was not left out because too many others were.",
 		"kvatlas_router_worker_failures_total":         "Requests that a worker failed at.",
 	} {
 		m.Help(family, help)
 	}
+	quotas := func(name, help string, value func(s quota.Stats) float64) {
+		m.Gauge("kvatlas_router_quota_"+name, help, func() float64 { return value(p.quotas.Stats()) })
+	}
+	quotas("part", "What part of tenants' limits this router, and those that it hears, hold to: below 1 while routers are cut off from each other.", func(s quota.Stats) float64 { return s.Part })
+	quotas("routers", "Other routers that share tenants' limits, those that are silent too.", func(s quota.Stats) float64 { return float64(s.Known) })
+	quotas("synced", "Of these, whose use of the limits is known.", func(s quota.Stats) float64 { return float64(s.Synced) })
+	quotas("gaps_total", "How often another router's use had to be asked for: it was met, or a message was missed.", func(s quota.Stats) float64 { return float64(s.Gaps) })
+	quotas("refused_total", "Messages about tenants' use that were none, or of too many routers.", func(s quota.Stats) float64 { return float64(s.Refused) })
+	m.Gauge("kvatlas_router_quota_tenants", "Tenants whose use of their limits is known apart.", func() float64 { own, _ := p.quotas.Accounts(); return float64(own) })
+	m.Gauge("kvatlas_router_quota_shared_total", "Requests of tenants beyond those, which share accounts.", func() float64 { _, shared := p.quotas.Accounts(); return float64(shared) })
 	const dropped, droppedHelp = "kvatlas_router_access_log_dropped_total", "Requests that the access log does not tell of, by reason: full (its buffer) and failed (to be written)."
 	m.Gauge(dropped, droppedHelp, func() float64 { full, _ := p.cfg.AccessLog.Dropped(); return float64(full) }, "reason", "full")
 	m.Gauge(dropped, droppedHelp, func() float64 { _, failed := p.cfg.AccessLog.Dropped(); return float64(failed) }, "reason", "failed")
@@ -95,6 +119,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 // outcome returns the counter of requests that ended so. Outcomes are of a fixed
 // list.
 func (o *observer) outcome(how string) *metrics.Counter {
+	if how == "ok" {
+		return o.ok
+	}
 	return o.set.GetOrCreateCounter(obs.Name(familyRequests, "outcome", how))
 }
 

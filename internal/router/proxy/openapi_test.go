@@ -40,6 +40,9 @@ func TestTheDocumentHasEveryRouteAndNoOther(t *testing.T) {
 	for path := range l.proxy.routes.own {
 		served = append(served, "GET "+path)
 	}
+	for path := range l.proxy.routes.operates {
+		served = append(served, "POST "+path)
+	}
 	for _, path := range generatingPaths() {
 		served = append(served, "POST "+path)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/quota"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/route"
@@ -37,8 +38,10 @@ type Proxy struct {
 	meters     *meters
 	texts      *lru[textKey, []uint32]
 	sessions   *lru[sessionKey, route.Session]
-	kept       *lru[xxh3.Uint128, keptAt]
+	kept       *lru[xxh3.Uint128, uint64] // of what, the worker
+	turns      *lru[xxh3.Uint128, turn]   // of responses
 	tokenizing tokenizing
+	tokens     *tokens.Source
 	buffers    sync.Pool     // of *room
 	hashes     sync.Pool     // of *[]uint64
 	answers    sync.Pool     // of *tokenAnswers
@@ -68,7 +71,8 @@ func New(cfg Config) (p *Proxy, err error) {
 		texts:      newLRU[textKey, []uint32](cfg.TokenCache, 0),
 		tokenizing: tokenizing{settings: cfg.TokenizeBreaker, first: cfg.TokenizeHedge, least: cfg.TokenizeHedgeLeast},
 		sessions:   newLRU[sessionKey, route.Session](int64(cfg.MaxSessions), cfg.SessionLife),
-		kept:       newLRU[xxh3.Uint128, keptAt](int64(cfg.MaxKept), 0),
+		kept:       newLRU[xxh3.Uint128, uint64](int64(cfg.MaxKept), 0),
+		turns:      newLRU[xxh3.Uint128, turn](cfg.Responses, cfg.ResponseLife),
 	}
 	p.spool = spool.New(spool.Config{
 		Memory: cfg.BodyMemory, Each: cfg.BodyEach, Files: cfg.BodyFiles, Dir: cfg.BodyDir, Share: cfg.BodyShare,
@@ -82,9 +86,12 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
 	p.hashes.New = func() any { return &[]uint64{} } // of none, too, a prompt is known: not nil
 	p.answers.New = func() any { return new(tokenAnswers) }
+	tc := cfg.Tokenizers
+	tc.Ask, tc.AskText, tc.Log, tc.Metrics = p.engineTokens, p.engineText, cfg.Log, cfg.Metrics
+	p.tokens = tokens.NewSource(tc)
 	p.meters = newMeters(cfg.Metrics, cfg.MetricLabels)
 	p.obs = newObserver(cfg.Metrics, p)
-	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes()); err != nil {
+	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes(), map[string]http.HandlerFunc{pathRetryTokens: p.retryTokens}); err != nil {
 		return nil, err
 	}
 	p.guarded = http.HandlerFunc(p.serve)
@@ -96,6 +103,9 @@ func New(cfg Config) (p *Proxy, err error) {
 
 // Close closes idle connections to engines.
 func (p *Proxy) Close() { p.client.Close() }
+
+// Quotas returns what tenants have used.
+func (p *Proxy) Quotas() *quota.Table { return p.quotas }
 
 // InFlight returns how many requests are being answered.
 func (p *Proxy) InFlight() int { return p.flight.count() }
@@ -136,6 +146,13 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		p.routes.own[ownPath(r.URL.Path)](w, r)
+	case operating:
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", "POST")
+			p.refuse(w, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "use POST on this route"))
+			return
+		}
+		p.routes.operates[r.URL.Path](w, r)
 	case selecting:
 		p.serveSelection(w, r)
 	case generating, passing:
@@ -157,7 +174,7 @@ func (p *Proxy) ownRoutes() map[string]http.HandlerFunc {
 	}}
 	return map[string]http.HandlerFunc{
 		"/livez": about.ServeHTTP, "/health": about.ServeHTTP, "/readyz": about.ServeHTTP, "/version": about.ServeHTTP, "/metrics": about.ServeHTTP,
-		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel, pathDecisions: p.decisions, pathDecision: p.oneDecision,
+		"/openapi.yaml": about.ServeHTTP, "/v1/models": p.models, pathModel: p.oneModel, pathDecisions: p.decisions, pathDecision: p.oneDecision, pathTokens: p.tokenizers,
 	}
 }
 
@@ -222,6 +239,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	if q.keeps != "" && q.refers != "" {
 		p.beside(r, q)
 	}
+	if p.ownTokens(w, r, q) {
+		return
+	}
 	p.budget.request()
 	p.run(w, r, q)
 }
@@ -234,6 +254,9 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	defer p.look(r, q)()
 	routed := q.split
 	_, free := p.routes.free[r.URL.Path]
+	if routed {
+		q.api = apis[r.URL.Path]
+	}
 	err, no := p.parse(r, q, free)
 	switch {
 	case no != nil:
@@ -241,8 +264,8 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	case err != nil && (routed || !free && len(q.data) > 0):
 		return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 	case !routed:
-		q.tokens, q.text = nil, nil // what such a route makes of them is not known
-	case q.model == "":
+		q.tokens, q.text, q.rest = nil, nil, 0 // what such a route makes of them is not known
+	case q.model == "" && q.api.choices:
 		return refuse(http.StatusBadRequest, "missing_model", "name the model")
 	}
 	group := ""
@@ -284,8 +307,16 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	} else if q.model != "" {
 		q.allow(q.m.NameWorkers(q.model))
 	}
-	q.generates, q.wants = routed, routed || q.object && !free && r.Method == http.MethodPost
-	q.keeps, _ = keptPath(r.URL.Path)
+	switch q.keeps, _ = keptPath(r.URL.Path); q.keeps { // elsewhere the names mean nothing
+	case "responses":
+		q.refers = q.before
+	case "batches":
+		q.refers = q.file
+	}
+	if routed {
+		q.place(p.cfg.MaxPrompt)
+	}
+	q.generates, q.wants = q.api.choices, routed || q.object && !free && r.Method == http.MethodPost
 	if no := p.withoutTransfers(r, q); no != nil {
 		return no
 	}

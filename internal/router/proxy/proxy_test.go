@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -322,6 +323,110 @@ func TestBusy(t *testing.T) {
 			}
 		}
 		l.idle()
+	}
+}
+
+// With a queue a request waits behind a long prompt that is computed, though its worker would
+// take it, and goes on without its first token once its time is up.
+func TestLate(t *testing.T) {
+	for _, patience := range []time.Duration{time.Minute, 100 * time.Millisecond} {
+		steps := make(chan struct{}, 100)
+		l := newLab(t, setup{proxy: func(c *Config) { c.Queue, c.QueueOrder, c.QueueTimeout = 8, OrderShortest, patience }, engine: func(_ int, c *mockapi.Config) {
+			c.Engine.Blocks = 1 << 18
+			c.Step = func(*mock.Report) time.Duration { <-steps; return 0 }
+		}})
+		end := sync.OnceFunc(func() { close(steps) })
+		t.Cleanup(end)
+		long := `{"model":"org/model","prompt":[1` + strings.Repeat(",2", 400_000) + `],"max_tokens":1,"stream":true}`
+		answers := make(chan int, 3)
+		ask := func(body string) {
+			status, _, _ := l.post("/v1/completions", body)
+			answers <- status
+		}
+		live := func(n int) {
+			l.eventually(func() error {
+				if live := l.model().Router.Stats().Live; live != n {
+					return fmt.Errorf("%d are booked, want %d", live, n)
+				}
+				return nil
+			})
+		}
+		go ask(long)
+		live(1)
+		for range 2 { // the second one comes while the first waits
+			go ask(`{"model":"org/model","prompt":[1,2,3,4,5],"max_tokens":1,"stream":true}`)
+		}
+		if patience == time.Minute {
+			l.eventually(func() error {
+				if n := l.proxy.queue.waiting(l.model()); n != 2 {
+					return fmt.Errorf("%d wait, want 2", n)
+				}
+				return nil
+			})
+			live(1)
+		} else {
+			live(3)
+		}
+		end()
+		for range 3 {
+			if status := <-answers; status != 200 {
+				t.Errorf("patience %v: %d", patience, status)
+			}
+		}
+		l.idle()
+	}
+}
+
+// Requests that may use a busy worker only hold nobody up who may use another one, whether that
+// worker takes nothing or would serve them better later.
+func TestWhoMayUseSomeWorkersHoldsNobodyUp(t *testing.T) {
+	for _, threshold := range []bool{true, false} {
+		for _, n := range []int{1, 5} {
+			none := 0
+			steps := make(chan struct{})
+			l := newLab(t, setup{engines: 2, fleet: func(c *fleet.Config) {
+				if threshold {
+					c.Route.Busy.PrefillTokens = &none
+				}
+			}, proxy: func(c *Config) { c.Queue, c.QueueOrder = 64, OrderShortest }, engine: func(i int, c *mockapi.Config) {
+				c.Engine.Blocks = 1 << 18
+				if i == 0 {
+					c.Step = func(*mock.Report) time.Duration { <-steps; return 0 }
+				}
+			}})
+			end := sync.OnceFunc(func() { close(steps) })
+			t.Cleanup(end)
+			answers := make(chan string, n+2)
+			ask := func(who, prompt string, headers ...string) {
+				l.post("/v1/completions", `{"model":"org/model","prompt":[1`+prompt+`],"max_tokens":1,"stream":true}`, headers...)
+				answers <- who
+			}
+			go ask("long", strings.Repeat(",2", 400_000), headerWorker, "0")
+			l.eventually(func() error {
+				if live := l.model().Router.Stats().Live; live != 1 {
+					return fmt.Errorf("%d are booked, want 1", live)
+				}
+				return nil
+			})
+			for range n {
+				go ask("narrow", ",2,3,4,5", headerAllowed, "0")
+			}
+			l.eventually(func() error {
+				if waiting := l.proxy.queue.waiting(l.model()); waiting != n {
+					return fmt.Errorf("%d wait, want %d", waiting, n)
+				}
+				return nil
+			})
+			go ask("any", ",2,3,4,5")
+			if who := <-answers; who != "any" {
+				t.Errorf("%s has its answer first", who)
+			}
+			end()
+			for range n + 1 {
+				<-answers
+			}
+			l.idle()
+		}
 	}
 }
 

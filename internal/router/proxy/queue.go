@@ -13,7 +13,7 @@ import (
 // The orders of a tenant's requests in a queue.
 const (
 	OrderFCFS     = "fcfs"     // first come, first served
-	OrderShortest = "shortest" // shortest-weighted first: arrival plus what the prompt costs
+	OrderShortest = "shortest" // shortest-weighted first: arrival plus what the prompt costs that is not cached
 )
 
 // What `priority` of a body means in a queue.
@@ -24,10 +24,6 @@ const (
 )
 
 const (
-	// perToken is by how much a token of its prompt puts a request back in
-	// OrderShortest: what it costs to compute one, roughly. A request thus never
-	// waits for all shorter ones that come later.
-	perToken = 100 * time.Microsecond
 	// perPriority is how much later a request may come that goes first for one more
 	// of priority, and maxPriority bounds that.
 	perPriority = time.Second
@@ -40,8 +36,9 @@ const (
 // errQueueFull says that a request cannot wait.
 var errQueueFull = errors.New("the queue is full")
 
-// queue holds requests while all workers of their model are busy. One is woken
-// whenever load goes away; it then tries again.
+// queue holds requests while all workers of their model are busy, or one will serve them
+// better a little later (route.ErrLater). One is woken whenever load goes away; it then tries
+// again, and after it the next ones if what is there does not suit it.
 type queue struct {
 	limit    int // of a model; 0: nobody waits
 	order    string
@@ -80,7 +77,7 @@ func (q *queue) busy(m *fleet.Model) bool {
 func (q *queue) key(c *call, tokens int) time.Time {
 	at := c.arrival
 	if q.order == OrderShortest {
-		at = at.Add(time.Duration(tokens) * perToken)
+		at = fairqueue.Shortest(at, tokens)
 	}
 	first := time.Duration(min(max(c.priority, -maxPriority), maxPriority)) * perPriority
 	switch q.priority {
@@ -95,7 +92,11 @@ func (q *queue) key(c *call, tokens int) time.Time {
 // enter puts the request into its model's queue.
 func (q *queue) enter(c *call, tokens int) *waiter {
 	w := &waiter{model: c.m, turn: make(chan bool, 1)}
-	w.Item = fairqueue.Item{Tenant: c.payer.name, Weight: 1, Key: q.key(c, tokens), Cost: float64(perRequest + tokens), Value: w}
+	o := &c.options
+	w.Item = fairqueue.Item{
+		Tenant: c.payer.name, Weight: 1, Key: q.key(c, tokens), Cost: float64(perRequest + tokens),
+		Narrow: o.Worker != nil || o.Allowed != nil || len(o.Excluded) > 0, Value: w,
+	}
 	if l := c.payer.limits; l != nil {
 		w.Weight, w.Priority = l.Weight, l.Priority
 	}
@@ -103,7 +104,7 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	defer q.mu.Unlock()
 	l := q.models[c.m]
 	if l == nil {
-		l = &line{Queue: fairqueue.New(fairqueue.Config{Limit: q.limit, Age: q.age})}
+		l = &line{Queue: fairqueue.New(fairqueue.Config{Limit: q.limit, Age: q.age, Tries: fairqueue.Tries})}
 		if q.models == nil {
 			q.models = make(map[*fleet.Model]*line)
 		}
@@ -160,16 +161,29 @@ func (q *queue) forget(m *fleet.Model, l *line) {
 func (q *queue) back(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.models[w.model].Return(time.Now(), &w.Item)
+	l, now := q.models[w.model], time.Now()
+	l.Return(now, &w.Item)
+	l.Settle(now)
+}
+
+// pass puts aside one that is better served a little later, or may use busy workers only, so
+// that the next one tries.
+func (q *queue) pass(w *waiter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l, now := q.models[w.model], time.Now(); l.Pass(now, &w.Item) {
+		l.next(now)
+	}
 }
 
 // leave is for one that has tried: there may be room for the next one, too.
 func (q *queue) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.models[w.model]
+	l, now := q.models[w.model], time.Now()
 	l.Done(&w.Item)
-	l.next(time.Now())
+	l.Settle(now)
+	l.next(now)
 	q.forget(w.model, l)
 }
 

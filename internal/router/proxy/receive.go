@@ -14,9 +14,8 @@ import (
 // readBody reads the request's body into q, if there is room for it: bodies are held
 // until their requests end, to be sent again if need be.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refusal {
-	control := http.NewResponseController(w)
 	if r.Body != nil && r.Body != http.NoBody {
-		q.spooled = p.spool.Open(clientOf(r), func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
+		q.spooled = p.spool.Open(clientOf(r), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })
 		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // the rest of it is not waited for
@@ -32,7 +31,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 		return no
 	}
 	q.size, q.http2 = int64(len(q.data)), r.ProtoMajor == 2
-	waitForEngines(control)
+	waitForEngines(w)
 	return nil
 }
 
@@ -80,6 +79,24 @@ func (p *Proxy) look(r *http.Request, q *call) (done func()) {
 	}
 	return func() {
 		q.spooled.Cool()
+		<-p.decoding
+	}
+}
+
+// shortBody is how long a conversation may be that is read whenever it comes.
+const shortBody = 64 << 10
+
+// reading waits until a conversation may be read: long ones are by few at once, as what is made
+// of them takes several times their memory. done must be called.
+func (p *Proxy) reading(q *call) (done func()) {
+	if len(q.data) <= shortBody {
+		return func() {}
+	}
+	p.decoding <- struct{}{} // those before are at work, and wait for nobody
+	return func() {
+		if q.spooled != nil && q.spooled.InFile() {
+			q.spooled.Cool()
+		}
 		<-p.decoding
 	}
 }

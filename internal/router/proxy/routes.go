@@ -70,6 +70,7 @@ type class uint8
 const (
 	administration class = iota // what is not known to be anything else
 	own                         // answered by the router itself
+	operating                   // so, and it changes what the router goes by
 	selecting                   // so, by package selection
 	generating                  // for one engine, which the prompt chooses
 	passing                     // for one engine
@@ -78,7 +79,8 @@ const (
 
 // routes knows the class of each request.
 type routes struct {
-	own       map[string]http.HandlerFunc // by path
+	own       map[string]http.HandlerFunc // by path, to GET and HEAD
+	operates  map[string]http.HandlerFunc // by path, to POST
 	selection bool
 	exact     map[string]class    // by method and path
 	methods   map[string]bool     // paths of exact
@@ -88,8 +90,8 @@ type routes struct {
 
 // newRoutes returns the routes of engines of the kinds; what begins with a slash in
 // the list, or with a method before it, is a route itself.
-func newRoutes(list []string, selects, passes bool, handlers map[string]http.HandlerFunc) (*routes, error) {
-	t := &routes{own: handlers, selection: selects, exact: map[string]class{}, methods: map[string]bool{}, free: map[string]struct{}{}}
+func newRoutes(list []string, selects, passes bool, own, operates map[string]http.HandlerFunc) (*routes, error) {
+	t := &routes{own: own, operates: operates, selection: selects, exact: map[string]class{}, methods: map[string]bool{}, free: map[string]struct{}{}}
 	for _, path := range forms() {
 		t.free[path] = struct{}{}
 	}
@@ -131,12 +133,17 @@ func newRoutes(list []string, selects, passes bool, handlers map[string]http.Han
 	for _, path := range generatingPaths() {
 		t.exact[http.MethodPost+" "+path], t.methods[path] = generating, true
 	}
+	for path := range apis {
+		if r := http.MethodPost + " " + path; t.methods[path] && t.exact[r] == passing {
+			t.exact[r] = generating
+		}
+	}
 	return t, nil
 }
 
 // CheckRoutes returns what is wrong with Config.Routes.
 func CheckRoutes(list []string) error {
-	_, err := newRoutes(list, false, true, nil)
+	_, err := newRoutes(list, false, true, nil, nil)
 	return err
 }
 
@@ -149,6 +156,8 @@ func (t *routes) of(r *http.Request) class {
 	switch {
 	case t.own[ownPath(path)] != nil:
 		return own
+	case t.operates[path] != nil:
+		return operating
 	case t.selection && selection.Owns(path):
 		return selecting
 	case r.URL.RawPath != "": // a slash inside of a segment: none of the lists has that
@@ -212,7 +221,7 @@ func (t *routes) needs(r *http.Request) (role secure.Role, tenants bool) {
 		}
 	case generating, passing, keeping:
 		return secure.Reader, true
-	case administration:
+	case administration, operating:
 	}
 	return secure.Operator, false
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/spool"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/route"
@@ -21,30 +22,35 @@ import (
 // call is one request on its way.
 type call struct {
 	body
-	data    []byte
-	spooled *spool.Body // keeps data; nil without a body
-	header  http.Header
-	m       *fleet.Model
-	lora    string
-	id      string   // of its booking
-	name    []string // the request's id, as in a header: what a client gives may come twice
-	http2   bool     // its deadline for writing holds while nothing is written, too
-	trusted bool     // its caller may override choices, and see what they went by
-	keeps   string   // of what kind the answer is that an engine keeps; "" for none
-	payer   payer
-	size    int64 // of the body
-	tally   tally
-	span    spans.Span // of the request
-	arrival time.Time
-	options route.Options
+	api      dialect
+	chats    []byte // the request as one to /v1/chat/completions, where it is none
+	data     []byte
+	spooled  *spool.Body // keeps data; nil without a body
+	header   http.Header
+	m        *fleet.Model
+	lora     string
+	id       string   // of its booking
+	name     []string // the request's id, as in a header: what a client gives may come twice
+	http2    bool     // its deadline for writing holds while nothing is written, too
+	trusted  bool     // its caller may override choices, and see what they went by
+	recalled bool     // what a response adds to its conversation is to be kept
+	refers   string   // what an engine keeps and the request goes on with
+	keeps    string   // of what kind the answer is that an engine keeps; "" for none
+	payer    payer
+	size     int64 // of the body
+	tally    tally
+	span     spans.Span // of the request
+	arrival  time.Time
+	options  route.Options
 	// session is the hash of what the client calls it: names may be long.
 	session   xxh3.Uint128
 	inSession bool
 
 	prompt route.Prompt
-	hashes *[]uint64 // room for those of prompt, to be given back; nil without
-	known  bool      // the prompt's tokens are known and looked up
-	split  bool      // a prefill worker may do its part
+	ids    *tokens.IDs // those of prompt, if they were made here; nil else
+	hashes *[]uint64   // room for those of prompt, to be given back; nil without
+	known  bool        // the prompt's tokens are known and looked up
+	split  bool        // a prefill worker may do its part
 	// generates: completions and chats are asked for. wants: an answer without a byte is none.
 	generates, wants bool
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
@@ -107,16 +113,26 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 // queuePoll is how often the first in the queue tries without being woken.
 const queuePoll = 50 * time.Millisecond
 
-// choose books a worker, and waits for one if all are busy and there is a queue.
+// choose books a worker. With a queue it waits for one if all are busy, or if to wait is better:
+// shorter prompts then go first, and it takes whichever worker has done its part soonest.
 func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error) {
 	if p.queue.limit == 0 {
-		return p.chooseNow(ctx, q)
+		return p.chooseNow(ctx, q, false)
 	}
 	// Who has just come takes no free worker from those who wait: it would be served
 	// before them for as long as there are always new ones.
-	if !p.queue.busy(q.m) {
-		if best, err = p.chooseNow(ctx, q); !errors.Is(err, route.ErrOverloaded) {
+	others := p.queue.busy(q.m)
+	tokens := q.prompt.Size()
+	if !others {
+		if best, err = p.chooseNow(ctx, q, true); !waits(err) {
 			return best, err
+		}
+		if errors.Is(err, route.ErrLater) {
+			tokens = best.Decode.NewTokens
+		}
+	} else if p.queue.order == OrderShortest {
+		if a, err := q.m.Router.BestWorker(ctx, q.prompt, q.options); err == nil { // books nothing
+			tokens = a.NewTokens
 		}
 	}
 	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
@@ -126,7 +142,10 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 		q.tally.queue += time.Since(began)
 		q.span.Past("queue", began, time.Now())
 	}()
-	w := p.queue.enter(q, max(len(q.prompt.Tokens), q.prompt.Length))
+	w := p.queue.enter(q, tokens)
+	if others {
+		p.queue.wake(q.m) // what suits none of them may suit this one
+	}
 	for {
 		switch err := p.queue.wait(waiting, w, queuePoll); {
 		case ctx.Err() != nil:
@@ -135,21 +154,44 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 			}
 			return best, ctx.Err()
 		case errors.Is(err, errQueueFull):
-			return best, fmt.Errorf("%w, and %w", route.ErrOverloaded, err)
+			return p.chooseLast(ctx, q, errQueueFull)
 		case err != nil:
-			return best, fmt.Errorf("%w for longer than %v", route.ErrOverloaded, p.cfg.QueueTimeout)
+			return p.chooseLast(ctx, q, fmt.Errorf("for longer than %v", p.cfg.QueueTimeout))
 		}
-		if best, err = p.chooseNow(ctx, q); !errors.Is(err, route.ErrOverloaded) {
+		switch best, err = p.chooseNow(ctx, q, true); {
+		case errors.Is(err, route.ErrLater), w.Narrow && errors.Is(err, route.ErrOverloaded):
+			p.queue.pass(w)
+		case errors.Is(err, route.ErrOverloaded):
+			p.queue.back(w)
+		default:
 			p.queue.leave(w)
 			return best, err
 		}
-		p.queue.back(w)
 	}
 }
 
-func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
+// waits reports whether a request is to try again later.
+func waits(err error) bool {
+	return errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrLater)
+}
+
+// chooseLast is for a request that may wait no more: it takes what is best now, if anything.
+func (p *Proxy) chooseLast(ctx context.Context, q *call, why error) (route.Pair, error) {
+	best, err := p.chooseNow(ctx, q, false)
+	if errors.Is(err, route.ErrOverloaded) {
+		err = fmt.Errorf("%w, %w", route.ErrOverloaded, why)
+	}
+	return best, err
+}
+
+func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pair, error) {
+	if q.ids != nil && !q.ids.Stand() { // an engine was found to make others, while the request waited or was tried
+		q.ids = nil
+		q.prompt, q.known = p.tracedPrompt(ctx, q)
+	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
+	o.Patient = patient
 	if len(q.name) > 0 {
 		o.Name = q.name[0]
 	}
@@ -163,7 +205,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call) (route.Pair, error) {
 	// Noted before the engine answers: the session's next request may come before the end
 	// of this one, and what is cached by then is there.
 	if err == nil && q.inSession {
-		p.sessions.put(key, route.Session{Rank: best.Decode.RankID, Tokens: max(len(q.prompt.Tokens), q.prompt.Length)}, 1, time.Now())
+		p.sessions.put(key, route.Session{Rank: best.Decode.RankID, Tokens: q.prompt.Size()}, 1, time.Now())
 	}
 	return best, err
 }
@@ -195,15 +237,17 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	defer cancel() // frees the connection, and stops the engine if the answer is not whole
 	// Where both parts run at once, the decode engine fails for want of the prefill's: so
 	// each of its failures is looked at for that first, and it is not blamed.
-	part := &prefill{data: q.pieces([][]byte{q.data})}
+	var part *prefill
+	var err error
 	stage := route.Whole
 	if pair.Prefill != nil {
-		var err error
-		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, cancel); err != nil {
+		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, e, cancel); err != nil {
 			return p.notPrefilled(r, q, err)
 		}
 		defer part.end()
 		stage = route.DecodeStage
+	} else {
+		part = &prefill{data: p.body(q, e)}
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()

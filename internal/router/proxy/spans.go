@@ -41,7 +41,7 @@ func (p *Proxy) tracedPrompt(ctx context.Context, q *call) (prompt route.Prompt,
 	defer s.End()
 	prompt, known = p.prompt(ctx, q.m, q)
 	if s.On() {
-		s.Set(attribute.Int("kvatlas.prompt_tokens", max(len(prompt.Tokens), prompt.Length)), attribute.Bool("kvatlas.tokens_known", known))
+		s.Set(attribute.Int("kvatlas.prompt_tokens", prompt.Size()), attribute.Bool("kvatlas.tokens_known", known))
 	}
 	return prompt, known
 }

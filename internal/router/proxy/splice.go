@@ -7,9 +7,9 @@ import (
 )
 
 // splice returns a JSON object without its members of the names that drop lists,
-// and with those that add holds, as text without brackets: in pieces, most of them
+// and with those that add holds, as texts without brackets: in pieces, most of them
 // parts of data, which may be large.
-func splice(data []byte, drop []string, add string) (out [][]byte, err error) {
+func splice(data []byte, drop []string, add ...[]byte) (out [][]byte, err error) {
 	out = append(out, []byte("{"))
 	var r jsonscan.Reader
 	r.Reset(data)
@@ -29,10 +29,16 @@ func splice(data []byte, drop []string, add string) (out [][]byte, err error) {
 	if r.End(); r.Err() != nil {
 		return nil, r.Err()
 	}
-	if len(out) > 1 && add != "" {
-		out = append(out, comma)
+	for _, members := range add {
+		if len(members) == 0 {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, comma)
+		}
+		out = append(out, members)
 	}
-	return append(out, []byte(add+"}")), nil
+	return append(out, []byte("}")), nil
 }
 
 var comma = []byte(",")

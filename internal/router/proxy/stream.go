@@ -22,7 +22,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	h := w.Header()
 	copyHeaders(h, resp.Header)
 	q.own(h)
-	if resp.ContentLength >= 0 {
+	if resp.ContentLength >= 0 && len(h["Content-Length"]) != 1 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
 	if p.cfg.WorkerHeader {
@@ -44,6 +44,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if q.keeps != "" {
 		s.naming, s.worker = &naming{kind: q.keeps}, best.Worker
 	}
+	if q.recalled && s.follow {
+		s.hears = &listening{events: s.events, most: p.cfg.ResponseBytes, over: !plainAnswer(resp.Header)}
+	}
 	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
@@ -52,7 +55,13 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	q.tally.outcome = outcome
+	if s.hears != nil && outcome == "ok" {
+		p.remember(q, best.Worker, s.hears)
+	}
 	said := usageIn(s.last)
+	if s.list != nil {
+		said = s.list.end()
+	}
 	if s.follow {
 		q.tally.used(s, said)
 	}
@@ -89,16 +98,19 @@ const tailSize = 4 << 10
 type stream struct {
 	proxy  *Proxy
 	call   *call
-	tokens int  // of the answer that were seen
-	follow bool // the booking follows the answer
-	events bool // server-sent events: one for each token, about
-	tail   bool // keep the end of the answer
-	usage  bool // which says how many tokens were generated: nobody sees them come
+	tokens int     // of the answer that were seen
+	follow bool    // the booking follows the answer
+	events bool    // server-sent events: one for each token, about
+	tail   bool    // keep the end of the answer
+	usage  bool    // which says how many tokens were generated: nobody sees them come
+	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
 	ended  bool // with a line end
 
 	judge  judge
-	naming *naming // nil if nothing is kept, or its name is known
+	idle   idleWatch
+	naming *naming    // nil if nothing is kept, or its name is known
+	hears  *listening // nil unless what the answer says is kept
 	worker uint64
 
 	stage route.Stage
@@ -149,13 +161,12 @@ func (s *stream) first(body io.Reader) error {
 // copy passes the body on until its end and returns how it went.
 func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel context.CancelFunc) string {
 	p, control := s.proxy, http.NewResponseController(w)
-	var idle idleWatch
-	defer idle.stop()
+	defer s.idle.stop()
 	var deadline time.Time // of writing, as it was set
 	if s.call.http2 {
 		defer p.giveTime(w) // for what the server still holds of it
 	}
-	for n, err, seen := s.n, s.err, true; ; n, err = s.next(body, &idle, cancel) {
+	for n, err, seen := s.n, s.err, true; ; n, err = s.next(body, cancel) {
 		if n > 0 {
 			chunk := s.buf[:n]
 			if !seen { // by first
@@ -192,9 +203,9 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 }
 
 // next reads on. An engine that gives nothing for too long is given up.
-func (s *stream) next(body io.Reader, idle *idleWatch, cancel context.CancelFunc) (int, error) {
-	idle.begin(s.proxy.cfg.EngineIdle, cancel)
-	defer idle.pause()
+func (s *stream) next(body io.Reader, cancel context.CancelFunc) (int, error) {
+	s.idle.begin(s.proxy.cfg.EngineIdle, cancel)
+	defer s.idle.pause()
 	return body.Read(s.buf)
 }
 
@@ -249,6 +260,9 @@ func (s *stream) see(chunk []byte) {
 	if s.naming != nil && s.naming.see(s.proxy, s.call, s.worker, chunk) {
 		s.naming = nil
 	}
+	if s.hears != nil {
+		s.hears.see(chunk)
+	}
 	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
 		router.Output(s.call.id, 0) // it lives
 	} else if !s.begun {
@@ -257,6 +271,9 @@ func (s *stream) see(chunk []byte) {
 		s.call.tally.first = time.Since(s.call.arrival)
 		s.proxy.obs.firstByte.Update(s.call.tally.first.Seconds())
 		s.proxy.queue.wake(s.call.m)
+		if text := bytes.TrimLeft(chunk, " \t\r\n"); s.tail && !s.events && len(text) > 0 && text[0] == '[' {
+			s.list = &listed{sum: noCounts()}
+		}
 	}
 	if s.events {
 		n := bytes.Count(chunk, []byte("\n\n"))
@@ -268,7 +285,10 @@ func (s *stream) see(chunk []byte) {
 			router.Output(s.call.id, n)
 		}
 	}
-	if s.tail {
+	switch {
+	case s.list != nil:
+		s.list.see(chunk)
+	case s.tail:
 		s.last = append(s.last, chunk...)
 		if over := len(s.last) - tailSize; over > tailSize {
 			s.last = append(s.last[:0], s.last[over:]...)
@@ -295,43 +315,4 @@ func (p *Proxy) compareCached(q *call, best *route.Answer, stage route.Stage, sa
 			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
 	case predict.Same:
 	}
-}
-
-// usage is what an answer's end says of tokens; below 0 is what it does not say.
-type usage struct{ prompt, completion, cached int }
-
-// usageIn reads it, also by the names that /v1/responses and /v1/messages have. Text that was generated cannot look like it: its quotes are escaped.
-func usageIn(tail []byte) usage {
-	const mark = `_tokens":` // an underline is rare, so that it is soon found or not there
-	u := usage{-1, -1, -1}
-	for {
-		at := bytes.Index(tail, []byte(mark))
-		if at < 0 {
-			return u
-		}
-		name := tail[:at]
-		tail = tail[at+len(mark):]
-		switch {
-		case bytes.HasSuffix(name, []byte(`"prompt`)), bytes.HasSuffix(name, []byte(`"input`)):
-			u.prompt = leading(tail)
-		case bytes.HasSuffix(name, []byte(`"completion`)), bytes.HasSuffix(name, []byte(`"output`)):
-			u.completion = leading(tail)
-		case bytes.HasSuffix(name, []byte(`"cached`)):
-			u.cached = leading(tail)
-		}
-	}
-}
-
-// leading reads the number that text begins with; below 0 is none.
-func leading(text []byte) int {
-	digits := bytes.TrimLeft(text, " ")
-	end := 0
-	for end < len(digits) && digits[end] >= '0' && digits[end] <= '9' {
-		end++
-	}
-	n, err := strconv.ParseUint(string(digits[:end]), 10, 31)
-	if err != nil {
-		return -1
-	}
-	return int(n)
 }

@@ -52,9 +52,7 @@ func (q *call) asked(e *fleet.Engine) {
 func (t *tally) used(s *stream, said usage) {
 	q := s.call
 	if t.prompt = said.prompt; t.prompt < 0 {
-		if t.prompt = len(q.prompt.Tokens); t.prompt == 0 {
-			t.prompt = q.prompt.Length
-		}
+		t.prompt = q.prompt.Size()
 	}
 	if t.output = said.completion; t.output < 0 {
 		t.output = s.tokens
@@ -137,6 +135,7 @@ func (p *Proxy) record(w http.ResponseWriter, r *http.Request) {
 		if q := rec.call; q != nil {
 			t := &q.tally
 			e.Tenant, e.Model, e.Outcome, e.BytesIn = cmp.Or(q.payer.name, rec.tenant), q.model, cmp.Or(t.outcome, rec.outcome), q.size
+			e.TraceID = q.span.TraceID()
 			e.Queue, e.FirstByte, e.Retries = t.queue, t.first, max(t.attempts-1, 0)
 			e.Prompt, e.Cached, e.Output = t.prompt, t.cached, t.output
 			if t.attempts > 0 {

@@ -77,7 +77,7 @@ func (p *Proxy) charge(r *http.Request, q *call) *refusal {
 	if !limit.Set() {
 		return nil
 	}
-	y.taken = int64(len(q.tokens))
+	y.taken = int64(len(q.tokens) + q.rest)
 	if q.tokens == nil {
 		y.taken = int64(q.guess())
 	}

@@ -244,7 +244,7 @@ func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Pay
 // askOne asks an engine; beaten is set if it is given up for another's answer.
 func (p *Proxy) askOne(ctx context.Context, t *tokenizers, e *fleet.Engine, k breaker.Ticket, ask upstream.Payload, q *call, beaten *atomic.Bool) (a tokenAnswer) {
 	begun := time.Now()
-	a.tokens, a.err = p.askTokens(ctx, e, ask, q)
+	a.tokens, a.err = p.askTokens(ctx, e, ask, first(q.header["Authorization"]), pathTokenize)
 	o := breaker.Succeeded
 	var status statusError
 	switch {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/testing/tokentest"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
@@ -245,5 +247,19 @@ func TestTokenizeAnswersAreBounded(t *testing.T) {
 		if failed := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); (failed == "0") != known {
 			t.Errorf("an answer of %d bytes: %s failed", pad, failed)
 		}
+	}
+}
+
+// An engine that makes texts without spaces before punctuation, as transformers did where a file says
+// nothing of that (clean_up_tokenization_spaces), is found when it comes.
+func TestEnginesThatCleanTextsUp(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, filepath.Join(dir, modelName), tokentest.Files(tokentest.Template))
+	e := newKnowing(t, tokentest.Template, true)
+	e.cleans.Store(true)
+	l := followed(t, dir, 0, e)
+	l.compared(1)
+	if s := l.proxy.Tokens().Of(space).Status(); s.States["detokenized"] != "disagrees" || s.States["texts"] != "trusted" {
+		t.Errorf("%+v", s)
 	}
 }

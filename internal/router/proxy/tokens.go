@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/internal/spans"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
@@ -37,19 +38,24 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 	seed := blockhash.Seed(q.lora, q.salt)
 	switch {
 	case q.tokens != nil:
-		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: seed}}, true
+		return route.Prompt{Tokens: q.tokens, Hash: blockhash.Options{Seed: seed}, Rest: q.rest}, true
 	case len(q.text) == 0 || !p.cfg.Indexed || p.cfg.Tokens == TokensNone:
+	case q.api.read != "" && !p.converse(m, q): // by load
 	case p.cfg.Tokens == TokensBytes:
-		text := q.text[:min(len(q.text), p.cfg.MaxPrompt*bytesPerToken)]
+		text := q.text
+		if q.chats != nil {
+			text = q.chats
+		}
+		text = text[:min(len(text), p.cfg.MaxPrompt*bytesPerToken)]
 		q.hashes = p.hashes.Get().(*[]uint64) //nolint:forcetypeassert // the pool holds nothing else
 		*q.hashes = chunks((*q.hashes)[:0], text, int(m.BlockSize)*bytesPerToken, seed)
-		return route.Prompt{Local: *q.hashes, Length: len(text) / bytesPerToken}, true
-	case len(q.text)/bytesPerToken > p.cfg.MaxPrompt: // its answer would be as long
+		return route.Prompt{Local: *q.hashes, Length: len(text) / bytesPerToken, Rest: q.rest}, true
+	case (len(q.text)+q.beside)/bytesPerToken > p.cfg.MaxPrompt: // its answer would be as long
 		p.obs.tokenizeFailed.Inc()
 	default:
-		tokens, err := p.tokenize(ctx, m, q)
+		list, err := p.tokensOf(ctx, m, q)
 		if err == nil {
-			return route.Prompt{Tokens: tokens, Hash: blockhash.Options{Seed: seed}}, true
+			return route.Prompt{Tokens: list, Hash: blockhash.Options{Seed: seed}, Rest: q.rest}, true
 		}
 		if ctx.Err() == nil { // else it is the client that left
 			p.obs.tokenizeFailed.Inc()
@@ -69,7 +75,7 @@ func (q *call) guess() int {
 	if n == 0 {
 		n = len(q.data)
 	}
-	return min(n/bytesPerToken, maxGuess)
+	return min(n/bytesPerToken+q.rest, maxGuess)
 }
 
 // chunks hashes the complete chunks of a text.
@@ -87,29 +93,73 @@ type textKey struct {
 
 var errNoEngine = errors.New("no engine is there to ask")
 
+// tokensOf makes the tokens of a prompt in the process, where that is known to be what the
+// engines make of it, or else asks one.
+func (p *Proxy) tokensOf(ctx context.Context, m *fleet.Model, q *call) (list []uint32, err error) {
+	q.ids, err = p.tokens.Of(m.Space).Tokens(ctx, tokens.Request{Form: q.form(), Body: q.older(), Adapter: q.lora, Authorization: first(q.header["Authorization"])})
+	if err == nil {
+		return q.ids.List, nil
+	}
+	return p.tokenize(ctx, m, q)
+}
+
+// form returns the API by which the request came.
+func (q *call) form() tokens.Form {
+	if q.chat {
+		return tokens.Chat
+	}
+	return tokens.Completion
+}
+
 // tokenize asks an engine for the tokens of a text prompt, or of a chat, whose
 // body goes there as it is: what fills the template is for the engine to know.
 func (p *Proxy) tokenize(ctx context.Context, m *fleet.Model, q *call) ([]uint32, error) {
-	ask := q.data
-	if !q.chat {
-		ask = make([]byte, 0, len(q.text)+len(q.model)+32)
-		ask = append(ask, `{"model":`...)
-		ask = appendJSON(ask, q.model)
-		ask = append(ask, `,"prompt":`...)
-		ask = append(append(ask, q.text...), '}')
-	}
-	key := textKey{m, xxh3.Hash128(ask)}
-	if tokens, ok := p.texts.get(key, time.Now()); ok {
+	ask := q.ask()
+	key := textKey{m, xxh3.Hash128Seed(ask, blockhash.Seed("", q.salt))}
+	if list, ok := p.texts.get(key, time.Now()); ok {
 		p.obs.tokenizeCached.Inc()
-		return tokens, nil
+		return list, nil
 	}
-	tokens, err := p.askEngines(ctx, m, q.pieces([][]byte{ask}), q)
+	list, err := p.askEngines(ctx, m, q.pieces([][]byte{ask}), q)
 	if err != nil {
 		return nil, err
 	}
 	p.obs.tokenizeAsked.Inc()
-	p.texts.put(key, tokens, int64(4*len(tokens)+128), time.Now())
-	return tokens, nil
+	p.texts.put(key, list, int64(4*len(list)+128), time.Now())
+	return list, nil
+}
+
+// tokenizeBody is what asks /tokenize for the tokens of a text.
+func (q *call) tokenizeBody() []byte {
+	ask := make([]byte, 0, len(q.text)+len(q.model)+64)
+	ask = appendJSON(append(ask, `{"model":`...), q.model)
+	ask = append(append(ask, `,"prompt":`...), q.text...)
+	if q.special != nil {
+		ask = append(append(ask, `,"add_special_tokens":`...), q.special...)
+	}
+	if q.salt != "" { // for whom alone the text is kept, where it becomes tokens here
+		ask = appendJSON(append(ask, `,"cache_salt":`...), q.salt)
+	}
+	return append(ask, '}')
+}
+
+// older is the request as one to /v1/chat/completions or /v1/completions with its prompt.
+func (q *call) older() []byte {
+	if q.chats == nil && q.api.choices {
+		return q.data
+	}
+	return q.ask()
+}
+
+// ask is what an engine is asked for the tokens of the prompt with.
+func (q *call) ask() []byte {
+	switch {
+	case q.chats != nil:
+		return q.chats
+	case q.chat:
+		return q.data
+	}
+	return q.tokenizeBody()
 }
 
 // maxTokenAnswer bounds what of an answer is read to a body of n bytes: a token has
@@ -120,17 +170,29 @@ func (p *Proxy) maxTokenAnswer(n int) int64 {
 	return 64*min(int64(n), bytesPerToken*int64(p.cfg.MaxPrompt)) + 1<<20
 }
 
-func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, q *call) ([]uint32, error) {
+// The routes by which engines say tokens, each with the field of the answer that has them.
+const (
+	pathTokenize   = "/tokenize"
+	pathDetokenize = "/detokenize"
+	pathRender     = "/v1/chat/completions/render"
+)
+
+// postTo asks an engine.
+func (p *Proxy) postTo(ctx context.Context, e *fleet.Engine, ask upstream.Payload, authorization, path string) (*http.Response, error) {
 	u := *e.Base
-	u.Path, u.RawPath = e.Base.Path+"/tokenize", ""
+	u.Path, u.RawPath = e.Base.Path+path, ""
 	req := newRequest(ctx, http.MethodPost, &u, ask)
 	req.Header = http.Header{"Content-Type": jsonType}
-	if auth := q.header["Authorization"]; len(auth) > 0 {
-		req.Header["Authorization"] = auth
+	if authorization != "" {
+		req.Header.Set("Authorization", authorization)
 	}
 	e.Show(req.Header)
 	spans.Inject(ctx, req.Header)
-	resp, err := p.client.RoundTrip(req)
+	return p.client.RoundTrip(req)
+}
+
+func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Payload, authorization, path string) ([]uint32, error) {
+	resp, err := p.postTo(ctx, e, ask, authorization, path)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +206,10 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp.StatusCode)
 	}
-	return s.read()
+	if path == pathRender {
+		return s.read("token_ids")
+	}
+	return s.read("tokens")
 }
 
 // tokenAnswers is room for an answer of /tokenize.
@@ -158,14 +223,14 @@ var (
 	errOther = errors.New("/tokenize answers without tokens")
 )
 
-// read returns the tokens of the answer.
-func (s *tokenAnswers) read() ([]uint32, error) {
+// read returns the tokens of the answer, which are in the field.
+func (s *tokenAnswers) read(field string) ([]uint32, error) {
 	var r jsonscan.Reader
 	r.Reset(s.text.Bytes())
 	r.Open('{')
 	found := false
 	for first := true; r.More('}', &first); {
-		if string(r.Key()) != "tokens" {
+		if string(r.Key()) != field {
 			r.Skip()
 			continue
 		}

@@ -1,6 +1,10 @@
 package proxy
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 func TestUsageIsReadFromAnAnswersEnd(t *testing.T) {
 	for _, c := range []struct {
@@ -13,11 +17,32 @@ func TestUsageIsReadFromAnAnswersEnd(t *testing.T) {
 		{`{"text":"\"prompt_tokens\":7","cached_tokens":null,"total_tokens":9}`, usage{-1, -1, -1}},
 		{`"completion_tokens":`, usage{-1, -1, -1}},
 		{`{"usage":{"input_tokens":25,"input_tokens_details":{"cached_tokens":16},"output_tokens":8,"total_tokens":33}}`, usage{25, 8, 16}}, // /v1/responses
-		{`{"usage":{"cache_read_input_tokens":16,"input_tokens":25,"max_output_tokens":900,"output_tokens":8}}`, usage{25, 8, -1}},          // /v1/messages
+		{`{"usage":{"cache_read_input_tokens":16,"input_tokens":25,"max_output_tokens":900,"output_tokens":8}}`, usage{41, 8, 16}},          // /v1/messages, whose input is what was not cached
 		{`rompt_tokens":5,"cached_tokens":99999999999}`, usage{-1, -1, -1}},                                                                 // cut off before, and no number of tokens
 	} {
 		if got := usageIn([]byte(c.tail)); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.tail, got, c.want)
+		}
+	}
+}
+
+// Of a list of answers all count, wherever the answer is cut into parts, and however long
+// their texts are.
+func TestUsageOfLists(t *testing.T) {
+	element := func(text string) string {
+		return `{"text":"` + text + `","meta_info":{"id":"x","prompt_tokens":123,"completion_tokens": 45,"cached_tokens":16,"e2e_latency":0.5}}`
+	}
+	answer := []byte("[" + element("a") + ", " + element(strings.Repeat(`\"prompt_tokens\":7 `, 1000)) + "," + element("") + "]")
+	for _, size := range []int{1, 7, 63, 64, 65, 1000, len(answer)} {
+		l := &listed{sum: noCounts()}
+		for part := range slices.Chunk(answer, size) {
+			l.see(part)
+			if len(l.rest) > longestUsage {
+				t.Fatalf("%d bytes are kept", len(l.rest))
+			}
+		}
+		if got := l.end(); got != (usage{369, 135, 48}) {
+			t.Errorf("in parts of %d: %+v", size, got)
 		}
 	}
 }

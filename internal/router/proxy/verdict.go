@@ -58,7 +58,11 @@ func (j *judge) see(part []byte) {
 	if j.said != unsaid {
 		return
 	}
-	j.head = append(j.head, part...)
+	kept := len(j.head) > 0
+	if kept {
+		part = append(j.head, part...)
+	}
+	j.head = part
 	switch {
 	case j.events:
 		j.lines()
@@ -72,8 +76,11 @@ func (j *judge) see(part []byte) {
 	if len(j.head) > maxVerdict {
 		j.said = good
 	}
-	if j.said != unsaid {
+	switch {
+	case j.said != unsaid:
 		j.head = nil
+	case !kept:
+		j.head = bytes.Clone(j.head) // part is its caller's
 	}
 }
 
@@ -109,11 +116,30 @@ func (j *judge) lines() {
 		}
 		data, ok := bytes.CutPrefix(line, []byte("data:"))
 		if data = bytes.TrimSpace(data); ok && len(data) > 0 && string(data) != "[DONE]" {
-			if j.said = said(data); j.said == good && j.choices && !chosen(data) {
+			j.said = said(data)
+			switch {
+			case j.said != good:
+			case j.choices && !chosen(data):
 				j.said = unsaid // engines may begin with something else
+			case !j.choices && heralds(data):
+				j.said, j.ping = unsaid, true
 			}
 		}
 	}
+}
+
+// heralds reports whether an event of /v1/responses or /v1/messages comes before the first
+// token: that the request was taken, which the client is to see at once.
+func heralds(data []byte) bool {
+	typ, err := member(data, "type")
+	if err != nil {
+		return false
+	}
+	switch string(typ) {
+	case `"response.created"`, `"response.queued"`, `"response.in_progress"`, `"ping"`:
+		return true
+	}
+	return false
 }
 
 // end is told the answer's end, and says what there was.
@@ -147,7 +173,8 @@ func said(object []byte) verdict {
 				code = max(code, number(inner))
 			}
 		case "object", "type":
-			failed = string(r.Raw()) == `"error"` || failed
+			what := string(r.Raw())
+			failed = what == `"error"` || what == `"response.failed"` || failed
 		case "code":
 			code = max(code, number(r.Raw()))
 		default:

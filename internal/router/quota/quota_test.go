@@ -25,7 +25,7 @@ func (r *ledger) drain(now time.Time, limit int64, per time.Duration) {
 // An account decides as the reference does, but for a rounding of one nanosecond's flow
 // a request, and says what is left.
 func TestAnAccountIsTheReference(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range seeds(75) {
 		rng := rand.New(rand.NewPCG(seed, 14))
 		now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 		l := Limit{Requests: rng.Int64N(50), Tokens: rng.Int64N(1000), Per: time.Duration(1 + rng.Int64N(int64(time.Minute)))}
@@ -133,23 +133,46 @@ func TestAPromptAboveTheLimitPassesAlone(t *testing.T) {
 	}
 }
 
-// Tenants beyond the table's share an account, until others owe nothing.
-func TestATableIsBounded(t *testing.T) {
+// Tenants beyond the table's share an account with one of so many of the others, until
+// those before owe nothing; they are counted, and none before them notices.
+func TestTenantsBeyondTheBound(t *testing.T) {
 	table, l, now := NewTable(2), Limit{Requests: 1, Per: time.Minute}, time.Unix(0, 0)
-	take := func(name string) string { return fmt.Sprint(table.Take(now, name, l, 0).Refused) }
-	for i, want := range []string{"", "", "", "requests"} {
-		if got := take(fmt.Sprint("t", i)); got != want {
-			t.Errorf("tenant %d: %q", i, got)
+	take := func(name string) string { return table.Take(now, name, l, 0).Refused }
+	same := "x"
+	for n := 0; laneOf(same) != laneOf("beyond"); n++ {
+		same = fmt.Sprint("x", n)
+	}
+	for i, try := range []struct{ tenant, refused string }{
+		{"a", ""}, {"b", ""}, {"beyond", ""}, {"elsewhere", ""}, {same, ByRequests}, {"beyond", ByRequests}, {"a", ByRequests}, {"b", ByRequests},
+	} {
+		if got := take(try.tenant); got != try.refused {
+			t.Errorf("%d: %s: %q", i, try.tenant, got)
 		}
 	}
+	if own, shared := table.Accounts(); own != 2 || shared != 4 || len(table.accounts) != 4 {
+		t.Errorf("%d accounts, %d requests at shared ones, %d kept", own, shared, len(table.accounts))
+	}
 	now = now.Add(time.Minute)
-	if take("t4") != "" || take("t5") != "" || take("t4") != "requests" || len(table.accounts) != 2 {
+	if take(same) != "" || take("beyond") != "" || take(same) != ByRequests || len(table.accounts) != 2 {
 		t.Error("idle accounts make no room")
 	}
 	now = now.Add(time.Minute)
 	take("t6") // looks for idle ones, and is alone
 	take("t7")
-	if now = now.Add(sweepEvery - 1); take("t8") != "" || len(table.accounts) != 2 || table.swept.Equal(now) {
+	if now = now.Add(sweepEvery - 1); take("t8") != "" || len(table.accounts) != 3 || table.swept.Equal(now) {
 		t.Error("all accounts are looked at again within sweepEvery")
+	}
+	// However many come, memory is bounded, and few meet one that uses all it can.
+	met := 0
+	for range 100 {
+		take("beyond")
+	}
+	for n := range 10_000 {
+		if take(fmt.Sprint("many", n%2000)) != "" && n < 500 {
+			met++
+		}
+	}
+	if len(table.accounts) > 2+lanes || met > 200 {
+		t.Errorf("%d accounts, %d of 500 tenants are refused at once", len(table.accounts), met)
 	}
 }

@@ -94,7 +94,7 @@ func (o *object) text() string {
 	b := o.r.Str()
 	switch {
 	case o.r.Err() != nil:
-		o.fault("a text")
+		_ = o.fault("a text")
 	case len(b) > maxText:
 		o.refuse(o.field, edge.OutOfRange, "longer than "+strconv.Itoa(maxText)+" bytes")
 	default:
@@ -106,7 +106,7 @@ func (o *object) text() string {
 func (o *object) bool() bool {
 	v := o.r.Bool()
 	if o.r.Err() != nil {
-		o.fault("true or false")
+		_ = o.fault("true or false")
 	}
 	return v
 }
@@ -115,7 +115,7 @@ func (o *object) bool() bool {
 func (o *object) float(lo, hi float64) float64 {
 	text := o.r.Raw()
 	if o.r.Err() != nil {
-		o.fault("a number")
+		_ = o.fault("a number")
 		return 0
 	}
 	v, err := strconv.ParseFloat(string(text), 64)
@@ -135,7 +135,7 @@ func (o *object) uint(hi uint64) uint64 {
 		o.r.Fail(jsonscan.ErrRange)
 	}
 	if o.r.Err() != nil {
-		o.fault(wholeUpTo(hi))
+		_ = o.fault(wholeUpTo(hi))
 	}
 	return v
 }

@@ -10,12 +10,15 @@ func (k *conn) alive() bool {
 	if k.raw == nil {
 		return true
 	}
-	open := false
-	err := k.raw.Read(func(fd uintptr) bool {
-		var b [1]byte
-		_, err := syscall.Read(int(fd), b[:])
-		open = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK //nolint:errorlint // the kernel's own
-		return true
-	})
-	return err == nil && open
+	if k.look == nil {
+		k.look = k.peek
+	}
+	k.silent = false
+	return k.raw.Read(k.look) == nil && k.silent
+}
+
+func (k *conn) peek(fd uintptr) bool {
+	_, err := syscall.Read(int(fd), k.one[:])
+	k.silent = err == syscall.EAGAIN || err == syscall.EWOULDBLOCK //nolint:errorlint // the kernel's own
+	return true
 }

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/router/sock"
+	"github.com/kvatlas/kvatlas/internal/program/sock"
 )
 
 // Config holds the settings of a Client.

@@ -29,9 +29,13 @@ type conn struct {
 	limited limited
 	in      *bufio.Reader
 	out     []byte
-	since   time.Time       // idle
-	raw     syscall.RawConn // nil if it has none
-	stop    func()          // interrupt
+	since   time.Time             // idle
+	raw     syscall.RawConn       // nil if it has none
+	look    func(fd uintptr) bool // peek, once made; where there is one
+	silent  bool                  // it is open, and nothing has come: look found so
+	one     [1]byte               // what look reads
+	stop    func()                // interrupt
+	ask     func(p []byte) error  // writes a request whose answer is waited for next
 
 	abort func() bool // stops the watch over the request's context
 	over  bool        // the request's use of it has ended
@@ -57,6 +61,14 @@ func newConn(c *Client, address string, n net.Conn) *conn {
 	k := &conn{client: c, address: address, net: n, limited: limited{r: n}}
 	k.in = bufio.NewReaderSize(&k.limited, readBuffer)
 	k.stop = k.interrupt
+	if a, ok := n.(interface{ Ask(p []byte) error }); ok {
+		k.ask = a.Ask
+	} else {
+		k.ask = func(p []byte) error {
+			_, err := n.Write(p)
+			return err
+		}
+	}
 	if sc, ok := n.(syscall.Conn); ok {
 		k.raw, _ = sc.SyscallConn() // without, nobody looks whether it is alive
 	}
@@ -133,8 +145,7 @@ func (k *conn) write(req *http.Request, data *Body) error {
 		return data.writeTo(k.net)
 	}
 	b = data.append(b)
-	_, err := k.net.Write(b)
-	return err
+	return k.ask(b)
 }
 
 // end gives the connection back, to be used again if it is good for that.

@@ -204,7 +204,11 @@ func (g Gen) content() string {
 		case g.API && kind == 0:
 			parts[i] = pick(g, `{"type": "image_url", "image_url": {"url": "http://x/y.png"}}`, `{"type": "refusal", "refusal": "no"}`, `{"type": "text", "text": null}`)
 		case g.API:
-			parts[i] = g.obj(field("type", `"text"`), field("text", Quote(g.Text())))
+			fields := []string{field("type", `"text"`), field("text", Quote(pick(g, g.Text(), g.Text(), "x-anthropic-billing-header: a=b;\nc")))}
+			if g.chance(20) {
+				fields = append(fields, field(pick(g, "cache_control", "odd", "prompt_cache_breakpoint"), `{"type": "ephemeral"}`))
+			}
+			parts[i] = g.obj(fields...)
 		case kind == 0:
 			parts[i] = pick(g, `{"type": "image"}`, `{"type": "image", "image": "http://x/y.png"}`)
 		case kind == 1:

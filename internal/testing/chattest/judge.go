@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"strconv"
 	"strings"
 
 	"github.com/kvatlas/kvatlas/chat/jinja"
@@ -25,11 +26,12 @@ type Verdict struct {
 	Text   string
 	Err    string // "" where there is a text
 	Raised bool   // the error is of raise_exception
+	IDs    []uint32
 }
 
-// StartJudge starts the judge with a Python that has transformers.
-func StartJudge(python, script string) (*Judge, error) {
-	j := &Judge{cmd: exec.Command(python, script), defined: map[string]string{}}
+// StartJudge starts a judge's script with a Python that has what it needs.
+func StartJudge(python, script string, args ...string) (*Judge, error) {
+	j := &Judge{cmd: exec.Command(python, append([]string{"-B", script}, args...)...), defined: map[string]string{}}
 	var err error
 	if j.pipe, err = j.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -80,6 +82,11 @@ func (j *Judge) Request(template, body, defaults, tokens string) (Verdict, error
 	return j.ask(fmt.Sprintf(`{"template":%s,"request":%s,"defaults":%s,"tokens":%s}`, j.ref(template), body, defaults, tokens))
 }
 
+// Engine gives the prompt that an engine's own code makes of a request's body.
+func (j *Judge) Engine(encoder, format, body, defaults string) (Verdict, error) {
+	return j.ask(fmt.Sprintf(`{"encoder":%q,"format":%q,"body":%s,"defaults":%s}`, encoder, format, body, defaults))
+}
+
 func (j *Judge) ask(request string) (v Verdict, err error) {
 	if strings.ContainsAny(request, "\n") {
 		return v, errors.New("a request is one line")
@@ -101,6 +108,15 @@ func (j *Judge) ask(request string) (v Verdict, err error) {
 	d, _ := answer.AsDict()
 	v.Text, _ = d.Get("text").AsString()
 	v.Err, _ = d.Get("error").AsString()
+	ids, _ := d.Get("ids").AsList()
+	for _, id := range ids {
+		text, _ := jinja.AppendJSON(nil, id) // it was read from JSON
+		n, err := strconv.ParseUint(string(text), 10, 32)
+		if err != nil {
+			return v, fmt.Errorf("the judge's answer: %w", err)
+		}
+		v.IDs = append(v.IDs, uint32(n))
+	}
 	v.Raised = d.Get("raised").Truth()
 	return v, nil
 }

@@ -87,8 +87,14 @@ def conversation(messages, parts):
                 continue
             text = part.get("text" if kind in ("text", "input_text", "output_text") else kind)
             if text is not None:
-                items.append({"type": "text", "text": text})
-        texts = [item.get("text") for item in items]
+                rest = {key: value for key, value in part.items() if key not in ("type", "text", "refusal", "thinking", "prompt_cache_breakpoint")}
+                items.append({"type": "text", "text": text} | rest)
+        if message["role"] == "system":  # without the line that Claude Code puts first
+            for item in items:
+                if item.get("text", "").startswith("x-anthropic-billing-header"):
+                    item["text"] = item["text"].partition("\n")[2] or None
+            items = [item for item in items if item.get("text", "") is not None]
+        texts = [item["text"] for item in items if item.get("text")]
         out = {"role": message["role"], "content": items if parts else "\n".join(texts)}
         if message["role"] == "assistant":
             if message.get("tool_calls"):
@@ -97,6 +103,8 @@ def conversation(messages, parts):
                     try:
                         arguments = json.loads(call["function"]["arguments"])
                     except json.JSONDecodeError:
+                        arguments = {}
+                    if not isinstance(arguments, dict):
                         arguments = {}
                     function = {"arguments": arguments, "name": call["function"]["name"]}
                     out["tool_calls"].append({"id": call["id"], "function": function, "type": call["type"]})
@@ -141,8 +149,7 @@ def engine(request, template, defaults, tokens):
     if extra["reasoning_effort"] is not None and "enable_thinking" not in kwargs:
         extra["enable_thinking"] = extra["reasoning_effort"] != "none"
     kwargs |= {key: value for key, value in extra.items() if value not in (None, "auto")}
-    if defaults:
-        kwargs = defaults | {key: value for key, value in kwargs.items() if value not in (None, "auto")}
+    kwargs = defaults | {key: value for key, value in kwargs.items() if value not in (None, "auto")}
     messages = conversation(request["messages"], reads_parts(template))
     rendered, _ = utils.render_jinja_template([messages], tools=tools, chat_template=template, **(tokens | kwargs))
     return rendered[0]

@@ -20,7 +20,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	home := t.TempDir()
-	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0", "--lose-every", "1s")
+	p := start(t, home, "kvmocker", "--with-indexer", "--http-listen", "127.0.0.1:0", "--lose-every", "1s", "--die-every", "3s", "--die-for", "2s")
 	var requests []string
 	address := ""
 	moving, lines := 0, 0
@@ -72,6 +72,7 @@ func TestDemo(t *testing.T) {
 	}
 	hasConsole(t, address)
 	repairsGap(t, address)
+	losesWorker(t, address)
 	begun := time.Now()
 	_ = p.cmd.Process.Signal(os.Signal(syscall.SIGINT))
 	p.wait(time.Minute)
@@ -126,6 +127,39 @@ func repairsGap(t *testing.T, address string) {
 			}
 		}
 		return fmt.Errorf("no gap is repaired: %v", seen.Recoveries)
+	})
+}
+
+// losesWorker checks that requests fail at the worker that dies, and that it is back then.
+func losesWorker(t *testing.T, address string) {
+	t.Helper()
+	var failed time.Time // the oldest
+	eventually(t, time.Minute, func() error {
+		body, err := get(t.Context(), address+"api/decisions?limit=1000")
+		if err != nil {
+			return err
+		}
+		var seen struct {
+			Decisions []struct {
+				Worker string `json:"worker_id"`
+				Time   time.Time
+				Failed bool
+			}
+		}
+		if err := json.Unmarshal(body, &seen); err != nil {
+			return err
+		}
+		for i := len(seen.Decisions) - 1; i >= 0; i-- { // the newest are first
+			switch d := seen.Decisions[i]; {
+			case d.Failed && d.Worker != "7":
+				t.Fatalf("worker %s failed a request", d.Worker)
+			case d.Failed && failed.IsZero():
+				failed = d.Time
+			case !failed.IsZero() && !d.Failed && d.Worker == "7" && d.Time.Sub(failed) > 2*time.Second: // away for so long
+				return nil
+			}
+		}
+		return fmt.Errorf("of %d choices the first that failed was at %v, and its worker has none since", len(seen.Decisions), failed)
 	})
 }
 

@@ -35,7 +35,7 @@ func testHTTP2(t *testing.T, trust *tls.Config, flags []string) {
 		case "stream": // until its client leaves
 			w.Header().Set("Content-Type", "text/event-stream")
 			for range time.Tick(10 * time.Millisecond) {
-				_, _ = io.WriteString(w, "data: {}\n\n")
+				_, _ = io.WriteString(w, `data: {"choices":[{"text":"x"}]}`+"\n\n") // what has no choices is held back
 				_ = http.NewResponseController(w).Flush()
 				if r.Context().Err() != nil {
 					ended <- struct{}{}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mocker"
+	"github.com/kvatlas/kvatlas/internal/testing/natstest"
 )
 
 // binaries builds the programs once and returns their directory.
@@ -28,7 +29,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvrouter", "./internal/testing/e2e/judge")
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvpublisher", "./cmd/kvrouter", "./internal/testing/e2e/judge")
 	build.Dir = filepath.Join("..", "..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as packages deploy and reference do: compiled once for all
 	if out, err := build.CombinedOutput(); err != nil {
@@ -38,6 +39,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	natstest.RunServer()
 	code := m.Run()
 	if dir, _ := binaries(); dir != "" {
 		_ = os.RemoveAll(dir)

@@ -170,7 +170,7 @@ func (f *one) join(id uint64, ranks []uint32) {
 }
 
 // holder numbers the ranks for the oracle.
-func holder(worker uint64, rank uint32) core.Holder { return core.Holder(worker*2) + core.Holder(rank) }
+func holder(worker uint64, rank uint32) core.Holder { return core.Holder(worker*2) + rank }
 
 // say publishes an event, and tells it to the oracle.
 func (f *one) say(worker uint64, ev event.Event) {
@@ -312,7 +312,7 @@ func (f *one) agreeOnDepths(when string, copies map[string]copyOfIndex) [event.N
 				})
 			}
 		}
-		note(f.oracle, func(h core.Holder) shard.RankID { return shard.RankID{Worker: uint64(h / 2), DPRank: uint32(h % 2)} })
+		note(f.oracle, func(h core.Holder) shard.RankID { return shard.RankID{Worker: uint64(h / 2), DPRank: h % 2} })
 		for rank, o := range oracles {
 			note(o, func(core.Holder) shard.RankID { return shard.RankID{Worker: direct, DPRank: uint32(rank)} })
 		}

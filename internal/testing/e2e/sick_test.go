@@ -40,13 +40,16 @@ func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string
 	return url
 }
 
-// chats asks so many chats, 24 at once, and returns how many failed, and with what.
-func chats(url string, n int, stream bool) (failed int64, why string) {
+// atOnce is how many chats are asked at once, unless it is said.
+const atOnce = 24
+
+// chats asks so many chats, some at once, and returns how many failed, and with what.
+func chats(url string, clients, n int, stream bool) (failed int64, why string) {
 	var all sync.WaitGroup
 	var next, bad atomic.Int64
 	var mu sync.Mutex
 	reasons := map[string]int{}
-	for range 24 {
+	for range clients {
 		all.Go(func() {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 				status, data, _ := ask(url+"/v1/chat/completions", fmt.Sprintf(
@@ -83,12 +86,12 @@ func TestSickEngine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := sickFleet(t, sick)
-			if failed, why := chats(url, 600, name != "429" && name != "503"); failed > 6 {
+			if failed, why := chats(url, atOnce, 600, name != "429" && name != "503"); failed > 6 {
 				t.Errorf("%d of 600 chats failed: %s", failed, why)
 			} else if failed > 0 {
 				t.Logf("%d of 600 chats failed: %s", failed, why)
 			}
-			if failed, why := chats(url, 300, false); failed > 0 {
+			if failed, why := chats(url, atOnce, 300, false); failed > 0 {
 				t.Errorf("%d of the next 300 chats failed: %s", failed, why)
 			}
 			text, err := get(t.Context(), url+"/metrics")
@@ -108,11 +111,11 @@ func TestSilentEngine(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body) // else a server does not see that its client is gone
 		<-r.Context().Done()
 	}, "--overdue-after", "300ms")
-	if failed, why := chats(url, 200, true); failed > 0 {
+	if failed, why := chats(url, atOnce, 200, true); failed > 0 {
 		t.Errorf("%d of 200 streams failed: %s", failed, why)
 	}
 	first := asked.Load()
-	if failed, why := chats(url, 200, true); failed > 0 {
+	if failed, why := chats(url, atOnce, 200, true); failed > 0 {
 		t.Errorf("%d of the next 200 streams failed: %s", failed, why)
 	}
 	if n := asked.Load() - first; first == 0 || first > 24 || n > 8 {
@@ -162,7 +165,45 @@ func TestRequestThatFailsEverywhere(t *testing.T) {
 	if err != nil || sum(text, "kvatlas_router_left_out_total") != 0 {
 		t.Errorf("engines were left out: %v", err)
 	}
-	if failed, why := chats(url, 100, false); failed > 0 {
+	if failed, why := chats(url, atOnce, 100, false); failed > 0 {
 		t.Errorf("%d chats failed after it: %s", failed, why)
+	}
+}
+
+// An engine that hangs at /tokenize only is no longer asked there, and gets chats as ever.
+func TestEngineThatDoesNotTokenize(t *testing.T) {
+	var urls []string
+	var chatted atomic.Int64
+	for i := range 3 {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			switch {
+			case r.URL.Path != "/tokenize":
+				if i == 0 && r.Method == http.MethodPost {
+					chatted.Add(1)
+				}
+				_, _ = io.WriteString(w, `{"choices":[{"text":"x"}]}`)
+			case i == 0:
+				<-r.Context().Done()
+			default:
+				_, _ = io.WriteString(w, `{"tokens":[1,2,3,4]}`)
+			}
+		}))
+		t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
+		urls = append(urls, h.URL)
+	}
+	_, url := startRouter(t, t.TempDir(), "--nats", "none", "--kv-events=false", "--tokens", "engine", "--model", "m", "--engines", strings.Join(urls, ","))
+	slow := 0
+	for i := range 60 {
+		begun := time.Now()
+		if status, text, _ := ask(url+"/v1/completions", fmt.Sprintf(`{"model":"m","prompt":"question %d, which nobody has asked"}`, i)); status != http.StatusOK {
+			t.Fatalf("%d %s", status, text)
+		}
+		if time.Since(begun) > 500*time.Millisecond {
+			slow++
+		}
+	}
+	if slow > 6 || chatted.Load() < 5 {
+		t.Errorf("%d of 60 requests are slow, and %d go to the engine", slow, chatted.Load())
 	}
 }

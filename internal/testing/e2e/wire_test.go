@@ -48,7 +48,6 @@ type wireEvent struct {
 	rank                  uint32
 	id, parent            uint64
 	engine, local         []uint64
-	copies                []uint64 // of a dump
 }
 
 // wireMessage is a batch or a heartbeat.

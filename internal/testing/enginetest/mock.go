@@ -104,7 +104,7 @@ func (m *Mock) Junk(rank int) {
 // that removes nothing it holds, can be read.
 func (m *Mock) HalfJunk(rank int) {
 	unreadable := mptest.Map{"type", "BlockRemoved", "block_hashes", "all"}
-	readable := mptest.Map{"type", "BlockRemoved", "block_hashes", []any{1 << 40}}
+	readable := mptest.Map{"type", "BlockRemoved", "block_hashes", []any{uint64(1) << 40}}
 	m.pubs[rank].Publish(mptest.Encode([]any{1.5, []any{unreadable, readable}}))
 	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
 }

@@ -9,8 +9,10 @@ import (
 )
 
 // Arrays of numbers are most of what requests consist of. Their elements are taken from
-// 64 bytes at a time, as long as they are plain: digits, a comma and at most one space.
-// Whatever else there is, and what is wrong, is read one element after the other.
+// 64 bytes at a time, as long as they are plain: digits, a comma and at most one space;
+// by vectors where the machine has them, else by words, and so what is left over or not
+// plain to the vectors. Whatever else there is, and what is wrong, is read one element
+// after the other.
 
 // Uint32s appends the elements of an array of integers of 32 bits to dst. On
 // an error about an element, that is the one after those returned. More than
@@ -20,7 +22,7 @@ func (r *Reader) Uint32s(dst []uint32, limit int) []uint32 {
 		return dst
 	}
 	for first := true; r.More(']', &first); {
-		if dst = r.plain32(dst, limit); len(dst) >= limit {
+		if dst = r.plain32(r.vector32(dst, limit), limit); len(dst) >= limit {
 			r.tooMany(limit)
 			return dst
 		}
@@ -40,7 +42,7 @@ func (r *Reader) Uint64s(dst []uint64, limit int, signed bool) []uint64 {
 		return dst
 	}
 	for first := true; r.More(']', &first); {
-		if dst = r.plain64(dst, limit, signed); len(dst) >= limit {
+		if dst = r.plain64(r.vector64(dst, limit, signed), limit, signed); len(dst) >= limit {
 			r.tooMany(limit)
 			return dst
 		}

@@ -111,6 +111,30 @@ func TestArraysAreBounded(t *testing.T) {
 	}
 }
 
+// What is behind the input is not looked at, and what is behind the room not written to.
+func TestArraysKeepToTheirMemory(t *testing.T) {
+	text := []byte("[" + strings.Repeat("7,", 300))
+	memory, memory32 := make([]uint64, 400), make([]uint32, 400)
+	for n := range 300 {
+		list := text[: 1+2*n : 1+2*n] // whose end is missing
+		var r Reader
+		r.Reset(list)
+		got := r.Uint64s(memory[:0:n+1], 400, false)
+		r.Reset(list)
+		got32 := r.Uint32s(memory32[:0:n+1], 400)
+		if len(got) != n || len(got32) != n || r.Err() == nil {
+			t.Fatalf("%d and %d elements of %d", len(got), len(got32), n)
+		}
+		r.Reset(text)
+		got = r.Uint64s(memory[:0:n+1], n+1, false)
+		r.Reset(text)
+		got32 = r.Uint32s(memory32[:0:n+1], n+1)
+		if len(got) != n+1 || len(got32) != n+1 || memory[n+1] != 0 || memory32[n+1] != 0 {
+			t.Fatalf("%d and %d elements in room for %d", len(got), len(got32), n+1)
+		}
+	}
+}
+
 func TestSignedElements(t *testing.T) {
 	var r Reader
 	r.Reset([]byte(`[-1, "-1", -9223372036854775808, 18446744073709551615, 0]`))
@@ -158,26 +182,45 @@ func FuzzArray(f *testing.F) {
 // FuzzArrayOneByOne compares what is taken from many bytes at a time with the same
 // elements read one after the other.
 func FuzzArrayOneByOne(f *testing.F) {
-	for element := range wrong() {
-		f.Add([]byte("[1,-22, " + element + ",18446744073709551615, -9223372036854775808,-9223372036854775809,4294967296]"))
+	for _, b := range placed() {
+		f.Add(b)
 	}
-	f.Add([]byte("[12345678,123456789,1234567890123456,12345678901234567, -0,0,-00,00,9\xff9,9]"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		b = append(b, strings.Repeat(" ", 2*wide)...) // so that all of it is within reach
-		const limit = 50
-		for _, signed := range []bool{false, true} {
-			got, want, one := array(b, func(r *Reader) []uint64 { return r.Uint64s(make([]uint64, 0, limit), limit, signed) },
-				func(r *Reader) uint64 { return r.Whole(signed) }, limit)
-			if !slices.Equal(got, want) || one != "" {
-				t.Fatalf("%q, signed %v: %d, one by one %d; %s", b, signed, got, want, one)
-			}
+	f.Fuzz(oneByOne)
+}
+
+// placed returns arrays with elements of each kind at every place of 64 bytes.
+func placed() (all [][]byte) {
+	for element := range wrong() {
+		all = append(all, []byte("[1,-22, "+element+",18446744073709551615, -9223372036854775808,-9223372036854775809,4294967296]"))
+	}
+	all = append(all, []byte("[12345678,123456789,1234567890123456,12345678901234567, -0,0,-00,00,9\xff9,9]"))
+	for _, element := range []string{
+		"1", "12345678", "-1", "18446744073709551615", "18446744073709551616", "18450000000000000000", "-9223372036854775808", "-9223372036854775809",
+		"4294967295", "123456789", "123456789012345678901", "01", "-", "1 ", " 1", "  1", "-0", "1.5", `"1"`, "",
+		"1 2", "1- 2", "1-", "1000000000000000000000001",
+	} {
+		for n := range 64 {
+			all = append(all, []byte("["+strings.Repeat("7", n%7+1)+strings.Repeat(", 4", n/7)+strings.Repeat(","+element, 40)+",1,2]"))
 		}
-		got, want, one := array(b, func(r *Reader) []uint32 { return r.Uint32s(make([]uint32, 0, limit), limit) },
-			func(r *Reader) uint32 { r.Peek(); return r.Uint32() }, limit)
+	}
+	return all
+}
+
+func oneByOne(t *testing.T, b []byte) {
+	b = append(b, strings.Repeat(" ", 2*wide)...) // so that all of it is within reach
+	const limit = 200
+	for _, signed := range []bool{false, true} {
+		got, want, one := array(b, func(r *Reader) []uint64 { return r.Uint64s(make([]uint64, 0, limit), limit, signed) },
+			func(r *Reader) uint64 { return r.Whole(signed) }, limit)
 		if !slices.Equal(got, want) || one != "" {
-			t.Fatalf("%q: %d of 32 bits, one by one %d; %s", b, got, want, one)
+			t.Fatalf("%q, signed %v: %d, one by one %d; %s", b, signed, got, want, one)
 		}
-	})
+	}
+	got, want, one := array(b, func(r *Reader) []uint32 { return r.Uint32s(make([]uint32, 0, limit), limit) },
+		func(r *Reader) uint32 { r.Peek(); return r.Uint32() }, limit)
+	if !slices.Equal(got, want) || one != "" {
+		t.Fatalf("%q: %d of 32 bits, one by one %d; %s", b, got, want, one)
+	}
 }
 
 // array reads an array with many and with one, and says what else than elements differs.

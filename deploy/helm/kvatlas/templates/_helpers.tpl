@@ -33,7 +33,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   (ternary "admin-listen" "http-listen" (eq .part "publisher")) (printf "0.0.0.0:%d" (int .port))
   "log-format" "json"
   "stop-timeout" (printf "%ds" (int .c.stopTimeoutSeconds)) }}
-{{- if $v.nats.credentialsSecret }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
+{{- if include "kvatlas.natsUser" . }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
+{{- if $v.nats.caSecret }}{{ $_ := set $own "nats-ca" "/etc/kvatlas/nats-ca/ca.crt" }}{{ end }}
 {{- if ne .part "publisher" }}{{ $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}{{ end }}
 {{- if $v.access.tokensSecret }}
   {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
@@ -46,7 +47,27 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   {{- $_ := set $own "tls-cert" "/etc/kvatlas/tls/tls.crt" }}
   {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
 {{- end }}
-{{- mergeOverwrite $own (deepCopy .settings) | toYaml }}
+{{- $all := mergeOverwrite $own (deepCopy .settings) }}
+{{- if contains "@" ($all.nats | toString) }}
+  {{- fail "nats.url: no user or password goes into a ConfigMap; give nats.credentialsSecret" }}
+{{- end }}
+{{- $known := index (.root.Files.Get "files/settings.yaml" | fromYaml) .program }}
+{{- range $name, $_ := .settings }}
+  {{- if not (has $name $known) }}
+    {{- fail (printf "%s has no setting %q: docs/configuration.md has all of them" $.program $name) }}
+  {{- end }}
+{{- end }}
+{{- $all | toYaml }}
+{{- end }}
+
+{{/* The secret with a part's NATS user: its own, or that of all. */}}
+{{- define "kvatlas.natsUser" -}}
+{{ .c.natsCredentialsSecret | default .root.Values.nats.credentialsSecret }}
+{{- end }}
+
+{{- define "kvatlas.image" -}}
+{{- $i := .Values.image -}}
+{{ if $i.digest }}{{ printf "%s@%s" $i.repository $i.digest }}{{ else }}{{ printf "%s:%s" $i.repository ($i.tag | default .Chart.AppVersion) }}{{ end }}
 {{- end }}
 
 {{- define "kvatlas.pod" -}}
@@ -75,7 +96,7 @@ spec:
   {{- end }}
   containers:
     - name: {{ .program }}
-      image: {{ printf "%s:%s" $v.image.repository ($v.image.tag | default .root.Chart.AppVersion) | quote }}
+      image: {{ include "kvatlas.image" .root | quote }}
       imagePullPolicy: {{ $v.image.pullPolicy }}
       command: [{{ printf "/%s" .program | quote }}]
       env:
@@ -83,6 +104,11 @@ spec:
         {{- with .c.env }}{{ toYaml . | nindent 8 }}{{ end }}
       ports:
         - {name: http, containerPort: {{ .port }}}
+      # A start that is slow, as with a large snapshot, is no reason to kill it.
+      startupProbe:
+        httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        periodSeconds: 2
+        failureThreshold: {{ max 1 (div (int .c.startTimeoutSeconds) 2) }}
       livenessProbe:
         httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
         periodSeconds: 10
@@ -99,8 +125,11 @@ spec:
       volumeMounts:
         - {name: data, mountPath: /var/lib/kvatlas}
         - {name: settings, mountPath: /etc/kvatlas/settings, readOnly: true}
-        {{- if $v.nats.credentialsSecret }}
+        {{- if include "kvatlas.natsUser" . }}
         - {name: nats, mountPath: /etc/kvatlas/nats, readOnly: true}
+        {{- end }}
+        {{- if $v.nats.caSecret }}
+        - {name: nats-ca, mountPath: /etc/kvatlas/nats-ca, readOnly: true}
         {{- end }}
         {{- if $v.access.tokensSecret }}
         - {name: access, mountPath: /etc/kvatlas/access, readOnly: true}
@@ -108,13 +137,17 @@ spec:
         {{- if $v.access.tlsSecret }}
         - {name: tls, mountPath: /etc/kvatlas/tls, readOnly: true}
         {{- end }}
+        {{- with .c.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     {{- if not (dig "persistence" "enabled" false .c) }}
     - {name: data, emptyDir: {}}
     {{- end }}
     - {name: settings, configMap: {name: {{ include "kvatlas.name" . }}}}
-    {{- if $v.nats.credentialsSecret }}
-    - {name: nats, secret: {secretName: {{ $v.nats.credentialsSecret | quote }}}}
+    {{- with include "kvatlas.natsUser" . }}
+    - {name: nats, secret: {secretName: {{ . | quote }}}}
+    {{- end }}
+    {{- with $v.nats.caSecret }}
+    - {name: nats-ca, secret: {secretName: {{ . | quote }}}}
     {{- end }}
     {{- if $v.access.tokensSecret }}
     - {name: access, secret: {secretName: {{ $v.access.tokensSecret | quote }}}}
@@ -122,14 +155,24 @@ spec:
     {{- if $v.access.tlsSecret }}
     - {name: tls, secret: {secretName: {{ $v.access.tlsSecret | quote }}}}
     {{- end }}
+    {{- with .c.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- with .c.nodeSelector }}
   nodeSelector: {{ toYaml . | nindent 4 }}
   {{- end }}
   {{- with .c.tolerations }}
   tolerations: {{ toYaml . | nindent 4 }}
   {{- end }}
-  {{- with .c.affinity }}
-  affinity: {{ toYaml . | nindent 4 }}
+  {{- if .c.affinity }}
+  affinity: {{ toYaml .c.affinity | nindent 4 }}
+  {{- else if gt (int .replicas) 1 }}
+  affinity: # replicas are not to be lost together
+    podAntiAffinity:
+      preferredDuringSchedulingIgnoredDuringExecution:
+        - weight: 100
+          podAffinityTerm:
+            topologyKey: kubernetes.io/hostname
+            labelSelector:
+              matchLabels: {{ include "kvatlas.selector" . | nindent 16 }}
   {{- end }}
   {{- with .c.topologySpreadConstraints }}
   topologySpreadConstraints: {{ toYaml . | nindent 4 }}
@@ -164,7 +207,24 @@ spec:
   selector: {{ include "kvatlas.selector" . | nindent 4 }}
   ports:
     - {name: http, port: {{ dig "service" "port" .port .c }}, targetPort: http}
-{{- if and (dig "podDisruptionBudget" "enabled" false .c) (gt (int .c.replicas) 1) }}
+{{- if .root.Values.networkPolicy.enabled }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+spec:
+  podSelector:
+    matchLabels: {{ include "kvatlas.selector" . | nindent 6 }}
+  policyTypes: [Ingress]
+  ingress:
+    - ports: [{port: http, protocol: TCP}]
+      {{- with .root.Values.networkPolicy.from }}
+      from: {{ toYaml . | nindent 8 }}
+      {{- end }}
+{{- end }}
+{{- if and (dig "podDisruptionBudget" "enabled" false .c) (gt (int .replicas) 1) }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget

@@ -1,0 +1,69 @@
+#include "textflag.h"
+
+// func matchVector(a, b *uint64, n int) int
+//
+// Words are compared 32 at a time up to the first 32 that differ, or the last; then
+// eight at a time, the last under a mask: lanes that are masked out are not read.
+TEXT ·matchVector(SB), NOSPLIT, $0-32
+	MOVQ a+0(FP), SI
+	MOVQ b+8(FP), DI
+	MOVQ n+16(FP), CX
+	XORQ AX, AX
+
+far:
+	LEAQ       32(AX), DX
+	CMPQ       DX, CX
+	JGT        near
+	VMOVDQU64  (SI)(AX*8), Z0
+	VMOVDQU64  64(SI)(AX*8), Z1
+	VMOVDQU64  128(SI)(AX*8), Z2
+	VMOVDQU64  192(SI)(AX*8), Z3
+	VPXORQ     (DI)(AX*8), Z0, Z0
+	VPXORQ     64(DI)(AX*8), Z1, Z1
+	VPXORQ     128(DI)(AX*8), Z2, Z2
+	VPXORQ     192(DI)(AX*8), Z3, Z3
+	VPORQ      Z0, Z1, Z1
+	VPTERNLOGQ $0xFE, Z1, Z2, Z3 // or of the three
+	VPTESTMQ   Z3, Z3, K1
+	KORTESTB   K1, K1
+	JNZ        near
+	MOVQ       DX, AX
+	JMP        far
+
+near:
+	MOVQ      CX, DX
+	SUBQ      AX, DX
+	JLE       done
+	CMPQ      DX, $8
+	JLT       last
+	VMOVDQU64 (SI)(AX*8), Z0
+	VPCMPUQ   $4, (DI)(AX*8), Z0, K1 // not equal
+	KMOVB     K1, R8
+	TESTL     R8, R8
+	JNZ       differ
+	ADDQ      $8, AX
+	JMP       near
+
+last:
+	MOVL        $-1, R9
+	BZHIL       DX, R9, R9
+	KMOVB       R9, K2
+	VMOVDQU64.Z (SI)(AX*8), K2, Z0
+	VMOVDQU64.Z (DI)(AX*8), K2, Z1
+	VPCMPUQ     $4, Z1, Z0, K1
+	KMOVB       K1, R8
+	TESTL       R8, R8
+	JNZ         differ
+	MOVQ        CX, AX
+
+done:
+	VZEROUPPER
+	MOVQ AX, ret+24(FP)
+	RET
+
+differ:
+	BSFL R8, R8
+	ADDQ R8, AX
+	VZEROUPPER
+	MOVQ AX, ret+24(FP)
+	RET

@@ -1,0 +1,164 @@
+#include "textflag.h"
+
+// The loops of probe.go. An aim is 24 bytes: a chunk's address, a leaf's, the mixed hash.
+// A chunk is a cache line: tags at 0, used at 12, over at 14, blocks at 16. A leaf is n,
+// low and spilled.
+
+// func aimAll(at *aim, hashes *uint64, n int, top *ref, shift uint64, key *hasher)
+TEXT ·aimAll(SB), NOSPLIT, $0-48
+	MOVQ at+0(FP), DI
+	MOVQ hashes+8(FP), SI
+	MOVQ n+16(FP), R8
+	MOVQ top+24(FP), R9
+	MOVQ shift+32(FP), CX
+	MOVQ key+40(FP), AX
+	MOVQ 0(AX), R10
+	MOVQ 8(AX), R11
+	MOVQ $0xD6E8FEB86659FD93, R12
+	JMP  more
+
+next:
+	MOVQ       (SI), AX
+	MOVQ       AX, DX
+	XORQ       R10, AX
+	XORQ       R11, DX
+	MULQ       DX
+	XORQ       DX, AX
+	MULQ       R12
+	XORQ       DX, AX     // mix
+	MOVQ       AX, 16(DI)
+	MOVQ       AX, BX
+	SHRQ       $1, BX
+	SHRQ       CX, BX
+	SHLQ       $4, BX     // sizeof(ref)
+	MOVQ       0(R9)(BX*1), DX
+	MOVQ       8(R9)(BX*1), R13
+	SHRQ       $32, AX
+	MOVBLZX    AX, AX     // home
+	SHLQ       $6, AX
+	ADDQ       DX, AX
+	PREFETCHT0 (AX)
+	MOVQ       AX, 0(DI)
+	MOVQ       R13, 8(DI)
+	ADDQ       $8, SI
+	ADDQ       $24, DI    // sizeof(aim)
+
+more:
+	DECQ R8
+	JGE  next
+	RET
+
+// AX is the aim, BX its index, R8 the chunk, R9 the leaf, R10 the mixed hash.
+
+// func insertVector(at *aim, blocks *uint32, n int, high uint32) int
+TEXT ·insertVector(SB), NOSPLIT, $0-40
+	MOVQ at+0(FP), AX
+	MOVQ blocks+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVL high+24(FP), DI
+	XORL BX, BX
+	JMP  more
+
+next:
+	MOVQ         0(AX), R8
+	MOVQ         8(AX), R9
+	MOVQ         16(AX), R10
+	CMPL         0(R9), DI         // the leaf is to grow
+	JCC          end
+	CMPL         8(R9), $0         // it has spilled entries
+	JNE          end
+	MOVL         R10, R15
+	SHRL         $8, R15
+	SHLL         $28, R15          // four more bits of the hash: slotOf
+	VPBROADCASTB R10, X1
+	VPCMPEQB     (R8), X1, K1
+	KMOVW        K1, R11
+	MOVWLZX      12(R8), R12       // used
+	ANDL         R12, R11
+	ANDL         $0xFFF, R11       // slots of this tag
+	JNZ          alike
+
+lacks:
+	MOVWLZX 14(R8), R13
+	MOVL    R10, R14
+	ANDL    $7, R14
+	ADDL    R14, R14
+	SHRXL   R14, R13, R13
+	TESTL   $3, R13                // some of its class are elsewhere
+	JNZ     end
+	MOVL    R12, R13
+	NOTL    R13
+	TZCNTL  R13, DX                // the first free slot
+	CMPL    DX, $12
+	JCC     end
+	MOVB    R10, (R8)(DX*1)
+	ORL     (SI)(BX*4), R15
+	MOVL    R15, 16(R8)(DX*4)
+	BTSL    DX, R12
+	MOVW    R12, 12(R8)
+	INCL    0(R9)
+	ADDQ    $24, AX
+	INCQ    BX
+
+more:
+	CMPQ BX, CX
+	JLT  next
+
+end:
+	VZEROUPPER
+	MOVQ BX, ret+32(FP)
+	RET
+
+alike:
+	VPBROADCASTD R15, Z2
+	VPXORD       (R8), Z2, Z2
+	VPSRLD       $28, Z2, Z2
+	VPTESTNMD    Z2, Z2, K1
+	KMOVW        K1, R14
+	SHRL         $4, R14           // the first four lanes are no blocks
+	TESTL        R11, R14
+	JZ           lacks
+	JMP          end
+
+// func removeVector(at *aim, blocks *uint32, n int) int
+TEXT ·removeVector(SB), NOSPLIT, $0-32
+	MOVQ at+0(FP), AX
+	MOVQ blocks+8(FP), SI
+	MOVQ n+16(FP), CX
+	XORL BX, BX
+	JMP  more
+
+next:
+	MOVQ         0(AX), R8
+	MOVQ         8(AX), R9
+	MOVQ         16(AX), R10
+	MOVL         0(R9), R11
+	CMPL         R11, 4(R9)        // the leaf is to shrink
+	JLS          end
+	SHRL         $8, R10
+	SHLL         $28, R10
+	ORL          (SI)(BX*4), R10
+	VPBROADCASTD R10, Z1
+	VPCMPEQD     (R8), Z1, K1
+	KMOVW        K1, R12
+	SHRL         $4, R12
+	JZ           end               // it is elsewhere
+	TZCNTL       R12, DX
+	MOVWLZX      12(R8), R13
+	BTRL         DX, R13
+	MOVW         R13, 12(R8)
+	MOVB         $0, (R8)(DX*1)
+	MOVL         $0, 16(R8)(DX*4)
+	DECL         R11
+	MOVL         R11, 0(R9)
+	ADDQ         $24, AX
+	INCQ         BX
+
+more:
+	CMPQ BX, CX
+	JLT  next
+
+end:
+	VZEROUPPER
+	MOVQ BX, ret+24(FP)
+	RET

@@ -1,0 +1,45 @@
+package core
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+// vectors reports whether the machine has what compare_amd64.s and two functions of
+// probe_amd64.s take: Intel's since Skylake-SP, AMD's since Zen 4.
+var vectors = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL &&
+	cpu.X86.HasBMI1 && cpu.X86.HasBMI2
+
+//go:noescape
+func matchVector(a, b *uint64, n int) int
+
+// aimAt is aimEach.
+func (d *directory) aimAt(at []aim, hashes []uint64) {
+	aimAll(unsafe.SliceData(at), unsafe.SliceData(hashes), len(at), unsafe.SliceData(d.top), uint64(63-d.depth), &d.key)
+}
+
+//go:noescape
+func aimAll(at *aim, hashes *uint64, n int, top *ref, shift uint64, key *hasher)
+
+// insertAt is insertEach.
+func insertAt(at []aim, blocks []uint32) int {
+	if !vectors {
+		return insertEach(at, blocks)
+	}
+	return insertVector(unsafe.SliceData(at), unsafe.SliceData(blocks), len(at), leafHigh)
+}
+
+//go:noescape
+func insertVector(at *aim, blocks *uint32, n int, high uint32) int
+
+// removeAt is removeEach.
+func removeAt(at []aim, blocks []uint32) int {
+	if !vectors {
+		return removeEach(at, blocks)
+	}
+	return removeVector(unsafe.SliceData(at), unsafe.SliceData(blocks), len(at))
+}
+
+//go:noescape
+func removeVector(at *aim, blocks *uint32, n int) int

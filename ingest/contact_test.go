@@ -1,0 +1,24 @@
+package ingest
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// The clock of the day may be set: for how long nothing was heard is not told by it.
+func TestSilenceIsNotToldByTheClockOfTheDay(t *testing.T) {
+	now := time.Now()
+	c, cfg := contact{began: now}, Config{StaleAfter: time.Minute}
+	now = now.Add(time.Hour)
+	c.heard(now)
+	if last := c.last(); !last.Equal(now) || last == last.Round(0) { // which takes away what the own clock shows
+		t.Errorf("heard at %v, it says %v", now, last)
+	}
+	if err := c.silent(now.Add(time.Minute-1), &cfg); err != nil {
+		t.Error(err)
+	}
+	if err := c.silent(now.Add(time.Minute), &cfg); !errors.Is(err, ErrSilent) {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,180 @@
+package sock
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a connection.
+type Conn struct {
+	net.Conn
+	raw     syscall.RawConn
+	in, out call
+	doIn    func(fd uintptr) bool
+	doOut   func(fd uintptr) bool
+	doLater func(fd uintptr) bool
+	doAsk   func(fd uintptr) bool
+	asked   bool                   // of Ask: it has written
+	room    func(wait bool) []byte // of ReadWhere
+}
+
+// call is one system call.
+type call struct {
+	data []byte
+	n    int
+	err  syscall.Errno
+}
+
+// Wrap returns c, if it is a TCP connection, as one that reads and writes as the package
+// says.
+func Wrap(c net.Conn) net.Conn {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return c
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return c
+	}
+	k := &Conn{Conn: t, raw: raw}
+	k.doIn, k.doOut, k.doLater, k.doAsk = k.read, k.write, k.readWhere, k.ask
+	return k
+}
+
+// NetConn returns the connection below.
+func (c *Conn) NetConn() net.Conn { return c.Conn }
+
+// SyscallConn implements syscall.Conn.
+func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
+
+// CloseWrite ends what is sent.
+func (c *Conn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() } //nolint:forcetypeassert // see Wrap
+
+// do makes the call, again if a signal has come, and reports whether that was all: the
+// runtime waits and does it again else.
+func (x *call) do(trap, fd uintptr) bool {
+	for {
+		n, err := raw(trap, fd, x.data)
+		switch err {
+		case syscall.EINTR:
+			continue
+		case syscall.EAGAIN:
+			return false
+		case 0:
+			x.n = n
+		}
+		x.err = err
+		return true
+	}
+}
+
+func (c *Conn) read(fd uintptr) bool { return c.in.do(syscall.SYS_READ, fd) }
+
+func (c *Conn) write(fd uintptr) bool { return c.out.do(syscall.SYS_WRITE, fd) }
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	c.in = call{data: p}
+	return c.wait(c.doIn)
+}
+
+// ReadWhere is a Read into what room returns, to which it says whether the connection
+// is to wait now. So who waits may do so without a buffer.
+func (c *Conn) ReadWhere(room func(wait bool) []byte) (int, error) {
+	c.in, c.room = call{}, room
+	return c.wait(c.doLater)
+}
+
+func (c *Conn) readWhere(fd uintptr) bool {
+	c.in.data = c.room(false)
+	if !c.read(fd) {
+		c.in.data = c.room(true)
+		return false
+	}
+	return true
+}
+
+// wait reads by do, when there is something.
+func (c *Conn) wait(do func(fd uintptr) bool) (int, error) {
+	err := c.raw.Read(do)
+	n, errno := c.in.n, c.in.err
+	c.in.data, c.room = nil, nil
+	switch {
+	case err != nil:
+		return 0, err
+	case errno != 0:
+		return 0, c.failed("read", errno)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(p []byte) (done int, err error) {
+	for len(p) > 0 {
+		c.out = call{data: p}
+		err = c.raw.Write(c.doOut)
+		n, errno := c.out.n, c.out.err
+		c.out.data = nil
+		if err == nil && errno != 0 {
+			err = c.failed("write", errno)
+		}
+		if err != nil {
+			return done, err
+		}
+		done, p = done+n, p[n:]
+	}
+	return done, nil
+}
+
+// Ask is a Write that then waits until there may be something to read. Who reads an answer
+// need not look for it as long as it cannot be there; where something has come before, or the
+// other side's end, there is no wait.
+// The error is about writing: what ended the wait the next Read tells.
+func (c *Conn) Ask(p []byte) error {
+	c.out, c.asked = call{data: p}, false
+	err := c.raw.Read(c.doAsk)
+	n, errno := c.out.n, c.out.err
+	c.out.data = nil
+	switch {
+	case !c.asked:
+		return err
+	case errno != 0:
+		return c.failed("write", errno)
+	case n < len(p):
+		_, err = c.Write(p[n:])
+		return err
+	}
+	return nil
+}
+
+// ask writes when it is called first, and is to be called again when there may be something
+// to read. That it is a reader's call makes the runtime note what comes meanwhile. What has
+// come before it notes no more: who waits for that waits as long as the other side likes.
+func (c *Conn) ask(fd uintptr) bool {
+	if c.asked {
+		return true
+	}
+	c.asked = true
+	before := readable(fd)
+	return !c.write(fd) || c.out.err != 0 || c.out.n < len(c.out.data) || before
+}
+
+// readable reports whether there is something to read, or the end, or may be.
+func readable(fd uintptr) bool {
+	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
+	n, err := unix.Poll(fds[:], 0)
+	return err != nil || n > 0
+}
+
+func (c *Conn) failed(op string, errno syscall.Errno) error {
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, errno)}
+}

@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	chats "github.com/kvatlas/kvatlas/chat/api"
+	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
+	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+)
+
+// ownTokens answers /tokenize, /detokenize and /v1/messages/count_tokens as vLLM does, where that
+// is known to be what the model's engines answer; otherwise one of those is to.
+func (p *Proxy) ownTokens(w http.ResponseWriter, r *http.Request, q *call) bool {
+	if r.Method != http.MethodPost || q.m == nil || !q.object {
+		return false
+	}
+	var answer []byte
+	var err error
+	switch r.URL.Path {
+	case pathTokenize:
+		answer, err = p.tokenized(r, q)
+	case pathDetokenize:
+		answer, err = p.detokenized(q)
+	case chats.PathCountTokens:
+		answer, err = p.counted(r, q)
+	default:
+		return false
+	}
+	if err != nil {
+		return false // counted by its reason
+	}
+	q.tally.status, q.tally.outcome, q.tally.first = http.StatusOK, "ok", time.Since(q.arrival)
+	p.obs.outcome("ok").Inc()
+	q.own(w.Header())
+	p.giveTime(w)
+	writeJSON(w, http.StatusOK, answer)
+	return true
+}
+
+var errForEngine = errors.New("an engine is to say that")
+
+// tokenized is the answer of /tokenize.
+func (p *Proxy) tokenized(r *http.Request, q *call) ([]byte, error) {
+	length := q.m.MaxLength()
+	if length == 0 || len(q.data)/bytesPerToken > p.cfg.MaxPrompt || !tokenizeReads(q.data) || !plainTokenize(q.data) {
+		return nil, errForEngine
+	}
+	ids, err := p.tokens.Of(q.m.Space).Tokens(r.Context(), tokens.Request{Form: q.form(), Body: q.data, Adapter: q.lora, Authorization: first(q.header["Authorization"])})
+	if err != nil {
+		return nil, err
+	}
+	list := ids.List
+	if list == nil {
+		list = []uint32{}
+	}
+	q.tally.prompt = len(list)
+	return edge.JSON(struct {
+		Count  int      `json:"count"`
+		Length int      `json:"max_model_len"`
+		Tokens []uint32 `json:"tokens"`
+		Texts  *string  `json:"token_strs"` // always null
+	}{len(list), length, list, nil}), nil
+}
+
+// counted is the answer of /v1/messages/count_tokens, of a prompt that the engine would not find
+// too long.
+func (p *Proxy) counted(r *http.Request, q *call) ([]byte, error) {
+	length, vllm := q.m.MaxLength(), q.m.OwnedBy("vllm")
+	if length == 0 || !vllm || len(q.data)/bytesPerToken > p.cfg.MaxPrompt {
+		return nil, errForEngine
+	}
+	done := p.reading(q)
+	chat, err := p.asChat(q.m, q, chats.PathCountTokens, vllm)
+	done()
+	if err != nil {
+		return nil, err
+	}
+	ids, err := p.tokens.Of(q.m.Space).Tokens(r.Context(), tokens.Request{Form: tokens.Chat, Body: chat, Adapter: q.lora, Authorization: first(q.header["Authorization"])})
+	if err != nil {
+		return nil, err
+	}
+	n := len(ids.List)
+	if n > length {
+		return nil, errForEngine
+	}
+	q.tally.prompt = n
+	type original struct {
+		Tokens int `json:"original_input_tokens"`
+	}
+	return edge.JSON(struct {
+		Tokens  int      `json:"input_tokens"`
+		Context original `json:"context_management"`
+	}{n, original{n}}), nil
+}
+
+// plainTokenize reports whether a request to /tokenize is what the router answers as any engine does: one
+// text, or a chat, without the tokens' texts. Of several texts, or of both, engines make one thing
+// or another, or nothing.
+func plainTokenize(body []byte) bool {
+	var r jsonscan.Reader
+	r.Reset(body)
+	r.Open('{')
+	texts, chats := 0, 0
+	for first := true; r.More('}', &first); {
+		switch string(r.Key()) {
+		case promptField:
+			if texts++; r.Peek() != '"' {
+				return false
+			}
+		case "messages":
+			chats++
+		case "return_token_strs":
+			if v := string(r.Raw()); v != "false" && v != "null" {
+				return false
+			}
+			continue
+		}
+		r.Skip()
+	}
+	return r.Err() == nil && texts+chats == 1
+}
+
+// detokenized is the answer of /detokenize: vLLM's, with special tokens. SGLang's is another.
+func (p *Proxy) detokenized(q *call) ([]byte, error) {
+	if q.lora != "" || len(q.data)/bytesPerToken > p.cfg.MaxPrompt {
+		return nil, errForEngine
+	}
+	text, err := p.tokens.Of(q.m.Space).Text(tokens.Request{Form: tokens.Detokenize, Body: q.data, Authorization: first(q.header["Authorization"])})
+	if err != nil {
+		return nil, err
+	}
+	return edge.JSON(map[string]string{"prompt": text}), nil
+}

@@ -1,0 +1,279 @@
+package tokens
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// probes is how many of a model's engines are compared at once, and loads how many models' files are
+// fetched and loaded: who takes long holds up his own model, or one place of several.
+const (
+	probes = 8
+	loads  = 4
+)
+
+// How long after a comparison in vain the next is, and after files that could not be had.
+const (
+	againLeast = time.Second
+	againMost  = time.Minute
+)
+
+// fetchWithin bounds the fetching of a model's files.
+const fetchWithin = 2 * time.Minute
+
+// errLoading: the files are on their way.
+var errLoading = errors.New("the files are being loaded")
+
+// errDiffer: what is exact for one worker is not for another.
+var errDiffer = errors.New("workers register with different files: engines are asked until they agree")
+
+// look brings the models in line with the fleet, and has engines compared that have not been. It
+// waits for nobody; what takes time is done by goroutines that all counts.
+func (s *Source) look(ctx context.Context, fleet map[event.Space][]Engine, all *sync.WaitGroup) {
+	var over []string
+	for id, l := range s.loads {
+		if l.over() {
+			over = append(over, id)
+		}
+	}
+	for sp, engines := range fleet {
+		x := s.Of(sp)
+		s.files(ctx, x, fleet, all)
+		for range x.arrived(engines, s.now()) {
+			all.Go(func() { x.prove(ctx) })
+		}
+	}
+	for _, id := range over { // what nobody has taken, nobody wants any more
+		delete(s.loads, id)
+	}
+	s.forget()
+}
+
+// loading is a model on its way.
+type loading struct {
+	done chan struct{}
+	m    *Model
+	err  error
+}
+
+func (l *loading) over() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// files gives a model the files that it should have: those of a directory, else those that all
+// workers which name any have registered with.
+func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]Engine, all *sync.WaitGroup) {
+	engines := fleet[x.space]
+	want, found, err := s.cfg.Dirs.find(x.space.Model)
+	for _, e := range engines {
+		switch {
+		case found, e.Files.ID == "":
+		case want.ID == "":
+			want = e.Files
+		case want.ID != e.Files.ID:
+			err = errDiffer
+		}
+	}
+	if err != nil {
+		want = Files{From: want.From}
+	}
+	now := s.now()
+	if !x.wants(want, err, len(engines) > 0, now) {
+		return
+	}
+	var m *Model
+	if err == nil && want.ID != "" {
+		m, err = s.load(ctx, want, fleet, all)
+	}
+	if errors.Is(err, errLoading) {
+		return
+	}
+	if err != nil {
+		s.limit.Warn(x.space.Model, "a model's files cannot be used: engines are asked for its tokens", slog.String("model", x.space.Model),
+			slog.String("group", x.space.Group), slog.String("from", want.From), slog.Any("error", err))
+	}
+	x.setFiles(want, m, err, now)
+}
+
+// wants reports whether the model is to have these files now, or none for an error.
+func (s *Subject) wants(want Files, err error, served bool, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case want.ID != s.files.ID:
+		return want.ID != "" || err != nil || served // whom nobody serves just now keeps what it had
+	case err != nil:
+		return s.bad == nil || s.bad.Error() != err.Error()
+	case want.ID == "":
+		return s.bad != nil
+	}
+	return s.model == nil && s.again.Ready(now)
+}
+
+// load returns the model of the files, which all that have the same share; errLoading while it is
+// on its way.
+func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engine, all *sync.WaitGroup) (*Model, error) {
+	if m := s.loaded[f.ID]; m != nil {
+		return m, nil
+	}
+	if l := s.loads[f.ID]; l != nil {
+		if !l.over() {
+			return nil, errLoading
+		}
+		if delete(s.loads, f.ID); l.err == nil {
+			s.loaded[f.ID] = l.m
+		}
+		return l.m, l.err
+	}
+	if s.forget(); len(s.loaded)+len(s.loads) >= s.cfg.Most {
+		s.leave(fleet)
+	}
+	switch {
+	case len(s.loaded) >= s.cfg.Most:
+		return nil, fmt.Errorf("the files of %d models are in use, and --max-tokenizers allows no more", len(s.loaded))
+	case len(s.loads) >= loads, len(s.loaded)+len(s.loads) >= s.cfg.Most:
+		return nil, errLoading // there may be room soon
+	}
+	l := &loading{done: make(chan struct{})}
+	s.loads[f.ID] = l
+	all.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, fetchWithin)
+		defer cancel()
+		l.m, l.err = f.Open(ctx)
+		close(l.done)
+		select {
+		case s.woken <- struct{}{}:
+		default:
+		}
+	})
+	return nil, errLoading
+}
+
+// forget lets go of models that nobody has the files of any more.
+func (s *Source) forget() {
+	used := map[string]bool{}
+	for _, x := range *s.of.Load() {
+		x.mu.Lock()
+		used[x.files.ID] = x.model != nil || used[x.files.ID]
+		x.mu.Unlock()
+	}
+	for id := range s.loaded {
+		if !used[id] {
+			delete(s.loaded, id)
+		}
+	}
+}
+
+// leave takes the files from models that nobody serves just now, for those that somebody does.
+func (s *Source) leave(fleet map[event.Space][]Engine) {
+	for sp, x := range *s.of.Load() {
+		x.mu.Lock()
+		idle := x.model != nil && len(fleet[sp]) == 0 && x.proof.Differs() == nil
+		x.mu.Unlock()
+		if idle {
+			x.setFiles(Files{}, nil, nil, s.now())
+		}
+	}
+	s.forget()
+}
+
+// arrived notes who is there and whose engines are to be compared now, and returns how many more
+// are to compare them (prove).
+func (s *Subject) arrived(engines []Engine, now time.Time) (more int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := make(map[uint64]bool, len(engines))
+	for _, e := range engines {
+		there[e.Worker] = true
+		w := s.workers[e.Worker]
+		if w == nil || w.engine != e.Is {
+			s.proof.Left(e.Worker)
+			w = &worker{engine: e.Is}
+			s.workers[e.Worker] = w
+		}
+		if s.model != nil && !w.done && !w.due && w.again.Ready(now) {
+			w.due = true
+			s.due = append(s.due, e)
+		}
+	}
+	for id := range s.workers {
+		if !there[id] {
+			s.proof.Left(id)
+			delete(s.workers, id)
+		}
+	}
+	more = max(min(len(s.due), probes-s.proving), 0)
+	s.proving += more
+	return more
+}
+
+// prove compares engines at their registration, as long as there are any.
+func (s *Subject) prove(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.proving-- }()
+	for len(s.due) > 0 && ctx.Err() == nil {
+		e := s.due[0]
+		s.due = s.due[1:]
+		u := s.use.Load()
+		s.mu.Unlock()
+		begun := s.source.now()
+		within, cancel := context.WithTimeout(ctx, s.source.cfg.Within)
+		failed := s.question(within, u, &e, s.space.Model, "")
+		cancel()
+		s.mu.Lock()
+		w := s.workers[e.Worker]
+		if w == nil || w.engine != e.Is || s.proof.Epoch() != u.epoch {
+			continue // another one by now
+		}
+		if w.done, w.due = failed == nil, false; !w.done {
+			w.again.Later(begun, s.source.now(), againLeast, againMost, e.Worker)
+		}
+	}
+}
+
+// Probe is a request by which files and an engine are compared.
+type Probe struct {
+	Form Form
+	Body []byte
+}
+
+// Questions are what engines are compared by when they come: letters of many scripts, numbers,
+// white space and punctuation, which patterns treat apart; and chats with all that templates
+// treat apart. The words stand for nothing; spaces stand where some engines leave them out when ids
+// become text.
+func Questions(model string) []Probe {
+	const text = `The quick brown fox's 12345678 jumps\tover\n\n  the LAZY dog!?\r\n do n't , I 'm , he 's . OK ? ' so ' !\r\n    if x_1 != None: return {\"a\": [1.5e-3, 'b']}  ` +
+		`naïve café Größe ἀλήθεια съешь ещё שלום مرحبا हिन्दी ภาษาไทย 日本語の文章です。 漢字 한국어 😀👩‍👩‍👧 …—“quotes” ½ ①  x\u200by\u00a0z`
+	const tool = `{"type":"function","function":{"name":"look_up","description":"Looks something up.","parameters":{"type":"object","properties":{"what":{"type":"string","description":"é"},"n":{"type":"integer"}},"required":["what"]}}}`
+	name, err := json.Marshal(model)
+	if err != nil {
+		return nil // a text always has JSON
+	}
+	list := []Probe{}
+	for _, q := range []struct {
+		form Form
+		body string
+	}{
+		{Completion, `{"prompt":"` + text + `"}`},
+		{Completion, `{"prompt":"` + text + `","add_special_tokens":false}`},
+		{Chat, `{"messages":[{"role":"user","content":"` + text + `"}]}`},
+		{Chat, `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":" c "}]}`},
+		{Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[` + tool + `]}`},
+	} {
+		list = append(list, Probe{q.form, []byte(`{"model":` + string(name) + `,` + q.body[1:])})
+	}
+	return list
+}
