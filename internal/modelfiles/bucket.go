@@ -94,7 +94,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace string, replicas i
 	b := new(Bucket)
 	b.os, err = js.ObjectStore(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) && create {
-		err = stream.Copies(nc, replicas, func(replicas int) error {
+		err = stream.Copies(ctx, nc, replicas, func(replicas int) error {
 			b.os, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 				Bucket: name, Description: "kvatlas models' files of namespace " + namespace, Replicas: replicas, Storage: jetstream.FileStorage,
 				TTL: Keep, MaxBytes: maxBucket,

@@ -82,7 +82,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, namespace, stream string, cf
 	name := bucketName(stream)
 	b.os, err = js.ObjectStore(ctx, name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		err = natsstream.Copies(nc, cfg.Replicas, func(replicas int) error {
+		err = natsstream.Copies(ctx, nc, cfg.Replicas, func(replicas int) error {
 			b.os, err = js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
 				Bucket: name, Description: "kvatlas snapshots of " + stream, Replicas: replicas, Storage: jetstream.FileStorage,
 			})

@@ -25,6 +25,7 @@ const (
 // The server's error codes (nats-server, errors.json).
 const (
 	noRoom      jetstream.ErrorCode = 10047 // it cannot set a stream's MaxBytes aside
+	notMade     jetstream.ErrorCode = 10049 // the server could not make a stream
 	noPeers     jetstream.ErrorCode = 10005 // too few servers for so many copies
 	noCluster   jetstream.ErrorCode = 10074 // more than one copy, and no cluster
 	storeFailed jetstream.ErrorCode = 10077 // with text of what failed
@@ -43,19 +44,31 @@ func (c *Config) Declare(set *conf.Set) {
 
 // Copies calls create with how many copies a new stream or bucket is to have:
 // replicas, or if that is 0 three, where the server is of a cluster of three or
-// more, else one.
-func Copies(nc *nats.Conn, replicas int, create func(replicas int) error) error {
+// more, else one. It calls it again for a second while the server cannot make the
+// directory: after an account's last stream is deleted it (2.15.2) removes the empty
+// directories above, later than it answers, and from under a stream that comes then.
+func Copies(ctx context.Context, nc *nats.Conn, replicas int, create func(replicas int) error) error {
+	for wait := 20 * time.Millisecond; ; wait *= 2 {
+		err := copies(nc, replicas, create)
+		if !isCode(err, notMade) || wait > time.Second {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+func copies(nc *nats.Conn, replicas int, create func(replicas int) error) error {
 	if replicas > 0 {
 		return create(replicas)
 	}
 	err := create(3)
-	var api *jetstream.APIError
-	if !errors.As(err, &api) {
-		return err
-	}
 	// With a server of three that is away for the moment, one copy would be for
 	// good: that is waited for.
-	if api.ErrorCode == noCluster || api.ErrorCode == noPeers && len(nc.Servers()) < 3 {
+	if isCode(err, noCluster) || isCode(err, noPeers) && len(nc.Servers()) < 3 {
 		return create(1)
 	}
 	return err
@@ -68,7 +81,7 @@ func OpenKV(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueC
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return kv, err
 	}
-	err = Copies(js.Conn(), cfg.Replicas, func(replicas int) error {
+	err = Copies(ctx, js.Conn(), cfg.Replicas, func(replicas int) error {
 		cfg.Replicas = replicas
 		kv, err = js.CreateKeyValue(ctx, cfg)
 		return err
@@ -84,7 +97,7 @@ func OpenKV(ctx context.Context, js jetstream.JetStream, cfg jetstream.KeyValueC
 func create(ctx context.Context, js jetstream.JetStream, cfg Config, sc jetstream.StreamConfig) (s jetstream.Stream, err error) {
 	least := min(leastBytes, cfg.FirstBytes)
 	for sc.MaxBytes = cfg.FirstBytes; ; sc.MaxBytes = max(sc.MaxBytes/2, least) {
-		err = Copies(js.Conn(), cfg.Replicas, func(replicas int) error {
+		err = Copies(ctx, js.Conn(), cfg.Replicas, func(replicas int) error {
 			sc.Replicas = replicas
 			s, err = js.CreateStream(ctx, sc)
 			return err

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -186,4 +188,33 @@ func startCluster(t *testing.T) []*server.Server {
 		return false
 	})
 	return servers
+}
+
+// A stream is also made when the server cannot make its directory at first, as happens in the
+// moment after it answered that the only stream was deleted.
+func TestAStreamIsMadeAgainWhereItsDirectoryWasNotToBeMade(t *testing.T) {
+	dir := t.TempDir()
+	b, err := broker.Open(testContext(t), broker.Config{URL: broker.Embedded, DataDir: dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	js, err := jetstream.New(b.Conn())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ensure(testContext(t), js, "prod", event.Space{Model: "other", BlockSize: 16}, small); err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	// The server says no because of this, and takes it away.
+	if err := os.WriteFile(filepath.Join(found[0], Name("prod", testSpace)), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ensure(testContext(t), js, "prod", testSpace, small); err != nil {
+		t.Error(err)
+	}
 }
