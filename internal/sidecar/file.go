@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/kvatlas/kvatlas/internal/program/disk"
 )
 
 // store keeps one stream's state. Its user is one goroutine at a time.
@@ -54,22 +56,14 @@ func (f file) save(b []byte) (err error) {
 	if err := os.Rename(temp, f.path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(f.path))
+	return disk.SyncDir(filepath.Dir(f.path))
 }
 
 func (f file) remove() error {
 	if err := os.Remove(f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("removing the kept state: %w", err)
 	}
-	return syncDir(filepath.Dir(f.path))
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return disk.SyncDir(filepath.Dir(f.path))
 }
 
 // nowhere keeps nothing: every start begins anew.

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// disk is a file system that fails at a step, once or from then on, and forgets
+// crashDisk is a file system that fails at a step, once or from then on, and forgets
 // at a crash what was not synced.
-type disk struct {
+type crashDisk struct {
 	rng   *rand.Rand
 	step  int
 	fail  int  // step at which it fails; 0: never
@@ -32,18 +32,18 @@ type inode struct {
 
 var errDisk = errors.New("input/output error")
 
-func newDisk(seed uint64) *disk {
-	return &disk{rng: rand.New(rand.NewPCG(seed, 7)), err: errDisk, names: map[string]*inode{}, durable: map[string]*inode{}}
+func newDisk(seed uint64) *crashDisk {
+	return &crashDisk{rng: rand.New(rand.NewPCG(seed, 7)), err: errDisk, names: map[string]*inode{}, durable: map[string]*inode{}}
 }
 
-func (d *disk) fails() bool {
+func (d *crashDisk) fails() bool {
 	d.step++
 	return d.fail > 0 && (d.step == d.fail || d.stays && d.step > d.fail)
 }
 
 // crash loses what is not on the disk: of unsynced names any may be there, of
 // unsynced data any beginning, and rubbish behind it.
-func (d *disk) crash() {
+func (d *crashDisk) crash() {
 	for name, n := range d.names {
 		if d.durable[name] != n && d.rng.IntN(2) == 0 {
 			d.durable[name] = n
@@ -74,7 +74,7 @@ func (d *disk) crash() {
 }
 
 type diskFile struct {
-	d *disk
+	d *crashDisk
 	n *inode
 }
 
@@ -103,9 +103,9 @@ func (f diskFile) Close() error {
 	return nil
 }
 
-func (d *disk) MkdirAll(string) error { return nil }
+func (d *crashDisk) MkdirAll(string) error { return nil }
 
-func (d *disk) Create(name string) (WriteFile, error) {
+func (d *crashDisk) Create(name string) (WriteFile, error) {
 	if d.fails() {
 		return nil, d.err
 	}
@@ -121,12 +121,12 @@ type reader struct{ *bytes.Reader }
 
 func (reader) Close() error { return nil }
 
-func (d *disk) Open(name string) (File, error) {
+func (d *crashDisk) Open(name string) (File, error) {
 	data, err := d.ReadFile(name)
 	return reader{bytes.NewReader(data)}, err
 }
 
-func (d *disk) ReadFile(name string) ([]byte, error) {
+func (d *crashDisk) ReadFile(name string) ([]byte, error) {
 	n := d.names[name]
 	if n == nil {
 		return nil, fs.ErrNotExist
@@ -134,7 +134,7 @@ func (d *disk) ReadFile(name string) ([]byte, error) {
 	return bytes.Clone(n.data), nil
 }
 
-func (d *disk) Rename(from, to string) error {
+func (d *crashDisk) Rename(from, to string) error {
 	if d.fails() {
 		return d.err
 	}
@@ -143,7 +143,7 @@ func (d *disk) Rename(from, to string) error {
 	return nil
 }
 
-func (d *disk) Link(from, to string) error {
+func (d *crashDisk) Link(from, to string) error {
 	if d.fails() {
 		return d.err
 	}
@@ -154,7 +154,7 @@ func (d *disk) Link(from, to string) error {
 	return nil
 }
 
-func (d *disk) Remove(name string) error {
+func (d *crashDisk) Remove(name string) error {
 	if d.fails() {
 		return d.err
 	}
@@ -165,7 +165,7 @@ func (d *disk) Remove(name string) error {
 	return nil
 }
 
-func (d *disk) ReadDir(dir string) ([]string, error) {
+func (d *crashDisk) ReadDir(dir string) ([]string, error) {
 	var names []string
 	for n := range d.names {
 		if filepath.Dir(n) == dir {
@@ -176,7 +176,7 @@ func (d *disk) ReadDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-func (d *disk) SyncDir(string) error {
+func (d *crashDisk) SyncDir(string) error {
 	if d.fails() {
 		return d.err
 	}
@@ -219,7 +219,7 @@ func TestADirectorySurvivesCrashes(t *testing.T) {
 }
 
 // publish publishes snapshots up to a sequence.
-func (d *disk) publish(ctx context.Context, to uint64, published *uint64) error {
+func (d *crashDisk) publish(ctx context.Context, to uint64, published *uint64) error {
 	s, err := OpenDir("/snap", "s", d)
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (d *disk) publish(ctx context.Context, to uint64, published *uint64) error 
 }
 
 // check looks at what is there after a crash.
-func check(t *testing.T, d *disk, fail int, published uint64) {
+func check(t *testing.T, d *crashDisk, fail int, published uint64) {
 	t.Helper()
 	ctx := context.Background()
 	s, err := OpenDir("/snap", "s", d)

@@ -4,6 +4,8 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"github.com/kvatlas/kvatlas/internal/program/disk"
 )
 
 // FS is what a Dir needs of a file system. OS is the real one.
@@ -70,11 +72,4 @@ func (OS) ReadDir(dir string) ([]string, error) {
 }
 
 // SyncDir implements FS.
-func (OS) SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close() //nolint:errcheck // nothing was written
-	return d.Sync()
-}
+func (OS) SyncDir(dir string) error { return disk.SyncDir(dir) }

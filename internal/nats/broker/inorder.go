@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/kvatlas/kvatlas/internal/program/disk"
 )
 
 // begin marks the data directory as in use. After a run that did not end in order
@@ -28,7 +30,8 @@ func begin(dir string) (checks bool, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("broker: %w", err)
 	}
-	if err := os.WriteFile(running, nil, 0o600); err != nil {
+	// On the disk before the first message is: power may go at any time.
+	if err := errors.Join(os.WriteFile(running, nil, 0o600), disk.SyncDir(dir)); err != nil {
 		return false, fmt.Errorf("broker: data directory must be writable: %w", err)
 	}
 	return checks, nil
@@ -45,11 +48,15 @@ func end(dir string) error {
 // forgetStates removes what the server below dir noted of its messages, which it
 // makes anew from them.
 func forgetStates(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir) // it may be on a disk of its own
+	if errors.Is(err, fs.ErrNotExist) {    // nothing was ever stored
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && path == dir: // nothing was ever stored
-			return nil
-		case err == nil && d.Name() == "index.db" && filepath.Base(filepath.Dir(path)) == "msgs":
+		if err == nil && d.Name() == "index.db" && filepath.Base(filepath.Dir(path)) == "msgs" {
 			return os.Remove(path) //nolint:gosec // nobody else writes there
 		}
 		return err

@@ -38,6 +38,9 @@ func TestMessagesAreCheckedAfterARunThatDidNotEndInOrder(t *testing.T) {
 		}
 		return info.State.Msgs
 	}
+	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "jetstream")); err != nil { // a disk of its own
+		t.Fatal(err)
+	}
 	b := open(t, testConfig(t, dir))
 	if got := stored(b); got != 20 {
 		t.Fatalf("%d messages are stored", got)
