@@ -98,15 +98,28 @@ func (s *Server) translated(w http.ResponseWriter, r *http.Request, path string)
 	return req, chat
 }
 
+// render says the tokens of a request's prompt, as vLLM does at each API's path with /render.
+func (s *Server) render(w http.ResponseWriter, r *http.Request) {
+	if prompt, ok := s.promptOf(w, r, strings.TrimSuffix(r.URL.Path, "/render")); ok {
+		answer(w, http.StatusOK, object{"token_ids": prompt})
+	}
+}
+
 // count answers /v1/messages/count_tokens.
 func (s *Server) count(w http.ResponseWriter, r *http.Request) {
-	_, chat := s.translated(w, r, r.URL.Path)
+	if prompt, ok := s.promptOf(w, r, r.URL.Path); ok {
+		answer(w, http.StatusOK, object{"input_tokens": len(prompt), "context_management": object{"original_input_tokens": len(prompt)}})
+	}
+}
+
+// promptOf returns the tokens of a request to the path; false if it has been refused.
+func (s *Server) promptOf(w http.ResponseWriter, r *http.Request, path string) (prompt []uint32, ok bool) {
+	_, chat := s.translated(w, r, path)
 	if chat == nil {
-		return
+		return nil, false
 	}
 	body, err := jinja.AppendJSON(nil, chat.Value())
 	var q request
-	var prompt []uint32
 	if err == nil {
 		err = json.Unmarshal(body, &q)
 	}
@@ -115,9 +128,8 @@ func (s *Server) count(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		fail(w, http.StatusBadRequest, err)
-		return
 	}
-	answer(w, http.StatusOK, object{"input_tokens": len(prompt), "context_management": object{"original_input_tokens": len(prompt)}})
+	return prompt, err == nil
 }
 
 // score answers /score and /rerank, having computed the first prompt: scores nobody looks at.
@@ -155,7 +167,17 @@ func (s *Server) otherwise(w http.ResponseWriter, r *http.Request) {
 	if chat == nil {
 		return
 	}
-	for _, name := range []string{"stream", "max_tokens", "cache_salt", paramsName, "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids"} {
+	if params, is := req.Get(paramsName).AsDict(); is && !s.since(takesOthers) {
+		without := jinja.NewDict(params.Len())
+		for i := range params.Len() {
+			if k, v := params.At(i); k != jinja.Str("prompt_token_ids") {
+				name, _ := k.AsString()
+				without.Set(name, v)
+			}
+		}
+		req.Set(paramsName, without.Value())
+	}
+	for _, name := range []string{"stream", "max_tokens", "cache_salt", paramsName, "bootstrap_host", "bootstrap_port", "bootstrap_room"} {
 		if x := req.Get(name); !x.IsMissing() {
 			chat.Set(name, x)
 		}

@@ -65,6 +65,11 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET "+map[string]string{KindVLLM: "/version", KindSGLang: "/server_info"}[s.cfg.Kind], s.version)
 	s.mux.HandleFunc("POST /v1/completions", s.complete)
 	s.mux.HandleFunc("POST /v1/chat/completions", s.complete)
+	if s.cfg.Kind == KindVLLM && s.since(takesOthers) {
+		for _, path := range []string{api.PathChat, api.PathMessages, api.PathResponses} {
+			s.mux.HandleFunc("POST "+path+"/render", s.render)
+		}
+	}
 	s.mux.HandleFunc("POST /v1/messages", s.otherwise)
 	s.mux.HandleFunc("POST "+api.PathCountTokens, s.count)
 	s.mux.HandleFunc("POST /v1/responses", s.otherwise)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/chat"
@@ -20,7 +21,7 @@ type Tokenizer struct {
 }
 
 // LoadTokenizer reads tokenizer.json, and tokenizer_config.json with the chat template where
-// there is one. template, if not empty, is written by in place of the files' (--chat-template of
+// there is one, and config.json, by which a model has an encoder in place of that. template, if not empty, is written by in place of the files' (--chat-template of
 // real engines), and kwargs are a JSON object of template variables, or empty
 // (--default-chat-template-kwargs).
 func LoadTokenizer(files fs.FS, template, kwargs string) (*Tokenizer, error) {
@@ -40,9 +41,9 @@ func LoadTokenizer(files fs.FS, template, kwargs string) (*Tokenizer, error) {
 		return nil, err
 	}
 	if template != "" {
-		cfg.Template, cfg.ToolTemplate = template, ""
+		cfg.Template, cfg.ToolTemplate, cfg.Encoder = template, "", chat.Jinja
 	}
-	if cfg.Template == "" {
+	if cfg.Template == "" && cfg.Encoder == chat.Jinja {
 		return t, nil
 	}
 	if kwargs != "" {
@@ -75,9 +76,20 @@ func (t *Tokenizer) encode(ctx context.Context, q *request, body []byte) (tokens
 			return nil, 0, fmt.Errorf("chat: %w", err)
 		}
 		text, special = string(p.Text), p.AddSpecial
+		done := 0
+		for _, s := range p.Plain {
+			if tokens, err = t.words.Encode(tokens, text[done:s.From], false); err == nil {
+				tokens, err = t.words.EncodePlain(tokens, text[s.From:s.To], "")
+			}
+			if err != nil {
+				return nil, 0, err
+			}
+			done = s.To
+		}
+		size, text = done, text[done:]
 	}
-	tokens, err = t.words.Encode(nil, text, special)
-	return tokens, len(text), err
+	tokens, err = t.words.Encode(tokens, text, special)
+	return tokens, size + len(text), err
 }
 
 var errNoTemplate = errors.New("the model has no chat template")
@@ -121,6 +133,10 @@ const (
 // chat from input_ids (0.5.12.post1 does not).
 var takesTokens = map[string][3]int{KindVLLM: {0, 27, 0}, KindSGLang: {0, 5, 13}}
 
+// takesOthers is the first release of vLLM that is known to take those of /v1/messages and
+// /v1/responses, too.
+var takesOthers = [3]int{0, 33, 0}
+
 func release(r [3]int) string { return fmt.Sprintf("%d.%d.%d", r[0], r[1], r[2]) }
 
 // given returns the tokens that the request brings with it, if this engine takes them.
@@ -129,25 +145,21 @@ func (s *Server) given(q *request) []uint32 {
 	if json.Unmarshal(q.Prompt, &tokens) == nil && q.Messages == nil && tokens != nil {
 		return tokens
 	}
-	var release [3]int
-	_, _ = fmt.Sscanf(s.cfg.Release, "%d.%d.%d", &release[0], &release[1], &release[2]) // what is missing is 0
-	first := takesTokens[s.cfg.Kind]
-	for i := range release {
-		if release[i] < first[i] {
-			return nil
-		}
-		if release[i] > first[i] {
-			break
-		}
-	}
 	switch {
-	case q.Messages == nil:
+	case q.Messages == nil, !s.since(takesTokens[s.cfg.Kind]):
 	case s.cfg.Kind == KindSGLang:
 		return q.InputIDs
 	case q.Transfer != nil:
 		return q.Transfer.Tokens
 	}
 	return nil
+}
+
+// since reports whether the engine is of a release or a later one.
+func (s *Server) since(first [3]int) bool {
+	var release [3]int
+	_, _ = fmt.Sscanf(s.cfg.Release, "%d.%d.%d", &release[0], &release[1], &release[2]) // what is missing is 0
+	return slices.Compare(release[:], first[:]) >= 0
 }
 
 // prompt returns the tokens of a request's prompt: those that it brings, or what the tokenizer

@@ -72,17 +72,18 @@ func (c *config) listTokenizers(ctx context.Context) error {
 		return c.print(map[string]any{"tokenizers": list.Tokenizers})
 	}
 	w := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tGROUP\tTEXTS\tCHATS\tCOMPARED\tMIB\tFROM\tWHY NOT")
+	fmt.Fprintln(w, "MODEL\tGROUP\tTEXTS\tCHATS\tMESSAGES\tRESPONSES\tDETOKENIZED\tCOMPARED\tMIB\tFROM\tWHY NOT")
 	for _, t := range list.Tokenizers {
 		why := cmp.Or(t.Error, t.NoChats, "-")
 		if d := t.Difference; d != nil {
-			made := "tokens"
+			made := "tokens of " + d.Prompts
 			if d.Prompts == "detokenized" {
 				made = "text of tokens"
 			}
 			why = fmt.Sprintf("worker %d makes other %s from position %d on (%d, not %d)", d.Worker, made, d.Position, d.Theirs, d.Ours)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d of %d\t%d\t%s\t%s\n", t.Model, cmp.Or(t.Group, "-"), t.States["texts"], t.States["chats"], t.Compared, t.Workers,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d of %d\t%d\t%s\t%s\n", t.Model, cmp.Or(t.Group, "-"), t.States["texts"], t.States["chats"],
+			cmp.Or(t.States["messages"], "-"), cmp.Or(t.States["responses"], "-"), cmp.Or(t.States["detokenized"], "-"), t.Compared, t.Workers,
 			t.Bytes>>20, cmp.Or(t.From, "-"), why)
 	}
 	return w.Flush()

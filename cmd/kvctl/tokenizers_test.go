@@ -12,8 +12,8 @@ func TestTokenizers(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch model := r.URL.Query().Get("model_name"); {
 		case r.Method == http.MethodGet && r.URL.Path == "/v1/tokenizers":
-			_, _ = w.Write([]byte(`{"tokenizers":[{"model_name":"org/model","states":{"texts":"disagrees","chats":"disagrees"},"workers":3,"compared":2,"bytes":20971520,
-				"from":"/models/org/model","difference":{"worker_id":7,"position":12,"ours":30,"theirs":31}}]}`))
+			_, _ = w.Write([]byte(`{"tokenizers":[{"model_name":"org/model","states":{"texts":"disagrees","chats":"disagrees","detokenized":"trusted"},"workers":3,"compared":2,"bytes":20971520,
+				"from":"/models/org/model","difference":{"worker_id":7,"prompts":"chats","position":12,"ours":30,"theirs":31}}]}`))
 		case r.Method != http.MethodPost || r.URL.Path != "/v1/tokenizers/retry":
 			w.WriteHeader(http.StatusBadRequest)
 		case model != "" && model != "org/model":
@@ -28,7 +28,7 @@ func TestTokenizers(t *testing.T) {
 		code   int
 		stdout []string
 	}{
-		{"tokenizers", 0, []string{"org/model", "disagrees", "2 of 3", "20", "worker 7 makes other tokens from position 12 on (31, not 30)"}},
+		{"tokenizers", 0, []string{"org/model", "disagrees", "DETOKENIZED", "trusted", "2 of 3", "20", "worker 7 makes other tokens of chats from position 12 on (31, not 30)"}},
 		{"tokenizers --json", 0, []string{`"worker_id":7`, `"position":12`}},
 		{"tokenizers retry", 0, []string{"compared anew: 1"}},
 		{"tokenizers retry org/model --json", 0, []string{`"models":1`}},

@@ -163,7 +163,7 @@ func (c *config) declarePrompts(set *conf.Set) {
 		once.`, conf.Between(1, 4096))
 	set.Bool(&c.Proxy.PassTokens, "pass-tokens", false, `Send engines the tokens of a prompt with its request, so that they are made once: those that were
 		made here by a model's files, of texts and chats without media, to engines that were themselves seen to make the same and that take them (vLLM
-		from 0.27.0 on, SGLang from 0.5.13, by what they say of themselves; see --models-every). The rest of the body stays as it came.`)
+		from 0.27.0 on, of messages and responses from 0.33.0; SGLang from 0.5.13, by what they say of themselves; see --models-every). The rest of the body stays as it came.`)
 	set.Bytes(&c.TurnCache, "turn-cache", 64<<20, `Memory for each model's texts and their tokens, by which a conversation's next turn tokenizes
 		what is new.`, conf.Between[int64](0, 1<<36))
 	set.Int(&c.Proxy.MaxPrompt, "max-prompt-tokens", 1<<20, `Tokens of a prompt that are looked at; what follows is passed on only. A longer

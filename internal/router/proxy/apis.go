@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/kvatlas/kvatlas/chat"
 	chats "github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/chat/jinja"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
@@ -36,6 +38,9 @@ var apis = map[string]dialect{
 	"/v1" + chats.PathRerank:   {read: chats.PathRerank, scores: true},
 	"/v2" + chats.PathRerank:   {read: chats.PathRerank, scores: true},
 }
+
+// conversations are the APIs whose conversations become chats, as engines have rendering of.
+var conversations = map[string]tokens.Form{chats.PathMessages: tokens.Message, chats.PathCountTokens: tokens.Message, chats.PathResponses: tokens.Response}
 
 // place puts what was found in the body where its API has it.
 func (q *call) place(most int) {
@@ -74,7 +79,10 @@ const (
 	unreadRefused = "refused"
 	unreadPast    = "past"
 	unreadLong    = "too_long"
+	unreadDiffers = "differs"
 )
+
+var errDiffers = errors.New("an engine makes another prompt of such a conversation")
 
 var errEngine = errors.New("the model's engines do not all call themselves vLLM at /v1/models: how they read this is not known")
 
@@ -104,6 +112,8 @@ func (p *Proxy) converse(m *fleet.Model, q *call) bool {
 	switch {
 	case errors.Is(err, errEngine):
 		why = unreadEngine
+	case errors.Is(err, errDiffers):
+		why = unreadDiffers
 	case errors.As(err, &bad), errors.As(err, &failed):
 		why = unreadRefused
 	case errors.As(err, &past):
@@ -136,6 +146,14 @@ func (p *Proxy) asChat(m *fleet.Model, q *call, path string, vllm bool) ([]byte,
 		return nil, &jinja.UnsupportedError{What: "a request that is no object"}
 	}
 	x := p.tokens.Of(m.Space)
+	if form, is := conversations[path]; is {
+		switch {
+		case form == tokens.Response && (x.Harmony() || strings.Contains(strings.ToLower(m.Space.Model), "gpt-oss")):
+			return nil, &jinja.UnsupportedError{What: "gpt-oss' conversations of /v1/responses, which have a way of their own to the prompt"}
+		case x.Differs(form):
+			return nil, errDiffers
+		}
+	}
 	out, err := chats.Chat(path, req, chats.Rules{Template: x.Template(), Scores: x.Scores(), Past: p.past(m)})
 	if err != nil {
 		return nil, err

@@ -73,9 +73,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {
 		o.kept[found] = m.Counter("kvatlas_router_kept_total", "Requests about responses, files and batches that engines keep, by how the engine was found.", "found", found)
 	}
-	for _, why := range [...]string{unreadEngine, unreadOther, unreadRefused, unreadPast, unreadLong} {
+	for _, why := range [...]string{unreadEngine, unreadOther, unreadRefused, unreadPast, unreadLong, unreadDiffers} {
 		o.unread[why] = m.Counter("kvatlas_router_unread_conversations_total",
-			"Requests by other APIs than completions and chats that went by load, by reason: engine (not known as vLLM), unsupported, refused (the engine would, too), past (of another response, not known), too_long (--max-prompt-tokens, by bytes).", "reason", why)
+			"Requests by other APIs than completions and chats that went by load, by reason: engine (not known as vLLM), unsupported, refused (the engine would, too), past (of another response, not known), too_long (--max-prompt-tokens, by bytes), differs (an engine makes another prompt of such a conversation).", "reason", why)
 	}
 	m.Gauge("kvatlas_router_responses_bytes", "Memory that takes what responses said, for those that go on with them.", func() float64 { return float64(p.turns.used(time.Now())) })
 	m.Gauge("kvatlas_router_in_flight", "Requests being answered.", func() float64 { return float64(p.InFlight()) })

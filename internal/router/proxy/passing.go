@@ -15,7 +15,7 @@ import (
 // that tokens would leave out, it goes as it came.
 
 // Where engines take the tokens of a chat, and since which release: vLLM in place of rendering
-// (#48145), SGLang as a field of the request (#28744). Both parse answers as before, by the messages
+// (#48145), and of what becomes a chat there since 0.33.0 at the latest; SGLang as a field of the request (#28744). Both parse answers as before, by the messages
 // and tools that stay in the body. Those of a completion all releases take as its prompt.
 var chatTokens = map[string]struct {
 	since [3]int
@@ -24,6 +24,9 @@ var chatTokens = map[string]struct {
 	"vllm":   {[3]int{0, 27, 0}, paramsField},
 	"sglang": {[3]int{0, 5, 13}, inputField},
 }
+
+// otherTokens is the release of vLLM that was seen to take the tokens of /v1/messages and /v1/responses.
+var otherTokens = [3]int{0, 33, 0}
 
 const (
 	inputField  = "input_ids"
@@ -44,18 +47,21 @@ type givenIDs struct {
 
 // pass says how the request's tokens go to the engine.
 func (p *Proxy) pass(q *call, e *fleet.Engine) (g givenIDs) {
-	if !p.cfg.PassTokens || !q.api.choices || q.ids == nil || len(q.ids.List) == 0 || !q.ids.Agreed(e.ID, e.Process()) {
+	if !p.cfg.PassTokens || !q.api.choices && !q.api.splits || q.ids == nil || len(q.ids.List) == 0 || !q.ids.Agreed(e.ID, e.Process()) {
 		return g
 	}
 	software := e.Software()
-	field := promptField
-	if q.chat {
-		field = chatTokens[software.Name].field
-		if !software.Since(chatTokens[software.Name].since) {
-			field = ""
+	field, since := promptField, [3]int{}
+	switch {
+	case !q.api.choices:
+		field, since = "", otherTokens
+		if software.Name == "vllm" {
+			field = paramsField
 		}
+	case q.chat:
+		field, since = chatTokens[software.Name].field, chatTokens[software.Name].since
 	}
-	if software.Name == "" || field == "" || !onlyText(q.data) {
+	if software.Name == "" || !software.Since(since) || field == "" || !onlyText(q.data) {
 		p.obs.promptsAsText.Inc()
 		return g
 	}
@@ -103,12 +109,17 @@ func onlyText(data []byte) bool {
 	said := 0
 	for first := true; r.More('}', &first); {
 		name := string(r.Key())
-		if name == promptField || name == "messages" {
-			said++ // of both the engine takes the one that its route is for
+		if name == promptField || name == "messages" || name == "input" {
+			said++ // of several the engine takes the one that its route is for
 		}
 		switch {
 		case name == promptField && r.Peek() != '"':
 			return false // the first of several
+		case name == "truncation":
+			if string(r.Raw()) != `"disabled"` {
+				return false // tokens that were given are not cut
+			}
+			continue
 		case slices.Contains(textual, name) && r.Peek() != 'n': // null
 			return false
 		}

@@ -290,3 +290,69 @@ func TestPassTokensSplit(t *testing.T) {
 		})
 	}
 }
+
+// The tokens of other APIs' conversations go to engines that render those, too, and were seen to
+// make the same of each API's; the body stays the client's but for them.
+func TestPassTokensOfOtherAPIs(t *testing.T) {
+	t.Parallel()
+	const tool = `{"name":"look","description":"é","input_schema":{"type":"object","b":1,"a":[]}}`
+	asked := map[string][]string{
+		"/v1/messages": {
+			`{"model":"org/model", "max_tokens":1,"messages":[{"role":"user","content":"the in"}] }`,
+			`{"model":"org/model","max_tokens":1,"system":[{"type":"text","text":"a"}],"messages":[{"role":"user","content":[{"type":"text","text":"b","cache_control":{"type":"ephemeral"}}]}],"tools":[` + tool + `]}`,
+		},
+		"/v1/responses": {
+			`{"model":"org/model","max_output_tokens":1,"input":"the in","truncation":"disabled"}`,
+			`{"model":"org/model","max_output_tokens":1,"instructions":"a","input":[{"role":"user","content":[{"type":"input_text","text":"b"}]}],"tools":[` + strings.Replace(`{"type":"function",`+tool[1:], "input_schema", "parameters", 1) + `]}`,
+		},
+	}
+	const never = `{"model":"org/model","max_output_tokens":1,"input":"the in","truncation":"auto"}`
+	for _, c := range []struct {
+		kind, release string
+		split, given  bool
+	}{
+		{kind: mockapi.KindVLLM, release: "0.33.0", given: true}, {kind: mockapi.KindVLLM, release: "0.33.0", split: true, given: true},
+		{kind: mockapi.KindVLLM, release: "0.32.1"}, {kind: mockapi.KindSGLang, release: "0.5.23"},
+	} {
+		t.Run(fmt.Sprint(c.kind, c.release, c.split), func(t *testing.T) {
+			t.Parallel()
+			n := 1
+			if c.split {
+				n = 2
+			}
+			x := newPassing(t, n, func(i int, e *mockapi.Config) {
+				if e.Kind, e.Release = c.kind, c.release; c.split {
+					e.Transfer, e.Prefill = mockapi.TransferVLLM, i == 0
+				}
+			}, func(i int, w *registry.Worker) {
+				if c.split {
+					w.KVTransfer, w.Role = registry.TransferVLLM, []registry.Role{registry.Prefill, registry.Decode}[i]
+				}
+			}, nil)
+			if s := x.proxy.Tokens().Of(space).Status().States; (s["messages"] == "trusted") != c.given || s["messages"] != s["responses"] {
+				t.Fatal(s)
+			}
+			try := func(path, body string, given bool) {
+				t.Helper()
+				if status, data, _ := x.post(path, body); status != 200 {
+					t.Fatalf("%s: %d %s", body, status, data)
+				}
+				for range n {
+					a := <-x.arrived
+					want, err := x.files.Prompt(t.Context(), []byte(a.body)) // the mock's body is the chat that it made
+					if err != nil || a.given != given || !slices.Equal(a.prompt, want) || len(want) == 0 {
+						t.Errorf("%s: engine %d: given %t, want %t; %v, want %v, %v", body, a.engine, a.given, given, a.prompt, want, err)
+					}
+				}
+			}
+			for path, bodies := range asked {
+				for _, body := range bodies {
+					try(path, body, c.given)
+				}
+			}
+			if try("/v1/responses", never, false); c.split && x.engines[1].Lost.Load() != 0 {
+				t.Error("what was computed is lost")
+			}
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	chats "github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -112,6 +113,10 @@ func (p *Proxy) engineTokens(ctx context.Context, q tokens.Question) ([]uint32, 
 			return ask(q.Body, pathTokenize)
 		}
 		return list, err
+	case tokens.Message:
+		return ask(q.Body, chats.PathMessages+renders)
+	case tokens.Response:
+		return ask(q.Body, chats.PathResponses+renders)
 	case tokens.Detokenize:
 	}
 	return nil, tokens.ErrSilent

@@ -34,6 +34,7 @@ type knowing struct {
 	skips    atomic.Bool            // it leaves special tokens out of texts
 	cleans   atomic.Bool            // and spaces before punctuation
 	renders  bool                   // it has /v1/chat/completions/render
+	converts atomic.Int64           // it has that of /v1/messages and /v1/responses, and adds so many tokens
 	mute     atomic.Bool            // it fails at saying tokens
 	length   atomic.Int64           // how many it takes
 	got      atomic.Pointer[string] // the last request that was not for tokens
@@ -74,6 +75,9 @@ func (e *knowing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/version":
 		_, _ = io.WriteString(w, `{"version":"0.27.0"}`)
 		return
+	case strings.HasSuffix(r.URL.Path, renders) && r.URL.Path != pathRender && e.converts.Load() == 0:
+		w.WriteHeader(http.StatusNotFound)
+		return
 	case e.mute.Load() && (r.URL.Path == pathTokenize || r.URL.Path == pathRender):
 		w.WriteHeader(http.StatusInternalServerError)
 		return
@@ -97,7 +101,7 @@ func (e *knowing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		data, _ := json.Marshal(map[string]string{"prompt": text})
 		_, _ = w.Write(data)
 		return
-	case r.URL.Path == pathRender && e.renders:
+	case r.URL.Path == pathRender && e.renders, strings.HasSuffix(r.URL.Path, renders) && r.URL.Path != pathRender:
 		field = "token_ids"
 	case r.URL.Path == pathRender:
 		w.WriteHeader(http.StatusNotFound)
@@ -110,13 +114,18 @@ func (e *knowing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e.asked.Add(1)
 	form := tokens.Chat
-	if strings.Contains(string(body), `"prompt"`) {
+	if other, is := conversations[strings.TrimSuffix(r.URL.Path, renders)]; is {
+		form = other
+	} else if strings.Contains(string(body), `"prompt"`) {
 		form = tokens.Completion
 	}
 	ids, err := e.model.Load().Tokens(r.Context(), form, body, nil)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
+	}
+	if form > tokens.Chat {
+		ids = append(ids, make([]uint32, e.converts.Load()-1)...)
 	}
 	data, _ := json.Marshal(map[string]any{field: ids, "count": len(ids), "max_model_len": e.length.Load()})
 	_, _ = w.Write(data)
@@ -490,5 +499,72 @@ func TestComparedByRenderOnly(t *testing.T) {
 				t.Errorf("another engine answers in the place of one: %v", err)
 			}
 		}
+	}
+}
+
+// An engine that makes other prompts of messages than of the chats that they become here is found by
+// its rendering: messages go by load then, and chats as before.
+func TestMessagesThatDiffer(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, filepath.Join(dir, modelName), tokentest.Files(tokentest.Template))
+	e := newKnowing(t, tokentest.Template, true)
+	e.converts.Store(1)
+	l := followed(t, dir, 1, e)
+	l.fleet.AskModels(t.Context(), http.DefaultClient, patience)
+	is := func(messages string) {
+		t.Helper()
+		l.eventually(func() error {
+			if s := l.proxy.Tokens().Of(space).Status(); s.States["messages"] != messages || s.States["chats"] != "trusted" || s.States["texts"] != "trusted" {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+	const body = `{"model":"org/model","max_tokens":2,"messages":[{"role":"user","content":"b"}]}`
+	byLoad := func() string { return l.metric(`kvatlas_router_unread_conversations_total{reason="differs"}`) }
+	is("trusted")
+	if l.post("/v1/messages", body); byLoad() != "0" {
+		t.Error("it goes by load")
+	}
+	e.converts.Store(2)
+	l.eventually(func() error { // by samples
+		l.post("/v1/messages", body)
+		if s := l.proxy.Tokens().Of(space).Status(); s.Difference == nil || s.Difference.Prompts != "messages" {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	is("disagrees")
+	before := byLoad()
+	if l.post("/v1/messages", body); byLoad() == before {
+		t.Error("it is still looked up")
+	}
+	l.post("/v1/chat/completions", `{"model":"org/model","messages":[{"role":"user","content":"b"}]}`)
+	is("disagrees")
+}
+
+// What gpt-oss is asked by /v1/responses is not taken for a chat.
+func TestHarmonyResponses(t *testing.T) {
+	dir := t.TempDir()
+	files := tokentest.Files(tokentest.Template)
+	files["config.json"] = &fstest.MapFile{Data: []byte(`{"model_type":"gpt_oss"}`)}
+	writeFiles(t, filepath.Join(dir, modelName), files)
+	e := newKnowing(t, tokentest.Template, true)
+	m, err := tokens.Load(files, tokens.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.model.Store(m)
+	e.converts.Store(1)
+	l := followed(t, dir, 1, e)
+	l.fleet.AskModels(t.Context(), http.DefaultClient, patience)
+	l.states("trusted", "trusted")
+	if s := l.proxy.Tokens().Of(space).Status().States; s["messages"] != "trusted" || s["responses"] != "unproven" {
+		t.Error(s)
+	}
+	l.post("/v1/responses", `{"model":"org/model","input":"x"}`)
+	l.post("/v1/messages", `{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"b"}]}`)
+	if n := l.metric(`kvatlas_router_unread_conversations_total{reason="unsupported"}`); n != "1" {
+		t.Errorf("%s went by load", n)
 	}
 }

@@ -8,11 +8,13 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/blockhash"
+	chats "github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
@@ -96,7 +98,7 @@ var errNoEngine = errors.New("no engine is there to ask")
 // tokensOf makes the tokens of a prompt in the process, where that is known to be what the
 // engines make of it, or else asks one.
 func (p *Proxy) tokensOf(ctx context.Context, m *fleet.Model, q *call) (list []uint32, err error) {
-	q.ids, err = p.tokens.Of(m.Space).Tokens(ctx, tokens.Request{Form: q.form(), Body: q.older(), Adapter: q.lora, Authorization: first(q.header["Authorization"])})
+	q.ids, err = p.tokens.Of(m.Space).Tokens(ctx, tokens.Request{Form: q.form(), Body: q.older(), Came: conversations[q.api.read], Asked: q.data, Adapter: q.lora, Authorization: first(q.header["Authorization"])})
 	if err == nil {
 		return q.ids.List, nil
 	}
@@ -174,7 +176,8 @@ func (p *Proxy) maxTokenAnswer(n int) int64 {
 const (
 	pathTokenize   = "/tokenize"
 	pathDetokenize = "/detokenize"
-	pathRender     = "/v1/chat/completions/render"
+	renders        = "/render" // of an API what its prompt becomes
+	pathRender     = chats.PathChat + renders
 )
 
 // postTo asks an engine.
@@ -206,7 +209,7 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp.StatusCode)
 	}
-	if path == pathRender {
+	if strings.HasSuffix(path, renders) {
 		return s.read("token_ids")
 	}
 	return s.read("tokens")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/kvatlas/kvatlas/chat"
+	"github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/chat/jinja"
 	"github.com/kvatlas/kvatlas/tokenize"
 )
@@ -56,6 +57,7 @@ func asking(err error) error {
 		is          *AskError
 		unsupported *jinja.UnsupportedError
 		limit       *jinja.LimitError
+		past        *api.UnknownPastError
 		bad         *chat.BadRequestError
 		raised      *jinja.RaisedError
 		failed      *jinja.Error
@@ -64,7 +66,7 @@ func asking(err error) error {
 	switch {
 	case errors.As(err, &is):
 		return err
-	case errors.As(err, &unsupported):
+	case errors.As(err, &unsupported), errors.As(err, &past):
 		r = Unsupported
 	case errors.As(err, &limit):
 	case errors.As(err, &bad), errors.As(err, &raised), errors.As(err, &failed):

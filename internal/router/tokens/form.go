@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/kvatlas/kvatlas/chat"
+	"github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/chat/jinja"
 )
 
@@ -14,6 +15,8 @@ type Form uint8
 const (
 	Completion Form = iota // /v1/completions
 	Chat                   // /v1/chat/completions
+	Message                // /v1/messages
+	Response               // /v1/responses
 	forms                  // how many there are that have a prompt
 
 	Detokenize // /detokenize, which is compared as they are
@@ -32,16 +35,26 @@ type Conversation struct {
 }
 
 // reader returns what makes of a body, which is an object, the conversation.
-// An error is an AskError, a chat.BadRequestError or one of jinja's.
-func (f Form) reader() func(body *jinja.Dict) (Conversation, error) {
-	return [forms]func(*jinja.Dict) (Conversation, error){
+// An error is an AskError, a chat.BadRequestError or one of package chat/api or jinja.
+func (f Form) reader() func(body *jinja.Dict, r api.Rules) (Conversation, error) {
+	return [forms]func(*jinja.Dict, api.Rules) (Conversation, error){
 		Completion: readCompletion,
 		Chat:       readChat,
+		Message:    readOther(api.PathMessages),
+		Response:   readOther(api.PathResponses),
 	}[f]
 }
 
+// readOther reads what becomes a chat.
+func readOther(path string) func(*jinja.Dict, api.Rules) (Conversation, error) {
+	return func(body *jinja.Dict, r api.Rules) (c Conversation, err error) {
+		c.Chat, err = api.Chat(path, body, r)
+		return c, err
+	}
+}
+
 // readCompletion reads the prompt; of a list of prompts the first.
-func readCompletion(body *jinja.Dict) (c Conversation, err error) {
+func readCompletion(body *jinja.Dict, _ api.Rules) (c Conversation, err error) {
 	prompt := body.Get("prompt")
 	if list, ok := prompt.AsList(); ok && len(list) > 0 {
 		prompt = list[0]
@@ -59,7 +72,7 @@ func readCompletion(body *jinja.Dict) (c Conversation, err error) {
 	return c, uncut(body)
 }
 
-func readChat(body *jinja.Dict) (c Conversation, err error) {
+func readChat(body *jinja.Dict, _ api.Rules) (c Conversation, err error) {
 	c.Chat = body
 	return c, uncut(body)
 }
@@ -89,7 +102,7 @@ func flag(body *jinja.Dict, name string, otherwise bool) (bool, error) {
 }
 
 // read returns the body's conversation.
-func read(f Form, body string) (Conversation, error) {
+func read(f Form, body string, r api.Rules) (Conversation, error) {
 	if f >= forms {
 		return Conversation{}, ask(Unsupported, "a form that is not known")
 	}
@@ -105,7 +118,7 @@ func read(f Form, body string) (Conversation, error) {
 	if !ok {
 		return Conversation{}, &chat.BadRequestError{Msg: "the request is not an object"}
 	}
-	c, err := f.reader()(d)
+	c, err := f.reader()(d, r)
 	c.Salt, _ = d.Get("cache_salt").AsString()
 	return c, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -257,6 +258,7 @@ type Probe struct {
 func Questions(model string) []Probe {
 	const text = `The quick brown fox's 12345678 jumps\tover\n\n  the LAZY dog!?\r\n do n't , I 'm , he 's . OK ? ' so ' !\r\n    if x_1 != None: return {\"a\": [1.5e-3, 'b']}  ` +
 		`naïve café Größe ἀλήθεια съешь ещё שלום مرحبا हिन्दी ภาษาไทย 日本語の文章です。 漢字 한국어 😀👩‍👩‍👧 …—“quotes” ½ ①  x\u200by\u00a0z`
+	const schema = `"input_schema":{"type":"object","properties":{"what":{"type":"string","description":"é"},"n":{"type":"integer"}},"required":["what"]}`
 	const tool = `{"type":"function","function":{"name":"look_up","description":"Looks something up.","parameters":{"type":"object","properties":{"what":{"type":"string","description":"é"},"n":{"type":"integer"}},"required":["what"]}}}`
 	name, err := json.Marshal(model)
 	if err != nil {
@@ -272,6 +274,13 @@ func Questions(model string) []Probe {
 		{Chat, `{"messages":[{"role":"user","content":"` + text + `"}]}`},
 		{Chat, `{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":" c "}]}`},
 		{Chat, `{"messages":[{"role":"user","content":"a"}],"tools":[` + tool + `]}`},
+		{Message, `{"max_tokens":1,"messages":[{"role":"user","content":"` + text + `"}]}`},
+		{Message, `{"max_tokens":1,"system":[{"type":"text","text":"Be brief."}],"messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":[{"type":"text","text":"b"},` +
+			`{"type":"tool_use","id":"t_1","name":"look_up","input":{"what":"é","n":2}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"t_1","content":"c"},{"type":"text","text":" d "}]}],` +
+			`"tools":[{"name":"look_up","description":"Looks something up.",` + schema + `}]}`},
+		{Response, `{"input":"` + text + `"}`},
+		{Response, `{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"t_1","name":"look_up","arguments":"{\"what\":\"é\"}"},` +
+			`{"type":"function_call_output","call_id":"t_1","output":"c"}],"tools":[{"type":"function","name":"look_up","description":"Looks something up.",` + strings.Replace(schema, "input_schema", "parameters", 1) + `}]}`},
 	} {
 		list = append(list, Probe{q.form, []byte(`{"model":` + string(name) + `,` + q.body[1:])})
 	}

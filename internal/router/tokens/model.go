@@ -13,6 +13,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/kvatlas/kvatlas/chat"
 	"github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/chat/jinja"
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
@@ -36,6 +37,8 @@ type Model struct {
 	writer    Writer
 	template  *api.Template // nil: not known
 	scores    api.ScoreRule
+	harmony   bool  // vLLM has a way of its own from /v1/responses to the prompt
+	sglang    bool  // the rules of requests are SGLang's
 	noChat    error // why there is no writer
 	noSpecial error // why special tokens around a text are not known
 	noText    error // why ids do not become text as the engine makes it
@@ -72,6 +75,9 @@ func Load(files fs.FS, o Options) (*Model, error) {
 	m.bufs.New = func() any { return new([]byte) }
 	if m.writer, m.noChat = server.writer(files, zone, o.Now); m.noChat == nil {
 		m.template = server.probe(files, zone, o.Now, m.within)
+	}
+	if cfg, err := server.config(files, zone, o.Now); err == nil {
+		m.harmony, m.sglang = cfg.Encoder == chat.Harmony, cfg.Engine == chat.SGLang
 	}
 	m.scores = server.scores(files, zone, o.Now)
 	m.noSpecial, m.noText = m.checkConfig(files)
@@ -152,7 +158,10 @@ func (m *Model) Tokens(ctx context.Context, f Form, body []byte, dst []uint32) (
 }
 
 func (m *Model) tokens(ctx context.Context, f Form, body string, dst []uint32) ([]uint32, error) {
-	c, err := read(f, body)
+	if (f == Message || f == Response) && m.sglang || f == Response && m.harmony {
+		return dst, ask(Unsupported, "such conversations of this engine or model")
+	}
+	c, err := read(f, body, api.Rules{Template: m.template})
 	if err != nil {
 		return dst, err
 	}

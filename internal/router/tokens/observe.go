@@ -29,7 +29,7 @@ func (s *Source) observe(m *obs.Metrics) {
 	for _, r := range Reasons() {
 		s.asked[r] = m.Counter("kvatlas_router_tokenizer_asked_total", "Prompts whose tokens were not made in the process, by reason: an engine is asked.", "reason", string(r))
 	}
-	m.Help(familyState, "1 for the state of what is known of a model's files, of prompts that are texts and chats, and of ids that become text (detokenized): unproven, trusted, or disagrees with what engines make.")
+	m.Help(familyState, "1 for the state of what is known of a model's files, of prompts that are texts and chats, of conversations of /v1/messages and /v1/responses, and of ids that become text (detokenized): unproven, trusted, or disagrees with what engines make.")
 	m.Help(familyMemory, "Memory of a model's tokenizer, its caches when full included. Models with the same files share it.")
 	m.RegisterMetricsWriter(func(w io.Writer) {
 		list := s.Status()

@@ -22,24 +22,32 @@ func (s State) String() string { return [...]string{"unproven", "trusted", "disa
 func States() []State { return []State{Unproven, Trusted, Disagrees} }
 
 // Kind is what is proven apart: that texts are encoded as the engine does says nothing of how
-// chats are written.
+// chats are written, and that of how other APIs' conversations become chats.
 type Kind uint8
 
 // The kinds.
 const (
 	Texts Kind = iota
 	Chats
+	Messages    // conversations of /v1/messages
+	Responses   // and of /v1/responses
 	Detokenized // ids that become text again
 	kinds
 )
 
-func (k Kind) String() string { return [...]string{"texts", "chats", "detokenized"}[k] }
+func (k Kind) String() string {
+	return [...]string{"texts", "chats", "messages", "responses", "detokenized"}[k]
+}
 
 // Kind returns what the form's prompts are.
 func (f Form) Kind() Kind {
 	switch f {
 	case Completion:
 		return Texts
+	case Message:
+		return Messages
+	case Response:
+		return Responses
 	case Detokenize:
 		return Detokenized
 	default:
@@ -86,20 +94,21 @@ func Diff[T comparable](a, b []T) int {
 //	    ▲ └──────────────────────────────────────────────────────┘ │
 //	    └────────── other files, or an operator: Renew ────────────┘
 //
-// A kind is trusted when it was proven; one difference, in whichever kind and at whichever
-// engine, ends the trust in all; but that ids become another text says nothing of the prompts.
+// A kind is trusted when it was proven; one difference of texts or chats, at whichever engine,
+// ends the trust in all; one of another kind, in that: that ids become another text, or a message
+// another chat, says nothing of the prompts that chats have.
 type Proof struct {
 	epoch   uint64 // of the files, or of the operator's word; a comparison counts in the one in which it began
 	proven  [kinds]bool
-	differs *Difference // the first of the epoch, of prompts
-	decodes *Difference // likewise, of ids
+	differs *Difference        // the first of the epoch, of texts and chats
+	apart   [kinds]*Difference // likewise, of each other kind
 	agreed  map[uint64]*[kinds]bool
 }
 
 // State returns the state of a kind.
 func (p *Proof) State(k Kind) State {
 	switch {
-	case p.differs != nil, k == Detokenized && p.decodes != nil:
+	case p.differs != nil, p.apart[k] != nil:
 		return Disagrees
 	case p.proven[k]:
 		return Trusted
@@ -111,7 +120,9 @@ func (p *Proof) State(k Kind) State {
 func (p *Proof) Epoch() uint64 { return p.epoch }
 
 // Differs returns the difference that ended the trust; nil if there is none.
-func (p *Proof) Differs() *Difference { return cmp.Or(p.differs, p.decodes) }
+func (p *Proof) Differs() *Difference {
+	return cmp.Or(append([]*Difference{p.differs}, p.apart[:]...)...)
+}
 
 // Agrees reports whether the worker's engine itself was seen to agree, in the kind.
 func (p *Proof) Agrees(worker uint64, k Kind) bool {
@@ -139,8 +150,10 @@ func (p *Proof) Agreed(epoch, worker uint64, k Kind) {
 // Differed notes that they were others.
 func (p *Proof) Differed(epoch uint64, d Difference) {
 	first := &p.differs
-	if d.Prompts == Detokenized.String() {
-		first = &p.decodes
+	for k := Messages; k < kinds; k++ {
+		if d.Prompts == k.String() {
+			first = &p.apart[k]
+		}
 	}
 	if epoch == p.epoch && *first == nil {
 		*first = &d

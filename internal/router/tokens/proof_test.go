@@ -17,7 +17,7 @@ type step struct {
 }
 
 // Whatever comes in whichever order: a kind is trusted exactly if it was seen to agree, and
-// nothing was seen to differ but, of prompts, the text of ids, since the last renewal, in comparisons that began after it.
+// no text or chat, nor anything of the kind, was seen to differ since the last renewal, in comparisons that began after it.
 func TestProofHistories(t *testing.T) {
 	for seed := range uint64(200 * coretest.Scale()) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -28,7 +28,10 @@ func TestProofHistories(t *testing.T) {
 			if r.IntN(4) == 0 { // one that began before
 				s.epoch -= min(s.epoch, 1+r.Uint64N(3))
 			}
-			before := [...]State{p.State(Texts), p.State(Chats), p.State(Detokenized)}
+			var before [kinds]State
+			for k := range kinds {
+				before[k] = p.State(k)
+			}
 			switch n := r.IntN(20); {
 			case n < 13:
 				s.what = "agreed"
@@ -72,7 +75,7 @@ func judge(history []step, k Kind) State {
 	state := Unproven
 	for _, s := range history {
 		switch {
-		case s.what == "differed" && (s.kind != Detokenized || k == Detokenized):
+		case s.what == "differed" && (s.kind <= Chats || k == s.kind):
 			return Disagrees
 		case s.what == "agreed" && s.kind == k:
 			state = Trusted
@@ -84,7 +87,7 @@ func judge(history []step, k Kind) State {
 func agrees(history []step, worker uint64, k Kind) (is bool) {
 	for _, s := range history {
 		switch {
-		case s.what == "differed" && (s.kind != Detokenized || k == Detokenized):
+		case s.what == "differed" && (s.kind <= Chats || k == s.kind):
 			return false
 		case s.worker != worker:
 		case s.what == "left":

@@ -83,8 +83,12 @@ func (d *IDs) Agreed(worker uint64, is any) bool {
 
 // Request is one whose prompt's tokens are wanted.
 type Request struct {
-	Form          Form
-	Body          []byte
+	Form Form
+	Body []byte
+	// Came is the API by which it came, and Asked its body there, where Form and Body are the chat
+	// that was made of it; zero otherwise. It is what an engine is asked with that is compared.
+	Came          Form
+	Asked         []byte
 	Adapter       string // LoRA; "" for none
 	Authorization string // of the client, which an engine may want to see when it is asked
 }
@@ -102,7 +106,7 @@ func (s *Subject) Tokens(ctx context.Context, r Request) (*IDs, error) {
 	k := r.Form.Kind()
 	switch u.state[k] {
 	case Unproven:
-		s.sample(u, &r, 1)
+		s.sample(u, &r, r.Form, r.Body, 1)
 		return nil, s.source.counted(&AskError{Reason: NotProven})
 	case Disagrees:
 		return nil, s.source.counted(&AskError{Reason: Differs})
@@ -113,8 +117,27 @@ func (s *Subject) Tokens(ctx context.Context, r Request) (*IDs, error) {
 		return nil, s.source.counted(err)
 	}
 	s.source.made.Inc()
-	s.sample(u, &r, s.source.cfg.Sample)
+	form, body := r.Form, r.Body
+	if r.Came != 0 {
+		k = r.Came.Kind()
+		if u.state[k] == Trusted { // else nobody says what it makes of them
+			form, body = r.Came, r.Asked
+		}
+	}
+	s.sample(u, &r, form, body, s.source.cfg.Sample)
 	return &IDs{List: list, of: s, use: u, kind: k}, nil
+}
+
+// Differs reports whether an engine was seen to make other tokens of such a request.
+func (s *Subject) Differs(f Form) bool {
+	u := s.use.Load()
+	return u != nil && u.model != nil && u.state[f.Kind()] == Disagrees
+}
+
+// Harmony reports whether the model is known as one whose prompts are harmony's.
+func (s *Subject) Harmony() bool {
+	u := s.use.Load()
+	return u != nil && u.model != nil && u.model.harmony
 }
 
 // Template is what the model's template decides of other APIs' conversations; nil while that
@@ -151,19 +174,19 @@ func (s *Subject) Text(r Request) (string, error) {
 	}
 	text, err := u.model.textOf(r.Body)
 	if err == nil {
-		s.sample(u, &r, s.source.cfg.Sample)
+		s.sample(u, &r, r.Form, r.Body, s.source.cfg.Sample)
 	}
 	return text, s.source.counted(err)
 }
 
 // sample queues a request to be compared, if chance and the rate say so and none of the model is.
-func (s *Subject) sample(u *use, r *Request, share float64) {
-	if share < 1 && rand.Float64() >= share || len(r.Body) > maxSample || !s.sampling.CompareAndSwap(false, true) {
+func (s *Subject) sample(u *use, r *Request, form Form, body []byte, share float64) {
+	if share < 1 && rand.Float64() >= share || len(body) > maxSample || !s.sampling.CompareAndSwap(false, true) {
 		return
 	}
 	if s.mayCompare() {
 		select {
-		case s.source.samples <- sample{s, u, r.Form, slices.Clone(r.Body), strings.Clone(r.Authorization)}:
+		case s.source.samples <- sample{s, u, form, slices.Clone(body), strings.Clone(r.Authorization)}:
 			return
 		default:
 		}
