@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/kvatlas/kvatlas/chat/api"
 )
@@ -82,7 +83,12 @@ func (s *Server) routes() {
 }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.is(WrongClock) {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+	}
+	s.mux.ServeHTTP(w, r)
+}
 
 func answer(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
@@ -207,7 +213,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	a := &reply{w: w, chat: q.Messages != nil, stream: q.Stream, usage: q.StreamOptions.IncludeUsage, model: q.Model,
-		prompt: len(prompt), remote: cached, texts: texts}
+		prompt: len(prompt), remote: cached, texts: texts, unreported: s.is(WrongUnreported)}
 	if s.follow(r, j, a, fault) {
 		s.offer(r, &q, a)
 		a.end()
@@ -286,6 +292,7 @@ type reply struct {
 	cached        int
 	remote        int // what of it the engine had that computed the prompt; below 0: none did
 	texts         []string
+	unreported    bool // nothing is said of what was cached
 	sent          int
 	transfer      *transfer // for the engine that goes on
 	text, scratch []byte
@@ -321,7 +328,11 @@ func (a *reply) write() {
 
 func (a *reply) end() {
 	usage := `{"prompt_tokens":` + strconv.Itoa(a.prompt) + `,"completion_tokens":` + strconv.Itoa(a.sent) +
-		`,"total_tokens":` + strconv.Itoa(a.prompt+a.sent) + `,"prompt_tokens_details":{"cached_tokens":` + strconv.Itoa(a.cached) + `}}`
+		`,"total_tokens":` + strconv.Itoa(a.prompt+a.sent)
+	if !a.unreported {
+		usage += `,"prompt_tokens_details":{"cached_tokens":` + strconv.Itoa(a.cached) + `}`
+	}
+	usage += "}"
 	if a.stream {
 		if a.usage {
 			a.scratch = append(a.scratch[:0], `data: {"id":"cmpl-mock","choices":[],"usage":`+usage+`}`...)

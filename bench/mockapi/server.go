@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,11 @@ type Config struct {
 	// Sink takes the engines' events; nil: nobody. It is called by the goroutine
 	// of each rank, and the event lives until it returns.
 	Sink sink
+	// Blocks, if set, is told what the blocks of each prompt and answer are before the engine has
+	// them.
+	Blocks func(b *Blocks)
+	// Wrong are mistakes of how the engine was started, of Wrongs.
+	Wrong []string
 	// Fault, if set, is asked for every request to generate.
 	Fault func(r *http.Request) Fault
 	// Default is how many tokens are generated unless told; 0 is 16.
@@ -61,6 +67,27 @@ type Config struct {
 }
 
 type sink = func(ev *event.Event)
+
+// Blocks is the content of the blocks of one prompt and its answer.
+type Blocks struct {
+	Local      []uint64
+	Tokens     []uint32 // of all of them, or more
+	Lora, Salt string
+}
+
+// Mistakes of how an engine was started.
+const (
+	WrongSalt       = "salt"       // whatever is in front of it salts each prompt
+	WrongUnreported = "unreported" // it does not say what was cached
+	WrongClock      = "clock"      // its clock is an hour behind
+	WrongSilent     = "silent"     // its events are off
+	WrongLate       = "late"       // its events are
+)
+
+// Wrongs returns all of them.
+func Wrongs() []string {
+	return []string{WrongSalt, WrongUnreported, WrongClock, WrongSilent, WrongLate}
+}
 
 var (
 	errClosed      = errors.New("the engine has stopped")
@@ -138,6 +165,8 @@ func (s *Server) Close() {
 	}
 }
 
+func (s *Server) is(wrong string) bool { return slices.Contains(s.cfg.Wrong, wrong) }
+
 // rankOf returns the engine that the request names as vLLM's clients do, or the
 // next one in turn.
 func (s *Server) rankOf(r *http.Request) *engineRank {
@@ -158,11 +187,17 @@ func (s *Server) generate(k *engineRank, q *request, prompt, answer []uint32, re
 	if q.Model != s.cfg.Model {
 		lora = q.Model
 	}
+	if s.is(WrongSalt) {
+		q.Salt = "in front of the engine"
+	}
 	all, output := append(prompt[:len(prompt):len(prompt)], answer...), len(answer)
 	// The last token's KV entries are never computed.
 	local, err := blockhash.LocalHashes(nil, all[:len(all)-min(output, 1)], size, blockhash.Options{Seed: blockhash.Seed(lora, q.Salt) + s.cfg.Seed})
 	if err != nil {
 		return nil, err
+	}
+	if s.cfg.Blocks != nil {
+		s.cfg.Blocks(&Blocks{Local: local, Tokens: all, Lora: lora, Salt: q.Salt})
 	}
 	n := len(prompt) / size
 	j := &job{

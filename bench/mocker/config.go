@@ -3,6 +3,8 @@ package mocker
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mock"
@@ -161,6 +163,19 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 	set.Float(&h.TokenizeSpeed, "tokenize-speed", defaultTokenizeSpeed, `Megabytes of text that a worker tokenizes in a second, one text after the other, for
 		/tokenize and again for a request that does not bring its tokens; --speed makes it faster, too. The Hugging Face library
 		does 1.1 to 1.5. 0 takes no longer than it takes here.`, conf.Between[float64](0, 1e6))
+	set.Int(&h.Events, "engine-events", 0, `Publish events over ZMQ as engines do, for kvpublisher, and not to NATS: rank 0 of the first worker at
+		this port, further ranks and workers at those that follow. Nothing registers then but their kvpublishers. 0 publishes to NATS.`, conf.Between(0, 1<<16-1))
+	set.Int(&h.Replay, "engine-replays", 0, "Port of the replay socket of --engine-events, likewise; 0 is none.", conf.Between(0, 1<<16-1))
+	set.List(&h.Wrong, "engine-wrong", nil, `Mistakes of how the workers were started, for kvctl doctor to find: salt (what is in front of the engine salts
+		prompts), unreported (what was cached is not said), clock (an hour behind), and of --engine-events silent (they are off) and late.`)
+	set.Check(func() error {
+		for _, w := range h.Wrong {
+			if !slices.Contains(mockapi.Wrongs(), w) {
+				return fmt.Errorf("--engine-wrong %q: give some of %s", w, strings.Join(mockapi.Wrongs(), ", "))
+			}
+		}
+		return nil
+	})
 	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -32,7 +33,12 @@ type HTTPConfig struct {
 	Kind, Release               string // of the engine
 	Tokenizer, Template, Kwargs string // directory, file, JSON
 	TokenizeSpeed               float64
+
+	Events, Replay int      // ports of the first worker's rank 0, where it publishes as engines do; 0: none
+	Wrong          []string // of mockapi.Wrongs
 }
+
+func (h *HTTPConfig) is(wrong string) bool { return slices.Contains(h.Wrong, wrong) }
 
 // tokenizer is what makes the workers' tokens; nil where no files say it.
 func (h *HTTPConfig) tokenizer() (*mockapi.Tokenizer, error) {
@@ -129,12 +135,22 @@ func (c *Config) serve(ctx context.Context, i int, tokenizer *mockapi.Tokenizer,
 	if w.listener, err = new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(c.HTTP.Host, strconv.Itoa(port))); err != nil {
 		return nil, fmt.Errorf("listen for worker %d (see --http-host and --http-port): %w", w.id, err)
 	}
-	if w.pub, err = broker.Open(ctx, c.Space(), w.id); err != nil {
+	var blocks func(*mockapi.Blocks)
+	if c.HTTP.Events > 0 {
+		var r *raw
+		if r, err = c.openRaw(i); err == nil {
+			w.pub, blocks = r, r.told
+		}
+	} else {
+		w.pub, err = broker.Open(ctx, c.Space(), w.id)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("publish for worker %d: %w", w.id, err), w.listener.Close())
 	}
 	mc := mockapi.Config{
 		Model: c.Model, Loras: c.HTTP.Loras, Engine: c.Engine, Ranks: c.DPRanks, Default: c.HTTP.Tokens,
 		Transfer: c.HTTP.Transfer, Prefill: c.HTTP.Role == string(registry.Prefill), Kind: c.HTTP.Kind, Release: c.HTTP.Release, Tokenizer: tokenizer,
+		Blocks: blocks, Wrong: c.HTTP.Wrong,
 		Sink: func(ev *event.Event) {
 			// A publisher that is full holds the engine up; one that fails has said so
 			// in the log, and its readers find a gap.

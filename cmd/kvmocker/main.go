@@ -64,7 +64,7 @@ func main() {
 }
 
 func (c *config) run(ctx context.Context, log *slog.Logger) error {
-	if c.dryRun {
+	if c.dryRun || c.fleet.HTTP.On && c.fleet.HTTP.Events > 0 {
 		return c.mock(ctx, nowhere(), nil, log)
 	}
 	c.broker.Name, c.broker.Log = "kvmocker", log

@@ -1,0 +1,200 @@
+package mocker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/enginepub"
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// late is how much later Events are that are WrongLate.
+const late = 1500 * time.Millisecond
+
+// raw publishes a worker's events over ZMQ in the bytes of vLLM 0.17, for kvpublisher to
+// read: a socket, and one for replays, for each of its ranks.
+type raw struct {
+	size     int
+	silent   bool
+	delay    time.Duration
+	ranks    []*enginepub.Publisher
+	delivery sync.WaitGroup
+
+	mu       sync.Mutex
+	now, old map[uint64]content // what blocks are, by local hash; bounded by keep
+	keep     int
+}
+
+// content is what engines tell of a block.
+type content struct {
+	tokens     []uint32
+	lora, salt string
+}
+
+// openRaw listens at the endpoints of worker i, counted from 0.
+func (c *Config) openRaw(i int) (*raw, error) {
+	r := &raw{size: c.Engine.BlockSize, keep: max(2*c.Engine.Blocks, 1<<16), silent: c.HTTP.is(mockapi.WrongSilent), now: map[uint64]content{}}
+	if r.size == 0 {
+		r.size = mock.DefaultBlockSize
+	}
+	if c.HTTP.is(mockapi.WrongLate) {
+		r.delay = late
+	}
+	for rank := range c.DPRanks {
+		n := i*c.DPRanks + rank
+		cfg := enginepub.Config{Endpoint: fmt.Sprintf("tcp://%s:%d", c.HTTP.Host, c.HTTP.Events+n), WithTopic: true}
+		if c.HTTP.Replay > 0 {
+			cfg.Replay = fmt.Sprintf("tcp://%s:%d", c.HTTP.Host, c.HTTP.Replay+n)
+		}
+		p, err := enginepub.New(cfg)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("see --engine-events and --engine-replays: %w", err), r.Close(context.Background()))
+		}
+		r.ranks = append(r.ranks, p)
+	}
+	return r, nil
+}
+
+// told remembers what blocks are that may soon be stored.
+func (r *raw) told(b *mockapi.Blocks) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.now) > r.keep {
+		r.old, r.now = r.now, make(map[uint64]content)
+	}
+	for i, l := range b.Local {
+		r.now[l] = content{b.Tokens[i*r.size : (i+1)*r.size], b.Lora, b.Salt}
+	}
+}
+
+// Publish implements Publisher.
+func (r *raw) Publish(_ context.Context, ev event.Event) error {
+	payload := r.payload(&ev)
+	if payload == nil || r.silent {
+		return nil
+	}
+	if r.delay == 0 {
+		r.ranks[ev.DPRank].Publish(payload)
+		return nil
+	}
+	r.delivery.Go(func() { // ends after the delay
+		time.Sleep(r.delay)
+		r.ranks[ev.DPRank].Publish(payload)
+	})
+	return nil
+}
+
+// Flush implements Publisher: nobody acknowledges anything.
+func (r *raw) Flush(context.Context) error { return nil }
+
+// Close implements Publisher.
+func (r *raw) Close(context.Context) error {
+	r.delivery.Wait()
+	var err error
+	for _, p := range r.ranks {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
+
+// payload is a batch of one event; nil where its blocks are not known any more, which
+// no engine that was told of them meets.
+func (r *raw) payload(ev *event.Event) []byte {
+	b := msgArray(nil, 3)
+	b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(time.Now().UnixNano())/1e9))
+	b = msgArray(b, 1)
+	switch ev.Kind {
+	case event.Cleared:
+		b = msgText(msgArray(b, 1), "AllBlocksCleared")
+	case event.Removed:
+		b = msgText(msgHashes(msgText(msgArray(b, 3), "BlockRemoved"), ev.Engine), "GPU")
+	case event.Stored:
+		if b = r.stored(b, ev); b == nil {
+			return nil
+		}
+	}
+	return msgNumber(b, uint64(ev.DPRank))
+}
+
+// stored appends vLLM's BlockStored of nine fields.
+func (r *raw) stored(b []byte, ev *event.Event) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := content{}
+	tokens := make([]uint32, 0, len(ev.Local)*r.size)
+	for i, l := range ev.Local {
+		c, ok := r.now[l]
+		if !ok {
+			if c, ok = r.old[l]; !ok {
+				return nil
+			}
+		}
+		if i == 0 {
+			first = c
+		}
+		tokens = append(tokens, c.tokens...)
+	}
+	b = msgHashes(msgText(msgArray(b, 9), "BlockStored"), ev.Engine)
+	if ev.HasParent {
+		b = msgNumber(b, ev.Parent)
+	} else {
+		b = append(b, msgNil)
+	}
+	b = msgArray(b, len(tokens))
+	for _, t := range tokens {
+		b = msgNumber(b, uint64(t))
+	}
+	b = msgNumber(b, uint64(r.size))
+	b = msgText(append(b, msgNil), "GPU") // no lora_id
+	if first.lora == "" {
+		b = append(b, msgNil)
+	} else {
+		b = msgText(b, first.lora)
+	}
+	b = msgArray(b, len(ev.Local))
+	for i := range ev.Local { // what hashes cover beside the tokens
+		var keys []string
+		if first.lora != "" {
+			keys = append(keys, first.lora)
+		}
+		if first.salt != "" && i == 0 && !ev.HasParent {
+			keys = append(keys, first.salt)
+		}
+		if keys == nil {
+			b = append(b, msgNil)
+			continue
+		}
+		b = msgArray(b, len(keys))
+		for _, k := range keys {
+			b = msgText(b, k)
+		}
+	}
+	return b
+}
+
+const msgNil = 0xc0
+
+func msgArray(b []byte, n int) []byte {
+	return binary.BigEndian.AppendUint32(append(b, 0xdd), uint32(n))
+}
+
+func msgNumber(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(append(b, 0xcf), v) }
+
+func msgText(b []byte, s string) []byte {
+	return append(binary.BigEndian.AppendUint32(append(b, 0xdb), uint32(len(s))), s...)
+}
+
+func msgHashes(b []byte, hashes []uint64) []byte {
+	b = msgArray(b, len(hashes))
+	for _, h := range hashes {
+		b = msgNumber(b, h)
+	}
+	return b
+}
