@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -63,6 +64,11 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusBadRequest, "Content-Length", edge.MalformedRequest,
 			"give Content-Length or Transfer-Encoding, not both, and no two lengths")
 	}
+	if at == s.table.none() || s.table.all[at].needs > secure.Anybody { // probes may come by any name
+		if p := s.named(ctx); p != nil {
+			return p
+		}
+	}
 	if path := ctx.URI().PathOriginal(); s.console != nil && at == s.table.none() && (bytes.HasPrefix(path, []byte(pathConsole)) || string(path) == pathConsole[:len(pathConsole)-1]) {
 		return s.answerConsole(ctx)
 	}
@@ -100,6 +106,17 @@ func (s *Server) dispatch(ctx *fasthttp.RequestCtx, at int) *edge.Problem {
 		return s.answerUnion(ctx, v)
 	}
 	return r.answer(s, ctx, v)
+}
+
+// named refuses what is asked by a name that is not the server's own.
+func (s *Server) named(ctx *fasthttp.RequestCtx) *edge.Problem {
+	if s.hosts == nil || s.hosts.Has(string(ctx.Request.Header.Host())) {
+		return nil
+	}
+	if _, ok := ctx.LocalAddr().(*net.TCPAddr); !ok {
+		return nil // Handler's: the other server's port has names of its own
+	}
+	return edge.Refuse(fasthttp.StatusForbidden, "Host", edge.Forbidden, secure.RefusedName)
 }
 
 // admit says who asks, and returns what they may see.

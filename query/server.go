@@ -67,6 +67,7 @@ type Server struct {
 	dumps   *dumps
 	table   *table
 	inflate *inflater
+	hosts   *secure.Names
 	limit   *obs.Limited
 	obs     *observer
 	about   edge.About
@@ -104,7 +105,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	}
 	t := newTable()
 	s := &Server{
-		cfg: cfg, deps: d, dumps: newDumps(d.Metrics), table: t, inflate: inflate, ids: newRequestIDs(),
+		cfg: cfg, deps: d, dumps: newDumps(d.Metrics), table: t, inflate: inflate, ids: newRequestIDs(), hosts: d.Access.Names(cfg.Listen),
 		limit: obs.NewLimited(d.Log, time.Second, nil),
 		obs:   newObserver(d.Metrics, t),
 		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},

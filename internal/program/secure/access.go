@@ -23,6 +23,7 @@ type Settings struct {
 	CertFile   string
 	KeyFile    string
 	ClientCA   string
+	HostNames  []string // see Names
 }
 
 // Address is a setting of where a program listens; an empty value is nowhere.
@@ -45,6 +46,9 @@ func (c *Settings) Declare(set *conf.Set, at ...Address) {
 	set.String(&c.KeyFile, "tls-key", "", "PEM file of the certificate's key.")
 	set.String(&c.ClientCA, "tls-client-ca", "", `PEM file of authorities: clients must show a certificate that one of them has
 		signed. Read again when it changes.`)
+	set.List(&c.HostNames, "host-names", nil, `Names, without ports, by which a proxy on this machine asks. A port on loopback without --tokens-file and --tls-cert is
+		served only as localhost, by an address, or by one of these: else a site whose name means this machine now
+		could read it with the browser of somebody here.`)
 	set.Check(func() error {
 		for _, a := range at {
 			if err := c.permits(*a.Value, a.Setting); err != nil {

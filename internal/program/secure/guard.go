@@ -22,14 +22,20 @@ func (a *Access) Guard(needs Role, h http.Handler) http.Handler {
 }
 
 // GuardBy lets in whom the request needs. The token does not go further than
-// here; CallerOf says whose it was.
+// here; CallerOf says whose it was. Without tokens everybody may, but for the pages of
+// other sites in a browser, which do nothing that is an operator's.
 func (a *Access) GuardBy(needs Needs, h http.Handler) http.Handler {
+	sites := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		role, tenants := needs(r)
 		if a.tokens == nil {
+			if role == Operator && sites.Check(r) != nil {
+				refuse(w, http.StatusForbidden, `{"error":{"field":"Origin","reason":"forbidden","message":"without --tokens-file this is not for pages of other sites"}}`)
+				return
+			}
 			h.ServeHTTP(w, r)
 			return
 		}
-		role, tenants := needs(r)
 		c, refusal := a.Check([]byte(r.Header.Get("Authorization")), role)
 		switch {
 		case refusal == Unauthenticated:

@@ -14,6 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/api"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/quota"
 	"github.com/kvatlas/kvatlas/internal/router/selection"
@@ -50,6 +51,7 @@ type Proxy struct {
 	flight     *flight
 	spool      *spool.Spool
 	routes     *routes
+	hosts      *secure.Names
 	guarded    http.Handler // what follows the canonical path
 }
 
@@ -96,6 +98,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	}
 	p.guarded = http.HandlerFunc(p.serve)
 	if cfg.Access != nil {
+		p.hosts = cfg.Access.Names(cfg.Listen)
 		p.guarded = cfg.Access.GuardBy(p.routes.needs, p.guarded)
 	}
 	return p, nil
@@ -123,6 +126,12 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 	w.Header()[headerRequest] = name(r)
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
+	}
+	if !p.hosts.Has(r.Host) {
+		if need, _ := p.routes.needs(r); need > secure.Anybody { // probes may come by any name
+			p.refuse(w, refuse(http.StatusForbidden, "forbidden", secure.RefusedName))
+			return
+		}
 	}
 	if p.cfg.Console != nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/")) {
 		p.cfg.Console.ServeHTTP(w, r) // its links hang on the slash, which no other path keeps

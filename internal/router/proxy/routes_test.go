@@ -304,3 +304,46 @@ func TestAdministration(t *testing.T) {
 		})
 	}
 }
+
+// Without tokens a loopback port answers no page of a site whose name means this machine:
+// nothing that an engine would, nor the router; probes come by any name. And no page of
+// another site administers engines.
+func TestAPageOfASiteOfThisMachine(t *testing.T) {
+	s, seen := spied(t, 1, nil)
+	s.proxy = func(p *Config) {
+		var err error
+		if p.Access, err = (secure.Settings{HostNames: []string{"llm.example"}}).Open(slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		p.Listen, p.Administration = "127.0.0.1:0", AdminOpen
+		p.Console = http.NotFoundHandler()
+	}
+	l := newLab(t, s)
+	for _, r := range []struct{ path, host, origin string }{
+		{"/v1/models", "evil.example", ""}, {"/metrics", "evil.example:80", ""}, {"/console/", "evil.example", ""}, {"/v1/completions", "evil.example", ""},
+		{"/sleep", "evil.example", ""}, {"/sleep", "localhost", "https://evil.example"}, {"/livez", "evil.example", ""}, {"/sleep", "llm.example:80", "http://llm.example:80"},
+	} {
+		method := http.MethodGet
+		if r.path == "/sleep" || r.path == "/v1/completions" {
+			method = http.MethodPost
+		}
+		req, err := http.NewRequestWithContext(t.Context(), method, l.front.URL+r.path, strings.NewReader(`{"model":"`+modelName+`","prompt":[1,2]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req.Host = r.host; r.origin != "" {
+			req.Header.Set("Origin", r.origin)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := resp.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		served := r.path == "/livez" || strings.HasPrefix(r.host, "llm.example")
+		if got := seen.take(); served != (resp.StatusCode == 200) || !served && (resp.StatusCode != 403 || len(got) > 0) {
+			t.Errorf("%s by %s from %q: %d; engines saw %q", r.path, r.host, r.origin, resp.StatusCode, got)
+		}
+	}
+}
