@@ -77,6 +77,10 @@ type Batch struct {
 	// OtherSize is the size in tokens of blocks that are among those, because it is
 	// not the space's; 0 for none.
 	OtherSize int
+	// Eagle says that blocks among those stored are hashed with the token after each
+	// (blockhash.Options.Eagle): requests are asked about with the same hashes. Only
+	// decoders of engines' payloads set it; on other ways a worker's registration says it.
+	Eagle bool
 }
 
 // Position is how far one (worker, dp_rank) stream has come.

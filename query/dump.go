@@ -73,6 +73,15 @@ type dumpStream struct {
 	err    error
 }
 
+// schemeOf says how the local hashes of the space are made; where some cover the token
+// after their block, that.
+func schemeOf(sp event.Space, space Space) string {
+	if space.Eagle() {
+		return registry.EagleScheme(sp.BlockSize)
+	}
+	return registry.Scheme(sp.BlockSize)
+}
+
 // answerDump answers GET /v1/dump?model=…&block_size=…&group=…&cursor=….
 func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 	if p := noArguments(ctx, "model", "block_size", "group", "cursor"); p != nil {
@@ -87,7 +96,7 @@ func (s *Server) answerDump(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
 		return edge.Refuse(fasthttp.StatusNotFound, "model", edge.UnknownModel, "the space is gone")
 	}
 	var after shard.RankID
-	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, HashScheme: registry.Scheme(sp.BlockSize), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
+	d.from = dump.Header{Model: sp.Model, Group: sp.Group, BlockSize: sp.BlockSize, HashScheme: schemeOf(sp, d.space), Cursor: string(ctx.QueryArgs().Peek("cursor"))}
 	if d.from.Cursor != "" {
 		var err error
 		if after, err = dump.ParseCursor(d.from.Cursor); err != nil {

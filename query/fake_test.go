@@ -38,6 +38,8 @@ func (ix *fakeIndex) add(id event.Space, ranks ...fakeRank) *fakeSpace {
 	return sp
 }
 
+func (*fakeSpace) Eagle() bool { return false }
+
 func (ix *fakeIndex) Spaces() []event.Space {
 	var ids []event.Space
 	for _, sp := range ix.spaces {

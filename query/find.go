@@ -17,6 +17,7 @@ type finder struct {
 	req   findRequest
 	local []uint64
 	size  uint32 // the block size that local is for; 0: none yet
+	plain []uint64
 	found Found
 	ranks []tokenDepth // scratch of /query
 	name  []byte       // likewise
@@ -47,6 +48,9 @@ func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Pr
 		space.Find(hashes, &q.found)
 		q.found.sort()
 		blocks := len(hashes)
+		if r.has&fieldTokens != 0 && space.Eagle() {
+			blocks = max(blocks, q.findPlain(sp, space))
+		}
 		if r.sequence { // some of them may be of no chain that is known
 			blocks = len(q.limited(r.hashes))
 		}
@@ -70,12 +74,38 @@ func (q *finder) hashes(sp event.Space, space Space) []uint64 {
 		return q.local
 	case r.has&fieldHashes != 0:
 		return q.limited(r.hashes)
+	case space.Eagle():
+		q.local, q.size = r.locals(q.local[:0], sp, r.tokens, true), 0
 	case q.size != sp.BlockSize:
-		// No error: a space cannot have a block size that is refused.
-		q.local, _ = blockhash.LocalHashes(q.local[:0], r.tokens, int(sp.BlockSize), blockhash.Options{Seed: blockhash.Seed(string(r.lora), string(r.salt))})
-		q.size = sp.BlockSize
+		q.local, q.size = r.locals(q.local[:0], sp, r.tokens, false), sp.BlockSize
 	}
 	return q.limited(q.local)
+}
+
+// locals appends the local hashes of tokens of the request in the space, those of Eagle or
+// the usual ones.
+func (r *findRequest) locals(dst []uint64, sp event.Space, tokens []uint32, eagle bool) []uint64 {
+	// No error: a space cannot have a block size that is refused.
+	dst, _ = blockhash.LocalHashes(dst, tokens, int(sp.BlockSize), blockhash.Options{Seed: blockhash.Seed(string(r.lora), string(r.salt)), Eagle: eagle})
+	return dst
+}
+
+// findPlain adds to what was found with the hashes of Eagle who holds the tokens' usual
+// ones, and returns how many blocks there are if somebody does. As a rule nobody does:
+// then it is one block that is hashed and looked up.
+func (q *finder) findPlain(sp event.Space, space Space) (blocks int) {
+	before := len(q.found.ranks)
+	q.plain = q.req.locals(q.plain[:0], sp, q.req.tokens[:min(len(q.req.tokens), int(sp.BlockSize))], false)
+	space.Find(q.plain, &q.found)
+	if len(q.found.ranks) == before {
+		return 0
+	}
+	q.found.ranks = q.found.ranks[:before]
+	q.plain = q.req.locals(q.plain[:0], sp, q.req.tokens, false)
+	limited := q.limited(q.plain)
+	space.Find(limited, &q.found)
+	q.found.merge()
+	return len(limited)
 }
 
 func (q *finder) limited(hashes []uint64) []uint64 {

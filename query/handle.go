@@ -185,7 +185,7 @@ func (s *Server) finder() *finder { return s.finds.Get().(*finder) } //nolint:fo
 
 // release gives scratch memory back, unless one large request has grown it.
 func (s *Server) release(q *finder) {
-	if cap(q.req.tokens) <= maxKept && cap(q.req.hashes) <= maxKept && cap(q.local) <= maxKept &&
+	if cap(q.req.tokens) <= maxKept && cap(q.req.hashes) <= maxKept && cap(q.local) <= maxKept && cap(q.plain) <= maxKept &&
 		cap(q.found.ranks) <= maxKept && cap(q.ranks) <= maxKept && cap(q.text) <= 16*maxKept {
 		s.finds.Put(q)
 	}

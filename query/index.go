@@ -22,6 +22,8 @@ type Index interface {
 type Space interface {
 	// Find adds every rank that holds the first block to f, in any order.
 	Find(local []uint64, f *Found)
+	// Eagle reports whether tokens are to be looked up as shard.Space.Eagle says.
+	Eagle() bool
 	// Unfold appends the local hashes of the longest chain that has the
 	// sequence hashes seq, as far as the space knows one.
 	Unfold(dst, seq []uint64) []uint64
@@ -57,4 +59,20 @@ func (f *Found) sort() {
 	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
+}
+
+// merge makes one of a rank that two lookups found, with the greater depths.
+func (f *Found) merge() {
+	f.sort()
+	list := f.ranks[:0]
+	for _, r := range f.ranks {
+		if n := len(list); n > 0 && list[n-1].RankID == r.RankID {
+			for t, d := range r.depth {
+				list[n-1].depth[t] = max(list[n-1].depth[t], d)
+			}
+			continue
+		}
+		list = append(list, r)
+	}
+	f.ranks = list
 }

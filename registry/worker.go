@@ -235,11 +235,21 @@ func Scheme(blockSize uint32) string {
 	return fmt.Sprintf("xxh3-64;seed=%d;block=%d;salt=added-to-seed", blockhash.Seed("", ""), blockSize)
 }
 
+// EagleScheme names how the local hashes of an engine with EAGLE or MTP are made, which
+// cover the token after each block (blockhash.Options.Eagle). Requests are looked up with
+// both where a worker of the space says this.
+func EagleScheme(blockSize uint32) string {
+	return fmt.Sprintf("%s;window=%d", Scheme(blockSize), blockSize+1)
+}
+
+// Eagle reports whether the worker says that its hashes are made as EagleScheme has it.
+func (w *Worker) Eagle() bool { return w.HashScheme == EagleScheme(w.BlockSize) }
+
 // mismatch says how the worker's hashes differ from this index's; "" if they
 // do not, or if the worker does not say how it makes them.
 func (w *Worker) mismatch() string {
 	want := Scheme(w.BlockSize)
-	if w.HashScheme == "" || w.HashScheme == want {
+	if w.HashScheme == "" || w.HashScheme == want || w.Eagle() {
 		return ""
 	}
 	return fmt.Sprintf("its hashes are made as %q, this index looks up %q: it will never match", w.HashScheme, want)

@@ -85,11 +85,25 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 		w.compare(ctx)
 		return
 	}
+	w.heed(&e.Entry)
 	w.listen(ctx, &e.Entry)
 	for rank, d := range e.RemovedRanks {
 		w.drop(ctx, e.Entry.Key, []uint32{rank}, d)
 	}
 	w.bring(ctx, &e.Entry)
+}
+
+// heed has requests be looked up with the hashes that the worker says it makes.
+func (w *workers) heed(e *registry.Entry) {
+	if !e.Present() || !e.Eagle() {
+		return
+	}
+	sp, err := w.r.set.Open(e.Key.Space)
+	if err != nil {
+		w.r.log.Warn("a worker's blocks match no request", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
+		return
+	}
+	sp.MarkEagle()
 }
 
 // bring has the index hold nothing of a worker that is not there, and asks one
@@ -117,6 +131,7 @@ func (w *workers) tell(ctx context.Context) {
 // compare brings the index what changed in events that were lost.
 func (w *workers) compare(ctx context.Context) {
 	for _, e := range w.reg.Snapshot(true) {
+		w.heed(&e)
 		w.listen(ctx, &e)
 		w.bring(ctx, &e)
 	}

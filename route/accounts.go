@@ -236,20 +236,13 @@ func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Pr
 		return e
 	}
 	e.Now = 0
-	now := func(id shard.RankID, depth [event.NumTiers]uint32) {
+	s.each(func(id shard.RankID, depth *[event.NumTiers]uint32) {
 		if id == f.at {
 			var within [event.NumTiers]uint32
-			setWithin(&within, &depth, len(s.local))
-			e.Now = r.tokensOf(&within, s.tokens)
+			setWithin(&within, depth, len(s.local))
+			e.Now = max(e.Now, r.tokensOf(&within, s.tokens))
 		}
-	}
-	if r.cfg.Shares != nil {
-		for _, k := range s.shares {
-			now(k.RankID, k.depth)
-		}
-	} else {
-		s.result.EachMember(func(m shard.Member, depth [event.NumTiers]uint32) { now(m.ID(), depth) })
-	}
+	})
 	if f.holder == (shard.Member{}) {
 		return e
 	}

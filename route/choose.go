@@ -288,11 +288,15 @@ func (r *Router) lookUp(s *scratch) {
 	}
 	switch {
 	case !s.looked:
-	case r.cfg.Shares != nil:
+	case s.listed:
 		for i := range s.shares {
 			k := &s.shares[i]
 			if m := r.member(k.RankID); m != nil {
-				setWithin(&r.depth[m.slot], &k.depth, len(s.local))
+				var within [event.NumTiers]uint32
+				setWithin(&within, &k.depth, len(s.local))
+				for t, d := range within { // it may be found in two ways
+					r.depth[m.slot][t] = max(r.depth[m.slot][t], d)
+				}
 			}
 		}
 	default:

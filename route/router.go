@@ -53,6 +53,9 @@ type Config struct {
 	// Index may be nil if nothing weighs what is cached; prompts then count as
 	// not cached anywhere.
 	Index Index
+	// Eagle reports whether the tokens of prompts are to be looked up with the hashes of
+	// blockhash.Options.Eagle, too; nil: they are not. It is asked for each prompt.
+	Eagle func() bool
 	// Shares are asked in place of Index, if not nil. What each rank holds in all is to
 	// be told with SetHeld then.
 	Shares   Shares
@@ -320,7 +323,9 @@ type Explained struct {
 type scratch struct {
 	local   []uint64
 	result  shard.Result
-	shares  []rankDepth              // in place of result
+	shares  []rankDepth // in place of result, if listed
+	listed  bool
+	eagle   []uint64                 // local with the token after each block; empty if not looked up
 	unknown func(worker uint64) bool // of whom no share has answered; nil: of nobody
 	looked  bool                     // these are of this request
 	weigh   Weighing
@@ -397,7 +402,13 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
-	s.looked, s.unknown, s.seen = false, nil, s.seen[:0]
+	s.looked, s.listed, s.unknown, s.seen = false, false, nil, s.seen[:0]
+	s.eagle = s.eagle[:0]
+	if p.Local == nil && r.cfg.Eagle != nil && r.cfg.Eagle() {
+		hash := p.Hash
+		hash.Eagle = true
+		s.eagle, _ = blockhash.LocalHashes(s.eagle, p.Tokens, r.cfg.BlockSize, hash) // its error was local's
+	}
 	if s.trace = spans.Of(ctx); s.trace.On() {
 		s.times[0] = r.cfg.Now()
 	}
@@ -408,28 +419,6 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		s.times[1] = r.cfg.Now()
 	}
 	return nil
-}
-
-// rankDepth is what a share says that a rank holds.
-type rankDepth struct {
-	shard.RankID
-	depth [event.NumTiers]uint32
-}
-
-// find looks the prompt up.
-func (r *Router) find(ctx context.Context, s *scratch) {
-	switch {
-	case r.cfg.Shares != nil:
-		s.shares = s.shares[:0]
-		s.unknown = r.cfg.Shares.Find(ctx, s.local, func(id shard.RankID, depth [event.NumTiers]uint32) {
-			s.shares = append(s.shares, rankDepth{id, depth})
-		})
-	case r.cfg.Index != nil:
-		r.cfg.Index.Find(s.local, &s.result)
-	default:
-		return
-	}
-	s.looked = true
 }
 
 func (o *Options) check() error {

@@ -34,6 +34,7 @@ type Space struct {
 	owed atomic.Int64
 
 	cutting atomic.Bool // a cut is under way
+	eagle   atomic.Bool // see Eagle
 
 	mu struct { // guards the order of tasks and the table's writes
 		sync.Mutex
@@ -94,6 +95,18 @@ func (s *Space) close() {
 // Key returns which space it is.
 func (s *Space) Key() event.Space { return s.key }
 
+// Eagle reports whether blocks of the space may be hashed with the token after each
+// (blockhash.Options.Eagle): a prompt's tokens are to be looked up in both ways then, as
+// workers of one space may differ.
+func (s *Space) Eagle() bool { return s.eagle.Load() }
+
+// MarkEagle has Eagle say so from now on.
+func (s *Space) MarkEagle() {
+	if !s.eagle.Load() { // a lookup reads it
+		s.eagle.Store(true)
+	}
+}
+
 // shardOf returns the shard of the chains that begin with the local hash.
 func (s *Space) shardOf(first uint64) int {
 	// The multiplication mixes, so that any set of first blocks spreads; its
@@ -114,6 +127,9 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 		return fmt.Errorf("applying a batch of model %q, block size %d, group %q: %w", b.Space.Model, b.Space.BlockSize, b.Space.Group, ErrOtherSpace)
 	}
 	scheme := s.schemeOf(b)
+	if b.Eagle {
+		s.MarkEagle()
+	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
 		t.outs[0].Refused += s.findMembers(t)

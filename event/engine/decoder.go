@@ -20,7 +20,8 @@ type Config struct {
 	// Rank is the dp_rank of batches that name none.
 	Rank uint32
 	// Eagle says that the engine hashes one token beyond each block, as
-	// requests of this space are then hashed too.
+	// requests of this space are then hashed too. Where the tokens come as pairs they say
+	// it themselves.
 	Eagle bool
 	// Lora and Salt are those of chains that name none, as registered.
 	Lora, Salt string
@@ -53,6 +54,7 @@ type Decoder struct {
 	locals []uint64 // arena of local hashes
 	tokens []uint32 // of one event
 	eagles []uint32 // of one block and beyond
+	pair   []uint32 // of one position, where tokens come as pairs
 	mm     []uint64 // of one block
 }
 

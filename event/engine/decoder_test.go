@@ -303,7 +303,11 @@ func TestLookaheadAndEagle(t *testing.T) {
 		"beyond block 1":         {false, storeMap(nil, []uint64{1, 2}, both, "lookahead_token_ids", list{nil, list{9}}), []event.Event{one}, Stats{Lookahead: 1}},
 		"none beyond":            {false, storeMap(nil, []uint64{1}, t1, "lookahead_token_ids", list{list{}}), []event.Event{one}, Stats{}},
 		"a number beyond":        {false, storeMap(nil, []uint64{1}, t1, "lookahead_token_ids", list{9}), nil, Stats{Lookahead: 1}},
-		"bigrams":                {false, storeMap(nil, []uint64{1}, nil, "token_ids", list{list{1, 2}, list{2, 3}, list{3, 4}, list{4, 5}}), nil, Stats{Lookahead: 1}},
+		"pairs":                  {false, storeMap(nil, []uint64{1, 2}, nil, "token_ids", pairs(nine)), []event.Event{storedEvent(nil, eagle, 1, 2)}, Stats{}},
+		"pairs, Eagle set":       {true, storeMap(nil, []uint64{1, 2}, nil, "token_ids", pairs(nine)), []event.Event{storedEvent(nil, eagle, 1, 2)}, Stats{}},
+		"pairs of half a block":  {false, storeMap(nil, []uint64{1, 2}, nil, "token_ids", pairs(nine[:7])), nil, Stats{Malformed: 1}},
+		"pairs with a break":     {false, storeMap(nil, []uint64{1}, nil, "token_ids", list{list{1, 2}, list{2, 3}, list{4, 5}, list{5, 6}}), nil, Stats{Malformed: 1}},
+		"a pair of three":        {false, storeMap(nil, []uint64{1}, nil, "token_ids", list{list{1, 2}, list{2, 3}, list{3, 4, 5}, list{4, 5}}), nil, Stats{Malformed: 1}},
 		"Eagle, one token more":  {true, storeMap(nil, []uint64{1, 2}, nine), []event.Event{storedEvent(nil, eagle, 1, 2)}, Stats{}},
 		"Eagle by the event":     {false, storeMap(nil, []uint64{1, 2}, nine, "is_eagle", true), []event.Event{storedEvent(nil, eagle, 1, 2)}, Stats{}},
 		"Eagle by lookahead":     {true, storeMap(nil, []uint64{1, 2}, both, "lookahead_token_ids", list{list{5}, list{9}}), []event.Event{storedEvent(nil, eagle, 1, 2)}, Stats{}},
@@ -318,6 +322,30 @@ func TestLookaheadAndEagle(t *testing.T) {
 				t.Errorf("left out %v, want %v", d.Stats(), c.left)
 			}
 		})
+	}
+}
+
+// pairs is how SGLang sends the tokens of blocks with EAGLE: each with the one after it.
+func pairs(tokens []uint32) (l list) {
+	for i := range tokens[1:] {
+		l = append(l, list{tokens[i], tokens[i+1]})
+	}
+	return l
+}
+
+func TestPairsSayThatTheyAreEagle(t *testing.T) {
+	d := newDecoder(t, Config{BlockSize: 4})
+	for _, c := range []struct {
+		ev   m
+		want bool
+	}{
+		{storeMap(nil, []uint64{1}, t1), false},
+		{storeMap(nil, []uint64{1}, nil, "token_ids", pairs([]uint32{1, 2, 3, 4, 5})), true},
+		{m{"type", "BlockRemoved", "block_hashes", list{1}}, false},
+	} {
+		if b, err := d.Decode(batch(c.ev)); err != nil || b.Eagle != c.want {
+			t.Errorf("%v: Eagle is %v, %v", c.ev, b.Eagle, err)
+		}
 	}
 }
 

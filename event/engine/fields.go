@@ -16,7 +16,7 @@ type fields struct {
 	aliases   later      // Mooncake's seq_hashes, used where there are no block_hashes
 	hasParent bool
 	parent    uint64
-	bigrams   bool  // token_ids are not single tokens
+	bigrams   bool  // token_ids were pairs: each token with the one after it
 	blockSize int64 // -1: not given
 	medium    []byte
 	lora      []byte
@@ -239,15 +239,38 @@ func (f *fields) readParent(r *msgpack.Reader) {
 	}
 }
 
-// readTokens reads the tokens. Engines that hash bigrams send pairs.
+// readTokens reads the tokens. SGLang with EAGLE, EAGLE3 or MTP sends pairs, each token
+// with the one after it (0.5.23, RadixKey.is_bigram): they are the tokens of the blocks
+// and one more.
 func (f *fields) readTokens(d *Decoder, r *msgpack.Reader) {
 	ahead := *r
 	if !ahead.Nil() && ahead.Array() > 0 && ahead.Kind() == msgpack.Array {
 		f.bigrams = true
-		r.Skip()
+		d.readPairs(r)
 		return
 	}
 	d.tokens = r.AppendUint32s(d.tokens[:0])
+}
+
+// readPairs reads pairs as the tokens that they are a window over. Of pairs that do not
+// hang together it leaves none, which fits no number of blocks.
+func (d *Decoder) readPairs(r *msgpack.Reader) {
+	d.tokens = d.tokens[:0]
+	whole := true
+	for i, n := 0, r.Array(); i < n && r.Err() == nil; i++ {
+		d.pair = r.AppendUint32s(d.pair[:0])
+		switch at := len(d.tokens); {
+		case len(d.pair) != 2, i > 0 && whole && d.tokens[at-1] != d.pair[0]:
+			whole = false
+		case i == 0:
+			d.tokens = append(d.tokens, d.pair...)
+		case whole:
+			d.tokens = append(d.tokens, d.pair[1])
+		}
+	}
+	if !whole {
+		d.tokens = d.tokens[:0]
+	}
 }
 
 // optional reads a string, or nil for a nil.

@@ -155,8 +155,6 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 	case f.blockSize >= 0 && f.blockSize != int64(size):
 		d.batch.OtherSize = int(f.blockSize)
 		return 0, BlockSize
-	case f.bigrams:
-		return 0, Lookahead
 	case f.loraID != 0 && st.lora == 0:
 		return 0, UnnamedLora
 	case st.left:
@@ -182,11 +180,13 @@ func (d *Decoder) localHashes(f *fields, n int, st *chain) (hashed int, why Reas
 			}
 		}
 		d.locals = append(d.locals, blockhash.LocalHash(block, st.seed(), d.mm))
+		d.batch.Eagle = d.batch.Eagle || d.eagle(f)
 	}
 	return n, 0
 }
 
-func (d *Decoder) eagle(f *fields) bool { return d.cfg.Eagle || f.eagle }
+// eagle tells whether the hashes of the event's blocks cover the token after each.
+func (d *Decoder) eagle(f *fields) bool { return d.cfg.Eagle || f.eagle || f.bigrams }
 
 // window returns the tokens that the i-th block's hash covers: its own, and
 // with Eagle the one after them. It refuses other tokens beyond the block.

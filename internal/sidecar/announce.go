@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		case a == nil:
 			a, err = registry.Register(ctx, now, cfg)
 			said = now
-		case now.Incarnation != said.Incarnation, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer):
+		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer):
 			if err = a.Update(ctx, now); err == nil {
 				said = now
 			}
@@ -65,6 +66,12 @@ func (s *Sidecar) incarnation() uint64 {
 	return s.streams[0].shownIncarnation.Load()
 }
 
+// eagle reports whether blocks are hashed with the token after each: as is set, or as a
+// rank's events show.
+func (s *Sidecar) eagle() bool {
+	return s.cfg.Eagle || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.eagle.Load() })
+}
+
 // worker returns what is announced.
 func (s *Sidecar) worker() registry.Worker {
 	w := registry.Worker{
@@ -75,8 +82,8 @@ func (s *Sidecar) worker() registry.Worker {
 		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap},
 	}
-	if s.cfg.Eagle {
-		w.HashScheme = "" // requests of an Eagle model are hashed as its blocks are
+	if s.eagle() {
+		w.HashScheme = registry.EagleScheme(w.BlockSize)
 	}
 	if _, err := strconv.ParseUint(s.cfg.Worker, 10, 64); err != nil {
 		w.Name = s.cfg.Worker

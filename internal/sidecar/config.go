@@ -109,7 +109,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, math.MaxInt32))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)
-	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE), as requests of the model are.")
+	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
 		number to the port), or ipc:///path. This or --socket is needed.`)

@@ -86,6 +86,7 @@ type stream struct {
 	opened           atomic.Bool   // there is a sink
 	shownIncarnation atomic.Uint64 // incarnation, for others
 	shownIncomplete  atomic.Bool   // incomplete, for others
+	eagle            atomic.Bool   // blocks are hashed with the token after each
 	otherSize        atomic.Int64  // the engine's size of a block, where it is not ours; else 0
 }
 
@@ -110,6 +111,7 @@ func newStream(cfg streamConfig) (*stream, error) {
 	default:
 		s.set, s.incarnation, s.lastKept, s.incomplete = st.set, st.incarnation, st.last, st.incomplete
 		s.start = st.position
+		s.eagle.Store(st.eagle)
 	}
 	return s, nil
 }
@@ -143,6 +145,7 @@ func (s *stream) begin(incomplete bool) error {
 	}
 	s.incarnation = newIncarnation()
 	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
+	s.eagle.Store(false)
 	s.saveAt = time.Now()
 	for {
 		err := s.cfg.store.remove()
@@ -246,6 +249,9 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 		}
 	}
 	s.cfg.m.hold(s.set)
+	if b.Eagle {
+		s.eagle.Store(true)
+	}
 	s.compareSizes(b.OtherSize, total.Stored+total.Duplicate > 0)
 	s.keep = true
 	if !time.Now().Before(s.saveAt) {

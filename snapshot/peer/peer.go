@@ -58,6 +58,9 @@ func (s *Source) Copy(ctx context.Context, info stream.Info, sp *shard.Space) (s
 			if err != nil {
 				return start, err
 			}
+			if l.Header().HashScheme == registry.EagleScheme(info.Space.BlockSize) {
+				sp.MarkEagle()
+			}
 			s.cfg.Log.Info("a peer's dump was loaded", "peer", s.cfg.URL, "stream", info.Name, "position", l.Header().Stream.Seq,
 				"ranks", len(l.Ranks()), "blocks", blocks())
 			return start, nil
@@ -86,7 +89,7 @@ func usable(h *dump.Header, info *stream.Info) error {
 	switch scheme := registry.Scheme(info.Space.BlockSize); {
 	case h.Space() != info.Space:
 		return fmt.Errorf("%w: it is of model %q, block size %d, group %q", ErrUnusable, h.Model, h.BlockSize, h.Group)
-	case h.HashScheme != scheme:
+	case h.HashScheme != scheme && h.HashScheme != registry.EagleScheme(info.Space.BlockSize):
 		return fmt.Errorf("%w: its hashes are made as %q, here as %q", ErrUnusable, h.HashScheme, scheme)
 	case h.Stream == nil:
 		return fmt.Errorf("%w: the peer does not read the stream of it", ErrUnusable)

@@ -104,6 +104,7 @@ type Model struct {
 	loras   names                              // adapters
 	served  names                              // that engines know the model by
 	owners  names                              // as engines list the model
+	eagle   atomic.Bool                        // a worker says that its hashes are those of EAGLE
 	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
 }
 
@@ -232,6 +233,9 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	m, err := f.open(w.Space())
 	if err != nil {
 		return fmt.Errorf("worker %d of %s: %w", w.ID, w.Model, err)
+	}
+	if w.Eagle() {
+		m.eagle.Store(true)
 	}
 	was := m.Engine(w.ID)
 	e, err := f.engine(m, &w)
@@ -388,20 +392,20 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
-		cfg.Shares = f.cfg.Shares.Space(sp)
+		cfg.Shares, cfg.Eagle = f.cfg.Shares.Space(sp), m.eagle.Load
 	case f.cfg.Index != NoIndex:
 		space, err := f.cfg.Set.Open(sp)
 		if err != nil {
 			return nil, err
 		}
-		cfg.Index = space
+		cfg.Index, cfg.Eagle = space, space.Eagle
 		if f.cfg.Index == Approximate {
 			a := f.cfg.Approx
 			a.Space = space
 			if m.Cache, err = approx.New(a); err != nil {
 				return nil, err
 			}
-			cfg.Index = m.Cache
+			cfg.Index, cfg.Eagle = m.Cache, nil // it has what the router itself hashes
 		}
 	}
 	router, err := route.New(cfg)

@@ -1,0 +1,66 @@
+package route
+
+import (
+	"context"
+
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// rankDepth is what a rank holds of the prompt.
+type rankDepth struct {
+	shard.RankID
+	depth [event.NumTiers]uint32
+}
+
+// find looks the prompt up: in both ways where blocks of some workers may cover the token
+// after each (Config.Eagle). Which workers' do is not known here, and a worker's are of
+// one kind: it is found in one of them.
+func (r *Router) find(ctx context.Context, s *scratch) {
+	s.shares = s.shares[:0]
+	s.listed = r.cfg.Shares != nil || len(s.eagle) > 0
+	switch s.looked = true; {
+	case r.cfg.Shares != nil:
+		s.unknown = r.askShares(ctx, s, s.local)
+		if len(s.eagle) > 0 {
+			s.unknown = either(s.unknown, r.askShares(ctx, s, s.eagle))
+		}
+	case r.cfg.Index == nil:
+		s.looked = false
+	case s.listed:
+		for _, local := range [...][]uint64{s.local, s.eagle} {
+			r.cfg.Index.Find(local, &s.result)
+			s.result.Each(func(id shard.RankID, depth [event.NumTiers]uint32) { s.shares = append(s.shares, rankDepth{id, depth}) })
+		}
+	default:
+		r.cfg.Index.Find(s.local, &s.result)
+	}
+}
+
+func (r *Router) askShares(ctx context.Context, s *scratch, local []uint64) (unknown func(worker uint64) bool) {
+	return r.cfg.Shares.Find(ctx, local, func(id shard.RankID, depth [event.NumTiers]uint32) {
+		s.shares = append(s.shares, rankDepth{id, depth})
+	})
+}
+
+// either is true of whom one of two is; nil is of nobody.
+func either(a, b func(worker uint64) bool) func(worker uint64) bool {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return func(worker uint64) bool { return a(worker) || b(worker) }
+}
+
+// each calls f for every rank that was found: twice for one that is found in both ways.
+func (s *scratch) each(f func(id shard.RankID, depth *[event.NumTiers]uint32)) {
+	if !s.listed {
+		s.result.EachMember(func(m shard.Member, depth [event.NumTiers]uint32) { f(m.ID(), &depth) })
+		return
+	}
+	for i := range s.shares {
+		f(s.shares[i].RankID, &s.shares[i].depth)
+	}
+}
