@@ -250,7 +250,7 @@ func (r *Router) markWorkers(o *Options) {
 
 // names reports whether the request names workers that it may go to, or may not.
 func (o *Options) names() bool {
-	return o.Worker != nil || o.DPRank != nil || o.Allowed != nil || len(o.Excluded) > 0
+	return o.Worker != nil || o.DPRank != nil || o.Allowed != nil || o.Ranks != nil || len(o.Excluded) > 0
 }
 
 // eligible says whether the request may go to the rank, however busy it is. well is
@@ -260,7 +260,7 @@ func (r *Router) eligible(m *member, o *Options, now time.Time, well bool) Reaso
 	if (o.Stage == PrefillStage) != (w.Role == Prefill) {
 		return OtherRole
 	}
-	if o.Worker != nil && *o.Worker != w.ID || o.DPRank != nil && *o.DPRank != m.DPRank {
+	if o.Worker != nil && *o.Worker != w.ID || o.DPRank != nil && *o.DPRank != m.DPRank || o.Ranks != nil && o.Stage != PrefillStage && !o.Ranks[m.RankID] {
 		return NotAllowed
 	}
 	if o.Allowed != nil || len(o.Excluded) > 0 {

@@ -262,6 +262,9 @@ type Options struct {
 	// Allowed, if not nil, are the only workers to choose from. Excluded are
 	// left out.
 	Allowed, Excluded []uint64
+	// Ranks, if not nil, are the only ones to choose from; whoever only computes the prompt
+	// may be another.
+	Ranks map[shard.RankID]bool
 	// Worker and DPRank pin the request.
 	Worker *uint64
 	DPRank *uint32

@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/proc"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/picker"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/internal/router/quota"
 	"github.com/kvatlas/kvatlas/internal/router/tokens"
@@ -40,6 +41,7 @@ type config struct {
 	Route   route.Settings
 	Approx  approx.Config
 	Proxy   proxy.Config
+	Picker  picker.Config
 
 	Service         proc.ServiceConfig
 	Events          bool
@@ -84,10 +86,14 @@ func (c *config) declare(set *conf.Set) {
 	c.declarePrompts(set)
 	c.declareEngines(set)
 	c.declareHTTP(set)
+	set.Group("Gateways")
+	c.Picker.Declare(set)
+	c.Proxy.Gateway.Declare(set)
 	set.Check(c.finish) // before the replica's, which goes by what it finds
 	c.Replica.Declare(set)
 	c.Log.Declare(set)
-	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.Proxy.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen})
+	c.Access.Declare(set, secure.Address{Setting: "http-listen", Value: &c.Proxy.Listen}, secure.Address{Setting: "admin-listen", Value: &c.Admin.Listen},
+		secure.Address{Setting: "picker-listen", Value: &c.Picker.Listen})
 	c.Admin.Declare(set, "127.0.0.1:8001")
 	c.Console.Declare(set)
 	c.settings = set
@@ -372,6 +378,9 @@ func (c *config) finish() (err error) {
 		return err
 	}
 	if err := c.checkAccessLog(); err != nil {
+		return err
+	}
+	if err := c.Picker.Check(); err != nil {
 		return err
 	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/downstream"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/loadsync"
+	"github.com/kvatlas/kvatlas/internal/router/picker"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/query"
 	"github.com/kvatlas/kvatlas/registry"
@@ -48,7 +49,8 @@ type router struct {
 	fleet        *fleet.Fleet
 	proxy        *proxy.Proxy
 	http         *downstream.Server
-	index        *query.Server // of the admin port
+	picker       *picker.Server // nil: no gateway asks
+	index        *query.Server  // of the admin port
 	service      *proc.Service
 	tenants      *loadsync.Tenants // nil: their limits are this router's alone
 	console      *console.Console
@@ -102,7 +104,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return errors.Join(err, ln.Close())
 	}
-	served := make(chan error, 1)
+	served := make(chan error, 2)
+	if err := x.servePicker(ctx, access, served); err != nil {
+		return errors.Join(err, ln.Close(), port.Close())
+	}
 	go func() { served <- x.http.Serve(x.front(ln, access)) }() // ends with Shutdown
 	err = x.service.Run(ctx, ln.Addr().String(), served, x.start, x.replica.Progress, x.alive)
 	return errors.Join(err, x.stop(), port.Close())
@@ -361,8 +366,10 @@ func (x *router) stop() error {
 
 func (x *router) finishAnswers(ctx context.Context) error {
 	x.console.Close() // its streams have no end of their own
+	picked := make(chan error, 1)
+	go func() { picked <- x.endPicker(ctx) }() // ends with ctx
 	if err := x.http.Shutdown(ctx); err != nil {
-		return fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close()))
+		return errors.Join(fmt.Errorf("%d answers were cut off: %w", x.proxy.InFlight(), errors.Join(err, x.http.Close())), <-picked)
 	}
-	return nil
+	return <-picked
 }

@@ -65,6 +65,9 @@ type Process struct {
 // Process returns which one it is now.
 func (e *Engine) Process() Process { return Process{e, e.life.Load()} }
 
+// First returns its first data-parallel rank.
+func (e *Engine) First() uint32 { return e.first.Load() }
+
 // Ranks returns how many data-parallel ranks it has.
 func (e *Engine) Ranks() uint32 { return e.ranks.Load() }
 

@@ -67,6 +67,8 @@ type Config struct {
 	AdministrationTimeout time.Duration  // for one engine's answer
 	Access                *secure.Access // nil: everybody may ask
 
+	Gateway GatewayConfig
+
 	Retries     int           // of one request
 	RetryShare  float64       // of all requests
 	RetryBurst  int           // at once, whatever the share

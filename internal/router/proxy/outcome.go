@@ -99,7 +99,7 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 		}
 	}
 	p.obs.engineErrors.Inc()
-	if q.options.Worker != nil {
+	if q.final() {
 		return nil // no other may
 	}
 	if why == whyStatus5xx || why == whyFull && resp.StatusCode != http.StatusTooManyRequests {
@@ -127,7 +127,7 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 // Without a failure it is passed on.
 func (p *Proxy) saysNothing(q *call, s *stream, resp *http.Response, cancel context.CancelFunc) *failure {
 	f := &failure{blame: q.m.Router.Failed(q.id, s.stage, route.Failure{}), retry: whyNothing, fault: true}
-	if !p.cfg.Retry500 || q.options.Worker != nil {
+	if !p.cfg.Retry500 || q.final() {
 		return nil // no other may, and what there is goes to the client
 	}
 	body := append([]byte(nil), s.buf[:s.n]...)

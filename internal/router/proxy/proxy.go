@@ -127,13 +127,13 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
-	if !p.hosts.Has(r.Host) {
+	if passageOf(r) == nil && !p.hosts.Has(r.Host) {
 		if need, _ := p.routes.needs(r); need > secure.Anybody { // probes may come by any name
 			p.refuse(w, refuse(http.StatusForbidden, "forbidden", secure.RefusedName))
 			return
 		}
 	}
-	if p.cfg.Console != nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/")) {
+	if p.cfg.Console != nil && passageOf(r) == nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/")) {
 		p.cfg.Console.ServeHTTP(w, r) // its links hang on the slash, which no other path keeps
 		return
 	}
@@ -147,7 +147,12 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 // serve answers a request whose caller may make it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	recordCaller(w, r)
-	switch c := p.routes.of(r); c {
+	c := p.routes.of(r)
+	if passageOf(r) != nil && !c.passes(r.URL.Path) {
+		p.refuse(w, refuse(http.StatusNotFound, "unknown_route", "no such route behind this gateway"))
+		return
+	}
+	switch c {
 	case own:
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
@@ -234,7 +239,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		return
 	}
 	defer p.flight.leave(client)
-	q := &call{arrival: time.Now(), id: rand.Text(), name: r.Header[headerRequest], header: r.Header, split: routed}
+	q := &call{arrival: time.Now(), id: rand.Text(), name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)
@@ -325,6 +330,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if routed {
 		q.place(p.cfg.MaxPrompt)
 	}
+	p.within(q)
 	q.generates, q.wants = q.api.choices, routed || q.object && !free && r.Method == http.MethodPost
 	if no := p.withoutTransfers(r, q); no != nil {
 		return no

@@ -100,6 +100,9 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	if l := c.payer.limits; l != nil {
 		w.Weight, w.Priority = l.Weight, l.Priority
 	}
+	if c.passage != nil {
+		w.Priority += c.passage.Priority
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.models[c.m]

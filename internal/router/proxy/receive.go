@@ -61,6 +61,9 @@ func clientOf(r *http.Request) spool.Client {
 	}
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
+		if y := passageOf(r); y != nil {
+			return spool.Client{Name: y.ID} // of whom nothing is known: each is another
+		}
 		return spool.Client{}
 	}
 	return spool.Client{Address: secure.ClientAddress(at.Addr())}

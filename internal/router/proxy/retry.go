@@ -64,7 +64,7 @@ func (p *Proxy) again(ctx context.Context, q *call, t *retries, f *failure) bool
 			return false
 		}
 	}
-	if f.retry == "" || t.n >= p.cfg.Retries || q.options.Worker != nil {
+	if f.retry == "" || t.n >= p.cfg.Retries || q.final() {
 		return false
 	}
 	if !p.budget.take() {

@@ -53,6 +53,7 @@ type call struct {
 	split  bool        // a prefill worker may do its part
 	// generates: completions and chats are asked for. wants: an answer without a byte is none.
 	generates, wants bool
+	passage          *Passage // nil: the router itself asks the engine
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -122,6 +123,13 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	// Who has just come takes no free worker from those who wait: it would be served
 	// before them for as long as there are always new ones.
 	others := p.queue.busy(q.m)
+	switch {
+	case !q.passage.sheddable():
+	case others:
+		return best, fmt.Errorf("%w, others wait, and the request is of those that do not", route.ErrOverloaded)
+	default:
+		return p.chooseNow(ctx, q, false)
+	}
 	tokens := q.prompt.Size()
 	if !others {
 		if best, err = p.chooseNow(ctx, q, true); !waits(err) {
@@ -191,7 +199,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
-	o.Patient = patient
+	o.Patient, o.Explain = patient, q.passage != nil && p.cfg.Gateway.Scores
 	if len(q.name) > 0 {
 		o.Name = q.name[0]
 	}
@@ -240,20 +248,23 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	var part *prefill
 	var err error
 	stage := route.Whole
-	if pair.Prefill != nil {
+	switch {
+	case pair.Prefill == nil:
+		part = &prefill{data: p.body(q, e)}
+	case q.passage != nil: // who is before the decode worker asks the prefill worker
+		part, stage = &prefill{data: p.body(q, e)}, route.DecodeStage
+	default:
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, e, cancel); err != nil {
 			return p.notPrefilled(r, q, err)
 		}
 		defer part.end()
 		stage = route.DecodeStage
-	} else {
-		part = &prefill{data: p.body(q, e)}
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
 	ctx, asked := askEngine(ctx, stage, &pair.Decode)
 	defer func() { asked.end(q, no) }()
-	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
+	resp, err := p.exchange(w, q, pair, stage, p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
 		if part.failed.Load() {
 			return p.notPrefilled(r, q, part.why)
@@ -287,6 +298,17 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	p.answer(w, r, s, pair, resp, cancel)
 	return nil
 }
+
+// exchange sends the request to its engine, or has the gateway do so, and returns the answer.
+func (p *Proxy) exchange(w http.ResponseWriter, q *call, pair *route.Pair, stage route.Stage, req *http.Request) (*http.Response, error) {
+	if q.passage != nil {
+		return p.handOn(w, q, pair, stage, req)
+	}
+	return p.client.RoundTrip(req)
+}
+
+// final reports whether the request may go to no other worker, whatever becomes of it.
+func (q *call) final() bool { return q.options.Worker != nil || q.passage != nil }
 
 // notPrefilled makes the request go to a decode worker alone, unless its client
 // is gone.
@@ -353,7 +375,7 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 	if _, ok := req.Header["User-Agent"]; !ok {
 		req.Header["User-Agent"] = nil // none, not Go's
 	}
-	if p.cfg.ForwardClient {
+	if p.cfg.ForwardClient && passageOf(r) == nil { // a gateway does
 		forwardClient(req.Header, r)
 	}
 	req.Header.Del(headerEngineRank)

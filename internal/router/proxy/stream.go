@@ -25,16 +25,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if resp.ContentLength >= 0 && len(h["Content-Length"]) != 1 {
 		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	}
-	if p.cfg.WorkerHeader {
-		h.Set(headerWorker, strconv.FormatUint(best.Worker, 10))
-		h.Set(headerRank, strconv.FormatUint(uint64(best.DPRank), 10))
-		if pair.Prefill != nil {
-			h.Set(headerPrefill, strconv.FormatUint(pair.Prefill.Worker, 10))
-		}
-		if q.trusted {
-			h.Set(headerReceipt, receipt(pair))
-		}
-	}
+	p.nameWorkers(h, q, pair)
 	q.tally.status = resp.StatusCode
 	w.WriteHeader(resp.StatusCode)
 	if q.refusedBefore && !clientsFault(resp.StatusCode) {
@@ -199,6 +190,21 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 		case err != nil:
 			return "engine_broke_off"
 		}
+	}
+}
+
+// nameWorkers says in an answer's headers who gave it.
+func (p *Proxy) nameWorkers(h http.Header, q *call, pair *route.Pair) {
+	if !p.cfg.WorkerHeader {
+		return
+	}
+	h.Set(headerWorker, strconv.FormatUint(pair.Decode.Worker, 10))
+	h.Set(headerRank, strconv.FormatUint(uint64(pair.Decode.DPRank), 10))
+	if pair.Prefill != nil {
+		h.Set(headerPrefill, strconv.FormatUint(pair.Prefill.Worker, 10))
+	}
+	if q.trusted {
+		h.Set(headerReceipt, receipt(pair))
 	}
 }
 

@@ -1,0 +1,78 @@
+package extproc
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+)
+
+// ErrMalformed: a message is not as protobuf and its definition have it.
+var ErrMalformed = errors.New("malformed message")
+
+// Codec reads and writes the messages of this package, as protobuf. It is an
+// encoding.CodecV2.
+type Codec struct{}
+
+// Name implements encoding.CodecV2.
+func (Codec) Name() string { return "proto" }
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	size := 256
+	var write func([]byte) []byte
+	switch m := v.(type) {
+	case *Request:
+		size, write = len(m.Body)+256+headersRoom(m.Headers), m.append
+	case *Response:
+		size, write = len(m.Body)+256+headersRoom(m.Set), m.append
+	case *HealthRequest:
+		write = m.append
+	case *HealthResponse:
+		write = m.append
+	default:
+		return nil, fmt.Errorf("a %T is no message of this protocol", v)
+	}
+	pool := mem.DefaultBufferPool()
+	room := pool.Get(size)
+	out := write((*room)[:0])
+	if len(out) == 0 || &out[0] != &(*room)[0] { // it was short
+		pool.Put(room)
+		return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+	}
+	*room = out
+	return mem.BufferSlice{mem.NewBuffer(room, pool)}, nil
+}
+
+func headersRoom(list []Header) (n int) {
+	for _, h := range list {
+		n += len(h.Name) + len(h.Value) + 24
+	}
+	return n
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	var err error
+	switch m := v.(type) {
+	case *Request:
+		if err = m.read(buffer.ReadOnlyData()); err == nil && m.Body != nil {
+			m.buffer = buffer
+			return nil
+		}
+	case *Response:
+		if err = m.read(buffer.ReadOnlyData()); err == nil && m.Body != nil {
+			m.buffer = buffer
+			return nil
+		}
+	case *HealthRequest:
+		err = m.read(buffer.ReadOnlyData())
+	case *HealthResponse:
+		err = m.read(buffer.ReadOnlyData())
+	default:
+		err = fmt.Errorf("a %T is no message of this protocol", v)
+	}
+	buffer.Free()
+	return err
+}
