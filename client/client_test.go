@@ -343,3 +343,28 @@ func FuzzBinaryAnswers(f *testing.F) {
 		}
 	})
 }
+
+// What the answers of /register and /unregister mean (docs/registry.md has them).
+func TestRegister(t *testing.T) {
+	status := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, `{"error":"why"}`) // the client may be gone
+	}))
+	defer server.Close()
+	c := open(t, client.Config{URL: server.URL, Retries: -1})
+	for _, x := range []struct {
+		status                              int
+		registered, otherwise, unregistered bool
+	}{{201, true, false, false}, {200, true, false, true}, {409, false, true, false}, {404, false, false, true}, {403, false, false, false}} {
+		status = x.status
+		err := c.Register(t.Context(), []byte(`{"worker_id":"a"}`))
+		if (err == nil) != x.registered || errors.Is(err, client.ErrRegisteredOtherwise) != x.otherwise {
+			t.Errorf("registered, %d: %v", status, err)
+		}
+		err = c.Unregister(t.Context(), "a", "m", "", 16)
+		if (err == nil) != x.unregistered {
+			t.Errorf("unregistered, %d: %v", status, err)
+		}
+	}
+}

@@ -133,7 +133,7 @@ func TestTheDockerfileBuildsWhatThereIs(t *testing.T) {
 			}
 		}
 	}
-	if n != 5 {
+	if n != 6 {
 		t.Errorf("%d programs", n)
 	}
 	for _, line := range []string{"\nENV CGO_ENABLED=0\n", "\nFROM scratch\n", "\nUSER 65532:65532\n", "\nENV STATE_DIRECTORY=/var/lib/kvatlas\n"} {

@@ -34,6 +34,7 @@ var serving = [][]string{
 	{"kvrouter", "--http-listen=127.0.0.1:0", "--picker-listen=127.0.0.1:0"},
 	{"kvpublisher", "--worker=1", "--model=m", "--state-dir=none", "--socket="},
 	{"kvpublisher", "--worker=2", "--model=m", "--state-dir=none", "--engine=tcp://127.0.0.1:1"},
+	{"kvdiscover", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n", "--pool=p", "--register-at=http://127.0.0.1:1"},
 }
 
 // families runs the programs, built in dir, on a fleet of mock engines, and
@@ -53,8 +54,9 @@ func families(ctx context.Context, dir string) (all []*family, err error) {
 			args = append(slices.Clone(args[:last]), args[last]+filepath.Join(data, "socket"))
 		}
 		cmd := exec.CommandContext(ctx, filepath.Join(dir, args[0]), append(slices.Clone(args[1:]), //nolint:gosec // our own programs
-			"--data-dir="+filepath.Join(data, "data"), "--admin-listen=127.0.0.1:0", "--address-file="+addresses[i])...)
-		cmd.Env = []string{"HOME=/nonexistent", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"} // for what there is with traces
+			"--admin-listen=127.0.0.1:0", "--address-file="+addresses[i])...)
+		// A variable, as not every program has data.
+		cmd.Env = []string{"HOME=/nonexistent", "KVATLAS_DATA_DIR=" + filepath.Join(data, "data"), "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"} // for what there is with traces
 		var out strings.Builder
 		cmd.Stderr = &out
 		if err := cmd.Start(); err != nil {

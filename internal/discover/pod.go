@@ -1,0 +1,185 @@
+package discover
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// Annotation is what the names of a pod's annotations begin with.
+const Annotation = "kvatlas/"
+
+// The annotations.
+const (
+	noteModel        = Annotation + "model"
+	noteBlockSize    = Annotation + "block-size"
+	noteGroup        = Annotation + "group"
+	noteRole         = Annotation + "role"
+	noteKVTransfer   = Annotation + "kv-transfer"
+	noteEngineScheme = Annotation + "engine-scheme"
+	noteCredential   = Annotation + "credential"
+	noteEvents       = Annotation + "events-port" // a port, or none
+	noteReplay       = Annotation + "replay-port" // a port, or none
+	noteRegisteredBy = Annotation + "registered-by"
+)
+
+// byPublisher is the value of noteRegisteredBy for pods whose kvpublisher announces
+// the worker.
+const byPublisher = "publisher"
+
+// Pod is what of a pod matters.
+type Pod struct {
+	Name, UID string
+	IP        string // "" until it has one
+	Ready     bool
+	// Ended says that its engine is on the way out, or will not come.
+	Ended bool
+	Notes map[string]string // annotations
+}
+
+// ParsePod reads a pod as the API server gives it.
+func ParsePod(text []byte) (Pod, error) {
+	var o struct {
+		Metadata struct {
+			Name, UID         string
+			DeletionTimestamp *string
+			Annotations       map[string]string
+		}
+		Status struct {
+			Phase, PodIP string
+			Conditions   []struct{ Type, Status string }
+		}
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		return Pod{}, fmt.Errorf("a pod: %w", err)
+	}
+	if o.Metadata.Name == "" {
+		return Pod{}, fmt.Errorf("a pod without a name")
+	}
+	p := Pod{
+		Name: o.Metadata.Name, UID: o.Metadata.UID, IP: o.Status.PodIP, Notes: o.Metadata.Annotations,
+		Ended: o.Metadata.DeletionTimestamp != nil || o.Status.Phase == "Failed" || o.Status.Phase == "Succeeded",
+	}
+	for _, c := range o.Status.Conditions {
+		p.Ready = p.Ready || c.Type == "Ready" && c.Status == "True"
+	}
+	return p, nil
+}
+
+// Facts are what an engine serves. Zero is not known.
+type Facts struct {
+	Model     string
+	BlockSize uint32
+}
+
+// Defaults are what holds for a pod whose annotations say nothing else.
+type Defaults struct {
+	Facts
+	Group  string
+	Ports  []uint16 // of the engines' HTTP endpoints: several are ranks with one each
+	Events uint16   // of rank 0; each rank adds its number. 0: no events
+	Replay uint16   // likewise; 0: none
+	HTTPS  bool
+}
+
+// facts returns what is known of the pod's engine without asking it.
+func (d *Defaults) facts(p *Pod) (f Facts, err error) {
+	f = d.Facts
+	if model := p.Notes[noteModel]; model != "" {
+		f.Model = model
+	}
+	if text := p.Notes[noteBlockSize]; text != "" {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err == nil {
+			err = blockhash.CheckBlockSize(int(n))
+		}
+		if err != nil {
+			return f, fmt.Errorf("annotation %s: %q is no number of tokens", noteBlockSize, text)
+		}
+		f.BlockSize = uint32(n)
+	}
+	return f, nil
+}
+
+// port reads an annotation that is a port, or none.
+func port(p *Pod, note string, otherwise uint16) (uint16, error) {
+	switch text := p.Notes[note]; text {
+	case "":
+		return otherwise, nil
+	case "none":
+		return 0, nil
+	default:
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || n == 0 {
+			return 0, fmt.Errorf("annotation %s: %q is no port, nor none", note, text)
+		}
+		return uint16(n), nil
+	}
+}
+
+// url returns where the rank's engine answers.
+func (d *Defaults) url(p *Pod, rank int) string {
+	scheme := "http://"
+	if d.HTTPS {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(p.IP, strconv.Itoa(int(d.Ports[rank])))
+}
+
+// worker returns what is registered of the pod's rank. It has an address.
+func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Worker, err error) {
+	if _, err := netip.ParseAddr(p.IP); err != nil {
+		return w, fmt.Errorf("its address %q is none", p.IP)
+	}
+	events, err := port(p, noteEvents, d.Events)
+	if err != nil {
+		return w, err
+	}
+	replay, err := port(p, noteReplay, d.Replay)
+	if err != nil {
+		return w, err
+	}
+	w = registry.Worker{
+		Name: name, Model: f.Model, BlockSize: f.BlockSize, Group: d.Group, Ranks: []uint32{uint32(rank)},
+		Role: registry.Role(p.Notes[noteRole]), KVTransfer: registry.KVTransfer(p.Notes[noteKVTransfer]),
+		EngineScheme: p.Notes[noteEngineScheme], Credential: p.Notes[noteCredential], Transport: registry.NoEvents,
+		Endpoints: registry.Endpoints{HTTP: d.url(p, rank)},
+	}
+	if group, ok := p.Notes[noteGroup]; ok {
+		w.Group = group
+	}
+	switch w.Role {
+	case "", registry.Aggregated, registry.Prefill, registry.Decode:
+	default:
+		return w, fmt.Errorf("annotation %s: %q; give aggregated, prefill or decode", noteRole, w.Role)
+	}
+	switch w.KVTransfer {
+	case "", registry.TransferVLLM, registry.TransferSGLang:
+	default:
+		return w, fmt.Errorf("annotation %s: %q; give vllm or sglang", noteKVTransfer, w.KVTransfer)
+	}
+	at := func(first uint16) (map[uint32]string, error) {
+		if first == 0 {
+			return nil, nil
+		}
+		n := int(first) + rank
+		if n > 65535 {
+			return nil, fmt.Errorf("rank %d has no port from %d on", rank, first)
+		}
+		return map[uint32]string{uint32(rank): "tcp://" + net.JoinHostPort(p.IP, strconv.Itoa(n))}, nil
+	}
+	if w.Endpoints.Events, err = at(events); err != nil {
+		return w, err
+	}
+	if events == 0 {
+		return w, nil
+	}
+	w.Transport = registry.ZMQ
+	w.Endpoints.Replay, err = at(replay)
+	return w, err
+}
