@@ -8,32 +8,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Every program accepts what the compose file gives it.
 func TestComposeGivesSettingsThatThereAre(t *testing.T) {
-	data, err := os.ReadFile("compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		Services map[string]struct {
-			Image       string
-			Entrypoint  []string
-			Command     []string
-			Environment map[string]string
-			ReadOnly    bool     `yaml:"read_only"`
-			CapDrop     []string `yaml:"cap_drop"`
-			Ports       []string
-			Volumes     []string
-			Healthcheck struct{ Test []string }
-		}
-	}
-	if err := yaml.Unmarshal(data, &file); err != nil {
-		t.Fatal(err)
-	}
+	file := readCompose(t)
 	ours := 0
 	for name, s := range file.Services {
 		for _, port := range s.Ports {
