@@ -54,8 +54,8 @@ func build(t *testing.T) string {
 		{".", "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"}, {".", "etcd", "go.etcd.io/etcd/server/v3"},
 		{"../..", "kvdiscover", "./cmd/kvdiscover"}, {"../..", "kvindexer", "./cmd/kvindexer"},
 	} {
-		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, b.out), b.of)
-		cmd.Dir, cmd.Env = b.in, append(os.Environ(), "CGO_ENABLED=0")
+		cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, b.out), b.of)
+		cmd.Dir = b.in
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("build %s: %v\n%s", b.of, err, out)
 		}
@@ -129,13 +129,13 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, err := x509.MarshalPKCS8PrivateKey(k)
+	private, err := x509.MarshalECPrivateKey(k)
 	if err != nil {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	write(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	write(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})))
 	return cert, key
 }
 
