@@ -19,10 +19,10 @@ export function sizeFor(counts, wide, high, ranks = 1) {
   const cells = counts.reduce((sum, n) => sum + n, 0), most = Math.max(...counts);
   const side = Math.sqrt((wide * high) / Math.max(cells, 1));
   if (side >= 96) { // room for words: a tile, that grows with the room there is
-    const room = Math.min(Math.max(64, 0.42 * side), 136);
+    const room = Math.min(Math.max(64, 0.5 * side), 220);
     let across = Math.max(1, Math.floor((wide + 6) / (168 * Math.sqrt(room / 64))));
     across = Math.ceil(most / Math.ceil(most / across)); // rows of about one length
-    if (across > ranks) across -= across % ranks;
+    if (across > ranks) across = ranks * Math.round(across / ranks);
     for (let n = across; n <= 1.4 * across; n += ranks) if (most % n === 0) { across = n; break; } // or quite of one
     const rows = counts.reduce((sum, n) => sum + Math.ceil(n / across), 0), all = high - HEADING * (counts.length - 1);
     const tall = Math.round(Math.min(room, Math.max(64, (0.75 * all) / rows))), times = tall / 64;

@@ -18,6 +18,9 @@ export const REASONS = {
   evicted: 'evicted', event_late: 'event late', stored: 'stored meanwhile', tokens_differ: 'tokens differ', unknown: 'unknown',
 };
 
+/** newest sorts by when the choice was made: they are told of when their requests are over. */
+const newest = (list) => list.sort((a, b) => b.at - a.at);
+
 /** same makes one thing of a decision of the stream and one of the route. */
 export function same(d) {
   const first = (...names) => names.map((n) => d[n]).find((v) => v !== undefined) ?? null;
@@ -93,7 +96,7 @@ export function decisions(app) {
       const old = (answer.decisions ?? []).map(same);
       const live = kept ? [] : source.decisions.map(same);
       const ids = new Set(live.map((d) => d.id));
-      list = [...live, ...old.filter((d) => !ids.has(d.id))];
+      list = newest([...live, ...old.filter((d) => !ids.has(d.id))]);
       parts.clear();
     } catch (err) {
       if (err.status === 404 || err.status === 501) has = false;
@@ -108,7 +111,7 @@ export function decisions(app) {
     if (kept || !on) return;
     const d = same(e.detail);
     // One that is told again has what its engine found by now.
-    list = [d, ...list.filter((x) => x.id !== d.id)].slice(0, 300);
+    list = newest([d, ...list.filter((x) => x.id !== d.id)]).slice(0, 300);
     parts.delete(d.id);
     if (!held && !asked) asked = setTimeout(() => { asked = 0; draw(); }, 250);
   });

@@ -100,7 +100,7 @@ export function fleet(app) {
     const wide = groups.clientWidth;
     if (!wide) return;
     const all = [...pictures.values()];
-    size = sizeFor(all.map((p) => p.group.cells.length), wide, Math.max(360, innerHeight - 330), Math.max(...all.map((p) => p.ranks)));
+    size = sizeFor(all.map((p) => p.group.cells.length), wide, Math.max(360, innerHeight - 23 * parseFloat(getComputedStyle(document.documentElement).fontSize)), Math.max(...all.map((p) => p.ranks)));
     for (const p of pictures.values()) {
       p.layout(wide, size);
       p.colour(wanted, app.dark());

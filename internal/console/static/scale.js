@@ -43,10 +43,10 @@ export function ramp(metric, dark) {
   if (cache.has(key)) return cache.get(key);
   const { hue, chroma } = METRICS[metric] ?? METRICS.held;
   const colours = new Uint8ClampedArray(256 * 4);
-  const [from, to] = dark ? [0.265, 0.84] : [0.945, 0.42];
+  const [from, to] = dark ? [0.275, 0.72] : [0.945, 0.42];
   for (let i = 0; i < 255; i++) {
     const t = i / 254;
-    const c = chroma * (0.14 + 0.86 * Math.sin(Math.min(1, t * 1.15) * Math.PI / 2)) * (dark ? 0.78 : 0.95);
+    const c = chroma * (0.14 + 0.86 * Math.sin(Math.min(1, t * 1.15) * Math.PI / 2)) * 0.95;
     colours.set([...oklch(from + (to - from) * t, c, hue[0] + (hue[1] - hue[0]) * t), 255], 4 * i);
   }
   cache.set(key, colours);
