@@ -23,8 +23,8 @@ type Tokenizer struct {
 // LoadTokenizer reads tokenizer.json, and tokenizer_config.json with the chat template where
 // there is one, and config.json, by which a model has an encoder in place of that. template, if not empty, is written by in place of the files' (--chat-template of
 // real engines), and kwargs are a JSON object of template variables, or empty
-// (--default-chat-template-kwargs).
-func LoadTokenizer(files fs.FS, template, kwargs string) (*Tokenizer, error) {
+// (--default-chat-template-kwargs). kind is whose rules of requests hold: KindVLLM if empty.
+func LoadTokenizer(files fs.FS, kind, template, kwargs string) (*Tokenizer, error) {
 	data, err := fs.ReadFile(files, "tokenizer.json")
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
@@ -40,6 +40,7 @@ func LoadTokenizer(files fs.FS, template, kwargs string) (*Tokenizer, error) {
 		}
 		return nil, err
 	}
+	cfg.Engine = chat.Engine(kind)
 	if template != "" {
 		cfg.Template, cfg.ToolTemplate, cfg.Encoder = template, "", chat.Jinja
 	}

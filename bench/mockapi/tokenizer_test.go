@@ -17,7 +17,7 @@ import (
 
 func loadTokenizer(t *testing.T, template, kwargs string) *Tokenizer {
 	t.Helper()
-	tok, err := LoadTokenizer(tokentest.Files(tokentest.Template), template, kwargs)
+	tok, err := LoadTokenizer(tokentest.Files(tokentest.Template), "", template, kwargs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestOtherTemplates(t *testing.T) {
 	for _, name := range []string{"tokenizer_config.json", "chat_template.jinja"} {
 		delete(files, name)
 	}
-	none, err := LoadTokenizer(files, "", "")
+	none, err := LoadTokenizer(files, "", "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestOtherTemplates(t *testing.T) {
 	if _, err := none.Prompt(t.Context(), []byte(`{"prompt":"x"}`)); err != nil {
 		t.Error(err)
 	}
-	if _, err := LoadTokenizer(fstest.MapFS{}, "", ""); err == nil {
+	if _, err := LoadTokenizer(fstest.MapFS{}, "", "", ""); err == nil {
 		t.Error("no tokenizer, and no error")
 	}
 }

@@ -52,7 +52,7 @@ func (h *HTTPConfig) tokenizer() (*mockapi.Tokenizer, error) {
 			return nil, fmt.Errorf("--engine-chat-template: %w", err)
 		}
 	}
-	t, err := mockapi.LoadTokenizer(os.DirFS(h.Tokenizer), string(template), h.Kwargs)
+	t, err := mockapi.LoadTokenizer(os.DirFS(h.Tokenizer), h.Kind, string(template), h.Kwargs)
 	if err != nil {
 		return nil, fmt.Errorf("--model-files %s: %w", h.Tokenizer, err)
 	}

@@ -24,7 +24,7 @@ func (s *scene) loadWords(from string) (w *words, err error) {
 	if w.dir, w.pieces, err = s.modelFiles(from); err != nil {
 		return nil, err
 	}
-	w.whole, err = mockapi.LoadTokenizer(os.DirFS(w.dir), "", "")
+	w.whole, err = mockapi.LoadTokenizer(os.DirFS(w.dir), "", "", "")
 	return w, err
 }
 

@@ -39,7 +39,7 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		if !ok {
 			return 0
 		}
-		if len(names.owners) == 1 {
+		if e.owned(&names); len(names.owners) == 1 {
 			e.askSoftware(ctx, client, names.owners[0], timeout)
 		}
 		f.mu.Lock()

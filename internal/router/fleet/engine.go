@@ -39,6 +39,7 @@ type Engine struct {
 	files atomic.Pointer[[]modelfiles.File] // that its registration names
 	life  atomic.Uint64                     // its registration's incarnation
 
+	owner    atomic.Pointer[string]   // of its models, as it lists them; nil: not known, or not one
 	software atomic.Pointer[Software] // nil: not known
 	length   atomic.Int64             // max_model_len; 0: not known
 	failures int                      // health checks in a row; under mu

@@ -258,6 +258,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	e.ranks.Store(ranks)
 	e.files.Store(&w.Tokenizer)
 	if e.life.Swap(w.Incarnation) != w.Incarnation {
+		e.owner.Store(nil)
 		e.software.Store(nil) // it may be of another release now, and started otherwise
 		e.length.Store(0)
 	}

@@ -36,6 +36,36 @@ func (e *Engine) Software() Software {
 	return Software{}
 }
 
+// Owner returns who owns the engine's models as it lists them, by which engines tell their kind (vllm,
+// sglang, …); it is asked if that is not known. "": it does not say, or several.
+func (e *Engine) Owner(ctx context.Context, client *http.Client, timeout time.Duration) string {
+	if name := e.Owned(); name != "" {
+		return name
+	}
+	if data, ok := e.fetch(ctx, client, "/v1/models", timeout, maxModelList); ok {
+		if names, ok := parseModels(data); ok {
+			e.owned(&names)
+		}
+	}
+	return e.Owned()
+}
+
+// Owned is Owner as far as it is known.
+func (e *Engine) Owned() string {
+	if name := e.owner.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
+func (e *Engine) owned(names *listed) {
+	if len(names.owners) != 1 {
+		e.owner.Store(nil)
+		return
+	}
+	e.owner.Store(&names.owners[0])
+}
+
 // askSoftware learns the engine's version, once: a worker whose engine is another by now has
 // registered anew.
 func (e *Engine) askSoftware(ctx context.Context, client *http.Client, owner string, timeout time.Duration) {

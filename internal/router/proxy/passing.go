@@ -58,6 +58,8 @@ func (p *Proxy) pass(q *call, e *fleet.Engine) (g givenIDs) {
 		if software.Name == "vllm" {
 			field = paramsField
 		}
+	case q.chat && (software.Name == "sglang") != q.ids.SGLang(): // it has just said what it is
+		field = ""
 	case q.chat:
 		field, since = chatTokens[software.Name].field, chatTokens[software.Name].since
 	}

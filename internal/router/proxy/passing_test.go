@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -38,7 +39,9 @@ func newPassing(t *testing.T, engines int, engine func(i int, c *mockapi.Config)
 	files := tokentest.Files(tokentest.Template)
 	dir := t.TempDir()
 	writeFiles(t, filepath.Join(dir, modelName), files)
-	own, err := mockapi.LoadTokenizer(files, "", "")
+	var is mockapi.Config
+	engine(0, &is)
+	own, err := mockapi.LoadTokenizer(files, is.Kind, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +70,14 @@ func newPassing(t *testing.T, engines int, engine func(i int, c *mockapi.Config)
 	if n := x.fleet.AskModels(ctx, http.DefaultClient, patience); n != engines {
 		t.Fatalf("%d engines said what they are", n)
 	}
+	x.eventually(func() error { // whose rules hold is known then
+		ids, err := x.proxy.Tokens().Of(space).Tokens(ctx, tokens.Request{Form: tokens.Chat, Body: []byte(`{"messages":[{"role":"user","content":"a"}]}`)})
+		if err == nil && ids.SGLang() != (is.Kind == mockapi.KindSGLang) {
+			err = errors.New("by the other engine's rules")
+		}
+		return err
+	})
+	x.compared(engines)
 	return x
 }
 
@@ -107,9 +118,9 @@ func TestPassTokens(t *testing.T) {
 		return `{"model":"org/model","prompt":"the in a" ,"max_tokens":1` + more + `}`
 	}
 	always := []string{text(""), text(`,"add_special_tokens":false`), text(`,"echo":null`)}
-	chats := []string{chat(""), chat("," + passTool), chat(`,"chat_template_kwargs":{"enable_thinking":false}`), chat(`,"kv_transfer_params":null,"input_ids":null`)}
+	chats := []string{chat(""), `{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"the"},{"role":"assistant","content":"in"}]}`, chat("," + passTool), chat(`,"chat_template_kwargs":{"enable_thinking":false}`), chat(`,"kv_transfer_params":null,"input_ids":null`)}
 	never := []string{text(`,"echo":true`), chat(`,"echo":true`), chat(`,"truncate_prompt_tokens":2`), chat(`,"return_prompt_text":true`), chat(`,"kv_transfer_params":{"x":1}`),
-		`{"model":"org/model","prompt":["the in a"],"max_tokens":1}`, `{"model":"lora","prompt":"the in a","max_tokens":1}`, text(`,"messages":[]`)}
+		`{"model":"org/model","prompt":["the in a"],"max_tokens":1}`, `{"model":"lora","prompt":"the in a","max_tokens":1}`, text(`,"messages":[{"role":"user","content":"a"}]`)}
 	for _, c := range []struct {
 		kind, release string
 		off, chats    bool
@@ -303,7 +314,7 @@ func TestPassTokensOfOtherAPIs(t *testing.T) {
 		},
 		"/v1/responses": {
 			`{"model":"org/model","max_output_tokens":1,"input":"the in","truncation":"disabled"}`,
-			`{"model":"org/model","max_output_tokens":1,"instructions":"a","input":[{"role":"user","content":[{"type":"input_text","text":"b"}]}],"tools":[` + strings.Replace(`{"type":"function",`+tool[1:], "input_schema", "parameters", 1) + `]}`,
+			`{"model":"org/model","max_output_tokens":1,"instructions":"a","input":[{"role":"user","content":"b"}],"tools":[` + strings.Replace(`{"type":"function",`+tool[1:], "input_schema", "parameters", 1) + `]}`,
 		},
 	}
 	const never = `{"model":"org/model","max_output_tokens":1,"input":"the in","truncation":"auto"}`

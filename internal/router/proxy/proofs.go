@@ -78,7 +78,7 @@ func (p *Proxy) tokenEngines() map[event.Space][]tokens.Engine {
 		list := []tokens.Engine{}
 		for id, e := range m.Engines() {
 			if e.URL != "" && e.Healthy() {
-				list = append(list, tokens.Engine{Worker: id, Is: e.Process(), Files: p.tokens.Registered(e.Files())})
+				list = append(list, tokens.Engine{Worker: id, Is: e.Process(), Software: e.Owned(), Files: p.tokens.Registered(e.Files())})
 			}
 		}
 		slices.SortFunc(list, func(a, b tokens.Engine) int { return cmp.Compare(a.Worker, b.Worker) })
@@ -120,6 +120,15 @@ func (p *Proxy) engineTokens(ctx context.Context, q tokens.Question) ([]uint32, 
 	case tokens.Detokenize:
 	}
 	return nil, tokens.ErrSilent
+}
+
+// engineSoftware asks one engine what it is.
+func (p *Proxy) engineSoftware(ctx context.Context, q tokens.Question) string {
+	e := p.questioned(&q)
+	if e == nil {
+		return ""
+	}
+	return e.Owner(ctx, &http.Client{Transport: p.client}, p.cfg.TokenizeTimeout)
 }
 
 // questioned returns the engine that a question is for; nil if it is no more.

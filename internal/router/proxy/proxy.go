@@ -89,7 +89,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.hashes.New = func() any { return &[]uint64{} } // of none, too, a prompt is known: not nil
 	p.answers.New = func() any { return new(tokenAnswers) }
 	tc := cfg.Tokenizers
-	tc.Ask, tc.AskText, tc.Log, tc.Metrics = p.engineTokens, p.engineText, cfg.Log, cfg.Metrics
+	tc.Ask, tc.AskText, tc.Software, tc.Log, tc.Metrics = p.engineTokens, p.engineText, p.engineSoftware, cfg.Log, cfg.Metrics
 	p.tokens = tokens.NewSource(tc)
 	p.meters = newMeters(cfg.Metrics, cfg.MetricLabels)
 	p.obs = newObserver(cfg.Metrics, p)

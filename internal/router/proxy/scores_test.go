@@ -27,7 +27,7 @@ func TestScoresAreRouted(t *testing.T) {
 			files["kvatlas.json"] = &fstest.MapFile{Data: []byte(fmt.Sprintf(`{"score_prompts":%q}`, rule))}
 			dir := t.TempDir()
 			writeFiles(t, filepath.Join(dir, modelName), files)
-			own, err := mockapi.LoadTokenizer(files, "", "")
+			own, err := mockapi.LoadTokenizer(files, "", "", "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -90,7 +90,7 @@ func (d *Dirs) read(dir string) (Files, error) {
 		return Files{}, fmt.Errorf("%s: %w", dir, err)
 	}
 	id := set.ID()
-	return Files{ID: id, From: dir, Open: func(context.Context) (*Model, error) {
+	return Files{ID: id, From: dir, Open: func(_ context.Context, engine string) (*Model, error) {
 		set, err := modelfiles.Read(os.DirFS(dir))
 		if err != nil {
 			return nil, err
@@ -98,6 +98,8 @@ func (d *Dirs) read(dir string) (Files, error) {
 		if set.ID() != id {
 			return nil, errChanging
 		}
-		return Load(set, d.o)
+		o := d.o
+		o.Engine = engine
+		return Load(set, o)
 	}}, nil
 }

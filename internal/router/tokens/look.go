@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvatlas/kvatlas/chat"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -87,7 +88,7 @@ func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]
 			err = errDiffer
 		}
 	}
-	if err != nil {
+	if want.Engine = x.rules(engines); err != nil {
 		want = Files{From: want.From}
 	}
 	now := s.now()
@@ -108,12 +109,32 @@ func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]
 	x.setFiles(want, m, err, now)
 }
 
+// rules says whose rules of requests hold: SGLang's if that is what all engines say that say
+// anything; as before while none does.
+func (s *Subject) rules(engines []Engine) string {
+	said := map[bool]bool{}
+	for _, e := range engines {
+		if e.Software != "" {
+			said[e.Software == string(chat.SGLang)] = true
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(said) == 0:
+		return s.files.Engine
+	case said[true] && !said[false]:
+		return string(chat.SGLang)
+	}
+	return ""
+}
+
 // wants reports whether the model is to have these files now, or none for an error.
 func (s *Subject) wants(want Files, err error, served bool, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case want.ID != s.files.ID:
+	case want.key() != s.files.key():
 		return want.ID != "" || err != nil || served // whom nobody serves just now keeps what it had
 	case err != nil:
 		return s.bad == nil || s.bad.Error() != err.Error()
@@ -126,15 +147,16 @@ func (s *Subject) wants(want Files, err error, served bool, now time.Time) bool 
 // load returns the model of the files, which all that have the same share; errLoading while it is
 // on its way.
 func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engine, all *sync.WaitGroup) (*Model, error) {
-	if m := s.loaded[f.ID]; m != nil {
+	key := f.key()
+	if m := s.loaded[key]; m != nil {
 		return m, nil
 	}
-	if l := s.loads[f.ID]; l != nil {
+	if l := s.loads[key]; l != nil {
 		if !l.over() {
 			return nil, errLoading
 		}
-		if delete(s.loads, f.ID); l.err == nil {
-			s.loaded[f.ID] = l.m
+		if delete(s.loads, key); l.err == nil {
+			s.loaded[key] = l.m
 		}
 		return l.m, l.err
 	}
@@ -148,11 +170,11 @@ func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engi
 		return nil, errLoading // there may be room soon
 	}
 	l := &loading{done: make(chan struct{})}
-	s.loads[f.ID] = l
+	s.loads[key] = l
 	all.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 		defer cancel()
-		l.m, l.err = f.Open(ctx)
+		l.m, l.err = f.Open(ctx, f.Engine)
 		close(l.done)
 		select {
 		case s.woken <- struct{}{}:
@@ -167,7 +189,8 @@ func (s *Source) forget() {
 	used := map[string]bool{}
 	for _, x := range *s.of.Load() {
 		x.mu.Lock()
-		used[x.files.ID] = x.model != nil || used[x.files.ID]
+		key := x.files.key()
+		used[key] = x.model != nil || used[key]
 		x.mu.Unlock()
 	}
 	for id := range s.loaded {
@@ -232,10 +255,17 @@ func (s *Subject) prove(ctx context.Context) {
 		s.mu.Unlock()
 		begun := s.source.now()
 		within, cancel := context.WithTimeout(ctx, s.source.cfg.Within)
-		failed := s.question(within, u, &e, s.space.Model, "")
+		var failed error
+		if failed = s.unknown(within, &e); failed == nil {
+			failed = s.question(within, u, &e, s.space.Model, "")
+		}
 		cancel()
 		s.mu.Lock()
 		w := s.workers[e.Worker]
+		if w != nil && errors.Is(failed, errRules) {
+			w.due = false // the next look knows
+			continue
+		}
 		if w == nil || w.engine != e.Is || s.proof.Epoch() != u.epoch {
 			continue // another one by now
 		}
@@ -243,6 +273,20 @@ func (s *Subject) prove(ctx context.Context) {
 			w.again.Later(begun, s.source.now(), againLeast, againMost, e.Worker)
 		}
 	}
+}
+
+// errRules: the engine has just said that it is one for which other rules may hold.
+var errRules = errors.New("the engine has just said what it is")
+
+// unknown has an engine say what it is, if nobody knows.
+func (s *Subject) unknown(ctx context.Context, e *Engine) error {
+	if e.Software != "" || s.source.cfg.Software == nil {
+		return nil
+	}
+	if s.source.cfg.Software(ctx, Question{Space: s.space, Worker: e.Worker, Is: e.Is}) != "" {
+		return errRules
+	}
+	return nil
 }
 
 // Probe is a request by which files and an engine are compared.

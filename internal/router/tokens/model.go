@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,8 @@ type Options struct {
 	// RenderTime bounds the writing of one prompt; 0: 1 s.
 	RenderTime time.Duration
 	Now        func() time.Time // nil: time.Now
+	// Engine is whose rules of requests hold where modelfiles.Server does not say: as there.
+	Engine string
 }
 
 // Model makes the tokens of one model's requests.
@@ -68,6 +71,7 @@ func Load(files fs.FS, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	server.Engine = cmp.Or(server.Engine, o.Engine)
 	zone, err := time.LoadLocation(server.Zone)
 	if err != nil {
 		return nil, fmt.Errorf("%s: time_zone: %w", modelfiles.Server, err)

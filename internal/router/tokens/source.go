@@ -40,15 +40,26 @@ type Engine struct {
 	Worker uint64
 	// Is changes with the engine behind the worker's id.
 	Is any
+	// Software is what the engine says that it is: vllm, sglang, …; "": not known.
+	Software string
 	// Files are what its registration names; zero: none.
 	Files Files
 }
 
 // Files names a model's files.
 type Files struct {
-	ID   string // equal for equal content
-	From string // where they are from, for people
-	Open func(ctx context.Context) (*Model, error)
+	ID     string // equal for equal content
+	Engine string // whose rules of requests hold, where the files do not say; "": vLLM's
+	From   string // where they are from, for people
+	Open   func(ctx context.Context, engine string) (*Model, error)
+}
+
+// key is equal for files by which the same model is loaded.
+func (f *Files) key() string {
+	if f.ID == "" {
+		return ""
+	}
+	return f.ID + f.Engine
 }
 
 // Config says where a Source has files from, and how they are compared.
@@ -63,6 +74,8 @@ type Config struct {
 	Ask func(ctx context.Context, q Question) ([]uint32, error)
 	// AskText asks an engine for the text of ids (Detokenize); nil: none is.
 	AskText func(ctx context.Context, q Question) (string, error)
+	// Software asks an engine what it is (Engine.Software); nil: none is asked.
+	Software func(ctx context.Context, q Question) string
 	// Sample is the part of requests that are compared, at most Rate a second of all models.
 	Sample float64
 	Rate   int
@@ -90,7 +103,7 @@ type Source struct {
 	}
 	mu     sync.Mutex // of who changes of
 	of     atomic.Pointer[map[event.Space]*Subject]
-	loaded map[string]*Model   // by Files.ID, of those in use; Run's
+	loaded map[string]*Model   // by Files.key, of those in use; Run's
 	loads  map[string]*loading // those on their way; Run's
 	woken  chan struct{}       // one of them is there
 }
@@ -118,12 +131,14 @@ func (s *Source) Registered(list []modelfiles.File) Files {
 	if len(list) == 0 || s.cfg.Fetch == nil {
 		return Files{}
 	}
-	return Files{ID: modelfiles.ID(list), From: "workers", Open: func(ctx context.Context) (*Model, error) {
+	return Files{ID: modelfiles.ID(list), From: "workers", Open: func(ctx context.Context, engine string) (*Model, error) {
 		set, err := s.cfg.Fetch(ctx, list)
 		if err != nil {
 			return nil, err
 		}
-		return Load(set, s.cfg.Options)
+		o := s.cfg.Options
+		o.Engine = engine
+		return Load(set, o)
 	}}
 }
 

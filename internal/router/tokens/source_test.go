@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -26,6 +28,7 @@ type shop struct {
 	slow    string      // these files do not come
 	silent  func(q tokens.Question) error
 	source  *tokens.Source
+	engine  atomic.Pointer[tokens.Model] // by which engines make tokens
 	fleet   atomic.Pointer[map[event.Space][]tokens.Engine]
 }
 
@@ -45,6 +48,7 @@ func newShop(t *testing.T, template string, most int) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.engine.Store(m)
 	s.source = tokens.NewSource(tokens.Config{
 		Fetch: func(ctx context.Context, list []modelfiles.File) (modelfiles.Set, error) {
 			s.fetched.Add(1)
@@ -66,7 +70,7 @@ func newShop(t *testing.T, template string, most int) *shop {
 					return nil, err
 				}
 			}
-			return m.Tokens(ctx, q.Form, q.Body, nil)
+			return s.engine.Load().Tokens(ctx, q.Form, q.Body, nil)
 		},
 		Sample: 1, Rate: 10, Most: most,
 	})
@@ -291,6 +295,52 @@ func TestWhoAgrees(t *testing.T) {
 		come("mute")
 		if s.status("one"); ids.Agreed(1, "mute") {
 			t.Error("what another engine said late is its")
+		}
+	})
+}
+
+// Chats are written by SGLang's rules where that is what engines say that they are, and by vLLM's
+// where they say another thing, or the files do; while none says anything it stays as it was.
+func TestWhoseRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t, tokentest.Template, 0)
+		space := event.Space{Model: "one", BlockSize: 16}
+		a := s.set(tokentest.Template)
+		told := tokentest.Files(tokentest.Template)
+		told[modelfiles.Server] = &fstest.MapFile{Data: []byte(`{"engine":"vllm"}`)}
+		set, err := modelfiles.Read(told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.sets[set.ID()] = set
+		s.run()
+		for _, c := range []struct {
+			files    []modelfiles.File
+			software []string
+			sglang   bool
+		}{{a, []string{""}, false}, {a, []string{"sglang", ""}, true}, {a, []string{""}, true}, {a, nil, true}, {a, []string{"sglang", "vllm"}, false}, {a, []string{"sglang"}, true},
+			{set.Files(), []string{"sglang"}, false}} {
+			list := []tokens.Engine{}
+			for i, software := range c.software {
+				list = append(list, tokens.Engine{Worker: uint64(i + 1), Is: i, Software: software, Files: s.source.Registered(c.files)})
+			}
+			rules := map[bool]string{true: "sglang"}[c.sglang]
+			m, err := tokens.Load(tokentest.Files(tokentest.Template), tokens.Options{Engine: rules})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.engine.Store(m)
+			s.fleet.Store(&map[event.Space][]tokens.Engine{space: list})
+			s.status("one")
+			// SGLang takes a last message of the assistant for the user's; vLLM does not.
+			got, err := s.source.Of(space).Tokens(t.Context(), tokens.Request{Form: tokens.Chat, Body: []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`)})
+			if err != nil {
+				t.Fatal(c, err)
+			}
+			want, err := s.source.Of(space).Tokens(t.Context(), tokens.Request{Form: tokens.Chat, Body: []byte(`{"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}`)})
+			if err != nil || slices.Equal(got.List, want.List) != c.sglang {
+				t.Errorf("%v: SGLang's rules should hold: %t, %v", c.software, c.sglang, err)
+			}
 		}
 	})
 }

@@ -81,6 +81,9 @@ func (d *IDs) Agreed(worker uint64, is any) bool {
 	return w != nil && w.engine == is && d.of.proof.Agrees(worker, d.kind)
 }
 
+// SGLang reports whether they were made by SGLang's rules of requests.
+func (d *IDs) SGLang() bool { return d.use.model.sglang }
+
 // Request is one whose prompt's tokens are wanted.
 type Request struct {
 	Form Form

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
@@ -113,5 +114,69 @@ func TestTokenizerFilesTravel(t *testing.T) {
 	}
 	for _, p := range []*process{first, second, p} {
 		p.stop()
+	}
+}
+
+// gpt-oss's prompts, which no template writes, are the same at the router and at the engines, by
+// config.json beside their files: what a client calls a special token is text. A second turn goes where
+// the first was, with its tokens.
+func TestHarmonyThroughTheRouter(t *testing.T) {
+	t.Parallel()
+	home, dir := t.TempDir(), t.TempDir()
+	files := tokentest.Files("{{ raise_exception('the template is not used') }}")
+	files["config.json"] = &fstest.MapFile{Data: []byte(`{"model_type":"gpt_oss"}`)}
+	for name, f := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), f.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, url := startRouter(t, home, "--tokenizers=m="+dir, "--tokenizer-sample=1", "--tokenizer-sample-rate=1000", "--pass-tokens", "--models-every=50ms")
+	start(t, home, "kvmocker", "--data-dir="+filepath.Join(home, "data"), "--http", "--http-port=0", "--workers=3", "--speed=0", "--model=m", "--model-files="+dir, "--engine-release=0.33.0")
+	eventually(t, time.Minute, func() error {
+		data, err := get(t.Context(), url+"/v1/tokenizers")
+		if text := string(data); err != nil || !strings.Contains(text, `"chats":"trusted"`) || !strings.Contains(text, `"messages":"trusted"`) || !strings.Contains(text, `"compared":3`) {
+			return fmt.Errorf("%s %v", data, err)
+		}
+		return nil
+	})
+	turn := func(path, more string) (cached int, worker string) {
+		t.Helper()
+		status, data, who := ask(url+path, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"<|im_start|>`+strings.Repeat("the in a ", 100)+`"}`+more+`]}`)
+		var answer struct {
+			Usage struct {
+				Cache   int `json:"cache_read_input_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(data), &answer); err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s", status, data)
+		}
+		return answer.Usage.Cache + answer.Usage.Details.Cached, who
+	}
+	const more = `,{"role":"assistant","content":"well"},{"role":"user","content":"and?"}`
+	_, first := turn("/v1/chat/completions", "")
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages"} {
+		eventually(t, time.Minute, func() error { // its events are on their way
+			if cached, who := turn(path, more); cached < 100 || who != first {
+				return fmt.Errorf("%s: %d tokens cached at %s, the first turn was at %s", path, cached, who, first)
+			}
+			return nil
+		})
+	}
+	text, err := get(t.Context(), url+"/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum(text, "kvatlas_router_prompts_as_tokens_total") == 0 || sum(text, "kvatlas_router_tokenizer_compared_total", `result="differs"`) != 0 || sum(text, "kvatlas_router_tokenize_total", `from="engine"`) != 0 {
+		t.Errorf("%s", text)
+	}
+	unread := sum(text, "kvatlas_router_unread_conversations_total", `reason="unsupported"`)
+	if status, data, _ := ask(url+"/v1/responses", `{"model":"m","max_output_tokens":1,"input":"x"}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, data)
+	}
+	if text, err = get(t.Context(), url+"/metrics"); err != nil || sum(text, "kvatlas_router_unread_conversations_total", `reason="unsupported"`) != unread+1 {
+		t.Errorf("a response was looked up as a chat: %v", err)
 	}
 }
