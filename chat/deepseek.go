@@ -208,43 +208,50 @@ func (d *deepseek) answer(i int, m *jinja.Dict, content string) error {
 		d.add(reasoning, thinkEnd)
 	}
 	d.add(content)
-	if err := d.calls(calls, "function_calls"); err != nil {
+	var err error
+	if d.out, err = dsCalls(d.out, calls, "function_calls", ""); err != nil {
 		return err
 	}
 	d.add(dsEnd)
 	return nil
 }
 
-func (d *deepseek) calls(calls []jinja.Value, block string) error {
+// dsCalls appends an answer's calls; gap stands before the names of what is in the block.
+func dsCalls(out []byte, calls []jinja.Value, block, gap string) ([]byte, error) {
 	if len(calls) == 0 {
-		return nil
+		return out, nil
 	}
-	d.add("\n\n<", dsMark, block, ">\n")
+	add := func(texts ...string) {
+		for _, t := range texts {
+			out = append(out, t...)
+		}
+	}
+	add("\n\n<", dsMark, block, ">\n")
 	for _, c := range calls {
 		call, _ := c.AsDict()
 		fn, _ := call.Get("function").AsDict()
 		args, _ := fn.Get("arguments").AsDict() // toolCalls made it one
-		d.add("<", dsMark, `invoke name="`, textOf(fn, "name"), "\">\n")
+		add("<", dsMark, gap, `invoke name="`, textOf(fn, "name"), "\">\n")
 		for i := range args.Len() {
 			if i > 0 {
-				d.add("\n")
+				add("\n")
 			}
 			k, v := args.At(i)
 			key, _ := k.AsString()
 			text, isText := v.AsString()
 			if isText {
-				d.add("<", dsMark, `parameter name="`, key, `" string="true">`, text)
+				add("<", dsMark, gap, `parameter name="`, key, `" string="true">`, text)
 			} else {
-				d.add("<", dsMark, `parameter name="`, key, `" string="false">`)
+				add("<", dsMark, gap, `parameter name="`, key, `" string="false">`)
 				var err error
-				if d.out, err = jinja.AppendJSON(d.out, v); err != nil {
-					return err
+				if out, err = jinja.AppendJSON(out, v); err != nil {
+					return nil, err
 				}
 			}
-			d.add("</", dsMark, "parameter>")
+			add("</", dsMark, gap, "parameter>")
 		}
-		d.add("\n</", dsMark, "invoke>\n")
+		add("\n</", dsMark, gap, "invoke>\n")
 	}
-	d.add("</", dsMark, block, ">")
-	return nil
+	add("</", dsMark, block, ">")
+	return out, nil
 }

@@ -1,6 +1,6 @@
 // Package chat writes the prompt of a chat as the engine does that serves the model: from
 // the body of a /v1/chat/completions request, the model's chat template and the server's
-// settings; of models whose prompts no template writes (DeepSeek-V3.2, gpt-oss's harmony) by
+// settings; of models whose prompts no template writes (DeepSeek-V3.2, V4 and V4.1, gpt-oss's harmony) by
 // an encoder in code.
 //
 // Invariants:

@@ -59,7 +59,7 @@ func TestEncoders(t *testing.T) {
 		}
 		n[encoder+engine]++
 	}
-	if lines.Err() != nil || n["deepseek_v32"] < 15 || n["gpt_oss"] < 15 || n["sglang"] < 15 {
+	if lines.Err() != nil || n["deepseek_v32"] < 15 || n["deepseek_v4"] < 15 || n["deepseek_v41"] < 15 || n["gpt_oss"] < 15 || n["sglang"] < 15 {
 		t.Errorf("%v, %v", n, lines.Err())
 	}
 }
@@ -88,6 +88,7 @@ func TestEncoderOf(t *testing.T) {
 	for config, want := range map[string]chat.Encoder{
 		"": chat.Jinja, `{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}`: chat.Jinja,
 		`{"architectures": ["DeepseekV32ForCausalLM"]}`: chat.DeepSeekV32, `{"model_type": "gpt_oss"}`: chat.Harmony,
+		`{"architectures": ["DeepseekV4ForCausalLM"]}`: chat.DeepSeekV4, `{"architectures": ["DeepseekV41ForCausalLM"]}`: chat.DeepSeekV41,
 		`{"architectures": ["KimiK3ForConditionalGeneration"]}`: "kimi_k3",
 	} {
 		files := fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{"chat_template": "x"}`)}}

@@ -74,8 +74,8 @@ func encoderOf(files fs.FS) (Encoder, error) {
 		return Harmony, nil
 	}
 	of := map[string]Encoder{
-		"DeepseekV32ForCausalLM": DeepSeekV32, "DeepseekV4ForCausalLM": "deepseek_v4", "DeepseekV4ForConditionalGeneration": "deepseek_v4",
-		"DeepseekV41ForCausalLM": "deepseek_v41", "KimiK3ForConditionalGeneration": "kimi_k3",
+		"DeepseekV32ForCausalLM": DeepSeekV32, "DeepseekV4ForCausalLM": DeepSeekV4, "DeepseekV4ForConditionalGeneration": DeepSeekV4,
+		"DeepseekV41ForCausalLM": DeepSeekV41, "KimiK3ForConditionalGeneration": "kimi_k3",
 		"InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling", "MoonshotKimiaForCausalLM": "kimi_audio",
 	}
 	list, _ := field(v, "architectures").AsList()

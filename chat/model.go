@@ -34,7 +34,9 @@ type Encoder string
 const (
 	Jinja       Encoder = ""             // the model's chat template
 	DeepSeekV32 Encoder = "deepseek_v32" // that of DeepSeek-V3.2, which has no template
-	Harmony     Encoder = "gpt_oss"      // of gpt-oss, whose template the engine does not use
+	DeepSeekV4  Encoder = "deepseek_v4"  // and of those after it
+	DeepSeekV41 Encoder = "deepseek_v41"
+	Harmony     Encoder = "gpt_oss" // of gpt-oss, whose template the engine does not use
 )
 
 // Config is what decides how a model's chats are written.
@@ -100,7 +102,7 @@ func New(cfg Config) (*Model, error) {
 		return nil, fmt.Errorf("engine %q: vllm or sglang are known", cfg.Engine)
 	}
 	switch cfg.Encoder {
-	case DeepSeekV32, Harmony:
+	case DeepSeekV32, DeepSeekV4, DeepSeekV41, Harmony:
 		return &Model{cfg: cfg, plain: new(compiled), tools: new(compiled)}, nil
 	case Jinja:
 	default:

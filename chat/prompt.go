@@ -77,7 +77,8 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 	if !tools.IsNone() {
 		c = m.tools
 	}
-	conv := conversation{parts: c.parts}
+	v4 := m.cfg.Encoder == DeepSeekV4 || m.cfg.Encoder == DeepSeekV41
+	conv := conversation{parts: c.parts || v4}
 	msgs, err := conv.read(req.Get("messages"))
 	if err != nil {
 		return p, err
@@ -92,6 +93,11 @@ func (m *Model) Write(ctx context.Context, req *jinja.Dict, buf []byte) (Prompt,
 	}
 	if m.cfg.Encoder == DeepSeekV32 {
 		p.Text, err = deepseekV32(msgs, tools, kwargs, buf)
+		return p, err
+	}
+	if v4 {
+		raw, _ := req.Get("messages").AsList()
+		p.Text, err = deepseekV4(m.cfg.Encoder == DeepSeekV41, raw, msgs, tools, kwargs, buf)
 		return p, err
 	}
 	goOn, err := flag(req, "continue_final_message", false)

@@ -252,6 +252,9 @@ func (g Gen) message(role string, calls *int) string {
 	if *g.plain || g.chance(97) {
 		fields = append(fields, field("content", g.content()))
 	}
+	if g.API && g.chance(3) {
+		fields = append(fields, field("task", pick(g, `"action"`, `"query"`, `"odd"`, `""`, "null")))
+	}
 	if role == "assistant" {
 		if g.chance(25) {
 			fields = append(fields, field(pick(g, "reasoning_content", "reasoning", "reasoning_content", "thinking"), pick(g, Quote(g.Text()), Quote(g.Text()), `""`, "null")))
@@ -264,7 +267,7 @@ func (g Gen) message(role string, calls *int) string {
 	}
 	if role == "tool" {
 		if g.chance(85) {
-			fields = append(fields, field("tool_call_id", Quote(pick(g, fmt.Sprintf("call_%d", *calls), "abcDEF012", fmt.Sprintf("functions.search:%d", *calls)))))
+			fields = append(fields, field("tool_call_id", Quote(pick(g, fmt.Sprintf("call_%d", *calls-g.IntN(3)), "abcDEF012", fmt.Sprintf("functions.search:%d", *calls)))))
 		}
 		if g.chance(30) {
 			fields = append(fields, field("name", Quote(g.name())))
@@ -284,7 +287,7 @@ func (g Gen) Messages() string {
 	}
 	if !*g.plain && g.chance(30) {
 		for range 1 + g.IntN(6) {
-			msgs = append(msgs, g.message(pick(g, "user", "assistant", "tool", "system", "developer", "function", "odd", "ipython"), &calls))
+			msgs = append(msgs, g.message(pick(g, "user", "assistant", "tool", "system", "developer", "function", "odd", "ipython", "latest_reminder"), &calls))
 		}
 		return "[" + strings.Join(msgs, ", ") + "]"
 	}

@@ -38,7 +38,7 @@ func TestEngines(t *testing.T) {
 	for _, c := range []struct {
 		encoder chat.Encoder
 		format  chat.ContentFormat
-	}{{chat.Jinja, chat.Text}, {chat.Jinja, chat.Parts}, {chat.DeepSeekV32, chat.Text}, {chat.Harmony, chat.Text}} {
+	}{{chat.Jinja, chat.Text}, {chat.Jinja, chat.Parts}, {chat.DeepSeekV32, chat.Text}, {chat.DeepSeekV4, chat.Parts}, {chat.DeepSeekV41, chat.Parts}, {chat.Harmony, chat.Text}} {
 		t.Run(fmt.Sprintf("%s-%s", c.encoder, c.format), func(t *testing.T) { testEngine(t, j, c.encoder, c.format, record) })
 	}
 }
@@ -74,7 +74,7 @@ func testEngine(t *testing.T, j *Judge, encoder chat.Encoder, format chat.Conten
 	recorded := 0
 	same, refused, unsupported, bad := 0, 0, 0, 0
 	for i := range n {
-		defaults := pick(g, "{}", "{}", `{"enable_thinking": false}`, `{"thinking": true, "reasoning_effort": "low"}`)
+		defaults := pick(g, "{}", "{}", `{"enable_thinking": false}`, `{"thinking": true, "reasoning_effort": "low"}`, `{"drop_thinking": false, "reasoning_effort": "max"}`)
 		body := g.Body()
 		if encoder == chat.Jinja && strings.Contains(body, `"continue_final_message": true`) {
 			continue // transformers does it, after the template

@@ -32,6 +32,8 @@ READ = {
     "vllm.tokenizers.deepseek_v32_encoding",
     "vllm.tokenizers.deepseek_v4",
     "vllm.tokenizers.deepseek_v4_encoding",
+    "vllm.tokenizers.deepseek_v41",
+    "vllm.tokenizers.deepseek_v41_encoding",
     "vllm.tokenizers.mistral",
 }
 ABSENT = {"vllm", "torch", "transformers", "mcp", "cachetools", "msgspec", "fastapi", "jinja2", "regex", "partial_json_parser", "PIL", "mistral_common", "huggingface_hub", "numpy"}
@@ -67,6 +69,7 @@ class Tokenizer:
 ENCODERS = {
     "deepseek_v32": load("vllm.tokenizers.deepseek_v32").get_deepseek_v32_tokenizer(Tokenizer()),
     "deepseek_v4": load("vllm.tokenizers.deepseek_v4").get_deepseek_v4_tokenizer(Tokenizer()),
+    "deepseek_v41": load("vllm.tokenizers.deepseek_v41").get_deepseek_v41_tokenizer(Tokenizer()),
 }
 
 
