@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-groups fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ race: ## test with the race detector, or fail where it cannot run
 
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
 	@GO='$(GO)' RUN='$(RUN)' sh internal/testing/enginetest/run.sh
+
+test-groups: ## cache groups beside vLLM's own prefix cache (Python 3.11, downloads 340 MB once; skips without); SEEDS="1 2" LAYOUTS=300 STEPS=40
+	@GO='$(GO)' SEEDS='$(SEEDS)' LAYOUTS='$(LAYOUTS)' STEPS='$(STEPS)' RELEASE='$(RELEASE)' sh core/groups/testdata/run.sh
 
 test-chat: ## chat templates beside transformers (Python 3.11, npm, downloads 400 MB once; skips without); CASES=2000 a template
 	@GO='$(GO)' RUN='$(RUN)' KVATLAS_CHAT_CASES='$(CASES)' sh internal/testing/chattest/run.sh
