@@ -23,8 +23,18 @@ type Worker struct {
 	Blocks  uint64 `json:"blocks"` // over all ranks and tiers
 	// Conflict says that two processes publish as it; "" if not.
 	Conflict string        `json:"conflict,omitempty"`
+	Warnings []Warning     `json:"warnings,omitempty"`
 	Ranks    []WorkerRank  `json:"ranks"`
 	Info     *Registration `json:"registration,omitempty"` // nil: it is not registered
+}
+
+// Warning is what does not fit together in how a worker is registered and what its publisher
+// has seen of its engine.
+type Warning struct {
+	Check string `json:"check"`
+	Level string `json:"level"` // warning, or fault
+	Found string `json:"found"`
+	Do    string `json:"do,omitempty"`
 }
 
 // WorkerRank is what a rank holds, in blocks.

@@ -143,7 +143,8 @@ func TestWorkersShowTheirRegistration(t *testing.T) {
 	s := serveRegistry(t, ix, &fakeRegistry{entries: []registry.Entry{entry(5, "a"), entry(1, "m"), lost}})
 	_, got := s.do(t, "GET", "/v1/workers?model=m", "")
 	want := `{"spaces":[{"model":"m","group":"g","block_size":16,"workers":[` +
-		`{"worker_id":"1","state":"live","drained":false,"blocks":3,"ranks":[{"dp_rank":0,"device":2,"host_pinned":0,"disk":0,"external":0},{"dp_rank":1,"device":1,"host_pinned":0,"disk":0,"external":0}],` +
+		`{"worker_id":"1","state":"live","drained":false,"blocks":3,"warnings":[{"check":"connector","level":"warning",` +
+		`"found":"no prefill worker of its model is there: it computes prompts itself","do":"start prefill workers, or register it without --role"}],"ranks":[{"dp_rank":0,"device":2,"host_pinned":0,"disk":0,"external":0},{"dp_rank":1,"device":1,"host_pinned":0,"disk":0,"external":0}],` +
 		`"registration":{"sources":["announced"],"role":"decode","transport":"jetstream","dp_ranks":[0],"total_blocks":9,"incarnation":"1152921504606846976","lease_seconds":15}},` +
 		`{"worker_id":"2","state":"lost","drained":false,"blocks":0,"ranks":[],` +
 		`"registration":{"sources":[],"role":"decode","transport":"jetstream","dp_ranks":[0],"total_blocks":9,"incarnation":"1152921504606846976","lease_seconds":15,"left_at":"1970-01-01T00:00:00Z","left_by":"lease_lost"}},` +

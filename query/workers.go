@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/doctor"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/shard"
@@ -35,6 +36,7 @@ type workerList struct {
 	ranks   []shard.RankStat // of spaces[0], still to come, sorted
 	streams []Stream
 	byRank  map[rankKey]int32 // in streams
+	pools   map[poolKey]*doctor.Pool
 
 	ready   bytes.Buffer // for the client
 	encoder *json.Encoder
@@ -47,6 +49,9 @@ type rankKey struct {
 	space event.Space
 	rank  shard.RankID
 }
+
+// poolKey names the workers of a model that a group has, with blocks of whatever size.
+type poolKey struct{ model, group string }
 
 // answerWorkers answers GET /v1/workers?model=….
 func (s *Server) answerWorkers(ctx *fasthttp.RequestCtx, v *view) *edge.Problem {
@@ -72,6 +77,7 @@ func (s *Server) listWorkers(v *view, model string) *workerList {
 		l.entries = v.registry.Snapshot(true)
 	}
 	for i := range l.entries {
+		l.join(&l.entries[i])
 		if sp := l.entries[i].Key.Space; wanted(sp) {
 			l.spaces, l.order = append(l.spaces, sp), append(l.order, int32(i))
 		}
@@ -95,6 +101,32 @@ func (s *Server) listWorkers(v *view, model string) *workerList {
 		}
 	}
 	return l
+}
+
+// join puts a worker into its pool.
+func (l *workerList) join(e *registry.Entry) {
+	if !e.Present() {
+		return
+	}
+	if l.pools == nil {
+		l.pools = make(map[poolKey]*doctor.Pool)
+	}
+	k := poolKey{e.Model, e.Group}
+	if l.pools[k] == nil {
+		l.pools[k] = doctor.NewPool()
+	}
+	l.pools[k].Add(&e.Worker, nil)
+}
+
+// warnings says what does not fit together in how a worker is registered.
+func (l *workerList) warnings(e *registry.Entry) (list []client.Warning) {
+	if !e.Present() {
+		return nil
+	}
+	for _, f := range doctor.Registered(e, l.pools[poolKey{e.Model, e.Group}]) {
+		list = append(list, client.Warning{Check: f.Check, Level: string(f.Level), Found: f.Found, Do: f.Do})
+	}
+	return list
 }
 
 func compareSpaces(a, b event.Space) int {
@@ -185,7 +217,7 @@ func (l *workerList) next() *client.Worker {
 	w := &client.Worker{ID: id, State: "unregistered", Ranks: []client.WorkerRank{},
 		Drained: l.view.registry != nil && l.view.registry.IsDrained(id)}
 	if e != nil {
-		w.State, w.Info = e.State.String(), registrationOf(e)
+		w.State, w.Info, w.Warnings = e.State.String(), registrationOf(e), l.warnings(e)
 		l.order = l.order[1:]
 	}
 	for ; len(l.ranks) > 0 && l.ranks[0].Worker == id; l.ranks = l.ranks[1:] {

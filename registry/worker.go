@@ -94,6 +94,8 @@ type Worker struct {
 	// Loras are the names of its engine's LoRA adapters by their number, for events
 	// that give no more than that.
 	Loras map[int64]string `json:"lora_ids,omitempty"`
+	// Seen is what its publisher has seen of its engine; none: nothing, or it does not say.
+	Seen []Seen `json:"seen,omitempty"`
 }
 
 // Endpoints are a worker's addresses.
@@ -179,7 +181,7 @@ func (w *Worker) normalise() error {
 	if err := modelfiles.Check(w.Tokenizer); err != nil {
 		return err
 	}
-	if err := w.checkTexts(); err != nil {
+	if err := cmp.Or(w.checkTexts(), w.checkSeen()); err != nil {
 		return err
 	}
 	if len(w.Ranks) == 0 {
@@ -214,6 +216,9 @@ func (w *Worker) checkTexts() error {
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
 	texts = slices.AppendSeq(texts, maps.Values(w.Loras))
+	for i := range w.Seen {
+		texts = append(texts, w.Seen[i].texts()...)
+	}
 	if len(w.Loras) > maxLoras {
 		return fmt.Errorf("%d names of LoRA adapters, at most %d", len(w.Loras), maxLoras)
 	}

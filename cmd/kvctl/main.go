@@ -36,6 +36,7 @@ type config struct {
 	caFile    string
 	router    string
 	tokenFile string
+	probe     probing
 
 	snapshotDir string
 
@@ -45,7 +46,7 @@ type config struct {
 }
 
 // usage is what stands for the arguments in --help.
-const usage = "worker list | worker drain|resume|remove <id> | ready <url> | decisions [export] | why <id> | tokenizers [retry [<model>]] | snapshot list | " +
+const usage = "worker list | worker drain|resume|remove <id> | ready <url> | doctor | decisions [export] | why <id> | tokenizers [retry [<model>]] | snapshot list | " +
 	"snapshot inspect|verify|delete <name> | snapshot restore <name> <dir> | reset"
 
 const summary = `workers of a fleet, who there is and who gets requests, and why; and whether a program is ready.
@@ -55,6 +56,7 @@ const summary = `workers of a fleet, who there is and who gets requests, and why
   worker resume <id>    it gets requests again
   worker remove <id>    it is gone: its blocks leave every index
   ready <url>           is the program at http://host:port, or https, ready? For health checks
+  doctor                asks every engine, and says what of the fleet does not fit together and what to do
   decisions             choices of workers that the router of --router keeps, newest first
   decisions export      all of them, with their tables of candidates, as JSON lines
   why <id>              one of them with its table, by its id or its request's X-Request-Id
@@ -69,17 +71,18 @@ const summary = `workers of a fleet, who there is and who gets requests, and why
 
 A worker is given by its id or its name. With --json what is printed is one JSON
 object, errors too. Exit codes: 0 done (or ready), 1 failed (or not ready), 2 wrong
-use, 3 no such worker, snapshot, decision or model, 4 it is not in a state for that.`
+use, 3 no such worker, snapshot, decision or model, 4 it is not in a state for that (of
+doctor: a fault was found).`
 
 func (c *config) declare(set *conf.Set) {
 	set.TakeArgs(usage)
 	set.String(&c.namespace, "namespace", "default", "Namespace of the streams, the registry and the replicas: letters, digits, - and _.", conf.Check(stream.CheckNamespace))
 	set.Duration(&c.wait, "wait", 5*time.Second, "How long NATS, or the program at the URL, may take to answer.", conf.Between(100*time.Millisecond, time.Hour))
-	set.String(&c.model, "model", "", "Name of the model. worker list, decisions, snapshot: only what is of this one.")
+	set.String(&c.model, "model", "", "Name of the model. worker list, doctor, decisions, snapshot: only what is of this one.")
 	set.Int(&c.blockSize, "block-size", 0, "Tokens of a block. snapshot: only what is of blocks of so many.", conf.Between(0, blockhash.MaxBlockSize), conf.ShowDefault("any"))
 	set.String(&c.stream, "stream", "", "snapshot: only what is of this stream, as snapshot list names it: of one model, block size and group.")
 	set.Bool(&c.json, "json", false, `Print JSON, one object on standard output: {"workers": …} for worker list,
-		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"decisions": …} for decisions, the decision for why, {"tokenizers": …} for tokenizers, {"models": …} for their retry, {"error"} for what fails.`)
+		{"worker", "done"} for the others, {"snapshots": …} for snapshot list, {"snapshot", "done"} for the others, {"url", "ready", "reason"} for ready, {"findings": …, "worst"} for doctor, {"decisions": …} for decisions, the decision for why, {"tokenizers": …} for tokenizers, {"models": …} for their retry, {"error"} for what fails.`)
 	set.Bool(&c.force, "force", false, `worker drain: also a worker that is not registered; it is drained when it comes. worker
 		remove: also one that announces itself. It is back with its next heartbeat, and what it holds has to be dumped again. snapshot delete: also the newest. reset: also while replicas
 		live, which go on with what they have.`)
@@ -89,6 +92,7 @@ func (c *config) declare(set *conf.Set) {
 	set.String(&c.tokenFile, "token-file", "", "decisions, why, tokenizers: file with the token that the router is shown.", conf.ShowDefault("no token"))
 	set.String(&c.caFile, "ca", "", "https://…: PEM file of root certificates that the program's certificate is checked with.",
 		conf.ShowDefault("the system's"))
+	c.probe.declare(set)
 	c.broker.Declare(set)
 	c.log.Declare(set)
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -19,10 +21,17 @@ func TestTheDocumentedPermissionsSuffice(t *testing.T) {
 	nats := natstest.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"data":[{"id":"org/model"}],"usage":{"prompt_tokens_details":{"cached_tokens":64}}}`)) // the client may be gone
+	}))
+	defer engine.Close()
 	older, newest, _ := seed(ctx, t, nats.Connect("indexer"), event.Space{Model: "org/model", BlockSize: 16})
 	if _, err := registry.Register(ctx, registry.Worker{ID: 7, Model: "org/model", BlockSize: 16, Ranks: []uint32{0}, Transport: registry.JetStream,
-		HashScheme: registry.Scheme(16)}, registry.AnnounceConfig{Conn: nats.Connect("publisher-7"), Log: slog.New(slog.DiscardHandler)}); err != nil {
+		HashScheme: registry.Scheme(16), Endpoints: registry.Endpoints{HTTP: engine.URL}}, registry.AnnounceConfig{Conn: nats.Connect("publisher-7"), Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
+	}
+	if code, stdout, _ := kvctl(t, "doctor", "--nats="+nats.URL("kvctl"), "--wait=1m", "--listen=100ms"); code != exitRefused || !strings.Contains(stdout, "nothing arrived") {
+		t.Errorf("doctor: exit code %d\n%s", code, stdout) // the engine has no events, which is what it is to hear
 	}
 	for _, command := range []string{
 		"worker list", "worker drain 7", "worker resume 7", "worker drain x --force", "worker remove x", "worker remove 7 --force",

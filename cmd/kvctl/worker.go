@@ -41,6 +41,8 @@ func (c *config) run(ctx context.Context) error {
 		return c.ready(ctx, c.args[1])
 	}
 	switch {
+	case len(c.args) == 1 && c.args[0] == "doctor":
+		return c.doctor(ctx)
 	case len(c.args) > 0 && c.args[0] == "tokenizers":
 		return c.tokenizers(ctx, c.args[1:])
 	case len(c.args) == 1 && c.args[0] == "decisions", len(c.args) == 2 && c.args[0] == "decisions" && c.args[1] == "export":

@@ -45,6 +45,7 @@ type Decoder struct {
 	loras  addends
 	salts  addends
 	stats  Stats
+	salted bool // some blocks were of prompts that the engine was sent a salt with
 
 	// Of one payload:
 	batch  event.Batch
@@ -85,6 +86,9 @@ func NewDecoder(cfg Config) (*Decoder, error) {
 
 // Stats returns what the decoder has left out since it was made.
 func (d *Decoder) Stats() Stats { return d.stats }
+
+// Salted reports whether some blocks were of salted prompts since it was made.
+func (d *Decoder) Salted() bool { return d.salted }
 
 // left counts n things left out of the current payload.
 func (d *Decoder) left(why Reason, n int) {

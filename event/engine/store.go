@@ -117,6 +117,7 @@ func (d *Decoder) store(f *fields, tier event.Tier) {
 		if stored, why = d.localHashes(f, n, &st); stored < n {
 			d.leave(f, stored, why)
 		}
+		d.salted = d.salted || st.salt != d.chains.usual.salt
 		if st != d.chains.usual || !d.chains.empty() {
 			for _, h := range d.hashes[f.engineAt:] {
 				d.chains.put(h, st)

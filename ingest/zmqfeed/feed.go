@@ -163,6 +163,7 @@ func (f *Feed) countLeft() {
 		for i, n := range f.dec.Stats() {
 			c.Left[i] = f.leftPast[i] + n
 		}
+		c.Salted = c.Salted || f.dec.Salted()
 	})
 }
 

@@ -60,6 +60,7 @@ func (s *session) replayed(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
+			f.count(func(c *Stats) { c.ReplayDown = false })
 			if s.broken.Load() {
 				return errBroken
 			}
@@ -70,7 +71,7 @@ func (s *session) replayed(ctx context.Context) error {
 		case errors.Is(err, errHole):
 			f.count(func(c *Stats) { c.ReplayHoles++ })
 		default:
-			f.count(func(c *Stats) { c.ReplayBad++ })
+			f.count(func(c *Stats) { c.ReplayBad, c.ReplayDown = c.ReplayBad+1, true })
 		}
 		if f.Next() != before {
 			failures = 0

@@ -52,6 +52,7 @@ type Stats struct {
 	Lost     [NumReasons]uint64 // batches told as Gap
 	Restarts [follow.NumSigns]uint64
 	Left     engine.Stats // what the decoder left out of batches that were given
+	Salted   bool         // some blocks were of salted prompts
 
 	Connects    uint64 // subscriptions made
 	Disconnects uint64 // subscriptions that broke
@@ -61,12 +62,29 @@ type Stats struct {
 	Replays     uint64 // replays asked for
 	Probes      uint64 // of those, because of silence
 	ReplayBad   uint64 // replays that broke, or stopped before their end
+	ReplayDown  bool   // the last one did
 	ReplayHoles uint64 // holes in replays
 	ReplayExtra uint64 // replayed batches that were not asked for, or known already
 
 	Malformed  uint64 // messages that are not topic, number and payload, live or replayed
 	OtherTopic uint64 // live messages of another topic
 	QueueFull  uint64 // times that reading stopped because the queue was full
+}
+
+// Reasons names why something was left out, and why batches were lost: those of which there
+// were any.
+func (s *Stats) Reasons() (left, lost []string) {
+	for r := range engine.Reason(engine.NumReasons) {
+		if s.Left[r] > 0 {
+			left = append(left, r.String())
+		}
+	}
+	for r := range Reason(NumReasons) {
+		if s.Lost[r] > 0 {
+			lost = append(lost, r.String())
+		}
+	}
+	return left, lost
 }
 
 // counters are Stats while they are counted. Queued ones belong to the reader, too.

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -35,7 +36,8 @@ func (s *Sidecar) announce(ctx context.Context) {
 		case a == nil:
 			a, err = registry.Register(ctx, now, cfg)
 			said = now
-		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer):
+		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer),
+			!reflect.DeepEqual(now.Seen, said.Seen):
 			if err = a.Update(ctx, now); err == nil {
 				said = now
 			}
@@ -80,8 +82,9 @@ func (s *Sidecar) worker() registry.Worker {
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
 		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
-		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap},
+		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap}, Tiers: s.cfg.Tiers, Seen: s.seen(),
 	}
+	w.Loras, _ = parseLoras(s.cfg.Loras) // check has read them
 	if s.eagle() {
 		w.HashScheme = registry.EagleScheme(w.BlockSize)
 	}

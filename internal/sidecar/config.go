@@ -58,6 +58,7 @@ type Config struct {
 	Lease        time.Duration
 	Role         string
 	TotalBlocks  int
+	Tiers        []string
 	EngineScheme string
 	EngineHTTP   string
 	Tokenizer    string // directory; empty: none
@@ -107,6 +108,8 @@ func (c *Config) Declare(set *conf.Set) {
 		conf.Between(0, math.MaxInt32))
 	set.Bool(&c.CPU, "cpu", false, "The worker has no accelerator; for mode device-aware-weighted of routers.")
 	set.Int(&c.TotalBlocks, "total-blocks", 0, "Blocks of one rank's device cache; 0: unknown.", conf.Between(0, math.MaxInt32))
+	set.List(&c.Tiers, "tiers", nil, `Tiers that the engine is to keep blocks on (device, host_pinned, disk, external), for kvctl doctor
+		to say which of them nothing was seen of.`, conf.ShowDefault("not stated"))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
@@ -167,6 +170,11 @@ func (c *Config) check() ([]uint32, error) {
 	}
 	if _, err := parseLoras(c.Loras); err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
+	}
+	for _, name := range c.Tiers {
+		if _, ok := event.ParseTier([]byte(name)); !ok {
+			return nil, fmt.Errorf("--tiers: %q is none of device, host_pinned, disk and external", name)
+		}
 	}
 	ranks, err := ParseRanks(c.Ranks)
 	if err != nil {

@@ -82,12 +82,14 @@ type stream struct {
 		cancel context.CancelFunc
 		busy   atomic.Bool
 	}
-	phase            atomic.Uint32 // zmqfeed.Phase
-	opened           atomic.Bool   // there is a sink
-	shownIncarnation atomic.Uint64 // incarnation, for others
-	shownIncomplete  atomic.Bool   // incomplete, for others
-	eagle            atomic.Bool   // blocks are hashed with the token after each
-	otherSize        atomic.Int64  // the engine's size of a block, where it is not ours; else 0
+	phase            atomic.Uint32          // zmqfeed.Phase
+	opened           atomic.Bool            // there is a sink
+	shownIncarnation atomic.Uint64          // incarnation, for others
+	shownIncomplete  atomic.Bool            // incomplete, for others
+	eagle            atomic.Bool            // blocks are hashed with the token after each
+	otherSize        atomic.Int64           // the engine's size of a block, where it is not ours; else 0
+	interrupted      atomic.Pointer[string] // why the engine's events are not read; nil: they are, or nothing is known
+	tiers            atomic.Uint32          // a bit for each on which blocks are held
 }
 
 // newStream loads what is kept of the stream.
@@ -248,7 +250,7 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 			return false, false
 		}
 	}
-	s.cfg.m.hold(s.set)
+	s.holds()
 	if b.Eagle {
 		s.eagle.Store(true)
 	}
@@ -321,6 +323,13 @@ func (s *stream) lack(incomplete bool) {
 // State implements zmqfeed.Handler.
 func (s *stream) State(st zmqfeed.State) {
 	s.phase.Store(uint32(st.Phase))
+	switch {
+	case st.Err != nil:
+		text := st.Err.Error()
+		s.interrupted.Store(&text)
+	case st.Phase == zmqfeed.Live:
+		s.interrupted.Store(nil)
+	}
 	if st.Err != nil {
 		s.cfg.log.Warn("the engine's stream is interrupted", "dp_rank", s.cfg.dpRank, "error", st.Err)
 	}
@@ -330,7 +339,19 @@ func (s *stream) show() {
 	s.shownIncarnation.Store(s.incarnation)
 	s.shownIncomplete.Store(s.incomplete)
 	s.cfg.m.incomplete.Set(map[bool]float64{true: 1}[s.incomplete])
+	s.holds()
+}
+
+// holds shows what is held.
+func (s *stream) holds() {
 	s.cfg.m.hold(s.set)
+	bits := uint32(0)
+	for t, n := range s.set.held() {
+		if n > 0 {
+			bits |= 1 << t
+		}
+	}
+	s.tiers.Store(bits)
 }
 
 // waiting says why the stream is not up to date; "" if it is. Anyone may call

@@ -1,0 +1,164 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// sound is what is found of a worker with which nothing is wrong, of the role.
+func sound(id uint64, role registry.Role) Facts {
+	w := registry.Worker{
+		ID: id, Model: "m", BlockSize: 16, Ranks: []uint32{0, 1}, Role: role, Transport: registry.JetStream, HashScheme: registry.Scheme(16),
+		EngineScheme: "s", Endpoints: registry.Endpoints{HTTP: "http://e"}, KVTransfer: registry.TransferVLLM, Tiers: []string{"device"},
+		Loras: map[int64]string{1: "sql"},
+		Seen:  []registry.Seen{{DPRank: 0, Batches: true, Tiers: []string{"device"}}, {DPRank: 1, Batches: true, Tiers: []string{"device"}}},
+	}
+	f := Facts{Worker: w, Engine: &Engine{Models: []string{"m", "sql"}, BlockSize: 16, Ranks: 2, Registered: 2, ClockSaid: true}}
+	for r := range uint32(2) {
+		f.Ranks = append(f.Ranks, Rank{DPRank: r, Blocks: 4, Heard: 4, Cached: 64, OtherRank: -1})
+	}
+	f.Ranks[0].First = 77
+	if role != registry.Aggregated {
+		f.Pair = &Pair{Other: "x", Tokens: 64, Cached: 64}
+	}
+	return f
+}
+
+// judged judges a prefill worker, a decode worker and an aggregated one, of which the
+// change is made to the last.
+func judged(change func(f *Facts)) []Finding {
+	fleet := []Facts{sound(1, registry.Prefill), sound(2, registry.Decode), sound(3, registry.Decode)}
+	change(&fleet[2])
+	p := NewPool()
+	for i := range fleet {
+		p.Add(&fleet[i].Worker, fleet[i].Ranks)
+		fleet[i].Pool = p
+	}
+	return Judge(fleet)
+}
+
+func TestSoundWorkersHaveNoFindings(t *testing.T) {
+	all := judged(func(*Facts) {})
+	if len(all) < 3*15 {
+		t.Errorf("%d findings", len(all))
+	}
+	for _, f := range all {
+		if f.Level != OK || f.Do != "" || f.Found == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestEachCheckFinds: one fact is changed, and the check that is meant for it says so, and
+// what to do; in the worker that is meant alone.
+func TestEachCheckFinds(t *testing.T) {
+	covered := map[string]bool{}
+	for _, c := range []struct {
+		check  string
+		level  Level
+		found  string
+		change func(f *Facts)
+	}{
+		{"registered", Fault, "lost", func(f *Facts) { f.Absent = "lost" }},
+		{"registered", Fault, "two processes", func(f *Facts) { f.Conflict = "two processes" }},
+		{"engine", Fault, "refused", func(f *Facts) { f.Engine = &Engine{Error: "refused"} }},
+		{"engine", Warning, "no address", func(f *Facts) { f.Worker.Endpoints.HTTP, f.Engine = "", nil }},
+		{"model", Fault, `"m"`, func(f *Facts) { f.Engine.Models = []string{"other"} }},
+		{"tokens", Fault, "position 3", func(f *Facts) { f.Engine.Tokens = "others from position 3 on" }},
+		{"tokens", Unknown, "no files", func(f *Facts) { f.Engine.TokensBy = "no files" }},
+		{"lora", Warning, "sql", func(f *Facts) { f.Engine.Models = []string{"m"} }},
+		{"hash_scheme", Fault, "never", func(f *Facts) { f.Mismatch = "never" }},
+		{"hash_scheme", Unknown, "state", func(f *Facts) { f.Worker.HashScheme = "" }},
+		{"block_size", Fault, "32", func(f *Facts) { f.Engine.BlockSize = 32 }},
+		{"block_size", Fault, "rank 1 stores blocks of 64", func(f *Facts) { f.Worker.Seen[1].BlockSize = 64 }},
+		{"dp_ranks", Fault, "has 4", func(f *Facts) { f.Engine.Ranks = 4 }},
+		{"events", Fault, "not read", func(f *Facts) { f.Worker.Seen[1].Error = "refused" }},
+		{"events", Fault, "nothing arrived", func(f *Facts) { f.Ranks[1].Heard = 0 }},
+		{"events", Fault, "by rank 0", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].OtherRank = 0, 0 }},
+		{"events", Unknown, "cut off", func(f *Facts) { f.Ranks[1].Reading = "cut off" }},
+		{"events", Warning, "guessed", func(f *Facts) { f.Worker.Transport, f.Worker.Seen = registry.NoEvents, nil }},
+		{"lateness", Warning, "3s", func(f *Facts) { f.Ranks[1].Late = 3 * time.Second }},
+		{"matches", Fault, "none with the hashes", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].Others = 0, 4 }},
+		{"matches", Fault, "salts", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].Others, f.Worker.Seen[1].Salted = 0, 4, true }},
+		{"matches", Warning, "of 4 blocks of rank 1 2", func(f *Facts) { f.Ranks[1].Heard = 2 }},
+		{"left_out", Warning, "unnamed_lora", func(f *Facts) { f.Worker.Seen[0].LeftOut = []string{"other_group", "unnamed_lora"} }},
+		{"engine_hashes", Fault, "otherwise", func(f *Facts) { f.Ranks[0].First = 78 }},
+		{"replay", Warning, "none", func(f *Facts) { f.Worker.Seen[0].Replay = registry.ReplayNone }},
+		{"replay", Fault, "does not answer", func(f *Facts) { f.Worker.Seen[0].Replay = registry.ReplayUnreachable }},
+		{"replay", Warning, "reach back", func(f *Facts) { f.Worker.Seen[1].Lost = []string{"retention"} }},
+		{"tiers", Warning, "disk", func(f *Facts) { f.Worker.Tiers = []string{"device", "disk"} }},
+		{"cached", Fault, "503", func(f *Facts) { f.Ranks[0].Error = "status 503" }},
+		{"cached", Warning, "does not say", func(f *Facts) { f.Ranks[0].Cached = -1 }},
+		{"cached", Fault, "16 of 64", func(f *Facts) { f.Ranks[0].Cached = 16 }},
+		{"clock", Warning, "-1m0s", func(f *Facts) { f.Engine.Clock = -time.Minute }},
+		{"connector", Fault, "as sglang, prefill workers of its model as vllm", func(f *Facts) { f.Worker.KVTransfer = registry.TransferSGLang }},
+		{"hand_over", Fault, "of 64 tokens 0", func(f *Facts) { f.Pair.Cached = 0 }},
+		{"hand_over", Fault, "refused", func(f *Facts) { f.Pair.Error = "refused" }},
+		{"hand_over", Unknown, "not said", func(f *Facts) { f.Pair.Cached = -1 }},
+	} {
+		covered[c.check] = true
+		all := judged(c.change)
+		i := slices.IndexFunc(all, func(f Finding) bool { return f.Worker == 3 && f.Check == c.check })
+		if i < 0 || all[i].Level != c.level || !strings.Contains(all[i].Found, c.found) || (c.level != Unknown && all[i].Do == "") {
+			t.Errorf("%s %s %q: %+v", c.check, c.level, c.found, all)
+		}
+		for _, f := range all {
+			if f.Worker != 3 && f.Level != OK && f.Check != "connector" { // which is of both
+				t.Errorf("%s %q: of another worker: %+v", c.check, c.found, f)
+			}
+		}
+	}
+	for _, name := range Names() {
+		if !covered[name] {
+			t.Errorf("nothing is found by %s", name)
+		}
+	}
+}
+
+// TestOfTwoSeedsBothAreNamed: of equally many nobody knows who is right.
+func TestOfTwoSeedsBothAreNamed(t *testing.T) {
+	fleet := []Facts{sound(1, registry.Aggregated), sound(2, registry.Aggregated)}
+	fleet[1].Ranks[0].First = 78
+	p := NewPool()
+	for i := range fleet {
+		p.Add(&fleet[i].Worker, fleet[i].Ranks)
+		fleet[i].Pool = p
+	}
+	n := 0
+	for _, f := range Judge(fleet) {
+		if f.Check == "engine_hashes" && f.Level == Fault {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d workers are named", n)
+	}
+}
+
+// TestRegisteredNeedsNoProbe: a registration alone gives what follows from it, and nothing of
+// what was not looked at.
+func TestRegisteredNeedsNoProbe(t *testing.T) {
+	f := sound(1, registry.Aggregated)
+	e := registry.Entry{Worker: f.Worker}
+	if all := Registered(&e, NewPool()); len(all) != 0 {
+		t.Errorf("of a sound worker: %+v", all)
+	}
+	e.Seen[0].BlockSize, e.Seen[1].Replay, e.Mismatch, e.Endpoints.HTTP = 32, registry.ReplayNone, "never", ""
+	var names []string
+	for _, f := range Registered(&e, NewPool()) {
+		names = append(names, f.Check)
+	}
+	if !slices.Equal(names, []string{"hash_scheme", "block_size", "replay"}) {
+		t.Error(names)
+	}
+	prefill := sound(2, registry.Prefill)
+	p := NewPool()
+	p.Add(&prefill.Worker, nil)
+	if all := Registered(&registry.Entry{Worker: prefill.Worker}, p); len(all) != 1 || all[0].Check != "connector" {
+		t.Errorf("a prefill worker alone: %+v", all)
+	}
+}
