@@ -73,7 +73,7 @@ func TestFactorsAsTrusted(t *testing.T) {
 		if log > fastest {
 			log = trust*log + (1-trust)*fastest
 		}
-		return math.Exp(banded(log))
+		return math.Exp(banded(log, f.band))
 	}
 	partly := 0
 	for range 200 {

@@ -17,7 +17,9 @@ import (
 // the ranks' factors is 1: so the lines are those of most ranks, and one that
 // is slow or lies moves its own factor only. Within a quarter of 1 a factor
 // counts as 1, so that like ranks tie and chance in their times decides
-// nothing.
+// nothing; and within more while its samples are few and samples lie far from their
+// line, as those of engines do whose times do not go by what they have. There one
+// sample made a rank slow, which got none of 64 requests then.
 type speeds struct {
 	prefill, decode line
 	output          float64 // mean tokens generated
@@ -48,8 +50,9 @@ type rankSpeed struct {
 
 // factor is a rank's: the ms that its requests took, and would have on the line; prior
 // is the weight, in the latter, of that it is like the others. times is e^log, or 1 for
-// what may be chance: every choice needs it of every rank.
-type factor struct{ log, times, spent, expected, prior float64 }
+// what may be chance, which is within band: every choice needs it of every rank. samples
+// is how many it goes by, of which older ones count less.
+type factor struct{ log, times, band, spent, expected, prior, samples float64 }
 
 // speed is one rank's, in ms.
 type speed struct {
@@ -62,6 +65,9 @@ const (
 	memory     = 512
 	rankMemory = 64
 	deadBand   = 0.2231 // ln 1.25
+	// chance is how many times their typical distance from the line, over the root of their
+	// number, what samples say of a rank may be by chance.
+	chance = 2
 	// A factor stays within 1/4 and 16: a rank that answers at once, with
 	// errors perhaps, is not taken to be infinitely fast.
 	minFactor, maxFactor = -1.3863, 2.7726
@@ -83,7 +89,7 @@ func newSpeeds() speeds {
 }
 
 func newRankSpeed(id rankKey) rankSpeed {
-	return rankSpeed{id: id, prefill: factor{times: 1}, decode: factor{times: 1}}
+	return rankSpeed{id: id, prefill: factor{times: 1, band: deadBand}, decode: factor{times: 1, band: deadBand}}
 }
 
 func (s *speeds) rank(slot uint32, id rankKey) *rankSpeed {
@@ -127,7 +133,7 @@ func (s *speeds) trust(r *rankSpeed) float64 {
 // little as it was trusted.
 func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, ratio float64) {
 	switch {
-	case f.log < deadBand:
+	case f.log < f.band:
 	case !(math.Log(ratio) > f.log/2):
 		r.patience, r.heard = 0, 0
 		const doubt = 1.0 / 4 // how well the most recent of it is trusted then
@@ -141,41 +147,44 @@ func (s *speeds) tried(t *trip, r *rankSpeed, f *factor, ratio float64) {
 // value is the rank's factor as far as it is trusted, and for the rest the fastest. Most
 // ranks are as fast as that, or not slower than by chance: their age need not be known.
 func (s *speeds) value(r *rankSpeed, f *factor, fastest float64) float64 {
-	if f.log <= fastest || fastest == 0 && f.log < deadBand {
+	if f.log <= fastest || fastest == 0 && f.log < f.band {
 		return f.times
 	}
 	trust := s.trust(r)
 	if trust == 1 {
 		return f.times
 	}
-	return math.Exp(banded(trust*f.log + (1-trust)*fastest))
+	return math.Exp(banded(trust*f.log+(1-trust)*fastest, f.band))
 }
 
 // banded is 0 for what may be chance.
-func banded(log float64) float64 {
-	if math.Abs(log) < deadBand {
+func banded(log, band float64) float64 {
+	if math.Abs(log) < band {
 		return 0
 	}
 	return log
 }
 
-func (f *factor) weigh() {
+// weigh says what the samples make of it, that are typically so far off their line.
+func (f *factor) weigh(off float64) {
 	f.log = finite(math.Log((f.spent+f.prior)/(f.expected+f.prior)), minFactor, maxFactor)
-	f.times = math.Exp(banded(f.log))
+	f.band = max(deadBand, chance*off/math.Sqrt(f.samples))
+	f.times = math.Exp(banded(f.log, f.band))
 }
 
 // learn takes in that so many ms were spent where the line expects so many, and
 // reports whether that is less than fourfold off the rank's own; of what is
 // more, the rest does not count.
-func (f *factor) learn(spent, expected float64) (usual bool) {
+func (f *factor) learn(spent, expected, off float64) (usual bool) {
 	own := math.Exp(f.log) * expected
 	usual = spent > own/4 && spent < own*4
 	const keep = 1 - 1.0/rankMemory
 	f.spent = keep*f.spent + finite(spent, own/4, own*4)
 	f.expected = keep*f.expected + expected
+	f.samples = keep*f.samples + 1
 	// As if a few more requests had taken as long as expected.
 	f.prior = 4 * expected
-	f.weigh()
+	f.weigh(off)
 	return usual
 }
 
@@ -223,7 +232,7 @@ func (s *speeds) learnPrefill(t *trip, first float64) {
 	}
 	expected := s.prefill.at(t.steps, t.tokens)
 	s.tried(t, r, &r.prefill, spent/expected)
-	if r.prefill.learn(spent, expected) {
+	if r.prefill.learn(spent, expected, s.prefill.off) {
 		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
 	}
 }
@@ -234,7 +243,7 @@ func (s *speeds) learnDecode(t *trip, each float64, tokens int) {
 	context := (t.begun + t.ended) / 2
 	expected := s.decode.at(1, context)
 	s.tried(t, r, &r.decode, each/expected)
-	if r.decode.learn(each, expected) {
+	if r.decode.learn(each, expected, s.decode.off) {
 		s.decode.learn(1, context, each/math.Exp(r.decode.log))
 	}
 	s.output += (float64(tokens) - s.output) / memory
@@ -264,8 +273,8 @@ func (s *speeds) took(t *trip) {
 	s.fastest = [2]float64{}
 	for i := range s.ranks {
 		r := &s.ranks[i]
-		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log))
-		s.fastest[1] = min(s.fastest[1], banded(r.decode.log))
+		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log, r.prefill.band))
+		s.fastest[1] = min(s.fastest[1], banded(r.decode.log, r.decode.band))
 	}
 }
 
@@ -282,7 +291,7 @@ func (s *speeds) centre() {
 
 func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
 	middle := s.middle(of, func(f *factor) float64 { return f.log })
-	if banded(middle) != 0 {
+	if banded(middle, deadBand) != 0 {
 		// The line is far off: go by what was observed, without the part of each
 		// factor that says that the rank is as the line is.
 		middle = finite(s.middle(of, func(f *factor) float64 { return math.Log(max(f.spent, 1e-9) / f.expected) }), minFactor, maxFactor)
@@ -297,7 +306,7 @@ func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
 			// factor its samples bear out with it.
 			f.expected *= math.Exp(middle)
 			f.prior *= math.Exp(middle)
-			f.weigh()
+			f.weigh(l.off)
 		}
 	}
 }
