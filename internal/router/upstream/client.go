@@ -68,7 +68,7 @@ func New(cfg Config) *Client {
 	}
 	c := &Client{cfg: cfg, dial: net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}, idle: make(map[string][]*conn)}
 	c.other = &http.Transport{
-		DialContext:            c.dial.DialContext,
+		DialContext:            c.dialOther,
 		MaxIdleConnsPerHost:    cfg.IdleConns,
 		IdleConnTimeout:        cfg.IdleTimeout,
 		MaxResponseHeaderBytes: cfg.MaxHeader,
@@ -148,6 +148,34 @@ func (c *Client) byOther(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
 	}
 	return resp, nil
+}
+
+// dialOther dials for http.Transport.
+func (c *Client) dialOther(ctx context.Context, network, address string) (net.Conn, error) {
+	n, err := c.dial.DialContext(ctx, network, address)
+	if t, ok := n.(*net.TCPConn); ok && err == nil {
+		return hung{t}, nil
+	}
+	return n, err
+}
+
+// hung is a connection whose Close is hangUp.
+type hung struct{ *net.TCPConn }
+
+// Close implements net.Conn.
+func (h hung) Close() error { return hangUp(h.TCPConn) }
+
+// hangUp closes a connection, and tells the other side at once: what was written and not
+// taken is not sent any more. The end would come behind it, and an engine that reads none of
+// a long body would never see that its client is gone.
+func hangUp(c net.Conn) error {
+	if w, ok := c.(interface{ NetConn() net.Conn }); ok {
+		c = w.NetConn()
+	}
+	if t, ok := c.(*net.TCPConn); ok && unsent(t) {
+		_ = t.SetLinger(0) // else there is no connection any more
+	}
+	return c.Close()
 }
 
 func address(host string) string {

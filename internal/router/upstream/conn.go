@@ -159,7 +159,7 @@ func (k *conn) end(again bool) {
 		k.client.put(k)
 		return
 	}
-	_ = k.net.Close() // nobody waits for it
+	_ = hangUp(k.net) // nobody waits for it
 }
 
 // answer is the body of an answer.
