@@ -295,6 +295,12 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		}
 	}
 	t.stop()
+	if err := s.whole(resp, cancel); err != nil {
+		if part.failed.Load() {
+			return p.notPrefilled(r, q, part.why)
+		}
+		return p.brokeOff(r, q, stage, err)
+	}
 	p.answer(w, r, s, pair, resp, cancel)
 	return nil
 }
@@ -348,6 +354,18 @@ func (p *Proxy) unanswered(r *http.Request, q *call, stage route.Stage, why, end
 		return &failure{refusal: refuse(http.StatusGatewayTimeout, "engine_timeout", "the engine gives nothing"), retry: whyOverdue}
 	}
 	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: why}
+}
+
+// brokeOff is for an attempt whose answer broke off before its client saw any of it. It is not
+// for another worker to repeat: what was generated is lost.
+func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error) *failure {
+	if r.Context().Err() != nil {
+		return clientGone()
+	}
+	p.obs.engineErrors.Inc()
+	p.limit.Warn("engine", "an engine's answer broke off", errAttr(err), q.attr())
+	q.m.Router.Failed(q.id, stage, route.Failure{})
+	return &failure{refusal: refuse(http.StatusBadGateway, "engine_broke_off", "the engine's answer broke off")}
 }
 
 // engineRequest makes what is sent to a rank of the engine.

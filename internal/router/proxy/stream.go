@@ -38,7 +38,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if q.recalled && s.follow {
 		s.hears = &listening{events: s.events, most: p.cfg.ResponseBytes, over: !plainAnswer(resp.Header)}
 	}
-	outcome := s.copy(w, resp.Body, resp.ContentLength < 0 || s.events, cancel)
+	outcome := s.copy(w, resp.Body, s.flushed(resp), cancel)
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
 		outcome = "client_gone"
@@ -149,6 +149,27 @@ func (s *stream) first(body io.Reader) error {
 	return nil
 }
 
+// whole reads on before anything of an answer that does not stream goes to the client: to its
+// end, or as much as there is room for. The error is for one that breaks off until then, which
+// can still be told by a status. That a stalled one holds its head back is the price; without its
+// end it is of no use to its client.
+func (s *stream) whole(resp *http.Response, cancel context.CancelFunc) error {
+	for !s.flushed(resp) && s.err == nil && s.n < len(s.buf) {
+		var n int
+		n, s.err = s.next(resp.Body, s.buf[s.n:], cancel)
+		s.judge.see(s.buf[s.n : s.n+n])
+		s.n += n
+	}
+	if s.err == nil || s.err == io.EOF || s.flushed(resp) { //nolint:errorlint // readers return it bare
+		return nil
+	}
+	s.idle.stop()
+	return s.err
+}
+
+// flushed reports whether the client is to see each part of the answer as it comes.
+func (s *stream) flushed(resp *http.Response) bool { return resp.ContentLength < 0 || s.events }
+
 // copy passes the body on until its end and returns how it went.
 func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel context.CancelFunc) string {
 	p, control := s.proxy, http.NewResponseController(w)
@@ -157,7 +178,7 @@ func (s *stream) copy(w http.ResponseWriter, body io.Reader, flush bool, cancel 
 	if s.call.http2 {
 		defer p.giveTime(w) // for what the server still holds of it
 	}
-	for n, err, seen := s.n, s.err, true; ; n, err = s.next(body, cancel) {
+	for n, err, seen := s.n, s.err, true; ; n, err = s.next(body, s.buf, cancel) {
 		if n > 0 {
 			chunk := s.buf[:n]
 			if !seen { // by first
@@ -209,10 +230,10 @@ func (p *Proxy) nameWorkers(h http.Header, q *call, pair *route.Pair) {
 }
 
 // next reads on. An engine that gives nothing for too long is given up.
-func (s *stream) next(body io.Reader, cancel context.CancelFunc) (int, error) {
+func (s *stream) next(body io.Reader, into []byte, cancel context.CancelFunc) (int, error) {
 	s.idle.begin(s.proxy.cfg.EngineIdle, cancel)
 	defer s.idle.pause()
-	return body.Read(s.buf)
+	return body.Read(into)
 }
 
 // idleWatch calls a function when a wait takes longer than it may. Its timer runs on
