@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,38 @@ func (s *Source) look(ctx context.Context, fleet map[event.Space][]Engine, all *
 		delete(s.loads, id)
 	}
 	s.forget()
+	s.drop(fleet)
+}
+
+// maxGone bounds the models that are remembered though nobody serves them.
+const maxGone = 1024
+
+// drop forgets models that nobody serves, where there are too many: first those without files. Who
+// comes again under such a name is compared anew.
+func (s *Source) drop(fleet map[event.Space][]Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := *s.of.Load()
+	gone := 0
+	for sp := range was {
+		if _, served := fleet[sp]; !served {
+			gone++
+		}
+	}
+	if gone <= maxGone {
+		return
+	}
+	all := maps.Clone(was)
+	for _, files := range []bool{false, true} {
+		for sp, x := range was {
+			u := x.use.Load()
+			if _, served := fleet[sp]; !served && gone > maxGone/2 && (u != nil && u.model != nil) == files {
+				delete(all, sp)
+				gone--
+			}
+		}
+	}
+	s.of.Store(&all)
 }
 
 // loading is a model on its way.

@@ -40,11 +40,13 @@ type Model struct {
 	writer    Writer
 	template  *api.Template // nil: not known
 	scores    api.ScoreRule
-	harmony   bool  // vLLM has a way of its own from /v1/responses to the prompt
-	sglang    bool  // the rules of requests are SGLang's
-	noChat    error // why there is no writer
-	noSpecial error // why special tokens around a text are not known
-	noText    error // why ids do not become text as the engine makes it
+	harmony   bool             // vLLM has a way of its own from /v1/responses to the prompt
+	dated     bool             // prompts have the date
+	sglang    bool             // the rules of requests are SGLang's
+	noChat    error            // why there is no writer
+	now       func() time.Time // in the engine's zone
+	noSpecial error            // why special tokens around a text are not known
+	noText    error            // why ids do not become text as the engine makes it
 	within    time.Duration
 	bufs      sync.Pool // of *[]byte
 }
@@ -76,11 +78,13 @@ func Load(files fs.FS, o Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: time_zone: %w", modelfiles.Server, err)
 	}
+	m.now = func() time.Time { return o.Now().In(zone) }
 	m.bufs.New = func() any { return new([]byte) }
 	if m.writer, m.noChat = server.writer(files, zone, o.Now); m.noChat == nil {
 		m.template = server.probe(files, zone, o.Now, m.within)
 	}
 	if cfg, err := server.config(files, zone, o.Now); err == nil {
+		m.dated = cfg.Encoder == chat.Harmony || strings.Contains(cfg.Template+cfg.ToolTemplate, "strftime_now")
 		m.harmony, m.sglang = cfg.Encoder == chat.Harmony, cfg.Engine == chat.SGLang
 	}
 	m.scores = server.scores(files, zone, o.Now)
@@ -90,6 +94,16 @@ func Load(files fs.FS, o Options) (*Model, error) {
 
 // Memory is about how many bytes the model takes, its caches when full included.
 func (m *Model) Memory() int { return m.tokenizer.Memory() }
+
+// skew is how far an engine's clock may be from the router's.
+const skew = time.Minute
+
+// turning reports whether an engine may be at another day, by its clock: a template that writes the
+// date, and harmony, write another prompt there, which says nothing of the files.
+func (m *Model) turning() bool {
+	now := m.now()
+	return m.dated && now.Add(-skew).Day() != now.Add(skew).Day()
+}
 
 // Chats returns why chats are not written here; nil if they are.
 func (m *Model) Chats() error { return m.noChat }

@@ -3,6 +3,7 @@ package tokens_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
@@ -42,7 +43,9 @@ func (s *shop) set(template string) []modelfiles.File {
 }
 
 // newShop has engines say what a model with this template makes.
-func newShop(t *testing.T, template string, most int) *shop {
+func newShop(t *testing.T, template string, most int) *shop { return newShopAt(t, template, most, nil) }
+
+func newShopAt(t *testing.T, template string, most int, now func() time.Time) *shop {
 	s := &shop{t: t, sets: map[string]modelfiles.Set{}}
 	m, err := tokens.Load(tokentest.Files(template), tokens.Options{})
 	if err != nil {
@@ -72,7 +75,7 @@ func newShop(t *testing.T, template string, most int) *shop {
 			}
 			return s.engine.Load().Tokens(ctx, q.Form, q.Body, nil)
 		},
-		Sample: 1, Rate: 10, Most: most,
+		Sample: 1, Rate: 10, Most: most, Options: tokens.Options{Now: now},
 	})
 	s.fleet.Store(&map[event.Space][]tokens.Engine{})
 	return s
@@ -343,4 +346,49 @@ func TestWhoseRules(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Models that nobody serves any more are forgotten where there are very many, others never.
+func TestManyModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t, tokentest.Template, 0)
+		s.serve(map[string][][]modelfiles.File{"one": {s.set(tokentest.Template)}})
+		s.run()
+		s.status("one")
+		for i := range 3000 {
+			s.source.Of(event.Space{Model: fmt.Sprint("gone", i), BlockSize: 16})
+		}
+		if x := s.status("one"); x.States["chats"] != "trusted" || x.Workers != 1 {
+			t.Errorf("%+v", x)
+		}
+		if n := len(s.source.Status()); n > 1025 {
+			t.Errorf("%d models are remembered", n)
+		}
+	})
+}
+
+// Where the router's day turns, an engine whose clock is a little behind writes another date: that is no
+// difference; at another time of the day it is.
+func TestClocksAtMidnight(t *testing.T) {
+	const dated = `{{ strftime_now('%d %b %Y') }}` + tokentest.Template
+	for at, want := range map[string]string{"2026-03-04T00:00:20Z": "unproven", "2026-03-03T23:59:50Z": "unproven", "2026-03-04T12:00:00Z": "disagrees"} {
+		synctest.Test(t, func(t *testing.T) {
+			now, err := time.Parse(time.RFC3339, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newShopAt(t, dated, 0, func() time.Time { return now })
+			// The engine is a day away, as it looks where a minute makes another day.
+			m, err := tokens.Load(tokentest.Files(dated), tokens.Options{Now: func() time.Time { return now.AddDate(0, 0, -1) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.engine.Store(m)
+			s.serve(map[string][][]modelfiles.File{"one": {s.set(dated)}})
+			s.run()
+			if x := s.status("one"); x.States["chats"] != want {
+				t.Errorf("%s: %+v", at, x)
+			}
+		})
+	}
 }

@@ -246,6 +246,10 @@ func (s *Subject) compare(ctx context.Context, u *use, e *Engine, p Probe, autho
 		}
 		d.Position, d.Ours, d.Theirs = Diff(ours, theirs), len(ours), len(theirs)
 	}
+	if k := p.Form.Kind(); d.Position >= 0 && k != Texts && k != Detokenized && u.model.turning() {
+		s.source.unknown.Inc()
+		return false, false, errTurns
+	}
 	if d.Position < 0 {
 		s.source.agreed.Inc()
 		return true, d.Ours > 0, nil
