@@ -59,8 +59,10 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 			return Pair{}, err
 		}
 		r.stats = before // the request is not refused yet
-		r.stats.DecodeOnly++
 		decode, err := r.choose(ctx, s, o, now)
+		if err == nil { // else it may be tried again
+			r.stats.DecodeOnly++
+		}
 		return Pair{Decode: decode}, err
 	}
 	o.Stage = DecodeStage

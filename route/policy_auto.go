@@ -56,6 +56,7 @@ type trip struct {
 	stalls         float64 // decode steps among them
 	prompt         float64 // tokens
 	whole, guessed bool    // how the answer comes, and what of the prompt is known
+	blocks         bool    // it was to wait for KV blocks
 	expected       float64 // ms to the first token
 	trust          float64 // what part of its rank's slowness counted
 	// How many of them are loaded from each lower tier, and how many could be
@@ -300,7 +301,7 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 	*t = trip{
 		slot: c.slot, id: rankKey{c.Worker, c.DPRank}, at: w.Now,
 		past: e.past, steps: e.steps, tokens: e.tokens, stalls: e.stalls, context: e.context,
-		prompt: float64(w.PromptTokens), whole: whole, guessed: c.Unknown || w.guessed, expected: e.first,
+		prompt: float64(w.PromptTokens), whole: whole, guessed: c.Unknown || w.guessed, blocks: e.blocks > 0, expected: e.first,
 	}
 	t.loads, t.loading = a.loads(w, c)
 	a.speeds.sent(t)
@@ -346,7 +347,8 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 	if k.Stage != uint8(PrefillStage) && (rest < first/100 || tokens == 1) {
 		return
 	}
-	if k.Stage != uint8(DecodeStage) && !t.guessed {
+	// How much of its wait was for blocks nobody saw: it is no slowness of computing prompts.
+	if k.Stage != uint8(DecodeStage) && !t.guessed && !t.blocks {
 		a.speeds.learnPrefill(t, first)
 	}
 	if tokens > 1 {

@@ -411,6 +411,28 @@ func TestPatientRequestsWait(t *testing.T) {
 	best(t, r, p, Options{RequestID: "late", Patient: true})
 }
 
+// TestWaitsForBlocksAreNoSlowness: a first token that came late because a rank's cache was full
+// of live requests tells nothing of how fast the rank computes prompts.
+func TestWaitsForBlocksAreNoSlowness(t *testing.T) {
+	r, _, c := open(t, func(c *Config) { c.Settings.Mode = "auto" }, Worker{ID: 1, TotalBlocks: 100})
+	a := r.policy.(*auto)
+	best(t, r, Prompt{Local: numbers(1000, 150)}, Options{RequestID: "there"})
+	r.MarkPrefillComplete("there")
+	before := a.speeds.prefill
+	best(t, r, Prompt{Local: numbers(1, 10)}, Options{RequestID: "waits"})
+	c.add(time.Minute)
+	r.MarkPrefillComplete("waits")
+	c.add(time.Second)
+	r.Output("waits", 20)
+	r.Free("waits")
+	if f := a.speeds.ranks[0].prefill; f.samples != 0 || a.speeds.prefill != before {
+		t.Errorf("learnt from a wait for blocks: %+v, the line %+v", f, a.speeds.prefill)
+	}
+	if f := a.speeds.ranks[0].decode; f.samples == 0 {
+		t.Error("nothing was learnt of its decoding")
+	}
+}
+
 // TestObjective: for first tokens a rank with few prompt tokens ahead and many decodes is better,
 // for the ends of requests the other way about.
 func TestObjective(t *testing.T) {

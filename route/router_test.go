@@ -459,6 +459,10 @@ func TestPair(t *testing.T) {
 		t.Errorf("decode-only carries %+v, want %+v", got, want)
 	}
 	r.Free("b")
+	// One that finds nobody to decode, either, counts when it does.
+	if _, err = r.BestPair(t.Context(), Prompt{Local: p}, Options{RequestID: "again", Allowed: []uint64{99}}); !errors.Is(err, ErrNoWorker) {
+		t.Errorf("nobody at all: %v", err)
+	}
 	// A decode choice that fails takes the prefill booking back.
 	if err := r.Drain(1, false); err != nil {
 		t.Fatal(err)
@@ -466,7 +470,7 @@ func TestPair(t *testing.T) {
 	if _, err = r.BestPair(t.Context(), Prompt{Local: p}, Options{RequestID: "c", Allowed: []uint64{99}}); !errors.Is(err, ErrNoWorker) {
 		t.Errorf("nobody to decode: %v", err)
 	}
-	if s := r.Stats(); s.Live != 0 || s.DecodeOnly != 1 || s.NoWorker != 1 {
+	if s := r.Stats(); s.Live != 0 || s.DecodeOnly != 1 || s.NoWorker != 2 {
 		t.Errorf("stats %+v", s)
 	}
 }

@@ -139,8 +139,11 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 			tokens = best.Decode.NewTokens
 		}
 	} else if p.queue.order == OrderShortest {
-		if a, err := q.m.Router.BestWorker(ctx, q.prompt, q.options); err == nil { // books nothing
-			tokens = a.NewTokens
+		// No choice: one that nothing comes of would take somebody's turn.
+		if all, err := q.m.Router.PotentialLoads(ctx, q.prompt, q.options); err == nil {
+			for i := range all {
+				tokens = min(tokens, all[i].NewTokens)
+			}
 		}
 	}
 	waiting, cancel := context.WithDeadline(ctx, q.arrival.Add(p.cfg.QueueTimeout))
@@ -262,6 +265,11 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
+	if p.queue.limit > 0 && !q.stream {
+		// Nobody sees its prompt end, which makes room for those that wait.
+		room := time.AfterFunc(pair.Decode.First, func() { p.queue.wake(q.m) })
+		defer room.Stop()
+	}
 	ctx, asked := askEngine(ctx, stage, &pair.Decode)
 	defer func() { asked.end(q, no) }()
 	resp, err := p.exchange(w, q, pair, stage, p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -251,4 +253,73 @@ func TestQueueOrder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Who enters a queue takes nobody's turn: what its prompt costs is looked up, and no worker chosen.
+func TestToEnterAQueueIsNoChoice(t *testing.T) {
+	l := newLab(t, setup{engines: 2, proxy: func(x *Config) { x.QueueOrder, x.Queue = OrderShortest, 8 },
+		fleet: func(c *fleet.Config) { c.Route.Mode = "round-robin" }})
+	q := &l.proxy.queue
+	first := q.enter(&call{m: l.model(), arrival: time.Now()}, 1)
+	done := make(chan int, 1)
+	go func() { // ends with its answer
+		status, _, _ := l.post("/v1/completions", `{"model":"org/model","prompt":"a text","max_tokens":1}`)
+		done <- status
+	}()
+	if err := q.wait(t.Context(), first, time.Hour); err != nil { // it is the first, and woken by who comes
+		t.Fatal(err)
+	}
+	l.eventually(func() error {
+		if n := q.waiting(l.model()); n != 1 {
+			return fmt.Errorf("%d wait", n)
+		}
+		return nil
+	})
+	if n := l.model().Router.Stats().Chosen; n != 0 {
+		t.Errorf("%d workers were chosen for who has entered", n)
+	}
+	q.leave(first)
+	if status := <-done; status != http.StatusOK {
+		t.Error(status)
+	}
+}
+
+// Nobody sees the end of a prompt whose answer comes as a whole: those that wait are woken when it
+// is expected.
+func TestAWholeAnswersPromptMakesRoom(t *testing.T) {
+	release := make(chan struct{})
+	l := newLab(t, setup{proxy: func(x *Config) { x.Queue = 8 }})
+	held := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.Method == http.MethodPost && r.URL.Path != "/tokenize" {
+			<-release
+		}
+	}))
+	t.Cleanup(held.Close)
+	if err := l.fleet.SetWorker(registry.Worker{ID: 0, Model: modelName, BlockSize: blockSize, Transport: registry.JetStream,
+		Endpoints: registry.Endpoints{HTTP: held.URL}}, false); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { // ends with its answer
+		defer close(done)
+		l.post("/v1/completions", `{"model":"org/model","max_tokens":1,"prompt":[`+strings.Repeat("1,", 100_000)+`1]}`) // some seconds
+	}()
+	l.eventually(func() error {
+		if l.model().Router.Stats().Live == 0 {
+			return errors.New("it is not there yet")
+		}
+		return nil
+	})
+	q := &l.proxy.queue
+	w := q.enter(&call{m: l.model(), arrival: time.Now()}, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := q.wait(ctx, w, time.Hour); err != nil {
+		t.Errorf("who waits is not woken: %v", err)
+	} else {
+		q.leave(w)
+	}
+	close(release)
+	<-done
 }
