@@ -71,7 +71,7 @@ func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func
 		p.refuse(w, no)
 		return nil, nil
 	}
-	q = &call{arrival: time.Now(), name: r.Header[headerRequest], header: r.Header}
+	q = &call{arrival: time.Now(), from: client.Client, name: r.Header[headerRequest], header: r.Header}
 	done = func() {
 		q.forgetBody()
 		p.flight.leave(client)

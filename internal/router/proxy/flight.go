@@ -14,7 +14,13 @@ type flight struct {
 
 	mu      sync.Mutex
 	all     int
-	clients map[spool.Client]int // nil if one may have all
+	clients map[spool.Client]*guest // nil if one may have all
+}
+
+// guest is a client while it has requests that are being answered.
+type guest struct {
+	spool.Client
+	n int // of them
 }
 
 // newFlight returns one without requests; a share of 0 is all.
@@ -22,38 +28,43 @@ func newFlight(most int, share float64) *flight {
 	f := &flight{most: most, each: most}
 	if share > 0 && share < 1 {
 		f.each = max(int(share*float64(most)), 1)
-		f.clients = make(map[spool.Client]int)
+		f.clients = make(map[spool.Client]*guest)
 	}
 	return f
 }
 
 // enter counts one more, if there is room; own is set if there is none only for the client.
-func (f *flight) enter(c spool.Client) (ok, own bool) {
+// leave is to be given the guest, which is nil without room.
+func (f *flight) enter(c spool.Client) (g *guest, own bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.all >= f.most:
-		return false, false
-	case f.clients == nil:
-	case f.clients[c] >= f.each:
-		return false, true
-	default:
-		f.clients[c]++
+	if f.all >= f.most {
+		return nil, false
 	}
+	if f.clients != nil {
+		g = f.clients[c]
+	}
+	switch {
+	case g == nil:
+		g = &guest{Client: c}
+		if f.clients != nil {
+			f.clients[c] = g
+		}
+	case g.n >= f.each:
+		return nil, true
+	}
+	g.n++
 	f.all++
-	return true, false
+	return g, false
 }
 
 // leave counts it off.
-func (f *flight) leave(c spool.Client) {
+func (f *flight) leave(g *guest) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all--
-	if f.clients == nil {
-		return
-	}
-	if f.clients[c]--; f.clients[c] == 0 {
-		delete(f.clients, c)
+	if g.n--; g.n == 0 && f.clients != nil {
+		delete(f.clients, g.Client)
 	}
 }
 
@@ -65,17 +76,16 @@ func (f *flight) count() int {
 
 // enter counts one more request of a client, to be counted off with leave at its end,
 // unless there are as many as there may be.
-func (p *Proxy) enter(r *http.Request) (c spool.Client, no *refusal) {
-	c = clientOf(r)
-	ok, own := p.flight.enter(c)
+func (p *Proxy) enter(r *http.Request) (g *guest, no *refusal) {
+	g, own := p.flight.enter(clientOf(r))
 	switch {
-	case ok:
-		return c, nil
+	case g != nil:
+		return g, nil
 	case own:
 		no = refuse(p.cfg.BusyStatus, "client_share", "the router answers as many requests of this client as it may of one client; try again")
 	default:
 		no = refuse(p.cfg.BusyStatus, "too_many_in_flight", "the router answers as many requests as it may; try again")
 	}
 	no.kind = "overloaded_error"
-	return c, no
+	return nil, no
 }

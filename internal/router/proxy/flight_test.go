@@ -18,28 +18,30 @@ func TestInFlightOfEachClient(t *testing.T) {
 		if share > 0 && share < 1 {
 			each = max(int(share*float64(most)), 1)
 		}
-		f, all, by := newFlight(most, share), 0, map[int]int{}
+		f, all, by, guests := newFlight(most, share), 0, map[int]int{}, map[int]*guest{}
 		client := func(i int) spool.Client { return spool.Client{Name: fmt.Sprint(i)} }
 		for range 1000 {
 			i := rng.IntN(5)
 			if rng.IntN(5) < 2 && by[i] > 0 {
-				f.leave(client(i))
+				f.leave(guests[i])
 				all--
 				by[i]--
 				continue
 			}
-			ok, own := f.enter(client(i))
+			g, own := f.enter(client(i))
+			ok := g != nil
 			if wantOK, wantOwn := all < most && by[i] < each, all < most && by[i] >= each; ok != wantOK || own != wantOwn {
 				t.Fatalf("seed %d: %v %v with %d of %d, %d of %d its own", seed, ok, own, all, most, by[i], each)
 			}
 			if ok {
+				guests[i] = g
 				all++
 				by[i]++
 			}
 		}
 		for i := range by {
 			for range by[i] {
-				f.leave(client(i))
+				f.leave(guests[i])
 			}
 		}
 		if f.count() != 0 || len(f.clients) != 0 {

@@ -239,7 +239,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		return
 	}
 	defer p.flight.leave(client)
-	q := &call{arrival: time.Now(), id: rand.Text(), name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
+	q := &call{arrival: time.Now(), id: rand.Text(), from: client.Client, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)

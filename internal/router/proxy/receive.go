@@ -15,7 +15,11 @@ import (
 // until their requests end, to be sent again if need be.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if r.Body != nil && r.Body != http.NoBody {
-		q.spooled = p.spool.Open(clientOf(r), func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })
+		from := q.from
+		if from == (spool.Client{}) {
+			from = clientOf(r)
+		}
+		q.spooled = p.spool.Open(from, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })
 		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // the rest of it is not waited for

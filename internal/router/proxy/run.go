@@ -25,7 +25,8 @@ type call struct {
 	api      dialect
 	chats    []byte // the request as one to /v1/chat/completions, where it is none
 	data     []byte
-	spooled  *spool.Body // keeps data; nil without a body
+	spooled  *spool.Body  // keeps data; nil without a body
+	from     spool.Client // whose room for bodies it takes; empty until that is looked for
 	header   http.Header
 	m        *fleet.Model
 	lora     string

@@ -28,7 +28,7 @@ const (
 // each who has called Retain.
 type Body struct {
 	spool  *Spool
-	client Client
+	client *client
 	begun  time.Time
 	end    func() // ends the reading
 
@@ -48,15 +48,16 @@ type Body struct {
 // Open returns an empty body of the client. drop must end the reading from what Fill
 // is given; it is called on another goroutine, and never after Fill has returned.
 func (s *Spool) Open(from Client, drop func()) *Body {
-	b := &Body{spool: s, client: from, begun: s.cfg.Now(), end: drop, reading: true}
+	b := &Body{spool: s, begun: s.cfg.Now(), end: drop, reading: true}
 	b.owners.Store(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.clients[from]
 	if c == nil {
-		c = new(client)
+		c = &client{name: from}
 		s.clients[from] = c
 	}
+	b.client = c
 	c.bodies++
 	b.noFile = s.limit[files] == 0
 	if b.next = s.first; b.next != nil {
@@ -103,9 +104,8 @@ func (b *Body) Release() {
 	for place := range places {
 		s.book(b, place, -b.used[place])
 	}
-	c := s.clients[b.client]
-	if c.bodies--; c.bodies == 0 {
-		delete(s.clients, b.client)
+	if b.client.bodies--; b.client.bodies == 0 {
+		delete(s.clients, b.client.name)
 	}
 }
 

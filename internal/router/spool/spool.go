@@ -55,8 +55,10 @@ type Spool struct {
 	bodies  int   // of them
 }
 
-// client is what one client holds.
+// client is what one client holds. Its bodies have it, as to look it up for each change of
+// an account costs more than all else here.
 type client struct {
+	name   Client
 	used   [places]int64
 	bodies int
 }
@@ -90,7 +92,7 @@ func (s *Spool) Stats() Stats {
 func (s *Spool) take(b *Body, place int, n int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.clients[b.client]
+	c := b.client
 	for {
 		own := s.cfg.Share < 1 && c.used[place]+n > int64(s.cfg.Share*float64(s.limit[place]))
 		switch {
@@ -118,7 +120,7 @@ func (s *Spool) take(b *Body, place int, n int64) error {
 func (s *Spool) book(b *Body, place int, n int64) {
 	b.used[place] += n
 	s.used[place] += n
-	s.clients[b.client].used[place] += n
+	b.client.used[place] += n
 }
 
 // slowest returns the body that arrives slowest among those that hold something in
