@@ -50,6 +50,10 @@ const (
 	// TransferSGLang: both get the request at once, with the prefill worker's
 	// bootstrap address and a number to meet under.
 	TransferSGLang KVTransfer = "sglang"
+	// TransferMooncake: vLLM's MooncakeConnector. Both get the request at once, with one
+	// name of the transfer; the decode worker also where the prefill worker's engines are
+	// asked for (Endpoints.Bootstrap), and which of them it is.
+	TransferMooncake KVTransfer = "mooncake"
 )
 
 // Worker describes one worker of one index space, as registered.
@@ -101,8 +105,8 @@ type Worker struct {
 // Endpoints are a worker's addresses.
 type Endpoints struct {
 	HTTP string `json:"http,omitempty"` // of the engine
-	// Bootstrap is where decode workers meet a prefill worker of SGLang, as
-	// host:port; empty: port 8998 of the engine's host.
+	// Bootstrap is where decode workers meet a prefill worker of SGLang, or one with vLLM's
+	// MooncakeConnector, as host:port; empty: port 8998 of the engine's host.
 	Bootstrap string            `json:"bootstrap,omitempty"`
 	Events    map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
 	Replay    map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
@@ -160,9 +164,9 @@ func (w *Worker) normalise() error {
 		return fmt.Errorf("role %q: give aggregated, prefill or decode", w.Role)
 	}
 	switch w.KVTransfer {
-	case "", TransferVLLM, TransferSGLang:
+	case "", TransferVLLM, TransferSGLang, TransferMooncake:
 	default:
-		return fmt.Errorf("kv_transfer %q: give vllm or sglang", w.KVTransfer)
+		return fmt.Errorf("kv_transfer %q: give vllm, sglang or mooncake", w.KVTransfer)
 	}
 	if err := w.Endpoints.checkBootstrap(); err != nil {
 		return err

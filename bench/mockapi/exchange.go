@@ -23,6 +23,10 @@ const (
 	// TransferSGLang: both get the request at the same time, with the prefill
 	// engine's bootstrap address and a number to meet under.
 	TransferSGLang = "sglang"
+	// TransferMooncake: as vLLM's MooncakeConnector. Both get the request at the same time, with
+	// the name of the transfer; the decode engine looks up the prefill engine by its id at its
+	// bootstrap address.
+	TransferMooncake = "mooncake"
 )
 
 // transfer is vLLM's kv_transfer_params, as its NIXL connector has them.
@@ -39,6 +43,9 @@ type transfer struct {
 	Cached *int `json:"remote_prefill_cached_tokens,omitempty"`
 	// Tokens are the prompt's, where the request brings them.
 	Tokens []uint32 `json:"prompt_token_ids,omitempty"`
+	// ID and Bootstrap are the MooncakeConnector's.
+	ID        string `json:"transfer_id,omitempty"`
+	Bootstrap string `json:"remote_bootstrap_addr,omitempty"`
 }
 
 // bootstrap is what SGLang's engines meet by.
@@ -173,6 +180,12 @@ func (s *Server) receive(ctx context.Context, q *request, prompt int) (received 
 			return false, -1
 		}
 		url = "http://" + net.JoinHostPort(t.Host, strconv.Itoa(t.Port)) + kvPath + t.Request
+	case s.cfg.Transfer == TransferMooncake && t != nil && t.RemotePrefill:
+		if err := known(ctx, t.Bootstrap, t.Engine); err != nil || t.ID == "" {
+			s.Lost.Add(1)
+			return false, -1
+		}
+		url = t.Bootstrap + kvPath + transferName(t.ID) + "?wait"
 	case s.cfg.Transfer == TransferSGLang && !s.cfg.Prefill && q.Room != nil && q.Port != nil:
 		url = "http://" + net.JoinHostPort(q.Host, strconv.Itoa(*q.Port)) + kvPath + roomName(*q.Room) + "?wait"
 	default:
@@ -184,13 +197,56 @@ func (s *Server) receive(ctx context.Context, q *request, prompt int) (received 
 		return false, -1
 	}
 	s.Received.Add(1)
-	if s.cfg.Transfer == TransferVLLM { // whose engines learn it of the router
+	switch s.cfg.Transfer {
+	case TransferMooncake:
+		cached = prompt // nobody tells it what was cached there: to it, all that came was
+	case TransferVLLM: // whose engines learn it of the router
 		if cached = -1; q.Transfer.Cached != nil {
 			cached = *q.Transfer.Cached
 		}
 	}
 	return true, cached
 }
+
+// bootstrapServer answers as vLLM's MooncakeBootstrapServer who the engines of this worker are, by rank.
+func (s *Server) bootstrapServer(w http.ResponseWriter, r *http.Request) {
+	list := map[string]any{}
+	for i := range s.ranks {
+		list[strconv.Itoa(i)] = map[string]any{"engine_id": s.engineID(i), "worker_addr": map[string]any{"0": map[string]string{"0": "tcp://" + r.Host}}}
+	}
+	answer(w, http.StatusOK, list)
+}
+
+// engineID names the engine of a rank in this run.
+func (s *Server) engineID(rank int) string { return fmt.Sprintf("%x-%d", s.id, rank) }
+
+// known asks a bootstrap server whether the engine is one of its own.
+func known(ctx context.Context, bootstrap, engine string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, bootstrap+"/query", nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	var list map[string]struct {
+		Engine string `json:"engine_id"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&list); err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Engine == engine {
+			return nil
+		}
+	}
+	return fmt.Errorf("no engine %q at %s", engine, bootstrap)
+}
+
+func transferName(id string) string { return "transfer-" + id }
 
 func roomName(room uint64) string { return "room-" + strconv.FormatUint(room, 10) }
 

@@ -61,6 +61,9 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /v1/models", s.models)
 	s.mux.HandleFunc("GET /metrics", s.metrics)
 	s.mux.HandleFunc("GET "+kvPath+"{name}", s.serveKV)
+	if s.cfg.Transfer == TransferMooncake && s.cfg.Prefill {
+		s.mux.HandleFunc("GET /query", s.bootstrapServer)
+	}
 	s.mux.HandleFunc("POST /tokenize", s.tokenize)
 	s.mux.HandleFunc("POST /detokenize", s.detokenize)
 	s.mux.HandleFunc("GET "+map[string]string{KindVLLM: "/version", KindSGLang: "/server_info"}[s.cfg.Kind], s.version)
@@ -270,6 +273,8 @@ func (s *Server) offer(r *http.Request, q *request, a *reply) {
 			s.kv.give(t.Request, a.prompt, a.cached)
 			a.transfer = t
 		}
+	case s.cfg.Transfer == TransferMooncake && q.Transfer != nil && q.Transfer.RemoteDecode:
+		s.kv.give(transferName(q.Transfer.ID), a.prompt, a.cached)
 	case s.cfg.Transfer == TransferSGLang && s.cfg.Prefill:
 		s.kv.give(roomName(*q.Room), a.prompt, a.cached)
 	}

@@ -3,6 +3,7 @@ package mockapi
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -106,6 +107,7 @@ type Server struct {
 	stop  chan struct{}
 	once  sync.Once
 	kv    exchange
+	id    uint64        // of this run
 	front chan struct{} // of who tokenizes
 	past  past
 
@@ -142,7 +144,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Release == "" {
 		cfg.Release = release(takesTokens[cfg.Kind])
 	}
-	s := &Server{cfg: cfg, stop: make(chan struct{}), front: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, id: rand.Uint64(), stop: make(chan struct{}), front: make(chan struct{}, 1)}
 	for i := range max(cfg.Ranks, 1) {
 		k, err := newEngineRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
 		if err != nil {

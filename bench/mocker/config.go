@@ -151,7 +151,7 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 	set.String(&h.Role, "role", "", "What the worker serves; empty is aggregated. All of them do.",
 		conf.OneOf("", string(registry.Aggregated), string(registry.Prefill), string(registry.Decode)))
 	set.String(&h.Transfer, "kv-transfer", "", `How prompts get from prefill to decode workers. As with
-		vllm or sglang; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+		vllm, sglang or mooncake; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang), string(registry.TransferMooncake)))
 	set.List(&h.Loras, "adapters", nil, "Names of LoRA adapters that the workers serve too.")
 	set.String(&h.Kind, "engine-kind", mockapi.KindVLLM, "Which engine the workers are, by what they take as tokens of a chat's prompt and how they tell their version.",
 		conf.OneOf(mockapi.KindVLLM, mockapi.KindSGLang))

@@ -187,7 +187,7 @@ func (c *Config) describe(w *served) registry.Worker {
 	r := c.Worker(w.id)
 	r.Role, r.KVTransfer, r.Transport = registry.Role(c.HTTP.Role), registry.KVTransfer(c.HTTP.Transfer), registry.JetStream
 	r.Endpoints.HTTP = w.url
-	if c.HTTP.Transfer == mockapi.TransferSGLang && c.HTTP.Role == string(registry.Prefill) {
+	if (c.HTTP.Transfer == mockapi.TransferSGLang || c.HTTP.Transfer == mockapi.TransferMooncake) && c.HTTP.Role == string(registry.Prefill) {
 		r.Endpoints.Bootstrap = w.url[len("http://"):] // the mock has one port for everything
 	}
 	if p, ok := w.pub.(interface{ Incarnation() uint64 }); ok {

@@ -191,8 +191,8 @@ func (c *config) declareEngines(set *conf.Set) {
 		--engines, which then go on with the prompts that these compute.`)
 	set.String(&c.Transfer, "kv-transfer", string(registry.TransferVLLM), `How prompts get from prefill to decode workers. It
 		holds for those that do not say it when they register: vllm asks the prefill worker first and gives what it answers to the decode worker; sglang asks
-		both at once, to meet at port 8998 of the prefill worker.`,
-		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang)))
+		both at once, to meet at port 8998 of the prefill worker, and so does mooncake (vLLM's MooncakeConnector).`,
+		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang), string(registry.TransferMooncake)))
 	set.String(&c.Model, "model", "", "Name of the model. It is that of --engines.")
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is that of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,

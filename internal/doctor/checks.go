@@ -288,13 +288,13 @@ func replay(f *Facts) []finding {
 }
 
 func tiers(f *Facts) []finding {
-	seen, any := map[string]bool{}, false
+	seen, some := map[string]bool{}, false
 	for _, s := range f.seen() {
 		for _, t := range s.Tiers {
-			seen[t], any = true, true
+			seen[t], some = true, true
 		}
 	}
-	if !any {
+	if !some {
 		return nil
 	}
 	var never []string

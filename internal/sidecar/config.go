@@ -97,12 +97,12 @@ func (c *Config) Declare(set *conf.Set) {
 		chat_template.jinja), which routers then fetch from the object store of NATS, to make prompts' tokens themselves. Empty: none.`)
 	set.String(&c.ChatKwargs, "default-chat-template-kwargs", "", `The setting of this name that the engine was started with: a JSON object. For
 		--tokenizer.`)
-	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers. vllm's way, which asks the
-		prefill worker first, or sglang's, which asks both at once. Empty: as the router is set.`,
-		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang)))
+	set.String(&c.KVTransfer, "kv-transfer", "", `How prompts get from prefill to decode workers. vllm's way (NIXL), which asks the
+		prefill worker first, or sglang's or mooncake's (vLLM's MooncakeConnector), which ask both at once. Empty: as the router is set.`,
+		conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang), string(registry.TransferMooncake)))
 	set.String(&c.Credential, "engine-credential-name", "", `Name of what routers show the engine, an entry of their own
 		--engine-credentials; empty: what they have for the worker or the model.`)
-	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, where decode workers meet it; empty: port
+	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, or with vLLM's MooncakeConnector, where decode workers meet it; empty: port
 		8998 of the host of --engine-http.`)
 	set.Int(&c.MaxBatched, "max-batched-tokens", 0, "Most tokens in a step of the engine, for busy thresholds; 0: unknown.",
 		conf.Between(0, math.MaxInt32))

@@ -31,11 +31,12 @@ var (
 
 // engine is what a worker's engine is asked by.
 type engine struct {
-	g *gathering
-	w *registry.Worker
+	g    *gathering
+	w    *registry.Worker
+	bare bool // it is shown no token
 }
 
-func (g *gathering) newEngine(w *registry.Worker) *engine { return &engine{g, w} }
+func (g *gathering) newEngine(w *registry.Worker) *engine { return &engine{g: g, w: w} }
 
 // answer is what is read of a completion.
 type answer struct {
@@ -70,7 +71,7 @@ func (e *engine) ask(ctx context.Context, method, path string, body any, rank st
 		return nil, nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if token := e.g.cfg.Token(e.w); token != "" {
+	if token := e.g.cfg.Token(e.w); token != "" && !e.bare {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	if rank != "" {

@@ -3,8 +3,10 @@ package probe
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -267,6 +269,8 @@ func (g *gathering) pair(ctx context.Context, first, then *registry.Worker, n ui
 	case registry.TransferSGLang:
 		p.Tokens = 0 // decode engines do not say what was computed elsewhere
 		said, err = g.meet(ctx, a, b, tokens, n)
+	case registry.TransferMooncake:
+		said, err = g.pull(ctx, a, b, tokens, n)
 	default:
 		return nil
 	}
@@ -307,11 +311,36 @@ func (g *gathering) meet(ctx context.Context, a, b *engine, tokens []uint32, n u
 		return answer{}, fmt.Errorf("the prefill worker's bootstrap address: %w", err)
 	}
 	more := map[string]any{"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": (g.cfg.Seed + n) >> 2}
-	var said answer
+	return atOnce(ctx, a, b, tokens, more, more)
+}
+
+// pull is vLLM's MooncakeConnector.
+func (g *gathering) pull(ctx context.Context, a, b *engine, tokens []uint32, n uint64) (answer, error) {
+	host, port, err := a.bootstrap()
+	if err != nil {
+		return answer{}, err
+	}
+	at := "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+	var list map[uint32]struct {
+		Engine string `json:"engine_id"`
+	}
+	server := engine{g: g, w: &registry.Worker{Endpoints: registry.Endpoints{HTTP: at}}, bare: true}
+	if err := server.read(ctx, http.MethodGet, "/query", nil, &list); err != nil {
+		return answer{}, fmt.Errorf("the prefill worker's bootstrap server: %w", err)
+	}
+	id := fmt.Sprintf("kvctl-%x", g.cfg.Seed+n)
+	params := func(p map[string]any) map[string]any { return map[string]any{"kv_transfer_params": p} }
+	return atOnce(ctx, a, b, tokens, params(map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id}),
+		params(map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": id, "remote_bootstrap_addr": at,
+			"remote_engine_id": list[a.w.Ranks[0]].Engine}))
+}
+
+// atOnce sends both workers their parts at the same time, and returns the decode worker's answer.
+func atOnce(ctx context.Context, a, b *engine, tokens []uint32, first, then map[string]any) (said answer, err error) {
 	errs := make([]error, 2)
 	var both sync.WaitGroup
-	both.Go(func() { _, errs[0] = a.complete(ctx, tokens, a.w.Ranks[0], more) })
-	both.Go(func() { said, errs[1] = b.complete(ctx, tokens, b.w.Ranks[0], more) })
+	both.Go(func() { _, errs[0] = a.complete(ctx, tokens, a.w.Ranks[0], first) })
+	both.Go(func() { said, errs[1] = b.complete(ctx, tokens, b.w.Ranks[0], then) })
 	both.Wait()
 	for i, who := range []string{"prefill", "decode"} {
 		if errs[i] != nil {

@@ -23,9 +23,11 @@ type Engine struct {
 	// Base is URL, parsed. Nobody changes it.
 	Base *url.URL
 	// Prefill is set if it computes prompts for others, which then get to them in
-	// the way of Transfer; SGLang's engines meet at Bootstrap, host:port.
+	// the way of Transfer; SGLang's engines, and those of vLLM's MooncakeConnector, meet at
+	// Bootstrap, host:port. Stated is the way that its registration names.
 	Prefill   bool
 	Transfer  registry.KVTransfer
+	Stated    registry.KVTransfer
 	Bootstrap string
 
 	who         secure.EngineID
@@ -39,7 +41,9 @@ type Engine struct {
 	files atomic.Pointer[[]modelfiles.File] // that its registration names
 	life  atomic.Uint64                     // its registration's incarnation
 
-	owner    atomic.Pointer[string]   // of its models, as it lists them; nil: not known, or not one
+	owner      atomic.Pointer[string]     // of its models, as it lists them; nil: not known, or not one
+	connectors atomic.Pointer[connectors] // nil: not asked for
+
 	software atomic.Pointer[Software] // nil: not known
 	length   atomic.Int64             // max_model_len; 0: not known
 	failures int                      // health checks in a row; under mu

@@ -299,10 +299,11 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 		who:         secure.EngineID{Worker: w.ID, Name: w.Name, Model: w.Model, Group: w.Group, Host: base.Hostname(), Credential: w.Credential},
 		credentials: f.cfg.Credentials,
 		ID:          w.ID, URL: text, Base: base, limit: f.cfg.Unhealthy, model: m, Prefill: w.Role == registry.Prefill,
+		Stated:    w.KVTransfer,
 		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
 		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
 	}
-	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Bootstrap == e.Bootstrap && is.who == e.who {
+	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Stated == e.Stated && is.Bootstrap == e.Bootstrap && is.who == e.who {
 		return is, nil
 	}
 	if !f.cfg.Credentials.Show(http.Header{}, &e.who) {

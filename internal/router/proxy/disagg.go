@@ -67,6 +67,7 @@ type prefill struct {
 	cancel context.CancelFunc // of that
 	failed atomic.Bool        // and the decode worker has to do all of it
 	why    error              // valid when failed is set
+	from   *fleet.Engine      // the prefill worker, where what the decode worker says tells whether the prompt came; else nil
 }
 
 // end ends what still goes on.
@@ -85,8 +86,15 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	if e == nil {
 		return nil, fmt.Errorf("%w: it has just left", errPrefill)
 	}
-	if e.Transfer == registry.TransferSGLang {
+	if decode.Stated != "" && decode.Stated != e.Transfer {
+		return nil, fmt.Errorf("%w: it hands prompts over as %s, and decode worker %d takes them as %s", errPrefill, e.Transfer, decode.ID, decode.Stated)
+	}
+	switch e.Transfer {
+	case registry.TransferSGLang:
 		return p.prefillBeside(ctx, r, q, e, best, decode, giveUp)
+	case registry.TransferMooncake:
+		return p.prefillMooncake(ctx, r, q, e, best, decode, giveUp)
+	case registry.TransferVLLM:
 	}
 	add := vllmPrefill + q.api.one
 	if q.completion {
@@ -124,7 +132,6 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errPrefill, err)
 	}
-	f := &prefill{done: make(chan struct{})}
 	// Rooms are i64 at the engine, and must differ between requests under way.
 	add := `"bootstrap_host":` + string(appendJSON(nil, host)) + `,"bootstrap_port":` + port + `,"bootstrap_room":` + strconv.FormatInt(rand.Int64(), 10)
 	var g givenIDs
@@ -135,11 +142,18 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 	if err != nil {
 		return nil, err
 	}
-	f.data = q.pieces(give)
+	f := &prefill{data: q.pieces(give)}
+	p.prefillMeanwhile(ctx, r, q, e, best, f.data, f, giveUp)
+	return f, nil
+}
+
+// prefillMeanwhile has the prefill worker do its part, which f is told of, while the decode worker is at its own.
+func (p *Proxy) prefillMeanwhile(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, ask upstream.Payload, f *prefill, giveUp func()) {
+	f.done = make(chan struct{})
 	ctx, f.cancel = context.WithCancel(ctx)
 	go func() { // ends with f.end
 		defer close(f.done)
-		if _, err := p.askPrefill(ctx, r, q, e, best, f.data, maxParams); err != nil {
+		if _, err := p.askPrefill(ctx, r, q, e, best, ask, maxParams); err != nil {
 			if ctx.Err() == nil {
 				f.why = err
 				f.failed.Store(true)
@@ -150,7 +164,6 @@ func (p *Proxy) prefillBeside(ctx context.Context, r *http.Request, q *call, e *
 		q.m.Router.FreeStage(q.id, route.PrefillStage)
 		p.queue.wake(q.m)
 	}()
-	return f, nil
 }
 
 // askPrefill sends a request to a prefill worker and returns its whole answer, or

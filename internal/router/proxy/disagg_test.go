@@ -47,7 +47,7 @@ func pools(t *testing.T, way string, more func(i int, c *mockapi.Config), change
 // decode engines compute one token of each prompt, and answers are those of a
 // single engine.
 func TestSplit(t *testing.T) {
-	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang, mockapi.TransferMooncake} {
 		t.Run(way, func(t *testing.T) {
 			var computed [2]atomic.Int64 // prompt tokens, by pool
 			l := pools(t, way, func(i int, c *mockapi.Config) {
@@ -146,7 +146,7 @@ func TestClientsTransferFields(t *testing.T) {
 // A prefill worker that is not there, cannot be reached, fails, or hands nothing
 // over is no reason not to answer.
 func TestPrefillFails(t *testing.T) {
-	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang, mockapi.TransferMooncake} {
 		for name, c := range map[string]struct {
 			engine func(i int, c *mockapi.Config)
 			lab    func(l *lab)
@@ -189,6 +189,48 @@ func TestPrefillFails(t *testing.T) {
 				}
 				l.idle()
 			})
+		}
+	}
+}
+
+// A pair that cannot talk does not try to: the decode worker does all, and why is said.
+func TestPairsOfTwoWaysAreRefused(t *testing.T) {
+	l := newLab(t, setup{engines: 2,
+		engine: func(i int, c *mockapi.Config) {
+			c.Transfer, c.Prefill = []string{mockapi.TransferMooncake, mockapi.TransferVLLM}[i], i == 0
+		},
+		registry: func(i int, w *registry.Worker) {
+			w.KVTransfer, w.Role = []registry.KVTransfer{registry.TransferMooncake, registry.TransferVLLM}[i], []registry.Role{registry.Prefill, registry.Decode}[i]
+			w.Endpoints.Bootstrap = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+		}})
+	status, data, header := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3,4,5,6],"max_tokens":4}`)
+	if status != 200 || header.Get(headerPrefill) != "" {
+		t.Errorf("%d %s %v", status, data, header)
+	}
+	if n, asked := l.metric("kvatlas_router_prefill_failed_total"), l.engines[0].Requests.Load(); n != "1" || asked != 0 {
+		t.Errorf("%s refused, the prefill worker was asked %d times", n, asked)
+	}
+}
+
+// What came of a prompt the decode worker says: where it computes what the prefill worker
+// has computed, that is counted.
+func TestPromptsThatDoNotComeAreCounted(t *testing.T) {
+	for _, c := range []struct{ decode, came, lost string }{{mockapi.TransferMooncake, "2", "0"}, {"", "0", "2"}} {
+		l := pools(t, mockapi.TransferMooncake, func(i int, e *mockapi.Config) {
+			if i >= 2 {
+				e.Transfer = c.decode
+			}
+		})
+		for n, stream := range []string{"", `,"stream":true,"stream_options":{"include_usage":true}`} {
+			prompt := strings.Repeat(fmt.Sprint("topic ", n), 50)
+			if status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","max_tokens":3,"prompt":%q%s}`, prompt, stream)); status != 200 {
+				t.Fatalf("%d %s", status, data)
+			}
+			l.idle()
+		}
+		came, lost := l.metric(`kvatlas_router_handed_over_total{result="came"}`), l.metric(`kvatlas_router_handed_over_total{result="lost"}`)
+		if came != c.came || lost != c.lost {
+			t.Errorf("decode engines with connector %q: %s prompts came, %s were lost", c.decode, came, lost)
 		}
 	}
 }

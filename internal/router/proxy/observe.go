@@ -17,17 +17,17 @@ import (
 
 // observer is the metrics of a Proxy.
 type observer struct {
-	set                                                  *obs.Metrics
-	retriesDenied, requestFaults, engineErrors           *metrics.Counter
-	decodeOnly, prefillFailed, handOvers, unfiled, stale *metrics.Counter
-	tokenizeFailed, tokenizeCached, tokenizeAsked        *metrics.Counter
-	firstByte                                            *metrics.PrometheusHistogram
-	ok                                                   *metrics.Counter            // of requests that ended so: nearly all
-	retries                                              map[string]*metrics.Counter // by reason
-	kept                                                 map[string]*metrics.Counter // by where it was found
-	tokenizeHedged, forgotten                            *metrics.Counter
-	unread                                               map[string]*metrics.Counter // by reason
-	promptsAsTokens, promptsAsText                       *metrics.Counter
+	set                                                                        *obs.Metrics
+	retriesDenied, requestFaults, engineErrors                                 *metrics.Counter
+	decodeOnly, prefillFailed, handOvers, handedOver, handLost, unfiled, stale *metrics.Counter
+	tokenizeFailed, tokenizeCached, tokenizeAsked                              *metrics.Counter
+	firstByte                                                                  *metrics.PrometheusHistogram
+	ok                                                                         *metrics.Counter            // of requests that ended so: nearly all
+	retries                                                                    map[string]*metrics.Counter // by reason
+	kept                                                                       map[string]*metrics.Counter // by where it was found
+	tokenizeHedged, forgotten                                                  *metrics.Counter
+	unread                                                                     map[string]*metrics.Counter // by reason
+	promptsAsTokens, promptsAsText                                             *metrics.Counter
 }
 
 const (
@@ -37,6 +37,12 @@ const (
 	familyQueue    = "kvatlas_router_queue_length"
 	familyLimited  = "kvatlas_router_limited_total"
 	familyLeftOut  = "kvatlas_router_left_out_total"
+)
+
+// Of prompts that decode workers were to get from prefill workers.
+const (
+	familyHanded = "kvatlas_router_handed_over_total"
+	helpHanded   = "Prompts that a decode worker was to get from a prefill worker, by result: came, or lost, where what the decode worker says of its cache tells (mooncake)."
 )
 
 func newObserver(m *obs.Metrics, p *Proxy) *observer {
@@ -49,6 +55,8 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		engineErrors:    m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
 		decodeOnly:      m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:   m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
+		handedOver:      m.Counter(familyHanded, helpHanded, "result", "came"),
+		handLost:        m.Counter(familyHanded, helpHanded, "result", "lost"),
 		handOvers:       m.Counter("kvatlas_router_hand_over_fields_total", "Requests whose own fields about where a prompt's KV entries are were taken out."),
 		stale:           m.Counter("kvatlas_router_stale_connections_total", "Requests that were sent again because an engine had closed the idle connection that they went on."),
 		unfiled:         m.Counter("kvatlas_router_bodies_without_file_total", "Bodies that had to stay in memory because no file could be made."),

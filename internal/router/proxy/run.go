@@ -288,6 +288,9 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		return f
 	}
 	s := p.newStream(q, resp, stage)
+	if part.from != nil {
+		s.from, s.tail = part.from, s.tail || s.follow
+	}
 	defer s.free()
 	if err := s.first(resp.Body); err != nil {
 		if part.failed.Load() {

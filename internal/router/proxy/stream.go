@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/predict"
 )
@@ -63,6 +64,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	if outcome == "ok" && s.usage && said.completion > 0 {
 		q.m.Router.Output(q.id, said.completion)
 	}
+	if outcome == "ok" {
+		p.handedOver(q, s.from, said)
+	}
 	if outcome == "ok" && said.cached >= 0 && q.known && pair.Prefill == nil {
 		p.compareCached(q, best, route.Whole, said)
 	}
@@ -96,7 +100,8 @@ type stream struct {
 	usage  bool    // which says how many tokens were generated: nobody sees them come
 	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
-	ended  bool // with a line end
+	ended  bool          // with a line end
+	from   *fleet.Engine // prefill.from
 
 	judge  judge
 	idle   idleWatch

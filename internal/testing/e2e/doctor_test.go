@@ -180,10 +180,13 @@ func TestDoctorFindsMistakes(t *testing.T) {
 
 	// Prefill and decode workers, of a model each.
 	pair := func(model, role, engineWay, way string, flags ...string) {
-		p.publisher(model+"-"+role, p.engines(1, "--role="+role, "--kv-transfer="+engineWay, "--model="+model), append([]string{"--role=" + role, "--kv-transfer=" + way, "--model=" + model}, flags...)...)
+		at := p.engines(1, "--role="+role, "--kv-transfer="+engineWay, "--model="+model)
+		p.publisher(model+"-"+role, at, append([]string{"--role=" + role, "--kv-transfer=" + way, "--model=" + model, fmt.Sprintf("--bootstrap=127.0.0.1:%d", at[0])}, flags...)...)
 	}
 	pair("pair", "prefill", "vllm", "vllm")
 	pair("pair", "decode", "vllm", "vllm")
+	pair("pull", "prefill", "mooncake", "mooncake")
+	pair("pull", "decode", "mooncake", "mooncake")
 	expect("no-connector-decode", "hand_over", doctor.Fault, "with no-connector-prefill: of 64 tokens 0 were there")
 	pair("no-connector", "prefill", "vllm", "vllm")
 	pair("no-connector", "decode", "", "vllm")
@@ -206,7 +209,7 @@ func TestDoctorFindsMistakes(t *testing.T) {
 			}
 		}
 		for _, f := range all {
-			if slices.Contains([]string{"sound", "pair-prefill", "pair-decode"}, f.Name) && (f.Level == doctor.Fault || f.Level == doctor.Warning) {
+			if slices.Contains([]string{"sound", "pair-prefill", "pair-decode", "pull-prefill", "pull-decode"}, f.Name) && (f.Level == doctor.Fault || f.Level == doctor.Warning) {
 				missing = append(missing, fmt.Errorf("of a sound worker: %+v", f))
 			}
 		}

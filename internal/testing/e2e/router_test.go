@@ -119,7 +119,7 @@ func TestRouterAndMockEngines(t *testing.T) {
 // Two fleets, one that computes prompts and one that goes on with them, in each
 // way; the second is enough when the first has died.
 func TestPrefillAndDecodeFleets(t *testing.T) {
-	for _, way := range []string{"vllm", "sglang"} {
+	for _, way := range []string{"vllm", "sglang", "mooncake"} {
 		t.Run(way, func(t *testing.T) {
 			home := t.TempDir()
 			_, url := startRouter(t, home, "--booking-lease", "1m")

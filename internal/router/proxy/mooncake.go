@@ -1,0 +1,71 @@
+package proxy
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route"
+)
+
+// vLLM's MooncakeConnector (read in 0.33.0): both engines get the request at the same time, with
+// one transfer_id. The decode engine asks the prefill engine's bootstrap server for the engine
+// that it is told, and pulls.
+
+// prefillMooncake sends the request to the prefill worker while it goes to the decode
+// worker, too.
+func (p *Proxy) prefillMooncake(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, decode *fleet.Engine, giveUp func()) (*prefill, error) {
+	engine, err := e.ConnectorID(ctx, p.client, best.DPRank)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errPrefill, err)
+	}
+	name := transferID()
+	add := vllmPrefill + q.api.one
+	if q.completion {
+		add += tokensToo
+	}
+	g := p.pass(q, e)
+	ask, err := splice(q.data, slices.Concat(vllmReplaced, g.drop), []byte(add),
+		g.paramsMember([]byte(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+name+`"}`)), g.add)
+	if err != nil {
+		return nil, err
+	}
+	params := `{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"` + name + `","remote_bootstrap_addr":`
+	params += string(appendJSON(nil, e.BootstrapURL())) + `,"remote_engine_id":` + string(appendJSON(nil, engine)) + "}"
+	g = p.pass(q, decode)
+	give, err := splice(q.data, append([]string{paramsField}, g.drop...), g.paramsMember([]byte(params)), g.add)
+	if err != nil {
+		return nil, err
+	}
+	f := &prefill{data: q.pieces(give), from: e}
+	p.prefillMeanwhile(ctx, r, q, e, best, q.pieces(ask), f, giveUp)
+	return f, nil
+}
+
+// transferID returns a name that no other transfer under way has.
+func transferID() string {
+	b := binary.LittleEndian.AppendUint64(nil, rand.Uint64())
+	return "kvatlas-" + hex.EncodeToString(binary.LittleEndian.AppendUint64(b, rand.Uint64()))
+}
+
+// handedOver notes whether a prompt came from the prefill worker, by what the decode
+// worker says that it had: all of it, or what its own cache had.
+func (p *Proxy) handedOver(q *call, from *fleet.Engine, said usage) {
+	if from == nil || said.cached < 0 || said.prompt < 0 {
+		return
+	}
+	if said.cached+int(q.m.Space.BlockSize) >= said.prompt {
+		p.obs.handedOver.Inc()
+		return
+	}
+	from.ForgetConnectors()
+	p.obs.handLost.Inc()
+	p.limit.Warn("hand_over", "a decode worker computed what a prefill worker had computed: the prompt did not come",
+		slog.Uint64("prefill_worker", from.ID), slog.Int("prompt", said.prompt), slog.Int("cached", said.cached), q.attr())
+}
