@@ -40,6 +40,14 @@ func newWork() *work { return &work{t: tables()} }
 // short is up to how many symbols a scan for the earliest merge is faster than a heap.
 const short = 48
 
+// wholes are the tokens that are themselves where they are a piece; nil: merging decides.
+func (m *bpe) wholes() *vocab {
+	if !m.whole {
+		return nil
+	}
+	return m.vocab
+}
+
 func (m *bpe) encode(w *work, p []byte, dst []uint32) []uint32 {
 	if m.whole {
 		if id := m.vocab.find(p); id != none {

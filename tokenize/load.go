@@ -102,6 +102,9 @@ func (t *Tokenizer) finish(o Options) {
 		o.PieceCache = 8 << 20
 	}
 	t.cache = newPieceCache(o.PieceCache)
+	if m, ok := t.model.(interface{ wholes() *vocab }); ok {
+		t.wholes = m.wholes()
+	}
 	t.turns = newTurnCache(o.TurnCache)
 	if t.cache != nil {
 		t.memory += len(t.cache.words) * 8

@@ -42,6 +42,7 @@ type Tokenizer struct {
 	stages      []stage
 	model       model
 	cache       *pieceCache
+	wholes      *vocab       // pieces that are tokens of it are those tokens; nil: the model says
 	single      *[256]uint32 // tokens of pieces of one byte; nil where they are not known
 	turns       *turnCache
 	safe        func(b []byte, i int) bool // nothing crosses from before i to i; nil: not proven
@@ -88,6 +89,9 @@ func (t *Tokenizer) encode(dst []uint32, text string, special, plain bool, whose
 	defer t.done(w)
 	w.whose = whose
 	w.reg = matcher{stack: w.reg.stack[:0], steps: 4096 + stepsPerByte*len(text)}
+	if cap(dst) == 0 {
+		dst = make([]uint32, 0, len(text)/bytesPerToken+16) // grown bit by bit it would be copied several times
+	}
 	from := len(dst)
 	if special {
 		dst = append(dst, t.before...)
@@ -117,6 +121,9 @@ func (t *Tokenizer) encode(dst []uint32, text string, special, plain bool, whose
 	}
 	return dst, nil
 }
+
+// bytesPerToken is how many bytes of text a token has, about.
+const bytesPerToken = 4
 
 func (t *Tokenizer) work() *work {
 	if w, ok := t.pool.Get().(*work); ok {
@@ -204,6 +211,11 @@ func (t *Tokenizer) piece(w *work, p []byte, dst []uint32) []uint32 {
 		return t.model.encode(w, p, dst)
 	}
 	h := hashBytes(p)
+	if t.wholes != nil { // before the cache: it is as fast, and nothing needs to be written
+		if id := t.wholes.findHash(h, p); id != none {
+			return append(dst, id)
+		}
+	}
 	if out, ok := t.cache.get(h, p, dst); ok {
 		return out
 	}

@@ -13,11 +13,10 @@ const none = ^uint32(0)
 // maxID bounds ids, and so what a file of a few bytes makes us allocate.
 const maxID = 1 << 21
 
-// vocab finds tokens by their bytes: an open-addressing table of ids beside an
-// upper half of the hash, and all tokens' bytes in one piece of memory. It does
-// not change after loading.
+// vocab finds tokens by their bytes: an open-addressing table, and all tokens' bytes in one
+// piece of memory. It does not change after loading.
 type vocab struct {
-	slots  []uint64 // high half: of the hash; low half: id+1; 0: free
+	slots  []vocabSlot
 	mask   uint64
 	starts []uint32 // of token id in text; the length is in lens
 	lens   []uint32 // none where no token has the id
@@ -25,9 +24,28 @@ type vocab struct {
 	count  int
 }
 
+// vocabSlot is a token in the table: most are short, and one look at memory finds them.
+type vocabSlot struct {
+	key  uint64 // the high half of the hash, 10 bits of the length, 22 of the id+1; 0: free
+	head uint64 // the token's first bytes, eight of them if it has as many
+}
+
+const (
+	vocabID  = 1<<22 - 1
+	vocabLen = 1<<10 - 1 // the longest that the key says
+)
+
+// vocabKey is a token's key without its id, and its head.
+func vocabKey(h uint64, token []byte) (key, head uint64) {
+	if len(token) > 0 {
+		head = keyWord(token, 0)
+	}
+	return h>>32<<32 | uint64(min(len(token), vocabLen))<<22, head
+}
+
 func newVocab(tokens, bytes int) *vocab {
 	n := uint64(1) << bits.Len(uint(max(tokens, 8)*2)) // a search ends at a free slot
-	return &vocab{slots: make([]uint64, n), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
+	return &vocab{slots: make([]vocabSlot, n), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
 		text: make([]byte, 0, bytes)}
 }
 
@@ -57,28 +75,27 @@ func (v *vocab) add(token []byte, id uint32) error {
 }
 
 func (v *vocab) place(h uint64, id uint32, token []byte) {
+	key, head := vocabKey(h, token)
 	for i := h & v.mask; ; i = (i + 1) & v.mask {
-		s := v.slots[i]
-		if s == 0 {
-			v.slots[i] = h>>32<<32 | uint64(id+1)
+		s := &v.slots[i]
+		if s.key == 0 {
 			v.count++
-			return
+		} else if s.key&^vocabID != key || !bytes.Equal(v.bytes(uint32(s.key&vocabID)-1), token) {
+			continue
 		}
-		if s>>32 == h>>32 && bytes.Equal(v.bytes(uint32(s)-1), token) {
-			v.slots[i] = h>>32<<32 | uint64(id+1)
-			return
-		}
+		*s = vocabSlot{key | uint64(id+1), head}
+		return
 	}
 }
 
 func (v *vocab) grow() {
 	old := v.slots
-	v.slots = make([]uint64, max(len(old)*2, 16))
+	v.slots = make([]vocabSlot, max(len(old)*2, 16))
 	v.mask = uint64(len(v.slots) - 1)
 	v.count = 0
 	for _, s := range old {
-		if s != 0 {
-			id := uint32(s) - 1
+		if s.key != 0 {
+			id := uint32(s.key&vocabID) - 1
 			v.place(hashBytes(v.bytes(id)), id, v.bytes(id))
 		}
 	}
@@ -91,15 +108,17 @@ func (v *vocab) findHash(h uint64, token []byte) uint32 {
 	if len(v.slots) == 0 {
 		return none
 	}
+	key, head := vocabKey(h, token)
 	for i := h & v.mask; ; i = (i + 1) & v.mask {
-		s := v.slots[i]
-		if s == 0 {
-			return none
-		}
-		if s>>32 == h>>32 {
-			if id := uint32(s) - 1; string(v.bytes(id)) == string(token) {
+		s := &v.slots[i&uint64(len(v.slots)-1)]
+		if s.key&^vocabID == key && s.head == head {
+			id := uint32(s.key&vocabID) - 1
+			if len(token) <= 8 || string(v.bytes(id)) == string(token) {
 				return id
 			}
+		}
+		if s.key == 0 {
+			return none
 		}
 	}
 }
@@ -112,7 +131,7 @@ func (v *vocab) bytes(id uint32) []byte {
 	return v.text[v.starts[id] : v.starts[id]+v.lens[id]]
 }
 
-func (v *vocab) size() int { return len(v.slots)*8 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
+func (v *vocab) size() int { return len(v.slots)*16 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
 
 const (
 	hashA = 0x9e3779b97f4a7c15
