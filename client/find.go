@@ -41,6 +41,10 @@ type Space struct {
 	Group     string
 	BlockSize int // in tokens
 	Blocks    int // complete blocks that were looked up
+	// Estimated says that a worker's model has caches besides full attention, which are not
+	// indexed: depths are the most that can be reused. The binary form says it of all spaces
+	// of an answer, if it is so of one.
+	Estimated bool
 	Ranks     []Rank
 }
 
@@ -163,6 +167,7 @@ func (m *Matches) parseJSON(body []byte) error {
 			Group     string
 			BlockSize int `json:"block_size"`
 			Blocks    int
+			Estimated bool
 			Workers   []struct {
 				ID    uint64 `json:"worker_id,string"`
 				Ranks []struct {
@@ -180,7 +185,7 @@ func (m *Matches) parseJSON(body []byte) error {
 		return err
 	}
 	for _, s := range a.Spaces {
-		sp := Space{Group: s.Group, BlockSize: s.BlockSize, Blocks: s.Blocks}
+		sp := Space{Group: s.Group, BlockSize: s.BlockSize, Blocks: s.Blocks, Estimated: s.Estimated}
 		for _, w := range s.Workers {
 			for _, r := range w.Ranks {
 				sp.Ranks = append(sp.Ranks, Rank{w.ID, r.DPRank, r.Device, r.HostPinned, r.Disk, r.External, r.TreeSize})
@@ -200,13 +205,14 @@ func (m *Matches) UnmarshalBinary(b []byte) error {
 	}
 	m.Spaces = nil
 	le := binary.LittleEndian
-	spaces := le.Uint32(b[8:])
+	const flagEstimated = 2
+	estimated, spaces := le.Uint32(b[4:])&flagEstimated != 0, le.Uint32(b[8:])
 	b = b[header:]
 	for range spaces {
 		if len(b) < header {
 			return errors.New("the answer ends inside a space")
 		}
-		sp := Space{BlockSize: int(le.Uint32(b)), Blocks: int(le.Uint32(b[4:]))}
+		sp := Space{BlockSize: int(le.Uint32(b)), Blocks: int(le.Uint32(b[4:])), Estimated: estimated}
 		ranks, name := uint64(le.Uint32(b[8:])), uint64(le.Uint32(b[12:]))
 		b = b[header:]
 		padded := (name + 7) &^ 7

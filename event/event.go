@@ -81,6 +81,9 @@ type Batch struct {
 	// (blockhash.Options.Eagle): requests are asked about with the same hashes. Only
 	// decoders of engines' payloads set it; on other ways a worker's registration says it.
 	Eagle bool
+	// Hybrid says that the model has cache groups besides the one that is indexed, which is
+	// full attention: a depth is the most that can be reused then. It is told as Eagle is.
+	Hybrid bool
 }
 
 // Position is how far one (worker, dp_rank) stream has come.

@@ -5,11 +5,14 @@ import (
 )
 
 // appendSpaceMatches appends one space's answer. The ranks are sorted.
-func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth, sizes bool) []byte {
+func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth, sizes, estimated bool) []byte {
 	dst = append(dst, `{"group":`...)
 	dst = appendString(dst, sp.Group)
 	dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 	dst = appendUint(dst, `,"blocks":`, uint64(blocks))
+	if estimated {
+		dst = append(dst, `,"estimated":true`...)
+	}
 	dst = append(dst, `,"workers":[`...)
 	var last writtenDepths
 	for i := 0; i < len(ranks); {

@@ -27,6 +27,7 @@ const (
 	binarySpace   = 16 // block size, blocks, ranks, length of the group's name
 	binaryRank    = 32 // worker, rank, four depths, tree size
 	flagTreeSizes = 1
+	flagEstimated = 2 // of some space
 )
 
 // isBinary reports whether a header names the binary form.
@@ -136,6 +137,9 @@ func (q *finder) appendBinary(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	spaces := uint32(0)
 	p := q.each(ix, func(sp event.Space, blocks int) {
 		spaces++
+		if q.estimated {
+			flags |= flagEstimated
+		}
 		dst = le.AppendUint32(dst, sp.BlockSize)
 		dst = le.AppendUint32(dst, uint32(blocks))
 		dst = le.AppendUint32(dst, uint32(len(q.found.ranks)))
@@ -159,6 +163,7 @@ func (q *finder) appendBinary(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	if p != nil {
 		return dst[:begun], p
 	}
+	le.PutUint32(dst[begun+4:], flags)
 	le.PutUint32(dst[begun+8:], spaces)
 	return dst, nil
 }

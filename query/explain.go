@@ -30,6 +30,7 @@ type (
 		Group     string          `json:"group"`
 		BlockSize uint32          `json:"block_size"`
 		Blocks    int             `json:"blocks"`
+		Estimated bool            `json:"estimated,omitempty"`
 		LeftOver  int             `json:"tokens_left_over"` // of the last, incomplete block
 		Longest   uint32          `json:"longest"`          // of all ranks, in blocks
 		Ranks     []explainedRank `json:"ranks"`
@@ -113,7 +114,7 @@ func decimal(v uint64) string { return strconv.FormatUint(v, 10) }
 
 // explainSpace explains what each has found: every rank of the space.
 func (q *finder) explainSpace(v *view, sp event.Space, blocks int) explainedSpace {
-	x := explainedSpace{Group: sp.Group, BlockSize: sp.BlockSize, Blocks: blocks, Ranks: []explainedRank{}}
+	x := explainedSpace{Group: sp.Group, BlockSize: sp.BlockSize, Blocks: blocks, Estimated: q.estimated, Ranks: []explainedRank{}}
 	if q.req.has&fieldTokens != 0 {
 		x.LeftOver = len(q.req.tokens) % int(sp.BlockSize)
 	}

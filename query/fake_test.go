@@ -20,10 +20,11 @@ type fakeIndex struct {
 
 // fakeSpace holds one chain per rank, each block with its tier.
 type fakeSpace struct {
-	index *fakeIndex
-	id    event.Space
-	ranks []fakeRank
-	panic bool // Find fails
+	index  *fakeIndex
+	id     event.Space
+	ranks  []fakeRank
+	panic  bool // Find fails
+	hybrid bool
 }
 
 type fakeRank struct {
@@ -38,7 +39,8 @@ func (ix *fakeIndex) add(id event.Space, ranks ...fakeRank) *fakeSpace {
 	return sp
 }
 
-func (*fakeSpace) Eagle() bool { return false }
+func (*fakeSpace) Eagle() bool     { return false }
+func (sp *fakeSpace) Hybrid() bool { return sp.hybrid }
 
 func (ix *fakeIndex) Spaces() []event.Space {
 	var ids []event.Space

@@ -14,14 +14,15 @@ import (
 
 // finder is the scratch memory of one lookup. The Server reuses it.
 type finder struct {
-	req   findRequest
-	local []uint64
-	size  uint32 // the block size that local is for; 0: none yet
-	plain []uint64
-	found Found
-	ranks []tokenDepth // scratch of /query
-	name  []byte       // likewise
-	text  []byte       // likewise
+	req       findRequest
+	local     []uint64
+	size      uint32 // the block size that local is for; 0: none yet
+	plain     []uint64
+	estimated bool // in the space that is looked at depths are upper bounds
+	found     Found
+	ranks     []tokenDepth // scratch of /query
+	name      []byte       // likewise
+	text      []byte       // likewise
 
 	mute bool // explanations tell no hashes
 
@@ -56,7 +57,7 @@ func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Pr
 		}
 		q.asked += int64(blocks)
 		q.listed += int64(len(q.found.ranks))
-		matched = true
+		matched, q.estimated = true, space.Hybrid()
 		visit(sp, blocks)
 	}
 	if !matched {
@@ -130,7 +131,7 @@ func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	p := q.each(ix, func(sp event.Space, blocks int) {
 		dst = append(dst, open...)
 		open = ","
-		dst = appendSpaceMatches(dst, sp, blocks, q.found.ranks, q.req.treeSizes)
+		dst = appendSpaceMatches(dst, sp, blocks, q.found.ranks, q.req.treeSizes, q.estimated)
 	})
 	if p != nil {
 		return dst[:begun], p

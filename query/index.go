@@ -24,6 +24,8 @@ type Space interface {
 	Find(local []uint64, f *Found)
 	// Eagle reports whether tokens are to be looked up as shard.Space.Eagle says.
 	Eagle() bool
+	// Hybrid reports whether depths are upper bounds, as shard.Space.Hybrid says.
+	Hybrid() bool
 	// Unfold appends the local hashes of the longest chain that has the
 	// sequence hashes seq, as far as the space knows one.
 	Unfold(dst, seq []uint64) []uint64

@@ -14,6 +14,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
@@ -194,6 +195,42 @@ func findBody(local []uint64) []byte {
 
 // TestConcurrentRequestsShareNothing asks different prompts at once: scratch
 // memory is never of two requests.
+// Where a worker's model has more than full attention every form of the answer says that
+// it is an estimate; elsewhere none does.
+func TestAnswersSayThatTheyAreEstimated(t *testing.T) {
+	set := shard.New(shard.Config{})
+	defer set.Close()
+	s := serve(t, Shards{set}, testConfig(t))
+	for i, model := range []string{"plain", "hybrid"} {
+		sp, err := set.Open(event.Space{Model: model, BlockSize: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := event.Batch{Space: sp.Key(), Worker: 7, Hybrid: i == 1, Events: []event.Event{{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}}}
+		if _, err := sp.ApplyWait(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for model, want := range map[string]bool{"plain": false, "hybrid": true} {
+		body := `{"model":"` + model + `","hashes":[1]}`
+		for _, path := range []string{"/v1/find_matches", "/v1/explain"} {
+			if _, data := s.do(t, "POST", path, body); strings.Contains(string(data), `"estimated":true`) != want {
+				t.Errorf("%s: %s", path, data)
+			}
+		}
+		for _, binary := range []bool{false, true} {
+			c, err := client.New(client.Config{URL: s.url, Binary: binary})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := c.FindMatches(t.Context(), client.Find{Model: model, Hashes: []uint64{1}})
+			if err != nil || len(m.Spaces) != 1 || m.Spaces[0].Estimated != want {
+				t.Errorf("%s, binary %v: %+v, %v", model, binary, m, err)
+			}
+		}
+	}
+}
+
 func TestConcurrentRequestsShareNothing(t *testing.T) {
 	set, local := fleet(t, 64)
 	s := serve(t, Shards{set}, testConfig(t))
@@ -227,6 +264,7 @@ type readyIndex struct {
 func (x *readyIndex) Spaces() []event.Space   { return x.spaces }
 func (x *readyIndex) Space(event.Space) Space { return x }
 func (x *readyIndex) Eagle() bool             { return false }
+func (x *readyIndex) Hybrid() bool            { return false }
 func (x *readyIndex) Ranks() []shard.RankStat { return nil }
 
 func (x *readyIndex) BeginDump(context.Context, shard.RankID) (func() []shard.Dumped, error) {

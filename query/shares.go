@@ -39,6 +39,7 @@ type (
 		Blocks    *uint64           `json:"blocks,omitempty"`
 		LeftOver  *uint64           `json:"tokens_left_over,omitempty"`
 		Longest   *uint64           `json:"longest,omitempty"`
+		Estimated bool              `json:"estimated,omitempty"`
 		Workers   []json.RawMessage `json:"workers,omitzero"`
 		Ranks     []json.RawMessage `json:"ranks,omitzero"`
 	}
@@ -198,6 +199,7 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 			continue
 		}
 		is := &a.Spaces[i]
+		is.Estimated = is.Estimated || sp.Estimated
 		is.Workers, is.Ranks = append(is.Workers, sp.Workers...), append(is.Ranks, sp.Ranks...)
 		if is.Longest != nil && sp.Longest != nil && *sp.Longest > *is.Longest {
 			is.Longest = sp.Longest

@@ -66,6 +66,9 @@ type Worker struct {
 	// HashScheme says how the local hashes in its events are made (see
 	// Scheme); empty: not stated.
 	HashScheme string `json:"hash_scheme,omitempty"`
+	// Hybrid says that its model has caches besides full attention (sliding windows, states),
+	// which the index has not: what is held of a prompt is the most that can be reused.
+	Hybrid bool `json:"hybrid,omitempty"`
 	// EngineScheme names the function of its engine hashes if equal content
 	// has equal ones on every worker that names the same; empty: it has not.
 	EngineScheme string `json:"engine_scheme,omitempty"`

@@ -93,17 +93,23 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 	w.bring(ctx, &e.Entry)
 }
 
-// heed has requests be looked up with the hashes that the worker says it makes.
+// heed has requests be looked up with the hashes that the worker says it makes, and
+// answers be called estimated where it says that they are.
 func (w *workers) heed(e *registry.Entry) {
-	if !e.Present() || !e.Eagle() {
+	if !e.Present() || !e.Eagle() && !e.Hybrid {
 		return
 	}
 	sp, err := w.r.set.Open(e.Key.Space)
 	if err != nil {
-		w.r.log.Warn("a worker's blocks match no request", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
+		w.r.log.Warn("what a worker registers of its hashes and caches is not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
 		return
 	}
-	sp.MarkEagle()
+	if e.Eagle() {
+		sp.MarkEagle()
+	}
+	if e.Hybrid {
+		sp.MarkHybrid()
+	}
 }
 
 // bring has the index hold nothing of a worker that is not there, and asks one

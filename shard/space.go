@@ -35,6 +35,7 @@ type Space struct {
 
 	cutting atomic.Bool // a cut is under way
 	eagle   atomic.Bool // see Eagle
+	hybrid  atomic.Bool // see Hybrid
 
 	mu struct { // guards the order of tasks and the table's writes
 		sync.Mutex
@@ -107,6 +108,17 @@ func (s *Space) MarkEagle() {
 	}
 }
 
+// Hybrid reports whether the model of some worker has caches besides full attention, which
+// are not indexed: depths are upper bounds then.
+func (s *Space) Hybrid() bool { return s.hybrid.Load() }
+
+// MarkHybrid has Hybrid say so from now on.
+func (s *Space) MarkHybrid() {
+	if !s.hybrid.Load() { // a lookup reads it
+		s.hybrid.Store(true)
+	}
+}
+
 // shardOf returns the shard of the chains that begin with the local hash.
 func (s *Space) shardOf(first uint64) int {
 	// The multiplication mixes, so that any set of first blocks spreads; its
@@ -129,6 +141,9 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	scheme := s.schemeOf(b)
 	if b.Eagle {
 		s.MarkEagle()
+	}
+	if b.Hybrid {
+		s.MarkHybrid()
 	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme

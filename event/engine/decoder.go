@@ -41,6 +41,8 @@ type Decoder struct {
 	cfg    Config
 	chains chains
 	groups [maxGroups]groupKind // by group_idx, learnt from stores
+	main   int64                // the first main group that was met, and 1; 0: none
+	hybrid bool                 // there are others
 	named  map[int64]uint64     // what Config.Loras add to the seed
 	loras  addends
 	salts  addends
@@ -128,7 +130,7 @@ func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
 			ev.Local = d.locals[s.localAt:s.localTo:s.localTo]
 		}
 	}
-	d.batch.Events = d.events
+	d.batch.Events, d.batch.Hybrid = d.events, d.hybrid
 	return &d.batch, nil
 }
 

@@ -333,6 +333,39 @@ func pairs(tokens []uint32) (l list) {
 	return l
 }
 
+// A model that has more than full attention is one of which depths are the most that can
+// be reused, by vLLM's cache groups and by SGLang's components.
+func TestHybridModelsSaySo(t *testing.T) {
+	stored := []event.Event{storedEvent(nil, local(t, 0, t1...), 1)}
+	for name, c := range map[string]struct {
+		ev     m
+		want   []event.Event
+		hybrid bool
+	}{
+		"one group":             {storeMap(nil, []uint64{1}, t1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), stored, false},
+		"a window":              {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8), nil, true},
+		"of another group":      {m{"type", "BlockRemoved", "block_hashes", list{1}, "group_idx", 1}, nil, true},
+		"two of full attention": {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "mla_attention"), stored, true},
+		"full attention":        {storeMap(nil, []uint64{1}, t1, "component_types", list{"FULL"}), stored, false},
+		"no component":          {storeMap(nil, []uint64{1}, t1, "component_types", list{}), stored, false},
+		"and a window":          {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA", "FULL"}), stored, true},
+		"a window that is back": {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA"}), nil, true},
+		"odd components":        {storeMap(nil, []uint64{1}, t1, "component_types", list{7}), stored, false},
+	} {
+		d := newDecoder(t, Config{BlockSize: 4})
+		if _, err := d.Decode(batch(storeMap(nil, []uint64{2}, t2, "group_idx", 0, "kv_cache_spec_kind", "full_attention"))); err != nil {
+			t.Fatal(err)
+		}
+		b, err := d.Decode(batch(c.ev))
+		if err != nil || b.Hybrid != c.hybrid || len(b.Events) != len(c.want) {
+			t.Errorf("%s: %+v, %v", name, b, err)
+		}
+		if b, err = d.Decode(batch()); err != nil || b.Hybrid != c.hybrid {
+			t.Errorf("%s: then it is not known: %v, %v", name, b.Hybrid, err)
+		}
+	}
+}
+
 func TestPairsSayThatTheyAreEagle(t *testing.T) {
 	d := newDecoder(t, Config{BlockSize: 4})
 	for _, c := range []struct {

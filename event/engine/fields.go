@@ -25,6 +25,7 @@ type fields struct {
 	extraKeys later
 	mmInfos   later
 	lookahead later
+	parts     later // components, of SGLang's hybrid models
 	group     int64 // -1: not given
 	spec      []byte
 	locality  []byte
@@ -134,6 +135,8 @@ func (f *fields) named(d *Decoder, r *msgpack.Reader, name []byte) {
 		f.group = number(r)
 	case "kv_cache_spec_kind":
 		f.spec = optional(r)
+	case "component_types":
+		f.parts.keep(r)
 	case "locality":
 		f.locality = optional(r)
 	case "is_eagle":

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/kvatlas/kvatlas/blockhash"
@@ -62,7 +63,14 @@ func (d *Decoder) toEvent(f *fields) {
 // wanted tells the tier of an event's blocks, or why they are left out.
 func (d *Decoder) wanted(f *fields) (tier event.Tier, why Reason, ok bool) {
 	if !d.mainGroup(f) {
+		d.hybrid = true
 		return 0, OtherGroup, false
+	}
+	if full, others := f.components(); !full {
+		d.hybrid = true
+		return 0, OtherGroup, false
+	} else if others {
+		d.hybrid = true
 	}
 	if len(f.locality) > 0 && string(f.locality) != "LOCAL" {
 		return 0, Remote, false
@@ -74,6 +82,27 @@ func (d *Decoder) wanted(f *fields) (tier event.Tier, why Reason, ok bool) {
 		return 0, Medium, false
 	}
 	return tier, 0, true
+}
+
+// components tells whether an event is of full attention, and whether of other components
+// too (sglang#32514): it is of full attention alone where it names none.
+func (f *fields) components() (full, others bool) {
+	if !f.parts.ok {
+		return true, false
+	}
+	r := f.parts.r
+	n := r.Array()
+	for i := 0; i < n && r.Err() == nil; i++ {
+		if bytes.EqualFold(r.Str(), []byte("full")) {
+			full = true
+		} else {
+			others = true
+		}
+	}
+	if n == 0 || r.Err() != nil {
+		return true, false
+	}
+	return full, others
 }
 
 // mainGroup tells whether the event's cache group is the one that a prompt's
@@ -95,10 +124,15 @@ func (d *Decoder) mainGroup(f *fields) bool {
 			d.groups[f.group] = kind
 		}
 	}
-	if kind == groupUnknown {
-		return f.group <= 0
+	is := kind == groupMain || kind == groupUnknown && f.group <= 0
+	if is && f.group >= 0 {
+		if d.main == 0 {
+			d.main = f.group + 1
+		} else if d.main != f.group+1 { // a block of either counts as one of the rank
+			d.hybrid = true
+		}
 	}
-	return kind == groupMain
+	return is
 }
 
 // store appends a stored event with the local hashes of its blocks: of all of

@@ -36,7 +36,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		case a == nil:
 			a, err = registry.Register(ctx, now, cfg)
 			said = now
-		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer),
+		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, now.Hybrid != said.Hybrid, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer),
 			!reflect.DeepEqual(now.Seen, said.Seen):
 			if err = a.Update(ctx, now); err == nil {
 				said = now
@@ -74,6 +74,12 @@ func (s *Sidecar) eagle() bool {
 	return s.cfg.Eagle || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.eagle.Load() })
 }
 
+// hybrid reports whether the model has caches besides full attention: as is set, or as a
+// rank's events show.
+func (s *Sidecar) hybrid() bool {
+	return s.cfg.Hybrid || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.hybrid.Load() })
+}
+
 // worker returns what is announced.
 func (s *Sidecar) worker() registry.Worker {
 	w := registry.Worker{
@@ -81,7 +87,7 @@ func (s *Sidecar) worker() registry.Worker {
 		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
-		MaxBatchedTokens: uint64(s.cfg.MaxBatched), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
+		MaxBatchedTokens: uint64(s.cfg.MaxBatched), Hybrid: s.hybrid(), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap}, Tiers: s.cfg.Tiers, Seen: s.seen(),
 	}
 	w.Loras, _ = parseLoras(s.cfg.Loras) // check has read them

@@ -45,6 +45,7 @@ type Config struct {
 	Topic      string
 	ExactTopic bool
 	Eagle      bool
+	Hybrid     bool
 	Loras      []string // number=name
 	Socket     string   // Unix socket for engines that speak no ZMQ; empty: none
 	MaxLine    int64    // bytes of a line on it
@@ -112,6 +113,8 @@ func (c *Config) Declare(set *conf.Set) {
 		to say which of them nothing was seen of.`, conf.ShowDefault("not stated"))
 	set.String(&c.EngineScheme, "engine-scheme", "", `Name of the function of the engine's block hashes, if equal content has
 		equal ones on every worker that names the same.`)
+	set.Bool(&c.Hybrid, "hybrid", false, `The model has caches besides full attention (sliding windows, Mamba, linear attention), and the engine's
+		events do not show it, as those of vLLM do. What is found cached is the most that can be reused then, and answers say so.`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its

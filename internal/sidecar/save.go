@@ -10,7 +10,7 @@ import (
 func (s *stream) snapshot() []byte {
 	return appendState(nil, &state{
 		identity: s.cfg.identity, incarnation: s.incarnation, last: s.sink.last(),
-		incomplete: s.incomplete, eagle: s.eagle.Load(), position: s.cfg.position(), set: s.set,
+		incomplete: s.incomplete, eagle: s.eagle.Load(), hybrid: s.hybrid.Load(), position: s.cfg.position(), set: s.set,
 	})
 }
 

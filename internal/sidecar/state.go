@@ -13,7 +13,7 @@ import (
 )
 
 // A kept state, version 2, little-endian: "KVPS", the version (u32), identity,
-// incarnation and last id (u64 each), flags (u8, 1: incomplete, 2: Eagle), the position
+// incarnation and last id (u64 each), flags (u8, 1: incomplete, 2: Eagle, 4: hybrid), the position
 // (u32 length, bytes), the entries of the index's dump, and the XXH3-64 of all
 // that. An entry is an event of core.Index.Dump or recovery.Orphans.Dump: tier and
 // flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is an orphan),
@@ -42,6 +42,7 @@ type state struct {
 	last        uint64 // id of the last event
 	incomplete  bool
 	eagle       bool   // blocks are hashed with the token after each
+	hybrid      bool   // there are cache groups that are not indexed
 	position    []byte // of the input, after the last batch in the index
 	set         *set
 }
@@ -61,6 +62,9 @@ func appendState(dst []byte, st *state) []byte {
 	}
 	if st.eagle {
 		flags |= 2
+	}
+	if st.hybrid {
+		flags |= 4
 	}
 	dst = append(dst, flags)
 	dst = le.AppendUint32(dst, uint32(len(st.position)))
@@ -112,7 +116,7 @@ func decodeState(b []byte) (*state, error) {
 	}
 	st := &state{
 		identity: le.Uint64(b[8:]), incarnation: le.Uint64(b[16:]), last: le.Uint64(b[24:]),
-		incomplete: b[32]&1 != 0, eagle: b[32]&2 != 0, set: newSet(),
+		incomplete: b[32]&1 != 0, eagle: b[32]&2 != 0, hybrid: b[32]&4 != 0, set: newSet(),
 	}
 	n := int64(le.Uint32(b[stateHeader:]))
 	b = b[stateHeader+4:]

@@ -20,7 +20,7 @@ func sample(t testing.TB) ([]byte, *core.Oracle) {
 	if _, err := h.Go(40); err != nil {
 		t.Fatal(err)
 	}
-	st := &state{identity: 1, incarnation: 2, last: 3, incomplete: true, eagle: true, position: []byte("here"), set: newSet()}
+	st := &state{identity: 1, incarnation: 2, last: 3, incomplete: true, eagle: true, hybrid: true, position: []byte("here"), set: newSet()}
 	o := core.NewOracle()
 	for i := range h.Batches {
 		for j := range h.Batches[i].Events {
@@ -46,7 +46,7 @@ func TestStateComesBackWithItsCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st.identity != 1 || st.incarnation != 2 || st.last != 3 || !st.incomplete || !st.eagle || string(st.position) != "here" {
+	if st.identity != 1 || st.incarnation != 2 || st.last != 3 || !st.incomplete || !st.eagle || !st.hybrid || string(st.position) != "here" {
 		t.Errorf("%+v", st)
 	}
 	if err := enginetest.Compare(st.set.index, want); err != nil {

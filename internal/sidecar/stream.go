@@ -87,6 +87,7 @@ type stream struct {
 	shownIncarnation atomic.Uint64          // incarnation, for others
 	shownIncomplete  atomic.Bool            // incomplete, for others
 	eagle            atomic.Bool            // blocks are hashed with the token after each
+	hybrid           atomic.Bool            // there are cache groups that are not indexed
 	otherSize        atomic.Int64           // the engine's size of a block, where it is not ours; else 0
 	interrupted      atomic.Pointer[string] // why the engine's events are not read; nil: they are, or nothing is known
 	tiers            atomic.Uint32          // a bit for each on which blocks are held
@@ -114,6 +115,7 @@ func newStream(cfg streamConfig) (*stream, error) {
 		s.set, s.incarnation, s.lastKept, s.incomplete = st.set, st.incarnation, st.last, st.incomplete
 		s.start = st.position
 		s.eagle.Store(st.eagle)
+		s.hybrid.Store(st.hybrid)
 	}
 	return s, nil
 }
@@ -148,6 +150,7 @@ func (s *stream) begin(incomplete bool) error {
 	s.incarnation = newIncarnation()
 	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
 	s.eagle.Store(false)
+	s.hybrid.Store(false)
 	s.saveAt = time.Now()
 	for {
 		err := s.cfg.store.remove()
@@ -253,6 +256,9 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	s.holds()
 	if b.Eagle {
 		s.eagle.Store(true)
+	}
+	if b.Hybrid {
+		s.hybrid.Store(true)
 	}
 	s.compareSizes(b.OtherSize, total.Stored+total.Duplicate > 0)
 	s.keep = true

@@ -188,6 +188,27 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 	one.stop()
 	startSidecar(sidecar)
 	agree("with a sidecar that goes on from its state")
+
+	// By now no answer is estimated; with a block of another cache group, which is not
+	// indexed, all are, and what the worker holds is what it was.
+	said := mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1)}, "parent_block_hash", nil, "block_size", size, "lora_id", nil,
+		"token_ids", []any{uint32(1), uint32(2), uint32(3), uint32(4)}, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"}
+	for _, want := range []bool{false, true} {
+		for _, c := range []copyOfIndex{indexer, router, library} {
+			eventually(t, waittest.Patience, func() error {
+				var m struct{ Spaces []struct{ Estimated bool } }
+				status, err := post(t.Context(), c.url()+"/v1/find_matches", []byte(`{"model":"m","token_ids":[1,2,3,4]}`), &m)
+				if err != nil || status != http.StatusOK || len(m.Spaces) != 1 || m.Spaces[0].Estimated != want {
+					return fmt.Errorf("%s: %+v, status %d, want estimated %v; %w", c.url(), m, status, want, err)
+				}
+				return nil
+			})
+		}
+		if !want {
+			engines[plain].Publish(mptest.Encode([]any{1.5, []any{said}, 0}))
+		}
+	}
+	agree("beside a cache group that is not indexed")
 }
 
 func findTokens(ctx context.Context, url string, prompt []uint32) (map[uint64]uint32, error) {
