@@ -140,10 +140,15 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 	indexer, router := &indexerCopy{home: home, flags: flags}, &routerCopy{home: home, flags: flags}
 	library := &libraryCopy{replica: replica.Config{NATS: replica.NATS{URL: replica.Embedded, DataDir: data}, Discover: 50 * time.Millisecond,
 		Log: slog.New(slog.DiscardHandler)}}
-	for _, c := range []copyOfIndex{indexer, router, library} {
+	copies := []copyOfIndex{indexer, router, library}
+	for _, c := range copies {
 		c.start(t)
-		defer c.stop(t)
 	}
+	defer func() {
+		for _, c := range copies {
+			c.stop(t)
+		}
+	}()
 	asks := map[string]func(ctx context.Context, prompt []uint32) (map[uint64]uint32, error){
 		"kvindexer": func(ctx context.Context, p []uint32) (map[uint64]uint32, error) {
 			return findTokens(ctx, indexer.url(), p)
@@ -194,7 +199,7 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 	said := mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1)}, "parent_block_hash", nil, "block_size", size, "lora_id", nil,
 		"token_ids", []any{uint32(1), uint32(2), uint32(3), uint32(4)}, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"}
 	for _, want := range []bool{false, true} {
-		for _, c := range []copyOfIndex{indexer, router, library} {
+		for _, c := range copies {
 			eventually(t, waittest.Patience, func() error {
 				var m struct{ Spaces []struct{ Estimated bool } }
 				status, err := post(t.Context(), c.url()+"/v1/find_matches", []byte(`{"model":"m","token_ids":[1,2,3,4]}`), &m)
