@@ -5,6 +5,7 @@
 //	kvbench snapshot --blocks N --workers N
 //	kvbench select --workers N --blocks N [--mode MODE] [--book]
 //	kvbench http --workers N --blocks N --seconds N
+//	kvbench picker --target HOST:PORT --body BYTES
 //	kvbench fleet --workers N --rate EVENTS --minutes N [--external]
 //
 // It prints one JSON object a line, replay one for each mode and repetition;
@@ -34,6 +35,7 @@ const usage = `usage: kvbench replay --corpus FILE | --wide LENGTHxWORKERS [flag
        kvbench lab --trace FILE | --workload NAME [flags]
        kvbench labtable --traces FOLDER [flags]
        kvbench http --workers N --blocks N --seconds N [flags]
+       kvbench picker --target HOST:PORT --body BYTES [flags]
        kvbench version
 `
 
@@ -44,7 +46,7 @@ type command func(ctx context.Context, args []string, stdout, stderr io.Writer) 
 
 func commands() map[string]command {
 	return map[string]command{
-		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "labtable": runLabTable, "http": runHTTP,
+		"replay": runReplay, "select": runSelect, "ingest": runIngest, "snapshot": runSnapshot, "lab": runLab, "labtable": runLabTable, "http": runHTTP, "picker": runPicker,
 		"fleet": runFleet, "fleet-server": runFleetServer, "fleet-workers": runFleetWorkers, // the last two are processes of fleet
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -44,8 +46,10 @@ func startPicker(t *testing.T, workers int, args ...string) (c *gateway.Client, 
 		engines = append(engines, fmt.Sprintf("10.0.0.%d:8000", i+1))
 	}
 	log := &addresses{slog.DiscardHandler, make(chan string, 1)}
-	url, stop := startLogged(t, slog.New(log), append([]string{"--nats=none", "--kv-events=false", "--engines=http://" + strings.Join(engines, ",http://"), "--model=m", "--block-size=4",
-		"--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s", "--inflight-share=1", "--body-share=1"}, args...)...)
+	if workers > 0 {
+		args = append(args, "--engines=http://"+strings.Join(engines, ",http://"), "--model=m", "--block-size=4")
+	}
+	url, stop := startLogged(t, slog.New(log), append([]string{"--nats=none", "--kv-events=false", "--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s", "--inflight-share=1", "--body-share=1"}, args...)...)
 	c, err := gateway.Dial(<-log.found, false)
 	if err != nil {
 		t.Fatal(err)
@@ -342,12 +346,40 @@ func TestPickerHealth(t *testing.T) {
 	}
 }
 
-// Ranks on ports of their own, and prompts that others compute.
-func TestPickerRanksAndPrefill(t *testing.T) {
+// Where others compute prompts, the decode worker's sidecar is told whom to ask.
+func TestPickerPrefill(t *testing.T) {
 	c, url, _ := startPicker(t, 1, "--prefill-engines=http://10.0.1.1:8000")
 	got, err := c.Do(t.Context(), &gateway.Request{Path: "/v1/completions", Body: prompt(4000), Answer: answerOf()})
 	if err != nil || got.Set["x-prefiller-host-port"] != "10.0.1.1:8000" || got.Endpoint != "10.0.0.1:8000" {
 		t.Errorf("%v %v %d %s", err, got.Set, got.Status, got.Text)
 	}
 	noBookings(t, url)
+}
+
+// Ranks on ports of their own are endpoints of their own, of which a subset may name some.
+func TestPickerRanks(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "workers.json")
+	text := `[{"worker_id":"7","model":"m","block_size":4,"dp_ranks":[2,3,4],"transport":"none","endpoints":{"http":"http://10.0.2.1:8000"}}]`
+	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, ports := range []string{"--picker-rank-ports=8000,8001,8002", ""} {
+		args := []string{"--registry-workers=" + list}
+		if ports != "" {
+			args = append(args, ports)
+		}
+		c, url, _ := startPicker(t, 0, args...)
+		for _, subset := range []string{"10.0.2.1:8001", "10.0.2.1:8002"} {
+			got, err := c.Do(t.Context(), &gateway.Request{Path: "/v1/completions", Body: prompt(400), Answer: answerOf(), Subsets: ports != "", Subset: []string{subset}})
+			switch {
+			case err != nil || got.Status != 0:
+				t.Fatal(err, got.Status, string(got.Text))
+			case ports != "" && (got.Endpoint != subset || got.Set["x-data-parallel-rank"] != ""):
+				t.Errorf("%s: %v", subset, got.Set)
+			case ports == "" && (got.Endpoint != "10.0.2.1:8000" || got.Set["x-data-parallel-rank"] == ""):
+				t.Errorf("without ports: %v", got.Set)
+			}
+		}
+		noBookings(t, url)
+	}
 }

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/gateway"
+)
+
+// pickerOptions are the flags of picker.
+type pickerOptions struct {
+	target, model string
+	secure        bool
+	body, prompts int
+	part, at      int
+	rate          float64 // below 0: half of what is found first
+	warm, measure time.Duration
+}
+
+// pickerResult is what picker prints.
+type pickerResult struct {
+	Target      string  `json:"target"`
+	Body        int     `json:"body_bytes"`
+	Concurrency int     `json:"concurrency,omitempty"`
+	Rate        float64 `json:"asked_per_second,omitempty"` // 0: one after the other in each of Concurrency
+	PerSecond   float64 `json:"requests_per_second"`
+	Refused     int     `json:"refused"`
+	Failed      int     `json:"failed"`
+	Late        int     `json:"not_sent,omitempty"` // as too many were under way
+	ChoiceUsP50 float64 `json:"choice_us_p50"`
+	ChoiceUsP99 float64 `json:"choice_us_p99"`
+	AnswerUsP50 float64 `json:"answer_us_p50"`
+	AnswerUsP99 float64 `json:"answer_us_p99"`
+	Error       string  `json:"error,omitempty"`
+}
+
+func runPicker(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parsePicker(args, stderr)
+	if err != nil {
+		return err
+	}
+	c, err := gateway.Dial(o.target, o.secure)
+	if err != nil {
+		return err
+	}
+	defer c.Close() //nolint:errcheck // nothing is under way
+	p := &pickerLoad{pickerOptions: o, client: c}
+	p.makePrompts()
+	p.most(ctx, o.warm)
+	most := p.most(ctx, o.measure)
+	if err := json.NewEncoder(stdout).Encode(most); err != nil {
+		return err
+	}
+	rate := o.rate
+	if rate < 0 {
+		rate = most.PerSecond / 2
+	}
+	if rate == 0 {
+		return nil
+	}
+	return json.NewEncoder(stdout).Encode(p.paced(ctx, rate, o.measure))
+}
+
+func parsePicker(args []string, stderr io.Writer) (pickerOptions, error) {
+	var o pickerOptions
+	f := newFlags("picker", stderr)
+	f.StringVar(&o.target, "target", "127.0.0.1:9002", "the picker's address; any that speaks ext_proc")
+	f.BoolVar(&o.secure, "tls", false, "speak TLS, and take any certificate")
+	f.StringVar(&o.model, "model", "m", "model that requests name")
+	f.IntVar(&o.body, "body", 20_000, "bytes of a request")
+	f.IntVar(&o.prompts, "prompts", 64, "prompts that take turns; they share their first quarter")
+	f.IntVar(&o.part, "part", 64<<10, "bytes of each message of a body")
+	f.IntVar(&o.at, "concurrency", 16, "requests at once while as many as can be are sent")
+	f.Float64Var(&o.rate, "rate", -1, "requests a second of the second part; below 0 is half of what the first one found, 0 is none")
+	f.DurationVar(&o.warm, "warm", time.Second, "how long to ask before measuring")
+	f.DurationVar(&o.measure, "measure", 5*time.Second, "how long to measure each part")
+	return o, parseFlags(f, args, func() error {
+		if o.body < 200 || o.prompts < 1 || o.part < 1 || o.at < 1 {
+			return errors.New("--body is at least 200, --prompts, --part and --concurrency 1")
+		}
+		return nil
+	})
+}
+
+// pickerLoad is the requests of a measurement.
+type pickerLoad struct {
+	pickerOptions
+	client *gateway.Client
+	bodies [][]byte
+}
+
+func (p *pickerLoad) makePrompts() {
+	const words = "the quick brown fox jumps over the lazy dog while "
+	for i := range p.prompts {
+		head := fmt.Sprintf(`{"model":%q,"stream":true,"max_tokens":16,"prompt":"`, p.model)
+		room := p.body - len(head) - 2
+		text := bytes.Repeat([]byte(words), room/len(words)+1)[:room]
+		for at := room / 4; at+8 < room; at += 4096 {
+			copy(text[at:], strconv.Itoa(10_000_000+i))
+		}
+		p.bodies = append(p.bodies, append(append([]byte(head), text...), `"}`...))
+	}
+}
+
+// pickerTally is what came of some requests.
+type pickerTally struct {
+	choice, answer        *latencies
+	done, refused, broken int
+	last                  error
+}
+
+func (p *pickerLoad) ask(ctx context.Context, i int) (*gateway.Result, error) {
+	return p.client.Do(ctx, &gateway.Request{Path: "/v1/completions", Body: p.bodies[i%len(p.bodies)], Part: p.part, Lenient: true, Answer: pickerAnswer()})
+}
+
+func (t *pickerTally) note(got *gateway.Result, err error) {
+	switch {
+	case err != nil:
+		t.broken++
+		t.last = err
+	case got.Status != 0:
+		t.refused++
+		t.last = fmt.Errorf("%d %.200s", got.Status, got.Text)
+	default:
+		t.done++
+		t.choice.add(int64(got.Choice))
+		t.answer.add(int64(got.Answering))
+	}
+}
+
+func pickerAnswer() [][]byte {
+	return [][]byte{
+		[]byte("data: {\"choices\":[{\"text\":\"a\"}]}\n\n"),
+		[]byte("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":1,\"total_tokens\":21}}\n\ndata: [DONE]\n\n"),
+	}
+}
+
+// most sends as many as can be, by so many one after the other.
+func (p *pickerLoad) most(ctx context.Context, within time.Duration) *pickerResult {
+	tallies := make([]pickerTally, p.at)
+	begun := time.Now()
+	var all sync.WaitGroup
+	for w := range tallies {
+		t := &tallies[w]
+		t.choice, t.answer = new(latencies), new(latencies)
+		all.Go(func() {
+			for i := w; time.Since(begun) < within; i += p.at {
+				t.note(p.ask(ctx, i))
+			}
+		})
+	}
+	all.Wait()
+	r := p.sum(tallies, time.Since(begun))
+	r.Concurrency = p.at
+	return r
+}
+
+// maxUnderWay bounds the requests of paced at once.
+const maxUnderWay = 4096
+
+// paced sends them by the clock, whatever becomes of those before.
+func (p *pickerLoad) paced(ctx context.Context, rate float64, within time.Duration) *pickerResult {
+	var mu sync.Mutex
+	total := pickerTally{choice: new(latencies), answer: new(latencies)}
+	room := make(chan struct{}, maxUnderWay)
+	var all sync.WaitGroup
+	begun := time.Now()
+	late := 0
+	for i := 0; ; i++ {
+		at := begun.Add(time.Duration(float64(i) / rate * float64(time.Second)))
+		if at.Sub(begun) >= within {
+			break
+		}
+		time.Sleep(time.Until(at))
+		select {
+		case room <- struct{}{}:
+		default:
+			late++
+			continue
+		}
+		all.Go(func() {
+			defer func() { <-room }()
+			got, err := p.ask(ctx, i)
+			mu.Lock()
+			defer mu.Unlock()
+			total.note(got, err)
+		})
+	}
+	all.Wait()
+	r := p.sum([]pickerTally{total}, time.Since(begun))
+	r.Rate, r.Late = rate, late
+	return r
+}
+
+func (p *pickerLoad) sum(tallies []pickerTally, took time.Duration) *pickerResult {
+	r := &pickerResult{Target: p.target, Body: p.body}
+	choice, answer, done := newLatencies(), newLatencies(), 0
+	for i := range tallies {
+		t := &tallies[i]
+		choice.join(t.choice)
+		answer.join(t.answer)
+		done, r.Refused, r.Failed = done+t.done, r.Refused+t.refused, r.Failed+t.broken
+		if t.last != nil {
+			r.Error = t.last.Error()
+		}
+	}
+	r.PerSecond = float64(done) / took.Seconds()
+	r.ChoiceUsP50, r.ChoiceUsP99 = choice.us(0.5), choice.us(0.99)
+	r.AnswerUsP50, r.AnswerUsP99 = answer.us(0.5), answer.us(0.99)
+	return r
+}
