@@ -302,13 +302,16 @@ func (x *exchange) answer() error {
 	if x.Status != 0 {
 		status = strconv.Itoa(x.Status)
 	}
-	answer := x.Answer
+	answer, kind := x.Answer, "application/json"
+	if len(answer) > 0 && bytes.HasPrefix(answer[0], []byte("data:")) {
+		kind = "text/event-stream"
+	}
 	if x.NoBody {
 		answer = nil
 	}
 	head := &extproc.Request{
 		Kind: extproc.ResponseHeaders, End: len(x.Answer) == 0, Served: x.Served,
-		Headers: []extproc.Header{{Name: ":status", Value: status}, {Name: "content-type", Value: "application/json"}},
+		Headers: []extproc.Header{{Name: ":status", Value: status}, {Name: "content-type", Value: kind}},
 	}
 	if err := x.exchange(head); err != nil || x.result.Status != 0 {
 		return err
