@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// ErrMalformed: a message is not as protobuf and its definition have it.
+// ErrMalformed says that a message is not as protobuf and its definition have it.
 var ErrMalformed = errors.New("malformed message")
 
 // Codec reads and writes the messages of this package, as protobuf. It is an

@@ -111,7 +111,7 @@ func New(cfg Config) (*Server, error) {
 	const window = 1 << 20 // a prompt of a hundred thousand tokens needs no second round
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(extproc.Codec{}), grpc.MaxRecvMsgSize(int(cfg.MaxBody)+1<<20), grpc.MaxConcurrentStreams(uint32(cfg.MaxInflight)),
-		grpc.MaxHeaderListSize(uint32(cfg.MaxHeader)), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4*window), grpc.SharedWriteBuffer(true),
+		grpc.MaxHeaderListSize(uint32(cfg.MaxHeader)), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4*window),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	s.grpc.RegisterService(&grpc.ServiceDesc{

@@ -159,7 +159,7 @@ func (x *stream) take(in input, m *extproc.Request) error {
 			x.late.Stop()
 			_ = x.body.Close() // never fails
 		case tell:
-			x.heads <- head{response(m), m.Served} // once
+			x.heads <- head{response(m), m.Served} //nolint:bodyclose // once; who reads it gives it the body, which is the stream's
 		case tellChunk:
 			_, _ = x.chunks.Write(m.Body) // the handler may have given up
 		case tellEnd:
@@ -228,7 +228,7 @@ func (x *stream) serve(m *extproc.Request) bool {
 
 // finish sends the router's own answer, if it has given one.
 func (x *stream) finish() {
-	if why := recover(); why != nil {
+	if why := recover(); why != nil { //nolint:revive // it is deferred
 		x.server.cfg.Log.Error("a request made its handler panic", slog.Any("panic", why), slog.String("stack", string(debug.Stack())))
 		x.status, x.text = http.StatusInternalServerError, nil
 	}
