@@ -49,8 +49,7 @@ func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
 }
 
 // account says what was to be found cached of a prompt that went to the candidate i, where
-// the policy preferred another one, or the same. Who had most is looked for here, as it is
-// the chosen one as a rule.
+// the policy preferred another one, or the same.
 func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choice {
 	c := &s.cands[i]
 	a := account.Choice{Known: s.looked && !c.Unknown && s.private == 0 && o.Stage != DecodeStage, Prompt: s.tokens}
@@ -58,17 +57,22 @@ func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choic
 		return a
 	}
 	a.Selected, a.Reachable, a.Best = c.CachedTokens, c.CachedTokens, c.RankID
-	switch {
-	case a.Selected >= max(r.most, r.missed.tokens):
-	case r.missed.tokens > r.most:
-		a.Reachable, a.Best, a.Why = r.missed.tokens, r.missed.at, r.missed.why
-	default:
+	most, at := c.CachedTokens, i
+	// Who had most is looked for only where somebody may have had more: as a rule it is the
+	// chosen one, and to keep it while ranks are weighed would cost 2 % of a choice.
+	if most < min(int(r.deepest)*r.cfg.BlockSize, s.tokens) {
 		for j := range s.cands {
-			if best := &s.cands[j]; best.CachedTokens == r.most {
-				a.Reachable, a.Best, a.Why = r.most, best.RankID, account.Load
-				break
+			if n := s.cands[j].CachedTokens; n > most {
+				most, at = n, j
 			}
 		}
+	}
+	switch {
+	case a.Selected >= max(most, r.missed.tokens):
+	case r.missed.tokens > most:
+		a.Reachable, a.Best, a.Why = r.missed.tokens, r.missed.at, r.missed.why
+	default:
+		a.Reachable, a.Best, a.Why = most, s.cands[at].RankID, account.Load
 		if s.cands[preferred].CachedTokens > a.Selected {
 			a.Why = account.Session
 		}

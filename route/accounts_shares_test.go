@@ -2,6 +2,7 @@ package route
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -83,5 +84,20 @@ func TestUnknownWorkersInDecisions(t *testing.T) {
 	sum := r.Totals()
 	if n := sum.Silent.Prompt.Count(); n != 1 {
 		t.Errorf("%d requests are counted, want that of the worker that is known", n)
+	}
+}
+
+// Who had more than the chosen one is found among what shares say as it is in an index.
+func TestReachableOverShares(t *testing.T) {
+	shares := &fakeShares{blocks: map[uint64]uint32{1: 4, 2: 8}}
+	r, _, _ := open(t, func(c *Config) { c.Index, c.Shares = nil, shares }, workers(2)...)
+	p := Prompt{Local: prompt(10), Length: 40}
+	for i := range 20 {
+		if err := r.Reserve(Reservation{RequestID: fmt.Sprint(i), Rank: a1(2), PromptTokens: 4000, NewTokens: 4000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a := best(t, r, p, Options{}); a.Worker != 1 || a.Account.Selected != 16 || a.Account.Reachable != 32 || a.Account.Best != a1(2) || a.Account.Why != account.Load {
+		t.Errorf("%+v", a)
 	}
 }

@@ -132,7 +132,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		r.table.Active(s.local, r.active)
 	}
 	s.cands, s.left = slices.Grow(s.cands[:0], len(r.members)), s.left[:0]
-	missed, most := reach{}, 0 // here, as they are looked at for each rank
+	missed := reach{} // here, as they are looked at for each rank
 	// As a rule nothing leaves a rank out but its worker's role and absence. Whether that
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
@@ -186,9 +186,8 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 			s.cands = s.cands[:n]
 			continue
 		}
-		most = max(most, c.CachedTokens)
 	}
-	r.missed, r.most = missed, most
+	r.missed = missed
 	r.forget(s)
 	left[Eligible] = 0
 	return left
@@ -286,6 +285,7 @@ func (r *Router) lookUp(s *scratch) {
 	if n := r.table.Slots(); n > len(r.depth) {
 		r.depth = append(r.depth, make([][event.NumTiers]uint32, n-len(r.depth))...)
 	}
+	r.deepest = 0
 	switch {
 	case !s.looked:
 	case s.listed:
@@ -298,12 +298,14 @@ func (r *Router) lookUp(s *scratch) {
 					r.depth[m.slot][t] = max(r.depth[m.slot][t], d)
 				}
 			}
+			r.deepest = max(r.deepest, k.depth[event.External])
 		}
 	default:
 		s.result.EachMember(func(k shard.Member, depth [event.NumTiers]uint32) {
 			if n := r.number(k); n.member {
 				setWithin(&r.depth[n.slot], &depth, len(s.local))
 			}
+			r.deepest = max(r.deepest, depth[event.External])
 		})
 	}
 }

@@ -107,12 +107,12 @@ type Router struct {
 	stats     Stats
 
 	// Of the choice being made.
-	depth  [][event.NumTiers]uint32 // by slot; zero between choices
-	most   int                      // of the prompt's tokens that a candidate has cached
-	missed reach                    // what others have
-	active []uint32                 // by slot
-	held   []int                    // by slot
-	weigh  Weighing
+	depth   [][event.NumTiers]uint32 // by slot; zero between choices
+	deepest uint32                   // blocks of the prompt that a rank has, whoever may be chosen
+	missed  reach                    // what those left out had
+	active  []uint32                 // by slot
+	held    []int                    // by slot
+	weigh   Weighing
 
 	noteHeld func(shard.Member)
 }
