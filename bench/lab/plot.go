@@ -25,9 +25,9 @@ type Panel struct {
 }
 
 const (
-	plotWide, plotHigh   = 860, 380
+	plotWide, plotHigh   = 920, 380
 	plotLeft, plotBottom = 66, 44
-	plotRight            = plotWide - 150
+	plotRight            = plotWide - 210
 	barHigh              = 22
 	panelHigh            = 96
 	panelPoints          = 160 // at most, in a panel
@@ -48,7 +48,7 @@ svg polyline, svg circle, svg text[fill] { filter: brightness(1.35) }
 // colours of policies, in the order in which they appear; dark enough for a
 // white ground.
 func colours() []string {
-	return []string{"#888888", "#1f77b4", "#17a2a2", "#9467bd", "#ff7f0e", "#d62728", "#2ca02c", "#8c564b"}
+	return []string{"#888888", "#1f77b4", "#17a2a2", "#9467bd", "#ff7f0e", "#d62728", "#2ca02c", "#8c564b", "#c2408f", "#8a8b1a"}
 }
 
 // Plot writes an SVG: reuse against the 99th percentile of first-token times, a

@@ -15,11 +15,11 @@ const labStyle = `<!doctype html>
 <style>
 :root { color-scheme: light dark; --text: #1b2733; --ground: #fbfcfd; --line: #d5dde5; --soft: #5d6b79 }
 @media (prefers-color-scheme: dark) { :root { --text: #e3e9ef; --ground: #12181e; --line: #33404c; --soft: #9aa8b5 } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--ground); max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
-svg { max-width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px }
-h1 { font-size: 1.4rem } p, caption { color: var(--soft) } code { overflow-wrap: anywhere }
-div { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: 1.5rem }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap } th { white-space: normal; vertical-align: bottom } caption { text-align: left }
+body { font: max(15px, .7vw)/1.5 system-ui, sans-serif; color: var(--text); background: var(--ground); max-width: 78rem; margin: 2rem auto; padding: 0 1rem }
+svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 6px }
+h1 { font-size: 1.4rem } p { color: var(--soft) } code { overflow-wrap: anywhere }
+div { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin-top: .5rem }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap } th { white-space: normal; vertical-align: bottom }
 th:first-child, td:first-child { text-align: left }
 </style>
 `
@@ -32,7 +32,7 @@ func (o *labOptions) report(w io.Writer) error {
 	if err := lab.Plot(&b, o.points, o.panels); err != nil {
 		return err
 	}
-	b.WriteString("<div><table><caption>Of each run. Times in ms; load is the busiest worker's over the mean.</caption>\n<tr><th>policy<th>setting<th>reuse<th>first token mean<th>p50<th>p99<th>each further<th>end mean<th>p99" +
+	b.WriteString("<p id=table>Of each run. Times in ms; load is the busiest worker's over the mean.</p>\n<div><table aria-describedby=table>\n<tr><th>policy<th>setting<th>reuse<th>first token mean<th>p50<th>p99<th>each further<th>end mean<th>p99" +
 		"<th>waiting<th>computing<th>decoding<th>preempted<th>preemptions<th>tokens/s<th>load\n")
 	for i := range o.rows {
 		r := &o.rows[i]
