@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-groups fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-upgrade test-groups fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ test-gateway: ## the endpoint picker behind a real Envoy (Python 3.9, downloads 
 
 test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, with pinned Go tools (built on first use, two minutes)
 	KVATLAS_TEST_DEPLOY=1 $(GO) test -count=1 -run '$(RUN)' ./deploy
+
+test-upgrade: ## programs of an earlier commit beside those of now: publishers, indexers, snapshots, routers
+	KVATLAS_TEST_UPGRADE=1 $(GO) test -count=1 -run 'TwoVersions|Upgraded' ./internal/testing/e2e
 
 test-k8s: ## kvdiscover against a real kube-apiserver and etcd, pinned Go tools (built on first use: 25 minutes on two processors, then cached)
 	$(GO) test -C tools/k8s -count=1 -timeout=0 -run '$(RUN)' .

@@ -67,11 +67,18 @@ func start(t *testing.T, home, name string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startPath(t, home, filepath.Join(dir, name), args...)
+}
+
+// startPath is start for the program of a path.
+func startPath(t *testing.T, home, path string, args ...string) *process {
+	t.Helper()
+	name := filepath.Base(path)
 	stderr, err := os.CreateTemp(home, name+"-*.log")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, name: name, stderr: stderr.Name(), cmd: exec.Command(filepath.Join(dir, name), args...), done: make(chan struct{})}
+	p := &process{t: t, name: name, stderr: stderr.Name(), cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Env = []string{"HOME=" + home, "TMPDIR=" + home}
 	p.cmd.Stderr = stderr
 	read, write, err := os.Pipe()
