@@ -48,7 +48,7 @@ access: {tokensSecret: tokens, tlsSecret: tls}
 indexer:
   replicas: 3
   persistence: {enabled: true, storageClass: fast}
-  settings: {memory-budget: 1GiB, ready-lag: 10}
+  settings: {memory-budget: 1GiB, ready-lag: 10, registry-allow: [10.0.0.0/8]}
   env: [{name: GOMEMLIMIT, value: 3GiB}]
   podAnnotations: {a: b}
   podLabels: {c: d}
@@ -61,6 +61,8 @@ router:
   autoscaling: {enabled: true, maxReplicas: 5}
   extraVolumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
   extraVolumeMounts: [{name: models, mountPath: /models, readOnly: true}]
+  extraPorts: [{name: grpc-picker, port: 9002, appProtocol: kubernetes.io/h2c}]
+discover: {enabled: true, pool: llama, tokenSecret: operator, settings: {block-size: 16}}
 publisher:
   persistence: {enabled: true}
   engines:
@@ -76,6 +78,13 @@ nats: {url: "nats://nats:4222"}
 access: {allowAnonymous: true}
 indexer: {replicas: 1}
 router: {enabled: false}
+serviceAccount: {name: mine}
+`,
+	"discovery alone": `
+access: {allowAnonymous: true}
+indexer: {enabled: false}
+router: {enabled: false}
+discover: {enabled: true, selector: "app=vllm,tier in (a,b)", settings: {register-at: "http://elsewhere:8090"}}
 serviceAccount: {name: mine}
 `,
 }
@@ -109,8 +118,37 @@ func secrets(t *testing.T) string {
 	securetest.New(t).Issue("pod", file("tls/tls.crt"), file("tls/tls.key"))
 	securetest.Replace(t, file("access/tokens.yaml"), []byte("- {name: ops, token: 0123456789abcdef, role: operator}\n"))
 	securetest.Replace(t, file("nats/creds"), nil)
+	securetest.Replace(t, file("register/token"), []byte("0123456789abcdef\n"))
 	securetest.New(t).Issue("nats", file("nats-ca/ca.crt"), file("nats-ca/ca.key"))
 	return dir
+}
+
+// The example's values are the chart's, and what is rendered of all values decodes strictly
+// into the types of Kubernetes' API, which tools/k8s pins.
+func TestHelmRendersTheAPIsTypes(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, release, text string) {
+		out, err := helm(t, "template", release, chart, "--kube-version=1.31.0", "-f", valuesFile(t, text))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if err := os.WriteFile(filepath.Join(dir, strings.ReplaceAll(name, " ", "-")+".yaml"), []byte(out), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range values {
+		write(name, "rel", text)
+	}
+	text, err := os.ReadFile("example/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("example", "kv", string(text))
+	cmd := exec.Command("go", "test", "-C", "../tools/k8s", "-count=1", "-v", "-run", "TestManifests", ".")
+	cmd.Env = append(os.Environ(), "KVATLAS_MANIFESTS="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestManifests") {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 func TestHelmLint(t *testing.T) {
@@ -129,6 +167,10 @@ func TestHelmRefusesWhatCannotWork(t *testing.T) {
 		"no user or password goes into":    "access: {allowAnonymous: true}\nnats: {url: \"nats://me:secret@n:4222\"}",
 		"sha256":                           values["least"] + "\nimage: {digest: latest}",
 		"replica":                          values["least"] + "\nimage: {replica: 2}",
+		"give either pool or selector":     values["least"] + "\ndiscover: {enabled: true}",
+		"network of the pods":              values["least"] + "\ndiscover: {enabled: true, pool: p}",
+		"an operator's of":                 strings.Replace(values["discovery alone"], "allowAnonymous: true", "tokensSecret: t", 1),
+		"where workers are registered":     strings.Replace(values["discovery alone"], "settings:", "resources:", 1),
 		"Does not match":                   values["least"] + "\npublisher: {engines: [{name: Not_A_Name, settings: {}}]}",
 	} {
 		out, err := helm(t, "template", "x", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
@@ -200,9 +242,10 @@ func renderChart(t *testing.T, chart, v string) (list []object) {
 
 func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 	for name, want := range map[string]map[string]int{
-		"all": {"ConfigMap": 5, "Service": 4, "StatefulSet": 3, "Deployment": 1, "PodDisruptionBudget": 2, "ServiceAccount": 1, "NetworkPolicy": 4, "HorizontalPodAutoscaler": 1,
-			"ServiceMonitor": 1, "PrometheusRule": 1},
-		"least": {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
+		"all": {"ConfigMap": 6, "Service": 5, "StatefulSet": 3, "Deployment": 2, "PodDisruptionBudget": 2, "ServiceAccount": 2, "NetworkPolicy": 5, "HorizontalPodAutoscaler": 1,
+			"ServiceMonitor": 1, "PrometheusRule": 1, "Role": 1, "RoleBinding": 1},
+		"least":           {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
+		"discovery alone": {"ConfigMap": 1, "Service": 1, "Deployment": 1, "ServiceAccount": 1, "Role": 1, "RoleBinding": 1},
 	} {
 		objects := render(t, values[name])
 		kinds, configs := map[string]int{}, map[string]map[string]string{}
@@ -238,7 +281,8 @@ func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 func checkPod(t *testing.T, name string, w *workload, configs map[string]map[string]string) {
 	t.Helper()
 	pod := &w.Template.Spec
-	if pod.Token == nil || *pod.Token || pod.Links == nil || *pod.Links || !pod.Security.NonRoot || pod.Security.User != 65532 || len(pod.Containers) != 1 {
+	asks := len(pod.Containers) == 1 && pod.Containers[0].Name == "kvdiscover" // Kubernetes
+	if pod.Token == nil || *pod.Token != asks || pod.Links == nil || *pod.Links || !pod.Security.NonRoot || pod.Security.User != 65532 || len(pod.Containers) != 1 {
 		t.Errorf("%s: %+v", name, pod)
 		return
 	}

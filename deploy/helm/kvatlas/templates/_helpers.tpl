@@ -27,15 +27,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- define "kvatlas.settings" -}}
 {{- $v := .root.Values }}
 {{- $own := dict
-  "nats" (required "nats.url: say where NATS with JetStream is" $v.nats.url)
-  "namespace" $v.namespace
-  "data-dir" "/var/lib/kvatlas"
-  (ternary "admin-listen" "http-listen" (eq .part "publisher")) (printf "0.0.0.0:%d" (int .port))
+  (ternary "http-listen" "admin-listen" (has .part (list "indexer" "router"))) (printf "0.0.0.0:%d" (int .port))
   "log-format" "json"
   "stop-timeout" (printf "%ds" (int .c.stopTimeoutSeconds)) }}
+{{- if ne .part "discover" }}
+  {{- $_ := set $own "nats" (required "nats.url: say where NATS with JetStream is" $v.nats.url) }}
+  {{- $_ := set $own "namespace" $v.namespace }}
+  {{- $_ := set $own "data-dir" "/var/lib/kvatlas" }}
+{{- end }}
 {{- if include "kvatlas.natsUser" . }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
-{{- if $v.nats.caSecret }}{{ $_ := set $own "nats-ca" "/etc/kvatlas/nats-ca/ca.crt" }}{{ end }}
-{{- if ne .part "publisher" }}{{ $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}{{ end }}
+{{- if include "kvatlas.natsCA" . }}{{ $_ := set $own "nats-ca" "/etc/kvatlas/nats-ca/ca.crt" }}{{ end }}
+{{- if has .part (list "indexer" "router") }}{{ $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}{{ end }}
 {{- if $v.access.tokensSecret }}
   {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
 {{- else if $v.access.allowAnonymous }}
@@ -48,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
 {{- end }}
 {{- $all := mergeOverwrite $own (deepCopy .settings) }}
-{{- if contains "@" ($all.nats | toString) }}
+{{- if contains "@" ($all.nats | default "" | toString) }}
   {{- fail "nats.url: no user or password goes into a ConfigMap; give nats.credentialsSecret" }}
 {{- end }}
 {{- $known := index (.root.Files.Get "files/settings.yaml" | fromYaml) .program }}
@@ -62,7 +64,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{/* The secret with a part's NATS user: its own, or that of all. */}}
 {{- define "kvatlas.natsUser" -}}
-{{ .c.natsCredentialsSecret | default .root.Values.nats.credentialsSecret }}
+{{ if ne .part "discover" }}{{ .c.natsCredentialsSecret | default .root.Values.nats.credentialsSecret }}{{ end }}
+{{- end }}
+
+{{- define "kvatlas.natsCA" -}}
+{{ if ne .part "discover" }}{{ .root.Values.nats.caSecret }}{{ end }}
 {{- end }}
 
 {{- define "kvatlas.image" -}}
@@ -80,8 +86,13 @@ metadata:
     checksum/settings: {{ include "kvatlas.settings" . | sha256sum }}
     {{- with .c.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
+  {{- if eq .part "discover" }}
+  serviceAccountName: {{ include "kvatlas.name" . }}
+  automountServiceAccountToken: true # it asks Kubernetes for pods
+  {{- else }}
   serviceAccountName: {{ include "kvatlas.serviceAccount" .root }}
   automountServiceAccountToken: false
+  {{- end }}
   enableServiceLinks: false
   # What the programs give themselves, and some seconds for the rest.
   terminationGracePeriodSeconds: {{ add (.c.drainDelaySeconds | default 0 | int) (int .c.stopTimeoutSeconds) 10 }}
@@ -104,6 +115,9 @@ spec:
         {{- with .c.env }}{{ toYaml . | nindent 8 }}{{ end }}
       ports:
         - {name: http, containerPort: {{ .port }}}
+        {{- range .c.extraPorts }}
+        - {name: {{ .name }}, containerPort: {{ .port }}}
+        {{- end }}
       # A start that is slow, as with a large snapshot, is no reason to kill it.
       startupProbe:
         httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
@@ -123,12 +137,14 @@ spec:
         readOnlyRootFilesystem: true
         capabilities: {drop: [ALL]}
       volumeMounts:
+        {{- if ne .part "discover" }}
         - {name: data, mountPath: /var/lib/kvatlas}
+        {{- end }}
         - {name: settings, mountPath: /etc/kvatlas/settings, readOnly: true}
         {{- if include "kvatlas.natsUser" . }}
         - {name: nats, mountPath: /etc/kvatlas/nats, readOnly: true}
         {{- end }}
-        {{- if $v.nats.caSecret }}
+        {{- if include "kvatlas.natsCA" . }}
         - {name: nats-ca, mountPath: /etc/kvatlas/nats-ca, readOnly: true}
         {{- end }}
         {{- if $v.access.tokensSecret }}
@@ -137,16 +153,19 @@ spec:
         {{- if $v.access.tlsSecret }}
         - {name: tls, mountPath: /etc/kvatlas/tls, readOnly: true}
         {{- end }}
+        {{- if .c.tokenSecret }}
+        - {name: register, mountPath: /etc/kvatlas/register, readOnly: true}
+        {{- end }}
         {{- with .c.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
-    {{- if not (dig "persistence" "enabled" false .c) }}
+    {{- if not (or (eq .part "discover") (dig "persistence" "enabled" false .c)) }}
     - {name: data, emptyDir: {}}
     {{- end }}
     - {name: settings, configMap: {name: {{ include "kvatlas.name" . }}}}
     {{- with include "kvatlas.natsUser" . }}
     - {name: nats, secret: {secretName: {{ . | quote }}}}
     {{- end }}
-    {{- with $v.nats.caSecret }}
+    {{- with include "kvatlas.natsCA" . }}
     - {name: nats-ca, secret: {secretName: {{ . | quote }}}}
     {{- end }}
     {{- if $v.access.tokensSecret }}
@@ -154,6 +173,9 @@ spec:
     {{- end }}
     {{- if $v.access.tlsSecret }}
     - {name: tls, secret: {secretName: {{ $v.access.tlsSecret | quote }}}}
+    {{- end }}
+    {{- with .c.tokenSecret }}
+    - {name: register, secret: {secretName: {{ . | quote }}}}
     {{- end }}
     {{- with .c.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- with .c.nodeSelector }}
@@ -207,6 +229,9 @@ spec:
   selector: {{ include "kvatlas.selector" . | nindent 4 }}
   ports:
     - {name: http, port: {{ dig "service" "port" .port .c }}, targetPort: http}
+    {{- range .c.extraPorts }}
+    - {name: {{ .name }}, port: {{ .port }}, targetPort: {{ .name }}{{ with .appProtocol }}, appProtocol: {{ . | quote }}{{ end }}}
+    {{- end }}
 {{- if .root.Values.networkPolicy.enabled }}
 ---
 apiVersion: networking.k8s.io/v1
@@ -219,7 +244,11 @@ spec:
     matchLabels: {{ include "kvatlas.selector" . | nindent 6 }}
   policyTypes: [Ingress]
   ingress:
-    - ports: [{port: http, protocol: TCP}]
+    - ports:
+        - {port: http, protocol: TCP}
+        {{- range .c.extraPorts }}
+        - {port: {{ .name }}, protocol: TCP}
+        {{- end }}
       {{- with .root.Values.networkPolicy.from }}
       from: {{ toYaml . | nindent 8 }}
       {{- end }}
