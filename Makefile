@@ -85,7 +85,7 @@ test-deploy: ## lint and render the Helm chart, and parse alerts and dashboard, 
 test-upgrade: ## programs of an earlier commit beside those of now: publishers, indexers, snapshots, routers
 	KVATLAS_TEST_UPGRADE=1 $(GO) test -count=1 -run 'TwoVersions|Upgraded' ./internal/testing/e2e
 
-test-k8s: ## kvdiscover against a real kube-apiserver and etcd, pinned Go tools (built on first use: 25 minutes on two processors, then cached)
+test-k8s: ## kvpods against a real kube-apiserver and etcd, pinned Go tools (built on first use: 25 minutes on two processors, then cached)
 	$(GO) test -C tools/k8s -count=1 -timeout=0 -run '$(RUN)' .
 
 CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome google-chrome-stable,$(shell command -v $(name) 2>/dev/null)))

@@ -281,7 +281,7 @@ func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 func checkPod(t *testing.T, name string, w *workload, configs map[string]map[string]string) {
 	t.Helper()
 	pod := &w.Template.Spec
-	asks := len(pod.Containers) == 1 && pod.Containers[0].Name == "kvdiscover" // Kubernetes
+	asks := len(pod.Containers) == 1 && pod.Containers[0].Name == "kvpods" // Kubernetes
 	if pod.Token == nil || *pod.Token != asks || pod.Links == nil || *pod.Links || !pod.Security.NonRoot || pod.Security.User != 65532 || len(pod.Containers) != 1 {
 		t.Errorf("%s: %+v", name, pod)
 		return

@@ -28,7 +28,7 @@ var bin = sync.OnceValues(func() (string, error) {
 	}
 	built = dir
 	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "../cmd/kvindexer", "../cmd/kvrouter", "../cmd/kvpublisher",
-		"../cmd/kvdiscover", "../cmd/kvmocker", "../cmd/kvctl")
+		"../cmd/kvpods", "../cmd/kvmocker", "../cmd/kvctl")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)

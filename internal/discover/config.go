@@ -18,7 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
-// Config holds the settings of kvdiscover.
+// Config holds the settings of kvpods.
 type Config struct {
 	Kube      kube.Config
 	Namespace string
@@ -58,7 +58,7 @@ func (c *Config) Declare(set *conf.Set) {
 	c.settings = set
 	set.String(&c.Service.AddressFile, "address-file", "", `File to write the HTTP address to (host:port and a line end) once the
 		server listens, for scripts that let it choose the port. It is the admin port's. Removed at the end.`)
-	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time for the end. Registrations stay.`, conf.Between(0, time.Hour))
+	set.Duration(&c.Service.StopTimeout, "stop-timeout", 10*time.Second, `Time for the end, after the drain delay. There is none here, and registrations stay.`, conf.Between(0, time.Hour))
 	set.Group("Pods")
 	set.String(&c.Pool, "pool", "", `InferencePool (inference.networking.k8s.io/v1) whose pods are discovered, and at whose ports their
 		engines answer: several ports are ranks. This or --selector is needed.`)
@@ -73,11 +73,11 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Kube.CAFile, "kube-ca", "", "PEM file of the authorities of the API server's certificate. Empty: the service account's.")
 	set.Duration(&c.Watch, "watch", 5*time.Minute, "How long a watch of the API server lasts before the next one goes on.", conf.Between(time.Second, time.Hour))
 	set.Group("Engines")
-	set.String(&c.Model, "model", "", "Model of pods whose annotation kvatlas/model does not name one. Empty: their engine is asked (/v1/models).")
-	set.Int(&c.BlockSize, "block-size", 0, `Tokens of a block, of pods without the annotation kvatlas/block-size. 0: their engine is asked (vLLM's
+	set.String(&c.Model, "model", "", "Name of the model. Of pods whose annotation kvatlas/model does not name one. Empty: their engine is asked (/v1/models).")
+	set.Int(&c.BlockSize, "block-size", 0, `Tokens of a block. Of pods without the annotation kvatlas/block-size. 0: their engine is asked (vLLM's
 		/metrics, SGLang's /get_server_info).`, conf.Between(0, blockhash.MaxBlockSize))
-	set.String(&c.Group, "group", "", "Routing group, of pods without the annotation kvatlas/group.")
-	set.Int(&c.HTTPPort, "http-port", 8000, "Port of the engines' OpenAI endpoints; with --pool it is the pool's.", conf.Between(1, 65535))
+	set.String(&c.Group, "group", "", "Routing group or tenant. Of pods without the annotation kvatlas/group.")
+	set.Int(&c.HTTPPort, "engine-http-port", 8000, "Port of the engines' OpenAI endpoints; with --pool it is the pool's.", conf.Between(1, 65535))
 	set.Bool(&c.HTTPS, "engine-https", false, "The engines' endpoints speak TLS.")
 	set.Int(&c.Events, "events-port", 5557, "Port of the engines' ZMQ events, of rank 0; each rank adds its number. 0: they publish none.", conf.Between(0, 65535))
 	set.Int(&c.Replay, "replay-port", 0, "Port of the engines' ZMQ replay, likewise. 0: they have none.", conf.Between(0, 65535))
@@ -106,7 +106,7 @@ func (c *Config) check() error {
 	case (c.Pool == "") == (c.Selector == ""):
 		return errors.New("give either --pool or --selector")
 	case c.Selector != "" && c.Name == "":
-		return errors.New("--name is needed with --selector: it tells these workers from those of another kvdiscover")
+		return errors.New("--name is needed with --selector: it tells these workers from those of another kvpods")
 	case len(c.Servers) == 0:
 		return errors.New("--register-at is needed: where workers are registered")
 	}

@@ -1,4 +1,4 @@
-// Package k8s runs kvdiscover against a real Kubernetes API server: kube-apiserver and
+// Package k8s runs kvpods against a real Kubernetes API server: kube-apiserver and
 // etcd, which this module pins and the go command builds, so that nothing is installed.
 // It is a module of its own, so that the product's go.mod carries none of it.
 //

@@ -52,7 +52,7 @@ func build(t *testing.T) string {
 	}
 	for _, b := range []struct{ in, out, of string }{
 		{".", "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"}, {".", "etcd", "go.etcd.io/etcd/server/v3"},
-		{"../..", "kvdiscover", "./cmd/kvdiscover"}, {"../..", "kvindexer", "./cmd/kvindexer"},
+		{"../..", "kvpods", "./cmd/kvpods"}, {"../..", "kvindexer", "./cmd/kvindexer"},
 	} {
 		cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, b.out), b.of)
 		cmd.Dir = b.in
@@ -420,7 +420,7 @@ func newFleet(t *testing.T, c *cluster) *fleet {
 }
 
 func (f *fleet) discover(args ...string) {
-	f.all = append(f.all, run(f.t, filepath.Join(f.c.bin, "kvdiscover"), append([]string{"--kube-api", "https://" + f.c.proxy.Addr().String(), "--kube-ca", f.c.cert,
+	f.all = append(f.all, run(f.t, filepath.Join(f.c.bin, "kvpods"), append([]string{"--kube-api", "https://" + f.c.proxy.Addr().String(), "--kube-ca", f.c.cert,
 		"--kube-token-file", filepath.Join(f.c.dir, "discover"), "--kube-namespace=engines", "--register-at", f.url, "--every=100ms", "--retry=50ms",
 		"--admin-listen=127.0.0.1:0"}, args...)...))
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // programs are those of a release.
-var programs = []string{"kvctl", "kvdiscover", "kvindexer", "kvmocker", "kvpublisher", "kvrouter"}
+var programs = []string{"kvctl", "kvpods", "kvindexer", "kvmocker", "kvpublisher", "kvrouter"}
 
 const allTargets = "linux/amd64,linux/arm64,linux/386,linux/arm,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 

@@ -15,7 +15,7 @@ import (
 )
 
 // programs are those with settings, in the order of the document.
-var programs = []string{"kvindexer", "kvrouter", "kvpublisher", "kvdiscover", "kvctl", "kvmocker"}
+var programs = []string{"kvindexer", "kvrouter", "kvpublisher", "kvpods", "kvctl", "kvmocker"}
 
 // bench has flags of another kind, by command.
 const bench = "kvbench"

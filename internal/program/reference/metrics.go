@@ -34,7 +34,7 @@ var serving = [][]string{
 	{"kvrouter", "--http-listen=127.0.0.1:0", "--picker-listen=127.0.0.1:0"},
 	{"kvpublisher", "--worker=1", "--model=m", "--state-dir=none", "--socket="},
 	{"kvpublisher", "--worker=2", "--model=m", "--state-dir=none", "--engine=tcp://127.0.0.1:1"},
-	{"kvdiscover", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n", "--pool=p", "--register-at=http://127.0.0.1:1"},
+	{"kvpods", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n", "--pool=p", "--register-at=http://127.0.0.1:1"},
 }
 
 // families runs the programs, built in dir, on a fleet of mock engines, and

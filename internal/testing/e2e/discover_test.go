@@ -36,10 +36,10 @@ func portOf(t *testing.T, address string) int {
 	return n
 }
 
-// discover starts kvdiscover, and returns the URL of its admin port.
+// discover starts kvpods, and returns the URL of its admin port.
 func (p *pods) discover() (*process, string) {
 	address := filepath.Join(p.t.TempDir(), "address")
-	d := start(p.t, p.home, "kvdiscover", "--kube-api", p.apiURL, "--kube-namespace=n", "--pool=pool", "--register-at", p.in.url,
+	d := start(p.t, p.home, "kvpods", "--kube-api", p.apiURL, "--kube-namespace=n", "--pool=pool", "--register-at", p.in.url,
 		"--every=50ms", "--retry=10ms", "--admin-listen=127.0.0.1:0", "--address-file", address)
 	var at string
 	eventually(p.t, time.Minute, func() error {
@@ -80,7 +80,7 @@ func (p *pods) are(want ...string) {
 }
 
 // Pods of an InferencePool become workers, whose events are read; over a watch that is cut
-// or too old, and while the API server is away, over kvdiscover's own restart too.
+// or too old, and while the API server is away, over kvpods's own restart too.
 func TestPodsOfAPoolAreRegistered(t *testing.T) {
 	p := &pods{t: t, home: t.TempDir(), api: kubetest.New()}
 	server := httptest.NewServer(p.api)

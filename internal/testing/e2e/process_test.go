@@ -29,7 +29,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvctl", "./cmd/kvdiscover", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvpublisher", "./cmd/kvrouter", "./internal/testing/e2e/judge")
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvctl", "./cmd/kvpods", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvpublisher", "./cmd/kvrouter", "./internal/testing/e2e/judge")
 	build.Dir = filepath.Join("..", "..", "..")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as packages deploy and reference do: compiled once for all
 	if out, err := build.CombinedOutput(); err != nil {

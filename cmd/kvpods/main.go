@@ -1,4 +1,4 @@
-// Command kvdiscover registers the pods of an InferencePool or a label selector of
+// Command kvpods registers the pods of an InferencePool or a label selector of
 // Kubernetes as workers.
 package main
 
@@ -14,7 +14,7 @@ import (
 
 func main() {
 	var c discover.Config
-	set := conf.New("kvdiscover", "registers the engines that run in pods of Kubernetes as workers.")
+	set := conf.New("kvpods", "registers the engines that run in pods of Kubernetes as workers.")
 	c.Declare(set)
 	os.Exit(proc.Main(proc.Program{Settings: set, Log: &c.Log, Run: func(ctx context.Context, log *slog.Logger) error {
 		return discover.Run(ctx, c, log)
