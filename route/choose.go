@@ -49,10 +49,10 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, preferred, len(s.cands))
 	}
 	i := r.stay(o, s, preferred)
-	if o.Patient && o.RequestID != "" && !r.weigh.Pinned {
+	if o.Patient && o.RequestID != "" && !r.weigh.Pinned && r.policy == Policy(r.times) {
 		var e estimate
 		r.times.estimate(&e, &r.weigh, &s.cands[i], 0)
-		if r.times.later(&r.weigh, &s.cands[i], &e) {
+		if r.times.later(&r.weigh, s.cands, i, &e, o.Waiting) {
 			r.stats.Later++
 			return Answer{Candidate: s.cands[i]}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
 		}

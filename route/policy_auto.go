@@ -16,7 +16,8 @@ import (
 //	              KV blocks where those in use leave too few
 //	+ displaced   what its new blocks push out of a full cache
 //	+ decoding    how much longer its own tokens and those of the requests
-//	              there take because they share a batch
+//	              there take because they share a batch; in overload, where that is long on
+//	              every rank, it counts for ever less, as first tokens are what then differs
 //	+ others      as much as its own prompt takes, where another router's may come first
 //
 // Tokens that a lower tier has count as those that could be computed in the time
@@ -36,6 +37,9 @@ const (
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
+	// cappedPrompts is how many usual prompts take as long as sharing a batch counts at most, where
+	// the objective caps that. From 1 to 4 first tokens come as soon; uncapped, those in overload later.
+	cappedPrompts = 2
 	// usable is the part of a cache that live requests' blocks may fill before a request is
 	// taken to wait for some of them: the rest is for what they generate.
 	usable = 0.95
@@ -193,9 +197,13 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 		e.others = own
 	}
 	if w.Stage != PrefillStage {
-		there := float64(c.Requests)
-		e.decoding = w.Settings.decodeShare() * (own*float64(c.Requests-c.Prefilling) +
-			a.speeds.output*v.decodeToken*(float64(c.Context)+there*float64(w.PromptTokens)))
+		share, capped := w.Settings.decodeShare()
+		attention := share * w.output(a.speeds.output) * v.decodeToken * (float64(c.Context) + float64(c.Requests)*float64(w.PromptTokens))
+		if capped {
+			most := cappedPrompts * v.prefillToken * a.speeds.prompt
+			attention *= most / (most + attention)
+		}
+		e.decoding = share*own*float64(c.Requests-c.Prefilling) + attention
 	}
 }
 
@@ -225,15 +233,23 @@ func (a *auto) waiting(w *Weighing, c *Candidate, e *estimate) float64 {
 	return max(0, e.first-max(1, mine/chunk)*step-v.prefillToken*mine)
 }
 
-// later reports whether the request should rather wait at the router: the prompts ahead of it
-// on its rank take longer than what it could lose, a step that it has to itself because it
-// comes too late for theirs. Until then a shorter one may go first, and it to a rank that is
-// free sooner than expected. Blocks that are missing are waited for at the engine, which knows
-// best when they are enough.
-func (a *auto) later(w *Weighing, c *Candidate, e *estimate) bool {
-	if c.Prefilling == 0 || w.Stage != Whole {
+// later reports whether the request should rather wait at the router than be sent to the rank
+// at i: the prompts ahead of it there take longer than what it could lose, a step that it has to
+// itself because it comes too late for theirs. Until then a shorter one may go first, and it to a
+// rank that is free sooner than expected. Those that wait count on no rank as load, so where they
+// are many, none is held while a rank has no prompt to compute: the others would all be for the
+// same one, and that rank's time lost. Blocks that are missing are waited for at the engine, which
+// knows best when they are enough.
+func (a *auto) later(w *Weighing, cands []Candidate, i int, e *estimate, waiting int) bool {
+	if w.Stage != Whole || cands[i].Prefilling == 0 {
 		return false
 	}
+	for j := 0; waiting >= (len(cands)+1)/2 && j < len(cands); j++ {
+		if cands[j].Prefilling == 0 {
+			return false
+		}
+	}
+	c := &cands[i]
 	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
 	return a.waiting(w, c, e)-e.blocks > v.prefillStep+v.decodeStep+v.decodeToken*e.context
 }
@@ -304,6 +320,7 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 		prompt: float64(w.PromptTokens), whole: whole, guessed: c.Unknown || w.guessed, blocks: e.blocks > 0, expected: e.first,
 	}
 	t.loads, t.loading = a.loads(w, c)
+	a.speeds.prompt += (t.prompt - a.speeds.prompt) / memory
 	a.speeds.sent(t)
 	a.trips[k] = t
 }

@@ -433,6 +433,57 @@ func TestWaitsForBlocksAreNoSlowness(t *testing.T) {
 	}
 }
 
+// TestFewWaitBesideFreeRanks: what is cached on a rank with a long prompt ahead is waited for also
+// while another has none, but not where many wait already.
+func TestFewWaitBesideFreeRanks(t *testing.T) {
+	p := Prompt{Local: numbers(1, 4000)}
+	r, _, _ := autoFleet(t, 2, p.Local)
+	best(t, r, Prompt{Local: numbers(100_000, 2000)}, Options{RequestID: "ahead", Worker: ptr(uint64(1))})
+	for waiting, want := range map[int]error{0: ErrLater, 1: nil} {
+		a, err := r.BestWorker(context.Background(), p, Options{RequestID: "late", Patient: true, Waiting: waiting})
+		if !errors.Is(err, want) || a.Worker != 1 {
+			t.Errorf("beside %d: %v, worker %d", waiting, err, a.Worker)
+		}
+		r.Free("late")
+	}
+	best(t, r, Prompt{Local: numbers(200_000, 2000)}, Options{RequestID: "none is free", Worker: ptr(uint64(2))})
+	if _, err := r.BestWorker(context.Background(), p, Options{RequestID: "late", Patient: true, Waiting: 1}); !errors.Is(err, ErrLater) {
+		t.Errorf("all have a prompt: %v", err)
+	}
+	r, _, _ = open(t, nil, workers(1)...) // kv
+	best(t, r, Prompt{Local: numbers(100_000, 2000)}, Options{RequestID: "ahead"})
+	best(t, r, p, Options{RequestID: "not weighed in time", Patient: true})
+}
+
+// TestSharingABatchIsCapped: what it costs to share a batch never counts more than two usual prompts,
+// however much the requests there attend to, but where the ends of requests are the objective.
+func TestSharingABatchIsCapped(t *testing.T) {
+	for objective, capped := range map[string]bool{"ttft": true, "balanced": true, "e2e": false} {
+		a := newAuto()
+		w := &Weighing{BlockSize: 4, PromptTokens: 4000, Settings: &Settings{Objective: objective}}
+		most := 2 * a.speeds.prefill.b * a.speeds.prompt
+		last := 0.0
+		for _, context := range []int{0, 10_000, 100_000, 1_000_000, 100_000_000} {
+			var e estimate
+			a.estimate(&e, w, &Candidate{Requests: 1, Prefilling: 1, Context: context}, 0)
+			if !(e.decoding > last) {
+				t.Errorf("%s: %v ms with %d tokens attended to, %v with fewer", objective, e.decoding, context, last)
+			}
+			last = e.decoding
+		}
+		var few, usual estimate
+		c := &Candidate{Requests: 1, Prefilling: 1, Context: 10_000}
+		a.estimate(&usual, w, c, 0)
+		w.expected = 1
+		if a.estimate(&few, w, c, 0); few.decoding > usual.decoding/10 {
+			t.Errorf("%s: one token is expected: %v ms, for a usual answer %v", objective, few.decoding, usual.decoding)
+		}
+		if (last < most) != capped {
+			t.Errorf("%s: %v ms, two usual prompts take %v", objective, last, most)
+		}
+	}
+}
+
 // TestObjective: for first tokens a rank with few prompt tokens ahead and many decodes is better,
 // for the ends of requests the other way about.
 func TestObjective(t *testing.T) {

@@ -277,10 +277,11 @@ type Options struct {
 	// a worker that gives nothing in time is left out. Whole is set if the answer
 	// does not come as a stream.
 	Watched, Whole bool
-	// Patient is set by callers who ask again on ErrLater, whenever a first token has come
+	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
-	// the prompt is new to the rank that is best so far.
+	// the prompt is new to the rank that is best so far. Waiting is how many others wait.
 	Patient bool
+	Waiting int
 	// ExpectedOutput is how many tokens the request should generate; 0 if
 	// unknown.
 	ExpectedOutput int

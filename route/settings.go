@@ -77,15 +77,16 @@ func Objectives() []string { return []string{"ttft", "balanced", "e2e"} }
 
 // decodeShare is how much a ms of decoding counts of a ms before the first token. Decoding
 // takes most of a request's time, but its ms are spread over all tokens, and readers wait for
-// the first one.
-func (s *Settings) decodeShare() float64 {
+// the first one. Where it is capped, what sharing a batch costs never counts more than
+// computing two usual prompts.
+func (s *Settings) decodeShare() (share float64, capped bool) {
 	switch s.Objective {
 	case "ttft":
-		return 0.015
+		return 0.015, true
 	case "e2e":
-		return 0.12
+		return 0.12, false
 	}
-	return 0.03
+	return 0.03, true
 }
 
 // DefaultSettings returns the settings of a Router that nobody has tuned.

@@ -22,7 +22,7 @@ import (
 // sample made a rank slow, which got none of 64 requests then.
 type speeds struct {
 	prefill, decode line
-	output          float64 // mean tokens generated
+	output, prompt  float64 // mean tokens generated, and of prompts
 	loads           [event.NumTiers]loadTime
 	ranks           []rankSpeed
 	learned         int        // since the factors were centred
@@ -82,7 +82,7 @@ const (
 // newSpeeds starts with the times of a common accelerator and model, which
 // count as much as eight samples.
 func newSpeeds() speeds {
-	s := speeds{output: 256}
+	s := speeds{output: 256, prompt: 8192}
 	s.prefill.begin([2]float64{16, 0.0175}, [2]float64{1, 512}, [2]float64{2, 16384})
 	s.decode.begin([2]float64{6, 5e-5}, [2]float64{1, 4096}, [2]float64{1, 131072})
 	return s

@@ -74,8 +74,13 @@ func workAll(t *testing.T, r *Router, c *clock, clients, requests int, slow func
 // TestAutoUnlearns: a worker that was slow and is well again gets its part again soon;
 // one that stays slow is tried seldom, and that costs the others little.
 func TestAutoUnlearns(t *testing.T) {
-	for _, factor := range []float64{2, 4, 10} {
+	// What one run gives is chance: of 1,000 it got 12 to 253.
+	const chances = 4
+	soon, again := 0, 0
+	for i := range 3 * chances {
+		factor := []float64{2, 4, 10}[i%3]
 		r, _, c := autoFleet(t, 4, nil)
+		c.add(time.Duration(i) * time.Hour) // other prompts
 		well := func(uint64) float64 { return 1 }
 		_, usual := workAll(t, r, c, 6, 400, well)
 		slow := func(w uint64) float64 {
@@ -91,14 +96,16 @@ func TestAutoUnlearns(t *testing.T) {
 		}
 		t.Logf("%v times slower: %v, mean %.1f ms of %.1f", factor, got, mean, usual)
 		got, _ = workAll(t, r, c, 6, 1000, well)
-		if got[2] < 80 {
-			t.Errorf("well again after %v times slower: it got %v of 1,000", factor, got)
-		}
-		t.Logf("well: %v", got)
-		if got, mean = workAll(t, r, c, 6, 400, well); got[2] < 60 || mean > 1.1*usual {
+		soon += got[2]
+		if got, mean = workAll(t, r, c, 6, 400, well); mean > 1.1*usual {
 			t.Errorf("and then %v of 400, mean %.1f ms, %.1f before", got, mean, usual)
 		}
+		again += got[2]
 	}
+	if soon < 3*chances*100 || again < 3*chances*50 {
+		t.Errorf("well again: it got %d of %d, and then %d of %d", soon, 3*chances*1000, again, 3*chances*400)
+	}
+	t.Logf("well again: %d of %d, and then %d of %d", soon, 3*chances*1000, again, 3*chances*400)
 }
 
 // TestAutoWrongFirstGuess: a fleet ten times faster or slower than the router begins

@@ -15,7 +15,7 @@ import (
 //
 //	bound-fcfs, bound-wspt      one pooled cache and one queue; see bound
 //	+wspt-T, +fcfs-T, +lcfs-T   held at the router in this order; see Queue
-//	+late                       held at the router as kvrouter's --queue does
+//	+unheld                     of auto: not held at the router as kvrouter's --queue does
 //	+ttft, +balanced, +e2e      the objective of auto
 //	+temperature-N              of the policies that have one
 //	+credit-N, +decay-N, +requests-N   of dynamo; see dynamoOptions
@@ -36,6 +36,9 @@ func (c *Config) SetPolicy(name string) error {
 	if err := scaled("kv-weight-", "kv", &c.Route.OverlapWeight); err != nil {
 		return bad(err)
 	}
+	if c.Route.Mode == route.DefaultSettings().Mode {
+		c.Queue = Queue{Order: Late}
+	}
 	if rival, ok := rivals()[parts[0]]; ok {
 		c.policy, c.Route.Mode = rival, route.DefaultSettings().Mode
 	}
@@ -53,8 +56,8 @@ func (c *Config) SetPolicy(name string) error {
 			c.Route.Objective = option
 			continue
 		}
-		if option == "late" {
-			c.Queue = Queue{Order: Late}
+		if option == "unheld" {
+			c.Queue = Queue{}
 			continue
 		}
 		key, number, _ := strings.Cut(option, "-")
@@ -89,6 +92,6 @@ func (c *Config) SetPolicy(name string) error {
 // PolicyNames says what SetPolicy takes, for people.
 func PolicyNames() string {
 	return strings.Join(route.Modes(), ", ") + ", dynamo-scale-N, kv-weight-N, smg, llm-d, llm-d-lmetric, and the bounds bound-fcfs and bound-wspt; " +
-		"each may have +fcfs-T, +lcfs-T or +wspt-T (held at the router while all workers have more prompt tokens to compute than T steps take), +late (as kvrouter's --queue holds them) and +temperature-N, " +
-		"auto also +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
+		"each may have +fcfs-T, +lcfs-T or +wspt-T (held at the router while all workers have more prompt tokens to compute than T steps take) and +temperature-N, " +
+		"auto, which is held as kvrouter's --queue does, also +unheld and +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
 }

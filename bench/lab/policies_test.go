@@ -210,7 +210,7 @@ func (*script) IDTokens() int { return 16 }
 // TestQueuesEnd: whatever the order, threshold, number of routers and what becomes of
 // workers, every request that is held ends.
 func TestQueuesEnd(t *testing.T) {
-	orders := []string{"fcfs", "lcfs", "wspt"}
+	orders := []string{"fcfs", "lcfs", "wspt", ""}
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 22))
 		c := small(rng)
@@ -219,7 +219,10 @@ func TestQueuesEnd(t *testing.T) {
 		if seed%3 == 0 {
 			c.Faults, c.PrefillWorkers = nil, 2
 		}
-		name := []string{"auto", "dynamo-scale-32", "smg"}[rng.IntN(3)] + fmt.Sprintf("+%s-%g", orders[seed%3], []float64{0, 0.05, 0.25, 1}[rng.IntN(4)])
+		name := []string{"auto", "dynamo-scale-32", "smg"}[rng.IntN(3)]
+		if order := orders[seed%4]; order != "" {
+			name += fmt.Sprintf("+%s-%g", order, []float64{0, 0.05, 0.25, 1}[rng.IntN(4)])
+		}
 		if err := c.SetPolicy(name); err != nil {
 			t.Fatal(err)
 		}
@@ -238,8 +241,10 @@ func TestPolicyNames(t *testing.T) {
 	if c.Route.Mode != "dynamo" || c.Route.PrefillLoadScale != 32 || c.Queue != (Queue{Shortest, 0.25}) || c.Route.Temperature != 0.5 || c.policy == nil {
 		t.Errorf("%+v", c)
 	}
-	if err := c.SetPolicy("auto"); err != nil || c.Queue != (Queue{}) || c.policy != nil {
-		t.Errorf("%v, %+v", err, c)
+	for name, want := range map[string]Queue{"auto": {Order: Late}, "auto+unheld": {}, "auto+wspt-1": {Shortest, 1}, "kv": {}, "smg": {}, "bound-wspt": {}} {
+		if err := c.SetPolicy(name); err != nil || c.Queue != want {
+			t.Errorf("%s: %v, %+v", name, err, c.Queue)
+		}
 	}
 	for _, name := range []string{"dynamo-scale-x", "kv-weight-", "auto+wspt", "auto+wspt--1", "auto+wspt-NaN", "auto+credit-2", "smg+decay-1", "dynamo+size-2"} {
 		if err := c.SetPolicy(name); err == nil {

@@ -287,8 +287,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Float(&p.BodyShare, "body-share", 0.5, `Most of --body-memory and of --body-files that one client may have: the holders of a
 		token, or else an address (IPv6: a /64 network).`, conf.Between(0.001, 1.0))
 	set.Int(&p.BusyStatus, "busy-status", 529, "Status of the answer when all workers are busy.", conf.Between(200, 999))
-	set.Int(&p.Queue, "queue", 0, `Requests of a model that may wait while all its workers are busy, or where the prompts ahead on the
-		best one take longer than a step that a request has to itself; 0 refuses them, or sends them on, at once. Tenants share by their weights; where it is full, the one with most of them by its weight loses its last.`, conf.Between(0, 1<<20))
+	set.Int(&p.Queue, "queue", 1024, `Requests of a model that may wait while all its workers are busy, or in mode auto where the prompts ahead
+		on the best one take longer than a step that a request has to itself; 0 refuses them, or sends them on, at once. Tenants share by their weights; where it is full, the one with most of them by its weight loses its last.`, conf.Between(0, 1<<20))
 	set.String(&p.QueueOrder, "queue-order", proxy.OrderShortest, `Who goes first of a tenant's: fcfs, who came first; shortest, by arrival plus a
 		tenth of a millisecond for each prompt token that is not cached.`, conf.OneOf(proxy.OrderFCFS, proxy.OrderShortest))
 	set.String(&p.QueuePriority, "queue-priority", proxy.PriorityLower, `What priority of a body (from -100 to 100) means among its tenant's: lower

@@ -123,7 +123,7 @@ func TestSettings(t *testing.T) {
 		{"http-idle-timeout", func(c *config) any { return c.Proxy.IdleTimeout }, 2 * m, "1s", s},
 		{"http-max-inflight", func(c *config) any { return c.Proxy.MaxInflight }, 16384, "1", 1},
 		{"busy-status", func(c *config) any { return c.Proxy.BusyStatus }, 529, "503", 503},
-		{"queue", func(c *config) any { return c.Proxy.Queue }, 0, "7", 7},
+		{"queue", func(c *config) any { return c.Proxy.Queue }, 1024, "7", 7},
 		{"queue-order", func(c *config) any { return c.Proxy.QueueOrder }, "shortest", "fcfs", "fcfs"},
 		{"queue-priority", func(c *config) any { return c.Proxy.QueuePriority }, "lower", "higher", "higher"},
 		{"queue-age", func(c *config) any { return c.Proxy.QueueAge }, 10 * s, "1s", s},

@@ -203,7 +203,10 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
-	o.Patient, o.Explain = patient, q.passage != nil && p.cfg.Gateway.Scores
+	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
+	if o.Patient = patient; patient {
+		o.Waiting = p.queue.waiting(q.m)
+	}
 	if len(q.name) > 0 {
 		o.Name = q.name[0]
 	}
