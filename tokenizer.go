@@ -102,6 +102,9 @@ func (t *Tokenizer) Memory() int { return t.model.Memory() }
 // are not the engine's.
 func (t *Tokenizer) Prove(ctx context.Context, model string, ask func(ctx context.Context, chat bool, body []byte) ([]uint32, error)) error {
 	for _, q := range models.Questions(model) {
+		if q.Form != models.Completion && q.Form != models.Chat {
+			continue // no tokens of such are given
+		}
 		ours, err := t.model.Tokens(ctx, q.Form, q.Body, nil)
 		if err != nil {
 			continue // it is not made here

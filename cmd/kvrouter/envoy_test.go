@@ -83,7 +83,7 @@ func freePorts(t *testing.T, n int) (ports []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ln.Close() //nolint:errcheck // nothing was accepted
+		defer ln.Close() //nolint:errcheck,revive // all are held until there are enough, so that they differ
 		_, port, _ := net.SplitHostPort(ln.Addr().String())
 		ports = append(ports, port)
 	}
