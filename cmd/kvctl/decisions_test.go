@@ -29,7 +29,7 @@ func TestDecisions(t *testing.T) {
 	d.BestAt = new(uint64)
 	*d.BestAt = 8
 	log.Add(d.Time, d, true, true)
-	bare := &account.Decision{Time: d.Time.Add(time.Second), Model: "other", RequestID: "ask-2", Predicted: 10, First: &first}
+	bare := &account.Decision{Time: d.Time.Add(time.Second), Model: "other\x1b[2J\u202e", RequestID: "ask-2", Predicted: 10, First: &first}
 	log.Add(bare.Time, bare, true, false)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := account.Query{ID: strings.TrimPrefix(r.URL.Path, "/v1/decisions/"), RequestID: r.URL.Query().Get("request_id"), Model: r.URL.Query().Get("model_name")}
@@ -61,9 +61,9 @@ func TestDecisions(t *testing.T) {
 		stderr string
 	}{
 		{"decisions", 0, []string{"k-1", "k-2", "7/0", "busy", "slowest", "?"}, ""},
-		{"decisions --model other", 0, []string{"k-2"}, ""},
-		{"decisions --json", 0, []string{`{"decisions":[{"id":"k-2"`}, ""},
-		{"decisions export", 0, []string{`"id":"k-1"`, "}\n{"}, ""},
+		{"decisions --model other\x1b[2J\u202e", 0, []string{"k-2", `other\u001b[2J\u202e`}, ""},
+		{"decisions --json", 0, []string{`{"decisions":[{"id":"k-2"`, `other\u001b[2J\u202e`}, ""},
+		{"decisions export", 0, []string{`"id":"k-1"`, "}\n{", `other\u001b[2J\u202e`}, ""},
 		{"why k-1", 0, []string{"request ask-1", "worker 7/0: 10.0 ms predicted to the first token, 12.5 ms taken", "96 reachable (worker 8/0), 64 selected (less: busy), ? found",
 			"*", "10.2 ms = all of it", "left out: busy_prefill_tokens"}, ""},
 		{"why ask-1", 0, []string{"k-1  2026-01-02T03:04:05Z"}, ""},
@@ -80,6 +80,9 @@ func TestDecisions(t *testing.T) {
 		code, stdout, stderr := kvctl(t, args...)
 		if code != f.code || !strings.Contains(stderr, f.stderr) {
 			t.Errorf("%s: exit code %d, want %d: %s%s", f.args, code, f.code, stdout, stderr)
+		}
+		if strings.ContainsAny(stdout+stderr, "\x1b\u202e") {
+			t.Errorf("%s: a terminal would obey a name in\n%q", args, stdout+stderr)
 		}
 		for _, want := range f.stdout {
 			if !strings.Contains(stdout, want) {

@@ -119,11 +119,11 @@ func (c *config) complain(err error) {
 		_ = c.print(map[string]any{"error": err.Error()}) // nowhere left to say it
 		return
 	}
-	fmt.Fprintf(os.Stderr, "kvctl: %v\n", err)
+	fmt.Fprintf(&plainly{out: os.Stderr}, "kvctl: %v\n", err)
 }
 
 func main() {
-	c := config{out: os.Stdout, now: time.Now}
+	c := config{out: &plainly{out: os.Stdout}, now: time.Now}
 	set := conf.New("kvctl", summary)
 	c.declare(set)
 	code := 0
