@@ -142,8 +142,14 @@ func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]
 	x.setFiles(want, m, err, now)
 }
 
+// SeveralEngines are the rules of requests (Options.Engine) of a model that SGLang's engines serve beside
+// others: there are none that hold for all, and SGLang's do not say what they make of chats.
+const SeveralEngines = "several"
+
+var errSeveral = errors.New("SGLang and other engines serve the model, and write its chats each in its own way: give them routing groups of their own, or models")
+
 // rules says whose rules of requests hold: SGLang's if that is what all engines say that say
-// anything; as before while none does.
+// anything, nobody's if some do; as before while none does.
 func (s *Subject) rules(engines []Engine) string {
 	said := map[bool]bool{}
 	for _, e := range engines {
@@ -156,7 +162,9 @@ func (s *Subject) rules(engines []Engine) string {
 	switch {
 	case len(said) == 0:
 		return s.files.Engine
-	case said[true] && !said[false]:
+	case said[true] && said[false]:
+		return SeveralEngines
+	case said[true]:
 		return string(chat.SGLang)
 	}
 	return ""

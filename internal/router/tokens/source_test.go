@@ -303,7 +303,8 @@ func TestWhoAgrees(t *testing.T) {
 }
 
 // Chats are written by SGLang's rules where that is what engines say that they are, and by vLLM's
-// where they say another thing, or the files do; while none says anything it stays as it was.
+// where they say another thing, or the files do; while none says anything it stays as it was. Where some
+// are SGLang's and others are not, chats are left to engines, shown, and texts are not.
 func TestWhoseRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShop(t, tokentest.Template, 0)
@@ -321,8 +322,10 @@ func TestWhoseRules(t *testing.T) {
 			files    []modelfiles.File
 			software []string
 			sglang   bool
-		}{{a, []string{""}, false}, {a, []string{"sglang", ""}, true}, {a, []string{""}, true}, {a, nil, true}, {a, []string{"sglang", "vllm"}, false}, {a, []string{"sglang"}, true},
-			{set.Files(), []string{"sglang"}, false}} {
+			several  bool
+		}{{a, []string{""}, false, false}, {a, []string{"sglang", ""}, true, false}, {a, []string{""}, true, false}, {a, nil, true, false}, {a, []string{"sglang", "vllm"}, false, true},
+			{a, []string{"", ""}, false, true}, {a, []string{"sglang"}, true, false}, {a, []string{"vllm", ""}, false, false}, {a, []string{"vllm", "sglang"}, false, true},
+			{set.Files(), []string{"sglang"}, false, false}, {set.Files(), []string{"sglang", "vllm"}, false, false}} {
 			list := []tokens.Engine{}
 			for i, software := range c.software {
 				list = append(list, tokens.Engine{Worker: uint64(i + 1), Is: i, Software: software, Files: s.source.Registered(c.files)})
@@ -334,7 +337,19 @@ func TestWhoseRules(t *testing.T) {
 			}
 			s.engine.Store(m)
 			s.fleet.Store(&map[event.Space][]tokens.Engine{space: list})
-			s.status("one")
+			x := s.status("one")
+			if shown := strings.Contains(x.NoChats, "SGLang and other engines"); shown != c.several || x.States["texts"] != "trusted" {
+				t.Errorf("%v: shown %t: %+v", c.software, shown, x)
+			}
+			if c.several {
+				for _, r := range []tokens.Request{{Form: tokens.Chat, Body: []byte(`{"messages":[{"role":"user","content":"a"}]}`)},
+					{Form: tokens.Message, Body: []byte(`{"max_tokens":1,"messages":[{"role":"user","content":"a"}]}`)}, {Form: tokens.Response, Body: []byte(`{"input":"a"}`)}} {
+					if got, err := s.source.Of(space).Tokens(t.Context(), r); err == nil {
+						t.Errorf("%v: %v has %v", c.software, r.Form, got.List)
+					}
+				}
+				continue
+			}
 			// SGLang takes a last message of the assistant for the user's; vLLM does not.
 			got, err := s.source.Of(space).Tokens(t.Context(), tokens.Request{Form: tokens.Chat, Body: []byte(`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`)})
 			if err != nil {

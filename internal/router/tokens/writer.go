@@ -100,6 +100,9 @@ func (s *Server) probe(files fs.FS, zone *time.Location, now func() time.Time, w
 
 // writer returns what writes the model's chats.
 func (s *Server) writer(files fs.FS, zone *time.Location, now func() time.Time) (Writer, error) {
+	if s.Engine == SeveralEngines {
+		return nil, errSeveral
+	}
 	cfg, err := s.config(files, zone, now)
 	if err != nil {
 		return nil, err
