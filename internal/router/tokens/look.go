@@ -58,6 +58,7 @@ func (s *Source) look(ctx context.Context, fleet map[event.Space][]Engine, all *
 	}
 	s.forget()
 	s.drop(fleet)
+	s.cfg.Dirs.keep(fleet)
 }
 
 // maxGone bounds the models that are remembered though nobody serves them.
@@ -111,7 +112,10 @@ func (l *loading) over() bool {
 // workers which name any have registered with.
 func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]Engine, all *sync.WaitGroup) {
 	engines := fleet[x.space]
-	want, found, err := s.cfg.Dirs.find(x.space.Model)
+	want, found, err := s.cfg.Dirs.find(x.space.Model, all.Go, s.wake)
+	if errors.Is(err, errLoading) {
+		return
+	}
 	for _, e := range engines {
 		switch {
 		case found, e.Files.ID == "":
@@ -217,12 +221,17 @@ func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engi
 		defer cancel()
 		l.m, l.err = f.Open(ctx, f.Engine)
 		close(l.done)
-		select {
-		case s.woken <- struct{}{}:
-		default:
-		}
+		s.wake()
 	})
 	return nil, errLoading
+}
+
+// wake has Run look again now.
+func (s *Source) wake() {
+	select {
+	case s.woken <- struct{}{}:
+	default:
+	}
 }
 
 // forget lets go of models that nobody has the files of any more.
