@@ -20,7 +20,11 @@ type reach struct {
 
 // without considers a rank that cannot be chosen, or not for all that it has.
 func (b *reach) without(r *Router, m *member, why account.Shortfall, prompt int) {
-	if n := r.tokensOf(&r.depth[m.slot], prompt); n > b.tokens && why != account.NoShortfall {
+	depth := &r.depth[m.slot]
+	if r.weigh.estimated {
+		depth = scaled(*depth, r.weigh.part)
+	}
+	if n := r.tokensOf(depth, prompt); n > b.tokens && why != account.NoShortfall {
 		b.tokens, b.at, b.why = n, m.RankID, why
 	}
 }
@@ -48,6 +52,22 @@ func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
 	return n
 }
 
+// foundOn returns how much of the prompt a rank's engine should find, if it finds a part of what
+// was looked up.
+func (r *Router) foundOn(s *scratch, at shard.RankID, part float64) (n int) {
+	s.each(func(id shard.RankID, depth *[event.NumTiers]uint32) {
+		if id == at {
+			var within [event.NumTiers]uint32
+			setWithin(&within, depth, len(s.local))
+			if part < 1 {
+				discount(&within, part)
+			}
+			n = max(n, r.tokensOf(&within, s.tokens))
+		}
+	})
+	return n
+}
+
 // account says what was to be found cached of a prompt that went to the candidate i, where
 // the policy preferred another one, or the same.
 func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choice {
@@ -56,6 +76,7 @@ func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choic
 	if !a.Known {
 		return a
 	}
+	a.Estimated = r.weigh.estimated
 	a.Selected, a.Reachable, a.Best = c.CachedTokens, c.CachedTokens, c.RankID
 	most, at := c.CachedTokens, i
 	// Who had most is looked for only where somebody may have had more: as a rule it is the
@@ -91,8 +112,9 @@ type followed struct {
 	first    time.Time     // when something came of it; zero before
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
-	table    *table        // if it is sampled
-	trace    string        // the id of its trace; empty without
+	bound    bounded
+	table    *table // if it is sampled
+	trace    string // the id of its trace; empty without
 
 	reported bool
 	actual   int
@@ -100,6 +122,7 @@ type followed struct {
 }
 
 func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
+	f.bound = bounded{}
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if a.Account.Selected > 0 && m.indexed != (shard.Member{}) {
 		f.holder = m.indexed
@@ -206,7 +229,7 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 	}
 	e := account.Evidence{BlockSize: r.cfg.BlockSize, Counted: u.Prompt, Looked: len(p.Tokens), Selected: out.Selected, Actual: out.Actual}
 	if !e.Differs() {
-		a.report(&out)
+		r.reported(a, &out)
 		r.mu.Unlock()
 		return out, true
 	}
@@ -220,13 +243,16 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 	out.Miss = account.Judge(&e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.attempts[k]; a != nil {
-		a.report(&out)
+	if a := r.attempts[k]; a != nil && !a.reported {
+		r.reported(a, &out)
 	}
 	return out, true
 }
 
-func (f *followed) report(out *Account) {
+func (r *Router) reported(f *attempt, out *Account) {
+	if f.choice.Estimated {
+		r.correct(&f.followed, out)
+	}
 	f.reported, f.choice, f.actual, f.miss = true, out.Choice, out.Actual, out.Miss
 }
 
@@ -239,14 +265,11 @@ func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Pr
 	if r.prepare(context.Background(), s, &p, new(Options)) != nil || !s.looked || s.unknown != nil && s.unknown(f.at.Worker) {
 		return e
 	}
-	e.Now = 0
-	s.each(func(id shard.RankID, depth *[event.NumTiers]uint32) {
-		if id == f.at {
-			var within [event.NumTiers]uint32
-			setWithin(&within, depth, len(s.local))
-			e.Now = max(e.Now, r.tokensOf(&within, s.tokens))
-		}
-	})
+	part := 1.0
+	if f.choice.Estimated {
+		part = f.bound.part // that of the choice: what was learnt since is no change of the index
+	}
+	e.Now = r.foundOn(s, f.at, part)
 	if f.holder == (shard.Member{}) {
 		return e
 	}

@@ -27,6 +27,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
+	r.weigh.part, r.weigh.estimated = r.estimated()
 	left := r.gather(s, o, now, explain)
 	if len(s.cands) == 0 {
 		err := &NoWorkerError{Left: left}
@@ -73,6 +74,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		a.First = time.Duration(e.first * float64(time.Millisecond))
 		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID())
+		if a.Account.Estimated {
+			booked.bound = r.boundOf(s, &a.Candidate)
+		}
 		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
 		if o.Whole && o.Stage == Whole {
 			r.unseen.add(k, now.Add(a.First))
@@ -164,6 +168,9 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		c.Context = l.PromptTokens
 		c.HeadTokens, c.Since = r.table.Turn(m.slot)
 		c.Cached, c.Cost = r.depth[m.slot], 0
+		if r.weigh.estimated {
+			discount(&c.Cached, r.weigh.part)
+		}
 		if c.Stale = m.stale; c.Stale {
 			discount(&c.Cached, r.settings.StaleCredit)
 			if why == Eligible {

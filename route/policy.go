@@ -48,8 +48,8 @@ type Observer interface {
 // for this request.
 type Candidate struct {
 	shard.RankID
-	// Cached is how many leading blocks of the prompt the rank holds, or of a stale one
-	// count: cumulative over tiers.
+	// Cached is how many leading blocks of the prompt the rank holds, or of a stale one, or
+	// where that is estimated, count: cumulative over tiers.
 	Cached [event.NumTiers]uint32
 	// CachedTokens is the length of prompt that the engine should find on the
 	// tiers that earn credit.
@@ -100,6 +100,9 @@ type Weighing struct {
 	Stage       Stage
 	Now         time.Time
 	Rand        *rand.Rand
+
+	estimated bool    // depths are bounds
+	part      float64 // of them that is expected; 1 of others
 
 	expected int  // tokens to generate; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about

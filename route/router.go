@@ -56,6 +56,10 @@ type Config struct {
 	// Eagle reports whether the tokens of prompts are to be looked up with the hashes of
 	// blockhash.Options.Eagle, too; nil: they are not. It is asked for each prompt.
 	Eagle func() bool
+	// Estimated reports whether what ranks have cached is the most that can be reused, as
+	// the model has caches that are not indexed (shard.Space.Hybrid): then it counts for
+	// the part that engines report of it; nil: it is not. It is asked for each choice.
+	Estimated func() bool
 	// Shares are asked in place of Index, if not nil. What each rank holds in all is to
 	// be told with SetHeld then.
 	Shares   Shares
@@ -84,27 +88,28 @@ type Router struct {
 	cfg     Config
 	scratch sync.Pool // of *scratch
 
-	mu        sync.Mutex // guards all below
-	settings  Settings
-	policy    Policy
-	observer  Observer // the policy, if it is one of the caller's own that learns
-	times     *auto    // predicts, whatever the policy; the policy itself if that does
-	rand      *rand.Rand
-	table     *load.Table
-	journal   Journal
-	workers   map[uint64]*workerState
-	attempts  map[load.Key]*attempt // own bookings
-	spare     []*attempt            // of ended ones, for their memory
-	wellUntil time.Time             // see allWell
-	unseen    unseen
-	totals    account.Totals
-	members   []*member // by rising slot
-	others    []uint64  // other routers, rising
-	assigned  bool      // members say which are theirs
-	bySlot    []*member // nil where the slot is no member's
-	numbers   []numbered
-	mark      uint64 // of the last choice that marked workers
-	stats     Stats
+	mu         sync.Mutex // guards all below
+	settings   Settings
+	policy     Policy
+	observer   Observer // the policy, if it is one of the caller's own that learns
+	times      *auto    // predicts, whatever the policy; the policy itself if that does
+	rand       *rand.Rand
+	table      *load.Table
+	journal    Journal
+	workers    map[uint64]*workerState
+	attempts   map[load.Key]*attempt // own bookings
+	spare      []*attempt            // of ended ones, for their memory
+	wellUntil  time.Time             // see allWell
+	unseen     unseen
+	totals     account.Totals
+	correction correction
+	members    []*member // by rising slot
+	others     []uint64  // other routers, rising
+	assigned   bool      // members say which are theirs
+	bySlot     []*member // nil where the slot is no member's
+	numbers    []numbered
+	mark       uint64 // of the last choice that marked workers
+	stats      Stats
 
 	// Of the choice being made.
 	depth   [][event.NumTiers]uint32 // by slot; zero between choices

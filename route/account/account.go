@@ -11,6 +11,9 @@ type Choice struct {
 	// Best is the rank that had Reachable, the chosen one if it did.
 	Best shard.RankID
 	Why  Shortfall // of Selected
+	// Estimated: the model has caches that are not indexed, so of what the index has a part
+	// is Reachable and Selected, learnt from what engines report.
+	Estimated bool
 }
 
 // Shortfall is why the chosen rank should find less cached than the best one.

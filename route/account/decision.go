@@ -33,6 +33,7 @@ type Decision struct {
 	BestRank  *uint32 `json:"reachable_dp_rank"`
 	Short     string  `json:"not_selected,omitempty"` // why Selected is less than Reachable
 	Miss      string  `json:"not_found,omitempty"`    // why Actual is not Selected
+	Estimated bool    `json:"estimated,omitempty"`    // Reachable and Selected are
 
 	// Milliseconds from the choice: what was predicted for the first token, what it took,
 	// and until the request was over.
@@ -108,6 +109,7 @@ func (d *Decision) Choose(c *Choice) {
 	}
 	reachable, selected, worker, rank := c.Reachable, c.Selected, c.Best.Worker, c.Best.DPRank
 	d.Reachable, d.Selected, d.BestAt, d.BestRank, d.Short = &reachable, &selected, &worker, &rank, c.Why.String()
+	d.Estimated = c.Estimated
 }
 
 // off is how far its first token was from what was predicted, in ms; below 0 if unknown.

@@ -105,6 +105,7 @@ type Model struct {
 	served  names                              // that engines know the model by
 	owners  names                              // as engines list the model
 	eagle   atomic.Bool                        // a worker says that its hashes are those of EAGLE
+	hybrid  atomic.Bool                        // a worker says that its model has caches that are not indexed
 	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
 }
 
@@ -236,6 +237,9 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	}
 	if w.Eagle() {
 		m.eagle.Store(true)
+	}
+	if w.Hybrid {
+		m.hybrid.Store(true)
 	}
 	was := m.Engine(w.ID)
 	e, err := f.engine(m, &w)
@@ -394,13 +398,13 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
-		cfg.Shares, cfg.Eagle = f.cfg.Shares.Space(sp), m.eagle.Load
+		cfg.Shares, cfg.Eagle, cfg.Estimated = f.cfg.Shares.Space(sp), m.eagle.Load, m.hybrid.Load
 	case f.cfg.Index != NoIndex:
 		space, err := f.cfg.Set.Open(sp)
 		if err != nil {
 			return nil, err
 		}
-		cfg.Index, cfg.Eagle = space, space.Eagle
+		cfg.Index, cfg.Eagle, cfg.Estimated = space, space.Eagle, space.Hybrid
 		if f.cfg.Index == Approximate {
 			a := f.cfg.Approx
 			a.Space = space

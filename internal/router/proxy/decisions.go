@@ -40,6 +40,9 @@ func receipt(pair *route.Pair) string {
 		number("prompt", a.Prompt)
 		number("reachable", a.Reachable)
 		number("selected", a.Selected)
+		if a.Estimated {
+			b = append(b, ", estimated"...)
+		}
 		if a.Why != account.NoShortfall {
 			b = append(append(append(b, `, not-selected="`...), a.Why.String()...), '"')
 		}

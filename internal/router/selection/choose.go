@@ -132,16 +132,18 @@ type explained struct {
 }
 
 type chosen struct {
-	ID       string      `json:"selection_id"`
-	Model    string      `json:"model_name"`
-	Group    string      `json:"routing_group"`
-	Worker   uint64      `json:"worker_id"`
-	Rank     uint32      `json:"dp_rank"`
-	Endpoint *string     `json:"endpoint"` // null if unknown
-	Size     uint32      `json:"block_size"`
-	Overlap  overlap     `json:"overlap"`
-	Prefill  int         `json:"effective_prefill_tokens"`
-	Explain  []explained `json:"explain,omitempty"`
+	ID       string  `json:"selection_id"`
+	Model    string  `json:"model_name"`
+	Group    string  `json:"routing_group"`
+	Worker   uint64  `json:"worker_id"`
+	Rank     uint32  `json:"dp_rank"`
+	Endpoint *string `json:"endpoint"` // null if unknown
+	Size     uint32  `json:"block_size"`
+	Overlap  overlap `json:"overlap"`
+	// Estimated: overlap is the part of what the index has that engines are seen to reuse.
+	Estimated bool        `json:"estimated,omitempty"`
+	Prefill   int         `json:"effective_prefill_tokens"`
+	Explain   []explained `json:"explain,omitempty"`
 }
 
 // read returns what a body asks for, of which model, and of which prompt.
@@ -172,7 +174,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 	}
 	out := chosen{
 		ID: q.id, Model: m.Model, Group: registry.GroupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
-		Overlap: overlapOf(&best.Candidate, m.BlockSize), Prefill: best.NewTokens,
+		Overlap: overlapOf(&best.Candidate, m.BlockSize), Prefill: best.NewTokens, Estimated: best.Account.Estimated,
 	}
 	if e := m.Endpoint(best.Worker); e != "" {
 		out.Endpoint = &e
