@@ -61,7 +61,8 @@ router:
   autoscaling: {enabled: true, maxReplicas: 5}
   extraVolumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
   extraVolumeMounts: [{name: models, mountPath: /models, readOnly: true}]
-  extraPorts: [{name: grpc-picker, port: 9002, appProtocol: kubernetes.io/h2c}]
+  extraPorts: [{name: mine, port: 9003, appProtocol: kubernetes.io/h2c}]
+  picker: {enabled: true}
 discover: {enabled: true, pool: llama, tokenSecret: operator, settings: {block-size: 16}}
 publisher:
   persistence: {enabled: true}
@@ -79,6 +80,13 @@ access: {allowAnonymous: true}
 indexer: {replicas: 1}
 router: {enabled: false}
 serviceAccount: {name: mine}
+`,
+	"picker": `
+nats: {url: "nats://nats:4222"}
+access: {allowAnonymous: true}
+indexer: {replicas: 1}
+router: {replicas: 1, picker: {enabled: true, port: 9102}}
+networkPolicy: {enabled: true}
 `,
 	"discovery alone": `
 access: {allowAnonymous: true}
@@ -240,11 +248,38 @@ func renderChart(t *testing.T, chart, v string) (list []object) {
 	}
 }
 
+// A picker has one port in the settings, the pod, the Service and the NetworkPolicy, beside
+// further ones. The Service says that it is plain where it is, and only then the kubelet can
+// ask it, as it speaks no TLS.
+func TestHelmPicker(t *testing.T) {
+	for name, want := range map[string][]string{
+		"picker": {
+			"picker-listen: 0.0.0.0:9102", "{name: picker, containerPort: 9102}", "{port: picker, protocol: TCP}",
+			`{name: picker, port: 9102, targetPort: picker, appProtocol: "kubernetes.io/h2c"}`, "grpc: {port: 9102, service: readiness}",
+		},
+		"all": {
+			"picker-listen: 0.0.0.0:9002", "{name: picker, containerPort: 9002}", "{port: picker, protocol: TCP}",
+			"{name: picker, port: 9002, targetPort: picker}", "{name: mine, containerPort: 9003}", "httpGet: {path: /readyz, port: http, scheme: HTTPS}",
+		},
+	} {
+		out, err := helm(t, "template", "rel", chart, "--kube-version=1.31.0", "-s", "templates/router.yaml", "-f", valuesFile(t, values[name]))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, line := range want {
+			if !strings.Contains(out, line) {
+				t.Errorf("%s: no %s in\n%s", name, line, out)
+			}
+		}
+	}
+}
+
 func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 	for name, want := range map[string]map[string]int{
 		"all": {"ConfigMap": 6, "Service": 5, "StatefulSet": 3, "Deployment": 2, "PodDisruptionBudget": 2, "ServiceAccount": 2, "NetworkPolicy": 5, "HorizontalPodAutoscaler": 1,
 			"ServiceMonitor": 1, "PrometheusRule": 1, "Role": 1, "RoleBinding": 1},
 		"least":           {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
+		"picker":          {"ConfigMap": 2, "Service": 2, "StatefulSet": 1, "Deployment": 1, "NetworkPolicy": 2, "ServiceAccount": 1},
 		"discovery alone": {"ConfigMap": 1, "Service": 1, "Deployment": 1, "ServiceAccount": 1, "Role": 1, "RoleBinding": 1},
 	} {
 		objects := render(t, values[name])

@@ -128,7 +128,11 @@ spec:
         periodSeconds: 10
         failureThreshold: 6
       readinessProbe:
+        {{- if and (dig "picker" "enabled" false .c) (not $v.access.tlsSecret) }}
+        grpc: {port: {{ .c.picker.port }}, service: readiness} # says the same as /readyz, where gateways ask
+        {{- else }}
         httpGet: {path: /readyz, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        {{- end }}
         periodSeconds: 2
         failureThreshold: 1
       resources: {{ toYaml .c.resources | nindent 8 }}
