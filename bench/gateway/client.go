@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 
 	"github.com/kvatlas/kvatlas/internal/extproc"
 )
@@ -29,7 +30,8 @@ func Dial(address string, secure bool) (*Client, error) {
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(with),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(extproc.Codec{}), grpc.MaxCallRecvMsgSize(64<<20)),
-		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20))
+		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
+		experimental.WithBufferPool(extproc.Pool), grpc.WithReadBufferSize(128<<10), grpc.WithWriteBufferSize(128<<10))
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", address, err)
 	}

@@ -33,15 +33,14 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	default:
 		return nil, fmt.Errorf("a %T is no message of this protocol", v)
 	}
-	pool := mem.DefaultBufferPool()
-	room := pool.Get(size)
+	room := Pool.Get(size)
 	out := write((*room)[:0])
 	if len(out) == 0 || &out[0] != &(*room)[0] { // it was short
-		pool.Put(room)
+		Pool.Put(room)
 		return mem.BufferSlice{mem.SliceBuffer(out)}, nil
 	}
 	*room = out
-	return mem.BufferSlice{mem.NewBuffer(room, pool)}, nil
+	return mem.BufferSlice{mem.NewBuffer(room, Pool)}, nil
 }
 
 func headersRoom(list []Header) (n int) {
@@ -53,7 +52,7 @@ func headersRoom(list []Header) (n int) {
 
 // Unmarshal implements encoding.CodecV2.
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	buffer := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buffer := data.MaterializeToBuffer(Pool)
 	var err error
 	switch m := v.(type) {
 	case *Request:

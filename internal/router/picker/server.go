@@ -16,6 +16,7 @@ import (
 	"github.com/VictoriaMetrics/metrics"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -108,10 +109,12 @@ func New(cfg Config) (*Server, error) {
 	for _, reason := range [...]string{"body_mode", "observability_mode", "order", "head", "empty_subset"} {
 		s.meters.faults(reason)
 	}
-	const window = 1 << 20 // a prompt of a hundred thousand tokens needs no second round
+	const window = 1 << 20   // a prompt of a hundred thousand tokens needs no second round
+	const buffer = 128 << 10 // some frames for each call of the system
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(extproc.Codec{}), grpc.MaxRecvMsgSize(int(cfg.MaxBody)+1<<20), grpc.MaxConcurrentStreams(uint32(cfg.MaxInflight)),
 		grpc.MaxHeaderListSize(uint32(cfg.MaxHeader)), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4*window),
+		experimental.BufferPool(extproc.Pool), grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer), grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	)
 	s.grpc.RegisterService(&grpc.ServiceDesc{
