@@ -55,7 +55,7 @@ func TestConsole(t *testing.T) {
 	})
 
 	step("HostileName", func(t *testing.T) {
-		if !strings.Contains(eval[string](b, `document.querySelector('.groups').textContent`), hostile) {
+		if !strings.Contains(eval[string](b, `document.querySelector('.groups').textContent`), shown) {
 			t.Errorf("the model %s is not there by its name", hostile)
 		}
 		for _, view := range views {
@@ -63,6 +63,12 @@ func TestConsole(t *testing.T) {
 			b.until(view, `document.querySelector('#views [aria-current]')?.innerText.toLowerCase() === `+quote(view))
 			if n := eval[int](b, `document.querySelectorAll('main img').length`); n != 0 || strings.Contains(eval[string](b, `document.title`), "taken") {
 				t.Errorf("%s: the model's name is markup: %d images", view, n)
+			}
+			if view != "settings" {
+				b.until("the name in "+view, `document.querySelector('main').textContent.includes(`+quote(`\u{202e}`)+`)`)
+			}
+			for _, wrong := range eval[[]string](b, turnedAround) {
+				t.Errorf("%s: %s", view, wrong)
 			}
 		}
 	})
@@ -167,6 +173,23 @@ func TestConsole(t *testing.T) {
 	})
 	t.Run("WithoutNATS", func(t *testing.T) { withoutNATS(t, other) })
 }
+
+// turnedAround lists texts that have what cannot be seen, or in which words stand before others that are
+// written before them.
+const turnedAround = `(() => {
+	const wrong = [], raw = /[\u0007\u200b\u202e]/;
+	for (const e of document.querySelectorAll('*')) for (const a of e.attributes) if (raw.test(a.value)) wrong.push('the attribute ' + a.name + ' of ' + e.className + ': ' + escape(a.value));
+	const at = (n, i) => { const r = document.createRange(); r.setStart(n, i); r.setEnd(n, i + 1); return r.getBoundingClientRect(); };
+	const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n; (n = all.nextNode());) {
+		if (raw.test(n.data)) wrong.push('the text ' + escape(n.data));
+		const m = /[\u05d0-\u05ea]([^\u05d0-\u05ea]*[0-9a-z])/.exec(n.data);
+		if (!m) continue;
+		const letter = at(n, m.index), after = at(n, m.index + m[0].length - 1);
+		if (letter.width && after.width && Math.abs(letter.top - after.top) < 4 && after.left < letter.left) wrong.push('turned around: ' + escape(n.data));
+	}
+	return wrong;
+})()`
 
 func stop(t *testing.T, p *process, s syscall.Signal) {
 	t.Helper()

@@ -92,8 +92,12 @@ func until(t *testing.T, what string, f func() error) {
 	}
 }
 
-// hostile is a model's name that would do harm to a page that takes it for markup.
-const hostile = `<img src=x onerror="document.title='taken'">`
+// hostile is a model's name that would do harm to a page that takes it for markup, and turn around what
+// stands after it; shown is how it is to be read.
+const (
+	hostile = `<img src=x onerror="document.title='taken'">` + "\u202e\u200bm\a \u05d0\u05d1 7"
+	shown   = `<img src=x onerror="document.title='taken'">\u{202e}\u{200b}m\u{7} ` + "\u2068\u05d0\u05d1\u2069 7"
+)
 
 // fleet is a router with its engines.
 type fleet struct {

@@ -1,5 +1,7 @@
 // Elements without markup. What comes from the fleet (names of models, ids of
-// workers, words of errors) is only ever text here: nothing of it is parsed.
+// workers, words of errors) is only ever text here: nothing of it is parsed, and nothing
+// of it turns other words around (words.js).
+import { plain } from './words.js';
 
 /** el makes an element; attributes that are null or false are left out. */
 export function el(tag, attributes, ...children) {
@@ -25,19 +27,20 @@ function set(node, attributes) {
     if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
     else if (name === 'vars') for (const [k, v] of Object.entries(value)) node.style.setProperty(k, v);
     else if (name in properties) node[name] = value;
-    else node.setAttribute(name, value === true ? '' : value);
+    else node.setAttribute(name, value === true ? '' : spoken.test(name) ? plain(value) : value);
   }
 }
 
+const spoken = /^(aria-label|title|placeholder)$/;
 const properties = { value: 1, checked: 1, disabled: 1, hidden: 1, open: 1, tabIndex: 1 };
 
 function flat(children) {
-  return children.flat(3).filter((c) => c !== null && c !== undefined && c !== false);
+  return children.flat(3).filter((c) => c !== null && c !== undefined && c !== false).map((c) => (c instanceof Node ? c : plain(c)));
 }
 
 /** text sets a node's text where it differs, so that nothing is laid out for nothing. */
 export function text(node, words) {
-  words = String(words);
+  words = plain(words);
   if (node.textContent !== words) node.textContent = words;
 }
 

@@ -1,5 +1,6 @@
 // The page: which view is shown, how the stream stands, light and dark.
 import { el, fill, text } from './dom.js';
+import { plain } from './words.js';
 import { clock, span } from './format.js';
 import { Source, token } from './source.js';
 import { fleet } from './fleet.js';
@@ -52,7 +53,7 @@ function route(event) {
     }
     if (event?.type === 'hashchange') scrollTo(0, 0);
   }
-  document.title = [rest[0], VIEWS[view][0], 'kvatlas'].filter(Boolean).join(' · ');
+  document.title = [rest[0], VIEWS[view][0], 'kvatlas'].filter(Boolean).map(plain).join(' · ');
   next.show(rest, args);
 }
 
