@@ -150,6 +150,11 @@ func TestConsole(t *testing.T) {
 		b.visit("#/fleet")
 		f.second.kill()
 		b.until("the dead worker", `/dead|silent/.test(document.querySelector('.attention').innerText) && document.querySelector('.attention').innerText.includes('50')`)
+		// What it held is shown as of before.
+		cells := `[...document.querySelectorAll('.group')].find((g) => g.textContent.includes('taken')).querySelector('.cells')`
+		b.until("its colour without a hue", `(() => { const [r, g, b, a] = `+cells+`.querySelector('.heat').getContext('2d').getImageData(0, 0, 1, 1).data; return r === g && g === b && a > 0; })()`)
+		eval[any](b, `void `+cells+`.dispatchEvent(new FocusEvent('focus'))`)
+		b.until("its value as one that was", `/: was \d.*, dead/.test(`+cells+`.querySelector('[role=option]').innerText)`)
 		b.picture("killed")
 	})
 
@@ -317,8 +322,12 @@ func looks(t *testing.T, b *tab) {
 		"prefixes": `document.querySelector('.tree ul [role=treeitem]')`, "decisions": `document.querySelectorAll('.choices li').length > 5`,
 		"decision": `document.querySelector('.decision .verdict')`, "streams": `document.querySelector('.streams section')`, "settings": `document.querySelector('.settings tbody tr')`,
 	}
+	sizes := [][2]int64{{360, 780}, {1280, 900}, {3840, 2160}}
+	if thorough {
+		sizes = append(sizes, [2]int64{768, 1024})
+	}
 	for _, theme := range []string{"light", "dark"} {
-		for _, size := range [][2]int64{{360, 780}, {1280, 900}, {3840, 2160}} {
+		for _, size := range sizes {
 			b.look(size[0], size[1], theme)
 			b.visit("#/fleet")
 			for name, hash := range places {
@@ -348,6 +357,9 @@ func paused(t *testing.T, b *tab) {
 	b.visit("#/fleet")
 	eval[any](b, `void document.querySelector('#pause').click()`)
 	b.until("that it is paused", `globalThis.kvatlas.state === 'paused' && /Paused/.test(document.querySelector('#notice').innerText)`)
+	if !eval[bool](b, `getComputedStyle(document.querySelector('.cells .heat')).filter.includes('grayscale')`) {
+		t.Error("what cells held when it was paused has its colours, as if it were of now")
+	}
 	read := eval[int64](b, `globalThis.kvatlas.read`)
 	until(t, "two seconds", after(2*time.Second))
 	if now := eval[int64](b, `globalThis.kvatlas.read`); now != read {

@@ -6,7 +6,7 @@
 // drawn when one of them changes.
 import { el, text, unique, still } from './dom.js';
 import { ramp, bright, paints } from './scale.js';
-import { STATES, stateOf, glyph, mark } from './states.js';
+import { STATES, stateOf, glyph, mark, old } from './states.js';
 
 const FADE = 420; // ms from one value to the next
 const RIM = 4; // CSS pixels around the cells, for what surrounds one at the edge
@@ -116,7 +116,9 @@ export class Cells {
 
   /** colour sets the ramp, as by another metric or theme, and paints all. */
   colour(metric, dark) {
+    this.metric = metric;
     this.colours = ramp(metric, dark);
+    this.faded = new Uint32Array(faded(this.colours).buffer);
     const words = new Uint32Array(this.colours.buffer.slice(0));
     words[255] = 0; // unknown: hollow, whatever the scale
     this.lut = words;
@@ -141,7 +143,10 @@ export class Cells {
       this.begun = time;
       this.moving = true;
     }
-    if (marked) this.states.set(state);
+    if (marked) {
+      this.states.set(state);
+      this.paintHeat();
+    }
     if (marked || blank || (moved && (this.size?.tile || this.hover >= 0))) this.draw();
     return moved || marked;
   }
@@ -168,9 +173,11 @@ export class Cells {
   paintHeat() {
     if (!this.pixels || !this.lut) return;
     const { pixels, lut, now } = this;
-    for (let i = 0; i < now.length; i++) pixels[i] = lut[now[i]];
+    for (let i = 0; i < now.length; i++) pixels[i] = this.old(i) && now[i] !== 255 ? this.faded[now[i]] : lut[now[i]];
     this.heat.getContext('2d').putImageData(this.image, 0, 0);
   }
+
+  old(i) { return this.states[i] !== 0 && old(this.states[i], this.metric); }
 
   box(i) {
     const { wide, high, gap } = this.size;
@@ -186,6 +193,7 @@ export class Cells {
     const radius = size.tile ? 5 + size.high / 64 : Math.max(4.5, Math.min(8, size.wide * 0.24));
     for (let i = 0; i < states.length; i++) {
       const [x, y, w, h] = size.tile || states[i] ? this.box(i) : [0, 0, 0, 0];
+      if (states[i] && to[i] !== 255 && size.wide >= 14 && this.old(i)) this.hatch(ctx, x, y, w, h);
       if (size.tile) this.words(ctx, i, x, y, w, h);
       else if (to[i] === 255) this.blank(ctx, ...this.box(i));
       if (states[i]) this.stamp(ctx, states[i], size.tile ? x + w - 2.4 * radius : x + w / 2, size.tile ? y + 2.4 * radius : y + h / 2, radius, dpr);
@@ -199,8 +207,9 @@ export class Cells {
   words(ctx, i, x, y, w, h) {
     const v = this.to[i];
     if (v === 255) this.blank(ctx, x, y, w, h);
-    const dark = v === 255 ? null : bright(this.colours, v);
-    ctx.fillStyle = dark === null ? this.paint.muted : dark ? '#15181b' : '#fbfcfc';
+    if (v === 255) ctx.fillStyle = this.paint.muted;
+    else if (this.old(i)) ctx.fillStyle = this.paint.ink;
+    else ctx.fillStyle = bright(this.colours, v) ? '#15181b' : '#fbfcfc';
     ctx.textBaseline = 'alphabetic';
     const cell = this.group.cells[i], tall = h >= 50, times = tall ? (h + 6) / 64 : 1;
     const small = tall ? 9 + 3 * times : 11, large = tall ? Math.round(17 * times) : 12, edge = tall ? 4 + 4 * times : 8;
@@ -237,6 +246,25 @@ export class Cells {
     ctx.roundRect(x + 0.5, y + 0.5, w - 1, h - 1, this.size.round);
     ctx.stroke();
     ctx.setLineDash([]);
+  }
+
+  /** hatch strikes a cell through whose colour is old. */
+  hatch(ctx, x, y, w, h) {
+    const step = Math.max(5, Math.min(9, h / 6));
+    ctx.save();
+    ctx.beginPath();
+    ctx.roundRect(x, y, w, h, this.size.round);
+    ctx.clip();
+    ctx.strokeStyle = this.paint.bg;
+    ctx.globalAlpha = 0.55;
+    ctx.lineWidth = step / 5;
+    ctx.beginPath();
+    for (let at = step - h; at < w; at += step) {
+      ctx.moveTo(x + at, y + h);
+      ctx.lineTo(x + at + h, y);
+    }
+    ctx.stroke();
+    ctx.restore();
   }
 
   stamp(ctx, s, x, y, radius, dpr) {
@@ -329,6 +357,13 @@ export class Cells {
       if (this.bytes.state[i]) { this.move(i); return; }
     }
   }
+}
+
+/** faded are a ramp's colours without their hue, let through. */
+function faded(colours) {
+  const grey = colours.slice();
+  for (let i = 0; i < grey.length; i += 4) grey.set([...new Array(3).fill(0.3 * grey[i] + 0.59 * grey[i + 1] + 0.11 * grey[i + 2]), 110], i);
+  return grey;
 }
 
 function fit(ctx, words, wide) {

@@ -9,9 +9,9 @@ const PLAIN = [
   { name: 'Hit rate', of: ['actual', 'selected', 'reachable'], say: percent, max: 1, hit: true },
   { name: 'First token', of: ['first_token_p50_ms', 'first_token_p99_ms'], say: ms, also: 'p99' },
   { name: 'Look-ups', unit: 'a second', of: ['lookups_per_s'], say: short },
-  { name: 'Events', unit: 'a second', of: ['events_per_s'], say: short },
-  { name: 'Lag', unit: 'messages behind', of: ['lag_messages'], say: short },
-  { name: 'Blocks', unit: 'held', of: ['blocks'], say: short },
+  { name: 'Events', unit: 'a second', of: ['events_per_s'], say: short, heard: true },
+  { name: 'Lag', unit: 'messages behind', of: ['lag_messages'], say: short, heard: true },
+  { name: 'Blocks', unit: 'held', of: ['blocks'], say: short, heard: true },
   { name: 'Memory', unit: 'of the process', of: ['rss_bytes'], say: bytes },
 ];
 
@@ -22,7 +22,7 @@ export function figures(source) {
   const tiles = PLAIN.map((f) => {
     const value = el('dd', { class: 'value' }), more = el('dd', { class: 'more' });
     const canvas = el('canvas', { class: 'spark', 'aria-hidden': 'true' });
-    const node = el('div', { class: 'figure' + (f.hit ? ' hit' : '') }, el('dt', null, f.name), value, more, el('dd', { class: 'drawn' }, canvas));
+    const node = el('div', { class: 'figure' + (f.hit ? ' hit' : '') + (f.heard ? ' heard' : '') }, el('dt', null, f.name), value, more, el('dd', { class: 'drawn' }, canvas));
     return { f, node, value, more, spark: new Spark(canvas, { colours: ['accent', 'muted', 'faint'], max: f.max ?? null }) };
   });
   const ticks = behind('The last minutes as a table', () => {

@@ -2,7 +2,7 @@
 import { el, fill, text, once } from './dom.js';
 import { byUnit, count, group as thousands } from './format.js';
 import { METRICS, css, ramp } from './scale.js';
-import { glyph, stateOf } from './states.js';
+import { glyph, old, stateOf } from './states.js';
 import { Cells, shapes, sizeFor } from './cells.js';
 import { figures } from './figures.js';
 import { worker } from './worker.js';
@@ -28,7 +28,7 @@ export function fleet(app) {
       { name: 'Model', cell: (r) => r.group.model, sort: (r) => r.group.model },
       { name: 'Role', cell: (r) => r.group.role || '–', sort: (r) => r.group.role },
       { name: 'State', cell: (r) => (r.state ? el('span', { class: 'state' }, glyph(r.state), stateOf(r.state).name) : 'well'), sort: (r) => r.state },
-      { name: 'Value', number: true, cell: (r) => valueOf(r.value), sort: (r) => (r.value === 255 ? -1 : r.value) },
+      { name: 'Value', number: true, cell: (r) => valueOf(r.value, r.state), sort: (r) => (r.value === 255 ? -1 : r.value) },
     ], { empty: 'No ranks.' });
     return {
       node: t.node,
@@ -36,7 +36,7 @@ export function fleet(app) {
     };
   });
   const empty = el('p', { class: 'quiet hollow', hidden: true }, 'No workers yet. They show here as soon as they announce themselves or publish.');
-  const legend = el('div', { class: 'legend' }, el('p', null, 'A cell is a rank: the cache of one engine. Choose one for its worker. A mark says that it needs attention:'), shapes());
+  const legend = el('div', { class: 'legend' }, el('p', null, 'A cell is a rank: the cache of one engine. Choose one for its worker. Struck through is what was known of it before it fell silent. A mark says that it needs attention:'), shapes());
   const picture = el('section', { class: 'picture', 'aria-label': 'All ranks' },
     el('div', { class: 'controls' },
       el('fieldset', { class: 'metrics' }, el('legend', { class: 'sr' }, 'Colour by'), radios),
@@ -47,16 +47,19 @@ export function fleet(app) {
 
   const link = (w) => `#/fleet?${new URLSearchParams({ ...args, worker: w })}`;
   const order = (c) => `${c.worker.padStart(24)}:${String(c.rank).padStart(6)}`;
-  const valueOf = (v) => (v === 255 || source.scale.metric !== wanted ? '–' : byUnit((v / 254) * source.scale.max, source.scale.unit));
+  const valueOf = (v, state) => {
+    if (v === 255 || source.scale.metric !== wanted) return '–';
+    return (old(state, wanted) ? 'was ' : '') + byUnit((v / 254) * source.scale.max, source.scale.unit);
+  };
 
   const hooks = {
-    value: (p, i) => valueOf(p.bytes.value[i]),
+    value: (p, i) => valueOf(p.bytes.value[i], p.bytes.state[i]),
     choose: (p, i) => pick(p.group.cells[i].worker),
     point(p, i) {
       tip.hidden = i < 0;
       if (i < 0) return;
       const cell = p.group.cells[i], state = stateOf(p.bytes.state[i]);
-      fill(tip, el('b', null, cell.id), el('span', null, `${METRICS[wanted].name} ${valueOf(p.bytes.value[i])}`),
+      fill(tip, el('b', null, cell.id), el('span', null, `${METRICS[wanted].name} ${valueOf(p.bytes.value[i], p.bytes.state[i])}`),
         state.kind !== 'well' && el('span', { class: 'state' }, glyph(p.bytes.state[i]), state.name));
       const box = p.node.getBoundingClientRect(), [x, y, w, h] = p.box(i);
       const left = Math.min(Math.max(box.left + x + w / 2, 90), innerWidth - 90);

@@ -21,6 +21,9 @@ export function stateOf(s) {
   return (typeof s === 'number' ? STATES[s] : STATES.find((x) => x.kind === s)) ?? { kind: String(s), name: String(s), grade: 'warn', path: STATES[8].path };
 }
 
+/** old reports whether what is shown of a rank in that state may be long over: nobody has told of it since. */
+export const old = (s, metric) => ({ dead: metric !== 'age', silent: metric === 'held' || metric === 'lag', stale: metric === 'held' })[stateOf(s).kind] ?? false;
+
 /** glyph draws a state's shape as part of a text. */
 export function glyph(s) {
   const state = stateOf(s);

@@ -41,7 +41,7 @@ export function worker(app, close) {
     const key = `${s.model} ${s.block_size} ${s.group}`, r = s.registration;
     return el('section', null,
       el('p', { class: 'where' }, el('b', null, s.model), el('span', { class: 'quiet' }, [r?.role, `blocks of ${s.block_size}`, s.group && `group ${s.group}`].filter(Boolean).join(' · '))),
-      standing(r), s.ranks.map((k) => rank(k, r?.capacity_blocks, open, key)),
+      standing(r), s.ranks.map((k) => rank(k, r, open, key)),
       r && fold(`${key} registration`, 'Registration', facts(r), open));
   }
 
@@ -53,11 +53,12 @@ export function worker(app, close) {
       [r.mismatch, r.conflict, r.drained_by && `drained by ${r.drained_by}`, r.left_by && `left: ${r.left_by}`].filter(Boolean).map((words) => el('p', { class: 'quiet' }, words))];
   }
 
-  function rank(r, capacity, open, key) {
+  function rank(r, registration, open, key) {
+    const capacity = registration?.capacity_blocks, unheard = (registration && registration.state !== 'live') || (r.stream ?? r.direct)?.stale;
     const all = TIERS.reduce((n, [t]) => n + r[t], 0), source = r.stream ?? r.direct, bad = source && markOf(source);
     return el('div', { class: 'rank' },
       el('h3', null, `Rank ${r.rank}`, bad && el('span', { class: 'state' }, glyph(bad), source.state)),
-      el('p', { class: 'held' }, meter(capacity ? r.device / capacity : null, 'of the device cache'), el('span', null, `${group(all)} blocks`, capacity ? ` · ${percent(r.device / capacity)} of the cache` : '')),
+      el('p', { class: 'held' }, meter(capacity ? r.device / capacity : null, 'of the device cache'), el('span', null, `${group(all)} blocks`, capacity ? ` · ${percent(r.device / capacity)} of the cache` : '', unheard && el('span', { class: 'quiet' }, ' when last heard'))),
       el('p', { class: 'quiet' }, [...TIERS.filter(([t], i) => r[t] || i === 0).map(([t, name]) => `${group(r[t])} ${name}`), r.inferred && `${group(r.inferred)} inferred`].filter(Boolean).join(' · ')),
       source?.why && el('p', { class: 'quiet' }, source.why),
       r.load && fold(`${key} ${r.rank} load`, `Load: ${count(r.load.requests, 'request')}${r.load.left_out ? `, left out: ${r.load.left_out.replaceAll('_', ' ')}` : ''}`, facts(r.load), open),
