@@ -161,6 +161,7 @@ func TestConsole(t *testing.T) {
 	step("Keyboard", func(t *testing.T) { keyboard(t, b) })
 	step("Looks", func(t *testing.T) { looks(t, b) })
 	step("Paused", func(t *testing.T) { paused(t, b) })
+	step("Late", func(t *testing.T) { late(t, f) })
 	other := ""
 	step("Gone", func(t *testing.T) {
 		b.expecting(func() {

@@ -106,7 +106,7 @@ function stands() {
   const seen = source.heardAt ? ` What you see is of ${clock(source.heardAt)}.` : '';
   notice({
     live: old ? `NATS is not heard. What workers hold, and how their events are read, is of ${clock(old)}.` : '',
-    stale: `Nothing has come from the server for more than three seconds.${seen}`,
+    stale: `${why === 'late' ? 'What comes from the server is late.' : 'Nothing has come from the server for more than three seconds.'}${seen}`,
     gone: `The connection is gone: ${why}. Trying again.${seen}`,
     paused: source.paused ? `Paused.${seen}` : '',
     denied: `denied:${token.get() ? 'This token does not open it. Give a reader’s.' : 'This console is for readers.'}`,

@@ -5,6 +5,7 @@
 // each kind, ten minutes of each series, and the last decisions.
 
 const SILENCE = 3500; // ms without a word, after which what is shown is called stale
+const ANEW = 10000; // ms after which a connection on which all comes late is given up for another one
 const LONGEST = 32 << 20; // characters of one event
 const KEPT = 600; // seconds of each series
 const DECISIONS = 200;
@@ -99,6 +100,8 @@ export class Source extends EventTarget {
   #abort = null;
   #failures = 0;
   #timer = 0;
+  #begun = 0; // when the connection was asked for
+  #nearest = Infinity; // the least that an overview of this connection was behind its making, by two clocks that differ
 
   constructor() {
     super();
@@ -157,6 +160,8 @@ export class Source extends EventTarget {
   async #run() {
     const abort = this.#abort = new AbortController();
     clearTimeout(this.#timer);
+    this.#begun = performance.now();
+    this.#nearest = Infinity;
     if (this.state.kind === 'paused') this.#say('connecting');
     let why = 'it ended the stream';
     try {
@@ -187,7 +192,10 @@ export class Source extends EventTarget {
       this.read += value.byteLength;
       rest += decoder.decode(value, { stream: true });
       let from = 0;
-      for (let end; (end = rest.indexOf('\n\n', from)) >= 0; from = end + 2) this.#event(rest.slice(from, end));
+      for (let end; (end = rest.indexOf('\n\n', from)) >= 0; from = end + 2) {
+        this.#event(rest.slice(from, end));
+        if (abort.signal.aborted) return; // what is left of it is later still
+      }
       rest = rest.slice(from);
       if (rest.length > LONGEST) throw new Error('an event without an end');
     }
@@ -234,12 +242,26 @@ export class Source extends EventTarget {
     decode(value, group.value);
   }
 
+  /** late is for how long an overview was on its way, beyond the fastest: what is between may keep megabytes for a slow reader. */
+  #late(o) {
+    const behind = performance.now() - o.now_ms;
+    this.#nearest = Math.min(this.#nearest, behind);
+    return behind - this.#nearest;
+  }
+
   #overview(o) {
-    this.heard = performance.now();
-    this.heardAt = Date.now();
+    const late = this.#late(o);
+    this.heard = performance.now() - late;
+    this.heardAt = Date.now() - late;
     this.overview = o;
     this.#push(o.totals, 1);
-    if (o.now_ms - o.sampled_ms > SILENCE) this.#say('stale', 'the server has not looked at the fleet');
+    if (late > SILENCE) {
+      this.#say('stale', 'late');
+      if (performance.now() - this.#begun > ANEW) { // the next one begins with what is newest
+        this.#stop();
+        this.#turn();
+      }
+    } else if (o.now_ms - o.sampled_ms > SILENCE) this.#say('stale', 'the server has not looked at the fleet');
     else this.#say('live');
   }
 
