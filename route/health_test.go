@@ -128,7 +128,7 @@ func TestSickWorker(t *testing.T) {
 				}
 				c.add(31 * time.Second)
 				asked, failed, _ = askAll(t, r, c, 16, 600, sickWorker{until: time.Nanosecond})
-				if asked < 60 || failed > 0 {
+				if asked < 120 || failed > 0 {
 					t.Errorf("when it was well again it got %d of 600, %d failed", asked, failed)
 				}
 			})

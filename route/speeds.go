@@ -22,6 +22,7 @@ import (
 // sample made a rank slow, which got none of 64 requests then.
 type speeds struct {
 	prefill, decode line
+	beside          float64 // ms of others' decodes that prompts usually wait for
 	output, prompt  float64 // mean tokens generated, and of prompts
 	loads           [event.NumTiers]loadTime
 	ranks           []rankSpeed
@@ -231,8 +232,14 @@ func (s *speeds) learnPrefill(t *trip, first float64) {
 		return
 	}
 	expected := s.prefill.at(t.steps, t.tokens)
-	s.tried(t, r, &r.prefill, spent/expected)
-	if r.prefill.learn(spent, expected, s.prefill.off) {
+	// The line has learned what is left where there are as many decodes as usual, and not all
+	// of their time is what prompts wait for: on an idle rank they look slower by up to that.
+	// A rank that is taken for slow is chosen only while it is idle, so to judge it by that
+	// would leave it slow for ever. Where it is slow indeed, it shows once it is used.
+	judged := max(min(spent, expected), spent-max(0, s.beside-decodes))
+	s.beside += (decodes - s.beside) / rankMemory
+	s.tried(t, r, &r.prefill, judged/expected)
+	if r.prefill.learn(judged, expected, s.prefill.off) {
 		s.prefill.learn(t.steps, t.tokens, spent/math.Exp(r.prefill.log))
 	}
 }

@@ -74,10 +74,7 @@ func workAll(t *testing.T, r *Router, c *clock, clients, requests int, slow func
 // TestAutoUnlearns: a worker that was slow and is well again gets its part again soon;
 // one that stays slow is tried seldom, and that costs the others little.
 func TestAutoUnlearns(t *testing.T) {
-	// What one run gives is chance: of 1,000 it got 12 to 253.
-	const chances = 4
-	soon, again := 0, 0
-	for i := range 3 * chances {
+	for i := range 24 {
 		factor := []float64{2, 4, 10}[i%3]
 		r, _, c := autoFleet(t, 4, nil)
 		c.add(time.Duration(i) * time.Hour) // other prompts
@@ -95,17 +92,13 @@ func TestAutoUnlearns(t *testing.T) {
 			t.Errorf("%v times slower: it got %v of 1,000, mean %.1f ms, %.1f with all well", factor, got, mean, usual)
 		}
 		t.Logf("%v times slower: %v, mean %.1f ms of %.1f", factor, got, mean, usual)
-		got, _ = workAll(t, r, c, 6, 1000, well)
-		soon += got[2]
-		if got, mean = workAll(t, r, c, 6, 400, well); mean > 1.1*usual {
-			t.Errorf("and then %v of 400, mean %.1f ms, %.1f before", got, mean, usual)
+		soon, _ := workAll(t, r, c, 6, 1000, well)
+		again, mean := workAll(t, r, c, 6, 400, well)
+		if soon[2] < 80 || again[2] < 60 || mean > 1.1*usual {
+			t.Errorf("well again: it got %v of 1,000, and then %v of 400, mean %.1f ms, %.1f before", soon, again, mean, usual)
 		}
-		again += got[2]
+		t.Logf("well again: %d of 1000, and then %d of 400, %.2f", soon[2], again[2], mean/usual)
 	}
-	if soon < 3*chances*100 || again < 3*chances*50 {
-		t.Errorf("well again: it got %d of %d, and then %d of %d", soon, 3*chances*1000, again, 3*chances*400)
-	}
-	t.Logf("well again: %d of %d, and then %d of %d", soon, 3*chances*1000, again, 3*chances*400)
 }
 
 // TestAutoWrongFirstGuess: a fleet ten times faster or slower than the router begins
