@@ -23,6 +23,9 @@ import (
 func (p *Proxy) prefillMooncake(ctx context.Context, r *http.Request, q *call, e *fleet.Engine, best *route.Answer, decode *fleet.Engine, giveUp func()) (*prefill, error) {
 	engine, err := e.ConnectorID(ctx, p.client, best.DPRank)
 	if err != nil {
+		if ctx.Err() == nil { // else the client has gone, which nobody is to blame for
+			q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
+		}
 		return nil, fmt.Errorf("%w: %w", errPrefill, err)
 	}
 	name := transferID()
