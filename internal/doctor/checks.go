@@ -55,7 +55,7 @@ func model(f *Facts) []finding {
 	}
 	if !slices.Contains(f.Engine.Models, f.Worker.Model) {
 		return one(Fault, "give kvpublisher the engine's --model, or the engine --served-model-name",
-			"the engine serves %s, registered is %q", strings.Join(f.Engine.Models, ", "), f.Worker.Model)
+			"the engine serves %s, registered is %q", some(f.Engine.Models), f.Worker.Model)
 	}
 	return fine("the engine serves it")
 }
@@ -71,6 +71,15 @@ func tokens(f *Facts) []finding {
 			"%s", f.Engine.Tokens)
 	}
 	return fine("the engine makes the same as the registered files")
+}
+
+// some are the first of many names.
+func some(names []string) string {
+	const most = 8
+	if n := len(names); n > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", n-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 func loras(f *Facts) []finding {

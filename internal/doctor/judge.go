@@ -3,6 +3,8 @@ package doctor
 import (
 	"cmp"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -58,10 +60,27 @@ func judge(f *Facts) (all []Finding) {
 		}
 		worst := slices.MaxFunc(said, func(a, b finding) int { return cmp.Compare(a.level.weight(), b.level.weight()) })
 		all = append(all, Finding{
-			Worker: f.Worker.ID, Name: f.Worker.Name, Model: f.Worker.Model, Check: c.name, Level: worst.level, Found: worst.found, Do: worst.do,
+			Worker: f.Worker.ID, Name: f.Worker.Name, Model: f.Worker.Model, Check: c.name, Level: worst.level, Found: printable(worst.found), Do: worst.do,
 		})
 	}
 	return all
+}
+
+// maxFound bounds what a finding says, in bytes.
+const maxFound = 1 << 10
+
+// printable is a text of which nothing is a command to a terminal, and that fits into a line:
+// engines have written parts of it.
+func printable(text string) string {
+	if len(text) > maxFound {
+		text = strings.ToValidUTF8(text[:maxFound], "") + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 func (l Level) weight() int { return slices.Index([]Level{OK, Unknown, Warning, Fault}, l) }

@@ -162,3 +162,18 @@ func TestRegisteredNeedsNoProbe(t *testing.T) {
 		t.Errorf("a prefill worker alone: %+v", all)
 	}
 }
+
+// TestHostileTexts: what engines say gives no commands to the terminal of who reads it, and
+// fills a line at most.
+func TestHostileTexts(t *testing.T) {
+	for _, names := range [][]string{{"a\x1b[2J\x1b]0;title\a\n\u009b31m"}, slices.Repeat([]string{"name"}, 1<<16), {strings.Repeat("ä", 1<<20)}} {
+		for _, f := range judged(func(f *Facts) {
+			f.Engine.Models, f.Ranks[0].Error, f.Pair.Error = names, names[0], names[0]
+			f.Engine.Tokens = names[0]
+		}) {
+			if strings.ContainsAny(f.Found, "\x1b\a\n\u009b") || len(f.Found) > maxFound+3 {
+				t.Errorf("%s: %d bytes, %.100q", f.Check, len(f.Found), f.Found)
+			}
+		}
+	}
+}

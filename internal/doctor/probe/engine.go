@@ -71,7 +71,8 @@ func (e *engine) ask(ctx context.Context, method, path string, body any, rank st
 		return nil, nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	if token := e.g.cfg.Token(e.w); token != "" && !e.bare {
+	token := e.g.cfg.Token(e.w)
+	if token != "" && !e.bare {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	if rank != "" {
@@ -91,7 +92,11 @@ func (e *engine) ask(ctx context.Context, method, path string, body any, rank st
 		return nil, nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("%s: status %d %s", path, resp.StatusCode, short(string(b)))
+		text := string(b)
+		if token != "" { // some say what they refuse
+			text = strings.ReplaceAll(text, token, "[token]")
+		}
+		return nil, nil, fmt.Errorf("%s: status %d %s", path, resp.StatusCode, short(text))
 	}
 	return b, resp.Header, nil
 }
@@ -150,7 +155,9 @@ func fromMetrics(text string) (blockSize, ranks int) {
 		switch {
 		case strings.HasPrefix(line, "vllm:cache_config_info{"):
 			if m := size.FindStringSubmatch(line); m != nil {
-				blockSize, _ = strconv.Atoi(m[1]) // too large a number is none
+				if n, err := strconv.Atoi(m[1]); err == nil { // too large a number is none
+					blockSize = n
+				}
 			}
 		case strings.HasPrefix(line, "vllm:num_requests_running{"):
 			if m := engine.FindStringSubmatch(line); m != nil {
