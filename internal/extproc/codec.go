@@ -1,8 +1,10 @@
 package extproc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
 
 	"google.golang.org/grpc/mem"
 )
@@ -10,9 +12,17 @@ import (
 // ErrMalformed says that a message is not as protobuf and its definition have it.
 var ErrMalformed = errors.New("malformed message")
 
+// ErrTooLarge is for heads and metadata beyond Codec.MaxHead.
+var ErrTooLarge = errors.New("the headers and metadata of a message are larger than is allowed")
+
 // Codec reads and writes the messages of this package, as protobuf. It is an
 // encoding.CodecV2.
-type Codec struct{}
+type Codec struct {
+	// MaxHead bounds what of a request's message is not its body: the bytes, and 32 more for each
+	// header and each name of an endpoint, as HTTP/2 counts; 0 is no bound. In memory they are
+	// larger than on the wire.
+	MaxHead int
+}
 
 // Name implements encoding.CodecV2.
 func (Codec) Name() string { return "proto" }
@@ -51,11 +61,12 @@ func headersRoom(list []Header) (n int) {
 }
 
 // Unmarshal implements encoding.CodecV2.
-func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	buffer := data.MaterializeToBuffer(Pool)
 	var err error
 	switch m := v.(type) {
 	case *Request:
+		m.room = cmp.Or(c.MaxHead, math.MaxInt)
 		if err = m.read(buffer.ReadOnlyData()); err == nil && m.Body != nil {
 			m.buffer = buffer
 			return nil

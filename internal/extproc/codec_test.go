@@ -2,7 +2,9 @@ package extproc
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/mem"
@@ -81,7 +83,7 @@ func TestSubsetForms(t *testing.T) {
 			})
 		})
 	})
-	var got Request
+	got := Request{room: 1000}
 	if err := got.read(text); err != nil || !got.Subsets || !reflect.DeepEqual(got.Subset, []string{"10.0.0.1:1", "10.0.0.2:2"}) {
 		t.Error(got, err)
 	}
@@ -95,7 +97,7 @@ func FuzzRead(f *testing.F) {
 		f.Add(r.append(nil))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var r, again Request
+		r, again := Request{room: 1 << 20}, Request{room: 1 << 20}
 		if r.read(data) == nil {
 			if err := again.read(r.append(nil)); err != nil {
 				t.Fatal(err)
@@ -115,4 +117,29 @@ func FuzzRead(f *testing.F) {
 		}
 		_ = (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, new(HealthRequest)) // does not panic
 	})
+}
+
+// What is not a body takes little memory, whatever it is: small things are many in a message.
+func TestHeadsAreBounded(t *testing.T) {
+	nothing := func(b []byte) []byte { return b }
+	small := appendMessage(nil, 2, func(b []byte) []byte {
+		return appendMessage(b, 1, func(b []byte) []byte {
+			for range 5000 {
+				b = append(b, 1<<3|2, 0) // a header without name and value
+			}
+			return b
+		})
+	})
+	names := (&Request{Kind: RequestHeaders, Subsets: true, Subset: []string{strings.Repeat("a,", 5000)}}).append(nil)
+	large := appendMessage(nil, 2, func(b []byte) []byte { return appendText(b, 9, make([]byte, 70_000)) })
+	spaces := appendMessage(nil, 8, func(b []byte) []byte { return append(appendMessage(b, 1, nothing), make([]byte, 70_000)...) })
+	for i, text := range [][]byte{small, names, large, spaces} {
+		if err := (Codec{MaxHead: 64 << 10}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(text)}, new(Request)); !errors.Is(err, ErrTooLarge) {
+			t.Error(i, err)
+		}
+	}
+	body := (&Request{Kind: RequestBody, Body: make([]byte, 1<<20)}).append(nil)
+	if err := (Codec{MaxHead: 64 << 10}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(body)}, new(Request)); err != nil {
+		t.Error(err)
+	}
 }

@@ -74,6 +74,7 @@ type Request struct {
 	Observes                  bool // nobody waits for an answer
 
 	buffer mem.Buffer
+	room   int // what heads and metadata may still take
 }
 
 // Release gives the memory of the message back.

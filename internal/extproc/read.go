@@ -55,15 +55,21 @@ var requestKinds = [...]Kind{2: RequestHeaders, 3: ResponseHeaders, 4: RequestBo
 
 // read takes a ProcessingRequest.
 func (r *Request) read(data []byte) error {
-	*r = Request{}
+	*r = Request{room: r.room}
+	defer func() { r.room = 0 }()
 	return each(data, func(f field) error {
+		if f.number != 4 && f.number != 5 {
+			if err := r.spend(len(f.bytes)); err != nil {
+				return err
+			}
+		}
 		switch f.number {
 		case 2, 3:
 			r.Kind, r.Headers, r.Body, r.End = requestKinds[f.number], nil, nil, false
 			return each(f.bytes, func(f field) (err error) {
 				switch f.number {
 				case 1:
-					r.Headers, err = readHeaders(f.bytes)
+					r.Headers, err = r.headers(f.bytes)
 				case 3:
 					r.End = f.value != 0
 				}
@@ -84,7 +90,7 @@ func (r *Request) read(data []byte) error {
 			r.Kind, r.Headers, r.Body, r.End = requestKinds[f.number], nil, nil, true
 			return each(f.bytes, func(f field) (err error) {
 				if f.number == 1 {
-					r.Headers, err = readHeaders(f.bytes)
+					r.Headers, err = r.headers(f.bytes)
 				}
 				return err
 			})
@@ -137,6 +143,9 @@ func (r *Request) metadata(f field) error {
 				r.Subsets = true
 				for _, list := range append(v.list, v.text) {
 					for one := range strings.SplitSeq(list, ",") {
+						if err := r.spend(overhead); err != nil {
+							return err
+						}
 						if one = strings.TrimSpace(one); one != "" {
 							r.Subset = append(r.Subset, one)
 						}
@@ -149,10 +158,24 @@ func (r *Request) metadata(f field) error {
 }
 
 // readHeaders reads an envoy.config.core.v3.HeaderMap.
-func readHeaders(data []byte) (list []Header, err error) {
+// overhead is what each item of a list counts for beside its bytes.
+const overhead = 32
+
+// spend books n bytes that are no body's.
+func (r *Request) spend(n int) error {
+	if r.room -= n; r.room < 0 {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+func (r *Request) headers(data []byte) (list []Header, err error) {
 	err = each(data, func(f field) error {
 		if f.number != 1 {
 			return nil
+		}
+		if err := r.spend(overhead); err != nil {
+			return err
 		}
 		h, err := readHeader(f.bytes)
 		list = append(list, h)

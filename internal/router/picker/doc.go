@@ -13,9 +13,11 @@
 //     reads it. At most one message of each direction is in memory beside the request's body,
 //     which is bounded as all requests' are (package spool).
 //   - However a stream ends, so does its request's context, and Process returns after its handler.
+//   - A stream whose head does not come ends with the time that a request has; one that was
+//     answered in place of an engine ends at once.
 //   - Headers by which engines behind a sidecar are told whom to ask are the router's to set: a
 //     client's are removed.
 //
 // Ownership: a stream's machine and the order of what is sent are under its mutex; its messages
-// are read by gRPC's goroutine; the request is its handler's, which Process starts and waits for.
+// are read by a goroutine that ends with it; the request is its handler's, which Process runs.
 package picker

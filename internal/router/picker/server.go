@@ -106,16 +106,17 @@ func New(cfg Config) (*Server, error) {
 	s.parts.New = func() any { b := make([]byte, partSize); return &b }
 	cfg.Metrics.Gauge(familyStreams, "Requests that gateways have open with the picker.", func() float64 { return float64(s.meters.streams.Load()) })
 	cfg.Metrics.Help(familyFaults, "Streams that were ended because a gateway broke the protocol, or is not set up for it, by reason.")
-	for _, reason := range [...]string{"body_mode", "observability_mode", "order", "head", "empty_subset"} {
+	for _, reason := range [...]string{"body_mode", "observability_mode", "order", "head", "empty_subset", "late", "message"} {
 		s.meters.faults(reason)
 	}
 	const window = 1 << 20   // a prompt of a hundred thousand tokens needs no second round
 	const buffer = 128 << 10 // some frames for each call of the system
 	s.grpc = grpc.NewServer(
-		grpc.ForceServerCodecV2(extproc.Codec{}), grpc.MaxRecvMsgSize(int(cfg.MaxBody)+1<<20), grpc.MaxConcurrentStreams(uint32(cfg.MaxInflight)),
+		grpc.ForceServerCodecV2(extproc.Codec{MaxHead: int(cfg.MaxHeader) + 64<<10}), grpc.MaxRecvMsgSize(int(cfg.MaxBody)+1<<20), grpc.MaxConcurrentStreams(uint32(cfg.MaxInflight)),
 		grpc.MaxHeaderListSize(uint32(cfg.MaxHeader)), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4*window),
 		experimental.BufferPool(extproc.Pool), grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer), grpc.SharedWriteBuffer(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 15 * time.Second}), // a gateway that vanishes has bookings
 	)
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: extproc.Service, HandlerType: (*any)(nil),

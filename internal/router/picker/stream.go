@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/kvatlas/kvatlas/internal/extproc"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
@@ -42,12 +43,15 @@ type stream struct {
 	heads   chan head      // has room for the answer's head
 	chunks  *io.PipeWriter // what of the answer comes
 	answer  *io.PipeReader
-	handler sync.WaitGroup
+	begun   chan func()   // has room for the handler, which process runs
+	overdue chan struct{} // closed where the request has not come in time
 
 	mu      sync.Mutex // of what follows, and of the order of what is sent
 	machine machine
 	own     []extproc.Header // the router's headers of the answer
 	sendErr error
+	// immediate is set once the router's own answer was sent.
+	immediate bool
 
 	header http.Header // of an answer of the router's: the handler's, as all below
 	status int
@@ -62,25 +66,64 @@ type head struct {
 	served string
 }
 
-// process is ExternalProcessor/Process.
-func (s *Server) process(g grpc.ServerStream) (err error) {
-	x := &stream{server: s, grpc: g, heads: make(chan head, 1), header: make(http.Header)}
+// process is ExternalProcessor/Process. It has the handler's goroutine; who reads the messages
+// ends with the stream, which ends with process at the latest.
+func (s *Server) process(g grpc.ServerStream) error {
+	x := &stream{server: s, grpc: g, heads: make(chan head, 1), header: make(http.Header), begun: make(chan func(), 1), overdue: make(chan struct{})}
 	x.machine.request, x.machine.response = extproc.ModeFullDuplex, extproc.ModeFullDuplex
 	x.ctx, x.cancel = context.WithCancel(g.Context())
 	x.bodyIn, x.body = io.Pipe()
 	x.answer, x.chunks = io.Pipe()
-	x.late = time.AfterFunc(s.cfg.ReadTimeout, func() { _ = x.body.CloseWithError(errLate) })
-	defer x.handler.Wait()
+	x.late = time.AfterFunc(s.cfg.ReadTimeout, func() { _ = x.body.CloseWithError(errLate); close(x.overdue) })
 	defer x.end()
 	s.meters.streams.Add(1)
 	defer s.meters.streams.Add(-1)
+	ended := make(chan error, 1)
+	go func() {
+		defer x.end()
+		ended <- x.receive()
+	}()
+	select {
+	case serve := <-x.begun:
+		if serve(); x.refused() {
+			return nil // whatever else comes of the request
+		}
+		return <-ended
+	case err := <-ended:
+		return err
+	case <-x.overdue:
+		x.silence()
+		return s.fault("late", codes.DeadlineExceeded, "no head has come in the time that a request has")
+	}
+}
+
+// refused reports whether the gateway was given an answer in place of an engine's.
+func (x *stream) refused() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.immediate
+}
+
+// silence has nothing sent from now on.
+func (x *stream) silence() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.machine.step(inCut)
+	x.sendErr = errLate
+}
+
+// receive takes the messages until there are no more.
+func (x *stream) receive() error {
 	for {
 		m := new(extproc.Request)
-		switch err := g.RecvMsg(m); {
+		switch err := x.grpc.RecvMsg(m); {
 		case errors.Is(err, io.EOF):
 			return x.take(inClosed, m)
 		case err != nil:
 			_ = x.take(inCut, m)
+			if why := status.Code(err); why == codes.Internal || why == codes.ResourceExhausted { // it is no cut, but a message that is none
+				return x.server.fault("message", why, err.Error())
+			}
 			return err
 		}
 		err := x.take(inputOf(m), m)
@@ -212,7 +255,7 @@ func (x *stream) serve(m *extproc.Request) bool {
 		r.Body = x.bodyIn
 	}
 	r = r.WithContext(proxy.WithPassage(x.ctx, y))
-	x.handler.Go(func() {
+	x.begun <- func() {
 		defer x.answer.CloseWithError(errGone) //nolint:errcheck // never fails
 		defer x.bodyIn.CloseWithError(errGone) //nolint:errcheck // never fails
 		defer x.finish()
@@ -222,7 +265,7 @@ func (x *stream) serve(m *extproc.Request) bool {
 			return
 		}
 		x.server.cfg.Handler.ServeHTTP(x, r)
-	})
+	}
 	return true
 }
 
@@ -244,6 +287,7 @@ func (x *stream) finish() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if slices.Contains(x.machine.step(inRefused), refuse) {
+		x.immediate = true
 		x.sendLocked(&extproc.Response{Kind: extproc.Immediate, Status: x.status, Set: headersOf(x.header), Body: x.text, Details: "kvrouter"})
 	}
 }

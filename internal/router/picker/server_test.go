@@ -1,0 +1,106 @@
+package picker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/kvatlas/kvatlas/internal/extproc"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
+)
+
+// serving returns a stream of a Server whose requests have so long, and the Server.
+func serving(t *testing.T, long time.Duration, handler http.HandlerFunc) (grpc.ClientStream, *Server) {
+	t.Helper()
+	s, err := New(Config{
+		Handler: handler, Metrics: obs.NewMetrics(), Log: slog.New(slog.DiscardHandler), Ready: func() bool { return true },
+		MaxBody: 1 << 20, MaxHeader: 64 << 10, ReadTimeout: long, MaxInflight: 100, BusyStatus: http.StatusServiceUnavailable,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ln) }()
+	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(extproc.Codec{})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(conn.Close(), s.Shutdown(context.Background()), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+extproc.Service+"/"+extproc.Process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream, s
+}
+
+func over(t *testing.T, s *Server) {
+	t.Helper()
+	waittest.Until(t, func() error {
+		if n := s.meters.streams.Load(); n != 0 {
+			return errors.New("a stream is still open")
+		}
+		return nil
+	})
+}
+
+// A stream that says nothing has no more time than a request.
+func TestNoHead(t *testing.T) {
+	stream, s := serving(t, 50*time.Millisecond, func(http.ResponseWriter, *http.Request) { t.Error("nothing was asked") })
+	if err := stream.RecvMsg(new(extproc.Response)); status.Code(err) != codes.DeadlineExceeded {
+		t.Error(err)
+	}
+	if over(t, s); s.meters.faults("late").Get() != 1 {
+		t.Error("it is not counted")
+	}
+}
+
+// A gateway that is told no and does not care about it: nothing more is read of it.
+func TestRefusedAndGoesOn(t *testing.T) {
+	stream, s := serving(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+	head := &extproc.Request{Kind: extproc.RequestHeaders, Headers: []extproc.Header{{Name: ":method", Value: "POST"}, {Name: ":path", Value: "/v1/completions"}}}
+	if err := stream.SendMsg(head); err != nil {
+		t.Fatal(err)
+	}
+	var m extproc.Response
+	if err := stream.RecvMsg(&m); err != nil || m.Kind != extproc.Immediate || m.Status != http.StatusForbidden {
+		t.Fatal(err, m)
+	}
+	over(t, s)
+	if err := stream.RecvMsg(new(extproc.Response)); !errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+}
+
+// A head of a size that HTTP refuses, too, and what is no message, are counted.
+func TestNoMessage(t *testing.T) {
+	stream, s := serving(t, time.Minute, func(http.ResponseWriter, *http.Request) { t.Error("nothing was asked") })
+	head := &extproc.Request{Kind: extproc.RequestHeaders, Headers: make([]extproc.Header, 100_000)}
+	if err := stream.SendMsg(head); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(new(extproc.Response)); err == nil || errors.Is(err, io.EOF) {
+		t.Error(err)
+	}
+	if over(t, s); s.meters.faults("message").Get() != 1 {
+		t.Error("it is not counted")
+	}
+}
