@@ -54,20 +54,24 @@ func TestLongRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		took := func(n int) (least time.Duration) {
-			body := c.body(n)
-			for i := range 3 {
-				begun := time.Now()
-				if _, err := m.Prompt(context.Background(), body, nil); err != nil {
-					t.Fatalf("%s: %v", c.name, err)
-				}
-				if d := time.Since(begun); i == 0 || d < least {
-					least = d
-				}
+		took := func(body string) time.Duration {
+			begun := time.Now()
+			if _, err := m.Prompt(context.Background(), body, nil); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
 			}
-			return least
+			return time.Since(begun)
 		}
-		if few, lots := took(1000), took(10_000); lots > 40*few+20*time.Millisecond {
+		// The least of some runs: what else the machine does only makes them longer. Quadratic
+		// ones take a hundred times as long, however often.
+		short, long := c.body(1000), c.body(10_000)
+		few, lots := took(short), took(long)
+		for range 20 {
+			if lots <= 40*few+20*time.Millisecond {
+				break
+			}
+			few, lots = min(few, took(short)), min(lots, took(long))
+		}
+		if lots > 40*few+20*time.Millisecond {
 			t.Errorf("%s: ten times as many take %v, not %v", c.name, lots, 10*few)
 		}
 	}

@@ -183,7 +183,7 @@ type httpForm struct {
 
 func httpForms(tokens []uint32, local []uint64) []httpForm {
 	post := func(path, kind string, body []byte) []byte {
-		return append(fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: kvatlas\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, kind, len(body)), body...)
+		return append(fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", path, kind, len(body)), body...)
 	}
 	hashes, ids := []byte("["), []byte("[")
 	for i, h := range local {
@@ -227,7 +227,7 @@ func serveBodies(ctx context.Context, o httpOptions, forms []httpForm, server st
 
 // measureForm measures half of the floor, the form, and the other half.
 func measureForm(o httpOptions, form httpForm, server, floor string) (line httpLine, err error) {
-	get := []byte("GET / HTTP/1.1\r\nHost: kvatlas\r\n\r\n")
+	get := []byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	half := time.Duration(o.seconds * float64(time.Second) / 2)
 	var before, after runtime.MemStats
 	load := func(address string, request []byte, d time.Duration) (l loaded) {
