@@ -13,7 +13,7 @@
 // (ErrUnsupported), never guessed; a decoder when it is used, as encoding does without.
 //
 // How it stays exact:
-//   - What characters are (categories, normal forms, lower case) is what the libraries
+//   - What characters are (categories, normal forms, lower case, grapheme clusters) is what the libraries
 //     themselves answered for every code point: testdata/tables.py, tables.bin. No table of
 //     a Go release takes part, so that a new Go changes no ids.
 //   - The patterns of served models have scanners written for them, recognised by the
@@ -25,12 +25,12 @@
 //
 // What is read: tokenizer.json with BPE (byte-level, or of characters with or without byte
 // fallback), WordPiece or Unigram; normalizers NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip,
-// StripAccents, Lowercase, BertNormalizer; pre-tokenizers ByteLevel, Split, Digits, Punctuation,
+// StripAccents, Lowercase, BertNormalizer, Precompiled; pre-tokenizers ByteLevel, Split, Digits, Punctuation,
 // Whitespace, WhitespaceSplit, BertPreTokenizer, Metaspace; sequences of these; added tokens with
 // all their flags; post-processors that put tokens around a single text. Files of tiktoken, whose
 // pattern and special tokens the caller gives (KimiPattern), and tekken.json, whose special tokens
 // are not looked for in texts. Decoders ByteLevel, ByteFallback, Fuse, Replace, Strip at the beginning, Metaspace
-// and WordPiece, and sequences of these. Refused, among others: Precompiled, dropout, subword prefixes and
+// and WordPiece, and sequences of these. Refused, among others: dropout, subword prefixes and
 // suffixes of BPE, lookbehind, \b and \w in patterns.
 //
 // A loaded tokenizer takes about as much memory as Tokenizer.Memory says: 20 to 45 MB for the

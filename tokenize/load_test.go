@@ -16,7 +16,10 @@ const tiny = `{"version":"1.0","truncation":null,"padding":null,"added_tokens":[
 // TestRefuses shows that what is not done exactly is named.
 func TestRefuses(t *testing.T) {
 	cases := []struct{ normalizer, pre, want string }{
-		{`{"type":"Precompiled"}`, `null`, `normalizer "Precompiled"`},
+		{`{"type":"Precompiled"}`, `null`, "no base64"},
+		{`{"type":"Precompiled","precompiled_charsmap":"CAAAAAAAAAA="}`, `null`, "a trie of 8 bytes in 4"},
+		{`{"type":"Precompiled","precompiled_charsmap":"BAAAAAAAAAD/"}`, `null`, "not UTF-8"},
+		{`{"type":"Precompiled","precompiled_charsmap":"BAAAAAAAAAB4` + strings.Repeat("eHh4", 22) + `"}`, `null`, "a text of"},
 		{`{"type":"Sequence","normalizers":[{"type":"Nmt"}]}`, `null`, `normalizer "Nmt"`},
 		{`{"type":"Replace","pattern":{"String":""},"content":"x"}`, `null`, "empty text"},
 		{`null`, `{"type":"UnicodeScripts"}`, `pre-tokenizer "UnicodeScripts"`},
@@ -95,6 +98,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte(fmt.Sprintf(tiny, `{"type":"NFC"}`, split(`a+|b`))), "abc <s> é")
 	f.Add([]byte(fmt.Sprintf(tiny, `{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"x"},{"type":"Lowercase"}]}`, `{"type":"Metaspace","replacement":"_"}`)), "a b")
 	f.Add([]byte(`{"config":{"pattern":"a|b","default_vocab_size":3,"default_num_special_tokens":1},"vocab":[{"rank":0,"token_bytes":"YQ=="}]}`), "ab")
+	f.Add([]byte(fmt.Sprintf(tiny, `{"type":"Precompiled","precompiled_charsmap":"EAAAAAAEAAAA////YQEAAAAAAIBhAGI="}`, `null`)), "aa\u0301 b")
 	f.Add([]byte("YQ== 0\nYg== 1\n"), "ab")
 	f.Add([]byte(`{"model":{"type":"Unigram","unk_id":0,"vocab":[["?",0],["a",-1.5e-3]]}}`), "aab")
 	f.Add([]byte(`{"model":{"type":"WordPiece","unk_token":"?","vocab":{"?":0,"a":1,"##b":2}},"normalizer":{"type":"BertNormalizer"}}`), "aab")

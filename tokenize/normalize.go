@@ -123,6 +123,7 @@ type component struct {
 	Start          int             `json:"start"`
 	Stop           int             `json:"stop"`
 	TrimOffsets    *bool           `json:"trim_offsets"`
+	Charsmap       string          `json:"precompiled_charsmap"`
 }
 
 type pattern struct {
@@ -178,6 +179,12 @@ func normalizers(c *component, to []normalizer) ([]normalizer, error) {
 		return append(to, strip{left: c.StripLeft, right: c.StripRight}), nil
 	case "Lowercase":
 		return append(to, lowercase{}), nil
+	case "Precompiled":
+		p, err := loadPrecompiled(c.Charsmap)
+		if err != nil {
+			return nil, err
+		}
+		return append(to, p), nil
 	case "StripAccents":
 		return append(to, stripAccents{}), nil
 	case "BertNormalizer":

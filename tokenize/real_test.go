@@ -2,6 +2,7 @@ package tokenize
 
 import (
 	"bytes"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -139,4 +140,43 @@ func shrink(s string, bad func(string) bool) string {
 		}
 	}
 	return string(rs)
+}
+
+// TestRealClusters does so for texts of code points of which each does another thing to grapheme clusters,
+// with a tokenizer whose ids show where those end.
+func TestRealClusters(t *testing.T) {
+	file := filepath.Join(tokensDir(t), "marks", "tokenizer.json")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Skip(err)
+	}
+	tok, err := Load(data, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, r := startJudge(t, "tokenizers", file), rand.New(rand.NewPCG(3, 4))
+	kinds := map[uint8][]rune{}
+	for c := range rune(0x110000) {
+		if c < 0xD800 || c > 0xDFFF {
+			k := tables().clusters.at(c)
+			kinds[k] = append(kinds[k], c)
+		}
+	}
+	kinds[0xff] = []rune{'a', 0xA9, 0xE9, '\r', '\n', zeroWidthJoiner, 0x200C, 0x1F1E6, 0x1F3FB, 0x301, 0x903}
+	names := slices.Sorted(maps.Keys(kinds))
+	for range realTexts(t) / 2000 {
+		batch := make([]string, 2000)
+		for i := range batch {
+			rs := make([]rune, 1+r.IntN(9))
+			for i := range rs {
+				rs[i] = pick(r, kinds[pick(r, names)])
+			}
+			batch[i] = string(rs)
+		}
+		for i, want := range j.ids(t, batch, false) {
+			if got, err := tok.Encode(nil, batch[i], false); err != nil || !slices.Equal(got, want) {
+				t.Fatalf("%+q: ids %v, the judge says %v, %v", batch[i], got, want, err)
+			}
+		}
+	}
 }

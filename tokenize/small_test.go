@@ -43,13 +43,19 @@ var readSmall = sync.OnceValues(func() (s smalls, err error) {
 	return s, json.NewDecoder(bytes.NewReader(b)).Decode(&s)
 })
 
+// clusters are grapheme clusters of less than 6 bytes, and of 6, by each of the rules, with what is not joined beside.
+var clusters = []string{"a\r\n\u0301b \r\r\n", "e\u0301e\u0301\u0323 e\u0301\u0323\u0307 a\u0323\u0307", "\u0600a\u0600\u0601 \u0600\r \U000110bda\U000110bd\u0301", "\u00a9\u200d\u00a9\u0301 a\u200d\u00a9\u0301 \u00a9\u0301\u200d\u00a9\u0301",
+	"\u0915\u094d\u0915\u0301 \u0915\u094d\u0301\u0915\u0301 \u0915\u0301\u0915\u0301 \u0915\u094da\u0301", "\u1100\u1161\u11a8\u0301 \u1100\u0301 \u11a8\u11a8\u0301 \uac00\u1161\u0301 \uac01\u1161\u0301 \uac01\u11a8\u0301 \u1161\u1100\u0301",
+	"\u0001\u0301\u0301 \u00ad\u0301\u0301 \u200b\u200d\u0301 \U000e0001\u0301\u0301", "\u0301\u0301\u0301 \u0903a\u0903 e\u0301\u0000\u0301", "A\u0301A\u200dA AA\u3000\u30ab\uff9e\uff76\uff9e\uff76"}
+
 // TestSmall compares the ids of small tokenizers of every kind with those that the Hugging Face
 // library gave. KVATLAS_RECORD_TEXTS=file writes the texts for a new recording (testdata/small.py).
 func TestSmall(t *testing.T) {
 	if file := os.Getenv("KVATLAS_RECORD_TEXTS"); file != "" {
 		g := &texts{r: rand.New(rand.NewPCG(7, 7)), specials: []string{"<|end|>", "<|start|>", "<l>", "<r>", "<lr>", "word", "The", "<|End", "<unk>", "[SEP]"}}
 		out := append([]string{"", " ", "  word words <l>  <r> x <lr> ", "the <|end|>The  <|END|>"}, samples...)
-		for len(out) < 90 {
+		out = append(out, clusters...)
+		for len(out) < 100 {
 			if s := g.text(); len(s) < 250 {
 				out = append(out, s)
 			}

@@ -94,6 +94,7 @@ type unicodeTables struct {
 	ascii     [256]class // of a byte; 0 beyond ASCII
 	quick     blockTable // bits of quickC, quickK
 	traits    blockTable
+	clusters  blockTable // of grapheme clusters (precompiled.go)
 }
 
 // Traits as the parts of the Hugging Face library define them, each for itself.
@@ -162,6 +163,10 @@ func readTables(b []byte) (*unicodeTables, error) {
 		return nil, errTables
 	}
 	t.traits.fill(flat)
+	if !readRuns(section(), flat) {
+		return nil, errTables
+	}
+	t.clusters.fill(flat)
 	for c := range catCount {
 		t.classes[c] = classOf(c)
 		t.classes[c|catHan] = classOf(c) | classHan

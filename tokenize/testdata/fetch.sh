@@ -25,10 +25,10 @@ done
 [ -n "$python" ] || skip "no Python 3.10 or newer with venv"
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-if ! "$dir/venv/bin/python" -c 'import tokenizers, fastokens, tiktoken, mistral_common, numpy' 2>/dev/null; then
+if ! "$dir/venv/bin/python" -c 'import tokenizers, fastokens, tiktoken, mistral_common, numpy, sentencepiece, google.protobuf' 2>/dev/null; then
 	rm -rf "$dir/venv"
 	"$python" -m venv "$dir/venv"
-	"$dir/venv/bin/python" -m pip install --quiet tokenizers==0.23.3 fastokens==0.3.5 tiktoken==0.14.0 mistral-common==1.13.1 numpy ||
+	"$dir/venv/bin/python" -m pip install --quiet tokenizers==0.23.3 fastokens==0.3.5 tiktoken==0.14.0 mistral-common==1.13.1 numpy sentencepiece==0.2.3 protobuf ||
 		skip "the judges cannot be installed; is the Python package index reachable?"
 fi
 
@@ -51,6 +51,8 @@ for f in "$data"/tekken_*.json; do
 done
 # No package carries Kimi's tiktoken.model: gpt-oss's tokens stand in for it, with Kimi's pattern and cuts.
 [ -f "$dir/kimi/tiktoken.model" ] || "$dir/venv/bin/python" "$here/totiktoken.py" "$dir/gptoss/tokenizer.json" "$dir/kimi/tiktoken.model"
+# Nor one with SentencePiece's tables (Precompiled): they come with its library.
+[ -f "$dir/xlmr/tokenizer.json" ] || "$dir/venv/bin/python" "$here/precompiled.py" "$dir"
 
 export KVATLAS_TEST_TOKENS="$dir"
 cd "$here/.."

@@ -1,13 +1,19 @@
 """Writes small.json.gz: tokenizers as small as can be, of every kind, and what the library makes of texts.
 
+    pip install tokenizers sentencepiece protobuf
     python3 small.py TEXTS.json      a list of texts, as TestSmall writes it
 """
 
 import gzip
+import io
 import json
 import os
+import struct
 import sys
+import tempfile
 
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -114,6 +120,28 @@ tok.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=1000, show_pro
 made("unigram", tok)
 tok.pre_tokenizer = P.Sequence([P.WhitespaceSplit(), P.Metaspace(prepend_scheme="first")])
 made("unigram-words", tok, lambda file: (file["model"].update(byte_fallback=True), file["model"]["vocab"].extend([["<0x%02X>" % b, -20.5] for b in range(256)])))
+
+# Precompiled: a table that SentencePiece made of a few rules, and one that has every byte for a key, by which
+# grapheme clusters show.
+RULES = {"A": "a", "e\u0301": "\xe9", "a\u0323": "\u1ea1", "a\u0323\u0307": "\u1ea1\u0307", "\r": " ", "\n": " ", "\t": " ", "\xa0": " ", "\u3000": " ", "\u200b": "", "\u200d": "", "\xad": "",
+         "\ufb01": "fi", "\xbd": "1\u20442", "\u2460": "1", "\ufdfa": "\u0635\u0644\u0649 \u0627\u0644\u0644\u0647", "\u30ab\uff9e": "\u30ac", "\uff76": "\u30ab", "\uff76\uff9e": "\u30ac", "\u0915\u094d": "\u0915"}
+with tempfile.NamedTemporaryFile("w", suffix=".tsv", encoding="utf-8") as f:
+    f.writelines(" ".join("%X" % ord(c) for c in a) + "\t" + " ".join("%X" % ord(c) for c in b) + "\n" for a, b in RULES.items())
+    f.flush()
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(["a b c d"] * 9), model_writer=out, vocab_size=20, hard_vocab_limit=False, normalization_rule_tsv=f.name, minloglevel=2)
+model = sentencepiece_model_pb2.ModelProto.FromString(out.getvalue())
+tok.normalizer = N.Sequence([N.Precompiled(model.normalizer_spec.precompiled_charsmap), N.Replace(Regex(" {2,}"), " ")])
+tok.pre_tokenizer = P.Sequence([P.WhitespaceSplit(), P.Metaspace()])
+tok.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+made("precompiled", tok)
+array = [256 << 10] + [0] * 1023
+for b in range(1, 256):
+    array[256 ^ b] = b | 1 << 8 | 512 << 10
+    array[256 ^ b ^ 512] = 1 << 31
+tok = Tokenizer(models.Unigram([("<unk>", 0.0), ("Y", -1.0), ("YY", -1.5)], 0))
+tok.normalizer = N.Precompiled(struct.pack("<1025I", 4096, *array) + b"Y\0")
+made("clusters", tok)
 
 with open(os.path.join(HERE, "small.json.gz"), "wb") as f:
     f.write(gzip.compress(json.dumps({"texts": TEXTS, "tokenizers": all_made}, ensure_ascii=False, separators=(",", ":")).encode(), 9, mtime=0))

@@ -8,6 +8,7 @@ point is shown to the library, and what it does with it is written down.
 """
 
 import os
+import struct
 import unicodedata
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -120,7 +121,49 @@ for c in CPS:
         | (c not in canonical and bare.normalize_str(ch) == "") << 7
     )
 
-sections = [runs(category), runs(combining), maps(canonical), maps(compat), maps(pairs), maps(lower), runs(traits)]
+# Grapheme clusters as the normalizer Precompiled makes them. One by which each byte is the beginning of a key
+# writes one Y for a cluster of less than 6 bytes, and one for each code point of a longer one: so it shows where
+# clusters end, and by that what each code point does to them.
+array = [256 << 10] + [0] * 1023
+for b in range(1, 256):
+    array[256 ^ b] = b | 1 << 8 | 512 << 10
+    array[256 ^ b ^ 512] = 1 << 31
+one = normalizers.Precompiled(struct.pack("<1025I", 4096, *array) + b"Y\0")
+
+
+def marks(s):
+    return len(one.normalize_str(s))
+
+
+CONTROL, PREPEND, PICT, CONSONANT, L, V, T, LV, LVT = range(0x10, 0xA0, 0x10)
+clusters = [0] * 0x110000
+clusters[0] = CONTROL
+for c in CPS[1:]:
+    ch = chr(c)
+    if marks("a" + ch) == 1:  # it joins what is before; then Extend, and InCB Extend and Linker
+        clusters[c] = (1 | (marks("\xa9" + ch + "\u200d\xa9\u0301") == 5) << 1
+                       | (marks("\u0915" + ch + "\u094d\u0915\u0301") == 5) << 2 | (marks("\u0915" + ch + "\u0915\u0301") == 4) << 3)
+        continue
+    what = []
+    l, v, t = (marks(ch + x + "\u0301") == 3 for x in "\u1100\u1160\u11a8")
+    if marks(ch + "\u0301\u0301") == 2:
+        what.append(CONTROL)
+    if marks("\xa9\u200d" + ch + "\u0301") == 4:
+        what.append(PICT)
+    if marks(ch + "\u094d\u0915\u0301") == 4:
+        what.append(CONSONANT)
+    if marks(ch + "a") == 1:
+        what.append(PREPEND)
+    elif l:
+        what.append(L)
+    elif v:  # of four bytes V and LV come to the same
+        what.append(V if c > 0xFFFF or marks("\u1160" + ch + "\u0301") == 3 else LV)
+    elif t:
+        what.append(T if marks("\u11a8" + ch + "\u0301") == 3 else LVT)
+    assert len(what) < 2, hex(c)
+    clusters[c] = sum(what)
+
+sections = [runs(category), runs(combining), maps(canonical), maps(compat), maps(pairs), maps(lower), runs(traits), runs(clusters)]
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tables.bin"), "wb") as f:
     for s in sections:
         f.write(uvarint(len(s)) + s)
