@@ -183,6 +183,71 @@ func TestPassTokens(t *testing.T) {
 	}
 }
 
+// A model that vLLM's and SGLang's engines serve together: texts go with their tokens to both, chats as
+// they came, and engines are asked for them.
+func TestPassTokensToSeveral(t *testing.T) {
+	t.Parallel()
+	files := tokentest.Files(tokentest.Template)
+	dir := t.TempDir()
+	writeFiles(t, filepath.Join(dir, modelName), files)
+	arrived := make(chan arrival, 64)
+	l := newLab(t, setup{engines: 2,
+		engine: func(i int, c *mockapi.Config) {
+			c.Kind = []string{mockapi.KindVLLM, mockapi.KindSGLang}[i]
+			var err error
+			if c.Tokenizer, err = mockapi.LoadTokenizer(files, c.Kind, "", ""); err != nil {
+				t.Fatal(err)
+			}
+			c.Seen = func(body []byte, prompt []uint32, given bool) { arrived <- arrival{i, string(body), prompt, given} }
+		},
+		proxy: func(c *Config) {
+			c.PassTokens = true
+			var err error
+			if c.Tokenizers.Dirs, err = tokens.NewDirs([]string{dir}, tokens.Options{}); err != nil {
+				t.Fatal(err)
+			}
+		}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { l.proxy.FollowTokens(ctx) })
+	t.Cleanup(func() { cancel(); work.Wait() })
+	l.eventually(func() error {
+		if n := l.fleet.AskModels(ctx, http.DefaultClient, patience); n != 2 {
+			return fmt.Errorf("%d engines said what they are", n)
+		}
+		if s := l.proxy.Tokens().Of(space).Status(); s.Compared != 2 || s.States["texts"] != "trusted" || s.NoChats == "" {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	var posts sync.WaitGroup
+	for i := range 24 {
+		for path, body := range map[string]string{"/v1/completions": `{"model":"org/model","prompt":"%d the in","max_tokens":1}`,
+			"/v1/chat/completions": `{"model":"org/model","messages":[{"role":"user","content":"%d the in"},{"role":"assistant","content":"b"}],"max_tokens":1}`} {
+			posts.Go(func() {
+				if status, data, _ := l.post(path, fmt.Sprintf(body, i)); status != 200 {
+					t.Errorf("%d %s", status, data)
+				}
+			})
+		}
+	}
+	posts.Wait()
+	close(arrived)
+	seen := map[bool]map[int]bool{true: {}, false: {}}
+	for a := range arrived {
+		if chat := strings.Contains(a.body, "messages"); a.given == chat {
+			t.Errorf("given %t to engine %d: %s", a.given, a.engine, a.body)
+		}
+		seen[a.given][a.engine] = true
+	}
+	if len(seen[true]) != 2 || len(seen[false]) != 2 {
+		t.Errorf("not both had both: %v", seen)
+	}
+	if s := l.proxy.Tokens().Of(space).Status(); s.States["chats"] != "unproven" || s.States["texts"] != "trusted" || s.Difference != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
 // What an engine has not been seen to make, or is not known to take, it is not given.
 func TestPassTokensToWhom(t *testing.T) {
 	t.Parallel()

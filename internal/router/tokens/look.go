@@ -147,7 +147,7 @@ func (s *Source) files(ctx context.Context, x *Subject, fleet map[event.Space][]
 }
 
 // SeveralEngines are the rules of requests (Options.Engine) of a model that SGLang's engines serve beside
-// others: there are none that hold for all, and SGLang's do not say what they make of chats.
+// others: there are none that hold for all.
 const SeveralEngines = "several"
 
 var errSeveral = errors.New("SGLang and other engines serve the model, and write its chats each in its own way: give them routing groups of their own, or models")
