@@ -9,7 +9,7 @@ import (
 type Config struct {
 	Limit int           // of those that wait, and those that were let out and may be back
 	Age   time.Duration // see the package's doc
-	// Tries is how many in a row may be put aside with Pass, beside those that are narrow; 0 is none.
+	// Tries is how many in a row of those that may use the same workers may be put aside with Pass; 0 is none.
 	Tries int
 }
 
@@ -18,7 +18,7 @@ const (
 	// before them being better served a little later. In the lab more of them, up to 32,
 	// bring no first token sooner.
 	Tries = 4
-	// narrowTries is how many in a row of those that may use some workers only.
+	// narrowTries is how many in a row of those that may use some workers only, of all kinds.
 	narrowTries = 64
 	// perToken is by how much a token that is to be computed puts a request back where the
 	// shortest go first: several times what it costs, so that they do, but none ever waits
@@ -39,7 +39,7 @@ type Item struct {
 	Priority int       // of the tenant; higher goes first
 	Key      time.Time // order among the tenant's own: earlier goes first
 	Cost     float64   // what it uses; above 0
-	Narrow   bool      // it may use some workers only: that it finds no room says nothing of others
+	Only     string    // the workers that it may use, if not all: that it finds no room says nothing of others'
 	Value    any       // the caller's
 
 	flow    *flow
@@ -73,15 +73,19 @@ type Queue struct {
 	cfg     Config
 	flows   map[string]*flow
 	waiting int
-	out     int     // let out, and neither Done nor Return yet
-	aside   []*Item // of these, in the order in which they were let out
-	virtual float64 // start of what was let out last, and has not come back
+	out     int            // let out, and neither Done nor Return yet
+	aside   []*Item        // of these, in the order in which they were let out
+	tried   map[string]int // of those aside, who have tried, by their Only
+	narrow  int            // of those, who have one
+	virtual float64        // start of what was let out last, and has not come back
 	number  uint64
 	sweepAt int // tenants known
 }
 
 // New returns an empty Queue.
-func New(cfg Config) *Queue { return &Queue{cfg: cfg, flows: make(map[string]*flow)} }
+func New(cfg Config) *Queue {
+	return &Queue{cfg: cfg, flows: make(map[string]*flow), tried: make(map[string]int)}
+}
 
 // Len returns how many wait.
 func (q *Queue) Len() int { return q.waiting }
@@ -143,9 +147,21 @@ func (q *Queue) sweep() {
 // minSweep is how many tenants are known before any is forgotten.
 const minSweep = 64
 
-// Pop lets the next one out; nil if nobody waits. Then Return or Done must be called
-// with it.
+// Pop lets the next one out; nil if nobody waits. Then Return, Pass or Done must be called
+// with it. Of those that may use some workers only, none is let out for whom Tries others
+// were put aside: many that wait for one worker would keep those behind them from the rest.
 func (q *Queue) Pop(now time.Time) *Item {
+	for i := q.take(now); i != nil; i = q.take(now) {
+		if i.Only == "" || q.tried[i.Only] == 0 || q.tried[i.Only] < q.cfg.Tries {
+			return i
+		}
+		q.aside = append(q.aside, i)
+	}
+	q.Settle(now) // there is nobody whose turn would end that
+	return nil
+}
+
+func (q *Queue) take(now time.Time) *Item {
 	f := q.next(now)
 	if f == nil {
 		return nil
@@ -209,13 +225,11 @@ func (q *Queue) Return(now time.Time, i *Item) {
 // the next one. It reports whether to let that out; else nobody is aside any more.
 func (q *Queue) Pass(now time.Time, i *Item) bool {
 	q.aside = append(q.aside, i)
-	wide := 0
-	for _, a := range q.aside {
-		if !a.Narrow {
-			wide++
-		}
+	q.tried[i.Only]++
+	if i.Only != "" {
+		q.narrow++
 	}
-	if wide < q.cfg.Tries && len(q.aside)-wide < narrowTries && q.waiting > 0 {
+	if q.tried[""] < q.cfg.Tries && q.narrow < narrowTries && q.waiting > 0 {
 		return true
 	}
 	q.Settle(now)
@@ -229,7 +243,8 @@ func (q *Queue) Settle(now time.Time) {
 		q.Return(now, q.aside[n])
 	}
 	clear(q.aside)
-	q.aside = q.aside[:0]
+	q.aside, q.narrow = q.aside[:0], 0
+	clear(q.tried)
 }
 
 // Done says that one that was let out does not come back.

@@ -307,3 +307,30 @@ func TestWhoPassesKeepsItsPlace(t *testing.T) {
 		}
 	}
 }
+
+// Many that may use one worker only, which is busy, keep nobody behind them from the others.
+func TestNarrowOnesHoldNobodyUp(t *testing.T) {
+	q := New(Config{Limit: 1000, Age: time.Second, Tries: Tries})
+	now := time.Date(2026, 11, 23, 7, 0, 0, 0, time.UTC)
+	for n := range 500 {
+		q.Push(now, &Item{Weight: 1, Cost: 1, Key: now, Only: []string{"1", "2"}[n%2]})
+	}
+	wide := &Item{Weight: 1, Cost: 1, Key: now.Add(time.Second)}
+	q.Push(now, wide)
+	for range 2 { // and again, when something has changed
+		tries := 0
+		for i := q.Pop(now); i != wide; i = q.Pop(now) {
+			if tries++; i == nil || !q.Pass(now, i) {
+				t.Fatalf("after %d tries it is nobody's turn", tries)
+			}
+		}
+		if tries != 2*Tries {
+			t.Errorf("%d tried before it, want %d", tries, 2*Tries)
+		}
+		q.Return(now, wide)
+		q.Settle(now)
+		if q.Len() != 501 {
+			t.Fatalf("%d wait", q.Len())
+		}
+	}
+}

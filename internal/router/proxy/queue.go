@@ -3,11 +3,13 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/router/fairqueue"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // The orders of a tenant's requests in a queue.
@@ -95,7 +97,7 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	o := &c.options
 	w.Item = fairqueue.Item{
 		Tenant: c.payer.name, Weight: 1, Key: q.key(c, tokens), Cost: float64(perRequest + tokens),
-		Narrow: o.Worker != nil || o.Allowed != nil || len(o.Excluded) > 0, Value: w,
+		Only: only(o), Value: w,
 	}
 	if l := c.payer.limits; l != nil {
 		w.Weight, w.Priority = l.Weight, l.Priority
@@ -117,6 +119,18 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 		out.Value.(*waiter).turn <- false //nolint:forcetypeassert // the queue holds nothing else
 	}
 	return w
+}
+
+// only tells apart requests that may not use the same workers; "" is all of them.
+func only(o *route.Options) string {
+	if o.Worker == nil && o.Allowed == nil && len(o.Excluded) == 0 {
+		return ""
+	}
+	var worker uint64
+	if o.Worker != nil {
+		worker = *o.Worker
+	}
+	return fmt.Sprint(o.Worker != nil, worker, o.Allowed, o.Excluded)
 }
 
 // wait returns nil when the request is to try again: then back or leave must be called.
@@ -198,12 +212,18 @@ func (l *line) next(now time.Time) {
 	}
 }
 
+// changed does so where who was put aside may find room now.
+func (l *line) changed(now time.Time) {
+	l.Settle(now)
+	l.next(now)
+}
+
 // poll does so unless one has been let out lately.
 func (q *queue) poll(m *fleet.Model, patience time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l, now := q.models[m], time.Now(); l != nil && now.Sub(l.woken) >= patience {
-		l.next(now)
+		l.changed(now)
 	}
 }
 
@@ -217,10 +237,10 @@ func (q *queue) wake(m *fleet.Model) {
 	now := time.Now()
 	if m == nil {
 		for _, l := range q.models {
-			l.next(now)
+			l.changed(now)
 		}
 	} else if l := q.models[m]; l != nil {
-		l.next(now)
+		l.changed(now)
 	}
 }
 

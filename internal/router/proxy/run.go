@@ -171,7 +171,7 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 			return p.chooseLast(ctx, q, fmt.Errorf("for longer than %v", p.cfg.QueueTimeout))
 		}
 		switch best, err = p.chooseNow(ctx, q, true); {
-		case errors.Is(err, route.ErrLater), w.Narrow && errors.Is(err, route.ErrOverloaded):
+		case errors.Is(err, route.ErrLater), w.Only != "" && errors.Is(err, route.ErrOverloaded):
 			p.queue.pass(w)
 		case errors.Is(err, route.ErrOverloaded):
 			p.queue.back(w)
