@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
+	"github.com/kvatlas/kvatlas/internal/pace"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -29,6 +30,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 	cfg := registry.AnnounceConfig{Conn: s.broker.Conn(), Namespace: s.cfg.Namespace, Lease: s.cfg.Lease, Log: s.log,
 		Bucket: registry.BucketConfig{Replicas: s.cfg.Broker.Replicas}}
 	said := s.worker()
+	var news news
 	for {
 		err := ctx.Err()
 		switch now := s.worker(); {
@@ -36,8 +38,7 @@ func (s *Sidecar) announce(ctx context.Context) {
 		case a == nil:
 			a, err = registry.Register(ctx, now, cfg)
 			said = now
-		case now.Incarnation != said.Incarnation, now.HashScheme != said.HashScheme, now.Hybrid != said.Hybrid, modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer),
-			!reflect.DeepEqual(now.Seen, said.Seen):
+		case news.due(time.Now(), &now, &said):
 			if err = a.Update(ctx, now); err == nil {
 				said = now
 			}
@@ -57,6 +58,26 @@ func (s *Sidecar) announce(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// What is only seen of the engine (registry.Seen) is announced again when it changes: so many
+// times at once, and then as often as that many times in the span. An engine whose errors have
+// another text each time, or whose tiers fill and empty, would have everybody who reads the
+// registry read it once a second.
+const (
+	seenAtOnce = 8
+	seenSpan   = 4 * time.Minute
+)
+
+// news says when a worker is to be announced again.
+type news struct{ seen pace.Quota }
+
+func (n *news) due(at time.Time, now, said *registry.Worker) bool {
+	if now.Incarnation != said.Incarnation || now.HashScheme != said.HashScheme || now.Hybrid != said.Hybrid ||
+		modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer) {
+		return true
+	}
+	return !reflect.DeepEqual(now.Seen, said.Seen) && n.seen.Take(at, seenAtOnce, seenSpan) == 0
 }
 
 // incarnation returns that of the only rank. Of several each has its own: then
