@@ -69,7 +69,7 @@ type Request struct {
 	Heard   func()
 	Answer  [][]byte
 	NoBody  bool // of the answer comes: response_body_mode NONE
-	Lenient bool
+	Lenient bool // with what other pickers do beside the protocol; the body is not kept
 
 	// Cut, if not 0, is after how many messages the exchange ends: with a reset, or, if Close
 	// is set, as if there were no more to say.
@@ -237,7 +237,9 @@ func (x *exchange) choice(alone bool) error {
 		case m.Kind == extproc.RequestBody && m.Streamed && x.result.Endpoint == "" && !x.Lenient:
 			return fmt.Errorf("%w: the body before the header answer", ErrProtocol)
 		case m.Kind == extproc.RequestBody && m.Streamed:
-			x.result.Body = append(x.result.Body, m.Body...)
+			if !x.Lenient {
+				x.result.Body = append(x.result.Body, m.Body...)
+			}
 			over = over || m.End && !x.Trailers
 		case m.Kind == extproc.RequestBody:
 			if !x.Lenient && !x.Buffered {

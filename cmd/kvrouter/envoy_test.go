@@ -193,7 +193,7 @@ func TestEnvoyManyAndGone(t *testing.T) {
 			defer cancel()
 			in, out := io.Pipe()
 			go func() { // ends with the request
-				for _, piece := range []string{`{"model":"m","stream":true,"max_tokens":200,`, fmt.Sprintf(`"prompt":"%d `, i), strings.Repeat("x", 1000*i), `"}`} {
+				for _, piece := range []string{`{"model":"m","stream":true,"max_tokens":200,`, fmt.Sprintf(`"prompt":"%d `, i), strings.Repeat("x", 100*i), `"}`} {
 					if _, err := io.WriteString(out, piece); err != nil {
 						return
 					}
