@@ -325,6 +325,10 @@ func (d *discovery) order(ctx context.Context, s *server, o Order) {
 	})
 }
 
+// listFactor is how many times the pods that are followed a list may have: those beyond are left
+// out by the Fleet, which knows and counts them; what is beyond this is no list to hold in memory.
+const listFactor = 16
+
 // followPods follows the pods of the selector, in place of those before.
 func (d *discovery) followPods(ctx context.Context, selector string) {
 	if d.unfollow != nil {
@@ -333,7 +337,7 @@ func (d *discovery) followPods(ctx context.Context, selector string) {
 	d.selector = selector
 	ctx, d.unfollow = context.WithCancel(ctx)
 	d.follow(ctx, kube.List{
-		Path: "/api/v1/namespaces/" + d.cfg.Namespace + "/pods", Query: url.Values{"labelSelector": {selector}}, Most: d.cfg.MaxPods,
+		Path: "/api/v1/namespaces/" + d.cfg.Namespace + "/pods", Query: url.Values{"labelSelector": {selector}}, Most: listFactor * d.cfg.MaxPods,
 	}, func(c kube.Change) {
 		if ctx.Err() != nil {
 			return // of a selector that holds no more

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -37,10 +38,10 @@ func portOf(t *testing.T, address string) int {
 }
 
 // discover starts kvpods, and returns the URL of its admin port.
-func (p *pods) discover() (*process, string) {
+func (p *pods) discover(args ...string) (*process, string) {
 	address := filepath.Join(p.t.TempDir(), "address")
-	d := start(p.t, p.home, "kvpods", "--kube-api", p.apiURL, "--kube-namespace=n", "--pool=pool", "--register-at", p.in.url,
-		"--every=50ms", "--retry=10ms", "--admin-listen=127.0.0.1:0", "--address-file", address)
+	d := start(p.t, p.home, "kvpods", append([]string{"--kube-api", p.apiURL, "--kube-namespace=n", "--pool=pool", "--register-at", p.in.url,
+		"--every=50ms", "--retry=10ms", "--admin-listen=127.0.0.1:0", "--address-file", address}, args...)...)
 	var at string
 	eventually(p.t, time.Minute, func() error {
 		text, err := os.ReadFile(address)
@@ -165,4 +166,52 @@ func TestPodsOfAPoolAreRegistered(t *testing.T) {
 	p.are("next/32 k8s/n/pool/b false")
 	d.stop()
 	p.are("next/32 k8s/n/pool/b false")
+}
+
+// What is wrong with some pods is no harm to others: odd annotations, addresses that may not be
+// registered or that are none. Pods beyond --max-pods are left out and counted, those before are
+// registered.
+func TestOddPods(t *testing.T) {
+	p := &pods{t: t, home: t.TempDir(), api: kubetest.New()}
+	server := httptest.NewServer(p.api)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	p.apiURL = server.URL
+	p.in = startIndexer(t, p.home, "--registry-beat=50ms")
+	label := map[string]string{"app": "vllm"}
+	p.api.Store("inferencepools", kubetest.Object{"metadata": map[string]any{"name": "pool"}, "spec": map[string]any{
+		"selector": map[string]any{"matchLabels": label}, "targetPorts": []any{map[string]any{"number": 8000}}}})
+	store := func(name, ip, note, text string) {
+		notes := map[string]string{"kvatlas/model": "m", "kvatlas/block-size": "32", "kvatlas/events-port": "none"}
+		if note != "" {
+			notes["kvatlas/"+note] = text
+		}
+		p.api.Store("pods", kubetest.Pod(name, "u-"+name, ip, label, notes))
+	}
+	for name, odd := range map[string][2]string{
+		"odd-a": {"model", strings.Repeat("x", 200_000)}, "odd-c": {"block-size", "-1"}, "odd-d": {"block-size", "99999999999999999999"},
+		"odd-e": {"events-port", "65536"}, "odd-f": {"role", "king"}, "odd-h": {"kv-transfer", "x"},
+	} {
+		store(name, "127.0.0.9", odd[0], odd[1])
+	}
+	for i, ip := range []string{"", "169.254.169.254", "127.0.0.1:80", "::ffff:169.254.169.254", "localhost", "fe80::1%lo", "127.0.0.1/x"} {
+		store(fmt.Sprint("odd-ip-", i), ip, "", "")
+	}
+	store("plain", "127.0.0.2", "", "")
+	store("v6", "::1", "", "")
+	store("same-a", "127.0.0.3", "", "") // on the network of their node
+	store("same-b", "127.0.0.3", "", "")
+	d, admin := p.discover()
+	p.are("m/32 k8s/n/pool/plain false", "m/32 k8s/n/pool/same-a false", "m/32 k8s/n/pool/same-b false", "m/32 k8s/n/pool/v6 false")
+	if _, err := get(t.Context(), admin+"/readyz"); err != nil {
+		t.Error(err)
+	}
+	d.stop()
+	_, admin = p.discover("--max-pods=3")
+	eventually(t, time.Minute, func() error {
+		text, err := get(t.Context(), admin+"/metrics")
+		if n := sum(text, "kvatlas_discover_left_out_pods"); err != nil || n != 14 {
+			return errors.Join(fmt.Errorf("%v pods are left out, want 14", n), err)
+		}
+		return nil
+	})
 }
