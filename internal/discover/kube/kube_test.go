@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -288,4 +289,17 @@ func FuzzAnswers(f *testing.F) {
 			t.Errorf("%v from %q", m.state, m.version)
 		}
 	})
+}
+
+// A page without end is given up while it is small beside the memory that kvpods has.
+func TestEndlessPage(t *testing.T) {
+	v := following(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		space := bytes.Repeat([]byte(" "), 1<<20)
+		for range 40 {
+			if _, err := w.Write(space); err != nil {
+				return
+			}
+		}
+	}))
+	v.saw(t, "is larger than")
 }

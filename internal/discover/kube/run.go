@@ -32,12 +32,13 @@ type List struct {
 }
 
 // pageSize is how many objects are asked for at once.
-const pageSize = 500
+const pageSize = 200
 
 // maxPage and maxEvent bound the bytes of an answer: an object of etcd has 1.5 MiB
-// at most, and a page has mostly small ones.
+// at most, and a page has mostly small ones. Reading a page takes some times its bytes, and
+// the chart gives kvpods 256 MiB.
 const (
-	maxPage  = 256 << 20
+	maxPage  = 32 << 20
 	maxEvent = 8 << 20
 )
 
