@@ -47,6 +47,7 @@ type patients struct {
 	files      string // of the tokenizer
 	next       int    // port that is free
 	dead       int    // port at which nobody listens
+	publishers int    // that were started
 }
 
 // engines starts workers in one process and returns where the first is: HTTP, events
@@ -65,6 +66,7 @@ func (p *patients) engines(n int, flags ...string) (at [3]int) {
 // publisher starts that of a worker whose engine is there; flags that come again count.
 func (p *patients) publisher(worker string, at [3]int, flags ...string) {
 	p.t.Helper()
+	p.publishers++
 	start(p.t, p.home, "kvpublisher", append([]string{"--data-dir", p.data, "--admin-listen=", "--state-dir=none", "--model=m", "--worker", worker, "--tokenizer", p.files,
 		fmt.Sprintf("--engine-http=http://127.0.0.1:%d", at[0]), fmt.Sprintf("--engine=tcp://127.0.0.1:%d", at[1]), fmt.Sprintf("--engine-replay=tcp://127.0.0.1:%d", at[2])}, flags...)...)
 }
@@ -199,7 +201,17 @@ func TestDoctorFindsMistakes(t *testing.T) {
 	pair("out-of-reach", "prefill", "sglang", "sglang", fmt.Sprintf("--bootstrap=127.0.0.1:%d", p.dead))
 	pair("out-of-reach", "decode", "sglang", "sglang")
 
+	// A round of the doctor takes seconds: it is not begun while some are yet to register.
 	eventually(t, time.Minute, func() error {
+		text, err := get(t.Context(), in.url+"/v1/workers")
+		if n := strings.Count(string(text), `"worker_id"`); n < p.publishers+1 {
+			return fmt.Errorf("%d of %d workers are registered: %w", n, p.publishers+1, err)
+		}
+		return nil
+	})
+	rounds := 0
+	eventually(t, time.Minute, func() error {
+		rounds++
 		code, all, out := p.doctor()
 		var missing []error
 		for _, m := range mistakes {
@@ -221,4 +233,5 @@ func TestDoctorFindsMistakes(t *testing.T) {
 		}
 		return nil
 	})
+	t.Logf("%d rounds of the doctor", rounds)
 }
