@@ -152,7 +152,10 @@ func TestConsole(t *testing.T) {
 		b.until("the dead worker", `/dead|silent/.test(document.querySelector('.attention').innerText) && document.querySelector('.attention').innerText.includes('50')`)
 		// What it held is shown as of before.
 		cells := `[...document.querySelectorAll('.group')].find((g) => g.textContent.includes('taken')).querySelector('.cells')`
-		b.until("its colour without a hue", `(() => { const [r, g, b, a] = `+cells+`.querySelector('.heat').getContext('2d').getImageData(0, 0, 1, 1).data; return r === g && g === b && a > 0; })()`)
+		b.until("its colour without a hue", `(() => { const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+			copy.drawImage(`+cells+`.querySelector('.heat'), 0, 0);
+			const [r, g, b, a] = copy.getImageData(0, 0, 1, 1).data;
+			return r === g && g === b && a > 0; })()`)
 		eval[any](b, `void `+cells+`.dispatchEvent(new FocusEvent('focus'))`)
 		b.until("its value as one that was", `/: was \d.*, dead/.test(`+cells+`.querySelector('[role=option]').innerText)`)
 		b.picture("killed")

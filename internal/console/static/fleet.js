@@ -36,7 +36,7 @@ export function fleet(app) {
     };
   });
   const empty = el('p', { class: 'quiet hollow', hidden: true }, 'No workers yet. They show here as soon as they announce themselves or publish.');
-  const legend = el('div', { class: 'legend' }, el('p', null, 'A cell is a rank: the cache of one engine. Choose one for its worker. Struck through is what was known of it before it fell silent. A mark says that it needs attention:'), shapes());
+  const legend = el('div', { class: 'legend' }, el('p', null, 'A cell is a rank: the cache of one engine. Choose one for its worker. Grey is what was known of it before it fell silent. A mark says that it needs attention:'), shapes());
   const picture = el('section', { class: 'picture', 'aria-label': 'All ranks' },
     el('div', { class: 'controls' },
       el('fieldset', { class: 'metrics' }, el('legend', { class: 'sr' }, 'Colour by'), radios),

@@ -7,6 +7,7 @@ import { ask, query } from './source.js';
 import { count, group, short } from './format.js';
 import { lead, problem, workerLink } from './parts.js';
 import { table } from './table.js';
+import { ends } from './words.js';
 import { find } from './find.js';
 
 const PAGE = 50;
@@ -39,7 +40,7 @@ export function prefixes(app) {
     const next = [...seen.values()];
     if (JSON.stringify(next) === JSON.stringify(spaces) && next.length) return;
     spaces = next;
-    fill(select, spaces.map((s, i) => el('option', { value: i }, `${s.model} · blocks of ${s.block_size}${s.group && s.group !== 'default' ? ` · ${s.group}` : ''}`)));
+    fill(select, spaces.map((s, i) => el('option', { value: i }, `${ends(s.model)} · blocks of ${s.block_size}${s.group && s.group !== 'default' ? ` · ${s.group}` : ''}`)));
     select.disabled = !spaces.length;
     if (wantedArgs) show([], wantedArgs);
   }

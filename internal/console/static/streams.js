@@ -4,6 +4,7 @@ import { ask } from './source.js';
 import { bytes, clock, group, ms, span } from './format.js';
 import { lead, problem, workerLink } from './parts.js';
 import { glyph } from './states.js';
+import { ends } from './words.js';
 import { table } from './table.js';
 
 /** polled is a view that asks a route every so often while it is shown. */
@@ -31,7 +32,7 @@ export function polled(app, route, every, draw, node, body) {
   };
 }
 
-const spaceOf = (x) => `${x.space.model} · ${x.space.block_size}${x.space.group ? ` · ${x.space.group}` : ''}`;
+const spaceOf = (x) => `${ends(x.space.model)} · ${x.space.block_size}${x.space.group ? ` · ${x.space.group}` : ''}`;
 const ago = (t, now) => (t ? `${span(Math.max(0, now - t) / 1000)} ago` : '–');
 const state = (grade, words) => el('span', { class: 'state' }, glyph(grade), words);
 

@@ -9,6 +9,9 @@ const UNSEEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Co
 const R = '\\u0590-\\u08ff\\ufb1d-\\ufdff\\ufe70-\\ufefc\\u{10800}-\\u{10fff}\\u{1e800}-\\u{1efff}';
 const TURNED = new RegExp(`[${R}](?:[^·:,;()\\n]*[${R}])?`, 'gu');
 
+/** ends returns a name, of a long one its ends. */
+export const ends = (name) => (name.length > 100 ? `${name.slice(0, 60)} … ${name.slice(-30)}` : name);
+
 /** plain returns words as they may stand beside others. */
 export function plain(words) {
   return String(words)
