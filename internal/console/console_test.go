@@ -152,6 +152,16 @@ func TestTheDocumentIsOfTheConsole(t *testing.T) {
 	}
 }
 
+// What makes no decisions, as kvindexer, is told from what has made none yet.
+func TestNoDecisionsAreMadeHere(t *testing.T) {
+	f := newFixture(t, func(c *Config) { c.Decisions = nil })
+	a := f.get("api/decisions")
+	if strings.TrimSpace(string(a.Body)) != `{"decisions":null}` {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	documented(t).Compare(t, apitest.Exchange{Method: "GET", Path: "/api/decisions", Status: a.Status, AnswerType: a.Type, Answer: a.Body})
+}
+
 // Nothing that is asked for in another way than a route has it is answered, whatever the
 // path hides.
 func TestHostileRequests(t *testing.T) {

@@ -79,6 +79,9 @@ func (c *Console) decisions(r *request) (*edge.Reply, *edge.Problem) {
 	default:
 		return nil, edge.Bad("kept", edge.OutOfRange, "give last, slowest or worst_predicted")
 	}
+	if c.cfg.Decisions == nil {
+		return edge.ReplyJSON(map[string]any{"decisions": nil}), nil
+	}
 	list := []*listedDecision{}
 	for _, d := range c.decisionsOf(r, q) {
 		list = append(list, listed(d, false))

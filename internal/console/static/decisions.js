@@ -83,7 +83,7 @@ export function decisions(app) {
     // Rows that stay keep their place in the document, and the keyboard's with it.
     for (const old of [...rows.children]) if (!nodes.includes(old)) old.remove();
     nodes.forEach((n, i) => { if (rows.children[i] !== n) rows.insertBefore(n, rows.children[i] ?? null); });
-    text(said, list.length ? '' : has === false ? 'This program makes no decisions: ask a router’s console.' : 'None yet: they show here as requests are routed.');
+    text(said, list.length ? '' : has === false ? 'No decisions are made or kept here: a router’s console has them.' : 'None yet: they show here as requests are routed.');
     key.hidden = head.hidden = rows.hidden = !list.length;
     asTable.node.hidden = !list.length;
     asTable.refresh();
@@ -92,7 +92,7 @@ export function decisions(app) {
   async function first() {
     try {
       const answer = await ask(query('decisions', { limit: 100, kept: kept || undefined }));
-      has = true;
+      has = answer.decisions !== null;
       const old = (answer.decisions ?? []).map(same);
       const live = kept ? [] : source.decisions.map(same);
       const ids = new Set(live.map((d) => d.id));
