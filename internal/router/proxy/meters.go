@@ -44,7 +44,7 @@ var families = [meterFamilies]struct{ tenant, worker, help string }{
 	meterToken:    {"kvatlas_router_tenant_token_seconds", "kvatlas_router_worker_token_seconds", "Time of each further token of an answer, its mean, "},
 	meterTotal:    {"kvatlas_router_tenant_request_seconds", "kvatlas_router_worker_request_seconds", "Time from a request's arrival to its end, if it was answered, "},
 	meterRetries:  {"kvatlas_router_tenant_retries_total", "kvatlas_router_worker_retries_total", "Requests that went on to another worker, "},
-	meterQueue:    {"kvatlas_router_tenant_queue_seconds", "", "Time that requests waited because all workers were busy, of those that did, "},
+	meterQueue:    {"kvatlas_router_tenant_queue_seconds", "", "Time that requests waited at the router, for all workers were busy or the prompts ahead long, of those that did, "},
 	meterTokens:   {"kvatlas_router_tenant_tokens_total", "", "Tokens of answered requests, by kind: prompt, cached, output; "},
 }
 
