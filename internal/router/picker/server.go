@@ -114,7 +114,7 @@ func New(cfg Config) (*Server, error) {
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(extproc.Codec{MaxHead: int(cfg.MaxHeader) + 64<<10}), grpc.MaxRecvMsgSize(int(cfg.MaxBody)+1<<20), grpc.MaxConcurrentStreams(uint32(cfg.MaxInflight)),
 		grpc.MaxHeaderListSize(uint32(cfg.MaxHeader)), grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(4*window),
-		experimental.BufferPool(extproc.Pool), grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer), grpc.SharedWriteBuffer(true),
+		experimental.BufferPool(extproc.Pool), grpc.ReadBufferSize(buffer), grpc.WriteBufferSize(buffer),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 15 * time.Second}), // a gateway that vanishes has bookings
 	)
