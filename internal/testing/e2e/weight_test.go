@@ -48,10 +48,13 @@ func TestManyAtOnceSpread(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// It has learnt nothing: these engines answer when the test says, however much they have.
-			_, url := startRouter(t, t.TempDir(), "--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ","))
+			// Nor does it hold any back, as it would until the first tokens of those before come.
+			_, url := startRouter(t, t.TempDir(), "--queue", "0", "--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ","))
 			mu.Lock()
 			release = make(chan struct{})
+			answer := sync.OnceFunc(func() { close(release) })
 			mu.Unlock()
+			defer answer()
 			for i := range got {
 				got[i].Store(0)
 			}
@@ -78,7 +81,7 @@ func TestManyAtOnceSpread(t *testing.T) {
 				}
 				return nil
 			})
-			close(release)
+			answer()
 			all.Wait()
 			for i := range got {
 				if n := got[i].Load(); n < c.n/5 {
