@@ -127,18 +127,21 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
+	console := p.cfg.Console != nil && passageOf(r) == nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/"))
+	if !console { // its links hang on the slash, which no other path keeps
+		if no := p.front(w, r); no != nil {
+			p.refuse(w, no)
+			return
+		}
+	}
 	if passageOf(r) == nil && !p.hosts.Has(r.Host) {
 		if need, _ := p.routes.needs(r); need > secure.Anybody { // probes may come by any name
 			p.refuse(w, refuse(http.StatusForbidden, "forbidden", secure.RefusedName))
 			return
 		}
 	}
-	if p.cfg.Console != nil && passageOf(r) == nil && (r.URL.Path == pathConsole || strings.HasPrefix(r.URL.Path, pathConsole+"/")) {
-		p.cfg.Console.ServeHTTP(w, r) // its links hang on the slash, which no other path keeps
-		return
-	}
-	if no := p.front(w, r); no != nil {
-		p.refuse(w, no)
+	if console {
+		p.cfg.Console.ServeHTTP(w, r)
 		return
 	}
 	p.guarded.ServeHTTP(w, r)
