@@ -21,7 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-const postFind = "POST /v1/find_matches HTTP/1.1\r\nHost: x\r\n"
+const postFind = "POST /v1/find_matches HTTP/1.1\r\nHost: localhost\r\n"
 
 // dial opens a connection that the test closes.
 func (s *served) dial(t *testing.T) net.Conn {
@@ -120,8 +120,8 @@ func TestOddRequests(t *testing.T) {
 		"length in words":       {postFind + "Content-Length: two\r\n\r\n{}", "400"},
 		"length beyond 64 bits": {postFind + "Content-Length: 99999999999999999999999\r\n\r\n{}", "4"},
 		"chunk of all memory":   {postFind + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n{}", "4"},
-		"deep JSON":             {fmt.Sprintf("POST /query_by_hash HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(deep), deep), "400"},
-		"endless header":        {"GET /livez HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 9000), "431"},
+		"deep JSON":             {fmt.Sprintf("POST /query_by_hash HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(deep), deep), "400"},
+		"endless header":        {"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: " + strings.Repeat("x", 9000), "431"},
 		"endless line":          {"GET /" + strings.Repeat("x", 9000), "431"},
 		"TLS":                   {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400"},
 		"HTTP/2":                {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "4"},

@@ -154,14 +154,14 @@ func (s *served) raw(t *testing.T, request string) string {
 
 func TestWhatIsNotHTTPIsAnsweredAndCounted(t *testing.T) {
 	s := serve(t, twoSpaces(), testConfig(t, "--http-read-timeout=300ms", "--http-max-body=1KiB"))
-	const post = "POST /v1/find_matches HTTP/1.1\r\nHost: x\r\n"
+	const post = "POST /v1/find_matches HTTP/1.1\r\nHost: localhost\r\n"
 	for name, tc := range map[string]struct{ request, status, reason string }{
 		"nonsense":        {"nonsense\r\n\r\n", "400", "malformed_request"},
 		"lying length":    {post + "Content-Length: 99999999999\r\n\r\n{}", "413", "body_too_large"},
 		"chunks too many": {post + "Transfer-Encoding: chunked\r\n\r\n401\r\n" + strings.Repeat(" ", 1025) + "\r\n0\r\n\r\n", "413", "body_too_large"},
 		"broken chunk":    {post + "Transfer-Encoding: chunked\r\n\r\nzz\r\n\r\n", "400", "malformed_request"},
 		"two lengths":     {post + "Content-Length: 4\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", "400", "malformed_request"},
-		"smuggled":        {post + "Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "400", "malformed_request"},
+		"smuggled":        {post + "Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 5\r\n\r\n0\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", "400", "malformed_request"},
 		"slow body":       {post + "Content-Length: 10\r\n\r\n{", "408", "timeout"},
 		"slow header":     {"POST /v1/find_matches HT", "408", "timeout"},
 	} {
