@@ -17,5 +17,8 @@
 // groups from the longest candidate down, and does not try each boundary: with EAGLE the
 // order of the steps decides.
 //
+// No lookup asks it yet: an index keeps full attention's blocks alone, and answers for such
+// models are its upper bound and say that they are estimated.
+//
 // Ownership: a Layout does not change once made.
 package groups
