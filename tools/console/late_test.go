@@ -79,6 +79,7 @@ func late(t *testing.T, f *fleet) {
 	until(t, "a few seconds without delay", after(2*time.Second))
 	by.Store(int64(8 * time.Second))
 	b.until("that it comes late", `globalThis.kvatlas.state === 'stale' && /What comes from the server is late/.test(document.querySelector('#notice').innerText)`)
+	b.picture("late")
 	b.until("a connection without", `globalThis.kvatlas.state === 'live' && document.querySelector('#notice').innerText === ''`)
 	b.well()
 }
