@@ -203,9 +203,10 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	c.noteExpiry()
 }
 
-// pruneStep is how many blocks make room at once, beside as many as came: all that are to
-// go at a full index are hundreds of thousands, for which every request would wait.
-const pruneStep = 1024
+// pruneStep is how many blocks make room at once, beside twice as many as came: all that are
+// to go at a full index are hundreds of thousands, for which every request would wait. With a
+// thousand each for a while one of a hundred requests did, with all others behind it.
+const pruneStep = 64
 
 // prune makes room by a step, after so many blocks were added, from when there are too
 // many until there are as few as there are to be.
@@ -214,8 +215,9 @@ func (c *Cache) prune(added int) {
 	if c.mu.pruning = c.mu.pruning || c.mu.blocks > c.cfg.MaxBlocks; !c.mu.pruning {
 		return
 	}
-	least := max(target, c.mu.blocks-added-pruneStep)
-	c.mu.stats.Pruned += uint64(c.drop(func(*run) bool { return c.mu.blocks > least }))
+	least := max(target, c.mu.blocks-2*added-pruneStep)
+	n, _ := c.drop(func(*run) bool { return c.mu.blocks > least })
+	c.mu.stats.Pruned += uint64(n)
 	c.mu.pruning = c.mu.blocks > target
 }
 
@@ -271,23 +273,34 @@ func (c *Cache) Expire() {
 	if int64(now) <= c.expiry.Load() {
 		return
 	}
+	for _, applied := range c.expire(now) {
+		<-applied
+	}
+}
+
+// expire drops them, and returns what is to be waited for, without the lock.
+func (c *Cache) expire(now time.Duration) []<-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.stats.Expired += uint64(c.drop(func(r *run) bool { return now-r.used > c.cfg.TTL }))
+	n, applied := c.drop(func(r *run) bool { return now-r.used > c.cfg.TTL })
+	c.mu.stats.Expired += uint64(n)
 	c.noteExpiry()
+	return applied
 }
 
 // drop takes blocks off the end of the run used least recently, and then of the next,
-// while more says so, and returns how many.
-func (c *Cache) drop(more func(oldest *run) bool) (n int) {
+// while more says so, and returns how many, and what ends when they are out of the space. As in
+// Placed nobody waits for that with the lock: until then a look-up may still find them.
+func (c *Cache) drop(more func(oldest *run) bool) (n int, waits []<-chan struct{}) {
 	gone := map[shard.RankID][]uint64{}
 	for r := c.mu.list.next; r != &c.mu.list && more(r); r = c.mu.list.next {
-		left := len(r.seq)
+		left, hashes := len(r.seq), gone[r.rank]
 		for ; left > 0 && more(r); left-- {
-			gone[r.rank] = append(gone[r.rank], r.seq[left-1])
+			hashes = append(hashes, r.seq[left-1])
 			c.mu.blocks--
 			n++
 		}
+		gone[r.rank] = hashes
 		if left == 0 {
 			c.forget(r)
 		}
@@ -297,14 +310,17 @@ func (c *Cache) drop(more func(oldest *run) bool) (n int) {
 		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{
 			{Kind: event.Removed, DPRank: id.DPRank, Engine: hashes},
 		}}
-		if _, err := c.cfg.Space.ApplyWait(context.Background(), b); err != nil {
+		applied, err := c.cfg.Space.ApplyLater(context.Background(), b)
+		if err != nil {
 			c.mu.stats.Failed++
+			continue
 		}
+		waits = append(waits, applied)
 	}
 	if c.mu.blocks == 0 {
 		c.reset()
 	}
-	return n
+	return n, waits
 }
 
 // forget takes out a run that nothing follows.
