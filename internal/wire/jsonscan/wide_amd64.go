@@ -46,3 +46,14 @@ func wide32(dst *uint32, room int, b *byte, n int) (taken, read int)
 
 //go:noescape
 func wide64(dst *uint64, room int, b *byte, n int, signs uint64) (taken, read int)
+
+// vectorPlain is plain for 64 bytes at a time, as far as there are so many; it may return less.
+func vectorPlain(b []byte, i int) int {
+	if !vectors || len(b)-i < 2*64 { // of few it is no sooner
+		return i
+	}
+	return i + plain512(&b[i], len(b)-i)
+}
+
+//go:noescape
+func plain512(b *byte, n int) (at int)

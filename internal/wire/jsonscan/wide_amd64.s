@@ -250,3 +250,36 @@ done:
 	SUBQ b+16(FP), SI
 	MOVQ SI, read+48(FP)
 	RET
+
+// func plain512(b *byte, n int) (at int)
+TEXT ·plain512(SB), NOSPLIT, $0-24
+	MOVQ b+0(FP), SI
+	MOVQ n+8(FP), CX
+	EVERY(0x2222222222222222, Z16) // '"'
+	EVERY(0x5c5c5c5c5c5c5c5c, Z17) // '\'
+	EVERY(0x2020202020202020, Z18) // ' '
+	XORQ DX, DX
+
+loop:
+	SUBQ      $64, CX
+	JLT       done
+	VMOVDQU8  (SI)(DX*1), Z0
+	VPCMPEQB  Z0, Z16, K1
+	VPCMPEQB  Z0, Z17, K2
+	VPCMPUB   $1, Z18, Z0, K3 // below
+	KORQ      K1, K2, K1
+	KORTESTQ  K1, K3
+	JNZ       found
+	ADDQ      $64, DX
+	JMP       loop
+
+found:
+	KORQ   K1, K3, K1
+	KMOVQ  K1, AX
+	TZCNTQ AX, AX
+	ADDQ   AX, DX
+
+done:
+	VZEROUPPER
+	MOVQ DX, at+16(FP)
+	RET
