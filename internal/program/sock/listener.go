@@ -1,6 +1,12 @@
 package sock
 
-import "net"
+import (
+	"errors"
+	"net"
+)
+
+// ErrSpoke: the other side has said something, or ended, before it was asked anything.
+var ErrSpoke = errors.New("the other side of the connection speaks unasked, or has ended it")
 
 // Listener is a listener whose connections are as Wrap returns them.
 type Listener struct{ net.Listener }

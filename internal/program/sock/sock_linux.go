@@ -19,6 +19,8 @@ type Conn struct {
 	doLater func(fd uintptr) bool
 	doAsk   func(fd uintptr) bool
 	asked   bool                   // of Ask: it has written
+	silent  bool                   // of Ask: it writes only where nothing has come
+	spoke   bool                   // of Ask: something had, and it has not written
 	room    func(wait bool) []byte // of ReadWhere
 }
 
@@ -138,13 +140,16 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 // Ask is a Write that then waits until there may be something to read. Who reads an answer
 // need not look for it as long as it cannot be there; where something has come before, or the
 // other side's end, there is no wait.
-// The error is about writing: what ended the wait the next Read tells.
-func (c *Conn) Ask(p []byte) error {
-	c.out, c.asked = call{data: p}, false
+// The error is about writing: what ended the wait the next Read tells. With silent nothing is
+// written where something has come before, or the end: then it is ErrSpoke.
+func (c *Conn) Ask(p []byte, silent bool) error {
+	c.out, c.asked, c.silent, c.spoke = call{data: p}, false, silent, false
 	err := c.raw.Read(c.doAsk)
 	n, errno := c.out.n, c.out.err
 	c.out.data = nil
 	switch {
+	case c.spoke:
+		return ErrSpoke
 	case !c.asked:
 		return err
 	case errno != 0:
@@ -163,8 +168,11 @@ func (c *Conn) ask(fd uintptr) bool {
 	if c.asked {
 		return true
 	}
-	c.asked = true
 	before := readable(fd)
+	if c.spoke = before && c.silent; c.spoke {
+		return true
+	}
+	c.asked = true
 	return !c.write(fd) || c.out.err != 0 || c.out.n < len(c.out.data) || before
 }
 

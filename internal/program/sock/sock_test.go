@@ -155,7 +155,7 @@ func TestOrder(t *testing.T) {
 // asker is what Wrap returns where it does something.
 type asker interface {
 	net.Conn
-	Ask(p []byte) error
+	Ask(p []byte, silent bool) error
 }
 
 // heard calls do, and waits until the runtime has heard of what it does to the connection.
@@ -217,7 +217,7 @@ func TestAsk(t *testing.T) {
 			c.other(a, b)
 			done := make(chan error, 1)
 			go func() { // ends with the connection, at the latest
-				err := a.Ask(make([]byte, c.size))
+				err := a.Ask(make([]byte, c.size), false)
 				done <- errors.Join(err, read(a))
 			}()
 			late := time.NewTimer(30 * time.Second)
@@ -230,6 +230,38 @@ func TestAsk(t *testing.T) {
 				t.Fatalf("%s: it waits on", name)
 			}
 			late.Stop()
+		}
+	}
+}
+
+// With silent, nothing is written to a connection on which something has come, or its end.
+func TestAskOfTheSilent(t *testing.T) {
+	for name, before := range map[string]func(a, b net.Conn) error{
+		"it has spoken":   func(_, b net.Conn) error { _, err := b.Write([]byte{1}); return err },
+		"it says no more": func(_, b net.Conn) error { return b.(interface{ CloseWrite() error }).CloseWrite() },
+		"it is silent":    nil,
+	} {
+		x, b := pair(t)
+		a, ok := x.(asker)
+		if !ok {
+			t.Skip("nothing is wrapped here")
+		}
+		want, left := ErrSpoke, 0
+		if before == nil {
+			want, left = nil, 3
+			go func() { _, _ = b.Write([]byte{1}) }() // which ends the wait
+			_ = a.SetDeadline(time.Now().Add(30 * time.Second))
+		} else {
+			heard(t, a, func() error { return before(a, b) })
+		}
+		err := a.Ask([]byte{1, 2, 3}, true)
+		if before == nil && errors.Is(err, ErrSpoke) { // its byte came first
+			continue
+		}
+		_ = a.Close()
+		got, _ := io.ReadAll(b)
+		if !errors.Is(err, want) || len(got) != left {
+			t.Errorf("%s: %v and %d bytes, want %v and %d", name, err, len(got), want, left)
 		}
 	}
 }

@@ -107,20 +107,24 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 // close what was idle whenever they like, also while a request is on its way.
 func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Response, stale bool, _ error) {
 	ctx := req.Context()
-	k, used, err := c.get(ctx, address(req.URL.Host), fresh)
-	if err != nil {
-		return nil, false, err
-	}
-	k.abort = context.AfterFunc(ctx, k.stop)
-	resp, err := k.exchange(req, data, c.cfg.MaxHeader)
-	if err != nil {
-		k.end(false)
-		if ctx.Err() != nil {
-			return nil, false, ctx.Err()
+	for {
+		k, used, err := c.get(ctx, address(req.URL.Host), fresh, data.Len())
+		if err != nil {
+			return nil, false, err
 		}
-		return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+		k.abort = context.AfterFunc(ctx, k.stop)
+		resp, err := k.exchange(req, data, c.cfg.MaxHeader, used)
+		if err == nil {
+			return resp, false, nil
+		}
+		k.end(false)
+		switch {
+		case ctx.Err() != nil:
+			return nil, false, ctx.Err()
+		case !errors.Is(err, sock.ErrSpoke): // else the next one: it was not asked
+			return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+		}
 	}
-	return resp, false, nil
 }
 
 // died reports whether the other side has ended the connection.
@@ -185,9 +189,9 @@ func address(host string) string {
 	return host
 }
 
-// get returns a connection that is still open, unless it is to be fresh, or else a new
-// one.
-func (c *Client) get(ctx context.Context, address string, fresh bool) (k *conn, used bool, err error) {
+// get returns a connection that is still open, or will be looked at when a body of that
+// length is sent on it, unless it is to be fresh, or else a new one.
+func (c *Client) get(ctx context.Context, address string, fresh bool, length int) (k *conn, used bool, err error) {
 	for !fresh {
 		c.mu.Lock()
 		list := c.idle[address]
@@ -199,7 +203,7 @@ func (c *Client) get(ctx context.Context, address string, fresh bool) (k *conn, 
 		list[len(list)-1] = nil
 		c.idle[address] = list[:len(list)-1]
 		c.mu.Unlock()
-		if time.Since(k.since) < c.cfg.IdleTimeout && k.alive() {
+		if time.Since(k.since) < c.cfg.IdleTimeout && (k.looks(length) || k.alive()) {
 			return k, true, nil
 		}
 		_ = k.net.Close() // it is too old, or the other side has closed it

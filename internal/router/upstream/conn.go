@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/program/sock"
 )
 
 const (
@@ -35,7 +37,9 @@ type conn struct {
 	silent  bool                  // it is open, and nothing has come: look found so
 	one     [1]byte               // what look reads
 	stop    func()                // interrupt
-	ask     func(p []byte) error  // writes a request whose answer is waited for next
+	// ask writes a request whose answer is waited for next; with silent, only if nothing has
+	// come. nil where that is to be looked for before.
+	ask func(p []byte, silent bool) error
 
 	abort func() bool // stops the watch over the request's context
 	over  bool        // the request's use of it has ended
@@ -61,13 +65,10 @@ func newConn(c *Client, address string, n net.Conn) *conn {
 	k := &conn{client: c, address: address, net: n, limited: limited{r: n}}
 	k.in = bufio.NewReaderSize(&k.limited, readBuffer)
 	k.stop = k.interrupt
-	if a, ok := n.(interface{ Ask(p []byte) error }); ok {
+	if a, ok := n.(interface {
+		Ask(p []byte, silent bool) error
+	}); ok {
 		k.ask = a.Ask
-	} else {
-		k.ask = func(p []byte) error {
-			_, err := n.Write(p)
-			return err
-		}
 	}
 	if sc, ok := n.(syscall.Conn); ok {
 		k.raw, _ = sc.SyscallConn() // without, nobody looks whether it is alive
@@ -78,10 +79,14 @@ func newConn(c *Client, address string, n net.Conn) *conn {
 // interrupt ends whatever waits for the connection, which is of no use then.
 func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
 
-// exchange writes the request and reads the head of the answer.
-func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.Response, error) {
+// exchange writes the request and reads the head of the answer. The error is sock.ErrSpoke if
+// the connection, which has been used, was of no use any more: then nothing was written.
+func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64, used bool) (*http.Response, error) {
 	k.over, k.heard = false, false
-	werr := k.write(req, data)
+	werr := k.write(req, data, used)
+	if errors.Is(werr, sock.ErrSpoke) {
+		return nil, werr
+	}
 	// An engine that refuses the request may have answered before all of it came.
 	k.limited.left = maxHeader + readBuffer
 	resp, usual, err := k.reply(req)
@@ -111,7 +116,11 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64) (*http.R
 	return resp, nil
 }
 
-func (k *conn) write(req *http.Request, data *Body) error {
+// looks reports whether a connection that has been used is looked at when a request with so
+// long a body is written, at once with that.
+func (k *conn) looks(length int) bool { return k.ask != nil && length <= smallBody }
+
+func (k *conn) write(req *http.Request, data *Body, used bool) error {
 	length := data.Len()
 	b := append(k.out[:0], req.Method...)
 	b = append(append(append(b, ' '), req.URL.RequestURI()...), " HTTP/1.1\r\nHost: "...)
@@ -144,8 +153,11 @@ func (k *conn) write(req *http.Request, data *Body) error {
 		}
 		return data.writeTo(k.net)
 	}
-	b = data.append(b)
-	return k.ask(b)
+	if b = data.append(b); k.ask != nil {
+		return k.ask(b, used)
+	}
+	_, err := k.net.Write(b)
+	return err
 }
 
 // end gives the connection back, to be used again if it is good for that.
