@@ -83,14 +83,20 @@ func (r *Router) MarkPrefillComplete(requestID string) bool {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k := r.key(requestID, PrefillStage)
-	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+	found := false
+	stages := r.stages()
+	for stage := range stages {
 		r.succeeded(r.key(requestID, stage), now)
 	}
-	r.firstToken(k, now)
-	found := r.free(k)
-	for _, stage := range [...]Stage{Whole, DecodeStage} {
-		if k := r.key(requestID, stage); r.table.PrefillComplete(k, now) {
+	if stages > PrefillStage {
+		k := r.key(requestID, PrefillStage)
+		r.firstToken(k, now)
+		found = r.free(k)
+	}
+	for stage := range stages {
+		if k := r.key(requestID, stage); stage == PrefillStage {
+			continue // it is over
+		} else if r.table.PrefillComplete(k, now) {
 			r.firstToken(k, now)
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 			found = true
@@ -110,7 +116,7 @@ func (r *Router) Output(requestID string, n int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := false
-	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+	for stage := range r.stages() {
 		k := r.key(requestID, stage)
 		if _, live := r.table.Output(k, n, now); live {
 			found = true
@@ -150,7 +156,7 @@ func (r *Router) Free(requestID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := false
-	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+	for stage := range r.stages() {
 		found = r.free(r.key(requestID, stage)) || found
 	}
 	return r.known(found)
@@ -161,7 +167,7 @@ func (r *Router) Free(requestID string) bool {
 func (r *Router) Holds(requestID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, stage := range [...]Stage{Whole, PrefillStage, DecodeStage} {
+	for stage := range r.stages() {
 		if r.table.Has(r.key(requestID, stage)) {
 			return true
 		}
@@ -181,9 +187,18 @@ func (r *Router) key(requestID string, stage Stage) load.Key {
 	return load.Key{Owner: r.cfg.ID, ID: requestID, Stage: uint8(stage)}
 }
 
+// stages returns how many of the stages, from Whole on, live bookings may be of: as a rule
+// none is of a part, and each look for one costs as much as the rest of a call.
+func (r *Router) stages() Stage {
+	if r.table.Parts() == 0 {
+		return Whole + 1
+	}
+	return DecodeStage + 1
+}
+
 func (r *Router) free(k load.Key) bool {
-	slot, tokens := r.table.Booked(k)
-	if !r.table.Free(k) {
+	slot, tokens, live := r.table.End(k)
+	if !live {
 		return false
 	}
 	r.ended(k, slot, tokens)
@@ -193,8 +208,7 @@ func (r *Router) free(k load.Key) bool {
 
 // firstToken and ended tell a policy that learns about own bookings.
 func (r *Router) firstToken(k load.Key, now time.Time) {
-	if r.table.Has(k) {
-		slot, _ := r.table.Booked(k)
+	if slot, _ := r.table.Booked(k); slot != math.MaxUint32 {
 		l := r.table.Load(slot)
 		r.times.FirstToken(k, now, l)
 		if r.observer != nil {

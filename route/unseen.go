@@ -27,6 +27,19 @@ func (u *unseen) until(now time.Time, f func(k load.Key, at time.Time)) {
 	}
 }
 
+// NextUnseen returns when the next prompt should be computed of those whose first token nobody
+// sees; false if there is none.
+func (r *Router) NextUnseen() (time.Time, bool) {
+	now := r.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(now)
+	if len(r.unseen) == 0 {
+		return time.Time{}, false
+	}
+	return r.unseen[0].at, true
+}
+
 func (u unseen) Len() int           { return len(u) }
 func (u unseen) Less(i, j int) bool { return u[i].at.Before(u[j].at) }
 func (u unseen) Swap(i, j int)      { u[i], u[j] = u[j], u[i] }

@@ -94,6 +94,7 @@ type Table struct {
 	cfg    Config
 	tree   tree
 	live   map[Key]*booking
+	parts  int       // of these, those with a stage
 	peak   int       // most live bookings since there were none
 	latest time.Time // that a booking was made or had its first token
 	first  *booking  // leased bookings, by time of last progress
@@ -258,6 +259,9 @@ func (t *Table) Active(blocks []uint64, depth []uint32) { t.tree.depths(blocks, 
 // Len returns how many bookings are live.
 func (t *Table) Len() int { return len(t.live) }
 
+// Parts returns how many bookings have another stage than 0.
+func (t *Table) Parts() int { return t.parts }
+
 // Has reports whether the booking is live.
 func (t *Table) Has(k Key) bool { return t.live[k] != nil }
 
@@ -304,6 +308,9 @@ func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {
 	sl.blocks += b.private
 	sl.outputLeft += b.expected
 	t.live[k] = b
+	if k.Stage != 0 {
+		t.parts++
+	}
 	t.peak = max(t.peak, len(t.live))
 	t.generate(b, r.Generated)
 	if b.leased {
@@ -390,13 +397,19 @@ func (t *Table) generate(b *booking, n int) {
 
 // Free ends the booking. It reports whether it was live.
 func (t *Table) Free(k Key) bool {
+	_, _, live := t.End(k)
+	return live
+}
+
+// End ends the booking, and returns what Booked did, and whether it was live.
+func (t *Table) End(k Key) (slot uint32, generated int, live bool) {
 	b := t.live[k]
 	if b == nil {
-		return false
+		return math.MaxUint32, 0, false
 	}
 	t.end(b)
 	t.release(b.slot)
-	return true
+	return b.slot, b.generated, true
 }
 
 // end takes the booking out of every count.
@@ -415,6 +428,9 @@ func (t *Table) end(b *booking) {
 		t.unlist(b)
 	}
 	delete(t.live, b.key)
+	if b.key.Stage != 0 {
+		t.parts--
+	}
 	if len(t.live) == 0 && t.peak > smallPeak {
 		t.live, t.peak = make(map[Key]*booking), 0 // a map never shrinks
 	}
