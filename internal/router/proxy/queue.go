@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/router/fairqueue"
@@ -49,12 +50,14 @@ type queue struct {
 
 	mu     sync.Mutex
 	models map[*fleet.Model]*line
+	lines  atomic.Int32 // how many models has: each request asks, and as a rule there are none
 }
 
 // line is a model's queue.
 type line struct {
 	*fairqueue.Queue
-	woken time.Time // when one was let out last
+	woken time.Time   // when one was let out last
+	room  *time.Timer // runs expect
 }
 
 // waiter is one request in a queue.
@@ -66,7 +69,7 @@ type waiter struct {
 
 // busy reports whether somebody waits, so that a newcomer is not served first.
 func (q *queue) busy(m *fleet.Model) bool {
-	if q.limit == 0 {
+	if q.lines.Load() == 0 {
 		return false
 	}
 	q.mu.Lock()
@@ -110,10 +113,12 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	l := q.models[c.m]
 	if l == nil {
 		l = &line{Queue: fairqueue.New(fairqueue.Config{Limit: q.limit, Age: q.age, Tries: fairqueue.Tries})}
+		l.room = time.AfterFunc(0, func() { q.expect(c.m, l, false) })
 		if q.models == nil {
 			q.models = make(map[*fleet.Model]*line)
 		}
 		q.models[c.m] = l
+		q.lines.Add(1)
 	}
 	if out := l.Push(time.Now(), &w.Item); out != nil {
 		out.Value.(*waiter).turn <- false //nolint:forcetypeassert // the queue holds nothing else
@@ -170,7 +175,9 @@ func (q *queue) remove(w *waiter) bool {
 // forget drops a queue that nobody is in. q.mu is held.
 func (q *queue) forget(m *fleet.Model, l *line) {
 	if l.Idle() {
+		l.room.Stop()
 		delete(q.models, m)
+		q.lines.Add(-1)
 	}
 }
 
@@ -229,7 +236,7 @@ func (q *queue) poll(m *fleet.Model, patience time.Duration) {
 
 // wake lets the first one of the model try, or with nil of each.
 func (q *queue) wake(m *fleet.Model) {
-	if q.limit == 0 {
+	if q.lines.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
@@ -244,8 +251,30 @@ func (q *queue) wake(m *fleet.Model) {
 	}
 }
 
+// expect sets the line's timer to when the next prompt should be computed whose end nobody sees,
+// which makes room for those who wait: of requests that began when nobody did. Those that begin
+// later see to it themselves. When that is, due is set, the first tries.
+func (q *queue) expect(m *fleet.Model, l *line, due bool) {
+	at, ok := m.Router.NextUnseen()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.models[m] != l {
+		return // nobody waits any more
+	}
+	if due {
+		l.changed(time.Now())
+	}
+	if ok {
+		l.room.Stop()
+		l.room = time.AfterFunc(time.Until(at), func() { q.expect(m, l, true) })
+	}
+}
+
 // waiting returns how many wait for the model.
 func (q *queue) waiting(m *fleet.Model) int {
+	if q.lines.Load() == 0 {
+		return 0
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if l := q.models[m]; l != nil {
