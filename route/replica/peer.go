@@ -88,6 +88,7 @@ func (p *Replicas) Receive(msg []byte) error {
 	if from == nil {
 		from = &peer{}
 		p.mu.peers[h.from] = from
+		p.alone.Store(false)
 	}
 	from.heard, from.newest = now, max(from.newest, h.number)
 	switch h.kind {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/load"
@@ -114,6 +115,10 @@ type Replicas struct {
 	cfg  Config
 	wake chan struct{} // there is something to flush
 
+	// alone is whether no other router is known, as mu.peers says: then what changes is not
+	// written down, and only that something has: unsaid.
+	alone, unsaid atomic.Bool
+
 	mu struct {
 		sync.Mutex
 		peers  map[uint64]*peer
@@ -135,6 +140,7 @@ type pending struct {
 	buf      []byte
 	ends     []int // of each change in buf
 	overflow bool  // some did not fit: buf is empty and means nothing
+	unsaid   bool  // some were not written down: buf means nothing
 }
 
 // New returns a Replicas; make it the journal of the State's router, then call
@@ -142,12 +148,19 @@ type pending struct {
 func New(cfg Config) *Replicas {
 	p := &Replicas{cfg: cfg.withDefaults(), wake: make(chan struct{}, 1)}
 	p.mu.peers = make(map[uint64]*peer)
+	p.alone.Store(true)
 	return p
 }
 
 // Record queues a change to be told. It is called under the router's lock and
 // does not block.
 func (p *Replicas) Record(c load.Change) {
+	if p.alone.Load() {
+		if !p.unsaid.Load() {
+			p.unsaid.Store(true)
+		}
+		return
+	}
 	p.queue.Lock()
 	defer p.queue.Unlock()
 	q := &p.queue.pending
@@ -175,6 +188,7 @@ func (p *Replicas) takeQueue() pending {
 	defer p.queue.Unlock()
 	q := p.queue.pending
 	p.queue.pending = pending{}
+	q.unsaid = p.unsaid.Swap(false)
 	return q
 }
 
@@ -201,7 +215,7 @@ func (p *Replicas) send(q pending) error {
 	if q.overflow {
 		p.mu.stats.Overflow++
 	}
-	if q.overflow || len(q.ends) > 0 && len(p.mu.peers) == 0 {
+	if q.overflow || q.unsaid || len(q.ends) > 0 && len(p.mu.peers) == 0 {
 		p.mu.number++
 		return nil
 	}
@@ -285,6 +299,9 @@ func (p *Replicas) Tick() error {
 	}
 	if now.Sub(p.mu.beat) >= p.cfg.Heartbeat {
 		p.mu.beat = now
+		if p.unsaid.Load() {
+			errs = append(errs, p.send(p.takeQueue())) // so that the number says it
+		}
 		errs = append(errs, p.publish(p.header(typeHeartbeat)))
 	}
 	return errors.Join(errs...)
@@ -292,6 +309,7 @@ func (p *Replicas) Tick() error {
 
 func (p *Replicas) forget(id uint64) {
 	delete(p.mu.peers, id)
+	p.alone.Store(len(p.mu.peers) == 0)
 	p.cfg.State.DropOwner(id)
 }
 

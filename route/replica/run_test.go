@@ -112,3 +112,50 @@ func TestRoutersTogether(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// sent keeps what is published.
+type sent struct{ list [][]byte }
+
+func (s *sent) Publish(msg []byte) error {
+	s.list = append(s.list, msg)
+	return nil
+}
+
+func (*sent) Send(uint64, []byte) error { return nil }
+
+// While no other router is known, changes are not written down; that there were some its number says,
+// with the next heartbeat at the latest, so that whoever knows an older state asks.
+func TestAloneNothingIsWritten(t *testing.T) {
+	var out sent
+	now := time.Unix(1000, 0)
+	p := New(Config{ID: 1, Transport: &out, Now: func() time.Time { return now }})
+	change := load.Change{Kind: load.Added, Key: load.Key{Owner: 1, ID: "a"}, Request: load.Request{Blocks: make([]uint64, 1000)}}
+	if n := testing.AllocsPerRun(10, func() { p.Record(change) }); n > 0 || len(p.queue.buf) > 0 {
+		t.Errorf("%v allocations, and %d bytes for nobody", n, len(p.queue.buf))
+	}
+	number := func() uint64 {
+		now = now.Add(time.Second)
+		if err := p.Tick(); err != nil {
+			t.Fatal(err)
+		}
+		h, _, err := readHeader(out.list[len(out.list)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.number
+	}
+	before := number()
+	if again := number(); before == 0 || again != before {
+		t.Errorf("the number is %d after changes, and %d after none", before, again)
+	}
+	if err := p.Receive(header{typeHeartbeat, 0, 2, 0}.append(nil)); err != nil { // somebody is there
+		t.Fatal(err)
+	}
+	p.Record(change)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if h, _, err := readHeader(out.list[len(out.list)-1]); err != nil || h.kind != typeChanges || h.number != before+1 {
+		t.Errorf("what is told is %+v, %v, want changes number %d", h, err, before+1)
+	}
+}
