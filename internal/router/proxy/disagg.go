@@ -65,9 +65,32 @@ type prefill struct {
 	data   upstream.Payload   // what the decode worker gets
 	done   chan struct{}      // closed when a part that goes on beside it is over; nil without
 	cancel context.CancelFunc // of that
-	failed atomic.Bool        // and the decode worker has to do all of it
-	why    error              // valid when failed is set
+	first  atomic.Int32       // what came first: prefillUnsaid, prefillFailed or decodeBegan. Set once
+	why    error              // valid with prefillFailed
 	from   *fleet.Engine      // the prefill worker, where what the decode worker says tells whether the prompt came; else nil
+}
+
+// Where both parts run at once, either the prefill worker fails first, and the decode worker
+// has to do all of it anew, or the decode worker has something to say: then it has the prompt,
+// and what becomes of the prefill worker's answer is nothing to its own.
+const (
+	prefillUnsaid int32 = iota
+	prefillFailed
+	decodeBegan
+)
+
+// fail notes that the prefill worker failed; false: the answer has begun before.
+func (f *prefill) fail(err error) bool {
+	f.why = err // which nobody reads before
+	return f.first.CompareAndSwap(prefillUnsaid, prefillFailed)
+}
+
+// failed reports whether the prefill worker failed before the answer began.
+func (f *prefill) failed() bool { return f.first.Load() == prefillFailed }
+
+// begin notes that the answer has begun; false: the prefill worker failed before.
+func (f *prefill) begin() bool {
+	return f.done == nil || f.first.CompareAndSwap(prefillUnsaid, decodeBegan) || !f.failed()
 }
 
 // end ends what still goes on.
@@ -154,10 +177,12 @@ func (p *Proxy) prefillMeanwhile(ctx context.Context, r *http.Request, q *call, 
 	go func() { // ends with f.end
 		defer close(f.done)
 		if _, err := p.askPrefill(ctx, r, q, e, best, ask, maxParams); err != nil {
-			if ctx.Err() == nil {
-				f.why = err
-				f.failed.Store(true)
+			switch {
+			case ctx.Err() != nil: // others have given up
+			case f.fail(err):
 				giveUp()
+			default:
+				p.limit.Warn("prefill_late", "a prefill worker's answer failed; that of the decode worker goes on", errAttr(err), q.attr())
 			}
 			return
 		}

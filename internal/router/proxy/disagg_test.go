@@ -3,9 +3,12 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -191,6 +195,111 @@ func TestPrefillFails(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Once the decode worker says something it has the prompt: what becomes of the prefill worker's
+// answer then is no reason to end it, nor to blame who gives it.
+func TestPrefillFailsLate(t *testing.T) {
+	for _, way := range []string{mockapi.TransferSGLang, mockapi.TransferMooncake} {
+		for name, late := range map[string]func(w http.ResponseWriter){
+			"500":      func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
+			"400":      func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadRequest) },
+			"nothing":  func(http.ResponseWriter) {},
+			"hangs up": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+			"overdue":  nil,
+		} {
+			if late == nil && way == mockapi.TransferMooncake {
+				continue // which takes its time
+			}
+			t.Run(way+" "+name, func(t *testing.T) {
+				begun, goOn := make(chan struct{}), make(chan struct{})
+				var log waittest.Log
+				var steps atomic.Int64 // of the decode worker
+				l := newLab(t, setup{engines: 2,
+					proxy: func(c *Config) {
+						if c.Log = slog.New(slog.NewTextHandler(&log, nil)); late == nil {
+							c.FirstByte = time.Second
+						}
+					},
+					engine: func(i int, c *mockapi.Config) {
+						if c.Transfer, c.Prefill = way, i == 0; i == 1 {
+							c.Step = func(*mock.Report) time.Duration {
+								if steps.Add(1) > 2 {
+									<-goOn
+								}
+								return 0
+							}
+						}
+					},
+					registry: func(i int, w *registry.Worker) {
+						w.KVTransfer, w.Role = registry.KVTransfer(way), registry.Decode
+						w.Endpoints.Bootstrap = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+						if i == 0 {
+							w.Role, w.Endpoints.HTTP = registry.Prefill, lateAnswers(t, w.Endpoints.HTTP, func(w http.ResponseWriter) {
+								if <-begun; late == nil {
+									<-goOn
+									return
+								}
+								late(w)
+							})
+						}
+					}})
+				release := sync.OnceFunc(func() { close(goOn) })
+				t.Cleanup(release)
+				resp, err := l.send(t.Context(), "/v1/completions", `{"model":"org/model","prompt":[1,2,3,4,5,6],"max_tokens":20,"stream":true}`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				head := make([]byte, 10)
+				if _, err := io.ReadFull(resp.Body, head); err != nil {
+					t.Fatal(err)
+				}
+				close(begun)
+				l.eventually(func() error {
+					if l.engines[1].Aborted.Load() == 0 && !strings.Contains(log.String(), "prefill worker") {
+						return errors.New("nothing has come of it")
+					}
+					return nil
+				})
+				release()
+				data, err := io.ReadAll(resp.Body)
+				text, whole := streamed(string(head) + string(data))
+				if err != nil || !whole || text != mockapi.Text([]uint32{1, 2, 3, 4, 5, 6}, 20) || resp.Header.Get(headerPrefill) != "0" {
+					t.Errorf("%v, whole %v: %s%s", err, whole, head, data)
+				}
+				l.idle()
+				for _, h := range l.model().Router.Health() {
+					if h.Failed != 0 {
+						t.Errorf("worker %d, which did its part, has failed %d times", h.Worker, h.Failed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// lateAnswers is an engine in front of another one, that says late what it says to requests to generate.
+func lateAnswers(t *testing.T, engine string, say func(w http.ResponseWriter)) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := http.NewRequestWithContext(r.Context(), r.Method, engine+r.URL.Path, r.Body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return // who asks has gone
+		}
+		defer resp.Body.Close()
+		if data, err := io.ReadAll(resp.Body); r.Method != http.MethodPost && err == nil {
+			_, _ = w.Write(data)
+			return
+		}
+		say(w)
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return s.URL
 }
 
 // A pair that cannot talk does not try to: the decode worker does all, and why is said.

@@ -279,40 +279,43 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	defer func() { asked.end(q, no) }()
 	resp, err := p.exchange(w, q, pair, stage, p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
 	if err != nil {
-		if part.failed.Load() {
+		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
 		return p.unanswered(r, q, stage, whyUnreachable, t.stop(), err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
-	if part.failed.Load() && resp.StatusCode >= 500 {
+	if part.failed() && resp.StatusCode >= 500 {
 		return p.notPrefilled(r, q, part.why)
 	}
 	if f := p.failed(q, stage, resp, cancel); f != nil {
 		return f
 	}
 	s := p.newStream(q, resp, stage)
-	if part.from != nil {
-		s.from, s.tail = part.from, s.tail || s.follow
+	if s.part = part; part.from != nil {
+		s.tail = s.tail || s.follow
 	}
 	defer s.free()
 	if err := s.first(resp.Body); err != nil {
-		if part.failed.Load() {
+		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
 		return p.unanswered(r, q, stage, whyBrokeOff, t.stop(), err)
 	}
 	if s.judge.said == fails {
-		if part.failed.Load() {
+		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
 		if f := p.saysNothing(q, s, resp, cancel); f != nil {
 			return f
 		}
 	}
+	if (!s.judge.on || s.judge.said != unsaid) && !part.begin() {
+		return p.notPrefilled(r, q, part.why)
+	}
 	t.stop()
 	if err := s.whole(resp, cancel); err != nil {
-		if part.failed.Load() {
+		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
 		return p.brokeOff(r, q, stage, err)

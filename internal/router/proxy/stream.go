@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/predict"
 )
@@ -65,14 +64,18 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		q.m.Router.Output(q.id, said.completion)
 	}
 	if outcome == "ok" {
-		p.handedOver(q, s.from, said)
+		p.handedOver(q, s.part.from, said)
 	}
 	if outcome == "ok" && said.cached >= 0 && q.known && pair.Prefill == nil {
 		p.compareCached(q, best, route.Whole, said)
 	}
 	if outcome == "engine_broke_off" || outcome == "engine_failed" {
 		p.obs.engineErrors.Inc()
-		q.m.Router.Failed(q.id, s.stage, route.Failure{})
+		if s.part.failed() {
+			p.prefillFailed(q, s.part.why) // behind a comment, which is too late for another attempt
+		} else {
+			q.m.Router.Failed(q.id, s.stage, route.Failure{})
+		}
 	}
 	if outcome == "engine_broke_off" {
 		abort(w)
@@ -100,8 +103,8 @@ type stream struct {
 	usage  bool    // which says how many tokens were generated: nobody sees them come
 	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
-	ended  bool          // with a line end
-	from   *fleet.Engine // prefill.from
+	ended  bool // with a line end
+	part   *prefill
 
 	judge  judge
 	idle   idleWatch
@@ -299,6 +302,7 @@ func (s *stream) see(chunk []byte) {
 		router.Output(s.call.id, 0) // it lives
 	} else if !s.begun {
 		s.begun = true
+		s.part.begin() // it may have been a comment that began it
 		router.MarkPrefillComplete(s.call.id)
 		s.call.tally.first = time.Since(s.call.arrival)
 		s.proxy.obs.firstByte.Update(s.call.tally.first.Seconds())
