@@ -73,7 +73,7 @@ type Config struct {
 	RetryShare  float64       // of all requests
 	RetryBurst  int           // at once, whatever the share
 	RetryWait   time.Duration // before a second retry; twice as long before each further one
-	Retry500    bool          // try another worker after status 500, once
+	Retry500    bool          // try another worker after status 500, or one that refuses, once
 	DialTimeout time.Duration
 	FirstByte   time.Duration // wait for an answer to begin; 0 is for ever
 	EngineIdle  time.Duration // between chunks of an answer

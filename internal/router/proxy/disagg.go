@@ -50,6 +50,17 @@ var errNothing = errors.New("its answer says nothing")
 // errRefused says that it calls the request wrong, which it may be.
 var errRefused = errors.New("the prefill worker refuses the request")
 
+// prefillStatus says that it answers with another status than 200. It is an errPrefill.
+type prefillStatus struct {
+	status int
+	fault  bool // the request itself may be at fault, which the decode worker's answer tells
+	blame  route.Blame
+}
+
+func (s *prefillStatus) Error() string { return fmt.Sprintf("%v: it answers %d", errPrefill, s.status) }
+
+func (s *prefillStatus) Unwrap() error { return errPrefill }
+
 // clientsFault reports whether an answer says that the request is wrong, and would be
 // so everywhere.
 func clientsFault(status int) bool {
@@ -67,6 +78,7 @@ type prefill struct {
 	cancel context.CancelFunc // of that
 	first  atomic.Int32       // what came first: prefillUnsaid, prefillFailed or decodeBegan. Set once
 	why    error              // valid with prefillFailed
+	last   error              // of the part that goes on beside, whatever came first; to be read behind end
 	from   *fleet.Engine      // the prefill worker, where what the decode worker says tells whether the prompt came; else nil
 }
 
@@ -177,6 +189,7 @@ func (p *Proxy) prefillMeanwhile(ctx context.Context, r *http.Request, q *call, 
 	go func() { // ends with f.end
 		defer close(f.done)
 		if _, err := p.askPrefill(ctx, r, q, e, best, ask, maxParams); err != nil {
+			f.last = err
 			switch {
 			case ctx.Err() != nil: // others have given up
 			case f.fail(err):
@@ -219,10 +232,12 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	case clientsFault(resp.StatusCode):
 		return nil, fmt.Errorf("%w with status %d", errRefused, resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
-		if f, why := judgeStatus(resp.StatusCode, resp.Header, time.Now()); why != "" {
-			router.Failed(q.id, route.PrefillStage, f)
+		f, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())
+		said := &prefillStatus{status: resp.StatusCode, fault: p.cfg.Retry500 && (why == whyStatus500 || why == whyRefused)}
+		if why != "" && (why != whyRefused || said.fault) {
+			said.blame = router.Failed(q.id, route.PrefillStage, f)
 		}
-		return nil, fmt.Errorf("%w: it answers %d", errPrefill, resp.StatusCode)
+		return nil, said
 	}
 	j := newJudge(q, resp)
 	j.see(answer)

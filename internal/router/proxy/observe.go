@@ -51,7 +51,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	o := &observer{
 		set: m, retries: make(map[string]*metrics.Counter), kept: make(map[string]*metrics.Counter), unread: make(map[string]*metrics.Counter),
 		retriesDenied:   m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
-		requestFaults:   m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500: the request's own fault, and not theirs."),
+		requestFaults:   m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500, or that two would not have: the request's own fault, and not theirs."),
 		engineErrors:    m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
 		decodeOnly:      m.Counter("kvatlas_router_decode_only_total", "Requests that a decode worker did all of, although there are prefill workers."),
 		prefillFailed:   m.Counter("kvatlas_router_prefill_failed_total", "Prefill workers that did not do their part of a request."),
@@ -75,7 +75,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Memory) }, "place", "memory")
 	m.Gauge(bodies, bodiesHelp, func() float64 { return float64(p.spool.Stats().Files) }, "place", "files")
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
-	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx, whyNothing} {
+	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx, whyNothing, whyRefused} {
 		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by reason.", "reason", why)
 	}
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {

@@ -22,6 +22,7 @@ const (
 	whyStatus500   = "status_500"  // it failed at the request, or the request is at fault
 	whyStatus5xx   = "status_5xx"
 	whyNothing     = "nothing" // status 200, and an error or nothing with it
+	whyRefused     = "refused" // it does not know the model, the route, or the router: others may
 )
 
 // failure is why an attempt gave no answer that was passed on.
@@ -30,8 +31,11 @@ type failure struct {
 	retry string // why another worker may do better; "" if none would
 	whole bool   // a decode worker alone may do better
 	fault bool   // the request itself may be at fault
+	weak  bool   // and is taken to be, where no other engine can be asked
 	blame route.Blame
-	given *given // what the engine answered; nil if that is not for the client
+	// prefill is what a prefill worker was blamed for in the same attempt.
+	prefill route.Blame
+	given   *given // what the engine answered; nil if that is not for the client
 }
 
 // given is an engine's answer that is kept while another is asked.
@@ -56,18 +60,36 @@ func readGiven(resp *http.Response, cancel context.CancelFunc) ([]byte, error) {
 }
 
 // judgeStatus says what an answer's head tells of the engine: nothing against it (why
-// is empty), that it has no room, or that it fails.
+// is empty), that it has no room, that it fails, or that it refuses what others may take.
 func judgeStatus(status int, h http.Header, now time.Time) (f route.Failure, why string) {
+	if status < http.StatusBadRequest {
+		return f, ""
+	}
 	after, said := retryAfter(h.Get("Retry-After"), now)
 	switch {
 	case status == http.StatusTooManyRequests, said && (status == http.StatusServiceUnavailable || status == 529):
 		return route.Failure{Full: true, RetryAfter: after}, whyFull
 	case status == http.StatusInternalServerError:
 		return f, whyStatus500
-	case status == http.StatusNotImplemented, status == http.StatusHTTPVersionNotSupported, status < 500:
+	case refusesOnly(status):
+		return f, whyRefused
+	case status < 500:
 		return f, ""
 	}
 	return f, whyStatus5xx
+}
+
+// refusesOnly reports whether a status says that this engine will not have the request: it asks for
+// another key, or has no such model or route. A client may be the cause of each, and so may be how the
+// engine was started, which then answers at once and looks idle. That the request is wrong
+// (400, 422, …) is taken as said.
+func refusesOnly(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusProxyAuthRequired,
+		http.StatusRequestTimeout, http.StatusGone, http.StatusMisdirectedRequest, http.StatusNotImplemented, http.StatusHTTPVersionNotSupported:
+		return true
+	}
+	return false
 }
 
 // retryAfter reads seconds or a date (RFC 9110, 10.2.3).
@@ -91,7 +113,16 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 	if why == "" {
 		return nil
 	}
-	f := &failure{blame: q.m.Router.Failed(q.id, stage, against), retry: why}
+	f := &failure{retry: why}
+	if why == whyRefused {
+		if !p.cfg.Retry500 || !q.wants || q.final() {
+			return nil // nobody to compare it with
+		}
+		f.fault, f.weak = true, true
+	}
+	if !f.weak || q.generates { // not each engine has each of the other routes
+		f.blame = q.m.Router.Failed(q.id, stage, against)
+	}
 	if why == whyStatus500 {
 		f.fault = p.cfg.Retry500
 		if !f.fault {

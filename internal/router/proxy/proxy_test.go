@@ -173,7 +173,7 @@ func TestFaults(t *testing.T) {
 		{"503", mockapi.Fault{Status: 503}, 200, "status_5xx", "1"},
 		{"500", mockapi.Fault{Status: 500}, 200, "status_500", "1"},
 		{"429", mockapi.Fault{Status: 429}, 200, "full", "1"},
-		{"501", mockapi.Fault{Status: 501}, 501, "", ""}, // no other one can
+		{"501", mockapi.Fault{Status: 501}, 200, "refused", "1"},
 		{"400", mockapi.Fault{Status: 400}, 400, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -45,30 +45,48 @@ func (b *budget) take() bool {
 type retries struct {
 	n      int
 	pace   pace.Pace
-	blames []route.Blame // of engines that failed at it with 500
+	faults int           // attempts at which engines failed as if by its own fault
+	blames []route.Blame // of these
+}
+
+// fault notes such an attempt; true: it is the second, so it is the request's fault and not theirs.
+func (q *call) fault(t *retries, f *failure) bool {
+	t.faults++
+	t.blames = append(t.blames, f.blame, f.prefill)
+	if t.faults < 2 {
+		return false
+	}
+	for _, b := range t.blames {
+		q.m.Router.Withdraw(b)
+	}
+	return true
 }
 
 // maxRetryWait bounds the pause before a further retry.
 const maxRetryWait = time.Second
 
+// pardon takes back what an engine was blamed for where no other can tell whose fault it is.
+func (q *call) pardon(f *failure) {
+	if f != nil && f.weak {
+		q.m.Router.Withdraw(f.blame)
+		q.m.Router.Withdraw(f.prefill)
+	}
+}
+
 // again decides whether the request goes to another worker after a failure, and waits
 // for its time.
 func (p *Proxy) again(ctx context.Context, q *call, t *retries, f *failure) bool {
-	if f.fault {
-		if t.blames = append(t.blames, f.blame); len(t.blames) > 1 {
-			// Two engines fail at it: it is the request's fault and not theirs.
-			for _, b := range t.blames {
-				q.m.Router.Withdraw(b)
-			}
-			p.obs.requestFaults.Inc()
-			return false
-		}
+	if f.fault && q.fault(t, f) {
+		p.obs.requestFaults.Inc()
+		return false
 	}
 	if f.retry == "" || t.n >= p.cfg.Retries || q.final() {
+		q.pardon(f)
 		return false
 	}
 	if !p.budget.take() {
 		p.obs.retriesDenied.Inc()
+		q.pardon(f)
 		return false
 	}
 	p.obs.retries[f.retry].Inc()

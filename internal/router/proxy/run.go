@@ -84,6 +84,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 				p.obs.outcome("client_gone").Inc()
 				return
 			}
+			q.pardon(last)
 			if last == nil || last.given == nil && errors.Is(err, route.ErrOverloaded) {
 				last = &failure{refusal: p.refusedBy(err)}
 			}
@@ -99,6 +100,9 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			// The prefill worker's fault: this one was not asked in vain, so it counts as
 			// no attempt, and no worker is left out.
 			q.split = false
+			if last.fault {
+				q.fault(&t, last) // what the decode worker says next tells whose fault it is
+			}
 			p.obs.decodeOnly.Inc()
 			continue
 		}
@@ -264,7 +268,12 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, e, cancel); err != nil {
 			return p.notPrefilled(r, q, err)
 		}
-		defer part.end()
+		defer func() {
+			part.end()
+			if said := (*prefillStatus)(nil); no != nil && !no.whole && errors.As(part.last, &said) {
+				no.prefill = said.blame
+			}
+		}()
 		stage = route.DecodeStage
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
@@ -344,7 +353,11 @@ func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 	if q.refusedBefore = errors.Is(err, errRefused); !q.refusedBefore {
 		p.prefillFailed(q, err)
 	}
-	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
+	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
+	if said := (*prefillStatus)(nil); errors.As(err, &said) {
+		f.fault, f.blame = said.fault, said.blame
+	}
+	return f
 }
 
 func (p *Proxy) prefillFailed(q *call, err error) {

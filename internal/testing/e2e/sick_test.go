@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,11 +16,9 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 )
 
-// sickFleet is three engines, of which the first does with chats what sick says, in
-// front of them the router.
-func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string) {
+// sickEngines are three engines, of which the first does with chats what sick says.
+func sickEngines(t *testing.T, sick http.HandlerFunc) (urls []string) {
 	t.Helper()
-	var urls []string
 	for i := range 3 {
 		s, err := mockapi.New(mockapi.Config{Model: "m", Engine: mock.Config{BlockSize: 16},
 			Step: func(*mock.Report) time.Duration { return 2 * time.Millisecond }})
@@ -36,7 +35,13 @@ func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string
 		t.Cleanup(func() { h.CloseClientConnections(); s.Close(); h.Close() })
 		urls = append(urls, h.URL)
 	}
-	_, url = startRouter(t, t.TempDir(), append([]string{"--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ",")}, flags...)...)
+	return urls
+}
+
+// sickFleet is these with the router in front of them.
+func sickFleet(t *testing.T, sick http.HandlerFunc, flags ...string) (url string) {
+	t.Helper()
+	_, url = startRouter(t, t.TempDir(), append([]string{"--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(sickEngines(t, sick), ",")}, flags...)...)
 	return url
 }
 
@@ -80,7 +85,7 @@ func TestSickEngine(t *testing.T) {
 		}
 	}
 	for name, sick := range map[string]http.HandlerFunc{
-		"500": refuses(500), "429": refuses(429), "503": refuses(503),
+		"500": refuses(500), "429": refuses(429), "503": refuses(503), "404": refuses(404),
 		"200 and no choices": says(`data: {"choices":[]}` + "\n\ndata: [DONE]\n\n"),
 		"200 and nothing":    says(""), "200 and an end": says("data: [DONE]\n\n"), "200 and an error": says(`data: {"error":{"code":500}}` + "\n\ndata: [DONE]\n\n"),
 	} {
@@ -123,16 +128,16 @@ func TestSilentEngine(t *testing.T) {
 	}
 }
 
-// A request at which every engine fails is tried at two, its client gets the engine's
-// own answer, and nobody is left out for it.
+// A request at which every engine fails, or that none will have, is tried at two, its client gets the
+// engine's own answer, and nobody is left out for it.
 func TestRequestThatFailsEverywhere(t *testing.T) {
 	var asked atomic.Int64
 	var urls []string
 	for range 4 {
 		s, err := mockapi.New(mockapi.Config{Model: "m", Engine: mock.Config{BlockSize: 16}, Fault: func(r *http.Request) (f mockapi.Fault) {
-			if r.Header.Get("X-Bad") != "" {
+			if bad := r.Header.Get("X-Bad"); bad != "" {
 				asked.Add(1)
-				f.Status = http.StatusInternalServerError
+				f.Status, _ = strconv.Atoi(bad)
 			}
 			return f
 		}})
@@ -144,17 +149,18 @@ func TestRequestThatFailsEverywhere(t *testing.T) {
 		urls = append(urls, h.URL)
 	}
 	_, url := startRouter(t, t.TempDir(), "--nats", "none", "--kv-events=false", "--model", "m", "--engines", strings.Join(urls, ","))
-	for range 40 {
+	for i := range 40 {
+		bad := []int{http.StatusInternalServerError, http.StatusNotFound}[i%2]
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"bad"}`))
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("X-Bad", "1")
+		req.Header.Set("X-Bad", strconv.Itoa(bad))
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _ = resp.Body.Close(); resp.StatusCode != http.StatusInternalServerError {
+		if _ = resp.Body.Close(); resp.StatusCode != bad {
 			t.Fatal(resp.Status)
 		}
 	}

@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+)
+
+// leftOut returns how often each worker was left out.
+func (l *lab) leftOut() (all []uint64) {
+	for _, h := range l.model().Router.Health() {
+		all = append(all, h.LeftOut)
+	}
+	return all
+}
+
+// An engine that knows neither the model nor the router's key answers at once, and is no idle one:
+// another one is asked, and it is left out. Where all say so it is the request's fault, as it is
+// taken to be where no other may be asked.
+func TestRefusedByOneOrAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		status  int
+		engines int // that refuse, of three
+		proxy   func(c *Config)
+		want    int
+		out     bool
+	}{
+		"one, 404":            {status: 404, engines: 1, want: 200, out: true},
+		"one, 401":            {status: 401, engines: 1, want: 200, out: true},
+		"one, 501":            {status: 501, engines: 1, want: 200, out: true},
+		"all":                 {status: 404, engines: 3, want: 404},
+		"all, no retries":     {status: 404, engines: 3, want: 404, proxy: func(c *Config) { c.Retries = 0 }},
+		"all, no more":        {status: 404, engines: 3, want: 404, proxy: func(c *Config) { c.RetryShare = 0 }},
+		"all, not asked for":  {status: 404, engines: 3, want: 404, proxy: func(c *Config) { c.Retry500 = false }},
+		"wrong, for all":      {status: 400, engines: 3, want: 400},
+		"wrong, said by each": {status: 422, engines: 3, want: 422},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, setup{engines: 3, proxy: c.proxy, engine: func(i int, e *mockapi.Config) {
+				if i < c.engines {
+					e.Fault = func(*http.Request) mockapi.Fault { return mockapi.Fault{Status: c.status} }
+				}
+			}})
+			for i := range 30 {
+				if status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2}`, i)); status != c.want {
+					t.Fatalf("%d %s", status, data)
+				}
+			}
+			if all := l.leftOut(); (all[0] > 0) != c.out || all[1]+all[2] != 0 {
+				t.Errorf("the engines were left out %d times", all)
+			}
+			if asked := l.engines[0].Requests.Load(); c.out && asked > 6 {
+				t.Errorf("the one that refuses got %d of 30", asked)
+			}
+			l.idle()
+		})
+	}
+}
+
+// The same of prefill workers: what the decode worker says of the request tells whose fault it is.
+func TestRefusedByPrefillWorkers(t *testing.T) {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
+		for _, status := range []int{401, 500} {
+			for _, all := range []bool{false, true} {
+				t.Run(fmt.Sprint(way, " ", status, " of all ", all), func(t *testing.T) {
+					l := pools(t, way, func(i int, c *mockapi.Config) {
+						if i == 0 || all {
+							c.Fault = func(*http.Request) mockapi.Fault { return mockapi.Fault{Status: status} }
+						}
+					}, func(c *Config) { c.RetryBurst = 100 })
+					want := map[bool]int{false: 200, true: status}[all]
+					for i := range 30 {
+						if got, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3,4,5],"max_tokens":2}`, i)); got != want {
+							t.Fatalf("%d %s", got, data)
+						}
+					}
+					if out := l.leftOut(); (out[0] > 0) == all || out[1]+out[2]+out[3] != 0 {
+						t.Errorf("the engines were left out %d times", out)
+					}
+					l.idle()
+				})
+			}
+		}
+	}
+}
