@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,6 +73,86 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 			}
 			if secret == 0 && l.Program != "kvpods" { // whose URLs are refused with a user
 				t.Error("there is no setting that may have a password")
+			}
+		})
+	}
+}
+
+// A program that runs shows no secret of its settings either, to operators: neither where it
+// shows its settings, nor elsewhere on its admin port, nor in its log.
+func TestNoRunningProgramShowsASecret(t *testing.T) {
+	const secret = "hunter2hunter2"
+	lists, err := ask(t.Context(), root, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range lists {
+		args, secrets := start(&l), 0
+		if l.Program == "kvpods" { // where nobody is either
+			args = append(args, "--selector=a=b", "--name=n", "--register-at=http://127.0.0.1:1", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n")
+		}
+		for _, s := range l.Settings {
+			switch value := ""; {
+			case s.Secret:
+				if value = secret; s.Kind != "credential" {
+					value = "nats://user:" + secret + "@127.0.0.1:1"
+				}
+				args = append(args, "--"+s.Name+"="+value)
+				secrets++
+			case s.Name == "log-level":
+				args = append(args, "--log-level=debug")
+			}
+		}
+		if secrets == 0 || !slices.ContainsFunc(l.Settings, func(s conf.Listed) bool { return s.Name == "admin-listen" }) {
+			continue
+		}
+		t.Run(l.Program, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			log := new(waittest.Log)
+			cmd := exec.CommandContext(ctx, filepath.Join(dir, l.Program), args...) //nolint:gosec // our own programs
+			cmd.Env = []string{"HOME=" + t.TempDir()}
+			cmd.Stdout, cmd.Stderr = log, log
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cancel(); _ = cmd.Wait() })
+			var admin string
+			waittest.Until(t, func() error {
+				_, rest, _ := strings.Cut(log.String(), `msg="admin port"`)
+				line, _, whole := strings.Cut(rest, "\n")
+				_, address, _ := strings.Cut(line, " address=")
+				if !whole || address == "" {
+					return fmt.Errorf("no admin port in %s", log)
+				}
+				admin = "http://" + address
+				return nil
+			})
+			get := func(path string) (int, string) {
+				resp, err := http.Get(admin + path) //nolint:noctx // a program of our own
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				text, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return resp.StatusCode, string(text)
+			}
+			for _, path := range []string{"/config", "/api/settings", "/readyz?verbose", "/metrics", "/version", "/debug/pprof/goroutine?debug=2", "/debug/pprof/cmdline"} {
+				status, text := get(path)
+				if strings.Contains(text, secret) {
+					t.Errorf("%s shows a secret:\n%s", path, text)
+				}
+				console := path == "/api/settings" && (l.Program == "kvindexer" || l.Program == "kvrouter")
+				if (path == "/config" || console) && (status != http.StatusOK || strings.Count(text, "***") < secrets) {
+					t.Errorf("%s: %d, of %d settings with secrets some are not there:\n%s", path, status, secrets, text)
+				}
+			}
+			if text := log.String(); strings.Contains(text, secret) {
+				t.Errorf("the log shows a secret:\n%s", text)
 			}
 		})
 	}

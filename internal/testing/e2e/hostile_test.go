@@ -197,6 +197,8 @@ func TestHostileProtocol(t *testing.T) {
 		"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n":                                                                 "405 Method Not Allowed",
 		"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n":                                                                       "405 Method Not Allowed",
 		"GET /v1/realtime HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n":                 "501 Not Implemented",
+		// Nobody has a token here, so nobody is an operator.
+		"POST /sleep HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n": "403 Forbidden",
 	} {
 		if status, rest, closed := raw(t, url, text); status != want || !closed {
 			t.Errorf("%q: %s, closed %v: %s", text, status, closed, rest)
