@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-upgrade test-groups fuzz nightly bench bench-proxy bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp
 
 bench-proxy: ## what kvrouter adds, beside smg's gateway and the engines alone (wrk; SMG=program); ARGS=flags
 	$(GO) run ./bench/proxy $(if $(SMG),-smg '$(SMG)') $(ARGS)
+
+bench-hold: ## 1,000 streams at once before 256 engines for a minute, then 500 for ten (wrk); ARGS=flags
+	$(GO) run ./bench/proxy -load 1000 -engines 256 -blocks 1000 -seconds 60 -half 600 -only events $(ARGS)
 
 bench-tokens: ## encoding, beside pip's tokenizers and fastokens, as JSON lines (downloads as test-tokens)
 	@GO='$(GO)' sh tokenize/testdata/fetch.sh bench

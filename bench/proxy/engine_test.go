@@ -150,3 +150,15 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// What grows steadily has its step as slope, whatever comes and goes about it.
+func TestSlope(t *testing.T) {
+	for want, values := range map[float64][]float64{0: {5, 5, 5}, 2: {1, 3, 5, 7}, -1: {3, 2, 1}, 0.5: {0, 1, 0.5, 1, 2, 2.5}} {
+		if got := slope(values); got < want-0.05 || got > want+0.05 {
+			t.Errorf("%v grow by %v, want %v", values, got, want)
+		}
+	}
+	if got := slope(nil) + slope([]float64{7}); got != 0 {
+		t.Errorf("nothing grows by %v", got)
+	}
+}

@@ -29,48 +29,55 @@ type held struct {
 	// the end, and the most in between.
 	Memory [3]float64 `json:"resident_mib"`
 	Most   float64    `json:"resident_most_mib"`
+	// Growth is how fast it grew in the second half of the time, by all that was seen then.
+	Growth float64 `json:"resident_growth_mib_per_minute"`
 }
 
-// hold keeps many streams open at once.
+// hold keeps many streams open at once, and then half of them for -half.
 func (s *scene) hold(ctx context.Context, stdout io.Writer) error {
-	plain, err := s.fleet(ctx, false, nil)
-	if err != nil {
-		return err
-	}
-	publishing, err := s.fleet(ctx, true, nil)
-	if err != nil {
-		return err
-	}
 	name, path, _ := strings.Cut(s.routers[0], "=")
-	for n, list := range map[string][]place{name: plain, name + "+events": publishing} {
-		if err := s.router(ctx, n, path, list); err != nil {
+	for _, publishing := range []bool{false, true} {
+		of := name
+		if publishing {
+			of += "+events"
+		}
+		if !strings.Contains(of, s.only) {
+			continue
+		}
+		list, err := s.fleet(ctx, publishing, nil)
+		if err != nil {
+			return err
+		}
+		if err := s.router(ctx, of, path, list); err != nil {
 			return err
 		}
 	}
 	for i := range s.targets {
-		t := &s.targets[i]
-		if !strings.Contains(t.name, s.only) {
-			continue
-		}
-		h, err := s.holdAt(ctx, t)
-		if err != nil {
-			return err
-		}
-		if err := json.NewEncoder(stdout).Encode(h); err != nil {
-			return err
+		for _, phase := range []struct{ streams, seconds int }{{s.load, s.seconds}, {s.load / 2, s.half}} {
+			if phase.streams*phase.seconds == 0 {
+				continue
+			}
+			h, err := s.holdAt(ctx, &s.targets[i], phase.streams, phase.seconds)
+			if err != nil {
+				return err
+			}
+			if err := json.NewEncoder(stdout).Encode(h); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (s *scene) holdAt(ctx context.Context, t *target) (h held, err error) {
-	h = held{Target: t.name, Streams: s.load, Engines: s.options.engines, Seconds: s.seconds,
+func (s *scene) holdAt(ctx context.Context, t *target, streams, seconds int) (h held, err error) {
+	h = held{Target: t.name, Streams: streams, Engines: s.options.engines, Seconds: seconds,
 		Ideal: (time.Duration(s.chunks-1) * s.pause).Seconds() * 1e3}
 	watching, stop := context.WithCancel(ctx)
 	seen := make(chan []float64)
-	go func() { seen <- memory(watching, t.pid, time.Duration(s.seconds)*time.Second/200) }()
+	every := max(time.Duration(seconds)*time.Second/200, 10*time.Millisecond)
+	go func() { seen <- memory(watching, t.pid, every) }()
 	before := cpu(t.pid)
-	c, err := s.wrkAt(ctx, t, shape{form: "stream", connections: s.load}, s.seconds)
+	c, err := s.wrkAt(ctx, t, shape{form: "stream", connections: streams}, seconds)
 	stop()
 	m := <-seen
 	if err != nil {
@@ -80,6 +87,7 @@ func (s *scene) holdAt(ctx context.Context, t *target) (h held, err error) {
 	h.CPU = (cpu(t.pid) - before).Seconds() / c.Seconds
 	if len(m) > 0 {
 		h.Memory = [3]float64{m[len(m)/10], m[len(m)/2], m[len(m)-1]}
+		h.Growth = slope(m[len(m)/2:]) * float64(time.Minute) / float64(every)
 		for _, v := range m {
 			h.Most = max(h.Most, v)
 		}
@@ -87,9 +95,19 @@ func (s *scene) holdAt(ctx context.Context, t *target) (h held, err error) {
 	return h, nil
 }
 
+// slope is how much more each value is than the one before, by least squares.
+func slope(values []float64) float64 {
+	mid, sum, all := float64(len(values)-1)/2, 0.0, 0.0
+	for i, v := range values {
+		d := float64(i) - mid
+		sum, all = sum+d*v, all+d*d
+	}
+	return sum / max(all, 1)
+}
+
 // memory notes a process's resident memory in MiB until ctx ends.
 func memory(ctx context.Context, pid int, every time.Duration) (seen []float64) {
-	tick := time.NewTicker(max(every, 10*time.Millisecond))
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {

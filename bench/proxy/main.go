@@ -2,7 +2,7 @@
 // engines alone, in one run:
 //
 //	go run ./bench/proxy -smg /path/to/venv/bin/smg      # or make bench-proxy SMG=…
-//	go run ./bench/proxy -load 1000 -engines 256 -seconds 60
+//	go run ./bench/proxy -load 1000 -engines 256 -blocks 1000 -seconds 60 -half 600 -only events      # or make bench-hold
 //	go run ./bench/proxy -index -dynamo /path/to/venv/bin/python
 //
 // wrk sends chats of 10 KB, a system prompt of 9.5 KB that all share and a question of
@@ -21,8 +21,8 @@
 // first byte, with mock engines that tokenize by DIR as slowly as the Hugging Face library does: alone,
 // and behind a kvrouter that asks them for tokens, makes them itself, or sends them with the request.
 //
-// With -load it holds that many streams open at once through kvrouter, and says how
-// long they took and how its memory went.
+// With -load it holds that many streams open at once through kvrouter, and with -half then half
+// as many, and says how long they took and how its memory went.
 package main
 
 import (
@@ -51,6 +51,7 @@ type options struct {
 	chunks  int
 	only    string
 	load    int
+	half    int
 	pause   time.Duration
 	serve   bool
 	index   bool
@@ -137,6 +138,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.IntVar(&o.chunks, "chunks", 20, "chunks of a streamed answer")
 	f.StringVar(&o.only, "only", "", "measure only what has this in its name: whole-8, stream-1, …")
 	f.IntVar(&o.load, "load", 0, "hold so many `streams` open at once instead, for -seconds")
+	f.IntVar(&o.half, "half", 0, "after -load, hold half as many for so many `seconds`")
 	f.DurationVar(&o.pause, "pause", 50*time.Millisecond, "between two chunks of -load")
 	f.BoolVar(&o.index, "index", false, "measure kvindexer beside Dynamo's indexer instead")
 	f.StringVar(&o.python, "dynamo", "python3", "`program` that has Dynamo's Python packages: pip install ai-dynamo-runtime==1.6.1")
@@ -146,7 +148,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.blocks, o.chunks) < 1 || o.load < 0 {
+	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.blocks, o.chunks) < 1 || min(o.load, o.half) < 0 {
 		return o, errors.New("-seconds, -rounds, -engines, -blocks and -chunks are above 0, and there are no other arguments")
 	}
 	return o, nil
