@@ -252,6 +252,7 @@ func (x *router) tellTurn(msg []byte) error {
 func (x *router) link(sp event.Space, r *route.Router) (io.Closer, error) {
 	return loadsync.Open(loadsync.Config{
 		Conn: x.replica.Conn(), Namespace: x.cfg.Replica.Namespace, Space: sp, ID: x.id, Router: r, Log: x.log,
+		Relieved: func() { x.proxy.Relieved(r) },
 	})
 }
 

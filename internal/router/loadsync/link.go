@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +17,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/route/replica"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -36,6 +39,9 @@ type Config struct {
 	Space     event.Space
 	ID        uint64 // as the Router's Config.ID
 	Router    *route.Router
+	// Relieved, if not nil, is called after another router's word has taken load away, as a
+	// request's first token or end does: who waits at this one may find room. No lock is held.
+	Relieved func()
 	// Heartbeat is the time between two; 0 is 1 second.
 	Heartbeat time.Duration
 	Log       *slog.Logger // nil: slog.Default()
@@ -48,6 +54,8 @@ type Link struct {
 	all      string // subject of every router
 	subs     []*nats.Subscription
 	replicas *replica.Replicas
+	state    *relief
+	relieved func()
 	log      *obs.Limited
 	stop     context.CancelFunc
 	done     chan struct{}
@@ -65,10 +73,11 @@ func Open(cfg Config) (*Link, error) {
 	}
 	l := &Link{
 		conn: cfg.Conn, all: prefix + "." + cfg.Namespace + "." + stream.Token(cfg.Space),
+		state: &relief{Router: cfg.Router}, relieved: cfg.Relieved,
 		log: obs.NewLimited(cfg.Log, time.Second, nil), done: make(chan struct{}),
 	}
 	rc := replica.Config{
-		ID: cfg.ID, Scope: shard.SpaceHash(cfg.Space), State: cfg.Router, Transport: l, Heartbeat: cfg.Heartbeat,
+		ID: cfg.ID, Scope: shard.SpaceHash(cfg.Space), State: l.state, Transport: l, Heartbeat: cfg.Heartbeat,
 	}
 	if most := cfg.Conn.MaxPayload(); most > 0 { // 0 before the first connection
 		rc.MessageBytes = int(min(most, 512<<10))
@@ -97,6 +106,7 @@ func (l *Link) subscribe(subject string) error {
 		if err := l.replicas.Receive(m.Data); err != nil {
 			l.log.Warn("receive", "a message of another router is of no use", slog.Any("error", err))
 		}
+		l.tellRelief()
 	})
 	if err != nil {
 		return err
@@ -112,6 +122,40 @@ func (l *Link) unsubscribe() (err error) {
 		}
 	}
 	return err
+}
+
+// tellRelief says so if load has gone away since it was asked last.
+func (l *Link) tellRelief() {
+	if l.state.any.Load() && l.state.any.Swap(false) && l.relieved != nil {
+		l.relieved()
+	}
+}
+
+// relief is the router's state, which notes that another router's word took load away.
+type relief struct {
+	*route.Router
+	any atomic.Bool
+}
+
+// Apply implements replica.State.
+func (r *relief) Apply(c load.Change) bool {
+	changed := r.Router.Apply(c)
+	if changed && (c.Kind == load.Prefilled || c.Kind == load.Freed) {
+		r.any.Store(true)
+	}
+	return changed
+}
+
+// Replace implements replica.State.
+func (r *relief) Replace(owner uint64, live iter.Seq[load.Change]) {
+	r.Router.Replace(owner, live)
+	r.any.Store(true)
+}
+
+// DropOwner implements replica.State.
+func (r *relief) DropOwner(owner uint64) {
+	r.Router.DropOwner(owner)
+	r.any.Store(true)
 }
 
 // subject returns where one router listens alone.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 
 type node struct {
 	*route.Router
-	broker *broker.Broker
-	link   *Link
+	broker   *broker.Broker
+	link     *Link
+	relieved func()
 }
 
 var space = event.Space{Model: "org/model", BlockSize: 16}
@@ -49,7 +51,7 @@ func start(t testing.TB, dir string, id uint64, sp event.Space) *node {
 func (n *node) open(t testing.TB, id uint64, sp event.Space) {
 	t.Helper()
 	l, err := Open(Config{Conn: n.broker.Conn(), Namespace: "ns", Space: sp, ID: id, Router: n.Router,
-		Heartbeat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+		Relieved: n.relieved, Heartbeat: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,5 +159,36 @@ func TestRubbish(t *testing.T) {
 	}
 	if err := errors.Join(a.link.Close(), a.link.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who waits at a router is let try when a request that another one placed has its first token,
+// or is over: only that makes room there, and nothing of it goes by this router.
+func TestOthersRequestsMakeRoom(t *testing.T) {
+	dir := t.TempDir()
+	var relieved atomic.Int64
+	a, b := start(t, dir, 1, space), start(t, dir, 2, space)
+	if err := a.link.Close(); err != nil {
+		t.Fatal(err)
+	}
+	a.relieved = func() { relieved.Add(1) }
+	a.open(t, 1, space)
+	b.book(t, "met")
+	agree(t, 1, a, b)
+	known := relieved.Load() // with b's bookings
+	b.book(t, "x")
+	agree(t, 2, a, b)
+	if n := relieved.Load(); n != known {
+		t.Errorf("a booking made room: told %d times, want %d", n, known)
+	}
+	for _, change := range []func(string) bool{b.MarkPrefillComplete, b.Free} {
+		before := relieved.Load()
+		change("x")
+		waittest.Until(t, func() error {
+			if relieved.Load() == before {
+				return errors.New("nobody is told")
+			}
+			return nil
+		})
 	}
 }

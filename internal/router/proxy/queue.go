@@ -51,6 +51,7 @@ type queue struct {
 	mu     sync.Mutex
 	models map[*fleet.Model]*line
 	lines  atomic.Int32 // how many models has: each request asks, and as a rule there are none
+	others atomic.Bool  // whether another router has been heard of, at which some may wait
 }
 
 // line is a model's queue.
@@ -267,6 +268,23 @@ func (q *queue) expect(m *fleet.Model, l *line, due bool) {
 	if ok {
 		l.room.Stop()
 		l.room = time.AfterFunc(time.Until(at), func() { q.expect(m, l, true) })
+	}
+}
+
+// Relieved lets those try that wait for a model of the router: another router's requests have
+// left it room.
+func (p *Proxy) Relieved(r *route.Router) {
+	q := &p.queue
+	q.others.Store(true)
+	if q.lines.Load() == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for m, l := range q.models {
+		if m.Router == r {
+			l.changed(time.Now())
+		}
 	}
 }
 

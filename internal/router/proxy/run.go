@@ -278,10 +278,13 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	t := p.await(q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
-	if !q.stream && p.queue.busy(q.m) {
-		// Nobody sees its prompt end, which makes room for those that wait; those who come
-		// yet to wait look for it (see queue.expect).
-		room := time.AfterFunc(pair.Decode.First, func() { p.queue.wake(q.m) })
+	if p.queue.limit > 0 && !q.stream && (p.queue.others.Load() || p.queue.busy(q.m)) {
+		// Nobody sees its prompt end, which makes room for those that wait, here and at others;
+		// those who come yet to wait here look for it (see queue.expect).
+		room := time.AfterFunc(pair.Decode.First, func() {
+			q.m.Router.Expire()
+			p.queue.wake(q.m)
+		})
 		defer room.Stop()
 	}
 	ctx, asked := askEngine(ctx, stage, &pair.Decode)

@@ -284,6 +284,22 @@ func TestToEnterAQueueIsNoChoice(t *testing.T) {
 	}
 }
 
+// Another router's requests make room, too.
+func TestOtherRoutersMakeRoom(t *testing.T) {
+	l := newLab(t, setup{proxy: func(x *Config) { x.Queue = 8 }})
+	q := &l.proxy.queue
+	w := q.enter(&call{m: l.model(), arrival: time.Now()}, 1)
+	l.proxy.Relieved(nil)
+	if len(w.turn) != 0 {
+		t.Error("who waits for a model tries when there is room for another one")
+	}
+	l.proxy.Relieved(l.model().Router)
+	if len(w.turn) != 1 {
+		t.Fatal("who waits is not woken")
+	}
+	q.leave(w)
+}
+
 // Nobody sees the end of a prompt whose answer comes as a whole: those that wait are woken when it
 // is expected.
 func TestAWholeAnswersPromptMakesRoom(t *testing.T) {
