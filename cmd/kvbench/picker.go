@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,7 +47,11 @@ func runPicker(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if err != nil {
 		return err
 	}
-	c, err := gateway.Dial(o.target, o.secure)
+	var speak *tls.Config
+	if o.secure {
+		speak = gateway.AnyCertificate()
+	}
+	c, err := gateway.Dial(o.target, speak)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/console"
+	"github.com/kvatlas/kvatlas/internal/discover/objective"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
@@ -42,6 +43,7 @@ type config struct {
 	Approx  approx.Config
 	Proxy   proxy.Config
 	Picker  picker.Config
+	Pool    objective.Settings
 
 	Service         proc.ServiceConfig
 	Events          bool
@@ -88,6 +90,7 @@ func (c *config) declare(set *conf.Set) {
 	c.declareHTTP(set)
 	set.Group("Gateways")
 	c.Picker.Declare(set)
+	c.Pool.Declare(set)
 	c.Proxy.Gateway.Declare(set)
 	set.Check(c.finish) // before the replica's, which goes by what it finds
 	c.Replica.Declare(set)
@@ -382,6 +385,9 @@ func (c *config) finish() (err error) {
 	}
 	if err := c.Picker.Check(); err != nil {
 		return err
+	}
+	if c.Pool.Pool != "" && c.Picker.Listen == "" {
+		return errors.New("--picker-pool: there is no picker to have its objectives; give --picker-listen too")
 	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
 		return fmt.Errorf("--inference-routes: %w", err)

@@ -15,6 +15,7 @@ func (x *router) servePicker(ctx context.Context, access *secure.Access, served 
 		return nil
 	}
 	c.Handler, c.Metrics, c.Log, c.BusyStatus = x.proxy, x.metrics, x.log, p.BusyStatus
+	c.Known = x.objectives.Priority
 	c.Ready = func() bool { _, ready := x.index.Health().Ready(false); return ready }
 	c.MaxBody, c.MaxHeader, c.ReadTimeout, c.MaxInflight = p.MaxBody, p.MaxHeader, p.ReadTimeout, p.MaxInflight
 	if x.picker, err = picker.New(c); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,7 +51,13 @@ func startPicker(t *testing.T, workers int, args ...string) (c *gateway.Client, 
 		args = append(args, "--engines=http://"+strings.Join(engines, ",http://"), "--model=m", "--block-size=4")
 	}
 	url, stop := startLogged(t, slog.New(log), append([]string{"--nats=none", "--kv-events=false", "--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s", "--inflight-share=1", "--body-share=1"}, args...)...)
-	c, err := gateway.Dial(<-log.found, false)
+	return dial(t, <-log.found, nil, stop), url, engines
+}
+
+// dial returns a gateway of the picker there. stop is called when it has closed.
+func dial(t *testing.T, address string, speak *tls.Config, stop func()) *gateway.Client {
+	t.Helper()
+	c, err := gateway.Dial(address, speak)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +67,7 @@ func startPicker(t *testing.T, workers int, args ...string) (c *gateway.Client, 
 		}
 		stop()
 	})
-	return c, url, engines
+	return c
 }
 
 // load is what /v1/loads says of a rank.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/console"
+	"github.com/kvatlas/kvatlas/internal/discover/objective"
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/internal/program/admin"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -49,8 +50,9 @@ type router struct {
 	fleet        *fleet.Fleet
 	proxy        *proxy.Proxy
 	http         *downstream.Server
-	picker       *picker.Server // nil: no gateway asks
-	index        *query.Server  // of the admin port
+	picker       *picker.Server  // nil: no gateway asks
+	objectives   *objective.Book // nil: none are read
+	index        *query.Server   // of the admin port
 	service      *proc.Service
 	tenants      *loadsync.Tenants // nil: their limits are this router's alone
 	console      *console.Console
@@ -82,8 +84,17 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	if x.index, err = x.replica.Serve(query.Config{}, access, edge.Check{Name: "routing", Reason: x.unknown}, edge.Check{Name: "ready_workers", Reason: x.fewWorkers},
-		edge.Check{Name: "nats", Reason: x.replica.Silent, Note: true}, edge.Check{Name: "tokenizers", Reason: func() string { return x.proxy.WrongTokens() }, Note: true}); err != nil {
+	checks := []edge.Check{
+		{Name: "routing", Reason: x.unknown}, {Name: "ready_workers", Reason: x.fewWorkers},
+		{Name: "nats", Reason: x.replica.Silent, Note: true}, {Name: "tokenizers", Reason: func() string { return x.proxy.WrongTokens() }, Note: true},
+	}
+	if cfg.Pool.Pool != "" {
+		if x.objectives, err = objective.Open(cfg.Pool, x.metrics, log); err != nil {
+			return err
+		}
+		checks = append(checks, edge.Check{Name: "objectives", Reason: x.objectives.Why, Note: true})
+	}
+	if x.index, err = x.replica.Serve(query.Config{}, access, checks...); err != nil {
 		return err
 	}
 	if err := x.build(access); err != nil {
@@ -192,6 +203,9 @@ func (x *router) start(ctx context.Context) error {
 	x.stopWork = cancel
 	x.work.Go(func() { x.watch(work) })
 	x.work.Go(func() { x.proxy.FollowTokens(work) })
+	if x.objectives != nil {
+		x.work.Go(func() { x.objectives.Follow(work) })
+	}
 	if err := x.replica.Start(ctx); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -39,7 +38,7 @@ type Config struct {
 
 	Servers     []string
 	ServerToken string // a file
-	ServerCA    string // a file
+	Dial        secure.Dial
 	Every       time.Duration
 	Retry       time.Duration
 	Timeout     time.Duration
@@ -63,14 +62,11 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Pool, "pool", "", `InferencePool (inference.networking.k8s.io/v1) whose pods are discovered, and at whose ports their
 		engines answer: several ports are ranks. This or --selector is needed.`)
 	set.String(&c.Selector, "selector", "", "Label selector of the pods: app=vllm,tier!=test.")
-	set.String(&c.Namespace, "kube-namespace", "", "Namespace of the pods and the pool. Empty: the one that this program is in.")
 	set.String(&c.Name, "name", "", `What the names of the workers have in the middle: k8s/NAMESPACE/NAME/POD. Whatever is registered
 		as such and has no pod is unregistered, so two that discover different pods have different names. Empty: the pool's; with
 		--selector it is needed.`)
 	set.Int(&c.MaxPods, "max-pods", 10000, "Pods that are followed; more are left out and counted.", conf.Between(1, 1_000_000))
-	set.String(&c.Kube.URL, "kube-api", "", "URL of the API server, for a program outside of the cluster (that of kubectl proxy, say).")
-	set.String(&c.Kube.TokenFile, "kube-token-file", "", "File of the bearer token for the API server. Read again for each request. Empty: the service account's.")
-	set.String(&c.Kube.CAFile, "kube-ca", "", "PEM file of the authorities of the API server's certificate. Empty: the service account's.")
+	c.Kube.Declare(set, &c.Namespace)
 	set.Duration(&c.Watch, "watch", 5*time.Minute, "How long a watch of the API server lasts before the next one goes on.", conf.Between(time.Second, time.Hour))
 	set.Group("Engines")
 	set.String(&c.Model, "model", "", "Name of the model. Of pods whose annotation kvatlas/model does not name one. Empty: their engine is asked (/v1/models).")
@@ -86,7 +82,9 @@ func (c *Config) Declare(set *conf.Set) {
 	set.List(&c.Servers, "register-at", nil, `URLs at which workers are registered: of kvindexer, or of kvrouter's admin port. With NATS one will do (a
 		Service), and all replicas know of them; without, name each. Needed.`)
 	set.String(&c.ServerToken, "register-token-file", "", "File of an operator's token for them. Read again for each request.")
-	set.String(&c.ServerCA, "register-ca", "", "PEM file of authorities that their certificates are checked with, in place of the system's.")
+	set.String(&c.Dial.CA, "register-ca", "", "PEM file of authorities that their certificates are checked with, in place of the system's.")
+	set.String(&c.Dial.Cert, "register-cert", "", "PEM file of the certificate that they are shown, if they want one; needs --register-key. Read again when it changes.")
+	set.String(&c.Dial.Key, "register-key", "", "PEM file of that certificate's key; needs --register-cert.")
 	set.Duration(&c.Every, "every", 15*time.Second, "How often it is looked whether all is registered that should be, and nothing else.", conf.Between(10*time.Millisecond, time.Hour))
 	set.Duration(&c.Retry, "retry", time.Second, "Pause after a request in vain; doubled each time, to a minute at most.", conf.Between(time.Millisecond, time.Minute))
 	set.Duration(&c.Timeout, "request-timeout", 5*time.Second, "Time for one request to an engine or a place of registration.", conf.Between(10*time.Millisecond, time.Minute))
@@ -96,9 +94,6 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Check(c.check)
 	c.Log.Declare(set)
 }
-
-// label is a name of Kubernetes.
-var label = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
 
 // check reports what is missing or cannot be.
 func (c *Config) check() error {
@@ -111,7 +106,7 @@ func (c *Config) check() error {
 		return errors.New("--register-at is needed: where workers are registered")
 	}
 	for setting, name := range map[string]string{"--pool": c.Pool, "--kube-namespace": c.Namespace, "--name": c.Name} {
-		if name != "" && !label.MatchString(name) {
+		if name != "" && !kube.IsName(name) {
 			return fmt.Errorf("%s: %q is no name of Kubernetes", setting, name)
 		}
 	}

@@ -2,7 +2,6 @@ package discover
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,7 +18,6 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
-	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // longest is the longest pause after what was in vain.
@@ -75,20 +73,30 @@ type status struct {
 
 // Run discovers until ctx ends.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	engines, err := cfg.open(log)
+	d, err := newDiscovery(&cfg, obs.NewMetrics(), log)
 	if err != nil {
 		return err
 	}
-	d := &discovery{cfg: cfg, log: log, metrics: obs.NewMetrics(), now: time.Now, inputs: make(chan func(), 64)}
-	if d.kube, err = kube.New(cfg.Kube); err != nil {
-		return err
-	}
 	defer d.kube.Close()
+	return d.serve(ctx)
+}
+
+// newDiscovery makes all that needs no connection.
+func newDiscovery(c *Config, m *obs.Metrics, log *slog.Logger) (*discovery, error) {
+	engines, err := c.open(log)
+	if err != nil {
+		return nil, err
+	}
+	cfg := *c
+	d := &discovery{cfg: cfg, log: log, metrics: m, now: time.Now, inputs: make(chan func(), 64)}
+	if d.kube, err = kube.New(cfg.Kube); err != nil {
+		return nil, err
+	}
 	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: cfg.Timeout}).DialContext, TLSClientConfig: engines.TLS().Clone(), DisableKeepAlives: true}
 	d.asker = asker{engines: engines, http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	if err := d.openServers(); err != nil {
-		return err
+		return nil, err
 	}
 	d.fleet = Fleet{Prefix: "k8s/" + cfg.Namespace + "/" + cfg.Name + "/", Most: cfg.MaxPods, Least: cfg.Retry, Longest: longest, Defaults: Defaults{
 		Facts: Facts{Model: cfg.Model, BlockSize: uint32(cfg.BlockSize)}, Group: cfg.Group, Ports: []uint16{uint16(cfg.HTTPPort)},
@@ -99,18 +107,14 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	d.publish()
 	d.expose()
-	return d.serve(ctx)
+	return d, nil
 }
 
 // openServers makes the clients of the places of registration.
 func (d *discovery) openServers() error {
-	var settings *tls.Config
-	if d.cfg.ServerCA != "" {
-		roots, err := secure.Roots(d.cfg.ServerCA)
-		if err != nil {
-			return fmt.Errorf("--register-ca: %w", err)
-		}
-		settings = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+	settings, err := d.cfg.Dial.Open(d.log, "register")
+	if err != nil {
+		return err
 	}
 	for _, u := range d.cfg.Servers {
 		cfg := client.Config{URL: u, TLS: settings, Timeout: d.cfg.Timeout, Retries: -1} // the ledger tries again

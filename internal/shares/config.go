@@ -2,7 +2,6 @@ package shares
 
 import (
 	"cmp"
-	"crypto/tls"
 	"fmt"
 	"net/url"
 	"time"
@@ -19,7 +18,7 @@ type Config struct {
 	Every    time.Duration
 	Inflight int
 	Token    string // file
-	CA       string // file
+	Dial     secure.Dial
 }
 
 const (
@@ -41,7 +40,9 @@ func (c *Config) Declare(set *conf.Set) {
 		for those beyond.`, conf.Between(1, 1<<16))
 	set.String(&c.Token, "shares-token-file", "", `File with the bearer token that shares are asked with where the question is this
 		program's own: one of a reader of all groups. What others ask is passed on with theirs.`)
-	set.String(&c.CA, "shares-ca", "", "File of the authorities, in PEM, that sign the certificates of shares with https. Empty: the system's.")
+	set.String(&c.Dial.CA, "shares-ca", "", "File of the authorities, in PEM, that sign the certificates of shares with https. Empty: the system's.")
+	set.String(&c.Dial.Cert, "shares-cert", "", "PEM file of the certificate that shares with https are shown, if they want one; needs --shares-key.")
+	set.String(&c.Dial.Key, "shares-key", "", "PEM file of that certificate's key; needs --shares-cert.")
 	set.Check(c.Check)
 }
 
@@ -61,16 +62,4 @@ func (c *Config) Check() error {
 func (c Config) withDefaults() Config {
 	c.Wait, c.Every, c.Inflight = cmp.Or(c.Wait, defaultWait), cmp.Or(c.Every, defaultEvery), cmp.Or(c.Inflight, defaultInflight)
 	return c
-}
-
-// tls returns what https is spoken with; nil is the usual.
-func (c *Config) tls() (*tls.Config, error) {
-	if c.CA == "" {
-		return nil, nil
-	}
-	roots, err := secure.Roots(c.CA)
-	if err != nil {
-		return nil, fmt.Errorf("--shares-ca: %w", err)
-	}
-	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }

@@ -93,7 +93,7 @@ func New(cfg Config, m *obs.Metrics, log *slog.Logger) (*Shares, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	tls, err := cfg.tls()
+	tls, err := cfg.Dial.Open(log, "shares")
 	if err != nil {
 		return nil, err
 	}

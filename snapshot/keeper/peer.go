@@ -3,7 +3,6 @@ package keeper
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 
@@ -19,8 +18,8 @@ import (
 // source returns the peer of the settings; nil if there is none.
 func (s *Settings) source(cfg *Config) (*peer.Source, error) {
 	if s.Peer == "" {
-		if s.PeerFirst || s.PeerToken != "" || s.PeerCA != "" {
-			return nil, errors.New("--restore-from-first, -token-file and -ca are about a peer: give --restore-from too")
+		if s.PeerFirst || s.PeerToken != "" || s.PeerTLS != (secure.Dial{}) {
+			return nil, errors.New("--restore-from-first, -token-file, -ca, -cert and -key are about a peer: give --restore-from too")
 		}
 		return nil, nil
 	}
@@ -28,12 +27,9 @@ func (s *Settings) source(cfg *Config) (*peer.Source, error) {
 	if s.PeerToken != "" {
 		pc.Token = client.TokenFile(s.PeerToken)
 	}
-	if s.PeerCA != "" {
-		roots, err := secure.Roots(s.PeerCA)
-		if err != nil {
-			return nil, fmt.Errorf("--restore-from-ca: %w", err)
-		}
-		pc.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	var err error
+	if pc.TLS, err = s.PeerTLS.Open(cfg.Log, "restore-from"); err != nil {
+		return nil, err
 	}
 	src, err := peer.New(pc)
 	if err != nil {

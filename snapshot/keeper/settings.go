@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // Settings are the settings of a Keeper as programs declare them.
@@ -24,7 +25,7 @@ type Settings struct {
 	Peer      string // URL of a kvindexer to start from
 	PeerFirst bool
 	PeerToken string // file
-	PeerCA    string // file
+	PeerTLS   secure.Dial
 }
 
 // Declare adds the settings to the set.
@@ -50,8 +51,10 @@ func (s *Settings) Declare(set *conf.Set) {
 		takes what it knows of the streams that no snapshot can be used for. If it does not give that, the streams are read from their beginning.`)
 	set.Bool(&s.PeerFirst, "restore-from-first", false, "Ask it for all streams, and start from snapshots only where it does not give them.")
 	set.String(&s.PeerToken, "restore-from-token-file", "", "File with the bearer token that it asks for: one of an operator.")
-	set.String(&s.PeerCA, "restore-from-ca", "", "File with the certificates, in PEM, that its own is checked against.",
+	set.String(&s.PeerTLS.CA, "restore-from-ca", "", "File with the certificates, in PEM, that its own is checked against.",
 		conf.ShowDefault("the authorities of the system"))
+	set.String(&s.PeerTLS.Cert, "restore-from-cert", "", "PEM file of the certificate that it is shown, if it wants one; needs --restore-from-key.")
+	set.String(&s.PeerTLS.Key, "restore-from-key", "", "PEM file of that certificate's key; needs --restore-from-cert.")
 }
 
 // Apply brings the settings into cfg.

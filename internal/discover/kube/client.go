@@ -12,10 +12,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
@@ -24,10 +26,25 @@ const account = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Config says where the API server is. The zero value is the pod's own.
 type Config struct {
-	URL       string // http(s)://host:port; empty: what the pod's environment says
-	TokenFile string // read again for each request; empty: the pod's, or none with a URL
-	CAFile    string // empty: the pod's, or the system's with a URL
+	URL       string            // http(s)://host:port; empty: what the pod's environment says
+	TokenFile string            // read again for each request; empty: the pod's, or none with a URL
+	CAFile    string            // empty: the pod's, or the system's with a URL
+	Transport http.RoundTripper // nil: one of its own
 }
+
+// Declare adds the settings to the set, and that of the namespace in which it is read.
+func (c *Config) Declare(set *conf.Set, namespace *string) {
+	set.String(namespace, "kube-namespace", "", "Namespace of what is read of Kubernetes. Empty: the one that this program is in.")
+	set.String(&c.URL, "kube-api", "", "URL of the API server, for a program outside of the cluster (that of kubectl proxy, say).")
+	set.String(&c.TokenFile, "kube-token-file", "", "File of the bearer token for the API server. Read again for each request. Empty: the service account's.")
+	set.String(&c.CAFile, "kube-ca", "", "PEM file of the authorities of the API server's certificate. Empty: the service account's.")
+}
+
+// name is what objects may be called.
+var name = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$`)
+
+// IsName reports whether objects and namespaces may be called so.
+func IsName(text string) bool { return name.MatchString(text) }
 
 // Client asks an API server.
 type Client struct {
@@ -88,8 +105,8 @@ func New(cfg Config) (*Client, error) {
 			return nil, fmt.Errorf("authorities of the API server: %w", err)
 		}
 	}
-	return &Client{base: strings.TrimSuffix(cfg.URL, "/"), token: cfg.TokenFile, http: &http.Client{
-		Transport: &http.Transport{
+	if cfg.Transport == nil {
+		cfg.Transport = &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 			TLSClientConfig:     settings,
@@ -99,7 +116,10 @@ func New(cfg Config) (*Client, error) {
 			HTTP2:                 &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second},
 			ResponseHeaderTimeout: 30 * time.Second,
 			IdleConnTimeout:       90 * time.Second,
-		},
+		}
+	}
+	return &Client{base: strings.TrimSuffix(cfg.URL, "/"), token: cfg.TokenFile, http: &http.Client{
+		Transport: cfg.Transport,
 		// The token is for this server only.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil

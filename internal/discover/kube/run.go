@@ -47,6 +47,7 @@ func (c *Client) Follow(ctx context.Context, l List) error {
 	m := machine{most: l.Most}
 	var wait pace.Pace
 	seed := rand.Uint64()
+	var listed time.Time // when the last list was whole
 	for ctx.Err() == nil {
 		begun, followed := time.Now(), m.state == watching
 		heard, err := c.step(ctx, &m, &l)
@@ -58,6 +59,14 @@ func (c *Client) Follow(ctx context.Context, l List) error {
 			break
 		}
 		l.Contact(err)
+		if !followed && m.state == watching {
+			listed = time.Now()
+		}
+		// The server is there, and has forgotten what was missed. Where that follows on each list,
+		// it is waited.
+		if errors.Is(err, errTooOld) && begun.Sub(listed) > l.Longest {
+			continue
+		}
 		// A list alone is no progress: where each watch after it fails, lists follow each
 		// other ever more slowly. Nor is a watch that the server ends as soon as it begins.
 		if followed && (heard || err == nil && time.Since(begun) > l.Least) {

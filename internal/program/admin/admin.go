@@ -22,6 +22,7 @@ const Setting = "admin-listen"
 // Settings holds the settings of a Server.
 type Settings struct {
 	Listen string // host:port; empty: no such port
+	Probes string // likewise, of a port for probes beside it
 	Usual  string // what Listen is unless told
 }
 
@@ -31,6 +32,14 @@ func (c *Settings) Declare(set *conf.Set, usual string) {
 	set.Group("Admin")
 	set.String(&c.Listen, Setting, usual, `Address of the admin port, as host:port: metrics, readiness, profiles, settings. Empty: none. Port 0 takes
 		a free one, which the log names; so does the usual one where it is taken.`)
+	set.String(&c.Probes, ProbesSetting, "", `Address of a port that answers GET of /livez and /readyz and nothing else, without TLS, tokens or reasons: for
+		probes that have no certificate of --tls-client-ca. Needs the admin port. Empty: none.`)
+	set.Check(func() error {
+		if c.Probes != "" && c.Listen == "" {
+			return errors.New("--" + ProbesSetting + " needs --" + Setting)
+		}
+		return nil
+	})
 }
 
 // Deps is what a Server shows.
@@ -61,6 +70,8 @@ type Server struct {
 	http *http.Server
 	ln   net.Listener
 	done chan struct{}
+
+	probes *probes // nil: none
 }
 
 // Start serves the port until Close. It returns nil if there is to be none.
@@ -77,6 +88,9 @@ func Start(ctx context.Context, c Settings, d Deps) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{deps: d, mux: http.NewServeMux(), ln: ln, done: make(chan struct{})}
+	if s.probes, err = startProbes(ctx, c.Probes, &d); err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
 	for _, r := range routes() {
 		h := d.Access.Guard(r.needs, s.handler(r))
 		if r.needs != secure.Anybody { // probes may come by any name
@@ -130,7 +144,7 @@ func (s *Server) Close() error {
 	if s == nil {
 		return nil
 	}
-	err := s.http.Close()
+	err := errors.Join(s.http.Close(), s.probes.close())
 	<-s.done
 	return err
 }

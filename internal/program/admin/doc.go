@@ -9,6 +9,7 @@
 //   - Pages of other sites change nothing, and without tokens read nothing but what
 //     anybody may.
 //   - Secrets are masked.
+//   - The port for probes, which anybody may ask, says yes or no and nothing else.
 //
-// Ownership: a Server owns its listener and its connections.
+// Ownership: a Server owns its listeners and their connections.
 package admin

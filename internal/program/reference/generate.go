@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -192,15 +193,24 @@ func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`).Replace(text)
 }
 
-// chartNames is every program's settings by name, for the chart, which refuses others.
+// chartNames is every program's settings by name, for the chart, which refuses others, and in a
+// ConfigMap those that are secrets as a whole.
 func chartNames(lists []conf.List) string {
 	var b strings.Builder
 	b.WriteString("# Made by `make reference`: the settings of each program, by which the chart judges names.\n")
+	secrets := map[string]bool{}
 	for _, l := range lists {
 		fmt.Fprintf(&b, "%s:\n", l.Program)
 		for _, x := range l.Settings {
 			fmt.Fprintf(&b, "  - %s\n", x.Name)
+			if x.Kind == "credential" {
+				secrets[x.Name] = true
+			}
 		}
+	}
+	b.WriteString("secret:\n")
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		fmt.Fprintf(&b, "  - %s\n", name)
 	}
 	return b.String()
 }

@@ -31,7 +31,7 @@ type family struct {
 // together they have each way to get events.
 var serving = [][]string{
 	{"kvindexer", "--http-listen=127.0.0.1:0"},
-	{"kvrouter", "--http-listen=127.0.0.1:0", "--picker-listen=127.0.0.1:0"},
+	{"kvrouter", "--http-listen=127.0.0.1:0", "--picker-listen=127.0.0.1:0", "--picker-pool=p", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n"},
 	{"kvpublisher", "--worker=1", "--model=m", "--state-dir=none", "--socket="},
 	{"kvpublisher", "--worker=2", "--model=m", "--state-dir=none", "--engine=tcp://127.0.0.1:1"},
 	{"kvpods", "--kube-api=http://127.0.0.1:1", "--kube-namespace=n", "--pool=p", "--register-at=http://127.0.0.1:1"},

@@ -66,31 +66,13 @@ func (c EngineSettings) open(log *slog.Logger, now func() time.Time) (*Engines, 
 		return nil, fmt.Errorf("--engine-token: %w", err)
 	}
 	e := &Engines{token: c.Token.Reveal()}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		return nil, errors.New("give both --engine-cert and --engine-key")
-	}
-	if c.CAFile != "" || c.CertFile != "" {
-		e.tls = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	if c.CAFile != "" {
-		var err error
-		if e.tls.RootCAs, err = Roots(c.CAFile); err != nil {
-			return nil, fmt.Errorf("--engine-ca: %w", err)
-		}
-	}
-	if c.CertFile != "" {
-		certs, err := reload.Open(log, now, func() (*tls.Config, error) { return readTLS(c.CertFile, c.KeyFile, "") }, c.CertFile, c.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--engine-cert: %w", err)
-		}
-		e.tls.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &certs.Get().Certificates[0], nil
-		}
+	var err error
+	if e.tls, err = (Dial{CA: c.CAFile, Cert: c.CertFile, Key: c.KeyFile}).open(log, now, "engine"); err != nil {
+		return nil, err
 	}
 	if c.CredentialsFile == "" {
 		return e, nil
 	}
-	var err error
 	e.list, err = reload.OpenNaming(log, now, func() (*[]engineCredential, error) { return readEngineCredentials(c.CredentialsFile) }, tokenFiles, c.CredentialsFile)
 	return e, err
 }

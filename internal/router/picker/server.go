@@ -25,10 +25,12 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
-// Config holds what a Server is made with. All of it but Objectives is needed.
+// Config holds what a Server is made with. All of it but Objectives and Known is needed.
 type Config struct {
 	Listen     string   // "": there is no picker
 	Objectives []string // name=priority
+	// Known says what priority others give an objective; nil: nobody does.
+	Known func(name string) (priority int, known bool)
 
 	Handler     http.Handler // a proxy.Proxy
 	Metrics     *obs.Metrics
@@ -61,6 +63,15 @@ func objectives(list []string) (map[string]int, error) {
 		all[name] = int(n)
 	}
 	return all, nil
+}
+
+// priority returns that of an objective: the settings' before others'. One that is not known has 0.
+func (s *Server) priority(name string) int {
+	p, set := s.objectives[name]
+	if !set && s.cfg.Known != nil {
+		p, _ = s.cfg.Known(name)
+	}
+	return p
 }
 
 // Check returns what is wrong with the settings.

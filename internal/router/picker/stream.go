@@ -3,9 +3,11 @@ package picker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -26,7 +28,7 @@ const partSize = 62000
 
 var (
 	errGone = errors.New("the gateway has ended the request")
-	errLate = errors.New("the body did not arrive in time")
+	errLate = fmt.Errorf("the gateway's request: %w", os.ErrDeadlineExceeded)
 )
 
 // stream is one request of a gateway. It is an http.ResponseWriter, and a proxy.Gateway.
@@ -248,7 +250,7 @@ func (x *stream) serve(m *extproc.Request) bool {
 	}
 	nowhere := m.Subsets && len(m.Subset) == 0
 	if name := r.Header.Get(headerObjective); name != "" {
-		y.Priority = x.server.objectives[name]
+		y.Priority = x.server.priority(name)
 	}
 	r.Body = http.NoBody
 	if !m.End {

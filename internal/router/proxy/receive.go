@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/secure"
@@ -46,6 +47,10 @@ func (p *Proxy) notRead(err error) *refusal {
 	switch {
 	case errors.Is(err, spool.ErrTooLarge):
 		return refuse(http.StatusRequestEntityTooLarge, "body_too_large", "the body is larger than the router allows (--http-max-body)")
+	case errors.Is(err, spool.ErrLength):
+		return refuse(http.StatusBadRequest, "body", "the body is longer or shorter than its Content-Length says")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return refuse(http.StatusRequestTimeout, "timeout", "the body did not arrive in the time that a request has (--http-read-timeout)")
 	case errors.Is(err, spool.ErrSlow):
 		return refuse(http.StatusRequestTimeout, "body_too_slow", "the body arrived too slowly while there was little room; try again")
 	case errors.Is(err, spool.ErrShare):

@@ -181,7 +181,7 @@ func (b *Body) after(n, length, limit int64, err error) (done bool, _ error) {
 	case n > limit:
 		return true, ErrTooLarge
 	case err == io.EOF && n < length: //nolint:errorlint // readers return it bare
-		return true, io.ErrUnexpectedEOF
+		return true, ErrLength
 	case err == io.EOF: //nolint:errorlint // likewise
 		return true, nil
 	}
@@ -204,7 +204,7 @@ func (b *Body) atEnd(r io.Reader) error {
 	n, err := io.ReadFull(r, one[:])
 	switch {
 	case n > 0:
-		return ErrTooLarge
+		return ErrLength
 	case err == io.EOF: //nolint:errorlint // readers return it bare
 		return nil
 	}

@@ -17,6 +17,8 @@ var (
 	ErrSlow = errors.New("the body arrived too slowly while room was short")
 	// ErrTooLarge: the body is larger than the reader's limit.
 	ErrTooLarge = errors.New("the body is too large")
+	// ErrLength: the body has another length than it said it has, and has come to its end.
+	ErrLength = errors.New("the body is not as long as it says")
 )
 
 // Config holds the settings of a Spool.
