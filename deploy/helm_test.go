@@ -44,7 +44,7 @@ nats: {url: "nats://nats:4222", credentialsSecret: nats-user, caSecret: nats-ca}
 image: {digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: gateway}}}]}
 namespace: prod
-access: {tokensSecret: tokens, tlsSecret: tls}
+access: {tokensSecret: tokens, tlsSecret: tls, caSecret: ca, clientCASecret: clients}
 indexer:
   replicas: 3
   persistence: {enabled: true, storageClass: fast}
@@ -58,19 +58,20 @@ indexer:
 router:
   settings: {mode: kv, overlap-weight: 1.5, trust: [10.0.0.0/8, 127.0.0.1]}
   natsCredentialsSecret: nats-router
-  autoscaling: {enabled: true, maxReplicas: 5}
+  autoscaling: {enabled: true, maxReplicas: 5, promptTokens: 100000}
   extraVolumes: [{name: models, persistentVolumeClaim: {claimName: models}}]
   extraVolumeMounts: [{name: models, mountPath: /models, readOnly: true}]
   extraPorts: [{name: mine, port: 9003, appProtocol: kubernetes.io/h2c}]
-  picker: {enabled: true}
+  picker: {enabled: true, pool: llama}
 discover: {enabled: true, pool: llama, tokenSecret: operator, settings: {block-size: 16}}
 publisher:
+  natsCredentialsSecret: nats-publisher
   persistence: {enabled: true}
   engines:
     - {name: engine-0, settings: {model: org/model, engine: "tcp://engine-0:5557", engine-replay: "tcp://engine-0:5558"}}
     - {name: engine-1, settings: {model: org/model, engine: "tcp://engine-1:5557", worker: "7"}}
 metrics:
-  serviceMonitor: {enabled: true, tokenSecret: reader}
+  serviceMonitor: {enabled: true, tokenSecret: reader, certSecret: prometheus}
   alerts: {enabled: true}
   dashboard: {enabled: true}
 `,
@@ -80,6 +81,18 @@ access: {allowAnonymous: true}
 indexer: {replicas: 1}
 router: {enabled: false}
 serviceAccount: {name: mine}
+`,
+	"tls": `
+nats: {url: "nats://nats:4222"}
+access: {allowAnonymous: true, tlsSecret: tls}
+indexer: {replicas: 1}
+router: {replicas: 1, picker: {enabled: true}}
+`,
+	"certificates": `
+nats: {url: "nats://nats:4222"}
+access: {tlsSecret: tls, clientCASecret: clients}
+indexer: {replicas: 1}
+router: {replicas: 1, picker: {enabled: true}}
 `,
 	"picker": `
 nats: {url: "nats://nats:4222"}
@@ -127,7 +140,9 @@ func secrets(t *testing.T) string {
 	securetest.Replace(t, file("access/tokens.yaml"), []byte("- {name: ops, token: 0123456789abcdef, role: operator}\n"))
 	securetest.Replace(t, file("nats/creds"), nil)
 	securetest.Replace(t, file("register/token"), []byte("0123456789abcdef\n"))
-	securetest.New(t).Issue("nats", file("nats-ca/ca.crt"), file("nats-ca/ca.key"))
+	for _, ca := range []string{"nats-ca", "ca", "client-ca"} {
+		securetest.New(t).Issue("an authority", file(ca+"/ca.crt"), file(ca+"/ca.key"))
+	}
 	return dir
 }
 
@@ -179,6 +194,10 @@ func TestHelmRefusesWhatCannotWork(t *testing.T) {
 		"network of the pods":              values["least"] + "\ndiscover: {enabled: true, pool: p}",
 		"an operator's of":                 strings.Replace(values["discovery alone"], "allowAnonymous: true", "tokensSecret: t", 1),
 		"where workers are registered":     strings.Replace(values["discovery alone"], "settings:", "resources:", 1),
+		"without TLS nobody shows":         strings.Replace(values["least"], "{allowAnonymous: true}", "{clientCASecret: c}", 1),
+		"Prometheus has to show":           values["certificates"] + "\nmetrics: {serviceMonitor: {enabled: true}}",
+		"engine-token is a secret":         strings.Replace(values["picker"], "router: {", "router: {settings: {engine-token: sk-1}, ", 1),
+		"of a URL goes into a ConfigMap":   strings.Replace(values["picker"], "router: {", "router: {settings: {engines: [\"http://me:secret@e:8000\"], model: m}, ", 1),
 		"Does not match":                   values["least"] + "\npublisher: {engines: [{name: Not_A_Name, settings: {}}]}",
 	} {
 		out, err := helm(t, "template", "x", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
@@ -200,9 +219,10 @@ type workload struct {
 	Template struct {
 		Metadata struct{ Labels map[string]string }
 		Spec     struct {
-			Token    *bool `yaml:"automountServiceAccountToken"`
-			Links    *bool `yaml:"enableServiceLinks"`
-			Grace    int   `yaml:"terminationGracePeriodSeconds"`
+			Account  string `yaml:"serviceAccountName"`
+			Token    *bool  `yaml:"automountServiceAccountToken"`
+			Links    *bool  `yaml:"enableServiceLinks"`
+			Grace    int    `yaml:"terminationGracePeriodSeconds"`
 			Security struct {
 				NonRoot bool `yaml:"runAsNonRoot"`
 				User    int  `yaml:"runAsUser"`
@@ -216,11 +236,17 @@ type workload struct {
 					ReadOnly   bool                    `yaml:"readOnlyRootFilesystem"`
 					Drop       struct{ Drop []string } `yaml:"capabilities"`
 				} `yaml:"securityContext"`
-				Mounts []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+				Mounts  []struct{ Name, MountPath string } `yaml:"volumeMounts"`
+				Startup struct {
+					Failures int `yaml:"failureThreshold"`
+				} `yaml:"startupProbe"`
 			}
 			Volumes []struct {
 				Name      string
 				ConfigMap struct{ Name string } `yaml:"configMap"`
+				Secret    struct {
+					Name string `yaml:"secretName"`
+				}
 			}
 		}
 	}
@@ -259,8 +285,12 @@ func TestHelmPicker(t *testing.T) {
 		},
 		"all": {
 			"picker-listen: 0.0.0.0:9002", "{name: picker, containerPort: 9002}", "{port: picker, protocol: TCP}",
-			"{name: picker, port: 9002, targetPort: picker}", "{name: mine, containerPort: 9003}", "httpGet: {path: /readyz, port: http, scheme: HTTPS}",
+			"{name: picker, port: 9002, targetPort: picker}", "{name: mine, containerPort: 9003}", "httpGet: {path: /readyz, port: probes}",
+			"picker-pool: llama", `{"apiGroups":["inference.networking.x-k8s.io"],"resources":["inferenceobjectives"],"verbs":["list","watch"]}`,
+			"kvatlas_router_prompt_tokens_per_second", `averageValue: "100000"`,
 		},
+		"tls":          {"httpGet: {path: /readyz, port: http, scheme: HTTPS}", "{name: picker, port: 9002, targetPort: picker}"},
+		"certificates": {"tls-client-ca: /etc/kvatlas/client-ca/ca.crt", "probe-listen: 0.0.0.0:8099", "httpGet: {path: /livez, port: probes}", "{name: probes, containerPort: 8099}"},
 	} {
 		out, err := helm(t, "template", "rel", chart, "--kube-version=1.31.0", "-s", "templates/router.yaml", "-f", valuesFile(t, values[name]))
 		if err != nil {
@@ -274,10 +304,51 @@ func TestHelmPicker(t *testing.T) {
 	}
 }
 
+// Each part has the NATS user that is its own, or else that of all, and those who ask NATS its
+// authority; every pod has time to start; what is secret is in no ConfigMap.
+func TestHelmSecretsOfEachPart(t *testing.T) {
+	want := map[string]string{
+		"rel-router": "access=tokens client-ca=clients nats-ca=nats-ca nats=nats-router tls=tls", "rel-indexer": "access=tokens client-ca=clients nats-ca=nats-ca nats=nats-user tls=tls",
+		"rel-publisher-engine-0": "access=tokens client-ca=clients nats-ca=nats-ca nats=nats-publisher tls=tls", "rel-publisher-engine-1": "access=tokens client-ca=clients nats-ca=nats-ca nats=nats-publisher tls=tls",
+		"rel-discover": "access=tokens ca=ca client-ca=clients register=operator tls=tls",
+	}
+	got := map[string]string{}
+	for _, o := range render(t, values["all"]) {
+		for file, text := range o.Data {
+			if o.Kind == "ConfigMap" && strings.HasSuffix(file, ".yaml") && (strings.Contains(text, "BEGIN ") || strings.Contains(text, "@")) {
+				t.Errorf("%s of %s:\n%s", file, o.Metadata.Name, text)
+			}
+		}
+		if o.Kind != "StatefulSet" && o.Kind != "Deployment" {
+			continue
+		}
+		var w workload
+		if err := o.Spec.Decode(&w); err != nil {
+			t.Fatal(err)
+		}
+		var list []string
+		for _, v := range w.Template.Spec.Volumes {
+			if v.Secret.Name != "" {
+				list = append(list, v.Name+"="+v.Secret.Name)
+			}
+		}
+		slices.Sort(list)
+		got[o.Metadata.Name] = strings.Join(list, " ")
+		if w.Template.Spec.Containers[0].Startup.Failures < 2 {
+			t.Errorf("%s has no time to start", o.Metadata.Name)
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v\nwant\n%v", got, want)
+	}
+}
+
 func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 	for name, want := range map[string]map[string]int{
-		"all": {"ConfigMap": 6, "Service": 5, "StatefulSet": 3, "Deployment": 2, "PodDisruptionBudget": 2, "ServiceAccount": 2, "NetworkPolicy": 5, "HorizontalPodAutoscaler": 1,
-			"ServiceMonitor": 1, "PrometheusRule": 1, "Role": 1, "RoleBinding": 1},
+		"all": {"ConfigMap": 6, "Service": 5, "StatefulSet": 3, "Deployment": 2, "PodDisruptionBudget": 2, "ServiceAccount": 3, "NetworkPolicy": 5, "HorizontalPodAutoscaler": 1,
+			"ServiceMonitor": 1, "PrometheusRule": 1, "Role": 2, "RoleBinding": 2},
+		"tls":             {"ConfigMap": 2, "Service": 2, "StatefulSet": 1, "Deployment": 1, "ServiceAccount": 1},
+		"certificates":    {"ConfigMap": 2, "Service": 2, "StatefulSet": 1, "Deployment": 1, "ServiceAccount": 1},
 		"least":           {"ConfigMap": 1, "Service": 1, "StatefulSet": 1},
 		"picker":          {"ConfigMap": 2, "Service": 2, "StatefulSet": 1, "Deployment": 1, "NetworkPolicy": 2, "ServiceAccount": 1},
 		"discovery alone": {"ConfigMap": 1, "Service": 1, "Deployment": 1, "ServiceAccount": 1, "Role": 1, "RoleBinding": 1},
@@ -316,7 +387,7 @@ func TestHelmRendersWhatTheProgramsTake(t *testing.T) {
 func checkPod(t *testing.T, name string, w *workload, configs map[string]map[string]string) {
 	t.Helper()
 	pod := &w.Template.Spec
-	asks := len(pod.Containers) == 1 && pod.Containers[0].Name == "kvpods" // Kubernetes
+	asks := len(pod.Containers) == 1 && (pod.Containers[0].Name == "kvpods" || pod.Account == name) // Kubernetes
 	if pod.Token == nil || *pod.Token != asks || pod.Links == nil || *pod.Links || !pod.Security.NonRoot || pod.Security.User != 65532 || len(pod.Containers) != 1 {
 		t.Errorf("%s: %+v", name, pod)
 		return

@@ -17,6 +17,36 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/admintest"
 )
 
+// What the example has an autoscaler go by is there: the adapter's series are metrics of the
+// programs, and the chart's and the example's autoscalers ask for what the adapter names.
+func TestAutoscalersGoByWhatThereIs(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	adapter, documented := read("example/adapter.yaml"), read("../docs/metrics.md")
+	for _, found := range regexp.MustCompile(`seriesQuery: '(kvatlas_[a-z_]+?)(_sum)?\{`).FindAllStringSubmatch(adapter, -1) {
+		if !strings.Contains(documented, "| `"+found[1]+"` |") {
+			t.Errorf("the adapter asks for %s, which is no metric", found[1])
+		}
+	}
+	asked := 0
+	for _, name := range []string{"example/scaling.yaml", "helm/kvatlas/templates/router.yaml"} {
+		for _, found := range regexp.MustCompile(`metric: \{name: ([a-z_]+)\}`).FindAllStringSubmatch(read(name), -1) {
+			if asked++; !strings.Contains(adapter, "name: {as: "+found[1]+"}") {
+				t.Errorf("%s goes by %s, which the adapter does not name", name, found[1])
+			}
+		}
+	}
+	if asked != 4 {
+		t.Errorf("autoscalers go by %d metrics", asked)
+	}
+}
+
 // scraped returns the families that each program exposes, with the names of
 // their labels. What their admin ports answer is compared with its document.
 func scraped(t *testing.T) map[string]map[string][]string {

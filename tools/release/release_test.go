@@ -51,8 +51,10 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("archive", func(t *testing.T) { archive(t, out) })
+	t.Run("every archive", func(t *testing.T) { foreign(t, out) })
 	t.Run("image", func(t *testing.T) { layout(t, out) })
 	t.Run("debian", func(t *testing.T) { debian(t, out) })
+	t.Run("rpm", func(t *testing.T) { redhat(t, out) })
 	t.Run("sbom", func(t *testing.T) {
 		var s struct {
 			BOMFormat  string `json:"bomFormat"`
@@ -96,14 +98,15 @@ func archive(t *testing.T, out string) {
 	}
 }
 
-// says runs a program, which must call itself by the tag.
-func says(t *testing.T, program []byte, name string) {
+// says runs a program, by an emulator if one is given; it must call itself by the tag.
+func says(t *testing.T, program []byte, name string, emulator ...string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, program, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	said, err := exec.Command(path, "version").CombinedOutput()
+	words := append(emulator, path, "version")
+	said, err := exec.Command(words[0], words[1:]...).CombinedOutput()
 	if err != nil || !strings.Contains(string(said), version+" (") || strings.Contains(string(said), "dirty") || strings.Contains(string(said), "modified") {
 		t.Errorf("%s says %s, %v", name, said, err)
 	}

@@ -37,24 +37,38 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- if include "kvatlas.natsUser" . }}{{ $_ := set $own "nats-creds" "/etc/kvatlas/nats/creds" }}{{ end }}
 {{- if include "kvatlas.natsCA" . }}{{ $_ := set $own "nats-ca" "/etc/kvatlas/nats-ca/ca.crt" }}{{ end }}
+{{- if and $v.access.clientCASecret (not $v.access.tlsSecret) }}
+  {{- fail "access.clientCASecret: give tlsSecret too; without TLS nobody shows a certificate" }}
+{{- end }}
 {{- if has .part (list "indexer" "router") }}{{ $_ := set $own "drain-delay" (printf "%ds" (int .c.drainDelaySeconds)) }}{{ end }}
 {{- if $v.access.tokensSecret }}
   {{- $_ := set $own "tokens-file" "/etc/kvatlas/access/tokens.yaml" }}
 {{- else if $v.access.allowAnonymous }}
   {{- $_ := set $own "allow-anonymous" true }}
-{{- else }}
-  {{- fail "access: give tokensSecret, or allowAnonymous: true if something else keeps strangers out" }}
+{{- else if not $v.access.clientCASecret }}
+  {{- fail "access: give tokensSecret, or clientCASecret, or allowAnonymous: true if something else keeps strangers out" }}
 {{- end }}
 {{- if $v.access.tlsSecret }}
   {{- $_ := set $own "tls-cert" "/etc/kvatlas/tls/tls.crt" }}
   {{- $_ := set $own "tls-key" "/etc/kvatlas/tls/tls.key" }}
 {{- end }}
+{{- if $v.access.clientCASecret }}
+  {{- $_ := set $own "tls-client-ca" "/etc/kvatlas/client-ca/ca.crt" }}
+  {{- $_ := set $own "probe-listen" "0.0.0.0:8099" }}
+{{- end }}
 {{- $all := mergeOverwrite $own (deepCopy .settings) }}
 {{- if contains "@" ($all.nats | default "" | toString) }}
   {{- fail "nats.url: no user or password goes into a ConfigMap; give nats.credentialsSecret" }}
 {{- end }}
-{{- $known := index (.root.Files.Get "files/settings.yaml" | fromYaml) .program }}
-{{- range $name, $_ := .settings }}
+{{- $names := .root.Files.Get "files/settings.yaml" | fromYaml }}
+{{- $known := index $names .program }}
+{{- range $name, $value := .settings }}
+  {{- if has $name $names.secret }}
+    {{- fail (printf "%s: %s is a secret, and this goes into a ConfigMap; give its variable in env, from a Secret (docs/configuration.md has the name)" $.program $name) }}
+  {{- end }}
+  {{- if regexMatch "://[^/@ ,]*@" (toString $value) }}
+    {{- fail (printf "%s: %s: no user or password of a URL goes into a ConfigMap; give its variable in env, from a Secret" $.program $name) }}
+  {{- end }}
   {{- if not (has $name $known) }}
     {{- fail (printf "%s has no setting %q: docs/configuration.md has all of them" $.program $name) }}
   {{- end }}
@@ -69,6 +83,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "kvatlas.natsCA" -}}
 {{ if ne .part "discover" }}{{ .root.Values.nats.caSecret }}{{ end }}
+{{- end }}
+
+{{/* Where the kubelet asks. It has no certificate to show: then at a port of its own. */}}
+{{- define "kvatlas.probe" -}}
+{{- $a := .root.Values.access -}}
+httpGet: {path: {{ .path }}, port: {{ ternary "probes" "http" (not (empty $a.clientCASecret)) }}{{ if and $a.tlsSecret (not $a.clientCASecret) }}, scheme: HTTPS{{ end }}}
 {{- end }}
 
 {{- define "kvatlas.image" -}}
@@ -86,9 +106,9 @@ metadata:
     checksum/settings: {{ include "kvatlas.settings" . | sha256sum }}
     {{- with .c.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
-  {{- if eq .part "discover" }}
+  {{- if .asks }}
   serviceAccountName: {{ include "kvatlas.name" . }}
-  automountServiceAccountToken: true # it asks Kubernetes for pods
+  automountServiceAccountToken: true # it asks Kubernetes
   {{- else }}
   serviceAccountName: {{ include "kvatlas.serviceAccount" .root }}
   automountServiceAccountToken: false
@@ -118,20 +138,23 @@ spec:
         {{- range .c.extraPorts }}
         - {name: {{ .name }}, containerPort: {{ .port }}}
         {{- end }}
+        {{- if $v.access.clientCASecret }}
+        - {name: probes, containerPort: 8099}
+        {{- end }}
       # A start that is slow, as with a large snapshot, is no reason to kill it.
       startupProbe:
-        httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        {{ include "kvatlas.probe" (dict "root" .root "path" "/livez") }}
         periodSeconds: 2
         failureThreshold: {{ max 1 (div (int .c.startTimeoutSeconds) 2) }}
       livenessProbe:
-        httpGet: {path: /livez, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        {{ include "kvatlas.probe" (dict "root" .root "path" "/livez") }}
         periodSeconds: 10
         failureThreshold: 6
       readinessProbe:
         {{- if and (dig "picker" "enabled" false .c) (not $v.access.tlsSecret) }}
         grpc: {port: {{ .c.picker.port }}, service: readiness} # says the same as /readyz, where gateways ask
         {{- else }}
-        httpGet: {path: /readyz, port: http{{ if $v.access.tlsSecret }}, scheme: HTTPS{{ end }}}
+        {{ include "kvatlas.probe" (dict "root" .root "path" "/readyz") }}
         {{- end }}
         periodSeconds: 2
         failureThreshold: 1
@@ -157,6 +180,12 @@ spec:
         {{- if $v.access.tlsSecret }}
         - {name: tls, mountPath: /etc/kvatlas/tls, readOnly: true}
         {{- end }}
+        {{- if $v.access.clientCASecret }}
+        - {name: client-ca, mountPath: /etc/kvatlas/client-ca, readOnly: true}
+        {{- end }}
+        {{- if and (eq .part "discover") $v.access.caSecret }}
+        - {name: ca, mountPath: /etc/kvatlas/ca, readOnly: true}
+        {{- end }}
         {{- if .c.tokenSecret }}
         - {name: register, mountPath: /etc/kvatlas/register, readOnly: true}
         {{- end }}
@@ -177,6 +206,12 @@ spec:
     {{- end }}
     {{- if $v.access.tlsSecret }}
     - {name: tls, secret: {secretName: {{ $v.access.tlsSecret | quote }}}}
+    {{- end }}
+    {{- with $v.access.clientCASecret }}
+    - {name: client-ca, secret: {secretName: {{ . | quote }}}}
+    {{- end }}
+    {{- if and (eq .part "discover") $v.access.caSecret }}
+    - {name: ca, secret: {secretName: {{ $v.access.caSecret | quote }}}}
     {{- end }}
     {{- with .c.tokenSecret }}
     - {name: register, secret: {secretName: {{ . | quote }}}}
@@ -269,6 +304,34 @@ spec:
   selector:
     matchLabels: {{ include "kvatlas.selector" . | nindent 6 }}
 {{- end }}
+{{- end }}
+
+{{/* The account of a part that asks Kubernetes, and what it may: the rules in .asks. */}}
+{{- define "kvatlas.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+automountServiceAccountToken: false
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+rules:
+  {{- range .asks }}
+  - {{ toJson . }}
+  {{- end }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ include "kvatlas.name" . }}
+  labels: {{ include "kvatlas.labels" . | nindent 4 }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ include "kvatlas.name" . }}}
+subjects: [{kind: ServiceAccount, name: {{ include "kvatlas.name" . }}, namespace: {{ .root.Release.Namespace }}}]
 {{- end }}
 
 {{/* A set of pods that keep their data. */}}
