@@ -117,18 +117,18 @@ type exchange struct {
 
 // Do asks for one request, and plays its answer.
 func (c *Client) Do(ctx context.Context, r *Request) (*Result, error) {
-	ctx, cancel := context.WithCancel(ctx)
+	within, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+extproc.Service+"/"+extproc.Process)
+	stream, err := c.conn.NewStream(within, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/"+extproc.Service+"/"+extproc.Process)
 	if err != nil {
 		return nil, err
 	}
 	x := &exchange{Request: r, stream: stream, cancel: cancel}
-	err = x.run()
+	err = x.run(ctx)
 	return &x.result, err
 }
 
-func (x *exchange) run() error {
+func (x *exchange) run(ctx context.Context) error {
 	begun := time.Now()
 	if err := x.ask(); err != nil || x.result.Status != 0 {
 		return err
@@ -136,6 +136,9 @@ func (x *exchange) run() error {
 	x.result.Choice = time.Since(begun)
 	if x.Picked != nil {
 		x.Picked(&x.result)
+		if err := ctx.Err(); err != nil {
+			return err // which a stream that is cancelled does not always say at once
+		}
 	}
 	if err := x.answer(); err != nil || x.result.Status != 0 {
 		return err

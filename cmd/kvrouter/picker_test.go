@@ -304,9 +304,9 @@ func TestPickerRefuses(t *testing.T) {
 	var held sync.WaitGroup
 	for range 2 {
 		held.Go(func() {
-			_, err := c.Do(ctx, &gateway.Request{Path: "/v1/completions", Body: prompt(8000), Picked: func(*gateway.Result) { <-ctx.Done() }})
+			got, err := c.Do(ctx, &gateway.Request{Path: "/v1/completions", Body: prompt(8000), Picked: func(*gateway.Result) { <-ctx.Done() }})
 			if err == nil {
-				t.Error("it was not held")
+				t.Error("it was not held:", got.Status, string(got.Text))
 			}
 		})
 		waittest.Until(t, func() error {
