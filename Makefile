@@ -25,7 +25,7 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
 
 .DEFAULT_GOAL := help
-.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
+.PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
 
 help: ## print this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,8 +46,8 @@ release: ## archives, packages, image, chart, SBOM and checksums of HEAD in dist
 	@mkdir -p dist
 	bin/release -version '$(VERSION)' -out 'dist/$(VERSION)' $(if $(TARGETS),-targets '$(TARGETS)')
 
-test-release: ## two releases of HEAD, compared, unpacked, run and installed (builds every target; TARGETS=os/arch,… for some)
-	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
+test-release: ## two releases of HEAD, compared, unpacked, run and installed (builds every target; TARGETS=os/arch,… for some; DIST=folder, one that is there)
+	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_DIST='$(abspath $(DIST))' KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
 
 test: ## vet and test everything, with the race detector where a C compiler is present
 	$(GO) vet $(PKG)
@@ -140,6 +140,9 @@ faults: ## run the tests that docs/faults.md names and write it; RUN=regexp for 
 lint: ## golangci-lint by .golangci.yml, and the project's own rules
 	$(TOOL) golangci-lint run $(PKG)
 	$(GO) test ./internal/lint
+
+lint-workflow: ## the workflow of .github by actionlint, pinned (downloaded on first use)
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 .github/workflows/*.yaml
 
 vuln: ## known vulnerabilities in what is called (asks vuln.go.dev)
 	$(TOOL) govulncheck $(PKG)

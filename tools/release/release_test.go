@@ -36,12 +36,15 @@ func TestRelease(t *testing.T) {
 	if os.Getenv("KVATLAS_TEST_RELEASE") != "1" {
 		t.Skip("skipped: make test-release runs it; it builds the programs for every target")
 	}
-	out := made(t)
-	t.Run("the same bytes twice", func(t *testing.T) {
-		if a, b := read(t, out, "SHA256SUMS"), read(t, made(t), "SHA256SUMS"); !bytes.Equal(a, b) {
-			t.Errorf("first\n%s\nthen\n%s", a, b)
-		}
-	})
+	out := os.Getenv("KVATLAS_RELEASE_DIST") // one that is there
+	if out == "" {
+		out = made(t)
+		t.Run("the same bytes twice", func(t *testing.T) {
+			if a, b := read(t, out, "SHA256SUMS"), read(t, made(t), "SHA256SUMS"); !bytes.Equal(a, b) {
+				t.Errorf("first\n%s\nthen\n%s", a, b)
+			}
+		})
+	}
 	t.Run("checksums", func(t *testing.T) {
 		for line := range strings.Lines(string(read(t, out, "SHA256SUMS"))) {
 			f := strings.Fields(line)
