@@ -79,7 +79,7 @@ func Open(ctx context.Context, cfg Config) (*Atlas, error) {
 		return nil, fmt.Errorf("opening an index: %w", err)
 	}
 	fc := fleet.Config{
-		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Decisions: a.decisions, Prompts: a.prompts, Log: cfg.Replica.Log,
+		ID: rand.Uint64(), Route: cfg.Routing, Index: index, Set: a.replica.Set(), Shares: a.replica.Shares(), Addressless: true, Stale: a.replica.Stale, Contradicted: a.replica.Contradicted, Decisions: a.decisions, Prompts: a.prompts, Log: cfg.Replica.Log,
 	}
 	a.fleet = fleet.New(fc)
 	work, stop := context.WithCancel(context.Background())

@@ -30,6 +30,7 @@ type change struct {
 	ranks  []uint32 // none: all
 	left   Departure
 	back   bool  // registered, not left
+	doubt  bool  // engines find other blocks than the index has
 	told   *Told // what a registration says, and nothing of who is there
 }
 
@@ -66,6 +67,13 @@ func (in *Ingest) WorkerTold(ctx context.Context, sp event.Space, worker uint64,
 	return in.send(ctx, sp, change{worker: worker, told: &t})
 }
 
+// Contradicted says that the engine of a rank finds other blocks than the index has of it: its
+// publisher is asked for all that it holds, if nothing of it is known to be missing, and no sooner
+// after the last time than Config.DumpMin says. It reports false if the space is not known.
+func (in *Ingest) Contradicted(ctx context.Context, sp event.Space, id shard.RankID) bool {
+	return in.send(ctx, sp, change{worker: id.Worker, ranks: []uint32{id.DPRank}, doubt: true})
+}
+
 func (in *Ingest) send(ctx context.Context, sp event.Space, c change) (known bool) {
 	if !in.cfg.Share.Has(c.worker) {
 		return true // another replica's: there is nothing to do
@@ -92,6 +100,12 @@ func (l *partition) applyChange(ctx context.Context, c change) {
 	ranks := slices.Clone(l.byWorker[c.worker])
 	if c.ranks != nil {
 		ranks = slices.DeleteFunc(ranks, func(r *rank) bool { return !slices.Contains(c.ranks, r.id.DPRank) })
+	}
+	if c.doubt {
+		for _, r := range ranks {
+			l.step(ctx, r, (*follow.Rank).Contradict)
+		}
+		return
 	}
 	if c.back {
 		for _, r := range ranks {

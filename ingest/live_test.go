@@ -113,6 +113,39 @@ func TestAnExpectedWorkerIsAsked(t *testing.T) {
 	}
 }
 
+// A rank of which the index does not have what its engine finds, although nothing is known to be
+// missing, is read anew from its publisher, and only that.
+func TestAContradictedRankIsReadAnew(t *testing.T) {
+	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	p, e := n.worker(1, nil)
+	n.run(p, e, 300)
+	if err := p.Flush(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := n.open("one", nil, nil)
+	n.sameAsTruth(r)
+	space, err := r.set.Open(testSpace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := space.RemoveRank(deadline(t), shard.RankID{Worker: 1}); err != nil { // behind its back
+		t.Fatal(err)
+	}
+	if have, want := digest(t, r.set), n.truth.digest(); have == want {
+		t.Fatal("nothing is missing")
+	}
+	if !r.Contradicted(deadline(t), testSpace, shard.RankID{Worker: 1}) {
+		t.Error("the space is not known")
+	}
+	n.sameAsTruth(r)
+	if asked, all := r.counter(`kvatlas_ingest_recoveries_asked_total{cause="contradicted"}`), r.counter("kvatlas_ingest_dumps_total"); asked != 1 || all != 1 {
+		t.Errorf("%d asked, %d dumps", asked, all)
+	}
+	if r.Contradicted(deadline(t), event.Space{Model: "another", BlockSize: 16}, shard.RankID{Worker: 1}) {
+		t.Error("a space that there is not is known")
+	}
+}
+
 // Messages lost on the way, the last one too, are repaired without a restart.
 func TestALostLiveMessageIsRepaired(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())

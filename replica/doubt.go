@@ -1,8 +1,10 @@
 package replica
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
@@ -40,6 +42,22 @@ func (r *Replica) doubtful() string {
 		}
 	}
 	return strings.Join(texts, "; ")
+}
+
+// contradictedWait bounds how long a request's answer waits for a partition that is busy.
+const contradictedWait = 100 * time.Millisecond
+
+// Contradicted says that a rank's engine finds other blocks than the index has of it: who publishes
+// them is asked for all of them, where that is an ingest of this process and nothing of the rank is
+// known to be missing.
+func (r *Replica) Contradicted(sp event.Space, id shard.RankID) {
+	in := r.ingest.Load()
+	if in == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), contradictedWait)
+	defer cancel()
+	in.Contradicted(ctx, sp, id)
 }
 
 // Stale returns the ranks of which the index lacks events, as far as is known.

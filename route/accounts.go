@@ -124,7 +124,7 @@ type followed struct {
 func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
 	f.bound = bounded{}
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
-	if a.Account.Selected > 0 && m.indexed != (shard.Member{}) {
+	if (a.Account.Selected > 0 || m.belief.doubted) && m.indexed != (shard.Member{}) {
 		f.holder = m.indexed
 		f.losses = f.holder.Losses()
 	}
@@ -222,15 +222,22 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 		return Account{}, false
 	}
 	out := Account{Choice: a.choice, Actual: max(u.Cached, 0)}
+	has := out.Selected
+	if !out.Estimated && a.bound.tokens > 0 { // of what the index has, a part was believed
+		has = a.bound.tokens
+	}
 	if n := out.Prompt; p.Local != nil && n > 0 && u.Prompt > 0 {
-		for _, tokens := range [...]*int{&out.Prompt, &out.Reachable, &out.Selected} {
+		for _, tokens := range [...]*int{&out.Prompt, &out.Reachable, &out.Selected, &has} {
 			*tokens = int(int64(*tokens) * int64(u.Prompt) / int64(n))
 		}
 	}
-	e := account.Evidence{BlockSize: r.cfg.BlockSize, Counted: u.Prompt, Looked: len(p.Tokens), Selected: out.Selected, Actual: out.Actual}
+	e := account.Evidence{BlockSize: r.cfg.BlockSize, Counted: u.Prompt, Looked: len(p.Tokens), Selected: has, Actual: out.Actual}
 	if !e.Differs() {
-		r.reported(a, &out)
+		at, doubt := a.at, r.reported(a, &out, has)
 		r.mu.Unlock()
+		if doubt {
+			r.cfg.Doubted(at)
+		}
 		return out, true
 	}
 	f, since := a.followed, a.sent
@@ -242,18 +249,25 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 	e = r.lookAgain(e, f, since, p)
 	out.Miss = account.Judge(&e)
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	doubt := false
 	if a := r.attempts[k]; a != nil && !a.reported {
-		r.reported(a, &out)
+		doubt = r.reported(a, &out, has)
+	}
+	r.mu.Unlock()
+	if doubt {
+		r.cfg.Doubted(f.at)
 	}
 	return out, true
 }
 
-func (r *Router) reported(f *attempt, out *Account) {
+// reported keeps what an engine says, where the index has so many tokens. It reports whether
+// somebody is to be told that the rank is doubted.
+func (r *Router) reported(f *attempt, out *Account, has int) (doubt bool) {
 	if f.choice.Estimated {
 		r.correct(&f.followed, out)
 	}
 	f.reported, f.choice, f.actual, f.miss = true, out.Choice, out.Actual, out.Miss
+	return r.believe(f.at, has, out, r.cfg.Now()) && r.cfg.Doubted != nil
 }
 
 // lookAgain compares the index with what was seen at the choice. The lock is not held. What

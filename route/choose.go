@@ -74,7 +74,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		a.First = time.Duration(e.first * float64(time.Millisecond))
 		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID())
-		if a.Account.Estimated {
+		if a.Account.Estimated || r.bySlot[a.slot].belief.doubted {
 			booked.bound = r.boundOf(s, &a.Candidate)
 		}
 		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
@@ -176,6 +176,9 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 			if why == Eligible {
 				missed.without(r, m, account.Stale, s.tokens)
 			}
+		}
+		if m.belief.doubted {
+			discount(&c.Cached, m.belief.part())
 		}
 		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
@@ -353,7 +356,9 @@ func (r *Router) number(k shard.Member) *numbered {
 	c := numbered{rank: k}
 	if m := r.member(k.ID()); m != nil {
 		c.slot, c.member = m.slot, true
-		m.indexed = k
+		if m.indexed != k { // read anew
+			m.indexed, m.belief = k, belief{ask: m.belief.ask}
+		}
 	}
 	r.numbers[n] = c
 	return &r.numbers[n]

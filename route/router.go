@@ -60,6 +60,9 @@ type Config struct {
 	// the model has caches that are not indexed (shard.Space.Hybrid): then it counts for
 	// the part that engines report of it; nil: it is not. It is asked for each choice.
 	Estimated func() bool
+	// Doubted, if not nil, is told of a rank of which the index has not what its engine finds, and
+	// nothing explains it: somebody is to read anew what it holds. No lock is held.
+	Doubted func(id shard.RankID)
 	// Shares are asked in place of Index, if not nil. What each rank holds in all is to
 	// be told with SetHeld then.
 	Shares   Shares
@@ -142,6 +145,9 @@ type Stats struct {
 	Dropped    uint64 // bookings whose worker went away
 	Unknown    uint64 // calls for a request that has no live booking
 	Live       int    // bookings now, those of other routers too
+
+	Contradicted uint64 // reports of engines that are not what the index has, which nothing explains
+	Doubted      uint64 // times that a rank was to be read anew for that
 }
 
 // New returns a Router without workers. The error wraps ErrSettings or

@@ -34,6 +34,9 @@ type Settings struct {
 	// StaleCredit is the part of a stale rank's depths that counts: of one of which the
 	// index lacks events. Default 0.5.
 	StaleCredit float64
+	// Doubt lets what the index has of a rank count for the part that its engine finds, where
+	// that contradicts the index and nothing explains it, and has the rank read anew. Default on.
+	Doubt bool
 	// DeviceRatio is how many times faster than a CPU worker another is taken
 	// to be by device-aware-weighted. Default 8.
 	DeviceRatio float64
@@ -98,6 +101,7 @@ func DefaultSettings() Settings {
 		PrefillLoadScale:  1,
 		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},
 		StaleCredit:       0.5,
+		Doubt:             true,
 		DeviceRatio:       8,
 		TrackActiveBlocks: true,
 		AssumeKVReuse:     true,

@@ -70,6 +70,7 @@ type member struct {
 	others bool // another router takes it first; see assign
 
 	stale   bool         // the index does not know what it holds; see Router.SetStale
+	belief  belief       // of what the index has
 	held    int          // blocks, where shares say it; see Router.SetHeld
 	indexed shard.Member // what the index calls it, if it held anything of a prompt
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -27,8 +28,11 @@ type feed struct {
 	filled  []int // workers whose batch has events
 	applied chan core.Outcome
 
-	events, lost uint64
-	outcome      core.Outcome
+	// What was sent by each worker, also what was lost, where what it holds may be asked for.
+	history [][]event.Event
+
+	events, lost, dumps uint64
+	outcome             core.Outcome
 }
 
 // message is what a worker publishes in one step.
@@ -45,6 +49,9 @@ func newFeed(space *shard.Space, c *Config) *feed {
 		batches: make([]event.Batch, c.Workers+c.PrefillWorkers),
 		// All that sync can queue fits, so that an owner never waits.
 		applied: make(chan core.Outcome, c.Workers+c.PrefillWorkers),
+	}
+	if c.EventLoss > 0 && c.Route.Doubt {
+		f.history = make([][]event.Event, len(f.batches))
 	}
 	for w := range f.batches {
 		f.batches[w] = event.Batch{Space: space.Key(), Worker: uint64(w)}
@@ -65,6 +72,9 @@ func (f *feed) publish(now time.Duration, worker int) {
 		return
 	}
 	m := message{at: now + f.delay, worker: worker, events: f.open.events}
+	if f.history != nil {
+		f.history[worker] = append(f.history[worker], m.events...)
+	}
 	f.open.events = nil
 	f.events += uint64(len(m.events))
 	if f.loss > 0 && f.rng.Float64() < f.loss {
@@ -117,5 +127,24 @@ func (f *feed) remove(now time.Duration, worker int) error {
 	if err := f.space.RemoveWorker(context.Background(), uint64(worker)); err != nil {
 		return fmt.Errorf("removing worker %d from the index: %w", worker, err)
 	}
+	if f.history != nil {
+		f.history[worker] = nil
+	}
 	return nil
+}
+
+// reread puts what a worker holds now in the place of what the index has of it, as a dump does.
+func (f *feed) reread(now time.Duration, worker int) error {
+	if f.history == nil {
+		return nil
+	}
+	all := f.history[worker]
+	if err := f.remove(now, worker); err != nil {
+		return err
+	}
+	f.history[worker] = all
+	f.sent = append(f.sent, message{at: now, worker: worker, events: all})
+	slices.SortStableFunc(f.sent, func(a, b message) int { return cmp.Compare(a.at, b.at) })
+	f.dumps++
+	return f.sync(now)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/workload"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -211,10 +212,29 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
+// TestLostEventsAreReadAnew: where events are lost for ever, engines' reports contradict the index, and
+// what they hold is read anew, after which they agree for longer.
+func TestLostEventsAreReadAnew(t *testing.T) {
+	wrong, dumps := map[bool]uint64{}, map[bool]uint64{}
+	for seed := range uint64(4) {
+		for _, doubt := range []bool{false, true} {
+			c := small(rand.New(rand.NewPCG(seed, 18)))
+			c.Workers, c.Route.Mode, c.Route.Doubt, c.Routers, c.EventLoss = 3, "auto", doubt, 1, 0.1
+			r := run(t, c, requests(t, 400, seed))
+			_, fewer, more, _ := accounts(r)
+			wrong[doubt] += fewer[account.Unknown] + more[account.Unknown]
+			dumps[doubt] += r.Dumps
+		}
+	}
+	if dumps[false] != 0 || dumps[true] == 0 || 2*wrong[true] > wrong[false] {
+		t.Errorf("%v reports contradict the index, read anew %v times, without and with doubt", wrong, dumps)
+	}
+}
+
 // TestEventDelay: what the index learns late or never, it does not tell.
 func TestEventDelay(t *testing.T) {
 	c := small(rand.New(rand.NewPCG(1, 4)))
-	c.Workers, c.Route.Mode, c.Routers = 3, "kv", 1
+	c.Workers, c.Route.Mode, c.Route.Doubt, c.Routers = 3, "kv", false, 1
 	reuse := map[string]float64{}
 	for name, change := range map[string]func(*Config){
 		"now": func(*Config) {}, "late": func(c *Config) { c.EventDelay = time.Hour }, "lost": func(c *Config) { c.EventLoss = 1 },

@@ -16,12 +16,14 @@ import (
 //	bound-fcfs, bound-wspt      one pooled cache and one queue; see bound
 //	+wspt-T, +fcfs-T, +lcfs-T   held at the router in this order; see Queue
 //	+unheld                     of auto: not held at the router as kvrouter's --queue does
+//	+undoubted                  of auto: whatever engines report, the index is believed
 //	+ttft, +balanced, +e2e      the objective of auto
 //	+temperature-N              of the policies that have one
 //	+credit-N, +decay-N, +requests-N   of dynamo; see dynamoOptions
 func (c *Config) SetPolicy(name string) error {
 	parts := strings.Split(name, "+")
 	c.policy, c.bound, c.Queue, c.Route.Mode, c.Route.Objective = nil, Unheld, Queue{}, parts[0], ""
+	c.Route.Doubt = parts[0] == route.DefaultSettings().Mode // others' routers have no such thing
 	bad := func(err error) error { return fmt.Errorf("policy %q: %w", name, err) }
 	scaled := func(prefix, mode string, to *float64) (err error) {
 		if n, ok := strings.CutPrefix(parts[0], prefix); ok {
@@ -56,8 +58,12 @@ func (c *Config) SetPolicy(name string) error {
 			c.Route.Objective = option
 			continue
 		}
-		if option == "unheld" {
+		switch option {
+		case "unheld":
 			c.Queue = Queue{}
+			continue
+		case "undoubted":
+			c.Route.Doubt = false
 			continue
 		}
 		key, number, _ := strings.Cut(option, "-")

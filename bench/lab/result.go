@@ -31,6 +31,7 @@ type Result struct {
 	Steps      int
 	Events     uint64 // published
 	EventsLost uint64
+	Dumps      uint64           // times that what a worker holds was read anew, as its engine's reports contradicted the index
 	Index      core.Outcome     // what the index did
 	Accounts   []account.Totals // of each router: what was reachable, selected and found
 	Duration   time.Duration
@@ -113,7 +114,7 @@ func (s *sim) finish() (*Result, error) {
 		return nil, fmt.Errorf("lab: %d sessions never ended", len(s.sessions))
 	}
 	r.Duration, r.Load, r.blockSize = end, s.samples.series, s.cfg.Engine.BlockSize
-	r.Events, r.EventsLost, r.Index = s.feed.events, s.feed.lost, s.feed.outcome
+	r.Events, r.EventsLost, r.Dumps, r.Index = s.feed.events, s.feed.lost, s.feed.dumps, s.feed.outcome
 	for _, router := range s.routers {
 		r.Accounts = append(r.Accounts, router.Totals())
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/fairqueue"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // told is a change that one router made, on its way to the others.
@@ -48,7 +49,8 @@ func (s *sim) makeRouters() error {
 		}
 		r, err := route.New(route.Config{
 			BlockSize: s.cfg.Engine.BlockSize, Index: s.feed.space, Settings: settings, Policy: policy, ID: uint64(i + 1),
-			Now: func() time.Time { return routerEpoch.Add(s.now) },
+			Now:     func() time.Time { return routerEpoch.Add(s.now) },
+			Doubted: func(id shard.RankID) { s.doubted = append(s.doubted, int(id.Worker)) },
 		})
 		if err != nil {
 			return err //nolint:wrapcheck // it says what to do

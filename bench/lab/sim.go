@@ -27,6 +27,7 @@ type sim struct {
 	feed    *feed
 	routers []*route.Router
 	lines   []line // of each router
+	doubted []int  // workers that are to be read anew
 	told    []told
 	workers []*worker
 
@@ -387,6 +388,12 @@ func (s *sim) report(q *request, stage route.Stage) error {
 		return err
 	}
 	s.routers[q.router].Reported(q.key, stage, route.Prompt{Local: q.prompt, Length: q.input}, route.Usage{Prompt: q.input, Cached: q.reused})
+	for _, w := range s.doubted {
+		if err := s.feed.reread(s.now, w); err != nil {
+			return err
+		}
+	}
+	s.doubted = s.doubted[:0]
 	return nil
 }
 

@@ -65,7 +65,8 @@ type labRow struct {
 	SessionMean     float64           `json:"session_mean_s,omitempty"` // from first request to last end, in a closed loop
 	SessionP99      float64           `json:"session_p99_s,omitempty"`
 	Events          uint64            `json:"events"`
-	Seconds         float64           `json:"seconds"` // of virtual time
+	Dumps           uint64            `json:"dumps,omitempty"` // of workers whose engines contradicted the index
+	Seconds         float64           `json:"seconds"`         // of virtual time
 	// Seeds is set where the figures are means over several, and Spread then has
 	// the least and the greatest of each by its name.
 	Seeds  int                   `json:"seeds,omitempty"`
@@ -343,7 +344,7 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
 		Waiting: decimals(s.Spent[lab.Waiting], 1), Computing: decimals(s.Spent[lab.Computing], 1), Decoding: decimals(s.Spent[lab.Decoding], 1), Preempted: decimals(s.Spent[lab.Preempted], 1),
 		SessionMean: decimals(s.Session.Mean, 2), SessionP99: decimals(s.Session.P99, 2),
-		Preemptions: float64(res.Preempted), Events: res.Events, Seconds: decimals(res.Duration.Seconds(), 3),
+		Preemptions: float64(res.Preempted), Events: res.Events, Dumps: res.Dumps, Seconds: decimals(res.Duration.Seconds(), 3),
 	}, nil
 }
 

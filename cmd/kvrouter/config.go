@@ -118,6 +118,8 @@ func (c *config) declareChoice(set *conf.Set) {
 		even the higher.`, conf.Between(0, 1e6))
 	set.Float(&c.Route.StaleCredit, "stale-credit", d.StaleCredit, `What part of the leading blocks counts that a worker is said to hold
 		while the index lacks events of it.`, conf.Between(0.0, 1))
+	set.Bool(&r.Doubt, "doubt", d.Doubt, `Whether what a worker is said to hold counts for the part that its engine finds,
+		where the engine's reports contradict it again and again and nothing explains that; its publisher is then asked for all that it holds.`)
 	set.List(&c.Credits, "tier-credits", []string{"1", "0.75", "0.25", "0"}, `What a cached block saves of a computed one, on
 		device, host, disk and external storage: four numbers from 0 to 1.`)
 	set.Float(&r.DeviceRatio, "device-ratio", d.DeviceRatio, `How many times faster than a CPU worker another is taken to be in

@@ -48,6 +48,7 @@ func TestSettings(t *testing.T) {
 		{"temperature", func(c *config) any { return c.Route.Temperature }, 0.0, "0.5", 0.5},
 		{"tier-credits", func(c *config) any { return c.Route.TierCredits }, [event.NumTiers]float64{1, 0.75, 0.25, 0}, "1,1,0,0.5", [event.NumTiers]float64{1, 1, 0, 0.5}},
 		{"stale-credit", func(c *config) any { return c.Route.StaleCredit }, 0.5, "0.25", 0.25},
+		{"doubt", func(c *config) any { return c.Route.Doubt }, true, "false", false},
 		{"device-ratio", func(c *config) any { return c.Route.DeviceRatio }, 8.0, "4", 4.0},
 		{"track-active-blocks", func(c *config) any { return c.Route.TrackActiveBlocks }, true, "false", false},
 		{"assume-kv-reuse", func(c *config) any { return c.Route.AssumeKVReuse }, true, "false", false},

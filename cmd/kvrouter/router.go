@@ -149,7 +149,7 @@ func (x *router) build(access *secure.Access) error {
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Shares: x.replica.Shares(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
 		Transfer:  registry.KVTransfer(x.cfg.Transfer),
-		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Decisions: decisions, Prompts: prompts, Log: x.log,
+		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Contradicted: x.replica.Contradicted, Decisions: decisions, Prompts: prompts, Log: x.log,
 	}
 	x.id = id
 	x.fleet = fleet.New(fc)

@@ -26,13 +26,14 @@ const (
 	Connected                  // what an engine has sent since the wire was there last
 	Silence                    // whether it has sent what the wire does not bring
 	Fell                       // whether an engine whose numbers fell is another process
+	Contradicted               // the engine finds other blocks than the index has
 	NumCauses
 )
 
 // String returns the cause's name in metrics and logs.
 func (c Cause) String() string {
 	return [...]string{"gap", "unknown_parent", "departed", "discovery", "void", "room", "retry", "unusable", "behind", "other_run", "two_processes",
-		"connected", "silence", "fell", "unknown"}[min(c, NumCauses)]
+		"connected", "silence", "fell", "contradicted", "unknown"}[min(c, NumCauses)]
 }
 
 // Question is what a recovery asks the publisher first.
@@ -240,6 +241,7 @@ func (r *Rank) ends(s *Step, res Result) (vain bool) {
 	switch {
 	case res.Err != nil:
 		switch {
+		case v.cause == Contradicted && reached && !again && !v.dumped && r.lack < dump: // as before
 		case !reached || again || v.dumped || r.needsDump(s, v.cause) || v.cause == Retry:
 			r.lose(s, res.Err)
 		case v.cause == Unusable && r.last == v.had && r.incarnation == v.was:
@@ -340,6 +342,15 @@ func (r *Rank) Voided(s *Step, last uint64) {
 	}
 	r.withdraw(s) // what was asked before does not say who is there since
 	r.ask(s, Void)
+}
+
+// Contradict asks for all that the rank holds, as its engine finds other blocks than the index has
+// although nothing is known to be missing. What there is stays as good as it was meanwhile, and
+// where there is no answer.
+func (r *Rank) Contradict(s *Step) {
+	if r.known && r.rec.number == 0 && r.lack == nothing && len(r.held) == 0 && s.Source == Publisher && r.mayAsk(s, Contradicted) {
+		r.ask(s, Contradicted)
+	}
 }
 
 // Expect asks for the state of a rank of which nothing is known.

@@ -23,7 +23,7 @@ import (
 //	spoilt [id=4] [other]                     a message that cannot be used; one that names another worker
 //	tick 250ms [full] [read=7] [end=9]        so much later
 //	page 4..6 | dump run=5 last=9 [lossy] [partial] | end [error] [refused] [unplaced]   of the recovery
-//	note [parent] [refused] | room | void last=3 | expect
+//	note [parent] [refused] | room | void last=3 | expect | contradict
 //	leave at=10 [seq=7] [created=1] [silent] | return | told [run=5] [last=9]
 //	look end=9                                the stream is looked at: it is the one that is read, and ends there
 //	resume run=5 last=9 [incomplete] [left=10] [departed] [ended=3,4] | takeup the same, and seq=8 [present]
@@ -186,6 +186,8 @@ func (st *story) run(line string) (out []string, err error) {
 		r.Voided(s, w.n("last"))
 	case "expect":
 		r.Expect(s)
+	case "contradict":
+		r.Contradict(s)
 	case "leave":
 		d := Departure{At: storyBegan.Add(time.Duration(w.n("at")) * time.Second), Seq: w.n("seq"), Created: s.Created, Silent: w.is("silent")}
 		if d.Silent && !w.is("seq") {

@@ -80,11 +80,10 @@ type Config struct {
 	// listen: whoever asks knows it.
 	Addressless bool
 	// Stale returns the ranks of which the index lacks events; nil: none are known.
-	Stale func() map[event.Space]map[shard.RankID]bool
-	// Decisions keeps some of the routers' choices; nil: none.
-	Decisions *account.Log
-	// Prompts keeps the blocks of those choices' prompts; nil: none.
-	Prompts *account.Prompts
+	Stale        func() map[event.Space]map[shard.RankID]bool
+	Contradicted func(sp event.Space, id shard.RankID) // told of ranks whose engines find other blocks than the index has, if not nil
+	Decisions    *account.Log                          // keeps some of the routers' choices; nil: none
+	Prompts      *account.Prompts                      // keeps the blocks of those choices' prompts; nil: none
 	// Unhealthy is how many health checks in a row must fail for an engine to get no
 	// requests; 0 is 3.
 	Unhealthy int
@@ -413,6 +412,9 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 			}
 			cfg.Index, cfg.Eagle = m.Cache, nil // it has what the router itself hashes
 		}
+	}
+	if tell := f.cfg.Contradicted; tell != nil && f.cfg.Index == Events {
+		cfg.Doubted = func(id shard.RankID) { tell(sp, id) }
 	}
 	router, err := route.New(cfg)
 	if err != nil {

@@ -94,6 +94,9 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_prediction_error":              "Tokens predicted or reported but not both, as a part of those that were either, of late.",
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
+		"kvatlas_router_put_off_total":                 "Times that a request stayed at the router, as it was better to wait there for a worker.",
+		"kvatlas_router_contradictions_total":          "Engines' reports of what was cached that are not what the index has, with nothing that explains it.",
+		"kvatlas_router_doubts_total":                  "Times that what a worker holds was to be read anew for that.",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
 		familyLimited:                                  "Requests that were refused because of a limit of their tenant, by limit: requests or tokens.",
 		familyQueue:                                    "Requests that wait because all workers of their model are busy, or the prompts ahead are long.",
@@ -150,10 +153,27 @@ func writeModels(w io.Writer, p *Proxy) {
 	for _, m := range p.fleet.Models() {
 		fmt.Fprintf(w, "%s %d\n", obs.Name(familyQueue, labelsOf(m)...), p.queue.waiting(m))
 	}
-	metrics.WriteMetadataIfNeeded(w, "kvatlas_router_live_bookings", "gauge")
-	for _, m := range p.fleet.Models() {
+	var stats []route.Stats
+	models := p.fleet.Models()
+	for _, m := range models {
+		stats = append(stats, m.Router.Stats())
+	}
+	for _, f := range [...]struct {
+		name, kind string
+		value      func(s *route.Stats) uint64
+	}{
+		{"kvatlas_router_live_bookings", "gauge", func(s *route.Stats) uint64 { return uint64(s.Live) }},
+		{"kvatlas_router_put_off_total", "counter", func(s *route.Stats) uint64 { return s.Later }},
+		{"kvatlas_router_contradictions_total", "counter", func(s *route.Stats) uint64 { return s.Contradicted }},
+		{"kvatlas_router_doubts_total", "counter", func(s *route.Stats) uint64 { return s.Doubted }},
+	} {
+		metrics.WriteMetadataIfNeeded(w, f.name, f.kind)
+		for i, m := range models {
+			fmt.Fprintf(w, "%s %d\n", obs.Name(f.name, labelsOf(m)...), f.value(&stats[i]))
+		}
+	}
+	for _, m := range models {
 		labels := labelsOf(m)
-		fmt.Fprintf(w, "%s %d\n", obs.Name("kvatlas_router_live_bookings", labels...), m.Router.Stats().Live)
 		for _, s := range m.Check.Stats() {
 			rows = append(rows, row{append(labels[:len(labels):len(labels)],
 				"worker", strconv.FormatUint(s.Worker, 10), "dp_rank", strconv.FormatUint(uint64(s.DPRank), 10)), s})
