@@ -5,6 +5,8 @@ package sock
 import (
 	"errors"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // raw makes a system call as package syscall does, which tells the race detector what
@@ -17,6 +19,14 @@ func raw(trap, fd uintptr, p []byte) (n int, errno syscall.Errno) {
 		call = syscall.Write
 	}
 	n, err := call(int(fd), p)
+	errors.As(err, &errno)
+	return n, errno
+}
+
+// poll says what is so of a socket, without waiting.
+func poll(x *unix.PollFd) (n int, errno syscall.Errno) {
+	fds := []unix.PollFd{*x}
+	n, err := unix.Poll(fds, 0)
 	errors.As(err, &errno)
 	return n, errno
 }

@@ -178,9 +178,8 @@ func (c *Conn) ask(fd uintptr) bool {
 
 // readable reports whether there is something to read, or the end, or may be.
 func readable(fd uintptr) bool {
-	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-	n, err := unix.Poll(fds[:], 0)
-	return err != nil || n > 0
+	n, err := poll(&unix.PollFd{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP})
+	return err != 0 || n > 0
 }
 
 func (c *Conn) failed(op string, errno syscall.Errno) error {
