@@ -122,21 +122,35 @@ type stream struct {
 type room struct {
 	buf  []byte
 	last []byte // the end of the answer, where that is kept
+	of   *stream
 }
 
 func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stream {
 	ok := resp.StatusCode == http.StatusOK
 	room := p.buffers.Get().(*room) //nolint:forcetypeassert // the pool holds nothing else
 	room.last = room.last[:0]
-	return &stream{
+	if room.of == nil {
+		room.of = new(stream)
+	}
+	*room.of = stream{
 		proxy: p, call: q, stage: stage, follow: ok, usage: ok && !q.stream, tail: ok && (q.known && stage == route.Whole || !q.stream || q.payer.levels != nil || p.cfg.AccessLog != nil),
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
 		judge:  newJudge(q, resp),
 		room:   room,
 	}
+	return room.of
 }
 
-func (s *stream) free() { s.proxy.buffers.Put(s.room) }
+// free gives the room back, and itself with it, unless a timer may still look at it.
+func (s *stream) free() {
+	room, p := s.room, s.proxy
+	if s.idle.timer != nil {
+		room.of = nil
+	} else {
+		*s = stream{}
+	}
+	p.buffers.Put(room)
+}
 
 // first reads the beginning of the body, until it says something, or there is something
 // for the client to see at once. The error is for an answer that breaks off before a byte
