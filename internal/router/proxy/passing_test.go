@@ -220,6 +220,9 @@ func TestPassTokensToSeveral(t *testing.T) {
 		}
 		return nil
 	})
+	if why := l.proxy.WrongTokens(); !strings.Contains(why, modelName+": SGLang and other engines serve the model") {
+		t.Errorf("readiness says %q", why)
+	}
 	var posts sync.WaitGroup
 	for i := range 24 {
 		for path, body := range map[string]string{"/v1/completions": `{"model":"org/model","prompt":"%d the in","max_tokens":1}`,

@@ -63,6 +63,8 @@ func (p *Proxy) WrongTokens() string {
 			list = append(list, fmt.Sprintf("%s: worker %d makes other %s than the files, from position %d on", x.Model, d.Worker, d.Made(), d.Position))
 		case x.Error != "":
 			list = append(list, x.Model+": "+x.Error)
+		case x.Mixed:
+			list = append(list, x.Model+": "+x.NoChats)
 		}
 	}
 	return strings.Join(list, "; ")

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
@@ -21,6 +23,7 @@ type Dirs struct {
 	roots []string           // with a directory for each model
 	known map[string]*finder // by model
 	turns chan struct{}      // of those who read files, which they hold in memory whole
+	files func(fs.FS) (modelfiles.Set, error)
 	o     Options
 }
 
@@ -41,7 +44,7 @@ type seen struct {
 // NewDirs takes directories as a setting has them: model=DIR, or DIR, which has one for each
 // model by its name, org/model as DIR/org/model.
 func NewDirs(list []string, o Options) (*Dirs, error) {
-	d := &Dirs{of: map[string]string{}, known: map[string]*finder{}, turns: make(chan struct{}, loads), o: o}
+	d := &Dirs{of: map[string]string{}, known: map[string]*finder{}, turns: make(chan struct{}, loads), files: modelfiles.Read, o: o}
 	for _, item := range list {
 		model, dir, named := strings.Cut(item, "=")
 		if !named {
@@ -119,8 +122,12 @@ func (d *Dirs) look(model string, last *seen) *seen {
 	}
 	if now.dir != "" {
 		d.turns <- struct{}{}
+		// A directory that hangs (a dead NFS) holds up its own model, and a turn for so long.
+		over := sync.OnceFunc(func() { <-d.turns })
+		hung := time.AfterFunc(fetchWithin, over)
 		now.files, now.err = d.read(now.dir)
-		<-d.turns
+		hung.Stop()
+		over()
 	}
 	if last != nil && now.err != nil && last.err != nil && now.err.Error() == last.err.Error() {
 		return last
@@ -152,13 +159,13 @@ var errChanging = errors.New("the files have changed while they were read")
 
 // read says what the directory's files are, and how they are loaded.
 func (d *Dirs) read(dir string) (Files, error) {
-	set, err := modelfiles.Read(os.DirFS(dir))
+	set, err := d.files(os.DirFS(dir))
 	if err != nil {
 		return Files{}, fmt.Errorf("%s: %w", dir, err)
 	}
 	id := set.ID()
 	return Files{ID: id, From: dir, Open: func(_ context.Context, engine string) (*Model, error) {
-		set, err := modelfiles.Read(os.DirFS(dir))
+		set, err := d.files(os.DirFS(dir))
 		if err != nil {
 			return nil, err
 		}

@@ -2,8 +2,12 @@ package tokens
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +100,71 @@ func TestSlowDirectories(t *testing.T) {
 		}
 		if x := status("dir"); x.Files != "" || x.Error != "" {
 			t.Errorf("without the directory: %+v", x)
+		}
+	})
+}
+
+// Directories whose reading never ends, as many as may be read at once at their first look and as many at
+// their loading, hold up other models for a while, not for good.
+func TestHungDirectories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		fleet := map[event.Space][]Engine{}
+		for n := range 2*loads + 1 {
+			model := fmt.Sprint("m", n)
+			if err := os.Mkdir(filepath.Join(root, model), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			fleet[event.Space{Model: model, BlockSize: 16}] = []Engine{{Worker: 1, Is: 1}}
+		}
+		last, begun := event.Space{Model: "m8", BlockSize: 16}, time.Now()
+		delete(fleet, last)
+		dirs, err := NewDirs([]string{root}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := modelfiles.Read(tokentest.Files(tokentest.Template))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reads, never := map[string]int{}, make(chan struct{})
+		var mu sync.Mutex
+		dirs.files = func(dir fs.FS) (modelfiles.Set, error) {
+			model := filepath.Base(fmt.Sprint(dir))
+			mu.Lock()
+			reads[model]++
+			n := reads[model]
+			mu.Unlock()
+			switch {
+			case model < "m4", model < "m8" && n > 1:
+				<-never
+			case model == "m8":
+				return set, nil
+			}
+			own := maps.Clone(set)
+			own["server.json"] = []byte(model)
+			return own, nil
+		}
+		var src *Source
+		src = NewSource(Config{Dirs: dirs, Ask: func(ctx context.Context, q Question) ([]uint32, error) {
+			return src.Of(q.Space).use.Load().model.Tokens(ctx, q.Form, q.Body, nil)
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			src.Run(ctx, func() map[event.Space][]Engine {
+				if time.Since(begun) > 3*fetchWithin/2 { // once the others hang
+					fleet[last] = []Engine{{Worker: 1, Is: 1}}
+				}
+				return fleet
+			})
+		}()
+		defer func() { close(never); cancel(); <-done }()
+		<-time.After(3 * fetchWithin)
+		synctest.Wait()
+		if x := src.Of(last).Status(); x.States["chats"] != "trusted" {
+			t.Errorf("beside hung directories: %+v, reads %v", x, reads)
 		}
 	})
 }

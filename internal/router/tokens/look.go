@@ -28,7 +28,8 @@ const (
 	againMost  = time.Minute
 )
 
-// fetchWithin bounds the fetching of a model's files.
+// fetchWithin bounds the fetching of a model's files, and how long who reads them takes a place from others:
+// a read of a directory cannot be ended.
 const fetchWithin = 2 * time.Minute
 
 // errLoading: the files are on their way.
@@ -94,9 +95,10 @@ func (s *Source) drop(fleet map[event.Space][]Engine) {
 
 // loading is a model on its way.
 type loading struct {
-	done chan struct{}
-	m    *Model
-	err  error
+	done  chan struct{}
+	begun time.Time
+	m     *Model
+	err   error
 }
 
 func (l *loading) over() bool {
@@ -211,10 +213,10 @@ func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engi
 	switch {
 	case len(s.loaded) >= s.cfg.Most:
 		return nil, fmt.Errorf("the files of %d models are in use, and --max-tokenizers allows no more", len(s.loaded))
-	case len(s.loads) >= loads, len(s.loaded)+len(s.loads) >= s.cfg.Most:
+	case s.loading() >= loads, len(s.loaded)+len(s.loads) >= s.cfg.Most:
 		return nil, errLoading // there may be room soon
 	}
-	l := &loading{done: make(chan struct{})}
+	l := &loading{done: make(chan struct{}), begun: s.now()}
 	s.loads[key] = l
 	all.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchWithin)
@@ -224,6 +226,16 @@ func (s *Source) load(ctx context.Context, f Files, fleet map[event.Space][]Engi
 		s.wake()
 	})
 	return nil, errLoading
+}
+
+// loading is how many models are on their way, without those whose files hang.
+func (s *Source) loading() (n int) {
+	for _, l := range s.loads {
+		if s.now().Sub(l.begun) < fetchWithin {
+			n++
+		}
+	}
+	return n
 }
 
 // wake has Run look again now.

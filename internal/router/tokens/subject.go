@@ -368,6 +368,7 @@ type Status struct {
 	From       string            `json:"from,omitempty"`     // where they are from
 	Error      string            `json:"error,omitempty"`    // why they cannot be used
 	NoChats    string            `json:"no_chats,omitempty"` // why chats are not written
+	Mixed      bool              `json:"-"`                  // that is since engines of several kinds serve the model
 	States     map[string]string `json:"states"`             // by kind
 	Workers    int               `json:"workers"`
 	Compared   int               `json:"compared"` // workers whose engines said their tokens
@@ -393,7 +394,7 @@ func (s *Subject) Status() Status {
 	}
 	if s.model != nil {
 		if err := s.model.Chats(); err != nil {
-			x.NoChats = err.Error()
+			x.NoChats, x.Mixed = err.Error(), errors.Is(err, errSeveral)
 		}
 		x.Memory = s.model.Memory()
 	}
