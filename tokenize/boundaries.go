@@ -72,15 +72,15 @@ func (m *bpe) boundaries() []stage {
 		bytesOf[id] = true
 	}
 	s := newBoundaries(len(m.vocab.lens))
-	for i, key := range m.merges.keys {
-		if key == 0 {
+	for _, of := range m.merges.slots {
+		if of.key == 0 {
 			continue
 		}
-		key--
+		key := of.key - 1
 		if bytesOf[uint32(key>>32)] || bytesOf[uint32(key)] {
 			return nil
 		}
-		s.add(m.vocab.bytes(uint32(m.merges.values[i])))
+		s.add(m.vocab.bytes(uint32(of.value)))
 	}
 	if m.whole {
 		for id := range m.vocab.lens {

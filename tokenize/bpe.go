@@ -8,6 +8,8 @@ type bpe struct {
 	vocab  *vocab
 	merges *pairs
 	bytes  [256]uint32 // the token of a byte: the symbols, or what stands for it (byteFallback)
+	some   []uint64    // bits by hash: of pairs that merges may have
+	twos   []uint64    // what merges has for two bytes side by side, where they are the symbols
 	whole  bool        // a piece that is a token is that token (ignore_merges, tiktoken)
 
 	chars        bool // symbols are characters, not bytes
@@ -19,26 +21,31 @@ type bpe struct {
 
 // work is memory for one encoding at a time.
 type work struct {
-	t     *unicodeTables
-	ids   []uint32
-	rank  []uint64 // of symbol i with the next: rank<<32|id
-	next  []int32
-	prev  []int32
-	heap  []uint64 // rank<<32|position
-	text  []byte   // normalized
-	text2 []byte
-	runes []rune
-	word  []byte
-	steps []step
-	whose string   // of EncodeFor
-	bufs  [][]byte // what stages changed, by level
-	reg   matcher
+	t      *unicodeTables
+	ids    []uint32
+	rank   []uint64 // of symbol i with the next: rank<<32|id
+	next   []int32
+	prev   []int32
+	heap   []uint64 // rank<<32|position
+	text   []byte   // normalized
+	text2  []byte
+	runes  []rune
+	word   []byte
+	steps  []step
+	whose  string       // of EncodeFor
+	pieces [batch]piece // of which the first held wait for flush
+	held   int
+	bufs   [][]byte // what stages changed, by level
+	reg    matcher
 }
 
 func newWork() *work { return &work{t: tables()} }
 
 // short is up to how many symbols a scan for the earliest merge is faster than a heap.
 const short = 48
+
+// size is how many bytes of memory it takes.
+func (m *bpe) size() int { return m.vocab.size() + m.merges.size() + 8*(len(m.twos)+len(m.some)) }
 
 // wholes are the tokens that are themselves where they are a piece; nil: merging decides.
 func (m *bpe) wholes() *vocab {
@@ -61,10 +68,45 @@ func (m *bpe) encode(w *work, p []byte, dst []uint32) []uint32 {
 func (m *bpe) merge(w *work, piece []byte, dst []uint32) []uint32 {
 	w.ids = m.symbols(w.ids[:0], piece)
 	if len(w.ids) <= short {
-		w.mergeShort(m)
+		w.mergeShort(m, piece)
 		return append(dst, w.ids...)
 	}
 	return w.mergeLong(m, dst)
+}
+
+// prepare makes what is asked in the place of merges: half of all questions are of pairs that do not merge,
+// which some answers from less memory, and most others of two bytes side by side. twos is nil where bytes
+// are not the symbols.
+func (m *bpe) prepare() {
+	m.some = make([]uint64, len(m.merges.slots)*somePer/64)
+	for _, s := range m.merges.slots {
+		if s.key != 0 {
+			at := pairHash(s.key) >> (m.merges.shift - someBits)
+			m.some[at/64] |= 1 << (at % 64)
+		}
+	}
+	if m.chars || m.holes {
+		return
+	}
+	m.twos = make([]uint64, 1<<16)
+	for i := range m.twos {
+		m.twos[i] = m.merges.get(m.bytes[i>>8], m.bytes[i&0xff])
+	}
+}
+
+// somePer are the bits for a slot of merges.
+const (
+	someBits = 3
+	somePer  = 1 << someBits
+)
+
+// pair is rank<<32|id of what the two become, or noPair.
+func (m *bpe) pair(a, b uint32) uint64 {
+	at := pairHash(pairKey(a, b)) >> (m.merges.shift - someBits)
+	if m.some[at/64]>>(at%64)&1 == 0 {
+		return noPair
+	}
+	return m.merges.get(a, b)
 }
 
 // symbols appends what merging begins with.
@@ -121,15 +163,21 @@ func (m *bpe) hasBytes(c []byte) bool {
 }
 
 // mergeShort looks for the earliest merge anew each time: quadratic, on few symbols.
-func (w *work) mergeShort(m *bpe) {
+func (w *work) mergeShort(m *bpe, piece []byte) {
 	ids := w.ids
 	w.rank = slices.Grow(w.rank[:0], len(ids))[:len(ids)]
 	rank := w.rank
 	if len(ids) == 0 {
 		return
 	}
-	for i := range ids[1:] {
-		rank[i] = m.merges.get(ids[i], ids[i+1])
+	if m.twos != nil {
+		for i, c := range piece[1:] {
+			rank[i] = m.twos[int(piece[i])<<8|int(c)]
+		}
+	} else {
+		for i := range ids[1:] {
+			rank[i] = m.pair(ids[i], ids[i+1])
+		}
 	}
 	n := len(ids)
 	rank[n-1] = noPair
@@ -148,10 +196,10 @@ func (w *work) mergeShort(m *bpe) {
 		copy(rank[at:n-1], rank[at+1:n])
 		n--
 		if at > 0 {
-			rank[at-1] = m.merges.get(ids[at-1], ids[at])
+			rank[at-1] = m.pair(ids[at-1], ids[at])
 		}
 		if at < n-1 {
-			rank[at] = m.merges.get(ids[at], ids[at+1])
+			rank[at] = m.pair(ids[at], ids[at+1])
 		}
 	}
 	w.ids = ids[:n]
@@ -170,7 +218,7 @@ func (w *work) mergeLong(m *bpe, dst []uint32) []uint32 {
 	for i := range ids {
 		next[i], prev[i], rank[i] = int32(i+1), int32(i-1), noPair
 		if i+1 < n {
-			if rank[i] = m.merges.get(ids[i], ids[i+1]); rank[i] != noPair {
+			if rank[i] = m.pair(ids[i], ids[i+1]); rank[i] != noPair {
 				w.heap = append(w.heap, rank[i]>>32<<32|uint64(i))
 			}
 		}
@@ -181,7 +229,7 @@ func (w *work) mergeLong(m *bpe, dst []uint32) []uint32 {
 	offer := func(i int32) {
 		rank[i] = noPair
 		if j := next[i]; int(j) < n {
-			if rank[i] = m.merges.get(ids[i], ids[j]); rank[i] != noPair {
+			if rank[i] = m.pair(ids[i], ids[j]); rank[i] != noPair {
 				w.push(rank[i]>>32<<32 | uint64(uint32(i)))
 			}
 		}

@@ -8,19 +8,35 @@ import (
 
 // TestCachesCompareWhole shows that two keys of one hash are two keys.
 func TestCachesCompareWhole(t *testing.T) {
-	pieces, turns := newPieceCache(4*slotBytes), newTurnCache(1<<20)
+	pieces, turns := newPieceCache(16*longBytes), newTurnCache(1<<20)
 	const h = 0x123456789abcdef0
-	for _, n := range []int{1, 2, 3, 4, 7, 8, 9, 12, 16, 31, 63, 64} {
+	get := func(key []byte) (ids []uint32, ok bool) {
+		if len(key) > shortKey {
+			return pieces.getLong(h, key, nil)
+		}
+		_, k0, k1 := pieceKey(key)
+		packed, n := pieces.getShort(h, k0, k1, len(key))
+		for i := range n {
+			ids = append(ids, uint32(packed>>(idBits*i))&(1<<idBits-1))
+		}
+		return ids, n >= 0
+	}
+	for _, n := range []int{1, 2, 3, 4, 7, 8, 9, 12, 15, 16, 17, 31, 63, 64} {
 		key := []byte(strings.Repeat("k", n))
-		pieces.put(h, key, []uint32{1, 2, 3})
+		ids := []uint32{1, maxID - 1, 3}
+		if _, k0, k1 := pieceKey(key); n <= shortKey {
+			pieces.putShort(h, k0, k1, n, ids)
+		} else {
+			pieces.putLong(h, key, ids)
+		}
 		turns.put(h, "", key, []uint32{1, 2, 3})
-		if got, ok := pieces.get(h, key, nil); !ok || len(got) != 3 {
+		if got, ok := get(key); !ok || !slices.Equal(got, ids) {
 			t.Fatalf("%d bytes: %v, %t", n, got, ok)
 		}
 		for i := range key {
 			other := []byte(string(key))
 			other[i]++
-			if _, ok := pieces.get(h, other, nil); ok {
+			if _, ok := get(other); ok {
 				t.Fatalf("%q is taken for %q among pieces", other, key)
 			}
 			if _, ok := turns.get(h, "", other, nil); ok {
@@ -28,8 +44,21 @@ func TestCachesCompareWhole(t *testing.T) {
 			}
 		}
 	}
-	if pieces.put(h, []byte("many"), make([]uint32, cacheIDs+1)); func() bool { _, ok := pieces.get(h, []byte("many"), nil); return ok }() {
+	many := []byte("many")
+	if pieces.putLong(h, many, make([]uint32, longIDs+1)); func() bool { _, ok := pieces.getLong(h, many, nil); return ok }() {
 		t.Fatal("more ids than there is room for are kept")
+	}
+}
+
+// TestPieceKeys: a key is of the piece alone, whatever is behind it in memory.
+func TestPieceKeys(t *testing.T) {
+	text := []byte("abcdefghijklmnopqrstuvwxyz")
+	for n := range 20 {
+		h, k0, k1 := pieceKey(text[:n])
+		h2, l0, l1 := pieceKey(slices.Clip(text[:n:n]))
+		if h != h2 || k0 != l0 || k1 != l1 {
+			t.Errorf("%d bytes: %x %x %x and %x %x %x", n, h, k0, k1, h2, l0, l1)
+		}
 	}
 }
 

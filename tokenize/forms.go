@@ -1,6 +1,7 @@
 package tokenize
 
 import (
+	"encoding/binary"
 	"slices"
 	"unicode/utf8"
 )
@@ -16,6 +17,9 @@ const (
 	hangulCount  = hangulLCount * hangulVCount * hangulTCount
 )
 
+// notASCII are the bits that no byte of ASCII has.
+const notASCII = 0x8080808080808080
+
 // form is one of Unicode's normal forms, of the judges' version of Unicode, and
 // without the limit on combining characters of golang.org/x/text.
 type form struct {
@@ -30,9 +34,13 @@ func (f form) apply(w *work, dst, src []byte) []byte {
 	if f.compat {
 		mask = quickK
 	}
+	dst = slices.Grow(dst, len(src))
 	done, last := 0, 0 // what is appended; the last character that nothing before it can change
 	for i := 0; i < len(src); {
 		if src[i] < utf8.RuneSelf {
+			for i+8 < len(src) && binary.LittleEndian.Uint64(src[i+1:])&notASCII == 0 {
+				i += 8
+			}
 			last = i
 			i++
 			continue

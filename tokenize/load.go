@@ -59,6 +59,11 @@ func loadTokenizer(top map[string][]byte, o Options) (*Tokenizer, error) {
 	if t.normalizers, err = normalizers(norm, nil); err != nil {
 		return nil, err
 	}
+	for _, n := range t.normalizers {
+		if p, ok := n.(*precompiled); ok {
+			t.memory += 4*len(p.units) + len(p.pool)
+		}
+	}
 	if len(t.normalizers) > maxSteps {
 		return nil, refused("a normalizer of %d steps", len(t.normalizers))
 	}
@@ -99,7 +104,7 @@ func loadTokenizer(top map[string][]byte, o Options) (*Tokenizer, error) {
 // finish gives a tokenizer its caches.
 func (t *Tokenizer) finish(o Options) {
 	if o.PieceCache == 0 {
-		o.PieceCache = 8 << 20
+		o.PieceCache = 4 << 20
 	}
 	t.cache = newPieceCache(o.PieceCache)
 	if m, ok := t.model.(interface{ wholes() *vocab }); ok {
@@ -107,7 +112,7 @@ func (t *Tokenizer) finish(o Options) {
 	}
 	t.turns = newTurnCache(o.TurnCache)
 	if t.cache != nil {
-		t.memory += len(t.cache.words) * 8
+		t.memory += t.cache.size()
 	}
 	t.memory += max(o.TurnCache, 0)
 	t.safe = t.proveSafe()

@@ -120,8 +120,9 @@ func (t *Tokenizer) loadBPE(m map[string][]byte, byteLevel bool) (*words, error)
 	if byteLevel && !b.holes {
 		t.single = &b.bytes
 	}
+	b.prepare()
 	t.model = b
-	t.memory += b.vocab.size() + b.merges.size()
+	t.memory += b.size()
 	if !byteLevel {
 		t.stages = append(t.stages, b.boundaries()...)
 	}

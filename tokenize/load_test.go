@@ -112,3 +112,45 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestMemoryCountsTables: what SentencePiece's tables take is part of Memory.
+func TestMemoryCountsTables(t *testing.T) {
+	s, err := readSmall()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := 0
+	for _, m := range s.Tokenizers {
+		with, err := Load(m.File, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range with.normalizers {
+			p, ok := n.(*precompiled)
+			if !ok {
+				continue
+			}
+			counted++
+			var file map[string]json.RawMessage
+			if err := json.Unmarshal(m.File, &file); err != nil {
+				t.Fatal(err)
+			}
+			file["normalizer"] = nil
+			bare, err := json.Marshal(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			without, err := Load(bare, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Added tokens, which are looked for as they are normalized, take other room.
+			if got, want := with.Memory()-without.Memory(), 4*len(p.units)+len(p.pool); got < want*9/10 {
+				t.Errorf("%s: %d bytes for tables of %d", m.Name, got, want)
+			}
+		}
+	}
+	if counted == 0 {
+		t.Error("no tokenizer has tables")
+	}
+}

@@ -128,7 +128,7 @@ var loadReferenced = sync.OnceValues(func() ([]referenced, error) {
 			continue
 		}
 		r := referenced{name: m.Name}
-		for _, o := range []Options{{PieceCache: -1}, {PieceCache: 64 * slotBytes, TurnCache: 1 << 18}} {
+		for _, o := range []Options{{PieceCache: -1}, {PieceCache: 16 * longBytes, TurnCache: 1 << 18}} {
 			t, err := Load(m.File, o)
 			if err != nil {
 				return nil, err

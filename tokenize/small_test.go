@@ -75,7 +75,7 @@ func TestSmall(t *testing.T) {
 	}
 	for _, m := range s.Tokenizers {
 		t.Run(m.Name, func(t *testing.T) {
-			for _, o := range []Options{{}, {PieceCache: -1}, {PieceCache: 2 * slotBytes, TurnCache: 1 << 20}} {
+			for _, o := range []Options{{}, {PieceCache: -1}, {PieceCache: 16 * longBytes, TurnCache: 1 << 20}} {
 				tok, err := Load(m.File, o)
 				if err != nil {
 					t.Fatal(err)

@@ -37,16 +37,17 @@ type model interface {
 
 type span struct{ start, end int }
 
-// cut sends a piece through the stages from level on. first: it begins where the text does.
+// cut sends a piece through the stages from level on, and pushes what comes of it. first: it begins where the text does.
 func (t *Tokenizer) cut(w *work, level int, piece []byte, first bool, dst []uint32) []uint32 {
 	if len(piece) == 0 {
 		return dst
 	}
 	if level == len(t.stages) {
-		return t.piece(w, piece, dst)
+		return t.push(w, piece, dst)
 	}
 	s := &t.stages[level]
 	if s.change != nil {
+		dst = t.flush(w, dst) // pieces of what it changed before are in the same memory
 		for len(w.bufs) <= level {
 			w.bufs = append(w.bufs, nil)
 		}
@@ -60,10 +61,10 @@ func (t *Tokenizer) cut(w *work, level int, piece []byte, first bool, dst []uint
 		for at := 0; at < len(piece); {
 			from, to := s.scan.next(w, piece, at)
 			if at < from {
-				dst = t.piece(w, piece[at:from], dst)
+				dst = t.push(w, piece[at:from], dst)
 			}
 			if from < to {
-				dst = t.piece(w, piece[from:to], dst)
+				dst = t.push(w, piece[from:to], dst)
 			}
 			at = to
 		}

@@ -40,6 +40,7 @@ func newRanked(v *vocab) (*ranked, error) {
 			}
 		}
 	}
+	m.prepare()
 	return m, nil
 }
 
@@ -108,7 +109,7 @@ func newTiktoken(v *vocab, pattern string) (*Tokenizer, error) {
 	if total, ok := scan.(interface{ total() bool }); ok && total.total() {
 		t.stages[0] = stage{scan: scan}
 	}
-	t.memory = v.size() + m.merges.size()
+	t.memory = m.size()
 	return t, nil
 }
 

@@ -18,7 +18,7 @@ var ErrText = errors.New("tokenize: the text is not valid UTF-8")
 // Options bound what a tokenizer keeps beside its file's contents. The zero value is
 // good for one model of a router.
 type Options struct {
-	// PieceCache is how many bytes the cache of pieces takes (default 8 MiB; rounded
+	// PieceCache is how many bytes the cache of pieces takes (default 4 MiB; rounded
 	// down to a power of two; negative: none).
 	PieceCache int
 	// TurnCache bounds the bytes of texts between special tokens that are kept with their
@@ -122,8 +122,9 @@ func (t *Tokenizer) encode(dst []uint32, text string, special, plain bool, whose
 	return dst, nil
 }
 
-// bytesPerToken is how many bytes of text a token has, about.
-const bytesPerToken = 4
+// bytesPerToken is how many bytes of text a token has at least in most texts: what is not used of the
+// memory is never touched.
+const bytesPerToken = 3
 
 func (t *Tokenizer) work() *work {
 	if w, ok := t.pool.Get().(*work); ok {
@@ -135,6 +136,7 @@ func (t *Tokenizer) work() *work {
 // done keeps the memory for the next text, unless one of rare length made it large.
 func (t *Tokenizer) done(w *work) {
 	w.whose = "" // it is the caller's memory
+	clear(w.pieces[:])
 	if cap(w.rank) < 1<<18 && cap(w.text)+cap(w.text2) < 16<<20 {
 		t.pool.Put(w)
 	}
@@ -197,30 +199,7 @@ func (t *Tokenizer) normalize(w *work, b []byte) []byte {
 // segment encodes text without added tokens: from the turn cache, as far as it goes.
 func (t *Tokenizer) segment(w *work, b []byte, first bool, dst []uint32) []uint32 {
 	if t.turns == nil || len(b) < turnLeast {
-		return t.cut(w, 0, b, first, dst)
+		return t.whole(w, b, first, dst)
 	}
 	return t.turn(w, b, first, dst)
-}
-
-// piece encodes what no token crosses the ends of.
-func (t *Tokenizer) piece(w *work, p []byte, dst []uint32) []uint32 {
-	if len(p) == 1 && t.single != nil {
-		return append(dst, t.single[p[0]])
-	}
-	if t.cache == nil || len(p) > cacheKey {
-		return t.model.encode(w, p, dst)
-	}
-	h := hashBytes(p)
-	if t.wholes != nil { // before the cache: it is as fast, and nothing needs to be written
-		if id := t.wholes.findHash(h, p); id != none {
-			return append(dst, id)
-		}
-	}
-	if out, ok := t.cache.get(h, p, dst); ok {
-		return out
-	}
-	from := len(dst)
-	dst = t.model.encode(w, p, dst)
-	t.cache.put(h, p, dst[from:])
-	return dst
 }

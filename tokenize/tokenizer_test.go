@@ -30,7 +30,7 @@ func smallTokenizer(t *testing.T, name string, o Options) *Tokenizer {
 // TestConcurrent shows that goroutines that share caches of few places get what one alone gets.
 func TestConcurrent(t *testing.T) {
 	alone := smallTokenizer(t, "o200k", Options{PieceCache: -1})
-	tok := smallTokenizer(t, "o200k", Options{PieceCache: 8 * slotBytes, TurnCache: 8 << 10})
+	tok := smallTokenizer(t, "o200k", Options{PieceCache: 16 * longBytes, TurnCache: 8 << 10})
 	g := &texts{r: rand.New(rand.NewPCG(8, 9)), specials: []string{"<|end|>"}}
 	var all []string
 	var want [][]uint32

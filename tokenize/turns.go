@@ -110,7 +110,7 @@ func (t *Tokenizer) turn(w *work, b []byte, first bool, dst []uint32) []uint32 {
 		out, ok := t.turns.get(key, w.whose, b[:end], dst)
 		if !ok {
 			from := len(dst)
-			out = t.cut(w, 0, b[:end], first, dst)
+			out = t.whole(w, b[:end], first, dst)
 			t.turns.put(key, w.whose, b[:end], out[from:])
 		}
 		dst, b, first = out, b[end:], false

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
 // none stands for no token.
@@ -26,8 +28,8 @@ type vocab struct {
 
 // vocabSlot is a token in the table: most are short, and one look at memory finds them.
 type vocabSlot struct {
-	key  uint64 // the high half of the hash, 10 bits of the length, 22 of the id+1; 0: free
-	head uint64 // the token's first bytes, eight of them if it has as many
+	key    uint64 // the high half of the hash, 10 bits of the length, 22 bits of the id+1; 0: free
+	k0, k1 uint64 // the token's first 16 bytes
 }
 
 const (
@@ -35,17 +37,12 @@ const (
 	vocabLen = 1<<10 - 1 // the longest that the key says
 )
 
-// vocabKey is a token's key without its id, and its head.
-func vocabKey(h uint64, token []byte) (key, head uint64) {
-	if len(token) > 0 {
-		head = keyWord(token, 0)
-	}
-	return h>>32<<32 | uint64(min(len(token), vocabLen))<<22, head
-}
+// vocabKey is a token's key without its id.
+func vocabKey(h uint64, n int) uint64 { return h>>32<<32 | uint64(min(n, vocabLen))<<22 }
 
 func newVocab(tokens, bytes int) *vocab {
-	n := uint64(1) << bits.Len(uint(max(tokens, 8)*2)) // a search ends at a free slot
-	return &vocab{slots: make([]vocabSlot, n), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
+	n := uint64(1) << bits.Len(uint(max(tokens, 8)*3/2)) // a search ends at a free slot
+	return &vocab{slots: hugemem.Make[vocabSlot](int(n)), mask: n - 1, starts: make([]uint32, 0, tokens), lens: make([]uint32, 0, tokens),
 		text: make([]byte, 0, bytes)}
 }
 
@@ -56,7 +53,7 @@ func (v *vocab) add(token []byte, id uint32) error {
 	if id >= maxID {
 		return errors.New("a token's id is too large")
 	}
-	if uint64(v.count)*2 > v.mask {
+	if uint64(v.count)*3 > v.mask*2 {
 		v.grow()
 	}
 	for int(id) >= len(v.lens) {
@@ -70,12 +67,13 @@ func (v *vocab) add(token []byte, id uint32) error {
 	}
 	v.starts[id], v.lens[id] = uint32(len(v.text)), uint32(len(token))
 	v.text = append(v.text, token...)
-	v.place(hashBytes(token), id, token)
+	v.place(id, token)
 	return nil
 }
 
-func (v *vocab) place(h uint64, id uint32, token []byte) {
-	key, head := vocabKey(h, token)
+func (v *vocab) place(id uint32, token []byte) {
+	h, k0, k1 := pieceKey(token)
+	key := vocabKey(h, len(token))
 	for i := h & v.mask; ; i = (i + 1) & v.mask {
 		s := &v.slots[i]
 		if s.key == 0 {
@@ -83,37 +81,41 @@ func (v *vocab) place(h uint64, id uint32, token []byte) {
 		} else if s.key&^vocabID != key || !bytes.Equal(v.bytes(uint32(s.key&vocabID)-1), token) {
 			continue
 		}
-		*s = vocabSlot{key | uint64(id+1), head}
+		*s = vocabSlot{key | uint64(id+1), k0, k1}
 		return
 	}
 }
 
 func (v *vocab) grow() {
 	old := v.slots
-	v.slots = make([]vocabSlot, max(len(old)*2, 16))
+	v.slots = hugemem.Make[vocabSlot](max(len(old)*2, 16))
 	v.mask = uint64(len(v.slots) - 1)
 	v.count = 0
 	for _, s := range old {
 		if s.key != 0 {
 			id := uint32(s.key&vocabID) - 1
-			v.place(hashBytes(v.bytes(id)), id, v.bytes(id))
+			v.place(id, v.bytes(id))
 		}
 	}
 }
 
 // find is the id of a token, or none.
-func (v *vocab) find(token []byte) uint32 { return v.findHash(hashBytes(token), token) }
+func (v *vocab) find(token []byte) uint32 {
+	h, k0, k1 := pieceKey(token)
+	return v.findKey(h, k0, k1, token)
+}
 
-func (v *vocab) findHash(h uint64, token []byte) uint32 {
+// findKey is find for a token whose pieceKey is known.
+func (v *vocab) findKey(h, k0, k1 uint64, token []byte) uint32 {
 	if len(v.slots) == 0 {
 		return none
 	}
-	key, head := vocabKey(h, token)
+	key := vocabKey(h, len(token))
 	for i := h & v.mask; ; i = (i + 1) & v.mask {
 		s := &v.slots[i&uint64(len(v.slots)-1)]
-		if s.key&^vocabID == key && s.head == head {
+		if s.key&^vocabID == key && s.k0 == k0 && s.k1 == k1 {
 			id := uint32(s.key&vocabID) - 1
-			if len(token) <= 8 || string(v.bytes(id)) == string(token) {
+			if len(token) <= shortKey || string(v.bytes(id)) == string(token) {
 				return id
 			}
 		}
@@ -131,7 +133,7 @@ func (v *vocab) bytes(id uint32) []byte {
 	return v.text[v.starts[id] : v.starts[id]+v.lens[id]]
 }
 
-func (v *vocab) size() int { return len(v.slots)*16 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
+func (v *vocab) size() int { return len(v.slots)*24 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
 
 const (
 	hashA = 0x9e3779b97f4a7c15
@@ -143,44 +145,46 @@ func mix(a, b uint64) uint64 {
 	return hi ^ lo
 }
 
-// hashBytes is a hash for tables of our own; whoever makes texts collide gets longer
-// probes within a table that is at most half full, and nothing else.
-func hashBytes(p []byte) uint64 {
-	n := len(p)
-	seed := uint64(n) * hashB
-	switch {
-	case n > 16:
-		for len(p) > 16 {
-			seed = mix(binary.LittleEndian.Uint64(p)^hashA^seed, binary.LittleEndian.Uint64(p[8:])^hashB)
-			p = p[16:]
-		}
-		// The last 16 bytes, of which some may have been taken.
-		var tail [16]byte
-		copy(tail[:], p)
-		return mix(binary.LittleEndian.Uint64(tail[:])^hashA^seed, binary.LittleEndian.Uint64(tail[8:])^hashB)
-	case n >= 8:
-		return mix(binary.LittleEndian.Uint64(p)^hashA, binary.LittleEndian.Uint64(p[n-8:])^seed)
-	case n >= 4:
-		return mix(uint64(binary.LittleEndian.Uint32(p))^hashA, uint64(binary.LittleEndian.Uint32(p[n-4:]))^seed)
-	case n > 0:
-		return mix((uint64(p[0])|uint64(p[n>>1])<<8|uint64(p[n-1])<<16)^hashA, seed)
+// hashKey is the hash of up to 16 bytes; whoever makes texts collide gets longer
+// probes within a table that is at most two thirds full, and nothing else.
+func hashKey(k0, k1 uint64, n int) uint64 { return mix(k0^hashA, k1^uint64(n)*hashB) }
+
+// hashLong is the hash of more.
+func hashLong(p []byte) uint64 {
+	seed := uint64(len(p)) * hashB
+	for len(p) > 16 {
+		seed = mix(binary.LittleEndian.Uint64(p)^hashA^seed, binary.LittleEndian.Uint64(p[8:])^hashB)
+		p = p[16:]
 	}
-	return 0
+	var tail [16]byte
+	copy(tail[:], p)
+	return mix(binary.LittleEndian.Uint64(tail[:])^hashA^seed, binary.LittleEndian.Uint64(tail[8:])^hashB)
+}
+
+// hashBytes is the hash of any.
+func hashBytes(p []byte) uint64 {
+	h, _, _ := pieceKey(p)
+	return h
 }
 
 // pairs holds what two neighbouring tokens become, and how early: an open-addressing
 // table over both ids.
 type pairs struct {
-	keys   []uint64 // left<<32|right, plus 1; 0: free
-	values []uint64 // rank<<32|id
-	mask   uint64
-	shift  uint8
-	count  int
+	slots []pair
+	mask  uint64
+	shift uint8
+	count int
+}
+
+// pair is in one place, so that one look at memory finds it.
+type pair struct {
+	key   uint64 // left<<32|right, plus 1; 0: free
+	value uint64 // rank<<32|id
 }
 
 func newPairs(n int) *pairs {
 	size := uint64(1) << bits.Len(uint(max(n+n/2, 15)))
-	return &pairs{keys: make([]uint64, size), values: make([]uint64, size), mask: size - 1, shift: uint8(65 - bits.Len64(size))}
+	return &pairs{slots: hugemem.Make[pair](int(size)), mask: size - 1, shift: uint8(65 - bits.Len64(size))}
 }
 
 // noPair is the value of two tokens that do not merge: later than any that do.
@@ -192,7 +196,7 @@ func pairHash(key uint64) uint64 { return key * hashA }
 
 // set takes a merge; of two for the same pair the later one counts.
 func (p *pairs) set(a, b, rank, id uint32) {
-	if p.count*4 > len(p.keys)*3 {
+	if p.count*4 > len(p.slots)*3 {
 		p.grow()
 	}
 	p.put(pairKey(a, b), uint64(rank)<<32|uint64(id))
@@ -200,24 +204,23 @@ func (p *pairs) set(a, b, rank, id uint32) {
 
 func (p *pairs) put(key, value uint64) {
 	for i := pairHash(key) >> p.shift; ; i = (i + 1) & p.mask {
-		switch p.keys[i] {
-		case 0:
-			p.keys[i], p.values[i] = key, value
+		s := &p.slots[i]
+		if s.key == 0 {
 			p.count++
-			return
-		case key:
-			p.values[i] = value
-			return
+		} else if s.key != key {
+			continue
 		}
+		*s = pair{key, value}
+		return
 	}
 }
 
 func (p *pairs) grow() {
-	keys, values := p.keys, p.values
-	*p = *newPairs(len(keys))
-	for i, k := range keys {
-		if k != 0 {
-			p.put(k, values[i])
+	old := p.slots
+	*p = *newPairs(len(old))
+	for _, s := range old {
+		if s.key != 0 {
+			p.put(s.key, s.value)
 		}
 	}
 }
@@ -226,13 +229,14 @@ func (p *pairs) grow() {
 func (p *pairs) get(a, b uint32) uint64 {
 	key := pairKey(a, b)
 	for i := pairHash(key) >> p.shift; ; i = (i + 1) & p.mask {
-		switch p.keys[i&uint64(len(p.keys)-1)] {
-		case key:
-			return p.values[i]
-		case 0:
+		s := &p.slots[i&uint64(len(p.slots)-1)]
+		if s.key == key {
+			return s.value
+		}
+		if s.key == 0 {
 			return noPair
 		}
 	}
 }
 
-func (p *pairs) size() int { return len(p.keys) * 16 }
+func (p *pairs) size() int { return len(p.slots) * 16 }

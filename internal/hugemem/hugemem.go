@@ -1,6 +1,10 @@
 package hugemem
 
-import "github.com/kvatlas/kvatlas/internal/race"
+import (
+	"unsafe"
+
+	"github.com/kvatlas/kvatlas/internal/race"
+)
 
 // Size is what blocks are a multiple of, in bytes: a huge page on most systems.
 const Size = 2 << 20
@@ -28,4 +32,22 @@ func (b Block) Free() {
 	if b.mapped {
 		unmapWords(b.Words)
 	}
+}
+
+// Make returns n zeroed elements from the Go heap, on huge pages if they fill one and the system has them, and
+// there already: none waits for memory when it is first used. T is without pointers.
+func Make[T any](n int) []T {
+	var of T
+	each := int(unsafe.Sizeof(of))
+	if n*each < Size || race.Enabled {
+		return make([]T, n)
+	}
+	words := make([]uint64, (n*each+2*Size)/8) // more room, to cut an aligned block out of it
+	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(words)))&(Size-1)) / 8
+	words = words[skip : skip+(n*each+Size-1)&^(Size-1)/8]
+	advise(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8))
+	for i := 0; i < len(words); i += 512 {
+		words[i] = 0
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(words))), n)
 }

@@ -33,3 +33,8 @@ func unmap(b []byte) {
 		_, _, _ = syscall.Syscall(syscall.SYS_MUNMAP, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), 0)
 	}
 }
+
+// advise asks for huge pages for b.
+func advise(b []byte) {
+	_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE) // a refusal costs speed, nothing else
+}

@@ -5,3 +5,5 @@ package hugemem
 func mapWords(int) []uint64 { return nil }
 
 func unmapWords([]uint64) {}
+
+func advise([]byte) {}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/testing/racetest"
 )
 
@@ -40,4 +41,22 @@ func TestRaceDetectorSeesBlocks(t *testing.T) {
 	b := Alloc(Size)
 	defer b.Free()
 	racetest.Expect(t, true, func() { b.Words[1000] = 1 }, func() { b.Words[1000] = 2 })
+}
+
+func TestMakeIsZeroedAndAligned(t *testing.T) {
+	for _, n := range []int{0, 1, Size/24 - 1, Size/24 + 1, 3*Size/24 + 7} {
+		s := Make[[3]uint64](n)
+		if len(s) != n {
+			t.Fatalf("%d elements, want %d", len(s), n)
+		}
+		if !race.Enabled && n*24 >= Size && uintptr(unsafe.Pointer(&s[0]))%Size != 0 {
+			t.Errorf("%d elements are not aligned", n)
+		}
+		for i := range s {
+			if s[i] != [3]uint64{} {
+				t.Fatalf("element %d is not zero", i)
+			}
+			s[i][2] = uint64(i)
+		}
+	}
 }
