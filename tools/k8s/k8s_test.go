@@ -52,7 +52,7 @@ func build(t *testing.T) string {
 	}
 	for _, b := range []struct{ in, out, of string }{
 		{".", "kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"}, {".", "etcd", "go.etcd.io/etcd/server/v3"},
-		{"../..", "kvpods", "./cmd/kvpods"}, {"../..", "kvindexer", "./cmd/kvindexer"},
+		{"../..", "kvpods", "./cmd/kvpods"}, {"../..", "kvindexer", "./cmd/kvindexer"}, {"../..", "kvrouter", "./cmd/kvrouter"},
 	} {
 		cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, b.out), b.of)
 		cmd.Dir = b.in
@@ -312,15 +312,13 @@ func TestDiscoveryAgainstAnAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.must("POST", "/api/v1/namespaces", object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": "engines"}})
 	group := "inference.networking.k8s.io"
-	c.must("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", object{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": object{"name": "inferencepools." + group, "annotations": object{"api-approved.kubernetes.io": "unapproved, test-only"}},
-		"spec": object{"group": group, "scope": "Namespaced", "names": object{"plural": "inferencepools", "singular": "inferencepool", "kind": "InferencePool", "listKind": "InferencePoolList"},
-			"versions": []any{object{"name": "v1", "served": true, "storage": true,
-				"schema": object{"openAPIV3Schema": object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}})
+	c.kind(group, "v1", "inferencepools", "inferencepool", "InferencePool")
+	c.kind(objectivesGroup, "v1alpha2", "inferenceobjectives", "inferenceobjective", "InferenceObjective")
 	rbac := "/apis/rbac.authorization.k8s.io/v1/namespaces/engines/"
 	c.must("POST", rbac+"roles", object{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": object{"name": "discover"}, "rules": []any{
 		object{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": []any{"list", "watch"}},
-		object{"apiGroups": []any{group}, "resources": []any{"inferencepools"}, "resourceNames": []any{"pool"}, "verbs": []any{"list", "watch"}}}})
+		object{"apiGroups": []any{group}, "resources": []any{"inferencepools"}, "resourceNames": []any{"pool"}, "verbs": []any{"list", "watch"}},
+		object{"apiGroups": []any{objectivesGroup}, "resources": []any{"inferenceobjectives"}, "verbs": []any{"list", "watch"}}}})
 	c.must("POST", rbac+"rolebindings", object{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": object{"name": "discover"},
 		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "discover"},
 		"subjects": []any{object{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "discover"}}})
@@ -369,6 +367,8 @@ func TestDiscoveryAgainstAnAPIServer(t *testing.T) {
 	f.are("k8s/engines/by-label/c", "k8s/engines/pool/c")
 	c.remove("c")
 	f.are()
+
+	c.objectives(t)
 }
 
 // compact makes etcd forget all versions but the last.
