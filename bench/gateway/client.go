@@ -57,6 +57,7 @@ type Request struct {
 	Method, Path string // POST without
 	Headers      []extproc.Header
 	Body         []byte
+	Sized        bool // Content-Length says how long it is, as clients' do
 	Part         int  // bytes of each message; 0 is 64 KiB
 	Trailers     bool // end the body
 	Buffered     bool // else FULL_DUPLEX_STREAMED
@@ -190,6 +191,9 @@ func (x *exchange) ask() error {
 	head := &extproc.Request{
 		Kind: extproc.RequestHeaders, End: alone, Subset: x.Subset, Subsets: x.Subsets, Source: x.Source, HasModes: !x.Silent, RequestMode: mode, ResponseMode: answer,
 		Headers: append([]extproc.Header{{Name: ":method", Value: method}, {Name: ":path", Value: x.Path}, {Name: ":authority", Value: "a.test"}, {Name: ":scheme", Value: "http"}}, x.Headers...),
+	}
+	if x.Sized {
+		head.Headers = append(head.Headers, extproc.Header{Name: "content-length", Value: strconv.Itoa(len(x.Body))})
 	}
 	if err := x.send(head); err != nil {
 		return err

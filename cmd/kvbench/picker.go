@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/gateway"
-	"github.com/kvatlas/kvatlas/internal/extproc"
 )
 
 // pickerOptions are the flags of picker.
@@ -100,7 +99,6 @@ type pickerLoad struct {
 	pickerOptions
 	client *gateway.Client
 	bodies [][]byte
-	length string // of each
 }
 
 func (p *pickerLoad) makePrompts() {
@@ -112,7 +110,6 @@ func (p *pickerLoad) makePrompts() {
 		for at := room / 4; at+8 < room; at += 4096 {
 			copy(text[at:], strconv.Itoa(10_000_000+i))
 		}
-		p.length = strconv.Itoa(len(head) + room + 2)
 		p.bodies = append(p.bodies, append(append([]byte(head), text...), `"}`...))
 	}
 }
@@ -125,8 +122,7 @@ type pickerTally struct {
 }
 
 func (p *pickerLoad) ask(ctx context.Context, i int) (*gateway.Result, error) {
-	return p.client.Do(ctx, &gateway.Request{Path: "/v1/completions", Body: p.bodies[i%len(p.bodies)], Part: p.part, Lenient: true, Answer: pickerAnswer(),
-		Headers: []extproc.Header{{Name: "content-type", Value: "application/json"}, {Name: "content-length", Value: p.length}}}) // as clients do
+	return p.client.Do(ctx, &gateway.Request{Path: "/v1/completions", Body: p.bodies[i%len(p.bodies)], Part: p.part, Lenient: true, Answer: pickerAnswer(), Sized: true})
 }
 
 func (t *pickerTally) note(got *gateway.Result, err error) {
