@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"debug/buildinfo"
 	"errors"
 	"flag"
@@ -52,6 +53,7 @@ func main() {
 type release struct {
 	root, version, out string
 	targets            []string
+	head               string // the commit; "" is HEAD
 
 	tmp, src string
 	time     time.Time // of the commit
@@ -92,7 +94,7 @@ func (r *release) clone() error {
 	if _, err := run(r.root, nil, "git", "clone", "-q", "--no-hardlinks", "--no-checkout", ".", r.src); err != nil {
 		return err
 	}
-	head, err := run(r.root, nil, "git", "rev-parse", "HEAD")
+	head, err := run(r.root, nil, "git", "rev-parse", cmp.Or(r.head, "HEAD"))
 	if err != nil {
 		return err
 	}
