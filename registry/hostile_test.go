@@ -94,7 +94,9 @@ func TestAnInstanceOfManyRanks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.applyChange(change{key: httpKey(w.Key(), rank), value: value, created: time.Now()})
+		r.mu.Lock()
+		r.mu.ledger.apply(time.Now(), change{key: httpKey(w.Key(), rank), value: value, created: time.Now()})
+		r.mu.Unlock()
 	}
 	if e, _ := r.Lookup(w.Key()); len(e.Ranks) != maxRanks || len(e.Endpoints.Events) != maxRanks || len(r.Corrupt()) != 1 {
 		t.Errorf("%d ranks, %d endpoints, %+v", len(e.Ranks), len(e.Endpoints.Events), r.Corrupt())

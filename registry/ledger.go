@@ -40,6 +40,10 @@ type ledger struct {
 	corrupt map[string]Corrupt // by key
 	// markers are the keys of which the bucket still says that they are gone.
 	markers map[string]marker
+	// ended are the keys that were gone before the load, while it lasts, and outdated the
+	// registrations that it brought of them: the server has been restored from a backup.
+	ended    map[string]marker
+	outdated map[string]outdated
 	// replicas are the beats of all replicas, by key.
 	replicas map[string]marker
 
@@ -75,11 +79,6 @@ type drain struct {
 	confirmed bool
 }
 
-type marker struct {
-	revision uint64
-	created  time.Time
-}
-
 // Corrupt is a value of the bucket that is ignored.
 type Corrupt struct {
 	Key    string
@@ -90,11 +89,12 @@ type Corrupt struct {
 func newLedger(cfg ledgerConfig, m *meters, emit func(Event)) *ledger {
 	return &ledger{cfg: cfg, m: m, emit: emit,
 		members: make(map[Key]*member), byKey: make(map[string]source), drains: make(map[uint64]*drain),
-		corrupt: make(map[string]Corrupt), markers: make(map[string]marker), replicas: make(map[string]marker)}
+		corrupt: make(map[string]Corrupt), markers: make(map[string]marker), outdated: make(map[string]outdated), replicas: make(map[string]marker)}
 }
 
 // begin starts a load: all of the bucket follows, then loaded.
 func (l *ledger) begin() {
+	l.noteEnded()
 	l.loading = true
 	clear(l.corrupt)
 	clear(l.markers)
@@ -113,7 +113,7 @@ func (l *ledger) begin() {
 // been removed long ago, or the server lost it. An announcement is judged by
 // its lease, which a live worker keeps; an HTTP registration gets as long.
 func (l *ledger) loaded(now time.Time) {
-	l.loading, l.begun, l.away = false, true, l.awayFor(now)
+	l.loading, l.begun, l.away, l.ended = false, true, l.awayFor(now), nil
 	for _, m := range l.members {
 		for _, h := range m.http {
 			if !h.confirmed && h.missing.IsZero() {
@@ -139,6 +139,7 @@ func (l *ledger) apply(now time.Time, c change) {
 		delete(l.markers, c.key)
 	}
 	delete(l.corrupt, c.key)
+	delete(l.outdated, c.key)
 	var err error
 	switch kind, _ := splitKey(c.key); kind {
 	case keyLease, keyHTTP:
@@ -169,6 +170,10 @@ func (l *ledger) registration(now time.Time, c change) error {
 	if err != nil {
 		return err
 	}
+	if end := l.ended[c.key]; r.Gone == nil && end.after(c) {
+		l.outdated[c.key] = outdated{record: r, revision: c.revision, ended: end}
+		return nil
+	}
 	m := l.members[r.Key()]
 	if m == nil {
 		if len(l.members) >= l.cfg.maxWorkers && !l.makeRoom() {
@@ -190,10 +195,14 @@ func (l *ledger) registration(now time.Time, c change) error {
 		l.markers[c.key] = marker{c.revision, c.created}
 		l.unregister(now, src, c.key, r.departures(c.created))
 	case src.http:
+		if h := m.http[src.rank]; l.loading && h != nil && (marker{h.revision, h.stored}).after(c) {
+			h.outdated = c.revision // what is known is newer, and is stored again
+			return nil
+		}
 		if m.http == nil {
 			m.http = make(map[uint32]*httpSource)
 		}
-		m.http[src.rank] = &httpSource{worker: r.Worker, revision: c.revision, confirmed: true}
+		m.http[src.rank] = &httpSource{worker: r.Worker, revision: c.revision, stored: c.created, confirmed: true}
 		l.recompute(now, m, true, m.departs(c.key, r.departures(c.created)))
 	default:
 		l.announce(now, m, r, c)
@@ -207,6 +216,10 @@ func (l *ledger) registration(now time.Time, c change) error {
 func (l *ledger) announce(now time.Time, m *member, r *record, c change) {
 	if m.revision == c.revision && m.stored.Equal(c.created) {
 		return // a load repeats what was known: no sign of life
+	}
+	if l.loading && (marker{m.revision, m.stored}).after(c) {
+		m.revision = c.revision // nor is what a backup had
+		return
 	}
 	known := m.lease != nil
 	if known && m.lease.Announcer != r.Announcer {

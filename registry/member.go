@@ -35,7 +35,9 @@ type member struct {
 type httpSource struct {
 	worker    Worker
 	revision  uint64
+	stored    time.Time // by the server's clock
 	confirmed bool
+	outdated  uint64    // revision of an older registration that the bucket has in its place; 0: none
 	missing   time.Time // since when it is not in the bucket; zero: it is
 }
 

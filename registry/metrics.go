@@ -10,7 +10,7 @@ type meters struct {
 	conflicts, mismatches              *metrics.Counter
 	beats, failedBeats, sessions       *metrics.Counter
 	overflows, cleaned, failedCleaning *metrics.Counter
-	restored                           *metrics.Counter
+	restored, endedAgain               *metrics.Counter
 }
 
 func newMeters(set *metrics.Set) *meters {
@@ -23,6 +23,7 @@ func newMeters(set *metrics.Set) *meters {
 		failedBeats:    c(`kvatlas_registry_beats_total{result="failed"}`),
 		sessions:       c("kvatlas_registry_watch_resets_total"),
 		restored:       c("kvatlas_registry_restored_total"),
+		endedAgain:     c("kvatlas_registry_ended_again_total"),
 		overflows:      c("kvatlas_registry_resyncs_total"),
 		cleaned:        c(`kvatlas_registry_cleaned_total{result="removed"}`),
 		failedCleaning: c(`kvatlas_registry_cleaned_total{result="failed"}`),
@@ -88,6 +89,7 @@ func Help() map[string]string {
 		"kvatlas_registry_watch_resets_total":      "Times that the watch on the bucket began anew.",
 		"kvatlas_registry_resyncs_total":           "Times that a subscriber was too slow and has to look at a snapshot.",
 		"kvatlas_registry_restored_total":          "Registrations over HTTP that the server had lost, stored again.",
+		"kvatlas_registry_ended_again_total":       "Registrations that had ended, that a server restored from a backup had brought back, ended again.",
 		"kvatlas_registry_cleaned_total":           "Old keys of the bucket cleaned up, by result.",
 	}
 }

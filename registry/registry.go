@@ -243,7 +243,11 @@ func (r *Registry) run(ctx context.Context) {
 	}
 }
 
-var errSilent = errors.New("this replica's beats do not come back")
+var (
+	errSilent      = errors.New("this replica's beats do not come back")
+	errReconnected = errors.New("the connection was away: the server may be another, or have another past")
+	errWentBack    = errors.New("the bucket's revisions have gone back, as of a server that was restored from a backup")
+)
 
 // session watches the bucket until something fails.
 func (r *Registry) session(ctx context.Context) error {
@@ -260,6 +264,8 @@ func (r *Registry) session(ctx context.Context) error {
 		return fmt.Errorf("registry: watching the bucket: %w", err)
 	}
 	defer w.Stop() //nolint:errcheck // it ends either way
+	reconnected := r.cfg.Conn.StatusChanged(nats.CONNECTED)
+	defer r.cfg.Conn.RemoveStatusListener(reconnected)
 	r.mu.Lock()
 	r.mu.bucket, r.mu.seen = b, 0
 	r.mu.ledger.begin()
@@ -283,9 +289,15 @@ func (r *Registry) session(ctx context.Context) error {
 				r.finishLoad()
 				continue
 			}
-			if r.applyChange(changeOf(e)) {
+			beat, back := r.applyChange(changeOf(e))
+			if back {
+				return errWentBack
+			}
+			if beat {
 				missed = 0
 			}
+		case <-reconnected:
+			return errReconnected
 		case <-check.C:
 			if missed++; missed > 4 && r.cfg.Conn.IsConnected() {
 				return errSilent
@@ -298,19 +310,21 @@ func (r *Registry) session(ctx context.Context) error {
 	}
 }
 
-// applyChange applies one change and reports whether it is this replica's beat.
-func (r *Registry) applyChange(c change) (beat bool) {
+// applyChange applies one change. It reports whether it is this replica's beat, and
+// whether it is of a bucket that has gone back, and not applied.
+func (r *Registry) applyChange(c change) (beat, back bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if c.revision <= r.mu.seen {
+		return false, true
+	}
 	l := r.mu.ledger
 	before := l.serverAt
 	l.apply(r.cfg.Now(), c)
-	if c.revision > r.mu.seen {
-		r.mu.seen = c.revision
-		close(r.mu.moved)
-		r.mu.moved = make(chan struct{})
-	}
-	return !l.serverAt.Equal(before)
+	r.mu.seen = c.revision
+	close(r.mu.moved)
+	r.mu.moved = make(chan struct{})
+	return !l.serverAt.Equal(before), false
 }
 
 func (r *Registry) finishLoad() {
