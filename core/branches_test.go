@@ -72,7 +72,7 @@ func byTree(x *core.Radix, query []uint64) (coretest.Answer, error) {
 
 // What is found by going down the tree is what the Oracle answers.
 func TestTheTreeIsWhatTheOracleHolds(t *testing.T) {
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range coretest.Seeds(max(1, g.Seeds/8)) {

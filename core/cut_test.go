@@ -109,7 +109,7 @@ func (r *reborn) StoreFrom(h, from core.Holder, hash uint64, tier event.Tier) co
 // An index loaded from a cut, however the cut's slices lie between writes, goes
 // on as the oracle does that was never interrupted.
 func TestAnIndexLoadedFromACutEqualsTheOracle(t *testing.T) {
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range coretest.Seeds(max(1, g.Seeds/12)) {

@@ -17,7 +17,7 @@ import (
 func TestKeysChangeNothing(t *testing.T) {
 	keys := []core.Key{{}, {1, 2}, {0xDEADBEEF << 32, 1 << 63}}
 	identity := func(h core.Holder) (uint64, uint32) { return uint64(h), 0 }
-	for _, g := range coretest.Generators() {
+	for _, g := range coretest.Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range coretest.Seeds(max(1, g.Seeds/30)) {

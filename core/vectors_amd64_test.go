@@ -10,7 +10,7 @@ import (
 // TestHistoriesWithoutVectors: processors that lack them give the same answers.
 func TestHistoriesWithoutVectors(t *testing.T) {
 	core.WithoutVectors(func() {
-		for _, g := range coretest.Generators() {
+		for _, g := range coretest.Solo() {
 			for _, seed := range coretest.Seeds(1) {
 				if at, err := coretest.Check(newRadix, g.History(seed), g.Interval); err != nil {
 					t.Fatalf("%s, seed %d, operation %d: %v", g.Name, seed, at, err)

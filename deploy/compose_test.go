@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -50,18 +49,6 @@ func readCompose(t *testing.T) (file composeFile) {
 		t.Fatal(err)
 	}
 	return file
-}
-
-// natsServer is the server that the compose file's image has, by the version in go.mod.
-func natsServer(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "nats-server")
-	cmd := exec.Command("go", "build", "-o", path, "github.com/nats-io/nats-server/v2")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
 }
 
 func freePort(t *testing.T) string {
@@ -115,7 +102,7 @@ func TestComposeAsProcesses(t *testing.T) {
 	for _, a := range s.Command {
 		args = append(args, strings.Replace(a, "/data", volume("nats"), 1))
 	}
-	run(t, exec.Command(natsServer(t), append(args, "-a", "127.0.0.1", "-p", ports["4222"])...))
+	run(t, exec.Command(program(t, "nats-server"), append(args, "-a", "127.0.0.1", "-p", ports["4222"])...))
 	running := map[string]*process{}
 	for name, s := range file.Services {
 		if s.Image != "kvatlas" {

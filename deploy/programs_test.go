@@ -11,45 +11,30 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
-// bin is where the programs are, built as the image has them but for paths and
-// versions. TestMain removes it.
-var bin = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "kvatlas-deploy-") //nolint:usetesting // of all tests
-	if err != nil {
-		return "", err
-	}
-	built = dir
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "../cmd/kvindexer", "../cmd/kvrouter", "../cmd/kvpublisher",
-		"../cmd/kvpods", "../cmd/kvmocker", "../cmd/kvctl")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, nil
-})
-
-var built string
+// bin are the programs, built as the image has them but for paths and versions, and
+// the server of the compose file's image, by the version in go.mod. TestMain closes it.
+var bin = &progtest.Programs{Root: "..", Packages: []string{
+	"./cmd/kvindexer", "./cmd/kvrouter", "./cmd/kvpublisher", "./cmd/kvpods", "./cmd/kvmocker", "./cmd/kvctl", "github.com/nats-io/nats-server/v2",
+}}
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built != "" {
-		_ = os.RemoveAll(built)
-	}
+	bin.Close()
 	os.Exit(code)
 }
 
 // program returns the path of a program.
 func program(t *testing.T, name string) string {
 	t.Helper()
-	dir, err := bin()
+	dir, err := bin.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -34,6 +35,16 @@ func scale(t testing.TB) int {
 		t.Fatalf("KVATLAS_TEST_SCALE=%q: give a whole number from 1 on", s)
 	}
 	return n
+}
+
+// seeds is how many histories a test has of n at scale 1. Under the race detector it is a
+// tenth: make test runs those whose name says EndsEqual or Stale without it, too.
+func seeds(t testing.TB, n int) uint64 {
+	t.Helper()
+	if race.Enabled {
+		n = (n + 9) / 10
+	}
+	return uint64(n * scale(t))
 }
 
 // history is a seeded run of publishers, a link with faults, and one replica
@@ -425,7 +436,7 @@ func TestEveryHistoryEndsEqualToTheOracle(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			var all tally
-			for seed := range uint64(500 * scale(t)) {
+			for seed := range seeds(t, 500) {
 				h := newHistory(t, seed, mode == "core")
 				h.run()
 				h.closeReplica()

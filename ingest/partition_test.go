@@ -153,7 +153,7 @@ func (p *publisher) restarted(tr *truth) {
 // are lost too, the loss is told for every rank that the index has wrong.
 func TestPartitionEndsEqualToTheOracle(t *testing.T) {
 	var total struct{ histories, duplicates, restarts, stale, lost, gaps uint64 }
-	for seed := range uint64(600) {
+	for seed := range seeds(t, 600) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		loss := seed%3 == 2
 		b := newPartitionBench(t, nil)

@@ -601,7 +601,7 @@ func (s *simulation) settings() {
 // end the index is what the workers hold.
 func TestNothingStaleIsShownAsFresh(t *testing.T) {
 	all := map[string]int{}
-	for seed := range uint64(150 * scale(t)) {
+	for seed := range seeds(t, 150) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSimulation(t, seed)

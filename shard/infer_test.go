@@ -130,7 +130,7 @@ func TestIncompleteStreamsAreTheOracles(t *testing.T) {
 	for _, shards := range []int{1, 2, 3, 8} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
 			inferred, unknown := 0, 0
-			for seed := range uint64(150) {
+			for _, seed := range coretest.Seeds(150) {
 				rng := rand.New(rand.NewPCG(seed, 8))
 				sp := openSpace(t, Config{Shards: shards,
 					EngineScheme: func(_ event.Space, worker uint64) string { return incompleteScheme(worker) }})

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -50,7 +51,7 @@ func walk(rng *rand.Rand, steps int, apply func(ev *event.Event, countCopies boo
 // A rank that is replaced by a dump is what the dumped index has; before the
 // commit nothing of it shows, and other ranks stay as they are.
 func TestReplaceIsTheDump(t *testing.T) {
-	for seed := range uint64(300) {
+	for _, seed := range coretest.Seeds(300) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		sp := openSpace(t, Config{Shards: 1 + int(seed%4)})
 		want := core.NewOracle()

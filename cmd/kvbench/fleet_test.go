@@ -7,22 +7,23 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 )
 
 // The programs are the real ones: every line has all fields, and the last is right
 // after a tenth of the fleet and then kvindexer were killed.
 func TestFleetPrintsLinesAndLosesNothing(t *testing.T) {
-	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin+"/", "../kvbench", "../kvindexer", "../kvrouter")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as other tests do: compiled once for all
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	programs := &progtest.Programs{Root: filepath.Join("..", ".."), Packages: []string{"./cmd/kvbench", "./cmd/kvindexer", "./cmd/kvrouter"}}
+	t.Cleanup(programs.Close)
+	bin, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct{ args, sync string }{
 		{"--external --own-connections --sync 50ms", "50ms"},

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -37,7 +38,7 @@ func kvctl(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], args...) //nolint:gosec // this very binary
-	cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent", "USER=op"}
+	cmd.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent", "USER=op"}
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	var exit *exec.ExitError

@@ -28,6 +28,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
@@ -60,7 +61,7 @@ type process struct {
 // settings.
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Args[0], args...) //nolint:gosec // this very binary
-	cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
+	cmd.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent"}
 	return cmd
 }
 

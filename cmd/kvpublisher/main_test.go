@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
 	"github.com/kvatlas/kvatlas/internal/testing/enginetest"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -83,7 +84,7 @@ func (f *fleet) start(args ...string) *process {
 	p := &process{t: f.t, done: make(chan struct{})}
 	p.cmd = exec.Command(os.Args[0], append([]string{"--data-dir", f.dir, "--admin-listen=127.0.0.1:0", "--address-file", file,
 		"--worker=7", "--model=m", fmt.Sprintf("--block-size=%d", enginetest.BlockSize), "--state-every=50ms"}, args...)...)
-	p.cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
+	p.cmd.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent"}
 	p.cmd.Stderr = &p.log
 	if err := p.cmd.Start(); err != nil {
 		f.t.Fatal(err)
@@ -376,7 +377,7 @@ func TestWrongUse(t *testing.T) {
 			args = append(args, "--admin-listen=")
 		}
 		cmd := exec.Command(os.Args[0], args...)
-		cmd.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
+		cmd.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent"}
 		if out, err := cmd.CombinedOutput(); err == nil {
 			t.Errorf("%v is accepted:\n%s", args, out)
 		}
@@ -391,7 +392,7 @@ func TestAStateHasOneUser(t *testing.T) {
 	p.ready()
 	second := exec.Command(os.Args[0], append(args(m), "--data-dir", f.dir, "--admin-listen=", "--worker=7", "--model=m",
 		fmt.Sprintf("--block-size=%d", enginetest.BlockSize))...)
-	second.Env = []string{asProgram + "=1", "HOME=/nonexistent"}
+	second.Env = []string{asProgram + "=1", progtest.NoSleep, "HOME=/nonexistent"}
 	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "another kvpublisher") {
 		t.Errorf("%v:\n%s", err, out)
 	}

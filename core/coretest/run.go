@@ -14,7 +14,7 @@ import (
 // Run checks an implementation with every generator. newIndex returns an
 // empty index.
 func Run(t *testing.T, newIndex func() core.Index) {
-	for _, g := range Generators() {
+	for _, g := range Solo() {
 		t.Run(g.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, seed := range Seeds(g.Seeds) {
@@ -85,6 +85,15 @@ func (g *Generator) History(seed uint64) []Op {
 		ops[i] = next()
 	}
 	return ops
+}
+
+// Solo returns the generators for tests in which one goroutine applies a history: under
+// the race detector those of short ones, as for Seeds.
+func Solo() []Generator {
+	if race.Enabled {
+		return Generators()[:2]
+	}
+	return Generators()
 }
 
 // Generators returns the kinds of history that Run checks.

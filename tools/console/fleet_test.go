@@ -20,21 +20,20 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 )
 
 // build builds the programs into a folder.
 func build(t *testing.T, names ...string) string {
 	t.Helper()
-	dir := t.TempDir()
-	args := []string{"build", "-o", dir + "/"}
+	programs := &progtest.Programs{Root: filepath.Join("..", "..")}
 	for _, name := range names {
-		args = append(args, "./cmd/"+name)
+		programs.Packages = append(programs.Packages, "./cmd/"+name)
 	}
-	cmd := exec.Command("go", args...)
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the programs: %v\n%s", err, out)
+	t.Cleanup(programs.Close)
+	dir, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }

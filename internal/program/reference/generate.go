@@ -27,9 +27,9 @@ type generated struct {
 	metrics []*family
 }
 
-// generate builds the programs into dir and asks them.
-func generate(ctx context.Context, root, dir string) (*generated, error) {
-	lists, err := ask(ctx, root, dir)
+// generate asks the programs that are in dir.
+func generate(ctx context.Context, dir string) (*generated, error) {
+	lists, err := ask(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -46,18 +46,23 @@ func generate(ctx context.Context, root, dir string) (*generated, error) {
 	}}, nil
 }
 
-// ask builds the programs into dir and returns what each lists.
-func ask(ctx context.Context, root, dir string) ([]conf.List, error) {
+// build builds the programs into dir.
+func build(ctx context.Context, root, dir string) error {
 	args := []string{"build", "-ldflags=-s -w", "-o", dir + string(filepath.Separator)}
 	for _, p := range append(slices.Clone(programs), bench) {
 		args = append(args, "./cmd/"+p)
 	}
-	build := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the other tests that build programs: compiled once
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the programs: %w\n%s", err, out)
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the tests that build programs: compiled once
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
+	return nil
+}
+
+// ask returns what each program lists.
+func ask(ctx context.Context, dir string) ([]conf.List, error) {
 	var lists []conf.List
 	for _, p := range programs {
 		text, err := run(ctx, dir, p, "config", "list")

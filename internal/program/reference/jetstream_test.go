@@ -15,10 +15,7 @@ import (
 // A server without JetStream is no use to any program: each ends, as for wrong settings,
 // and says what to do.
 func TestWithoutJetStreamProgramsSayWhatToDo(t *testing.T) {
-	lists, err := ask(t.Context(), root, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists, dir := listed(t)
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true})
 	if err != nil {
 		t.Fatal(err)

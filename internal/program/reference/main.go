@@ -41,7 +41,10 @@ func write(ctx context.Context, root string) (err error) {
 		return fmt.Errorf("make a directory for the programs: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	g, err := generate(ctx, root, dir)
+	if err := build(ctx, root, dir); err != nil {
+		return err
+	}
+	g, err := generate(ctx, dir)
 	if err != nil {
 		return err
 	}

@@ -8,23 +8,41 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/program/conf"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 )
 
 var (
 	root = filepath.Join("..", "..", "..")
-	dir  string // of the built programs: what is up to date there is not linked again
+	bin  = &progtest.Programs{Root: root, Packages: []string{"./cmd/..."}}
 )
 
 // once is generate's result, for all tests.
-var once = sync.OnceValues(func() (*generated, error) { return generate(context.Background(), root, dir) })
+var once = sync.OnceValues(func() (*generated, error) {
+	dir, err := bin.Dir()
+	if err != nil {
+		return nil, err
+	}
+	return generate(context.Background(), dir)
+})
+
+// listed returns what each program lists, and where they are.
+func listed(t *testing.T) (lists []conf.List, dir string) {
+	t.Helper()
+	dir, err := bin.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lists, err = ask(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	return lists, dir
+}
 
 func TestMain(m *testing.M) {
-	var err error
-	if dir, err = os.MkdirTemp("", "kvatlas-reference-"); err != nil {
-		panic(err)
-	}
 	code := m.Run()
-	_ = os.RemoveAll(dir) // the system's temporary files
+	bin.Close()
 	os.Exit(code)
 }
 

@@ -12,10 +12,7 @@ import (
 // One name is one setting in all programs, and one setting has one name: else a
 // variable that is meant for one program steers another.
 func TestNamesAndSettingsAreOne(t *testing.T) {
-	lists, err := ask(t.Context(), root, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists, _ := listed(t)
 	for _, fault := range ambiguous(lists) {
 		t.Error(fault)
 	}

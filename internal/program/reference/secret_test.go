@@ -20,10 +20,7 @@ import (
 // where nobody is.
 func TestNoProgramShowsAPassword(t *testing.T) {
 	const password = "hunter2"
-	lists, err := ask(t.Context(), root, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists, dir := listed(t)
 	run := func(enough, program string, args ...string) string {
 		ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 		defer cancel()

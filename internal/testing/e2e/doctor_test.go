@@ -74,7 +74,7 @@ func (p *patients) publisher(worker string, at [3]int, flags ...string) {
 // doctor runs kvctl doctor.
 func (p *patients) doctor() (code int, all []doctor.Finding, out []byte) {
 	p.t.Helper()
-	dir, err := binaries()
+	dir, err := binaries.Dir()
 	if err != nil {
 		p.t.Fatal(err)
 	}

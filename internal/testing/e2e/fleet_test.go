@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mocker"
+	"github.com/kvatlas/kvatlas/core/coretest"
 )
 
 // load returns the flags for the conversation trace, or, where it is absent,
@@ -37,10 +38,14 @@ func TestTraceAgainstOracle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute")
 	}
-	const requests = 12_031 // the whole trace
+	part := 4 // of the trace and of the workers; make nightly has the whole
+	if coretest.Scale() > 1 {
+		part = 1
+	}
+	requests, ranks := 12_031/part, 128/part
 	home := t.TempDir()
 	record := filepath.Join(home, "events")
-	flags := append(load(t, requests), "--workers", "64", "--dp-size", "2", "--block-size", "16", "--cache-blocks", "16384")
+	flags := append(load(t, requests), "--workers", strconv.Itoa(ranks/2), "--dp-size", "2", "--block-size", "16", "--cache-blocks", "16384")
 
 	in := startIndexer(t, home)
 	begun := time.Now()
@@ -56,13 +61,13 @@ func TestTraceAgainstOracle(t *testing.T) {
 	t.Logf("published in %v, drained %v later, judged in %v: %+v",
 		published.Sub(begun), drained.Sub(published), time.Since(drained), v)
 	switch {
-	case v.Prompts != requests || v.Ranks != 128 || v.AsTokens == 0:
+	case v.Prompts != requests || v.Ranks != ranks || v.AsTokens == 0:
 		t.Errorf("%d prompts, %d as tokens, and %d ranks", v.Prompts, v.AsTokens, v.Ranks)
-	case v.EvictedBlocks < 1_000_000 || int64(v.EvictedBlocks) != last.RemovedBlocks:
-		t.Errorf("%d blocks evicted, the fleet says %d: want over a million", v.EvictedBlocks, last.RemovedBlocks)
+	case v.EvictedBlocks < 1_000_000/part || int64(v.EvictedBlocks) != last.RemovedBlocks:
+		t.Errorf("%d blocks evicted, the fleet says %d: want over a million of the whole trace", v.EvictedBlocks, last.RemovedBlocks)
 	case int64(v.Events) != last.Events || int64(v.HeldBlocks) != last.HeldBlocks:
 		t.Errorf("%d events, %d blocks held; the fleet says %d and %d", v.Events, v.HeldBlocks, last.Events, last.HeldBlocks)
-	case v.Matches < requests*64 || v.Deepest < 100:
+	case v.Matches < requests*ranks/2 || v.Deepest < 100:
 		t.Errorf("%d matches, %d blocks deep: the trace shares more", v.Matches, v.Deepest)
 	}
 }

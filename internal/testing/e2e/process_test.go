@@ -14,36 +14,24 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mocker"
 	"github.com/kvatlas/kvatlas/internal/testing/natstest"
+	"github.com/kvatlas/kvatlas/internal/testing/progtest"
 )
 
-// binaries builds the programs once and returns their directory.
-var binaries = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "kvatlas-e2e-")
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/kvctl", "./cmd/kvpods", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvpublisher", "./cmd/kvrouter", "./internal/testing/e2e/judge")
-	build.Dir = filepath.Join("..", "..", "..")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as packages deploy and reference do: compiled once for all
-	if out, err := build.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("build the programs: %w\n%s", err, out)
-	}
-	return dir, nil
-})
+// binaries are the programs. TestMain closes it.
+var binaries = &progtest.Programs{Root: filepath.Join("..", "..", ".."), Packages: []string{
+	"./cmd/kvctl", "./cmd/kvpods", "./cmd/kvindexer", "./cmd/kvmocker", "./cmd/kvpublisher", "./cmd/kvrouter", "./internal/testing/e2e/judge",
+}}
 
 func TestMain(m *testing.M) {
 	natstest.RunServer()
 	code := m.Run()
-	if dir, _ := binaries(); dir != "" {
-		_ = os.RemoveAll(dir)
-	}
+	binaries.Close()
 	os.Exit(code)
 }
 
@@ -63,7 +51,7 @@ type process struct {
 // is killed at the end of the test if it still runs.
 func start(t *testing.T, home, name string, args ...string) *process {
 	t.Helper()
-	dir, err := binaries()
+	dir, err := binaries.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}

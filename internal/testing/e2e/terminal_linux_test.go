@@ -15,7 +15,7 @@ import (
 // A program ends with its terminal, which signals only those it counts as its own: not
 // what make has started, where make is the terminal's own command.
 func TestEndsWithItsTerminal(t *testing.T) {
-	dir, err := binaries()
+	dir, err := binaries.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,7 +151,7 @@ func depthOf(url, body string, worker uint64) (uint32, error) {
 
 func newMixed(t *testing.T) *mixed {
 	old := earlierPrograms(t)
-	dir, err := binaries()
+	dir, err := binaries.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}
