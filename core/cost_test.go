@@ -87,3 +87,18 @@ func TestEarlyExitStopsAtOneHolder(t *testing.T) {
 		}
 	})
 }
+
+// TestALongStoreAllocatesLittle: the list of a run's segments is made once for all that an
+// event brings.
+func TestALongStoreAllocatesLittle(t *testing.T) {
+	const blocks = 512
+	f := newFiller(32)
+	f.store(0, f.hashes(blocks), f.hashes(blocks))
+	hashes, local := f.hashes(101*blocks), f.hashes(101*blocks)
+	if n := testing.AllocsPerRun(100, func() {
+		f.store(0, hashes[:blocks], local[:blocks])
+		hashes, local = hashes[blocks:], local[blocks:]
+	}); n > 8 { // its content and the run
+		t.Errorf("a store of %d blocks allocates %v times", blocks, n)
+	}
+}

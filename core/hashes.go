@@ -1,5 +1,7 @@
 package core
 
+import "slices"
+
 // block returns the shared hash's block number at a position.
 func (r *run) block(pos uint32) uint32 { return r.segs[pos>>segBits]<<segBits | pos&(segBlocks-1) }
 
@@ -124,6 +126,17 @@ func (x *Radix) addHashes(r *run, pos uint32, hashes []uint64, blocks *[probeHas
 		}
 		hashes, at, pos = hashes[k:], at[k:], pos+uint32(k)
 	}
+}
+
+// expectHashes makes room in r's list of segments for hashes of n positions: where an event
+// brings many, the list grows once and not by doublings.
+func (x *Radix) expectHashes(r *run, n uint32) {
+	need, c := int(n+segBlocks-1)>>segBits, cap(r.segs)
+	if need <= c {
+		return
+	}
+	r.segs = slices.Grow(r.segs, need-len(r.segs))
+	x.mem.Runs += segsBytes(cap(r.segs)) - segsBytes(c)
 }
 
 // roomForHashes returns the block of position pos, the first without a hash or

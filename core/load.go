@@ -260,6 +260,7 @@ func (l *Loader) noteKnows(r *run, h Holder, n uint32) {
 // enterHashes makes them the shared hashes of the new run r.
 func (l *Loader) enterHashes(r *run, hashes []uint64) {
 	x := l.x
+	x.expectHashes(r, uint32(len(hashes)))
 	now, ahead := x.spare[0], x.spare[1]
 	batch := hashes[:min(probeHashes, len(hashes))]
 	x.dir.locate(now, batch)

@@ -156,6 +156,7 @@ func (x *Radix) merge(r, c *run) {
 // moveHashes gives t, from position at on, the shared hashes that r has at lo …
 // hi-1, which r then has no more.
 func (x *Radix) moveHashes(r *run, lo, hi uint32, t *run, at uint32) {
+	x.expectHashes(t, at+hi-lo)
 	var hashes [probeHashes]uint64
 	var from, to [probeHashes]uint32
 	for p := lo; p < hi; {

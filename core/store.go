@@ -241,6 +241,7 @@ func (s *store) storeNew(r *run, o uint32, hashes, local []uint64) (int, *run, u
 			t, base, fresh = s.newRun(r, o, local[0]), 0, true
 		}
 	}
+	s.expectHashes(t, base+uint32(len(hashes)))
 	k, old, again := s.enterAll(t, base, hashes)
 	if fresh {
 		t.body.Store(s.newBody(newContent(local[:k]), uint32(k)))
