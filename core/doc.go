@@ -81,11 +81,12 @@
 // match ends at the first hole anyway); a sparse directory or filters before it
 // (removals come in any order, unknown ones must be told apart, and who of all holders
 // knows a hash is asked as well, which a filter for each of them answers in proportion
-// to how many there are). The latter was built whole: a Bloom filter for each holder of all
-// that it knows, its blocks entered only once it removes in no order, everybody's once it
-// was asked who knows a hash. It was exact, and slower: the filters' lines are no nearer
-// than the directory's, they must be made anew as they cannot forget, and a parent in the
-// middle of a chain is found by looking through all that the holder has (BENCHMARKS.md).
+// to how many there are). The latter was built: a Bloom filter for each holder of all that
+// it knows, its blocks entered only once it removes in no order, everybody's once it was
+// asked who knows a hash. It was exact as far as it was tested, and slower: the filters'
+// lines are no nearer than the directory's, they must be made anew as they cannot forget,
+// and a parent in the middle of a chain is found by looking through all that the holder
+// has (BENCHMARKS.md).
 //
 // # What was decided
 //
