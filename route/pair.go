@@ -48,7 +48,7 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	defer r.mu.Unlock()
 	r.expire(now)
 	first := Options{
-		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain,
+		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain, Watched: o.Watched,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput,
 	}
 	before := r.stats
@@ -73,6 +73,10 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 			r.free(r.key(o.RequestID, PrefillStage))
 		}
 		return Pair{}, err
+	}
+	if a := r.attempts[r.key(o.RequestID, DecodeStage)]; o.RequestID != "" && a != nil && a.allowed > 0 {
+		a.allowed += prefill.Overdue // which is over before: it is not at fault for what the prefill worker takes
+		decode.Overdue = a.allowed
 	}
 	return Pair{Prefill: &prefill, Decode: decode}, nil
 }

@@ -2,10 +2,16 @@ package proxy
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // leftOut returns how often each worker was left out.
@@ -84,4 +90,42 @@ func TestRefusedByPrefillWorkers(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A prefill worker that takes prompts and says nothing is left out for it, and its decode workers,
+// which wait for what it has, are not.
+func TestPrefillWorkersThatHang(t *testing.T) {
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // else a server does not see that its client is gone
+		<-r.Context().Done()
+	}))
+	t.Cleanup(hung.Close)
+	l := newLab(t, setup{engines: 4,
+		fleet:  func(c *fleet.Config) { c.Route.OverdueAfter = 500 * time.Millisecond },
+		engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill = mockapi.TransferVLLM, i < 2 },
+		registry: func(i int, w *registry.Worker) {
+			w.KVTransfer, w.Role = registry.TransferVLLM, registry.Decode
+			if i < 2 {
+				w.Role = registry.Prefill
+			}
+			if i == 0 {
+				w.Endpoints.HTTP = hung.URL
+			}
+		}})
+	for round := range 3 {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3,4,5],"max_tokens":2,"stream":%v}`, i, i%2 == 0))
+				if status != http.StatusOK {
+					t.Errorf("round %d: %d %s", round, status, data)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if out := l.leftOut(); out[0] == 0 || out[1]+out[2]+out[3] != 0 {
+		t.Errorf("the engines were left out %d times", out)
+	}
+	l.idle()
 }

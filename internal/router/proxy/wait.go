@@ -34,7 +34,7 @@ const (
 // await begins a wait. stop must be called.
 func (p *Proxy) await(q *call, stage route.Stage, overdue time.Duration, cancel context.CancelFunc) *wait {
 	t := &wait{proxy: p, call: q, stage: stage, cancel: cancel, begun: time.Now()}
-	if q.stream && !q.final() {
+	if (q.stream || stage == route.PrefillStage) && !q.final() { // whose answer is one token
 		t.look = overdue
 	}
 	t.mu.Lock()
