@@ -41,9 +41,14 @@ type Event struct {
 	// nobody has any more: a parent that is unknown may be found with another
 	// worker (core.Index.Infer).
 	Incomplete bool
-	DPRank     uint32
-	ID         uint64 // +1 per event of one (worker, dp_rank) stream
-	Parent     uint64 // engine hash of the block before Engine[0]
+	// Group is the cache group that the blocks are of; 0 is the one of which the index
+	// knows the places, and of models that have no others. Blocks of other groups are
+	// named by their engine hashes alone: where they stand the group 0 of the rank says,
+	// which has the same hashes. Not of Cleared, which is of all groups.
+	Group  uint8
+	DPRank uint32
+	ID     uint64 // +1 per event of one (worker, dp_rank) stream
+	Parent uint64 // engine hash of the block before Engine[0]
 
 	// Engine holds the engine's own block hashes: of Stored in chain order,
 	// of Removed in any order.
@@ -82,8 +87,11 @@ type Batch struct {
 	// decoders of engines' payloads set it; on other ways a worker's registration says it.
 	Eagle bool
 	// Hybrid says that the model has cache groups besides the one that is indexed, which is
-	// full attention: a depth is the most that can be reused then. It is told as Eagle is.
+	// full attention: without more, a depth is the most that can be reused then. It is told
+	// as Eagle is, and so is Groups: what the stream has said of each group so far, none
+	// where it does not tell them apart. The caller does not change the list.
 	Hybrid bool
+	Groups []CacheGroup
 }
 
 // Position is how far one (worker, dp_rank) stream has come.

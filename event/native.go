@@ -19,11 +19,16 @@ const (
 	flagCountCopies = 1 << 0
 	// Of a heartbeat: a byte of flags follows each position.
 	flagPositionFlags = 1 << 1
+	// Of a batch: some events are of cache groups.
+	flagGroups = 1 << 2
 
 	positionIncomplete = 1 << 0
 
-	// An event's head byte: kind and tier of two bits each, then flags.
+	// An event's head byte: kind and tier of two bits each, then flags. The kind 0 is of
+	// a cache group other than 0: a byte follows, with the kind in its two lowest bits and
+	// the group above.
 	headKind      = 0b11
+	groupShift    = 2
 	headTierShift = 2
 	headParent    = 1 << 4
 	headAllTiers  = 1 << 5
@@ -69,6 +74,7 @@ var (
 	errTier        = errors.New("tier is unknown")
 	errNotStored   = errors.New("only a stored event has a parent or local hashes")
 	errNotCleared  = errors.New("only a cleared event covers all tiers, and it names no blocks")
+	errGroup       = fmt.Errorf("blocks of cache groups are stored and removed by hash alone, and groups are below %d", MaxCacheGroups)
 	errLocalHashes = errors.New("a stored event has one local hash per engine hash, or none at all")
 )
 
@@ -84,6 +90,8 @@ func (ev *Event) check() error {
 		return errNotCleared
 	case len(ev.Local) > 0 && len(ev.Local) != len(ev.Engine):
 		return errLocalHashes
+	case ev.Group >= MaxCacheGroups, ev.Group > 0 && (ev.HasParent || len(ev.Local) > 0 || ev.Kind == Cleared):
+		return errGroup
 	}
 	return nil
 }
@@ -100,7 +108,15 @@ func HeaderSize(b *Batch) int {
 // batch is at most HeaderSize plus the sum of its events' MaxEventSize.
 func MaxEventSize(ev *Event) int {
 	return 1 + uvarintSize(uint64(ev.DPRank)) + binary.MaxVarintLen64 + uvarintSize(uint64(len(ev.Engine))) +
-		8 + 8*len(ev.Engine) + 8*len(ev.Local)
+		8 + 8*len(ev.Engine) + 8*len(ev.Local) + groupSize(ev)
+}
+
+// groupSize returns how many bytes the event's group takes.
+func groupSize(ev *Event) int {
+	if ev.Group > 0 {
+		return 1
+	}
+	return 0
 }
 
 // EncodedSize returns the exact length in bytes of the native encoding of b.
@@ -116,7 +132,7 @@ func EncodedSize(b *Batch) int {
 	for i := range b.Events {
 		ev := &b.Events[i]
 		n += 1 + uvarintSize(uint64(ev.DPRank)) + uvarintSize(ev.ID-last) + uvarintSize(uint64(len(ev.Engine))) +
-			8*len(ev.Engine) + 8*len(ev.Local)
+			8*len(ev.Engine) + 8*len(ev.Local) + groupSize(ev)
 		if ev.HasParent {
 			n += 8
 		}
@@ -178,6 +194,9 @@ func appendHeader(dst []byte, kind byte, b *Batch) []byte {
 	if b.incomplete() {
 		flags |= flagPositionFlags
 	}
+	if slices.ContainsFunc(b.Events, func(ev Event) bool { return ev.Group > 0 }) {
+		flags |= flagGroups
+	}
 	dst = append(dst, nativeMagic...)
 	dst = append(dst, nativeVersion, kind, flags)
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(b.Space.BlockSize))
@@ -192,7 +211,10 @@ func appendHeader(dst []byte, kind byte, b *Batch) []byte {
 }
 
 func appendEvent(dst []byte, ev *Event, lastID uint64) []byte {
-	head := byte(ev.Kind) | byte(ev.Tier)<<headTierShift
+	head := byte(ev.Tier) << headTierShift
+	if ev.Group == 0 {
+		head |= byte(ev.Kind)
+	}
 	if ev.HasParent {
 		head |= headParent
 	}
@@ -206,6 +228,9 @@ func appendEvent(dst []byte, ev *Event, lastID uint64) []byte {
 		head |= headLacks
 	}
 	dst = append(dst, head)
+	if ev.Group > 0 {
+		dst = append(dst, byte(ev.Kind)|ev.Group<<groupShift)
+	}
 	dst = binary.AppendUvarint(dst, uint64(ev.DPRank))
 	dst = binary.AppendUvarint(dst, ev.ID-lastID) // wraps, as the decoder's sum does
 	dst = binary.AppendUvarint(dst, uint64(len(ev.Engine)))

@@ -50,6 +50,8 @@ func (d *Decoder) nativeHeader(b *Batch, msg []byte) (kind byte, rest []byte, er
 	known := byte(flagCountCopies)
 	if kind == typeHeartbeat {
 		known |= flagPositionFlags
+	} else {
+		known |= flagGroups
 	}
 	if unknown := msg[5] &^ known; unknown != 0 {
 		return 0, nil, fmt.Errorf("%w: message flags %#x", ErrVersion, unknown)
@@ -143,7 +145,14 @@ func (d *Decoder) nativeEvent(ev *Event, b []byte, lastID uint64) (rest []byte, 
 	ev.HasParent = head&headParent != 0
 	ev.AllTiers = head&headAllTiers != 0
 	ev.Incomplete = head&headLacks != 0
-	rank, b, err := uvarint(b[1:])
+	b = b[1:]
+	if ev.Kind == 0 {
+		ev.Kind, ev.Group = Kind(b[0]&headKind), b[0]>>groupShift
+		if b = b[1:]; ev.Group == 0 {
+			return nil, fmt.Errorf("%w: %w", ErrMalformed, errKind)
+		}
+	}
+	rank, b, err := uvarint(b)
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,9 @@ func randomBatch(rng *rand.Rand) *Batch {
 		case Cleared:
 			ev.AllTiers = rng.IntN(2) == 0
 		}
+		if ev.Kind != Cleared && rng.IntN(3) == 0 {
+			ev.Group, ev.HasParent, ev.Parent, ev.Local = uint8(rng.IntN(MaxCacheGroups)), false, 0, nil
+		}
 		b.Events = append(b.Events, ev)
 	}
 	return b
@@ -146,6 +149,9 @@ func TestCheckRefusesWhatHasNoEncoding(t *testing.T) {
 		"removed on all tiers":   func(b *Batch) { b.Events[1].AllTiers = true },
 		"cleared with blocks":    func(b *Batch) { b.Events[1].Kind = Cleared },
 		"too few local hashes":   func(b *Batch) { b.Events[0].Engine = []uint64{1, 2} },
+		"group 16":               func(b *Batch) { b.Events[1].Group = MaxCacheGroups },
+		"content in a group":     func(b *Batch) { b.Events[0].Group = 1 },
+		"a group is cleared":     func(b *Batch) { b.Events[1] = Event{Kind: Cleared, Group: 1} },
 		"more local than engine": func(b *Batch) { b.Events[0].Engine = nil },
 	} {
 		b := example()

@@ -305,7 +305,7 @@ func (v *rankRecovery) load(ctx context.Context, d *dump, reply recovery.Reply) 
 			if b.Space != v.id.Space || b.Worker != v.id.Worker || b.Incarnation != d.Incarnation {
 				return fmt.Errorf("%w: a dump of another publisher", errNonsense)
 			}
-			n := slices.IndexFunc(b.Events, func(ev event.Event) bool { return ev.Incomplete })
+			n := slices.IndexFunc(b.Events, func(ev event.Event) bool { return ev.Incomplete && ev.Group == 0 })
 			if n < 0 {
 				n = len(b.Events)
 			}

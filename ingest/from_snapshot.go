@@ -198,6 +198,7 @@ func (r *reader) recoverRankFromSnapshot(ctx context.Context, index Replacer, sn
 	if err != nil {
 		return false, err
 	}
+	state.FromSnapshot()
 	if err = fill(ctx, state, dumped); err == nil {
 		l.do(func(l *partition) { taken = l.commitSnapshot(ctx, l.rank(pos.Worker, pos.DPRank), &pos, seq, state) })
 	}

@@ -226,7 +226,7 @@ func (p *Publisher) Publish(ctx context.Context, ev event.Event) error {
 		if rest.Engine = rest.Engine[n:]; len(rest.Engine) == 0 {
 			break
 		}
-		if rest.Kind == event.Stored {
+		if rest.Kind == event.Stored && rest.Group == 0 {
 			rest.HasParent, rest.Parent = true, part.Engine[n-1]
 		}
 	}

@@ -46,6 +46,10 @@ func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Pr
 		}
 		hashes := q.hashes(sp, space)
 		q.found.ranks, q.found.early = q.found.ranks[:0], r.earlyExit
+		q.found.tokens, q.found.finds, q.found.bounds = 0, 0, 0
+		if r.has&fieldTokens != 0 {
+			q.found.tokens = len(r.tokens)
+		}
 		space.Find(hashes, &q.found)
 		q.found.sort()
 		blocks := len(hashes)
@@ -57,7 +61,7 @@ func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Pr
 		}
 		q.asked += int64(blocks)
 		q.listed += int64(len(q.found.ranks))
-		matched, q.estimated = true, space.Hybrid()
+		matched, q.estimated = true, space.Hybrid() && (q.found.finds == 0 || q.found.bounds > 0)
 		visit(sp, blocks)
 	}
 	if !matched {

@@ -24,7 +24,7 @@ type Space interface {
 	Find(local []uint64, f *Found)
 	// Eagle reports whether tokens are to be looked up as shard.Space.Eagle says.
 	Eagle() bool
-	// Hybrid reports whether depths are upper bounds, as shard.Space.Hybrid says.
+	// Hybrid reports whether depths may be upper bounds, as shard.Space.Hybrid says.
 	Hybrid() bool
 	// Unfold appends the local hashes of the longest chain that has the
 	// sequence hashes seq, as far as the space knows one.
@@ -40,6 +40,9 @@ type Space interface {
 type Found struct {
 	ranks  []rankDepth
 	early  bool         // stop once one rank is left; its depth is then a lower bound
+	tokens int          // of the prompt; 0: not known
+	finds  int          // of Shards
+	bounds int          // of them those some of whose depths may be upper bounds
 	result shard.Result // scratch of Shards
 }
 

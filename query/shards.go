@@ -23,8 +23,11 @@ type shardSpace struct{ *shard.Space }
 
 // Find implements Space.
 func (s shardSpace) Find(local []uint64, f *Found) {
-	f.result.EarlyExit = f.early
+	f.result.EarlyExit, f.result.Tokens = f.early, f.tokens
 	s.Space.Find(local, &f.result)
+	if f.finds++; !f.result.Exact() {
+		f.bounds++
+	}
 	f.result.EachMember(f.addRank)
 }
 

@@ -66,9 +66,13 @@ type Worker struct {
 	// HashScheme says how the local hashes in its events are made (see
 	// Scheme); empty: not stated.
 	HashScheme string `json:"hash_scheme,omitempty"`
-	// Hybrid says that its model has caches besides full attention (sliding windows, states),
-	// which the index has not: what is held of a prompt is the most that can be reused.
+	// Hybrid says that its model has caches besides full attention (sliding windows, states).
+	// Where CacheGroups do not say what they are, what is held of a prompt is the most that
+	// can be reused.
 	Hybrid bool `json:"hybrid,omitempty"`
+	// CacheGroups are all the caches of its model, if they are known; group 0 is full
+	// attention. What its stream tells of them is added to what stands here.
+	CacheGroups []event.CacheGroup `json:"cache_groups,omitempty"`
 	// EngineScheme names the function of its engine hashes if equal content
 	// has equal ones on every worker that names the same; empty: it has not.
 	EngineScheme string `json:"engine_scheme,omitempty"`
@@ -188,7 +192,7 @@ func (w *Worker) normalise() error {
 	if err := modelfiles.Check(w.Tokenizer); err != nil {
 		return err
 	}
-	if err := cmp.Or(w.checkTexts(), w.checkSeen()); err != nil {
+	if err := cmp.Or(w.checkTexts(), w.checkSeen(), event.CheckCacheGroups(w.CacheGroups)); err != nil {
 		return err
 	}
 	if len(w.Ranks) == 0 {

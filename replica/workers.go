@@ -94,9 +94,9 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 }
 
 // heed has requests be looked up with the hashes that the worker says it makes, and
-// answers be called estimated where it says that they are.
+// answers be exact, or called estimated, by what it says of its caches.
 func (w *workers) heed(e *registry.Entry) {
-	if !e.Present() || !e.Eagle() && !e.Hybrid {
+	if !e.Present() || !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 {
 		return
 	}
 	sp, err := w.r.set.Open(e.Key.Space)
@@ -109,6 +109,9 @@ func (w *workers) heed(e *registry.Entry) {
 	}
 	if e.Hybrid {
 		sp.MarkHybrid()
+	}
+	if len(e.CacheGroups) > 0 {
+		sp.SetCacheGroups(e.Key.Worker, e.CacheGroups)
 	}
 }
 

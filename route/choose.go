@@ -27,7 +27,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	}
 	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
-	r.weigh.part, r.weigh.estimated = r.estimated()
+	r.weigh.part, r.weigh.estimated = r.estimated(s)
 	left := r.gather(s, o, now, explain)
 	if len(s.cands) == 0 {
 		err := &NoWorkerError{Left: left}

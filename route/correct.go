@@ -36,9 +36,10 @@ func (c *correction) part() float64 {
 	return min(c.found/c.bound, 1)
 }
 
-// estimated reports whether depths are bounds, and what is left of them then.
-func (r *Router) estimated() (part float64, is bool) {
-	if r.cfg.Estimated == nil || !r.cfg.Estimated() {
+// estimated reports whether the depths that were found are bounds, and what is left of them
+// then.
+func (r *Router) estimated(s *scratch) (part float64, is bool) {
+	if r.cfg.Estimated == nil || s.exact || !r.cfg.Estimated() {
 		return 1, false
 	}
 	return r.correction.part(), true

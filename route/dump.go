@@ -21,7 +21,7 @@ type dumper interface {
 var _ dumper = (*shard.Space)(nil)
 
 // DumpEvents calls f with the events that rebuild what each rank holds, ranks
-// in order, until f returns false. Each rank's are of one moment; between two
+// in order, until f returns false: of full attention, where there are more cache groups. Each rank's are of one moment; between two
 // ranks the index goes on.
 func (r *Router) DumpEvents(ctx context.Context, f func(id shard.RankID, d shard.Dumped) bool) error {
 	index, ok := r.cfg.Index.(dumper)
@@ -34,7 +34,7 @@ func (r *Router) DumpEvents(ctx context.Context, f func(id shard.RankID, d shard
 			return fmt.Errorf("dumping worker %d rank %d: %w", rank.Worker, rank.DPRank, err)
 		}
 		for _, d := range events {
-			if !f(rank.RankID, d) {
+			if d.Event.Group == 0 && !f(rank.RankID, d) {
 				return nil
 			}
 		}

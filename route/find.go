@@ -19,6 +19,8 @@ type rankDepth struct {
 func (r *Router) find(ctx context.Context, s *scratch) {
 	s.shares = s.shares[:0]
 	s.listed = r.cfg.Shares != nil || len(s.eagle) > 0
+	s.exact = r.cfg.Shares == nil && r.cfg.Index != nil // unless a lookup has bounds
+	s.result.Tokens = s.tokens
 	switch s.looked = true; {
 	case r.cfg.Shares != nil:
 		s.unknown = r.askShares(ctx, s, s.local)
@@ -30,10 +32,12 @@ func (r *Router) find(ctx context.Context, s *scratch) {
 	case s.listed:
 		for _, local := range [...][]uint64{s.local, s.eagle} {
 			r.cfg.Index.Find(local, &s.result)
+			s.exact = s.exact && s.result.Exact()
 			s.result.Each(func(id shard.RankID, depth [event.NumTiers]uint32) { s.shares = append(s.shares, rankDepth{id, depth}) })
 		}
 	default:
 		r.cfg.Index.Find(s.local, &s.result)
+		s.exact = s.result.Exact()
 	}
 }
 

@@ -343,6 +343,7 @@ type scratch struct {
 	eagle   []uint64                 // local with the token after each block; empty if not looked up
 	unknown func(worker uint64) bool // of whom no share has answered; nil: of nobody
 	looked  bool                     // these are of this request
+	exact   bool                     // what was found are no bounds
 	weigh   Weighing
 	tokens  int
 	private int // blocks of a prompt whose tokens are not known
@@ -417,7 +418,7 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		return fmt.Errorf("hashing a prompt: %w", err)
 	}
 	s.tokens = min(s.tokens, load.MaxCount)
-	s.looked, s.listed, s.unknown, s.seen = false, false, nil, s.seen[:0]
+	s.looked, s.listed, s.exact, s.unknown, s.seen = false, false, false, nil, s.seen[:0]
 	s.eagle = s.eagle[:0]
 	if p.Local == nil && r.cfg.Eagle != nil && r.cfg.Eagle() {
 		hash := p.Hash

@@ -39,6 +39,14 @@ type Cut struct {
 	emit  func(shard int, p *core.Piece)
 	begun chan struct{}
 	ended bool
+	// groups has, by shard, the cache groups of the ranks whose home it is.
+	groups [][]CutGroups
+}
+
+// CutGroups is what a rank held in its cache groups when a cut began; it is all of it.
+type CutGroups struct {
+	Holder core.Holder
+	Blocks []Dumped
 }
 
 // BeginCut queues the beginning of a cut: it is of what the batches leave that
@@ -56,14 +64,20 @@ func (s *Space) BeginCut(ctx context.Context, emit func(shard int, p *core.Piece
 	if !s.cutting.CompareAndSwap(false, true) {
 		return nil, ErrCutting
 	}
-	c := &Cut{space: s, parts: make([]*core.Cut, len(s.shards)), emit: emit, begun: make(chan struct{})}
+	c := &Cut{space: s, parts: make([]*core.Cut, len(s.shards)), emit: emit, begun: make(chan struct{}), groups: make([][]CutGroups, len(s.shards))}
 	err := s.submit(ctx, func(t *task) {
 		for _, ranks := range s.table.byWorker {
 			for _, m := range ranks {
 				c.ranks = append(c.ranks, CutRank{m.id, m.holder})
 			}
 		}
+		grouped := s.table.grouped()
 		t.inspect = func(o *owner) {
+			for _, m := range grouped {
+				if table := o.groupsHere(m); table != nil && !table.Partial() {
+					c.groups[o.number] = append(c.groups[o.number], CutGroups{m.holder, copyGroups(table, m.id.DPRank)})
+				}
+			}
 			c.parts[o.number] = o.index.(cutter).BeginCut(func(p *core.Piece) { emit(o.number, p) })
 		}
 		t.done = func(core.Outcome) { close(c.begun) }
@@ -116,6 +130,10 @@ func (c *Cut) Inferred() []map[core.Holder][]uint64 {
 	}
 	return list
 }
+
+// Groups returns the cache groups of ranks by shard, once Begun has returned. The caller does
+// not change them.
+func (c *Cut) Groups() [][]CutGroups { return c.groups }
 
 // End ends the cut, given out or not. emit is not called once it has returned.
 func (c *Cut) End() {

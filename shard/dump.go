@@ -32,11 +32,18 @@ func (s *Space) DumpRank(ctx context.Context, id RankID) ([]Dumped, error) {
 // to the space before the call. wait returns the events.
 func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped, err error) {
 	parts := make([][]Dumped, len(s.shards))
+	var groups []Dumped // of the home's owner
 	dumped := make(chan struct{})
 	err = s.submit(ctx, func(t *task) {
 		m := s.table.find(id)
 		t.inspect = func(o *owner) {
-			if m == nil || int(m.holder) >= len(o.members) || o.members[m.holder] != m {
+			if m == nil {
+				return
+			}
+			if table := o.groupsHere(m); table != nil {
+				groups = copyGroups(table, id.DPRank) // before the rest: see Replacement.Add
+			}
+			if int(m.holder) >= len(o.members) || o.members[m.holder] != m {
 				return // it has stored nothing in this shard
 			}
 			o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
@@ -54,6 +61,6 @@ func (s *Space) BeginDump(ctx context.Context, id RankID) (wait func() []Dumped,
 	}
 	return func() []Dumped {
 		<-dumped
-		return slices.Concat(parts...)
+		return slices.Concat(append([][]Dumped{groups}, parts...)...)
 	}, nil
 }

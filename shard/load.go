@@ -26,11 +26,12 @@ type Load struct {
 	parts [][]*core.Loader
 	// routes, by section, is where runs went that others leave.
 	routes []map[uint32]route
-	blocks int // expected of each shard
+	blocks int                      // expected of each shard
+	groups map[core.Holder]*grouped // of the ranks whose cache groups it tells
 
 	mu struct {
-		sync.Mutex
-		err error
+		sync.Mutex // of groups, too
+		err        error
 	}
 }
 
@@ -58,7 +59,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 	case len(ranks) > s.maxRanks:
 		return nil, fmt.Errorf("loading %d ranks into a space of %d at most", len(ranks), s.maxRanks)
 	}
-	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections), blocks: blocks / len(s.shards)}
+	l := &Load{space: s, parts: make([][]*core.Loader, len(s.shards)), routes: make([]map[uint32]route, sections), blocks: blocks / len(s.shards), groups: make(map[core.Holder]*grouped)}
 	for i := range l.routes {
 		l.routes[i] = make(map[uint32]route)
 	}
@@ -76,6 +77,7 @@ func (s *Space) BeginLoad(ranks []RankID, sections, blocks int) (*Load, error) {
 		seen[id] = true
 		m := s.table.hidden(id, len(s.shards))
 		m.reachAll()
+		m.loaded = true
 		l.members = append(l.members, m)
 	}
 	return l, nil
@@ -185,6 +187,53 @@ func (l *Load) Infer(ctx context.Context, h core.Holder, hashes []uint64) error 
 	})
 }
 
+// Groups takes what a rank holds in its cache groups, in one call or several, of which one
+// may have nothing: that says that there is nothing else. Before Finish.
+func (l *Load) Groups(h core.Holder, ev *event.Event, copies []uint32) error {
+	if int(h) >= len(l.members) || len(copies) < len(ev.Engine) {
+		return fmt.Errorf("%w: cache groups of holder %d of %d", core.ErrPiece, h, len(l.members))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	g := l.groups[h]
+	if g == nil {
+		g = newGrouped()
+		l.groups[h] = g
+	}
+	g.mu.table.Restore(ev, copies) // nobody else knows it yet
+	return nil
+}
+
+// finishGroups tells the tables where blocks stand, and gives them to their ranks.
+func (l *Load) finishGroups(ctx context.Context) error {
+	if len(l.groups) == 0 {
+		return nil
+	}
+	err := l.each(ctx, func(o *owner) {
+		for h, g := range l.groups {
+			o.index.Dump(h, func(ev *event.Event, copies []uint32) bool {
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				g.mu.table.Restore(ev, copies)
+				return true
+			})
+		}
+	})
+	if err != nil {
+		return err
+	}
+	l.space.mu.Lock()
+	defer l.space.mu.Unlock()
+	for h, g := range l.groups {
+		g.mu.table.Restored() // every owner is done with it
+		l.members[h].give(g)
+		l.members[h].loaded = false
+	}
+	l.space.MarkHybrid()
+	l.space.grouped.Store(true)
+	return nil
+}
+
 // each has every owner call f and waits.
 func (l *Load) each(ctx context.Context, f func(o *owner)) error {
 	finished := make(chan struct{})
@@ -202,7 +251,7 @@ func (l *Load) each(ctx context.Context, f func(o *owner)) error {
 // Finish waits until everything is loaded and says whether that went well. It
 // is called after the last Add, before Commit.
 func (l *Load) Finish(ctx context.Context) error {
-	return l.each(ctx, func(o *owner) {
+	err := l.each(ctx, func(o *owner) {
 		for _, part := range l.parts[o.number] {
 			if part != nil {
 				part.Finish() // runs of ranks that the snapshot leaves out
@@ -210,6 +259,10 @@ func (l *Load) Finish(ctx context.Context) error {
 		}
 		o.recomputeMemory()
 	})
+	if err != nil {
+		return err
+	}
+	return l.finishGroups(ctx)
 }
 
 // Commit shows what was loaded to lookups. After an error Abort is due.
@@ -224,6 +277,9 @@ func (l *Load) Commit(ctx context.Context) error {
 				delete(o.hidden, m.holder)
 				o.assignHolder(m)
 				o.publish(m)
+				if g := m.groups.Load(); g != nil && g.home == o.number {
+					o.weigh(g)
+				}
 			}
 		}
 		t.done = func(core.Outcome) { close(shown) }

@@ -58,6 +58,14 @@ func (r *Result) EachMember(f func(m Member, depth [event.NumTiers]uint32)) {
 	if r.space == nil {
 		return
 	}
+	if r.grouped.is {
+		for i := range r.grouped.found {
+			if found := &r.grouped.found[i]; !found.m.removed.Load() {
+				f(found.Member, found.depth)
+			}
+		}
+		return
+	}
 	slots := *r.slots
 	if !r.matches.Tiered() { // the common case, for less than EachHolder takes
 		r.matches.Each(event.Device, func(h core.Holder, d uint32) {

@@ -38,6 +38,11 @@ type member struct {
 	// in its events. Space.mu guards it. It stands behind what every choice reads of
 	// every rank, which is one line of the cache.
 	reached []bool
+	// groups is set once the rank is known to have cache groups.
+	groups atomic.Pointer[grouped]
+	// loaded says that it comes from a snapshot, which does not tell what its groups hold.
+	// Space.mu guards it.
+	loaded bool
 }
 
 // reachAll notes that any shard may have blocks of the rank.

@@ -18,7 +18,9 @@ type ledger struct {
 type account struct {
 	ledger  *ledger
 	entered int64            // of the ledger's sum
+	groups  int64            // bytes of the tables whose home the shard is
 	bytes   [10]atomic.Int64 // by kind, see core.Memory
+	tables  atomic.Int64     // groups, for others
 }
 
 // newIndex makes the shard's index.
@@ -58,7 +60,8 @@ func (a *account) recompute(index core.Index) {
 	for i, n := range m.Bytes() {
 		a.bytes[i].Store(n)
 	}
-	now := m.Total()
+	a.tables.Store(a.groups)
+	now := m.Total() + a.groups
 	a.ledger.used.Add(now - a.entered)
 	a.entered = now
 }
@@ -76,14 +79,16 @@ func (s *Set) Memory() []MemoryKind {
 	for _, name := range (core.Memory{}).Kinds() {
 		kinds = append(kinds, MemoryKind{Kind: name})
 	}
+	tables := MemoryKind{Kind: "cache_groups"}
 	for _, sp := range s.spaces.Range {
 		for _, o := range sp.shards {
 			for i := range kinds {
 				kinds[i].Bytes += o.account.bytes[i].Load()
 			}
+			tables.Bytes += o.account.tables.Load()
 		}
 	}
-	return kinds
+	return append(kinds, tables)
 }
 
 // MemoryBudget returns what the indexes use and how much they may; 0 means

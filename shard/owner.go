@@ -50,6 +50,7 @@ func (o *owner) run() {
 			for _, m := range t.members {
 				o.index.Clear(m.holder, 0, true)
 				delete(o.hidden, m.holder)
+				o.dropGroups(m)
 				o.publish(m)
 			}
 		}
@@ -86,6 +87,13 @@ func (o *owner) apply(t *task) (changed bool) {
 			o.applyUnknown(t, ev, out)
 			continue
 		}
+		if m.groups.Load() != nil {
+			out.Add(o.applyGroups(m, ev, t.batch.CountCopies))
+			changed = true
+		}
+		if ev.Group > 0 {
+			continue
+		}
 		had := !o.index.Empty(m.holder)
 		if had || o.begins(ev) {
 			o.prefetchAfter(t, i)
@@ -110,7 +118,7 @@ func (o *owner) apply(t *task) (changed bool) {
 		}
 	}
 	if last == nil {
-		return false
+		return changed
 	}
 	o.publish(last)
 	ops := out.Stored + out.Duplicate + out.Removed + out.Decremented -
@@ -154,7 +162,7 @@ func (o *owner) prefetchAfter(t *task, i int) {
 
 // applyUnknown counts an event of a rank that has no holder number.
 func (o *owner) applyUnknown(t *task, ev *event.Event, out *core.Outcome) {
-	if ev.Kind == event.Removed && o.countsAbsent(t) {
+	if ev.Kind == event.Removed && ev.Group == 0 && o.countsAbsent(t) {
 		out.Unknown += len(ev.Engine)
 	}
 }

@@ -50,8 +50,20 @@ func (s *Space) Replace(ctx context.Context, id RankID) (*Replacement, error) {
 		return nil, fmt.Errorf("replacing worker %d, rank %d: already %d ranks", id.Worker, id.DPRank, s.maxRanks)
 	}
 	p := &Replacement{space: s, id: id, member: s.table.hidden(id, len(s.shards)), restorers: make([]core.Restorer, len(s.shards))}
+	if m, ok := s.models.Load(id.Worker); ok && m.model != nil {
+		p.member.give(newGrouped())
+	}
 	s.table.replacing[id] = p
 	return p, nil
+}
+
+// FromSnapshot says that what is added comes from a snapshot. Where that does not tell what
+// the rank's cache groups hold, depths of the rank are bounds until it is cleared or replaced.
+func (p *Replacement) FromSnapshot() {
+	p.space.mu.Lock()
+	defer p.space.mu.Unlock()
+	p.member.loaded = true
+	p.member.groups.Store(nil)
 }
 
 // Add applies events of a dump (see [core.Index]), with one number of copies
@@ -61,8 +73,14 @@ func (p *Replacement) Add(ctx context.Context, events []event.Event, copies [][]
 	return p.do(ctx, func(t *task) {
 		t.batch = &event.Batch{Space: p.space.key, Worker: p.id.Worker, Events: events}
 		t.copies = copies
-		for range events {
+		for i := range events {
 			t.members = append(t.members, p.member)
+			if events[i].Group > 0 && p.member.groups.Load() == nil {
+				p.member.give(newGrouped()) // a dump begins with the groups
+				p.member.loaded = false
+				p.space.MarkHybrid()
+				p.space.grouped.Store(true)
+			}
 		}
 		p.space.reach(t)
 	})
@@ -166,11 +184,24 @@ func (o *owner) restore(t *task) {
 	if t.batch == nil {
 		r.Index = o.index
 		out.Add(r.Finish())
+		if g := p.member.groups.Load(); g != nil && g.home == o.number {
+			g.mu.Lock()
+			g.mu.table.Restored()
+			g.mu.Unlock()
+		}
 		o.publish(p.member)
 		return
 	}
 	for i := range t.batch.Events {
+		ev := &t.batch.Events[i]
+		if ev.Group > 0 || p.member.groups.Load() != nil && !t.attach {
+			out.Add(o.restoreGroups(p.member, ev, t.copies[i]))
+		}
+		if ev.Group > 0 {
+			continue
+		}
 		if t.attach {
+			o.lackGroups(p.member)
 			o.attach(t, i, out)
 			continue
 		}

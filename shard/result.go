@@ -14,25 +14,35 @@ type Result struct {
 	version uint64                    // of the space's table, before the lookup
 	slots   *[]atomic.Pointer[member] // of the table, then
 	matches core.Matches
+	grouped groupedFind
 
 	// EarlyExit makes Find stop once a single rank is left: its depth is then
 	// a lower bound. The caller sets it.
 	EarlyExit bool
+	// Tokens is how long the prompt is, which the caller may set: as its last token is
+	// computed in any case, a model with cache groups may reuse less of a prompt that ends
+	// with a block. 0: something follows its last block.
+	Tokens int
 }
 
 // Find puts into r, for every rank and tier level, how many leading blocks of
 // the prompt it holds, given the local hashes of the prompt's complete blocks
 // from the first on. It takes no lock and touches one shard.
 func (s *Space) Find(local []uint64, r *Result) {
-	r.space, r.matches.EarlyExit = s, r.EarlyExit
+	r.space, r.grouped.is = s, s.grouped.Load()
+	r.matches.EarlyExit = r.EarlyExit && !r.grouped.is // who has most of full attention may reuse less
 	for {
 		swaps := s.table.swaps.Load()
 		r.slots, r.version = s.table.slots.Load(), s.table.version.Load()
 		if len(local) == 0 {
 			r.matches.Reset()
+			r.grouped.found, r.grouped.estimated = r.grouped.found[:0], false
 			return
 		}
 		s.shards[s.shardOf(local[0])].index.Find(local, &r.matches)
+		if r.grouped.is {
+			s.regroup(local, r)
+		}
 		if s.table.swaps.Load() == swaps {
 			return
 		}

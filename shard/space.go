@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/puzpuzpuz/xsync/v3"
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -36,6 +37,8 @@ type Space struct {
 	cutting atomic.Bool // a cut is under way
 	eagle   atomic.Bool // see Eagle
 	hybrid  atomic.Bool // see Hybrid
+	grouped atomic.Bool // some worker has cache groups that are told apart
+	models  *xsync.MapOf[uint64, *cacheModel]
 
 	mu struct { // guards the order of tasks and the table's writes
 		sync.Mutex
@@ -55,6 +58,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		hashKey:  cfg.Key,
 		maxRanks: cfg.MaxRanks,
 		table:    newTable(),
+		models:   xsync.NewMapOf[uint64, *cacheModel](),
 		slots:    make(chan struct{}, cfg.Queue),
 	}
 	s.scheme = func(worker uint64) string {
@@ -108,8 +112,8 @@ func (s *Space) MarkEagle() {
 	}
 }
 
-// Hybrid reports whether the model of some worker has caches besides full attention, which
-// are not indexed: depths are upper bounds then.
+// Hybrid reports whether the model of some worker has caches besides full attention. Depths
+// may be upper bounds then: Result.Exact says of each answer whether they are not.
 func (s *Space) Hybrid() bool { return s.hybrid.Load() }
 
 // MarkHybrid has Hybrid say so from now on.
@@ -145,9 +149,18 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	if b.Hybrid {
 		s.MarkHybrid()
 	}
+	made, err := s.tablesFor(ctx, b)
+	if err != nil {
+		return err
+	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
 		t.outs[0].Refused += s.findMembers(t)
+		for _, m := range t.members {
+			if m != nil && made[m.id.DPRank] != nil && m.groups.Load() == nil {
+				m.give(made[m.id.DPRank])
+			}
+		}
 		s.reach(t)
 	})
 }
@@ -194,7 +207,7 @@ func (s *Space) reach(t *task) {
 			continue
 		}
 		switch ev := &t.batch.Events[i]; {
-		case ev.Kind != event.Stored:
+		case ev.Kind != event.Stored || ev.Group > 0:
 		case ev.Incomplete && ev.HasParent || hashOnly(ev) && t.scheme != "":
 			m.reachAll() // it may be wherever others of the hash scheme have it
 		case !ev.HasParent && len(ev.Local) > 0:
@@ -238,6 +251,7 @@ func (s *Space) ApplyWait(ctx context.Context, b *event.Batch) (core.Outcome, er
 // numbers. It returns when that is done; lookups stop seeing the worker at
 // once. ctx bounds the wait for room in the queue.
 func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
+	s.models.Delete(worker) // who comes back says it again
 	return s.removeRanks(ctx, func(remove func(*member)) {
 		for _, m := range s.table.byWorker[worker] {
 			remove(m)
@@ -286,7 +300,15 @@ func (s *Space) Digest(ctx context.Context) (uint64, error) {
 	id := SpaceHash(s.key)
 	summed := make(chan struct{})
 	err := s.submit(ctx, func(t *task) {
-		t.inspect = func(o *owner) { sum.Add(o.index.Digest(id, o.identity) - o.hiddenDigest(id)) }
+		grouped := s.table.grouped()
+		t.inspect = func(o *owner) {
+			sum.Add(o.index.Digest(id, o.identity) - o.hiddenDigest(id))
+			for _, m := range grouped {
+				if table := o.groupsHere(m); table != nil {
+					sum.Add(table.Digest(id, m.id.Worker, m.id.DPRank))
+				}
+			}
+		}
 		t.done = func(core.Outcome) { close(summed) }
 	})
 	if err != nil {

@@ -84,7 +84,9 @@ func (t *task) startHashVotes() {
 }
 
 // hashOnly reports whether the event stores blocks by their engine hashes alone.
-func hashOnly(ev *event.Event) bool { return ev.Kind == event.Stored && len(ev.Local) == 0 }
+func hashOnly(ev *event.Event) bool {
+	return ev.Kind == event.Stored && len(ev.Local) == 0 && ev.Group == 0
+}
 
 // voteHash posts what one shard knows about block j of event i. All that a shard
 // says about an event comes before its voteParent.

@@ -28,6 +28,15 @@ func newCounter(m *Meta) *counter {
 	return &counter{space: shard.SpaceHash(event.Space(m.Space)), ranks: m.Ranks, above: make(map[uint64]above)}
 }
 
+// addGroup adds blocks of a cache group to the digest. As elsewhere full attention alone is
+// counted.
+func (c *counter) addGroup(h core.Holder, ev *event.Event, copies []uint32) {
+	r := &c.ranks[h]
+	for i, name := range ev.Engine {
+		c.sum.Digest += core.DigestTerm(c.space, r.Worker, r.DPRank, ev.Tier, uint32(ev.Group), name, 0, copies[i])
+	}
+}
+
 func (c *counter) add(p *core.Piece) error {
 	c.sum.Runs++
 	c.sum.Blocks += uint64(len(p.Local))

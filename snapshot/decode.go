@@ -7,6 +7,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // decoder reads a chunk's structure and words.
@@ -230,6 +231,38 @@ func decodeInferred(c *chunk, to []core.Holder, f func(h core.Holder, hashes []u
 	}
 	if d.bad || len(d.words) > 0 {
 		return fmt.Errorf("%w: inferred names that cannot be read", ErrDamaged)
+	}
+	return nil
+}
+
+// decodeGroups calls f for each list of blocks of a cache group, of holders that are not left
+// out.
+func decodeGroups(c *chunk, to []core.Holder, f func(h core.Holder, ev *event.Event, copies []uint32) error) error {
+	var d decoder
+	d.begin(c)
+	for len(d.meta) > 0 && !d.bad {
+		h := holderTo(to, d.uint32())
+		head := d.byte()
+		ev := event.Event{Kind: event.Stored, Group: head >> 4, Tier: event.Tier(head & 0xf)}
+		copies := make([]uint32, d.count())
+		for i := range copies {
+			if copies[i] = d.uint32(); copies[i] == 0 {
+				d.bad = true
+			}
+		}
+		ev.Engine = d.nextWords(len(copies))
+		if ev.Tier >= event.NumTiers || ev.Group == 0 && len(copies) > 0 {
+			d.bad = true
+		}
+		if h == noHolder || d.bad {
+			continue
+		}
+		if err := f(h, &ev, copies); err != nil {
+			return err
+		}
+	}
+	if d.bad || len(d.words) > 0 {
+		return fmt.Errorf("%w: cache groups that cannot be read", ErrDamaged)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // How a run's engine hashes are stored.
@@ -146,6 +147,17 @@ func flagsOf(e *core.PieceHash) byte {
 		}
 	}
 	return f
+}
+
+// appendGroups appends blocks of one cache group that a holder has, or that it has no more.
+func (c *chunk) appendGroups(h core.Holder, ev *event.Event, copies []uint32) {
+	c.meta = binary.AppendUvarint(c.meta, uint64(h))
+	c.meta = append(c.meta, ev.Group<<4|byte(ev.Tier))
+	c.meta = binary.AppendUvarint(c.meta, uint64(len(ev.Engine)))
+	for _, n := range copies {
+		c.meta = binary.AppendUvarint(c.meta, uint64(n))
+	}
+	c.words = appendWords(c.words, ev.Engine)
 }
 
 // appendInferred appends the inferred hashes of one holder.

@@ -26,6 +26,7 @@ const (
 	kindMeta     = 1
 	kindRuns     = 2
 	kindInferred = 3
+	kindGroups   = 4
 	kindFooter   = 255
 )
 

@@ -22,7 +22,7 @@ type Info struct {
 }
 
 // scan reads a file to its end, checks every chunk and calls each with those of
-// runs and inferred hashes. The memory of the chunk as it stands is each's until it
+// runs, inferred hashes and cache groups. The memory of the chunk as it stands is each's until it
 // returns, and longer if it gives the reader other.
 //
 // Nothing of a file is believed before it is checked: each chunk's checksum goes on from
@@ -58,7 +58,7 @@ func scan(r io.Reader, begin func(m *Meta) error, each func(s stored, u *chunkRe
 			if err := begin(meta); err != nil {
 				return nil, err
 			}
-		case kindRuns, kindInferred:
+		case kindRuns, kindInferred, kindGroups:
 			if s.section >= meta.Sections {
 				return nil, fmt.Errorf("%w: section %d of %d", ErrDamaged, s.section, meta.Sections)
 			}
@@ -117,8 +117,14 @@ func Verify(r io.Reader) (*Info, error) {
 		if err := cr.unpack(&s, &m.unpacked); err != nil {
 			return err
 		}
-		if s.kind == kindInferred {
+		switch s.kind {
+		case kindInferred:
 			return decodeInferred(&m.unpacked, to, func(core.Holder, []uint64) error { return nil })
+		case kindGroups:
+			return decodeGroups(&m.unpacked, to, func(h core.Holder, ev *event.Event, copies []uint32) error {
+				count[s.section].addGroup(h, ev, copies)
+				return nil
+			})
 		}
 		runs, err := m.runs.decodeRuns(&m.unpacked, to)
 		for i := range runs {
@@ -297,6 +303,13 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 // they are done with it.
 func loadChunk(ctx context.Context, cr *chunkReader, s *stored, m *memory, to []core.Holder, l *shard.Load, blocks *atomic.Uint64, loading *sync.WaitGroup, give func()) error {
 	if err := cr.unpack(s, &m.unpacked); err != nil {
+		return err
+	}
+	if s.kind == kindGroups {
+		err := decodeGroups(&m.unpacked, to, l.Groups)
+		if err == nil {
+			give()
+		}
 		return err
 	}
 	if s.kind == kindInferred {

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -230,7 +231,7 @@ func (w *Writer) Write(ctx context.Context, out io.Writer, m Meta) (*Footer, err
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("snapshot: %w", context.Cause(ctx))
 	}
-	return f.finish(w.cut.Inferred())
+	return f.finish(w.cut.Inferred(), w.cut.Groups(), w.opts.ChunkBytes)
 }
 
 // lead is how many chunks of each section may be filled before they are written: the
@@ -327,7 +328,12 @@ func (f *file) put(p *packer, c *chunk) error {
 }
 
 // finish writes what follows the runs.
-func (f *file) finish(inferred []map[core.Holder][]uint64) (*Footer, error) {
+func (f *file) finish(inferred []map[core.Holder][]uint64, groups [][]shard.CutGroups, chunkBytes int) (*Footer, error) {
+	for s, ranks := range groups {
+		if err := f.groups(s, ranks, chunkBytes); err != nil {
+			return nil, err
+		}
+	}
 	for s, byHolder := range inferred {
 		c := &chunk{kind: kindInferred, section: s}
 		for _, h := range slices.Sorted(maps.Keys(byHolder)) {
@@ -351,6 +357,40 @@ func (f *file) finish(inferred []map[core.Holder][]uint64) (*Footer, error) {
 		return nil, err
 	}
 	return &f.footer, nil
+}
+
+// groups writes what ranks hold in their cache groups. Each is named first, as it may hold
+// nothing there.
+func (f *file) groups(section int, ranks []shard.CutGroups, chunkBytes int) error {
+	c := &chunk{kind: kindGroups, section: section}
+	count := newCounter(f.meta)
+	put := func() error {
+		err := f.put(f.packer, c)
+		c.meta, c.words = c.meta[:0], c.words[:0]
+		return err
+	}
+	for _, rank := range ranks {
+		at := holderTo(f.to, rank.Holder)
+		if at == noHolder {
+			continue
+		}
+		c.appendGroups(rank.Holder, &event.Event{}, nil)
+		for i := range rank.Blocks {
+			d := &rank.Blocks[i]
+			c.appendGroups(rank.Holder, &d.Event, d.Copies)
+			count.addGroup(at, &d.Event, d.Copies)
+			if c.size() >= chunkBytes {
+				if err := put(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	f.footer.add(&count.sum)
+	if c.size() == 0 {
+		return nil
+	}
+	return put()
 }
 
 // number gives the ranks their holders' numbers. Ranks without blocks have

@@ -17,8 +17,12 @@
 // groups from the longest candidate down, and does not try each boundary: with EAGLE the
 // order of the steps decides.
 //
-// No lookup asks it yet: an index keeps full attention's blocks alone, and answers for such
-// models are its upper bound and say that they are estimated.
+// A Table is what one rank holds in its groups. In a stream groups other than full attention
+// name blocks alone, of which often a few stand for many tokens; so full attention, which
+// names the same prefixes alike, says where they stand, and what it does not hold cannot be
+// reused. A table beside the index was chosen as the index has leading blocks, and sparse
+// groups hold a few of many; it takes memory for each block of such ranks, and others pay
+// nothing.
 //
-// Ownership: a Layout does not change once made.
+// Ownership: a Layout and a Model do not change once made. A Table has one writer.
 package groups

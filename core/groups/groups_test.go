@@ -6,25 +6,6 @@ import (
 	"testing"
 )
 
-// accepts says literally whether a group can go on from the boundary.
-func accepts(g Group, p int, held func(end int) bool) bool {
-	from := 0
-	switch g.Kind {
-	case Window:
-		from = p - (max(g.Span-1, 1)+g.Block-1)/g.Block*g.Block
-	case Chunked:
-		from = p / g.Span * g.Span / g.Block * g.Block
-	case State:
-		return p == 0 || p%g.Block == 0 && held(p)
-	}
-	for end := max(from, 0) + g.Block; end <= p; end += g.Block {
-		if !held(end) {
-			return false
-		}
-	}
-	return true
-}
-
 // Without EAGLE the answer is the largest boundary that every group accepts.
 func TestLargestBoundaryThatAllAccept(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(20, 2))

@@ -40,10 +40,8 @@ type Config struct {
 type Decoder struct {
 	cfg    Config
 	chains chains
-	groups [maxGroups]groupKind // by group_idx, learnt from stores
-	main   int64                // the first main group that was met, and 1; 0: none
-	hybrid bool                 // there are others
-	named  map[int64]uint64     // what Config.Loras add to the seed
+	groups cacheGroups
+	named  map[int64]uint64 // what Config.Loras add to the seed
 	loras  addends
 	salts  addends
 	stats  Stats
@@ -130,7 +128,7 @@ func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
 			ev.Local = d.locals[s.localAt:s.localTo:s.localTo]
 		}
 	}
-	d.batch.Events, d.batch.Hybrid = d.events, d.hybrid
+	d.batch.Events, d.batch.Hybrid, d.batch.Groups = d.events, d.groups.hybrid, d.groups.told()
 	return &d.batch, nil
 }
 

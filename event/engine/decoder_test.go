@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -337,27 +338,43 @@ func pairs(tokens []uint32) (l list) {
 // be reused, by vLLM's cache groups and by SGLang's components.
 func TestHybridModelsSaySo(t *testing.T) {
 	stored := []event.Event{storedEvent(nil, local(t, 0, t1...), 1)}
+	full := event.CacheGroup{Kind: "full_attention", BlockSize: 4}
+	window := event.CacheGroup{Number: 2, Kind: "sliding_window", BlockSize: 4, Span: 8}
 	for name, c := range map[string]struct {
 		ev     m
 		want   []event.Event
 		hybrid bool
+		groups []event.CacheGroup
 	}{
-		"one group":             {storeMap(nil, []uint64{1}, t1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), stored, false},
-		"a window":              {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8), nil, true},
-		"of another group":      {m{"type", "BlockRemoved", "block_hashes", list{1}, "group_idx", 1}, nil, true},
-		"two of full attention": {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "mla_attention"), stored, true},
-		"full attention":        {storeMap(nil, []uint64{1}, t1, "component_types", list{"FULL"}), stored, false},
-		"no component":          {storeMap(nil, []uint64{1}, t1, "component_types", list{}), stored, false},
-		"and a window":          {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA", "FULL"}), stored, true},
-		"a window that is back": {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA"}), nil, true},
-		"odd components":        {storeMap(nil, []uint64{1}, t1, "component_types", list{7}), stored, false},
+		"one group":            {storeMap(nil, []uint64{1}, t1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), stored, false, nil},
+		"a window":             {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8), []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{1}}}, true, []event.CacheGroup{full, window}},
+		"a window in an array": {nil, []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{1}}}, true, []event.CacheGroup{full, window}},
+		"of another group":     {m{"type", "BlockRemoved", "block_hashes", list{1}, "group_idx", 1}, []event.Event{{Kind: event.Removed, Group: 2, Engine: []uint64{1}}}, true, []event.CacheGroup{full}},
+		"two of full attention": {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "mla_attention"), []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{1}}}, true,
+			[]event.CacheGroup{full, {Number: 2, Kind: "mla_attention", BlockSize: 4}}},
+		"a window that keeps nothing": {storeMap(nil, nil, t1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8), nil, true, []event.CacheGroup{full, window}},
+		"an unknown kind":             {storeMap(nil, []uint64{1}, t1, "group_idx", 1), []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{1}}}, true, []event.CacheGroup{full}},
+		"what nobody can reuse":       {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "cross_attention"), nil, false, nil},
+		"too many groups":             {storeMap(nil, []uint64{1}, t1, "group_idx", 15, "kv_cache_spec_kind", "mamba"), nil, true, nil},
+		"a group of what":             {storeMap(nil, []uint64{1}, t1, "kv_cache_spec_kind", "mamba"), nil, true, nil},
+		"a part of a block": {m{"type", "BlockStored", "block_hashes", list{1}, "parent_block_hash", nil, "token_ids", []uint32{1, 2}, "block_size", 2, "group_idx", 0, "kv_cache_spec_kind", "full_attention"},
+			nil, false, nil},
+		"full attention":        {storeMap(nil, []uint64{1}, t1, "component_types", list{"FULL"}), stored, false, nil},
+		"no component":          {storeMap(nil, []uint64{1}, t1, "component_types", list{}), stored, false, nil},
+		"and a window":          {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA", "FULL"}), stored, true, nil},
+		"a window that is back": {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA"}), nil, true, nil},
+		"odd components":        {storeMap(nil, []uint64{1}, t1, "component_types", list{7}), stored, false, nil},
 	} {
 		d := newDecoder(t, Config{BlockSize: 4})
 		if _, err := d.Decode(batch(storeMap(nil, []uint64{2}, t2, "group_idx", 0, "kv_cache_spec_kind", "full_attention"))); err != nil {
 			t.Fatal(err)
 		}
-		b, err := d.Decode(batch(c.ev))
-		if err != nil || b.Hybrid != c.hybrid || len(b.Events) != len(c.want) {
+		payload := batch(c.ev)
+		if c.ev == nil {
+			payload = batch(list{"BlockStored", list{1}, nil, t1, 4, nil, "GPU", nil, nil, 1, "sliding_window", 8})
+		}
+		b, err := d.Decode(payload)
+		if err != nil || b.Hybrid != c.hybrid || !slices.Equal(b.Groups, c.groups) || len(b.Events) != len(c.want) || len(c.want) > 0 && !reflect.DeepEqual(b.Events, c.want) {
 			t.Errorf("%s: %+v, %v", name, b, err)
 		}
 		if b, err = d.Decode(batch()); err != nil || b.Hybrid != c.hybrid {
@@ -405,6 +422,9 @@ func TestOnlyTheMainCacheGroup(t *testing.T) {
 	d := newDecoder(t, Config{BlockSize: 4})
 	one := storedEvent(nil, local(t, 0, t1...), 1)
 	gone := event.Event{Kind: event.Removed, Engine: []uint64{1}}
+	other := func(kind event.Kind, group uint8) event.Event {
+		return event.Event{Kind: kind, Group: group, Engine: []uint64{1}}
+	}
 	// A removal's group is known by the store before it.
 	check(t, d, batch(
 		storeMap(nil, []uint64{1}, t1, "group_idx", 0, "kv_cache_spec_kind", "sliding_window"),
@@ -414,12 +434,12 @@ func TestOnlyTheMainCacheGroup(t *testing.T) {
 		storeMap(nil, []uint64{1}, t1, "kv_cache_spec_kind", "sink_full_attention"),
 		storeMap(nil, []uint64{1}, t1, "kv_cache_spec_kind", "chunked_local_attention"),
 		storeMap(nil, []uint64{1}, t1, "group_idx", 1000),
-	), second, one, one, one)
+	), second, other(event.Stored, 1), one, other(event.Stored, 3), other(event.Stored, 4), one)
 	check(t, d, batch(
 		list{"BlockRemoved", list{1}, "GPU", 0}, list{"BlockRemoved", list{1}, "GPU", 1}, m{"type", "BlockRemoved", "block_hashes", list{1}, "group_idx", 2},
 		list{"BlockRemoved", list{1}, "GPU", 3}, list{"BlockRemoved", list{1}, "GPU", nil}, list{"BlockRemoved", list{1}, "GPU", 9},
-	), second, gone, gone, gone)
-	if want := (Stats{OtherGroup: 7}); d.Stats() != want {
+	), second, other(event.Removed, 1), gone, other(event.Removed, 3), other(event.Removed, 4), gone, other(event.Removed, 10))
+	if want := (Stats{OtherGroup: 2}); d.Stats() != want {
 		t.Errorf("left out %v, want %v", d.Stats(), want)
 	}
 }

@@ -27,6 +27,7 @@ type fields struct {
 	lookahead later
 	parts     later // components, of SGLang's hybrid models
 	group     int64 // -1: not given
+	window    int64 // of a sliding window; 0: not given
 	spec      []byte
 	locality  []byte
 	eagle     bool
@@ -141,7 +142,9 @@ func (f *fields) named(d *Decoder, r *msgpack.Reader, name []byte) {
 		f.locality = optional(r)
 	case "is_eagle":
 		f.eagle = r.Bool()
-	case "kv_cache_spec_sliding_window", "ownership", "session_id", // of no use here
+	case "kv_cache_spec_sliding_window":
+		f.window = max(0, number(r))
+	case "ownership", "session_id", // of no use here
 		"event_id", "timestamp", "model_name", "additional_salt", "tenant_id", "backend_id",
 		"group_id", "object_key", "base_block_idx", "dp_rank":
 		r.Skip()
@@ -207,7 +210,7 @@ func (f *fields) tail(d *Decoder, r *msgpack.Reader, i int) {
 			f.group = number(r)
 			return
 		}
-		r.Skip() // the sliding window
+		f.window = max(0, number(r))
 	default:
 		f.unknown++
 		r.Skip()

@@ -17,7 +17,7 @@ func someState(t *testing.T) *Decoder {
 		storeMap(nil, []uint64{2}, t1, "lookahead_token_ids", list{list{9}}),
 		storeMap(nil, []uint64{3}, t1, "group_idx", 0, "kv_cache_spec_kind", "mamba"),
 		storeMap(nil, []uint64{4}, t1, "group_idx", 1, "kv_cache_spec_kind", "full_attention"),
-	), second, storedEvent(nil, local(t, blockhash.Seed("sql", "tenant"), t1...), 1), storedEvent(nil, local(t, 0, t1...), 4))
+	), second, storedEvent(nil, local(t, blockhash.Seed("sql", "tenant"), t1...), 1), event.Event{Kind: event.Stored, Group: 1, Engine: []uint64{3}}, storedEvent(nil, local(t, 0, t1...), 4))
 	return d
 }
 
@@ -30,10 +30,27 @@ func TestStateOutlivesARestart(t *testing.T) {
 	check(t, after, batch(
 		storeMap(1, []uint64{11}, t2), storeMap(2, []uint64{12}, t2),
 		list{"BlockRemoved", list{4}, "GPU", 0}, list{"BlockRemoved", list{4}, "GPU", 1},
-	), second, storedEvent(1, local(t, blockhash.Seed("sql", "tenant"), t2...), 11), event.Event{Kind: event.Removed, Engine: []uint64{4}})
-	if want := (Stats{ParentLeft: 1, OtherGroup: 1}); after.Stats() != want {
+		storeMap(nil, []uint64{5}, t1, "group_idx", 2, "kv_cache_spec_kind", "full_attention"),
+	), second, storedEvent(1, local(t, blockhash.Seed("sql", "tenant"), t2...), 11), event.Event{Kind: event.Removed, Group: 1, Engine: []uint64{4}},
+		event.Event{Kind: event.Removed, Engine: []uint64{4}}, event.Event{Kind: event.Stored, Group: 3, Engine: []uint64{5}})
+	if want := (Stats{ParentLeft: 1}); after.Stats() != want {
 		t.Errorf("left out %v, want %v", after.Stats(), want)
 	}
+	if b, err := after.Decode(batch()); err != nil || !b.Hybrid || len(b.Groups) != 3 || b.Groups[0].Kind != "mamba" {
+		t.Errorf("the groups are %+v, %v", b.Groups, err)
+	}
+}
+
+// A state of before groups were told apart has no more than their kinds.
+func TestStateOfVersion1(t *testing.T) {
+	old := append([]byte("KVE\x01"), make([]byte, maxGroups+4)...)
+	old[4], old[5], old[6] = byte(groupOther), byte(groupMain), byte(groupMain)
+	d := newDecoder(t, Config{BlockSize: 4})
+	if err := d.RestoreState(old); err != nil {
+		t.Fatal(err)
+	}
+	check(t, d, batch(list{"BlockRemoved", list{4}, "GPU", 1}, list{"BlockRemoved", list{4}, "GPU", 2}), second,
+		event.Event{Kind: event.Removed, Engine: []uint64{4}}, event.Event{Kind: event.Removed, Group: 3, Engine: []uint64{4}})
 }
 
 func TestRestoringLessRoomKeepsTheBound(t *testing.T) {
@@ -60,7 +77,7 @@ func TestUnusableStateIsRefused(t *testing.T) {
 			t.Errorf("first %d bytes: %v", n, err)
 		}
 	}
-	for name, at := range map[string]int{"magic": 0, "version": 3, "group": 4, "number": 4 + maxGroups, "flag": len(state) - 1} {
+	for name, at := range map[string]int{"magic": 0, "version": 3, "group": 4, "main": 4 + maxGroups, "groups": 4 + maxGroups + 5, "number": len(state) - 2*stateChain - 4, "flag": len(state) - 1} {
 		state[at] ^= 0x40
 		if err := d.RestoreState(state); !errors.Is(err, ErrState) {
 			t.Errorf("another %s: %v", name, err)

@@ -8,18 +8,6 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// maxGroups is how many cache groups a model may have to be told apart.
-const maxGroups = 64
-
-// groupKind is what is known about a cache group.
-type groupKind uint8
-
-const (
-	groupUnknown groupKind = iota
-	groupMain
-	groupOther
-)
-
 // toEvent turns the fields into an event, or counts why not, by the first reason. A
 // removal is never left out for its block's content, which it does not tell: the index
 // counts the removal of a block that it does not have, and nothing else happens.
@@ -45,43 +33,43 @@ func (d *Decoder) toEvent(f *fields) {
 	}
 	n := len(d.hashes) - f.engineAt
 	if n == 0 {
+		d.groups.of(f, len(d.tokens) > 0) // of a sparse group that kept none of the tokens' blocks
 		return
 	}
-	tier, why, ok := d.wanted(f)
+	tier, group, why, ok := d.wanted(f)
 	if !ok {
 		d.drop(f)
 		d.left(why, n)
 		return
 	}
-	if f.kind == event.Removed {
-		d.add(f, event.Event{Kind: event.Removed, Tier: tier})
+	if f.kind == event.Removed || group > 0 {
+		d.add(f, event.Event{Kind: f.kind, Tier: tier, Group: group})
 		return
 	}
 	d.store(f, tier)
 }
 
-// wanted tells the tier of an event's blocks, or why they are left out.
-func (d *Decoder) wanted(f *fields) (tier event.Tier, why Reason, ok bool) {
-	if !d.mainGroup(f) {
-		d.hybrid = true
-		return 0, OtherGroup, false
+// wanted tells the tier and the cache group of an event's blocks, or why they are left out.
+func (d *Decoder) wanted(f *fields) (tier event.Tier, group uint8, why Reason, ok bool) {
+	if group, ok = d.groups.of(f, len(d.tokens) > 0 || f.bigrams); !ok {
+		return 0, 0, OtherGroup, false
 	}
-	if full, others := f.components(); !full {
-		d.hybrid = true
-		return 0, OtherGroup, false
-	} else if others {
-		d.hybrid = true
+	if full, others := f.components(); others || !full {
+		d.groups.hybrid, d.groups.vague = true, true
+		if !full {
+			return 0, 0, OtherGroup, false
+		}
 	}
 	if len(f.locality) > 0 && string(f.locality) != "LOCAL" {
-		return 0, Remote, false
+		return 0, 0, Remote, false
 	}
 	if len(f.medium) == 0 {
-		return event.Device, 0, true
+		return event.Device, group, 0, true
 	}
 	if tier, ok = event.ParseTier(f.medium); !ok {
-		return 0, Medium, false
+		return 0, 0, Medium, false
 	}
-	return tier, 0, true
+	return tier, group, 0, true
 }
 
 // components tells whether an event is of full attention, and whether of other components
@@ -103,36 +91,6 @@ func (f *fields) components() (full, others bool) {
 		return true, false
 	}
 	return full, others
-}
-
-// mainGroup tells whether the event's cache group is the one that a prompt's
-// prefix is served from: full attention. Stores name the group's kind,
-// removals only its number; of a number without a kind, 0 is the main one.
-func (d *Decoder) mainGroup(f *fields) bool {
-	kind := groupUnknown
-	switch string(f.spec) {
-	case "":
-	case "full_attention", "mla_attention", "sink_full_attention":
-		kind = groupMain
-	default:
-		kind = groupOther
-	}
-	if f.group >= 0 && f.group < maxGroups {
-		if kind == groupUnknown {
-			kind = d.groups[f.group]
-		} else {
-			d.groups[f.group] = kind
-		}
-	}
-	is := kind == groupMain || kind == groupUnknown && f.group <= 0
-	if is && f.group >= 0 {
-		if d.main == 0 {
-			d.main = f.group + 1
-		} else if d.main != f.group+1 { // a block of either counts as one of the rank
-			d.hybrid = true
-		}
-	}
-	return is
 }
 
 // store appends a stored event with the local hashes of its blocks: of all of

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -51,6 +52,7 @@ type indexedRank struct {
 	incomplete       bool
 	streamIncomplete bool // the stream is incomplete
 	orphans          Orphans
+	groups           *groups.Table // nil: the rank's model has one cache group, as far as is known
 	// ring[at], ring[at+1], … are the last events, oldest first; it grows up to
 	// Config.Ring.
 	ring []event.Event
@@ -88,9 +90,12 @@ func NewSource(cfg Config) *Source {
 		if cfg.Holds != nil {
 			restore := core.Restorer{Index: s.mu.index, Holder: r.holder}
 			cfg.Holds(p.DPRank, func(ev *event.Event, copies []uint32) {
-				if ev.Incomplete {
+				switch {
+				case ev.Group > 0:
+					r.table().Restore(ev, copies)
+				case ev.Incomplete:
 					r.orphans.Restore(ev, copies)
-				} else {
+				default:
 					restore.Add(ev, copies)
 				}
 			})
@@ -116,6 +121,15 @@ func (s *Source) Apply(ev event.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rankLocked(ev.DPRank)
+	switch {
+	case ev.Group > 0:
+		r.table().Apply(&ev, s.cfg.CountCopies)
+		r.last, r.streamIncomplete = ev.ID, ev.Incomplete
+		s.keepLocked(r, ev)
+		return
+	case ev.Kind == event.Cleared && r.groups != nil:
+		r.groups.Apply(&ev, s.cfg.CountCopies)
+	}
 	switch ev.Kind {
 	case event.Stored:
 		s.storeLocked(r, &ev)
@@ -133,6 +147,14 @@ func (s *Source) Apply(ev event.Event) {
 	}
 	r.last, r.streamIncomplete = ev.ID, ev.Incomplete
 	s.keepLocked(r, ev)
+}
+
+// table returns what the rank's cache groups hold. Places of blocks are of no use here.
+func (r *indexedRank) table() *groups.Table {
+	if r.groups == nil {
+		r.groups = groups.NewTable()
+	}
+	return r.groups
 }
 
 // storeLocked stores what has a known place in the index. The rest of an
@@ -302,6 +324,9 @@ func (s *Source) encodeLocked(dpRank uint32, r *indexedRank) []byte {
 		if size += eventBytes(&e); size >= frameTarget {
 			seal()
 		}
+	}
+	if r.groups != nil { // first: who reads it keeps places from then on
+		r.groups.Dump(add)
 	}
 	s.mu.index.Dump(r.holder, func(ev *event.Event, c []uint32) bool {
 		add(ev, c)

@@ -73,7 +73,7 @@ const (
 type news struct{ seen pace.Quota }
 
 func (n *news) due(at time.Time, now, said *registry.Worker) bool {
-	if now.Incarnation != said.Incarnation || now.HashScheme != said.HashScheme || now.Hybrid != said.Hybrid ||
+	if now.Incarnation != said.Incarnation || now.HashScheme != said.HashScheme || now.Hybrid != said.Hybrid || !slices.Equal(now.CacheGroups, said.CacheGroups) ||
 		modelfiles.ID(now.Tokenizer) != modelfiles.ID(said.Tokenizer) {
 		return true
 	}
@@ -101,6 +101,18 @@ func (s *Sidecar) hybrid() bool {
 	return s.cfg.Hybrid || slices.ContainsFunc(s.streams, func(st *stream) bool { return st.hybrid.Load() })
 }
 
+// cacheGroups returns what is known of the model's caches: as is set, and as the ranks' events
+// tell, which are of one model.
+func (s *Sidecar) cacheGroups() []event.CacheGroup {
+	groups, _ := parseGroups(s.cfg.CacheGroups) // check has read them
+	for _, st := range s.streams {
+		if seen := st.groups.Load(); seen != nil {
+			groups = event.MergeCacheGroups(groups, *seen)
+		}
+	}
+	return groups
+}
+
 // worker returns what is announced.
 func (s *Sidecar) worker() registry.Worker {
 	w := registry.Worker{
@@ -108,7 +120,7 @@ func (s *Sidecar) worker() registry.Worker {
 		EngineScheme: s.cfg.EngineScheme, Ranks: s.ranks, TotalBlocks: uint64(s.cfg.TotalBlocks),
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
-		MaxBatchedTokens: uint64(s.cfg.MaxBatched), Hybrid: s.hybrid(), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
+		MaxBatchedTokens: uint64(s.cfg.MaxBatched), Hybrid: s.hybrid(), CacheGroups: s.cacheGroups(), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap}, Tiers: s.cfg.Tiers, Seen: s.seen(),
 	}
 	w.Loras, _ = parseLoras(s.cfg.Loras) // check has read them

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -46,9 +47,11 @@ type Config struct {
 	ExactTopic bool
 	Eagle      bool
 	Hybrid     bool
-	Loras      []string // number=name
-	Socket     string   // Unix socket for engines that speak no ZMQ; empty: none
-	MaxLine    int64    // bytes of a line on it
+	// CacheGroups are those of the model, as JSON of []event.CacheGroup.
+	CacheGroups string
+	Loras       []string // number=name
+	Socket      string   // Unix socket for engines that speak no ZMQ; empty: none
+	MaxLine     int64    // bytes of a line on it
 
 	StateDir  string // "none": nothing is kept
 	SaveEvery time.Duration
@@ -115,6 +118,9 @@ func (c *Config) Declare(set *conf.Set) {
 		equal ones on every worker that names the same.`)
 	set.Bool(&c.Hybrid, "hybrid", false, `The model has caches besides full attention (sliding windows, Mamba, linear attention), and the engine's
 		events do not show it, as those of vLLM do. What is found cached is the most that can be reused then, and answers say so.`)
+	set.String(&c.CacheGroups, "cache-groups", "", `What the engine's events do not tell of the model's cache groups, as JSON:
+		[{"number":2,"kind":"chunked_local_attention","block_size":16,"span":8192}]. Number 0 is full attention, any other one the
+		engine's group_idx and 1; eagle says that hits of the group give up their last block.`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
@@ -171,6 +177,9 @@ func (c *Config) check() ([]uint32, error) {
 	if err := c.checkFiles(); err != nil {
 		return nil, err
 	}
+	if _, err := parseGroups(c.CacheGroups); err != nil {
+		return nil, err
+	}
 	if _, err := parseLoras(c.Loras); err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
@@ -192,6 +201,22 @@ func (c *Config) check() ([]uint32, error) {
 		}
 	}
 	return ranks, nil
+}
+
+// parseGroups reads what is set of cache groups.
+func parseGroups(text string) (list []event.CacheGroup, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err = d.Decode(&list); err == nil {
+		err = event.CheckCacheGroups(list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--cache-groups: %w", err)
+	}
+	return list, nil
 }
 
 // parseLoras reads the names of adapters, given as number=name.

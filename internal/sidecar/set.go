@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/recovery"
 )
@@ -18,6 +19,10 @@ type set struct {
 	index   *core.Radix
 	orphans recovery.Orphans // what was stored below unknown parents
 	names   []uint64         // scratch of removals
+	groups  *groups.Table    // of cache groups but the one that is indexed; nil: none was met
+	// ungrouped says that blocks of such groups may be held that are not known: then
+	// nothing is said of them until all is cleared.
+	ungrouped bool
 }
 
 func newSet() *set { return &set{index: core.NewRadix(core.Options{})} }
@@ -30,6 +35,8 @@ const holder core.Holder = 0
 // lives until emit returns.
 func (s *set) apply(ev *event.Event, copies bool, emit func(event.Event) error) (core.Outcome, error) {
 	switch {
+	case ev.Group > 0:
+		return s.ofGroup(ev, copies, emit)
 	case ev.Kind == event.Stored && len(ev.Local) > 0:
 		return s.store(ev, copies, emit)
 	case ev.Kind == event.Stored:
@@ -39,6 +46,10 @@ func (s *set) apply(ev *event.Event, copies bool, emit func(event.Event) error) 
 	case ev.Kind == event.Cleared:
 		out := s.index.Clear(holder, ev.Tier, ev.AllTiers)
 		s.orphans.Clear(ev.Tier, ev.AllTiers)
+		s.ungrouped = s.ungrouped && !ev.AllTiers
+		if s.groups != nil {
+			out.Add(s.groups.Apply(ev, copies))
+		}
 		if out.Removed == 0 && !ev.AllTiers && !ev.Incomplete {
 			return out, nil
 		}
@@ -159,6 +170,34 @@ func (s *set) remove(ev *event.Event, copies bool, emit func(event.Event) error)
 	return out, nil
 }
 
+// ofGroup applies an event of a cache group of which the index knows no places.
+func (s *set) ofGroup(ev *event.Event, copies bool, emit func(event.Event) error) (out core.Outcome, err error) {
+	if s.ungrouped {
+		return out, nil
+	}
+	if s.groups == nil {
+		s.groups = groups.NewTable()
+	}
+	s.names = s.names[:0]
+	one, changed := *ev, *ev
+	for i := range ev.Engine {
+		one.Engine = ev.Engine[i : i+1]
+		o := s.groups.Apply(&one, copies)
+		out.Add(o)
+		if o.Stored+o.Removed > 0 {
+			s.names = append(s.names, ev.Engine[i])
+		}
+		if len(s.names) == maxBlocks || i == len(ev.Engine)-1 && len(s.names) > 0 {
+			changed.Engine = s.names
+			if err := emit(changed); err != nil {
+				return out, err
+			}
+			s.names = s.names[:0]
+		}
+	}
+	return out, nil
+}
+
 // dump gives what is held as an index without copies has it (see
 // core.Index.Dump and recovery.Orphans.Dump).
 func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
@@ -167,6 +206,9 @@ func (s *set) dump(add func(ev *event.Event, copies []uint32)) {
 			copies[i] = min(copies[i], 1)
 		}
 		add(ev, copies)
+	}
+	if s.groups != nil {
+		s.groups.Dump(one)
 	}
 	s.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
 		one(ev, copies)

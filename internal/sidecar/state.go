@@ -8,15 +8,16 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/internal/recovery"
 )
 
-// A kept state, version 2, little-endian: "KVPS", the version (u32), identity,
-// incarnation and last id (u64 each), flags (u8, 1: incomplete, 2: Eagle, 4: hybrid), the position
+// A kept state, version 3 where cache groups are followed, else 2, little-endian: "KVPS", the version (u32), identity,
+// incarnation and last id (u64 each), flags (u8, 1: incomplete, 2: Eagle, 4: hybrid, 8: blocks of cache groups
+// are not known), the position
 // (u32 length, bytes), the entries of the index's dump, and the XXH3-64 of all
-// that. An entry is an event of core.Index.Dump or recovery.Orphans.Dump: tier and
-// flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is an orphan),
+// that. An entry is an event of core.Index.Dump, recovery.Orphans.Dump or groups.Table.Dump:
+// tier (of version 3 with the group in its upper four bits) and flags (u8 each, 1: it has a parent, 2: it has local hashes, 4: it is an orphan),
 // parent (u64), the number of blocks
 // (u32), their engine hashes, local hashes if any (u64 each) and copies (u32
 // each).
@@ -25,7 +26,8 @@ import (
 // batches give other events: ids would then mean two things.
 const (
 	stateMagic   = "KVPS"
-	stateVersion = 2
+	stateVersion = 3
+	plainVersion = 2
 	stateHeader  = 4 + 4 + 8 + 8 + 8 + 1
 	stateSum     = 8
 	entryHeader  = 1 + 1 + 8 + 4
@@ -52,7 +54,11 @@ func appendState(dst []byte, st *state) []byte {
 	le := binary.LittleEndian
 	start := len(dst)
 	dst = append(dst, stateMagic...)
-	dst = le.AppendUint32(dst, stateVersion)
+	version := uint32(plainVersion)
+	if st.set.groups != nil || st.set.ungrouped {
+		version = stateVersion
+	}
+	dst = le.AppendUint32(dst, version)
 	dst = le.AppendUint64(dst, st.identity)
 	dst = le.AppendUint64(dst, st.incarnation)
 	dst = le.AppendUint64(dst, st.last)
@@ -65,6 +71,9 @@ func appendState(dst []byte, st *state) []byte {
 	}
 	if st.hybrid {
 		flags |= 4
+	}
+	if st.set.ungrouped {
+		flags |= 8
 	}
 	dst = append(dst, flags)
 	dst = le.AppendUint32(dst, uint32(len(st.position)))
@@ -80,7 +89,7 @@ func appendState(dst []byte, st *state) []byte {
 		if ev.Incomplete {
 			flags |= 4
 		}
-		dst = append(dst, byte(ev.Tier), flags)
+		dst = append(dst, byte(ev.Tier)|ev.Group<<4, flags)
 		dst = le.AppendUint64(dst, ev.Parent)
 		dst = le.AppendUint32(dst, uint32(len(ev.Engine)))
 		for _, h := range ev.Engine {
@@ -92,6 +101,9 @@ func appendState(dst []byte, st *state) []byte {
 		for _, c := range copies {
 			dst = le.AppendUint32(dst, c)
 		}
+	}
+	if st.set.groups != nil {
+		st.set.groups.Dump(add)
 	}
 	st.set.index.Dump(holder, func(ev *event.Event, copies []uint32) bool {
 		add(ev, copies)
@@ -107,8 +119,9 @@ func decodeState(b []byte) (*state, error) {
 	if len(b) < stateHeader+4+stateSum || string(b[:4]) != stateMagic {
 		return nil, fmt.Errorf("%w: %d bytes that are no state", errState, len(b))
 	}
-	if v := le.Uint32(b[4:]); v != stateVersion {
-		return nil, fmt.Errorf("%w: it has version %d, this program knows %d", errState, v, stateVersion)
+	version := le.Uint32(b[4:])
+	if version != plainVersion && version != stateVersion {
+		return nil, fmt.Errorf("%w: it has version %d, this program knows %d and %d", errState, version, plainVersion, stateVersion)
 	}
 	b, sum := b[:len(b)-stateSum], le.Uint64(b[len(b)-stateSum:])
 	if xxh3.Hash(b) != sum {
@@ -118,6 +131,8 @@ func decodeState(b []byte) (*state, error) {
 		identity: le.Uint64(b[8:]), incarnation: le.Uint64(b[16:]), last: le.Uint64(b[24:]),
 		incomplete: b[32]&1 != 0, eagle: b[32]&2 != 0, hybrid: b[32]&4 != 0, set: newSet(),
 	}
+	// Of before groups were told apart: what they hold is not in it.
+	st.set.ungrouped = version == plainVersion && st.hybrid || b[32]&8 != 0
 	n := int64(le.Uint32(b[stateHeader:]))
 	b = b[stateHeader+4:]
 	if int64(len(b)) < n {
@@ -126,23 +141,26 @@ func decodeState(b []byte) (*state, error) {
 	st.position, b = b[:n:n], b[n:]
 	r := core.Restorer{Index: st.set.index, Holder: holder}
 	for len(b) > 0 {
-		rest, err := restoreEntry(&r, &st.set.orphans, b)
+		rest, err := restoreEntry(&r, st.set, b)
 		if err != nil {
 			return nil, err
 		}
 		b = rest
 	}
 	r.Finish()
+	if st.set.groups != nil {
+		st.set.groups.Restored()
+	}
 	return st, nil
 }
 
 // restoreEntry reads one entry into the index and returns what follows it.
-func restoreEntry(r *core.Restorer, orphans *recovery.Orphans, b []byte) ([]byte, error) {
+func restoreEntry(r *core.Restorer, s *set, b []byte) ([]byte, error) {
 	le := binary.LittleEndian
 	if len(b) < entryHeader {
 		return nil, fmt.Errorf("%w: an entry is cut off", errState)
 	}
-	ev := event.Event{Kind: event.Stored, Tier: event.Tier(b[0]), HasParent: b[1]&1 != 0, Incomplete: b[1]&4 != 0, Parent: le.Uint64(b[2:])}
+	ev := event.Event{Kind: event.Stored, Tier: event.Tier(b[0] & 0xf), Group: b[0] >> 4, HasParent: b[1]&1 != 0, Incomplete: b[1]&4 != 0, Parent: le.Uint64(b[2:])}
 	n, local := int64(le.Uint32(b[10:])), b[1]&2 != 0
 	size := 12 * n
 	if local {
@@ -170,9 +188,15 @@ func restoreEntry(r *core.Restorer, orphans *recovery.Orphans, b []byte) ([]byte
 			return nil, fmt.Errorf("%w: a block has %d copies", errState, copies[i])
 		}
 	}
-	if ev.Incomplete {
-		orphans.Restore(&ev, copies)
-	} else {
+	switch {
+	case ev.Group > 0:
+		if s.groups == nil {
+			s.groups = groups.NewTable()
+		}
+		s.groups.Restore(&ev, copies)
+	case ev.Incomplete:
+		s.orphans.Restore(&ev, copies)
+	default:
 		r.Add(&ev, copies)
 	}
 	return b[4*n:], nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,15 +83,16 @@ type stream struct {
 		cancel context.CancelFunc
 		busy   atomic.Bool
 	}
-	phase            atomic.Uint32          // zmqfeed.Phase
-	opened           atomic.Bool            // there is a sink
-	shownIncarnation atomic.Uint64          // incarnation, for others
-	shownIncomplete  atomic.Bool            // incomplete, for others
-	eagle            atomic.Bool            // blocks are hashed with the token after each
-	hybrid           atomic.Bool            // there are cache groups that are not indexed
-	otherSize        atomic.Int64           // the engine's size of a block, where it is not ours; else 0
-	interrupted      atomic.Pointer[string] // why the engine's events are not read; nil: they are, or nothing is known
-	tiers            atomic.Uint32          // a bit for each on which blocks are held
+	phase            atomic.Uint32                      // zmqfeed.Phase
+	opened           atomic.Bool                        // there is a sink
+	shownIncarnation atomic.Uint64                      // incarnation, for others
+	shownIncomplete  atomic.Bool                        // incomplete, for others
+	eagle            atomic.Bool                        // blocks are hashed with the token after each
+	hybrid           atomic.Bool                        // there are cache groups that are not indexed
+	groups           atomic.Pointer[[]event.CacheGroup] // what is known of them; nil: they are not followed
+	otherSize        atomic.Int64                       // the engine's size of a block, where it is not ours; else 0
+	interrupted      atomic.Pointer[string]             // why the engine's events are not read; nil: they are, or nothing is known
+	tiers            atomic.Uint32                      // a bit for each on which blocks are held
 }
 
 // newStream loads what is kept of the stream.
@@ -151,6 +153,7 @@ func (s *stream) begin(incomplete bool) error {
 	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
 	s.eagle.Store(false)
 	s.hybrid.Store(false)
+	s.groups.Store(nil)
 	s.saveAt = time.Now()
 	for {
 		err := s.cfg.store.remove()
@@ -259,6 +262,10 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	}
 	if b.Hybrid {
 		s.hybrid.Store(true)
+	}
+	if old := s.groups.Load(); b.Groups != nil && !s.set.ungrouped && (old == nil || !slices.Equal(*old, b.Groups)) {
+		groups := b.Groups
+		s.groups.Store(&groups)
 	}
 	s.compareSizes(b.OtherSize, total.Stored+total.Duplicate > 0)
 	s.keep = true

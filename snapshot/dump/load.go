@@ -166,6 +166,7 @@ func (p *part) stored(ctx context.Context, s *stored) (err error) {
 		if p.rank, err = p.space.Replace(ctx, id); err != nil {
 			return err
 		}
+		p.rank.FromSnapshot()
 	}
 	if p.id != id {
 		return fmt.Errorf("%w: rank %v begins before rank %v is complete", ErrDamaged, id, p.id)

@@ -91,9 +91,11 @@ func list(hashes []uint64) (l []any) {
 }
 
 // What EAGLE engines have is found by every program with the hashes that cover one token
-// more, without any setting, beside workers of the same model that have no such blocks.
+// more, without any setting, beside workers of the same model that have no such blocks, and
+// beside engines with several cache groups, of which the answer is what all of them allow to
+// reuse: by their events alone, through a publisher and from their own socket.
 func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
-	const size, sidecar, direct, plain = 4, 1, 2, 3
+	const size, sidecar, direct, plain, hybridSidecar, hybridDirect = 4, 1, 2, 3, 4, 5
 	home, rnd := t.TempDir(), rand.New(rand.NewPCG(20, 1))
 	data := filepath.Join(home, "data")
 	b, err := broker.Open(t.Context(), broker.Config{URL: broker.Embedded, DataDir: data, Log: slog.New(slog.DiscardHandler)})
@@ -114,28 +116,41 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 		prompts = append(prompts, prompt)
 	}
 	engines := map[uint64]*pairEngine{sidecar: newPairEngine(t, true), direct: newPairEngine(t, true), plain: newPairEngine(t, false)}
+	hybrids := map[uint64]*hybridEngine{hybridSidecar: newHybridEngine(t, size), hybridDirect: newHybridEngine(t, size)}
 	publish := func(n int) {
 		for range n {
+			for _, id := range []uint64{hybridSidecar, hybridDirect} {
+				hybrids[id].publish(t, rnd, prompts[rnd.IntN(len(prompts))])
+			}
 			for _, id := range []uint64{sidecar, direct, plain} {
 				engines[id].publish(t, rnd, prompts[rnd.IntN(len(prompts))], size)
 			}
 		}
 	}
 	publish(20)
+	publisher := func(id uint64) *enginepub.Publisher {
+		if e := hybrids[id]; e != nil {
+			return e.Publisher
+		}
+		return engines[id].Publisher
+	}
 	startSidecar := func(id uint64) *process {
 		return start(t, home, "kvpublisher", "--data-dir="+data, "--worker="+strconv.FormatUint(id, 10), "--model=m", "--block-size="+strconv.Itoa(size),
-			"--engine="+engines[id].Endpoint(), "--engine-replay="+engines[id].ReplayEndpoint(), "--engine-http=http://127.0.0.1:9", "--admin-listen=",
+			"--engine="+publisher(id).Endpoint(), "--engine-replay="+publisher(id).ReplayEndpoint(), "--engine-http=http://127.0.0.1:9", "--admin-listen=",
 			"--state-dir="+filepath.Join(home, "state"))
 	}
 	one := startSidecar(sidecar)
 	startSidecar(plain)
-	a, err := registry.Register(t.Context(), registry.Worker{ID: direct, Model: "m", BlockSize: size, Transport: registry.ZMQ, Endpoints: registry.Endpoints{
-		HTTP: "http://127.0.0.1:9", Events: map[uint32]string{0: engines[direct].Endpoint()}, Replay: map[uint32]string{0: engines[direct].ReplayEndpoint()},
-	}}, registry.AnnounceConfig{Conn: b.Conn(), Lease: time.Minute})
-	if err != nil {
-		t.Fatal(err)
+	grouped := startSidecar(hybridSidecar)
+	for _, id := range []uint64{direct, hybridDirect} {
+		a, err := registry.Register(t.Context(), registry.Worker{ID: id, Model: "m", BlockSize: size, Transport: registry.ZMQ, Endpoints: registry.Endpoints{
+			HTTP: "http://127.0.0.1:9", Events: map[uint32]string{0: publisher(id).Endpoint()}, Replay: map[uint32]string{0: publisher(id).ReplayEndpoint()},
+		}}, registry.AnnounceConfig{Conn: b.Conn(), Lease: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer a.Stop()
 	}
-	defer a.Stop()
 	flags := []string{"--discover-every=50ms"}
 	indexer, router := &indexerCopy{home: home, flags: flags}, &routerCopy{home: home, flags: flags}
 	library := &libraryCopy{replica: replica.Config{NATS: replica.NATS{URL: replica.Embedded, DataDir: data}, Discover: 50 * time.Millisecond,
@@ -173,6 +188,11 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 				e.oracle.Find(e.locals(t, prompt, size), &m)
 				m.Each(event.Device, func(_ core.Holder, depth uint32) { want[id], some[id] = depth, true })
 			}
+			for id, e := range hybrids {
+				if n := e.reusable(t, prompt); n > 0 {
+					want[id], some[id] = n, true
+				}
+			}
 			for who, ask := range asks {
 				eventually(t, waittest.Patience, func() error {
 					have, err := ask(t.Context(), prompt)
@@ -183,7 +203,7 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 				})
 			}
 		}
-		if len(some) != len(engines) {
+		if len(some) != len(engines)+len(hybrids) {
 			t.Errorf("%s: only %v hold anything", when, some)
 		}
 	}
@@ -191,13 +211,24 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 	publish(20)
 	agree("after more events")
 	one.stop()
+	grouped.stop()
 	startSidecar(sidecar)
-	agree("with a sidecar that goes on from its state")
+	startSidecar(hybridSidecar)
+	publish(5)
+	agree("with sidecars that go on from their state")
+	indexer.stop(t)
+	publish(5)
+	indexer.start(t)
+	agree("with a kvindexer that goes on from its snapshot")
 
-	// By now no answer is estimated; with a block of another cache group, which is not
-	// indexed, all are, and what the worker holds is what it was.
-	said := mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1)}, "parent_block_hash", nil, "block_size", size, "lora_id", nil,
-		"token_ids", []any{uint32(1), uint32(2), uint32(3), uint32(4)}, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"}
+	// By now no answer is estimated; with a block of another cache group, of which its worker
+	// does not tell what it needs, those are that list it, and what it holds is what it was.
+	tokens := []any{uint32(1), uint32(2), uint32(3), uint32(4)}
+	said := []any{
+		mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1)}, "parent_block_hash", nil, "block_size", size, "lora_id", nil, "token_ids", tokens},
+		mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1)}, "parent_block_hash", nil, "block_size", size, "lora_id", nil,
+			"token_ids", tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"},
+	}
 	for _, want := range []bool{false, true} {
 		for _, c := range copies {
 			eventually(t, waittest.Patience, func() error {
@@ -210,10 +241,11 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 			})
 		}
 		if !want {
-			engines[plain].Publish(mptest.Encode([]any{1.5, []any{said}, 0}))
+			engines[plain].Publish(mptest.Encode([]any{1.5, said, 0}))
+			engines[plain].oracle.Store(0, &event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: engines[plain].locals(t, []uint32{1, 2, 3, 4}, size)}, true)
 		}
 	}
-	agree("beside a cache group that is not indexed")
+	agree("beside a cache group of which too little is known")
 }
 
 func findTokens(ctx context.Context, url string, prompt []uint32) (map[uint64]uint32, error) {
@@ -238,7 +270,7 @@ func findTokens(ctx context.Context, url string, prompt []uint32) (map[uint64]ui
 
 func selectTokens(ctx context.Context, url string, prompt []uint32, size uint32) (map[uint64]uint32, error) {
 	have := map[uint64]uint32{}
-	for id := range uint64(3) {
+	for id := range uint64(5) {
 		body, err := json.Marshal(map[string]any{"model_name": "m", "token_ids": prompt, "worker_id": id + 1})
 		if err != nil {
 			return nil, err

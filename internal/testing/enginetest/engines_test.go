@@ -31,7 +31,7 @@ type applier struct {
 	mu       sync.Mutex
 	next     uint64
 	outcome  core.Outcome // since the last restart
-	filtered int          // likewise
+	others   int          // likewise, blocks of another cache group
 	restarts int
 	gaps     []zmqfeed.Gap
 	wrong    string
@@ -44,8 +44,13 @@ func (a *applier) Batch(seq uint64, b *event.Batch) (unknownParent, refused bool
 	}
 	var out core.Outcome
 	a.index.mu.Lock()
+	others := 0
 	for i := range b.Events {
-		out.Add(Apply(a.index.radix, a.holder, &b.Events[i]))
+		if ev := &b.Events[i]; ev.Group > 0 {
+			others += len(ev.Engine)
+		} else {
+			out.Add(Apply(a.index.radix, a.holder, ev))
+		}
 	}
 	a.index.mu.Unlock()
 	a.mu.Lock()
@@ -55,7 +60,7 @@ func (a *applier) Batch(seq uint64, b *event.Batch) (unknownParent, refused bool
 	}
 	a.next = seq + 1
 	a.outcome.Add(out)
-	a.filtered += b.Filtered
+	a.others += others
 	return out.UnknownParent > 0, out.Refused > 0
 }
 
@@ -65,7 +70,7 @@ func (a *applier) Restart(follow.Sign) {
 	a.index.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next, a.outcome, a.filtered = 0, core.Outcome{}, 0
+	a.next, a.outcome, a.others = 0, core.Outcome{}, 0
 	a.restarts++
 }
 
@@ -257,11 +262,11 @@ func (k *rank) judge(oracle *core.Oracle) {
 	for _, b := range k.history.Batches {
 		others += len(b.Events)
 	}
-	if others == 0 || k.pub.Release.Groups != (h.filtered > 0) {
-		k.t.Errorf("%s: %d events, %d blocks filtered", k.name, others, h.filtered)
+	if others == 0 || k.pub.Release.Groups != (h.others > 0) {
+		k.t.Errorf("%s: %d events, %d blocks of another group", k.name, others, h.others)
 	}
 	for reason, n := range s.Left {
-		if n > 0 && engine.Reason(reason) != engine.OtherGroup && engine.Reason(reason) != engine.UnknownField {
+		if n > 0 && engine.Reason(reason) != engine.UnknownField {
 			k.t.Errorf("%s: %d left out as %s", k.name, n, engine.Reason(reason))
 		}
 	}

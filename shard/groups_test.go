@@ -1,0 +1,304 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/groups"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+var hybridGroups = []event.CacheGroup{
+	{Number: 0, Kind: "full_attention", BlockSize: 2},
+	{Number: 2, Kind: "sliding_window", BlockSize: 2, Span: 5},
+	{Number: 3, Kind: "mamba", BlockSize: 2},
+}
+
+// hybridRank is a rank of an engine with cache groups, and what the reference says of it.
+type hybridRank struct {
+	id     RankID
+	oracle *groups.Oracle
+	held   map[uint64]int // blocks of group 0
+}
+
+// step makes events of one step of the engine; the groups' order is any.
+func (r *hybridRank) step(rnd *rand.Rand, name func([]uint64) uint64) []event.Event {
+	local := somePrompt(rnd)
+	var names []uint64
+	for i := range local {
+		names = append(names, name(local[:i+1]))
+	}
+	var events []event.Event
+	switch n := rnd.IntN(12); {
+	case n < 6:
+		from := 0
+		for from < len(names)-1 && r.held[names[from]] > 0 {
+			from++
+		}
+		ev := event.Event{Kind: event.Stored, Engine: names[from:], Local: local[from:]}
+		if from > 0 {
+			ev.HasParent, ev.Parent = true, names[from-1]
+		}
+		for _, h := range ev.Engine {
+			r.held[h]++
+		}
+		tail := names[max(0, len(names)-1-rnd.IntN(4)):]
+		events = append(events, ev, event.Event{Kind: event.Stored, Group: 2, Engine: tail}, event.Event{Kind: event.Stored, Group: 3, Tier: event.Tier(rnd.IntN(2)), Engine: names[len(names)-1:]})
+		rnd.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	case n < 9:
+		events = append(events, event.Event{Kind: event.Removed, Group: uint8(2 + rnd.IntN(2)), Engine: names[rnd.IntN(len(names)):]})
+	case n < 11: // from the end, as an engine that shares one pool does not: children without parents are another test's
+		for i := len(names) - 1; i >= 0 && rnd.IntN(3) > 0; i-- {
+			deeper := false
+			for _, l := range []uint64{1, 2, 3} {
+				deeper = deeper || r.held[name(append(slices.Clone(local[:i+1]), l))] > 0
+			}
+			if r.held[names[i]] > 0 && !deeper {
+				r.held[names[i]]--
+				events = append(events, event.Event{Kind: event.Removed, Engine: names[i : i+1]})
+			}
+		}
+	default:
+		if rnd.IntN(10) == 0 {
+			clear(r.held)
+			events = append(events, event.Event{Kind: event.Cleared, AllTiers: true})
+		}
+	}
+	for i := range events {
+		events[i].DPRank = r.id.DPRank
+		r.oracle.Apply(&events[i], true)
+	}
+	return events
+}
+
+func somePrompt(rnd *rand.Rand) (local []uint64) {
+	for range 1 + rnd.IntN(8) {
+		local = append(local, 1+rnd.Uint64N(3))
+	}
+	return local
+}
+
+// A space answers for ranks with cache groups what the reference says, with any number of
+// shards, also where a rank is replaced by its dump, and its digest does not depend on the
+// shards.
+func TestCacheGroupsAreTheOracle(t *testing.T) {
+	for seed := range uint64(6) {
+		digests := map[uint64]bool{}
+		for _, shards := range []int{1, 2, 5} {
+			digests[hybridHistory(t, seed, shards)] = true
+		}
+		if len(digests) != 1 {
+			t.Errorf("seed %d: %d digests", seed, len(digests))
+		}
+	}
+}
+
+func hybridHistory(t *testing.T, seed uint64, shards int) (digest uint64) {
+	t.Helper()
+	ctx := context.Background()
+	set := New(Config{Shards: shards})
+	defer set.Close()
+	key := event.Space{Model: "m", BlockSize: 2}
+	space, err := set.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(20, seed))
+	names := map[string]uint64{}
+	name := func(local []uint64) uint64 {
+		k := fmt.Sprint(local)
+		if names[k] == 0 {
+			names[k] = uint64(len(names) + 1)
+		}
+		return names[k]
+	}
+	var ranks []*hybridRank
+	for i := range 3 {
+		ranks = append(ranks, &hybridRank{id: RankID{uint64(7 + i/2), uint32(i % 2)}, oracle: groups.NewOracle(), held: map[uint64]int{}})
+	}
+	var found Result
+	asked, some, exact := 0, 0, 0
+	for step := range 150 {
+		r := ranks[rnd.IntN(len(ranks))]
+		b := &event.Batch{Space: key, Worker: r.id.Worker, CountCopies: true, Events: r.step(rnd, name)}
+		if r.id.Worker == 7 && step > 20 { // of the other worker the registration tells, at once
+			b.Hybrid, b.Groups = true, hybridGroups
+		} else if r.id.Worker == 8 {
+			space.SetCacheGroups(8, hybridGroups)
+		}
+		if _, err := space.ApplyWait(ctx, b); err != nil {
+			t.Fatal(err)
+		}
+		if step%40 == 39 {
+			replace(t, space, r.id)
+		}
+		local := somePrompt(rnd)
+		found.Tokens = 2*len(local) + rnd.IntN(2)
+		space.Find(local, &found)
+		have := map[RankID][event.NumTiers]uint32{}
+		found.Each(func(id RankID, depth [event.NumTiers]uint32) { have[id] = depth })
+		asked++
+		if !found.Exact() {
+			continue
+		}
+		exact++
+		for _, r := range ranks {
+			if want := r.oracle.Reusable(hybridGroups, 2, local, found.Tokens); have[r.id] != want {
+				t.Fatalf("seed %d, %d shards, step %d: rank %v can reuse %v blocks of %v, the oracle says %v (%v of full attention)",
+					seed, shards, step, r.id, have[r.id], local, want, r.oracle.Depth(local))
+			} else if want[event.External] > 0 {
+				some++
+			}
+		}
+	}
+	if exact < asked/2 || some < 10 {
+		t.Errorf("seed %d, %d shards: of %d prompts %d were answered exactly, %d times something could be reused", seed, shards, asked, exact, some)
+	}
+	digest, err = space.Digest(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digest
+}
+
+// replace replaces a rank by what it holds.
+func replace(t *testing.T, space *Space, id RankID) {
+	t.Helper()
+	ctx := context.Background()
+	before, err := space.Digest(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dumped, err := space.DumpRank(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := space.Replace(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dumped {
+		if _, err := p.Add(ctx, []event.Event{d.Event}, [][]uint32{d.Copies}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if during, err := space.Digest(ctx); err != nil || during != before {
+		t.Errorf("the digest is %x while a rank is replaced, %x before, %v", during, before, err)
+	}
+	if _, err := p.Finish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	if err := p.Commit(ctx, func() { close(done) }); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if after, err := space.Digest(ctx); err != nil || after != before {
+		t.Errorf("a rank that is replaced by its dump has digest %x, %x before, %v", after, before, err)
+	}
+}
+
+// What is not known well enough stays a bound, and is not called exact: a rank of a
+// snapshot, a worker that does not say what its groups are, and one that lost something.
+func TestCacheGroupsThatAreNotKnown(t *testing.T) {
+	ctx := context.Background()
+	set := New(Config{Shards: 2})
+	defer set.Close()
+	key := event.Space{Model: "m", BlockSize: 2}
+	space, err := set.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(groups []event.CacheGroup, events ...event.Event) {
+		t.Helper()
+		if _, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: events, Groups: groups}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(when string, want uint32, exact bool) {
+		t.Helper()
+		var r Result
+		space.Find([]uint64{1, 2, 3}, &r)
+		got := uint32(0)
+		r.Each(func(_ RankID, depth [event.NumTiers]uint32) { got = depth[0] })
+		if got != want || r.Exact() != exact {
+			t.Errorf("%s: %d blocks, exact %v; want %d, %v", when, got, r.Exact(), want, exact)
+		}
+	}
+	main := event.Event{Kind: event.Stored, Engine: []uint64{1, 2, 3}, Local: []uint64{1, 2, 3}}
+	window := event.Event{Kind: event.Stored, Group: 2, Engine: []uint64{1, 2}}
+	state := event.Event{Kind: event.Stored, Group: 3, Engine: []uint64{2}}
+	apply(nil, main)
+	check("full attention alone", 3, false)
+	if space.Hybrid() {
+		t.Error("it is called hybrid before anything says so")
+	}
+	apply(nil, window)
+	if check("a window of what", 3, false); !space.Hybrid() {
+		t.Error("it is not called hybrid")
+	}
+	apply(hybridGroups)
+	check("a group was not heard of", 3, false)
+	apply(hybridGroups, state)
+	check("all is known", 2, true)
+	apply(hybridGroups, event.Event{Kind: event.Stored, Group: 2, Incomplete: true, Engine: []uint64{3}})
+	check("something was lost", 3, false)
+	apply(hybridGroups, event.Event{Kind: event.Cleared, AllTiers: true}, state, main, window)
+	check("it was cleared", 2, true)
+
+	p, err := space.Replace(ctx, RankID{Worker: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.FromSnapshot()
+	if _, err := p.Add(ctx, []event.Event{main}, [][]uint32{{1, 1, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Finish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	apply(hybridGroups, window, state)
+	check("of a snapshot", 3, false)
+	if err := space.RemoveWorker(ctx, 7); err != nil {
+		t.Fatal(err)
+	}
+	check("gone", 0, true)
+	var r Result
+	if space.Find(nil, &r); !r.Exact() {
+		t.Error("of no block more than nothing could be reused")
+	}
+}
+
+// With the memory budget reached blocks of groups are refused, counted, and the rank's
+// depths are bounds.
+func TestCacheGroupsKeepToTheBudget(t *testing.T) {
+	ctx := context.Background()
+	set := New(Config{Shards: 1, MemoryBudget: 1, NewIndex: func() core.Index { return core.NewRadix(core.Options{}) }})
+	defer set.Close()
+	key := event.Space{Model: "m", BlockSize: 2}
+	space, err := set.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	space.SetCacheGroups(7, hybridGroups)
+	out, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: []event.Event{
+		{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}, {Kind: event.Stored, Group: 2, Engine: []uint64{1, 2}},
+	}})
+	if err != nil || out.Refused != 2 || out.Stored != 1 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	var r Result
+	if space.Find([]uint64{1}, &r); r.Exact() {
+		t.Error("it is called exact")
+	}
+	if kinds := set.Memory(); kinds[len(kinds)-1].Kind != "cache_groups" || kinds[len(kinds)-1].Bytes == 0 {
+		t.Errorf("%+v", kinds)
+	}
+}
