@@ -42,6 +42,6 @@ fi
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 for seed in ${SEEDS:-1 2 3}; do
-	"$cache/venv/bin/python" core/groups/testdata/vllm_groups.py "$cache/vllm-$release" "$seed" "${LAYOUTS:-300}" "${STEPS:-40}" >"$said"
-	KVATLAS_GROUPS=$said "${GO:-go}" test -count=1 -v -run AgreesWithVLLM ./core/groups
+	"$cache/venv/bin/python" core/groups/testdata/vllm_groups.py "$cache/vllm-$release" "$seed" "${LAYOUTS:-300}" "${STEPS:-40}" payloads >"$said"
+	KVATLAS_GROUPS=$said "${GO:-go}" test -count=1 -v -run "AgreesWithVLLM|StreamsOfVLLM" ./core/groups
 done

@@ -1,12 +1,13 @@
 """Runs the prefix cache of a vLLM release on random requests, without a GPU.
 
-  python vllm_groups.py RELEASE_DIR SEED LAYOUTS STEPS
+  python vllm_groups.py RELEASE_DIR SEED LAYOUTS STEPS [payloads]
 
 RELEASE_DIR is an unpacked wheel. Each layout of cache groups is one KVCacheManager with its
 coordinator and block pool; torch, the configuration and Request are stand-ins, as nothing of
 them is computed with. Each line of the output is JSON: a layout; the events of a step, as the
 engine would publish them; or what the release would reuse of a prompt, at that moment. The
-last line counts what was asked.
+last line counts what was asked. With payloads, each step also has the bytes that the engine publishes, and each
+prompt its tokens.
 """
 
 import hashlib
@@ -18,7 +19,10 @@ import random
 import sys
 import types
 
+import msgspec
+
 RELEASE = sys.argv[1]
+PAYLOADS = sys.argv[5:] == ["payloads"]
 REAL = """vllm vllm.v1 vllm.v1.core vllm.v1.core.block_pool vllm.v1.core.kv_cache_utils vllm.v1.core.kv_cache_manager
 vllm.v1.core.kv_cache_coordinator vllm.v1.core.single_type_kv_cache_manager vllm.v1.core.kv_cache_metrics
 vllm.v1.kv_cache_interface vllm.v1.kv_cache_spec_registry vllm.utils vllm.utils.math_utils vllm.distributed
@@ -248,22 +252,28 @@ def run(rnd, steps, out):
         manager.free(request)
         if rnd.random() < 0.02:
             manager.reset_prefix_cache()
-        events = []
-        for e in manager.take_events():
+        events, taken = [], manager.take_events()
+        for e in taken:
             if isinstance(e, BlockStored):
                 events.append({"stored": [name(h) for h in e.block_hashes], "group": e.group_idx})
             elif isinstance(e, BlockRemoved):
                 events.append({"removed": [name(h) for h in e.block_hashes], "group": e.group_idx})
             elif isinstance(e, AllBlocksCleared):
                 events.append({"cleared": True})
-        out({"events": events})
+        line = {"events": events}
+        if PAYLOADS:
+            line["payload"] = msgspec.msgpack.encode([1.5, taken]).hex()
+        out(line)
         for _ in range(3):
             old = rnd.choice(prompts)
             ask = old[: rnd.randrange(1, len(old) + 1)] if rnd.random() < 0.5 else old + [1000 + rnd.randrange(9) for _ in range(rnd.randrange(1, 2 * align))]
             request = Request(0, ask, unit)
             _, n, _ = manager.get_computed_blocks(request)
             asked, hits = asked + 1, hits + (n > 0)
-            out({"tokens": len(ask), "hashes": [name(int.from_bytes(h, "big") & ((1 << 64) - 1)) for h in request.block_hashes], "reused": n})
+            line = {"tokens": len(ask), "hashes": [name(int.from_bytes(h, "big") & ((1 << 64) - 1)) for h in request.block_hashes], "reused": n}
+            if PAYLOADS:
+                line["ids"] = ask
+            out(line)
     return asked, hits
 
 
