@@ -79,10 +79,7 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 // shows its settings, nor elsewhere on its admin port, nor in its log.
 func TestNoRunningProgramShowsASecret(t *testing.T) {
 	const secret = "hunter2hunter2"
-	lists, err := ask(t.Context(), root, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	lists, dir := listed(t)
 	for _, l := range lists {
 		args, secrets := start(&l), 0
 		if l.Program == "kvpods" { // where nobody is either
