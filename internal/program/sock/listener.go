@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// ErrSpoke: the other side has said something, or ended, before it was asked anything.
+// ErrSpoke says that the other side has said something, or ended, before it was asked anything.
 var ErrSpoke = errors.New("the other side of the connection speaks unasked, or has ended it")
 
 // Listener is a listener whose connections are as Wrap returns them.

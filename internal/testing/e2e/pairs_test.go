@@ -149,7 +149,7 @@ func TestPairsOfTokensAreAskedForAsTheyAreHashed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer a.Stop()
+		t.Cleanup(a.Stop)
 	}
 	flags := []string{"--discover-every=50ms"}
 	indexer, router := &indexerCopy{home: home, flags: flags}, &routerCopy{home: home, flags: flags}
