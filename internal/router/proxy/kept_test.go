@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,13 +20,12 @@ import (
 
 // keeperEngines are engines that keep responses, files and batches, each its own.
 type keeperEngines struct {
-	mu     sync.Mutex
-	n      int
-	at     map[string]int // "kind/id": engine
-	asked  []string
-	sick   bool        // number 2 answers status where it has nothing
-	status int         // 0 is 500
-	gone   atomic.Bool // none answers at all
+	mu    sync.Mutex
+	n     int
+	at    map[string]int // "kind/id": engine
+	asked []string
+	sick  int         // what number 2 answers where it has nothing; 0 is 404
+	gone  atomic.Bool // none answers at all
 }
 
 // take returns who was asked for this since the last time: what engines were asked
@@ -44,6 +42,14 @@ func (k *keeperEngines) take(request string) (asked []string) {
 	return asked
 }
 
+// sicken has number 2 answer so where it has nothing. Requests that were given up for may be
+// on their way still.
+func (k *keeperEngines) sicken(status int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.sick = status
+}
+
 func (k *keeperEngines) serve(i int, w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	k.mu.Lock()
@@ -57,8 +63,8 @@ func (k *keeperEngines) serve(i int, w http.ResponseWriter, r *http.Request) {
 	case id != "":
 		at, ok := k.at[kind+"/"+id]
 		if !ok || at != i {
-			if k.sick && i == 2 {
-				w.WriteHeader(cmp.Or(k.status, http.StatusInternalServerError))
+			if k.sick != 0 && i == 2 {
+				w.WriteHeader(k.sick)
 				return
 			}
 			http.Error(w, "{}", http.StatusNotFound)
@@ -178,8 +184,8 @@ func TestWhatEnginesKeep(t *testing.T) {
 	if status, data := l.do("GET", "/v1/responses/nobodys"); status != 404 || !strings.Contains(data, `"not_found"`) || len(k.take("GET /v1/responses/nobodys")) != 3 {
 		t.Errorf("nobody has it: %d %s", status, data)
 	}
-	k.sick = true
-	for _, k.status = range []int{500, 429, 401} {
+	for _, sick := range []int{500, 429, 401} {
+		k.sicken(sick)
 		if status, data := l.do("GET", "/v1/responses/nobodys"); status != 502 || !strings.Contains(data, `"engine_unreachable"`) {
 			t.Errorf("one cannot say: %d %s", status, data)
 		}
@@ -187,7 +193,7 @@ func TestWhatEnginesKeep(t *testing.T) {
 			l.forget()
 			for range 2 {
 				if status, data := l.do("GET", "/v1/"+id); status != 200 || !strings.Contains(data, fmt.Sprintf(`"engine":%d}`, at)) {
-					t.Errorf("one answers %d where it has nothing: %d %s", k.status, status, data)
+					t.Errorf("one answers %d where it has nothing: %d %s", sick, status, data)
 				}
 			}
 		}
