@@ -89,6 +89,11 @@ func TestALeaderIsKilled(t *testing.T) {
 		if err == nil && last == at {
 			err = fmt.Errorf("nothing is published")
 		}
+		select {
+		case <-fleet.done: // all of it was, before the leader's answer was seen here
+			return nil
+		default:
+		}
 		return err
 	})
 	late := time.Since(elected)
