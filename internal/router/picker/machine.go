@@ -39,12 +39,13 @@ const (
 	inChunk                   // a part of it
 	inChunkEnd                // its last part
 	inAnswerTrailers
-	inClosed // the gateway has nothing more to say
-	inCut    // the stream is gone
+	inNothing // it is no part of an exchange
+	inClosed  // the gateway has nothing more to say
+	inCut     // the stream is gone
 )
 
 var inputNames = [...]string{
-	"head", "head alone", "body", "body end", "trailers", "picked", "refused", "answer", "answer only", "chunk", "chunk end", "answer trailers", "closed", "cut",
+	"head", "head alone", "body", "body end", "trailers", "picked", "refused", "answer", "answer only", "chunk", "chunk end", "answer trailers", "nothing", "closed", "cut",
 }
 
 func (i input) String() string { return inputNames[i] }
@@ -93,6 +94,8 @@ func (m *machine) step(in input) []act {
 		return []act{cancel}
 	case in == inClosed:
 		return m.close()
+	case in == inNothing:
+		return m.broken()
 	case in == inPicked:
 		return m.picked()
 	case in == inRefused:

@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -103,4 +104,40 @@ func TestNoMessage(t *testing.T) {
 	if over(t, s); s.meters.faults("message").Get() != 1 {
 		t.Error("it is not counted")
 	}
+}
+
+// What says nothing that is known, and what has no bytes.
+func TestSaysNothing(t *testing.T) {
+	head := &extproc.Request{Kind: extproc.RequestHeaders, Headers: []extproc.Header{{Name: ":method", Value: "POST"}, {Name: ":path", Value: "/v1/completions"}}}
+	t.Run("no part of an exchange", func(t *testing.T) {
+		stream, s := serving(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+		if err := errors.Join(stream.SendMsg(head), stream.SendMsg(new(extproc.Request))); err != nil {
+			t.Fatal(err)
+		}
+		over(t, s)
+		if err := stream.RecvMsg(new(extproc.Response)); status.Code(err) != codes.InvalidArgument || s.meters.faults("order").Get() != 1 {
+			t.Error(err, "it is not counted")
+		}
+	})
+	t.Run("many parts of a body without a byte", func(t *testing.T) {
+		read := make(chan error, 1)
+		stream, _ := serving(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+			_, err := bufio.NewReader(r.Body).ReadString('x')
+			read <- err
+		})
+		if err := stream.SendMsg(head); err != nil {
+			t.Fatal(err)
+		}
+		for range 200 {
+			if err := stream.SendMsg(&extproc.Request{Kind: extproc.RequestBody, Body: []byte{}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := stream.SendMsg(&extproc.Request{Kind: extproc.RequestBody, Body: []byte("x"), End: true}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
+	})
 }

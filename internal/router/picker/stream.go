@@ -166,7 +166,7 @@ func inputOf(m *extproc.Request) input {
 		return inAnswerTrailers
 	case extproc.None, extproc.Immediate:
 	}
-	return inCut // it says nothing
+	return inNothing
 }
 
 // take does what a message asks for. What is sent is sent first; then the handler, which may be
@@ -199,14 +199,14 @@ func (x *stream) take(in input, m *extproc.Request) error {
 				return x.server.fault("head", codes.InvalidArgument, "the head has no method or no path")
 			}
 		case feed:
-			_, _ = x.body.Write(m.Body) // the handler may have answered
+			write(x.body, m.Body)
 		case feedEnd:
 			x.late.Stop()
 			_ = x.body.Close() // never fails
 		case tell:
 			x.heads <- head{response(m), m.Served} //nolint:bodyclose // once; who reads it gives it the body, which is the stream's
 		case tellChunk:
-			_, _ = x.chunks.Write(m.Body) // the handler may have given up
+			write(x.chunks, m.Body)
 		case tellEnd:
 			_ = x.chunks.Close() // never fails
 		case cancel:
@@ -219,6 +219,14 @@ func (x *stream) take(in input, m *extproc.Request) error {
 		}
 	}
 	return err
+}
+
+// write gives the handler a part, unless it is done with it. One without a byte would be a read of
+// nothing, which readers take so many of only.
+func write(to *io.PipeWriter, part []byte) {
+	if len(part) > 0 {
+		_, _ = to.Write(part)
+	}
 }
 
 // goOnLocked answers a message without a change, but for the router's headers of an answer.
