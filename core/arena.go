@@ -127,6 +127,28 @@ func (a *arena) addRoom() {
 	a.avail = append(a.avail, n)
 }
 
+// need returns how many bytes room for n more hashes may take, in runs of their own.
+func (a *arena) need(n int) int64 {
+	segs := a.inUse + n/segBlocks + 3 // one is never handed out
+	have, first := 0, 0
+	if len(a.slabs) > 0 {
+		first = len(a.slabs[0].heads)
+		have = first + (len(a.slabs)-1-len(a.gone))*slabSegs
+	}
+	if segs <= have {
+		return 0
+	}
+	room := have
+	for first = max(first, slabFirst/2); first < slabSegs && room < segs; {
+		first *= 2
+		room = first
+	}
+	for room < segs {
+		room += slabSegs
+	}
+	return int64(room-have) * segBytes
+}
+
 // growFirst moves the first slab to one of n segments.
 func (a *arena) growFirst(n int) {
 	sl := &a.slabs[0]

@@ -1,6 +1,10 @@
 package core
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
+)
 
 func (d *directory) newRef(depth uint8) ref {
 	d.leaves++
@@ -173,6 +177,20 @@ func (d *directory) shrinkTop() {
 		d.depth--
 		d.gen++
 	}
+}
+
+// need returns how many bytes n more entries may take. A leaf splits once in a thousand
+// entries and more, but all may be close to it at once: one in sixteen is beyond what
+// chance brings. A split has two new pages before it frees one.
+func (d *directory) need(n int) int64 {
+	pages := min(n/16, d.leaves) + 2
+	b := int64(cap(d.top))*refBytes + int64(pages)*leafBytes
+	if pages -= len(d.pages.free); pages <= 0 {
+		return b
+	}
+	heap := min(pages, smallPages-d.pages.small)
+	blocks := (pages - heap + blockPages - 1) / blockPages
+	return b + int64(heap)*pageBytes + int64(blocks)*hugemem.Size
 }
 
 func (d *directory) bytes() int64 {

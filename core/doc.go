@@ -69,10 +69,13 @@
 // Memory is accounted by kind with the allocator's size classes. Beyond the budget,
 // which all indexes of the process share, blocks of holders with more than an equal
 // share of their index are refused, a sixteenth (at least 4 MiB) further on those of
-// all. A refused block ends what its engine hash meant before, because its engine has
+// all: what a step may take, with the huge pages that it may begin, is granted before it
+// is made. A refused block ends what its engine hash meant before, because its engine has
 // given the hash away: so it does not matter that, with several shards, the others
 // have forgotten it before the storing shard refuses. Removals are always applied, and
-// a hole takes memory; that is bounded by what is held.
+// a hole takes memory; that is bounded by what is held. What is freed is given
+// back in whole huge pages, but for a few: so where a budget is no more than a few huge
+// pages for each shard, an index that was full may stay it while it has a block.
 //
 // Rejected inside of it: an entry for each block (dependent accesses and tens of bytes
 // each); flat maps (they stop the writer when they grow and do not shrink); a table

@@ -74,7 +74,7 @@ func (x *Radix) StoreFrom(h, from Holder, hash uint64, tier event.Tier) Outcome 
 		return Outcome{}
 	}
 	s := store{Radix: x, h: h, hs: x.state(h), tier: int(tier)}
-	if s.overBudget() {
+	if s.overBudget(1) {
 		return Outcome{Refused: 1}
 	}
 	s.hs = x.holder(h)

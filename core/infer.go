@@ -13,7 +13,7 @@ func (x *Radix) Infer(h, from Holder, hash uint64) int {
 		return 0
 	}
 	s := store{Radix: x, h: h, hs: x.state(h)}
-	if s.overBudget() {
+	if s.overBudget(int(p.pos) + 1) {
 		return 0
 	}
 	s.hs = x.holder(h)

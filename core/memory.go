@@ -37,6 +37,11 @@ const (
 	// leastReserve is what a budget leaves for those below their share:
 	// memory comes in huge pages.
 	leastReserve = 4 << 20
+
+	// stepBlocks are the most new hashes that a step enters where there is a budget, so
+	// that what it takes is bounded; stepSlack is for tables that grow by the way.
+	stepBlocks = 1024
+	stepSlack  = 64 << 10
 )
 
 // Memory returns the bytes in use. It belongs to the writer.
@@ -59,29 +64,41 @@ func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
 // number, or that many: 2^28 blocks. It belongs to the writer.
 func (x *Radix) NearLimit() bool { return x.arena.inUse >= maxSegs-maxSegs/16 }
 
-// used returns the bytes that count against the budget.
-func (x *Radix) used() int64 {
-	n := x.Memory().Total()
-	if x.opts.Elsewhere != nil {
-		n += x.opts.Elsewhere()
+// need returns what n hashes may take that are new, with their content: the huge pages
+// that they may be the first in, and what may be moved to larger memory for them.
+func (x *Radix) need(n int) int64 {
+	if n == 0 {
+		return 0
 	}
-	return n
+	return x.arena.need(n) + x.dir.need(n) + int64(n)*16 + int64(cap(x.runs))*2 + stepSlack
 }
 
-// overBudget reports whether new blocks of the holder are to be refused.
-func (s *store) overBudget() bool {
+// stepOf returns how many of the hashes one step may enter.
+func (s *store) stepOf(hashes []uint64) int {
+	if s.opts.Budget == 0 {
+		return len(hashes)
+	}
+	return min(len(hashes), stepBlocks)
+}
+
+// overBudget reports whether n new blocks of the holder are to be refused.
+func (s *store) overBudget(n int) bool {
 	if s.full || s.arena.inUse >= maxSegs {
 		return true
 	}
 	if s.opts.Budget == 0 {
 		return false
 	}
-	used := s.used()
+	have, need, most := s.Memory().Total(), s.need(n), s.opts.Budget+max(s.opts.Budget/16, leastReserve)
+	used, granted := have, have+need <= most
+	if s.opts.Share != nil {
+		used, granted = s.opts.Share(have, need, most)
+	}
+	if !granted {
+		return true
+	}
 	if used <= s.opts.Budget {
 		return false
-	}
-	if used > s.opts.Budget+max(s.opts.Budget/16, leastReserve) {
-		return true
 	}
 	held := 0
 	if s.hs != nil {

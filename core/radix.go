@@ -12,11 +12,14 @@ type Options struct {
 	Key Key // of the tables; for who gets events from others, a random one
 	// Budget is the number of bytes beyond which the index refuses new blocks
 	// of holders that hold more than an equal share of all, and, a sixteenth
-	// or at least 4 MiB further on, of every holder. 0 means no limit.
+	// or at least 4 MiB further on, of every holder: new blocks never take more.
+	// 0 means no limit.
 	Budget int64
-	// Elsewhere returns the bytes that other indexes use of the same budget;
-	// nil means none. The writer calls it.
-	Elsewhere func() int64
+	// Share is for indexes that share a budget. The writer calls it before a step, with
+	// the bytes that the index has, those that the step may take, and the most that all
+	// may have. It returns how many all have, and whether the step's are granted: they
+	// count as taken until it is called again. nil means that the index is alone.
+	Share func(have, need, most int64) (all int64, granted bool)
 }
 
 // Radix is the Index for production: run-compressed chains, read without

@@ -72,11 +72,12 @@ func (s *store) byContent(ev *event.Event) {
 				r, o = c, 0
 				continue
 			}
-			if s.overBudget() {
+			n := s.stepOf(hashes)
+			if s.overBudget(n) {
 				s.refuse(hashes, nil, 0)
 				break
 			}
-			k, r, o = s.storeNew(r, o, hashes, local)
+			k, r, o = s.storeNew(r, o, hashes[:n], local[:n])
 		}
 		hashes, local = hashes[k:], local[k:]
 	}
@@ -137,7 +138,7 @@ func (s *store) byHash(hashes []uint64) {
 			s.out.UnknownBlock++
 			continue
 		}
-		if s.overBudget() && (s.copies || !s.holdsAt(p)) {
+		if s.overBudget(0) && (s.copies || !s.holdsAt(p)) {
 			s.full = true
 			s.out.Refused++
 			continue
@@ -154,11 +155,17 @@ func (s *store) byHash(hashes []uint64) {
 // as it calls otherwise, which need an exception and go into one layer of it; or a
 // single one whose hash it knew at another position.
 func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
-	if s.overBudget() {
+	k := s.sameHashes(r, o, hashes)
+	fresh := 0 // hashes that may take memory
+	if k == 0 {
+		fresh = s.stepOf(hashes)
+		hashes = hashes[:fresh]
+	}
+	if s.overBudget(fresh) {
 		return s.storeExistingFull(r, o, hashes)
 	}
 	s.own()
-	if k := s.sameHashes(r, o, hashes); k > 0 {
+	if k > 0 {
 		// A shared hash can be known to the holder elsewhere only if it leads to more
 		// than one block; all such hashes are in dups. So no other one is looked up.
 		if s.dups.n > 0 {
@@ -185,7 +192,7 @@ func (s *store) storeExisting(r *run, o uint32, hashes []uint64) int {
 	}
 	// Hashes of the holder's own: as many as go into one layer, which is what hold can
 	// mark at once, and up to where the shared ones fit again.
-	k, at := 0, spot{}
+	at := spot{}
 	for k < len(hashes) && (k == 0 || s.arena.at(r.block(o+uint32(k))) != hashes[k]) {
 		e, pos := hashes[k], o+uint32(k)
 		if k%probeHashes == 0 {

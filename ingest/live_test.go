@@ -295,7 +295,8 @@ func TestSeriesPerPublisherAreCapped(t *testing.T) {
 // brought up to date then.
 func TestRefusingCausesNoStorm(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
-	set := shard.New(shard.Config{MemoryBudget: 4 << 20})
+	// A shard that was full keeps some huge pages while it has a block: it must have room beside them.
+	set := shard.New(shard.Config{Shards: 1, MemoryBudget: 16 << 20})
 	t.Cleanup(set.Close)
 	r := &replica{set: set, metrics: metrics.NewSet(), asked: &asked{}}
 	cfg := n.config("one", r, nil)
@@ -308,23 +309,33 @@ func TestRefusingCausesNoStorm(t *testing.T) {
 	r.Ingest = in
 	fill, _ := n.worker(7, coreMode)
 	rng := rand.New(rand.NewPCG(1, 1))
-	for range 2000 { // too much for the index
-		blocks := make([]uint64, 200)
+	chain := func() event.Event {
+		blocks := make([]uint64, 1000)
 		for i := range blocks {
 			blocks[i] = rng.Uint64()
 		}
-		if err := fill.Stored(deadline(t), 0, event.Device, publish.Root(), blocks, blocks); err != nil {
+		return event.Event{Kind: event.Stored, Engine: blocks, Local: blocks}
+	}
+	for range 1000 { // too much for the index
+		if err := fill.Publish(deadline(t), chain()); err != nil {
 			t.Fatal(err)
 		}
 	}
+	truncated := func() uint64 { return r.counter("kvatlas_ingest_truncated_ranks_total") }
+	waittest.For(t, "a rank is truncated", func() bool { return truncated() > 0 })
 	p, e := n.worker(1, coreMode)
 	n.run(p, e, 300)
+	refused := chain() // where there was no room for one as long
+	n.truth.apply(1, refused)
+	if err := p.Publish(deadline(t), refused); err != nil {
+		t.Fatal(err)
+	}
 	for _, q := range []*publish.Publisher{fill, p} {
 		if err := q.Flush(deadline(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	waittest.For(t, "ranks are truncated", func() bool { return r.counter("kvatlas_ingest_truncated_ranks_total") > 0 })
+	waittest.For(t, "another is truncated", func() bool { return truncated() > 1 })
 	asks := func() (sum uint64) {
 		for cause := range follow.NumCauses {
 			sum += r.counter(fmt.Sprintf("kvatlas_ingest_recoveries_asked_total{cause=%q}", cause))

@@ -7,8 +7,9 @@ import (
 )
 
 // ledger adds up what the indexes of a Set use of its memory budget. Each owner
-// enters what changed after each task, so the sum is behind by the tasks under
-// way.
+// enters what it has after each task, and before each step what it may have after it
+// (share): the sum is never below what is used, but for what removals and cache
+// groups take within a task.
 type ledger struct {
 	budget int64
 	used   atomic.Int64
@@ -19,6 +20,7 @@ type account struct {
 	ledger  *ledger
 	entered int64            // of the ledger's sum
 	groups  int64            // bytes of the tables whose home the shard is
+	claimed bool             // more than the index has is entered
 	bytes   [10]atomic.Int64 // by kind, see core.Memory
 	tables  atomic.Int64     // groups, for others
 }
@@ -29,10 +31,32 @@ func (a *account) newIndex(cfg Config) core.Index {
 		return cfg.NewIndex()
 	}
 	return core.NewRadix(core.Options{
-		Key:       cfg.Key,
-		Budget:    cfg.MemoryBudget,
-		Elsewhere: func() int64 { return a.ledger.used.Load() - a.entered },
+		Key:    cfg.Key,
+		Budget: cfg.MemoryBudget,
+		Share:  a.share,
 	})
+}
+
+// share is core.Options.Share: it enters in the sum what the index may have after its next
+// step, if all have room for that. It enters whole grains, so that few steps write to what
+// all owners read.
+func (a *account) share(have, need, most int64) (all int64, granted bool) {
+	const grain = 64 << 10
+	have += a.groups
+	claim := (have + need + grain - 1) &^ (grain - 1)
+	for {
+		used := a.ledger.used.Load()
+		others := used - a.entered
+		switch {
+		case others+claim > most:
+			return others + have, false
+		case claim == a.entered:
+			return others + have, true
+		case a.ledger.used.CompareAndSwap(used, others+claim):
+			a.entered, a.claimed = claim, true
+			return others + have, true
+		}
+	}
 }
 
 // isFull reports whether the index refuses blocks, or soon will: it is close to
@@ -63,7 +87,7 @@ func (a *account) recompute(index core.Index) {
 	a.tables.Store(a.groups)
 	now := m.Total() + a.groups
 	a.ledger.used.Add(now - a.entered)
-	a.entered = now
+	a.entered, a.claimed = now, false
 }
 
 // MemoryKind is how many bytes the index uses for one purpose.

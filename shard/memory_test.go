@@ -60,7 +60,7 @@ func TestSpacesShareTheBudget(t *testing.T) {
 				t.Fatalf("%d shards: %+v of 64 blocks", shards, out)
 			}
 			refused += out.Refused
-			if used, _ := set.MemoryBudget(); used > budget+12<<20 {
+			if used, _ := set.MemoryBudget(); used > budget+4<<20 {
 				t.Fatalf("%d shards: %d bytes, budget %d", shards, used, budget)
 			}
 		}

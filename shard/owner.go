@@ -54,7 +54,7 @@ func (o *owner) run() {
 				o.publish(m)
 			}
 		}
-		if changed {
+		if changed || o.account.claimed {
 			o.recomputeMemory()
 		}
 		if t.left.Add(-1) == 0 {
