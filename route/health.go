@@ -40,6 +40,9 @@ type health struct {
 	failed         uint64    // requests
 	leftOut        [2]uint64 // times: for failures and silence, for want of room
 	spared         uint64    // times that it would have been, but for the others
+	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
+	// are more than Settings.Breaker has.
+	wrong, wrongMost int
 }
 
 // send notes that the worker is sent a request.
@@ -127,6 +130,7 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 		return
 	}
 	a.worker.spoke, a.worker.silent = now, false
+	a.worker.wrong, a.worker.wrongMost = 0, 0
 	if a.first.IsZero() {
 		a.first = now
 	}
@@ -260,12 +264,35 @@ type Failure struct {
 	// is at fault.
 	Full       bool
 	RetryAfter time.Duration
+	// Wrong is set if it says that the request is wrong. That is taken as said until it has said
+	// so of as many requests in a row as fail to open a breaker: then another is to be asked.
+	Wrong bool
 }
 
 // Blame is a failure that a worker was held to; see Withdraw.
 type Blame struct {
 	worker *workerState
 	ticket breaker.Ticket
+	wrong  bool
+}
+
+// None reports whether no worker was held to anything.
+func (b *Blame) None() bool { return b.worker == nil }
+
+// maxWrong is the most requests in a row that a worker must call wrong before it is doubted,
+// where others were found to say the same.
+const maxWrong = 64
+
+// callsWrong notes that the worker calls a request wrong, and reports whether it does so of all that it gets.
+func (h *health) callsWrong(c *breaker.Config) bool {
+	h.wrong++
+	return c.Failures > 0 && h.wrong >= max(c.Failures, h.wrongMost)
+}
+
+// agreed notes that another worker calls the request wrong, too. Who sends only such requests
+// has them asked twice ever more seldom.
+func (h *health) agreed(c *breaker.Config) {
+	h.wrong, h.wrongMost = 0, min(2*max(c.Failures, h.wrongMost), maxWrong)
 }
 
 // Failed tells that the worker of the request's stage did not serve it, or broke off.
@@ -281,6 +308,9 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 		return b
 	}
 	w := a.worker
+	if f.Wrong && !w.callsWrong(&r.settings.Breaker) {
+		return b
+	}
 	a.failed = true
 	if !f.Full && !a.answered && a.overdue(now) {
 		r.gaveUp(a, now)
@@ -296,7 +326,7 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 	}
 	w.failed++
 	r.outcome(a, breaker.Failed, 0, now)
-	return Blame{w, a.ticket}
+	return Blame{w, a.ticket, f.Wrong}
 }
 
 // Withdraw takes a failure back: the same request fails at another worker, too.
@@ -307,6 +337,9 @@ func (r *Router) Withdraw(b Blame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b.worker.breaker.Withdraw(b.ticket)
+	if b.wrong {
+		b.worker.agreed(&r.settings.Breaker)
+	}
 }
 
 // Succeeded tells that the worker of the request's stage has done its part, or begun

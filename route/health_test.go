@@ -189,6 +189,54 @@ func TestRequestsOwnFault(t *testing.T) {
 	r.Withdraw(Blame{}) // nobody's
 }
 
+// A worker that calls three requests in a row wrong is doubted, until it serves one; where others
+// agree it is doubted for twice as many, and stays in.
+func TestCallsAllWrong(t *testing.T) {
+	r, _, c := open(t, nil, workers(1)...)
+	n := 0
+	ask := func(f func(id string)) {
+		n++
+		id := fmt.Sprint(n)
+		if _, err := r.BestWorker(t.Context(), Prompt{Local: numbers(n, 2)}, Options{RequestID: id, Watched: true}); err != nil {
+			t.Fatal(err)
+		}
+		f(id)
+		r.Free(id)
+		c.add(time.Millisecond)
+	}
+	until := func(agreed bool) (calls int) {
+		for doubted := false; !doubted && calls < 200; calls++ {
+			ask(func(id string) {
+				b := r.Failed(id, Whole, Failure{Wrong: true})
+				if doubted = !b.None(); doubted && agreed {
+					r.Withdraw(b)
+				}
+			})
+		}
+		return calls
+	}
+	for i, want := range []int{3, 6, 12, 24, 48, 64, 64} {
+		if calls := until(true); calls != want {
+			t.Errorf("round %d: doubted after %d, want %d", i, calls, want)
+		}
+	}
+	if h := r.Health()[0]; h.LeftOut+h.Spared != 0 {
+		t.Errorf("%+v", h)
+	}
+	ask(func(id string) { r.MarkPrefillComplete(id) })
+	if calls := until(false); calls != 3 {
+		t.Errorf("after an answer: doubted after %d", calls)
+	}
+	for range 2 {
+		if calls := until(false); calls != 1 {
+			t.Errorf("doubted still: %d", calls)
+		}
+	}
+	if h := r.Health()[0]; h.Spared != 1 { // the only one
+		t.Errorf("%+v", h)
+	}
+}
+
 // TestSilentWorker: one that takes requests and gives nothing is left out by its oldest
 // one, as long as that waits, and then as one that failed; anything that it gives ends
 // that. Who does not watch is not judged by.

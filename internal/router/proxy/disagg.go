@@ -230,6 +230,11 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	case err != nil:
 		return nil, broken("its answer breaks off: %w", err)
 	case clientsFault(resp.StatusCode):
+		if p.cfg.Retry500 && q.generates {
+			if blame := router.Failed(q.id, route.PrefillStage, route.Failure{Wrong: true}); !blame.None() {
+				return nil, &prefillStatus{status: resp.StatusCode, fault: true, blame: blame}
+			}
+		}
 		return nil, fmt.Errorf("%w with status %d", errRefused, resp.StatusCode)
 	case resp.StatusCode != http.StatusOK:
 		f, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())

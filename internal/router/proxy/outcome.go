@@ -17,7 +17,7 @@ const (
 	whyGone        = "gone"        // the worker has just left
 	whyUnreachable = "unreachable" // no connection, or none that lasted to the answer
 	whyOverdue     = "overdue"     // it gives nothing to anybody
-	whyBrokeOff    = "broke_off"   // before the first byte of the answer
+	whyBrokeOff    = "broke_off"   // before its client saw any of the answer
 	whyFull        = "full"        // 429, or 503 and 529 with a time to come again
 	whyStatus500   = "status_500"  // it failed at the request, or the request is at fault
 	whyStatus5xx   = "status_5xx"
@@ -110,17 +110,22 @@ func retryAfter(text string, now time.Time) (time.Duration, bool) {
 // for the client whatever others would say: then resp.Body may be another one.
 func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel context.CancelFunc) *failure {
 	against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())
-	if why == "" {
-		return nil
-	}
 	f := &failure{retry: why}
-	if why == whyRefused {
+	switch why {
+	case "":
+		if !clientsFault(resp.StatusCode) {
+			return nil
+		}
+		if f = p.calledWrong(q, stage); f == nil {
+			return nil
+		}
+	case whyRefused:
 		if !p.cfg.Retry500 || !q.wants || q.final() {
 			return nil // nobody to compare it with
 		}
 		f.fault, f.weak = true, true
 	}
-	if !f.weak || q.generates { // not each engine has each of the other routes
+	if why != "" && (!f.weak || q.generates) { // not each engine has each of the other routes
 		f.blame = q.m.Router.Failed(q.id, stage, against)
 	}
 	if why == whyStatus500 {
@@ -153,6 +158,20 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 	return f
 }
 
+// calledWrong is for an answer that calls the request wrong, which goes to the client: nil. But
+// where its engine says so of all that it gets, another one is asked, and tells whose fault it is.
+func (p *Proxy) calledWrong(q *call, stage route.Stage) *failure {
+	if !p.cfg.Retry500 || !q.generates || q.final() {
+		return nil // nobody to compare it with
+	}
+	blame := q.m.Router.Failed(q.id, stage, route.Failure{Wrong: true})
+	if blame.None() && !q.doubted {
+		return nil
+	}
+	q.doubted = true
+	return &failure{blame: blame, retry: whyRefused, fault: true, weak: true}
+}
+
 // saysNothing is for an answer with status 200 that has an error in its beginning, or
 // nothing to its end: nobody has seen anything of it, and it counts as status 500.
 // Without a failure it is passed on.
@@ -161,6 +180,12 @@ func (p *Proxy) saysNothing(q *call, s *stream, resp *http.Response, cancel cont
 	if !p.cfg.Retry500 || q.final() {
 		return nil // no other may, and what there is goes to the client
 	}
+	p.keep(f, s, resp, cancel)
+	return f
+}
+
+// keep keeps what has begun as an answer while another engine is asked.
+func (p *Proxy) keep(f *failure, s *stream, resp *http.Response, cancel context.CancelFunc) {
 	body := append([]byte(nil), s.buf[:s.n]...)
 	if s.err == nil {
 		rest, _ := readGiven(resp, cancel) // an error may break off
@@ -170,7 +195,6 @@ func (p *Proxy) saysNothing(q *call, s *stream, resp *http.Response, cancel cont
 	if f.given = (&given{resp.StatusCode, resp.Header, body}); len(body) == 0 {
 		f.given, f.refusal = nil, refuse(http.StatusBadGateway, "engine_unavailable", "the engine answers with nothing")
 	}
-	return f
 }
 
 // giveBack ends a request with what the last attempt brought.

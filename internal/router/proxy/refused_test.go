@@ -5,7 +5,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,10 +67,60 @@ func TestRefusedByOneOrAll(t *testing.T) {
 	}
 }
 
+// An engine that calls all requests wrong, with a status or in a stream, is no idle one either: as many are
+// taken as said as fail to open a breaker. One that calls one wrong is believed, and where all
+// call all wrong, nobody is left out, and requests are tried twice ever more seldom.
+func TestCalledWrongByOneOrAll(t *testing.T) {
+	for name, c := range map[string]struct {
+		engines int // that call them wrong, of three
+		stream  bool
+		most    int // requests whose clients see it, of 30
+		asked   int // requests to engines at most
+	}{
+		"one": {engines: 1, most: 3, asked: 42}, "one, in its stream": {engines: 1, stream: true, most: 3, asked: 42},
+		"all": {engines: 3, most: 30, asked: 36}, "all, in their streams": {engines: 3, stream: true, most: 30, asked: 36},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var all atomic.Int64
+			wrong := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				if all.Add(1); c.stream {
+					sse(w, `data: {"error":{"message":"x","code":400}}`+"\n\ndata: [DONE]\n\n")
+					return
+				}
+				http.Error(w, `{"error":{"message":"x"}}`, http.StatusBadRequest)
+			}))
+			t.Cleanup(wrong.Close)
+			l := newLab(t, setup{engines: 3, registry: func(i int, w *registry.Worker) {
+				if i < c.engines {
+					w.Endpoints.HTTP = wrong.URL
+				}
+			}})
+			failed := 0
+			for i := range 30 {
+				status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":%t}`, i, c.stream))
+				if status != http.StatusOK && status != http.StatusBadRequest {
+					t.Fatalf("%d %s", status, data)
+				}
+				if strings.Contains(data, `"error":{"message":"x"`) {
+					failed++
+				}
+			}
+			if c.engines == 3 && failed != 30 || failed == 0 || failed > c.most || int(all.Load()) > c.asked {
+				t.Errorf("of 30 requests %d fail, and engines are asked %d times", failed, all.Load())
+			}
+			if out := l.leftOut(); (out[0] > 0) != (c.engines == 1) || out[1]+out[2] != 0 {
+				t.Errorf("the engines were left out %d times", out)
+			}
+			l.idle()
+		})
+	}
+}
+
 // The same of prefill workers: what the decode worker says of the request tells whose fault it is.
 func TestRefusedByPrefillWorkers(t *testing.T) {
 	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang} {
-		for _, status := range []int{401, 500} {
+		for _, status := range []int{400, 401, 500} {
 			for _, all := range []bool{false, true} {
 				t.Run(fmt.Sprint(way, " ", status, " of all ", all), func(t *testing.T) {
 					l := pools(t, way, func(i int, c *mockapi.Config) {

@@ -55,6 +55,8 @@ type call struct {
 	// generates: completions and chats are asked for. wants: an answer without a byte is none.
 	generates, wants bool
 	passage          *Passage // nil: the router itself asks the engine
+	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
+	doubted bool
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -258,6 +260,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	// each of its failures is looked at for that first, and it is not blamed.
 	var part *prefill
 	var err error
+	refused := false // in an answer with status 200
 	stage := route.Whole
 	switch {
 	case pair.Prefill == nil:
@@ -270,7 +273,12 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		}
 		defer func() {
 			part.end()
-			if said := (*prefillStatus)(nil); no != nil && !no.whole && errors.As(part.last, &said) {
+			said := (*prefillStatus)(nil)
+			switch {
+			case !errors.As(part.last, &said):
+			case no == nil && (refused || clientsFault(q.tally.status)): // both say so
+				q.m.Router.Withdraw(said.blame)
+			case no != nil && !no.whole:
 				no.prefill = said.blame
 			}
 		}()
@@ -322,15 +330,24 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			return f
 		}
 	}
+	if s.judge.said == refuses {
+		if f := p.calledWrong(q, stage); f != nil {
+			p.keep(f, s, resp, cancel)
+			return f
+		}
+		s.follow, s.ends, refused = false, false, true // as with status 400
+	}
 	if (!s.judge.on || s.judge.said != unsaid) && !part.begin() {
 		return p.notPrefilled(r, q, part.why)
 	}
-	t.stop()
+	if ended := s.cutBy(t); ended != "" {
+		return p.unanswered(r, q, stage, whyBrokeOff, ended, context.Canceled)
+	}
 	if err := s.whole(resp, cancel); err != nil {
 		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
-		return p.brokeOff(r, q, stage, err)
+		return p.brokeOff(r, q, stage, err, ctx.Err() != nil)
 	}
 	p.answer(w, r, s, pair, resp, cancel)
 	return nil
@@ -358,7 +375,7 @@ func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 	}
 	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
 	if said := (*prefillStatus)(nil); errors.As(err, &said) {
-		f.fault, f.blame = said.fault, said.blame
+		f.fault, f.blame, q.doubted = said.fault, said.blame, q.doubted || clientsFault(said.status)
 	}
 	return f
 }
@@ -391,16 +408,20 @@ func (p *Proxy) unanswered(r *http.Request, q *call, stage route.Stage, why, end
 	return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the engine cannot be reached"), retry: why}
 }
 
-// brokeOff is for an attempt whose answer broke off before its client saw any of it. It is not
-// for another worker to repeat: what was generated is lost.
-func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error) *failure {
+// brokeOff is for an attempt whose answer broke off before its client saw any of it: another worker
+// may do all of it anew, unless this one was given up, and may be at work on it still.
+func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error, givenUp bool) *failure {
 	if r.Context().Err() != nil {
 		return clientGone()
 	}
 	p.obs.engineErrors.Inc()
 	p.limit.Warn("engine", "an engine's answer broke off", errAttr(err), q.attr())
 	q.m.Router.Failed(q.id, stage, route.Failure{})
-	return &failure{refusal: refuse(http.StatusBadGateway, "engine_broke_off", "the engine's answer broke off")}
+	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_broke_off", "the engine's answer broke off"), retry: whyBrokeOff}
+	if givenUp {
+		f.retry = ""
+	}
+	return f
 }
 
 // engineRequest makes what is sent to a rank of the engine.

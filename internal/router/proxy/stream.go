@@ -42,14 +42,17 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
 		outcome = "client_gone"
-	case outcome == "ok" && s.judge.end() == fails:
+	case outcome == "ok" && (s.judge.end() == fails || s.ends && !endsWell(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	q.tally.outcome = outcome
 	if s.hears != nil && outcome == "ok" {
 		p.remember(q, best.Worker, s.hears)
 	}
-	said := usageIn(s.last)
+	said := usageIn(nil)
+	if s.tail {
+		said = usageIn(s.last)
+	}
 	if s.list != nil {
 		said = s.list.end()
 	}
@@ -57,7 +60,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		q.tally.used(s, said)
 	}
 	p.obs.outcome(outcome).Inc()
-	if outcome == "ok" && resp.StatusCode < 400 {
+	if outcome == "ok" && resp.StatusCode < 400 && s.judge.said != refuses {
 		q.m.Router.Succeeded(q.id, s.stage)
 	}
 	if outcome == "ok" && s.usage && said.completion > 0 {
@@ -100,6 +103,7 @@ type stream struct {
 	follow bool    // the booking follows the answer
 	events bool    // server-sent events: one for each token, about
 	tail   bool    // keep the end of the answer
+	ends   bool    // and look whether it is one
 	usage  bool    // which says how many tokens were generated: nobody sees them come
 	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
@@ -138,6 +142,7 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 		judge:  newJudge(q, resp),
 		room:   room,
 	}
+	room.of.ends = ok && room.of.judge.on && room.of.judge.choices && room.of.judge.events
 	return room.of
 }
 
@@ -169,6 +174,15 @@ func (s *stream) first(body io.Reader) error {
 		return s.err
 	}
 	return nil
+}
+
+// cutBy ends the wait for the beginning and returns why the request was cancelled just as it came;
+// "" if it was not, or if all of the answer is there.
+func (s *stream) cutBy(t *wait) string {
+	if ended := t.stop(); s.err == nil {
+		return ended
+	}
+	return ""
 }
 
 // whole reads on before anything of an answer that does not stream goes to the client: to its
@@ -338,7 +352,7 @@ func (s *stream) see(chunk []byte) {
 	switch {
 	case s.list != nil:
 		s.list.see(chunk)
-	case s.tail:
+	case s.tail || s.ends:
 		s.last = append(s.last, chunk...)
 		if over := len(s.last) - tailSize; over > tailSize {
 			s.last = append(s.last[:0], s.last[over:]...)

@@ -29,7 +29,8 @@ type judge struct {
 	events  bool // it is of events
 	choices bool // it is one of /v1/completions or /v1/chat/completions, which has them
 	json    bool
-	ping    bool // a comment has come, which is for the client to see at once
+	magic   string // with which it begins, where it is packed so
+	ping    bool   // a comment has come, which is for the client to see at once
 	said    verdict
 	head    []byte // what was seen and says nothing yet
 	last    byte   // that is no space
@@ -39,7 +40,12 @@ func newJudge(q *call, resp *http.Response) judge {
 	kind := resp.Header.Get("Content-Type")
 	ok := resp.StatusCode == http.StatusOK || q.generates && resp.StatusCode < http.StatusBadRequest // where 204 and redirects have no place
 	j := judge{on: q.wants && ok}
-	if resp.Header.Get("Content-Encoding") == "" { // else nobody here can read it
+	switch resp.Header.Get("Content-Encoding") { // else nobody here can read it
+	case "gzip", "x-gzip":
+		j.magic = "\x1f\x8b"
+	case "zstd":
+		j.magic = "\x28\xb5\x2f\xfd"
+	case "":
 		j.events, j.choices, j.json = strings.HasPrefix(kind, "text/event-stream"), q.generates, strings.Contains(kind, "json")
 	}
 	return j
@@ -64,6 +70,12 @@ func (j *judge) see(part []byte) {
 	}
 	j.head = part
 	switch {
+	case j.magic != "":
+		if n := len(j.magic); len(j.head) >= n {
+			if j.said = fails; string(j.head[:n]) == j.magic {
+				j.said = good
+			}
+		}
 	case j.events:
 		j.lines()
 	case j.choices:
@@ -155,6 +167,42 @@ func (j *judge) end() verdict {
 		j.said = fails // it is cut
 	}
 	return j.said
+}
+
+// endsWell reports whether what ends so is a whole stream of choices: it says that it is done, or why it
+// has stopped, and no error before that.
+func endsWell(tail []byte) bool {
+	done := false
+	for text := tail; len(text) > 0; {
+		at := bytes.LastIndexByte(text, '\n')
+		line := text[at+1:]
+		text = text[:max(at, 0)]
+		data, ok := bytes.CutPrefix(line, []byte("data:"))
+		switch data = bytes.TrimSpace(data); {
+		case !ok || len(data) == 0:
+		case string(data) == "[DONE]":
+			done = true
+		case bytes.Contains(data, []byte(`"error"`)) && said(data) == fails:
+			return false
+		default:
+			return done || stopped(tail)
+		}
+	}
+	return done || stopped(tail)
+}
+
+// stopped reports whether a choice says why it has stopped. It cannot be text that was generated.
+func stopped(text []byte) bool {
+	const key = `"finish_reason":`
+	for {
+		at := bytes.Index(text, []byte(key))
+		if at < 0 {
+			return false
+		}
+		if text = bytes.TrimLeft(text[at+len(key):], " "); len(text) > 0 && text[0] == '"' {
+			return true
+		}
+	}
 }
 
 // said tells an error from all else: as vLLM and SGLang put it into streams, and older

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // What an answer says, however it is cut into pieces.
@@ -87,6 +89,29 @@ func TestVerdicts(t *testing.T) {
 	if packed.see([]byte("\x1f\x8b")); packed.end() != good {
 		t.Error("an answer that cannot be read is judged")
 	}
+	for how, text := range map[string]string{"gzip": "xxx", "x-gzip": "", "zstd": "\x1f\x8b\x00\x00"} {
+		packed = newJudge(&call{wants: true, generates: true}, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Encoding": {how}}})
+		if packed.see([]byte(text)); packed.end() != fails {
+			t.Errorf("%q is taken for %s", text, how)
+		}
+	}
+}
+
+// A stream that has begun well is whole if it says that it is done, or why it has stopped.
+func TestEndsOfStreams(t *testing.T) {
+	const token, stop = `data: {"choices":[{"delta":{"content":"\"finish_reason\":\"stop\""},"finish_reason":null}]}` + "\n\n", `data: {"choices":[{"finish_reason": "stop"}]}` + "\n\n"
+	const usage, done = `data: {"choices":[],"usage":{}}` + "\n\n", "data: [DONE]\n\n"
+	for text, want := range map[string]bool{
+		"": false, token: false, token + token: false, token + usage: false, token + `data: {"cho`: false,
+		token + done: true, token + stop: true, token + stop + usage: true, token + stop + usage + done: true, token + "data:[DONE]": true,
+		token + `data: {"error":{"code":500}}` + "\n\n" + done: false, token + `data: {"error":{"code":500}}` + "\n\n": false,
+		token + `data: {"error":null,"choices":[]}` + "\n\n: ping\n\n" + done: true,
+		`nt":"x"}}]}` + "\n\n" + done:                                         true,
+	} {
+		if got := endsWell([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
 }
 
 // hollow is one engine that answers as it is told, in front of it a router that knows
@@ -122,6 +147,15 @@ func TestAnswersThatSayNothing(t *testing.T) {
 			_, _ = io.WriteString(w, `{"choices":[]}`)
 		},
 		"events without choices": func(w http.ResponseWriter) { sse(w, `data: {"choices":[]}`+"\n\ndata: [DONE]\n\n") },
+		"not packed": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, "xxx")
+		},
+		"shorter than it says": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Content-Length", "1000")
+			_, _ = io.WriteString(w, `{"choices":[{"te`)
+		},
 		"cut": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"choices":[{"te`)
@@ -204,6 +238,42 @@ func TestStreamsThatFailLate(t *testing.T) {
 			}
 			l.idle()
 		})
+	}
+}
+
+// An engine whose streams begin well and end without a word is no idle one.
+func TestStreamsThatDoNotEnd(t *testing.T) {
+	l := hollow(t, true, func(w http.ResponseWriter, _ *http.Request) { sse(w, `data: {"choices":[{"text":"x"}]}`+"\n\n") })
+	failed := 0
+	for i := range 30 {
+		_, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":true}`, i))
+		if _, done := streamed(data); !done {
+			failed++
+		}
+	}
+	if h := l.model().Router.Health()[0]; failed == 0 || failed > 4 || h.LeftOut == 0 {
+		t.Errorf("%d of 30 streams failed: %+v", failed, h)
+	}
+	l.idle()
+}
+
+// A wait that ends just as the answer begins has cut it, unless it is there whole.
+func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
+	for _, c := range []struct {
+		first time.Duration
+		err   error // with the beginning
+		want  string
+	}{{time.Nanosecond, nil, waitLate}, {time.Nanosecond, io.EOF, ""}, {time.Hour, nil, ""}} {
+		p := &Proxy{cfg: Config{FirstByte: c.first}}
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := p.await(&call{}, route.Whole, 0, cancel)
+		if c.first < time.Hour {
+			<-ctx.Done()
+		}
+		if got := (&stream{err: c.err}).cutBy(wait); got != c.want {
+			t.Errorf("%v, %v: %q", c.first, c.err, got)
+		}
+		cancel()
 	}
 }
 
