@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,6 +189,37 @@ func TestResponsesThatAreNotUnderstood(t *testing.T) {
 	}
 	if n := l.metric("kvatlas_router_responses_not_remembered_total"); n != "6" {
 		t.Errorf("%s are counted as not remembered, want 6", n)
+	}
+}
+
+// gpt-oss is known by how an engine's tokens of it begin, whatever it is served as: its responses go by load.
+func TestHarmonyOfAnotherName(t *testing.T) {
+	var asked atomic.Int64
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"org/model","owned_by":"vllm","root":"/models/served"}]}`)
+		case "/tokenize":
+			asked.Add(1)
+			_, _ = io.WriteString(w, `{"tokens":[200006,17360,200008,3575,1,2,3,4]}`)
+		}
+	}))
+	defer h.Close()
+	l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = h.URL }}).asking()
+	for _, c := range []struct {
+		path, body, unread string
+		asked              int64
+	}{
+		{"/v1/chat/completions", `{"model":"org/model","messages":[{"role":"user","content":"x"}]}`, "0", 1},
+		{"/v1/messages", `{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"y"}]}`, "0", 2},
+		{"/v1/responses", `{"model":"org/model","input":"z"}`, "1", 3},
+		{"/v1/responses", `{"model":"org/model","input":"another"}`, "2", 3}, // it is known for a while
+	} {
+		l.post(c.path, c.body)
+		l.idle()
+		if n := l.metric(`kvatlas_router_unread_conversations_total{reason="unsupported"}`); n != c.unread || asked.Load() != c.asked {
+			t.Errorf("after %s %s went by load, %d asked for", c.path, n, asked.Load())
+		}
 	}
 }
 

@@ -56,6 +56,11 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 		p.obs.tokenizeFailed.Inc()
 	default:
 		list, err := p.tokensOf(ctx, m, q)
+		if err == nil && q.api.read == chats.PathResponses && p.tokens.Of(m.Space).Begins(list) {
+			q.ids = nil // they are not those of its prompt
+			p.obs.unread[unreadOther].Inc()
+			break
+		}
 		if err == nil {
 			return route.Prompt{Tokens: list, Hash: blockhash.Options{Seed: seed}, Rest: q.rest}, true
 		}

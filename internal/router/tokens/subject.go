@@ -33,7 +33,8 @@ type Subject struct {
 	proving int      // goroutines that do so
 	quota   pace.Quota
 
-	sampling atomic.Bool // a request is being compared, or about to be
+	sampling atomic.Bool  // a request is being compared, or about to be
+	harmony  atomic.Int64 // until when Begins holds, in Unix nanoseconds
 }
 
 // use is what ids are made by from one change to the next. It is not changed: ids stand as
@@ -137,10 +138,25 @@ func (s *Subject) Differs(f Form) bool {
 	return u != nil && u.model != nil && u.state[f.Kind()] == Disagrees
 }
 
-// Harmony reports whether the model is known as one whose prompts are harmony's.
+// Harmony reports whether the model is known as one whose prompts are harmony's: by its files, or as
+// Begins has seen it within a minute.
 func (s *Subject) Harmony() bool {
 	u := s.use.Load()
-	return u != nil && u.model != nil && u.model.harmony
+	return u != nil && u.model != nil && u.model.harmony || s.source.now().UnixNano() < s.harmony.Load()
+}
+
+// harmonyFirst are the ids of "<|start|>system<|message|>" in the vocabulary o200k_harmony, with which
+// each prompt of gpt-oss begins, by its template and in code, and none of another model is known to.
+var harmonyFirst = []uint32{200006, 17360, 200008}
+
+// Begins reports whether a prompt's ids begin as harmony's do. What a model is served as says nothing of what
+// it is, and an engine's answer does. It holds for a minute, as another model may have the name by then.
+func (s *Subject) Begins(ids []uint32) bool {
+	if len(ids) < len(harmonyFirst) || !slices.Equal(ids[:len(harmonyFirst)], harmonyFirst) {
+		return false
+	}
+	s.harmony.Store(s.source.now().Add(time.Minute).UnixNano())
+	return true
 }
 
 // Template is what the model's template decides of other APIs' conversations; nil while that
