@@ -50,7 +50,7 @@ func newPieceCache(size int) *pieceCache {
 	}
 }
 
-func (c *pieceCache) size() int { return 8 * (len(c.short) + len(c.long)) }
+func (c *pieceCache) size() int { return hugemem.Taken(8*len(c.short)) + hugemem.Taken(8*len(c.long)) }
 
 // pieceKey is what a piece is known by in tables: its first 16 bytes, with zeros where there are
 // fewer, and a hash. Beyond p's end it may read what else its memory holds, and leaves it out.

@@ -133,7 +133,9 @@ func (v *vocab) bytes(id uint32) []byte {
 	return v.text[v.starts[id] : v.starts[id]+v.lens[id]]
 }
 
-func (v *vocab) size() int { return len(v.slots)*24 + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text) }
+func (v *vocab) size() int {
+	return hugemem.Taken(len(v.slots)*24) + cap(v.starts)*4 + cap(v.lens)*4 + cap(v.text)
+}
 
 const (
 	hashA = 0x9e3779b97f4a7c15
@@ -239,4 +241,4 @@ func (p *pairs) get(a, b uint32) uint64 {
 	}
 }
 
-func (p *pairs) size() int { return len(p.slots) * 16 }
+func (p *pairs) size() int { return hugemem.Taken(len(p.slots) * 16) }

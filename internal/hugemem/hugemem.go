@@ -42,12 +42,20 @@ func Make[T any](n int) []T {
 	if n*each < Size || race.Enabled {
 		return make([]T, n)
 	}
-	words := make([]uint64, (n*each+2*Size)/8) // more room, to cut an aligned block out of it
+	words := make([]uint64, Taken(n*each)/8) // more room, to cut an aligned block out of it
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(words)))&(Size-1)) / 8
-	words = words[skip : skip+(n*each+Size-1)&^(Size-1)/8]
+	words = words[skip : skip+len(words)-Size/8]
 	advise(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8))
 	for i := 0; i < len(words); i += 512 {
 		words[i] = 0
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(words))), n)
+}
+
+// Taken is how many bytes of the heap Make takes for so many.
+func Taken(bytes int) int {
+	if bytes < Size || race.Enabled {
+		return bytes
+	}
+	return (bytes+Size-1)&^(Size-1) + Size
 }

@@ -1,6 +1,7 @@
 package hugemem
 
 import (
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -58,5 +59,20 @@ func TestMakeIsZeroedAndAligned(t *testing.T) {
 			}
 			s[i][2] = uint64(i)
 		}
+	}
+}
+
+// What Make takes is what Taken says, and never more than two huge pages beyond what was asked for.
+func TestTaken(t *testing.T) {
+	for _, n := range []int{1, Size - 8, Size, Size + 8, 3 * Size} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		b := Make[uint64](n / 8)
+		runtime.ReadMemStats(&after)
+		took := int(after.TotalAlloc - before.TotalAlloc)
+		if took < Taken(n)&^7 || took > Taken(n)+64<<10 || Taken(n) >= n+2*Size {
+			t.Errorf("%d bytes take %d, not %d", n, took, Taken(n))
+		}
+		runtime.KeepAlive(b)
 	}
 }
