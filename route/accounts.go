@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -63,6 +64,17 @@ func (r *Router) foundOn(s *scratch, at shard.RankID, part float64) (n int) {
 				discount(&within, part)
 			}
 			n = max(n, r.tokensOf(&within, s.tokens))
+		}
+	})
+	return n
+}
+
+// storedFor returns how much of the prompt a rank's engine may find if all tiers count: also
+// those without a credit, and external storage into which another one has put it.
+func (r *Router) storedFor(s *scratch, at shard.RankID) (n int) {
+	s.each(func(id shard.RankID, depth *[event.NumTiers]uint32) {
+		if id == at || depth[event.External] > depth[event.Disk] {
+			n = max(n, min(int(depth[event.External])*r.cfg.BlockSize, s.tokens))
 		}
 	})
 	return n
@@ -221,7 +233,7 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 		r.mu.Unlock()
 		return Account{}, false
 	}
-	out := Account{Choice: a.choice, Actual: max(u.Cached, 0)}
+	out := Account{Choice: a.choice, Actual: min(max(u.Cached, 0), cmp.Or(u.Prompt, a.choice.Prompt))}
 	has := out.Selected
 	if !out.Estimated && a.bound.tokens > 0 { // of what the index has, a part was believed
 		has = a.bound.tokens
@@ -267,7 +279,7 @@ func (r *Router) reported(f *attempt, out *Account, has int) (doubt bool) {
 		r.correct(&f.followed, out)
 	}
 	f.reported, f.choice, f.actual, f.miss = true, out.Choice, out.Actual, out.Miss
-	return r.believe(f.at, has, out, r.cfg.Now()) && r.cfg.Doubted != nil
+	return r.believe(f.at, has, out, r.cfg.Now())
 }
 
 // lookAgain compares the index with what was seen at the choice. The lock is not held. What
@@ -284,6 +296,9 @@ func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Pr
 		part = f.bound.part // that of the choice: what was learnt since is no change of the index
 	}
 	e.Now = r.foundOn(s, f.at, part)
+	if e.Actual > e.Now && !f.choice.Estimated {
+		e.Now = max(e.Now, r.storedFor(s, f.at))
+	}
 	if f.holder == (shard.Member{}) {
 		return e
 	}

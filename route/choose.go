@@ -177,8 +177,8 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 				missed.without(r, m, account.Stale, s.tokens)
 			}
 		}
-		if m.belief.doubted {
-			discount(&c.Cached, m.belief.part())
+		if m.belief.doubted && !r.weigh.estimated { // else a part counts as it is
+			discount(&c.Cached, m.belief.credit(now))
 		}
 		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
 		r.credit(c, s.tokens)
@@ -357,7 +357,7 @@ func (r *Router) number(k shard.Member) *numbered {
 	if m := r.member(k.ID()); m != nil {
 		c.slot, c.member = m.slot, true
 		if m.indexed != k { // read anew
-			m.indexed, m.belief = k, belief{ask: m.belief.ask}
+			m.indexed, m.belief = k, m.belief.anew()
 		}
 	}
 	r.numbers[n] = c

@@ -413,7 +413,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 			cfg.Index, cfg.Eagle = m.Cache, nil // it has what the router itself hashes
 		}
 	}
-	if tell := f.cfg.Contradicted; tell != nil && f.cfg.Index == Events {
+	if tell := f.cfg.Contradicted; tell != nil && f.cfg.Index == Events && f.cfg.Shares == nil {
 		cfg.Doubted = func(id shard.RankID) { tell(sp, id) }
 	}
 	router, err := route.New(cfg)

@@ -370,7 +370,7 @@ func (p *Proxy) compareCached(q *call, best *route.Answer, stage route.Stage, sa
 		return
 	}
 	q.traceFound(&a)
-	switch q.m.Check.Observe(best.RankID, a.Selected, said.cached) {
+	switch q.m.Check.Observe(best.RankID, a.Selected, a.Actual) {
 	case predict.TurnedWrong:
 		p.cfg.Log.Warn("the worker does not find cached what its events say: look for another hash seed, block size or salt, or lost events",
 			slog.Uint64("worker", best.Worker), slog.Uint64("dp_rank", uint64(best.DPRank)), slog.String("model", q.m.Space.Model))
