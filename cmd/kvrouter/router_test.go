@@ -210,6 +210,7 @@ func TestFleetOverNATS(t *testing.T) {
 		})
 	}
 	requests(b, 1)
+	othersMakeRoom(t, a, b)
 	if err := workers[0].Close(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -221,5 +222,76 @@ func TestFleetOverNATS(t *testing.T) {
 	})
 	for _, w := range workers[1:] {
 		t.Cleanup(func() { _ = w.Close(context.Background()) }) //nolint:usetesting // t's context has ended
+	}
+}
+
+// othersMakeRoom: a request that waits at router b, as router a has given each of the workers 0 to 2
+// much to compute, tries again when it hears that one of a's other requests is over: at once, and
+// not only when it looks for itself, which it does 20 times a second.
+func othersMakeRoom(t *testing.T, a, b string) {
+	t.Helper()
+	reserve := func(id string, worker, tokens int) {
+		t.Helper()
+		list := strings.Repeat("7,", tokens-1) + "7"
+		if status, text, _ := ask("POST", a+"/v1/select_and_reserve", fmt.Sprintf(`{"selection_id":%q,"model_name":"m","worker_id":%d,"token_ids":[%s]}`, id, worker, list)); status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	free := func(id string) {
+		t.Helper()
+		if status, text, _ := ask("DELETE", a+"/v1/reservations/"+id, ""); status/100 != 2 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	count := func(name string) (n int) {
+		_, text, _ := ask("GET", b+"/metrics", "")
+		_, text, _ = strings.Cut(text, name+`{model="m",block_size="4",group=""} `)
+		_, _ = fmt.Sscan(text, &n) // 0 fails the test
+		return n
+	}
+	heard := func(want int) { // 4 are there already: the one of the caller, and the long ones
+		t.Helper()
+		waittest.Until(t, func() error {
+			if n := count("kvatlas_router_live_bookings"); n != want {
+				return fmt.Errorf("%d bookings, want %d", n, want)
+			}
+			return nil
+		})
+	}
+	tries := func() int { return count("kvatlas_router_put_off_total") }
+	for w := range 3 {
+		reserve(fmt.Sprint("long-", w), w, 100_000)
+	}
+	heard(4)
+	done := make(chan string, 1)
+	go func() {
+		status, text, _ := ask("POST", b+"/v1/completions", `{"model":"m","max_tokens":1,"prompt":[9,8,7,6,5,4,3,2]}`)
+		done <- fmt.Sprint(status, " ", text)
+	}()
+	waittest.Until(t, func() error {
+		if tries() == 0 {
+			return errors.New("it does not wait")
+		}
+		return nil
+	})
+	const times = 40
+	for i := range times {
+		reserve(fmt.Sprint("short-", i), 1, 4)
+	}
+	heard(4 + times)
+	began, before := time.Now(), tries()
+	for i := range times {
+		free(fmt.Sprint("short-", i))
+	}
+	heard(4)
+	took, n := time.Since(began), tries()-before
+	if looked := int(took / (50 * time.Millisecond)); n-looked < 4 { // not each: several are heard at once
+		t.Errorf("in %v it tried %d times, and would have %d of itself", took, n, looked)
+	}
+	for w := range 3 {
+		free(fmt.Sprint("long-", w))
+	}
+	if text := <-done; !strings.HasPrefix(text, "200 ") {
+		t.Error(text)
 	}
 }
