@@ -69,7 +69,7 @@ func NewTable() *Table {
 }
 
 func (t *Table) reset() {
-	*t = Table{names: make(map[uint64]uint32), places: make(map[uint64]uint32), seen: t.seen, tiers: t.tiers}
+	*t = Table{names: make(map[uint64]uint32), places: make(map[uint64]uint32)}
 }
 
 // MarkPartial notes that something was lost: what is held may not be all here, until the
@@ -270,14 +270,31 @@ func (t *Table) bind(at uint32, place uint64) {
 		return
 	}
 	t.unbind(at)
+	first, ok := t.places[place]
+	if ok && t.crowded(first) {
+		return // one without a known place
+	}
 	if e.held&ofMain != 0 {
 		t.lost--
 	}
 	e.place, e.placed = place, true
-	if first, ok := t.places[place]; ok {
+	if ok {
 		e.next = first + 1
 	}
 	t.places[place] = at
+}
+
+// maxNames is how many names of one place are followed. An engine has one, or a few after
+// it has changed how it hashes; who gives more does not make others wait.
+const maxNames = 8
+
+// crowded tells whether the place has as many names as it may.
+func (t *Table) crowded(first uint32) bool {
+	n := 1
+	for at := first; t.entries[at].next != 0; at = t.entries[at].next - 1 {
+		n++
+	}
+	return n >= maxNames
 }
 
 // unbind takes the entry off its place.
@@ -353,7 +370,8 @@ func (t *Table) Reusable(m *Model, places []uint64, tokens int, main [event.NumT
 }
 
 // Exact tells whether what Reusable returns is what the engine would reuse; else it may be
-// less or more. A group that nothing was ever stored of may be one that is not told.
+// less or more. A group that nothing was stored of since all was cleared may be one that is
+// not told, or not there any more: an engine may come back with others.
 func (t *Table) Exact(m *Model) bool { return !t.partial && t.lost == 0 && t.seen == m.known }
 
 // Dump calls f for events that, after those that rebuild group 0, rebuild the other groups,

@@ -204,7 +204,7 @@ func TestTableSaysWhatItLacks(t *testing.T) {
 		first event.Event // after main
 		then  event.Event // after which it is exact
 	}{
-		"a hole in the stream": {event.Event{Kind: event.Stored, Group: 1, Incomplete: true, Engine: []uint64{1}}, event.Event{Kind: event.Cleared, AllTiers: true}},
+		"a hole in the stream": {event.Event{Kind: event.Stored, Group: 1, Incomplete: true, Engine: []uint64{1}}, event.Event{}},
 		"an unknown group":     {event.Event{Kind: event.Stored, Group: 9, Engine: []uint64{1}}, event.Event{}},
 		"an unknown parent":    {event.Event{Kind: event.Stored, HasParent: true, Parent: 77, Engine: []uint64{5}, Local: []uint64{1}}, event.Event{Kind: event.Removed, Engine: []uint64{5}}},
 	} {
@@ -222,6 +222,35 @@ func TestTableSaysWhatItLacks(t *testing.T) {
 		if have := table.Exact(model); have != (c.then.Kind != 0) {
 			t.Errorf("%s: then exact is %v", name, have)
 		}
+		table.Apply(&event.Event{Kind: event.Cleared, AllTiers: true}, true)
+		table.Apply(&main, true)
+		others(table) // which it may not have any more
+		if !table.Exact(model) {
+			t.Errorf("%s: it is not exact once all was cleared and stored again", name)
+		}
+	}
+}
+
+// Names of one place do not make one another slow: beyond a few they are blocks whose place
+// is not known.
+func TestManyNamesOfOnePlace(t *testing.T) {
+	table := NewTable()
+	const many = 100
+	for n := range uint64(many) {
+		table.Apply(&event.Event{Kind: event.Stored, Engine: []uint64{n}, Local: []uint64{7}}, true)
+	}
+	chain := 0
+	for at := table.places[7] + 1; at != 0; at = table.entries[at-1].next {
+		chain++
+	}
+	if chain > maxNames || table.lost != many-chain {
+		t.Errorf("%d names of one place are followed, %d have none, of %d", chain, table.lost, many)
+	}
+	for n := range uint64(many) {
+		table.Apply(&event.Event{Kind: event.Removed, Engine: []uint64{n}}, true)
+	}
+	if table.Names() != 0 || len(table.places) != 0 || table.lost != 0 {
+		t.Errorf("%d names, %d places, %d lost are left", table.Names(), len(table.places), table.lost)
 	}
 }
 
