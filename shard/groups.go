@@ -133,21 +133,38 @@ func (m *member) give(g *grouped) {
 }
 
 // applyGroups applies an event to the rank's table, if it has one and this is its home.
-func (o *owner) applyGroups(m *member, ev *event.Event, countCopies bool) (out core.Outcome) {
+// named says that blocks stored by hash alone may be inferred from other workers.
+func (o *owner) applyGroups(m *member, ev *event.Event, countCopies, named bool) (out core.Outcome) {
 	g := m.groups.Load()
 	if g == nil || g.home != o.number {
 		return out
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if led := o.account.ledger; ev.Kind == event.Stored && ev.Group > 0 && led.budget > 0 && led.used.Load() > led.budget {
-		g.mu.table.MarkPartial()
-		out.Refused = len(ev.Engine)
+	if o.refusesGroups(g, ev, &out) {
 		return out
+	}
+	if named && hashOnly(ev) && slices.ContainsFunc(ev.Engine, func(name uint64) bool { return !g.mu.table.Knows(name) }) {
+		g.mu.table.MarkPartial() // the index may find it with another worker, the table does not
 	}
 	out = g.mu.table.Apply(ev, countCopies)
 	o.weigh(g)
 	return out
+}
+
+// refusesGroups tells whether the memory budget is reached; blocks of full attention are the
+// index's to refuse and to count, but have no place in the table then. g is locked.
+func (o *owner) refusesGroups(g *grouped, ev *event.Event, out *core.Outcome) bool {
+	led := o.account.ledger
+	if ev.Kind != event.Stored || led.budget == 0 || led.used.Load() <= led.budget {
+		return false
+	}
+	g.mu.table.MarkPartial()
+	o.weigh(g)
+	if ev.Group > 0 {
+		out.Refused = len(ev.Engine)
+	}
+	return true
 }
 
 // restoreGroups is applyGroups for an event of a dump.
@@ -158,6 +175,9 @@ func (o *owner) restoreGroups(m *member, ev *event.Event, copies []uint32) (out 
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if o.refusesGroups(g, ev, &out) {
+		return out
+	}
 	out = g.mu.table.Restore(ev, copies)
 	o.weigh(g)
 	if ev.Group == 0 {

@@ -276,6 +276,105 @@ func TestCacheGroupsThatAreNotKnown(t *testing.T) {
 	}
 }
 
+// Tables and the index keep to one budget together, whichever groups a stream or a dump
+// fills, and a worker that goes gives all back.
+func TestCacheGroupsShareTheBudget(t *testing.T) {
+	const budget, reserve = 1 << 20, 5 << 20 // of the index, for ranks below their share
+	ctx := context.Background()
+	key := event.Space{Model: "m", BlockSize: 2}
+	for _, kind := range []string{"groups first", "full attention", "a dump"} {
+		set := New(Config{Shards: 1, MemoryBudget: budget})
+		defer set.Close()
+		space, err := set.Open(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		space.SetCacheGroups(7, hybridGroups)
+		p, err := space.Replace(ctx, RankID{Worker: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, refused := uint64(0), 0
+		for step := range 1200 {
+			group := uint8(0)
+			if kind == "groups first" && step < 600 || kind == "a dump" {
+				group = 2
+			}
+			ev := event.Event{Kind: event.Stored, Group: group}
+			for range 64 {
+				next++
+				ev.Engine = append(ev.Engine, next)
+			}
+			if group == 0 {
+				ev.Local = ev.Engine
+			}
+			var out core.Outcome
+			if kind == "a dump" {
+				out, err = p.Add(ctx, []event.Event{ev}, [][]uint32{slices.Repeat([]uint32{1}, 64)})
+			} else {
+				out, err = space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: []event.Event{ev}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused += out.Refused
+		}
+		if used, _ := set.MemoryBudget(); used > budget+reserve || refused == 0 {
+			t.Errorf("%s: %d bytes are used of %d, %d blocks refused", kind, used, budget, refused)
+		}
+		if err := p.Abort(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := space.RemoveWorker(ctx, 7); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := space.Digest(ctx); err != nil { // behind it
+			t.Fatal(err)
+		}
+		if kinds := set.Memory(); kinds[len(kinds)-1].Bytes != 0 {
+			t.Errorf("%s: %d bytes of tables are left", kind, kinds[len(kinds)-1].Bytes)
+		}
+	}
+}
+
+// A block that the index takes over from another worker by its name has a place there, and
+// none in the table.
+func TestCacheGroupsOfBlocksThatOthersTell(t *testing.T) {
+	ctx := context.Background()
+	set := New(Config{Shards: 2, EngineScheme: func(event.Space, uint64) string { return "s" }})
+	defer set.Close()
+	key := event.Space{Model: "m", BlockSize: 2}
+	space, err := set.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{2, 3}}, {Kind: event.Stored, Group: 3, Engine: []uint64{3}}}
+	apply := func(worker uint64, events ...event.Event) {
+		t.Helper()
+		space.SetCacheGroups(worker, hybridGroups)
+		if _, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: worker, Events: append(events, others...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(ranks int, exact bool) {
+		t.Helper()
+		var r Result
+		space.Find([]uint64{1, 2, 3}, &r)
+		r.Each(func(id RankID, depth [event.NumTiers]uint32) {
+			if ranks--; depth[event.External] != 3 {
+				t.Errorf("rank %v can reuse %d blocks, want 3", id, depth)
+			}
+		})
+		if ranks != 0 || r.Exact() != exact {
+			t.Errorf("%d ranks are missing, exact %v, want %v", ranks, r.Exact(), exact)
+		}
+	}
+	apply(6, event.Event{Kind: event.Stored, Engine: []uint64{1, 2, 3}, Local: []uint64{1, 2, 3}})
+	check(1, true)
+	apply(7, event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}, event.Event{Kind: event.Stored, Tier: event.HostPinned, Engine: []uint64{2, 3}})
+	check(2, false)
+}
+
 // With the memory budget reached blocks of groups are refused, counted, and the rank's
 // depths are bounds.
 func TestCacheGroupsKeepToTheBudget(t *testing.T) {

@@ -88,7 +88,7 @@ func (o *owner) apply(t *task) (changed bool) {
 			continue
 		}
 		if m.groups.Load() != nil {
-			out.Add(o.applyGroups(m, ev, t.batch.CountCopies))
+			out.Add(o.applyGroups(m, ev, t.batch.CountCopies, t.scheme != ""))
 			changed = true
 		}
 		if ev.Group > 0 {

@@ -440,6 +440,12 @@ func (t *Table) Held() (n int) {
 	return n
 }
 
+// Knows tells whether some group holds a block of the name.
+func (t *Table) Knows(name uint64) bool {
+	_, ok := t.names[name]
+	return ok
+}
+
 // Names returns how many blocks are known.
 func (t *Table) Names() int { return len(t.names) }
 
