@@ -24,6 +24,10 @@ type CacheGroup struct {
 	Eagle bool `json:"eagle,omitempty"`
 }
 
+// Untold is the kind of a group in whose place something is that is not known well enough:
+// who says it says that answers are not exact.
+const Untold = "untold"
+
 // maxKind bounds the name of a kind.
 const maxKind = 64
 
@@ -52,7 +56,7 @@ func CheckCacheGroups(list []CacheGroup) error {
 const maxGroupTokens = 1 << 24
 
 // MergeCacheGroups returns said, by number, with what it leaves open as known has it, and
-// the groups that known alone has.
+// the groups that known alone has. Where they contradict each other the group is Untold.
 func MergeCacheGroups(said, known []CacheGroup) []CacheGroup {
 	all := slices.Clone(said)
 	for _, k := range known {
@@ -62,6 +66,9 @@ func MergeCacheGroups(said, known []CacheGroup) []CacheGroup {
 			continue
 		}
 		g := &all[i]
+		if k.Kind == Untold || g.Span != 0 && k.Span != 0 && g.Span != k.Span {
+			g.Kind = Untold // one of the two is of another model
+		}
 		if g.BlockSize == 0 {
 			g.BlockSize = k.BlockSize
 		}

@@ -339,6 +339,7 @@ func pairs(tokens []uint32) (l list) {
 func TestHybridModelsSaySo(t *testing.T) {
 	stored := []event.Event{storedEvent(nil, local(t, 0, t1...), 1)}
 	full := event.CacheGroup{Kind: "full_attention", BlockSize: 4}
+	untold := event.CacheGroup{Number: event.MaxCacheGroups - 1, Kind: event.Untold}
 	window := event.CacheGroup{Number: 2, Kind: "sliding_window", BlockSize: 4, Span: 8}
 	for name, c := range map[string]struct {
 		ev     m
@@ -355,14 +356,15 @@ func TestHybridModelsSaySo(t *testing.T) {
 		"a window that keeps nothing": {storeMap(nil, nil, t1, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 8), nil, true, []event.CacheGroup{full, window}},
 		"an unknown kind":             {storeMap(nil, []uint64{1}, t1, "group_idx", 1), []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{1}}}, true, []event.CacheGroup{full}},
 		"what nobody can reuse":       {storeMap(nil, []uint64{1}, t1, "group_idx", 1, "kv_cache_spec_kind", "cross_attention"), nil, false, nil},
-		"too many groups":             {storeMap(nil, []uint64{1}, t1, "group_idx", 15, "kv_cache_spec_kind", "mamba"), nil, true, nil},
-		"a group of what":             {storeMap(nil, []uint64{1}, t1, "kv_cache_spec_kind", "mamba"), nil, true, nil},
+		"too many groups":             {storeMap(nil, []uint64{1}, t1, "group_idx", 15, "kv_cache_spec_kind", "mamba"), nil, true, []event.CacheGroup{full, untold}},
+		"a group of what":             {storeMap(nil, []uint64{1}, t1, "kv_cache_spec_kind", "mamba"), nil, true, []event.CacheGroup{full, untold}},
+		"a group that was another":    {storeMap(nil, []uint64{1}, t1, "group_idx", 0, "kv_cache_spec_kind", "mamba"), []event.Event{{Kind: event.Stored, Group: 1, Engine: []uint64{1}}}, true, []event.CacheGroup{full, untold, {Number: 1, Kind: "mamba", BlockSize: 4}}},
 		"a part of a block": {m{"type", "BlockStored", "block_hashes", list{1}, "parent_block_hash", nil, "token_ids", []uint32{1, 2}, "block_size", 2, "group_idx", 0, "kv_cache_spec_kind", "full_attention"},
 			nil, false, nil},
 		"full attention":        {storeMap(nil, []uint64{1}, t1, "component_types", list{"FULL"}), stored, false, nil},
 		"no component":          {storeMap(nil, []uint64{1}, t1, "component_types", list{}), stored, false, nil},
-		"and a window":          {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA", "FULL"}), stored, true, nil},
-		"a window that is back": {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA"}), nil, true, nil},
+		"and a window":          {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA", "FULL"}), stored, true, []event.CacheGroup{full, untold}},
+		"a window that is back": {storeMap(nil, []uint64{1}, t1, "component_types", list{"SWA"}), nil, true, []event.CacheGroup{full, untold}},
 		"odd components":        {storeMap(nil, []uint64{1}, t1, "component_types", list{7}), stored, false, nil},
 	} {
 		d := newDecoder(t, Config{BlockSize: 4})

@@ -40,7 +40,6 @@ type cacheGroups struct {
 	// the places of blocks. 0: none.
 	main   int64
 	hybrid bool // there are others
-	vague  bool // their blocks are not told apart well enough to follow them
 	list   []event.CacheGroup
 }
 
@@ -52,6 +51,9 @@ func (c *cacheGroups) of(f *fields, tokens bool) (group uint8, ok bool) {
 		if kind == groupUnknown {
 			kind = c.kinds[f.group]
 		} else {
+			if old := c.kinds[f.group]; old != groupUnknown && old != kind {
+				c.untell() // the engine is not what it was, nor is what is known of it
+			}
 			c.kinds[f.group] = kind
 		}
 	}
@@ -68,7 +70,7 @@ func (c *cacheGroups) of(f *fields, tokens bool) (group uint8, ok bool) {
 	}
 	c.hybrid = true
 	if f.group < 0 || f.group+1 >= event.MaxCacheGroups {
-		c.vague = true
+		c.untell()
 		return 0, false
 	}
 	c.learn(f, tokens, uint8(f.group+1))
@@ -85,6 +87,9 @@ func (c *cacheGroups) learn(f *fields, tokens bool, number uint8) {
 	}
 	if i < len(c.list) {
 		g := &c.list[i]
+		if g.Kind == event.Untold {
+			return
+		}
 		if g.Kind == string(f.spec) && g.Span == uint32(f.window) && (g.BlockSize == uint32(f.blockSize) || g.BlockSize == 0) {
 			return
 		}
@@ -102,9 +107,21 @@ func (c *cacheGroups) learn(f *fields, tokens bool, number uint8) {
 // maxGroupBlock bounds what is believed of sizes, in tokens.
 const maxGroupBlock = 1 << 24
 
-// told returns what is known of the groups, if there are several and events can be of them.
+// untell notes that blocks are not told apart well enough to follow them: from now on a group
+// is in the list that says so to all who have believed the list before.
+func (c *cacheGroups) untell() {
+	const number = event.MaxCacheGroups - 1
+	if slices.ContainsFunc(c.list, func(g event.CacheGroup) bool { return g.Kind == event.Untold }) {
+		return
+	}
+	c.list = slices.DeleteFunc(slices.Clone(c.list), func(g event.CacheGroup) bool { return g.Number == number })
+	c.list = append(c.list, event.CacheGroup{Number: number, Kind: event.Untold})
+}
+
+// told returns what is known of the groups, if there are several and something was said of
+// them.
 func (c *cacheGroups) told() []event.CacheGroup {
-	if !c.hybrid || c.vague {
+	if !c.hybrid || len(c.list) == 1 && c.list[0].Kind == event.Untold {
 		return nil
 	}
 	return c.list

@@ -55,7 +55,8 @@ func (d *Decoder) wanted(f *fields) (tier event.Tier, group uint8, why Reason, o
 		return 0, 0, OtherGroup, false
 	}
 	if full, others := f.components(); others || !full {
-		d.groups.hybrid, d.groups.vague = true, true
+		d.groups.hybrid = true
+		d.groups.untell()
 		if !full {
 			return 0, 0, OtherGroup, false
 		}
