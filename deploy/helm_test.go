@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,6 +199,8 @@ func TestHelmRefusesWhatCannotWork(t *testing.T) {
 		"Prometheus has to show":           values["certificates"] + "\nmetrics: {serviceMonitor: {enabled: true}}",
 		"engine-token is a secret":         strings.Replace(values["picker"], "router: {", "router: {settings: {engine-token: sk-1}, ", 1),
 		"of a URL goes into a ConfigMap":   strings.Replace(values["picker"], "router: {", "router: {settings: {engines: [\"http://me:secret@e:8000\"], model: m}, ", 1),
+		"set enabled too":                  strings.Replace(values["least"], "{enabled: false}", "{picker: {pool: p}}", 1),
+		"8099 is the router's own":         strings.Replace(values["picker"], "port: 9102", "port: 8099", 1),
 		"Does not match":                   values["least"] + "\npublisher: {engines: [{name: Not_A_Name, settings: {}}]}",
 	} {
 		out, err := helm(t, "template", "x", chart, "--kube-version=1.31.0", "-f", valuesFile(t, v))
@@ -301,6 +304,36 @@ func TestHelmPicker(t *testing.T) {
 				t.Errorf("%s: no %s in\n%s", name, line, out)
 			}
 		}
+	}
+}
+
+// Who may come in is named; kvpods and the routers, which ask the indexers, need not be.
+func TestHelmPartsReachEachOther(t *testing.T) {
+	policies := 0
+	for _, o := range render(t, values["all"]) {
+		if o.Kind != "NetworkPolicy" {
+			continue
+		}
+		policies++
+		var p struct {
+			Ingress []struct {
+				From []struct {
+					Pods struct {
+						Labels map[string]string `yaml:"matchLabels"`
+					} `yaml:"podSelector"`
+				}
+			}
+		}
+		if err := o.Spec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		from := p.Ingress[0].From
+		if len(from) != 2 || from[0].Pods.Labels["app"] != "gateway" || !maps.Equal(from[1].Pods.Labels, map[string]string{"app.kubernetes.io/name": "kvatlas", "app.kubernetes.io/instance": "rel"}) {
+			t.Errorf("%s lets in %v", o.Metadata.Name, from)
+		}
+	}
+	if policies < 3 {
+		t.Error(policies, "policies")
 	}
 }
 

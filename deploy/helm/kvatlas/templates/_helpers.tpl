@@ -289,7 +289,10 @@ spec:
         - {port: {{ .name }}, protocol: TCP}
         {{- end }}
       {{- with .root.Values.networkPolicy.from }}
-      from: {{ toYaml . | nindent 8 }}
+      from:
+        {{- toYaml . | nindent 8 }}
+        - podSelector: # the chart's own parts ask each other
+            matchLabels: {app.kubernetes.io/name: kvatlas, app.kubernetes.io/instance: {{ $.root.Release.Name | quote }}}
       {{- end }}
 {{- end }}
 {{- if and (dig "podDisruptionBudget" "enabled" false .c) (gt (int .replicas) 1) }}
