@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 )
 
 // state is what the machine is about to do or doing.
@@ -51,6 +52,7 @@ var (
 // onPage takes a page of the list. The change is whole with its last one.
 func (m *machine) onPage(body []byte) (c Change, whole bool, err error) {
 	var list struct {
+		Kind     string
 		Metadata struct{ ResourceVersion, Continue string }
 		Items    []json.RawMessage
 	}
@@ -58,7 +60,7 @@ func (m *machine) onPage(body []byte) (c Change, whole bool, err error) {
 		m.again()
 		return c, false, err
 	}
-	if list.Metadata.ResourceVersion == "" {
+	if !strings.HasSuffix(list.Kind, "List") || list.Metadata.ResourceVersion == "" { // any other object would be a list of nobody
 		m.again()
 		return c, false, errNotAList
 	}

@@ -225,7 +225,7 @@ func TestTooManyObjects(t *testing.T) {
 // What each answer means, in each state.
 func TestMachine(t *testing.T) {
 	page := func(version, next string, n int) []byte {
-		return []byte(fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"continue":%q},"items":[%s]}`, version, next, strings.TrimSuffix(strings.Repeat("{},", n), ",")))
+		return []byte(fmt.Sprintf(`{"kind":"PodList","metadata":{"resourceVersion":%q,"continue":%q},"items":[%s]}`, version, next, strings.TrimSuffix(strings.Repeat("{},", n), ",")))
 	}
 	m := machine{most: 5}
 	if _, whole, err := m.onPage(page("7", "next", 3)); whole || err != nil || m.state != listing || m.page != "next" {
@@ -236,6 +236,9 @@ func TestMachine(t *testing.T) {
 	}
 	if _, _, err := m.onPage(page("7", "next", 6)); !errors.Is(err, errTooMany) || m.page != "" {
 		t.Fatal(err, m)
+	}
+	if _, _, err := m.onPage([]byte(`{"kind":"Pod","metadata":{"resourceVersion":"7"}}`)); !errors.Is(err, errNotAList) || m.state != listing {
+		t.Error("an object is a list of nobody:", err)
 	}
 	if _, _, err := m.onPage([]byte(`{}`)); !errors.Is(err, errNotAList) {
 		t.Fatal(err)
@@ -276,7 +279,7 @@ func TestMachine(t *testing.T) {
 
 // FuzzAnswers: no answer of a server makes it panic, or go on without a version.
 func FuzzAnswers(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"resourceVersion":"7"},"items":[{}]}`), []byte(`{"type":"ADDED","object":{"metadata":{"resourceVersion":"9"}}}`))
+	f.Add([]byte(`{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[{}]}`), []byte(`{"type":"ADDED","object":{"metadata":{"resourceVersion":"9"}}}`))
 	f.Add([]byte(`null`), []byte(`{"type":"ERROR","object":{"code":410}}`))
 	f.Fuzz(func(t *testing.T, list, change []byte) {
 		m := machine{most: 3}
