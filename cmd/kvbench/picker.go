@@ -35,11 +35,18 @@ type pickerResult struct {
 	Refused     int     `json:"refused"`
 	Failed      int     `json:"failed"`
 	Late        int     `json:"not_sent,omitempty"` // as too many were under way
+	Answered    int     `json:"answered"`           // what the percentiles are of
 	ChoiceUsP50 float64 `json:"choice_us_p50"`
 	ChoiceUsP99 float64 `json:"choice_us_p99"`
+	ChoiceUsMax float64 `json:"choice_us_max"`
 	AnswerUsP50 float64 `json:"answer_us_p50"`
 	AnswerUsP99 float64 `json:"answer_us_p99"`
-	Error       string  `json:"error,omitempty"`
+	AnswerUsMax float64 `json:"answer_us_max"`
+	// By a fifth of the time each: a stall is in one of them, what is slow by itself in all.
+	ChoiceUsP99Fifths []float64 `json:"choice_us_p99_fifths,omitempty"`
+	// The most by which a request was sent later than the clock says: the client, or the machine, stood still.
+	SentLateUsMax float64 `json:"sent_late_us_max,omitempty"`
+	Error         string  `json:"error,omitempty"`
 }
 
 func runPicker(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -173,17 +180,22 @@ const maxUnderWay = 4096
 // paced sends them by the clock, whatever becomes of those before.
 func (p *pickerLoad) paced(ctx context.Context, rate float64, within time.Duration) *pickerResult {
 	var mu sync.Mutex
-	total := pickerTally{choice: new(latencies), answer: new(latencies)}
+	fifths := make([]pickerTally, 5)
+	for i := range fifths {
+		fifths[i].choice, fifths[i].answer = new(latencies), new(latencies)
+	}
 	room := make(chan struct{}, maxUnderWay)
 	var all sync.WaitGroup
 	begun := time.Now()
-	late := 0
+	var late int
+	var behind time.Duration
 	for i := 0; ; i++ {
 		at := begun.Add(time.Duration(float64(i) / rate * float64(time.Second)))
 		if at.Sub(begun) >= within {
 			break
 		}
 		time.Sleep(time.Until(at))
+		behind = max(behind, time.Since(at))
 		select {
 		case room <- struct{}{}:
 		default:
@@ -195,29 +207,32 @@ func (p *pickerLoad) paced(ctx context.Context, rate float64, within time.Durati
 			got, err := p.ask(ctx, i)
 			mu.Lock()
 			defer mu.Unlock()
-			total.note(got, err)
+			fifths[int64(at.Sub(begun))*int64(len(fifths))/int64(within)].note(got, err)
 		})
 	}
 	all.Wait()
-	r := p.sum([]pickerTally{total}, time.Since(begun))
-	r.Rate, r.Late = rate, late
+	r := p.sum(fifths, time.Since(begun))
+	r.Rate, r.Late, r.SentLateUsMax = rate, late, float64(behind.Nanoseconds())/1e3
+	for i := range fifths {
+		r.ChoiceUsP99Fifths = append(r.ChoiceUsP99Fifths, fifths[i].choice.us(0.99))
+	}
 	return r
 }
 
 func (p *pickerLoad) sum(tallies []pickerTally, took time.Duration) *pickerResult {
 	r := &pickerResult{Target: p.target, Body: p.body}
-	choice, answer, done := newLatencies(), newLatencies(), 0
+	choice, answer := newLatencies(), newLatencies()
 	for i := range tallies {
 		t := &tallies[i]
 		choice.join(t.choice)
 		answer.join(t.answer)
-		done, r.Refused, r.Failed = done+t.done, r.Refused+t.refused, r.Failed+t.broken
+		r.Answered, r.Refused, r.Failed = r.Answered+t.done, r.Refused+t.refused, r.Failed+t.broken
 		if t.last != nil {
 			r.Error = t.last.Error()
 		}
 	}
-	r.PerSecond = float64(done) / took.Seconds()
-	r.ChoiceUsP50, r.ChoiceUsP99 = choice.us(0.5), choice.us(0.99)
-	r.AnswerUsP50, r.AnswerUsP99 = answer.us(0.5), answer.us(0.99)
+	r.PerSecond = float64(r.Answered) / took.Seconds()
+	r.ChoiceUsP50, r.ChoiceUsP99, r.ChoiceUsMax = choice.us(0.5), choice.us(0.99), choice.us(1)
+	r.AnswerUsP50, r.AnswerUsP99, r.AnswerUsMax = answer.us(0.5), answer.us(0.99), answer.us(1)
 	return r
 }
