@@ -31,6 +31,8 @@ const (
 	// of priority, and maxPriority bounds that.
 	perPriority = time.Second
 	maxPriority = 100
+	// maxObjective bounds the priority of an objective, which is added to others.
+	maxObjective = 1 << 20
 	// perRequest is what a request costs in a tenant's share beside its prompt, in
 	// tokens: nobody knows yet what it will generate.
 	perRequest = 256
@@ -106,8 +108,10 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	if l := c.payer.limits; l != nil {
 		w.Weight, w.Priority = l.Weight, l.Priority
 	}
-	if c.passage != nil {
-		w.Priority += c.passage.Priority
+	if y := c.passage; y != nil && y.Priority != 0 {
+		// A priority is all of a tenant's to the fairqueue: so those of an objective are one of its own.
+		level := min(max(y.Priority, -maxObjective), maxObjective)
+		w.Tenant, w.Priority = fmt.Sprintf("%s\x00%d", w.Tenant, level), w.Priority+level
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()

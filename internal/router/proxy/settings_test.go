@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -251,6 +252,28 @@ func TestQueueOrder(t *testing.T) {
 			if got := <-served; got != tokens {
 				t.Errorf("%s, %s: the request of %d tokens is served, want %d", c.order, c.priority, got, tokens)
 			}
+		}
+	}
+}
+
+// Requests of one tenant go by the priorities of their objectives, too: not all by that of the last.
+func TestQueueGoesByObjectives(t *testing.T) {
+	l := newLab(t, setup{proxy: func(x *Config) { x.Queue = 8 }})
+	q := &l.proxy.queue
+	arrival := time.Now()
+	served := make(chan int)
+	for i, priority := range []int{0, 5, math.MaxInt32, 1} {
+		w := q.enter(&call{m: l.model(), passage: &Passage{Priority: priority}, arrival: arrival.Add(time.Duration(i) * time.Millisecond)}, 10)
+		go func() {
+			if q.wait(t.Context(), w, time.Hour) == nil {
+				served <- priority
+			}
+		}()
+	}
+	for _, priority := range []int{math.MaxInt32, 5, 1, 0} {
+		q.wake(l.model())
+		if got := <-served; got != priority {
+			t.Errorf("the request of priority %d is served, want %d", got, priority)
 		}
 	}
 }
