@@ -23,10 +23,10 @@ RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) 
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
 # The histories of core, shard and ingest, of which the race detector sees few, and the lab's
-# fleets, of which it sees none: one goroutine applies each, and takes ten times as long under it.
+# fleets and table, of which it sees none: one goroutine applies each, and takes ten times as long under it.
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale' ./ingest; }
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale|AreBounded|LabTable' ./ingest ./cmd/kvbench; }
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
 PROGRAMS  := $(CURDIR)/bin/test

@@ -136,7 +136,7 @@ func (n *natsBench) fleet(workers, steps int, during func()) {
 				select {
 				case <-over:
 					more = false
-				case <-time.After(time.Millisecond):
+				case <-time.After(time.Duration(workers) * time.Millisecond / 2): // many leave each other room
 				}
 			}
 			if err := p.Close(deadline(n.t)); err != nil {
