@@ -36,8 +36,29 @@ func newGrouped() *grouped {
 // cacheModel is what is known of a worker's cache groups.
 type cacheModel struct {
 	said  []event.CacheGroup // registered
-	seen  []event.CacheGroup // told by its stream
+	seen  []rankGroups       // told by its ranks' streams, which are of one model
 	model *groups.Model      // nil: too little is known to answer exactly
+}
+
+type rankGroups struct {
+	rank uint32
+	list []event.CacheGroup
+}
+
+// see notes what the stream of a rank tells, and reports whether that is new.
+func (m *cacheModel) see(rank uint32, list []event.CacheGroup, maxRanks int) (changed bool) {
+	i := slices.IndexFunc(m.seen, func(r rankGroups) bool { return r.rank == rank })
+	switch {
+	case i >= 0 && slices.Equal(m.seen[i].list, list), i < 0 && len(m.seen) >= maxRanks:
+		return false
+	case i < 0:
+		i = len(m.seen)
+		m.seen = append(slices.Clone(m.seen), rankGroups{rank: rank})
+	default:
+		m.seen = slices.Clone(m.seen) // others read the old one
+	}
+	m.seen[i].list = list
+	return true
 }
 
 // SetCacheGroups tells what a worker registers of its model's cache groups.
@@ -59,7 +80,10 @@ func (s *Space) noteGroups(worker uint64, change func(m *cacheModel) (changed bo
 		if !change(&m) {
 			return old, old == nil
 		}
-		all := event.MergeCacheGroups(m.said, m.seen)
+		all := m.said
+		for _, r := range m.seen {
+			all = event.MergeCacheGroups(all, r.list)
+		}
 		m.model, _ = groups.NewModel(all, s.key.BlockSize) // without one depths stay bounds, and say so
 		if len(all) > 1 {
 			s.MarkHybrid()
@@ -74,11 +98,11 @@ func (s *Space) noteGroups(worker uint64, change func(m *cacheModel) (changed bo
 // the caller's own batches change the rank meanwhile, or a Replacement, which brings its own.
 func (s *Space) tablesFor(ctx context.Context, b *event.Batch) (made map[uint32]*grouped, err error) {
 	if b.Groups != nil {
-		s.noteGroups(b.Worker, func(m *cacheModel) (changed bool) {
-			changed = !slices.Equal(m.seen, b.Groups)
-			m.seen = b.Groups
-			return changed
-		})
+		rank := uint32(0)
+		if len(b.Events) > 0 {
+			rank = b.Events[0].DPRank // a decoder's batch is of one
+		}
+		s.noteGroups(b.Worker, func(m *cacheModel) bool { return m.see(rank, b.Groups, s.maxRanks) })
 	}
 	all, last := false, (*event.Event)(nil)
 	if s.grouped.Load() {

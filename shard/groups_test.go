@@ -276,6 +276,32 @@ func TestCacheGroupsThatAreNotKnown(t *testing.T) {
 	}
 }
 
+// A group that one rank of a worker has told the others have as well, also if they have not
+// said so, whoever speaks last.
+func TestCacheGroupsAreOfAllRanks(t *testing.T) {
+	ctx := context.Background()
+	set := New(Config{Shards: 1})
+	defer set.Close()
+	key := event.Space{Model: "m", BlockSize: 2}
+	space, err := set.Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(groups []event.CacheGroup, events ...event.Event) {
+		t.Helper()
+		if _, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: events, Groups: groups}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := event.Event{Kind: event.Stored, Group: 3, Engine: []uint64{1}, DPRank: 1}
+	apply(hybridGroups, state)
+	apply(hybridGroups[:2], event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}, event.Event{Kind: event.Stored, Group: 2, Engine: []uint64{1}})
+	var r Result
+	if space.Find([]uint64{1}, &r); r.Exact() {
+		t.Error("a rank that did not tell of a group is called exact without it")
+	}
+}
+
 // Tables and the index keep to one budget together, whichever groups a stream or a dump
 // fills, and a worker that goes gives all back.
 func TestCacheGroupsShareTheBudget(t *testing.T) {
