@@ -96,7 +96,13 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 // heed has requests be looked up with the hashes that the worker says it makes, and
 // answers be exact, or called estimated, by what it says of its caches.
 func (w *workers) heed(e *registry.Entry) {
-	if !e.Present() || !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 {
+	if !e.Present() {
+		return
+	}
+	if !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 {
+		if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
+			sp.SetCacheGroups(e.Key.Worker, nil) // it may have said something before
+		}
 		return
 	}
 	sp, err := w.r.set.Open(e.Key.Space)
@@ -110,9 +116,7 @@ func (w *workers) heed(e *registry.Entry) {
 	if e.Hybrid {
 		sp.MarkHybrid()
 	}
-	if len(e.CacheGroups) > 0 {
-		sp.SetCacheGroups(e.Key.Worker, e.CacheGroups)
-	}
+	sp.SetCacheGroups(e.Key.Worker, e.CacheGroups)
 }
 
 // bring has the index hold nothing of a worker that is not there, and asks one
