@@ -51,8 +51,8 @@ func TestEstimates(t *testing.T) {
 		if len(d) != 1 || d[0].Estimated != hybrid || *d[0].Selected != 40 || (d[0].Miss == "") != hybrid {
 			t.Errorf("hybrid %v: %+v", hybrid, d)
 		}
-		if n := l.metric(`kvatlas_router_doubts_total{model="org/model",block_size="4",group=""}`); (n == "1") == hybrid {
-			t.Errorf("hybrid %v: doubted %q times", hybrid, n)
+		if n := l.metric(`kvatlas_router_contradictions_total{model="org/model",block_size="4",group=""}`); (n == "0") != hybrid {
+			t.Errorf("hybrid %v: contradicted %q times", hybrid, n)
 		}
 		if text, err := json.Marshal(d); err != nil || strings.Contains(string(text), `"estimated":true`) != hybrid {
 			t.Errorf("hybrid %v: %s %v", hybrid, text, err)
