@@ -310,7 +310,7 @@ func TestCacheGroupsShareTheBudget(t *testing.T) {
 	key := event.Space{Model: "m", BlockSize: 2}
 	for _, kind := range []string{"groups first", "full attention", "a dump"} {
 		set := New(Config{Shards: 1, MemoryBudget: budget})
-		defer set.Close()
+		t.Cleanup(set.Close)
 		space, err := set.Open(key)
 		if err != nil {
 			t.Fatal(err)
