@@ -151,16 +151,18 @@ func TestPublishingGoesOnWithTheNextLeader(t *testing.T) {
 // batches. No consumer is made for that: the server may put it where the dead one was.
 func idsOf(t *testing.T, js jetstream.JetStream, name string) (ids map[uint64][]uint64, batched int) {
 	t.Helper()
-	st, err := js.Stream(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var st jetstream.Stream
+	waittest.Until(t, func() (err error) { // the servers may still be without a leader of their own
+		st, err = js.Stream(t.Context(), name)
+		return err
+	})
 	ids = make(map[uint64][]uint64)
 	for at := uint64(1); at <= st.CachedInfo().State.LastSeq; at++ {
-		m, err := st.GetMsg(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var m *jetstream.RawStreamMsg
+		waittest.Until(t, func() (err error) {
+			m, err = st.GetMsg(t.Context(), at)
+			return err
+		})
 		if m.Header.Get(batchID) != "" {
 			batched++
 		}
