@@ -202,23 +202,29 @@ func replace(t *testing.T, space *Space, id RankID) {
 	}
 }
 
-// What is not known well enough stays a bound, and is not called exact: a rank of a
-// snapshot, a worker that does not say what its groups are, and one that lost something.
-func TestCacheGroupsThatAreNotKnown(t *testing.T) {
-	ctx := context.Background()
-	set := New(Config{Shards: 2})
-	defer set.Close()
+// groupedSpace returns a space and what applies events of worker 7 to it.
+func groupedSpace(t *testing.T, shards int) (ctx context.Context, space *Space, apply func(groups []event.CacheGroup, events ...event.Event)) {
+	t.Helper()
+	ctx = context.Background()
+	set := New(Config{Shards: shards})
+	t.Cleanup(set.Close)
 	key := event.Space{Model: "m", BlockSize: 2}
 	space, err := set.Open(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	apply := func(groups []event.CacheGroup, events ...event.Event) {
+	return ctx, space, func(groups []event.CacheGroup, events ...event.Event) {
 		t.Helper()
 		if _, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: events, Groups: groups}); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// What is not known well enough stays a bound, and is not called exact: a rank of a
+// snapshot, a worker that does not say what its groups are, and one that lost something.
+func TestCacheGroupsThatAreNotKnown(t *testing.T) {
+	ctx, space, apply := groupedSpace(t, 2)
 	check := func(when string, want uint32, exact bool) {
 		t.Helper()
 		var r Result
@@ -279,20 +285,7 @@ func TestCacheGroupsThatAreNotKnown(t *testing.T) {
 // A group that one rank of a worker has told the others have as well, also if they have not
 // said so, whoever speaks last.
 func TestCacheGroupsAreOfAllRanks(t *testing.T) {
-	ctx := context.Background()
-	set := New(Config{Shards: 1})
-	defer set.Close()
-	key := event.Space{Model: "m", BlockSize: 2}
-	space, err := set.Open(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := func(groups []event.CacheGroup, events ...event.Event) {
-		t.Helper()
-		if _, err := space.ApplyWait(ctx, &event.Batch{Space: key, Worker: 7, Events: events, Groups: groups}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	_, space, apply := groupedSpace(t, 1)
 	state := event.Event{Kind: event.Stored, Group: 3, Engine: []uint64{1}, DPRank: 1}
 	apply(hybridGroups, state)
 	apply(hybridGroups[:2], event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}, event.Event{Kind: event.Stored, Group: 2, Engine: []uint64{1}})

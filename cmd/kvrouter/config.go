@@ -224,7 +224,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Duration(&p.RetryWait, "retry-wait", 25*time.Millisecond, `Pause before a second retry, less a part by chance; twice as long before
 		each further one. The first goes at once, to another engine.`, conf.Between(time.Millisecond, time.Second))
 	set.Bool(&p.Retry500, "retry-500", true, `Send a request that an engine answers with status 500, or will not have (401, 403, 404, 405,
-		407, 408, 410, 421, 501, 505), to one other. If that fails at it too, the request is at fault: its client gets the answer, and neither engine is blamed.`)
+		407, 408, 410, 421, 501, 505; or 400, 413, 415 and 422 once it says so to all), to one other. If that fails at it too, the request is at fault: its client gets the answer, and neither engine is blamed.`)
 	set.Duration(&p.DialTimeout, "dial-timeout", 2*time.Second, "Time to connect to an engine.", conf.Between(time.Millisecond, time.Minute))
 	set.Duration(&p.FirstByte, "first-byte-timeout", 10*time.Minute, `Time in which an engine must begin its answer, which one that does
 		not stream does at its end; 0 is for ever.`, conf.Between(0, 24*time.Hour))

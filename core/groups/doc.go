@@ -7,7 +7,7 @@
 // holes before the boundary, and accept a longer prefix but not a shorter one.
 //
 // Invariants:
-//   - Pure: no state, no clock, no goroutine. What a group holds is asked of the caller.
+//   - Pure: no clock, no goroutine, no lock. A Layout asks its caller what a group holds.
 //   - The answer is what vLLM 0.33.0 would reuse (kv_cache_coordinator.py and
 //     single_type_kv_cache_manager.py), token by token, also where that is less than the
 //     largest boundary that all accept. Its own code is the judge (`make test-groups`), of

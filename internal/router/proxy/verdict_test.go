@@ -89,7 +89,7 @@ func TestVerdicts(t *testing.T) {
 	if packed.see([]byte("\x1f\x8b")); packed.end() != good {
 		t.Error("an answer that cannot be read is judged")
 	}
-	for how, text := range map[string]string{"gzip": "xxx", "x-gzip": "", "zstd": "\x1f\x8b\x00\x00"} {
+	for how, text := range map[string]string{"gzip": "no gzip", "x-gzip": "", "zstd": "\x1f\x8b\x00\x00"} {
 		packed = newJudge(&call{wants: true, generates: true}, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Encoding": {how}}})
 		if packed.see([]byte(text)); packed.end() != fails {
 			t.Errorf("%q is taken for %s", text, how)
@@ -149,7 +149,7 @@ func TestAnswersThatSayNothing(t *testing.T) {
 		"events without choices": func(w http.ResponseWriter) { sse(w, `data: {"choices":[]}`+"\n\ndata: [DONE]\n\n") },
 		"not packed": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Encoding", "gzip")
-			_, _ = io.WriteString(w, "xxx")
+			_, _ = io.WriteString(w, "no gzip")
 		},
 		"shorter than it says": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Type", "application/json")
