@@ -370,12 +370,15 @@ func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
 	if r.Context().Err() != nil {
 		return clientGone()
 	}
-	if q.refusedBefore = errors.Is(err, errRefused); !q.refusedBefore {
-		p.prefillFailed(q, err)
-	}
 	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
+	q.refusedBefore = errors.Is(err, errRefused)
 	if said := (*prefillStatus)(nil); errors.As(err, &said) {
-		f.fault, f.blame, q.doubted = said.fault, said.blame, q.doubted || clientsFault(said.status)
+		wrong := clientsFault(said.status)
+		f.fault, f.blame, q.doubted = said.fault, said.blame, q.doubted || wrong
+		q.refusedBefore = wrong // also where its engine says so of all that it gets
+	}
+	if !q.refusedBefore {
+		p.prefillFailed(q, err)
 	}
 	return f
 }
