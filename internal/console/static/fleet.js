@@ -49,6 +49,7 @@ export function fleet(app) {
   const order = (c) => `${c.worker.padStart(24)}:${String(c.rank).padStart(6)}`;
   const valueOf = (v, state) => {
     if (v === 255 || source.scale.metric !== wanted) return '–';
+    if (v === 0 && stateOf(state).kind === 'dead') return '–'; // it is gone, and so is what it had
     return (old(state, wanted) ? 'was ' : '') + byUnit((v / 254) * source.scale.max, source.scale.unit);
   };
 
