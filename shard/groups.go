@@ -93,10 +93,17 @@ func (s *Space) noteGroups(worker uint64, change func(m *cacheModel) (changed bo
 	})
 }
 
+// madeTable is a table that is not given to its rank yet.
+type madeTable struct {
+	*grouped
+	of *member // whose blocks it was told of; nil: none
+}
+
 // tablesFor makes tables for ranks of the batch that have cache groups and no table yet. A
-// rank that is there already has blocks of full attention, which the table is told of. Only
-// the caller's own batches change the rank meanwhile, or a Replacement, which brings its own.
-func (s *Space) tablesFor(ctx context.Context, b *event.Batch) (made map[uint32]*grouped, err error) {
+// rank that is there already has blocks of full attention, which the table is told of. Until
+// the table is given, only the caller's own batches change what the rank has; but it may be
+// removed, or replaced: see giveMade.
+func (s *Space) tablesFor(ctx context.Context, b *event.Batch) (made map[uint32]madeTable, err error) {
 	if b.Groups != nil {
 		rank := uint32(0)
 		if len(b.Events) > 0 {
@@ -111,7 +118,7 @@ func (s *Space) tablesFor(ctx context.Context, b *event.Batch) (made map[uint32]
 	}
 	for i := range b.Events {
 		ev := &b.Events[i]
-		if ev.Group == 0 && !all || ev.Kind != event.Stored || made[ev.DPRank] != nil || last != nil && last.DPRank == ev.DPRank {
+		if ev.Group == 0 && !all || ev.Kind != event.Stored || made[ev.DPRank].grouped != nil || last != nil && last.DPRank == ev.DPRank {
 			continue
 		}
 		last = ev
@@ -142,11 +149,23 @@ func (s *Space) tablesFor(ctx context.Context, b *event.Batch) (made map[uint32]
 			}
 		}
 		if made == nil {
-			made = make(map[uint32]*grouped)
+			made = make(map[uint32]madeTable)
 		}
-		made[ev.DPRank] = g
+		made[ev.DPRank] = madeTable{g, m}
 	}
 	return made, nil
+}
+
+// giveMade gives the rank, which has none, the table that was made for it; where another rank
+// of its id is meanwhile, one that knows nothing. Space.mu is held.
+func (m *member) giveMade(made madeTable) {
+	g := made.grouped
+	if fresh := !slices.Contains(m.reached, true); m != made.of && !(fresh && made.of == nil) {
+		if g = newGrouped(); !fresh {
+			g.mu.table.MarkPartial() // it has blocks that the table was not told of
+		}
+	}
+	m.give(g)
 }
 
 // give gives the rank its table. Space.mu is held.

@@ -282,6 +282,63 @@ func TestCacheGroupsThatAreNotKnown(t *testing.T) {
 	}
 }
 
+// inBetween calls f when its Err is asked for the second time: Apply does so before it
+// queues a batch, after it has looked at what a rank has.
+type inBetween struct {
+	context.Context
+	asked int
+	f     func()
+}
+
+func (c *inBetween) Err() error {
+	if c.asked++; c.asked == 2 {
+		c.f()
+	}
+	return c.Context.Err()
+}
+
+// A rank that leaves, and one that is replaced, while a table is made of what it has: the
+// rank that is there then is not called exact by what the other one had.
+func TestATableIsOfTheRankThatItWasMadeOf(t *testing.T) {
+	for name, meanwhile := range map[string]func(ctx context.Context, space *Space) error{
+		"removed": func(ctx context.Context, space *Space) error { return space.RemoveRank(ctx, RankID{Worker: 7}) },
+		"replaced": func(ctx context.Context, space *Space) error {
+			p, err := space.Replace(ctx, RankID{Worker: 7})
+			if err != nil {
+				return err
+			}
+			p.FromSnapshot()
+			if _, err := p.Add(ctx, []event.Event{{Kind: event.Stored, Engine: []uint64{8}, Local: []uint64{8}}}, [][]uint32{{1}}); err != nil {
+				return err
+			}
+			if _, err := p.Finish(ctx); err != nil {
+				return err
+			}
+			return p.Commit(ctx, nil)
+		},
+	} {
+		ctx, space, apply := groupedSpace(t, 2)
+		apply(nil, event.Event{Kind: event.Stored, Engine: []uint64{1, 2, 3}, Local: []uint64{1, 2, 3}})
+		between := &inBetween{Context: ctx, f: func() {
+			if err := meanwhile(ctx, space); err != nil {
+				t.Error(err)
+			}
+		}}
+		b := &event.Batch{Space: space.Key(), Worker: 7, Groups: hybridGroups, Events: []event.Event{
+			{Kind: event.Stored, Engine: []uint64{9}, Local: []uint64{9}},
+			{Kind: event.Stored, Group: 2, Engine: []uint64{9}}, {Kind: event.Stored, Group: 3, Engine: []uint64{9}},
+			{Kind: event.Stored, HasParent: true, Parent: 3, Engine: []uint64{4}, Local: []uint64{4}}, // which the rank has not any more
+		}}
+		if _, err := space.ApplyWait(between, b); err != nil {
+			t.Fatal(err)
+		}
+		var r Result
+		if space.Find([]uint64{9}, &r); between.asked < 2 || r.Exact() {
+			t.Errorf("%s: asked %d times; the answer is called exact: %v", name, between.asked, r.Exact())
+		}
+	}
+}
+
 // A group that one rank of a worker has told the others have as well, also if they have not
 // said so, whoever speaks last.
 func TestCacheGroupsAreOfAllRanks(t *testing.T) {

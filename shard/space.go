@@ -157,8 +157,11 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 		t.batch, t.done, t.scheme = b, done, scheme
 		t.outs[0].Refused += s.findMembers(t)
 		for _, m := range t.members {
-			if m != nil && made[m.id.DPRank] != nil && m.groups.Load() == nil {
-				m.give(made[m.id.DPRank])
+			if m == nil || m.groups.Load() != nil {
+				continue
+			}
+			if g, ok := made[m.id.DPRank]; ok {
+				m.giveMade(g)
 			}
 		}
 		s.reach(t)
