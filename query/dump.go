@@ -269,10 +269,7 @@ func (d *dumpStream) copyRank() error {
 	at, err := d.position(func(ctx context.Context) (err error) {
 		wait, err = d.space.BeginDump(ctx, id)
 		return err
-	}, func() {
-		// Of cache groups besides full attention a dump does not tell.
-		d.rank = slices.DeleteFunc(wait(), func(e shard.Dumped) bool { return e.Event.Group > 0 })
-	})
+	}, func() { d.rank = wait() })
 	if err != nil {
 		return err
 	}

@@ -168,6 +168,9 @@ func TestDumpBesideWrites(t *testing.T) {
 			hash = hash*4 + local
 			ev.Engine, ev.Local = append(ev.Engine, hash), append(ev.Local, local)
 		}
+		if id.Worker%2 == 0 && rng.IntN(3) == 0 { // of a worker with cache groups
+			ev.Group, ev.Local = uint8(1+rng.IntN(2)), nil
+		}
 		if rng.IntN(3) == 0 {
 			ev.Kind, ev.Local = event.Removed, nil
 		}

@@ -87,8 +87,8 @@ func (p *Position) Of(id shard.RankID) *Publisher {
 type Sum struct {
 	Events uint64 `json:"events"`
 	Blocks uint64 `json:"blocks"` // blocks that are held, on each tier
-	// Digest is the sum of their terms (core.DigestTerm): of all ranks at one
-	// moment that of the space.
+	// Digest is the sum of their terms (core.DigestTerm): of all ranks and their cache
+	// groups at one moment that of the space.
 	Digest uint64 `json:"digest,string"`
 }
 
@@ -97,6 +97,7 @@ type RankEnd struct {
 	Worker uint64 `json:"worker_id,string"`
 	DPRank uint32 `json:"dp_rank"`
 	Sum
+	Groups   Sum        `json:"groups,omitzero"`    // of its cache groups besides full attention
 	Position *Publisher `json:"position,omitempty"` // at the rank's moment
 	Cursor   string     `json:"cursor"`             // to go on after the rank
 }
@@ -108,6 +109,7 @@ func (r *RankEnd) ID() shard.RankID { return shard.RankID{Worker: r.Worker, DPRa
 type Footer struct {
 	Ranks uint64 `json:"ranks"`
 	Sum
+	Groups Sum `json:"groups,omitzero"` // of ranks' cache groups besides full attention
 }
 
 // Cursor returns the cursor after a rank.
@@ -124,10 +126,12 @@ func ParseCursor(text string) (id shard.RankID, err error) {
 
 // line is any of the lines.
 type line struct {
-	Dump   *Header  `json:"dump,omitempty"`
-	Stored *stored  `json:"stored,omitempty"`
-	Rank   *RankEnd `json:"rank,omitempty"`
-	End    *Footer  `json:"end,omitempty"`
+	Dump   *Header `json:"dump,omitempty"`
+	Stored *stored `json:"stored,omitempty"`
+	// Grouped lines have sums of their own, so that a program that knows none reads the rest.
+	Grouped *grouped `json:"grouped,omitempty"`
+	Rank    *RankEnd `json:"rank,omitempty"`
+	End     *Footer  `json:"end,omitempty"`
 }
 
 // stored is a shard.Dumped.
@@ -141,13 +145,26 @@ type stored struct {
 	Copies []uint32 `json:"copies,omitempty"`
 }
 
+// grouped is a shard.Dumped of a cache group besides full attention.
+type grouped struct {
+	Worker uint64   `json:"worker_id,string"`
+	DPRank uint32   `json:"dp_rank"`
+	Group  uint8    `json:"cache_group"`
+	Tier   string   `json:"tier"`
+	Engine []uint64 `json:"engine"` // none: the rank's groups are followed, and hold nothing
+	Copies []uint32 `json:"copies,omitempty"`
+	// Incomplete says that the groups may hold more than is told.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
 // counter adds up what is said of a rank, and of all. It knows the places of
 // the rank's hashes.
 type counter struct {
-	space uint64
-	seq   map[uint64]uint64 // sequence hash by engine hash
-	rank  Sum
-	all   Footer
+	space  uint64
+	seq    map[uint64]uint64 // sequence hash by engine hash
+	rank   Sum
+	groups Sum // of the rank
+	all    Footer
 }
 
 func newCounter(sp event.Space) counter {
@@ -158,6 +175,17 @@ func newCounter(sp event.Space) counter {
 func (c *counter) add(worker uint64, ev *event.Event, copies []uint32) error {
 	if len(copies) != len(ev.Engine) || len(ev.Local) != 0 && len(ev.Local) != len(ev.Engine) {
 		return fmt.Errorf("%w: %d blocks, %d hashes, %d counts", ErrDamaged, len(ev.Engine), len(ev.Local), len(copies))
+	}
+	if ev.Group > 0 { // whose blocks have no place
+		c.groups.Events++
+		for i, hash := range ev.Engine {
+			if copies[i] == 0 {
+				return fmt.Errorf("%w: block %d of cache group %d has no copies", ErrDamaged, hash, ev.Group)
+			}
+			c.groups.Blocks++
+			c.groups.Digest += core.DigestTerm(c.space, worker, ev.DPRank, ev.Tier, uint32(ev.Group), hash, 0, copies[i])
+		}
+		return nil
 	}
 	above, below := uint64(0), ev.HasParent
 	if below {
@@ -189,12 +217,17 @@ func (c *counter) add(worker uint64, ev *event.Event, copies []uint32) error {
 }
 
 // end ends a rank.
-func (c *counter) end() Sum {
-	r := c.rank
+func (c *counter) end() (rank, groups Sum) {
+	rank, groups = c.rank, c.groups
 	c.all.Ranks++
-	c.all.Events += r.Events
-	c.all.Blocks += r.Blocks
-	c.all.Digest += r.Digest
-	c.rank, c.seq = Sum{}, make(map[uint64]uint64)
-	return r
+	c.all.add(rank)
+	c.all.Groups.add(groups)
+	c.rank, c.groups, c.seq = Sum{}, Sum{}, make(map[uint64]uint64)
+	return rank, groups
+}
+
+func (s *Sum) add(o Sum) {
+	s.Events += o.Events
+	s.Blocks += o.Blocks
+	s.Digest += o.Digest
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"regexp"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -46,11 +47,23 @@ func small(t testing.TB, blocks int) (text []byte, digest uint64) {
 			{Kind: event.Stored, Engine: hashes, Local: hashes},
 			{Kind: event.Stored, Engine: hashes[:2], Tier: event.Disk}, {Kind: event.Stored, Engine: hashes[:1]},
 			{Kind: event.Removed, Engine: hashes[1:2]},
+			{Kind: event.Stored, Group: 2, Engine: hashes[:2], Tier: event.HostPinned}, {Kind: event.Stored, Group: 2, Engine: hashes[1:2], Tier: event.HostPinned},
 		}}
 		if _, err := sp.ApplyWait(t.Context(), &b); err != nil {
 			t.Fatal(err)
 		}
 	}
+	text = dumped(t, sp)
+	digest, err := sp.Digest(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text, digest
+}
+
+// dumped is the dump of a space.
+func dumped(t testing.TB, sp *shard.Space) []byte {
+	t.Helper()
 	var out bytes.Buffer
 	w := NewWriter(&out, space)
 	if err := w.Header(&Header{Model: space.Model, BlockSize: space.BlockSize}); err != nil {
@@ -73,11 +86,83 @@ func small(t testing.TB, blocks int) (text []byte, digest uint64) {
 	if err := w.End(); err != nil {
 		t.Fatal(err)
 	}
-	digest, err := sp.Digest(t.Context())
+	return out.Bytes()
+}
+
+// What ranks hold in their cache groups comes back from a dump, for any number of shards,
+// also where that is nothing or not all; a program that knows no grouped lines reads the rest.
+func TestCacheGroupsComeBack(t *testing.T) {
+	list := []event.CacheGroup{{Number: 0, Kind: "full_attention", BlockSize: 16}, {Number: 2, Kind: "sliding_window", BlockSize: 16, Span: 20}}
+	one := open(t)
+	depths := func(sp *shard.Space) (found [4][event.NumTiers]uint32, exact [4]bool) {
+		t.Helper()
+		for worker := range uint64(4) {
+			var r shard.Result
+			sp.Find([]uint64{worker, 5, 6}, &r)
+			r.Each(func(_ shard.RankID, d [event.NumTiers]uint32) { found[worker] = d })
+			exact[worker] = r.Exact()
+		}
+		return found, exact
+	}
+	for worker := range uint64(4) {
+		chain := []uint64{10 * worker, 10*worker + 1, 10*worker + 2}
+		one.SetCacheGroups(worker, list)
+		events := []event.Event{
+			{Kind: event.Stored, Engine: chain, Local: []uint64{worker, 5, 6}},
+			{Kind: event.Stored, Group: 2, Tier: event.Tier(worker), Engine: chain[:2], Incomplete: worker == 2},
+		}
+		if worker == 3 {
+			events = append(events, event.Event{Kind: event.Removed, Group: 2, Tier: 3, Engine: chain[:2]})
+		}
+		if _, err := one.ApplyWait(t.Context(), &event.Batch{Space: space, Worker: worker, CountCopies: true, Events: events}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, exact := depths(one)
+	if want != [4][event.NumTiers]uint32{{2, 2, 2, 2}, {0, 2, 2, 2}, {3, 3, 3, 3}, {}} || exact != [4]bool{true, true, false, true} {
+		t.Fatalf("%v, %v", want, exact)
+	}
+	sum, err := one.Digest(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out.Bytes(), digest
+	text := dumped(t, one)
+	for _, shards := range []int{1, 2, 3} {
+		set := shard.New(shard.Config{Shards: shards})
+		t.Cleanup(set.Close)
+		other, err := set.Open(space)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadInto(other, text); err != nil {
+			t.Fatal(err)
+		}
+		if have, err := other.Digest(t.Context()); err != nil || have != sum || !other.Hybrid() {
+			t.Errorf("%d shards: digest %x, %v, the source has %x; hybrid %v", shards, have, err, sum, other.Hybrid())
+		}
+		for worker := range uint64(4) {
+			other.SetCacheGroups(worker, list)
+			// Only so it is known of a rank without such blocks that all groups are told.
+			if _, err := other.ApplyWait(t.Context(), &event.Batch{Space: space, Worker: worker, Events: []event.Event{{Kind: event.Stored, Group: 2, Engine: []uint64{98}}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if have, also := depths(other); have != want || also != exact {
+			t.Errorf("%d shards: %v, exact %v; want %v, %v", shards, have, also, want, exact)
+		}
+	}
+	old := regexp.MustCompile(`(?m)^\{"grouped".*\n`).ReplaceAll(text, nil)
+	old = regexp.MustCompile(`,"groups":\{[^}]*\}`).ReplaceAll(old, nil)
+	other := open(t)
+	if _, err := loadInto(other, old); err != nil {
+		t.Fatal(err)
+	}
+	for worker := range uint64(4) {
+		other.SetCacheGroups(worker, list)
+	}
+	if have, exact := depths(other); have[0] != [event.NumTiers]uint32{3, 3, 3, 3} || exact[0] {
+		t.Errorf("without grouped lines: %v, exact %v", have, exact)
+	}
 }
 
 func TestLongChains(t *testing.T) {

@@ -130,6 +130,8 @@ func (p *part) line(ctx context.Context, x *line) (err error) {
 		return p.begin(x.Dump)
 	case x.Stored != nil:
 		return p.stored(ctx, x.Stored)
+	case x.Grouped != nil:
+		return p.grouped(ctx, x.Grouped)
 	case x.Rank != nil:
 		return p.endRank(ctx, x.Rank)
 	case x.End != nil:
@@ -159,8 +161,8 @@ func (p *part) begin(h *Header) (err error) {
 	return err
 }
 
-func (p *part) stored(ctx context.Context, s *stored) (err error) {
-	id := shard.RankID{Worker: s.Worker, DPRank: s.DPRank}
+// of makes the rank the one that is read, if none is.
+func (p *part) of(ctx context.Context, id shard.RankID) (err error) {
 	if p.rank == nil {
 		p.id, p.refused = id, 0
 		if p.rank, err = p.space.Replace(ctx, id); err != nil {
@@ -171,22 +173,43 @@ func (p *part) stored(ctx context.Context, s *stored) (err error) {
 	if p.id != id {
 		return fmt.Errorf("%w: rank %v begins before rank %v is complete", ErrDamaged, id, p.id)
 	}
+	return nil
+}
+
+func (p *part) stored(ctx context.Context, s *stored) error {
 	ev := event.Event{Kind: event.Stored, DPRank: s.DPRank, Engine: s.Engine, Local: s.Local}
-	var ok bool
-	if ev.Tier, ok = event.ParseTier([]byte(s.Tier)); !ok {
-		return fmt.Errorf("%w: no tier is called %q", ErrDamaged, s.Tier)
-	}
 	if s.Parent != nil {
 		ev.HasParent, ev.Parent = true, *s.Parent
 	}
-	if s.Copies == nil {
-		s.Copies = slices.Repeat([]uint32{1}, len(s.Engine))
+	return p.add(ctx, s.Worker, &ev, s.Tier, s.Copies)
+}
+
+// grouped is stored of a cache group. Those of a rank stand before its other lines.
+func (p *part) grouped(ctx context.Context, g *grouped) error {
+	if g.Group == 0 || g.Group >= event.MaxCacheGroups {
+		return fmt.Errorf("%w: cache group %d", ErrDamaged, g.Group)
 	}
-	if err := p.count.add(s.Worker, &ev, s.Copies); err != nil {
+	ev := event.Event{Kind: event.Stored, DPRank: g.DPRank, Group: g.Group, Engine: g.Engine, Incomplete: g.Incomplete}
+	return p.add(ctx, g.Worker, &ev, g.Tier, g.Copies)
+}
+
+// add takes an event of a rank; without copies they are one of each.
+func (p *part) add(ctx context.Context, worker uint64, ev *event.Event, tier string, copies []uint32) error {
+	if err := p.of(ctx, shard.RankID{Worker: worker, DPRank: ev.DPRank}); err != nil {
 		return err
 	}
-	p.events, p.copies = append(p.events, ev), append(p.copies, s.Copies)
-	if p.blocks += len(s.Engine); p.blocks < lineBlocks {
+	var ok bool
+	if ev.Tier, ok = event.ParseTier([]byte(tier)); !ok {
+		return fmt.Errorf("%w: no tier is called %q", ErrDamaged, tier)
+	}
+	if copies == nil {
+		copies = slices.Repeat([]uint32{1}, len(ev.Engine))
+	}
+	if err := p.count.add(worker, ev, copies); err != nil {
+		return err
+	}
+	p.events, p.copies = append(p.events, *ev), append(p.copies, copies)
+	if p.blocks += len(ev.Engine); p.blocks < lineBlocks {
 		return nil
 	}
 	return p.flush(ctx)
@@ -206,8 +229,8 @@ func (p *part) endRank(ctx context.Context, r *RankEnd) error {
 	if rank != nil && p.id != r.ID() {
 		return fmt.Errorf("%w: rank %v ends before rank %v is complete", ErrDamaged, r.ID(), p.id)
 	}
-	if sum := p.count.end(); sum != r.Sum {
-		return fmt.Errorf("%w: the line of rank %v says %+v, its events %+v", ErrDamaged, r.ID(), r.Sum, sum)
+	if sum, groups := p.count.end(); sum != r.Sum || groups != r.Groups {
+		return fmt.Errorf("%w: the line of rank %v says %+v and %+v, its events %+v and %+v", ErrDamaged, r.ID(), r.Sum, r.Groups, sum, groups)
 	}
 	if rank != nil {
 		if err := p.flush(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -36,6 +37,9 @@ func (w *Writer) Header(h *Header) error {
 func (w *Writer) Event(id shard.RankID, d *shard.Dumped) error {
 	ev, copies := d.Event, d.Copies
 	ev.DPRank = id.DPRank
+	if ev.Group > 0 {
+		return w.grouped(id, &ev, copies)
+	}
 	for len(ev.Engine) > 0 {
 		n := min(len(ev.Engine), lineBlocks)
 		for n < len(ev.Engine) && ev.Engine[n] == ev.Engine[n-1] {
@@ -63,8 +67,22 @@ func (w *Writer) Event(id shard.RankID, d *shard.Dumped) error {
 
 // Rank ends a rank. at is where its events were read to; nil if not known.
 func (w *Writer) Rank(id shard.RankID, at *Publisher) (Sum, error) {
-	sum := w.count.end()
-	return sum, w.object(&line{Rank: &RankEnd{Worker: id.Worker, DPRank: id.DPRank, Sum: sum, Position: at, Cursor: Cursor(id)}})
+	sum, groups := w.count.end()
+	return sum, w.object(&line{Rank: &RankEnd{Worker: id.Worker, DPRank: id.DPRank, Sum: sum, Groups: groups, Position: at, Cursor: Cursor(id)}})
+}
+
+// grouped writes an event of a cache group besides full attention.
+func (w *Writer) grouped(id shard.RankID, ev *event.Event, copies []uint32) error {
+	if err := w.count.add(id.Worker, ev, copies); err != nil {
+		return err
+	}
+	g := &grouped{
+		Worker: id.Worker, DPRank: id.DPRank, Group: ev.Group, Tier: ev.Tier.String(), Engine: ev.Engine, Incomplete: ev.Incomplete,
+	}
+	if slices.ContainsFunc(copies, func(n uint32) bool { return n != 1 }) {
+		g.Copies = copies
+	}
+	return w.object(&line{Grouped: g})
 }
 
 // End writes the last line.
