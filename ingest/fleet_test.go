@@ -20,10 +20,15 @@ type truth struct {
 	oracle  *core.Oracle
 	holders map[workerRank]core.Holder
 	names   []workerRank
+	grouped map[workerRank]groupTruth
+	answers groupAnswers
 }
 
 func newTruth() *truth {
-	return &truth{oracle: core.NewOracle(), holders: make(map[workerRank]core.Holder)}
+	return &truth{
+		oracle: core.NewOracle(), holders: make(map[workerRank]core.Holder),
+		grouped: make(map[workerRank]groupTruth), answers: groupAnswers{},
+	}
 }
 
 func (t *truth) apply(worker uint64, ev event.Event) {
@@ -35,6 +40,11 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 		h = core.Holder(len(t.names))
 		t.holders[k] = h
 		t.names = append(t.names, k)
+		t.grouped[k] = groupTruth{}
+	}
+	t.answers.apply(worker, &ev)
+	if t.grouped[k].apply(&ev); ev.Group > 0 {
+		return
 	}
 	switch ev.Kind {
 	case event.Stored:
@@ -52,9 +62,13 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 func (t *truth) digest() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.oracle.Digest(shard.SpaceHash(testSpace), func(h core.Holder) (uint64, uint32) {
+	sum := t.oracle.Digest(shard.SpaceHash(testSpace), func(h core.Holder) (uint64, uint32) {
 		return t.names[h].worker, t.names[h].dpRank
 	})
+	for k, g := range t.grouped {
+		sum += g.digest(k.worker, k.dpRank)
+	}
+	return sum
 }
 
 // engine makes up what one worker's caches do. Hashes are of its rng.
@@ -64,11 +78,15 @@ type engine struct {
 	ranks  []*cache
 
 	prompts *prompts // not nil: it caches these, and offloads blocks by name
+	hybrid  bool     // it has simGroups
 }
 
 // cache is one rank's blocks, by engine hash; a block's local hash is a
 // function of it, so that workers share content.
-type cache struct{ held []uint64 }
+type cache struct {
+	held    []uint64
+	grouped []groupBlock
+}
 
 func newEngine(worker uint64, ranks int, seed uint64) *engine {
 	e := &engine{worker: worker, rng: rand.New(rand.NewPCG(seed, worker))}
@@ -84,10 +102,13 @@ func (e *engine) step() event.Event {
 	if e.prompts != nil {
 		return e.offload(n)
 	}
+	if e.hybrid && e.rng.IntN(3) == 0 {
+		return e.groupStep(n)
+	}
 	c := e.ranks[n]
 	switch p := e.rng.IntN(100); {
 	case p < 2:
-		c.held = nil
+		*c = cache{}
 		return event.Event{Kind: event.Cleared, AllTiers: true, DPRank: n}
 	case p < 35 && len(c.held) > 0:
 		ev := event.Event{Kind: event.Removed, DPRank: n}
@@ -117,7 +138,7 @@ func (e *engine) step() event.Event {
 // restart empties the caches, as a new process has them.
 func (e *engine) restart() {
 	for _, c := range e.ranks {
-		c.held = nil
+		*c = cache{}
 	}
 }
 

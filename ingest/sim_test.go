@@ -71,12 +71,13 @@ type simMessage struct {
 
 // rankTruth is what a rank holds, and the digest after each of its events.
 type rankTruth struct {
-	oracle *core.Oracle
-	after  map[[2]uint64]uint64 // by incarnation and id
+	oracle  *core.Oracle
+	grouped groupTruth
+	after   map[[2]uint64]uint64 // by incarnation and id
 }
 
 func (r *rankTruth) digest(worker uint64, dpRank uint32) uint64 {
-	return r.oracle.Digest(shard.SpaceHash(testSpace), func(core.Holder) (uint64, uint32) { return worker, dpRank })
+	return r.grouped.digest(worker, dpRank) + r.oracle.Digest(shard.SpaceHash(testSpace), func(core.Holder) (uint64, uint32) { return worker, dpRank })
 }
 
 // newSource begins a publisher; resume says that the engine goes on, of which the
@@ -135,15 +136,16 @@ func (s *simulation) answer(w *simWorker) func(context.Context, []byte) ([]byte,
 func (w *simWorker) apply(ev event.Event) {
 	r := w.truth[ev.DPRank]
 	if r == nil {
-		r = &rankTruth{core.NewOracle(), map[[2]uint64]uint64{}}
+		r = &rankTruth{core.NewOracle(), groupTruth{}, map[[2]uint64]uint64{}}
 		w.truth[ev.DPRank] = r
 	}
-	switch ev.Kind {
-	case event.Stored:
+	r.grouped.apply(&ev)
+	switch {
+	case ev.Kind == event.Stored && ev.Group == 0:
 		r.oracle.Store(0, &ev, false)
-	case event.Removed:
+	case ev.Kind == event.Removed && ev.Group == 0:
 		r.oracle.Remove(0, &ev, false)
-	case event.Cleared:
+	case ev.Kind == event.Cleared:
 		r.oracle.Clear(0, ev.Tier, ev.AllTiers)
 	}
 	r.after[[2]uint64{w.incarnation + w.run, ev.ID}] = r.digest(w.worker, ev.DPRank)
@@ -265,7 +267,7 @@ func (s *simulation) restart(w *simWorker) {
 	w.late = nil
 	w.engine.restart()
 	for n := range w.truth {
-		w.truth[n].oracle = core.NewOracle()
+		w.truth[n].oracle, w.truth[n].grouped = core.NewOracle(), groupTruth{}
 	}
 	if w.ids = map[uint32]uint64{}; w.source != nil {
 		w.incarnation = w.rng.Uint64() | 1
@@ -412,12 +414,14 @@ func (s *simulation) shown(worker uint64, dpRank uint32) uint64 {
 		s.t.Fatal(err)
 	}
 	o := core.NewOracle()
-	restore := core.Restorer{Index: o}
+	restore, grouped := core.Restorer{Index: o}, groupTruth{}
 	for i := range dumped {
-		restore.Add(&dumped[i].Event, dumped[i].Copies)
+		if grouped.apply(&dumped[i].Event); dumped[i].Event.Group == 0 {
+			restore.Add(&dumped[i].Event, dumped[i].Copies)
+		}
 	}
 	restore.Finish()
-	r := rankTruth{oracle: o}
+	r := rankTruth{oracle: o, grouped: grouped}
 	return r.digest(worker, dpRank)
 }
 
@@ -529,7 +533,7 @@ func (s *simulation) run() {
 	for _, w := range s.workers { // what nobody can tell any more ends with a clear
 		var evs []event.Event
 		for n := range w.engine.ranks {
-			w.engine.ranks[n].held = nil
+			*w.engine.ranks[n] = cache{}
 			evs = append(evs, w.publish(event.Event{Kind: event.Cleared, AllTiers: true, DPRank: uint32(n)}))
 		}
 		for range 5 {
@@ -572,7 +576,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		w := &simWorker{publisher: &publisher{engine: newEngine(uint64(i), 1+s.rng.IntN(3), seed), ids: map[uint32]uint64{}},
 			live: s.rng.IntN(2) == 0, truth: map[uint32]*rankTruth{}, left: map[uint32]Departure{}}
 		if s.rng.IntN(5) > 0 {
-			w.incarnation = s.rng.Uint64() | 1
+			w.incarnation, w.hybrid = s.rng.Uint64()|1, (seed+uint64(i))%3 == 1
 			s.newSource(w, false)
 		} else {
 			w.live = false // who sends RouterEvents names no space

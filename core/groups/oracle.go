@@ -60,6 +60,9 @@ func (o *Oracle) Apply(ev *event.Event, countCopies bool) {
 	}
 }
 
+// Chain returns the local hashes up to a block that group 0 has named.
+func (o *Oracle) Chain(name uint64) []uint64 { return o.chains[name] }
+
 // holds tells whether the group holds what the prompt's blocks come to, on the tier or one
 // before it.
 func (o *Oracle) holds(group uint8, local []uint64, upTo event.Tier) bool {
