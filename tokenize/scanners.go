@@ -14,8 +14,7 @@ const (
 )
 
 func known(pattern string) scanner {
-	// Some files have the line ends themselves where others have them escaped.
-	pattern = strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(pattern)
+	pattern = escapeLines(pattern)
 	switch pattern {
 	case `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`,
 		`'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`:
@@ -40,12 +39,13 @@ func known(pattern string) scanner {
 		return numbers{3}
 	case `\p{N}`:
 		return numbers{1}
-	case `[一-龥぀-ゟ゠-ヿ]+`:
-		return ideographs{}
-	case "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*" + blanks:
-		return deepseek{}
 	}
 	return nil
+}
+
+// escapeLines writes line ends as some files have them, where others have the line ends themselves.
+func escapeLines(pattern string) string {
+	return strings.NewReplacer("\r", `\r`, "\n", `\n`).Replace(pattern)
 }
 
 // KimiPattern is the pattern of Kimi's tokenizer, which its tiktoken.model does not hold.

@@ -160,11 +160,15 @@ func stages(c *component, to []stage) (_ []stage, bytes bool, err error) {
 	}
 	switch c.Type {
 	case "Sequence":
-		for i := range c.Pretokenizers {
+		for left := c.Pretokenizers; len(left) > 0; left = left[1:] {
 			if bytes {
-				return nil, false, refused("pre-tokenizer %q after ByteLevel", c.Pretokenizers[i].Type)
+				return nil, false, refused("pre-tokenizer %q after ByteLevel", left[0].Type)
 			}
-			if to, bytes, err = stages(&c.Pretokenizers[i], to); err != nil {
+			if isDeepseek(left) {
+				to, left = append(to, stage{scan: deepseek{}}), left[len(deepseekSteps)-1:]
+				continue
+			}
+			if to, bytes, err = stages(&left[0], to); err != nil {
 				return nil, false, err
 			}
 		}

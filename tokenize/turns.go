@@ -180,15 +180,12 @@ func (t *Tokenizer) proveSafe() func(b []byte, i int) bool {
 			return nil
 		}
 		switch s.scan.(type) {
-		case *cl100k, *o200k, deepseek, numbers, ideographs:
+		case *cl100k, *o200k, deepseek, numbers:
 		default:
 			return nil
 		}
 	}
 	if _, ok := t.stages[len(t.stages)-1].scan.(numbers); ok {
-		return nil
-	}
-	if _, ok := t.stages[len(t.stages)-1].scan.(ideographs); ok {
 		return nil
 	}
 	return func(b []byte, i int) bool { return b[i-1] == '\n' && isLatin(b[i]) }

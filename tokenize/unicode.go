@@ -52,6 +52,7 @@ const (
 	catCount
 	catMask = 0x1f
 	catHan  = 0x80 // added: script Han
+	catIdeo = 0x40 // added: an ideograph or kana of [一-龥぀-ゟ゠-ヿ]
 )
 
 var categoryNames = [...]string{"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl", "No", "Pc", "Pd", "Ps",
@@ -72,6 +73,7 @@ const (
 	classLower // Ll Lm Lo M: what may end it
 	classHan
 	classMn
+	classIdeograph
 )
 
 // blockTable is a table over all code points, in blocks of 256 of which equal ones are kept once.
@@ -90,7 +92,7 @@ type unicodeTables struct {
 	compat    map[rune][]rune // where it differs from canonical
 	pairs     map[[2]rune]rune
 	lower     map[rune][]rune
-	classes   [256]class // of a category, with or without catHan
+	classes   [256]class // of a category, with what is added
 	ascii     [256]class // of a byte; 0 beyond ASCII
 	quick     blockTable // bits of quickC, quickK
 	traits    blockTable
@@ -147,6 +149,12 @@ func readTables(b []byte) (*unicodeTables, error) {
 		flat[r] = catSpace
 	}
 	flat['\r'], flat['\n'] = catNewline, catNewline
+	for r := '一'; r <= '龥'; r++ {
+		flat[r] |= catIdeo
+	}
+	for r := '\u3040'; r <= '\u30ff'; r++ {
+		flat[r] |= catIdeo
+	}
 	t.category.fill(flat)
 	if !readRuns(section(), flat) {
 		return nil, errTables
@@ -170,6 +178,8 @@ func readTables(b []byte) (*unicodeTables, error) {
 	for c := range catCount {
 		t.classes[c] = classOf(c)
 		t.classes[c|catHan] = classOf(c) | classHan
+		t.classes[c|catIdeo] = classOf(c) | classIdeograph
+		t.classes[c|catHan|catIdeo] = classOf(c) | classHan | classIdeograph
 	}
 	for c := range 128 {
 		t.ascii[c] = t.classes[t.category.at(rune(c))]
