@@ -47,16 +47,17 @@ Here are the functions available in JSONSchema format:
 
 // deepseek writes a conversation as the encoder of DeepSeek-V3.2 does.
 type deepseek struct {
-	thinking bool
-	msgs     []*jinja.Dict
-	lastUser int // -1 if there is none
-	asked    int // the last message so far that is no tool's; -1 if there is none
-	out      []byte
+	thinking  bool
+	reasoning string // the field of a message that has what was thought
+	msgs      []*jinja.Dict
+	lastUser  int // -1 if there is none
+	asked     int // the last message so far that is no tool's; -1 if there is none
+	out       []byte
 }
 
 // deepseekV32 appends the prompt of messages, which have texts as contents.
 func deepseekV32(msgs []jinja.Value, tools jinja.Value, kwargs *jinja.Dict, buf []byte) ([]byte, error) {
-	d := &deepseek{thinking: kwargs.Get("thinking").Truth() || kwargs.Get("enable_thinking").Truth(), asked: -1, out: append(buf, dsBegin...)}
+	d := &deepseek{thinking: kwargs.Get("thinking").Truth() || kwargs.Get("enable_thinking").Truth(), reasoning: "reasoning", asked: -1, out: append(buf, dsBegin...)}
 	for _, m := range msgs {
 		msg, _ := m.AsDict() // conversation made dicts
 		d.msgs = append(d.msgs, msg)
@@ -70,10 +71,15 @@ func deepseekV32(msgs []jinja.Value, tools jinja.Value, kwargs *jinja.Dict, buf 
 	if len(d.msgs) == 0 {
 		return nil, bad("no messages")
 	}
+	return d.write(d.thinking && roleOf(d.msgs[len(d.msgs)-1]) == "user")
+}
+
+// write appends all messages; forgets: what was thought before the last question goes.
+func (d *deepseek) write(forgets bool) ([]byte, error) {
 	d.lastUser = lastUser(d.msgs)
-	if d.thinking && roleOf(d.msgs[len(d.msgs)-1]) == "user" {
-		// What was thought before the last question goes. The engine leaves out messages of
-		// other roles as well, and then does not find as many as it counted.
+	if forgets {
+		// The engine leaves out messages of other roles as well, and then does not find as many as it
+		// counted.
 		for _, m := range d.msgs[:max(d.lastUser, 0)] {
 			switch roleOf(m) {
 			case "user", "system", "tool", "assistant":
@@ -201,7 +207,7 @@ func (d *deepseek) result(i int, content string) error {
 func (d *deepseek) answer(i int, m *jinja.Dict, content string) error {
 	calls := callsOf(m)
 	if d.thinking && i > d.lastUser {
-		reasoning := textOf(m, "reasoning")
+		reasoning := textOf(m, d.reasoning)
 		if reasoning == "" && len(calls) == 0 {
 			return bad("an assistant's message after the last user's without reasoning or calls")
 		}

@@ -59,7 +59,7 @@ func TestEncoders(t *testing.T) {
 		}
 		n[encoder+engine]++
 	}
-	if lines.Err() != nil || n["deepseek_v32"] < 15 || n["deepseek_v4"] < 15 || n["deepseek_v41"] < 15 || n["gpt_oss"] < 15 || n["sglang"] < 15 {
+	if lines.Err() != nil || n["deepseek_v32"] < 15 || n["deepseek_v4"] < 15 || n["deepseek_v41"] < 15 || n["gpt_oss"] < 15 || n["sglang"] < 15 || n["deepseek_v32sglang"] < 15 {
 		t.Errorf("%v, %v", n, lines.Err())
 	}
 }

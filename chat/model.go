@@ -90,7 +90,10 @@ func New(cfg Config) (*Model, error) {
 		if cfg.Encoder == Harmony {
 			cfg.Encoder = Jinja
 		}
-		if cfg.Encoder != Jinja {
+		if cfg.Encoder == DeepSeekV32 && cfg.Template != "" {
+			return nil, &jinja.UnsupportedError{What: "a DeepSeek-V3.2 with a chat template, which SGLang uses or not by its --tool-call-parser"}
+		}
+		if cfg.Encoder != Jinja && cfg.Encoder != DeepSeekV32 {
 			return nil, &jinja.UnsupportedError{What: fmt.Sprintf("a model whose chats %q writes in SGLang", cfg.Encoder)}
 		}
 		for _, source := range []string{cfg.Template, cfg.ToolTemplate} {

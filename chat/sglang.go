@@ -22,7 +22,7 @@ func (m *Model) sglang(ctx context.Context, req *jinja.Dict, buf []byte) (p Prom
 			return p, unsupported("%s in a request to SGLang", name)
 		}
 	}
-	tools, err := sglangTools(req)
+	tools, err := sglangTools(req, false)
 	if err != nil {
 		return p, err
 	}
@@ -63,6 +63,9 @@ func (m *Model) sglang(ctx context.Context, req *jinja.Dict, buf []byte) (p Prom
 	kwargs, err := m.sglangKwargs(req)
 	if err != nil {
 		return p, err
+	}
+	if m.cfg.Encoder == DeepSeekV32 {
+		return m.sglangDeepseek(req, msgs, tools, kwargs, buf)
 	}
 	kwargs.Set("add_generation_prompt", jinja.True)
 	o := jinja.Options{Now: m.cfg.Now(), Limits: m.cfg.Limits, Buf: buf}
@@ -148,8 +151,9 @@ func (m *Model) sglangKwargs(req *jinja.Dict) (*jinja.Dict, error) {
 	return out, nil
 }
 
-// sglangTools are the tools as the template sees them: None where there are none.
-func sglangTools(req *jinja.Dict) (jinja.Value, error) {
+// sglangTools are the tools as the template sees them: None where there are none. all: those that
+// tool_choice does not name, too.
+func sglangTools(req *jinja.Dict, all bool) (jinja.Value, error) {
 	v := req.Get("tools")
 	if v.IsMissing() || v.IsNone() {
 		return jinja.None, nil
@@ -175,7 +179,7 @@ func sglangTools(req *jinja.Dict) (jinja.Value, error) {
 		if err != nil {
 			return v, err
 		}
-		if only.IsMissing() || field(field(list[i], "function"), "name") == only {
+		if all || only.IsMissing() || field(field(list[i], "function"), "name") == only {
 			out = append(out, tool)
 		}
 	}

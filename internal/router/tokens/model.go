@@ -45,6 +45,7 @@ type Model struct {
 	sglang    bool             // the rules of requests are SGLang's
 	noChat    error            // why there is no writer
 	now       func() time.Time // in the engine's zone
+	bos       []uint32         // put before a text beside what the tokenizer puts around it
 	noSpecial error            // why special tokens around a text are not known
 	noText    error            // why ids do not become text as the engine makes it
 	within    time.Duration
@@ -133,6 +134,10 @@ func (m *Model) checkConfig(files fs.FS) (noSpecial, noText error) {
 	return m.checkSpecial(conf), noText
 }
 
+// sglangRestores are the classes of tokenizers for which SGLang (0.5.23) does what add_bos_token says where
+// transformers goes by tokenizer.json, DeepSeek's among them.
+var sglangRestores = []string{"LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast", "CohereTokenizerFast"}
+
 // checkSpecial compares what the file says is put around a text with what the tokenizer puts there.
 func (m *Model) checkSpecial(conf *jinja.Dict) error {
 	class, _ := conf.Get("tokenizer_class").AsString()
@@ -159,7 +164,12 @@ func (m *Model) checkSpecial(conf *jinja.Dict) error {
 			return err
 		}
 		puts := len(id) == 1 && slices.Contains(around, id[0])
-		if is := want == jinja.True || want.IsMissing() && end.otherwise; is != puts {
+		is := want == jinja.True || want.IsMissing() && end.otherwise
+		if is && end.name == "add_bos_token" && m.sglang && slices.Contains(sglangRestores, class) && len(id) == 1 && len(around) == 0 {
+			m.bos = id
+			continue
+		}
+		if is != puts {
 			return fmt.Errorf("%s of tokenizer_config.json, which tokenizer.json does not do", end.name)
 		}
 	}
@@ -266,6 +276,9 @@ func (m *Model) idQuestions(ctx context.Context, model string) (list []Probe) {
 func (m *Model) encode(text string, special bool, salt string, dst []uint32) ([]uint32, error) {
 	if special && m.noSpecial != nil {
 		return dst, ask(Unsupported, "%w", m.noSpecial)
+	}
+	if special {
+		dst = append(dst, m.bos...)
 	}
 	return m.tokenizer.EncodeFor(dst, text, special, salt)
 }

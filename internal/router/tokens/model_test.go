@@ -1,7 +1,9 @@
 package tokens_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -115,6 +117,53 @@ func TestLoad(t *testing.T) {
 		_, noText := m.Tokens(t.Context(), tokens.Completion, text, nil)
 		if (noChat == nil) != c.chats || (noText == nil) != c.texts || (m.Chats() == nil) != c.chats {
 			t.Errorf("%s %s: chats %v, texts %v", c.files["tokenizer_config.json"].Data, c.files["chat_template.jinja"].Data, noChat, noText)
+		}
+	}
+}
+
+// SGLang puts a BOS before texts where tokenizer_config.json alone says so, as of DeepSeek's tokenizers, and so
+// before the prompts of DeepSeek-V3.2, which it writes by an encoder, too. Nobody else's are known.
+func TestBeginningInSGLang(t *testing.T) {
+	for _, c := range []struct {
+		engine, class string
+		known         bool
+	}{{"sglang", "LlamaTokenizerFast", true}, {"sglang", "PreTrainedTokenizerFast", false}, {"vllm", "LlamaTokenizerFast", false}} {
+		files := tokentest.Files("")
+		delete(files, "chat_template.jinja")
+		var own map[string]any
+		if err := json.Unmarshal(files["tokenizer.json"].Data, &own); err != nil {
+			t.Fatal(err)
+		}
+		delete(own, "post_processor")
+		data, err := json.Marshal(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files["tokenizer.json"] = &fstest.MapFile{Data: data}
+		files["tokenizer_config.json"] = &fstest.MapFile{Data: fmt.Appendf(nil, `{"bos_token":"<s>","add_bos_token":true,"tokenizer_class":%q}`, c.class)}
+		files["config.json"] = &fstest.MapFile{Data: []byte(`{"architectures":["DeepseekV32ForCausalLM"]}`)}
+		m, err := tokens.Load(files, tokens.Options{Engine: c.engine})
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge, err := tokenize.Load(data, tokenize.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []struct {
+			form       tokens.Form
+			body, text string
+			known      bool
+		}{
+			{tokens.Completion, `{"prompt":"in the"}`, "<s>in the", c.known},
+			{tokens.Completion, `{"prompt":"in the","add_special_tokens":false}`, "in the", true},
+			{tokens.Chat, `{"messages":[{"role":"user","content":"a"}]}`, map[bool]string{true: "<s>", false: ""}[c.known] + "<｜begin▁of▁sentence｜><｜User｜>a<｜Assistant｜></think>", c.known || c.engine == "vllm"},
+		} {
+			want, _ := judge.Encode(nil, q.text, false)
+			got, err := m.Tokens(t.Context(), q.form, []byte(q.body), nil)
+			if (err == nil) != q.known || q.known && !slices.Equal(got, want) {
+				t.Errorf("%v %s: %v %v, want %v", c, q.body, got, err, want)
+			}
 		}
 	}
 }

@@ -1,7 +1,7 @@
 """Makes the prompts of requests with SGLang's own code: a JSON object a line in, one a line out.
 
-The folder of the unpacked wheel is the argument. A request has "template", "body" and
-"defaults". The answer has "text", or "error".
+The folder of the unpacked wheel is the argument. A request has "template" or "encoding" (dsv32),
+"body" and "defaults". The answer has "text", or "error".
 """
 
 import asyncio
@@ -18,6 +18,7 @@ READ = {
     "sglang.srt.entrypoints.openai.protocol",
     "sglang.srt.entrypoints.openai.serving_chat",
     "sglang.srt.entrypoints.openai.chat_encoding",
+    "sglang.srt.entrypoints.openai.encoding_dsv32",
     "sglang.srt.function_call.utils",
     "sglang.srt.parser.jinja_template_utils",
     "sglang.srt.parser.hunyuan_reasoning",
@@ -34,6 +35,7 @@ environ.envs = types.SimpleNamespace(SGLANG_DEFAULT_THINKING=types.SimpleNamespa
 protocol = load("sglang.srt.entrypoints.openai.protocol")
 serving = load("sglang.srt.entrypoints.openai.serving_chat")
 templates = load("sglang.srt.parser.jinja_template_utils")
+serving.encoding_dsv32 = load("sglang.srt.entrypoints.openai.encoding_dsv32")
 serving.parallel_prompt_encode = lambda tokenizer, text, kwargs: text
 
 
@@ -41,11 +43,14 @@ class Tokenizer:
     def __init__(self, template):
         self.chat_template = template
 
+    def encode(self, text):
+        return text
+
     def apply_chat_template(self, messages, tokenize, tools, return_dict, **kwargs):
         return chat_template_utils.render_jinja_template([messages], tools=tools, chat_template=self.chat_template, **kwargs)[0][0]
 
 
-def engine(template, defaults):
+def engine(template, encoding, defaults):
     chat = serving.OpenAIServingChat.__new__(serving.OpenAIServingChat)
     chat.template_manager = types.SimpleNamespace(
         chat_template_name=None,
@@ -59,7 +64,7 @@ def engine(template, defaults):
     chat.default_chat_template_kwargs = defaults
     chat.tool_call_parser = chat.reasoning_parser = chat._reasoning_detector = None
     chat.is_gpt_oss = chat.is_gemma4 = chat.is_minimax_m3 = False
-    chat.chat_encoding_spec = chat._encoding_adapter = None
+    chat.chat_encoding_spec, chat._encoding_adapter = encoding, None
     chat._tokenizer_auto_adds_specials, chat._prompt_text_round_trip_is_lossy = True, False
     chat._patch_reasoning_skip_special_tokens = lambda request: None
     chat._get_reasoning_from_request = lambda request: False
@@ -70,7 +75,7 @@ def engine(template, defaults):
 
 def answer(q):
     request = protocol.ChatCompletionRequest.model_validate(q["body"])
-    chat = engine(q["template"], q["defaults"])
+    chat = engine(q["template"], q["encoding"], q["defaults"])
     refused = chat._validate_request(request)
     if refused:
         raise ValueError(refused)
