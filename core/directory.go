@@ -1,6 +1,9 @@
 package core
 
-import "unsafe"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // A directory maps engine hashes to block numbers of an arena, one entry per
 // block. It stores no hashes: an entry is a tag byte and a block number, and a
@@ -92,8 +95,18 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	n := min(len(hashes), probeHashes)
 	k := 0
 	for {
-		k += insertAt(p.at[k:n], p.blocks[k:n])
-		if k == n {
+		m, late := insertAt(p.at[k:n], p.blocks[k:n])
+		for left := late; left != 0; left &= left - 1 {
+			i := bits.TrailingZeros32(left)
+			a := &p.at[k+i]
+			if !d.absent(a.chunk(), a.mixed, hashes[k+i]) {
+				d.takeBack(p, k, k+i+1, k+m, late)
+				d.count += k + i
+				return k + i
+			}
+			d.refAt(a.mixed).put(a.mixed, p.blocks[k+i])
+		}
+		if k += m; k == n {
 			break
 		}
 		a := &p.at[k]
@@ -105,6 +118,16 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	}
 	d.count += k
 	return k
+}
+
+// takeBack takes the probe's entries lo … hi-1 out again, but for those that are late of
+// what was entered from the first on.
+func (d *directory) takeBack(p *probe, first, lo, hi int, late uint32) {
+	for i := lo; i < hi; i++ {
+		if late>>(i-first)&1 == 0 {
+			d.refAt(p.at[i].mixed).remove(p.at[i].mixed, p.blocks[i])
+		}
+	}
 }
 
 // leadingAbsent returns how many of the probe's hashes from the i-th on are not in the
@@ -161,22 +184,24 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 		return 0
 	}
 	at, blocks := p.at[lo:hi], p.blocks[lo:hi]
-	k := 0
-	for {
-		k += removeAt(at[k:], blocks[k:])
-		if k == len(at) {
-			break
+	n, late := removeAt(at, blocks)
+	d.count -= n
+	spilled := uint32(0)
+	for ; late != 0; late &= late - 1 {
+		i := bits.TrailingZeros32(late)
+		if m := at[i].mixed; !d.refAt(m).remove(m, blocks[i]) {
+			spilled |= 1 << i
+			d.count++
 		}
-		a := &at[k]
-		if a.leafOf().n <= a.leafOf().low || !d.refAt(a.mixed).remove(a.mixed, blocks[k]) {
-			break
-		}
-		k++
 	}
-	if d.count -= k; d.count == 0 {
+	for ; spilled != 0; spilled &= spilled - 1 {
+		b := blocks[bits.TrailingZeros32(spilled)]
+		d.remove(d.arena.at(b), b)
+	}
+	if d.count == 0 {
 		d.clear()
 	}
-	return k
+	return n
 }
 
 // find returns the block that holds the hash. With a hash entered for several

@@ -75,44 +75,50 @@ func (d *directory) aimEach(at []aim, hashes []uint64) (asked uint8) {
 	return asked
 }
 
-// insertEach enters blocks under the hashes aimed at, up to the first of which the home
-// chunk alone does not tell that the directory lacks it, or has no room for it, or whose
-// leaf must grow. It returns how many it took.
-func insertEach(at []aim, blocks []uint32) int {
+// insertEach enters blocks under the hashes aimed at, up to the first that the home chunk
+// may have, or whose leaf must grow. It returns how many it took. Those of them that the home chunk
+// has no room for, or of whose class it has entries elsewhere, are not entered but late: bit i for the
+// i-th. Their next chunk is asked for, so that it comes while the rest is entered.
+func insertEach(at []aim, blocks []uint32) (n int, late uint32) {
 	blocks = blocks[:len(at)]
 	for i := range at {
 		a := &at[i]
 		c, l, m := a.chunk(), a.leafOf(), a.mixed
 		t := tagOf(m)
+		if l.n >= leafHigh || l.spilled != 0 || c.match(t) != 0 && !c.lacks(m) {
+			return i, late
+		}
 		s := c.free()
-		if l.n >= leafHigh || l.spilled != 0 || c.match(t) != 0 && !c.lacks(m) || c.overflowed(t) || s >= chunkSlots {
-			return i
+		if s >= chunkSlots || c.overflowed(t) {
+			late |= 1 << (i & (probeHashes - 1))
+			continue
 		}
 		c.set(s, t, slotOf(m, blocks[i]))
 		l.n++
 	}
-	return len(at)
+	return len(at), late
 }
 
-// removeEach takes entries of blocks out, up to the first that is not in its home chunk,
-// or whose leaf must shrink.
-func removeEach(at []aim, blocks []uint32) int {
+// removeEach takes entries of blocks out, up to the first whose leaf must shrink. It returns how
+// many it took; those of them that are not in their home chunks are late, as insertEach's are.
+func removeEach(at []aim, blocks []uint32) (n int, late uint32) {
 	blocks = blocks[:len(at)]
 next:
 	for i := range at {
 		a := &at[i]
 		c, l, m := a.chunk(), a.leafOf(), a.mixed
-		if l.n > l.low {
-			slot := slotOf(m, blocks[i])
-			for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
-				if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
-					c.drop(s)
-					l.n--
-					continue next
-				}
+		if l.n <= l.low {
+			return i, late
+		}
+		slot := slotOf(m, blocks[i])
+		for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
+			if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
+				c.drop(s)
+				l.n--
+				continue next
 			}
 		}
-		return i
+		late |= 1 << (i & (probeHashes - 1))
 	}
-	return len(at)
+	return len(at), late
 }

@@ -50,12 +50,13 @@ more:
 
 // AX is the aim, BX its index, R8 the chunk, R9 the leaf, R10 the mixed hash.
 
-// func insertVector(at *aim, blocks *uint32, n int, high uint32) int
-TEXT ·insertVector(SB), NOSPLIT, $0-40
+// func insertVector(at *aim, blocks *uint32, n int, high uint32) (taken int, late uint32)
+TEXT ·insertVector(SB), NOSPLIT, $0-44
 	MOVQ at+0(FP), AX
 	MOVQ blocks+8(FP), SI
 	MOVQ n+16(FP), CX
 	MOVL high+24(FP), DI
+	MOVL $0, late+40(FP)
 	XORL BX, BX
 	JMP  more
 
@@ -85,20 +86,22 @@ lacks:
 	ADDL    R14, R14
 	SHRXL   R14, R13, R13
 	TESTL   $3, R13                // some of its class are elsewhere
-	JNZ     end
+	JNZ     later
 	MOVL    R12, R13
 	NOTL    R13
 	TZCNTL  R13, DX                // the first free slot
 	CMPL    DX, $12
-	JCC     end
+	JCC     later
 	MOVB    R10, (R8)(DX*1)
 	ORL     (SI)(BX*4), R15
 	MOVL    R15, 16(R8)(DX*4)
 	BTSL    DX, R12
 	MOVW    R12, 12(R8)
 	INCL    0(R9)
-	ADDQ    $24, AX
-	INCQ    BX
+
+done:
+	ADDQ $24, AX
+	INCQ BX
 
 more:
 	CMPQ BX, CX
@@ -106,8 +109,16 @@ more:
 
 end:
 	VZEROUPPER
-	MOVQ BX, ret+32(FP)
+	MOVQ BX, taken+32(FP)
 	RET
+
+later:
+	XORQ       $64, R8             // away
+	PREFETCHT0 (R8)
+	MOVL       late+40(FP), R13
+	BTSL       BX, R13
+	MOVL       R13, late+40(FP)
+	JMP        done
 
 alike:
 	VPBROADCASTD R15, Z2
@@ -120,11 +131,12 @@ alike:
 	JZ           lacks
 	JMP          end
 
-// func removeVector(at *aim, blocks *uint32, n int) int
-TEXT ·removeVector(SB), NOSPLIT, $0-32
+// func removeVector(at *aim, blocks *uint32, n int) (taken int, late uint32)
+TEXT ·removeVector(SB), NOSPLIT, $0-36
 	MOVQ at+0(FP), AX
 	MOVQ blocks+8(FP), SI
 	MOVQ n+16(FP), CX
+	MOVL $0, late+32(FP)
 	XORL BX, BX
 	JMP  more
 
@@ -142,7 +154,7 @@ next:
 	VPCMPEQD     (R8), Z1, K1
 	KMOVW        K1, R12
 	SHRL         $4, R12
-	JZ           end               // it is elsewhere
+	JZ           later             // it is elsewhere
 	TZCNTL       R12, DX
 	MOVWLZX      12(R8), R13
 	BTRL         DX, R13
@@ -151,8 +163,10 @@ next:
 	MOVL         $0, 16(R8)(DX*4)
 	DECL         R11
 	MOVL         R11, 0(R9)
-	ADDQ         $24, AX
-	INCQ         BX
+
+done:
+	ADDQ $24, AX
+	INCQ BX
 
 more:
 	CMPQ BX, CX
@@ -160,5 +174,13 @@ more:
 
 end:
 	VZEROUPPER
-	MOVQ BX, ret+24(FP)
+	MOVQ BX, taken+24(FP)
 	RET
+
+later:
+	XORQ       $64, R8    // away
+	PREFETCHT0 (R8)
+	MOVL       late+32(FP), R13
+	BTSL       BX, R13
+	MOVL       R13, late+32(FP)
+	JMP        done

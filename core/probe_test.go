@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -54,19 +55,19 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 			}
 		}
 		// same runs both on the same state, and leaves what they made of it.
-		same := func(what string, at []aim, blocks []uint32, loop, vector func([]aim, []uint32) int) int {
+		same := func(what string, at []aim, blocks []uint32, loop, vector func([]aim, []uint32) (int, uint32)) (int, uint32) {
 			t.Helper()
 			l, p := leaves(), pages()
-			n := loop(at, blocks)
+			n, late := loop(at, blocks)
 			gotL, gotP := leaves(), pages()
 			reset(l, p)
-			if k := vector(at, blocks); k != n || !slices.Equal(leaves(), gotL) || !slices.Equal(pages(), gotP) {
-				t.Fatalf("seed %d: %s: the loop takes %d, the vectors %d of %d; leaves alike: %v, chunks alike: %v",
-					seed, what, n, k, len(at), slices.Equal(leaves(), gotL), slices.Equal(pages(), gotP))
+			if k, also := vector(at, blocks); k != n || also != late || !slices.Equal(leaves(), gotL) || !slices.Equal(pages(), gotP) {
+				t.Fatalf("seed %d: %s: the loop takes %d, late %b, the vectors %d, late %b, of %d; leaves alike: %v, chunks alike: %v",
+					seed, what, n, late, k, also, len(at), slices.Equal(leaves(), gotL), slices.Equal(pages(), gotP))
 			}
-			return n
+			return n, late
 		}
-		taken := 0
+		taken, lates := 0, 0
 		for range 150 {
 			for _, t := range d.top { // odd states, now and then
 				switch r.IntN(12) {
@@ -103,17 +104,29 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 				t.Fatalf("seed %d: the places of %d hashes differ", seed, n)
 			}
 			for at := 0; at < n; at++ { // each call ends before what it cannot take
+				var k int
+				var late uint32
 				if out {
-					k := same("removing", p.at[at:n], p.blocks[at:n], removeEach, removeAt)
-					for _, e := range batch[at : at+k] {
-						in = slices.DeleteFunc(in, func(o entry) bool { return o.block == e.block })
-					}
-					taken, at = taken+k, at+k
+					k, late = same("removing", p.at[at:n], p.blocks[at:n], removeEach, removeAt)
 				} else {
-					k := same("entering", p.at[at:n], p.blocks[at:n], insertEach, insertAt)
-					in = append(in, batch[at:at+k]...)
-					taken, at = taken+k, at+k
+					k, late = same("entering", p.at[at:n], p.blocks[at:n], insertEach, insertAt)
 				}
+				for i, e := range batch[at : at+k] {
+					m := p.at[at+i].mixed
+					isLate := late>>i&1 != 0
+					switch _, there := d.find(e.hash); {
+					case out && isLate && !d.refAt(m).remove(m, e.block):
+					case out:
+						in = slices.DeleteFunc(in, func(o entry) bool { return o.block == e.block })
+					case isLate && there:
+					default:
+						if isLate {
+							d.refAt(m).put(m, e.block)
+						}
+						in = append(in, e)
+					}
+				}
+				taken, lates, at = taken+k, lates+bits.OnesCount32(late), at+k
 			}
 			if len(in) == 0 {
 				in = append(in, fresh())
@@ -122,5 +135,99 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 		if taken < 500 {
 			t.Errorf("seed %d: only %d entries were taken", seed, taken)
 		}
+		if seed > 0 && lates < 20 {
+			t.Errorf("seed %d: only %d entries were late", seed, lates)
+		}
+	}
+}
+
+// TestEnteringStopsAtTheFirstThatIsThere: of a batch exactly what is before the first hash that
+// the directory has is entered, also where that one stands in another chunk than its home, so
+// that those after it were entered before it was found; and removing takes out what it is told.
+func TestEnteringStopsAtTheFirstThatIsThere(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 1))
+	a := &arena{mapped: new(atomic.Int64)}
+	d := &directory{arena: a, pages: &pages{mapped: a.mapped}, key: Key{3, 1}.hasher()}
+	model := map[uint64]uint32{}
+	var in []uint64
+	away := 0
+	check := func(e uint64) {
+		t.Helper()
+		want, there := model[e]
+		if b, ok := d.find(e); ok != there || b != want {
+			t.Fatalf("hash %x: block %d, %v; want %d, %v", e, b, ok, want, there)
+		}
+	}
+	p := &probe{}
+	for step := range 3000 {
+		n := 1 + r.IntN(probeHashes)
+		if len(in) < 7000 || step%2 == 0 {
+			hashes := make([]uint64, n)
+			for i := range hashes {
+				if hashes[i] = r.Uint64(); len(in) > 0 && r.IntN(24) == 0 {
+					hashes[i] = in[r.IntN(len(in))]
+				} else if i > 0 && r.IntN(24) == 0 {
+					hashes[i] = hashes[r.IntN(i)]
+				}
+			}
+			for len(hashes) > 0 {
+				n = len(hashes)
+				for i, e := range hashes {
+					p.blocks[i] = a.alloc(1, 0, 0) << segBits
+					a.set(p.blocks[i], e)
+				}
+				d.locate(p, hashes)
+				k := d.insertAll(p, hashes)
+				for i, e := range hashes[:k] {
+					if _, there := model[e]; there {
+						t.Fatalf("step %d: entered again", step)
+					}
+					model[e] = p.blocks[i]
+					in = append(in, e)
+				}
+				for _, e := range hashes {
+					check(e)
+				}
+				if k < n {
+					e := hashes[k]
+					if _, there := model[e]; !there {
+						d.insert(e, p.blocks[k])
+						model[e] = p.blocks[k]
+						in = append(in, e)
+					} else if m := d.key.mix(e); k+1 < n {
+						if _, home := d.findIn(d.refAt(m).chunk(home(m)), m, e); !home {
+							away++
+						}
+					}
+					k++
+				}
+				hashes = hashes[k:]
+			}
+			continue
+		}
+		var hashes []uint64
+		for range min(n, len(in)) {
+			i := r.IntN(len(in))
+			hashes = append(hashes, in[i])
+			in[i] = in[len(in)-1]
+			in = in[:len(in)-1]
+		}
+		for i, e := range hashes {
+			p.blocks[i] = model[e]
+			delete(model, e)
+		}
+		d.locate(p, hashes)
+		for i := d.removeAll(p, 0, len(hashes)); i < len(hashes); i++ {
+			d.remove(hashes[i], p.blocks[i])
+		}
+		for _, e := range hashes {
+			check(e)
+		}
+	}
+	for e := range model {
+		check(e)
+	}
+	if d.count != len(model) || away < 20 {
+		t.Errorf("the directory counts %d of %d entries; %d hashes were there elsewhere than at home, of 20", d.count, len(model), away)
 	}
 }

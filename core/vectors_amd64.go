@@ -23,7 +23,7 @@ func (d *directory) aimAt(at []aim, hashes []uint64) {
 func aimAll(at *aim, hashes *uint64, n int, top *ref, shift uint64, key *hasher)
 
 // insertAt is insertEach.
-func insertAt(at []aim, blocks []uint32) int {
+func insertAt(at []aim, blocks []uint32) (n int, late uint32) {
 	if !vectors {
 		return insertEach(at, blocks)
 	}
@@ -31,10 +31,10 @@ func insertAt(at []aim, blocks []uint32) int {
 }
 
 //go:noescape
-func insertVector(at *aim, blocks *uint32, n int, high uint32) int
+func insertVector(at *aim, blocks *uint32, n int, high uint32) (taken int, late uint32)
 
 // removeAt is removeEach.
-func removeAt(at []aim, blocks []uint32) int {
+func removeAt(at []aim, blocks []uint32) (n int, late uint32) {
 	if !vectors {
 		return removeEach(at, blocks)
 	}
@@ -42,4 +42,4 @@ func removeAt(at []aim, blocks []uint32) int {
 }
 
 //go:noescape
-func removeVector(at *aim, blocks *uint32, n int) int
+func removeVector(at *aim, blocks *uint32, n int) (taken int, late uint32)

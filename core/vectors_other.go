@@ -10,6 +10,6 @@ func matchVector(_, _ *uint64, _ int) int { return 0 }
 
 func (d *directory) aimAt(at []aim, hashes []uint64) { runtime.KeepAlive(d.aimEach(at, hashes)) }
 
-func insertAt(at []aim, blocks []uint32) int { return insertEach(at, blocks) }
+func insertAt(at []aim, blocks []uint32) (n int, late uint32) { return insertEach(at, blocks) }
 
-func removeAt(at []aim, blocks []uint32) int { return removeEach(at, blocks) }
+func removeAt(at []aim, blocks []uint32) (n int, late uint32) { return removeEach(at, blocks) }
