@@ -184,3 +184,27 @@ later:
 	BTSL       BX, R13
 	MOVL       R13, late+32(FP)
 	JMP        done
+
+// func askAll(segs *uint32, n int, slabs *slab)
+TEXT ·askAll(SB), NOSPLIT, $0-24
+	MOVQ segs+0(FP), SI
+	MOVQ n+8(FP), CX
+	MOVQ slabs+16(FP), DI
+	JMP  more
+
+next:
+	MOVL       (SI), AX
+	MOVL       AX, DX
+	SHRL       $14, AX             // slabBits
+	IMULQ      $104, AX            // sizeof(slab)
+	MOVQ       (DI)(AX*1), R8      // names
+	ANDL       $0x3FFF, DX
+	SHLL       $7, DX              // a segment is two lines
+	PREFETCHT0 (R8)(DX*1)
+	PREFETCHT0 64(R8)(DX*1)
+	ADDQ       $4, SI
+
+more:
+	DECQ CX
+	JGE  next
+	RET

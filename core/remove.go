@@ -63,6 +63,9 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 	return m.out
 }
 
+// askAhead is how many segments are asked for before they are compared.
+const askAhead = 8
+
 // extend takes blocks that follow the stretch, downwards or upwards, as far as
 // the hashes say so, and returns how many. Engines evict from the tail, so most
 // removals end here, at no look-up.
@@ -72,8 +75,16 @@ func (m *removal) extend(hashes []uint64) int {
 	}
 	k := 0
 	if m.exception == nil {
-		// Everything below the held length is held, once.
+		// Everything below the held length is held, once. Where segments lie says nothing, so
+		// that the processor does not see what is needed next: they are asked for.
+		if s := int((m.lo - 1) >> segBits); m.lo > 0 && len(hashes) > int(m.lo&(segBlocks-1)) {
+			m.arena.ask(m.run.segs[max(0, s-askAhead, s-len(hashes)>>segBits):s])
+		}
 		for k < len(hashes) && m.lo > 0 {
+			s := int((m.lo - 1) >> segBits)
+			if k > 0 && s >= askAhead && len(hashes)-k > askAhead<<segBits {
+				m.arena.ask(m.run.segs[s-askAhead : s-askAhead+1])
+			}
 			b := m.run.block(m.lo - 1)
 			seg := m.arena.hashes(b >> segBits)
 			o := int(b & (segBlocks - 1))

@@ -43,3 +43,11 @@ func removeAt(at []aim, blocks []uint32) (n int, late uint32) {
 
 //go:noescape
 func removeVector(at *aim, blocks *uint32, n int) (taken int, late uint32)
+
+// ask asks for the hashes of segments.
+func (a *arena) ask(segs []uint32) {
+	askAll(unsafe.SliceData(segs), len(segs), unsafe.SliceData(a.slabs))
+}
+
+//go:noescape
+func askAll(segs *uint32, n int, slabs *slab)
