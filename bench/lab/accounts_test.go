@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/route/account"
 )
 
@@ -68,6 +69,12 @@ func TestActualIsSelectedWhereNothingIsLate(t *testing.T) {
 			k, fewer, more, _ := accounts(run(t, alone, requests(t, 300, seed)))
 			if fewer != ([account.NumMisses]uint64{}) || more != fewer || k.Actual.Sum == 0 {
 				t.Errorf("%s, seed %d: fewer %v, more %v, of %d tokens", mode, seed, fewer, more, k.Actual.Sum)
+			}
+			hybrid := alone
+			hybrid.Engine.Groups = []mock.Group{{Kind: "sliding_window", Span: 10, Blocks: 40}, {Kind: "mamba", Blocks: 20}}
+			if h, fewer, more, _ := accounts(run(t, hybrid, requests(t, 300, seed))); fewer != ([account.NumMisses]uint64{}) || more != fewer ||
+				h.Actual.Sum == 0 || h.Actual.Sum >= k.Actual.Sum {
+				t.Errorf("%s, seed %d, hybrid: fewer %v, more %v, of %d tokens; %d with full attention alone", mode, seed, fewer, more, h.Actual.Sum, k.Actual.Sum)
 			}
 			crowded := c
 			crowded.SpeedUp = 8

@@ -28,6 +28,8 @@ type feed struct {
 	filled  []int // workers whose batch has events
 	applied chan core.Outcome
 
+	groups []event.CacheGroup // of each worker's model, which registrations say
+
 	// What was sent by each worker, also what was lost, where what it holds may be asked for.
 	history [][]event.Event
 
@@ -53,8 +55,10 @@ func newFeed(space *shard.Space, c *Config) *feed {
 	if c.EventLoss > 0 && c.Route.Doubt {
 		f.history = make([][]event.Event, len(f.batches))
 	}
+	f.groups = c.Engine.CacheGroups()
 	for w := range f.batches {
 		f.batches[w] = event.Batch{Space: space.Key(), Worker: uint64(w)}
+		f.registered(w)
 	}
 	return f
 }
@@ -127,10 +131,18 @@ func (f *feed) remove(now time.Duration, worker int) error {
 	if err := f.space.RemoveWorker(context.Background(), uint64(worker)); err != nil {
 		return fmt.Errorf("removing worker %d from the index: %w", worker, err)
 	}
+	f.registered(worker)
 	if f.history != nil {
 		f.history[worker] = nil
 	}
 	return nil
+}
+
+// registered says what the worker's model caches.
+func (f *feed) registered(worker int) {
+	if f.groups != nil {
+		f.space.SetCacheGroups(uint64(worker), f.groups)
+	}
 }
 
 // reread puts what a worker holds now in the place of what the index has of it, as a dump does.

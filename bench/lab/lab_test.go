@@ -133,6 +133,9 @@ func TestIndexIsWhatEnginesHold(t *testing.T) {
 		}
 		c.Faults = []Fault{{At: 2 * time.Second, Worker: 0, Kind: Joins}, {At: 4 * time.Second, Worker: 0, Kind: Dies}}
 		c.Workers = max(c.Workers, 2)
+		if seed%2 == 1 {
+			c.Engine.Groups = []mock.Group{{Kind: "sliding_window", Span: 10, Blocks: 40}, {Kind: "mamba", BlockSize: 8, Blocks: 20}}
+		}
 		s, err := newSim(c, requests(t, 200, seed))
 		if err != nil {
 			t.Fatal(err)
@@ -175,7 +178,7 @@ func compare(t *testing.T, s *sim) {
 			}
 			for _, d := range dump {
 				for k, hash := range d.Event.Engine {
-					if d.Event.Kind == event.Stored && d.Event.Tier == tier && d.Copies[k] > 0 {
+					if d.Event.Kind == event.Stored && d.Event.Group == 0 && d.Event.Tier == tier && d.Copies[k] > 0 {
 						got = append(got, hash)
 					}
 				}
@@ -184,6 +187,22 @@ func compare(t *testing.T, s *sim) {
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
 				t.Fatalf("at %v the index has %d blocks of worker %d on tier %v, which holds %d", s.now, len(got), i, tier, len(want))
+			}
+		}
+		for _, g := range s.cfg.Engine.CacheGroups()[min(1, len(s.cfg.Engine.Groups)):] {
+			var got, want []uint64
+			if w.present {
+				want = w.engine.AppendHeldBy(nil, g.Number)
+			}
+			for _, d := range dump {
+				if d.Event.Group == g.Number {
+					got = append(got, d.Event.Engine...)
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Fatalf("at %v the index has %d blocks of worker %d in cache group %d, which holds %d", s.now, len(got), i, g.Number, len(want))
 			}
 		}
 	}

@@ -15,6 +15,8 @@
 //     is prefix-closed: with a block, all blocks before it are there.
 //   - No tier ever holds more than its blocks; a block that a running request
 //     uses is never evicted.
+//   - Of a hybrid model (Config.Groups) a prefix is reused up to the largest boundary that
+//     every group allows, and what a group holds is what its events imply.
 //   - An event set, not raw copies: no block is stored twice on a tier without a
 //     removal between.
 //

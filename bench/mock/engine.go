@@ -17,9 +17,10 @@ type Config struct {
 	// HostBlocks and DiskBlocks are of tiers below the cache, which keep copies
 	// of what it evicts; 0, the default, is none.
 	HostBlocks, DiskBlocks int
-	MaxRunning             int // requests in a step; default 256
-	MaxBatched             int // tokens computed in a step; default 8,192
-	MaxWaiting             int // requests that wait to run; default 65,536
+	Groups                 []Group // of a hybrid model
+	MaxRunning             int     // requests in a step; default 256
+	MaxBatched             int     // tokens computed in a step; default 8,192
+	MaxWaiting             int     // requests that wait to run; default 65,536
 	// HashSeed seeds the engine hashes. Engines of the same seed name the same
 	// content by the same hash.
 	HashSeed uint64
@@ -87,7 +88,9 @@ type Engine struct {
 	cfg     Config
 	sink    func(*event.Event)
 	cache   *cache
-	lower   []*pool     // the tiers below, nearest first
+	lower   []*pool // the tiers below, nearest first
+	groups  []*group
+	align   int         // blocks between prefixes that all groups may allow
 	running []*sequence // in the order in which they began
 	waiting queue
 	spare   []*sequence // finished ones, for their memory
@@ -134,6 +137,10 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 		}
 	}
 	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}
+	var err error
+	if e.groups, e.align, err = newGroups(&cfg); err != nil {
+		return nil, err
+	}
 	for _, below := range []struct {
 		name string
 		tier event.Tier
@@ -228,7 +235,10 @@ func (e *Engine) Clear() error {
 	for _, p := range e.lower {
 		p.clear()
 	}
-	e.emit(event.Event{Kind: event.Cleared, Tier: event.Device, AllTiers: len(e.lower) > 0})
+	for _, g := range e.groups {
+		g.pool.clear()
+	}
+	e.emit(event.Event{Kind: event.Cleared, Tier: event.Device, AllTiers: len(e.lower)+len(e.groups) > 0})
 	return nil
 }
 

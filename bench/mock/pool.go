@@ -174,6 +174,7 @@ func (e *Engine) flush() {
 		e.emit(event.Event{Kind: event.Removed, Tier: event.Device, Engine: e.cache.evicted})
 		e.cache.evicted = e.cache.evicted[:0]
 	}
+	e.flushGroups()
 	for _, p := range e.lower {
 		if names := p.changes(true); len(names) > 0 {
 			e.emit(event.Event{Kind: event.Removed, Tier: p.tier, Engine: names})

@@ -29,7 +29,7 @@ func (e *Engine) Step() *Report {
 		} else {
 			r.Prefill += n
 		}
-		e.compute(s, n)
+		e.goOn(s, n)
 		budget -= n
 	}
 	for budget > 0 && len(r.Preempted) == 0 && e.waiting.len() > 0 && len(e.running) < e.cfg.MaxRunning {
@@ -44,7 +44,7 @@ func (e *Engine) Step() *Report {
 			cost = 1
 		}
 		r.Prefill += cost
-		e.compute(s, n)
+		e.goOn(s, n)
 		budget -= cost
 	}
 	e.endStep()
@@ -95,13 +95,19 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		if !cached {
 			break
 		}
-		if e.cache.refs[b] == 0 {
-			idle++
-		}
 		s.blocks = append(s.blocks, b)
 	}
 	cached := len(s.blocks)
 	loads := e.loadable(names[cached:])
+	if n := e.agreed(names, cached+loads); n < cached+loads {
+		cached = min(cached, n)
+		loads, s.blocks = n-cached, s.blocks[:cached]
+	}
+	for _, b := range s.blocks {
+		if e.cache.refs[b] == 0 {
+			idle++
+		}
+	}
 	s.computed = (cached + loads) * e.cfg.BlockSize
 	if n = tokens - s.computed; !s.received {
 		n = min(n, budget)
@@ -117,6 +123,7 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		e.cache.use(b)
 	}
 	e.load(names[cached : cached+loads])
+	e.touchGroups(names, cached+loads)
 	for range need {
 		s.blocks = append(s.blocks, e.evict())
 	}
@@ -150,6 +157,14 @@ func (e *Engine) compute(s *sequence, n int) {
 		e.cache.setName(s.blocks[b], s.name[b])
 	}
 	e.stored(s, start, to)
+}
+
+// goOn computes n tokens of s in all cache groups.
+func (e *Engine) goOn(s *sequence, n int) {
+	from := s.computed / e.cfg.BlockSize
+	if e.compute(s, n); len(e.groups) > 0 {
+		e.group(s, from, min(s.computed/e.cfg.BlockSize, len(s.name)))
+	}
 }
 
 // stored emits that blocks [from, to) of s are in the cache.

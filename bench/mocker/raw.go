@@ -18,8 +18,8 @@ import (
 // late is how much later Events are that are WrongLate.
 const late = 1500 * time.Millisecond
 
-// raw publishes a worker's events over ZMQ in the bytes of vLLM 0.17, for kvpublisher to
-// read: a socket, and one for replays, for each of its ranks.
+// raw publishes a worker's events over ZMQ in the bytes of vLLM 0.17, or of 0.33 where the
+// model has several cache groups, for kvpublisher to read: a socket, and one for replays, for each of its ranks.
 type raw struct {
 	size     int
 	silent   bool
@@ -30,6 +30,9 @@ type raw struct {
 	mu       sync.Mutex
 	now, old map[uint64]content // what blocks are, by local hash; bounded by keep
 	keep     int
+
+	groups          []event.CacheGroup // none: the model has full attention alone
+	names, oldNames map[uint64]named   // of it, by engine hash; bounded likewise
 }
 
 // content is what engines tell of a block.
@@ -40,7 +43,7 @@ type content struct {
 
 // openRaw listens at the endpoints of worker i, counted from 0.
 func (c *Config) openRaw(i int) (*raw, error) {
-	r := &raw{size: c.Engine.BlockSize, keep: max(2*c.Engine.Blocks, 1<<16), silent: c.HTTP.is(mockapi.WrongSilent), now: map[uint64]content{}}
+	r := &raw{size: c.Engine.BlockSize, keep: max(2*c.Engine.Blocks, 1<<16), silent: c.HTTP.is(mockapi.WrongSilent), now: map[uint64]content{}, groups: c.Engine.CacheGroups()}
 	if r.size == 0 {
 		r.size = mock.DefaultBlockSize
 	}
@@ -110,12 +113,16 @@ func (r *raw) payload(ev *event.Event) []byte {
 	b := msgArray(nil, 3)
 	b = binary.BigEndian.AppendUint64(append(b, 0xcb), math.Float64bits(float64(time.Now().UnixNano())/1e9))
 	b = msgArray(b, 1)
-	switch ev.Kind {
-	case event.Cleared:
+	switch {
+	case ev.Kind != event.Cleared && len(r.groups) > 0:
+		if b = r.grouped(b, ev); b == nil {
+			return nil
+		}
+	case ev.Kind == event.Cleared:
 		b = msgText(msgArray(b, 1), "AllBlocksCleared")
-	case event.Removed:
+	case ev.Kind == event.Removed:
 		b = msgText(msgHashes(msgText(msgArray(b, 3), "BlockRemoved"), ev.Engine), "GPU")
-	case event.Stored:
+	case ev.Kind == event.Stored:
 		if b = r.stored(b, ev); b == nil {
 			return nil
 		}
@@ -147,36 +154,30 @@ func (r *raw) stored(b []byte, ev *event.Event) []byte {
 	} else {
 		b = append(b, msgNil)
 	}
-	b = msgArray(b, len(tokens))
-	for _, t := range tokens {
-		b = msgNumber(b, uint64(t))
-	}
-	b = msgNumber(b, uint64(r.size))
+	b = msgNumber(msgTokens(b, tokens), uint64(r.size))
 	b = msgText(append(b, msgNil), "GPU") // no lora_id
 	if first.lora == "" {
 		b = append(b, msgNil)
 	} else {
 		b = msgText(b, first.lora)
 	}
-	b = msgArray(b, len(ev.Local))
-	for i := range ev.Local { // what hashes cover beside the tokens
-		var keys []string
-		if first.lora != "" {
-			keys = append(keys, first.lora)
-		}
-		if first.salt != "" && i == 0 && !ev.HasParent {
-			keys = append(keys, first.salt)
-		}
-		if keys == nil {
-			b = append(b, msgNil)
-			continue
-		}
-		b = msgArray(b, len(keys))
-		for _, k := range keys {
-			b = msgText(b, k)
-		}
+	keys := make([][]string, len(ev.Local))
+	for i := range keys {
+		keys[i] = first.keys(i == 0 && !ev.HasParent)
 	}
-	return b
+	return msgKeys(b, keys)
+}
+
+// keys returns what the hash of a block covers beside its tokens; begins says that it is a
+// prompt's first.
+func (c *content) keys(begins bool) (keys []string) {
+	if c.lora != "" {
+		keys = append(keys, c.lora)
+	}
+	if c.salt != "" && begins {
+		keys = append(keys, c.salt)
+	}
+	return keys
 }
 
 const msgNil = 0xc0
@@ -189,6 +190,34 @@ func msgNumber(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64
 
 func msgText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint32(append(b, 0xdb), uint32(len(s))), s...)
+}
+
+func msgMap(b []byte, n int) []byte {
+	return binary.BigEndian.AppendUint32(append(b, 0xdf), uint32(n))
+}
+
+func msgTokens(b []byte, tokens []uint32) []byte {
+	b = msgArray(b, len(tokens))
+	for _, t := range tokens {
+		b = msgNumber(b, uint64(t))
+	}
+	return b
+}
+
+// msgKeys appends the extra keys of blocks.
+func msgKeys(b []byte, keys [][]string) []byte {
+	b = msgArray(b, len(keys))
+	for _, of := range keys {
+		if of == nil {
+			b = append(b, msgNil)
+			continue
+		}
+		b = msgArray(b, len(of))
+		for _, k := range of {
+			b = msgText(b, k)
+		}
+	}
+	return b
 }
 
 func msgHashes(b []byte, hashes []uint64) []byte {

@@ -202,6 +202,7 @@ func (c *Config) Worker(id uint64) registry.Worker {
 		ID: id, Model: c.Model, BlockSize: uint32(c.Engine.BlockSize), Group: c.Group,
 		HashScheme:  registry.Scheme(uint32(c.Engine.BlockSize)),
 		TotalBlocks: uint64(c.Engine.Blocks), MaxBatchedTokens: uint64(c.Engine.MaxBatched),
+		CacheGroups: c.Engine.CacheGroups(), Hybrid: len(c.Engine.Groups) > 0,
 	}
 	if c.EngineHashes == HashesShared {
 		r.EngineScheme = "kvmocker"

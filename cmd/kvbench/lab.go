@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/lab"
+	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/trace"
 )
 
@@ -103,6 +104,10 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
 	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens of a block")
 	f.IntVar(&e.Blocks, "blocks", e.Blocks, "blocks of an engine's cache")
+	f.Func("cache-groups", "cache groups of the model besides full attention, with commas, each `KIND:SPAN:BLOCK:BLOCKS`: vLLM's name of its kind, tokens of the window, tokens of a block, and how many it keeps (0: as the cache)", func(text string) (err error) {
+		e.Groups, err = mock.ParseGroups(strings.Split(text, ","))
+		return err
+	})
 	f.IntVar(&e.HostBlocks, "host-blocks", 0, "blocks of host memory below it, which keeps what the cache evicts; 0 is none")
 	f.IntVar(&e.DiskBlocks, "disk-blocks", 0, "blocks of disk below that")
 	f.IntVar(&e.MaxRunning, "max-running", e.MaxRunning, "requests that an engine runs at once")

@@ -42,21 +42,27 @@ func listeningRouter(t *testing.T, home string, flags ...string) (*process, stri
 }
 
 // ask posts and returns status, body, and who answered after whom.
-func ask(url, body string) (int, string, string) {
+func ask(url, body string) (status int, data, who string) {
+	status, data, who, _ = askFor(url, body, "")
+	return status, data, who
+}
+
+// askFor is ask, and returns a header of the answer.
+func askFor(url, body, header string) (status int, text, who, value string) {
 	resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:gosec,noctx // a test's own server
 	if err != nil {
-		return 0, err.Error(), ""
+		return 0, err.Error(), "", ""
 	}
 	defer resp.Body.Close() //nolint:errcheck // only read
 	data, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return 0, err.Error(), ""
+		return 0, err.Error(), "", ""
 	}
-	who := resp.Header.Get("X-Kvatlas-Worker")
+	who = resp.Header.Get("X-Kvatlas-Worker")
 	if first := resp.Header.Get("X-Kvatlas-Prefill-Worker"); first != "" {
 		who = first + " then " + who
 	}
-	return resp.StatusCode, string(data), who
+	return resp.StatusCode, string(data), who, resp.Header.Get(header)
 }
 
 // What the README shows: kvrouter and kvmocker --http, started by hand, find each
