@@ -147,8 +147,9 @@ func (p *Proxy) asChat(m *fleet.Model, q *call, path string, vllm bool) ([]byte,
 	}
 	x := p.tokens.Of(m.Space)
 	if form, is := conversations[path]; is {
+		harmony, _ := x.Harmony()
 		switch {
-		case form == tokens.Response && (x.Harmony() || strings.Contains(strings.ToLower(m.Space.Model), "gpt-oss")):
+		case form == tokens.Response && (harmony || strings.Contains(strings.ToLower(m.Space.Model), "gpt-oss")):
 			return nil, &jinja.UnsupportedError{What: "gpt-oss' conversations of /v1/responses, which have a way of their own to the prompt"}
 		case x.Differs(form):
 			return nil, errDiffers

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -192,33 +193,45 @@ func TestResponsesThatAreNotUnderstood(t *testing.T) {
 	}
 }
 
-// gpt-oss is known by how an engine's tokens of it begin, whatever it is served as: its responses go by load.
+// gpt-oss is known by its vocabulary, whatever it is served as and whatever template it was given: its
+// responses go by load. Other models' are looked up.
 func TestHarmonyOfAnotherName(t *testing.T) {
-	var asked atomic.Int64
-	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/v1/models":
-			_, _ = io.WriteString(w, `{"data":[{"id":"org/model","owned_by":"vllm","root":"/models/served"}]}`)
-		case "/tokenize":
-			asked.Add(1)
-			_, _ = io.WriteString(w, `{"tokens":[200006,17360,200008,3575,1,2,3,4]}`)
-		}
-	}))
-	defer h.Close()
-	l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = h.URL }}).asking()
 	for _, c := range []struct {
-		path, body, unread string
-		asked              int64
-	}{
-		{"/v1/chat/completions", `{"model":"org/model","messages":[{"role":"user","content":"x"}]}`, "0", 1},
-		{"/v1/messages", `{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"y"}]}`, "0", 2},
-		{"/v1/responses", `{"model":"org/model","input":"z"}`, "1", 3},
-		{"/v1/responses", `{"model":"org/model","input":"another"}`, "2", 3}, // it is known for a while
-	} {
-		l.post(c.path, c.body)
-		l.idle()
-		if n := l.metric(`kvatlas_router_unread_conversations_total{reason="unsupported"}`); n != c.unread || asked.Load() != c.asked {
-			t.Errorf("after %s %s went by load, %d asked for", c.path, n, asked.Load())
+		vocabulary   string
+		unread       int   // responses
+		first, later int64 // how many questions each is
+	}{{"200006,17360,200008", 1, 1, 0}, {"27,91,2527,91,29", 0, 2, 1}, {"200006,17360,200008,9", 0, 2, 1}} {
+		var asked atomic.Int64
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/v1/models":
+				_, _ = io.WriteString(w, `{"data":[{"id":"org/model","owned_by":"vllm","root":"/models/served"}]}`)
+			case "/tokenize":
+				asked.Add(1)
+				if body, _ := io.ReadAll(r.Body); bytes.Contains(body, []byte(`"prompt":"<|start|>system<|message|>"`)) {
+					_, _ = io.WriteString(w, `{"tokens":[`+c.vocabulary+`]}`)
+					return
+				}
+				_, _ = io.WriteString(w, `{"tokens":[3575,1,2,3,4]}`)
+			}
+		}))
+		defer h.Close()
+		l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = h.URL }}).asking()
+		for _, q := range []struct {
+			path, body string
+			unread     int
+			asked      int64
+		}{
+			{"/v1/chat/completions", `{"model":"org/model","messages":[{"role":"user","content":"x"}]}`, 0, 1},
+			{"/v1/messages", `{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"y"}]}`, 0, 2},
+			{"/v1/responses", `{"model":"org/model","input":"z"}`, c.unread, 2 + c.first},
+			{"/v1/responses", `{"model":"org/model","input":"another"}`, 2 * c.unread, 2 + c.first + c.later}, // it is known for a while
+		} {
+			l.post(q.path, q.body)
+			l.idle()
+			if n := l.metric(`kvatlas_router_unread_conversations_total{reason="unsupported"}`); n != strconv.Itoa(q.unread) || asked.Load() != q.asked {
+				t.Errorf("%s: after %s %s went by load, %d asked for, want %d and %d", c.vocabulary, q.path, n, asked.Load(), q.unread, q.asked)
+			}
 		}
 	}
 }

@@ -55,11 +55,14 @@ func (p *Proxy) prompt(ctx context.Context, m *fleet.Model, q *call) (prompt rou
 	case (len(q.text)+q.beside)/bytesPerToken > p.cfg.MaxPrompt: // its answer would be as long
 		p.obs.tokenizeFailed.Inc()
 	default:
-		list, err := p.tokensOf(ctx, m, q)
-		if err == nil && q.api.read == chats.PathResponses && p.tokens.Of(m.Space).Begins(list) {
-			q.ids = nil // they are not those of its prompt
+		var list []uint32
+		harmony, err := p.harmony(ctx, m, q)
+		if harmony {
 			p.obs.unread[unreadOther].Inc()
 			break
+		}
+		if err == nil {
+			list, err = p.tokensOf(ctx, m, q)
 		}
 		if err == nil {
 			return route.Prompt{Tokens: list, Hash: blockhash.Options{Seed: seed}, Rest: q.rest}, true
@@ -108,6 +111,24 @@ func (p *Proxy) tokensOf(ctx context.Context, m *fleet.Model, q *call) (list []u
 		return q.ids.List, nil
 	}
 	return p.tokenize(ctx, m, q)
+}
+
+// harmony reports whether a response is asked of gpt-oss, whose prompt is not that of the chat which was made
+// of it. Where no files say so, an engine's vocabulary does.
+func (p *Proxy) harmony(ctx context.Context, m *fleet.Model, q *call) (bool, error) {
+	if q.api.read != chats.PathResponses {
+		return false, nil
+	}
+	x := p.tokens.Of(m.Space)
+	if is, known := x.Harmony(); known {
+		return is, nil
+	}
+	ask := appendJSON([]byte(`{"prompt":"`+tokens.HarmonyText+`","add_special_tokens":false,"model":`), q.model)
+	list, err := p.askEngines(ctx, m, upstream.Payload{Pieces: [][]byte{append(ask, '}')}}, q)
+	if err != nil {
+		return false, err
+	}
+	return x.Vocabulary(list), nil
 }
 
 // form returns the API by which the request came.

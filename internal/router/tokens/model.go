@@ -88,6 +88,9 @@ func Load(files fs.FS, o Options) (*Model, error) {
 		m.dated = cfg.Encoder == chat.Harmony || strings.Contains(cfg.Template+cfg.ToolTemplate, "strftime_now")
 		m.harmony, m.sglang = cfg.Encoder == chat.Harmony, cfg.Engine == chat.SGLang
 	}
+	if ids, err := m.tokenizer.Encode(nil, HarmonyText, false); err == nil {
+		m.harmony = m.harmony || slices.Equal(ids, harmonyIDs) // also where config.json is not there
+	}
 	m.scores = server.scores(files, zone, o.Now)
 	m.noSpecial, m.noText = m.checkConfig(files)
 	return m, nil

@@ -168,6 +168,24 @@ func TestBeginningInSGLang(t *testing.T) {
 	}
 }
 
+// gpt-oss is known by its vocabulary where config.json is not among the files: its responses are not the
+// chats that are made of them.
+func TestHarmonyByVocabulary(t *testing.T) {
+	for id, reason := range map[int]tokens.Reason{200008: tokens.Unsupported, 200009: tokens.Refused} {
+		m, err := tokens.Load(fstest.MapFS{"tokenizer.json": {Data: fmt.Appendf(nil, `{"added_tokens":[{"id":200006,"content":"<|start|>","special":true},{"id":%[1]d,"content":"<|message|>","special":true}],
+			"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
+			"model":{"type":"BPE","ignore_merges":true,"vocab":{"s":0,"y":1,"t":2,"e":3,"m":4,"system":17360,"<|start|>":200006,"<|message|>":%[1]d},"merges":[]}}`, id)}}, tokens.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = m.Tokens(t.Context(), tokens.Response, []byte(`[]`), nil)
+		var ask *tokens.AskError
+		if !errors.As(err, &ask) || ask.Reason != reason {
+			t.Errorf("%d: %v, want %s", id, err, reason)
+		}
+	}
+}
+
 // A body of very many values, each of which takes more memory than its byte, is the engine's to read.
 func TestManyValues(t *testing.T) {
 	m, err := tokens.Load(tokentest.Files(tokentest.Template), tokens.Options{})
