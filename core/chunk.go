@@ -8,10 +8,10 @@ import (
 // chunk is one cache line of entries. Entries whose home is full stand in
 // another chunk: over counts them by class of tag, two bits a class.
 type chunk struct {
-	tags [chunkSlots]uint8
-	used uint16 // a bit per slot in use; above them, how far the overflowed are
-	over uint16
-	blk  [chunkSlots]uint32 // block number, and four more bits of the hash above it
+	tags  [chunkSlots]uint8 // 0: not in use
+	guest uint16            // a bit per slot whose entry has another home; above them, how far the overflowed are
+	over  uint16
+	blk   [chunkSlots]uint32 // block number, and four more bits of the hash above it
 }
 
 const (
@@ -25,24 +25,31 @@ const (
 
 // reach returns how many steps away entries whose home is c may be, at most.
 func (c *chunk) reach() uint32 {
-	if k := uint32(c.used >> chunkSlots); k < farthest {
+	if k := uint32(c.guest >> chunkSlots); k < farthest {
 		return k
 	}
 	return pageChunks - 1
 }
 
 // setReach makes it k or, if that is more than can be said, anywhere.
-func (c *chunk) setReach(k uint32) { c.used = c.used&allSlots | uint16(min(k, farthest))<<chunkSlots }
+func (c *chunk) setReach(k uint32) { c.guest = c.guest&allSlots | uint16(min(k, farthest))<<chunkSlots }
 
-// free returns a free slot; chunkSlots or more if there is none.
-func (c *chunk) free() int { return bits.TrailingZeros16(^c.used) }
+// free returns the first free slot; chunkSlots or more if there is none.
+func (c *chunk) free() int {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	a := binary.LittleEndian.Uint64(c.tags[:8])
+	if a = (a - ones) &^ a & tops; a != 0 {
+		return bits.TrailingZeros64(a) >> 3
+	}
+	b := uint64(binary.LittleEndian.Uint32(c.tags[8:])) | 0xFFFFFFFF<<32
+	return 8 + bits.TrailingZeros64((b-ones)&^b&tops)>>3
+}
 
-// A slot that is not in use has tag 0 and block 0, which is no block's number: so who
-// looks for an entry need not ask which slots are in use.
+// A slot that is not in use has tag 0, which no entry has, and block 0, which is no block's
+// number: so who looks for an entry need not ask which slots are in use.
 func (c *chunk) set(s int, t uint8, slot uint32) {
 	if uint(s) < chunkSlots {
 		c.tags[s], c.blk[s] = t, slot
-		c.used |= 1 << (s & 15)
 	}
 }
 
@@ -50,14 +57,30 @@ func (c *chunk) set(s int, t uint8, slot uint32) {
 func (c *chunk) drop(s int) {
 	if uint(s) < chunkSlots {
 		c.tags[s], c.blk[s] = 0, 0
-		c.used &^= 1 << (s & 15)
+		c.guest &^= 1 << (s & 15)
 	}
 }
 
-// slotOf returns what a slot holds for a block: with four bits more than the
-// tag has, one candidate in 4,000 is false instead of one in 250, and a false
+// mark is what an entry shows of its hash: a tag, and four bits more above the number of
+// its block. With these, one candidate in 4,000 is false instead of one in 250, and a false
 // one costs a cache miss.
-func slotOf(m uint64, b uint32) uint32 { return uint32(m>>8)<<blockBits | b }
+type mark struct {
+	tag  uint8
+	more uint32
+}
+
+// mark returns the mark of a hash in the leaf. The four bits are of those that pick leaves,
+// from the leaf's window on: what a split needs of an entry is mostly in its slot.
+func (l *leaf) mark(m uint64) mark {
+	t := uint8(m)
+	if t == 0 {
+		t = 1
+	}
+	return mark{t, uint32(m<<(l.window&63)>>60) << blockBits}
+}
+
+// slot is what stands for a block of that mark.
+func (k mark) slot(b uint32) uint32 { return k.more | b }
 
 // overflowed reports whether entries with tags of t's class, one of eight, may
 // stand elsewhere.
@@ -81,9 +104,6 @@ func (c *chunk) underflow(t uint8) {
 	}
 }
 
-// tagOf returns the hash's tag.
-func tagOf(m uint64) uint8 { return uint8(m) }
-
 // match marks the slots whose tag may be t, each by one bit that slotAt knows. A mark
 // may be false above a true one, and where the slot is not in use.
 func (c *chunk) match(t uint8) uint64 {
@@ -100,20 +120,20 @@ func slotAt(marks uint64) int {
 	return i>>3&7 | (^i&4)<<1
 }
 
-// lacks reports whether the chunk shows that it does not have the hash: no tag
-// with its four further bits equals the hash's.
-func (c *chunk) lacks(m uint64) bool {
-	for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
-		if s := slotAt(k); s < chunkSlots && c.blk[s]>>blockBits == slotOf(m, 0)>>blockBits && c.blk[s] != 0 {
+// lacks reports whether the chunk shows that it does not have a hash of this mark.
+func (c *chunk) lacks(of mark) bool {
+	for k := c.match(of.tag); k != 0; k &= k - 1 {
+		if s := slotAt(k); s < chunkSlots && c.blk[s]>>blockBits == of.more>>blockBits && c.blk[s] != 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// block returns the slot of exactly this entry, or -1.
-func (c *chunk) block(t uint8, slot uint32) int {
-	for k := c.match(t); k != 0; k &= k - 1 {
+// block returns the slot of the block's entry, which has this mark, or -1.
+func (c *chunk) block(of mark, b uint32) int {
+	slot := of.slot(b)
+	for k := c.match(of.tag); k != 0; k &= k - 1 {
 		if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
 			return s
 		}

@@ -40,6 +40,7 @@ type leaf struct {
 	low     uint32 // entries below which it may be merged
 	spilled uint32
 	depth   uint8
+	window  uint8 // of the mixed hash, where the bits begin that slots have
 }
 
 const (
@@ -71,14 +72,13 @@ func away(home, k uint32) uint32 {
 }
 
 // findIn returns the block of an entry of this hash in the chunk.
-func (d *directory) findIn(c *chunk, m, hash uint64) (uint32, bool) {
-	t, more := tagOf(m), slotOf(m, 0)
-	for k := c.match(t); k != 0; k &= k - 1 {
+func (d *directory) findIn(c *chunk, of mark, hash uint64) (uint32, bool) {
+	for k := c.match(of.tag); k != 0; k &= k - 1 {
 		s := slotAt(k)
 		if s >= chunkSlots {
 			break
 		}
-		if b := c.blk[s] ^ more; b-1 < blockMask && d.arena.at(b) == hash {
+		if b := c.blk[s] ^ of.more; b-1 < blockMask && d.arena.at(b) == hash {
 			return b, true
 		}
 	}
@@ -138,7 +138,8 @@ func (d *directory) leadingAbsent(p *probe, i int) int {
 	}
 	for k := range p.at[i:p.n] {
 		a := &p.at[i+k]
-		if a.leafOf().spilled != 0 || a.chunk().overflowed(tagOf(a.mixed)) || !a.chunk().lacks(a.mixed) {
+		of := a.leafOf().mark(a.mixed)
+		if a.leafOf().spilled != 0 || a.chunk().overflowed(of.tag) || !a.chunk().lacks(of) {
 			return k
 		}
 	}
@@ -154,9 +155,9 @@ func (d *directory) load(p *probe) (read uint64) {
 	}
 	for i := range p.at[:p.n] {
 		a := &p.at[i]
-		c := a.chunk()
-		for k := c.match(tagOf(a.mixed)); k != 0; k &= k - 1 {
-			if s := slotAt(k); s < chunkSlots && (c.blk[s]^slotOf(a.mixed, 0))-1 < blockMask {
+		c, of := a.chunk(), a.leafOf().mark(a.mixed)
+		for k := c.match(of.tag); k != 0; k &= k - 1 {
+			if s := slotAt(k); s < chunkSlots && (c.blk[s]^of.more)-1 < blockMask {
 				b := c.blk[s] & blockMask
 				read |= d.arena.at(b) | uint64(d.arena.head(b>>segBits).run)
 			}
@@ -168,8 +169,9 @@ func (d *directory) load(p *probe) (read uint64) {
 // absent reports whether the directory does not have the hash, whose home is c.
 func (d *directory) absent(c *chunk, m, hash uint64) bool {
 	r := d.refAt(m)
-	if r.leaf.spilled == 0 && c.lacks(m) {
-		if !c.overflowed(tagOf(m)) || c.reach() == 1 && r.chunk(away(home(m), 1)).lacks(m) {
+	of := r.leaf.mark(m)
+	if r.leaf.spilled == 0 && c.lacks(of) {
+		if !c.overflowed(of.tag) || c.reach() == 1 && r.chunk(away(home(m), 1)).lacks(of) {
 			return true
 		}
 	}
@@ -215,14 +217,14 @@ func (d *directory) find(hash uint64) (uint32, bool) {
 }
 
 func (d *directory) look(r *ref, m, hash uint64) (uint32, bool) {
-	at := home(m)
+	at, of := home(m), r.leaf.mark(m)
 	c := r.chunk(at)
-	if b, ok := d.findIn(c, m, hash); ok {
+	if b, ok := d.findIn(c, of, hash); ok {
 		return b, true
 	}
-	if c.overflowed(tagOf(m)) {
+	if c.overflowed(of.tag) {
 		for k := uint32(1); k <= c.reach(); k++ {
-			if b, ok := d.findIn(r.chunk(away(at, k)), m, hash); ok {
+			if b, ok := d.findIn(r.chunk(away(at, k)), of, hash); ok {
 				return b, true
 			}
 		}
@@ -259,16 +261,16 @@ func (d *directory) insert(hash uint64, b uint32) {
 
 // put makes an entry.
 func (r *ref) put(m uint64, b uint32) {
-	t := tagOf(m)
-	at := home(m)
+	at, of := home(m), r.leaf.mark(m)
 	first := r.chunk(at)
 	r.leaf.n++
 	c := first
 	for k := uint32(0); ; {
 		if s := c.free(); s < chunkSlots {
-			c.set(s, t, slotOf(m, b))
+			c.set(s, of.tag, of.slot(b))
 			if k > 0 {
-				first.overflow(t, k)
+				c.guest |= 1 << s
+				first.overflow(of.tag, k)
 			}
 			return
 		}
@@ -280,12 +282,11 @@ func (r *ref) put(m uint64, b uint32) {
 // slot finds the entry of exactly this block: its chunk, slot, whether that is
 // its home, and the home chunk.
 func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, moved bool, first *chunk) {
-	t := tagOf(m)
-	at := home(m)
+	at, of := home(m), r.leaf.mark(m)
 	first = r.chunk(at)
 	c = first
 	for k := uint32(0); ; {
-		if s = c.block(t, slotOf(m, b)); s >= 0 {
+		if s = c.block(of, b); s >= 0 {
 			return c, s, k > 0, first
 		}
 		if k++; k > first.reach() {
@@ -305,7 +306,7 @@ func (r *ref) remove(m uint64, b uint32) bool {
 	c.drop(s)
 	r.leaf.n--
 	if moved {
-		first.underflow(tagOf(m))
+		first.underflow(r.leaf.mark(m).tag)
 	}
 	return true
 }
@@ -319,7 +320,7 @@ func (d *directory) replace(hash uint64, b, nb uint32) bool {
 	m := d.key.mix(hash)
 	r := d.refAt(m)
 	if c, s, _, _ := r.slot(m, b); c != nil {
-		c.blk[s] = slotOf(m, nb)
+		c.blk[s] = r.leaf.mark(m).slot(nb)
 		return true
 	}
 	if got, ok := d.spill[hash]; ok && got == b {

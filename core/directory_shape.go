@@ -9,11 +9,20 @@ import (
 func (d *directory) newRef(depth uint8) ref {
 	d.leaves++
 	d.gen++
-	r := ref{d.pages.get(), &leaf{depth: depth}}
+	r := ref{d.pages.get(), &leaf{depth: depth, window: windowOf(depth)}}
 	if depth > 0 {
 		r.leaf.low = leafLow
 	}
 	return r
+}
+
+// windowOf returns the window of a leaf of this depth: it moves with each third depth.
+// The bits of a slot that its leaf's depth is beyond are alike in all of the leaf.
+func windowOf(depth uint8) uint8 {
+	if depth < 2 {
+		return 0
+	}
+	return depth - (depth+1)%3
 }
 
 func (d *directory) freeRef(r ref) {
@@ -77,7 +86,12 @@ func (d *directory) gather(refs ...ref) {
 			}
 		}
 	}
-	// The hashes first, so that their cache misses overlap.
+	d.getHashes()
+}
+
+// getHashes gets the hashes of the gathered blocks: all at once, so that their cache misses
+// overlap.
+func (d *directory) getHashes() {
 	d.hashes = slices.Grow(d.hashes[:0], len(d.blocks))[:len(d.blocks)]
 	for i, b := range d.blocks {
 		d.hashes[i] = d.arena.at(b)
@@ -102,14 +116,15 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 	for i, e := range d.hashes {
 		m := d.key.mix(e)
 		r := &made[m>>1>>shift&(n-1)]
-		c := r.chunk(home(m))
-		if s := c.free(); s < chunkSlots {
-			c.set(s, tagOf(m), slotOf(m, d.blocks[i]))
-			r.leaf.n++
-		} else {
-			r.put(m, d.blocks[i])
-		}
+		r.put(m, d.blocks[i])
 	}
+	d.place(depth, prefix, made[:n])
+}
+
+// place puts the leaves of a depth, one or two neighbours, where they belong in the top
+// table: the first has the prefix.
+func (d *directory) place(depth uint8, prefix uint64, made []ref) {
+	shift, n := (63-depth)&63, uint64(len(made))
 	for e := range d.spill {
 		if m := d.key.mix(e); m>>1>>shift&^(n-1) == prefix {
 			made[m>>1>>shift&(n-1)].leaf.spilled++
@@ -119,6 +134,51 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 	for i := range n * span {
 		d.top[prefix*span+i] = made[i/span]
 	}
+}
+
+// split makes two leaves of one, in whose slots the bit is that tells which of the two:
+// only the hashes of guests are read, whose homes are not known else. The first of the two
+// is the leaf itself.
+func (d *directory) split(r ref, prefix uint64) {
+	l := r.leaf
+	bit := 31 - (l.depth - l.window)
+	o := d.newRef(l.depth + 1)
+	d.blocks = d.blocks[:0]
+	went := 0
+	for i := range r.page {
+		c, to := &r.page[i], &o.page[i]
+		guests := c.guest & allSlots
+		k := 0
+		for s := range chunkSlots {
+			b := c.blk[s]
+			if guests>>s&1 != 0 {
+				d.blocks = append(d.blocks, b&blockMask)
+				c.tags[s], c.blk[s] = 0, 0
+				continue
+			}
+			// Which of the two cannot be foretold: so no branch.
+			goes := b >> (bit & 31) & 1
+			to.tags[k], to.blk[k] = c.tags[s], b
+			c.tags[s] &= uint8(goes) - 1
+			c.blk[s] = b & (goes - 1)
+			k += int(goes)
+		}
+		if k < chunkSlots {
+			to.tags[k], to.blk[k] = 0, 0
+		}
+		c.guest, c.over = 0, 0
+		went += k
+	}
+	l.n -= uint32(went + len(d.blocks))
+	l.depth, l.low, l.spilled = o.leaf.depth, leafLow, 0
+	o.leaf.n = uint32(went)
+	made := [2]ref{r, o}
+	d.getHashes()
+	for i, e := range d.hashes {
+		m := d.key.mix(e)
+		made[m>>1>>((63-l.depth)&63)&1].put(m, d.blocks[i])
+	}
+	d.place(l.depth, prefix*2, made[:])
 }
 
 // grow splits the leaf of m. Hashes chosen to share their leading bits must not
@@ -138,6 +198,10 @@ func (d *directory) grow(m uint64) bool {
 		d.depth++
 	}
 	prefix := m >> 1 >> ((63 - l.depth) & 63)
+	if windowOf(l.depth+1) == l.window {
+		d.split(r, prefix)
+		return true
+	}
 	d.gather(r)
 	d.build(l.depth, prefix, true)
 	d.freeRef(r)

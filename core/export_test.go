@@ -18,17 +18,19 @@ func (x *Radix) Check() error {
 		live := 0
 		for c := range uint32(pageChunks) {
 			for s, t := range r.chunk(c).tags {
-				if r.chunk(c).used>>s&1 == 0 {
-					if t != 0 || r.chunk(c).blk[s] != 0 {
-						return fmt.Errorf("a slot that is not in use has tag %d, block %d", t, r.chunk(c).blk[s])
+				guest := r.chunk(c).guest>>s&1 != 0
+				if t == 0 {
+					if guest || r.chunk(c).blk[s] != 0 {
+						return fmt.Errorf("a slot that is not in use has block %d, guest: %v", r.chunk(c).blk[s], guest)
 					}
 					continue
 				}
 				live++
 				b := r.chunk(c).blk[s] & blockMask
 				hash, ok := x.arena.peek(b)
-				if !ok || tagOf(x.key.mix(hash)) != t || x.dir.refAt(x.key.mix(hash)).leaf != l {
-					return fmt.Errorf("directory entry of block %d: live %v, tag %d", b, ok, t)
+				m := x.key.mix(hash)
+				if !ok || l.mark(m) != (mark{t, r.chunk(c).blk[s] &^ blockMask}) || x.dir.refAt(m).leaf != l || guest != (home(m) != c) {
+					return fmt.Errorf("directory entry of block %d: live %v, tag %d, guest %v", b, ok, t, guest)
 				}
 				if got, ok := x.dir.find(hash); !ok || got != b && entered[b] {
 					return fmt.Errorf("entry of block %d not found by its hash %d: %d %v", b, hash, got, ok)

@@ -84,16 +84,16 @@ func insertEach(at []aim, blocks []uint32) (n int, late uint32) {
 	for i := range at {
 		a := &at[i]
 		c, l, m := a.chunk(), a.leafOf(), a.mixed
-		t := tagOf(m)
-		if l.n >= leafHigh || l.spilled != 0 || c.match(t) != 0 && !c.lacks(m) {
+		of := l.mark(m)
+		if l.n >= leafHigh || l.spilled != 0 || c.match(of.tag) != 0 && !c.lacks(of) {
 			return i, late
 		}
 		s := c.free()
-		if s >= chunkSlots || c.overflowed(t) {
+		if s >= chunkSlots || c.overflowed(of.tag) {
 			late |= 1 << (i & (probeHashes - 1))
 			continue
 		}
-		c.set(s, t, slotOf(m, blocks[i]))
+		c.set(s, of.tag, of.slot(blocks[i]))
 		l.n++
 	}
 	return len(at), late
@@ -110,8 +110,9 @@ next:
 		if l.n <= l.low {
 			return i, late
 		}
-		slot := slotOf(m, blocks[i])
-		for k := c.match(tagOf(m)); k != 0; k &= k - 1 {
+		of := l.mark(m)
+		slot := of.slot(blocks[i])
+		for k := c.match(of.tag); k != 0; k &= k - 1 {
 			if s := slotAt(k); s < chunkSlots && c.blk[s] == slot {
 				c.drop(s)
 				l.n--

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
 // The loops of probe.go. An aim is 24 bytes: a chunk's address, a leaf's, the mixed hash.
-// A chunk is a cache line: tags at 0, used at 12, over at 14, blocks at 16. A leaf is n,
-// low and spilled.
+// A chunk is a cache line: tags at 0, guest at 12, over at 14, blocks at 16. A leaf is n,
+// low and spilled, and its window is at 13.
 
 // func aimAll(at *aim, hashes *uint64, n int, top *ref, shift uint64, key *hasher)
 TEXT ·aimAll(SB), NOSPLIT, $0-48
@@ -68,14 +68,20 @@ next:
 	JCC          end
 	CMPL         8(R9), $0         // it has spilled entries
 	JNE          end
-	MOVL         R10, R15
-	SHRL         $8, R15
-	SHLL         $28, R15          // four more bits of the hash: slotOf
+	MOVBLZX      13(R9), R13       // window
+	SHLXQ        R13, R10, R15
+	SHRQ         $60, R15
+	SHLL         $28, R15          // the mark's four bits
+	MOVBLZX      R10, R10
+	CMPL         R10, $1
+	ADCL         $0, R10           // and its tag
+	VMOVDQU32    (R8), Z0
+	VPTESTMD     Z0, Z0, K2
+	KMOVW        K2, R12
+	SHRL         $4, R12           // slots in use: the first four lanes are no blocks
 	VPBROADCASTB R10, X1
-	VPCMPEQB     (R8), X1, K1
+	VPCMPEQB     X0, X1, K1
 	KMOVW        K1, R11
-	MOVWLZX      12(R8), R12       // used
-	ANDL         R12, R11
 	ANDL         $0xFFF, R11       // slots of this tag
 	JNZ          alike
 
@@ -95,8 +101,6 @@ lacks:
 	MOVB    R10, (R8)(DX*1)
 	ORL     (SI)(BX*4), R15
 	MOVL    R15, 16(R8)(DX*4)
-	BTSL    DX, R12
-	MOVW    R12, 12(R8)
 	INCL    0(R9)
 
 done:
@@ -122,11 +126,11 @@ later:
 
 alike:
 	VPBROADCASTD R15, Z2
-	VPXORD       (R8), Z2, Z2
+	VPXORD       Z0, Z2, Z2
 	VPSRLD       $28, Z2, Z2
 	VPTESTNMD    Z2, Z2, K1
 	KMOVW        K1, R14
-	SHRL         $4, R14           // the first four lanes are no blocks
+	SHRL         $4, R14
 	TESTL        R11, R14
 	JZ           lacks
 	JMP          end
@@ -147,7 +151,9 @@ next:
 	MOVL         0(R9), R11
 	CMPL         R11, 4(R9)        // the leaf is to shrink
 	JLS          end
-	SHRL         $8, R10
+	MOVBLZX      13(R9), R13
+	SHLXQ        R13, R10, R10
+	SHRQ         $60, R10
 	SHLL         $28, R10
 	ORL          (SI)(BX*4), R10
 	VPBROADCASTD R10, Z1
@@ -156,9 +162,6 @@ next:
 	SHRL         $4, R12
 	JZ           later             // it is elsewhere
 	TZCNTL       R12, DX
-	MOVWLZX      12(R8), R13
-	BTRL         DX, R13
-	MOVW         R13, 12(R8)
 	MOVB         $0, (R8)(DX*1)
 	MOVL         $0, 16(R8)(DX*4)
 	DECL         R11

@@ -195,7 +195,7 @@ func TestEnteringStopsAtTheFirstThatIsThere(t *testing.T) {
 						model[e] = p.blocks[k]
 						in = append(in, e)
 					} else if m := d.key.mix(e); k+1 < n {
-						if _, home := d.findIn(d.refAt(m).chunk(home(m)), m, e); !home {
+						if _, home := d.findIn(d.refAt(m).chunk(home(m)), d.refAt(m).leaf.mark(m), e); !home {
 							away++
 						}
 					}
