@@ -171,7 +171,14 @@ func (d *directory) absent(c *chunk, m, hash uint64) bool {
 	r := d.refAt(m)
 	of := r.leaf.mark(m)
 	if r.leaf.spilled == 0 && c.lacks(of) {
-		if !c.overflowed(of.tag) || c.reach() == 1 && r.chunk(away(home(m), 1)).lacks(of) {
+		if !c.overflowed(of.tag) {
+			return true
+		}
+		at, k, reach := home(m), uint32(1), c.reach()
+		for k <= reach && r.chunk(away(at, k)).lacks(of) {
+			k++
+		}
+		if k > reach {
 			return true
 		}
 	}

@@ -116,7 +116,13 @@ func (d *directory) build(depth uint8, prefix uint64, split bool) {
 	for i, e := range d.hashes {
 		m := d.key.mix(e)
 		r := &made[m>>1>>shift&(n-1)]
-		r.put(m, d.blocks[i])
+		of, c := r.leaf.mark(m), r.chunk(home(m))
+		if s := c.free(); s < chunkSlots {
+			c.set(s, of.tag, of.slot(d.blocks[i]))
+			r.leaf.n++
+		} else {
+			r.put(m, d.blocks[i])
+		}
 	}
 	d.place(depth, prefix, made[:n])
 }
