@@ -1,5 +1,7 @@
 package core
 
+import "slices"
+
 // descendants counts, for a holder and a run, the child runs in which the holder is
 // present: holds blocks, or has descendants further down in turn. It is what keeps
 // the hashes of evicted ancestors known. It knows where they are attached, so that
@@ -125,18 +127,32 @@ func (x *Radix) dropDescendant(r *run, off uint32, h Holder) {
 // only, as h is present in r's parent: blocks are stored below what h knows, and who
 // adds others (ownPath, Loader.reach) begins at the top.
 func (x *Radix) enterRun(r *run, h Holder) {
+	x.listRun(r, h)
+	if x.childRunsOf(r, h) == 0 {
+		x.addDescendant(r.parent, r.off, h)
+	}
+}
+
+// enterNewRun is enterRun for a run that nothing hangs on yet.
+func (x *Radix) enterNewRun(r *run, h Holder) {
+	x.listRun(r, h)
+	x.addDescendant(r.parent, r.off, h)
+}
+
+// listRun enters r in h's list of runs.
+func (x *Radix) listRun(r *run, h Holder) {
 	hs := x.holders[h]
 	if len(hs.runs) >= 2*hs.live+32 {
 		x.sweep(h, hs)
 	}
-	c := runsBytes(hs)
+	if len(hs.runs) == cap(hs.runs) {
+		x.mem.Holders -= runsBytes(hs)
+		hs.runs = slices.Grow(hs.runs, 1)
+		x.mem.Holders += runsBytes(hs)
+	}
 	hs.runs = append(hs.runs, r.id)
-	x.mem.Holders += runsBytes(hs) - c
 	if hs.live++; hs.live == 1 {
 		x.active++
-	}
-	if x.childRunsOf(r, h) == 0 {
-		x.addDescendant(r.parent, r.off, h)
 	}
 }
 

@@ -67,7 +67,7 @@ func (l *Loader) Add(p *Piece) error {
 	for _, held := range p.Held {
 		hs := x.holder(held.Holder)
 		l.reach(r, held.Holder)
-		x.enterRun(r, held.Holder)
+		x.enterNewRun(r, held.Holder)
 		hs.held[event.Device] += int(held.Blocks)
 		x.total += int(held.Blocks)
 	}

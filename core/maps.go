@@ -66,7 +66,9 @@ const (
 	mapPartBytes = 16
 )
 
-func (k *keyedMap[V]) part(key uint64) *thinMap[V] { return &k.parts[k.key.mix(key)>>58] }
+// part returns the part of the key, which it shares with those that differ in the low eight bits only: 256
+// neighbouring holders of one run are asked for one after the other, and so found in the cache.
+func (k *keyedMap[V]) part(key uint64) *thinMap[V] { return &k.parts[k.key.mix(key>>8)>>58] }
 
 // get returns the value, the zero value if there is none.
 func (k *keyedMap[V]) get(key uint64) (v V, ok bool) {
