@@ -211,25 +211,33 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 		s.forgetInferred(r, at, lo, hi)
 	}
 	ex := s.exceptionOf(r, s.h)
+	// ends: what it has in r may be less, or known for less long. With more held by the same
+	// layer behind, a hole is all that is new.
+	ends := true
 	if ex == nil && hi == b.heldLen(0, s.h) {
 		s.setHeldLens(b, s.h, lo)
 	} else {
 		if ex == nil {
 			ex = s.makeException(r, s.h)
 		}
+		less := true
 		if at.layer == piled {
 			ex.setCopies(at, s.tier, lo, 0)
 		} else {
-			ex.layers[at.layer].drop(s.tier, lo, hi)
+			l := &ex.layers[at.layer]
+			less = l.drop(s.tier, lo, hi)
+			ends = l.held[s.tier].end() <= hi
 		}
-		s.recomputeBytes(ex)
+		if less {
+			s.recomputeBytes(ex)
+		}
 		s.recomputeCoverage(ex, lo, hi)
 	}
 	s.out.Removed += n
 	s.hs.held[s.tier] -= n
 	s.total -= n
 	s.earn(n)
-	if ex != nil || lo == 0 {
+	if ends && (ex != nil || lo == 0) {
 		s.releasePresence(r, s.h, true)
 	}
 	if hi >= b.len() || s.isLoose(r) {
@@ -237,12 +245,15 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 	}
 }
 
-// drop takes all copies of positions lo … hi-1 away.
-func (l *layer) drop(tier int, lo, hi uint32) {
+// drop takes all copies of positions lo … hi-1 away. It reports whether the layer may
+// take less memory.
+func (l *layer) drop(tier int, lo, hi uint32) (less bool) {
+	less = len(l.copies.m) > 0
 	l.nHeld[tier] -= l.held[tier].clear(lo, hi)
 	for p := lo; p < hi && len(l.copies.m) > 0; p++ {
 		l.copies.drop(copyKey(tier, p))
 	}
+	return less || l.held[tier] == nil
 }
 
 // Clear implements Index.
