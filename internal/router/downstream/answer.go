@@ -63,6 +63,10 @@ func (a *answer) refuse(b *badRequest) {
 	a.finish()
 }
 
+// Kept returns where handlers leave what the connection's next request may use. It goes with the
+// connection.
+func (a *answer) Kept() *any { return &a.conn.kept }
+
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
 

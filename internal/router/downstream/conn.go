@@ -75,6 +75,7 @@ type conn struct {
 	url     url.URL
 	body    body
 	answer  answer
+	kept    any // see answer.Kept
 }
 
 func newConn(s *Server, c net.Conn) *conn {

@@ -210,7 +210,8 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	whole, router := ctx, q.m.Router
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := p.await(q, route.PrefillStage, best.Overdue, cancel)
+	t := new(wait)
+	p.await(t, q, route.PrefillStage, best.Overdue, cancel)
 	defer t.stop()
 	broken := func(format string, err error) error {
 		if whole.Err() == nil { // else others have given up

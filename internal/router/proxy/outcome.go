@@ -109,6 +109,9 @@ func retryAfter(text string, now time.Time) (time.Duration, bool) {
 // failed notes what an answer tells against its engine. It returns nil if the answer is
 // for the client whatever others would say: then resp.Body may be another one.
 func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel context.CancelFunc) *failure {
+	if resp.StatusCode < http.StatusBadRequest {
+		return nil
+	}
 	against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now())
 	f := &failure{retry: why}
 	switch why {

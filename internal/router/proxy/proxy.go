@@ -45,6 +45,7 @@ type Proxy struct {
 	tokens     *tokens.Source
 	buffers    sync.Pool     // of *room
 	hashes     sync.Pool     // of *[]uint64
+	desks      sync.Pool     // of *desk
 	answers    sync.Pool     // of *tokenAnswers
 	decoding   chan struct{} // has room for those that may decode bodies or read them from files at once
 	asking     chan struct{} // has room for those that may ask all engines at once
@@ -86,6 +87,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	p.asking = make(chan struct{}, cfg.MaxAsking)
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
+	p.desks.New = func() any { return new(desk) }
 	p.hashes.New = func() any { return &[]uint64{} } // of none, too, a prompt is known: not nil
 	p.answers.New = func() any { return new(tokenAnswers) }
 	tc := cfg.Tokenizers
@@ -242,7 +244,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		return
 	}
 	defer p.flight.leave(client)
-	q := &call{arrival: time.Now(), id: rand.Text(), from: client.Client, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
+	d := p.desks.Get().(*desk) //nolint:forcetypeassert // the pool holds nothing else
+	q := &d.call
+	*q = call{desk: d, arrival: time.Now(), id: rand.Text(), from: client.Client, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)

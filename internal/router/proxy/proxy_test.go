@@ -120,14 +120,21 @@ func TestStreamsAtOnce(t *testing.T) {
 }
 
 // A client that goes away ends its booking and its request at the engine, in a
-// stream and before the first byte.
+// stream and before the first byte, also on a connection that has had answers.
 func TestDisconnect(t *testing.T) {
 	for _, tokens := range []int{0, 1} {
-		steps := make(chan struct{}, 1)
+		const before = 2
+		steps := make(chan struct{}, before)
 		l := newLab(t, setup{engine: func(_ int, c *mockapi.Config) {
 			c.Step = func(*mock.Report) time.Duration { <-steps; return 0 }
 		}})
 		t.Cleanup(func() { close(steps) }) // before the lab's: the engine goes on
+		for range before {
+			steps <- struct{}{}
+			if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3,4,5],"max_tokens":1}`); status != 200 {
+				t.Fatal(status, data)
+			}
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		if tokens > 0 {
@@ -143,7 +150,7 @@ func TestDisconnect(t *testing.T) {
 			}
 		}()
 		l.eventually(func() error {
-			if n := l.engines[0].Requests.Load(); n != 1 {
+			if n := l.engines[0].Requests.Load(); n != before+1 {
 				return fmt.Errorf("%d requests at the engine", n)
 			}
 			return nil

@@ -118,7 +118,8 @@ func (q *queue) enter(c *call, tokens int) *waiter {
 	l := q.models[c.m]
 	if l == nil {
 		l = &line{Queue: fairqueue.New(fairqueue.Config{Limit: q.limit, Age: q.age, Tries: fairqueue.Tries})}
-		l.room = time.AfterFunc(0, func() { q.expect(c.m, l, false) })
+		m := c.m // the call is another's, by then
+		l.room = time.AfterFunc(0, func() { q.expect(m, l, false) })
 		if q.models == nil {
 			q.models = make(map[*fleet.Model]*line)
 		}

@@ -127,6 +127,10 @@ func (p *Proxy) forget(q *call) {
 	if q.hashes != nil {
 		p.hashes.Put(q.hashes)
 	}
+	if d := q.desk; q.clean && p.cfg.AccessLog == nil { // which tells of it later
+		*q = call{}
+		p.desks.Put(d)
+	}
 }
 
 // forgetBody is called when the request is over.

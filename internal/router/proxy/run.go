@@ -57,6 +57,8 @@ type call struct {
 	passage          *Passage // nil: the router itself asks the engine
 	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
 	doubted bool
+	desk    *desk // what it is in; nil without
+	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -254,8 +256,15 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if e == nil {
 		return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), retry: whyGone}
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel() // frees the connection, and stops the engine if the answer is not whole
+	ctx, cancel, left := exchangeOf(w, r)
+	clean := false // all of the answer is there, and nobody else has anything of the exchange
+	defer func() {
+		if clean && left != nil {
+			left.leave()
+			return
+		}
+		cancel() // frees the connection, and stops the engine if the answer is not whole
+	}()
 	// Where both parts run at once, the decode engine fails for want of the prefill's: so
 	// each of its failures is looked at for that first, and it is not blamed.
 	var part *prefill
@@ -284,14 +293,16 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		}()
 		stage = route.DecodeStage
 	}
-	t := p.await(q, stage, pair.Decode.Overdue, cancel)
+	t := q.desk.waiting()
+	p.await(t, q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
 	if p.queue.limit > 0 && !q.stream && (p.queue.others.Load() || p.queue.busy(q.m)) {
 		// Nobody sees its prompt end, which makes room for those that wait, here and at others;
 		// those who come yet to wait here look for it (see queue.expect).
+		m := q.m // the call may be another request's, by then
 		room := time.AfterFunc(pair.Decode.First, func() {
-			q.m.Router.Expire()
-			p.queue.wake(q.m)
+			m.Router.Expire()
+			p.queue.wake(m)
 		})
 		defer room.Stop()
 	}
@@ -350,6 +361,8 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		return p.brokeOff(r, q, stage, err, ctx.Err() != nil)
 	}
 	p.answer(w, r, s, pair, resp, cancel)
+	clean = q.tally.outcome == "ok" && !s.idle.cut && pair.Prefill == nil && q.passage == nil
+	q.clean = clean
 	return nil
 }
 
@@ -440,12 +453,17 @@ func (p *Proxy) engineRequest(ctx context.Context, r *http.Request, data upstrea
 func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Payload, e *fleet.Engine) *http.Request {
 	// The client's path is passed on as it was escaped: %2F in a model's name is no slash.
 	base := e.Base
-	u := &url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
+	u := url.URL{Scheme: base.Scheme, Host: base.Host, Path: base.Path + r.URL.Path, RawQuery: r.URL.RawQuery}
 	if r.URL.RawPath != "" {
 		u.RawPath = base.EscapedPath() + r.URL.RawPath
 	}
-	req := newRequest(ctx, r.Method, u, data)
-	req.Header = make(http.Header, len(r.Header)+2)
+	var req *http.Request
+	if x, ok := ctx.(*upstream.Exchange); ok {
+		req = x.Request(r.Method, u, data)
+	} else {
+		own := u
+		req = upstream.NewRequest(ctx, r.Method, &own, data)
+	}
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")
 	spans.Inject(ctx, req.Header)
@@ -462,15 +480,5 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 		}
 	}
 	e.Show(req.Header)
-	return req
-}
-
-// newRequest makes a request to an engine, without headers.
-func newRequest(ctx context.Context, method string, u *url.URL, data upstream.Payload) *http.Request {
-	req := new(http.Request).WithContext(ctx) // first, as it makes a copy
-	req.Method, req.URL, req.Host, req.Proto, req.ProtoMajor, req.ProtoMinor = method, u, u.Host, "HTTP/1.1", 1, 1
-	if req.ContentLength = int64(data.Len()); req.ContentLength > 0 {
-		req.Body = data.Body()
-	}
 	return req
 }

@@ -280,36 +280,55 @@ type idleWatch struct {
 	since atomic.Int64
 	began time.Time
 	timer *time.Timer
+	cut   bool // the function is called, or about to be
+}
+
+// idleLate is since once the function is to be called.
+const idleLate = -2
+
+// set is for who waits.
+func (i *idleWatch) set(since int64) {
+	if i.since.Swap(since) == idleLate {
+		i.cut = true
+	}
+}
+
+// look is the timer's.
+func (i *idleWatch) look(limit time.Duration, late func()) {
+	for {
+		rest, since := limit, i.since.Load()
+		if since > 0 {
+			rest -= time.Since(i.began) - time.Duration(since)
+		}
+		switch {
+		case since < 0:
+		case rest > 0:
+			i.timer.Reset(rest)
+		case !i.since.CompareAndSwap(since, idleLate):
+			continue // another wait has begun
+		default:
+			late()
+		}
+		return
+	}
 }
 
 func (i *idleWatch) begin(limit time.Duration, late func()) {
 	if i.timer == nil {
 		i.began = time.Now()
 		i.since.Store(1)
-		i.timer = time.AfterFunc(math.MaxInt64, func() {
-			rest, since := limit, i.since.Load()
-			if since > 0 {
-				rest -= time.Since(i.began) - time.Duration(since)
-			}
-			switch {
-			case since < 0:
-			case rest <= 0:
-				late()
-			default:
-				i.timer.Reset(rest)
-			}
-		})
+		i.timer = time.AfterFunc(math.MaxInt64, func() { i.look(limit, late) })
 		i.timer.Reset(limit) // which reads i.timer
 		return
 	}
-	i.since.Store(int64(time.Since(i.began)) + 1)
+	i.set(int64(time.Since(i.began)) + 1)
 }
 
-func (i *idleWatch) pause() { i.since.Store(0) }
+func (i *idleWatch) pause() { i.set(0) }
 
 func (i *idleWatch) stop() {
 	if i.timer != nil {
-		i.since.Store(-1) // it may be about to go on
+		i.set(-1) // it may be about to go on
 		i.timer.Stop()
 	}
 }

@@ -21,7 +21,13 @@ func noCounts() counts { return counts{usage{-1, -1, -1}, -1, -1} }
 // escaped.
 func usageIn(tail []byte) usage {
 	c := noCounts()
-	c.each(tail, func(kept *int, n int) { *kept = n })
+	for len(tail) > 0 {
+		var kept *int
+		var n int
+		if kept, n, tail = c.next(tail); kept != nil {
+			*kept = n
+		}
+	}
 	return c.all()
 }
 
@@ -34,29 +40,31 @@ func (c *counts) all() usage {
 	return u
 }
 
-// each calls f with every number of tokens that the text says, and which of c it is.
-func (c *counts) each(text []byte, f func(kept *int, n int)) {
+// next returns the first number of tokens that the text says, which of c it is, and what follows it. It
+// is none of c where that is nil.
+func (c *counts) next(text []byte) (kept *int, n int, rest []byte) {
 	const mark = `_tokens":` // an underline is rare, so that it is soon found or not there
-	for {
-		at := bytes.Index(text, []byte(mark))
-		if at < 0 {
-			return
-		}
-		name := text[:at]
-		text = text[at+len(mark):]
-		switch {
-		case bytes.HasSuffix(name, []byte(`"prompt`)), bytes.HasSuffix(name, []byte(`"input`)):
-			f(&c.prompt, leading(text))
-		case bytes.HasSuffix(name, []byte(`"completion`)), bytes.HasSuffix(name, []byte(`"output`)):
-			f(&c.completion, leading(text))
-		case bytes.HasSuffix(name, []byte(`"cached`)):
-			f(&c.cached, leading(text))
-		case bytes.HasSuffix(name, []byte(`"cache_read_input`)):
-			f(&c.read, leading(text))
-		case bytes.HasSuffix(name, []byte(`"cache_creation_input`)):
-			f(&c.created, leading(text))
-		}
+	at := bytes.Index(text, []byte(mark))
+	if at < 0 {
+		return nil, 0, nil
 	}
+	name := text[:at]
+	rest = text[at+len(mark):]
+	switch {
+	case bytes.HasSuffix(name, []byte(`"prompt`)), bytes.HasSuffix(name, []byte(`"input`)):
+		kept = &c.prompt
+	case bytes.HasSuffix(name, []byte(`"completion`)), bytes.HasSuffix(name, []byte(`"output`)):
+		kept = &c.completion
+	case bytes.HasSuffix(name, []byte(`"cached`)):
+		kept = &c.cached
+	case bytes.HasSuffix(name, []byte(`"cache_read_input`)):
+		kept = &c.read
+	case bytes.HasSuffix(name, []byte(`"cache_creation_input`)):
+		kept = &c.created
+	default:
+		return nil, 0, rest
+	}
+	return kept, leading(rest), rest
 }
 
 // listed adds what the elements of a list say, as SGLang's /generate answers a list of
@@ -78,11 +86,13 @@ func (l *listed) see(chunk []byte) {
 }
 
 func (l *listed) add(text []byte) {
-	l.sum.each(text, func(kept *int, n int) {
-		if n >= 0 {
+	for len(text) > 0 {
+		var kept *int
+		var n int
+		if kept, n, text = l.sum.next(text); kept != nil && n >= 0 {
 			*kept = max(*kept, 0) + n
 		}
-	})
+	}
 }
 
 // end returns what all elements say together.

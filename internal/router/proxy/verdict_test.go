@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -257,8 +258,10 @@ func TestStreamsThatDoNotEnd(t *testing.T) {
 	l.idle()
 }
 
-// A wait that ends just as the answer begins has cut it, unless it is there whole.
+// A wait that ends just as the answer begins has cut it, unless it is there whole. It may be
+// begun again, and what was due before ends it no more.
 func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
+	wait := new(wait)
 	for _, c := range []struct {
 		first time.Duration
 		err   error // with the beginning
@@ -266,9 +269,11 @@ func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
 	}{{time.Nanosecond, nil, waitLate}, {time.Nanosecond, io.EOF, ""}, {time.Hour, nil, ""}} {
 		p := &Proxy{cfg: Config{FirstByte: c.first}}
 		ctx, cancel := context.WithCancel(t.Context())
-		wait := p.await(&call{}, route.Whole, 0, cancel)
+		p.await(wait, &call{m: new(fleet.Model)}, route.Whole, 0, cancel)
 		if c.first < time.Hour {
 			<-ctx.Done()
+		} else {
+			wait.due()
 		}
 		if got := (&stream{err: c.err}).cutBy(wait); got != c.want {
 			t.Errorf("%v, %v: %q", c.first, c.err, got)

@@ -10,19 +10,26 @@ import (
 
 // wait bounds the time to an answer's first byte: by Config.FirstByte, and for a
 // stream by what its worker was given, once that is left out for giving nothing to
-// anybody. A whole answer may well take longer than any prediction.
+// anybody. A whole answer may well take longer than any prediction. When it is over it may
+// be begun again, for another request.
 type wait struct {
-	proxy  *Proxy
-	call   *call
+	mu    sync.Mutex
+	timer *time.Timer // calls due; nil before there is anything to wait for
+	ended string      // "", or why the request was cancelled
+	over  bool
+	bound
+}
+
+// bound is what a wait goes by.
+type bound struct {
+	round  uint64 // how often it was begun
+	router *route.Router
+	id     string
 	stage  route.Stage
 	cancel context.CancelFunc
 	begun  time.Time
+	first  time.Duration // Config.FirstByte
 	look   time.Duration // between looks at the worker; 0 for none
-
-	mu    sync.Mutex
-	timer *time.Timer
-	ended string // "", or why the request was cancelled
-	over  bool
 }
 
 // Why a wait has ended.
@@ -32,42 +39,52 @@ const (
 )
 
 // await begins a wait. stop must be called.
-func (p *Proxy) await(q *call, stage route.Stage, overdue time.Duration, cancel context.CancelFunc) *wait {
-	t := &wait{proxy: p, call: q, stage: stage, cancel: cancel, begun: time.Now()}
+func (p *Proxy) await(t *wait, q *call, stage route.Stage, overdue time.Duration, cancel context.CancelFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended, t.over = "", false
+	t.bound = bound{round: t.round + 1, router: q.m.Router, id: q.id, stage: stage, cancel: cancel, begun: time.Now(), first: p.cfg.FirstByte}
 	if (q.stream || stage == route.PrefillStage) && !q.final() { // whose answer is one token
 		t.look = overdue
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if d := t.next(0); d > 0 {
+	switch d := t.next(0); {
+	case d == 0:
+	case t.timer == nil:
 		t.timer = time.AfterFunc(d, t.due)
+	default:
+		t.timer.Reset(d)
 	}
-	return t
 }
 
 // next returns when to look next, after so long; 0 for never.
-func (t *wait) next(past time.Duration) (d time.Duration) {
-	if left := t.proxy.cfg.FirstByte - past; t.proxy.cfg.FirstByte > 0 {
-		d = max(left, 1)
+func (b *bound) next(past time.Duration) (d time.Duration) {
+	if b.first > 0 {
+		d = max(b.first-past, 1)
 	}
-	if t.look > 0 && (d == 0 || t.look < d) {
-		d = t.look
+	if b.look > 0 && (d == 0 || b.look < d) {
+		d = b.look
 	}
 	return d
 }
 
 func (t *wait) due() {
-	past := time.Since(t.begun)
+	t.mu.Lock()
+	b, over := t.bound, t.over
+	t.mu.Unlock()
+	if over {
+		return
+	}
+	past := time.Since(b.begun)
 	why := ""
 	switch {
-	case t.proxy.cfg.FirstByte > 0 && past >= t.proxy.cfg.FirstByte:
+	case b.first > 0 && past >= b.first:
 		why = waitLate
-	case t.look > 0 && t.call.m.Router.Overdue(t.call.id, t.stage):
+	case b.look > 0 && b.router.Overdue(b.id, b.stage):
 		why = waitOverdue
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.over {
+	if t.over || t.round != b.round {
 		return
 	}
 	if t.ended = why; why != "" {
@@ -75,7 +92,9 @@ func (t *wait) due() {
 		t.cancel()
 		return
 	}
-	t.timer.Reset(t.next(past))
+	if d := b.next(past); d > 0 { // else it was due for one before
+		t.timer.Reset(d)
+	}
 }
 
 // stop ends the wait and returns why the request was cancelled; "" if it was not.
@@ -86,5 +105,6 @@ func (t *wait) stop() string {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
+	t.bound = bound{round: t.round}
 	return t.ended
 }

@@ -36,10 +36,20 @@ func (p Payload) Len() (n int) {
 
 // Body returns what sends it once. It must be given to a Client, or be closed.
 func (p Payload) Body() *Body {
+	b := new(Body)
+	p.begin(b, p.Len())
+	return b
+}
+
+// begin makes b what sends it once. Nobody may use it.
+func (p Payload) begin(b *Body, length int) {
 	if p.Keeper != nil {
 		p.Keeper.Retain()
 	}
-	return &Body{payload: p, length: p.Len()}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.payload, b.length = p, length
+	b.piece, b.offset, b.warm, b.closed = 0, 0, 0, false
 }
 
 // Body is the body of a request that a Client sends itself. It is safe for

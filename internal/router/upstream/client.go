@@ -107,13 +107,19 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 // close what was idle whenever they like, also while a request is on its way.
 func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Response, stale bool, _ error) {
 	ctx := req.Context()
+	x, _ := ctx.(*Exchange)
 	for {
 		k, used, err := c.get(ctx, address(req.URL.Host), fresh, data.Len())
 		if err != nil {
 			return nil, false, err
 		}
-		k.abort = context.AfterFunc(ctx, k.stop)
-		resp, err := k.exchange(req, data, c.cfg.MaxHeader, used)
+		if x == nil {
+			k.abort = context.AfterFunc(ctx, k.stop)
+		} else {
+			x.hold(k.stop)
+			k.abort = x.let
+		}
+		resp, err := k.exchange(req, data, x, used)
 		if err == nil {
 			return resp, false, nil
 		}

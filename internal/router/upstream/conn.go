@@ -81,7 +81,8 @@ func (k *conn) interrupt() { _ = k.net.SetDeadline(time.Unix(1, 0)) }
 
 // exchange writes the request and reads the head of the answer. The error is sock.ErrSpoke if
 // the connection, which has been used, was of no use any more: then nothing was written.
-func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64, used bool) (*http.Response, error) {
+func (k *conn) exchange(req *http.Request, data *Body, x *Exchange, used bool) (*http.Response, error) {
+	maxHeader := k.client.cfg.MaxHeader
 	k.over, k.heard = false, false
 	werr := k.write(req, data, used)
 	if errors.Is(werr, sock.ErrSpoke) {
@@ -89,7 +90,7 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64, used boo
 	}
 	// An engine that refuses the request may have answered before all of it came.
 	k.limited.left = maxHeader + readBuffer
-	resp, usual, err := k.reply(req)
+	resp, usual, err := k.reply(req, x)
 	for err == nil && !usual {
 		if resp, err = http.ReadResponse(k.in, req); err != nil || resp.StatusCode >= 200 {
 			break
@@ -104,7 +105,8 @@ func (k *conn) exchange(req *http.Request, data *Body, maxHeader int64, used boo
 		return nil, errors.Join(werr, err)
 	}
 	k.limited.left = math.MaxInt64
-	a := &answer{body: resp.Body, conn: k, again: !resp.Close && werr == nil}
+	a := x.newAnswer()
+	*a = answer{body: resp.Body, conn: k, again: !resp.Close && werr == nil}
 	switch {
 	case usual && resp.ContentLength < 0:
 		a.body = newPieces(k.in)

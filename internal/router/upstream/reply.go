@@ -16,7 +16,7 @@ import (
 // reply reads the head of an answer of the kind that nearly all are of: one length or
 // chunks, short, and nothing odd. ok is false for any other: of that nothing is taken, and
 // net/http knows what it is, with five times the work.
-func (k *conn) reply(req *http.Request) (resp *http.Response, ok bool, err error) {
+func (k *conn) reply(req *http.Request, x *Exchange) (resp *http.Response, ok bool, err error) {
 	if req.Method == http.MethodHead {
 		return nil, false, nil
 	}
@@ -37,7 +37,7 @@ func (k *conn) reply(req *http.Request) (resp *http.Response, ok bool, err error
 		}
 	}
 	data, _ := k.in.Peek(n) // they are there
-	if resp, ok = parseReply(string(data)); !ok {
+	if resp, ok = parseReply(string(data), x); !ok {
 		return nil, false, nil
 	}
 	_, _ = k.in.Discard(n)
@@ -46,7 +46,7 @@ func (k *conn) reply(req *http.Request) (resp *http.Response, ok bool, err error
 }
 
 // parseReply reads a head, whose strings the answer keeps.
-func parseReply(text string) (resp *http.Response, ok bool) {
+func parseReply(text string, x *Exchange) (resp *http.Response, ok bool) {
 	line, text := head.Line(text)
 	status, found := strings.CutPrefix(line, "HTTP/1.1 ")
 	code, _, _ := strings.Cut(status, " ")
@@ -55,11 +55,9 @@ func parseReply(text string) (resp *http.Response, ok bool) {
 		return nil, false
 	}
 	lines := strings.Count(text, "\n")
-	values := make([]string, 0, lines)
-	resp = &http.Response{
-		Status: status, StatusCode: int(number), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: make(http.Header, lines), ContentLength: -1,
-	}
+	resp, values := x.reply(lines)
+	resp.Status, resp.StatusCode, resp.ContentLength = status, int(number), -1
+	resp.Proto, resp.ProtoMajor, resp.ProtoMinor = "HTTP/1.1", 1, 1
 	for {
 		if line, text = head.Line(text); line == "" {
 			return resp, resp.ContentLength >= 0 != (resp.TransferEncoding != nil)

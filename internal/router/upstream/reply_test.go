@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +14,11 @@ import (
 // replyTo reads an answer as a conn does, if it is of the usual kind.
 func replyTo(text string) (*http.Response, bool) {
 	k := &conn{in: bufio.NewReaderSize(strings.NewReader(text), readBuffer)}
-	resp, ok, err := k.reply(&http.Request{Method: http.MethodGet})
+	x := NewExchange(context.Background())
+	before, _ := x.reply(2)
+	before.Header.Set("Old", "of the one before")
+	before.ContentLength, before.TransferEncoding = 7, []string{"chunked"}
+	resp, ok, err := k.reply(&http.Request{Method: http.MethodGet}, x)
 	if err != nil || !ok {
 		return nil, false
 	}
