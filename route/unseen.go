@@ -1,7 +1,6 @@
 package route
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/load"
@@ -10,6 +9,7 @@ import (
 // unseen is when the prompts of requests should be computed whose first token nobody
 // sees, as their answers come as a whole. Until then they count as prompts to compute,
 // from then on as decoding.
+// It is a heap: none is before the one at half its place.
 type unseen []unseenEnd
 
 type unseenEnd struct {
@@ -17,13 +17,45 @@ type unseenEnd struct {
 	at  time.Time
 }
 
-func (u *unseen) add(k load.Key, at time.Time) { heap.Push(u, unseenEnd{k, at}) }
+func (u *unseen) add(k load.Key, at time.Time) {
+	*u = append(*u, unseenEnd{k, at})
+	for h, i := *u, len(*u)-1; i > 0; { // package heap would allocate each
+		above := (i - 1) / 2
+		if !h[i].at.Before(h[above].at) {
+			return
+		}
+		h[i], h[above] = h[above], h[i]
+		i = above
+	}
+}
 
 // until calls f for all that end by now, in order. They may be over.
 func (u *unseen) until(now time.Time, f func(k load.Key, at time.Time)) {
 	for len(*u) > 0 && !(*u)[0].at.After(now) {
-		e := heap.Pop(u).(unseenEnd) //nolint:forcetypeassert // the heap holds nothing else
+		e := u.pop()
 		f(e.key, e.at)
+	}
+}
+
+// pop takes the first one out.
+func (u *unseen) pop() unseenEnd {
+	h, last := *u, len(*u)-1
+	first := h[0]
+	h[0], h[last] = h[last], unseenEnd{}
+	h = h[:last]
+	*u = h
+	for i := 0; ; {
+		next := i
+		for below := 2*i + 1; below <= 2*i+2 && below < len(h); below++ {
+			if h[below].at.Before(h[next].at) {
+				next = below
+			}
+		}
+		if next == i {
+			return first
+		}
+		h[i], h[next] = h[next], h[i]
+		i = next
 	}
 }
 
@@ -38,20 +70,4 @@ func (r *Router) NextUnseen() (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return r.unseen[0].at, true
-}
-
-func (u unseen) Len() int           { return len(u) }
-func (u unseen) Less(i, j int) bool { return u[i].at.Before(u[j].at) }
-func (u unseen) Swap(i, j int)      { u[i], u[j] = u[j], u[i] }
-
-// Push implements heap.Interface.
-func (u *unseen) Push(x any) { *u = append(*u, x.(unseenEnd)) } //nolint:forcetypeassert // the heap holds nothing else
-
-// Pop implements heap.Interface.
-func (u *unseen) Pop() any {
-	old := *u
-	e := old[len(old)-1]
-	old[len(old)-1] = unseenEnd{}
-	*u = old[:len(old)-1]
-	return e
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -45,10 +46,14 @@ type Body struct {
 	owners atomic.Int32
 }
 
+// bodies are those that all have released.
+var bodies = sync.Pool{New: func() any { return new(Body) }}
+
 // Open returns an empty body of the client. drop must end the reading from what Fill
 // is given; it is called on another goroutine, and never after Fill has returned.
 func (s *Spool) Open(from Client, drop func()) *Body {
-	b := &Body{spool: s, begun: s.cfg.Now(), end: drop, reading: true}
+	b := bodies.Get().(*Body) //nolint:forcetypeassert // the pool holds nothing else
+	*b = Body{spool: s, begun: s.cfg.Now(), end: drop, reading: true}
 	b.owners.Store(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +112,8 @@ func (b *Body) Release() {
 	if b.client.bodies--; b.client.bodies == 0 {
 		delete(s.clients, b.client.name)
 	}
+	*b = Body{}
+	bodies.Put(b)
 }
 
 // leave takes the body out of the list of those that are being read. The Spool's
