@@ -315,6 +315,8 @@ type Answer struct {
 	// Overdue is how long a request that is Watched may wait for its first token
 	// before its worker is judged by it; 0 is for ever.
 	Overdue time.Duration
+	// Probe is set if its worker was left out, and the request tells whether it is well again.
+	Probe bool
 	// Account is what of the prompt was to be found cached.
 	Account account.Choice
 	// First is when the first token is expected, from now on, if the choice is booked.

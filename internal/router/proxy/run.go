@@ -346,7 +346,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			p.keep(f, s, resp, cancel)
 			return f
 		}
-		s.follow, s.ends, refused = false, false, true // as with status 400
+		s.follow, s.ends, s.closes, refused = false, false, nil, true // as with status 400
 	}
 	if (!s.judge.on || s.judge.said != unsaid) && !part.begin() {
 		return p.notPrefilled(r, q, part.why)
@@ -354,11 +354,19 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if ended := s.cutBy(t); ended != "" {
 		return p.unanswered(r, q, stage, whyBrokeOff, ended, context.Canceled)
 	}
-	if err := s.whole(resp, cancel); err != nil {
+	if err := s.whole(resp, cancel, pair.Decode.Probe); err != nil {
 		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
 		return p.brokeOff(r, q, stage, err, ctx.Err() != nil)
+	}
+	if s.cut() { // and nobody has seen anything of it
+		if part.failed() {
+			return p.notPrefilled(r, q, part.why)
+		}
+		if f := p.saysNothing(q, s, resp, cancel); f != nil {
+			return f
+		}
 	}
 	p.answer(w, r, s, pair, resp, cancel)
 	clean = q.tally.outcome == "ok" && !s.idle.cut && pair.Prefill == nil && q.passage == nil

@@ -42,7 +42,7 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
 		outcome = "client_gone"
-	case outcome == "ok" && (s.judge.end() == fails || s.ends && !endsWell(s.last)):
+	case outcome == "ok" && (s.judge.end() == fails || s.broken(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	q.tally.outcome = outcome
@@ -99,13 +99,14 @@ const tailSize = 4 << 10
 type stream struct {
 	proxy  *Proxy
 	call   *call
-	tokens int     // of the answer that were seen
-	follow bool    // the booking follows the answer
-	events bool    // server-sent events: one for each token, about
-	tail   bool    // keep the end of the answer
-	ends   bool    // and look whether it is one
-	usage  bool    // which says how many tokens were generated: nobody sees them come
-	list   *listed // nil if it is no list of answers, each with its own usage
+	tokens int      // of the answer that were seen
+	follow bool     // the booking follows the answer
+	events bool     // server-sent events: one for each token, about
+	tail   bool     // keep the end of the answer
+	ends   bool     // and look whether it is one
+	closes *closing // nil if there is no event that says that it is whole
+	usage  bool     // which says how many tokens were generated: nobody sees them come
+	list   *listed  // nil if it is no list of answers, each with its own usage
 	begun  bool
 	ended  bool // with a line end
 	part   *prefill
@@ -142,7 +143,11 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 		judge:  newJudge(q, resp),
 		room:   room,
 	}
-	room.of.ends = ok && room.of.judge.on && room.of.judge.choices && room.of.judge.events
+	if j := &room.of.judge; ok && j.on && j.events {
+		if room.of.ends = j.choices; !j.choices {
+			room.of.closes = newClosing(q.api.read)
+		}
+	}
 	return room.of
 }
 
@@ -185,22 +190,44 @@ func (s *stream) cutBy(t *wait) string {
 	return ""
 }
 
+// probeHold is for how long the stream of an engine that was left out, and is tried, is kept back: what
+// fails until then fails for no client.
+const probeHold = 250 * time.Millisecond
+
 // whole reads on before anything of an answer that does not stream goes to the client: to its
 // end, or as much as there is room for. The error is for one that breaks off until then, which
 // can still be told by a status. That a stalled one holds its head back is the price; without its
-// end it is of no use to its client.
-func (s *stream) whole(resp *http.Response, cancel context.CancelFunc) error {
-	for !s.flushed(resp) && s.err == nil && s.n < len(s.buf) {
+// end it is of no use to its client. A probe's stream is read on for a moment.
+func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, probe bool) error {
+	streams := s.flushed(resp)
+	begun := time.Now()
+	for s.err == nil && s.n < len(s.buf) && (!streams || probe && time.Since(begun) < probeHold) {
 		var n int
 		n, s.err = s.next(resp.Body, s.buf[s.n:], cancel)
 		s.judge.see(s.buf[s.n : s.n+n])
 		s.n += n
 	}
-	if s.err == nil || s.err == io.EOF || s.flushed(resp) { //nolint:errorlint // readers return it bare
+	if s.err == nil || s.err == io.EOF || streams && !probe { //nolint:errorlint // readers return it bare
 		return nil
 	}
 	s.idle.stop()
 	return s.err
+}
+
+// cut reports whether all of the answer is there, and it is not whole.
+func (s *stream) cut() bool {
+	if s.err != io.EOF { //nolint:errorlint // readers return it bare
+		return false
+	}
+	if s.closes != nil {
+		s.closes.see(s.buf[:s.n])
+	}
+	return s.broken(s.buf[:s.n])
+}
+
+// broken reports whether a stream that ends so has not ended as its API says.
+func (s *stream) broken(tail []byte) bool {
+	return s.ends && !endsWell(tail) || s.closes != nil && !s.closes.well
 }
 
 // flushed reports whether the client is to see each part of the answer as it comes.
@@ -344,6 +371,9 @@ func (s *stream) see(chunk []byte) {
 	}
 	if s.hears != nil {
 		s.hears.see(chunk)
+	}
+	if s.closes != nil {
+		s.closes.see(chunk)
 	}
 	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
 		router.Output(s.call.id, 0) // it lives

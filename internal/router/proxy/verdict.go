@@ -169,42 +169,6 @@ func (j *judge) end() verdict {
 	return j.said
 }
 
-// endsWell reports whether what ends so is a whole stream of choices: it says that it is done, or why it
-// has stopped, and no error before that.
-func endsWell(tail []byte) bool {
-	done := false
-	for text := tail; len(text) > 0; {
-		at := bytes.LastIndexByte(text, '\n')
-		line := text[at+1:]
-		text = text[:max(at, 0)]
-		data, ok := bytes.CutPrefix(line, []byte("data:"))
-		switch data = bytes.TrimSpace(data); {
-		case !ok || len(data) == 0:
-		case string(data) == "[DONE]":
-			done = true
-		case bytes.Contains(data, []byte(`"error"`)) && said(data) == fails:
-			return false
-		default:
-			return done || stopped(tail)
-		}
-	}
-	return done || stopped(tail)
-}
-
-// stopped reports whether a choice says why it has stopped. It cannot be text that was generated.
-func stopped(text []byte) bool {
-	const key = `"finish_reason":`
-	for {
-		at := bytes.Index(text, []byte(key))
-		if at < 0 {
-			return false
-		}
-		if text = bytes.TrimLeft(text[at+len(key):], " "); len(text) > 0 && text[0] == '"' {
-			return true
-		}
-	}
-}
-
 // said tells an error from all else: as vLLM and SGLang put it into streams, and older
 // engines in the place of an answer.
 func said(object []byte) verdict {
