@@ -45,7 +45,16 @@ type Space struct {
 	// indexed: depths are the most that can be reused. The binary form says it of all spaces
 	// of an answer, if it is so of one.
 	Estimated bool
-	Ranks     []Rank
+	// Pools is what each shared pool holds of the prompt that some worker names. It is in
+	// External of these workers' ranks. The binary form has that alone.
+	Pools []PoolDepth
+	Ranks []Rank
+}
+
+// PoolDepth is how many leading blocks a pool holds, whatever of them can only be read together.
+type PoolDepth struct {
+	Name  string `json:"pool"`
+	Depth int    `json:"external"`
 }
 
 // Rank is a rank that holds the first block. Depths are leading blocks, each
@@ -168,6 +177,7 @@ func (m *Matches) parseJSON(body []byte) error {
 			BlockSize int `json:"block_size"`
 			Blocks    int
 			Estimated bool
+			Pools     []PoolDepth
 			Workers   []struct {
 				ID    uint64 `json:"worker_id,string"`
 				Ranks []struct {
@@ -185,7 +195,7 @@ func (m *Matches) parseJSON(body []byte) error {
 		return err
 	}
 	for _, s := range a.Spaces {
-		sp := Space{Group: s.Group, BlockSize: s.BlockSize, Blocks: s.Blocks, Estimated: s.Estimated}
+		sp := Space{Group: s.Group, BlockSize: s.BlockSize, Blocks: s.Blocks, Estimated: s.Estimated, Pools: s.Pools}
 		for _, w := range s.Workers {
 			for _, r := range w.Ranks {
 				sp.Ranks = append(sp.Ranks, Rank{w.ID, r.DPRank, r.Device, r.HostPinned, r.Disk, r.External, r.TreeSize})

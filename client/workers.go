@@ -12,7 +12,15 @@ type WorkerSpace struct {
 	Model     string   `json:"model"`
 	Group     string   `json:"group"`
 	BlockSize int      `json:"block_size"`
+	Pools     []Pool   `json:"pools,omitempty"`
 	Workers   []Worker `json:"workers"`
+}
+
+// Pool is a store that workers share.
+type Pool struct {
+	Name    string `json:"pool"`
+	Blocks  uint64 `json:"blocks"`
+	Workers int    `json:"workers"` // that name it
 }
 
 // Worker is a worker that is registered or publishes.
@@ -70,6 +78,7 @@ type Registration struct {
 	Transport    string     `json:"transport"`
 	Ranks        []uint32   `json:"dp_ranks"`
 	Tiers        []string   `json:"tiers,omitempty"`
+	Pools        []string   `json:"pools,omitempty"`        // that it reads from
 	TotalBlocks  uint64     `json:"total_blocks,omitempty"` // the device cache of a rank; 0 is unknown
 	HashScheme   string     `json:"hash_scheme,omitempty"`
 	EngineScheme string     `json:"engine_scheme,omitempty"`

@@ -16,6 +16,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // Applier applies batches to the index of one space. *shard.Space is the one
@@ -75,6 +76,8 @@ type Start struct {
 	Stored time.Time
 	// Ranks is how far each publisher stream was applied.
 	Ranks []RankPosition
+	// Pools are what the index knows besides, of which no stream of its own tells.
+	Pools []shard.RankID
 }
 
 // RankPosition is how far one publisher stream is applied.

@@ -114,6 +114,12 @@ func (r *reader) recoverFromSnapshot(ctx context.Context, s jetstream.Stream, in
 		}
 	}
 	r.departOthers(ctx, &start)
+	for _, id := range start.Pools {
+		if err := r.takePool(ctx, index, snap, id); err != nil && ctx.Err() == nil {
+			failed++
+			r.cfg.Log.Warn("what a snapshot has of a pool was not taken up: it has what was known before", "pool", id.Worker, "model", r.space.Model, "error", err)
+		}
+	}
 	r.m.reloads("loaded")
 	r.m.reloadedRanks.Add(taken)
 	r.m.reloadFailed.Add(failed)
@@ -243,6 +249,29 @@ func fill(ctx context.Context, state *shard.Replacement, dumped []shard.Dumped) 
 		err = shard.ErrBudget
 	}
 	return err
+}
+
+// takePool gives a pool the snapshot's state. Of several streams it is one reader's, and what
+// the others have told is not to be undone: the snapshot that was loaded has it.
+func (r *reader) takePool(ctx context.Context, index Replacer, snap Snapshot, id shard.RankID) error {
+	if r.of.Load() > 1 {
+		return nil
+	}
+	dumped, err := snap.Rank(ctx, id)
+	if err != nil {
+		return err
+	}
+	state, err := index.Replace(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err = fill(ctx, state, dumped); err == nil {
+		err = state.Commit(ctx, nil)
+	}
+	if err != nil {
+		return errors.Join(err, state.Abort(context.WithoutCancel(ctx)))
+	}
+	return nil
 }
 
 // commitSnapshot makes what the replacement has, of the position, the rank's state. It

@@ -4,14 +4,28 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// appendSpaceMatches appends one space's answer. The ranks are sorted.
-func appendSpaceMatches(dst []byte, sp event.Space, blocks int, ranks []rankDepth, sizes, estimated bool) []byte {
+// appendSpaceMatches appends one space's answer. What was found is sorted.
+func appendSpaceMatches(dst []byte, sp event.Space, blocks int, found *Found, sizes, estimated bool) []byte {
+	ranks := found.ranks
 	dst = append(dst, `{"group":`...)
 	dst = appendString(dst, sp.Group)
 	dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 	dst = appendUint(dst, `,"blocks":`, uint64(blocks))
 	if estimated {
 		dst = append(dst, `,"estimated":true`...)
+	}
+	for i, p := range found.pools {
+		if i == 0 {
+			dst = append(dst, `,"pools":[{"pool":`...)
+		} else {
+			dst = append(dst, `,{"pool":`...)
+		}
+		dst = appendString(dst, p.Name)
+		dst = appendUint(dst, `,"external":`, uint64(p.Depth))
+		dst = append(dst, '}')
+	}
+	if len(found.pools) > 0 {
+		dst = append(dst, ']')
 	}
 	dst = append(dst, `,"workers":[`...)
 	var last writtenDepths

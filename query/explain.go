@@ -133,7 +133,7 @@ func (q *finder) explainSpace(v *view, sp event.Space, blocks int) explainedSpac
 	if space == nil { // gone since
 		return x
 	}
-	for _, h := range space.Ranks() {
+	for _, h := range slices.DeleteFunc(space.Ranks(), isPool) {
 		d := depths[h.RankID]
 		rank := explainedRank{
 			WorkerID: decimal(h.Worker), DPRank: h.DPRank,

@@ -42,6 +42,8 @@ func (ix *fakeIndex) add(id event.Space, ranks ...fakeRank) *fakeSpace {
 func (*fakeSpace) Eagle() bool     { return false }
 func (sp *fakeSpace) Hybrid() bool { return sp.hybrid }
 
+func (*fakeSpace) Pools() []shard.PoolStat { return nil }
+
 func (ix *fakeIndex) Spaces() []event.Space {
 	var ids []event.Space
 	for _, sp := range ix.spaces {

@@ -46,7 +46,7 @@ func (q *finder) each(ix Index, visit func(sp event.Space, blocks int)) *edge.Pr
 		}
 		hashes := q.hashes(sp, space)
 		q.found.ranks, q.found.early = q.found.ranks[:0], r.earlyExit
-		q.found.tokens, q.found.finds, q.found.bounds = 0, 0, 0
+		q.found.tokens, q.found.finds, q.found.bounds, q.found.pools = 0, 0, 0, q.found.pools[:0]
 		if r.has&fieldTokens != 0 {
 			q.found.tokens = len(r.tokens)
 		}
@@ -126,7 +126,7 @@ func (q *finder) limited(hashes []uint64) []uint64 {
 // Depths are cumulative over tiers: "host_pinned" counts the leading blocks
 // that are in device or host memory each, and so on. Those of a worker are the
 // largest of its ranks; "longest" is the largest over all tiers, "tokens" the
-// same in tokens.
+// same in tokens. What a pool has extends "external" of the ranks whose workers name it.
 func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	begun := len(dst)
 	dst = append(dst, `{"model":`...)
@@ -135,7 +135,7 @@ func (q *finder) appendMatches(ix Index, dst []byte) ([]byte, *edge.Problem) {
 	p := q.each(ix, func(sp event.Space, blocks int) {
 		dst = append(dst, open...)
 		open = ","
-		dst = appendSpaceMatches(dst, sp, blocks, q.found.ranks, q.req.treeSizes, q.estimated)
+		dst = appendSpaceMatches(dst, sp, blocks, &q.found, q.req.treeSizes, q.estimated)
 	})
 	if p != nil {
 		return dst[:begun], p

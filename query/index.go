@@ -29,6 +29,8 @@ type Space interface {
 	// Unfold appends the local hashes of the longest chain that has the
 	// sequence hashes seq, as far as the space knows one.
 	Unfold(dst, seq []uint64) []uint64
+	// Pools returns the pools that workers name, sorted by name.
+	Pools() []shard.PoolStat
 	// Ranks returns what every rank holds, sorted by worker and rank.
 	Ranks() []shard.RankStat
 	// BeginDump queues a copying of what the rank holds; wait returns it. See
@@ -39,10 +41,11 @@ type Space interface {
 // Found collects the ranks of one lookup. It is reused.
 type Found struct {
 	ranks  []rankDepth
-	early  bool         // stop once one rank is left; its depth is then a lower bound
-	tokens int          // of the prompt; 0: not known
-	finds  int          // of Shards
-	bounds int          // of them those some of whose depths may be upper bounds
+	early  bool // stop once one rank is left; its depth is then a lower bound
+	tokens int  // of the prompt; 0: not known
+	finds  int  // of Shards
+	bounds int  // of them those some of whose depths may be upper bounds
+	pools  []shard.PoolDepth
 	result shard.Result // scratch of Shards
 }
 
@@ -59,11 +62,26 @@ func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32, held uint64) 
 	f.ranks = append(f.ranks, rankDepth{id, depth, held})
 }
 
+// addPools adds what pools hold of the prompt: the deeper of two lookups.
+func (f *Found) addPools(list []shard.PoolDepth) {
+	for _, p := range list {
+		i := slices.IndexFunc(f.pools, func(o shard.PoolDepth) bool { return o.Name == p.Name })
+		if i < 0 {
+			f.pools = append(f.pools, p)
+		} else {
+			f.pools[i].Depth = max(f.pools[i].Depth, p.Depth)
+		}
+	}
+}
+
 // sort brings the ranks into the order of answers: by worker, then rank.
 func (f *Found) sort() {
 	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
+	if len(f.pools) > 1 {
+		slices.SortFunc(f.pools, func(a, b shard.PoolDepth) int { return cmp.Compare(a.Name, b.Name) })
+	}
 }
 
 // merge makes one of a rank that two lookups found, with the greater depths.

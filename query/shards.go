@@ -29,6 +29,7 @@ func (s shardSpace) Find(local []uint64, f *Found) {
 		f.bounds++
 	}
 	f.result.EachMember(f.addRank)
+	f.addPools(f.result.Pools())
 }
 
 // addRank adds one rank of a shard.Result.

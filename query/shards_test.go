@@ -265,6 +265,7 @@ func (x *readyIndex) Spaces() []event.Space   { return x.spaces }
 func (x *readyIndex) Space(event.Space) Space { return x }
 func (x *readyIndex) Eagle() bool             { return false }
 func (x *readyIndex) Hybrid() bool            { return false }
+func (x *readyIndex) Pools() []shard.PoolStat { return nil }
 func (x *readyIndex) Ranks() []shard.RankStat { return nil }
 
 func (x *readyIndex) BeginDump(context.Context, shard.RankID) (func() []shard.Dumped, error) {

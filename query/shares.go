@@ -40,6 +40,7 @@ type (
 		LeftOver  *uint64           `json:"tokens_left_over,omitempty"`
 		Longest   *uint64           `json:"longest,omitempty"`
 		Estimated bool              `json:"estimated,omitempty"`
+		Pools     []json.RawMessage `json:"pools,omitempty"`
 		Workers   []json.RawMessage `json:"workers,omitzero"`
 		Ranks     []json.RawMessage `json:"ranks,omitzero"`
 	}
@@ -200,6 +201,7 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 		}
 		is := &a.Spaces[i]
 		is.Estimated = is.Estimated || sp.Estimated
+		is.Pools = deepest(is.Pools, sp.Pools)
 		is.Workers, is.Ranks = append(is.Workers, sp.Workers...), append(is.Ranks, sp.Ranks...)
 		if is.Longest != nil && sp.Longest != nil && *sp.Longest > *is.Longest {
 			is.Longest = sp.Longest
@@ -208,6 +210,30 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 	slices.SortFunc(a.Spaces, func(x, y sharedSpace) int {
 		return cmp.Or(cmp.Compare(x.Model, y.Model), cmp.Compare(x.BlockSize, y.BlockSize), cmp.Compare(x.Group, y.Group))
 	})
+}
+
+// deepest returns the pools of both with what the share knows that knows most: each is told by
+// its own workers alone.
+func deepest(pools, more []json.RawMessage) []json.RawMessage {
+	type pool struct {
+		Name     string `json:"pool"`
+		External uint64 `json:"external"`
+		Blocks   uint64 `json:"blocks"`
+	}
+	for _, raw := range more {
+		var p, known pool
+		if json.Unmarshal(raw, &p) != nil {
+			continue
+		}
+		i := slices.IndexFunc(pools, func(o json.RawMessage) bool { return json.Unmarshal(o, &known) == nil && known.Name == p.Name })
+		switch {
+		case i < 0:
+			pools = append(pools, raw)
+		case p.External > known.External || p.Blocks > known.Blocks:
+			pools[i] = raw
+		}
+	}
+	return pools
 }
 
 // workersOf returns the registered workers of the missing shares, of the model that is

@@ -1,6 +1,8 @@
 package query
 
 import (
+	"slices"
+
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -22,10 +24,15 @@ func appendHeld(dst []byte, ix Index, stale map[event.Space]map[shard.RankID]boo
 		dst = appendString(dst, sp.Group)
 		dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 		dst = append(dst, `,"ranks":[`...)
-		for i, rank := range space.Ranks() {
-			if i > 0 {
+		more := false
+		for _, rank := range space.Ranks() {
+			if rank.Pool() {
+				continue
+			}
+			if more {
 				dst = append(dst, ',')
 			}
+			more = true
 			blocks := uint64(0)
 			for _, n := range rank.Held {
 				blocks += uint64(n)
@@ -65,7 +72,7 @@ func appendSpaces(dst []byte, ix Index, model []byte) []byte {
 		dst = append(dst, `,"group":`...)
 		dst = appendString(dst, sp.Group)
 		dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
-		held := space.Ranks()
+		held := slices.DeleteFunc(space.Ranks(), isPool)
 		var blocks [event.NumTiers]uint64
 		workers := uint64(0)
 		for i := range held {
@@ -83,7 +90,28 @@ func appendSpaces(dst []byte, ix Index, model []byte) []byte {
 		dst = appendUint(dst, `,"host_pinned":`, blocks[event.HostPinned])
 		dst = appendUint(dst, `,"disk":`, blocks[event.Disk])
 		dst = appendUint(dst, `,"external":`, blocks[event.External])
-		dst = append(dst, "}}"...)
+		dst = append(dst, '}')
+		dst = appendPools(dst, space.Pools())
+		dst = append(dst, '}')
 	}
 	return append(dst, "]}\n"...)
 }
+
+// appendPools appends a space's pools as a member, none where there are none.
+func appendPools(dst []byte, pools []shard.PoolStat) []byte {
+	if len(pools) == 0 {
+		return dst
+	}
+	open := `,"pools":[{"pool":`
+	for _, p := range pools {
+		dst = append(dst, open...)
+		open = `,{"pool":`
+		dst = appendString(dst, p.Name)
+		dst = appendUint(dst, `,"blocks":`, uint64(p.Blocks))
+		dst = appendUint(dst, `,"workers":`, uint64(p.Workers))
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}
+
+func isPool(r shard.RankStat) bool { return r.Pool() }

@@ -185,8 +185,9 @@ func (l *workerList) encode(v any, end string) {
 func (l *workerList) beginSpace() {
 	sp := l.spaces[0]
 	l.begun, l.some, l.ranks = true, false, nil
+	var pools []client.Pool
 	if space := l.view.index.Space(sp); space != nil {
-		l.ranks = space.Ranks()
+		l.ranks, pools = slices.DeleteFunc(space.Ranks(), isPool), poolsOf(space.Pools())
 	}
 	if l.first {
 		l.ready.WriteString(`{"spaces":[`)
@@ -194,7 +195,7 @@ func (l *workerList) beginSpace() {
 		l.ready.WriteByte(',')
 	}
 	l.first = false
-	l.encode(client.WorkerSpace{Model: sp.Model, Group: sp.Group, BlockSize: int(sp.BlockSize), Workers: []client.Worker{}}, "]}\n")
+	l.encode(client.WorkerSpace{Model: sp.Model, Group: sp.Group, BlockSize: int(sp.BlockSize), Pools: pools, Workers: []client.Worker{}}, "]}\n")
 }
 
 // next returns the space's next worker; nil: there is none.
@@ -261,6 +262,13 @@ func (l *workerList) stream(id shard.RankID) *client.Stream {
 	return info
 }
 
+func poolsOf(list []shard.PoolStat) (pools []client.Pool) {
+	for _, p := range list {
+		pools = append(pools, client.Pool{Name: p.Name, Blocks: uint64(p.Blocks), Workers: p.Workers})
+	}
+	return pools
+}
+
 func registrationOf(e *registry.Entry) *client.Registration {
 	r := &client.Registration{
 		Name: e.Name, Sources: []string{}, Role: string(e.Role), Transport: string(e.Transport), Ranks: e.Ranks, Tiers: e.Tiers,
@@ -274,6 +282,9 @@ func registrationOf(e *registry.Entry) *client.Registration {
 		if source.is {
 			r.Sources = append(r.Sources, source.name)
 		}
+	}
+	for i := range e.Pools {
+		r.Pools = append(r.Pools, e.Pools[i].Name)
 	}
 	if e.Incarnation != 0 {
 		r.Incarnation = strconv.FormatUint(e.Incarnation, 10)

@@ -105,6 +105,9 @@ type Worker struct {
 	// Loras are the names of its engine's LoRA adapters by their number, for events
 	// that give no more than that.
 	Loras map[int64]string `json:"lora_ids,omitempty"`
+	// Pools are the stores that it shares with other workers: what its events say of their
+	// tiers is said of the pool.
+	Pools []event.Pool `json:"pools,omitempty"`
 	// Seen is what its publisher has seen of its engine; none: nothing, or it does not say.
 	Seen []Seen `json:"seen,omitempty"`
 }
@@ -192,7 +195,7 @@ func (w *Worker) normalise() error {
 	if err := modelfiles.Check(w.Tokenizer); err != nil {
 		return err
 	}
-	if err := cmp.Or(w.checkTexts(), w.checkSeen(), event.CheckCacheGroups(w.CacheGroups)); err != nil {
+	if err := cmp.Or(w.checkTexts(), w.checkSeen(), event.CheckCacheGroups(w.CacheGroups), event.CheckPools(w.Pools)); err != nil {
 		return err
 	}
 	if len(w.Ranks) == 0 {
@@ -203,6 +206,9 @@ func (w *Worker) normalise() error {
 	w.Ranks = slices.Compact(w.Ranks)
 	if len(w.Ranks) > maxRanks {
 		return fmt.Errorf("%d ranks, at most %d", len(w.Ranks), maxRanks)
+	}
+	if w.Ranks[len(w.Ranks)-1] == event.PoolRank {
+		return fmt.Errorf("rank %d is none of a worker's", event.PoolRank)
 	}
 	for _, m := range []map[uint32]string{w.Endpoints.Events, w.Endpoints.Replay} {
 		for rank := range m {
@@ -227,6 +233,9 @@ func (w *Worker) checkTexts() error {
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
 	texts = slices.AppendSeq(texts, maps.Values(w.Loras))
+	for i := range w.Pools {
+		texts = append(texts, w.Pools[i].Name)
+	}
 	for i := range w.Seen {
 		texts = append(texts, w.Seen[i].texts()...)
 	}

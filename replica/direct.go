@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
@@ -55,7 +56,7 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	}
 	ranks := make(map[uint32]direct.Endpoint)
 	for rank, endpoint := range e.Endpoints.Events {
-		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt, Loras: e.Loras}
+		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt, Loras: e.Loras, Remote: event.PoolOf(e.Pools, event.External)}
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
 		w.r.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)
@@ -67,7 +68,7 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 
 func (w *workers) listenAll(ctx context.Context) {
 	for _, e := range w.reg.Snapshot(true) {
-		w.heed(&e)
+		w.heed(ctx, &e)
 		w.listen(ctx, &e)
 	}
 }

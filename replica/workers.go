@@ -85,7 +85,7 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 		w.compare(ctx)
 		return
 	}
-	w.heed(&e.Entry)
+	w.heed(ctx, &e.Entry)
 	w.listen(ctx, &e.Entry)
 	for rank, d := range e.RemovedRanks {
 		w.drop(ctx, e.Entry.Key, []uint32{rank}, d)
@@ -95,13 +95,17 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 
 // heed has requests be looked up with the hashes that the worker says it makes, and
 // answers be exact, or called estimated, by what it says of its caches.
-func (w *workers) heed(e *registry.Entry) {
+func (w *workers) heed(ctx context.Context, e *registry.Entry) {
 	if !e.Present() {
+		if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
+			w.note(sp.SetPools(ctx, e.Key.Worker, nil, nil))
+		}
 		return
 	}
-	if !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 {
+	if !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 && len(e.Pools) == 0 {
 		if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
 			sp.SetCacheGroups(e.Key.Worker, nil) // it may have said something before
+			w.heedPools(ctx, sp, e)
 		}
 		return
 	}
@@ -117,6 +121,18 @@ func (w *workers) heed(e *registry.Entry) {
 		sp.MarkHybrid()
 	}
 	sp.SetCacheGroups(e.Key.Worker, e.CacheGroups)
+	w.heedPools(ctx, sp, e)
+}
+
+// heedPools has lookups know what pools the worker reads from, and events of theirs be the
+// pools'.
+func (w *workers) heedPools(ctx context.Context, sp *shard.Space, e *registry.Entry) {
+	if w.r.share.Of > 0 && !w.r.share.Has(e.Key.Worker) {
+		return // another replica's
+	}
+	if err := sp.SetPools(ctx, e.Key.Worker, e.Ranks, e.Pools); err != nil && ctx.Err() == nil {
+		w.r.log.Warn("the pools that a worker registers are not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
+	}
 }
 
 // bring has the index hold nothing of a worker that is not there, and asks one
@@ -135,6 +151,9 @@ func (w *workers) bring(ctx context.Context, e *registry.Entry) {
 // either.
 func (w *workers) tell(ctx context.Context) {
 	for _, e := range w.reg.Snapshot(false) {
+		if len(e.Pools) > 0 && e.Present() { // it may have left and come back meanwhile
+			w.heed(ctx, &e)
+		}
 		if e.Announced && e.Present() && e.Conflict == "" && e.Transport != registry.ZMQ {
 			w.r.ingest.Load().WorkerTold(ctx, e.Key.Space, e.Key.Worker, ingest.Told{Incarnation: e.Incarnation, Last: e.Last})
 		}
@@ -144,7 +163,7 @@ func (w *workers) tell(ctx context.Context) {
 // compare brings the index what changed in events that were lost.
 func (w *workers) compare(ctx context.Context) {
 	for _, e := range w.reg.Snapshot(true) {
-		w.heed(&e)
+		w.heed(ctx, &e)
 		w.listen(ctx, &e)
 		w.bring(ctx, &e)
 	}

@@ -24,7 +24,7 @@ func TestCacheGroupsAreAsRegisteredLast(t *testing.T) {
 		{Number: 0, Kind: "full_attention", BlockSize: 2},
 		{Number: 2, Kind: "sliding_window", BlockSize: 2, Span: 5},
 	}
-	w.heed(entry)
+	w.heed(t.Context(), entry)
 	b := event.Batch{Space: key, Worker: 7, Events: []event.Event{
 		{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}, {Kind: event.Stored, Group: 2, Engine: []uint64{1}},
 	}}
@@ -40,7 +40,7 @@ func TestCacheGroupsAreAsRegisteredLast(t *testing.T) {
 		t.Fatal("what is registered of the caches makes nothing exact")
 	}
 	entry.CacheGroups = nil
-	if w.heed(entry); exact() {
+	if w.heed(t.Context(), entry); exact() {
 		t.Error("answers are exact by what is no longer registered")
 	}
 }

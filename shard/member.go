@@ -58,7 +58,7 @@ func (r *Result) EachMember(f func(m Member, depth [event.NumTiers]uint32)) {
 	if r.space == nil {
 		return
 	}
-	if r.grouped.is {
+	if r.grouped.is || r.pooled.is {
 		for i := range r.grouped.found {
 			if found := &r.grouped.found[i]; !found.m.removed.Load() {
 				f(found.Member, found.depth)

@@ -15,6 +15,9 @@ type RankID struct {
 	DPRank uint32
 }
 
+// Pool reports whether it is a pool and no worker's rank; see [Space.SetPools].
+func (id RankID) Pool() bool { return id.DPRank == event.PoolRank }
+
 // member is the identity of a holder number, from the first block stored for a
 // RankID until the rank is removed.
 type member struct {
@@ -40,6 +43,8 @@ type member struct {
 	reached []bool
 	// groups is set once the rank is known to have cache groups.
 	groups atomic.Pointer[grouped]
+	// pools are those that its worker names; nil: none.
+	pools atomic.Pointer[workerPools]
 	// loaded says that it comes from a snapshot, which does not tell what its groups hold.
 	// Space.mu guards it.
 	loaded bool
@@ -72,6 +77,7 @@ type table struct {
 	slots   atomic.Pointer[[]atomic.Pointer[member]] // by holder number; nil where free
 
 	byWorker  map[uint64]map[uint32]*member
+	pools     map[uint64]*workerPools // by worker that names some
 	replacing map[RankID]*Replacement
 	free      []core.Holder
 	next      core.Holder
@@ -79,7 +85,7 @@ type table struct {
 }
 
 func newTable() *table {
-	t := &table{byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement)}
+	t := &table{byWorker: make(map[uint64]map[uint32]*member), pools: make(map[uint64]*workerPools), replacing: make(map[RankID]*Replacement)}
 	t.slots.Store(&[]atomic.Pointer[member]{})
 	return t
 }
@@ -130,6 +136,9 @@ func (t *table) hidden(id RankID, shards int) *member {
 	m := &member{
 		id: id, reached: make([]bool, shards), held: make([]atomic.Int64, shards*event.NumTiers), inferred: make([]atomic.Int64, shards),
 		lost: make([]atomic.Uint64, shards), lostAt: make([]atomic.Int64, shards),
+	}
+	if w := t.pools[id.Worker]; w != nil && !id.Pool() {
+		m.pools.Store(w)
 	}
 	if n := len(t.free); n > 0 {
 		m.holder = t.free[n-1]

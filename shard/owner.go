@@ -94,6 +94,10 @@ func (o *owner) apply(t *task) (changed bool) {
 		if ev.Group > 0 {
 			continue
 		}
+		countCopies, asked := t.batch.CountCopies, out.UnknownParent
+		if t.pooled != nil && t.pooled[i] != nil {
+			countCopies = false // whoever says it, an object is there once
+		}
 		had := !o.index.Empty(m.holder)
 		if had || o.begins(ev) {
 			o.prefetchAfter(t, i)
@@ -101,8 +105,12 @@ func (o *owner) apply(t *task) (changed bool) {
 		switch ev.Kind {
 		case event.Stored:
 			o.store(t, i, out)
+			if t.pooled != nil && t.pooled[i] != nil { // nobody can be asked for what is missing
+				out.UnknownBlock += out.UnknownParent - asked
+				out.UnknownParent = asked
+			}
 		case event.Removed:
-			part := o.index.Remove(m.holder, ev, t.batch.CountCopies)
+			part := o.index.Remove(m.holder, ev, countCopies)
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
 			out.Add(part)
 			o.lose(m, part.Removed, t.batch.Published)
@@ -185,26 +193,27 @@ func (o *owner) share(t *task, missing, blocks int) int {
 // here, and else it forgets the hashes that now belong to another shard.
 func (o *owner) store(t *task, i int, out *core.Outcome) {
 	ev, h := &t.batch.Events[i], t.members[i].holder
+	countCopies := t.batch.CountCopies && (t.pooled == nil || t.pooled[i] == nil)
 	if len(t.to) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
 			if vote := o.knower(o.space.scheme(t.members[i].id.Worker), ev.Parent); vote != parentUnknown {
 				out.Inferred += o.index.Infer(h, vote.holder(), ev.Parent)
 			}
 		}
-		if t.scheme != "" && len(ev.Local) == 0 {
-			out.Add(core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
-				vote := o.knower(t.scheme, ev.Engine[j])
+		if (t.scheme != "" || t.pooled != nil) && len(ev.Local) == 0 {
+			out.Add(core.StoreHashOnly(o.index, h, ev, countCopies, func(j int) (core.Holder, bool) {
+				vote := o.teller(t, i, ev.Engine[j])
 				return vote.holder(), vote != parentUnknown
 			}))
 			return
 		}
-		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		out.Add(o.index.Store(h, ev, countCopies))
 		return
 	}
 	if len(ev.Local) == 0 {
 		var part core.Outcome
-		if t.scheme == "" {
-			part = o.index.Store(h, ev, t.batch.CountCopies)
+		if t.scheme == "" && t.pooled == nil {
+			part = o.index.Store(h, ev, countCopies)
 		} else {
 			part = o.storeHashOnly(t, i)
 		}
@@ -215,7 +224,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	hashes := ev.Engine[:min(len(ev.Engine), len(ev.Local))]
 	if !ev.HasParent {
 		if o.begins(ev) {
-			out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+			out.Add(o.index.Store(h, ev, countCopies))
 		} else {
 			out.Replaced += o.index.Forget(h, hashes)
 		}
@@ -223,7 +232,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	}
 	if o.index.Knows(h, ev.Parent) {
 		t.voteParent(i, parentHere)
-		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		out.Add(o.index.Store(h, ev, countCopies))
 		return
 	}
 	vote := parentUnknown
@@ -236,7 +245,7 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	}
 	if vote != parentUnknown && t.awaitParent(i) == vote {
 		out.Inferred += o.index.Infer(h, vote.holder(), ev.Parent)
-		out.Add(o.index.Store(h, ev, t.batch.CountCopies))
+		out.Add(o.index.Store(h, ev, countCopies))
 		return
 	}
 	// If another shard stores the blocks, hashes of theirs that are here are
@@ -266,7 +275,7 @@ func (o *owner) storeHashOnly(t *task, i int) core.Outcome {
 	for j, e := range ev.Engine {
 		vote := parentHere
 		if !o.index.Knows(h, e) {
-			vote = o.knower(t.scheme, e)
+			vote = o.teller(t, i, e)
 			offers = offers || vote != parentUnknown
 		}
 		o.votes = append(o.votes, vote)
@@ -278,13 +287,23 @@ func (o *owner) storeHashOnly(t *task, i int) core.Outcome {
 	if offers {
 		t.awaitParent(i)
 	}
-	return core.StoreHashOnly(o.index, h, ev, t.batch.CountCopies, func(j int) (core.Holder, bool) {
+	countCopies := t.batch.CountCopies && (t.pooled == nil || t.pooled[i] == nil)
+	return core.StoreHashOnly(o.index, h, ev, countCopies, func(j int) (core.Holder, bool) {
 		vote := o.votes[j]
 		if vote == parentUnknown || t.hashVote(i, j) != vote {
 			return 0, false
 		}
 		return vote.holder(), true
 	})
+}
+
+// teller returns whom to store a block of event i from that is named by hash alone: who says
+// that a pool has it, or else the knower.
+func (o *owner) teller(t *task, i int, hash uint64) parentVote {
+	if vote, knows := o.announcer(t, i, hash); knows {
+		return vote
+	}
+	return o.knower(t.scheme, hash)
 }
 
 // knower returns whom to infer a parent from, or to store a block by hash from: of the

@@ -99,12 +99,21 @@ func (p *Replacement) Attach(ctx context.Context, events []event.Event, copies [
 			t.members = append(t.members, p.member)
 		}
 		p.space.reach(t)
+		p.givePools(t)
 	})
 }
 
 // Finish is called after the last Add.
 func (p *Replacement) Finish(ctx context.Context) (core.Outcome, error) {
-	return p.do(ctx, func(*task) {})
+	return p.do(ctx, p.givePools)
+}
+
+// givePools names the pools that take over what is the pools' of what was restored: the rank
+// has said it, and no more than that is known.
+func (p *Replacement) givePools(t *task) {
+	if w := p.member.pools.Load(); w != nil {
+		t.takers = p.space.takers(w)
+	}
 }
 
 // do has every shard do its part of the restoring, and waits.
@@ -190,6 +199,7 @@ func (o *owner) restore(t *task) {
 			g.mu.Unlock()
 		}
 		o.publish(p.member)
+		o.giveTo(t.takers, p.member)
 		return
 	}
 	for i := range t.batch.Events {
@@ -218,6 +228,7 @@ func (o *owner) restore(t *task) {
 		out.Add(part)
 	}
 	o.publish(p.member)
+	o.giveTo(t.takers, p.member) // of Attach
 }
 
 // attach does this shard's part of an event of Attach.

@@ -15,6 +15,7 @@ type Result struct {
 	slots   *[]atomic.Pointer[member] // of the table, then
 	matches core.Matches
 	grouped groupedFind
+	pooled  pooledFind
 
 	// EarlyExit makes Find stop once a single rank is left: its depth is then
 	// a lower bound. The caller sets it.
@@ -30,18 +31,24 @@ type Result struct {
 // from the first on. It takes no lock and touches one shard.
 func (s *Space) Find(local []uint64, r *Result) {
 	r.space, r.grouped.is = s, s.grouped.Load()
-	r.matches.EarlyExit = r.EarlyExit && !r.grouped.is // who has most of full attention may reuse less
+	r.pooled.is = s.pooled.Load()
+	// Who has most of full attention may reuse less, and who has nothing what a pool has.
+	r.matches.EarlyExit = r.EarlyExit && !r.grouped.is && !r.pooled.is
 	for {
 		swaps := s.table.swaps.Load()
 		r.slots, r.version = s.table.slots.Load(), s.table.version.Load()
 		if len(local) == 0 {
 			r.matches.Reset()
 			r.grouped.found, r.grouped.estimated = r.grouped.found[:0], false
+			r.pooled.named = r.pooled.named[:0]
 			return
 		}
 		s.shards[s.shardOf(local[0])].index.Find(local, &r.matches)
 		if r.grouped.is {
 			s.regroup(local, r)
+		}
+		if r.pooled.is {
+			s.extend(r)
 		}
 		if s.table.swaps.Load() == swaps {
 			return

@@ -38,6 +38,7 @@ type Space struct {
 	eagle   atomic.Bool // see Eagle
 	hybrid  atomic.Bool // see Hybrid
 	grouped atomic.Bool // some worker has cache groups that are told apart
+	pooled  atomic.Bool // some worker has named a pool
 	models  *xsync.MapOf[uint64, *cacheModel]
 
 	mu struct { // guards the order of tasks and the table's writes
@@ -155,6 +156,9 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
+		if s.pooled.Load() {
+			s.attribute(t)
+		}
 		t.outs[0].Refused += s.findMembers(t)
 		for _, m := range t.members {
 			if m == nil || m.groups.Load() != nil {
@@ -172,7 +176,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 // hash-only events: all shards must take it as the same.
 func (s *Space) schemeOf(b *event.Batch) string {
 	for i := range b.Events {
-		if hashOnly(&b.Events[i]) {
+		if hashOnly(&b.Events[i]) || s.pooled.Load() { // what goes to a pool is by hash
 			return s.scheme(b.Worker)
 		}
 	}
@@ -186,8 +190,22 @@ func (s *Space) findMembers(t *task) (refused int) {
 	for i := range t.batch.Events {
 		ev := &t.batch.Events[i]
 		id := RankID{t.batch.Worker, ev.DPRank}
-		if m == nil || m.id != id {
+		switch {
+		case t.pooled != nil:
+			t.announcers = append(t.announcers, s.table.find(id))
+			if t.pooled[i] != nil {
+				id = poolID(t.pooled[i].Name)
+			}
+			fallthrough
+		case m == nil || m.id != id:
 			m = s.table.find(id)
+		}
+		if ev.DPRank == event.PoolRank { // of no worker
+			if ev.Kind == event.Stored {
+				refused += len(ev.Engine)
+			}
+			t.members = append(t.members, nil)
+			continue
 		}
 		if m == nil && ev.Kind == event.Stored {
 			if s.table.count.Load() < int64(s.maxRanks) {
@@ -211,7 +229,7 @@ func (s *Space) reach(t *task) {
 		}
 		switch ev := &t.batch.Events[i]; {
 		case ev.Kind != event.Stored || ev.Group > 0:
-		case ev.Incomplete && ev.HasParent || hashOnly(ev) && t.scheme != "":
+		case ev.Incomplete && ev.HasParent || hashOnly(ev) && (t.scheme != "" || t.pooled != nil):
 			m.reachAll() // it may be wherever others of the hash scheme have it
 		case !ev.HasParent && len(ev.Local) > 0:
 			m.reached[s.shardOf(ev.Local[0])] = true
@@ -257,7 +275,9 @@ func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
 	s.models.Delete(worker) // who comes back says it again
 	return s.removeRanks(ctx, func(remove func(*member)) {
 		for _, m := range s.table.byWorker[worker] {
-			remove(m)
+			if !m.id.Pool() { // a pool of the same name
+				remove(m)
+			}
 		}
 		for id, p := range s.table.replacing {
 			if id.Worker == worker {

@@ -26,6 +26,13 @@ type task struct {
 	// hashes that the worker's ranks do not know are looked for with others of
 	// it. "": they are not.
 	scheme string
+	// pooled says of which events of the batch a pool is meant, nil of none: they are changed
+	// for it, and announcers are the ranks that said so. takers take over what a restored
+	// rank has on tiers of pools.
+	pooled     []*event.Pool
+	announcers []*member
+	takers     *takers
+
 	reveal *member // the rank that takes over from the one in members
 	done   func(core.Outcome)
 
@@ -35,7 +42,7 @@ type task struct {
 	// parents[i] is how the shards have voted on the parent of event i. A
 	// shard that must know the outcome waits on decided.
 	parents []parentTally
-	// hashVotes has, where scheme is not empty, how the shards have voted on the
+	// hashVotes has, where scheme is not empty or something is a pool's, how the shards have voted on the
 	// blocks of the batch's hash-only events, those of event i from hashVotesAt[i]
 	// on: as a parentVote, the greatest. It holds once parents[i] says that
 	// all have voted.
@@ -61,7 +68,7 @@ func (t *task) start() {
 		for i := range t.parents {
 			t.parents[i].Store(0)
 		}
-		if t.scheme != "" {
+		if t.scheme != "" || t.pooled != nil {
 			t.startHashVotes()
 		}
 	}
@@ -109,6 +116,10 @@ func (t *task) hashVote(i, j int) parentVote {
 func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
+	t.pooled, t.takers = nil, nil
+	race.Write(t.announcers)
+	clear(t.announcers)
+	t.announcers = t.announcers[:0]
 	race.Write(t.members) // clearing is assembly, and the owners have just read them
 	race.Write(t.outs)
 	clear(t.members)

@@ -410,5 +410,10 @@ func (m *Meta) number(present []shard.CutRank) {
 			m.Idle = append(m.Idle, r)
 		}
 	}
+	for _, r := range present {
+		if r.Pool() { // of which no stream tells
+			m.Ranks = append(m.Ranks, Publisher{Holder: r.Holder, Worker: r.Worker, DPRank: r.DPRank})
+		}
+	}
 	slices.SortFunc(m.Ranks, func(a, b Publisher) int { return int(a.Holder) - int(b.Holder) })
 }

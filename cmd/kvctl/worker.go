@@ -142,6 +142,7 @@ type listed struct {
 	Role        string   `json:"role,omitempty"`
 	Transport   string   `json:"transport,omitempty"`
 	Sources     []string `json:"sources"`
+	Pools       []string `json:"pools,omitempty"`
 	TotalBlocks uint64   `json:"total_blocks,omitempty"`
 	HeardAgo    float64  `json:"heard_seconds_ago,omitempty"`
 	Lease       float64  `json:"lease_seconds,omitempty"`
@@ -187,6 +188,9 @@ func (c *config) describe(e *registry.Entry) listed {
 	if e.HTTP {
 		w.Sources = append(w.Sources, "http")
 	}
+	for i := range e.Pools {
+		w.Pools = append(w.Pools, e.Pools[i].Name)
+	}
 	return w
 }
 
@@ -204,6 +208,9 @@ func (c *config) table(workers []listed, ignored []registry.Corrupt) error {
 			if w.DrainedBy != "" {
 				remark = strings.TrimSpace("drained by " + w.DrainedBy + " " + remark)
 			}
+		}
+		if len(w.Pools) > 0 {
+			remark = strings.TrimSpace("pools " + strings.Join(w.Pools, ", ") + " " + remark)
 		}
 		if w.Lease > 0 {
 			heard = time.Duration(w.HeardAgo*float64(time.Second)).Round(100*time.Millisecond).String() + " ago"

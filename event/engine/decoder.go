@@ -29,6 +29,9 @@ type Config struct {
 	// that (vLLM up to 0.13). Without a name here or in Lora their blocks are left out:
 	// the content of an adapter's blocks is its name's, too.
 	Loras map[int64]string
+	// Remote takes blocks of vLLM's locality REMOTE for ones of external storage: a pool's
+	// that the worker's registration names. Else they are left out.
+	Remote bool
 	// MaxChains bounds how many blocks of salted chains, LoRA chains and
 	// chains left out are remembered for their children: at least this many
 	// and at most twice as many, some 50 bytes each. 0 means 262,144.

@@ -420,6 +420,21 @@ func TestWhatIsNotIndexedIsCounted(t *testing.T) {
 	}
 }
 
+// What is elsewhere is a pool's where the worker's registration names one.
+func TestRemoteBlocksAreAPools(t *testing.T) {
+	d := newDecoder(t, Config{BlockSize: 4, Remote: true})
+	far := storedEvent(nil, local(t, 0, t1...), 5)
+	far.Tier = event.External
+	gone := event.Event{Kind: event.Removed, Tier: event.External, Engine: []uint64{5}}
+	check(t, d, batch(
+		storeMap(nil, []uint64{5}, t1, "locality", "REMOTE"),
+		m{"type", "BlockRemoved", "block_hashes", list{5}, "locality", "REMOTE"},
+	), second, far, gone)
+	if d.Stats() != (Stats{}) {
+		t.Errorf("left out %v", d.Stats())
+	}
+}
+
 func TestOnlyTheMainCacheGroup(t *testing.T) {
 	d := newDecoder(t, Config{BlockSize: 4})
 	one := storedEvent(nil, local(t, 0, t1...), 1)

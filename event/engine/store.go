@@ -62,7 +62,7 @@ func (d *Decoder) wanted(f *fields) (tier event.Tier, group uint8, why Reason, o
 		}
 	}
 	if len(f.locality) > 0 && string(f.locality) != "LOCAL" {
-		return 0, 0, Remote, false
+		return event.External, group, Remote, d.cfg.Remote
 	}
 	if len(f.medium) == 0 {
 		return event.Device, group, 0, true

@@ -25,11 +25,13 @@ type Endpoint struct {
 	Lora, Salt string
 	// Loras are the names of adapters that it gives by number. Nobody changes it.
 	Loras map[int64]string
+	// Remote is as the decoder's.
+	Remote bool
 }
 
 // reads reports whether the endpoint's events have the same content as the other's.
 func (e *Endpoint) reads(o *Endpoint) bool {
-	return e.Lora == o.Lora && e.Salt == o.Salt && maps.Equal(e.Loras, o.Loras)
+	return e.Lora == o.Lora && e.Salt == o.Salt && e.Remote == o.Remote && maps.Equal(e.Loras, o.Loras)
 }
 
 // Key names a worker.
@@ -128,7 +130,7 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	}
 	cfg := d.cfg.Feed
 	cfg.Endpoint, cfg.Replay, cfg.Limit = at.Events, at.Replay, d.limit
-	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras}
+	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras, Remote: at.Remote}
 	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
 	if old != nil {
 		d.stopLocked(k)

@@ -234,6 +234,9 @@ func (s *sampler) readIndex() (changed bool) {
 		sp := s.space(key)
 		sp.blocks = 0
 		x.EachMember(func(m shard.Member) {
+			if m.ID().Pool() {
+				return
+			}
 			r := s.rank(sp, m.ID(), &changed)
 			r.held = m.Held()
 			sp.blocks += r.held

@@ -126,7 +126,7 @@ func (c *Console) workerIn(reg *registry.Registry, sp event.Space, id uint64) *w
 	}
 	if x := c.cfg.Replica.Set().Lookup(sp); x != nil {
 		x.EachMember(func(m shard.Member) {
-			if m.ID().Worker == id {
+			if m.ID().Worker == id && !m.ID().Pool() {
 				k, st := rank(m.ID().DPRank), m.Stat()
 				k.Device, k.HostPinned, k.Disk, k.External, k.Inferred = st.Held[event.Device], st.Held[event.HostPinned], st.Held[event.Disk], st.Held[event.External], st.Inferred
 			}

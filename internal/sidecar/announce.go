@@ -124,6 +124,7 @@ func (s *Sidecar) worker() registry.Worker {
 		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap}, Tiers: s.cfg.Tiers, Seen: s.seen(),
 	}
 	w.Loras, _ = parseLoras(s.cfg.Loras) // check has read them
+	w.Pools, _ = parsePools(s.cfg.Pools)
 	if s.eagle() {
 		w.HashScheme = registry.EagleScheme(w.BlockSize)
 	}

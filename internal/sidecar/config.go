@@ -49,9 +49,11 @@ type Config struct {
 	Hybrid     bool
 	// CacheGroups are those of the model, as JSON of []event.CacheGroup.
 	CacheGroups string
-	Loras       []string // number=name
-	Socket      string   // Unix socket for engines that speak no ZMQ; empty: none
-	MaxLine     int64    // bytes of a line on it
+	// Pools are those that the engine reads from, as JSON of []event.Pool.
+	Pools   string
+	Loras   []string // number=name
+	Socket  string   // Unix socket for engines that speak no ZMQ; empty: none
+	MaxLine int64    // bytes of a line on it
 
 	StateDir  string // "none": nothing is kept
 	SaveEvery time.Duration
@@ -121,6 +123,9 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.CacheGroups, "cache-groups", "", `What the engine's events do not tell of the model's cache groups, as JSON:
 		[{"number":2,"kind":"chunked_local_attention","block_size":16,"span":8192}]. Number 0 is full attention, any other one the
 		engine's group_idx and 1; eagle says that hits of the group give up their last block.`)
+	set.String(&c.Pools, "pools", "", `Stores of blocks that the engine shares with others, as JSON: [{"name":"mooncake","tiers":["external"],"chunk":256}]. What its
+		events say of these tiers (host_pinned, disk, external; external where none is named) is said of the pool. chunk is how many tokens can only be read as a whole, and
+		own_names says that the pool's events call blocks otherwise than the engine does (LMCache).`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
@@ -180,6 +185,9 @@ func (c *Config) check() ([]uint32, error) {
 	if _, err := parseGroups(c.CacheGroups); err != nil {
 		return nil, err
 	}
+	if _, err := parsePools(c.Pools); err != nil {
+		return nil, err
+	}
 	if _, err := parseLoras(c.Loras); err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
@@ -205,18 +213,34 @@ func (c *Config) check() ([]uint32, error) {
 
 // parseGroups reads what is set of cache groups.
 func parseGroups(text string) (list []event.CacheGroup, err error) {
-	if text == "" {
-		return nil, nil
-	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err = d.Decode(&list); err == nil {
+	if err = parseList(text, &list); err == nil {
 		err = event.CheckCacheGroups(list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cache-groups: %w", err)
 	}
 	return list, nil
+}
+
+// parsePools reads what is set of pools.
+func parsePools(text string) (list []event.Pool, err error) {
+	if err = parseList(text, &list); err == nil {
+		err = event.CheckPools(list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--pools: %w", err)
+	}
+	return list, nil
+}
+
+// parseList reads a list that is given as JSON; an empty text is none.
+func parseList(text string, list any) error {
+	if text == "" {
+		return nil
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(list)
 }
 
 // parseLoras reads the names of adapters, given as number=name.

@@ -195,9 +195,13 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
+	pools, err := parsePools(s.cfg.Pools)
+	if err != nil {
+		return nil, err
+	}
 	cfg := zmqfeed.Config{
 		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
-		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras},
+		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras, Remote: event.PoolOf(pools, event.External)},
 	}
 	feed, err := zmqfeed.New(cfg, st)
 	if errors.Is(err, zmqfeed.ErrPosition) {

@@ -153,6 +153,10 @@ func StartOf(m *snapshot.Meta) ingest.Start {
 	start := ingest.Start{Seq: m.Seq + 1, Created: m.Created, Stored: m.Stored}
 	for _, list := range [][]snapshot.Publisher{m.Ranks, m.Idle} {
 		for _, r := range list {
+			if r.ID().Pool() {
+				start.Pools = append(start.Pools, r.ID())
+				continue
+			}
 			start.Ranks = append(start.Ranks, ingest.RankPosition{Worker: r.Worker, DPRank: r.DPRank, Position: r.Position})
 		}
 	}

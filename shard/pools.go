@@ -1,0 +1,348 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// A pool is a holder of its own: RankID{WorkerID(name), event.PoolRank}. Its blocks are those
+// that workers which name it have said are on a tier of it, each once, and they stay when a
+// worker leaves, is cleared or replaced. An event of a worker's that is about such a tier is
+// the pool's, also a removal, and a clear if it names that tier alone.
+//
+// Engines name what they offload by the hashes of before, so the pool learns where a block
+// stands from the worker that says it is there, or from others of its hash scheme. In lookups
+// what a pool has extends the last level of each worker that names it.
+
+// workerPools is what a worker has said of the pools that it reads from. It does not change.
+type workerPools struct {
+	list []event.Pool
+	ids  []RankID
+	of   [event.NumTiers]int // which pool has the tier, and 1; 0: none
+}
+
+func newWorkerPools(list []event.Pool) *workerPools {
+	w := &workerPools{list: slices.Clone(list)}
+	for i := range list {
+		w.ids = append(w.ids, poolID(list[i].Name))
+		for _, t := range list[i].TierList() {
+			w.of[t] = i + 1
+		}
+	}
+	return w
+}
+
+func poolID(name string) RankID { return RankID{event.WorkerID(name), event.PoolRank} }
+
+// pool returns which pool the event is about: 0 for none, which is as if the worker had none.
+func (w *workerPools) pool(ev *event.Event) int {
+	if ev.Tier >= event.NumTiers || ev.Kind == event.Cleared && ev.AllTiers {
+		return 0
+	}
+	return w.of[ev.Tier]
+}
+
+// SetPools tells which pools a worker's registration names; none means that it reads from
+// none. Its ranks are known from then on, as they can reuse what they never held. What the
+// index took to be the worker's on these tiers becomes the pool's. ctx bounds the wait for
+// room in the queue.
+func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, list []event.Pool) error {
+	if len(list) == 0 && !s.pooled.Load() {
+		return nil
+	}
+	if err := event.CheckPools(list); err != nil {
+		return fmt.Errorf("pools of worker %d: %w", worker, err)
+	}
+	s.mu.Lock()
+	old := s.table.pools[worker]
+	same := old == nil && len(list) == 0 || old != nil && slices.EqualFunc(old.list, list, event.Pool.Equal)
+	for _, rank := range ranks {
+		same = same && (len(list) == 0 || s.table.find(RankID{worker, rank}) != nil)
+	}
+	s.mu.Unlock()
+	if same {
+		return nil
+	}
+	moved := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		t.done = func(core.Outcome) { close(moved) }
+		if len(list) == 0 {
+			delete(s.table.pools, worker)
+			s.table.tellPools(worker, nil)
+			t.inspect = func(*owner) {}
+			return
+		}
+		w := newWorkerPools(list)
+		var before []*member
+		for _, m := range s.table.byWorker[worker] {
+			before = append(before, m)
+		}
+		s.table.pools[worker] = w
+		for _, rank := range ranks {
+			if id := (RankID{worker, rank}); rank != event.PoolRank && s.table.find(id) == nil && s.table.count.Load() < int64(s.maxRanks) {
+				s.table.add(id, len(s.shards))
+			}
+		}
+		s.table.tellPools(worker, w)
+		s.pooled.Store(true)
+		k := s.takers(w)
+		t.inspect = func(o *owner) {
+			for _, m := range before {
+				o.giveTo(k, m)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	<-moved
+	return nil
+}
+
+// tellPools has the worker's members know its pools.
+func (t *table) tellPools(worker uint64, w *workerPools) {
+	for _, m := range t.byWorker[worker] {
+		m.pools.Store(w)
+	}
+	for id, p := range t.replacing {
+		if id.Worker == worker {
+			p.member.pools.Store(w)
+		}
+	}
+}
+
+// takers are the pools that a worker names, with their members: nil for those for which there
+// is no room.
+type takers struct {
+	*workerPools
+	members []*member
+}
+
+// takers returns the members of the pools, of which any shard may have blocks from now on.
+// Space.mu is held.
+func (s *Space) takers(w *workerPools) *takers {
+	k := &takers{w, make([]*member, len(w.ids))}
+	for i, id := range w.ids {
+		m := s.table.find(id)
+		if m == nil && s.table.count.Load() < int64(s.maxRanks) {
+			m = s.table.add(id, len(s.shards))
+		}
+		if m != nil {
+			m.reachAll()
+		}
+		k.members[i] = m
+	}
+	return k
+}
+
+// attribute gives those events of the task's batch to pools that are about one. What it
+// changes are copies. Space.mu is held.
+func (s *Space) attribute(t *task) {
+	w := s.table.pools[t.batch.Worker]
+	if w == nil {
+		return
+	}
+	var events []event.Event
+	for i := range t.batch.Events {
+		p := w.pool(&t.batch.Events[i])
+		if p == 0 {
+			continue
+		}
+		if events == nil {
+			events = slices.Clone(t.batch.Events)
+			t.pooled = make([]*event.Pool, len(events))
+		}
+		t.pooled[i] = &w.list[p-1]
+		ev := &events[i]
+		ev.Tier, ev.Incomplete = event.Device, false // of the pool's own
+		switch {
+		case ev.Group > 0: // full attention's count alone: of such models a pool's depth is a bound
+			t.outs[0].UnknownBlock += len(ev.Engine)
+			*ev = event.Event{Kind: event.Removed, DPRank: ev.DPRank}
+		case ev.Kind == event.Stored && !w.list[p-1].OwnNames:
+			ev.HasParent, ev.Parent, ev.Local = false, 0, nil
+		case ev.Kind == event.Cleared:
+			ev.AllTiers = true
+		}
+	}
+	if events == nil {
+		return
+	}
+	b := *t.batch
+	b.Events = events
+	t.batch = &b
+}
+
+// announcer returns the vote for the rank that said what event i is about, if it knows the hash here.
+func (o *owner) announcer(t *task, i int, hash uint64) (vote parentVote, knows bool) {
+	if t.pooled == nil || t.pooled[i] == nil {
+		return parentUnknown, false
+	}
+	m := t.announcers[i]
+	if m == nil || !o.index.Knows(m.holder, hash) {
+		return parentUnknown, false
+	}
+	return parentOf(m.holder, true), true
+}
+
+// giveTo gives the pools, if there are some, what the index has of the member on their tiers.
+func (o *owner) giveTo(k *takers, m *member) {
+	if k == nil || o.index.Empty(m.holder) {
+		return
+	}
+	var hashes [event.NumTiers][]uint64
+	o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
+		for j, e := range ev.Engine {
+			if k.of[ev.Tier] > 0 && copies[j] > 0 {
+				hashes[ev.Tier] = append(hashes[ev.Tier], e)
+			}
+		}
+		return true
+	})
+	for t, list := range hashes {
+		if len(list) == 0 {
+			continue
+		}
+		if p := k.members[k.of[t]-1]; p != nil {
+			ev := event.Event{Kind: event.Stored, Engine: list}
+			core.StoreHashOnly(o.index, p.holder, &ev, false, func(int) (core.Holder, bool) { return m.holder, true })
+			o.assignHolder(p)
+			o.publish(p)
+		}
+		o.index.Clear(m.holder, event.Tier(t), false)
+	}
+	o.publish(m)
+}
+
+// PoolDepth is what a pool holds of a prompt, in leading blocks.
+type PoolDepth struct {
+	Name  string
+	Depth uint32
+}
+
+// pooledFind is what a Result has of a lookup in a space with pools.
+type pooledFind struct {
+	is    bool
+	at    []int32 // by holder: where it stands in grouped.found, and 1
+	ids   []RankID
+	deep  []uint32
+	named []PoolDepth
+}
+
+// extend adds what pools have to what the ranks that name them hold.
+func (s *Space) extend(r *Result) {
+	x, slots := &r.pooled, *r.slots
+	if !r.grouped.is {
+		r.grouped.found = r.grouped.found[:0]
+		r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
+			if m, ok := r.memberOf(slots, h); ok {
+				r.grouped.found = append(r.grouped.found, memberDepth{m, depth})
+			}
+		})
+	}
+	x.ids, x.deep, x.named = x.ids[:0], x.deep[:0], x.named[:0]
+	x.at = slices.Grow(x.at[:0], len(slots))[:len(slots)]
+	clear(x.at)
+	own := r.grouped.found[:0]
+	for _, f := range r.grouped.found {
+		if f.m.id.Pool() {
+			x.ids, x.deep = append(x.ids, f.m.id), append(x.deep, f.depth[event.Device])
+			continue
+		}
+		own = append(own, f)
+		x.at[f.m.holder] = int32(len(own))
+	}
+	for h := range slots {
+		m, ok := r.memberOf(slots, core.Holder(h))
+		if !ok {
+			continue
+		}
+		w := m.m.pools.Load()
+		if w == nil {
+			continue
+		}
+		most := uint32(0)
+		for i := range w.list {
+			depth := uint32(0)
+			if j := slices.Index(x.ids, w.ids[i]); j >= 0 {
+				depth = x.deep[j]
+			}
+			if !slices.ContainsFunc(x.named, func(p PoolDepth) bool { return p.Name == w.list[i].Name }) {
+				x.named = append(x.named, PoolDepth{w.list[i].Name, depth})
+			}
+			most = max(most, wholeChunks(depth, s.key.BlockSize, w.list[i].Chunk))
+		}
+		switch at := x.at[h]; {
+		case most == 0:
+		case at == 0:
+			own = append(own, memberDepth{m, [event.NumTiers]uint32{event.External: most}})
+		default:
+			d := &own[at-1].depth[event.External]
+			*d = max(*d, most)
+		}
+	}
+	r.grouped.found = own
+}
+
+// wholeChunks returns how many of the blocks are in chunks of which none is missing.
+func wholeChunks(blocks, size, chunk uint32) uint32 {
+	if chunk <= size {
+		return blocks
+	}
+	tokens := uint64(blocks) * uint64(size)
+	return uint32((tokens - tokens%uint64(chunk)) / uint64(size))
+}
+
+// Pools returns what each pool holds of the prompt that some rank's worker names, whatever
+// its chunks. The caller does not change the list, which the next Find does.
+func (r *Result) Pools() []PoolDepth {
+	if !r.pooled.is {
+		return nil
+	}
+	return r.pooled.named
+}
+
+// Pooled reports whether the rank can reuse what a pool has.
+func (m Member) Pooled() bool { return m.m.pools.Load() != nil }
+
+// PoolStat is what a pool holds.
+type PoolStat struct {
+	Name    string
+	Blocks  int
+	Workers int // that name it
+}
+
+// Pools returns the pools that workers name, sorted by name.
+func (s *Space) Pools() []PoolStat {
+	if !s.pooled.Load() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []PoolStat
+	for _, w := range s.table.pools {
+		for i := range w.list {
+			at, there := slices.BinarySearchFunc(list, w.list[i].Name, func(p PoolStat, name string) int {
+				if p.Name < name {
+					return -1
+				} else if p.Name > name {
+					return 1
+				}
+				return 0
+			})
+			if !there {
+				p := PoolStat{Name: w.list[i].Name}
+				if m := s.table.find(w.ids[i]); m != nil {
+					p.Blocks = Member{m}.Held()
+				}
+				list = slices.Insert(list, at, p)
+			}
+			list[at].Workers++
+		}
+	}
+	return list
+}

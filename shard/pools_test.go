@@ -1,0 +1,284 @@
+package shard
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// TestPoolsAreWhatWorkersSaid: random stores, removals, clears, offloads, departures and
+// dumps of workers that name a pool, and of one that does not, against sets; the same with
+// each number of shards, and after a cut is loaded into another space.
+func TestPoolsAreWhatWorkersSaid(t *testing.T) {
+	for _, shards := range []int{1, 2, 5} {
+		for seed := range uint64(8) {
+			poolHistory(t, shards, seed)
+		}
+	}
+}
+
+// commitDump commits what a rank's publisher dumps.
+func commitDump(t *testing.T, sp *Space, id RankID, events []event.Event, copies [][]uint32) {
+	t.Helper()
+	r, err := sp.Replace(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Add(t.Context(), events, copies); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Commit(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func poolHistory(t *testing.T, shards int, seed uint64) {
+	t.Helper()
+	rnd := rand.New(rand.NewPCG(seed, uint64(shards)))
+	sp := openSpace(t, Config{Shards: shards})
+	pools := []event.Pool{{Name: "shared"}}
+	const strange = 3 // names no pool
+	name := func(worker uint64) {
+		if err := sp.SetPools(t.Context(), worker, []uint32{0, 1}, pools); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for w := range uint64(strange) {
+		name(w)
+	}
+	o := core.NewOracle() // a holder for each rank, and the last for the pool
+	const pool = core.Holder(8)
+	holder := func(id RankID) core.Holder { return core.Holder(id.Worker*2 + uint64(id.DPRank)) }
+	offload := func(from core.Holder, engine []uint64) {
+		core.StoreHashOnly(o, pool, &event.Event{Kind: event.Stored, Engine: engine}, false,
+			func(i int) (core.Holder, bool) { return from, o.Knows(from, engine[i]) })
+	}
+	// Chains of a small tree: block hashes are local hashes, and engine hashes name the path.
+	type chain struct{ local, engine []uint64 }
+	var chains []chain
+	for i := range uint64(6) {
+		var c chain
+		path := uint64(0)
+		for j := range uint64(8) {
+			l := 1 + j*10 + (i>>min(j, 2))%4
+			path = path*31 + l + 1
+			c.local, c.engine = append(c.local, l), append(c.engine, path)
+		}
+		chains = append(chains, c)
+	}
+	send := func(id RankID, ev event.Event) {
+		ev.DPRank = id.DPRank
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: id.Worker, CountCopies: true, Events: []event.Event{ev}})
+	}
+	for step := range 120 {
+		id := RankID{rnd.Uint64N(4), rnd.Uint32N(2)}
+		h, names := holder(id), id.Worker != strange
+		c := chains[rnd.IntN(len(chains))]
+		from := rnd.IntN(len(c.engine))
+		to := from + 1 + rnd.IntN(len(c.engine)-from)
+		switch rnd.IntN(10) {
+		case 0, 1, 2: // computed, from the beginning
+			ev := event.Event{Kind: event.Stored, Engine: c.engine[:to], Local: c.local[:to]}
+			send(id, ev)
+			o.Store(h, &ev, true)
+		case 3, 4, 5: // offloaded, by hash or with tokens that nobody reads
+			if !names {
+				continue
+			}
+			ev := event.Event{Kind: event.Stored, Tier: event.External, Engine: c.engine[from:to]}
+			if rnd.IntN(2) == 0 {
+				ev.Local = c.local[from:to]
+				if from > 0 {
+					ev.HasParent, ev.Parent = true, c.engine[from-1]
+				}
+			}
+			send(id, ev)
+			offload(h, ev.Engine)
+		case 6: // evicted from the device
+			ev := event.Event{Kind: event.Removed, Engine: c.engine[from : from+1]}
+			send(id, ev)
+			o.Remove(h, &ev, true)
+		case 7: // and from the pool
+			if !names {
+				continue
+			}
+			ev := event.Event{Kind: event.Removed, Engine: c.engine[from:to]}
+			o.Remove(pool, &ev, false)
+			ev.Tier = event.External
+			send(id, ev)
+		case 8:
+			switch rnd.IntN(4) {
+			case 0: // the engine is cleared, the pool is not
+				send(id, event.Event{Kind: event.Cleared, AllTiers: true})
+				o.Clear(h, 0, true)
+			case 1: // the pool is
+				if names {
+					send(id, event.Event{Kind: event.Cleared, Tier: event.External})
+					o.Clear(pool, 0, true)
+				}
+			default: // the worker dies, and is back with the next registration
+				if err := sp.RemoveWorker(t.Context(), id.Worker); err != nil {
+					t.Fatal(err)
+				}
+				o.Clear(holder(RankID{id.Worker, 0}), 0, true)
+				o.Clear(holder(RankID{id.Worker, 1}), 0, true)
+				if names {
+					name(id.Worker)
+				}
+			}
+		case 9: // a dump that says of some blocks that they are in the pool
+			ones := slices.Repeat([]uint32{1}, 8)
+			events := []event.Event{{Kind: event.Stored, Engine: c.engine[:to], Local: c.local[:to], DPRank: id.DPRank}}
+			copies := [][]uint32{ones[:to]}
+			o.Clear(h, 0, true)
+			o.Store(h, &events[0], false)
+			if n := rnd.IntN(to + 1); names && n > 0 {
+				events = append(events, event.Event{Kind: event.Stored, Tier: event.External, Engine: c.engine[:n], DPRank: id.DPRank})
+				copies = append(copies, ones[:n])
+				offload(h, c.engine[:n])
+			}
+			commitDump(t, sp, id, events, copies)
+		}
+		where := fmt.Sprintf("%d shards, seed %d, step %d", shards, seed, step)
+		var r Result
+		for _, c := range chains {
+			sp.Find(c.local, &r)
+			got := map[RankID][event.NumTiers]uint32{}
+			r.Each(func(id RankID, d [event.NumTiers]uint32) { got[id] = d })
+			var m core.Matches
+			o.Find(c.local, &m)
+			deepest := make(map[core.Holder]uint32)
+			m.Each(event.Device, func(h core.Holder, d uint32) { deepest[h] = d })
+			deep := deepest[pool]
+			want := map[RankID][event.NumTiers]uint32{}
+			for w := range uint64(4) {
+				for rank := range uint32(2) {
+					id := RankID{w, rank}
+					d := deepest[holder(id)]
+					x := [event.NumTiers]uint32{d, d, d, d}
+					if w != strange {
+						x[event.External] = max(d, deep)
+					}
+					if x[event.External] > 0 {
+						want[id] = x
+					}
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Fatalf("%s: depths %v, want %v (pool %d)", where, got, want, deep)
+			}
+			if p := r.Pools(); len(p) != 1 || p[0] != (PoolDepth{"shared", deep}) {
+				t.Fatalf("%s: pools %v, want depth %d", where, p, deep)
+			}
+		}
+		if p := sp.Pools(); len(p) != 1 || p[0].Blocks != o.Held(pool, event.Device) || p[0].Workers != 3 {
+			t.Fatalf("%s: pools %+v, want %d blocks", where, p, o.Held(pool, event.Device))
+		}
+	}
+}
+
+// TestPoolsOfARegistrationThatComesLate: what was taken to be the worker's own becomes the
+// pool's, once for two workers that say the same, and a snapshot has it without them.
+func TestPoolsOfARegistrationThatComesLate(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	for w := range uint64(2) {
+		apply(t, sp, chain(w, 0, 1, 2, 3))
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: w, Events: []event.Event{
+			{Kind: event.Stored, Tier: event.Disk, Engine: []uint64{1, 2, 3}},
+			{Kind: event.Removed, Engine: []uint64{1, 2, 3}},
+		}})
+		if err := sp.SetPools(t.Context(), w, []uint32{0}, []event.Pool{{Name: "fs", Tiers: []string{"disk"}, Chunk: 32}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p := sp.Pools(); !slices.Equal(p, []PoolStat{{"fs", 3, 2}}) {
+		t.Fatalf("pools %+v", p)
+	}
+	if err := sp.RemoveWorker(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	back := openSpace(t, Config{Shards: 3})
+	if err := take(t, sp, 2, func() {}).load(t, back).Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, sp := range []*Space{sp, back} {
+		if err := sp.SetPools(t.Context(), 7, []uint32{4}, []event.Pool{{Name: "fs", Chunk: 2 * sp.Key().BlockSize}}); err != nil {
+			t.Fatal(err)
+		}
+		var r Result
+		sp.Find([]uint64{1, 2, 3, 4}, &r)
+		var got [event.NumTiers]uint32
+		r.Each(func(id RankID, d [event.NumTiers]uint32) {
+			if id == (RankID{7, 4}) {
+				got = d
+			}
+		})
+		if got != [event.NumTiers]uint32{event.External: 2} {
+			t.Errorf("whole chunks of three blocks: %v", got)
+		}
+	}
+}
+
+// TestPoolsWithNamesOfTheirOwn: what is told with its tokens is stored so; of what hangs on
+// blocks that the pool has not nobody is asked.
+func TestPoolsWithNamesOfTheirOwn(t *testing.T) {
+	for _, shards := range []int{1, 4} {
+		sp := openSpace(t, Config{Shards: shards})
+		if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "own", OwnNames: true}}); err != nil {
+			t.Fatal(err)
+		}
+		out, err := sp.ApplyWait(t.Context(), &event.Batch{Space: sp.Key(), Worker: 1, CountCopies: true, Events: []event.Event{
+			{Kind: event.Stored, Tier: event.External, Engine: []uint64{901, 902}, Local: []uint64{1, 2}},
+			{Kind: event.Stored, Tier: event.External, Engine: []uint64{901, 902}, Local: []uint64{1, 2}},
+			{Kind: event.Stored, Tier: event.External, HasParent: true, Parent: 902, Engine: []uint64{903, 904}, Local: []uint64{3, 4}},
+			{Kind: event.Stored, Tier: event.External, HasParent: true, Parent: 999, Engine: []uint64{905}, Local: []uint64{5}},
+			{Kind: event.Removed, Tier: event.External, Engine: []uint64{904}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.UnknownParent != 0 || out.UnknownBlock != 1 || out.Removed != 1 {
+			t.Errorf("%d shards: %+v", shards, out)
+		}
+		var r Result
+		sp.Find([]uint64{1, 2, 3, 4}, &r)
+		if p := r.Pools(); !slices.Equal(p, []PoolDepth{{"own", 3}}) {
+			t.Errorf("%d shards: %+v", shards, p)
+		}
+	}
+}
+
+// TestNobodyIsAPool: no event is about the rank by which the index knows pools, and no
+// worker's end is that of a pool of its name.
+func TestNobodyIsAPool(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	at := event.WorkerID("p")
+	if err := sp.SetPools(t.Context(), at, []uint32{0}, []event.Pool{{Name: "p"}}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, sp, chain(at, 0, 1, 2))
+	apply(t, sp, &event.Batch{Space: sp.Key(), Worker: at, Events: []event.Event{{Kind: event.Stored, Tier: event.External, Engine: []uint64{1}}}})
+	forged := chain(at, event.PoolRank, 1, 2)
+	if out, err := sp.ApplyWait(t.Context(), forged); err != nil || out.Refused != 2 || out.Stored != 0 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if err := sp.RemoveWorker(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	if p := sp.Pools(); len(p) != 1 || p[0].Blocks != 1 {
+		t.Errorf("%+v", p)
+	}
+	for _, bad := range [][]event.Pool{{{}}, {{Name: "x", Tiers: []string{"device"}}}, {{Name: "x"}, {Name: "y"}}, {{Name: "x", Tiers: []string{"tape"}}}} {
+		if sp.SetPools(t.Context(), 2, []uint32{0}, bad) == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
