@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 )
@@ -14,24 +15,37 @@ type kept struct {
 	place *any            // of the connection
 }
 
-// exchangeOf returns the context of a request to an engine, and what ends it: of what the connection's
-// last one has left, if it could. left is nil where there is no place for that.
-func exchangeOf(w http.ResponseWriter, r *http.Request) (ctx context.Context, cancel context.CancelFunc, left *kept) {
+// placeOf returns where a client's connection keeps it; nil if there is no such place.
+func placeOf(w http.ResponseWriter) *any {
 	if rec, ok := w.(*recorded); ok {
 		w = rec.ResponseWriter
 	}
-	under := r.Context()
-	c, ok := w.(interface{ Kept() *any })
-	if !ok {
+	if c, ok := w.(interface{ Kept() *any }); ok {
+		return c.Kept()
+	}
+	return nil
+}
+
+// exchangeOf returns the context of a request to an engine, and what ends it: what the connection's
+// last one has left at that place, if it could. left is nil where there is no place.
+func exchangeOf(under context.Context, place *any) (ctx context.Context, cancel context.CancelFunc, left *kept) {
+	if place == nil {
 		ctx, cancel = context.WithCancel(under)
 		return ctx, cancel, nil
 	}
-	place := c.Kept()
-	left, ok = (*place).(*kept)
+	left, ok := (*place).(*kept)
 	if *place = nil; !ok || left.under != under || left.Err() != nil {
 		left = &kept{upstream.NewExchange(under), under, place}
 	}
 	return left.Exchange, left.Cancel, left
+}
+
+// requestOf returns a request to an engine, without headers.
+func requestOf(ctx context.Context, method string, u url.URL, data upstream.Payload) *http.Request {
+	if x, ok := ctx.(*upstream.Exchange); ok {
+		return x.Request(method, u, data)
+	}
+	return upstream.NewRequest(ctx, method, &u, data)
 }
 
 // leave leaves it to the connection's next request; see upstream.Exchange for when it may.

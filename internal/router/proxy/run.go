@@ -57,6 +57,7 @@ type call struct {
 	passage          *Passage // nil: the router itself asks the engine
 	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
 	doubted bool
+	seat    *any  // of the client's connection; see exchangeOf
 	desk    *desk // what it is in; nil without
 	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
@@ -256,7 +257,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if e == nil {
 		return &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the worker has just left"), retry: whyGone}
 	}
-	ctx, cancel, left := exchangeOf(w, r)
+	ctx, cancel, left := exchangeOf(r.Context(), q.seat)
 	clean := false // all of the answer is there, and nobody else has anything of the exchange
 	defer func() {
 		if clean && left != nil {
@@ -465,13 +466,7 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 	if r.URL.RawPath != "" {
 		u.RawPath = base.EscapedPath() + r.URL.RawPath
 	}
-	var req *http.Request
-	if x, ok := ctx.(*upstream.Exchange); ok {
-		req = x.Request(r.Method, u, data)
-	} else {
-		own := u
-		req = upstream.NewRequest(ctx, r.Method, &own, data)
-	}
+	req := requestOf(ctx, r.Method, u, data)
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")
 	spans.Inject(ctx, req.Header)

@@ -188,57 +188,123 @@ type tokenAnswer struct {
 	err    error
 }
 
+// asking is a text whose tokens engines are asked for: first one, and another if that fails or
+// is late.
+type asking struct {
+	proxy   *Proxy
+	ctx     context.Context //nolint:containedctx // of who wants them
+	until   time.Time
+	all     *tokenizers
+	engines map[uint64]*fleet.Engine
+	first   *fleet.Engine
+	ask     upstream.Payload
+	call    *call
+	giveUp  func()      // the first one
+	beaten  atomic.Bool // it is given up because it is late
+	other   chan tokenAnswer
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // ends the other
+	over   bool
+}
+
 // askEngines asks an engine for the tokens of a text, and another if that fails or is
 // late.
 func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Payload, q *call) ([]uint32, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.cfg.TokenizeTimeout)
-	defer cancel() // whoever is still being asked
-	alone, giveUp := context.WithCancel(ctx)
-	defer giveUp()
-	var beaten atomic.Bool
-	engines := m.Engines()
-	t := p.tokenizing.model(m)
-	first, k := t.pick(engines, nil, time.Now())
-	if first == nil {
+	begun := time.Now()
+	x := &asking{proxy: p, ctx: ctx, until: begun.Add(p.cfg.TokenizeTimeout), all: p.tokenizing.model(m), engines: m.Engines(), ask: ask, call: q, other: make(chan tokenAnswer, 1)}
+	var k breaker.Ticket
+	if x.first, k = x.all.pick(x.engines, nil, begun); x.first == nil {
 		return nil, errNoEngine
 	}
-	second := func() (a tokenAnswer) {
-		e, k := t.pick(engines, first, time.Now())
-		if e == nil {
-			return tokenAnswer{err: errNoEngine}
-		}
-		return p.askOne(ctx, t, e, k, ask, q, nil)
-	}
-	other := make(chan tokenAnswer, 1)
-	timer := time.AfterFunc(t.hedge(), func() {
-		p.obs.tokenizeHedged.Inc()
-		a := second()
-		if a.err == nil {
-			beaten.Store(true)
-			giveUp()
-		}
-		other <- a
-	})
-	a := p.askOne(alone, t, first, k, ask, q, &beaten)
-	stopped := timer.Stop()
-	if a.err == nil {
-		if cancel(); !stopped {
-			<-other // it reads the request, which goes with our caller
-		}
+	alone, giveUp, left := exchangeOf(ctx, q.seat)
+	x.giveUp = giveUp
+	timer := time.AfterFunc(min(x.all.hedge(), p.cfg.TokenizeTimeout), x.late)
+	a := p.askOne(alone, x.all, x.first, k, ask, q, &x.beaten)
+	inTime := timer.Stop()
+	if a.err == nil && inTime && left != nil {
+		left.leave()
 		return a.tokens, nil
 	}
+	defer giveUp()
+	defer x.end()
 	var status statusError
 	switch {
-	case !stopped:
-		if b := <-other; b.err == nil {
+	case a.err == nil:
+		if x.end(); !inTime {
+			<-x.other // it reads the request, which goes with our caller
+		}
+		return a.tokens, nil
+	case !inTime:
+		if b := <-x.other; b.err == nil {
 			return b.tokens, nil
 		}
 	case ctx.Err() == nil && !(errors.As(a.err, &status) && status < 500): // else another would say the same
-		if b := second(); b.err == nil {
+		if b := x.second(x.bounded()); b.err == nil {
 			return b.tokens, nil
 		}
 	}
+	if x.beaten.Load() {
+		return nil, errTokensLate
+	}
 	return nil, a.err
+}
+
+var errTokensLate = errors.New("no engine says them within --tokenize-timeout")
+
+// bounded returns the context for the other one. It ends with that of who asks, with end, or when the
+// time is over, and then the first one is given up, too.
+func (x *asking) bounded() context.Context {
+	ctx, cancel := context.WithDeadline(x.ctx, x.until)
+	context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			x.beat()
+		}
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.cancel = cancel; x.over {
+		cancel()
+	}
+	return ctx
+}
+
+// late is called once, when the first one is.
+func (x *asking) late() {
+	ctx := x.bounded()
+	a := tokenAnswer{err: ctx.Err()}
+	if a.err == nil {
+		x.proxy.obs.tokenizeHedged.Inc()
+		if a = x.second(ctx); a.err == nil {
+			x.beat()
+		}
+	}
+	x.other <- a
+}
+
+// beat gives the first one up.
+func (x *asking) beat() {
+	x.beaten.Store(true)
+	x.giveUp()
+}
+
+// second asks another one.
+func (x *asking) second(ctx context.Context) tokenAnswer {
+	e, k := x.all.pick(x.engines, x.first, time.Now())
+	if e == nil {
+		return tokenAnswer{err: errNoEngine}
+	}
+	return x.proxy.askOne(ctx, x.all, e, k, x.ask, x.call, nil)
+}
+
+// end gives the other one up.
+func (x *asking) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	if x.cancel != nil {
+		x.cancel()
+	}
 }
 
 // askOne asks an engine; beaten is set if it is given up for another's answer.

@@ -210,8 +210,8 @@ const (
 func (p *Proxy) postTo(ctx context.Context, e *fleet.Engine, ask upstream.Payload, authorization, path string) (*http.Response, error) {
 	u := *e.Base
 	u.Path, u.RawPath = e.Base.Path+path, ""
-	req := upstream.NewRequest(ctx, http.MethodPost, &u, ask)
-	req.Header = http.Header{"Content-Type": jsonType}
+	req := requestOf(ctx, http.MethodPost, u, ask)
+	req.Header["Content-Type"] = jsonType
 	if authorization != "" {
 		req.Header.Set("Authorization", authorization)
 	}
