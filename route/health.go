@@ -10,9 +10,9 @@ import (
 
 // What becomes of requests makes a worker's state: a breaker for what failed or was
 // refused, and the oldest request that waits for its first token for a worker that
-// takes requests and says nothing. At most Settings.LeftOutShare of the workers of a
-// role are left out so: what fails everywhere is no worker's fault, and where most
-// fail the rest would be crushed.
+// takes requests and says nothing. At most Settings.LeftOutShare of the workers that decode
+// are left out so: what fails everywhere is no worker's fault, and where most
+// fail the rest would be crushed. Prefill workers may all be: there is a way without them.
 
 // patience is how many times longer than predicted a first token may take, and how
 // many a whole answer, before its worker is judged by it.
@@ -226,19 +226,26 @@ func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration
 	}
 }
 
-// mayLeaveOut reports whether the workers that stay are enough without this one.
+// mayLeaveOut reports whether the workers that stay are enough without this one. Without prefill workers
+// the decode workers do all.
 func (r *Router) mayLeaveOut(w *workerState) bool {
-	all, out := 0, 0
+	all, out, decode := 0, 0, false
 	for _, other := range r.workers {
-		if (other.Role == Prefill) != (w.Role == Prefill) || other.absent() != Eligible {
+		if other.absent() != Eligible {
+			continue
+		}
+		left := other != w && (other.silent || other.breaker.State(r.cfg.Now()) != breaker.Closed)
+		if (other.Role == Prefill) != (w.Role == Prefill) {
+			decode = decode || !left
 			continue
 		}
 		all++
-		if other != w && (other.silent || other.breaker.State(r.cfg.Now()) != breaker.Closed) {
+		if left {
 			out++
 		}
 	}
-	return float64(out+1) <= r.settings.LeftOutShare*float64(all)+1e-9
+	share := r.settings.LeftOutShare
+	return w.Role == Prefill && decode && share > 0 || float64(out+1) <= share*float64(all)+1e-9
 }
 
 // leftOut says whether a worker gets no requests for what became of others.

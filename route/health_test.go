@@ -164,6 +164,57 @@ func TestLeftOutShare(t *testing.T) {
 	}
 }
 
+// TestLeftOutPrefill: prefill workers may all be left out, the only one as well, for failures and
+// for silence, unless no worker that decodes is well.
+func TestLeftOutPrefill(t *testing.T) {
+	for name, c := range map[string]struct {
+		share float64
+		alone bool // decode workers fail
+		want  string
+	}{"usual": {0.67, false, "failing"}, "none may": {0, false, "eligible"}, "nobody else": {1, true, "eligible"}} {
+		for _, silent := range []bool{false, true} {
+			ws := workers(2)
+			ws[0].Role, ws[1].Role = Prefill, Decode
+			r, _, clock := open(t, func(cfg *Config) { cfg.Settings.LeftOutShare = c.share }, ws...)
+			fail := func(id uint64, stage Stage) {
+				for i := range 5 {
+					name := fmt.Sprint(id, i)
+					best(t, r, Prompt{Local: numbers(1, 3)}, Options{RequestID: name, Stage: stage, Worker: ptr(id)})
+					r.Failed(name, stage, Failure{})
+					r.Free(name)
+					if r.Loads()[id-1].Left != Eligible {
+						return
+					}
+				}
+			}
+			if c.alone {
+				r.settings.LeftOutShare = 1
+				fail(2, DecodeStage)
+				r.settings.LeftOutShare = 0.67
+			}
+			if silent {
+				best(t, r, Prompt{Local: numbers(1, 3)}, Options{RequestID: "a", Stage: PrefillStage, Watched: true, Worker: ptr(uint64(1))})
+				clock.add(21 * time.Second)
+				if out := r.Overdue("a", PrefillStage); out != (c.want == "failing") {
+					t.Errorf("%s: overdue is %v", name, out)
+				}
+			} else {
+				fail(1, PrefillStage)
+			}
+			if got := r.Loads()[0].Left.String(); got != c.want {
+				t.Errorf("%s, silent %v: the prefill worker is %s", name, silent, got)
+			}
+			if c.want == "eligible" {
+				continue
+			}
+			pair, err := r.BestPair(t.Context(), Prompt{Local: numbers(1, 3)}, Options{RequestID: "b"})
+			if err != nil || pair.Prefill != nil || pair.Decode.Worker != 2 {
+				t.Errorf("%s, silent %v: %+v, %v", name, silent, pair, err)
+			}
+		}
+	}
+}
+
 // TestRequestsOwnFault: a request that fails at two workers is held against neither,
 // though it opened a breaker.
 func TestRequestsOwnFault(t *testing.T) {

@@ -67,8 +67,9 @@ type Settings struct {
 	// seconds; 0 is for ever.
 	Breaker      breaker.Config
 	OverdueAfter time.Duration
-	// LeftOutShare is the part of the workers of a role that may be left out so at
-	// once. Default 0.67: of one worker none, of two one, of three two.
+	// LeftOutShare is the part of the workers that may be left out so at
+	// once. Default 0.67: of one worker none, of two one, of three two. Of prefill workers
+	// all may be, as long as there are decode workers: they do all then; 0 is none of any.
 	LeftOutShare float64
 	// Seed starts the random numbers. Default 1.
 	Seed uint64

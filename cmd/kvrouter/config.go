@@ -264,7 +264,7 @@ func (c *config) declareBreaker(set *conf.Set) {
 		its first byte gets no others, and streams that wait so long go elsewhere. It is eight times the predicted time if that is longer; 0 is
 		for ever.`, conf.Between(0, 24*time.Hour))
 	set.Float(&c.Route.LeftOutShare, "left-out-share", d.LeftOutShare, `Most of a model's engines that may be left out for what became of requests, as a part
-		of them: what all fail at is not theirs.`, conf.Between[float64](0, 1))
+		of them: what all fail at is not theirs. Prefill engines may all be, unless it is 0: decode engines do all then.`, conf.Between[float64](0, 1))
 }
 
 func (c *config) declareHTTP(set *conf.Set) {
