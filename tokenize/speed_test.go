@@ -19,6 +19,7 @@ type speed struct {
 	By        string  `json:"by"`
 	LoadMS    float64 `json:"load_ms"`
 	Cold      float64 `json:"cold_mb_s"`
+	ColdCPU   float64 `json:"cold_cpu_mb_s,omitempty"` // by processor time; kvatlas has one thread
 	Warm      float64 `json:"warm_mb_s"`
 	Equal     bool    `json:"ids_equal"`
 	MemoryMB  float64 `json:"memory_mb,omitempty"`
@@ -160,7 +161,7 @@ func benchTexts() []string {
 func printSpeed(t *testing.T, s speed) {
 	s.IDs = nil
 	round := func(f float64) float64 { return math.Round(f*100) / 100 }
-	s.LoadMS, s.Cold, s.Warm, s.MemoryMB, s.TurnMS = round(s.LoadMS), round(s.Cold), round(s.Warm), round(s.MemoryMB), round(s.TurnMS)
+	s.LoadMS, s.Cold, s.ColdCPU, s.Warm, s.MemoryMB, s.TurnMS = round(s.LoadMS), round(s.Cold), round(s.ColdCPU), round(s.Warm), round(s.MemoryMB), round(s.TurnMS)
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)

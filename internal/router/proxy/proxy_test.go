@@ -458,6 +458,17 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("the engine sees %v", seen)
 		}
 	}
+	for path, body := range map[string]string{ // the same header for each API: sglang#38729
+		"/v1/chat/completions": `"messages":[{"role":"user","content":"x"}]`, "/v1/messages": `"max_tokens":1,"messages":[{"role":"user","content":"x"}]`,
+		"/v1/responses": `"input":"x"`,
+	} {
+		if status, data, _ := l.post(path, `{"model":"org/model",`+body+`}`, headerWorker, "1", headerRank, "1"); status != 200 {
+			t.Fatalf("%s: %d %s", path, status, data)
+		}
+		if rank := (<-l.engines[1].seen).Get(headerEngineRank); rank != "1" {
+			t.Errorf("%s: the engine is told rank %q", path, rank)
+		}
+	}
 	if status, _, _ := l.post("/v1/completions", body, headerWorker, "0", "X-Forwarded-For", "10.0.0.1, 10.0.0.2"); status == 200 {
 		if got := (<-l.engines[0].seen).Get("X-Forwarded-For"); got != "10.0.0.1, 10.0.0.2, 127.0.0.1" {
 			t.Errorf("the client is %q", got)
