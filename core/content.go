@@ -102,6 +102,23 @@ func (c *content) write(i uint32, local []uint64) {
 	}
 }
 
+// writeFrom puts the blocks lo … hi-1 of other content at position i and on.
+func (c *content) writeFrom(i uint32, other *content, lo, hi uint32) {
+	for lo < hi {
+		p := other.from(lo)
+		p = p[:min(len(p), int(hi-lo))]
+		c.write(i, p)
+		i, lo = i+uint32(len(p)), lo+uint32(len(p))
+	}
+}
+
+// part returns a copy of the blocks lo … hi-1.
+func (c *content) part(lo, hi uint32) content {
+	out := content{}.with(0, int(hi-lo), true)
+	out.writeFrom(0, c, lo, hi)
+	return out
+}
+
 // appendTo appends the blocks lo … hi-1 to dst.
 func (c *content) appendTo(dst []uint64, lo, hi uint32) []uint64 {
 	for lo < hi {

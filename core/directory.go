@@ -337,6 +337,20 @@ func (d *directory) replace(hash uint64, b, nb uint32) bool {
 	return false
 }
 
+// replaceAt is replace for the probe's i-th hash, where the entry is in its home chunk.
+func (d *directory) replaceAt(p *probe, i int, b, nb uint32) bool {
+	if p.gen != d.gen {
+		return false
+	}
+	a := &p.at[i]
+	of := a.leafOf().mark(a.mixed)
+	s := a.chunk().block(of, b)
+	if s >= 0 {
+		a.chunk().blk[s] = of.slot(nb)
+	}
+	return s >= 0
+}
+
 // remove takes the entry of block b out.
 func (d *directory) remove(hash uint64, b uint32) {
 	if len(d.top) == 0 {

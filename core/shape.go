@@ -43,7 +43,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	t := x.newRun(r, o, old.data.at(o))
 	x.moveHashes(r, o, n, t, 0)
 	x.releaseSegs(r, o)
-	tb := x.newBody(newContent(old.data.appendTo(nil, o, n)), n-o)
+	tb := x.newBody(old.data.part(o, n), n-o)
 	t.body.Store(tb)
 
 	nb := x.newBody(old.data.with(int(o), int(o)+room, true), o)
@@ -136,7 +136,7 @@ func (x *Radix) merge(r, c *run) {
 		return true
 	})
 	nb := x.newBody(rb.data.with(int(n), int(n+k), n < r.seenLen), n+k)
-	nb.data.write(n, cb.data.appendTo(nil, 0, k))
+	nb.data.writeFrom(n, &cb.data, 0, k)
 	x.cover(nb, es)
 	x.mem.Children -= rb.children.Load().bytes()
 	x.moveHashes(c, 0, k, r, n)
@@ -162,10 +162,13 @@ func (x *Radix) moveHashes(r *run, lo, hi uint32, t *run, at uint32) {
 	for p := lo; p < hi; {
 		k := min(int(hi-p), probeHashes)
 		x.getHashes(r, p, hashes[:k], &from)
-		x.dir.locate(x.spare[0], hashes[:k])
+		aims := x.spare[0]
+		x.dir.locate(aims, hashes[:k])
 		x.addHashes(t, at+p-lo, hashes[:k], &to)
 		for i, e := range hashes[:k] {
-			x.moveHash(e, from[i], to[i])
+			if !x.dir.replaceAt(aims, i, from[i], to[i]) {
+				x.moveHash(e, from[i], to[i])
+			}
 		}
 		p += uint32(k)
 	}
