@@ -158,18 +158,33 @@ func sizeClass(n int64) int64 {
 		return (n + 15) &^ 15
 	case n > 32<<10:
 		return (n + 8191) &^ 8191
+	case n > 1024:
+		return int64(sizeClasses.wide[(n+127)>>7&511])
 	}
-	for _, c := range [...]int64{
+	return int64(sizeClasses.near[(n+31)>>5&63])
+}
+
+// sizeClasses has the classes from 257 bytes on: by 32 bytes up to 1,024, by 128 beyond. Each is
+// a multiple of that.
+var sizeClasses = func() (t struct {
+	near [64]uint16
+	wide [512]uint16
+}) {
+	at := 0
+	for _, c := range [...]int{
 		288, 320, 352, 384, 416, 448, 480, 512, 576, 640, 704, 768, 896, 1024, 1152, 1280, 1408, 1536, 1792, 2048,
-		2304, 2688, 3072, 3200, 3456, 4096, 4864, 5120, 5376, 6144, 6528, 6784, 6912, 8192, 9472, 9728, 10240, 10880,
-		12288, 13568, 14336, 16384, 18432, 19072, 20480, 21760, 24576, 27264, 28672,
+		2304, 2688, 3072, 3200, 3456, 4096, 4864, 5376, 6144, 6528, 6784, 6912, 8192, 9472, 9728, 10240, 10880,
+		12288, 13568, 14336, 16384, 18432, 19072, 20480, 21760, 24576, 27264, 28672, 32768,
 	} {
-		if n <= c {
-			return c
+		for ; at < c; at += 32 {
+			if at < 1024 {
+				t.near[at>>5+1] = uint16(c)
+			}
+			t.wide[at>>7+1] = uint16(c)
 		}
 	}
-	return 32 << 10
-}
+	return t
+}()
 
 // classSlots rounds a number of hashes up to what their size class holds.
 func classSlots(n int) int { return int(sizeClass(int64(n)*8) / 8) }
