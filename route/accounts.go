@@ -25,7 +25,7 @@ func (b *reach) without(r *Router, m *member, why account.Shortfall, prompt int)
 	if r.weigh.estimated {
 		depth = scaled(*depth, r.weigh.part)
 	}
-	if n := r.tokensOf(depth, prompt); n > b.tokens && why != account.NoShortfall {
+	if n := r.tokensOf(depth, prompt, m.worker.Pooled); n > b.tokens && why != account.NoShortfall {
 		b.tokens, b.at, b.why = n, m.RankID, why
 	}
 }
@@ -43,10 +43,12 @@ func (r Reason) shortfall() account.Shortfall {
 	return account.NoShortfall
 }
 
-// tokensOf returns how much of a prompt an engine should find with such depths.
-func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
+// tokensOf returns how much of a prompt an engine should find with such depths, that reads from
+// a pool or not.
+func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int, pooled bool) (n int) {
+	c := Candidate{Pooled: pooled}
 	for t, d := range depth {
-		if r.cfg.Settings.TierCredits[t] > 0 {
+		if r.cfg.Settings.credit(&c, event.Tier(t)) > 0 {
 			n = min(int(d)*r.cfg.BlockSize, prompt)
 		}
 	}
@@ -55,7 +57,7 @@ func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int) (n int) {
 
 // foundOn returns how much of the prompt a rank's engine should find, if it finds a part of what
 // was looked up.
-func (r *Router) foundOn(s *scratch, at shard.RankID, part float64) (n int) {
+func (r *Router) foundOn(s *scratch, at shard.RankID, part float64, pooled bool) (n int) {
 	s.each(func(id shard.RankID, depth *[event.NumTiers]uint32) {
 		if id == at {
 			var within [event.NumTiers]uint32
@@ -63,7 +65,7 @@ func (r *Router) foundOn(s *scratch, at shard.RankID, part float64) (n int) {
 			if part < 1 {
 				discount(&within, part)
 			}
-			n = max(n, r.tokensOf(&within, s.tokens))
+			n = max(n, r.tokensOf(&within, s.tokens, pooled))
 		}
 	})
 	return n
@@ -125,6 +127,7 @@ type followed struct {
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
 	bound    bounded
+	pooled   bool   // its worker reads from a pool
 	table    *table // if it is sampled
 	trace    string // the id of its trace; empty without
 
@@ -134,7 +137,7 @@ type followed struct {
 }
 
 func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
-	f.bound = bounded{}
+	f.bound, f.pooled = bounded{}, m.worker.Pooled
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if (a.Account.Selected > 0 || m.belief.doubted) && m.indexed != (shard.Member{}) {
 		f.holder = m.indexed
@@ -295,7 +298,7 @@ func (r *Router) lookAgain(e account.Evidence, f followed, since time.Time, p Pr
 	if f.choice.Estimated {
 		part = f.bound.part // that of the choice: what was learnt since is no change of the index
 	}
-	e.Now = r.foundOn(s, f.at, part)
+	e.Now = r.foundOn(s, f.at, part, f.pooled)
 	if e.Actual > e.Now && !f.choice.Estimated {
 		e.Now = max(e.Now, r.storedFor(s, f.at))
 	}

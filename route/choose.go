@@ -164,7 +164,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		s.cands = s.cands[:n+1]
 		c := &s.cands[n]
 		c.RankID, c.slot, c.others = m.RankID, m.slot, m.others
-		c.TotalBlocks, c.MaxBatchedTokens, c.CPU = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU
+		c.TotalBlocks, c.MaxBatchedTokens, c.CPU, c.Pooled = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU, m.worker.Pooled
 		c.Requests, c.Prefilling = l.Requests, l.Prefilling
 		c.Context = l.PromptTokens
 		c.HeadTokens, c.Since = r.table.Turn(m.slot)
@@ -219,10 +219,11 @@ func (r *Router) credit(c *Candidate, prompt int) {
 	c.CachedTokens = 0
 	blocks, above := 0.0, uint32(0)
 	for t, d := range c.Cached {
-		if credits[t] > 0 {
+		credit := r.settings.credit(c, event.Tier(t))
+		if credit > 0 {
 			c.CachedTokens = min(int(d)*size, prompt)
 		}
-		blocks += credits[t] * float64(d-above)
+		blocks += credit * float64(d-above)
 		above = d
 	}
 	c.NewTokens = max(0, prompt-int(math.Round(blocks*float64(size))))

@@ -54,7 +54,7 @@ type bounded struct {
 
 // boundOf returns the bound of a choice.
 func (r *Router) boundOf(s *scratch, c *Candidate) bounded {
-	return bounded{r.foundOn(s, c.RankID, 1), r.weigh.part, c.Stale}
+	return bounded{r.foundOn(s, c.RankID, 1, c.Pooled), r.weigh.part, c.Stale}
 }
 
 // correct learns from what an engine found of a prompt of so many tokens, where the choice

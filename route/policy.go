@@ -74,6 +74,7 @@ type Candidate struct {
 	// engine takes; 0 if unknown. CPU is set for a worker without accelerator.
 	TotalBlocks, MaxBatchedTokens int
 	CPU                           bool
+	Pooled                        bool // it reads from a pool; see Worker
 	// Stale: the index does not have what the rank holds, so part of it is counted only.
 	Stale bool
 	// Unknown: no share has answered for it. It counts as holding nothing of the prompt,

@@ -114,7 +114,7 @@ func (a *auto) loads(w *Weighing, c *Candidate) (loads, loading tiers) {
 		return loads, loading
 	}
 	for t := event.HostPinned; t < event.NumTiers; t++ {
-		credit := w.Settings.TierCredits[t]
+		credit := w.Settings.credit(c, t)
 		if credit == 0 || c.Cached[t] == above {
 			continue
 		}

@@ -257,6 +257,84 @@ func TestAutoCountsLoads(t *testing.T) {
 	}
 }
 
+// inPool has all workers but the last read from a pool that has the prompts, which the first
+// one put there and no longer has.
+func inPool(t *testing.T, r *Router, prompts ...[]uint64) {
+	t.Helper()
+	space := r.cfg.Index.(*shard.Space)
+	workers := r.Workers()
+	for i := range workers[:len(workers)-1] {
+		if err := space.SetPools(t.Context(), workers[i].ID, []uint32{0}, []event.Pool{{Name: "p"}}); err != nil {
+			t.Fatal(err)
+		}
+		workers[i].Pooled = true
+		if err := r.SetWorker(workers[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, local := range prompts {
+		b := &event.Batch{Space: space.Key(), Worker: workers[0].ID, Events: []event.Event{
+			{Kind: event.Stored, Engine: local, Local: local}, {Kind: event.Stored, Tier: event.External, Engine: local}, {Kind: event.Removed, Engine: local},
+		}}
+		if _, err := space.ApplyWait(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAutoPricesPools: what a pool has costs its loading on the workers that name it, and all
+// of it on the others; so an idle one that names it is better than one that does not, and one
+// that is busy for longer than computing takes is not.
+func TestAutoPricesPools(t *testing.T) {
+	local := numbers(1, 2000) // 8,000 tokens: about 140 ms
+	r, _, _ := autoFleet(t, 3, nil)
+	inPool(t, r, local)
+	a := best(t, r, Prompt{Local: local}, Options{Explain: true})
+	for _, e := range a.Ranks {
+		pooled := e.Worker < 3
+		if want := map[bool]int{true: 8000, false: 0}[pooled]; e.CachedTokens != want || strings.Contains(e.Formula, "loading") != pooled {
+			t.Errorf("worker %d: %d tokens cached, want %d: %s", e.Worker, e.CachedTokens, want, e.Formula)
+		}
+	}
+	if a.Worker == 3 || a.NewTokens < 3500 || a.NewTokens > 4500 {
+		t.Errorf("worker %d with %d tokens to compute: want 1 or 2, and half of 8,000", a.Worker, a.NewTokens)
+	}
+	for w := range uint64(2) {
+		best(t, r, Prompt{Local: numbers(100_000*int(w+1), 3000)}, Options{RequestID: fmt.Sprint(w), Worker: ptr(w + 1)})
+	}
+	if got := best(t, r, Prompt{Local: local}, Options{}); got.Worker != 3 {
+		t.Errorf("with 12,000 tokens to wait for: worker %d, want 3", got.Worker)
+	}
+	r.mu.Lock()
+	r.settings.PoolCredit = 0
+	r.mu.Unlock()
+	if got := best(t, r, Prompt{Local: local}, Options{Worker: ptr(uint64(1))}); got.CachedTokens != 0 || got.NewTokens != 8000 {
+		t.Errorf("without credit %d tokens are cached, %d to compute", got.CachedTokens, got.NewTokens)
+	}
+}
+
+// TestAutoLearnsWhatPoolsTake: as for other tiers, whatever the credit says.
+func TestAutoLearnsWhatPoolsTake(t *testing.T) {
+	for _, part := range []float64{0.02, 1.5} {
+		r, a, c := autoFleet(t, 3, nil)
+		rng := rand.New(rand.NewPCG(1, 9))
+		inPool(t, r)
+		for i := range 400 {
+			n, worker := 10+rng.IntN(3000), uint64(1+i%2)
+			local := numbers(10_000*(i+1), n)
+			if i%3 == 0 {
+				inPool(t, r, local)
+			}
+			got := best(t, r, Prompt{Local: local}, Options{RequestID: fmt.Sprint(i), Worker: &worker})
+			got.NewTokens = 4*n - got.CachedTokens + int(part*float64(got.CachedTokens))
+			serve(r, c, got, fmt.Sprint(i), n, 0.05*(0.8+0.4*rng.Float64()), 20)
+		}
+		if v := a.speeds.loads[event.External].value(0.5); v < part*0.8-0.05 || v > part*1.2+0.05 {
+			t.Errorf("loading takes %.3f of computing, want %.3f", v, part)
+		}
+	}
+}
+
 // TestAutoLearnsLoads: how long a block takes to load is learned from first
 // tokens, whatever the credit says.
 func TestAutoLearnsLoads(t *testing.T) {

@@ -31,6 +31,9 @@ type Settings struct {
 	// TierCredits is what a cached block saves of a computed one, by the tier
 	// that it is on. Default device 1, host 0.75, disk 0.25, external 0.
 	TierCredits [event.NumTiers]float64
+	// PoolCredit is that of external storage for workers that read from a pool (Worker.Pooled),
+	// where TierCredits has no more. Default 0.5.
+	PoolCredit float64
 	// StaleCredit is the part of a stale rank's depths that counts: of one of which the
 	// index lacks events. Default 0.5.
 	StaleCredit float64
@@ -79,6 +82,14 @@ type Settings struct {
 // of requests, balanced for both. Empty is balanced.
 func Objectives() []string { return []string{"ttft", "balanced", "e2e"} }
 
+// credit is what a block on the tier saves of a computed one for the candidate.
+func (s *Settings) credit(c *Candidate, t event.Tier) float64 {
+	if t == event.External && c.Pooled {
+		return max(s.TierCredits[t], s.PoolCredit)
+	}
+	return s.TierCredits[t]
+}
+
 // decodeShare is how much a ms of decoding counts of a ms before the first token. Decoding
 // takes most of a request's time, but its ms are spread over all tokens, and readers wait for
 // the first one. Where it is capped, what sharing a batch costs never counts more than
@@ -101,6 +112,7 @@ func DefaultSettings() Settings {
 		OverlapWeight:     1,
 		PrefillLoadScale:  1,
 		TierCredits:       [event.NumTiers]float64{1, 0.75, 0.25, 0},
+		PoolCredit:        0.5,
 		StaleCredit:       0.5,
 		Doubt:             true,
 		DeviceRatio:       8,
@@ -157,6 +169,9 @@ func (s *Settings) Check() error {
 		if !(c >= 0 && c <= 1) {
 			return fmt.Errorf("%w: credit %v of tier %v, give 0 to 1", ErrSettings, c, event.Tier(t))
 		}
+	}
+	if !(s.PoolCredit >= 0 && s.PoolCredit <= 1) {
+		return fmt.Errorf("%w: credit %v of pools, give 0 to 1", ErrSettings, s.PoolCredit)
 	}
 	if !(s.StaleCredit >= 0 && s.StaleCredit <= 1) {
 		return fmt.Errorf("%w: credit %v of stale ranks, give 0 to 1", ErrSettings, s.StaleCredit)

@@ -32,6 +32,9 @@ type Worker struct {
 	Role             Role
 	// CPU is set for a worker without accelerator; see device-aware-weighted.
 	CPU bool
+	// Pooled is set for a worker that reads from a pool which it shares with others: what is
+	// in external storage earns Settings.PoolCredit there.
+	Pooled bool
 	// TotalBlocks is the cache of a rank in blocks, MaxBatchedTokens the most
 	// tokens that a step of its engine takes; 0 where unknown.
 	TotalBlocks, MaxBatchedTokens int

@@ -19,6 +19,9 @@ type Config struct {
 	// Engine is what each engine is made with; its BlockSize is the index's.
 	Engine mock.Config
 	Timing mock.Timing
+	// PoolBlocks is how many blocks a pool has that all engines read from and write to; 0: there
+	// is none.
+	PoolBlocks int
 	// Slow multiplies the time of every step of a worker, by its number.
 	Slow map[int]float64
 	// Day is the period in which speeds change, each worker's at another phase: its steps take

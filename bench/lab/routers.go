@@ -75,7 +75,7 @@ func (s *sim) register(w int) error {
 	}
 	for _, r := range s.routers {
 		err := r.SetWorker(route.Worker{
-			ID: uint64(w), Ranks: 1, Role: role,
+			ID: uint64(w), Ranks: 1, Role: role, Pooled: s.cfg.PoolBlocks > 0,
 			TotalBlocks: s.cfg.Engine.Blocks, MaxBatchedTokens: s.cfg.Engine.MaxBatched,
 		})
 		if err != nil {

@@ -113,6 +113,9 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})
 	if err == nil {
 		s.feed = newFeed(space, &cfg)
+		if cfg.PoolBlocks > 0 {
+			s.cfg.Engine.Shared = mock.NewShared(cfg.PoolBlocks)
+		}
 		err = s.prepare()
 	}
 	if err != nil {
@@ -181,6 +184,11 @@ func (s *sim) join(i int) error {
 	w := s.workers[i]
 	w.engine, w.present, w.busy = engine, true, false
 	w.epoch++
+	if s.cfg.PoolBlocks > 0 {
+		if err := s.feed.space.SetPools(context.Background(), uint64(i), []uint32{0}, []event.Pool{{Name: "pool"}}); err != nil {
+			return fmt.Errorf("lab: %w", err)
+		}
+	}
 	return s.register(i)
 }
 

@@ -18,6 +18,7 @@ type Config struct {
 	// of what it evicts; 0, the default, is none.
 	HostBlocks, DiskBlocks int
 	Groups                 []Group // of a hybrid model
+	Shared                 *Shared // below these, for several engines; nil is none
 	MaxRunning             int     // requests in a step; default 256
 	MaxBatched             int     // tokens computed in a step; default 8,192
 	MaxWaiting             int     // requests that wait to run; default 65,536
@@ -153,6 +154,9 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 			e.lower = append(e.lower, newPool(below.tier, below.size))
 		}
 	}
+	if cfg.Shared != nil {
+		e.lower = append(e.lower, cfg.Shared.pool)
+	}
 	return e, nil
 }
 
@@ -233,7 +237,9 @@ func (e *Engine) Clear() error {
 	}
 	e.cache.clear()
 	for _, p := range e.lower {
-		p.clear()
+		if p.tier != event.External { // others' too
+			p.clear()
+		}
 	}
 	for _, g := range e.groups {
 		g.pool.clear()

@@ -20,6 +20,14 @@ type pool struct {
 	told    []uint64 // scratch
 }
 
+// Shared is external storage that several engines read from, each of which puts what it has
+// computed there; the least recently used leaves, and whoever put in what it makes room for
+// says so. Its engines name content alike (Config.HashSeed), and are called one after the other.
+type Shared struct{ pool *pool }
+
+// NewShared makes storage for so many blocks.
+func NewShared(blocks int) *Shared { return &Shared{newPool(event.External, blocks)} }
+
 func newPool(tier event.Tier, size int) *pool {
 	return &pool{
 		tier: tier, size: size, slots: make(map[uint64]int32),
@@ -119,6 +127,9 @@ func (e *Engine) evict() int32 {
 // goes to the next.
 func (e *Engine) spill(name uint64) {
 	for _, p := range e.lower {
+		if p.tier == event.External {
+			return // it was put there when it was computed
+		}
 		victim, full := p.put(name)
 		if !full {
 			return

@@ -178,6 +178,11 @@ func (e *Engine) stored(s *sequence, from, to int) {
 		ev.HasParent, ev.Parent = true, s.name[from-1]
 	}
 	e.emit(ev)
+	if e.cfg.Shared != nil {
+		for _, name := range ev.Engine {
+			e.cfg.Shared.pool.put(name)
+		}
+	}
 }
 
 // release gives up the blocks of s, the tail first, so that it is evicted

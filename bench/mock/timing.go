@@ -9,13 +9,13 @@ import (
 // Timing is how long a step takes, in ms: a part for the n prompt tokens in it,
 // PrefillBase + PrefillToken n + PrefillSquare n², and a part for its decodes,
 // DecodeBase + DecodeToken c + DecodeSquare c² for the c tokens that they
-// attend to; both add up, and so do LoadHost and LoadDisk for each block that is
+// attend to; both add up, and so do LoadHost, LoadDisk and LoadShared for each block that is
 // loaded from there, as the step waits for them. Where DecodeSquare is negative,
 // more tokens than at the greatest value take as long as there.
 type Timing struct {
 	PrefillBase, PrefillToken, PrefillSquare float64
 	DecodeBase, DecodeToken, DecodeSquare    float64
-	LoadHost, LoadDisk                       float64
+	LoadHost, LoadDisk, LoadShared           float64
 }
 
 // DefaultTiming is that of the replay simulator of Dynamo 1.6.1 with its
@@ -27,7 +27,7 @@ func DefaultTiming() Timing {
 		PrefillBase: 16.5, PrefillToken: 0.0152, PrefillSquare: 4.2e-7,
 		DecodeBase: 5.74, DecodeToken: 54.01 / cache, DecodeSquare: -25.74 / cache / cache,
 		// A block of 64 tokens of an 8B model, 0.13 MB each, at 40 and at 10 GB/s.
-		LoadHost: 0.2, LoadDisk: 0.8,
+		LoadHost: 0.2, LoadDisk: 0.8, LoadShared: 0.4, // from others' memory, at 20 GB/s
 	}
 }
 
@@ -44,6 +44,6 @@ func (t Timing) Step(r *Report) time.Duration {
 		}
 		ms += t.DecodeBase + t.DecodeToken*c + t.DecodeSquare*c*c
 	}
-	ms += t.LoadHost*float64(r.Loaded[event.HostPinned]) + t.LoadDisk*float64(r.Loaded[event.Disk])
+	ms += t.LoadHost*float64(r.Loaded[event.HostPinned]) + t.LoadDisk*float64(r.Loaded[event.Disk]) + t.LoadShared*float64(r.Loaded[event.External])
 	return time.Duration(ms * float64(time.Millisecond))
 }

@@ -122,6 +122,8 @@ func (c *config) declareChoice(set *conf.Set) {
 		where the engine's reports contradict it again and again and nothing explains that; its publisher is then asked for all that it holds.`)
 	set.List(&c.Credits, "tier-credits", []string{"1", "0.75", "0.25", "0"}, `What a cached block saves of a computed one, on
 		device, host, disk and external storage: four numbers from 0 to 1.`)
+	set.Float(&c.Route.PoolCredit, "pool-credit", d.PoolCredit, `What a block in a pool saves of a computed one, for workers that name the pool, where --tier-credits
+		has no more for external storage. Mode auto goes by what it learns that loading takes. 0: pools are not counted.`, conf.Between(0.0, 1))
 	set.Float(&r.DeviceRatio, "device-ratio", d.DeviceRatio, `How many times faster than a CPU worker another is taken to be in
 		mode device-aware-weighted.`, conf.Between(1e-6, 1e6))
 	set.Bool(&r.TrackActiveBlocks, "track-active-blocks", d.TrackActiveBlocks, "Whether blocks in use count as load.")

@@ -47,6 +47,7 @@ func TestSettings(t *testing.T) {
 		{"prefill-load-scale", func(c *config) any { return c.Route.PrefillLoadScale }, 1.0, "3", 3.0},
 		{"temperature", func(c *config) any { return c.Route.Temperature }, 0.0, "0.5", 0.5},
 		{"tier-credits", func(c *config) any { return c.Route.TierCredits }, [event.NumTiers]float64{1, 0.75, 0.25, 0}, "1,1,0,0.5", [event.NumTiers]float64{1, 1, 0, 0.5}},
+		{"pool-credit", func(c *config) any { return c.Route.PoolCredit }, 0.5, "0.25", 0.25},
 		{"stale-credit", func(c *config) any { return c.Route.StaleCredit }, 0.5, "0.25", 0.25},
 		{"doubt", func(c *config) any { return c.Route.Doubt }, true, "false", false},
 		{"device-ratio", func(c *config) any { return c.Route.DeviceRatio }, 8.0, "4", 4.0},

@@ -80,6 +80,16 @@ func TestModels(t *testing.T) {
 	if m.Engine(1) != nil || len(m.Router.Loads()) != 2 || len(f.Models()) != 3 {
 		t.Error("the worker is still there, or its model is not")
 	}
+	reads := worker(6, "b", "")
+	reads.Pools = []event.Pool{{Name: "p"}}
+	if err := f.SetWorker(reads, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range m.Router.Workers() {
+		if w.Pooled != (w.ID == 6) {
+			t.Errorf("worker %d reads from a pool: %v", w.ID, w.Pooled)
+		}
+	}
 	if err := f.Close(); err != nil || closed != 3 {
 		t.Errorf("%d links closed: %v", closed, err)
 	}
