@@ -113,7 +113,7 @@ func (r *Router) stay(o *Options, s *scratch, i int) int {
 		if !s.looked || c.Unknown {
 			worth = there.token * float64(min(o.Session.Tokens, s.tokens))
 		}
-		if there.cost() <= best.cost()+worth {
+		if r.times.total(&r.weigh, c, &there) <= r.times.total(&r.weigh, &s.cands[i], &best)+worth {
 			return j
 		}
 	}

@@ -105,6 +105,8 @@ type Weighing struct {
 	estimated bool    // depths are bounds
 	part      float64 // of them that is expected; 1 of others
 
+	aim      aim  // what the request is to keep
+	aims     bool // that is its own
 	expected int  // tokens to generate; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about
 

@@ -19,6 +19,7 @@ import (
 //	              there take because they share a batch; in overload, where that is long on
 //	              every rank, it counts for ever less, as first tokens are what then differs
 //	+ others      as much as its own prompt takes, where another router's may come first
+//	+ lost        where there are targets, what it costs that they are missed (see Targets)
 //
 // Tokens that a lower tier has count as those that could be computed in the time
 // that loading them takes. Nothing is to be tuned: how long tokens take is
@@ -30,6 +31,9 @@ type auto struct {
 	speeds speeds
 	trips  map[load.Key]*trip // of live requests that this router has chosen for
 	spare  []*trip            // of ended ones, for their memory
+
+	aims    [][]aimers // by slot: live requests that this router has chosen for, with targets of their own
+	aimedAt int        // how many those are
 }
 
 const (
@@ -63,6 +67,8 @@ type trip struct {
 	blocks         bool    // it was to wait for KV blocks
 	expected       float64 // ms to the first token
 	trust          float64 // what part of its rank's slowness counted
+	aims           bool    // it brought targets of its own, of
+	aim            float64 // ms for each token; 0 is none
 	// How many of them are loaded from each lower tier, and how many could be
 	// computed in the time that this was expected to take.
 	loads, loading tiers
@@ -81,13 +87,16 @@ func (*auto) UsesIndex(w *Weighing) bool { return w.Weight > 0 }
 
 func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	var e estimate // written in place: copying it for each rank shows
+	aiming := a.aiming(w)
 	for i := range cands {
 		c := &cands[i]
 		if c.Cached[event.External] != c.Cached[event.Device] {
 			a.count(w, c)
 		}
 		a.estimate(&e, w, c, w.heldBy(c))
-		c.Cost = e.cost()
+		if c.Cost = e.cost(); aiming {
+			c.Cost = a.total(w, c, &e)
+		}
 		if w.explained {
 			a.explain(w, c, &e)
 		}
@@ -139,6 +148,7 @@ func (a *auto) count(w *Weighing, c *Candidate) {
 // made for every rank, a trip for the chosen one only.
 type estimate struct {
 	first, displaced, decoding, others float64
+	lost                               float64 // targets; see total
 	blocks                             float64 // the wait for them, which is of first
 	token                              float64 // to compute one of the prompt
 	past, steps, tokens, stalls        float64
@@ -262,6 +272,7 @@ const (
 	partDisplaced
 	partDecoding
 	partOthers
+	partLost
 	numParts
 )
 
@@ -273,6 +284,7 @@ func (a *auto) explain(w *Weighing, c *Candidate, e *estimate) {
 	_, loading := a.loads(w, c)
 	w.parts[c.slot] = [...]float64{
 		partFirst: e.first, partWaiting: a.waiting(w, c, e), partLoading: e.token * loading.sum(), partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
+		partLost: e.lost,
 	}
 }
 
@@ -284,6 +296,9 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 	p, parts, others := &w.parts[c.slot], "", ""
 	if p[partOthers] > 0 {
 		others = fmt.Sprintf(" + %.1f for other routers", p[partOthers])
+	}
+	if p[partLost] > 0 {
+		others += fmt.Sprintf(" + %.1f for targets", p[partLost])
 	}
 	const shown = 0.05 // less is 0.0
 	switch wait, load := p[partWaiting], p[partLoading]; {
@@ -319,6 +334,8 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 		past: e.past, steps: e.steps, tokens: e.tokens, stalls: e.stalls, context: e.context,
 		prompt: float64(w.PromptTokens), whole: whole, guessed: c.Unknown || w.guessed, blocks: e.blocks > 0, expected: e.first,
 	}
+	t.aims, t.aim = w.aims, w.aim.token
+	a.aimed(t, 1)
 	t.loads, t.loading = a.loads(w, c)
 	a.speeds.prompt += (t.prompt - a.speeds.prompt) / memory
 	a.speeds.sent(t)
@@ -341,6 +358,7 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 	}
 	delete(a.trips, k)
 	a.speeds.left(t)
+	a.aimed(t, -1)
 	if len(a.spare) < maxSpare {
 		a.spare = append(a.spare, t)
 	}

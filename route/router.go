@@ -293,6 +293,10 @@ type Options struct {
 	// the prompt is new to the rank that is best so far. Waiting is how many others wait.
 	Patient bool
 	Waiting int
+	// FirstToken and Token are the request's own Targets, each in place of that of the settings if
+	// not nil; 0 is none. Waited is how long ago the request came.
+	FirstToken, Token *time.Duration
+	Waited            time.Duration
 	// ExpectedOutput is how many tokens the request should generate; 0 if
 	// unknown.
 	ExpectedOutput int
@@ -450,6 +454,11 @@ func (o *Options) check() error {
 			return err
 		}
 	}
+	for _, t := range [...]*time.Duration{o.FirstToken, o.Token} {
+		if t != nil && *t < 0 {
+			return fmt.Errorf("%w: a target of %v, give a time from 0 on", ErrSettings, *t)
+		}
+	}
 	if len(o.RequestID) > MaxRequestID {
 		return fmt.Errorf("%w: a request id of %d bytes, give at most %d", ErrSettings, len(o.RequestID), MaxRequestID)
 	}
@@ -478,4 +487,5 @@ func (w *Weighing) override(o *Options) {
 		w.Temperature = *o.Temperature
 	}
 	w.Pinned, w.expected = o.Worker != nil, o.ExpectedOutput
+	w.aim, w.aims = o.aim(w.Settings), o.Token != nil
 }

@@ -18,6 +18,12 @@ type Settings struct {
 	Mode string
 	// Objective says what mode auto keeps low; see Objectives. Default balanced.
 	Objective string
+	// Targets are the times that requests are to keep, in mode auto: then as many as can be
+	// do, whatever the Objective. Default none.
+	Targets Targets
+	// Models are the objectives and targets of models that have others. A Router's own are
+	// those above: see Of.
+	Models map[string]Aims
 	// OverlapWeight is what a block to be computed costs, in blocks in use, for
 	// the kv policy. Default 1; 0 is pure load balancing, without the index, for
 	// the auto policy too.
@@ -76,6 +82,29 @@ type Settings struct {
 	LeftOutShare float64
 	// Seed starts the random numbers. Default 1.
 	Seed uint64
+}
+
+// Aims are what a model has of its own; what is empty or nil is that of all.
+type Aims struct {
+	Objective         string
+	FirstToken, Token *time.Duration // of Targets
+}
+
+// Of returns the settings for a model.
+func (s *Settings) Of(model string) Settings {
+	own := *s
+	own.Models = nil
+	a := s.Models[model]
+	if a.Objective != "" {
+		own.Objective = a.Objective
+	}
+	if a.FirstToken != nil {
+		own.Targets.FirstToken = *a.FirstToken
+	}
+	if a.Token != nil {
+		own.Targets.Token = *a.Token
+	}
+	return own
 }
 
 // Objectives returns what Settings.Objective may be: ttft for first tokens, e2e for the ends
@@ -149,6 +178,15 @@ func (s *Settings) Check() error {
 	}
 	if s.Objective != "" && !slices.Contains(Objectives(), s.Objective) {
 		return fmt.Errorf("%w: objective %q, give one of %v", ErrSettings, s.Objective, Objectives())
+	}
+	if err := s.Targets.Check(); err != nil {
+		return err
+	}
+	for model := range s.Models {
+		own := s.Of(model)
+		if err := own.Check(); err != nil {
+			return fmt.Errorf("model %s: %w", model, err)
+		}
 	}
 	for _, n := range []struct {
 		name  string

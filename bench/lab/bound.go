@@ -143,7 +143,7 @@ func (b *bound) begin(i int, w *waiting) {
 	r.first(first - w.arrival)
 	q := request{arrival: w.arrival, first: first, input: w.input, output: w.output}
 	q.stage.spent = Spent{Waiting: begun - w.arrival, Computing: took, Decoding: decoding}
-	r.ended(&q, first+decoding)
+	r.ended(&q, first+decoding, b.cfg.Targets)
 	r.Duration = max(r.Duration, first+decoding)
 }
 

@@ -58,6 +58,9 @@ type Config struct {
 	Faults []Fault
 	// Seed is of what is left to chance. The routers have one of their own.
 	Seed uint64
+	// Targets are what each request's times are held against in the result. Routers go by them only
+	// if they are told: see Route.Targets.
+	Targets route.Targets
 	// TellOutput lets routers expect the length that a request will generate.
 	TellOutput bool
 	// Progress, if not nil, is told now and then how many requests have come

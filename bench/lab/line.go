@@ -138,7 +138,7 @@ func (s *sim) lineUpLate(l *line, n int) error {
 	if err := s.feed.sync(s.now); err != nil {
 		return err
 	}
-	a, err := r.BestWorker(context.Background(), p, route.Options{})
+	a, err := r.BestWorker(context.Background(), p, route.Options{Waited: s.now - q.arrival})
 	if err != nil {
 		return s.place(n) // it says so again
 	}

@@ -18,11 +18,13 @@ import (
 //	+unheld                     of auto: not held at the router as kvrouter's --queue does
 //	+undoubted                  of auto: whatever engines report, the index is believed
 //	+ttft, +balanced, +e2e      the objective of auto
+//	+targets                    of auto: it goes by Targets
 //	+temperature-N              of the policies that have one
 //	+credit-N, +decay-N, +requests-N   of dynamo; see dynamoOptions
 func (c *Config) SetPolicy(name string) error {
 	parts := strings.Split(name, "+")
 	c.policy, c.bound, c.Queue, c.Route.Mode, c.Route.Objective = nil, Unheld, Queue{}, parts[0], ""
+	c.Route.Targets = route.Targets{}
 	c.Route.Doubt = parts[0] == route.DefaultSettings().Mode // others' routers have no such thing
 	bad := func(err error) error { return fmt.Errorf("policy %q: %w", name, err) }
 	scaled := func(prefix, mode string, to *float64) (err error) {
@@ -61,6 +63,9 @@ func (c *Config) SetPolicy(name string) error {
 		switch option {
 		case "unheld":
 			c.Queue = Queue{}
+			continue
+		case "targets":
+			c.Route.Targets = c.Targets
 			continue
 		case "undoubted":
 			c.Route.Doubt = false

@@ -8,6 +8,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/account"
 )
 
@@ -15,6 +16,7 @@ import (
 type Result struct {
 	Requests  int // that ended with all of their output
 	Refused   int // by the routers or an engine
+	Within    int // of Requests: they kept Config.Targets
 	SentAgain int // because their worker died
 
 	PromptTokens int // of requests that ended
@@ -80,8 +82,11 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 func (r *Result) first(d time.Duration) { r.ttft = append(r.ttft, ms(d)) }
 
-func (r *Result) ended(q *request, now time.Duration) {
+func (r *Result) ended(q *request, now time.Duration, t route.Targets) {
 	r.Requests++
+	if (t.FirstToken == 0 || q.first-q.arrival <= t.FirstToken) && (t.Token == 0 || now-q.first <= time.Duration(q.output-1)*t.Token) {
+		r.Within++
+	}
 	r.PromptTokens += q.input
 	r.OutputTokens += q.output
 	r.e2e = append(r.e2e, ms(now-q.arrival))

@@ -108,7 +108,7 @@ func (s *sim) choose(q *request) error {
 	if err := s.feed.sync(s.now); err != nil {
 		return err
 	}
-	o := route.Options{RequestID: q.key, Patient: s.cfg.Queue.Order == Late, Waiting: s.lines[q.router].late.Len()}
+	o := route.Options{RequestID: q.key, Patient: s.cfg.Queue.Order == Late, Waiting: s.lines[q.router].late.Len(), Waited: s.now - q.arrival}
 	if s.cfg.TellOutput {
 		o.ExpectedOutput = q.output
 	}

@@ -416,7 +416,7 @@ func (s *sim) end(n int) error {
 	r.Free(q.key)
 	s.lines[q.router].freed = true
 	s.goes(q, Decoding)
-	s.result.ended(q, s.now)
+	s.result.ended(q, s.now, s.cfg.Targets)
 	s.forget(n)
 	return nil
 }

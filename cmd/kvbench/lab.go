@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/lab"
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/trace"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // labOptions are the flags of lab.
@@ -37,6 +38,7 @@ type labOptions struct {
 	points          []lab.Point
 	panels          []lab.Panel
 	quiet, restart  bool
+	profile         string
 	flags           *flag.FlagSet
 }
 
@@ -48,6 +50,7 @@ type labRow struct {
 	Setting         map[string]string `json:"setting,omitempty"`
 	Requests        int               `json:"requests"`
 	Refused         int               `json:"refused"`
+	Within          float64           `json:"within,omitempty"` // part of the requests that kept the targets, where there are any
 	Reuse           float64           `json:"reuse"`
 	Loaded          float64           `json:"loaded,omitempty"` // of the reuse, what came from lower tiers
 	TTFTMean        float64           `json:"ttft_mean_ms"`
@@ -84,7 +87,11 @@ func runLab(ctx context.Context, args []string, stdout, stderr io.Writer) error 
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	return o.run(ctx, stdout, stderr)
+	end, err := profile(o.profile)
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.run(ctx, stdout, stderr), end())
 }
 
 func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
@@ -136,6 +143,8 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.BoolVar(&c.ClosedLoop, "closed-loop", false, "a session sends its next request when the last has ended and it has thought")
 	f.DurationVar(&c.Think, "think", 2*time.Second, "for how long in the mean, with --closed-loop")
 	f.BoolVar(&o.restart, "restart-sessions", false, "sessions start at other times than in the trace, drawn from the seed")
+	f.DurationVar(&c.Targets.FirstToken, "ttft-target", 0, "the most that a first token is to take: rows say what part of the requests is within both targets; 0 for none")
+	f.DurationVar(&c.Targets.Token, "itl-target", 0, "the most that each further token is to take, in the mean of an answer")
 	f.BoolVar(&c.TellOutput, "tell-output", false, "routers know how long an answer will be")
 	f.Float64Var(&c.Route.Temperature, "temperature", 0, "of the policies that have one")
 	f.Uint64Var(&c.Seed, "seed", c.Seed, "of all that is left to chance")
@@ -147,6 +156,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.StringVar(&o.json, "json", "", "write JSON lines to `file`, - for standard output in place of the table")
 	f.StringVar(&o.plot, "plot", "", "write an SVG `file`: reuse against first-token times, where requests' time went, and the workers' load over time in the last runs")
 	f.StringVar(&o.html, "html", "", "write an HTML `file` with the same pictures and the table")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile of the runs to `file`")
 	f.BoolVar(&o.quiet, "quiet", false, "no progress line")
 	return o, parseFlags(f, args, func() error {
 		switch {
@@ -343,10 +353,14 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		fmt.Fprintf(stderr, "\r%s: %d requests in %.1f s            \n", policy, res.Requests, time.Since(start).Seconds())
 	}
 	s := res.Summary()
+	within := 0.0
+	if cfg.Targets != (route.Targets{}) {
+		within = float64(res.Within) / float64(max(res.Requests, 1))
+	}
 	o.panels = append(slices.DeleteFunc(o.panels, func(p lab.Panel) bool { return p.Policy == policy }), lab.Panel{Policy: policy, Load: res.Load})
 	return labRow{
 		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
-		Requests: res.Requests, Refused: res.Refused, Reuse: decimals(s.Reuse, 4), Loaded: decimals(s.Loaded, 4),
+		Requests: res.Requests, Refused: res.Refused, Within: decimals(within, 4), Reuse: decimals(s.Reuse, 4), Loaded: decimals(s.Loaded, 4),
 		TTFTMean: decimals(s.TTFT.Mean, 2), TTFTP50: decimals(s.TTFT.P50, 2), TTFTP99: decimals(s.TTFT.P99, 2),
 		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
@@ -379,6 +393,9 @@ func (t *labTable) add(r labRow) {
 		if k != "workers" && k != "speedup" {
 			fmt.Fprintf(t.w, " %s=%s", k, v)
 		}
+	}
+	if r.Within > 0 {
+		fmt.Fprintf(t.w, " %.2f %% within targets", 100*r.Within)
 	}
 	if r.SessionMean > 0 {
 		fmt.Fprintf(t.w, " sessions take %.1f s", r.SessionMean)

@@ -15,6 +15,7 @@ type figure struct {
 
 func figures() []figure {
 	return []figure{
+		{"within", func(r *labRow) *float64 { return &r.Within }, 4},
 		{"reuse", func(r *labRow) *float64 { return &r.Reuse }, 4},
 		{"loaded", func(r *labRow) *float64 { return &r.Loaded }, 4},
 		{"ttft_mean_ms", func(r *labRow) *float64 { return &r.TTFTMean }, 2},

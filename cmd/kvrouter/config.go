@@ -45,12 +45,15 @@ type config struct {
 	Picker  picker.Config
 	Pool    objective.Settings
 
-	Service         proc.ServiceConfig
-	Events          bool
-	ReplicaSync     bool
-	Quota           quota.Config
-	Engines, Loras  []string
-	Aliases         []string
+	Service        proc.ServiceConfig
+	Events         bool
+	ReplicaSync    bool
+	Quota          quota.Config
+	Engines, Loras []string
+	Aliases        []string
+	// Each is value or model=value.
+	Objectives, FirstTargets, TokenTargets []string
+
 	ReadyWorkers    int
 	Prefill         []string // URLs of prefill engines
 	Transfer        string
@@ -109,8 +112,11 @@ func (c *config) declareChoice(set *conf.Set) {
 	set.String(&r.Mode, "mode", d.Mode, `How a worker is chosen. auto predicts times from what is cached and in use, and
 		learns how fast workers are; kv weighs the same by --overlap-weight; dynamo and prefill-x-batch do so by other
 		formulas; direct takes the worker that a trusted caller names.`, conf.OneOf(route.Modes()...))
-	set.String(&r.Objective, "objective", d.Objective, `What mode auto keeps low: ttft, the time to first tokens; e2e, that to the ends of
-		requests; balanced, both. docs/routing.md has what each costs.`, conf.OneOf(route.Objectives()...))
+	set.List(&c.Objectives, "objective", []string{d.Objective}, `What mode auto keeps low: ttft, the time to first tokens; e2e, that to the ends of
+		requests; balanced, both. docs/routing.md has what each costs. With model=objective, as in ttft,llama=e2e, a model has its own.`)
+	set.List(&c.FirstTargets, "ttft-target", nil, `Time to the first token that requests are to keep, as 500ms, or of a model, as llama=500ms.
+		Mode auto then sends them where the most keep their targets, whatever the objective. 0 is none.`, conf.ShowDefault("none"))
+	set.List(&c.TokenTargets, "itl-target", nil, "The same for the mean time of each further token.", conf.ShowDefault("none"))
 	set.Float(&r.OverlapWeight, "overlap-weight", d.OverlapWeight, `What a block to be computed costs, in blocks in use, in mode
 		kv. 0 is pure load balancing, in mode auto too: no index is kept or subscribed to.`, conf.Between(0, 1e6))
 	set.Float(&r.PrefillLoadScale, "prefill-load-scale", d.PrefillLoadScale, "The same for mode dynamo.", conf.Between(0, 1e6))
@@ -326,7 +332,7 @@ func (c *config) declareHTTP(set *conf.Set) {
 		sampled.`, conf.Between(1, 1<<24))
 	set.Int(&p.MetricLabels, "metric-labels", 200, `Most tenants of models, and workers, that metrics have a label for. Those beyond are "other".`, conf.Between(1, 1<<16))
 	set.List(&c.Trust, "trust", nil, `Addresses and networks of callers whose X-Kvatlas-… headers (Worker, Dp-Rank, Overlap-Weight,
-		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Group) override the choice, and whose X-Kvatlas-Tenant says for whom a request counts. Without any, nobody's do.`)
+		Temperature, Allowed-Workers, Excluded-Workers, Expected-Output, Ttft-Target, Itl-Target, Group) override the choice, and whose X-Kvatlas-Tenant says for whom a request counts. Without any, nobody's do.`)
 	set.Bool(&p.WorkerHeader, "worker-header", false, `Name the worker in answers, as X-Kvatlas-Worker and X-Kvatlas-Dp-Rank. Callers that --trust names
 		also get X-Kvatlas-Receipt: what the choice went by.`)
 	set.Bool(&p.Selection, "selection", true, `Serve /v1/select, /v1/select_and_reserve, /v1/reservations, /v1/loads,
@@ -337,6 +343,9 @@ func (c *config) declareHTTP(set *conf.Set) {
 // must fit together.
 func (c *config) finish() (err error) {
 	if c.Route.TierCredits, err = parseCredits(c.Credits); err != nil {
+		return err
+	}
+	if err := c.aims(); err != nil {
 		return err
 	}
 	c.Proxy.Trust = nil

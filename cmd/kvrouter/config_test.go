@@ -13,6 +13,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/route"
 )
 
 func read(t *testing.T, args ...string) (*config, error) {
@@ -183,6 +184,7 @@ func TestCombinations(t *testing.T) {
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
 		"--inference-routes=trex", "--engine-administration=x", "--loras=x", "--aliases=x",
 		"--aliases=a=b,b=c", "--aliases=a=b,b=a", "--aliases=a=a", "--aliases=a=b,a=c", "--loras=a=b,b=m", "--loras=a=a", "--loras=a=m,a=n",
+		"--objective=x", "--objective=ttft,e2e", "--objective=m=x", "--objective=m=", "--ttft-target=5", "--ttft-target=m=-1s", "--itl-target=x", "--itl-target=1ms,2ms",
 		"--loras=a=b --aliases=b=m", "--loras=a=m --aliases=a=n",
 		"--access-log=/", "--access-log=/nowhere/at/all", "--http-listen=127.0.0.1:99999", "--admin-listen=127.0.0.1:x-y",
 	} {
@@ -192,6 +194,19 @@ func TestCombinations(t *testing.T) {
 	}
 	if _, err := read(t, "--loras=a=m,b=m", "--aliases=c=a,d=m,e=m,e=m"); err != nil {
 		t.Error(err)
+	}
+	c, err = read(t, "--objective=ttft,org/m=e2e", "--ttft-target=2s,org/m=500ms", "--itl-target=n=30ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for model, want := range map[string]route.Settings{
+		"org/m": {Objective: "e2e", Targets: route.Targets{FirstToken: 500 * time.Millisecond}},
+		"n":     {Objective: "ttft", Targets: route.Targets{FirstToken: 2 * time.Second, Token: 30 * time.Millisecond}},
+		"other": {Objective: "ttft", Targets: route.Targets{FirstToken: 2 * time.Second}},
+	} {
+		if s := c.Route.Of(model); s.Objective != want.Objective || s.Targets != want.Targets {
+			t.Errorf("model %s has %s and %+v", model, s.Objective, s.Targets)
+		}
 	}
 	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")
 	if err != nil {

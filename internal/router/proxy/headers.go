@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
@@ -27,6 +28,8 @@ const (
 	headerAllowed     = prefix + "Allowed-Workers"
 	headerExcluded    = prefix + "Excluded-Workers"
 	headerOutput      = prefix + "Expected-Output"
+	headerFirst       = prefix + "Ttft-Target"
+	headerToken       = prefix + "Itl-Target"
 	headerGroup       = prefix + "Group"
 )
 
@@ -161,6 +164,8 @@ func options(h http.Header) (o route.Options, err error) {
 		}
 		o.ExpectedOutput = int(n)
 	}
+	o.FirstToken, err = durationHeader(h, headerFirst, err)
+	o.Token, err = durationHeader(h, headerToken, err)
 	return o, err
 }
 
@@ -176,6 +181,18 @@ func floatHeader(h http.Header, name string, err error) (*float64, error) {
 		return nil, badHeader(name, "a number of at least 0")
 	}
 	return &v, nil
+}
+
+func durationHeader(h http.Header, name string, err error) (*time.Duration, error) {
+	text := h.Get(name)
+	if text == "" || err != nil {
+		return nil, err
+	}
+	d, perr := time.ParseDuration(text)
+	if perr != nil || d < 0 {
+		return nil, badHeader(name, "a time of at least 0, as 500ms")
+	}
+	return &d, nil
 }
 
 func idsHeader(h http.Header, name string, err error) ([]uint64, error) {

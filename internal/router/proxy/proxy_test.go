@@ -474,10 +474,16 @@ func TestHeaders(t *testing.T) {
 			t.Errorf("the client is %q", got)
 		}
 	}
-	for _, h := range []string{headerWorker, headerRank, headerWeight, headerTemperature, headerAllowed, headerExcluded, headerOutput} {
+	for _, h := range []string{headerWorker, headerRank, headerWeight, headerTemperature, headerAllowed, headerExcluded, headerOutput, headerFirst, headerToken} {
 		if status, data, _ := l.post("/v1/completions", body, h, "x,y"); status != 400 || !strings.Contains(data, h) {
 			t.Errorf("%s: %d %s", h, status, data)
 		}
+	}
+	if o, err := options(http.Header{headerFirst: {"500ms"}, headerToken: {"0"}}); err != nil || o.FirstToken == nil || *o.FirstToken != 500*time.Millisecond || o.Token == nil || *o.Token != 0 {
+		t.Errorf("targets: %v %v %v", o.FirstToken, o.Token, err)
+	}
+	if o, err := options(http.Header{headerFirst: {"-1ms"}}); err == nil {
+		t.Errorf("a target of %v is taken", *o.FirstToken)
 	}
 	_, _, header := l.post("/v1/completions", body, headerAllowed, "1, 2", headerExcluded, "2")
 	if header.Get(headerWorker) != "1" {

@@ -211,7 +211,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 		q.prompt, q.known = p.tracedPrompt(ctx, q)
 	}
 	o := q.options
-	o.RequestID, o.Watched, o.Whole = q.id, true, !q.stream
+	o.RequestID, o.Watched, o.Whole, o.Waited = q.id, true, !q.stream, time.Since(q.arrival)
 	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
 	if o.Patient = patient; patient {
 		o.Waiting = p.queue.waiting(q.m)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
@@ -17,6 +18,9 @@ import (
 
 // maxWeight bounds overrides of the weight and the temperature.
 const maxWeight = 1e6
+
+// maxTarget bounds targets, in ms: a day.
+const maxTarget = 86_400_000
 
 // selection is the body of POST /v1/select, select_and_reserve and
 // potential_loads.
@@ -47,6 +51,8 @@ func (q *selection) parse(body []byte, limit int) *edge.Problem {
 		"worker_id":              func(o *object) { v := o.uint(math.MaxUint64); q.options.Worker = &v },
 		"dp_rank":                func(o *object) { v := uint32(o.uint(math.MaxUint32)); q.options.DPRank = &v },
 		"expected_output_tokens": func(o *object) { q.options.ExpectedOutput = int(o.uint(math.MaxInt32)) },
+		"ttft_target_ms":         func(o *object) { q.options.FirstToken = o.target() },
+		"itl_target_ms":          func(o *object) { q.options.Token = o.target() },
 		"explain":                func(o *object) { q.options.Explain = o.bool() },
 		"phase":                  func(o *object) { q.options.Stage = o.phase() },
 	}
@@ -67,6 +73,12 @@ func (q *selection) parse(body []byte, limit int) *edge.Problem {
 		return edge.Bad("selection_id", edge.OutOfRange, "longer than "+strconv.Itoa(route.MaxRequestID)+" bytes")
 	}
 	return nil
+}
+
+// target reads a time in ms.
+func (o *object) target() *time.Duration {
+	d := time.Duration(o.float(0, maxTarget) * float64(time.Millisecond))
+	return &d
 }
 
 // phase reads which part of a request is meant.

@@ -258,6 +258,8 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/select", `{` + tokens9 + `}`, 400, "model_name", "missing"},
 		{"POST", "/v1/select", `{"model_name":3}`, 400, "model_name", "wrong_type"},
 		{"POST", "/v1/select", `{"model":"m"}`, 400, "model", "unknown_field"},
+		{"POST", "/v1/select", `{"model_name":"m",` + tokens9 + `,"ttft_target_ms":-1}`, 400, "ttft_target_ms", "out_of_range"},
+		{"POST", "/v1/select", `{"model_name":"m",` + tokens9 + `,"itl_target_ms":"x"}`, 400, "itl_target_ms", "wrong_type"},
 		{"POST", "/v1/select", `{"nothing":null}`, 400, "nothing", "unknown_field"},
 		{"POST", "/v1/select", `{"model_name":"m","model_name":"m"}`, 400, "model_name", "duplicate_field"},
 		{"POST", "/v1/select", `{"model_name":"x",` + tokens9 + `}`, 404, "model_name", "unknown_model"},
