@@ -282,7 +282,7 @@ type Options struct {
 	Stage  Stage
 	// Session, if not nil, is where the last request of the same session went. That
 	// rank is chosen as long as it costs no more than another plus what the session
-	// should find cached there; where the policy looks up what is cached, plus nothing.
+	// should find cached there; where that is looked up, if it costs less than another.
 	Session *Session
 	// Watched is set by callers who tell when the first token came, and of failures:
 	// a worker that gives nothing in time is left out. Whole is set if the answer
@@ -349,6 +349,7 @@ type scratch struct {
 	eagle   []uint64                 // local with the token after each block; empty if not looked up
 	unknown func(worker uint64) bool // of whom no share has answered; nil: of nobody
 	looked  bool                     // these are of this request
+	guessed bool                     // its tokens are not known
 	exact   bool                     // what was found are no bounds
 	weigh   Weighing
 	tokens  int
@@ -414,7 +415,7 @@ func (r *Router) prepare(ctx context.Context, s *scratch, p *Prompt, o *Options)
 		s.local = append(s.local, p.Local...)
 		s.tokens = max(p.Length, len(s.local)*r.cfg.BlockSize)
 	}
-	s.private = p.Rest
+	s.private, s.guessed = p.Rest, p.Guessed
 	if p.Guessed {
 		s.private += s.tokens
 	}

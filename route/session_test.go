@@ -53,6 +53,25 @@ func TestSessionGivesWay(t *testing.T) {
 	}
 }
 
+// TestSessionsAndTheIndex: what is looked up of a prompt says what a session has cached where; equal ranks are
+// told apart as those of any request. Of a prompt whose tokens are not known the session says it.
+func TestSessionsAndTheIndex(t *testing.T) {
+	r, space, _ := open(t, func(c *Config) { c.Settings.Mode = "auto" }, workers(2)...)
+	store(t, space, 1, 0, 0, numbers(500, 100)...) // so the other one is taken of equal ones
+	at := &Session{a1(1), 3000}
+	if w := best(t, r, Prompt{Local: numbers(1, 750)}, Options{Session: at}).Worker; w != 2 {
+		t.Errorf("nothing of the prompt is cached anywhere: worker %d, want 2, which holds less", w)
+	}
+	best(t, r, Prompt{Local: numbers(10_000, 100)}, Options{RequestID: "load", Worker: ptr(uint64(1))}) // about 7 ms
+	p := Prompt{Local: []uint64{}, Length: 3000, Guessed: true}
+	if w := best(t, r, p, Options{Session: at}).Worker; w != 1 {
+		t.Errorf("the prompt is not known: worker %d, want 1, where the session was", w)
+	}
+	if w := best(t, r, p, Options{Session: &Session{a1(1), 10}}).Worker; w != 2 {
+		t.Errorf("ten tokens hold the session at worker %d, which is busy", w)
+	}
+}
+
 func a1(worker uint64) shard.RankID { return shard.RankID{Worker: worker} }
 
 // TestGuessedPrompts: a prompt whose tokens are not known weighs what its length is

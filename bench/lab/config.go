@@ -32,11 +32,12 @@ type Config struct {
 	// worker to its decode worker, for each of its tokens.
 	Transfer time.Duration
 
-	Route   route.Settings
-	Queue   Queue                   // of each router
-	bound   Order                   // not a fleet but what bounds it, in this order
-	policy  func(*sim) route.Policy // in place of that of Route.Mode, if not nil; see SetPolicy
-	Routers int                     // replicas, among which requests take turns
+	Route    route.Settings
+	Queue    Queue                   // of each router
+	bound    Order                   // not a fleet but what bounds it, in this order
+	policy   func(*sim) route.Policy // in place of that of Route.Mode, if not nil; see SetPolicy
+	sessions bool                    // routers are told where a session's last request went
+	Routers  int                     // replicas, among which requests take turns
 	// SyncDelay is how long what one router placed is on its way to another.
 	SyncDelay time.Duration
 	// EventDelay is how long an engine's events are on their way to the index.

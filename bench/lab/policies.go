@@ -18,13 +18,14 @@ import (
 //	+unheld                     of auto: not held at the router as kvrouter's --queue does
 //	+undoubted                  of auto: whatever engines report, the index is believed
 //	+ttft, +balanced, +e2e      the objective of auto
+//	+sessions                   requests of a session are known to be: see route.Options.Session
 //	+targets                    of auto: it goes by Targets
 //	+temperature-N              of the policies that have one
 //	+credit-N, +decay-N, +requests-N   of dynamo; see dynamoOptions
 func (c *Config) SetPolicy(name string) error {
 	parts := strings.Split(name, "+")
 	c.policy, c.bound, c.Queue, c.Route.Mode, c.Route.Objective = nil, Unheld, Queue{}, parts[0], ""
-	c.Route.Targets = route.Targets{}
+	c.Route.Targets, c.sessions = route.Targets{}, false
 	c.Route.Doubt = parts[0] == route.DefaultSettings().Mode // others' routers have no such thing
 	bad := func(err error) error { return fmt.Errorf("policy %q: %w", name, err) }
 	scaled := func(prefix, mode string, to *float64) (err error) {
@@ -63,6 +64,9 @@ func (c *Config) SetPolicy(name string) error {
 		switch option {
 		case "unheld":
 			c.Queue = Queue{}
+			continue
+		case "sessions":
+			c.sessions = true
 			continue
 		case "targets":
 			c.Route.Targets = c.Targets
@@ -104,5 +108,5 @@ func (c *Config) SetPolicy(name string) error {
 func PolicyNames() string {
 	return strings.Join(route.Modes(), ", ") + ", dynamo-scale-N, kv-weight-N, smg, llm-d, llm-d-lmetric, and the bounds bound-fcfs and bound-wspt; " +
 		"each may have +fcfs-T, +lcfs-T or +wspt-T (held at the router while all workers have more prompt tokens to compute than T steps take) and +temperature-N, " +
-		"auto, which is held as kvrouter's --queue does, also +unheld and +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
+		"+sessions (those of the trace are known), auto, which is held as kvrouter's --queue does, also +unheld, +targets and +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
 }

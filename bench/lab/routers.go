@@ -125,9 +125,15 @@ func (s *sim) choose(q *request) error {
 		}
 		return nil
 	}
+	if at, known := s.went[q.session]; known {
+		o.Session = &at
+	}
 	a, err := r.BestWorker(context.Background(), p, o)
 	if err != nil {
 		return s.refused(q, err)
+	}
+	if s.cfg.sessions && q.session != "" {
+		s.went[q.session] = route.Session{Rank: a.RankID, Tokens: q.input}
 	}
 	q.worker, q.prefill = int(a.Worker), -1
 	return nil

@@ -126,3 +126,27 @@ func TestRestart(t *testing.T) {
 		other = starts
 	}
 }
+
+// TestSessionsAreKnown: where routers know a session they find more of what it has cached, if nothing is looked up;
+// where it is, sessions change nothing.
+func TestSessionsAreKnown(t *testing.T) {
+	reuse := func(policy string) *Result {
+		c := Default()
+		c.ClosedLoop, c.Think = true, 2*time.Second
+		if err := c.SetPolicy(policy); err != nil {
+			t.Fatal(err)
+		}
+		src, err := Workload("uniform", 600, 20, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run(t, c, src)
+	}
+	without, with := reuse("round-robin"), reuse("round-robin+sessions")
+	if a, b := without.Summary().Reuse, with.Summary().Reuse; b < a+0.05 {
+		t.Errorf("%.3f is reused without sessions, %.3f with", a, b)
+	}
+	if a, b := reuse("auto"), reuse("auto+sessions"); !reflect.DeepEqual(a, b) {
+		t.Errorf("in mode auto: %+v, with sessions %+v", a.Summary(), b.Summary())
+	}
+}

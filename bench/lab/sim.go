@@ -31,10 +31,11 @@ type sim struct {
 	told    []told
 	workers []*worker
 
-	sessions map[string]*session // in a closed loop, those that are not over
-	turns    []string            // sessions whose next request is on the agenda, by its number there
-	coming   trace.Request       // the next to arrive
-	requests []request           // by number; a number is used again after its request
+	sessions map[string]*session      // in a closed loop, those that are not over
+	turns    []string                 // sessions whose next request is on the agenda, by its number there
+	went     map[string]route.Session // where a session's last request went, if routers are told
+	coming   trace.Request            // the next to arrive
+	requests []request                // by number; a number is used again after its request
 	spare    []int
 	serial   int // of the next request
 
@@ -107,7 +108,7 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	// Leases are for clients that vanish; here every request ends.
 	cfg.Route.Lease = 0
 	s := &sim{
-		cfg: cfg, source: source, hasher: trace.NewHasher(source.IDTokens(), cfg.Engine.BlockSize),
+		cfg: cfg, source: source, went: make(map[string]route.Session), hasher: trace.NewHasher(source.IDTokens(), cfg.Engine.BlockSize),
 		set: shard.New(shard.Config{Queue: cfg.Workers + cfg.PrefillWorkers}),
 	}
 	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})

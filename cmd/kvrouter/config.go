@@ -54,6 +54,8 @@ type config struct {
 	// Each is value or model=value.
 	Objectives, FirstTargets, TokenTargets []string
 
+	Sessions []string // ways of knowing them
+
 	ReadyWorkers    int
 	Prefill         []string // URLs of prefill engines
 	Transfer        string
@@ -312,6 +314,8 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.Duration(&p.QueueTimeout, "queue-timeout", 30*time.Second, "Most time to wait.", conf.Between(time.Millisecond, time.Hour))
 	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker as long as that
 		costs no more time than computing elsewhere what the last of them had there; empty for none.`)
+	set.List(&c.Sessions, "sessions", []string{proxy.SessionHarness, proxy.SessionPrefix}, `How the session of a request without that header is known: harness, by what Claude Code,
+		Codex, OpenCode, Crush and Amp call theirs, in headers and bodies (prompt_cache_key, metadata); prefix, where tokens are not looked up, by the messages that it goes on with. Empty: not.`)
 	set.Duration(&p.SessionLife, "session-lifetime", 10*time.Minute, "How long after its last request.", conf.Between(time.Second, 24*time.Hour))
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
 	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
@@ -347,6 +351,17 @@ func (c *config) finish() (err error) {
 	}
 	if err := c.aims(); err != nil {
 		return err
+	}
+	c.Proxy.SessionHarness, c.Proxy.SessionPrefix = false, false
+	for _, how := range c.Sessions {
+		switch how {
+		case proxy.SessionHarness:
+			c.Proxy.SessionHarness = true
+		case proxy.SessionPrefix:
+			c.Proxy.SessionPrefix = true
+		default:
+			return fmt.Errorf("--sessions: %q, give %s, %s, both or none", how, proxy.SessionHarness, proxy.SessionPrefix)
+		}
 	}
 	c.Proxy.Trust = nil
 	for _, t := range c.Trust {

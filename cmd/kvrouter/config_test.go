@@ -135,6 +135,7 @@ func TestSettings(t *testing.T) {
 		{"metric-labels", func(c *config) any { return c.Proxy.MetricLabels }, 200, "5", 5},
 		{"queue-timeout", func(c *config) any { return c.Proxy.QueueTimeout }, 30 * s, "1s", s},
 		{"session-header", func(c *config) any { return c.Proxy.SessionHeader }, "X-Session-Id", "X-A", "X-A"},
+		{"sessions", func(c *config) any { return [2]bool{c.Proxy.SessionHarness, c.Proxy.SessionPrefix} }, [2]bool{true, true}, "prefix", [2]bool{false, true}},
 		{"session-lifetime", func(c *config) any { return c.Proxy.SessionLife }, 10 * m, "1s", s},
 		{"max-sessions", func(c *config) any { return c.Proxy.MaxSessions }, 1 << 17, "1", 1},
 		{"trust", func(c *config) any { return len(c.Proxy.Trust) }, 0, "10.0.0.0/8,::1", 2},
@@ -184,7 +185,7 @@ func TestCombinations(t *testing.T) {
 		"--retry-share=2", "--prefill-engines=http://h", "--kv-transfer=x", "--busy-status=99", "--queue-order=x", "--nothing",
 		"--inference-routes=trex", "--engine-administration=x", "--loras=x", "--aliases=x",
 		"--aliases=a=b,b=c", "--aliases=a=b,b=a", "--aliases=a=a", "--aliases=a=b,a=c", "--loras=a=b,b=m", "--loras=a=a", "--loras=a=m,a=n",
-		"--objective=x", "--objective=ttft,e2e", "--objective=m=x", "--objective=m=", "--ttft-target=5", "--ttft-target=m=-1s", "--itl-target=x", "--itl-target=1ms,2ms",
+		"--sessions=x", "--objective=x", "--objective=ttft,e2e", "--objective=m=x", "--objective=m=", "--ttft-target=5", "--ttft-target=m=-1s", "--itl-target=x", "--itl-target=1ms,2ms",
 		"--loras=a=b --aliases=b=m", "--loras=a=m --aliases=a=n",
 		"--access-log=/", "--access-log=/nowhere/at/all", "--http-listen=127.0.0.1:99999", "--admin-listen=127.0.0.1:x-y",
 	} {

@@ -30,6 +30,7 @@ type body struct {
 	object      bool // the body is a JSON object
 	output      int  // most tokens to generate; 0 if not said
 	priority    int
+	called      []byte // the session, as agent harnesses do
 }
 
 // parseBody reads the fields; others are skipped, and so are tokens of the prompt behind
@@ -87,6 +88,10 @@ func parseBody(data []byte, most int) (b body, err error) {
 func (b *body) other(r *jsonscan.Reader, key []byte) {
 	if name := string(key); transferField(name) || nestingField(name) || idField(name) {
 		b.transfer = handsOver(name, r.Raw()) || b.transfer
+		return
+	}
+	if string(key) == "prompt_cache_key" || string(key) == "metadata" {
+		b.called = harnessName(string(key), r.Raw())
 		return
 	}
 	r.Skip()

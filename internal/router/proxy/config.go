@@ -107,9 +107,13 @@ type Config struct {
 	// TellTurn tells other routers of a response; nil: there are none. HearTurn hears.
 	TellTurn func(msg []byte) error
 
-	SessionHeader string // "" for no affinity
-	SessionLife   time.Duration
-	MaxSessions   int
+	SessionHeader string // "" for none
+	// SessionHarness: sessions are known by what agent harnesses call them, too, and SessionPrefix:
+	// where tokens are not looked up by the messages that they go on with.
+	SessionHarness, SessionPrefix bool
+
+	SessionLife time.Duration
+	MaxSessions int
 
 	// Trust lists who may use the headers that override choices.
 	Trust        []netip.Prefix

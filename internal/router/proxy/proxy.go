@@ -306,11 +306,7 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if q.options.ExpectedOutput == 0 {
 		q.options.ExpectedOutput = q.output
 	}
-	if p.cfg.SessionHeader != "" {
-		if id := r.Header.Get(p.cfg.SessionHeader); id != "" {
-			q.session, q.inSession = xxh3.HashString128(id), true
-		}
-	}
+	p.recognise(r, q)
 	name := q.model
 	if name == "" && !routed {
 		name = r.Header.Get(headerModel) // of what has no place for it

@@ -43,9 +43,11 @@ type call struct {
 	span     spans.Span // of the request
 	arrival  time.Time
 	options  route.Options
-	// session is the hash of what the client calls it: names may be long.
-	session   xxh3.Uint128
-	inSession bool
+	// session is the hash of what the client calls it, as names may be long, or of its messages: then
+	// follows is where those that it goes on with went; nil: nobody knows.
+	session            xxh3.Uint128
+	inSession, unnamed bool
+	follows            *route.Session
 
 	prompt route.Prompt
 	ids    *tokens.IDs // those of prompt, if they were made here; nil else
@@ -80,6 +82,7 @@ type sessionKey struct {
 func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	ctx := r.Context()
 	q.prompt, q.known = p.tracedPrompt(ctx, q)
+	p.extended(q)
 	var last *failure
 	for t := (retries{}); ; {
 		best, err := p.choose(ctx, q)
@@ -220,7 +223,11 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 		o.Name = q.name[0]
 	}
 	key := sessionKey{q.m, q.session}
-	if q.inSession && o.Worker == nil {
+	switch {
+	case !q.inSession || o.Worker != nil:
+	case q.unnamed:
+		o.Session = q.follows
+	default:
 		if at, ok := p.sessions.get(key, time.Now()); ok {
 			o.Session = &at
 		}
