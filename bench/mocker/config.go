@@ -119,12 +119,12 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.DPRanks, "dp-size", 1, "Data-parallel ranks of each worker. Each is an engine with its own cache.", conf.Between(1, 1<<10))
 	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens of a block. It is every engine's.", conf.Between(1, blockhash.MaxBlockSize))
 	set.Int(&c.Engine.Blocks, "cache-blocks", mock.DefaultBlocks, "Blocks in the cache of an engine.", conf.Between(1, 1<<30))
-	set.List(&c.CacheGroups, "cache-groups", nil, `Cache groups of the model besides full attention, each as KIND, KIND:SPAN, KIND:SPAN:BLOCK or
+	set.List(&c.CacheGroups, "engine-groups", nil, `Cache groups of the model besides full attention, each as KIND, KIND:SPAN, KIND:SPAN:BLOCK or
 		KIND:SPAN:BLOCK:BLOCKS: vLLM's name of its kind (sliding_window, chunked_local_attention, mamba, full_attention), tokens of the window or
 		the chunk, tokens of a block (0: --block-size), and how many blocks it keeps (0: --cache-blocks).`)
 	set.Check(func() (err error) {
 		if c.Engine.Groups, err = mock.ParseGroups(c.CacheGroups); err != nil {
-			return fmt.Errorf("--cache-groups: %w", err)
+			return fmt.Errorf("--engine-groups: %w", err)
 		}
 		return nil
 	})

@@ -111,7 +111,7 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
 	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens of a block")
 	f.IntVar(&e.Blocks, "blocks", e.Blocks, "blocks of an engine's cache")
-	f.Func("cache-groups", "cache groups of the model besides full attention, with commas, each `KIND:SPAN:BLOCK:BLOCKS`: vLLM's name of its kind, tokens of the window, tokens of a block, and how many it keeps (0: as the cache)", func(text string) (err error) {
+	f.Func("engine-groups", "cache groups of the model besides full attention, with commas, each `KIND:SPAN:BLOCK:BLOCKS`: vLLM's name of its kind, tokens of the window, tokens of a block, and how many it keeps (0: as the cache)", func(text string) (err error) {
 		e.Groups, err = mock.ParseGroups(strings.Split(text, ","))
 		return err
 	})
