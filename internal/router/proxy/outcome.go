@@ -202,6 +202,12 @@ func (p *Proxy) keep(f *failure, s *stream, resp *http.Response, cancel context.
 
 // giveBack ends a request with what the last attempt brought.
 func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
+	if q.opened { // it has its status
+		q.tally.outcome = "engine_broke_off"
+		p.obs.outcome(q.tally.outcome).Inc()
+		abort(w)
+		return
+	}
 	if f.given == nil {
 		q.tally.refused(f.refusal)
 		p.refuse(w, f.refusal)

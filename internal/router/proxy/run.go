@@ -57,6 +57,8 @@ type call struct {
 	// generates: completions and chats are asked for. wants: an answer without a byte is none.
 	generates, wants bool
 	passage          *Passage // nil: the router itself asks the engine
+	// opened: comments of an engine have gone to the client, and nothing else; another one goes on.
+	opened bool
 	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
 	doubted bool
 	seat    *any  // of the client's connection; see exchangeOf
@@ -74,8 +76,8 @@ type sessionKey struct {
 
 // run chooses a worker and passes the request on, again if that fails in time.
 //
-// Nothing of an answer may have gone to the client when another worker is tried: an
-// attempt returns a failure only before that, and nil once it has begun to answer, also
+// Nothing of an answer may have gone to the client when another worker is tried, but for comments
+// of a stream: an attempt returns a failure only before that, and nil once it has begun to answer, also
 // where the answer then breaks off. So the client never sees two halves. What is given
 // back in the end is the last failure; why nobody could be chosen is said only if nobody
 // was asked before, or if no engine had an answer and all are busy by now.
@@ -376,10 +378,10 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			return f
 		}
 	}
-	p.answer(w, r, s, pair, resp, cancel)
-	clean = q.tally.outcome == "ok" && !s.idle.cut && pair.Prefill == nil && q.passage == nil
+	no = p.answer(ctx, w, r, s, pair, resp, cancel)
+	clean = no == nil && q.tally.outcome == "ok" && !s.idle.cut && pair.Prefill == nil && q.passage == nil
 	q.clean = clean
-	return nil
+	return no
 }
 
 // exchange sends the request to its engine, or has the gateway do so, and returns the answer.

@@ -16,18 +16,17 @@ import (
 	"github.com/kvatlas/kvatlas/route/predict"
 )
 
-// answer passes the engine's answer on and follows the booking by it.
-func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *route.Pair, resp *http.Response, cancel context.CancelFunc) {
+// answer passes the engine's answer on and follows the booking by it. It returns a failure where
+// nothing but comments came: then another engine may go on. ctx is the attempt's.
+func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Request, s *stream, pair *route.Pair, resp *http.Response, cancel context.CancelFunc) *failure {
 	best, q := &pair.Decode, s.call
-	h := w.Header()
-	copyHeaders(h, resp.Header)
-	q.own(h)
-	if resp.ContentLength >= 0 && len(h["Content-Length"]) != 1 {
-		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	switch {
+	case !q.opened:
+		p.openAnswer(w, q, pair, resp)
+	case resp.StatusCode != http.StatusOK || !s.judge.events: // it cannot go on with that
+		p.giveBack(w, q, nil)
+		return nil
 	}
-	p.nameWorkers(h, q, pair)
-	q.tally.status = resp.StatusCode
-	w.WriteHeader(resp.StatusCode)
 	if q.refusedBefore && !clientsFault(resp.StatusCode) {
 		p.prefillFailed(q, errRefused) // the request is good after all
 	}
@@ -44,6 +43,9 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 		outcome = "client_gone"
 	case outcome == "ok" && (s.judge.end() == fails || s.broken(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
+	}
+	if f := p.goesOn(ctx, r, s, resp, outcome); f != nil {
+		return f
 	}
 	q.tally.outcome = outcome
 	if s.hears != nil && outcome == "ok" {
@@ -82,6 +84,39 @@ func (p *Proxy) answer(w http.ResponseWriter, r *http.Request, s *stream, pair *
 	}
 	if outcome == "engine_broke_off" {
 		abort(w)
+	}
+	return nil
+}
+
+// openAnswer sends the answer's head.
+func (p *Proxy) openAnswer(w http.ResponseWriter, q *call, pair *route.Pair, resp *http.Response) {
+	h := w.Header()
+	copyHeaders(h, resp.Header)
+	q.own(h)
+	if resp.ContentLength >= 0 && len(h["Content-Length"]) != 1 {
+		h.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	}
+	p.nameWorkers(h, q, pair)
+	q.tally.status = resp.StatusCode
+	w.WriteHeader(resp.StatusCode)
+}
+
+// goesOn is for an answer that has broken off, or ended, after nothing but comments: another engine goes
+// on with it, unless this one was given up, and may be at work on it still.
+func (p *Proxy) goesOn(ctx context.Context, r *http.Request, s *stream, resp *http.Response, outcome string) *failure {
+	q := s.call
+	ended := outcome == "engine_failed"
+	if !ended && outcome != "engine_broke_off" || ended && !p.cfg.Retry500 || !s.judge.onlyComments() || resp.ContentLength >= 0 || q.final() || ctx.Err() != nil {
+		return nil
+	}
+	q.opened = true
+	if s.part.failed() {
+		return p.notPrefilled(r, q, s.part.why)
+	}
+	p.obs.engineErrors.Inc()
+	return &failure{
+		blame: q.m.Router.Failed(q.id, s.stage, route.Failure{}), fault: ended, retry: whyBrokeOff,
+		refusal: refuse(http.StatusBadGateway, "engine_broke_off", "the engine's answer broke off"),
 	}
 }
 

@@ -31,6 +31,7 @@ type judge struct {
 	json    bool
 	magic   string // with which it begins, where it is packed so
 	ping    bool   // a comment has come, which is for the client to see at once
+	spoke   bool   // a line has come that is no comment
 	said    verdict
 	head    []byte // what was seen and says nothing yet
 	last    byte   // that is no space
@@ -125,6 +126,8 @@ func (j *judge) lines() {
 		j.head = j.head[n+1:]
 		if len(line) > 0 && line[0] == ':' {
 			j.ping = true
+		} else if len(bytes.TrimSpace(line)) > 0 {
+			j.spoke = true
 		}
 		data, ok := bytes.CutPrefix(line, []byte("data:"))
 		if data = bytes.TrimSpace(data); ok && len(data) > 0 && string(data) != "[DONE]" {
@@ -138,6 +141,11 @@ func (j *judge) lines() {
 			}
 		}
 	}
+}
+
+// onlyComments reports whether nothing but whole comments of a stream has come.
+func (j *judge) onlyComments() bool {
+	return j.on && j.events && j.ping && !j.spoke && len(j.head) == 0 && j.said != good
 }
 
 // heralds reports whether an event of /v1/responses or /v1/messages comes before the first

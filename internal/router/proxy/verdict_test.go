@@ -294,6 +294,81 @@ func TestStreamsThatDoNotEnd(t *testing.T) {
 	}
 }
 
+// A stream of which only comments have come is gone on with by another engine where it breaks off
+// or ends; one of which something else has come is not, nor is what cannot go on with it.
+func TestStreamsThatBreakOffAfterComments(t *testing.T) {
+	const ping, head = ": ping\n\n", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+	for name, c := range map[string]struct {
+		text    string
+		ends    bool // in order
+		refused bool // the other engine calls it wrong
+		whole   bool // the client gets all
+	}{
+		"breaks off":            {ping, false, false, true},
+		"ends":                  {ping + ping, true, false, true},
+		"in the middle of data": {ping + "data: {", false, false, false},
+		"of a comment":          {": pi", false, false, false},
+		"behind another event":  {ping + "event: hello\n\n", false, false, false},
+		"behind a role":         {ping + `data: {"choices":[]}` + "\n\n", false, false, false},
+		"behind an end":         {ping + "data: [DONE]\n\n", true, false, false},
+		"and no other goes on":  {ping, false, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan struct{}, 20)
+			sick := func(w http.ResponseWriter, _ *http.Request) {
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close() //nolint:errcheck // it breaks off
+				_, _ = fmt.Fprintf(conn, "%s%x\r\n%s\r\n", head, len(c.text), c.text)
+				if c.ends {
+					select { // else they may come with their end, and no client sees them
+					case <-seen:
+					case <-time.After(time.Second):
+					}
+					_, _ = io.WriteString(conn, "0\r\n\r\n")
+				}
+			}
+			l := hollow(t, true, sick)
+			if c.refused {
+				other := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "{}", http.StatusBadRequest) })
+				l.engines[1].http.Config.Handler = other
+			}
+			cut, on := 0, 0
+			for i := range 20 {
+				resp, err := l.send(t.Context(), "/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":true}`, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				data := make([]byte, len(c.text))
+				n, err := io.ReadFull(resp.Body, data)
+				if data = data[:n]; err == nil && string(data) == c.text {
+					seen <- struct{}{}
+				}
+				if err == nil {
+					var rest []byte
+					rest, err = io.ReadAll(resp.Body)
+					data = append(data, rest...)
+				}
+				_ = resp.Body.Close()
+				_, done := streamed(strings.TrimPrefix(string(data), c.text))
+				switch whole := err == nil && done && strings.Contains(string(data), `"choices":[{`); {
+				case resp.StatusCode == http.StatusOK && !whole:
+					cut++
+				case whole && strings.Contains(string(data), c.text):
+					on++
+				}
+			}
+			if h := l.model().Router.Health()[0]; h.Failed == 0 || c.whole && (cut > 0 || on == 0) || !c.whole && (cut == 0 || on > 0) {
+				t.Errorf("%d of 20 streams are cut, %d are gone on with, %+v", cut, on, h)
+			}
+			l.idle()
+		})
+	}
+}
+
 // A wait that ends just as the answer begins has cut it, unless it is there whole. It may be
 // begun again, and what was due before ends it no more.
 func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
