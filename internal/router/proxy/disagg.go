@@ -47,6 +47,9 @@ var errPrefill = errors.New("the prefill worker does not do its part")
 // errNothing says that it answers without a word, or with an error and status 200.
 var errNothing = errors.New("its answer says nothing")
 
+// errEnds says that its stream ends before it is whole.
+var errEnds = errors.New("its answer ends without its API's end")
+
 // errRefused says that it calls the request wrong, which it may be.
 var errRefused = errors.New("the prefill worker refuses the request")
 
@@ -247,12 +250,13 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	j := newJudge(q, resp)
 	j.see(answer)
-	switch j.end() {
-	case fails:
+	switch said := j.end(); {
+	case said == fails:
 		return nil, broken("%w", errNothing)
-	case refuses:
+	case said == refuses:
 		return nil, fmt.Errorf("%w with an error in status 200", errRefused)
-	case unsaid, good:
+	case int64(len(answer)) < limit && !j.whole(q.api.read, answer):
+		return nil, broken("%w", errEnds)
 	}
 	router.Succeeded(q.id, route.PrefillStage)
 	if said := usageIn(answer); q.known && said.cached >= 0 {

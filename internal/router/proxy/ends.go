@@ -42,6 +42,21 @@ func stopped(text []byte) bool {
 	}
 }
 
+// whole reports whether an answer that is there to its end is whole, as far as streams tell.
+func (j *judge) whole(path string, text []byte) bool {
+	if !j.on || !j.events {
+		return true
+	}
+	if j.choices {
+		return endsWell(text)
+	}
+	c := newClosing(path)
+	if c != nil {
+		c.see(text)
+	}
+	return c == nil || c.well
+}
+
 // closing looks for the event with which a stream of /v1/messages or /v1/responses says that it is
 // whole. All of it is looked at, not its end: the last event may hold the whole answer again,
 // and have its type first or last.

@@ -497,3 +497,38 @@ func TestOtherStreamsThatDoNotEnd(t *testing.T) {
 		}
 	}
 }
+
+// One whose part goes on beside the decode worker's, and whose stream ends without a word that it is
+// whole, has not done its part: nobody waits for what it does not hand over.
+func TestPrefillsThatDoNotEnd(t *testing.T) {
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		sse(w, `data: {"choices":[{"text":"x"}]}`+"\n\n")
+	}))
+	t.Cleanup(h.Close)
+	l := newLab(t, setup{engines: 3, engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill = mockapi.TransferSGLang, i < 2 }, registry: func(i int, w *registry.Worker) {
+		w.KVTransfer, w.Role, w.Endpoints.Bootstrap = registry.TransferSGLang, registry.Prefill, strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+		if i == 2 {
+			w.Role = registry.Decode
+		} else if i == 0 {
+			w.Endpoints.HTTP = h.URL
+		}
+	}})
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		resp, err := l.send(ctx, "/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":true}`, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if _, done := streamed(string(data)); err != nil || !done {
+			t.Fatalf("request %d: %v %q", i, err, data)
+		}
+		cancel()
+	}
+	if h := l.model().Router.Health()[0]; h.LeftOut == 0 {
+		t.Errorf("it is thought well: %+v", h)
+	}
+	l.idle()
+}
