@@ -68,6 +68,7 @@ type snapshotResult struct {
 	BytesPerBlock   float64 `json:"bytes_per_block"`
 	WriteS          float64 `json:"write_s"`
 	RestoreS        float64 `json:"restore_s"`
+	RestoreCPUS     float64 `json:"restore_cpu_s,omitempty"` // processor time of all threads
 	FloorRestoreS   float64 `json:"floor_restore_s"`
 	VerifyS         float64 `json:"verify_s"`
 	QueryP99Ratio   float64 `json:"query_p99_ratio"`
@@ -291,12 +292,15 @@ func readBack(ctx context.Context, o snapshotOptions, f *os.File, want uint64, f
 	if err != nil {
 		return err
 	}
+	_ = memory(nil, false) // what was before is collected, and is none of the restore's
+	used := processCPU()
 	if err := timed(&res.RestoreS, func() error {
 		_, err := snapshot.Restore(ctx, f, sp, snapshot.Options{}, nil, nil)
 		return err
 	}); err != nil {
 		return err
 	}
+	res.RestoreCPUS = (processCPU() - used).Seconds()
 	got, err := sp.Digest(ctx)
 	if err != nil {
 		return err
