@@ -60,6 +60,7 @@ type Cache struct {
 		// pruning is from when there were more than MaxBlocks until they are PruneTarget of it.
 		pruning bool
 		stats   Stats
+		open    *bundle // what the space is yet to be given; nil without
 	}
 }
 
@@ -68,8 +69,8 @@ var rooms = sync.Pool{New: func() any { return new([]uint64) }}
 
 // noted is a prompt on its way into the space.
 type noted struct {
-	applied <-chan struct{} // closed when the space has it
-	before  *noted          // noted before, and not in the space by then: shards do not wait for each other
+	bundle *bundle
+	before *noted // noted before, and not in the space by then: shards do not wait for each other
 	// What is new of it begins with this block, as its at-th.
 	at    int
 	first uint64
@@ -82,9 +83,7 @@ func (n *noted) in(local []uint64) bool { return n.at < len(local) && local[n.at
 // outstanding returns the last of them that the space does not have yet; nil if it has all.
 func (n *noted) outstanding() *noted {
 	for ; n != nil; n = n.before {
-		select {
-		case <-n.applied:
-		default:
+		if !n.bundle.in() {
 			return n
 		}
 	}
@@ -152,7 +151,7 @@ func (c *Cache) Find(local []uint64, r *shard.Result) {
 	c.Expire()
 	for n := c.last.Load().outstanding(); n != nil; n = n.before {
 		if n.in(local) {
-			<-n.applied
+			c.wait(n.bundle)
 		}
 	}
 	c.cfg.Space.Find(local, r)
@@ -183,13 +182,8 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 		if known > 0 {
 			ev.HasParent, ev.Parent = true, hashes[known-1]
 		}
-		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{ev}}
-		applied, err := c.cfg.Space.ApplyLater(context.Background(), b)
-		if err != nil {
-			c.mu.stats.Failed++
-			return
-		}
-		c.last.Store(&noted{applied, c.last.Load().outstanding(), known, local[known]})
+		b := c.add(id, ev)
+		c.last.Store(&noted{b, c.last.Load().outstanding(), known, local[known]})
 		c.mu.at[r.key()] = r
 		c.mu.blocks += len(r.seq)
 		last = r
@@ -201,6 +195,9 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	}
 	c.prune(len(hashes) - known)
 	c.noteExpiry()
+	if b := c.mu.open; b != nil && b.prompts == bundleMost {
+		c.give()
+	}
 }
 
 // pruneStep is how many blocks make room at once, beside twice as many as came: all that are
@@ -292,8 +289,13 @@ func (c *Cache) expire(now time.Duration) []<-chan struct{} {
 // while more says so, and returns how many, and what ends when they are out of the space. As in
 // Placed nobody waits for that with the lock: until then a look-up may still find them.
 func (c *Cache) drop(more func(oldest *run) bool) (n int, waits []<-chan struct{}) {
+	r := c.mu.list.next
+	if r == &c.mu.list || !more(r) {
+		return 0, nil
+	}
+	c.give() // which may have what goes
 	gone := map[shard.RankID][]uint64{}
-	for r := c.mu.list.next; r != &c.mu.list && more(r); r = c.mu.list.next {
+	for ; r != &c.mu.list && more(r); r = c.mu.list.next {
 		left, hashes := len(r.seq), gone[r.rank]
 		for ; left > 0 && more(r); left-- {
 			hashes = append(hashes, r.seq[left-1])
@@ -343,6 +345,7 @@ func (c *Cache) noteExpiry() {
 func (c *Cache) RemoveWorker(ctx context.Context, worker uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.give()
 	if err := c.cfg.Space.RemoveWorker(ctx, worker); err != nil {
 		return fmt.Errorf("removing worker %d: %w", worker, err)
 	}
@@ -370,9 +373,13 @@ func (c *Cache) Stats() Stats {
 }
 
 // Ranks returns the ranks that are taken to hold blocks; see shard.Space.Ranks.
-func (c *Cache) Ranks() []shard.RankStat { return c.cfg.Space.Ranks() }
+func (c *Cache) Ranks() []shard.RankStat {
+	c.giveAll()
+	return c.cfg.Space.Ranks()
+}
 
 // DumpRank returns what a rank is taken to hold; see shard.Space.DumpRank.
 func (c *Cache) DumpRank(ctx context.Context, id shard.RankID) ([]shard.Dumped, error) {
+	c.giveAll()
 	return c.cfg.Space.DumpRank(ctx, id)
 }

@@ -255,7 +255,12 @@ func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
 			t.Fatal(err)
 		}
 		first, second := make(chan struct{}), make(chan struct{})
-		c.last.Store(&noted{applied: second, at: 2, first: 7, before: &noted{applied: first, at: 0, first: 1}})
+		given := func(applied <-chan struct{}) *bundle {
+			b := &bundle{waits: []<-chan struct{}{applied}}
+			b.given.Store(true)
+			return b
+		}
+		c.last.Store(&noted{bundle: given(second), at: 2, first: 7, before: &noted{bundle: given(first), at: 0, first: 1}})
 		for _, local := range [][]uint64{nil, {2}, {2, 1}, {2, 3, 8}, {2, 3, 8, 7}} {
 			depths(c, local)
 		}
@@ -275,6 +280,72 @@ func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
 			if synctest.Wait(); !found {
 				t.Errorf("%v waits on", x.local)
 			}
+		}
+	})
+}
+
+// What is noted is given to the space by several prompts, soon, and before a look-up that shares
+// something of it, or whoever reads the space.
+func TestBundles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := shard.New(shard.Config{})
+		defer set.Close()
+		space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(Config{Space: space})
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := func(i int) shard.RankID { return shard.RankID{Worker: uint64(i % 3), DPRank: uint32(i % 2)} }
+		next := uint64(100)
+		place := func(i int) []uint64 {
+			local := []uint64{1, next, next + 1}
+			next += 2
+			c.Placed(id(i), local)
+			return local
+		}
+		there := func() (blocks int) {
+			synctest.Wait()
+			for _, r := range space.Ranks() {
+				blocks += r.Held[0]
+			}
+			return blocks
+		}
+		local := place(0)
+		if n := there(); n != 0 {
+			t.Errorf("%d blocks are given at once", n)
+		}
+		depths(c, []uint64{7, 8})
+		if n := there(); n != 0 {
+			t.Errorf("%d blocks are given for a look-up that shares nothing", n)
+		}
+		if d := depths(c, local)[id(0)]; d != 3 || there() != 3 {
+			t.Errorf("%d blocks are found, %d given", d, there())
+		}
+		place(0)
+		time.Sleep(bundleFor)
+		if n := there(); n != 5 {
+			t.Errorf("%d blocks are given in time, want 5", n)
+		}
+		place(1)
+		if n := len(c.Ranks()); n != 2 {
+			t.Errorf("%d ranks, want 2", n)
+		}
+		for range bundleMost { // of one whose first block is there
+			place(0)
+		}
+		if n := there(); n != 8+2*bundleMost {
+			t.Errorf("%d blocks are given at once by many, want %d", n, 8+2*bundleMost)
+		}
+		place(0)
+		if err := c.RemoveWorker(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(bundleFor)
+		if n := there(); n != 3 {
+			t.Errorf("%d blocks are left of the other worker, want 3", n)
 		}
 	})
 }

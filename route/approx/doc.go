@@ -6,8 +6,9 @@
 //   - A block is held from its last use on until its time to live is over, or
 //     until the size bound makes room: least recently used first, and within
 //     one prompt the tail first, so that what is left is always a prefix.
-//   - The blocks in the space are those in the list, once its owners have come to what they
-//     were given; nobody else writes there.
+//   - The blocks in the space are those in the list, once its owners have been given what was
+//     noted last, and have come to it; nobody else writes there. They are given several prompts
+//     at once, after 5 ms at most, and before somebody looks for what shares a block with them.
 //   - Ages are the time that has elapsed on Config.Now: setting the machine's clock
 //     changes none.
 //

@@ -13,7 +13,10 @@
 //   - Headers that tell the router what to do never reach an engine.
 //
 // Engines are asked by the goroutine of the request: a stream's chunk costs one read and
-// one write, and no hand-over.
+// one write, and no hand-over. What asking takes of memory (upstream.Exchange) is kept by the
+// client's connection, and used again where nobody else can have any of it: after one
+// engine's answer that was read to its end, and before that for the prompt's tokens. All else gets
+// a new one.
 //
 // Where there are prefill workers two are booked as one step, and the answer begins with
 // the prefill worker's part; if that fails before, the request is chosen for anew, for a
