@@ -49,7 +49,10 @@ func requestOf(ctx context.Context, method string, u url.URL, data upstream.Payl
 }
 
 // leave leaves it to the connection's next request; see upstream.Exchange for when it may.
-func (k *kept) leave() { *k.place = k }
+func (k *kept) leave() {
+	k.Forget()
+	*k.place = k
+}
 
 // desk is what one request after another is answered at.
 type desk struct {

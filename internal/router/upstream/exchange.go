@@ -96,6 +96,14 @@ func (x *Exchange) Request(method string, u url.URL, data Payload) *http.Request
 	return x.request
 }
 
+// Forget lets go of the last request, and of the connection that it went on, before the Exchange is kept
+// for one that may be long in coming. The values of the answer's headers stay as they are until then.
+func (x *Exchange) Forget() {
+	*x.request, x.url, x.body = *x.blank, url.URL{}, Body{}
+	x.response, x.answer = http.Response{}, answer{ended: true}
+	x.out, x.in = emptied(x.out), emptied(x.in)
+}
+
 // NewRequest returns a request to an engine without headers.
 func NewRequest(ctx context.Context, method string, u *url.URL, data Payload) *http.Request {
 	req := new(http.Request).WithContext(ctx) // first, as it makes a copy
