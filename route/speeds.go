@@ -29,6 +29,7 @@ type speeds struct {
 	learned         int        // since the factors were centred
 	samples         int        // requests that were learned from
 	fastest         [2]float64 // the least logarithms of factors that count, for prompts and decoding
+	unsure          bool       // a rank that it may have been is another, or all of them are
 	scratch         []float64
 }
 
@@ -42,6 +43,8 @@ type rankKey struct {
 type rankSpeed struct {
 	id              rankKey
 	prefill, decode factor
+
+	counted [2]float64 // what speeds.fastest had of it
 
 	live     int // requests of this router that are there
 	heard    int // requests that were learned from
@@ -100,6 +103,7 @@ func (s *speeds) rank(slot uint32, id rankKey) *rankSpeed {
 	r := &s.ranks[slot]
 	if r.id != id {
 		*r = newRankSpeed(id)
+		s.unsure = true
 	}
 	return r
 }
@@ -277,11 +281,24 @@ func (s *speeds) took(t *trip) {
 	r.heard++
 	r.last = s.samples
 	s.centre()
-	s.fastest = [2]float64{}
+	for i, was := range r.counted { // one that was the fastest may be so no more
+		s.unsure = s.unsure || was != 0 && was == s.fastest[i]
+	}
+	if !s.unsure {
+		s.count(r)
+		return
+	}
+	s.unsure, s.fastest = false, [2]float64{}
 	for i := range s.ranks {
-		r := &s.ranks[i]
-		s.fastest[0] = min(s.fastest[0], banded(r.prefill.log, r.prefill.band))
-		s.fastest[1] = min(s.fastest[1], banded(r.decode.log, r.decode.band))
+		s.count(&s.ranks[i])
+	}
+}
+
+// count lets the rank be the fastest.
+func (s *speeds) count(r *rankSpeed) {
+	r.counted = [2]float64{banded(r.prefill.log, r.prefill.band), banded(r.decode.log, r.decode.band)}
+	for i, log := range r.counted {
+		s.fastest[i] = min(s.fastest[i], log)
 	}
 }
 
@@ -306,6 +323,7 @@ func (s *speeds) centreOn(l *line, of func(*rankSpeed) *factor) {
 	if middle == 0 {
 		return
 	}
+	s.unsure = true
 	l.scale(math.Exp(middle))
 	for i := range s.ranks {
 		if f := of(&s.ranks[i]); f.expected > 0 {

@@ -90,11 +90,13 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	}
 	tokens, idle := s.input+s.generated, 0
 	names := s.name[:min(len(s.name), (tokens-1)/e.cfg.BlockSize)]
+	before := int32(-1)
 	for _, name := range names {
-		b, cached := e.cache.byName.get(name)
+		b, cached := e.cache.after(before, name)
 		if !cached {
 			break
 		}
+		before = b
 		s.blocks = append(s.blocks, b)
 	}
 	cached := len(s.blocks)
