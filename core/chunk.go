@@ -69,14 +69,18 @@ type mark struct {
 	more uint32
 }
 
+// tagOf returns a hash's tag.
+func tagOf(m uint64) uint8 {
+	if t := uint8(m); t > 0 {
+		return t
+	}
+	return 1
+}
+
 // mark returns the mark of a hash in the leaf. The four bits are of those that pick leaves,
 // from the leaf's window on: what a split needs of an entry is mostly in its slot.
 func (l *leaf) mark(m uint64) mark {
-	t := uint8(m)
-	if t == 0 {
-		t = 1
-	}
-	return mark{t, uint32(m<<(l.window&63)>>60) << blockBits}
+	return mark{tagOf(m), uint32(m<<(l.window&63)>>60) << blockBits}
 }
 
 // slot is what stands for a block of that mark.
@@ -87,7 +91,7 @@ func (k mark) slot(b uint32) uint32 { return k.more | b }
 func (c *chunk) overflowed(t uint8) bool { return c.over>>(t&7*2)&3 != 0 }
 
 // overflow counts one more entry that stands k steps away; the count of a
-// class sticks at 3.
+// class sticks at 3 until it is made anew (directory.recount).
 func (c *chunk) overflow(t uint8, k uint32) {
 	if s := t & 7 * 2; c.over>>s&3 < 3 {
 		c.over += 1 << s
@@ -103,6 +107,9 @@ func (c *chunk) underflow(t uint8) {
 		}
 	}
 }
+
+// sticks reports whether the count of t's class does.
+func (c *chunk) sticks(t uint8) bool { return c.over>>(t&7*2)&3 == 3 }
 
 // match marks the slots whose tag may be t, each by one bit that slotAt knows. A mark
 // may be false above a true one, and where the slot is not in use.

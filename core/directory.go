@@ -104,6 +104,9 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 				d.count += k + i
 				return k + i
 			}
+			if c := a.chunk(); p.blocks[k+i]&3 == 0 && c.sticks(tagOf(a.mixed)) && c.free() < chunkSlots {
+				d.recount(d.refAt(a.mixed), home(a.mixed))
+			}
 			d.refAt(a.mixed).put(a.mixed, p.blocks[k+i])
 		}
 		if k += m; k == n {
@@ -125,7 +128,7 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 func (d *directory) takeBack(p *probe, first, lo, hi int, late uint32) {
 	for i := lo; i < hi; i++ {
 		if late>>(i-first)&1 == 0 {
-			d.refAt(p.at[i].mixed).remove(p.at[i].mixed, p.blocks[i])
+			d.removeFrom(d.refAt(p.at[i].mixed), p.at[i].mixed, p.blocks[i])
 		}
 	}
 }
@@ -198,7 +201,7 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 	spilled := uint32(0)
 	for ; late != 0; late &= late - 1 {
 		i := bits.TrailingZeros32(late)
-		if m := at[i].mixed; !d.refAt(m).remove(m, blocks[i]) {
+		if m := at[i].mixed; !d.removeFrom(d.refAt(m), m, blocks[i]) {
 			spilled |= 1 << i
 			d.count++
 		}
@@ -286,36 +289,55 @@ func (r *ref) put(m uint64, b uint32) {
 	}
 }
 
-// slot finds the entry of exactly this block: its chunk, slot, whether that is
-// its home, and the home chunk.
-func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, moved bool, first *chunk) {
+// slot finds the entry of exactly this block: its chunk, slot, how many steps that is
+// from its home, and the home chunk.
+func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, steps uint32, first *chunk) {
 	at, of := home(m), r.leaf.mark(m)
 	first = r.chunk(at)
 	c = first
-	for k := uint32(0); ; {
+	for {
 		if s = c.block(of, b); s >= 0 {
-			return c, s, k > 0, first
+			return c, s, steps, first
 		}
-		if k++; k > first.reach() {
-			return nil, 0, false, first
+		if steps++; steps > first.reach() {
+			return nil, 0, 0, first
 		}
-		c = r.chunk(away(at, k))
+		c = r.chunk(away(at, steps))
 	}
 }
 
-// remove takes the entry of the block out of the leaf. It reports false if the
+// removeFrom takes the entry of the block out of the leaf. It reports false if the
 // leaf does not have it.
-func (r *ref) remove(m uint64, b uint32) bool {
-	c, s, moved, first := r.slot(m, b)
+func (d *directory) removeFrom(r *ref, m uint64, b uint32) bool {
+	c, s, steps, first := r.slot(m, b)
 	if c == nil {
 		return false
 	}
 	c.drop(s)
 	r.leaf.n--
-	if moved {
+	if steps > 0 {
 		first.underflow(r.leaf.mark(m).tag)
 	}
 	return true
+}
+
+// recount finds out anew what of the chunk stands elsewhere: counts that stick would in time
+// make each search a long one. It reads some hashes at random, so it is done for one in four of
+// those who had to search for nothing.
+func (d *directory) recount(r *ref, at uint32) {
+	c := r.chunk(at)
+	reach := c.reach()
+	c.over = 0
+	c.setReach(0)
+	for k := uint32(1); k <= reach; k++ {
+		o := r.chunk(away(at, k))
+		for guests := o.guest & allSlots; guests != 0; guests &= guests - 1 {
+			m := d.key.mix(d.arena.at(o.blk[bits.TrailingZeros16(guests)%chunkSlots] & blockMask))
+			if home(m) == at {
+				c.overflow(r.leaf.mark(m).tag, k)
+			}
+		}
+	}
 }
 
 // replace makes the entry of block b name block nb instead. It reports false
@@ -359,7 +381,7 @@ func (d *directory) remove(hash uint64, b uint32) {
 	m := d.key.mix(hash)
 	r := d.refAt(m)
 	l := r.leaf
-	if r.remove(m, b) {
+	if d.removeFrom(r, m, b) {
 		d.count--
 	} else if got, ok := d.spill[hash]; ok && got == b {
 		delete(d.spill, hash)

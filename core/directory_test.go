@@ -122,3 +122,48 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 		d.pages.reset()
 	}
 }
+
+// TestSearchesStayShort: however long entries come and go, chunks know about which of their
+// entries stand elsewhere. They did not: counts stuck, and each search became long.
+func TestSearchesStayShort(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 1))
+	a := &arena{mapped: new(atomic.Int64)}
+	defer a.reset()
+	d := &directory{arena: a, pages: &pages{mapped: a.mapped}, key: Key{1, 5}.hasher()}
+	defer d.pages.reset()
+	const n = leafHigh - 100
+	p := &probe{}
+	blocks := make([]uint32, n)
+	for i := range blocks {
+		blocks[i] = a.alloc(1, 0, 0) << segBits
+	}
+	var batch [probeHashes]uint64
+	for turn := range 200 * n / probeHashes {
+		at := turn * probeHashes % (n - n%probeHashes)
+		if turn*probeHashes >= n {
+			for i := range batch {
+				p.blocks[i] = blocks[at+i]
+				batch[i] = a.at(p.blocks[i])
+			}
+			d.locate(p, batch[:])
+			if k := d.removeAll(p, 0, probeHashes); k < probeHashes {
+				t.Fatalf("turn %d: took %d out", turn, k)
+			}
+		}
+		for i := range batch {
+			p.blocks[i], batch[i] = blocks[at+i], r.Uint64()
+			a.set(p.blocks[i], batch[i])
+		}
+		d.locate(p, batch[:])
+		for k := d.insertAll(p, batch[:]); k < probeHashes; k++ {
+			d.insert(batch[k], p.blocks[k])
+		}
+	}
+	counted, there, err := d.checkElsewhere()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counted > there+there/4 {
+		t.Errorf("chunks count entries elsewhere of %d classes, there are %d", counted, there)
+	}
+}

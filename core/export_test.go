@@ -56,6 +56,9 @@ func (x *Radix) Check() error {
 	if n != x.dir.count {
 		return fmt.Errorf("directory counts %d, has %d", x.dir.count, n)
 	}
+	if _, _, err := x.dir.checkElsewhere(); err != nil {
+		return err
+	}
 	for e, f := range x.dups.all() {
 		closed := 0
 		if f.closed != nil {
@@ -291,3 +294,44 @@ func (x *Radix) Steps() int { return x.steps }
 
 // Loose returns how many runs may have more than is of need.
 func (x *Radix) Loose() int { return len(x.looseIDs) }
+
+// checkElsewhere verifies that each chunk counts no less than what of it stands elsewhere, and
+// as far as that. It returns how many classes it has counts of, and how many have entries.
+func (d *directory) checkElsewhere() (counted, there int, err error) {
+	for i := 0; i < len(d.top); i += 1 << (d.depth - d.top[i].leaf.depth) {
+		r := &d.top[i]
+		var want [pageChunks]chunk
+		for at := range uint32(pageChunks) {
+			c := r.chunk(at)
+			for s, b := range c.blk {
+				if c.guest>>s&1 == 0 {
+					continue
+				}
+				m := d.key.mix(d.arena.at(b & blockMask))
+				k := uint32(1)
+				for away(home(m), k) != at {
+					k++
+				}
+				want[home(m)].overflow(r.leaf.mark(m).tag, k)
+			}
+		}
+		for at := range want {
+			c, w := r.chunk(uint32(at)), &want[at]
+			for t := uint8(0); t < 16; t += 2 {
+				if c.over>>t&3 > 0 {
+					counted++
+				}
+				if w.over>>t&3 > 0 {
+					there++
+				}
+				if c.over>>t&3 < w.over>>t&3 {
+					w.setReach(farthest)
+				}
+			}
+			if c.reach() < w.reach() {
+				return 0, 0, fmt.Errorf("chunk %d of leaf %d counts %b elsewhere within %d, of %b within %d", at, i, c.over, c.reach(), w.over, w.reach())
+			}
+		}
+	}
+	return counted, there, nil
+}
