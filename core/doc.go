@@ -62,7 +62,8 @@
 //
 // Of the writer's time about half goes to the directory, a random cache line for each block
 // stored and each removed. So the lines of up to 32 blocks are asked for before the first
-// is used (probe.go), and of the next 32 before these are done. These loops and the
+// is used (probe.go), and of the next 32 before these are done; what stands in another
+// line than its own comes after the rest. These loops and the
 // comparison of content are also in assembly: what it does is what the Go loops beside it
 // do, which other processors run, and tests compare the two.
 //
