@@ -128,6 +128,8 @@ type followed struct {
 	losses   shard.Losses  // its, then
 	bound    bounded
 	pooled   bool   // its worker reads from a pool
+	own      int    // tokens that the rank was said to have itself, of one that reads from a pool
+	pool     int    // those that the pool was said to have beyond them
 	table    *table // if it is sampled
 	trace    string // the id of its trace; empty without
 
@@ -136,8 +138,9 @@ type followed struct {
 	miss     account.Miss
 }
 
-func (f *followed) choose(a *Answer, o *Options, m *member, trace string) {
-	f.bound, f.pooled = bounded{}, m.worker.Pooled
+func (f *followed) choose(a *Answer, o *Options, m *member, trace string, blockSize int) {
+	f.bound, f.pooled, f.pool = bounded{}, m.worker.Pooled, a.pool
+	f.own = min(int(a.Cached[event.Disk])*blockSize, a.Account.Prompt)
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if (a.Account.Selected > 0 || m.belief.doubted) && m.indexed != (shard.Member{}) {
 		f.holder = m.indexed
@@ -241,6 +244,9 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 	if !out.Estimated && a.bound.tokens > 0 { // of what the index has, a part was believed
 		has = a.bound.tokens
 	}
+	if a.pool > 0 && !out.Estimated {
+		has = max(has, a.own+a.pool) // likewise
+	}
 	if n := out.Prompt; p.Local != nil && n > 0 && u.Prompt > 0 {
 		for _, tokens := range [...]*int{&out.Prompt, &out.Reachable, &out.Selected, &has} {
 			*tokens = int(int64(*tokens) * int64(u.Prompt) / int64(n))
@@ -281,7 +287,13 @@ func (r *Router) reported(f *attempt, out *Account, has int) (doubt bool) {
 	if f.choice.Estimated {
 		r.correct(&f.followed, out)
 	}
+	if out.Prompt != f.choice.Prompt { // its tokens were estimated
+		f.pool = 0
+	}
 	f.reported, f.choice, f.actual, f.miss = true, out.Choice, out.Actual, out.Miss
+	if f.pool > 0 {
+		return r.believeBeside(&f.followed, out)
+	}
 	return r.believe(f.at, has, out, r.cfg.Now())
 }
 

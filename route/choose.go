@@ -74,7 +74,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		a.First = time.Duration(e.first * float64(time.Millisecond))
 		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
 		a.Probe = !booked.worker.breaker.Closed()
-		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID())
+		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID(), r.cfg.BlockSize)
 		if a.Account.Estimated || r.bySlot[a.slot].belief.doubted {
 			booked.bound = r.boundOf(s, &a.Candidate)
 		}
@@ -173,7 +173,10 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		c.Requests, c.Prefilling = l.Requests, l.Prefilling
 		c.Context = l.PromptTokens
 		c.HeadTokens, c.Since = r.table.Turn(m.slot)
-		c.Cached, c.Cost = r.depth[m.slot], 0
+		c.Cached, c.Cost, c.pool = r.depth[m.slot], 0, 0
+		if c.Pooled {
+			r.believePools(c, s.tokens)
+		}
 		if r.weigh.estimated {
 			discount(&c.Cached, r.weigh.part)
 		}

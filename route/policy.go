@@ -85,6 +85,7 @@ type Candidate struct {
 	Cost float64
 
 	slot   uint32
+	pool   int  // tokens that its pools are said to have beyond its own
 	others bool // another router takes it first
 }
 

@@ -106,10 +106,11 @@ type Router struct {
 	unseen     unseen
 	totals     account.Totals
 	correction correction
-	members    []*member // by rising slot
-	others     []uint64  // other routers, rising
-	assigned   bool      // members say which are theirs
-	bySlot     []*member // nil where the slot is no member's
+	pools      correction // of what pools are said to have, how much is found
+	members    []*member  // by rising slot
+	others     []uint64   // other routers, rising
+	assigned   bool       // members say which are theirs
+	bySlot     []*member  // nil where the slot is no member's
 	numbers    []numbered
 	mark       uint64 // of the last choice that marked workers
 	stats      Stats
