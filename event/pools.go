@@ -20,6 +20,10 @@ type Pool struct {
 	// OwnNames says that the pool's events call blocks otherwise than the worker's engine
 	// does, and tell their tokens (LMCache). Else they go by the engine's hashes alone.
 	OwnNames bool `json:"own_names,omitempty"`
+	// Age is after how many seconds without being said again a block counts as gone, and a third
+	// of that later at most it is; 0: when it is said to be. It is for stores whose events do
+	// not tell what leaves. Of several workers' the longest counts.
+	Age uint32 `json:"age,omitempty"`
 }
 
 // PoolRank is the rank of a pool in an index, where its worker is [WorkerID] of its name. No
@@ -30,6 +34,7 @@ const PoolRank uint32 = math.MaxUint32
 const (
 	maxPools    = NumTiers - 1
 	maxPoolName = 256
+	minPoolAge  = 30 // replicas look every few seconds
 )
 
 var errPools = errors.New("these pools cannot be")
@@ -57,7 +62,7 @@ func PoolOf(list []Pool, t Tier) bool {
 
 // Equal reports whether both say the same.
 func (p Pool) Equal(o Pool) bool {
-	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && slices.Equal(p.TierList(), o.TierList())
+	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && p.Age == o.Age && slices.Equal(p.TierList(), o.TierList())
 }
 
 // CheckPools refuses lists in which a pool has no name, a tier is nobody's or that of two,
@@ -77,6 +82,9 @@ func CheckPools(list []Pool) error {
 			return fmt.Errorf("%w: pool %q has tiers %q, give host_pinned, disk or external", errPools, p.Name, p.Tiers)
 		case p.Chunk > maxGroupTokens:
 			return fmt.Errorf("%w: pool %q has chunks of %d tokens, give at most %d", errPools, p.Name, p.Chunk, maxGroupTokens)
+		}
+		if p.Age > 0 && p.Age < minPoolAge {
+			return fmt.Errorf("%w: the age of pool %q is %d seconds, give %d at least", errPools, p.Name, p.Age, minPoolAge)
 		}
 		for _, t := range tiers {
 			if t == Device || taken[t] {

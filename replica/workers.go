@@ -150,6 +150,11 @@ func (w *workers) bring(ctx context.Context, e *registry.Entry) {
 // say that their streams are: a stream that takes no events brings no heartbeats
 // either.
 func (w *workers) tell(ctx context.Context) {
+	for _, key := range w.r.set.Spaces() {
+		if err := w.r.set.Lookup(key).AgePools(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			w.r.log.Warn("blocks of pools do not grow old", "model", key.Model, "error", err)
+		}
+	}
 	for _, e := range w.reg.Snapshot(false) {
 		if len(e.Pools) > 0 && e.Present() { // it may have left and come back meanwhile
 			w.heed(ctx, &e)

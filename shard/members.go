@@ -78,6 +78,7 @@ type table struct {
 
 	byWorker  map[uint64]map[uint32]*member
 	pools     map[uint64]*workerPools // by worker that names some
+	ages      map[RankID]*poolAge     // of pools that age
 	replacing map[RankID]*Replacement
 	free      []core.Holder
 	next      core.Holder
@@ -85,7 +86,7 @@ type table struct {
 }
 
 func newTable() *table {
-	t := &table{byWorker: make(map[uint64]map[uint32]*member), pools: make(map[uint64]*workerPools), replacing: make(map[RankID]*Replacement)}
+	t := &table{byWorker: make(map[uint64]map[uint32]*member), pools: make(map[uint64]*workerPools), ages: make(map[RankID]*poolAge), replacing: make(map[RankID]*Replacement)}
 	t.slots.Store(&[]atomic.Pointer[member]{})
 	return t
 }

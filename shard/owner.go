@@ -112,6 +112,9 @@ func (o *owner) apply(t *task) (changed bool) {
 		case event.Removed:
 			part := o.index.Remove(m.holder, ev, countCopies)
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
+			if t.pooled != nil && t.pooled[i] != nil {
+				part.Unknown = 0 // others may have said so before, or it is of another age
+			}
 			out.Add(part)
 			o.lose(m, part.Removed, t.batch.Published)
 		case event.Cleared:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -115,17 +116,96 @@ func (t *table) tellPools(worker uint64, w *workerPools) {
 	}
 }
 
+// poolAge is how blocks of a pool grow old: in each third of the pool's age those that are said to be
+// there are stored on another tier of the pool, and what was there a round ago goes. What is on any
+// tier is there, as in every answer; so that takes nothing that an index does not have.
+type poolAge struct {
+	age, third int64 // in seconds; which third it is
+	slot       event.Tier
+}
+
+// tier returns where blocks are stored that are said to be there now.
+func (a *poolAge) tier() event.Tier {
+	if a == nil {
+		return event.Device
+	}
+	return a.slot
+}
+
+// AgePools takes out of pools what has not been said for their age, as of now. ctx bounds the wait
+// for room in the queue.
+func (s *Space) AgePools(ctx context.Context, now time.Time) error {
+	if !s.pooled.Load() {
+		return nil
+	}
+	s.mu.Lock()
+	ages := make(map[RankID]int64)
+	for _, w := range s.table.pools {
+		for i := range w.list {
+			if age := int64(w.list[i].Age); age > 0 {
+				ages[w.ids[i]] = max(ages[w.ids[i]], age)
+			}
+		}
+	}
+	due := false
+	for id, age := range ages {
+		third, at := 3*now.Unix()/age, s.table.ages[id]
+		switch {
+		case at == nil:
+			s.table.ages[id] = &poolAge{age: age, third: third} // what is there may stay for so long again
+		case at.age != age:
+			at.age, at.third = age, third
+		default:
+			due = due || third > at.third
+		}
+	}
+	s.mu.Unlock()
+	if !due {
+		return nil
+	}
+	aged := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		t.done = func(core.Outcome) { close(aged) }
+		gone := make(map[*member][]event.Tier)
+		for id, age := range ages {
+			at, third := s.table.ages[id], 3*now.Unix()/age
+			for n := 0; at.age == age && n < event.NumTiers && at.third < third; n++ {
+				at.third++
+				at.slot = (at.slot + 1) % event.NumTiers
+				if m := s.table.find(id); m != nil {
+					gone[m] = append(gone[m], at.slot)
+				}
+			}
+			at.age, at.third = age, max(at.third, third)
+		}
+		t.inspect = func(o *owner) {
+			for m, tiers := range gone {
+				for _, tier := range tiers {
+					o.index.Clear(m.holder, tier, false)
+				}
+				o.publish(m)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	<-aged
+	return nil
+}
+
 // takers are the pools that a worker names, with their members: nil for those for which there
 // is no room.
 type takers struct {
 	*workerPools
 	members []*member
+	tiers   []event.Tier // where they store now
 }
 
 // takers returns the members of the pools, of which any shard may have blocks from now on.
 // Space.mu is held.
 func (s *Space) takers(w *workerPools) *takers {
-	k := &takers{w, make([]*member, len(w.ids))}
+	k := &takers{w, make([]*member, len(w.ids)), make([]event.Tier, len(w.ids))}
 	for i, id := range w.ids {
 		m := s.table.find(id)
 		if m == nil && s.table.count.Load() < int64(s.maxRanks) {
@@ -134,7 +214,7 @@ func (s *Space) takers(w *workerPools) *takers {
 		if m != nil {
 			m.reachAll()
 		}
-		k.members[i] = m
+		k.members[i], k.tiers[i] = m, s.table.ages[id].tier()
 	}
 	return k
 }
@@ -146,31 +226,33 @@ func (s *Space) attribute(t *task) {
 	if w == nil {
 		return
 	}
-	var events []event.Event
+	if !slices.ContainsFunc(t.batch.Events, func(ev event.Event) bool { return w.pool(&ev) > 0 }) {
+		return
+	}
+	events := make([]event.Event, 0, len(t.batch.Events)+event.NumTiers)
 	for i := range t.batch.Events {
-		p := w.pool(&t.batch.Events[i])
+		ev := t.batch.Events[i]
+		p := w.pool(&ev)
 		if p == 0 {
+			events, t.pooled = append(events, ev), append(t.pooled, nil)
 			continue
 		}
-		if events == nil {
-			events = slices.Clone(t.batch.Events)
-			t.pooled = make([]*event.Pool, len(events))
-		}
-		t.pooled[i] = &w.list[p-1]
-		ev := &events[i]
-		ev.Tier, ev.Incomplete = event.Device, false // of the pool's own
+		age := s.table.ages[w.ids[p-1]]
+		ev.Tier, ev.Incomplete = age.tier(), false // of the pool's own
 		switch {
 		case ev.Group > 0: // full attention's count alone: of such models a pool's depth is a bound
 			t.outs[0].UnknownBlock += len(ev.Engine)
-			*ev = event.Event{Kind: event.Removed, DPRank: ev.DPRank}
+			continue
 		case ev.Kind == event.Stored && !w.list[p-1].OwnNames:
 			ev.HasParent, ev.Parent, ev.Local = false, 0, nil
 		case ev.Kind == event.Cleared:
 			ev.AllTiers = true
+		case ev.Kind == event.Removed && age != nil: // whenever it was said
+			for ev.Tier = event.NumTiers - 1; ev.Tier > 0; ev.Tier-- {
+				events, t.pooled = append(events, ev), append(t.pooled, &w.list[p-1])
+			}
 		}
-	}
-	if events == nil {
-		return
+		events, t.pooled = append(events, ev), append(t.pooled, &w.list[p-1])
 	}
 	b := *t.batch
 	b.Events = events
@@ -208,7 +290,7 @@ func (o *owner) giveTo(k *takers, m *member) {
 			continue
 		}
 		if p := k.members[k.of[t]-1]; p != nil {
-			ev := event.Event{Kind: event.Stored, Engine: list}
+			ev := event.Event{Kind: event.Stored, Tier: k.tiers[k.of[t]-1], Engine: list}
 			core.StoreHashOnly(o.index, p.holder, &ev, false, func(int) (core.Holder, bool) { return m.holder, true })
 			o.assignHolder(p)
 			o.publish(p)
@@ -250,7 +332,7 @@ func (s *Space) extend(r *Result) {
 	own := r.grouped.found[:0]
 	for _, f := range r.grouped.found {
 		if f.m.id.Pool() {
-			x.ids, x.deep = append(x.ids, f.m.id), append(x.deep, f.depth[event.Device])
+			x.ids, x.deep = append(x.ids, f.m.id), append(x.deep, f.depth[event.External])
 			continue
 		}
 		own = append(own, f)

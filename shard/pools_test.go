@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -279,6 +280,56 @@ func TestNobodyIsAPool(t *testing.T) {
 	for _, bad := range [][]event.Pool{{{}}, {{Name: "x", Tiers: []string{"device"}}}, {{Name: "x"}, {Name: "y"}}, {{Name: "x", Tiers: []string{"tape"}}}} {
 		if sp.SetPools(t.Context(), 2, []uint32{0}, bad) == nil {
 			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// TestPoolsAge: what nobody says any more goes after the pool's age, and a third of it at most;
+// what is said again stays as long anew, and a removal is of all that was ever said.
+func TestPoolsAge(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		sp := openSpace(t, Config{Shards: shards})
+		if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "p", Age: 30}}); err != nil {
+			t.Fatal(err)
+		}
+		apply(t, sp, chain(1, 0, 1, 2, 3))
+		begin := time.Unix(3_000_000, 0)
+		at := func(second int) {
+			if err := sp.AgePools(t.Context(), begin.Add(time.Duration(second)*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		say := func(kind event.Kind, blocks ...uint64) {
+			apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, CountCopies: true, Events: []event.Event{{Kind: kind, Tier: event.External, Engine: blocks}}})
+		}
+		has := func(second int, want uint32) {
+			t.Helper()
+			at(second)
+			var r Result
+			sp.Find([]uint64{1, 2, 3}, &r)
+			if p := r.Pools(); len(p) != 1 || p[0].Depth != want {
+				t.Errorf("%d shards, after %d s: %v, want %d blocks", shards, second, p, want)
+			}
+		}
+		at(0)
+		say(event.Stored, 1, 2, 3)
+		has(10, 3)
+		say(event.Stored, 2)
+		has(20, 3)
+		say(event.Stored, 1)
+		has(39, 3)
+		has(40, 2) // 3 was said at 0
+		has(49, 2)
+		has(50, 1) // 2 at 10
+		has(59, 1)
+		say(event.Stored, 1)
+		say(event.Removed, 1)
+		has(59, 0)
+		say(event.Stored, 1, 2, 3)
+		has(85, 3)
+		has(1000, 0) // nobody has looked for long
+		if h := sp.Pools()[0].Blocks; h != 0 {
+			t.Errorf("%d blocks are left", h)
 		}
 	}
 }
