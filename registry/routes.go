@@ -174,8 +174,10 @@ func (w *Worker) allowed(allow Allow) error {
 	if w.Endpoints.HTTP != "" {
 		list = append(list, w.Endpoints.HTTP)
 	}
-	if w.Endpoints.Bootstrap != "" {
-		list = append(list, "tcp://"+w.Endpoints.Bootstrap)
+	for _, meeting := range [...]string{w.Endpoints.Bootstrap, w.Endpoints.Peer} {
+		if meeting != "" {
+			list = append(list, "tcp://"+meeting)
+		}
 	}
 	slices.Sort(list)
 	for _, e := range list {

@@ -117,19 +117,25 @@ type Endpoints struct {
 	HTTP string `json:"http,omitempty"` // of the engine
 	// Bootstrap is where decode workers meet a prefill worker of SGLang, or one with vLLM's
 	// MooncakeConnector, as host:port; empty: port 8998 of the engine's host.
-	Bootstrap string            `json:"bootstrap,omitempty"`
-	Events    map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
-	Replay    map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
+	Bootstrap string `json:"bootstrap,omitempty"`
+	// Peer is where other engines fetch prefixes that this one has, as host:port of its rank 0,
+	// each further rank at the next port; and this one fetches from others that have it. It is
+	// the side channel of vLLM's P2P tier (0.33: VLLM_P2P_SIDE_CHANNEL_HOST and _PORT). Empty: it does neither.
+	Peer   string            `json:"peer,omitempty"`
+	Events map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
+	Replay map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
 }
 
-// checkBootstrap requires a host and a port, if there is an address.
-func (e *Endpoints) checkBootstrap() error {
-	if e.Bootstrap == "" {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(e.Bootstrap)
-	if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || host == "" || n == 0 {
-		return fmt.Errorf("bootstrap address %q: give host:port", e.Bootstrap)
+// checkMeeting requires a host and a port of where engines meet, if there is an address.
+func (e *Endpoints) checkMeeting() error {
+	for _, a := range [...]struct{ name, at string }{{"bootstrap", e.Bootstrap}, {"peer", e.Peer}} {
+		if a.at == "" {
+			continue
+		}
+		host, port, err := net.SplitHostPort(a.at)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || host == "" || n == 0 {
+			return fmt.Errorf("%s address %q: give host:port", a.name, a.at)
+		}
 	}
 	return nil
 }
@@ -178,7 +184,7 @@ func (w *Worker) normalise() error {
 	default:
 		return fmt.Errorf("kv_transfer %q: give vllm, sglang or mooncake", w.KVTransfer)
 	}
-	if err := w.Endpoints.checkBootstrap(); err != nil {
+	if err := w.Endpoints.checkMeeting(); err != nil {
 		return err
 	}
 	switch w.Transport {
@@ -229,7 +235,7 @@ func (w *Worker) normalise() error {
 }
 
 func (w *Worker) checkTexts() error {
-	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Credential, w.Endpoints.HTTP, w.Endpoints.Bootstrap}
+	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Credential, w.Endpoints.HTTP, w.Endpoints.Bootstrap, w.Endpoints.Peer}
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
 	texts = slices.AppendSeq(texts, maps.Values(w.Loras))

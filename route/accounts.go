@@ -91,7 +91,10 @@ func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choic
 		return a
 	}
 	a.Estimated = r.weigh.estimated
-	a.Selected, a.Reachable, a.Best = c.CachedTokens, c.CachedTokens, c.RankID
+	a.Selected, a.Best = c.CachedTokens+c.Pull.Tokens, c.RankID
+	if a.Reachable = a.Selected; c.Pull.Tokens > 0 {
+		a.Best, a.Pull, a.PullFrom = c.Pull.From, c.Pull.Tokens, c.Pull.From
+	}
 	most, at := c.CachedTokens, i
 	// Who had most is looked for only where somebody may have had more: as a rule it is the
 	// chosen one, and to keep it while ranks are weighed would cost 2 % of a choice.
@@ -124,6 +127,7 @@ type followed struct {
 	choice   account.Choice
 	expected time.Duration // until the first token
 	first    time.Time     // when something came of it; zero before
+	pull     Pull          // of the choice
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
 	bound    bounded
@@ -139,7 +143,7 @@ type followed struct {
 }
 
 func (f *followed) choose(a *Answer, o *Options, m *member, trace string, blockSize int) {
-	f.bound, f.pooled, f.pool = bounded{}, m.worker.Pooled, a.pool
+	f.bound, f.pooled, f.pool, f.pull = bounded{}, m.worker.Pooled, a.pool, a.Pull
 	f.own = min(int(a.Cached[event.Disk])*blockSize, a.Account.Prompt)
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if (a.Account.Selected > 0 || m.belief.doubted) && m.indexed != (shard.Member{}) {
@@ -251,6 +255,11 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 		for _, tokens := range [...]*int{&out.Prompt, &out.Reachable, &out.Selected, &has} {
 			*tokens = int(int64(*tokens) * int64(u.Prompt) / int64(n))
 		}
+	}
+	if a.pull.Tokens > 0 {
+		r.pulled(a, &out, r.cfg.Now())
+		r.mu.Unlock()
+		return out, true
 	}
 	e := account.Evidence{BlockSize: r.cfg.BlockSize, Counted: u.Prompt, Looked: len(p.Tokens), Selected: has, Actual: out.Actual}
 	if !e.Differs() {

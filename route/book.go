@@ -250,6 +250,7 @@ func (r *Router) expire(now time.Time) {
 	r.unseen.until(now, func(k load.Key, at time.Time) {
 		if r.table.PrefillComplete(k, at) {
 			r.attempts[k].predicted = true
+			r.times.arrived(k)
 			r.record(load.Change{Kind: load.Prefilled, Key: k})
 		}
 	})

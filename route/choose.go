@@ -177,6 +177,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		if c.Pooled {
 			r.believePools(c, s.tokens)
 		}
+		c.Pull, c.peer = Pull{}, m.worker.Peer
 		if r.weigh.estimated {
 			discount(&c.Cached, r.weigh.part)
 		}
@@ -207,6 +208,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		}
 	}
 	r.missed = missed
+	r.weigh.source = r.findSource(s, o, now)
 	r.forget(s)
 	left[Eligible] = 0
 	return left

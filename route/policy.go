@@ -81,12 +81,18 @@ type Candidate struct {
 	// teaches nothing of prompts, and keeps its sessions.
 	Unknown bool
 
+	// Pull is what its engine is to fetch from another one: part of NewTokens for the time that
+	// this takes.
+	Pull Pull
+
 	// Cost is the policy's: lower is better.
 	Cost float64
 
-	slot   uint32
-	pool   int  // tokens that its pools are said to have beyond its own
-	others bool // another router takes it first
+	slot     uint32
+	pool     int  // tokens that its pools are said to have beyond its own
+	others   bool // another router takes it first
+	peer     bool // it may fetch
+	pullCost float64
 }
 
 // Weighing is what a policy goes by besides the candidates.
@@ -105,6 +111,7 @@ type Weighing struct {
 
 	estimated bool    // depths are bounds
 	part      float64 // of them that is expected; 1 of others
+	source    source  // who may give what others lack
 
 	aim      aim  // what the request is to keep
 	aims     bool // that is its own

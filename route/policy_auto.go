@@ -34,6 +34,9 @@ type auto struct {
 
 	aims    [][]aimers // by slot: live requests that this router has chosen for, with targets of their own
 	aimedAt int        // how many those are
+	// fetching counts by slot the fetches from or to it that are under way.
+	fetching []int
+	fetched  time.Time // when the last of them began
 }
 
 const (
@@ -72,6 +75,9 @@ type trip struct {
 	// How many of them are loaded from each lower tier, and how many could be
 	// computed in the time that this was expected to take.
 	loads, loading tiers
+	source         uint32 // slot of who it is fetched from
+	crowd          int    // fetches on its links, with this one; 0 if none is under way
+	shared         int    // the same, when it began
 
 	// What the rank's requests attended to, in tokens: when the rank was
 	// chosen, at the first token, and at the end.
@@ -93,6 +99,9 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		if c.Cached[event.External] != c.Cached[event.Device] {
 			a.count(w, c)
 		}
+		if w.source.tokens > 0 {
+			a.pull(w, c)
+		}
 		a.estimate(&e, w, c, w.heldBy(c))
 		if c.Cost = e.cost(); aiming {
 			c.Cost = a.total(w, c, &e)
@@ -104,8 +113,11 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	return w.Lowest(cands), nil
 }
 
-// tiers has a number for each tier.
-type tiers [event.NumTiers]float64
+// tiers has a number for each tier, and one for what is fetched from other workers.
+type tiers [event.NumTiers + 1]float64
+
+// pulled is the latter's place.
+const pulled = event.NumTiers
 
 func (t *tiers) sum() (n float64) {
 	for _, v := range t {
@@ -115,9 +127,12 @@ func (t *tiers) sum() (n float64) {
 }
 
 // loads returns how many of the prompt's tokens an engine loads from each tier
-// below the device, and how many it could compute in the time that this takes. A
+// below the device, or fetches, and how many it could compute in the time that this takes. A
 // tier whose credit is 0 is not there.
 func (a *auto) loads(w *Weighing, c *Candidate) (loads, loading tiers) {
+	if c.Pull.Tokens > 0 {
+		loads[pulled], loading[pulled] = float64(c.Pull.Tokens), c.pullCost
+	}
 	above := c.Cached[event.Device]
 	if w.Stage == DecodeStage || c.Cached[event.External] == above {
 		return loads, loading
@@ -264,11 +279,12 @@ func (a *auto) later(w *Weighing, cands []Candidate, i int, e *estimate, waiting
 	return a.waiting(w, c, e)-e.blocks > v.prefillStep+v.decodeStep+v.decodeToken*e.context
 }
 
-// The parts of a cost in ms; partWaiting and partLoading are of partFirst.
+// The parts of a cost in ms; partWaiting, partLoading and partPulling are of partFirst.
 const (
 	partFirst = iota
 	partWaiting
 	partLoading
+	partPulling
 	partDisplaced
 	partDecoding
 	partOthers
@@ -283,7 +299,7 @@ func (a *auto) explain(w *Weighing, c *Candidate, e *estimate) {
 	}
 	_, loading := a.loads(w, c)
 	w.parts[c.slot] = [...]float64{
-		partFirst: e.first, partWaiting: a.waiting(w, c, e), partLoading: e.token * loading.sum(), partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
+		partFirst: e.first, partWaiting: a.waiting(w, c, e), partLoading: e.token * (loading.sum() - loading[pulled]), partPulling: e.token * loading[pulled], partDisplaced: e.displaced, partDecoding: e.decoding, partOthers: e.others,
 		partLost: e.lost,
 	}
 }
@@ -301,7 +317,9 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 		others += fmt.Sprintf(" + %.1f for targets", p[partLost])
 	}
 	const shown = 0.05 // less is 0.0
-	switch wait, load := p[partWaiting], p[partLoading]; {
+	switch wait, load, pull := p[partWaiting], p[partLoading], p[partPulling]; {
+	case pull > 0:
+		parts = fmt.Sprintf(" (%.1f waiting, %.1f loading, %.1f fetching %d tokens from worker %d)", wait, load, pull, c.Pull.Tokens, c.Pull.From.Worker)
 	case load > 0 && wait >= shown:
 		parts = fmt.Sprintf(" (%.1f waiting, %.1f loading)", wait, load)
 	case load > 0:
@@ -337,6 +355,12 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 	t.aims, t.aim = w.aims, w.aim.token
 	a.aimed(t, 1)
 	t.loads, t.loading = a.loads(w, c)
+	if c.Pull.Tokens > 0 {
+		t.source, t.crowd = w.source.slot, a.crowd(w, c)
+		t.shared = t.crowd
+		a.fetches(t, 1)
+		a.fetched = w.Now
+	}
 	a.speeds.prompt += (t.prompt - a.speeds.prompt) / memory
 	a.speeds.sent(t)
 	a.trips[k] = t
@@ -345,6 +369,7 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 // FirstToken is as an Observer's.
 func (a *auto) FirstToken(k load.Key, now time.Time, l load.Load) {
 	if t := a.trips[k]; t != nil && t.first.IsZero() {
+		a.fetches(t, -1)
 		t.first, t.begun = now, float64(l.PromptTokens)
 	}
 }
@@ -357,6 +382,7 @@ func (a *auto) Ended(k load.Key, now time.Time, l load.Load, tokens int) {
 		return
 	}
 	delete(a.trips, k)
+	a.fetches(t, -1)
 	a.speeds.left(t)
 	a.aimed(t, -1)
 	if len(a.spare) < maxSpare {

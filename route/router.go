@@ -95,6 +95,7 @@ type Router struct {
 	settings   Settings
 	policy     Policy
 	observer   Observer // the policy, if it is one of the caller's own that learns
+	peers      int      // workers that are Peers
 	times      *auto    // predicts, whatever the policy; the policy itself if that does
 	rand       *rand.Rand
 	table      *load.Table
@@ -149,6 +150,9 @@ type Stats struct {
 
 	Contradicted uint64 // reports of engines that are not what the index has, which nothing explains
 	Doubted      uint64 // times that a rank was to be read anew for that
+
+	// Reports of engines that were to fetch a prefix: it came, or some of it did not.
+	Pulled, NotPulled uint64
 }
 
 // New returns a Router without workers. The error wraps ErrSettings or
@@ -289,6 +293,8 @@ type Options struct {
 	// a worker that gives nothing in time is left out. Whole is set if the answer
 	// does not come as a stream.
 	Watched, Whole bool
+	// Pull is set by callers who tell the engine what Answer.Pull says.
+	Pull bool
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
 	// the prompt is new to the rank that is best so far. Waiting is how many others wait.

@@ -24,7 +24,7 @@ type speeds struct {
 	prefill, decode line
 	beside          float64 // ms of others' decodes that prompts usually wait for
 	output, prompt  float64 // mean tokens generated, and of prompts
-	loads           [event.NumTiers]loadTime
+	loads           [event.NumTiers + 1]loadTime
 	ranks           []rankSpeed
 	learned         int        // since the factors were centred
 	samples         int        // requests that were learned from
@@ -201,24 +201,32 @@ type loadTime struct{ spent, computing float64 }
 // as an engine that loads what it could compute sooner is rare.
 const minLoad, maxLoad = 0.01, 4
 
+// maxPull is likewise the most for what is fetched.
+const maxPull = 16
+
 // value is that part: what the tier's credit leaves, until tokens that take
 // about a second to compute have been loaded.
-func (l *loadTime) value(credit float64) float64 {
-	const prior = 1000 // ms
-	return finite((l.spent+prior*(1-credit))/(l.computing+prior), minLoad, maxLoad)
+func (l *loadTime) value(credit float64) float64 { return min(l.after(credit, 1000), maxLoad) }
+
+// after is value where so many ms count as much as what the credit says.
+func (l *loadTime) after(credit, prior float64) float64 {
+	return finite((l.spent+prior*(1-credit))/(l.computing+prior), minLoad, maxPull)
 }
 
 // learnLoads learns from a request that loaded more tokens than were computed
 // before its first one, whose wait was so many ms longer than those take.
 func (s *speeds) learnLoads(t *trip, spent float64) {
-	const keep = 1 - 1.0/memory
 	all := t.loading.sum()
 	for i, tokens := range t.loads {
 		if tokens == 0 {
 			continue
 		}
 		l, computing := &s.loads[i], s.prefill.b*tokens
-		l.spent = keep*l.spent + finite(spent*t.loading[i]/all, 0, maxLoad*computing)
+		took, keep, most := spent*t.loading[i]/all, 1-1.0/memory, float64(maxLoad)
+		if i == pulled { // links change, and a slow one is worse than a slow disk
+			took, keep, most = took/float64(t.shared), 1-1.0/rankMemory, maxPull
+		}
+		l.spent = keep*l.spent + finite(took, 0, most*computing)
 		l.computing = keep*l.computing + computing
 	}
 }

@@ -38,6 +38,9 @@ type Worker struct {
 	// TotalBlocks is the cache of a rank in blocks, MaxBatchedTokens the most
 	// tokens that a step of its engine takes; 0 where unknown.
 	TotalBlocks, MaxBatchedTokens int
+	// Peer is set for a worker whose engine fetches prefixes from others that have it set, and
+	// gives them its own.
+	Peer bool
 	// Draining workers get no new requests, nor do those whose engine does not answer
 	// or has no address to be reached at.
 	Draining, Dead, Addressless bool
@@ -74,6 +77,7 @@ type member struct {
 
 	stale   bool         // the index does not know what it holds; see Router.SetStale
 	belief  belief       // of what the index has
+	pulls   pulls        // what came of it when others fetched
 	held    int          // blocks, where shares say it; see Router.SetHeld
 	indexed shard.Member // what the index calls it, if it held anything of a prompt
 
@@ -105,6 +109,7 @@ func (r *Router) SetWorker(w Worker) error {
 		r.workers[w.ID] = st
 	}
 	st.Worker, r.assigned = w, false
+	r.countPeers()
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
 		gone := m.RankID.Worker == w.ID && (m.DPRank < w.FirstRank || m.DPRank-w.FirstRank >= w.Ranks)
 		if gone {
@@ -197,7 +202,17 @@ func (r *Router) RemoveWorker(id uint64) bool {
 	})
 	delete(r.workers, id)
 	r.assigned = false
+	r.countPeers()
 	return true
+}
+
+func (r *Router) countPeers() {
+	r.peers = 0
+	for _, w := range r.workers {
+		if w.Peer {
+			r.peers++
+		}
+	}
 }
 
 // Drain makes the worker get no new requests, or get them again. The error

@@ -10,6 +10,7 @@ const (
 	stepEnds kind = iota
 	faultStrikes
 	promptArrives // at a decode worker
+	blocksArrive  // that a worker fetched for a request
 	requestArrives
 	turnComes // of a session, in a closed loop
 	stepStarts

@@ -31,6 +31,10 @@ type Config struct {
 	// Transfer is how long a computed prompt is on its way from a prefill
 	// worker to its decode worker, for each of its tokens.
 	Transfer time.Duration
+	// Peers lets workers fetch prefixes from each other, where auto says so. A worker's link
+	// gives or takes one prefix after the other, a token in PullToken.
+	Peers     bool
+	PullToken time.Duration
 
 	Route    route.Settings
 	Queue    Queue                   // of each router
@@ -104,7 +108,8 @@ func Default() Config {
 		SpeedUp: 1,
 		Seed:    1,
 		// What a prompt of a 70B model takes at 50 GB/s: 0.3 MB a token.
-		Transfer: 6 * time.Microsecond,
+		Transfer:  6 * time.Microsecond,
+		PullToken: 6 * time.Microsecond,
 	}
 }
 
@@ -125,8 +130,10 @@ func (c *Config) check() error {
 		return bad("SpeedUp", c.SpeedUp, "a number above 0")
 	case !(c.EventLoss >= 0 && c.EventLoss <= 1):
 		return bad("EventLoss", c.EventLoss, "0 … 1")
-	case c.EventDelay < 0 || c.SyncDelay < 0 || c.Transfer < 0 || c.Think < 0:
-		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer, c.Think), "0 or more")
+	case c.EventDelay < 0 || c.SyncDelay < 0 || c.Transfer < 0 || c.PullToken < 0 || c.Think < 0:
+		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer, c.PullToken, c.Think), "0 or more")
+	case c.Peers && c.PrefillWorkers > 0:
+		return bad("Peers", c.Peers, "without PrefillWorkers: who fetches there is not modelled")
 	case c.Day < 0 || c.Day > 0 && (!(c.DaySlow >= 1) || math.IsInf(c.DaySlow, 1)):
 		return bad("DaySlow", c.DaySlow, "1 or more, with a Day")
 	case c.Requests < 0:

@@ -18,6 +18,8 @@ type Result struct {
 	Refused   int // by the routers or an engine
 	Within    int // of Requests: they kept Config.Targets
 	SentAgain int // because their worker died
+	Pulls     int // prefixes that workers fetched from each other
+	Pulled    int // tokens of them
 
 	PromptTokens int // of requests that ended
 	OutputTokens int // of requests that ended

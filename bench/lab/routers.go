@@ -75,7 +75,7 @@ func (s *sim) register(w int) error {
 	}
 	for _, r := range s.routers {
 		err := r.SetWorker(route.Worker{
-			ID: uint64(w), Ranks: 1, Role: role, Pooled: s.cfg.PoolBlocks > 0,
+			ID: uint64(w), Ranks: 1, Role: role, Pooled: s.cfg.PoolBlocks > 0, Peer: s.cfg.Peers,
 			TotalBlocks: s.cfg.Engine.Blocks, MaxBatchedTokens: s.cfg.Engine.MaxBatched,
 		})
 		if err != nil {
@@ -108,7 +108,7 @@ func (s *sim) choose(q *request) error {
 	if err := s.feed.sync(s.now); err != nil {
 		return err
 	}
-	o := route.Options{RequestID: q.key, Patient: s.cfg.Queue.Order == Late, Waiting: s.lines[q.router].late.Len(), Waited: s.now - q.arrival}
+	o := route.Options{RequestID: q.key, Pull: true, Patient: s.cfg.Queue.Order == Late, Waiting: s.lines[q.router].late.Len(), Waited: s.now - q.arrival}
 	if s.cfg.TellOutput {
 		o.ExpectedOutput = q.output
 	}
@@ -135,7 +135,10 @@ func (s *sim) choose(q *request) error {
 	if s.cfg.sessions && q.session != "" {
 		s.went[q.session] = route.Session{Rank: a.RankID, Tokens: q.input}
 	}
-	q.worker, q.prefill = int(a.Worker), -1
+	q.worker, q.prefill, q.source = int(a.Worker), -1, -1
+	if a.Pull.Tokens > 0 {
+		q.source = int(a.Pull.From.Worker)
+	}
 	return nil
 }
 

@@ -52,6 +52,7 @@ type worker struct {
 	epoch   int          // of the present engine: a dead one's agenda is void
 	slow    float64
 	live    int           // requests there
+	link    time.Duration // until when it gives or takes a prefix
 	worked  time.Duration // in steps
 }
 
@@ -65,8 +66,10 @@ type request struct {
 	input, output   int
 	prompt, answer  []uint64 // local hashes
 	router          int
-	worker, prefill int // prefill is -1 for none, or once it is done
-	reused          int // tokens that the engine of its prompt found cached
+	worker, prefill int           // prefill is -1 for none, or once it is done
+	source, fetched int           // worker to fetch its prefix from, below 0 for none; blocks of that
+	fetch           time.Duration // when they are there; 0 if they are not on their way
+	reused          int           // tokens that the engine of its prompt found cached
 	stage           stage
 }
 
@@ -208,6 +211,12 @@ func (s *sim) happen(h happening) error {
 		return s.strike(s.cfg.Faults[h.of])
 	case promptArrives:
 		return s.handOver(h.of)
+	case blocksArrive:
+		if q := &s.requests[h.of]; q.present && q.fetch == s.now {
+			q.fetch = 0
+			return s.compute(h.of)
+		}
+		return nil // its worker has died meanwhile
 	case requestArrives:
 		if err := s.arrive(&s.coming); err != nil {
 			return err
@@ -278,7 +287,10 @@ func (s *sim) place(n int) error {
 	if q.prefill >= 0 {
 		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Prompt: q.prompt})
 	}
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer})
+	if s.fetches(n) {
+		return nil
+	}
+	return s.compute(n)
 }
 
 // admit gives a request to a worker, which starts a step if it was idle.
@@ -466,6 +478,7 @@ func (s *sim) strike(f Fault) error {
 			s.routers[q.router].Free(q.key)
 			s.result.SentAgain++
 			q.again++
+			q.fetch = 0
 			s.goes(q, Waiting)
 			if err := s.lineUp(n); err != nil {
 				return err

@@ -58,6 +58,9 @@ type Request struct {
 	// Received says that another engine has computed the prompt and its KV
 	// entries come from there: only the last token is computed here.
 	Received bool
+	// Fetched is how many leading blocks of the prompt another engine has given: what of them this
+	// one does not have need not be computed. An engine of a hybrid model does not use them.
+	Fetched int
 }
 
 // Report is what one step did. Its slices live until the next one.
@@ -114,6 +117,7 @@ type sequence struct {
 	generated     int
 	step          bool // computed something in this step
 	received      bool // the prompt's KV entries come from elsewhere
+	fetched       int  // as many blocks of them
 	again         bool // was preempted
 }
 
@@ -181,7 +185,7 @@ func (e *Engine) Admit(r *Request) error {
 		s, e.spare = e.spare[n-1], e.spare[:n-1]
 	}
 	*s = sequence{
-		id: r.ID, input: r.Input, output: r.Output, received: r.Received,
+		id: r.ID, input: r.Input, output: r.Output, received: r.Received, fetched: min(max(r.Fetched, 0), len(r.Prompt)),
 		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
 		name:  s.name[:0], blocks: s.blocks[:0],
 	}
@@ -200,6 +204,19 @@ func engineHash(parent, local, seed uint64) uint64 {
 	binary.LittleEndian.PutUint64(b[:], parent)
 	binary.LittleEndian.PutUint64(b[8:], local)
 	return xxh3.HashSeed(b[:], seed)
+}
+
+// Leading returns how many leading blocks of a prompt, by their local hashes, the engine has on
+// some tier.
+func (e *Engine) Leading(local []uint64) int {
+	parent := e.cfg.HashSeed
+	for i, l := range local {
+		parent = engineHash(parent, l, e.cfg.HashSeed)
+		if _, cached := e.cache.byName.get(parent); !cached && e.below(parent) == nil {
+			return i
+		}
+	}
+	return len(local)
 }
 
 // Idle reports whether there is nothing to do.

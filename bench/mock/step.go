@@ -110,7 +110,11 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 			idle++
 		}
 	}
-	s.computed = (cached + loads) * e.cfg.BlockSize
+	given := 0 // blocks that follow
+	if len(e.groups) == 0 {
+		given = max(0, min(s.fetched, len(names))-cached-loads)
+	}
+	s.computed = (cached + loads + given) * e.cfg.BlockSize
 	if n = tokens - s.computed; !s.received {
 		n = min(n, budget)
 	}
@@ -131,9 +135,9 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 	}
 	e.report.Reused += s.computed
 	e.report.Began = append(e.report.Began, Begun{ID: s.id, Reused: s.computed, Again: s.again})
-	if loads > 0 {
+	if s.fetched = 0; loads+given > 0 {
 		s.computed = cached * e.cfg.BlockSize
-		e.compute(s, loads*e.cfg.BlockSize)
+		e.compute(s, (loads+given)*e.cfg.BlockSize)
 	}
 	return n, true
 }

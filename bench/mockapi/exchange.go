@@ -46,6 +46,8 @@ type transfer struct {
 	// ID and Bootstrap are the MooncakeConnector's.
 	ID        string `json:"transfer_id,omitempty"`
 	Bootstrap string `json:"remote_bootstrap_addr,omitempty"`
+	// Source is the P2P tier's.
+	Source *remoteSource `json:"remote_kv_source,omitempty"`
 }
 
 // bootstrap is what SGLang's engines meet by.

@@ -61,6 +61,9 @@ func (s *Server) routes() {
 	s.mux.HandleFunc("GET /v1/models", s.models)
 	s.mux.HandleFunc("GET /metrics", s.metrics)
 	s.mux.HandleFunc("GET "+kvPath+"{name}", s.serveKV)
+	if s.cfg.Peer {
+		s.mux.HandleFunc("POST "+peerPath, s.servePeer)
+	}
 	if s.cfg.Transfer == TransferMooncake && s.cfg.Prefill {
 		s.mux.HandleFunc("GET /query", s.bootstrapServer)
 	}
@@ -210,7 +213,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	received, cached := s.receive(r.Context(), &q, len(prompt))
-	j, err := s.generate(k, &q, prompt, tokens, received)
+	j, err := s.generate(r.Context(), k, &q, prompt, tokens, received)
 	if err != nil {
 		fail(w, http.StatusServiceUnavailable, err)
 		return

@@ -1,6 +1,7 @@
 package mockapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -38,6 +39,10 @@ type Config struct {
 	// computes prompts for others.
 	Transfer string
 	Prefill  bool
+	// Peer says that the engine fetches prefixes from others that a request names, and gives them
+	// its own (of its rank 0). Link says how long its link takes to give so many tokens; nil: no time.
+	Peer bool
+	Link func(tokens int) time.Duration
 	// Tokenizer makes the tokens of texts and chats; nil: four bytes are one, of a chat as its
 	// messages stand one below the other. TokenizeTime says how long it takes for so many bytes;
 	// nil: no longer than here.
@@ -119,6 +124,11 @@ type Server struct {
 	// Received counts prompts taken over from another engine, and Lost those
 	// that should have been and were computed here instead.
 	Received, Lost atomic.Int64
+	// Given and Fetched count blocks of prompts that other engines fetched from here, and that
+	// were fetched from them.
+	Given, Fetched atomic.Int64
+
+	link chan struct{} // of who gives blocks away
 }
 
 // New starts the engines of a worker. The error is mock.New's.
@@ -144,7 +154,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Release == "" {
 		cfg.Release = release(takesTokens[cfg.Kind])
 	}
-	s := &Server{cfg: cfg, id: rand.Uint64(), stop: make(chan struct{}), front: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, id: rand.Uint64(), stop: make(chan struct{}), front: make(chan struct{}, 1), link: make(chan struct{}, 1)}
 	for i := range max(cfg.Ranks, 1) {
 		k, err := newEngineRank(&s.cfg, cfg.Sink, uint32(i), s.stop)
 		if err != nil {
@@ -183,7 +193,7 @@ func (s *Server) rankOf(r *http.Request) *engineRank {
 
 // generate puts a prompt and its answer into the engine and returns the job, which runs on
 // even if nobody listens.
-func (s *Server) generate(k *engineRank, q *request, prompt, answer []uint32, received bool) (*job, error) {
+func (s *Server) generate(ctx context.Context, k *engineRank, q *request, prompt, answer []uint32, received bool) (*job, error) {
 	size := s.cfg.Engine.BlockSize
 	lora := ""
 	if q.Model != s.cfg.Model {
@@ -203,7 +213,7 @@ func (s *Server) generate(k *engineRank, q *request, prompt, answer []uint32, re
 	}
 	n := len(prompt) / size
 	j := &job{
-		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:], Received: received},
+		request: mock.Request{Input: len(prompt), Output: output, Prompt: local[:n], Generated: local[n:], Received: received, Fetched: s.fetchBlocks(ctx, q, local[:n])},
 		tokens:  make(chan int, output+1), cached: make(chan int, 1), refused: make(chan error, 1), left: output,
 	}
 	return j, k.do(func() { k.admit(j) })

@@ -119,12 +119,12 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.DPRanks, "dp-size", 1, "Data-parallel ranks of each worker. Each is an engine with its own cache.", conf.Between(1, 1<<10))
 	set.Int(&c.Engine.BlockSize, "block-size", mock.DefaultBlockSize, "Tokens of a block. It is every engine's.", conf.Between(1, blockhash.MaxBlockSize))
 	set.Int(&c.Engine.Blocks, "cache-blocks", mock.DefaultBlocks, "Blocks in the cache of an engine.", conf.Between(1, 1<<30))
-	set.List(&c.CacheGroups, "engine-groups", nil, `Cache groups of the model besides full attention, each as KIND, KIND:SPAN, KIND:SPAN:BLOCK or
+	set.List(&c.CacheGroups, "cache-kinds", nil, `Cache groups of the model besides full attention, each as KIND, KIND:SPAN, KIND:SPAN:BLOCK or
 		KIND:SPAN:BLOCK:BLOCKS: vLLM's name of its kind (sliding_window, chunked_local_attention, mamba, full_attention), tokens of the window or
 		the chunk, tokens of a block (0: --block-size), and how many blocks it keeps (0: --cache-blocks).`)
 	set.Check(func() (err error) {
 		if c.Engine.Groups, err = mock.ParseGroups(c.CacheGroups); err != nil {
-			return fmt.Errorf("--engine-groups: %w", err)
+			return fmt.Errorf("--cache-kinds: %w", err)
 		}
 		return nil
 	})
@@ -186,6 +186,8 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 		}
 		return nil
 	})
+	set.Bool(&h.Peers, "peers", false, `The workers fetch prefixes from each other where a router tells them to, as with vLLM's P2P tier. With one rank each.`)
+	set.Duration(&h.Link, "peer-link", 6*time.Microsecond, `How long a worker's link takes to give a token's KV entries; --speed makes it faster, too.`, conf.Between(0, time.Second))
 	set.Int(&h.Tokens, "default-tokens", 16, "Tokens to generate for a request that does not say how many.", conf.Between(1, 1<<20))
 }
 

@@ -36,6 +36,9 @@ type HTTPConfig struct {
 
 	Events, Replay int      // ports of the first worker's rank 0, where it publishes as engines do; 0: none
 	Wrong          []string // of mockapi.Wrongs
+
+	Peers bool
+	Link  time.Duration // to give a token
 }
 
 func (h *HTTPConfig) is(wrong string) bool { return slices.Contains(h.Wrong, wrong) }
@@ -79,6 +82,9 @@ type served struct {
 func Serve(ctx context.Context, cfg *Config, broker Broker, register Register, log *slog.Logger, ready func(urls []string)) (err error) {
 	if ip := net.ParseIP(cfg.HTTP.Host); cfg.HTTP.Advertise == "" && (cfg.HTTP.Host == "" || ip != nil && ip.IsUnspecified()) {
 		return fmt.Errorf("--http-host %q is every address of this machine: name the one to register with --http-advertise", cfg.HTTP.Host)
+	}
+	if cfg.HTTP.Peers && cfg.DPRanks > 1 {
+		return errors.New("--peers is for workers with one rank: leave out --dp-size")
 	}
 	tokenizer, err := cfg.HTTP.tokenizer()
 	if err != nil {
@@ -157,6 +163,11 @@ func (c *Config) serve(ctx context.Context, i int, tokenizer *mockapi.Tokenizer,
 			_ = w.pub.Publish(ctx, *ev)
 		},
 	}
+	if mc.Peer = c.HTTP.Peers; mc.Peer && c.Speed > 0 {
+		mc.Link = func(tokens int) time.Duration {
+			return time.Duration(float64(tokens) * float64(c.HTTP.Link) / c.Speed)
+		}
+	}
 	if c.EngineHashes == HashesOwn {
 		mc.Engine.HashSeed = uint64(c.Seed)<<32 + w.id + 1
 	}
@@ -189,6 +200,9 @@ func (c *Config) describe(w *served) registry.Worker {
 	r.Endpoints.HTTP = w.url
 	if (c.HTTP.Transfer == mockapi.TransferSGLang || c.HTTP.Transfer == mockapi.TransferMooncake) && c.HTTP.Role == string(registry.Prefill) {
 		r.Endpoints.Bootstrap = w.url[len("http://"):] // the mock has one port for everything
+	}
+	if c.HTTP.Peers {
+		r.Endpoints.Peer = w.url[len("http://"):]
 	}
 	if p, ok := w.pub.(interface{ Incarnation() uint64 }); ok {
 		r.Incarnation = p.Incarnation()

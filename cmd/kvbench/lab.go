@@ -109,9 +109,11 @@ func parseLab(args []string, stderr io.Writer) (*labOptions, error) {
 	f.IntVar(&c.Workers, "workers", c.Workers, "engines; with --prefill-workers those that decode")
 	f.IntVar(&c.PrefillWorkers, "prefill-workers", 0, "engines that only compute prompts")
 	f.DurationVar(&c.Transfer, "transfer", c.Transfer, "time that a token of a prompt takes from a prefill worker to its decode worker")
+	f.BoolVar(&c.Peers, "peers", false, "workers fetch prefixes from each other, where auto says so")
+	f.DurationVar(&c.PullToken, "pull-token", c.PullToken, "time that a worker's link takes to give or take a token of a prefix, one prefix after the other")
 	f.IntVar(&e.BlockSize, "block-size", e.BlockSize, "tokens of a block")
 	f.IntVar(&e.Blocks, "blocks", e.Blocks, "blocks of an engine's cache")
-	f.Func("engine-groups", "cache groups of the model besides full attention, with commas, each `KIND:SPAN:BLOCK:BLOCKS`: vLLM's name of its kind, tokens of the window, tokens of a block, and how many it keeps (0: as the cache)", func(text string) (err error) {
+	f.Func("cache-kinds", "cache groups of the model besides full attention, with commas, each `KIND:SPAN:BLOCK:BLOCKS`: vLLM's name of its kind, tokens of the window, tokens of a block, and how many it keeps (0: as the cache)", func(text string) (err error) {
 		e.Groups, err = mock.ParseGroups(strings.Split(text, ","))
 		return err
 	})

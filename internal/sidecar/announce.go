@@ -121,7 +121,7 @@ func (s *Sidecar) worker() registry.Worker {
 		Role: registry.Role(s.cfg.Role), Transport: registry.Transport(s.cfg.Transport), Incarnation: s.incarnation(),
 		HashScheme: registry.Scheme(uint32(s.cfg.BlockSize)), KVTransfer: registry.KVTransfer(s.cfg.KVTransfer), Credential: s.cfg.Credential,
 		MaxBatchedTokens: uint64(s.cfg.MaxBatched), Hybrid: s.hybrid(), CacheGroups: s.cacheGroups(), CPU: s.cfg.CPU, Tokenizer: s.files.named(),
-		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap}, Tiers: s.cfg.Tiers, Seen: s.seen(),
+		Endpoints: registry.Endpoints{HTTP: s.cfg.EngineHTTP, Bootstrap: s.cfg.Bootstrap, Peer: s.cfg.Peer}, Tiers: s.cfg.Tiers, Seen: s.seen(),
 	}
 	w.Loras, _ = parseLoras(s.cfg.Loras) // check has read them
 	w.Pools, _ = parsePools(s.cfg.Pools)

@@ -72,6 +72,7 @@ type Config struct {
 	KVTransfer   string
 	Credential   string // name
 	Bootstrap    string
+	Peer         string
 	MaxBatched   int
 	CPU          bool
 
@@ -110,6 +111,8 @@ func (c *Config) Declare(set *conf.Set) {
 		--engine-credentials; empty: what they have for the worker or the model.`)
 	set.String(&c.Bootstrap, "bootstrap", "", `host:port of a prefill worker of SGLang, or with vLLM's MooncakeConnector, where decode workers meet it; empty: port
 		8998 of the host of --engine-http.`)
+	set.String(&c.Peer, "peer", "", `host:port at which other engines fetch prefixes that this one has (vLLM's P2P tier: VLLM_P2P_SIDE_CHANNEL_HOST and _PORT
+		of rank 0, further ranks at the next ports): routers then also tell this one where to fetch. Empty: neither.`)
 	set.Int(&c.MaxBatched, "max-batched-tokens", 0, "Most tokens in a step of the engine, for busy thresholds; 0: unknown.",
 		conf.Between(0, math.MaxInt32))
 	set.Bool(&c.CPU, "cpu", false, "The worker has no accelerator; for mode device-aware-weighted of routers.")

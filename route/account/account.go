@@ -14,6 +14,9 @@ type Choice struct {
 	// Estimated: the model has caches that are not indexed, so of what the index has a part
 	// is Reachable and Selected, learnt from what engines report.
 	Estimated bool
+	// Pull are those of Selected that the chosen rank was to fetch from PullFrom.
+	Pull     int
+	PullFrom shard.RankID
 }
 
 // Shortfall is why the chosen rank should find less cached than the best one.
@@ -47,12 +50,13 @@ const (
 	Stored            // more was found, and the index knows of it by now
 	TokensDiffer      // the engine has counted another number of tokens in the prompt
 	Unknown           // none of these
+	NotPulled         // what was to be fetched from another worker did not come
 	NumMisses    = iota
 )
 
 // String returns the reason's name in metrics and answers.
 func (m Miss) String() string {
-	return [...]string{"", "evicted", "event_late", "stored", "tokens_differ", "unknown", "invalid"}[min(m, NumMisses)]
+	return [...]string{"", "evicted", "event_late", "stored", "tokens_differ", "unknown", "not_pulled", "invalid"}[min(m, NumMisses)]
 }
 
 // Evidence is what is known when an engine has said what it found.

@@ -34,6 +34,9 @@ type Decision struct {
 	Short     string  `json:"not_selected,omitempty"` // why Selected is less than Reachable
 	Miss      string  `json:"not_found,omitempty"`    // why Actual is not Selected
 	Estimated bool    `json:"estimated,omitempty"`    // Reachable and Selected are
+	// Pull are those of Selected that the worker was to fetch from PullFrom.
+	Pull     int     `json:"pull_tokens,omitempty"`
+	PullFrom *uint64 `json:"pull_worker_id,omitempty"`
 
 	// Milliseconds from the choice: what was predicted for the first token, what it took,
 	// and until the request was over.
@@ -110,6 +113,10 @@ func (d *Decision) Choose(c *Choice) {
 	reachable, selected, worker, rank := c.Reachable, c.Selected, c.Best.Worker, c.Best.DPRank
 	d.Reachable, d.Selected, d.BestAt, d.BestRank, d.Short = &reachable, &selected, &worker, &rank, c.Why.String()
 	d.Estimated = c.Estimated
+	if c.Pull > 0 {
+		from := c.PullFrom.Worker
+		d.Pull, d.PullFrom = c.Pull, &from
+	}
 }
 
 // off is how far its first token was from what was predicted, in ms; below 0 if unknown.

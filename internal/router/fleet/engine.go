@@ -29,6 +29,8 @@ type Engine struct {
 	Transfer  registry.KVTransfer
 	Stated    registry.KVTransfer
 	Bootstrap string
+	// Peer is where others fetch from it, host:port of rank 0; "" if they do not.
+	Peer string
 
 	who         secure.EngineID
 	credentials *secure.Engines

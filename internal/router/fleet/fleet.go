@@ -268,7 +268,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err = m.Router.SetWorker(route.Worker{
-		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU, Pooled: len(w.Pools) > 0,
+		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU, Pooled: len(w.Pools) > 0, Peer: w.Endpoints.Peer != "",
 		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
 		Draining: drained, Dead: e.failed, Addressless: e.URL == "" && !f.cfg.Addressless,
 	})
@@ -305,8 +305,9 @@ func (f *Fleet) engine(m *Model, w *registry.Worker) (*Engine, error) {
 		Stated:    w.KVTransfer,
 		Transfer:  cmp.Or(w.KVTransfer, f.cfg.Transfer, registry.TransferVLLM),
 		Bootstrap: cmp.Or(w.Endpoints.Bootstrap, net.JoinHostPort(base.Hostname(), sglangBootstrapPort)),
+		Peer:      w.Endpoints.Peer,
 	}
-	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Stated == e.Stated && is.Bootstrap == e.Bootstrap && is.who == e.who {
+	if is := m.Engine(w.ID); is != nil && is.URL == e.URL && is.Prefill == e.Prefill && is.Transfer == e.Transfer && is.Stated == e.Stated && is.Bootstrap == e.Bootstrap && is.Peer == e.Peer && is.who == e.who {
 		return is, nil
 	}
 	if !f.cfg.Credentials.Show(http.Header{}, &e.who) {

@@ -40,6 +40,11 @@ func receipt(pair *route.Pair) string {
 		number("prompt", a.Prompt)
 		number("reachable", a.Reachable)
 		number("selected", a.Selected)
+		if best.Pull.Tokens > 0 {
+			number("pull", best.Pull.Tokens)
+			b = append(b, `, pull-from="`...)
+			b = append(strconv.AppendUint(b, best.Pull.From.Worker, 10), '"')
+		}
 		if a.Estimated {
 			b = append(b, ", estimated"...)
 		}

@@ -74,7 +74,7 @@ func hopByHop(name string) bool {
 func copyHeaders(dst, src http.Header) {
 	named := namedBy(src["Connection"])
 	for name, values := range src {
-		if hopByHop(name) || strings.HasPrefix(name, prefix) || named[name] {
+		if hopByHop(name) || strings.HasPrefix(name, prefix) || named[name] || transferHeader(name) {
 			continue
 		}
 		dst[name] = values

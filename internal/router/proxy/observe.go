@@ -95,6 +95,8 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		"kvatlas_router_put_off_total":                 "Times that a request stayed at the router, as it was better to wait there for a worker.",
+		"kvatlas_router_pulls_total":                   "Prefixes that engines were told to fetch from another worker, and found cached then.",
+		"kvatlas_router_pulls_missed_total":            "Those that they did not find, or not all of them.",
 		"kvatlas_router_contradictions_total":          "Engines' reports of what was cached that are not what the index has, with nothing that explains it.",
 		"kvatlas_router_doubts_total":                  "Times that what a worker holds was to be read anew for that.",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
@@ -166,6 +168,8 @@ func writeModels(w io.Writer, p *Proxy) {
 		{"kvatlas_router_put_off_total", "counter", func(s *route.Stats) uint64 { return s.Later }},
 		{"kvatlas_router_contradictions_total", "counter", func(s *route.Stats) uint64 { return s.Contradicted }},
 		{"kvatlas_router_doubts_total", "counter", func(s *route.Stats) uint64 { return s.Doubted }},
+		{"kvatlas_router_pulls_total", "counter", func(s *route.Stats) uint64 { return s.Pulled }},
+		{"kvatlas_router_pulls_missed_total", "counter", func(s *route.Stats) uint64 { return s.NotPulled }},
 	} {
 		metrics.WriteMetadataIfNeeded(w, f.name, f.kind)
 		for i, m := range models {

@@ -79,9 +79,17 @@ func (p *Proxy) pass(q *call, e *fleet.Engine) (g givenIDs) {
 
 // body returns what an engine gets that does all of a request.
 func (p *Proxy) body(q *call, e *fleet.Engine) upstream.Payload {
+	return p.bodyWith(q, e, nil)
+}
+
+// bodyWith is body with members of kv_transfer_params.
+func (p *Proxy) bodyWith(q *call, e *fleet.Engine, params []byte) upstream.Payload {
 	data := [][]byte{q.data}
 	g := p.pass(q, e)
-	if g.params != nil {
+	switch {
+	case params != nil:
+		g.drop, g.add = append(g.drop, paramsField), slices.Concat(g.add, sep(g.add), g.paramsMember(params))
+	case g.params != nil:
 		g.drop, g.add = []string{paramsField}, g.paramsMember([]byte("{}"))
 	}
 	if g.add != nil {
@@ -90,6 +98,14 @@ func (p *Proxy) body(q *call, e *fleet.Engine) upstream.Payload {
 		}
 	}
 	return q.pieces(data)
+}
+
+// sep is a comma where something stands before.
+func sep(before []byte) []byte {
+	if len(before) == 0 {
+		return nil
+	}
+	return comma
 }
 
 // paramsMember returns the member kv_transfer_params with what else it is to hold.

@@ -217,6 +217,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole, o.Waited = q.id, true, !q.stream, time.Since(q.arrival)
+	o.Pull = q.passage == nil // else whoever sends it says nothing of that
 	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
 	if o.Patient = patient; patient {
 		o.Waiting = p.queue.waiting(q.m)
@@ -283,7 +284,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	stage := route.Whole
 	switch {
 	case pair.Prefill == nil:
-		part = &prefill{data: p.body(q, e)}
+		part = &prefill{data: p.wholeBody(q, e, &pair.Decode)}
 	case q.passage != nil: // who is before the decode worker asks the prefill worker
 		part, stage = &prefill{data: p.body(q, e)}, route.DecodeStage
 	default:
@@ -318,7 +319,9 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	}
 	ctx, asked := askEngine(ctx, stage, &pair.Decode)
 	defer func() { asked.end(q, no) }()
-	resp, err := p.exchange(w, q, pair, stage, p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank))
+	req := p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank)
+	p.nameSource(req.Header, q, &pair.Decode)
+	resp, err := p.exchange(w, q, pair, stage, req)
 	if err != nil {
 		if part.failed() {
 			return p.notPrefilled(r, q, part.why)

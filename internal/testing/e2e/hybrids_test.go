@@ -20,7 +20,7 @@ func TestRouterAndHybrids(t *testing.T) {
 	in := startIndexer(t, home)
 	_, url := startRouter(t, home, "--queue=0", "--trust=127.0.0.1")
 	start(t, home, "kvmocker", "--data-dir="+home+"/data", "--http", "--http-port=0", "--workers=2", "--speed=0", "--model=m",
-		"--engine-groups=sliding_window:64:0:40,mamba:0:32:30")
+		"--cache-kinds=sliding_window:64:0:40,mamba:0:32:30")
 	eventually(t, time.Minute, func() error {
 		if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":[1],"max_tokens":1}`); status != http.StatusOK {
 			return fmt.Errorf("%d %s", status, data)

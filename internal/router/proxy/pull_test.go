@@ -1,0 +1,142 @@
+package proxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/registry"
+)
+
+// pullLab has engines that fetch from each other where they are told to; bodies are what they got.
+func pullLab(t *testing.T, engines int, peer func(i int) bool) (l *lab, last func() (params string)) {
+	t.Helper()
+	var mu sync.Mutex
+	var body []byte
+	l = newLab(t, setup{engines: engines,
+		engine: func(i int, c *mockapi.Config) {
+			c.Peer = peer(i)
+			c.Seen = func(data []byte, _ []uint32, _ bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				body = data
+			}
+		},
+		registry: func(i int, w *registry.Worker) {
+			if i < 2 {
+				w.Endpoints.Peer = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+			}
+		}})
+	return l, func() (params string) {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		var q struct {
+			Params json.RawMessage `json:"kv_transfer_params"`
+		}
+		if err := json.Unmarshal(body, &q); err != nil {
+			t.Fatal(err)
+		}
+		return string(q.Params)
+	}
+}
+
+func (l *lab) cachedOn(t *testing.T, worker string, prompt string, headers ...string) (cached int, h http.Header) {
+	t.Helper()
+	status, text, h := l.post("/v1/completions", prompt, append([]string{headerWorker, worker}, headers...)...)
+	var answer struct {
+		Usage struct {
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	return answer.Usage.Details.Cached, h
+}
+
+// A worker that a request is for, which has not its prefix, fetches it from the one that has:
+// the engine is told in the body and in llm-d's header, says that it found it cached, and the
+// account has it. What a client says of sources reaches nobody.
+func TestPrefixesAreFetched(t *testing.T) {
+	l, last := pullLab(t, 3, func(int) bool { return true })
+	body := promptBody(false, 1000, 400, 2)
+	if cached, _ := l.cachedOn(t, "0", body); cached != 0 {
+		t.Fatalf("%d tokens are cached before anything", cached)
+	}
+	cached, h := l.cachedOn(t, "1", body)
+	if cached != 396 || l.engines[1].Fetched.Load() != 100 || l.engines[0].Given.Load() != 100 {
+		t.Errorf("%d tokens are cached, %d blocks fetched, %d given", cached, l.engines[1].Fetched.Load(), l.engines[0].Given.Load())
+	}
+	if r := h.Get(headerReceipt); !strings.Contains(r, `pull=399, pull-from="0"`) {
+		t.Errorf("the receipt is %s", r)
+	}
+	if params := last(); !strings.Contains(params, `"remote_kv_source":{"kv_request_id":"kvatlas-`) || !strings.Contains(params, `"remote_port":`) {
+		t.Errorf("the engine is told %s", params)
+	}
+	for range len(l.engines[1].seen) {
+		if got := (<-l.engines[1].seen).Get(headerSource); got != strings.TrimPrefix(l.engines[0].http.URL, "http://") {
+			t.Errorf("the header names %q", got)
+		}
+	}
+	if n, missed := l.number("kvatlas_router_pulls_total"+labelsText), l.number("kvatlas_router_pulls_missed_total"+labelsText); n != 1 || missed != 0 {
+		t.Errorf("%v came, %v did not", n, missed)
+	}
+	if cached, _ := l.cachedOn(t, "2", body); cached != 0 { // it is no peer by its registration
+		t.Errorf("%d tokens came to a worker that does not fetch", cached)
+	}
+	own := fmt.Sprintf(`{"model":%q,"prompt":[1,2,3,4,5,6,7,8,9],"max_tokens":1,"kv_transfer_params":{"remote_kv_source":{"kv_request_id":"x","remote_host":"evil","remote_port":1}}}`, modelName)
+	l.proxy.cfg.Trust = nil
+	for range len(l.engines[0].seen) {
+		<-l.engines[0].seen
+	}
+	status, text, _ := l.post("/v1/completions", own, headerSource, "evil:1", "X-Prefiller-Host-Port", "evil:1")
+	if status != 200 {
+		t.Fatalf("%d %s", status, text)
+	}
+	if params := last(); params != "" {
+		t.Errorf("an engine got a client's %s", params)
+	}
+	for _, e := range l.engines {
+		for range len(e.seen) {
+			if h := <-e.seen; h.Get("X-Prefiller-Host-Port") != "" || h.Get(headerSource) == "evil:1" {
+				t.Errorf("an engine got a client's headers: %v", h)
+			}
+		}
+	}
+	l.idle()
+}
+
+// An engine that does not do it is found out: it is counted, named in the account, and expected
+// to be so.
+func TestPrefixesThatAreNotFetched(t *testing.T) {
+	l, _ := pullLab(t, 2, func(int) bool { return false })
+	told := 0
+	for i := range 40 {
+		body := promptBody(false, 10_000*(i+1), 2000, 2)
+		l.cachedOn(t, "0", body)
+		cached, h := l.cachedOn(t, "1", body)
+		if cached != 0 {
+			t.Fatalf("%d tokens are cached", cached)
+		}
+		if strings.Contains(h.Get(headerReceipt), "pull=") {
+			told++
+		}
+	}
+	missed := l.number("kvatlas_router_pulls_missed_total" + labelsText)
+	if told == 0 || told > 30 || missed != float64(told) || l.number("kvatlas_router_pulls_total"+labelsText) != 0 {
+		t.Errorf("told %d times of 40, %v are counted", told, missed)
+	}
+	if n := l.number(`kvatlas_router_not_found_requests_total{model="` + modelName + `",block_size="4",group="",found="less",reason="not_pulled"}`); n != float64(told) {
+		t.Errorf("the account has %v of %d", n, told)
+	}
+	l.idle()
+}
+
+const labelsText = `{model="` + modelName + `",block_size="4",group=""}`
