@@ -215,7 +215,7 @@ func TestHarmonyOfAnotherName(t *testing.T) {
 				_, _ = io.WriteString(w, `{"tokens":[3575,1,2,3,4]}`)
 			}
 		}))
-		defer h.Close()
+		t.Cleanup(h.Close)
 		l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = h.URL }}).asking()
 		for _, q := range []struct {
 			path, body string
