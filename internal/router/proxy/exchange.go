@@ -35,6 +35,9 @@ func exchangeOf(under context.Context, place *any) (ctx context.Context, cancel 
 	}
 	left, ok := (*place).(*kept)
 	if *place = nil; !ok || left.under != under || left.Err() != nil {
+		if ok {
+			left.Cancel() // else the connection's context has it until the connection ends
+		}
 		left = &kept{upstream.NewExchange(under), under, place}
 	}
 	return left.Exchange, left.Cancel, left

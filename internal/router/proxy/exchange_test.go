@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"runtime"
@@ -31,5 +32,32 @@ func TestWhatIsLeftHoldsNoBody(t *testing.T) {
 	}
 	if ask(); place != kept {
 		t.Error("it is not used again")
+	}
+}
+
+// What a connection's last request has left is for another one of the same context. That of one with a
+// caller or a trace is another one's for each request: what is left then ends, and does not stay with
+// the connection for as long as that lasts.
+func TestWhatIsLeftOfOtherContextsEnds(t *testing.T) {
+	type key struct{}
+	var place any
+	conn, leave := context.WithCancel(t.Context())
+	defer leave()
+	before := (*kept)(nil)
+	for i := range 3 {
+		of := context.WithValue(conn, key{}, i)
+		_, _, left := exchangeOf(of, &place)
+		switch {
+		case before == left || left.Err() != nil || left.Value(key{}) != i:
+			t.Fatalf("%d: %v, that of %v", i, left.Err(), left.Value(key{}))
+		case before != nil && before.Err() == nil:
+			t.Errorf("%d: the one before goes on", i)
+		}
+		left.leave()
+		if _, _, again := exchangeOf(of, &place); again != left {
+			t.Errorf("%d: it is not used again", i)
+		}
+		left.leave()
+		before = left
 	}
 }
