@@ -45,6 +45,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	if f := p.goesOn(ctx, r, s, resp, outcome); f != nil {
+		waitForEngines(w) // as before the first one's answer
 		return f
 	}
 	q.tally.outcome = outcome

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -366,6 +367,59 @@ func TestStreamsThatBreakOffAfterComments(t *testing.T) {
 			}
 			l.idle()
 		})
+	}
+}
+
+// deadlines is the answer to an HTTP/2 request, whose deadline for writing holds while nothing is written.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	by atomic.Pointer[time.Time]
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (d *deadlines) SetWriteDeadline(by time.Time) error {
+	d.by.Store(&by)
+	return nil
+}
+
+// While another engine is to go on with a stream of HTTP/2, the time in which its client must take a part
+// of the answer is not what that engine may take to give one.
+func TestNoDeadlineWhileAnotherEngineGoesOn(t *testing.T) {
+	l := hollow(t, true, func(w http.ResponseWriter, _ *http.Request) {
+		sse(w, ": ping\n\n")
+		panic(http.ErrAbortHandler)
+	})
+	asked := make(chan *deadlines, 1)
+	well := l.engines[1].http.Config.Handler
+	l.engines[1].http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		d := <-asked
+		if by := d.by.Load(); by == nil || !by.IsZero() {
+			t.Errorf("the deadline is %v", by)
+		}
+		well.ServeHTTP(w, r)
+	})
+	on := 0
+	for i := range 20 {
+		d := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3],"max_tokens":2,"stream":true}`, i)))
+		r.ProtoMajor, r.ProtoMinor, r.RemoteAddr = 2, 0, "127.0.0.1:1"
+		asked <- d
+		l.proxy.ServeHTTP(d, r)
+		text := d.Body.String()
+		if _, done := streamed(strings.TrimPrefix(text, ": ping\n\n")); !done {
+			t.Errorf("%q", text)
+		}
+		if strings.HasPrefix(text, ": ping") {
+			on++
+		}
+		select {
+		case <-asked: // nobody was
+			t.Error("no engine goes on")
+		default:
+		}
+	}
+	if on == 0 {
+		t.Error("no stream was gone on with")
 	}
 }
 
