@@ -89,10 +89,10 @@ type machine struct {
 // step takes an input. The result is the caller's.
 func (m *machine) step(in input) []act {
 	switch {
-	case in == inCut:
+	case in == inCut && m.state != ended:
 		m.state = passed
 		return []act{cancel}
-	case in == inClosed:
+	case in == inCut, in == inClosed:
 		return m.close()
 	case in == inNothing:
 		return m.broken()

@@ -89,6 +89,11 @@ func TestScripts(t *testing.T) {
 			answer -> go on, tell | answering
 			closed -> cancel | passed
 			chunk -> echo chunk | passed`},
+		{"reset behind the answer's end", full, full, `
+			head alone -> serve, feed end | choosing
+			picked -> direct | handed
+			answer only -> go on, tell, tell end | ended
+			cut -> | passed`},
 		{"reset", full, full, `
 			head -> serve | reading
 			cut -> cancel | passed`},

@@ -52,6 +52,7 @@ type stream struct {
 	machine machine
 	own     []extproc.Header // the router's headers of the answer
 	sendErr error
+	whole   bool // the answer's end has come
 	// immediate is set once the router's own answer was sent.
 	immediate bool
 
@@ -73,7 +74,8 @@ type head struct {
 func (s *Server) process(g grpc.ServerStream) error {
 	x := &stream{server: s, grpc: g, heads: make(chan head, 1), header: make(http.Header), begun: make(chan func(), 1), overdue: make(chan struct{})}
 	x.machine.request, x.machine.response = extproc.ModeFullDuplex, extproc.ModeFullDuplex
-	x.ctx, x.cancel = context.WithCancel(g.Context())
+	x.ctx, x.cancel = context.WithCancel(context.WithoutCancel(g.Context()))
+	defer context.AfterFunc(g.Context(), x.gone)()
 	x.bodyIn, x.body = io.Pipe()
 	x.answer, x.chunks = io.Pipe()
 	x.late = time.AfterFunc(s.cfg.ReadTimeout, func() { _ = x.body.CloseWithError(errLate); close(x.overdue) })
@@ -82,7 +84,7 @@ func (s *Server) process(g grpc.ServerStream) error {
 	defer s.meters.streams.Add(-1)
 	ended := make(chan error, 1)
 	go func() {
-		defer x.end()
+		defer x.gone()
 		ended <- x.receive()
 	}()
 	select {
@@ -136,6 +138,17 @@ func (x *stream) receive() error {
 	}
 }
 
+// gone ends the request where nothing more is heard of it, unless its answer was whole: what is made
+// of that is for the handler to say, who may not have read it all yet.
+func (x *stream) gone() {
+	x.mu.Lock()
+	whole := x.whole
+	x.mu.Unlock()
+	if !whole {
+		x.end()
+	}
+}
+
 // end ends what has not ended.
 func (x *stream) end() {
 	x.late.Stop()
@@ -184,6 +197,8 @@ func (x *stream) take(in input, m *extproc.Request) error {
 	acts := x.machine.step(in)
 	for _, a := range acts {
 		switch a {
+		case tellEnd:
+			x.whole = true
 		case goOn:
 			x.sendLocked(x.goOnLocked(in, m))
 		case echoChunk:
