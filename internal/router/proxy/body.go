@@ -30,7 +30,8 @@ type body struct {
 	object      bool // the body is a JSON object
 	output      int  // most tokens to generate; 0 if not said
 	priority    int
-	called      []byte // the session, as agent harnesses do
+	cacheKey    []byte // the JSON of prompt_cache_key, if it is a name
+	agent       []byte // that of what metadata calls the session, as agent harnesses do
 }
 
 // parseBody reads the fields; others are skipped, and so are tokens of the prompt behind
@@ -90,11 +91,14 @@ func (b *body) other(r *jsonscan.Reader, key []byte) {
 		b.transfer = handsOver(name, r.Raw()) || b.transfer
 		return
 	}
-	if string(key) == "prompt_cache_key" || string(key) == "metadata" {
-		b.called = harnessName(string(key), r.Raw())
-		return
+	switch string(key) {
+	case "prompt_cache_key":
+		b.cacheKey = sessionName(r.Raw())
+	case "metadata":
+		b.agent = agentName(r.Raw())
+	default:
+		r.Skip()
 	}
-	r.Skip()
 }
 
 // text reads a text, or skips a value of another type: the engine says what is

@@ -69,11 +69,6 @@ type call struct {
 	refusedBefore bool
 }
 
-type sessionKey struct {
-	model   *fleet.Model
-	session xxh3.Uint128
-}
-
 // run chooses a worker and passes the request on, again if that fails in time.
 //
 // Nothing of an answer may have gone to the client when another worker is tried, but for comments
@@ -225,7 +220,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	if len(q.name) > 0 {
 		o.Name = q.name[0]
 	}
-	key := sessionKey{q.m, q.session}
+	key := sessionKey{q.m, q.payer.name, q.session}
 	switch {
 	case !q.inSession || o.Worker != nil:
 	case q.unnamed:
@@ -239,7 +234,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	// Noted before the engine answers: the session's next request may come before the end
 	// of this one, and what is cached by then is there.
 	if err == nil && q.inSession {
-		p.sessions.put(key, route.Session{Rank: best.Decode.RankID, Tokens: q.prompt.Size()}, 1, time.Now())
+		p.sessions.putFor(q.payer.name, key, route.Session{Rank: best.Decode.RankID, Tokens: q.prompt.Size()}, 1, time.Now())
 	}
 	return best, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
@@ -24,6 +25,13 @@ var harnessHeaders = [...]string{
 
 // maxSessionName bounds what a session may be called, in bytes.
 const maxSessionName = 1 << 10
+
+// sessionKey is what a session is known by. What another tenant calls its own is another one.
+type sessionKey struct {
+	model   *fleet.Model
+	tenant  string
+	session xxh3.Uint128
+}
 
 // recognise finds out what session the request is of. What its client calls it comes before
 // what harnesses do, in headers and then in the body, and that before its messages.
@@ -43,20 +51,42 @@ func (p *Proxy) recognise(r *http.Request, q *call) {
 			return
 		}
 	}
-	if q.called != nil {
-		q.session, q.inSession = xxh3.Hash128(q.called), true
+	for _, name := range [...][]byte{q.cacheKey, q.agent} {
+		if name != nil {
+			q.session, q.inSession = xxh3.Hash128(name), true
+			return
+		}
 	}
 }
 
-// harnessName returns what a member of a body calls the session; nil if it does not: OpenAI's
-// prompt_cache_key, and of Anthropic's metadata a user_id that has the session in it, as Claude Code's.
-func harnessName(key string, raw []byte) []byte {
-	switch {
-	case len(raw) < 3 || len(raw) > maxSessionName:
-	case key == "prompt_cache_key" && raw[0] == '"', key == "metadata" && raw[0] == '{' && bytes.Contains(raw, []byte("session")):
-		return raw
+// sessionName returns the JSON of a text that may be a session's name; nil of anything else.
+func sessionName(raw []byte) []byte {
+	if len(raw) < len(`"x"`) || len(raw) > maxSessionName || raw[0] != '"' {
+		return nil
 	}
-	return nil
+	return raw
+}
+
+// agentName returns what Anthropic's metadata calls the session; nil if it does not: a user_id that has
+// one in it, as Claude Code's, not one that is but the user.
+func agentName(metadata []byte) (name []byte) {
+	var scan jsonscan.Reader
+	scan.Reset(metadata)
+	if scan.Peek() != '{' {
+		return nil
+	}
+	scan.Open('{')
+	for first := true; scan.More('}', &first); {
+		if string(scan.Key()) != "user_id" {
+			scan.Skip()
+			continue
+		}
+		name = sessionName(scan.Raw())
+		if !bytes.Contains(name, []byte("_session_")) && !bytes.Contains(name, []byte("session_id")) {
+			name = nil
+		}
+	}
+	return name
 }
 
 const (
@@ -73,6 +103,7 @@ func (p *Proxy) extended(q *call) {
 	if q.inSession || q.known || !p.cfg.SessionPrefix || q.m == nil || len(q.messages) == 0 {
 		return
 	}
+	defer p.reading(q)()
 	var scan jsonscan.Reader
 	scan.Reset(q.messages)
 	if scan.Peek() != '[' {
@@ -101,7 +132,7 @@ func (p *Proxy) extended(q *call) {
 	// same: it may be anybody, and goes where any request would.
 	q.session, q.inSession, q.unnamed = all, true, true
 	for i := n - 2; i >= 0 && i > n-1-maxNewMessages; i-- {
-		if at, ok := p.sessions.get(sessionKey{q.m, ends[i%maxNewMessages]}, q.arrival); ok {
+		if at, ok := p.sessions.get(sessionKey{q.m, q.payer.name, ends[i%maxNewMessages]}, q.arrival); ok {
 			q.follows = &at
 			return
 		}

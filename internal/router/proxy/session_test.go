@@ -69,6 +69,29 @@ func TestHarnessSessions(t *testing.T) {
 	if together(t, sessionLab(t, func(*Config) {}), user("a"), user("b")) {
 		t.Error("all that one user asks counts as one session")
 	}
+	member := func(json string) func(string) func(int) (string, []string) {
+		return func(id string) func(int) (string, []string) {
+			return func(turn int) (string, []string) {
+				return fmt.Sprintf(chatBody, strings.NewReplacer("ID", id, "TURN", fmt.Sprint(turn)).Replace(json)+","), nil
+			}
+		}
+	}
+	for json, stays := range map[string]bool{
+		`"prompt_cache_key":"ID","metadata":{"user_id":"u","turn":"TURN"}`:                   true,
+		`"metadata":{"user_id":"u_session_TURN"},"prompt_cache_key":"ID"`:                    true,
+		`"metadata":{"turn":"TURN","user_id":"u_account__session_ID"}`:                       true,
+		`"metadata":{"user_id":"{\"device_id\":\"d\",\"session_id\":\"ID\"}","turn":"TURN"}`: true,
+		`"metadata":{"user_id":"ID","about":"a session"}`:                                    false,
+		`"metadata":{"user_id":"obsession ID"}`:                                              false,
+		`"metadata":{"user_id":["u_session_ID"]}`:                                            false,
+		`"metadata":["user_id","u_session_ID"]`:                                              false,
+		`"metadata":null,"prompt_cache_key":["ID"]`:                                          false,
+		`"prompt_cache_key":"ID","prompt_cache_key":""`:                                      false,
+	} {
+		if of := member(json); together(t, sessionLab(t, func(*Config) {}), of("a"), of("b")) != stays {
+			t.Errorf("%s: stays %t, want %t", json, !stays, stays)
+		}
+	}
 	long := func(id string) func(int) (string, []string) {
 		return func(int) (string, []string) {
 			return fmt.Sprintf(chatBody, `"prompt_cache_key":"`+strings.Repeat(id, maxSessionName)+`",`), nil
@@ -107,5 +130,47 @@ func TestSessionByMessages(t *testing.T) {
 	}
 	if together(t, l, many, same) {
 		t.Error("a conversation of any length is looked at")
+	}
+}
+
+// TestSessionsOfTenants: what one tenant calls a session, or says, says nothing of another one's; and who
+// has many sessions takes no room from those who have few.
+func TestSessionsOfTenants(t *testing.T) {
+	for name, member := range map[string]string{"header": "", "prompt_cache_key": `"prompt_cache_key":"s",`} {
+		of := func(tenant string) func(int) (string, []string) {
+			return func(int) (string, []string) {
+				h := []string{headerTenant, tenant}
+				if member == "" {
+					h = append(h, "X-Session-Id", "s")
+				}
+				return fmt.Sprintf(chatBody, member), h
+			}
+		}
+		if !together(t, sessionLab(t, func(*Config) {}), of("a"), of("b")) {
+			t.Errorf("%s: another tenant's requests go where this one's session is", name)
+		}
+	}
+	l := sessionLab(t, func(c *Config) { c.MaxSessions = 4 })
+	ask := func(tenant, session string) string {
+		_, _, h := l.post("/v1/chat/completions", fmt.Sprintf(chatBody, ""), headerTenant, tenant, "X-Session-Id", session)
+		return h.Get(headerWorker)
+	}
+	first := ask("a", "s")
+	for i := range 6 { // so that the turn is another worker's
+		ask("b", fmt.Sprint(i))
+	}
+	if ask("a", "s") != first {
+		t.Error("another tenant's sessions take the room of this one's")
+	}
+
+	said := func(turn int) string { // all of them begin alike
+		return fmt.Sprintf(`{"model":"org/model","max_tokens":1,"messages":[{"role":"user","content":"hello"}%s]}`, strings.Repeat(`,{"role":"user","content":"more"}`, turn))
+	}
+	l = sessionLab(t, func(*Config) {})
+	_, _, h := l.post("/v1/chat/completions", said(0), headerTenant, "a")
+	for range 3 {
+		if _, _, next := l.post("/v1/chat/completions", said(1), headerTenant, "b"); next.Get(headerWorker) == h.Get(headerWorker) {
+			t.Error("a conversation goes on with another tenant's")
+		}
 	}
 }
