@@ -170,6 +170,12 @@ func (s *Settings) WeighsCache() bool {
 	return false
 }
 
+// WeighsLoad reports whether choices go by what the workers have to do: who asks for turns,
+// or for chance, wants these.
+func (s *Settings) WeighsLoad() bool {
+	return s.Mode != "round-robin" && s.Mode != "random" && s.Mode != "direct"
+}
+
 // Check returns an error that wraps ErrSettings and names the first setting
 // that is out of range.
 func (s *Settings) Check() error {

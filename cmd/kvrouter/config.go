@@ -315,7 +315,7 @@ func (c *config) declareHTTP(set *conf.Set) {
 	set.String(&p.SessionHeader, "session-header", "X-Session-Id", `Header whose value keeps requests on one worker as long as that
 		costs no more time than computing elsewhere what the last of them had there; empty for none.`)
 	set.List(&c.Sessions, "sessions", []string{proxy.SessionHarness, proxy.SessionPrefix}, `How the session of a request without that header is known: harness, by what Claude Code,
-		Codex, OpenCode, Crush and Amp call theirs, in headers and bodies (prompt_cache_key, metadata); prefix, where tokens are not looked up, by the messages that it goes on with. Empty: not.`)
+		Codex, OpenCode, Crush and Amp call theirs, in headers and bodies (prompt_cache_key, metadata); prefix, where tokens are not looked up, by the messages that it goes on with, but not with --mode round-robin or random. Empty: not.`)
 	set.Duration(&p.SessionLife, "session-lifetime", 10*time.Minute, "How long after its last request.", conf.Between(time.Second, 24*time.Hour))
 	set.Int(&p.MaxSessions, "max-sessions", 1<<17, "Most sessions that are remembered.", conf.Between(1, 1<<28))
 	set.Int(&p.MaxKept, "max-kept", 1<<17, `Most responses, files and batches that are remembered with the engine that keeps them. For others
@@ -358,7 +358,7 @@ func (c *config) finish() (err error) {
 		case proxy.SessionHarness:
 			c.Proxy.SessionHarness = true
 		case proxy.SessionPrefix:
-			c.Proxy.SessionPrefix = true
+			c.Proxy.SessionPrefix = c.Route.WeighsLoad() // else a plain conversation would end the turns
 		default:
 			return fmt.Errorf("--sessions: %q, give %s, %s, both or none", how, proxy.SessionHarness, proxy.SessionPrefix)
 		}

@@ -209,6 +209,12 @@ func TestCombinations(t *testing.T) {
 			t.Errorf("model %s has %s and %+v", model, s.Objective, s.Targets)
 		}
 	}
+	for mode, prefix := range map[string]bool{"auto": true, "kv": true, "least-loaded": true, "power-of-two": true, "round-robin": false, "random": false} {
+		c, err := read(t, "--engines=http://a", "--model=m", "--mode="+mode)
+		if err != nil || !c.Proxy.SessionHarness || c.Proxy.SessionPrefix != prefix {
+			t.Errorf("%s: sessions by messages: %t, %v", mode, c.Proxy.SessionPrefix, err)
+		}
+	}
 	c, err = read(t, "--engines=http://a,http://b", "--model=m", "--nats=none", "--overlap-weight=0")
 	if err != nil {
 		t.Fatal(err)

@@ -109,7 +109,8 @@ type Config struct {
 
 	SessionHeader string // "" for none
 	// SessionHarness: sessions are known by what agent harnesses call them, too, and SessionPrefix:
-	// where tokens are not looked up by the messages that they go on with.
+	// where tokens are not looked up by the messages that they go on with. (Not where the
+	// mode does not go by load: see route.Settings.WeighsLoad.)
 	SessionHarness, SessionPrefix bool
 
 	SessionLife time.Duration
