@@ -136,6 +136,8 @@ func (c *Config) check() error {
 		return bad("Peers", c.Peers, "without PrefillWorkers: who fetches there is not modelled")
 	case c.Day < 0 || c.Day > 0 && (!(c.DaySlow >= 1) || math.IsInf(c.DaySlow, 1)):
 		return bad("DaySlow", c.DaySlow, "1 or more, with a Day")
+	case c.Targets.Check() != nil:
+		return bad("Targets", c.Targets, "times from 0 on")
 	case c.Requests < 0:
 		return bad("Requests", c.Requests, "0 or more")
 	}

@@ -86,7 +86,7 @@ func (r *Result) first(d time.Duration) { r.ttft = append(r.ttft, ms(d)) }
 
 func (r *Result) ended(q *request, now time.Duration, t route.Targets) {
 	r.Requests++
-	if (t.FirstToken == 0 || q.first-q.arrival <= t.FirstToken) && (t.Token == 0 || now-q.first <= time.Duration(q.output-1)*t.Token) {
+	if (t.FirstToken == 0 || q.first-q.arrival <= t.FirstToken) && (t.Token == 0 || float64(now-q.first) <= float64(q.output-1)*float64(t.Token)) {
 		r.Within++
 	}
 	r.PromptTokens += q.input

@@ -50,7 +50,7 @@ type labRow struct {
 	Setting         map[string]string `json:"setting,omitempty"`
 	Requests        int               `json:"requests"`
 	Refused         int               `json:"refused"`
-	Within          float64           `json:"within,omitempty"` // part of the requests that kept the targets, where there are any
+	Within          *float64          `json:"within,omitempty"` // part of the requests that kept the targets; nil where there are none
 	Reuse           float64           `json:"reuse"`
 	Loaded          float64           `json:"loaded,omitempty"` // of the reuse, what came from lower tiers
 	TTFTMean        float64           `json:"ttft_mean_ms"`
@@ -355,14 +355,15 @@ func (o *labOptions) one(ctx context.Context, policy string, stderr io.Writer) (
 		fmt.Fprintf(stderr, "\r%s: %d requests in %.1f s            \n", policy, res.Requests, time.Since(start).Seconds())
 	}
 	s := res.Summary()
-	within := 0.0
-	if cfg.Targets != (route.Targets{}) {
-		within = float64(res.Within) / float64(max(res.Requests, 1))
+	var within *float64
+	if cfg.Targets != (route.Targets{}) { // who is refused keeps none
+		part := decimals(float64(res.Within)/float64(max(res.Requests+res.Refused, 1)), 4)
+		within = &part
 	}
 	o.panels = append(slices.DeleteFunc(o.panels, func(p lab.Panel) bool { return p.Policy == policy }), lab.Panel{Policy: policy, Load: res.Load})
 	return labRow{
 		Policy: policy, Workers: cfg.Workers + cfg.PrefillWorkers, SpeedUp: cfg.SpeedUp,
-		Requests: res.Requests, Refused: res.Refused, Within: decimals(within, 4), Reuse: decimals(s.Reuse, 4), Loaded: decimals(s.Loaded, 4),
+		Requests: res.Requests, Refused: res.Refused, Within: within, Reuse: decimals(s.Reuse, 4), Loaded: decimals(s.Loaded, 4),
 		TTFTMean: decimals(s.TTFT.Mean, 2), TTFTP50: decimals(s.TTFT.P50, 2), TTFTP99: decimals(s.TTFT.P99, 2),
 		TPOTMean: decimals(s.TPOT.Mean, 3), E2EMean: decimals(s.E2E.Mean, 1), E2EP99: decimals(s.E2E.P99, 1),
 		OutputPerSecond: decimals(s.OutputPerSecond, 1), LoadMaxOverMean: decimals(s.LoadMaxOverMean, 3),
@@ -396,8 +397,8 @@ func (t *labTable) add(r labRow) {
 			fmt.Fprintf(t.w, " %s=%s", k, v)
 		}
 	}
-	if r.Within > 0 {
-		fmt.Fprintf(t.w, " %.2f %% within targets", 100*r.Within)
+	if r.Within != nil {
+		fmt.Fprintf(t.w, " %.2f %% within targets", 100**r.Within)
 	}
 	if r.SessionMean > 0 {
 		fmt.Fprintf(t.w, " sessions take %.1f s", r.SessionMean)

@@ -9,13 +9,13 @@ import (
 // figure is one of a row's numbers that differ between seeds.
 type figure struct {
 	name   string
-	of     func(*labRow) *float64
+	of     func(*labRow) *float64 // nil where it does not apply
 	digits int
 }
 
 func figures() []figure {
 	return []figure{
-		{"within", func(r *labRow) *float64 { return &r.Within }, 4},
+		{"within", func(r *labRow) *float64 { return r.Within }, 4},
 		{"reuse", func(r *labRow) *float64 { return &r.Reuse }, 4},
 		{"loaded", func(r *labRow) *float64 { return &r.Loaded }, 4},
 		{"ttft_mean_ms", func(r *labRow) *float64 { return &r.TTFTMean }, 2},
@@ -68,7 +68,13 @@ func meanOf(rows []labRow) labRow {
 		requests, events, m.Refused = requests+r.Requests, events+r.Events, max(m.Refused, r.Refused)
 	}
 	m.Requests, m.Events = requests/len(rows), events/uint64(len(rows))
+	if m.Within != nil {
+		m.Within = new(float64) // not the first row's
+	}
 	for _, f := range figures() {
+		if f.of(&m) == nil {
+			continue
+		}
 		sum, spread := 0.0, [2]float64{*f.of(&rows[0]), *f.of(&rows[0])}
 		for i := range rows {
 			v := *f.of(&rows[i])

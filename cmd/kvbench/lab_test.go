@@ -53,7 +53,7 @@ func TestLab(t *testing.T) {
 // TestLabSeeds: a row of several seeds has the means of the rows of each, the
 // same bytes each time, and says how far apart they are.
 func TestLabSeeds(t *testing.T) {
-	args := []string{"lab", "--workload", "zipf", "--requests", "60", "--rate", "8", "--workers", "2", "--quiet", "--json", "-", "--policy", "auto"}
+	args := []string{"lab", "--workload", "zipf", "--requests", "60", "--rate", "8", "--workers", "2", "--quiet", "--ttft-target", "60ms", "--json", "-", "--policy", "auto"}
 	rows := func(more ...string) (rows []labRow, text string) {
 		t.Helper()
 		var out, errs bytes.Buffer
@@ -151,10 +151,32 @@ func TestLabRefuses(t *testing.T) {
 		{1, "--workload zipf --policy dynamo-scale-x"}, {1, "--workload zipf --slow 1"}, {1, "--workload zipf --slow 1:x"},
 		{1, "--workload zipf --die x:1s"}, {1, "--workload zipf --sweep sweep=1"}, {1, "--workload zipf --sweep workers"},
 		{1, "--workload zipf --sweep workers=x"}, {1, "--workload zipf --json /nowhere/x"},
+		{1, "--workload zipf --ttft-target -1s"}, {1, "--workload zipf --policy bound-fcfs --itl-target -1ns"},
 	} {
 		var out, errs bytes.Buffer
 		if code := run(append([]string{"lab"}, strings.Fields(c.args)...), &out, &errs); code != c.code || errs.Len() == 0 {
 			t.Errorf("%q: code %d, want %d; %s", c.args, code, c.code, errs.String())
+		}
+	}
+}
+
+// TestLabTargets: a row says what part of the requests kept the targets, where there are any: also none
+// of them, and all of them where the target is out of reach.
+func TestLabTargets(t *testing.T) {
+	for flags, want := range map[string]string{
+		"":                            "",
+		"--ttft-target 1ns":           " 0.00 % within targets",
+		"--itl-target 2540400h":       " 100.00 % within targets",
+		"--ttft-target 1ns --seeds 2": " 0.00 % within targets",
+	} {
+		var out, errs bytes.Buffer
+		args := strings.Fields("lab --workload zipf --requests 20 --workers 2 --quiet --policy auto " + flags)
+		if code := run(args, &out, &errs); code != 0 || strings.Contains(out.String(), "within") != (want != "") || !strings.Contains(out.String(), want) {
+			t.Errorf("%q: code %d, %s%s", flags, code, out.String(), errs.String())
+		}
+		out.Reset()
+		if code := run(append(args, "--json", "-"), &out, &errs); code != 0 || strings.Contains(out.String(), `"within":`) != (want != "") {
+			t.Errorf("%q: code %d, %s%s", flags, code, out.String(), errs.String())
 		}
 	}
 }
