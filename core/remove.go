@@ -211,8 +211,8 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 		s.forgetInferred(r, at, lo, hi)
 	}
 	ex := s.exceptionOf(r, s.h)
-	// ends: what it has in r may be less, or known for less long. With more held by the same
-	// layer behind, a hole is all that is new.
+	// ends: what it has in r may be less, or known for less long, or the ordinary case again. With
+	// more held by the same layer behind, and no copies that may be gone, a hole is all that is new.
 	ends := true
 	if ex == nil && hi == b.heldLen(0, s.h) {
 		s.setHeldLens(b, s.h, lo)
@@ -226,7 +226,7 @@ func (s *store) drop(r *run, at spot, lo, hi uint32) {
 		} else {
 			l := &ex.layers[at.layer]
 			less = l.drop(s.tier, lo, hi)
-			ends = l.held[s.tier].end() <= hi
+			ends = less || l.held[s.tier].end() <= hi
 		}
 		if less {
 			s.recomputeBytes(ex)
