@@ -3,7 +3,6 @@ package event
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -90,7 +89,7 @@ func (d *Decoder) nativePositions(b *Batch, rest []byte, count int64, flags bool
 		if err != nil {
 			return nil, err
 		}
-		if rank > math.MaxUint32 {
+		if rank >= uint64(PoolRank) { // that of pools, and nobody's
 			return nil, fmt.Errorf("%w: rank %d", ErrMalformed, rank)
 		}
 		var id uint64
@@ -156,7 +155,7 @@ func (d *Decoder) nativeEvent(ev *Event, b []byte, lastID uint64) (rest []byte, 
 	if err != nil {
 		return nil, err
 	}
-	if rank > math.MaxUint32 {
+	if rank >= uint64(PoolRank) { // that of pools, and nobody's
 		return nil, fmt.Errorf("%w: rank %d", ErrMalformed, rank)
 	}
 	ev.DPRank = uint32(rank)

@@ -101,7 +101,7 @@ func TestDecodeAnyTellsNativeMessages(t *testing.T) {
 
 func TestHeartbeatRoundTrip(t *testing.T) {
 	b := &Batch{Space: Space{Model: "m", BlockSize: 1}, Worker: 1 << 63, Incarnation: 3, Published: -1,
-		Last: []Position{{DPRank: 0, ID: 1<<64 - 1}, {DPRank: 1<<32 - 1, ID: 0, Incomplete: true}, {DPRank: 3, ID: 4}}}
+		Last: []Position{{DPRank: 0, ID: 1<<64 - 1}, {DPRank: 1<<32 - 2, ID: 0, Incomplete: true}, {DPRank: 3, ID: 4}}}
 	msg := AppendHeartbeat(nil, b)
 	if len(msg) != EncodedSize(b) {
 		t.Errorf("%d bytes, EncodedSize says %d", len(msg), EncodedSize(b))

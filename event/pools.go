@@ -37,7 +37,10 @@ const (
 	minPoolAge  = 30 // replicas look every few seconds
 )
 
-var errPools = errors.New("these pools cannot be")
+var (
+	errPools    = errors.New("these pools cannot be")
+	errPoolRank = fmt.Errorf("%w: rank %d is that of pools, and nobody's", ErrMalformed, PoolRank)
+)
 
 // TierList returns the pool's tiers: none but for one that CheckPools refuses.
 func (p *Pool) TierList() []Tier {

@@ -1,6 +1,9 @@
 package event
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 func TestPoolsThatCannotBe(t *testing.T) {
 	for _, bad := range [][]Pool{
@@ -18,5 +21,20 @@ func TestPoolsThatCannotBe(t *testing.T) {
 	}
 	if (Pool{Name: "b"}).Equal(good[1]) || !(Pool{Name: "b", Chunk: 256, Tiers: []string{"SHARED"}}).Equal(good[1]) {
 		t.Error("the same are other pools, or others the same")
+	}
+}
+
+// TestNobodyPublishesAsAPool: a stream of the rank that pools have could ask for a dump in the
+// place of what a pool has.
+func TestNobodyPublishesAsAPool(t *testing.T) {
+	var d Decoder
+	said := &Batch{Space: Space{Model: "m", BlockSize: 1}, Worker: WorkerID("store"), Incarnation: 1,
+		Events: []Event{{ID: 1, Kind: Cleared, AllTiers: true, DPRank: PoolRank}}}
+	beat := &Batch{Space: said.Space, Worker: said.Worker, Incarnation: 1, Last: []Position{{DPRank: PoolRank, ID: 3}}}
+	router := []byte(`{"worker_id":"store","event":{"event_id":1,"data":"cleared","dp_rank":4294967295}}`)
+	for _, msg := range [][]byte{AppendBatch(nil, said), AppendHeartbeat(nil, beat), router} {
+		if got, err := d.DecodeAny(msg); len(msg) == 0 || !errors.Is(err, ErrMalformed) {
+			t.Errorf("%+v, %v", got, err)
+		}
 	}
 }

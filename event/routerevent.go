@@ -127,6 +127,9 @@ func (d *Decoder) add(re *routerEvent) error {
 	if re.seen != fieldAll {
 		return fmt.Errorf("%w: RouterEvent without %s", ErrMalformed, re.seen.missing())
 	}
+	if re.ev.DPRank == PoolRank {
+		return errPoolRank
+	}
 	switch {
 	case re.foreign: // keeps its event id and changes nothing
 		re.filtered = max(1, len(d.hashes)-re.engineAt)

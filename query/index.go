@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -62,12 +63,12 @@ func (f *Found) Add(id shard.RankID, depth [event.NumTiers]uint32, held uint64) 
 	f.ranks = append(f.ranks, rankDepth{id, depth, held})
 }
 
-// addPools adds what pools hold of the prompt: the deeper of two lookups.
+// addPools adds what pools, by name, hold of the prompt: the deeper of two lookups.
 func (f *Found) addPools(list []shard.PoolDepth) {
 	for _, p := range list {
-		i := slices.IndexFunc(f.pools, func(o shard.PoolDepth) bool { return o.Name == p.Name })
-		if i < 0 {
-			f.pools = append(f.pools, p)
+		i, there := slices.BinarySearchFunc(f.pools, p.Name, func(p shard.PoolDepth, name string) int { return strings.Compare(p.Name, name) })
+		if !there {
+			f.pools = slices.Insert(f.pools, i, p)
 		} else {
 			f.pools[i].Depth = max(f.pools[i].Depth, p.Depth)
 		}
@@ -79,9 +80,6 @@ func (f *Found) sort() {
 	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
-	if len(f.pools) > 1 {
-		slices.SortFunc(f.pools, func(a, b shard.PoolDepth) int { return cmp.Compare(a.Name, b.Name) })
-	}
 }
 
 // merge makes one of a rank that two lookups found, with the greater depths.

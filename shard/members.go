@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -45,7 +46,8 @@ type member struct {
 	groups atomic.Pointer[grouped]
 	// pools are those that its worker names; nil: none.
 	pools atomic.Pointer[workerPools]
-	// loaded says that it comes from a snapshot, which does not tell what its groups hold.
+	// loaded says that it comes from a snapshot, which does not tell what its groups hold, or
+	// when what a pool has was said.
 	// Space.mu guards it.
 	loaded bool
 }
@@ -78,7 +80,11 @@ type table struct {
 
 	byWorker  map[uint64]map[uint32]*member
 	pools     map[uint64]*workerPools // by worker that names some
-	ages      map[RankID]*poolAge     // of pools that age
+	byPool    map[RankID]*namedPool
+	unnamed   map[RankID]time.Time         // pools that no worker names: when that was first seen
+	ages      map[RankID]*poolAge          // of pools that age
+	named     atomic.Pointer[[]*namedPool] // by name, for lookups; does not change
+	pooled    atomic.Bool                  // some worker has named a pool, or a snapshot had one
 	replacing map[RankID]*Replacement
 	free      []core.Holder
 	next      core.Holder
@@ -86,7 +92,11 @@ type table struct {
 }
 
 func newTable() *table {
-	t := &table{byWorker: make(map[uint64]map[uint32]*member), pools: make(map[uint64]*workerPools), ages: make(map[RankID]*poolAge), replacing: make(map[RankID]*Replacement)}
+	t := &table{
+		byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
+		pools: make(map[uint64]*workerPools), byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
+	}
+	t.named.Store(&[]*namedPool{})
 	t.slots.Store(&[]atomic.Pointer[member]{})
 	return t
 }
@@ -115,6 +125,9 @@ func (t *table) swap(m *member) *member {
 	slots[m.holder].Store(m)
 	t.slots.Store(&slots)
 	t.byWorker[m.id.Worker][m.id.DPRank] = m
+	if m.id.Pool() {
+		t.isPool(m.id, m)
+	}
 	t.swaps.Add(1)
 	return old
 }
@@ -160,7 +173,11 @@ func (t *table) show(m *member) {
 		t.slots.Store(&slots)
 	}
 	// The slot before the version: a reader that notes the new version finds
-	// the rank, one that noted the old version finds it too young.
+	// the rank, one that noted the old version finds it too young. And that there are pools
+	// before the version, so that a pool is never taken for a rank.
+	if m.id.Pool() {
+		t.isPool(m.id, m)
+	}
 	slots[m.holder].Store(m)
 	t.version.Store(m.since)
 
@@ -177,6 +194,9 @@ func (t *table) remove(m *member) {
 	(*t.slots.Load())[m.holder].Store(nil)
 	ranks := t.byWorker[m.id.Worker]
 	delete(ranks, m.id.DPRank)
+	if m.id.Pool() {
+		t.isPool(m.id, nil)
+	}
 	if len(ranks) == 0 {
 		delete(t.byWorker, m.id.Worker)
 	}

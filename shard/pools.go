@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -21,9 +23,10 @@ import (
 
 // workerPools is what a worker has said of the pools that it reads from. It does not change.
 type workerPools struct {
-	list []event.Pool
-	ids  []RankID
-	of   [event.NumTiers]int // which pool has the tier, and 1; 0: none
+	list  []event.Pool
+	ids   []RankID
+	named []*namedPool
+	of    [event.NumTiers]int // which pool has the tier, and 1; 0: none
 }
 
 func newWorkerPools(list []event.Pool) *workerPools {
@@ -52,7 +55,7 @@ func (w *workerPools) pool(ev *event.Event) int {
 // index took to be the worker's on these tiers becomes the pool's. ctx bounds the wait for
 // room in the queue.
 func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, list []event.Pool) error {
-	if len(list) == 0 && !s.pooled.Load() {
+	if len(list) == 0 && !s.table.pooled.Load() {
 		return nil
 	}
 	if err := event.CheckPools(list); err != nil {
@@ -61,8 +64,9 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 	s.mu.Lock()
 	old := s.table.pools[worker]
 	same := old == nil && len(list) == 0 || old != nil && slices.EqualFunc(old.list, list, event.Pool.Equal)
+	room := s.table.count.Load() < int64(s.maxRanks)
 	for _, rank := range ranks {
-		same = same && (len(list) == 0 || s.table.find(RankID{worker, rank}) != nil)
+		same = same && (len(list) == 0 || !room || s.table.find(RankID{worker, rank}) != nil)
 	}
 	s.mu.Unlock()
 	if same {
@@ -72,24 +76,23 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 	err := s.submit(ctx, func(t *task) {
 		t.done = func(core.Outcome) { close(moved) }
 		if len(list) == 0 {
-			delete(s.table.pools, worker)
-			s.table.tellPools(worker, nil)
+			s.table.name(worker, nil)
 			t.inspect = func(*owner) {}
 			return
 		}
 		w := newWorkerPools(list)
 		var before []*member
 		for _, m := range s.table.byWorker[worker] {
-			before = append(before, m)
+			if !m.id.Pool() {
+				before = append(before, m)
+			}
 		}
-		s.table.pools[worker] = w
+		s.table.name(worker, w)
 		for _, rank := range ranks {
 			if id := (RankID{worker, rank}); rank != event.PoolRank && s.table.find(id) == nil && s.table.count.Load() < int64(s.maxRanks) {
 				s.table.add(id, len(s.shards))
 			}
 		}
-		s.table.tellPools(worker, w)
-		s.pooled.Store(true)
 		k := s.takers(w)
 		t.inspect = func(o *owner) {
 			for _, m := range before {
@@ -104,15 +107,69 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 	return nil
 }
 
-// tellPools has the worker's members know its pools.
-func (t *table) tellPools(worker uint64, w *workerPools) {
+// namedPool is a pool that workers name, while some do. Space.mu guards users.
+type namedPool struct {
+	id     RankID
+	name   string
+	users  int                    // workers
+	member atomic.Pointer[member] // nil: there was no room
+}
+
+// name has the worker name these pools, nil for none, and its members know them.
+func (t *table) name(worker uint64, w *workerPools) {
+	old := t.pools[worker]
+	if delete(t.pools, worker); w != nil {
+		t.pools[worker] = w
+		t.pooled.Store(true)
+		for i, id := range w.ids {
+			p := t.byPool[id]
+			if p == nil {
+				p = &namedPool{id: id, name: w.list[i].Name}
+				p.member.Store(t.find(id))
+				t.byPool[id] = p
+				t.changeNamed(p, true)
+			}
+			p.users++
+			w.named = append(w.named, p)
+		}
+	}
+	if old != nil {
+		for _, p := range old.named {
+			if p.users--; p.users == 0 {
+				delete(t.byPool, p.id)
+				t.changeNamed(p, false)
+			}
+		}
+	}
 	for _, m := range t.byWorker[worker] {
-		m.pools.Store(w)
+		if !m.id.Pool() { // a pool whose name makes this number
+			m.pools.Store(w)
+		}
 	}
 	for id, p := range t.replacing {
-		if id.Worker == worker {
+		if id.Worker == worker && !id.Pool() {
 			p.member.pools.Store(w)
 		}
+	}
+}
+
+// changeNamed puts a pool into the list that lookups read, or takes it out.
+func (t *table) changeNamed(p *namedPool, in bool) {
+	list := slices.Clone(*t.named.Load())
+	at, _ := slices.BinarySearchFunc(list, p.name, func(p *namedPool, name string) int { return strings.Compare(p.name, name) })
+	if in {
+		list = slices.Insert(list, at, p)
+	} else {
+		list = slices.Delete(list, at, at+1)
+	}
+	t.named.Store(&list)
+}
+
+// isPool notes who stands for a pool; nil is nobody.
+func (t *table) isPool(id RankID, m *member) {
+	t.pooled.Store(true)
+	if p := t.byPool[id]; p != nil {
+		p.member.Store(m)
 	}
 }
 
@@ -135,8 +192,11 @@ func (a *poolAge) tier() event.Tier {
 // AgePools takes out of pools what has not been said for their age, as of now. ctx bounds the wait
 // for room in the queue.
 func (s *Space) AgePools(ctx context.Context, now time.Time) error {
-	if !s.pooled.Load() {
+	if !s.table.pooled.Load() {
 		return nil
+	}
+	if err := s.forgetPools(ctx, now); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	ages := make(map[RankID]int64)
@@ -194,6 +254,45 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// poolKeep is how long a pool is kept that no worker names: nobody tells what leaves it.
+const poolKeep = time.Hour
+
+// forgetPools removes pools that nobody has named for long, and at once those that have nothing.
+func (s *Space) forgetPools(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	var gone []RankID
+	for id := range s.table.unnamed {
+		if s.table.byPool[id] != nil {
+			delete(s.table.unnamed, id)
+		}
+	}
+	s.EachMember(func(m Member) {
+		if !m.ID().Pool() || s.table.byPool[m.ID()] != nil {
+			return
+		}
+		since, known := s.table.unnamed[m.ID()]
+		if !known {
+			s.table.unnamed[m.ID()], since = now, now
+		}
+		if m.Held() == 0 && known || now.Sub(since) >= poolKeep {
+			gone = append(gone, m.ID())
+		}
+	})
+	s.mu.Unlock()
+	if len(gone) == 0 {
+		return nil
+	}
+	return s.removeRanks(ctx, func(remove func(*member)) {
+		for _, id := range gone {
+			if m := s.table.find(id); m != nil && s.table.byPool[id] == nil {
+				delete(s.table.unnamed, id)
+				delete(s.table.ages, id)
+				remove(m)
+			}
+		}
+	})
+}
+
 // takers are the pools that a worker names, with their members: nil for those for which there
 // is no room.
 type takers struct {
@@ -238,6 +337,10 @@ func (s *Space) attribute(t *task) {
 			continue
 		}
 		age := s.table.ages[w.ids[p-1]]
+		anywhere := age != nil // what there is of it may be on any tier of the pool's own
+		if m := w.named[p-1].member.Load(); m != nil && m.loaded {
+			anywhere = true // with what it had in another run
+		}
 		ev.Tier, ev.Incomplete = age.tier(), false // of the pool's own
 		switch {
 		case ev.Group > 0: // full attention's count alone: of such models a pool's depth is a bound
@@ -247,7 +350,7 @@ func (s *Space) attribute(t *task) {
 			ev.HasParent, ev.Parent, ev.Local = false, 0, nil
 		case ev.Kind == event.Cleared:
 			ev.AllTiers = true
-		case ev.Kind == event.Removed && age != nil: // whenever it was said
+		case ev.Kind == event.Removed && anywhere: // whenever it was said
 			for ev.Tier = event.NumTiers - 1; ev.Tier > 0; ev.Tier-- {
 				events, t.pooled = append(events, ev), append(t.pooled, &w.list[p-1])
 			}
@@ -298,133 +401,4 @@ func (o *owner) giveTo(k *takers, m *member) {
 		o.index.Clear(m.holder, event.Tier(t), false)
 	}
 	o.publish(m)
-}
-
-// PoolDepth is what a pool holds of a prompt, in leading blocks.
-type PoolDepth struct {
-	Name  string
-	Depth uint32
-}
-
-// pooledFind is what a Result has of a lookup in a space with pools.
-type pooledFind struct {
-	is    bool
-	at    []int32 // by holder: where it stands in grouped.found, and 1
-	ids   []RankID
-	deep  []uint32
-	named []PoolDepth
-}
-
-// extend adds what pools have to what the ranks that name them hold.
-func (s *Space) extend(r *Result) {
-	x, slots := &r.pooled, *r.slots
-	if !r.grouped.is {
-		r.grouped.found = r.grouped.found[:0]
-		r.matches.EachHolder(func(h core.Holder, depth [event.NumTiers]uint32) {
-			if m, ok := r.memberOf(slots, h); ok {
-				r.grouped.found = append(r.grouped.found, memberDepth{m, depth})
-			}
-		})
-	}
-	x.ids, x.deep, x.named = x.ids[:0], x.deep[:0], x.named[:0]
-	x.at = slices.Grow(x.at[:0], len(slots))[:len(slots)]
-	clear(x.at)
-	own := r.grouped.found[:0]
-	for _, f := range r.grouped.found {
-		if f.m.id.Pool() {
-			x.ids, x.deep = append(x.ids, f.m.id), append(x.deep, f.depth[event.External])
-			continue
-		}
-		own = append(own, f)
-		x.at[f.m.holder] = int32(len(own))
-	}
-	for h := range slots {
-		m, ok := r.memberOf(slots, core.Holder(h))
-		if !ok {
-			continue
-		}
-		w := m.m.pools.Load()
-		if w == nil {
-			continue
-		}
-		most := uint32(0)
-		for i := range w.list {
-			depth := uint32(0)
-			if j := slices.Index(x.ids, w.ids[i]); j >= 0 {
-				depth = x.deep[j]
-			}
-			if !slices.ContainsFunc(x.named, func(p PoolDepth) bool { return p.Name == w.list[i].Name }) {
-				x.named = append(x.named, PoolDepth{w.list[i].Name, depth})
-			}
-			most = max(most, wholeChunks(depth, s.key.BlockSize, w.list[i].Chunk))
-		}
-		switch at := x.at[h]; {
-		case most == 0:
-		case at == 0:
-			own = append(own, memberDepth{m, [event.NumTiers]uint32{event.External: most}})
-		default:
-			d := &own[at-1].depth[event.External]
-			*d = max(*d, most)
-		}
-	}
-	r.grouped.found = own
-}
-
-// wholeChunks returns how many of the blocks are in chunks of which none is missing.
-func wholeChunks(blocks, size, chunk uint32) uint32 {
-	if chunk <= size {
-		return blocks
-	}
-	tokens := uint64(blocks) * uint64(size)
-	return uint32((tokens - tokens%uint64(chunk)) / uint64(size))
-}
-
-// Pools returns what each pool holds of the prompt that some rank's worker names, whatever
-// its chunks. The caller does not change the list, which the next Find does.
-func (r *Result) Pools() []PoolDepth {
-	if !r.pooled.is {
-		return nil
-	}
-	return r.pooled.named
-}
-
-// Pooled reports whether the rank can reuse what a pool has.
-func (m Member) Pooled() bool { return m.m.pools.Load() != nil }
-
-// PoolStat is what a pool holds.
-type PoolStat struct {
-	Name    string
-	Blocks  int
-	Workers int // that name it
-}
-
-// Pools returns the pools that workers name, sorted by name.
-func (s *Space) Pools() []PoolStat {
-	if !s.pooled.Load() {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var list []PoolStat
-	for _, w := range s.table.pools {
-		for i := range w.list {
-			at, there := slices.BinarySearchFunc(list, w.list[i].Name, func(p PoolStat, name string) int {
-				if p.Name < name {
-					return -1
-				} else if p.Name > name {
-					return 1
-				}
-				return 0
-			})
-			if !there {
-				p := PoolStat{Name: w.list[i].Name}
-				if m := s.table.find(w.ids[i]); m != nil {
-					p.Blocks = Member{m}.Held()
-				}
-				list = slices.Insert(list, at, p)
-			}
-			list[at].Workers++
-		}
-	}
-	return list
 }

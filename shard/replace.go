@@ -50,7 +50,8 @@ func (s *Space) Replace(ctx context.Context, id RankID) (*Replacement, error) {
 		return nil, fmt.Errorf("replacing worker %d, rank %d: already %d ranks", id.Worker, id.DPRank, s.maxRanks)
 	}
 	p := &Replacement{space: s, id: id, member: s.table.hidden(id, len(s.shards)), restorers: make([]core.Restorer, len(s.shards))}
-	if m, ok := s.models.Load(id.Worker); ok && m.model != nil {
+	p.member.loaded = id.Pool()
+	if m, ok := s.models.Load(id.Worker); ok && m.model != nil && !id.Pool() {
 		p.member.give(newGrouped())
 	}
 	s.table.replacing[id] = p

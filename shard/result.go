@@ -31,12 +31,12 @@ type Result struct {
 // from the first on. It takes no lock and touches one shard.
 func (s *Space) Find(local []uint64, r *Result) {
 	r.space, r.grouped.is = s, s.grouped.Load()
-	r.pooled.is = s.pooled.Load()
-	// Who has most of full attention may reuse less, and who has nothing what a pool has.
-	r.matches.EarlyExit = r.EarlyExit && !r.grouped.is && !r.pooled.is
 	for {
 		swaps := s.table.swaps.Load()
 		r.slots, r.version = s.table.slots.Load(), s.table.version.Load()
+		r.pooled.is = s.table.pooled.Load() // after the version: see table.show
+		// Who has most of full attention may reuse less, and who has nothing what a pool has.
+		r.matches.EarlyExit = r.EarlyExit && !r.grouped.is && !r.pooled.is
 		if len(local) == 0 {
 			r.matches.Reset()
 			r.grouped.found, r.grouped.estimated = r.grouped.found[:0], false

@@ -38,7 +38,6 @@ type Space struct {
 	eagle   atomic.Bool // see Eagle
 	hybrid  atomic.Bool // see Hybrid
 	grouped atomic.Bool // some worker has cache groups that are told apart
-	pooled  atomic.Bool // some worker has named a pool
 	models  *xsync.MapOf[uint64, *cacheModel]
 
 	mu struct { // guards the order of tasks and the table's writes
@@ -156,7 +155,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
-		if s.pooled.Load() {
+		if s.table.pooled.Load() {
 			s.attribute(t)
 		}
 		t.outs[0].Refused += s.findMembers(t)
@@ -176,7 +175,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 // hash-only events: all shards must take it as the same.
 func (s *Space) schemeOf(b *event.Batch) string {
 	for i := range b.Events {
-		if hashOnly(&b.Events[i]) || s.pooled.Load() { // what goes to a pool is by hash
+		if hashOnly(&b.Events[i]) || s.table.pooled.Load() { // what goes to a pool is by hash
 			return s.scheme(b.Worker)
 		}
 	}
@@ -280,15 +279,18 @@ func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
 			}
 		}
 		for id, p := range s.table.replacing {
-			if id.Worker == worker {
+			if id.Worker == worker && !id.Pool() {
 				p.removed.Store(true)
 			}
 		}
 	})
 }
 
-// RemoveRank does for one rank what RemoveWorker does for all of a worker's.
+// RemoveRank does for one rank what RemoveWorker does for all of a worker's. A pool is no rank.
 func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
+	if id.Pool() {
+		return nil
+	}
 	return s.removeRanks(ctx, func(remove func(*member)) {
 		if m := s.table.find(id); m != nil {
 			remove(m)

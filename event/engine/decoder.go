@@ -113,6 +113,9 @@ func (d *Decoder) Decode(payload []byte) (*event.Batch, error) {
 	stats := d.stats
 	r := msgpack.NewReader(payload)
 	rank := d.payload(&r)
+	if rank == event.PoolRank {
+		r.Fail(fmt.Errorf("rank %d is that of pools, and nobody's", rank))
+	}
 	if err := r.Err(); err != nil {
 		d.stats = stats
 		reason := event.ErrMalformed

@@ -1,0 +1,120 @@
+package shard
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// foundRanks are the ranks of a lookup, with their depths in external storage.
+func foundRanks(sp *Space, local ...uint64) map[RankID]uint32 {
+	var r Result
+	sp.Find(local, &r)
+	got := make(map[RankID]uint32)
+	r.Each(func(id RankID, d [event.NumTiers]uint32) { got[id] = d[event.External] })
+	return got
+}
+
+// TestAPoolIsNoRank: a worker whose number is that of a pool's name neither becomes the pool
+// nor gives what the pool has to another one, and a pool that nobody names yet is no rank.
+func TestAPoolIsNoRank(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	at := event.WorkerID("p")
+	name := func(worker uint64, pool string) {
+		t.Helper()
+		if err := sp.SetPools(t.Context(), worker, []uint32{0}, []event.Pool{{Name: pool, Tiers: []string{"host_pinned", "disk", "external"}, Age: 30}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	name(1, "p")
+	for round := range int64(4) { // so that it is on a tier of an age
+		if err := sp.AgePools(t.Context(), time.Unix(3000+10*round, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(t, sp, chain(1, 0, 1, 2))
+	apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Tier: event.Disk, Engine: []uint64{1, 2}}}})
+	name(at, "q")
+	if got := foundRanks(sp, 1, 2); len(got) != 1 || got[RankID{1, 0}] != 2 {
+		t.Errorf("ranks %v", got)
+	}
+	if p := sp.Pools(); !slices.Equal(p, []PoolStat{{"p", 2, 1}, {"q", 0, 1}}) {
+		t.Errorf("pools %+v", p)
+	}
+	if err := sp.RemoveRank(t.Context(), RankID{at, event.PoolRank}); err != nil {
+		t.Fatal(err)
+	}
+	if p := sp.Pools(); p[0].Blocks != 2 {
+		t.Errorf("the rank of a pool is removed: %+v", p)
+	}
+	back := openSpace(t, Config{Shards: 1})
+	if err := take(t, sp, 2, func() {}).load(t, back).Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := foundRanks(back, 1, 2); len(got) != 1 || got[RankID{1, 0}] != 2 {
+		t.Errorf("ranks after a restart, before anybody is registered: %v", got)
+	}
+	// Nobody ages yet, and the block is on the tier that it had.
+	if err := back.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "p", Tiers: []string{"disk"}}}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, back, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Removed, Tier: event.Disk, Engine: []uint64{2}}}})
+	if p := back.Pools(); len(p) != 1 || p[0].Blocks != 1 {
+		t.Errorf("removed after a restart: %+v", p)
+	}
+}
+
+// TestPoolsThatNobodyNamesGo: what re-registrations leave behind takes no room of ranks for ever.
+func TestPoolsThatNobodyNamesGo(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2, MaxRanks: 4})
+	begin := time.Unix(10_000, 0)
+	at := func(after time.Duration) {
+		t.Helper()
+		if err := sp.AgePools(t.Context(), begin.Add(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 10 {
+		if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: string(rune('a' + i)), Age: 30}}); err != nil {
+			t.Fatal(err)
+		}
+		at(time.Duration(2*i) * time.Second)
+		at(time.Duration(2*i+1) * time.Second)
+	}
+	if n := sp.Stats().Ranks; n != 2 {
+		t.Errorf("%d ranks and pools, want the worker's and its last", n)
+	}
+	if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "kept"}}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, sp, chain(1, 0, 1, 2))
+	apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Tier: event.External, Engine: []uint64{1, 2}}}})
+	if err := sp.SetPools(t.Context(), 1, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	at(time.Minute)
+	at(59 * time.Minute) // it may be back
+	name := func() []PoolStat {
+		if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "kept"}}); err != nil {
+			t.Fatal(err)
+		}
+		return sp.Pools()
+	}
+	if p := name(); len(p) != 1 || p[0].Blocks != 2 {
+		t.Errorf("a worker was away for an hour: %+v", p)
+	}
+	at(59 * time.Minute)
+	if err := sp.SetPools(t.Context(), 1, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	at(90 * time.Minute)
+	at(150 * time.Minute)
+	if n := sp.Stats().Ranks; n != 1 {
+		t.Errorf("%d ranks and pools, want the worker's alone", n)
+	}
+	if p := name(); len(p) != 1 || p[0].Blocks != 0 {
+		t.Errorf("named again after that: %+v", p)
+	}
+}
