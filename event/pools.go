@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Pool is a store of blocks that several workers read from: Mooncake's, LMCache's, storage
@@ -79,8 +82,8 @@ func CheckPools(list []Pool) error {
 		p := &list[i]
 		tiers := p.TierList()
 		switch {
-		case p.Name == "" || len(p.Name) > maxPoolName:
-			return fmt.Errorf("%w: a name has 1 to %d bytes", errPools, maxPoolName)
+		case p.Name == "" || len(p.Name) > maxPoolName || !utf8.ValidString(p.Name) || strings.ContainsFunc(p.Name, unicode.IsControl):
+			return fmt.Errorf("%w: a name has 1 to %d bytes of UTF-8 without control characters", errPools, maxPoolName)
 		case len(tiers) == 0:
 			return fmt.Errorf("%w: pool %q has tiers %q, give host_pinned, disk or external", errPools, p.Name, p.Tiers)
 		case p.Chunk > maxGroupTokens:

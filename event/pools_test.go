@@ -7,7 +7,7 @@ import (
 
 func TestPoolsThatCannotBe(t *testing.T) {
 	for _, bad := range [][]Pool{
-		{{}}, {{Name: "a", Tiers: []string{"device"}}}, {{Name: "a"}, {Name: "b", Tiers: []string{"external"}}},
+		{{}}, {{Name: "a\x1b[2J"}}, {{Name: "\xff"}}, {{Name: "a", Tiers: []string{"device"}}}, {{Name: "a"}, {Name: "b", Tiers: []string{"external"}}},
 		{{Name: "a", Tiers: []string{"disk", "DISK"}}}, {{Name: "a", Tiers: []string{"tape"}}}, {{Name: "a", Chunk: 1 << 25}}, {{Name: "a", Age: 29}},
 		make([]Pool, 4),
 	} {

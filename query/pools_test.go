@@ -1,6 +1,7 @@
 package query
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -37,6 +38,26 @@ func TestPoolsInAnswers(t *testing.T) {
 	} {
 		if a, text := s.do(t, c.method, c.path, c.body); a.StatusCode != 200 || !strings.Contains(string(text), c.has) || strings.Contains(string(text), "4294967295") {
 			t.Errorf("%s: %s\n%s", c.path, a.Status, text)
+		}
+	}
+}
+
+// TestPoolsOfAllShares: what the shares of a divided fleet say of a pool is one pool.
+func TestPoolsOfAllShares(t *testing.T) {
+	for _, c := range []struct{ one, other, want string }{
+		{`[{"pool":"b","external":2},{"pool":"c","external":3}]`, `[{"pool":"a","external":1},{"pool":"b","external":1},{"pool":"c","external":4}]`,
+			`[{"pool":"a","external":1},{"pool":"b","external":2},{"pool":"c","external":4}]`},
+		{`[{"pool":"b","blocks":9,"workers":1}]`, `[{"pool":"b","blocks":2,"workers":3}]`, `[{"pool":"b","blocks":9,"workers":4}]`},
+	} {
+		var one, other []json.RawMessage
+		if err := json.Unmarshal([]byte(c.one), &one); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(c.other), &other); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := json.Marshal(deepest(one, other)); err != nil || string(got) != c.want {
+			t.Errorf("%s, %v; want %s", got, err, c.want)
 		}
 	}
 }

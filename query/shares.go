@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -212,28 +213,42 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 	})
 }
 
-// deepest returns the pools of both with what the share knows that knows most: each is told by
-// its own workers alone.
+// deepest returns the pools of both, by name: each with what the share has of it that has most, as
+// each is told by its own workers alone, and with all workers that name it.
 func deepest(pools, more []json.RawMessage) []json.RawMessage {
 	type pool struct {
-		Name     string `json:"pool"`
-		External uint64 `json:"external"`
-		Blocks   uint64 `json:"blocks"`
+		Name     string  `json:"pool"`
+		External *uint64 `json:"external,omitempty"`
+		Blocks   *uint64 `json:"blocks,omitempty"`
+		Workers  *uint64 `json:"workers,omitempty"`
 	}
-	for _, raw := range more {
-		var p, known pool
+	greater := func(a, b *uint64) *uint64 {
+		if a == nil || b != nil && *b > *a {
+			return b
+		}
+		return a
+	}
+	byName := make(map[string]pool, len(pools))
+	for _, raw := range slices.Concat(pools, more) {
+		var p pool
 		if json.Unmarshal(raw, &p) != nil {
 			continue
 		}
-		i := slices.IndexFunc(pools, func(o json.RawMessage) bool { return json.Unmarshal(o, &known) == nil && known.Name == p.Name })
-		switch {
-		case i < 0:
-			pools = append(pools, raw)
-		case p.External > known.External || p.Blocks > known.Blocks:
-			pools[i] = raw
+		if known, ok := byName[p.Name]; ok {
+			p.External, p.Blocks = greater(known.External, p.External), greater(known.Blocks, p.Blocks)
+			if known.Workers != nil && p.Workers != nil {
+				*p.Workers += *known.Workers
+			}
+		}
+		byName[p.Name] = p
+	}
+	all := make([]json.RawMessage, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		if raw, err := json.Marshal(byName[name]); err == nil {
+			all = append(all, raw)
 		}
 	}
-	return pools
+	return all
 }
 
 // workersOf returns the registered workers of the missing shares, of the model that is

@@ -7,6 +7,7 @@ import (
 
 	"github.com/VictoriaMetrics/metrics"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
@@ -62,16 +63,27 @@ func writeSpaces(w io.Writer, set *shard.Set) {
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_ranks", "gauge")
 	for _, s := range all {
-		writeGauge(w, "kvatlas_index_ranks", len(s.ranks), s.labels...)
+		ranks := 0
+		for _, r := range s.ranks {
+			if !r.Pool() {
+				ranks++
+			}
+		}
+		writeGauge(w, "kvatlas_index_ranks", ranks, s.labels...)
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_blocks", "gauge")
 	for _, s := range all {
-		for tier, name := range []string{"device", "host_pinned", "disk", "external"} {
-			held := 0
-			for _, r := range s.ranks {
-				held += r.Held[tier]
+		var held [event.NumTiers]int
+		for _, r := range s.ranks {
+			for tier, n := range r.Held {
+				if r.Pool() {
+					tier = int(event.External) // whatever it is to the index
+				}
+				held[tier] += n
 			}
-			writeGauge(w, "kvatlas_index_blocks", held, append(s.labels[:len(s.labels):len(s.labels)], "tier", name)...)
+		}
+		for tier, name := range []string{"device", "host_pinned", "disk", "external"} {
+			writeGauge(w, "kvatlas_index_blocks", held[tier], append(s.labels[:len(s.labels):len(s.labels)], "tier", name)...)
 		}
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_memory_bytes", "gauge")

@@ -266,6 +266,11 @@ func (s *Space) forgetPools(ctx context.Context, now time.Time) error {
 			delete(s.table.unnamed, id)
 		}
 	}
+	for id := range s.table.ages {
+		if s.table.byPool[id] == nil && s.table.find(id) == nil {
+			delete(s.table.ages, id) // there was no room for it
+		}
+	}
 	s.EachMember(func(m Member) {
 		if !m.ID().Pool() || s.table.byPool[m.ID()] != nil {
 			return

@@ -545,3 +545,16 @@ func TestReasonsHaveNames(t *testing.T) {
 		t.Error("a reason without a number")
 	}
 }
+
+// TestNoEngineIsAPool: the rank that pools have in an index is no engine's.
+func TestNoEngineIsAPool(t *testing.T) {
+	for rank, want := range map[uint32]error{event.PoolRank: event.ErrMalformed, event.PoolRank - 1: nil} {
+		d, err := NewDecoder(Config{BlockSize: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := d.Decode(mptest.Encode(list{1.5, list{}, uint64(rank)})); !errors.Is(err, want) {
+			t.Errorf("rank %d: %+v, %v", rank, b, err)
+		}
+	}
+}
