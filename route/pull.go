@@ -6,6 +6,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/account"
+	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -74,7 +75,7 @@ func (r *Router) findSource(s *scratch, o *Options, now time.Time) (best source)
 	}
 	for _, m := range r.members {
 		n := min(int(r.depth[m.slot][event.HostPinned])*r.cfg.BlockSize, s.tokens)
-		if n < best.tokens || n == 0 || !m.worker.Peer || m.stale || m.belief.doubted || m.worker.absent() != Eligible {
+		if n < best.tokens || n == 0 || !m.worker.Peer || m.stale || m.belief.doubted || !r.gives(m.worker, o, now) {
 			continue
 		}
 		if n == best.tokens && r.times.pulling(m.slot) >= r.times.pulling(best.slot) {
@@ -83,6 +84,19 @@ func (r *Router) findSource(s *scratch, o *Options, now time.Time) (best source)
 		best = source{m.RankID, m.slot, n, m.pulls.part(now)}
 	}
 	return best
+}
+
+// gives reports whether others may be told to fetch from the worker: it is there, requests do not
+// fail there, and neither has this one, which may go there. One that has no room for requests gives.
+func (r *Router) gives(w *workerState, o *Options, now time.Time) bool {
+	if w.absent() != Eligible || w.silent || !w.breaker.Closed() && w.breaker.State(now) != breaker.Full {
+		return false
+	}
+	var list uint8 // as markWorkers has it
+	if w.mark == r.mark {
+		list = w.list
+	}
+	return (len(o.Excluded) == 0 || list&listExcluded == 0) && (o.Allowed == nil || list&listAllowed != 0)
 }
 
 // pull has the candidate fetch what the source has and it has not, where that is sooner than to

@@ -196,4 +196,36 @@ func TestWhoIsASource(t *testing.T) {
 	if id := from(); id != 2 {
 		t.Errorf("worker %d gives it, want 2", id)
 	}
+	if err := r.Drain(1, false); err != nil {
+		t.Fatal(err)
+	}
+	// Nor one that the request has failed at, or may not go to; nor one at which requests fail.
+	for _, o := range []Options{{Excluded: []uint64{1}}, {Allowed: []uint64{2, 4}}} {
+		o.Pull, o.Worker = true, &to
+		if id := best(t, r, p, o).Pull.From.Worker; id != 2 {
+			t.Errorf("with %v excluded of %v worker %d gives it, want 2", o.Excluded, o.Allowed, id)
+		}
+	}
+	fail := func(worker uint64, f Failure) {
+		t.Helper()
+		for i := range 20 {
+			id := fmt.Sprint("fails", i)
+			best(t, r, Prompt{Local: numbers(900_000, 1)}, Options{RequestID: id, Worker: &worker})
+			r.Failed(id, Whole, f)
+			r.Free(id)
+		}
+	}
+	fail(1, Failure{})
+	if id := from(); id != 2 {
+		t.Errorf("worker %d gives it, want 2: at 1 requests fail", id)
+	}
+	if fail(2, Failure{Full: true, RetryAfter: time.Minute}); from() != 2 {
+		t.Error("a worker that has no room for requests gives nothing")
+	}
+	if err := r.Drain(2, true); err != nil {
+		t.Fatal(err)
+	}
+	if id := from(); id != 3 {
+		t.Errorf("worker %d gives it, want 3", id)
+	}
 }
