@@ -106,7 +106,7 @@ func (r *Router) account(o *Options, s *scratch, preferred, i int) account.Choic
 		}
 	}
 	switch {
-	case a.Selected >= max(most, r.missed.tokens):
+	case a.Selected >= max(most, r.missed.tokens), a.Pull > 0 && a.Selected == s.tokens-1: // the last token is never fetched
 	case r.missed.tokens > most:
 		a.Reachable, a.Best, a.Why = r.missed.tokens, r.missed.at, r.missed.why
 	default:

@@ -64,6 +64,10 @@ func TestPullFromABusyWorker(t *testing.T) {
 	if again := best(t, r, p, Options{Pull: true}); again.Pull.Tokens == 0 || a.pulling(again.slot)+a.pulling(0) != 0 {
 		t.Errorf("with the first one over: %+v", again.Pull)
 	}
+	whole := best(t, r, Prompt{Local: local, Length: 8000}, Options{Pull: true}) // the last token is computed wherever it goes
+	if a := whole.Account; whole.Pull.Tokens != 7999 || a.Selected != 7999 || a.Reachable != 7999 || a.Why != account.NoShortfall {
+		t.Errorf("of a prompt that ends with a block %+v is fetched, and the account is %+v", whole.Pull, a)
+	}
 	if short := best(t, r, Prompt{Local: local[:1], Length: 4}, Options{Pull: true}); short.Pull != (Pull{}) {
 		t.Errorf("of one block: %+v", short.Pull)
 	}
