@@ -18,7 +18,7 @@ const headerSource = "X-Kv-Cache-Source-Host-Port"
 // connect to for a prompt's KV entries. It is for the router to say, as with transferField.
 func transferHeader(name string) bool {
 	switch name {
-	case headerSource, "X-Prefiller-Host-Port", "X-Prefiller-Url", "X-Encoder-Hosts-Ports":
+	case headerSource, "X-Prefiller-Host-Port", "X-Prefiller-Url", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port":
 		return true
 	}
 	return false
