@@ -43,7 +43,12 @@ type health struct {
 	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
 	// are more than Settings.Breaker has.
 	wrong, wrongMost int
+	// What all workers had said when the first of these requests was called wrong.
+	before tally
 }
+
+// tally counts what workers said of requests: that they are served, or that they are wrong.
+type tally struct{ well, wrong uint64 }
 
 // send notes that the worker is sent a request.
 func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now time.Time) *attempt {
@@ -131,6 +136,9 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 	}
 	a.worker.spoke, a.worker.silent = now, false
 	a.worker.wrong, a.worker.wrongMost = 0, 0
+	if !a.answered {
+		r.said.well++
+	}
 	if a.first.IsZero() {
 		a.first = now
 	}
@@ -274,6 +282,9 @@ type Failure struct {
 	// Wrong is set if it says that the request is wrong. That is taken as said until it has said
 	// so of as many requests in a row as fail to open a breaker: then another is to be asked.
 	Wrong bool
+	// Alone is set with Wrong if no other can be asked. Then it takes more requests in a row, and
+	// that others served more in the meantime than they called wrong.
+	Alone bool
 }
 
 // Blame is a failure that a worker was held to; see Withdraw.
@@ -290,9 +301,21 @@ func (b *Blame) None() bool { return b.worker == nil }
 // where others were found to say the same.
 const maxWrong = 64
 
+// wrongAlone is how many requests in a row a worker must call wrong before it is doubted where no
+// other can be asked about them: so many of one client's come seldom without another's between them.
+const wrongAlone = 16
+
 // callsWrong notes that the worker calls a request wrong, and reports whether it does so of all that it gets.
-func (h *health) callsWrong(c *breaker.Config) bool {
+func (r *Router) callsWrong(h *health, alone bool) bool {
+	if h.wrong == 0 {
+		h.before = r.said
+	}
 	h.wrong++
+	r.said.wrong++
+	c := &r.settings.Breaker
+	if alone && (h.wrong < wrongAlone || r.said.well-h.before.well <= r.said.wrong-h.before.wrong-uint64(h.wrong)) {
+		return false
+	}
 	return c.Failures > 0 && h.wrong >= max(c.Failures, h.wrongMost)
 }
 
@@ -315,7 +338,7 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 		return b
 	}
 	w := a.worker
-	if f.Wrong && !w.callsWrong(&r.settings.Breaker) {
+	if f.Wrong && !r.callsWrong(&w.health, f.Alone) {
 		return b
 	}
 	a.failed = true

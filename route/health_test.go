@@ -288,6 +288,48 @@ func TestCallsAllWrong(t *testing.T) {
 	}
 }
 
+// Where no other worker can be asked, one that calls sixteen requests in a row wrong is doubted if the
+// others serve more of theirs in the meantime than they call wrong.
+func TestCallsAllWrongAlone(t *testing.T) {
+	for _, c := range []struct {
+		well, wrong int // of the others, for each that worker 1 calls wrong
+		doubted     bool
+	}{{1, 0, true}, {3, 2, true}, {1, 1, false}, {0, 1, false}, {0, 0, false}} {
+		r, _, now := open(t, nil, workers(3)...)
+		n, doubted := 0, 0
+		ask := func(worker uint64, f func(id string)) {
+			n++
+			id := fmt.Sprint(n)
+			if _, err := r.BestWorker(t.Context(), Prompt{Local: numbers(n, 2)}, Options{RequestID: id, Watched: true, Worker: &worker}); err != nil {
+				t.Fatal(err)
+			}
+			f(id)
+			r.Free(id)
+			now.add(time.Millisecond)
+		}
+		calls := func(id string) bool {
+			b := r.Failed(id, Whole, Failure{Wrong: true, Alone: true})
+			return !b.None()
+		}
+		for i := range 200 {
+			for range c.well {
+				ask(2, func(id string) { r.Succeeded(id, Whole) })
+			}
+			for range c.wrong {
+				ask(3, func(id string) { calls(id) })
+			}
+			ask(1, func(id string) {
+				if calls(id) && doubted == 0 {
+					doubted = i + 1
+				}
+			})
+		}
+		if want := map[bool]int{true: wrongAlone}[c.doubted]; doubted != want {
+			t.Errorf("%+v: doubted at request %d, want %d", c, doubted, want)
+		}
+	}
+}
+
 // TestSilentWorker: one that takes requests and gives nothing is left out by its oldest
 // one, as long as that waits, and then as one that failed; anything that it gives ends
 // that. Who does not watch is not judged by.

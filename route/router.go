@@ -104,6 +104,7 @@ type Router struct {
 	attempts   map[load.Key]*attempt // own bookings
 	spare      []*attempt            // of ended ones, for their memory
 	wellUntil  time.Time             // see allWell
+	said       tally                 // by all workers
 	unseen     unseen
 	totals     account.Totals
 	correction correction

@@ -128,6 +128,9 @@ func answerOf() [][]byte {
 	}
 }
 
+// handovers are the headers by which engines, or who is before them, are told whom to connect to.
+var handovers = []string{"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-kv-cache-source-host-port"}
+
 // As a gateway's bodies come, so they go on: whatever their size and pieces.
 func TestPickerBodies(t *testing.T) {
 	c, url, engines := startPicker(t, 3)
@@ -141,12 +144,15 @@ func TestPickerBodies(t *testing.T) {
 					continue
 				}
 				r := &gateway.Request{Path: "/v1/completions", Body: prompt(size), Part: part, Answer: answerOf(), Trailers: how == "trailers", Silent: how == "silent", Buffered: how == "buffered",
-					Headers: []extproc.Header{{Name: "content-type", Value: "application/json"}, {Name: "x-prefiller-host-port", Value: "169.254.169.254:80"}}}
+					Headers: []extproc.Header{{Name: "content-type", Value: "application/json"}}}
+				for _, name := range handovers {
+					r.Headers = append(r.Headers, extproc.Header{Name: name, Value: "169.254.169.254:80"})
+				}
 				got, err := c.Do(t.Context(), r)
 				if err != nil || got.Status != 0 {
 					t.Fatalf("%d bytes by %d, %s: %v, %d %s", size, part, how, err, got.Status, got.Text)
 				}
-				if !bytes.Equal(got.Body, r.Body) || !slices.Contains(engines, got.Endpoint) || got.Told != got.Endpoint || !slices.Contains(got.Remove, "x-prefiller-host-port") {
+				if !bytes.Equal(got.Body, r.Body) || !slices.Contains(engines, got.Endpoint) || got.Told != got.Endpoint || slices.ContainsFunc(handovers, func(name string) bool { return !slices.Contains(got.Remove, name) }) {
 					t.Fatalf("%d bytes by %d, %s: %d bytes go to %q (%q), without %q", size, part, how, len(got.Body), got.Endpoint, got.Told, got.Remove)
 				}
 			}

@@ -138,6 +138,14 @@ func (p *Proxy) endpoint(e *fleet.Engine, rank uint32) string {
 	return net.JoinHostPort(e.Base.Hostname(), port)
 }
 
+// exchange sends the request to its engine, or has the gateway do so, and returns the answer.
+func (p *Proxy) exchange(w http.ResponseWriter, q *call, pair *route.Pair, stage route.Stage, req *http.Request) (*http.Response, error) {
+	if q.passage != nil {
+		return p.handOn(w, q, pair, stage, req)
+	}
+	return p.client.RoundTrip(req)
+}
+
 // handOn has the gateway send a request to the chosen worker. If another one answered, the
 // booking is its.
 func (p *Proxy) handOn(w http.ResponseWriter, q *call, pair *route.Pair, stage route.Stage, req *http.Request) (*http.Response, error) {

@@ -124,6 +124,7 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 		}
 	case whyRefused:
 		if !p.cfg.Retry500 || !q.wants || q.final() {
+			q.alone(stage)
 			return nil // nobody to compare it with
 		}
 		f.fault, f.weak = true, true
@@ -165,6 +166,7 @@ func (p *Proxy) failed(q *call, stage route.Stage, resp *http.Response, cancel c
 // where its engine says so of all that it gets, another one is asked, and tells whose fault it is.
 func (p *Proxy) calledWrong(q *call, stage route.Stage) *failure {
 	if !p.cfg.Retry500 || !q.generates || q.final() {
+		q.alone(stage)
 		return nil // nobody to compare it with
 	}
 	blame := q.m.Router.Failed(q.id, stage, route.Failure{Wrong: true})
@@ -173,6 +175,15 @@ func (p *Proxy) calledWrong(q *call, stage route.Stage) *failure {
 	}
 	q.doubted = true
 	return &failure{blame: blame, retry: whyRefused, fault: true, weak: true}
+}
+
+// alone notes what only a gateway could ask another engine about, which does not tell: that the
+// request is called wrong, or was cut before its answer had a token. Its client may be the cause of either;
+// what others serve in the meantime tells whether the engine does so to all that it gets.
+func (q *call) alone(stage route.Stage) {
+	if q.passage != nil && q.generates && q.options.Worker == nil {
+		q.m.Router.Failed(q.id, stage, route.Failure{Wrong: true, Alone: true})
+	}
 }
 
 // saysNothing is for an answer with status 200 that has an error in its beginning, or

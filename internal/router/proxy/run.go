@@ -254,7 +254,11 @@ func (p *Proxy) best(ctx context.Context, q *call, o route.Options) (best route.
 
 // attempt passes the request to the chosen worker, whose booking ends with it.
 func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) (no *failure) {
+	stage := route.Whole
 	defer func() {
+		if r.Context().Err() != nil {
+			q.alone(stage)
+		}
 		q.m.Router.Free(q.id)
 		p.queue.wake(q.m)
 	}()
@@ -276,7 +280,6 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	var part *prefill
 	var err error
 	refused := false // in an answer with status 200
-	stage := route.Whole
 	switch {
 	case pair.Prefill == nil:
 		part = &prefill{data: p.wholeBody(q, e, &pair.Decode)}
@@ -380,14 +383,6 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	clean = no == nil && q.tally.outcome == "ok" && !s.idle.cut && pair.Prefill == nil && q.passage == nil
 	q.clean = clean
 	return no
-}
-
-// exchange sends the request to its engine, or has the gateway do so, and returns the answer.
-func (p *Proxy) exchange(w http.ResponseWriter, q *call, pair *route.Pair, stage route.Stage, req *http.Request) (*http.Response, error) {
-	if q.passage != nil {
-		return p.handOn(w, q, pair, stage, req)
-	}
-	return p.client.RoundTrip(req)
 }
 
 // final reports whether the request may go to no other worker, whatever becomes of it.
