@@ -186,7 +186,10 @@ func TestPiecesOfNoCutAreRefused(t *testing.T) {
 		"hash beyond": func(p *core.Piece) {
 			p.Exceptions = []core.PieceException{{Holder: 2, Hashes: []core.PieceHash{{Pos: 2}}}}
 		},
-		"nothing":          func(p *core.Piece) { p.Children, p.Exceptions = nil, []core.PieceException{{Holder: 2}} },
+		"nothing": func(p *core.Piece) { p.Children, p.Exceptions = nil, []core.PieceException{{Holder: 2}} },
+		"nothing, alone": func(p *core.Piece) {
+			p.Held, p.Children, p.Exceptions = nil, nil, []core.PieceException{{Holder: 2}}
+		},
 		"unknown parent":   func(p *core.Piece) { p.Parent, p.Offset = 7, 1 },
 		"beyond parent":    func(p *core.Piece) { p.Parent, p.Offset = 1, 3 },
 		"before parent":    func(p *core.Piece) { p.Parent, p.Offset = 1, 0 },
@@ -212,6 +215,25 @@ func TestPiecesOfNoCutAreRefused(t *testing.T) {
 		if err := x.Check(); err != nil || x.Runs() != 0 {
 			t.Errorf("%s: %d runs are left, %v", name, x.Runs(), err)
 		}
+	}
+}
+
+// What a holder only knows, because of a last piece that is then refused, is gone with it.
+func TestAboveARefusedPieceNothingIsLeft(t *testing.T) {
+	x := core.NewRadix(core.Options{})
+	l := x.NewLoader(0)
+	known := []core.PieceException{{Holder: 1, Hashes: []core.PieceHash{{Shared: true}}}}
+	if err := l.Add(&core.Piece{Number: 1, Local: []uint64{1, 2}, Engine: []uint64{3, 4}, Exceptions: known, Children: []uint32{2}}); err != nil {
+		t.Fatal(err)
+	}
+	nothing := []core.PieceException{{Holder: 1}}
+	if err := l.Add(&core.Piece{Number: 2, Parent: 1, Offset: 2, Local: []uint64{5}, Engine: []uint64{6}, Exceptions: nothing}); !errors.Is(err, core.ErrPiece) {
+		t.Fatal(err)
+	}
+	x.Clear(1, 0, true)
+	l.Finish()
+	if err := x.Check(); err != nil || x.Runs() != 0 {
+		t.Errorf("%d runs are left, %v", x.Runs(), err)
 	}
 }
 

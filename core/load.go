@@ -22,6 +22,9 @@ type Loader struct {
 	// closed has the positions of runs whose shared hash leads to so many positions
 	// that it must be told who knows it there (closedBlocks).
 	closed map[*run][]uint32
+	// refused is the lowest run that the last refused piece reached: what hangs on
+	// the piece alone, there and above, nobody may have.
+	refused *run
 }
 
 type loaded struct {
@@ -48,7 +51,7 @@ func (x *Radix) NewLoader(expected int) *Loader {
 func (l *Loader) Add(p *Piece) error {
 	x := l.x
 	parent, err := l.check(p)
-	if err != nil {
+	if l.refused = parent; err != nil {
 		return err
 	}
 	if x.arena.inUse+len(p.Engine)/segBlocks+1 >= maxSegs {
@@ -81,6 +84,9 @@ func (l *Loader) Add(p *Piece) error {
 		}
 	}
 	x.attach(r)
+	if l.refused = nil; err != nil {
+		l.refused = r
+	}
 	if len(p.Children) > 0 {
 		l.runs[p.Number] = &loaded{r, len(p.Children)}
 	}
@@ -92,17 +98,29 @@ func (l *Loader) Add(p *Piece) error {
 // Add of all loaders; where a load was broken off, once the holders are cleared.
 func (l *Loader) Finish() {
 	for _, up := range l.runs {
-		if l.x.run(up.run.id) == up.run {
-			for _, ex := range slices.Clone(up.run.exceptions) {
-				l.x.releasePresence(up.run, ex.holder, true)
-			}
-			l.x.shrink(up.run)
-		}
+		l.release(up.run)
+	}
+	for r := l.refused; r != nil && r != l.x.root; {
+		up := r.parent
+		l.release(r)
+		r = up
 	}
 	clear(l.runs)
+	l.refused = nil
 	clear(l.closed)
 	l.x.mergePending()
 	l.x.dir.trim()
+}
+
+// release takes away what nobody has of the run, if it is still there.
+func (l *Loader) release(r *run) {
+	if l.x.run(r.id) != r {
+		return
+	}
+	for _, ex := range slices.Clone(r.exceptions) {
+		l.x.releasePresence(r, ex.holder, true)
+	}
+	l.x.shrink(r)
 }
 
 // check returns the run that the piece leaves, or why it is a piece of no cut. A parent is
@@ -132,10 +150,10 @@ func (l *Loader) check(p *Piece) (*run, error) {
 		return nil, fmt.Errorf("%w: it leaves the root after block %d", ErrPiece, p.Offset)
 	}
 	if parent.body.Load().children.Load().find(p.Offset, p.Local[0]) != nil {
-		return nil, fmt.Errorf("%w: another run begins with its first block", ErrPiece)
+		return parent, fmt.Errorf("%w: another run begins with its first block", ErrPiece)
 	}
 	if l.runs[p.Number] != nil {
-		return nil, fmt.Errorf("%w: run %d is there already", ErrPiece, p.Number)
+		return parent, fmt.Errorf("%w: run %d is there already", ErrPiece, p.Number)
 	}
 	return parent, nil
 }
