@@ -126,6 +126,10 @@ type Endpoints struct {
 	Replay map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
 }
 
+// notOfHost reports whether a character is in no host's name or address. What routers pass on of
+// them goes into headers and bodies, and engines make URLs of it.
+func notOfHost(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'/\@?#<>`, r) }
+
 // checkMeeting requires a host and a port of where engines meet, if there is an address.
 func (e *Endpoints) checkMeeting() error {
 	for _, a := range [...]struct{ name, at string }{{"bootstrap", e.Bootstrap}, {"peer", e.Peer}} {
@@ -133,7 +137,7 @@ func (e *Endpoints) checkMeeting() error {
 			continue
 		}
 		host, port, err := net.SplitHostPort(a.at)
-		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || host == "" || n == 0 {
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || host == "" || n == 0 || strings.ContainsFunc(host, notOfHost) {
 			return fmt.Errorf("%s address %q: give host:port", a.name, a.at)
 		}
 	}
