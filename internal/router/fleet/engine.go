@@ -190,3 +190,13 @@ func (e *Engine) ask(ctx context.Context, client *http.Client, path string, time
 	data, err = io.ReadAll(io.LimitReader(resp.Body, most)) // to its end, for the connection's next use
 	return resp.StatusCode, data, errors.Join(err, resp.Body.Close())
 }
+
+// Peers reports whether an engine of the model fetches prefixes from others. It looks at all.
+func (m *Model) Peers() bool {
+	for _, e := range m.Engines() {
+		if e.Peer != "" {
+			return true
+		}
+	}
+	return false
+}

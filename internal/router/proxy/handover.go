@@ -131,14 +131,15 @@ func (p *Proxy) withoutTransfers(r *http.Request, q *call) *refusal {
 	if namesAddress(r.Header.Get(headerRequest)) {
 		r.Header.Del(headerRequest)
 	}
-	if !q.object && len(q.data) > 0 && q.m.Split() {
+	if !q.object && len(q.data) > 0 && (q.m.Split() || q.m.Peers()) {
 		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type",
-			"a model with prefill workers takes JSON objects only: what else a body tells its engines is not known")
+			"a model whose workers give each other KV entries takes JSON objects only: what else a body tells its engines is not known")
 	}
 	if q.transfer {
 		if err := blankTransfers(q.data); err != nil {
 			return refuse(http.StatusBadRequest, "malformed_json", "the body: "+err.Error())
 		}
+		q.transfer = false
 		p.obs.handOvers.Inc()
 	}
 	return nil

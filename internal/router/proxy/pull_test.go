@@ -121,6 +121,25 @@ func TestPrefixesAreFetched(t *testing.T) {
 	l.idle()
 }
 
+// What a trusted caller itself says of transfers is not replaced; and a body that is not looked into
+// is for no model whose engines fetch.
+func TestPrefixesAreNotFetchedOverACallersWord(t *testing.T) {
+	l, last := pullLab(t, 2, func(int) bool { return true })
+	body := promptBody(false, 1000, 400, 2)
+	l.cachedOn(t, "0", body)
+	const params = `{"do_remote_decode":false}`
+	own := strings.TrimSuffix(body, "}") + `,"kv_transfer_params":` + params + `}`
+	if _, h := l.cachedOn(t, "1", own); strings.Contains(h.Get(headerReceipt), "pull=") || last() != params {
+		t.Errorf("a trusted caller's word became %s", last())
+	}
+	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" + modelName + "\r\n--b--\r\n"
+	l.proxy.cfg.Trust = nil
+	if status, data, _ := l.post("/v1/audio/transcriptions", form, "Content-Type", "multipart/form-data; boundary=b"); status != http.StatusUnsupportedMediaType {
+		t.Errorf("a form: %d %s", status, data)
+	}
+	l.idle()
+}
+
 // An engine that does not do it is found out: it is counted, named in the account, and expected
 // to be so.
 func TestPrefixesThatAreNotFetched(t *testing.T) {

@@ -212,7 +212,8 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole, o.Waited = q.id, true, !q.stream, time.Since(q.arrival)
-	o.Pull = q.passage == nil // else whoever sends it says nothing of that
+	// Whoever sends it for a gateway says nothing of that, and what a trusted caller says of transfers stays.
+	o.Pull = q.passage == nil && !q.transfer
 	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
 	if o.Patient = patient; patient {
 		o.Waiting = p.queue.waiting(q.m)
