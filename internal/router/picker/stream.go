@@ -75,10 +75,10 @@ func (s *Server) process(g grpc.ServerStream) error {
 	x := &stream{server: s, grpc: g, heads: make(chan head, 1), header: make(http.Header), begun: make(chan func(), 1), overdue: make(chan struct{})}
 	x.machine.request, x.machine.response = extproc.ModeFullDuplex, extproc.ModeFullDuplex
 	x.ctx, x.cancel = context.WithCancel(context.WithoutCancel(g.Context()))
-	defer context.AfterFunc(g.Context(), x.gone)()
 	x.bodyIn, x.body = io.Pipe()
 	x.answer, x.chunks = io.Pipe()
 	x.late = time.AfterFunc(s.cfg.ReadTimeout, func() { _ = x.body.CloseWithError(errLate); close(x.overdue) })
+	defer context.AfterFunc(g.Context(), x.gone)() // which may be at once
 	defer x.end()
 	s.meters.streams.Add(1)
 	defer s.meters.streams.Add(-1)
