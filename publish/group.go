@@ -224,7 +224,7 @@ func (b *outbox) send(batch []*held) (*jetstream.PubAck, error) {
 		switch {
 		case errors.Is(err, jetstream.ErrAsyncPublishTimeout) && late < mostLate && time.Since(begun) < b.wait:
 			late++
-		case isCode(err, batchIncomplete) && wait <= mostRetryBatch:
+		case isCode(err, batchIncomplete) && wait < mostRetryBatch:
 			wait *= 2
 		default:
 			return ack, err
