@@ -101,18 +101,15 @@ func (c *Cut) Begun() { <-c.begun }
 // out. ctx bounds the wait for room in the queue.
 func (c *Cut) Next(ctx context.Context, amount int, after func(shard int)) (done bool, err error) {
 	all := make([]bool, len(c.parts))
-	finished := make(chan struct{})
-	err = c.space.submit(ctx, func(t *task) {
+	err = c.space.submitWait(ctx, func(t *task) {
 		t.inspect = func(o *owner) {
 			all[o.number] = c.parts[o.number].Next(amount)
 			after(o.number)
 		}
-		t.done = func(core.Outcome) { close(finished) }
 	})
 	if err != nil {
 		return false, err
 	}
-	<-finished
 	for _, d := range all {
 		if !d {
 			return false, nil
@@ -141,14 +138,10 @@ func (c *Cut) End() {
 		return
 	}
 	c.ended = true
-	finished := make(chan struct{})
-	err := c.space.submit(context.Background(), func(t *task) {
+	// An error says that the space is closed: its owners stop.
+	_ = c.space.submitWait(context.Background(), func(t *task) {
 		t.inspect = func(o *owner) { c.parts[o.number].End() }
-		t.done = func(core.Outcome) { close(finished) }
 	})
-	if err == nil {
-		<-finished
-	} // else the space is closed: its owners stop
 	c.space.cutting.Store(false)
 }
 

@@ -236,15 +236,9 @@ func (l *Load) finishGroups(ctx context.Context) error {
 
 // each has every owner call f and waits.
 func (l *Load) each(ctx context.Context, f func(o *owner)) error {
-	finished := make(chan struct{})
-	err := l.space.submit(ctx, func(t *task) {
-		t.inspect = f
-		t.done = func(core.Outcome) { close(finished) }
-	})
-	if err != nil {
+	if err := l.space.submitWait(ctx, func(t *task) { t.inspect = f }); err != nil {
 		return err
 	}
-	<-finished
 	return l.failed()
 }
 
@@ -267,8 +261,7 @@ func (l *Load) Finish(ctx context.Context) error {
 
 // Commit shows what was loaded to lookups. After an error Abort is due.
 func (l *Load) Commit(ctx context.Context) error {
-	shown := make(chan struct{})
-	err := l.space.submit(ctx, func(t *task) {
+	return l.space.submitWait(ctx, func(t *task) {
 		for _, m := range l.members {
 			l.space.table.show(m)
 		}
@@ -282,27 +275,16 @@ func (l *Load) Commit(ctx context.Context) error {
 				}
 			}
 		}
-		t.done = func(core.Outcome) { close(shown) }
 	})
-	if err != nil {
-		return err
-	}
-	<-shown
-	return nil
 }
 
 // Abort drops what was loaded. It returns when that is done.
 func (l *Load) Abort() {
 	l.fail(errAborted) // what is queued is passed over
-	dropped := make(chan struct{})
-	err := l.space.submit(context.Background(), func(t *task) {
-		t.members = append(t.members, l.members...)
-		t.done = func(core.Outcome) { close(dropped) }
-	})
+	err := l.space.submitWait(context.Background(), func(t *task) { t.members = append(t.members, l.members...) })
 	if err != nil {
 		return // the space is closed
 	}
-	<-dropped
 	_ = l.each(context.Background(), func(o *owner) {
 		for _, part := range l.parts[o.number] {
 			if part != nil {

@@ -94,10 +94,7 @@ func (o *owner) apply(t *task) (changed bool) {
 		if ev.Group > 0 {
 			continue
 		}
-		countCopies, asked := t.batch.CountCopies, out.UnknownParent
-		if t.pooled != nil && t.pooled[i] != nil {
-			countCopies = false // whoever says it, an object is there once
-		}
+		asked := out.UnknownParent
 		had := !o.index.Empty(m.holder)
 		if had || o.begins(ev) {
 			o.prefetchAfter(t, i)
@@ -105,14 +102,14 @@ func (o *owner) apply(t *task) (changed bool) {
 		switch ev.Kind {
 		case event.Stored:
 			o.store(t, i, out)
-			if t.pooled != nil && t.pooled[i] != nil { // nobody can be asked for what is missing
+			if t.ofPool(i) { // nobody can be asked for what is missing
 				out.UnknownBlock += out.UnknownParent - asked
 				out.UnknownParent = asked
 			}
 		case event.Removed:
-			part := o.index.Remove(m.holder, ev, countCopies)
+			part := o.index.Remove(m.holder, ev, t.countCopies(i))
 			part.Unknown = o.share(t, part.Unknown, len(ev.Engine))
-			if t.pooled != nil && t.pooled[i] != nil {
+			if t.ofPool(i) {
 				part.Unknown = 0 // others may have said so before, or it is of another age
 			}
 			out.Add(part)
@@ -196,14 +193,14 @@ func (o *owner) share(t *task, missing, blocks int) int {
 // here, and else it forgets the hashes that now belong to another shard.
 func (o *owner) store(t *task, i int, out *core.Outcome) {
 	ev, h := &t.batch.Events[i], t.members[i].holder
-	countCopies := t.batch.CountCopies && (t.pooled == nil || t.pooled[i] == nil)
+	countCopies := t.countCopies(i)
 	if len(t.to) == 1 {
 		if ev.Incomplete && len(ev.Local) > 0 && ev.HasParent && !o.index.Knows(h, ev.Parent) {
 			if vote := o.knower(o.space.scheme(t.members[i].id.Worker), ev.Parent); vote != parentUnknown {
 				out.Inferred += o.index.Infer(h, vote.holder(), ev.Parent)
 			}
 		}
-		if (t.scheme != "" || t.pooled != nil) && len(ev.Local) == 0 {
+		if t.asksOthers() && len(ev.Local) == 0 {
 			out.Add(core.StoreHashOnly(o.index, h, ev, countCopies, func(j int) (core.Holder, bool) {
 				vote := o.teller(t, i, ev.Engine[j])
 				return vote.holder(), vote != parentUnknown
@@ -215,10 +212,10 @@ func (o *owner) store(t *task, i int, out *core.Outcome) {
 	}
 	if len(ev.Local) == 0 {
 		var part core.Outcome
-		if t.scheme == "" && t.pooled == nil {
-			part = o.index.Store(h, ev, countCopies)
-		} else {
+		if t.asksOthers() {
 			part = o.storeHashOnly(t, i)
+		} else {
+			part = o.index.Store(h, ev, countCopies)
 		}
 		part.UnknownBlock = o.share(t, part.UnknownBlock, len(ev.Engine))
 		out.Add(part)
@@ -290,8 +287,7 @@ func (o *owner) storeHashOnly(t *task, i int) core.Outcome {
 	if offers {
 		t.awaitParent(i)
 	}
-	countCopies := t.batch.CountCopies && (t.pooled == nil || t.pooled[i] == nil)
-	return core.StoreHashOnly(o.index, h, ev, countCopies, func(j int) (core.Holder, bool) {
+	return core.StoreHashOnly(o.index, h, ev, t.countCopies(i), func(j int) (core.Holder, bool) {
 		vote := o.votes[j]
 		if vote == parentUnknown || t.hashVote(i, j) != vote {
 			return 0, false

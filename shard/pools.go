@@ -63,23 +63,23 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 	}
 	s.mu.Lock()
 	old := s.table.pools[worker]
-	same := old == nil && len(list) == 0 || old != nil && slices.EqualFunc(old.list, list, event.Pool.Equal)
+	if len(list) == 0 {
+		if old != nil {
+			s.table.name(worker, nil)
+		}
+		s.mu.Unlock()
+		return nil
+	}
+	same := old != nil && slices.EqualFunc(old.list, list, event.Pool.Equal)
 	room := s.table.count.Load() < int64(s.maxRanks)
 	for _, rank := range ranks {
-		same = same && (len(list) == 0 || !room || s.table.find(RankID{worker, rank}) != nil)
+		same = same && (!room || s.table.find(RankID{worker, rank}) != nil)
 	}
 	s.mu.Unlock()
 	if same {
 		return nil
 	}
-	moved := make(chan struct{})
-	err := s.submit(ctx, func(t *task) {
-		t.done = func(core.Outcome) { close(moved) }
-		if len(list) == 0 {
-			s.table.name(worker, nil)
-			t.inspect = func(*owner) {}
-			return
-		}
+	return s.submitWait(ctx, func(t *task) {
 		w := newWorkerPools(list)
 		var before []*member
 		for _, m := range s.table.byWorker[worker] {
@@ -100,11 +100,6 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 			}
 		}
 	})
-	if err != nil {
-		return err
-	}
-	<-moved
-	return nil
 }
 
 // namedPool is a pool that workers name, while some do. Space.mu guards users.
@@ -223,9 +218,7 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	if !due {
 		return nil
 	}
-	aged := make(chan struct{})
-	err := s.submit(ctx, func(t *task) {
-		t.done = func(core.Outcome) { close(aged) }
+	return s.submitWait(ctx, func(t *task) {
 		gone := make(map[*member][]event.Tier)
 		for id, age := range ages {
 			at, third := s.table.ages[id], 3*now.Unix()/age
@@ -247,14 +240,10 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 			}
 		}
 	})
-	if err != nil {
-		return err
-	}
-	<-aged
-	return nil
 }
 
-// poolKeep is how long a pool is kept that no worker names: nobody tells what leaves it.
+// poolKeep is how long a pool is kept that no worker names: nobody tells what leaves it. It is no
+// setting: it outlasts a redeployment of all its workers, and bounds the memory of one that is gone.
 const poolKeep = time.Hour
 
 // forgetPools removes pools that nobody has named for long, and at once those that have nothing.
@@ -338,7 +327,7 @@ func (s *Space) attribute(t *task) {
 		ev := t.batch.Events[i]
 		p := w.pool(&ev)
 		if p == 0 {
-			events, t.pooled = append(events, ev), append(t.pooled, nil)
+			events, t.pooled = append(events, ev), append(t.pooled, pooled{})
 			continue
 		}
 		age := s.table.ages[w.ids[p-1]]
@@ -357,22 +346,34 @@ func (s *Space) attribute(t *task) {
 			ev.AllTiers = true
 		case ev.Kind == event.Removed && anywhere: // whenever it was said
 			for ev.Tier = event.NumTiers - 1; ev.Tier > 0; ev.Tier-- {
-				events, t.pooled = append(events, ev), append(t.pooled, &w.list[p-1])
+				events, t.pooled = append(events, ev), append(t.pooled, pooled{pool: w.named[p-1]})
 			}
 		}
-		events, t.pooled = append(events, ev), append(t.pooled, &w.list[p-1])
+		events, t.pooled = append(events, ev), append(t.pooled, pooled{pool: w.named[p-1]})
 	}
 	b := *t.batch
 	b.Events = events
 	t.batch = &b
 }
 
+// pooled is an event that is a pool's, or with no pool one that is none's.
+type pooled struct {
+	pool      *namedPool
+	announcer *member // the rank that said it; nil: it is not known
+}
+
+func (t *task) ofPool(i int) bool { return t.pooled != nil && t.pooled[i].pool != nil }
+
+// countCopies reports whether copies of event i are counted: in a pool, whoever says it, an
+// object is there once.
+func (t *task) countCopies(i int) bool { return t.batch.CountCopies && !t.ofPool(i) }
+
 // announcer returns the vote for the rank that said what event i is about, if it knows the hash here.
 func (o *owner) announcer(t *task, i int, hash uint64) (vote parentVote, knows bool) {
-	if t.pooled == nil || t.pooled[i] == nil {
+	if !t.ofPool(i) {
 		return parentUnknown, false
 	}
-	m := t.announcers[i]
+	m := t.pooled[i].announcer
 	if m == nil || !o.index.Knows(m.holder, hash) {
 		return parentUnknown, false
 	}

@@ -163,16 +163,13 @@ func (p *Replacement) Commit(ctx context.Context, done func()) error {
 
 // Abort drops the new state. It returns when that is done.
 func (p *Replacement) Abort(ctx context.Context) error {
-	dropped := make(chan struct{})
-	err := p.space.submit(ctx, func(t *task) {
+	err := p.space.submitWait(ctx, func(t *task) {
 		delete(p.space.table.replacing, p.id)
 		t.members = append(t.members, p.member)
-		t.done = func(core.Outcome) { close(dropped) }
 	})
 	if err != nil {
 		return err
 	}
-	<-dropped
 	p.space.mu.Lock()
 	defer p.space.mu.Unlock()
 	p.space.table.renew()

@@ -174,12 +174,14 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 // schemeOf returns the hash scheme of the batch's worker if the batch has
 // hash-only events: all shards must take it as the same.
 func (s *Space) schemeOf(b *event.Batch) string {
-	for i := range b.Events {
-		if hashOnly(&b.Events[i]) || s.table.pooled.Load() { // what goes to a pool is by hash
-			return s.scheme(b.Worker)
-		}
+	asked := s.table.pooled.Load() // what goes to a pool is by hash
+	for i := 0; i < len(b.Events) && !asked; i++ {
+		asked = hashOnly(&b.Events[i])
 	}
-	return ""
+	if !asked {
+		return ""
+	}
+	return s.scheme(b.Worker)
 }
 
 // findMembers finds the member of each event, made if the event stores blocks, and
@@ -189,14 +191,11 @@ func (s *Space) findMembers(t *task) (refused int) {
 	for i := range t.batch.Events {
 		ev := &t.batch.Events[i]
 		id := RankID{t.batch.Worker, ev.DPRank}
-		switch {
-		case t.pooled != nil:
-			t.announcers = append(t.announcers, s.table.find(id))
-			if t.pooled[i] != nil {
-				id = poolID(t.pooled[i].Name)
-			}
-			fallthrough
-		case m == nil || m.id != id:
+		if t.ofPool(i) {
+			t.pooled[i].announcer = s.table.find(id)
+			id = t.pooled[i].pool.id
+		}
+		if m == nil || m.id != id {
 			m = s.table.find(id)
 		}
 		if ev.DPRank == event.PoolRank { // of no worker
@@ -228,7 +227,7 @@ func (s *Space) reach(t *task) {
 		}
 		switch ev := &t.batch.Events[i]; {
 		case ev.Kind != event.Stored || ev.Group > 0:
-		case ev.Incomplete && ev.HasParent || hashOnly(ev) && (t.scheme != "" || t.pooled != nil):
+		case ev.Incomplete && ev.HasParent || hashOnly(ev) && t.asksOthers():
 			m.reachAll() // it may be wherever others of the hash scheme have it
 		case !ev.HasParent && len(ev.Local) > 0:
 			m.reached[s.shardOf(ev.Local[0])] = true
@@ -303,19 +302,12 @@ func (s *Space) RemoveRank(ctx context.Context, id RankID) error {
 
 // removeRanks removes the ranks that which names under the lock.
 func (s *Space) removeRanks(ctx context.Context, which func(remove func(*member))) error {
-	removed := make(chan struct{})
-	err := s.submit(ctx, func(t *task) {
+	return s.submitWait(ctx, func(t *task) {
 		which(func(m *member) {
 			t.members = append(t.members, m)
 			s.table.remove(m)
 		})
-		t.done = func(core.Outcome) { close(removed) }
 	})
-	if err != nil {
-		return err
-	}
-	<-removed
-	return nil
 }
 
 // Digest returns the digest of the space (see core.DigestTerm) at one point of
@@ -323,8 +315,7 @@ func (s *Space) removeRanks(ctx context.Context, which func(remove func(*member)
 func (s *Space) Digest(ctx context.Context) (uint64, error) {
 	var sum atomic.Uint64
 	id := SpaceHash(s.key)
-	summed := make(chan struct{})
-	err := s.submit(ctx, func(t *task) {
+	err := s.submitWait(ctx, func(t *task) {
 		grouped := s.table.grouped()
 		t.inspect = func(o *owner) {
 			sum.Add(o.index.Digest(id, o.identity) - o.hiddenDigest(id))
@@ -334,12 +325,10 @@ func (s *Space) Digest(ctx context.Context) (uint64, error) {
 				}
 			}
 		}
-		t.done = func(core.Outcome) { close(summed) }
 	})
 	if err != nil {
 		return 0, err
 	}
-	<-summed
 	return sum.Load(), nil
 }
 
@@ -382,6 +371,19 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 		o.queue <- t
 	}
 	return nil
+}
+
+// submitWait is submit, and waits until the task is done.
+func (s *Space) submitWait(ctx context.Context, prepare func(t *task)) error {
+	done := make(chan struct{})
+	err := s.submit(ctx, func(t *task) {
+		prepare(t)
+		t.done = func(core.Outcome) { close(done) }
+	})
+	if err == nil {
+		<-done
+	}
+	return err
 }
 
 // finish is called by the last shard to have done its part of t.

@@ -26,12 +26,9 @@ type task struct {
 	// hashes that the worker's ranks do not know are looked for with others of
 	// it. "": they are not.
 	scheme string
-	// pooled says of which events of the batch a pool is meant, nil of none: they are changed
-	// for it, and announcers are the ranks that said so. takers take over what a restored
-	// rank has on tiers of pools.
-	pooled     []*event.Pool
-	announcers []*member
-	takers     *takers
+	// pooled says of each event of the batch whether it is a pool's; nil: none is.
+	pooled []pooled
+	takers *takers // take over what a restored rank has on tiers of pools
 
 	reveal *member // the rank that takes over from the one in members
 	done   func(core.Outcome)
@@ -42,7 +39,7 @@ type task struct {
 	// parents[i] is how the shards have voted on the parent of event i. A
 	// shard that must know the outcome waits on decided.
 	parents []parentTally
-	// hashVotes has, where scheme is not empty or something is a pool's, how the shards have voted on the
+	// hashVotes has, if asksOthers, how the shards have voted on the
 	// blocks of the batch's hash-only events, those of event i from hashVotesAt[i]
 	// on: as a parentVote, the greatest. It holds once parents[i] says that
 	// all have voted.
@@ -68,7 +65,7 @@ func (t *task) start() {
 		for i := range t.parents {
 			t.parents[i].Store(0)
 		}
-		if t.scheme != "" || t.pooled != nil {
+		if t.asksOthers() {
 			t.startHashVotes()
 		}
 	}
@@ -89,6 +86,10 @@ func (t *task) startHashVotes() {
 		t.hashVotes[i].Store(uint32(parentUnknown))
 	}
 }
+
+// asksOthers reports whether blocks of hash-only events are looked for with others than
+// their holder.
+func (t *task) asksOthers() bool { return t.scheme != "" || t.pooled != nil }
 
 // hashOnly reports whether the event stores blocks by their engine hashes alone.
 func hashOnly(ev *event.Event) bool {
@@ -117,9 +118,6 @@ func (t *task) reset() {
 	t.batch, t.inspect, t.done = nil, nil, nil
 	t.restore, t.copies, t.attach, t.reveal, t.scheme = nil, nil, false, nil, ""
 	t.pooled, t.takers = nil, nil
-	race.Write(t.announcers)
-	clear(t.announcers)
-	t.announcers = t.announcers[:0]
 	race.Write(t.members) // clearing is assembly, and the owners have just read them
 	race.Write(t.outs)
 	clear(t.members)
