@@ -10,8 +10,9 @@ import (
 // candidate is checked against the hash in the arena.
 //
 // It is an extendible hash table: the top bits of the hash pick a leaf through
-// the top table, the next a 64-byte chunk in it (one cache line: 12 tags, how
-// many entries overflowed and how far, 12 block numbers; 5.3 bytes an entry).
+// the top table, the next a 64-byte chunk in it (one cache line: 12 tags, which
+// hold guests of other chunks, how many of its own are elsewhere and how far, 12 block
+// numbers; 5.3 bytes an entry).
 // A full leaf splits, so no operation moves more than about 2,300 entries: the
 // writer never stops for long. Only the writer uses it.
 type directory struct {

@@ -24,15 +24,10 @@ func appendHeld(dst []byte, ix Index, stale map[event.Space]map[shard.RankID]boo
 		dst = appendString(dst, sp.Group)
 		dst = appendUint(dst, `,"block_size":`, uint64(sp.BlockSize))
 		dst = append(dst, `,"ranks":[`...)
-		more := false
-		for _, rank := range space.Ranks() {
-			if rank.Pool() {
-				continue
-			}
-			if more {
+		for i, rank := range slices.DeleteFunc(space.Ranks(), isPool) {
+			if i > 0 {
 				dst = append(dst, ',')
 			}
-			more = true
 			blocks := uint64(0)
 			for _, n := range rank.Held {
 				blocks += uint64(n)

@@ -82,8 +82,8 @@ func writeSpaces(w io.Writer, set *shard.Set) {
 				held[tier] += n
 			}
 		}
-		for tier, name := range []string{"device", "host_pinned", "disk", "external"} {
-			writeGauge(w, "kvatlas_index_blocks", held[tier], append(s.labels[:len(s.labels):len(s.labels)], "tier", name)...)
+		for tier, n := range held {
+			writeGauge(w, "kvatlas_index_blocks", n, append(s.labels[:len(s.labels):len(s.labels)], "tier", event.Tier(tier).String())...)
 		}
 	}
 	metrics.WriteMetadataIfNeeded(w, "kvatlas_index_memory_bytes", "gauge")

@@ -127,7 +127,7 @@ func (w *workers) heed(ctx context.Context, e *registry.Entry) {
 // heedPools has lookups know what pools the worker reads from, and events of theirs be the
 // pools'.
 func (w *workers) heedPools(ctx context.Context, sp *shard.Space, e *registry.Entry) {
-	if w.r.share.Of > 0 && !w.r.share.Has(e.Key.Worker) {
+	if !w.r.share.Has(e.Key.Worker) {
 		return // another replica's
 	}
 	if err := sp.SetPools(ctx, e.Key.Worker, e.Ranks, e.Pools); err != nil && ctx.Err() == nil {

@@ -118,7 +118,7 @@ func startOf(l *dump.Loader) (ingest.Start, error) {
 	h := l.Header().Stream
 	start := ingest.Start{Seq: h.Seq + 1, Created: h.Created, Stored: h.Stored}
 	for _, r := range l.Ranks() {
-		if (shard.RankID{Worker: r.Worker, DPRank: r.DPRank}).Pool() {
+		if r.ID().Pool() {
 			continue // no stream tells of it
 		}
 		at := r.Position
