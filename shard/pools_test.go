@@ -12,9 +12,9 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// TestPoolsAreWhatWorkersSaid: random stores, removals, clears, offloads, departures and
-// dumps of workers that name a pool, and of one that does not, against sets; the same with
-// each number of shards, and after a cut is loaded into another space.
+// TestPoolsAreWhatWorkersSaid: random stores, removals, clears, offloads, departures, other
+// registrations and dumps of workers that name a pool, and of one that does not, against the
+// oracle; with some numbers of shards, and after a cut is loaded into another space.
 func TestPoolsAreWhatWorkersSaid(t *testing.T) {
 	for _, shards := range []int{1, 2, 5} {
 		for seed := range uint64(8) {
@@ -47,13 +47,13 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 	sp := openSpace(t, Config{Shards: shards})
 	pools := []event.Pool{{Name: "shared"}}
 	const strange = 3 // names no pool
-	name := func(worker uint64) {
-		if err := sp.SetPools(t.Context(), worker, []uint32{0, 1}, pools); err != nil {
+	register := func(sp *Space, worker uint64, list []event.Pool) {
+		if err := sp.SetPools(t.Context(), worker, []uint32{0, 1}, list); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for w := range uint64(strange) {
-		name(w)
+		register(sp, w, pools)
 	}
 	o := core.NewOracle() // a holder for each rank, and the last for the pool
 	const pool = core.Holder(8)
@@ -78,6 +78,44 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 	send := func(id RankID, ev event.Event) {
 		ev.DPRank = id.DPRank
 		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: id.Worker, CountCopies: true, Events: []event.Event{ev}})
+	}
+	// check compares the space with the oracle.
+	check := func(where string, sp *Space) {
+		t.Helper()
+		var r Result
+		for _, c := range chains {
+			sp.Find(c.local, &r)
+			got := map[RankID][event.NumTiers]uint32{}
+			r.Each(func(id RankID, d [event.NumTiers]uint32) { got[id] = d })
+			var m core.Matches
+			o.Find(c.local, &m)
+			deepest := make(map[core.Holder]uint32)
+			m.Each(event.Device, func(h core.Holder, d uint32) { deepest[h] = d })
+			deep := deepest[pool]
+			want := map[RankID][event.NumTiers]uint32{}
+			for w := range uint64(4) {
+				for rank := range uint32(2) {
+					id := RankID{w, rank}
+					d := deepest[holder(id)]
+					x := [event.NumTiers]uint32{d, d, d, d}
+					if w != strange {
+						x[event.External] = max(d, deep)
+					}
+					if x[event.External] > 0 {
+						want[id] = x
+					}
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Fatalf("%s: depths %v, want %v (pool %d)", where, got, want, deep)
+			}
+			if p := r.Pools(); len(p) != 1 || p[0] != (PoolDepth{"shared", deep}) {
+				t.Fatalf("%s: pools %v, want depth %d", where, p, deep)
+			}
+		}
+		if p := sp.Pools(); len(p) != 1 || p[0].Blocks != o.Held(pool, event.Device) || p[0].Workers != 3 {
+			t.Fatalf("%s: pools %+v, want %d blocks", where, p, o.Held(pool, event.Device))
+		}
 	}
 	for step := range 120 {
 		id := RankID{rnd.Uint64N(4), rnd.Uint32N(2)}
@@ -125,6 +163,11 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 					send(id, event.Event{Kind: event.Cleared, Tier: event.External})
 					o.Clear(pool, 0, true)
 				}
+			case 2: // it names none for a moment, or another
+				if names {
+					register(sp, id.Worker, []event.Pool{{Name: "other"}}[:rnd.IntN(2)])
+					register(sp, id.Worker, pools)
+				}
 			default: // the worker dies, and is back with the next registration
 				if err := sp.RemoveWorker(t.Context(), id.Worker); err != nil {
 					t.Fatal(err)
@@ -132,7 +175,7 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 				o.Clear(holder(RankID{id.Worker, 0}), 0, true)
 				o.Clear(holder(RankID{id.Worker, 1}), 0, true)
 				if names {
-					name(id.Worker)
+					register(sp, id.Worker, pools)
 				}
 			}
 		case 9: // a dump that says of some blocks that they are in the pool
@@ -148,42 +191,16 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 			}
 			commitDump(t, sp, id, events, copies)
 		}
-		where := fmt.Sprintf("%d shards, seed %d, step %d", shards, seed, step)
-		var r Result
-		for _, c := range chains {
-			sp.Find(c.local, &r)
-			got := map[RankID][event.NumTiers]uint32{}
-			r.Each(func(id RankID, d [event.NumTiers]uint32) { got[id] = d })
-			var m core.Matches
-			o.Find(c.local, &m)
-			deepest := make(map[core.Holder]uint32)
-			m.Each(event.Device, func(h core.Holder, d uint32) { deepest[h] = d })
-			deep := deepest[pool]
-			want := map[RankID][event.NumTiers]uint32{}
-			for w := range uint64(4) {
-				for rank := range uint32(2) {
-					id := RankID{w, rank}
-					d := deepest[holder(id)]
-					x := [event.NumTiers]uint32{d, d, d, d}
-					if w != strange {
-						x[event.External] = max(d, deep)
-					}
-					if x[event.External] > 0 {
-						want[id] = x
-					}
-				}
-			}
-			if !maps.Equal(got, want) {
-				t.Fatalf("%s: depths %v, want %v (pool %d)", where, got, want, deep)
-			}
-			if p := r.Pools(); len(p) != 1 || p[0] != (PoolDepth{"shared", deep}) {
-				t.Fatalf("%s: pools %v, want depth %d", where, p, deep)
-			}
-		}
-		if p := sp.Pools(); len(p) != 1 || p[0].Blocks != o.Held(pool, event.Device) || p[0].Workers != 3 {
-			t.Fatalf("%s: pools %+v, want %d blocks", where, p, o.Held(pool, event.Device))
-		}
+		check(fmt.Sprintf("%d shards, seed %d, step %d", shards, seed, step), sp)
 	}
+	back := openSpace(t, Config{Shards: 3})
+	if err := take(t, sp, 2, func() {}).load(t, back).Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for w := range uint64(strange) {
+		register(back, w, pools)
+	}
+	check(fmt.Sprintf("%d shards, seed %d, loaded", shards, seed), back)
 }
 
 // TestPoolsOfARegistrationThatComesLate: what was taken to be the worker's own becomes the
