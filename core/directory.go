@@ -129,7 +129,8 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 func (d *directory) takeBack(p *probe, first, lo, hi int, late uint32) {
 	for i := lo; i < hi; i++ {
 		if late>>(i-first)&1 == 0 {
-			d.removeFrom(d.refAt(p.at[i].mixed), p.at[i].mixed, p.blocks[i])
+			m := p.at[i].mixed
+			d.refAt(m).remove(m, p.blocks[i])
 		}
 	}
 }
@@ -202,7 +203,7 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 	spilled := uint32(0)
 	for ; late != 0; late &= late - 1 {
 		i := bits.TrailingZeros32(late)
-		if m := at[i].mixed; !d.removeFrom(d.refAt(m), m, blocks[i]) {
+		if m := at[i].mixed; !d.refAt(m).remove(m, blocks[i]) {
 			spilled |= 1 << i
 			d.count++
 		}
@@ -307,9 +308,9 @@ func (r *ref) slot(m uint64, b uint32) (c *chunk, s int, steps uint32, first *ch
 	}
 }
 
-// removeFrom takes the entry of the block out of the leaf. It reports false if the
+// remove takes the entry of the block out of the leaf. It reports false if the
 // leaf does not have it.
-func (d *directory) removeFrom(r *ref, m uint64, b uint32) bool {
+func (r *ref) remove(m uint64, b uint32) bool {
 	c, s, steps, first := r.slot(m, b)
 	if c == nil {
 		return false
@@ -382,7 +383,7 @@ func (d *directory) remove(hash uint64, b uint32) {
 	m := d.key.mix(hash)
 	r := d.refAt(m)
 	l := r.leaf
-	if d.removeFrom(r, m, b) {
+	if r.remove(m, b) {
 		d.count--
 	} else if got, ok := d.spill[hash]; ok && got == b {
 		delete(d.spill, hash)

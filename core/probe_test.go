@@ -115,7 +115,7 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 					m := p.at[at+i].mixed
 					isLate := late>>i&1 != 0
 					switch _, there := d.find(e.hash); {
-					case out && isLate && !d.removeFrom(d.refAt(m), m, e.block):
+					case out && isLate && !d.refAt(m).remove(m, e.block):
 					case out:
 						in = slices.DeleteFunc(in, func(o entry) bool { return o.block == e.block })
 					case isLate && there:

@@ -20,15 +20,11 @@ type truth struct {
 	oracle  *core.Oracle
 	holders map[workerRank]core.Holder
 	names   []workerRank
-	grouped map[workerRank]groupTruth
 	answers groupAnswers
 }
 
 func newTruth() *truth {
-	return &truth{
-		oracle: core.NewOracle(), holders: make(map[workerRank]core.Holder),
-		grouped: make(map[workerRank]groupTruth), answers: groupAnswers{},
-	}
+	return &truth{oracle: core.NewOracle(), holders: make(map[workerRank]core.Holder), answers: groupAnswers{}}
 }
 
 func (t *truth) apply(worker uint64, ev event.Event) {
@@ -40,10 +36,9 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 		h = core.Holder(len(t.names))
 		t.holders[k] = h
 		t.names = append(t.names, k)
-		t.grouped[k] = groupTruth{}
 	}
 	t.answers.apply(worker, &ev)
-	if t.grouped[k].apply(&ev); ev.Group > 0 {
+	if ev.Group > 0 {
 		return
 	}
 	switch ev.Kind {
@@ -62,11 +57,12 @@ func (t *truth) apply(worker uint64, ev event.Event) {
 func (t *truth) digest() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sum := t.oracle.Digest(shard.SpaceHash(testSpace), func(h core.Holder) (uint64, uint32) {
+	id := shard.SpaceHash(testSpace)
+	sum := t.oracle.Digest(id, func(h core.Holder) (uint64, uint32) {
 		return t.names[h].worker, t.names[h].dpRank
 	})
-	for k, g := range t.grouped {
-		sum += g.digest(k.worker, k.dpRank)
+	for k, g := range t.answers {
+		sum += g.Digest(id, k.Worker, k.DPRank)
 	}
 	return sum
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
@@ -50,31 +49,6 @@ func (e *engine) groupStep(n uint32) event.Event {
 		}
 	}
 	return ev
-}
-
-// groupTruth is what a rank's cache groups besides full attention hold.
-type groupTruth map[groupBlock]bool
-
-func (g groupTruth) apply(ev *event.Event) {
-	for _, name := range ev.Engine {
-		if b := (groupBlock{ev.Group, ev.Tier, name}); ev.Group > 0 && ev.Kind == event.Stored {
-			g[b] = true
-		} else {
-			delete(g, b)
-		}
-	}
-	for b := range g {
-		if ev.Kind == event.Cleared && (ev.AllTiers || b.tier == ev.Tier) {
-			delete(g, b)
-		}
-	}
-}
-
-func (g groupTruth) digest(worker uint64, dpRank uint32) (sum uint64) {
-	for b := range g {
-		sum += core.DigestTerm(shard.SpaceHash(testSpace), worker, dpRank, b.tier, uint32(b.group), b.name, 0, 1)
-	}
-	return sum
 }
 
 // groupAnswers is what the literal reference says of ranks with cache groups.

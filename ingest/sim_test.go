@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/core/groups"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/ingest/follow"
 	"github.com/kvatlas/kvatlas/internal/recovery"
@@ -72,12 +73,13 @@ type simMessage struct {
 // rankTruth is what a rank holds, and the digest after each of its events.
 type rankTruth struct {
 	oracle  *core.Oracle
-	grouped groupTruth
+	grouped *groups.Oracle       // of cache groups besides full attention
 	after   map[[2]uint64]uint64 // by incarnation and id
 }
 
 func (r *rankTruth) digest(worker uint64, dpRank uint32) uint64 {
-	return r.grouped.digest(worker, dpRank) + r.oracle.Digest(shard.SpaceHash(testSpace), func(core.Holder) (uint64, uint32) { return worker, dpRank })
+	id := shard.SpaceHash(testSpace)
+	return r.grouped.Digest(id, worker, dpRank) + r.oracle.Digest(id, func(core.Holder) (uint64, uint32) { return worker, dpRank })
 }
 
 // newSource begins a publisher; resume says that the engine goes on, of which the
@@ -136,16 +138,18 @@ func (s *simulation) answer(w *simWorker) func(context.Context, []byte) ([]byte,
 func (w *simWorker) apply(ev event.Event) {
 	r := w.truth[ev.DPRank]
 	if r == nil {
-		r = &rankTruth{core.NewOracle(), groupTruth{}, map[[2]uint64]uint64{}}
+		r = &rankTruth{core.NewOracle(), groups.NewOracle(), map[[2]uint64]uint64{}}
 		w.truth[ev.DPRank] = r
 	}
-	r.grouped.apply(&ev)
 	switch {
-	case ev.Kind == event.Stored && ev.Group == 0:
+	case ev.Group > 0:
+		r.grouped.Apply(&ev, false)
+	case ev.Kind == event.Stored:
 		r.oracle.Store(0, &ev, false)
-	case ev.Kind == event.Removed && ev.Group == 0:
+	case ev.Kind == event.Removed:
 		r.oracle.Remove(0, &ev, false)
 	case ev.Kind == event.Cleared:
+		r.grouped.Apply(&ev, false)
 		r.oracle.Clear(0, ev.Tier, ev.AllTiers)
 	}
 	r.after[[2]uint64{w.incarnation + w.run, ev.ID}] = r.digest(w.worker, ev.DPRank)
@@ -267,7 +271,7 @@ func (s *simulation) restart(w *simWorker) {
 	w.late = nil
 	w.engine.restart()
 	for n := range w.truth {
-		w.truth[n].oracle, w.truth[n].grouped = core.NewOracle(), groupTruth{}
+		w.truth[n].oracle, w.truth[n].grouped = core.NewOracle(), groups.NewOracle()
 	}
 	if w.ids = map[uint32]uint64{}; w.source != nil {
 		w.incarnation = w.rng.Uint64() | 1
@@ -414,9 +418,11 @@ func (s *simulation) shown(worker uint64, dpRank uint32) uint64 {
 		s.t.Fatal(err)
 	}
 	o := core.NewOracle()
-	restore, grouped := core.Restorer{Index: o}, groupTruth{}
+	restore, grouped := core.Restorer{Index: o}, groups.NewOracle()
 	for i := range dumped {
-		if grouped.apply(&dumped[i].Event); dumped[i].Event.Group == 0 {
+		if dumped[i].Event.Group > 0 {
+			grouped.Apply(&dumped[i].Event, false)
+		} else {
 			restore.Add(&dumped[i].Event, dumped[i].Copies)
 		}
 	}

@@ -3,6 +3,7 @@ package groups
 import (
 	"slices"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -58,6 +59,16 @@ func (o *Oracle) Apply(ev *event.Event, countCopies bool) {
 			}
 		}
 	}
+}
+
+// Digest is Table.Digest.
+func (o *Oracle) Digest(space, worker uint64, dpRank uint32) (sum uint64) {
+	for k, n := range o.copies {
+		if k.group > 0 {
+			sum += core.DigestTerm(space, worker, dpRank, k.tier, uint32(k.group), k.name, 0, n)
+		}
+	}
+	return sum
 }
 
 // Chain returns the local hashes up to a block that group 0 has named.
