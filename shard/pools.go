@@ -24,15 +24,13 @@ import (
 // workerPools is what a worker has said of the pools that it reads from. It does not change.
 type workerPools struct {
 	list  []event.Pool
-	ids   []RankID
-	named []*namedPool
+	named []*namedPool        // by table.name, of each in the list
 	of    [event.NumTiers]int // which pool has the tier, and 1; 0: none
 }
 
 func newWorkerPools(list []event.Pool) *workerPools {
 	w := &workerPools{list: slices.Clone(list)}
 	for i := range list {
-		w.ids = append(w.ids, poolID(list[i].Name))
 		for _, t := range list[i].TierList() {
 			w.of[t] = i + 1
 		}
@@ -116,7 +114,8 @@ func (t *table) name(worker uint64, w *workerPools) {
 	if delete(t.pools, worker); w != nil {
 		t.pools[worker] = w
 		t.pooled.Store(true)
-		for i, id := range w.ids {
+		for i := range w.list {
+			id := poolID(w.list[i].Name)
 			p := t.byPool[id]
 			if p == nil {
 				p = &namedPool{id: id, name: w.list[i].Name}
@@ -198,7 +197,8 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	for _, w := range s.table.pools {
 		for i := range w.list {
 			if age := int64(w.list[i].Age); age > 0 {
-				ages[w.ids[i]] = max(ages[w.ids[i]], age)
+				id := w.named[i].id
+				ages[id] = max(ages[id], age)
 			}
 		}
 	}
@@ -298,16 +298,16 @@ type takers struct {
 // takers returns the members of the pools, of which any shard may have blocks from now on.
 // Space.mu is held.
 func (s *Space) takers(w *workerPools) *takers {
-	k := &takers{w, make([]*member, len(w.ids)), make([]event.Tier, len(w.ids))}
-	for i, id := range w.ids {
-		m := s.table.find(id)
+	k := &takers{w, make([]*member, len(w.named)), make([]event.Tier, len(w.named))}
+	for i, p := range w.named {
+		m := p.member.Load()
 		if m == nil && s.table.count.Load() < int64(s.maxRanks) {
-			m = s.table.add(id, len(s.shards))
+			m = s.table.add(p.id, len(s.shards))
 		}
 		if m != nil {
 			m.reachAll()
 		}
-		k.members[i], k.tiers[i] = m, s.table.ages[id].tier()
+		k.members[i], k.tiers[i] = m, s.table.ages[p.id].tier()
 	}
 	return k
 }
@@ -330,7 +330,7 @@ func (s *Space) attribute(t *task) {
 			events, t.pooled = append(events, ev), append(t.pooled, pooled{})
 			continue
 		}
-		age := s.table.ages[w.ids[p-1]]
+		age := s.table.ages[w.named[p-1].id]
 		anywhere := age != nil // what there is of it may be on any tier of the pool's own
 		if m := w.named[p-1].member.Load(); m != nil && m.loaded {
 			anywhere = true // with what it had in another run
