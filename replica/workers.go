@@ -96,22 +96,19 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 // heed has requests be looked up with the hashes that the worker says it makes, and
 // answers be exact, or called estimated, by what it says of its caches.
 func (w *workers) heed(ctx context.Context, e *registry.Entry) {
-	if !e.Present() {
-		if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
-			w.note(sp.SetPools(ctx, e.Key.Worker, nil, nil))
+	sp := w.r.set.Lookup(e.Key.Space)
+	if says := e.Eagle() || e.Hybrid || len(e.CacheGroups) > 0 || len(e.Pools) > 0; sp == nil && says && e.Present() {
+		var err error
+		if sp, err = w.r.set.Open(e.Key.Space); err != nil {
+			w.r.log.Warn("what a worker registers of its hashes and caches is not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
+			return
 		}
-		return
 	}
-	if !e.Eagle() && !e.Hybrid && len(e.CacheGroups) == 0 && len(e.Pools) == 0 {
-		if sp := w.r.set.Lookup(e.Key.Space); sp != nil {
-			sp.SetCacheGroups(e.Key.Worker, nil) // it may have said something before
-			w.heedPools(ctx, sp, e)
-		}
+	switch {
+	case sp == nil:
 		return
-	}
-	sp, err := w.r.set.Open(e.Key.Space)
-	if err != nil {
-		w.r.log.Warn("what a worker registers of its hashes and caches is not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
+	case !e.Present():
+		w.heedPools(ctx, sp, e, nil)
 		return
 	}
 	if e.Eagle() {
@@ -120,17 +117,17 @@ func (w *workers) heed(ctx context.Context, e *registry.Entry) {
 	if e.Hybrid {
 		sp.MarkHybrid()
 	}
-	sp.SetCacheGroups(e.Key.Worker, e.CacheGroups)
-	w.heedPools(ctx, sp, e)
+	sp.SetCacheGroups(e.Key.Worker, e.CacheGroups) // or none, where it has said something before
+	w.heedPools(ctx, sp, e, e.Pools)
 }
 
 // heedPools has lookups know what pools the worker reads from, and events of theirs be the
 // pools'.
-func (w *workers) heedPools(ctx context.Context, sp *shard.Space, e *registry.Entry) {
+func (w *workers) heedPools(ctx context.Context, sp *shard.Space, e *registry.Entry, pools []event.Pool) {
 	if !w.r.share.Has(e.Key.Worker) {
 		return // another replica's
 	}
-	if err := sp.SetPools(ctx, e.Key.Worker, e.Ranks, e.Pools); err != nil && ctx.Err() == nil {
+	if err := sp.SetPools(ctx, e.Key.Worker, e.Ranks, pools); err != nil && ctx.Err() == nil {
 		w.r.log.Warn("the pools that a worker registers are not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
 	}
 }
