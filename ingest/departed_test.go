@@ -318,16 +318,24 @@ func TestRanksThatLeftMakeRoom(t *testing.T) {
 	b.finished()
 }
 
-// lacking is a snapshot that has nothing of some ranks.
-type lacking struct{ start Start }
+// lacking is a snapshot that has nothing of ranks, and something of a pool.
+type lacking struct {
+	start Start
+	pool  event.Event
+}
 
-func (s lacking) Start() Start                                               { return s.start }
-func (s lacking) Rank(context.Context, shard.RankID) ([]shard.Dumped, error) { return nil, nil }
-func (s lacking) Close()                                                     {}
+func (s lacking) Start() Start { return s.start }
+func (s lacking) Close()       {}
+func (s lacking) Rank(_ context.Context, id shard.RankID) (list []shard.Dumped, err error) {
+	if id.Pool() {
+		list = []shard.Dumped{{Event: s.pool, Copies: slices.Repeat([]uint32{1}, len(s.pool.Engine))}}
+	}
+	return list, nil
+}
 
 // A replica that was away while workers left takes up a snapshot that does not
 // have them, or says that they left: they are gone, but for one that shows that it
-// lives.
+// lives. What the snapshot has of a pool is there.
 func TestASnapshotThatIsTakenUpLacksRanks(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
 	var pubs []*publish.Publisher
@@ -375,8 +383,12 @@ func TestASnapshotThatIsTakenUpLacksRanks(t *testing.T) {
 	cfg.Left = func(_ event.Space, worker uint64, _ uint32) (Departure, bool) {
 		return Departure{At: time.Unix(7, 0)}, worker == 3 && second.counter(`kvatlas_ingest_departed_workers_total`) > 0
 	}
+	pool := shard.RankID{Worker: event.WorkerID("store"), DPRank: event.PoolRank}
+	said := event.Event{Kind: event.Stored, DPRank: pool.DPRank, Engine: []uint64{1, 2}, Local: []uint64{1, 2}}
+	n.truth.apply(pool.Worker, said)
+	at.Pools = append(at.Pools, pool)
 	reloads := 0
-	cfg.FindSnapshot = func(context.Context, Trimmed) (Snapshot, error) { reloads++; return lacking{at}, nil }
+	cfg.FindSnapshot = func(context.Context, Trimmed) (Snapshot, error) { reloads++; return lacking{at, said}, nil }
 	if second.Ingest, err = Open(deadline(t), cfg); err != nil {
 		t.Fatal(err)
 	}

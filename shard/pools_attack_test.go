@@ -118,3 +118,25 @@ func TestPoolsThatNobodyNamesGo(t *testing.T) {
 		t.Errorf("named again after that: %+v", p)
 	}
 }
+
+// TestPoolsOfHybridModelsAreEstimates: a pool has full attention's blocks alone, so what it has
+// of a prompt may be more than the other cache groups allow.
+func TestPoolsOfHybridModelsAreEstimates(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	size := sp.Key().BlockSize
+	sp.SetCacheGroups(1, []event.CacheGroup{{Number: 0, Kind: "full_attention", BlockSize: size}, {Number: 1, Kind: "sliding_window", BlockSize: size, Span: size}})
+	if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "p"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, first := range []uint64{10, 20} {
+		apply(t, sp, chain(1, 0, first, first+1))
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Group: 1, Engine: []uint64{first, first + 1}}}})
+	}
+	apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Tier: event.External, Engine: []uint64{10}}}})
+	for first, want := range map[uint64]bool{10: false, 20: true} {
+		var r Result
+		if sp.Find([]uint64{first, first + 1}, &r); r.Exact() != want {
+			t.Errorf("of %d: exact %v", first, r.Exact())
+		}
+	}
+}
