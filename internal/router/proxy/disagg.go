@@ -250,12 +250,14 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	j := newJudge(q, resp)
 	j.see(answer)
+	ends := j.ending(q.api.read)
+	ends.see(answer)
 	switch said := j.end(); {
 	case said == fails:
 		return nil, broken("%w", errNothing)
 	case said == refuses:
 		return nil, fmt.Errorf("%w with an error in status 200", errRefused)
-	case int64(len(answer)) < limit && !j.whole(q.api.read, answer):
+	case int64(len(answer)) < limit && ends.broken(answer):
 		return nil, broken("%w", errEnds)
 	}
 	router.Succeeded(q.id, route.PrefillStage)

@@ -42,19 +42,33 @@ func stopped(text []byte) bool {
 	}
 }
 
-// whole reports whether an answer that is there to its end is whole, as far as streams tell.
-func (j *judge) whole(path string, text []byte) bool {
-	if !j.on || !j.events {
-		return true
+// ending is how a stream says that it is whole; nothing of it is set for one that does not.
+type ending struct {
+	choices bool // by its end: see endsWell
+	closing *closing
+}
+
+// ending returns how the answer to a request of the path does.
+func (j *judge) ending(path string) ending {
+	switch {
+	case !j.on || !j.events:
+		return ending{}
+	case j.choices:
+		return ending{choices: true}
 	}
-	if j.choices {
-		return endsWell(text)
+	return ending{closing: newClosing(path)}
+}
+
+// see takes a part of the stream.
+func (e *ending) see(part []byte) {
+	if e.closing != nil {
+		e.closing.see(part)
 	}
-	c := newClosing(path)
-	if c != nil {
-		c.see(text)
-	}
-	return c == nil || c.well
+}
+
+// broken reports whether a stream that was seen, and ends so, is not whole.
+func (e *ending) broken(tail []byte) bool {
+	return e.choices && !endsWell(tail) || e.closing != nil && !e.closing.well
 }
 
 // closing looks for the event with which a stream of /v1/messages or /v1/responses says that it is

@@ -358,7 +358,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			p.keep(f, s, resp, cancel)
 			return f
 		}
-		s.follow, s.ends, s.closes, refused = false, false, nil, true // as with status 400
+		s.follow, s.ends, refused = false, ending{}, true // as with status 400
 	}
 	if (!s.judge.on || s.judge.said != unsaid) && !part.begin() {
 		return p.notPrefilled(r, q, part.why)

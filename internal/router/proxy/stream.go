@@ -41,7 +41,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
 		outcome = "client_gone"
-	case outcome == "ok" && (s.judge.end() == fails || s.broken(s.last)):
+	case outcome == "ok" && (s.judge.end() == fails || s.ends.broken(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
 	if f := p.goesOn(ctx, r, s, resp, outcome); f != nil {
@@ -135,14 +135,13 @@ const tailSize = 4 << 10
 type stream struct {
 	proxy  *Proxy
 	call   *call
-	tokens int      // of the answer that were seen
-	follow bool     // the booking follows the answer
-	events bool     // server-sent events: one for each token, about
-	tail   bool     // keep the end of the answer
-	ends   bool     // and look whether it is one
-	closes *closing // nil if there is no event that says that it is whole
-	usage  bool     // which says how many tokens were generated: nobody sees them come
-	list   *listed  // nil if it is no list of answers, each with its own usage
+	tokens int     // of the answer that were seen
+	follow bool    // the booking follows the answer
+	events bool    // server-sent events: one for each token, about
+	tail   bool    // keep the end of the answer
+	usage  bool    // which says how many tokens were generated: nobody sees them come
+	ends   ending  // what tells whether it is whole
+	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
 	ended  bool // with a line end
 	part   *prefill
@@ -179,10 +178,8 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 		judge:  newJudge(q, resp),
 		room:   room,
 	}
-	if j := &room.of.judge; ok && j.on && j.events {
-		if room.of.ends = j.choices; !j.choices {
-			room.of.closes = newClosing(q.api.read)
-		}
+	if ok {
+		room.of.ends = room.of.judge.ending(q.api.read)
 	}
 	return room.of
 }
@@ -255,15 +252,8 @@ func (s *stream) cut() bool {
 	if s.err != io.EOF { //nolint:errorlint // readers return it bare
 		return false
 	}
-	if s.closes != nil {
-		s.closes.see(s.buf[:s.n])
-	}
-	return s.broken(s.buf[:s.n])
-}
-
-// broken reports whether a stream that ends so has not ended as its API says.
-func (s *stream) broken(tail []byte) bool {
-	return s.ends && !endsWell(tail) || s.closes != nil && !s.closes.well
+	s.ends.see(s.buf[:s.n])
+	return s.ends.broken(s.buf[:s.n])
 }
 
 // flushed reports whether the client is to see each part of the answer as it comes.
@@ -408,9 +398,7 @@ func (s *stream) see(chunk []byte) {
 	if s.hears != nil {
 		s.hears.see(chunk)
 	}
-	if s.closes != nil {
-		s.closes.see(chunk)
-	}
+	s.ends.see(chunk)
 	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
 		router.Output(s.call.id, 0) // it lives
 	} else if !s.begun {
@@ -437,7 +425,7 @@ func (s *stream) see(chunk []byte) {
 	switch {
 	case s.list != nil:
 		s.list.see(chunk)
-	case s.tail || s.ends:
+	case s.tail || s.ends.choices:
 		s.last = append(s.last, chunk...)
 		if over := len(s.last) - tailSize; over > tailSize {
 			s.last = append(s.last[:0], s.last[over:]...)
