@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/kvatlas/kvatlas/internal/router/fleet"
-	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/route"
 )
 
@@ -24,42 +22,42 @@ func transferHeader(name string) bool {
 	return false
 }
 
-// sourceOf returns where the worker is to fetch the prompt's prefix from; false: it is not to, or
-// the one that has it has just left.
-func (q *call) sourceOf(best *route.Answer) (host string, port int, ok bool) {
+// source is where an engine is to fetch a prompt's prefix from; without a host it is not to.
+type source struct{ host, port string }
+
+// sourceOf returns where the worker is to. The one that has it may have just left.
+func (q *call) sourceOf(best *route.Answer) source {
 	if best.Pull.Tokens == 0 {
-		return "", 0, false
+		return source{}
 	}
 	from := q.m.Engine(best.Pull.From.Worker)
 	if from == nil {
-		return "", 0, false
+		return source{}
 	}
 	host, text, err := net.SplitHostPort(from.Peer)
 	if err != nil {
-		return "", 0, false
+		return source{}
 	}
-	base, err := strconv.Atoi(text)
-	if port = base + int(best.Pull.From.DPRank); err != nil || port > 1<<16-1 {
-		return "", 0, false
+	port, err := strconv.Atoi(text)
+	if port += int(best.Pull.From.DPRank); err != nil || port > 1<<16-1 {
+		return source{}
 	}
-	return host, port, true
+	return source{host, strconv.Itoa(port)}
 }
 
-// wholeBody returns what an engine gets that does all of a request, and is to fetch what the
-// choice says.
-func (p *Proxy) wholeBody(q *call, e *fleet.Engine, best *route.Answer) upstream.Payload {
-	host, port, ok := q.sourceOf(best)
-	if !ok {
-		return p.body(q, e)
+// params are the engine's kv_transfer_params; nil if there are none.
+func (s source) params() []byte {
+	if s.host == "" {
+		return nil
 	}
-	params := append([]byte(`{"remote_kv_source":{"kv_request_id":`), appendJSON(nil, transferID())...)
-	params = append(appendJSON(append(params, `,"remote_host":`...), host), `,"remote_port":`...)
-	return p.bodyWith(q, e, append(strconv.AppendInt(params, int64(port), 10), "}}"...))
+	params := appendJSON([]byte(`{"remote_kv_source":{"kv_request_id":`), transferID())
+	params = appendJSON(append(params, `,"remote_host":`...), s.host)
+	return append(append(append(params, `,"remote_port":`...), s.port...), "}}"...)
 }
 
-// nameSource says so in the header, too.
-func (p *Proxy) nameSource(h http.Header, q *call, best *route.Answer) {
-	if host, port, ok := q.sourceOf(best); ok {
-		h.Set(headerSource, net.JoinHostPort(host, strconv.Itoa(port)))
+// show says so in the header, too.
+func (s source) show(h http.Header) {
+	if s.host != "" {
+		h.Set(headerSource, net.JoinHostPort(s.host, s.port))
 	}
 }

@@ -281,9 +281,10 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	var part *prefill
 	var err error
 	refused := false // in an answer with status 200
+	peer := q.sourceOf(&pair.Decode)
 	switch {
 	case pair.Prefill == nil:
-		part = &prefill{data: p.wholeBody(q, e, &pair.Decode)}
+		part = &prefill{data: p.bodyWith(q, e, peer.params())}
 	case q.passage != nil: // who is before the decode worker asks the prefill worker
 		part, stage = &prefill{data: p.body(q, e)}, route.DecodeStage
 	default:
@@ -319,7 +320,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	ctx, asked := askEngine(ctx, stage, &pair.Decode)
 	defer func() { asked.end(q, no) }()
 	req := p.engineRequest(ctx, r, part.data, e, pair.Decode.DPRank)
-	p.nameSource(req.Header, q, &pair.Decode)
+	peer.show(req.Header)
 	resp, err := p.exchange(w, q, pair, stage, req)
 	if err != nil {
 		if part.failed() {
