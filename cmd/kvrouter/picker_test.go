@@ -129,7 +129,7 @@ func answerOf() [][]byte {
 }
 
 // handovers are the headers by which engines, or who is before them, are told whom to connect to.
-var handovers = []string{"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-kv-cache-source-host-port"}
+var handovers = []string{"x-prefiller-host-port", "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 
 // As a gateway's bodies come, so they go on: whatever their size and pieces.
 func TestPickerBodies(t *testing.T) {

@@ -12,14 +12,15 @@ import (
 	"github.com/kvatlas/kvatlas/internal/router/proxy"
 )
 
-// The headers by which llm-d's sidecar, before a decode worker, and others are told whom to ask.
-// They make a server connect to where they say.
+// headerPrefill tells llm-d's sidecar, before a decode worker, whom to ask. A client's, as others that make
+// a server connect to where they say, is none of the request that the proxy makes of its.
 const (
 	headerPrefill   = "x-prefiller-host-port"
 	headerObjective = "x-gateway-inference-objective"
 )
 
-var reserved = []string{headerPrefill, "x-prefiller-url", "x-encoder-hosts-ports", "x-data-parallel-host-port", extproc.EndpointKey}
+// reserved are those that are set here, if they are.
+var reserved = []string{headerPrefill, extproc.EndpointKey}
 
 // request makes an http.Request of its head; nil if it is none.
 func request(m *extproc.Request) *http.Request {
