@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -24,15 +25,28 @@ const (
 
 // helpAccounts says what the families are.
 func helpAccounts(m *obs.Metrics, log *account.Log) {
+	shortfalls, misses := reasons[account.Shortfall](account.NumShortfalls), reasons[account.Miss](account.NumMisses)
 	m.Help(familyPrompt, "Tokens of prompts that were looked up, as a histogram, by what they are (of: prompt; reachable, the most that a worker had cached; "+
 		"selected, what the chosen one should find; actual, what its engine found) and by whether the engine said what it found (reported).")
-	m.Help(familyShort+"_tokens_total", "Tokens between reachable and selected, by reason: load, busy, no_room, excluded, session, stale.")
-	m.Help(familyShort+"_requests_total", "Requests whose worker had less cached than another, by reason: load, busy, no_room, excluded, session, stale.")
-	m.Help(familyMiss+"_tokens_total", "Tokens between selected and actual, by found (less or more than expected) and reason: evicted, event_late, stored, tokens_differ, unknown.")
-	m.Help(familyMiss+"_requests_total", "Requests whose engine found other than was expected by more than a block, by found (less or more) and reason: evicted, event_late, stored, tokens_differ, unknown.")
+	m.Help(familyShort+"_tokens_total", "Tokens between reachable and selected, by reason: "+shortfalls+".")
+	m.Help(familyShort+"_requests_total", "Requests whose worker had less cached than another, by reason: "+shortfalls+".")
+	m.Help(familyMiss+"_tokens_total", "Tokens between selected and actual, by found (less or more than expected) and reason: "+misses+".")
+	m.Help(familyMiss+"_requests_total", "Requests whose engine found other than was expected by more than a block, by found (less or more) and reason: "+misses+".")
 	m.Gauge(familySampled, "Decisions whose tables of candidates were kept.", func() float64 { return float64(log.Stats().Sampled) })
 	m.Gauge(familyKept, "Decisions that are kept.", func() float64 { return float64(log.Stats().Kept) })
 	m.Gauge(familyKeptSize, "Bytes that they take.", func() float64 { return float64(log.Stats().Bytes) })
+}
+
+// reasons lists the names of those behind the first, which is none.
+func reasons[R interface {
+	~uint8
+	fmt.Stringer
+}](n R) string {
+	names := make([]string, 0, n)
+	for why := R(1); why < n; why++ {
+		names = append(names, why.String())
+	}
+	return strings.Join(names, ", ")
 }
 
 // writeAccounts writes what was reachable, selected and found of each model, family by family.
