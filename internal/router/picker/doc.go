@@ -12,7 +12,8 @@
 //   - The engine's answer is not held back: a message of it is let go on before anybody here
 //     reads it. At most one message of each direction is in memory beside the request's body,
 //     which is bounded as all requests' are (package spool).
-//   - However a stream ends, so does its request's context, and Process returns after its handler.
+//   - However a stream ends, so does its request's context, at once unless the engine's answer was whole,
+//     and Process returns after its handler.
 //   - A stream whose head does not come ends with the time that a request has; one that was
 //     answered in place of an engine ends at once.
 //   - Headers by which engines behind a sidecar are told whom to ask are the router's to set: a

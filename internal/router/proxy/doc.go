@@ -8,7 +8,7 @@
 //   - Bytes of an engine's answer are passed on as they come, unchanged. An
 //     answer that breaks off is not ended as if it were whole.
 //   - A request goes to another worker only before the first byte of an answer
-//     was passed on, at most Config.Retries times, and no more often than
+//     was passed on, but for a stream's comments, at most Config.Retries times, and no more often than
 //     Config.RetryShare of all requests.
 //   - Headers that tell the router what to do never reach an engine.
 //

@@ -60,13 +60,5 @@ func (k *kept) leave() {
 // desk is what one request after another is answered at.
 type desk struct {
 	call call
-	wait wait
-}
-
-// waiting returns a wait that is over.
-func (d *desk) waiting() *wait {
-	if d == nil {
-		return new(wait)
-	}
-	return &d.wait
+	wait wait // for its first byte
 }

@@ -62,7 +62,7 @@ type call struct {
 	// doubted: an engine calls it wrong that calls all requests so. What the next one says tells.
 	doubted bool
 	seat    *any  // of the client's connection; see exchangeOf
-	desk    *desk // what it is in; nil without
+	desk    *desk // what it is in
 	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
@@ -304,7 +304,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		}()
 		stage = route.DecodeStage
 	}
-	t := q.desk.waiting()
+	t := &q.desk.wait
 	p.await(t, q, stage, pair.Decode.Overdue, cancel)
 	defer t.stop()
 	if p.queue.limit > 0 && !q.stream && (p.queue.others.Load() || p.queue.busy(q.m)) {

@@ -69,24 +69,12 @@ func sessionName(raw []byte) []byte {
 
 // agentName returns what Anthropic's metadata calls the session; nil if it does not: a user_id that has
 // one in it, as Claude Code's, not one that is but the user.
-func agentName(metadata []byte) (name []byte) {
-	var scan jsonscan.Reader
-	scan.Reset(metadata)
-	if scan.Peek() != '{' {
+func agentName(metadata []byte) []byte {
+	id, err := member(metadata, "user_id")
+	if err != nil || !bytes.Contains(id, []byte("_session_")) && !bytes.Contains(id, []byte("session_id")) {
 		return nil
 	}
-	scan.Open('{')
-	for first := true; scan.More('}', &first); {
-		if string(scan.Key()) != "user_id" {
-			scan.Skip()
-			continue
-		}
-		name = sessionName(scan.Raw())
-		if !bytes.Contains(name, []byte("_session_")) && !bytes.Contains(name, []byte("session_id")) {
-			name = nil
-		}
-	}
-	return name
+	return sessionName(id)
 }
 
 const (
