@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"net/http"
-	"net/url"
 
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 )
@@ -41,14 +40,6 @@ func exchangeOf(under context.Context, place *any) (ctx context.Context, cancel 
 		left = &kept{upstream.NewExchange(under), under, place}
 	}
 	return left.Exchange, left.Cancel, left
-}
-
-// requestOf returns a request to an engine, without headers.
-func requestOf(ctx context.Context, method string, u url.URL, data upstream.Payload) *http.Request {
-	if x, ok := ctx.(*upstream.Exchange); ok {
-		return x.Request(method, u, data)
-	}
-	return upstream.NewRequest(ctx, method, &u, data)
 }
 
 // leave leaves it to the connection's next request; see upstream.Exchange for when it may.

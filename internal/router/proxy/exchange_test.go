@@ -18,7 +18,7 @@ func TestWhatIsLeftHoldsNoBody(t *testing.T) {
 	ask := func() weak.Pointer[[4096]byte] {
 		body := new([4096]byte)
 		ctx, _, left := exchangeOf(t.Context(), &place)
-		req := requestOf(ctx, http.MethodPost, url.URL{Scheme: "http", Host: "h"}, upstream.Payload{Pieces: [][]byte{body[:]}})
+		req := upstream.NewRequest(ctx, http.MethodPost, url.URL{Scheme: "http", Host: "h"}, upstream.Payload{Pieces: [][]byte{body[:]}})
 		if req.ContentLength != int64(len(body)) || req.Body == nil {
 			t.Errorf("%+v", req)
 		}

@@ -470,7 +470,7 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 	if r.URL.RawPath != "" {
 		u.RawPath = base.EscapedPath() + r.URL.RawPath
 	}
-	req := requestOf(ctx, r.Method, u, data)
+	req := upstream.NewRequest(ctx, r.Method, u, data)
 	copyHeaders(req.Header, r.Header)
 	req.Header.Del("Expect")
 	spans.Inject(ctx, req.Header)

@@ -210,7 +210,7 @@ const (
 func (p *Proxy) postTo(ctx context.Context, e *fleet.Engine, ask upstream.Payload, authorization, path string) (*http.Response, error) {
 	u := *e.Base
 	u.Path, u.RawPath = e.Base.Path+path, ""
-	req := requestOf(ctx, http.MethodPost, u, ask)
+	req := upstream.NewRequest(ctx, http.MethodPost, u, ask)
 	req.Header["Content-Type"] = jsonType
 	if authorization != "" {
 		req.Header.Set("Authorization", authorization)

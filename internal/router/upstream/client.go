@@ -88,7 +88,7 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 			return c.byOther(req)
 		}
 	}
-	if req.URL.Scheme != "http" || data.Len() > largeBody {
+	if !direct(req.URL.Scheme, data.Len()) {
 		return c.byOther(again(req, data))
 	}
 	defer data.Close() //nolint:errcheck // has none
@@ -101,6 +101,9 @@ func (c *Client) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return resp, err
 }
+
+// direct reports whether a Client sends a request itself.
+func direct(scheme string, length int) bool { return scheme == "http" && length <= largeBody }
 
 // try sends the request once, on a new connection if it is to be fresh. It reports
 // whether the connection was an old one that died before a byte of an answer: engines

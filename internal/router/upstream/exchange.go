@@ -76,13 +76,27 @@ func (x *Exchange) release() bool {
 	return held
 }
 
-// Request returns a request without headers. Where http.Transport sends it, which may look at
-// it when it is over, it is nobody else's.
-func (x *Exchange) Request(method string, u url.URL, data Payload) *http.Request {
+// Forget lets go of the last request, and of the connection that it went on, before the Exchange is kept
+// for one that may be long in coming. The values of the answer's headers stay as they are until then.
+func (x *Exchange) Forget() {
+	*x.request, x.url, x.body = *x.blank, url.URL{}, Body{}
+	x.response, x.answer = http.Response{}, answer{ended: true}
+	x.out, x.in = emptied(x.out), emptied(x.in)
+}
+
+// NewRequest returns a request to an engine without headers. Where the context is an Exchange it is made
+// in that, unless http.Transport sends it, which may look at it when it is over.
+func NewRequest(ctx context.Context, method string, u url.URL, data Payload) *http.Request {
 	length := data.Len()
-	if u.Scheme != "http" || length > largeBody {
+	x, ok := ctx.(*Exchange)
+	if !ok || !direct(u.Scheme, length) {
 		own := u
-		return NewRequest(x, method, &own, data)
+		req := new(http.Request).WithContext(ctx) // first, as it makes a copy
+		req.Header = make(http.Header)
+		if fill(req, method, &own, length); length > 0 {
+			req.Body = data.Body()
+		}
+		return req
 	}
 	x.out = emptied(x.out)
 	x.url = u
@@ -94,24 +108,6 @@ func (x *Exchange) Request(method string, u url.URL, data Payload) *http.Request
 		x.request.Body = &x.body
 	}
 	return x.request
-}
-
-// Forget lets go of the last request, and of the connection that it went on, before the Exchange is kept
-// for one that may be long in coming. The values of the answer's headers stay as they are until then.
-func (x *Exchange) Forget() {
-	*x.request, x.url, x.body = *x.blank, url.URL{}, Body{}
-	x.response, x.answer = http.Response{}, answer{ended: true}
-	x.out, x.in = emptied(x.out), emptied(x.in)
-}
-
-// NewRequest returns a request to an engine without headers.
-func NewRequest(ctx context.Context, method string, u *url.URL, data Payload) *http.Request {
-	req := new(http.Request).WithContext(ctx) // first, as it makes a copy
-	req.Header = make(http.Header)
-	if fill(req, method, u, data.Len()); req.ContentLength > 0 {
-		req.Body = data.Body()
-	}
-	return req
 }
 
 func fill(req *http.Request, method string, u *url.URL, length int) {

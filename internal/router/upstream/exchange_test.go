@@ -44,7 +44,7 @@ func TestExchange(t *testing.T) {
 	send := func(x *Exchange, path, body, odd string) (*http.Response, error) {
 		u := *base
 		u.Path = path
-		req := x.Request(http.MethodPost, u, Payload{Pieces: [][]byte{[]byte(body)}})
+		req := NewRequest(x, http.MethodPost, u, Payload{Pieces: [][]byte{[]byte(body)}})
 		if odd != "" {
 			req.Header.Set("Odd", odd)
 		}
