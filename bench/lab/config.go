@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -134,6 +135,8 @@ func (c *Config) check() error {
 		return bad("a delay", min(c.EventDelay, c.SyncDelay, c.Transfer, c.PullToken, c.Think), "0 or more")
 	case c.Peers && c.PrefillWorkers > 0:
 		return bad("Peers", c.Peers, "without PrefillWorkers: who fetches there is not modelled")
+	case c.sessions && c.PrefillWorkers > 0:
+		return errors.New("lab: +sessions must be without PrefillWorkers: pairs are chosen without sessions here")
 	case c.Day < 0 || c.Day > 0 && (!(c.DaySlow >= 1) || math.IsInf(c.DaySlow, 1)):
 		return bad("DaySlow", c.DaySlow, "1 or more, with a Day")
 	case c.Targets.Check() != nil:

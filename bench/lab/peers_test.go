@@ -58,3 +58,19 @@ func TestSlowLinks(t *testing.T) {
 		t.Errorf("mean first tokens after %.1f ms without, %.1f with a fast link (%d fetches), %.1f with a slow one (%d)", without, fast, many, slow, few)
 	}
 }
+
+// What is not modelled with prefill workers is refused there.
+func TestPairsHaveNoSessionsAndNoPeers(t *testing.T) {
+	for name, change := range map[string]func(*Config) error{
+		"sessions": func(c *Config) error { return c.SetPolicy("auto+sessions") },
+		"peers":    func(c *Config) error { c.Peers = true; return nil },
+	} {
+		c := Default()
+		if err := change(&c); err != nil || c.check() != nil {
+			t.Fatal(name, err, c.check())
+		}
+		if c.PrefillWorkers = 1; c.check() == nil {
+			t.Errorf("%s are taken with prefill workers", name)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,7 +19,7 @@ import (
 //	+unheld                     of auto: not held at the router as kvrouter's --queue does
 //	+undoubted                  of auto: whatever engines report, the index is believed
 //	+ttft, +balanced, +e2e      the objective of auto
-//	+sessions                   requests of a session are known to be: see route.Options.Session
+//	+sessions                   requests of a session are known to be, without prefill workers: see route.Options.Session
 //	+targets                    of auto: it goes by Targets
 //	+temperature-N              of the policies that have one
 //	+credit-N, +decay-N, +requests-N   of dynamo; see dynamoOptions
@@ -26,7 +27,8 @@ func (c *Config) SetPolicy(name string) error {
 	parts := strings.Split(name, "+")
 	c.policy, c.bound, c.Queue, c.Route.Mode, c.Route.Objective = nil, Unheld, Queue{}, parts[0], ""
 	c.Route.Targets, c.sessions = route.Targets{}, false
-	c.Route.Doubt = parts[0] == route.DefaultSettings().Mode // others' routers have no such thing
+	auto := parts[0] == route.DefaultSettings().Mode
+	c.Route.Doubt = auto // others' routers have no such thing
 	bad := func(err error) error { return fmt.Errorf("policy %q: %w", name, err) }
 	scaled := func(prefix, mode string, to *float64) (err error) {
 		if n, ok := strings.CutPrefix(parts[0], prefix); ok {
@@ -41,7 +43,7 @@ func (c *Config) SetPolicy(name string) error {
 	if err := scaled("kv-weight-", "kv", &c.Route.OverlapWeight); err != nil {
 		return bad(err)
 	}
-	if c.Route.Mode == route.DefaultSettings().Mode {
+	if auto {
 		c.Queue = Queue{Order: Late}
 	}
 	if rival, ok := rivals()[parts[0]]; ok {
@@ -69,6 +71,9 @@ func (c *Config) SetPolicy(name string) error {
 			c.sessions = true
 			continue
 		case "targets":
+			if !auto {
+				return bad(errors.New("targets is an option of auto"))
+			}
 			c.Route.Targets = c.Targets
 			continue
 		case "undoubted":

@@ -246,7 +246,7 @@ func TestPolicyNames(t *testing.T) {
 			t.Errorf("%s: %v, %+v", name, err, c.Queue)
 		}
 	}
-	for _, name := range []string{"dynamo-scale-x", "kv-weight-", "auto+wspt", "auto+wspt--1", "auto+wspt-NaN", "auto+credit-2", "smg+decay-1", "dynamo+size-2"} {
+	for _, name := range []string{"dynamo-scale-x", "kv-weight-", "auto+wspt", "auto+wspt--1", "auto+wspt-NaN", "auto+credit-2", "smg+decay-1", "dynamo+size-2", "kv+targets", "smg+targets"} {
 		if err := c.SetPolicy(name); err == nil {
 			t.Errorf("%q is taken", name)
 		}

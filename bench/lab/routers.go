@@ -114,12 +114,13 @@ func (s *sim) choose(q *request) error {
 	}
 	p := route.Prompt{Local: q.prompt, Length: q.input}
 	r := s.routers[q.router]
+	q.prefill, q.source = -1, -1
 	if s.cfg.PrefillWorkers > 0 {
 		pair, err := r.BestPair(context.Background(), p, o)
 		if err != nil {
 			return s.refused(q, err)
 		}
-		q.worker, q.prefill = int(pair.Decode.Worker), -1
+		q.worker = int(pair.Decode.Worker)
 		if pair.Prefill != nil {
 			q.prefill = int(pair.Prefill.Worker)
 		}
@@ -135,7 +136,7 @@ func (s *sim) choose(q *request) error {
 	if s.cfg.sessions && q.session != "" {
 		s.went[q.session] = route.Session{Rank: a.RankID, Tokens: q.input}
 	}
-	q.worker, q.prefill, q.source = int(a.Worker), -1, -1
+	q.worker = int(a.Worker)
 	if a.Pull.Tokens > 0 {
 		q.source = int(a.Pull.From.Worker)
 	}
