@@ -463,9 +463,9 @@ func (o *Options) check() error {
 			return err
 		}
 	}
-	for _, t := range [...]*time.Duration{o.FirstToken, o.Token} {
+	for _, t := range [...]*time.Duration{o.FirstToken, o.Token, &o.Waited} {
 		if t != nil && *t < 0 {
-			return fmt.Errorf("%w: a target of %v, give a time from 0 on", ErrSettings, *t)
+			return fmt.Errorf("%w: a target or a wait of %v, give a time from 0 on", ErrSettings, *t)
 		}
 	}
 	if len(o.RequestID) > MaxRequestID {

@@ -93,8 +93,10 @@ func TestTargetsOfAModel(t *testing.T) {
 			t.Errorf("%+v is accepted: %v", bad, err)
 		}
 	}
-	if _, err := r.BestWorker(context.Background(), Prompt{Local: local}, Options{Token: ptr(-time.Second)}); !errors.Is(err, ErrSettings) {
-		t.Errorf("a target below 0: %v", err)
+	for _, o := range []Options{{Token: ptr(-time.Second)}, {Waited: -time.Second}} {
+		if _, err := r.BestWorker(context.Background(), Prompt{Local: local}, o); !errors.Is(err, ErrSettings) {
+			t.Errorf("%+v is accepted: %v", o, err)
+		}
 	}
 }
 
