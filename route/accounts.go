@@ -46,9 +46,8 @@ func (r Reason) shortfall() account.Shortfall {
 // tokensOf returns how much of a prompt an engine should find with such depths, that reads from
 // a pool or not.
 func (r *Router) tokensOf(depth *[event.NumTiers]uint32, prompt int, pooled bool) (n int) {
-	c := Candidate{Pooled: pooled}
 	for t, d := range depth {
-		if r.cfg.Settings.credit(&c, event.Tier(t)) > 0 {
+		if r.cfg.Settings.credit(event.Tier(t), pooled) > 0 {
 			n = min(int(d)*r.cfg.BlockSize, prompt)
 		}
 	}
@@ -127,7 +126,6 @@ type followed struct {
 	choice   account.Choice
 	expected time.Duration // until the first token
 	first    time.Time     // when something came of it; zero before
-	pull     Pull          // of the choice
 	holder   shard.Member  // of the rank in the index then; none if it held nothing
 	losses   shard.Losses  // its, then
 	bound    bounded
@@ -143,7 +141,7 @@ type followed struct {
 }
 
 func (f *followed) choose(a *Answer, o *Options, m *member, trace string, blockSize int) {
-	f.bound, f.pooled, f.pool, f.pull = bounded{}, m.worker.Pooled, a.pool, a.Pull
+	f.bound, f.pooled, f.pool = bounded{}, m.worker.Pooled, a.pool
 	f.own = min(int(a.Cached[event.Disk])*blockSize, a.Account.Prompt)
 	f.chosen, f.whole, f.at, f.name, f.choice, f.expected, f.trace = true, o.Whole, a.RankID, o.Name, a.Account, a.First, trace
 	if (a.Account.Selected > 0 || m.belief.doubted) && m.indexed != (shard.Member{}) {
@@ -256,7 +254,7 @@ func (r *Router) Reported(requestID string, stage Stage, p Prompt, u Usage) (Acc
 			*tokens = int(int64(*tokens) * int64(u.Prompt) / int64(n))
 		}
 	}
-	if a.pull.Tokens > 0 {
+	if out.Pull > 0 {
 		r.pulled(a, &out, r.cfg.Now())
 		r.mu.Unlock()
 		return out, true

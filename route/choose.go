@@ -229,7 +229,7 @@ func (r *Router) credit(c *Candidate, prompt int) {
 	c.CachedTokens = 0
 	blocks, above := 0.0, uint32(0)
 	for t, d := range c.Cached {
-		credit := r.settings.credit(c, event.Tier(t))
+		credit := r.settings.credit(event.Tier(t), c.Pooled)
 		if credit > 0 {
 			c.CachedTokens = min(int(d)*size, prompt)
 		}

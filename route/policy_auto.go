@@ -76,8 +76,8 @@ type trip struct {
 	// computed in the time that this was expected to take.
 	loads, loading tiers
 	source         uint32 // slot of who it is fetched from
-	crowd          int    // fetches on its links, with this one; 0 if none is under way
-	shared         int    // the same, when it began
+	fetching       bool   // that is under way
+	shared         int    // fetches on its links when it began, with this one
 
 	// What the rank's requests attended to, in tokens: when the rank was
 	// chosen, at the first token, and at the end.
@@ -138,7 +138,7 @@ func (a *auto) loads(w *Weighing, c *Candidate) (loads, loading tiers) {
 		return loads, loading
 	}
 	for t := event.HostPinned; t < event.NumTiers; t++ {
-		credit := w.Settings.credit(c, t)
+		credit := w.Settings.credit(t, c.Pooled)
 		if credit == 0 || c.Cached[t] == above {
 			continue
 		}
@@ -356,8 +356,7 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 	a.aimed(t, 1)
 	t.loads, t.loading = a.loads(w, c)
 	if c.Pull.Tokens > 0 {
-		t.source, t.crowd = w.source.slot, a.crowd(w, c)
-		t.shared = t.crowd
+		t.source, t.shared, t.fetching = w.source.slot, a.crowd(w, c), true
 		a.fetches(t, 1)
 		a.fetched = w.Now
 	}

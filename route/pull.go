@@ -135,18 +135,16 @@ func (a *auto) pulling(slot uint32) int {
 
 // fetches notes that a fetch has begun, or with -1 that it is over.
 func (a *auto) fetches(t *trip, n int) {
-	if t.crowd == 0 {
+	if !t.fetching {
 		return
 	}
 	for _, slot := range [...]uint32{t.source, t.slot} {
 		for int(slot) >= len(a.fetching) {
 			a.fetching = append(a.fetching, 0)
 		}
-		a.fetching[slot] = max(0, a.fetching[slot]+n)
+		a.fetching[slot] += n
 	}
-	if n < 0 {
-		t.crowd = 0
-	}
+	t.fetching = n > 0
 }
 
 // arrived notes that the request should have what it fetched, where nobody sees its first token.
@@ -158,9 +156,9 @@ func (a *auto) arrived(k load.Key) {
 
 // pulled learns from what an engine found that was to fetch a part of it.
 func (r *Router) pulled(a *attempt, out *Account, now time.Time) {
-	want := min(a.pull.Tokens, out.Selected)
+	want := min(out.Pull, out.Selected)
 	came := min(max(out.Actual-(out.Selected-want), 0), want)
-	if m := r.member(a.pull.From); m != nil {
+	if m := r.member(out.PullFrom); m != nil {
 		m.pulls.learn(want, came, now)
 	}
 	if came+r.cfg.BlockSize < want {

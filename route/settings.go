@@ -111,9 +111,9 @@ func (s *Settings) Of(model string) Settings {
 // of requests, balanced for both. Empty is balanced.
 func Objectives() []string { return []string{"ttft", "balanced", "e2e"} }
 
-// credit is what a block on the tier saves of a computed one for the candidate.
-func (s *Settings) credit(c *Candidate, t event.Tier) float64 {
-	if t == event.External && c.Pooled {
+// credit is what a block on the tier saves of a computed one, for a worker that reads from a pool or not.
+func (s *Settings) credit(t event.Tier, pooled bool) float64 {
+	if t == event.External && pooled {
 		return max(s.TierCredits[t], s.PoolCredit)
 	}
 	return s.TierCredits[t]
