@@ -212,9 +212,7 @@ func (e *Engine) AppendHeldBy(dst []uint64, number uint8) []uint64 {
 	}
 	for _, g := range e.groups {
 		if g.number == number {
-			for s := g.pool.next[0]; s != 0; s = g.pool.next[s] {
-				dst = append(dst, g.pool.name[s])
-			}
+			dst = g.pool.appendNames(dst)
 		}
 	}
 	return dst

@@ -215,10 +215,15 @@ func (e *Engine) AppendHeldOn(dst []uint64, t event.Tier) []uint64 {
 	}
 	for _, p := range e.lower {
 		if p.tier == t {
-			for s := p.next[0]; s != 0; s = p.next[s] {
-				dst = append(dst, p.name[s])
-			}
+			dst = p.appendNames(dst)
 		}
+	}
+	return dst
+}
+
+func (p *pool) appendNames(dst []uint64) []uint64 {
+	for s := p.next[0]; s != 0; s = p.next[s] {
+		dst = append(dst, p.name[s])
 	}
 	return dst
 }

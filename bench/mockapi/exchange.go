@@ -1,6 +1,7 @@
 package mockapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -256,26 +257,35 @@ func roomName(room uint64) string { return "room-" + strconv.FormatUint(room, 10
 const fetchTimeout = time.Minute
 
 func fetch(ctx context.Context, url string, prompt int) (cached int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	data, err := askEngine(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err
+	}
+	tokens := 0
+	if n, err := fmt.Sscan(data, &tokens, &cached); n != 2 || tokens != prompt {
+		return 0, errors.Join(fmt.Errorf("asked for %d tokens and got %q", prompt, data), err)
+	}
+	return cached, nil
+}
+
+// askEngine returns what another engine answers, which is short.
+func askEngine(ctx context.Context, method, url string, body []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return "", err
 	}
 	req.Close = true
 	resp, err := http.DefaultTransport.RoundTrip(req)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 64))
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return 0, err
+	if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %d %q", url, resp.StatusCode, data)
 	}
-	tokens := 0
-	if n, err := fmt.Sscan(string(data), &tokens, &cached); n != 2 || resp.StatusCode != http.StatusOK || tokens != prompt {
-		return 0, errors.Join(fmt.Errorf("asked for %d tokens and got %d %q", prompt, resp.StatusCode, data), err)
-	}
-	return cached, nil
+	return string(data), err
 }
 
 // transferJSON is the member of an answer.

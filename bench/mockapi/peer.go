@@ -1,7 +1,6 @@
 package mockapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,24 +76,12 @@ func askPeer(ctx context.Context, url string, local []uint64) (n int, err error)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	data, err := askEngine(ctx, http.MethodPost, url, body)
 	if err != nil {
 		return 0, err
 	}
-	req.Close = true
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		return 0, err
-	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 64))
-	if err = errors.Join(err, resp.Body.Close()); err != nil {
-		return 0, err
-	}
-	n, err = strconv.Atoi(string(data))
-	if err != nil || resp.StatusCode != http.StatusOK || n < 0 || n > len(local) {
-		return 0, errors.Join(fmt.Errorf("asked for %d blocks and got %d %q", len(local), resp.StatusCode, data), err)
+	if n, err = strconv.Atoi(data); err != nil || n < 0 || n > len(local) {
+		return 0, errors.Join(fmt.Errorf("asked for %d blocks and got %q", len(local), data), err)
 	}
 	return n, nil
 }

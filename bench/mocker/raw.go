@@ -77,6 +77,14 @@ func (r *raw) told(b *mockapi.Blocks) {
 	}
 }
 
+// content returns what a block is, by its local hash. The caller holds the lock.
+func (r *raw) content(local uint64) (c content, ok bool) {
+	if c, ok = r.now[local]; !ok {
+		c, ok = r.old[local]
+	}
+	return c, ok
+}
+
 // Publish implements Publisher.
 func (r *raw) Publish(_ context.Context, ev event.Event) error {
 	payload := r.payload(&ev)
@@ -137,11 +145,9 @@ func (r *raw) stored(b []byte, ev *event.Event) []byte {
 	first := content{}
 	tokens := make([]uint32, 0, len(ev.Local)*r.size)
 	for i, l := range ev.Local {
-		c, ok := r.now[l]
+		c, ok := r.content(l)
 		if !ok {
-			if c, ok = r.old[l]; !ok {
-				return nil
-			}
+			return nil
 		}
 		if i == 0 {
 			first = c
@@ -149,18 +155,10 @@ func (r *raw) stored(b []byte, ev *event.Event) []byte {
 		tokens = append(tokens, c.tokens...)
 	}
 	b = msgHashes(msgText(msgArray(b, 9), "BlockStored"), ev.Engine)
-	if ev.HasParent {
-		b = msgNumber(b, ev.Parent)
-	} else {
-		b = append(b, msgNil)
-	}
+	b = msgParent(b, ev.Parent, ev.HasParent)
 	b = msgNumber(msgTokens(b, tokens), uint64(r.size))
 	b = msgText(append(b, msgNil), "GPU") // no lora_id
-	if first.lora == "" {
-		b = append(b, msgNil)
-	} else {
-		b = msgText(b, first.lora)
-	}
+	b = msgLora(b, first.lora)
 	keys := make([][]string, len(ev.Local))
 	for i := range keys {
 		keys[i] = first.keys(i == 0 && !ev.HasParent)
@@ -194,6 +192,20 @@ func msgText(b []byte, s string) []byte {
 
 func msgMap(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, 0xdf), uint32(n))
+}
+
+func msgParent(b []byte, parent uint64, has bool) []byte {
+	if !has {
+		return append(b, msgNil)
+	}
+	return msgNumber(b, parent)
+}
+
+func msgLora(b []byte, name string) []byte {
+	if name == "" {
+		return append(b, msgNil)
+	}
+	return msgText(b, name)
 }
 
 func msgTokens(b []byte, tokens []uint32) []byte {

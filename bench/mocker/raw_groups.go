@@ -16,14 +16,8 @@ type named struct {
 // name remembers blocks that full attention stores: other cache groups name them alone, and
 // engines tell their tokens. The caller holds the lock.
 func (r *raw) name(ev *event.Event) {
-	if len(r.groups) == 0 {
-		return
-	}
-	if len(r.names) > r.keep {
-		r.oldNames, r.names = r.names, nil
-	}
-	if r.names == nil {
-		r.names = make(map[uint64]named)
+	if r.names == nil || len(r.names) > r.keep {
+		r.oldNames, r.names = r.names, make(map[uint64]named)
 	}
 	at := named{parent: ev.Parent, hasParent: ev.HasParent}
 	for i, name := range ev.Engine {
@@ -40,9 +34,7 @@ func (r *raw) find(name uint64) (at named, c content, ok bool) {
 			return at, c, false
 		}
 	}
-	if c, ok = r.now[at.local]; !ok {
-		c, ok = r.old[at.local]
-	}
+	c, ok = r.content(at.local)
 	return at, c, ok
 }
 
@@ -93,20 +85,11 @@ func (r *raw) grouped(b []byte, ev *event.Event) []byte {
 	}
 	b = msgText(msgText(msgMap(b, fields), "type"), "BlockStored")
 	b = msgText(msgHashes(msgText(b, "block_hashes"), ev.Engine), "parent_block_hash")
-	if first.hasParent {
-		b = msgNumber(b, first.parent)
-	} else {
-		b = append(b, msgNil)
-	}
+	b = msgParent(b, first.parent, first.hasParent)
 	b = msgTokens(msgText(b, "token_ids"), tokens)
 	b = msgNumber(msgText(b, "block_size"), uint64(g.BlockSize))
 	b = append(msgText(b, "lora_id"), msgNil)
-	b = msgText(msgText(msgText(b, "medium"), "GPU"), "lora_name")
-	if lora == "" {
-		b = append(b, msgNil)
-	} else {
-		b = msgText(b, lora)
-	}
+	b = msgLora(msgText(msgText(msgText(b, "medium"), "GPU"), "lora_name"), lora)
 	b = msgKeys(msgText(b, "extra_keys"), keys)
 	b = msgNumber(msgText(b, "group_idx"), idx)
 	b = msgText(msgText(b, "kv_cache_spec_kind"), g.Kind)
