@@ -136,13 +136,11 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 	}
 	a.worker.spoke, a.worker.silent = now, false
 	a.worker.wrong, a.worker.wrongMost = 0, 0
-	if !a.answered {
-		r.said.well++
-	}
 	if a.first.IsZero() {
 		a.first = now
 	}
 	if !a.answered {
+		r.said.well++
 		a.unlist()
 		r.outcome(a, breaker.Succeeded, 0, now)
 	}

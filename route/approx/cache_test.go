@@ -244,16 +244,7 @@ func TestConfig(t *testing.T) {
 // prompt would wait for each other one that is on its way.
 func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set := shard.New(shard.Config{})
-		defer set.Close()
-		space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := New(Config{Space: space})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := open(t, Config{})
 		first, second := make(chan struct{}), make(chan struct{})
 		given := func(applied <-chan struct{}) *bundle {
 			b := &bundle{waits: []<-chan struct{}{applied}}
@@ -288,16 +279,7 @@ func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
 // something of it, or whoever reads the space.
 func TestBundles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		set := shard.New(shard.Config{})
-		defer set.Close()
-		space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := New(Config{Space: space})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := open(t, Config{})
 		id := func(i int) shard.RankID { return shard.RankID{Worker: uint64(i % 3), DPRank: uint32(i % 2)} }
 		next := uint64(100)
 		place := func(i int) []uint64 {
@@ -308,7 +290,7 @@ func TestBundles(t *testing.T) {
 		}
 		there := func() (blocks int) {
 			synctest.Wait()
-			for _, r := range space.Ranks() {
+			for _, r := range c.cfg.Space.Ranks() {
 				blocks += r.Held[0]
 			}
 			return blocks
