@@ -21,11 +21,14 @@ type reach struct {
 
 // without considers a rank that cannot be chosen, or not for all that it has.
 func (b *reach) without(r *Router, m *member, why account.Shortfall, prompt int) {
-	depth := &r.depth[m.slot]
-	if r.weigh.estimated {
-		depth = scaled(*depth, r.weigh.part)
+	depth := r.depth[m.slot]
+	if m.worker.Pooled {
+		r.believePools(&depth, prompt)
 	}
-	if n := r.tokensOf(depth, prompt, m.worker.Pooled); n > b.tokens && why != account.NoShortfall {
+	if r.weigh.estimated {
+		discount(&depth, r.weigh.part)
+	}
+	if n := r.tokensOf(&depth, prompt, m.worker.Pooled); n > b.tokens && why != account.NoShortfall {
 		b.tokens, b.at, b.why = n, m.RankID, why
 	}
 }

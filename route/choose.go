@@ -175,7 +175,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		c.HeadTokens, c.Since = r.table.Turn(m.slot)
 		c.Cached, c.Cost, c.pool = r.depth[m.slot], 0, 0
 		if c.Pooled {
-			r.believePools(c, s.tokens)
+			c.pool = r.believePools(&c.Cached, s.tokens)
 		}
 		c.Pull, c.peer = Pull{}, m.worker.Peer
 		if r.weigh.estimated {

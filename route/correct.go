@@ -1,9 +1,6 @@
 package route
 
-import (
-	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/route/account"
-)
+import "github.com/kvatlas/kvatlas/route/account"
 
 // correction is how much of what a model's full attention had cached its engines find
 // reusable: of a model with other caches besides, which are not indexed, the index has an
@@ -73,10 +70,4 @@ func (r *Router) correct(f *followed, out *Account) {
 	default:
 		r.correction.learn(bound, out.Actual)
 	}
-}
-
-// scaled returns the leading part of depths.
-func scaled(depth [event.NumTiers]uint32, part float64) *[event.NumTiers]uint32 {
-	discount(&depth, part)
-	return &depth
 }

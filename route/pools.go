@@ -9,13 +9,14 @@ import (
 // taken out. So what pools are said to have beyond a rank's own counts for the part that engines
 // find of it, of the last reports, and what they lack makes nobody doubt the rank.
 
-// believePools leaves of what pools are said to have the part that is found, as the leading one.
-func (r *Router) believePools(c *Candidate, prompt int) {
-	own, all := c.Cached[event.Disk], c.Cached[event.External]
-	c.pool = min(int(all)*r.cfg.BlockSize, prompt) - min(int(own)*r.cfg.BlockSize, prompt)
+// believePools leaves of what pools are said to have the part that is found, as the leading one. It
+// returns the tokens that they are said to have beyond the rank's own.
+func (r *Router) believePools(depth *[event.NumTiers]uint32, prompt int) (pool int) {
+	own, all := depth[event.Disk], depth[event.External]
 	if part := r.pools.part(); part < 1 {
-		c.Cached[event.External] = own + uint32(part*float64(all-own))
+		depth[event.External] = own + uint32(part*float64(all-own))
 	}
+	return min(int(all)*r.cfg.BlockSize, prompt) - min(int(own)*r.cfg.BlockSize, prompt)
 }
 
 // believeBeside learns from what an engine says of a prompt of which a pool was said to have a

@@ -3,6 +3,8 @@ package route
 import (
 	"fmt"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/route/account"
 )
 
 // TestPoolsThatHaveLostWhatTheyAreSaidToHave: what engines do not find of a pool counts for
@@ -47,6 +49,9 @@ func TestPoolsThatHaveLostWhatTheyAreSaidToHave(t *testing.T) {
 	expected(4400, 4400)
 	serves(40, 400)
 	expected(400, 404)
+	if a := best(t, r, Prompt{Local: local, Length: 4400}, Options{Excluded: []uint64{1, 3}}).Account; a.Why != account.NoShortfall || a.Reachable != a.Selected {
+		t.Errorf("what the pool lacks is missed at a worker that may not be chosen: %+v", a)
+	}
 	serves(200, 2400)
 	expected(2200, 2500)
 	serves(400, 4400)
