@@ -75,7 +75,7 @@ type Config struct {
 	// Decisions keeps some of the choices that are booked, with all that the policy saw;
 	// nil keeps none. They name Space as theirs.
 	Decisions *account.Log
-	Space     event.Space
+	Space     event.Space // its model's are of Settings.Models
 	// Prompts keeps the blocks of those choices' prompts; nil keeps none.
 	Prompts *account.Prompts
 	// Now is the clock; nil is time.Now.
@@ -156,8 +156,7 @@ type Stats struct {
 	Pulled, NotPulled uint64
 }
 
-// New returns a Router without workers. The error wraps ErrSettings or
-// blockhash.ErrBlockSize.
+// New returns a Router without workers. The error wraps ErrSettings or blockhash.ErrBlockSize.
 func New(cfg Config) (*Router, error) {
 	if err := blockhash.CheckBlockSize(cfg.BlockSize); err != nil {
 		return nil, fmt.Errorf("making a router: %w", err)
@@ -165,6 +164,7 @@ func New(cfg Config) (*Router, error) {
 	if err := cfg.Settings.Check(); err != nil {
 		return nil, fmt.Errorf("making a router: %w", err)
 	}
+	cfg.Settings = cfg.Settings.Of(cfg.Space.Model)
 	policy := cfg.Policy
 	if policy == nil {
 		var err error

@@ -21,8 +21,7 @@ type Settings struct {
 	// Targets are the times that requests are to keep, in mode auto: then as many as can be
 	// do, whatever the Objective. Default none.
 	Targets Targets
-	// Models are the objectives and targets of models that have others. A Router's own are
-	// those above: see Of.
+	// Models are the objectives and targets of models that have others, by the name in Config.Space.
 	Models map[string]Aims
 	// OverlapWeight is what a block to be computed costs, in blocks in use, for
 	// the kv policy. Default 1; 0 is pure load balancing, without the index, for

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // decoding puts so many requests on the worker, of 10,000 tokens each and with that target for each
@@ -68,8 +70,12 @@ func TestTargetsOfAModel(t *testing.T) {
 	if s := all.Of("n"); s.Objective != "balanced" || s.Targets != (Targets{FirstToken: time.Second}) {
 		t.Errorf("settings of n: %+v", s)
 	}
+	of, err := New(Config{BlockSize: testBlock, Settings: all, Space: event.Space{Model: "m"}})
+	if err != nil || of.settings.Objective != "e2e" || of.settings.Targets != (Targets{Token: 11200 * time.Microsecond}) {
+		t.Fatalf("a router of m: %+v, %v", of.settings, err)
+	}
 	r, _, _ := autoFleet(t, 2, local)
-	r.settings.Targets = all.Of("m").Targets
+	r.settings.Targets = of.settings.Targets
 	decoding(t, r, 1, 10, 0)
 	own := Options{Token: new(time.Duration), Explain: true}
 	if got := best(t, r, Prompt{Local: local}, own); got.Worker != 1 {

@@ -395,7 +395,7 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	}
 	m := &Model{Check: predict.New(predict.Config{BlockSize: int(sp.BlockSize)}), loras: newNames(), served: newNames(), owners: newNames()}
 	m.engines.Store(&map[uint64]*Engine{})
-	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route.Of(sp.Model), Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
+	cfg := route.Config{BlockSize: int(sp.BlockSize), ID: f.cfg.ID, Settings: f.cfg.Route, Decisions: f.cfg.Decisions, Prompts: f.cfg.Prompts, Space: sp, Log: f.log}
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
 		cfg.Shares, cfg.Eagle, cfg.Estimated = f.cfg.Shares.Space(sp), m.eagle.Load, m.hybrid.Load
