@@ -12,7 +12,7 @@
 //   - Nothing sleeps or reads a clock: the routers' clock is the virtual one.
 //   - Memory is that of the requests under way, of 8 bytes for each figure of
 //     a request, and of the messages that are on their way; in a closed loop also
-//     that of all requests to come.
+//     that of all requests to come, and with +sessions that of where each session went last.
 //
 // Ownership: a run belongs to the goroutine that calls [Run]. The index has
 // owner goroutines of its own, for which a run waits before each lookup.
