@@ -284,22 +284,31 @@ func (r *Router) eligible(m *member, o *Options, now time.Time, well bool) Reaso
 	if o.Worker != nil && *o.Worker != w.ID || o.DPRank != nil && *o.DPRank != m.DPRank || o.Ranks != nil && o.Stage != PrefillStage && !o.Ranks[m.RankID] {
 		return NotAllowed
 	}
-	if o.Allowed != nil || len(o.Excluded) > 0 {
-		var list uint8
-		if w.mark == r.mark {
-			list = w.list
-		}
-		switch {
-		case list&listExcluded != 0:
-			return Excluded
-		case o.Allowed != nil && list&listAllowed == 0:
-			return NotAllowed
-		}
+	if why := r.listed(w, o); why != Eligible {
+		return why
 	}
 	if absent := w.absent(); absent != Eligible || well || o.Worker != nil {
 		return absent // whoever names a worker knows why
 	}
 	return r.leftOut(w, now)
+}
+
+// listed says whether the request's lists let it go to the worker, as markWorkers has them.
+func (r *Router) listed(w *workerState, o *Options) Reason {
+	if o.Allowed == nil && len(o.Excluded) == 0 {
+		return Eligible
+	}
+	var list uint8
+	if w.mark == r.mark {
+		list = w.list
+	}
+	switch {
+	case list&listExcluded != 0:
+		return Excluded
+	case o.Allowed != nil && list&listAllowed == 0:
+		return NotAllowed
+	}
+	return Eligible
 }
 
 // lookUp spreads the answer of the index over the slots.

@@ -92,11 +92,7 @@ func (r *Router) gives(w *workerState, o *Options, now time.Time) bool {
 	if w.absent() != Eligible || w.silent || !w.breaker.Closed() && w.breaker.State(now) != breaker.Full {
 		return false
 	}
-	var list uint8 // as markWorkers has it
-	if w.mark == r.mark {
-		list = w.list
-	}
-	return (len(o.Excluded) == 0 || list&listExcluded == 0) && (o.Allowed == nil || list&listAllowed != 0)
+	return r.listed(w, o) == Eligible
 }
 
 // pull has the candidate fetch what the source has and it has not, where that is sooner than to

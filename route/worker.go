@@ -108,8 +108,9 @@ func (r *Router) SetWorker(w Worker) error {
 		st = &workerState{health: health{breaker: breaker.Breaker{Seed: w.ID}}}
 		r.workers[w.ID] = st
 	}
+	r.countPeer(st.Peer, -1)
+	r.countPeer(w.Peer, 1)
 	st.Worker, r.assigned = w, false
-	r.countPeers()
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
 		gone := m.RankID.Worker == w.ID && (m.DPRank < w.FirstRank || m.DPRank-w.FirstRank >= w.Ranks)
 		if gone {
@@ -190,9 +191,11 @@ func (r *Router) dropped(k load.Key) {
 func (r *Router) RemoveWorker(id uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.workers[id] == nil {
+	st := r.workers[id]
+	if st == nil {
 		return false
 	}
+	r.countPeer(st.Peer, -1)
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
 		if m.RankID.Worker == id {
 			r.leave(m)
@@ -202,16 +205,12 @@ func (r *Router) RemoveWorker(id uint64) bool {
 	})
 	delete(r.workers, id)
 	r.assigned = false
-	r.countPeers()
 	return true
 }
 
-func (r *Router) countPeers() {
-	r.peers = 0
-	for _, w := range r.workers {
-		if w.Peer {
-			r.peers++
-		}
+func (r *Router) countPeer(is bool, by int) {
+	if is {
+		r.peers += by
 	}
 }
 
