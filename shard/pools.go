@@ -173,6 +173,7 @@ func (t *table) isPool(id RankID, m *member) {
 type poolAge struct {
 	age, third int64 // in seconds; which third it is
 	slot       event.Tier
+	keep       int // thirds at whose beginning nothing goes: when it was said is not known
 }
 
 // tier returns where blocks are stored that are said to be there now.
@@ -207,7 +208,8 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 		third, at := 3*now.Unix()/age, s.table.ages[id]
 		switch {
 		case at == nil:
-			s.table.ages[id] = &poolAge{age: age, third: third} // what is there may stay for so long again
+			// What is there, on any tier by another run, may stay for so long again.
+			s.table.ages[id] = &poolAge{age: age, third: third, keep: event.NumTiers - 1}
 		case at.age != age:
 			at.age, at.third = age, third
 		default:
@@ -225,7 +227,9 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 			for n := 0; at.age == age && n < event.NumTiers && at.third < third; n++ {
 				at.third++
 				at.slot = (at.slot + 1) % event.NumTiers
-				if m := s.table.find(id); m != nil {
+				if at.keep > 0 {
+					at.keep--
+				} else if m := s.table.find(id); m != nil {
 					gone[m] = append(gone[m], at.slot)
 				}
 			}

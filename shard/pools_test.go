@@ -350,3 +350,50 @@ func TestPoolsAge(t *testing.T) {
 		}
 	}
 }
+
+// TestPoolsAgeAfterARestart: a new run does not know when what it loaded was said, and lets it stay
+// for the pool's age, whatever the age's third in which it was said.
+func TestPoolsAgeAfterARestart(t *testing.T) {
+	pools := []event.Pool{{Name: "p", Age: 30}}
+	for round := range 4 {
+		sp, back := openSpace(t, Config{Shards: 2}), openSpace(t, Config{Shards: 1})
+		begin := time.Unix(3_000_000, 0)
+		at := func(sp *Space, second int) {
+			t.Helper()
+			if err := sp.AgePools(t.Context(), begin.Add(time.Duration(second)*time.Second)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name := func(sp *Space) {
+			t.Helper()
+			if err := sp.SetPools(t.Context(), 1, []uint32{0}, pools); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name(sp)
+		apply(t, sp, chain(1, 0, 1, 2))
+		for i := range round + 1 {
+			at(sp, 10*i)
+		}
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Tier: event.External, Engine: []uint64{1, 2}}}})
+		if err := take(t, sp, 2, func() {}).load(t, back).Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		name(back)
+		blocks := func(second int) int {
+			at(back, second)
+			return back.Pools()[0].Blocks
+		}
+		for second := 100; second < 130; second += 5 {
+			if n := blocks(second); n != 2 {
+				t.Errorf("said in third %d: %d blocks %d s after the restart", round, n, second-100)
+			}
+		}
+		for second := 130; second < 180; second += 5 {
+			blocks(second)
+		}
+		if n := blocks(180); n != 0 {
+			t.Errorf("said in third %d: %d blocks are left", round, n)
+		}
+	}
+}
