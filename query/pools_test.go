@@ -49,7 +49,7 @@ func TestPoolsOfAllShares(t *testing.T) {
 			`[{"pool":"a","external":1},{"pool":"b","external":2},{"pool":"c","external":4}]`},
 		{`[{"pool":"b","blocks":9,"workers":1}]`, `[{"pool":"b","blocks":2,"workers":3}]`, `[{"pool":"b","blocks":9,"workers":4}]`},
 	} {
-		var one, other []json.RawMessage
+		var one, other []sharedPool
 		if err := json.Unmarshal([]byte(c.one), &one); err != nil {
 			t.Fatal(err)
 		}

@@ -7,9 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,9 +41,16 @@ type (
 		LeftOver  *uint64           `json:"tokens_left_over,omitempty"`
 		Longest   *uint64           `json:"longest,omitempty"`
 		Estimated bool              `json:"estimated,omitempty"`
-		Pools     []json.RawMessage `json:"pools,omitempty"`
+		Pools     []sharedPool      `json:"pools,omitempty"`
 		Workers   []json.RawMessage `json:"workers,omitzero"`
 		Ranks     []json.RawMessage `json:"ranks,omitzero"`
+	}
+	// sharedPool has its depth in lookups; else what it holds, and how many workers name it.
+	sharedPool struct {
+		Name     string  `json:"pool"`
+		External *uint64 `json:"external,omitempty"`
+		Blocks   *uint64 `json:"blocks,omitempty"`
+		Workers  *uint64 `json:"workers,omitempty"`
 	}
 	// unionAnswer is the union with what is missing.
 	unionAnswer struct {
@@ -213,42 +220,24 @@ func (a *unionAnswer) add(part *sharedAnswer) {
 	})
 }
 
-// deepest returns the pools of both, by name: each with what the share has of it that has most, as
+// deepest puts more pools into the list, by name: each with what the share has of it that has most, as
 // each is told by its own workers alone, and with all workers that name it.
-func deepest(pools, more []json.RawMessage) []json.RawMessage {
-	type pool struct {
-		Name     string  `json:"pool"`
-		External *uint64 `json:"external,omitempty"`
-		Blocks   *uint64 `json:"blocks,omitempty"`
-		Workers  *uint64 `json:"workers,omitempty"`
-	}
-	greater := func(a, b *uint64) *uint64 {
-		if a == nil || b != nil && *b > *a {
-			return b
-		}
-		return a
-	}
-	byName := make(map[string]pool, len(pools))
-	for _, raw := range slices.Concat(pools, more) {
-		var p pool
-		if json.Unmarshal(raw, &p) != nil {
+func deepest(pools, more []sharedPool) []sharedPool {
+	for _, p := range more {
+		i, there := slices.BinarySearchFunc(pools, p.Name, func(p sharedPool, name string) int { return strings.Compare(p.Name, name) })
+		if !there {
+			pools = slices.Insert(pools, i, p)
 			continue
 		}
-		if known, ok := byName[p.Name]; ok {
-			p.External, p.Blocks = greater(known.External, p.External), greater(known.Blocks, p.Blocks)
-			if known.Workers != nil && p.Workers != nil {
-				*p.Workers += *known.Workers
-			}
+		is := &pools[i]
+		if is.External != nil && p.External != nil {
+			*is.External = max(*is.External, *p.External)
 		}
-		byName[p.Name] = p
-	}
-	all := make([]json.RawMessage, 0, len(byName))
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		if raw, err := json.Marshal(byName[name]); err == nil {
-			all = append(all, raw)
+		if is.Blocks != nil && is.Workers != nil && p.Blocks != nil && p.Workers != nil {
+			*is.Blocks, *is.Workers = max(*is.Blocks, *p.Blocks), *is.Workers+*p.Workers
 		}
 	}
-	return all
+	return pools
 }
 
 // workersOf returns the registered workers of the missing shares, of the model that is
