@@ -51,6 +51,7 @@ func (s *Server) servePeer(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	s.Given.Add(int64(n))
 	_, _ = fmt.Fprint(w, n) // the other engine may be gone
 }
 
@@ -66,6 +67,7 @@ func (s *Server) fetchBlocks(ctx context.Context, q *request, local []uint64) in
 		s.Lost.Add(1)
 		return 0
 	}
+	s.Fetched.Add(int64(n))
 	return n
 }
 

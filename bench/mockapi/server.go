@@ -124,6 +124,9 @@ type Server struct {
 	// Received counts prompts taken over from another engine, and Lost those
 	// that should have been and were computed here instead.
 	Received, Lost atomic.Int64
+	// Given and Fetched count blocks of prompts that other engines fetched from here, and that
+	// were fetched from them.
+	Given, Fetched atomic.Int64
 
 	link chan struct{} // of who gives blocks away
 }
