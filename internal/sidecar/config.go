@@ -294,7 +294,19 @@ func (c *Config) identity(dpRank uint32) uint64 {
 	if len(c.Loras) > 0 {
 		text += fmt.Sprintf(" %q", c.Loras)
 	}
+	if pooled := c.pooled(); pooled != [event.NumTiers]bool{} {
+		text += fmt.Sprintf(" %v", pooled)
+	}
 	return xxh3.HashString(text)
+}
+
+// pooled returns which tiers are those of pools.
+func (c *Config) pooled() (is [event.NumTiers]bool) {
+	pools, _ := parsePools(c.Pools) // check has read them
+	for t := range is {
+		is[t] = event.PoolOf(pools, event.Tier(t))
+	}
+	return is
 }
 
 // storeOf returns where a rank's state is kept, and what to close when it is no

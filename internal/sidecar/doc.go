@@ -10,7 +10,8 @@
 //
 // Invariants:
 //   - A store of a held block is not published, and a removal only when the last
-//     copy goes.
+//     copy goes; but of tiers that are a pool's all is, as what is there is not this
+//     engine's alone.
 //   - The kept state covers nothing that NATS has not acknowledged, and is
 //     whole: a damaged or foreign file is refused, and the stream begins anew.
 //   - A stream begins anew, with a new incarnation and a Cleared as its first

@@ -1,8 +1,13 @@
 package sidecar
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -65,5 +70,46 @@ func TestOffloadedNamesOfVLLM(t *testing.T) {
 	}
 	if o.Held(holder, event.HostPinned) != 1 {
 		t.Errorf("%d blocks in host memory", o.Held(holder, event.HostPinned))
+	}
+}
+
+// TestAllThatIsSaidOfPoolsIsPassedOn: others remove what this engine has stored there and the other way
+// round, and what is not said again may grow old; so nothing is held back.
+func TestAllThatIsSaidOfPoolsIsPassedOn(t *testing.T) {
+	out := new(notepad)
+	s, err := newStream(streamConfig{
+		blockSize: 1, pooled: [event.NumTiers]bool{event.Disk: true}, store: out, open: func(context.Context, opening) (sink, error) { return out, nil },
+		position: func() []byte { return nil }, every: time.Hour, retry: time.Hour, log: slog.New(slog.DiscardHandler), m: newStreamMeters(metrics.NewSet(), 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	names := []uint64{7, 8, 9}
+	begun := len(out.said)
+	for i, c := range []struct {
+		ev   event.Event
+		said int
+	}{
+		{event.Event{Kind: event.Stored, Engine: names, Local: []uint64{1, 2, 3}}, 1},
+		{event.Event{Kind: event.Stored, Engine: names, Local: []uint64{1, 2, 3}}, 1},
+		{event.Event{Kind: event.Stored, Tier: event.Disk, Engine: names}, 2},
+		{event.Event{Kind: event.Stored, Tier: event.Disk, Engine: names}, 3},
+		{event.Event{Kind: event.Stored, Tier: event.External, Engine: names}, 4},
+		{event.Event{Kind: event.Stored, Tier: event.External, Engine: names}, 4},
+		{event.Event{Kind: event.Removed, Tier: event.Disk, Engine: names[:1]}, 5},
+		{event.Event{Kind: event.Removed, Tier: event.Disk, Engine: []uint64{1, 7}}, 6},
+		{event.Event{Kind: event.Removed, Tier: event.External, Engine: names[:1]}, 6},
+		{event.Event{Kind: event.Removed, Tier: event.External, Engine: names[:1]}, 7},
+	} {
+		s.Batch(uint64(i), &event.Batch{CountCopies: true, Events: []event.Event{c.ev}})
+		if n := len(out.said) - begun; n != c.said {
+			t.Errorf("after event %d: %d are published, want %d", i, n, c.said)
+		}
+	}
+	if held := s.set.held(); held != [event.NumTiers]int{event.Device: 3, event.Disk: 2, event.External: 2} {
+		t.Errorf("held are %v", held)
 	}
 }

@@ -58,7 +58,21 @@ func (s *set) apply(ev *event.Event, copies bool, emit func(event.Event) error) 
 	return core.Outcome{}, nil
 }
 
-// chunk gathers neighbouring blocks of a Stored event to emit them as one.
+// share applies an event of a tier that is a pool's, and passes all of it on: others change
+// what is there as well, and what was said long ago may be old.
+func (s *set) share(ev *event.Event, _ bool, emit func(event.Event) error) (core.Outcome, error) {
+	out, err := s.apply(ev, false, func(event.Event) error { return nil })
+	all := chunk{ev: ev, emit: emit}
+	for i := 0; i < len(ev.Engine) && err == nil; i++ {
+		err = all.add(i)
+	}
+	if err == nil {
+		err = all.flush()
+	}
+	return out, err
+}
+
+// chunk gathers neighbouring blocks of an event to emit them as one.
 type chunk struct {
 	ev       *event.Event
 	from, to int

@@ -146,7 +146,7 @@ func (s *Sidecar) load() error {
 		}
 		s.used = append(s.used, used)
 		st, err := newStream(streamConfig{
-			dpRank: r, blockSize: s.cfg.BlockSize, identity: s.cfg.identity(r), store: kept,
+			dpRank: r, blockSize: s.cfg.BlockSize, pooled: s.cfg.pooled(), identity: s.cfg.identity(r), store: kept,
 			open:     func(ctx context.Context, o opening) (sink, error) { return s.openSink(ctx, r, o) },
 			position: func() []byte { return s.position(i) },
 			every:    s.cfg.SaveEvery, retry: time.Second,
@@ -195,13 +195,9 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
-	pools, err := parsePools(s.cfg.Pools)
-	if err != nil {
-		return nil, err
-	}
 	cfg := zmqfeed.Config{
 		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
-		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras, Remote: event.PoolOf(pools, event.External)},
+		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras, Remote: st.cfg.pooled[event.External]},
 	}
 	feed, err := zmqfeed.New(cfg, st)
 	if errors.Is(err, zmqfeed.ErrPosition) {

@@ -44,8 +44,9 @@ type opening struct {
 // streamConfig holds what a stream needs. All of it is needed.
 type streamConfig struct {
 	dpRank    uint32
-	blockSize int    // as set
-	identity  uint64 // of what gives the events their meaning: a state of another one is refused
+	blockSize int                  // as set
+	pooled    [event.NumTiers]bool // which tiers are pools'
+	identity  uint64               // of what gives the events their meaning: a state of another one is refused
 	store     store
 	open      func(context.Context, opening) (sink, error)
 	// position returns where the input is, after what the stream was told last.
@@ -249,7 +250,11 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 		if ev.Incomplete != s.incomplete {
 			s.lack(ev.Incomplete)
 		}
-		out, err := s.set.apply(ev, b.CountCopies, s.publish)
+		apply := s.set.apply
+		if s.cfg.pooled[ev.Tier] && ev.Kind != event.Cleared && ev.Group == 0 {
+			apply = s.set.share
+		}
+		out, err := apply(ev, b.CountCopies, s.publish)
 		total.Add(out)
 		if err != nil {
 			_ = s.tear(err) // stop tells
