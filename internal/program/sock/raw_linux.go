@@ -10,9 +10,17 @@ import (
 )
 
 // raw makes a system call, unseen by the scheduler.
-func raw(trap, fd uintptr, p []byte) (int, syscall.Errno) {
-	n, _, err := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
-	return int(n), err
+func raw(trap, fd uintptr, x *call) (n int, err syscall.Errno) {
+	var done uintptr
+	if trap == syscall.SYS_READV {
+		x.into[0].Base, x.into[1].Base = unsafe.SliceData(x.data), unsafe.SliceData(x.more)
+		x.into[0].SetLen(len(x.data))
+		x.into[1].SetLen(len(x.more))
+		done, _, err = syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(&x.into)), uintptr(len(x.into)))
+	} else {
+		done, _, err = syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(unsafe.SliceData(x.data))), uintptr(len(x.data)))
+	}
+	return int(done), err
 }
 
 // poll says what is so of a socket, without waiting.

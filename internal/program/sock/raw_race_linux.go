@@ -13,12 +13,16 @@ import (
 // memory it touches, and that what is done before a write is done before it is read: the
 // detector takes what a server does before it answers for a race with its client else,
 // where both are in one program.
-func raw(trap, fd uintptr, p []byte) (n int, errno syscall.Errno) {
-	call := syscall.Read
-	if trap == syscall.SYS_WRITE {
-		call = syscall.Write
+func raw(trap, fd uintptr, x *call) (n int, errno syscall.Errno) {
+	var err error
+	switch trap {
+	case syscall.SYS_WRITE:
+		n, err = syscall.Write(int(fd), x.data)
+	case syscall.SYS_READV:
+		n, err = unix.Readv(int(fd), [][]byte{x.data, x.more})
+	default:
+		n, err = syscall.Read(int(fd), x.data)
 	}
-	n, err := call(int(fd), p)
 	errors.As(err, &errno)
 	return n, errno
 }

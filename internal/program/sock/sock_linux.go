@@ -18,6 +18,7 @@ type Conn struct {
 	doOut   func(fd uintptr) bool
 	doLater func(fd uintptr) bool
 	doAsk   func(fd uintptr) bool
+	doBoth  func(fd uintptr) bool
 	asked   bool                   // of Ask: it has written
 	silent  bool                   // of Ask: it writes only where nothing has come
 	spoke   bool                   // of Ask: something had, and it has not written
@@ -27,6 +28,8 @@ type Conn struct {
 // call is one system call.
 type call struct {
 	data []byte
+	more []byte        // of SYS_READV: what comes behind data
+	into [2]unix.Iovec // of SYS_READV: both, as the kernel wants them
 	n    int
 	err  syscall.Errno
 }
@@ -43,7 +46,7 @@ func Wrap(c net.Conn) net.Conn {
 		return c
 	}
 	k := &Conn{Conn: t, raw: raw}
-	k.doIn, k.doOut, k.doLater, k.doAsk = k.read, k.write, k.readWhere, k.ask
+	k.doIn, k.doOut, k.doLater, k.doAsk, k.doBoth = k.read, k.write, k.readWhere, k.ask, k.readIntoBoth
 	return k
 }
 
@@ -60,7 +63,7 @@ func (c *Conn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() } 
 // runtime waits and does it again else.
 func (x *call) do(trap, fd uintptr) bool {
 	for {
-		n, err := raw(trap, fd, x.data)
+		n, err := raw(trap, fd, x)
 		switch err {
 		case syscall.EINTR:
 			continue
@@ -103,11 +106,19 @@ func (c *Conn) readWhere(fd uintptr) bool {
 	return true
 }
 
+// readBoth is a Read into p and, when that is full, into q.
+func (c *Conn) readBoth(p, q []byte) (int, error) {
+	c.in = call{data: p, more: q}
+	return c.wait(c.doBoth)
+}
+
+func (c *Conn) readIntoBoth(fd uintptr) bool { return c.in.do(syscall.SYS_READV, fd) }
+
 // wait reads by do, when there is something.
 func (c *Conn) wait(do func(fd uintptr) bool) (int, error) {
 	err := c.raw.Read(do)
 	n, errno := c.in.n, c.in.err
-	c.in.data, c.room = nil, nil
+	c.in, c.room = call{}, nil // keeps no buffer
 	switch {
 	case err != nil:
 		return 0, err
