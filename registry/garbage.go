@@ -46,6 +46,7 @@ func (l *ledger) garbage(limit int) []garbage {
 
 // forget takes a worker that left out of memory.
 func (l *ledger) forget(m *member) {
+	l.setWorker(m, Worker{})
 	delete(l.members, m.key)
 	delete(l.byKey, leaseKey(m.key))
 	for key := range m.departed {

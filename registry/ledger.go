@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,6 +36,7 @@ type ledger struct {
 	m    *meters
 
 	members map[Key]*member
+	named   *atomic.Int64     // members with names
 	byKey   map[string]source // which source a key of the bucket is
 	drains  map[uint64]*drain
 	corrupt map[string]Corrupt // by key
@@ -88,7 +90,7 @@ type Corrupt struct {
 
 func newLedger(cfg ledgerConfig, m *meters, emit func(Event)) *ledger {
 	return &ledger{cfg: cfg, m: m, emit: emit,
-		members: make(map[Key]*member), byKey: make(map[string]source), drains: make(map[uint64]*drain),
+		members: make(map[Key]*member), named: new(atomic.Int64), byKey: make(map[string]source), drains: make(map[uint64]*drain),
 		corrupt: make(map[string]Corrupt), markers: make(map[string]marker), outdated: make(map[string]outdated), replicas: make(map[string]marker)}
 }
 
@@ -179,7 +181,8 @@ func (l *ledger) registration(now time.Time, c change) error {
 		if len(l.members) >= l.cfg.maxWorkers && !l.makeRoom() {
 			return corrupt("too_many", "already %d workers", len(l.members))
 		}
-		m = &member{key: r.Key(), worker: r.Worker, state: Gone}
+		m = &member{key: r.Key(), state: Gone}
+		l.setWorker(m, r.Worker)
 		l.members[m.key] = m
 	}
 	src := source{member: m}
@@ -337,7 +340,7 @@ func (l *ledger) recompute(now time.Time, m *member, alive bool, departed []uint
 		}
 		return
 	}
-	m.worker = m.merged()
+	l.setWorker(m, m.merged())
 	l.compareScheme(m)
 	if had == Lost && !alive {
 		return

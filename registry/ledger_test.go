@@ -650,3 +650,25 @@ func TestCountingAFleetCopiesNoWorkers(t *testing.T) {
 		t.Errorf("%d workers in a list of room for %d, or not sorted", len(list), cap(list))
 	}
 }
+
+// The members with names are counted, whatever becomes of them: without any nobody is asked for a name.
+func TestNamedMembersAreCounted(t *testing.T) {
+	w := newWorld(t)
+	one, two, bare := testWorker(1), testWorker(2), testWorker(1)
+	one.Name, two.Name, bare.Name = "one", "two", ""
+	for i, c := range []struct {
+		static []Worker
+		want   int64
+	}{{nil, 0}, {[]Worker{one}, 1}, {[]Worker{one, two}, 2}, {[]Worker{bare, two}, 1}, {[]Worker{one, two}, 2}} {
+		if w.l.setStatic(w.clock(), c.static); w.l.named.Load() != c.want {
+			t.Errorf("list %d: %d have names, want %d", i, w.l.named.Load(), c.want)
+		}
+	}
+	w.l.setStatic(w.clock(), nil)
+	for _, m := range w.l.members {
+		w.l.forget(m)
+	}
+	if n := w.l.named.Load(); n != 0 {
+		t.Errorf("all are forgotten, and %d have names", n)
+	}
+}

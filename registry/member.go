@@ -87,6 +87,17 @@ func (m *member) merged() Worker {
 	return w
 }
 
+// setWorker sets what a member's sources say together.
+func (l *ledger) setWorker(m *member, w Worker) {
+	switch {
+	case m.worker.Name == "" && w.Name != "":
+		l.named.Add(1)
+	case m.worker.Name != "" && w.Name == "":
+		l.named.Add(-1)
+	}
+	m.worker = w
+}
+
 // entry returns the member as others see it.
 func (l *ledger) entry(m *member) Entry {
 	e := Entry{

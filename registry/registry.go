@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -97,6 +98,7 @@ type Registry struct {
 	done   sync.WaitGroup
 	loaded chan struct{}           // closed after the first load
 	file   *reload.Value[[]Worker] // nil: there is none
+	named  *atomic.Int64           // the ledger's, read without the lock
 
 	mu struct {
 		sync.Mutex
@@ -127,6 +129,7 @@ func Open(ctx context.Context, cfg Config) (*Registry, error) {
 	r.mu.ledger = newLedger(ledgerConfig{
 		replica: cfg.Replica, nonce: r.nonce, gap: cfg.Beat * 5 / 2, grace: cfg.Grace, forget: cfg.Forget, maxWorkers: cfg.MaxWorkers,
 	}, r.m, r.publish)
+	r.named = r.mu.ledger.named
 	static := cfg.Static
 	if cfg.File != "" {
 		if r.file, err = reload.Open(cfg.Log, cfg.Now, func() (*[]Worker, error) { list, err := ReadStatic(cfg.File); return &list, err }, cfg.File); err != nil {
@@ -415,6 +418,9 @@ func (r *Registry) Lookup(k Key) (Entry, bool) {
 // Name returns the name that the worker is registered by; "" if it is by its
 // number, or is not.
 func (r *Registry) Name(k Key) string {
+	if r.named.Load() == 0 { // an answer asks for each worker's
+		return ""
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m := r.mu.ledger.members[k]; m != nil {
