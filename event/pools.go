@@ -27,6 +27,9 @@ type Pool struct {
 	// of that later at most it is; 0: when it is said to be. It is for stores whose events do
 	// not tell what leaves. Of several workers' the longest counts.
 	Age uint32 `json:"age,omitempty"`
+	// Source is the pool's own stream; nil: what is in it is what workers say. Where several
+	// workers give one, that of the lowest id counts.
+	Source *PoolSource `json:"source,omitempty"`
 }
 
 // PoolRank is the rank of a pool in an index, where its worker is [WorkerID] of its name. No
@@ -68,7 +71,7 @@ func PoolOf(list []Pool, t Tier) bool {
 
 // Equal reports whether both say the same.
 func (p Pool) Equal(o Pool) bool {
-	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && p.Age == o.Age && slices.Equal(p.TierList(), o.TierList())
+	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && p.Age == o.Age && slices.Equal(p.TierList(), o.TierList()) && p.Source.equal(o.Source)
 }
 
 // CheckPools refuses lists in which a pool has no name, a tier is nobody's or that of two,
@@ -91,6 +94,11 @@ func CheckPools(list []Pool) error {
 		}
 		if p.Age > 0 && p.Age < minPoolAge {
 			return fmt.Errorf("%w: the age of pool %q is %d seconds, give %d at least", errPools, p.Name, p.Age, minPoolAge)
+		}
+		if p.Source != nil {
+			if err := p.Source.check(p); err != nil {
+				return err
+			}
 		}
 		for _, t := range tiers {
 			if t == Device || taken[t] {

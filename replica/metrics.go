@@ -40,6 +40,7 @@ func registerMetrics(m *obs.Metrics, set *shard.Set) {
 			m.Help(family, text)
 		}
 	}
+	poolHelp(m)
 	m.RegisterMetricsWriter(func(w io.Writer) { writeSpaces(w, set) })
 }
 

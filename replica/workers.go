@@ -26,6 +26,7 @@ type workers struct {
 	reg    *registry.Registry
 	sub    *registry.Subscription
 	direct *direct.Direct
+	pools  *poolStreams
 	// listening is set once the engines that were registered before are
 	// followed.
 	listening atomic.Bool
@@ -41,7 +42,7 @@ func (r *Replica) newWorkers(reg *registry.Registry) (*workers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &workers{r: r, reg: reg, direct: engines, sub: reg.Subscribe(workerEvents), done: make(chan struct{})}, nil
+	return &workers{r: r, reg: reg, direct: engines, pools: newPoolStreams(r), sub: reg.Subscribe(workerEvents), done: make(chan struct{})}, nil
 }
 
 // left is what ingest asks about workers that it meets.
@@ -65,9 +66,14 @@ func (w *workers) follow() {
 		w.listening.Store(true)
 		ticker := time.NewTicker(tellEvery)
 		defer ticker.Stop()
+		defer w.pools.close()
+		w.pools.follow(w.sourced())
 		for {
 			for _, e := range w.sub.Next() {
 				w.apply(ctx, e)
+			}
+			if w.pools.changed {
+				w.pools.follow(w.sourced())
 			}
 			select {
 			case <-w.sub.Wait():
@@ -127,6 +133,7 @@ func (w *workers) heedPools(ctx context.Context, sp *shard.Space, e *registry.En
 	if !w.r.share.Has(e.Key.Worker) {
 		return // another replica's
 	}
+	w.pools.heed(pools)
 	if err := sp.SetPools(ctx, e.Key.Worker, e.Ranks, pools); err != nil && ctx.Err() == nil {
 		w.r.log.Warn("the pools that a worker registers are not heeded", "worker", e.Key.Worker, "model", e.Key.Space.Model, "error", err)
 	}

@@ -100,12 +100,14 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 	})
 }
 
-// namedPool is a pool that workers name, while some do. Space.mu guards users.
+// namedPool is a pool that workers name, while some do. Space.mu guards users and sources.
 type namedPool struct {
-	id     RankID
-	name   string
-	users  int                    // workers
-	member atomic.Pointer[member] // nil: there was no room
+	id      RankID
+	name    string
+	users   int                    // workers
+	sources int                    // of them that name a stream of its own
+	member  atomic.Pointer[member] // nil: there was no room
+	hidden  atomic.Bool            // it is not known what its own stream has
 }
 
 // name has the worker name these pools, nil for none, and its members know them.
@@ -124,11 +126,17 @@ func (t *table) name(worker uint64, w *workerPools) {
 				t.changeNamed(p, true)
 			}
 			p.users++
+			if w.list[i].Source != nil {
+				p.says(1)
+			}
 			w.named = append(w.named, p)
 		}
 	}
 	if old != nil {
-		for _, p := range old.named {
+		for i, p := range old.named {
+			if old.list[i].Source != nil {
+				p.says(-1)
+			}
 			if p.users--; p.users == 0 {
 				delete(t.byPool, p.id)
 				t.changeNamed(p, false)
@@ -304,6 +312,9 @@ type takers struct {
 func (s *Space) takers(w *workerPools) *takers {
 	k := &takers{w, make([]*member, len(w.named)), make([]event.Tier, len(w.named))}
 	for i, p := range w.named {
+		if p.sources > 0 {
+			continue // it says itself what is in it
+		}
 		m := p.member.Load()
 		if m == nil && s.table.count.Load() < int64(s.maxRanks) {
 			m = s.table.add(p.id, len(s.shards))
@@ -333,6 +344,9 @@ func (s *Space) attribute(t *task) {
 		if p == 0 {
 			events, t.pooled = append(events, ev), append(t.pooled, pooled{})
 			continue
+		}
+		if w.named[p-1].sources > 0 {
+			continue // it says itself what is in it
 		}
 		age := s.table.ages[w.named[p-1].id]
 		anywhere := age != nil // what there is of it may be on any tier of the pool's own

@@ -23,7 +23,7 @@ type pooledFind struct {
 
 // depth returns how deep the lookup has found the pool.
 func (x *pooledFind) depth(p *namedPool, version uint64) uint32 {
-	if m := p.member.Load(); m != nil && m.since <= version && int(m.holder) < len(x.deep) {
+	if m := p.member.Load(); m != nil && !p.hidden.Load() && m.since <= version && int(m.holder) < len(x.deep) {
 		return x.deep[m.holder]
 	}
 	return 0
@@ -109,7 +109,7 @@ func (m Member) Pooled() bool { return m.m.pools.Load() != nil }
 // PoolStat is what a pool holds.
 type PoolStat struct {
 	Name    string
-	Blocks  int
+	Blocks  int // that lookups see
 	Workers int // that name it
 }
 
@@ -123,7 +123,7 @@ func (s *Space) Pools() []PoolStat {
 	var list []PoolStat
 	for _, p := range *s.table.named.Load() {
 		stat := PoolStat{Name: p.name, Workers: p.users}
-		if m := p.member.Load(); m != nil {
+		if m := p.member.Load(); m != nil && !p.hidden.Load() {
 			stat.Blocks = Member{m}.Held()
 		}
 		list = append(list, stat)

@@ -128,7 +128,8 @@ func (c *Config) Declare(set *conf.Set) {
 		engine's group_idx and 1; eagle says that hits of the group give up their last block.`)
 	set.String(&c.Pools, "pools", "", `Stores of blocks that the engine shares with others, as JSON: [{"name":"mooncake","tiers":["external"],"chunk":256}]. What its
 		events say of these tiers (host_pinned, disk, external; external where none is named) is said of the pool. chunk is how many tokens can only be read as a whole, and
-		own_names says that the pool's events call blocks otherwise than the engine does (LMCache). age is after how many seconds a block counts as gone that is not said again.`)
+		own_names says that the pool's events call blocks otherwise than the engine does (LMCache). age is after how many seconds a block counts as gone that is not said again, and source
+		where the store itself says what it has (docs/pools.md).`)
 	set.Bool(&c.Eagle, "eagle", false, "The engine hashes one token beyond each block (EAGLE, MTP), and its events do not show it, as those of SGLang do.")
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its

@@ -1,0 +1,111 @@
+package pools
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// maxKey is how long a key may be.
+const maxKey = 4096
+
+// list begins to read all keys of the store, beside the stream.
+func (f *Follower) list(ctx context.Context) {
+	f.listing, f.again, f.over, f.waiting = true, false, false, nil
+	lists := f.lists
+	f.bodies.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, f.cfg.ListLimit)
+		defer cancel()
+		o, err := f.readKeys(ctx)
+		lists <- listing{o, err}
+	})
+}
+
+// readKeys reads what Mooncake's master answers to GET /get_all_keys: a key a line (0.3.13).
+func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
+	at := strings.TrimRight(f.source.Keys, "/") + "/get_all_keys"
+	if f.source.Tenant != "" {
+		at += "?tenant_id=" + url.QueryEscape(f.source.Tenant)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("listing the store's keys: %w", err)
+	}
+	answer, err := f.cfg.HTTP.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("listing the store's keys: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("listing the store's keys at %s: %s", at, answer.Status)
+	}
+	o := newObjects(f.source, f.cfg.MaxBlocks)
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(make([]byte, 0, 512), maxKey)
+	for lines.Scan() {
+		if len(lines.Bytes()) > 0 {
+			o.apply(event.Stored, lines.Bytes(), listed)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("listing the store's keys at %s: %w", at, err)
+	}
+	return o, nil
+}
+
+// listed takes a list that was read, and what came meanwhile.
+func (f *Follower) listed(ctx context.Context, l listing) error {
+	f.listing = false
+	now := time.Now()
+	if l.err != nil || f.over {
+		f.again = true
+		f.listPace.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, 0)
+		if l.err == nil {
+			return nil
+		}
+		f.log.Warn("a pool's keys cannot be listed", "error", l.err)
+		if !f.stat.Readable {
+			f.hide(l.err.Error())
+		}
+		return nil
+	}
+	f.listPace.Progress()
+	f.stat.Lists++
+	if f.objects != nil {
+		was := f.objects.left
+		l.objects.left.Room += was.Room
+		l.objects.left.Parts += was.Parts
+		l.objects.left.Foreign += was.Foreign
+		l.objects.left.Events += was.Events
+	}
+	f.objects = l.objects
+	waiting := f.waiting
+	f.waiting = nil
+	for _, m := range waiting {
+		if _, _, err := f.changes(m.payload); err != nil {
+			f.again = true // take has said so
+			return nil
+		}
+	}
+	clear(f.unplaced)
+	if err := f.index.PoolKeep(ctx, f.name, f.objects.has); err != nil {
+		return err
+	}
+	all := make([]uint64, 0, f.objects.whole)
+	for hash := range f.objects.blocks {
+		if f.objects.has(hash) {
+			all = append(all, hash)
+		}
+	}
+	if err := f.store(ctx, all); err != nil {
+		return err
+	}
+	f.reveal()
+	return nil
+}

@@ -1,0 +1,158 @@
+package shard
+
+import (
+	"context"
+	"slices"
+
+	"github.com/kvatlas/kvatlas/core"
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// A pool with a stream of its own (event.PoolSource) is what that says: what workers say of it is
+// left out. Whoever follows it calls the methods here, one after the other, and has lookups see the
+// pool while it knows what is in it. Objects are named by engine hashes alone; where one stands is
+// learnt from any worker that names the pool, as they find them by these.
+
+// says notes that one more worker, or one less, names a stream of the pool's own. Space.mu is held.
+func (p *namedPool) says(more int) {
+	had := p.sources > 0
+	if p.sources += more; had != (p.sources > 0) {
+		p.hidden.Store(!had) // until it is known what is in it
+	}
+}
+
+// PoolReadable says whether what is known of a pool with a stream of its own is how it is: else
+// lookups find nothing there.
+func (s *Space) PoolReadable(name string, readable bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.table.byPool[poolID(name)]; p != nil && p.sources > 0 {
+		p.hidden.Store(!readable)
+	}
+}
+
+// PoolStore puts objects into a pool with a stream of its own, and returns those whose place no
+// worker that names the pool can tell now. ctx bounds the wait for room in the queue.
+func (s *Space) PoolStore(ctx context.Context, name string, hashes []uint64) (unplaced []uint64, err error) {
+	knows := make([][]parentVote, len(s.shards)) // by shard and hash
+	p, err := s.ofSource(ctx, name, func(m *member, t *task) {
+		m.reachAll()
+		t.inspect = func(o *owner) {
+			votes := make([]parentVote, len(hashes))
+			for i, e := range hashes {
+				votes[i] = parentUnknown
+				if o.index.Knows(m.holder, e) {
+					votes[i] = parentHere
+				} else if from, whole, ok := core.Knower(o.index, e, func(h core.Holder) bool { return o.names(h, m.id) }); ok {
+					votes[i] = parentOf(from, whole)
+				}
+			}
+			knows[o.number] = votes
+		}
+	})
+	if err != nil || p == nil {
+		return hashes, err
+	}
+	in := make([][]int, len(s.shards)) // which hashes each shard stores
+	for i, e := range hashes {
+		at := -1
+		for j := range knows {
+			if v := knows[j][i]; v != parentUnknown && (at < 0 || v > knows[at][i]) {
+				at = j
+			}
+		}
+		if at < 0 {
+			unplaced = append(unplaced, e)
+			continue
+		}
+		in[at] = append(in[at], i)
+	}
+	lost := make([][]uint64, len(s.shards))
+	_, err = s.ofSource(ctx, name, func(m *member, t *task) {
+		t.inspect = func(o *owner) {
+			ev := event.Event{Kind: event.Stored, Engine: make([]uint64, 0, len(in[o.number]))}
+			for _, i := range in[o.number] {
+				ev.Engine = append(ev.Engine, hashes[i])
+			}
+			core.StoreHashOnly(o.index, m.holder, &ev, false, func(j int) (core.Holder, bool) {
+				v := knows[o.number][in[o.number][j]]
+				return v.holder(), v != parentHere && o.names(v.holder(), m.id)
+			})
+			for _, e := range ev.Engine {
+				if !o.index.Knows(m.holder, e) {
+					lost[o.number] = append(lost[o.number], e)
+				}
+			}
+			if len(ev.Engine) > 0 {
+				o.assignHolder(m)
+				o.publish(m)
+			}
+		}
+	})
+	return append(unplaced, slices.Concat(lost...)...), err
+}
+
+// names reports whether the holder is a rank, and its worker names the pool.
+func (o *owner) names(h core.Holder, pool RankID) bool {
+	if _, hidden := o.hidden[h]; hidden || int(h) >= len(o.members) || o.members[h] == nil || o.members[h].id.Pool() {
+		return false
+	}
+	w := o.members[h].pools.Load()
+	return w != nil && slices.ContainsFunc(w.named, func(p *namedPool) bool { return p.id == pool })
+}
+
+// PoolRemove takes objects out of a pool with a stream of its own. ctx bounds the wait for room in the queue.
+func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) error {
+	return s.poolKeep(ctx, name, func(x core.Index, h core.Holder) []uint64 { return hashes })
+}
+
+// PoolKeep takes out of a pool with a stream of its own what keep does not want, which owners
+// call beside one another. ctx bounds the wait for room in the queue.
+func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
+	return s.poolKeep(ctx, name, func(x core.Index, h core.Holder) (gone []uint64) {
+		x.Dump(h, func(ev *event.Event, copies []uint32) bool {
+			for j, e := range ev.Engine {
+				if copies[j] > 0 && !keep(e) {
+					gone = append(gone, e)
+				}
+			}
+			return true
+		})
+		return gone
+	})
+}
+
+func (s *Space) poolKeep(ctx context.Context, name string, gone func(core.Index, core.Holder) []uint64) error {
+	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
+		t.inspect = func(o *owner) {
+			if o.index.Empty(m.holder) {
+				return
+			}
+			ev := event.Event{Kind: event.Removed, Engine: gone(o.index, m.holder)}
+			for ; ev.Tier < event.NumTiers; ev.Tier++ { // another run may have had it on any
+				o.index.Remove(m.holder, &ev, false)
+			}
+			o.publish(m)
+		}
+	})
+	return err
+}
+
+// ofSource has prepare fill in a task about the pool, if it has a stream of its own and there is
+// room for it; else m is nil.
+func (s *Space) ofSource(ctx context.Context, name string, prepare func(m *member, t *task)) (m *member, err error) {
+	err = s.submitWait(ctx, func(t *task) {
+		t.inspect = func(*owner) {}
+		p := s.table.byPool[poolID(name)]
+		if p == nil || p.sources == 0 {
+			return
+		}
+		if m = p.member.Load(); m == nil && s.table.count.Load() < int64(s.maxRanks) {
+			m = s.table.add(p.id, len(s.shards))
+		}
+		if m != nil {
+			prepare(m, t)
+		}
+	})
+	return m, err
+}

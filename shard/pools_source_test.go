@@ -1,0 +1,134 @@
+package shard
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/kvatlas/kvatlas/event"
+)
+
+// sourced names a pool with a stream of its own.
+func sourced() []event.Pool {
+	return []event.Pool{{Name: "own", Source: &event.PoolSource{Events: "tcp://m:1", Keys: "http://m:2", Parts: 1}}}
+}
+
+// TestAPoolsOwnStream: what it says is in it is found where workers know the place, and nothing
+// that workers say of it; random histories with some numbers of shards, beside a set.
+func TestAPoolsOwnStream(t *testing.T) {
+	for _, shards := range []int{1, 2, 5} {
+		rnd := rand.New(rand.NewPCG(9, uint64(shards)))
+		sp := openSpace(t, Config{Shards: shards})
+		name := func(list []event.Pool) {
+			t.Helper()
+			for w := range uint64(2) {
+				if err := sp.SetPools(t.Context(), w, []uint32{0}, list); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		name(sourced())
+		in := map[uint64]bool{} // what the store has
+		placed := map[uint64]bool{}
+		var waiting []uint64
+		store := func(hashes []uint64) {
+			t.Helper()
+			unplaced, err := sp.PoolStore(t.Context(), "own", hashes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range hashes {
+				if !slices.Contains(unplaced, e) {
+					placed[e] = true
+				}
+			}
+			waiting = slices.Concat(waiting, unplaced)
+		}
+		path := func(head uint64) (local, engine []uint64) {
+			for j := range uint64(4) {
+				local, engine = append(local, head*10+j), append(engine, head*100+j)
+			}
+			return local, engine
+		}
+		check := func(where string, hidden bool) {
+			t.Helper()
+			var r Result
+			for head := uint64(1); head < 7; head++ {
+				local, engine := path(head)
+				want := uint32(0)
+				for int(want) < len(engine) && in[engine[want]] && placed[engine[want]] && !hidden {
+					want++
+				}
+				sp.Find(local, &r)
+				if p := r.Pools(); len(p) != 1 || p[0].Depth != want {
+					t.Fatalf("%d shards, %s: chain %d has %v, want %d", shards, where, head, p, want)
+				}
+			}
+		}
+		check("before it was read", true)
+		sp.PoolReadable("own", true)
+		for step := range 150 {
+			worker := rnd.Uint64N(2)
+			local, engine := path(1 + rnd.Uint64N(6))
+			i := rnd.IntN(4)
+			switch rnd.IntN(6) {
+			case 0: // computed
+				apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: event.Stored, Engine: engine, Local: local}}})
+				again := waiting
+				waiting = nil
+				store(again)
+			case 1, 2: // put
+				in[engine[i]] = true
+				store(engine[i : i+1])
+			case 3: // evicted
+				delete(in, engine[i])
+				delete(placed, engine[i])
+				waiting = slices.DeleteFunc(waiting, func(e uint64) bool { return e == engine[i] })
+				if err := sp.PoolRemove(t.Context(), "own", engine[i:i+1]); err != nil {
+					t.Fatal(err)
+				}
+			case 4: // what a worker says of it is not heard
+				apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: event.Stored, Tier: event.External, Engine: engine}}})
+				apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: event.Removed, Tier: event.External, Engine: engine}}})
+			default: // a list of all that there is
+				delete(in, engine[i])
+				delete(placed, engine[i])
+				waiting = slices.DeleteFunc(waiting, func(e uint64) bool { return e == engine[i] })
+				if err := sp.PoolKeep(t.Context(), "own", func(e uint64) bool { return in[e] }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			check(fmt.Sprint("step ", step), false)
+		}
+		sp.PoolReadable("own", false)
+		check("while it is away", true)
+		sp.PoolReadable("own", true)
+		check("when it is back", false)
+		name([]event.Pool{{Name: "own"}}) // it has no stream any more
+		if _, err := sp.PoolStore(t.Context(), "own", []uint64{1}); err != nil {
+			t.Error(err)
+		}
+		sp.PoolReadable("own", false)
+		check("without its stream", false)
+	}
+}
+
+// TestAPoolsOwnStreamAndDumps: what a worker's dump says of such a pool is neither the pool's nor
+// the worker's.
+func TestAPoolsOwnStreamAndDumps(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	if err := sp.SetPools(t.Context(), 1, []uint32{0}, sourced()); err != nil {
+		t.Fatal(err)
+	}
+	sp.PoolReadable("own", true)
+	commitDump(t, sp, RankID{1, 0}, []event.Event{
+		{Kind: event.Stored, Engine: []uint64{1, 2}, Local: []uint64{1, 2}}, {Kind: event.Stored, Tier: event.External, Engine: []uint64{1, 2}},
+	}, [][]uint32{{1, 0}, {1, 1}})
+	if p := sp.Pools(); len(p) != 1 || p[0].Blocks != 0 {
+		t.Errorf("%+v", p)
+	}
+	if got := foundRanks(sp, 1, 2); len(got) != 1 || got[RankID{1, 0}] != 1 {
+		t.Errorf("%v", got)
+	}
+}
