@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -49,6 +50,9 @@ type pickerResult struct {
 	Error         string  `json:"error,omitempty"`
 }
 
+// pickerMemory is what the client may take before it collects garbage.
+const pickerMemory = 1 << 30
+
 func runPicker(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parsePicker(args, stderr)
 	if err != nil {
@@ -63,6 +67,9 @@ func runPicker(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		return err
 	}
 	defer c.Close() //nolint:errcheck // nothing is under way
+	// A collection in the midst would be measured as the picker's: there is none below so much memory.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(pickerMemory))
 	p := &pickerLoad{pickerOptions: o, client: c}
 	p.makePrompts()
 	p.most(ctx, o.warm)

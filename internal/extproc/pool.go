@@ -7,11 +7,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Sizes of pooled buffers are powers of two from 1 KiB to 1 MiB. gRPC's own pool has none between
-// 32 KiB and 1 MiB, so that each part of a body would take that, and writes zeros into all that
-// it gives out.
+// Sizes of pooled buffers are powers of two from 2 KiB to 1 MiB: gRPC gives no buffer back that is
+// not above 1 KiB. Its own pool has none between 32 KiB and 1 MiB, so that each part of a body would
+// take that, and writes zeros into all that it gives out.
 const (
-	leastBits = 10
+	leastBits = 11
 	mostBits  = 20
 )
 

@@ -1,6 +1,10 @@
 package extproc
 
-import "testing"
+import (
+	"testing"
+
+	"google.golang.org/grpc/mem"
+)
 
 // A buffer is as long as asked, and at most twice that is held for it: of parts of a body there
 // are many at once.
@@ -19,5 +23,17 @@ func TestPoolHoldsLittleMore(t *testing.T) {
 		if b := Pool.Get(4000); len(*b) != 4000 {
 			t.Fatal(len(*b))
 		}
+	}
+}
+
+// gRPC gives only those back that are above a size of its own.
+func TestShortMessagesArePooled(t *testing.T) {
+	data, err := Codec{}.Marshal(&Response{Kind: RequestHeaders})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer data.Free()
+	if _, left := data[0].(mem.SliceBuffer); left {
+		t.Error("its buffer is left to the collector")
 	}
 }

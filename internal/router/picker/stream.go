@@ -118,8 +118,8 @@ func (x *stream) silence() {
 
 // receive takes the messages until there are no more.
 func (x *stream) receive() error {
+	m := new(extproc.Request) // what is kept of one is copied
 	for {
-		m := new(extproc.Request)
 		switch err := x.grpc.RecvMsg(m); {
 		case errors.Is(err, io.EOF):
 			return x.take(inClosed, m)
