@@ -9,7 +9,8 @@
 // Invariants:
 //   - Whoever is told (Sink) knows the list as it was at one moment, then each change
 //     in its order. When changes may have been missed (the resource version is too
-//     old, the watch cannot be read) the whole list comes again, as Replaced.
+//     old, the watch cannot be read, the server was restored to an older history) the whole
+//     list comes again, as Replaced.
 //   - Nothing is told while the API server is away: what was said stays true.
 //   - The list, an object and the wait for an answer are bounded.
 //

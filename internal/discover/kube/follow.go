@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -13,9 +14,10 @@ type state uint8
 const (
 	listing  state = iota // the list is read, page by page
 	watching              // the list is known, and its changes are followed
+	checking              // it is asked whether the server's history still reaches the version
 )
 
-func (s state) String() string { return [...]string{"listing", "watching"}[s] }
+func (s state) String() string { return [...]string{"listing", "watching", "checking"}[s] }
 
 // machine is the following of one list: what is asked next, and what an answer means.
 // It has no clock and does no I/O. The zero value begins with the list.
@@ -47,20 +49,39 @@ var (
 	errTooMany  = errors.New("the list has more objects than may be followed")
 	errTooOld   = errors.New("the resource version is too old: the list is read again")
 	errNotAList = errors.New("no list of objects")
+	errWentBack = errors.New("the API server has an older history than it had (was it restored?): the list is read again")
 )
+
+// page is what is read of a list.
+type page struct {
+	Kind     string
+	Metadata struct{ ResourceVersion, Continue string }
+	Items    []json.RawMessage
+}
+
+// isList reports whether it is one: any other object would be a list of nobody.
+func (p *page) isList() bool {
+	return strings.HasSuffix(p.Kind, "List") && p.Metadata.ResourceVersion != ""
+}
+
+// before reports whether version a is of an older moment than b. Both are decimal, or it is not known.
+func before(a, b string) bool {
+	for _, v := range [...]string{a, b} {
+		if v == "" || v[0] == '0' || strings.Trim(v, "0123456789") != "" {
+			return false
+		}
+	}
+	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) < 0
+}
 
 // onPage takes a page of the list. The change is whole with its last one.
 func (m *machine) onPage(body []byte) (c Change, whole bool, err error) {
-	var list struct {
-		Kind     string
-		Metadata struct{ ResourceVersion, Continue string }
-		Items    []json.RawMessage
-	}
+	var list page
 	if err := json.Unmarshal(body, &list); err != nil {
 		m.again()
 		return c, false, err
 	}
-	if !strings.HasSuffix(list.Kind, "List") || list.Metadata.ResourceVersion == "" { // any other object would be a list of nobody
+	if !list.isList() {
 		m.again()
 		return c, false, errNotAList
 	}
@@ -103,16 +124,21 @@ func (m *machine) onEvent(e *event) (c Change, told bool, err error) {
 		m.again() // what it says of the list is not known
 		return c, false, errors.New("an event of a watch that is not understood: " + e.Type)
 	}
+	if before(object.Metadata.ResourceVersion, m.version) {
+		m.again()
+		return c, false, errWentBack
+	}
 	m.version = object.Metadata.ResourceVersion
 	return Change{Kind: kind, Objects: []json.RawMessage{e.Object}}, ok, nil
 }
 
 // onStatus takes an answer that is an error, and returns it as one. A list begins
-// anew, a watch goes on where it was unless that is too long ago.
+// anew, a watch goes on where it was unless that is too long ago, or has not been yet.
 func (m *machine) onStatus(code int, message string) error {
-	if code == http.StatusGone || m.state == listing {
+	if code == http.StatusGone {
 		m.again()
 	}
+	m.onBroken()
 	if code == http.StatusGone {
 		return errTooOld
 	}
@@ -123,7 +149,29 @@ func (m *machine) onStatus(code int, message string) error {
 func (m *machine) onBroken() {
 	if m.state == listing {
 		m.again()
+		return
 	}
+	m.state = checking // what comes after it may be another history
+}
+
+// onSilence says that a watch has ended in good order, and has brought nothing, no bookmark either: so
+// does one from a version that a server has not reached.
+func (m *machine) onSilence() { m.state = checking }
+
+// onCheck takes a part of a list, which says where the server is.
+func (m *machine) onCheck(body []byte) error {
+	var list page
+	switch err := json.Unmarshal(body, &list); {
+	case err != nil:
+		return err
+	case !list.isList():
+		return errNotAList
+	case before(list.Metadata.ResourceVersion, m.version):
+		m.again()
+		return errWentBack
+	}
+	m.state = watching
+	return nil
 }
 
 // again begins with the first page of the list.

@@ -170,8 +170,8 @@ func TestACutWatchGoesOnAndATooOldOneBeginsAnew(t *testing.T) {
 	api.Cut()
 	api.Store("pods", kubetest.Pod("two", "2", "10.0.0.2", label, nil))
 	v.is(t, map[string]string{"one": "1", "two": "2"})
-	if n := api.Asked("list pods"); n != 1 {
-		t.Errorf("%d lists after a cut watch, want 1", n)
+	if v.replaced != 1 {
+		t.Errorf("%d lists after a cut watch, want 1", v.replaced)
 	}
 	api.Away(true)
 	v.saw(t, "EOF")
@@ -184,6 +184,24 @@ func TestACutWatchGoesOnAndATooOldOneBeginsAnew(t *testing.T) {
 	if v.replaced != 2 {
 		t.Errorf("the list was given %d times, want 2", v.replaced)
 	}
+}
+
+// A server that was restored from a backup has an older history: a watch from a version that it
+// has not reached would bring nothing, or what comes after that version alone.
+func TestARestoredServerIsReadAnew(t *testing.T) {
+	api := kubetest.New()
+	api.Store("pods", kubetest.Pod("one", "1", "10.0.0.1", label, nil))
+	saved := api.Save()
+	v := following(t, api)
+	v.is(t, map[string]string{"one": "1"})
+	api.Store("pods", kubetest.Pod("two", "2", "10.0.0.2", label, nil))
+	api.Delete("pods", "one")
+	v.is(t, map[string]string{"two": "2"})
+	api.Restore(saved)
+	v.is(t, map[string]string{"one": "1"})
+	v.saw(t, errWentBack.Error())
+	api.Store("pods", kubetest.Pod("three", "3", "10.0.0.3", label, nil))
+	v.is(t, map[string]string{"one": "1", "three": "3"})
 }
 
 // The token is read for each request, and a refusal says what to do.
@@ -255,7 +273,7 @@ func TestMachine(t *testing.T) {
 	}{
 		{`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"8"}}}`, false, false, watching, "8"},
 		{`{"type":"ADDED","object":{"metadata":{"resourceVersion":"9"}}}`, true, false, watching, "9"},
-		{`{"type":"ERROR","object":{"code":500,"message":"etcd"}}`, false, true, watching, "9"},
+		{`{"type":"ERROR","object":{"code":500,"message":"etcd"}}`, false, true, checking, "9"},
 		{`{"type":"ERROR","object":{"code":410}}`, false, true, listing, ""},
 	} {
 		var e event
@@ -272,8 +290,29 @@ func TestMachine(t *testing.T) {
 		t.Error("an event of a kind that is not known does not begin the list anew")
 	}
 	m = machine{most: 5, state: watching, version: "3"}
-	if m.onBroken(); m.state != watching || m.version != "3" {
-		t.Error("a watch that breaks does not go on where it was")
+	if m.onBroken(); m.state != checking || m.version != "3" {
+		t.Error("a watch that breaks does not ask whether it may go on")
+	}
+	for _, c := range []struct {
+		has, is string
+		from    state
+	}{{"99", "100", watching}, {"100", "100", watching}, {"100", "99", listing}, {"100", "1000", watching}, {"x", "y", watching}} {
+		m = machine{most: 5, state: checking, version: c.has}
+		if err := m.onCheck(page(c.is, "more", 1)); m.state != c.from || (err != nil) != (c.from == listing) {
+			t.Errorf("from %s, and the server is at %s: %v, %v", c.has, c.is, m.state, err)
+		}
+	}
+	m = machine{most: 5, state: checking, version: "3"}
+	if err := errors.Join(m.onCheck([]byte(`{}`)), m.onStatus(500, "")); err == nil || m.state != checking || m.version != "3" {
+		t.Error("what is no answer says where the server is:", m)
+	}
+	m = machine{most: 5, state: watching, version: "10"}
+	if _, told, err := m.onEvent(&event{Type: "ADDED", Object: json.RawMessage(`{"metadata":{"resourceVersion":"9"}}`)}); told || !errors.Is(err, errWentBack) || m.state != listing {
+		t.Error("an event of an older history:", told, err, m)
+	}
+	m = machine{most: 5, state: watching, version: "10"}
+	if m.onSilence(); m.state != checking {
+		t.Error("a watch that brought nothing does not ask whether the server is there yet")
 	}
 }
 
@@ -288,7 +327,11 @@ func FuzzAnswers(f *testing.F) {
 		if json.Unmarshal(change, &e) == nil && m.state == watching {
 			_, _, _ = m.onEvent(&e)
 		}
-		if m.state == watching && m.version == "" || m.state == listing && m.version != "" {
+		if m.state == watching {
+			m.onSilence()
+			_ = m.onCheck(list)
+		}
+		if m.state != listing && m.version == "" || m.state == listing && m.version != "" {
 			t.Errorf("%v from %q", m.state, m.version)
 		}
 	})

@@ -49,7 +49,8 @@ func (c *Client) Follow(ctx context.Context, l List) error {
 	seed := rand.Uint64()
 	var listed time.Time // when the last list was whole
 	for ctx.Err() == nil {
-		begun, followed := time.Now(), m.state == watching
+		begun, was := time.Now(), m.state
+		followed := was == watching
 		heard, err := c.step(ctx, &m, &l)
 		var told *sinkError
 		if errors.As(err, &told) {
@@ -59,7 +60,7 @@ func (c *Client) Follow(ctx context.Context, l List) error {
 			break
 		}
 		l.Contact(err)
-		if !followed && m.state == watching {
+		if was == listing && m.state == watching {
 			listed = time.Now()
 		}
 		// The server is there, and has forgotten what was missed. Where that follows on each list,
@@ -104,6 +105,9 @@ func (c *Client) step(ctx context.Context, m *machine, l *List) (heard bool, err
 		return c.watch(ctx, m, l, query)
 	}
 	query.Set("limit", strconv.Itoa(pageSize))
+	if m.state == checking {
+		query.Set("limit", "1")
+	}
 	if m.page != "" {
 		query.Set("continue", m.page)
 	}
@@ -121,6 +125,12 @@ func (c *Client) step(ctx context.Context, m *machine, l *List) (heard bool, err
 	if err != nil {
 		m.onBroken()
 		return false, err
+	}
+	if m.state == checking {
+		if err := m.onCheck(text); err != nil {
+			return false, fmt.Errorf("list of %s: %w", l.Path, err)
+		}
+		return true, nil
 	}
 	change, whole, err := m.onPage(text)
 	if err != nil {
@@ -164,6 +174,9 @@ func (c *Client) watch(ctx context.Context, m *machine, l *List, query url.Value
 		from.left = maxEvent
 		var e event
 		if err := events.Decode(&e); errors.Is(err, io.EOF) {
+			if !heard {
+				m.onSilence()
+			}
 			return heard, nil
 		} else if err != nil {
 			m.onBroken()

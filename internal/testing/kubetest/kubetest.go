@@ -137,6 +137,33 @@ func (a *API) Away(away bool) {
 	a.Cut()
 }
 
+// Saved is the state of a server at a moment.
+type Saved struct {
+	version, oldest int
+	objects         map[string]map[string]Object
+	history         []change
+}
+
+// Save returns what Restore takes.
+func (a *API) Save() Saved {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := Saved{a.version, a.oldest, map[string]map[string]Object{}, slices.Clone(a.history)}
+	for plural, list := range a.objects {
+		s.objects[plural] = maps.Clone(list)
+	}
+	return s
+}
+
+// Restore has it be as it was, as from a backup of etcd: versions begin again from there. It
+// ends all requests; s is used up.
+func (a *API) Restore(s Saved) {
+	a.mu.Lock()
+	a.version, a.oldest, a.objects, a.history = s.version, s.oldest, s.objects, s.history
+	a.mu.Unlock()
+	a.Cut()
+}
+
 // Asked returns how many lists or watches there were of a kind.
 func (a *API) Asked(what string) int {
 	a.mu.Lock()
