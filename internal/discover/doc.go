@@ -18,6 +18,7 @@
 //   - A worker's host is its pod's address: an annotation cannot send requests elsewhere.
 //   - A pod that is not ready any more stays: its cache may be intact, and whether it
 //     answers is for routers to find out. It departs when it is deleted or ends.
+//   - A pod that cannot be read is as it was, and what may be registered for it stays.
 //   - Only workers whose name begins with the prefix are ever unregistered.
 //
 // Ownership: run's goroutine owns the machines; each request has a goroutine that ends

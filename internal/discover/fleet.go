@@ -3,7 +3,10 @@ package discover
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -54,6 +57,8 @@ type Fleet struct {
 	synced bool // the API server gave a whole list
 	pods   map[string][]*endpoint
 	beyond map[string]bool // left out
+	unread map[string]bool // pods that are there, and cannot be read: they are as they were
+	hidden bool            // the last list had some without a name: whoever it did not name may be one
 }
 
 // Ask is an engine that is to be asked.
@@ -66,10 +71,43 @@ type Ask struct {
 // Synced reports whether all pods are known, so that who has none may go.
 func (f *Fleet) Synced() bool { return f.synced }
 
-// Replaced takes the whole list of pods.
-func (f *Fleet) Replaced(pods []Pod) {
+// Departs reports whether a worker of this name that is not wanted may go.
+func (f *Fleet) Departs(name string) bool {
+	if !f.synced || f.hidden {
+		return false
+	}
+	pod := strings.TrimPrefix(name, f.Prefix)
+	if at := strings.LastIndex(pod, rankOf); at > 0 && f.unread[pod[:at]] {
+		return false
+	}
+	return !f.unread[pod]
+}
+
+// Unread takes that a pod has changed, which cannot be read.
+func (f *Fleet) Unread(name string) {
+	if f.unread == nil {
+		f.unread = make(map[string]bool)
+	}
+	if name != "" {
+		f.unread[name] = true
+	}
+}
+
+// Replaced takes the whole list of pods, with the names of those that cannot be read, "" for one
+// whose name cannot be either.
+func (f *Fleet) Replaced(pods []Pod, unread ...string) {
 	before := f.pods
 	f.pods, f.beyond, f.synced = make(map[string][]*endpoint), make(map[string]bool), true
+	f.unread, f.hidden = nil, slices.Contains(unread, "")
+	if f.hidden {
+		maps.Copy(f.pods, before)
+	}
+	for _, name := range unread {
+		f.Unread(name)
+		if before[name] != nil {
+			f.pods[name] = before[name]
+		}
+	}
 	for _, p := range pods { // those that were there keep their place
 		if before[p.Name] != nil {
 			f.pods[p.Name] = before[p.Name]
@@ -85,6 +123,7 @@ func (f *Fleet) Stored(p Pod) {
 	if f.pods == nil {
 		f.pods, f.beyond = make(map[string][]*endpoint), make(map[string]bool)
 	}
+	delete(f.unread, p.Name)
 	if p.Ended {
 		f.Deleted(p.Name)
 		return
@@ -130,14 +169,18 @@ func (f *Fleet) Serve(ports []uint16) {
 func (f *Fleet) Deleted(name string) {
 	delete(f.pods, name)
 	delete(f.beyond, name)
+	delete(f.unread, name)
 }
+
+// rankOf stands between a pod's name and a rank.
+const rankOf = "-rank-"
 
 // name returns the name of the endpoint's worker, as an InferencePool calls it.
 func (f *Fleet) name(e *endpoint) string {
 	if len(f.Defaults.Ports) == 1 {
 		return f.Prefix + e.pod.Name
 	}
-	return fmt.Sprintf("%s%s-rank-%d", f.Prefix, e.pod.Name, e.rank)
+	return f.Prefix + e.pod.Name + rankOf + strconv.Itoa(e.rank)
 }
 
 // look says where the endpoint stands, as far as is known.

@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/discover/kube"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/testing/kubetest"
 )
 
@@ -180,6 +183,63 @@ func TestReplacedAndTheBound(t *testing.T) {
 	}
 	if asks, _ = f.Due(now, 5); len(asks) != 2 {
 		t.Errorf("%d engines to ask, want the 2 that are new", len(asks))
+	}
+}
+
+// A pod that a list has, and that cannot be read, is as it was; of what a former run registered
+// nothing departs that may be its. Without a name it may be any.
+func TestPodsThatCannotBeRead(t *testing.T) {
+	cfg := Config{Kube: kube.Config{URL: "http://api"}, Namespace: "n", Selector: "a=b", Name: "x", MaxPods: 100, Model: "m", BlockSize: 16,
+		HTTPPort: 8000, Every: time.Minute, Retry: time.Second, Timeout: time.Second, Concurrency: 8}
+	d, err := newDiscovery(&cfg, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := func(name string) json.RawMessage {
+		text, err := json.Marshal(kubetest.Pod(name, "u", "10.0.0.1", nil, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	odd := func(name string) json.RawMessage {
+		return json.RawMessage(`{"metadata":{"name":"` + name + `"},"status":{"podIP":7}}`)
+	}
+	nameless := json.RawMessage(`{"metadata":7}`)
+	for i, step := range []struct {
+		kind    kube.Kind
+		objects []json.RawMessage
+		wanted  string
+		stay    string // of former, as well
+		unread  uint64 // so far
+	}{
+		{kube.Replaced, []json.RawMessage{good("a"), odd("f")}, "a", "f f-rank-1", 1},
+		{kube.Replaced, []json.RawMessage{good("a"), good("b"), good("c")}, "a b c", "", 1},
+		{kube.Replaced, []json.RawMessage{odd("a"), good("b")}, "a b", "a", 2},
+		{kube.Stored, []json.RawMessage{good("a")}, "a b", "", 2},
+		{kube.Stored, []json.RawMessage{odd("b")}, "a b", "b", 3},
+		{kube.Deleted, []json.RawMessage{odd("b")}, "a", "", 3},
+		{kube.Stored, []json.RawMessage{nameless}, "a", "", 4},
+		{kube.Replaced, []json.RawMessage{good("d"), nameless}, "a d", "a f f-rank-1 g b", 5},
+		{kube.Deleted, []json.RawMessage{good("a")}, "d", "a f f-rank-1 g b", 5},
+		{kube.Replaced, []json.RawMessage{good("d")}, "d", "", 5},
+	} {
+		d.onPods(kube.Change{Kind: step.kind, Objects: step.objects})
+		var names, stay []string
+		for p := range d.fleet.Wanted() {
+			names = append(names, strings.TrimPrefix(p.Name, d.fleet.Prefix))
+		}
+		if slices.Sort(names); strings.Join(names, " ") != step.wanted || d.status.unparsed != step.unread {
+			t.Errorf("step %d: %q are wanted, want %s; %d could not be read, want %d", i, names, step.wanted, d.status.unparsed, step.unread)
+		}
+		for _, name := range []string{"a", "f", "f-rank-1", "g", "b"} { // registered by a former run
+			if !d.fleet.Departs(d.fleet.Prefix + name) {
+				stay = append(stay, name)
+			}
+		}
+		if strings.Join(stay, " ") != step.stay {
+			t.Errorf("step %d: %q stay, want %q", i, stay, step.stay)
+		}
 	}
 }
 

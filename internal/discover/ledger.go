@@ -105,8 +105,8 @@ func (l *Ledger) Saw(look uint64, list []Place) {
 }
 
 // Due returns what the server is to be asked now, at most so many orders, and when the
-// next one is. Departs says whether who is not wanted may be unregistered.
-func (l *Ledger) Due(now time.Time, wanted map[Place]string, departs bool, most int) (list []Order, next time.Time) {
+// next one is. Departs says who may be unregistered of those that are not wanted, by name.
+func (l *Ledger) Due(now time.Time, wanted map[Place]string, departs func(name string) bool, most int) (list []Order, next time.Time) {
 	if !l.known {
 		return nil, next
 	}
@@ -122,7 +122,7 @@ func (l *Ledger) Due(now time.Time, wanted map[Place]string, departs bool, most 
 		switch {
 		case e.standing == ordered, want && e.standing == ours && e.said == body:
 			continue
-		case want && (e.standing == ours || e.standing == foreign && e.clash), !want && departs && (e.standing == ours || e.standing == foreign):
+		case want && (e.standing == ours || e.standing == foreign && e.clash), !want && (e.standing == ours || e.standing == foreign) && departs(p.Name):
 			o = Order{Deed: Unregister, Place: p} // it is registered as something else, or no longer wanted
 		case want:
 			// What is registered as it is wanted may be registered once more.

@@ -26,6 +26,10 @@ func (p place) do(o Order) Outcome {
 	return Done
 }
 
+// Who may depart.
+func all(string) bool  { return true }
+func none(string) bool { return false }
+
 func (p place) list() (list []Place) {
 	for k := range p {
 		list = append(list, k)
@@ -59,7 +63,7 @@ func TestALedgerEndsEqualToWhatIsWanted(t *testing.T) {
 		var orders []flight
 		var looks []look
 		turn := func(quiet bool) {
-			for _, o := range func() []Order { list, _ := l.Due(now, wanted, departs, 3); return list }() {
+			for _, o := range func() []Order { list, _ := l.Due(now, wanted, func(string) bool { return departs }, 3); return list }() {
 				if o.Deed == Unregister && !departs {
 					if _, ok := wanted[o.Place]; !ok {
 						t.Fatalf("seed %d: %v departs, and not all pods are known", seed, o.Place)
@@ -121,7 +125,7 @@ func TestALedgerEndsEqualToWhatIsWanted(t *testing.T) {
 		if !maps.Equal(map[Place]string(server), want) {
 			t.Fatalf("seed %d: the server has %v, want %v", seed, server, want)
 		}
-		if list, next := l.Due(now, wanted, true, 10); len(list) > 0 || !next.IsZero() || l.Count() != len(wanted) {
+		if list, next := l.Due(now, wanted, all, 10); len(list) > 0 || !next.IsZero() || l.Count() != len(wanted) {
 			t.Fatalf("seed %d: orders %v to come at %v, %d registered", seed, list, next, l.Count())
 		}
 	}
@@ -132,13 +136,13 @@ func TestAClashIsUnregisteredFirst(t *testing.T) {
 	l := Ledger{Prefix: "k8s/n/x/", Least: time.Second, Longest: time.Minute}
 	p := Place{Name: "k8s/n/x/0", Model: "m", BlockSize: 16}
 	server, wanted, now := place{p: "old"}, map[Place]string{p: "new"}, time.Unix(1e9, 0)
-	if list, _ := l.Due(now, wanted, true, 9); len(list) != 0 {
+	if list, _ := l.Due(now, wanted, all, 9); len(list) != 0 {
 		t.Fatal("orders before the server was looked at", list)
 	}
 	l.Saw(l.Look(), server.list())
 	var deeds []string
 	for range 5 {
-		list, _ := l.Due(now, wanted, false, 9)
+		list, _ := l.Due(now, wanted, none, 9)
 		for _, o := range list {
 			out := server.do(o)
 			deeds = append(deeds, o.Deed.String()+" "+out.String())

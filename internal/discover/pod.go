@@ -42,7 +42,7 @@ type Pod struct {
 	Notes map[string]string // annotations
 }
 
-// ParsePod reads a pod as the API server gives it.
+// ParsePod reads a pod as the API server gives it. With an error it has its name, if that can be read.
 func ParsePod(text []byte) (Pod, error) {
 	var o struct {
 		Metadata struct {
@@ -56,7 +56,7 @@ func ParsePod(text []byte) (Pod, error) {
 		}
 	}
 	if err := json.Unmarshal(text, &o); err != nil {
-		return Pod{}, fmt.Errorf("a pod: %w", err)
+		return Pod{Name: o.Metadata.Name}, fmt.Errorf("pod %s: %w", o.Metadata.Name, err)
 	}
 	if o.Metadata.Name == "" {
 		return Pod{}, fmt.Errorf("a pod without a name")

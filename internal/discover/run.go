@@ -237,7 +237,7 @@ func (d *discovery) step(ctx context.Context) time.Time {
 		if !s.looking {
 			sooner(s.next)
 		}
-		orders, at := s.ledger.Due(now, wanted, d.fleet.Synced(), d.cfg.Concurrency-s.busy)
+		orders, at := s.ledger.Due(now, wanted, d.fleet.Departs, d.cfg.Concurrency-s.busy)
 		sooner(at)
 		for _, o := range orders {
 			d.order(ctx, s, o)
@@ -409,22 +409,27 @@ func (d *discovery) contact(err error) {
 // onPods takes a change of the pods.
 func (d *discovery) onPods(c kube.Change) {
 	var pods []Pod
+	var unread []string
 	for _, text := range c.Objects {
 		p, err := ParsePod(text)
+		if c.Kind == kube.Deleted && p.Name != "" {
+			d.fleet.Deleted(p.Name) // whatever else it was
+			return
+		}
 		if err != nil {
 			d.status.unparsed++
-			d.log.Warn("a pod cannot be read", "error", err)
+			d.log.Warn("a pod cannot be read; what is known of it holds on", "error", err)
+			unread = append(unread, p.Name)
 			continue
 		}
 		pods = append(pods, p)
 	}
 	switch {
 	case c.Kind == kube.Replaced:
-		d.fleet.Replaced(pods)
-	case len(pods) == 0:
-	case c.Kind == kube.Deleted:
-		d.fleet.Deleted(pods[0].Name)
-	default:
+		d.fleet.Replaced(pods, unread...)
+	case len(pods) > 0:
 		d.fleet.Stored(pods[0])
+	case len(unread) > 0:
+		d.fleet.Unread(unread[0])
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"sync/atomic"
 	"time"
@@ -147,20 +146,31 @@ func (b *Book) Follow(ctx context.Context) {
 	}
 }
 
-// apply makes the next list of the last one, which readers may still have.
+// apply makes the next list of the last one, which readers may still have. What cannot be read is
+// as it was; without its name that may be any.
 func (b *Book) apply(c kube.Change) {
-	next := make(map[string]int)
-	if was := b.list.Load(); was != nil && c.Kind != kube.Replaced {
-		maps.Copy(next, *was)
+	next, said, hidden := make(map[string]int), make(map[string]bool), false
+	var last map[string]int
+	if was := b.list.Load(); was != nil {
+		last = *was
 	}
 	for _, text := range c.Objects {
 		name, priority, of, err := parse(text, b.cfg.Pool)
-		if err != nil {
+		if err != nil && (c.Kind != kube.Deleted || name == "") {
 			b.unread.Inc()
-			b.log.Warn("an InferenceObjective cannot be read", "error", err)
+			b.log.Warn("an InferenceObjective cannot be read; what is known of it holds on", "error", err)
+			priority, of = last[name]
+			hidden = hidden || name == ""
 		}
-		if delete(next, name); of && c.Kind != kube.Deleted {
+		if said[name] = true; of && c.Kind != kube.Deleted {
 			next[name] = priority
+		}
+	}
+	if c.Kind != kube.Replaced || hidden {
+		for name, priority := range last {
+			if !said[name] {
+				next[name] = priority
+			}
 		}
 	}
 	b.list.Store(&next)

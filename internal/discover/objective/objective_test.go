@@ -2,6 +2,7 @@ package objective
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -89,6 +90,36 @@ func TestTheListIsThePools(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What cannot be read is as it was; of what has no name, all may be.
+func TestObjectivesThatCannotBeRead(t *testing.T) {
+	b, err := Open(Settings{Pool: "p", Namespace: "n", Kube: kube.Config{URL: "http://api"}}, obs.NewMetrics(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := func(name, priority string) json.RawMessage {
+		return json.RawMessage(`{"metadata":{"name":"` + name + `"},"spec":{"priority":` + priority + `,"poolRef":{"name":"p"}}}`)
+	}
+	nameless := json.RawMessage(`{"metadata":7}`)
+	for i, step := range []struct {
+		kind    kube.Kind
+		objects []json.RawMessage
+		want    map[string]int
+		unread  uint64 // so far
+	}{
+		{kube.Replaced, []json.RawMessage{good("a", "1"), good("b", "2"), good("c", `"high"`)}, map[string]int{"a": 1, "b": 2}, 1},
+		{kube.Stored, []json.RawMessage{good("a", `"high"`)}, map[string]int{"a": 1, "b": 2}, 2},
+		{kube.Replaced, []json.RawMessage{good("a", `"high"`), good("d", "4")}, map[string]int{"a": 1, "d": 4}, 3},
+		{kube.Replaced, []json.RawMessage{good("e", "5"), nameless}, map[string]int{"a": 1, "d": 4, "e": 5}, 4},
+		{kube.Deleted, []json.RawMessage{good("a", `"high"`)}, map[string]int{"d": 4, "e": 5}, 4},
+		{kube.Replaced, []json.RawMessage{json.RawMessage(`{"metadata":{"name":"e"},"spec":{"poolRef":{"name":"q"}}}`), nameless}, map[string]int{"d": 4}, 5},
+		{kube.Replaced, []json.RawMessage{good("d", "6")}, map[string]int{"d": 6}, 5},
+	} {
+		if b.apply(kube.Change{Kind: step.kind, Objects: step.objects}); !maps.Equal(*b.list.Load(), step.want) || b.unread.Get() != step.unread {
+			t.Errorf("step %d: %v, %d could not be read; want %v, %d", i, *b.list.Load(), b.unread.Get(), step.want, step.unread)
+		}
+	}
 }
 
 // Settings that cannot be are told at the start.
