@@ -26,6 +26,8 @@ type attempt struct {
 	allowed      time.Duration // until an answer is overdue; 0 is never
 	older, newer *attempt      // of the worker's unanswered ones; itself in none: answered
 	answered     bool
+	watched      bool // its end is told: see Options.Watched
+	firm         bool // it went on behind the first sign of its answer, or is whole
 	failed       bool // which counts once
 	predicted    bool // its first token, which nobody sees, counts as out
 	followed
@@ -40,6 +42,8 @@ type health struct {
 	failed         uint64    // requests
 	leftOut        [2]uint64 // times: for failures and silence, for want of room
 	spared         uint64    // times that it would have been, but for the others
+	proven         bool      // an answer of it was firm
+	cuts           int       // in a row; see Router.Cut
 	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
 	// are more than Settings.Breaker has.
 	wrong, wrongMost int
@@ -125,10 +129,13 @@ func (r *Router) allowed(o *Options, c *Candidate, e *estimate) time.Duration {
 func (r *Router) spokeNow(k load.Key, now time.Time) {
 	if a := r.attempts[k]; a != nil {
 		a.worker.spoke, a.worker.silent = now, false
+		if a.answered && !a.firm && now.Sub(a.first) >= firmAfter {
+			r.firm(a, now)
+		}
 	}
 }
 
-// succeeded notes the first sign of an answer.
+// succeeded notes the first sign of an answer, and then that it is whole.
 func (r *Router) succeeded(k load.Key, now time.Time) {
 	a := r.attempts[k]
 	if a == nil {
@@ -139,10 +146,16 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 	if a.first.IsZero() {
 		a.first = now
 	}
-	if !a.answered {
+	switch {
+	case !a.answered:
 		r.said.well++
-		a.unlist()
-		r.outcome(a, breaker.Succeeded, 0, now)
+		if a.unlist(); !a.watched {
+			r.firm(a, now)
+		}
+	case !a.failed:
+		a.worker.cuts = 0
+		r.ends.count(true)
+		r.firm(a, now)
 	}
 }
 
@@ -156,6 +169,9 @@ func (r *Router) gone(k load.Key, now time.Time) {
 	r.closeAccount(k, a, now)
 	switch {
 	case a.answered:
+		proven := a.worker.proven // which an end without a word does not make it
+		r.firm(a, now)
+		a.worker.proven = proven
 	case a.overdue(now):
 		r.gaveUp(a, now)
 	default:

@@ -105,6 +105,7 @@ type Router struct {
 	spare      []*attempt            // of ended ones, for their memory
 	wellUntil  time.Time             // see allWell
 	said       tally                 // by all workers
+	ends       ends                  // of all workers' answers
 	unseen     unseen
 	totals     account.Totals
 	correction correction
@@ -327,8 +328,7 @@ type Answer struct {
 	// Overdue is how long a request that is Watched may wait for its first token
 	// before its worker is judged by it; 0 is for ever.
 	Overdue time.Duration
-	// Probe is set if its worker was left out, and the request tells whether it is well again.
-	Probe bool
+	Trial
 	// Account is what of the prompt was to be found cached.
 	Account account.Choice
 	// First is when the first token is expected, from now on, if the choice is booked.

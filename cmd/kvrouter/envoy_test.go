@@ -94,13 +94,19 @@ func freePorts(t *testing.T, n int) (ports []string) {
 // full duplex and with buffers, and the router's.
 func startEnvoy(t *testing.T, args ...string) (duplex, buffered, url string) {
 	t.Helper()
-	binary := os.Getenv("KVATLAS_ENVOY")
-	if binary == "" {
-		t.Skip("make test-gateway runs this, with an Envoy that it fetches")
-	}
 	var engines []string
 	for range 3 {
 		engines = append(engines, engine(t, mockapi.Config{Step: func(*mock.Report) time.Duration { return time.Millisecond }}))
+	}
+	return envoyBefore(t, engines, args...)
+}
+
+// envoyBefore is startEnvoy with these engines.
+func envoyBefore(t *testing.T, engines []string, args ...string) (duplex, buffered, url string) {
+	t.Helper()
+	binary := os.Getenv("KVATLAS_ENVOY")
+	if binary == "" {
+		t.Skip("make test-gateway runs this, with an Envoy that it fetches")
 	}
 	found := &addresses{slog.DiscardHandler, make(chan string, 1)}
 	url, _ = startLogged(t, slog.New(found), append([]string{"--nats=none", "--kv-events=false", "--engines=" + strings.Join(engines, ","), "--model=m", "--block-size=4",

@@ -21,7 +21,8 @@ func TestPickerSickEngine(t *testing.T) {
 		"an error of status 400 in a stream": func(r *gateway.Request, _ *gateway.Result) {
 			r.Answer = [][]byte{[]byte("data: {\"error\":{\"code\":400}}\n\ndata: [DONE]\n\n")}
 		},
-		"a reset behind the head": func(r *gateway.Request, got *gateway.Result) { r.Cut = got.Messages + 1 },
+		"an end behind its first token, as Envoy tells of a reset": func(r *gateway.Request, got *gateway.Result) { r.Cut, r.Close = got.Messages+2, true },
+		"a reset behind the head":                                  func(r *gateway.Request, got *gateway.Result) { r.Cut = got.Messages + 1 },
 	} {
 		t.Run(kind, func(t *testing.T) {
 			c, url, engines := startPicker(t, 3)

@@ -113,6 +113,9 @@ func (b *Breaker) State(now time.Time) State {
 	return b.state
 }
 
+// Well reports whether it is closed, and the last that counted has not failed.
+func (b *Breaker) Well() bool { return b.state == Closed && b.inRow == 0 }
+
 // Closed reports whether it is closed, at whatever time.
 func (b *Breaker) Closed() bool { return b.state == Closed }
 

@@ -209,6 +209,21 @@ func (l *lab) send(ctx context.Context, path, body string, header ...string) (*h
 	return http.DefaultClient.Do(req)
 }
 
+// prove has the workers give a whole answer each.
+func (l *lab) prove(workers ...uint64) {
+	l.t.Helper()
+	router := l.model().Router
+	for _, w := range workers {
+		id := fmt.Sprint("proof ", w)
+		if _, err := router.BestWorker(l.t.Context(), route.Prompt{}, route.Options{RequestID: id, Worker: &w, Watched: true}); err != nil {
+			l.t.Fatal(err)
+		}
+		router.Succeeded(id, route.Whole) // its beginning
+		router.Succeeded(id, route.Whole)
+		router.Free(id)
+	}
+}
+
 // idle waits until nothing is booked or running anywhere.
 func (l *lab) idle() {
 	l.t.Helper()

@@ -178,8 +178,8 @@ func (p *Proxy) calledWrong(q *call, stage route.Stage) *failure {
 }
 
 // alone notes what only a gateway could ask another engine about, which does not tell: that the
-// request is called wrong, or was cut before its answer had a token. Its client may be the cause of either;
-// what others serve in the meantime tells whether the engine does so to all that it gets.
+// request is called wrong. Its client may be the cause; what others serve in the meantime tells whether
+// the engine does so to all that it gets.
 func (q *call) alone(stage route.Stage) {
 	if q.passage != nil && q.generates && q.options.Worker == nil {
 		q.m.Router.Failed(q.id, stage, route.Failure{Wrong: true, Alone: true})

@@ -208,6 +208,7 @@ func TestFaults(t *testing.T) {
 		l := newLab(t, setup{engines: 2, engine: func(_ int, m *mockapi.Config) {
 			m.Fault = func(*http.Request) mockapi.Fault { return mockapi.Fault{BreakAfter: 2} }
 		}})
+		l.prove(0, 1)
 		resp, err := l.send(t.Context(), "/v1/completions", `{"model":"org/model","prompt":"`+long+`","max_tokens":9,"stream":true}`)
 		if err != nil {
 			t.Fatal(err)

@@ -257,8 +257,8 @@ func (p *Proxy) best(ctx context.Context, q *call, o route.Options) (best route.
 func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *route.Pair) (no *failure) {
 	stage := route.Whole
 	defer func() {
-		if r.Context().Err() != nil {
-			q.alone(stage)
+		if r.Context().Err() != nil && q.passage != nil && q.generates && q.options.Worker == nil {
+			q.m.Router.Cut(q.id, stage) // or its engine broke off: gateways do not say
 		}
 		q.m.Router.Free(q.id)
 		p.queue.wake(q.m)
@@ -364,14 +364,15 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	if (!s.judge.on || s.judge.said != unsaid) && !part.begin() {
 		return p.notPrefilled(r, q, part.why)
 	}
-	if ended := s.cutBy(t); ended != "" {
+	s.wait, s.overdue = t, pair.Decode.Overdue
+	if ended := s.cutBy(); ended != "" {
 		return p.unanswered(r, q, stage, whyBrokeOff, ended, context.Canceled)
 	}
-	if err := s.whole(resp, cancel, pair.Decode.Probe); err != nil {
+	if late, err := s.whole(resp, cancel, &pair.Decode); err != nil {
 		if part.failed() {
 			return p.notPrefilled(r, q, part.why)
 		}
-		return p.brokeOff(r, q, stage, err, ctx.Err() != nil)
+		return p.brokeOff(r, q, stage, err, late, ctx.Err() != nil)
 	}
 	if s.cut() { // and nobody has seen anything of it
 		if part.failed() {
@@ -438,8 +439,9 @@ func (p *Proxy) unanswered(r *http.Request, q *call, stage route.Stage, why, end
 }
 
 // brokeOff is for an attempt whose answer broke off before its client saw any of it: another worker
-// may do all of it anew, unless this one was given up, and may be at work on it still.
-func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error, givenUp bool) *failure {
+// may do all of it anew, unless this one was given up, and may be at work on it still. It is late if it was
+// given up as what is overdue is.
+func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error, late, givenUp bool) *failure {
 	if r.Context().Err() != nil {
 		return clientGone()
 	}
@@ -447,7 +449,10 @@ func (p *Proxy) brokeOff(r *http.Request, q *call, stage route.Stage, err error,
 	p.limit.Warn("engine", "an engine's answer broke off", errAttr(err), q.attr())
 	q.m.Router.Failed(q.id, stage, route.Failure{})
 	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_broke_off", "the engine's answer broke off"), retry: whyBrokeOff}
-	if givenUp {
+	switch {
+	case late:
+		f.retry = whyOverdue
+	case givenUp:
 		f.retry = ""
 	}
 	return f

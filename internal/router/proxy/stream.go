@@ -5,11 +5,9 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route"
@@ -44,7 +42,8 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	case outcome == "ok" && (s.judge.end() == fails || s.ends.broken(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
-	if f := p.goesOn(ctx, r, s, resp, outcome); f != nil {
+	ended := s.wait.stop()
+	if f := p.goesOn(ctx, r, s, resp, outcome, ended); f != nil {
 		waitForEngines(w) // as before the first one's answer
 		return f
 	}
@@ -103,11 +102,11 @@ func (p *Proxy) openAnswer(w http.ResponseWriter, q *call, pair *route.Pair, res
 }
 
 // goesOn is for an answer that has broken off, or ended, after nothing but comments: another engine goes
-// on with it, unless this one was given up, and may be at work on it still.
-func (p *Proxy) goesOn(ctx context.Context, r *http.Request, s *stream, resp *http.Response, outcome string) *failure {
+// on with it, unless this one was given up, and may be at work on it still; gave says for what its wait ended.
+func (p *Proxy) goesOn(ctx context.Context, r *http.Request, s *stream, resp *http.Response, outcome, gave string) *failure {
 	q := s.call
 	ended := outcome == "engine_failed"
-	if !ended && outcome != "engine_broke_off" || ended && !p.cfg.Retry500 || !s.judge.onlyComments() || resp.ContentLength >= 0 || q.final() || ctx.Err() != nil {
+	if !ended && outcome != "engine_broke_off" || ended && !p.cfg.Retry500 || !s.judge.onlyComments() || resp.ContentLength >= 0 || q.final() || ctx.Err() != nil && gave != waitOverdue {
 		return nil
 	}
 	q.opened = true
@@ -146,11 +145,13 @@ type stream struct {
 	ended  bool // with a line end
 	part   *prefill
 
-	judge  judge
-	idle   idleWatch
-	naming *naming    // nil if nothing is kept, or its name is known
-	hears  *listening // nil unless what the answer says is kept
-	worker uint64
+	judge   judge
+	wait    *wait         // for its first token; it may go on behind comments
+	overdue time.Duration // how long it may give nothing before that speaks against its worker; 0 is for ever
+	idle    idleWatch
+	naming  *naming    // nil if nothing is kept, or its name is known
+	hears   *listening // nil unless what the answer says is kept
+	worker  uint64
 
 	stage route.Stage
 	*room
@@ -214,37 +215,57 @@ func (s *stream) first(body io.Reader) error {
 	return nil
 }
 
-// cutBy ends the wait for the beginning and returns why the request was cancelled just as it came;
-// "" if it was not, or if all of the answer is there.
-func (s *stream) cutBy(t *wait) string {
-	if ended := t.stop(); s.err == nil {
+// cutBy ends the wait for the beginning, unless only comments have come, and returns why the request was
+// cancelled just as it came; "" if it was not, or if all of the answer is there.
+func (s *stream) cutBy() string {
+	if s.err == nil && s.follow && s.judge.onlyComments() {
+		return ""
+	}
+	if ended := s.wait.stop(); s.err == nil {
 		return ended
 	}
 	return ""
 }
 
-// probeHold is for how long the stream of an engine that was left out, and is tried, is kept back: what
-// fails until then fails for no client.
-const probeHold = 250 * time.Millisecond
+// The stream of an engine that may break off behind its first token is kept back until it has
+// probeEvents, and that of one that was left out for probeHold: what fails until then fails for no client.
+const (
+	probeEvents = 3 // some begin with one without a token
+	probeHold   = 250 * time.Millisecond
+)
 
 // whole reads on before anything of an answer that does not stream goes to the client: to its
 // end, or as much as there is room for. The error is for one that breaks off until then, which
 // can still be told by a status. That a stalled one holds its head back is the price; without its
-// end it is of no use to its client. A probe's stream is read on for a moment.
-func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, probe bool) error {
+// end it is of no use to its client. A probe's stream is read on for a moment; it is late if it gave
+// nothing for so long that it was given up.
+func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, best *route.Answer) (late bool, err error) {
 	streams := s.flushed(resp)
-	begun := time.Now()
-	for s.err == nil && s.n < len(s.buf) && (!streams || probe && time.Since(begun) < probeHold) {
+	probe := (best.Probe || best.Unproven) && streams && s.judge.said == good && !s.call.final()
+	if probe && s.overdue > 0 {
+		up := time.AfterFunc(s.overdue, cancel)
+		defer func() {
+			if !up.Stop() && s.err != io.EOF { //nolint:errorlint // readers return it bare
+				late, err = true, context.Canceled
+			}
+		}()
+	}
+	for begun := time.Now(); s.err == nil && s.n < len(s.buf) && (!streams || probe && s.held(best, begun)); {
 		var n int
 		n, s.err = s.next(resp.Body, s.buf[s.n:], cancel)
 		s.judge.see(s.buf[s.n : s.n+n])
 		s.n += n
 	}
 	if s.err == nil || s.err == io.EOF || streams && !probe { //nolint:errorlint // readers return it bare
-		return nil
+		return false, nil
 	}
 	s.idle.stop()
-	return s.err
+	return false, s.err
+}
+
+// held reports whether a probe's stream has yet to go on.
+func (s *stream) held(best *route.Answer, begun time.Time) bool {
+	return bytes.Count(s.buf[:s.n], []byte("\n\n")) < probeEvents || best.Probe && time.Since(begun) < probeHold
 }
 
 // cut reports whether all of the answer is there, and it is not whole.
@@ -320,70 +341,12 @@ func (p *Proxy) nameWorkers(h http.Header, q *call, pair *route.Pair) {
 
 // next reads on. An engine that gives nothing for too long is given up.
 func (s *stream) next(body io.Reader, into []byte, cancel context.CancelFunc) (int, error) {
-	s.idle.begin(s.proxy.cfg.EngineIdle, cancel)
-	defer s.idle.pause()
-	return body.Read(into)
-}
-
-// idleWatch calls a function when a wait takes longer than it may. Its timer runs on
-// between waits, as to stop and start it for each costs more than to look at a clock.
-type idleWatch struct {
-	// since is when the present wait began, in ns since began; 0: there is none, as a
-	// slow client is no slow engine; below 0: there will be none.
-	since atomic.Int64
-	began time.Time
-	timer *time.Timer
-	cut   bool // the function is called, or about to be
-}
-
-// idleLate is since once the function is to be called.
-const idleLate = -2
-
-// set is for who waits.
-func (i *idleWatch) set(since int64) {
-	if i.since.Swap(since) == idleLate {
-		i.cut = true
+	s.idle.begin(s, cancel)
+	n, err := body.Read(into)
+	if s.idle.pause(); n > 0 {
+		s.idle.came()
 	}
-}
-
-// look is the timer's.
-func (i *idleWatch) look(limit time.Duration, late func()) {
-	for {
-		rest, since := limit, i.since.Load()
-		if since > 0 {
-			rest -= time.Since(i.began) - time.Duration(since)
-		}
-		switch {
-		case since < 0:
-		case rest > 0:
-			i.timer.Reset(rest)
-		case !i.since.CompareAndSwap(since, idleLate):
-			continue // another wait has begun
-		default:
-			late()
-		}
-		return
-	}
-}
-
-func (i *idleWatch) begin(limit time.Duration, late func()) {
-	if i.timer == nil {
-		i.began = time.Now()
-		i.since.Store(1)
-		i.timer = time.AfterFunc(math.MaxInt64, func() { i.look(limit, late) })
-		i.timer.Reset(limit) // which reads i.timer
-		return
-	}
-	i.set(int64(time.Since(i.began)) + 1)
-}
-
-func (i *idleWatch) pause() { i.set(0) }
-
-func (i *idleWatch) stop() {
-	if i.timer != nil {
-		i.set(-1) // it may be about to go on
-		i.timer.Stop()
-	}
+	return n, err
 }
 
 // see follows the booking by a chunk.
@@ -401,8 +364,12 @@ func (s *stream) see(chunk []byte) {
 	s.ends.see(chunk)
 	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
 		router.Output(s.call.id, 0) // it lives
+		if !s.judge.onlyComments() {
+			s.wait.stop() // no other may go on
+		}
 	} else if !s.begun {
 		s.begun = true
+		s.wait.stop()
 		s.part.begin() // it may have been a comment that began it
 		router.MarkPrefillComplete(s.call.id)
 		s.call.tally.first = time.Since(s.call.arrival)

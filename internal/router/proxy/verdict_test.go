@@ -371,7 +371,7 @@ func TestWaitsThatEndAsAnswersBegin(t *testing.T) {
 		} else {
 			wait.due()
 		}
-		if got := (&stream{err: c.err}).cutBy(wait); got != c.want {
+		if got := (&stream{err: c.err, wait: wait}).cutBy(); got != c.want {
 			t.Errorf("%v, %v: %q", c.first, c.err, got)
 		}
 		cancel()

@@ -61,8 +61,13 @@ func (b *bound) next(past time.Duration) (d time.Duration) {
 	if b.first > 0 {
 		d = max(b.first-past, 1)
 	}
-	if b.look > 0 && (d == 0 || b.look < d) {
-		d = b.look
+	if look := b.look; look > 0 {
+		if past > 0 {
+			look = max(look/8, time.Millisecond) // what came in between has put it off
+		}
+		if d == 0 || look < d {
+			d = look
+		}
 	}
 	return d
 }
@@ -97,8 +102,11 @@ func (t *wait) due() {
 	}
 }
 
-// stop ends the wait and returns why the request was cancelled; "" if it was not.
+// stop ends the wait, if there is one, and returns why the request was cancelled; "" if it was not.
 func (t *wait) stop() string {
+	if t == nil {
+		return ""
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true

@@ -108,24 +108,44 @@ func TestSickEngine(t *testing.T) {
 	}
 }
 
-// An engine that takes streams and never answers keeps those that it has for as long as
-// it is given, and gets no others.
+// breaksOff begins a stream well, and resets it.
+func breaksOff(w http.ResponseWriter, r *http.Request) {
+	begins("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n", w, r)
+	panic(http.ErrAbortHandler)
+}
+
+// begins begins a stream.
+func begins(text string, w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // else a server does not see that its client is gone
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, text)
+	_ = http.NewResponseController(w).Flush()
+}
+
+// An engine that takes streams and never answers, or says nothing behind a comment or a first token, keeps those
+// that it has for as long as it is given, and gets few others. No client sees it.
 func TestSilentEngine(t *testing.T) {
-	var asked atomic.Int64
-	url := sickFleet(t, func(_ http.ResponseWriter, r *http.Request) {
-		asked.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body) // else a server does not see that its client is gone
-		<-r.Context().Done()
-	}, "--overdue-after", "300ms")
-	if failed, why := chats(url, atOnce, 200, true); failed > 0 {
-		t.Errorf("%d of 200 streams failed: %s", failed, why)
-	}
-	first := asked.Load()
-	if failed, why := chats(url, atOnce, 200, true); failed > 0 {
-		t.Errorf("%d of the next 200 streams failed: %s", failed, why)
-	}
-	if n := asked.Load() - first; first == 0 || first > 24 || n > 8 {
-		t.Errorf("the silent engine was sent %d streams of the first 200 and %d of the next", first, n)
+	for name, text := range map[string]string{"nothing": "", "a comment": ": ping\n\n", "a token": "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"x\"}}]}\n\n"} {
+		t.Run(name, func(t *testing.T) {
+			var asked atomic.Int64
+			url := sickFleet(t, func(w http.ResponseWriter, r *http.Request) {
+				asked.Add(1)
+				if _, _ = io.Copy(io.Discard, r.Body); text != "" {
+					begins(text, w, r)
+				}
+				<-r.Context().Done()
+			}, "--overdue-after", "300ms")
+			if failed, why := chats(url, atOnce, 200, true); failed > 0 {
+				t.Errorf("%d of 200 streams failed: %s", failed, why)
+			}
+			first := asked.Load()
+			if failed, why := chats(url, atOnce, 200, true); failed > 0 {
+				t.Errorf("%d of the next 200 streams failed: %s", failed, why)
+			}
+			if n := asked.Load() - first; first == 0 || first > 24 || n > 8 {
+				t.Errorf("the silent engine was sent %d streams of the first 200 and %d of the next", first, n)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,56 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route/breaker"
+)
+
+// A stream that gives nothing for longer than a first token may take is a failure of its worker's, before it is
+// given up, and none any more once it goes on.
+func TestStreamsThatStall(t *testing.T) {
+	goOn := make(chan struct{})
+	var steps atomic.Int64 // of the first
+	l := newLab(t, setup{engines: 2, fleet: func(c *fleet.Config) {
+		c.Route.OverdueAfter, c.Route.Breaker.Failures, c.Route.Breaker.Wait = 20*time.Millisecond, 1, time.Hour
+		c.Route.Breaker.MaxWait = time.Hour
+	},
+		engine: func(i int, c *mockapi.Config) {
+			c.Step = func(*mock.Report) time.Duration {
+				if i == 0 && steps.Add(1) == 4 {
+					<-goOn
+				}
+				return 0
+			}
+		}})
+	l.prove(0, 1)
+	resp, err := l.send(t.Context(), "/v1/completions", `{"model":"org/model","prompt":[1,2,3],"max_tokens":9,"stream":true}`, headerWorker, "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	is := func(want breaker.State) {
+		t.Helper()
+		l.eventually(func() error {
+			if got := l.model().Router.Health()[0].State; got != want {
+				return errors.New(got.String())
+			}
+			return nil
+		})
+	}
+	is(breaker.Open)
+	close(goOn)
+	data, err := io.ReadAll(resp.Body)
+	if _, whole := streamed(string(data)); err != nil || !whole {
+		t.Errorf("%v after %q", err, strings.TrimSpace(string(data)))
+	}
+	is(breaker.Closed)
+}
