@@ -489,6 +489,21 @@ func TestPatientRequestsWait(t *testing.T) {
 	best(t, r, p, Options{RequestID: "late", Patient: true})
 }
 
+// TestFastEnginesHoldNobody: where the prompts ahead take no longer than the way between router and
+// worker, nobody waits at the router for them.
+func TestFastEnginesHoldNobody(t *testing.T) {
+	for times, want := range map[float64]error{10: ErrLater, 100: nil} {
+		r, a, _ := autoFleet(t, 1, nil)
+		for _, l := range []*line{&a.speeds.prefill, &a.speeds.decode} {
+			l.a, l.b = l.a/times, l.b/times
+		}
+		best(t, r, Prompt{Local: numbers(100_000, 2000)}, Options{RequestID: "ahead"}) // 150 ms by the first guess
+		if _, err := r.BestWorker(context.Background(), Prompt{Local: numbers(1, 100)}, Options{RequestID: "late", Patient: true}); !errors.Is(err, want) {
+			t.Errorf("%v times as fast: %v, want %v", times, err, want)
+		}
+	}
+}
+
 // TestWaitsForBlocksAreNoSlowness: a first token that came late because a rank's cache was full
 // of live requests tells nothing of how fast the rank computes prompts.
 func TestWaitsForBlocksAreNoSlowness(t *testing.T) {
