@@ -180,21 +180,21 @@ func (w *work) mergeShort(m *bpe, piece []byte) {
 		}
 	}
 	n := len(ids)
-	rank[n-1] = noPair
-	for {
-		best, at := noPair, -1
+	for n > 1 {
+		best, at := noPair, 0
 		for i, r := range rank[:n-1] {
-			if r>>32 < best>>32 {
+			if r < best { // a rank has one id: of equal ones the leftmost stays
 				best, at = r, i
 			}
 		}
-		if at < 0 {
+		if best == noPair {
 			break
 		}
-		ids[at] = uint32(best)
-		copy(ids[at+1:n-1], ids[at+2:n])
-		copy(rank[at:n-1], rank[at+1:n])
 		n--
+		ids[at] = uint32(best)
+		for i := at + 1; i < n; i++ {
+			ids[i], rank[i] = ids[i+1], rank[i+1]
+		}
 		if at > 0 {
 			rank[at-1] = m.pair(ids[at-1], ids[at])
 		}

@@ -93,7 +93,15 @@ const headLength = 0xff0000
 // idBits are those of an id among a short piece's.
 const idBits = 21
 
-// getShort returns the ids of a piece of up to 16 bytes, as they are packed, and how many; -1 if they are not known.
+// What getShort says of pieces whose ids it does not have.
+const (
+	unknown = -1
+	inLong  = -2 // more ids than fit: among the long ones, or not any more
+
+	headInLong = 0xff // the same as a head's number of ids
+)
+
+// getShort returns the ids of a piece of up to 16 bytes, as they are packed, and how many.
 func (c *pieceCache) getShort(h, k0, k1 uint64, length int) (ids uint64, n int) {
 	s := c.set(h)
 	want := uint64(length) << 16
@@ -103,12 +111,16 @@ func (c *pieceCache) getShort(h, k0, k1 uint64, length int) (ids uint64, n int) 
 			continue
 		}
 		if ids = s[at+3].Load(); s[at].Load() == head {
-			return ids, int(head >> 24 & 0xff)
+			if n = int(head >> 24 & 0xff); n == headInLong {
+				n = inLong
+			}
+			return ids, n
 		}
 	}
-	return 0, -1
+	return 0, unknown
 }
 
+// putShort remembers the ids of such a piece, or that they are among the long ones.
 func (c *pieceCache) putShort(h, k0, k1 uint64, length int, ids []uint32) {
 	all := c.set(h)
 	s := all[:shortWords]
@@ -119,14 +131,17 @@ func (c *pieceCache) putShort(h, k0, k1 uint64, length int, ids []uint32) {
 	if head&headWriter != 0 || !s[0].CompareAndSwap(head, head|headWriter) {
 		return
 	}
-	packed := uint64(0)
+	packed, n := uint64(0), len(ids)
+	if n > shortIDs {
+		ids, n = nil, headInLong
+	}
 	for i, id := range ids {
 		packed |= uint64(id) << (idBits * i)
 	}
 	s[1].Store(k0)
 	s[2].Store(k1)
 	s[3].Store(packed)
-	s[0].Store(headOf(head>>32+1, len(ids), length, 0))
+	s[0].Store(headOf(head>>32+1, n, length, 0))
 }
 
 func (c *pieceCache) slot(i uint64) *[longWords]atomic.Uint64 {

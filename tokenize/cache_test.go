@@ -50,6 +50,41 @@ func TestCachesCompareWhole(t *testing.T) {
 	}
 }
 
+// TestShortPieceOfManyTokens: of a short piece whose ids do not fit is known that they are among the long ones,
+// so that nobody looks for what is not there.
+func TestShortPieceOfManyTokens(t *testing.T) {
+	pieces, key := newPieceCache(16*longBytes), []byte("many")
+	h, k0, k1 := pieceKey(key)
+	if _, n := pieces.getShort(h, k0, k1, len(key)); n != unknown {
+		t.Errorf("an unknown piece has %d ids", n)
+	}
+	pieces.putShort(h, k0, k1, len(key), []uint32{1, 2, 3, 4})
+	if _, n := pieces.getShort(h, k0, k1, len(key)); n != inLong {
+		t.Errorf("a piece of four ids has %d among those of three", n)
+	}
+	w := newWork()
+	tok := &Tokenizer{cache: pieces, model: &countedModel{ids: []uint32{1, 2, 3, 4}}}
+	for range 3 {
+		if ids := tok.flush(w, tok.push(w, []byte("more"), nil)); !slices.Equal(ids, []uint32{1, 2, 3, 4}) {
+			t.Errorf("encoded to %d", ids)
+		}
+	}
+	if n := tok.model.(*countedModel).asked; n != 1 {
+		t.Errorf("a piece that is known was encoded %d times", n)
+	}
+}
+
+// countedModel makes the same tokens of every piece.
+type countedModel struct {
+	ids   []uint32
+	asked int
+}
+
+func (m *countedModel) encode(_ *work, _ []byte, dst []uint32) []uint32 {
+	m.asked++
+	return append(dst, m.ids...)
+}
+
 // TestPieceKeys: a key is of the piece alone, whatever is behind it in memory.
 func TestPieceKeys(t *testing.T) {
 	text := []byte("abcdefghijklmnopqrstuvwxyz")

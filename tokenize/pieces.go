@@ -9,7 +9,7 @@ type piece struct {
 	h      uint64
 	k0, k1 uint64 // pieceKey
 	ids    uint64 // as the cache packs them
-	n      int    // how many; -1: not known yet
+	n      int    // how many, or unknown, or inLong
 }
 
 // whole encodes a text without added tokens, all of it.
@@ -45,7 +45,7 @@ func (t *Tokenizer) flush(w *work, dst []uint32) []uint32 {
 	}
 	for i := range held {
 		p := &held[i]
-		p.n = -1
+		p.n = unknown
 		switch n := len(p.text); {
 		case n == 1 && t.single != nil:
 			p.ids, p.n = uint64(t.single[p.text[0]]), 1
@@ -93,13 +93,16 @@ func (t *Tokenizer) encodePiece(w *work, p *piece, dst []uint32) []uint32 {
 			return dst
 		}
 	}
-	if out, ok := t.cache.getLong(p.h, p.text, dst); ok {
-		return out
+	if n > shortKey || p.n == inLong { // else it would only be waited for
+		if out, ok := t.cache.getLong(p.h, p.text, dst); ok {
+			return out
+		}
 	}
 	dst = t.model.encode(w, p.text, dst)
-	if n <= shortKey && len(dst)-from <= shortIDs {
+	if n <= shortKey {
 		t.cache.putShort(p.h, p.k0, p.k1, n, dst[from:])
-	} else {
+	}
+	if n > shortKey || len(dst)-from > shortIDs {
 		t.cache.putLong(p.h, p.text, dst[from:])
 	}
 	return dst

@@ -1,5 +1,7 @@
 package tokenize
 
+import "unicode/utf8"
+
 // deepseekSteps are the patterns of DeepSeek-V3's pre-tokenizer: each cuts what the one before left.
 var deepseekSteps = [...]string{
 	`\p{N}{1,3}`,
@@ -31,6 +33,15 @@ const kinds = classN | classIdeograph
 
 func (deepseek) next(w *work, b []byte, from int) (int, int) {
 	t := w.t
+	if from+1 < len(b) && b[from] < utf8.RuneSelf && isLatin(b[from+1]) {
+		// What a word begins with, most often a space: the cases below, of ASCII.
+		switch c := t.ascii[b[from]]; {
+		case c&(classP|classS) != 0:
+			return from, latin(b, from+2)
+		case c&(classN|classNewline) == 0:
+			return from, t.runOf(b, from+2, classL|classM, 0)
+		}
+	}
 	c, n := t.classAt(b, from)
 	kind := c & kinds
 	if kind == classN {
@@ -50,11 +61,7 @@ func (deepseek) next(w *work, b []byte, from int) (int, int) {
 		switch {
 		case c&(classP|classS) != 0:
 			if n == 1 && m == 1 && isLatin(b[i+1]) {
-				end := i + 2
-				for end < len(b) && isLatin(b[end]) {
-					end++
-				}
-				return i, end
+				return i, latin(b, i+2)
 			}
 			end := t.runOf(b, i+n, classP|classS, kind)
 			if kind == 0 {
@@ -87,11 +94,26 @@ func (deepseek) next(w *work, b []byte, from int) (int, int) {
 // runOf is run among the characters of a kind.
 func (t *unicodeTables) runOf(b []byte, i int, is, kind class) int {
 	for i < len(b) {
+		if c := b[i]; c < utf8.RuneSelf {
+			if c := t.ascii[c]; c&is == 0 || c&kinds != kind {
+				return i
+			}
+			i++
+			continue
+		}
 		c, n := t.classAt(b, i)
 		if c&is == 0 || c&kinds != kind {
 			return i
 		}
 		i += n
+	}
+	return i
+}
+
+// latin is the end of [A-Za-z]* at i.
+func latin(b []byte, i int) int {
+	for i < len(b) && isLatin(b[i]) {
+		i++
 	}
 	return i
 }
