@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	encoding "encoding/binary"
 	"fmt"
 	"math"
 	"math/big"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // ParseJSON reads a JSON text as Python's json.loads does: the order of keys is kept,
@@ -43,7 +45,7 @@ type jsonParser struct {
 	values  int
 	items   []Value // of arrays that are not finished
 	entries []entry // of objects that are not finished
-	buf     []byte  // of a string with escapes
+	free    []byte  // room behind the strings that had escapes, without length; they are not written again
 }
 
 func (p *jsonParser) fail(what string) error {
@@ -207,16 +209,24 @@ const (
 	highBits = 0x8080808080808080
 )
 
+// special has the high bit set of the first of eight bytes that is a quote, a backslash or a control.
+func special(w uint64) uint64 {
+	q, b := w^lowBits*'"', w^lowBits*'\\'
+	hit := ((w - lowBits*0x20) &^ w) | ((q - lowBits) &^ q) | ((b - lowBits) &^ b)
+	return hit & highBits
+}
+
+// eight are the bytes from i on.
+func eight(s string, i int) uint64 {
+	e := s[i : i+8] // the compiler makes one load of the eight
+	return uint64(e[0]) | uint64(e[1])<<8 | uint64(e[2])<<16 | uint64(e[3])<<24 |
+		uint64(e[4])<<32 | uint64(e[5])<<40 | uint64(e[6])<<48 | uint64(e[7])<<56
+}
+
 // plainEnd returns where from i the first quote, backslash or control stands.
 func plainEnd(s string, i int) int {
 	for i+8 <= len(s) {
-		e := s[i : i+8] // the compiler makes one load of the eight
-		w := uint64(e[0]) | uint64(e[1])<<8 | uint64(e[2])<<16 | uint64(e[3])<<24 |
-			uint64(e[4])<<32 | uint64(e[5])<<40 | uint64(e[6])<<48 | uint64(e[7])<<56
-		// A byte below 0x20, or equal to a quote or a backslash, gets its high bit set.
-		q, b := w^lowBits*'"', w^lowBits*'\\'
-		hit := ((w - lowBits*0x20) &^ w) | ((q - lowBits) &^ q) | ((b - lowBits) &^ b)
-		if hit &= highBits; hit != 0 {
+		if hit := special(eight(s, i)); hit != 0 {
 			return i + bits.TrailingZeros64(hit)/8
 		}
 		i += 8
@@ -237,31 +247,53 @@ func (p *jsonParser) str() (string, error) {
 	return p.escaped(from, end)
 }
 
+// room returns b with room for n more bytes and some, in memory of which nobody has a string.
+func (p *jsonParser) room(b []byte, n int) []byte {
+	if cap(b)-len(b) >= n {
+		return b
+	}
+	more := min(len(p.text), maxStrings)
+	return append(make([]byte, 0, max(len(b)+n, min(2*cap(b), len(p.text)), more)), b...)
+}
+
+// maxStrings is how much memory is taken at a time for strings that had escapes, but for long ones.
+const maxStrings = 64 << 10
+
 // escaped reads a string with escapes; up to end there are none.
 func (p *jsonParser) escaped(from, end int) (string, error) {
-	b := p.buf[:0]
-	defer func() { p.buf = b[:0] }()
-	for {
-		b = append(b, p.text[from:end]...)
-		if end >= len(p.text) {
-			p.pos = end
-			return "", p.fail("the string has no end")
+	s := p.text
+	b := append(p.room(p.free, end-from+8), s[from:end]...)
+	for i := end; ; {
+		b = p.room(b, 8)
+		if i+8 <= len(s) {
+			// Eight are copied before it is known how many of them are the string's.
+			w, n := eight(s, i), len(b)
+			encoding.LittleEndian.PutUint64(b[n:n+8], w)
+			hit := special(w)
+			if hit == 0 {
+				b, i = b[:n+8], i+8
+				continue
+			}
+			k := bits.TrailingZeros64(hit) / 8
+			b, i = b[:n+k], i+k
+		} else if end := plainEnd(s, i); end > i {
+			b, i = append(b, s[i:end]...), end
+			continue
 		}
-		switch p.text[end] {
-		case '"':
-			p.pos = end + 1
-			return string(b), nil
-		case '\\':
-		default:
-			p.pos = end
+		p.pos = i
+		switch {
+		case i >= len(s):
+			return "", p.fail("the string has no end")
+		case s[i] == '"':
+			p.pos, p.free = i+1, b[len(b):]
+			return unsafe.String(unsafe.SliceData(b), len(b)), nil
+		case s[i] != '\\':
 			return "", p.fail("a control character in a string")
-		}
-		p.pos = end
-		if end+1 >= len(p.text) {
+		case i+1 == len(s):
 			return "", p.fail("the string has no end")
 		}
-		c := p.text[end+1]
-		end += 2
+		c := s[i+1]
+		i += 2
 		switch c {
 		case '"', '\\', '/':
 			b = append(b, c)
@@ -276,23 +308,21 @@ func (p *jsonParser) escaped(from, end int) (string, error) {
 		case 't':
 			b = append(b, '\t')
 		case 'u':
-			r, ok := hex4(p.text, end)
+			r, ok := hex4(s, i)
 			if !ok {
 				return "", p.fail("not an escape")
 			}
-			end += 4
-			if r >= 0xD800 && r < 0xDC00 && strings.HasPrefix(p.text[end:], `\u`) {
-				if low, ok := hex4(p.text, end+2); ok && low >= 0xDC00 && low < 0xE000 {
+			i += 4
+			if r >= 0xD800 && r < 0xDC00 && strings.HasPrefix(s[i:], `\u`) {
+				if low, ok := hex4(s, i+2); ok && low >= 0xDC00 && low < 0xE000 {
 					r = 0x10000 + (r-0xD800)<<10 + low - 0xDC00
-					end += 6
+					i += 6
 				}
 			}
 			b = appendRune(b, r)
 		default:
 			return "", p.fail("not an escape")
 		}
-		from = end
-		end = plainEnd(p.text, from)
 	}
 }
 
