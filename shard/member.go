@@ -19,13 +19,7 @@ func (m Member) Number() int { return int(m.m.holder) }
 
 // Held returns how many blocks the rank holds, over all tiers: a count that
 // the owners publish after each batch.
-func (m Member) Held() int {
-	var n int64
-	for i := range m.m.held {
-		n += m.m.held[i].Load()
-	}
-	return int(n)
-}
+func (m Member) Held() int { return int(m.m.heldAll.Load()) }
 
 // Losses is what a rank has let go of since it became a Member.
 type Losses struct {

@@ -27,6 +27,8 @@ type member struct {
 	since  uint64 // the table's version that brought it
 	// removed says that lookups are to stop crediting it, in every slots array.
 	removed atomic.Bool
+	// heldAll is the sum of held, which a choice asks of every rank.
+	heldAll atomic.Int64
 
 	// held is how many blocks each shard holds for the rank: NumTiers counts a
 	// shard. The shard's owner publishes them after each batch.

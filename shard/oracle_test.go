@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -122,13 +123,13 @@ func shardsThatKnow(sp *Space, h core.Holder, engine uint64) (n int) {
 }
 
 // TestEveryOutcomeIsTheOracles applies one operation at a time and compares
-// what each did: to any number of shards, an operation does the same.
+// what each did: to any number of shards, and without goroutines (0), an operation does the same.
 func TestEveryOutcomeIsTheOracles(t *testing.T) {
-	for _, shards := range []int{1, 2, 3, 8} {
+	for _, shards := range []int{0, 1, 2, 3, 8} {
 		t.Run(fmt.Sprint(shards), func(t *testing.T) {
 			for _, g := range coretest.Generators()[:3] {
 				for _, seed := range coretest.Seeds(max(3, g.Seeds/10)) {
-					sp := openSpace(t, Config{Shards: shards})
+					sp := openSpace(t, Config{Shards: shards, Inline: shards == 0})
 					o := core.NewOracle()
 					prompts := coretest.NewPrompts(rand.New(rand.NewPCG(seed, 4)))
 					for i, op := range history(g, seed) {
@@ -150,6 +151,30 @@ func TestEveryOutcomeIsTheOracles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestInline: what is applied in the caller's goroutine is applied when the call returns, and
+// a closed space refuses it.
+func TestInline(t *testing.T) {
+	set := New(Config{Shards: 8, Inline: true})
+	sp, err := set.Open(testSpace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := []coretest.Op{{Event: event.Event{Kind: event.Stored, Engine: []uint64{5, 6}, Local: []uint64{1, 2}}}}
+	applied := core.Outcome{}
+	for range 200 { // more than the queue has room for
+		if err := sp.Apply(t.Context(), batchOf(op), func(out core.Outcome) { applied.Add(out) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if held := sp.Ranks()[0].Held[event.Device]; applied.Stored != 2 || applied.Duplicate != 398 || held != 2 || sp.Shards() != 1 {
+		t.Errorf("%+v in %d shards, %d blocks are held", applied, sp.Shards(), held)
+	}
+	set.Close()
+	if err := sp.Apply(t.Context(), batchOf(op), nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
 	}
 }
 

@@ -34,32 +34,37 @@ type owner struct {
 
 func (o *owner) run() {
 	for t := range o.queue {
-		changed := t.inspect == nil
-		switch {
-		case t.restore != nil:
-			o.restore(t)
-		case t.batch != nil:
-			changed = o.apply(t)
-		case t.inspect != nil:
-			t.inspect(o)
-		default:
-			if t.reveal != nil {
-				delete(o.hidden, t.reveal.holder)
-				o.assignHolder(t.reveal)
-			}
-			for _, m := range t.members {
-				o.index.Clear(m.holder, 0, true)
-				delete(o.hidden, m.holder)
-				o.dropGroups(m)
-				o.publish(m)
-			}
+		o.serve(t)
+	}
+}
+
+// serve does this shard's part of a task.
+func (o *owner) serve(t *task) {
+	changed := t.inspect == nil
+	switch {
+	case t.restore != nil:
+		o.restore(t)
+	case t.batch != nil:
+		changed = o.apply(t)
+	case t.inspect != nil:
+		t.inspect(o)
+	default:
+		if t.reveal != nil {
+			delete(o.hidden, t.reveal.holder)
+			o.assignHolder(t.reveal)
 		}
-		if changed || o.account.claimed {
-			o.recomputeMemory()
+		for _, m := range t.members {
+			o.index.Clear(m.holder, 0, true)
+			delete(o.hidden, m.holder)
+			o.dropGroups(m)
+			o.publish(m)
 		}
-		if t.left.Add(-1) == 0 {
-			o.space.finish(t)
-		}
+	}
+	if changed || o.account.claimed {
+		o.recomputeMemory()
+	}
+	if t.left.Add(-1) == 0 {
+		o.space.finish(t)
 	}
 }
 
@@ -338,8 +343,11 @@ func (o *owner) publish(m *member) {
 	if m == nil {
 		return
 	}
+	more := int64(0)
 	for t := range event.NumTiers {
-		m.held[o.number*event.NumTiers+t].Store(int64(o.index.Held(m.holder, event.Tier(t))))
+		n := int64(o.index.Held(m.holder, event.Tier(t)))
+		more += n - m.held[o.number*event.NumTiers+t].Swap(n)
 	}
+	m.heldAll.Add(more)
 	m.inferred[o.number].Store(int64(o.index.Inferred(m.holder)))
 }

@@ -50,6 +50,10 @@ type Config struct {
 	// NewIndex makes a shard's index; nil means the production index, which
 	// keeps to the budget.
 	NewIndex func() core.Index
+	// Inline gives each space one shard and no goroutine: whoever writes does the owner's work,
+	// and whoever looks up does so between writes. For callers that are one goroutine, as handing
+	// over takes longer than to apply what an engine says in a step.
+	Inline bool
 }
 
 // DefaultShards returns how many shards a space has where nobody says: 2, or 1
@@ -61,7 +65,10 @@ func DefaultShards() int { return min(2, runtime.GOMAXPROCS(0)) }
 
 // withDefaults returns c with every zero replaced.
 func (c Config) withDefaults() Config {
-	if c.Shards <= 0 {
+	switch {
+	case c.Inline:
+		c.Shards = 1
+	case c.Shards <= 0:
 		c.Shards = DefaultShards()
 	}
 	if c.Queue <= 0 {

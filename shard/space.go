@@ -23,6 +23,7 @@ type Space struct {
 	scheme   func(worker uint64) string
 	shards   []*owner
 	owners   sync.WaitGroup
+	inline   bool // see Config
 	table    *table
 	tasks    sync.Pool // of *task
 
@@ -57,6 +58,7 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		key:      key,
 		hashKey:  cfg.Key,
 		maxRanks: cfg.MaxRanks,
+		inline:   cfg.Inline,
 		table:    newTable(),
 		models:   xsync.NewMapOf[uint64, *cacheModel](),
 		slots:    make(chan struct{}, cfg.Queue),
@@ -79,7 +81,9 @@ func newSpace(key event.Space, cfg Config, l *ledger) *Space {
 		s.shards = append(s.shards, o)
 	}
 	for _, o := range s.shards {
-		s.owners.Go(o.run)
+		if !s.inline {
+			s.owners.Go(o.run)
+		}
 	}
 	return s
 }
@@ -353,13 +357,21 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 	case <-ctx.Done():
 		return fmt.Errorf("not applied, the index queue is full: %w", ctx.Err())
 	}
+	t, err := s.queue(prepare)
+	if err == nil && s.inline {
+		t.to[0].serve(t)
+	}
+	return err
+}
+
+func (s *Space) queue(prepare func(t *task)) (*task, error) {
 	// One lock around all the queues gives the tasks one order in all of them, on
 	// which resolving parents over shards relies.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
 		<-s.slots
-		return ErrClosed
+		return nil, ErrClosed
 	}
 	t := s.tasks.Get().(*task)
 	prepare(t)
@@ -367,10 +379,13 @@ func (s *Space) submit(ctx context.Context, prepare func(t *task)) error {
 		t.to = append(t.to, s.shards...)
 	}
 	t.start()
+	if s.inline {
+		return t, nil
+	}
 	for _, o := range t.to {
 		o.queue <- t
 	}
-	return nil
+	return t, nil
 }
 
 // submitWait is submit, and waits until the task is done.
