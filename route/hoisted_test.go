@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/event"
 )
 
 // What a choice does not ask of each rank, it may leave out only because the answer would
@@ -106,5 +109,72 @@ func TestFactorsAsTrusted(t *testing.T) {
 	}
 	if partly < 100 {
 		t.Errorf("%d factors were trusted in part: it shows nothing", partly)
+	}
+}
+
+// TestLeastIsNoMore: a rank that the choice does not weigh, as it costs too much whatever else it costs,
+// is none that it would take: the same rank is taken, with as many draws, as where all are weighed.
+func TestLeastIsNoMore(t *testing.T) {
+	skipped, ties := 0, 0
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 92))
+		a, settings := newAuto(), DefaultSettings()
+		cands, held := make([]Candidate, 1+rng.IntN(12)), make([]int, 12)
+		alike := rng.IntN(3) == 0
+		for i := range cands {
+			c := &cands[i]
+			c.slot, c.Worker, c.TotalBlocks, held[i] = uint32(i), uint64(i), 1000, rng.IntN(3)*400
+			c.NewTokens = rng.IntN(4) * rng.IntN(3000)
+			if c.Requests = rng.IntN(4); c.Requests > 0 && !alike {
+				c.Context, c.DecodeBlocks = rng.IntN(100000), float64(rng.IntN(1500))
+				if c.Prefilling = rng.IntN(1 + c.Requests); c.Prefilling > 0 {
+					c.HeadTokens, c.Since = rng.IntN(9000), time.Unix(0, 0).Add(-time.Duration(rng.IntN(1000))*time.Millisecond)
+					c.PrefillTokens = c.HeadTokens + (c.Prefilling-1)*rng.IntN(9000)
+				}
+			}
+			c.others = rng.IntN(3) == 0
+			c.PrefillTokens += c.NewTokens
+			if rng.IntN(8) == 0 {
+				c.Cached[event.HostPinned], c.Cached[event.Disk], c.Cached[event.External] = 3, 3, 3
+			}
+			if !alike && rng.IntN(2) == 0 {
+				a.speeds.rank(c.slot, rankKey{c.Worker, 0}).prefill.times = 0.5 + rng.Float64()
+			}
+		}
+		var chosen [2]int
+		var drawn [2]uint64
+		for k := range chosen {
+			w := &Weighing{
+				BlockSize: 16, PromptTokens: 9000, Settings: &settings, Now: time.Unix(0, 0),
+				Rand: rand.New(rand.NewPCG(seed, 93)), count: func() []int { return held }, explained: k == 1,
+			}
+			list := slices.Clone(cands)
+			i, err := a.Choose(w, list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			chosen[k], drawn[k] = i, w.Rand.Uint64()
+			if k == 0 {
+				cands[i].Cost = list[i].Cost
+				for j := range list {
+					var e estimate
+					a.estimate(&e, w, &list[j], held[j])
+					if list[j].Cost != e.cost() {
+						skipped++
+					}
+				}
+				if drawn[0] != rand.New(rand.NewPCG(seed, 93)).Uint64() {
+					ties++
+				}
+			} else if list[i].Cost != cands[i].Cost {
+				t.Errorf("seed %d: the cost is %v, %v where all are weighed", seed, cands[i].Cost, list[i].Cost)
+			}
+		}
+		if chosen[0] != chosen[1] || drawn[0] != drawn[1] {
+			t.Fatalf("seed %d: rank %d, and %d where all are weighed", seed, chosen[0], chosen[1])
+		}
+	}
+	if skipped < 1000 || ties < 50 {
+		t.Errorf("%d ranks were not weighed, %d choices tied: it shows nothing", skipped, ties)
 	}
 }

@@ -94,8 +94,27 @@ func (*auto) UsesIndex(w *Weighing) bool { return w.Weight > 0 }
 func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	var e estimate // written in place: copying it for each rank shows
 	aiming := a.aiming(w)
+	// Most ranks of a large fleet cannot be the best one, as little of the prompt is cached there.
+	best, skips := math.Inf(1), w.Temperature == 0 && w.Stage != DecodeStage && w.source.tokens == 0 && !aiming && !w.explained
+	if skips {
+		most := 0
+		for i := range cands {
+			if cands[i].NewTokens < cands[most].NewTokens {
+				most = i
+			}
+		}
+		if c := &cands[most]; c.Cached[event.External] == c.Cached[event.Device] {
+			a.estimate(&e, w, c, w.heldBy(c))
+			best = e.cost()
+		}
+	}
 	for i := range cands {
 		c := &cands[i]
+		if skips && c.Cached[event.External] == c.Cached[event.Device] {
+			if c.Cost = a.least(w, c); c.Cost > best {
+				continue
+			}
+		}
 		if c.Cached[event.External] != c.Cached[event.Device] {
 			a.count(w, c)
 		}
@@ -106,6 +125,7 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		if c.Cost = e.cost(); aiming {
 			c.Cost = a.total(w, c, &e)
 		}
+		best = min(best, c.Cost)
 		if w.explained {
 			a.explain(w, c, &e)
 		}
@@ -230,6 +250,18 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 		}
 		e.decoding = share*own*float64(c.Requests-c.Prefilling) + attention
 	}
+}
+
+// least returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
+// prompts that are behind the one whose turn it is.
+func (a *auto) least(w *Weighing, c *Candidate) float64 {
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	ms := v.prefillStep + v.prefillToken*float64(c.PrefillTokens-c.HeadTokens)
+	if w.Stage != PrefillStage && c.Requests > 0 {
+		ms += v.decodeStep + v.decodeToken*float64(c.Context)
+	}
+	const rounding = 1 - 1e-9 // as the sums are others
+	return rounding * ms
 }
 
 // alone returns how long the rank takes to compute all of the prompt, and to generate what
