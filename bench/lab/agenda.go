@@ -20,9 +20,11 @@ const (
 // happening is one entry of the agenda.
 type happening struct {
 	at   time.Duration
-	seq  uint64 // breaks ties by the order of entry
+	made time.Duration // when it was put down, or would have been; see leap
+	seq  uint64        // breaks ties by the order of entry
+	of   int           // worker, request or fault, as kind says
+	leap uint32        // of the worker that it ends; 0 for none
 	kind kind
-	of   int // worker, request or fault, as kind says
 }
 
 func (a *happening) before(b *happening) bool {
@@ -31,6 +33,8 @@ func (a *happening) before(b *happening) bool {
 		return a.at < b.at
 	case a.kind != b.kind:
 		return a.kind < b.kind
+	case a.made != b.made:
+		return a.made < b.made
 	}
 	return a.seq < b.seq
 }
@@ -41,9 +45,13 @@ type agenda struct {
 	seq  uint64
 }
 
-func (a *agenda) add(at time.Duration, k kind, of int) {
-	h := happening{at: at, seq: a.seq, kind: k, of: of}
+// add puts down at a time what is to happen at another.
+func (a *agenda) add(now, at time.Duration, k kind, of int) {
+	a.push(happening{at: at, made: now, seq: a.seq, kind: k, of: of})
 	a.seq++
+}
+
+func (a *agenda) push(h happening) {
 	a.heap = append(a.heap, h)
 	i := len(a.heap) - 1
 	for i > 0 {

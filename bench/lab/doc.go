@@ -14,6 +14,5 @@
 //     a request, and of the messages that are on their way; in a closed loop also
 //     that of all requests to come, and with +sessions that of where each session went last.
 //
-// Ownership: a run belongs to the goroutine that calls [Run]. The index has
-// owner goroutines of its own, for which a run waits before each lookup.
+// Ownership: a run, with its index, belongs to the goroutine that calls [Run].
 package lab

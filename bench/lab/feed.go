@@ -26,7 +26,8 @@ type feed struct {
 	head    int // of sent: messages before it have arrived
 	batches []event.Batch
 	filled  []int // workers whose batch has events
-	applied chan core.Outcome
+	spare   [][]event.Event
+	hashes  []uint64 // room for those of events
 
 	groups []event.CacheGroup // of each worker's model, which registrations say
 
@@ -49,8 +50,6 @@ func newFeed(space *shard.Space, c *Config) *feed {
 		space: space, delay: c.EventDelay, loss: c.EventLoss,
 		rng:     rand.New(rand.NewPCG(c.Seed, 0x66656564)),
 		batches: make([]event.Batch, c.Workers+c.PrefillWorkers),
-		// All that sync can queue fits, so that an owner never waits.
-		applied: make(chan core.Outcome, c.Workers+c.PrefillWorkers),
 	}
 	if c.EventLoss > 0 && c.Route.Doubt {
 		f.history = make([][]event.Event, len(f.batches))
@@ -66,8 +65,21 @@ func newFeed(space *shard.Space, c *Config) *feed {
 // apply is an engine's sink: the event lives until it returns.
 func (f *feed) apply(ev *event.Event) {
 	e := *ev
-	e.Engine, e.Local = slices.Clone(ev.Engine), slices.Clone(ev.Local)
+	e.Engine, e.Local = f.keep(ev.Engine), f.keep(ev.Local)
 	f.open.events = append(f.open.events, e)
+}
+
+// keep copies hashes to where many have room at once.
+func (f *feed) keep(hashes []uint64) []uint64 {
+	if len(hashes) == 0 {
+		return nil
+	}
+	if cap(f.hashes)-len(f.hashes) < len(hashes) {
+		f.hashes = make([]uint64, 0, max(1<<13, len(hashes)))
+	}
+	n := len(f.hashes)
+	f.hashes = append(f.hashes, hashes...)
+	return f.hashes[n:len(f.hashes):len(f.hashes)]
 }
 
 // publish sends what a worker's step has said.
@@ -80,6 +92,9 @@ func (f *feed) publish(now time.Duration, worker int) {
 		f.history[worker] = append(f.history[worker], m.events...)
 	}
 	f.open.events = nil
+	if n := len(f.spare); n > 0 {
+		f.open.events, f.spare = f.spare[n-1], f.spare[:n-1]
+	}
 	f.events += uint64(len(m.events))
 	if f.loss > 0 && f.rng.Float64() < f.loss {
 		f.lost += uint64(len(m.events))
@@ -92,7 +107,7 @@ func (f *feed) publish(now time.Duration, worker int) {
 	f.sent = append(f.sent, m)
 }
 
-// sync applies what has arrived by now, and waits for it.
+// sync applies what has arrived by now.
 func (f *feed) sync(now time.Duration) error {
 	for ; f.head < len(f.sent) && f.sent[f.head].at <= now; f.head++ {
 		m := &f.sent[f.head]
@@ -101,15 +116,16 @@ func (f *feed) sync(now time.Duration) error {
 			f.filled = append(f.filled, m.worker)
 		}
 		b.Events, b.Published = append(b.Events, m.events...), routerEpoch.Add(m.at-f.delay).UnixNano()
+		if f.history == nil { // of which a message may be
+			clear(m.events)
+			f.spare = append(f.spare, m.events[:0])
+		}
 		*m = message{}
 	}
 	for _, w := range f.filled {
 		if err := f.space.Apply(context.Background(), &f.batches[w], f.note); err != nil {
 			return fmt.Errorf("feeding the index: %w", err)
 		}
-	}
-	for range f.filled {
-		f.outcome.Add(<-f.applied)
 	}
 	for _, w := range f.filled {
 		clear(f.batches[w].Events)
@@ -119,7 +135,7 @@ func (f *feed) sync(now time.Duration) error {
 	return nil
 }
 
-func (f *feed) note(out core.Outcome) { f.applied <- out }
+func (f *feed) note(out core.Outcome) { f.outcome.Add(out) }
 
 // remove forgets a worker that has died, and what it sent last.
 func (f *feed) remove(now time.Duration, worker int) error {

@@ -373,7 +373,7 @@ func TestAgendaOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	var a agenda
 	for i := range 1000 {
-		a.add(time.Duration(rng.IntN(20)), kind(rng.IntN(5)), i)
+		a.add(0, time.Duration(rng.IntN(20)), kind(rng.IntN(5)), i)
 		if i%3 == 0 {
 			a.next()
 		}

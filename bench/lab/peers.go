@@ -9,7 +9,7 @@ import (
 // compute has a request computed by its worker.
 func (s *sim) compute(n int) error {
 	q := &s.requests[n]
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer, Fetched: q.fetched})
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.local[len(q.prompt):], Names: q.names, Fetched: q.fetched})
 }
 
 // fetches has a request's worker fetch what the source has of the prompt and it has not, if it is
@@ -29,6 +29,6 @@ func (s *sim) fetches(n int) bool {
 	from.link, to.link = q.fetch, q.fetch
 	s.result.Pulls++
 	s.result.Pulled += tokens
-	s.agenda.add(q.fetch, blocksArrive, n)
+	s.agenda.add(s.now, q.fetch, blocksArrive, n)
 	return true
 }

@@ -32,7 +32,7 @@ func (j journal) Record(c load.Change) {
 	at := j.s.now + j.s.cfg.SyncDelay
 	j.s.told = append(j.s.told, told{at, j.from, c})
 	if j.s.cfg.Queue.Order != Unheld {
-		j.s.agenda.add(at, wordArrives, 0)
+		j.s.agenda.add(j.s.now, at, wordArrives, 0)
 	}
 }
 

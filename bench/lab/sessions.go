@@ -116,7 +116,7 @@ func (s *sim) answered(q *request) {
 		rng := rand.New(rand.NewPCG(s.cfg.Seed, in.later[0].Serial))
 		think := time.Duration(rng.ExpFloat64() * float64(s.cfg.Think))
 		s.turns = append(s.turns, q.session)
-		s.agenda.add(s.now+think, turnComes, len(s.turns)-1)
+		s.agenda.add(s.now, s.now+think, turnComes, len(s.turns)-1)
 	default:
 		s.result.session = append(s.result.session, (s.now - in.began).Seconds())
 		delete(s.sessions, q.session)
@@ -126,7 +126,8 @@ func (s *sim) answered(q *request) {
 // turn sends the next request of a session.
 func (s *sim) turn(name string) error {
 	in := s.sessions[name]
-	c := in.later[0]
+	c := arrival{Request: in.later[0]}
 	in.later = in.later[1:]
+	c.hashes.of(&c.Request, s.hasher, &s.cfg.Engine)
 	return s.arrive(&c)
 }

@@ -20,9 +20,12 @@ import (
 type sim struct {
 	cfg     Config
 	source  trace.Source
-	hasher  *trace.Hasher
+	ahead   *ahead        // of source
+	hasher  *trace.Hasher // of what comes in turns
 	now     time.Duration
+	doing   kind // what happens now
 	agenda  agenda
+	plain   bool // nobody leaps
 	set     *shard.Set
 	feed    *feed
 	routers []*route.Router
@@ -34,7 +37,7 @@ type sim struct {
 	sessions map[string]*session      // in a closed loop, those that are not over
 	turns    []string                 // sessions whose next request is on the agenda, by its number there
 	went     map[string]route.Session // where a session's last request went, if routers are told
-	coming   trace.Request            // the next to arrive
+	coming   *arrival                 // the next to arrive
 	requests []request                // by number; a number is used again after its request
 	spare    []int
 	serial   int // of the next request
@@ -54,17 +57,19 @@ type worker struct {
 	live    int           // requests there
 	link    time.Duration // until when it gives or takes a prefix
 	worked  time.Duration // in steps
+	leap    leap
 }
 
 // request is one under way.
 type request struct {
-	key, session    string
-	serial          int
-	arrival, first  time.Duration
-	begun, present  bool // has its first token; the number is in use
-	again           int  // how often it was sent again
-	input, output   int
-	prompt, answer  []uint64 // local hashes
+	key, session   string
+	serial         int
+	arrival, first time.Duration
+	begun, present bool // has its first token; the number is in use
+	again          int  // how often it was sent again
+	input, output  int
+	hashes
+	prompt          []uint64 // the first of local
 	router          int
 	worker, prefill int           // prefill is -1 for none, or once it is done
 	source, fetched int           // worker to fetch its prefix from, below 0 for none; blocks of that
@@ -112,11 +117,12 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	cfg.Route.Lease = 0
 	s := &sim{
 		cfg: cfg, source: source, went: make(map[string]route.Session), hasher: trace.NewHasher(source.IDTokens(), cfg.Engine.BlockSize),
-		set: shard.New(shard.Config{Queue: cfg.Workers + cfg.PrefillWorkers}),
+		set: shard.New(shard.Config{Inline: true}),
 	}
 	space, err := s.set.Open(event.Space{Model: "lab", BlockSize: uint32(cfg.Engine.BlockSize)})
 	if err == nil {
 		s.feed = newFeed(space, &cfg)
+		s.cfg.Engine.Memory = new(mock.Memory)
 		if cfg.PoolBlocks > 0 {
 			s.cfg.Engine.Shared = mock.NewShared(cfg.PoolBlocks)
 		}
@@ -129,12 +135,20 @@ func newSim(cfg Config, source trace.Source) (*sim, error) {
 	return s, nil
 }
 
-// close stops the owners of the index.
-func (s *sim) close() { s.set.Close() }
+// close ends the index, and the reading of the source.
+func (s *sim) close() {
+	s.set.Close()
+	if s.ahead != nil {
+		s.ahead.stop()
+	}
+}
 
 // step lets the next thing happen. It returns false if there is none.
 func (s *sim) step() (more bool, err error) {
 	h, ok := s.agenda.next()
+	for ok && s.void(&h) {
+		h, ok = s.agenda.next()
+	}
 	if !ok {
 		return false, nil
 	}
@@ -142,7 +156,7 @@ func (s *sim) step() (more bool, err error) {
 		s.spread(h.at)
 	}
 	s.samples.until(h.at, s.workers)
-	s.now = h.at
+	s.now, s.doing = h.at, h.kind
 	if err := s.happen(h); err != nil {
 		return false, err
 	}
@@ -155,7 +169,7 @@ func (s *sim) prepare() error {
 	}
 	absent := map[int]bool{}
 	for i, f := range s.cfg.Faults {
-		s.agenda.add(f.At, faultStrikes, i)
+		s.agenda.add(s.now, f.At, faultStrikes, i)
 		absent[f.Worker] = absent[f.Worker] || f.Kind == Joins
 	}
 	s.samples.init(s.cfg.Workers + s.cfg.PrefillWorkers)
@@ -176,6 +190,7 @@ func (s *sim) prepare() error {
 			return err
 		}
 	}
+	s.ahead = readAhead(s.source, s.cfg.Engine, s.cfg.Requests)
 	return s.readNext()
 }
 
@@ -203,10 +218,13 @@ func (s *sim) happen(h happening) error {
 		if w := s.workers[i]; w.epoch != epoch || !w.present {
 			return nil // it died meanwhile
 		}
-		if h.kind == stepEnds {
-			return s.endStep(i)
+		if h.kind == stepStarts {
+			return s.startStep(i)
 		}
-		return s.startStep(i)
+		if h.leap > 0 {
+			s.passed(i, s.workers[i].leap.steps, s.now)
+		}
+		return s.endStep(i)
 	case faultStrikes:
 		return s.strike(s.cfg.Faults[h.of])
 	case promptArrives:
@@ -218,7 +236,7 @@ func (s *sim) happen(h happening) error {
 		}
 		return nil // its worker has died meanwhile
 	case requestArrives:
-		if err := s.arrive(&s.coming); err != nil {
+		if err := s.arrive(s.coming); err != nil {
 			return err
 		}
 		return s.readNext()
@@ -232,27 +250,25 @@ const maxWorkers2 = 2 * maxWorkers // more than any worker's number
 
 // plan puts a worker's next step on the agenda.
 func (s *sim) plan(at time.Duration, k kind, i int) {
-	s.agenda.add(at, k, s.workers[i].epoch*maxWorkers2+i)
+	s.agenda.add(s.now, at, k, s.workers[i].epoch*maxWorkers2+i)
 }
 
-// readNext reads the request after the one that has arrived.
+// readNext looks at the request after the one that has arrived.
 func (s *sim) readNext() error {
-	if s.cfg.Requests > 0 && s.serial >= s.cfg.Requests {
+	c := s.ahead.next()
+	if c == nil || errors.Is(c.err, io.EOF) {
 		return nil
 	}
-	err := s.source.Next(&s.coming)
-	if errors.Is(err, io.EOF) {
-		return nil
+	if c.err != nil {
+		return fmt.Errorf("lab: %w", c.err)
 	}
-	if err != nil {
-		return fmt.Errorf("lab: %w", err)
-	}
-	s.agenda.add(max(s.now, time.Duration(float64(s.coming.Arrival)/s.cfg.SpeedUp)), requestArrives, 0)
+	s.coming = c
+	s.agenda.add(s.now, max(s.now, time.Duration(float64(c.Arrival)/s.cfg.SpeedUp)), requestArrives, 0)
 	return nil
 }
 
-// arrive takes a request in.
-func (s *sim) arrive(c *trace.Request) error {
+// arrive takes a request in, and its hashes: it gives others' memory for them.
+func (s *sim) arrive(c *arrival) error {
 	var n int
 	if k := len(s.spare); k > 0 {
 		n, s.spare = s.spare[k-1], s.spare[:k-1]
@@ -264,10 +280,11 @@ func (s *sim) arrive(c *trace.Request) error {
 	if in := s.sessions[c.Session]; in != nil && in.began < 0 {
 		in.began = s.now
 	}
+	q.hashes, c.hashes = c.hashes, q.hashes
 	*q = request{
 		key: strconv.Itoa(s.serial), session: c.Session, serial: s.serial, arrival: s.now, present: true, stage: stage{since: s.now},
 		input: c.Input, output: c.Output,
-		prompt: s.hasher.Prompt(q.prompt[:0], c), answer: s.hasher.Output(q.answer[:0], c),
+		hashes: q.hashes, prompt: q.local[:q.blocks],
 		router: s.serial % s.cfg.Routers,
 	}
 	s.serial++
@@ -285,7 +302,7 @@ func (s *sim) place(n int) error {
 		return err
 	}
 	if q.prefill >= 0 {
-		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Prompt: q.prompt})
+		return s.admit(n, q.prefill, &mock.Request{ID: uint64(n), Input: q.input, Prompt: q.prompt, Names: q.names[:len(q.prompt)]})
 	}
 	if s.fetches(n) {
 		return nil
@@ -296,6 +313,7 @@ func (s *sim) place(n int) error {
 // admit gives a request to a worker, which starts a step if it was idle.
 func (s *sim) admit(n, i int, r *mock.Request) error {
 	w := s.workers[i]
+	s.land(i)
 	if err := w.engine.Admit(r); err != nil {
 		if !errors.Is(err, mock.ErrTooLarge) && !errors.Is(err, mock.ErrBusy) {
 			return fmt.Errorf("lab: request %s: %w", s.requests[n].key, err)
@@ -317,7 +335,7 @@ func (s *sim) startStep(i int) error {
 	w := s.workers[i]
 	w.report = w.engine.Step()
 	s.feed.publish(s.now, i)
-	d := time.Duration(float64(s.cfg.Timing.Step(w.report)) * w.slow * s.hour(i))
+	d := s.stepTime(i, s.now, w.report)
 	if d <= 0 && len(w.report.First) == 0 && len(w.report.Finished) == 0 {
 		return fmt.Errorf("lab: worker %d makes no progress at %v", i, s.now)
 	}
@@ -332,16 +350,23 @@ func (s *sim) startStep(i int) error {
 			s.requests[b.ID].reused = b.Reused
 		}
 	}
-	s.plan(s.now+d, stepEnds, i)
+	if !s.leaps(i, s.now+d) {
+		s.plan(s.now+d, stepEnds, i)
+	}
 	return nil
 }
 
+// stepTime is how long a worker's step takes that starts at the time.
+func (s *sim) stepTime(i int, at time.Duration, r *mock.Report) time.Duration {
+	return time.Duration(float64(s.cfg.Timing.Step(r)) * s.workers[i].slow * s.hour(i, at))
+}
+
 // hour is how many times longer a worker's step takes at this time of the day.
-func (s *sim) hour(i int) float64 {
+func (s *sim) hour(i int, at time.Duration) float64 {
 	if s.cfg.Day == 0 {
 		return 1
 	}
-	turns := float64(s.now)/float64(s.cfg.Day) + float64(i)/float64(len(s.workers))
+	turns := float64(at)/float64(s.cfg.Day) + float64(i)/float64(len(s.workers))
 	return 1 + (s.cfg.DaySlow-1)*(1-math.Cos(2*math.Pi*turns))/2
 }
 
@@ -364,7 +389,7 @@ func (s *sim) endStep(i int) error {
 			}
 			q.prefill = -1
 			s.goes(q, Waiting)
-			s.agenda.add(s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
+			s.agenda.add(s.now, s.now+time.Duration(q.input)*s.cfg.Transfer, promptArrives, int(id))
 			continue
 		}
 		if err := s.end(int(id)); err != nil {
@@ -443,12 +468,13 @@ func (s *sim) forget(n int) {
 // handOver gives a prompt that was computed elsewhere to its decode worker.
 func (s *sim) handOver(n int) error {
 	q := &s.requests[n]
-	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.answer, Received: true})
+	return s.admit(n, q.worker, &mock.Request{ID: uint64(n), Input: q.input, Output: q.output, Prompt: q.prompt, Generated: q.local[len(q.prompt):], Names: q.names, Received: true})
 }
 
 // strike lets a fault happen.
 func (s *sim) strike(f Fault) error {
 	w := s.workers[f.Worker]
+	s.land(f.Worker)
 	if f.Kind == Slows {
 		w.slow = f.Factor
 		return nil

@@ -104,8 +104,8 @@ func TestHour(t *testing.T) {
 		i    int
 		want float64
 	}{{0, 0, 1}, {30 * time.Second, 0, 3}, {15 * time.Second, 0, 2}, {0, 2, 3}, {15 * time.Second, 1, 3}, {time.Minute, 0, 1}} {
-		if s.now = c.at; s.hour(c.i) < c.want-1e-9 || s.hour(c.i) > c.want+1e-9 {
-			t.Errorf("worker %d at %v: %v, want %v", c.i, c.at, s.hour(c.i), c.want)
+		if got := s.hour(c.i, c.at); got < c.want-1e-9 || got > c.want+1e-9 {
+			t.Errorf("worker %d at %v: %v, want %v", c.i, c.at, got, c.want)
 		}
 	}
 }

@@ -17,11 +17,11 @@ type cache struct {
 	evicted []uint64 // names that were evicted since the last flush, in order
 }
 
-func newCache(blocks int) *cache {
+func newCache(m *Memory, blocks int) *cache {
 	c := &cache{
-		name: make([]uint64, blocks), named: make([]bool, blocks), refs: make([]int32, blocks),
-		prev: make([]int32, blocks+1), next: make([]int32, blocks+1),
-		byName: newNames(blocks),
+		name: table[uint64](m, blocks), named: table[bool](m, blocks), refs: table[int32](m, blocks),
+		prev: table[int32](m, blocks+1), next: table[int32](m, blocks+1),
+		byName: newNames(m, blocks),
 	}
 	end := int32(blocks)
 	c.prev[end], c.next[end] = end, end

@@ -13,15 +13,31 @@ type calm struct {
 
 // pass does a calm step, or returns false.
 func (e *Engine) pass(r *Report) bool {
-	c := &e.calm
-	if c.left == 0 || e.waiting.len() > 0 {
+	steps, decode, context := e.Calm()
+	if steps == 0 {
 		return false
 	}
-	r.Decode, r.Context = len(e.running), c.context
-	c.context += len(e.running)
-	c.left--
-	c.passed++
+	r.Decode, r.Context = decode, context
+	e.Skip(1)
 	return true
+}
+
+// Calm returns in how many steps from now on nothing happens but that each running request goes
+// on by one token, how many those are, and what they attend to in the first such step: in each
+// further one it is as much more as there are requests. It holds while nothing is admitted or aborted.
+func (e *Engine) Calm() (steps, decode, context int) {
+	if e.waiting.len() > 0 {
+		return 0, 0, 0
+	}
+	return e.calm.left, len(e.running), e.calm.context
+}
+
+// Skip does so many of the steps of Calm at once, also if something was admitted since, for whoever
+// knows that they had begun before. Nothing is reported of them.
+func (e *Engine) Skip(steps int) {
+	e.calm.left -= steps
+	e.calm.passed += steps
+	e.calm.context += steps * len(e.running)
 }
 
 // settle ends a calm: the sequences show all steps again.

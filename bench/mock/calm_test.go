@@ -71,7 +71,7 @@ func TestNames(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 52))
 		most := 1 + rng.IntN(300)
-		table, want := newNames(most), map[uint64]int32{}
+		table, want := newNames(nil, most), map[uint64]int32{}
 		pool := make([]uint64, 2*most) // names that clash: few, and near each other
 		for i := range pool {
 			pool[i] = rng.Uint64N(uint64(4*most)) << (60 * rng.IntN(2))

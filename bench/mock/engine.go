@@ -19,6 +19,7 @@ type Config struct {
 	HostBlocks, DiskBlocks int
 	Groups                 []Group // of a hybrid model
 	Shared                 *Shared // below these, for several engines; nil is none
+	Memory                 *Memory // of several engines' tables; nil: each has its own
 	MaxRunning             int     // requests in a step; default 256
 	MaxBatched             int     // tokens computed in a step; default 8,192
 	MaxWaiting             int     // requests that wait to run; default 65,536
@@ -55,6 +56,8 @@ type Request struct {
 	// block without a hash is never reused.
 	Prompt    []uint64
 	Generated []uint64
+	// Names, if not nil, has what Config.Names says of both, which then need not be hashed again.
+	Names []uint64
 	// Received says that another engine has computed the prompt and its KV
 	// entries come from there: only the last token is computed here.
 	Received bool
@@ -141,7 +144,7 @@ func New(cfg Config, sink func(*event.Event)) (*Engine, error) {
 			return nil, fmt.Errorf("mock engine: %s is %d, must be 1 … 2^30", f.name, *f.p)
 		}
 	}
-	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Blocks)}
+	e := &Engine{cfg: cfg, sink: sink, cache: newCache(cfg.Memory, cfg.Blocks)}
 	var err error
 	if e.groups, e.align, err = newGroups(&cfg); err != nil {
 		return nil, err
@@ -175,6 +178,8 @@ func (e *Engine) Admit(r *Request) error {
 			ErrRequest, len(r.Prompt), size, r.Input, r.Output)
 	case len(r.Prompt)+len(r.Generated) > most/size:
 		return fmt.Errorf("%w: %d + %d hashes, more than its complete blocks", ErrRequest, len(r.Prompt), len(r.Generated))
+	case r.Names != nil && len(r.Names) != len(r.Prompt)+len(r.Generated):
+		return fmt.Errorf("%w: %d names of %d + %d hashes", ErrRequest, len(r.Names), len(r.Prompt), len(r.Generated))
 	case (most-1)/size+1 > e.cfg.Blocks:
 		return fmt.Errorf("%w: %d tokens, the cache has %d blocks of %d", ErrTooLarge, most, e.cfg.Blocks, size)
 	case e.waiting.len() >= e.cfg.MaxWaiting:
@@ -187,15 +192,23 @@ func (e *Engine) Admit(r *Request) error {
 	*s = sequence{
 		id: r.ID, input: r.Input, output: r.Output, received: r.Received, fetched: min(max(r.Fetched, 0), len(r.Prompt)),
 		local: append(append(s.local[:0], r.Prompt...), r.Generated...),
-		name:  s.name[:0], blocks: s.blocks[:0],
+		name:  append(s.name[:0], r.Names...), blocks: s.blocks[:0],
 	}
-	parent := e.cfg.HashSeed
-	for _, l := range s.local {
-		parent = engineHash(parent, l, e.cfg.HashSeed)
-		s.name = append(s.name, parent)
+	if r.Names == nil {
+		s.name = e.cfg.Names(s.name, s.local)
 	}
 	e.waiting.pushBack(s)
 	return nil
+}
+
+// Names appends the engine hash of each block of a prompt by the local hashes.
+func (c *Config) Names(dst, local []uint64) []uint64 {
+	parent := c.HashSeed
+	for _, l := range local {
+		parent = engineHash(parent, l, c.HashSeed)
+		dst = append(dst, parent)
+	}
+	return dst
 }
 
 // engineHash names the block with the local hash after the block named parent.

@@ -16,9 +16,9 @@ type nameSlot struct {
 }
 
 // newNames makes a table for so many names, and never more.
-func newNames(most int) names {
+func newNames(m *Memory, most int) names {
 	log := bits.Len(uint(2*most - 1))
-	return names{slots: make([]nameSlot, 1<<log), shift: 64 - log}
+	return names{slots: table[nameSlot](m, 1<<log), shift: 64 - log}
 }
 
 // home is where a name is looked for first.

@@ -150,19 +150,19 @@ func (e *Engine) compute(s *sequence, n int) {
 	s.computed += n
 	s.step = true
 	to := min(s.computed/e.cfg.BlockSize, len(s.name))
-	start := from
-	for b := from; b < to; b++ {
-		if shared, cached := e.cache.byName.get(s.name[b]); cached {
-			e.stored(s, start, b)
-			start = b + 1
-			e.cache.use(shared)
-			e.cache.release(s.blocks[b])
-			s.blocks[b] = shared
-			continue
+	for ; from < to; from++ {
+		shared, cached := e.cache.byName.get(s.name[from])
+		if !cached {
+			break // and nothing after it is
 		}
+		e.cache.use(shared)
+		e.cache.release(s.blocks[from])
+		s.blocks[from] = shared
+	}
+	for b := from; b < to; b++ {
 		e.cache.setName(s.blocks[b], s.name[b])
 	}
-	e.stored(s, start, to)
+	e.stored(s, from, to)
 }
 
 // goOn computes n tokens of s in all cache groups.

@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"sync"
+
+	"github.com/kvatlas/kvatlas/bench/mock"
+	"github.com/kvatlas/kvatlas/bench/trace"
+)
+
+// ahead reads a source and hashes its requests before they arrive, on another thread: neither
+// depends on what happens in the run. Its goroutine ends with the source, or by stop.
+type ahead struct {
+	full, empty chan []arrival
+	quit        chan struct{}
+	reader      sync.WaitGroup
+	batch       []arrival // what was received last, and how many of it are taken
+	taken       int
+}
+
+// arrival is a request of the source.
+type arrival struct {
+	trace.Request
+	hashes
+	err error // in place of a request: the last one of the source
+}
+
+// hashes are what engines and the index know a request by: the local hashes of its prompt and of its
+// answer, and the engine hashes of both.
+type hashes struct {
+	local, names []uint64
+	blocks       int // of the prompt
+}
+
+func (h *hashes) of(r *trace.Request, by *trace.Hasher, e *mock.Config) {
+	h.local = by.Prompt(h.local[:0], r)
+	h.blocks = len(h.local)
+	h.local = by.Output(h.local, r)
+	h.names = e.Names(h.names[:0], h.local)
+}
+
+const (
+	aheadBatch   = 64 // requests that change threads together
+	aheadBatches = 4
+)
+
+// readAhead begins to read the source, up to so many requests, or all if that is 0.
+func readAhead(source trace.Source, engine mock.Config, requests int) *ahead {
+	a := &ahead{full: make(chan []arrival, aheadBatches), empty: make(chan []arrival, aheadBatches), quit: make(chan struct{})}
+	for range aheadBatches {
+		a.empty <- make([]arrival, aheadBatch)
+	}
+	a.reader.Go(func() { a.read(source, &engine, requests) })
+	return a
+}
+
+func (a *ahead) read(source trace.Source, engine *mock.Config, requests int) {
+	defer close(a.full)
+	hasher := trace.NewHasher(source.IDTokens(), engine.BlockSize)
+	for more, n := true, 0; more; {
+		var batch []arrival
+		select {
+		case batch = <-a.empty:
+		case <-a.quit:
+			return
+		}
+		batch = batch[:0]
+		for more && len(batch) < aheadBatch {
+			if more = requests == 0 || n < requests; !more {
+				break
+			}
+			batch = batch[:len(batch)+1]
+			r := &batch[len(batch)-1]
+			if r.err = source.Next(&r.Request); r.err != nil {
+				more = false
+				break
+			}
+			r.hashes.of(&r.Request, hasher, engine)
+			n++
+		}
+		a.full <- batch // there is room for all
+	}
+}
+
+// next returns the request after the last one, nil after all of them. It lives until the next call.
+func (a *ahead) next() *arrival {
+	if a.taken == len(a.batch) {
+		if a.batch != nil {
+			a.empty <- a.batch
+		}
+		a.batch, a.taken = <-a.full, 0
+		if len(a.batch) == 0 {
+			return nil
+		}
+	}
+	a.taken++
+	return &a.batch[a.taken-1]
+}
+
+// stop ends the reading, and waits for that.
+func (a *ahead) stop() {
+	close(a.quit)
+	a.reader.Wait()
+}
