@@ -120,6 +120,7 @@ func (o *owner) apply(t *task) (changed bool) {
 			out.Add(part)
 			o.lose(m, part.Removed, t.batch.Published)
 		case event.Cleared:
+			o.leave(t, i)
 			part := o.index.Clear(m.holder, ev.Tier, ev.AllTiers)
 			out.Add(part)
 			o.lose(m, part.Removed, t.batch.Published)

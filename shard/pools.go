@@ -108,6 +108,7 @@ type namedPool struct {
 	sources int                    // of them that name a stream of its own
 	member  atomic.Pointer[member] // nil: there was no room
 	hidden  atomic.Bool            // it is not known what its own stream has
+	removals
 }
 
 // name has the worker name these pools, nil for none, and its members know them.
@@ -358,11 +359,24 @@ func (s *Space) attribute(t *task) {
 		case ev.Group > 0: // full attention's count alone: of such models a pool's depth is a bound
 			t.outs[0].UnknownBlock += len(ev.Engine)
 			continue
-		case ev.Kind == event.Stored && !w.list[p-1].OwnNames:
+		case ev.Kind == event.Stored && w.list[p-1].OwnNames:
+			// Of a chain what stands before the first that has left.
+			there := w.named[p-1].back(ev.Engine, t.batch.Published)
+			n := 0
+			for n < len(there) && there[n] == ev.Engine[n] {
+				n++
+			}
+			ev.Engine, ev.Local = ev.Engine[:n], ev.Local[:min(n, len(ev.Local))]
+		case ev.Kind == event.Stored:
 			ev.HasParent, ev.Parent, ev.Local = false, 0, nil
+			ev.Engine = w.named[p-1].back(ev.Engine, t.batch.Published)
 		case ev.Kind == event.Cleared:
 			ev.AllTiers = true
-		case ev.Kind == event.Removed && anywhere: // whenever it was said
+		case ev.Kind == event.Removed:
+			w.named[p-1].removals.add(ev.Engine, t.batch.Published)
+			if !anywhere {
+				break
+			}
 			for ev.Tier = event.NumTiers - 1; ev.Tier > 0; ev.Tier-- {
 				events, t.pooled = append(events, ev), append(t.pooled, pooled{pool: w.named[p-1]})
 			}
@@ -398,6 +412,23 @@ func (o *owner) announcer(t *task, i int, hash uint64) (vote parentVote, knows b
 	return parentOf(m.holder, true), true
 }
 
+// leave notes that all of a pool's blocks leave it by event i, if it is about one.
+func (o *owner) leave(t *task, i int) {
+	if !t.ofPool(i) {
+		return
+	}
+	var all []uint64
+	o.index.Dump(t.members[i].holder, func(ev *event.Event, copies []uint32) bool {
+		for j, e := range ev.Engine {
+			if copies[j] > 0 {
+				all = append(all, e)
+			}
+		}
+		return true
+	})
+	t.pooled[i].pool.removals.add(all, t.batch.Published)
+}
+
 // giveTo gives the pools, if there are some, what the index has of the member on their tiers.
 func (o *owner) giveTo(k *takers, m *member) {
 	if k == nil || o.index.Empty(m.holder) {
@@ -416,7 +447,8 @@ func (o *owner) giveTo(k *takers, m *member) {
 		if len(list) == 0 {
 			continue
 		}
-		if p := k.members[k.of[t]-1]; p != nil {
+		list = k.named[k.of[t]-1].dumped(list)
+		if p := k.members[k.of[t]-1]; p != nil && len(list) > 0 {
 			ev := event.Event{Kind: event.Stored, Tier: k.tiers[k.of[t]-1], Engine: list}
 			core.StoreHashOnly(o.index, p.holder, &ev, false, func(int) (core.Holder, bool) { return m.holder, true })
 			o.assignHolder(p)

@@ -14,7 +14,8 @@ import (
 
 // TestPoolsAreWhatWorkersSaid: random stores, removals, clears, offloads, departures, other
 // registrations and dumps of workers that name a pool, and of one that does not, against the
-// oracle; with some numbers of shards, and after a cut is loaded into another space.
+// oracle; with some numbers of shards, with and without an age, and after a cut is loaded into another
+// space. What was removed no dump brings back.
 func TestPoolsAreWhatWorkersSaid(t *testing.T) {
 	for _, shards := range []int{1, 2, 5} {
 		for seed := range uint64(8) {
@@ -46,6 +47,12 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, uint64(shards)))
 	sp := openSpace(t, Config{Shards: shards})
 	pools := []event.Pool{{Name: "shared"}}
+	third, begin := int64(0), time.Unix(3_000_000, 0)
+	said, gone := map[uint64]int64{}, map[uint64]bool{} // in which third of the pool's age; last that it has left
+	ages := seed%2 == 1
+	if ages {
+		pools[0].Age = 30
+	}
 	const strange = 3 // names no pool
 	register := func(sp *Space, worker uint64, list []event.Pool) {
 		if err := sp.SetPools(t.Context(), worker, []uint32{0, 1}, list); err != nil {
@@ -61,7 +68,27 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 	offload := func(from core.Holder, engine []uint64) {
 		core.StoreHashOnly(o, pool, &event.Event{Kind: event.Stored, Engine: engine}, false,
 			func(i int) (core.Holder, bool) { return from, o.Knows(from, engine[i]) })
+		for _, e := range engine {
+			said[e] = third
+		}
 	}
+	// age is what the pool's age does as time goes on.
+	age := func(thirds int64) {
+		if !ages {
+			return
+		}
+		third += thirds
+		if err := sp.AgePools(t.Context(), begin.Add(time.Duration(10*third)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		for e, at := range said {
+			if at+event.NumTiers <= third {
+				o.Remove(pool, &event.Event{Kind: event.Removed, Engine: []uint64{e}}, false)
+				delete(said, e)
+			}
+		}
+	}
+	age(0)
 	// Chains of a small tree: block hashes are local hashes, and engine hashes name the path.
 	type chain struct{ local, engine []uint64 }
 	var chains []chain
@@ -113,7 +140,8 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 				t.Fatalf("%s: pools %v, want depth %d", where, p, deep)
 			}
 		}
-		if p := sp.Pools(); len(p) != 1 || p[0].Blocks != o.Held(pool, event.Device) || p[0].Workers != 3 {
+		// With an age a block counts once for each third of it in which it was said.
+		if p := sp.Pools(); len(p) != 1 || !ages && p[0].Blocks != o.Held(pool, event.Device) || p[0].Workers != 3 {
 			t.Fatalf("%s: pools %+v, want %d blocks", where, p, o.Held(pool, event.Device))
 		}
 	}
@@ -141,6 +169,9 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 			}
 			send(id, ev)
 			offload(h, ev.Engine)
+			for _, e := range ev.Engine {
+				delete(gone, e)
+			}
 		case 6: // evicted from the device
 			ev := event.Event{Kind: event.Removed, Engine: c.engine[from : from+1]}
 			send(id, ev)
@@ -153,6 +184,9 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 			o.Remove(pool, &ev, false)
 			ev.Tier = event.External
 			send(id, ev)
+			for _, e := range ev.Engine {
+				gone[e] = true
+			}
 		case 8:
 			switch rnd.IntN(4) {
 			case 0: // the engine is cleared, the pool is not
@@ -160,6 +194,12 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 				o.Clear(h, 0, true)
 			case 1: // the pool is
 				if names {
+					o.Dump(pool, func(ev *event.Event, copies []uint32) bool {
+						for j, e := range ev.Engine {
+							gone[e] = gone[e] || copies[j] > 0
+						}
+						return true
+					})
 					send(id, event.Event{Kind: event.Cleared, Tier: event.External})
 					o.Clear(pool, 0, true)
 				}
@@ -187,9 +227,12 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 			if n := rnd.IntN(to + 1); names && n > 0 {
 				events = append(events, event.Event{Kind: event.Stored, Tier: event.External, Engine: c.engine[:n], DPRank: id.DPRank})
 				copies = append(copies, ones[:n])
-				offload(h, c.engine[:n])
+				offload(h, slices.DeleteFunc(slices.Clone(c.engine[:n]), func(e uint64) bool { return gone[e] }))
 			}
 			commitDump(t, sp, id, events, copies)
+		}
+		if rnd.IntN(5) == 0 {
+			age(1 + rnd.Int64N(2))
 		}
 		check(fmt.Sprintf("%d shards, seed %d, step %d", shards, seed, step), sp)
 	}
