@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -167,3 +168,52 @@ func TestPrefixesThatAreNotFetched(t *testing.T) {
 }
 
 const labelsText = `{model="` + modelName + `",block_size="4",group=""}`
+
+// gateway is a Gateway that sends requests where it is told.
+type gateway struct{ to Picked }
+
+func (g *gateway) HandOn(req *http.Request, to Picked) (*http.Response, string, error) {
+	g.to = to
+	req.URL.Scheme, req.URL.Host, req.RequestURI = "http", to.Endpoints[0], ""
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	return resp, to.Endpoints[0], err
+}
+
+// Where a gateway sends requests the engine is told as by the router itself; but not where the
+// gateway has others to try, which would be told the same.
+func TestPrefixesAreFetchedForGateways(t *testing.T) {
+	for _, fallbacks := range []int{0, 1} {
+		l, last := pullLab(t, 2, func(int) bool { return true })
+		l.proxy.cfg.Gateway.Fallbacks = fallbacks
+		body := promptBody(false, 1000, 400, 2)
+		l.cachedOn(t, "0", body)
+		g := new(gateway)
+		r := httptest.NewRequestWithContext(WithPassage(t.Context(), &Passage{Gateway: g, ID: "a"}), http.MethodPost, "/v1/completions", strings.NewReader(body))
+		r.RemoteAddr = "127.0.0.1:1"
+		r.Header.Set(headerWorker, "1")
+		w := httptest.NewRecorder()
+		l.proxy.ServeHTTP(w, r)
+		var q struct {
+			Source struct {
+				Port int `json:"remote_port"`
+			} `json:"remote_kv_source"`
+		}
+		if params := last(); params != "" {
+			if err := json.Unmarshal([]byte(params), &q); err != nil {
+				t.Error(err)
+			}
+		}
+		header := ""
+		for range len(l.engines[1].seen) {
+			header = (<-l.engines[1].seen).Get(headerSource)
+		}
+		want, fetched := strings.TrimPrefix(l.engines[0].http.URL, "http://"), int64(100)
+		if fallbacks > 0 {
+			want, fetched = "", 0
+		}
+		if got := l.engines[1].Fetched.Load(); w.Code != 200 || g.to.Endpoints[0] != strings.TrimPrefix(l.engines[1].http.URL, "http://") ||
+			header != want || int64(got) != fetched || want != "" && !strings.HasSuffix(want, fmt.Sprint(":", q.Source.Port)) {
+			t.Errorf("%d fallbacks: %d %s; sent to %v, header %q, want %q; %d blocks fetched", fallbacks, w.Code, w.Body, g.to.Endpoints, header, want, got)
+		}
+	}
+}

@@ -212,8 +212,9 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	}
 	o := q.options
 	o.RequestID, o.Watched, o.Whole, o.Waited = q.id, true, !q.stream, time.Since(q.arrival)
-	// Whoever sends it for a gateway says nothing of that, and what a trusted caller says of transfers stays.
-	o.Pull = q.passage == nil && !q.transfer
+	// What a trusted caller says of transfers stays. A gateway that has others to try tells all of them
+	// the same, also the one that is the source.
+	o.Pull = !q.transfer && (q.passage == nil || p.cfg.Gateway.Fallbacks == 0)
 	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
 	if o.Patient = patient; patient {
 		o.Waiting = p.queue.waiting(q.m)
