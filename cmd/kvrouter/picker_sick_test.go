@@ -63,3 +63,29 @@ func TestPickerSickEngine(t *testing.T) {
 		})
 	}
 }
+
+// Who of a pair fails is not said: a prefill worker whose pairs all fail gets no more, nor does such a decode
+// worker, and who was well with others gets the requests.
+func TestPickerSickPair(t *testing.T) {
+	for name, sick := range map[string]string{"prefill": "10.0.1.1:8000", "decode": "10.0.0.1:8000"} {
+		t.Run(name, func(t *testing.T) {
+			c, _, _ := startPicker(t, 2, "--prefill-engines=http://10.0.1.1:8000,http://10.0.1.2:8000")
+			failed := 0
+			for i := range 60 {
+				r := &gateway.Request{Path: "/v1/completions", Answer: answerOf(), Body: fmt.Appendf(nil, `{"model":"m","stream":true,"prompt":[%s%d]}`, strings.Repeat(fmt.Sprint(i, ","), 2000), i)}
+				r.Picked = func(got *gateway.Result) {
+					if got.Endpoint == sick || got.Set["x-prefiller-host-port"] == sick {
+						failed++
+						r.Status, r.Answer = http.StatusBadGateway, [][]byte{[]byte("{}")}
+					}
+				}
+				if got, err := c.Do(t.Context(), r); err != nil || got.Status != 0 {
+					t.Fatal(err, got.Status, string(got.Text))
+				}
+			}
+			if failed == 0 || failed > 10 {
+				t.Errorf("%d of 60 requests meet the sick worker", failed)
+			}
+		})
+	}
+}

@@ -176,10 +176,21 @@ func (p *Proxy) handOn(w http.ResponseWriter, q *call, pair *route.Pair, stage r
 	if served != "" && served != to.Endpoints[0] {
 		p.moved(req.Context(), q, pair, stage, served)
 	} else if pair.Prefill != nil {
-		q.m.Router.FreeStage(q.id, route.PrefillStage) // its part is before the answer's head
-		p.queue.wake(q.m)
+		p.prefilled(q, resp.StatusCode)
 	}
 	return resp, nil
+}
+
+// prefilled ends a prefill worker's part, which is before the answer's head. Whose fault it is that a
+// pair fails is not said: both are blamed, and what each does in other pairs tells.
+func (p *Proxy) prefilled(q *call, status int) {
+	if status >= http.StatusInternalServerError {
+		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
+	} else {
+		q.m.Router.Succeeded(q.id, route.PrefillStage)
+	}
+	q.m.Router.FreeStage(q.id, route.PrefillStage)
+	p.queue.wake(q.m)
 }
 
 // fallbacks returns who else may take the request, in order. Nothing is booked there.
