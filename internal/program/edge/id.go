@@ -1,5 +1,12 @@
 package edge
 
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"sync/atomic"
+)
+
 // maxID bounds the ids that clients give, in bytes.
 const maxID = 128
 
@@ -18,4 +25,28 @@ func PlainID[T ~string | ~[]byte](id T) bool {
 		}
 	}
 	return true
+}
+
+// IDs are ids that nobody else gives: random per process, then a number. They are no secrets.
+type IDs struct {
+	prefix string
+	last   atomic.Uint64
+}
+
+// NewIDs returns new ones.
+func NewIDs() *IDs {
+	var b [8]byte
+	rand.Read(b[:]) //nolint:errcheck,gosec // never fails, by its contract
+	return &IDs{prefix: hex.EncodeToString(b[:]) + "-"}
+}
+
+// Append appends the next one.
+func (i *IDs) Append(dst []byte) []byte {
+	return strconv.AppendUint(append(dst, i.prefix...), i.last.Add(1), 16)
+}
+
+// Next returns the next one.
+func (i *IDs) Next() string {
+	var b [33]byte // 16 digits, a dash and 16 more
+	return string(i.Append(b[:0]))
 }
