@@ -119,16 +119,10 @@ func (p *Proxy) harmony(ctx context.Context, m *fleet.Model, q *call) (bool, err
 	if q.api.read != chats.PathResponses {
 		return false, nil
 	}
-	x := p.tokens.Of(m.Space)
-	if is, known := x.Harmony(); known {
-		return is, nil
-	}
-	ask := appendJSON([]byte(`{"prompt":"`+tokens.HarmonyText+`","add_special_tokens":false,"model":`), q.model)
-	list, err := p.askEngines(ctx, m, upstream.Payload{Pieces: [][]byte{append(ask, '}')}}, q)
-	if err != nil {
-		return false, err
-	}
-	return x.Vocabulary(list), nil
+	return p.tokens.Of(m.Space).Vocabulary(ctx, func(ctx context.Context) ([]uint32, error) {
+		ask := appendJSON([]byte(`{"prompt":"`+tokens.HarmonyText+`","add_special_tokens":false,"model":`), q.model)
+		return p.askEngines(ctx, m, upstream.Payload{Pieces: [][]byte{append(ask, '}')}}, q)
+	})
 }
 
 // form returns the API by which the request came.

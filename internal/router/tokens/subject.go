@@ -33,8 +33,8 @@ type Subject struct {
 	proving int      // goroutines that do so
 	quota   pace.Quota
 
-	sampling atomic.Bool  // a request is being compared, or about to be
-	harmony  atomic.Int64 // until when Vocabulary holds, in Unix nanoseconds; negative: it is not harmony's
+	sampling   atomic.Bool // a request is being compared, or about to be
+	vocabulary vocabulary
 }
 
 // use is what ids are made by from one change to the next. It is not changed: ids stand as
@@ -136,40 +136,6 @@ func (s *Subject) Tokens(ctx context.Context, r Request) (*IDs, error) {
 func (s *Subject) Differs(f Form) bool {
 	u := s.use.Load()
 	return u != nil && u.model != nil && u.state[f.Kind()] == Disagrees
-}
-
-// Harmony reports whether the model is one whose prompts are harmony's, gpt-oss, and whether that is known: by
-// its files, or as Vocabulary has seen within a minute.
-func (s *Subject) Harmony() (is, known bool) {
-	if u := s.use.Load(); u != nil && u.model != nil {
-		if u.model.harmony {
-			return true, true
-		}
-		if u.state[Completion.Kind()] == Trusted {
-			return false, true
-		}
-	}
-	until, now := s.harmony.Load(), s.source.now().UnixNano()
-	return now < until, now < max(until, -until)
-}
-
-// HarmonyText is what each prompt of gpt-oss begins with. In its vocabulary (o200k_harmony), which no other
-// model is known to have, and only there, the text has these three tokens.
-const HarmonyText = "<|start|>system<|message|>"
-
-var harmonyIDs = []uint32{200006, 17360, 200008}
-
-// Vocabulary notes what an engine makes of HarmonyText, and reports whether it is harmony's. What a model is
-// served as says nothing of what it is, nor does how its chats begin, which --chat-template may change. It holds for a
-// minute, as another model may have the name by then.
-func (s *Subject) Vocabulary(ids []uint32) bool {
-	is := slices.Equal(ids, harmonyIDs)
-	until := s.source.now().Add(time.Minute).UnixNano()
-	if !is {
-		until = -until
-	}
-	s.harmony.Store(until)
-	return is
 }
 
 // Template is what the model's template decides of other APIs' conversations; nil while that
