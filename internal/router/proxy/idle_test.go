@@ -3,6 +3,7 @@ package proxy
 import (
 	"errors"
 	"io"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/breaker"
 )
 
@@ -53,4 +55,27 @@ func TestStreamsThatStall(t *testing.T) {
 		t.Errorf("%v after %q", err, strings.TrimSpace(string(data)))
 	}
 	is(breaker.Closed)
+}
+
+// Streams of an engine that may break off are kept back until a few of their events are there, however their lines
+// end, and no longer; what has no events is not.
+func TestStreamsThatAreKeptBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, encoding, text string
+		held                 bool
+	}{
+		"a role and a token": {"text/event-stream", "", "data: {}\n\ndata: {}\n\n", true},
+		"two tokens":         {"text/event-stream", "", "data: {}\n\ndata: {}\n\ndata: {}\n\n", false},
+		"with CR":            {"text/event-stream", "", "event: a\r\ndata: {}\r\n\r\nevent: b\r\ndata: {}\r\n\r\ndata: {}\r\n\r\n", false},
+		"comments":           {"text/event-stream", "", ": a\n\n: b\n\n: c\n\ndata: {}\n\n", true},
+		"its end":            {"text/event-stream", "", "data: {}\n\ndata: [DONE]\n\n", false},
+		"packed":             {"text/event-stream", "gzip", "\x1f\x8b", false},
+		"no events":          {"application/x-ndjson", "", "{}\n", false},
+	} {
+		s := stream{room: &room{buf: []byte(c.text)}, n: len(c.text)}
+		s.judge = newJudge(&call{wants: true, generates: true}, &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {c.kind}, "Content-Encoding": {c.encoding}}})
+		if got := s.held(&route.Answer{Trial: route.Trial{Unproven: true}}, time.Now()); got != c.held {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
 }

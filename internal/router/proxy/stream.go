@@ -230,7 +230,7 @@ func (s *stream) cutBy() string {
 // The stream of an engine that may break off behind its first token is kept back until it has
 // probeEvents, and that of one that was left out for probeHold: what fails until then fails for no client.
 const (
-	probeEvents = 3 // some begin with one without a token
+	probeEvents = 2 // behind the first: some begin with one without a token
 	probeHold   = 250 * time.Millisecond
 )
 
@@ -265,7 +265,9 @@ func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, best *rou
 
 // held reports whether a probe's stream has yet to go on.
 func (s *stream) held(best *route.Answer, begun time.Time) bool {
-	return bytes.Count(s.buf[:s.n], []byte("\n\n")) < probeEvents || best.Probe && time.Since(begun) < probeHold
+	seen := s.buf[:s.n]
+	few := s.judge.events && bytes.Count(seen, []byte("\ndata:")) < probeEvents && !bytes.Contains(seen, []byte("data: [DONE]"))
+	return few || best.Probe && time.Since(begun) < probeHold
 }
 
 // cut reports whether all of the answer is there, and it is not whole.
