@@ -86,9 +86,10 @@ func TestSickEngine(t *testing.T) {
 	}
 	for name, sick := range map[string]http.HandlerFunc{
 		"500": refuses(500), "429": refuses(429), "503": refuses(503), "404": refuses(404),
-		"200 and no choices": says(`data: {"choices":[]}` + "\n\ndata: [DONE]\n\n"),
-		"200 and a token":    says(`data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n"), // of eight under way
-		"200 and nothing":    says(""), "200 and an end": says("data: [DONE]\n\n"), "200 and an error": says(`data: {"error":{"code":500}}` + "\n\ndata: [DONE]\n\n"),
+		"200 and no choices":       says(`data: {"choices":[]}` + "\n\ndata: [DONE]\n\n"),
+		"200 and a token":          says(`data: {"choices":[{"index":0,"delta":{"content":"x"}}]}` + "\n\n"), // of eight under way
+		"200, a token and a reset": breaksOff,                                                                // as above
+		"200 and nothing":          says(""), "200 and an end": says("data: [DONE]\n\n"), "200 and an error": says(`data: {"error":{"code":500}}` + "\n\ndata: [DONE]\n\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			url := sickFleet(t, sick)
