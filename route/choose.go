@@ -42,6 +42,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
 	r.weigh.held = nil
+	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
 		return Answer{}, err
@@ -50,13 +51,27 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, preferred, len(s.cands))
 	}
 	i := r.stay(o, s, preferred)
+	if contest.pays {
+		i = r.near(s, i)
+	}
 	if o.Patient && o.RequestID != "" && !r.weigh.Pinned && r.policy == Policy(r.times) {
 		var e estimate
 		r.times.estimate(&e, &r.weigh, &s.cands[i], 0)
 		if r.times.later(&r.weigh, s.cands, i, &e, o.Waiting) {
 			r.stats.Later++
+			r.hold(s, &contest, now)
 			return Answer{Candidate: s.cands[i]}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
 		}
+	}
+	if contest.pays && r.bySlot[s.cands[i].slot].others {
+		r.bids.chose(now)
+		r.tender(s, &contest)
+		r.stats.Later++
+		r.stats.Settled++
+		return Answer{Candidate: s.cands[i], Settle: r.bids.delay}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
+	}
+	if !contest.settled && len(r.others) > 0 {
+		r.bids.chose(now)
 	}
 	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.account(o, s, preferred, i)}
 	r.stats.Chosen++
@@ -359,6 +374,13 @@ func (r *Router) forget(s *scratch) {
 	if s.looked {
 		clear(r.depth)
 	}
+}
+
+// numbered caches which slot the index's rank of a number is.
+type numbered struct {
+	rank   shard.Member
+	slot   uint32
+	member bool
 }
 
 // number returns which slot a rank of the index is. It is kept by the index's number

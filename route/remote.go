@@ -20,7 +20,10 @@ func (r *Router) Apply(c load.Change) bool {
 	switch c.Kind {
 	case load.Added:
 		r.meet(c.Key.Owner)
+		r.bids.placed(c.Key, c.Request.NewTokens, now)
 		return r.bookRemote(c, now)
+	case load.Sought:
+		r.bids.hear(c, now)
 	case load.Prefilled:
 		return r.table.PrefillComplete(c.Key, now)
 	case load.Generated:

@@ -112,8 +112,9 @@ type Router struct {
 	pools      correction // of what pools are said to have, how much is found
 	members    []*member  // by rising slot
 	others     []uint64   // other routers, rising
-	assigned   bool       // members say which are theirs
-	bySlot     []*member  // nil where the slot is no member's
+	bids       bids
+	assigned   bool      // members say which are theirs
+	bySlot     []*member // nil where the slot is no member's
 	numbers    []numbered
 	mark       uint64 // of the last choice that marked workers
 	stats      Stats
@@ -129,19 +130,13 @@ type Router struct {
 	noteHeld func(shard.Member)
 }
 
-// numbered caches which slot the index's rank of a number is.
-type numbered struct {
-	rank   shard.Member
-	slot   uint32
-	member bool
-}
-
 // Stats counts what a Router did since it was made.
 type Stats struct {
 	Chosen     uint64 // choices, booked or not
 	Booked     uint64 // bookings
 	Overloaded uint64 // requests refused because all workers were busy
 	Later      uint64 // choices put off; see Options.Patient
+	Settled    uint64 // of these, for a moment only; see Answer.Settle
 	NoWorker   uint64 // requests that no worker may serve
 	Duplicate  uint64 // requests refused for the id of a live booking
 	DecodeOnly uint64 // requests of BestPair without a prefill worker to go to
@@ -299,7 +294,7 @@ type Options struct {
 	Pull bool
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
-	// the prompt is new to the rank that is best so far. Waiting is how many others wait.
+	// the prompt is new to the rank that is best so far. With Answer.Settle they ask again when that is over. Waiting is how many others wait.
 	Patient bool
 	Waiting int
 	// FirstToken and Token are the request's own Targets, each in place of that of the settings if
@@ -333,6 +328,8 @@ type Answer struct {
 	Account account.Choice
 	// First is when the first token is expected, from now on, if the choice is booked.
 	First time.Duration
+	// Settle, above 0, beside ErrLater: ask again after this time, and not before, as other routers choose just now.
+	Settle time.Duration
 	// Decision is under what Config.Decisions will have it with its table; empty if it
 	// was not sampled.
 	Decision string

@@ -14,6 +14,7 @@ const (
 	requestArrives
 	turnComes // of a session, in a closed loop
 	stepStarts
+	settles     // what a router put off until it has heard of others' choices
 	wordArrives // of what another router placed, where one may wait for it
 )
 

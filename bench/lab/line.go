@@ -127,14 +127,20 @@ func (s *sim) release() error {
 
 // lineUpLate places a request, or lets it wait for a better moment.
 func (s *sim) lineUpLate(l *line, n int) error {
-	q := &s.requests[n]
-	r, p := s.routers[q.router], route.Prompt{Local: q.prompt, Length: q.input}
 	others := l.late.Len() > 0
 	if !others {
 		if err := s.place(n); !errors.Is(err, route.ErrLater) {
 			return err
 		}
 	}
+	l.freed = l.freed || others
+	return s.waits(n)
+}
+
+// waits puts a request into its router's queue.
+func (s *sim) waits(n int) error {
+	q := &s.requests[n]
+	r, p := s.routers[q.router], route.Prompt{Local: q.prompt, Length: q.input}
 	if err := s.feed.sync(s.now); err != nil {
 		return err
 	}
@@ -142,8 +148,7 @@ func (s *sim) lineUpLate(l *line, n int) error {
 	if err != nil {
 		return s.place(n) // it says so again
 	}
-	l.late.Push(s.wall(), &fairqueue.Item{Weight: 1, Cost: 1, Key: fairqueue.Shortest(routerEpoch.Add(q.arrival), a.NewTokens), Value: n})
-	l.freed = l.freed || others
+	s.lines[q.router].late.Push(s.wall(), &fairqueue.Item{Weight: 1, Cost: 1, Key: fairqueue.Shortest(routerEpoch.Add(q.arrival), a.NewTokens), Value: n})
 	return nil
 }
 

@@ -56,6 +56,7 @@ func (s *sim) makeRouters() error {
 			return err //nolint:wrapcheck // it says what to do
 		}
 		if s.cfg.Routers > 1 {
+			r.SetDelay(s.cfg.SyncDelay)
 			r.SetJournal(journal{s, i})
 		}
 		s.routers = append(s.routers, r)
@@ -94,7 +95,7 @@ func (s *sim) spread(t time.Duration) {
 		for i, r := range s.routers {
 			if i != m.from {
 				r.Apply(m.change)
-				s.lines[i].freed = true
+				s.lines[i].freed = s.lines[i].freed || m.change.Kind != load.Sought
 			}
 		}
 	}
@@ -130,6 +131,10 @@ func (s *sim) choose(q *request) error {
 		o.Session = &at
 	}
 	a, err := r.BestWorker(context.Background(), p, o)
+	if a.Settle > 0 {
+		s.agenda.add(s.now, s.now+a.Settle, settles, q.number)
+		return errSettles
+	}
 	if err != nil {
 		return s.refused(q, err)
 	}
@@ -142,6 +147,9 @@ func (s *sim) choose(q *request) error {
 	}
 	return nil
 }
+
+// errSettles says that the request's router will choose when it has heard of what the others do.
+var errSettles = errors.New("the routers settle it")
 
 var errRefused = errors.New("the routers refused the request")
 

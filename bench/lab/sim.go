@@ -63,7 +63,7 @@ type worker struct {
 // request is one under way.
 type request struct {
 	key, session   string
-	serial         int
+	serial, number int // number is its own in requests
 	arrival, first time.Duration
 	begun, present bool // has its first token; the number is in use
 	again          int  // how often it was sent again
@@ -240,6 +240,11 @@ func (s *sim) happen(h happening) error {
 			return err
 		}
 		return s.readNext()
+	case settles:
+		if err := s.place(h.of); !errors.Is(err, route.ErrLater) {
+			return err
+		}
+		return s.waits(h.of)
 	case turnComes:
 		return s.turn(s.turns[h.of])
 	}
@@ -282,7 +287,7 @@ func (s *sim) arrive(c *arrival) error {
 	}
 	q.hashes, c.hashes = c.hashes, q.hashes
 	*q = request{
-		key: strconv.Itoa(s.serial), session: c.Session, serial: s.serial, arrival: s.now, present: true, stage: stage{since: s.now},
+		key: strconv.Itoa(s.serial), session: c.Session, serial: s.serial, number: n, arrival: s.now, present: true, stage: stage{since: s.now},
 		input: c.Input, output: c.Output,
 		hashes: q.hashes, prompt: q.local[:q.blocks],
 		router: s.serial % s.cfg.Routers,
@@ -294,7 +299,9 @@ func (s *sim) arrive(c *arrival) error {
 // place sends a request to where its router says.
 func (s *sim) place(n int) error {
 	q := &s.requests[n]
-	if err := s.choose(q); errors.Is(err, errRefused) {
+	if err := s.choose(q); errors.Is(err, errSettles) {
+		return nil
+	} else if errors.Is(err, errRefused) {
 		s.result.Refused++
 		s.forget(n)
 		return nil

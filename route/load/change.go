@@ -1,6 +1,10 @@
 package load
 
-import "github.com/kvatlas/kvatlas/shard"
+import (
+	"time"
+
+	"github.com/kvatlas/kvatlas/shard"
+)
 
 // Kind says what happened to a booking.
 type Kind uint8
@@ -12,6 +16,7 @@ const (
 	Generated
 	Filled
 	Freed
+	Sought // no booking yet: its router will choose once others have heard of it
 )
 
 // Change is one step in the life of a booking, as routers tell each other.
@@ -19,8 +24,17 @@ type Change struct {
 	Kind Kind
 	Key  Key
 
-	Rank    shard.RankID // Added only
-	Request Request      // Added only
-	Tokens  int          // Generated only: how many more
-	Weight  float64      // Filled only: see Table.OutputBlock
+	Rank    shard.RankID  // Added only
+	Request Request       // Added only; of Sought the length of the prompt
+	Tokens  int           // Generated only: how many more
+	Weight  float64       // Filled only: see Table.OutputBlock
+	Ranks   []Want        // Sought only: those that suit it, the best first
+	Held    bool          // Sought only: it waits for a rank to have less to do
+	Waited  time.Duration // Sought only: since it came
+}
+
+// Want is a rank that suits a request, and how many tokens it would have to compute.
+type Want struct {
+	Rank      shard.RankID
+	NewTokens int
 }

@@ -3,6 +3,7 @@ package replica
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/testing/doctest"
@@ -32,6 +33,11 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		{Kind: load.Generated, Key: key("r1"), Tokens: 300},
 		{Kind: load.Filled, Key: key("r1"), Weight: 0.5},
 		{Kind: load.Freed, Key: key("r1")},
+	})
+	check("load-bids", typeBids, nil, []load.Change{
+		{Kind: load.Sought, Key: key("r3"), Held: true, Waited: 250 * time.Millisecond, Request: load.Request{PromptTokens: 300}, Ranks: []load.Want{
+			{Rank: shard.RankID{Worker: 7, DPRank: 1}, NewTokens: 44}, {Rank: shard.RankID{Worker: 8}, NewTokens: 300},
+		}},
 	})
 	check("load-snapshot", typeSnapshot, place{serial: 1, last: true}.append(nil), []load.Change{
 		{Kind: load.Added, Key: key("r2"), Rank: shard.RankID{Worker: 7, DPRank: 1}, Request: load.Request{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
@@ -21,6 +22,7 @@ const (
 	typeWanted    = 3
 	typeSnapshot  = 4
 	typeLeaving   = 5
+	typeBids      = 6
 
 	// minChange is the least bytes of a change.
 	minChange = 3
@@ -95,6 +97,20 @@ func appendChange(dst []byte, c *load.Change, limit int) []byte {
 		dst = binary.AppendUvarint(dst, uint64(min(max(c.Tokens, 0), maxCount)))
 	case load.Filled:
 		dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(c.Weight))
+	case load.Sought:
+		held := byte(0)
+		if c.Held {
+			held = 1
+		}
+		dst = append(dst, held)
+		for _, n := range [...]int{int(c.Waited / time.Millisecond), c.Request.PromptTokens, len(c.Ranks)} {
+			dst = binary.AppendUvarint(dst, uint64(min(max(n, 0), maxCount)))
+		}
+		for _, w := range c.Ranks {
+			dst = binary.LittleEndian.AppendUint64(dst, w.Rank.Worker)
+			dst = binary.AppendUvarint(dst, uint64(w.Rank.DPRank))
+			dst = binary.AppendUvarint(dst, uint64(min(max(w.NewTokens, 0), maxCount)))
+		}
 	}
 	return dst
 }
@@ -194,6 +210,14 @@ func (r *reader) change(owner uint64) (c load.Change) {
 		c.Tokens = r.count()
 	case load.Filled:
 		c.Weight = r.part()
+	case load.Sought:
+		c.Held = r.byte() == 1
+		c.Waited = time.Duration(r.count()) * time.Millisecond
+		c.Request.PromptTokens = r.count()
+		const least = 10 // bytes of a rank
+		for range r.uvarint(uint64(len(r.rest) / least)) {
+			c.Ranks = append(c.Ranks, load.Want{Rank: shard.RankID{Worker: r.u64(), DPRank: uint32(r.uvarint(math.MaxUint32))}, NewTokens: r.count()})
+		}
 	case load.Prefilled, load.Freed:
 	default:
 		r.fail("a change of unknown kind")

@@ -53,6 +53,9 @@ func (p *Replicas) Receive(msg []byte) error {
 		return err
 	}
 	if h.from == p.cfg.ID {
+		if h.scope == p.cfg.Scope && p.mu.echo.heard(h, p.cfg.Now()) && p.cfg.Delay != nil {
+			p.cfg.Delay(p.mu.echo.delay())
+		}
 		return nil
 	}
 	from := p.mu.peers[h.from]
@@ -73,7 +76,7 @@ func (p *Replicas) Receive(msg []byte) error {
 	case typeSnapshot:
 		place.serial, place.part, place.last = r.uvarint(maxCount), r.uvarint(maxCount), r.byte() == 1
 		changes = r.changes(h.from)
-	case typeChanges:
+	case typeChanges, typeBids:
 		changes = r.changes(h.from)
 	case typeHeartbeat, typeWanted:
 	default:
@@ -99,6 +102,12 @@ func (p *Replicas) Receive(msg []byte) error {
 		p.signal()
 	case typeChanges:
 		p.takeChanges(from, early{h.number, changes, len(msg)})
+	case typeBids:
+		for i := range changes {
+			if changes[i].Kind == load.Sought {
+				p.cfg.State.Apply(changes[i])
+			}
+		}
 	case typeSnapshot:
 		p.takeSnapshot(h.from, from, h.number, place, changes, len(msg))
 	}

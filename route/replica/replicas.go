@@ -64,6 +64,9 @@ type Config struct {
 	// MiB. SnapshotBytes is the most that a peer's snapshot may have; 0 is 64
 	// MiB.
 	MessageBytes, QueueBytes, SnapshotBytes int
+	// Delay, if not nil, is told how long a word takes to come to the others, by how long its own take
+	// to come back, if the transport gives the sender a copy.
+	Delay func(time.Duration)
 	// MaxPeers is how many other routers are listened to; 0 is 256.
 	MaxPeers int
 }
@@ -127,6 +130,7 @@ type Replicas struct {
 		askers []uint64 // routers that want our snapshot
 		served time.Time
 		stats  Stats
+		echo   echo
 	}
 
 	queue struct {
@@ -139,8 +143,9 @@ type Replicas struct {
 type pending struct {
 	buf      []byte
 	ends     []int // of each change in buf
-	overflow bool  // some did not fit: buf is empty and means nothing
-	unsaid   bool  // some were not written down: buf means nothing
+	bids     []byte
+	overflow bool // some did not fit: buf is empty and means nothing
+	unsaid   bool // some were not written down: buf means nothing
 }
 
 // New returns a Replicas; make it the journal of the State's router, then call
@@ -156,7 +161,7 @@ func New(cfg Config) *Replicas {
 // does not block.
 func (p *Replicas) Record(c load.Change) {
 	if p.alone.Load() {
-		if !p.unsaid.Load() {
+		if c.Kind != load.Sought && !p.unsaid.Load() {
 			p.unsaid.Store(true)
 		}
 		return
@@ -164,12 +169,19 @@ func (p *Replicas) Record(c load.Change) {
 	p.queue.Lock()
 	defer p.queue.Unlock()
 	q := &p.queue.pending
+	if c.Kind == load.Sought { // soon of no use: what does not fit is not told
+		if b := appendChange(q.bids, &c, 0); len(b) <= p.cfg.MessageBytes-headerSize {
+			q.bids = b
+			p.signal()
+		}
+		return
+	}
 	if q.overflow {
 		return
 	}
 	q.buf = appendChange(q.buf, &c, p.cfg.MessageBytes-headerSize)
 	if len(q.buf) > p.cfg.QueueBytes {
-		*q = pending{overflow: true}
+		*q = pending{overflow: true, bids: q.bids}
 	} else {
 		q.ends = append(q.ends, len(q.buf))
 	}
@@ -230,6 +242,9 @@ func (p *Replicas) send(q pending) error {
 		errs = append(errs, p.publish(msg))
 		start = end
 	}
+	if len(q.bids) > 0 && len(p.mu.peers) > 0 {
+		errs = append(errs, p.publish(append(p.header(typeBids), q.bids...)))
+	}
 	return errors.Join(errs...)
 }
 
@@ -239,6 +254,7 @@ func (p *Replicas) header(kind byte) []byte {
 
 func (p *Replicas) publish(msg []byte) error {
 	p.mu.stats.Sent++
+	p.mu.echo.sent(msg, p.cfg.Now())
 	if err := p.cfg.Transport.Publish(msg); err != nil {
 		return fmt.Errorf("telling the other routers: %w", err)
 	}

@@ -3,6 +3,8 @@ package fairqueue
 import (
 	"slices"
 	"time"
+
+	"github.com/kvatlas/kvatlas/route"
 )
 
 // Config holds the settings of a Queue. Limit and Age are above 0.
@@ -20,16 +22,12 @@ const (
 	Tries = 4
 	// narrowTries is how many in a row of those that may use some workers only, of all kinds.
 	narrowTries = 64
-	// perToken is by how much a token that is to be computed puts a request back where the
-	// shortest go first: several times what it costs, so that they do, but none ever waits
-	// for all shorter ones that come later.
-	perToken = 100 * time.Microsecond
 )
 
 // Shortest returns the key of a request that is to compute so many tokens of its prompt, where
 // the shortest go first.
 func Shortest(arrival time.Time, tokens int) time.Time {
-	return arrival.Add(time.Duration(tokens) * perToken)
+	return arrival.Add(time.Duration(tokens) * route.PerToken)
 }
 
 // Item is one request that waits. Its fields are the caller's to set, before Push.

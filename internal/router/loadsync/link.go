@@ -77,7 +77,7 @@ func Open(cfg Config) (*Link, error) {
 		log: obs.NewLimited(cfg.Log, time.Second, nil), done: make(chan struct{}),
 	}
 	rc := replica.Config{
-		ID: cfg.ID, Scope: shard.SpaceHash(cfg.Space), State: l.state, Transport: l, Heartbeat: cfg.Heartbeat,
+		ID: cfg.ID, Scope: shard.SpaceHash(cfg.Space), State: l.state, Transport: l, Heartbeat: cfg.Heartbeat, Delay: cfg.Router.SetDelay,
 	}
 	if most := cfg.Conn.MaxPayload(); most > 0 { // 0 before the first connection
 		rc.MessageBytes = int(min(most, 512<<10))

@@ -95,6 +95,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		"kvatlas_router_put_off_total":                 "Times that a request stayed at the router, as it was better to wait there for a worker.",
+		"kvatlas_router_settled_total":                 "Of these, times that it was only until other routers' choices of that moment were heard.",
 		"kvatlas_router_pulls_total":                   "Prefixes that engines were told to fetch from another worker, and found cached then.",
 		"kvatlas_router_pulls_missed_total":            "Prefixes that engines were told to fetch from another worker, and did not find cached then, or not all of them.",
 		"kvatlas_router_contradictions_total":          "Engines' reports of what was cached that are not what the index has, with nothing that explains it.",
@@ -166,6 +167,7 @@ func writeModels(w io.Writer, p *Proxy) {
 	}{
 		{"kvatlas_router_live_bookings", "gauge", func(s *route.Stats) uint64 { return uint64(s.Live) }},
 		{"kvatlas_router_put_off_total", "counter", func(s *route.Stats) uint64 { return s.Later }},
+		{"kvatlas_router_settled_total", "counter", func(s *route.Stats) uint64 { return s.Settled }},
 		{"kvatlas_router_contradictions_total", "counter", func(s *route.Stats) uint64 { return s.Contradicted }},
 		{"kvatlas_router_doubts_total", "counter", func(s *route.Stats) uint64 { return s.Doubted }},
 		{"kvatlas_router_pulls_total", "counter", func(s *route.Stats) uint64 { return s.Pulled }},

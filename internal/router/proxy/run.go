@@ -142,7 +142,10 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	}
 	tokens := q.prompt.Size()
 	if !others {
-		if best, err = p.chooseNow(ctx, q, true); !waits(err) {
+		if best, err = p.chooseNow(ctx, q, true); best.Decode.Settle > 0 {
+			best, err = p.hearOthers(ctx, q, &best)
+		}
+		if !waits(err) {
 			return best, err
 		}
 		if errors.Is(err, route.ErrLater) {
@@ -179,7 +182,15 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 		case err != nil:
 			return p.chooseLast(ctx, q, fmt.Errorf("for longer than %v", p.cfg.QueueTimeout))
 		}
-		switch best, err = p.chooseNow(ctx, q, true); {
+		if best, err = p.chooseNow(ctx, q, true); best.Decode.Settle > 0 {
+			p.queue.leave(w) // the next ones need not wait for that
+			if best, err = p.hearOthers(ctx, q, &best); !waits(err) {
+				return best, err
+			}
+			w = p.queue.enter(q, tokens)
+			continue
+		}
+		switch {
 		case errors.Is(err, route.ErrLater), w.Only != "" && errors.Is(err, route.ErrOverloaded):
 			p.queue.pass(w)
 		case errors.Is(err, route.ErrOverloaded):
@@ -189,11 +200,6 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 			return best, err
 		}
 	}
-}
-
-// waits reports whether a request is to try again later.
-func waits(err error) bool {
-	return errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrLater)
 }
 
 // chooseLast is for a request that may wait no more: it takes what is best now, if anything.

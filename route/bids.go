@@ -1,0 +1,295 @@
+package route
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+)
+
+// Where requests come to several routers at one moment, none has heard of what the others
+// choose just then. If that costs more than to hear of it, a request that would go to another
+// router's rank (see assign) is put off for the time that a word takes, and its router says
+// which ranks suit it: a bid. By then each router has heard the same bids, and goes through
+// them in one order, the shortest prompt first: those before its own it expects to go where each
+// costs least. So all come to what one router would have chosen, for one word's time. A bid that
+// is lost, or late, costs what not to have bid would have. Requests that wait at their routers
+// (ErrLater) are told likewise, so that of all those the first in the queue's order goes first.
+
+const (
+	// maxBids is how many are known at once, and maxWants how many ranks one names.
+	maxBids, maxWants = 256, 16
+	// nearDelays is how many times the delay one's own rank may cost more, to be taken at once:
+	// a request that waits has no more than a better chance for the better one.
+	nearDelays = 4
+	// heldFor is how long a bid of one that waits is believed, and tellHeld how often it is told anew
+	// when it tries again: those that are not near their turn do not.
+	heldFor, tellHeld = time.Second, time.Second / 4
+	// maxDelay is the longest that is waited for others' words.
+	maxDelay = 20 * time.Millisecond
+	// crowdMemory is how many own choices the others' crowd is a mean of, and maxMoments how many of
+	// these are remembered by their times.
+	crowdMemory, maxMoments = 64, 64
+)
+
+// bids is what routers of one fleet that choose at one moment tell each other. The Router's
+// lock guards it.
+type bids struct {
+	delay   time.Duration // until others have heard one's word, and the other way; 0: not known
+	open    []bid         // by when they were heard
+	moments []time.Time   // of the last own choices, a ring
+	next    int           // of moments
+	crowd   float64       // tokens to be computed that others place, in the mean, while one cannot hear of it
+}
+
+type bid struct {
+	load.Change
+	made     time.Time // here
+	told     time.Time // or heard
+	shortest int       // tokens to be computed where most of the prompt is cached
+}
+
+// SetDelay says how long it takes until another router has heard what this one tells, and the
+// other way. 0, as at first, is unknown: then no request is put off for others.
+func (r *Router) SetDelay(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bids.delay = max(d, 0); d > maxDelay {
+		r.bids.delay = 0
+	}
+}
+
+// hear notes another router's bid.
+func (b *bids) hear(c load.Change, now time.Time) {
+	b.expire(now)
+	if b.delay == 0 || len(b.open) >= maxBids || len(c.Ranks) == 0 {
+		return
+	}
+	c.Ranks = c.Ranks[:min(len(c.Ranks), maxWants)]
+	b.take(c.Key) // it is told anew
+	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now})
+	if !c.Held {
+		b.meet(c.Ranks[0].NewTokens, now)
+	}
+}
+
+// placed notes that another router has booked a request.
+func (b *bids) placed(k load.Key, tokens int, now time.Time) {
+	if _, known := b.take(k); !known {
+		b.meet(tokens, now)
+	}
+}
+
+// meet notes that so many tokens come at one moment with own choices, as far as these could know.
+func (b *bids) meet(tokens int, now time.Time) {
+	for _, at := range b.moments {
+		if now.Sub(at) <= 2*b.delay {
+			b.crowd += float64(tokens) / crowdMemory
+		}
+	}
+}
+
+// chose notes an own choice.
+func (b *bids) chose(now time.Time) {
+	b.crowd -= b.crowd / crowdMemory
+	if len(b.moments) < maxMoments {
+		b.moments = append(b.moments, now)
+		return
+	}
+	b.moments[b.next] = now
+	b.next = (b.next + 1) % maxMoments
+}
+
+// take removes a bid.
+func (b *bids) take(k load.Key) (was bid, known bool) {
+	for i := range b.open {
+		if b.open[i].Key == k {
+			was, known = b.open[i], true
+			b.open = slices.Delete(b.open, i, i+1)
+			break
+		}
+	}
+	return was, known
+}
+
+// fewest returns what is to be computed on the rank that has most.
+func fewest(ranks []load.Want) int {
+	n := ranks[0].NewTokens
+	for _, w := range ranks {
+		n = min(n, w.NewTokens)
+	}
+	return n
+}
+
+// expire forgets what nothing came of.
+func (b *bids) expire(now time.Time) {
+	if len(b.open) > 0 {
+		b.open = slices.DeleteFunc(b.open, func(o bid) bool {
+			if o.Held {
+				return now.Sub(o.told) > heldFor
+			}
+			return now.Sub(o.made) > 3*b.delay
+		})
+	}
+}
+
+// compare says which of two bids comes first: the one made before, as far as can be told, else
+// the one with less to compute; of those that wait the one that is before in a queue.
+func (b *bids) compare(x, y *bid) int {
+	if x.Held || y.Held {
+		return cmp.Or(x.turn().Compare(y.turn()), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+	}
+	if d := x.made.Sub(y.made); d > b.delay/8 || d < -b.delay/8 {
+		return cmp.Compare(d, 0)
+	}
+	return cmp.Or(cmp.Compare(x.shortest, y.shortest), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
+}
+
+// turn orders those that wait, as queues do.
+func (o *bid) turn() time.Time {
+	return o.made.Add(-o.Waited).Add(time.Duration(o.shortest) * PerToken)
+}
+
+// hold tells the others of a request that is to wait, unless they know.
+func (r *Router) hold(s *scratch, c *contention, now time.Time) {
+	b := &c.bid
+	switch {
+	case b.made.IsZero() || len(r.bids.open) >= maxBids:
+		return
+	case b.Held && now.Sub(b.told) < tellHeld:
+		r.bids.open = append(r.bids.open, *b)
+		return
+	}
+	b.made, b.told, b.Held = now, now, true
+	r.tender(s, c)
+}
+
+// contention is a choice that others may make at the same moment.
+type contention struct {
+	settled bool // it was put off or waited, and the others know of it
+	pays    bool // to put it off costs less
+	bid     bid
+}
+
+// contend has the candidates be as they should be when those have chosen who come first.
+func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c contention) {
+	b := &r.bids
+	if b.delay == 0 || len(r.others) == 0 || !o.Patient || o.RequestID == "" || o.Stage != Whole || r.weigh.Pinned || r.policy != Policy(r.times) {
+		return c
+	}
+	b.expire(now)
+	if c.bid, c.settled = b.take(k); !c.settled {
+		c.bid.made, c.bid.Key, c.bid.shortest = now, k, s.tokens
+		for i := range s.cands {
+			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
+		}
+		c.pays = b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
+	}
+	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
+		c.bid.made = now
+	}
+	r.foresee(s, &c.bid, o.Waiting, now)
+	if c.settled || c.pays {
+		for i := range s.cands {
+			s.cands[i].others = false
+		}
+	}
+	return c
+}
+
+// foresee puts the requests of the bids that come first where they cost least.
+func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
+	b := &r.bids
+	if len(b.open) == 0 {
+		return
+	}
+	slices.SortStableFunc(b.open, func(x, y bid) int { return b.compare(&x, &y) })
+	prompt := r.weigh.PromptTokens
+	var e estimate
+	for i := range b.open {
+		o := &b.open[i]
+		if b.compare(o, mine) >= 0 {
+			break
+		}
+		r.weigh.PromptTokens = o.Request.PromptTokens
+		best, lowest := -1, 0.0
+		var there Candidate
+		for _, w := range o.Ranks {
+			j := r.candidate(s, w)
+			if j < 0 {
+				continue
+			}
+			c := s.cands[j]
+			c.PrefillTokens += w.NewTokens - c.NewTokens
+			c.NewTokens, c.others = w.NewTokens, false
+			r.times.estimate(&e, &r.weigh, &c, r.weigh.heldBy(&c))
+			if cost := e.cost(); best < 0 || cost < lowest {
+				best, lowest, there = j, cost, c
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		c := &s.cands[best]
+		*c, there = there, *c
+		r.times.estimate(&e, &r.weigh, c, 0)
+		tokens, later := c.NewTokens, r.times.later(&r.weigh, s.cands, best, &e, waiting)
+		if *c = there; later {
+			continue // it goes into its router's queue
+		}
+		if c.Prefilling == 0 {
+			c.HeadTokens, c.Since = tokens, now
+		}
+		c.Prefilling++
+		c.Requests++
+		c.PrefillTokens += tokens
+		c.Context += o.Request.PromptTokens
+	}
+	r.weigh.PromptTokens = prompt
+}
+
+// candidate returns which one the rank is, or below 0.
+func (r *Router) candidate(s *scratch, w load.Want) int {
+	m := r.member(w.Rank)
+	if m == nil {
+		return -1
+	}
+	j, ok := slices.BinarySearchFunc(s.cands, m.slot, func(c Candidate, slot uint32) int { return cmp.Compare(c.slot, slot) })
+	if !ok {
+		return -1
+	}
+	return j
+}
+
+// near returns the rank of this router's that costs least, if it is hardly dearer than the one
+// at i, else that.
+func (r *Router) near(s *scratch, i int) int {
+	best, most := i, s.cands[i].Cost+nearDelays*ms(r.bids.delay)
+	if !r.bySlot[s.cands[i].slot].others {
+		return i
+	}
+	for j := range s.cands {
+		if c := &s.cands[j]; !r.bySlot[c.slot].others && c.Cost <= most {
+			best, most = j, c.Cost
+		}
+	}
+	return best
+}
+
+// tender tells the others of a request that is put off.
+func (r *Router) tender(s *scratch, c *contention) {
+	order := make([]int, len(s.cands))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(s.cands[x].Cost, s.cands[y].Cost) })
+	c.bid.Ranks = nil // the journal may have the old ones
+	c.bid.Kind, c.bid.Request.PromptTokens = load.Sought, s.tokens
+	for _, i := range order[:min(len(order), maxWants)] {
+		c.bid.Ranks = append(c.bid.Ranks, load.Want{Rank: s.cands[i].RankID, NewTokens: s.cands[i].NewTokens})
+	}
+	c.bid.shortest = fewest(c.bid.Ranks)
+	r.bids.open = append(r.bids.open, c.bid)
+	r.record(c.bid.Change)
+}

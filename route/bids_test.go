@@ -1,0 +1,209 @@
+package route
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// word is one router's change on its way to the others.
+type word struct {
+	from int
+	load.Change
+}
+
+// meeting is routers whose words come to the others all at once, when told says so.
+type meeting struct {
+	routers []*Router
+	words   []word
+	now     time.Time
+}
+
+const wordTime = time.Millisecond
+
+// meet makes routers of ranks, of which rank 1 has the blocks of numbers(1, 100).
+func meet(t *testing.T, routers, ranks int) *meeting {
+	t.Helper()
+	m := &meeting{now: time.Unix(1000, 0)}
+	for i := range routers {
+		r, space, _ := open(t, func(c *Config) {
+			c.Settings.Mode, c.ID, c.Settings.Seed = "auto", uint64(i+1), uint64(i)
+			c.Now = func() time.Time { return m.now }
+		}, workers(ranks)...)
+		store(t, space, 1, 0, 0, numbers(1, 100)...)
+		r.SetDelay(wordTime)
+		r.SetJournal(journal(func(c load.Change) {
+			c.Ranks = slices.Clone(c.Ranks)
+			m.words = append(m.words, word{i, c})
+		}))
+		m.routers = append(m.routers, r)
+	}
+	for _, r := range m.routers {
+		for _, o := range m.routers {
+			r.Replace(o.cfg.ID, func(func(load.Change) bool) {})
+		}
+	}
+	return m
+}
+
+// told lets a word's time pass.
+func (m *meeting) told() {
+	m.now = m.now.Add(wordTime)
+	words := m.words
+	m.words = nil
+	for _, w := range words {
+		for i, r := range m.routers {
+			if i != w.from {
+				r.Apply(w.Change)
+			}
+		}
+	}
+}
+
+// at has a router choose for a request that would wait. The settling is 0 if it has chosen.
+func (m *meeting) at(t *testing.T, router int, id string, p Prompt) (a Answer, later bool) {
+	t.Helper()
+	a, err := m.routers[router].BestWorker(context.Background(), p, Options{RequestID: id, Patient: true})
+	if err != nil && !errors.Is(err, ErrLater) {
+		t.Fatal(err)
+	}
+	return a, err != nil
+}
+
+// crowd has requests come to all routers at once until these know that they do.
+func (m *meeting) crowd(t *testing.T) {
+	t.Helper()
+	for n := range 20 {
+		ids, waits := make([]string, len(m.routers)), make([]bool, len(m.routers))
+		prompt := func(i int) Prompt { return Prompt{Local: numbers(10_000*(n+1)+1000*i, 100)} }
+		for i := range m.routers {
+			ids[i] = fmt.Sprint("crowd", n, i)
+			_, waits[i] = m.at(t, i, ids[i], prompt(i))
+		}
+		m.told()
+		for i, r := range m.routers {
+			if waits[i] {
+				if _, later := m.at(t, i, ids[i], prompt(i)); later {
+					t.Fatal("put off twice")
+				}
+			}
+			r.Free(ids[i])
+		}
+		m.told()
+	}
+	m.now = m.now.Add(time.Minute)
+}
+
+// TestRoutersHearOfEachOther: what two routers would both send to a third one's rank, as it has the beginning
+// of both, they put off for the time of a word; then the shorter one goes there, and the other where it
+// costs least then. Routers to whom nothing comes at one moment put nothing off.
+func TestRoutersHearOfEachOther(t *testing.T) {
+	long, short := Prompt{Local: append(numbers(1, 100), numbers(5000, 80)...)}, Prompt{Local: append(numbers(1, 100), numbers(7000, 70)...)}
+	m := meet(t, 3, 3)
+	if a, later := m.at(t, 1, "calm", long); later || a.Settle != 0 || a.Worker != 1 {
+		t.Fatalf("with nobody else at that moment: %+v, put off: %v", a.RankID, later)
+	}
+	m.routers[1].Free("calm")
+	m.told()
+	m.crowd(t)
+	for i, p := range map[int]Prompt{1: long, 2: short} {
+		if a, later := m.at(t, i, "x", p); !later || a.Settle != wordTime || m.routers[i].Holds("x") {
+			t.Fatalf("router %d: %+v, put off: %v", i, a.RankID, later)
+		}
+	}
+	if a, later := m.at(t, 0, "own", short); later || a.Worker != 1 { // its own rank
+		t.Fatalf("router 0 puts off what goes to its own rank, or has %+v", a.RankID)
+	}
+	m.routers[0].Free("own")
+	m.told()
+	first, l1 := m.at(t, 2, "x", short)
+	other, l2 := m.at(t, 1, "x", long)
+	if l1 || l2 || first.Worker != 1 || other.Worker == 1 {
+		t.Errorf("heard of each other, the short one goes to %d (%v), the long one to %d (%v)", first.Worker, l1, other.Worker, l2)
+	}
+	if s := m.routers[1].Stats(); s.Settled == 0 || s.Later < s.Settled {
+		t.Errorf("%+v", s)
+	}
+	m.told()
+	for i, r := range m.routers {
+		if len(r.bids.open) != 0 {
+			t.Errorf("router %d has %d bids of requests that were placed", i, len(r.bids.open))
+		}
+	}
+}
+
+// TestRoutersShareAQueue: of two requests that wait, each at its router, the shorter one goes first when there is
+// room, though the other's router hears of that, too; and of one that is no more told of nothing is left.
+func TestRoutersShareAQueue(t *testing.T) {
+	m := meet(t, 2, 1)
+	if _, later := m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)}); later {
+		t.Fatal("put off on an idle rank")
+	}
+	m.told()
+	long, short := Prompt{Local: numbers(20_000, 1000)}, Prompt{Local: numbers(30_000, 300)}
+	for i, p := range []Prompt{long, short} {
+		if _, later := m.at(t, i, "waits", p); !later {
+			t.Fatalf("router %d does not wait behind a long prompt", i)
+		}
+	}
+	m.told()
+	m.routers[0].Free("ahead")
+	m.told()
+	if _, later := m.at(t, 0, "waits", long); !later {
+		t.Error("the longer prompt does not wait for the other router's")
+	}
+	if a, later := m.at(t, 1, "waits", short); later || a.Worker != 1 {
+		t.Error("the shorter prompt waits on")
+	}
+	m.told()
+	m.routers[1].Free("waits")
+	m.told()
+	if _, later := m.at(t, 0, "waits", long); later {
+		t.Error("the longer prompt waits for what is over")
+	}
+
+	// The other router's client has gone while it waited, and nobody says so.
+	m = meet(t, 2, 1)
+	m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+	m.told()
+	m.at(t, 1, "gone", short)
+	m.told()
+	m.routers[0].Free("ahead")
+	m.now = m.now.Add(2 * heldFor)
+	if _, later := m.at(t, 0, "x", long); later {
+		t.Error("a request waits for one that was not heard of for long")
+	}
+}
+
+// TestBidsAreBounded: whatever others bid, few are kept, and none of them for long.
+func TestBidsAreBounded(t *testing.T) {
+	m := meet(t, 2, 2)
+	r := m.routers[0]
+	ranks := make([]load.Want, 100)
+	for i := range ranks {
+		ranks[i] = load.Want{Rank: shard.RankID{Worker: uint64(i)}, NewTokens: -i}
+	}
+	for i := range 1000 {
+		r.Apply(load.Change{Kind: load.Sought, Key: load.Key{Owner: 2, ID: fmt.Sprint(i)}, Ranks: ranks, Held: i%2 == 0})
+	}
+	r.Apply(load.Change{Kind: load.Sought, Key: load.Key{Owner: 2, ID: "empty"}})
+	if n := len(r.bids.open); n != maxBids || len(r.bids.open[0].Ranks) != maxWants {
+		t.Errorf("%d bids are kept, of %d ranks", n, len(r.bids.open[0].Ranks))
+	}
+	m.at(t, 0, "x", Prompt{Local: numbers(1, 10)})
+	m.now = m.now.Add(2 * heldFor)
+	m.at(t, 0, "y", Prompt{Local: numbers(1, 10)})
+	if n := len(r.bids.open); n != 0 {
+		t.Errorf("%d bids are kept for ever", n)
+	}
+	r.SetDelay(time.Hour)
+	if r.bids.delay != 0 {
+		t.Error("others would be waited for for an hour")
+	}
+}
