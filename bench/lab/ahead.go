@@ -1,7 +1,12 @@
 package lab
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/trace"
@@ -100,4 +105,42 @@ func (a *ahead) next() *arrival {
 func (a *ahead) stop() {
 	close(a.quit)
 	a.reader.Wait()
+}
+
+// readNext looks at the request after the one that has arrived.
+func (s *sim) readNext() error {
+	c := s.ahead.next()
+	if c == nil || errors.Is(c.err, io.EOF) {
+		return nil
+	}
+	if c.err != nil {
+		return fmt.Errorf("lab: %w", c.err)
+	}
+	s.coming = c
+	s.agenda.add(s.now, max(s.now, time.Duration(float64(c.Arrival)/s.cfg.SpeedUp)), requestArrives, 0)
+	return nil
+}
+
+// arrive takes a request in, and its hashes: it gives others' memory for them.
+func (s *sim) arrive(c *arrival) error {
+	var n int
+	if k := len(s.spare); k > 0 {
+		n, s.spare = s.spare[k-1], s.spare[:k-1]
+	} else {
+		n = len(s.requests)
+		s.requests = append(s.requests, request{})
+	}
+	q := &s.requests[n]
+	if in := s.sessions[c.Session]; in != nil && in.began < 0 {
+		in.began = s.now
+	}
+	q.hashes, c.hashes = c.hashes, q.hashes
+	*q = request{
+		key: strconv.Itoa(s.serial), session: c.Session, serial: s.serial, number: n, arrival: s.now, present: true, stage: stage{since: s.now},
+		input: c.Input, output: c.Output,
+		hashes: q.hashes, prompt: q.local[:q.blocks],
+		router: s.serial % s.cfg.Routers,
+	}
+	s.serial++
+	return s.lineUp(n)
 }
