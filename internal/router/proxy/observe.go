@@ -95,7 +95,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_predictions_wrong":             "1 while a worker's predictions stay wrong.",
 		"kvatlas_router_live_bookings":                 "Requests that are booked, those of other routers too.",
 		"kvatlas_router_put_off_total":                 "Times that a request stayed at the router, as it was better to wait there for a worker.",
-		"kvatlas_router_settled_total":                 "Of these, times that it was only until other routers' choices of that moment were heard.",
+		"kvatlas_router_settled_total":                 "Times that a request was put off only until other routers' choices of that moment were heard.",
 		"kvatlas_router_pulls_total":                   "Prefixes that engines were told to fetch from another worker, and found cached then.",
 		"kvatlas_router_pulls_missed_total":            "Prefixes that engines were told to fetch from another worker, and did not find cached then, or not all of them.",
 		"kvatlas_router_contradictions_total":          "Engines' reports of what was cached that are not what the index has, with nothing that explains it.",

@@ -202,15 +202,6 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	}
 }
 
-// chooseLast is for a request that may wait no more: it takes what is best now, if anything.
-func (p *Proxy) chooseLast(ctx context.Context, q *call, why error) (route.Pair, error) {
-	best, err := p.chooseNow(ctx, q, false)
-	if errors.Is(err, route.ErrOverloaded) {
-		err = fmt.Errorf("%w, %w", route.ErrOverloaded, why)
-	}
-	return best, err
-}
-
 func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pair, error) {
 	if q.ids != nil && !q.ids.Stand() { // an engine was found to make others, while the request waited or was tried
 		q.ids = nil
