@@ -56,15 +56,6 @@ type seg struct {
 
 func (a *arena) at(b uint32) uint64 { return a.slabs[b>>(segBits+slabBits)].names[b&slabMask] }
 
-// peek is at for a block that may be gone.
-func (a *arena) peek(b uint32) (uint64, bool) {
-	s := b >> segBits
-	if s == 0 || int(s>>slabBits) >= len(a.slabs) || int(s&(slabSegs-1)) >= len(a.slabs[s>>slabBits].heads) || a.head(s).run == 0 {
-		return 0, false
-	}
-	return a.at(b), true
-}
-
 func (a *arena) set(b uint32, hash uint64) {
 	a.slabs[b>>(segBits+slabBits)].names[b&slabMask] = hash
 }

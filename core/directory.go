@@ -124,6 +124,17 @@ func (d *directory) insertAll(p *probe, hashes []uint64) int {
 	return k
 }
 
+// insertFirst is insertAll for the probe's first block, and reports whether it took it.
+func (d *directory) insertFirst(p *probe, hashes []uint64) bool {
+	if p.gen == d.gen {
+		if n, late := insertAt(p.at[:1], p.blocks[:1]); n == 1 && late == 0 {
+			d.count++
+			return true
+		}
+	}
+	return d.insertAll(p, hashes[:1]) == 1
+}
+
 // takeBack takes the probe's entries lo … hi-1 out again, but for those that are late of
 // what was entered from the first on.
 func (d *directory) takeBack(p *probe, first, lo, hi int, late uint32) {
@@ -216,6 +227,17 @@ func (d *directory) removeAll(p *probe, lo, hi int) int {
 		d.clear()
 	}
 	return n
+}
+
+// removeFirst is removeAll for the probe's first block, and reports whether it took it.
+func (d *directory) removeFirst(p *probe) bool {
+	if p.gen == d.gen && d.count > 1 {
+		if n, late := removeAt(p.at[:1], p.blocks[:1]); n == 1 && late == 0 {
+			d.count--
+			return true
+		}
+	}
+	return d.removeAll(p, 0, 1) == 1
 }
 
 // find returns the block that holds the hash. With a hash entered for several

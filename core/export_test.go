@@ -335,3 +335,33 @@ func (d *directory) checkElsewhere() (counted, there int, err error) {
 	}
 	return counted, there, nil
 }
+
+// AtOnce stores or removes one block at the end of a run, if that is all that is to be done.
+func (x *Radix) AtOnce(h Holder, ev *event.Event) bool {
+	hs := x.state(h)
+	s := store{Radix: x, h: h, hs: hs, tier: int(ev.Tier)}
+	switch {
+	case ev.Kind == event.Stored:
+		return s.appendOne(ev)
+	case ev.Kind == event.Removed && hs != nil:
+		m := removal{store: s}
+		if !m.dropOne(ev) {
+			return false
+		}
+		x.mergePending()
+		return true
+	}
+	return false
+}
+
+// Segments returns how many segments of engine hashes are in use.
+func (x *Radix) Segments() int { return x.arena.inUse }
+
+// peek is at for a block that may be gone.
+func (a *arena) peek(b uint32) (uint64, bool) {
+	s := b >> segBits
+	if s == 0 || int(s>>slabBits) >= len(a.slabs) || int(s&(slabSegs-1)) >= len(a.slabs[s>>slabBits].heads) || a.head(s).run == 0 {
+		return 0, false
+	}
+	return a.at(b), true
+}

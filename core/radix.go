@@ -77,10 +77,10 @@ type holderState struct {
 	inferred thinMap[struct{}] // hashes whose device copy is inferred
 }
 
-// tail is a hash and the block that had it.
+// tail is a hash, and the run and position that had it.
 type tail struct {
-	hash  uint64
-	block uint32
+	hash     uint64
+	run, pos uint32
 }
 
 // NewRadix returns an empty index.

@@ -34,6 +34,10 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		return Outcome{Unknown: len(ev.Engine)}
 	}
 	m := removal{store: store{Radix: x, h: h, hs: hs, tier: int(ev.Tier), copies: countCopies}}
+	if m.dropOne(ev) {
+		x.mergePending()
+		return m.out
+	}
 	i, short, located := 0, 0, 0
 	if len(ev.Engine) > 0 && m.goOn(ev.Engine[0]) {
 		i = 1

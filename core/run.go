@@ -458,6 +458,11 @@ func (x *Radix) shrinkNow(r *run) {
 	}
 }
 
+// wasteful reports whether so much room is too much for n blocks.
+func wasteful(room int, n uint32) bool {
+	return n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room
+}
+
 // truncate cuts r to n blocks, of which those beyond are nobody's and without children.
 // A reader of the old length may still compare them: the slots keep their values until
 // the body is another one (seenLen, roomFor).
@@ -468,7 +473,7 @@ func (x *Radix) truncate(r *run, n uint32) {
 	r.seenLen = max(r.seenLen, was)
 	b.n.Store(n)
 	x.dropHashes(r, n, was)
-	if room := b.data.room(); (n > 0 && room >= 64 && int(n)+pieceBlocks < room || int(n)*3 < room) && x.spend(r.crowd()) {
+	if wasteful(b.data.room(), n) && x.spend(r.crowd()) {
 		// Room for what is left only. The last piece is a new one, or readers
 		// of the old body could still see what will be appended to it.
 		x.resize(r, n, int(n), true)

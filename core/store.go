@@ -27,6 +27,11 @@ type store struct {
 func (x *Radix) Store(h Holder, ev *event.Event, countCopies bool) Outcome {
 	s := store{Radix: x, h: h, hs: x.state(h), tier: int(ev.Tier), copies: countCopies}
 	switch {
+	case s.appendOne(ev):
+		if len(x.looseIDs) > 0 {
+			x.tighten()
+		}
+		return s.out
 	case ev.Tier >= event.NumTiers:
 	case len(ev.Local) == 0:
 		s.byHash(ev.Engine)
@@ -87,9 +92,7 @@ func (s *store) byContent(ev *event.Event) {
 		return
 	}
 	if o > 0 {
-		b := r.block(o - 1)
-		s.hs.tails[s.hs.turn&3] = tail{s.arena.at(b), b}
-		s.hs.turn++
+		s.hs.ended(ev, tail{s.arena.at(r.block(o - 1)), r.id, o - 1})
 	}
 }
 
@@ -109,13 +112,9 @@ func (s *store) parent(hash uint64) (position, bool) {
 	if s.hs == nil {
 		return position{}, false
 	}
-	for i := range s.hs.tails {
-		t := &s.hs.tails[i]
-		if t.hash != hash {
-			continue
-		}
-		if got, ok := s.arena.peek(t.block); ok && got == hash {
-			if p, ok := s.at(s.h, t.block); ok {
+	if t := s.hs.tailAt(hash); t != nil {
+		if r := s.run(t.run); r != nil && t.pos < r.body.Load().len() && s.arena.at(r.block(t.pos)) == hash {
+			if p, ok := s.at(s.h, r.block(t.pos)); ok {
 				return p, true
 			}
 		}

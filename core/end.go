@@ -1,0 +1,130 @@
+package core
+
+import "github.com/kvatlas/kvatlas/event"
+
+// What engines do most often is done here at once: to store one block more at the end of a
+// run, as they generate, and to remove the last one. Each does what Store and Remove would
+// do, and does nothing where anything about the run, the holder or the hash is not ordinary:
+// then it reports false, and they do it.
+
+// endsFor returns which of the body's entries says that the holder has all n of its blocks, if
+// the run is ordinary: so few holders that they stand in the body, with the device tier
+// only, no exceptions, and no hash of the holder's inferred.
+func (r *run) endsFor(h Holder, hs *holderState, b *body, n uint32) (i int, ok bool) {
+	if len(r.exceptions) > 0 || len(hs.inferred.m) > 0 || b.cov.Load() != nil || b.tiers.Load() != nil {
+		return 0, false
+	}
+	for i = range b.in {
+		if b.in[i].Load() == entry(h, n) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// appendOne stores one block after the last of a run that the holder has all of, where
+// one of its last stores ended.
+func (s *store) appendOne(ev *event.Event) bool {
+	if len(ev.Engine) != 1 || len(ev.Local) != 1 || !ev.HasParent || ev.Tier != event.Device || s.hs == nil {
+		return false
+	}
+	t := s.hs.tailAt(ev.Parent)
+	if t == nil {
+		return false
+	}
+	r := s.run(t.run)
+	if r == nil {
+		return false
+	}
+	b, n := r.body.Load(), t.pos+1
+	if b.len() != n || n < r.seenLen || int(n) >= b.data.room() || s.arena.at(r.block(t.pos)) != ev.Parent {
+		return false
+	}
+	i, ok := r.endsFor(s.h, s.hs, b, n)
+	if !ok || b.children.Load().find(n, ev.Local[0]) != nil || s.overBudget(1) {
+		return false
+	}
+	s.preserve(r)
+	p, at := s.aimed(ev.Engine), s.roomForHashes(r, n)
+	s.arena.set(at, ev.Engine[0])
+	p.blocks[0] = at
+	if !s.dir.insertFirst(p, ev.Engine) {
+		return false // the hash stands in the segment, and nobody knows of it
+	}
+	b.data.from(n)[0] = ev.Local[0]
+	b.n.Store(n + 1)
+	b.in[i].Store(entry(s.h, n+1))
+	s.count(1)
+	t.hash, t.pos = ev.Engine[0], n
+	return true
+}
+
+// dropOne removes the block before the last removal's, where it is the last one of its run
+// and only this holder has it.
+func (m *removal) dropOne(ev *event.Event) bool {
+	r, n := m.Radix.run(m.hs.last), m.hs.lastPos
+	if len(ev.Engine) != 1 || ev.Tier != event.Device || r == nil || n < 2 {
+		return false
+	}
+	b, left := r.body.Load(), n-1
+	if b.len() != n || m.arena.at(r.block(left)) != ev.Engine[0] || wasteful(b.data.room(), left) {
+		return false
+	}
+	i, ok := r.endsFor(m.h, m.hs, b, n)
+	if !ok || uint32(b.in[1-i].Load()) == n || b.children.Load().maxOff() >= left {
+		return false
+	}
+	m.preserve(r)
+	p := m.aimed(ev.Engine)
+	p.blocks[0] = r.block(left)
+	b.in[i].Store(entry(m.h, left))
+	m.out.Removed = 1
+	m.hs.held[m.tier]--
+	m.total--
+	m.earn(1)
+	r.seenLen = max(r.seenLen, n)
+	b.n.Store(left)
+	if m.dups.n > 0 || !m.dir.removeFirst(p) {
+		m.dropHash(ev.Engine[0], p.blocks[0])
+	}
+	if left&(segBlocks-1) == 0 {
+		m.releaseSegs(r, left)
+	}
+	m.hs.lastPos = left
+	if r.parent != m.root { // to which it may be joined now that it is shorter
+		m.pendingMerges = append(m.pendingMerges, r.id)
+	}
+	return true
+}
+
+// aimed returns a probe of the one hash.
+func (x *Radix) aimed(hash []uint64) *probe {
+	if x.now.named > 0 && x.now.hashes[0] == hash[0] {
+		return x.now
+	}
+	x.dir.locate(x.spare[0], hash)
+	return x.spare[0]
+}
+
+// tailAt returns which of the holder's last stores ended with the hash, or nil.
+func (hs *holderState) tailAt(hash uint64) *tail {
+	for i := range hs.tails {
+		if t := &hs.tails[i]; t.hash == hash {
+			return t
+		}
+	}
+	return nil
+}
+
+// ended notes where a store ended, in the place of its parent.
+func (hs *holderState) ended(ev *event.Event, at tail) {
+	var t *tail
+	if ev.HasParent {
+		t = hs.tailAt(ev.Parent)
+	}
+	if t == nil {
+		t = &hs.tails[hs.turn&3]
+		hs.turn++
+	}
+	*t = at
+}
