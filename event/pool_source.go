@@ -18,8 +18,6 @@ type PoolSource struct {
 	// vLLM's cache_prefix and model as cache_prefix@model, or the model alone; the tag of SGLang's
 	// keys, or nothing.
 	Prefix string `json:"prefix,omitempty"`
-	// Tenant is whose objects they are; empty: default.
-	Tenant string `json:"tenant,omitempty"`
 	// Parts is how many objects one block is stored as: one for each tensor, pipeline and
 	// context rank that stores a part of its own, for each group of Groups, and for keys and values where
 	// they are apart (SGLang without MLA). A block is there while all are.
@@ -31,19 +29,11 @@ type PoolSource struct {
 // MaxPoolParts is how many objects a block may be stored as.
 const MaxPoolParts = 64
 
-// Whose returns the tenant.
-func (s *PoolSource) Whose() string {
-	if s.Tenant == "" {
-		return "default"
-	}
-	return s.Tenant
-}
-
 func (s *PoolSource) equal(o *PoolSource) bool {
 	if s == nil || o == nil {
 		return s == o
 	}
-	return s.Events == o.Events && s.Keys == o.Keys && s.Prefix == o.Prefix && s.Whose() == o.Whose() && s.Parts == o.Parts && slices.Equal(s.Groups, o.Groups)
+	return s.Events == o.Events && s.Keys == o.Keys && s.Prefix == o.Prefix && s.Parts == o.Parts && slices.Equal(s.Groups, o.Groups)
 }
 
 func (s *PoolSource) check(p *Pool) error {
@@ -56,7 +46,7 @@ func (s *PoolSource) check(p *Pool) error {
 		return fmt.Errorf("%w: the source of pool %q has keys that are no http:// or https:// URL without a password: they are what it is begun from", errPools, p.Name)
 	case s.Parts == 0 || s.Parts > MaxPoolParts:
 		return fmt.Errorf("%w: the source of pool %q has %d parts, give 1 to %d: how many objects a block is stored as", errPools, p.Name, s.Parts, MaxPoolParts)
-	case max(len(s.Events), len(s.Keys), len(s.Prefix), len(s.Tenant), len(s.Groups)) > most:
+	case max(len(s.Events), len(s.Keys), len(s.Prefix), len(s.Groups)) > most:
 		return fmt.Errorf("%w: a text or list of the source of pool %q is longer than %d", errPools, p.Name, most)
 	case p.Age > 0 || p.OwnNames:
 		return fmt.Errorf("%w: pool %q has a source, which tells what leaves, by the engines' hashes: give neither age nor own_names", errPools, p.Name)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// poolRemovals is how many removals of a pool are remembered, the last ones: some 60 bytes each. It is
+// poolRemovals is how many removals of a pool are remembered, the last ones: some 72 bytes each. It is
 // no setting: what a store evicts between two dumps of a worker is far less.
 const poolRemovals = 1 << 16
 

@@ -15,8 +15,8 @@ import (
 // ObjectEvent says that an object of a store came, went, or that all of a tenant's went. Its
 // texts live as long as the payload.
 type ObjectEvent struct {
-	Kind                event.Kind
-	Key, Tenant, Medium []byte
+	Kind        event.Kind
+	Key, Tenant []byte
 }
 
 // Objects calls f for each event of a payload of Mooncake's master (kv_event_publisher.cpp of
@@ -63,8 +63,6 @@ func object(r *msgpack.Reader) (ev ObjectEvent) {
 			ev.Key = optional(r)
 		case "tenant_id":
 			ev.Tenant = optional(r)
-		case "medium":
-			ev.Medium = optional(r)
 		default:
 			r.Skip()
 		}

@@ -33,9 +33,9 @@ func TestObjectsOfAStore(t *testing.T) {
 	}, 0})
 	var got []string
 	left, err := Objects(payload, func(ev ObjectEvent) {
-		got = append(got, fmt.Sprint(ev.Kind, " ", string(ev.Key), " ", string(ev.Medium), " ", string(ev.Tenant)))
+		got = append(got, fmt.Sprint(ev.Kind, " ", string(ev.Key), " ", string(ev.Tenant)))
 	})
-	want := []string{fmt.Sprint(event.Stored, " a cpu default"), fmt.Sprint(event.Removed, " b disk default"), fmt.Sprint(event.Cleared, "   x")}
+	want := []string{fmt.Sprint(event.Stored, " a default"), fmt.Sprint(event.Removed, " b default"), fmt.Sprint(event.Cleared, "  x")}
 	if err != nil || left != 3 || !slices.Equal(got, want) {
 		t.Errorf("%q, %d left, %v", got, left, err)
 	}

@@ -2,7 +2,7 @@
 // object when it comes and goes.
 //
 // A block is stored as several objects, one for each part of it (tensor rank, pipeline rank, cache
-// group, keys and values): it is in the pool while all of them are there, on any medium.
+// group, keys and values): it is in the pool while all of them are there.
 //
 // Invariants:
 //   - Lookups see a pool only while what is known of it is what the master said last: from a list of

@@ -27,7 +27,7 @@ type Index interface {
 
 // Config holds the settings of followers. Zero fields take the defaults.
 type Config struct {
-	// MaxBlocks is how many blocks of a pool are followed; default 8,388,608, of some 100 bytes.
+	// MaxBlocks is how many blocks of a pool are followed; default 8,388,608, of some 36 bytes at most.
 	MaxBlocks int
 	// MaxWaiting is how many messages wait while a list is read; default 65,536.
 	MaxWaiting int
@@ -299,7 +299,7 @@ func (f *Follower) take(ctx context.Context, m message) error {
 func (f *Follower) changes(payload []byte) (stored, removed []uint64, err error) {
 	changed := make(map[uint64]int)
 	left, err := engine.Objects(payload, func(ev engine.ObjectEvent) {
-		if string(ev.Tenant) != f.source.Whose() && !(len(ev.Tenant) == 0 && f.source.Tenant == "") {
+		if len(ev.Tenant) > 0 && string(ev.Tenant) != "default" { // whose keys no list has
 			f.objects.left.Foreign++
 			return
 		}
@@ -312,7 +312,7 @@ func (f *Follower) changes(payload []byte) (stored, removed []uint64, err error)
 			f.objects = fresh
 			return
 		}
-		if hash, change := f.objects.apply(ev.Kind, ev.Key, mediumOf(ev.Medium)); change != 0 {
+		if hash, change := f.objects.apply(ev.Kind, ev.Key); change != 0 {
 			changed[hash] = change
 		}
 	})

@@ -100,8 +100,17 @@ func newStore(t *testing.T) *store {
 	return s
 }
 
+// heard waits until somebody hears what is published.
+func (s *store) heard() {
+	s.t.Helper()
+	waittest.For(s.t, "a subscription", func() bool { return s.pub.Subscribers() > 0 })
+}
+
 // say stores or removes parts of a block, as one message; silent ones nobody hears of.
 func (s *store) say(stored, heard bool, hash uint64, parts ...int) {
+	if heard {
+		s.heard()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var events []any
@@ -184,10 +193,18 @@ func TestAPoolIsFollowed(t *testing.T) {
 	s.lies = false
 	s.mu.Unlock()
 	x.is(t, f, "it is back", true, 1, 7)
+	lists := f.Status().Lists
+	waittest.Until(t, func() error { // the first message that is heard of the new connection has it list anew
+		if s.pub.Publish(mptest.Encode([]any{1764000000123, []any{}, 0})); f.Status().Lists == lists {
+			return fmt.Errorf("%+v", f.Status())
+		}
+		return nil
+	})
 
 	s.say(true, true, 4, 0, 1)
 	x.is(t, f, "after that", true, 1, 4, 7)
 	gaps := f.Status().Gaps
+	s.heard()
 	s.pub.Publish([]byte{0xc1})
 	s.say(true, true, 5, 0, 1)
 	x.is(t, f, "after what cannot be read", true, 1, 4, 5, 7)

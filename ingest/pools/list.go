@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -27,12 +26,10 @@ func (f *Follower) list(ctx context.Context) {
 	})
 }
 
-// readKeys reads what Mooncake's master answers to GET /get_all_keys: a key a line (0.3.13).
+// readKeys reads what Mooncake's master answers to GET /get_all_keys: a key a line,
+// of the tenant called default alone (0.3.13).
 func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
 	at := strings.TrimRight(f.source.Keys, "/") + "/get_all_keys"
-	if f.source.Tenant != "" {
-		at += "?tenant_id=" + url.QueryEscape(f.source.Tenant)
-	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("listing the store's keys: %w", err)
@@ -50,7 +47,7 @@ func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
 	lines.Buffer(make([]byte, 0, 512), maxKey)
 	for lines.Scan() {
 		if len(lines.Bytes()) > 0 {
-			o.apply(event.Stored, lines.Bytes(), listed)
+			o.apply(event.Stored, lines.Bytes())
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -9,28 +9,15 @@ import (
 	"github.com/kvatlas/kvatlas/event/engine"
 )
 
-// The media of an object. listed is one of which a list says that it is there, and not where.
-const (
-	memory = iota
-	disk
-	listed
-	media
-)
-
 // objects is what of a store's objects is a pool's blocks, pure state.
 type objects struct {
 	source *event.PoolSource
-	parts  map[string]int      // number of each, as they come
-	blocks map[uint64]*present // by engine hash, of which a part is there
-	max    int                 // blocks
+	parts  map[string]int    // number of each, as they come
+	blocks map[uint64]uint64 // by engine hash a bit for each part that is there; none without one
+	max    int               // blocks
 	left   Left
 	whole  int // blocks of which all parts are there
 }
-
-// present is a bit for each part, by medium.
-type present [media]uint64
-
-func (p *present) any() uint64 { return p[memory] | p[disk] | p[listed] }
 
 // Left counts what was left out, by reason.
 type Left struct {
@@ -41,7 +28,7 @@ type Left struct {
 }
 
 func newObjects(s *event.PoolSource, most int) *objects {
-	return &objects{source: s, parts: make(map[string]int), blocks: make(map[uint64]*present), max: most}
+	return &objects{source: s, parts: make(map[string]int), blocks: make(map[uint64]uint64), max: most}
 }
 
 // parse returns the block and part that a key is of.
@@ -70,62 +57,39 @@ func (o *objects) wants(group uint32) bool {
 }
 
 // apply applies an event of a key: +1 says that its block is whole from now on, -1 that it is no
-// more, 0 that nothing has changed.
-func (o *objects) apply(kind event.Kind, key []byte, medium int) (hash uint64, change int) {
+// more, 0 that nothing has changed. What is removed is gone, whatever medium the event names: the master says
+// it once, of an object that was on two, with the name of one (3b5a594).
+func (o *objects) apply(kind event.Kind, key []byte) (hash uint64, change int) {
 	hash, part, ok := o.parse(key)
 	if !ok {
 		return 0, 0
 	}
-	p := o.blocks[hash]
-	if p == nil {
-		if kind != event.Stored {
-			return hash, 0
-		}
-		if len(o.blocks) >= o.max {
-			o.left.Room++
-			return hash, 0
-		}
-		p = new(present)
-		o.blocks[hash] = p
-	}
-	was := o.isWhole(p)
-	if kind == event.Stored {
-		p[medium] |= 1 << part
-	} else {
-		// Of an object that was listed it is not known where else it is: it counts as gone until
-		// it is said or listed again.
-		p[medium] &^= 1 << part
-		p[listed] &^= 1 << part
-	}
-	is := o.isWhole(p)
-	if p.any() == 0 {
-		delete(o.blocks, hash)
+	was := o.blocks[hash]
+	is := was | 1<<part
+	if kind != event.Stored {
+		is = was &^ (1 << part)
 	}
 	switch {
-	case is && !was:
+	case is == 0:
+		delete(o.blocks, hash)
+	case was == 0 && len(o.blocks) >= o.max:
+		o.left.Room++
+		return hash, 0
+	default:
+		o.blocks[hash] = is
+	}
+	switch before, after := o.isWhole(was), o.isWhole(is); {
+	case after && !before:
 		o.whole++
 		return hash, 1
-	case was && !is:
+	case before && !after:
 		o.whole--
 		return hash, -1
 	}
 	return hash, 0
 }
 
-func (o *objects) isWhole(p *present) bool {
-	return bits.OnesCount64(p.any()) >= int(o.source.Parts)
-}
+func (o *objects) isWhole(parts uint64) bool { return bits.OnesCount64(parts) >= int(o.source.Parts) }
 
 // has reports whether the block is whole.
-func (o *objects) has(hash uint64) bool {
-	p := o.blocks[hash]
-	return p != nil && o.isWhole(p)
-}
-
-// mediumOf returns which medium an event names: where it names none, memory.
-func mediumOf(name []byte) int {
-	if t, ok := event.ParseTier(name); ok && t == event.Disk {
-		return disk
-	}
-	return memory
-}
+func (o *objects) has(hash uint64) bool { return o.isWhole(o.blocks[hash]) }

@@ -12,55 +12,36 @@ func objectKey(part int, hash uint64) string {
 	return fmt.Sprintf("d@m@tp_rank:%d@pcp0@dcp0@pp_rank:0@group:0@%048x%016x", part, 7, hash)
 }
 
-// TestABlockIsThereWithAllItsParts: random objects on two media, from a list on, beside a set of keys.
+// TestABlockIsThereWithAllItsParts: random objects beside a set of keys.
 func TestABlockIsThereWithAllItsParts(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		const parts, hashes = 3, 5
 		o := newObjects(&event.PoolSource{Prefix: "d@m", Parts: parts}, 100)
-		type object struct {
-			part int
-			hash uint64
-		}
-		there := map[object]map[int]bool{} // media
+		there := map[string]bool{}
 		whole := func(h uint64) bool {
 			for p := range parts {
-				if len(there[object{p, h}]) == 0 {
+				if !there[objectKey(p, h)] {
 					return false
 				}
 			}
 			return true
 		}
-		if seed%2 == 0 {
-			for p := range parts {
-				o.apply(event.Stored, []byte(objectKey(p, 1)), listed)
-				there[object{p, 1}] = map[int]bool{listed: true}
-			}
-		}
 		for step := range 200 {
-			at := object{rnd.IntN(parts), rnd.Uint64N(hashes)}
-			medium := rnd.IntN(2)
-			before := whole(at.hash)
-			kind := event.Stored
-			if rnd.IntN(2) == 0 {
-				kind = event.Removed
-				delete(there[at], medium)
-				delete(there[at], listed)
-			} else {
-				if there[at] == nil {
-					there[at] = map[int]bool{}
-				}
-				there[at][medium] = true
-			}
+			hash := rnd.Uint64N(hashes)
+			key := objectKey(rnd.IntN(parts), hash)
+			before := whole(hash)
+			kind := []event.Kind{event.Stored, event.Removed}[rnd.IntN(2)]
+			there[key] = kind == event.Stored
 			want := 0
-			switch after := whole(at.hash); {
+			switch after := whole(hash); {
 			case after && !before:
 				want = 1
 			case before && !after:
 				want = -1
 			}
-			if h, got := o.apply(kind, []byte(objectKey(at.part, at.hash)), medium); h != at.hash || got != want {
-				t.Fatalf("seed %d, step %d: block %d changed by %d, want %d by %d", seed, step, h, got, at.hash, want)
+			if h, got := o.apply(kind, []byte(key)); h != hash || got != want {
+				t.Fatalf("seed %d, step %d: block %d changed by %d, want %d by %d", seed, step, h, got, hash, want)
 			}
 			n := 0
 			for h := range uint64(hashes) {
@@ -83,7 +64,7 @@ func TestABlockIsThereWithAllItsParts(t *testing.T) {
 func TestObjectsOfOthers(t *testing.T) {
 	o := newObjects(&event.PoolSource{Prefix: "d@m", Parts: 1, Groups: []uint32{2}}, 2)
 	say := func(format string, a ...any) int {
-		_, change := o.apply(event.Stored, fmt.Appendf(nil, format, a...), memory)
+		_, change := o.apply(event.Stored, fmt.Appendf(nil, format, a...))
 		return change
 	}
 	const hash = "00000000000000000000000000000000"

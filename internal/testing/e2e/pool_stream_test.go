@@ -99,6 +99,7 @@ func TestAPoolsMasterSaysWhatIsInIt(t *testing.T) {
 	}
 	tell := func(events ...any) { master.Publish(mptest.Encode([]any{1764000000123, events, 0})) }
 	wanted("listed", 4, 2, 4)
+	waittest.For(t, "a subscription", func() bool { return master.Subscribers() > 0 })
 	tell(object("stored", 2, 0), object("stored", 3, 0), object("stored", 3, 1))
 	tell(object("stored", 2, 1))
 	wanted("stored by both ranks", 4, 4, 4)
