@@ -44,8 +44,8 @@ func (x *index) PoolStore(_ context.Context, _ string, hashes []uint64) (unplace
 	return unplaced, nil
 }
 
-func (x *index) PoolRemove(_ context.Context, _ string, hashes []uint64) error {
-	return x.PoolKeep(nil, "", func(e uint64) bool { return !slices.Contains(hashes, e) })
+func (x *index) PoolRemove(ctx context.Context, _ string, hashes []uint64) error {
+	return x.PoolKeep(ctx, "", func(e uint64) bool { return !slices.Contains(hashes, e) })
 }
 
 func (x *index) PoolKeep(_ context.Context, _ string, keep func(uint64) bool) error {

@@ -212,7 +212,7 @@ func TestPrefixesAreFetchedForGateways(t *testing.T) {
 			want, fetched = "", 0
 		}
 		if got := l.engines[1].Fetched.Load(); w.Code != 200 || g.to.Endpoints[0] != strings.TrimPrefix(l.engines[1].http.URL, "http://") ||
-			header != want || int64(got) != fetched || want != "" && !strings.HasSuffix(want, fmt.Sprint(":", q.Source.Port)) {
+			header != want || got != fetched || want != "" && !strings.HasSuffix(want, fmt.Sprint(":", q.Source.Port)) {
 			t.Errorf("%d fallbacks: %d %s; sent to %v, header %q, want %q; %d blocks fetched", fallbacks, w.Code, w.Body, g.to.Endpoints, header, want, got)
 		}
 	}
