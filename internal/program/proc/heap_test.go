@@ -38,3 +38,20 @@ func TestTheCollectorFollowsWhatIsAlive(t *testing.T) {
 		t.Errorf("with no room %d %%", c.percent)
 	}
 }
+
+// One processor has two at once, unless its user says otherwise; more have as many as they are.
+func TestOneProcessorHasTwoAtOnce(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	t.Setenv("GOMAXPROCS", "1")
+	if twoAtOnce(); runtime.GOMAXPROCS(0) != 1 {
+		t.Error("what the user says is not so")
+	}
+	t.Setenv("GOMAXPROCS", "")
+	if twoAtOnce(); runtime.GOMAXPROCS(0) != leastProcs {
+		t.Errorf("%d at once", runtime.GOMAXPROCS(0))
+	}
+	runtime.GOMAXPROCS(3)
+	if twoAtOnce(); runtime.GOMAXPROCS(0) != 3 {
+		t.Errorf("%d at once of three", runtime.GOMAXPROCS(0))
+	}
+}

@@ -49,6 +49,7 @@ func Main(p Program) int {
 		whenClosed(int(os.Stderr.Fd()), func() { signals <- syscall.SIGHUP })
 	}
 	defer signal.Stop(signals)
+	twoAtOnce()
 	growHeap(cmp.Or(p.HeapRoom, mostHeapRoom))
 	return p.main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, signals, os.Exit)
 }
