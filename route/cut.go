@@ -2,6 +2,7 @@ package route
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/breaker"
@@ -76,23 +77,27 @@ func (e *ends) tell(row int) bool {
 
 // Cut tells that the request's exchange ended before its answer was whole, and that its client may have
 // ended it as well as its worker. A row of them that clients hardly cut by chance, as they cut few
-// elsewhere, counts as failures do. Succeeded, told of an answer that is whole, ends a row.
+// elsewhere, counts as failures do, unless answers of others go on at the worker: one client alone has no
+// worker left out that serves others. Succeeded, told of an answer that is whole, ends a row.
 func (r *Router) Cut(requestID string, stage Stage) {
 	now := r.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attempts[r.key(requestID, stage)]
-	if a == nil || a.failed || !a.answered && a.overdue(now) {
+	if a == nil || a.failed || a.whole || !a.answered && a.overdue(now) {
 		return
 	}
 	w, c := a.worker, &r.settings.Breaker
 	w.cuts++
+	if (a.client == 0 || !slices.Contains(w.cutters, a.client)) && len(w.cutters) < c.Failures {
+		w.cutters = append(w.cutters, a.client)
+	}
 	r.ends.count(false)
 	if !a.answered {
 		a.unlist()
 	}
-	blamed := c.Failures > 0 && w.cuts >= c.Failures && r.ends.tell(w.cuts)
 	a.failed = true // nothing more is told of it
+	blamed := c.Failures > 0 && w.cuts >= c.Failures && r.ends.tell(w.cuts) && !r.othersTell(w)
 	switch state := w.breaker.State(now); {
 	case !blamed:
 		if !a.firm {
@@ -111,6 +116,20 @@ func (r *Router) Cut(requestID string, stage Stage) {
 	w.failed++
 }
 
+// othersTell reports whether how answers of other clients end at the worker, which are under way, tells more
+// than a row of few clients' cuts.
+func (r *Router) othersTell(w *workerState) bool {
+	if len(w.cutters) >= r.settings.Breaker.Failures {
+		return false
+	}
+	for _, a := range r.attempts {
+		if a.worker == w && !a.failed && !slices.Contains(w.cutters, a.client) {
+			return true
+		}
+	}
+	return false
+}
+
 // Stalled tells that the request's answer has begun, and nothing of it has come for as long as its first sign
 // may take: it counts as a failure, unless that is withdrawn as it goes on. What is waited for before
 // that is overdue, by itself.
@@ -119,11 +138,21 @@ func (r *Router) Stalled(requestID string, stage Stage) (b Blame) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.attempts[r.key(requestID, stage)]
-	if a == nil || a.failed || !a.answered {
+	if a == nil || a.failed || a.whole || !a.answered {
 		return b
 	}
 	a.failed = true
 	a.worker.failed++
 	r.outcome(a, breaker.Failed, 0, now)
 	return Blame{worker: a.worker, ticket: a.ticket}
+}
+
+// WentOn withdraws what Stalled gave, as the answer goes on. How it ends is still to come.
+func (r *Router) WentOn(requestID string, stage Stage, b Blame) {
+	r.Withdraw(b)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.attempts[r.key(requestID, stage)]; a != nil && a.worker == b.worker {
+		a.failed, a.ticket = false, b.worker.breaker.Sent(r.cfg.Now()) // which others' failures may have opened
+	}
 }

@@ -49,6 +49,48 @@ func TestCuts(t *testing.T) {
 	}
 }
 
+// TestCutsOfOneClient: one client alone has no worker left out at which answers of others go on; if these are cut
+// as well, or there are none, its cuts count. What is cut behind its end is whole.
+func TestCutsOfOneClient(t *testing.T) {
+	r, _, _ := open(t, nil, workers(3)...)
+	n := 0
+	begin := func(worker, client uint64) string {
+		n++
+		id := fmt.Sprint(n)
+		best(t, r, Prompt{Local: numbers(n, 2)}, Options{RequestID: id, Watched: true, Worker: &worker, Client: client})
+		r.Succeeded(id, Whole)
+		return id
+	}
+	cut := func(id string) {
+		r.Cut(id, Whole)
+		r.Free(id)
+	}
+	for range 100 {
+		id := begin(2, 2)
+		r.Succeeded(id, Whole)
+		cut(id)
+	}
+	honest := begin(1, 2)
+	for range 20 {
+		cut(begin(1, 1))
+	}
+	if h := r.Health()[0]; h.State != breaker.Closed || h.Failed > 0 {
+		t.Fatalf("one client has it left out beside another's answer: %+v", h)
+	}
+	if cut(honest); r.Health()[0].State != breaker.Open {
+		t.Errorf("%+v as the other's is cut as well", r.Health()[0])
+	}
+	for range 5 {
+		cut(begin(3, 1))
+	}
+	if h := r.Health()[2]; h.State != breaker.Open || h.Failed != 1 {
+		t.Errorf("%+v where only one asks", h)
+	}
+	if h := r.Health()[1]; h.State != breaker.Closed || h.Failed > 0 {
+		t.Errorf("%+v for cuts behind the end", h)
+	}
+}
+
 // TestCutProbes: a worker that was left out for its cuts is not well for answers that only begin, but for one
 // that goes on.
 func TestCutProbes(t *testing.T) {
@@ -106,6 +148,24 @@ func TestStalls(t *testing.T) {
 	}
 	if h := r.Health()[0]; h.State != breaker.Closed {
 		t.Errorf("%+v when they go on", h)
+	}
+}
+
+// TestStallsThatEnd: how an answer ends that gave nothing for a while counts, as that is withdrawn.
+func TestStallsThatEnd(t *testing.T) {
+	r, _, _ := open(t, nil, workers(2)...)
+	for i := range 3 {
+		id := fmt.Sprint(i)
+		best(t, r, Prompt{Local: numbers(i, 2)}, Options{RequestID: id, Watched: true, Worker: ptr(uint64(1))})
+		r.Succeeded(id, Whole)
+		r.WentOn(id, Whole, r.Stalled(id, Whole))
+		if b := r.Failed(id, Whole, Failure{}); b.None() {
+			t.Error("it breaks off, which nobody hears of")
+		}
+		r.Free(id)
+	}
+	if h := r.Health()[0]; h.State != breaker.Open {
+		t.Errorf("%+v", h)
 	}
 }
 

@@ -29,6 +29,8 @@ type attempt struct {
 	watched      bool // its end is told: see Options.Watched
 	firm         bool // it went on behind the first sign of its answer, or is whole
 	failed       bool // which counts once
+	whole        bool // all of its answer came
+	client       uint64
 	predicted    bool // its first token, which nobody sees, counts as out
 	followed
 }
@@ -44,6 +46,7 @@ type health struct {
 	spared         uint64    // times that it would have been, but for the others
 	proven         bool      // an answer of it was firm
 	cuts           int       // in a row; see Router.Cut
+	cutters        []uint64  // their clients, as many as count
 	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
 	// are more than Settings.Breaker has.
 	wrong, wrongMost int
@@ -153,7 +156,8 @@ func (r *Router) succeeded(k load.Key, now time.Time) {
 			r.firm(a, now)
 		}
 	case !a.failed:
-		a.worker.cuts = 0
+		a.whole = true
+		a.worker.cuts, a.worker.cutters = 0, a.worker.cutters[:0]
 		r.ends.count(true)
 		r.firm(a, now)
 	}

@@ -290,6 +290,8 @@ type Options struct {
 	// a worker that gives nothing in time is left out. Whole is set if the answer
 	// does not come as a stream.
 	Watched, Whole bool
+	// Client tells who asks from others; see Router.Cut. 0 is another one each time.
+	Client uint64
 	// Pull is set by callers who tell the engine what Answer.Pull says.
 	Pull bool
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come

@@ -71,6 +71,11 @@ func (e *ending) broken(tail []byte) bool {
 	return e.choices && !endsWell(tail) || e.closing != nil && !e.closing.well
 }
 
+// whole reports whether one that was seen says that it is whole.
+func (e *ending) whole(tail []byte) bool {
+	return e.choices && endsWell(tail) || e.closing != nil && e.closing.well
+}
+
 // closing looks for the event with which a stream of /v1/messages or /v1/responses says that it is
 // whole. All of it is looked at, not its end: the last event may hold the whole answer again,
 // and have its type first or last.

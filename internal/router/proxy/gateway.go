@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/kvatlas/kvatlas/internal/program/conf"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -176,17 +177,20 @@ func (p *Proxy) handOn(w http.ResponseWriter, q *call, pair *route.Pair, stage r
 	if served != "" && served != to.Endpoints[0] {
 		p.moved(req.Context(), q, pair, stage, served)
 	} else if pair.Prefill != nil {
-		p.prefilled(q, resp.StatusCode)
+		p.prefilled(q, resp)
 	}
 	return resp, nil
 }
 
 // prefilled ends a prefill worker's part, which is before the answer's head. Whose fault it is that a
-// pair fails is not said: both are blamed, and what each does in other pairs tells.
-func (p *Proxy) prefilled(q *call, status int) {
-	if status >= http.StatusInternalServerError {
-		q.m.Router.Failed(q.id, route.PrefillStage, route.Failure{})
-	} else {
+// pair fails is not said: both are blamed, and what each does in other pairs tells. That there is no room
+// says nothing of it.
+func (p *Proxy) prefilled(q *call, resp *http.Response) {
+	switch against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now()); {
+	case against.Full:
+	case why == whyStatus500 || why == whyStatus5xx:
+		q.m.Router.Failed(q.id, route.PrefillStage, against)
+	default:
 		q.m.Router.Succeeded(q.id, route.PrefillStage)
 	}
 	q.m.Router.FreeStage(q.id, route.PrefillStage)
@@ -252,7 +256,7 @@ func (p *Proxy) moved(ctx context.Context, q *call, pair *route.Pair, stage rout
 			if p.endpoint(e, rank) != served {
 				continue
 			}
-			o := route.Options{RequestID: q.id, Watched: true, Whole: !q.stream, Stage: stage, ExpectedOutput: q.options.ExpectedOutput, Worker: &id}
+			o := route.Options{RequestID: q.id, Watched: true, Whole: !q.stream, Stage: stage, Client: q.options.Client, ExpectedOutput: q.options.ExpectedOutput, Worker: &id}
 			if len(p.cfg.Gateway.Ports) > 0 || e.Ranks() == 1 {
 				o.DPRank = &rank
 			}

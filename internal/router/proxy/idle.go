@@ -45,7 +45,7 @@ func (i *idleWatch) set(since int64) {
 // came notes that something came.
 func (i *idleWatch) came() {
 	if held := i.held.Load(); held != nil && i.held.CompareAndSwap(held, nil) {
-		i.router.Withdraw(*held)
+		i.router.WentOn(i.id, i.stage, *held)
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"hash/maphash"
 	"net/http"
 	"runtime"
 	"slices"
@@ -54,6 +55,7 @@ type Proxy struct {
 	hosts      *secure.Names
 	ids        *edge.IDs    // of requests and bookings
 	guarded    http.Handler // what follows the canonical path
+	seed       maphash.Seed // of clients' hashes
 }
 
 // maxTenants bounds the tenants whose use is known apart.
@@ -62,7 +64,7 @@ const maxTenants = 4096
 // New returns a Proxy. The error is about Config.Routes.
 func New(cfg Config) (p *Proxy, err error) {
 	p = &Proxy{
-		cfg: cfg, fleet: cfg.Fleet,
+		cfg: cfg, fleet: cfg.Fleet, seed: maphash.MakeSeed(),
 		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
 			Stale: func() { p.obs.stale.Inc() }}),
 		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
@@ -306,6 +308,9 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	}
 	if q.options.ExpectedOutput == 0 {
 		q.options.ExpectedOutput = q.output
+	}
+	if q.passage != nil {
+		q.options.Client = maphash.Comparable(p.seed, clientOf(r))
 	}
 	p.recognise(r, q)
 	name := q.model

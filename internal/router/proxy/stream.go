@@ -38,7 +38,9 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	outcome := s.copy(w, resp.Body, s.flushed(resp), cancel)
 	switch {
 	case outcome != "ok" && r.Context().Err() != nil:
-		outcome = "client_gone"
+		if outcome = "client_gone"; s.ends.whole(s.last) { // it was not to wait for more
+			q.m.Router.Succeeded(q.id, s.stage)
+		}
 	case outcome == "ok" && (s.judge.end() == fails || s.ends.broken(s.last)):
 		outcome = "engine_failed" // in the middle of an answer, or with nothing else
 	}
