@@ -19,19 +19,21 @@ type serverConn struct {
 	both    beyond // nil: it reads no further than it is asked to
 	in, out deadline
 
-	spare *[spareSize]byte // what was read beyond; nil: nothing was
+	spare *[spareSize]byte // where what is beyond is read to; nil: nothing is, or it waits
 	rest  []byte           // of that
+	room  func(wait bool) []byte
 }
 
-// beyond is a connection that reads into p and then into q.
+// beyond is a connection that reads into p and then into what room returns, to which it says
+// whether it is to wait now: of a server's connections most do.
 type beyond interface {
-	readBoth(p, q []byte) (int, error)
+	readBoth(p []byte, room func(wait bool) []byte) (int, error)
 }
 
 func forServer(c net.Conn) *serverConn {
 	k := &serverConn{Conn: c}
 	k.both, _ = c.(beyond)
-	k.in.tell, k.out.tell = c.SetReadDeadline, c.SetWriteDeadline
+	k.room, k.in.tell, k.out.tell = k.more, c.SetReadDeadline, c.SetWriteDeadline
 	return k
 }
 
@@ -40,8 +42,7 @@ func (c *serverConn) Read(p []byte) (n int, err error) {
 	if len(c.rest) > 0 {
 		n = copy(p, c.rest)
 		if c.rest = c.rest[n:]; len(c.rest) == 0 {
-			spares.Put(c.spare)
-			c.spare = nil
+			c.more(true)
 		}
 		return n, nil
 	}
@@ -56,14 +57,28 @@ func (c *serverConn) read(p []byte) (int, error) {
 	if c.both == nil || len(p) == 0 || len(p) > spareSize { // more is a body, read to where it stays
 		return c.Conn.Read(p)
 	}
-	spare := spares.Get().(*[spareSize]byte) //nolint:forcetypeassert // the pool holds nothing else
-	n, err := c.both.readBoth(p, spare[:])
-	if n <= len(p) {
-		spares.Put(spare)
-		return n, err
+	n, err := c.both.readBoth(p, c.room)
+	if n > len(p) {
+		c.rest = c.spare[:n-len(p)]
+		return len(p), err
 	}
-	c.spare, c.rest = spare, spare[:n-len(p)]
-	return len(p), err
+	c.more(true)
+	return n, err
+}
+
+// more returns where to read what is beyond; to wait, it gives that back.
+func (c *serverConn) more(wait bool) []byte {
+	switch {
+	case !wait && c.spare == nil:
+		c.spare = spares.Get().(*[spareSize]byte) //nolint:forcetypeassert // the pool holds nothing else
+	case wait && c.spare != nil:
+		spares.Put(c.spare)
+		c.spare = nil
+	}
+	if wait {
+		return nil
+	}
+	return c.spare[:]
 }
 
 // Write implements net.Conn.

@@ -47,6 +47,49 @@ func TestWhatIsWrittenArrivesAtAServer(t *testing.T) {
 	}
 }
 
+// waiting is a connection on which nothing comes but what is said in advance.
+type waiting struct {
+	net.Conn
+	waits func()
+	comes []byte
+}
+
+func (c *waiting) readBoth(p []byte, room func(wait bool) []byte) (int, error) {
+	if len(room(false)) != spareSize || len(room(true)) > 0 {
+		return 0, errors.New("another room")
+	}
+	c.waits()
+	return copy(p, c.comes) + copy(room(false), c.comes[min(len(p), len(c.comes)):]), nil
+}
+
+// Who waits for a request has no room for what is beyond it: of a server's connections most wait.
+func TestWhoWaitsHoldsNothing(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close() //nolint:errcheck // it has done its work
+	defer b.Close() //nolint:errcheck // it has done its work
+	below := &waiting{Conn: b}
+	conn := forServer(below)
+	below.waits = func() {
+		if conn.spare != nil {
+			t.Error("it holds some")
+		}
+	}
+	for _, c := range []struct{ reads, comes string }{{"12345", "123"}, {"12345", "12345"}, {"12345", "12345678"}} {
+		below.comes = []byte(c.comes)
+		var got []byte
+		for p := make([]byte, len(c.reads)); len(got) < len(c.comes); {
+			n, err := conn.Read(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, p[:n]...)
+		}
+		if string(got) != c.comes || conn.spare != nil {
+			t.Errorf("%q, want %q, and it holds some afterwards: %v", got, c.comes, conn.spare != nil)
+		}
+	}
+}
+
 // counting counts how often the connection is told deadlines.
 type counting struct {
 	net.Conn

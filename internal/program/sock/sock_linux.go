@@ -22,7 +22,7 @@ type Conn struct {
 	asked   bool                   // of Ask: it has written
 	silent  bool                   // of Ask: it writes only where nothing has come
 	spoke   bool                   // of Ask: something had, and it has not written
-	room    func(wait bool) []byte // of ReadWhere
+	room    func(wait bool) []byte // of ReadWhere and readBoth
 }
 
 // call is one system call.
@@ -106,13 +106,20 @@ func (c *Conn) readWhere(fd uintptr) bool {
 	return true
 }
 
-// readBoth is a Read into p and, when that is full, into q.
-func (c *Conn) readBoth(p, q []byte) (int, error) {
-	c.in = call{data: p, more: q}
+// readBoth is a Read into p and, when that is full, into what room returns, as ReadWhere's.
+func (c *Conn) readBoth(p []byte, room func(wait bool) []byte) (int, error) {
+	c.in, c.room = call{data: p}, room
 	return c.wait(c.doBoth)
 }
 
-func (c *Conn) readIntoBoth(fd uintptr) bool { return c.in.do(syscall.SYS_READV, fd) }
+func (c *Conn) readIntoBoth(fd uintptr) bool {
+	c.in.more = c.room(false)
+	if !c.in.do(syscall.SYS_READV, fd) {
+		c.in.more = c.room(true)
+		return false
+	}
+	return true
+}
 
 // wait reads by do, when there is something.
 func (c *Conn) wait(do func(fd uintptr) bool) (int, error) {
