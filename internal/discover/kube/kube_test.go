@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/testing/kubetest"
@@ -202,6 +204,79 @@ func TestARestoredServerIsReadAnew(t *testing.T) {
 	v.saw(t, errWentBack.Error())
 	api.Store("pods", kubetest.Pod("three", "3", "10.0.0.3", label, nil))
 	v.is(t, map[string]string{"one": "1", "three": "3"})
+}
+
+// answers is a server without a network: what it says to a watch (1), to who asks where it is
+// (2), to a further page (3), and to a list (0).
+type answers struct {
+	texts  [4]string // "" is 410
+	asked  int
+	enough func() // called where no end is in sight
+}
+
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	if a.asked++; a.asked > 5000 {
+		a.enough()
+		return nil, errors.New("too many")
+	}
+	q, i := r.URL.Query(), 0
+	switch {
+	case q.Get("watch") != "":
+		i = 1
+	case q.Get("limit") == "1":
+		i = 2
+	case q.Get("continue") != "":
+		i = 3
+	}
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(a.texts[i]))}
+	if a.texts[i] == "" {
+		resp.StatusCode = http.StatusGone
+	}
+	return resp, nil
+}
+
+// Whatever a server answers, and however fast, it is not asked all the time.
+func TestNoServerIsAskedAllTheTime(t *testing.T) {
+	const (
+		list  = `{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":[{}]}`
+		older = `{"kind":"PodList","metadata":{"resourceVersion":"4"},"items":[{}]}`
+		part  = `{"kind":"PodList","metadata":{"resourceVersion":"5","continue":"x"},"items":[{}]}`
+		added = `{"type":"ADDED","object":{"metadata":{"resourceVersion":"6"}}}`
+		back  = `{"type":"ADDED","object":{"metadata":{"resourceVersion":"4"}}}`
+		gone  = `{"type":"ERROR","object":{"code":410}}`
+		end   = "\n" // of a watch without an event
+	)
+	for name, c := range map[string]struct {
+		texts [4]string
+		most  int // requests in ten minutes: some 20 waits of 30 s, or 600 of a second
+	}{
+		"no version is known":         {most: 60},
+		"each page is too late":       {[4]string{part, "", "", ""}, 120},
+		"each watch is":               {[4]string{list, "", list, list}, 120},
+		"each watch says so":          {[4]string{list, gone, list, list}, 120},
+		"one event, then it":          {[4]string{list, added + gone, list, list}, 2500},
+		"one event a watch":           {[4]string{list, added, list, list}, 2500},
+		"nothing, and it is older":    {[4]string{list, end, older, list}, 180},
+		"an older event":              {[4]string{list, back, list, list}, 120},
+		"an event and an older event": {[4]string{list, added + back, list, list}, 2500},
+		"where it is it does not say": {[4]string{list, end, "", list}, 180},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			a := &answers{texts: c.texts, enough: cancel}
+			client, err := New(Config{URL: "http://api", Transport: a})
+			if err != nil {
+				t.Fatal(err)
+			}
+			begun, v := time.Now(), &view{}
+			_ = client.Follow(ctx, List{Path: "/pods", Most: 10, Watch: time.Minute, Least: time.Second, Longest: 30 * time.Second,
+				Sink: func(context.Context, Change) error { return nil }, Contact: v.contact})
+			if a.asked > c.most || a.asked < 10 || time.Since(begun) < 10*time.Minute {
+				t.Errorf("%s: asked %d times in %v, want 10 to %d", name, a.asked, time.Since(begun), c.most)
+			}
+		})
+	}
 }
 
 // The token is read for each request, and a refusal says what to do.

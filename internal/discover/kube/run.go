@@ -64,16 +64,17 @@ func (c *Client) Follow(ctx context.Context, l List) error {
 			listed = time.Now()
 		}
 		// The server is there, and has forgotten what was missed. Where that follows on each list,
-		// it is waited.
-		if errors.Is(err, errTooOld) && begun.Sub(listed) > l.Longest {
+		// or comes of one, it is waited.
+		if errors.Is(err, errTooOld) && was != listing && begun.Sub(listed) > l.Longest {
 			continue
 		}
 		// A list alone is no progress: where each watch after it fails, lists follow each
 		// other ever more slowly. Nor is a watch that the server ends as soon as it begins.
-		if followed && (heard || err == nil && time.Since(begun) > l.Least) {
+		lasted := err == nil && time.Since(begun) > l.Least
+		if followed && (heard || lasted) {
 			wait.Progress()
 		}
-		if err == nil && (!followed || heard || time.Since(begun) > l.Least) {
+		if err == nil && !followed || lasted {
 			continue
 		}
 		timer := time.NewTimer(wait.Later(begun, time.Now(), l.Least, l.Longest, seed))
