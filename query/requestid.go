@@ -14,7 +14,7 @@ func (s *Server) setRequestID(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek(headerRequestID)
 	if !edge.PlainID(id) {
 		var buf [40]byte
-		id = s.ids.Append(buf[:0])
+		id = edge.AppendID(buf[:0])
 	}
 	ctx.Response.Header.SetBytesV(headerRequestID, id)
 }

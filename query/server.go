@@ -71,7 +71,6 @@ type Server struct {
 	limit   *obs.Limited
 	obs     *observer
 	about   edge.About
-	ids     *edge.IDs
 	http    *fasthttp.Server
 	finds   sync.Pool // of *finder
 
@@ -105,7 +104,7 @@ func New(cfg Config, d Deps) (*Server, error) {
 	}
 	t := newTable()
 	s := &Server{
-		cfg: cfg, deps: d, dumps: newDumps(d.Metrics), table: t, inflate: inflate, ids: edge.NewIDs(), hosts: d.Access.Names(cfg.Listen),
+		cfg: cfg, deps: d, dumps: newDumps(d.Metrics), table: t, inflate: inflate, hosts: d.Access.Names(cfg.Listen),
 		limit: obs.NewLimited(d.Log, time.Second, nil),
 		obs:   newObserver(d.Metrics, t),
 		about: edge.About{Health: &edge.Health{Checks: d.Checks, Progress: d.Progress}, Metrics: d.Metrics},

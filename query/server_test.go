@@ -320,7 +320,7 @@ func TestRequestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for _, bad := range []string{"", "a b", "a\"b", "é", strings.Repeat("x", 129)} {
 		got := id(bad)
-		if !regexp.MustCompile(`^[0-9a-f]{16}-[0-9a-f]+$`).MatchString(got) || seen[got] {
+		if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(got) || seen[got] {
 			t.Errorf("gave %q, got %q", bad, got)
 		}
 		seen[got] = true

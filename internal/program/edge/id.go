@@ -1,10 +1,9 @@
 package edge
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
-	"strconv"
-	"sync/atomic"
+	"math/rand/v2"
 )
 
 // maxID bounds the ids that clients give, in bytes.
@@ -27,26 +26,17 @@ func PlainID[T ~string | ~[]byte](id T) bool {
 	return true
 }
 
-// IDs are ids that nobody else gives: random per process, then a number. They are no secrets.
-type IDs struct {
-	prefix string
-	last   atomic.Uint64
+// AppendID appends an id that nobody else gives, and nobody can tell before it is given: engines get
+// it, and who could name another's request would have it refused, or ended with their own.
+func AppendID(dst []byte) []byte {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], rand.Uint64()) // ChaCha8, seeded by the system: it takes no call of it
+	binary.BigEndian.PutUint64(b[8:], rand.Uint64())
+	return hex.AppendEncode(dst, b[:])
 }
 
-// NewIDs returns new ones.
-func NewIDs() *IDs {
-	var b [8]byte
-	rand.Read(b[:]) //nolint:errcheck,gosec // never fails, by its contract
-	return &IDs{prefix: hex.EncodeToString(b[:]) + "-"}
-}
-
-// Append appends the next one.
-func (i *IDs) Append(dst []byte) []byte {
-	return strconv.AppendUint(append(dst, i.prefix...), i.last.Add(1), 16)
-}
-
-// Next returns the next one.
-func (i *IDs) Next() string {
-	var b [33]byte // 16 digits, a dash and 16 more
-	return string(i.Append(b[:0]))
+// NewID returns one.
+func NewID() string {
+	var b [32]byte
+	return string(AppendID(b[:0]))
 }

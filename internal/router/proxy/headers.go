@@ -40,12 +40,12 @@ const headerRequest = "X-Request-Id"
 
 // name gives the request the id that its client gives it, if that is short and plain,
 // or else one that nobody else has.
-func name(r *http.Request, ids *edge.IDs) []string {
+func name(r *http.Request) []string {
 	id := r.Header[headerRequest]
 	if len(id) == 1 && edge.PlainID(id[0]) {
 		id = []string{strings.Clone(id[0])} // decisions keep it: not the whole head with it
 	} else {
-		id = []string{ids.Next()}
+		id = []string{edge.NewID()}
 	}
 	r.Header[headerRequest] = id
 	return id

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 	"unsafe"
-
-	"github.com/kvatlas/kvatlas/internal/program/edge"
 )
 
 // What Connection names belongs to the connection, however it is written.
@@ -56,7 +54,7 @@ func TestNamesAreNoPartOfHeads(t *testing.T) {
 	if no != nil {
 		t.Fatal(no)
 	}
-	for _, kept := range []string{name(r, edge.NewIDs())[0], r.Header.Get(headerRequest), y.name} {
+	for _, kept := range []string{name(r)[0], r.Header.Get(headerRequest), y.name} {
 		if kept != "me" || unsafe.StringData(kept) == unsafe.StringData(me) {
 			t.Errorf("%q, or its head is kept with it", kept)
 		}

@@ -53,7 +53,6 @@ type Proxy struct {
 	spool      *spool.Spool
 	routes     *routes
 	hosts      *secure.Names
-	ids        *edge.IDs    // of requests and bookings
 	guarded    http.Handler // what follows the canonical path
 	seed       maphash.Seed // of clients' hashes
 }
@@ -95,7 +94,6 @@ func New(cfg Config) (p *Proxy, err error) {
 	tc := cfg.Tokenizers
 	tc.Ask, tc.AskText, tc.Software, tc.Log, tc.Metrics = p.engineTokens, p.engineText, p.engineSoftware, cfg.Log, cfg.Metrics
 	p.tokens = tokens.NewSource(tc)
-	p.ids = edge.NewIDs()
 	p.meters = newMeters(cfg.Metrics, cfg.MetricLabels)
 	p.obs = newObserver(cfg.Metrics, p)
 	if p.routes, err = newRoutes(cfg.Routes, cfg.Selection, cfg.PassThrough, p.ownRoutes(), map[string]http.HandlerFunc{pathRetryTokens: p.retryTokens}); err != nil {
@@ -128,7 +126,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
-	w.Header()[headerRequest] = name(r, p.ids)
+	w.Header()[headerRequest] = name(r)
 	if p.cfg.Health.Draining() { // the client's next request goes elsewhere
 		w.Header().Set("Connection", "close")
 	}
@@ -249,7 +247,7 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	defer p.flight.leave(client)
 	d := p.desks.Get().(*desk) //nolint:forcetypeassert // the pool holds nothing else
 	q := &d.call
-	*q = call{desk: d, seat: placeOf(w), arrival: time.Now(), id: p.ids.Next(), from: client.Client, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
+	*q = call{desk: d, seat: placeOf(w), arrival: time.Now(), id: edge.NewID(), from: client.Client, name: r.Header[headerRequest], header: r.Header, split: routed, passage: passageOf(r)}
 	defer p.forget(q)
 	defer p.finish(q)
 	recordCall(w, q)
