@@ -42,8 +42,8 @@ func (s *PoolSource) check(p *Pool) error {
 	switch {
 	case !strings.HasPrefix(s.Events, "tcp://") && !strings.HasPrefix(s.Events, "ipc://"):
 		return fmt.Errorf("%w: the source of pool %q has events %q, give tcp://host:port", errPools, p.Name, s.Events)
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil:
-		return fmt.Errorf("%w: the source of pool %q has keys that are no http:// or https:// URL without a password: they are what it is begun from", errPools, p.Name)
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return fmt.Errorf("%w: the source of pool %q has keys that are no http:// or https:// URL without password and query: they are what it is begun from", errPools, p.Name)
 	case s.Parts == 0 || s.Parts > MaxPoolParts:
 		return fmt.Errorf("%w: the source of pool %q has %d parts, give 1 to %d: how many objects a block is stored as", errPools, p.Name, s.Parts, MaxPoolParts)
 	case max(len(s.Events), len(s.Keys), len(s.Prefix), len(s.Groups)) > most:

@@ -24,6 +24,26 @@ func TestPoolsThatCannotBe(t *testing.T) {
 	}
 }
 
+// TestSourcesThatCannotBe: of which nothing could be read, or other than its keys.
+func TestSourcesThatCannotBe(t *testing.T) {
+	good := PoolSource{Events: "tcp://m:1", Keys: "http://m:2/store", Parts: 1}
+	for i, bad := range []func(*Pool){
+		func(p *Pool) { p.Source.Events = "m:1" }, func(p *Pool) { p.Source.Keys = "m:2" }, func(p *Pool) { p.Source.Keys = "file:///etc" },
+		func(p *Pool) { p.Source.Keys = "http://u@m:2" }, func(p *Pool) { p.Source.Keys = "http://m:2/?" }, func(p *Pool) { p.Source.Keys = "http://m:2/#a" },
+		func(p *Pool) { p.Source.Keys = "http://m:2/?a=" }, func(p *Pool) { p.Source.Parts = 0 }, func(p *Pool) { p.Source.Parts = MaxPoolParts + 1 },
+		func(p *Pool) { p.Source.Groups = make([]uint32, 1025) }, func(p *Pool) { p.Age = 30 }, func(p *Pool) { p.OwnNames = true },
+	} {
+		from := good
+		p := Pool{Name: "a", Source: &from}
+		if err := CheckPools([]Pool{p}); err != nil {
+			t.Fatal(err)
+		}
+		if bad(&p); CheckPools([]Pool{p}) == nil {
+			t.Errorf("%d: %+v of %+v is taken", i, from, p)
+		}
+	}
+}
+
 // TestNobodyPublishesAsAPool: a stream of the rank that pools have could ask for a dump in the
 // place of what a pool has.
 func TestNobodyPublishesAsAPool(t *testing.T) {

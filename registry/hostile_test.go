@@ -29,6 +29,27 @@ func TestWhatIsAllowedIsWhatIsDialled(t *testing.T) {
 	}
 }
 
+// Where replicas are to read a pool's own stream and its keys counts like the worker's own addresses.
+func TestAddressesOfAPoolsSourceAreCompared(t *testing.T) {
+	for source, status := range map[string]int{
+		`"events":"tcp://127.0.0.1:5557","keys":"http://127.0.0.1:9003"`:   0,
+		`"events":"tcp://10.0.0.1:5557","keys":"http://127.0.0.1:9003"`:    http.StatusForbidden,
+		`"events":"ipc:///run/x","keys":"http://127.0.0.1:9003"`:           http.StatusForbidden,
+		`"events":"tcp://127.0.0.1:5557","keys":"http://169.254.169.254"`:  http.StatusForbidden,
+		`"events":"tcp://127.0.0.1:5557","keys":"http://127.0.0.1:1/a?b="`: http.StatusBadRequest, // asked for would be what it likes
+	} {
+		body := []byte(`{"worker_id":7,"model":"m","block_size":16,"transport":"none","pools":[{"name":"p","source":{"parts":1,` + source + `}}]}`)
+		var q registration
+		no := q.parse(body)
+		if no == nil {
+			_, no = q.workers(body, Allow{})
+		}
+		if got := no; status == 0 && got != nil || status > 0 && (got == nil || got.status != status) {
+			t.Errorf("%s: %+v, want %d", source, got, status)
+		}
+	}
+}
+
 // Bodies that are refused, and what they leave behind: nothing.
 func TestHostileRegistrations(t *testing.T) {
 	r := openRegistry(t, startBroker(t, t.TempDir()), "one", nil)

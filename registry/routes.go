@@ -179,6 +179,11 @@ func (w *Worker) allowed(allow Allow) error {
 			list = append(list, "tcp://"+meeting)
 		}
 	}
+	for i := range w.Pools {
+		if from := w.Pools[i].Source; from != nil {
+			list = append(list, from.Events, from.Keys)
+		}
+	}
 	slices.Sort(list)
 	for _, e := range list {
 		if err := allow.Check(e); err != nil {
