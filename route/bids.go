@@ -18,8 +18,9 @@ import (
 // (ErrLater) are told likewise, so that of all those the first in the queue's order goes first.
 
 const (
-	// maxBids is how many are known at once, and maxWants how many ranks one names.
-	maxBids, maxWants = 256, 16
+	// maxBids is how many are known at once, maxWants how many ranks one names, and maxForeseen how many of
+	// them a choice goes through, which takes microseconds for each.
+	maxBids, maxWants, maxForeseen = 256, 16, 64
 	// nearDelays is how many times the delay one's own rank may cost more, to be taken at once:
 	// a request that waits has no more than a better chance for the better one.
 	nearDelays = 4
@@ -63,13 +64,13 @@ func (r *Router) SetDelay(d time.Duration) {
 // hear notes another router's bid.
 func (b *bids) hear(c load.Change, now time.Time) {
 	b.expire(now)
-	if b.delay == 0 || len(b.open) >= maxBids || len(c.Ranks) == 0 {
+	if b.delay == 0 || len(b.open) >= maxBids || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
 		return
 	}
-	c.Ranks = c.Ranks[:min(len(c.Ranks), maxWants)]
-	b.take(c.Key) // it is told anew
+	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
+	_, known := b.take(c.Key)                                     // it is told anew
 	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now})
-	if !c.Held {
+	if !c.Held && !known {
 		b.meet(c.Ranks[0].NewTokens, now)
 	}
 }
@@ -167,7 +168,7 @@ func (r *Router) hold(s *scratch, c *contention, now time.Time) {
 
 // contention is a choice that others may make at the same moment.
 type contention struct {
-	settled bool // it was put off or waited, and the others know of it
+	settled bool // it was put off or waited, and the others have heard of it
 	pays    bool // to put it off costs less
 	bid     bid
 }
@@ -180,11 +181,12 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 	}
 	b.expire(now)
 	if c.bid, c.settled = b.take(k); !c.settled {
+		c.settled = o.Settled // its bid is forgotten, as its time was over long ago
 		c.bid.made, c.bid.Key, c.bid.shortest = now, k, s.tokens
 		for i := range s.cands {
 			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
 		}
-		c.pays = b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
+		c.pays = !o.Settled && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
 	}
 	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
 		c.bid.made = now
@@ -207,7 +209,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 	slices.SortStableFunc(b.open, func(x, y bid) int { return b.compare(&x, &y) })
 	prompt := r.weigh.PromptTokens
 	var e estimate
-	for i := range b.open {
+	for i := range b.open[:min(len(b.open), maxForeseen)] {
 		o := &b.open[i]
 		if b.compare(o, mine) >= 0 {
 			break
@@ -265,6 +267,7 @@ func (r *Router) candidate(s *scratch, w load.Want) int {
 // near returns the rank of this router's that costs least, if it is hardly dearer than the one
 // at i, else that.
 func (r *Router) near(s *scratch, i int) int {
+	r.times.complete(&r.weigh, s.cands)
 	best, most := i, s.cands[i].Cost+nearDelays*ms(r.bids.delay)
 	if !r.bySlot[s.cands[i].slot].others {
 		return i
@@ -279,6 +282,7 @@ func (r *Router) near(s *scratch, i int) int {
 
 // tender tells the others of a request that is put off.
 func (r *Router) tender(s *scratch, c *contention) {
+	r.times.complete(&r.weigh, s.cands)
 	order := make([]int, len(s.cands))
 	for i := range order {
 		order[i] = i

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,5 +206,80 @@ func TestBidsAreBounded(t *testing.T) {
 	r.SetDelay(time.Hour)
 	if r.bids.delay != 0 {
 		t.Error("others would be waited for for an hour")
+	}
+}
+
+// TestPutOffOnce: a request that was put off is not put off again, though it comes back so late that its bid is forgotten.
+func TestPutOffOnce(t *testing.T) {
+	p := Prompt{Local: append(numbers(1, 100), numbers(5000, 80)...)}
+	m := meet(t, 3, 3)
+	m.crowd(t)
+	if _, later := m.at(t, 1, "x", p); !later {
+		t.Fatal("nothing is put off")
+	}
+	m.told()
+	m.now = m.now.Add(10 * wordTime)
+	for router := range m.routers { // it bids and forgets
+		m.at(t, router, fmt.Sprint("y", router), p)
+	}
+	if a, err := m.routers[1].BestWorker(t.Context(), p, Options{RequestID: "x", Patient: true, Settled: true}); err != nil || a.Settle != 0 {
+		t.Errorf("put off again: %v", err)
+	}
+}
+
+// TestLateBids: a bid that comes after its booking is none any more, and of a long one little is kept.
+func TestLateBids(t *testing.T) {
+	m := meet(t, 2, 2)
+	r := m.routers[0]
+	m.at(t, 1, "x", Prompt{Local: numbers(1, 10)})
+	m.told()
+	c := load.Change{Kind: load.Sought, Key: load.Key{Owner: 2, ID: "x"}, Ranks: make([]load.Want, 10*maxWants)}
+	if r.Apply(c); len(r.bids.open) != 0 {
+		t.Error("a bid is kept of what is booked")
+	}
+	c.Key.ID = "y"
+	if r.Apply(c); len(r.bids.open) != 1 || cap(r.bids.open[0].Ranks) > 2*maxWants {
+		t.Errorf("%d bids", len(r.bids.open))
+	}
+	c.Key.ID = strings.Repeat("y", MaxRequestID+1)
+	if r.Apply(c); len(r.bids.open) != 1 {
+		t.Error("a request's id may be of any length")
+	}
+	crowd := r.bids.crowd
+	r.bids.chose(m.now)
+	c.Key.ID, c.Ranks[0].NewTokens = "z", 1000
+	r.Apply(c)
+	once := r.bids.crowd - crowd
+	if r.Apply(c); once <= 0 || r.bids.crowd-crowd > once {
+		t.Errorf("said twice, it counts as %v, once %v", r.bids.crowd-crowd, once)
+	}
+}
+
+// TestNearIsWeighed: a router's own rank is taken for what it costs, though it was clear that it is not the best.
+func TestNearIsWeighed(t *testing.T) {
+	m := meet(t, 2, 2)
+	m.crowd(t)
+	p := Prompt{Local: numbers(20_000, 100)}
+	for i, r := range m.routers {
+		r.SetDelay(5 * time.Millisecond)
+		for id := range uint64(2) {
+			if err := r.SetWorker(Worker{ID: id + 1, Ranks: 1, TotalBlocks: 1 << 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.bids.crowd = 1e6
+		r.assign()
+		for id := range uint64(2) {
+			rank := shard.RankID{Worker: id + 1}
+			for n := 0; !r.member(rank).others && n < 200; n++ {
+				if err := r.Reserve(Reservation{RequestID: fmt.Sprint("decodes", n), Rank: rank, PromptTokens: 1}); err != nil {
+					t.Fatal(err)
+				}
+				r.MarkPrefillComplete(fmt.Sprint("decodes", n))
+			}
+		}
+		if a, later := m.at(t, i, "x", p); !later || a.Settle == 0 {
+			t.Errorf("router %d takes rank %d, which has 200 requests", i, a.Worker)
+		}
 	}
 }

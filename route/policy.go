@@ -92,6 +92,7 @@ type Candidate struct {
 	pool     int  // tokens that its pools are said to have beyond its own
 	others   bool // another router takes it first
 	peer     bool // it may fetch
+	atLeast  bool // it costs Cost or more; see auto.complete
 	pullCost float64
 }
 

@@ -110,8 +110,10 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	}
 	for i := range cands {
 		c := &cands[i]
+		c.atLeast = false
 		if skips && c.Cached[event.External] == c.Cached[event.Device] {
 			if c.Cost = a.least(w, c); c.Cost > best {
+				c.atLeast = true
 				continue
 			}
 		}
@@ -262,6 +264,17 @@ func (a *auto) least(w *Weighing, c *Candidate) float64 {
 	}
 	const rounding = 1 - 1e-9 // as the sums are others
 	return rounding * ms
+}
+
+// complete weighs the candidates that Choose has passed over, for who compares more than the best one.
+func (a *auto) complete(w *Weighing, cands []Candidate) {
+	var e estimate
+	for i := range cands {
+		if c := &cands[i]; c.atLeast {
+			a.estimate(&e, w, c, w.heldBy(c))
+			c.Cost, c.atLeast = e.cost(), false
+		}
+	}
 }
 
 // alone returns how long the rank takes to compute all of the prompt, and to generate what

@@ -23,7 +23,9 @@ func (r *Router) Apply(c load.Change) bool {
 		r.bids.placed(c.Key, c.Request.NewTokens, now)
 		return r.bookRemote(c, now)
 	case load.Sought:
-		r.bids.hear(c, now)
+		if !r.table.Has(c.Key) { // else it was told late
+			r.bids.hear(c, now)
+		}
 	case load.Prefilled:
 		return r.table.PrefillComplete(c.Key, now)
 	case load.Generated:

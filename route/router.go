@@ -296,8 +296,10 @@ type Options struct {
 	Pull bool
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
-	// the prompt is new to the rank that is best so far. With Answer.Settle they ask again when that is over. Waiting is how many others wait.
+	// the prompt is new to the rank that is best so far. With Answer.Settle they ask again when that is over, with Settled,
+	// and are not put off like that once more. Waiting is how many others wait.
 	Patient bool
+	Settled bool
 	Waiting int
 	// FirstToken and Token are the request's own Targets, each in place of that of the settings if
 	// not nil; 0 is none. Waited is how long ago the request came.

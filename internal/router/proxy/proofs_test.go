@@ -249,7 +249,7 @@ func TestTokensDisagree(t *testing.T) {
 	}
 	q := &call{m: l.model(), ids: held, api: apis["/v1/chat/completions"], body: body{model: modelName, chat: true, text: []byte(`[]`)}, data: []byte(`{"messages":[]}`), header: http.Header{}, id: "held"}
 	q.prompt.Tokens = held.List
-	if _, err := l.proxy.chooseNow(t.Context(), q, false); err != nil || q.ids != nil || len(q.prompt.Tokens) == len(held.List) {
+	if _, err := l.proxy.chooseNow(t.Context(), q, hasty); err != nil || q.ids != nil || len(q.prompt.Tokens) == len(held.List) {
 		t.Errorf("%v: a request that had waited is routed by %d tokens", err, len(q.prompt.Tokens))
 	}
 	l.model().Router.Free("held")

@@ -128,7 +128,7 @@ const queuePoll = 50 * time.Millisecond
 // shorter prompts then go first, and it takes whichever worker has done its part soonest.
 func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error) {
 	if p.queue.limit == 0 {
-		return p.chooseNow(ctx, q, false)
+		return p.chooseNow(ctx, q, hasty)
 	}
 	// Who has just come takes no free worker from those who wait: it would be served
 	// before them for as long as there are always new ones.
@@ -138,11 +138,11 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	case others:
 		return best, fmt.Errorf("%w, others wait, and the request is of those that do not", route.ErrOverloaded)
 	default:
-		return p.chooseNow(ctx, q, false)
+		return p.chooseNow(ctx, q, hasty)
 	}
 	tokens := q.prompt.Size()
 	if !others {
-		if best, err = p.chooseNow(ctx, q, true); best.Decode.Settle > 0 {
+		if best, err = p.chooseNow(ctx, q, patient); best.Decode.Settle > 0 {
 			best, err = p.hearOthers(ctx, q, &best)
 		}
 		if !waits(err) {
@@ -182,13 +182,9 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 		case err != nil:
 			return p.chooseLast(ctx, q, fmt.Errorf("for longer than %v", p.cfg.QueueTimeout))
 		}
-		if best, err = p.chooseNow(ctx, q, true); best.Decode.Settle > 0 {
-			p.queue.leave(w) // the next ones need not wait for that
-			if best, err = p.hearOthers(ctx, q, &best); !waits(err) {
-				return best, err
-			}
-			w = p.queue.enter(q, tokens)
-			continue
+		if best, err = p.chooseNow(ctx, q, patient); best.Decode.Settle > 0 {
+			p.queue.wake(q.m) // the next ones need not wait for that
+			best, err = p.hearOthers(ctx, q, &best)
 		}
 		switch {
 		case errors.Is(err, route.ErrLater), w.Only != "" && errors.Is(err, route.ErrOverloaded):
@@ -202,7 +198,7 @@ func (p *Proxy) choose(ctx context.Context, q *call) (best route.Pair, err error
 	}
 }
 
-func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pair, error) {
+func (p *Proxy) chooseNow(ctx context.Context, q *call, how manner) (route.Pair, error) {
 	if q.ids != nil && !q.ids.Stand() { // an engine was found to make others, while the request waited or was tried
 		q.ids = nil
 		q.prompt, q.known = p.tracedPrompt(ctx, q)
@@ -213,7 +209,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, patient bool) (route.Pai
 	// the same, also the one that is the source.
 	o.Pull = !q.transfer && (q.passage == nil || p.cfg.Gateway.Fallbacks == 0)
 	o.Explain = q.passage != nil && p.cfg.Gateway.Scores
-	if o.Patient = patient; patient {
+	if o.Patient, o.Settled = how != hasty, how == settled; o.Patient {
 		o.Waiting = p.queue.waiting(q.m)
 	}
 	if len(q.name) > 0 {
