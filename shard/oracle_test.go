@@ -93,6 +93,13 @@ func compare(sp *Space, o *core.Oracle, prompts *coretest.Prompts, queries int) 
 	held := map[core.Holder][event.NumTiers]int{}
 	for _, st := range sp.Ranks() {
 		held[holderOf(st.RankID)] = st.Held
+		sum := 0
+		for _, n := range st.Held {
+			sum += n
+		}
+		if all := (Member{sp.table.find(st.RankID)}).Held(); all != sum {
+			return fmt.Errorf("rank %v holds %d blocks in all, and %v", st.RankID, all, st.Held)
+		}
 	}
 	for _, h := range o.Holders() {
 		for t := range event.Tier(event.NumTiers) {
