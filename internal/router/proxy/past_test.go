@@ -236,6 +236,29 @@ func TestHarmonyOfAnotherName(t *testing.T) {
 	}
 }
 
+// A client whose key the engines do not take does not decide how others' responses are looked up.
+func TestHarmonyIsNotRefusedToOthers(t *testing.T) {
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"org/model","owned_by":"vllm","root":"/models/served"}]}`)
+		case r.Header.Get("Authorization") != "Bearer good":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/tokenize":
+			_, _ = io.WriteString(w, `{"tokens":[3575,1,2,3,4]}`)
+		}
+	}))
+	t.Cleanup(h.Close)
+	l := newLab(t, setup{registry: func(_ int, w *registry.Worker) { w.Endpoints.HTTP = h.URL }}).asking()
+	for _, key := range []string{"bad", "good"} {
+		l.post("/v1/responses", `{"model":"org/model","input":"z"}`, "Authorization", "Bearer "+key)
+		l.idle()
+	}
+	if n := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); n != "1" {
+		t.Errorf("%s prompts have no tokens, want that of the bad key", n)
+	}
+}
+
 // A conversation longer than what is looked at of a prompt is not read: what JSON becomes in
 // memory is many times as long.
 func TestConversationsAreBounded(t *testing.T) {

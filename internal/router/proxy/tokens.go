@@ -121,7 +121,12 @@ func (p *Proxy) harmony(ctx context.Context, m *fleet.Model, q *call) (bool, err
 	}
 	return p.tokens.Of(m.Space).Vocabulary(ctx, func(ctx context.Context) ([]uint32, error) {
 		ask := appendJSON([]byte(`{"prompt":"`+tokens.HarmonyText+`","add_special_tokens":false,"model":`), q.model)
-		return p.askEngines(ctx, m, upstream.Payload{Pieces: [][]byte{append(ask, '}')}}, q)
+		list, err := p.askEngines(ctx, m, upstream.Payload{Pieces: [][]byte{append(ask, '}')}}, q)
+		var status statusError
+		if errors.As(err, &status) && (status == http.StatusUnauthorized || status == http.StatusForbidden) {
+			err = &tokens.AskerError{Err: err}
+		}
+		return list, err
 	})
 }
 

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -32,13 +33,20 @@ func (s *Subject) Harmony() (is, known bool) {
 // Vocabulary is Harmony that has an engine asked, by ask for the ids of HarmonyText, where nobody knows: what a model
 // is served as says nothing of what it is, nor does how its chats begin, which --chat-template may change. Of all who
 // want to know one asks and the others wait; that no engine says it is remembered for a while, which gets longer.
-// The error is ask's or ctx's.
+// The error is ask's or ctx's; an AskerError of ask is for its caller alone.
 func (s *Subject) Vocabulary(ctx context.Context, ask func(context.Context) ([]uint32, error)) (bool, error) {
 	if is, known := s.Harmony(); known {
 		return is, nil
 	}
 	return s.vocabulary.ask(ctx, s.source.now, ask)
 }
+
+// AskerError is why who asked has no answer, which says nothing of what others would have: its key, for one.
+type AskerError struct{ Err error }
+
+func (e *AskerError) Error() string { return e.Err.Error() }
+
+func (e *AskerError) Unwrap() error { return e.Err }
 
 const (
 	vocabularyHolds = time.Minute // as another model may have the name by then
@@ -73,7 +81,7 @@ func (v *vocabulary) ask(ctx context.Context, now func() time.Time, ask func(con
 			return v.answered(ctx, now, begun, ask)
 		}
 		select {
-		case <-asking: // who asked may have been left by its client: then one of us asks
+		case <-asking: // who asked may have no answer for the others: then one of us asks
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
@@ -105,13 +113,14 @@ func (v *vocabulary) answered(ctx context.Context, now func() time.Time, begun t
 		v.asking = nil
 	}()
 	ids, err := ask(ctx)
+	var asker *AskerError
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
 	case err == nil:
 		v.is, v.until = slices.Equal(ids, harmonyIDs), now().Add(vocabularyHolds)
 		v.again.Progress()
-	case ctx.Err() == nil: // else it says nothing of the engines
+	case ctx.Err() == nil && !errors.As(err, &asker): // else it says nothing of the engines
 		v.err = err
 		v.again.Later(begun, now(), vocabularyLeast, vocabularyMost, 0)
 	}

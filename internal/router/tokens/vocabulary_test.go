@@ -104,3 +104,34 @@ func TestVocabularyNobodySays(t *testing.T) {
 		}
 	})
 }
+
+// TestVocabularyIsNotRefusedToOthers: that engines do not take the key of who asks is not remembered, and who waited
+// asks then.
+func TestVocabularyIsNotRefusedToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused, release := errors.New("401"), make(chan struct{})
+		l := &vocabularyLab{answer: func(context.Context) ([]uint32, error) {
+			<-release
+			return nil, &AskerError{refused}
+		}}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.want(t.Context()); !errors.Is(err, refused) {
+				t.Errorf("who is refused has %v", err)
+			}
+		})
+		synctest.Wait()
+		l.answer = func(context.Context) ([]uint32, error) { return harmonyIDs, nil }
+		wg.Go(func() {
+			if is, err := l.want(t.Context()); !is || err != nil {
+				t.Errorf("who waited has %v, %v", is, err)
+			}
+		})
+		synctest.Wait()
+		close(release)
+		wg.Wait()
+		if l.asked != 2 {
+			t.Errorf("asked %d times, want 2", l.asked)
+		}
+	})
+}
