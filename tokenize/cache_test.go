@@ -74,6 +74,35 @@ func TestShortPieceOfManyTokens(t *testing.T) {
 	}
 }
 
+// TestShortPieceOfTooManyTokens: a short piece that is encoded each time, as no cache has room for its ids, leaves the
+// others of its set where they are.
+func TestShortPieceOfTooManyTokens(t *testing.T) {
+	w := newWork()
+	tok := &Tokenizer{cache: newPieceCache(16 * longBytes), model: &countedModel{ids: make([]uint32, longIDs+1)}}
+	set := func(p []byte) uint64 {
+		h, _, _ := pieceKey(p)
+		return h & tok.cache.shortMask
+	}
+	many, other := []byte("many 0"), []byte("other 0")
+	for h, _, _ := pieceKey(many); h>>63 == 0; h, _, _ = pieceKey(many) { // which takes the second place over
+		many[5]++
+	}
+	for set(other) != set(many) {
+		other[6]++
+	}
+	tok.flush(w, tok.push(w, many, nil))
+	h, k0, k1 := pieceKey(other)
+	tok.cache.putShort(h, k0, k1, len(other), []uint32{1})
+	for range 3 {
+		if ids := tok.flush(w, tok.push(w, many, nil)); len(ids) != longIDs+1 {
+			t.Fatalf("%d ids", len(ids))
+		}
+	}
+	if _, n := tok.cache.getShort(h, k0, k1, len(other)); n != 1 {
+		t.Errorf("another piece of the set has %d ids, want 1", n)
+	}
+}
+
 // countedModel makes the same tokens of every piece.
 type countedModel struct {
 	ids   []uint32

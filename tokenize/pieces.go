@@ -99,7 +99,7 @@ func (t *Tokenizer) encodePiece(w *work, p *piece, dst []uint32) []uint32 {
 		}
 	}
 	dst = t.model.encode(w, p.text, dst)
-	if n <= shortKey {
+	if n <= shortKey && p.n != inLong { // else that is known already
 		t.cache.putShort(p.h, p.k0, p.k1, n, dst[from:])
 	}
 	if n > shortKey || len(dst)-from > shortIDs {
