@@ -15,6 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/event/engine"
 	"github.com/kvatlas/kvatlas/internal/engines/zmtp"
 	"github.com/kvatlas/kvatlas/internal/pace"
+	"github.com/kvatlas/kvatlas/internal/program/obs"
 )
 
 // Index is where a pool's blocks go: a shard.Space.
@@ -86,7 +87,7 @@ type Follower struct {
 	name   string
 	source *event.PoolSource
 	index  Index
-	log    *slog.Logger
+	log    *obs.Limited
 
 	status atomic.Pointer[Status]
 
@@ -118,7 +119,7 @@ type listing struct {
 // New returns a follower of the pool's stream.
 func New(cfg Config, name string, source *event.PoolSource, index Index) *Follower {
 	cfg.setDefaults()
-	f := &Follower{cfg: cfg, name: name, source: source, index: index, log: cfg.Log.With("pool", name), unplaced: make(map[uint64]struct{})}
+	f := &Follower{cfg: cfg, name: name, source: source, index: index, log: obs.NewLimited(cfg.Log.With("pool", name), time.Second, nil), unplaced: make(map[uint64]struct{})}
 	f.status.Store(&Status{Cause: "it was not read yet"})
 	return f
 }
@@ -136,14 +137,13 @@ func (f *Follower) Run(ctx context.Context) {
 			break
 		}
 		f.hide(err.Error())
-		f.log.Warn("a pool's stream is interrupted, lookups find nothing there", "error", err)
 		now := time.Now()
 		if now.Sub(began) > f.cfg.RetryMax {
 			again.Progress()
 		}
 		sleep(ctx, again.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, 0))
 	}
-	f.hide("it is not followed any more")
+	f.conceal("it is not followed any more")
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -155,11 +155,20 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// hide has lookups see nothing of the pool.
+// hide has lookups see nothing of the pool, and says why in the log.
 func (f *Follower) hide(cause string) {
+	if f.conceal(cause) {
+		f.log.Warn("hidden", "lookups find nothing in a pool", slog.String("cause", cause))
+	}
+}
+
+// conceal does so without the log, and reports whether the cause is another than before.
+func (f *Follower) conceal(cause string) (news bool) {
+	news = f.stat.Cause != cause
 	f.index.PoolReadable(f.name, false)
 	f.stat.Readable, f.stat.Cause = false, cause
 	f.show()
+	return news
 }
 
 // reveal has lookups see the pool, if its objects are of as many parts as is said.

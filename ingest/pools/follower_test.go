@@ -3,6 +3,7 @@ package pools
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -69,6 +70,25 @@ type store struct {
 	hold chan struct{} // a list waits for it, if it is there
 	lies bool          // it answers 500
 	seen int           // lists
+	log  lines         // of who follows it
+}
+
+// lines is a log.
+type lines struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 func newStore(t *testing.T) *store {
@@ -130,7 +150,7 @@ func (s *store) say(stored, heard bool, hash uint64, parts ...int) {
 
 func follow(t *testing.T, s *store, x *index) *Follower {
 	t.Helper()
-	f := New(Config{Place: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond}, "p",
+	f := New(Config{Place: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&s.log, nil))}, "p",
 		&event.PoolSource{Events: s.pub.Endpoint(), Keys: s.keys.URL, Prefix: "d@m", Parts: 2}, x)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -260,6 +280,19 @@ func TestMorePartsThanAreSaid(t *testing.T) {
 	s.say(true, true, 2, 2)
 	x.is(t, f, "another part", false)
 	if st := f.Status(); !strings.Contains(st.Cause, "parts: 2") {
+		t.Errorf("%+v", st)
+	}
+	waittest.For(t, "a line of the log that says why", func() bool { return strings.Contains(s.log.text(), "parts: 2") })
+}
+
+// TestAKeyThatIsTooLong: whatever others have put into the store, the rest of it is read.
+func TestAKeyThatIsTooLong(t *testing.T) {
+	s, x := newStore(t), &index{has: map[uint64]bool{}}
+	s.all[strings.Repeat("k", 3*maxKey)] = true
+	s.say(true, false, 1, 0, 1)
+	f := follow(t, s, x)
+	x.is(t, f, "listed", true, 1)
+	if st := f.Status(); st.Left != (Left{Foreign: 1}) {
 		t.Errorf("%+v", st)
 	}
 }

@@ -3,7 +3,10 @@ package pools
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -11,7 +14,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// maxKey is how long a key may be.
+// maxKey is how long a key of a list may be.
 const maxKey = 4096
 
 // list begins to read all keys of the store, beside the stream.
@@ -43,17 +46,21 @@ func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
 		return nil, fmt.Errorf("listing the store's keys at %s: %s", at, answer.Status)
 	}
 	o := newObjects(f.source, f.cfg.MaxBlocks)
-	lines := bufio.NewScanner(answer.Body)
-	lines.Buffer(make([]byte, 0, 512), maxKey)
-	for lines.Scan() {
-		if len(lines.Bytes()) > 0 {
-			o.apply(event.Stored, lines.Bytes())
+	lines := bufio.NewReaderSize(answer.Body, maxKey)
+	for rest := false; ; {
+		key, more, err := lines.ReadLine()
+		switch {
+		case errors.Is(err, io.EOF):
+			return o, nil
+		case err != nil:
+			return nil, fmt.Errorf("listing the store's keys at %s: %w", at, err)
+		case !more && !rest && len(key) > 0:
+			o.apply(event.Stored, key)
+		case more && !rest:
+			o.left.Foreign++ // no block has such a key
 		}
+		rest = more
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("listing the store's keys at %s: %w", at, err)
-	}
-	return o, nil
 }
 
 // listed takes a list that was read, and what came meanwhile.
@@ -66,9 +73,10 @@ func (f *Follower) listed(ctx context.Context, l listing) error {
 		if l.err == nil {
 			return nil
 		}
-		f.log.Warn("a pool's keys cannot be listed", "error", l.err)
 		if !f.stat.Readable {
 			f.hide(l.err.Error())
+		} else {
+			f.log.Warn("list", "a pool's keys cannot be listed", slog.Any("error", l.err))
 		}
 		return nil
 	}
