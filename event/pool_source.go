@@ -29,7 +29,8 @@ type PoolSource struct {
 // MaxPoolParts is how many objects a block may be stored as.
 const MaxPoolParts = 64
 
-func (s *PoolSource) equal(o *PoolSource) bool {
+// Equal reports whether both say the same; nil is none.
+func (s *PoolSource) Equal(o *PoolSource) bool {
 	if s == nil || o == nil {
 		return s == o
 	}

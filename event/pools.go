@@ -71,7 +71,7 @@ func PoolOf(list []Pool, t Tier) bool {
 
 // Equal reports whether both say the same.
 func (p Pool) Equal(o Pool) bool {
-	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && p.Age == o.Age && slices.Equal(p.TierList(), o.TierList()) && p.Source.equal(o.Source)
+	return p.Name == o.Name && p.Chunk == o.Chunk && p.OwnNames == o.OwnNames && p.Age == o.Age && slices.Equal(p.TierList(), o.TierList()) && p.Source.Equal(o.Source)
 }
 
 // CheckPools refuses lists in which a pool has no name, a tier is nobody's or that of two,

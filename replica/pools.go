@@ -3,7 +3,6 @@ package replica
 import (
 	"context"
 	"io"
-	"reflect"
 	"strconv"
 	"sync"
 
@@ -76,7 +75,7 @@ func (w *workers) sourced() map[poolKey]*event.PoolSource {
 func (p *poolStreams) follow(want map[poolKey]*event.PoolSource) {
 	p.changed = false
 	for k, f := range p.follows {
-		if !reflect.DeepEqual(want[k], f.source) {
+		if !f.source.Equal(want[k]) {
 			f.stop()
 			p.put(k, nil)
 		}

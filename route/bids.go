@@ -17,6 +17,11 @@ import (
 // is lost, or late, costs what not to have bid would have. Requests that wait at their routers
 // (ErrLater) are told likewise, so that of all those the first in the queue's order goes first.
 
+// PerToken is by how much a token that is to be computed puts a request back among those that
+// wait (ErrLater), where the shortest go first: several times what it costs, so that they do, but
+// none ever waits for all shorter ones that come later.
+const PerToken = 100 * time.Microsecond
+
 const (
 	// maxBids is how many are known at once, maxWants how many ranks one names, and maxForeseen how many of
 	// them a choice goes through, which takes microseconds for each.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 )
 
 // Errors that callers may want to tell apart.
@@ -23,11 +22,6 @@ var (
 	// ErrUnknownWorker is wrapped by errors about a worker that is not set.
 	ErrUnknownWorker = errors.New("unknown worker")
 )
-
-// PerToken is by how much a token that is to be computed puts a request back among those that
-// wait (ErrLater), where the shortest go first: several times what it costs, so that they do, but
-// none ever waits for all shorter ones that come later.
-const PerToken = 100 * time.Microsecond
 
 // Reason says why a rank was left out of a choice.
 type Reason uint8

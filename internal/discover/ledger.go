@@ -50,10 +50,6 @@ const (
 	ordered                 // a request about it is under way
 )
 
-func (s standing) String() string {
-	return [...]string{"unknown", "absent", "foreign", "ours", "ordered"}[s]
-}
-
 // entry is a place at the server.
 type entry struct {
 	standing standing

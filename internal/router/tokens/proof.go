@@ -18,9 +18,6 @@ const (
 
 func (s State) String() string { return [...]string{"unproven", "trusted", "disagrees"}[s] }
 
-// States returns all of them.
-func States() []State { return []State{Unproven, Trusted, Disagrees} }
-
 // Kind is what is proven apart: that texts are encoded as the engine does says nothing of how
 // chats are written, and that of how other APIs' conversations become chats.
 type Kind uint8
