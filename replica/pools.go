@@ -119,8 +119,8 @@ func poolHelp(m *obs.Metrics) {
 	m.Help(familyUnplaced, "Blocks of such a pool of which no worker has told where they stand in prompts.")
 	m.Help(familyLists, "Lists of all keys of such a pool's store that were read.")
 	m.Help(familyGaps, "Messages of such a pool's stream, or runs of them, that were missing or could not be read.")
-	m.Help(familyLeft, `Objects of such a pool's store that were left out, by reason: foreign (of another prefix, tenant or cache group, or no block's), parts
-		(beyond 64), room (too many blocks), and events that say nothing of an object (events).`)
+	m.Help(familyLeft, "Objects of such a pool's store that were left out, by reason: foreign (of another prefix, tenant or cache group, or no block's), parts "+
+		"(beyond 64), room (too many blocks), and events that say nothing of an object (events).")
 }
 
 // write writes the metrics of all streams.
