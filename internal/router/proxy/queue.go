@@ -305,3 +305,17 @@ func (q *queue) waiting(m *fleet.Model) int {
 	}
 	return 0
 }
+
+// waits reports whether a request is to try again later.
+func waits(err error) bool {
+	return errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrLater)
+}
+
+// chooseLast is for a request that may wait no more: it takes what is best now, if anything.
+func (p *Proxy) chooseLast(ctx context.Context, q *call, why error) (route.Pair, error) {
+	best, err := p.chooseNow(ctx, q, hasty)
+	if errors.Is(err, route.ErrOverloaded) {
+		err = fmt.Errorf("%w, %w", route.ErrOverloaded, why)
+	}
+	return best, err
+}

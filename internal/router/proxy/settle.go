@@ -2,8 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/kvatlas/kvatlas/route"
@@ -28,18 +26,4 @@ func (p *Proxy) hearOthers(ctx context.Context, q *call, best *route.Pair) (rout
 	case <-ctx.Done():
 		return route.Pair{}, ctx.Err()
 	}
-}
-
-// waits reports whether a request is to try again later.
-func waits(err error) bool {
-	return errors.Is(err, route.ErrOverloaded) || errors.Is(err, route.ErrLater)
-}
-
-// chooseLast is for a request that may wait no more: it takes what is best now, if anything.
-func (p *Proxy) chooseLast(ctx context.Context, q *call, why error) (route.Pair, error) {
-	best, err := p.chooseNow(ctx, q, hasty)
-	if errors.Is(err, route.ErrOverloaded) {
-		err = fmt.Errorf("%w, %w", route.ErrOverloaded, why)
-	}
-	return best, err
 }
