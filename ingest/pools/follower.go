@@ -136,7 +136,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		f.hide(err.Error())
+		f.hide("stream", err.Error())
 		now := time.Now()
 		if now.Sub(began) > f.cfg.RetryMax {
 			again.Progress()
@@ -155,26 +155,22 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// hide has lookups see nothing of the pool, and says why in the log.
-func (f *Follower) hide(cause string) {
-	if f.conceal(cause) {
-		f.log.Warn("hidden", "lookups find nothing in a pool", slog.String("cause", cause))
-	}
+// hide has lookups see nothing of the pool, and says why in the log, once a second of each kind.
+func (f *Follower) hide(kind, cause string) {
+	f.conceal(cause)
+	f.log.Warn(kind, "lookups find nothing in a pool", slog.String("cause", cause))
 }
 
-// conceal does so without the log, and reports whether the cause is another than before.
-func (f *Follower) conceal(cause string) (news bool) {
-	news = f.stat.Cause != cause
+func (f *Follower) conceal(cause string) {
 	f.index.PoolReadable(f.name, false)
 	f.stat.Readable, f.stat.Cause = false, cause
 	f.show()
-	return news
 }
 
 // reveal has lookups see the pool, if its objects are of as many parts as is said.
 func (f *Follower) reveal() {
 	if n := len(f.objects.parts); n > int(f.source.Parts) {
-		f.hide(fmt.Sprintf("a block is stored as %d objects at least, the registration says parts: %d", n, f.source.Parts))
+		f.hide("parts", fmt.Sprintf("a block is stored as %d objects at least, the registration says parts: %d", n, f.source.Parts))
 		return
 	}
 	f.stat.Readable, f.stat.Cause = true, ""
@@ -265,7 +261,7 @@ func (f *Follower) take(ctx context.Context, m message) error {
 		f.stat.Gaps++
 		f.again, f.waiting = true, nil
 		f.over = f.listing // a list that is under way may be of before
-		f.hide("messages of the stream are missing")
+		f.hide("gap", "messages of the stream are missing")
 	}
 	if !f.heard {
 		f.again = true // what came before it, after a list, never reached us
@@ -278,7 +274,7 @@ func (f *Follower) take(ctx context.Context, m message) error {
 		} else {
 			f.over = true
 			if !f.stat.Readable {
-				f.hide(fmt.Sprintf("more than %d messages came while the keys were listed", f.cfg.MaxWaiting))
+				f.hide("more", fmt.Sprintf("more than %d messages came while the keys were listed", f.cfg.MaxWaiting))
 			}
 		}
 	}
@@ -289,7 +285,7 @@ func (f *Follower) take(ctx context.Context, m message) error {
 	if err != nil {
 		f.stat.Gaps++
 		f.again, f.over = true, f.listing
-		f.hide(err.Error())
+		f.hide("message", err.Error())
 		return nil
 	}
 	if f.stat.Readable && len(f.objects.parts) > int(f.source.Parts) {

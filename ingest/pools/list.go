@@ -74,7 +74,7 @@ func (f *Follower) listed(ctx context.Context, l listing) error {
 			return nil
 		}
 		if !f.stat.Readable {
-			f.hide(l.err.Error())
+			f.hide("list", l.err.Error())
 		} else {
 			f.log.Warn("list", "a pool's keys cannot be listed", slog.Any("error", l.err))
 		}
