@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 func TestBadRequestsAreRefusedAndCountedAndChangeNothing(t *testing.T) {
@@ -177,5 +180,31 @@ func TestWhatIsNotHTTPIsAnsweredAndCounted(t *testing.T) {
 				t.Error("not counted")
 			}
 		})
+	}
+}
+
+// lateConn is a connection whose deadline for writing is noted.
+type lateConn struct {
+	net.Conn
+	by time.Time
+}
+
+func (c *lateConn) SetWriteDeadline(t time.Time) error {
+	c.by = t
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// Who was waited for as long as an answer may take is told so still: the deadline for writing is that of
+// the answer before, or of the TLS handshake.
+func TestWhoWasWaitedForIsTold(t *testing.T) {
+	s := serve(t, twoSpaces(), testConfig(t))
+	a, b := net.Pipe()
+	defer a.Close() //nolint:errcheck // it has done its work
+	defer b.Close() //nolint:errcheck // it has done its work
+	c, begun := &lateConn{Conn: b}, time.Now()
+	var ctx fasthttp.RequestCtx
+	ctx.Init2(c, nil, false)
+	if s.handleBroken(&ctx, os.ErrDeadlineExceeded); ctx.Response.StatusCode() != 408 || c.by.Before(begun.Add(s.cfg.WriteTimeout)) {
+		t.Errorf("%d, to be written by %v", ctx.Response.StatusCode(), c.by)
 	}
 }

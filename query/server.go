@@ -213,6 +213,8 @@ func (s *Server) handleBroken(ctx *fasthttp.RequestCtx, err error) {
 			fmt.Sprintf("the request did not arrive within %v (--http-read-timeout)", s.cfg.ReadTimeout))
 	}
 	s.setRequestID(ctx)
+	// fasthttp's own is the last answer's, or the TLS handshake's, and over where a request was waited for.
+	_ = ctx.Conn().SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout)) // else the write fails
 	s.refuse(ctx, s.table.none(), p)
 	s.obs.answered(s.table.none(), p.Status, 0)
 }
