@@ -31,6 +31,15 @@ func (s *Space) PoolReadable(name string, readable bool) {
 	}
 }
 
+// PoolHidden reports whether a pool has a stream of its own of which that was not said: since
+// somebody has named it first, or anew.
+func (s *Space) PoolHidden(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.table.byPool[poolID(name)]
+	return p != nil && p.hidden.Load()
+}
+
 // PoolStore puts objects into a pool with a stream of its own, and returns those whose place no
 // worker that names the pool can tell now. ctx bounds the wait for room in the queue.
 func (s *Space) PoolStore(ctx context.Context, name string, hashes []uint64) (unplaced []uint64, err error) {

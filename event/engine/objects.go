@@ -103,13 +103,17 @@ func ParseObjectKey(key []byte) (k ObjectKey, ok bool) {
 		k.Hash, ok = hash64(digest, len(digest)-16)
 		return k, ok && len(digest)%2 == 0
 	}
-	if n, err := strconv.ParseUint(string(key), 0, 64); err == nil && !strings.ContainsRune(string(key), '_') {
+	digits, base := string(key), 10
+	if hexadecimal, is := strings.CutPrefix(digits, "0x"); is {
+		digits, base = hexadecimal, 16
+	}
+	if n, err := strconv.ParseUint(digits, base, 64); err == nil {
 		k.Hash = n
 		return k, true
 	}
 	// The tag may have underscores: the hash is what stands before the last two or three of them.
-	const digest = 64
-	for at := len(key); ; {
+	const digest, underscores = 64, 3
+	for at, n := len(key), 0; n < underscores; n++ {
 		if at = bytes.LastIndexByte(key[:at], '_'); at < 0 {
 			return k, false
 		}
@@ -126,6 +130,7 @@ func ParseObjectKey(key []byte) (k ObjectKey, ok bool) {
 		k.Part = key[at:]
 		return k, true
 	}
+	return k, false
 }
 
 // hash64 reads 16 hexadecimal digits of a digest, which has no others.

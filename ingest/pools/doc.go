@@ -10,7 +10,7 @@
 //   - A list is taken when the stream begins, and again once its first message has come: what was
 //     published before that, and never reached us, is in the list. What came meanwhile is applied after it;
 //     applied twice, the last word on each key is the same.
-//   - Memory is bounded: Config.MaxBlocks, Config.MaxWaiting events while a list is read; a key
+//   - Memory is bounded: Config.MaxBlocks, Config.MaxWaiting bytes of messages while a list is read; a key
 //     beyond a line's length and a part beyond event.MaxPoolParts are left out and counted.
 //   - Connections and lists come at bounded rates, rarer while they bring nothing.
 //

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 // Index is where a pool's blocks go: a shard.Space.
 type Index interface {
 	PoolReadable(name string, readable bool)
+	PoolHidden(name string) bool
 	PoolStore(ctx context.Context, name string, hashes []uint64) (unplaced []uint64, err error)
 	PoolRemove(ctx context.Context, name string, hashes []uint64) error
 	PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error
@@ -30,7 +32,7 @@ type Index interface {
 type Config struct {
 	// MaxBlocks is how many blocks of a pool are followed; default 8,388,608, of some 36 bytes at most.
 	MaxBlocks int
-	// MaxWaiting is how many messages wait while a list is read; default 65,536.
+	// MaxWaiting is how many bytes of messages wait while a list is read; default 64 MiB.
 	MaxWaiting int
 	// Relist is the time between lists while the stream is whole; default 10 min.
 	Relist time.Duration
@@ -57,7 +59,7 @@ func (c *Config) setDefaults() {
 		c.MaxBlocks = 1 << 23
 	}
 	if c.MaxWaiting <= 0 {
-		c.MaxWaiting = 1 << 16
+		c.MaxWaiting = 64 << 20
 	}
 	if c.HTTP == nil {
 		c.HTTP = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -67,8 +69,14 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// batch is how many objects are put into the index, or looked for again, at a time.
-const batch = 4096
+const (
+	// batch is how many objects are put into the index, taken out, or looked for again, at a time.
+	batch = 4096
+	// maxMessage is how long a message may be; a longer one is as one that is missing.
+	maxMessage = 16 << 20
+	// messageRoom is what a message takes besides its bytes.
+	messageRoom = 64
+)
 
 // Status is how a follower fares.
 type Status struct {
@@ -94,7 +102,8 @@ type Follower struct {
 	// Run's goroutine's:
 	objects  *objects // nil: nothing was listed
 	waiting  []message
-	over     bool // more came than may wait
+	waits    int  // bytes of waiting
+	over     bool // the list that is under way is of no use
 	unplaced map[uint64]struct{}
 	stat     Status
 	last     uint64 // number of the last message
@@ -192,20 +201,18 @@ func (f *Follower) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer f.bodies.Wait()
 	defer cancel()
-	conn, err := zmtp.Dial(ctx, f.source.Events, zmtp.Sub, zmtp.Options{})
+	conn, err := zmtp.Dial(ctx, f.source.Events, zmtp.Sub, zmtp.Options{MaxMessage: maxMessage})
 	if err != nil {
 		return fmt.Errorf("connecting to %s: %w", f.source.Events, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // however the session ends: read waits for it
 	if err := conn.Subscribe(""); err != nil {
-		_ = conn.Close()
 		return fmt.Errorf("subscribing at %s: %w", f.source.Events, err)
 	}
-	came, broken := make(chan message, 64), make(chan error, 1)
+	came, broken := make(chan message, 4), make(chan error, 1)
 	f.bodies.Go(func() { broken <- read(ctx, conn, came) })
 	f.heard, f.again, f.lists = false, true, make(chan listing, 1)
-	f.listing, f.waiting, f.over = false, nil, false
+	f.listing, f.waiting = false, nil
 	f.listPace.Progress()
 	place := time.NewTicker(f.cfg.Place)
 	defer place.Stop()
@@ -257,24 +264,21 @@ func read(ctx context.Context, conn *zmtp.Conn, came chan<- message) error {
 
 // take takes the next message.
 func (f *Follower) take(ctx context.Context, m message) error {
-	if f.heard && m.number != f.last+1 {
+	switch {
+	case !f.heard: // what came before it, after a list, never reached us
+		f.again, f.over = true, f.listing
+	case m.number != f.last+1:
 		f.stat.Gaps++
-		f.again, f.waiting = true, nil
-		f.over = f.listing // a list that is under way may be of before
+		f.again, f.over = true, f.listing // which may be of before
 		f.hide("gap", "messages of the stream are missing")
 	}
-	if !f.heard {
-		f.again = true // what came before it, after a list, never reached us
-		f.over = f.listing
-	}
 	f.heard, f.last = true, m.number
-	if f.listing || f.again {
-		if len(f.waiting) < f.cfg.MaxWaiting {
-			f.waiting = append(f.waiting, m)
-		} else {
-			f.over = true
+	if f.listing && !f.over {
+		f.waiting = append(f.waiting, m)
+		if f.waits += len(m.payload) + messageRoom; f.waits > f.cfg.MaxWaiting {
+			f.over, f.waiting = true, nil
 			if !f.stat.Readable {
-				f.hide("more", fmt.Sprintf("more than %d messages came while the keys were listed", f.cfg.MaxWaiting))
+				f.hide("more", fmt.Sprintf("more than %d bytes came while the keys were listed", f.cfg.MaxWaiting))
 			}
 		}
 	}
@@ -291,8 +295,8 @@ func (f *Follower) take(ctx context.Context, m message) error {
 	if f.stat.Readable && len(f.objects.parts) > int(f.source.Parts) {
 		f.reveal() // says why not
 	}
-	if len(removed) > 0 {
-		if err := f.index.PoolRemove(ctx, f.name, removed); err != nil {
+	for some := range slices.Chunk(removed, batch) {
+		if err := f.index.PoolRemove(ctx, f.name, some); err != nil {
 			return err
 		}
 	}
@@ -355,8 +359,10 @@ func (f *Follower) store(ctx context.Context, hashes []uint64) error {
 
 // place tries some of those again whose place nobody knew.
 func (f *Follower) place(ctx context.Context) error {
-	if f.stat.Readable {
-		f.index.PoolReadable(f.name, true) // all who named it may have left, and be back
+	if f.stat.Readable && f.index.PoolHidden(f.name) {
+		// All who named its stream had left, and are back: what others said meanwhile may be in it.
+		f.again = true
+		f.conceal("who names it has changed")
 	}
 	some := make([]uint64, 0, min(len(f.unplaced), batch))
 	for hash := range f.unplaced {

@@ -32,6 +32,12 @@ func (x *index) PoolReadable(_ string, readable bool) {
 	x.readable = readable
 }
 
+func (x *index) PoolHidden(string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !x.readable
+}
+
 func (x *index) PoolStore(_ context.Context, _ string, hashes []uint64) (unplaced []uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -148,15 +154,24 @@ func (s *store) say(stored, heard bool, hash uint64, parts ...int) {
 	}
 }
 
-func follow(t *testing.T, s *store, x *index) *Follower {
+func follow(t *testing.T, s *store, x *index, more ...func(*Config)) *Follower {
 	t.Helper()
-	f := New(Config{Place: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&s.log, nil))}, "p",
+	cfg := Config{Place: 5 * time.Millisecond, RetryMin: time.Millisecond, RetryMax: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&s.log, nil))}
+	for _, set := range more {
+		set(&cfg)
+	}
+	f := New(cfg, "p",
 		&event.PoolSource{Events: s.pub.Endpoint(), Keys: s.keys.URL, Prefix: "d@m", Parts: 2}, x)
+	runFollower(t, f)
+	return f
+}
+
+func runFollower(t *testing.T, f *Follower) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); f.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-ended })
-	return f
 }
 
 // is waits until lookups see these blocks, or none.
@@ -283,16 +298,4 @@ func TestMorePartsThanAreSaid(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	waittest.For(t, "a line of the log that says why", func() bool { return strings.Contains(s.log.text(), "parts: 2") })
-}
-
-// TestAKeyThatIsTooLong: whatever others have put into the store, the rest of it is read.
-func TestAKeyThatIsTooLong(t *testing.T) {
-	s, x := newStore(t), &index{has: map[uint64]bool{}}
-	s.all[strings.Repeat("k", 3*maxKey)] = true
-	s.say(true, false, 1, 0, 1)
-	f := follow(t, s, x)
-	x.is(t, f, "listed", true, 1)
-	if st := f.Status(); st.Left != (Left{Foreign: 1}) {
-		t.Errorf("%+v", st)
-	}
 }

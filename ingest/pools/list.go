@@ -14,12 +14,12 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 )
 
-// maxKey is how long a key of a list may be.
+// maxKey is how long a key may be; longer ones are no block's.
 const maxKey = 4096
 
 // list begins to read all keys of the store, beside the stream.
 func (f *Follower) list(ctx context.Context) {
-	f.listing, f.again, f.over, f.waiting = true, false, false, nil
+	f.listing, f.again, f.over, f.waiting, f.waits = true, false, false, nil, 0
 	lists := f.lists
 	f.bodies.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, f.cfg.ListLimit)
@@ -47,19 +47,19 @@ func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
 	}
 	o := newObjects(f.source, f.cfg.MaxBlocks)
 	lines := bufio.NewReaderSize(answer.Body, maxKey)
-	for rest := false; ; {
-		key, more, err := lines.ReadLine()
+	for long := false; ; {
+		line, more, err := lines.ReadLine()
 		switch {
 		case errors.Is(err, io.EOF):
 			return o, nil
 		case err != nil:
 			return nil, fmt.Errorf("listing the store's keys at %s: %w", at, err)
-		case !more && !rest && len(key) > 0:
-			o.apply(event.Stored, key)
-		case more && !rest:
-			o.left.Foreign++ // no block has such a key
+		case more && !long:
+			o.left.Foreign++
+		case !more && !long && len(line) > 0:
+			o.apply(event.Stored, line)
 		}
-		rest = more
+		long = more
 	}
 }
 
@@ -67,9 +67,9 @@ func (f *Follower) readKeys(ctx context.Context) (*objects, error) {
 func (f *Follower) listed(ctx context.Context, l listing) error {
 	f.listing = false
 	now := time.Now()
+	f.listPace.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, 0)
 	if l.err != nil || f.over {
 		f.again = true
-		f.listPace.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, 0)
 		if l.err == nil {
 			return nil
 		}
@@ -80,7 +80,6 @@ func (f *Follower) listed(ctx context.Context, l listing) error {
 		}
 		return nil
 	}
-	f.listPace.Progress()
 	f.stat.Lists++
 	if f.objects != nil {
 		was := f.objects.left

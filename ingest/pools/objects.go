@@ -33,7 +33,10 @@ func newObjects(s *event.PoolSource, most int) *objects {
 
 // parse returns the block and part that a key is of.
 func (o *objects) parse(key []byte) (hash uint64, part int, ok bool) {
-	k, ok := engine.ParseObjectKey(key)
+	var k engine.ObjectKey
+	if len(key) <= maxKey {
+		k, ok = engine.ParseObjectKey(key)
+	}
 	if !ok || !bytes.Equal(k.Prefix, []byte(o.source.Prefix)) || !o.wants(k.Group) {
 		o.left.Foreign++
 		return 0, 0, false
