@@ -191,7 +191,7 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 		for i := range s.cands {
 			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
 		}
-		c.pays = !o.Settled && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
+		c.pays = !o.Settled && len(s.cands) > 1 && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
 	}
 	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
 		c.bid.made = now

@@ -283,3 +283,17 @@ func TestNearIsWeighed(t *testing.T) {
 		}
 	}
 }
+
+// TestNoChoiceIsNotPutOff: where one rank only may be chosen, there is nothing to hear of first.
+func TestNoChoiceIsNotPutOff(t *testing.T) {
+	m := meet(t, 2, 2)
+	for i, r := range m.routers {
+		for id := range uint64(2) {
+			r.bids.crowd = 1e6
+			o := Options{RequestID: fmt.Sprint("only", id), Patient: true, Allowed: []uint64{id + 1}}
+			if a, err := r.BestWorker(t.Context(), Prompt{Local: numbers(1, 100)}, o); err != nil {
+				t.Errorf("router %d, rank %d: put off for %v: %v", i, id, a.Settle, err)
+			}
+		}
+	}
+}
