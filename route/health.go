@@ -390,8 +390,8 @@ func (r *Router) Withdraw(b Blame) {
 	}
 }
 
-// Succeeded tells that the worker of the request's stage has done its part, or begun
-// it. MarkPrefillComplete tells it of all stages.
+// Succeeded tells of the first sign that the worker of the request's stage does its part, and told
+// again, that it has done it. MarkPrefillComplete tells it of all stages.
 func (r *Router) Succeeded(requestID string, stage Stage) {
 	now := r.cfg.Now()
 	r.mu.Lock()

@@ -286,8 +286,8 @@ type Options struct {
 	// rank is chosen as long as it costs no more than another plus what the session
 	// should find cached there; where that is looked up, if it costs less than another.
 	Session *Session
-	// Watched is set by callers who tell when the first token came, and of failures:
-	// a worker that gives nothing in time is left out. Whole is set if the answer
+	// Watched is set by callers who tell when the first token came, of failures, and of the end (Succeeded, Free):
+	// a worker that gives nothing in time, or breaks its answers off, is left out. Whole is set if the answer
 	// does not come as a stream.
 	Watched, Whole bool
 	// Client tells who asks from others; see Router.Cut. 0 is another one each time.
