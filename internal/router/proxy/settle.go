@@ -12,8 +12,8 @@ type manner uint8
 
 const (
 	hasty   manner = iota // nothing: it takes what is best now
-	patient                 // route.ErrLater
-	settled                 // the same, but the others have been heard
+	patient               // route.ErrLater
+	settled               // the same, but the others have been heard
 )
 
 // hearOthers chooses once other routers, which choose at this moment, have been heard.
