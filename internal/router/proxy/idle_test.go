@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -55,6 +56,44 @@ func TestStreamsThatStall(t *testing.T) {
 		t.Errorf("%v after %q", err, strings.TrimSpace(string(data)))
 	}
 	is(breaker.Closed)
+}
+
+// A stream may have nothing to give behind its first token for longer than an engine of which nothing is known is
+// given, wherever it goes: it goes to another one once, and comes to its end there.
+func TestStreamsThatStallEverywhere(t *testing.T) {
+	goOn := make(chan struct{})
+	var stalled atomic.Int64
+	l := newLab(t, setup{engines: 3, fleet: func(c *fleet.Config) { c.Route.OverdueAfter = 20 * time.Millisecond },
+		engine: func(_ int, c *mockapi.Config) {
+			var steps atomic.Int64
+			c.Step = func(*mock.Report) time.Duration {
+				if steps.Add(1) == 3 {
+					stalled.Add(1)
+					<-goOn
+				}
+				return 0
+			}
+		}})
+	resp, err := l.send(t.Context(), "/v1/completions", `{"model":"org/model","prompt":[1,2,3],"max_tokens":9,"stream":true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	l.eventually(func() error {
+		failed := uint64(0)
+		for _, h := range l.model().Router.Health() {
+			failed += h.Failed
+		}
+		if failed < 2 && resp.StatusCode == http.StatusOK {
+			return fmt.Errorf("%d failures", failed)
+		}
+		return nil
+	})
+	close(goOn)
+	data, err := io.ReadAll(resp.Body)
+	if _, whole := streamed(string(data)); err != nil || !whole || stalled.Load() != 2 {
+		t.Errorf("%d %v after %q, %d engines have stalled", resp.StatusCode, err, strings.TrimSpace(string(data)), stalled.Load())
+	}
 }
 
 // Streams of an engine that may break off are kept back until a few of their events are there, however their lines

@@ -64,6 +64,8 @@ type call struct {
 	seat    *any  // of the client's connection; see exchangeOf
 	desk    *desk // what it is in
 	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
+	left    int   // how often it may go to another worker
+	stalled bool  // it was given up behind its first token
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -82,6 +84,7 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	p.extended(q)
 	var last *failure
 	for t := (retries{}); ; {
+		q.left = p.cfg.Retries - t.n
 		best, err := p.choose(ctx, q)
 		if err != nil {
 			if ctx.Err() != nil {

@@ -240,29 +240,39 @@ const (
 // end, or as much as there is room for. The error is for one that breaks off until then, which
 // can still be told by a status. That a stalled one holds its head back is the price; without its
 // end it is of no use to its client. A probe's stream is read on for a moment; it is late if it gave
-// nothing for so long that it was given up.
+// nothing for so long that it was given up. That may be the request's way, as where a tool's call comes in
+// one piece: so no request is given up twice for it, nor where no other worker may go on.
 func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, best *route.Answer) (late bool, err error) {
 	streams := s.flushed(resp)
-	probe := (best.Probe || best.Unproven) && streams && s.judge.said == good && !s.call.final()
+	probe := (best.Probe || best.Unproven) && streams && s.judge.said == good && !s.call.final() && s.call.left > 0 && !s.call.stalled
+	var up *time.Timer
 	if probe && s.overdue > 0 {
-		up := time.AfterFunc(s.overdue, cancel)
-		defer func() {
-			if !up.Stop() && s.err != io.EOF { //nolint:errorlint // readers return it bare
-				late, err = true, context.Canceled
-			}
-		}()
+		up = time.AfterFunc(s.overdue, cancel)
 	}
 	for begun := time.Now(); s.err == nil && s.n < len(s.buf) && (!streams || probe && s.held(best, begun)); {
 		var n int
 		n, s.err = s.next(resp.Body, s.buf[s.n:], cancel)
 		s.judge.see(s.buf[s.n : s.n+n])
 		s.n += n
+		if up != nil && s.err == nil {
+			if late = !up.Stop(); late {
+				s.err = context.Canceled
+			}
+			up.Reset(s.overdue)
+		}
 	}
-	if s.err == nil || s.err == io.EOF || streams && !probe { //nolint:errorlint // readers return it bare
+	late = up != nil && !up.Stop() || late
+	switch {
+	case s.err == io.EOF: //nolint:errorlint // readers return it bare
+		return false, nil
+	case late:
+		s.call.stalled = true
+		s.err = context.Canceled
+	case s.err == nil || streams && !probe:
 		return false, nil
 	}
 	s.idle.stop()
-	return false, s.err
+	return late, s.err
 }
 
 // held reports whether a probe's stream has yet to go on.
