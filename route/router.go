@@ -485,17 +485,3 @@ func (r *Router) usesIndex(s *scratch, o *Options) bool {
 	s.weigh.override(o)
 	return r.policy.UsesIndex(&s.weigh)
 }
-
-// override sets what the request may say itself.
-func (w *Weighing) override(o *Options) {
-	w.Weight, w.HasWeight = w.Settings.OverlapWeight, o.Weight != nil
-	if w.HasWeight {
-		w.Weight = *o.Weight
-	}
-	w.Temperature = w.Settings.Temperature
-	if o.Temperature != nil {
-		w.Temperature = *o.Temperature
-	}
-	w.Pinned, w.expected = o.Worker != nil, o.ExpectedOutput
-	w.aim, w.aims = o.aim(w.Settings), o.Token != nil
-}
