@@ -19,7 +19,9 @@ func raw(trap, fd uintptr, x *call) (n int, errno syscall.Errno) {
 	case syscall.SYS_WRITE:
 		n, err = syscall.Write(int(fd), x.data)
 	case syscall.SYS_READV:
-		n, err = unix.Readv(int(fd), [][]byte{x.data, x.more})
+		if n, err = unix.Readv(int(fd), [][]byte{x.data, x.more}); err == nil {
+			_, err = syscall.Read(int(fd), nil) // takes nothing: Readv is not told of writes by package syscall
+		}
 	default:
 		n, err = syscall.Read(int(fd), x.data)
 	}
