@@ -173,9 +173,9 @@ func (r *Router) gone(k load.Key, now time.Time) {
 	r.closeAccount(k, a, now)
 	switch {
 	case a.answered:
-		proven := a.worker.proven // which an end without a word does not make it
-		r.firm(a, now)
-		a.worker.proven = proven
+		if !a.firm && !a.failed { // an end without a word speaks for the worker, and proves nothing
+			r.outcome(a, breaker.Succeeded, 0, now)
+		}
 	case a.overdue(now):
 		r.gaveUp(a, now)
 	default:

@@ -112,13 +112,13 @@ func (o *owner) names(h core.Holder, pool RankID) bool {
 
 // PoolRemove takes objects out of a pool with a stream of its own. ctx bounds the wait for room in the queue.
 func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) error {
-	return s.poolKeep(ctx, name, func(x core.Index, h core.Holder) []uint64 { return hashes })
+	return s.poolDrop(ctx, name, func(x core.Index, h core.Holder) []uint64 { return hashes })
 }
 
 // PoolKeep takes out of a pool with a stream of its own what keep does not want, which owners
 // call beside one another. ctx bounds the wait for room in the queue.
 func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
-	return s.poolKeep(ctx, name, func(x core.Index, h core.Holder) (gone []uint64) {
+	return s.poolDrop(ctx, name, func(x core.Index, h core.Holder) (gone []uint64) {
 		x.Dump(h, func(ev *event.Event, copies []uint32) bool {
 			for j, e := range ev.Engine {
 				if copies[j] > 0 && !keep(e) {
@@ -131,7 +131,7 @@ func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64
 	})
 }
 
-func (s *Space) poolKeep(ctx context.Context, name string, gone func(core.Index, core.Holder) []uint64) error {
+func (s *Space) poolDrop(ctx context.Context, name string, gone func(core.Index, core.Holder) []uint64) error {
 	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
 		t.inspect = func(o *owner) {
 			if o.index.Empty(m.holder) {

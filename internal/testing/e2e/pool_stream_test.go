@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/enginepub"
-	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/client"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/testing/mptest"
@@ -23,15 +22,7 @@ import (
 func TestAPoolsMasterSaysWhatIsInIt(t *testing.T) {
 	const size, blocks = 4, 4
 	home := t.TempDir()
-	prompt := make([]uint32, size*blocks+1)
-	for i := range prompt {
-		prompt[i] = uint32(7 + i)
-	}
-	local, err := blockhash.LocalHashes(nil, prompt, size, blockhash.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := blockhash.SequenceHashes(nil, local)
+	prompt, names := poolPrompt(t, size, blocks)
 	key := func(block, rank int) string {
 		return fmt.Sprintf("org/m@tp_rank:%d@pcp0@dcp0@pp_rank:0@group:0@%048x%016x", rank, 7, names[block])
 	}

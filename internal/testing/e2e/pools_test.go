@@ -20,15 +20,7 @@ import (
 func TestAPoolOutlivesWhoFilledIt(t *testing.T) {
 	const size, blocks = 4, 6
 	home := t.TempDir()
-	prompt := make([]uint32, size*blocks+1)
-	for i := range prompt {
-		prompt[i] = uint32(7 + i)
-	}
-	local, err := blockhash.LocalHashes(nil, prompt, size, blockhash.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := blockhash.SequenceHashes(nil, local)
+	prompt, names := poolPrompt(t, size, blocks)
 	in := startIndexer(t, home)
 	engines := map[uint64]*enginepub.Publisher{}
 	sidecars := map[uint64]*process{}
@@ -102,4 +94,18 @@ func TestAPoolOutlivesWhoFilledIt(t *testing.T) {
 	wanted("a new run of the indexer", 5, map[uint64][2]int{1: {3, 4}, 2: {6, 6}})
 	say(1, "BlockRemoved", "STORAGE", names[2:3])
 	wanted("removed from it", 2, map[uint64][2]int{1: {3, 3}, 2: {6, 6}})
+}
+
+// poolPrompt returns tokens of so many blocks and one more, and what the blocks are called.
+func poolPrompt(t *testing.T, size, blocks int) (prompt []uint32, names []uint64) {
+	t.Helper()
+	prompt = make([]uint32, size*blocks+1)
+	for i := range prompt {
+		prompt[i] = uint32(7 + i)
+	}
+	local, err := blockhash.LocalHashes(nil, prompt, size, blockhash.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prompt, blockhash.SequenceHashes(nil, local)
 }
