@@ -79,14 +79,17 @@ func TestDisagreementIsFoundBySampling(t *testing.T) {
 		}
 		return nil
 	})
-	n := chat(word) // it goes by the files' template, as tokens: that is what sampling is to find
-	// More than once: a comparison for which a loaded machine's engine takes too long is no word.
-	if text := state("disagrees", "disagrees", func() { chat(word) }); !strings.Contains(text, `"position":`) || strings.Contains(text, word) {
-		t.Error(text)
+	// The first of these can already be compared before it is sent. And more than one: a comparison for which a
+	// loaded machine's engine takes too long is no word.
+	text := state("disagrees", "disagrees", func() { chat(word) })
+	_, counts, _ := strings.Cut(text, `"ours":`)
+	var ours, theirs int
+	if _, err := fmt.Sscanf(counts, `%d,"theirs":%d`, &ours, &theirs); err != nil || theirs != ours+1 || !strings.Contains(text, `"position":`) || strings.Contains(text, word) {
+		t.Errorf("%v: %s", err, text)
 	}
 	before := [2]float64{metrics(passed), metrics(made, `from="process"`)}
-	if n2 := chat(word); n2 != n+1 {
-		t.Errorf("the engine computed %d tokens, then %d: it was to write one more by its own template", n, n2)
+	if n := chat(word); n != theirs {
+		t.Errorf("the engine computed %d tokens: it was to write one more than %d by its own template", n, ours)
 	}
 	chat("the in")
 	if after := [2]float64{metrics(passed), metrics(made, `from="process"`)}; after != before {
