@@ -126,7 +126,8 @@ func TestPublishingGoesOnWithTheNextLeader(t *testing.T) {
 	elected := time.Now()
 	done := <-flushed
 	t.Logf("the stream takes messages %v after the crash, all is published %v later", elected.Sub(killed), done.Sub(elected))
-	if late := done.Sub(elected); late > time.Second+elected.Sub(killed)/8 { // so rarely it is tried by then
+	// How soon it is where processors are free is TestPublishingGoesOnSoonAfterAnotherLeads's.
+	if late := done.Sub(elected); late > 20*time.Second {
 		t.Errorf("publishing goes on %v after the stream takes messages", late)
 	}
 	for _, p := range all {

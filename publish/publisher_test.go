@@ -451,6 +451,33 @@ func TestAMissingStreamIsMadeAgain(t *testing.T) {
 	})
 }
 
+// While nobody leads the stream it is asked often enough that what waits is stored an eighth of
+// the time without a leader later, or sooner.
+func TestPublishingGoesOnSoonAfterAnotherLeads(t *testing.T) {
+	for _, away := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 9 * time.Second} {
+		for seed := range uint64(20) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeStream(seed, 0)
+				cfg := testConfig(t, nil)
+				p := start(cfg, f)
+				f.setRefuse(jetstream.ErrNoStreamResponse)
+				if err := p.Cleared(t.Context(), 0); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(away)
+				f.setRefuse(nil)
+				elected := time.Now()
+				if err := p.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if late := time.Since(elected); late > max(cfg.RetryMin, away/8)+10*f.delay {
+					t.Errorf("after %v without a leader an event is stored %v later", away, late)
+				}
+			})
+		}
+	}
+}
+
 func TestCloseReportsWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeStream(1, 0)

@@ -98,7 +98,7 @@ func TestALeaderIsKilled(t *testing.T) {
 	})
 	late := time.Since(elected)
 	t.Logf("another server leads %v after the crash, the fleet publishes %v later", elected.Sub(killed), late)
-	if late > 2*time.Second+elected.Sub(killed)/8 { // publishers try more and more rarely
+	if late > 20*time.Second { // on a machine with much to do; how soon it is otherwise, publish's tests show by a fake clock
 		t.Errorf("the fleet publishes %v after another server leads", late)
 	}
 	last := fleet.progress(func(mocker.Progress) bool { return true })
