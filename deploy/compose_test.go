@@ -5,17 +5,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -51,26 +52,13 @@ func readCompose(t *testing.T) (file composeFile) {
 	return file
 }
 
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
-
 // What the compose file starts, as processes: the same programs with the same arguments
 // and environment, on this machine's loopback in place of the containers' network. With
 // a container runtime make test-deploy runs the file itself.
 func TestComposeAsProcesses(t *testing.T) {
 	file := readCompose(t)
-	ports := map[string]string{"4222": freePort(t), "8090": freePort(t), "8000": freePort(t)}
+	first := porttest.Free(t, 3)
+	ports := map[string]string{"4222": strconv.Itoa(first), "8090": strconv.Itoa(first + 1), "8000": strconv.Itoa(first + 2)}
 	here := strings.NewReplacer("nats://nats:4222", "nats://127.0.0.1:"+ports["4222"], "0.0.0.0:8090", "127.0.0.1:"+ports["8090"],
 		"0.0.0.0:8000", "127.0.0.1:"+ports["8000"], "127.0.0.1:8090", "127.0.0.1:"+ports["8090"], "127.0.0.1:8000", "127.0.0.1:"+ports["8000"],
 		"--http-host=0.0.0.0", "--http-host=127.0.0.1", "--http-advertise=engines", "--http-advertise=127.0.0.1")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -46,7 +47,7 @@ static_resources:
 `
 
 const envoyListener = `  - name: %[1]s
-    address: {socket_address: {address: 127.0.0.1, port_value: %[2]s}}
+    address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}
     per_connection_buffer_limit_bytes: 16777216
     filter_chains:
     - filters:
@@ -75,21 +76,6 @@ const envoyListener = `  - name: %[1]s
               "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
 `
 
-// freePorts returns ports of this machine where nobody listens.
-func freePorts(t *testing.T, n int) (ports []string) {
-	t.Helper()
-	for range n {
-		ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close() //nolint:errcheck,revive // all are held until there are enough, so that they differ
-		_, port, _ := net.SplitHostPort(ln.Addr().String())
-		ports = append(ports, port)
-	}
-	return ports
-}
-
 // startEnvoy runs an Envoy before a picker and engines, and returns the URLs of its listeners in
 // full duplex and with buffers, and the router's.
 func startEnvoy(t *testing.T, args ...string) (duplex, buffered, url string) {
@@ -115,9 +101,9 @@ func envoyBefore(t *testing.T, engines []string, args ...string) (duplex, buffer
 	if err != nil {
 		t.Fatal(err)
 	}
-	ports := freePorts(t, 2)
-	text := fmt.Sprintf(envoyConfig, fmt.Sprintf(envoyListener, "duplex", ports[0], "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED", "SEND"),
-		fmt.Sprintf(envoyListener, "buffered", ports[1], "BUFFERED", "STREAMED", "SKIP"), port)
+	first := porttest.Free(t, 2)
+	text := fmt.Sprintf(envoyConfig, fmt.Sprintf(envoyListener, "duplex", first, "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED", "SEND"),
+		fmt.Sprintf(envoyListener, "buffered", first+1, "BUFFERED", "STREAMED", "SKIP"), port)
 	file := filepath.Join(t.TempDir(), "envoy.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -136,7 +122,7 @@ func envoyBefore(t *testing.T, engines []string, args ...string) (duplex, buffer
 			t.Log(out.String())
 		}
 	})
-	duplex, buffered = "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+	duplex, buffered = "http://"+porttest.Local(first), "http://"+porttest.Local(first+1)
 	for _, u := range []string{duplex, buffered} {
 		waittest.Until(t, func() error {
 			if status, text, _ := ask(http.MethodGet, u+"/v1/models", ""); status != http.StatusOK || !strings.Contains(text, `"m"`) {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -24,20 +23,10 @@ import (
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/publish"
 )
-
-// freeAddress returns an address that a router can have again after a restart.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close() //nolint:errcheck // nobody has used it
-	return ln.Addr().String()
-}
 
 // Streams through a router that is stopped and started again while they go on.
 // One that stops well ends no answer; one that has no time for that cuts them off
@@ -56,7 +45,7 @@ func TestRestarts(t *testing.T) {
 		t.Cleanup(func() { e.Close(); s.CloseClientConnections(); s.Close() })
 		engines, urls = append(engines, e), append(urls, s.URL)
 	}
-	address := freeAddress(t)
+	address := porttest.Local(porttest.Free(t, 1)) // the next router can have it, too
 	router := func(more ...string) (stop func()) {
 		_, stop = start(t, append([]string{"--nats=none", "--kv-events=false", "--model=m", "--block-size=4", "--engines=" + strings.Join(urls, ","),
 			"--http-listen=" + address}, more...)...)

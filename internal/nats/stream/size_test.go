@@ -3,11 +3,9 @@ package stream
 import (
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/nats/broker"
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -150,24 +149,17 @@ func TestCopiesInACluster(t *testing.T) {
 func startCluster(t *testing.T) []*server.Server {
 	t.Helper()
 	// A server of a cluster with JetStream needs the others' addresses to start.
+	const n = 3
+	first := porttest.Free(t, n)
 	var routes []*url.URL
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
-		_ = l.Close()
+	for i := range n {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: porttest.Local(first + i)})
 	}
 	var servers []*server.Server
-	for i, self := range routes {
-		port, err := strconv.Atoi(self.Port())
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i := range n {
 		s, err := server.NewServer(&server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
-			JetStream: true, StoreDir: t.TempDir(), Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port}, Routes: routes,
+			JetStream: true, StoreDir: t.TempDir(), Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: first + i}, Routes: routes,
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -3,13 +3,13 @@ package enginetest
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/enginepub"
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/testing/mptest"
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 )
 
 // Mock is a mock engine of some ranks, which loses live messages on purpose.
@@ -31,7 +31,7 @@ func NewMock(t testing.TB, seed uint64, ranks, buffer int) *Mock {
 		History: make([]*History, ranks), pubs: make([]*enginepub.Publisher, ranks)}
 	var err error
 	for range 100 { // somebody else may take the ports meanwhile
-		m.ports[0] = freePorts(t, 2*ranks)
+		m.ports[0] = porttest.Free(t, 2*ranks)
 		m.ports[1] = m.ports[0] + ranks
 		m.seed = seed
 		if err = m.start(); err == nil {
@@ -155,29 +155,3 @@ func (m *Mock) Incomplete(rank, base int) *core.Oracle {
 }
 
 func tcp(port int) string { return fmt.Sprintf("tcp://127.0.0.1:%d", port) }
-
-// freePorts returns the first of n ports in a row that nobody listens at. They
-// are below those that systems give out on their own, so that an engine that
-// starts again finds its ports free.
-func freePorts(t testing.TB, n int) int {
-	t.Helper()
-	for range 1000 {
-		first := 10_000 + rand.IntN(20_000)
-		var open []net.Listener
-		for len(open) < n {
-			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+len(open)))
-			if err != nil {
-				break
-			}
-			open = append(open, l)
-		}
-		for _, l := range open {
-			_ = l.Close() // they have given their ports
-		}
-		if len(open) == n {
-			return first
-		}
-	}
-	t.Fatalf("no %d ports in a row are free", n)
-	return 0
-}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/kvatlas/kvatlas/internal/testing/porttest"
 )
 
 // asServer makes a test binary a server of a cluster: its number, the directory where it
@@ -42,7 +44,7 @@ func RunServer() {
 	}
 	s, err := server.NewServer(&server.Options{
 		ServerName: serverName(number), Host: "127.0.0.1", Port: client.Port, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: args[1], Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: own.Port}, Routes: routes,
+		JetStream: true, StoreDir: args[1], Cluster: server.ClusterOpts{Name: "c" + hosts[0], Host: "127.0.0.1", Port: own.Port}, Routes: routes,
 	})
 	if err != nil {
 		panic(err)
@@ -64,17 +66,8 @@ func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
 	const servers = 3
 	var hosts, clients []string
-	for i := range 2 * servers {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i < servers {
-			hosts = append(hosts, l.Addr().String())
-		} else {
-			clients = append(clients, l.Addr().String())
-		}
-		_ = l.Close()
+	for first, i := porttest.Free(t, 2*servers), 0; i < servers; i++ {
+		hosts, clients = append(hosts, porttest.Local(first+i)), append(clients, porttest.Local(first+servers+i))
 	}
 	c := &Cluster{}
 	for i := range servers {
