@@ -14,6 +14,7 @@ import (
 
 func TestConsumerOfTheDocument(t *testing.T) {
 	n := newNATSBench(t, startBroker(t, t.TempDir()).Conn())
+	n.gapWait = 0 // by default, as in the document
 	n.worker(1, nil)
 	in := n.open("a", nil, nil)
 	var doc jetstream.ConsumerConfig

@@ -65,13 +65,15 @@ type natsBench struct {
 	metrics *metrics.Set // of the publishers
 	streams publish.StreamConfig
 	group   *publish.Group // nil: each has one of its own
-	gapWait time.Duration  // of replicas; 0 is the default
+	gapWait time.Duration  // of replicas
 }
 
 func newNATSBench(t testing.TB, nc *nats.Conn) *natsBench {
 	t.Helper()
 	return &natsBench{t: t, nc: nc, js: jetStream(t, nc), truth: newTruth(), metrics: metrics.NewSet(),
-		streams: publish.StreamConfig{MaxBytes: 64 << 20}}
+		streams: publish.StreamConfig{MaxBytes: 64 << 20},
+		// What is asked for counts as a gap, and what was not stored is sent again later than by default on a busy machine.
+		gapWait: waittest.Patience}
 }
 
 // worker opens the publisher of an engine.
@@ -428,7 +430,6 @@ func killServers(t *testing.T, workers, steps int, env ...string) *natsBench {
 		t.Fatal("the lock was free")
 	}
 	n := newNATSBench(t, b.Conn())
-	n.gapWait = waittest.Patience // what is asked for counts as a gap, and what was not stored is sent again later than that on a busy machine
 	if len(env) > 0 {
 		n.streams.Batches, n.group = true, &publish.Group{}
 	}

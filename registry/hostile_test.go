@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // What is allowed is what is dialled: neither an abstract socket in the place of
@@ -105,9 +107,12 @@ func TestAnInstanceOfManyRanks(t *testing.T) {
 	}
 	post(t, r.ServeRegister, body(5, ""), http.StatusCreated, "ok")
 	post(t, r.ServeUnregister, `{"instance_id":7,"model_name":"m"}`, http.StatusOK, "ok")
-	if e, _ := r.Lookup(Key{Worker{Model: "m", BlockSize: 16}.Space(), 7}); e.State != Gone {
-		t.Errorf("%v", e.State)
-	}
+	waittest.Until(t, func() error { // the answer waits for a second at most until it is so
+		if e, _ := r.Lookup(Key{Worker{Model: "m", BlockSize: 16}.Space(), 7}); e.State != Gone {
+			return fmt.Errorf("%v", e.State)
+		}
+		return nil
+	})
 	w := Worker{ID: 8, Model: "m", BlockSize: 16, Transport: ZMQ}
 	for rank := range uint32(maxRanks + 1) { // as if others had written them
 		w.Ranks, w.Endpoints.Events = []uint32{rank}, map[uint32]string{rank: "tcp://127.0.0.1:5557"}

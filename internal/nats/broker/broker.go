@@ -23,6 +23,9 @@ const None = "none"
 // tellEvery is how often the log says that a connection is waited for.
 const tellEvery = 10 * time.Second
 
+// flushWait bounds how long Close waits for the server to have all that was sent.
+const flushWait = 5 * time.Second
+
 // Config says which NATS to use. The zero value is not usable: URL is needed,
 // and DataDir with an embedded server.
 type Config struct {
@@ -120,7 +123,7 @@ func (b *Broker) Address() string { return b.nc.ConnectedUrlRedacted() }
 // Close sends what the connection still holds, closes it, and shuts an
 // embedded server down, waiting until its files are closed.
 func (b *Broker) Close() error {
-	err := b.nc.FlushTimeout(time.Second)
+	err := b.nc.FlushTimeout(flushWait)
 	if errors.Is(err, nats.ErrConnectionClosed) || !b.nc.IsConnected() {
 		err = nil // nothing can be waiting where nothing is buffered
 	}
