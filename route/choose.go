@@ -87,8 +87,8 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		a.Overdue = r.allowed(o, &a.Candidate, &e)
 		a.First = time.Duration(e.first * float64(time.Millisecond))
-		booked = r.send(k, r.workers[a.Worker], a.Overdue, now)
-		booked.watched, booked.client = o.Watched, o.Client
+		booked = r.send(k, r.workers[a.Worker], o.Client, a.Overdue, now)
+		booked.watched = o.Watched
 		a.Trial = Trial{!booked.worker.breaker.Closed(), r.unproven(booked.worker)}
 		booked.choose(&a, o, r.bySlot[a.slot], s.trace.TraceID(), r.cfg.BlockSize)
 		if a.Account.Estimated || r.bySlot[a.slot].belief.doubted {

@@ -96,7 +96,7 @@ func (r *Router) Cut(requestID string, stage Stage) {
 	if !a.answered {
 		a.unlist()
 	}
-	a.failed = true // nothing more is told of it
+	a.fails() // nothing more is told of it
 	blamed := c.Failures > 0 && w.cuts >= c.Failures && r.ends.tell(w.cuts) && !r.othersTell(w)
 	switch state := w.breaker.State(now); {
 	case !blamed:
@@ -106,7 +106,7 @@ func (r *Router) Cut(requestID string, stage Stage) {
 		return
 	case state != breaker.Closed:
 		r.outcome(a, breaker.Failed, 0, now)
-	case r.mayLeaveOut(w):
+	case r.mayLeaveOut(w, true):
 		w.breaker.Trip(c, now)
 		w.leftOut[0]++
 		r.wellUntil = time.Time{}
@@ -122,12 +122,40 @@ func (r *Router) othersTell(w *workerState) bool {
 	if len(w.cutters) >= r.settings.Breaker.Failures {
 		return false
 	}
-	for _, a := range r.attempts {
-		if a.worker == w && !a.failed && !slices.Contains(w.cutters, a.client) {
+	return w.under.other(w.cutters)
+}
+
+// under counts a worker's requests that are under way and have not failed, by their clients, so that nobody has
+// to look through all requests for them. What is counted is not 0.
+type under map[uint64]int
+
+// other reports whether one is of a client that the list has not.
+func (u under) other(list []uint64) bool {
+	for client := range u { // at most one more than the list has
+		if !slices.Contains(list, client) {
 			return true
 		}
 	}
 	return false
+}
+
+// tells counts the request among its worker's, or off.
+func (a *attempt) tells(by int) {
+	h := &a.worker.health
+	if h.under == nil {
+		h.under = make(under)
+	}
+	if n := h.under[a.client] + by; n > 0 {
+		h.under[a.client] = n
+	} else {
+		delete(h.under, a.client)
+	}
+}
+
+// fails notes that the request has failed, which counts once.
+func (a *attempt) fails() {
+	a.failed = true
+	a.tells(-1)
 }
 
 // Stalled tells that the request's answer has begun, and nothing of it has come for as long as its first sign
@@ -141,7 +169,7 @@ func (r *Router) Stalled(requestID string, stage Stage) (b Blame) {
 	if a == nil || a.failed || a.whole || !a.answered {
 		return b
 	}
-	a.failed = true
+	a.fails()
 	a.worker.failed++
 	r.outcome(a, breaker.Failed, 0, now)
 	return Blame{worker: a.worker, ticket: a.ticket}
@@ -154,5 +182,6 @@ func (r *Router) WentOn(requestID string, stage Stage, b Blame) {
 	defer r.mu.Unlock()
 	if a := r.attempts[r.key(requestID, stage)]; a != nil && a.worker == b.worker {
 		a.failed, a.ticket = false, b.worker.breaker.Sent(r.cfg.Now()) // which others' failures may have opened
+		a.tells(1)
 	}
 }

@@ -2,6 +2,9 @@ package route
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -198,5 +201,67 @@ func TestUnproven(t *testing.T) {
 	r.RemoveWorker(3)
 	if ask("e") {
 		t.Error("the other one only prefills")
+	}
+}
+
+// TestUnder: what is counted under way at a worker, by client, is what a look at all requests finds, whatever
+// becomes of them, and nothing in the end.
+func TestUnder(t *testing.T) {
+	r, _, now := open(t, nil, workers(3)...)
+	rng := rand.New(rand.NewPCG(1, 2))
+	live, held := map[string]bool{}, map[string]Blame{}
+	for i := range 4000 {
+		id := ""
+		if ids := slices.Sorted(maps.Keys(live)); len(ids) > 0 {
+			id = ids[rng.IntN(len(ids))]
+		}
+		switch n := rng.IntN(8); {
+		case id == "" || n < 2 && len(live) < 20:
+			id = fmt.Sprint(i)
+			best(t, r, Prompt{Local: numbers(i, 2)}, Options{RequestID: id, Watched: true, Client: uint64(rng.IntN(4))})
+			live[id] = true
+		case n == 2:
+			r.Succeeded(id, Whole)
+		case n == 3:
+			r.Cut(id, Whole)
+		case n == 4:
+			r.Failed(id, Whole, Failure{Full: rng.IntN(2) == 0})
+		case n == 5:
+			if b := r.Stalled(id, Whole); !b.None() {
+				held[id] = b
+			}
+		case n == 6:
+			if b, ok := held[id]; ok {
+				r.WentOn(id, Whole, b)
+				delete(held, id)
+			}
+		default:
+			r.Free(id)
+			delete(live, id)
+			delete(held, id)
+		}
+		now.add(10 * time.Millisecond)
+		want := map[uint64]under{}
+		for _, a := range r.attempts {
+			if id := a.worker.ID; !a.failed {
+				if want[id] == nil {
+					want[id] = under{}
+				}
+				want[id][a.client]++
+			}
+		}
+		for id, w := range r.workers {
+			if !maps.Equal(w.under, want[id]) {
+				t.Fatalf("step %d, worker %d: %v are counted, %v are there", i, id, w.under, want[id])
+			}
+		}
+	}
+	for id := range live {
+		r.Free(id)
+	}
+	for id, w := range r.workers {
+		if len(w.under) > 0 {
+			t.Errorf("worker %d: %v are left", id, w.under)
+		}
 	}
 }

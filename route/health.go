@@ -12,7 +12,8 @@ import (
 // refused, and the oldest request that waits for its first token for a worker that
 // takes requests and says nothing. At most Settings.LeftOutShare of the workers that decode
 // are left out so: what fails everywhere is no worker's fault, and where most
-// fail the rest would be crushed. Prefill workers may all be: there is a way without them.
+// fail the rest would be crushed. Prefill workers may all be, if it is
+// sure that the fault is theirs: there is a way without them.
 
 // patience is how many times longer than predicted a first token may take, and how
 // many a whole answer, before its worker is judged by it.
@@ -47,6 +48,7 @@ type health struct {
 	proven         bool      // an answer of it was firm
 	cuts           int       // in a row; see Router.Cut
 	cutters        []uint64  // their clients, as many as count
+	under          under
 	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
 	// are more than Settings.Breaker has.
 	wrong, wrongMost int
@@ -58,14 +60,15 @@ type health struct {
 type tally struct{ well, wrong uint64 }
 
 // send notes that the worker is sent a request.
-func (r *Router) send(k load.Key, w *workerState, allowed time.Duration, now time.Time) *attempt {
+func (r *Router) send(k load.Key, w *workerState, client uint64, allowed time.Duration, now time.Time) *attempt {
 	var a *attempt
 	if n := len(r.spare); n > 0 {
 		a, r.spare = r.spare[n-1], r.spare[:n-1]
 	} else {
 		a = new(attempt)
 	}
-	*a = attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, older: w.newest}
+	*a = attempt{worker: w, ticket: w.breaker.Sent(now), sent: now, allowed: allowed, client: client, older: w.newest}
+	a.tells(1)
 	if w.newest != nil {
 		w.newest.newer = a
 	} else {
@@ -171,6 +174,9 @@ func (r *Router) gone(k load.Key, now time.Time) {
 	}
 	delete(r.attempts, k)
 	r.closeAccount(k, a, now)
+	if !a.failed {
+		a.tells(-1)
+	}
 	switch {
 	case a.answered:
 		if !a.firm && !a.failed { // an end without a word speaks for the worker, and proves nothing
@@ -194,7 +200,7 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	w := a.worker
 	a.unlist()
 	w.failed++
-	if w.silent || r.mayLeaveOut(w) {
+	if w.silent || r.mayLeaveOut(w, true) {
 		w.breaker.Trip(&r.settings.Breaker, now)
 	}
 	if first := w.oldest; first == nil || !first.overdue(now) {
@@ -232,12 +238,17 @@ func (a *attempt) since() time.Time {
 }
 
 func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration, now time.Time) {
+	r.outcomeOf(a, o, retryAfter, false, now)
+}
+
+// outcomeOf is outcome; the failure is shared if another worker may be the cause.
+func (r *Router) outcomeOf(a *attempt, o breaker.Outcome, retryAfter time.Duration, shared bool, now time.Time) {
 	w := a.worker
 	if o == breaker.Failed || o == breaker.Refused {
 		r.wellUntil = time.Time{}
 	}
 	out := w.breaker.Ended(&r.settings.Breaker, &a.ticket, o, retryAfter, now, func() bool {
-		may := r.mayLeaveOut(w)
+		may := r.mayLeaveOut(w, !shared)
 		if !may {
 			w.spared++
 		}
@@ -253,8 +264,8 @@ func (r *Router) outcome(a *attempt, o breaker.Outcome, retryAfter time.Duration
 }
 
 // mayLeaveOut reports whether the workers that stay are enough without this one. Without prefill workers
-// the decode workers do all.
-func (r *Router) mayLeaveOut(w *workerState) bool {
+// the decode workers do all: so all of them may be left out, if it is sure that what failed is theirs.
+func (r *Router) mayLeaveOut(w *workerState, sure bool) bool {
 	all, out, decode := 0, 0, false
 	for _, other := range r.workers {
 		if other.absent() != Eligible {
@@ -271,12 +282,12 @@ func (r *Router) mayLeaveOut(w *workerState) bool {
 		}
 	}
 	share := r.settings.LeftOutShare
-	return w.Role == Prefill && decode && share > 0 || float64(out+1) <= share*float64(all)+1e-9
+	return sure && w.Role == Prefill && decode && share > 0 || float64(out+1) <= share*float64(all)+1e-9
 }
 
 // leftOut says whether a worker gets no requests for what became of others.
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
-	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w) {
+	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w, true) {
 		w.silent = true
 		w.leftOut[0]++
 	}
@@ -303,6 +314,9 @@ type Failure struct {
 	// Alone is set with Wrong if no other can be asked. Then it takes more requests in a row, and
 	// that others served more in the meantime than they called wrong.
 	Alone bool
+	// Shared is set if another worker has failed with this one, and which of them is at fault is not known. Then
+	// prefill workers are left out no further than others may be: Settings.LeftOutShare.
+	Shared bool
 }
 
 // Blame is a failure that a worker was held to; see Withdraw.
@@ -359,7 +373,7 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 	if f.Wrong && !r.callsWrong(&w.health, f.Alone) {
 		return b
 	}
-	a.failed = true
+	a.fails()
 	if !f.Full && !a.answered && a.overdue(now) {
 		r.gaveUp(a, now)
 		return b
@@ -373,7 +387,7 @@ func (r *Router) Failed(requestID string, stage Stage, f Failure) (b Blame) {
 		return b
 	}
 	w.failed++
-	r.outcome(a, breaker.Failed, 0, now)
+	r.outcomeOf(a, breaker.Failed, 0, f.Shared, now)
 	return Blame{w, a.ticket, f.Wrong}
 }
 

@@ -404,3 +404,31 @@ func TestSilentWorker(t *testing.T) {
 		t.Errorf("a whole answer of 1,000 tokens may take %v", a.Overdue)
 	}
 }
+
+// TestLeftOutPrefillShared: where it is not known which of a pair has failed, prefill workers are left out no
+// further than decode workers: a sick decode worker, or requests at which all fail, would leave none.
+func TestLeftOutPrefillShared(t *testing.T) {
+	for shared, most := range map[bool]int{true: 2, false: 3} {
+		ws := workers(4)
+		for i := range 3 {
+			ws[i].Role = Prefill
+		}
+		ws[3].Role = Decode
+		r, _, _ := open(t, nil, ws...)
+		for i := range 30 {
+			id := fmt.Sprint(i)
+			best(t, r, Prompt{Local: numbers(1, 3)}, Options{RequestID: id, Stage: PrefillStage, Worker: ptr(uint64(i%3 + 1))})
+			r.Failed(id, PrefillStage, Failure{Shared: shared})
+			r.Free(id)
+		}
+		out := 0
+		for _, h := range r.Health() {
+			if h.State != breaker.Closed {
+				out++
+			}
+		}
+		if out != most {
+			t.Errorf("shared %v: %d of 3 prefill workers are left out, want %d", shared, out, most)
+		}
+	}
+}

@@ -189,6 +189,7 @@ func (p *Proxy) prefilled(q *call, resp *http.Response) {
 	switch against, why := judgeStatus(resp.StatusCode, resp.Header, time.Now()); {
 	case against.Full:
 	case why == whyStatus500 || why == whyStatus5xx:
+		against.Shared = true
 		q.m.Router.Failed(q.id, route.PrefillStage, against)
 	default:
 		q.m.Router.Succeeded(q.id, route.PrefillStage)
