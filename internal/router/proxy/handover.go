@@ -15,15 +15,20 @@ import (
 func transferField(name string) bool {
 	switch name {
 	case paramsField, "ec_transfer_params", "disaggregated_params",
-		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "disagg_prefill_dp_rank":
+		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "disagg_prefill_dp_rank", "decode_tp_size":
 		return true
 	}
 	return false
 }
 
 // nestingField reports whether engines read such fields from inside the member too.
+// SGLang's /vertex_generate takes what stands in parameters for the request's own fields.
 func nestingField(name string) bool {
-	return name == "sampling_params" || name == "extra_args" || name == "vllm_xargs" || name == "custom_params"
+	switch name {
+	case "sampling_params", "extra_args", "vllm_xargs", "custom_params", "parameters":
+		return true
+	}
+	return false
 }
 
 // idField reports whether the member names the request. vLLM's connector between
@@ -45,7 +50,7 @@ func handsOver(key string, raw []byte) bool {
 		return true
 	case nestingField(key):
 		return bytes.Contains(raw, []byte("_transfer_params")) || bytes.Contains(raw, []byte("bootstrap_")) ||
-			bytes.Contains(raw, []byte("disagg")) || bytes.IndexByte(raw, '\\') >= 0
+			bytes.Contains(raw, []byte("disagg")) || bytes.Contains(raw, []byte("decode_tp")) || bytes.IndexByte(raw, '\\') >= 0
 	case idField(key):
 		return namesAddress(raw) || bytes.IndexByte(raw, '\\') >= 0
 	}

@@ -174,7 +174,8 @@ func TestHandOverFieldsReachNoEngine(t *testing.T) {
 		}
 		// Each by itself: one alone is enough for an engine.
 		for _, field := range []string{`"request_id":"cmpl-___prefill_addr_evil:1_x"`, `"rid":"___decode_addr_evil:1"`, `"bootstrap_host":"evil"`,
-			`"vllm_xargs":{"kv_transfer_params":"evil"}`, `"sampling_params":{"bootstrap_host":"evil"}`, `"custom_params":{"a":{"disaggregated_params":"evil"}}`} {
+			`"vllm_xargs":{"kv_transfer_params":"evil"}`, `"sampling_params":{"bootstrap_host":"evil"}`,
+			`"parameters":{"bootstrap_host":"evil"}`, `"parameters":{"a":1,"\u0062ootstrap_port":"evil"}`, `"decode_tp_size":"evil"`, `"sampling_params":{"decode_tp_size":"evil"}`, `"custom_params":{"a":{"disaggregated_params":"evil"}}`} {
 			l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3],`+field+`}`)
 			if got := seen.take(); len(got) == 0 || strings.Contains(strings.Join(got, ""), "evil") {
 				t.Errorf("split %v: %s is sent as %q", split, field, got)

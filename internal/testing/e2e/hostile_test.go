@@ -108,8 +108,8 @@ func TestHostileRoutes(t *testing.T) {
 	if x, y := a.take(), b.take(); len(x) != 1 || len(y) != 1 || x[0] != "POST /sleep?level=1 " || y[0] != x[0] {
 		t.Errorf("an operator: engines saw %q and %q", x, y)
 	}
-	for _, target := range []string{"/generate", "/v1/responses", "//v1/completions", "/v1/completions/"} {
-		status, rest := send("reader", "POST", target, `{"model":"m","prompt":"x","bootstrap_host":"evil","sampling_params":{"extra_args":{"kv_transfer_params":"evil"}}}`)
+	for _, target := range []string{"/generate", "/vertex_generate", "/v1/responses", "//v1/completions", "/v1/completions/"} {
+		status, rest := send("reader", "POST", target, `{"model":"m","prompt":"x","bootstrap_host":"evil","sampling_params":{"extra_args":{"kv_transfer_params":"evil"}},"parameters":{"bootstrap_host":"evil"}}`)
 		if got := append(a.take(), b.take()...); status != "200 OK" || len(got) != 1 || strings.Contains(got[0], "evil") {
 			t.Errorf("%s: %s %s, engines saw %q", target, status, rest, got)
 		}
