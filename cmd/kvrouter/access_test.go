@@ -167,4 +167,17 @@ func TestWithoutNATSYet(t *testing.T) {
 			t.Errorf("%s: %d %v %s", path, status, header, text)
 		}
 	}
+	// Who has it may not be known yet, and a list would lack what those have.
+	for _, request := range []string{"GET /v1/responses/x", "DELETE /v1/files/x", "POST /v1/batches/x/cancel", "GET /v1/files"} {
+		method, path, _ := strings.Cut(request, " ")
+		status, text, header := ask(method, url+path, "")
+		if status != 503 || header.Get("Retry-After") == "" || !strings.Contains(text, "workers_unknown") {
+			t.Errorf("%s: %d %v %s", request, status, header, text)
+		}
+	}
+	for path, body := range map[string]string{"/v1/responses": `{"model":"m","input":"x","previous_response_id":"resp_x"}`, "/v1/batches": `{"model":"m","input_file_id":"file_x"}`} {
+		if status, text, _ := ask("POST", url+path, body); status != 503 || !strings.Contains(text, "workers_unknown") {
+			t.Errorf("%s that goes on with what nobody has who is known: %d %s", path, status, text)
+		}
+	}
 }

@@ -77,7 +77,7 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 	kind, id := keptPath(r.URL.Path)
 	engines := p.keepers(r)
 	if len(engines) == 0 {
-		p.refuse(w, refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask"))
+		p.refuse(w, p.unlessUnknown(refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask")))
 		return
 	}
 	if id == "" {
@@ -95,11 +95,11 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 		a, failed := p.askAll(get, engines)
 		switch {
 		case a.resp == nil && failed:
-			p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time"))
+			p.refuse(w, notAllSay())
 			return
 		case a.resp == nil:
 			p.obs.kept[keptNot].Inc()
-			p.refuse(w, refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind))
+			p.refuse(w, p.unlessUnknown(refuse(http.StatusNotFound, "not_found", "no engine has "+shorten(id)+" among its "+kind)))
 			return
 		case a.has():
 			y, _ := p.payerOf(r, false)
@@ -117,6 +117,11 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 	}
 	p.obs.kept[where].Inc()
 	p.askOnly(w, r, q, e)
+}
+
+// notAllSay refuses what nobody who answers has.
+func notAllSay() *refusal {
+	return refuse(http.StatusBadGateway, "engine_unreachable", "nobody who answers has it, and not all engines answer, or were asked in time")
 }
 
 // whoHas returns what engines are asked that may have something: to see it, and with no
@@ -295,6 +300,10 @@ const (
 
 // listKept answers with what all engines keep of a kind, one list after the other.
 func (p *Proxy) listKept(w http.ResponseWriter, r *http.Request, q *call, engines []*fleet.Engine) {
+	if no := p.unlessUnknown(nil); no != nil { // the list would not be whole
+		p.refuse(w, no)
+		return
+	}
 	done, ok := p.mayAsk(r.Context())
 	if !ok {
 		p.refuse(w, refuse(http.StatusBadGateway, "engine_unreachable", "not all engines were asked in time: the list would not be whole"))
@@ -366,31 +375,36 @@ func (p *Proxy) askList(ctx context.Context, r *http.Request, e *fleet.Engine) (
 	return keptList{data: list.Data, size: int64(len(text)), listed: true}
 }
 
-// beside leads a request that goes on with what an engine keeps to that engine.
-func (p *Proxy) beside(r *http.Request, q *call) {
+// beside leads a request that goes on with what an engine keeps to that engine. What no
+// engine has is for one of them to refuse, but not while another may have it.
+func (p *Proxy) beside(r *http.Request, q *call) *refusal {
 	kind := q.keeps
 	if kind == "batches" {
 		kind = "files" // of which a batch's input is one
 	}
 	if !keptName(q.refers) {
 		p.obs.kept[keptNot].Inc()
-		return
+		return nil
 	}
 	engines := slices.DeleteFunc(p.keepers(r), func(e *fleet.Engine) bool { return e.Model() != q.m })
 	e := p.remembered(kind, q.refers, engines)
 	where := keptKnown
 	if e == nil {
-		a, _ := p.askAll(whoHas(r, kind, q.refers), engines)
+		a, failed := p.askAll(whoHas(r, kind, q.refers), engines)
 		if where = keptNot; a.resp != nil && a.has() {
 			e, where = a.engine, keptAsked
 		}
-		a.drop()
+		if a.drop(); a.resp == nil && failed {
+			return notAllSay()
+		}
 	}
 	p.obs.kept[where].Inc()
-	if e != nil {
-		p.keptBy(q.m, q.payer.name, kind, q.refers, e.ID)
-		q.allow([]uint64{e.ID})
+	if e == nil {
+		return p.unlessUnknown(nil)
 	}
+	p.keptBy(q.m, q.payer.name, kind, q.refers, e.ID)
+	q.allow([]uint64{e.ID})
+	return nil
 }
 
 // maxKeptHead is how much of an answer's beginning is looked at for its name.

@@ -189,6 +189,9 @@ func TestWhatEnginesKeep(t *testing.T) {
 		if status, data := l.do("GET", "/v1/responses/nobodys"); status != 502 || !strings.Contains(data, `"engine_unreachable"`) {
 			t.Errorf("one cannot say: %d %s", status, data)
 		}
+		if status, data, _ := l.post("/v1/responses", `{"model":"org/model","input":"x","previous_response_id":"nobodys"}`); status != 502 || !strings.Contains(data, `"engine_unreachable"`) {
+			t.Errorf("what goes on with it, where one cannot say: %d %s", status, data)
+		}
 		for id, at := range k.at {
 			l.forget()
 			for range 2 {

@@ -252,14 +252,15 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 	defer p.finish(q)
 	recordCall(w, q)
 	r = p.traced(r, q)
-	if no := p.read(w, r, q); no != nil {
+	no = p.read(w, r, q)
+	if no == nil && q.keeps != "" && q.refers != "" {
+		no = p.beside(r, q)
+	}
+	if no != nil {
 		q.tally.refused(no)
 		q.own(w.Header())
 		p.refuse(w, no)
 		return
-	}
-	if q.keeps != "" && q.refers != "" {
-		p.beside(r, q)
 	}
 	if p.ownTokens(w, r, q) {
 		return
@@ -345,13 +346,22 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	return p.charge(r, q)
 }
 
-// notServed refuses a request for a model that is not there: for now, while it is
-// not known who is, which clients try again; else for good.
+// notServed refuses a request for a model that is not there, or that it does not name
+// where there are several.
 func (p *Proxy) notServed(model string) *refusal {
+	if model == "" {
+		return p.unlessUnknown(refuse(http.StatusBadRequest, "missing_model", "name the model: in the body, or in "+headerModel))
+	}
+	return p.unlessUnknown(refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(model)+" is not served here"))
+}
+
+// unlessUnknown returns the refusal for what nobody has, unless who the workers are is not
+// known yet: then it is one of those that clients take for passing.
+func (p *Proxy) unlessUnknown(no *refusal) *refusal {
 	if why := p.unknown(); why != "" {
 		return refuse(http.StatusServiceUnavailable, "workers_unknown", "the router does not know its workers yet: "+why)
 	}
-	return refuse(http.StatusNotFound, "model_not_found", "the model "+shorten(model)+" is not served here")
+	return no
 }
 
 // unknown says why the workers are not known yet; "" if they are.

@@ -112,6 +112,11 @@ func TestRulesOfTheFront(t *testing.T) {
 			return nil
 		})
 	}
+	for path, body := range map[string]string{"/generate": `{"text":"x"}`, "/v1/embeddings": `{"input":"x"}`, "/v1/responses": `{"input":"x"}`} {
+		if status, text, _ := do("reader", url+path, body); status != http.StatusBadRequest || !strings.Contains(text, "missing_model") {
+			t.Errorf("%s without a name, of several models: %d %s", path, status, text)
+		}
+	}
 	for range 20 { // more than an engine may call wrong unheard
 		if status, text, _ := post("split"); status != http.StatusBadRequest || !strings.Contains(text, "top_k is too large") {
 			t.Errorf("a client's error: %d %s", status, text)
