@@ -17,7 +17,9 @@ import (
 //	+ displaced   what its new blocks push out of a full cache
 //	+ decoding    how much longer its own tokens and those of the requests
 //	              there take because they share a batch; in overload, where that is long on
-//	              every rank, it counts for ever less, as first tokens are what then differs
+//	              every rank, it counts for ever less, as first tokens are what then differs.
+//	              Who has a long prompt decodes more slowly than others anyway, and ends last:
+//	              ms of decoding count by the length of the prompt whose they are
 //	+ others      as much as its own prompt takes, where another router's may come first
 //	+ lost        where there are targets, what it costs that they are missed (see Targets)
 //
@@ -44,8 +46,8 @@ const (
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
-	// cappedPrompts is how many usual prompts take as long as sharing a batch counts at most, where
-	// the objective caps that. From 1 to 4 first tokens come as soon; uncapped, those in overload later.
+	// cappedPrompts is how many prompts of the request's length take as long as sharing a batch counts at most,
+	// where the objective caps that. From 1 to 4 first tokens in overload come as soon; uncapped, 1 % later.
 	cappedPrompts = 2
 	// usable is the part of a cache that live requests' blocks may fill before a request is
 	// taken to wait for some of them: the rest is for what they generate.
@@ -244,10 +246,13 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 		e.others = own
 	}
 	if w.Stage != PrefillStage {
-		share, capped := w.Settings.decodeShare()
-		attention := share * w.output(a.speeds.output) * v.decodeToken * (float64(c.Context) + float64(c.Requests)*float64(w.PromptTokens))
-		if capped {
-			most := cappedPrompts * v.prefillToken * a.speeds.prompt
+		share, tail := w.Settings.decodeShare()
+		shared := float64(c.Context) + float64(c.Requests)*float64(w.PromptTokens)
+		if tail { // each side's ms by how long its prompts are, beside usual ones: both sides are alike then
+			shared = 2 * float64(c.Context) * float64(w.PromptTokens) / max(1, a.speeds.prompt)
+		}
+		attention := share * w.output(a.speeds.output) * v.decodeToken * shared
+		if most := cappedPrompts * v.prefillToken * float64(w.PromptTokens); tail && attention > 0 {
 			attention *= most / (most + attention)
 		}
 		e.decoding = share*own*float64(c.Requests-c.Prefilling) + attention

@@ -548,15 +548,15 @@ func TestFewWaitBesideFreeRanks(t *testing.T) {
 	best(t, r, p, Options{RequestID: "not weighed in time", Patient: true})
 }
 
-// TestSharingABatchIsCapped: what it costs to share a batch never counts more than two usual prompts,
+// TestSharingABatchIsCapped: what it costs to share a batch never counts more than two prompts of that length,
 // however much the requests there attend to, but where the ends of requests are the objective.
 func TestSharingABatchIsCapped(t *testing.T) {
 	for objective, capped := range map[string]bool{"ttft": true, "balanced": true, "e2e": false} {
 		a := newAuto()
 		w := &Weighing{BlockSize: 4, PromptTokens: 4000, Settings: &Settings{Objective: objective}}
-		most := 2 * a.speeds.prefill.b * a.speeds.prompt
+		most := 2 * a.speeds.prefill.b * 4000
 		last := 0.0
-		for _, context := range []int{0, 10_000, 100_000, 1_000_000, 100_000_000} {
+		for _, context := range []int{1000, 10_000, 100_000, 1_000_000, 100_000_000} {
 			var e estimate
 			a.estimate(&e, w, &Candidate{Requests: 1, Prefilling: 1, Context: context}, 0)
 			if !(e.decoding > last) {
@@ -572,7 +572,32 @@ func TestSharingABatchIsCapped(t *testing.T) {
 			t.Errorf("%s: one token is expected: %v ms, for a usual answer %v", objective, few.decoding, usual.decoding)
 		}
 		if (last < most) != capped {
-			t.Errorf("%s: %v ms, two usual prompts take %v", objective, last, most)
+			t.Errorf("%s: %v ms, two such prompts take %v", objective, last, most)
+		}
+	}
+}
+
+// TestLongPromptsKeepApart: of ranks that attend to as many tokens, a few with long prompts or many with short ones, none is
+// better, as those with long prompts end last; where all ms count alike, that with few is. A prompt that is twice as long
+// pays twice for what is attended to there. Prompts without tokens cost nothing, and not a number.
+func TestLongPromptsKeepApart(t *testing.T) {
+	decoding := func(objective string, prompt int, c Candidate) float64 {
+		a := newAuto()
+		var e estimate
+		a.estimate(&e, &Weighing{BlockSize: 4, PromptTokens: prompt, Settings: &Settings{Objective: objective}}, &c, 0)
+		return e.decoding
+	}
+	few, many := Candidate{Requests: 2, Context: 20_000}, Candidate{Requests: 20, Context: 20_000}
+	for objective, alike := range map[string]bool{"ttft": true, "balanced": true, "e2e": false} {
+		if f, m := decoding(objective, 8000, few), decoding(objective, 8000, many); !(f <= m) || (f == m) != alike {
+			t.Errorf("%s: %v ms beside two requests, %v beside twenty", objective, f, m)
+		}
+		once, twice := decoding(objective, 8000, few), decoding(objective, 16_000, few)
+		if ratio := twice / once; (ratio > 1.99) != alike {
+			t.Errorf("%s: a prompt of twice the length costs %v times as much", objective, ratio)
+		}
+		if got := decoding(objective, 0, Candidate{}); got != 0 {
+			t.Errorf("%s: nothing beside nothing costs %v ms", objective, got)
 		}
 	}
 }

@@ -120,16 +120,17 @@ func (s *Settings) credit(t event.Tier, pooled bool) float64 {
 
 // decodeShare is how much a ms of decoding counts of a ms before the first token. Decoding
 // takes most of a request's time, but its ms are spread over all tokens, and readers wait for
-// the first one. Where it is capped, what sharing a batch costs never counts more than
-// computing two usual prompts.
-func (s *Settings) decodeShare() (share float64, capped bool) {
+// the first one. With tail, those of requests with long prompts count more, as these end last, and what sharing
+// a batch costs never counts more than computing two such prompts; without, all ms count alike, which ends
+// requests soonest in the mean.
+func (s *Settings) decodeShare() (share float64, tail bool) {
 	switch s.Objective {
 	case "ttft":
 		return 0.015, true
 	case "e2e":
 		return 0.12, false
 	}
-	return 0.03, true
+	return 0.04, true
 }
 
 // DefaultSettings returns the settings of a Router that nobody has tuned.
