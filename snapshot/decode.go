@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/core"
@@ -16,7 +17,8 @@ type decoder struct {
 	words []uint64
 	bad   bool
 
-	// Memory of the runs, used again by the next chunk.
+	// Memory of the runs, used again by the next chunk. room has words only if those of the chunk cannot be
+	// read where they stand.
 	room  []uint64
 	names []uint64
 	held  []core.PieceHeld
@@ -25,16 +27,28 @@ type decoder struct {
 
 // begin takes a chunk's parts. What was decoded before is void.
 func (d *decoder) begin(c *chunk) {
-	n := len(c.words) / 8
+	d.meta, d.words, d.bad = c.meta, d.toWords(c.words), len(c.words)%8 != 0
+	d.names, d.held, d.runs = d.names[:0], d.held[:0], d.runs[:0]
+}
+
+// toWords returns the little-endian words of b: where they stand, if they are aligned there and the machine has
+// its own so.
+func (d *decoder) toWords(b []byte) []uint64 {
+	n := len(b) / 8
+	if at := unsafe.Pointer(unsafe.SliceData(b)); littleEndian && uintptr(at)%8 == 0 {
+		return unsafe.Slice((*uint64)(at), n)
+	}
 	if cap(d.room) < n {
 		d.room = make([]uint64, n)
 	}
-	d.meta, d.words, d.bad = c.meta, d.room[:n], len(c.words)%8 != 0
-	d.names, d.held, d.runs = d.names[:0], d.held[:0], d.runs[:0]
-	for i := range d.words {
-		d.words[i] = binary.LittleEndian.Uint64(c.words[8*i:])
+	words := d.room[:n]
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
+	return words
 }
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 func (d *decoder) uint(most uint64) uint64 {
 	v, n := binary.Uvarint(d.meta)

@@ -41,6 +41,8 @@ type chunk struct {
 	section int
 	meta    []byte
 	words   []byte
+
+	room [2][]byte // what parts were unpacked to, used again by the next chunk
 }
 
 func (c *chunk) size() int { return len(c.meta) + len(c.words) }
@@ -140,6 +142,7 @@ type chunkReader struct {
 	sum  uint64
 	read uint64
 	dec  *zstd.Decoder
+	head [chunkHeader]byte
 	buf  []byte
 }
 
@@ -182,14 +185,25 @@ type stored struct {
 	raw         [2]int
 }
 
+// size is how much memory the chunk takes, as it stands and unpacked.
+func (s *stored) size() int64 {
+	n := len(s.part[0]) + len(s.part[1])
+	for i, raw := range s.raw {
+		if s.packed(i) {
+			n += raw
+		}
+	}
+	return int64(n)
+}
+
+// packed reports whether part i is compressed.
+func (s *stored) packed(i int) bool { return s.flags&(flagFirst<<i) != 0 }
+
 // next returns the next chunk, checked and not unpacked; it lives until the
-// next call.
+// next call. Its second part is aligned, so that words can be read where they stand.
 func (r *chunkReader) next() (stored, error) {
 	var s stored
-	if cap(r.buf) < chunkHeader {
-		r.buf = make([]byte, chunkHeader, 1<<16)
-	}
-	b := r.buf[:chunkHeader]
+	b := r.head[:]
 	if _, err := io.ReadFull(r.r, b); err != nil {
 		return s, short(err, fmt.Sprintf("the chunk at byte %d", r.read))
 	}
@@ -198,24 +212,25 @@ func (r *chunkReader) next() (stored, error) {
 	var length [2]int
 	for i := range length {
 		packed, raw := binary.LittleEndian.Uint32(b[4+8*i:]), binary.LittleEndian.Uint32(b[8+8*i:])
-		if raw > maxPart || packed > raw || packed < raw && s.flags&(flagFirst<<i) == 0 {
+		if raw > maxPart || packed > raw || packed < raw && !s.packed(i) {
 			return s, fmt.Errorf("%w: the chunk at byte %d says that it has %d bytes, %d unpacked", ErrDamaged, r.read, packed, raw)
 		}
 		length[i], s.raw[i] = int(packed), int(raw)
 		n += length[i]
 	}
+	pad := -(chunkHeader + length[0]) & 7
 	// The buffer grows with what is there, not with what is declared.
-	rest, err := readBounded(r.r, r.buf[:chunkHeader], n+sumSize)
+	rest, err := readBounded(r.r, append(append(r.buf[:0], make([]byte, pad)...), b...), n+sumSize)
 	if r.buf = rest; err != nil {
 		return s, short(err, fmt.Sprintf("the chunk at byte %d", r.read))
 	}
-	body := r.buf[:chunkHeader+n]
+	body, sums := rest[pad:pad+chunkHeader+n], rest[pad+chunkHeader+n:]
 	sum := xxh3.HashSeed(body, r.sum)
-	if sum != binary.LittleEndian.Uint64(r.buf[len(body):]) {
+	if sum != binary.LittleEndian.Uint64(sums) {
 		return s, fmt.Errorf("%w: the checksum of the chunk at byte %d is wrong", ErrDamaged, r.read)
 	}
 	r.sum = sum
-	r.read += uint64(len(r.buf))
+	r.read += uint64(len(rest) - pad)
 	s.part[0], s.part[1] = body[chunkHeader:chunkHeader+length[0]], body[chunkHeader+length[0]:]
 	return s, nil
 }
@@ -238,20 +253,21 @@ func readBounded(r io.Reader, dst []byte, n int) ([]byte, error) {
 	return dst, nil
 }
 
-// unpack makes c the chunk, with its parts in c's memory.
+// unpack makes c the chunk, with its parts in c's memory, or where they stand in s if they
+// are not compressed.
 func (r *chunkReader) unpack(s *stored, c *chunk) error {
 	c.kind, c.section = s.kind, s.section
 	for i, to := range []*[]byte{&c.meta, &c.words} {
-		if s.flags&(flagFirst<<i) == 0 {
-			*to = append((*to)[:0], s.part[i]...)
+		if !s.packed(i) {
+			*to = s.part[i]
 			continue
 		}
-		out, err := r.dec.DecodeAll(s.part[i], (*to)[:0])
+		out, err := r.dec.DecodeAll(s.part[i], c.room[i][:0])
 		race.Read(s.part[i]) // assembly, too, and the next chunk is read meanwhile
 		if err != nil || len(out) != s.raw[i] {
 			return fmt.Errorf("%w: a chunk cannot be unpacked to %d bytes: %w", ErrDamaged, s.raw[i], err)
 		}
-		*to = out
+		*to, c.room[i] = out, out
 	}
 	return nil
 }

@@ -208,8 +208,8 @@ func Restore(ctx context.Context, f io.ReadSeeker, sp *shard.Space, opts Options
 	return info, nil
 }
 
-// memory is what a chunk takes on its way: as it stands, unpacked, and as runs. It is used
-// again, as a load leaves little else for the garbage collector.
+// memory is what a chunk takes on its way: as it stands, what of it is unpacked, and runs, whose
+// words are in these. It is used again, as a load leaves little else for the garbage collector.
 type memory struct {
 	file     []byte
 	unpacked chunk
@@ -244,14 +244,13 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 	info, err = scan(r, func(m *Meta) error {
 		to = m.holders()
 		queues = make([]chan owned, m.Sections)
-		free = newRoom(min(opts.MaxBuffered, int64(ahead*m.Sections)*3*int64(opts.ChunkBytes)))
+		free = newRoom(min(opts.MaxBuffered, int64(ahead*m.Sections)*2*int64(opts.ChunkBytes)))
 		return nil
 	}, func(s stored, cr *chunkReader) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		cost := int64(s.raw[0]) + 2*int64(s.raw[1]) // as it stands, and as runs
-		if !free.acquire(ctx, cost) {
+		if !free.acquire(ctx, s.size()) {
 			return context.Cause(ctx)
 		}
 		if queues[s.section] == nil {
@@ -260,7 +259,7 @@ func load(ctx context.Context, r io.Reader, l *shard.Load, opts Options, progres
 			working.Go(func() {
 				for c := range q {
 					give := func() {
-						free.release(int64(c.raw[0]) + 2*int64(c.raw[1]))
+						free.release(c.size())
 						spare.Put(c.in)
 					}
 					if context.Cause(ctx) != nil {
