@@ -62,7 +62,7 @@ func (s *Space) Follows(path []core.Step, local []uint64, most int) (int, bool) 
 	return 0, false
 }
 
-// HoldersOf calls f for every rank that has the first block of the path's last branch, with
+// HoldersOf calls f for every rank and pool (see PoolName) that has the first block of the path's last branch, with
 // how many leading blocks of the branch it has, for each level of tiers. It returns how many
 // there are, and reports false if nothing is there any more. It takes no lock.
 func (s *Space) HoldersOf(path []core.Step, most int, f func(m Member, blocks [event.NumTiers]uint32)) (blocks int, ok bool) {

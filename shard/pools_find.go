@@ -106,6 +106,17 @@ func (r *Result) Pools() []PoolDepth {
 // Pooled reports whether the rank can reuse what a pool has.
 func (m Member) Pooled() bool { return m.m.pools.Load() != nil }
 
+// PoolName returns what the pool is called that the member stands for, and false if that is none
+// whose blocks lookups find: nobody names it, or nobody knows what is in it. It takes no lock.
+func (s *Space) PoolName(m Member) (name string, shown bool) {
+	for _, p := range *s.table.named.Load() {
+		if p.id == m.m.id {
+			return p.name, !p.hidden.Load()
+		}
+	}
+	return "", false
+}
+
 // PoolStat is what a pool holds.
 type PoolStat struct {
 	Name    string

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -117,7 +118,14 @@ type holders struct {
 	Blocks  int        `json:"blocks"`
 	Holders []holder   `json:"holders"` // those of most blocks first
 	More    int        `json:"more"`
-	At      int64      `json:"at_ms"`
+	// Pools are those that workers name which have some of it, by name; they read it all, whoever stored it.
+	Pools []poolHolder `json:"pools,omitempty"`
+	At    int64        `json:"at_ms"`
+}
+
+type poolHolder struct {
+	Name  string `json:"pool"`
+	Depth uint32 `json:"depth"` // how many leading blocks of the node it has
 }
 
 type holder struct {
@@ -152,6 +160,12 @@ func (c *Console) holders(r *request) (*edge.Reply, *edge.Problem) {
 	}
 	var ok bool
 	a.Blocks, ok = x.HoldersOf(n.path, mostLooked, func(m shard.Member, d [event.NumTiers]uint32) {
+		if m.ID().Pool() {
+			if name, shown := x.PoolName(m); shown {
+				a.Pools = append(a.Pools, poolHolder{name, d[event.External]})
+			}
+			return
+		}
 		tier := event.Device
 		for d[tier] < d[event.NumTiers-1] {
 			tier++
@@ -167,6 +181,7 @@ func (c *Console) holders(r *request) (*edge.Reply, *edge.Problem) {
 	slices.SortFunc(a.Holders, func(a, b holder) int {
 		return cmp.Or(cmp.Compare(b.Depth, a.Depth), cmp.Compare(len(a.Worker), len(b.Worker)), cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.Rank, b.Rank))
 	})
+	slices.SortFunc(a.Pools, func(a, b poolHolder) int { return strings.Compare(a.Name, b.Name) })
 	a.More = max(0, len(a.Holders)-limit)
 	a.Holders = a.Holders[:len(a.Holders)-a.More]
 	return edge.ReplyJSON(a), nil

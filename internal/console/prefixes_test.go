@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,4 +116,41 @@ func TestNodesAreForgotten(t *testing.T) {
 	if _, ok := n.find(left); ok {
 		t.Error("nothing is forgotten")
 	}
+}
+
+// A pool is told as a pool: in no list of ranks, with its name while somebody names it, and not while nobody
+// knows what is in it.
+func TestPoolsHoldPrefixes(t *testing.T) {
+	f := newFixture(t, nil)
+	f.store(ownSpace, 1, 1, 2, 3)
+	x := f.replica.Set().Lookup(ownSpace)
+	names := func(list ...event.Pool) {
+		t.Helper()
+		if err := x.SetPools(t.Context(), 1, []uint32{0}, list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names(event.Pool{Name: "store"})
+	f.apply(ownSpace, 1, event.Event{Kind: event.Stored, Tier: event.External, Engine: engineHashes(1, []uint64{1, 2, 3})})
+	f.apply(ownSpace, 1, event.Event{Kind: event.Removed, Engine: engineHashes(1, []uint64{1, 2, 3})[2:]})
+	shown := func(where string, pools ...poolHolder) {
+		t.Helper()
+		root := f.tree("model=m")
+		if len(root.Children) == 0 {
+			t.Fatalf("%s: %+v", where, root)
+		}
+		var h holders
+		if err := json.Unmarshal(f.get("api/prefixes/holders?node="+root.Children[0].ID).Body, &h); err != nil {
+			t.Fatal(err)
+		}
+		if len(h.Holders) != 1 || h.Holders[0].Worker != "1" || h.Holders[0].Depth != 2 || !slices.Equal(h.Pools, pools) {
+			t.Errorf("%s: %+v and %+v, want %+v", where, h.Holders, h.Pools, pools)
+		}
+	}
+	// Its third block forks off for nobody: one branch of two blocks, or of three.
+	shown("offloaded", poolHolder{"store", 3})
+	names()
+	shown("nobody names it")
+	names(event.Pool{Name: "store", Source: &event.PoolSource{Events: "tcp://127.0.0.1:1", Keys: "http://127.0.0.1:1", Parts: 1}})
+	shown("its stream is not read")
 }

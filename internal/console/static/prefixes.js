@@ -183,14 +183,15 @@ export function prefixes(app) {
     try {
       const answer = await ask(query('prefixes/holders', { node: id }));
       if (chosen !== id) return;
-      const copies = answer.holders ?? [];
+      const copies = answer.holders ?? [], pools = answer.pools ?? [];
       const t = table(`Holders of ${id}`, [
         { name: 'Worker', cell: (h) => workerLink(h.worker ?? h.worker_id, h.rank ?? h.dp_rank), sort: (h) => String(h.worker ?? h.worker_id).padStart(24) },
         { name: 'Tier', cell: (h) => String(h.tier ?? '–').replace('_pinned', ''), sort: (h) => h.tier },
         { name: 'Blocks of it', number: true, cell: (h) => group(h.depth), sort: (h) => h.depth },
       ], { page: 25, empty: 'Nobody, by now.' });
       t.show(copies);
-      fill(holders, head, el('p', { class: 'quiet' }, count(copies.length, 'copy', 'copies') + (answer.more ? `, and ${group(answer.more)} more` : '')), t.node);
+      fill(holders, head, el('p', { class: 'quiet' }, count(copies.length, 'copy', 'copies') + (answer.more ? `, and ${group(answer.more)} more` : '')),
+        pools.length ? el('p', { class: 'quiet' }, pools.map((p) => `Pool ${p.pool} has ${count(p.depth, 'block', 'blocks')} of it`).join('; ') + '.') : null, t.node);
     } catch (err) {
       fill(holders, head, problem(err, () => hold(id)));
     }
