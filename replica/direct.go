@@ -68,7 +68,6 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 
 func (w *workers) listenAll(ctx context.Context) {
 	for _, e := range w.reg.Snapshot(true) {
-		w.heed(ctx, &e)
 		w.listen(ctx, &e)
 	}
 }

@@ -218,6 +218,7 @@ func (r *Replica) readEvents(ctx context.Context, reg *registry.Registry) (err e
 	if r.keeper != nil {
 		cfg.FindSnapshot = r.keeper.Reload
 	}
+	r.workers.heedAll(ctx)
 	var in *ingest.Ingest
 	if err := r.connected(ctx, func() (err error) { in, err = ingest.Open(ctx, cfg); return err }); err != nil {
 		return err

@@ -99,6 +99,14 @@ func (w *workers) apply(ctx context.Context, e registry.Event) {
 	w.bring(ctx, &e.Entry)
 }
 
+// heedAll heeds those that are registered: after snapshots were loaded, as only an empty index takes one,
+// and before events are read, as what one says of a pool is the pool's only once its worker names that.
+func (w *workers) heedAll(ctx context.Context) {
+	for _, e := range w.reg.Snapshot(true) {
+		w.heed(ctx, &e)
+	}
+}
+
 // heed has requests be looked up with the hashes that the worker says it makes, and
 // answers be exact, or called estimated, by what it says of its caches.
 func (w *workers) heed(ctx context.Context, e *registry.Entry) {
