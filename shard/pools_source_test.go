@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -72,7 +73,21 @@ func TestAPoolsOwnStream(t *testing.T) {
 			worker := rnd.Uint64N(2)
 			local, engine := path(1 + rnd.Uint64N(6))
 			i := rnd.IntN(4)
-			switch rnd.IntN(6) {
+			switch rnd.IntN(7) {
+			case 6: // the indexer's next run
+				next := openSpace(t, Config{Shards: 1 + rnd.IntN(4)})
+				if err := take(t, sp, 2, func() {}).load(t, next).Commit(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				sp = next
+				name(sourced())
+				check(fmt.Sprint("step ", step, ", before it is listed"), true)
+				if err := sp.PoolKeep(t.Context(), "own", func(e uint64) bool { return in[e] }); err != nil {
+					t.Fatal(err)
+				}
+				waiting = nil
+				store(slices.Collect(maps.Keys(in)))
+				sp.PoolReadable("own", true)
 			case 0: // computed
 				apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: event.Stored, Engine: engine, Local: local}}})
 				again := waiting

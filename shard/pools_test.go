@@ -14,8 +14,8 @@ import (
 
 // TestPoolsAreWhatWorkersSaid: random stores, removals, clears, offloads, departures, other
 // registrations and dumps of workers that name a pool, and of one that does not, against the
-// oracle; with some numbers of shards, with and without an age, and after a cut is loaded into another
-// space. What was removed no dump brings back.
+// oracle; with some numbers of shards, with and without an age, and over restarts from a cut. What was
+// removed no dump brings back, but after a restart.
 func TestPoolsAreWhatWorkersSaid(t *testing.T) {
 	for _, shards := range []int{1, 2, 5} {
 		for seed := range uint64(8) {
@@ -48,7 +48,9 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 	sp := openSpace(t, Config{Shards: shards})
 	pools := []event.Pool{{Name: "shared"}}
 	third, begin := int64(0), time.Unix(3_000_000, 0)
-	said, gone := map[uint64]int64{}, map[uint64]bool{} // in which third of the pool's age; last that it has left
+	// With an age: which tiers of the pool each block is on, where it is stored now, and for how many thirds nothing goes.
+	said, slot, keep := map[uint64][event.NumTiers]bool{}, 0, event.NumTiers-1
+	gone := map[uint64]bool{} // last that it has left
 	ages := seed%2 == 1
 	if ages {
 		pools[0].Age = 30
@@ -69,7 +71,16 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 		core.StoreHashOnly(o, pool, &event.Event{Kind: event.Stored, Engine: engine}, false,
 			func(i int) (core.Holder, bool) { return from, o.Knows(from, engine[i]) })
 		for _, e := range engine {
-			said[e] = third
+			if on := said[e]; o.Knows(pool, e) { // else nobody knows its place
+				on[slot] = true
+				said[e] = on
+			}
+		}
+	}
+	drop := func(engine ...uint64) {
+		o.Remove(pool, &event.Event{Kind: event.Removed, Engine: engine}, false)
+		for _, e := range engine {
+			delete(said, e)
 		}
 	}
 	// age is what the pool's age does as time goes on.
@@ -81,10 +92,17 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 		if err := sp.AgePools(t.Context(), begin.Add(time.Duration(10*third)*time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		for e, at := range said {
-			if at+event.NumTiers <= third {
-				o.Remove(pool, &event.Event{Kind: event.Removed, Engine: []uint64{e}}, false)
-				delete(said, e)
+		for range thirds {
+			slot = (slot + 1) % event.NumTiers
+			if keep > 0 {
+				keep--
+				continue
+			}
+			for e, on := range said {
+				on[slot] = false
+				if said[e] = on; on == ([event.NumTiers]bool{}) {
+					drop(e)
+				}
 			}
 		}
 	}
@@ -181,7 +199,7 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 				continue
 			}
 			ev := event.Event{Kind: event.Removed, Engine: c.engine[from:to]}
-			o.Remove(pool, &ev, false)
+			drop(ev.Engine...)
 			ev.Tier = event.External
 			send(id, ev)
 			for _, e := range ev.Engine {
@@ -202,6 +220,7 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 					})
 					send(id, event.Event{Kind: event.Cleared, Tier: event.External})
 					o.Clear(pool, 0, true)
+					clear(said)
 				}
 			case 2: // it names none for a moment, or another
 				if names {
@@ -233,6 +252,18 @@ func poolHistory(t *testing.T, shards int, seed uint64) {
 		}
 		if rnd.IntN(5) == 0 {
 			age(1 + rnd.Int64N(2))
+		}
+		if rnd.IntN(30) == 0 { // the indexer's next run
+			next := openSpace(t, Config{Shards: 1 + rnd.IntN(4)})
+			if err := take(t, sp, 2, func() {}).load(t, next).Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for w := range uint64(strange) {
+				register(next, w, pools)
+			}
+			sp, slot, keep = next, 0, event.NumTiers-1
+			clear(gone)
+			age(0)
 		}
 		check(fmt.Sprintf("%d shards, seed %d, step %d", shards, seed, step), sp)
 	}
