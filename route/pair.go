@@ -50,6 +50,7 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	first := Options{
 		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain, Watched: o.Watched,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,
+		Pull: o.Pull, avoid: o.Excluded,
 	}
 	before := r.stats
 	prefill, err := r.choose(ctx, s, &first, now)

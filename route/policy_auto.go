@@ -382,7 +382,7 @@ func (*auto) Formula(w *Weighing, c *Candidate) string {
 	case wait >= shown:
 		parts = fmt.Sprintf(" (%.1f waiting)", wait)
 	}
-	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s", c.Cost, p[partFirst], parts, p[partDisplaced], p[partDecoding], others)
+	return fmt.Sprintf("%.1f ms = %.1f to the first token%s + %.1f displaced + %.1f decoding%s%s", c.Cost, p[partFirst], parts, p[partDisplaced], p[partDecoding], others, w.unfetched(c))
 }
 
 // output is how many tokens the request should generate, as it says itself or else as

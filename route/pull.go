@@ -2,6 +2,7 @@ package route
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -47,6 +48,7 @@ type source struct {
 	slot   uint32
 	tokens int // it has; 0: there is none
 	part   float64
+	why    string // nothing is fetched, if it is not for want of a source
 }
 
 // pulls is what came of fetches from a rank, in tokens; the last count most.
@@ -67,11 +69,15 @@ func (p *pulls) learn(asked, came int, now time.Time) {
 	p.asked, p.came, p.last = keep*p.asked+float64(asked), keep*p.came+float64(came), now
 }
 
-// findSource looks for the rank that has most of the prompt and gives it away. The lock is held,
-// and lookUp's depths are there.
+// findSource looks for the rank that has most of the prompt and gives it away, whatever its role. The
+// lock is held, and lookUp's depths are there.
 func (r *Router) findSource(s *scratch, o *Options, now time.Time) (best source) {
-	if !o.Pull || r.peers < 2 || !s.looked || o.Stage != Whole || r.weigh.estimated || r.policy != Policy(r.times) {
+	if !o.Pull || r.peers < 2 || !s.looked || o.Stage == DecodeStage || r.policy != Policy(r.times) {
 		return best
+	}
+	if r.weigh.estimated {
+		// How much of it an engine can use of another one's nobody knows.
+		return source{why: "depths are estimates"}
 	}
 	for _, m := range r.members {
 		n := min(int(r.depth[m.slot][event.HostPinned])*r.cfg.BlockSize, s.tokens)
@@ -81,7 +87,7 @@ func (r *Router) findSource(s *scratch, o *Options, now time.Time) (best source)
 		if n == best.tokens && r.times.pulling(m.slot) >= r.times.pulling(best.slot) {
 			continue
 		}
-		best = source{m.RankID, m.slot, n, m.pulls.part(now)}
+		best = source{RankID: m.RankID, slot: m.slot, tokens: n, part: m.pulls.part(now)}
 	}
 	return best
 }
@@ -92,7 +98,19 @@ func (r *Router) gives(w *workerState, o *Options, now time.Time) bool {
 	if w.absent() != Eligible || w.silent || !w.breaker.Closed() && w.breaker.State(now) != breaker.Full {
 		return false
 	}
-	return r.listed(w, o) == Eligible
+	return r.listed(w, o) == Eligible && !slices.Contains(o.avoid, w.ID)
+}
+
+// unfetched says why the candidate fetches nothing, for its formula; "" where no fetch could be asked for.
+func (w *Weighing) unfetched(c *Candidate) string {
+	switch {
+	case c.Pull.Tokens > 0:
+	case w.source.why != "":
+		return ", nothing is fetched: " + w.source.why
+	case w.source.tokens > 0 && !c.peer:
+		return ", nothing is fetched: its engine is none that can be told to"
+	}
+	return ""
 }
 
 // pull has the candidate fetch what the source has and it has not, where that is sooner than to

@@ -233,3 +233,75 @@ func TestWhoIsASource(t *testing.T) {
 		t.Errorf("worker %d gives it, want 3", id)
 	}
 }
+
+// A prefill worker fetches what another worker has, a decode worker, too, as one that does both parts does; not from one
+// that the request has failed at, and the decode worker fetches nothing.
+func TestPrefillWorkersPull(t *testing.T) {
+	local := numbers(1, 2000)
+	r, a, _ := peerFleet(t, 4, local)
+	ws := workers(4)
+	for i := range ws {
+		ws[i].Peer, ws[i].Role = true, []Role{Decode, Prefill, Prefill, Decode}[i]
+		if err := r.SetWorker(ws[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair := func(id string, o Options) Pair {
+		t.Helper()
+		o.Pull, o.RequestID = true, id
+		got, err := r.BestPair(t.Context(), Prompt{Local: local, Length: 8010}, o)
+		if err != nil || got.Prefill == nil {
+			t.Fatal(got, err)
+		}
+		return got
+	}
+	got := pair("a", Options{})
+	if got.Prefill.Pull != (Pull{a1(1), 8000}) || got.Decode.Pull != (Pull{}) || got.Prefill.Account.Selected != 8000 || a.pulling(0) != 1 {
+		t.Fatalf("prefill worker %d fetches %+v, decode worker %d %+v, %d are under way", got.Prefill.Worker, got.Prefill.Pull, got.Decode.Worker, got.Decode.Pull, a.pulling(0))
+	}
+	account, ok := r.Reported("a", PrefillStage, Prompt{Local: local, Length: 8010}, Usage{Prompt: 8010, Cached: 8000})
+	if !ok || account.Miss != 0 || r.Stats().Pulled != 1 {
+		t.Errorf("what came is told as %+v, %v; %d came", account, ok, r.Stats().Pulled)
+	}
+	if r.FreeStage("a", PrefillStage); a.pulling(0) != 0 {
+		t.Error("it is under way when the prefill worker is done")
+	}
+	r.Free("a")
+	if got := pair("b", Options{Excluded: []uint64{1}}); got.Prefill.Pull != (Pull{}) {
+		t.Errorf("from one that the request has failed at: %+v", got.Prefill.Pull)
+	}
+}
+
+// Of a model with several caches what is fetched is what all of them allow to reuse, where streams say it; where depths are
+// estimates nothing is, and the formula says so.
+func TestPullsOfHybridModels(t *testing.T) {
+	local := numbers(1, 2000)
+	r, _, _ := peerFleet(t, 2, local)
+	sp := r.cfg.Index.(*shard.Space)
+	sp.MarkHybrid()
+	r.cfg.Estimated = sp.Hybrid
+	p, to := Prompt{Local: local, Length: 8010}, uint64(2)
+	pull := func() (Pull, string) {
+		t.Helper()
+		got := best(t, r, p, Options{Pull: true, Worker: &to, Explain: true})
+		for _, e := range got.Ranks {
+			if e.RankID == got.RankID {
+				return got.Pull, e.Formula
+			}
+		}
+		return got.Pull, ""
+	}
+	if got, formula := pull(); got != (Pull{}) || !strings.Contains(formula, "nothing is fetched: depths are estimates") {
+		t.Errorf("with estimates %+v is fetched: %s", got, formula)
+	}
+	for w := uint64(1); w <= 2; w++ {
+		sp.SetCacheGroups(w, []event.CacheGroup{{Number: 0, Kind: "full_attention", BlockSize: 4}, {Number: 1, Kind: "sliding_window", BlockSize: 4, Span: 9}})
+	}
+	window := &event.Batch{Space: sp.Key(), Worker: 1, Events: []event.Event{{Kind: event.Stored, Group: 1, Engine: local[1400:1500]}}}
+	if _, err := sp.ApplyWait(t.Context(), window); err != nil {
+		t.Fatal(err)
+	}
+	if got, formula := pull(); got != (Pull{a1(1), 6000}) {
+		t.Errorf("%+v is fetched, want what window and full attention allow: %s", got, formula)
+	}
+}

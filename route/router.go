@@ -293,7 +293,8 @@ type Options struct {
 	// Client tells who asks from others; see Router.Cut. 0 is another one each time.
 	Client uint64
 	// Pull is set by callers who tell the engine what Answer.Pull says.
-	Pull bool
+	Pull  bool
+	avoid []uint64 // nothing is fetched from these
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
 	// the prompt is new to the rank that is best so far. With Answer.Settle they ask again when that is over, with Settled,

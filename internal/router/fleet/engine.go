@@ -191,6 +191,13 @@ func (e *Engine) ask(ctx context.Context, client *http.Client, path string, time
 	return resp.StatusCode, data, errors.Join(err, resp.Body.Close())
 }
 
+// fetches reports whether the engine fetches prefixes from others. A prefill worker of vLLM does, as its MultiConnector has
+// the connector that hands over and the offloading one side by side, and gives both all parameters (0.33.0); SGLang's are
+// told nothing of the kind.
+func (e *Engine) fetches() bool {
+	return e.Peer != "" && (!e.Prefill || e.Transfer != registry.TransferSGLang)
+}
+
 // Peers reports whether an engine of the model fetches prefixes from others. It looks at all.
 func (m *Model) Peers() bool {
 	for _, e := range m.Engines() {

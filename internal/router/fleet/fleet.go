@@ -268,7 +268,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	err = m.Router.SetWorker(route.Worker{
-		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU, Pooled: len(w.Pools) > 0, Peer: w.Endpoints.Peer != "",
+		ID: w.ID, FirstRank: first, Ranks: ranks, Role: role, CPU: w.CPU, Pooled: len(w.Pools) > 0, Peer: e.fetches(),
 		TotalBlocks: int(min(w.TotalBlocks, 1<<31)), MaxBatchedTokens: int(min(w.MaxBatchedTokens, 1<<31)),
 		Draining: drained, Dead: e.failed, Addressless: e.URL == "" && !f.cfg.Addressless,
 	})

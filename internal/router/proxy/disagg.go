@@ -139,7 +139,7 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 		add += tokensToo
 	}
 	g := p.pass(q, e)
-	ask, err := splice(q.data, slices.Concat(vllmReplaced, g.drop), []byte(add), g.paramsMember([]byte(vllmParams)), g.add)
+	ask, err := splice(q.data, slices.Concat(vllmReplaced, g.drop), []byte(add), g.paramsMember(q.sourceOf(best).beside(vllmParams)), g.add)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,9 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	ctx, asked := askEngine(ctx, route.PrefillStage, best)
 	defer func() { asked.endPrefill(err) }()
-	resp, err := p.client.RoundTrip(p.engineRequest(ctx, r, data, e, best.DPRank))
+	req := p.engineRequest(ctx, r, data, e, best.DPRank)
+	q.sourceOf(best).show(req.Header)
+	resp, err := p.client.RoundTrip(req)
 	if err != nil {
 		return nil, broken("%w", err)
 	}

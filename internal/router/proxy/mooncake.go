@@ -35,7 +35,7 @@ func (p *Proxy) prefillMooncake(ctx context.Context, r *http.Request, q *call, e
 	}
 	g := p.pass(q, e)
 	ask, err := splice(q.data, slices.Concat(vllmReplaced, g.drop), []byte(add),
-		g.paramsMember([]byte(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+name+`"}`)), g.add)
+		g.paramsMember(q.sourceOf(best).beside(`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+name+`"}`)), g.add)
 	if err != nil {
 		return nil, err
 	}

@@ -55,6 +55,14 @@ func (s source) params() []byte {
 	return append(append(append(params, `,"remote_port":`...), s.port...), "}}"...)
 }
 
+// beside has the object, which are params of the engine, say so, too.
+func (s source) beside(params string) []byte {
+	if own := s.params(); own != nil {
+		return append(append([]byte(params[:len(params)-1]), ','), own[1:]...)
+	}
+	return []byte(params)
+}
+
 // show says so in the header, too.
 func (s source) show(h http.Header) {
 	if s.host != "" {

@@ -217,3 +217,51 @@ func TestPrefixesAreFetchedForGateways(t *testing.T) {
 		}
 	}
 }
+
+// Prefill workers fetch prefixes, too, where prompts are handed over by vLLM's connectors: what tells the engine to keep the
+// prompt for the decode engine tells it where to fetch from. SGLang's do not.
+func TestPrefillWorkersFetch(t *testing.T) {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang, mockapi.TransferMooncake} {
+		l := newLab(t, setup{engines: 3,
+			engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill, c.Peer = way, i == 1, true },
+			registry: func(i int, w *registry.Worker) {
+				w.KVTransfer, w.Role = registry.KVTransfer(way), registry.Decode
+				w.Endpoints.Bootstrap = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+				w.Endpoints.Peer = w.Endpoints.Bootstrap
+				if i == 1 {
+					w.Role = registry.Prefill
+				}
+			}})
+		m := l.fleet.Models()[0]
+		if err := m.Router.Drain(1, true); err != nil {
+			t.Fatal(err)
+		}
+		body := promptBody(false, 1000, 400, 2)
+		l.cachedOn(t, "0", body) // alone
+		l.idle()
+		if err := m.Router.Drain(1, false); err != nil {
+			t.Fatal(err)
+		}
+		status, text, h := l.post("/v1/completions", body, headerWorker, "2")
+		if status != http.StatusOK || h.Get(headerPrefill) != "1" {
+			t.Fatalf("%s: %d %s, prefill worker %s", way, status, text, h.Get(headerPrefill))
+		}
+		l.idle()
+		wantBlocks, wantPort := int64(0), ""
+		if way != mockapi.TransferSGLang {
+			wantBlocks, wantPort = 100, strings.TrimPrefix(l.engines[0].http.URL, "http://")
+		}
+		header := ""
+		for range len(l.engines[1].seen) {
+			header = (<-l.engines[1].seen).Get(headerSource)
+		}
+		if got := l.engines[1].Fetched.Load(); got != wantBlocks || header != wantPort || l.engines[2].Received.Load() != 1 || l.engines[2].Fetched.Load() != 0 {
+			t.Errorf("%s: %d blocks fetched, want %d; the header says %q; %d prompts were handed over", way, got, wantBlocks, header, l.engines[2].Received.Load())
+		}
+		for range len(l.engines[2].seen) {
+			if got := (<-l.engines[2].seen).Get(headerSource); got != "" {
+				t.Errorf("%s: the decode worker is told of %q", way, got)
+			}
+		}
+	}
+}

@@ -282,7 +282,8 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 	switch {
 	case pair.Prefill == nil:
 		part = &prefill{data: p.bodyWith(q, e, peer.params())}
-	case q.passage != nil: // who is before the decode worker asks the prefill worker
+	case q.passage != nil: // who is before the decode worker asks the prefill worker, and tells it where to fetch from
+		peer = q.sourceOf(pair.Prefill)
 		part, stage = &prefill{data: p.body(q, e)}, route.DecodeStage
 	default:
 		if part, err = p.prefillFirst(ctx, r, q, pair.Prefill, e, cancel); err != nil {
