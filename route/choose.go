@@ -95,6 +95,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 			booked.bound = r.boundOf(s, &a.Candidate)
 		}
 		r.times.follow(&r.weigh, k, &a.Candidate, &e, o.Whole)
+		if a.Pull.Tokens > 0 {
+			r.record(load.Change{Kind: load.Fetched, Key: k, Rank: a.Pull.From})
+		}
 		if o.Whole && o.Stage == Whole {
 			r.unseen.add(k, now.Add(a.First))
 		}

@@ -38,7 +38,8 @@ type auto struct {
 	aimedAt int        // how many those are
 	// fetching counts by slot the fetches from or to it that are under way.
 	fetching []int
-	fetched  time.Time // when the last of them began
+	fetched  time.Time // when the last of this router's began
+	away     away      // those of them that other routers have asked for
 }
 
 const (
@@ -87,7 +88,9 @@ type trip struct {
 	first                 time.Time // when the first token came; zero before
 }
 
-func newAuto() *auto { return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip)} }
+func newAuto() *auto {
+	return &auto{speeds: newSpeeds(), trips: make(map[load.Key]*trip), away: make(away)}
+}
 
 // UsesIndex implements Policy. As for kv, an overlap weight of 0 is for load
 // balancing alone; others do not matter here.

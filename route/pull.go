@@ -139,7 +139,7 @@ func (a *auto) crowd(w *Weighing, c *Candidate) int {
 	return 1 + max(a.pulling(w.source.slot), a.pulling(c.slot))
 }
 
-// pulling returns how many fetches from or to the slot's rank are under way, of this router's.
+// pulling returns how many fetches from or to the slot's rank are under way.
 func (a *auto) pulling(slot uint32) int {
 	if int(slot) < len(a.fetching) {
 		return a.fetching[slot]
@@ -152,13 +152,52 @@ func (a *auto) fetches(t *trip, n int) {
 	if !t.fetching {
 		return
 	}
-	for _, slot := range [...]uint32{t.source, t.slot} {
+	a.link(t.source, t.slot, n)
+	t.fetching = n > 0
+}
+
+// link counts fetches, n more of them, over the links of both slots' ranks.
+func (a *auto) link(from, to uint32, n int) {
+	for _, slot := range [...]uint32{from, to} {
 		for int(slot) >= len(a.fetching) {
 			a.fetching = append(a.fetching, 0)
 		}
 		a.fetching[slot] += n
 	}
-	t.fetching = n > 0
+}
+
+// away is which slots' ranks give and fetch for bookings of other routers, until their prefills are complete:
+// no more of them than there are bookings. The Router's lock guards it.
+type away map[load.Key][2]uint32
+
+// over ends the booking's fetch, if there is one.
+func (w away) over(a *auto, k load.Key) {
+	if slots, is := w[k]; is {
+		a.link(slots[0], slots[1], -1)
+		delete(w, k)
+	}
+}
+
+// fetchedElsewhere notes that another router has told a rank to fetch. One of a booking that is not known, or that
+// has its prompt by now, is over.
+func (r *Router) fetchedElsewhere(c load.Change) bool {
+	to, is := r.table.Prefilling(c.Key)
+	from := r.member(c.Rank)
+	if _, known := r.times.away[c.Key]; known || !is || from == nil {
+		return false
+	}
+	r.times.away[c.Key] = [2]uint32{from.slot, to}
+	r.times.link(from.slot, to, 1)
+	return true
+}
+
+// fetchesOf ends those of the owner whose bookings have their prompts, or are gone.
+func (r *Router) fetchesOf(owner uint64) {
+	for k := range r.times.away {
+		if _, is := r.table.Prefilling(k); k.Owner == owner && !is {
+			r.times.away.over(r.times, k)
+		}
+	}
 }
 
 // arrived notes that the request should have what it fetched, where nobody sees its first token.

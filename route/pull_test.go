@@ -9,6 +9,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/route/account"
+	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -303,5 +304,61 @@ func TestPullsOfHybridModels(t *testing.T) {
 	}
 	if got, formula := pull(); got != (Pull{a1(1), 6000}) {
 		t.Errorf("%+v is fetched, want what window and full attention allow: %s", got, formula)
+	}
+}
+
+// Another router's fetches share the links with this one's, from when it tells of them until their prompts are there or
+// their bookings go, however that comes to be known; one that is told late is over.
+func TestOtherRoutersPulls(t *testing.T) {
+	local := numbers(1, 2000)
+	r, a, _ := peerFleet(t, 3, local)
+	o, _, _ := peerFleet(t, 3, local)
+	r.cfg.ID, o.cfg.ID = 1, 2
+	var told []load.Change
+	o.SetJournal(journal(func(c load.Change) { told = append(told, c) }))
+	p, to := Prompt{Local: local, Length: 8010}, uint64(2)
+	ends := map[string]func(k load.Key){
+		"prefilled":   func(k load.Key) { r.Apply(load.Change{Kind: load.Prefilled, Key: k}) },
+		"freed":       func(k load.Key) { r.Apply(load.Change{Kind: load.Freed, Key: k}) },
+		"router gone": func(load.Key) { r.DropOwner(2) },
+		"resynced":    func(load.Key) { r.Replace(2, func(func(load.Change) bool) {}) },
+		"worker gone": func(load.Key) {
+			r.RemoveWorker(2)
+			if err := r.SetWorker(Worker{ID: 2, Peer: true}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	for how, end := range ends {
+		told = nil
+		if got := best(t, o, p, Options{Pull: true, Worker: &to, RequestID: how}); got.Pull.Tokens == 0 {
+			t.Fatalf("%s: nothing is fetched", how)
+		}
+		if len(told) != 2 || told[0].Kind != load.Added || told[1].Kind != load.Fetched || told[1].Rank != a1(1) {
+			t.Fatalf("%s: told %+v", how, told)
+		}
+		o.Free(how)
+		r.Apply(told[1]) // before what it is of
+		if a.pulling(0) != 0 {
+			t.Fatalf("%s: a fetch of no booking counts", how)
+		}
+		for _, c := range []load.Change{told[0], told[1], told[1]} {
+			r.Apply(c)
+		}
+		if a.pulling(0) != 1 {
+			t.Errorf("%s: %d are under way", how, a.pulling(0))
+		}
+		if got := best(t, r, p, Options{Pull: true, Worker: &to}); got.Pull != (Pull{}) {
+			t.Errorf("%s: a second fetch over the same link: %+v", how, got.Pull)
+		}
+		if end(told[0].Key); a.pulling(0) != 0 || len(a.away) != 0 {
+			t.Errorf("%s: %d are under way still", how, a.pulling(0))
+		}
+		r.Apply(told[1])
+		if a.pulling(0) != 0 {
+			t.Errorf("%s: one that is told late counts", how)
+		}
+		r.DropOwner(2)
+		r.Apply(load.Change{Kind: load.Freed, Key: told[0].Key})
 	}
 }

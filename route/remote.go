@@ -26,7 +26,10 @@ func (r *Router) Apply(c load.Change) bool {
 		if !r.table.Has(c.Key) { // else it was told late
 			r.bids.hear(c, now)
 		}
+	case load.Fetched:
+		return r.fetchedElsewhere(c)
 	case load.Prefilled:
+		r.times.away.over(r.times, c.Key)
 		return r.table.PrefillComplete(c.Key, now)
 	case load.Generated:
 		_, live := r.table.Output(c.Key, c.Tokens, now)
@@ -34,6 +37,7 @@ func (r *Router) Apply(c load.Change) bool {
 	case load.Filled:
 		return r.table.OutputBlock(c.Key, c.Weight, now)
 	case load.Freed:
+		r.times.away.over(r.times, c.Key)
 		return r.table.Free(c.Key)
 	}
 	return false
@@ -48,6 +52,7 @@ func (r *Router) DropOwner(owner uint64) {
 	defer r.mu.Unlock()
 	r.part(owner)
 	r.table.DropOwner(owner)
+	r.fetchesOf(owner)
 }
 
 // Own calls begin and then each for every live booking of this router, as the
@@ -80,6 +85,7 @@ func (r *Router) Replace(owner uint64, live iter.Seq[load.Change]) {
 			r.bookRemote(c, now)
 		}
 	}
+	r.fetchesOf(owner)
 }
 
 // bookRemote books what another router has placed.

@@ -181,6 +181,7 @@ func (r *Router) leave(m *member) {
 func (r *Router) dropped(k load.Key) {
 	r.stats.Dropped++
 	r.ended(k, math.MaxUint32, 0)
+	r.times.away.over(r.times, k)
 	if k.Owner == r.cfg.ID {
 		r.record(load.Change{Kind: load.Freed, Key: k})
 	}

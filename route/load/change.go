@@ -19,12 +19,16 @@ const (
 	Sought // no booking yet: its router will choose once others have heard of it
 )
 
+// Fetched says that the booking's rank fetches a part of its prompt from another one, until its prefill
+// is complete. Its number is apart from those of what every router has to know.
+const Fetched Kind = 8
+
 // Change is one step in the life of a booking, as routers tell each other.
 type Change struct {
 	Kind Kind
 	Key  Key
 
-	Rank    shard.RankID  // Added only
+	Rank    shard.RankID  // Added only; of Fetched where it fetches from
 	Request Request       // Added only; of Sought the length of the prompt
 	Tokens  int           // Generated only: how many more
 	Weight  float64       // Filled only: see Table.OutputBlock

@@ -274,6 +274,14 @@ func (t *Table) Booked(k Key) (slot uint32, generated int) {
 	return math.MaxUint32, 0
 }
 
+// Prefilling returns where the request is booked, and false if it is not live or its prefill is complete.
+func (t *Table) Prefilling(k Key) (slot uint32, is bool) {
+	if b := t.live[k]; b != nil {
+		return b.slot, b.prefilling
+	}
+	return math.MaxUint32, false
+}
+
 // Add books a request on a slot that Slot or Keep returned. The error wraps
 // ErrDuplicate. Negative numbers count as zero, and those beyond MaxCount as that.
 func (t *Table) Add(k Key, s uint32, r Request, now time.Time) error {

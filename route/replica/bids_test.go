@@ -2,6 +2,7 @@ package replica
 
 import (
 	"bytes"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -50,6 +51,32 @@ func TestBidsAreTold(t *testing.T) {
 	msg := appendChange(header{typeBids, 0, 1, was}.append(nil), &load.Change{Kind: load.Freed, Key: load.Key{ID: "a"}}, 1000)
 	if err := o.Receive(msg); err != nil || len(heard.applied) != 1 {
 		t.Errorf("%v, applied %+v", err, heard.applied)
+	}
+}
+
+// TestFetchesAreTold: behind the bookings that they are of, and nothing else is taken out of such a message.
+func TestFetchesAreTold(t *testing.T) {
+	s, heard := &sink{}, &sink{}
+	p := New(Config{ID: 1, State: s, Transport: s})
+	o := New(Config{ID: 2, State: heard, Transport: &sink{}})
+	if err := p.Receive(header{typeHeartbeat, 0, 2, 0}.append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	fetch := load.Change{Kind: load.Fetched, Key: load.Key{Owner: 1, ID: "a"}, Rank: shard.RankID{Worker: 3, DPRank: 2}}
+	p.Record(fetch)
+	p.Record(load.Change{Kind: load.Added, Key: load.Key{Owner: 1, ID: "a"}})
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	last := s.published[len(s.published)-1]
+	if len(s.published) != 3 || s.published[1][4] != typeChanges || last[4] != typeFetches { // the first asks for what router 2 has
+		t.Fatalf("%d messages: %q", len(s.published), s.published)
+	}
+	if err := o.Receive(appendChange(last, &load.Change{Kind: load.Freed, Key: fetch.Key}, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if len(heard.applied) != 1 || !reflect.DeepEqual(heard.applied[0], fetch) {
+		t.Errorf("heard of %+v", heard.applied)
 	}
 }
 

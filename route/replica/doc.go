@@ -10,7 +10,7 @@
 // tracked; otherwise a peer's load.Load.OutputLeft stays at what was expected.
 //
 // What a router is about to place, where others may choose at the same moment, goes beside the
-// numbered messages (bids): soon of no use, it is neither asked for again nor in snapshots.
+// numbered messages (bids, and fetches under way): soon of no use, it is neither asked for again nor in snapshots.
 //
 // Routers share bookings, not sums: sums drift when a message is lost; bookings can be
 // told again.

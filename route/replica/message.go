@@ -23,6 +23,7 @@ const (
 	typeSnapshot  = 4
 	typeLeaving   = 5
 	typeBids      = 6
+	typeFetches   = 8
 
 	// minChange is the least bytes of a change.
 	minChange = 3
@@ -93,6 +94,9 @@ func appendChange(dst []byte, c *load.Change, limit int) []byte {
 		for _, b := range blocks {
 			dst = binary.LittleEndian.AppendUint64(dst, b)
 		}
+	case load.Fetched:
+		dst = binary.LittleEndian.AppendUint64(dst, c.Rank.Worker)
+		dst = binary.AppendUvarint(dst, uint64(c.Rank.DPRank))
 	case load.Generated:
 		dst = binary.AppendUvarint(dst, uint64(min(max(c.Tokens, 0), maxCount)))
 	case load.Filled:
@@ -206,6 +210,8 @@ func (r *reader) change(owner uint64) (c load.Change) {
 		for i := range q.Blocks {
 			q.Blocks[i] = r.u64()
 		}
+	case load.Fetched:
+		c.Rank = shard.RankID{Worker: r.u64(), DPRank: uint32(r.uvarint(math.MaxUint32))}
 	case load.Generated:
 		c.Tokens = r.count()
 	case load.Filled:

@@ -144,6 +144,7 @@ type pending struct {
 	buf      []byte
 	ends     []int // of each change in buf
 	bids     []byte
+	fetches  []byte
 	overflow bool // some did not fit: buf is empty and means nothing
 	unsaid   bool // some were not written down: buf means nothing
 }
@@ -161,7 +162,7 @@ func New(cfg Config) *Replicas {
 // does not block.
 func (p *Replicas) Record(c load.Change) {
 	if p.alone.Load() {
-		if c.Kind != load.Sought && !p.unsaid.Load() {
+		if !fleeting(c.Kind) && !p.unsaid.Load() {
 			p.unsaid.Store(true)
 		}
 		return
@@ -169,9 +170,13 @@ func (p *Replicas) Record(c load.Change) {
 	p.queue.Lock()
 	defer p.queue.Unlock()
 	q := &p.queue.pending
-	if c.Kind == load.Sought { // soon of no use: what does not fit is not told
-		if b := appendChange(q.bids, &c, 0); len(b) <= p.cfg.MessageBytes-headerSize {
-			q.bids = b
+	if fleeting(c.Kind) { // what does not fit is not told
+		list := &q.bids
+		if c.Kind == load.Fetched {
+			list = &q.fetches
+		}
+		if b := appendChange(*list, &c, 0); len(b) <= p.cfg.MessageBytes-headerSize {
+			*list = b
 			p.signal()
 		}
 		return
@@ -181,12 +186,15 @@ func (p *Replicas) Record(c load.Change) {
 	}
 	q.buf = appendChange(q.buf, &c, p.cfg.MessageBytes-headerSize)
 	if len(q.buf) > p.cfg.QueueBytes {
-		*q = pending{overflow: true, bids: q.bids}
+		*q = pending{overflow: true, bids: q.bids, fetches: q.fetches}
 	} else {
 		q.ends = append(q.ends, len(q.buf))
 	}
 	p.signal()
 }
+
+// fleeting reports whether a change is soon of no use: it has no number, and is neither asked for again nor in snapshots.
+func fleeting(k load.Kind) bool { return k == load.Sought || k == load.Fetched }
 
 func (p *Replicas) signal() {
 	select {
@@ -244,6 +252,9 @@ func (p *Replicas) send(q pending) error {
 	}
 	if len(q.bids) > 0 && len(p.mu.peers) > 0 {
 		errs = append(errs, p.publish(append(p.header(typeBids), q.bids...)))
+	}
+	if len(q.fetches) > 0 && len(p.mu.peers) > 0 { // behind the bookings that they are of
+		errs = append(errs, p.publish(append(p.header(typeFetches), q.fetches...)))
 	}
 	return errors.Join(errs...)
 }
