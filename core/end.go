@@ -1,25 +1,39 @@
 package core
 
-import "github.com/kvatlas/kvatlas/event"
+import (
+	"sync/atomic"
+
+	"github.com/kvatlas/kvatlas/event"
+)
 
 // What engines do most often is done here at once: to store one block more at the end of a
-// run, as they generate, and to remove the last one. Each does what Store and Remove would
-// do, and does nothing where anything about the run, the holder or the hash is not ordinary:
-// then it reports false, and they do it.
+// run, as they generate, and to remove the last one that they have of it. Each does what Store
+// and Remove would do, and changes no answer where anything about the run, the holder or the hash
+// is not ordinary: then it reports false, and they do it.
 
-// endsFor returns which of the body's entries says that the holder has all n of its blocks, if
-// the run is ordinary: so few holders that they stand in the body, with the device tier
-// only, no exceptions, and no hash of the holder's inferred.
-func (r *run) endsFor(h Holder, hs *holderState, b *body, n uint32) (i int, ok bool) {
-	if len(r.exceptions) > 0 || len(hs.inferred.m) > 0 || b.cov.Load() != nil || b.tiers.Load() != nil {
-		return 0, false
+// endsFor returns the entry that says that the holder has the first n blocks of the run, and
+// whether nobody else has just these, if the run is ordinary: with so few holders that they are
+// no wide table, the device tier only, no exceptions, and no hash of the holder's inferred.
+func (r *run) endsFor(h Holder, hs *holderState, b *body, n uint32) (e *atomic.Uint64, alone bool) {
+	if len(r.exceptions) > 0 || len(hs.inferred.m) > 0 || b.tiers.Load() != nil {
+		return nil, false
 	}
-	for i = range b.in {
-		if b.in[i].Load() == entry(h, n) {
-			return i, true
+	in := b.in[:]
+	if c := b.cov.Load(); c != nil {
+		if c.full != nil {
+			return nil, false
+		}
+		in = c.entries[:c.used.Load()]
+	}
+	alone = true
+	for i := range in {
+		if v := in[i].Load(); v == entry(h, n) {
+			e = &in[i]
+		} else if uint32(v) == n {
+			alone = false
 		}
 	}
-	return 0, false
+	return e, alone
 }
 
 // appendOne stores one block after the last of a run that the holder has all of, where
@@ -37,14 +51,18 @@ func (s *store) appendOne(ev *event.Event) bool {
 		return false
 	}
 	b, n := r.body.Load(), t.pos+1
-	if b.len() != n || n < r.seenLen || int(n) >= b.data.room() || s.arena.at(r.block(t.pos)) != ev.Parent {
+	if b.len() != n || n < r.seenLen || s.arena.at(r.block(t.pos)) != ev.Parent {
 		return false
 	}
-	i, ok := r.endsFor(s.h, s.hs, b, n)
-	if !ok || b.children.Load().find(n, ev.Local[0]) != nil || s.overBudget(1) {
+	e, _ := r.endsFor(s.h, s.hs, b, n)
+	if e == nil || b.children.Load().find(n, ev.Local[0]) != nil || s.overBudget(1) {
 		return false
 	}
 	s.preserve(r)
+	if int(n) >= b.data.room() {
+		b = s.roomFor(r, 1)
+		e, _ = r.endsFor(s.h, s.hs, b, n)
+	}
 	p, at := s.aimed(ev.Engine), s.roomForHashes(r, n)
 	s.arena.set(at, ev.Engine[0])
 	p.blocks[0] = at
@@ -53,35 +71,42 @@ func (s *store) appendOne(ev *event.Event) bool {
 	}
 	b.data.from(n)[0] = ev.Local[0]
 	b.n.Store(n + 1)
-	b.in[i].Store(entry(s.h, n+1))
+	e.Store(entry(s.h, n+1))
 	s.count(1)
 	t.hash, t.pos = ev.Engine[0], n
 	return true
 }
 
-// dropOne removes the block before the last removal's, where it is the last one of its run
-// and only this holder has it.
+// dropOne removes the block before the last removal's, where it is the last one that the holder
+// has of its run, and the run goes on, or ends there and only this holder has that block.
 func (m *removal) dropOne(ev *event.Event) bool {
 	r, n := m.Radix.run(m.hs.last), m.hs.lastPos
 	if len(ev.Engine) != 1 || ev.Tier != event.Device || r == nil || n < 2 {
 		return false
 	}
 	b, left := r.body.Load(), n-1
-	if b.len() != n || m.arena.at(r.block(left)) != ev.Engine[0] || wasteful(b.data.room(), left) {
+	if b.len() < n || m.arena.at(r.block(left)) != ev.Engine[0] {
 		return false
 	}
-	i, ok := r.endsFor(m.h, m.hs, b, n)
-	if !ok || uint32(b.in[1-i].Load()) == n || b.children.Load().maxOff() >= left {
+	e, alone := r.endsFor(m.h, m.hs, b, n)
+	if e == nil {
+		return false
+	}
+	if b.len() > n { // what goes on keeps the block
+		if m.isLoose(r) {
+			return false
+		}
+		m.preserve(r)
+		m.dropped(e, left)
+		return true
+	}
+	if !alone || wasteful(b.data.room(), left) || b.children.Load().maxOff() >= left {
 		return false
 	}
 	m.preserve(r)
 	p := m.aimed(ev.Engine)
 	p.blocks[0] = r.block(left)
-	b.in[i].Store(entry(m.h, left))
-	m.out.Removed = 1
-	m.hs.held[m.tier]--
-	m.total--
-	m.earn(1)
+	m.dropped(e, left)
 	r.seenLen = max(r.seenLen, n)
 	b.n.Store(left)
 	if m.dups.n > 0 || !m.dir.removeFirst(p) {
@@ -90,11 +115,21 @@ func (m *removal) dropOne(ev *event.Event) bool {
 	if left&(segBlocks-1) == 0 {
 		m.releaseSegs(r, left)
 	}
-	m.hs.lastPos = left
 	if r.parent != m.root { // to which it may be joined now that it is shorter
 		m.pendingMerges = append(m.pendingMerges, r.id)
 	}
 	return true
+}
+
+// dropped notes that the holder has the first left blocks of the last removal's run, one less
+// than it had; e is the entry that says so.
+func (m *removal) dropped(e *atomic.Uint64, left uint32) {
+	e.Store(entry(m.h, left))
+	m.hs.lastPos = left
+	m.out.Removed = 1
+	m.hs.held[m.tier]--
+	m.total--
+	m.earn(1)
 }
 
 // aimed returns a probe of the one hash.

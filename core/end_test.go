@@ -16,7 +16,7 @@ import (
 func generating(seed uint64, n int) []coretest.Op {
 	r := rand.New(rand.NewPCG(seed, 19))
 	type chain struct{ engine, local []uint64 }
-	holders := []core.Holder{0, 1, 64}
+	holders := []core.Holder{0, 1, 2, 3, 64}
 	chains := map[core.Holder][]*chain{}
 	count := r.IntN(2) == 0
 	next := uint64(1000)
@@ -150,6 +150,12 @@ func TestOrdinaryEndsAreDoneAtOnce(t *testing.T) {
 		h  core.Holder
 		ev event.Event
 	}
+	many := func(n core.Holder, blocks []uint64) (ops []op) {
+		for h := range n {
+			ops = append(ops, op{1 + h, stored(blocks, blocks)})
+		}
+		return ops
+	}
 	for _, c := range []struct {
 		name   string
 		before []op
@@ -160,6 +166,16 @@ func TestOrdinaryEndsAreDoneAtOnce(t *testing.T) {
 		{"removed", []op{{0, removed(139)}}, removed(138), true},
 		{"beside one who has less", []op{{1, stored(prompt[:9], prompt[:9])}, {0, after(139, 140, 140)}}, after(140, 141, 141), true},
 		{"removed beside one who has less", []op{{1, stored(prompt[:9], prompt[:9])}, {0, removed(139)}}, removed(138), true},
+		{"appended beside several who have less", []op{{1, stored(prompt[:9], prompt[:9])}, {2, stored(prompt[:9], prompt[:9])}, {0, after(139, 140, 140)}},
+			after(140, 141, 141), true},
+		{"removed beside several who have less", []op{{1, stored(prompt[:9], prompt[:9])}, {2, stored(prompt[:9], prompt[:9])}, {0, removed(139)}},
+			removed(138), true},
+		{"beside so many that they are a wide table", append(many(20, prompt[:9]), op{0, after(139, 140, 140)}), after(140, 141, 141), false},
+		{"where there is no room", nil, after(139, 140, 140), true},
+		{"removed where others have more", []op{{1, stored(more, more)}, {2, stored(more, more)}, {0, removed(139)}}, removed(138), true},
+		{"removed where a branch is behind", []op{{1, stored(more, more)}, {1, branch(150)}, {0, removed(139)}}, removed(138), true},
+		{"removed where its own branch is behind", []op{{0, after(130, 300, 300)}, {0, removed(139, 138, 137, 136, 135, 134, 133, 132, 131, 130)}}, removed(129), true},
+		{"removed among several ends", []op{{1, stored(prompt[:39], prompt[:39])}, {2, stored(prompt[:9], prompt[:9])}, {0, removed(139)}}, removed(138), false},
 		{"known elsewhere", []op{{0, after(139, 140, 140)}, {0, stored(chain(900, 1), chain(900, 1))}}, after(140, 900, 141), false},
 		{"content that is there", []op{{0, after(139, 140, 140)}, {0, long}, {1, branch(150)}, {1, branch(160)}, {0, back}, {0, after(139, 140, 140)}},
 			after(140, 500, 150), false},

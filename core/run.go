@@ -298,12 +298,17 @@ func (x *Radix) roomFor(r *run, k int) *body {
 	if n >= r.seenLen && need <= b.data.room() {
 		return b
 	}
-	// Some slack in the last piece: a run that grows once grows again.
-	if part := need & (pieceBlocks - 1); part > 0 {
-		need = need - part + min(part+8+part/4, pieceBlocks)
-	}
 	// Slots beyond n may still be read; they keep their values.
-	return x.resize(r, n, need, n < r.seenLen)
+	return x.resize(r, n, withSlack(need), n < r.seenLen)
+}
+
+// withSlack returns how many blocks a run of n gets room for that grows: one that grows
+// once grows again. The slack is in the last piece.
+func withSlack(n int) int {
+	if part := n & (pieceBlocks - 1); part > 0 {
+		return n - part + min(part+8+part/4, pieceBlocks)
+	}
+	return n
 }
 
 // newRun makes a run that has no body yet and is not in its parent's children.

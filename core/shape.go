@@ -46,7 +46,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	tb := x.newBody(old.data.part(o, n), n-o)
 	t.body.Store(tb)
 
-	nb := x.newBody(old.data.with(int(o), int(o)+room, true), o)
+	nb := x.newBody(old.data.with(int(o), withSlack(int(o)+room), true), o)
 	var moved [swapHolders]Holder
 	k := 0
 	es := make([]uint64, 0, 8)
@@ -70,7 +70,7 @@ func (x *Radix) swap(r *run, o uint32, room int) {
 	r.body.Store(nb)
 	x.freeBody(old, true)
 	for _, h := range moved[:k] {
-		x.enterRun(t, h)
+		x.enterNewRun(t, h)
 	}
 }
 
