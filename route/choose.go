@@ -29,6 +29,11 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
 	r.weigh.part, r.weigh.estimated = r.estimated(s)
 	left := r.gather(s, o, now, explain)
+	if len(s.cands) == 0 && o.Trial > 0 { // there is nobody else
+		whoever := *o
+		whoever.Trial = 0
+		left = r.gather(s, &whoever, now, explain)
+	}
 	if len(s.cands) == 0 {
 		err := &NoWorkerError{Left: left}
 		if err.Overloaded() {
@@ -165,7 +170,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	// As a rule nothing leaves a rank out but its worker's role and absence. Whether that
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
-	look := !well || o.names() || r.settings.Busy != (Thresholds{})
+	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{})
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
 		why := m.worker.absent()
@@ -306,10 +311,13 @@ func (r *Router) eligible(m *member, o *Options, now time.Time, well bool) Reaso
 	if why := r.listed(w, o); why != Eligible {
 		return why
 	}
-	if absent := w.absent(); absent != Eligible || well || o.Worker != nil {
+	if absent := w.absent(); absent != Eligible || well && (o.Trial <= 0 || r.allProven) || o.Worker != nil {
 		return absent // whoever names a worker knows why
 	}
-	return r.leftOut(w, now)
+	if why := r.leftOut(w, now); why != Eligible || o.Trial <= 0 || !r.onTrial(w, o.Trial, now) {
+		return why
+	}
+	return Failing
 }
 
 // listed says whether the request's lists let it go to the worker, as markWorkers has them.

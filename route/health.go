@@ -49,6 +49,7 @@ type health struct {
 	cuts           int       // in a row; see Router.Cut
 	cutters        []uint64  // their clients, as many as count
 	under          under
+	trying         trying
 	// Requests in a row that it called wrong, and of how many on it is doubted for that, if they
 	// are more than Settings.Breaker has.
 	wrong, wrongMost int

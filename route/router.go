@@ -104,6 +104,7 @@ type Router struct {
 	attempts   map[load.Key]*attempt // own bookings
 	spare      []*attempt            // of ended ones, for their memory
 	wellUntil  time.Time             // see allWell
+	allProven  bool                  // but for prefill workers, and those that came since; see Trials
 	said       tally                 // by all workers
 	ends       ends                  // of all workers' answers
 	unseen     unseen
@@ -292,6 +293,9 @@ type Options struct {
 	Watched, Whole bool
 	// Client tells who asks from others; see Router.Cut. 0 is another one each time.
 	Client uint64
+	// Trial, if not 0, is set by callers who can ask no other worker if this one fails, and try workers themselves: a
+	// worker that is on trial is left out, one that has proved nothing for so long at most. See Trials.
+	Trial time.Duration
 	// Pull is set by callers who tell the engine what Answer.Pull says.
 	Pull  bool
 	avoid []uint64 // nothing is fetched from these

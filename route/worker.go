@@ -106,7 +106,7 @@ func (r *Router) SetWorker(w Worker) error {
 	st := r.workers[w.ID]
 	if st == nil {
 		st = &workerState{health: health{breaker: breaker.Breaker{Seed: w.ID}}}
-		r.workers[w.ID] = st
+		r.workers[w.ID], r.allProven = st, false
 	}
 	r.countPeer(st.Peer, -1)
 	r.countPeer(w.Peer, 1)

@@ -50,7 +50,7 @@ func startPicker(t *testing.T, workers int, args ...string) (c *gateway.Client, 
 	if workers > 0 {
 		args = append(args, "--engines=http://"+strings.Join(engines, ",http://"), "--model=m", "--block-size=4")
 	}
-	url, stop := startLogged(t, slog.New(log), append([]string{"--nats=none", "--kv-events=false", "--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s", "--inflight-share=1", "--body-share=1"}, args...)...)
+	url, stop := startLogged(t, slog.New(log), append([]string{"--nats=none", "--kv-events=false", "--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s", "--picker-trial=0s", "--inflight-share=1", "--body-share=1"}, args...)...)
 	return dial(t, <-log.found, nil, stop), url, engines
 }
 

@@ -27,6 +27,8 @@ type GatewayConfig struct {
 	Ports     []string
 	Fallbacks int  // further endpoints for each request
 	Scores    bool // say what the choice made of all of them
+	// Trial is for how long a request waits at most for what the router's own tell of engines; see trials.go. 0: there are none.
+	Trial time.Duration
 }
 
 // Declare adds the settings to the set.
@@ -35,6 +37,9 @@ func (c *GatewayConfig) Declare(set *conf.Set) {
 		on its own, as in a pool with several target ports. Without them all are behind the engine's address, and X-Data-Parallel-Rank says which is meant.`)
 	set.Int(&c.Fallbacks, "picker-fallbacks", 0, `Further endpoints that a gateway is told for each request, in the order in which it should
 		try them. Each is one more choice. Give some only where the gateway takes lists: Envoy's ORIGINAL_DST cluster takes one.`, conf.Between(0, 16))
+	set.Duration(&c.Trial, "picker-trial", time.Second, `How long a request of a gateway's may wait, and an engine of which nothing is known is left to others,
+		until a small request of the router's own (one prompt of one character, four tokens) was answered there. Engines that failed
+		and may be well again are tried so, too, before clients' requests go there, as what fails behind a gateway is lost. 0 sends none.`, conf.Between(0, time.Minute))
 	set.Bool(&c.Scores, "picker-scores", false, `Say in dynamic metadata, as x-gateway-destination-endpoint-scores, what each endpoint costs beside the cheapest: 1
 		for that, 0.5 for twice its cost.`)
 }

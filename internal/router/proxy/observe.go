@@ -27,6 +27,7 @@ type observer struct {
 	kept                                                                       map[string]*metrics.Counter // by where it was found
 	tokenizeHedged, forgotten                                                  *metrics.Counter
 	unread                                                                     map[string]*metrics.Counter // by reason
+	trials                                                                     map[string]*metrics.Counter // by result
 	promptsAsTokens, promptsAsText                                             *metrics.Counter
 }
 
@@ -49,7 +50,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Help(familyRequests, "Requests, by outcome: how they ended.")
 	const tokenize, help = "kvatlas_router_tokenize_total", "Texts whose tokens were needed, by where they came from." //nolint:gosec // names of metrics
 	o := &observer{
-		set: m, retries: make(map[string]*metrics.Counter), kept: make(map[string]*metrics.Counter), unread: make(map[string]*metrics.Counter),
+		set: m, retries: make(map[string]*metrics.Counter), kept: make(map[string]*metrics.Counter), unread: make(map[string]*metrics.Counter), trials: make(map[string]*metrics.Counter),
 		retriesDenied:   m.Counter("kvatlas_router_retries_denied_total", "Retries that the share of all requests did not allow."),
 		requestFaults:   m.Counter("kvatlas_router_request_faults_total", "Requests at which two engines failed with status 500, or that two would not have: the request's own fault, and not theirs."),
 		engineErrors:    m.Counter("kvatlas_router_engine_errors_total", "Attempts that an engine did not answer, or not to the end."),
@@ -77,6 +78,10 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 	m.Gauge("kvatlas_router_bodies_arriving", "Bodies of requests that have not arrived whole.", func() float64 { return float64(p.spool.Stats().Bodies) })
 	for _, why := range [...]string{whyGone, whyUnreachable, whyOverdue, whyBrokeOff, whyFull, whyStatus500, whyStatus5xx, whyNothing, whyRefused} {
 		o.retries[why] = m.Counter(familyRetries, "Requests that were sent to another worker, by reason.", "reason", why)
+	}
+	for _, result := range [...]string{trialWell, trialFailed, trialFull, trialRefused, trialUnsent} {
+		o.trials[result] = m.Counter("kvatlas_router_trials_total",
+			"The router's own requests to engines before a gateway's clients' go there, by result: well, failed, full, refused (with a status that the request may be the cause of) and unsent (no connection).", "result", result)
 	}
 	for _, found := range [...]string{keptKnown, keptAsked, keptNot} {
 		o.kept[found] = m.Counter("kvatlas_router_kept_total", "Requests about responses, files and batches that engines keep, by how the engine was found.", "found", found)

@@ -50,6 +50,7 @@ type Proxy struct {
 	decoding   chan struct{} // has room for those that may decode bodies or read them from files at once
 	asking     chan struct{} // has room for those that may ask all engines at once
 	flight     *flight
+	trials     trials
 	spool      *spool.Spool
 	routes     *routes
 	hosts      *secure.Names
@@ -85,6 +86,7 @@ func New(cfg Config) (p *Proxy, err error) {
 			p.limit.Warn("file", "no file can be made for long bodies: they take memory; see --body-dir", errAttr(err))
 		},
 	})
+	p.trials.begin()
 	p.decoding = make(chan struct{}, 2*runtime.GOMAXPROCS(0))
 	p.asking = make(chan struct{}, cfg.MaxAsking)
 	p.buffers.New = func() any { return &room{buf: make([]byte, 32<<10)} }
@@ -107,8 +109,11 @@ func New(cfg Config) (p *Proxy, err error) {
 	return p, nil
 }
 
-// Close closes idle connections to engines.
-func (p *Proxy) Close() { p.client.Close() }
+// Close ends trials and closes idle connections to engines.
+func (p *Proxy) Close() {
+	p.trials.end()
+	p.client.Close()
+}
 
 // Quotas returns what tenants have used.
 func (p *Proxy) Quotas() *quota.Table { return p.quotas }

@@ -218,6 +218,7 @@ func (p *Proxy) chooseNow(ctx context.Context, q *call, how manner) (route.Pair,
 	if len(q.name) > 0 {
 		o.Name = q.name[0]
 	}
+	o.Trial = p.tryEngines(ctx, q)
 	key := sessionKey{q.m, q.payer.name, q.session}
 	switch {
 	case !q.inSession || o.Worker != nil:
