@@ -19,7 +19,7 @@ func TestHeadersOfTheConnection(t *testing.T) {
 }
 
 // A head of 64 KiB takes no time to copy, whatever it names: each engine that is asked
-// costs it again.
+// costs it again. What it may take goes by what reading the names alone takes.
 func TestHeadersTakeNoTime(t *testing.T) {
 	var names []string
 	from := http.Header{}
@@ -30,17 +30,22 @@ func TestHeadersTakeNoTime(t *testing.T) {
 		from[fmt.Sprintf("B%d", i)] = []string{"x"}
 	}
 	from["Connection"] = []string{strings.Join(names, ",")}
-	least := time.Hour
+	least, reads := time.Hour, time.Hour
 	for range 5 {
 		begun := time.Now()
+		if named := namedBy(from["Connection"]); len(named) != len(names) {
+			t.Fatal(len(named))
+		}
+		reads = min(reads, time.Since(begun))
+		begun = time.Now()
 		to := http.Header{}
 		if copyHeaders(to, from); len(to) != 1500 {
 			t.Fatal(len(to))
 		}
 		least = min(least, time.Since(begun))
 	}
-	if least > 30*time.Millisecond {
-		t.Errorf("it takes %v", least)
+	if least > 10*reads {
+		t.Errorf("it takes %v, and to read the names %v", least, reads)
 	}
 }
 
