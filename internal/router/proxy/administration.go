@@ -71,10 +71,10 @@ func (p *Proxy) take(w http.ResponseWriter, r *http.Request) (q *call, done func
 		p.refuse(w, no)
 		return nil, nil
 	}
-	q = &call{arrival: time.Now(), from: client.Client, name: r.Header[headerRequest], header: r.Header}
+	q = &call{arrival: time.Now(), at: place{guest: client}, name: r.Header[headerRequest], header: r.Header}
 	done = func() {
 		q.forgetBody()
-		p.flight.leave(client)
+		p.flight.leave(&q.at)
 	}
 	recordCall(w, q)
 	if no := p.readBody(w, r, q); no != nil {

@@ -23,6 +23,13 @@ type guest struct {
 	n int // of them
 }
 
+// place is a request's own among them; without a guest it is of none that is counted. It is
+// left once: at the request's end, or when its body is dropped.
+type place struct {
+	*guest
+	left bool // guarded by flight.mu
+}
+
 // newFlight returns one without requests; a share of 0 is all.
 func newFlight(most int, share float64) *flight {
 	f := &flight{most: most, each: most}
@@ -34,7 +41,7 @@ func newFlight(most int, share float64) *flight {
 }
 
 // enter counts one more, if there is room; own is set if there is none only for the client.
-// leave is to be given the guest, which is nil without room.
+// The guest, nil without room, is of the place that leave is to be given.
 func (f *flight) enter(c spool.Client) (g *guest, own bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,13 +65,17 @@ func (f *flight) enter(c spool.Client) (g *guest, own bool) {
 	return g, false
 }
 
-// leave counts it off.
-func (f *flight) leave(g *guest) {
+// leave counts it off, unless that is done.
+func (f *flight) leave(at *place) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if at.left || at.guest == nil {
+		return
+	}
+	at.left = true
 	f.all--
-	if g.n--; g.n == 0 && f.clients != nil {
-		delete(f.clients, g.Client)
+	if at.n--; at.n == 0 && f.clients != nil {
+		delete(f.clients, at.Client)
 	}
 }
 
@@ -75,9 +86,13 @@ func (f *flight) count() int {
 }
 
 // enter counts one more request of a client, to be counted off with leave at its end,
-// unless there are as many as there may be.
+// unless there are as many as there may be. Those whose bodies come slowly give way.
 func (p *Proxy) enter(r *http.Request) (g *guest, no *refusal) {
-	g, own := p.flight.enter(clientOf(r))
+	c := clientOf(r)
+	g, own := p.flight.enter(c)
+	for g == nil && p.spool.Oust(c, own) {
+		g, own = p.flight.enter(c)
+	}
 	switch {
 	case g != nil:
 		return g, nil

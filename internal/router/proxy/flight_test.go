@@ -23,7 +23,7 @@ func TestInFlightOfEachClient(t *testing.T) {
 		for range 1000 {
 			i := rng.IntN(5)
 			if rng.IntN(5) < 2 && by[i] > 0 {
-				f.leave(guests[i])
+				f.leave(&place{guest: guests[i]})
 				all--
 				by[i]--
 				continue
@@ -41,7 +41,7 @@ func TestInFlightOfEachClient(t *testing.T) {
 		}
 		for i := range by {
 			for range by[i] {
-				f.leave(guests[i])
+				f.leave(&place{guest: guests[i]})
 			}
 		}
 		if f.count() != 0 || len(f.clients) != 0 {

@@ -16,11 +16,10 @@ import (
 // until their requests end, to be sent again if need be.
 func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 	if r.Body != nil && r.Body != http.NoBody {
-		from := q.from
-		if from == (spool.Client{}) {
-			from = clientOf(r)
-		}
-		q.spooled = p.spool.Open(from, func() { _ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) })
+		q.spooled = p.spool.Open(q.client(r), func() {
+			p.flight.leave(&q.at) // who waits for the place need not wait until this is noticed
+			_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
+		})
 		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // the rest of it is not waited for
@@ -38,6 +37,14 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 	q.size, q.http2 = int64(len(q.data)), r.ProtoMajor == 2
 	waitForEngines(w)
 	return nil
+}
+
+// client returns who shares room with the request.
+func (q *call) client(r *http.Request) spool.Client {
+	if q.at.guest != nil {
+		return q.at.Client
+	}
+	return clientOf(r)
 }
 
 // notRead says why a body was not read.
@@ -124,6 +131,7 @@ func (q *call) pieces(list [][]byte) upstream.Payload {
 // forget gives back what a request has used.
 func (p *Proxy) forget(q *call) {
 	q.forgetBody()
+	p.flight.leave(&q.at)
 	if q.hashes != nil {
 		p.hashes.Put(q.hashes)
 	}

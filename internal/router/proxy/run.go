@@ -25,8 +25,8 @@ type call struct {
 	api      dialect
 	chats    []byte // the request as one to /v1/chat/completions, where it is none
 	data     []byte
-	spooled  *spool.Body  // keeps data; nil without a body
-	from     spool.Client // whose room for bodies it takes; empty until that is looked for
+	spooled  *spool.Body // keeps data; nil without a body
+	at       place       // among those that are being answered
 	header   http.Header
 	m        *fleet.Model
 	lora     string

@@ -53,10 +53,11 @@ var bodies = sync.Pool{New: func() any { return new(Body) }}
 // is given; it is called on another goroutine, and never after Fill has returned.
 func (s *Spool) Open(from Client, drop func()) *Body {
 	b := bodies.Get().(*Body) //nolint:forcetypeassert // the pool holds nothing else
-	*b = Body{spool: s, begun: s.cfg.Now(), end: drop, reading: true}
+	*b = Body{spool: s, end: drop, reading: true}
 	b.owners.Store(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	b.begun = s.cfg.Now() // under the lock: the list is in that order
 	c := s.clients[from]
 	if c == nil {
 		c = &client{name: from}
@@ -67,6 +68,8 @@ func (s *Spool) Open(from Client, drop func()) *Body {
 	b.noFile = s.limit[files] == 0
 	if b.next = s.first; b.next != nil {
 		b.next.prev = b
+	} else {
+		s.last = b
 	}
 	s.first = b
 	s.bodies++
@@ -131,6 +134,8 @@ func (b *Body) leave() {
 	}
 	if b.next != nil {
 		b.next.prev = b.prev
+	} else {
+		b.spool.last = b.prev
 	}
 	b.next, b.prev = nil, nil
 }
@@ -319,9 +324,13 @@ func (b *Body) writeAll(f *os.File, r io.Reader, length, limit int64) (n int64, 
 
 // write adds to a file of n bytes and returns how many it has then.
 func (b *Body) write(f *os.File, n int64, data []byte) (int64, error) {
-	if need := n + int64(len(data)) - b.used[files]; need > 0 {
-		if err := b.spool.take(b, files, max(need, min(step, n))); err != nil {
-			if err = b.spool.take(b, files, need); err != nil {
+	s := b.spool
+	s.mu.Lock() // whoever drops the body takes its room meanwhile
+	have := b.used[files]
+	s.mu.Unlock()
+	if need := n + int64(len(data)) - have; need > 0 {
+		if err := s.take(b, files, max(need, min(step, n))); err != nil {
+			if err = s.take(b, files, need); err != nil {
 				return n, err
 			}
 		}

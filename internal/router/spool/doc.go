@@ -4,7 +4,8 @@
 // A body takes room as its bytes arrive, not by what it promises. All of them
 // together have a bound, in memory and in files, and each client has a share of
 // both. Where room is short the body that arrives slowest is dropped, if it is slow:
-// a client that sends little and holds much makes room for the others.
+// a client that sends little and holds much makes room for the others. Oust does so
+// for those who lack something else than room, which the dropped one gives up.
 //
 // A body is one slice of bytes, wherever it is: a file is mapped. It was deleted
 // before anything was written to it, so that nothing is left of it whatever happens.

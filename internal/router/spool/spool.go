@@ -53,8 +53,9 @@ type Spool struct {
 	mu      sync.Mutex
 	used    [places]int64
 	clients map[Client]*client
-	first   *Body // of those that are being read, which are a list
-	bodies  int   // of them
+	// Those that are being read are a list, the newest first.
+	first, last *Body
+	bodies      int // of them
 }
 
 // client is what one client holds. Its bodies have it, as to look it up for each change of
@@ -106,7 +107,7 @@ func (s *Spool) take(b *Body, place int, n int64) error {
 		case place == memory && s.limit[files] > 0 && !b.noFile:
 			return ErrNoRoom // there may be some in a file
 		}
-		slow := s.slowest(b, place, own)
+		slow := s.slowest(func(x *Body) bool { return (x == b || x.used[place] > 0) && (!own || x.client == c) })
 		switch {
 		case slow != nil && slow != b:
 			s.drop(slow)
@@ -125,15 +126,29 @@ func (s *Spool) book(b *Body, place int, n int64) {
 	b.client.used[place] += n
 }
 
-// slowest returns the body that arrives slowest among those that hold something in
-// the place, if only own of b's client, and b itself. None is slow at first. s.mu is
-// held.
-func (s *Spool) slowest(b *Body, place int, own bool) (slow *Body) {
+// Oust drops the body that arrives slowest, of the client's if only own, and reports
+// whether there was one that is slow.
+func (s *Spool) Oust(from Client, own bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slow := s.slowest(func(x *Body) bool { return !own || x.client.name == from })
+	if slow != nil {
+		s.drop(slow)
+	}
+	return slow != nil
+}
+
+// slowest returns the body that arrives slowest among those that may be meant. None is
+// slow at first. s.mu is held.
+func (s *Spool) slowest(meant func(x *Body) bool) (slow *Body) {
 	now := s.cfg.Now()
 	least := 0.0
-	for x := s.first; x != nil; x = x.next {
+	for x := s.last; x != nil; x = x.prev {
 		age := now.Sub(x.begun)
-		if x.out || age < s.cfg.Grace || x != b && x.used[place] == 0 || own && x.client != b.client {
+		if age < s.cfg.Grace {
+			break // so are all after it
+		}
+		if x.out || !meant(x) {
 			continue
 		}
 		if rate := float64(x.used[memory]+x.used[files]) / age.Seconds(); slow == nil || rate < least {

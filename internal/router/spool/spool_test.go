@@ -185,6 +185,9 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 		}
 		// All are young: who comes late is refused.
 		time.Sleep(900 * time.Millisecond)
+		if s.Oust(Client{}, false) {
+			t.Error("a young one is ousted")
+		}
 		b := s.Open(bob, nobody)
 		if err := b.Fill(bytes.NewReader(text(150_000, 9)), 150_000, 1<<20); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("among young ones: %v", err)
@@ -202,6 +205,21 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 		}
 		mu.Unlock()
 		b.Release()
+		if s.Oust(bob, true) {
+			t.Error("another's is ousted for bob's share")
+		}
+		for _, want := range []int{3, 1} { // its own, then the slowest of all
+			own := want == 3
+			if !s.Oust(Client{Name: "3"}, own) {
+				t.Error("none is slow")
+			}
+			synctest.Wait()
+			mu.Lock()
+			if !errors.Is(errs[want], ErrSlow) {
+				t.Errorf("own %t: ended %v", own, errs)
+			}
+			mu.Unlock()
+		}
 		for s.first != nil {
 			s.mu.Lock()
 			s.drop(s.first)
@@ -221,7 +239,7 @@ func TestAccountsUnderLoad(t *testing.T) {
 	s := New(Config{Memory: 256 << 10, Files: 256 << 10, Each: 20_000, Share: 0.5, Dir: t.TempDir()})
 	clients := []Client{alice, bob, {Name: "carol"}, {Name: "dave"}}
 	var all sync.WaitGroup
-	outcomes := make([]atomic.Int64, 5)
+	outcomes := make([]atomic.Int64, 6)
 	for worker := range 16 {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(worker), 7))

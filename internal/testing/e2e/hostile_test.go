@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -123,7 +124,7 @@ func TestHostileBodies(t *testing.T) {
 	home := t.TempDir()
 	a := newSpy(t, nil)
 	p, url := startRouter(t, home, "--nats=none", "--kv-events=false", "--engines="+a.url, "--model=m", "--admin-listen=127.0.0.1:0",
-		"--body-memory=4MiB", "--body-memory-each=1MiB", "--body-files=32MiB", "--body-dir="+home)
+		"--body-memory=4MiB", "--body-memory-each=1MiB", "--body-files=32MiB", "--body-dir="+home, "--http-read-timeout=10m")
 	hold := func(n int, head, text string) {
 		for range n {
 			c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -131,15 +132,18 @@ func TestHostileBodies(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() }) //nolint:errcheck // only to free it
-			_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"+head+"\r\n\r\n"+text)
+			_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"+head+"\r\n\r\n"+text)
 		}
 	}
 	served := func(what string) {
 		t.Helper()
 		for range 20 {
-			if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 10_000)+`"}`); status != http.StatusOK {
-				t.Errorf("beside %s: %d %s", what, status, data)
-			}
+			eventually(t, time.Minute, func() error { // nothing is slow in its first second
+				if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"`+strings.Repeat("x", 10_000)+`"}`); status != http.StatusOK {
+					return fmt.Errorf("beside %s: %d %s", what, status, data)
+				}
+				return nil
+			})
 		}
 	}
 	hold(130, "Content-Length: 8388608", "{")
@@ -151,7 +155,7 @@ func TestHostileBodies(t *testing.T) {
 	served("what is held in files")
 	large := `{"model":"m","prompt":"` + strings.Repeat("y", 7_000_000) + `"}`
 	a.take()
-	eventually(t, time.Minute, func() error { // nothing is slow in its first second
+	eventually(t, time.Minute, func() error {
 		if status, data, _ := ask(url+"/v1/completions", large); status != http.StatusOK {
 			return fmt.Errorf("a large body: %d %s", status, data)
 		}
@@ -164,6 +168,41 @@ func TestHostileBodies(t *testing.T) {
 	if err != nil || len(left) != 0 {
 		t.Errorf("files are left: %v %v", left, err)
 	}
+	p.kill()
+}
+
+// Requests whose bodies do not come keep no places among those that are answered.
+func TestBodiesThatDoNotComeHoldNoPlace(t *testing.T) {
+	const most = 20
+	a := newSpy(t, nil)
+	p, url := startRouter(t, t.TempDir(), "--nats=none", "--kv-events=false", "--engines="+a.url, "--model=m", "--admin-listen=127.0.0.1:0",
+		"--http-max-inflight="+strconv.Itoa(most), "--inflight-share=1", "--http-read-timeout=10m")
+	for range most {
+		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() }) //nolint:errcheck // only to free it
+		_, _ = io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8388608\r\n\r\n{")
+	}
+	counted := func(want float64, name string, label ...string) {
+		t.Helper()
+		eventually(t, time.Minute, func() error {
+			text, err := get(t.Context(), url+"/metrics")
+			if n := sum(text, name, label...); err == nil && n != want {
+				err = fmt.Errorf("%s is %v, want %v", name, n, want)
+			}
+			return err
+		})
+	}
+	counted(most, "kvatlas_router_in_flight")
+	eventually(t, time.Minute, func() error { // nothing is slow in its first second
+		if status, data, _ := ask(url+"/v1/completions", `{"model":"m","prompt":"x"}`); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, data)
+		}
+		return nil
+	})
+	counted(1, "kvatlas_router_requests_total", `outcome="body_too_slow"`)
 	p.kill()
 }
 
