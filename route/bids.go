@@ -219,6 +219,9 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 		if b.compare(o, mine) >= 0 {
 			break
 		}
+		if o.Held && o.Key.Owner == r.cfg.ID {
+			continue // which of those here comes first says the queue that they are in
+		}
 		r.weigh.PromptTokens = o.Request.PromptTokens
 		best, lowest := -1, 0.0
 		var there Candidate

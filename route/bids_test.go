@@ -182,6 +182,23 @@ func TestRoutersShareAQueue(t *testing.T) {
 	}
 }
 
+// TestAQueueHasItsOwnOrder: which of a router's own comes first says the queue that they wait in, as it knows of tenants
+// and priorities. So one that is let out is not put back for another one there, though that came first or is shorter.
+func TestAQueueHasItsOwnOrder(t *testing.T) {
+	m := meet(t, 2, 1)
+	m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+	long, short := Prompt{Local: numbers(20_000, 1000)}, Prompt{Local: numbers(30_000, 300)}
+	for id, p := range map[string]Prompt{"short": short, "long": long} {
+		if _, later := m.at(t, 0, id, p); !later {
+			t.Fatal("it does not wait behind a long prompt")
+		}
+	}
+	m.routers[0].Free("ahead")
+	if _, later := m.at(t, 0, "long", long); later {
+		t.Error("it waits for one of its own queue that was not let out")
+	}
+}
+
 // TestBidsAreBounded: whatever others bid, few are kept, and none of them for long.
 func TestBidsAreBounded(t *testing.T) {
 	m := meet(t, 2, 2)

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -44,4 +46,74 @@ func TestOtherRoutersAreHeardFirst(t *testing.T) {
 		return nil
 	})
 	l.idle()
+}
+
+// TestPutOffInTheQueue: a request that waits, and is put off for another router when its turn comes, keeps its place
+// and pays once if nothing comes of it: a later one of another tenant does not go before it.
+func TestPutOffInTheQueue(t *testing.T) {
+	l := newLab(t, setup{engines: 2, fleet: func(c *fleet.Config) { c.Route.Mode = "auto" }, proxy: func(c *Config) { c.Queue = 10 }})
+	synctest.Test(t, func(t *testing.T) {
+		r, n := l.model().Router, 0
+		other := func(added bool) { // the other router's request at worker 1
+			c := load.Change{Kind: load.Freed, Key: load.Key{Owner: 2, ID: fmt.Sprint(n)}}
+			if added {
+				n++
+				c = load.Change{Kind: load.Added, Key: load.Key{Owner: 2, ID: fmt.Sprint(n)}, Rank: shard.RankID{Worker: 1}}
+				c.Request = load.Request{PromptTokens: 1 << 20, NewTokens: 1 << 20}
+			}
+			r.Apply(c)
+			l.proxy.Relieved(r)
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan string, 2)
+		come := func(tenant string) {
+			q := &call{m: l.model(), id: tenant, payer: payer{name: tenant}, arrival: time.Now(), prompt: route.Prompt{Local: make([]uint64, 1000)}}
+			go func() {
+				if _, err := l.proxy.choose(ctx, q); err == nil {
+					served <- tenant
+				} else {
+					served <- err.Error()
+				}
+			}()
+			synctest.Wait()
+		}
+
+		if err := r.Reserve(route.Reservation{RequestID: "own", Rank: shard.RankID{Worker: 0}, PromptTokens: 1 << 20, NewTokens: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+		other(true)
+		come("first")
+		if len(served) > 0 || l.proxy.queue.waiting(l.model()) != 1 {
+			t.Fatal("it does not wait while both workers are busy")
+		}
+		time.Sleep(10 * time.Millisecond) // so that the first is before the second in any order
+		come("second")
+		r.SetDelay(20 * time.Millisecond)
+		if _, err := r.BestWorker(ctx, route.Prompt{Local: []uint64{1}}, route.Options{RequestID: "crowd"}); err != nil {
+			t.Fatal(err)
+		}
+		r.Apply(load.Change{Kind: load.Added, Key: load.Key{Owner: 2, ID: "crowd"}, Request: load.Request{NewTokens: load.MaxCount, Prefilled: true}})
+		r.Free("crowd")
+		if other(false); r.Stats().Settled != 1 || len(served) > 0 {
+			t.Fatalf("the worker is the other router's, and it is put off %d times, %d are served", r.Stats().Settled, len(served))
+		}
+		other(true)
+		time.Sleep(30 * time.Millisecond) // the first has heard that there is no room
+		synctest.Wait()
+		if len(served) > 0 || l.proxy.queue.waiting(l.model()) != 2 {
+			t.Fatalf("%d wait, %d are served", l.proxy.queue.waiting(l.model()), len(served))
+		}
+		if other(false); len(served) != 1 {
+			t.Fatalf("%d are served where there is room for one", len(served))
+		}
+		if who := <-served; who != "first" {
+			t.Errorf("%s is served first", who)
+		}
+		cancel()
+		<-served
+		r.Free("first")
+		r.Free("second")
+		r.Free("own")
+	})
 }
