@@ -181,7 +181,7 @@ type contention struct {
 // contend has the candidates be as they should be when those have chosen who come first.
 func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c contention) {
 	b := &r.bids
-	if b.delay == 0 || len(r.others) == 0 || !o.Patient || o.RequestID == "" || o.Stage != Whole || r.weigh.Pinned || r.policy != Policy(r.times) {
+	if b.delay == 0 || len(r.others) == 0 || !o.Patient || o.RequestID == "" || o.Stage == DecodeStage || r.weigh.Pinned || r.policy != Policy(r.times) {
 		return c
 	}
 	b.expire(now)

@@ -314,3 +314,84 @@ func TestNoChoiceIsNotPutOff(t *testing.T) {
 		}
 	}
 }
+
+// TestPairsHearOfEachOther: of two pairs that come at one moment, both for the prefill worker that has the beginning of
+// both, the shorter one is computed there, and the other where it costs least then. A pair that is put off has nothing
+// booked. Each kind of worker is shared out among the routers by itself.
+func TestPairsHearOfEachOther(t *testing.T) {
+	m := meet(t, 3, 3)
+	pair := func(router int, p Prompt) (Pair, error) {
+		return m.routers[router].BestPair(t.Context(), p, Options{RequestID: "x", Patient: true})
+	}
+	for i, r := range m.routers {
+		for id := range uint64(5) {
+			role := Prefill
+			if id == 1 || id == 4 {
+				role = Decode
+			}
+			if err := r.SetWorker(Worker{ID: id + 1, Ranks: 1, Role: role}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.bids.crowd = 1e6
+		r.assign()
+		var own []uint64
+		for _, w := range r.members {
+			if !w.others {
+				own = append(own, w.Worker)
+			}
+		}
+		if slices.Sort(own); !slices.Equal(own, [][]uint64{{1, 2}, {3, 5}, {2, 4}}[i]) {
+			t.Errorf("router %d takes %v first", i, own)
+		}
+	}
+	long, short := Prompt{Local: append(numbers(1, 100), numbers(5000, 80)...)}, Prompt{Local: append(numbers(1, 100), numbers(7000, 70)...)}
+	for i, p := range map[int]Prompt{1: long, 2: short} {
+		if a, err := pair(i, p); !errors.Is(err, ErrLater) || a.Decode.Settle != wordTime || m.routers[i].Holds("x") {
+			t.Fatalf("router %d: %+v, %v", i, a, err)
+		}
+	}
+	m.told()
+	first, err := pair(2, short)
+	other, err2 := pair(1, long)
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	if first.Prefill.Worker != 1 || other.Prefill.Worker == 1 {
+		t.Errorf("the short prompt is computed on %d, the long one on %d", first.Prefill.Worker, other.Prefill.Worker)
+	}
+	m.told()
+	for i, r := range m.routers {
+		if len(r.bids.open) != 0 {
+			t.Errorf("router %d has %d bids of requests that were placed", i, len(r.bids.open))
+		}
+	}
+}
+
+// TestFewBidsAreForeseen: a choice goes through as many of the bids that come first as it has time for. Those beyond
+// them put nothing on any rank.
+func TestFewBidsAreForeseen(t *testing.T) {
+	m := meet(t, 2, 2)
+	r := m.routers[0]
+	for id := range uint64(2) { // no bid of these goes into a queue
+		if err := r.SetWorker(Worker{ID: id + 1, Ranks: 1, Role: Prefill}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range maxBids { // each for rank 1 alone
+		r.Apply(load.Change{
+			Kind: load.Sought, Key: load.Key{Owner: 2, ID: fmt.Sprint(i)}, Held: true, Waited: time.Minute,
+			Request: load.Request{PromptTokens: 10}, Ranks: []load.Want{{Rank: shard.RankID{Worker: 1}, NewTokens: 10}},
+		})
+	}
+	o := Options{RequestID: "x", Stage: PrefillStage, Patient: true, Settled: true, Explain: true}
+	a, err := r.BestWorker(t.Context(), Prompt{Local: numbers(20_000, 10)}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range a.Ranks {
+		if c := &a.Ranks[i]; c.Worker == 1 && c.Requests != 64 {
+			t.Errorf("%d bids of %d are gone through", c.Requests, len(r.bids.open))
+		}
+	}
+}

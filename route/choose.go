@@ -75,7 +75,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		r.stats.Settled++
 		return Answer{Candidate: s.cands[i], Settle: r.bids.delay}, fmt.Errorf("request %q: %w", o.RequestID, ErrLater)
 	}
-	if !contest.settled && len(r.others) > 0 {
+	if !contest.settled && len(r.others) > 0 && o.Stage != DecodeStage {
 		r.bids.chose(now)
 	}
 	a := Answer{Candidate: s.cands[i], Blocks: len(s.local), Account: r.account(o, s, preferred, i)}

@@ -50,14 +50,14 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 	first := Options{
 		RequestID: o.RequestID, Name: o.Name, Stage: PrefillStage, Explain: o.Explain, Watched: o.Watched,
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,
-		Pull: o.Pull, avoid: o.Excluded,
+		Patient: o.Patient, Settled: o.Settled, Pull: o.Pull, avoid: o.Excluded,
 	}
 	before := r.stats
 	prefill, err := r.choose(ctx, s, &first, now)
 	var none *NoWorkerError
 	if err != nil {
 		if !errors.As(err, &none) {
-			return Pair{}, err
+			return Pair{Decode: prefill}, err // it may be put off
 		}
 		r.stats = before // the request is not refused yet
 		decode, err := r.choose(ctx, s, o, now)

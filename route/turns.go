@@ -30,23 +30,27 @@ func (r *Router) part(owner uint64) {
 	}
 }
 
-// assign shares the ranks out among the routers, in turns. If there are more routers than
+// assign shares the ranks out among the routers, in turns: those that compute prompts for others
+// and the rest each for themselves, as a choice is among one kind. If there are more routers than
 // ranks, some share one.
 func (r *Router) assign() {
 	if r.assigned {
 		return
 	}
 	r.assigned = true
-	routers := len(r.others) + 1
-	self, _ := slices.BinarySearch(r.others, r.cfg.ID)
 	byID := slices.Clone(r.members)
 	slices.SortFunc(byID, func(a, b *member) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
 	})
-	if len(byID) > 0 && routers > len(byID) {
-		routers, self = len(byID), self%len(byID)
-	}
-	for i, m := range byID {
-		m.others = i%routers != self
+	n, _ := slices.BinarySearch(r.others, r.cfg.ID)
+	for _, prefill := range [...]bool{false, true} {
+		kind := slices.DeleteFunc(slices.Clone(byID), func(m *member) bool { return (m.worker.Role == Prefill) != prefill })
+		routers, self := len(r.others)+1, n
+		if len(kind) > 0 && routers > len(kind) {
+			routers, self = len(kind), self%len(kind)
+		}
+		for i, m := range kind {
+			m.others = i%routers != self
+		}
 	}
 }

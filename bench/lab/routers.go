@@ -118,6 +118,9 @@ func (s *sim) choose(q *request) error {
 	q.prefill, q.source = -1, -1
 	if s.cfg.PrefillWorkers > 0 {
 		pair, err := r.BestPair(context.Background(), p, o)
+		if pair.Decode.Settle > 0 {
+			return s.putOff(q, &pair.Decode)
+		}
 		if err != nil {
 			return s.refused(q, err)
 		}
@@ -132,8 +135,7 @@ func (s *sim) choose(q *request) error {
 	}
 	a, err := r.BestWorker(context.Background(), p, o)
 	if a.Settle > 0 {
-		s.agenda.add(s.now, s.now+a.Settle, settles, q.number)
-		return errSettles
+		return s.putOff(q, &a)
 	}
 	if err != nil {
 		return s.refused(q, err)
@@ -146,6 +148,12 @@ func (s *sim) choose(q *request) error {
 		q.source = int(a.Pull.From.Worker)
 	}
 	return nil
+}
+
+// putOff has the request's router choose again when it has heard of what the others do.
+func (s *sim) putOff(q *request, a *route.Answer) error {
+	s.agenda.add(s.now, s.now+a.Settle, settles, q.number)
+	return errSettles
 }
 
 // errSettles says that the request's router will choose when it has heard of what the others do.

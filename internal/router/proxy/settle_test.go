@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/route/load"
@@ -114,6 +115,35 @@ func TestPutOffInTheQueue(t *testing.T) {
 		<-served
 		r.Free("first")
 		r.Free("second")
+		r.Free("own")
+	})
+}
+
+// TestPairsAreHeardFirst: a request whose prompt would be computed by another router's prefill worker is put off likewise.
+func TestPairsAreHeardFirst(t *testing.T) {
+	l := pools(t, mockapi.TransferVLLM, nil, func(c *Config) { c.Queue = 10 })
+	synctest.Test(t, func(t *testing.T) {
+		r := l.model().Router
+		r.SetDelay(20 * time.Millisecond)
+		r.Replace(2, func(func(load.Change) bool) {}) // there is another router
+		if _, err := r.BestPair(t.Context(), route.Prompt{Local: []uint64{1}}, route.Options{RequestID: "crowd"}); err != nil {
+			t.Fatal(err)
+		}
+		r.Apply(load.Change{Kind: load.Added, Key: load.Key{Owner: 2, ID: "crowd"}, Request: load.Request{NewTokens: load.MaxCount, Prefilled: true}})
+		r.Free("crowd")
+		err := r.Reserve(route.Reservation{RequestID: "own", Rank: shard.RankID{Worker: 0}, Stage: route.PrefillStage, PromptTokens: 1 << 20, NewTokens: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := &call{m: l.model(), id: "pair", split: true, arrival: time.Now(), prompt: route.Prompt{Local: make([]uint64, 1000)}}
+		best, err := l.proxy.choose(t.Context(), q)
+		if err != nil || best.Prefill == nil || best.Prefill.Worker != 1 {
+			t.Errorf("%+v, %v", best, err)
+		}
+		if took := time.Since(q.arrival); took != 20*time.Millisecond || r.Stats().Settled != 1 {
+			t.Errorf("chosen after %v, put off %d times", took, r.Stats().Settled)
+		}
+		r.Free("pair")
 		r.Free("own")
 	})
 }
