@@ -19,7 +19,8 @@ func TestHeadersOfTheConnection(t *testing.T) {
 }
 
 // A head of 64 KiB takes no time to copy, whatever it names: each engine that is asked
-// costs it again. What it may take goes by what reading the names alone takes.
+// costs it again. What it may take goes by what reading the names alone takes: to look at all of them
+// for each header takes more than a hundred times that.
 func TestHeadersTakeNoTime(t *testing.T) {
 	var names []string
 	from := http.Header{}
@@ -44,7 +45,7 @@ func TestHeadersTakeNoTime(t *testing.T) {
 		}
 		least = min(least, time.Since(begun))
 	}
-	if least > 10*reads {
+	if least > 40*reads {
 		t.Errorf("it takes %v, and to read the names %v", least, reads)
 	}
 }
