@@ -19,7 +19,7 @@ import (
 //	              there take because they share a batch; in overload, where that is long on
 //	              every rank, it counts for ever less, as first tokens are what then differs.
 //	              Who has a long prompt decodes more slowly than others anyway, and ends last:
-//	              ms of decoding count by the length of the prompt whose they are
+//	              half of each ms of decoding counts by the length of the prompt whose it is
 //	+ others      as much as its own prompt takes, where another router's may come first
 //	+ lost        where there are targets, what it costs that they are missed (see Targets)
 //
@@ -251,8 +251,8 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 	if w.Stage != PrefillStage {
 		share, tail := w.Settings.decodeShare()
 		shared := float64(c.Context) + float64(c.Requests)*float64(w.PromptTokens)
-		if tail { // each side's ms by how long its prompts are, beside usual ones: both sides are alike then
-			shared = 2 * float64(c.Context) * float64(w.PromptTokens) / max(1, a.speeds.prompt)
+		if tail { // half of it by how long the prompts of both sides are, beside usual ones, which comes to the same for both
+			shared = shared/2 + float64(c.Context)*float64(w.PromptTokens)/max(1, a.speeds.prompt)
 		}
 		attention := share * w.output(a.speeds.output) * v.decodeToken * shared
 		if most := cappedPrompts * v.prefillToken * float64(w.PromptTokens); tail && attention > 0 {

@@ -17,6 +17,7 @@ import (
 //	bound-fcfs, bound-wspt      one pooled cache and one queue; see bound
 //	+wspt-T, +fcfs-T, +lcfs-T   held at the router in this order; see Queue
 //	+unheld                     of auto: not held at the router as kvrouter's --queue does
+//	+peers                      of auto: workers fetch prefixes from each other; see Peers
 //	+undoubted                  of auto: whatever engines report, the index is believed
 //	+ttft, +balanced, +e2e      the objective of auto
 //	+sessions                   requests of a session are known to be, without prefill workers: see route.Options.Session
@@ -76,6 +77,12 @@ func (c *Config) SetPolicy(name string) error {
 			}
 			c.Route.Targets = c.Targets
 			continue
+		case "peers":
+			if !auto {
+				return bad(errors.New("peers is an option of auto"))
+			}
+			c.Peers = true
+			continue
 		case "undoubted":
 			c.Route.Doubt = false
 			continue
@@ -113,5 +120,5 @@ func (c *Config) SetPolicy(name string) error {
 func PolicyNames() string {
 	return strings.Join(route.Modes(), ", ") + ", dynamo-scale-N, kv-weight-N, smg, llm-d, llm-d-lmetric, and the bounds bound-fcfs and bound-wspt; " +
 		"each may have +fcfs-T, +lcfs-T or +wspt-T (held at the router while all workers have more prompt tokens to compute than T steps take) and +temperature-N, " +
-		"+sessions (those of the trace are known), auto, which is held as kvrouter's --queue does, also +unheld, +targets and +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
+		"+sessions (those of the trace are known), auto, which is held as kvrouter's --queue does, also +unheld, +targets, +peers (workers fetch prefixes from each other) and +ttft, +balanced and +e2e (its objective), dynamo also +credit-N, +decay-N and +requests-N"
 }

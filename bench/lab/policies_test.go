@@ -246,7 +246,10 @@ func TestPolicyNames(t *testing.T) {
 			t.Errorf("%s: %v, %+v", name, err, c.Queue)
 		}
 	}
-	for _, name := range []string{"dynamo-scale-x", "kv-weight-", "auto+wspt", "auto+wspt--1", "auto+wspt-NaN", "auto+credit-2", "smg+decay-1", "dynamo+size-2", "kv+targets", "smg+targets"} {
+	if err := c.SetPolicy("auto+peers"); err != nil || !c.Peers {
+		t.Errorf("%v, peers %v", err, c.Peers)
+	}
+	for _, name := range []string{"dynamo-scale-x", "kv-weight-", "auto+wspt", "auto+wspt--1", "auto+wspt-NaN", "auto+credit-2", "smg+decay-1", "dynamo+size-2", "kv+targets", "smg+targets", "dynamo+peers"} {
 		if err := c.SetPolicy(name); err == nil {
 			t.Errorf("%q is taken", name)
 		}

@@ -28,7 +28,7 @@ const (
 		"dynamo-scale-32+fcfs-0,dynamo-scale-32+fcfs-0.25,dynamo-scale-32+wspt-0,dynamo-scale-32+wspt-0.05,dynamo-scale-32+wspt-0.25,dynamo-scale-32+wspt-1," +
 		"dynamo-scale-8+credit-1.5,dynamo-scale-8+decay-1,dynamo-scale-8+requests-64,dynamo-scale-8+temperature-0.2,auto,bound-fcfs,bound-wspt"
 	closedRows = "round-robin,smg,llm-d,prefill-x-batch,dynamo,dynamo-scale-32,dynamo-scale-1024,dynamo-scale-32+wspt-0,auto"
-	robustRows = "round-robin,dynamo,dynamo-scale-32,dynamo-scale-32+wspt-0,auto"
+	robustRows = "round-robin,dynamo,dynamo-scale-32,dynamo-scale-32+wspt-0,auto,auto+peers"
 )
 
 // Groups, in the order of the page.
