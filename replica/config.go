@@ -58,9 +58,10 @@ type Config struct {
 
 	Registry registry.Settings
 
-	Shards    int // goroutines that apply events, for each space
-	Queue     int // batches that wait at a shard
-	MaxSpaces int
+	Shards     int // goroutines that apply events, for each space
+	Queue      int // batches that wait at a shard
+	MaxSpaces  int
+	PoolBlocks int // of each pool that has a stream of its own, that are followed; 0 is 8,388,608
 	// MemoryBudget is how many bytes all indexes may use together: half of the
 	// memory that the machine or the control group has unless told, below 0
 	// without limit.
@@ -110,6 +111,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Int(&c.Queue, "shard-queue", 64, "Batches that wait at a shard before reading waits.", conf.Between(1, 1<<16))
 	set.Int(&c.MaxSpaces, "max-spaces", 1024, `Most index spaces: models, times block sizes, times groups. Streams of
 		more are refused.`, conf.Between(1, 1<<20))
+	set.Int(&c.PoolBlocks, "pool-blocks", 1<<23, `Most blocks of a pool with a stream of its own that are followed, some 36 bytes each,
+		and twice that while keys are listed. More are left out and counted.`, conf.Between(1, 1<<28))
 	set.Bytes(&c.budget, "memory-budget", defaultBudget(), `Bytes that the indexes may use together. Beyond, new
 		blocks of workers that hold more than their share are refused until there is room, and a sixteenth further on
 		all new blocks. 0: no limit.`,

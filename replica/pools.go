@@ -85,7 +85,7 @@ func (p *poolStreams) follow(want map[poolKey]*event.PoolSource) {
 		if p.follows[k] != nil || sp == nil {
 			continue
 		}
-		f := pools.New(pools.Config{Log: p.r.log}, k.name, s, sp)
+		f := pools.New(pools.Config{MaxBlocks: p.r.cfg.PoolBlocks, Log: p.r.log}, k.name, s, sp)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { defer close(done); f.Run(ctx) }()

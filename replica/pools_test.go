@@ -64,6 +64,9 @@ func TestAStartKnowsPoolsBeforeItReadsOfThem(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if cfg.PoolBlocks != 1<<23 {
+			t.Errorf("%d blocks of a pool are followed", cfg.PoolBlocks)
+		}
 		cfg.Log, cfg.Static = quiet, others
 		r, err := New(cfg)
 		if err != nil {

@@ -112,32 +112,12 @@ func (o *owner) names(h core.Holder, pool RankID) bool {
 
 // PoolRemove takes objects out of a pool with a stream of its own. ctx bounds the wait for room in the queue.
 func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) error {
-	return s.poolDrop(ctx, name, func(x core.Index, h core.Holder) []uint64 { return hashes })
-}
-
-// PoolKeep takes out of a pool with a stream of its own what keep does not want, which owners
-// call beside one another. ctx bounds the wait for room in the queue.
-func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
-	return s.poolDrop(ctx, name, func(x core.Index, h core.Holder) (gone []uint64) {
-		x.Dump(h, func(ev *event.Event, copies []uint32) bool {
-			for j, e := range ev.Engine {
-				if copies[j] > 0 && !keep(e) {
-					gone = append(gone, e)
-				}
-			}
-			return true
-		})
-		return gone
-	})
-}
-
-func (s *Space) poolDrop(ctx context.Context, name string, gone func(core.Index, core.Holder) []uint64) error {
 	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
 		t.inspect = func(o *owner) {
 			if o.index.Empty(m.holder) {
 				return
 			}
-			ev := event.Event{Kind: event.Removed, Engine: gone(o.index, m.holder)}
+			ev := event.Event{Kind: event.Removed, Engine: hashes}
 			for ; ev.Tier < event.NumTiers; ev.Tier++ { // another run may have had it on any
 				o.index.Remove(m.holder, &ev, false)
 			}
@@ -145,6 +125,41 @@ func (s *Space) poolDrop(ctx context.Context, name string, gone func(core.Index,
 		}
 	})
 	return err
+}
+
+// poolChunk is how many blocks owners take out of a pool at a time: what others say is applied in between.
+const poolChunk = 4096
+
+// PoolKeep takes out of a pool with a stream of its own what keep does not want: owners only name what they
+// have, and are not held up while keep is asked. ctx bounds the wait for room in the queue.
+func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
+	has := make([][]uint64, len(s.shards))
+	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
+		t.inspect = func(o *owner) {
+			if o.index.Empty(m.holder) {
+				return
+			}
+			o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
+				for j, e := range ev.Engine {
+					if copies[j] > 0 {
+						has[o.number] = append(has[o.number], e)
+					}
+				}
+				return true
+			})
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, list := range has {
+		for some := range slices.Chunk(slices.DeleteFunc(list, keep), poolChunk) {
+			if err := s.PoolRemove(ctx, name, some); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // ofSource has prepare fill in a task about the pool, if it has a stream of its own and there is

@@ -1,13 +1,16 @@
 package shard
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 // sourced names a pool with a stream of its own.
@@ -126,6 +129,46 @@ func TestAPoolsOwnStream(t *testing.T) {
 		}
 		sp.PoolReadable("own", false)
 		check("without its stream", false)
+	}
+}
+
+// TestAPoolThatIsListedHoldsNobodyUp: events of others are applied while it is found out what of a pool is to go.
+func TestAPoolThatIsListedHoldsNobodyUp(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	if err := sp.SetPools(t.Context(), 1, []uint32{0}, sourced()); err != nil {
+		t.Fatal(err)
+	}
+	const blocks = 3*poolChunk + 1
+	names := make([]uint64, blocks)
+	for i := range names {
+		names[i] = uint64(i + 1)
+	}
+	apply(t, sp, chain(1, 0, names...))
+	if unplaced, err := sp.PoolStore(t.Context(), "own", names); err != nil || len(unplaced) > 0 {
+		t.Fatal(len(unplaced), err)
+	}
+	sp.PoolReadable("own", true)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
+	defer cancel()
+	asked := 0
+	if err := sp.PoolKeep(ctx, "own", func(e uint64) bool {
+		if asked++; asked == blocks/2 {
+			applied := make(chan struct{})
+			if err := sp.Apply(ctx, chain(2, 0, 1, 2, 3), func(core.Outcome) { close(applied) }); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-applied:
+			case <-ctx.Done():
+				t.Error("what another worker says waits for the list")
+			}
+		}
+		return e == 1
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p := sp.Pools(); asked != blocks || len(p) != 1 || p[0].Blocks != 1 {
+		t.Errorf("asked of %d blocks, the pool is %+v", asked, p)
 	}
 }
 
