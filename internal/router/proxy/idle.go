@@ -17,7 +17,9 @@ type idleWatch struct {
 	since atomic.Int64
 	began time.Time
 	timer *time.Timer
-	cut   bool // the function is called, or about to be
+	cut   bool  // the function is called, or about to be
+	from  int64 // since, as it was when the present or last wait began
+	past  int64 // of the waits that only comments ended, in ns
 	// held is what the worker is blamed for as long as nothing comes; nil: nothing.
 	held atomic.Pointer[route.Blame]
 	idler
@@ -42,8 +44,17 @@ func (i *idleWatch) set(since int64) {
 	}
 }
 
+// waits notes that what came is no progress: the next wait goes on with this one.
+func (i *idleWatch) waits() { i.past = int64(time.Since(i.began)) + 1 - i.from }
+
 // came notes that something came.
 func (i *idleWatch) came() {
+	i.past = 0
+	i.wentOn()
+}
+
+// wentOn takes back what the worker was blamed for.
+func (i *idleWatch) wentOn() {
 	if held := i.held.Load(); held != nil && i.held.CompareAndSwap(held, nil) {
 		i.router.WentOn(i.id, i.stage, *held)
 	}
@@ -62,7 +73,7 @@ func (i *idleWatch) look() {
 		case i.soon > 0 && past >= i.soon && i.held.Load() == nil:
 			blame := i.router.Stalled(i.id, i.stage)
 			if i.held.Store(&blame); i.since.Load() != since {
-				i.came() // in the meantime
+				i.wentOn() // in the meantime
 			}
 			continue
 		case rest > 0:
@@ -82,6 +93,7 @@ func (i *idleWatch) look() {
 func (i *idleWatch) begin(s *stream, late func()) {
 	if i.timer == nil {
 		i.began = time.Now()
+		i.from = 1
 		i.since.Store(1)
 		i.idler = idler{soon: s.overdue, limit: s.proxy.cfg.EngineIdle, router: s.call.m.Router, id: s.call.id, stage: s.stage, late: late}
 		i.timer = time.AfterFunc(math.MaxInt64, i.look)
@@ -92,7 +104,8 @@ func (i *idleWatch) begin(s *stream, late func()) {
 		i.timer.Reset(first) // which reads i.timer
 		return
 	}
-	i.set(int64(time.Since(i.began)) + 1)
+	i.from = int64(time.Since(i.began)) + 1 - i.past
+	i.set(i.from)
 }
 
 func (i *idleWatch) pause() { i.set(0) }

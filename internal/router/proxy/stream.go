@@ -144,11 +144,13 @@ type stream struct {
 	ends   ending  // what tells whether it is whole
 	list   *listed // nil if it is no list of answers, each with its own usage
 	begun  bool
-	ended  bool // with a line end
 	part   *prefill
 
 	judge   judge
+	counts  events
+	spoke   bool          // what came last has something but comments
 	wait    *wait         // for its first token; it may go on behind comments
+	waited  bool          // that is over
 	overdue time.Duration // how long it may give nothing before that speaks against its worker; 0 is for ever
 	idle    idleWatch
 	naming  *naming    // nil if nothing is kept, or its name is known
@@ -206,6 +208,7 @@ func (s *stream) first(body io.Reader) error {
 		var n int
 		n, s.err = body.Read(s.buf[s.n:])
 		s.judge.see(s.buf[s.n : s.n+n])
+		s.count(s.buf[s.n : s.n+n])
 		s.n += n
 	}
 	switch {
@@ -254,7 +257,7 @@ func (s *stream) whole(resp *http.Response, cancel context.CancelFunc, best *rou
 		n, s.err = s.next(resp.Body, s.buf[s.n:], cancel)
 		s.judge.see(s.buf[s.n : s.n+n])
 		s.n += n
-		if up != nil && s.err == nil {
+		if up != nil && s.err == nil && s.spoke {
 			if late = !up.Stop(); late {
 				s.err = context.Canceled
 			}
@@ -357,10 +360,22 @@ func (p *Proxy) nameWorkers(h http.Header, q *call, pair *route.Pair) {
 func (s *stream) next(body io.Reader, into []byte, cancel context.CancelFunc) (int, error) {
 	s.idle.begin(s, cancel)
 	n, err := body.Read(into)
-	if s.idle.pause(); n > 0 {
+	s.idle.pause()
+	switch s.count(into[:n]); {
+	case s.spoke || !s.waited && s.judge.said == unsaid: // that wait bounds it
 		s.idle.came()
+	default:
+		s.idle.waits()
 	}
 	return n, err
+}
+
+// count notes what came.
+func (s *stream) count(chunk []byte) {
+	s.spoke = len(chunk) > 0
+	if s.judge.events {
+		s.spoke = s.counts.see(chunk)
+	}
 }
 
 // see follows the booking by a chunk.
@@ -377,12 +392,12 @@ func (s *stream) see(chunk []byte) {
 	}
 	s.ends.see(chunk)
 	if !s.begun && s.judge.on && s.judge.said == unsaid && s.events {
-		router.Output(s.call.id, 0) // it lives
 		if !s.judge.onlyComments() {
 			s.wait.stop() // no other may go on
+			s.waited = true
 		}
 	} else if !s.begun {
-		s.begun = true
+		s.begun, s.waited = true, true
 		s.wait.stop()
 		s.part.begin() // it may have been a comment that began it
 		router.MarkPrefillComplete(s.call.id)
@@ -393,15 +408,9 @@ func (s *stream) see(chunk []byte) {
 			s.list = &listed{sum: noCounts()}
 		}
 	}
-	if s.events {
-		n := bytes.Count(chunk, []byte("\n\n"))
-		if s.ended && chunk[0] == '\n' {
-			n++
-		}
-		s.ended = chunk[len(chunk)-1] == '\n' && !bytes.HasSuffix(chunk, []byte("\n\n"))
-		if s.tokens += n; n > 0 {
-			router.Output(s.call.id, n)
-		}
+	if n := s.counts.take(); n > 0 {
+		s.tokens += n
+		router.Output(s.call.id, n)
 	}
 	switch {
 	case s.list != nil:
