@@ -19,7 +19,7 @@ type trying struct {
 }
 
 // onTrial reports whether a worker gets none of those requests that can be tried nowhere else: it is half open,
-// or has proved nothing within the time since its first trial was due.
+// or has proved nothing while a trial is under way, or within the time since its first one was due.
 func (r *Router) onTrial(w *workerState, within time.Duration, now time.Time) bool {
 	switch {
 	case w.Role == Prefill || now.Before(w.trying.until):
@@ -27,7 +27,7 @@ func (r *Router) onTrial(w *workerState, within time.Duration, now time.Time) bo
 	case w.breaker.State(now) == breaker.HalfOpen:
 		return true
 	}
-	return !w.proven && w.breaker.Closed() && (w.trying.first.IsZero() || now.Sub(w.trying.first) < within)
+	return !w.proven && w.breaker.Closed() && (w.trying.live || w.trying.first.IsZero() || now.Sub(w.trying.first) < within)
 }
 
 // Trials returns workers that are to be tried now, most at most, each once until Tried is told of it, for callers with
@@ -53,7 +53,7 @@ func (r *Router) Trials(within time.Duration, most int) (list []uint64, wait boo
 		case !r.onTrial(w, within, now):
 			well = well || w.breaker.State(now) == breaker.Closed && !w.silent && (w.proven || !now.Before(w.trying.until))
 		case w.trying.live:
-			wait = true
+			wait = wait || !w.breaker.Closed() || now.Sub(w.trying.first) < within
 		case w.breaker.Closed() || w.breaker.Admits(&r.settings.Breaker, now):
 			list = append(list, w.ID)
 		}

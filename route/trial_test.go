@@ -72,10 +72,13 @@ func TestTrials(t *testing.T) {
 	try(2, fails) // which leaves it out
 	want(nil, false)
 	now.add(within) // worker 3 has said nothing in time
+	if got := chosen(); !slices.Equal(got, []uint64{1}) {
+		t.Fatalf("%v are chosen while the trial of one that may hang is under way", got)
+	}
+	r.Tried(3, 0)
 	if got := chosen(); !slices.Contains(got, 1) || !slices.Contains(got, 3) {
 		t.Fatalf("%v are chosen", got)
 	}
-	r.Tried(3, 0)
 	now.add(time.Minute)
 	want([]uint64{2}, false)
 	if got := chosen(); slices.Contains(got, 2) {
