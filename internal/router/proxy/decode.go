@@ -40,7 +40,7 @@ func (p *Proxy) decode(r *http.Request, q *call) *refusal {
 		return refuse(http.StatusUnsupportedMediaType, "unsupported_encoding", "the router reads bodies that are plain, gzip or zstd")
 	}
 	defer done()
-	plain := p.spool.Open(q.client(r), func() { p.flight.leave(&q.at) }) // it waits for nobody: it notices
+	plain := p.spool.Open(q.client(r), func() {}, false) // it waits for nobody: it notices
 	if err := plain.Fill(in, -1, p.cfg.MaxBody); err != nil {
 		plain.Release()
 		if errors.Is(err, zstd.ErrDecoderSizeExceeded) {

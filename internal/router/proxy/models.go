@@ -96,7 +96,7 @@ type span struct{ begin, end int }
 
 // replace puts a text in the place of a part of the body.
 func (p *Proxy) replace(r *http.Request, q *call, at span, text []byte) *refusal {
-	changed := p.spool.Open(q.client(r), func() { p.flight.leave(&q.at) }) // it waits for nobody
+	changed := p.spool.Open(q.client(r), func() {}, false) // it waits for nobody
 	n := int64(len(q.data) - (at.end - at.begin) + len(text))
 	whole := io.MultiReader(bytes.NewReader(q.data[:at.begin]), bytes.NewReader(text), bytes.NewReader(q.data[at.end:]))
 	if err := changed.Fill(whole, n, n); err != nil {

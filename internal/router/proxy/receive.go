@@ -19,7 +19,7 @@ func (p *Proxy) readBody(w http.ResponseWriter, r *http.Request, q *call) *refus
 		q.spooled = p.spool.Open(q.client(r), func() {
 			p.flight.leave(&q.at) // who waits for the place need not wait until this is noticed
 			_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0))
-		})
+		}, q.at.guest != nil)
 		if err := q.spooled.Fill(r.Body, r.ContentLength, p.cfg.MaxBody); err != nil {
 			if r.ProtoMajor == 1 {
 				w.Header().Set("Connection", "close") // the rest of it is not waited for

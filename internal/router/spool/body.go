@@ -31,7 +31,9 @@ type Body struct {
 	spool  *Spool
 	client *client
 	begun  time.Time
-	end    func() // ends the reading
+	end    func()       // ends the reading
+	placed bool         // its end gives up what Oust is for
+	come   atomic.Int64 // bytes that have arrived
 
 	// Guarded by the Spool's lock.
 	used       [places]int64
@@ -50,10 +52,11 @@ type Body struct {
 var bodies = sync.Pool{New: func() any { return new(Body) }}
 
 // Open returns an empty body of the client. drop must end the reading from what Fill
-// is given; it is called on another goroutine, and never after Fill has returned.
-func (s *Spool) Open(from Client, drop func()) *Body {
+// is given; it is called on another goroutine, and never after Fill has returned. placed says
+// that it gives up what others may want: Oust drops no other body.
+func (s *Spool) Open(from Client, drop func(), placed bool) *Body {
 	b := bodies.Get().(*Body) //nolint:forcetypeassert // the pool holds nothing else
-	*b = Body{spool: s, end: drop, reading: true}
+	*b = Body{spool: s, end: drop, placed: placed, reading: true}
 	b.owners.Store(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,12 +182,20 @@ func (b *Body) fill(r io.Reader, length, limit int64) error {
 		if length >= 0 {
 			room = room[:min(int64(len(room)), length-int64(len(b.data)))]
 		}
-		n, err := r.Read(room)
+		n, err := b.read(r, room)
 		b.data = b.data[:len(b.data)+n]
 		if done, err := b.after(int64(len(b.data)), length, limit, err); done {
 			return errors.Join(err, b.fit())
 		}
 	}
+}
+
+// read reads some of the body. What has arrived says how slow it is, not its room: that is
+// taken in steps, and by what a body says of its length.
+func (b *Body) read(r io.Reader, to []byte) (n int, err error) {
+	n, err = r.Read(to)
+	b.come.Add(int64(n))
+	return n, err
 }
 
 // after says whether a read was the last one, of a body that has n bytes then.
@@ -308,7 +319,7 @@ func (b *Body) writeAll(f *os.File, r io.Reader, length, limit int64) (n int64, 
 	s.mu.Unlock()
 	buf := make([]byte, chunk)
 	for {
-		got, err := r.Read(buf)
+		got, err := b.read(r, buf)
 		if n+int64(got) <= limit && got > 0 {
 			var werr error
 			if n, werr = b.write(f, n, buf[:got]); werr != nil {

@@ -32,6 +32,9 @@ type Config struct {
 	// Grace is how long a body may take to begin before it counts as slow; 0 is a
 	// second.
 	Grace time.Duration
+	// Fast is how many bytes a second arrive of a body that Oust leaves alone; 0 is 64 KiB.
+	// It ends soon, and to begin it again would take more.
+	Fast int64
 	// Unfiled, if set, is called when a body has to stay in memory because there is
 	// no file to be had.
 	Unfiled func(err error)
@@ -72,6 +75,7 @@ func New(cfg Config) *Spool {
 		cfg.Now = time.Now
 	}
 	cfg.Grace = cmp.Or(cfg.Grace, time.Second)
+	cfg.Fast = cmp.Or(cfg.Fast, 64<<10)
 	cfg.Share = cmp.Or(cfg.Share, 1)
 	cfg.Each = min(cmp.Or(cfg.Each, cfg.Memory), cfg.Memory)
 	return &Spool{cfg: cfg, limit: [places]int64{cfg.Memory, cfg.Files}, clients: make(map[Client]*client)}
@@ -107,7 +111,7 @@ func (s *Spool) take(b *Body, place int, n int64) error {
 		case place == memory && s.limit[files] > 0 && !b.noFile:
 			return ErrNoRoom // there may be some in a file
 		}
-		slow := s.slowest(func(x *Body) bool { return (x == b || x.used[place] > 0) && (!own || x.client == c) })
+		slow, _ := s.slowest(func(x *Body) bool { return (x == b || x.used[place] > 0) && (!own || x.client == c) })
 		switch {
 		case slow != nil && slow != b:
 			s.drop(slow)
@@ -126,23 +130,23 @@ func (s *Spool) book(b *Body, place int, n int64) {
 	b.client.used[place] += n
 }
 
-// Oust drops the body that arrives slowest, of the client's if only own, and reports
+// Oust drops the placed body that arrives slowest, of the client's if only own, and reports
 // whether there was one that is slow.
 func (s *Spool) Oust(from Client, own bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slow := s.slowest(func(x *Body) bool { return !own || x.client.name == from })
-	if slow != nil {
-		s.drop(slow)
+	slow, rate := s.slowest(func(x *Body) bool { return x.placed && (!own || x.client.name == from) })
+	if slow == nil || rate >= float64(s.cfg.Fast) {
+		return false
 	}
-	return slow != nil
+	s.drop(slow)
+	return true
 }
 
-// slowest returns the body that arrives slowest among those that may be meant. None is
-// slow at first. s.mu is held.
-func (s *Spool) slowest(meant func(x *Body) bool) (slow *Body) {
+// slowest returns the body that arrives slowest among those that may be meant, and how many
+// bytes come of it in a second. None is slow at first. s.mu is held.
+func (s *Spool) slowest(meant func(x *Body) bool) (slow *Body, least float64) {
 	now := s.cfg.Now()
-	least := 0.0
 	for x := s.last; x != nil; x = x.prev {
 		age := now.Sub(x.begun)
 		if age < s.cfg.Grace {
@@ -151,11 +155,11 @@ func (s *Spool) slowest(meant func(x *Body) bool) (slow *Body) {
 		if x.out || !meant(x) {
 			continue
 		}
-		if rate := float64(x.used[memory]+x.used[files]) / age.Seconds(); slow == nil || rate < least {
+		if rate := float64(x.come.Load()) / age.Seconds(); slow == nil || rate < least {
 			slow, least = x, rate
 		}
 	}
-	return slow
+	return slow, least
 }
 
 // drop takes the body's room and ends its reading. s.mu is held.

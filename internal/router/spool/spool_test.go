@@ -34,7 +34,7 @@ func text(n int, seed uint64) []byte {
 // A body in a file is what it was, how often it is read and let go of.
 func TestCoolBodies(t *testing.T) {
 	s := New(Config{Memory: 1 << 10, Files: 1 << 24, Dir: t.TempDir()})
-	b := s.Open(alice, nobody)
+	b := s.Open(alice, nobody, true)
 	if err := b.Fill(bytes.NewReader(text(1<<20, 7)), -1, 1<<21); err != nil || !b.InFile() {
 		t.Fatal(err, b.InFile())
 	}
@@ -67,7 +67,7 @@ func TestBodiesAreWhatWasSent(t *testing.T) {
 				for name, r := range map[string]io.Reader{
 					"at once": bytes.NewReader(text(n, 1)), "with its end": iotest.DataErrReader(bytes.NewReader(text(n, 1))), "by halves": iotest.HalfReader(bytes.NewReader(text(n, 1))),
 				} {
-					b := s.Open(alice, nobody)
+					b := s.Open(alice, nobody, true)
 					err := b.Fill(r, length, 300_000)
 					if err != nil || !bytes.Equal(b.Bytes(), text(n, 1)) {
 						t.Fatalf("%+v: %d bytes, said to be %d, %s: %d, %v", cfg, n, length, name, len(b.Bytes()), err)
@@ -98,7 +98,7 @@ func TestBodiesAreWhatWasSent(t *testing.T) {
 func TestWhatBodiesAreRefusedFor(t *testing.T) {
 	s := New(Config{Memory: 100_000, Files: 100_000, Dir: t.TempDir(), Each: 50_000, Share: 0.6})
 	fill := func(from Client, r io.Reader, length, limit int64) (*Body, error) {
-		b := s.Open(from, nobody)
+		b := s.Open(from, nobody, true)
 		err := b.Fill(r, length, limit)
 		return b, err
 	}
@@ -170,7 +170,7 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 		var mu sync.Mutex
 		begin := func(i, n int) {
 			gone := make(chan struct{})
-			b := s.Open(Client{Name: fmt.Sprint(i)}, func() { close(gone); dropped.Add(1) })
+			b := s.Open(Client{Name: fmt.Sprint(i)}, func() { close(gone); dropped.Add(1) }, true)
 			ends.Go(func() {
 				err := b.Fill(&slow{bytes.NewReader(text(n, uint64(i))), gone}, 8<<20, 8<<20)
 				b.Release()
@@ -188,13 +188,13 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 		if s.Oust(Client{}, false) {
 			t.Error("a young one is ousted")
 		}
-		b := s.Open(bob, nobody)
+		b := s.Open(bob, nobody, true)
 		if err := b.Fill(bytes.NewReader(text(150_000, 9)), 150_000, 1<<20); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("among young ones: %v", err)
 		}
 		b.Release()
 		time.Sleep(3 * time.Second)
-		b = s.Open(bob, nobody)
+		b = s.Open(bob, nobody, true)
 		if err := b.Fill(bytes.NewReader(text(60_000, 9)), 60_000, 1<<20); err != nil || !bytes.Equal(b.Bytes(), text(60_000, 9)) {
 			t.Errorf("among slow ones: %v", err)
 		}
@@ -233,6 +233,48 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 	})
 }
 
+// Who has sent less is slower, whatever length is announced and room taken. Oust leaves alone
+// what comes fast, and what has no place to give up.
+func TestOust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Memory: 8 << 20, Files: 1 << 20, Dir: t.TempDir()})
+		var ends sync.WaitGroup
+		var order []string
+		begin := func(name string, sent, length int, placed bool) {
+			gone := make(chan struct{})
+			b := s.Open(Client{Name: name}, func() { order = append(order, name); close(gone) }, placed)
+			ends.Go(func() {
+				if err := b.Fill(&slow{bytes.NewReader(text(sent, 1)), gone}, int64(length), 8<<20); !errors.Is(err, ErrSlow) {
+					t.Errorf("%s: %v", name, err)
+				}
+				b.Release()
+			})
+			synctest.Wait()
+		}
+		begin("unplaced", 1, 8<<20, false)
+		begin("large", 300_000, 8<<20, true)
+		begin("mobile", 5_000, 6_000, true)
+		time.Sleep(100 * time.Millisecond)
+		begin("idle", 1, 8<<20, true)
+		time.Sleep(2 * time.Second)
+		for s.Oust(Client{}, false) {
+			synctest.Wait()
+		}
+		if want := []string{"idle", "mobile"}; !slices.Equal(order, want) {
+			t.Errorf("dropped %v, want %v", order, want)
+		}
+		time.Sleep(10 * time.Second) // nothing more came of it
+		if !s.Oust(Client{}, false) || order[len(order)-1] != "large" {
+			t.Errorf("dropped %v, want the large one that stopped", order)
+		}
+		synctest.Wait()
+		s.mu.Lock()
+		s.drop(s.first)
+		s.mu.Unlock()
+		ends.Wait()
+	})
+}
+
 // Many bodies of all kinds at once: the accounts are never beyond their limits, and
 // empty in the end.
 func TestAccountsUnderLoad(t *testing.T) {
@@ -254,7 +296,7 @@ func TestAccountsUnderLoad(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					length = -1
 				}
-				b := s.Open(clients[rng.IntN(len(clients))], nobody)
+				b := s.Open(clients[rng.IntN(len(clients))], nobody, true)
 				err := b.Fill(r, length, 56_000)
 				i := slices.IndexFunc([]error{nil, ErrNoRoom, ErrShare, ErrTooLarge, ErrLength, ErrSlow}, func(e error) bool { return errors.Is(err, e) || err == nil && e == nil })
 				if i < 0 || err == nil && !bytes.Equal(b.Bytes(), want) {
