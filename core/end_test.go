@@ -241,6 +241,36 @@ func TestOrdinaryEndsAreDoneAtOnce(t *testing.T) {
 	}
 }
 
+// TestLooseRunsAreLookedAt: a removal from a run that may have more than is of need is not done at once, as it
+// is to give that back.
+func TestLooseRunsAreLookedAt(t *testing.T) {
+	x := core.NewRadix(core.Options{})
+	c := chain(1, 40)
+	for h, n := range []int{40, 30} {
+		x.Store(core.Holder(h), &event.Event{Kind: event.Stored, Engine: c[:n], Local: c[:n]}, false)
+	}
+	removed := func(i int) *event.Event { return &event.Event{Kind: event.Removed, Engine: c[i : i+1]} }
+	for i, loose := range []bool{true, false} {
+		x.Remove(1, removed(29-3*i), false)
+		if loose {
+			x.Loosen(c[0])
+		}
+		if x.AtOnce(1, removed(28-3*i)) == loose {
+			t.Errorf("loose: %v, done at once: %v", loose, loose)
+		}
+		if loose {
+			x.Remove(1, removed(28), false)
+		}
+		x.Remove(1, removed(27-3*i), false)
+		if x.Loose() != 0 || x.Held(1, event.Device) != 27-3*i {
+			t.Errorf("%d loose runs, %d blocks held", x.Loose(), x.Held(1, event.Device))
+		}
+		if err := x.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestEndsGiveBack: what is removed one at a time gives content and segments back.
 func TestEndsGiveBack(t *testing.T) {
 	x := core.NewRadix(core.Options{})

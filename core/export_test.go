@@ -336,6 +336,12 @@ func (d *directory) checkElsewhere() (counted, there int, err error) {
 	return counted, there, nil
 }
 
+// Loosen notes of the run that has the hash what is noted of one with too many holders to be looked at.
+func (x *Radix) Loosen(hash uint64) {
+	b, _ := x.dir.find(hash)
+	x.loosen(x.run(x.arena.head(b >> segBits).run))
+}
+
 // AtOnce stores or removes one block at the end of a run, if that is all that is to be done.
 func (x *Radix) AtOnce(h Holder, ev *event.Event) bool {
 	hs := x.state(h)
