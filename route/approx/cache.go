@@ -48,7 +48,7 @@ type Stats struct {
 type Cache struct {
 	cfg    Config
 	begun  time.Time
-	expiry atomic.Int64 // when the oldest block's time is over, in ns since begun
+	expiry atomic.Int64 // when the oldest block's time is over, in the list and in the open bundle, in ns since begun
 	// last is what was noted last. Placed replaces it, with mu held.
 	last atomic.Pointer[noted]
 
@@ -88,6 +88,17 @@ func (n *noted) outstanding() *noted {
 		}
 	}
 	return nil
+}
+
+// rest returns those that the space does not have yet in a list of their own: where it has never
+// all that was noted, the others would stay behind them without end.
+func (n *noted) rest() (list *noted) {
+	end := &list
+	for n = n.outstanding(); n != nil; n = n.before.outstanding() {
+		*end = &noted{bundle: n.bundle, at: n.at, first: n.first}
+		end = &(*end).before
+	}
+	return list
 }
 
 // run is blocks of a rank that follow each other and were last used together. What
@@ -182,8 +193,11 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 		if known > 0 {
 			ev.HasParent, ev.Parent = true, hashes[known-1]
 		}
-		b := c.add(id, ev)
-		c.last.Store(&noted{b, c.last.Load().outstanding(), known, local[known]})
+		before, b := c.last.Load().outstanding(), c.add(id, ev)
+		if before != nil && before.bundle != b {
+			before = before.rest()
+		}
+		c.last.Store(&noted{b, before, known, local[known]})
 		c.mu.at[r.key()] = r
 		c.mu.blocks += len(r.seq)
 		last = r
@@ -213,7 +227,7 @@ func (c *Cache) prune(added int) {
 		return
 	}
 	least := max(target, c.mu.blocks-2*added-pruneStep)
-	n, _ := c.drop(func(*run) bool { return c.mu.blocks > least })
+	n := c.drop(func(*run) bool { return c.mu.blocks > least })
 	c.mu.stats.Pruned += uint64(n)
 	c.mu.pruning = c.mu.blocks > target
 }
@@ -270,59 +284,48 @@ func (c *Cache) Expire() {
 	if int64(now) <= c.expiry.Load() {
 		return
 	}
-	for _, applied := range c.expire(now) {
-		<-applied
+	if b := c.expire(now); b != nil {
+		c.wait(b)
 	}
 }
 
-// expire drops them, and returns what is to be waited for, without the lock.
-func (c *Cache) expire(now time.Duration) []<-chan struct{} {
+// expire drops them, and gives the space what it is to hold no more; it returns what is to be waited
+// for, without the lock, or nil.
+func (c *Cache) expire(now time.Duration) *bundle {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, applied := c.drop(func(r *run) bool { return now-r.used > c.cfg.TTL })
+	n := c.drop(func(r *run) bool { return now-r.used > c.cfg.TTL })
 	c.mu.stats.Expired += uint64(n)
+	b := c.mu.open
+	if b != nil && int64(now) > b.expiry {
+		c.give()
+	} else {
+		b = nil
+	}
 	c.noteExpiry()
-	return applied
+	return b
 }
 
 // drop takes blocks off the end of the run used least recently, and then of the next,
-// while more says so, and returns how many, and what ends when they are out of the space. As in
-// Placed nobody waits for that with the lock: until then a look-up may still find them.
-func (c *Cache) drop(more func(oldest *run) bool) (n int, waits []<-chan struct{}) {
-	r := c.mu.list.next
-	if r == &c.mu.list || !more(r) {
-		return 0, nil
-	}
-	c.give() // which may have what goes
-	gone := map[shard.RankID][]uint64{}
-	for ; r != &c.mu.list && more(r); r = c.mu.list.next {
-		left, hashes := len(r.seq), gone[r.rank]
+// while more says so, and returns how many. They leave the space with the open bundle: until then
+// a look-up may still find them.
+func (c *Cache) drop(more func(oldest *run) bool) (n int) {
+	for r := c.mu.list.next; r != &c.mu.list && more(r); r = c.mu.list.next {
+		left, ev := len(r.seq), c.removed(r)
 		for ; left > 0 && more(r); left-- {
-			hashes = append(hashes, r.seq[left-1])
+			ev.Engine = append(ev.Engine, r.seq[left-1])
 			c.mu.blocks--
 			n++
 		}
-		gone[r.rank] = hashes
 		if left == 0 {
 			c.forget(r)
 		}
 		r.seq = r.seq[:left]
 	}
-	for id, hashes := range gone {
-		b := &event.Batch{Space: c.cfg.Space.Key(), Worker: id.Worker, Events: []event.Event{
-			{Kind: event.Removed, DPRank: id.DPRank, Engine: hashes},
-		}}
-		applied, err := c.cfg.Space.ApplyLater(context.Background(), b)
-		if err != nil {
-			c.mu.stats.Failed++
-			continue
-		}
-		waits = append(waits, applied)
-	}
 	if c.mu.blocks == 0 {
 		c.reset()
 	}
-	return n, waits
+	return n
 }
 
 // forget takes out a run that nothing follows.
@@ -336,6 +339,9 @@ func (c *Cache) noteExpiry() {
 	expiry := int64(math.MaxInt64)
 	if c.mu.blocks > 0 {
 		expiry = int64(c.mu.list.next.used + c.cfg.TTL)
+	}
+	if c.mu.open != nil {
+		expiry = min(expiry, c.mu.open.expiry)
 	}
 	c.expiry.Store(expiry)
 }

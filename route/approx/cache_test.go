@@ -40,6 +40,9 @@ func open(t *testing.T, cfg Config) *Cache {
 }
 
 func depths(c *Cache, local []uint64) map[shard.RankID]int {
+	if makesRoom(c) { // without, it is the look-up that is to give what it shares something with
+		c.giveAll()
+	}
 	// What was pruned is out of the space once what came after it is done, by all its owners.
 	if err := c.cfg.Space.RemoveWorker(context.Background(), math.MaxUint64); err != nil {
 		panic(err)
@@ -49,6 +52,15 @@ func depths(c *Cache, local []uint64) map[shard.RankID]int {
 	found := map[shard.RankID]int{}
 	r.Each(func(id shard.RankID, d [event.NumTiers]uint32) { found[id] = int(d[0]) })
 	return found
+}
+
+// makesRoom reports whether the space is yet to be told of blocks that are to go.
+func makesRoom(c *Cache) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.open != nil && slices.ContainsFunc(c.mu.open.batches, func(b *event.Batch) bool {
+		return slices.ContainsFunc(b.Events, func(ev event.Event) bool { return ev.Kind == event.Removed })
+	})
 }
 
 // modelBlock is a block of a rank as one would write it on paper: its prefix,
@@ -92,7 +104,10 @@ func TestAgainstModel(t *testing.T) {
 					blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return b.rank.Worker == 1 })
 				}
 				id, local := shard.RankID{Worker: rng.Uint64N(3), DPRank: rng.Uint32N(2)}, chain()
-				c.Expire()
+				expired := c.Stats().Expired
+				if c.Expire(); c.Stats().Expired > expired && makesRoom(c) {
+					t.Fatalf("step %d: what has expired is still in the space", step)
+				}
 				c.Placed(id, local)
 				for i := len(local); i > 0; i-- {
 					p := prefix(local[:i])
@@ -330,4 +345,57 @@ func TestBundles(t *testing.T) {
 			t.Errorf("%d blocks are left of the other worker, want 3", n)
 		}
 	})
+}
+
+// What made room counts no longer than it would have without.
+func TestWhatMadeRoomExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Unix(1000, 0)
+		c := open(t, Config{TTL: time.Minute, MaxBlocks: 4, PruneTarget: 0.5, Now: func() time.Time { return now }})
+		first, second := []uint64{1, 2, 3}, []uint64{4, 5}
+		c.Placed(shard.RankID{}, first)
+		c.giveAll()
+		synctest.Wait() // for the space to have it
+		now = now.Add(time.Second)
+		c.Placed(shard.RankID{}, second)
+		if !makesRoom(c) || c.Stats().Pruned != 3 {
+			t.Fatalf("%+v, nothing waits to leave the space", c.Stats())
+		}
+		now = now.Add(time.Minute)
+		var r shard.Result
+		c.Find(first, &r)
+		r.Each(func(shard.RankID, [event.NumTiers]uint32) { t.Error("found when its time is over") })
+		if d := depths(c, second); d[shard.RankID{}] != 2 || c.Stats().Expired != 0 {
+			t.Errorf("%v is found of the other prompt, %+v", d, c.Stats())
+		}
+	})
+}
+
+// What the space has is not remembered behind what it does not have, nor gone through by look-ups.
+func TestWhatTheSpaceHasIsForgotten(t *testing.T) {
+	c := open(t, Config{})
+	given := func(applied chan struct{}) *bundle {
+		b := &bundle{waits: []<-chan struct{}{applied}}
+		b.given.Store(true)
+		return b
+	}
+	done, before := make(chan struct{}), make(chan struct{})
+	close(done)
+	var n *noted
+	for i := range 100 {
+		if n = (&noted{bundle: given(done), before: n, first: 1}); i%10 == 0 {
+			n.bundle = given(before) // shards do not wait for each other
+		}
+	}
+	c.last.Store(&noted{bundle: given(before), before: n, first: 1})
+	c.Placed(shard.RankID{}, []uint64{2})
+	left := 0
+	for n := c.last.Load().before; n != nil; n = n.before {
+		if left++; n.bundle.in() || n.first != 1 {
+			t.Fatalf("of those before, the %d-th is %+v", left, n)
+		}
+	}
+	if left != 11 {
+		t.Errorf("%d are left, want 11", left)
+	}
 }
