@@ -266,6 +266,8 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Add(h)
 	f.Add(append(place{1, 0, true}.append(header{typeSnapshot, 0, 2, 3}.append(nil)), h[headerSize:]...))
+	fetch := load.Change{Kind: load.Fetched, Key: load.Key{Owner: 2, ID: "a"}, Rank: shard.RankID{Worker: 3, DPRank: 4}}
+	f.Add(appendChange(header{typeFetches, 0, 2, 1}.append(nil), &fetch, 1<<10))
 	f.Add(header{typeHeartbeat, 0, 2, 9}.append(nil))
 	f.Add(header{typeWanted, 0, 2, 9}.append(nil))
 	f.Fuzz(func(t *testing.T, msg []byte) {
