@@ -134,9 +134,17 @@ func TestPrefixesAreNotFetchedOverACallersWord(t *testing.T) {
 		t.Errorf("a trusted caller's word became %s", last())
 	}
 	form := "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" + modelName + "\r\n--b--\r\n"
-	l.proxy.cfg.Trust = nil
-	if status, data, _ := l.post("/v1/audio/transcriptions", form, "Content-Type", "multipart/form-data; boundary=b"); status != http.StatusUnsupportedMediaType {
-		t.Errorf("a form: %d %s", status, data)
+	for _, want := range []int{http.StatusNotFound, http.StatusUnsupportedMediaType} { // the mock's, which has no such path; and a guest's
+		status, data, h := l.post("/v1/audio/transcriptions", form, "Content-Type", "multipart/form-data; boundary=b", headerWorker, "1")
+		if status != want || strings.Contains(h.Get(headerReceipt), "pull=") {
+			t.Errorf("a form: %d %s", status, data)
+		}
+		l.proxy.cfg.Trust = nil
+	}
+	for range len(l.engines[1].seen) {
+		if got := (<-l.engines[1].seen).Get(headerSource); got != "" {
+			t.Errorf("the header names %q", got)
+		}
 	}
 	l.idle()
 }
@@ -218,30 +226,38 @@ func TestPrefixesAreFetchedForGateways(t *testing.T) {
 	}
 }
 
+// pairPullLab is a prefill worker, 1, between two decode workers, all of which fetch, and a prompt that 0 has.
+func pairPullLab(t *testing.T, way string) (l *lab, body string) {
+	t.Helper()
+	l = newLab(t, setup{engines: 3,
+		engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill, c.Peer = way, i == 1, true },
+		registry: func(i int, w *registry.Worker) {
+			w.KVTransfer, w.Role = registry.KVTransfer(way), registry.Decode
+			w.Endpoints.Bootstrap = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+			w.Endpoints.Peer = w.Endpoints.Bootstrap
+			if i == 1 {
+				w.Role = registry.Prefill
+			}
+		}})
+	drain := func(is bool) {
+		t.Helper()
+		if err := l.fleet.Models()[0].Router.Drain(1, is); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drain(true)
+	body = promptBody(false, 1000, 400, 2)
+	l.cachedOn(t, "0", body) // alone
+	l.idle()
+	drain(false)
+	return l, body
+}
+
 // Prefill workers fetch prefixes, too, where prompts are handed over by vLLM's connectors: what tells the engine to keep the
 // prompt for the decode engine tells it where to fetch from. SGLang's do not.
 func TestPrefillWorkersFetch(t *testing.T) {
 	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferSGLang, mockapi.TransferMooncake} {
-		l := newLab(t, setup{engines: 3,
-			engine: func(i int, c *mockapi.Config) { c.Transfer, c.Prefill, c.Peer = way, i == 1, true },
-			registry: func(i int, w *registry.Worker) {
-				w.KVTransfer, w.Role = registry.KVTransfer(way), registry.Decode
-				w.Endpoints.Bootstrap = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
-				w.Endpoints.Peer = w.Endpoints.Bootstrap
-				if i == 1 {
-					w.Role = registry.Prefill
-				}
-			}})
-		m := l.fleet.Models()[0]
-		if err := m.Router.Drain(1, true); err != nil {
-			t.Fatal(err)
-		}
-		body := promptBody(false, 1000, 400, 2)
-		l.cachedOn(t, "0", body) // alone
-		l.idle()
-		if err := m.Router.Drain(1, false); err != nil {
-			t.Fatal(err)
-		}
+		l, body := pairPullLab(t, way)
 		status, text, h := l.post("/v1/completions", body, headerWorker, "2")
 		if status != http.StatusOK || h.Get(headerPrefill) != "1" {
 			t.Fatalf("%s: %d %s, prefill worker %s", way, status, text, h.Get(headerPrefill))
@@ -264,4 +280,28 @@ func TestPrefillWorkersFetch(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of a pair that a gateway asks the sidecar of the decode worker is told who has the prefix, beside who the prefill
+// worker is: it asks that one, and tells it (llm-d). The body says nothing, as the sidecar writes it.
+func TestPrefillWorkersFetchForGateways(t *testing.T) {
+	l, body := pairPullLab(t, mockapi.TransferVLLM)
+	g := new(gateway)
+	r := httptest.NewRequestWithContext(WithPassage(t.Context(), &Passage{Gateway: g, ID: "a"}), http.MethodPost, "/v1/completions", strings.NewReader(body))
+	r.RemoteAddr = "127.0.0.1:1"
+	r.Header.Set(headerWorker, "2")
+	w := httptest.NewRecorder()
+	l.proxy.ServeHTTP(w, r)
+	at := func(i int) string { return strings.TrimPrefix(l.engines[i].http.URL, "http://") }
+	if w.Code != http.StatusOK || g.to.Prefill != at(1) || len(g.to.Endpoints) != 1 || g.to.Endpoints[0] != at(2) {
+		t.Fatalf("%d %s: the pair is %s and %v", w.Code, w.Body, g.to.Prefill, g.to.Endpoints)
+	}
+	header := ""
+	for range len(l.engines[2].seen) {
+		header = (<-l.engines[2].seen).Get(headerSource)
+	}
+	if header != at(0) || l.engines[2].Fetched.Load() != 0 {
+		t.Errorf("the header names %q, want %s; the decode worker itself was told to fetch %d blocks", header, at(0), l.engines[2].Fetched.Load())
+	}
+	l.idle()
 }
