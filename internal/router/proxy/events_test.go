@@ -80,30 +80,6 @@ func TestOnlyComments(t *testing.T) {
 	}
 }
 
-// A request goes on at another engine where its first one gives comments only, and is waited for for too long.
-func TestOnlyCommentsGoesOn(t *testing.T) {
-	l := newLab(t, setup{engines: 2, fleet: func(c *fleet.Config) {
-		c.Route.OverdueAfter, c.Route.Breaker.Wait = 50*time.Millisecond, time.Millisecond
-	}})
-	l.prove(0, 1)
-	l.engines[0].http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { sseForEver(w, r, ": ping\n\n", ": ping\n\n") })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for on := false; !on; {
-		resp, err := l.send(ctx, "/v1/completions", `{"model":"org/model","prompt":[1,2,3],"max_tokens":9,"stream":true}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if ctx.Err() != nil {
-			t.Fatal(err, len(text))
-		}
-		_, whole := streamed(strings.ReplaceAll(string(text), ": ping\n\n", ""))
-		on = whole && strings.HasPrefix(string(text), ": ping\n\n")
-	}
-}
-
 func sseForEver(w http.ResponseWriter, r *http.Request, first, then string) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "text/event-stream")
