@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -39,12 +40,40 @@ static_resources:
       endpoints:
       - lb_endpoints:
         - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}
-  - name: engines
+`
+
+// Whom requests go to: the one endpoint that the header names, or the next one of several where one fails.
+const (
+	envoyOne = `  - name: engines
     type: ORIGINAL_DST
     lb_policy: CLUSTER_PROVIDED
     connect_timeout: 1s
     original_dst_lb_config: {use_http_header: true, http_header_name: x-gateway-destination-endpoint}
 `
+	envoySeveral = `  - name: engines
+    type: STATIC
+    connect_timeout: 1s
+    load_balancing_policy:
+      policies:
+      - typed_extension_config:
+          name: envoy.load_balancing_policies.override_host
+          typed_config:
+            "@type": type.googleapis.com/envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost
+            override_host_sources: [{header: x-gateway-destination-endpoint}]
+            fallback_policy:
+              policies:
+              - typed_extension_config:
+                  name: envoy.load_balancing_policies.round_robin
+                  typed_config: {"@type": type.googleapis.com/envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin}
+    load_assignment:
+      cluster_name: engines
+      endpoints:
+      - lb_endpoints:
+`
+	envoyEndpoint = `        - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}
+`
+	envoyRetry = `, retry_policy: {retry_on: "5xx,reset,connect-failure,retriable-4xx,retriable-status-codes", retriable_status_codes: [404, 429], num_retries: 2}`
+)
 
 const envoyListener = `  - name: %[1]s
     address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}
@@ -61,7 +90,7 @@ const envoyListener = `  - name: %[1]s
               domains: ["*"]
               routes:
               - match: {prefix: "/"}
-                route: {cluster: engines, timeout: 60s}
+                route: {cluster: engines, timeout: 60s%[6]s}
           http_filters:
           - name: envoy.filters.http.ext_proc
             typed_config:
@@ -102,8 +131,15 @@ func envoyBefore(t *testing.T, engines []string, args ...string) (duplex, buffer
 		t.Fatal(err)
 	}
 	first := porttest.Free(t, 2)
-	text := fmt.Sprintf(envoyConfig, fmt.Sprintf(envoyListener, "duplex", first, "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED", "SEND"),
-		fmt.Sprintf(envoyListener, "buffered", first+1, "BUFFERED", "STREAMED", "SKIP"), port)
+	to, retry := envoyOne, ""
+	if slices.Contains(args, "--picker-fallbacks=2") {
+		to, retry = envoySeveral, envoyRetry
+		for _, e := range engines {
+			to += fmt.Sprintf(envoyEndpoint, e[strings.LastIndexByte(e, ':')+1:])
+		}
+	}
+	text := fmt.Sprintf(envoyConfig, fmt.Sprintf(envoyListener, "duplex", first, "FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED", "SEND", retry),
+		fmt.Sprintf(envoyListener, "buffered", first+1, "BUFFERED", "STREAMED", "SKIP", retry), port) + to
 	file := filepath.Join(t.TempDir(), "envoy.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
