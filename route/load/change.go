@@ -16,12 +16,9 @@ const (
 	Generated
 	Filled
 	Freed
-	Sought // no booking yet: its router will choose once others have heard of it
+	Sought  // no booking yet: its router will choose once others have heard of it
+	Fetched // its rank fetches a part of its prompt from another one, until its prefill is complete
 )
-
-// Fetched says that the booking's rank fetches a part of its prompt from another one, until its prefill
-// is complete. Its number is apart from those of what every router has to know.
-const Fetched Kind = 8
 
 // Change is one step in the life of a booking, as routers tell each other.
 type Change struct {

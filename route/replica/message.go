@@ -23,7 +23,7 @@ const (
 	typeSnapshot  = 4
 	typeLeaving   = 5
 	typeBids      = 6
-	typeFetches   = 8
+	typeFetches   = 7
 
 	// minChange is the least bytes of a change.
 	minChange = 3

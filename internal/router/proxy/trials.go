@@ -138,7 +138,7 @@ func (p *Proxy) try(of trialOf, id uint64, name string) {
 	a, err := router.BestWorker(ctx, route.Prompt{Length: 1, Guessed: true}, route.Options{RequestID: booking, Name: "trial", Watched: true, Worker: &id})
 	if e := of.Engine(id); err == nil && e != nil {
 		late := time.AfterFunc(cmp.Or(a.Overdue, trialLasts), cancel)
-		result, against := p.ask1(ctx, e, a.DPRank, of.chat, name)
+		result, against := p.askTrial(ctx, e, a.DPRank, of.chat, name)
 		late.Stop()
 		p.obs.trials[result].Inc()
 		switch others := t.judge(of, id, result); {
@@ -185,8 +185,8 @@ func (t *trials) judge(of trialOf, id uint64, result string) bool {
 	return t.well[of]
 }
 
-// ask1 sends an engine a trial, and says what comes of it.
-func (p *Proxy) ask1(ctx context.Context, e *fleet.Engine, rank uint32, chat bool, name string) (string, route.Failure) {
+// askTrial sends an engine a trial, and says what comes of it.
+func (p *Proxy) askTrial(ctx context.Context, e *fleet.Engine, rank uint32, chat bool, name string) (string, route.Failure) {
 	path, prompt := "/v1/completions", `,"prompt":"."}`
 	if chat {
 		path, prompt = chats.PathChat, `,"messages":[{"role":"user","content":"."}]}`
