@@ -3,9 +3,9 @@ package api_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kvatlas/kvatlas/chat"
 	"github.com/kvatlas/kvatlas/chat/api"
@@ -185,26 +185,20 @@ func FuzzChat(f *testing.F) {
 	})
 }
 
-// TestManyCalls reads an answer of very many calls: twenty times as many take about twenty times as long.
+// TestManyCalls reads an answer of very many calls: twenty times as many take about twenty times
+// the memory. A copy of those before with each takes four hundred times as much.
 func TestManyCalls(t *testing.T) {
-	took := func(n int) (least time.Duration) {
-		v, err := jinja.ParseJSON(`{"input":[` + strings.Repeat(`{"type":"function_call","call_id":"a","name":"f","arguments":"{}"},`, n) + `{"role":"user","content":"x"}]}`)
-		if err != nil {
+	bytes := func(n int) uint64 {
+		req := object(t, `{"input":[`+strings.Repeat(`{"type":"function_call","call_id":"a","name":"f","arguments":"{}"},`, n)+`{"role":"user","content":"x"}]}`)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := api.Chat(api.PathResponses, req, api.Rules{}); err != nil {
 			t.Fatal(err)
 		}
-		req, _ := v.AsDict()
-		for i := range 3 {
-			begun := time.Now()
-			if _, err := api.Chat(api.PathResponses, req, api.Rules{}); err != nil {
-				t.Fatal(err)
-			}
-			if d := time.Since(begun); i == 0 || d < least {
-				least = d
-			}
-		}
-		return least
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
 	}
-	if few, lots := took(1000), took(20_000); lots > 60*few+20*time.Millisecond {
-		t.Errorf("twenty times as many take %v, not %v", lots, 20*few)
+	if few, lots := bytes(1000), bytes(20_000); lots > 40*few {
+		t.Errorf("twenty times as many take %d bytes, not %d", lots, 20*few)
 	}
 }
