@@ -24,8 +24,8 @@ import (
 func TestTheRouterWithTokens(t *testing.T) {
 	seen := make(chan string, 10)
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/completions" {
-			seen <- r.Header.Get("Authorization")
+		if r.URL.Path == "/v1/completions" || r.URL.Path == "/v1/messages" {
+			seen <- r.Header.Get("Authorization") + r.Header.Get("X-Api-Key")
 		}
 		fmt.Fprint(w, `{"choices":[{}]}`)
 	}))
@@ -59,6 +59,40 @@ func TestTheRouterWithTokens(t *testing.T) {
 	}
 	if got := <-seen; got != "" || len(seen) != 0 {
 		t.Errorf("the engine saw %q, and %d requests more", got, len(seen))
+	}
+	// Anthropic's clients have another header for it, on their own routes.
+	for _, c := range []struct {
+		path, key, authorization string
+		want                     int
+	}{
+		{"/v1/messages", token, "", 200}, {"/v1/models", token, "", 200}, {"/v1/models/m", token, "", 200}, {"/v1/messages", token, "Bearer " + token, 200},
+		{"/v1/messages", "sk-wrong-wrong-wrong", "", 401}, {"/v1/messages", token, "Bearer sk-wrong-wrong-wrong", 401},
+		{"/v1/messages", "", "", 401}, {"/v1/completions", token, "", 401}, {"/v1/modelsof", token, "", 401},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+c.path, strings.NewReader(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(c.path, "/v1/models") {
+			req.Method, req.Body, req.ContentLength = http.MethodGet, http.NoBody, 0
+		}
+		for name, value := range map[string]string{"X-Api-Key": c.key, "Authorization": c.authorization} {
+			if value != "" {
+				req.Header.Set(name, value)
+			}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != c.want {
+			t.Errorf("%+v: %d", c, resp.StatusCode)
+		}
+		if c.path == "/v1/messages" && c.want == 200 {
+			if got := <-seen; got != "" {
+				t.Errorf("%+v: the engine saw %q", c, got)
+			}
+		}
 	}
 	for _, args := range [][]string{
 		{"--http-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--admin-listen=0.0.0.0:0"}, {"--http-listen=127.0.0.1:0", "--tokens-file=/nowhere"},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	chats "github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -56,6 +57,23 @@ const headerEngineRank = "X-Data-Parallel-Rank"
 
 // clientKeys are the headers by which clients say who they are.
 var clientKeys = []string{"Authorization", "X-Api-Key", "Api-Key"}
+
+// takeKey lets clients of Anthropic's API, on the routes that they ask, give their token as they give that
+// one's keys: in X-Api-Key, where they give no Authorization.
+func takeKey(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.Header["X-Api-Key"]
+		if len(key) == 1 && len(r.Header["Authorization"]) == 0 && asksAnthropic(r.URL.Path) {
+			r.Header.Set("Authorization", "Bearer "+key[0])
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// asksAnthropic reports whether Anthropic's clients ask the path.
+func asksAnthropic(path string) bool {
+	return path == chats.PathMessages || strings.HasPrefix(path, chats.PathMessages+"/") || path == "/v1/models" || strings.HasPrefix(path, "/v1/models/")
+}
 
 // hopByHop are the headers of one connection (RFC 9110, 7.6.1), in canonical
 // form.

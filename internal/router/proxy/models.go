@@ -39,9 +39,11 @@ func newModelObject(name string) modelObject { return modelObject{name, "model",
 func (p *Proxy) models(w http.ResponseWriter, r *http.Request) {
 	list := []modelObject{}
 	names := p.names(tenantOf(r))
-	if len(names) == 0 && p.unknown() != "" {
-		p.refuse(w, p.notServed(""))
-		return
+	if len(names) == 0 {
+		if no := p.unlessUnknown(nil); no != nil {
+			p.refuse(w, no)
+			return
+		}
 	}
 	for _, name := range names {
 		list = append(list, newModelObject(name))

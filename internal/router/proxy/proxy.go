@@ -104,7 +104,7 @@ func New(cfg Config) (p *Proxy, err error) {
 	p.guarded = http.HandlerFunc(p.serve)
 	if cfg.Access != nil {
 		p.hosts = cfg.Access.Names(cfg.Listen)
-		p.guarded = cfg.Access.GuardBy(p.routes.needs, p.guarded)
+		p.guarded = takeKey(cfg.Access.GuardBy(p.routes.needs, p.guarded))
 	}
 	return p, nil
 }
@@ -225,9 +225,11 @@ func (p *Proxy) serveSelection(w http.ResponseWriter, r *http.Request) {
 	a := p.selection.Serve(ctx, selection.Request{
 		Method: r.Method, Path: r.URL.EscapedPath(), Query: r.URL.RawQuery, ContentType: r.Header.Get("Content-Type"), Body: q.data,
 	})
-	if a.Status == http.StatusNotFound && a.Reason == "unknown_model" && p.unknown() != "" {
-		p.refuse(w, p.notServed(""))
-		return
+	if a.Status == http.StatusNotFound && a.Reason == "unknown_model" {
+		if no := p.unlessUnknown(nil); no != nil {
+			p.refuse(w, no)
+			return
+		}
 	}
 	if a.Allow != "" {
 		w.Header().Set("Allow", a.Allow)
