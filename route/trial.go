@@ -15,11 +15,13 @@ import (
 type trying struct {
 	live  bool      // one is under way
 	first time.Time // when its first was due, while it had proved nothing
+	last  time.Time // when the last began
 	until time.Time // before that its trials say nothing, as they are refused: clients' requests tell
 }
 
 // onTrial reports whether a worker gets none of those requests that can be tried nowhere else: it is half open,
-// or has proved nothing while a trial is under way, or within the time since its first one was due.
+// or has proved nothing while a trial is under way, within the time since its first one was due, or if what it last
+// did was to fail.
 func (r *Router) onTrial(w *workerState, within time.Duration, now time.Time) bool {
 	switch {
 	case w.Role == Prefill || now.Before(w.trying.until):
@@ -27,12 +29,19 @@ func (r *Router) onTrial(w *workerState, within time.Duration, now time.Time) bo
 	case w.breaker.State(now) == breaker.HalfOpen:
 		return true
 	}
-	return !w.proven && w.breaker.Closed() && (w.trying.live || w.trying.first.IsZero() || now.Sub(w.trying.first) < within)
+	return !w.proven && w.breaker.Closed() && (w.trying.live || w.trying.fresh(within, now) || !w.breaker.Well())
+}
+
+// fresh reports whether the worker's first trial is due, or was within the time.
+func (t *trying) fresh(within time.Duration, now time.Time) bool {
+	return t.first.IsZero() || now.Sub(t.first) < within
 }
 
 // Trials returns workers that are to be tried now, most at most, each once until Tried is told of it, for callers with
 // Options.Trial, which is within. They book a request there as any other, by Options.Worker, and tell what
 // becomes of it. wait is set if no other worker may be chosen, and one is being tried.
+// One that has proved nothing, and fails without being left out, is tried once in so long after its first time, and
+// nobody waits for that.
 func (r *Router) Trials(within time.Duration, most int) (list []uint64, wait bool) {
 	now := r.cfg.Now()
 	r.mu.Lock()
@@ -53,7 +62,8 @@ func (r *Router) Trials(within time.Duration, most int) (list []uint64, wait boo
 		case !r.onTrial(w, within, now):
 			well = well || w.breaker.State(now) == breaker.Closed && !w.silent && (w.proven || !now.Before(w.trying.until))
 		case w.trying.live:
-			wait = wait || !w.breaker.Closed() || now.Sub(w.trying.first) < within
+			wait = wait || !w.breaker.Closed() || w.trying.fresh(within, now)
+		case w.breaker.Closed() && !w.trying.fresh(within, now) && now.Sub(w.trying.last) < within:
 		case w.breaker.Closed() || w.breaker.Admits(&r.settings.Breaker, now):
 			list = append(list, w.ID)
 		}
@@ -65,11 +75,12 @@ func (r *Router) Trials(within time.Duration, most int) (list []uint64, wait boo
 	list = list[:min(len(list), most)]
 	for _, id := range list {
 		w := r.workers[id]
-		if w.trying.live = true; w.trying.first.IsZero() {
+		wait = wait || !w.breaker.Closed() || w.trying.fresh(within, now)
+		if w.trying.live, w.trying.last = true, now; w.trying.first.IsZero() {
 			w.trying.first = now
 		}
 	}
-	return list, !well && (wait || len(list) > 0)
+	return list, !well && wait
 }
 
 // Tried tells that a worker's trial is over. If it said nothing of the worker, as one that is refused for its

@@ -97,3 +97,62 @@ func TestPickerTriesEngines(t *testing.T) {
 		})
 	}
 }
+
+// However seldom requests come, none goes to an engine that has answered nothing and failed its trial, though that
+// has not left it out.
+func TestPickerTrialThatFails(t *testing.T) {
+	var engines []string
+	for i := range 2 {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if i == 0 {
+				http.Error(w, "{}", http.StatusInternalServerError)
+				return
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")
+		}))
+		t.Cleanup(s.Close)
+		engines = append(engines, s.URL)
+	}
+	log := &addresses{slog.DiscardHandler, make(chan string, 1)}
+	url, stop := startLogged(t, slog.New(log), "--nats=none", "--kv-events=false", "--picker-listen=127.0.0.1:0", "--health-every=0s", "--models-every=0s",
+		"--engines="+strings.Join(engines, ","), "--model=m", "--block-size=4", "--picker-trial=10ms", "--breaker-failures=0", "--breaker-share=0")
+	c := dial(t, <-log.found, nil, stop)
+	met, i := 0, 0
+	ask1 := func() {
+		i++
+		r := &gateway.Request{Path: "/v1/completions", Answer: answerOf(), Body: fmt.Appendf(nil, `{"model":"m","stream":true,"prompt":"question %d, which nobody has asked"}`, i)}
+		r.Picked = func(got *gateway.Result) {
+			if "http://"+got.Endpoint == engines[0] {
+				met++
+			}
+		}
+		if got, err := c.Do(t.Context(), r); err != nil && !errors.Is(err, gateway.ErrCut) || got.Status != 0 {
+			t.Error(err, got.Status, string(got.Text))
+		}
+	}
+	ended := func(result string) (n int) {
+		_, text, _ := ask(http.MethodGet, url+"/metrics", "")
+		_, text, _ = strings.Cut(text, `kvatlas_router_trials_total{result="`+result+`"} `)
+		_, _ = fmt.Sscan(text, &n)
+		return n
+	}
+	waittest.Until(t, func() error {
+		if ask1(); ended("well") == 0 || ended("failed") == 0 {
+			return errors.New("not both engines were tried")
+		}
+		return nil
+	})
+	was := ended("failed")
+	met = 0
+	waittest.Until(t, func() error { // as seldom as trials are
+		if ask1(); ended("failed") < was+2 {
+			return errors.New("the engine that fails is not tried again")
+		}
+		return nil
+	})
+	if met > 0 {
+		t.Errorf("%d requests go to the engine that fails", met)
+	}
+}

@@ -57,7 +57,8 @@ const (
 const (
 	// maxTrials is how many are under way at once.
 	maxTrials = 16
-	// trialLasts is the time of one where engines may be silent for ever.
+	// trialLasts is the time of one where engines may be silent for ever (--overdue-after 0): one that hangs for so long is
+	// one failure, as any other.
 	trialLasts = 20 * time.Second
 )
 
@@ -140,7 +141,7 @@ func (p *Proxy) try(of trialOf, id uint64, name string) {
 		late := time.AfterFunc(cmp.Or(a.Overdue, trialLasts), cancel)
 		result, against := p.askTrial(ctx, e, a.DPRank, of.chat, name)
 		late.Stop()
-		p.obs.trials[result].Inc()
+		defer p.obs.trials[result].Inc() // once the router knows
 		switch others := t.judge(of, id, result); {
 		case t.within.Err() != nil: // and nothing is told
 		case result == trialWell:
