@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
 const tiny = `{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":5,"content":"<s>","special":true}],
@@ -82,14 +83,11 @@ func TestHostile(t *testing.T) {
 		{"quadratic pattern", load("null", split(`a+x|b`)), strings.Repeat("a", 100_000), errSteps},
 		{"growing text", load(`{"type":"Sequence","normalizers":[`+strings.Repeat(grow+",", 20)+grow+`]}`, "null"), strings.Repeat("a", 1000), errGrown},
 	} {
-		at := time.Now()
-		_, err := c.tok.Encode(nil, c.text, false)
-		if !errors.Is(err, c.err) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.err)
-		}
-		if d := time.Since(at); d > 3*time.Minute { // a quadratic way would take hours; these, seconds where others have the processors
-			t.Errorf("%s: took %v", c.name, d)
-		}
+		waittest.Ends(t, c.name, func() { // a quadratic way would take hours
+			if _, err := c.tok.Encode(nil, c.text, false); !errors.Is(err, c.err) {
+				t.Errorf("%s: %v, want %v", c.name, err, c.err)
+			}
+		})
 	}
 }
 
