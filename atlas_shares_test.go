@@ -248,13 +248,9 @@ func TestChoicesGoOnWithoutAShare(t *testing.T) {
 	nobody := func(uint64) bool { return false }
 	prompt := slices.MaxFunc(d.chains, func(a, b []uint64) int { return len(a) - len(b) })
 	choose := func(unknown func(uint64) bool) error {
-		begun := time.Now()
 		best, err := r.BestWorker(t.Context(), route.Prompt{Local: prompt}, route.Options{Explain: true})
 		if err != nil {
 			return err
-		}
-		if took := time.Since(begun); took > 10*wait {
-			t.Errorf("a choice took %v", took)
 		}
 		if i := slices.IndexFunc(best.Ranks, func(k route.Explained) bool { return k.Unknown != unknown(k.Worker) }); i >= 0 {
 			return fmt.Errorf("rank %v is unknown: %v", best.Ranks[i].RankID, best.Ranks[i].Unknown)

@@ -104,8 +104,10 @@ func TestPublishingGoesOnWithTheNextLeader(t *testing.T) {
 	store()
 	flushed := make(chan time.Time, 1)
 	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*waittest.Patience) // the stream's election, and then ours
+		defer cancel()
 		for _, p := range all {
-			if err := p.Flush(t.Context()); err != nil {
+			if err := p.Flush(ctx); err != nil {
 				t.Error(err)
 			}
 		}
@@ -126,10 +128,7 @@ func TestPublishingGoesOnWithTheNextLeader(t *testing.T) {
 	elected := time.Now()
 	done := <-flushed
 	t.Logf("the stream takes messages %v after the crash, all is published %v later", elected.Sub(killed), done.Sub(elected))
-	// How soon it is where processors are free is TestPublishingGoesOnSoonAfterAnotherLeads's.
-	if late := done.Sub(elected); late > 20*time.Second {
-		t.Errorf("publishing goes on %v after the stream takes messages", late)
-	}
+	// How soon is TestPublishingGoesOnSoonAfterAnotherLeads's.
 	for _, p := range all {
 		if err := p.Close(t.Context()); err != nil {
 			t.Fatal(err)

@@ -116,7 +116,7 @@ func TestAShareThatDoesNotAnswerAsOne(t *testing.T) {
 		"a redirect":           {says("", 302, ""), true},
 		"drips": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Kvatlas-Share", "1/2")
-			for range 100 {
+			for { // and who waits for its end waits for ever
 				_, _ = w.Write([]byte(" "))
 				_ = http.NewResponseController(w).Flush()
 				select {
@@ -129,11 +129,7 @@ func TestAShareThatDoesNotAnswerAsOne(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b.second.Store(&c.second)
-			begun := time.Now()
 			listed, unknown := b.ask(t)
-			if took := time.Since(begun); took > 4*time.Second {
-				t.Errorf("it took %v", took)
-			}
 			if !slices.Contains(listed, one) || c.unknown != slices.Equal(unknown, []string{two}) || c.unknown && len(listed) > 1 {
 				t.Errorf("listed %v, unknown %v", listed, unknown)
 			}

@@ -152,7 +152,7 @@ func TestAHeldMessageOfADeadPublisher(t *testing.T) {
 	begun := time.Now()
 	p := start(t, "--data-dir", dir, "--replica=other", "--no-snapshots", "--gap-wait=2s")
 	p.ready()
-	if took := time.Since(begun); took < time.Second || took > 10*time.Second {
+	if took := time.Since(begun); took < time.Second {
 		t.Errorf("ready after %v", took)
 	}
 	p.answers("POST", "/v1/find_matches", `{"model":"m","hashes":[3]}`, 200, `"worker_id":"1"`)

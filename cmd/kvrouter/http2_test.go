@@ -52,7 +52,7 @@ func TestSlowEnginesOverHTTP2(t *testing.T) {
 		}
 	}))
 	t.Cleanup(e.Close)
-	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+e.URL, "--model=m", "--health-every=0s", "--http-write-timeout="+within.String(), "--engine-administration=open")
+	url, _ := start(t, "--nats=none", "--kv-events=false", "--engines="+e.URL, "--model=m", "--health-every=0s", "--health-timeout=1m", "--http-write-timeout="+within.String(), "--engine-administration=open")
 	client := http2Client(t)
 	for _, c := range []struct{ method, path, body, want string }{
 		{"POST", "/v1/completions", `{"model":"m","prompt":"x"}`, `{"id":"x"}`},

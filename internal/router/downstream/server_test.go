@@ -199,10 +199,9 @@ func TestClientsThatGo(t *testing.T) {
 					t.Errorf("%s: it was taken for gone", name)
 				case <-time.After(lookEvery * 5 / 4):
 				}
-				left := time.Now()
 				leave(raw.(*net.TCPConn)) //nolint:forcetypeassert // it is one
-				if err := <-gone; err != nil || time.Since(left) > 5*time.Second {
-					t.Errorf("%s, TLS %v: %v after %v", name, secured, err, time.Since(left))
+				if err := <-gone; err != nil {
+					t.Errorf("%s, TLS %v: %v", name, secured, err)
 				}
 				_ = raw.Close()
 				_ = l.server.Close()
@@ -285,7 +284,6 @@ func TestTimes(t *testing.T) {
 		"no other request":     {get, true, func(c *Config) { c.IdleTimeout = short }},
 	} {
 		l := newLab(t, handler, c.change)
-		begun := time.Now()
 		k := l.dial(c.text)
 		if c.served {
 			if err := <-read; (err == nil) != (name == "no other request") {
@@ -293,9 +291,7 @@ func TestTimes(t *testing.T) {
 			}
 			k.hear("GET")
 		}
-		if k.ends(); time.Since(begun) > patience/2 {
-			t.Errorf("%s: it took %v", name, time.Since(begun))
-		}
+		k.ends()
 	}
 }
 

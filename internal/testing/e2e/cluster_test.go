@@ -96,11 +96,8 @@ func TestALeaderIsKilled(t *testing.T) {
 		}
 		return err
 	})
-	late := time.Since(elected)
-	t.Logf("another server leads %v after the crash, the fleet publishes %v later", elected.Sub(killed), late)
-	if late > 20*time.Second { // on a machine with much to do; how soon it is otherwise, publish's tests show by a fake clock
-		t.Errorf("the fleet publishes %v after another server leads", late)
-	}
+	// How soon is shown by publish's tests, by a fake clock.
+	t.Logf("another server leads %v after the crash, the fleet publishes %v later", elected.Sub(killed), time.Since(elected))
 	last := fleet.progress(func(mocker.Progress) bool { return true })
 	fleet.wait(2 * time.Minute)
 	in.drained(last.Events)

@@ -107,13 +107,9 @@ func testHTTP2(t *testing.T, trust *tls.Config, flags []string) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, 30)); err != nil {
 		t.Fatal(err)
 	}
-	begun := time.Now()
 	leave()
 	select {
 	case <-ended:
-		if d := time.Since(begun); d > time.Second {
-			t.Errorf("the engine's request ended after %v", d)
-		}
 	case <-time.After(time.Minute):
 		t.Fatal("the engine's request goes on without its client")
 	}
