@@ -108,7 +108,7 @@ func (r *Router) Cut(requestID string, stage Stage) {
 		r.outcome(a, breaker.Failed, 0, now)
 	case r.mayLeaveOut(w, true):
 		w.breaker.Trip(c, now)
-		w.leftOut[0]++
+		r.leavesOut(w)
 		r.wellUntil = time.Time{}
 	default:
 		w.spared++

@@ -44,6 +44,8 @@ type health struct {
 	silent         bool      // left out for its oldest request
 	failed         uint64    // requests
 	leftOut        [2]uint64 // times: for failures and silence, for want of room
+	told           uint64    // times that another router's word made it half open
+	heard          time.Time // when such a word last counted
 	spared         uint64    // times that it would have been, but for the others
 	proven         bool      // an answer of it was firm
 	cuts           int       // in a row; see Router.Cut
@@ -202,6 +204,9 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	a.unlist()
 	w.failed++
 	if w.silent || r.mayLeaveOut(w, true) {
+		if !w.silent && w.breaker.Closed() {
+			r.leavesOut(w)
+		}
 		w.breaker.Trip(&r.settings.Breaker, now)
 	}
 	if first := w.oldest; first == nil || !first.overdue(now) {
@@ -248,6 +253,7 @@ func (r *Router) outcomeOf(a *attempt, o breaker.Outcome, retryAfter time.Durati
 	if o == breaker.Failed || o == breaker.Refused {
 		r.wellUntil = time.Time{}
 	}
+	probed := w.breaker.State(now) == breaker.HalfOpen
 	out := w.breaker.Ended(&r.settings.Breaker, &a.ticket, o, retryAfter, now, func() bool {
 		may := r.mayLeaveOut(w, !shared)
 		if !may {
@@ -257,11 +263,24 @@ func (r *Router) outcomeOf(a *attempt, o breaker.Outcome, retryAfter time.Durati
 	})
 	switch {
 	case !out:
+		if probed && w.breaker.State(now) == breaker.Open {
+			r.tellFailing(w) // who has not heard of it, or has come since, does now
+		}
 	case o == breaker.Refused:
 		w.leftOut[1]++
 	default:
-		w.leftOut[0]++
+		r.leavesOut(w)
 	}
+}
+
+// leavesOut notes that the worker is out for failures or silence, and tells the other routers.
+func (r *Router) leavesOut(w *workerState) {
+	w.leftOut[0]++
+	r.tellFailing(w)
+}
+
+func (r *Router) tellFailing(w *workerState) {
+	r.record(load.Change{Kind: load.Failing, Key: load.Key{Owner: r.cfg.ID}, Rank: shard.RankID{Worker: w.ID}})
 }
 
 // mayLeaveOut reports whether the workers that stay are enough without this one. Without prefill workers
@@ -290,7 +309,7 @@ func (r *Router) mayLeaveOut(w *workerState, sure bool) bool {
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
 	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w, true) {
 		w.silent = true
-		w.leftOut[0]++
+		r.leavesOut(w)
 	}
 	switch {
 	case w.silent:
@@ -442,8 +461,8 @@ type Health struct {
 	Silent bool // left out for its oldest request
 	// Failed counts requests, LeftOut and Refused how often it was left out for
 	// failures and for want of room, Spared how often it was not because too many
-	// others were.
-	Failed, LeftOut, Refused, Spared uint64
+	// others were, Told how often another router's word made it half open.
+	Failed, LeftOut, Refused, Spared, Told uint64
 }
 
 // Health returns what requests tell of each worker, sorted by id.
@@ -454,7 +473,7 @@ func (r *Router) Health() []Health {
 		r.mu.Lock()
 		if st := r.workers[w.ID]; st != nil {
 			h := &st.health
-			list = append(list, Health{w.ID, h.breaker.State(now), h.silent, h.failed, h.leftOut[0], h.leftOut[1], h.spared})
+			list = append(list, Health{w.ID, h.breaker.State(now), h.silent, h.failed, h.leftOut[0], h.leftOut[1], h.spared, h.told})
 		}
 		r.mu.Unlock()
 	}

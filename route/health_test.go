@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/route/breaker"
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // bench lets clients ask a router's workers one after the other, in virtual time.
@@ -430,5 +432,70 @@ func TestLeftOutPrefillShared(t *testing.T) {
 		if out != most {
 			t.Errorf("shared %v: %d of 3 prefill workers are left out, want %d", shared, out, most)
 		}
+	}
+}
+
+// TestFailsElsewhere: another router's word that a worker fails makes it half open here, once in a while, and no more
+// of them than may be left out; own word is given
+// once each time that one is left out, or fails a probe.
+func TestFailsElsewhere(t *testing.T) {
+	r, _, now := open(t, nil, workers(6)...)
+	told := map[uint64]int{}
+	r.SetJournal(journal(func(c load.Change) {
+		if c.Kind == load.Failing {
+			told[c.Rank.Worker]++
+		}
+	}))
+	says := func(owner, worker uint64) bool {
+		return r.Apply(load.Change{Kind: load.Failing, Key: load.Key{Owner: owner}, Rank: shard.RankID{Worker: worker}})
+	}
+	careful := func() (n int) {
+		for _, h := range r.Health() {
+			if h.State == breaker.HalfOpen {
+				n++
+			}
+		}
+		return n
+	}
+	if says(1, 1) || says(2, 99) || careful() > 0 {
+		t.Error("a word of its own, or of nobody, counts")
+	}
+	for owner := range uint64(3) { // all of it lies
+		for w := range uint64(6) {
+			says(2+owner, 1+w)
+		}
+	}
+	if n := careful(); n != 4 {
+		t.Fatalf("%d of 6 are half open, the share that may be left out is 4", n)
+	}
+	n := 0
+	serve := func(worker uint64, ends func(id string)) {
+		n++
+		id := fmt.Sprint("request ", n)
+		best(t, r, Prompt{Local: numbers(1, 1)}, Options{RequestID: id, Worker: &worker})
+		ends(id)
+		r.Free(id)
+	}
+	well := func(id string) { r.Succeeded(id, Whole); r.Succeeded(id, Whole) }
+	for w := range uint64(6) {
+		serve(1+w, well)
+		serve(1+w, well)
+	}
+	if n := careful(); n > 0 || says(3, 1) {
+		t.Fatalf("%d of 6 are half open after what shows that all are well, or it is said again at once", n)
+	}
+	now.add(heardFor)
+	if !says(3, 1) || careful() != 1 || len(told) > 0 {
+		t.Fatalf("%d are half open, told are %v", careful(), told)
+	}
+	serve(1, func(id string) { r.Failed(id, Whole, Failure{}) })
+	if h := r.Health()[0]; h.State != breaker.Open || h.Told != 2 {
+		t.Errorf("%+v after one failure", h)
+	}
+	for range 5 {
+		serve(2, func(id string) { r.Failed(id, Whole, Failure{}) })
+	}
+	if len(told) != 2 || told[1] != 1 || told[2] != 1 {
+		t.Errorf("told are %v", told)
 	}
 }

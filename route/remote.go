@@ -4,6 +4,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/kvatlas/kvatlas/route/breaker"
 	"github.com/kvatlas/kvatlas/route/load"
 	"github.com/kvatlas/kvatlas/shard"
 )
@@ -28,6 +29,8 @@ func (r *Router) Apply(c load.Change) bool {
 		}
 	case load.Fetched:
 		return r.fetchedElsewhere(c)
+	case load.Failing:
+		return r.failsElsewhere(c.Rank.Worker, now)
 	case load.Prefilled:
 		r.times.away.over(r.times, c.Key)
 		return r.table.PrefillComplete(c.Key, now)
@@ -97,4 +100,29 @@ func (r *Router) bookRemote(c load.Change, now time.Time) bool {
 	// one that this router does not know yet: its load counts once it does.
 	c.Request.Leased = false
 	return r.table.Add(c.Key, r.table.Slot(c.Rank), c.Request, now) == nil
+}
+
+// heardFor is how long another router's word about a worker is the last that counts: one that is wrong,
+// whoever says it and however often, costs the worker its requests for two probes in so long.
+const heardFor = 30 * time.Second
+
+// failsElsewhere is for a worker that another router has left out. Here it is half open then, so that a few requests
+// tell, unless too many are out already. It reports whether that changed anything.
+func (r *Router) failsElsewhere(worker uint64, now time.Time) bool {
+	w, c := r.workers[worker], &r.settings.Breaker
+	switch {
+	case w == nil || w.silent || w.breaker.State(now) != breaker.Closed || c.Failures == 0 && c.Share == 0:
+		return false
+	case !w.heard.IsZero() && now.Sub(w.heard) < heardFor:
+		return false
+	}
+	w.heard = now
+	if !r.mayLeaveOut(w, false) {
+		w.spared++
+		return false
+	}
+	w.told++
+	w.breaker.Doubt()
+	r.wellUntil = time.Time{}
+	return true
 }

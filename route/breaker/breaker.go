@@ -290,6 +290,14 @@ func (b *Breaker) Trip(c *Config, now time.Time) {
 	}
 }
 
+// Doubt makes a closed one half open: somebody else has found that it fails.
+func (b *Breaker) Doubt() {
+	if b.state == Closed {
+		b.become(HalfOpen)
+		b.live, b.passed = 0, 0
+	}
+}
+
 // Renew lets an open one be tried at once: there is a reason to think that the worker
 // is well again.
 func (b *Breaker) Renew(now time.Time) {

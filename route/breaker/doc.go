@@ -11,6 +11,8 @@
 //	  │                                                   ▲
 //	  └── refused for want of room ──► Full ──────────────┘ its time is over
 //
+// Somebody else's word makes a closed one half open: [Breaker.Doubt].
+//
 // Invariants:
 //   - Open and Full admit nothing, HalfOpen at most Config.Probes unanswered
 //     requests, Closed everything.

@@ -18,6 +18,7 @@ const (
 	Freed
 	Sought  // no booking yet: its router will choose once others have heard of it
 	Fetched // its rank fetches a part of its prompt from another one, until its prefill is complete
+	Failing // of no booking: its router has left the rank's worker out, as it fails
 )
 
 // Change is one step in the life of a booking, as routers tell each other.
@@ -25,7 +26,7 @@ type Change struct {
 	Kind Kind
 	Key  Key
 
-	Rank    shard.RankID  // Added only; of Fetched where it fetches from
+	Rank    shard.RankID  // Added and Failing only; of Fetched where it fetches from
 	Request Request       // Added only; of Sought the length of the prompt
 	Tokens  int           // Generated only: how many more
 	Weight  float64       // Filled only: see Table.OutputBlock

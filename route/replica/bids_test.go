@@ -54,28 +54,37 @@ func TestBidsAreTold(t *testing.T) {
 	}
 }
 
-// TestFetchesAreTold: behind the bookings that they are of, and nothing else is taken out of such a message.
-func TestFetchesAreTold(t *testing.T) {
+// TestWhatIsBesideIsTold: fetches and failing workers, behind the bookings that they are of, and nothing else is taken out of such a message.
+func TestWhatIsBesideIsTold(t *testing.T) {
+	for kind, told := range map[byte]load.Change{
+		typeFetches: {Kind: load.Fetched, Key: load.Key{Owner: 1, ID: "a"}, Rank: shard.RankID{Worker: 3, DPRank: 2}},
+		typeFailing: {Kind: load.Failing, Key: load.Key{Owner: 1}, Rank: shard.RankID{Worker: 3}},
+	} {
+		isTold(t, kind, told)
+	}
+}
+
+func isTold(t *testing.T, kind byte, told load.Change) {
+	t.Helper()
 	s, heard := &sink{}, &sink{}
 	p := New(Config{ID: 1, State: s, Transport: s})
 	o := New(Config{ID: 2, State: heard, Transport: &sink{}})
 	if err := p.Receive(header{typeHeartbeat, 0, 2, 0}.append(nil)); err != nil {
 		t.Fatal(err)
 	}
-	fetch := load.Change{Kind: load.Fetched, Key: load.Key{Owner: 1, ID: "a"}, Rank: shard.RankID{Worker: 3, DPRank: 2}}
-	p.Record(fetch)
+	p.Record(told)
 	p.Record(load.Change{Kind: load.Added, Key: load.Key{Owner: 1, ID: "a"}})
 	if err := p.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	last := s.published[len(s.published)-1]
-	if len(s.published) != 3 || s.published[1][4] != typeChanges || last[4] != typeFetches { // the first asks for what router 2 has
+	if len(s.published) != 3 || s.published[1][4] != typeChanges || last[4] != kind { // the first asks for what router 2 has
 		t.Fatalf("%d messages: %q", len(s.published), s.published)
 	}
-	if err := o.Receive(appendChange(last, &load.Change{Kind: load.Freed, Key: fetch.Key}, 1000)); err != nil {
+	if err := o.Receive(appendChange(last, &load.Change{Kind: load.Freed, Key: told.Key}, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	if len(heard.applied) != 1 || !reflect.DeepEqual(heard.applied[0], fetch) {
+	if len(heard.applied) != 1 || !reflect.DeepEqual(heard.applied[0], told) {
 		t.Errorf("heard of %+v", heard.applied)
 	}
 }

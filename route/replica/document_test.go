@@ -40,6 +40,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		}},
 	})
 	check("load-fetches", typeFetches, nil, []load.Change{{Kind: load.Fetched, Key: key("r3"), Rank: shard.RankID{Worker: 7, DPRank: 1}}})
+	check("load-failing", typeFailing, nil, []load.Change{{Kind: load.Failing, Key: key(""), Rank: shard.RankID{Worker: 7}}})
 	check("load-snapshot", typeSnapshot, place{serial: 1, last: true}.append(nil), []load.Change{
 		{Kind: load.Added, Key: key("r2"), Rank: shard.RankID{Worker: 7, DPRank: 1}, Request: load.Request{
 			Prefilled: true, PromptTokens: 300, NewTokens: 44, ExpectedOutput: 100, Generated: 5, Private: 2, Decay: 0.25, Blocks: []uint64{0x22}}},

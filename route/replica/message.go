@@ -24,6 +24,7 @@ const (
 	typeLeaving   = 5
 	typeBids      = 6
 	typeFetches   = 7
+	typeFailing   = 8
 
 	// minChange is the least bytes of a change.
 	minChange = 3
@@ -94,7 +95,7 @@ func appendChange(dst []byte, c *load.Change, limit int) []byte {
 		for _, b := range blocks {
 			dst = binary.LittleEndian.AppendUint64(dst, b)
 		}
-	case load.Fetched:
+	case load.Fetched, load.Failing:
 		dst = binary.LittleEndian.AppendUint64(dst, c.Rank.Worker)
 		dst = binary.AppendUvarint(dst, uint64(c.Rank.DPRank))
 	case load.Generated:
@@ -210,7 +211,7 @@ func (r *reader) change(owner uint64) (c load.Change) {
 		for i := range q.Blocks {
 			q.Blocks[i] = r.u64()
 		}
-	case load.Fetched:
+	case load.Fetched, load.Failing:
 		c.Rank = shard.RankID{Worker: r.u64(), DPRank: uint32(r.uvarint(math.MaxUint32))}
 	case load.Generated:
 		c.Tokens = r.count()

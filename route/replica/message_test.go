@@ -268,6 +268,8 @@ func FuzzReceive(f *testing.F) {
 	f.Add(append(place{1, 0, true}.append(header{typeSnapshot, 0, 2, 3}.append(nil)), h[headerSize:]...))
 	fetch := load.Change{Kind: load.Fetched, Key: load.Key{Owner: 2, ID: "a"}, Rank: shard.RankID{Worker: 3, DPRank: 4}}
 	f.Add(appendChange(header{typeFetches, 0, 2, 1}.append(nil), &fetch, 1<<10))
+	fails := load.Change{Kind: load.Failing, Key: load.Key{Owner: 2}, Rank: shard.RankID{Worker: 3}}
+	f.Add(appendChange(header{typeFailing, 0, 2, 1}.append(nil), &fails, 1<<10))
 	f.Add(header{typeHeartbeat, 0, 2, 9}.append(nil))
 	f.Add(header{typeWanted, 0, 2, 9}.append(nil))
 	f.Fuzz(func(t *testing.T, msg []byte) {

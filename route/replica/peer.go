@@ -76,7 +76,7 @@ func (p *Replicas) Receive(msg []byte) error {
 	case typeSnapshot:
 		place.serial, place.part, place.last = r.uvarint(maxCount), r.uvarint(maxCount), r.byte() == 1
 		changes = r.changes(h.from)
-	case typeChanges, typeBids, typeFetches:
+	case typeChanges, typeBids, typeFetches, typeFailing:
 		changes = r.changes(h.from)
 	case typeHeartbeat, typeWanted:
 	default:
@@ -102,9 +102,9 @@ func (p *Replicas) Receive(msg []byte) error {
 		p.signal()
 	case typeChanges:
 		p.takeChanges(from, early{h.number, changes, len(msg)})
-	case typeBids, typeFetches:
+	case typeBids, typeFetches, typeFailing:
 		for i := range changes {
-			if changes[i].Kind == fleetingOf(h.kind) {
+			if fleeting(changes[i].Kind) == h.kind {
 				p.cfg.State.Apply(changes[i])
 			}
 		}
@@ -115,14 +115,6 @@ func (p *Replicas) Receive(msg []byte) error {
 		return p.ask(h.from, from, now)
 	}
 	return nil
-}
-
-// fleetingOf returns what is taken out of a message that has no number.
-func fleetingOf(kind byte) load.Kind {
-	if kind == typeFetches {
-		return load.Fetched
-	}
-	return load.Sought
 }
 
 // takeChanges applies a message that is next, and keeps one that is early.

@@ -142,11 +142,10 @@ type Replicas struct {
 // pending is changes on their way out.
 type pending struct {
 	buf      []byte
-	ends     []int // of each change in buf
-	bids     []byte
-	fetches  []byte
-	overflow bool // some did not fit: buf is empty and means nothing
-	unsaid   bool // some were not written down: buf means nothing
+	ends     []int                              // of each change in buf
+	beside   [typeFailing - typeBids + 1][]byte // what is fleeting, by its type
+	overflow bool                               // some did not fit: buf is empty and means nothing
+	unsaid   bool                               // some were not written down: buf means nothing
 }
 
 // New returns a Replicas; make it the journal of the State's router, then call
@@ -162,7 +161,7 @@ func New(cfg Config) *Replicas {
 // does not block.
 func (p *Replicas) Record(c load.Change) {
 	if p.alone.Load() {
-		if !fleeting(c.Kind) && !p.unsaid.Load() {
+		if fleeting(c.Kind) == 0 && !p.unsaid.Load() {
 			p.unsaid.Store(true)
 		}
 		return
@@ -170,11 +169,8 @@ func (p *Replicas) Record(c load.Change) {
 	p.queue.Lock()
 	defer p.queue.Unlock()
 	q := &p.queue.pending
-	if fleeting(c.Kind) { // what does not fit is not told
-		list := &q.bids
-		if c.Kind == load.Fetched {
-			list = &q.fetches
-		}
+	if kind := fleeting(c.Kind); kind != 0 { // what does not fit is not told
+		list := &q.beside[kind-typeBids]
 		if b := appendChange(*list, &c, 0); len(b) <= p.cfg.MessageBytes-headerSize {
 			*list = b
 			p.signal()
@@ -186,15 +182,26 @@ func (p *Replicas) Record(c load.Change) {
 	}
 	q.buf = appendChange(q.buf, &c, p.cfg.MessageBytes-headerSize)
 	if len(q.buf) > p.cfg.QueueBytes {
-		*q = pending{overflow: true, bids: q.bids, fetches: q.fetches}
+		*q = pending{overflow: true, beside: q.beside}
 	} else {
 		q.ends = append(q.ends, len(q.buf))
 	}
 	p.signal()
 }
 
-// fleeting reports whether a change is soon of no use: it has no number, and is neither asked for again nor in snapshots.
-func fleeting(k load.Kind) bool { return k == load.Sought || k == load.Fetched }
+// fleeting returns in which messages a change is told that is soon of no use: it has no number, and is neither
+// asked for again nor in snapshots. It is 0 for those that are.
+func fleeting(k load.Kind) byte {
+	switch k {
+	case load.Sought:
+		return typeBids
+	case load.Fetched:
+		return typeFetches
+	case load.Failing:
+		return typeFailing
+	}
+	return 0
+}
 
 func (p *Replicas) signal() {
 	select {
@@ -250,11 +257,10 @@ func (p *Replicas) send(q pending) error {
 		errs = append(errs, p.publish(msg))
 		start = end
 	}
-	if len(q.bids) > 0 && len(p.mu.peers) > 0 {
-		errs = append(errs, p.publish(append(p.header(typeBids), q.bids...)))
-	}
-	if len(q.fetches) > 0 && len(p.mu.peers) > 0 { // behind the bookings that they are of
-		errs = append(errs, p.publish(append(p.header(typeFetches), q.fetches...)))
+	for i, told := range q.beside { // behind the bookings that they are of
+		if len(told) > 0 && len(p.mu.peers) > 0 {
+			errs = append(errs, p.publish(append(p.header(typeBids+byte(i)), told...)))
+		}
 	}
 	return errors.Join(errs...)
 }

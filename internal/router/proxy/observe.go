@@ -108,7 +108,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
 		familyLimited:                                  "Requests that were refused because of a limit of their tenant, by limit: requests or tokens.",
 		familyQueue:                                    "Requests that wait because all workers of their model are busy, or the prompts ahead are long.",
-		familyLeftOut:                                  "How often a worker was left out for what became of requests, by reason: failing (or giving nothing) and full.",
+		familyLeftOut:                                  "How often a worker was left out for what became of requests, by reason: failing (or giving nothing), full, and told (half open for another router's word that it fails).",
 		"kvatlas_router_spared_total":                  "How often a worker was not left out because too many others were.",
 		"kvatlas_router_worker_failures_total":         "Requests that a worker failed at.",
 	} {
@@ -244,6 +244,7 @@ func writeHealth(w io.Writer, p *Proxy) {
 	family(familyLeftOut, "counter", func(r *row, line func(uint64, ...string)) {
 		line(r.LeftOut, "reason", "failing")
 		line(r.Refused, "reason", "full")
+		line(r.Told, "reason", "told")
 	})
 	family("kvatlas_router_spared_total", "counter", func(r *row, line func(uint64, ...string)) { line(r.Spared) })
 	family("kvatlas_router_worker_failures_total", "counter", func(r *row, line func(uint64, ...string)) { line(r.Failed) })

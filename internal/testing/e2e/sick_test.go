@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/testing/natstest"
 )
 
 // sickEngines are three engines, of which the first does with chats what sick says.
@@ -229,5 +232,62 @@ func TestEngineThatDoesNotTokenize(t *testing.T) {
 	}
 	if hung.Load() > 6 || chatted.Load() < 5 {
 		t.Errorf("%d of 60 requests are asked of it in vain, and %d go to the engine", hung.Load(), chatted.Load())
+	}
+}
+
+// Of two routers the one that leaves an engine out tells the other, which then asks it no more than may probe it.
+func TestSicknessIsTold(t *testing.T) {
+	var asked atomic.Int64
+	engines := strings.Join(sickEngines(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "{}", http.StatusInternalServerError)
+	}), ",")
+	nats := natstest.Start(t).URL("router")
+	var urls []string
+	for _, wait := range []string{"100ms", "1h"} { // the first probes, and tells what comes of that, again and again
+		_, url := startRouter(t, t.TempDir(), "--nats", nats, "--kv-events=false", "--model", "m", "--engines", engines, "--breaker-wait", wait, "--breaker-max-wait", wait)
+		urls = append(urls, url)
+	}
+	// Who has heard of a request that the other one has is met by it.
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, urls[0]+"/v1/chat/completions",
+			strings.NewReader(`{"model":"m","max_tokens":100000,"stream":true,"messages":[{"role":"user","content":"long"}]}`))
+		if err != nil {
+			return
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	}()
+	eventually(t, time.Minute, func() error {
+		text, err := get(t.Context(), urls[1]+"/metrics")
+		if err == nil && sum(text, "kvatlas_router_live_bookings") != 1 {
+			err = errors.New("it has not heard of the other router's request")
+		}
+		return err
+	})
+	cancel()
+	<-ended
+	const word = `reason="told"} 1`
+	eventually(t, time.Minute, func() error {
+		if failed, why := chats(urls[0], atOnce, atOnce, false); failed > 6 {
+			t.Fatalf("%d chats failed: %s", failed, why)
+		}
+		text, err := get(t.Context(), urls[1]+"/metrics")
+		if err == nil && !strings.Contains(string(text), word) {
+			err = errors.New("the other router has not heard of it")
+		}
+		return err
+	})
+	asked.Store(0) // the first asks nobody any more
+	if failed, why := chats(urls[1], atOnce, 100, false); failed > 0 {
+		t.Errorf("%d of the other router's chats failed: %s", failed, why)
+	}
+	if n := asked.Load(); n > 2 {
+		t.Errorf("the other router sent the sick engine %d chats", n)
 	}
 }
