@@ -437,6 +437,8 @@ func (r *Router) blocksHeld() []int {
 		for _, m := range r.members {
 			r.held[m.slot] = m.held
 		}
+	case r.cfg.Guesses != nil:
+		r.cfg.Guesses.EachRank(r.noteGuessed)
 	case r.cfg.Index != nil:
 		r.cfg.Index.EachMember(r.noteHeld)
 	}
@@ -448,5 +450,12 @@ func (r *Router) blocksHeld() []int {
 func (r *Router) noteHeldOf(k shard.Member) {
 	if n := r.number(k); n.member {
 		r.held[n.slot] = k.Held()
+	}
+}
+
+// noteGuessedOf is noteGuessed, which is a field for the same reason.
+func (r *Router) noteGuessedOf(id shard.RankID, blocks int) {
+	if m := r.member(id); m != nil {
+		r.held[m.slot] = blocks
 	}
 }

@@ -25,6 +25,9 @@ var _ dumper = (*shard.Space)(nil)
 // ranks the index goes on.
 func (r *Router) DumpEvents(ctx context.Context, f func(id shard.RankID, d shard.Dumped) bool) error {
 	index, ok := r.cfg.Index.(dumper)
+	if r.cfg.Guesses != nil {
+		index, ok = r.cfg.Guesses.(dumper)
+	}
 	if !ok {
 		return ErrNoDump
 	}

@@ -7,6 +7,18 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
+// Guesses is an index that goes by the router's own choices. It is told each
+// that is booked, after the lock is released. An *approx.Cache is one. It must not call the
+// Router.
+type Guesses interface {
+	// Find calls each for every rank that is taken to hold the first block of a prompt, with how
+	// many leading blocks it is taken to hold.
+	Find(local []uint64, each func(id shard.RankID, blocks uint32))
+	Placed(id shard.RankID, local []uint64)
+	// EachRank calls f for every rank that is taken to hold blocks, with how many.
+	EachRank(f func(id shard.RankID, blocks int))
+}
+
 // rankDepth is what a rank holds of the prompt.
 type rankDepth struct {
 	shard.RankID
@@ -18,10 +30,12 @@ type rankDepth struct {
 // one kind: it is found in one of them.
 func (r *Router) find(ctx context.Context, s *scratch) {
 	s.shares = s.shares[:0]
-	s.listed = r.cfg.Shares != nil || len(s.eagle) > 0
+	s.listed = r.cfg.Shares != nil || r.cfg.Guesses != nil || len(s.eagle) > 0
 	s.exact = r.cfg.Shares == nil && r.cfg.Index != nil // unless a lookup has bounds
 	s.result.Tokens = s.tokens
 	switch s.looked = true; {
+	case r.cfg.Guesses != nil:
+		r.cfg.Guesses.Find(s.local, s.guess)
 	case r.cfg.Shares != nil:
 		s.unknown = r.askShares(ctx, s, s.local)
 		if len(s.eagle) > 0 {
@@ -67,4 +81,18 @@ func (s *scratch) each(f func(id shard.RankID, depth *[event.NumTiers]uint32)) {
 	for i := range s.shares {
 		f(s.shares[i].RankID, &s.shares[i].depth)
 	}
+}
+
+// newScratch returns one whose guess is a field, as a closure made for each request would be allocated
+// for each.
+func newScratch() *scratch {
+	s := new(scratch)
+	s.guess = func(id shard.RankID, blocks uint32) {
+		k := rankDepth{RankID: id}
+		for t := range k.depth {
+			k.depth[t] = blocks
+		}
+		s.shares = append(s.shares, k)
+	}
+	return s
 }

@@ -33,12 +33,6 @@ type Shares interface {
 	Find(ctx context.Context, local []uint64, each func(id shard.RankID, depth [event.NumTiers]uint32)) (unknown func(worker uint64) bool)
 }
 
-// Learner is an Index that goes by the router's own choices. It is told each
-// that is booked, after the lock is released; package approx has one.
-type Learner interface {
-	Placed(id shard.RankID, local []uint64)
-}
-
 // Journal is told every change to the Router's own bookings, in order, under
 // its lock: Record must neither block nor call the Router. The change's Blocks
 // live until Record returns.
@@ -65,7 +59,9 @@ type Config struct {
 	Doubted func(id shard.RankID)
 	// Shares are asked in place of Index, if not nil. What each rank holds in all is to
 	// be told with SetHeld then.
-	Shares   Shares
+	Shares Shares
+	// Guesses is asked in place of both, if not nil.
+	Guesses  Guesses
 	Settings Settings
 	// Policy is used in place of that of Settings.Mode, if not nil.
 	Policy Policy
@@ -128,7 +124,8 @@ type Router struct {
 	held    []int                    // by slot
 	weigh   Weighing
 
-	noteHeld func(shard.Member)
+	noteHeld    func(shard.Member)
+	noteGuessed func(id shard.RankID, blocks int)
 }
 
 // Stats counts what a Router did since it was made.
@@ -191,7 +188,8 @@ func New(cfg Config) (*Router, error) {
 		r.observer, _ = policy.(Observer)
 	}
 	r.noteHeld = r.noteHeldOf
-	r.scratch.New = func() any { return new(scratch) }
+	r.noteGuessed = r.noteGuessedOf
+	r.scratch.New = func() any { return newScratch() }
 	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, count: r.blocksHeld}
 	return r, nil
 }
@@ -358,7 +356,8 @@ type Explained struct {
 type scratch struct {
 	local   []uint64
 	result  shard.Result
-	shares  []rankDepth // in place of result, if listed
+	shares  []rankDepth                          // in place of result, if listed
+	guess   func(id shard.RankID, blocks uint32) // adds to shares
 	listed  bool
 	eagle   []uint64                 // local with the token after each block; empty if not looked up
 	unknown func(worker uint64) bool // of whom no share has answered; nil: of nobody
@@ -407,8 +406,8 @@ func (r *Router) chooseNow(ctx context.Context, s *scratch, o *Options) (Answer,
 
 // placed tells an index that learns from choices. The lock is not held.
 func (r *Router) placed(id shard.RankID, s *scratch) {
-	if l, ok := r.cfg.Index.(Learner); ok {
-		l.Placed(id, s.local)
+	if r.cfg.Guesses != nil {
+		r.cfg.Guesses.Placed(id, s.local)
 	}
 }
 

@@ -8,21 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
 // BenchmarkPlaced is the look-up of a prompt of 150 blocks, of which the last 9 are its own, and
 // the note of where it went, at an index that is full. What counts is cpu-ns/op, the processor time of
-// all threads: the space's owners do a part of it.
+// all threads.
 func BenchmarkPlaced(b *testing.B) {
-	set := shard.New(shard.Config{})
-	b.Cleanup(set.Close)
-	space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
-	if err != nil {
-		b.Fatal(err)
-	}
-	c, err := New(Config{Space: space})
+	c, err := New(Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,17 +24,15 @@ func BenchmarkPlaced(b *testing.B) {
 	for i := range local {
 		local[i] = rng.Uint64()
 	}
-	var found shard.Result
+	found := func(shard.RankID, uint32) {}
 	i := 0
 	one := func() {
 		for j := len(local) - 9; j < len(local); j++ {
 			local[j] = rng.Uint64()
 		}
-		c.Find(local, &found)
+		c.Find(local, found)
 		c.Placed(shard.RankID{Worker: uint64(i % 4)}, local)
-		if i++; i%64 == 0 { // requests come no faster than the owners do their part
-			c.wait(c.last.Load().bundle)
-		}
+		i++
 	}
 	for c.Stats().Pruned == 0 {
 		one()

@@ -2,36 +2,23 @@ package approx
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 	"github.com/kvatlas/kvatlas/route"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
-var (
-	_ route.Index   = (*Cache)(nil)
-	_ route.Learner = (*Cache)(nil)
-)
+var _ route.Guesses = (*Cache)(nil)
 
 func open(t *testing.T, cfg Config) *Cache {
 	t.Helper()
-	set := shard.New(shard.Config{})
-	t.Cleanup(set.Close)
-	space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Space = space
 	c, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -40,27 +27,72 @@ func open(t *testing.T, cfg Config) *Cache {
 }
 
 func depths(c *Cache, local []uint64) map[shard.RankID]int {
-	if makesRoom(c) { // without, it is the look-up that is to give what it shares something with
-		c.giveAll()
-	}
-	// What was pruned is out of the space once what came after it is done, by all its owners.
-	if err := c.cfg.Space.RemoveWorker(context.Background(), math.MaxUint64); err != nil {
-		panic(err)
-	}
-	var r shard.Result
-	c.Find(local, &r)
 	found := map[shard.RankID]int{}
-	r.Each(func(id shard.RankID, d [event.NumTiers]uint32) { found[id] = int(d[0]) })
+	c.Find(local, func(id shard.RankID, blocks uint32) { found[id] = int(blocks) })
 	return found
 }
 
-// makesRoom reports whether the space is yet to be told of blocks that are to go.
-func makesRoom(c *Cache) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.open != nil && slices.ContainsFunc(c.mu.open.batches, func(b *event.Batch) bool {
-		return slices.ContainsFunc(b.Events, func(ev event.Event) bool { return ev.Kind == event.Removed })
-	})
+// check goes through all that a Cache holds.
+func check(t *testing.T, c *Cache, blocks []modelBlock) {
+	t.Helper()
+	h := &c.mu.held
+	live := 0
+	for i := range h.tree.Nodes {
+		node := &h.tree.Nodes[i]
+		if live += len(node.Is); i == 0 || len(node.Blocks) == 0 {
+			continue
+		}
+		most := uint32(0)
+		for _, x := range node.Is {
+			r := h.runs[x.run]
+			most = max(most, r.blocks)
+			if int(r.node) != i || r.slot != x.slot || r.blocks == 0 || h.slots[h.ranks[r.slot].id] != r.slot {
+				t.Fatalf("a run of node %d is %+v", i, r)
+			}
+		}
+		if int(most) != len(node.Blocks) {
+			t.Fatalf("node %d has %d blocks, of which %d are held", i, len(node.Blocks), most)
+		}
+	}
+	if n := len(h.runs) - 1 - len(h.freeRuns); n != live {
+		t.Fatalf("%d runs, %d in the tree", n, live)
+	}
+	want := map[shard.RankID]map[string]bool{}
+	for _, b := range blocks {
+		if want[b.rank] == nil {
+			want[b.rank] = map[string]bool{}
+		}
+		want[b.rank][b.prefix] = true
+	}
+	ranks := c.Ranks()
+	if len(ranks) != len(want) {
+		t.Fatalf("%d ranks, want %d", len(ranks), len(want))
+	}
+	for _, k := range ranks {
+		events, err := c.DumpRank(t.Context(), k.RankID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		above, n := map[uint64][]uint64{}, 0 // the prompt until a block, by its hash
+		for _, d := range events {
+			var local []uint64
+			if d.Event.HasParent {
+				if local = above[d.Event.Parent]; local == nil {
+					t.Fatalf("%v: a child comes before its parent", k)
+				}
+			}
+			for i, hash := range d.Event.Engine {
+				local = append(slices.Clone(local), d.Event.Local[i])
+				if n++; !want[k.RankID][fmt.Sprint(local)] || d.Copies[i] != 1 {
+					t.Fatalf("%v is dumped for %v", local, k)
+				}
+				above[hash] = local
+			}
+		}
+		if n != len(want[k.RankID]) || len(above) != n || k.Held[0] != n {
+			t.Fatalf("%v: %d blocks are dumped, %d distinct, want %d", k, n, len(above), len(want[k.RankID]))
+		}
+	}
 }
 
 // modelBlock is a block of a rank as one would write it on paper: its prefix,
@@ -98,16 +130,11 @@ func TestAgainstModel(t *testing.T) {
 				}
 				blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return now.Sub(b.used) > time.Minute })
 				if rng.IntN(40) == 0 {
-					if err := c.RemoveWorker(t.Context(), 1); err != nil {
-						t.Fatal(err)
-					}
+					c.RemoveWorker(1)
 					blocks = slices.DeleteFunc(blocks, func(b modelBlock) bool { return b.rank.Worker == 1 })
 				}
 				id, local := shard.RankID{Worker: rng.Uint64N(3), DPRank: rng.Uint32N(2)}, chain()
-				expired := c.Stats().Expired
-				if c.Expire(); c.Stats().Expired > expired && makesRoom(c) {
-					t.Fatalf("step %d: what has expired is still in the space", step)
-				}
+				c.Expire()
 				c.Placed(id, local)
 				for i := len(local); i > 0; i-- {
 					p := prefix(local[:i])
@@ -121,6 +148,9 @@ func TestAgainstModel(t *testing.T) {
 				}
 				if got := c.Stats().Blocks; got != len(blocks) {
 					t.Fatalf("step %d: %d blocks, want %d", step, got, len(blocks))
+				}
+				if step%10 == 0 {
+					check(t, c, blocks)
 				}
 				query := chain()
 				want := map[shard.RankID]int{}
@@ -141,11 +171,11 @@ func TestAgainstModel(t *testing.T) {
 					t.Fatalf("step %d: %v gives %v, want %v", step, query, got, want)
 				}
 			}
-			if s := c.Stats(); s.Pruned == 0 || s.Expired == 0 || s.Failed != 0 {
+			if s := c.Stats(); s.Pruned == 0 || s.Expired == 0 {
 				t.Errorf("not all was tried: %+v", s)
 			}
 			now = now.Add(2 * time.Minute)
-			if got := depths(c, []uint64{0}); len(got) != 0 || c.Stats().Blocks != 0 || len(c.mu.at) != 0 {
+			if got := depths(c, []uint64{0}); len(got) != 0 || c.Stats().Blocks != 0 || c.mu.tree.Live() != 0 || len(c.mu.slots) != 0 {
 				t.Errorf("when all time is over: %v, %+v", got, c.Stats())
 			}
 		})
@@ -158,7 +188,7 @@ func TestRouterLearns(t *testing.T) {
 	now := time.Unix(1000, 0)
 	clock := func() time.Time { return now }
 	c := open(t, Config{Now: clock})
-	r, err := route.New(route.Config{BlockSize: 16, Index: c, Settings: route.DefaultSettings(), Now: clock})
+	r, err := route.New(route.Config{BlockSize: 16, Guesses: c, Settings: route.DefaultSettings(), Now: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,164 +268,30 @@ func TestTheWallClockIsSet(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	set := shard.New(shard.Config{})
-	defer set.Close()
-	space, err := set.Open(event.Space{Model: "m", BlockSize: 16})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, cfg := range []Config{{}, {Space: space, TTL: -1}, {Space: space, MaxBlocks: -1}, {Space: space, PruneTarget: 1.5}} {
+	for _, cfg := range []Config{{TTL: -1}, {MaxBlocks: -1}, {PruneTarget: 1.5}} {
 		if _, err := New(cfg); !errors.Is(err, ErrConfig) {
 			t.Errorf("%+v: %v", cfg, err)
 		}
 	}
-	c, err := New(Config{Space: space})
-	if err != nil || c.cfg.TTL != 2*time.Minute || c.cfg.MaxBlocks != 1048576 || c.cfg.PruneTarget != 0.8 {
-		t.Errorf("defaults %+v, %v", c.cfg, err)
-	}
-}
-
-// A look-up waits for what was noted before it, and not for what it has nothing of: then a
-// prompt would wait for each other one that is on its way.
-func TestLookUpsWaitForWhatTheyShare(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Config{})
-		first, second := make(chan struct{}), make(chan struct{})
-		given := func(applied <-chan struct{}) *bundle {
-			b := &bundle{waits: []<-chan struct{}{applied}}
-			b.given.Store(true)
-			return b
-		}
-		c.last.Store(&noted{bundle: given(second), at: 2, first: 7, before: &noted{bundle: given(first), at: 0, first: 1}})
-		for _, local := range [][]uint64{nil, {2}, {2, 1}, {2, 3, 8}, {2, 3, 8, 7}} {
-			depths(c, local)
-		}
-		for _, x := range []struct {
-			local []uint64
-			end   chan struct{}
-		}{{[]uint64{1, 3}, first}, {[]uint64{2, 3, 7, 9}, second}} {
-			found := false
-			go func() {
-				depths(c, x.local)
-				found = true
-			}()
-			if synctest.Wait(); found {
-				t.Errorf("%v is not waited for", x.local)
-			}
-			close(x.end)
-			if synctest.Wait(); !found {
-				t.Errorf("%v waits on", x.local)
-			}
-		}
-	})
-}
-
-// What is noted is given to the space by several prompts, soon, and before a look-up that shares
-// something of it, or whoever reads the space.
-func TestBundles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := open(t, Config{})
-		id := func(i int) shard.RankID { return shard.RankID{Worker: uint64(i % 3), DPRank: uint32(i % 2)} }
-		next := uint64(100)
-		place := func(i int) []uint64 {
-			local := []uint64{1, next, next + 1}
-			next += 2
-			c.Placed(id(i), local)
-			return local
-		}
-		there := func() (blocks int) {
-			synctest.Wait()
-			for _, r := range c.cfg.Space.Ranks() {
-				blocks += r.Held[0]
-			}
-			return blocks
-		}
-		local := place(0)
-		if n := there(); n != 0 {
-			t.Errorf("%d blocks are given at once", n)
-		}
-		depths(c, []uint64{7, 8})
-		if n := there(); n != 0 {
-			t.Errorf("%d blocks are given for a look-up that shares nothing", n)
-		}
-		if d := depths(c, local)[id(0)]; d != 3 || there() != 3 {
-			t.Errorf("%d blocks are found, %d given", d, there())
-		}
-		place(0)
-		time.Sleep(bundleFor)
-		if n := there(); n != 5 {
-			t.Errorf("%d blocks are given in time, want 5", n)
-		}
-		place(1)
-		if n := len(c.Ranks()); n != 2 {
-			t.Errorf("%d ranks, want 2", n)
-		}
-		for range bundleMost { // of one whose first block is there
-			place(0)
-		}
-		if n := there(); n != 8+2*bundleMost {
-			t.Errorf("%d blocks are given at once by many, want %d", n, 8+2*bundleMost)
-		}
-		place(0)
-		if err := c.RemoveWorker(t.Context(), 0); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(bundleFor)
-		if n := there(); n != 3 {
-			t.Errorf("%d blocks are left of the other worker, want 3", n)
-		}
-	})
-}
-
-// What made room counts no longer than it would have without.
-func TestWhatMadeRoomExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		now := time.Unix(1000, 0)
-		c := open(t, Config{TTL: time.Minute, MaxBlocks: 4, PruneTarget: 0.5, Now: func() time.Time { return now }})
-		first, second := []uint64{1, 2, 3}, []uint64{4, 5}
-		c.Placed(shard.RankID{}, first)
-		c.giveAll()
-		synctest.Wait() // for the space to have it
-		now = now.Add(time.Second)
-		c.Placed(shard.RankID{}, second)
-		if !makesRoom(c) || c.Stats().Pruned != 3 {
-			t.Fatalf("%+v, nothing waits to leave the space", c.Stats())
-		}
-		now = now.Add(time.Minute)
-		var r shard.Result
-		c.Find(first, &r)
-		r.Each(func(shard.RankID, [event.NumTiers]uint32) { t.Error("found when its time is over") })
-		if d := depths(c, second); d[shard.RankID{}] != 2 || c.Stats().Expired != 0 {
-			t.Errorf("%v is found of the other prompt, %+v", d, c.Stats())
-		}
-	})
-}
-
-// What the space has is not remembered behind what it does not have, nor gone through by look-ups.
-func TestWhatTheSpaceHasIsForgotten(t *testing.T) {
 	c := open(t, Config{})
-	given := func(applied chan struct{}) *bundle {
-		b := &bundle{waits: []<-chan struct{}{applied}}
-		b.given.Store(true)
-		return b
+	if c.cfg.TTL != 2*time.Minute || c.cfg.MaxBlocks != 1048576 || c.cfg.PruneTarget != 0.8 {
+		t.Errorf("defaults %+v", c.cfg)
 	}
-	done, before := make(chan struct{}), make(chan struct{})
-	close(done)
-	var n *noted
-	for i := range 100 {
-		if n = (&noted{bundle: given(done), before: n, first: 1}); i%10 == 0 {
-			n.bundle = given(before) // shards do not wait for each other
-		}
+}
+
+// A prompt that is noted and found again allocates nothing, whatever its length.
+func TestKnownPromptsAllocateNothing(t *testing.T) {
+	c := open(t, Config{})
+	local := make([]uint64, 1000)
+	for i := range local {
+		local[i] = uint64(i)
 	}
-	c.last.Store(&noted{bundle: given(before), before: n, first: 1})
-	c.Placed(shard.RankID{}, []uint64{2})
-	left := 0
-	for n := c.last.Load().before; n != nil; n = n.before {
-		if left++; n.bundle.in() || n.first != 1 {
-			t.Fatalf("of those before, the %d-th is %+v", left, n)
-		}
-	}
-	if left != 11 {
-		t.Errorf("%d are left, want 11", left)
+	found := func(shard.RankID, uint32) {}
+	c.Placed(shard.RankID{}, local)
+	if n := testing.AllocsPerRun(100, func() {
+		c.Find(local, found)
+		c.Placed(shard.RankID{}, local)
+	}); n != 0 && !race.Enabled {
+		t.Errorf("%v allocations", n)
 	}
 }

@@ -29,7 +29,7 @@ func TestAdaptersAreThoseOfTheEngines(t *testing.T) {
 		}
 		switch rng.IntN(3) {
 		case 0:
-			f.RemoveWorker(t.Context(), w.Key())
+			f.RemoveWorker(w.Key())
 			delete(has, w.ID)
 			delete(goes, w.ID)
 		case 1:

@@ -115,7 +115,7 @@ func TestAsk(t *testing.T) {
 		t.Errorf("%d answered; l2 is at %v", n, m.LoraWorkers("l2"))
 	}
 	w := worker(1, "m", "")
-	f.RemoveWorker(t.Context(), w.Key())
+	f.RemoveWorker(w.Key())
 	if got, _ := f.Lookup("l2", ""); got != nil {
 		t.Error("an adapter outlives its last worker")
 	}
@@ -195,7 +195,7 @@ func TestSplit(t *testing.T) {
 	if e.Transfer != registry.TransferVLLM || e.Bootstrap != "b:1" {
 		t.Errorf("%+v", e)
 	}
-	f.RemoveWorker(t.Context(), registry.Key{Space: f.Models()[0].Space, Worker: 1})
+	f.RemoveWorker(registry.Key{Space: f.Models()[0].Space, Worker: 1})
 	if f.Models()[0].Split() {
 		t.Error("the last prefill worker has left and is waited for")
 	}

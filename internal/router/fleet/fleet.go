@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,9 +62,9 @@ type Config struct {
 	ID     uint64 // of this router; see route.Config
 	Route  route.Settings
 	Index  Kind
-	Set    *shard.Set     // of Events and Approximate: where the spaces are
+	Set    *shard.Set     // of Events: where the spaces are
 	Shares *shares.Shares // of Events: asked in place of Set, if not nil
-	Approx approx.Config  // of Approximate; without Space
+	Approx approx.Config  // of Approximate
 	// Loras are names of adapters, and the model that each belongs to, beside
 	// those that engines name themselves.
 	Loras map[string]string
@@ -331,15 +330,13 @@ func (f *Fleet) replace(m *Model, engines map[uint64]*Engine) {
 }
 
 // RemoveWorker forgets a worker, ends its bookings, and takes what the routers'
-// choices say that it holds out of an approximate index. ctx bounds that.
-func (f *Fleet) RemoveWorker(ctx context.Context, k registry.Key) {
+// choices say that it holds out of an approximate index.
+func (f *Fleet) RemoveWorker(k registry.Key) {
 	m := f.remove(k)
 	if m == nil || m.Cache == nil {
 		return
 	}
-	if err := m.Cache.RemoveWorker(ctx, k.Worker); err != nil && ctx.Err() == nil {
-		f.log.Warn("forgetting what a worker had cached", "worker", k.Worker, "error", err)
-	}
+	m.Cache.RemoveWorker(k.Worker)
 }
 
 // remove takes the worker out of its model, which it returns.
@@ -399,20 +396,18 @@ func (f *Fleet) open(sp event.Space) (*Model, error) {
 	switch {
 	case f.cfg.Index == Events && f.cfg.Shares != nil:
 		cfg.Shares, cfg.Eagle, cfg.Estimated = f.cfg.Shares.Space(sp), m.eagle.Load, m.hybrid.Load
-	case f.cfg.Index != NoIndex:
+	case f.cfg.Index == Approximate:
+		var err error
+		if m.Cache, err = approx.New(f.cfg.Approx); err != nil {
+			return nil, err
+		}
+		cfg.Guesses = m.Cache
+	case f.cfg.Index == Events:
 		space, err := f.cfg.Set.Open(sp)
 		if err != nil {
 			return nil, err
 		}
 		cfg.Index, cfg.Eagle, cfg.Estimated = space, space.Eagle, space.Hybrid
-		if f.cfg.Index == Approximate {
-			a := f.cfg.Approx
-			a.Space = space
-			if m.Cache, err = approx.New(a); err != nil {
-				return nil, err
-			}
-			cfg.Index, cfg.Eagle = m.Cache, nil // it has what the router itself hashes
-		}
 	}
 	if tell := f.cfg.Contradicted; tell != nil && f.cfg.Index == Events && f.cfg.Shares == nil {
 		cfg.Doubted = func(id shard.RankID) { tell(sp, id) }

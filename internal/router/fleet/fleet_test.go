@@ -75,8 +75,8 @@ func TestModels(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	k := worker(1, "b", "")
-	f.RemoveWorker(t.Context(), k.Key())
-	f.RemoveWorker(t.Context(), k.Key())
+	f.RemoveWorker(k.Key())
+	f.RemoveWorker(k.Key())
 	if m.Engine(1) != nil || len(m.Router.Loads()) != 2 || len(f.Models()) != 3 {
 		t.Error("the worker is still there, or its model is not")
 	}

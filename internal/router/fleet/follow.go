@@ -35,10 +35,10 @@ func (f *Fleet) Follow(ctx context.Context, r *registry.Registry) {
 			case registry.Resync:
 				f.setWorkers(ctx, r.Snapshot(false))
 			case registry.Left:
-				f.RemoveWorker(ctx, ev.Entry.Key)
+				f.RemoveWorker(ev.Entry.Key)
 			default:
 				if ev.Restarted {
-					f.RemoveWorker(ctx, ev.Entry.Key) // the engine has forgotten its requests and its cache
+					f.RemoveWorker(ev.Entry.Key) // the engine has forgotten its requests and its cache
 				}
 				f.set(&ev.Entry)
 			}
@@ -62,7 +62,7 @@ func (f *Fleet) setWorkers(ctx context.Context, entries []registry.Entry) {
 	for _, m := range f.Models() {
 		for id := range m.Engines() {
 			if k := (registry.Key{Space: m.Space, Worker: id}); !there[k] {
-				f.RemoveWorker(ctx, k)
+				f.RemoveWorker(k)
 			}
 		}
 	}

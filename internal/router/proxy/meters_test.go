@@ -47,7 +47,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	if series, sum := count("worker", "ok"); series != 3 || sum != 100 {
 		t.Errorf("%d series of workers count %d", series, sum)
 	}
-	l.fleet.RemoveWorker(t.Context(), registry.Key{Space: space, Worker: 1})
+	l.fleet.RemoveWorker(registry.Key{Space: space, Worker: 1})
 	if s.prune(); strings.Contains(text(), `worker="1"`) || !strings.Contains(text(), `worker="0"`) || s.workers != 1 {
 		t.Error("who has left is still named")
 	}

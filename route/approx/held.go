@@ -1,0 +1,241 @@
+package approx
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/route/chains"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// held is which rank is taken to hold what. The Cache's lock guards it.
+type held struct {
+	// A node has as many blocks as the run that holds most of it. Who holds a child holds all of its
+	// parent; of a node without children, a rank may hold the beginning.
+	tree      chains.Tree[[]holding]
+	runs      []run // runs[none] is the beginning and end of all, by last use
+	freeRuns  []uint32
+	ranks     []rank
+	freeRanks []uint32
+	slots     map[shard.RankID]uint32 // of ranks that hold something
+	blocks    int                     // of all
+}
+
+// holding is that a rank holds blocks of a node. A node's are by rising slot.
+type holding struct{ slot, run uint32 }
+
+// run is the blocks of a node that a rank holds: they were last used together.
+type run struct {
+	node, slot uint32
+	blocks     uint32        // from the node's first on
+	prev, next uint32        // by last use: a run after all that follow it in prompts
+	used       time.Duration // since the Cache's begun: whoever sets the clock ages nothing
+}
+
+const none = 0 // no run
+
+type rank struct {
+	id     shard.RankID
+	blocks int
+	depth  uint32 // find's
+}
+
+func newHeld() held {
+	return held{tree: chains.New[[]holding](), runs: make([]run, 1), slots: make(map[shard.RankID]uint32)}
+}
+
+// oldest returns the run that was used least recently; none without.
+func (h *held) oldest() uint32 { return h.runs[none].next }
+
+// find is Cache.Find.
+func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
+	at, done := uint32(chains.Root), 0
+	var all []holding // of the first block
+	for done < len(local) {
+		next, n := h.tree.Step(at, local[done:])
+		if n == 0 {
+			break
+		}
+		node := &h.tree.Nodes[next]
+		if done == 0 {
+			all = node.Is
+		}
+		for _, x := range node.Is {
+			h.ranks[x.slot].depth = uint32(done) + min(h.runs[x.run].blocks, uint32(n))
+		}
+		if done += n; n < len(node.Blocks) {
+			break
+		}
+		at = next
+	}
+	for _, x := range all {
+		each(h.ranks[x.slot].id, h.ranks[x.slot].depth)
+	}
+}
+
+// walk has a rank hold a prompt, of which it appends the runs. Where the prompt leaves a node, or ends
+// before what the rank holds of it, that is parted: what is before is used now, and what is behind is not.
+func (h *held) walk(path []uint32, id shard.RankID, local []uint64) []uint32 {
+	slot, ok := h.slots[id]
+	if !ok {
+		slot = grow(&h.ranks, &h.freeRanks)
+		h.ranks[slot], h.slots[id] = rank{id: id}, slot
+	}
+	at := uint32(chains.Root)
+	for len(local) > 0 {
+		next, n := h.tree.Step(at, local)
+		if n == 0 {
+			next, n = h.tree.Hang(at, local), len(local)
+		} else if n < len(h.tree.Nodes[next].Blocks) && (n < len(local) || h.of(next, slot) > n) {
+			next = h.part(next, n)
+		}
+		path = append(path, h.hold(next, slot, uint32(n)))
+		at, local = next, local[n:]
+	}
+	return path
+}
+
+// of returns how many blocks of a node a rank holds.
+func (h *held) of(node, slot uint32) int {
+	all := h.tree.Nodes[node].Is
+	if i, ok := slices.BinarySearchFunc(all, slot, bySlot); ok {
+		return int(h.runs[all[i].run].blocks)
+	}
+	return 0
+}
+
+// hold has a rank hold so many blocks of a node, or as many as it does if they are more.
+func (h *held) hold(node, slot, blocks uint32) uint32 {
+	all := &h.tree.Nodes[node].Is
+	i, ok := slices.BinarySearchFunc(*all, slot, bySlot)
+	if !ok {
+		*all = slices.Insert(*all, i, holding{slot, h.newRun(run{node: node, slot: slot}, h.runs[none].prev)})
+	}
+	at := (*all)[i].run
+	if r := &h.runs[at]; r.blocks < blocks {
+		h.blocks += int(blocks - r.blocks)
+		h.ranks[slot].blocks += int(blocks - r.blocks)
+		r.blocks = blocks
+	}
+	return at
+}
+
+// part makes the first n blocks of a node one of their own and returns it.
+func (h *held) part(at uint32, n int) (front uint32) {
+	front = h.tree.Split(at, n)
+	all := h.tree.Nodes[at].Is
+	head, tail := make([]holding, 0, len(all)), all[:0]
+	for _, x := range all {
+		if r := &h.runs[x.run]; r.blocks <= uint32(n) {
+			r.node = front
+			head = append(head, x)
+			continue
+		}
+		h.runs[x.run].blocks -= uint32(n)
+		tail = append(tail, x)
+		x.run = h.newRun(run{node: front, slot: x.slot, blocks: uint32(n), used: h.runs[x.run].used}, x.run)
+		head = append(head, x)
+	}
+	h.tree.Nodes[front].Is, h.tree.Nodes[at].Is = head, tail
+	return front
+}
+
+// take takes blocks off the end of a run that nothing follows.
+func (h *held) take(at, n uint32) {
+	r := &h.runs[at]
+	slot, node := r.slot, &h.tree.Nodes[r.node]
+	r.blocks -= n
+	h.blocks -= int(n)
+	if h.ranks[slot].blocks -= int(n); h.ranks[slot].blocks == 0 {
+		delete(h.slots, h.ranks[slot].id)
+		h.freeRanks = append(h.freeRanks, slot)
+	}
+	number, left := r.node, r.blocks
+	if left == 0 {
+		i, _ := slices.BinarySearchFunc(node.Is, slot, bySlot)
+		node.Is = slices.Delete(node.Is, i, i+1)
+		h.unlist(at)
+		h.freeRuns = append(h.freeRuns, at)
+	}
+	for _, x := range node.Is {
+		left = max(left, h.runs[x.run].blocks)
+	}
+	switch {
+	case h.blocks == 0:
+		*h = newHeld() // maps never shrink
+	case left == 0:
+		h.tree.Unhang(number)
+	case int(left) < len(node.Blocks):
+		h.tree.Trim(number, int(left))
+	}
+}
+
+// renew makes a run the one used last.
+func (h *held) renew(at uint32, now time.Duration) {
+	h.unlist(at)
+	h.list(at, h.runs[none].prev)
+	h.runs[at].used = now
+}
+
+// newRun puts a run into the list behind another.
+func (h *held) newRun(r run, before uint32) uint32 {
+	at := grow(&h.runs, &h.freeRuns)
+	h.runs[at] = r
+	h.list(at, before)
+	return at
+}
+
+func (h *held) list(at, before uint32) {
+	next := h.runs[before].next
+	h.runs[at].prev, h.runs[at].next = before, next
+	h.runs[before].next, h.runs[next].prev = at, at
+}
+
+func (h *held) unlist(at uint32) {
+	r := h.runs[at]
+	h.runs[r.prev].next, h.runs[r.next].prev = r.next, r.prev
+}
+
+func bySlot(x holding, slot uint32) int { return int(x.slot) - int(slot) }
+
+// grow returns the number of a free element, or of a new one.
+func grow[T any](all *[]T, free *[]uint32) (at uint32) {
+	if n := len(*free) - 1; n >= 0 {
+		at, *free = (*free)[n], (*free)[:n]
+		return at
+	}
+	*all = append(*all, *new(T))
+	return uint32(len(*all) - 1)
+}
+
+// DumpRank returns the events that rebuild what a rank is taken to hold, parents before children.
+func (c *Cache) DumpRank(_ context.Context, id shard.RankID) (events []shard.Dumped, _ error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slot, ok := c.mu.slots[id]
+	if !ok {
+		return nil, nil
+	}
+	for at := c.mu.runs[none].prev; at != none; at = c.mu.runs[at].prev {
+		r := &c.mu.runs[at]
+		if r.slot != slot {
+			continue
+		}
+		above := c.mu.tree.Chain(nil, c.mu.tree.Nodes[r.node].Parent)
+		own := slices.Clone(c.mu.tree.Nodes[r.node].Blocks[:r.blocks])
+		seq := blockhash.SequenceHashes(nil, slices.Concat(above, own))
+		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: seq[len(above):], Local: own}
+		if n := len(above); n > 0 {
+			ev.HasParent, ev.Parent = true, seq[n-1]
+		}
+		copies := make([]uint32, len(own))
+		for i := range copies {
+			copies[i] = 1
+		}
+		events = append(events, shard.Dumped{Event: ev, Copies: copies})
+	}
+	return events, nil
+}
