@@ -149,7 +149,7 @@ func TestAgainstModel(t *testing.T) {
 				if got := c.Stats().Blocks; got != len(blocks) {
 					t.Fatalf("step %d: %d blocks, want %d", step, got, len(blocks))
 				}
-				if step%10 == 0 {
+				if step%50 == 49 {
 					check(t, c, blocks)
 				}
 				query := chain()
