@@ -65,7 +65,7 @@ func (t *Table) Each(owner uint64, f func(k Key, rank shard.RankID, r Request) b
 		if k.Owner != owner {
 			continue
 		}
-		chain = t.tree.chain(chain[:0], b.end)
+		chain = t.tree.Chain(chain[:0], b.end)
 		r := Request{
 			Blocks: chain, Private: b.private,
 			PromptTokens: b.prompt, NewTokens: b.newTokens, ExpectedOutput: b.expected,

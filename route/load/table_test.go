@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/route/chains"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -81,7 +82,7 @@ func (m *model) active(rank shard.RankID, chain []uint64) (depth int) {
 	}
 	for _, r := range m.live {
 		if r.rank == rank {
-			depth = max(depth, common(r.Blocks, chain))
+			depth = max(depth, chains.Common(r.Blocks, chain))
 		}
 	}
 	return depth
@@ -234,9 +235,9 @@ func history(t *testing.T, cfg Config, seed uint64) {
 	for _, rank := range ranks {
 		table.Drop(rank, nil)
 	}
-	if table.Len() != 0 || table.tree.live() != 0 || len(table.tree.children) != 0 || table.first != nil || table.last != nil || table.slots != nil {
-		t.Fatalf("idle, but kept: %d bookings, %d nodes, %d links, leases %v %v, %d slots",
-			table.Len(), table.tree.live(), len(table.tree.children), table.first, table.last, len(table.slots))
+	if table.Len() != 0 || table.tree.Live() != 0 || table.first != nil || table.last != nil || table.slots != nil {
+		t.Fatalf("idle, but kept: %d bookings, %d nodes, leases %v %v, %d slots",
+			table.Len(), table.tree.Live(), table.first, table.last, len(table.slots))
 	}
 }
 
@@ -352,10 +353,10 @@ func TestMemoryOfRuns(t *testing.T) {
 	for n := range 1000 {
 		table.Free(Key{ID: fmt.Sprint(n)})
 	}
-	if got := table.tree.live(); got != 1 {
+	if got := table.tree.Live(); got != 1 {
 		t.Errorf("the remaining prompt is kept as %d runs", got)
 	}
-	if got := table.tree.chain(nil, table.live[Key{ID: "long"}].end); !slices.Equal(got, prompt) {
+	if got := table.tree.Chain(nil, table.live[Key{ID: "long"}].end); !slices.Equal(got, prompt) {
 		t.Error("the remaining prompt has changed")
 	}
 }
