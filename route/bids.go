@@ -212,7 +212,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 		return
 	}
 	slices.SortStableFunc(b.open, func(x, y bid) int { return b.compare(&x, &y) })
-	prompt := r.weigh.PromptTokens
+	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
 	for i := range b.open[:min(len(b.open), maxForeseen)] {
 		o := &b.open[i]
@@ -223,6 +223,8 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 			continue // which of those here comes first says the queue that they are in
 		}
 		r.weigh.PromptTokens = o.Request.PromptTokens
+		aims.Waited = o.Waited + now.Sub(o.made)
+		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told
 		best, lowest := -1, 0.0
 		var there Candidate
 		for _, w := range o.Ranks {
@@ -234,7 +236,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 			c.PrefillTokens += w.NewTokens - c.NewTokens
 			c.NewTokens, c.others = w.NewTokens, false
 			r.times.estimate(&e, &r.weigh, &c, r.weigh.heldBy(&c))
-			if cost := e.cost(); best < 0 || cost < lowest {
+			if cost := r.times.total(&r.weigh, &c, &e); best < 0 || cost < lowest {
 				best, lowest, there = j, cost, c
 			}
 		}
@@ -256,7 +258,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 		c.PrefillTokens += tokens
 		c.Context += o.Request.PromptTokens
 	}
-	r.weigh.PromptTokens = prompt
+	r.weigh.PromptTokens, r.weigh.aim = prompt, own
 }
 
 // candidate returns which one the rank is, or below 0.

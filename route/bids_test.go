@@ -139,6 +139,38 @@ func TestRoutersHearOfEachOther(t *testing.T) {
 	}
 }
 
+// TestBidsCountWithTargets: another router's request is expected where its router takes it, which with
+// targets is not where most of its prompt is cached if those who decode there would miss theirs.
+func TestBidsCountWithTargets(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		targets Targets
+		goes    int
+	}{{"none", Targets{}, 0}, {"tokens", Targets{Token: 10 * time.Millisecond}, 1}} {
+		m := meet(t, 2, 2)
+		r := m.routers[0]
+		r.settings.Targets = c.targets
+		r.weigh.Settings, r.weigh.Now, r.weigh.Stage = &r.settings, m.now, Whole
+		s, o := &scratch{}, bid{made: m.now, shortest: 1000}
+		o.Key, o.Request.PromptTokens = load.Key{Owner: 2, ID: "other"}, 9000
+		for i, k := range r.members {
+			s.cands = append(s.cands, Candidate{RankID: k.RankID, slot: k.slot})
+			o.Ranks = append(o.Ranks, load.Want{Rank: k.RankID, NewTokens: 1000 + 3000*i})
+		}
+		s.cands[0].Requests, s.cands[0].Context = 10, 20_000
+		r.bids.open = []bid{o}
+		own := aim{first: 100, token: 5}
+		r.weigh.aim = own
+		r.foresee(s, &bid{made: m.now.Add(wordTime)}, 0, m.now)
+		if s.cands[c.goes].Prefilling != 1 || s.cands[1-c.goes].Prefilling != 0 {
+			t.Errorf("%s: it is expected on %+v and %+v", c.name, s.cands[0], s.cands[1])
+		}
+		if r.weigh.aim != own {
+			t.Errorf("%s: the request's own targets are %+v afterwards", c.name, r.weigh.aim)
+		}
+	}
+}
+
 // TestRoutersShareAQueue: of two requests that wait, each at its router, the shorter one goes first when there is
 // room, though the other's router hears of that, too; and of one that is no more told of nothing is left.
 func TestRoutersShareAQueue(t *testing.T) {
