@@ -1,10 +1,6 @@
 package core
 
-import (
-	"sync/atomic"
-
-	"github.com/kvatlas/kvatlas/internal/hugemem"
-)
+import "github.com/kvatlas/kvatlas/internal/hugemem"
 
 // An arena holds engine hashes in segments of segBlocks words. A
 // block number is segment*segBlocks + offset, below 1<<blockBits. Only the
@@ -20,7 +16,7 @@ type arena struct {
 	inUse int      // segments
 	size  int64    // bytes of all slabs
 
-	mapped *atomic.Int64 // bytes that are not on the Go heap
+	stock *hugemem.Stock // of slabs, each a block of it
 }
 
 type slab struct {
@@ -31,13 +27,13 @@ type slab struct {
 }
 
 const (
-	segBits    = 4
-	segBlocks  = 1 << segBits // hashes per segment: 128 bytes, two cache lines
-	slabBits   = 14
-	slabSegs   = 1 << slabBits // 2 MiB of hashes per slab: one huge page
-	slabHashes = slabSegs * segBlocks * 8
-	slabMask   = slabSegs*segBlocks - 1
-	slabFirst  = 64 // segments of the first slab to begin with
+	segBits   = 4
+	segBlocks = 1 << segBits // hashes per segment: 128 bytes, two cache lines
+	slabBits  = 14
+	slabSegs  = 1 << slabBits // hugemem.Size bytes of hashes per slab: one huge page
+	slabMask  = slabSegs*segBlocks - 1
+
+	slabFirst = 64 // segments of the first slab to begin with
 
 	// maxSegs leaves room for the longest event beyond it: a message's size
 	// bounds that far below a million blocks.
@@ -109,8 +105,7 @@ func (a *arena) addRoom() {
 		a.slabs = append(a.slabs, slab{})
 	}
 	sl := &a.slabs[n]
-	sl.block = hugemem.Alloc(slabHashes)
-	a.mapped.Add(slabHashes)
+	sl.block = a.stock.Get()
 	sl.names = sl.block.Words
 	sl.heads = make([]seg, slabSegs)
 	sl.free = stack(0, slabSegs)
@@ -174,8 +169,7 @@ func (a *arena) release(s uint32) {
 	case a.inUse == 0:
 		a.reset()
 	case n > 0 && len(sl.free) == slabSegs && a.spare():
-		sl.block.Free()
-		a.mapped.Add(-slabHashes)
+		a.stock.Put(sl.block)
 		*sl = slab{}
 		a.size -= slabSegs * segBytes
 		a.gone = append(a.gone, n)
@@ -186,11 +180,10 @@ func (a *arena) release(s uint32) {
 func (a *arena) reset() {
 	for i := range a.slabs {
 		if len(a.slabs[i].block.Words) > 0 {
-			a.slabs[i].block.Free()
-			a.mapped.Add(-slabHashes)
+			a.stock.Put(a.slabs[i].block)
 		}
 	}
-	*a = arena{mapped: a.mapped}
+	*a = arena{stock: a.stock}
 }
 
 // spare reports whether a slab's worth of segments is free besides the slab

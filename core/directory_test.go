@@ -2,9 +2,10 @@ package core
 
 import (
 	"math/rand/v2"
-	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
 // BenchmarkDirectory replaces the oldest hashes of a full directory, a segment
@@ -17,8 +18,8 @@ func BenchmarkDirectory(b *testing.B) {
 func benchDirectory(b *testing.B, benchBits int) {
 	segments := 1 << benchBits
 	r := rand.New(rand.NewPCG(1, 2))
-	a := &arena{mapped: new(atomic.Int64)}
-	d := &directory{arena: a, pages: &pages{mapped: a.mapped}}
+	a := &arena{stock: new(hugemem.Stock)}
+	d := &directory{arena: a, pages: &pages{stock: a.stock}}
 	segs := make([]uint32, segments)
 	for i := range segs {
 		segs[i] = a.alloc(1, 0, 0)
@@ -76,7 +77,7 @@ func benchDirectory(b *testing.B, benchBits int) {
 func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 	const n = 100_000
 	r := rand.New(rand.NewPCG(1, 2))
-	a := &arena{mapped: new(atomic.Int64)}
+	a := &arena{stock: new(hugemem.Stock)}
 	defer a.reset()
 	fill := func(d *directory, n int) {
 		for i := 0; i < n; i += segBlocks {
@@ -87,7 +88,7 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 			}
 		}
 	}
-	made := func() *directory { return &directory{arena: a, pages: &pages{mapped: a.mapped}} }
+	made := func() *directory { return &directory{arena: a, pages: &pages{stock: a.stock}} }
 
 	grown, reserved := made(), made()
 	fill(grown, n)
@@ -127,9 +128,9 @@ func TestReservedRoomIsUsedAndGivenBack(t *testing.T) {
 // entries stand elsewhere. They did not: counts stuck, and each search became long.
 func TestSearchesStayShort(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 1))
-	a := &arena{mapped: new(atomic.Int64)}
+	a := &arena{stock: new(hugemem.Stock)}
 	defer a.reset()
-	d := &directory{arena: a, pages: &pages{mapped: a.mapped}, key: Key{1, 5}.hasher()}
+	d := &directory{arena: a, pages: &pages{stock: a.stock}, key: Key{1, 5}.hasher()}
 	defer d.pages.reset()
 	const n = leafHigh - 100
 	p := &probe{}

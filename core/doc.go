@@ -5,7 +5,8 @@
 // Invariants:
 //   - Pure: no clock, network, disk, goroutine, log or chance. The same calls
 //     give the same bytes; under another [Key] the same answers, pieces of cuts,
-//     dumps and digests.
+//     dumps and digests. (hugemem has the memory of big indexes ready ahead, on a goroutine
+//     of its own, which changes nothing but how long a write takes.)
 //   - One writer at a time; any number of concurrent readers, which take no
 //     lock and write no shared memory.
 //   - Answers are exact in the sense of [Index.Find].

@@ -13,7 +13,7 @@ type Memory struct {
 	Exceptions   int64 // what is not ordinary: holes, lower tiers, copies, own hashes
 	Descendants  int64
 	Holders      int64
-	Tables       int64 // run table, hashes entered more than once
+	Tables       int64 // run table, hashes entered more than once, huge pages ahead
 }
 
 // Kinds returns the names of the kinds, in the order of Bytes.
@@ -52,13 +52,13 @@ func (x *Radix) Memory() Memory {
 	m.Holders += int64(cap(x.holders)) * 8
 	m.Exceptions += x.exceptions.bytes()
 	m.Descendants += x.descendants.bytes()
-	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8
+	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8 + x.arena.stock.Ahead()
 	return m
 }
 
 // MappedBytes returns how many of the bytes in use are not on the Go heap. It
 // may be called beside the writer.
-func (x *Radix) MappedBytes() int64 { return x.arena.mapped.Load() }
+func (x *Radix) MappedBytes() int64 { return x.arena.stock.Bytes() }
 
 // NearLimit reports whether the index has almost as many hashes as it can
 // number, or that many: 2^28 blocks. It belongs to the writer.
@@ -70,7 +70,8 @@ func (x *Radix) need(n int) int64 {
 	if n == 0 {
 		return 0
 	}
-	return x.arena.need(n) + x.dir.need(n) + int64(n)*16 + int64(cap(x.runs))*2 + stepSlack
+	pages := x.arena.need(n) + x.dir.need(n)
+	return pages + x.arena.stock.More(pages) + int64(n)*16 + int64(cap(x.runs))*2 + stepSlack
 }
 
 // stepOf returns how many of the hashes one step may enter.

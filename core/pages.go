@@ -3,7 +3,6 @@ package core
 import (
 	"cmp"
 	"slices"
-	"sync/atomic"
 	"unsafe"
 
 	"github.com/kvatlas/kvatlas/internal/hugemem"
@@ -23,7 +22,7 @@ type pages struct {
 	inUse  int
 	puts   int // since the last sweep
 
-	mapped *atomic.Int64 // bytes that are not on the Go heap
+	stock *hugemem.Stock // of blocks
 }
 
 const (
@@ -43,8 +42,7 @@ func (p *pages) get() *page {
 		p.small++
 		return new(page)
 	}
-	b := hugemem.Alloc(hugemem.Size)
-	p.mapped.Add(hugemem.Size)
+	b := p.stock.Get()
 	for i := blockPages - 1; i >= 0; i-- {
 		p.free = append(p.free, (*page)(unsafe.Pointer(&b.Words[i*pageBytes/8])))
 	}
@@ -94,8 +92,7 @@ func (p *pages) sweep() {
 	keep := p.blocks[:0]
 	for i, b := range p.blocks {
 		if free[i] == blockPages {
-			b.Free()
-			p.mapped.Add(-hugemem.Size)
+			p.stock.Put(b)
 			continue
 		}
 		keep = append(keep, b)
@@ -109,10 +106,9 @@ func address(words []uint64) uintptr { return uintptr(unsafe.Pointer(unsafe.Slic
 // reset gives all memory back.
 func (p *pages) reset() {
 	for _, b := range p.blocks {
-		b.Free()
-		p.mapped.Add(-hugemem.Size)
+		p.stock.Put(b)
 	}
-	*p = pages{mapped: p.mapped}
+	*p = pages{stock: p.stock}
 }
 
 func (p *pages) bytes() int64 {

@@ -4,8 +4,9 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"testing"
+
+	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
 // TestVectorsDoAsTheLoops: what assembly does to a directory is what the loops do, in every
@@ -17,8 +18,8 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 	}
 	for seed := range uint64(8) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		a := &arena{mapped: new(atomic.Int64)}
-		d := &directory{arena: a, pages: &pages{mapped: a.mapped}, key: Key{seed, 1}.hasher()}
+		a := &arena{stock: new(hugemem.Stock)}
+		d := &directory{arena: a, pages: &pages{stock: a.stock}, key: Key{seed, 1}.hasher()}
 		type entry struct {
 			hash  uint64
 			block uint32
@@ -146,8 +147,8 @@ func TestVectorsDoAsTheLoops(t *testing.T) {
 // that those after it were entered before it was found; and removing takes out what it is told.
 func TestEnteringStopsAtTheFirstThatIsThere(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
-	a := &arena{mapped: new(atomic.Int64)}
-	d := &directory{arena: a, pages: &pages{mapped: a.mapped}, key: Key{3, 1}.hasher()}
+	a := &arena{stock: new(hugemem.Stock)}
+	d := &directory{arena: a, pages: &pages{stock: a.stock}, key: Key{3, 1}.hasher()}
 	model := map[uint64]uint32{}
 	var in []uint64
 	away := 0

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/hugemem"
 )
 
 // Options are the settings of a Radix. The zero value is ready.
@@ -92,12 +93,12 @@ func NewRadix(opts Options) *Radix {
 		dups:        keyedMap[homonyms]{entry: 40, key: key},
 		exceptions:  keyedMap[*exception]{entry: 16, key: key},
 		descendants: keyedMap[descendants]{entry: descendantsBytes, key: key},
-		arena:       &arena{mapped: new(atomic.Int64)},
+		arena:       &arena{stock: new(hugemem.Stock)},
 		now:         &probe{},
 		ahead:       &probe{},
 		spare:       [2]*probe{{}, {}},
 	}
-	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{mapped: x.arena.mapped}
+	x.dir.key, x.dir.arena, x.dir.pages = key, x.arena, &pages{stock: x.arena.stock}
 	// Readers have no part in these two; so when the index is out of reach,
 	// so is what they mapped.
 	runtime.AddCleanup(x, func(a *arena) { a.reset() }, x.arena)

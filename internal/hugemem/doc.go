@@ -3,6 +3,8 @@
 // that are read at random lose more time to address translation than to
 // anything else.
 //
+// A [Stock] has some ready before they are asked for.
+//
 // Make does so with memory that the collector does know of, where nobody can say when it is not used any more.
 //
 // Invariants: a Block is zeroed when it is made, and aligned to Size where it is

@@ -1,0 +1,112 @@
+package hugemem
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Stock gives out blocks of one huge page, and has some ready ahead once it has given out many: the system clears a
+// huge page when it is first used, which takes a tenth of a millisecond and, where a host must find the memory first,
+// five and more. So who grows fast does not wait for that. The zero value is ready; all methods may be called from several goroutines.
+//
+// What is ahead is in proportion to what is out, so that it never is more than a small part of the memory. It is made by
+// a goroutine that the Stock owns: there is one at most, only while something is to be made, so it ends by itself.
+type Stock struct {
+	mu struct {
+		sync.Mutex
+		out    int     // blocks given out
+		ready  []Block // at most ahead(out)
+		making bool    // the goroutine runs
+		made   *sync.Cond
+	}
+	bytes atomic.Int64
+}
+
+const (
+	aheadPart = 64 // of so many blocks given out, one is ahead
+	aheadMost = 4
+)
+
+func ahead(out int) int { return min(out/aheadPart, aheadMost) }
+
+// Get returns a zeroed block.
+func (s *Stock) Get() Block {
+	s.mu.Lock()
+	if s.mu.made == nil {
+		s.mu.made = sync.NewCond(&s.mu)
+	}
+	for len(s.mu.ready) == 0 && s.mu.making { // sooner there than one that is begun now
+		s.mu.made.Wait()
+	}
+	var b Block
+	if n := len(s.mu.ready); n > 0 {
+		b, s.mu.ready = s.mu.ready[n-1], s.mu.ready[:n-1]
+	}
+	s.countLocked(1)
+	if !s.mu.making && len(s.mu.ready) < ahead(s.mu.out) {
+		s.mu.making = true
+		go s.make()
+	}
+	s.mu.Unlock()
+	if b.Words == nil {
+		b = Alloc(Size)
+	}
+	return b
+}
+
+// Put gives back a block that Get returned.
+func (s *Stock) Put(b Block) {
+	b.Free()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.countLocked(-1)
+	for n := len(s.mu.ready); n > ahead(s.mu.out); n-- {
+		s.mu.ready[n-1].Free()
+		s.mu.ready[n-1] = Block{}
+		s.mu.ready = s.mu.ready[:n-1]
+	}
+}
+
+func (s *Stock) countLocked(n int) {
+	s.mu.out += n
+	s.bytes.Store(int64(s.mu.out+ahead(s.mu.out)) * Size)
+}
+
+// make makes blocks until enough are ahead.
+func (s *Stock) make() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.mu.ready) < ahead(s.mu.out) {
+		s.mu.Unlock()
+		b := Alloc(Size)
+		if b.mapped {
+			populate(b.Words)
+		}
+		s.mu.Lock()
+		if len(s.mu.ready) < ahead(s.mu.out) {
+			s.mu.ready = append(s.mu.ready, b)
+		} else {
+			b.Free() // many were given back meanwhile
+		}
+		s.mu.made.Broadcast()
+	}
+	s.mu.making = false
+	s.mu.made.Broadcast()
+}
+
+// Bytes returns what is given out and, counted as if it were there, what is ahead: so it depends on Get and Put alone.
+func (s *Stock) Bytes() int64 { return s.bytes.Load() }
+
+// Ahead returns how many of the bytes are ahead.
+func (s *Stock) Ahead() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(ahead(s.mu.out)) * Size
+}
+
+// More returns by how much that may grow when bytes more are given out.
+func (s *Stock) More(bytes int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(ahead(s.mu.out+int((bytes+Size-1)/Size))-ahead(s.mu.out)) * Size
+}
