@@ -41,6 +41,7 @@ type recorder struct {
 	gaps   []Gap         // likewise
 	why    []follow.Sign // of all restarts
 	states []State
+	any    bool          // the next number is any: a snapshot's
 	change chan struct{} // cap 1
 
 	onBatch func(seq uint64) // called without the lock
@@ -62,10 +63,10 @@ func (r *recorder) Batch(seq uint64, b *event.Batch) (unknownParent, refused boo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed()
-	if seq != r.next {
+	if seq != r.next && !r.any {
 		r.t.Errorf("batch %d, want %d", seq, r.next)
 	}
-	r.next = seq + 1
+	r.next, r.any = seq+1, false
 	for _, ev := range b.Events {
 		r.have = append(r.have, ev.Engine...)
 	}
@@ -87,7 +88,7 @@ func (r *recorder) Restart(why follow.Sign) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed()
-	r.next, r.have, r.gaps = 0, nil, nil
+	r.next, r.have, r.gaps, r.any = 0, nil, nil, why == follow.Replaced
 	r.why = append(r.why, why)
 }
 
