@@ -20,6 +20,7 @@ func TestModule(t *testing.T) {
 		report(t, checkLibrary(f))
 		report(t, checkLength(f))
 		report(t, checkSleep(f))
+		report(t, checkClock(f))
 	}
 	report(t, checkDocs(files))
 	faults, err := checkLinks(os.DirFS("../.."))
@@ -76,6 +77,14 @@ func TestRules(t *testing.T) {
 		{"sleep", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", "time.Sleep"},
 		{"sleep in a bubble", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\")\nfunc f(t *testing.T) { synctest.Test(t, func(t *testing.T) { time.Sleep(1) }) }", ""},
 		{"sleep in a library", "p/a.go", doc + "package p\nimport \"time\"\nfunc f() { time.Sleep(1) }", ""},
+		{"too long", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f() bool { at := time.Now()\ntook := time.Since(at)\nif took > time.Second { return false }; return true }", "by the clock"},
+		{"too long at once", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if took := time.Since(at) / 2; 40 < took { return false }; return true }", "by the clock"},
+		{"too long between", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { end := time.Now(); if x := 1; x > 2 || end.Sub(at) > 40 { return false }; return true }", "by the clock"},
+		{"too long, of cases", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) { switch d := time.Since(at); { case d > 1: f(at) } }", "by the clock"},
+		{"too long in a file that may", "chat/hostile_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if time.Since(at) > 40 { return false }; return true }", ""},
+		{"too long in a bubble", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\")\nfunc f(t *testing.T) { synctest.Test(t, func(t *testing.T) { if time.Since(time.Now()) > 1 { t.Fail() } }) }", ""},
+		{"too short", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if time.Since(at) < time.Second { return false }; return true }", ""},
+		{"waits", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { return time.Since(at) > time.Second }", ""},
 		{"test support panics", "ptest/a.go", "// Package ptest is.\npackage ptest\nfunc f() { panic(1) }", ""},
 		{"no doc", "p/a.go", "package p", "no package comment"},
 	}
@@ -87,6 +96,7 @@ func TestRules(t *testing.T) {
 			}
 			faults := append(checkLibrary(f), checkLength(f)...)
 			faults = append(faults, checkSleep(f)...)
+			faults = append(faults, checkClock(f)...)
 			faults = append(faults, checkDocs([]*file{f})...)
 			switch {
 			case c.want == "" && len(faults) > 0:

@@ -113,7 +113,7 @@ func TestTokenizersOfManyModels(t *testing.T) {
 }
 
 // An engine that hangs at /tokenize alone costs a few requests the time in which nearly
-// all others are answered, and nobody a second.
+// all others are answered, and the others nothing: they do not ask it.
 func TestTokenizeHangs(t *testing.T) {
 	var hung atomic.Int64
 	l := newLab(t, setup{engines: 3, registry: func(i int, w *registry.Worker) {
@@ -132,20 +132,13 @@ func TestTokenizeHangs(t *testing.T) {
 		t.Cleanup(h.Close)
 		w.Endpoints.HTTP = h.URL
 	}})
-	var times []time.Duration
 	for i := range 200 {
-		begun := time.Now()
 		if status, data, _ := l.post("/v1/completions", fmt.Sprintf(`{"model":"org/model","prompt":"text %d of some length","max_tokens":1}`, i)); status != 200 {
 			t.Fatalf("%d %s", status, data)
 		}
-		times = append(times, time.Since(begun))
 	}
-	slices.Sort(times)
 	if failed := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); failed != "0" || hung.Load() == 0 || hung.Load() > 30 {
 		t.Errorf("%s texts without tokens; the engine that hangs was asked %d times of 200", failed, hung.Load())
-	}
-	if median := times[100]; median > 500*time.Millisecond {
-		t.Errorf("the median took %v", median)
 	}
 }
 
