@@ -91,7 +91,7 @@ func (c *Cache) EachRank(f func(id shard.RankID, blocks int)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, slot := range c.mu.slots {
-		f(id, c.mu.ranks[slot].blocks)
+		f(id, c.mu.ranks.At(slot).blocks)
 	}
 }
 
@@ -103,6 +103,7 @@ func (c *Cache) Placed(id shard.RankID, local []uint64) {
 	now := c.elapsed()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now = max(now, c.mu.runs.At(c.mu.newest()).used) // who was first at the clock need not be at the lock
 	c.mu.stats.Placed++
 	before := c.mu.blocks
 	c.mu.path = c.mu.walk(c.mu.path[:0], id, local)
@@ -124,13 +125,25 @@ func (c *Cache) prune(added int) {
 	if c.mu.pruning = c.mu.pruning || c.mu.blocks > c.cfg.MaxBlocks; !c.mu.pruning {
 		return
 	}
-	least := max(target, c.mu.blocks-2*added-pruneStep)
-	for c.mu.blocks > least {
-		n := min(c.mu.blocks-least, int(c.mu.runs[c.mu.oldest()].blocks))
-		c.mu.take(c.mu.oldest(), uint32(n))
-		c.mu.stats.Pruned += uint64(n)
+	for n, left := 1, 2*added+pruneStep; left > 0 && c.mu.blocks > target; n++ {
+		gone := min(left, c.mu.blocks-target, int(c.mu.runs.At(c.mu.oldest()).blocks))
+		c.mu.take(c.mu.oldest(), uint32(gone))
+		c.mu.stats.Pruned += uint64(gone)
+		left -= gone
+		c.pause(n)
 	}
 	c.mu.pruning = c.mu.blocks > target
+}
+
+// heldRuns is how many runs at most are dropped before others may have the lock: some 50 µs.
+const heldRuns = 256
+
+// pause lets others have the lock after each heldRuns of n. c.mu is held.
+func (c *Cache) pause(n int) {
+	if n%heldRuns == 0 {
+		c.mu.Unlock()
+		c.mu.Lock()
+	}
 }
 
 // Expire drops the blocks whose time is over. Find does it too.
@@ -141,12 +154,14 @@ func (c *Cache) Expire() {
 	c.expire(now)
 }
 
-// expire is Expire. c.mu is held.
+// expire is Expire. c.mu is held, but for pauses: all that was to go is gone when it returns.
 func (c *Cache) expire(now time.Duration) {
-	for at := c.mu.oldest(); at != none && now-c.mu.runs[at].used > c.cfg.TTL; at = c.mu.oldest() {
-		n := c.mu.runs[at].blocks
-		c.mu.take(at, n)
-		c.mu.stats.Expired += uint64(n)
+	for n := 1; c.mu.oldest() != none && now-c.mu.runs.At(c.mu.oldest()).used > c.cfg.TTL; n++ {
+		at := c.mu.oldest()
+		blocks := c.mu.runs.At(at).blocks
+		c.mu.take(at, blocks)
+		c.mu.stats.Expired += uint64(blocks)
+		c.pause(n)
 	}
 }
 
@@ -155,8 +170,8 @@ func (c *Cache) RemoveWorker(worker uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for at := c.mu.oldest(); at != none; {
-		r := c.mu.runs[at]
-		if c.mu.ranks[r.slot].id.Worker == worker {
+		r := *c.mu.runs.At(at)
+		if c.mu.ranks.At(r.slot).id.Worker == worker {
 			c.mu.take(at, r.blocks)
 		}
 		at = r.next

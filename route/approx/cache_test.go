@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 	"github.com/kvatlas/kvatlas/route"
@@ -37,16 +39,16 @@ func check(t *testing.T, c *Cache, blocks []modelBlock) {
 	t.Helper()
 	h := &c.mu.held
 	live := 0
-	for i := range h.tree.Nodes {
-		node := &h.tree.Nodes[i]
+	for i := range h.tree.Nodes.Len() {
+		node := h.tree.At(uint32(i))
 		if live += len(node.Is); i == 0 || len(node.Blocks) == 0 {
 			continue
 		}
 		most := uint32(0)
 		for _, x := range node.Is {
-			r := h.runs[x.run]
+			r := h.runs.At(x.run)
 			most = max(most, r.blocks)
-			if int(r.node) != i || r.slot != x.slot || r.blocks == 0 || h.slots[h.ranks[r.slot].id] != r.slot {
+			if int(r.node) != i || r.slot != x.slot || r.blocks == 0 || h.slots[h.ranks.At(r.slot).id] != r.slot {
 				t.Fatalf("a run of node %d is %+v", i, r)
 			}
 		}
@@ -54,7 +56,7 @@ func check(t *testing.T, c *Cache, blocks []modelBlock) {
 			t.Fatalf("node %d has %d blocks, of which %d are held", i, len(node.Blocks), most)
 		}
 	}
-	if n := len(h.runs) - 1 - len(h.freeRuns); n != live {
+	if n := h.runs.Live() - 1; n != live {
 		t.Fatalf("%d runs, %d in the tree", n, live)
 	}
 	want := map[shard.RankID]map[string]bool{}
@@ -293,5 +295,33 @@ func TestKnownPromptsAllocateNothing(t *testing.T) {
 		c.Placed(shard.RankID{}, local)
 	}); n != 0 && !race.Enabled {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A dump is as long as what is held, not as all that is above each part of it.
+func TestDumpsOfPartedPrompts(t *testing.T) {
+	const blocks = 2000
+	c := open(t, Config{})
+	local := make([]uint64, blocks)
+	for i := range local {
+		local[i] = uint64(i)
+	}
+	for n := blocks; n > 0; n-- {
+		c.Placed(shard.RankID{}, local[:n])
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	events, err := c.DumpRank(t.Context(), shard.RankID{})
+	if runtime.ReadMemStats(&after); err != nil || len(events) != blocks {
+		t.Fatalf("%d events, %v", len(events), err)
+	}
+	want := blockhash.SequenceHashes(nil, local)
+	for i, d := range events {
+		if ev := d.Event; ev.Engine[0] != want[i] || ev.HasParent != (i > 0) || i > 0 && ev.Parent != want[i-1] {
+			t.Fatalf("block %d is dumped as %+v", i, ev)
+		}
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
+		t.Errorf("a dump of %d blocks allocates %d bytes", blocks, n)
 	}
 }

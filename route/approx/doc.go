@@ -7,6 +7,7 @@
 //     until the size bound makes room: least recently used first, and within
 //     one prompt the tail first, so that what is left is always a prefix.
 //   - A prompt costs as many steps as it has partings from others, not as it has blocks.
+//   - Of what is dropped because it is old, or makes room, other requests wait for some runs at most.
 //   - Ages are the time that has elapsed on Config.Now: setting the machine's clock
 //     changes none.
 //

@@ -15,13 +15,11 @@ import (
 type held struct {
 	// A node has as many blocks as the run that holds most of it. Who holds a child holds all of its
 	// parent; of a node without children, a rank may hold the beginning.
-	tree      chains.Tree[[]holding]
-	runs      []run // runs[none] is the beginning and end of all, by last use
-	freeRuns  []uint32
-	ranks     []rank
-	freeRanks []uint32
-	slots     map[shard.RankID]uint32 // of ranks that hold something
-	blocks    int                     // of all
+	tree   chains.Tree[[]holding]
+	runs   chains.Slab[run] // none is the beginning and end of all, by last use
+	ranks  chains.Slab[rank]
+	slots  map[shard.RankID]uint32 // of ranks that hold something
+	blocks int                     // of all
 }
 
 // holding is that a rank holds blocks of a node. A node's are by rising slot.
@@ -44,11 +42,17 @@ type rank struct {
 }
 
 func newHeld() held {
-	return held{tree: chains.New[[]holding](), runs: make([]run, 1), slots: make(map[shard.RankID]uint32)}
+	h := held{tree: chains.New[[]holding](), slots: make(map[shard.RankID]uint32)}
+	h.runs.Take()
+	h.ranks.Take() // nobody's
+	return h
 }
 
 // oldest returns the run that was used least recently; none without.
-func (h *held) oldest() uint32 { return h.runs[none].next }
+func (h *held) oldest() uint32 { return h.runs.At(none).next }
+
+// newest returns the run that was used last; none without.
+func (h *held) newest() uint32 { return h.runs.At(none).prev }
 
 // find is Cache.Find.
 func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
@@ -59,12 +63,12 @@ func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
 		if n == 0 {
 			break
 		}
-		node := &h.tree.Nodes[next]
+		node := h.tree.At(next)
 		if done == 0 {
 			all = node.Is
 		}
 		for _, x := range node.Is {
-			h.ranks[x.slot].depth = uint32(done) + min(h.runs[x.run].blocks, uint32(n))
+			h.ranks.At(x.slot).depth = uint32(done) + min(h.runs.At(x.run).blocks, uint32(n))
 		}
 		if done += n; n < len(node.Blocks) {
 			break
@@ -72,7 +76,7 @@ func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
 		at = next
 	}
 	for _, x := range all {
-		each(h.ranks[x.slot].id, h.ranks[x.slot].depth)
+		each(h.ranks.At(x.slot).id, h.ranks.At(x.slot).depth)
 	}
 }
 
@@ -81,15 +85,15 @@ func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
 func (h *held) walk(path []uint32, id shard.RankID, local []uint64) []uint32 {
 	slot, ok := h.slots[id]
 	if !ok {
-		slot = grow(&h.ranks, &h.freeRanks)
-		h.ranks[slot], h.slots[id] = rank{id: id}, slot
+		slot = h.ranks.Take()
+		h.ranks.At(slot).id, h.slots[id] = id, slot
 	}
 	at := uint32(chains.Root)
 	for len(local) > 0 {
 		next, n := h.tree.Step(at, local)
 		if n == 0 {
 			next, n = h.tree.Hang(at, local), len(local)
-		} else if n < len(h.tree.Nodes[next].Blocks) && (n < len(local) || h.of(next, slot) > n) {
+		} else if n < len(h.tree.At(next).Blocks) && (n < len(local) || h.of(next, slot) > n) {
 			next = h.part(next, n)
 		}
 		path = append(path, h.hold(next, slot, uint32(n)))
@@ -100,24 +104,24 @@ func (h *held) walk(path []uint32, id shard.RankID, local []uint64) []uint32 {
 
 // of returns how many blocks of a node a rank holds.
 func (h *held) of(node, slot uint32) int {
-	all := h.tree.Nodes[node].Is
+	all := h.tree.At(node).Is
 	if i, ok := slices.BinarySearchFunc(all, slot, bySlot); ok {
-		return int(h.runs[all[i].run].blocks)
+		return int(h.runs.At(all[i].run).blocks)
 	}
 	return 0
 }
 
 // hold has a rank hold so many blocks of a node, or as many as it does if they are more.
 func (h *held) hold(node, slot, blocks uint32) uint32 {
-	all := &h.tree.Nodes[node].Is
+	all := &h.tree.At(node).Is
 	i, ok := slices.BinarySearchFunc(*all, slot, bySlot)
 	if !ok {
-		*all = slices.Insert(*all, i, holding{slot, h.newRun(run{node: node, slot: slot}, h.runs[none].prev)})
+		*all = slices.Insert(*all, i, holding{slot, h.newRun(run{node: node, slot: slot}, h.newest())})
 	}
 	at := (*all)[i].run
-	if r := &h.runs[at]; r.blocks < blocks {
+	if r := h.runs.At(at); r.blocks < blocks {
 		h.blocks += int(blocks - r.blocks)
-		h.ranks[slot].blocks += int(blocks - r.blocks)
+		h.ranks.At(slot).blocks += int(blocks - r.blocks)
 		r.blocks = blocks
 	}
 	return at
@@ -126,42 +130,42 @@ func (h *held) hold(node, slot, blocks uint32) uint32 {
 // part makes the first n blocks of a node one of their own and returns it.
 func (h *held) part(at uint32, n int) (front uint32) {
 	front = h.tree.Split(at, n)
-	all := h.tree.Nodes[at].Is
+	all := h.tree.At(at).Is
 	head, tail := make([]holding, 0, len(all)), all[:0]
 	for _, x := range all {
-		if r := &h.runs[x.run]; r.blocks <= uint32(n) {
+		if r := h.runs.At(x.run); r.blocks <= uint32(n) {
 			r.node = front
 			head = append(head, x)
 			continue
 		}
-		h.runs[x.run].blocks -= uint32(n)
+		h.runs.At(x.run).blocks -= uint32(n)
 		tail = append(tail, x)
-		x.run = h.newRun(run{node: front, slot: x.slot, blocks: uint32(n), used: h.runs[x.run].used}, x.run)
+		x.run = h.newRun(run{node: front, slot: x.slot, blocks: uint32(n), used: h.runs.At(x.run).used}, x.run)
 		head = append(head, x)
 	}
-	h.tree.Nodes[front].Is, h.tree.Nodes[at].Is = head, tail
+	h.tree.At(front).Is, h.tree.At(at).Is = head, tail
 	return front
 }
 
 // take takes blocks off the end of a run that nothing follows.
 func (h *held) take(at, n uint32) {
-	r := &h.runs[at]
-	slot, node := r.slot, &h.tree.Nodes[r.node]
+	r := h.runs.At(at)
+	slot, node := r.slot, h.tree.At(r.node)
 	r.blocks -= n
 	h.blocks -= int(n)
-	if h.ranks[slot].blocks -= int(n); h.ranks[slot].blocks == 0 {
-		delete(h.slots, h.ranks[slot].id)
-		h.freeRanks = append(h.freeRanks, slot)
+	if h.ranks.At(slot).blocks -= int(n); h.ranks.At(slot).blocks == 0 {
+		delete(h.slots, h.ranks.At(slot).id)
+		h.ranks.Give(slot)
 	}
 	number, left := r.node, r.blocks
 	if left == 0 {
 		i, _ := slices.BinarySearchFunc(node.Is, slot, bySlot)
 		node.Is = slices.Delete(node.Is, i, i+1)
 		h.unlist(at)
-		h.freeRuns = append(h.freeRuns, at)
+		h.runs.Give(at)
 	}
 	for _, x := range node.Is {
-		left = max(left, h.runs[x.run].blocks)
+		left = max(left, h.runs.At(x.run).blocks)
 	}
 	switch {
 	case h.blocks == 0:
@@ -176,66 +180,76 @@ func (h *held) take(at, n uint32) {
 // renew makes a run the one used last.
 func (h *held) renew(at uint32, now time.Duration) {
 	h.unlist(at)
-	h.list(at, h.runs[none].prev)
-	h.runs[at].used = now
+	h.list(at, h.newest())
+	h.runs.At(at).used = now
 }
 
 // newRun puts a run into the list behind another.
 func (h *held) newRun(r run, before uint32) uint32 {
-	at := grow(&h.runs, &h.freeRuns)
-	h.runs[at] = r
+	at := h.runs.Take()
+	*h.runs.At(at) = r
 	h.list(at, before)
 	return at
 }
 
 func (h *held) list(at, before uint32) {
-	next := h.runs[before].next
-	h.runs[at].prev, h.runs[at].next = before, next
-	h.runs[before].next, h.runs[next].prev = at, at
+	next := h.runs.At(before).next
+	h.runs.At(at).prev, h.runs.At(at).next = before, next
+	h.runs.At(before).next, h.runs.At(next).prev = at, at
 }
 
 func (h *held) unlist(at uint32) {
-	r := h.runs[at]
-	h.runs[r.prev].next, h.runs[r.next].prev = r.next, r.prev
+	r := h.runs.At(at)
+	h.runs.At(r.prev).next, h.runs.At(r.next).prev = r.next, r.prev
 }
 
 func bySlot(x holding, slot uint32) int { return int(x.slot) - int(slot) }
 
-// grow returns the number of a free element, or of a new one.
-func grow[T any](all *[]T, free *[]uint32) (at uint32) {
-	if n := len(*free) - 1; n >= 0 {
-		at, *free = (*free)[n], (*free)[:n]
-		return at
-	}
-	*all = append(*all, *new(T))
-	return uint32(len(*all) - 1)
-}
-
 // DumpRank returns the events that rebuild what a rank is taken to hold, parents before children.
 func (c *Cache) DumpRank(_ context.Context, id shard.RankID) (events []shard.Dumped, _ error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	slot, ok := c.mu.slots[id]
-	if !ok {
-		return nil, nil
-	}
-	for at := c.mu.runs[none].prev; at != none; at = c.mu.runs[at].prev {
-		r := &c.mu.runs[at]
-		if r.slot != slot {
-			continue
+	last := map[uint32]uint64{} // the sequence hash of a node's last block
+	for _, n := range c.nodesOf(id) {
+		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Local: n.blocks}
+		ev.Parent, ev.HasParent = last[n.parent]
+		if ev.HasParent {
+			ev.Engine = make([]uint64, 0, len(n.blocks))
+			hash := ev.Parent
+			for _, local := range n.blocks {
+				hash = blockhash.NextSequenceHash(hash, local)
+				ev.Engine = append(ev.Engine, hash)
+			}
+		} else {
+			ev.Engine = blockhash.SequenceHashes(nil, n.blocks)
 		}
-		above := c.mu.tree.Chain(nil, c.mu.tree.Nodes[r.node].Parent)
-		own := slices.Clone(c.mu.tree.Nodes[r.node].Blocks[:r.blocks])
-		seq := blockhash.SequenceHashes(nil, slices.Concat(above, own))
-		ev := event.Event{Kind: event.Stored, DPRank: id.DPRank, Engine: seq[len(above):], Local: own}
-		if n := len(above); n > 0 {
-			ev.HasParent, ev.Parent = true, seq[n-1]
-		}
-		copies := make([]uint32, len(own))
+		last[n.node] = ev.Engine[len(ev.Engine)-1]
+		copies := make([]uint32, len(n.blocks))
 		for i := range copies {
 			copies[i] = 1
 		}
 		events = append(events, shard.Dumped{Event: ev, Copies: copies})
 	}
 	return events, nil
+}
+
+// nodeOf is what a rank holds of a node.
+type nodeOf struct {
+	node, parent uint32
+	blocks       []uint64
+}
+
+// nodesOf copies what a rank holds, parents before children. Nothing is hashed under the lock.
+func (c *Cache) nodesOf(id shard.RankID) (all []nodeOf) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	slot, ok := c.mu.slots[id]
+	if !ok {
+		return nil
+	}
+	for at := c.mu.newest(); at != none; at = c.mu.runs.At(at).prev {
+		if r := c.mu.runs.At(at); r.slot == slot {
+			n := c.mu.tree.At(r.node)
+			all = append(all, nodeOf{r.node, n.Parent, slices.Clone(n.Blocks[:r.blocks])})
+		}
+	}
+	return all
 }

@@ -1,14 +1,16 @@
 package chains
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Root is the number of the root, which has no blocks.
 const Root = 0
 
 // Tree holds chains. Make it with New.
 type Tree[P any] struct {
-	Nodes    []Node[P] // by number; of those that are unhung, zero
-	free     []uint32
+	Nodes    Slab[Node[P]] // by number; of those that are unhung, zero
 	children map[childKey]uint32
 	spare    [bits.UintSize][][]uint64 // arrays of nodes that are no more, those of at least 2^i hashes at i
 	kept     int                       // hashes that they have room for
@@ -33,14 +35,19 @@ type Node[P any] struct {
 
 // New returns an empty tree.
 func New[P any]() Tree[P] {
-	return Tree[P]{Nodes: make([]Node[P], 1), children: make(map[childKey]uint32)}
+	t := Tree[P]{children: make(map[childKey]uint32)}
+	t.Nodes.Take()
+	return t
 }
 
+// At returns the node of a number.
+func (t *Tree[P]) At(at uint32) *Node[P] { return t.Nodes.At(at) }
+
 // Live returns how many nodes there are besides the root.
-func (t *Tree[P]) Live() int { return len(t.Nodes) - 1 - len(t.free) }
+func (t *Tree[P]) Live() int { return t.Nodes.Live() - 1 }
 
 // Single reports whether a node has exactly one child.
-func (t *Tree[P]) Single(at uint32) bool { return t.Nodes[at].children == 1 }
+func (t *Tree[P]) Single(at uint32) bool { return t.At(at).children == 1 }
 
 // Step returns the child of a node with which a chain goes on, and how many blocks they share; 0
 // if there is none.
@@ -49,28 +56,26 @@ func (t *Tree[P]) Step(at uint32, chain []uint64) (next uint32, n int) {
 	if !ok {
 		return 0, 0
 	}
-	return next, Common(t.Nodes[next].Blocks, chain)
+	return next, Common(t.At(next).Blocks, chain)
 }
 
 // Chain appends the blocks from the first to the end of a node.
 func (t *Tree[P]) Chain(dst []uint64, end uint32) []uint64 {
-	if end == Root {
-		return dst
+	n := len(dst)
+	for at := end; at != Root; at = t.At(at).Parent {
+		n += len(t.At(at).Blocks)
 	}
-	dst = t.Chain(dst, t.Nodes[end].Parent)
-	return append(dst, t.Nodes[end].Blocks...)
+	dst = slices.Grow(dst, n-len(dst))[:n]
+	for at := end; at != Root; at = t.At(at).Parent {
+		n -= copy(dst[n-len(t.At(at).Blocks):], t.At(at).Blocks)
+	}
+	return dst
 }
 
 // Hang makes a node of these blocks below parent, which must have no child that begins so.
 func (t *Tree[P]) Hang(parent uint32, blocks []uint64) uint32 {
-	var at uint32
-	if n := len(t.free); n > 0 {
-		at, t.free = t.free[n-1], t.free[:n-1]
-	} else {
-		at = uint32(len(t.Nodes))
-		t.Nodes = append(t.Nodes, Node[P]{})
-	}
-	t.Nodes[at] = Node[P]{Blocks: t.clone(blocks)}
+	at := t.Nodes.Take()
+	t.At(at).Blocks = t.clone(blocks)
 	t.link(parent, at)
 	return at
 }
@@ -78,56 +83,58 @@ func (t *Tree[P]) Hang(parent uint32, blocks []uint64) uint32 {
 // Unhang ends a node that has no children.
 func (t *Tree[P]) Unhang(at uint32) {
 	t.unlink(at)
-	t.keep(t.Nodes[at].Blocks)
-	t.Nodes[at] = Node[P]{}
-	t.free = append(t.free, at)
+	t.keep(t.At(at).Blocks)
+	t.Nodes.Give(at)
 }
 
 // Split cuts a node after its first n blocks and returns the new front part, which is nothing to its
-// user yet. The rest keeps its number. The front is copied and the rest keeps the array.
+// user yet. The rest keeps its number. It is copied, and the front keeps the array if it needs a quarter
+// of it: a few blocks that kept it would hold what who parts one chain at every block has sent in all.
 func (t *Tree[P]) Split(at uint32, n int) (front uint32) {
-	parent := t.Nodes[at].Parent
 	t.unlink(at)
-	front = t.Hang(parent, t.Nodes[at].Blocks[:n])
-	t.Nodes[at].Blocks = t.Nodes[at].Blocks[n:]
+	front = t.Nodes.Take()
+	rest, head := t.At(at), t.At(front)
+	head.Blocks, rest.Blocks = rest.Blocks, t.clone(rest.Blocks[n:])
+	t.Trim(front, n)
+	t.link(rest.Parent, front)
 	t.link(front, at)
 	return front
 }
 
 // Merge joins a node and its only child under the child's number, and as what that is.
 func (t *Tree[P]) Merge(at uint32) {
-	kid, parent := t.Nodes[at].xor, t.Nodes[at].Parent
+	kid, parent := t.At(at).xor, t.At(at).Parent
 	t.unlink(kid)
-	front, back := t.Nodes[at].Blocks, t.Nodes[kid].Blocks
+	front, back := t.At(at).Blocks, t.At(kid).Blocks
 	both := append(append(t.room(len(front)+len(back)), front...), back...)
 	t.keep(back)
-	t.Nodes[kid].Blocks = both
+	t.At(kid).Blocks = both
 	t.Unhang(at)
 	t.link(parent, kid)
 }
 
 // Trim leaves the first n blocks of a node that has no children: one at least.
 func (t *Tree[P]) Trim(at uint32, n int) {
-	b := t.Nodes[at].Blocks
-	if t.Nodes[at].Blocks = b[:n]; cap(b) > 4*n {
-		t.Nodes[at].Blocks = t.clone(b[:n])
+	b := t.At(at).Blocks
+	if t.At(at).Blocks = b[:n]; cap(b) > 4*n {
+		t.At(at).Blocks = t.clone(b[:n])
 		t.keep(b)
 	}
 }
 
 // link makes a node a child of parent, unlink undoes it.
 func (t *Tree[P]) link(parent, at uint32) {
-	t.children[childKey{parent, t.Nodes[at].Blocks[0]}] = at
-	t.Nodes[at].Parent = parent
-	t.Nodes[parent].children++
-	t.Nodes[parent].xor ^= at
+	t.children[childKey{parent, t.At(at).Blocks[0]}] = at
+	t.At(at).Parent = parent
+	t.At(parent).children++
+	t.At(parent).xor ^= at
 }
 
 func (t *Tree[P]) unlink(at uint32) {
-	parent := t.Nodes[at].Parent
-	delete(t.children, childKey{parent, t.Nodes[at].Blocks[0]})
-	t.Nodes[parent].children--
-	t.Nodes[parent].xor ^= at
+	parent := t.At(at).Parent
+	delete(t.children, childKey{parent, t.At(at).Blocks[0]})
+	t.At(parent).children--
+	t.At(parent).xor ^= at
 }
 
 // clone returns a copy. An array is of one node.

@@ -22,20 +22,20 @@ func TestChainsComeAndGo(t *testing.T) {
 			switch {
 			case n == 0:
 				next, n = tree.Hang(node, rest), len(rest)
-			case n < len(tree.Nodes[next].Blocks):
+			case n < len(tree.At(next).Blocks):
 				next = tree.Split(next, n)
 			}
 			node, rest = next, rest[n:]
 		}
-		tree.Nodes[node].Is++
+		tree.At(node).Is++
 		at[node] = chain
 		for end := range at {
 			if len(at) < 30 && step < 950 {
 				break
 			}
 			delete(at, end)
-			tree.Nodes[end].Is = 0
-			for n := &tree.Nodes[end]; end != Root && n.Is == 0 && n.children == 0; n = &tree.Nodes[end] {
+			tree.At(end).Is = 0
+			for n := tree.At(end); end != Root && n.Is == 0 && n.children == 0; n = tree.At(end) {
 				up := n.Parent
 				if len(n.Blocks) > 1 { // as who trims before
 					tree.Trim(end, 1)
@@ -43,7 +43,7 @@ func TestChainsComeAndGo(t *testing.T) {
 				tree.Unhang(end)
 				end = up
 			}
-			if end != Root && tree.Nodes[end].Is == 0 && tree.Single(end) {
+			if end != Root && tree.At(end).Is == 0 && tree.Single(end) {
 				tree.Merge(end)
 			}
 		}

@@ -29,27 +29,27 @@ func (t *tree) add(slot uint32, chain []uint64) (end uint32, fresh int) {
 		next, n := t.Step(at, chain)
 		if n == 0 {
 			next, n = t.Hang(at, chain), len(chain)
-		} else if n < len(t.Nodes[next].Blocks) {
+		} else if n < len(t.At(next).Blocks) {
 			front := t.Split(next, n)
-			t.Nodes[front].Is.refs = slices.Clone(t.Nodes[next].Is.refs)
+			t.At(front).Is.refs = slices.Clone(t.At(next).Is.refs)
 			next = front
 		}
-		if t.Nodes[next].Is.use(slot) {
+		if t.At(next).Is.use(slot) {
 			fresh += n
 		}
 		at, chain = next, chain[n:]
 	}
-	t.Nodes[at].Is.ends++
+	t.At(at).Is.ends++
 	return at, fresh
 }
 
 // remove takes a chain off a slot, given the node at which it ends, and
 // returns how many blocks are no longer in use there.
 func (t *tree) remove(slot, end uint32) (gone int) {
-	t.Nodes[end].Is.ends--
+	t.At(end).Is.ends--
 	left := uint32(chains.Root) // the lowest node of the path that stays
 	for at := end; at != chains.Root; {
-		n := &t.Nodes[at]
+		n := t.At(at)
 		up := n.Parent
 		if n.Is.leave(slot) {
 			gone += len(n.Blocks)
@@ -64,10 +64,10 @@ func (t *tree) remove(slot, end uint32) (gone int) {
 	}
 	// Only that node can have become a stretch that nobody ends at or branches
 	// off from: it is one run with its child again.
-	if left != chains.Root && t.Nodes[left].Is.ends == 0 && t.Single(left) {
+	if left != chains.Root && t.At(left).Is.ends == 0 && t.Single(left) {
 		t.Merge(left)
 	}
-	if t.Live() == 0 && len(t.Nodes) > smallPeak {
+	if t.Live() == 0 && t.Nodes.Len() > smallPeak {
 		*t = newTree() // a map never shrinks
 	}
 	return gone
@@ -83,10 +83,10 @@ func (t *tree) depths(chain []uint64, depth []uint32) {
 			return
 		}
 		done += n
-		for _, r := range t.Nodes[next].Is.refs {
+		for _, r := range t.At(next).Is.refs {
 			depth[r.slot] = uint32(done)
 		}
-		if n < len(t.Nodes[next].Blocks) {
+		if n < len(t.At(next).Blocks) {
 			return
 		}
 		at = next
