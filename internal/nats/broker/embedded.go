@@ -19,6 +19,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/race"
 )
 
 // defaultSync is how often what is stored gets to the disk. A process that is
@@ -26,6 +27,16 @@ import (
 // second told. Publishers on other machines are asked for that, and engines on
 // this one have lost their caches (docs/snapshots.md).
 const defaultSync = 500 * time.Millisecond
+
+// usualSync is how often stores are synced where nobody says. The server (2.15.2, setSyncTimer)
+// has a timer's goroutine read what the one that makes a stream writes after it has started the
+// timer: a machine that stands still there for half of defaultSync has the race detector see it.
+func usualSync(raced bool) time.Duration {
+	if raced {
+		return 2 * time.Minute // the server's own
+	}
+	return defaultSync
+}
 
 // startWithin is how long a server may take to start, without a check of what it
 // stores.
@@ -183,7 +194,7 @@ func startServer(ctx context.Context, cfg Config, dir string, cred credentials, 
 		JetStreamMaxStore:      cfg.MaxStore,
 		StoreDir:               dir,
 		SyncAlways:             cfg.SyncAlways,
-		SyncInterval:           cmp.Or(cfg.Sync, defaultSync),
+		SyncInterval:           cmp.Or(cfg.Sync, usualSync(race.Enabled)),
 		DisableJetStreamBanner: true,
 	})
 	if err != nil {

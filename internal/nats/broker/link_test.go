@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -133,7 +134,7 @@ func TestAHalfOpenConnectionIsMadeAnew(t *testing.T) {
 func TestTheEmbeddedServerSyncs(t *testing.T) {
 	b := open(t, testConfig(t, t.TempDir()))
 	defer closeBroker(t, b)
-	if c := b.embedded.srv.JetStreamConfig(); c.SyncAlways || c.SyncInterval != defaultSync {
+	if c := b.embedded.srv.JetStreamConfig(); c.SyncAlways || c.SyncInterval != usualSync(race.Enabled) || usualSync(false) != defaultSync {
 		t.Errorf("%+v", c)
 	}
 	cfg := testConfig(t, t.TempDir())
