@@ -183,6 +183,7 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 		judge:  newJudge(q, resp),
 		room:   room,
 	}
+	room.of.counts.answer = q.api.splits // the routes of which it is known what an event carries
 	if ok {
 		room.of.ends = room.of.judge.ending(q.api.read)
 	}
