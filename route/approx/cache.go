@@ -135,8 +135,8 @@ func (c *Cache) prune(added int) {
 	c.mu.pruning = c.mu.blocks > target
 }
 
-// heldRuns is how many runs at most are dropped before others may have the lock: some 50 µs.
-const heldRuns = 256
+// heldRuns is how many runs at most are dropped before others may have the lock.
+const heldRuns = 64
 
 // pause lets others have the lock after each heldRuns of n. c.mu is held.
 func (c *Cache) pause(n int) {
@@ -169,12 +169,20 @@ func (c *Cache) expire(now time.Duration) {
 func (c *Cache) RemoveWorker(worker uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for at := c.mu.oldest(); at != none; {
-		r := *c.mu.runs.At(at)
-		if c.mu.ranks.At(r.slot).id.Worker == worker {
-			c.mu.take(at, r.blocks)
+	var ids []shard.RankID
+	for id := range c.mu.slots {
+		if id.Worker == worker {
+			ids = append(ids, id)
 		}
-		at = r.next
+	}
+	n := 0
+	for _, id := range ids {
+		for slot, ok := c.mu.slots[id]; ok; slot, ok = c.mu.slots[id] {
+			at := c.mu.ends(slot).own.next
+			c.mu.take(at, c.mu.runs.At(at).blocks)
+			n++
+			c.pause(n)
+		}
 	}
 }
 

@@ -56,7 +56,22 @@ func check(t *testing.T, c *Cache, blocks []modelBlock) {
 			t.Fatalf("node %d has %d blocks, of which %d are held", i, len(node.Blocks), most)
 		}
 	}
-	if n := h.runs.Live() - 1; n != live {
+	for id, slot := range h.slots {
+		own := h.ends(slot).own.next
+		for at := h.oldest(); at != none; at = h.runs.At(at).all.next {
+			if h.runs.At(at).slot != slot {
+				continue
+			}
+			if at != own {
+				t.Fatalf("%v: run %d is in another place of its rank's", id, at)
+			}
+			own = h.runs.At(own).own.next
+		}
+		if own != h.ranks.At(slot).ends {
+			t.Fatalf("%v has run %d, which is not of all", id, own)
+		}
+	}
+	if n := h.runs.Live() - 1 - len(h.slots); n != live {
 		t.Fatalf("%d runs, %d in the tree", n, live)
 	}
 	want := map[shard.RankID]map[string]bool{}

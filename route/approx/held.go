@@ -29,14 +29,18 @@ type holding struct{ slot, run uint32 }
 type run struct {
 	node, slot uint32
 	blocks     uint32        // from the node's first on
-	prev, next uint32        // by last use: a run after all that follow it in prompts
+	all, own   links         // of all runs, and of its rank's
 	used       time.Duration // since the Cache's begun: whoever sets the clock ages nothing
 }
+
+// links are a run's neighbours in a ring by last use: a run after all that follow it in prompts.
+type links struct{ prev, next uint32 }
 
 const none = 0 // no run
 
 type rank struct {
 	id     shard.RankID
+	ends   uint32 // the run that is the beginning and end of its own
 	blocks int
 	depth  uint32 // find's
 }
@@ -49,10 +53,13 @@ func newHeld() held {
 }
 
 // oldest returns the run that was used least recently; none without.
-func (h *held) oldest() uint32 { return h.runs.At(none).next }
+func (h *held) oldest() uint32 { return h.runs.At(none).all.next }
 
 // newest returns the run that was used last; none without.
-func (h *held) newest() uint32 { return h.runs.At(none).prev }
+func (h *held) newest() uint32 { return h.runs.At(none).all.prev }
+
+// ends returns the run between a rank's newest and its oldest.
+func (h *held) ends(slot uint32) *run { return h.runs.At(h.ranks.At(slot).ends) }
 
 // find is Cache.Find.
 func (h *held) find(local []uint64, each func(id shard.RankID, blocks uint32)) {
@@ -86,7 +93,9 @@ func (h *held) walk(path []uint32, id shard.RankID, local []uint64) []uint32 {
 	slot, ok := h.slots[id]
 	if !ok {
 		slot = h.ranks.Take()
-		h.ranks.At(slot).id, h.slots[id] = id, slot
+		ends := h.runs.Take()
+		h.runs.At(ends).own = links{ends, ends}
+		h.ranks.At(slot).id, h.ranks.At(slot).ends, h.slots[id] = id, ends, slot
 	}
 	at := uint32(chains.Root)
 	for len(local) > 0 {
@@ -116,7 +125,7 @@ func (h *held) hold(node, slot, blocks uint32) uint32 {
 	all := &h.tree.At(node).Is
 	i, ok := slices.BinarySearchFunc(*all, slot, bySlot)
 	if !ok {
-		*all = slices.Insert(*all, i, holding{slot, h.newRun(run{node: node, slot: slot}, h.newest())})
+		*all = slices.Insert(*all, i, holding{slot, h.newRun(run{node: node, slot: slot}, h.newest(), h.ends(slot).own.prev)})
 	}
 	at := (*all)[i].run
 	if r := h.runs.At(at); r.blocks < blocks {
@@ -140,7 +149,7 @@ func (h *held) part(at uint32, n int) (front uint32) {
 		}
 		h.runs.At(x.run).blocks -= uint32(n)
 		tail = append(tail, x)
-		x.run = h.newRun(run{node: front, slot: x.slot, blocks: uint32(n), used: h.runs.At(x.run).used}, x.run)
+		x.run = h.newRun(run{node: front, slot: x.slot, blocks: uint32(n), used: h.runs.At(x.run).used}, x.run, x.run)
 		head = append(head, x)
 	}
 	h.tree.At(front).Is, h.tree.At(at).Is = head, tail
@@ -153,16 +162,18 @@ func (h *held) take(at, n uint32) {
 	slot, node := r.slot, h.tree.At(r.node)
 	r.blocks -= n
 	h.blocks -= int(n)
-	if h.ranks.At(slot).blocks -= int(n); h.ranks.At(slot).blocks == 0 {
-		delete(h.slots, h.ranks.At(slot).id)
-		h.ranks.Give(slot)
-	}
+	h.ranks.At(slot).blocks -= int(n)
 	number, left := r.node, r.blocks
 	if left == 0 {
 		i, _ := slices.BinarySearchFunc(node.Is, slot, bySlot)
 		node.Is = slices.Delete(node.Is, i, i+1)
 		h.unlist(at)
 		h.runs.Give(at)
+	}
+	if h.ranks.At(slot).blocks == 0 {
+		delete(h.slots, h.ranks.At(slot).id)
+		h.runs.Give(h.ranks.At(slot).ends)
+		h.ranks.Give(slot)
 	}
 	for _, x := range node.Is {
 		left = max(left, h.runs.At(x.run).blocks)
@@ -180,27 +191,31 @@ func (h *held) take(at, n uint32) {
 // renew makes a run the one used last.
 func (h *held) renew(at uint32, now time.Duration) {
 	h.unlist(at)
-	h.list(at, h.newest())
-	h.runs.At(at).used = now
+	r := h.runs.At(at)
+	h.list(at, h.newest(), h.ends(r.slot).own.prev)
+	r.used = now
 }
 
-// newRun puts a run into the list behind another.
-func (h *held) newRun(r run, before uint32) uint32 {
+// newRun puts a run behind others, one of all runs and one of its rank's.
+func (h *held) newRun(r run, all, own uint32) uint32 {
 	at := h.runs.Take()
 	*h.runs.At(at) = r
-	h.list(at, before)
+	h.list(at, all, own)
 	return at
 }
 
-func (h *held) list(at, before uint32) {
-	next := h.runs.At(before).next
-	h.runs.At(at).prev, h.runs.At(at).next = before, next
-	h.runs.At(before).next, h.runs.At(next).prev = at, at
+func (h *held) list(at, all, own uint32) {
+	r := h.runs.At(at)
+	r.all = links{all, h.runs.At(all).all.next}
+	h.runs.At(r.all.prev).all.next, h.runs.At(r.all.next).all.prev = at, at
+	r.own = links{own, h.runs.At(own).own.next}
+	h.runs.At(r.own.prev).own.next, h.runs.At(r.own.next).own.prev = at, at
 }
 
 func (h *held) unlist(at uint32) {
 	r := h.runs.At(at)
-	h.runs.At(r.prev).next, h.runs.At(r.next).prev = r.next, r.prev
+	h.runs.At(r.all.prev).all.next, h.runs.At(r.all.next).all.prev = r.all.next, r.all.prev
+	h.runs.At(r.own.prev).own.next, h.runs.At(r.own.next).own.prev = r.own.next, r.own.prev
 }
 
 func bySlot(x holding, slot uint32) int { return int(x.slot) - int(slot) }
@@ -245,11 +260,11 @@ func (c *Cache) nodesOf(id shard.RankID) (all []nodeOf) {
 	if !ok {
 		return nil
 	}
-	for at := c.mu.newest(); at != none; at = c.mu.runs.At(at).prev {
-		if r := c.mu.runs.At(at); r.slot == slot {
-			n := c.mu.tree.At(r.node)
-			all = append(all, nodeOf{r.node, n.Parent, slices.Clone(n.Blocks[:r.blocks])})
-		}
+	ends := c.mu.ranks.At(slot).ends
+	for at := c.mu.runs.At(ends).own.prev; at != ends; at = c.mu.runs.At(at).own.prev {
+		r := c.mu.runs.At(at)
+		n := c.mu.tree.At(r.node)
+		all = append(all, nodeOf{r.node, n.Parent, slices.Clone(n.Blocks[:r.blocks])})
 	}
 	return all
 }
