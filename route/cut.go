@@ -106,7 +106,7 @@ func (r *Router) Cut(requestID string, stage Stage) {
 		return
 	case state != breaker.Closed:
 		r.outcome(a, breaker.Failed, 0, now)
-	case r.mayLeaveOut(w, true):
+	case r.mayLeaveOut(w, true, false):
 		w.breaker.Trip(c, now)
 		r.leavesOut(w)
 		r.wellUntil = time.Time{}

@@ -203,7 +203,7 @@ func (r *Router) gaveUp(a *attempt, now time.Time) {
 	w := a.worker
 	a.unlist()
 	w.failed++
-	if w.silent || r.mayLeaveOut(w, true) {
+	if w.silent || r.mayLeaveOut(w, true, false) {
 		if !w.silent && w.breaker.Closed() {
 			r.leavesOut(w)
 		}
@@ -255,7 +255,7 @@ func (r *Router) outcomeOf(a *attempt, o breaker.Outcome, retryAfter time.Durati
 	}
 	probed := w.breaker.State(now) == breaker.HalfOpen
 	out := w.breaker.Ended(&r.settings.Breaker, &a.ticket, o, retryAfter, now, func() bool {
-		may := r.mayLeaveOut(w, !shared)
+		may := r.mayLeaveOut(w, !shared, false)
 		if !may {
 			w.spared++
 		}
@@ -285,13 +285,15 @@ func (r *Router) tellFailing(w *workerState) {
 
 // mayLeaveOut reports whether the workers that stay are enough without this one. Without prefill workers
 // the decode workers do all: so all of them may be left out, if it is sure that what failed is theirs.
-func (r *Router) mayLeaveOut(w *workerState, sure bool) bool {
+// Those that are doubted for other routers' word alone are out for who is told of only: they do not keep in one that fails here.
+func (r *Router) mayLeaveOut(w *workerState, sure, told bool) bool {
+	now := r.cfg.Now()
 	all, out, decode := 0, 0, false
 	for _, other := range r.workers {
 		if other.absent() != Eligible {
 			continue
 		}
-		left := other != w && (other.silent || other.breaker.State(r.cfg.Now()) != breaker.Closed)
+		left := other != w && (other.silent || other.breaker.State(now) != breaker.Closed && (told || !other.breaker.Doubted()))
 		if (other.Role == Prefill) != (w.Role == Prefill) {
 			decode = decode || !left
 			continue
@@ -307,9 +309,12 @@ func (r *Router) mayLeaveOut(w *workerState, sure bool) bool {
 
 // leftOut says whether a worker gets no requests for what became of others.
 func (r *Router) leftOut(w *workerState, now time.Time) Reason {
-	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w, true) {
+	if first := w.oldest; first != nil && !w.silent && first.overdue(now) && r.mayLeaveOut(w, true, false) {
 		w.silent = true
 		r.leavesOut(w)
+	}
+	if w.breaker.Doubted() && !r.mayLeaveOut(w, false, true) { // others fail, or are gone, since it was told
+		w.breaker.Trust()
 	}
 	switch {
 	case w.silent:

@@ -499,3 +499,60 @@ func TestFailsElsewhere(t *testing.T) {
 		t.Errorf("told are %v", told)
 	}
 }
+
+// TestFailsElsewhereAndHere: a word that is wrong keeps in no worker that fails here: what is said yields to what is seen, and
+// both leave out no more than the share.
+func TestFailsElsewhereAndHere(t *testing.T) {
+	for _, all := range []int{2, 6} {
+		r, _, _ := open(t, nil, workers(all)...)
+		says := func(worker int) {
+			r.Apply(load.Change{Kind: load.Failing, Key: load.Key{Owner: 2}, Rank: shard.RankID{Worker: uint64(worker)}})
+		}
+		in := func(state breaker.State) (n int) {
+			for _, h := range r.Health() {
+				if h.State == state {
+					n++
+				}
+			}
+			return n
+		}
+		n := 0
+		fails := func(worker int) {
+			id, at := fmt.Sprint("request ", n), uint64(worker)
+			n++
+			best(t, r, Prompt{Local: numbers(1, 1)}, Options{RequestID: id, Worker: &at})
+			r.Failed(id, Whole, Failure{})
+			r.Free(id)
+		}
+		most := int(DefaultSettings().LeftOutShare * float64(all))
+		for w := range most {
+			says(1 + w)
+		}
+		if got := in(breaker.HalfOpen); got != most {
+			t.Fatalf("%d of %d are half open, not %d", got, all, most)
+		}
+		for range 3 {
+			fails(all)
+		}
+		if h := r.Health()[all-1]; h.State != breaker.Open {
+			t.Fatalf("of %d, one that fails is %v while others are said to", all, h.State)
+		}
+		took := map[uint64]bool{}
+		for i := range 8 * all { // under way at once: more than are admitted as probes
+			id := fmt.Sprint("chosen ", i)
+			took[best(t, r, Prompt{Local: numbers(100+i, 2)}, Options{RequestID: id}).Worker] = true
+			defer r.Free(id)
+		}
+		if got := in(breaker.Open) + in(breaker.HalfOpen); got != most || took[uint64(all)] {
+			t.Errorf("%d of %d are out, not %d; chosen are %v", got, all, most, took)
+		}
+		for w := range all { // all of them fail
+			for range 3 {
+				fails(1 + w)
+			}
+		}
+		if got := in(breaker.Closed); got != all-most {
+			t.Errorf("%d of %d that all fail are closed, not %d", got, all, all-most)
+		}
+	}
+}

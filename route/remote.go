@@ -117,7 +117,7 @@ func (r *Router) failsElsewhere(worker uint64, now time.Time) bool {
 		return false
 	}
 	w.heard = now
-	if !r.mayLeaveOut(w, false) {
+	if !r.mayLeaveOut(w, false, true) {
 		w.spared++
 		return false
 	}

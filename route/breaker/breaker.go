@@ -94,6 +94,7 @@ type Breaker struct {
 	stand int // successes that did not become failures
 	// Of HalfOpen.
 	live, passed int
+	doubted      bool // for somebody else's word only
 	// Of Closed: this and the last half of a window.
 	now, last counts
 	from      time.Time
@@ -120,7 +121,7 @@ func (b *Breaker) Well() bool { return b.state == Closed && b.inRow == 0 }
 func (b *Breaker) Closed() bool { return b.state == Closed }
 
 func (b *Breaker) become(s State) {
-	b.state = s
+	b.state, b.doubted = s, false
 	b.epoch++
 }
 
@@ -146,7 +147,8 @@ func (b *Breaker) Sent(now time.Time) Ticket {
 // Ended notes what became of a request, once for each ticket, but for a failure after
 // a success, which then is none: an answer that begins well and breaks off. It reports
 // whether the worker is out for it that was not before, but for the caller's word: may
-// is asked then, and without it the state stays.
+// is asked then, and without it the state stays. One that is doubted opens, or fills, by that word only, too; without
+// it, it is closed again.
 func (b *Breaker) Ended(c *Config, t *Ticket, o Outcome, retryAfter time.Duration, now time.Time, may func() bool) (out bool) {
 	b.State(now)
 	if t.epoch != b.epoch && !b.closedBy(t) {
@@ -155,6 +157,10 @@ func (b *Breaker) Ended(c *Config, t *Ticket, o Outcome, retryAfter time.Duratio
 	switch b.state {
 	case HalfOpen:
 		b.live = max(b.live-1, 0)
+		if b.doubted && (o == Failed || o == Refused) && !may() {
+			b.close()
+			return false
+		}
 		switch o {
 		case Succeeded:
 			t.began = true
@@ -294,7 +300,17 @@ func (b *Breaker) Trip(c *Config, now time.Time) {
 func (b *Breaker) Doubt() {
 	if b.state == Closed {
 		b.become(HalfOpen)
-		b.live, b.passed = 0, 0
+		b.live, b.passed, b.doubted = 0, 0, true
+	}
+}
+
+// Doubted reports whether it is half open for Doubt alone: no request has failed.
+func (b *Breaker) Doubted() bool { return b.doubted }
+
+// Trust takes Doubt back.
+func (b *Breaker) Trust() {
+	if b.doubted {
+		b.close()
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 // script runs a history: "ok", "bad", "full" or "full:3s" are requests that end at
 // once; "send x" is one under way and "end x ok" its end; "cut x" is one that begins well and
 // fails then; "back x" takes a failure back;
+// "doubt" is somebody else's word, "trust" takes it back;
 // "never" lets nothing be left out any more; a duration lets time pass. It returns the
 // states after each.
 func script(t *testing.T, c Config, text string) string {
@@ -44,6 +45,10 @@ func script(t *testing.T, c Config, text string) string {
 			may = false
 		case "renew":
 			b.Renew(now)
+		case "doubt":
+			b.Doubt()
+		case "trust":
+			b.Trust()
 		case "trip":
 			b.Trip(&c, now)
 		default:
@@ -96,6 +101,10 @@ func TestStates(t *testing.T) {
 		"too much to be taken back":         {"send a,bad 3,back a", "closed open closed"},
 		"renewed":                           {"bad 3,renew,ok 2", "open half_open closed"},
 		"renewed when full":                 {"full,renew", "full full"},
+		"doubted":                           {"bad 2,doubt,ok 2,bad 2", "closed half_open closed closed"},
+		"doubted and failing":               {"doubt,bad,trust,1s,trust", "half_open open open half_open half_open"},
+		"doubted and none may be out":       {"never,doubt,bad,doubt,full:3s", "closed half_open closed half_open closed"},
+		"doubted and trusted":               {"doubt,send a,trust,end a bad,bad 2", "half_open half_open closed closed closed"},
 		"tripped":                           {"trip,1s,trip", "open half_open open"},
 	} {
 		t.Run(name, func(t *testing.T) {

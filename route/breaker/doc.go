@@ -11,7 +11,7 @@
 //	  │                                                   ▲
 //	  └── refused for want of room ──► Full ──────────────┘ its time is over
 //
-// Somebody else's word makes a closed one half open: [Breaker.Doubt].
+// Somebody else's word makes a closed one half open: [Breaker.Doubt]. [Breaker.Trust] takes that back.
 //
 // Invariants:
 //   - Open and Full admit nothing, HalfOpen at most Config.Probes unanswered
