@@ -54,10 +54,7 @@ type Config struct {
 	ReadyLag       int           // messages of a stream behind which the index still counts as caught up
 	IngestMessages int           // of a stream, read and not applied
 	IngestBytes    int64         // likewise
-	// EngineSnapshots has engines that are read without NATS asked for all that they hold
-	// where their replay does not reach back.
-	EngineSnapshots bool
-	Ingest          ingest.Settings
+	Ingest         ingest.Settings
 
 	Registry registry.Settings
 
@@ -104,8 +101,6 @@ func (c *Config) Declare(set *conf.Set) {
 		Reading waits beyond.`, conf.Between(1, 1<<24))
 	set.Bytes(&c.IngestBytes, "ingest-max-bytes", 64<<20, "Most bytes of messages of a stream that are read and not applied yet.",
 		conf.Between[int64](1<<20, 1<<30))
-	set.Bool(&c.EngineSnapshots, "engine-snapshots", false, `Ask engines for all that they hold, at their replay endpoints, where their replay does not reach back, in the form of
-		vllm#50134, which no release has yet. Of others something is missing then until they clear their cache or restart.`)
 	c.Ingest.Declare(set)
 	c.Registry.Declare(set)
 	c.Shares.Declare(set)

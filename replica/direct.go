@@ -8,7 +8,6 @@ import (
 	"github.com/kvatlas/kvatlas/ingest"
 	"github.com/kvatlas/kvatlas/ingest/direct"
 	"github.com/kvatlas/kvatlas/ingest/follow"
-	"github.com/kvatlas/kvatlas/ingest/zmqfeed"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -31,7 +30,6 @@ func (r *Replica) openDirect(reg *registry.Registry) (*direct.Direct, error) {
 			// It fails for a worker that has just left: nobody looks then.
 			_ = reg.SetListener(registry.Key{Space: k.Space, Worker: k.Worker}, s.DPRank, status, cause)
 		},
-		Feed:    zmqfeed.Config{Snapshots: r.cfg.EngineSnapshots},
 		Metrics: r.metrics, Log: r.log,
 	})
 }

@@ -29,11 +29,6 @@ type Config struct {
 	// first 1,000 of a reply.
 	Lose       func(seq uint64) bool
 	LoseReplay func(i int, seq uint64) bool
-	// Snapshot returns the payloads of a snapshot taken before the payload with the
-	// number next, for requests in the form of vllm#50134 (see ingest/zmqfeed). It is called
-	// with the publisher's lock held. Nil: such a request is answered as releases without
-	// it do, which read the word as a number beyond all others.
-	Snapshot func(next uint64) [][]byte
 	// HoldReplay makes replays stay without an end, as when the end is lost.
 	HoldReplay func() bool
 }
@@ -283,7 +278,7 @@ func (p *Publisher) replays(_ net.Conn, c *zmtp.Conn) {
 		if m.Len() != 2 || len(m.Frame(0)) != 0 || len(m.Frame(1)) != 8 {
 			continue
 		}
-		for _, e := range p.answer(m.Frame(1)) {
+		for _, e := range p.from(binary.BigEndian.Uint64(m.Frame(1))) {
 			binary.BigEndian.PutUint64(seq[:], e.seq)
 			frames := [][]byte{none, seq[:], e.payload}
 			if p.cfg.WithTopic {
@@ -304,19 +299,6 @@ func (p *Publisher) replays(_ net.Conn, c *zmtp.Conn) {
 			return
 		}
 	}
-}
-
-// answer returns what the request asks for.
-func (p *Publisher) answer(request []byte) (out []entry) {
-	if p.cfg.Snapshot == nil || string(request) != "snapshot" {
-		return p.from(binary.BigEndian.Uint64(request))
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, payload := range p.cfg.Snapshot(p.next) {
-		out = append(out, entry{p.next, payload})
-	}
-	return out
 }
 
 // from returns what the buffer holds from seq on, but for what is to be lost.

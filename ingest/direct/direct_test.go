@@ -18,16 +18,15 @@ import (
 
 var key = Key{event.Space{Model: "m", BlockSize: enginetest.BlockSize}, 7}
 
-func open(t *testing.T) (*Direct, *shard.Set) { return openWith(t, "", false) }
+func open(t *testing.T) (*Direct, *shard.Set) { return openScheme(t, "") }
 
-// openWith opens a Direct whose workers all have the engine scheme.
-func openWith(t *testing.T, scheme string, snapshots bool) (*Direct, *shard.Set) {
+// openScheme opens a Direct whose workers all have the engine scheme.
+func openScheme(t *testing.T, scheme string) (*Direct, *shard.Set) {
 	t.Helper()
 	set := shard.New(shard.Config{Shards: 2, EngineScheme: func(event.Space, uint64) string { return scheme }})
 	d, err := New(Config{
 		Index: func(id event.Space) (ingest.Applier, error) { return set.Open(id) },
 		Feed: zmqfeed.Config{
-			Snapshots: snapshots, ReplayIdle: time.Minute, // a slow engine is none that is gone
 			RetryMin: 5 * time.Millisecond, RetryMax: 50 * time.Millisecond, ProbeMin: 50 * time.Millisecond,
 			ReplayAttempts: 10_000, // while the engine restarts nobody answers
 		},
@@ -166,7 +165,7 @@ func TestLossesShow(t *testing.T) {
 // TestWhatIsLostIsInferred: of a rank that lost batches, blocks below unknown
 // parents have the place that another worker knows.
 func TestWhatIsLostIsInferred(t *testing.T) {
-	d, set := openWith(t, "one", false)
+	d, set := openScheme(t, "one")
 	m := enginetest.NewMock(t, 3, 1, 30)
 	m.Publish(200)
 	sp, err := set.Open(key.Space)
@@ -191,35 +190,6 @@ func TestWhatIsLostIsInferred(t *testing.T) {
 	}
 	if s := d.Ranks(key)[0]; !s.Incomplete || s.Blocks.Inferred == 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestASnapshotMakesAFleetWithoutNATSWhole: a replica that starts late, and one that was away
-// for longer than the replay reaches, have all that the engine holds, block by block.
-func TestASnapshotMakesAFleetWithoutNATSWhole(t *testing.T) {
-	d, set := openWith(t, "", true)
-	m := enginetest.NewMock(t, 4, 1, 30)
-	m.Publish(100)
-	for range 2 {
-		if err := d.Follow(key, endpoints(m)); err != nil {
-			t.Fatal(err)
-		}
-		equal(t, set, m, 0)
-		waittest.Until(t, func() error {
-			for n, r := range d.Ranks(key) {
-				if r.Incomplete || r.Lost > 0 || r.Restarts > 0 || r.UnknownParents > 0 || r.State == follow.Away {
-					return fmt.Errorf("rank %d: %+v", n, r)
-				}
-			}
-			return nil
-		})
-		for n, s := range d.Feeds(key) {
-			if s.Snapshots[zmqfeed.SnapshotTaken] == 0 {
-				t.Errorf("rank %d: snapshots %v", n, s.Snapshots)
-			}
-		}
-		d.Unfollow(key)
-		m.Publish(100)
 	}
 }
 

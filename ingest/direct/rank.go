@@ -114,10 +114,6 @@ func (r *follower) clear() {
 		Events: []event.Event{{Kind: event.Cleared, AllTiers: true, DPRank: r.key.dpRank}}})
 }
 
-// mostBlocks is how many blocks the index is given at a time, and as many as one event has
-// beyond.
-const mostBlocks = 4096
-
 // Batch implements zmqfeed.Handler.
 func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
@@ -130,16 +126,7 @@ func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool)
 		r.d.m.event(ev.Kind)
 	}
 	r.d.m.filtered.Add(b.Filtered)
-	var out core.Outcome
-	for all := b.Events; len(b.Events) > 0; { // a snapshot is long: others' batches are applied in between
-		n, blocks := 0, 0
-		for ; n < len(all) && blocks < mostBlocks; n++ {
-			blocks += len(all[n].Engine)
-		}
-		b.Events, all = all[:n], all[n:]
-		out.Add(r.apply(b))
-		b.Events = all
-	}
+	out := r.apply(b)
 	r.note(func(s *RankStatus) {
 		s.Batches++
 		s.LastBatch = time.Now()
@@ -151,11 +138,6 @@ func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool)
 
 // Restart implements zmqfeed.Handler.
 func (r *follower) Restart(sign follow.Sign) {
-	if sign == follow.Replaced {
-		r.d.cfg.Log.Info("an engine says all that it holds, as its replay did not reach back", "worker", r.key.Worker, "dp_rank", r.key.dpRank)
-		r.clear()
-		return
-	}
 	r.d.cfg.Log.Info("an engine restarted", "worker", r.key.Worker, "dp_rank", r.key.dpRank, "seen_by", sign.String())
 	r.clear()
 	r.note(func(s *RankStatus) { s.Restarts++ })

@@ -40,13 +40,12 @@ const (
 	Differs              // the batch with the last number taken has other content
 	Unproven             // the replay goes on after the last batch taken, and no longer has it
 	Named                // who sends it says so
-	Replaced             // nothing did: the engine gave a snapshot of what it holds
 	NumSigns
 )
 
 // String returns the sign's name in metrics and logs.
 func (s Sign) String() string {
-	return [...]string{"none", "fell_back", "shorter", "differs", "unproven", "named", "snapshot", "unknown"}[min(s, NumSigns)]
+	return [...]string{"none", "fell_back", "shorter", "differs", "unproven", "named", "unknown"}[min(s, NumSigns)]
 }
 
 // Batch is one batch of a wire. The rank keeps it until it is Done.
@@ -213,15 +212,6 @@ func (r *Rank) Anew(s *Step, sign Sign) {
 	// Nothing is left that another process said.
 	r.why = nil
 	r.wire = wire{proven: true, looked: r.wire.looked, verify: r.wire.verify}
-}
-
-// Snapshot takes, in the place of all that was known, a batch of all that the engine holds
-// after its batch b.Number. What it sent since is asked for.
-func (r *Rank) Snapshot(s *Step, b *Batch) {
-	r.Anew(s, Replaced)
-	r.known, r.last = true, b.Number // the ids are larger by one: b is next
-	r.apply(s, b.message(r), true)
-	r.ask(s, Connected)
 }
 
 // Contents are what was in the batch that was applied.

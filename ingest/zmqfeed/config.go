@@ -65,12 +65,6 @@ type Config struct {
 	// what it may have missed; while the silence lasts the time doubles up to
 	// ProbeMax. Defaults: 1 s and 30 s. A negative ProbeMin means never.
 	ProbeMin, ProbeMax time.Duration
-	// Snapshots has the engine asked, at Replay, for all that it holds where its replay
-	// does not reach back (see snapshot.go). SnapshotBytes bounds what is read of an
-	// answer, default 256 MiB; an engine that repeats the need is asked at times that
-	// grow from RetryMin to ReplayPause.
-	Snapshots     bool
-	SnapshotBytes int
 	// Limit is shared by feeds that may not all replay at once; nil: no limit.
 	Limit *Limit
 }
@@ -93,7 +87,6 @@ func (c *Config) setDefaults() error {
 	number(&c.QueueBytes, 64<<20)
 	number(&c.MaxMessage, 64<<20)
 	number(&c.ReplayAttempts, 6)
-	number(&c.SnapshotBytes, 256<<20)
 	number(&c.ReplayRate, 10)
 	span(&c.Dial, 5*time.Second)
 	span(&c.RetryMin, 100*time.Millisecond)

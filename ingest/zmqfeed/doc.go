@@ -8,14 +8,10 @@
 // the rank asks for, while live messages wait in a bounded queue, and tells the rank when
 // the wire broke or has been silent.
 //
-// Where a replay does not reach back an engine may be asked for a snapshot (snapshot.go,
-// Config.Snapshots): to the Handler it is a Restart and one batch of all that is held.
-//
 // Invariants:
 //   - Between two calls of Handler.Restart, the numbers that a Handler
 //     is told by Batch and Gap rise from 0 without a hole or an overlap (from
-//     the position that the feed was given, if it was given one; after a Restart
-//     by a snapshot from its one batch, the last one that it contains).
+//     the position that the feed was given, if it was given one).
 //   - Whatever an engine does, connections, replays and restarts come at bounded
 //     rates, and those that bring nothing less and less often.
 //   - A replay is not asked for what waits of a connection that is gone: another

@@ -36,9 +36,7 @@ type Feed struct {
 	anew    pace.Pace // restarts; rest is how long to wait after the last
 	rest    time.Duration
 	replays pace.Quota
-	snaps   pace.Pace       // snapshots
-	fresh   *engine.Decoder // of the snapshot that is taken
-	seed    uint64          // of the chance in waits
+	seed    uint64 // of the chance in waits
 	// dial is zmtp.Dial, but in tests.
 	dial func(ctx context.Context, endpoint string, t zmtp.Type, o zmtp.Options) (*zmtp.Conn, error)
 }
@@ -146,10 +144,6 @@ func (f *Feed) whyLost(n uint64) Reason {
 func (f *Feed) begunAnew(sign follow.Sign) {
 	for i, n := range f.dec.Stats() {
 		f.leftPast[i] += n
-	}
-	if sign == follow.Replaced {
-		f.dec = f.fresh // it has read what is held
-		return
 	}
 	f.dec, _ = engine.NewDecoder(f.cfg.Decoder) // New has made one
 	f.count(func(c *Stats) { c.Restarts[sign]++ })

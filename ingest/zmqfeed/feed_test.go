@@ -41,7 +41,6 @@ type recorder struct {
 	gaps   []Gap         // likewise
 	why    []follow.Sign // of all restarts
 	states []State
-	any    bool          // the next number is any: a snapshot's
 	change chan struct{} // cap 1
 
 	onBatch func(seq uint64) // called without the lock
@@ -63,10 +62,10 @@ func (r *recorder) Batch(seq uint64, b *event.Batch) (unknownParent, refused boo
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed()
-	if seq != r.next && !r.any {
+	if seq != r.next {
 		r.t.Errorf("batch %d, want %d", seq, r.next)
 	}
-	r.next, r.any = seq+1, false
+	r.next = seq + 1
 	for _, ev := range b.Events {
 		r.have = append(r.have, ev.Engine...)
 	}
@@ -88,7 +87,7 @@ func (r *recorder) Restart(why follow.Sign) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.changed()
-	r.next, r.have, r.gaps, r.any = 0, nil, nil, why == follow.Replaced
+	r.next, r.have, r.gaps = 0, nil, nil
 	r.why = append(r.why, why)
 }
 

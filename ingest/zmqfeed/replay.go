@@ -13,7 +13,6 @@ import (
 
 var (
 	errHole     = errors.New("the replay has a hole")
-	errBeyond   = errors.New("the engine's replay does not reach back so far")
 	errNoReplay = errors.New("the engine's replay does not answer to the end")
 )
 
@@ -42,7 +41,6 @@ func (s *session) replayed(ctx context.Context) error {
 	q := *f.asked
 	f.asked = nil
 	sleep(ctx, time.Until(q.NotBefore))
-	snapshots := f.cfg.Snapshots // no more than one for a question
 	for failures := 0; failures < f.cfg.ReplayAttempts; {
 		before := f.Next()
 		for ctx.Err() == nil { // what waits meanwhile comes with the next replay
@@ -54,14 +52,7 @@ func (s *session) replayed(ctx context.Context) error {
 		}
 		err := errBroken
 		if !s.broken.Load() {
-			err = s.replay(ctx, q, snapshots)
-		}
-		if errors.Is(err, errBeyond) {
-			if snapshots = false; s.snapshot(ctx) {
-				return nil // the rank asks for what was sent since
-			}
-			f.Step(func(k *follow.Rank, st *follow.Step) { q = k.Again(st) })
-			continue
+			err = s.replay(ctx, q)
 		}
 		switch {
 		case f.over:
@@ -95,35 +86,8 @@ func (s *session) replayed(ctx context.Context) error {
 }
 
 // replay asks once, on a connection of its own: what comes late of a reply that
-// was given up cannot be taken for the next one's. With snapshots it ends with errBeyond
-// where it does not reach back, before the rank takes that for a loss.
-func (s *session) replay(ctx context.Context, q follow.Question, snapshots bool) error {
-	f := s.f
-	f.count(func(c *Stats) { c.Replays++ })
-	f.replaying = true
-	defer func() { f.replaying = false }()
-	first := true
-	return s.request(ctx, binary.BigEndian.AppendUint64(nil, q.From-1), func(it *item, number uint64, payload []byte) error {
-		if first && snapshots && number > f.Next() {
-			return errBeyond
-		}
-		first = false
-		it.set(f, number, payload)
-		whole := true
-		f.Step(func(k *follow.Rank, st *follow.Step) { whole = k.Replayed(st, &it.Batch) })
-		switch {
-		case f.over:
-			return errRestarted
-		case !whole:
-			return errHole
-		}
-		return nil
-	})
-}
-
-// request asks the engine's replay endpoint, and gives take each reply but the one that
-// ends the answer. An error of take ends it before.
-func (s *session) request(ctx context.Context, ask []byte, take func(it *item, number uint64, payload []byte) error) error {
+// was given up cannot be taken for the next one's.
+func (s *session) replay(ctx context.Context, q follow.Question) error {
 	f := s.f
 	if l := f.cfg.Limit; l != nil {
 		select {
@@ -135,6 +99,7 @@ func (s *session) request(ctx context.Context, ask []byte, take func(it *item, n
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
 	defer cancel()
+	f.count(func(c *Stats) { c.Replays++ })
 	conn, err := f.dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
 	if err != nil {
 		return err
@@ -142,9 +107,11 @@ func (s *session) request(ctx context.Context, ask []byte, take func(it *item, n
 	defer conn.Close()                                          //nolint:errcheck // nothing is left to send
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the read tells
 	defer stop()
-	if err := conn.WriteMessage(nil, ask); err != nil {
+	if err := conn.WriteMessage(nil, binary.BigEndian.AppendUint64(nil, q.From-1)); err != nil {
 		return fmt.Errorf("ask for a replay at %s: %w", f.cfg.Replay, err)
 	}
+	f.replaying = true
+	defer func() { f.replaying = false }()
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(f.cfg.ReplayIdle)); err != nil {
 			return err
@@ -163,8 +130,14 @@ func (s *session) request(ctx context.Context, ask []byte, take func(it *item, n
 		case number == endOfReplay && len(payload) == 0:
 			return nil
 		}
-		if err := take(it, number, payload); err != nil {
-			return err
+		it.set(f, number, payload)
+		whole := true
+		f.Step(func(k *follow.Rank, st *follow.Step) { whole = k.Replayed(st, &it.Batch) })
+		switch {
+		case f.over:
+			return errRestarted
+		case !whole:
+			return errHole
 		}
 	}
 }

@@ -38,24 +38,6 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// SnapshotResult says what came of asking an engine for a snapshot.
-type SnapshotResult uint8
-
-// The results.
-const (
-	SnapshotTaken    SnapshotResult = iota
-	SnapshotNone                    // the engine knows no such request, or has refused it
-	SnapshotUnusable                // it is not what one must be, or cannot be read
-	SnapshotOversize                // it is larger than Config.SnapshotBytes
-	SnapshotFailed                  // the answer did not come to its end
-	numSnapshotResults
-)
-
-// String returns the result as a metric's label.
-func (r SnapshotResult) String() string {
-	return [...]string{"taken", "none", "unusable", "oversize", "failed", "unknown"}[min(r, numSnapshotResults)]
-}
-
 // Stats counts what a Feed saw since it was made.
 type Stats struct {
 	Messages  uint64 // live messages taken off the queue
@@ -83,8 +65,6 @@ type Stats struct {
 	ReplayDown  bool   // the last one did
 	ReplayHoles uint64 // holes in replays
 	ReplayExtra uint64 // replayed batches that were not asked for, or known already
-
-	Snapshots [numSnapshotResults]uint64 // asked for
 
 	Malformed  uint64 // messages that are not topic, number and payload, live or replayed
 	OtherTopic uint64 // live messages of another topic
@@ -155,9 +135,6 @@ func AllSeries() []Series {
 	for r := range Reason(NumReasons) {
 		all = append(all, Series{"lost_batches_total", []string{"reason", r.String()}, func(s *Stats) uint64 { return s.Lost[r] }})
 	}
-	for r := range numSnapshotResults {
-		all = append(all, Series{"snapshots_total", []string{"result", r.String()}, func(s *Stats) uint64 { return s.Snapshots[r] }})
-	}
 	for c := follow.FellBack; c <= follow.Unproven; c++ {
 		all = append(all, Series{"restarts_total", []string{"cause", c.String()}, func(s *Stats) uint64 { return s.Restarts[c] }})
 	}
@@ -178,7 +155,6 @@ func SeriesHelp(prefix string) map[string]string {
 		prefix + "connects_total":       "Subscriptions to engines.",
 		prefix + "disconnects_total":    "Subscriptions that broke.",
 		prefix + "lost_batches_total":   "Batches that are lost for good, by reason.",
-		prefix + "snapshots_total":      "Snapshots asked of engines whose replay did not reach back, by result.",
 		prefix + "restarts_total":       "Engine restarts, by cause: what showed them.",
 		prefix + "left_out_total":       "Things left out of batches, by reason.",
 	}

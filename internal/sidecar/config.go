@@ -43,7 +43,6 @@ type Config struct {
 
 	Engine     string // ZMQ endpoint of rank 0; empty: none
 	Replay     string
-	Snapshots  bool
 	Topic      string
 	ExactTopic bool
 	Eagle      bool
@@ -136,8 +135,6 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
 		number to the port), or ipc:///path. This or --socket is needed.`)
 	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one every lost message begins the stream anew.")
-	set.Bool(&c.Snapshots, "engine-snapshots", false, `Ask engines for all that they hold, at their replay endpoints, where their replay does not reach back, in the form of
-		vllm#50134, which no release has yet. Of others something is missing then until they clear their cache or restart.`)
 	set.List(&c.Loras, "lora-ids", nil, `Names of the engine's LoRA adapters, as number=name, for engines whose events give no more
 		than the number (vLLM before 0.14). Blocks of an adapter without a name are left out and counted (unnamed_lora).`)
 	set.String(&c.Topic, "engine-topic", "", "What the topic of the engine's messages begins with.")

@@ -196,7 +196,7 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
 	cfg := zmqfeed.Config{
-		Endpoint: endpoint, Replay: replay, Snapshots: s.cfg.Snapshots, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
+		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
 		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras, Remote: st.cfg.pooled[event.External]},
 	}
 	feed, err := zmqfeed.New(cfg, st)

@@ -307,11 +307,6 @@ func (s *stream) Restart(sign follow.Sign) {
 	if s.torn != nil {
 		return
 	}
-	if sign == follow.Replaced {
-		s.cfg.log.Info("the engine says all that it holds, as its replay did not reach back: its stream begins anew", "dp_rank", s.cfg.dpRank)
-		_ = s.begin(false) // torn says it
-		return
-	}
 	s.cfg.m.restarts.Inc()
 	s.cfg.log.Info("the engine restarted, its stream begins anew", "dp_rank", s.cfg.dpRank, "seen_by", sign.String())
 	_ = s.begin(false) // torn says it

@@ -3,7 +3,6 @@ package enginetest
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/enginepub"
@@ -23,8 +22,6 @@ type Mock struct {
 	seed  uint64
 	pubs  []*enginepub.Publisher
 	ports [2]int // of rank 0's endpoint and replay
-	mu    sync.Mutex
-	sent  [][][]byte // by rank, since the start; guarded by mu
 }
 
 // NewMock returns a mock engine that runs.
@@ -56,17 +53,13 @@ func (m *Mock) Restart() {
 func (m *Mock) start() error {
 	m.seed++
 	rnd := rand.New(rand.NewPCG(m.seed, 2))
-	m.mu.Lock()
-	m.sent = make([][][]byte, m.Ranks)
-	m.mu.Unlock()
 	for i := range m.pubs {
 		if m.pubs[i] != nil {
 			_ = m.pubs[i].Close() // as killed
 		}
 		p, err := enginepub.New(enginepub.Config{
 			Endpoint: tcp(m.ports[0] + i), Replay: tcp(m.ports[1] + i), Buffer: m.Buffer, WithTopic: m.seed%2 == 0,
-			Lose:     func(uint64) bool { return rnd.IntN(10) == 0 },
-			Snapshot: func(next uint64) [][]byte { return m.snapshot(i, next) },
+			Lose: func(uint64) bool { return rnd.IntN(10) == 0 },
 		})
 		if err != nil {
 			return err
@@ -96,29 +89,14 @@ func (m *Mock) Publish(n int) {
 			if err != nil {
 				m.t.Fatal(err)
 			}
-			m.publish(i, payload)
+			m.pubs[i].Publish(payload)
 		}
 	}
 }
 
-func (m *Mock) publish(rank int, payload []byte) {
-	m.mu.Lock()
-	m.sent[rank] = append(m.sent[rank], payload) // before it has its number
-	m.mu.Unlock()
-	m.pubs[rank].Publish(payload)
-}
-
-// snapshot gives all that the rank held before the batch next, by how it came to it.
-func (m *Mock) snapshot(rank int, next uint64) [][]byte {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	parts := [][]byte{mptest.Encode([]any{1.5, []any{[]any{"AllBlocksCleared"}}})}
-	return append(parts, m.sent[rank][:min(int(next), len(m.sent[rank]))]...)
-}
-
 // Junk makes a rank publish a batch that nobody can read.
 func (m *Mock) Junk(rank int) {
-	m.publish(rank, []byte("\xc1"))
+	m.pubs[rank].Publish([]byte("\xc1"))
 	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
 }
 
@@ -127,7 +105,7 @@ func (m *Mock) Junk(rank int) {
 func (m *Mock) HalfJunk(rank int) {
 	unreadable := mptest.Map{"type", "BlockRemoved", "block_hashes", "all"}
 	readable := mptest.Map{"type", "BlockRemoved", "block_hashes", []any{uint64(1) << 40}}
-	m.publish(rank, mptest.Encode([]any{1.5, []any{unreadable, readable}}))
+	m.pubs[rank].Publish(mptest.Encode([]any{1.5, []any{unreadable, readable}}))
 	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
 }
 
