@@ -132,8 +132,8 @@ func TestWithoutNATS(t *testing.T) {
 // what one places the other counts, and a worker that leaves is forgotten.
 func TestFleetOverNATS(t *testing.T) {
 	dir := t.TempDir()
-	a, _ := start(t, "--data-dir="+dir, "--replica=a")
-	b, _ := start(t, "--data-dir="+dir, "--replica=b")
+	a, _ := start(t, "--data-dir="+dir, "--replica=a", "--queue-timeout=10m")
+	b, _ := start(t, "--data-dir="+dir, "--replica=b", "--queue-timeout=10m")
 	ctx, cancel := context.WithTimeout(t.Context(), waittest.Patience)
 	defer cancel()
 	log := slog.New(slog.DiscardHandler)

@@ -222,6 +222,11 @@ func (c *Console) spaceOf(r *request) (event.Space, *edge.Problem) {
 	if no != nil {
 		return event.Space{}, no
 	}
+	for _, m := range c.models() {
+		if m.Cache != nil && r.sees(m.Space.Group) && (!r.args.Has("model") || r.args.Get("model") == m.Space.Model) {
+			return event.Space{}, edge.Refuse(http.StatusNotFound, "model", edge.UnknownModel, "no tree is shown without events: what ranks hold is guessed from the choices")
+		}
+	}
 	for _, sp := range c.cfg.Replica.Set().Spaces() {
 		if r.sees(sp.Group) && (!r.args.Has("model") || r.args.Get("model") == sp.Model) && (size == 0 || uint32(size) == sp.BlockSize) &&
 			(!r.args.Has("group") || r.args.Get("group") == sp.Group) {

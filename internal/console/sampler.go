@@ -256,9 +256,17 @@ func (s *sampler) readModels() (changed bool) {
 	for _, m := range s.cfg.Models() {
 		sp := s.space(m.Space)
 		sp.model = true
+		guessed := guessedOf(m)
+		if m.Cache != nil {
+			sp.blocks = 0
+		}
 		for _, l := range m.Router.Loads() {
 			r := s.rank(sp, l.RankID, &changed)
 			r.load = float64(l.Requests)
+			if m.Cache != nil {
+				r.held = guessed[l.RankID]
+				sp.blocks += r.held
+			}
 			switch l.Left {
 			case route.Draining:
 				r.is(draining)

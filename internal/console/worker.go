@@ -77,11 +77,9 @@ func (c *Console) worker(r *request) (*edge.Reply, *edge.Problem) {
 	}
 	a := worker{Worker: number(id), At: time.Now().UnixMilli(), Spaces: []workerSpace{}}
 	spaces := slices.Clone(c.cfg.Replica.Set().Spaces())
-	if c.cfg.Models != nil {
-		for _, m := range c.cfg.Models() {
-			if !slices.Contains(spaces, m.Space) {
-				spaces = append(spaces, m.Space)
-			}
+	for _, m := range c.models() {
+		if !slices.Contains(spaces, m.Space) {
+			spaces = append(spaces, m.Space)
 		}
 	}
 	reg := c.cfg.Replica.Registry()
@@ -143,9 +141,15 @@ func (c *Console) workerIn(reg *registry.Registry, sp event.Space, id uint64) *w
 			k.Stream = &one
 		}
 	})
-	for _, l := range loadsOf(c.cfg.Models, sp) {
+	m := c.modelOf(sp)
+	guessed := guessedOf(m)
+	for _, l := range loadsOf(m) {
 		if l.Worker == id {
-			rank(l.DPRank).Load = &workerLoad{
+			k := rank(l.DPRank)
+			if m.Cache != nil {
+				k.Device = guessed[l.RankID]
+			}
+			k.Load = &workerLoad{
 				Requests: l.Requests, Prefilling: l.Prefilling, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.DecodeBlocks, PromptTokens: l.Prompt, FoundTokens: l.Found,
 			}
 			if l.Left != route.Eligible {
@@ -164,17 +168,41 @@ func (c *Console) workerIn(reg *registry.Registry, sp event.Space, id uint64) *w
 	return s
 }
 
-// loadsOf returns the loads of a space's ranks, if it is routed.
-func loadsOf(models func() []*fleet.Model, sp event.Space) []route.RankLoad {
-	if models == nil {
-		return nil
-	}
-	for _, m := range models() {
+// modelOf returns the model of a space; nil if it is not routed.
+func (c *Console) modelOf(sp event.Space) *fleet.Model {
+	for _, m := range c.models() {
 		if m.Space == sp {
-			return m.Router.Loads()
+			return m
 		}
 	}
 	return nil
+}
+
+// models returns those that are routed; none where none is.
+func (c *Console) models() []*fleet.Model {
+	if c.cfg.Models == nil {
+		return nil
+	}
+	return c.cfg.Models()
+}
+
+// guessedOf returns how many blocks each rank is taken to hold where the router's choices stand in
+// the place of an index; nil where there is one.
+func guessedOf(m *fleet.Model) map[shard.RankID]int {
+	if m == nil || m.Cache == nil {
+		return nil
+	}
+	held := make(map[shard.RankID]int)
+	m.Cache.EachRank(func(id shard.RankID, blocks int) { held[id] = blocks })
+	return held
+}
+
+// loadsOf returns the loads of a model's ranks, if there is one.
+func loadsOf(m *fleet.Model) []route.RankLoad {
+	if m == nil {
+		return nil
+	}
+	return m.Router.Loads()
 }
 
 func registrationOf(e *registry.Entry) *registration {

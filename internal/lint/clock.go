@@ -8,8 +8,7 @@ import (
 
 // byTheClock are the files whose tests may compare times of the day, and why no slow machine fails them.
 var byTheClock = map[string]string{
-	"chat/hostile_test.go": "the least of some runs, and eight times what is to be expected",
-	"ingest/sim_test.go":   "its histories are run in testing/synctest bubbles, by functions of their own",
+	"ingest/sim_test.go": "its histories are run in testing/synctest bubbles, by functions of their own",
 }
 
 // checkClock: a test does not fail for how long something took by the clock, which the machine

@@ -81,7 +81,7 @@ func TestRules(t *testing.T) {
 		{"too long at once", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if took := time.Since(at) / 2; 40 < took { return false }; return true }", "by the clock"},
 		{"too long between", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { end := time.Now(); if x := 1; x > 2 || end.Sub(at) > 40 { return false }; return true }", "by the clock"},
 		{"too long, of cases", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) { switch d := time.Since(at); { case d > 1: f(at) } }", "by the clock"},
-		{"too long in a file that may", "chat/hostile_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if time.Since(at) > 40 { return false }; return true }", ""},
+		{"too long in a file that may", "ingest/sim_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if time.Since(at) > 40 { return false }; return true }", ""},
 		{"too long in a bubble", "p/a_test.go", doc + "package p\nimport (\n\"testing\"\n\"testing/synctest\"\n\"time\")\nfunc f(t *testing.T) { synctest.Test(t, func(t *testing.T) { if time.Since(time.Now()) > 1 { t.Fail() } }) }", ""},
 		{"too short", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { if time.Since(at) < time.Second { return false }; return true }", ""},
 		{"waits", "p/a_test.go", doc + "package p\nimport \"time\"\nfunc f(at time.Time) bool { return time.Since(at) > time.Second }", ""},
