@@ -541,7 +541,7 @@ func TestFailsElsewhereAndHere(t *testing.T) {
 		for i := range 8 * all { // under way at once: more than are admitted as probes
 			id := fmt.Sprint("chosen ", i)
 			took[best(t, r, Prompt{Local: numbers(100+i, 2)}, Options{RequestID: id}).Worker] = true
-			defer r.Free(id)
+			t.Cleanup(func() { r.Free(id) })
 		}
 		if got := in(breaker.Open) + in(breaker.HalfOpen); got != most || took[uint64(all)] {
 			t.Errorf("%d of %d are out, not %d; chosen are %v", got, all, most, took)

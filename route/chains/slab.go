@@ -20,8 +20,10 @@ type page[T any] struct {
 // At returns an element.
 func (s *Slab[T]) At(at uint32) *T { return &s.pages[at/pageSize].is[at%pageSize] }
 
-// Len returns the number below which all are, and Live how many are in use.
-func (s *Slab[T]) Len() int  { return int(s.taken) }
+// Len returns the number below which all are.
+func (s *Slab[T]) Len() int { return int(s.taken) }
+
+// Live returns how many are in use.
 func (s *Slab[T]) Live() int { return s.live }
 
 // Take returns the number of an element that was not in use; it is zero.
