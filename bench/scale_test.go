@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
+	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 )
 
 // The fleet of the benchmarks at scale: each of 1,024 workers has a chain under
@@ -118,10 +119,10 @@ func BenchmarkFleetGrow(b *testing.B) {
 	rounds(b, len(chains)*events, func() { ix = core.NewRadix(core.Options{}) }, func(i int) {
 		c, at := chains[i/events], i%events*span
 		ev := c.stored(at, at+span)
-		t := threadTime()
+		t := clocktest.Thread()
 		out := ix.Store(workerOf(i/events), ev, true)
 		if len(took) < cap(took) {
-			took = append(took, threadTime()-t)
+			took = append(took, clocktest.Thread()-t)
 		}
 		expect(b, "stored", out.Stored, span)
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/chat"
 	"github.com/kvatlas/kvatlas/chat/jinja"
+	"github.com/kvatlas/kvatlas/internal/testing/clocktest"
 )
 
 // many are n values of JSON with commas between.
@@ -58,11 +59,11 @@ func TestLongRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		took := func(body string) time.Duration {
-			begun := threadTime()
+			begun := clocktest.Thread()
 			if _, err := m.Prompt(context.Background(), body, nil); err != nil {
 				t.Fatalf("%s: %v", c.name, err)
 			}
-			return threadTime() - begun
+			return clocktest.Thread() - begun
 		}
 		// The thread's own time, which nobody else takes, and the least of some runs. Quadratic
 		// ones take a hundred times as long, however often.

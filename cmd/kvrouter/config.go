@@ -238,7 +238,7 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Duration(&p.DialTimeout, "dial-timeout", 2*time.Second, "Time to connect to an engine.", conf.Between(time.Millisecond, time.Minute))
 	set.Duration(&p.FirstByte, "first-byte-timeout", 10*time.Minute, `Time in which an engine must begin its answer, which one that does
 		not stream does at its end; 0 is for ever.`, conf.Between(0, 24*time.Hour))
-	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer. A stream's comments and pings are none, behind its first token.",
+	set.Duration(&p.EngineIdle, "engine-idle-timeout", 5*time.Minute, "Most time between two chunks of an answer. A stream's comments and pings are none, behind its first token, nor are events that carry nothing of an answer.",
 		conf.Between(time.Millisecond, 24*time.Hour))
 	set.Duration(&p.KeepAlive, "engine-keep-alive", 3*time.Second, `How long an idle connection to an engine is kept open. Give less than
 		the engine does: vLLM and SGLang close theirs after 5s.`, conf.Between(time.Millisecond, time.Hour))

@@ -8,7 +8,8 @@
 // Invariants:
 //   - Without the race detector it does nothing, and costs nothing.
 //   - The two files with a build tag are on.go and off.go; nothing else of the
-//     module is another for the race detector.
+//     module is another for the race detector, but for how often an embedded NATS server syncs
+//     (internal/nats/broker).
 //
 // Ownership: it keeps nothing.
 package race

@@ -1,4 +1,4 @@
-package chat_test
+package clocktest
 
 import (
 	"time"
@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadTime is the processor time that the thread has had.
-func threadTime() time.Duration {
+// Thread returns the processor time that the thread has had: who measures with it keeps to one
+// (runtime.LockOSThread).
+func Thread() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
 		return 0
