@@ -12,6 +12,7 @@ import (
 type Seen struct {
 	DPRank    uint32   `json:"dp_rank"`
 	Error     string   `json:"error,omitempty"`      // why its events are not read at the moment
+	Waits     string   `json:"waits,omitempty"`      // why what is read cannot be published at the moment
 	Batches   bool     `json:"batches,omitempty"`    // some were read since the publisher started
 	BlockSize uint32   `json:"block_size,omitempty"` // the engine's, where it is another than the worker's
 	Tiers     []string `json:"tiers,omitempty"`      // of blocks held now, as event.Tier writes them
@@ -53,6 +54,6 @@ func (w *Worker) checkSeen() error {
 
 // texts are those of what was seen.
 func (s *Seen) texts() []string {
-	list := append([]string{s.Error, s.Replay}, s.LeftOut...)
+	list := append([]string{s.Error, s.Waits, s.Replay}, s.LeftOut...)
 	return append(list, s.Lost...)
 }

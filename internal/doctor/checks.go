@@ -156,6 +156,10 @@ func events(f *Facts) []finding {
 			return one(Fault, "is the endpoint that of the engine's events, with the rank added to its port, and are they on? ("+enginesPage+")",
 				"the events of rank %d are not read: %s", s.DPRank, s.Error)
 		}
+		if s.Waits != "" {
+			return one(Fault, "has the NATS server room on its disk (--nats-max-store, --stream-max-bytes), and may this user write there?",
+				"the events of rank %d are not published: %s", s.DPRank, s.Waits)
+		}
 	}
 	if f.Worker.Transport == registry.NoEvents && f.Engine != nil {
 		return one(Warning, "give it a kvpublisher", "it publishes none: what it holds is guessed")

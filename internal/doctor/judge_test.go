@@ -77,6 +77,7 @@ func TestEachCheckFinds(t *testing.T) {
 		{"block_size", Fault, "rank 1 stores blocks of 64", func(f *Facts) { f.Worker.Seen[1].BlockSize = 64 }},
 		{"dp_ranks", Fault, "has 4", func(f *Facts) { f.Engine.Ranks = 4 }},
 		{"events", Fault, "not read", func(f *Facts) { f.Worker.Seen[1].Error = "refused" }},
+		{"events", Fault, "of rank 1 are not published: no room", func(f *Facts) { f.Worker.Seen[1].Waits, f.Ranks[1].Heard = "no room", 0 }},
 		{"events", Fault, "nothing arrived", func(f *Facts) { f.Ranks[1].Heard = 0 }},
 		{"events", Fault, "by rank 0", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].OtherRank = 0, 0 }},
 		{"events", Unknown, "cut off", func(f *Facts) { f.Ranks[1].Reading = "cut off" }},

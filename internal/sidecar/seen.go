@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"strings"
+	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
@@ -9,6 +10,15 @@ import (
 
 // maxSeenError bounds the text of an error in the registration.
 const maxSeenError = 256
+
+// seenError is a text that may be announced; empty where there is none.
+func seenError(p *atomic.Pointer[string]) string {
+	why := p.Load()
+	if why == nil {
+		return ""
+	}
+	return strings.ToValidUTF8((*why)[:min(len(*why), maxSeenError)], "")
+}
 
 // seen is what is announced of each rank's engine, for those who look for what is
 // configured wrong. It names what there was, and counts nothing: a registration is
@@ -20,9 +30,7 @@ func (s *Sidecar) seen() []registry.Seen {
 	list := make([]registry.Seen, 0, len(s.streams))
 	for i, st := range s.streams {
 		n := registry.Seen{DPRank: st.cfg.dpRank, BlockSize: uint32(st.otherSize.Load()), Batches: s.socket != nil}
-		if why := st.interrupted.Load(); why != nil {
-			n.Error = strings.ToValidUTF8((*why)[:min(len(*why), maxSeenError)], "")
-		}
+		n.Error, n.Waits = seenError(&st.interrupted), seenError(&st.waits)
 		for t := range event.Tier(event.NumTiers) {
 			if st.tiers.Load()&(1<<t) != 0 {
 				n.Tiers = append(n.Tiers, t.String())

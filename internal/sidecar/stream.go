@@ -93,6 +93,7 @@ type stream struct {
 	groups           atomic.Pointer[[]event.CacheGroup] // what is known of them; nil: they are not followed
 	otherSize        atomic.Int64                       // the engine's size of a block, where it is not ours; else 0
 	interrupted      atomic.Pointer[string]             // why the engine's events are not read; nil: they are, or nothing is known
+	waits            atomic.Pointer[string]             // why there is no sink; nil: there is one, or nothing is known
 	tiers            atomic.Uint32                      // a bit for each on which blocks are held
 }
 
@@ -188,11 +189,17 @@ func (s *stream) openSink(last uint64) error {
 			break
 		}
 		if s.ctx.Err() == nil {
-			s.cfg.log.Warn("the stream waits: it cannot publish", "error", err)
+			text := err.Error()
+			if was := s.waits.Swap(&text); was == nil || *was != text { // said once, and announced as long as it lasts
+				s.cfg.log.Warn("the stream waits: it cannot publish", "dp_rank", s.cfg.dpRank, "error", err)
+			}
 		}
 		if !s.pause(s.cfg.retry) {
 			return s.tear(err)
 		}
+	}
+	if s.waits.Swap(nil) != nil {
+		s.cfg.log.Info("the stream publishes again", "dp_rank", s.cfg.dpRank)
 	}
 	s.opened.Store(true)
 	s.show()

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -69,6 +70,43 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	if want := []bool{false, false, true, true, false}; !slices.Equal(out.said, want) {
 		t.Errorf("events say that something is missing: %v, want %v", out.said, want)
 	}
+}
+
+// While a stream cannot publish, whoever asks is told why, and the log says it once.
+func TestAStreamThatCannotPublishSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, said, tries := new(notepad), new(strings.Builder), 0
+		s, err := newStream(streamConfig{
+			store: out, position: func() []byte { return nil }, every: time.Hour, retry: time.Second,
+			log: slog.New(slog.NewTextHandler(said, nil)), m: newStreamMeters(metrics.NewSet(), 0),
+			open: func(context.Context, opening) (sink, error) {
+				if tries++; tries < 4 {
+					return nil, errors.New("no room")
+				}
+				return out, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sidecar := &Sidecar{streams: []*stream{s}, socket: new(socket)}
+		sidecar.up.Store(true)
+		ended := make(chan error)
+		go func() { ended <- s.run(t.Context()) }()
+		synctest.Wait()
+		if waits := sidecar.seen()[0].Waits; waits != "no room" {
+			t.Errorf("announced is %q", waits)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if waits := sidecar.seen()[0].Waits; waits != "" || tries != 4 {
+			t.Errorf("after %d tries it still announces %q", tries, waits)
+		}
+		if n := strings.Count(said.String(), "no room"); n != 1 {
+			t.Errorf("the log says it %d times:\n%s", n, said)
+		}
+	})
 }
 
 // Where the engine's blocks are of another size than was set, the log says so once, with

@@ -175,6 +175,7 @@ func startIndexer(t *testing.T, home string, flags ...string) indexer {
 		t.Fatal(err)
 	}
 	in := indexer{process: start(t, home, "kvindexer", append([]string{"--data-dir", filepath.Join(home, "data"),
+		"--nats-max-store=64GiB", // not a share of what the disk has free: streams only set it aside
 		"--http-listen", "127.0.0.1:0", "--address-file", address}, flags...)...)}
 	eventually(t, 30*time.Second, func() error {
 		select {
