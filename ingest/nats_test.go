@@ -409,8 +409,8 @@ func TestNoBatchIsLostWhenTheServerIsKilled(t *testing.T) {
 		batches[msg.Header.Get("Nats-Batch-Id")]++
 	}
 	together := int(state.Msgs) - batches[""]
-	if together < int(state.Msgs)/2 || len(batches) > together/10 {
-		t.Errorf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
+	if n := len(batches) - 1; n == 0 || together < 2*n { // how many wait for one another is the disk's affair
+		t.Errorf("%d messages, %d of them in %d batches", state.Msgs, together, n)
 	}
 	t.Logf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
 }

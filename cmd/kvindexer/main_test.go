@@ -65,11 +65,13 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start runs kvindexer until the test ends and waits until it listens.
+// start runs kvindexer until the test ends and waits until it listens. What streams may set
+// aside is not a share of what the disk has free.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, exit: make(chan error, 1), changed: make(chan struct{})}
-	p.cmd = command(t.Context(), append([]string{"--http-listen=127.0.0.1:0", "--log-format=json", "--discover-every=20ms"}, args...)...)
+	p.cmd = command(t.Context(), append([]string{"--http-listen=127.0.0.1:0", "--log-format=json", "--discover-every=20ms",
+		"--nats-max-store=64GiB"}, args...)...)
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

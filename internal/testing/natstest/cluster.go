@@ -44,7 +44,7 @@ func RunServer() {
 	}
 	s, err := server.NewServer(&server.Options{
 		ServerName: serverName(number), Host: "127.0.0.1", Port: client.Port, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: args[1], Cluster: server.ClusterOpts{Name: "c" + hosts[0], Host: "127.0.0.1", Port: own.Port}, Routes: routes,
+		JetStream: true, JetStreamMaxStore: room, StoreDir: args[1], Cluster: server.ClusterOpts{Name: "c" + hosts[0], Host: "127.0.0.1", Port: own.Port}, Routes: routes,
 	})
 	if err != nil {
 		panic(err)
@@ -52,6 +52,9 @@ func RunServer() {
 	s.Start()
 	select {} // until it is killed
 }
+
+// room is what streams may set aside on a server: not a share of what the disk has free.
+const room = 64 << 30
 
 func serverName(number int) string { return fmt.Sprintf("n%d", number) }
 

@@ -45,6 +45,7 @@ func Start(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	o.Host, o.Port, o.NoSigs = "127.0.0.1", server.RANDOM_PORT, true
+	o.JetStreamMaxStore = room
 	srv, err := server.NewServer(o)
 	if err != nil {
 		t.Fatal(err)
