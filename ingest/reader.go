@@ -225,23 +225,20 @@ func (r *reader) session(run context.Context) error {
 	steady := time.AfterFunc(steadyAfter, r.progressed) // an idle stream is no loop
 	defer steady.Stop()
 	delivered, owed := uint64(0), uint64(0) // messages here, and that the server has sent as far as it said
+	wait := jetstream.NextMaxWait(r.patience)
 	for {
-		var next []jetstream.NextOpt
-		if delivered < owed {
-			next = append(next, jetstream.NextMaxWait(r.patience))
-		}
-		msg, err := it.Next(next...)
+		msg, err := it.Next(wait)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		switch {
-		case errors.Is(err, jetstream.ErrNoHeartbeat):
-			if owed, err = r.missedHeartbeat(ctx, consumer, err); err != nil {
+		case errors.Is(err, nats.ErrTimeout) && delivered < owed:
+			return fmt.Errorf("%w: delivery %d of %d does not come", errHole, delivered+1, owed)
+		case errors.Is(err, jetstream.ErrNoHeartbeat), errors.Is(err, nats.ErrTimeout):
+			if owed, err = r.owed(ctx, consumer, err); err != nil {
 				return err
 			}
 			continue
-		case errors.Is(err, nats.ErrTimeout):
-			return fmt.Errorf("%w: delivery %d of %d does not come", errHole, delivered+1, owed)
 		case err != nil:
 			return fmt.Errorf("reading: %w", err)
 		}
@@ -261,11 +258,14 @@ func (r *reader) session(run context.Context) error {
 	}
 }
 
-// missedHeartbeat is asked where one is missing. A server that is slow has its consumer all the
-// same, and the client asks it for more: the session goes on, with all that is on its way. It
-// returns how many messages the server has sent.
-func (r *reader) missedHeartbeat(ctx context.Context, consumer jetstream.Consumer, missing error) (uint64, error) {
-	r.m.lateHeartbeats.Inc()
+// owed asks how many messages the server has sent, where a heartbeat is missing and where nothing came for a
+// while, heartbeats or not: of deliveries that were lost the numbers tell only when another one follows, and the
+// last ones of a burst may be lost, for a client that asks a slow server again has no room for all that it gets
+// then. A server that is slow has its consumer all the same: the session goes on, with all that is on its way.
+func (r *reader) owed(ctx context.Context, consumer jetstream.Consumer, silence error) (uint64, error) {
+	if errors.Is(silence, jetstream.ErrNoHeartbeat) {
+		r.m.lateHeartbeats.Inc()
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	info, err := consumer.Info(ctx)
@@ -273,7 +273,7 @@ func (r *reader) missedHeartbeat(ctx context.Context, consumer jetstream.Consume
 		return 0, fmt.Errorf("reading: %w", err)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading: %w, and of its consumer the server does not answer: %w", missing, err)
+		return 0, fmt.Errorf("reading: %w, and of its consumer the server does not answer: %w", silence, err)
 	}
 	return info.Delivered.Consumer, nil
 }
