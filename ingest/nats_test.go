@@ -409,8 +409,9 @@ func TestNoBatchIsLostWhenTheServerIsKilled(t *testing.T) {
 		batches[msg.Header.Get("Nats-Batch-Id")]++
 	}
 	together := int(state.Msgs) - batches[""]
-	if n := len(batches) - 1; n == 0 || together < 2*n { // how many wait for one another is the disk's affair
-		t.Errorf("%d messages, %d of them in %d batches", state.Msgs, together, n)
+	// What part goes together is the disk's affair: one that syncs at once has few wait for one another.
+	if together == 0 || len(batches) > together/10 {
+		t.Errorf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
 	}
 	t.Logf("%d messages, %d of them in %d batches", state.Msgs, together, len(batches)-1)
 }
