@@ -162,22 +162,19 @@ func (d *directory) leadingAbsent(p *probe, i int) int {
 	return p.n - i
 }
 
-// load reads what a search for each of the probe's hashes will read of its block: the
-// hash and the head of its segment. So these cache misses overlap as those of the home
-// chunks do, where each search would wait for its own.
-func (d *directory) load(p *probe) (read uint64) {
+// findAll notes in blocks what find returns for each of the probe's hashes, 0 where its home chunk
+// does not lead to one. The cache misses of the hashes and of their segments' heads overlap as
+// those of the home chunks do, where each search would wait for its own.
+func (d *directory) findAll(p *probe, hashes []uint64, blocks *[probeHashes]uint32) (read uint32) {
+	*blocks = [probeHashes]uint32{}
 	if p.gen != d.gen {
 		return 0
 	}
-	for i := range p.at[:p.n] {
+	for i, e := range hashes[:p.n] {
 		a := &p.at[i]
-		c, of := a.chunk(), a.leafOf().mark(a.mixed)
-		for k := c.match(of.tag); k != 0; k &= k - 1 {
-			if s := slotAt(k); s < chunkSlots && (c.blk[s]^of.more)-1 < blockMask {
-				b := c.blk[s] & blockMask
-				read |= d.arena.at(b) | uint64(d.arena.head(b>>segBits).run)
-			}
-		}
+		b, _ := d.findIn(a.chunk(), a.leafOf().mark(a.mixed), e)
+		blocks[i] = b
+		read |= d.arena.head(b >> segBits).run
 	}
 	return read
 }

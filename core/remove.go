@@ -2,7 +2,6 @@ package core
 
 import (
 	"math"
-	"runtime"
 
 	"github.com/kvatlas/kvatlas/event"
 )
@@ -38,7 +37,7 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		x.mergePending()
 		return m.out
 	}
-	i, short, located := 0, 0, 0
+	i, short := 0, 0
 	if len(ev.Engine) > 0 && m.goOn(ev.Engine[0]) {
 		i = 1
 	} else {
@@ -51,12 +50,13 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 			short = 0
 			continue
 		}
-		// Stretches of one block: the removals are not in chain order, and what
-		// follows will need the directory as well.
-		if short++; short > 1 && i >= located {
-			located = i + probeHashes
-			x.dir.locate(x.spare[0], ev.Engine[i:])
-			runtime.KeepAlive(x.dir.load(x.spare[0]))
+		// Stretches of one block: the removals are not in chain order.
+		if short++; short > 2 {
+			if k := m.scattered(ev.Engine[i:]); k > 0 {
+				i += k
+				continue
+			}
+			short = 0
 		}
 		m.next(ev.Engine[i], short == 1)
 		i++
