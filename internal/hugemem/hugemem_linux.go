@@ -34,13 +34,6 @@ func unmap(b []byte) {
 	}
 }
 
-// populate has the system make the pages of a block now. It does so in a system call, and not by a first use: who stops
-// all goroutines for a moment need not wait for that.
-func populate(words []uint64) {
-	const populateWrite = 23 // MADV_POPULATE_WRITE, from Linux 5.14 on; before, the first use is the user's
-	_ = syscall.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), len(words)*8), populateWrite)
-}
-
 // advise asks for huge pages for b.
 func advise(b []byte) {
 	_ = syscall.Madvise(b, syscall.MADV_HUGEPAGE) // a refusal costs speed, nothing else

@@ -6,6 +6,4 @@ func mapWords(int) []uint64 { return nil }
 
 func unmapWords([]uint64) {}
 
-func populate([]uint64) {}
-
 func advise([]byte) {}

@@ -80,7 +80,7 @@ func (s *Stock) make() {
 		s.mu.Unlock()
 		b := Alloc(Size)
 		if b.mapped {
-			populate(b.Words)
+			touch(b.Words)
 		}
 		s.mu.Lock()
 		if len(s.mu.ready) < ahead(s.mu.out) {
@@ -93,6 +93,17 @@ func (s *Stock) make() {
 	s.mu.making = false
 	s.mu.made.Broadcast()
 }
+
+// touch has the system make the pages of a block now, by a first use of each. Asked for in one call
+// (MADV_POPULATE_WRITE) the system keeps the address space locked for as long as that takes, and whoever
+// maps or unmaps memory meanwhile waits, and everybody behind them.
+func touch(words []uint64) {
+	for i := 0; i < len(words); i += pageWords {
+		words[i] = 0
+	}
+}
+
+const pageWords = 4096 / 8 // of the smallest page; where they are larger it is touched more often
 
 // Bytes returns what is given out and, counted as if it were there, what is ahead: so it depends on Get and Put alone.
 func (s *Stock) Bytes() int64 { return s.bytes.Load() }
