@@ -23,8 +23,8 @@ import (
 const PerToken = 100 * time.Microsecond
 
 const (
-	// maxBids is how many are known at once, maxWants how many ranks one names, and maxForeseen how many of
-	// them a choice goes through, which takes microseconds for each.
+	// maxBids is how many are known at once of others, and as many of one's own; maxWants how many ranks
+	// one names, and maxForeseen how many of others a choice goes through, which takes microseconds for each.
 	maxBids, maxWants, maxForeseen = 256, 16, 64
 	// nearDelays is how many times the delay one's own rank may cost more, to be taken at once:
 	// a request that waits has no more than a better chance for the better one.
@@ -42,6 +42,7 @@ const (
 // bids is what routers of one fleet that choose at one moment tell each other. The Router's
 // lock guards it.
 type bids struct {
+	id      uint64        // this router's
 	delay   time.Duration // until others have heard one's word, and the other way; 0: not known
 	open    []bid         // by when they were heard
 	moments []time.Time   // of the last own choices, a ring
@@ -69,7 +70,7 @@ func (r *Router) SetDelay(d time.Duration) {
 // hear notes another router's bid.
 func (b *bids) hear(c load.Change, now time.Time) {
 	b.expire(now)
-	if b.delay == 0 || len(b.open) >= maxBids || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
+	if b.delay == 0 || b.full(c.Key.Owner) || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
 		return
 	}
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
@@ -78,6 +79,17 @@ func (b *bids) hear(c load.Change, now time.Time) {
 	if !c.Held && !known {
 		b.meet(c.Ranks[0].NewTokens, now)
 	}
+}
+
+// full reports whether there is no room for a bid of that router: a queue of one's own is no reason not to hear others.
+func (b *bids) full(owner uint64) bool {
+	n := 0
+	for i := range b.open {
+		if (b.open[i].Key.Owner == b.id) == (owner == b.id) {
+			n++
+		}
+	}
+	return n >= maxBids
 }
 
 // placed notes that another router has booked a request.
@@ -161,7 +173,7 @@ func (o *bid) turn() time.Time {
 func (r *Router) hold(s *scratch, c *contention, now time.Time) {
 	b := &c.bid
 	switch {
-	case b.made.IsZero() || len(r.bids.open) >= maxBids:
+	case b.made.IsZero() || r.bids.full(b.Key.Owner):
 		return
 	case b.Held && now.Sub(b.told) < tellHeld:
 		r.bids.open = append(r.bids.open, *b)
@@ -191,7 +203,7 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 		for i := range s.cands {
 			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
 		}
-		c.pays = !o.Settled && len(s.cands) > 1 && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && len(b.open) < maxBids
+		c.pays = !o.Settled && len(s.cands) > 1 && b.crowd*r.times.speeds.prefill.b/float64(len(s.cands)) > ms(b.delay) && !b.full(k.Owner)
 	}
 	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
 		c.bid.made = now
@@ -214,14 +226,16 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 	slices.SortStableFunc(b.open, func(x, y bid) int { return b.compare(&x, &y) })
 	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
-	for i := range b.open[:min(len(b.open), maxForeseen)] {
+	foreseen := 0
+	for i := range b.open {
 		o := &b.open[i]
-		if b.compare(o, mine) >= 0 {
+		if b.compare(o, mine) >= 0 || foreseen == maxForeseen {
 			break
 		}
 		if o.Held && o.Key.Owner == r.cfg.ID {
 			continue // which of those here comes first says the queue that they are in
 		}
+		foreseen++
 		r.weigh.PromptTokens = o.Request.PromptTokens
 		aims.Waited = o.Waited + now.Sub(o.made)
 		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told

@@ -214,6 +214,36 @@ func TestRoutersShareAQueue(t *testing.T) {
 	}
 }
 
+// TestALongQueueHearsOthers: however many requests wait at a router, and whether these are before or behind it, one that waits
+// at another router and is before its next one has the room that there is.
+func TestALongQueueHearsOthers(t *testing.T) {
+	for _, blocks := range []int{100, 400} {
+		m := meet(t, 2, 1)
+		wait := func(router int, id string, blocks int) {
+			t.Helper()
+			if _, later := m.at(t, router, id, Prompt{Local: numbers(20_000, blocks)}); !later {
+				t.Fatalf("%s does not wait behind a long prompt", id)
+			}
+		}
+		m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+		m.told()
+		for i := range 2 * maxBids {
+			wait(0, fmt.Sprint(i), blocks)
+		}
+		m.told()
+		wait(1, "other", 200)
+		wait(0, "next", 1000)
+		m.told()
+		m.routers[0].Free("ahead")
+		if _, later := m.at(t, 0, "next", Prompt{Local: numbers(20_000, 1000)}); !later {
+			t.Errorf("beside %d that wait with %d blocks each it does not wait for another router's of 200", 2*maxBids, blocks)
+		}
+		if n := len(m.routers[0].bids.open); n > 2*maxBids {
+			t.Errorf("%d bids are kept", n)
+		}
+	}
+}
+
 // TestAQueueHasItsOwnOrder: which of a router's own comes first says the queue that they wait in, as it knows of tenants
 // and priorities. So one that is let out is not put back for another one there, though that came first or is shorter.
 func TestAQueueHasItsOwnOrder(t *testing.T) {

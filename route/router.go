@@ -181,6 +181,7 @@ func New(cfg Config) (*Router, error) {
 			OutputDecay: cfg.Settings.OutputDecay,
 		}),
 		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt),
+		bids: bids{id: cfg.ID},
 	}
 	var ok bool
 	if r.times, ok = policy.(*auto); !ok {
