@@ -12,7 +12,7 @@ import (
 // choose just then. If that costs more than to hear of it, a request that would go to another
 // router's rank (see assign) is put off for the time that a word takes, and its router says
 // which ranks suit it: a bid. By then each router has heard the same bids, and goes through
-// them in one order, the shortest prompt first: those before its own it expects to go where each
+// them in one order, the shortest prompt first, pairs by routers: those before its own it expects to go where each
 // costs least. So all come to what one router would have chosen, for one word's time. A bid that
 // is lost, or late, costs what not to have bid would have. Requests that wait at their routers
 // (ErrLater) are told likewise, so that of all those the first in the queue's order goes first.
@@ -47,6 +47,7 @@ type bids struct {
 	open    []bid         // by when they were heard
 	moments []time.Time   // of the last own choices, a ring
 	next    int           // of moments
+	seq     uint64        // of the last one made or heard
 	crowd   float64       // tokens to be computed that others place, in the mean, while one cannot hear of it
 }
 
@@ -55,6 +56,7 @@ type bid struct {
 	made     time.Time // here
 	told     time.Time // or heard
 	shortest int       // tokens to be computed where most of the prompt is cached
+	seq      uint64    // in the order in which those of one router were made
 }
 
 // SetDelay says how long it takes until another router has heard what this one tells, and the
@@ -75,7 +77,8 @@ func (b *bids) hear(c load.Change, now time.Time) {
 	}
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
 	_, known := b.take(c.Key)                                     // it is told anew
-	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now})
+	b.seq++
+	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now, seq: b.seq})
 	if !c.Held && !known {
 		b.meet(c.Ranks[0].NewTokens, now)
 	}
@@ -153,13 +156,16 @@ func (b *bids) expire(now time.Time) {
 }
 
 // compare says which of two bids comes first: the one made before, as far as can be told, else
-// the one with less to compute; of those that wait the one that is before in a queue.
+// the one with less to compute or, of pairs, the one of the router before; of those that wait the one that is before in a queue.
 func (b *bids) compare(x, y *bid) int {
 	if x.Held || y.Held {
 		return cmp.Or(x.turn().Compare(y.turn()), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
 	}
 	if d := x.made.Sub(y.made); d > b.delay/8 || d < -b.delay/8 {
 		return cmp.Compare(d, 0)
+	}
+	if x.Key.Stage == uint8(PrefillStage) && y.Key.Stage == uint8(PrefillStage) { // no queue orders these: each router goes through its own as they came
+		return cmp.Or(cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.seq, y.seq))
 	}
 	return cmp.Or(cmp.Compare(x.shortest, y.shortest), cmp.Compare(x.Key.Owner, y.Key.Owner), cmp.Compare(x.Key.ID, y.Key.ID))
 }
@@ -199,7 +205,8 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 	b.expire(now)
 	if c.bid, c.settled = b.take(k); !c.settled {
 		c.settled = o.Settled // its bid is forgotten, as its time was over long ago
-		c.bid.made, c.bid.Key, c.bid.shortest = now, k, s.tokens
+		b.seq++
+		c.bid.made, c.bid.Key, c.bid.shortest, c.bid.seq = now, k, s.tokens, b.seq
 		for i := range s.cands {
 			c.bid.shortest = min(c.bid.shortest, s.cands[i].NewTokens)
 		}
@@ -208,7 +215,7 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 	if c.bid.Waited = o.Waited; c.settled && c.bid.Held {
 		c.bid.made = now
 	}
-	r.foresee(s, &c.bid, o.Waiting, now)
+	r.foresee(s, &c, o.Waiting, now)
 	if c.settled || c.pays {
 		for i := range s.cands {
 			s.cands[i].others = false
@@ -217,8 +224,9 @@ func (r *Router) contend(s *scratch, o *Options, k load.Key, now time.Time) (c c
 	return c
 }
 
-// foresee puts the requests of the bids that come first where they cost least.
-func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
+// foresee puts the requests of the bids that come first where they cost least. Once all have heard of all
+// that is found out but once for each: they go first, so what is placed here meanwhile was not there for them.
+func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Time) {
 	b := &r.bids
 	if len(b.open) == 0 {
 		return
@@ -229,7 +237,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 	foreseen := 0
 	for i := range b.open {
 		o := &b.open[i]
-		if b.compare(o, mine) >= 0 || foreseen == maxForeseen {
+		if b.compare(o, &mine.bid) >= 0 || foreseen == maxForeseen {
 			break
 		}
 		if o.Held && o.Key.Owner == r.cfg.ID {
@@ -239,9 +247,9 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 		r.weigh.PromptTokens = o.Request.PromptTokens
 		aims.Waited = o.Waited + now.Sub(o.made)
 		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told
-		best, lowest := -1, 0.0
+		best, want, lowest := -1, 0, 0.0
 		var there Candidate
-		for _, w := range o.Ranks {
+		for k, w := range o.Ranks {
 			j := r.candidate(s, w)
 			if j < 0 {
 				continue
@@ -251,7 +259,7 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 			c.NewTokens, c.others = w.NewTokens, false
 			r.times.estimate(&e, &r.weigh, &c, r.weigh.heldBy(&c))
 			if cost := r.times.total(&r.weigh, &c, &e); best < 0 || cost < lowest {
-				best, lowest, there = j, cost, c
+				best, want, lowest, there = j, k, cost, c
 			}
 		}
 		if best < 0 {
@@ -263,6 +271,9 @@ func (r *Router) foresee(s *scratch, mine *bid, waiting int, now time.Time) {
 		tokens, later := c.NewTokens, r.times.later(&r.weigh, s.cands, best, &e, waiting)
 		if *c = there; later {
 			continue // it goes into its router's queue
+		}
+		if mine.settled && !o.Held {
+			o.Ranks = o.Ranks[want : want+1]
 		}
 		if c.Prefilling == 0 {
 			c.HeadTokens, c.Since = tokens, now

@@ -161,13 +161,42 @@ func TestBidsCountWithTargets(t *testing.T) {
 		r.bids.open = []bid{o}
 		own := aim{first: 100, token: 5}
 		r.weigh.aim = own
-		r.foresee(s, &bid{made: m.now.Add(wordTime)}, 0, m.now)
+		r.foresee(s, &contention{bid: bid{made: m.now.Add(wordTime)}}, 0, m.now)
 		if s.cands[c.goes].Prefilling != 1 || s.cands[1-c.goes].Prefilling != 0 {
 			t.Errorf("%s: it is expected on %+v and %+v", c.name, s.cands[0], s.cands[1])
 		}
 		if r.weigh.aim != own {
 			t.Errorf("%s: the request's own targets are %+v afterwards", c.name, r.weigh.aim)
 		}
+	}
+}
+
+// TestOthersGoFirst: where another router's request goes is found out before the first of those here that come after it is
+// placed, and stays so for the second: at its router those were not there.
+func TestOthersGoFirst(t *testing.T) {
+	m := meet(t, 2, 2)
+	r := m.routers[0]
+	r.weigh.Settings, r.weigh.Now, r.weigh.Stage = &r.settings, m.now, Whole
+	o := bid{made: m.now, shortest: 1000}
+	o.Key, o.Request.PromptTokens = load.Key{Owner: 2, ID: "other"}, 2000
+	for i, k := range r.members {
+		o.Ranks = append(o.Ranks, load.Want{Rank: k.RankID, NewTokens: 1000 + 500*i})
+	}
+	foresee := func(settled bool, placed int) int {
+		s := &scratch{}
+		for _, k := range r.members {
+			s.cands = append(s.cands, Candidate{RankID: k.RankID, slot: k.slot})
+		}
+		s.cands[0].Prefilling, s.cands[0].PrefillTokens, s.cands[0].HeadTokens, s.cands[0].Since = placed, 20_000*placed, 20_000*placed, m.now
+		r.foresee(s, &contention{settled: settled, bid: bid{made: m.now.Add(wordTime)}}, 0, m.now)
+		return s.cands[1].Prefilling
+	}
+	r.bids.open = []bid{o}
+	if foresee(false, 0) != 0 || foresee(false, 1) != 1 {
+		t.Fatal("before all have heard of all it is not expected where it costs least")
+	}
+	if foresee(true, 0) != 0 || foresee(true, 1) != 0 {
+		t.Error("another router's request is expected to make way for one that comes after it")
 	}
 }
 
@@ -377,13 +406,13 @@ func TestNoChoiceIsNotPutOff(t *testing.T) {
 	}
 }
 
-// TestPairsHearOfEachOther: of two pairs that come at one moment, both for the prefill worker that has the beginning of
-// both, the shorter one is computed there, and the other where it costs least then. A pair that is put off has nothing
+// TestPairsHearOfEachOther: of pairs that come at one moment, all for the prefill worker that has the beginning of
+// them, the first one of the first router is computed there, longer or not, and the others where they cost least then. A pair that is put off has nothing
 // booked. Each kind of worker is shared out among the routers by itself.
 func TestPairsHearOfEachOther(t *testing.T) {
 	m := meet(t, 3, 3)
-	pair := func(router int, p Prompt) (Pair, error) {
-		return m.routers[router].BestPair(t.Context(), p, Options{RequestID: "x", Patient: true})
+	pair := func(router int, id string, p Prompt) (Pair, error) {
+		return m.routers[router].BestPair(t.Context(), p, Options{RequestID: id, Patient: true})
 	}
 	for i, r := range m.routers {
 		for id := range uint64(5) {
@@ -407,20 +436,33 @@ func TestPairsHearOfEachOther(t *testing.T) {
 			t.Errorf("router %d takes %v first", i, own)
 		}
 	}
-	long, short := Prompt{Local: append(numbers(1, 100), numbers(5000, 80)...)}, Prompt{Local: append(numbers(1, 100), numbers(7000, 70)...)}
-	for i, p := range map[int]Prompt{1: long, 2: short} {
-		if a, err := pair(i, p); !errors.Is(err, ErrLater) || a.Decode.Settle != wordTime || m.routers[i].Holds("x") {
-			t.Fatalf("router %d: %+v, %v", i, a, err)
+	prompt := func(own, blocks int) Prompt { return Prompt{Local: append(numbers(1, 100), numbers(own, blocks)...)} }
+	asked := []struct {
+		router int
+		id     string
+		p      Prompt
+	}{{1, "long", prompt(5000, 80)}, {1, "short", prompt(6000, 60)}, {2, "short", prompt(7000, 70)}}
+	for i, q := range asked {
+		a, err := pair(q.router, q.id, q.p)
+		if i == 1 && err == nil && a.Prefill.Worker == 3 { // its router's own, so there is nothing to hear of first
+			continue
+		}
+		if !errors.Is(err, ErrLater) || a.Decode.Settle != wordTime || m.routers[q.router].Holds(q.id) {
+			t.Fatalf("router %d: %+v, %v", q.router, a, err)
 		}
 	}
 	m.told()
-	first, err := pair(2, short)
-	other, err2 := pair(1, long)
-	if err != nil || err2 != nil {
-		t.Fatal(err, err2)
-	}
-	if first.Prefill.Worker != 1 || other.Prefill.Worker == 1 {
-		t.Errorf("the short prompt is computed on %d, the long one on %d", first.Prefill.Worker, other.Prefill.Worker)
+	for i, q := range asked {
+		if m.routers[q.router].Holds(q.id) {
+			continue
+		}
+		a, err := pair(q.router, q.id, q.p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (a.Prefill.Worker == 1) != (i == 0) {
+			t.Errorf("the %s prompt of router %d is computed on %d", q.id, q.router, a.Prefill.Worker)
+		}
 	}
 	m.told()
 	for i, r := range m.routers {
