@@ -72,11 +72,14 @@ func (r *Router) SetDelay(d time.Duration) {
 // hear notes another router's bid.
 func (b *bids) hear(c load.Change, now time.Time) {
 	b.expire(now)
-	if b.delay == 0 || b.full(c.Key.Owner) || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
+	if b.delay == 0 || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
+		return
+	}
+	_, known := b.take(c.Key) // it is told anew
+	if b.full(c.Key.Owner) {
 		return
 	}
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
-	_, known := b.take(c.Key)                                     // it is told anew
 	b.seq++
 	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now, seq: b.seq})
 	if !c.Held && !known {
@@ -243,7 +246,6 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		if o.Held && o.Key.Owner == r.cfg.ID {
 			continue // which of those here comes first says the queue that they are in
 		}
-		foreseen++
 		r.weigh.PromptTokens = o.Request.PromptTokens
 		aims.Waited = o.Waited + now.Sub(o.made)
 		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told
@@ -263,8 +265,9 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 			}
 		}
 		if best < 0 {
-			continue
+			continue // it is not for any of these
 		}
+		foreseen++
 		c := &s.cands[best]
 		*c, there = there, *c
 		r.times.estimate(&e, &r.weigh, c, 0)

@@ -473,7 +473,7 @@ func TestPairsHearOfEachOther(t *testing.T) {
 }
 
 // TestFewBidsAreForeseen: a choice goes through as many of the bids that come first as it has time for. Those beyond
-// them put nothing on any rank.
+// them put nothing on any rank, and those for ranks that it does not have do not count. One that is told anew is kept.
 func TestFewBidsAreForeseen(t *testing.T) {
 	m := meet(t, 2, 2)
 	r := m.routers[0]
@@ -482,12 +482,24 @@ func TestFewBidsAreForeseen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range maxBids { // each for rank 1 alone
+	apply := func(i int) { // the latter half is for rank 1 alone, those before it for one that is not here
+		worker := uint64(9)
+		if i >= maxBids/2 {
+			worker = 1
+		}
 		r.Apply(load.Change{
-			Kind: load.Sought, Key: load.Key{Owner: 2, ID: fmt.Sprint(i)}, Held: true, Waited: time.Minute,
-			Request: load.Request{PromptTokens: 10}, Ranks: []load.Want{{Rank: shard.RankID{Worker: 1}, NewTokens: 10}},
+			Kind: load.Sought, Key: load.Key{Owner: 2, ID: fmt.Sprint(i)}, Held: true, Waited: time.Hour - time.Duration(i)*time.Second,
+			Request: load.Request{PromptTokens: 10}, Ranks: []load.Want{{Rank: shard.RankID{Worker: worker}, NewTokens: 10}},
 		})
 	}
+	for i := range maxBids {
+		apply(i)
+	}
+	m.now = m.now.Add(heldFor * 3 / 4)
+	for i := range maxBids {
+		apply(i)
+	}
+	m.now = m.now.Add(heldFor * 3 / 4)
 	o := Options{RequestID: "x", Stage: PrefillStage, Patient: true, Settled: true, Explain: true}
 	a, err := r.BestWorker(t.Context(), Prompt{Local: numbers(20_000, 10)}, o)
 	if err != nil {

@@ -439,7 +439,7 @@ func TestLeftOutPrefillShared(t *testing.T) {
 // of them than may be left out; own word is given
 // once each time that one is left out, or fails a probe.
 func TestFailsElsewhere(t *testing.T) {
-	r, _, now := open(t, nil, workers(6)...)
+	r, _, now := open(t, func(c *Config) { c.Settings.Breaker.MaxWait = 10 * time.Second }, workers(6)...)
 	told := map[uint64]int{}
 	r.SetJournal(journal(func(c load.Change) {
 		if c.Kind == load.Failing {
@@ -484,7 +484,7 @@ func TestFailsElsewhere(t *testing.T) {
 	if n := careful(); n > 0 || says(3, 1) {
 		t.Fatalf("%d of 6 are half open after what shows that all are well, or it is said again at once", n)
 	}
-	now.add(heardFor)
+	now.add(r.settings.Breaker.MaxWait)
 	if !says(3, 1) || careful() != 1 || len(told) > 0 {
 		t.Fatalf("%d are half open, told are %v", careful(), told)
 	}

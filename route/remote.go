@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"iter"
 	"time"
 
@@ -102,18 +103,15 @@ func (r *Router) bookRemote(c load.Change, now time.Time) bool {
 	return r.table.Add(c.Key, r.table.Slot(c.Rank), c.Request, now) == nil
 }
 
-// heardFor is how long another router's word about a worker is the last that counts: one that is wrong,
-// whoever says it and however often, costs the worker its requests for two probes in so long.
-const heardFor = 30 * time.Second
-
 // failsElsewhere is for a worker that another router has left out. Here it is half open then, so that a few requests
-// tell, unless too many are out already. It reports whether that changed anything.
+// tell, unless too many are out already. A word that is wrong, whoever says it and however often, costs the worker its
+// requests for two probes once in the longest time that one is left out. It reports whether that changed anything.
 func (r *Router) failsElsewhere(worker uint64, now time.Time) bool {
 	w, c := r.workers[worker], &r.settings.Breaker
 	switch {
 	case w == nil || w.silent || w.breaker.State(now) != breaker.Closed || c.Failures == 0 && c.Share == 0:
 		return false
-	case !w.heard.IsZero() && now.Sub(w.heard) < heardFor:
+	case !w.heard.IsZero() && now.Sub(w.heard) < cmp.Or(c.MaxWait, breaker.Default().MaxWait):
 		return false
 	}
 	w.heard = now

@@ -267,7 +267,8 @@ func (c *config) declareBreaker(set *conf.Set) {
 	set.Int(&b.Least, "breaker-requests", d.Breaker.Least, "How many it takes at least.", conf.Between(1, 1<<20))
 	set.Duration(&b.Wait, "breaker-wait", d.Breaker.Wait, `How long an engine is left out, less a part by chance; twice as long each time in
 		succession. One that says with status 429, 503 or 529 when to come again is left out until then.`, conf.Between(time.Millisecond, time.Hour))
-	set.Duration(&b.MaxWait, "breaker-max-wait", d.Breaker.MaxWait, "The longest of these.", conf.Between(time.Millisecond, time.Hour))
+	set.Duration(&b.MaxWait, "breaker-max-wait", d.Breaker.MaxWait, `The longest of these. Of other routers' words that they leave an engine out,
+		one in so long counts here.`, conf.Between(time.Millisecond, time.Hour))
 	set.Int(&b.Probes, "breaker-probes", d.Breaker.Probes, `Requests that it is sent at once after that, and that must succeed for it to get all
 		again.`, conf.Between(1, 1<<20))
 	set.Duration(&c.Route.OverdueAfter, "overdue-after", d.OverdueAfter, `An engine that gives nothing to anybody for so long while a request waits for
