@@ -1,7 +1,6 @@
 package route
 
 import (
-	"cmp"
 	"iter"
 	"time"
 
@@ -111,7 +110,7 @@ func (r *Router) failsElsewhere(worker uint64, now time.Time) bool {
 	switch {
 	case w == nil || w.silent || w.breaker.State(now) != breaker.Closed || c.Failures == 0 && c.Share == 0:
 		return false
-	case !w.heard.IsZero() && now.Sub(w.heard) < cmp.Or(c.MaxWait, breaker.Default().MaxWait):
+	case !w.heard.IsZero() && now.Sub(w.heard) < c.Longest():
 		return false
 	}
 	w.heard = now

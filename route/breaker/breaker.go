@@ -59,6 +59,9 @@ func Default() Config {
 	return Config{Failures: 3, Share: 0.5, Window: 10 * time.Second, Least: 10, Wait: time.Second, MaxWait: 30 * time.Second, Probes: 2}
 }
 
+// Longest returns the most that one stays open.
+func (c *Config) Longest() time.Duration { return cmp.Or(c.MaxWait, 30*time.Second) }
+
 // Check says which setting is out of range.
 func (c *Config) Check() error {
 	switch {
@@ -250,7 +253,7 @@ func (b *Breaker) open(c *Config, now time.Time, blamed, need int) {
 
 func (b *Breaker) later(c *Config, now time.Time) time.Duration {
 	least := cmp.Or(c.Wait, time.Second)
-	return b.pace.Later(now, now, least, max(cmp.Or(c.MaxWait, 30*time.Second), least), b.Seed)
+	return b.pace.Later(now, now, least, max(c.Longest(), least), b.Seed)
 }
 
 // fill is for a worker that says when to come again: as long as it asks for, but not
@@ -258,7 +261,7 @@ func (b *Breaker) later(c *Config, now time.Time) time.Duration {
 func (b *Breaker) fill(c *Config, retryAfter time.Duration, now time.Time) {
 	wait := b.later(c, now)
 	if retryAfter > 0 {
-		wait = min(retryAfter, cmp.Or(c.MaxWait, 30*time.Second))
+		wait = min(retryAfter, c.Longest())
 	}
 	b.become(Full)
 	b.until = now.Add(wait)
