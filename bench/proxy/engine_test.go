@@ -151,6 +151,15 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// A rate is for what wrk measures in turns; a fleet's streams and tokens have their own.
+func TestPaceIsOfTurns(t *testing.T) {
+	for args, want := range map[string]bool{"-pace 8000": true, "-index -pace 8000": true, "-pace -1": false, "-pace 1 -load 5": false, "-pace 1 -model-files .": false} {
+		if _, err := parse(strings.Fields(args), io.Discard); (err == nil) != want {
+			t.Errorf("%s: %v, want it taken: %v", args, err, want)
+		}
+	}
+}
+
 // What grows steadily has its step as slope, whatever comes and goes about it.
 func TestSlope(t *testing.T) {
 	for want, values := range map[float64][]float64{0: {5, 5, 5}, 2: {1, 3, 5, 7}, -1: {3, 2, 1}, 0.5: {0, 1, 0.5, 1, 2, 2.5}} {

@@ -11,7 +11,8 @@
 // by default, with engines that publish what they hold and tokenize each text; with
 // -tokenizers DIR a third time, with its tokens made in the process by DIR's files. Who is
 // measured takes turns, and medians are given. It prints a JSON object for each
-// measurement, and a table. What is not installed is left out, with a message.
+// measurement, and a table. What is not installed is left out, with a message. With -pace N
+// all get N requests a second instead of as many as each can answer.
 //
 // With -index it measures /query and /query_by_hash of kvindexer beside Dynamo's
 // standalone indexer: eight workers publish the same chain of 512 blocks over ZMQ to
@@ -46,6 +47,7 @@ type options struct {
 	wrk     string
 	seconds int
 	rounds  int
+	pace    int // requests a second; 0: as many as there can be
 	engines int
 	blocks  int
 	chunks  int
@@ -133,6 +135,7 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	f.StringVar(&o.wrk, "wrk", "wrk", "wrk's `program`")
 	f.IntVar(&o.seconds, "seconds", 2, "time for each measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "rounds of all measurements")
+	f.IntVar(&o.pace, "pace", 0, "`requests` a second for all who are measured, which compares their p99 at one rate; 0: as many as each can")
 	f.IntVar(&o.engines, "engines", 4, "engines of each fleet")
 	f.IntVar(&o.blocks, "blocks", cacheBlocks, "blocks that an engine holds: what is to be flat is so once they are full")
 	f.IntVar(&o.chunks, "chunks", 20, "chunks of a streamed answer")
@@ -148,8 +151,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
-	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.blocks, o.chunks) < 1 || min(o.load, o.half) < 0 {
-		return o, errors.New("-seconds, -rounds, -engines, -blocks and -chunks are above 0, and there are no other arguments")
+	if f.NArg() > 0 || min(o.seconds, o.rounds, o.engines, o.blocks, o.chunks) < 1 || min(o.load, o.half, o.pace) < 0 || o.pace > 0 && (o.load > 0 || o.model != "") {
+		return o, errors.New("-seconds, -rounds, -engines, -blocks and -chunks are above 0, -pace is not for -load or -model-files, and there are no other arguments")
 	}
 	return o, nil
 }

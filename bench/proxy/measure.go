@@ -23,6 +23,9 @@ var chat string
 //go:embed done.lua
 var done string // the end of each script
 
+//go:embed pace.lua
+var pace string // before a script whose requests go at a rate
+
 // line is one measurement, as it is printed.
 type line struct {
 	Round  int     `json:"round"`
@@ -111,13 +114,16 @@ func (s *scene) wrkAt(ctx context.Context, t *target, sh shape, seconds int) (c 
 			return c, err
 		}
 	}
+	if s.pace > 0 {
+		script = pace + script
+	}
 	file := filepath.Join(s.dir, "wrk.lua")
 	if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
 		return c, err
 	}
 	cmd := exec.CommandContext(ctx, s.wrk, "-t1", "-c"+strconv.Itoa(sh.connections), "-d"+strconv.Itoa(seconds)+"s", "--timeout", "60s", "--latency", //nolint:gosec // what the user named
 		"-s", file, "http://"+t.address+path, "--", sh.form)
-	cmd.Env = append(os.Environ(), "BODY="+body)
+	cmd.Env = append(os.Environ(), "BODY="+body, "PACE="+strconv.Itoa(s.pace))
 	out, err := cmd.Output()
 	if err != nil {
 		return c, fmt.Errorf("wrk at %s: %w", t.name, err)
