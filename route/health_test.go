@@ -484,7 +484,11 @@ func TestFailsElsewhere(t *testing.T) {
 	if n := careful(); n > 0 || says(3, 1) {
 		t.Fatalf("%d of 6 are half open after what shows that all are well, or it is said again at once", n)
 	}
-	now.add(r.settings.Breaker.MaxWait)
+	now.add(r.settings.Breaker.MaxWait - 1)
+	if says(3, 1) {
+		t.Error("it counts again before the longest time that one is left out")
+	}
+	now.add(1)
 	if !says(3, 1) || careful() != 1 || len(told) > 0 {
 		t.Fatalf("%d are half open, told are %v", careful(), told)
 	}
