@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -178,6 +179,42 @@ func BenchmarkRemoveShuffled(b *testing.B) {
 			expect(b, "removed", ix.Remove(core.Holder(i%holders), events[i], true).Removed, span)
 		})
 		report(b, span, span*measured().scattered)
+	})
+}
+
+// BenchmarkRemoveOwn: as RemoveTail, by one who calls the blocks otherwise than those who stored them
+// before. Floor: the same.
+func BenchmarkRemoveOwn(b *testing.B) {
+	const length = 512
+	each(b, pairs, func(b *testing.B, make func() core.Index) {
+		chains := newChains(16, pairs/length, length)
+		var events []*event.Event
+		var own []*event.Event
+		for _, c := range chains {
+			ev := *c.stored(0, length)
+			ev.Engine = append([]uint64(nil), ev.Engine...)
+			for i := range ev.Engine {
+				ev.Engine[i] ^= 1 << 63
+			}
+			own = append(own, &ev)
+		}
+		for at := length; at > 0; at -= span {
+			for _, ev := range own {
+				tail := append([]uint64(nil), ev.Engine[at-span:at]...)
+				slices.Reverse(tail)
+				events = append(events, removed(tail))
+			}
+		}
+		var ix core.Index
+		rounds(b, len(events), func() {
+			ix = full(make, chains)
+			for _, ev := range own {
+				ix.Store(holders, ev, true)
+			}
+		}, func(i int) {
+			expect(b, "removed", ix.Remove(holders, events[i], true).Removed, span)
+		})
+		report(b, span, measured().dependent+measured().compare(span))
 	})
 }
 

@@ -197,6 +197,11 @@ func (x *Radix) lookup(h Holder, hash uint64) (position, bool) {
 	if !ok {
 		return position{}, false
 	}
+	return x.leads(h, hash, b)
+}
+
+// leads is lookup for a hash that the directory has for block b.
+func (x *Radix) leads(h Holder, hash uint64, b uint32) (position, bool) {
 	if p, ok := x.at(h, b); ok {
 		return p, true
 	}

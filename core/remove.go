@@ -52,11 +52,8 @@ func (x *Radix) Remove(h Holder, ev *event.Event, countCopies bool) Outcome {
 		}
 		// Stretches of one block: the removals are not in chain order.
 		if short++; short > 2 {
-			if k := m.scattered(ev.Engine[i:]); k > 0 {
-				i += k
-				continue
-			}
-			short = 0
+			i += m.scattered(ev.Engine[i:])
+			continue
 		}
 		m.next(ev.Engine[i], short == 1)
 		i++
@@ -136,7 +133,16 @@ func (m *removal) next(e uint64, goesOn bool) {
 	if goesOn && m.goOn(e) {
 		return
 	}
-	if p, ok := m.lookup(m.h, e); ok {
+	if b, ok := m.dir.find(e); ok {
+		m.beginAt(e, b)
+	} else {
+		m.out.Unknown++
+	}
+}
+
+// beginAt begins a stretch with the hash, for which the directory has the block.
+func (m *removal) beginAt(e uint64, b uint32) {
+	if p, ok := m.leads(m.h, e, b); ok {
 		m.begin(p)
 	} else {
 		m.out.Unknown++

@@ -8,17 +8,25 @@ import "runtime"
 // else is done at once: nothing that anybody keeps but a bit of the exception, and perhaps a held
 // length, changes with it.
 
-// scattered removes a batch of the hashes, or as much of it as is in no order, and returns of how
-// many it took care. The stretch before them is dropped.
+// scattered removes a batch of the hashes and what follows the last of it in chain order, and returns of how
+// many it took care. The last stretch may still be to be dropped.
 func (m *removal) scattered(hashes []uint64) int {
 	m.flush()
 	p := m.spare[0]
 	m.dir.locate(p, hashes)
 	var blocks [probeHashes]uint32
 	runtime.KeepAlive(m.dir.findAll(p, hashes, &blocks))
-	n, changed := p.n, false
-	for i, e := range hashes[:n] {
-		b := blocks[i]
+	i, n, changed := 0, p.n, false
+	for i < n {
+		if m.lo < m.hi {
+			if k := m.extend(hashes[i:]); k > 0 {
+				i += k
+				continue
+			}
+			m.flush()
+		}
+		e, b := hashes[i], blocks[i]
+		i++
 		if b == 0 || changed {
 			var known bool
 			if b, known = m.dir.find(e); !known {
@@ -26,16 +34,12 @@ func (m *removal) scattered(hashes []uint64) int {
 				continue
 			}
 		}
-		if i+1 < len(hashes) && m.arena.beside(b, hashes[i+1]) {
-			return i // a stretch
-		}
-		if !m.makeHole(b) {
-			m.next(e, false)
-			m.flush() // so what is here is what the next one finds
+		if i < len(hashes) && m.arena.beside(b, hashes[i]) || !m.makeHole(b) {
+			m.beginAt(e, b)
 			changed = true
 		}
 	}
-	return n
+	return i
 }
 
 // makeHole removes the block where the holder has it by the shared hash, once, has other holes in

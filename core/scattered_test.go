@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/core"
@@ -10,8 +11,8 @@ import (
 )
 
 // TestRemovalsInNoOrder: holders that share chains remove their blocks in no order, many an event:
-// among them hashes twice, unknown ones, neighbours, blocks with a second copy, hashes of a holder's
-// own, and runs in which another holder has blocks on a lower tier.
+// among them hashes twice, unknown ones, pieces in chain order, up and down, blocks with a second copy, hashes
+// of a holder's own, and runs in which another holder has blocks on a lower tier.
 func TestRemovalsInNoOrder(t *testing.T) {
 	const holders, chains = 4, 6
 	for seed := range uint64(12) {
@@ -45,7 +46,19 @@ func TestRemovalsInNoOrder(t *testing.T) {
 			}
 		}
 		for h := range left {
-			r.Shuffle(len(left[h]), func(i, j int) { left[h][i], left[h][j] = left[h][j], left[h][i] })
+			shuffle := func(hashes []uint64) {
+				r.Shuffle(len(hashes), func(i, j int) { hashes[i], hashes[j] = hashes[j], hashes[i] })
+			}
+			shuffle(left[h])
+			for at := 0; at+40 < len(left[h]); at += 100 { // a chain's hashes are in order where they are sorted
+				switch piece := left[h][at : at+40]; r.IntN(3) {
+				case 0:
+					slices.Sort(piece)
+				case 1:
+					slices.Sort(piece)
+					slices.Reverse(piece)
+				}
+			}
 		}
 		for i := 0; ; i++ {
 			h := r.IntN(holders)

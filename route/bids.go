@@ -243,17 +243,18 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		if b.compare(o, &mine.bid) >= 0 || foreseen == maxForeseen {
 			break
 		}
-		if o.Held && o.Key.Owner == r.cfg.ID {
+		if o.Held && o.Key.Owner == b.id {
 			continue // which of those here comes first says the queue that they are in
 		}
 		r.weigh.PromptTokens = o.Request.PromptTokens
 		aims.Waited = o.Waited + now.Sub(o.made)
 		r.weigh.aim = aims.aim(r.weigh.Settings) // its model's: its own, if it has some, are not told
-		best, want, lowest := -1, 0, 0.0
+		best, want, lowest, all := -1, 0, 0.0, true
 		var there Candidate
 		for k, w := range o.Ranks {
 			j := r.candidate(s, w)
 			if j < 0 {
+				all = false
 				continue
 			}
 			c := s.cands[j]
@@ -275,7 +276,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 		if *c = there; later {
 			continue // it goes into its router's queue
 		}
-		if mine.settled && !o.Held {
+		if mine.settled && !o.Held && all { // else one who may go elsewhere is to find it out
 			o.Ranks = o.Ranks[want : want+1]
 		}
 		if c.Prefilling == 0 {

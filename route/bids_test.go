@@ -182,20 +182,23 @@ func TestOthersGoFirst(t *testing.T) {
 	for i, k := range r.members {
 		o.Ranks = append(o.Ranks, load.Want{Rank: k.RankID, NewTokens: 1000 + 500*i})
 	}
-	foresee := func(settled bool, placed int) int {
+	foresee := func(settled bool, placed int, ranks ...*member) int {
 		s := &scratch{}
-		for _, k := range r.members {
+		for _, k := range ranks {
 			s.cands = append(s.cands, Candidate{RankID: k.RankID, slot: k.slot})
 		}
 		s.cands[0].Prefilling, s.cands[0].PrefillTokens, s.cands[0].HeadTokens, s.cands[0].Since = placed, 20_000*placed, 20_000*placed, m.now
 		r.foresee(s, &contention{settled: settled, bid: bid{made: m.now.Add(wordTime)}}, 0, m.now)
-		return s.cands[1].Prefilling
+		return s.cands[len(s.cands)-1].Prefilling
 	}
 	r.bids.open = []bid{o}
-	if foresee(false, 0) != 0 || foresee(false, 1) != 1 {
+	if foresee(false, 0, r.members...) != 0 || foresee(false, 1, r.members...) != 1 {
 		t.Fatal("before all have heard of all it is not expected where it costs least")
 	}
-	if foresee(true, 0) != 0 || foresee(true, 1) != 0 {
+	if foresee(true, 0, r.members[1]) != 1 || foresee(true, 0, r.members...) != 0 {
+		t.Error("it is expected where one that may not go to its rank would have it")
+	}
+	if foresee(true, 0, r.members...) != 0 || foresee(true, 1, r.members...) != 0 {
 		t.Error("another router's request is expected to make way for one that comes after it")
 	}
 }

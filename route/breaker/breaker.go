@@ -59,7 +59,7 @@ func Default() Config {
 	return Config{Failures: 3, Share: 0.5, Window: 10 * time.Second, Least: 10, Wait: time.Second, MaxWait: 30 * time.Second, Probes: 2}
 }
 
-// Longest returns the most that one stays open.
+// Longest returns MaxWait, or what 0 is.
 func (c *Config) Longest() time.Duration { return cmp.Or(c.MaxWait, 30*time.Second) }
 
 // Check says which setting is out of range.
