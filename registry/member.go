@@ -75,14 +75,16 @@ func (m *member) merged() Worker {
 	if w.Model == "" {
 		w = m.http[ranks[0]].worker
 	}
-	events, replay := make(map[uint32]string), make(map[uint32]string)
+	events, replay, snapshot := make(map[uint32]string), make(map[uint32]string), make(map[uint32]string)
 	for _, h := range m.http {
 		maps.Copy(events, h.worker.Endpoints.Events)
 		maps.Copy(replay, h.worker.Endpoints.Replay)
+		maps.Copy(snapshot, h.worker.Endpoints.Snapshot)
 	}
 	maps.Copy(events, w.Endpoints.Events) // what is announced goes first
 	maps.Copy(replay, w.Endpoints.Replay)
-	w.Endpoints.Events, w.Endpoints.Replay = events, replay
+	maps.Copy(snapshot, w.Endpoints.Snapshot)
+	w.Endpoints.Events, w.Endpoints.Replay, w.Endpoints.Snapshot = events, replay, snapshot
 	w.Ranks = slices.Compact(slices.Sorted(slices.Values(slices.Concat(w.Ranks, ranks))))
 	return w
 }

@@ -47,13 +47,14 @@ func GroupName(group string) string {
 // are pointers where leaving out says something else than the zero value: no group is any
 // group to /unregister, and "" the one without a name.
 type registration struct {
-	InstanceID     json.RawMessage `json:"instance_id"`
-	Endpoint       *string         `json:"endpoint"`
-	ReplayEndpoint *string         `json:"replay_endpoint"`
-	BlockSize      *uint32         `json:"block_size"`
-	DPRank         *uint32         `json:"dp_rank"`
-	Lora           string          `json:"lora_name"`
-	EngineScheme   string          `json:"engine_scheme"` // of neither API
+	InstanceID       json.RawMessage `json:"instance_id"`
+	Endpoint         *string         `json:"endpoint"`
+	ReplayEndpoint   *string         `json:"replay_endpoint"`
+	SnapshotEndpoint *string         `json:"snapshot_endpoint"`
+	BlockSize        *uint32         `json:"block_size"`
+	DPRank           *uint32         `json:"dp_rank"`
+	Lora             string          `json:"lora_name"`
+	EngineScheme     string          `json:"engine_scheme"` // of neither API
 
 	ModelName      *string `json:"model_name"` // Dynamo
 	RoutingGroup   *string `json:"routing_group"`
@@ -171,6 +172,7 @@ func (w *Worker) allowed(allow Allow) error {
 	var list []string
 	list = slices.AppendSeq(list, maps.Values(w.Endpoints.Events))
 	list = slices.AppendSeq(list, maps.Values(w.Endpoints.Replay))
+	list = slices.AppendSeq(list, maps.Values(w.Endpoints.Snapshot))
 	if w.Endpoints.HTTP != "" {
 		list = append(list, w.Endpoints.HTTP)
 	}
@@ -196,12 +198,12 @@ func (w *Worker) allowed(allow Allow) error {
 // only returns the worker with one of its ranks.
 func (w *Worker) only(rank uint32) Worker {
 	one := *w
-	one.Ranks, one.Endpoints.Events, one.Endpoints.Replay = []uint32{rank}, nil, nil
-	if e := w.Endpoints.Events[rank]; e != "" {
-		one.Endpoints.Events = map[uint32]string{rank: e}
-	}
-	if e := w.Endpoints.Replay[rank]; e != "" {
-		one.Endpoints.Replay = map[uint32]string{rank: e}
+	one.Ranks = []uint32{rank}
+	for _, of := range []*map[uint32]string{&one.Endpoints.Events, &one.Endpoints.Replay, &one.Endpoints.Snapshot} {
+		e := (*of)[rank]
+		if *of = nil; e != "" {
+			*of = map[uint32]string{rank: e}
+		}
 	}
 	return one
 }
@@ -236,9 +238,11 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 		}
 	}
 	endpoints := []string{*q.Endpoint}
-	if q.ReplayEndpoint != nil && *q.ReplayEndpoint != "" {
-		w.Endpoints.Replay = map[uint32]string{rank: *q.ReplayEndpoint}
-		endpoints = append(endpoints, *q.ReplayEndpoint)
+	for at, of := range map[*string]*map[uint32]string{q.ReplayEndpoint: &w.Endpoints.Replay, q.SnapshotEndpoint: &w.Endpoints.Snapshot} {
+		if at != nil && *at != "" {
+			*of = map[uint32]string{rank: *at}
+			endpoints = append(endpoints, *at)
+		}
 	}
 	// Whoever may register makes every replica connect to where they say, again and again:
 	// so each endpoint is compared with what is allowed before it gets into the bucket.

@@ -124,6 +124,8 @@ type Endpoints struct {
 	Peer   string            `json:"peer,omitempty"`
 	Events map[uint32]string `json:"events,omitempty"` // ZMQ publisher, by rank
 	Replay map[uint32]string `json:"replay,omitempty"` // ZMQ replay socket, by rank
+	// Snapshot is the ZMQ socket that gives all that the engine holds, by rank.
+	Snapshot map[uint32]string `json:"snapshot,omitempty"`
 }
 
 // notOfHost reports whether a character is in no host's name or address. What routers pass on of
@@ -220,7 +222,7 @@ func (w *Worker) normalise() error {
 	if w.Ranks[len(w.Ranks)-1] == event.PoolRank {
 		return fmt.Errorf("rank %d is none of a worker's", event.PoolRank)
 	}
-	for _, m := range []map[uint32]string{w.Endpoints.Events, w.Endpoints.Replay} {
+	for _, m := range []map[uint32]string{w.Endpoints.Events, w.Endpoints.Replay, w.Endpoints.Snapshot} {
 		for rank := range m {
 			if _, ok := slices.BinarySearch(w.Ranks, rank); !ok {
 				return fmt.Errorf("an endpoint of rank %d, which is not among the ranks", rank)
@@ -242,6 +244,7 @@ func (w *Worker) checkTexts() error {
 	texts := []string{w.Name, w.Model, w.Group, w.HashScheme, w.EngineScheme, w.Lora, w.Salt, w.Credential, w.Endpoints.HTTP, w.Endpoints.Bootstrap, w.Endpoints.Peer}
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Events))
 	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Replay))
+	texts = slices.AppendSeq(texts, maps.Values(w.Endpoints.Snapshot))
 	texts = slices.AppendSeq(texts, maps.Values(w.Loras))
 	for i := range w.Pools {
 		texts = append(texts, w.Pools[i].Name)

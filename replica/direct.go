@@ -56,7 +56,8 @@ func (w *workers) listen(ctx context.Context, e *registry.Entry) {
 	}
 	ranks := make(map[uint32]direct.Endpoint)
 	for rank, endpoint := range e.Endpoints.Events {
-		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Lora: e.Lora, Salt: e.Salt, Loras: e.Loras, Remote: event.PoolOf(e.Pools, event.External)}
+		ranks[rank] = direct.Endpoint{Events: endpoint, Replay: e.Endpoints.Replay[rank], Snapshot: e.Endpoints.Snapshot[rank],
+			Lora: e.Lora, Salt: e.Salt, Loras: e.Loras, Remote: event.PoolOf(e.Pools, event.External)}
 	}
 	if err := w.direct.Follow(k, ranks); err != nil {
 		w.r.log.Warn("an engine is not followed", "worker", k.Worker, "model", k.Space.Model, "error", err)

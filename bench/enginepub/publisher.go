@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -16,9 +17,17 @@ import (
 type Config struct {
 	Endpoint string // where subscribers connect: tcp://host:port (port 0: any), ipc://path
 	Replay   string // where replays are asked for; empty: none
-	Topic    string // first frame of every message
-	Buffer   int    // payloads kept for replay; default 10,000
-	HWM      int    // messages queued for one subscriber, 32 bytes each beforehand; default 10,000 (engines: 100,000)
+	// Snapshot is where snapshots are asked for, in the form of Form; empty: none. With one
+	// the process names itself: with Process, or by chance.
+	Snapshot string
+	Form     Form
+	Process  string
+	// Take returns the pages of a snapshot: of what the payloads before the one with the number
+	// leave. It is called with the publisher's lock held.
+	Take   func(next uint64) ([][]byte, error)
+	Topic  string // first frame of every message
+	Buffer int    // payloads kept for replay; default 10,000
+	HWM    int    // messages queued for one subscriber, 32 bytes each beforehand; default 10,000 (engines: 100,000)
 	// WithTopic makes replays have the topic, as of vLLM 0.26, SGLang 0.5.23
 	// and TensorRT-LLM; without, they have the form of releases before.
 	WithTopic bool
@@ -41,6 +50,7 @@ const forever = 365 * 24 * time.Hour
 type Publisher struct {
 	cfg         Config
 	pub, router net.Listener
+	shots       net.Listener
 	wg          sync.WaitGroup
 
 	mu     sync.Mutex
@@ -53,6 +63,7 @@ type Publisher struct {
 type entry struct {
 	seq     uint64
 	payload []byte
+	barrier string // of SGLang's snapshot, which it is the end of
 }
 
 // subscriber is one connection of a SUB socket. Its fields are guarded by the
@@ -82,6 +93,15 @@ func New(cfg Config) (*Publisher, error) {
 		}
 		p.wg.Go(func() { p.accept(p.router, zmtp.Router, p.replays) })
 	}
+	if cfg.Snapshot != "" {
+		if p.cfg.Process == "" {
+			p.cfg.Process = fmt.Sprintf("%016x", rand.Uint64())
+		}
+		if p.shots, err = zmtp.Listen(cfg.Snapshot); err != nil {
+			return nil, errors.Join(fmt.Errorf("publisher's snapshots: %w", err), p.Close())
+		}
+		p.wg.Go(func() { p.accept(p.shots, zmtp.Router, p.snapshots) })
+	}
 	return p, nil
 }
 
@@ -109,7 +129,11 @@ func endpoint(l net.Listener) string {
 func (p *Publisher) Publish(payload []byte) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := entry{p.next, payload}
+	return p.publishLocked(payload, "")
+}
+
+func (p *Publisher) publishLocked(payload []byte, barrier string) uint64 {
+	e := entry{p.next, payload, barrier}
 	p.next++
 	p.buffer = append(p.buffer, e)
 	if len(p.buffer) >= 2*p.cfg.Buffer {
@@ -175,8 +199,10 @@ func (p *Publisher) Close() error {
 	p.closed = true
 	p.mu.Unlock()
 	err := p.pub.Close()
-	if p.router != nil {
-		err = errors.Join(err, p.router.Close())
+	for _, l := range []net.Listener{p.router, p.shots} {
+		if l != nil {
+			err = errors.Join(err, l.Close())
+		}
 	}
 	p.Disconnect()
 	p.wg.Wait()
@@ -252,15 +278,13 @@ func (p *Publisher) subscriptions(nc net.Conn, c *zmtp.Conn) {
 
 // send writes queued messages until the connection or done ends it.
 func (p *Publisher) send(c *zmtp.Conn, queue <-chan entry, done <-chan struct{}) {
-	topic := []byte(p.cfg.Topic)
-	var seq [8]byte
 	for {
 		select {
 		case <-done:
 			return
 		case e := <-queue:
-			binary.BigEndian.PutUint64(seq[:], e.seq)
-			if c.WriteMessage(topic, seq[:], e.payload) != nil {
+			topic, seq := p.named(e)
+			if c.WriteMessage(topic, seq, e.payload) != nil {
 				_ = c.Close() // so that the reader ends
 				return
 			}

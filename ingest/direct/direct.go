@@ -21,6 +21,8 @@ import (
 type Endpoint struct {
 	Events string // tcp://host:port or ipc://path
 	Replay string // likewise; empty: there is no replay
+	// Snapshot is where the engine gives all that it holds, likewise.
+	Snapshot string
 	// Lora and Salt are those of what the engine does not name any for.
 	Lora, Salt string
 	// Loras are the names of adapters that it gives by number. Nobody changes it.
@@ -48,7 +50,7 @@ type Config struct {
 	// Tell is told of each change of a rank's state, on its feed's goroutine;
 	// nil: nobody is.
 	Tell func(Key, RankStatus)
-	// Replays bounds the replays at a time over all ranks; default 8.
+	// Replays bounds the replays and snapshots at a time over all ranks; default 8.
 	Replays int
 	Feed    zmqfeed.Config // its times and bounds; the rest is set here
 	Metrics *metrics.Set   // nil: not exposed
@@ -121,7 +123,7 @@ func (d *Direct) Follow(k Key, ranks map[uint32]Endpoint) error {
 
 func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 	old := d.mu.ranks[k]
-	if old != nil && old.at.Events == at.Events && old.at.Replay == at.Replay && old.at.reads(&at) {
+	if old != nil && old.at.Events == at.Events && old.at.Replay == at.Replay && old.at.Snapshot == at.Snapshot && old.at.reads(&at) {
 		return nil
 	}
 	index, err := d.cfg.Index(k.Space)
@@ -129,7 +131,7 @@ func (d *Direct) followLocked(k rankKey, at Endpoint) error {
 		return err
 	}
 	cfg := d.cfg.Feed
-	cfg.Endpoint, cfg.Replay, cfg.Limit = at.Events, at.Replay, d.limit
+	cfg.Endpoint, cfg.Replay, cfg.Snapshot, cfg.Limit = at.Events, at.Replay, at.Snapshot, d.limit
 	cfg.Decoder = engine.Config{BlockSize: int(k.Space.BlockSize), Rank: k.dpRank, Lora: at.Lora, Salt: at.Salt, Loras: at.Loras, Remote: at.Remote}
 	r := &follower{d: d, key: k, at: at, index: index, done: make(chan struct{})}
 	if old != nil {

@@ -162,6 +162,69 @@ func TestLossesShow(t *testing.T) {
 	}
 }
 
+// TestSnapshotsMakeLossesGood: whatever was missed, of an engine that gives snapshots the
+// index is complete again with the next batch.
+func TestSnapshotsMakeLossesGood(t *testing.T) {
+	d, set := open(t)
+	m := enginetest.NewMockOfSnapshots(t, 4, 2, 3)
+	at := func(replay bool) map[uint32]Endpoint {
+		all := endpoints(m)
+		for rank, e := range all {
+			e.Snapshot = m.Snapshot(int(rank))
+			if !replay {
+				e.Replay = ""
+			}
+			all[rank] = e
+		}
+		return all
+	}
+	m.Publish(100)
+	rnd := rand.New(rand.NewPCG(1, 4))
+	for round := range 8 {
+		if err := d.Follow(key, at(round%2 == 0)); err != nil {
+			t.Fatal(err)
+		}
+		m.Publish(1 + rnd.IntN(60))
+		switch rnd.IntN(4) {
+		case 0:
+			m.Restart()
+			m.Publish(1 + rnd.IntN(40))
+		case 1:
+			d.Unfollow(key)
+			m.Publish(10)
+			continue
+		}
+		m.Lossless.Store(true)
+		beat := time.NewTicker(100 * time.Millisecond) // such engines send an empty batch now and then
+		waittest.Until(t, func() error {               // what nobody told of is learnt with the next one
+			select {
+			case <-beat.C:
+				m.Publish(1)
+			default:
+			}
+			return fresh(d, m)
+		})
+		beat.Stop()
+		m.Lossless.Store(false)
+		equal(t, set, m, 0)
+	}
+	for i, x := range d.m.series {
+		if x.Name == "snapshots_total" && x.Labels[1] == "taken" && d.total(i) < 6 {
+			t.Errorf("%d snapshots are taken", d.total(i))
+		}
+	}
+}
+
+// fresh reports which rank is not shown as fresh after the last batch published.
+func fresh(d *Direct, m *enginetest.Mock) error {
+	for n, r := range d.Ranks(key) {
+		if r.Incomplete || r.State != follow.Following || int(r.LastID) != len(m.History[n].Batches) {
+			return fmt.Errorf("rank %d: %+v, of %d batches", n, r, len(m.History[n].Batches))
+		}
+	}
+	return nil
+}
+
 // TestWhatIsLostIsInferred: of a rank that lost batches, blocks below unknown
 // parents have the place that another worker knows.
 func TestWhatIsLostIsInferred(t *testing.T) {

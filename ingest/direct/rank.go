@@ -3,6 +3,7 @@ package direct
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"time"
@@ -133,7 +134,17 @@ func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool)
 		s.UnknownParents += uint64(out.UnknownParent)
 		s.Blocks.Add(out)
 	})
-	return out.UnknownParent > 0, out.Refused > 0
+	return out.UnknownParent+out.UnknownBlock > 0, out.Refused > 0
+}
+
+// Snapshot implements zmqfeed.Handler.
+func (r *follower) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	r.clear()
+	for b := range parts {
+		u, f := r.Batch(number, b)
+		unplaced, refused = unplaced || u, refused || f
+	}
+	return unplaced, refused
 }
 
 // Restart implements zmqfeed.Handler.

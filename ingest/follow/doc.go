@@ -12,7 +12,8 @@
 //	            or if it is known that they will not come, they are lost.
 //	Recovering  The publisher is asked, for events or for a dump of all that the
 //	            rank holds, and messages are held back. What finds no room is
-//	            dropped and asked for once more.
+//	            dropped and asked for once more. Or the index has an engine's
+//	            snapshot, and its wire has not come to where that ends.
 //	Lossy       The index holds what the publisher knows of: it lacks something
 //	            for good, by its own word. Nobody is asked.
 //	Stale       Something is missing. Messages are applied as they come; the
@@ -39,7 +40,10 @@
 //   - Whatever a publisher answers, it is asked again later and later while that
 //     does not help.
 //   - What an engine itself has lost is lost for good: after it the index begins with
-//     nothing, and the rank is Lossy until the engine clears all or begins anew.
+//     nothing, and the rank is Lossy until the engine clears all, begins anew or gives a
+//     snapshot of all that it holds.
+//   - A snapshot counts only if it names the process that the wire is of, and is not older
+//     than what the wire brought.
 //   - Incarnations are random. A message or heartbeat of one that was not seen
 //     before is of a newer run, or where that is not sure, as after the position was void,
 //     waits until the publisher has said which one is the present; one that ended never comes back but by its

@@ -17,6 +17,8 @@ type Limits struct {
 	DumpMin, DumpMax       time.Duration // the waits between dumps
 	Lease                  time.Duration // silent for so long, one of two processes of a rank is gone; 0: they are not told apart
 	Source                 Source
+	// Snapshots says that an engine can be asked for all that it holds, too.
+	Snapshots bool
 }
 
 // Source says who sends the rank's events, and what can be had of it besides.
@@ -75,7 +77,7 @@ const (
 	Want                    // the publisher should be asked, for a Cause
 	Ask                     // ask it: begin the recovery Number
 	Cancel                  // end the recovery that is under way
-	Commit                  // make the dump that was offered what the index has
+	Commit                  // make the dump or snapshot that was offered what the index has; of another process by its Sign
 	numKinds
 )
 

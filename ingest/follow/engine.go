@@ -1,6 +1,8 @@
 package follow
 
 import (
+	"time"
+
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/pace"
 )
@@ -17,6 +19,7 @@ type wire struct {
 	broken   bool   // nothing comes
 	lost     error  // why nobody knows all that the rank holds
 	print    uint64 // of the last batch taken, to know it again; 0: not known
+	process  uint64 // who sent that; 0: not known
 	unread   bool   // what is in it is not told yet
 	proven   bool   // who sends is the process that sent the last batch taken
 	answered bool   // a replay of this process has ever brought a batch
@@ -27,6 +30,10 @@ type wire struct {
 	// anew. A replay tells.
 	doubt  *Message
 	verify pace.Pace // replays because of numbers that fell in vain
+	given  bool      // what is missing is in no snapshot of the engine's either
+	// joins is when a snapshot was taken that the wire has not reached yet: what lies between is
+	// not known; zero: it has.
+	joins time.Time
 }
 
 // Sign says what showed that an engine's process is another one.
@@ -39,7 +46,7 @@ const (
 	Shorter              // the replay ends before the last batch taken
 	Differs              // the batch with the last number taken has other content
 	Unproven             // the replay goes on after the last batch taken, and no longer has it
-	Named                // who sends it says so
+	Named                // who sends them says so
 	NumSigns
 )
 
@@ -52,8 +59,10 @@ func (s Sign) String() string {
 type Batch struct {
 	Number uint64 // below the largest there is
 	Print  uint64 // of its content; 0: not known
-	Ref    any    // of the caller, for effects
-	place  [1]event.Event
+	// Process is whose it is, on a wire that says so; 0: not known.
+	Process uint64
+	Ref     any // of the caller, for effects
+	place   [1]event.Event
 }
 
 func (b *Batch) message(r *Rank) Message {
@@ -94,8 +103,20 @@ func (r *Rank) Silent(s *Step) { r.ask(s, Silence) }
 func (r *Rank) Live(s *Step, b *Batch) {
 	m, w := b.message(r), &r.wire
 	id := m.from()
+	named := w.process != 0 // who names itself no more is another one, too
+	if named && b.Process != w.process {
+		r.Anew(s, Named)
+	}
 	if w.any && id > w.last+1 {
 		s.add(Effect{Kind: Skip, From: w.last + 1, To: id - 1})
+	}
+	if named {
+		r.join(s, id)
+		r.sent(s, &m)
+		if w.process = b.Process; w.print == 0 && id == r.last {
+			w.print = b.Print // of a batch that was in a snapshot
+		}
+		return
 	}
 	last := r.known && id == r.last && w.print != 0 && b.Print != 0
 	same, other := last && w.print == b.Print, last && w.print != b.Print
@@ -111,6 +132,7 @@ func (r *Rank) Live(s *Step, b *Batch) {
 		r.Anew(s, FellBack) // nothing told that this is still the process of the last batch
 	}
 	r.sent(s, &m)
+	w.process = b.Process
 }
 
 // Sent takes the next batch of the present process, where that is known otherwise.
@@ -145,8 +167,11 @@ func (r *Rank) Replayed(s *Step, b *Batch) bool {
 	}
 	w.answered, r.rec.answer = true, true
 	if r.has(id) { // the last one taken
-		if w.proven = true; w.print != 0 && b.Print != 0 && w.print != b.Print {
+		switch w.proven = true; {
+		case w.print != 0 && b.Print != 0 && w.print != b.Print:
 			r.Anew(s, Differs)
+		case w.print == 0 && w.process != 0: // it is known of a snapshot alone, and replays name nobody
+			r.Anew(s, Unproven)
 		}
 		s.done(&m)
 		return true
@@ -233,6 +258,9 @@ func (r *Rank) Opened(s *Step, c Contents) {
 	r.drain(s)
 	if r.rec.number == 0 {
 		r.letGo(s)
+	}
+	if s.Snapshots && r.lack != nothing && !r.wire.given && r.rec.number == 0 {
+		r.ask(s, Retry)
 	}
 }
 

@@ -17,6 +17,8 @@ type Position struct {
 	// Print is of an engine's batch LastID, to know it again; 0: not known. No snapshot
 	// has it: an engine that is read without NATS is in none.
 	Print uint64 `json:"-"`
+	// Process is the engine's process, where its wire names it; 0: not known. Likewise.
+	Process uint64 `json:"-"`
 	// Ended holds the incarnations before, oldest first: their messages are
 	// not to be taken for a new one.
 	Ended []uint64 `json:"ended,omitempty"`
@@ -32,7 +34,7 @@ func (r *Rank) Position() (Position, bool) {
 	vague := r.incarnation == 0 && r.last == 1 && r.first == 0
 	return Position{
 		Incarnation: r.incarnation, LastID: r.last, Incomplete: vague || r.Status().Incomplete,
-		Ended: r.ended, Unconfirmed: r.ahead != inStep, Print: r.wire.print, Left: r.left.At, Departed: r.gone,
+		Ended: r.ended, Unconfirmed: r.ahead != inStep, Print: r.wire.print, Process: r.wire.process, Left: r.left.At, Departed: r.gone,
 	}, r.heard && r.known
 }
 
@@ -68,7 +70,7 @@ func (r *Rank) goOn(s *Step, p *Position) {
 	if r.last == 1 {
 		r.first = 1 // see Position
 	}
-	r.wire.print = p.Print
+	r.wire.print, r.wire.process = p.Print, p.Process
 	r.era++
 	for _, e := range p.Ended {
 		if e != p.Incarnation {

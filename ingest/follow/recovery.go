@@ -64,11 +64,13 @@ func (r *Rank) Recovery() uint64 { return r.rec.number }
 
 // recovers reports whether something is known to be missing, or may be. Of a wire
 // that is silent nothing is.
-func (r *Rank) recovers() bool { return r.rec.number != 0 && r.rec.cause != Silence }
+func (r *Rank) recovers() bool {
+	return r.rec.number != 0 && r.rec.cause != Silence || !r.wire.joins.IsZero()
+}
 
 // mayAsk reports whether asking for the rank is possible and allowed now.
 func (r *Rank) mayAsk(s *Step, cause Cause) bool {
-	return (s.Source == Publisher || s.Source == Replay) && r.lack != room && !r.rivals.contested && r.isTime(s, cause)
+	return (s.Source == Publisher || s.Source == Replay || s.Snapshots) && r.lack != room && !r.rivals.contested && r.isTime(s, cause)
 }
 
 // isTime reports whether a recovery was not in vain, or long enough ago.
@@ -78,8 +80,8 @@ func (r *Rank) isTime(s *Step, cause Cause) bool {
 
 // needsDump reports whether events alone cannot bring the rank up to date.
 func (r *Rank) needsDump(s *Step, cause Cause) bool {
-	if s.Source == Replay {
-		return false // it has none
+	if s.Source.forgets() {
+		return false // what it has it is asked for besides
 	}
 	return r.lack >= dump || !r.heard && cause == Behind || !slices.Contains([]Cause{Hole, Retry, Unusable, Behind, OtherRun}, cause)
 }
@@ -115,7 +117,7 @@ func (r *Rank) question(s *Step, cause Cause) Question {
 	case cause == Fell:
 		q.NotBefore = r.wire.verify.Next()
 	}
-	if s.Source == Replay && r.known {
+	if s.Source.forgets() && r.known {
 		q.From = r.last
 	}
 	return q
@@ -234,7 +236,15 @@ func (r *Rank) ends(s *Step, res Result) (vain bool) {
 	default:
 		r.putOff(s, v.began, s.RecoverMax)
 	}
-	if s.Source == Replay {
+	if s.Source.forgets() {
+		if res.Refused || res.Unplaced {
+			why := errUnplaced
+			if res.Refused {
+				why = errRefused
+			}
+			r.lose(s, why)
+			r.wire.given = true // the engine has no more
+		}
 		r.judge(s, res.Err == nil)
 		return vain
 	}

@@ -48,6 +48,7 @@ func newRig(a, b uint8) *rig {
 	if a%4 == 0 {
 		g.step.Source = Engine
 	}
+	g.step.Snapshots = a%8 >= 4 // and the engine's processes name themselves
 	g.start()
 	g.do((*Rank).Broken)
 	return g
@@ -95,7 +96,36 @@ func (g *rig) publish(a uint8, lost bool) {
 }
 
 func (g *rig) batch(w wired) *Batch {
-	return &Batch{Number: w.number, Print: 1 + uint64(w.run)<<32 + w.number, Ref: w}
+	b := &Batch{Number: w.number, Print: 1 + uint64(w.run)<<32 + w.number, Ref: w}
+	if g.step.Snapshots {
+		b.Process = 1 + uint64(w.run)
+	}
+	return b
+}
+
+// snapshot has the engine give one: how says what is wrong with it. It reports whether the
+// rank took it.
+func (g *rig) snapshot(how uint8) (taken bool) {
+	run := len(g.engines) - 1
+	last := g.engine().last()
+	switch how % 8 {
+	case 3, 5:
+		g.did["no snapshot"]++
+		return false
+	case 6:
+		last -= min(last, uint64(how>>3))
+	case 7:
+		if run > 0 {
+			run--
+			last = g.engines[run].last()
+		}
+	}
+	w := wired{run, last - 1}
+	g.do(func(r *Rank, s *Step) {
+		taken = r.Snapshot(s, &Batch{Number: w.number, Process: 1 + uint64(run), Ref: w})
+	})
+	g.did[fmt.Sprintf("snapshot taken: %v", taken)]++
+	return taken
 }
 
 // do gives the rank an input and carries the effects out.
@@ -123,6 +153,13 @@ func (g *rig) do(f func(r *Rank, s *Step)) {
 		case Clear:
 			g.index.Clear(0, 0, true)
 			g.twin = false
+		case Commit:
+			w := e.Ref.(wired)
+			g.index.Clear(0, 0, true)
+			for _, ev := range g.engines[w.run].events[:w.number+1] {
+				perform(g.index, &ev)
+			}
+			g.of, g.twin = w.run, false
 		case Restart:
 			g.did[e.Sign.String()]++
 		case Ask:
@@ -151,8 +188,18 @@ func (g *rig) answer(how uint8) {
 		e, run := g.engine(), len(g.engines)-1
 		q := *g.asked
 		oldest := max(0, int(e.last())-g.buffer)
-		broken := false
-		for n := max(oldest, int(q.From)-1); n < int(e.last()) && g.asked != nil; n++ {
+		broken, first := false, max(oldest, int(q.From)-1)
+		if g.step.Snapshots && (g.rank.Wanting() || uint64(first) > g.rank.Next()) && g.snapshot(how) {
+			g.asked = nil
+			g.do(func(r *Rank, s *Step) { r.Ended(s, Result{}) })
+			continue
+		}
+		if g.step.Source == Engine {
+			g.asked = nil
+			g.do(func(r *Rank, s *Step) { r.Ended(s, Result{Err: errNoAnswer}) })
+			continue
+		}
+		for n := first; n < int(e.last()) && g.asked != nil; n++ {
 			if how%8 == 1 && n%3 == 1 || how%8 == 2 { // a hole, or it breaks
 				how, broken = 0, how%8 == 2
 				if broken {
@@ -182,6 +229,9 @@ func (g *rig) answer(how uint8) {
 		case broken:
 			g.do(func(r *Rank, s *Step) { q = r.Again(s) })
 			g.asked = &q
+		case g.step.Snapshots && g.rank.Wanting() && g.snapshot(how):
+			g.asked = nil
+			g.do(func(r *Rank, s *Step) { r.Ended(s, Result{}) })
 		default:
 			g.asked = nil
 			g.do((*Rank).ReplayEnd)
@@ -206,11 +256,12 @@ func (g *rig) receive(n int, how uint8) {
 		g.queue = g.queue[1:]
 		// Of a process that nobody told of, and whose numbers go on where the one before
 		// ended, nothing shows that it is another one.
-		if w.run != g.of && w.number == g.rank.Next() {
+		if w.run != g.of && w.number == g.rank.Next() && g.rank.wire.process == 0 {
 			g.twin = true
 		}
+		named := g.rank.wire.process != 0
 		g.do(func(r *Rank, s *Step) { r.Live(s, g.batch(w)) })
-		if g.answer(how); w.run != g.of && g.up && w.number < g.rank.Next() {
+		if g.answer(how); w.run != g.of && g.up && w.number < g.rank.Next() && !named {
 			g.twin = true // a replay brought that number already, of another process
 		}
 	}
@@ -353,7 +404,7 @@ func TestEveryEngineIsFollowed(t *testing.T) {
 	}
 	t.Logf("%d histories: %v", n, all)
 	for _, k := range append([]string{"gap", "skip", "fell_back", "shorter", "differs", "unproven",
-		"ask gap", "ask connected", "ask silence", "ask fell", "checked"}, engineFaults...) {
+		"ask gap", "ask connected", "ask silence", "ask fell", "checked", "named", "commit", "snapshot taken: true", "snapshot taken: false", "no snapshot"}, engineFaults...) {
 		if all[k] == 0 {
 			t.Errorf("no history has %q", k)
 		}

@@ -315,7 +315,7 @@ func (r *Rank) empty(s *Step, of any) {
 // lose notes that what the rank holds is no longer known: of an engine, by nobody.
 func (r *Rank) lose(s *Step, why error) {
 	if r.why = why; s.Source.forgets() {
-		r.wire.lost = why
+		r.wire.lost, r.wire.given = why, false
 		r.lack = max(r.lack, partial)
 	} else {
 		r.lack = max(r.lack, dump)
@@ -344,6 +344,7 @@ var (
 	errBack     = errors.New("it had left: what it held before is not known")
 	errWhichRun = errors.New("which run of its engine is the present one is not known")
 	errBehind   = errors.New("its stream lacks what its publisher has sent")
+	errJoins    = errors.New("its wire has not come to where its engine's snapshot ends")
 	errResumed  = errors.New("it was incomplete when the snapshot was taken")
 )
 

@@ -2,6 +2,7 @@ package zmqfeed
 
 import (
 	"context"
+	"iter"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/enginepub"
@@ -23,7 +24,10 @@ func (c *counter) Batch(seq uint64, _ *event.Batch) (unknownParent, refused bool
 	}
 	return false, false
 }
-func (*counter) Gap(Gap)             {}
+func (*counter) Gap(Gap) {}
+func (*counter) Snapshot(uint64, iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	return false, false
+}
 func (*counter) Restart(follow.Sign) {}
 func (*counter) State(State)         {}
 

@@ -19,6 +19,9 @@ type Config struct {
 	Endpoint string
 	// Replay is the engine's replay endpoint. Without one a hole stays a hole.
 	Replay string
+	// Snapshot is where the engine gives all that it holds, on engines that do: with it a
+	// stream that lacks something is made whole again. Empty: nowhere.
+	Snapshot string
 	// Topic is what a message's topic begins with; with ExactTopic, what it is.
 	// (kv@pod-1 also begins kv@pod-10.)
 	Topic      string
@@ -61,6 +64,10 @@ type Config struct {
 	// default 10.
 	ReplayLimit time.Duration
 	ReplayRate  int
+	// MaxSnapshot is the size in bytes beyond which a snapshot is not read; default 256 MiB.
+	// SnapshotIdle is how long the engine may take to begin one, or to go on; default 10 s.
+	MaxSnapshot  int
+	SnapshotIdle time.Duration
 	// ProbeMin is how long the stream may be silent before the feed asks for
 	// what it may have missed; while the silence lasts the time doubles up to
 	// ProbeMax. Defaults: 1 s and 30 s. A negative ProbeMin means never.
@@ -88,6 +95,8 @@ func (c *Config) setDefaults() error {
 	number(&c.MaxMessage, 64<<20)
 	number(&c.ReplayAttempts, 6)
 	number(&c.ReplayRate, 10)
+	number(&c.MaxSnapshot, 256<<20)
+	span(&c.SnapshotIdle, 10*time.Second)
 	span(&c.Dial, 5*time.Second)
 	span(&c.RetryMin, 100*time.Millisecond)
 	span(&c.RetryMax, 5*time.Second)

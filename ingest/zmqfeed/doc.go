@@ -14,6 +14,9 @@
 //     the position that the feed was given, if it was given one).
 //   - Whatever an engine does, connections, replays and restarts come at bounded
 //     rates, and those that bring nothing less and less often.
+//   - A snapshot takes the place of what was told once it is known to be readable as a whole.
+//     While one is under way live messages wait, and for nine times as long after it none is
+//     asked for (at most Config.ReplayPause).
 //   - A replay is not asked for what waits of a connection that is gone: another
 //     process may answer.
 //   - Whatever was missed, dropped or refused is counted, by reason.

@@ -30,6 +30,8 @@ type Feed struct {
 	ctx       context.Context  // Run's
 	asked     *follow.Question // by the rank, and not answered yet
 	replaying bool             // an answer is read
+	offered   *snapshot        // to the rank
+	rested    time.Time        // no snapshot is asked for before
 	over      bool             // the session is: its queue is of an ended process
 
 	connect pace.Pace // connections that broke
@@ -57,7 +59,7 @@ func New(cfg Config, h Handler) (*Feed, error) {
 		source = follow.Engine
 	}
 	f.begin(h, &follow.Limits{
-		Source: source, HoldMessages: 1, HoldBytes: cfg.MaxMessage, RecoverMessages: 1, // more waits in the queue
+		Source: source, Snapshots: cfg.Snapshot != "", HoldMessages: 1, HoldBytes: cfg.MaxMessage, RecoverMessages: 1, // more waits in the queue
 		GapWait: cfg.RetryMax, RecoverMin: cfg.RetryMin, RecoverMax: cfg.ReplayPause,
 	}, f.seed)
 	f.told = follow.Away
@@ -122,6 +124,8 @@ func (f *Feed) carryOut(e *follow.Effect) {
 		f.asked = &q
 	case follow.Cancel:
 		f.asked = nil
+	case follow.Commit:
+		f.commit(e.Sign)
 	}
 }
 
@@ -142,19 +146,24 @@ func (f *Feed) whyLost(n uint64) Reason {
 // or the next message, is to wait where the one before was soon before as well: the
 // handler holds nothing then that could be out of date.
 func (f *Feed) begunAnew(sign follow.Sign) {
-	for i, n := range f.dec.Stats() {
-		f.leftPast[i] += n
-	}
-	f.dec, _ = engine.NewDecoder(f.cfg.Decoder) // New has made one
+	f.forget()
 	f.count(func(c *Stats) { c.Restarts[sign]++ })
 	now := time.Now()
 	first := now.Sub(f.anew.Next()) > f.cfg.RetryMax
 	if f.rest = f.anew.Later(now, now, f.cfg.RetryMin, f.cfg.RetryMax, f.seed); first {
 		f.rest = 0
 	}
-	if f.over = sign != follow.FellBack; !f.over {
+	if f.over = sign != follow.FellBack && sign != follow.Named; !f.over { // live messages told
 		sleep(f.ctx, f.rest)
 	}
+}
+
+// forget makes the decoder know nothing.
+func (f *Feed) forget() {
+	for i, n := range f.dec.Stats() {
+		f.leftPast[i] += n
+	}
+	f.dec, _ = engine.NewDecoder(f.cfg.Decoder) // New has made one
 }
 
 // countLeft publishes what the decoder left out.
@@ -168,8 +177,8 @@ func (f *Feed) countLeft() {
 }
 
 // A position, version 1: "KVF", the version, flags (1: a batch was applied; 2:
-// its fingerprint is known), its number and fingerprint (u64 each,
-// little-endian), and the decoder's state.
+// its fingerprint is known; 4: its process is), its number, fingerprint and, with that
+// flag, process (u64 each, little-endian), and the decoder's state.
 const (
 	positionMagic   = "KVF"
 	positionVersion = 1
@@ -192,9 +201,15 @@ func (f *Feed) Position(dst []byte) []byte {
 	if at.Print != 0 {
 		flags |= 2
 	}
+	if at.Process != 0 {
+		flags |= 4
+	}
 	dst = append(append(dst, positionMagic...), positionVersion, flags)
 	dst = binary.LittleEndian.AppendUint64(dst, number)
 	dst = binary.LittleEndian.AppendUint64(dst, at.Print)
+	if at.Process != 0 {
+		dst = binary.LittleEndian.AppendUint64(dst, at.Process)
+	}
 	return f.dec.AppendState(dst)
 }
 
@@ -202,18 +217,25 @@ func (f *Feed) setPosition(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
-	if len(b) < positionHeader || string(b[:3]) != positionMagic || b[3] != positionVersion || b[4] > 3 {
+	if len(b) < positionHeader || string(b[:3]) != positionMagic || b[3] != positionVersion || b[4] > 7 {
 		return fmt.Errorf("%w: %d bytes that are no position of version %d", ErrPosition, len(b), positionVersion)
 	}
-	if err := f.dec.RestoreState(b[positionHeader:]); err != nil {
+	at, state := follow.Position{}, b[positionHeader:]
+	if b[4]&4 != 0 {
+		if len(state) < 8 {
+			return fmt.Errorf("%w: it ends within the process", ErrPosition)
+		}
+		at.Process, state = binary.LittleEndian.Uint64(state), state[8:]
+	}
+	if err := f.dec.RestoreState(state); err != nil {
 		return fmt.Errorf("%w: %w", ErrPosition, err)
 	}
-	number, print := binary.LittleEndian.Uint64(b[5:]), binary.LittleEndian.Uint64(b[13:])
-	if b[4]&2 == 0 {
-		print = 0
+	at.Incarnation, at.LastID, at.Incomplete = 1, binary.LittleEndian.Uint64(b[5:])+1, f.cfg.Incomplete
+	if b[4]&2 != 0 {
+		at.Print = binary.LittleEndian.Uint64(b[13:])
 	}
 	if b[4]&1 != 0 {
-		f.Resume(number+1, print, f.cfg.Incomplete)
+		f.Step(func(k *follow.Rank, s *follow.Step) { k.Resume(s, &at) })
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package zmqfeed
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -35,13 +36,14 @@ func name(process, seq int) uint64 { return uint64(process)<<32 | uint64(seq) }
 type recorder struct {
 	t *testing.T
 
-	mu     sync.Mutex
-	next   uint64
-	have   []uint64      // hashes stored since the start or the last restart
-	gaps   []Gap         // likewise
-	why    []follow.Sign // of all restarts
-	states []State
-	change chan struct{} // cap 1
+	mu        sync.Mutex
+	next      uint64
+	have      []uint64      // hashes stored since the start or the last restart
+	gaps      []Gap         // likewise
+	why       []follow.Sign // of all restarts
+	states    []State
+	snapshots int
+	change    chan struct{} // cap 1
 
 	onBatch func(seq uint64) // called without the lock
 }
@@ -81,6 +83,21 @@ func (r *recorder) Gap(g Gap) {
 	}
 	r.next = g.To + 1
 	r.gaps = append(r.gaps, g)
+}
+
+func (r *recorder) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.changed()
+	r.next, r.have, r.gaps = number+1, nil, nil
+	r.snapshots++
+	for b := range parts {
+		for _, ev := range b.Events {
+			r.have = append(r.have, ev.Engine...)
+			unplaced = unplaced || len(ev.Local) == 0 && ev.Kind == event.Stored
+		}
+	}
+	return unplaced, false
 }
 
 func (r *recorder) Restart(why follow.Sign) {

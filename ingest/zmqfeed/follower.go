@@ -2,6 +2,7 @@ package zmqfeed
 
 import (
 	"errors"
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,11 @@ type Handler interface {
 	// Restart says that the engine's process is another one: everything that
 	// the stream said before is void, and the next number is 0.
 	Restart(sign follow.Sign)
+	// Snapshot gives all that the engine holds after the batch with the number (the largest
+	// there is: before its first), as batches that begin with nothing: what the stream said before is
+	// void, and the next number is the one after it. Each lives until the next. The answer says
+	// whether it has blocks without a place, and blocks for which there is no room.
+	Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool)
 	// Gap says that batches are missing for good; the next number is To + 1.
 	Gap(g Gap)
 	// State says how the stream fares, for logs and readiness.
@@ -75,12 +81,12 @@ func (f *Follower) begin(h Handler, l *follow.Limits, seed uint64) {
 }
 
 // Resume goes on where a follower was: before the batch with the number.
-func (f *Follower) Resume(next, print uint64, incomplete bool) {
+func (f *Follower) Resume(next uint64, incomplete bool) {
 	if next == 0 {
 		f.Anew()
 	} else {
 		f.Step(func(k *follow.Rank, s *follow.Step) {
-			k.Resume(s, &follow.Position{Incarnation: 1, LastID: next, Print: print, Incomplete: incomplete})
+			k.Resume(s, &follow.Position{Incarnation: 1, LastID: next, Incomplete: incomplete})
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"iter"
 	"net"
 	"os"
 	"sync"
@@ -157,6 +158,12 @@ type quiet struct{ batches, restarts, gaps int }
 
 func (q *quiet) Batch(uint64, *event.Batch) (unknownParent, refused bool) {
 	q.batches++
+	return false, false
+}
+func (q *quiet) Snapshot(n uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	for b := range parts {
+		q.Batch(n, b)
+	}
 	return false, false
 }
 func (q *quiet) Restart(follow.Sign) { q.restarts++ }

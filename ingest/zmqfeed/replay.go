@@ -14,6 +14,7 @@ import (
 var (
 	errHole     = errors.New("the replay has a hole")
 	errNoReplay = errors.New("the engine's replay does not answer to the end")
+	errTooLate  = errors.New("the replay begins after what is asked for")
 )
 
 // endOfReplay is the number in a replay's last reply.
@@ -24,7 +25,7 @@ const endOfReplay = 1<<64 - 1
 func (s *session) answer(ctx context.Context) error {
 	f := s.f
 	for f.asked != nil && !f.over && ctx.Err() == nil {
-		if err := s.replayed(ctx); err != nil {
+		if err := s.answerOne(ctx); err != nil {
 			return err
 		}
 	}
@@ -34,13 +35,59 @@ func (s *session) answer(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// replayed gives the rank what it asked for, asking the engine again from where it
-// stopped.
-func (s *session) replayed(ctx context.Context) error {
+// answerOne gives the rank what it asked for: what was sent since, or all that the engine
+// holds, where that says more.
+func (s *session) answerOne(ctx context.Context) error {
 	f := s.f
 	q := *f.asked
 	f.asked = nil
 	sleep(ctx, time.Until(q.NotBefore))
+	asked := false
+	whole := func() bool {
+		if asked || f.cfg.Snapshot == "" || !f.rank.Wanting() {
+			return false
+		}
+		asked = true
+		return s.snapshot(ctx) == nil
+	}
+	if whole() {
+		return nil
+	}
+	end := func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{}) }
+	if f.cfg.Replay != "" {
+		err := s.replayed(ctx, q, !asked && f.cfg.Snapshot != "")
+		if errors.Is(err, errTooLate) {
+			if s.snapshot(ctx) == nil {
+				return nil
+			}
+			f.Step(func(k *follow.Rank, st *follow.Step) { q = k.Again(st) })
+			err = s.replayed(ctx, q, false)
+		}
+		if err == nil && whole() {
+			return nil
+		}
+		if end = (*follow.Rank).ReplayEnd; err != nil {
+			end = func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{Err: err}) }
+		}
+	} else if asked {
+		end = func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{Err: errNoSnapshot}) }
+	}
+	switch {
+	case f.over:
+		return errRestarted
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.broken.Load():
+		return errBroken
+	}
+	f.Step(end)
+	return nil
+}
+
+// replayed gives the rank what was sent since, asking the engine again from where it
+// stopped. With early it is of no use if it begins too late.
+func (s *session) replayed(ctx context.Context, q follow.Question, early bool) error {
+	f := s.f
 	for failures := 0; failures < f.cfg.ReplayAttempts; {
 		before := f.Next()
 		for ctx.Err() == nil { // what waits meanwhile comes with the next replay
@@ -52,7 +99,7 @@ func (s *session) replayed(ctx context.Context) error {
 		}
 		err := errBroken
 		if !s.broken.Load() {
-			err = s.replay(ctx, q)
+			err = s.replay(ctx, q, early)
 		}
 		switch {
 		case f.over:
@@ -64,10 +111,11 @@ func (s *session) replayed(ctx context.Context) error {
 			if s.broken.Load() {
 				return errBroken
 			}
-			f.Step((*follow.Rank).ReplayEnd)
 			return nil
 		case s.broken.Load():
 			return errBroken
+		case errors.Is(err, errTooLate):
+			return err
 		case errors.Is(err, errHole):
 			f.count(func(c *Stats) { c.ReplayHoles++ })
 		default:
@@ -81,13 +129,12 @@ func (s *session) replayed(ctx context.Context) error {
 		}
 		f.Step(func(k *follow.Rank, st *follow.Step) { q = k.Again(st) })
 	}
-	f.Step(func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{Err: errNoReplay}) })
-	return nil
+	return errNoReplay
 }
 
 // replay asks once, on a connection of its own: what comes late of a reply that
 // was given up cannot be taken for the next one's.
-func (s *session) replay(ctx context.Context, q follow.Question) error {
+func (s *session) replay(ctx context.Context, q follow.Question, early bool) error {
 	f := s.f
 	if l := f.cfg.Limit; l != nil {
 		select {
@@ -112,7 +159,7 @@ func (s *session) replay(ctx context.Context, q follow.Question) error {
 	}
 	f.replaying = true
 	defer func() { f.replaying = false }()
-	for {
+	for ; ; early = false {
 		if err := conn.SetReadDeadline(time.Now().Add(f.cfg.ReplayIdle)); err != nil {
 			return err
 		}
@@ -129,6 +176,8 @@ func (s *session) replay(ctx context.Context, q follow.Question) error {
 			continue
 		case number == endOfReplay && len(payload) == 0:
 			return nil
+		case early && number > f.Next():
+			return errTooLate
 		}
 		it.set(f, number, payload)
 		whole := true

@@ -2,7 +2,6 @@ package zmqfeed
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -275,12 +274,18 @@ func (s *session) probe(ctx context.Context) error {
 func (s *session) live(it *item) bool {
 	f, m := s.f, &it.m
 	f.count(func(c *Stats) { c.Messages++ })
-	if m.Len() != 3 || len(m.Frame(1)) != 8 {
+	var topic []byte
+	var number, who uint64
+	ok := m.Len() == 3
+	if ok {
+		topic, number, who, ok = named(m.Frame(0), m.Frame(1))
+	}
+	if !ok {
 		f.count(func(c *Stats) { c.Malformed++ })
 		it.Done()
 		return false
 	}
-	topic, number, payload := m.Frame(0), binary.BigEndian.Uint64(m.Frame(1)), m.Frame(2)
+	payload := m.Frame(2)
 	if n := len(f.cfg.Topic); len(topic) < n || string(topic[:n]) != f.cfg.Topic || f.cfg.ExactTopic && len(topic) > n {
 		f.count(func(c *Stats) { c.OtherTopic++ })
 		it.Done()
@@ -293,6 +298,7 @@ func (s *session) live(it *item) bool {
 	}
 	f.count(func(c *Stats) { c.Bytes += uint64(len(payload)) })
 	it.set(f, number, payload)
+	it.Process = who
 	f.Step(func(k *follow.Rank, st *follow.Step) { k.Live(st, &it.Batch) })
 	return true
 }

@@ -66,6 +66,9 @@ type Stats struct {
 	ReplayHoles uint64 // holes in replays
 	ReplayExtra uint64 // replayed batches that were not asked for, or known already
 
+	Snapshots   uint64 // snapshots taken
+	SnapshotBad uint64 // snapshots that did not come, or were of no use
+
 	Malformed  uint64 // messages that are not topic, number and payload, live or replayed
 	OtherTopic uint64 // live messages of another topic
 	QueueFull  uint64 // times that reading stopped because the queue was full
@@ -129,6 +132,8 @@ func AllSeries() []Series {
 		{"missed_batches_total", nil, func(s *Stats) uint64 { return s.Missed }},
 		{"gaps_total", nil, func(s *Stats) uint64 { return s.Gaps }},
 		{"replays_total", nil, func(s *Stats) uint64 { return s.Replays }},
+		{"snapshots_total", []string{"result", "taken"}, func(s *Stats) uint64 { return s.Snapshots }},
+		{"snapshots_total", []string{"result", "useless"}, func(s *Stats) uint64 { return s.SnapshotBad }},
 		{"connects_total", nil, func(s *Stats) uint64 { return s.Connects }},
 		{"disconnects_total", nil, func(s *Stats) uint64 { return s.Disconnects }},
 	}
@@ -152,6 +157,7 @@ func SeriesHelp(prefix string) map[string]string {
 		prefix + "missed_batches_total": "Batches that did not come live; the replay has those that are not lost.",
 		prefix + "gaps_total":           "Holes in engines' live messages.",
 		prefix + "replays_total":        "Replays asked of engines.",
+		prefix + "snapshots_total":      "Snapshots asked of engines, by result: taken, or useless.",
 		prefix + "connects_total":       "Subscriptions to engines.",
 		prefix + "disconnects_total":    "Subscriptions that broke.",
 		prefix + "lost_batches_total":   "Batches that are lost for good, by reason.",

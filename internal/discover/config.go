@@ -33,6 +33,7 @@ type Config struct {
 	HTTPPort  int
 	Events    int
 	Replay    int
+	Snapshot  int
 	HTTPS     bool
 	Engines   secure.EngineSettings
 
@@ -77,6 +78,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Bool(&c.HTTPS, "engine-https", false, "The engines' endpoints speak TLS.")
 	set.Int(&c.Events, "events-port", 5557, "Port of the engines' ZMQ events, of rank 0; each rank adds its number. 0: they publish none.", conf.Between(0, 65535))
 	set.Int(&c.Replay, "replay-port", 0, "Port of the engines' ZMQ replay, likewise. 0: they have none.", conf.Between(0, 65535))
+	set.Int(&c.Snapshot, "snapshot-port", 0, "Port of the engines' snapshots (snapshot_endpoint), likewise. 0: they give none.", conf.Between(0, 65535))
 	c.Engines.Declare(set)
 	set.Group("Registration")
 	set.List(&c.Servers, "register-at", nil, `URLs at which workers are registered: of kvindexer, or of kvrouter's admin port. With NATS one will do (a

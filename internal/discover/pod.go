@@ -23,8 +23,9 @@ const (
 	noteKVTransfer   = Annotation + "kv-transfer"
 	noteEngineScheme = Annotation + "engine-scheme"
 	noteCredential   = Annotation + "credential"
-	noteEvents       = Annotation + "events-port" // a port, or none
-	noteReplay       = Annotation + "replay-port" // a port, or none
+	noteEvents       = Annotation + "events-port"   // a port, or none
+	noteReplay       = Annotation + "replay-port"   // a port, or none
+	noteSnapshot     = Annotation + "snapshot-port" // likewise
 	noteRegisteredBy = Annotation + "registered-by"
 )
 
@@ -80,11 +81,12 @@ type Facts struct {
 // Defaults are what holds for a pod whose annotations say nothing else.
 type Defaults struct {
 	Facts
-	Group  string
-	Ports  []uint16 // of the engines' HTTP endpoints: several are ranks with one each
-	Events uint16   // of rank 0; each rank adds its number. 0: no events
-	Replay uint16   // likewise; 0: none
-	HTTPS  bool
+	Group    string
+	Ports    []uint16 // of the engines' HTTP endpoints: several are ranks with one each
+	Events   uint16   // of rank 0; each rank adds its number. 0: no events
+	Replay   uint16   // likewise; 0: none
+	Snapshot uint16   // likewise
+	HTTPS    bool
 }
 
 // facts returns what is known of the pod's engine without asking it.
@@ -144,6 +146,10 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 	if err != nil {
 		return w, err
 	}
+	snapshot, err := port(p, noteSnapshot, d.Snapshot)
+	if err != nil {
+		return w, err
+	}
 	w = registry.Worker{
 		Name: name, Model: f.Model, BlockSize: f.BlockSize, Group: d.Group, Ranks: []uint32{uint32(rank)},
 		Role: registry.Role(p.Notes[noteRole]), KVTransfer: registry.KVTransfer(p.Notes[noteKVTransfer]),
@@ -180,6 +186,9 @@ func (d *Defaults) worker(name string, p *Pod, rank int, f Facts) (w registry.Wo
 		return w, nil
 	}
 	w.Transport = registry.ZMQ
-	w.Endpoints.Replay, err = at(replay)
+	if w.Endpoints.Replay, err = at(replay); err != nil {
+		return w, err
+	}
+	w.Endpoints.Snapshot, err = at(snapshot)
 	return w, err
 }

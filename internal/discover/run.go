@@ -100,7 +100,7 @@ func newDiscovery(c *Config, m *obs.Metrics, log *slog.Logger) (*discovery, erro
 	}
 	d.fleet = Fleet{Prefix: "k8s/" + cfg.Namespace + "/" + cfg.Name + "/", Most: cfg.MaxPods, Least: cfg.Retry, Longest: longest, Defaults: Defaults{
 		Facts: Facts{Model: cfg.Model, BlockSize: uint32(cfg.BlockSize)}, Group: cfg.Group, Ports: []uint16{uint16(cfg.HTTPPort)},
-		Events: uint16(cfg.Events), Replay: uint16(cfg.Replay), HTTPS: cfg.HTTPS,
+		Events: uint16(cfg.Events), Replay: uint16(cfg.Replay), Snapshot: uint16(cfg.Snapshot), HTTPS: cfg.HTTPS,
 	}}
 	for _, s := range d.servers {
 		s.ledger = Ledger{Prefix: d.fleet.Prefix, Least: cfg.Retry, Longest: longest}

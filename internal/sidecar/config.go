@@ -43,6 +43,7 @@ type Config struct {
 
 	Engine     string // ZMQ endpoint of rank 0; empty: none
 	Replay     string
+	Snapshot   string
 	Topic      string
 	ExactTopic bool
 	Eagle      bool
@@ -135,6 +136,8 @@ func (c *Config) Declare(set *conf.Set) {
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
 		number to the port), or ipc:///path. This or --socket is needed.`)
 	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one every lost message begins the stream anew.")
+	set.String(&c.Snapshot, "engine-snapshot", "", `Where the engine gives all that it holds, likewise, on engines that do (vLLM's and SGLang's snapshot_endpoint,
+		to come). With it a stream that begins late or loses a message is made whole.`)
 	set.List(&c.Loras, "lora-ids", nil, `Names of the engine's LoRA adapters, as number=name, for engines whose events give no more
 		than the number (vLLM before 0.14). Blocks of an adapter without a name are left out and counted (unnamed_lora).`)
 	set.String(&c.Topic, "engine-topic", "", "What the topic of the engine's messages begins with.")
@@ -210,6 +213,9 @@ func (c *Config) check() ([]uint32, error) {
 		}
 		if _, err := zmqfeed.RankEndpoint(c.Replay, r); c.Replay != "" && err != nil {
 			return nil, fmt.Errorf("--engine-replay: %w", err)
+		}
+		if _, err := zmqfeed.RankEndpoint(c.Snapshot, r); c.Snapshot != "" && err != nil {
+			return nil, fmt.Errorf("--engine-snapshot: %w", err)
 		}
 	}
 	return ranks, nil

@@ -180,7 +180,7 @@ func (w *world) live(publish int) {
 	}
 	in := zmqfeed.NewFollower(s)
 	if s.start != nil {
-		in.Resume(uint64(w.at.next), 0, s.incomplete)
+		in.Resume(uint64(w.at.next), s.incomplete)
 	} else {
 		in.Anew()
 	}

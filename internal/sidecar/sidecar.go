@@ -191,12 +191,16 @@ func (s *Sidecar) feed(st *stream) (*zmqfeed.Feed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--engine-replay: %w", err)
 	}
+	snapshot, err := zmqfeed.RankEndpoint(s.cfg.Snapshot, rank)
+	if err != nil {
+		return nil, fmt.Errorf("--engine-snapshot: %w", err)
+	}
 	loras, err := parseLoras(s.cfg.Loras)
 	if err != nil {
 		return nil, fmt.Errorf("--lora-ids: %w", err)
 	}
 	cfg := zmqfeed.Config{
-		Endpoint: endpoint, Replay: replay, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
+		Endpoint: endpoint, Replay: replay, Snapshot: snapshot, Topic: s.cfg.Topic, ExactTopic: s.cfg.ExactTopic, Position: st.start, Incomplete: st.incomplete,
 		Decoder: engine.Config{BlockSize: s.cfg.BlockSize, Rank: rank, Eagle: s.cfg.Eagle, Loras: loras, Remote: st.cfg.pooled[event.External]},
 	}
 	feed, err := zmqfeed.New(cfg, st)

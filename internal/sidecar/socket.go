@@ -79,7 +79,7 @@ func newSocket(cfg *Config, streams []*stream, log *slog.Logger, m *obs.Metrics)
 		in := &input{stream: st, follow: zmqfeed.NewFollower(st)}
 		if len(st.start) >= 8 {
 			in.run = string(st.start[8:])
-			in.follow.Resume(binary.LittleEndian.Uint64(st.start), 0, st.incomplete)
+			in.follow.Resume(binary.LittleEndian.Uint64(st.start), st.incomplete)
 		}
 		st.cfg.kept = in.kept
 		s.inputs = append(s.inputs, in)

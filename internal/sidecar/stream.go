@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -307,6 +308,22 @@ func (s *stream) misfit() string {
 			s.cfg.dpRank, n, s.cfg.blockSize)
 	}
 	return ""
+}
+
+// Snapshot implements zmqfeed.Handler.
+func (s *stream) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	if s.torn != nil {
+		return false, false
+	}
+	s.cfg.log.Info("the engine gave all that it holds, its stream begins anew", "dp_rank", s.cfg.dpRank)
+	_ = s.begin(false) // torn says it
+	for b := range parts {
+		for i := range b.Events {
+			unplaced = unplaced || b.Events[i].Incomplete
+		}
+		s.Batch(number, b)
+	}
+	return unplaced, false
 }
 
 // Restart implements zmqfeed.Handler.

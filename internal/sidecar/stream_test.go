@@ -72,6 +72,36 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	}
 }
 
+// What the engine gives as all that it holds begins the stream anew, complete; where blocks are
+// given by their hashes alone it lacks their content.
+func TestASnapshotBeginsTheStreamAnew(t *testing.T) {
+	for _, hashes := range []bool{false, true} {
+		out := &notepad{lacking: true}
+		s, err := newStream(streamConfig{
+			store: out, open: func(context.Context, opening) (sink, error) { out.lacking = false; return out, nil }, position: func() []byte { return nil },
+			every: time.Hour, retry: time.Millisecond, log: slog.New(slog.DiscardHandler), m: newStreamMeters(metrics.NewSet(), 0),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.Batch(0, &event.Batch{Events: []event.Event{{Kind: event.Stored, Engine: []uint64{9}, Local: []uint64{9}}}})
+		before := s.incarnation
+		held := event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}
+		if hashes {
+			held.Local, held.Incomplete = nil, true
+		}
+		out.said = nil
+		unplaced, _ := s.Snapshot(7, slices.Values([]*event.Batch{{Events: []event.Event{held}}}))
+		// The beginning, which clears, and the block.
+		if want := []bool{false, hashes}; unplaced != hashes || s.incomplete != hashes || s.incarnation == before || !slices.Equal(out.said, want) {
+			t.Errorf("hashes %v: unplaced %v, incomplete %v, said %v", hashes, unplaced, s.incomplete, out.said)
+		}
+	}
+}
+
 // While a stream cannot publish, whoever asks is told why, and the log says it once.
 func TestAStreamThatCannotPublishSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

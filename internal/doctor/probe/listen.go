@@ -3,6 +3,7 @@ package probe
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"time"
 
@@ -238,6 +239,9 @@ func (r ear) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	r.e.batchLocked(b)
 	return false, false
 }
+
+// Snapshot is never called: none is asked for.
+func (ear) Snapshot(uint64, iter.Seq[*event.Batch]) (unplaced, refused bool) { return false, false }
 
 func (ear) Restart(follow.Sign) {}
 func (ear) Gap(zmqfeed.Gap)     {}

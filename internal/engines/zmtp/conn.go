@@ -38,7 +38,6 @@ const (
 )
 
 const (
-	maxFrames  = 64      // of one message
 	maxCommand = 1024    // bytes of a command that are looked at
 	maxSkip    = 1 << 30 // bytes of a frame that are read past; beyond, the peer is at fault
 	readAhead  = 64 << 10
@@ -49,6 +48,8 @@ type Options struct {
 	// MaxMessage is how many bytes of one message, all frames together, are
 	// kept. Default 64 MiB.
 	MaxMessage int
+	// MaxFrames is how many frames a message may have. Default 64.
+	MaxFrames int
 	// Handshake bounds how long connecting and the handshake may take.
 	// Default 5 s.
 	Handshake time.Duration
@@ -59,6 +60,9 @@ type Options struct {
 func (o *Options) setDefaults() {
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = 64 << 20
+	}
+	if o.MaxFrames <= 0 {
+		o.MaxFrames = 64
 	}
 	if o.Handshake <= 0 {
 		o.Handshake = 5 * time.Second
@@ -191,8 +195,8 @@ func (c *Conn) ReadMessage(m *Message) error {
 			continue
 		}
 		switch {
-		case len(m.ends) == maxFrames:
-			return fmt.Errorf("%w: a message of more than %d frames", ErrProtocol, maxFrames)
+		case len(m.ends) == c.opts.MaxFrames:
+			return fmt.Errorf("%w: a message of more than %d frames", ErrProtocol, c.opts.MaxFrames)
 		case cut != nil || size > uint64(c.opts.MaxMessage-len(m.buf)):
 			cut = ErrTooLarge
 			err = c.skip(size)

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -62,6 +63,14 @@ func (a *applier) Batch(seq uint64, b *event.Batch) (unknownParent, refused bool
 	a.outcome.Add(out)
 	a.others += others
 	return out.UnknownParent > 0, out.Refused > 0
+}
+
+func (a *applier) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+	a.Restart(follow.NoSign)
+	for b := range parts {
+		a.Batch(number, b)
+	}
+	return false, false
 }
 
 func (a *applier) Restart(follow.Sign) {

@@ -3,6 +3,9 @@ package enginetest
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/bench/enginepub"
@@ -17,22 +20,38 @@ type Mock struct {
 	Ranks   int
 	Buffer  int // batches that replays have; 0: 10,000
 	History []*History
+	// Lossless ends the losses.
+	Lossless atomic.Bool
 
 	t     testing.TB
 	seed  uint64
 	pubs  []*enginepub.Publisher
-	ports [2]int // of rank 0's endpoint and replay
+	ports [3]int // of rank 0's endpoint, replay and snapshots
+	whole bool   // it gives snapshots
+	mu    sync.Mutex
+	said  [][][]byte // guarded by mu: payloads of each rank since the process began
 }
 
 // NewMock returns a mock engine that runs.
 func NewMock(t testing.TB, seed uint64, ranks, buffer int) *Mock {
 	t.Helper()
-	m := &Mock{Ranks: ranks, Buffer: buffer, t: t, seed: seed,
+	return newMock(t, seed, ranks, buffer, false)
+}
+
+// NewMockOfSnapshots returns one that gives snapshots, too, of all that a process said.
+func NewMockOfSnapshots(t testing.TB, seed uint64, ranks, buffer int) *Mock {
+	t.Helper()
+	return newMock(t, seed, ranks, buffer, true)
+}
+
+func newMock(t testing.TB, seed uint64, ranks, buffer int, snapshots bool) *Mock {
+	t.Helper()
+	m := &Mock{Ranks: ranks, Buffer: buffer, t: t, seed: seed, whole: snapshots, said: make([][][]byte, ranks),
 		History: make([]*History, ranks), pubs: make([]*enginepub.Publisher, ranks)}
 	var err error
 	for range 100 { // somebody else may take the ports meanwhile
-		m.ports[0] = porttest.Free(t, 2*ranks)
-		m.ports[1] = m.ports[0] + ranks
+		m.ports[0] = porttest.Free(t, 3*ranks)
+		m.ports[1], m.ports[2] = m.ports[0]+ranks, m.ports[0]+2*ranks
 		m.seed = seed
 		if err = m.start(); err == nil {
 			return m
@@ -57,10 +76,21 @@ func (m *Mock) start() error {
 		if m.pubs[i] != nil {
 			_ = m.pubs[i].Close() // as killed
 		}
-		p, err := enginepub.New(enginepub.Config{
+		m.mu.Lock()
+		m.said[i] = nil
+		m.mu.Unlock()
+		cfg := enginepub.Config{
 			Endpoint: tcp(m.ports[0] + i), Replay: tcp(m.ports[1] + i), Buffer: m.Buffer, WithTopic: m.seed%2 == 0,
-			Lose: func(uint64) bool { return rnd.IntN(10) == 0 },
-		})
+			Lose: func(uint64) bool { return rnd.IntN(10) == 0 && !m.Lossless.Load() },
+		}
+		if m.whole {
+			cfg.Snapshot, cfg.Take = m.Snapshot(i), func(next uint64) ([][]byte, error) {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				return slices.Clone(m.said[i][:next]), nil
+			}
+		}
+		p, err := enginepub.New(cfg)
 		if err != nil {
 			return err
 		}
@@ -76,6 +106,9 @@ func (m *Mock) Endpoint(rank int) (events, replay string) {
 	return tcp(m.ports[0] + rank), tcp(m.ports[1] + rank)
 }
 
+// Snapshot returns where a rank gives snapshots.
+func (m *Mock) Snapshot(rank int) string { return tcp(m.ports[2] + rank) }
+
 // Publish makes each rank publish n more batches.
 func (m *Mock) Publish(n int) {
 	m.t.Helper()
@@ -89,6 +122,9 @@ func (m *Mock) Publish(n int) {
 			if err != nil {
 				m.t.Fatal(err)
 			}
+			m.mu.Lock()
+			m.said[i] = append(m.said[i], payload)
+			m.mu.Unlock()
 			m.pubs[i].Publish(payload)
 		}
 	}
