@@ -17,16 +17,30 @@ type Seen struct {
 	BlockSize uint32   `json:"block_size,omitempty"` // the engine's, where it is another than the worker's
 	Tiers     []string `json:"tiers,omitempty"`      // of blocks held now, as event.Tier writes them
 	Salted    bool     `json:"salted,omitempty"`     // some blocks were of salted prompts
-	Replay    string   `json:"replay,omitempty"`     // what is wrong with the replay endpoint: none or unreachable
+	Replay    string   `json:"replay,omitempty"`     // what is wrong with the replay endpoint, see ReplayOf
 	LeftOut   []string `json:"left_out,omitempty"`   // reasons of blocks that were left out
 	Lost      []string `json:"lost,omitempty"`       // reasons of batches that are lost for good
 }
 
-// What may be wrong with a replay endpoint.
+// What may be wrong with the ways in which what is missing is had from an engine.
 const (
-	ReplayNone        = "none"        // the publisher was given none
-	ReplayUnreachable = "unreachable" // it was asked last in vain
+	ReplayNone          = "none"                 // the publisher was given none
+	ReplayUnreachable   = "unreachable"          // the replay endpoint was asked last in vain
+	SnapshotUnreachable = "snapshot_unreachable" // the snapshot endpoint was
 )
+
+// ReplayOf returns what is wrong with the endpoints; "" if nothing is known to be.
+func ReplayOf(replay string, replayDown bool, snapshot string, snapshotDown bool) string {
+	switch {
+	case snapshot != "" && snapshotDown:
+		return SnapshotUnreachable
+	case replay == "" && snapshot == "":
+		return ReplayNone
+	case replayDown:
+		return ReplayUnreachable
+	}
+	return ""
+}
 
 // maxReasons bounds each list of a Seen.
 const maxReasons = 32

@@ -109,10 +109,10 @@ func (s *session) snapshot(ctx context.Context) error {
 		f.offered = nil
 	}
 	if err != nil {
-		f.count(func(c *Stats) { c.SnapshotBad++ })
+		f.count(func(c *Stats) { c.SnapshotBad, c.SnapshotDown = c.SnapshotBad+1, true })
 		return fmt.Errorf("snapshot at %s: %w", f.cfg.Snapshot, err)
 	}
-	f.count(func(c *Stats) { c.Snapshots++ })
+	f.count(func(c *Stats) { c.Snapshots, c.SnapshotDown = c.Snapshots+1, false })
 	f.Step(func(k *follow.Rank, st *follow.Step) {
 		k.Ended(st, follow.Result{Refused: p.refused, Unplaced: p.unplaced})
 	})

@@ -172,13 +172,15 @@ func TestWithoutASnapshotTheStreamIsIncompleteUntilThereIsOne(t *testing.T) {
 	subscribers(r, g)
 	g.publish(5)
 	r.until("the rest", func() bool { return len(r.have) == 5 && f.Status().Incomplete })
-	if s := f.Stats(); s.SnapshotBad == 0 || s.Snapshots != 0 {
+	if s := f.Stats(); s.SnapshotBad == 0 || !s.SnapshotDown || s.Snapshots != 0 {
 		t.Errorf("%+v", s)
 	}
 	g.refuse(nil)
 	n := 25
 	r.until("a snapshot", func() bool { g.publish(1); n++; return r.snapshots > 0 })
-	whole(r, f, g, n)
+	if whole(r, f, g, n); f.Stats().SnapshotDown {
+		t.Error("the endpoint counts as down")
+	}
 }
 
 // SGLang's have hashes alone.

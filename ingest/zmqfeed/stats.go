@@ -66,8 +66,9 @@ type Stats struct {
 	ReplayHoles uint64 // holes in replays
 	ReplayExtra uint64 // replayed batches that were not asked for, or known already
 
-	Snapshots   uint64 // snapshots taken
-	SnapshotBad uint64 // snapshots that did not come, or were of no use
+	Snapshots    uint64 // snapshots taken
+	SnapshotBad  uint64 // snapshots that did not come, or were of no use
+	SnapshotDown bool   // the last one was
 
 	Malformed  uint64 // messages that are not topic, number and payload, live or replayed
 	OtherTopic uint64 // live messages of another topic

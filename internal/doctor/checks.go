@@ -289,6 +289,8 @@ func replay(f *Facts) []finding {
 			return one(Warning, "give the engine a replay_endpoint, and kvpublisher --engine-replay", "none is set for rank %d: each lost message begins its stream anew", s.DPRank)
 		case s.Replay == registry.ReplayUnreachable:
 			return one(Fault, "is --engine-replay the engine's replay_endpoint?", "that of rank %d does not answer", s.DPRank)
+		case s.Replay == registry.SnapshotUnreachable:
+			return one(Fault, "is --engine-snapshot the engine's snapshot_endpoint?", "that of rank %d gives no snapshot that can be used", s.DPRank)
 		case slices.Contains(s.Lost, "retention"):
 			return one(Warning, "raise buffer_steps of the engine's --kv-events-config", "that of rank %d did not reach back to what was missing", s.DPRank)
 		}

@@ -89,6 +89,7 @@ func TestEachCheckFinds(t *testing.T) {
 		{"left_out", Warning, "unnamed_lora", func(f *Facts) { f.Worker.Seen[0].LeftOut = []string{"other_group", "unnamed_lora"} }},
 		{"engine_hashes", Fault, "otherwise", func(f *Facts) { f.Ranks[0].First = 78 }},
 		{"replay", Warning, "none", func(f *Facts) { f.Worker.Seen[0].Replay = registry.ReplayNone }},
+		{"replay", Fault, "gives no snapshot", func(f *Facts) { f.Worker.Seen[0].Replay = registry.SnapshotUnreachable }},
 		{"replay", Fault, "does not answer", func(f *Facts) { f.Worker.Seen[0].Replay = registry.ReplayUnreachable }},
 		{"replay", Warning, "reach back", func(f *Facts) { f.Worker.Seen[1].Lost = []string{"retention"} }},
 		{"tiers", Warning, "disk", func(f *Facts) { f.Worker.Tiers = []string{"device", "disk"} }},

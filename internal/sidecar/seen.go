@@ -39,12 +39,7 @@ func (s *Sidecar) seen() []registry.Seen {
 		if s.socket == nil {
 			stats := s.feeds[i].Stats()
 			n.Batches, n.Salted = stats.Batches > 0, stats.Salted
-			switch {
-			case s.cfg.Replay == "":
-				n.Replay = registry.ReplayNone
-			case stats.ReplayDown:
-				n.Replay = registry.ReplayUnreachable
-			}
+			n.Replay = registry.ReplayOf(s.cfg.Replay, stats.ReplayDown, s.cfg.Snapshot, stats.SnapshotDown)
 			n.LeftOut, n.Lost = stats.Reasons()
 		}
 		list = append(list, n)

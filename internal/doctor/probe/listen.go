@@ -215,12 +215,7 @@ func (e *ears) tell(r *doctor.Rank) {
 	}
 	s := f.Stats()
 	r.Seen.Batches, r.Seen.Salted = s.Batches > 0, s.Salted
-	switch {
-	case e.w.Endpoints.Replay[r.DPRank] == "":
-		r.Seen.Replay = registry.ReplayNone
-	case s.ReplayDown:
-		r.Seen.Replay = registry.ReplayUnreachable
-	}
+	r.Seen.Replay = registry.ReplayOf(e.w.Endpoints.Replay[r.DPRank], s.ReplayDown, e.w.Endpoints.Snapshot[r.DPRank], s.SnapshotDown)
 	r.Seen.LeftOut, r.Seen.Lost = s.Reasons()
 }
 
@@ -240,7 +235,7 @@ func (r ear) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 	return false, false
 }
 
-// Snapshot is never called: none is asked for.
+// Snapshot is never called: none is asked for, as it may have what the probes made.
 func (ear) Snapshot(uint64, iter.Seq[*event.Batch]) (unplaced, refused bool) { return false, false }
 
 func (ear) Restart(follow.Sign) {}
