@@ -6,10 +6,10 @@ import "time"
 // the engine's word of all that it held after one of its batches, and names the process; the
 // wire goes on from there if it has the same process and comes to that batch.
 
-// Wanting reports whether a snapshot may have what nothing else brings: what is missing, and
-// the name of the process, which replays do not have.
-func (r *Rank) Wanting() bool {
-	return !r.known || r.wire.process == 0 || r.lack != nothing && !r.wire.given || !r.wire.joins.IsZero() || r.awaits()
+// Wanting reports whether a snapshot may have what replays do not: what is lost, the name of
+// the process, and where there was one, or can be none, what it did not bring.
+func (r *Rank) Wanting(replayed bool) bool {
+	return !r.known || r.wire.process == 0 || r.lack != nothing && !r.wire.given || !r.wire.joins.IsZero() || replayed && r.awaits()
 }
 
 // Snapshot takes the snapshot that the engine gave to the recovery which is under way: what

@@ -125,7 +125,7 @@ func TestSnapshotThatIsNeverReachedIsAskedForAgain(t *testing.T) {
 		}
 	}
 	j.step.Now = j.step.Now.Add(j.step.RecoverMax)
-	if j.live(7, 3); j.Recovery() == 0 || !j.Wanting() {
+	if j.live(7, 3); j.Recovery() == 0 || !j.Wanting(false) {
 		t.Errorf("%+v: it is not asked for again", j.Status())
 	}
 	if !j.snapshot(7, 3) {

@@ -189,7 +189,7 @@ func (g *rig) answer(how uint8) {
 		q := *g.asked
 		oldest := max(0, int(e.last())-g.buffer)
 		broken, first := false, max(oldest, int(q.From)-1)
-		if g.step.Snapshots && (g.rank.Wanting() || uint64(first) > g.rank.Next()) && g.snapshot(how) {
+		if g.step.Snapshots && (g.rank.Wanting(g.step.Source == Engine) || uint64(first) > g.rank.Next()) && g.snapshot(how) {
 			g.asked = nil
 			g.do(func(r *Rank, s *Step) { r.Ended(s, Result{}) })
 			continue
@@ -229,7 +229,7 @@ func (g *rig) answer(how uint8) {
 		case broken:
 			g.do(func(r *Rank, s *Step) { q = r.Again(s) })
 			g.asked = &q
-		case g.step.Snapshots && g.rank.Wanting() && g.snapshot(how):
+		case g.step.Snapshots && g.rank.Wanting(true) && g.snapshot(how):
 			g.asked = nil
 			g.do(func(r *Rank, s *Step) { r.Ended(s, Result{}) })
 		default:

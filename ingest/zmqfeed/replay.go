@@ -43,14 +43,14 @@ func (s *session) answerOne(ctx context.Context) error {
 	f.asked = nil
 	sleep(ctx, time.Until(q.NotBefore))
 	asked := false
-	whole := func() bool {
-		if asked || f.cfg.Snapshot == "" || !f.rank.Wanting() {
+	whole := func(replayed bool) bool {
+		if asked || f.cfg.Snapshot == "" || !f.rank.Wanting(replayed) {
 			return false
 		}
 		asked = true
 		return s.snapshot(ctx) == nil
 	}
-	if whole() {
+	if whole(f.cfg.Replay == "") {
 		return nil
 	}
 	end := func(k *follow.Rank, st *follow.Step) { k.Ended(st, follow.Result{}) }
@@ -63,7 +63,7 @@ func (s *session) answerOne(ctx context.Context) error {
 			f.Step(func(k *follow.Rank, st *follow.Step) { q = k.Again(st) })
 			err = s.replayed(ctx, q, false)
 		}
-		if err == nil && whole() {
+		if err == nil && whole(true) {
 			return nil
 		}
 		if end = (*follow.Rank).ReplayEnd; err != nil {

@@ -132,6 +132,20 @@ func TestASnapshotMendsWhatReplaysDoNotHave(t *testing.T) {
 	}
 }
 
+// What a replay has is not asked for as a whole: the snapshot is dearer.
+func TestReplaysGoBeforeSnapshots(t *testing.T) {
+	g := newGiver(t, 1, enginepub.Config{Endpoint: "tcp://127.0.0.1:0", Replay: "tcp://127.0.0.1:0", Snapshot: "tcp://127.0.0.1:0",
+		Lose: func(seq uint64) bool { return seq%7 == 2 }}) // not the last
+	r := newRecorder(t)
+	f, _ := start(t, g.config(), r)
+	subscribers(r, g)
+	g.publish(200)
+	whole(r, f, g, 200)
+	if s := f.Stats(); s.Gaps == 0 || s.Snapshots > 1 { // the first, which names the process
+		t.Errorf("%+v", s)
+	}
+}
+
 // An engine that is another process goes on where the one before ended, by chance: nothing
 // but its name tells.
 func TestAProcessTellsItself(t *testing.T) {
