@@ -1,6 +1,7 @@
 package follow
 
 import (
+	"slices"
 	"testing"
 )
 
@@ -150,6 +151,9 @@ func TestSnapshotEndsDoubt(t *testing.T) {
 	}
 	if !j.snapshot(9, 2) { // it began anew, and has not come as far
 		t.Fatal("it is not taken")
+	}
+	if !slices.ContainsFunc(j.step.Effects, func(e Effect) bool { return e.Kind == Done }) {
+		t.Error("the batch in doubt is kept")
 	}
 	j.is(Recovering, 3)
 	j.live(9, 3)
