@@ -238,10 +238,13 @@ func (q *registration) worker(allow Allow) (w Worker, no *refusal) {
 		}
 	}
 	endpoints := []string{*q.Endpoint}
-	for at, of := range map[*string]*map[uint32]string{q.ReplayEndpoint: &w.Endpoints.Replay, q.SnapshotEndpoint: &w.Endpoints.Snapshot} {
-		if at != nil && *at != "" {
-			*of = map[uint32]string{rank: *at}
-			endpoints = append(endpoints, *at)
+	for _, more := range [...]struct {
+		at *string
+		of *map[uint32]string
+	}{{q.ReplayEndpoint, &w.Endpoints.Replay}, {q.SnapshotEndpoint, &w.Endpoints.Snapshot}} {
+		if more.at != nil && *more.at != "" {
+			*more.of = map[uint32]string{rank: *more.at}
+			endpoints = append(endpoints, *more.at)
 		}
 	}
 	// Whoever may register makes every replica connect to where they say, again and again:

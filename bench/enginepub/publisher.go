@@ -278,12 +278,13 @@ func (p *Publisher) subscriptions(nc net.Conn, c *zmtp.Conn) {
 
 // send writes queued messages until the connection or done ends it.
 func (p *Publisher) send(c *zmtp.Conn, queue <-chan entry, done <-chan struct{}) {
+	var topic, seq []byte
 	for {
 		select {
 		case <-done:
 			return
 		case e := <-queue:
-			topic, seq := p.named(e)
+			topic, seq = p.named(topic[:0], seq[:0], e)
 			if c.WriteMessage(topic, seq, e.payload) != nil {
 				_ = c.Close() // so that the reader ends
 				return

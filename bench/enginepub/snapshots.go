@@ -25,9 +25,9 @@ func (p *Publisher) SnapshotEndpoint() string {
 	return endpoint(p.shots)
 }
 
-// named returns a live message's first two frames.
-func (p *Publisher) named(e entry) (topic, seq []byte) {
-	topic, seq = []byte(p.cfg.Topic), binary.BigEndian.AppendUint64(nil, e.seq)
+// named appends a live message's first two frames to theirs.
+func (p *Publisher) named(topic, seq []byte, e entry) (_, _ []byte) {
+	topic, seq = append(topic, p.cfg.Topic...), binary.BigEndian.AppendUint64(seq, e.seq)
 	switch {
 	case p.shots == nil:
 	case p.cfg.Form == SGLang:

@@ -35,7 +35,7 @@ func (d *Decoder) Placement(payload []byte) (*event.Batch, error) {
 	}
 	d.events = d.events[:0]
 	if len(d.hashes) > 0 {
-		d.events = append(d.events, event.Event{Kind: event.Stored, Incomplete: true, DPRank: d.cfg.Rank, Engine: d.hashes})
+		d.events = append(d.events, event.Event{Kind: event.Stored, DPRank: d.cfg.Rank, Engine: d.hashes})
 	}
 	d.batch.Events = d.events
 	return &d.batch, nil

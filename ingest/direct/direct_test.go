@@ -225,6 +225,25 @@ func fresh(d *Direct, m *enginetest.Mock) error {
 	return nil
 }
 
+// TestBlocksWithoutContentAreNoLoss: an engine that moves a block whose content it never told of
+// lacks nothing.
+func TestBlocksWithoutContentAreNoLoss(t *testing.T) {
+	d, set := open(t)
+	m := enginetest.NewMock(t, 5, 1, 0)
+	m.Lossless.Store(true)
+	if err := d.Follow(key, endpoints(m)); err != nil {
+		t.Fatal(err)
+	}
+	m.Publish(10)
+	m.NamesAlone(0)
+	m.Publish(10)
+	equal(t, set, m, 0)
+	waittest.Until(t, func() error { return fresh(d, m) })
+	if s := d.Ranks(key)[0]; s.Blocks.UnknownBlock != 1 {
+		t.Errorf("%+v: the block is not counted", s)
+	}
+}
+
 // TestWhatIsLostIsInferred: of a rank that lost batches, blocks below unknown
 // parents have the place that another worker knows.
 func TestWhatIsLostIsInferred(t *testing.T) {

@@ -117,6 +117,11 @@ func (r *follower) clear() {
 
 // Batch implements zmqfeed.Handler.
 func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
+	out := r.batch(b)
+	return out.UnknownParent > 0, out.Refused > 0
+}
+
+func (r *follower) batch(b *event.Batch) core.Outcome {
 	b.Space, b.Worker = r.key.Space, r.key.Worker
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -134,17 +139,17 @@ func (r *follower) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool)
 		s.UnknownParents += uint64(out.UnknownParent)
 		s.Blocks.Add(out)
 	})
-	return out.UnknownParent+out.UnknownBlock > 0, out.Refused > 0
+	return out
 }
 
 // Snapshot implements zmqfeed.Handler.
-func (r *follower) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
+func (r *follower) Snapshot(_ uint64, parts iter.Seq[*event.Batch]) (unplaced, refused bool) {
 	r.clear()
+	var out core.Outcome
 	for b := range parts {
-		u, f := r.Batch(number, b)
-		unplaced, refused = unplaced || u, refused || f
+		out.Add(r.batch(b))
 	}
-	return unplaced, refused
+	return out.UnknownParent+out.UnknownBlock > 0, out.Refused > 0
 }
 
 // Restart implements zmqfeed.Handler.

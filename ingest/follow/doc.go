@@ -15,7 +15,8 @@
 //	            dropped and asked for once more. Or the index has an engine's
 //	            snapshot, and its wire has not come to where that ends.
 //	Lossy       The index holds what the publisher knows of: it lacks something
-//	            for good, by its own word. Nobody is asked.
+//	            for good, by its own word. Nobody is asked, but an engine that gives
+//	            snapshots for one.
 //	Stale       Something is missing. Messages are applied as they come; the
 //	            publisher is asked again with its heartbeats, later and later
 //	            while that does not help.

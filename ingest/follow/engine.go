@@ -8,7 +8,7 @@ import (
 )
 
 // This file is the following of an engine's own wire: numbered batches, from 0 on in
-// each process, that do not say which process they are of.
+// each process, that mostly do not say which process they are of.
 //
 // A batch has one number, and is read only once it is its turn: what is in it follows
 // from those before it. So it is an event without content here, with the number plus

@@ -30,15 +30,12 @@ func (r *Rank) Snapshot(s *Step, b *Batch) bool {
 		e.Sign = Named
 	}
 	r.dismiss(s, Overflow) // whose it was does not matter any more
-	rec := r.rec
 	if !same {
 		r.begin(r.incarnation + 1)
 	}
-	r.rec = rec
-	r.rec.got, r.rec.dumped = true, true
 	*w = wire{process: b.Process, proven: true, looked: w.looked, any: w.any, last: w.last, verify: w.verify}
 	r.known, r.first, r.last = true, 0, id
-	r.lack, r.spoilt, r.why, r.overflow = nothing, not, nil, 0
+	r.lack, r.why = nothing, nil
 	if !w.any || w.last != id {
 		w.joins, r.why = s.Now, errJoins
 	}
@@ -56,7 +53,7 @@ func (r *Rank) join(s *Step, id uint64) {
 	case id >= r.last:
 		w.joins = time.Time{}
 		r.retry.Progress()
-	case s.Now.Sub(w.joins) >= s.RecoverMax && r.rec.number == 0:
+	case s.Now.Sub(w.joins) >= s.RecoverMax:
 		r.ask(s, Retry)
 	}
 }

@@ -17,7 +17,7 @@ type Config struct {
 	// Endpoint is where the engine publishes: tcp://host:port or ipc://path, of
 	// this rank (see RankEndpoint).
 	Endpoint string
-	// Replay is the engine's replay endpoint. Without one a hole stays a hole.
+	// Replay is the engine's replay endpoint. Without one, and without Snapshot, a hole stays a hole.
 	Replay string
 	// Snapshot is where the engine gives all that it holds, on engines that do: with it a
 	// stream that lacks something is made whole again. Empty: nowhere.
@@ -72,7 +72,7 @@ type Config struct {
 	// what it may have missed; while the silence lasts the time doubles up to
 	// ProbeMax. Defaults: 1 s and 30 s. A negative ProbeMin means never.
 	ProbeMin, ProbeMax time.Duration
-	// Limit is shared by feeds that may not all replay at once; nil: no limit.
+	// Limit is shared by feeds that may not all ask at once; nil: no limit.
 	Limit *Limit
 }
 
@@ -111,10 +111,10 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// Limit bounds how many replays run at once over all feeds that share it.
+// Limit bounds how many replays and snapshots run at once over all feeds that share it.
 type Limit struct{ slots chan struct{} }
 
-// NewLimit returns a limit of n replays, at least 1.
+// NewLimit returns a limit of n at once, at least 1.
 func NewLimit(n int) *Limit { return &Limit{make(chan struct{}, max(1, n))} }
 
 // RankEndpoint returns the endpoint of a data-parallel rank, given that of rank

@@ -4,8 +4,8 @@
 //
 // What the numbers mean (what is next, held, replayed, lost; that the engine is another
 // process) is said by [follow.Rank] alone. A [Follower] drives it and tells a [Handler];
-// a [Feed] is a Follower with the engine's sockets: it subscribes, brings the replays that
-// the rank asks for, while live messages wait in a bounded queue, and tells the rank when
+// a [Feed] is a Follower with the engine's sockets: it subscribes, brings the replays and
+// snapshots that the rank asks for, while live messages wait in a bounded queue, and tells the rank when
 // the wire broke or has been silent.
 //
 // Invariants:

@@ -30,7 +30,6 @@ type Feed struct {
 	ctx       context.Context  // Run's
 	asked     *follow.Question // by the rank, and not answered yet
 	replaying bool             // an answer is read
-	offered   *snapshot        // to the rank
 	rested    time.Time        // no snapshot is asked for before
 	over      bool             // the session is: its queue is of an ended process
 
@@ -125,7 +124,7 @@ func (f *Feed) carryOut(e *follow.Effect) {
 	case follow.Cancel:
 		f.asked = nil
 	case follow.Commit:
-		f.commit(e.Sign)
+		f.commit(e.Ref.(*snapshot), e.Sign)
 	}
 }
 

@@ -43,6 +43,7 @@ type recorder struct {
 	why       []follow.Sign // of all restarts
 	states    []State
 	snapshots int
+	lacking   int           // events of the last snapshot that say something is missing
 	change    chan struct{} // cap 1
 
 	onBatch func(seq uint64) // called without the lock
@@ -90,10 +91,13 @@ func (r *recorder) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplac
 	defer r.mu.Unlock()
 	defer r.changed()
 	r.next, r.have, r.gaps = number+1, nil, nil
-	r.snapshots++
+	r.snapshots, r.lacking = r.snapshots+1, 0
 	for b := range parts {
 		for _, ev := range b.Events {
 			r.have = append(r.have, ev.Engine...)
+			if ev.Incomplete {
+				r.lacking++
+			}
 			unplaced = unplaced || len(ev.Local) == 0 && ev.Kind == event.Stored
 		}
 	}

@@ -132,10 +132,9 @@ func (s *session) replayed(ctx context.Context, q follow.Question, early bool) e
 	return errNoReplay
 }
 
-// replay asks once, on a connection of its own: what comes late of a reply that
-// was given up cannot be taken for the next one's.
-func (s *session) replay(ctx context.Context, q follow.Question, early bool) error {
-	f := s.f
+// converse talks with an engine's endpoint on a connection of its own: what comes late of an
+// answer that was given up cannot be taken for the next one's. It waits for its turn.
+func (f *Feed) converse(ctx context.Context, endpoint string, o zmtp.Options, talk func(*zmtp.Conn) error) error {
 	if l := f.cfg.Limit; l != nil {
 		select {
 		case l.slots <- struct{}{}:
@@ -146,19 +145,33 @@ func (s *session) replay(ctx context.Context, q follow.Question, early bool) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
 	defer cancel()
-	f.count(func(c *Stats) { c.Replays++ })
-	conn, err := f.dial(ctx, f.cfg.Replay, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxMessage, Handshake: f.cfg.Dial})
+	o.Handshake = f.cfg.Dial
+	conn, err := f.dial(ctx, endpoint, zmtp.Dealer, o)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()                                          //nolint:errcheck // nothing is left to send
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the read tells
 	defer stop()
-	if err := conn.WriteMessage(nil, binary.BigEndian.AppendUint64(nil, q.From-1)); err != nil {
-		return fmt.Errorf("ask for a replay at %s: %w", f.cfg.Replay, err)
-	}
-	f.replaying = true
-	defer func() { f.replaying = false }()
+	return talk(conn)
+}
+
+// replay asks once.
+func (s *session) replay(ctx context.Context, q follow.Question, early bool) error {
+	f := s.f
+	f.count(func(c *Stats) { c.Replays++ })
+	return f.converse(ctx, f.cfg.Replay, zmtp.Options{MaxMessage: f.cfg.MaxMessage}, func(conn *zmtp.Conn) error {
+		if err := conn.WriteMessage(nil, binary.BigEndian.AppendUint64(nil, q.From-1)); err != nil {
+			return fmt.Errorf("ask for a replay at %s: %w", f.cfg.Replay, err)
+		}
+		f.replaying = true
+		defer func() { f.replaying = false }()
+		return f.readReplay(conn, early)
+	})
+}
+
+// readReplay gives the rank the batches of an answer as they come.
+func (f *Feed) readReplay(conn *zmtp.Conn, early bool) error {
 	for ; ; early = false {
 		if err := conn.SetReadDeadline(time.Now().Add(f.cfg.ReplayIdle)); err != nil {
 			return err

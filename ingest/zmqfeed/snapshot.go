@@ -25,8 +25,8 @@ import (
 const (
 	processBytes = 16                     // vLLM's, behind the number
 	epochMark    = "\x00sgl-kv-epoch="    // SGLang's, behind the topic
-	maxPages     = 1 << 16                // of vLLM's; each has 256 events
 	barrierMark  = "\x00sgl-kv-snapshot=" // and behind that, of the batch where one was taken
+	maxPages     = 1 << 16                // of vLLM's; each has 256 events
 )
 
 // snapshotRest is how many times as long as a snapshot took none is asked for after it: they
@@ -34,9 +34,10 @@ const (
 const snapshotRest = 9
 
 var (
-	errNoSnapshot  = errors.New("the engine has no snapshot")
-	errNotOurs     = errors.New("the snapshot is of another process than the stream, or of a point that the stream has passed")
-	errNoSnapshots = errors.New("the answer is none to a request for a snapshot: is it the engine's snapshot_endpoint?")
+	errNoSnapshot = errors.New("the engine has no snapshot")
+	errRefused    = errors.New("the engine refuses to give a snapshot")
+	errNotOurs    = errors.New("the snapshot is of another process than the stream, or of a point that the stream has passed")
+	errNoAnswer   = errors.New("the answer is none to a request for a snapshot: is it the engine's snapshot_endpoint?")
 )
 
 // process is the name that a process gives itself, as the rank knows it.
@@ -102,11 +103,10 @@ func (s *session) snapshot(ctx context.Context) error {
 	}
 	if err == nil {
 		taken := false
-		f.offered = p
+		p.Ref = p
 		if f.Step(func(k *follow.Rank, st *follow.Step) { taken = k.Snapshot(st, &p.Batch) }); !taken {
 			err = errNotOurs
 		}
-		f.offered = nil
 	}
 	if err != nil {
 		f.count(func(c *Stats) { c.SnapshotBad, c.SnapshotDown = c.SnapshotBad+1, true })
@@ -142,15 +142,20 @@ func (f *Feed) readable(p *snapshot) error {
 }
 
 // commit has the handler put the snapshot in the place of all that came before.
-func (f *Feed) commit(sign follow.Sign) {
-	p := f.offered
+func (f *Feed) commit(p *snapshot, sign follow.Sign) {
 	f.forget()
 	if sign != follow.NoSign {
 		f.count(func(c *Stats) { c.Restarts[sign]++ })
 	}
 	unplaced, refused := f.h.Snapshot(p.Number, func(yield func(*event.Batch) bool) {
 		for b, err := range p.batches(f.dec) {
-			if err != nil || !yield(b) { // it was decoded once
+			if err != nil { // it was decoded once
+				return
+			}
+			for i := range b.Events {
+				b.Events[i].Incomplete = p.hashes || p.unplaced
+			}
+			if !yield(b) {
 				return
 			}
 		}
@@ -160,69 +165,51 @@ func (f *Feed) commit(sign follow.Sign) {
 }
 
 // askSnapshot asks for one in the words of either engine.
-func (f *Feed) askSnapshot(ctx context.Context) (*snapshot, error) {
-	if l := f.cfg.Limit; l != nil {
-		select {
-		case l.slots <- struct{}{}:
-			defer func() { <-l.slots }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
+func (f *Feed) askSnapshot(ctx context.Context) (p *snapshot, err error) {
+	err = f.converse(ctx, f.cfg.Snapshot, zmtp.Options{MaxMessage: f.cfg.MaxSnapshot, MaxFrames: maxPages}, func(conn *zmtp.Conn) error {
+		for _, words := range []string{"snapshot", "snapshot-v1"} { // vLLM's takes any, SGLang's refuses the first
+			if err = conn.WriteMessage(nil, []byte(words)); err != nil {
+				return err
+			}
+			if p, err = f.readSnapshot(conn); !errors.Is(err, errRefused) {
+				break
+			}
 		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.ReplayLimit)
-	defer cancel()
-	conn, err := f.dial(ctx, f.cfg.Snapshot, zmtp.Dealer, zmtp.Options{MaxMessage: f.cfg.MaxSnapshot, MaxFrames: maxPages, Handshake: f.cfg.Dial})
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()                                          //nolint:errcheck // nothing is left to send
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the read tells
-	defer stop()
-	var p *snapshot
-	for _, words := range []string{"snapshot", "snapshot-v1"} { // vLLM's takes any, SGLang's refuses the first
-		if err = conn.WriteMessage(nil, []byte(words)); err != nil {
-			return nil, err
-		}
-		var again bool
-		if p, again, err = f.readSnapshot(conn); !again {
-			break
-		}
-	}
+		return err
+	})
 	return p, err
 }
 
-// readSnapshot reads an answer. again says that the engine did not understand the question.
-func (f *Feed) readSnapshot(conn *zmtp.Conn) (p *snapshot, again bool, err error) {
-	p = new(snapshot)
+// readSnapshot reads an answer.
+func (f *Feed) readSnapshot(conn *zmtp.Conn) (*snapshot, error) {
+	p := new(snapshot)
 	for size, done := 0, false; !done; {
 		if err := conn.SetReadDeadline(time.Now().Add(f.cfg.SnapshotIdle)); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		var m zmtp.Message
-		if err := conn.ReadMessage(&m); err != nil {
-			return nil, false, err
+		err := conn.ReadMessage(&m)
+		if size += m.Size(); err == nil && size > f.cfg.MaxSnapshot {
+			err = zmtp.ErrTooLarge
 		}
-		if size += m.Size(); size > f.cfg.MaxSnapshot {
-			return nil, false, zmtp.ErrTooLarge
+		if err != nil {
+			return nil, err
 		}
 		frames := make([][]byte, m.Len())
 		for i := range frames {
 			frames[i] = m.Frame(i)
 		}
 		if done, err = p.take(frames); err != nil {
-			return nil, string(frames[min(1, len(frames)-1)]) == refusal && p.Process == 0, err
+			return nil, err
 		}
 	}
-	return p, false, nil
+	return p, nil
 }
-
-// refusal is the kind of SGLang's message that says why there is no snapshot.
-const refusal = "error"
 
 // take takes a message of the answer, which it keeps. It reports whether that was the last.
 func (p *snapshot) take(frames [][]byte) (done bool, err error) {
 	if len(frames) < 3 || len(frames[0]) != 0 {
-		return false, errNoSnapshots
+		return false, errNoAnswer
 	}
 	kind, body, begun := string(frames[1]), frames[2], p.Process != 0
 	switch {
@@ -241,10 +228,10 @@ func (p *snapshot) take(frames [][]byte) (done bool, err error) {
 		return false, nil
 	case kind == "end" && begun:
 		return true, nil
-	case kind == refusal:
-		return false, fmt.Errorf("%w: %.100q", errNoSnapshot, body)
+	case kind == "error":
+		return false, fmt.Errorf("%w: %.100q", errRefused, body)
 	}
-	return false, errNoSnapshots
+	return false, errNoAnswer
 }
 
 // header reads SGLang's.

@@ -216,6 +216,25 @@ func TestASnapshotOfHashes(t *testing.T) {
 	}
 }
 
+// What of a snapshot cannot be read is missing, and shows in all of it.
+func TestASnapshotThatIsReadInPart(t *testing.T) {
+	number := binary.BigEndian.AppendUint64(nil, 9)
+	own := fmt.Appendf(nil, "%-16.16s", "process-00000001")
+	half := mptest.Encode([]any{1.5, []any{mptest.Map{"type", "BlockRemoved", "block_hashes", "all"}}})
+	g := newGiver(t, 1, enginepub.Config{})
+	cfg := g.config()
+	cfg.Snapshot = answers(t, [][]byte{nil, number, own, payload(1, 0), half, payload(1, 1)})
+	r := newRecorder(t)
+	f, _ := start(t, cfg, r)
+	r.until("the snapshot", func() bool { return len(r.have) == 2 })
+	if r.lacking != 2 {
+		t.Errorf("%d of 2 events say that something is missing", r.lacking)
+	}
+	if st := f.Status(); !st.Incomplete {
+		t.Errorf("%+v", st)
+	}
+}
+
 // answers is a snapshot endpoint that answers each question with these messages.
 func answers(t *testing.T, messages ...[][]byte) string {
 	t.Helper()

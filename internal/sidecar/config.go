@@ -135,7 +135,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.Group("Engine")
 	set.String(&c.Engine, "engine", "", `Where the engine publishes its events: tcp://host:port of rank 0 (each rank adds its
 		number to the port), or ipc:///path. This or --socket is needed.`)
-	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one every lost message begins the stream anew.")
+	set.String(&c.Replay, "engine-replay", "", "The engine's replay endpoint, likewise. Without one, and without --engine-snapshot, every lost message begins the stream anew.")
 	set.String(&c.Snapshot, "engine-snapshot", "", `Where the engine gives all that it holds, likewise, on engines that do (vLLM's and SGLang's snapshot_endpoint,
 		to come). With it a stream that begins late or loses a message is made whole.`)
 	set.List(&c.Loras, "lora-ids", nil, `Names of the engine's LoRA adapters, as number=name, for engines whose events give no more

@@ -18,7 +18,9 @@
 //     event, when the engine restarts and when batches are lost for good: after
 //     that nothing says what the engine still holds. What was kept is removed
 //     before anything of the new beginning is published. A stream that began after a loss is
-//     incomplete until the engine clears its cache or restarts.
+//     incomplete until the engine clears its cache, restarts or gives a snapshot.
+//   - With a snapshot of the engine's it begins anew, too, and is incomplete until the engine's
+//     own stream has come to the snapshot.
 //   - A batch that came and cannot be used (undecodable, oversize) ends nothing:
 //     its stream is incomplete from then on.
 //

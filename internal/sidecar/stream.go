@@ -76,6 +76,10 @@ type stream struct {
 	incomplete  bool
 	start       []byte // position that was loaded; nil: nothing was
 
+	joins struct { // a snapshot that the engine's stream has not come to
+		under   bool // there is one
+		lacking bool // it lacks something
+	}
 	torn   error // why events of the last batch are missing from what was published
 	keep   bool  // the last thing that came is a batch, and not saved
 	anew   pace.Pace
@@ -153,7 +157,7 @@ func (s *stream) begin(incomplete bool) error {
 		s.sink = nil
 	}
 	s.incarnation = newIncarnation()
-	s.set, s.incomplete, s.torn, s.keep = newSet(), incomplete, nil, false
+	s.set, s.incomplete, s.torn, s.keep, s.joins.under = newSet(), incomplete, nil, false, false
 	s.eagle.Store(false)
 	s.hybrid.Store(false)
 	s.groups.Store(nil)
@@ -255,8 +259,8 @@ func (s *stream) Batch(_ uint64, b *event.Batch) (unknownParent, refused bool) {
 		if ev.DPRank != s.cfg.dpRank {
 			s.cfg.m.otherRank.Inc()
 		}
-		if ev.Incomplete != s.incomplete {
-			s.lack(ev.Incomplete)
+		if lacks := ev.Incomplete || s.joins.under; lacks != s.incomplete {
+			s.lack(lacks)
 		}
 		apply := s.set.apply
 		if s.cfg.pooled[ev.Tier] && ev.Kind != event.Cleared && ev.Group == 0 {
@@ -316,13 +320,15 @@ func (s *stream) Snapshot(number uint64, parts iter.Seq[*event.Batch]) (unplaced
 		return false, false
 	}
 	s.cfg.log.Info("the engine gave all that it holds, its stream begins anew", "dp_rank", s.cfg.dpRank)
-	_ = s.begin(false) // torn says it
+	_ = s.begin(true) // torn says it
+	s.joins.under = true
 	for b := range parts {
 		for i := range b.Events {
 			unplaced = unplaced || b.Events[i].Incomplete
 		}
 		s.Batch(number, b)
 	}
+	s.joins.lacking = unplaced
 	return unplaced, false
 }
 
@@ -371,6 +377,10 @@ func (s *stream) State(st zmqfeed.State) {
 		s.interrupted.Store(&text)
 	case st.Phase == zmqfeed.Live:
 		s.interrupted.Store(nil)
+		if s.joins.under && s.torn == nil {
+			s.joins.under = false
+			s.lack(s.joins.lacking)
+		}
 	}
 	if st.Err != nil {
 		s.cfg.log.Warn("the engine's stream is interrupted", "dp_rank", s.cfg.dpRank, "error", st.Err)

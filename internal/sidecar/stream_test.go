@@ -72,13 +72,14 @@ func TestAnUnreadableEventMakesTheStreamIncomplete(t *testing.T) {
 	}
 }
 
-// What the engine gives as all that it holds begins the stream anew, complete; where blocks are
-// given by their hashes alone it lacks their content.
+// What the engine gives as all that it holds begins the stream anew: it is complete once the
+// engine's own stream has come to it; where blocks are given by their hashes alone, or something
+// could not be read, it lacks that.
 func TestASnapshotBeginsTheStreamAnew(t *testing.T) {
-	for _, hashes := range []bool{false, true} {
-		out := &notepad{lacking: true}
+	for _, lacks := range []bool{false, true} {
+		out := new(notepad)
 		s, err := newStream(streamConfig{
-			store: out, open: func(context.Context, opening) (sink, error) { out.lacking = false; return out, nil }, position: func() []byte { return nil },
+			store: out, open: func(_ context.Context, o opening) (sink, error) { out.lacking = o.incomplete; return out, nil }, position: func() []byte { return nil },
 			every: time.Hour, retry: time.Millisecond, log: slog.New(slog.DiscardHandler), m: newStreamMeters(metrics.NewSet(), 0),
 		})
 		if err != nil {
@@ -89,15 +90,20 @@ func TestASnapshotBeginsTheStreamAnew(t *testing.T) {
 		}
 		s.Batch(0, &event.Batch{Events: []event.Event{{Kind: event.Stored, Engine: []uint64{9}, Local: []uint64{9}}}})
 		before := s.incarnation
-		held := event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}}
-		if hashes {
-			held.Local, held.Incomplete = nil, true
-		}
+		held := event.Event{Kind: event.Stored, Engine: []uint64{1}, Local: []uint64{1}, Incomplete: lacks}
 		out.said = nil
 		unplaced, _ := s.Snapshot(7, slices.Values([]*event.Batch{{Events: []event.Event{held}}}))
 		// The beginning, which clears, and the block.
-		if want := []bool{false, hashes}; unplaced != hashes || s.incomplete != hashes || s.incarnation == before || !slices.Equal(out.said, want) {
-			t.Errorf("hashes %v: unplaced %v, incomplete %v, said %v", hashes, unplaced, s.incomplete, out.said)
+		if want := []bool{true, true}; unplaced != lacks || !s.incomplete || s.incarnation == before || !slices.Equal(out.said, want) {
+			t.Errorf("lacks %v: unplaced %v, incomplete %v, said %v", lacks, unplaced, s.incomplete, out.said)
+		}
+		s.Batch(8, &event.Batch{Events: []event.Event{held}})
+		s.State(zmqfeed.State{Phase: zmqfeed.CatchingUp})
+		if !s.incomplete {
+			t.Error("it counts as complete before the engine's stream has come to the snapshot")
+		}
+		if s.State(zmqfeed.State{Phase: zmqfeed.Live}); s.incomplete != lacks || out.lacking != lacks {
+			t.Errorf("lacks %v: incomplete %v once it has", lacks, s.incomplete)
 		}
 	}
 }

@@ -145,6 +145,13 @@ func (m *Mock) HalfJunk(rank int) {
 	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
 }
 
+// NamesAlone makes the rank publish a store of a block by its hash alone, which nobody knows.
+func (m *Mock) NamesAlone(rank int) {
+	m.pubs[rank].Publish(mptest.Encode([]any{1.5, []any{mptest.Map{"type", "BlockStored", "block_hashes", []any{uint64(1) << 41},
+		"parent_block_hash", nil, "token_ids", []any{}, "block_size", BlockSize, "lora_id", nil, "medium", "CPU"}}}))
+	m.History[rank].Batches = append(m.History[rank].Batches, Batch{})
+}
+
 // Oracle returns what the rank's batches from base on say, of holder 0.
 func (m *Mock) Oracle(rank, base int) *core.Oracle {
 	o := core.NewOracle()
