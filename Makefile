@@ -73,8 +73,9 @@ race: ## test with the race detector, or fail where it cannot run
 test-engines: ## against the publishers of vLLM and SGLang releases (Python 3.11, downloads 1.5 GB once; skips without)
 	@GO='$(GO)' RUN='$(RUN)' sh internal/testing/enginetest/run.sh
 
-test-groups: ## cache groups beside vLLM's own prefix cache (Python 3.11, downloads 340 MB once; skips without); SEEDS="1 2" LAYOUTS=300 STEPS=40
+test-groups: ## cache groups beside vLLM's and SGLang's own prefix caches (Python 3.11, for SGLang with torch; downloads 380 MB once; skips without); SEEDS="1 2" LAYOUTS=300 STEPS=40
 	@GO='$(GO)' SEEDS='$(SEEDS)' LAYOUTS='$(LAYOUTS)' STEPS='$(STEPS)' RELEASE='$(RELEASE)' sh core/groups/testdata/run.sh
+	@GO='$(GO)' SEEDS='$(SEEDS)' STEPS='$(STEPS)' sh core/groups/testdata/sglang.sh
 
 test-chat: ## chat templates beside transformers (Python 3.11, npm, downloads 400 MB once; skips without); CASES=2000 a template
 	@GO='$(GO)' RUN='$(RUN)' KVATLAS_CHAT_CASES='$(CASES)' sh internal/testing/chattest/run.sh

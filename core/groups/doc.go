@@ -11,7 +11,8 @@
 //   - The answer is what vLLM 0.33.0 would reuse (kv_cache_coordinator.py and
 //     single_type_kv_cache_manager.py), token by token, also where that is less than the
 //     largest boundary that all accept. Its own code is the judge (`make test-groups`), of
-//     which some histories are recorded in testdata.
+//     which some histories are recorded in testdata. SGLang's own code says there how much it
+//     reuses of what its events tell.
 //
 // What was decided: it follows the release's steps, which are a fixed point over the
 // groups from the longest candidate down, and does not try each boundary: with EAGLE the
