@@ -113,6 +113,12 @@ func (x *Radix) Check() error {
 				}
 				if i > 0 {
 					names += l.nKnown
+					for p, ok := l.known.next(0); ok; p, ok = l.known.next(p + 1) {
+						b := l.segs[p>>segBits]<<segBits | p&(segBlocks-1)
+						if hash, live := x.arena.peek(b); !live || !entered[b] {
+							return fmt.Errorf("run %d holder %d layer %d position %d: name %d is not entered", r.id, ex.holder, i, p, hash)
+						}
+					}
 				}
 			}
 			n, err := x.checkPile(ex.pile)

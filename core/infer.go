@@ -192,23 +192,25 @@ func (x *Radix) unmarkInferred(hs *holderState, e uint64) bool {
 }
 
 // holdInferred is hold where some of the positions may be inferred: storing
-// such a block makes it an ordinary one and adds no copy.
+// such a block makes it an ordinary one and adds no copy. It goes from the last position
+// to the first, so that something is held above the hashes that are known but not held yet:
+// else they would be trimmed.
 func (s *store) holdInferred(r *run, lo, hi uint32, at spot) {
-	from := lo
-	for p := lo; p < hi; p++ {
-		e := s.hashOf(r, at, p)
+	to := hi
+	for p := hi; p > lo; p-- {
+		e := s.hashOf(r, at, p-1)
 		if _, ok := s.hs.inferred.m[e]; !ok {
 			continue
 		}
-		if from < p {
-			s.holdOrdinary(r, from, p, at)
+		if p < to {
+			s.holdOrdinary(r, p, to, at)
 		}
 		s.unmarkInferred(s.hs, e)
 		s.out.Duplicate++
-		from = p + 1
+		to = p - 1
 	}
-	if from < hi {
-		s.holdOrdinary(r, from, hi, at)
+	if lo < to {
+		s.holdOrdinary(r, lo, to, at)
 	}
 }
 

@@ -84,3 +84,24 @@ func TestRunsMergeWhenSiblingsGo(t *testing.T) {
 		t.Errorf("%d holders, %d blocks", holders, blocks)
 	}
 }
+
+// TestStoringInferredBlocksKeepsNewHashes: an event stores new blocks beside inferred ones, all by hashes of
+// the holder's own.
+func TestStoringInferredBlocksKeepsNewHashes(t *testing.T) {
+	c := coretest.NewChecker(core.NewRadix(core.Options{}), 1)
+	local := chain(1, 5)
+	for _, op := range []coretest.Op{
+		{Holder: 0, Event: event.Event{Kind: stored, Engine: chain(100, 5), Local: local}},
+		{Holder: 1, Event: event.Event{Kind: stored, Engine: chain(200, 4), Local: local[:4]}},
+		{Holder: 2, Event: event.Event{HasParent: true, Parent: 203, Engine: []uint64{1}}}, // Infer
+		{Holder: 2, Event: event.Event{Kind: removed, Engine: []uint64{202}}},
+		{Holder: 2, Event: event.Event{Kind: stored, Engine: chain(200, 5), Local: local}},
+	} {
+		if err := c.Apply(&op); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.State(4); err != nil {
+			t.Fatalf("after %v: %v", op, err)
+		}
+	}
+}

@@ -106,5 +106,6 @@ func Generators() []Generator {
 		{Name: "deep", Seeds: 2, Ops: 768, Interval: 128, Start: fleet(3, 700)},
 		{Name: "wide", Seeds: 10, Ops: 2048, Interval: 256, Start: wide},
 		{Name: "tiers", Seeds: 8, Ops: 1024, Interval: 128, Start: tiers},
+		{Name: "trees", Seeds: 60, Ops: 64, Interval: 8, Start: trees},
 	}
 }
