@@ -131,6 +131,15 @@ func (x *Radix) Check() error {
 	if exceptions != x.mem.Exceptions {
 		return fmt.Errorf("exceptions of %d bytes are accounted with %d", exceptions, x.mem.Exceptions)
 	}
+	held := 0
+	for _, hs := range x.holders {
+		for t := 0; hs != nil && t < len(hs.held); t++ {
+			held += hs.held[t]
+		}
+	}
+	if held != x.total {
+		return fmt.Errorf("%d blocks are held, counted %d", held, x.total)
+	}
 	if names != len(entered) {
 		return fmt.Errorf("%d names, %d entered", names, len(entered))
 	}
