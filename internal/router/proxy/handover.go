@@ -9,17 +9,22 @@ import (
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
 
-// Fields by which engines are told where a prompt's KV entries are or go. Whoever
-// may set them makes an engine connect to an address, or read another request's
-// entries: it is for the router to say.
-func transferField(name string) bool {
-	switch name {
-	case paramsField, "ec_transfer_params", "disaggregated_params",
-		"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "disagg_prefill_dp_rank", "decode_tp_size":
-		return true
-	}
-	return false
+// transferFields are those by which engines are told where a prompt's KV entries, or what is computed
+// of its images, are or go, and which of an engine's ranks is to compute it. Whoever
+// may set them makes an engine connect to an address, read another request's
+// entries, or take a request elsewhere than it was booked: it is for the router to say.
+var transferFields = []string{
+	paramsField, "ec_transfer_params", "disaggregated_params",
+	// SGLang's, as its main branch reads them in November 2026, and those of its releases before.
+	"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key", "decode_tp_size",
+	"pd_prefill_admission_ack", "decode_token_reservation_id",
+	"disagg_prefill_dp_rank", "routed_dp_rank", "data_parallel_rank", "data_parallel_rank_decode",
+	"kv_router_hint", "http_worker_ipc",
+	"encoder_urls", "num_items_assigned", "need_wait_for_image", "need_wait_for_mm_inputs",
+	"prefill_host", "embedding_port",
 }
+
+func transferField(name string) bool { return slices.Contains(transferFields, name) }
 
 // nestingField reports whether engines read such fields from inside the member too.
 // SGLang's /vertex_generate takes what stands in parameters for the request's own fields.
@@ -49,8 +54,8 @@ func handsOver(key string, raw []byte) bool {
 	case transferField(key):
 		return true
 	case nestingField(key):
-		return bytes.Contains(raw, []byte("_transfer_params")) || bytes.Contains(raw, []byte("bootstrap_")) ||
-			bytes.Contains(raw, []byte("disagg")) || bytes.Contains(raw, []byte("decode_tp")) || bytes.IndexByte(raw, '\\') >= 0
+		return bytes.IndexByte(raw, '\\') >= 0 ||
+			slices.ContainsFunc(transferFields, func(name string) bool { return bytes.Contains(raw, []byte(name)) })
 	case idField(key):
 		return namesAddress(raw) || bytes.IndexByte(raw, '\\') >= 0
 	}

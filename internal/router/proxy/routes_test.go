@@ -173,9 +173,15 @@ func TestHandOverFieldsReachNoEngine(t *testing.T) {
 			}
 		}
 		// Each by itself: one alone is enough for an engine.
-		for _, field := range []string{`"request_id":"cmpl-___prefill_addr_evil:1_x"`, `"rid":"___decode_addr_evil:1"`, `"bootstrap_host":"evil"`,
+		fields := []string{`"sampling_params":{"a":[{"kv_router_hint":"evil"}]}`, `"parameters":{"routed_dp_rank":"evil"}`}
+		for _, name := range []string{"kv_router_hint", "http_worker_ipc", "routed_dp_rank", "data_parallel_rank", "data_parallel_rank_decode", "disagg_prefill_dp_rank",
+			"bootstrap_pair_key", "pd_prefill_admission_ack", "decode_token_reservation_id", "encoder_urls", "num_items_assigned",
+			"need_wait_for_image", "need_wait_for_mm_inputs", "prefill_host", "embedding_port"} {
+			fields = append(fields, `"`+name+`":["evil"]`)
+		}
+		for _, field := range append(fields, `"request_id":"cmpl-___prefill_addr_evil:1_x"`, `"rid":"___decode_addr_evil:1"`, `"bootstrap_host":"evil"`,
 			`"vllm_xargs":{"kv_transfer_params":"evil"}`, `"sampling_params":{"bootstrap_host":"evil"}`,
-			`"parameters":{"bootstrap_host":"evil"}`, `"parameters":{"a":1,"\u0062ootstrap_port":"evil"}`, `"decode_tp_size":"evil"`, `"sampling_params":{"decode_tp_size":"evil"}`, `"custom_params":{"a":{"disaggregated_params":"evil"}}`} {
+			`"parameters":{"bootstrap_host":"evil"}`, `"parameters":{"a":1,"\u0062ootstrap_port":"evil"}`, `"decode_tp_size":"evil"`, `"sampling_params":{"decode_tp_size":"evil"}`, `"custom_params":{"a":{"disaggregated_params":"evil"}}`) {
 			l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3],`+field+`}`)
 			if got := seen.take(); len(got) == 0 || strings.Contains(strings.Join(got, ""), "evil") {
 				t.Errorf("split %v: %s is sent as %q", split, field, got)
