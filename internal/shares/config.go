@@ -2,6 +2,7 @@ package shares
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/url"
 	"time"
@@ -49,8 +50,11 @@ func (c *Config) Declare(set *conf.Set) {
 // Check refuses addresses that are none.
 func (c *Config) Check() error {
 	for _, text := range c.URLs {
-		if u, err := url.Parse(text); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return fmt.Errorf("--shares: %q is no address such as http://10.0.0.7:8090", text)
+		switch u, err := url.Parse(text); {
+		case err == nil && u.User != nil:
+			return errors.New("--shares: an address has a user, whom nobody would be told of: give --shares-token-file")
+		case err != nil || u.Host == "" || u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https":
+			return fmt.Errorf("--shares: %q is no address such as http://10.0.0.7:8090", conf.HideCredentials(text))
 		}
 	}
 	if len(c.URLs) > stream.MaxPartitions {

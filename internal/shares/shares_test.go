@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,4 +104,14 @@ func TestTheTokenStaysWhileItsFileIsWritten(t *testing.T) {
 	look("Bearer a")
 	write("b\n")
 	look("Bearer b")
+}
+
+// An address with a user would be in logs; and nobody would be told of the user.
+func TestAnAddressHasNoUser(t *testing.T) {
+	for address, want := range map[string]bool{"http://10.0.0.7:8090": true, "http://u:hunter2@10.0.0.7:8090": false, "10.0.0.7": false, "http://10.0.0.7:8090/?key=x": false, "http://u:hunter2@h:port": false} {
+		err := (&Config{URLs: []string{address}}).Check()
+		if (err == nil) != want || err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
 }

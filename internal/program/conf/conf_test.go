@@ -510,3 +510,35 @@ func TestCredentialsAreNotShown(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What a program says of its settings together, and what it fails with, has no credentials of
+// them either; nor what stands beside one by mistake.
+func TestWhatIsWrongIsSaidWithoutCredentials(t *testing.T) {
+	wrong := errors.New("the error")
+	of := func() (*Set, *example, *Credential) {
+		c, key := new(example), new(Credential)
+		s := exampleSet(c)
+		s.Credential(key, "engine-token", "What engines are shown.")
+		s.Check(func() error {
+			return fmt.Errorf("%w: %q of %q and %v, key %s", wrong, c.Peer, c.NATS, c.Allow, key.Reveal())
+		})
+		return s, c, key
+	}
+	args := []string{"--nats=u:hunter2@h:1,v:hunter2@i", "--peer", "tcp://u:hunter2@h/p", "--allow=a@b,http://u:hunter2@h,http://v:hunter2@i", "--engine-token=hunter2hunter2"}
+	for _, words := range [][]string{nil, {"config", "check"}} {
+		s, _, _ := of()
+		_, err := s.Run(append(words, args...), nil, nil)
+		if !errors.Is(err, wrong) || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "tcp://***@h/p") {
+			t.Errorf("%q: %v", words, err)
+		}
+		if err := s.HideIn(wrong); err != wrong { //nolint:errorlint // the very one
+			t.Errorf("nothing to hide makes %v", err)
+		}
+	}
+	for _, args := range [][]string{{"--engine-token", "Bearer", "hunter2"}, {"--engine-token hunter2"}, {"--engine-token\thunter2"}, {"hunter2", "--engine-token=x"}} {
+		s, _, _ := of()
+		if _, err := s.Run(args, nil, nil); err == nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}

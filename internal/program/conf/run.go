@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,9 @@ func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err erro
 	}
 	cmd, err := s.command(words)
 	if err != nil {
+		if slices.ContainsFunc(flags, func(a assignment) bool { return a.setting.Kind == kindCredential }) {
+			err = errors.New("unexpected argument; it is not shown, as it may be a part of what a flag was to have: give that in quotes")
+		}
 		return false, err
 	}
 	if cmd == nil || cmd.loads {
@@ -31,13 +35,13 @@ func (s *Set) Run(args, environ []string, out io.Writer) (proceed bool, err erro
 	if cmd == nil {
 		s.args = words
 		if err := s.validate(); err != nil {
-			return false, err
+			return false, s.HideIn(err)
 		}
 		return true, nil
 	}
 	text, err := cmd.run()
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", cmd.words, err)
+		return false, fmt.Errorf("%s: %w", cmd.words, s.HideIn(err))
 	}
 	if _, err := io.WriteString(out, text); err != nil {
 		return false, fmt.Errorf("writing to standard output: %w", err)
@@ -140,6 +144,9 @@ func (s *Set) parseArgs(args []string) (flags []assignment, words []string, err 
 			return nil, []string{"help"}, nil
 		case name == "version" && x == nil && s.hasCommand(name):
 			return nil, []string{name}, nil
+		case x == nil && strings.ContainsAny(name, " \t\r\n"): // one argument, as in a list of a manifest
+			name = strings.Fields(name + " -")[0]
+			return nil, nil, fmt.Errorf("unknown flag --%s with a space behind it: give its value behind =, or as an argument of its own", HideCredentials(name))
 		case x == nil:
 			return nil, nil, fmt.Errorf("unknown flag --%s; the nearest is --%s", HideCredentials(name), s.nearestName(name))
 		}

@@ -48,3 +48,48 @@ func (s *Setting) hide(value string, err error) error {
 	}
 	return err
 }
+
+// fewest is how long a credential is at least that Hide looks for: a shorter one would be found in
+// any word, and nothing prints it anyway.
+const fewest = 8
+
+// Hide returns a text, as of an error, without what may not be printed of the settings in force.
+func (s *Set) Hide(text string) string {
+	for _, x := range s.settings {
+		values := []string{x.text()}
+		if x.Kind == "list" {
+			values = append(values, strings.Split(values[0], ",")...) // errors are about one of them
+		}
+		for _, value := range values {
+			switch {
+			case x.shown(value) == value:
+			case x.Kind != kindCredential:
+				at := strings.LastIndexByte(value, '@')
+				from := len(scheme.FindString(value[:at]))
+				text = strings.ReplaceAll(text, value[from:at+1], hidden+"@")
+			case len(value) >= fewest:
+				text = strings.ReplaceAll(text, value, hidden)
+			}
+		}
+	}
+	return text
+}
+
+// HideIn does so with an error, which stays what it is if there is nothing to hide.
+func (s *Set) HideIn(err error) error {
+	if text := s.Hide(err.Error()); text != err.Error() {
+		return withoutCredentials{err, text}
+	}
+	return err
+}
+
+// withoutCredentials is an error with another text.
+type withoutCredentials struct {
+	error
+	text string
+}
+
+func (w withoutCredentials) Error() string { return w.text }
+
+// Unwrap returns the error itself.
+func (w withoutCredentials) Unwrap() error { return w.error }

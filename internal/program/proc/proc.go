@@ -106,6 +106,7 @@ func (p Program) main(args, environ []string, stdout, stderr io.Writer, signals 
 		}
 	}()
 	if err := p.Run(ctx, log); err != nil {
+		err = p.Settings.HideIn(err)
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			log.Info("stopped before it was done", "error", err)
 			return exitOK

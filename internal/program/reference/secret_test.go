@@ -15,7 +15,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
-// No program shows the password in any of its settings: not when it prints them,
+// No program shows the password in any of its settings: not when it prints or checks them,
 // nor when it refuses them, nor when it starts with an address that is wrong or
 // where nobody is.
 func TestNoProgramShowsAPassword(t *testing.T) {
@@ -56,6 +56,7 @@ func TestNoProgramShowsAPassword(t *testing.T) {
 					if s.Secret && !strings.Contains(out, "# without credentials: "+s.Name+": ") {
 						t.Errorf("--%s=%s is not said to be hidden in\n%s", s.Name, form, out)
 					}
+					run("", l.Program, "--"+s.Name+"="+form, "config", "check")
 				}
 				if !s.Secret || s.Kind == "credential" {
 					continue
