@@ -96,14 +96,14 @@ func parseStaticWorker(item any) (Worker, error) {
 	if name != "" {
 		w.Name = name
 	}
-	if err := w.checkHTTP(); err != nil {
+	if err := w.CheckHTTP(); err != nil {
 		return Worker{}, err
 	}
 	return w, w.normalise()
 }
 
-// checkHTTP requires that the engine's address is one, if there is one.
-func (w *Worker) checkHTTP() error {
+// CheckHTTP requires that the engine's address is one, if there is one.
+func (w *Worker) CheckHTTP() error {
 	text := w.Endpoints.HTTP
 	u, err := url.Parse(text)
 	if err != nil || u.User != nil || text != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {

@@ -422,6 +422,11 @@ func (c *config) finish() (err error) {
 		return fmt.Errorf("--inference-routes: %w", err)
 	}
 	c.Replica.NATS.Name, c.Replica.Fed, c.Replica.Static = "kvrouter", c.index() != fleet.Events, c.static()
+	for i := range c.Replica.Static {
+		if err := c.Replica.Static[i].CheckHTTP(); err != nil {
+			return fmt.Errorf("--engines, --prefill-engines: %w", err)
+		}
+	}
 	return c.Route.Check()
 }
 

@@ -187,6 +187,7 @@ func TestCombinations(t *testing.T) {
 		"--aliases=a=b,b=c", "--aliases=a=b,b=a", "--aliases=a=a", "--aliases=a=b,a=c", "--loras=a=b,b=m", "--loras=a=a", "--loras=a=m,a=n",
 		"--sessions=x", "--objective=x", "--objective=ttft,e2e", "--objective=m=x", "--objective=m=", "--ttft-target=5", "--ttft-target=m=-1s", "--itl-target=x", "--itl-target=1ms,2ms",
 		"--loras=a=b --aliases=b=m", "--loras=a=m --aliases=a=n",
+		"--engines=a:8000 --model=m", "--engines=http://u:p@a --model=m", "--engines=http://a --prefill-engines=b --model=m",
 		"--access-log=/", "--access-log=/nowhere/at/all", "--http-listen=127.0.0.1:99999", "--admin-listen=127.0.0.1:x-y",
 	} {
 		if _, err := read(t, strings.Fields(args)...); err == nil {
