@@ -75,27 +75,58 @@ func (b *bids) hear(c load.Change, now time.Time) {
 	if b.delay == 0 || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
 		return
 	}
-	_, known := b.take(c.Key) // it is told anew
-	if b.full(c.Key.Owner) {
-		return
-	}
+	_, known := b.take(c.Key)                                     // it is told anew
 	c.Ranks = slices.Clone(c.Ranks[:min(len(c.Ranks), maxWants)]) // of a long list the rest is not kept
 	b.seq++
 	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now, seq: b.seq})
 	if !c.Held && !known {
 		b.meet(c.Ranks[0].NewTokens, now)
 	}
+	b.shed(c.Key.Owner)
+}
+
+// shed drops one bid if there are too many of others with that router's, which is new: of the router that has
+// most the one that comes last. So one's long queue, or its lies, leave the others their room.
+func (b *bids) shed(owner uint64) {
+	if b.count(owner) <= maxBids {
+		return
+	}
+	counts, most := make(map[uint64]int), owner
+	for i := range b.open {
+		if k := b.open[i].Key.Owner; k != b.id {
+			counts[k]++
+		}
+	}
+	for k, n := range counts {
+		if n > counts[most] || n == counts[most] && most != owner && k < most {
+			most = k
+		}
+	}
+	last := -1
+	for i := range b.open {
+		if o := &b.open[i]; o.Key.Owner == most && (last < 0 || b.compare(o, &b.open[last]) >= 0) {
+			last = i
+		}
+	}
+	b.open = slices.Delete(b.open, last, last+1)
 }
 
 // full reports whether there is no room for a bid of that router: a queue of one's own is no reason not to hear others.
-func (b *bids) full(owner uint64) bool {
-	n := 0
+func (b *bids) full(owner uint64) bool { return b.count(owner) >= maxBids }
+
+// count returns how many bids are known of others, or of this router if that is the owner.
+func (b *bids) count(owner uint64) (n int) {
 	for i := range b.open {
 		if (b.open[i].Key.Owner == b.id) == (owner == b.id) {
 			n++
 		}
 	}
-	return n >= maxBids
+	return n
+}
+
+// leave forgets the bids of a router that is gone.
+func (b *bids) leave(owner uint64) {
+	b.open = slices.DeleteFunc(b.open, func(o bid) bool { return o.Key.Owner == owner })
 }
 
 // placed notes that another router has booked a request.
@@ -238,6 +269,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 	prompt, own, aims := r.weigh.PromptTokens, r.weigh.aim, Options{}
 	var e estimate
 	foreseen := 0
+	s.beside = s.beside[:0]
 	for i := range b.open {
 		o := &b.open[i]
 		if b.compare(o, &mine.bid) >= 0 || foreseen == maxForeseen {
@@ -257,7 +289,7 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 				all = false
 				continue
 			}
-			c := s.cands[j]
+			c := *s.expected(j)
 			c.PrefillTokens += w.NewTokens - c.NewTokens
 			c.NewTokens, c.others = w.NewTokens, false
 			r.times.estimate(&e, &r.weigh, &c, r.weigh.heldBy(&c))
@@ -269,14 +301,17 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 			continue // it is not for any of these
 		}
 		foreseen++
-		c := &s.cands[best]
+		c, among, at := s.expected(best), s.cands, best
+		if at >= len(among) {
+			among, at = s.beside, at-len(among)
+		}
 		*c, there = there, *c
 		r.times.estimate(&e, &r.weigh, c, 0)
-		tokens, later := c.NewTokens, r.times.later(&r.weigh, s.cands, best, &e, waiting)
+		tokens, later := c.NewTokens, r.times.later(&r.weigh, among, at, &e, waiting)
 		if *c = there; later {
 			continue // it goes into its router's queue
 		}
-		if mine.settled && !o.Held && all { // else one who may go elsewhere is to find it out
+		if mine.settled && !o.Held && all {
 			o.Ranks = o.Ranks[want : want+1]
 		}
 		if c.Prefilling == 0 {
@@ -290,17 +325,40 @@ func (r *Router) foresee(s *scratch, mine *contention, waiting int, now time.Tim
 	r.weigh.PromptTokens, r.weigh.aim = prompt, own
 }
 
-// candidate returns which one the rank is, or below 0.
+// candidate returns the number, as of scratch.expected, of a rank that a bid names; below 0 if it may get no requests here.
+// Where the request that is chosen for may not go, others may: else theirs would be expected where it may.
 func (r *Router) candidate(s *scratch, w load.Want) int {
 	m := r.member(w.Rank)
 	if m == nil {
 		return -1
 	}
 	j, ok := slices.BinarySearchFunc(s.cands, m.slot, func(c Candidate, slot uint32) int { return cmp.Compare(c.slot, slot) })
-	if !ok {
-		return -1
+	if ok {
+		return j
 	}
-	return j
+	j = slices.IndexFunc(s.beside, func(c Candidate) bool { return c.slot == m.slot })
+	if j < 0 {
+		if m.worker.absent() != Eligible || (m.worker.Role == Prefill) != (r.weigh.Stage == PrefillStage) {
+			return -1
+		}
+		j = len(s.beside)
+		l := r.table.Load(m.slot)
+		c := Candidate{
+			RankID: m.RankID, slot: m.slot, TotalBlocks: m.worker.TotalBlocks, MaxBatchedTokens: m.worker.MaxBatchedTokens,
+			Requests: l.Requests, Prefilling: l.Prefilling, PrefillTokens: l.PrefillTokens, DecodeBlocks: l.DecodeBlocks, Context: l.PromptTokens,
+		}
+		c.HeadTokens, c.Since = r.table.Turn(m.slot)
+		s.beside = append(s.beside, c)
+	}
+	return len(s.cands) + j
+}
+
+// expected returns a candidate, or after these a rank that only others' requests may go to.
+func (s *scratch) expected(j int) *Candidate {
+	if j < len(s.cands) {
+		return &s.cands[j]
+	}
+	return &s.beside[j-len(s.cands)]
 }
 
 // near returns the rank of this router's that costs least, if it is hardly dearer than the one

@@ -195,7 +195,7 @@ func TestOthersGoFirst(t *testing.T) {
 	if foresee(false, 0, r.members...) != 0 || foresee(false, 1, r.members...) != 1 {
 		t.Fatal("before all have heard of all it is not expected where it costs least")
 	}
-	if foresee(true, 0, r.members[1]) != 1 || foresee(true, 0, r.members...) != 0 {
+	if foresee(true, 0, r.members[1]) != 0 || foresee(true, 0, r.members...) != 0 {
 		t.Error("it is expected where one that may not go to its rank would have it")
 	}
 	if foresee(true, 0, r.members...) != 0 || foresee(true, 1, r.members...) != 0 {

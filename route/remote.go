@@ -85,6 +85,7 @@ func (r *Router) Replace(owner uint64, live iter.Seq[load.Change]) {
 	r.table.DropOwner(owner)
 	for c := range live {
 		if c.Kind == load.Added && c.Key.Owner == owner {
+			r.bids.take(c.Key)
 			r.bookRemote(c, now)
 		}
 	}

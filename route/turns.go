@@ -24,6 +24,7 @@ func (r *Router) meet(owner uint64) {
 
 // part notes that another router is gone.
 func (r *Router) part(owner uint64) {
+	r.bids.leave(owner)
 	if i, known := slices.BinarySearch(r.others, owner); known {
 		r.others = slices.Delete(r.others, i, i+1)
 		r.assigned = false

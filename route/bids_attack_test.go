@@ -1,0 +1,93 @@
+package route
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/kvatlas/kvatlas/route/load"
+	"github.com/kvatlas/kvatlas/shard"
+)
+
+// waiting is another router's word of a request that waits for rank 1, and came so long ago.
+func waiting(owner uint64, id string, since time.Duration, tokens int) load.Change {
+	return load.Change{
+		Kind: load.Sought, Key: load.Key{Owner: owner, ID: id}, Held: true, Waited: since,
+		Request: load.Request{PromptTokens: tokens}, Ranks: []load.Want{{Rank: shard.RankID{Worker: 1}, NewTokens: tokens}},
+	}
+}
+
+// TestALongQueueElsewhereHearsOthers: however many requests wait at a second router, and however large it says that they are,
+// what waits at a third one is heard of. Of each as much is kept as there is room for, and of those with most the last.
+func TestALongQueueElsewhereHearsOthers(t *testing.T) {
+	m := meet(t, 3, 1)
+	r := m.routers[0]
+	m.at(t, 0, "ahead", Prompt{Local: numbers(1000, 5000)})
+	for i := range 2 * maxBids {
+		r.Apply(waiting(2, fmt.Sprint(i), 0, 1<<20+i))
+	}
+	r.Apply(waiting(3, "first", time.Minute, 200))
+	own := Prompt{Local: numbers(20_000, 500)}
+	if _, later := m.at(t, 0, "own", own); !later {
+		t.Fatal("it does not wait behind a long prompt")
+	}
+	r.Free("ahead")
+	if _, later := m.at(t, 0, "own", own); !later {
+		t.Error("it does not wait for one of a third router that has waited longer, as a second one has many")
+	}
+	counts := map[uint64]int{}
+	for i := range r.bids.open {
+		o := &r.bids.open[i]
+		counts[o.Key.Owner]++
+		if o.Key.Owner == 2 && o.shortest >= 1<<20+maxBids {
+			t.Fatalf("of one router's the last are kept, such as %d of %d", o.shortest-1<<20, maxBids)
+		}
+	}
+	if counts[3] != 1 || counts[2] != maxBids-1 {
+		t.Errorf("bids kept of each router: %v", counts)
+	}
+	for i := range 2 * maxBids { // the third one comes to have as many
+		r.Apply(waiting(3, fmt.Sprint(i), 0, 1<<20+i))
+	}
+	clear(counts)
+	for i := range r.bids.open {
+		counts[r.bids.open[i].Key.Owner]++
+	}
+	if counts[2] != maxBids/2 || counts[3] != maxBids/2 {
+		t.Errorf("bids kept of each router: %v", counts)
+	}
+}
+
+// TestBidsOfWhoIsGone: nobody waits for the requests of a router that is gone, nor a second time for one whose booking
+// came with all others of its router.
+func TestBidsOfWhoIsGone(t *testing.T) {
+	for name, end := range map[string]func(r *Router){
+		"gone": func(r *Router) { r.DropOwner(2) },
+		"booked and told of with all others": func(r *Router) {
+			r.Replace(2, func(yield func(load.Change) bool) {
+				yield(load.Change{Kind: load.Added, Key: load.Key{Owner: 2, ID: "other"}, Rank: shard.RankID{Worker: 1}, Request: load.Request{Prefilled: true}})
+			})
+		},
+	} {
+		m := meet(t, 3, 1)
+		r := m.routers[0]
+		r.Apply(waiting(3, "third", 0, 100))
+		r.Apply(waiting(2, "other", time.Minute, 1<<20))
+		if end(r); len(r.bids.open) != 1 || r.bids.open[0].Key.Owner != 3 {
+			t.Errorf("%s: %d bids are kept", name, len(r.bids.open))
+		}
+	}
+}
+
+// TestNarrowChoices: another router's request is expected where it goes, not where one that may go to few ranks only does.
+func TestNarrowChoices(t *testing.T) {
+	m := meet(t, 2, 2)
+	m.routers[0].Apply(load.Change{
+		Kind: load.Sought, Key: load.Key{Owner: 2, ID: "other"}, Request: load.Request{PromptTokens: 4000},
+		Ranks: []load.Want{{Rank: shard.RankID{Worker: 1}, NewTokens: 100}, {Rank: shard.RankID{Worker: 2}, NewTokens: 4000}},
+	})
+	o := Options{RequestID: "own", Allowed: []uint64{2}, Patient: true, Settled: true}
+	if _, err := m.routers[0].BestWorker(t.Context(), Prompt{Local: numbers(20_000, 300)}, o); err != nil {
+		t.Errorf("it waits for another router's request, which goes to another rank: %v", err)
+	}
+}
