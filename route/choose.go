@@ -46,7 +46,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	r.weigh.PromptTokens = s.tokens
 	r.weigh.override(o)
 	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
-	r.weigh.held = nil
+	r.counted = false
 	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
@@ -427,22 +427,30 @@ func (r *Router) member(id shard.RankID) *member {
 	return nil
 }
 
-// blocksHeld counts how many blocks each slot's rank holds.
-func (r *Router) blocksHeld() []int {
+// holds returns how many blocks the slot's rank holds. Few ranks of a choice are asked for, and all of
+// them are counted only where the index has another Member for the rank than it had, or none.
+func (r *Router) holds(slot uint32) int {
+	if m := r.bySlot[slot]; r.cfg.Shares != nil {
+		return m.held
+	} else if r.cfg.Guesses == nil && m.indexed.Present() {
+		return m.indexed.Held()
+	}
+	if !r.counted {
+		r.countHeld()
+	}
+	return r.held[slot]
+}
+
+func (r *Router) countHeld() {
 	slots := r.table.Slots()
-	r.held = slices.Grow(r.held[:0], slots)[:slots]
+	r.held, r.counted = slices.Grow(r.held[:0], slots)[:slots], true
 	clear(r.held)
 	switch {
-	case r.cfg.Shares != nil:
-		for _, m := range r.members {
-			r.held[m.slot] = m.held
-		}
 	case r.cfg.Guesses != nil:
 		r.cfg.Guesses.EachRank(r.noteGuessed)
 	case r.cfg.Index != nil:
 		r.cfg.Index.EachMember(r.noteHeld)
 	}
-	return r.held
 }
 
 // noteHeldOf is noteHeld: a field, as a closure made for each call would be

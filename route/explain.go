@@ -30,7 +30,7 @@ type table struct {
 // note keeps what a choice went by, and takes it from s. The lock is held.
 func (r *Router) note(s *scratch, k load.Key, booked *attempt, sampled bool) {
 	v := seen{weigh: r.weigh, cands: s.cands, left: s.left}
-	v.weigh.Settings, v.weigh.Rand, v.weigh.held, v.weigh.chance = &r.cfg.Settings, nil, nil, nil // what others write
+	v.weigh.Settings, v.weigh.Rand, v.weigh.holds, v.weigh.chance = &r.cfg.Settings, nil, nil, nil // what others write
 	s.cands, s.left, r.weigh.parts = nil, nil, nil
 	if sampled {
 		v.table = &table{Decision: r.decision(k, booked)}

@@ -146,7 +146,7 @@ func TestLeastIsNoMore(t *testing.T) {
 		for k := range chosen {
 			w := &Weighing{
 				BlockSize: 16, PromptTokens: 9000, Settings: &settings, Now: time.Unix(0, 0),
-				Rand: rand.New(rand.NewPCG(seed, 93)), count: func() []int { return held }, explained: k == 1,
+				Rand: rand.New(rand.NewPCG(seed, 93)), holds: func(slot uint32) int { return held[slot] }, explained: k == 1,
 			}
 			list := slices.Clone(cands)
 			i, err := a.Choose(w, list)

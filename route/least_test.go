@@ -33,7 +33,7 @@ func TestPassedOver(t *testing.T) {
 		}
 		cands := make([]Candidate, 1+rng.IntN(40))
 		held := make([]int, len(cands))
-		w.count = func() []int { return held }
+		w.holds = func(slot uint32) int { return held[slot] }
 		for i := range cands {
 			c := &cands[i]
 			held[i], c.slot, c.Worker = upTo(3), uint32(i), uint64(i)

@@ -119,9 +119,8 @@ type Weighing struct {
 	expected int  // tokens to generate; 0 if unknown
 	guessed  bool // so is the prompt, but for its length, about
 
-	count  func() []int // counts held
-	held   []int        // blocks that each slot's rank holds; nil until somebody asks
-	chance []float64    // scratch
+	holds  func(slot uint32) int // blocks that the slot's rank holds
+	chance []float64             // scratch
 
 	explained bool                // costs are to keep their parts, for Formula
 	parts     [][numParts]float64 // by candidate's slot
@@ -133,10 +132,7 @@ func (w *Weighing) heldBy(c *Candidate) int {
 	if c.TotalBlocks == 0 {
 		return 0
 	}
-	if w.held == nil {
-		w.held = w.count()
-	}
-	return w.held[c.slot]
+	return w.holds(c.slot)
 }
 
 // Lowest returns the position of the candidate with the lowest Cost: at
@@ -159,17 +155,14 @@ func (w *Weighing) Lowest(cands []Candidate) int {
 	if ties == 1 {
 		return best
 	}
-	if w.held == nil {
-		w.held = w.count()
-	}
 	cost, fewest, n := cands[best].Cost, math.MaxInt, 0
 	for i := range cands {
 		if cands[i].Cost != cost {
 			continue
 		}
-		h := w.held[cands[i].slot]
-		if w.guessed {
-			h = 0 // it would be the same one each time, for a prompt that nobody knows
+		h := 0
+		if !w.guessed { // it would be the same one each time, for a prompt that nobody knows
+			h = w.holds(cands[i].slot)
 		}
 		switch {
 		case h < fewest:

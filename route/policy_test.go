@@ -10,11 +10,14 @@ import (
 	"github.com/kvatlas/kvatlas/shard"
 )
 
+// holding has the slots' ranks hold so many blocks.
+func holding(w *Weighing, blocks ...int) { w.holds = func(slot uint32) int { return blocks[slot] } }
+
 // weighing is what the policies go by in these tests: blocks of one token.
 func weighing(change func(*Weighing)) *Weighing {
 	s := DefaultSettings()
 	w := &Weighing{BlockSize: 1, Settings: &s, Rand: rand.New(rand.NewPCG(1, 1))}
-	w.held = make([]int, 100)
+	holding(w, make([]int, 100)...)
 	w.override(&Options{})
 	if change != nil {
 		change(w)
@@ -112,7 +115,7 @@ func TestPrefillXBatch(t *testing.T) {
 func TestTies(t *testing.T) {
 	counts := map[uint64]int{}
 	draw := func(count bool) (last []uint64) {
-		w := weighing(func(w *Weighing) { w.held = []int{7, 3, 3, 9, 3, 0} })
+		w := weighing(func(w *Weighing) { holding(w, 7, 3, 3, 9, 3, 0) })
 		for range 3000 {
 			cs := candidates([3]int{1, 1}, [3]int{1, 1}, [3]int{1, 1}, [3]int{1, 1}, [3]int{0, 2}, [3]int{9, 9})
 			i := mustChoose(t, mustPolicy(t, "kv"), w, cs)
@@ -276,7 +279,7 @@ func TestDeviceAware(t *testing.T) {
 	} {
 		w := weighing(func(w *Weighing) {
 			w.Settings.DeviceRatio = 4
-			w.held = []int{0, 0, 1, 0, 1, 1}
+			holding(w, 0, 0, 1, 0, 1, 1)
 		})
 		var cs []Candidate
 		for i, n := range append(append([]int{}, c.gpu...), c.cpu...) {

@@ -121,7 +121,8 @@ type Router struct {
 	deepest uint32                   // blocks of the prompt that a rank has, whoever may be chosen
 	missed  reach                    // what those left out had
 	active  []uint32                 // by slot
-	held    []int                    // by slot
+	held    []int                    // by slot, if counted; see holds
+	counted bool
 	weigh   Weighing
 
 	noteHeld    func(shard.Member)
@@ -191,7 +192,7 @@ func New(cfg Config) (*Router, error) {
 	r.noteHeld = r.noteHeldOf
 	r.noteGuessed = r.noteGuessedOf
 	r.scratch.New = func() any { return newScratch() }
-	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, count: r.blocksHeld}
+	r.weigh = Weighing{BlockSize: cfg.BlockSize, Settings: &r.settings, Rand: r.rand, holds: r.holds}
 	return r, nil
 }
 

@@ -12,6 +12,9 @@ type Member struct{ m *member }
 // ID returns which rank it is.
 func (m Member) ID() RankID { return m.m.id }
 
+// Present reports whether the rank was neither removed nor replaced since; none is not.
+func (m Member) Present() bool { return m.m != nil && !m.m.removed.Load() && !m.m.replaced.Load() }
+
 // Number returns a small number that no other present rank of the space has,
 // for use as an index into a table. After the rank is removed or replaced
 // another one may get it, so a table keeps the Member too and compares.

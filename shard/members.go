@@ -27,6 +27,8 @@ type member struct {
 	since  uint64 // the table's version that brought it
 	// removed says that lookups are to stop crediting it, in every slots array.
 	removed atomic.Bool
+	// replaced says that another one is shown in its place.
+	replaced atomic.Bool
 	// heldAll is the sum of held, which a choice asks of every rank.
 	heldAll atomic.Int64
 
@@ -126,6 +128,7 @@ func (t *table) swap(m *member) *member {
 	m.since = old.since // to a reader it is the same rank
 	slots[m.holder].Store(m)
 	t.slots.Store(&slots)
+	old.replaced.Store(true)
 	t.byWorker[m.id.Worker][m.id.DPRank] = m
 	if m.id.Pool() {
 		t.isPool(m.id, m)

@@ -105,21 +105,23 @@ type Table struct {
 	spare   []uint32 // unused slot numbers
 }
 
-// slot is one rank: its number indexes the caller's tables too.
+// slot is one rank: its number indexes the caller's tables too. What every choice reads of every rank
+// comes first, and fits one line of the cache.
 type slot struct {
-	rank       shard.RankID
-	used, kept bool
 	requests   int
 	prefilling int
 	prefill    int
-	blocks     int   // of prompts
-	output     int64 // of generation, in units
-	outputLeft int
-	prompts    int // tokens
+	prompts    int      // tokens
+	blocks     int      // of prompts
+	output     int64    // of generation, in units
+	head       *booking // the first of those without a first token, as they were booked
+	headTokens int      // its own
 
-	head, tail *booking // of those without a first token, as they were booked
-	headTokens int      // head's, as every choice needs them of every rank
-	since      time.Time
+	since      time.Time // its turn
+	tail       *booking
+	outputLeft int
+	rank       shard.RankID
+	used, kept bool
 }
 
 type booking struct {
