@@ -28,6 +28,9 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 	sampled := o.RequestID != "" && r.cfg.Decisions.Sample(now, len(r.members))
 	explain := o.Explain || sampled || r.cfg.Log != nil && r.cfg.Log.Enabled(ctx, slog.LevelDebug)
 	r.weigh.part, r.weigh.estimated = r.estimated(s)
+	r.weigh.PromptTokens, r.counted = s.tokens, false
+	r.weigh.override(o)
+	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
 	left := r.gather(s, o, now, explain)
 	if len(s.cands) == 0 && o.Trial > 0 { // there is nobody else
 		whoever := *o
@@ -43,10 +46,6 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		}
 		return Answer{}, err
 	}
-	r.weigh.PromptTokens = s.tokens
-	r.weigh.override(o)
-	r.weigh.Now, r.weigh.Stage, r.weigh.guessed, r.weigh.explained = now, o.Stage, s.private > 0, explain
-	r.counted = false
 	contest := r.contend(s, o, k, now)
 	preferred, err := r.policy.Choose(&r.weigh, s.cands)
 	if err != nil {
@@ -171,6 +170,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
 	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{})
+	most, passes := r.passing(s, o, explain || look, track)
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
 		why := m.worker.absent()
@@ -188,43 +188,17 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 				continue
 			}
 		}
+		if passes && m != most && r.passed(s, m, &l) {
+			continue
+		}
 		// Filled in its place: copying would cost as much as the rest.
 		n := len(s.cands)
 		s.cands = s.cands[:n+1]
 		c := &s.cands[n]
-		c.RankID, c.slot, c.others = m.RankID, m.slot, m.others
-		c.TotalBlocks, c.MaxBatchedTokens, c.CPU, c.Pooled = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU, m.worker.Pooled
-		c.Requests, c.Prefilling = l.Requests, l.Prefilling
-		c.Context = l.PromptTokens
-		c.HeadTokens, c.Since = r.table.Turn(m.slot)
-		c.Cached, c.Cost, c.pool = r.depth[m.slot], 0, 0
-		if c.Pooled {
-			c.pool = r.believePools(&c.Cached, s.tokens)
+		r.fill(c, s, m, &l, o.Stage, track, now)
+		if c.Stale && why == Eligible {
+			missed.without(r, m, account.Stale, s.tokens)
 		}
-		c.Pull, c.peer = Pull{}, m.worker.Peer
-		if r.weigh.estimated {
-			discount(&c.Cached, r.weigh.part)
-		}
-		if c.Stale = m.stale; c.Stale {
-			discount(&c.Cached, r.settings.StaleCredit)
-			if why == Eligible {
-				missed.without(r, m, account.Stale, s.tokens)
-			}
-		}
-		if m.belief.doubted && !r.weigh.estimated { // else a part counts as it is
-			discount(&c.Cached, m.belief.credit(now))
-		}
-		c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
-		r.credit(c, s.tokens)
-		if o.Stage == DecodeStage {
-			c.NewTokens = 0
-		}
-		c.NewBlocks = 0
-		if track {
-			c.NewBlocks = len(s.local) - int(r.active[m.slot]) + s.private
-		}
-		c.PrefillTokens = l.PrefillTokens + c.NewTokens
-		c.DecodeBlocks = l.DecodeBlocks + float64(c.NewBlocks)
 		if why != Eligible {
 			s.left = append(s.left, Explained{Candidate: *c, Left: why})
 			s.cands = s.cands[:n]
@@ -236,6 +210,40 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	r.forget(s)
 	left[Eligible] = 0
 	return left
+}
+
+// fill makes a candidate of a rank.
+func (r *Router) fill(c *Candidate, s *scratch, m *member, l *load.Load, stage Stage, track bool, now time.Time) {
+	c.RankID, c.slot, c.others = m.RankID, m.slot, m.others
+	c.TotalBlocks, c.MaxBatchedTokens, c.CPU, c.Pooled = m.worker.TotalBlocks, m.worker.MaxBatchedTokens, m.worker.CPU, m.worker.Pooled
+	c.Requests, c.Prefilling = l.Requests, l.Prefilling
+	c.Context = l.PromptTokens
+	c.HeadTokens, c.Since = r.table.Turn(m.slot)
+	c.Cached, c.Cost, c.pool = r.depth[m.slot], 0, 0
+	if c.Pooled {
+		c.pool = r.believePools(&c.Cached, s.tokens)
+	}
+	c.Pull, c.peer = Pull{}, m.worker.Peer
+	if r.weigh.estimated {
+		discount(&c.Cached, r.weigh.part)
+	}
+	if c.Stale = m.stale; c.Stale {
+		discount(&c.Cached, r.settings.StaleCredit)
+	}
+	if m.belief.doubted && !r.weigh.estimated { // else a part counts as it is
+		discount(&c.Cached, m.belief.credit(now))
+	}
+	c.Unknown = s.unknown != nil && s.unknown(m.RankID.Worker)
+	r.credit(c, s.tokens)
+	if stage == DecodeStage {
+		c.NewTokens = 0
+	}
+	c.NewBlocks = 0
+	if track {
+		c.NewBlocks = len(s.local) - int(r.active[m.slot]) + s.private
+	}
+	c.PrefillTokens = l.PrefillTokens + c.NewTokens
+	c.DecodeBlocks = l.DecodeBlocks + float64(c.NewBlocks)
 }
 
 // credit turns what is cached into tokens. Depths are cumulative, so each tier is

@@ -122,6 +122,7 @@ type Weighing struct {
 	holds  func(slot uint32) int // blocks that the slot's rank holds
 	chance []float64             // scratch
 
+	passed    passed              // ranks that are no candidates
 	explained bool                // costs are to keep their parts, for Formula
 	parts     [][numParts]float64 // by candidate's slot
 }

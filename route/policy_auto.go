@@ -265,10 +265,16 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 // least returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
 // prompts that are behind the one whose turn it is.
 func (a *auto) least(w *Weighing, c *Candidate) float64 {
-	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
-	ms := v.prefillStep + v.prefillToken*float64(c.PrefillTokens-c.HeadTokens)
-	if w.Stage != PrefillStage && c.Requests > 0 {
-		ms += v.decodeStep + v.decodeToken*float64(c.Context)
+	return a.leastOf(w, c.slot, rankKey{c.Worker, c.DPRank}, c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
+}
+
+// leastOf is least of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
+// prompt whose turn it is.
+func (a *auto) leastOf(w *Weighing, slot uint32, id rankKey, requests, context, behind int) float64 {
+	v := a.speeds.of(slot, id)
+	ms := v.prefillStep + v.prefillToken*float64(behind)
+	if w.Stage != PrefillStage && requests > 0 {
+		ms += v.decodeStep + v.decodeToken*float64(context)
 	}
 	const rounding = 1 - 1e-9 // as the sums are others
 	return rounding * ms
@@ -327,7 +333,11 @@ func (a *auto) later(w *Weighing, cands []Candidate, i int, e *estimate, waiting
 	if w.Stage != Whole || cands[i].Prefilling == 0 {
 		return false
 	}
-	for j := 0; waiting >= (len(cands)+1)/2 && j < len(cands); j++ {
+	many := waiting >= (len(cands)+w.passed.ranks+1)/2
+	if many && w.passed.idle {
+		return false
+	}
+	for j := 0; many && j < len(cands); j++ {
 		if cands[j].Prefilling == 0 {
 			return false
 		}
