@@ -33,6 +33,31 @@ func workloads() map[string]func(*workload.Config) {
 			c.SystemPrompts, c.Conversation.Weight, c.Agent.Weight = 0, 0, 0
 			c.OneOff.Context = 4000
 		},
+		// chats: many short ones, after short system prompts.
+		"chats": func(c *workload.Config) {
+			c.SystemPrompts, c.SystemTokens, c.Agent.Weight, c.OneOff.Weight = 8, 512, 0, 0
+			c.Conversation = workload.Session{Weight: 1, Turns: 8, Turn: 64, Answer: 150, Think: 15 * time.Second, Tail: -1}
+		},
+		// documents: long ones, each asked about by several people and in several turns.
+		"documents": func(c *workload.Config) {
+			c.SystemPrompts, c.SystemTokens, c.Zipf, c.Agent.Weight, c.OneOff.Weight = 400, 24<<10, 0.8, 0, 0
+			c.Conversation = workload.Session{Weight: 1, Turns: 3, Turn: 128, Answer: 300, Think: 20 * time.Second, Tail: -1}
+		},
+		// branches: one-off questions with retrieved passages after one of many middling prefixes.
+		"branches": func(c *workload.Config) {
+			c.SystemPrompts, c.SystemTokens, c.Zipf, c.Conversation.Weight, c.Agent.Weight = 3000, 3<<10, 0.9, 0, 0
+			c.OneOff = workload.Session{Weight: 1, Context: 2000, Turns: 1, Turn: 100, Answer: 300}
+		},
+		// reasoning: short prompts with answers of thousands of tokens.
+		"reasoning": func(c *workload.Config) {
+			c.Agent.Weight, c.OneOff.Weight = 0, 0
+			c.Conversation = workload.Session{Weight: 1, Turns: 3, Turn: 200, Answer: 3000, Think: 10 * time.Second, Tail: -1}
+		},
+		// tenants: two hundred of unequal size, each with its prompt and a mix of all kinds, some of whom come at once.
+		"tenants": func(c *workload.Config) {
+			c.SystemPrompts, c.SystemTokens, c.Zipf = 200, 4<<10, 1.2
+			c.BurstEvery, c.BurstLength, c.BurstFactor = 60*time.Second, 5*time.Second, 6
+		},
 	}
 }
 

@@ -53,7 +53,10 @@ func labSettings() (all []labSetting) {
 	for _, s := range [][2]string{{"8", "0.5"}, {"8", "1"}} {
 		add(closedLoop, closedRows, s[0]+" engines, ×"+s[1], "--trace TRACES/agentic.jsonl.zst --restart-sessions --requests 6000 --closed-loop --think 2s --workers %s --speedup %s", s[0], s[1])
 	}
-	for _, s := range [][2]string{{"uniform", "20"}, {"uniform", "60"}, {"zipf", "10"}, {"zipf", "40"}, {"bursts", "20"}, {"bursts", "60"}, {"giant", "20"}, {"giant", "60"}, {"unshared", "10"}, {"unshared", "30"}} {
+	for _, s := range [][2]string{{"uniform", "20"}, {"uniform", "60"}, {"zipf", "10"}, {"zipf", "40"}, {"bursts", "20"}, {"bursts", "60"}, {"giant", "20"}, {"giant", "60"}, {"unshared", "10"}, {"unshared", "30"},
+		{"chats", "60"}, {"chats", "400"}, {"documents", "3"}, {"documents", "14"}, {"branches", "10"}, {"branches", "50"},
+		{"reasoning", "2"}, {"reasoning", "8"}, {"tenants", "10"}, {"tenants", "60"},
+	} {
 		add(generated, tableRows, s[0]+", "+s[1]+"/s", "--workload %s --rate %s", s[0], s[1])
 	}
 	for _, s := range [][2]string{
