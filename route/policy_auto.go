@@ -47,7 +47,7 @@ const (
 	// the block that it displaces: the chance that this would have been used
 	// again. The lab's figures are flat from 0 to 1.
 	displacedShare = 1.0 / 3
-	// cappedPrompts is how many prompts of the request's length take as long as sharing a batch counts at most,
+	// cappedPrompts is how many prompts of the request's length take as long as decoding counts at most,
 	// where the objective caps that. From 1 to 4 first tokens in overload come as soon; uncapped, 1 % later.
 	cappedPrompts = 2
 	// usable is the part of a cache that live requests' blocks may fill before a request is
@@ -254,11 +254,11 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 		if tail { // half of it by how long the prompts of both sides are, beside usual ones, which comes to the same for both
 			shared = shared/2 + float64(c.Context)*float64(w.PromptTokens)/max(1, a.speeds.prompt)
 		}
-		attention := share * w.output(a.speeds.output) * v.decodeToken * shared
-		if most := cappedPrompts * v.prefillToken * float64(w.PromptTokens); tail && attention > 0 {
-			attention *= most / (most + attention)
+		// What sharing the batch costs, and what its prompt does that is computed between the others' tokens.
+		e.decoding = share * (w.output(a.speeds.output)*v.decodeToken*shared + own*float64(c.Requests-c.Prefilling))
+		if most := cappedPrompts * v.prefillToken * float64(w.PromptTokens); tail && e.decoding > 0 {
+			e.decoding *= most / (most + e.decoding)
 		}
-		e.decoding = share*own*float64(c.Requests-c.Prefilling) + attention
 	}
 }
 

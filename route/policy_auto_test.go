@@ -548,9 +548,9 @@ func TestFewWaitBesideFreeRanks(t *testing.T) {
 	best(t, r, p, Options{RequestID: "not weighed in time", Patient: true})
 }
 
-// TestSharingABatchIsCapped: what it costs to share a batch never counts more than two prompts of that length,
-// however much the requests there attend to, but where the ends of requests are the objective.
-func TestSharingABatchIsCapped(t *testing.T) {
+// TestDecodingIsCapped: what it costs to share a batch, and to be computed between others' tokens, never counts more than two prompts
+// of that length, however many requests there are and however much they attend to, but where the ends of requests are the objective.
+func TestDecodingIsCapped(t *testing.T) {
 	for objective, capped := range map[string]bool{"ttft": true, "balanced": true, "e2e": false} {
 		a := newAuto()
 		w := &Weighing{BlockSize: 4, PromptTokens: 4000, Settings: &Settings{Objective: objective}}
@@ -563,6 +563,14 @@ func TestSharingABatchIsCapped(t *testing.T) {
 				t.Errorf("%s: %v ms with %d tokens attended to, %v with fewer", objective, e.decoding, context, last)
 			}
 			last = e.decoding
+		}
+		for _, decodes := range []int{1, 10, 100, 10_000} {
+			var less, more estimate
+			a.estimate(&less, w, &Candidate{Requests: decodes, NewTokens: 1000}, 0)
+			a.estimate(&more, w, &Candidate{Requests: decodes, NewTokens: 4000}, 0)
+			if !(more.decoding > less.decoding) || decodes == 10_000 && (more.decoding < most) != capped {
+				t.Errorf("%s: %v ms for 4000 tokens between those of %d, %v for 1000, two such prompts take %v", objective, more.decoding, decodes, less.decoding, most)
+			}
 		}
 		var few, usual estimate
 		c := &Candidate{Requests: 1, Prefilling: 1, Context: 10_000}
