@@ -7,7 +7,7 @@ import (
 )
 
 // TestFastestIsTheLeast: what is kept of the fastest rank is what a look at all of them says, however ranks
-// change, come and go.
+// change, come and go; and no rank counts as faster.
 func TestFastestIsTheLeast(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 256))
@@ -32,6 +32,12 @@ func TestFastestIsTheLeast(t *testing.T) {
 			}
 			if s.fastest != want {
 				t.Fatalf("seed %d, request %d: %v, want %v", seed, i, s.fastest, want)
+			}
+			for j := range s.ranks {
+				const rounding = 1 + 1e-12
+				if v, best := s.of(uint32(j), s.ranks[j].id), s.best(); best.prefillToken > rounding*v.prefillToken || best.decodeStep > rounding*v.decodeStep {
+					t.Fatalf("seed %d, request %d: rank %d is faster, %+v, than the best, %+v", seed, i, j, v, best)
+				}
 			}
 		}
 	}

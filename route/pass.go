@@ -17,6 +17,7 @@ const fewestPassed = 32
 // passed is what the policy still needs of ranks that it does not see.
 type passed struct {
 	least float64 // ms that the rank costs that has most of the prompt: who costs more is passed over
+	best  speed   // no rank is faster
 	ranks int     // how many were
 	idle  bool    // one of them has no prompt to compute
 }
@@ -44,7 +45,7 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 	l := r.table.Load(most.slot)
 	r.fill(&c, s, most, &l, o.Stage, track, w.Now)
 	r.times.estimate(&e, w, &c, w.heldBy(&c))
-	w.passed.least = e.cost()
+	w.passed.least, w.passed.best = e.cost(), r.times.speeds.best()
 	return most, !math.IsNaN(w.passed.least)
 }
 
@@ -62,9 +63,12 @@ func (r *Router) passed(s *scratch, m *member, l *load.Load) bool {
 	}
 	behind := l.PrefillTokens + s.tokens - min(int(r.depth[m.slot][event.Device])*r.cfg.BlockSize, s.tokens)
 	head, _ := r.table.Turn(m.slot)
-	w := &r.weigh
-	if r.times.leastOf(w, m.slot, rankKey{m.Worker, m.DPRank}, l.Requests, l.PromptTokens, behind-head) <= w.passed.least {
-		return false
+	w := &r.weigh // how fast this rank is need mostly not be looked up
+	if least(w, &w.passed.best, l.Requests, l.PromptTokens, behind-head) <= w.passed.least {
+		v := r.times.speeds.of(m.slot, rankKey{m.Worker, m.DPRank})
+		if least(w, &v, l.Requests, l.PromptTokens, behind-head) <= w.passed.least {
+			return false
+		}
 	}
 	w.passed.ranks++
 	w.passed.idle = w.passed.idle || l.Prefilling == 0

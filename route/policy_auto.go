@@ -265,13 +265,13 @@ func (a *auto) estimate(e *estimate, w *Weighing, c *Candidate, held int) {
 // least returns no more than estimate's cost, for less: one step of the rank, with its decodes, and the
 // prompts that are behind the one whose turn it is.
 func (a *auto) least(w *Weighing, c *Candidate) float64 {
-	return a.leastOf(w, c.slot, rankKey{c.Worker, c.DPRank}, c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
+	v := a.speeds.of(c.slot, rankKey{c.Worker, c.DPRank})
+	return least(w, &v, c.Requests, c.Context, c.PrefillTokens-c.HeadTokens)
 }
 
-// leastOf is least of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
+// least is auto.least of a rank that has so many requests, which attend to so many tokens, and so many to compute behind the
 // prompt whose turn it is.
-func (a *auto) leastOf(w *Weighing, slot uint32, id rankKey, requests, context, behind int) float64 {
-	v := a.speeds.of(slot, id)
+func least(w *Weighing, v *speed, requests, context, behind int) float64 {
 	ms := v.prefillStep + v.prefillToken*float64(behind)
 	if w.Stage != PrefillStage && requests > 0 {
 		ms += v.decodeStep + v.decodeToken*float64(context)

@@ -122,6 +122,12 @@ func (s *speeds) of(slot uint32, id rankKey) speed {
 	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
 }
 
+// best returns a speed that no rank's is above.
+func (s *speeds) best() speed {
+	p, d := math.Exp(s.fastest[0]), math.Exp(s.fastest[1])
+	return speed{p * s.prefill.a, p * s.prefill.b, d * s.decode.a, d * s.decode.b}
+}
+
 // trust is what part of what is known of a rank still counts: less with each request
 // that others were learned from, and all of it while a request is there, as one at a
 // time finds out.
