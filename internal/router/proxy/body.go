@@ -82,6 +82,7 @@ func parseBody(data []byte, most int) (b body, err error) {
 		}
 	}
 	r.End()
+	b.object = r.Err() == nil
 	return b, r.Err()
 }
 

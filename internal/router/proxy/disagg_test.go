@@ -17,6 +17,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mock"
 	"github.com/kvatlas/kvatlas/bench/mockapi"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -24,7 +25,19 @@ import (
 // pools makes engines 0 and 1 prefill workers and the others decode workers.
 func pools(t *testing.T, way string, more func(i int, c *mockapi.Config), change ...func(c *Config)) *lab {
 	t.Helper()
-	l := newLab(t, setup{engines: 4,
+	return newLab(t, poolsSetup(way, more, change...))
+}
+
+// namedPools makes them of models with further names.
+func namedPools(t *testing.T, way string, names func(c *fleet.Config)) *lab {
+	t.Helper()
+	s := poolsSetup(way, nil)
+	s.fleet = names
+	return newLab(t, s)
+}
+
+func poolsSetup(way string, more func(i int, c *mockapi.Config), change ...func(c *Config)) setup {
+	return setup{engines: 4,
 		proxy: func(c *Config) {
 			for _, f := range change {
 				f(c)
@@ -42,8 +55,7 @@ func pools(t *testing.T, way string, more func(i int, c *mockapi.Config), change
 			if i < 2 {
 				w.Role = registry.Prefill
 			}
-		}})
-	return l
+		}}
 }
 
 // Prompts are computed in the prefill pool and gone on with in the decode pool,

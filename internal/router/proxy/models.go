@@ -73,7 +73,6 @@ func (p *Proxy) parse(r *http.Request, q *call, free bool) (err error, no *refus
 		q.model = string(model)
 	} else {
 		q.body, err = parseBody(q.data, p.cfg.MaxPrompt)
-		q.object = err == nil
 		at = q.modelAt
 	}
 	name := p.fleet.Alias(q.model)

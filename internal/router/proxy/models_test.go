@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,14 +14,27 @@ import (
 
 	"github.com/kvatlas/kvatlas/bench/mockapi"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/registry"
 )
 
 // A prompt is cached under whatever name of its model it is asked; engines are sent the
-// name that they know. An adapter's alias hashes as the adapter.
+// name that they know. An adapter's alias hashes as the adapter. So it is where engines give each other
+// KV entries, too.
 func TestAliasHashesAsItsModel(t *testing.T) {
-	l := newLab(t, setup{engines: 3, fleet: func(c *fleet.Config) {
-		c.Aliases = map[string]string{"gpt-4o": modelName, "short": "lora"}
-	}})
+	aliases := func(c *fleet.Config) { c.Aliases = map[string]string{"gpt-4o": modelName, "short": "lora"} }
+	for name, l := range map[string]*lab{
+		"alone": newLab(t, setup{engines: 3, fleet: aliases}),
+		"peers": newLab(t, setup{engines: 3, fleet: aliases, proxy: func(c *Config) { c.Trust = nil }, registry: func(_ int, w *registry.Worker) {
+			w.Endpoints.Peer = strings.TrimPrefix(w.Endpoints.HTTP, "http://")
+		}}),
+		mockapi.TransferVLLM:   namedPools(t, mockapi.TransferVLLM, aliases),
+		mockapi.TransferSGLang: namedPools(t, mockapi.TransferSGLang, aliases),
+	} {
+		t.Run(name, func(t *testing.T) { aliasHashesAsItsModel(t, l) })
+	}
+}
+
+func aliasHashesAsItsModel(t *testing.T, l *lab) {
 	ask := func(model, salt string) (string, int) {
 		t.Helper()
 		body := fmt.Sprintf(`{"cache_salt":%q,"model":%q,"prompt":[1,2,3,4,5,6,7,8,9,10,11,12],"max_tokens":1}`, salt, model)
@@ -28,8 +42,9 @@ func TestAliasHashesAsItsModel(t *testing.T) {
 		if status != 200 {
 			t.Fatalf("%s: %d %s", model, status, data)
 		}
+		l.idle()
 		cached := max(usageIn([]byte(data)).cached, 0)
-		return h.Get(headerWorker), cached
+		return cmp.Or(h.Get(headerPrefill), h.Get(headerWorker)), cached
 	}
 	for i, names := range [][2]string{{modelName, "gpt-4o"}, {"gpt-4o", modelName}, {"lora", "short"}, {"short", "lora"}} {
 		salt := fmt.Sprint("salt", i)
