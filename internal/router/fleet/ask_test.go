@@ -1,9 +1,12 @@
 package fleet
 
 import (
+	"bytes"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -198,5 +201,46 @@ func TestSplit(t *testing.T) {
 	f.RemoveWorker(registry.Key{Space: f.Models()[0].Space, Worker: 1})
 	if f.Models()[0].Split() {
 		t.Error("the last prefill worker has left and is waited for")
+	}
+}
+
+// That an engine is not well is logged with the reason, as a certificate that is another host's shows
+// nowhere else before a request comes; without a word of what the engine says.
+func TestWhyAnEngineIsNotWell(t *testing.T) {
+	const words = "said-by-the-engine"
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = raw.Close() })
+	go func() { // ends with the listener
+		for {
+			c, err := raw.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4<<10)) // else its end may come before what it says
+			_, _ = io.WriteString(c, words+" "+words+"\r\n\r\n")
+			_ = c.Close()
+		}
+	}()
+	sick := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, words, http.StatusServiceUnavailable) }
+	plain, secured := httptest.NewServer(http.HandlerFunc(sick)), httptest.NewUnstartedServer(http.HandlerFunc(sick))
+	secured.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secured.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secured.Close)
+	for url, want := range map[string]string{plain.URL: "status 503", secured.URL: "certificate", "http://" + raw.Addr().String(): "no HTTP"} {
+		var text bytes.Buffer
+		f := New(Config{Route: route.DefaultSettings(), Unhealthy: 1, Log: slog.New(slog.NewTextHandler(&text, nil))})
+		w := worker(1, "m", "")
+		w.Endpoints.HTTP = url
+		if err := f.SetWorker(w, false); err != nil {
+			t.Fatal(err)
+		}
+		n := f.Probe(t.Context(), NewClient(nil), "/health", time.Minute)
+		if n != 1 || !strings.Contains(text.String(), want) || strings.Contains(text.String(), words) {
+			t.Errorf("%d changes, want %q: %s", n, want, &text)
+		}
 	}
 }

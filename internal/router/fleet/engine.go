@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
+	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -130,11 +132,15 @@ const probes = 16
 // have answered or ctx ends. It reports how many changed their state.
 func (f *Fleet) Probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) (changed int) {
 	return f.each(func(*Model) bool { return true }, func(e *Engine) int {
-		well := e.probe(ctx, client, path, timeout)
-		if !well && ctx.Err() != nil || !e.checked(well) {
+		err := e.probe(ctx, client, path, timeout)
+		if err != nil && ctx.Err() != nil || !e.checked(err == nil) {
 			return 0
 		}
-		f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", well)
+		if err != nil {
+			f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", false, "error", why(err))
+		} else {
+			f.log.Warn("an engine's health has changed", "worker", e.ID, "model", e.model.Space.Model, "healthy", true)
+		}
 		return 1
 	})
 }
@@ -164,9 +170,26 @@ func (f *Fleet) each(want func(m *Model) bool, do func(e *Engine) int) int {
 	return int(sum.Load())
 }
 
-func (e *Engine) probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) bool {
+// why is what of it may be logged: no words of an engine's.
+func why(err error) error {
+	if status := statusError(0); errors.As(err, &status) {
+		return err
+	}
+	return upstream.Wordless(err)
+}
+
+// statusError is why an engine that answers is not well.
+type statusError int
+
+func (s statusError) Error() string { return fmt.Sprintf("it answers with status %d", int(s)) }
+
+// probe returns why the engine is not well.
+func (e *Engine) probe(ctx context.Context, client *http.Client, path string, timeout time.Duration) error {
 	status, _, err := e.ask(ctx, client, path, timeout, 64<<10)
-	return err == nil && status < 500
+	if err == nil && status >= 500 {
+		return statusError(status)
+	}
+	return err
 }
 
 // fetch returns what a GET of the path answers, if that is well and not too long.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"syscall"
 	"time"
@@ -131,7 +132,7 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 		case ctx.Err() != nil:
 			return nil, false, ctx.Err()
 		case !errors.Is(err, sock.ErrSpoke): // else the next one: it was not asked
-			return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+			return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, Wordless(err))
 		}
 	}
 }
@@ -141,9 +142,13 @@ func died(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// wordless returns the error without the words of an answer, which errors about what
+// Wordless returns the error without the words of an answer, which errors about what
 // is no HTTP quote: they are for nobody's log.
-func wordless(err error) error {
+func Wordless(err error) error {
+	var asked *url.Error // which is a net.Error, whatever it is about
+	if errors.As(err, &asked) {
+		err = asked.Err
+	}
 	var netErr net.Error
 	var cert *tls.CertificateVerificationError
 	switch {
@@ -158,7 +163,7 @@ func wordless(err error) error {
 func (c *Client) byOther(req *http.Request) (*http.Response, error) {
 	resp, err := c.other.RoundTrip(req)
 	if err != nil {
-		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, wordless(err))
+		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, Wordless(err))
 	}
 	return resp, nil
 }
