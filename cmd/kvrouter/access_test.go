@@ -25,7 +25,7 @@ func TestTheRouterWithTokens(t *testing.T) {
 	seen := make(chan string, 10)
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/completions" || r.URL.Path == "/v1/messages" {
-			seen <- r.Header.Get("Authorization") + r.Header.Get("X-Api-Key")
+			seen <- r.Header.Get("Authorization") + r.Header.Get("X-Api-Key") + r.Header.Get("Cookie")
 		}
 		fmt.Fprint(w, `{"choices":[{}]}`)
 	}))
@@ -76,7 +76,7 @@ func TestTheRouterWithTokens(t *testing.T) {
 		if strings.HasPrefix(c.path, "/v1/models") {
 			req.Method, req.Body, req.ContentLength = http.MethodGet, http.NoBody, 0
 		}
-		for name, value := range map[string]string{"X-Api-Key": c.key, "Authorization": c.authorization} {
+		for name, value := range map[string]string{"X-Api-Key": c.key, "Authorization": c.authorization, "Cookie": "session=" + c.key} {
 			if value != "" {
 				req.Header.Set(name, value)
 			}
