@@ -1,9 +1,15 @@
 package secure
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,5 +99,68 @@ func TestEnginesFilesThatAreRefused(t *testing.T) {
 		if _, err := c.Open(slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// An https engine is taken for what its certificate says: one of the named authorities', for its host, in its
+// time, and a server's; and it is shown a certificate, the one that is in the file by then.
+func TestEnginesCertificates(t *testing.T) {
+	ours, other := securetest.New(t), securetest.New(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	ours.Issue("router", file("router.pem"), file("router.key"))
+	now, step := time.Now(), time.Duration(0)
+	clock := func() time.Time { now = now.Add(step); return now }
+	e, err := EngineSettings{CAFile: ours.File, CertFile: file("router.pem"), KeyFile: file("router.key")}.open(slog.New(slog.DiscardHandler), clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func(clients *tls.Config) string { // with what is in engine.pem
+		pair, err := tls.LoadX509KeyPair(file("engine.pem"), file("engine.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientCAs: clients.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	ask := func(url string) error {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: e.TLS().Clone(), DisableKeepAlives: true}}
+		resp, err := client.Get(url) //nolint:noctx // a test's own server
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	}
+	for _, c := range []struct {
+		name   string
+		by     *securetest.Authority
+		change func(c *x509.Certificate)
+		want   string // of the error
+	}{
+		{"good", ours, func(*x509.Certificate) {}, ""},
+		{"another authority's", other, func(*x509.Certificate) {}, "unknown authority"},
+		{"another host's", ours, func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = []net.IP{net.IPv4(127, 0, 0, 9)}, nil }, "not 127.0.0.1"},
+		{"nobody's", ours, func(c *x509.Certificate) { c.IPAddresses, c.DNSNames = nil, nil }, "doesn't contain any IP SANs"},
+		{"expired", ours, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }, "expired"},
+		{"not yet valid", ours, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour) }, "not yet valid"},
+		{"a client's", ours, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }, "key usage"},
+	} {
+		c.by.Issue("engine", file("engine.pem"), file("engine.key"), c.change)
+		if err := ask(serve(ours.Client())); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+	ours.Issue("engine", file("engine.pem"), file("engine.key"))
+	wants := serve(other.Client())
+	if err := ask(wants); err == nil {
+		t.Error("an engine takes a certificate that is not of its authority")
+	}
+	other.Issue("router", file("router.pem"), file("router.key"))
+	if step = 2 * reload.LookEvery; ask(wants) != nil {
+		t.Errorf("the certificate of now is not shown: %v", ask(wants))
 	}
 }

@@ -46,8 +46,8 @@ func New(t testing.TB) *Authority {
 }
 
 // Issue writes a certificate for 127.0.0.1 and its key into two files, anew if
-// they are there, and returns its serial number.
-func (a *Authority) Issue(name, certFile, keyFile string) *big.Int {
+// they are there, and returns its serial number. change makes it another one.
+func (a *Authority) Issue(name, certFile, keyFile string, change ...func(c *x509.Certificate)) *big.Int {
 	a.t.Helper()
 	key := newKey(a.t)
 	template := &x509.Certificate{
@@ -56,6 +56,9 @@ func (a *Authority) Issue(name, certFile, keyFile string) *big.Int {
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, f := range change {
+		f(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {
