@@ -76,6 +76,16 @@ func (p *Proxy) serveKept(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	kind, id := keptPath(r.URL.Path)
 	engines := p.keepers(r)
+	if name := r.Header.Get(headerModel); name != "" && len(engines) == 0 {
+		group := ""
+		if tenant := tenantOf(r); tenant != nil {
+			group = *tenant
+		}
+		if m, _ := p.fleet.Lookup(name, group); m == nil {
+			p.refuse(w, p.notServed(name))
+			return
+		}
+	}
 	if len(engines) == 0 {
 		p.refuse(w, p.unlessUnknown(refuse(http.StatusServiceUnavailable, "no_worker", "no engine with an address is there to ask")))
 		return
@@ -138,7 +148,7 @@ func whoHas(r *http.Request, kind, id string) *http.Request {
 func (p *Proxy) keepers(r *http.Request) (engines []*fleet.Engine) {
 	tenant, model := tenantOf(r), r.Header.Get(headerModel)
 	for _, m := range p.fleet.Models() {
-		if tenant != nil && m.Group != *tenant || model != "" && m.Space.Model != p.fleet.Alias(model) {
+		if tenant != nil && m.Group != *tenant || model != "" && !p.fleet.Named(m, model) {
 			continue
 		}
 		for _, e := range m.Engines() {

@@ -287,3 +287,27 @@ func TestFirstID(t *testing.T) {
 		}
 	}
 }
+
+// What is kept is asked of the engines of the model that a header names, by any of its names.
+func TestWhatIsKeptByAModelsNames(t *testing.T) {
+	l, k := newKeepers(t)
+	for name, want := range map[string]int{modelName: 200, "lora": 200, "nobodys": 404} {
+		for _, path := range []string{"/v1/responses/x", "/v1/files"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, l.front.URL+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set(headerModel, name)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			data, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			asked := len(k.take("GET " + path))
+			if found := !strings.Contains(string(data), "model_not_found"); err != nil || found != (want == 200) || found != (asked == 3) {
+				t.Errorf("%s of %s: %d %s %v, %d engines were asked", path, name, resp.StatusCode, data, err, asked)
+			}
+		}
+	}
+}
