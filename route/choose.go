@@ -169,7 +169,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	// As a rule nothing leaves a rank out but its worker's role and absence. Whether that
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
-	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{})
+	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{}) || r.apart != nil
 	most, passes := r.passing(s, o, explain || look, track)
 	for _, m := range r.members {
 		l := r.table.Load(m.slot)
@@ -177,6 +177,9 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		if look || why != Eligible || (m.worker.Role == Prefill) != prefill {
 			if why = r.eligible(m, o, now, well); why == Eligible {
 				why = r.busy(m, &l, now)
+			}
+			if why == Eligible && r.apart != nil && !r.mayPair(m.worker, o) {
+				why = Apart
 			}
 		}
 		left[why]++

@@ -39,6 +39,7 @@ const (
 	Failing     // by what became of its requests, or because it says nothing
 	Refusing    // it says that it has no room
 	OtherRole   // of another pool
+	Apart       // no prompt can be handed over between it and the others; see Router.SetApart
 	numReasons
 )
 
@@ -46,7 +47,7 @@ const (
 func (r Reason) String() string {
 	return [...]string{
 		"eligible", "busy_decode_blocks", "busy_prefill_tokens", "draining", "dead", "without_address", "not_allowed", "excluded",
-		"failing", "refusing", "other_role", "unknown",
+		"failing", "refusing", "other_role", "apart", "unknown",
 	}[min(r, numReasons)]
 }
 

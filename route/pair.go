@@ -3,7 +3,48 @@ package route
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 )
+
+// IsApart reports whether a prefill worker must not be paired with another worker, as no prompt gets from one to the
+// other. It is asked with the Router locked: it neither waits nor calls the Router.
+type IsApart func(prefill, decode uint64) bool
+
+// SetApart says which workers must not be paired from now on; nil: all may be, which costs nothing.
+func (r *Router) SetApart(apart IsApart) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.apart = apart
+}
+
+// takersOf returns the workers that may go on with the request, however little the prefill workers fit to them.
+// The result is valid until the next call.
+func (r *Router) takersOf(o *Options, now time.Time) []uint64 {
+	part := *o
+	part.Stage, part.Trial = DecodeStage, 0 // those on trial are taken where there are no others
+	r.markWorkers(&part)
+	r.takers = r.takers[:0]
+	well := r.allWell(now)
+	for _, m := range r.members {
+		l := r.table.Load(m.slot)
+		if r.eligible(m, &part, now, well) == Eligible && r.busy(m, &l, now) == Eligible && !slices.Contains(r.takers, m.RankID.Worker) {
+			r.takers = append(r.takers, m.RankID.Worker)
+		}
+	}
+	return r.takers
+}
+
+// mayPair reports whether the worker may be one of a pair with those that the other part may go to, or has gone to.
+func (r *Router) mayPair(w *workerState, o *Options) bool {
+	switch {
+	case o.Stage == PrefillStage && o.takers != nil:
+		return slices.ContainsFunc(o.takers, func(d uint64) bool { return !r.apart(w.ID, d) })
+	case o.Stage == DecodeStage && o.from != nil:
+		return !r.apart(*o.from, w.ID)
+	}
+	return true
+}
 
 // Pair is the workers of a request whose prompt is computed on one and whose
 // output is generated on another.
@@ -52,6 +93,9 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 		Weight: o.Weight, Temperature: o.Temperature, ExpectedOutput: o.ExpectedOutput, FirstToken: o.FirstToken, Token: o.Token, Waited: o.Waited,
 		Patient: o.Patient, Settled: o.Settled, Pull: o.Pull, avoid: o.Excluded,
 	}
+	if r.apart != nil {
+		first.takers = r.takersOf(o, now)
+	}
 	before := r.stats
 	prefill, err := r.choose(ctx, s, &first, now)
 	var none *NoWorkerError
@@ -66,7 +110,7 @@ func (r *Router) choosePair(ctx context.Context, s *scratch, o *Options) (Pair, 
 		}
 		return Pair{Decode: decode}, err
 	}
-	o.Stage = DecodeStage
+	o.Stage, o.from = DecodeStage, &prefill.Worker
 	decode, err := r.choose(ctx, s, o, now)
 	if err != nil {
 		if a := r.attempts[r.key(o.RequestID, PrefillStage)]; o.RequestID != "" && a != nil {

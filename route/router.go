@@ -92,6 +92,7 @@ type Router struct {
 	policy     Policy
 	observer   Observer // the policy, if it is one of the caller's own that learns
 	peers      int      // workers that are Peers
+	apart      IsApart  // nil: every prefill worker may be paired with every other
 	times      *auto    // predicts, whatever the policy; the policy itself if that does
 	rand       *rand.Rand
 	table      *load.Table
@@ -123,6 +124,7 @@ type Router struct {
 	active  []uint32                 // by slot
 	held    []int                    // by slot, if counted; see holds
 	counted bool
+	takers  []uint64 // workers that may take the prompt from a prefill worker
 	weigh   Weighing
 
 	noteHeld    func(shard.Member)
@@ -181,7 +183,7 @@ func New(cfg Config) (*Router, error) {
 			TrackOutput: cfg.Settings.TrackOutputBlocks,
 			OutputDecay: cfg.Settings.OutputDecay,
 		}),
-		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt),
+		workers: make(map[uint64]*workerState), attempts: make(map[load.Key]*attempt), takers: []uint64{},
 		bids: bids{id: cfg.ID},
 	}
 	var ok bool
@@ -299,6 +301,9 @@ type Options struct {
 	// Pull is set by callers who tell the engine what Answer.Pull says.
 	Pull  bool
 	avoid []uint64 // nothing is fetched from these
+	// Of a pair, where some are apart: takers, if not nil, are who may go on with the request, and from is who computes its prompt.
+	takers []uint64
+	from   *uint64
 	// Patient is set by callers who ask again on ErrLater, which mode auto gives, whenever a first token has come
 	// or a request has ended, the shortest prompts first: the Answer beside it has what of
 	// the prompt is new to the rank that is best so far. With Answer.Settle they ask again when that is over, with Settled,
