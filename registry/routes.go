@@ -66,6 +66,7 @@ type registration struct {
 	Salt     *string `json:"additionalsalt"` // an alias of Dynamo's, too
 
 	WorkerID json.RawMessage `json:"worker_id"` // of a static list's form
+	Unpaired bool            `json:"unpaired"`  // beside its fields: those that it goes with are yet to come
 
 	own   *Worker // in that form
 	rfc   bool
@@ -151,6 +152,9 @@ func (q *registration) workers(body []byte, allow Allow) ([]Worker, *refusal) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber() // ids have 64 bits
 	err := d.Decode(&fields)
+	if m, ok := fields.(map[string]any); ok {
+		delete(m, "unpaired") // it is of the request, and not the worker's
+	}
 	if err == nil {
 		*q.own, err = parseStaticWorker(fields)
 	}
@@ -282,6 +286,9 @@ func (r *Registry) ServeRegister(ctx context.Context, body []byte) (status int, 
 			return no.answer()
 		}
 	}
+	if no := r.paired(&q, &list[0]); no != nil {
+		return no.answer()
+	}
 	ctx, cancel := context.WithTimeout(ctx, routeWait)
 	defer cancel()
 	// The bucket decides, not what this replica knows: two may be asked for one rank at once.
@@ -314,6 +321,20 @@ func (r *Registry) room(w *Worker) *refusal {
 		return refuse(http.StatusBadRequest, "instance %s has %d ranks already", idText(w.ID, w.Name), maxRanks)
 	case m.otherwise(w):
 		return refuse(http.StatusConflict, "other ranks of instance %s are registered with another lora_name, additional_salt or engine_scheme", idText(w.ID, w.Name))
+	}
+	return nil
+}
+
+// paired refuses a prefill or decode worker that no prompt would get from or to. Like room it goes by what this
+// replica knows: what comes in all the same is not paired, and is warned of.
+func (r *Registry) paired(q *registration, w *Worker) *refusal {
+	if q.Unpaired {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if why := r.mu.ledger.unpaired(w); why != "" {
+		return refuse(http.StatusConflict, "no prompt gets from or to the workers of the model that are there: %s. Mend that, or say \"unpaired\": true if others are to come", why)
 	}
 	return nil
 }
