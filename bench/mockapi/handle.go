@@ -110,6 +110,16 @@ func fail(w http.ResponseWriter, status int, err error) {
 	answer(w, status, map[string]any{"error": map[string]any{"message": err.Error(), "code": status}})
 }
 
+// failLate is fail for what is known once the request is being served: streams have their status by then.
+func failLate(w http.ResponseWriter, stream bool, err error) {
+	if !stream {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	_, _ = fmt.Fprintf(w, "data: {\"error\":{\"message\":%q,\"code\":500}}\n\ndata: [DONE]\n\n", err) // the client may be gone
+}
+
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 	q, body, err := read(r)
 	var tokens []uint32
@@ -210,6 +220,11 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	tokens, texts, err := s.words(prompt, output)
 	if err != nil {
 		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	if s.is(WrongLost) && (q.Transfer != nil && q.Transfer.RemotePrefill || q.Room != nil && !s.cfg.Prefill) {
+		s.Lost.Add(1)
+		failLate(w, q.Stream, errLost)
 		return
 	}
 	received, cached := s.receive(r.Context(), &q, len(prompt))

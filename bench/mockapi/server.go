@@ -88,11 +88,12 @@ const (
 	WrongClock      = "clock"      // its clock is an hour behind
 	WrongSilent     = "silent"     // its events are off
 	WrongLate       = "late"       // its events are
+	WrongLost       = "lost"       // prompts from other engines do not come, and it fails, as vLLM's do (0.33.0, kv_load_failure_policy)
 )
 
 // Wrongs returns all of them.
 func Wrongs() []string {
-	return []string{WrongSalt, WrongUnreported, WrongClock, WrongSilent, WrongLate}
+	return []string{WrongSalt, WrongUnreported, WrongClock, WrongSilent, WrongLate, WrongLost}
 }
 
 var (
@@ -100,6 +101,7 @@ var (
 	errBusy        = errors.New("the engine has no room")
 	errRequest     = errors.New("no prompt, no tokens to generate, or no such rank")
 	errNoTokenizer = errors.New("there is no tokenizer that could decode")
+	errLost        = errors.New("the KV entries did not come")
 	errBootstrap   = errors.New("a prefill engine needs bootstrap_host, bootstrap_port and bootstrap_room")
 )
 

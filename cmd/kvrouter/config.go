@@ -68,6 +68,8 @@ type config struct {
 	LoadPath        string
 	ModelsEvery     time.Duration
 	Unhealthy       int
+	PairLosses      int
+	PairRest        time.Duration
 	BusyFraction    float64 // below 0: unset
 	BusyTokens      int
 	BusyTokensPart  float64
@@ -208,6 +210,9 @@ func (c *config) declareEngines(set *conf.Set) {
 		holds for those that do not say it when they register: vllm asks the prefill worker first and gives what it answers to the decode worker; sglang asks
 		both at once, to meet at port 8998 of the prefill worker, and so does mooncake (vLLM's MooncakeConnector).`,
 		conf.OneOf(string(registry.TransferVLLM), string(registry.TransferSGLang), string(registry.TransferMooncake)))
+	set.Int(&c.PairLosses, "pair-losses", 3, `Prompts in a row that must not come from a prefill worker to a decode worker, as the
+		decode worker says or fails, for the two not to be paired for --pair-rest. 0: they always are.`, conf.Between(0, 1<<20))
+	set.Duration(&c.PairRest, "pair-rest", time.Minute, "How long that is. One more that does not come then is enough.", conf.Between(time.Second, 24*time.Hour))
 	set.String(&c.Model, "model", "", "Name of the model. It is that of --engines.")
 	set.Int(&c.BlockSize, "block-size", 16, "Tokens of a block. It is that of --engines.", conf.Between(1, blockhash.MaxBlockSize))
 	set.List(&c.Loras, "loras", nil, `Names of LoRA adapters that requests may give as their model, as adapter=model,

@@ -88,6 +88,8 @@ func TestSettings(t *testing.T) {
 		{"load-path", func(c *config) any { return c.LoadPath }, "/metrics", "/x", "/x"},
 		{"models-every", func(c *config) any { return c.ModelsEvery }, 15 * s, "1s", s},
 		{"forward-client", func(c *config) any { return c.Proxy.ForwardClient }, true, "false", false},
+		{"pair-losses", func(c *config) any { return c.PairLosses }, 3, "0", 0},
+		{"pair-rest", func(c *config) any { return c.PairRest }, time.Minute, "5s", 5 * time.Second},
 		{"unhealthy-after", func(c *config) any { return c.Unhealthy }, 3, "1", 1},
 		{"retries", func(c *config) any { return c.Proxy.Retries }, 2, "1", 1},
 		{"retry-share", func(c *config) any { return c.Proxy.RetryShare }, 0.1, "0", 0.0},

@@ -148,7 +148,7 @@ func (x *router) build(access *secure.Access) error {
 	}
 	fc := fleet.Config{
 		ID: id, Route: x.cfg.Route, Index: x.cfg.index(), Set: x.replica.Set(), Shares: x.replica.Shares(), Approx: x.cfg.Approx, Loras: loras, Aliases: aliases,
-		Transfer:  registry.KVTransfer(x.cfg.Transfer),
+		Transfer: registry.KVTransfer(x.cfg.Transfer), PairLosses: x.cfg.PairLosses, PairRest: x.cfg.PairRest,
 		MaxModels: x.cfg.Replica.MaxSpaces, Unhealthy: x.cfg.Unhealthy, Credentials: shown, Stale: x.replica.Stale, Contradicted: x.replica.Contradicted, Decisions: decisions, Prompts: prompts, Log: x.log,
 	}
 	x.id = id

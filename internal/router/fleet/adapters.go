@@ -39,6 +39,7 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		if !ok {
 			return 0
 		}
+		was := e.side()
 		if e.owned(&names); len(names.owners) == 1 {
 			e.askSoftware(ctx, client, names.owners[0], timeout)
 		}
@@ -46,6 +47,9 @@ func (f *Fleet) AskModels(ctx context.Context, client *http.Client, timeout time
 		defer f.mu.Unlock()
 		if e.model.Engine(e.ID) == e { // else it has left meanwhile
 			e.model.learn(e, names)
+			if e.side() != was {
+				f.arrange(e.model)
+			}
 		}
 		return 1
 	})

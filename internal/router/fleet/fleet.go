@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/puzpuzpuz/xsync/v3"
 
@@ -73,8 +74,12 @@ type Config struct {
 	Aliases map[string]string
 	// Transfer is how prompts get from prefill to decode workers that do not say
 	// it themselves; "" is registry.TransferVLLM.
-	Transfer  registry.KVTransfer
-	MaxModels int // 0 is 1024
+	Transfer registry.KVTransfer
+	// PairLosses is how many prompts in a row must not come from a prefill worker to another one for the two not to be
+	// paired for PairRest; 0: they always are.
+	PairLosses int
+	PairRest   time.Duration
+	MaxModels  int // 0 is 1024
 	// Addressless lets workers be chosen that do not say where their engines
 	// listen: whoever asks knows it.
 	Addressless bool
@@ -105,6 +110,7 @@ type Model struct {
 	eagle   atomic.Bool                        // a worker says that its hashes are those of EAGLE
 	hybrid  atomic.Bool                        // a worker says that its model has caches that are not indexed
 	split   atomic.Bool                        // there are prefill workers, and the policy chooses them
+	pairs   pairs                              // those that are not made
 }
 
 // Split reports whether prompts may be computed on one worker and gone on with on
@@ -263,6 +269,7 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		e.owner.Store(nil)
 		e.software.Store(nil) // it may be of another release now, and started otherwise
 		e.length.Store(0)
+		f.forgetPairs(m, w.ID)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -278,7 +285,9 @@ func (f *Fleet) SetWorker(w registry.Worker, drained bool) error {
 		engines := maps.Clone(m.Engines())
 		engines[w.ID] = e
 		f.replace(m, engines)
+		f.arrange(m)
 		if was != nil {
+			f.forgetPairs(m, w.ID)
 			m.learn(was, listed{})
 			m.Router.Renew(w.ID) // what requests told was of another address
 		}
@@ -352,6 +361,8 @@ func (f *Fleet) remove(k registry.Key) *Model {
 			delete(engines, k.Worker)
 			f.replace(m, engines)
 			m.Router.RemoveWorker(k.Worker)
+			f.forgetPairs(m, k.Worker)
+			f.arrange(m)
 			m.Check.Forget(k.Worker)
 			return m
 		}
@@ -460,6 +471,7 @@ func (f *Fleet) Link(s Sync) error {
 // Expire ends bookings whose lease is over; call it now and then.
 func (f *Fleet) Expire() {
 	for _, m := range f.Models() {
+		f.changePairs(m, func(map[pair]losses, time.Time) {}) // it is later
 		m.Router.Expire()
 		if m.Cache != nil {
 			m.Cache.Expire()

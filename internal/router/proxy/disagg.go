@@ -124,8 +124,8 @@ func (p *Proxy) prefillFirst(ctx context.Context, r *http.Request, q *call, best
 	if e == nil {
 		return nil, fmt.Errorf("%w: it has just left", errPrefill)
 	}
-	if decode.Stated != "" && decode.Stated != e.Transfer {
-		return nil, fmt.Errorf("%w: it hands prompts over as %s, and decode worker %d takes them as %s", errPrefill, e.Transfer, decode.ID, decode.Stated)
+	if why := q.m.Apart(e, decode); why != "" { // since the choice
+		return nil, fmt.Errorf("%w: decode worker %d and it cannot hand prompts over: %s", errPrefill, decode.ID, why)
 	}
 	switch e.Transfer {
 	case registry.TransferSGLang:

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -55,20 +54,4 @@ func (p *Proxy) prefillMooncake(ctx context.Context, r *http.Request, q *call, e
 func transferID() string {
 	b := binary.LittleEndian.AppendUint64(nil, rand.Uint64())
 	return "kvatlas-" + hex.EncodeToString(binary.LittleEndian.AppendUint64(b, rand.Uint64()))
-}
-
-// handedOver notes whether a prompt came from the prefill worker, by what the decode
-// worker says that it had: all of it, or what its own cache had.
-func (p *Proxy) handedOver(q *call, from *fleet.Engine, said usage) {
-	if from == nil || said.cached < 0 || said.prompt < 0 {
-		return
-	}
-	if said.cached+int(q.m.Space.BlockSize) >= said.prompt {
-		p.obs.handedOver.Inc()
-		return
-	}
-	from.ForgetConnectors()
-	p.obs.handLost.Inc()
-	p.limit.Warn("hand_over", "a decode worker computed what a prefill worker had computed: the prompt did not come",
-		slog.Uint64("prefill_worker", from.ID), slog.Int("prompt", said.prompt), slog.Int("cached", said.cached), q.attr())
 }

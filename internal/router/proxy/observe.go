@@ -42,6 +42,7 @@ const (
 
 // Of prompts that decode workers were to get from prefill workers.
 const (
+	familyApart  = "kvatlas_router_pairs_apart"
 	familyHanded = "kvatlas_router_handed_over_total"
 	helpHanded   = "Prompts that a decode worker was to get from a prefill worker, by result: came, or lost, where what the decode worker says of its cache tells (mooncake)."
 )
@@ -105,6 +106,7 @@ func newObserver(m *obs.Metrics, p *Proxy) *observer {
 		"kvatlas_router_pulls_missed_total":            "Prefixes that engines were told to fetch from another worker, and did not find cached then, or not all of them.",
 		"kvatlas_router_contradictions_total":          "Engines' reports of what was cached that are not what the index has, with nothing that explains it.",
 		"kvatlas_router_doubts_total":                  "Times that what a worker holds was to be read anew for that.",
+		familyApart:                                    "Pairs of a prefill and a decode worker that are not made, by reason: transfer (kv_transfer is not the same), engine (one is of a kind that does not know it), lost (prompts did not come).",
 		familyState:                                    "What requests tell of a worker: 1 for the state that it is in. open, full and silent ones get none.",
 		familyLimited:                                  "Requests that were refused because of a limit of their tenant, by limit: requests or tokens.",
 		familyQueue:                                    "Requests that wait because all workers of their model are busy, or the prompts ahead are long.",
@@ -191,6 +193,7 @@ func writeModels(w io.Writer, p *Proxy) {
 		}
 	}
 	writeHealth(w, p)
+	writeApart(w, models)
 	family := func(name, kind string, value func(s *predict.Stat) float64) {
 		metrics.WriteMetadataIfNeeded(w, name, kind)
 		for i := range rows {
@@ -207,6 +210,20 @@ func writeModels(w io.Writer, p *Proxy) {
 		}
 		return 0
 	})
+}
+
+// writeApart writes how many pairs are not made.
+func writeApart(w io.Writer, models []*fleet.Model) {
+	metrics.WriteMetadataIfNeeded(w, familyApart, "gauge")
+	for _, m := range models {
+		if !m.Split() {
+			continue
+		}
+		n, _ := m.AllApart()
+		for _, why := range fleet.Aparts() {
+			fmt.Fprintf(w, "%s %d\n", obs.Name(familyApart, append(labelsOf(m), "reason", why)...), n[why])
+		}
+	}
 }
 
 // labelsOf returns the labels that name a model.

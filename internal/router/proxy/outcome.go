@@ -30,6 +30,7 @@ type failure struct {
 	*refusal
 	retry string // why another worker may do better; "" if none would
 	whole bool   // a decode worker alone may do better
+	other bool   // and another than this one, if there is one
 	fault bool   // the request itself may be at fault
 	weak  bool   // and is taken to be, where no other engine can be asked
 	blame route.Blame

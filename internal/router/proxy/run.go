@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -66,6 +67,8 @@ type call struct {
 	clean   bool  // it went to one engine, whose answer was read to its end: nobody else has it
 	left    int   // how often it may go to another worker
 	stalled bool  // it was given up behind its first token
+	// lost is the pair of which the decode worker failed: if one does all of it well, the prompt did not come.
+	lost *lostPair
 	// refusedBefore: the prefill engine calls the request wrong. Whether it is, is for
 	// the decode engine to say, too: the router has added to what the first one got.
 	refusedBefore bool
@@ -86,6 +89,10 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	for t := (retries{}); ; {
 		q.left = p.cfg.Retries - t.n
 		best, err := p.choose(ctx, q)
+		if n := len(q.options.Excluded); err != nil && q.lost != nil && q.lost.avoided && errors.Is(err, route.ErrNoWorker) {
+			q.lost.avoided, q.options.Excluded = false, q.options.Excluded[:n-1] // it is the only one
+			continue
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				q.tally.outcome = "client_gone"
@@ -112,6 +119,10 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 				q.fault(&t, last) // what the decode worker says next tells whose fault it is
 			}
 			p.obs.decodeOnly.Inc()
+			if last.other {
+				q.lost.avoided = true
+				q.exclude(best.Decode.Worker)
+			}
 			continue
 		}
 		if !p.again(ctx, q, &t, last) {
@@ -119,9 +130,13 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 			return
 		}
 		p.meters.retried(q, best.Decode.RankID)
-		// Clipped first, so that each attempt's list is its own.
-		q.options.Excluded = append(q.options.Excluded[:len(q.options.Excluded):len(q.options.Excluded)], best.Decode.Worker)
+		q.exclude(best.Decode.Worker)
 	}
+}
+
+// exclude leaves a worker out of what is still tried. Each attempt's list is its own.
+func (q *call) exclude(worker uint64) {
+	q.options.Excluded = append(slices.Clip(q.options.Excluded), worker)
 }
 
 // queuePoll is how often the first in the queue tries without being woken.
@@ -332,7 +347,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 		return p.notPrefilled(r, q, part.why)
 	}
 	if f := p.failed(q, stage, resp, cancel); f != nil {
-		return f
+		return q.asPair(pair, f)
 	}
 	s := p.newStream(q, resp, stage)
 	if s.part = part; part.from != nil {
@@ -350,7 +365,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			return p.notPrefilled(r, q, part.why)
 		}
 		if f := p.saysNothing(q, s, resp, cancel); f != nil {
-			return f
+			return q.asPair(pair, f)
 		}
 	}
 	if s.judge.said == refuses {
@@ -378,7 +393,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			return p.notPrefilled(r, q, part.why)
 		}
 		if f := p.saysNothing(q, s, resp, cancel); f != nil {
-			return f
+			return q.asPair(pair, f)
 		}
 	}
 	no = p.answer(ctx, w, r, s, pair, resp, cancel)

@@ -71,7 +71,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 		q.m.Router.Output(q.id, said.completion)
 	}
 	if outcome == "ok" {
-		p.handedOver(q, s.part.from, said)
+		p.handedOver(q, s, pair, said)
 	}
 	if outcome == "ok" && said.cached >= 0 && q.known && pair.Prefill == nil {
 		p.compareCached(q, best, route.Whole, said)
