@@ -28,7 +28,9 @@ import (
 // token, and gives what the decode engine needs.
 const (
 	paramsField = "kv_transfer_params"
-	vllmPrefill = `"stream":false`
+	// A prompt whose first token ends it is given to nobody by vLLM's Mooncake and MoRIIO connectors (0.33.0: only who ends at
+	// its length is): the decode worker would wait for it, for 480 s by default. So nothing ends it.
+	vllmPrefill = `"stream":false,"ignore_eos":true`
 	vllmParams  = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 	maxParams   = 16 << 20 // bytes of a prefill engine's answer
 	tokensToo   = `,"max_completion_tokens":1`
@@ -37,7 +39,7 @@ const (
 )
 
 var (
-	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "store", paramsField}
+	vllmReplaced   = []string{"stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "store", "ignore_eos", "stop_token_ids", paramsField}
 	sglangReplaced = []string{"bootstrap_host", "bootstrap_port", "bootstrap_room"}
 )
 

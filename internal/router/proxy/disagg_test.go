@@ -328,7 +328,7 @@ func TestPairsOfTwoWaysAreRefused(t *testing.T) {
 	if status != 200 || header.Get(headerPrefill) != "" {
 		t.Errorf("%d %s %v", status, data, header)
 	}
-	if n, asked := l.metric("kvatlas_router_prefill_failed_total"), l.engines[0].Requests.Load(); n != "1" || asked != 0 {
+	if n, asked := l.metric("kvatlas_router_decode_only_total"), l.engines[0].Requests.Load(); n != "1" || asked != 0 {
 		t.Errorf("%s refused, the prefill worker was asked %d times", n, asked)
 	}
 }

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +27,9 @@ func TestWorkersOfTwoWaysAreNotPaired(t *testing.T) {
 				w.Role = registry.Prefill
 			}
 		}})
-	apart := func(reason string) float64 { return l.number(`kvatlas_router_pairs_apart{model="org/model",block_size="4",group="",reason="` + reason + `"}`) }
+	apart := func(reason string) float64 {
+		return l.number(`kvatlas_router_pairs_apart{model="org/model",block_size="4",group="",reason="` + reason + `"}`)
+	}
 	if n := apart("transfer"); n != 4 {
 		t.Errorf("%v of 6 pairs are apart", n)
 	}
@@ -154,7 +158,9 @@ func TestLostPromptsOfTheOnlyPair(t *testing.T) {
 		registry: func(i int, w *registry.Worker) {
 			w.KVTransfer, w.Role = registry.TransferVLLM, []registry.Role{registry.Prefill, registry.Decode}[i]
 		}})
-	body := func(i int) string { return fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3,4,5,6],"max_tokens":2}`, i) }
+	body := func(i int) string {
+		return fmt.Sprintf(`{"model":"org/model","prompt":[%d,2,3,4,5,6],"max_tokens":2}`, i)
+	}
 	for i := range 5 {
 		if status, data, _ := l.post("/v1/completions", body(i), "X-Poison", "1"); status != 500 {
 			t.Errorf("%d %s", status, data)
@@ -175,4 +181,37 @@ func TestLostPromptsOfTheOnlyPair(t *testing.T) {
 		t.Errorf("%d prompts were computed for nobody", n)
 	}
 	l.idle()
+}
+
+// The prefill engine's one token never ends its answer, whatever ends the client's: else vLLM's connectors keep
+// nothing for the decode engine.
+func TestNothingEndsAPrefill(t *testing.T) {
+	for _, way := range []string{mockapi.TransferVLLM, mockapi.TransferMooncake} {
+		for _, end := range []string{"", `,"ignore_eos":false,"stop_token_ids":[7,8]`, `,"ignore_eos":null,"min_tokens":3`} {
+			var mu sync.Mutex
+			var seen [2]map[string]any
+			l := pools(t, way, func(i int, c *mockapi.Config) {
+				c.Seen = func(body []byte, _ []uint32, _ bool) {
+					mu.Lock()
+					defer mu.Unlock()
+					if err := json.Unmarshal(body, &seen[i/2]); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			if status, data, _ := l.post("/v1/completions", `{"model":"org/model","prompt":[1,2,3,4,5,6],"max_tokens":4`+end+`}`); status != 200 {
+				t.Fatalf("%d %s", status, data)
+			}
+			l.idle()
+			mu.Lock()
+			p, d := seen[0], seen[1]
+			mu.Unlock()
+			if p["ignore_eos"] != true || p["stop_token_ids"] != nil || p["min_tokens"] != nil || p["max_tokens"] != 1.0 {
+				t.Errorf("%s: the prefill engine gets %v", way, p)
+			}
+			if d["ignore_eos"] == true || strings.Contains(end, "stop") != (d["stop_token_ids"] != nil) {
+				t.Errorf("%s: the decode engine gets %v", way, d)
+			}
+		}
+	}
 }

@@ -312,7 +312,7 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 			case !errors.As(part.last, &said):
 			case no == nil && (refused || clientsFault(q.tally.status)): // both say so
 				q.m.Router.Withdraw(said.blame)
-			case no != nil && !no.whole:
+			case no != nil && (!no.whole || no.other):
 				no.prefill = said.blame
 			}
 		}()
