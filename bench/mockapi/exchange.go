@@ -203,8 +203,8 @@ func (s *Server) receive(ctx context.Context, q *request, prompt int) (received 
 	switch s.cfg.Transfer {
 	case TransferMooncake:
 		cached = prompt // nobody tells it what was cached there: to it, all that came was
-	case TransferVLLM: // whose engines learn it of the router
-		if cached = -1; q.Transfer.Cached != nil {
+	case TransferVLLM: // whose engines learn it of the router, and else say what they found, which is all that came
+		if cached = prompt; q.Transfer.Cached != nil {
 			cached = *q.Transfer.Cached
 		}
 	}

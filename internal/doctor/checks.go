@@ -359,29 +359,46 @@ func clock(f *Facts) []finding {
 }
 
 func connector(f *Facts) []finding {
-	if f.Pool == nil || f.Pool.prefill == 0 {
-		if f.Worker.Role == registry.Decode && f.Pool != nil {
-			return one(Warning, "start prefill workers, or register it without --role", "no prefill worker of its model is there: it computes prompts itself")
-		}
+	w := &f.Worker
+	if f.Pool == nil || w.Role == registry.Aggregated {
 		return nil
 	}
-	others, of := f.Pool.prefillBy, "prefill"
-	if f.Worker.Role == registry.Prefill {
-		others, of = f.Pool.decodeBy, "decode"
-		if f.Pool.decode == 0 {
-			return one(Fault, "start decode workers", "no decode worker of its model is there")
+	const do = "start prefill and decode engines of a model with one connector, and give kvpublisher its --kv-transfer"
+	others, of := f.Pool.prefill, "prefill"
+	if w.Role == registry.Prefill {
+		others, of = f.Pool.decode, "decode"
+	}
+	fit, all, misfit := 0, 0, ""
+	for s, n := range others {
+		all += n
+		why := ""
+		switch {
+		case s.block != w.BlockSize:
+			why = fmt.Sprintf("its blocks are of %d tokens, those of %s workers of its model of %d", w.BlockSize, of, s.block)
+		case !s.way.Reaches(w.KVTransfer):
+			why = fmt.Sprintf("it hands prompts over as %s, %s workers of its model as %s", w.KVTransfer, of, s.way)
+		default:
+			fit += n
 		}
+		misfit = max(misfit, why) // the same one each time
 	}
-	if f.Worker.Role == registry.Aggregated || f.Worker.KVTransfer == "" {
-		return nil
+	switch kind := w.KVTransfer.Engine(); {
+	case all == 0 && w.Role == registry.Prefill:
+		return one(Fault, "start decode workers", "no decode worker of its model is there")
+	case all == 0:
+		return one(Warning, "start prefill workers, or register it without --role", "no prefill worker of its model is there: it computes prompts itself")
+	case f.answers() && kind != "" && f.Engine.Kind != kind && slices.Contains([]string{"vllm", "sglang", "tensorrt_llm"}, f.Engine.Kind):
+		return one(Fault, "give kvpublisher the --kv-transfer of its engine's connector", "its engine is %s, which does not hand prompts over as %s", f.Engine.Kind, w.KVTransfer)
+	case fit == 0:
+		return one(Fault, do, "%s: it is paired with none", misfit)
+	case fit < all:
+		return one(Warning, do, "%s: it is paired with %d of %d", misfit, fit, all)
+	case w.Role == registry.Prefill && len(f.Pool.meet[w.Endpoints.Bootstrap]) > 1:
+		return one(Warning, "give each kvpublisher its own engine's --bootstrap", "its bootstrap address %s is that of another engine, too", w.Endpoints.Bootstrap)
+	case w.KVTransfer == "":
+		return one(Unknown, "", "its registration does not say how it hands prompts over (kv_transfer): routers go by their --kv-transfer")
 	}
-	for _, by := range slices.Sorted(maps.Keys(others)) {
-		if by != "" && by != f.Worker.KVTransfer {
-			return one(Fault, "start prefill and decode engines of a model with one connector, and give kvpublisher its --kv-transfer",
-				"it hands prompts over as %s, %s workers of its model as %s", f.Worker.KVTransfer, of, by)
-		}
-	}
-	return fine("%s", f.Worker.KVTransfer)
+	return fine("%s", w.KVTransfer)
 }
 
 func handOver(f *Facts) []finding {
@@ -389,6 +406,9 @@ func handOver(f *Facts) []finding {
 	switch {
 	case p == nil:
 		return nil
+	case p.Error != "" && !p.Met:
+		return one(Fault, "is --bootstrap where a prefill engine's bootstrap server listens (VLLM_MOONCAKE_BOOTSTRAP_PORT, --disaggregation-bootstrap-port), "+
+			"and is the engine started as one that computes prompts (kv_producer, prefill)?", "with %s: %s", p.Other, p.Error)
 	case p.Error != "":
 		return one(Fault, "can they reach each other at the connector's ports?", "with %s: %s", p.Other, p.Error)
 	case p.Cached < 0:

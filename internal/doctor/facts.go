@@ -22,6 +22,7 @@ type Facts struct {
 // Engine is what an engine said over HTTP.
 type Engine struct {
 	Error     string // why it said nothing; then all else is empty
+	Kind      string // vllm, sglang, …, as it owns its models; "" if it does not say one
 	Models    []string
 	BlockSize int // 0: it does not say
 	Ranks     int // 0: it does not say
@@ -52,6 +53,7 @@ type Rank struct {
 type Pair struct {
 	Other  string // the other one, by name
 	Error  string // what failed
+	Met    bool   // it failed behind the prefill worker's bootstrap address, if there is one
 	Tokens int    // that were to come with the prompt
 	Cached int    // that the decode worker said were there; below 0: it did not say
 }
@@ -81,31 +83,39 @@ type Finding struct {
 // Pool is what a model's workers are together, as far as a worker of it is judged by
 // the others.
 type Pool struct {
-	prefill, decode int // how many of each role
-	// The ways in which prompts are handed over, of each role, and how many say which.
-	prefillBy, decodeBy map[registry.KVTransfer]int
+	// How many compute prompts for others, and how many go on with prompts.
+	prefill, decode map[side]int
+	// meet are the bootstrap addresses of prefill workers, with the engines that have each.
+	meet map[string]map[string]bool
 	// first are engine hashes of one prompt's first block, by engine scheme: how many
 	// ranks have each.
 	first map[string]map[uint64]int
 }
 
+// side is what a worker says of how it hands prompts over, or takes them.
+type side struct {
+	way   registry.KVTransfer
+	block uint32
+}
+
 // NewPool returns a pool without workers.
 func NewPool() *Pool {
-	return &Pool{prefillBy: map[registry.KVTransfer]int{}, decodeBy: map[registry.KVTransfer]int{}, first: map[string]map[uint64]int{}}
+	return &Pool{prefill: map[side]int{}, decode: map[side]int{}, meet: map[string]map[string]bool{}, first: map[string]map[uint64]int{}}
 }
 
 // Add puts a worker in; one that is not there must not be.
 func (p *Pool) Add(w *registry.Worker, ranks []Rank) {
-	switch w.Role {
-	case registry.Prefill:
-		p.prefill++
-		p.prefillBy[w.KVTransfer]++
-	case registry.Decode:
-		p.decode++
-		p.decodeBy[w.KVTransfer]++
-	case registry.Aggregated:
-		p.decode++ // it goes on with prompts too
+	of := p.decode // also who is neither goes on with prompts
+	if w.Role == registry.Prefill {
+		of = p.prefill
+		if at := w.Endpoints.Bootstrap; at != "" && w.Endpoints.HTTP != "" {
+			if p.meet[at] == nil {
+				p.meet[at] = map[string]bool{}
+			}
+			p.meet[at][w.Endpoints.HTTP] = true
+		}
 	}
+	of[side{w.KVTransfer, w.BlockSize}]++
 	for _, r := range ranks {
 		if w.EngineScheme == "" || r.First == 0 {
 			continue

@@ -118,7 +118,10 @@ func (e *engine) describe(ctx context.Context) *doctor.Engine {
 	sent := time.Now()
 	b, head, err := e.ask(ctx, http.MethodGet, "/v1/models", nil, "")
 	var list struct {
-		Data []struct{ ID string }
+		Data []struct {
+			ID    string
+			Owner string `json:"owned_by"`
+		}
 	}
 	if err == nil {
 		err = json.Unmarshal(b, &list)
@@ -130,8 +133,12 @@ func (e *engine) describe(ctx context.Context) *doctor.Engine {
 	if at, err := http.ParseTime(head.Get("Date")); err == nil {
 		d.Clock, d.ClockSaid = at.Sub(sent), true
 	}
+	owners := map[string]bool{}
 	for _, m := range list.Data {
-		d.Models = append(d.Models, m.ID)
+		d.Models, owners[m.Owner] = append(d.Models, m.ID), true
+	}
+	if len(owners) == 1 {
+		d.Kind = list.Data[0].Owner
 	}
 	slices.Sort(d.Models)
 	if text, _, err := e.ask(ctx, http.MethodGet, "/metrics", nil, ""); err == nil {
@@ -142,7 +149,7 @@ func (e *engine) describe(ctx context.Context) *doctor.Engine {
 		Ranks int `json:"dp_size"`
 	}
 	if d.BlockSize == 0 && e.read(ctx, http.MethodGet, "/server_info", nil, &info) == nil { // SGLang
-		d.BlockSize, d.Ranks = info.Page, info.Ranks
+		d.BlockSize, d.Ranks = max(0, info.Page), max(0, info.Ranks)
 	}
 	return d
 }

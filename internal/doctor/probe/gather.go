@@ -1,7 +1,10 @@
 package probe
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -83,10 +86,11 @@ func Gather(ctx context.Context, cfg Config) ([]doctor.Facts, error) {
 	return facts, nil
 }
 
-// unexplained reports whether blocks of a worker arrived that its registration is yet to
+// unexplained reports whether blocks of a worker did not arrive, which what its publisher is yet to register may
 // explain.
 func unexplained(f doctor.Facts) bool {
-	return slices.ContainsFunc(f.Ranks, func(r doctor.Rank) bool { return r.Blocks > 0 && r.Heard < r.Blocks })
+	return (f.Worker.Transport == registry.JetStream || f.Worker.Transport == registry.Core) &&
+		slices.ContainsFunc(f.Ranks, func(r doctor.Rank) bool { return r.Blocks > 0 && r.Heard < r.Blocks })
 }
 
 // each calls do for 0 … n-1, some at a time.
@@ -205,44 +209,58 @@ func (g *gathering) rank(ctx context.Context, en *engine, ears *ears, i int) doc
 // length is that of a prompt's complete blocks.
 func (g *gathering) length(size int) int { return size * max(4, (g.cfg.Tokens+size-1)/size) }
 
-// pairs tries prefill workers with decode workers.
+// pairs tries each prefill worker and each decode worker with one of the others that it can be paired with.
 func (g *gathering) pairs(ctx context.Context, facts []doctor.Facts) {
-	type pool struct{ prefill, decode []*doctor.Facts }
-	pools := map[[2]string]*pool{}
+	var prefill, decode []*doctor.Facts
 	for i := range facts {
-		f := &facts[i]
-		k := [2]string{f.Worker.Model, f.Worker.Group}
-		if pools[k] == nil {
-			pools[k] = &pool{}
-		}
-		switch p := pools[k]; {
+		switch f := &facts[i]; {
 		case f.Absent != "" || f.Engine == nil || f.Engine.Error != "":
 		case f.Worker.Role == registry.Prefill:
-			p.prefill = append(p.prefill, f)
+			prefill = append(prefill, f)
 		case f.Worker.Role == registry.Decode:
-			p.decode = append(p.decode, f)
+			decode = append(decode, f)
 		}
 	}
-	for _, p := range pools {
-		if len(p.prefill) == 0 || len(p.decode) == 0 {
-			continue
+	type pair struct{ first, then *doctor.Facts }
+	var tried []pair
+	has := map[*doctor.Facts]bool{}
+	try := func(list, others []*doctor.Facts, as func(f, other *doctor.Facts) pair) {
+		for i, f := range list {
+			fit := slices.DeleteFunc(slices.Clone(others), func(o *doctor.Facts) bool {
+				p := as(f, o)
+				return !pairable(&p.first.Worker, &p.then.Worker)
+			})
+			if has[f] || len(fit) == 0 {
+				continue
+			}
+			other := fit[i%len(fit)]
+			has[f], has[other] = true, true
+			tried = append(tried, as(f, other))
 		}
-		g.each(max(len(p.prefill), len(p.decode)), func(i int) {
-			first, then := p.prefill[i%len(p.prefill)], p.decode[i%len(p.decode)]
-			pair := g.pair(ctx, &first.Worker, &then.Worker, uint64(1000+i))
-			if pair == nil {
-				return
-			}
-			other := *pair
-			pair.Other, other.Other = called(&first.Worker), called(&then.Worker)
-			if i < len(p.decode) {
-				then.Pair = pair
-			}
-			if i < len(p.prefill) {
-				first.Pair = &other
-			}
-		})
 	}
+	try(decode, prefill, func(d, p *doctor.Facts) pair { return pair{p, d} })
+	try(prefill, decode, func(p, d *doctor.Facts) pair { return pair{p, d} })
+	found := make([]doctor.Pair, len(tried))
+	g.each(len(tried), func(i int) { found[i] = g.pair(ctx, &tried[i].first.Worker, &tried[i].then.Worker, uint64(1000+i)) })
+	for i, p := range tried {
+		p.first.Pair = worse(p.first.Pair, found[i], called(&p.then.Worker))
+		p.then.Pair = worse(p.then.Pair, found[i], called(&p.first.Worker))
+	}
+}
+
+// worse is what is said of a worker that was tried with several others.
+func worse(was *doctor.Pair, now doctor.Pair, other string) *doctor.Pair {
+	if was != nil && (was.Error != "" || now.Error == "") {
+		return was
+	}
+	now.Other = other
+	return &now
+}
+
+// pairable reports whether the two say what is needed to try them together, and nothing that speaks against it; else
+// that is a finding of its own.
+func pairable(first, then *registry.Worker) bool {
+	return first.Space() == then.Space() && first.KVTransfer != "" && first.KVTransfer.Reaches(then.KVTransfer)
 }
 
 func called(w *registry.Worker) string {
@@ -252,15 +270,12 @@ func called(w *registry.Worker) string {
 	return fmt.Sprint(w.ID)
 }
 
-// pair has one worker compute a prompt for the other; nil where they are not of one kind.
-func (g *gathering) pair(ctx context.Context, first, then *registry.Worker, n uint64) *doctor.Pair {
-	if first.KVTransfer != then.KVTransfer && then.KVTransfer != "" {
-		return nil // a finding of its own
-	}
+// pair has one worker compute a prompt for the other.
+func (g *gathering) pair(ctx context.Context, first, then *registry.Worker, n uint64) doctor.Pair {
 	a, b := g.newEngine(first), g.newEngine(then)
 	size := int(first.BlockSize)
 	tokens := a.prompt(ctx, g.cfg.Seed+n, g.length(size))
-	p := &doctor.Pair{Tokens: len(tokens) / size * size, Cached: -1}
+	p := doctor.Pair{Tokens: len(tokens) / size * size, Cached: -1}
 	var err error
 	var said answer
 	switch first.KVTransfer {
@@ -271,10 +286,8 @@ func (g *gathering) pair(ctx context.Context, first, then *registry.Worker, n ui
 		said, err = g.meet(ctx, a, b, tokens, n)
 	case registry.TransferMooncake:
 		said, err = g.pull(ctx, a, b, tokens, n)
-	default:
-		return nil
 	}
-	if err != nil {
+	if p.Met = !errors.As(err, new(notMet)); err != nil {
 		p.Error = err.Error()
 		return p
 	}
@@ -282,20 +295,33 @@ func (g *gathering) pair(ctx context.Context, first, then *registry.Worker, n ui
 	return p
 }
 
-// relay is vLLM's NIXL connector: the prompt is computed, and once more, so that what
-// the decode worker says of it tells whether it came.
+// notMet says that a prefill worker is not met where it is registered to be.
+type notMet struct{ error }
+
+func (e notMet) Unwrap() error { return e.error }
+
+// remote is a request's parameters of the transfer. Nothing ends the first one's token: what a text's end ends is not kept
+// for others.
+func remote(params map[string]any) map[string]any {
+	return map[string]any{"kv_transfer_params": params, "ignore_eos": true}
+}
+
+// relay is vLLM's NIXL connector, and its MoRIIO connector where decode engines read.
 func (g *gathering) relay(ctx context.Context, a, b *engine, tokens []uint32) (answer, error) {
-	if _, err := a.complete(ctx, tokens, a.w.Ranks[0], nil); err != nil {
+	said, err := a.complete(ctx, tokens, a.w.Ranks[0], remote(map[string]any{"do_remote_decode": true, "do_remote_prefill": false}))
+	if err != nil {
 		return answer{}, fmt.Errorf("the prefill worker: %w", err)
 	}
-	said, err := a.complete(ctx, tokens, a.w.Ranks[0], map[string]any{"kv_transfer_params": map[string]any{"do_remote_decode": true, "do_remote_prefill": false}})
-	switch {
-	case err != nil:
-		return answer{}, fmt.Errorf("the prefill worker: %w", err)
-	case len(said.Transfer) == 0 || string(said.Transfer) == "null":
+	var params map[string]any
+	d := json.NewDecoder(bytes.NewReader(said.Transfer))
+	d.UseNumber()
+	if err := d.Decode(&params); err != nil || params == nil {
 		return answer{}, errNoTransfer
 	}
-	if said, err = b.complete(ctx, tokens, b.w.Ranks[0], map[string]any{"kv_transfer_params": said.Transfer}); err != nil {
+	// Else vLLM's decode engine (0.33.0) says what the prefill engine had, in place of what it found itself, which is
+	// what came.
+	delete(params, "remote_prefill_cached_tokens")
+	if said, err = b.complete(ctx, tokens, b.w.Ranks[0], map[string]any{"kv_transfer_params": params}); err != nil {
 		return answer{}, fmt.Errorf("the decode worker: %w", err)
 	}
 	return said, nil
@@ -304,11 +330,11 @@ func (g *gathering) relay(ctx context.Context, a, b *engine, tokens []uint32) (a
 // meet is SGLang's way: both get the prompt at once.
 func (g *gathering) meet(ctx context.Context, a, b *engine, tokens []uint32, n uint64) (answer, error) {
 	host, port, err := a.bootstrap()
-	if err != nil {
-		return answer{}, err
+	if err == nil {
+		err = reachable(ctx, host, port)
 	}
-	if err := reachable(ctx, host, port); err != nil {
-		return answer{}, fmt.Errorf("the prefill worker's bootstrap address: %w", err)
+	if err != nil {
+		return answer{}, notMet{fmt.Errorf("the prefill worker's bootstrap address: %w", err)}
 	}
 	more := map[string]any{"bootstrap_host": host, "bootstrap_port": port, "bootstrap_room": (g.cfg.Seed + n) >> 2}
 	return atOnce(ctx, a, b, tokens, more, more)
@@ -318,21 +344,34 @@ func (g *gathering) meet(ctx context.Context, a, b *engine, tokens []uint32, n u
 func (g *gathering) pull(ctx context.Context, a, b *engine, tokens []uint32, n uint64) (answer, error) {
 	host, port, err := a.bootstrap()
 	if err != nil {
-		return answer{}, err
+		return answer{}, notMet{fmt.Errorf("the prefill worker's bootstrap address: %w", err)}
 	}
 	at := "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+	engine, err := g.connectorOf(ctx, a.w, at)
+	if err != nil {
+		return answer{}, notMet{fmt.Errorf("the prefill worker's bootstrap server at %s: %w", at, err)}
+	}
+	id := fmt.Sprintf("kvctl-%x", g.cfg.Seed+n)
+	return atOnce(ctx, a, b, tokens, remote(map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id}),
+		map[string]any{"kv_transfer_params": map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": id, "remote_bootstrap_addr": at,
+			"remote_engine_id": engine}})
+}
+
+// connectorOf asks a bootstrap server for the worker's engines, all of which it must know, and returns the first one's id.
+func (g *gathering) connectorOf(ctx context.Context, w *registry.Worker, at string) (string, error) {
 	var list map[uint32]struct {
 		Engine string `json:"engine_id"`
 	}
 	server := engine{g: g, w: &registry.Worker{Endpoints: registry.Endpoints{HTTP: at}}, bare: true}
 	if err := server.read(ctx, http.MethodGet, "/query", nil, &list); err != nil {
-		return answer{}, fmt.Errorf("the prefill worker's bootstrap server: %w", err)
+		return "", err
 	}
-	id := fmt.Sprintf("kvctl-%x", g.cfg.Seed+n)
-	params := func(p map[string]any) map[string]any { return map[string]any{"kv_transfer_params": p} }
-	return atOnce(ctx, a, b, tokens, params(map[string]any{"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id}),
-		params(map[string]any{"do_remote_decode": false, "do_remote_prefill": true, "transfer_id": id, "remote_bootstrap_addr": at,
-			"remote_engine_id": list[a.w.Ranks[0]].Engine}))
+	for _, rank := range w.Ranks {
+		if list[rank].Engine == "" {
+			return "", fmt.Errorf("it does not list rank %d (it lists %d)", rank, len(list))
+		}
+	}
+	return list[w.Ranks[0]].Engine, nil
 }
 
 // atOnce sends both workers their parts at the same time, and returns the decode worker's answer.
