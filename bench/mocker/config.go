@@ -163,8 +163,8 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 	set.String(&h.Transfer, "kv-transfer", "", `How prompts get from prefill to decode workers. As with
 		vllm, sglang or mooncake; empty is not at all.`, conf.OneOf("", string(registry.TransferVLLM), string(registry.TransferSGLang), string(registry.TransferMooncake)))
 	set.List(&h.Loras, "adapters", nil, "Names of LoRA adapters that the workers serve too.")
-	set.String(&h.Kind, "engine-kind", mockapi.KindVLLM, "Which engine the workers are, by what they take as tokens of a chat's prompt and how they tell their version.",
-		conf.OneOf(mockapi.KindVLLM, mockapi.KindSGLang))
+	set.String(&h.Kind, "engine-kind", "", "Which engine the workers are, by what they take as tokens of a chat's prompt and how they tell their version.",
+		conf.OneOf("", mockapi.KindVLLM, mockapi.KindSGLang), conf.ShowDefault("sglang with --kv-transfer=sglang, else vllm"))
 	set.String(&h.Release, "engine-release", "", "Which release of it.", conf.ShowDefault("the first that takes tokens with a chat"))
 	set.String(&h.Tokenizer, "model-files", "", `Directory of the model's tokenizer.json, and tokenizer_config.json or chat_template.jinja where
 		it has a chat template, by which the workers make tokens. Without it four bytes are a token.`)

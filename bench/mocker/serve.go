@@ -1,6 +1,7 @@
 package mocker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,14 @@ type HTTPConfig struct {
 
 func (h *HTTPConfig) is(wrong string) bool { return slices.Contains(h.Wrong, wrong) }
 
+// kind is which engine the workers are.
+func (h *HTTPConfig) kind() string {
+	if h.Kind == "" && h.Transfer == mockapi.TransferSGLang {
+		return mockapi.KindSGLang
+	}
+	return cmp.Or(h.Kind, mockapi.KindVLLM)
+}
+
 // tokenizer is what makes the workers' tokens; nil where no files say it.
 func (h *HTTPConfig) tokenizer() (*mockapi.Tokenizer, error) {
 	if h.Tokenizer == "" {
@@ -55,7 +64,7 @@ func (h *HTTPConfig) tokenizer() (*mockapi.Tokenizer, error) {
 			return nil, fmt.Errorf("--engine-chat-template: %w", err)
 		}
 	}
-	t, err := mockapi.LoadTokenizer(os.DirFS(h.Tokenizer), h.Kind, string(template), h.Kwargs)
+	t, err := mockapi.LoadTokenizer(os.DirFS(h.Tokenizer), h.kind(), string(template), h.Kwargs)
 	if err != nil {
 		return nil, fmt.Errorf("--model-files %s: %w", h.Tokenizer, err)
 	}
@@ -155,7 +164,7 @@ func (c *Config) serve(ctx context.Context, i int, tokenizer *mockapi.Tokenizer,
 	}
 	mc := mockapi.Config{
 		Model: c.Model, Loras: c.HTTP.Loras, Engine: c.Engine, Ranks: c.DPRanks, Default: c.HTTP.Tokens,
-		Transfer: c.HTTP.Transfer, Prefill: c.HTTP.Role == string(registry.Prefill), Kind: c.HTTP.Kind, Release: c.HTTP.Release, Tokenizer: tokenizer,
+		Transfer: c.HTTP.Transfer, Prefill: c.HTTP.Role == string(registry.Prefill), Kind: c.HTTP.kind(), Release: c.HTTP.Release, Tokenizer: tokenizer,
 		Blocks: blocks, Wrong: c.HTTP.Wrong,
 		Sink: func(ev *event.Event) {
 			// A publisher that is full holds the engine up; one that fails has said so

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/doctor"
 	"github.com/kvatlas/kvatlas/registry"
 )
@@ -125,15 +126,20 @@ func join(facts []doctor.Facts) {
 }
 
 // shareEngines counts the ranks that are registered of each engine: each may be a worker
-// of its own.
+// of its own, and all of them may be there for other groups, too.
 func shareEngines(facts []doctor.Facts) {
-	ranks := map[string]int{}
+	type engine struct {
+		sp event.Space
+		at string
+	}
+	of := func(f *doctor.Facts) engine { return engine{f.Worker.Space(), f.Worker.Endpoints.HTTP} }
+	ranks := map[engine]int{}
 	for i := range facts {
-		ranks[facts[i].Worker.Endpoints.HTTP] += max(1, len(facts[i].Worker.Ranks))
+		ranks[of(&facts[i])] += max(1, len(facts[i].Worker.Ranks))
 	}
 	for i := range facts {
 		if e := facts[i].Engine; e != nil {
-			e.Registered = ranks[facts[i].Worker.Endpoints.HTTP]
+			e.Registered = ranks[of(&facts[i])]
 		}
 	}
 }

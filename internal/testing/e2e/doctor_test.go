@@ -78,7 +78,7 @@ func (p *patients) doctor() (code int, all []doctor.Finding, out []byte) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	cmd := exec.CommandContext(p.t.Context(), filepath.Join(dir, "kvctl"), "--data-dir", p.data, "--json", "--listen=2500ms", "--at-once=64", "doctor")
+	cmd := exec.CommandContext(p.t.Context(), filepath.Join(dir, "kvctl"), "--data-dir", p.data, "--json", "--listen=2500ms", "--engine-wait=8s", "--at-once=64", "doctor")
 	cmd.Env = []string{"HOME=" + p.home}
 	var exit *exec.ExitError
 	if out, err = cmd.Output(); err != nil && !errors.As(err, &exit) {
@@ -98,7 +98,7 @@ func (p *patients) doctor() (code int, all []doctor.Finding, out []byte) {
 // in one line of its worker; workers without one have none.
 func TestDoctorFindsMistakes(t *testing.T) {
 	home := t.TempDir()
-	p := &patients{t: t, home: home, data: filepath.Join(home, "data"), files: t.TempDir(), next: ports(t, 250)}
+	p := &patients{t: t, home: home, data: filepath.Join(home, "data"), files: t.TempDir(), next: ports(t, 340)}
 	p.dead, p.next = p.next, p.next+1
 	for name, f := range tokentest.Files(tokentest.Template) {
 		if err := os.WriteFile(filepath.Join(p.files, name), f.Data, 0o644); err != nil {
@@ -201,11 +201,59 @@ func TestDoctorFindsMistakes(t *testing.T) {
 	pair("out-of-reach", "prefill", "sglang", "sglang", fmt.Sprintf("--bootstrap=127.0.0.1:%d", p.dead))
 	pair("out-of-reach", "decode", "sglang", "sglang")
 
+	// Pairs of vLLM's MooncakeConnector, and others that are registered without a publisher: each is a routing group.
+	posted := 0
+	post := func(name, role, way string, at, bootstrap int, more string) {
+		t.Helper()
+		posted++
+		body := fmt.Sprintf(`{"worker_id":%q,"model":"mc","group":%q,"block_size":16,"transport":"none","unpaired":true,"role":%q,"kv_transfer":%q,`+
+			`"endpoints":{"http":"http://127.0.0.1:%d","bootstrap":"127.0.0.1:%d"}%s}`, name+"-"+role, name, role, way, at, bootstrap, more) // of two members of a name the last one counts
+		if status, text, _ := ask(in.url+"/register", body); status != http.StatusCreated {
+			t.Fatalf("%s: %d %s", body, status, text)
+		}
+	}
+	computing, decoding := p.engines(8, "--model=mc", "--role=prefill", "--kv-transfer=mooncake")[0], p.engines(8, "--model=mc", "--role=decode", "--kv-transfer=mooncake")[0]
+	deaf, failing := p.engines(1, "--model=mc", "--role=decode")[0], p.engines(1, "--model=mc", "--role=decode", "--kv-transfer=mooncake", "--engine-wrong=lost")[0]
+	relayed := p.engines(1, "--model=mc", "--role=decode", "--kv-transfer=vllm", "--engine-wrong=lost")[0]
+	others := p.engines(1, "--model=mc", "--role=prefill", "--kv-transfer=sglang", "--engine-kind=sglang")[0]
+	of := func(name string, i int, bootstrap, at int, way string) {
+		t.Helper()
+		post(name, "prefill", "mooncake", computing+i, bootstrap, "")
+		post(name, "decode", way, at, bootstrap, "")
+	}
+	expect("nobody-meets-decode", "hand_over", doctor.Fault, fmt.Sprintf("bootstrap server at http://127.0.0.1:%d: dial", p.dead))
+	of("nobody-meets", 1, p.dead, decoding+1, "mooncake")
+	expect("takes-none-decode", "hand_over", doctor.Fault, "with takes-none-prefill: of 64 tokens 0 were there")
+	of("takes-none", 2, computing+2, deaf, "mooncake")
+	expect("cannot-fetch-decode", "hand_over", doctor.Fault, "the decode worker: /v1/completions: status 500")
+	of("cannot-fetch", 3, computing+3, failing, "mooncake")
+	expect("takes-otherwise-decode", "connector", doctor.Fault, "as vllm, prefill workers of its model as mooncake: it is paired with none")
+	of("takes-otherwise", 4, computing+4, decoding+4, "vllm")
+	expect("swapped-prefill", "hand_over", doctor.Fault, "/query: status 404")
+	post("swapped", "prefill", "mooncake", decoding+5, decoding+5, "")
+	post("swapped", "decode", "mooncake", computing+5, computing+5, "")
+	expect("no-such-rank-prefill", "hand_over", doctor.Fault, "it does not list rank 3 (it lists 1)")
+	post("no-such-rank", "prefill", "mooncake", computing+6, computing+6, `,"dp_ranks":[0,3]`)
+	post("no-such-rank", "decode", "mooncake", decoding+6, decoding+6, "")
+	expect("another's-prefill", "connector", doctor.Warning, "is that of another engine, too")
+	post("another's", "prefill", "mooncake", computing+7, computing, "")
+	post("another's", "decode", "mooncake", decoding+7, decoding, "")
+	post("another's", "prefill", "mooncake", computing, computing, `,"worker_id":"whose"`)
+	expect("wrong-way-prefill", "connector", doctor.Fault, "its engine is sglang, which does not hand prompts over as mooncake")
+	post("wrong-way", "prefill", "mooncake", others, others, "")
+	post("wrong-way", "decode", "mooncake", decoding, decoding, "")
+	expect("relay-fails-decode", "hand_over", doctor.Fault, "the decode worker: /v1/completions: status 500")
+	post("relay-fails", "decode", "vllm", relayed, relayed, "")
+	post("relay-fails", "prefill", "vllm", p.engines(1, "--model=mc", "--role=prefill", "--kv-transfer=vllm")[0], relayed, "")
+	expect("other-blocks-decode", "connector", doctor.Fault, "its blocks are of 16 tokens, those of prefill workers of its model of 32")
+	post("other-blocks", "decode", "mooncake", decoding, decoding, "")
+	post("other-blocks", "prefill", "mooncake", computing, computing, `,"block_size":32`)
+
 	// A round of the doctor takes seconds: it is not begun while some are yet to register.
 	eventually(t, time.Minute, func() error {
 		text, err := get(t.Context(), in.url+"/v1/workers")
-		if n := strings.Count(string(text), `"worker_id"`); n < p.publishers+1 {
-			return fmt.Errorf("%d of %d workers are registered: %w", n, p.publishers+1, err)
+		if n := strings.Count(string(text), `"worker_id"`); n < p.publishers+1+posted {
+			return fmt.Errorf("%d of %d workers are registered: %w", n, p.publishers+1+posted, err)
 		}
 		return nil
 	})
