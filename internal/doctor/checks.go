@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -172,6 +173,10 @@ func events(f *Facts) []finding {
 			return one(Unknown, "", "rank %d: %s", r.DPRank, r.Reading)
 		case r.Error != "" || r.Blocks == 0:
 			continue
+		case r.Heard == 0 && r.Of != "":
+			return one(Fault, "give each kvpublisher the --engine of its own engine", "the events of rank %d are those of the engine of %s", r.DPRank, r.Of)
+		case r.Heard == 0 && r.By != "":
+			return one(Fault, "is --engine-http that of its own engine?", "the prompt for rank %d was stored by the engine of %s", r.DPRank, r.By)
 		case r.OtherRank >= 0:
 			return one(Fault, "compare --dp-ranks with the engine's", "a prompt for rank %d was stored by rank %d", r.DPRank, r.OtherRank)
 		case r.Heard == 0 && r.Others == 0:
@@ -211,7 +216,7 @@ func matches(f *Facts) []finding {
 	whole := 0
 	for i := range f.Ranks {
 		switch r := &f.Ranks[i]; {
-		case r.Blocks == 0 || r.Heard == 0 && r.Others == 0:
+		case r.Blocks == 0 || r.Heard == 0 && (r.Others == 0 || r.Of != "" || r.By != ""):
 		case r.Heard == 0 && f.salted(r.DPRank):
 			return one(Fault, "take away what salts prompts (cache_salt) in front of the engine, or have requests say the same salt",
 				"rank %d salts the prompt, which names no salt: none of its %d blocks matches", r.DPRank, r.Blocks)
@@ -270,13 +275,38 @@ func engineHashes(f *Facts) []finding {
 		}
 		return nil
 	}
-	counts := slices.Sorted(maps.Values(of))
-	most, tie := counts[len(counts)-1], counts[len(counts)-1] == counts[len(counts)-2] // of equally many nobody knows who is right
 	for i := range f.Ranks {
-		if r := &f.Ranks[i]; r.First != 0 && (of[r.First] < most || tie) {
+		if r := &f.Ranks[i]; r.First != 0 && !agreed(of, r.First) {
 			return one(Fault, "start engines with one hash seed (PYTHONHASHSEED) and algorithm, or register them without --engine-scheme",
 				"rank %d calls a block otherwise than others of the engine scheme %q", r.DPRank, f.Worker.EngineScheme)
 		}
+	}
+	return nil
+}
+
+// agreed reports whether more say it than anything else: of equally many nobody knows who is right.
+func agreed[K comparable](counts map[K]int, said K) bool {
+	for other, n := range counts {
+		if other != said && n >= counts[said] {
+			return false
+		}
+	}
+	return true
+}
+
+func groups(f *Facts) []finding {
+	list := f.Worker.CacheGroups
+	for _, g := range list {
+		if f.Pool != nil && !agreed(f.Pool.groups[numbered{f.Worker.BlockSize, g.Number}], g) {
+			return one(Warning, "compare its engine's release and settings, and --cache-groups, with those of the model's other workers",
+				"its cache group %d is %s of blocks of %d tokens, span %d, and others' is not", g.Number, g.Kind, g.BlockSize, g.Span)
+		}
+	}
+	switch {
+	case slices.ContainsFunc(list, func(g event.CacheGroup) bool { return g.Kind == event.Untold }), f.Worker.Hybrid && len(list) == 0:
+		return one(Unknown, "", "its model has caches beside full attention of which not enough is known: depths are estimates")
+	case len(list) > 0:
+		return fine("%d", len(list))
 	}
 	return nil
 }

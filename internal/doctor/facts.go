@@ -3,6 +3,7 @@ package doctor
 import (
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -47,6 +48,9 @@ type Rank struct {
 	First     uint64        // engine hash of the first block; 0: not heard
 	Cached    int           // tokens that it said were cached when it got the prompt once more; below 0: it did not say
 	OtherRank int           // the rank that stored the prompt in its place; below 0: none
+	// Of is another worker, by name, whose prompt arrived as if this rank had stored it, and By one of whom this
+	// rank's arrived so; "": none is known.
+	Of, By string
 }
 
 // Pair is what became of a prompt that a prefill worker computed for a decode worker.
@@ -90,6 +94,14 @@ type Pool struct {
 	// first are engine hashes of one prompt's first block, by engine scheme: how many
 	// ranks have each.
 	first map[string]map[uint64]int
+	// groups are what workers say of the cache group of a number, where blocks have a size: how many say each.
+	groups map[numbered]map[event.CacheGroup]int
+}
+
+// numbered names a cache group.
+type numbered struct {
+	block uint32
+	group uint8
 }
 
 // side is what a worker says of how it hands prompts over, or takes them.
@@ -100,7 +112,8 @@ type side struct {
 
 // NewPool returns a pool without workers.
 func NewPool() *Pool {
-	return &Pool{prefill: map[side]int{}, decode: map[side]int{}, meet: map[string]map[string]bool{}, first: map[string]map[uint64]int{}}
+	return &Pool{prefill: map[side]int{}, decode: map[side]int{}, meet: map[string]map[string]bool{}, first: map[string]map[uint64]int{},
+		groups: map[numbered]map[event.CacheGroup]int{}}
 }
 
 // Add puts a worker in; one that is not there must not be.
@@ -116,6 +129,13 @@ func (p *Pool) Add(w *registry.Worker, ranks []Rank) {
 		}
 	}
 	of[side{w.KVTransfer, w.BlockSize}]++
+	for _, c := range w.CacheGroups {
+		k := numbered{w.BlockSize, c.Number}
+		if p.groups[k] == nil {
+			p.groups[k] = map[event.CacheGroup]int{}
+		}
+		p.groups[k][c]++
+	}
 	for _, r := range ranks {
 		if w.EngineScheme == "" || r.First == 0 {
 			continue

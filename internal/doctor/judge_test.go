@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/registry"
 )
 
@@ -14,8 +15,8 @@ func sound(id uint64, role registry.Role) Facts {
 	w := registry.Worker{
 		ID: id, Model: "m", BlockSize: 16, Ranks: []uint32{0, 1}, Role: role, Transport: registry.JetStream, HashScheme: registry.Scheme(16),
 		EngineScheme: "s", Endpoints: registry.Endpoints{HTTP: "http://e"}, KVTransfer: registry.TransferVLLM, Tiers: []string{"device"},
-		Loras: map[int64]string{1: "sql"},
-		Seen:  []registry.Seen{{DPRank: 0, Batches: true, Tiers: []string{"device"}}, {DPRank: 1, Batches: true, Tiers: []string{"device"}}},
+		Loras: map[int64]string{1: "sql"}, CacheGroups: []event.CacheGroup{{Kind: "full_attention", BlockSize: 16}, {Number: 1, Kind: "sliding_window", BlockSize: 16, Span: 128}},
+		Seen: []registry.Seen{{DPRank: 0, Batches: true, Tiers: []string{"device"}}, {DPRank: 1, Batches: true, Tiers: []string{"device"}}},
 	}
 	f := Facts{Worker: w, Engine: &Engine{Models: []string{"m", "sql"}, BlockSize: 16, Ranks: 2, Registered: 2, ClockSaid: true}}
 	for r := range uint32(2) {
@@ -76,6 +77,19 @@ func TestEachCheckFinds(t *testing.T) {
 		{"block_size", Fault, "32", func(f *Facts) { f.Engine.BlockSize = 32 }},
 		{"block_size", Fault, "rank 1 stores blocks of 64", func(f *Facts) { f.Worker.Seen[1].BlockSize = 64 }},
 		{"dp_ranks", Fault, "has 4", func(f *Facts) { f.Engine.Ranks = 4 }},
+		{"groups", Warning, "cache group 1 is sliding_window of blocks of 16 tokens, span 64", func(f *Facts) { f.Worker.CacheGroups[1].Span = 64 }},
+		{"groups", Unknown, "estimates", func(f *Facts) { f.Worker.Hybrid, f.Worker.CacheGroups = true, nil }},
+		{"groups", Unknown, "estimates", func(f *Facts) {
+			f.Worker.CacheGroups = append(f.Worker.CacheGroups, event.CacheGroup{Number: 2, Kind: event.Untold})
+		}},
+		{"events", Fault, "the events of rank 1 are those of the engine of pod-7", func(f *Facts) {
+			f.Ranks[1].Heard, f.Ranks[1].Others, f.Ranks[1].Of, f.Ranks[1].By = 0, 4, "pod-7", "pod-7"
+		}},
+		{"events", Fault, "the prompt for rank 1 was stored by the engine of pod-7", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].By = 0, "pod-7" }},
+		{"connector", Fault, "its blocks are of 32 tokens, those of prefill workers of its model of 16: it is paired with none", func(f *Facts) { f.Worker.BlockSize, f.Engine.BlockSize = 32, 32 }},
+		{"connector", Fault, "its engine is sglang", func(f *Facts) { f.Engine.Kind = "sglang" }},
+		{"connector", Unknown, "does not say", func(f *Facts) { f.Worker.KVTransfer = "" }},
+		{"hand_over", Fault, "nobody there", func(f *Facts) { f.Pair.Error, f.Pair.Met = "nobody there", false }},
 		{"events", Fault, "not read", func(f *Facts) { f.Worker.Seen[1].Error = "refused" }},
 		{"events", Fault, "of rank 1 are not published: no room", func(f *Facts) { f.Worker.Seen[1].Waits, f.Ranks[1].Heard = "no room", 0 }},
 		{"events", Fault, "nothing arrived", func(f *Facts) { f.Ranks[1].Heard = 0 }},

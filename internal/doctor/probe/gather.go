@@ -2,10 +2,12 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -45,6 +47,10 @@ type gathering struct {
 	cfg    Config
 	client *http.Client
 	files  files
+
+	mu  sync.Mutex
+	own map[uint64]string          // local hashes of blocks that only this worker, by name, has a prompt of
+	met map[string]map[string]bool // of which workers' prompts something was heard from a worker, by name
 }
 
 // Gather returns the facts of all workers that the registry has, and have not left for good.
@@ -56,13 +62,14 @@ func Gather(ctx context.Context, cfg Config) ([]doctor.Facts, error) {
 	entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return e.State == registry.Gone })
 	transport := http.Transport{MaxIdleConnsPerHost: 1, Proxy: nil}
 	defer transport.CloseIdleConnections()
-	g := &gathering{cfg: cfg, client: &http.Client{Transport: &transport, Timeout: cfg.Answer,
+	g := &gathering{cfg: cfg, own: map[uint64]string{}, met: map[string]map[string]bool{}, client: &http.Client{Transport: &transport, Timeout: cfg.Answer,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	g.files.open = func(ctx context.Context, w *registry.Worker) (model, error) { return g.load(ctx, w) }
 
 	facts := make([]doctor.Facts, len(entries))
-	g.each(len(entries), func(i int) { facts[i] = g.worker(ctx, &entries[i]) })
+	g.each(len(entries), func(i int) { facts[i] = g.worker(ctx, &entries[i], uint64(i)) })
 	shareEngines(facts)
+	g.mixed(facts)
 	g.pairs(ctx, facts)
 	if slices.ContainsFunc(facts, unexplained) {
 		t := time.NewTimer(announced) // until what was seen of the prompts is registered
@@ -79,7 +86,7 @@ func Gather(ctx context.Context, cfg Config) ([]doctor.Facts, error) {
 		f := &facts[i]
 		for j := range entries {
 			if entries[j].Key == f.Worker.Key() {
-				f.Worker.Seen = entries[j].Seen
+				f.Worker.Seen, f.Worker.CacheGroups, f.Worker.Hybrid = entries[j].Seen, entries[j].CacheGroups, entries[j].Hybrid
 			}
 		}
 	}
@@ -145,7 +152,7 @@ func shareEngines(facts []doctor.Facts) {
 }
 
 // worker looks at one worker alone.
-func (g *gathering) worker(ctx context.Context, e *registry.Entry) doctor.Facts {
+func (g *gathering) worker(ctx context.Context, e *registry.Entry, n uint64) doctor.Facts {
 	f := doctor.Facts{Worker: e.Worker, Mismatch: e.Mismatch, Conflict: e.Conflict}
 	if !e.Present() {
 		f.Absent = e.State.String()
@@ -164,44 +171,95 @@ func (g *gathering) worker(ctx context.Context, e *registry.Entry) doctor.Facts 
 	if f.Worker.Role == registry.Prefill && f.Worker.KVTransfer == registry.TransferSGLang {
 		return f // it takes none without a decode worker
 	}
-	f.Ranks = g.prompts(ctx, en)
+	f.Ranks = g.prompts(ctx, en, n)
 	return f
 }
 
-// prompts sends each rank a prompt, and once more, and listens.
-func (g *gathering) prompts(ctx context.Context, en *engine) []doctor.Rank {
+// mixed notes of which workers' engines the events are that were heard from others.
+func (g *gathering) mixed(facts []doctor.Facts) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range facts {
+		me := called(&facts[i].Worker)
+		for j := range facts[i].Ranks {
+			r := &facts[i].Ranks[j]
+			for _, of := range slices.Sorted(maps.Keys(g.met[me])) {
+				r.Of = cmp.Or(r.Of, of)
+			}
+			for _, by := range slices.Sorted(maps.Keys(g.met)) {
+				if g.met[by][me] {
+					r.By = cmp.Or(r.By, by)
+				}
+			}
+		}
+	}
+}
+
+// whose notes who has which blocks of prompts to itself.
+func (g *gathering) whose(w *registry.Worker, local []uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range local {
+		g.own[l] = called(w)
+	}
+}
+
+// meets notes that a block was heard from a worker that is no prompt's of its own.
+func (g *gathering) meets(w *registry.Worker, local uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of, me := g.own[local], called(w)
+	if of == "" || of == me {
+		return
+	}
+	if g.met[me] == nil {
+		g.met[me] = map[string]bool{}
+	}
+	g.met[me][of] = true
+}
+
+// prompts sends each rank a prompt, and once more, and listens. The prompts are the n-th worker's own, but for the
+// first block of the first rank's, which all have to compare what they call it.
+func (g *gathering) prompts(ctx context.Context, en *engine, n uint64) []doctor.Rank {
 	ears := g.listen(ctx, en.w)
 	defer ears.close()
 	ranks := make([]doctor.Rank, len(en.w.Ranks))
-	g.each(len(ranks), func(i int) { ranks[i] = g.rank(ctx, en, ears, i) })
+	g.each(len(ranks), func(i int) { ranks[i] = g.rank(ctx, en, ears, i, g.cfg.Seed+n<<20+uint64(i)+1) })
 	for i := range ranks {
 		ears.tell(&ranks[i])
 	}
 	return ranks
 }
 
-func (g *gathering) rank(ctx context.Context, en *engine, ears *ears, i int) doctor.Rank {
+func (g *gathering) rank(ctx context.Context, en *engine, ears *ears, i int, seed uint64) doctor.Rank {
 	r := doctor.Rank{DPRank: en.w.Ranks[i], Cached: -1, OtherRank: -1}
 	size := int(en.w.BlockSize)
-	tokens := en.prompt(ctx, g.cfg.Seed+uint64(i), g.length(size))
+	tokens := en.prompt(ctx, seed, g.length(size))
+	shared := 0 // blocks
+	if i == 0 {
+		copy(tokens, en.prompt(ctx, g.cfg.Seed, g.length(size))[:size])
+		shared = 1
+	}
 	local, err := blockhash.LocalHashes(nil, tokens, size, blockhash.Options{Seed: blockhash.Seed(en.w.Lora, "")})
 	if err != nil {
 		r.Error = err.Error()
 		return r
 	}
 	ears.expect(local)
+	g.whose(en.w, local[shared:])
 	if _, err = en.complete(ctx, tokens, r.DPRank, nil); err != nil {
 		r.Error = "a prompt as tokens is refused: " + err.Error()
 		return r
 	}
 	answered := time.Now()
-	r.Blocks = len(local)
-	last, first := ears.wait(ctx, r.DPRank, local, g.cfg.Listen)
-	if r.Heard, r.OtherRank = ears.heard(r.DPRank, local); r.Heard > 0 {
+	own := local[shared:] // where several workers have one engine, the first of them got the shared one
+	r.Blocks = len(own)
+	last := ears.wait(ctx, r.DPRank, own, g.cfg.Listen)
+	if r.Heard, r.OtherRank = ears.heard(r.DPRank, own); r.Heard > 0 {
 		r.Late = max(0, last.Sub(answered))
 	}
-	if i == 0 { // of which the prompt is that of all others' first one
-		r.First = first
+	if shared > 0 {
+		r.First = ears.engineHash(r.DPRank, local[0])
 	}
 	a, err := en.complete(ctx, tokens, r.DPRank, nil)
 	if err != nil {

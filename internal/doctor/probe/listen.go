@@ -20,6 +20,7 @@ import (
 
 // ears hear what one worker publishes.
 type ears struct {
+	g     *gathering
 	w     *registry.Worker
 	subs  []*nats.Subscription
 	stop  context.CancelFunc
@@ -47,7 +48,7 @@ type block struct {
 
 // listen begins to listen to a worker.
 func (g *gathering) listen(ctx context.Context, w *registry.Worker) *ears {
-	e := &ears{w: w, changed: make(chan struct{}), wanted: map[uint64]bool{}, ranks: map[uint32]*heard{}, stop: func() {}, feeds: map[uint32]*zmqfeed.Feed{}}
+	e := &ears{g: g, w: w, changed: make(chan struct{}), wanted: map[uint64]bool{}, ranks: map[uint32]*heard{}, stop: func() {}, feeds: map[uint32]*zmqfeed.Feed{}}
 	switch w.Transport {
 	case registry.JetStream, registry.Core:
 		subject := stream.Subject(g.cfg.Namespace, w.Space(), w.ID)
@@ -140,6 +141,7 @@ func (e *ears) batchLocked(b *event.Batch) {
 		for j, l := range ev.Local {
 			if !e.wanted[l] {
 				h.others++
+				e.g.meets(e.w, l)
 			} else if _, ok := h.wanted[l]; !ok {
 				h.wanted[l] = block{now, ev.Engine[j]}
 			}
@@ -149,9 +151,15 @@ func (e *ears) batchLocked(b *event.Batch) {
 	e.changed = make(chan struct{})
 }
 
-// wait waits until a rank has stored the blocks, and returns when the last one was heard,
-// and the engine's hash of the first.
-func (e *ears) wait(ctx context.Context, rank uint32, local []uint64, within time.Duration) (last time.Time, first uint64) {
+// engineHash returns what the engine of a rank calls a block; 0: it was not heard.
+func (e *ears) engineHash(rank uint32, local uint64) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.of(rank).wanted[local].engine
+}
+
+// wait waits until a rank has stored the blocks, and returns when the last one was heard.
+func (e *ears) wait(ctx context.Context, rank uint32, local []uint64, within time.Duration) (last time.Time) {
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {
@@ -164,19 +172,16 @@ func (e *ears) wait(ctx context.Context, rank uint32, local []uint64, within tim
 				}
 			}
 		}
-		if len(local) > 0 {
-			first = h.wanted[local[0]].engine
-		}
 		e.mu.Unlock()
 		if n == len(local) || e.fault != "" {
-			return last, first
+			return last
 		}
 		select {
 		case <-changed:
 		case <-deadline.C:
-			return last, first
+			return last
 		case <-ctx.Done():
-			return last, first
+			return last
 		}
 	}
 }

@@ -44,7 +44,7 @@ const (
 const (
 	familyApart  = "kvatlas_router_pairs_apart"
 	familyHanded = "kvatlas_router_handed_over_total"
-	helpHanded   = "Prompts that a decode worker was to get from a prefill worker, by result: came, or lost, where what the decode worker says of its cache tells (mooncake)."
+	helpHanded   = "Prompts that a decode worker was to get from a prefill worker, by result: came, by what the decode worker says of its cache (mooncake), or lost, by that or as it failed and the request was good."
 )
 
 func newObserver(m *obs.Metrics, p *Proxy) *observer {

@@ -98,7 +98,7 @@ func (p *patients) doctor() (code int, all []doctor.Finding, out []byte) {
 // in one line of its worker; workers without one have none.
 func TestDoctorFindsMistakes(t *testing.T) {
 	home := t.TempDir()
-	p := &patients{t: t, home: home, data: filepath.Join(home, "data"), files: t.TempDir(), next: ports(t, 340)}
+	p := &patients{t: t, home: home, data: filepath.Join(home, "data"), files: t.TempDir(), next: ports(t, 360)}
 	p.dead, p.next = p.next, p.next+1
 	for name, f := range tokentest.Files(tokentest.Template) {
 		if err := os.WriteFile(filepath.Join(p.files, name), f.Data, 0o644); err != nil {
@@ -123,7 +123,7 @@ func TestDoctorFindsMistakes(t *testing.T) {
 	}
 
 	// What kvpublisher was told wrongly, of engines in one process.
-	sound := p.engines(14)
+	sound := p.engines(17)
 	at := func(i int) [3]int { return [3]int{sound[0] + i, sound[1] + i, sound[2] + i} }
 	p.publisher("sound", at(0), "--tiers=device")
 	expect("wrong-block-size", "block_size", doctor.Fault, "16 tokens, registered are 32")
@@ -150,6 +150,12 @@ func TestDoctorFindsMistakes(t *testing.T) {
 	p.publisher("wrong-model", at(11), "--model=other")
 	expect("mistaken-eagle", "left_out", doctor.Warning, "lookahead")
 	p.publisher("mistaken-eagle", at(12), "--eagle")
+	expect("crossed-1", "events", doctor.Fault, "the events of rank 0 are those of the engine of crossed-2")
+	expect("crossed-2", "events", doctor.Fault, "the events of rank 0 are those of the engine of crossed-1")
+	p.publisher("crossed-1", [3]int{at(14)[0], at(15)[1], at(15)[2]})
+	p.publisher("crossed-2", [3]int{at(15)[0], at(14)[1], at(14)[2]})
+	expect("asks-another", "events", doctor.Fault, "the prompt for rank 0 was stored by the engine of too-many-ranks")
+	p.publisher("asks-another", [3]int{at(7)[0], at(16)[1], at(16)[2]})
 	expect("not-ours", "hash_scheme", doctor.Fault, "it will never match")
 	body := fmt.Sprintf(`{"worker_id":"not-ours","model":"m","block_size":16,"transport":"zmq","hash_scheme":"xxh3-64;seed=42","endpoints":{"http":"http://127.0.0.1:%d",`+
 		`"events":{"0":"tcp://127.0.0.1:%d"},"replay":{"0":"tcp://127.0.0.1:%d"}}}`, at(13)[0], at(13)[1], at(13)[2])
