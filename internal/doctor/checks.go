@@ -176,7 +176,7 @@ func events(f *Facts) []finding {
 		case r.Heard == 0 && r.Of != "":
 			return one(Fault, "give each kvpublisher the --engine of its own engine", "the events of rank %d are those of the engine of %s", r.DPRank, r.Of)
 		case r.Heard == 0 && r.By != "":
-			return one(Fault, "is --engine-http that of its own engine?", "the prompt for rank %d was stored by the engine of %s", r.DPRank, r.By)
+			return one(Fault, "are --engine-http and --engine of both those of their own engines?", "the prompt for rank %d arrived as that of %s", r.DPRank, r.By)
 		case r.OtherRank >= 0:
 			return one(Fault, "compare --dp-ranks with the engine's", "a prompt for rank %d was stored by rank %d", r.DPRank, r.OtherRank)
 		case r.Heard == 0 && r.Others == 0:

@@ -85,7 +85,7 @@ func TestEachCheckFinds(t *testing.T) {
 		{"events", Fault, "the events of rank 1 are those of the engine of pod-7", func(f *Facts) {
 			f.Ranks[1].Heard, f.Ranks[1].Others, f.Ranks[1].Of, f.Ranks[1].By = 0, 4, "pod-7", "pod-7"
 		}},
-		{"events", Fault, "the prompt for rank 1 was stored by the engine of pod-7", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].By = 0, "pod-7" }},
+		{"events", Fault, "the prompt for rank 1 arrived as that of pod-7", func(f *Facts) { f.Ranks[1].Heard, f.Ranks[1].By = 0, "pod-7" }},
 		{"connector", Fault, "its blocks are of 32 tokens, those of prefill workers of its model of 16: it is paired with none", func(f *Facts) { f.Worker.BlockSize, f.Engine.BlockSize = 32, 32 }},
 		{"connector", Fault, "its engine is sglang", func(f *Facts) { f.Engine.Kind = "sglang" }},
 		{"connector", Unknown, "does not say", func(f *Facts) { f.Worker.KVTransfer = "" }},
