@@ -180,7 +180,8 @@ func events(f *Facts) []finding {
 		case r.OtherRank >= 0:
 			return one(Fault, "compare --dp-ranks with the engine's", "a prompt for rank %d was stored by rank %d", r.DPRank, r.OtherRank)
 		case r.Heard == 0 && r.Others == 0:
-			return one(Fault, "are its events on, and its prefix cache? ("+enginesPage+")", "rank %d computed %d blocks, and nothing arrived of them", r.DPRank, r.Blocks)
+			return one(Fault, "are its events on, and its prefix cache, and are --engine-http and --engine of one engine? ("+enginesPage+")",
+				"rank %d computed %d blocks, and nothing arrived of them", r.DPRank, r.Blocks)
 		}
 		heard++
 	}
