@@ -270,3 +270,27 @@ func (p *Proxy) askPrefill(ctx context.Context, r *http.Request, q *call, e *fle
 	}
 	return answer, nil
 }
+
+// notPrefilled makes the request go to a decode worker alone, unless its client
+// is gone.
+func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
+	if r.Context().Err() != nil {
+		return clientGone()
+	}
+	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
+	q.refusedBefore = errors.Is(err, errRefused)
+	if said := (*prefillStatus)(nil); errors.As(err, &said) {
+		wrong := clientsFault(said.status)
+		f.fault, f.blame, q.doubted = said.fault, said.blame, q.doubted || wrong
+		q.refusedBefore = wrong // also where its engine says so of all that it gets
+	}
+	if !q.refusedBefore {
+		p.prefillFailed(q, err)
+	}
+	return f
+}
+
+func (p *Proxy) prefillFailed(q *call, err error) {
+	p.obs.prefillFailed.Inc()
+	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err), q.attr())
+}

@@ -405,30 +405,6 @@ func (p *Proxy) attempt(w http.ResponseWriter, r *http.Request, q *call, pair *r
 // final reports whether the request may go to no other worker, whatever becomes of it.
 func (q *call) final() bool { return q.options.Worker != nil || q.passage != nil }
 
-// notPrefilled makes the request go to a decode worker alone, unless its client
-// is gone.
-func (p *Proxy) notPrefilled(r *http.Request, q *call, err error) *failure {
-	if r.Context().Err() != nil {
-		return clientGone()
-	}
-	f := &failure{refusal: refuse(http.StatusBadGateway, "engine_unreachable", "the prefill worker failed"), whole: true}
-	q.refusedBefore = errors.Is(err, errRefused)
-	if said := (*prefillStatus)(nil); errors.As(err, &said) {
-		wrong := clientsFault(said.status)
-		f.fault, f.blame, q.doubted = said.fault, said.blame, q.doubted || wrong
-		q.refusedBefore = wrong // also where its engine says so of all that it gets
-	}
-	if !q.refusedBefore {
-		p.prefillFailed(q, err)
-	}
-	return f
-}
-
-func (p *Proxy) prefillFailed(q *call, err error) {
-	p.obs.prefillFailed.Inc()
-	p.limit.Warn("prefill", "a prefill worker failed; a decode worker does all of it", errAttr(err), q.attr())
-}
-
 func clientGone() *failure {
 	return &failure{refusal: refuse(499, "client_gone", "the client is gone")}
 }
