@@ -122,7 +122,8 @@ func (w *workers) heed(ctx context.Context, e *registry.Entry) {
 	case sp == nil:
 		return
 	case !e.Present():
-		w.heedPools(ctx, sp, e, nil)
+		w.pools.heed(nil)
+		sp.Unregistered(e.Key.Worker)
 		return
 	}
 	if e.Eagle() {
@@ -168,8 +169,12 @@ func (w *workers) tell(ctx context.Context) {
 		}
 	}
 	for _, e := range w.reg.Snapshot(false) {
-		if len(e.Pools) > 0 && e.Present() { // it may have left and come back meanwhile
+		switch sp := w.r.set.Lookup(e.Key.Space); {
+		case !e.Present():
+		case len(e.Pools) > 0: // it may have left and come back meanwhile
 			w.heed(ctx, &e)
+		case sp != nil: // which may be newer than the registration
+			w.heedPools(ctx, sp, &e, nil)
 		}
 		if e.Announced && e.Present() && e.Conflict == "" && e.Transport != registry.ZMQ {
 			w.r.ingest.Load().WorkerTold(ctx, e.Key.Space, e.Key.Worker, ingest.Told{Incarnation: e.Incarnation, Last: e.Last})

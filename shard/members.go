@@ -85,6 +85,8 @@ type table struct {
 	byWorker  map[uint64]map[uint32]*member
 	pools     map[uint64]*workerPools // by worker that names some
 	byPool    map[RankID]*namedPool
+	unpooled  map[uint64]struct{}          // workers that are known to name none
+	leaving   map[uint64]struct{}          // workers of pools whose registration is gone, until they are removed
 	unnamed   map[RankID]time.Time         // pools that no worker names: when that was first seen
 	ages      map[RankID]*poolAge          // of pools that age
 	named     atomic.Pointer[[]*namedPool] // by name, for lookups; does not change
@@ -98,7 +100,8 @@ type table struct {
 func newTable() *table {
 	t := &table{
 		byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
-		pools: make(map[uint64]*workerPools), byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
+		pools: make(map[uint64]*workerPools), unpooled: make(map[uint64]struct{}), leaving: make(map[uint64]struct{}),
+		byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
 	}
 	t.named.Store(&[]*namedPool{})
 	t.slots.Store(&[]atomic.Pointer[member]{})

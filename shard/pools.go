@@ -42,29 +42,34 @@ func poolID(name string) RankID { return RankID{event.WorkerID(name), event.Pool
 
 // pool returns which pool the event is about: 0 for none, which is as if the worker had none.
 func (w *workerPools) pool(ev *event.Event) int {
-	if ev.Tier >= event.NumTiers || ev.Kind == event.Cleared && ev.AllTiers {
+	if !lower(ev) {
 		return 0
 	}
 	return w.of[ev.Tier]
 }
 
+// lower reports whether the event is about one tier below the device.
+func lower(ev *event.Event) bool {
+	return ev.Tier > event.Device && ev.Tier < event.NumTiers && !(ev.Kind == event.Cleared && ev.AllTiers)
+}
+
 // SetPools tells which pools a worker's registration names; none means that it reads from
 // none. Its ranks are known from then on, as they can reuse what they never held. What the
-// index took to be the worker's on these tiers becomes the pool's. ctx bounds the wait for
-// room in the queue.
+// index took to be the worker's on these tiers becomes the pool's, and what it said of them before
+// its registration was known is said of the pool (see early). ctx bounds the wait for room in the queue.
 func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, list []event.Pool) error {
-	if len(list) == 0 && !s.table.pooled.Load() {
-		return nil
-	}
 	if err := event.CheckPools(list); err != nil {
 		return fmt.Errorf("pools of worker %d: %w", worker, err)
 	}
 	s.mu.Lock()
 	old := s.table.pools[worker]
+	delete(s.table.leaving, worker)
 	if len(list) == 0 {
 		if old != nil {
 			s.table.name(worker, nil)
 		}
+		s.table.unpooled[worker] = struct{}{}
+		s.early.forget(worker)
 		s.mu.Unlock()
 		return nil
 	}
@@ -86,18 +91,45 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 			}
 		}
 		s.table.name(worker, w)
+		delete(s.table.unpooled, worker)
 		for _, rank := range ranks {
 			if id := (RankID{worker, rank}); rank != event.PoolRank && s.table.find(id) == nil && s.table.count.Load() < int64(s.maxRanks) {
 				s.table.add(id, len(s.shards))
 			}
 		}
 		k := s.takers(w)
+		k.early = s.early.settle(worker, w)
+		k.settleIn()
 		t.inspect = func(o *owner) {
+			o.settle(k)
 			for _, m := range before {
 				o.giveTo(k, m)
 			}
+			o.settleThere(k)
 		}
 	})
+}
+
+// Unregistered says that the worker's registration is gone. Until it is removed, what is still applied of it is
+// said of the pools that it named.
+func (s *Space) Unregistered(worker uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.table.unpooled, worker)
+	if s.table.pools[worker] != nil {
+		s.table.leaving[worker] = struct{}{}
+	}
+}
+
+// leave ends what the worker names if its registration is gone. Who is back is waited for to say it.
+func (t *table) leave(worker uint64) {
+	if _, gone := t.leaving[worker]; gone {
+		delete(t.leaving, worker)
+		t.name(worker, nil)
+	}
+	if t.pools[worker] == nil {
+		delete(t.unpooled, worker)
+	}
 }
 
 // namedPool is a pool that workers name, while some do. Space.mu guards users and sources.
@@ -196,6 +228,14 @@ func (a *poolAge) tier() event.Tier {
 // AgePools takes out of pools what has not been said for their age, as of now. ctx bounds the wait
 // for room in the queue.
 func (s *Space) AgePools(ctx context.Context, now time.Time) error {
+	s.mu.Lock()
+	for _, worker := range s.early.overdue(now) {
+		s.early.forget(worker)
+		if len(s.table.byWorker[worker]) > 0 { // until it goes
+			s.table.unpooled[worker] = struct{}{}
+		}
+	}
+	s.mu.Unlock()
 	if !s.table.pooled.Load() {
 		return nil
 	}
@@ -306,12 +346,13 @@ type takers struct {
 	*workerPools
 	members []*member
 	tiers   []event.Tier // where they store now
+	early   []settled    // what the worker has said of them already, by pool; nil: nothing
 }
 
 // takers returns the members of the pools, of which any shard may have blocks from now on.
 // Space.mu is held.
 func (s *Space) takers(w *workerPools) *takers {
-	k := &takers{w, make([]*member, len(w.named)), make([]event.Tier, len(w.named))}
+	k := &takers{workerPools: w, members: make([]*member, len(w.named)), tiers: make([]event.Tier, len(w.named))}
 	for i, p := range w.named {
 		if p.sources > 0 {
 			continue // it says itself what is in it
@@ -331,8 +372,18 @@ func (s *Space) takers(w *workerPools) *takers {
 // attribute gives those events of the task's batch to pools that are about one. What it
 // changes are copies. Space.mu is held.
 func (s *Space) attribute(t *task) {
+	some := false
+	for i := range t.batch.Events {
+		some = some || lower(&t.batch.Events[i])
+	}
+	if !some {
+		return
+	}
 	w := s.table.pools[t.batch.Worker]
 	if w == nil {
+		if _, known := s.table.unpooled[t.batch.Worker]; !known {
+			s.early.hear(t.batch)
+		}
 		return
 	}
 	if !slices.ContainsFunc(t.batch.Events, func(ev event.Event) bool { return w.pool(&ev) > 0 }) {
@@ -372,6 +423,7 @@ func (s *Space) attribute(t *task) {
 			ev.Engine = w.named[p-1].back(ev.Engine, t.batch.Published)
 		case ev.Kind == event.Cleared:
 			ev.AllTiers = true
+			w.named[p-1].removals.clear(t.batch.Published)
 		case ev.Kind == event.Removed:
 			w.named[p-1].removals.add(ev.Engine, t.batch.Published)
 			if !anywhere {
@@ -381,6 +433,7 @@ func (s *Space) attribute(t *task) {
 				events, t.pooled = append(events, ev), append(t.pooled, pooled{pool: w.named[p-1]})
 			}
 		}
+		s.early.hearPool(w.named[p-1].id, ev.Kind, ev.Engine, t.batch.Published)
 		events, t.pooled = append(events, ev), append(t.pooled, pooled{pool: w.named[p-1]})
 	}
 	b := *t.batch
@@ -417,16 +470,45 @@ func (o *owner) leave(t *task, i int) {
 	if !t.ofPool(i) {
 		return
 	}
-	var all []uint64
-	o.index.Dump(t.members[i].holder, func(ev *event.Event, copies []uint32) bool {
+	t.pooled[i].pool.removals.add(o.has(t.members[i]), t.batch.Published)
+}
+
+// has returns the blocks that are here of a pool, on any of its tiers.
+func (o *owner) has(m *member) (hashes []uint64) {
+	o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
 		for j, e := range ev.Engine {
 			if copies[j] > 0 {
-				all = append(all, e)
+				hashes = append(hashes, e)
 			}
 		}
 		return true
 	})
-	t.pooled[i].pool.removals.add(all, t.batch.Published)
+	return hashes
+}
+
+// takeOut takes blocks out of a pool, on whatever tier of its own they are.
+func (o *owner) takeOut(m *member, hashes []uint64) {
+	ev := event.Event{Kind: event.Removed, Engine: hashes}
+	for ; ev.Tier < event.NumTiers; ev.Tier++ {
+		o.index.Remove(m.holder, &ev, false)
+	}
+}
+
+// gives returns which of the blocks that the worker has on a tier of the pool are in that: of those that it has
+// said something of itself those that are there by that, and of the others, which a dump had, those that have not left.
+func (k *takers) gives(p int, list []uint64) []uint64 {
+	if k.early == nil {
+		return k.named[p].dumped(list)
+	}
+	var said, dumped []uint64
+	for _, e := range list {
+		if f, is := k.early[p].of[e]; !is {
+			dumped = append(dumped, e)
+		} else if f.there {
+			said = append(said, e)
+		}
+	}
+	return append(said, k.named[p].dumped(dumped)...)
 }
 
 // giveTo gives the pools, if there are some, what the index has of the member on their tiers.
@@ -447,7 +529,7 @@ func (o *owner) giveTo(k *takers, m *member) {
 		if len(list) == 0 {
 			continue
 		}
-		list = k.named[k.of[t]-1].dumped(list)
+		list = k.gives(k.of[t]-1, list)
 		if p := k.members[k.of[t]-1]; p != nil && len(list) > 0 {
 			ev := event.Event{Kind: event.Stored, Tier: k.tiers[k.of[t]-1], Engine: list}
 			core.StoreHashOnly(o.index, p.holder, &ev, false, func(int) (core.Holder, bool) { return m.holder, true })

@@ -22,6 +22,8 @@ type removals struct {
 	order []removed // the oldest at first
 	head  int
 	next  uint64
+	// cleared is when the last was published that all blocks had left; 0: it is not known, or nobody has said so.
+	cleared int64
 }
 
 type removal struct {
@@ -54,13 +56,35 @@ func (r *removals) add(hashes []uint64, published int64) {
 	}
 }
 
+// late reports whether something that was published then comes late, after a removal that was published at gone.
+func late(published, gone int64) bool {
+	return published != 0 && gone > published && gone-published < int64(poolLate)
+}
+
+// clear notes that all blocks have left. Which those were add is told.
+func (r *removals) clear(published int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cleared = max(r.cleared, published)
+}
+
+// late reports whether that a block is there, published then, comes after it was said to have left.
+func (r *removals) late(hash uint64, published int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return late(published, r.last[hash].published) || late(published, r.cleared)
+}
+
 // back notes that blocks are said to be there, in a batch that was published then, and returns
 // those of them that have not left since.
 func (r *removals) back(hashes []uint64, published int64) []uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if late(published, r.cleared) {
+		return nil
+	}
 	return r.without(hashes, func(e uint64, gone removal) bool {
-		if late := gone.published - published; published != 0 && late > 0 && late < int64(poolLate) {
+		if late(published, gone.published) {
 			return true
 		}
 		delete(r.last, e)

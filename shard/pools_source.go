@@ -117,10 +117,7 @@ func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) er
 			if o.index.Empty(m.holder) {
 				return
 			}
-			ev := event.Event{Kind: event.Removed, Engine: hashes}
-			for ; ev.Tier < event.NumTiers; ev.Tier++ { // another run may have had it on any
-				o.index.Remove(m.holder, &ev, false)
-			}
+			o.takeOut(m, hashes)
 			o.publish(m)
 		}
 	})

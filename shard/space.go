@@ -41,10 +41,11 @@ type Space struct {
 	grouped atomic.Bool // some worker has cache groups that are told apart
 	models  *xsync.MapOf[uint64, *cacheModel]
 
-	mu struct { // guards the order of tasks and the table's writes
+	mu struct { // guards the order of tasks, the table's writes and early
 		sync.Mutex
 		closed bool
 	}
+	early early
 
 	totals struct {
 		sync.Mutex
@@ -159,9 +160,7 @@ func (s *Space) Apply(ctx context.Context, b *event.Batch, done func(core.Outcom
 	}
 	return s.submit(ctx, func(t *task) {
 		t.batch, t.done, t.scheme = b, done, scheme
-		if s.table.pooled.Load() {
-			s.attribute(t)
-		}
+		s.attribute(t)
 		t.outs[0].Refused += s.findMembers(t)
 		for _, m := range t.members {
 			if m == nil || m.groups.Load() != nil {
@@ -276,6 +275,7 @@ func (s *Space) ApplyWait(ctx context.Context, b *event.Batch) (core.Outcome, er
 func (s *Space) RemoveWorker(ctx context.Context, worker uint64) error {
 	s.models.Delete(worker) // who comes back says it again
 	return s.removeRanks(ctx, func(remove func(*member)) {
+		s.table.leave(worker)
 		for _, m := range s.table.byWorker[worker] {
 			if !m.id.Pool() { // a pool of the same name
 				remove(m)
