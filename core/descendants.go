@@ -142,6 +142,14 @@ func (x *Radix) enterNewRun(r *run, h Holder) {
 // listRun enters r in h's list of runs.
 func (x *Radix) listRun(r *run, h Holder) {
 	hs := x.holders[h]
+	x.appendRun(r, h, hs)
+	if hs.live++; hs.live == 1 {
+		x.active++
+	}
+}
+
+// appendRun puts r at the end of h's list of runs.
+func (x *Radix) appendRun(r *run, h Holder, hs *holderState) {
 	if len(hs.runs) >= 2*hs.live+32 {
 		x.sweep(h, hs)
 	}
@@ -151,9 +159,6 @@ func (x *Radix) listRun(r *run, h Holder) {
 		x.mem.Holders += runsBytes(hs)
 	}
 	hs.runs = append(hs.runs, r.id)
-	if hs.live++; hs.live == 1 {
-		x.active++
-	}
 }
 
 // sweep takes runs that h has left, and repetitions, out of h's list. Leaving a run does
@@ -162,10 +167,20 @@ func (x *Radix) listRun(r *run, h Holder) {
 func (x *Radix) sweep(h Holder, hs *holderState) {
 	x.marks++
 	keep := hs.runs[:0]
-	for _, id := range hs.runs {
+	walk, walked := x.walks[h], -1
+	for i, id := range hs.runs {
+		if walk != nil && i == walk.at {
+			walked = len(keep)
+			x.marks++ // what the walk comes to is no repetition of what it has passed
+		}
 		if r := x.run(id); r != nil && r.mark != x.marks && (r.body.Load().heldLen(0, h) > 0 || x.exceptionOf(r, h) != nil) {
 			r.mark = x.marks
 			keep = append(keep, id)
+		}
+	}
+	if walk != nil {
+		if walk.at = len(keep); walked >= 0 {
+			walk.at = walked
 		}
 	}
 	x.mem.Holders -= runsBytes(hs)
@@ -209,6 +224,9 @@ func (x *Radix) leaveRun(h Holder) {
 		x.active--
 		x.mem.Holders -= runsBytes(hs)
 		hs.runs = nil
+		if w := x.walks[h]; w != nil {
+			w.at = 0
+		}
 	}
 }
 

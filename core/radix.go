@@ -59,8 +59,9 @@ type Radix struct {
 	marks         uint32
 	steps         int // taken in what could take many for one event: tests count them
 
-	cut *Cut   // under way, or nil
-	era uint32 // number of the last cut
+	cut   *Cut             // under way, or nil
+	era   uint32           // number of the last cut
+	walks map[Holder]*Walk // under way
 }
 
 var _ Index = (*Radix)(nil)

@@ -147,6 +147,9 @@ func (x *Radix) merge(r, c *run) {
 	cb.eachHeldLen(0, func(h Holder, _ uint32) bool {
 		x.dropDescendant(r, n, h)
 		x.leaveRun(h)
+		if x.walks[h] != nil { // it may have passed r
+			x.appendRun(r, h, x.holders[h])
+		}
 		return true
 	})
 	x.releaseSegs(c, 0)

@@ -2,7 +2,9 @@ package shard
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -124,39 +126,66 @@ func (s *Space) PoolRemove(ctx context.Context, name string, hashes []uint64) er
 	return err
 }
 
-// poolChunk is how many blocks owners take out of a pool at a time: what others say is applied in between.
+// poolChunk is how many blocks owners look at, or take out of a pool, at a time: what others say is applied in between.
 const poolChunk = 4096
 
 // PoolKeep takes out of a pool with a stream of its own what keep does not want: owners only name what they
-// have, and are not held up while keep is asked. ctx bounds the wait for room in the queue.
+// have, some of it at a time, and are not held up while keep is asked. ctx bounds the wait for room in the queue.
 func (s *Space) PoolKeep(ctx context.Context, name string, keep func(hash uint64) bool) error {
-	has := make([][]uint64, len(s.shards))
-	_, err := s.ofSource(ctx, name, func(m *member, t *task) {
-		t.inspect = func(o *owner) {
-			if o.index.Empty(m.holder) {
-				return
-			}
-			o.index.Dump(m.holder, func(ev *event.Event, copies []uint32) bool {
-				for j, e := range ev.Engine {
-					if copies[j] > 0 {
-						has[o.number] = append(has[o.number], e)
-					}
+	walks := make([]*core.Walk, len(s.shards)) // each its owner's
+	defer func() {
+		_ = s.submitWait(context.WithoutCancel(ctx), func(t *task) { // it fails if the space is closed
+			t.inspect = func(o *owner) {
+				if w := walks[o.number]; w != nil {
+					w.End()
 				}
-				return true
-			})
+			}
+		})
+	}()
+	var of *member
+	for {
+		has, left, busy := make([][]uint64, len(s.shards)), atomic.Bool{}, atomic.Bool{}
+		m, err := s.ofSource(ctx, name, func(m *member, t *task) {
+			anew := m != of // it was loaded from a snapshot meanwhile
+			t.inspect = func(o *owner) {
+				w := walks[o.number]
+				if anew {
+					w = o.walk(m, w)
+				}
+				if walks[o.number] = w; w == nil {
+					busy.Store(true)
+				} else if !w.Next(poolChunk, func(e uint64) { has[o.number] = append(has[o.number], e) }) {
+					left.Store(true)
+				}
+			}
+		})
+		if err != nil || m == nil {
+			return err
 		}
-	})
-	if err != nil {
-		return err
-	}
-	for _, list := range has {
-		for some := range slices.Chunk(slices.DeleteFunc(list, keep), poolChunk) {
-			if err := s.PoolRemove(ctx, name, some); err != nil {
+		if of = m; busy.Load() {
+			return fmt.Errorf("what pool %q has is gone through already", name)
+		}
+		if gone := slices.DeleteFunc(slices.Concat(has...), keep); len(gone) > 0 {
+			if err := s.PoolRemove(ctx, name, gone); err != nil {
 				return err
 			}
 		}
+		if !left.Load() {
+			return nil
+		}
 	}
-	return nil
+}
+
+// walk begins a walk over what the pool has here, in the place of the one before; nil: another one is still under way.
+func (o *owner) walk(m *member, before *core.Walk) *core.Walk {
+	if before != nil {
+		before.End()
+	}
+	x, _ := o.index.(interface{ BeginWalk(core.Holder) *core.Walk })
+	if x == nil {
+		return nil
+	}
+	return x.BeginWalk(m.holder)
 }
 
 // ofSource has prepare fill in a task about the pool, if it has a stream of its own and there is

@@ -190,3 +190,71 @@ func TestAPoolsOwnStreamAndDumps(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestAPoolIsGoneThroughWhileItsRunsMove: what is in a pool is found and what is to go is taken out, whatever others' events do to
+// the runs that it is in meanwhile.
+func TestAPoolIsGoneThroughWhileItsRunsMove(t *testing.T) {
+	for _, shards := range []int{1, 3} {
+		rnd := rand.New(rand.NewPCG(4, uint64(shards)))
+		sp := openSpace(t, Config{Shards: shards})
+		if err := sp.SetPools(t.Context(), 1, []uint32{0}, sourced()); err != nil {
+			t.Fatal(err)
+		}
+		sp.PoolReadable("own", true)
+		const chains, blocks = 4 * poolChunk / 16, 16
+		first := func(chain int) uint64 { return uint64(chain)<<8 + 1 }
+		path := func(chain, n, tail int) []uint64 { // that leaves the chain at n
+			list := make([]uint64, 0, n+tail)
+			for i := range n + tail {
+				e := first(chain) + uint64(i)
+				if i >= n {
+					e += uint64(n) * 1e6
+				}
+				list = append(list, e)
+			}
+			return list
+		}
+		in := make(map[uint64]bool)
+		for c := range chains {
+			list := path(c, blocks, 0)
+			apply(t, sp, chain(1, 0, list...))
+			for i, e := range list { // some with holes
+				if c%3 > 0 || i%5 > 0 {
+					in[e] = true
+				}
+			}
+		}
+		for some := range slices.Chunk(slices.Sorted(maps.Keys(in)), poolChunk) {
+			if unplaced, err := sp.PoolStore(t.Context(), "own", some); err != nil || len(unplaced) > 0 {
+				t.Fatal(len(unplaced), err)
+			}
+		}
+		for round := range 3 {
+			asked := 0
+			if err := sp.PoolKeep(t.Context(), "own", func(e uint64) bool {
+				if !in[e] {
+					t.Fatalf("%x is not in the pool", e)
+				}
+				if asked++; asked%50 == 0 {
+					c := rnd.IntN(chains)
+					worker := rnd.Uint64N(3)
+					if rnd.IntN(2) == 0 {
+						apply(t, sp, chain(worker, 0, path(c, rnd.IntN(blocks), 1+rnd.IntN(2*blocks))...))
+					} else {
+						apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: event.Removed, Engine: path(c, blocks, 0)[rnd.IntN(blocks):]}}})
+					}
+				}
+				if e%7 == uint64(round) {
+					return false
+				}
+				return true
+			}); err != nil {
+				t.Fatal(err)
+			}
+			maps.DeleteFunc(in, func(e uint64, _ bool) bool { return e%7 == uint64(round) })
+			if p := sp.Pools(); len(p) != 1 || p[0].Blocks != len(in) {
+				t.Errorf("%d shards, round %d: %+v, want %d blocks", shards, round, p, len(in))
+			}
+		}
+	}
+}
