@@ -108,6 +108,7 @@ type Follower struct {
 	stat     Status
 	last     uint64 // number of the last message
 	heard    bool   // there was one, of this connection
+	silent   bool   // there was none since the last list began
 	listing  bool
 	again    bool // another list is needed
 	listPace pace.Pace
@@ -272,7 +273,7 @@ func (f *Follower) take(ctx context.Context, m message) error {
 		f.again, f.over = true, f.listing // which may be of before
 		f.hide("gap", "messages of the stream are missing")
 	}
-	f.heard, f.last = true, m.number
+	f.heard, f.silent, f.last = true, false, m.number
 	if f.listing && !f.over {
 		f.waiting = append(f.waiting, m)
 		if f.waits += len(m.payload) + messageRoom; f.waits > f.cfg.MaxWaiting {

@@ -19,7 +19,7 @@ const maxKey = 4096
 
 // list begins to read all keys of the store, beside the stream.
 func (f *Follower) list(ctx context.Context) {
-	f.listing, f.again, f.over, f.waiting, f.waits = true, false, false, nil, 0
+	f.listing, f.again, f.over, f.silent, f.waiting, f.waits = true, false, false, true, nil, 0
 	lists := f.lists
 	f.bodies.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, f.cfg.ListLimit)
@@ -73,7 +73,7 @@ func (f *Follower) listed(ctx context.Context, l listing) error {
 		if l.err == nil {
 			return nil
 		}
-		if !f.stat.Readable {
+		if !f.stat.Readable || f.silent { // a connection stays when nobody is at its other end any more, or stands still
 			f.hide("list", l.err.Error())
 		} else {
 			f.log.Warn("list", "a pool's keys cannot be listed", slog.Any("error", l.err))
