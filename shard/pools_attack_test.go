@@ -1,7 +1,10 @@
 package shard
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,5 +141,106 @@ func TestPoolsOfHybridModelsAreEstimates(t *testing.T) {
 		if sp.Find([]uint64{first, first + 1}, &r); r.Exact() != want {
 			t.Errorf("of %d: exact %v", first, r.Exact())
 		}
+	}
+}
+
+// TestPoolsWhileAllChanges: pools are named, renamed, given up and named again, workers leave, and stores are listed, while events
+// and lookups fly. In the end all is as what was said last says, and nothing is remembered for anybody.
+func TestPoolsWhileAllChanges(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 3, MaxRanks: 64})
+	const workers, rounds = 6, 300
+	lists := [][]event.Pool{
+		nil, {{Name: "a"}}, {{Name: "b", Age: 30}}, {{Name: "a", Tiers: []string{"disk"}}, {Name: "b"}}, {{Name: "own", Source: sourced()[0].Source}, {Name: "a", Tiers: []string{"disk"}}},
+	}
+	var all sync.WaitGroup
+	run := func(seed uint64, f func(rnd *rand.Rand, round int) error) {
+		all.Go(func() {
+			rnd := rand.New(rand.NewPCG(seed, 9))
+			for round := range rounds {
+				if err := f(rnd, round); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	names := func(rnd *rand.Rand) []uint64 {
+		list := make([]uint64, 1+rnd.IntN(8))
+		for i := range list {
+			list[i] = uint64(i + 1)
+		}
+		return list
+	}
+	ctx := t.Context()
+	for w := range uint64(workers) {
+		run(w, func(rnd *rand.Rand, _ int) error {
+			list := names(rnd)
+			ev := event.Event{Kind: event.Stored, Engine: list, Local: list}
+			if rnd.IntN(3) > 0 {
+				ev = event.Event{Kind: event.Kind(1 + rnd.IntN(2)), Tier: event.Tier(2 + rnd.IntN(2)), Engine: list}
+			}
+			if rnd.IntN(20) == 0 {
+				ev = event.Event{Kind: event.Cleared, Tier: event.Disk, AllTiers: rnd.IntN(2) == 0}
+			}
+			_, err := sp.ApplyWait(ctx, &event.Batch{Space: sp.Key(), Worker: w, Published: rnd.Int64N(3), Events: []event.Event{ev}})
+			return err
+		})
+	}
+	run(100, func(rnd *rand.Rand, _ int) error {
+		w := rnd.Uint64N(workers)
+		switch rnd.IntN(8) {
+		case 0:
+			sp.Unregistered(w)
+			return sp.RemoveWorker(ctx, w)
+		case 1:
+			sp.Unregistered(w)
+			return nil
+		}
+		return sp.SetPools(ctx, w, []uint32{0}, lists[rnd.IntN(len(lists))])
+	})
+	run(101, func(rnd *rand.Rand, round int) error {
+		if err := sp.AgePools(ctx, time.Unix(int64(1e6+20*round), 0)); err != nil {
+			return err
+		}
+		sp.PoolReadable("own", rnd.IntN(2) == 0)
+		if _, err := sp.PoolStore(ctx, "own", names(rnd)); err != nil {
+			return err
+		}
+		if err := sp.PoolRemove(ctx, "own", names(rnd)[:1]); err != nil {
+			return err
+		}
+		return sp.PoolKeep(ctx, "own", func(e uint64) bool { return e%2 == 0 })
+	})
+	for i := range uint64(2) {
+		run(200+i, func(*rand.Rand, int) error {
+			var r Result
+			sp.Find([]uint64{1, 2, 3, 4, 5, 6, 7, 8}, &r)
+			for _, p := range r.Pools() {
+				if p.Depth > 8 {
+					return fmt.Errorf("%+v", p)
+				}
+			}
+			sp.Pools()
+			return nil
+		})
+	}
+	all.Wait()
+	for w := range uint64(workers) {
+		if err := sp.SetPools(ctx, w, []uint32{0}, lists[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sp.early.ops != nil || len(sp.early.of) > 0 || len(sp.table.leaving) > 0 || len(sp.table.unpooled) > 0 {
+		t.Errorf("left are %d, %v, %v, %v", len(sp.early.ops), sp.early.of, sp.table.leaving, sp.table.unpooled)
+	}
+	apply(t, sp, chain(0, 0, 1, 2, 3, 4, 5, 6, 7, 8))
+	for _, kind := range []event.Kind{event.Cleared, event.Stored} {
+		apply(t, sp, &event.Batch{Space: sp.Key(), Events: []event.Event{{Kind: kind, Tier: event.External, Engine: []uint64{1, 2, 3, 4, 5, 6, 7, 8}[:5]}}})
+	}
+	if got := foundRanks(sp, 1, 2, 3, 4, 5, 6, 7, 8); len(got) != workers || got[RankID{0, 0}] != 8 || got[RankID{1, 0}] < 5 {
+		t.Errorf("%v", got)
+	}
+	if p := sp.Pools(); len(p) != 1 || p[0] != (PoolStat{"a", 5, workers}) {
+		t.Errorf("%+v", p)
 	}
 }

@@ -3,6 +3,7 @@ package pools
 import (
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,8 @@ func TestAMasterThatStandsStill(t *testing.T) {
 	f := follow(t, s, x, func(c *Config) { c.Relist, c.ListLimit = 20*time.Millisecond, 50*time.Millisecond })
 	x.is(t, f, "listed", true, 1)
 	still := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(still) })
+	t.Cleanup(goOn) // before the server waits for who asks it
 	s.mu.Lock()
 	s.hold = still
 	s.mu.Unlock()
@@ -24,7 +27,7 @@ func TestAMasterThatStandsStill(t *testing.T) {
 	s.mu.Lock()
 	s.hold = nil
 	s.mu.Unlock()
-	close(still)
+	goOn()
 	x.is(t, f, "it goes on", true, 1)
 }
 
