@@ -35,6 +35,8 @@ func TestAMasterThatStandsStill(t *testing.T) {
 func TestKeysThatNeverEnd(t *testing.T) {
 	s, x := newStore(t), &index{has: map[uint64]bool{}}
 	lists := make(chan struct{}, 1000)
+	trickle := time.NewTicker(time.Millisecond)
+	t.Cleanup(trickle.Stop)
 	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case lists <- struct{}{}:
@@ -44,7 +46,7 @@ func TestKeysThatNeverEnd(t *testing.T) {
 			if _, err := w.Write([]byte(objectKey(0, 7) + "\n")); err != nil || http.NewResponseController(w).Flush() != nil {
 				return
 			}
-			time.Sleep(time.Millisecond)
+			<-trickle.C
 		}
 	}))
 	t.Cleanup(keys.Close)

@@ -57,6 +57,8 @@ func TestSlowPoolsHoldUpThemselvesAlone(t *testing.T) {
 			}
 		}
 	}()
+	trickle := time.NewTicker(10 * time.Millisecond)
+	t.Cleanup(trickle.Stop)
 	var two atomic.Bool
 	all := keys(func(w http.ResponseWriter, _ *http.Request) {
 		if _, _ = fmt.Fprintln(w, key(0)); two.Load() {
@@ -71,7 +73,7 @@ func TestSlowPoolsHoldUpThemselvesAlone(t *testing.T) {
 				if _, err := fmt.Fprintln(w, key(0)); err != nil || http.NewResponseController(w).Flush() != nil {
 					return
 				}
-				time.Sleep(10 * time.Millisecond)
+				<-trickle.C
 			}
 		})},
 		{Events: "tcp://" + mute.Addr().String(), Keys: all},
