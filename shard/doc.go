@@ -15,7 +15,8 @@
 //   - A rank's state is replaced in one step: a lookup sees the old one or the
 //     new one, whole (Replacement).
 //   - A pool that workers share is a holder of its own, and no rank: what happens to them
-//     does not change it (pools.go).
+//     does not change it (pools.go). When a worker's registration becomes known does not change it
+//     either, within bounds (pools_early.go).
 //   - Every queue is bounded; a full one blocks the caller of Apply.
 //
 // What was decided: one owner goroutine a shard with readers beside it, so that no lock

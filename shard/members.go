@@ -86,7 +86,7 @@ type table struct {
 	pools     map[uint64]*workerPools // by worker that names some
 	byPool    map[RankID]*namedPool
 	unpooled  map[uint64]struct{}          // workers that are known to name none
-	leaving   map[uint64]struct{}          // workers of pools whose registration is gone, until they are removed
+	leaving   map[uint64]time.Time         // workers of pools whose registration is gone, until they are removed: since when, as far as AgePools has looked
 	unnamed   map[RankID]time.Time         // pools that no worker names: when that was first seen
 	ages      map[RankID]*poolAge          // of pools that age
 	named     atomic.Pointer[[]*namedPool] // by name, for lookups; does not change
@@ -100,7 +100,7 @@ type table struct {
 func newTable() *table {
 	t := &table{
 		byWorker: make(map[uint64]map[uint32]*member), replacing: make(map[RankID]*Replacement),
-		pools: make(map[uint64]*workerPools), unpooled: make(map[uint64]struct{}), leaving: make(map[uint64]struct{}),
+		pools: make(map[uint64]*workerPools), unpooled: make(map[uint64]struct{}), leaving: make(map[uint64]time.Time),
 		byPool: make(map[RankID]*namedPool), unnamed: make(map[RankID]time.Time), ages: make(map[RankID]*poolAge),
 	}
 	t.named.Store(&[]*namedPool{})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/kvatlas/kvatlas/core"
 	"github.com/kvatlas/kvatlas/event"
@@ -110,13 +111,13 @@ func (s *Space) SetPools(ctx context.Context, worker uint64, ranks []uint32, lis
 }
 
 // Unregistered says that the worker's registration is gone. Until it is removed, what is still applied of it is
-// said of the pools that it named.
+// said of the pools that it named; where nobody removes it, for a minute.
 func (s *Space) Unregistered(worker uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.table.unpooled, worker)
-	if s.table.pools[worker] != nil {
-		s.table.leaving[worker] = struct{}{}
+	if _, known := s.table.leaving[worker]; !known && s.table.pools[worker] != nil {
+		s.table.leaving[worker] = time.Time{}
 	}
 }
 

@@ -24,7 +24,10 @@ func (a *poolAge) tier() event.Tier {
 	return a.slot
 }
 
-// AgePools takes out of pools what has not been said for their age, as of now. ctx bounds the wait
+// leavingKeep is how long what is left to be read of a worker without a registration is awaited.
+const leavingKeep = time.Minute
+
+// AgePools takes out of pools what has not been said for their age, and ends what is awaited of workers for too long, as of now. ctx bounds the wait
 // for room in the queue.
 func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
@@ -32,6 +35,13 @@ func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 		s.early.forget(worker)
 		if len(s.table.byWorker[worker]) > 0 { // until it goes
 			s.table.unpooled[worker] = struct{}{}
+		}
+	}
+	for worker, since := range s.table.leaving {
+		if since.IsZero() {
+			s.table.leaving[worker] = now
+		} else if now.Sub(since) >= leavingKeep {
+			s.table.leave(worker)
 		}
 	}
 	s.mu.Unlock()

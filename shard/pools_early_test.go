@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/core/coretest"
 	"github.com/kvatlas/kvatlas/event"
 )
 
@@ -68,11 +69,7 @@ func (x *poolTwins) check(less bool) {
 // at any point or never, against the same with registrations that were there before. Where engines
 // are reset, leave and dump meanwhile, what a pool has is no more than in time.
 func TestARegistrationThatComesLateIsAsInTime(t *testing.T) {
-	seeds := uint64(200)
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
+	for _, seed := range coretest.Seeds(200) {
 		for _, rough := range []bool{false, true} {
 			lateHistory(t, seed, rough)
 		}
@@ -268,6 +265,14 @@ func TestWhatAWorkerSaysBeforeItIsRemovedIsOfItsPools(t *testing.T) {
 	}
 	say(0, event.Removed, 3)
 	has("of one that is registered", 0, 2)
+	has("before nobody has removed it", 0, 2)
+	sp.Unregistered(0) // and nobody removes it
+	for _, at := range []int64{1000, 1059, 1060} {
+		if err := sp.AgePools(t.Context(), time.Unix(at, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has("nobody has removed it", 0, 1)
 	sp.Unregistered(7) // of whom nobody has heard
 	if len(sp.table.leaving) != 0 {
 		t.Errorf("%v", sp.table.leaving)
