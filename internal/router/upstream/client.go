@@ -124,7 +124,12 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 			k.abort = x.let
 		}
 		resp, err := k.exchange(req, data, x, used)
-		if err == nil {
+		switch {
+		case err == nil && used && resp.StatusCode == http.StatusRequestTimeout && resp.Close:
+			// The engine's word that it waited for a request for too long, which crossed this one.
+			_ = resp.Body.Close() // it is nobody's
+			return nil, true, nil
+		case err == nil:
 			return resp, false, nil
 		}
 		k.end(false)

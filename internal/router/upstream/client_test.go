@@ -492,6 +492,59 @@ func TestStaleConnections(t *testing.T) {
 	}
 }
 
+// What an engine says when it gives up waiting for a request (408, and the end of the
+// connection) may cross the next request: that goes again, on a new connection. A 408 to the
+// first request of a connection, or of an engine that keeps the connection, is an answer.
+func TestTimeoutsThatCrossARequest(t *testing.T) {
+	const whole = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"
+	for name, c := range map[string]struct {
+		answers [][]string // of each connection, one after another
+		want    []int
+		stale   int
+	}{
+		"crossed":                {[][]string{{whole, "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno"}, {whole}}, []int{200, 200}, 1},
+		"crossed, and no length": {[][]string{{whole, "HTTP/1.0 408 Request Time-out\r\n\r\n<html>"}, {whole}}, []int{200, 200}, 1},
+		"both connections":       {[][]string{{whole, "HTTP/1.1 408 A\r\nConnection: close\r\n\r\n"}, {"HTTP/1.1 408 A\r\nConnection: close\r\n\r\n"}}, []int{200, 408}, 1},
+		"the first":              {[][]string{{"HTTP/1.1 408 A\r\nConnection: close\r\n\r\n"}}, []int{408}, 0},
+		"the connection stays":   {[][]string{{whole, "HTTP/1.1 408 A\r\nContent-Length: 0\r\n\r\n"}}, []int{200, 408}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var next atomic.Int64
+			url := raw(t, func(n net.Conn) {
+				i := int(next.Add(1)) - 1
+				if i >= len(c.answers) {
+					return
+				}
+				in := bufio.NewReader(n)
+				for k, answer := range c.answers[i] {
+					if k > 0 { // raw has read the first request
+						if _, err := http.ReadRequest(in); err != nil {
+							return
+						}
+					}
+					_, _ = io.WriteString(n, answer)
+				}
+			})
+			stale := 0
+			cl := client(t, Config{Stale: func() { stale++ }})
+			for i, want := range c.want {
+				resp, err := ask(t.Context(), cl, http.MethodPost, url, nil)
+				if err != nil {
+					t.Fatalf("request %d: %v", i, err)
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+				if resp.StatusCode != want {
+					t.Errorf("request %d: %d", i, resp.StatusCode)
+				}
+				_ = resp.Body.Close()
+			}
+			if stale != c.stale {
+				t.Errorf("%d stale", stale)
+			}
+		})
+	}
+}
+
 // What was idle for longer than it may be is not used.
 func TestOldConnectionsAreNotUsed(t *testing.T) {
 	var conns atomic.Int64

@@ -29,8 +29,9 @@
 //   - A connection is used again only after an answer that was read to its end,
 //     and only if nothing came on it since.
 //   - A request is sent once, and once more on a new connection if it went on one that
-//     had been idle and ended before a byte of the answer. Whether to repeat it
-//     otherwise is for the caller to know.
+//     had been idle and ended before a byte of the answer, or with a 408: the request
+//     and the engine's word that none had come in time have crossed. Whether to repeat
+//     it otherwise is for the caller to know.
 //   - The end of a request's context ends the wait for its answer, and the
 //     answer's body.
 //
