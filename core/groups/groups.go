@@ -76,7 +76,7 @@ func New(list []Group, unit int) (*Layout, error) {
 		switch {
 		case g.Kind >= numKinds:
 			return nil, fmt.Errorf("%w: group %d is of kind %d", ErrLayout, i, g.Kind)
-		case g.Block < 1 || g.Block > maxTokens || g.Span < 0 || g.Span > maxTokens:
+		case g.Block < 1 || g.Block > maxTokens || g.Span < 0 || g.Span > maxSpan:
 			return nil, fmt.Errorf("%w: group %d has blocks of %d tokens and a span of %d", ErrLayout, i, g.Block, g.Span)
 		case (g.Kind == Window || g.Kind == Chunked) && g.Span == 0:
 			return nil, fmt.Errorf("%w: group %d does not say how far it looks back", ErrLayout, i)
@@ -105,8 +105,12 @@ func New(list []Group, unit int) (*Layout, error) {
 	return l, nil
 }
 
-// maxTokens bounds sizes, so that no product of two overflows where an int has 32 bits.
-const maxTokens = 1 << 15
+// Sizes are bounded, so that no product of two blocks, and no sum of a span and a block,
+// overflows where an int has 32 bits.
+const (
+	maxTokens = 1 << 15
+	maxSpan   = 1 << 24 // as events have it at most
+)
 
 func (l *Layout) add(i int, g Group) {
 	for j := range l.classes {

@@ -75,19 +75,49 @@ func TestLayoutsThatCannotBe(t *testing.T) {
 		list []Group
 		unit int
 	}{
-		"none":                  {nil, 0},
-		"too many":              {make([]Group, MaxGroups+1), 0},
-		"a block of nothing":    {[]Group{{}}, 0},
-		"an odd kind":           {[]Group{{Kind: numKinds, Block: 1}}, 0},
-		"a window of nothing":   {[]Group{{Kind: Window, Block: 1}}, 0},
-		"a block that is great": {[]Group{{Block: maxTokens + 1}}, 0},
-		"an odd unit":           {[]Group{{Block: 16}}, 3},
-		"a unit below 0":        {[]Group{{Block: 16}}, -1},
-		"16 and 24":             {[]Group{{Block: 16}, {Block: 24}}, 0},
-		"nothing in common":     {[]Group{{Block: 32749}, {Block: 32719}}, 1},
+		"none":                   {nil, 0},
+		"too many":               {make([]Group, MaxGroups+1), 0},
+		"a block of nothing":     {[]Group{{}}, 0},
+		"an odd kind":            {[]Group{{Kind: numKinds, Block: 1}}, 0},
+		"a window of nothing":    {[]Group{{Kind: Window, Block: 1}}, 0},
+		"a window that is great": {[]Group{{Kind: Window, Block: 1, Span: maxSpan + 1}}, 0},
+		"a block that is great":  {[]Group{{Block: maxTokens + 1}}, 0},
+		"an odd unit":            {[]Group{{Block: 16}}, 3},
+		"a unit below 0":         {[]Group{{Block: 16}}, -1},
+		"16 and 24":              {[]Group{{Block: 16}, {Block: 24}}, 0},
+		"nothing in common":      {[]Group{{Block: 32749}, {Block: 32719}}, 1},
 	} {
 		if _, err := New(c.list, c.unit); !errors.Is(err, ErrLayout) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Where groups agree nowhere, candidates come down block by block: what each of them asks is
+// in all no more than a few times the prompt's blocks, whatever windows and chunks a stream
+// declares.
+func TestDisagreementCostsWhatThePromptDoes(t *testing.T) {
+	const blocks = 4096
+	for _, kind := range []Kind{Window, Chunked} {
+		for _, eagle := range []bool{false, true} {
+			if eagle && kind == Chunked {
+				continue
+			}
+			l, err := New([]Group{
+				{Kind: Full, Block: 1}, {Kind: kind, Block: 1, Span: blocks / 2, Eagle: eagle},
+				{Kind: Window, Block: 1, Span: 2}, {Kind: State, Block: 1},
+			}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			have := l.Reusable(blocks+1, func(g, end int) bool {
+				asked++
+				return g < 2 || g == 2 && end%2 == 0 || g == 3 && end%2 == 1
+			})
+			if have != 0 || asked > 8*blocks {
+				t.Errorf("kind %d, EAGLE %v: %d tokens, asked %d times of %d blocks", kind, eagle, have, asked, blocks)
+			}
 		}
 	}
 }

@@ -37,7 +37,7 @@ func NewModel(list []event.CacheGroup, blockSize uint32) (*Model, error) {
 		}
 		m.known |= 1 << g.Number
 		m.numbers = append(m.numbers, g.Number)
-		layout = append(layout, Group{Kind: kind, Block: int(g.BlockSize), Span: int(min(g.Span, maxTokens)), Eagle: g.Eagle})
+		layout = append(layout, Group{Kind: kind, Block: int(g.BlockSize), Span: int(g.Span), Eagle: g.Eagle})
 	}
 	if m.known&1 == 0 || len(list) < 2 {
 		return nil, fmt.Errorf("%w: there is no group 0, or no other one", ErrLayout)

@@ -14,7 +14,7 @@ func (l *Layout) Reusable(tokens int, held Held) int {
 	}
 	p := prompt{Layout: l, known: tokens - tokens%l.unit, held: held}
 	if len(l.classes) == 1 && len(l.classes[0].members) == 1 {
-		return p.longest(&l.classes[0], tokens-1, l.classes[0].Eagle)
+		return p.longest(0, tokens-1, l.classes[0].Eagle)
 	}
 	return p.agree(tokens - 1)
 }
@@ -24,7 +24,12 @@ type prompt struct {
 	*Layout
 	known int // tokens up to the last boundary
 	held  Held
+	runs  [MaxGroups]run // of classes that need several blocks: what a candidate before showed
 }
+
+// run is a stretch of which a class has all blocks. Candidates come down in small steps where
+// classes disagree; none of them looks again at what one before it has seen.
+type run struct{ low, high int }
 
 // agree returns the longest prefix of at most most tokens that all classes accept. Each
 // accepts the candidate or shortens it, until none does: it never grows.
@@ -48,7 +53,7 @@ func (p *prompt) agree(most int) int {
 			if drop && c.Kind != State {
 				limit = min(now+p.margin(c), p.known)
 			}
-			n := p.longest(c, limit, drop)
+			n := p.longest(i, limit, drop)
 			switch {
 			case drop:
 				proven |= 1 << i
@@ -89,12 +94,13 @@ func (p *prompt) has(c *class, end int) bool {
 
 // longest returns the longest prefix of at most limit tokens that the class accepts,
 // without the last block if that is to be dropped.
-func (p *prompt) longest(c *class, limit int, drop bool) int {
+func (p *prompt) longest(i, limit int, drop bool) int {
+	c := &p.classes[i]
 	switch c.Kind {
 	case Window:
-		return p.window(c, limit, drop)
+		return p.window(c, &p.runs[i], limit, drop)
 	case Chunked:
-		return p.chunked(c, limit)
+		return p.chunked(c, &p.runs[i], limit)
 	case State:
 		return p.state(c, limit)
 	default:
@@ -124,33 +130,42 @@ func (p *prompt) full(c *class, limit int, drop bool) int {
 }
 
 // window: the last blocks that the window reaches, or all.
-func (p *prompt) window(c *class, limit int, drop bool) int {
+func (p *prompt) window(c *class, seen *run, limit int, drop bool) int {
 	beyond := 0 // tokens that are dropped
 	need := (c.Span - 1 + c.Block - 1) / c.Block
 	if drop {
 		beyond = c.Block
 		need++
 	}
-	run := 0 // blocks, from the candidate's last one back
+	blocks := 0 // from the candidate's last one back
 	at := limit - limit%c.Block
 	edge := at
-	for ; at > 0; at -= c.Block {
+	for at > 0 {
+		before := at - c.Block
 		switch {
+		case seen.low < at && at <= seen.high:
+			before = seen.low
 		case !p.has(c, at):
-			run = 0
+			blocks, at = 0, before
 			continue
-		case run == 0 && (at-beyond)%p.align != 0:
-			continue
-		case run == 0:
+		}
+		if blocks == 0 {
+			if (at-beyond)%p.align != 0 {
+				at -= c.Block
+				continue
+			}
 			edge = at
 		}
-		if run++; run >= need {
+		blocks += (at - before) / c.Block
+		if at = before; blocks >= need {
+			*seen = run{at, edge}
 			return edge - beyond
 		}
 	}
-	if run == 0 {
+	if blocks == 0 {
 		return 0
 	}
+	*seen = run{0, edge}
 	edge -= edge % p.align // all of the prompt before it is there
 	if edge = max(0, edge-beyond); edge > 0 {
 		edge -= edge % p.align
@@ -159,12 +174,17 @@ func (p *prompt) window(c *class, limit int, drop bool) int {
 }
 
 // chunked: all blocks from the start of the chunk in which the next token is.
-func (p *prompt) chunked(c *class, limit int) int {
-	hit := limit / c.Span * c.Span
-	hit -= hit % c.Block
+func (p *prompt) chunked(c *class, seen *run, limit int) int {
+	start := limit / c.Span * c.Span
+	start -= start % c.Block
+	hit := start
+	if seen.low == start {
+		hit = max(hit, min(seen.high, limit-limit%c.Block))
+	}
 	for hit+c.Block <= limit && p.has(c, hit+c.Block) {
 		hit += c.Block
 	}
+	*seen = run{start, hit}
 	return hit
 }
 

@@ -278,6 +278,34 @@ func TestModelsThatSayTooLittle(t *testing.T) {
 	}
 }
 
+// A window or a chunk of more tokens than most prompts have counts as it is: what is left of
+// it does not do.
+func TestWindowsLongerThanPrompts(t *testing.T) {
+	const span, blocks = 1 << 16, 24 // of 4,096 tokens
+	for _, kind := range []string{"sliding_window", "chunked_local_attention"} {
+		model, err := NewModel([]event.CacheGroup{{Kind: "full_attention", BlockSize: 4096}, {Number: 2, Kind: kind, BlockSize: 4096, Span: span}}, 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := NewTable()
+		ev := event.Event{Kind: event.Stored}
+		for i := range uint64(blocks) {
+			ev.Engine, ev.Local = append(ev.Engine, i+1), append(ev.Local, i+1)
+		}
+		table.Apply(&ev, true)
+		seqs := places(ev.Local)
+		table.Apply(&event.Event{Kind: event.Stored, Group: 2, Engine: ev.Engine[12:]}, true)
+		want := uint32(0) // the window reaches back to block 8
+		if kind == "chunked_local_attention" {
+			table.Apply(&event.Event{Kind: event.Removed, Group: 2, Engine: ev.Engine[16:]}, true)
+			want = 16 // where the second chunk begins
+		}
+		if have := table.Reusable(model, seqs, 0, [event.NumTiers]uint32{blocks, blocks, blocks, blocks}); have[0] != want {
+			t.Errorf("%s: %d blocks are reusable, want %d", kind, have[0], want)
+		}
+	}
+}
+
 // What a block of a rank with groups takes, and to ask about a prompt of 1,024 blocks.
 func BenchmarkTable(b *testing.B) {
 	list := []event.CacheGroup{{Number: 0, Kind: "full_attention", BlockSize: 16}, {Number: 2, Kind: "sliding_window", BlockSize: 16, Span: 4096}}
