@@ -66,7 +66,7 @@ func MergeCacheGroups(said, known []CacheGroup) []CacheGroup {
 			continue
 		}
 		g := &all[i]
-		if k.Kind == Untold || g.Span != 0 && k.Span != 0 && g.Span != k.Span {
+		if k.Kind == Untold || reach(g.Kind) != reach(k.Kind) || differ(g.Span, k.Span) || differ(g.BlockSize, k.BlockSize) {
 			g.Kind = Untold // one of the two is of another model
 		}
 		if g.BlockSize == 0 {
@@ -80,3 +80,17 @@ func MergeCacheGroups(said, known []CacheGroup) []CacheGroup {
 	slices.SortFunc(all, func(a, b CacheGroup) int { return int(a.Number) - int(b.Number) })
 	return all
 }
+
+// reach returns one name for all kinds that look back alike: MLA is full attention, too.
+func reach(kind string) string {
+	switch kind {
+	case "mla_attention", "sink_full_attention":
+		return "full_attention"
+	case "sliding_window_mla":
+		return "sliding_window"
+	}
+	return kind
+}
+
+// differ tells whether two sizes that are both known are not the same.
+func differ(a, b uint32) bool { return a != 0 && b != 0 && a != b }

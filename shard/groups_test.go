@@ -23,6 +23,7 @@ type hybridRank struct {
 	id     RankID
 	oracle *groups.Oracle
 	held   map[uint64]int // blocks of group 0
+	list   []event.CacheGroup
 }
 
 // step makes events of one step of the engine; the groups' order is any.
@@ -129,7 +130,7 @@ func hybridHistory(t *testing.T, rnd *rand.Rand, list []event.CacheGroup, shards
 	}
 	var ranks []*hybridRank
 	for i := range 3 {
-		ranks = append(ranks, &hybridRank{id: RankID{uint64(7 + i/2), uint32(i % 2)}, oracle: groups.NewOracle(), held: map[uint64]int{}})
+		ranks = append(ranks, &hybridRank{id: RankID{uint64(7 + i/2), uint32(i % 2)}, oracle: groups.NewOracle(), held: map[uint64]int{}, list: list})
 	}
 	var found Result
 	for step := range 150 {
@@ -138,7 +139,13 @@ func hybridHistory(t *testing.T, rnd *rand.Rand, list []event.CacheGroup, shards
 		if r.id.Worker == 7 && step > 20 { // of the other worker the registration tells, at once
 			b.Hybrid, b.Groups = true, list
 		} else if r.id.Worker == 8 {
-			space.SetCacheGroups(8, list)
+			if rnd.IntN(8) == 0 { // it registers another window, or none of its groups
+				r.list = slices.Clone(list)
+				if r.list[1].Span = 2 * (1 + rnd.Uint32N(6)); rnd.IntN(8) == 0 {
+					r.list = nil
+				}
+			}
+			space.SetCacheGroups(8, r.list)
 		}
 		if _, err := space.ApplyWait(ctx, b); err != nil {
 			t.Fatal(err)
@@ -157,9 +164,15 @@ func hybridHistory(t *testing.T, rnd *rand.Rand, list []event.CacheGroup, shards
 		}
 		exact++
 		for _, r := range ranks {
-			if want := r.oracle.Reusable(list, 2, local, found.Tokens); have[r.id] != want {
+			if r.list == nil {
+				if depth := r.oracle.Depth(local); depth[event.External] > 0 {
+					t.Fatalf("%d shards, step %d: rank %v, of which no groups are registered, is called exact: %v", shards, step, r.id, depth)
+				}
+				continue
+			}
+			if want := r.oracle.Reusable(r.list, 2, local, found.Tokens); have[r.id] != want {
 				t.Fatalf("%+v, %d shards, step %d: rank %v can reuse %v blocks of %v, the oracle says %v (%v of full attention)",
-					list, shards, step, r.id, have[r.id], local, want, r.oracle.Depth(local))
+					r.list, shards, step, r.id, have[r.id], local, want, r.oracle.Depth(local))
 			} else if want[event.External] > 0 {
 				some++
 			}
