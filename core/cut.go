@@ -102,11 +102,11 @@ func (c *Cut) Next(amount int) (done bool) {
 	if c.x.cut != c {
 		return true
 	}
-	for ; c.next < len(c.x.runs); c.next++ {
+	for ; c.next < c.x.runs.len(); c.next++ {
 		if amount <= 0 {
 			return false
 		}
-		if r := c.x.runs[c.next]; r != nil && r.era != c.x.era {
+		if r := c.x.runs.at(uint32(c.next)); r != nil && r.era != c.x.era {
 			amount -= c.emitPath(r)
 		}
 	}

@@ -189,10 +189,10 @@ func (x *Radix) sweep(h Holder, hs *holderState) {
 }
 
 func (x *Radix) run(id uint32) *run {
-	if int(id) >= len(x.runs) {
+	if int(id) >= x.runs.len() {
 		return nil
 	}
-	return x.runs[id]
+	return x.runs.at(id)
 }
 
 // releasePresence follows up on h having lost blocks in r: exceptions are trimmed and the

@@ -85,8 +85,8 @@ func (x *Radix) Check() error {
 		}
 	}
 	names, exceptions := 0, int64(0)
-	for _, r := range x.runs[1:] {
-		if r == nil {
+	for r := range x.runs.all() {
+		if r == x.root {
 			continue
 		}
 		exceptions += exceptionsBytes(r)
@@ -193,6 +193,17 @@ func (x *Radix) checkPile(p *pile) (n int, err error) {
 // Runs returns how many runs there are.
 func (x *Radix) Runs() int { return x.live }
 
+// all gives the runs that are there, the root first.
+func (t *runTable) all() iter.Seq[*run] {
+	return func(yield func(*run) bool) {
+		for id := range uint32(t.len()) {
+			if r := t.at(id); r != nil && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
 // Mix is what the tables of the index spread hashes with.
 func (x *Radix) Mix(h uint64) uint64 { return x.key.mix(h) }
 
@@ -247,7 +258,7 @@ func (x *Radix) MixAt(off uint32, first uint64) uint64 { return x.key.mixAt(off,
 
 // ChildSteps returns how many slots a search for a child looks at, at most.
 func (x *Radix) ChildSteps() (most int) {
-	for _, r := range append([]*run{x.root}, x.runs...) {
+	for r := range x.runs.all() {
 		if r == nil {
 			continue
 		}

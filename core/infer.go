@@ -87,7 +87,7 @@ func (x *Radix) mayKnow(hash uint64, b uint32) (list []Holder, ok bool) {
 			continue
 		}
 		pos := hd.base + b&(segBlocks-1)
-		for runs := []*run{x.runs[hd.run]}; len(runs) > 0; pos = 0 { // of those below, all
+		for runs := []*run{x.runs.at(hd.run)}; len(runs) > 0; pos = 0 { // of those below, all
 			r := runs[len(runs)-1]
 			runs = runs[:len(runs)-1]
 			x.steps++

@@ -52,7 +52,7 @@ func (x *Radix) Memory() Memory {
 	m.Holders += int64(cap(x.holders)) * 8
 	m.Exceptions += x.exceptions.bytes()
 	m.Descendants += x.descendants.bytes()
-	m.Tables = int64(cap(x.runs))*8 + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8 + x.arena.stock.Ahead()
+	m.Tables = x.runs.bytes() + int64(cap(x.freeIDs))*4 + x.dups.bytes() + x.dupRoom + x.loose.bytes(8) + int64(cap(x.looseIDs))*4 + int64(cap(x.entries))*8 + x.arena.stock.Ahead()
 	return m
 }
 
@@ -71,7 +71,7 @@ func (x *Radix) need(n int) int64 {
 		return 0
 	}
 	pages := x.arena.need(n) + x.dir.need(n)
-	return pages + x.arena.stock.More(pages) + int64(n)*16 + int64(cap(x.runs))*2 + stepSlack
+	return pages + x.arena.stock.More(pages) + int64(n)*16 + stepSlack
 }
 
 // stepOf returns how many of the hashes one step may enter.

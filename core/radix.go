@@ -29,7 +29,7 @@ type Options struct {
 type Radix struct {
 	key     hasher
 	root    *run
-	runs    []*run   // by id; 0 is the root
+	runs    runTable
 	freeIDs []uint32 // of runs that are gone
 	live    int      // runs besides the root
 
@@ -105,7 +105,7 @@ func NewRadix(opts Options) *Radix {
 	runtime.AddCleanup(x, func(a *arena) { a.reset() }, x.arena)
 	runtime.AddCleanup(x, func(p *pages) { p.reset() }, x.dir.pages)
 	x.root = &run{}
-	x.runs = []*run{x.root}
+	x.runs.add(x.root)
 	x.root.body.Store(&body{})
 	return x
 }
@@ -159,7 +159,7 @@ func (x *Radix) at(h Holder, b uint32) (position, bool) {
 	x.steps++
 	s := b >> segBits
 	hd := x.arena.head(s)
-	r := x.runs[hd.run]
+	r := x.runs.at(hd.run)
 	p := position{run: r, pos: hd.base + b&(segBlocks-1)}
 	switch hd.owner {
 	case 0:

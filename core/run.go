@@ -317,10 +317,10 @@ func (x *Radix) newRun(parent *run, off uint32, first uint64) *run {
 	if n := len(x.freeIDs); n > 0 {
 		r.id = x.freeIDs[n-1]
 		x.freeIDs = x.freeIDs[:n-1]
-		x.runs[r.id] = r
+		x.runs.set(r.id, r)
 	} else {
-		r.id = uint32(len(x.runs))
-		x.runs = append(x.runs, r)
+		r.id = uint32(x.runs.len())
+		x.runs.add(r)
 	}
 	x.live++
 	x.mem.Runs += runBytes
@@ -356,10 +356,11 @@ func (x *Radix) detach(r *run) {
 func (x *Radix) freeRun(r *run) {
 	x.freeBody(r.body.Load(), true)
 	x.mem.Runs -= runBytes + segsBytes(cap(r.segs))
-	x.runs[r.id] = nil
+	x.runs.set(r.id, nil)
 	x.freeIDs = append(x.freeIDs, r.id)
 	if x.live--; x.live == 0 {
-		x.runs, x.freeIDs = []*run{x.root}, nil
+		x.runs, x.freeIDs = runTable{}, nil
+		x.runs.add(x.root)
 	}
 }
 

@@ -50,7 +50,7 @@ func (m *removal) makeHole(b uint32) bool {
 	if m.tier != 0 || hd.owner != 0 || len(m.hs.inferred.m) > 0 {
 		return false
 	}
-	r, pos := m.runs[hd.run], hd.base+b&(segBlocks-1)
+	r, pos := m.runs.at(hd.run), hd.base+b&(segBlocks-1)
 	ex := m.exceptionOf(r, m.h)
 	if ex == nil || !ex.simple() || !ex.layers[0].held[0].has(pos) || ex.layers[0].held[0].end() == pos+1 {
 		return false
