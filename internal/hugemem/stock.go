@@ -23,11 +23,12 @@ type Stock struct {
 }
 
 const (
-	aheadPart = 64 // of so many blocks given out, one is ahead
-	aheadMost = 4
+	aheadFirst = 16 // with so many blocks given out, the first is ahead
+	aheadPart  = 64 // and one more for each so many more
+	aheadMost  = 4
 )
 
-func ahead(out int) int { return min(out/aheadPart, aheadMost) }
+func ahead(out int) int { return min((out+aheadPart-aheadFirst)/aheadPart, aheadMost) }
 
 // Get returns a zeroed block.
 func (s *Stock) Get() Block {

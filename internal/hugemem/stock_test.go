@@ -8,8 +8,8 @@ import (
 
 // What is ahead is in proportion to what is given out, and goes with it.
 func TestStockIsAheadInProportion(t *testing.T) {
-	if ahead(aheadPart-1) != 0 || ahead(3*aheadPart) != 3 || ahead(1<<20) != aheadMost {
-		t.Errorf("%d, %d and %d ahead", ahead(aheadPart-1), ahead(3*aheadPart), ahead(1<<20))
+	if ahead(aheadFirst-1) != 0 || ahead(aheadFirst) != 1 || ahead(aheadFirst+2*aheadPart) != 3 || ahead(1<<20) != aheadMost {
+		t.Errorf("%d, %d, %d and %d ahead", ahead(aheadFirst-1), ahead(aheadFirst), ahead(aheadFirst+2*aheadPart), ahead(1<<20))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var s Stock
@@ -17,7 +17,7 @@ func TestStockIsAheadInProportion(t *testing.T) {
 		check := func() {
 			t.Helper()
 			synctest.Wait()
-			want := min(len(out)/aheadPart, aheadMost)
+			want := ahead(len(out))
 			s.mu.Lock()
 			ready, making := len(s.mu.ready), s.mu.making
 			s.mu.Unlock()
@@ -28,7 +28,7 @@ func TestStockIsAheadInProportion(t *testing.T) {
 				t.Fatalf("%d bytes with %d blocks out, %d of them ahead", got, len(out), s.Ahead())
 			}
 		}
-		for len(out) < aheadPart+2 { // not more: what is ahead is cleared memory, which takes time
+		for len(out) < aheadFirst+2 { // not more: what is ahead is cleared memory, which takes time
 			bytes := s.Bytes()
 			more := s.More(Size)
 			out = append(out, s.Get())
@@ -49,7 +49,7 @@ func TestStockIsAheadInProportion(t *testing.T) {
 func TestStockGivesEachBlockOnce(t *testing.T) {
 	var s Stock
 	var many []Block // never used: so there are some ahead, without the time that clearing these would take
-	for range aheadPart {
+	for range aheadFirst {
 		many = append(many, s.Get())
 	}
 	var wg sync.WaitGroup
