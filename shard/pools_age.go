@@ -31,8 +31,9 @@ const leavingKeep = time.Minute
 // for room in the queue.
 func (s *Space) AgePools(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
-	for _, worker := range s.early.overdue(now) {
-		s.early.forget(worker)
+	overdue := s.early.overdue(now)
+	s.early.forget(overdue...)
+	for _, worker := range overdue {
 		if len(s.table.byWorker[worker]) > 0 { // until it goes
 			s.table.unpooled[worker] = struct{}{}
 		}

@@ -70,9 +70,8 @@ func (e *early) add(op earlyOp, hashes []uint64) {
 			e.ops = append(e.ops, op)
 			continue
 		}
-		e.drop(&e.ops[e.head])
-		if len(e.of) == 0 { // that was the last of it
-			e.ops = nil
+		if e.drop(&e.ops[e.head]); len(e.of) == 0 { // that was the last of it
+			e.tidy()
 			return
 		}
 		e.ops[e.head] = op
@@ -95,23 +94,31 @@ func (e *early) drop(op *earlyOp) {
 	}
 }
 
-// forget drops what the worker has said: its registration is known, or it is not awaited any more.
-func (e *early) forget(worker uint64) {
-	if e.of[worker] == 0 {
+// forget drops what the workers have said: their registrations are known, or they are not awaited any more. It goes
+// through all that is remembered once, however many they are.
+func (e *early) forget(workers ...uint64) {
+	gone := make(map[uint64]struct{})
+	for _, worker := range workers {
+		if e.of[worker] > 0 {
+			gone[worker] = struct{}{}
+		}
+	}
+	if len(gone) == 0 {
 		return
 	}
 	for i := range e.ops {
-		if op := &e.ops[i]; op.worker == worker && op.rank != event.PoolRank {
+		op := &e.ops[i]
+		if _, is := gone[op.worker]; is && op.rank != event.PoolRank {
 			e.drop(op)
 		}
 	}
 	e.tidy()
 }
 
-// tidy lets the ring go when nobody is awaited.
+// tidy lets all go when nobody is awaited.
 func (e *early) tidy() {
 	if len(e.of) == 0 {
-		e.ops, e.head = nil, 0
+		*e = early{}
 	}
 }
 
@@ -133,6 +140,7 @@ type fate struct {
 	there     bool
 	worker    bool  // by the worker, last or since it was there
 	published int64 // of what said that it has left; 0: it is not known
+	clears    int   // of settled, when this became of it
 }
 
 // settled is what a worker said of a pool before its registration was known, and what was said of the pool since.
@@ -140,6 +148,8 @@ type settled struct {
 	of        map[uint64]fate
 	cleared   bool // by the worker: what is not there in of has left
 	published int64
+	clears    int  // of all blocks, by anyone
+	last      fate // of all that are in of since before the last of them
 }
 
 // settle takes what the worker has said of its pools for theirs, and returns what comes of it, by pool; nil if it
@@ -176,17 +186,30 @@ func (e *early) settle(worker uint64, w *workerPools) []settled {
 		}
 	}
 	e.tidy()
+	for i := range all {
+		for hash := range all[i].of {
+			all[i].of[hash], _ = all[i].fate(hash)
+		}
+	}
 	return all
+}
+
+// fate returns what has become of the block. Clears do not go through all of them: a stream may have many.
+func (x *settled) fate(hash uint64) (f fate, known bool) {
+	if f, known = x.of[hash]; known && f.clears < x.clears {
+		f = x.last
+	}
+	return f, known
 }
 
 // say applies what was said next, by the worker or not.
 func (x *settled) say(op *earlyOp, mine bool, p *namedPool) {
-	f, known := x.of[op.hash]
+	f, known := x.fate(op.hash)
+	next := fate{clears: x.clears}
 	switch {
 	case op.kind == event.Cleared:
-		for e := range x.of {
-			x.of[e] = fate{worker: mine, published: op.published}
-		}
+		x.clears++
+		x.last = fate{worker: mine, published: op.published, clears: x.clears}
 		if mine {
 			x.cleared, x.published = true, max(x.published, op.published)
 		}
@@ -194,12 +217,15 @@ func (x *settled) say(op *earlyOp, mine bool, p *namedPool) {
 	case !known && !x.cleared && !mine:
 		return // the pool's own business
 	case op.kind == event.Removed:
-		x.of[op.hash] = fate{worker: mine, published: op.published}
+		next.worker, next.published = mine, op.published
 	case f.there || !late(op.published, f.published) && !late(op.published, x.published) && !p.late(op.hash, op.published):
-		x.of[op.hash] = fate{there: true, worker: mine || f.there && f.worker}
+		next.there, next.worker = true, mine || f.there && f.worker
 	case !known: // it comes late: it has left by the worker's clear, or else what the pool has stays
-		x.of[op.hash] = fate{worker: x.cleared, published: x.published}
+		next.worker, next.published = x.cleared, x.published
+	default:
+		return
 	}
+	x.of[op.hash] = next
 }
 
 // settleIn has the pools be as if the worker's registration had been known in time, but for what the worker has of

@@ -278,3 +278,79 @@ func TestWhatAWorkerSaysBeforeItIsRemovedIsOfItsPools(t *testing.T) {
 		t.Errorf("%v", sp.table.leaving)
 	}
 }
+
+// TestWhatIsRememberedAnewIsInOrder: a ring that others have pushed all out of, and that begins anew.
+func TestWhatIsRememberedAnewIsInOrder(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	say := func(worker uint64, kind event.Kind, hashes ...uint64) {
+		apply(t, sp, &event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: kind, Tier: event.External, Engine: hashes}}})
+	}
+	many := make([]uint64, earlyOps)
+	for i := range many {
+		many[i] = 1000 + uint64(i)
+	}
+	pools := []event.Pool{{Name: "p"}}
+	if err := sp.SetPools(t.Context(), 1, []uint32{0}, pools); err != nil {
+		t.Fatal(err)
+	}
+	say(2, event.Removed, 1, 2, 3)
+	say(1, event.Removed, many...)
+	if sp.early.ops != nil {
+		t.Fatalf("%d are remembered for nobody", len(sp.early.ops))
+	}
+	apply(t, sp, chain(1, 0, 1, 2, 3))
+	say(1, event.Stored, 1, 2)
+	apply(t, sp, chain(2, 0, 1, 2, 3))
+	say(2, event.Stored, 1, 2)
+	say(2, event.Removed, 1, 2)
+	say(2, event.Stored, 3)
+	if err := sp.SetPools(t.Context(), 2, []uint32{0}, pools); err != nil {
+		t.Fatal(err)
+	}
+	if p := sp.Pools(); len(p) != 1 || p[0].Blocks != 1 {
+		t.Errorf("%+v, want block 3 alone", p)
+	}
+}
+
+// TestHostileWorkersAreForgottenAtOnce: of many who are awaited, and of one that says again and again that all has left, what is
+// remembered is gone through once; a pass for each would hold up the space for a minute or two.
+func TestHostileWorkersAreForgottenAtOnce(t *testing.T) {
+	sp := openSpace(t, Config{Shards: 2})
+	say := func(worker uint64, kind event.Kind, hashes ...uint64) event.Batch {
+		return event.Batch{Space: sp.Key(), Worker: worker, Events: []event.Event{{Kind: kind, Tier: event.External, Engine: hashes}}}
+	}
+	for w := range uint64(earlyOps) {
+		b := say(w, event.Removed, 1)
+		apply(t, sp, &b)
+	}
+	begin := time.Unix(1000, 0)
+	for _, at := range []time.Duration{0, earlyKeep} {
+		if n := len(sp.early.of); n != earlyOps {
+			t.Errorf("%d are awaited", n)
+		}
+		if err := sp.AgePools(t.Context(), begin.Add(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sp.early.ops != nil || sp.early.of != nil || len(sp.table.unpooled) > 0 {
+		t.Errorf("%d are awaited, %d things are remembered, %d have no pools", len(sp.early.of), len(sp.early.ops), len(sp.table.unpooled))
+	}
+	hashes := make([]uint64, earlyOps/2)
+	for i := range hashes {
+		hashes[i] = uint64(i + 1)
+	}
+	b := say(3, event.Stored, hashes...)
+	apply(t, sp, chain(3, 0, 1, 2))
+	apply(t, sp, &b)
+	b = say(3, event.Cleared)
+	b.Events = slices.Repeat(b.Events, earlyOps/2-1)
+	apply(t, sp, &b)
+	b = say(3, event.Stored, 1)
+	apply(t, sp, &b)
+	if err := sp.SetPools(t.Context(), 3, []uint32{0}, []event.Pool{{Name: "p"}}); err != nil {
+		t.Fatal(err)
+	}
+	if p := sp.Pools(); len(p) != 1 || p[0].Blocks != 1 {
+		t.Errorf("%+v, want block 1 alone", p)
+	}
+}
