@@ -52,6 +52,7 @@ func (o *owner) serve(t *task) {
 		if t.reveal != nil {
 			delete(o.hidden, t.reveal.holder)
 			o.assignHolder(t.reveal)
+			o.giveTo(t.takers, t.reveal)
 		}
 		for _, m := range t.members {
 			o.index.Clear(m.holder, 0, true)

@@ -62,10 +62,10 @@ func (e *early) add(op earlyOp, hashes []uint64) {
 	if e.of == nil {
 		e.of, e.since = make(map[uint64]int), make(map[uint64]time.Time)
 	}
+	if op.rank != event.PoolRank && len(hashes) > 0 {
+		e.of[op.worker] += len(hashes)
+	}
 	for _, op.hash = range hashes {
-		if op.rank != event.PoolRank {
-			e.of[op.worker]++
-		}
 		if len(e.ops) < earlyOps {
 			e.ops = append(e.ops, op)
 			continue
@@ -88,10 +88,12 @@ func (e *early) drop(op *earlyOp) {
 	if op.rank == event.PoolRank {
 		return
 	}
-	if e.of[op.worker]--; e.of[op.worker] == 0 {
-		delete(e.of, op.worker)
-		delete(e.since, op.worker)
+	if n := e.of[op.worker] - 1; n > 0 {
+		e.of[op.worker] = n
+		return
 	}
+	delete(e.of, op.worker)
+	delete(e.since, op.worker)
 }
 
 // forget drops what the workers have said: their registrations are known, or they are not awaited any more. It goes

@@ -354,3 +354,45 @@ func TestHostileWorkersAreForgottenAtOnce(t *testing.T) {
 		t.Errorf("%+v, want block 1 alone", p)
 	}
 }
+
+// TestARegistrationBeforeADumpIsCommitted: what was dumped before the worker's registration was known is of its pools, whenever
+// in the course of the dump that comes.
+func TestARegistrationBeforeADumpIsCommitted(t *testing.T) {
+	for at := range 4 {
+		sp := openSpace(t, Config{Shards: 2})
+		name := func(when int) {
+			if when != at {
+				return
+			}
+			if err := sp.SetPools(t.Context(), 1, []uint32{0}, []event.Pool{{Name: "p"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c := chain(1, 0, 1, 2, 3).Events[0]
+		p, err := sp.Replace(t.Context(), RankID{1, 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name(0)
+		if _, err := p.Add(t.Context(), []event.Event{c, {Kind: event.Stored, Tier: event.External, Engine: c.Engine[:2]}}, [][]uint32{{1, 1, 1}, {1, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		name(1)
+		if _, err := p.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		name(2)
+		done := make(chan struct{})
+		if err := p.Commit(t.Context(), func() { close(done) }); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		name(3)
+		if p := sp.Pools(); len(p) != 1 || p[0] != (PoolStat{"p", 2, 1}) {
+			t.Errorf("registered at step %d: %+v", at, p)
+		}
+		if r := sp.Ranks(); r[0].Held[event.External] != 0 {
+			t.Errorf("registered at step %d: the worker has it too: %+v", at, r)
+		}
+	}
+}

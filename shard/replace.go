@@ -30,7 +30,8 @@ type Replacement struct {
 	member *member // has a number, and is not in the table
 	// restorers has one a shard, each of that shard's owner.
 	restorers []core.Restorer
-	removed   atomic.Bool // written under Space.mu
+	removed   atomic.Bool  // written under Space.mu
+	gave      *workerPools // these have got what was restored; Space.mu guards it
 }
 
 // Replace begins a replacement of what the rank holds. There may be one for
@@ -112,8 +113,9 @@ func (p *Replacement) Finish(ctx context.Context) (core.Outcome, error) {
 // givePools names the pools that take over what is the pools' of what was restored: the rank
 // has said it, and no more than that is known.
 func (p *Replacement) givePools(t *task) {
-	if w := p.member.pools.Load(); w != nil {
-		t.takers = p.space.takers(w)
+	p.gave = p.member.pools.Load()
+	if p.gave != nil {
+		t.takers = p.space.takers(p.gave)
 	}
 }
 
@@ -149,6 +151,9 @@ func (p *Replacement) Commit(ctx context.Context, done func()) error {
 		}
 		delete(p.space.table.replacing, p.id)
 		t.reveal = p.member
+		if p.member.pools.Load() != p.gave { // it was registered meanwhile
+			p.givePools(t)
+		}
 		t.done = func(core.Outcome) {
 			if done != nil {
 				done()
