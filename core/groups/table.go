@@ -2,6 +2,7 @@ package groups
 
 import (
 	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/kvatlas/kvatlas/blockhash"
@@ -26,8 +27,11 @@ type Table struct {
 
 	lost    int    // blocks of group 0 whose place is not known
 	seen    uint16 // groups that blocks were stored of
-	tiers   uint8  // likewise tiers
+	tiers   uint8  // tiers that blocks were stored on since they were cleared
 	partial bool   // something that is held may not be here
+
+	recent [event.NumTiers]recent
+	steps  int // entries that clears have looked at: tests count them
 }
 
 type entry struct {
@@ -168,6 +172,7 @@ func (t *Table) hold(at uint32, bit uint8, countCopies bool, many uint32, out *c
 		if e.held&ofMain == 0 && 1<<bit&uint64(ofMain) != 0 && !e.placed {
 			t.lost++
 		}
+		t.note(at, event.Tier(bit/event.MaxCacheGroups))
 		e.held |= 1 << bit
 		out.Stored++
 		many--
@@ -201,31 +206,6 @@ func (t *Table) remove(ev *event.Event, countCopies bool, out *core.Outcome) {
 			out.Removed++
 		}
 	}
-}
-
-// clear drops all copies on a tier, or on all, and returns how many blocks of groups other
-// than 0 that were.
-func (t *Table) clear(tier event.Tier, all bool) (removed int) {
-	mask := ^uint64(0)
-	if !all {
-		if tier >= event.NumTiers {
-			return 0
-		}
-		mask = ofTier << (uint(tier) * event.MaxCacheGroups)
-	}
-	for _, at := range t.names {
-		removed += ones(t.entries[at].held & mask &^ ofMain)
-		if !all {
-			t.let(at, mask)
-			t.drop(at)
-		}
-	}
-	if all {
-		t.reset()
-		return removed
-	}
-	maps.DeleteFunc(t.more, func(k copyOf, _ uint32) bool { return mask>>k.bit&1 != 0 })
-	return removed
 }
 
 // let takes bits from an entry.
@@ -433,7 +413,7 @@ func (t *Table) Partial() bool { return t.partial }
 // groups are told apart.
 func (t *Table) Held() (n int) {
 	for _, at := range t.names {
-		n += ones(t.entries[at].held &^ ofMain)
+		n += bits.OnesCount64(t.entries[at].held &^ ofMain)
 	}
 	return n
 }
@@ -456,12 +436,9 @@ func (t *Table) Bytes() int64 {
 		}
 		return size
 	}
-	return 256 + int64(cap(t.entries))*40 + int64(cap(t.free))*4 + 17*(slots(len(t.names))+slots(len(t.places))) + 33*int64(len(t.more))
-}
-
-func ones(bits uint64) (n int) {
-	for ; bits != 0; bits &= bits - 1 {
-		n++
+	noted := 0
+	for i := range t.recent {
+		noted += cap(t.recent[i].entries)
 	}
-	return n
+	return 384 + int64(cap(t.entries))*40 + int64(noted)*4 + int64(cap(t.free))*4 + 17*(slots(len(t.names))+slots(len(t.places))) + 33*int64(len(t.more))
 }
