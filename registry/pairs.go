@@ -22,10 +22,13 @@ func (t KVTransfer) Engine() string {
 func (w *Worker) counterpart(o *Worker) bool { return (w.Role == Prefill) != (o.Role == Prefill) }
 
 // unpaired says why a prefill or decode worker would be paired with none of those that are there for that; "" if it
-// may be with one, if none is there yet, or if not enough is said.
+// may be with one, if none is there yet, if it is there itself, or if not enough is said.
 func (l *ledger) unpaired(w *Worker) string {
 	if w.Role == Aggregated {
 		return "" // it does all of a request
+	}
+	if m := l.members[w.Key()]; m != nil && m.state.present() && m.worker.Role == w.Role && m.worker.KVTransfer == w.KVTransfer {
+		return "" // it says so once more
 	}
 	why := ""
 	for k, m := range l.members {

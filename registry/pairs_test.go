@@ -50,3 +50,26 @@ func TestWorkersThatCannotTalkAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// One that is there already may be registered again as it is, whoever has come meanwhile; not as another one.
+func TestWhoIsThereIsRegisteredAgain(t *testing.T) {
+	r := openRegistry(t, startBroker(t, t.TempDir()), "one", nil)
+	for i, c := range []struct {
+		id        int
+		role, way string
+		more      string
+		status    int
+	}{
+		{1, "decode", "vllm", "", http.StatusCreated},
+		{2, "prefill", "sglang", `,"unpaired":true`, http.StatusCreated},
+		{1, "decode", "vllm", "", http.StatusCreated},
+		{1, "decode", "vllm", `,"dp_ranks":[1]`, http.StatusCreated}, // another rank of it
+		{1, "decode", "mooncake", "", http.StatusConflict},
+		{3, "decode", "vllm", "", http.StatusConflict},
+	} {
+		body := fmt.Sprintf(`{"worker_id":%d,"model":"m","block_size":16,"transport":"none","role":%q,"kv_transfer":%q%s}`, c.id, c.role, c.way, c.more)
+		if got, answer := r.ServeRegister(deadline(t), []byte(body)); got != c.status {
+			t.Errorf("%d: %d %s", i, got, answer)
+		}
+	}
+}
