@@ -163,7 +163,7 @@ func (f *Fleet) HandedOver(m *Model, prefill, decode uint64, came bool) {
 	f.changePairs(m, func(lost map[pair]losses, now time.Time) {
 		l := lost[k]
 		switch l.row++; {
-		case came:
+		case came, m.Engine(prefill) == nil, m.Engine(decode) == nil: // who has left is forgotten, or will be
 			delete(lost, k)
 		case f.cfg.PairLosses > 0 && l.row >= f.cfg.PairLosses:
 			lost[k] = losses{f.cfg.PairLosses - 1, now.Add(f.cfg.PairRest)}

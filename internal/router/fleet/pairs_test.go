@@ -101,6 +101,20 @@ func TestPairsAreLeftOutForLosses(t *testing.T) {
 	})
 }
 
+// What becomes of prompts of workers that have left meanwhile is not kept: they may never come back.
+func TestLossesOfWhoHasLeftAreNotKept(t *testing.T) {
+	f, m := fleetOf(t, io.Discard, "")
+	defer f.Close()
+	f.RemoveWorker(registry.Key{Space: m.Space, Worker: 2})
+	for id := range uint64(100) {
+		f.HandedOver(m, 1, 2+id, false)
+		f.HandedOver(m, 100+id, 1, false)
+	}
+	if n := len(m.pairs.lost); n != 0 {
+		t.Errorf("%d pairs are kept", n)
+	}
+}
+
 // An engine of a kind that does not know the way is paired with nobody, once it says what it is; and each thing is
 // logged once.
 func TestPairsOfOtherEngines(t *testing.T) {
