@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/kvatlas/kvatlas/route"
 )
@@ -30,6 +31,16 @@ func (q *call) asPair(pair *route.Pair, f *failure) *failure {
 		q.lost = &lostPair{prefill: pair.Prefill.Worker, decode: pair.Decode.Worker, blame: f.blame}
 	}
 	return f
+}
+
+// unavoid lets the request go back to the decode worker that was to be avoided, for all of it; false: there is none.
+func (q *call) unavoid() bool {
+	if q.lost == nil || !q.lost.avoided {
+		return false
+	}
+	q.lost.avoided = false
+	q.options.Excluded = slices.DeleteFunc(slices.Clone(q.options.Excluded), func(id uint64) bool { return id == q.lost.decode })
+	return true
 }
 
 // handedOver notes what a good answer tells of whether the prompt came from a prefill worker.

@@ -59,6 +59,7 @@ func (q *call) fault(t *retries, f *failure) bool {
 	for _, b := range t.blames {
 		q.m.Router.Withdraw(b)
 	}
+	t.blames = nil
 	return true
 }
 
@@ -76,7 +77,8 @@ func (q *call) pardon(f *failure) {
 // again decides whether the request goes to another worker after a failure, and waits
 // for its time.
 func (p *Proxy) again(ctx context.Context, q *call, t *retries, f *failure) bool {
-	if f.fault && q.fault(t, f) {
+	// Of two failures one may have been the pair's: who was avoided for it may do all of the request.
+	if f.fault && q.fault(t, f) && !q.unavoid() {
 		p.obs.requestFaults.Inc()
 		return false
 	}

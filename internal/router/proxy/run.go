@@ -89,9 +89,8 @@ func (p *Proxy) run(w http.ResponseWriter, r *http.Request, q *call) {
 	for t := (retries{}); ; {
 		q.left = p.cfg.Retries - t.n
 		best, err := p.choose(ctx, q)
-		if n := len(q.options.Excluded); err != nil && q.lost != nil && q.lost.avoided && errors.Is(err, route.ErrNoWorker) {
-			q.lost.avoided, q.options.Excluded = false, q.options.Excluded[:n-1] // it is the only one
-			continue
+		if err != nil && ctx.Err() == nil && q.unavoid() {
+			continue // no other one takes it
 		}
 		if err != nil {
 			if ctx.Err() != nil {
