@@ -250,7 +250,10 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 func (s *Server) follow(r *http.Request, j *job, a *reply, fault Fault) bool {
 	select {
 	case a.cached = <-j.cached:
-		if a.remote >= 0 {
+		switch {
+		case s.is(WrongClaims):
+			a.cached = a.prompt
+		case a.remote >= 0:
 			a.cached = a.remote
 		}
 	case err := <-j.refused:

@@ -88,12 +88,13 @@ const (
 	WrongClock      = "clock"      // its clock is an hour behind
 	WrongSilent     = "silent"     // its events are off
 	WrongLate       = "late"       // its events are
+	WrongClaims     = "claims"     // it says that each prompt was cached, whatever it has
 	WrongLost       = "lost"       // prompts from other engines do not come, and it fails, as vLLM's do (0.33.0, kv_load_failure_policy)
 )
 
 // Wrongs returns all of them.
 func Wrongs() []string {
-	return []string{WrongSalt, WrongUnreported, WrongClock, WrongSilent, WrongLate, WrongLost}
+	return []string{WrongSalt, WrongUnreported, WrongClock, WrongSilent, WrongLate, WrongClaims, WrongLost}
 }
 
 var (

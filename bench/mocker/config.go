@@ -177,7 +177,7 @@ func (h *HTTPConfig) declare(set *conf.Set) {
 		this port, further ranks and workers at those that follow. Nothing registers then but their kvpublishers. 0 publishes to NATS.`, conf.Between(0, 1<<16-1))
 	set.Int(&h.Replay, "engine-replays", 0, "Port of the replay socket of --engine-events, likewise; 0 is none.", conf.Between(0, 1<<16-1))
 	set.List(&h.Wrong, "engine-wrong", nil, `Mistakes of how the workers were started, for kvctl doctor to find: salt (what is in front of the engine salts
-		prompts), unreported (what was cached is not said), clock (an hour behind), lost (a decode worker gets no prompt, and fails), and of --engine-events silent (they are off) and late.`)
+		prompts), unreported (what was cached is not said), clock (an hour behind), claims (all of each prompt is called cached), lost (a decode worker gets no prompt, and fails), and of --engine-events silent (they are off) and late.`)
 	set.Check(func() error {
 		for _, w := range h.Wrong {
 			if !slices.Contains(mockapi.Wrongs(), w) {

@@ -180,7 +180,7 @@ func events(f *Facts) []finding {
 		case r.OtherRank >= 0:
 			return one(Fault, "compare --dp-ranks with the engine's", "a prompt for rank %d was stored by rank %d", r.DPRank, r.OtherRank)
 		case r.Heard == 0 && r.Others == 0:
-			return one(Fault, "are its events on, and its prefix cache, and are --engine-http and --engine of one engine? ("+enginesPage+")",
+			return one(Fault, "are its events on, and its prefix cache, are --engine-http and --engine of one engine, and is --engine-topic its events' topic? ("+enginesPage+")",
 				"rank %d computed %d blocks, and nothing arrived of them", r.DPRank, r.Blocks)
 		}
 		heard++
@@ -363,6 +363,9 @@ func cached(f *Facts) []finding {
 		case r.Error != "":
 			return one(Fault, "ask the engine itself for a completion", "rank %d: %s", r.DPRank, r.Error)
 		case r.Blocks == 0:
+		case r.Before >= (r.Blocks-1)*int(f.Worker.BlockSize):
+			return one(Fault, "what makes its answers? Routers correct what they expect by what engines report",
+				"rank %d said that %d tokens of a prompt that nobody had sent before were cached", r.DPRank, r.Before)
 		case r.Cached < 0:
 			return one(Warning, "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
 				"rank %d does not say what was cached: predictions are not compared", r.DPRank)
@@ -399,7 +402,7 @@ func connector(f *Facts) []finding {
 	if w.Role == registry.Prefill {
 		others, of = f.Pool.decode, "decode"
 	}
-	fit, all, misfit := 0, 0, ""
+	fit, all, misfit, other := 0, 0, "", registry.KVTransfer("")
 	for s, n := range others {
 		all += n
 		why := ""
@@ -410,6 +413,9 @@ func connector(f *Facts) []finding {
 			why = fmt.Sprintf("it hands prompts over as %s, %s workers of its model as %s", w.KVTransfer, of, s.way)
 		default:
 			fit += n
+		}
+		if s.way != registry.TransferVLLM { // which routers take it for
+			other = max(other, s.way)
 		}
 		misfit = max(misfit, why) // the same one each time
 	}
@@ -424,8 +430,10 @@ func connector(f *Facts) []finding {
 		return one(Fault, do, "%s: it is paired with none", misfit)
 	case fit < all:
 		return one(Warning, do, "%s: it is paired with %d of %d", misfit, fit, all)
-	case w.Role == registry.Prefill && len(f.Pool.meet[w.Endpoints.Bootstrap]) > 1:
+	case w.Role == registry.Prefill && slices.ContainsFunc(w.Ranks, func(r uint32) bool { return len(f.Pool.meet[meeting(w, r)]) > 1 }):
 		return one(Warning, "give each kvpublisher its own engine's --bootstrap", "its bootstrap address %s is that of another engine, too", w.Endpoints.Bootstrap)
+	case w.KVTransfer == "" && w.Role == registry.Prefill && other != "":
+		return one(Warning, do, "its registration does not say how it hands prompts over, and decode workers of its model take them as %s: it goes by routers' --kv-transfer", other)
 	case w.KVTransfer == "":
 		return one(Unknown, "", "its registration does not say how it hands prompts over (kv_transfer): routers go by their --kv-transfer")
 	}

@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"fmt"
+	"net"
+	"strconv"
 	"time"
 
 	"github.com/kvatlas/kvatlas/event"
@@ -18,6 +21,35 @@ type Facts struct {
 	Engine *Engine // nil: it was not asked
 	Ranks  []Rank  // whose events were listened to; none: of none
 	Pair   *Pair   // of a prefill and a decode worker; nil: not tried
+	// Deaf are addresses at which others would fetch what it has, by where they are given, and why nobody answers there.
+	Deaf map[Place]string
+}
+
+// Place is an address of a worker beside those of its engine's requests and events.
+type Place struct{ What, Pool, At string } // Pool is the name of the pool whose it is; "" for none
+
+// What is at a Place.
+const (
+	PeerPlace   = "peer"   // other engines fetch prefixes
+	EventsPlace = "events" // a pool's stream
+	KeysPlace   = "keys"   // what a pool has
+)
+
+// Places returns all of the worker's.
+func Places(w *registry.Worker) (list []Place) {
+	if host, port, err := net.SplitHostPort(w.Endpoints.Peer); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			for _, rank := range w.Ranks { // those after rank 0 are at the next ports
+				list = append(list, Place{PeerPlace, "", net.JoinHostPort(host, strconv.FormatUint(n+uint64(rank), 10))})
+			}
+		}
+	}
+	for i := range w.Pools {
+		if from := w.Pools[i].Source; from != nil {
+			list = append(list, Place{EventsPlace, w.Pools[i].Name, from.Events}, Place{KeysPlace, w.Pools[i].Name, from.Keys})
+		}
+	}
+	return list
 }
 
 // Engine is what an engine said over HTTP.
@@ -46,7 +78,8 @@ type Rank struct {
 	Others    int           // blocks that it stored meanwhile under other local hashes
 	Late      time.Duration // the last of those heard, after the engine's answer
 	First     uint64        // engine hash of the first block; 0: not heard
-	Cached    int           // tokens that it said were cached when it got the prompt once more; below 0: it did not say
+	Before    int           // tokens that it said were cached when it got the prompt first
+	Cached    int           // and when it got it once more; below 0: it did not say
 	OtherRank int           // the rank that stored the prompt in its place; below 0: none
 	// Of is another worker, by name, whose prompt arrived as if this rank had stored it, and By one of whom this
 	// rank's arrived so; "": none is known.
@@ -89,8 +122,13 @@ type Finding struct {
 type Pool struct {
 	// How many compute prompts for others, and how many go on with prompts.
 	prefill, decode map[side]int
-	// meet are the bootstrap addresses of prefill workers, with the engines that have each.
+	// meet are the bootstrap addresses of prefill workers' ranks, with the engines that have each: engines of one rank
+	// each may have one server.
 	meet map[string]map[string]bool
+	// peers are the addresses at which engines fetch from workers, likewise.
+	peers map[string]map[string]bool
+	// stores are what workers say of pools of a name, and sources of their streams, those that do: how many say each.
+	stores, sources map[string]map[string]int
 	// first are engine hashes of one prompt's first block, by engine scheme: how many
 	// ranks have each.
 	first map[string]map[uint64]int
@@ -113,7 +151,41 @@ type side struct {
 // NewPool returns a pool without workers.
 func NewPool() *Pool {
 	return &Pool{prefill: map[side]int{}, decode: map[side]int{}, meet: map[string]map[string]bool{}, first: map[string]map[uint64]int{},
-		groups: map[numbered]map[event.CacheGroup]int{}}
+		groups: map[numbered]map[event.CacheGroup]int{}, peers: map[string]map[string]bool{}, stores: map[string]map[string]int{}, sources: map[string]map[string]int{}}
+}
+
+// count notes that something of the name is said.
+func count[K, V comparable](of map[K]map[V]int, name K, said V) {
+	if of[name] == nil {
+		of[name] = map[V]int{}
+	}
+	of[name][said]++
+}
+
+// meeting is a rank at its worker's bootstrap address; "" if none is registered.
+func meeting(w *registry.Worker, rank uint32) string {
+	if w.Endpoints.Bootstrap == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s#%d", w.Endpoints.Bootstrap, rank)
+}
+
+// noteAddress notes that an engine has an address.
+func noteAddress(list map[string]map[string]bool, at, engine string) {
+	if at == "" || engine == "" {
+		return
+	}
+	if list[at] == nil {
+		list[at] = map[string]bool{}
+	}
+	list[at][engine] = true
+}
+
+// said is what a worker says of a pool that all workers must say alike, and source of its stream, where it does.
+func said(p *event.Pool) string { return fmt.Sprintf("chunk %d, own_names %t", p.Chunk, p.OwnNames) }
+
+func source(s *event.PoolSource) string {
+	return fmt.Sprintf("events %s, keys %s, prefix %s, parts %d, groups %v", s.Events, s.Keys, s.Prefix, s.Parts, s.Groups)
 }
 
 // Add puts a worker in; one that is not there must not be.
@@ -121,28 +193,28 @@ func (p *Pool) Add(w *registry.Worker, ranks []Rank) {
 	of := p.decode // also who is neither goes on with prompts
 	if w.Role == registry.Prefill {
 		of = p.prefill
-		if at := w.Endpoints.Bootstrap; at != "" && w.Endpoints.HTTP != "" {
-			if p.meet[at] == nil {
-				p.meet[at] = map[string]bool{}
-			}
-			p.meet[at][w.Endpoints.HTTP] = true
+		for _, rank := range w.Ranks {
+			noteAddress(p.meet, meeting(w, rank), w.Endpoints.HTTP)
+		}
+	}
+	for _, at := range Places(w) {
+		if at.What == PeerPlace {
+			noteAddress(p.peers, at.At, w.Endpoints.HTTP)
+		}
+	}
+	for i := range w.Pools {
+		count(p.stores, w.Pools[i].Name, said(&w.Pools[i]))
+		if from := w.Pools[i].Source; from != nil {
+			count(p.sources, w.Pools[i].Name, source(from))
 		}
 	}
 	of[side{w.KVTransfer, w.BlockSize}]++
 	for _, c := range w.CacheGroups {
-		k := numbered{w.BlockSize, c.Number}
-		if p.groups[k] == nil {
-			p.groups[k] = map[event.CacheGroup]int{}
-		}
-		p.groups[k][c]++
+		count(p.groups, numbered{w.BlockSize, c.Number}, c)
 	}
 	for _, r := range ranks {
-		if w.EngineScheme == "" || r.First == 0 {
-			continue
+		if w.EngineScheme != "" && r.First != 0 {
+			count(p.first, w.EngineScheme, r.First)
 		}
-		if p.first[w.EngineScheme] == nil {
-			p.first[w.EngineScheme] = map[uint64]int{}
-		}
-		p.first[w.EngineScheme][r.First]++
 	}
 }

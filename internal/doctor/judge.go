@@ -28,7 +28,7 @@ func checks() []check {
 		{"registered", registered}, {"engine", engine}, {"model", model}, {"tokens", tokens}, {"lora", loras},
 		{"hash_scheme", hashScheme}, {"block_size", blockSize}, {"groups", groups}, {"dp_ranks", dpRanks}, {"events", events}, {"lateness", lateness},
 		{"matches", matches}, {"left_out", leftOut}, {"engine_hashes", engineHashes}, {"replay", replay}, {"tiers", tiers},
-		{"cached", cached}, {"clock", clock}, {"connector", connector}, {"hand_over", handOver},
+		{"cached", cached}, {"clock", clock}, {"pools", pools}, {"peer", peer}, {"connector", connector}, {"hand_over", handOver},
 	}
 }
 

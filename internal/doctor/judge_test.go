@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +15,10 @@ import (
 func sound(id uint64, role registry.Role) Facts {
 	w := registry.Worker{
 		ID: id, Model: "m", BlockSize: 16, Ranks: []uint32{0, 1}, Role: role, Transport: registry.JetStream, HashScheme: registry.Scheme(16),
-		EngineScheme: "s", Endpoints: registry.Endpoints{HTTP: "http://e"}, KVTransfer: registry.TransferVLLM, Tiers: []string{"device"},
+		EngineScheme: "s", Endpoints: registry.Endpoints{HTTP: fmt.Sprintf("http://e%d", id), Peer: fmt.Sprintf("e%d:4", id)}, KVTransfer: registry.TransferVLLM, Tiers: []string{"device"},
 		Loras: map[int64]string{1: "sql"}, CacheGroups: []event.CacheGroup{{Kind: "full_attention", BlockSize: 16}, {Number: 1, Kind: "sliding_window", BlockSize: 16, Span: 128}},
-		Seen: []registry.Seen{{DPRank: 0, Batches: true, Tiers: []string{"device"}}, {DPRank: 1, Batches: true, Tiers: []string{"device"}}},
+		Pools: []event.Pool{{Name: "store", Source: &event.PoolSource{Events: "tcp://p:1", Keys: "http://p:2", Parts: 1}}},
+		Seen:  []registry.Seen{{DPRank: 0, Batches: true, Tiers: []string{"device"}}, {DPRank: 1, Batches: true, Tiers: []string{"device"}}},
 	}
 	f := Facts{Worker: w, Engine: &Engine{Models: []string{"m", "sql"}, BlockSize: 16, Ranks: 2, Registered: 2, ClockSaid: true}}
 	for r := range uint32(2) {
@@ -110,6 +112,17 @@ func TestEachCheckFinds(t *testing.T) {
 		{"cached", Fault, "503", func(f *Facts) { f.Ranks[0].Error = "status 503" }},
 		{"cached", Warning, "does not say", func(f *Facts) { f.Ranks[0].Cached = -1 }},
 		{"cached", Fault, "16 of 64", func(f *Facts) { f.Ranks[0].Cached = 16 }},
+		{"cached", Fault, "said that 64 tokens of a prompt that nobody had sent before", func(f *Facts) { f.Ranks[1].Before = 64 }},
+		{"pools", Fault, `at tcp://p:1 (events) of pool "store": refused`, func(f *Facts) {
+			f.Deaf = map[Place]string{{EventsPlace, "store", "tcp://p:1"}: "refused"}
+		}},
+		{"pools", Warning, "chunk 256", func(f *Facts) { f.Worker.Pools[0].Chunk = 256 }},
+		{"pools", Warning, "prefix other", func(f *Facts) {
+			f.Worker.Pools[0].Source = &event.PoolSource{Events: "tcp://p:1", Keys: "http://p:2", Prefix: "other", Parts: 1}
+		}},
+		{"pools", Warning, `no other worker of its model names pool "stor"`, func(f *Facts) { f.Worker.Pools[0].Name = "stor" }},
+		{"peer", Fault, "at e3:5: refused", func(f *Facts) { f.Deaf = map[Place]string{{PeerPlace, "", "e3:5"}: "refused"} }},
+		{"peer", Warning, "e2:4, is that of another", func(f *Facts) { f.Worker.Endpoints.Peer = "e2:4" }},
 		{"clock", Warning, "-1m0s", func(f *Facts) { f.Engine.Clock = -time.Minute }},
 		{"connector", Fault, "as sglang, prefill workers of its model as vllm", func(f *Facts) { f.Worker.KVTransfer = registry.TransferSGLang }},
 		{"hand_over", Fault, "of 64 tokens 0", func(f *Facts) { f.Pair.Cached = 0 }},
@@ -123,7 +136,7 @@ func TestEachCheckFinds(t *testing.T) {
 			t.Errorf("%s %s %q: %+v", c.check, c.level, c.found, all)
 		}
 		for _, f := range all {
-			if f.Worker != 3 && f.Level != OK && f.Check != "connector" { // which is of both
+			if f.Worker != 3 && f.Level != OK && f.Check != "connector" && f.Check != "peer" { // which is of both
 				t.Errorf("%s %q: of another worker: %+v", c.check, c.found, f)
 			}
 		}
@@ -152,6 +165,47 @@ func TestOfTwoSeedsBothAreNamed(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("%d workers are named", n)
+	}
+}
+
+// A prefill worker that does not say its way goes by that of routers, which is vLLM's unless they are told.
+func TestPrefillWorkersThatDoNotSayTheirWay(t *testing.T) {
+	for way, want := range map[registry.KVTransfer]Level{registry.TransferVLLM: Unknown, "": Unknown, registry.TransferMooncake: Warning, registry.TransferSGLang: Warning} {
+		fleet := []Facts{sound(1, registry.Prefill), sound(2, registry.Decode)}
+		fleet[0].Worker.KVTransfer, fleet[1].Worker.KVTransfer = "", way
+		p := NewPool()
+		for i := range fleet {
+			p.Add(&fleet[i].Worker, nil)
+			fleet[i].Pool = p
+		}
+		for _, f := range Judge(fleet) {
+			if f.Worker == 1 && f.Check == "connector" && (f.Level != want || want == Warning && (!strings.Contains(f.Found, string(way)) || f.Do == "")) {
+				t.Errorf("%q: %+v", way, f)
+			}
+		}
+	}
+}
+
+// Engines of one rank each may have one bootstrap server, and one base of peers' ports: vLLM's behind another balancer.
+func TestRanksOfTheirOwnShareAddresses(t *testing.T) {
+	for _, c := range []struct {
+		ranks [2]uint32
+		level Level
+	}{{[2]uint32{0, 1}, OK}, {[2]uint32{1, 1}, Warning}} {
+		fleet := []Facts{sound(1, registry.Prefill), sound(2, registry.Prefill), sound(3, registry.Decode)}
+		p := NewPool()
+		for i := range fleet {
+			if w := &fleet[i].Worker; i < 2 {
+				w.Ranks, w.Endpoints.Bootstrap, w.Endpoints.Peer = c.ranks[i:i+1], "b:1", "p:1"
+			}
+			p.Add(&fleet[i].Worker, nil)
+			fleet[i].Pool = p
+		}
+		for _, f := range Judge(fleet[:2]) {
+			if (f.Check == "connector" || f.Check == "peer") && f.Level != c.level {
+				t.Errorf("%v: %+v", c.ranks, f)
+			}
+		}
 	}
 }
 

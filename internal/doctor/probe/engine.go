@@ -213,7 +213,7 @@ func (e *engine) complete(ctx context.Context, tokens []uint32, rank uint32, mor
 		body[k] = v
 	}
 	header := ""
-	if len(e.w.Ranks) > 1 || rank > 0 {
+	if e.g.ranks[e.w.Endpoints.HTTP] > 1 { // an engine of one rank, whichever of the model's, may refuse it (vLLM 0.33.0 behind another balancer)
 		header = strconv.FormatUint(uint64(rank), 10)
 	}
 	b, _, err := e.ask(ctx, http.MethodPost, "/v1/completions", body, header)
@@ -240,8 +240,20 @@ func (e *engine) bootstrap() (host string, port int, err error) {
 	return u.Hostname(), 8998, nil
 }
 
-func reachable(ctx context.Context, host string, port int) error {
-	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+// reachable connects to host:port, or to that of a URL; those on the host itself are not looked at.
+func reachable(ctx context.Context, at string) error {
+	if strings.Contains(at, "://") {
+		u, err := url.Parse(at)
+		if err != nil || u.Scheme == "ipc" {
+			return err
+		}
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		}
+		at = net.JoinHostPort(u.Hostname(), port)
+	}
+	conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", at)
 	if err != nil {
 		return err
 	}

@@ -47,6 +47,7 @@ type gathering struct {
 	cfg    Config
 	client *http.Client
 	files  files
+	ranks  map[string]int // that are registered at an engine's address
 
 	mu  sync.Mutex
 	own map[uint64]string          // local hashes of blocks that only this worker, by name, has a prompt of
@@ -62,10 +63,13 @@ func Gather(ctx context.Context, cfg Config) ([]doctor.Facts, error) {
 	entries = slices.DeleteFunc(entries, func(e registry.Entry) bool { return e.State == registry.Gone })
 	transport := http.Transport{MaxIdleConnsPerHost: 1, Proxy: nil}
 	defer transport.CloseIdleConnections()
-	g := &gathering{cfg: cfg, own: map[uint64]string{}, met: map[string]map[string]bool{}, client: &http.Client{Transport: &transport, Timeout: cfg.Answer,
+	g := &gathering{cfg: cfg, ranks: map[string]int{}, own: map[uint64]string{}, met: map[string]map[string]bool{}, client: &http.Client{Transport: &transport, Timeout: cfg.Answer,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	g.files.open = func(ctx context.Context, w *registry.Worker) (model, error) { return g.load(ctx, w) }
 
+	for i := range entries {
+		g.ranks[entries[i].Endpoints.HTTP] += len(entries[i].Ranks)
+	}
 	facts := make([]doctor.Facts, len(entries))
 	g.each(len(entries), func(i int) { facts[i] = g.worker(ctx, &entries[i], uint64(i)) })
 	shareEngines(facts)
@@ -161,6 +165,7 @@ func (g *gathering) worker(ctx context.Context, e *registry.Entry, n uint64) doc
 	if e.Endpoints.HTTP == "" {
 		return f
 	}
+	f.Deaf = deaf(ctx, &f.Worker)
 	en := g.newEngine(&f.Worker)
 	f.Engine = en.describe(ctx)
 	if f.Engine.Error != "" {
@@ -173,6 +178,17 @@ func (g *gathering) worker(ctx context.Context, e *registry.Entry, n uint64) doc
 	}
 	f.Ranks = g.prompts(ctx, en, n)
 	return f
+}
+
+// deaf returns at which of the worker's other addresses nobody answers, and why.
+func deaf(ctx context.Context, w *registry.Worker) map[doctor.Place]string {
+	list := map[doctor.Place]string{}
+	for _, p := range doctor.Places(w) {
+		if err := reachable(ctx, p.At); err != nil {
+			list[p] = short(err.Error())
+		}
+	}
+	return list
 }
 
 // mixed notes of which workers' engines the events are that were heard from others.
@@ -247,11 +263,13 @@ func (g *gathering) rank(ctx context.Context, en *engine, ears *ears, i int, see
 	}
 	ears.expect(local)
 	g.whose(en.w, local[shared:])
-	if _, err = en.complete(ctx, tokens, r.DPRank, nil); err != nil {
+	a, err := en.complete(ctx, tokens, r.DPRank, nil)
+	if err != nil {
 		r.Error = "a prompt as tokens is refused: " + err.Error()
 		return r
 	}
 	answered := time.Now()
+	r.Before = a.cached()
 	own := local[shared:] // where several workers have one engine, the first of them got the shared one
 	r.Blocks = len(own)
 	last := ears.wait(ctx, r.DPRank, own, g.cfg.Listen)
@@ -261,8 +279,7 @@ func (g *gathering) rank(ctx context.Context, en *engine, ears *ears, i int, see
 	if shared > 0 {
 		r.First = ears.engineHash(r.DPRank, local[0])
 	}
-	a, err := en.complete(ctx, tokens, r.DPRank, nil)
-	if err != nil {
+	if a, err = en.complete(ctx, tokens, r.DPRank, nil); err != nil {
 		r.Error = "the prompt is refused when it comes once more: " + err.Error()
 		return r
 	}
@@ -395,7 +412,7 @@ func (g *gathering) relay(ctx context.Context, a, b *engine, tokens []uint32) (a
 func (g *gathering) meet(ctx context.Context, a, b *engine, tokens []uint32, n uint64) (answer, error) {
 	host, port, err := a.bootstrap()
 	if err == nil {
-		err = reachable(ctx, host, port)
+		err = reachable(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 	if err != nil {
 		return answer{}, notMet{fmt.Errorf("the prefill worker's bootstrap address: %w", err)}

@@ -228,3 +228,29 @@ func TestHostileEngines(t *testing.T) {
 		}
 	})
 }
+
+// An engine is told the rank where several are registered at its address, of one worker or of several, and only there: one
+// of a single rank, whichever of its model's that is, refuses others than its own first.
+func TestEnginesAreToldRanksThatTheyHave(t *testing.T) {
+	for _, c := range []struct {
+		workers [][]uint32
+		told    bool
+	}{{[][]uint32{{0}}, false}, {[][]uint32{{3}}, false}, {[][]uint32{{0, 1}}, true}, {[][]uint32{{0}, {1}}, true}} {
+		var asked, told atomic.Int64
+		answer := decoding(&asked)
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-data-parallel-rank") != "" {
+				told.Add(1)
+			}
+			answer(w, r)
+		})
+		var list []registry.Worker
+		for i, ranks := range c.workers {
+			list = append(list, registry.Worker{ID: uint64(i), Ranks: ranks, Endpoints: at(s)})
+		}
+		gathered(t, time.Minute, list...)
+		if n := told.Load(); asked.Load() == 0 || (n > 0) != c.told || c.told && n != asked.Load() {
+			t.Errorf("%v: %d of %d are told", c.workers, n, asked.Load())
+		}
+	}
+}
