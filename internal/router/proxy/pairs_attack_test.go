@@ -77,7 +77,7 @@ func TestPairsComeAndGoUnderTraffic(t *testing.T) {
 		fleet:    func(c *fleet.Config) { c.PairLosses, c.PairRest = 2, 50*time.Millisecond },
 		engine:   func(i int, c *mockapi.Config) { c.Transfer, c.Prefill = ways[i%3], i < 6 },
 		registry: func(i int, w *registry.Worker) { describe(i, w, ways[i%3]) }})
-	stop := make(chan struct{})
+	stop, served := make(chan struct{}), make(chan struct{}, 4)
 	var all sync.WaitGroup
 	var asked, paired atomic.Int64
 	for c := range 4 {
@@ -95,6 +95,10 @@ func TestPairsComeAndGoUnderTraffic(t *testing.T) {
 				}
 				if asked.Add(1); header.Get(headerPrefill) != "" {
 					paired.Add(1)
+				}
+				select {
+				case served <- struct{}{}:
+				case <-stop:
 				}
 			}
 		})
@@ -123,7 +127,9 @@ func TestPairsComeAndGoUnderTraffic(t *testing.T) {
 		}
 		l.fleet.Expire()
 		_ = l.number(`kvatlas_router_pairs_apart{model="org/model",block_size="4",group="",reason="transfer"}`)
-		time.Sleep(5 * time.Millisecond)
+		for range 8 {
+			<-served
+		}
 	}
 	close(stop)
 	all.Wait()
