@@ -65,7 +65,7 @@ func Gather(ctx context.Context, cfg Config) ([]doctor.Facts, error) {
 	defer transport.CloseIdleConnections()
 	g := &gathering{cfg: cfg, ranks: map[string]int{}, own: map[uint64]string{}, met: map[string]map[string]bool{}, client: &http.Client{Transport: &transport, Timeout: cfg.Answer,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
-	g.files.open = func(ctx context.Context, w *registry.Worker) (model, error) { return g.load(ctx, w) }
+	g.files.open = func(ctx context.Context, w *registry.Worker, kind string) (model, error) { return g.load(ctx, w, kind) }
 
 	for i := range entries {
 		g.ranks[entries[i].Endpoints.HTTP] += len(entries[i].Ranks)
@@ -172,7 +172,7 @@ func (g *gathering) worker(ctx context.Context, e *registry.Entry, n uint64) doc
 		f.Ranks = nil
 		return f
 	}
-	f.Engine.Tokens, f.Engine.TokensBy = g.compare(ctx, en)
+	f.Engine.Tokens, f.Engine.TokensBy = g.compare(ctx, en, f.Engine.Kind)
 	if f.Worker.Role == registry.Prefill && f.Worker.KVTransfer == registry.TransferSGLang {
 		return f // it takes none without a decode worker
 	}

@@ -18,9 +18,9 @@ type model interface {
 	Tokens(ctx context.Context, f tokens.Form, body []byte, dst []uint32) ([]uint32, error)
 }
 
-// files are the models that were loaded, by the id of their files.
+// files are the models that were loaded, by the id of their files and the kind of engine by whose rules chats are written.
 type files struct {
-	open func(ctx context.Context, w *registry.Worker) (model, error)
+	open func(ctx context.Context, w *registry.Worker, kind string) (model, error)
 	mu   sync.Mutex
 	byID map[string]*loaded
 }
@@ -31,25 +31,25 @@ type loaded struct {
 	err  error
 }
 
-// of returns the model of the worker's files, loaded once.
-func (f *files) of(ctx context.Context, w *registry.Worker) (model, error) {
+// of returns the model of the worker's files for an engine of the kind, loaded once.
+func (f *files) of(ctx context.Context, w *registry.Worker, kind string) (model, error) {
 	f.mu.Lock()
 	if f.byID == nil {
 		f.byID = map[string]*loaded{}
 	}
-	id := modelfiles.ID(w.Tokenizer)
+	id := kind + " " + modelfiles.ID(w.Tokenizer)
 	l := f.byID[id]
 	if l == nil {
 		l = &loaded{}
 		f.byID[id] = l
 	}
 	f.mu.Unlock()
-	l.once.Do(func() { l.m, l.err = f.open(ctx, w) })
+	l.once.Do(func() { l.m, l.err = f.open(ctx, w, kind) })
 	return l.m, l.err
 }
 
 // load fetches the files and reads them.
-func (g *gathering) load(ctx context.Context, w *registry.Worker) (model, error) {
+func (g *gathering) load(ctx context.Context, w *registry.Worker, kind string) (model, error) {
 	b, err := modelfiles.OpenBucket(ctx, g.cfg.Conn, g.cfg.Namespace, 0, false)
 	if err != nil {
 		return nil, err
@@ -58,16 +58,20 @@ func (g *gathering) load(ctx context.Context, w *registry.Worker) (model, error)
 	if err != nil {
 		return nil, err
 	}
-	return tokens.Load(set, tokens.Options{})
+	o := tokens.Options{}
+	if kind == registry.TransferSGLang.Engine() { // all others go by vLLM's rules, or the files'
+		o.Engine = kind
+	}
+	return tokens.Load(set, o)
 }
 
 // compare returns how the engine's tokens differ from those of the registered files, or
 // why that is not known.
-func (g *gathering) compare(ctx context.Context, e *engine) (differs, unknown string) {
+func (g *gathering) compare(ctx context.Context, e *engine, kind string) (differs, unknown string) {
 	if len(e.w.Tokenizer) == 0 {
 		return "", "no files of a tokenizer are registered (kvpublisher --tokenizer)"
 	}
-	m, err := g.files.of(ctx, e.w)
+	m, err := g.files.of(ctx, e.w, kind)
 	if err != nil {
 		return "", "the registered files cannot be used: " + short(err.Error())
 	}
