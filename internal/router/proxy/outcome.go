@@ -225,7 +225,9 @@ func (p *Proxy) giveBack(w http.ResponseWriter, q *call, f *failure) {
 		p.refuse(w, f.refusal)
 		return
 	}
-	q.tally.status, q.tally.outcome = f.given.status, "engine_"+strconv.Itoa(f.given.status)
+	if q.tally.status, q.tally.outcome = f.given.status, "ok"; f.given.status >= http.StatusBadRequest {
+		q.tally.outcome = "engine_" + strconv.Itoa(f.given.status)
+	}
 	p.obs.outcome(q.tally.outcome).Inc()
 	h := w.Header()
 	copyHeaders(h, f.given.header)

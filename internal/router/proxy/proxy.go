@@ -272,6 +272,9 @@ func (p *Proxy) serveEngine(w http.ResponseWriter, r *http.Request, routed bool)
 		return
 	}
 	p.budget.request()
+	if p.askedTokens(w, r, q) {
+		return
+	}
 	p.run(w, r, q)
 }
 

@@ -1,14 +1,20 @@
 package proxy
 
 import (
+	"context"
 	"errors"
+	"io"
 	"net/http"
+	"slices"
+	"strconv"
 	"time"
 
 	chats "github.com/kvatlas/kvatlas/chat/api"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
+	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/internal/router/tokens"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // ownTokens answers /tokenize, /detokenize and /v1/messages/count_tokens as vLLM does, where that
@@ -133,4 +139,83 @@ func (p *Proxy) detokenized(q *call) ([]byte, error) {
 		return nil, err
 	}
 	return edge.JSON(map[string]string{"prompt": text}), nil
+}
+
+// tokenPaths are the routes by which engines say tokens, or the text of some.
+func tokenPaths() []string {
+	return []string{pathTokenize, pathDetokenize, "/v1/tokenize", "/v1/detokenize", "/chat_tokenize", chats.PathCountTokens}
+}
+
+// askedTokens answers a client's own question for tokens, or for their text, as an engine does: which one
+// is chosen as for the router's questions, and another is asked if it fails or is late. It leaves to a choice
+// by load what it cannot do: what names an engine, what is longer than prompts are, and a fleet without one.
+func (p *Proxy) askedTokens(w http.ResponseWriter, r *http.Request, q *call) bool {
+	if r.Method != http.MethodPost || q.final() || q.options.DPRank != nil || len(q.data)/bytesPerToken > p.cfg.MaxPrompt || !slices.Contains(tokenPaths(), r.URL.Path) {
+		return false
+	}
+	a := p.askSoonest(r.Context(), q.m, q.mayAsk(), q.seat, p.cfg.FirstByte, func(ctx context.Context, e *fleet.Engine) tokenAnswer {
+		return p.asClient(ctx, r, q, e)
+	})
+	if a.engine == nil {
+		return false
+	}
+	q.tally.attempts, q.tally.at, q.tally.rankless = 1, shard.RankID{Worker: a.engine.ID}, true
+	f := &failure{given: a.given}
+	switch {
+	case r.Context().Err() != nil:
+		q.tally.outcome = "client_gone"
+		p.obs.outcome("client_gone").Inc()
+		return true
+	case a.given != nil:
+	case errors.Is(a.err, errTokensLate):
+		f.refusal = refuse(http.StatusGatewayTimeout, "engine_timeout", "no engine answers in time")
+	default:
+		p.limit.Warn("engine", "an engine did not answer", errAttr(a.err), q.attr())
+		f.refusal = refuse(http.StatusBadGateway, "engine_unreachable", "no engine that was asked answers")
+	}
+	if a.err != nil {
+		p.obs.engineErrors.Inc()
+	}
+	if p.cfg.WorkerHeader {
+		w.Header().Set(headerWorker, strconv.FormatUint(a.engine.ID, 10))
+	}
+	q.tally.first = time.Since(q.arrival)
+	p.giveBack(w, q, f)
+	return true
+}
+
+// mayAsk returns the engines that the request may go to.
+func (q *call) mayAsk() map[uint64]*fleet.Engine {
+	all, o := q.m.Engines(), &q.options
+	if o.Allowed == nil && o.Excluded == nil {
+		return all
+	}
+	some := make(map[uint64]*fleet.Engine)
+	for id, e := range all {
+		if (o.Allowed == nil || slices.Contains(o.Allowed, id)) && !slices.Contains(o.Excluded, id) {
+			some[id] = e
+		}
+	}
+	return some
+}
+
+// asClient sends an engine the client's request and reads all of the answer.
+func (p *Proxy) asClient(ctx context.Context, r *http.Request, q *call, e *fleet.Engine) (a tokenAnswer) {
+	resp, err := p.client.RoundTrip(p.toEngine(ctx, r, q.pieces([][]byte{q.data}), e))
+	if err != nil {
+		return tokenAnswer{err: err}
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	most := p.maxTokenAnswer(len(q.data))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
+	switch {
+	case err != nil:
+		return tokenAnswer{err: err}
+	case int64(len(body)) > most, resp.StatusCode == http.StatusOK && len(body) == 0:
+		return tokenAnswer{err: errOther}
+	case resp.StatusCode >= http.StatusBadRequest:
+		a.err = statusError(resp.StatusCode)
+	}
+	a.given = &given{resp.StatusCode, resp.Header.Clone(), body} // the next request has the header's memory
+	return a
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -127,16 +128,28 @@ func (t *tokenizers) age(s *tokenizer) float64 {
 	return min(1, float64(t.asked-s.last)/float64(tokenizeForget*max(len(t.of), 1)))
 }
 
-// ended notes what became of asking an engine.
-func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome, took time.Duration, now time.Time) {
+// ended notes what became of asking an engine, and returns the ticket by which that can be withdrawn.
+func (t *tokenizers) ended(e *fleet.Engine, k breaker.Ticket, o breaker.Outcome, took time.Duration, now time.Time) breaker.Ticket {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := t.of[e]
-	if s == nil {
-		return
+	if s := t.of[e]; s != nil {
+		t.note(s, &k, o, took, now)
 	}
+	return k
+}
+
+// withdraw takes an engine's failure back: another one fails at the same.
+func (t *tokenizers) withdraw(a *tokenAnswer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.of[a.engine]; s != nil {
+		s.breaker.Withdraw(a.ticket)
+	}
+}
+
+func (t *tokenizers) note(s *tokenizer, k *breaker.Ticket, o breaker.Outcome, took time.Duration, now time.Time) {
 	s.live = max(s.live-1, 0)
-	s.breaker.Ended(&t.settings, &k, o, 0, now, func() bool { return true })
+	s.breaker.Ended(&t.settings, k, o, 0, now, func() bool { return true })
 	if o == breaker.Neutral {
 		return
 	}
@@ -183,13 +196,32 @@ type statusError int
 
 func (s statusError) Error() string { return fmt.Sprintf("/tokenize answers %d", int(s)) }
 
+// tokenAnswer is what an engine says.
 type tokenAnswer struct {
+	engine *fleet.Engine // nil: none was asked
+	ticket breaker.Ticket
 	tokens []uint32
+	given  *given // all of the answer, for a client whose question it is
 	err    error
 }
 
-// asking is a text whose tokens engines are asked for: first one, and another if that fails or
-// is late.
+// failed reports whether the engine answered, and failed: so may another one, by the request's fault.
+func (a *tokenAnswer) failed() bool {
+	var status statusError
+	return errors.As(a.err, &status) && status >= 500
+}
+
+// others reports whether another engine may say something else than what came of it.
+func (a *tokenAnswer) others() bool {
+	var status statusError
+	return !errors.As(a.err, &status) || status >= 500 || status == http.StatusTooManyRequests || refusesOnly(int(status))
+}
+
+// question asks an engine.
+type question func(ctx context.Context, e *fleet.Engine) tokenAnswer
+
+// asking is a text whose tokens engines are asked for, or tokens whose text: first one, and
+// another if that fails or is late.
 type asking struct {
 	proxy   *Proxy
 	ctx     context.Context //nolint:containedctx // of who wants them
@@ -197,8 +229,7 @@ type asking struct {
 	all     *tokenizers
 	engines map[uint64]*fleet.Engine
 	first   *fleet.Engine
-	ask     upstream.Payload
-	call    *call
+	ask     question
 	giveUp  func()      // the first one
 	beaten  atomic.Bool // it is given up because it is late
 	other   chan tokenAnswer
@@ -211,43 +242,60 @@ type asking struct {
 // askEngines asks an engine for the tokens of a text, and another if that fails or is
 // late.
 func (p *Proxy) askEngines(ctx context.Context, m *fleet.Model, ask upstream.Payload, q *call) ([]uint32, error) {
+	a := p.askSoonest(ctx, m, m.Engines(), q.seat, p.cfg.TokenizeTimeout, func(ctx context.Context, e *fleet.Engine) (a tokenAnswer) {
+		a.tokens, a.err = p.askTokens(ctx, e, ask, first(q.header["Authorization"]), pathTokenize)
+		return a
+	})
+	return a.tokens, a.err
+}
+
+// askSoonest asks that one of the engines which should answer soonest, and another if that fails or is
+// late. They have the given time; 0 is no bound.
+func (p *Proxy) askSoonest(ctx context.Context, m *fleet.Model, engines map[uint64]*fleet.Engine, seat *any, within time.Duration, ask question) tokenAnswer {
 	begun := time.Now()
-	x := &asking{proxy: p, ctx: ctx, until: begun.Add(p.cfg.TokenizeTimeout), all: p.tokenizing.model(m), engines: m.Engines(), ask: ask, call: q, other: make(chan tokenAnswer, 1)}
+	if within == 0 {
+		within = math.MaxInt64
+	}
+	x := &asking{proxy: p, ctx: ctx, until: begun.Add(within), all: p.tokenizing.model(m), engines: engines, ask: ask, other: make(chan tokenAnswer, 1)}
 	var k breaker.Ticket
 	if x.first, k = x.all.pick(x.engines, nil, begun); x.first == nil {
-		return nil, errNoEngine
+		return tokenAnswer{err: errNoEngine}
 	}
-	alone, giveUp, left := exchangeOf(ctx, q.seat)
+	alone, giveUp, left := exchangeOf(ctx, seat)
 	x.giveUp = giveUp
-	timer := time.AfterFunc(min(x.all.hedge(), p.cfg.TokenizeTimeout), x.late)
-	a := p.askOne(alone, x.all, x.first, k, ask, q, &x.beaten)
+	timer := time.AfterFunc(min(x.all.hedge(), within), x.late)
+	a := x.askOne(alone, x.first, k, &x.beaten)
 	inTime := timer.Stop()
 	if a.err == nil && inTime && left != nil {
 		left.leave()
-		return a.tokens, nil
+		return a
 	}
 	defer giveUp()
 	defer x.end()
-	var status statusError
+	var b tokenAnswer
 	switch {
 	case a.err == nil:
 		if x.end(); !inTime {
 			<-x.other // it reads the request, which goes with our caller
 		}
-		return a.tokens, nil
+		return a
 	case !inTime:
-		if b := <-x.other; b.err == nil {
-			return b.tokens, nil
-		}
-	case ctx.Err() == nil && !(errors.As(a.err, &status) && status < 500): // else another would say the same
-		if b := x.second(x.bounded()); b.err == nil {
-			return b.tokens, nil
-		}
+		b = <-x.other
+	case ctx.Err() == nil && a.others():
+		b = x.second(x.bounded())
+	default:
+		return a
 	}
-	if x.beaten.Load() {
-		return nil, errTokensLate
+	switch {
+	case b.engine != nil && (b.err == nil || !b.others()):
+		return b
+	case a.failed() && b.failed():
+		x.all.withdraw(&a)
+		x.all.withdraw(&b)
+	case x.beaten.Load():
+		a.err = errTokensLate
 	}
-	return nil, a.err
+	return a
 }
 
 var errTokensLate = errors.New("no engine says them within --tokenize-timeout")
@@ -294,7 +342,7 @@ func (x *asking) second(ctx context.Context) tokenAnswer {
 	if e == nil {
 		return tokenAnswer{err: errNoEngine}
 	}
-	return x.proxy.askOne(ctx, x.all, e, k, x.ask, x.call, nil)
+	return x.askOne(ctx, e, k, nil)
 }
 
 // end gives the other one up.
@@ -308,9 +356,9 @@ func (x *asking) end() {
 }
 
 // askOne asks an engine; beaten is set if it is given up for another's answer.
-func (p *Proxy) askOne(ctx context.Context, t *tokenizers, e *fleet.Engine, k breaker.Ticket, ask upstream.Payload, q *call, beaten *atomic.Bool) (a tokenAnswer) {
+func (x *asking) askOne(ctx context.Context, e *fleet.Engine, k breaker.Ticket, beaten *atomic.Bool) tokenAnswer {
 	begun := time.Now()
-	a.tokens, a.err = p.askTokens(ctx, e, ask, first(q.header["Authorization"]), pathTokenize)
+	a := x.ask(ctx, e)
 	o := breaker.Succeeded
 	var status statusError
 	switch {
@@ -321,6 +369,6 @@ func (p *Proxy) askOne(ctx context.Context, t *tokenizers, e *fleet.Engine, k br
 		o = breaker.Failed
 	}
 	now := time.Now()
-	t.ended(e, k, o, now.Sub(begun), now)
+	a.engine, a.ticket = e, x.all.ended(e, k, o, now.Sub(begun), now)
 	return a
 }

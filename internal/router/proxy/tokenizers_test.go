@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -139,6 +140,96 @@ func TestTokenizeHangs(t *testing.T) {
 	}
 	if failed := l.metric(`kvatlas_router_tokenize_total{from="failed"}`); failed != "0" || hung.Load() == 0 || hung.Load() > 30 {
 		t.Errorf("%s texts without tokens; the engine that hangs was asked %d times of 200", failed, hung.Load())
+	}
+}
+
+// So it is for what clients ask for themselves: an engine that hangs, fails, refuses, or says nothing there holds
+// none of them, and is asked seldom. What all engines say is the client's.
+func TestClientsTokenizeWhereOneEngineIsSick(t *testing.T) {
+	for name, sick := range map[string]http.HandlerFunc{
+		"hangs":   func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"500":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+		"404":     func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"nothing": func(http.ResponseWriter, *http.Request) {},
+	} {
+		for _, path := range tokenPaths() {
+			t.Run(name+path, func(t *testing.T) {
+				var asked atomic.Int64
+				l := newLab(t, setup{engines: 3, registry: func(i int, w *registry.Worker) {
+					h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						body, _ := io.ReadAll(r.Body)
+						switch {
+						case r.URL.Path != path:
+							_, _ = io.WriteString(w, `{}`)
+						case i == 0:
+							asked.Add(1)
+							sick(w, r)
+						case strings.Contains(string(body), "bad"):
+							w.Header().Set("X-Of", "engine")
+							w.WriteHeader(http.StatusUnprocessableEntity)
+							_, _ = io.WriteString(w, `{"bad":1}`)
+						default:
+							_, _ = io.WriteString(w, `{"count":1}`)
+						}
+					}))
+					t.Cleanup(h.Close)
+					w.Endpoints.HTTP = h.URL
+				}})
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				for i := range 100 {
+					resp, err := l.send(ctx, path, fmt.Sprintf(`{"model":"org/model","prompt":"text %d","messages":[],"tokens":[1]}`, i))
+					if err != nil {
+						t.Fatalf("request %d: %v", i, err)
+					}
+					text, _ := io.ReadAll(resp.Body)
+					_ = resp.Body.Close()
+					if resp.StatusCode != 200 || string(text) != `{"count":1}` || resp.Header.Get(headerWorker) == "0" {
+						t.Fatalf("request %d: %d %s", i, resp.StatusCode, text)
+					}
+				}
+				if n := asked.Load(); n == 0 || name != "404" && n > 30 {
+					t.Errorf("the sick engine was asked %d times of 100", n)
+				}
+				if status, text, h := l.post(path, `{"model":"org/model","prompt":"bad","messages":[],"tokens":[1]}`); status != 422 || text != `{"bad":1}` || h.Get("X-Of") != "engine" {
+					t.Errorf("%d %s", status, text)
+				}
+				if l.metric(`kvatlas_router_requests_total{outcome="ok"}`) != "100" || l.metric(`kvatlas_router_requests_total{outcome="engine_422"}`) != "1" {
+					t.Error("they are not counted as they ended")
+				}
+			})
+		}
+	}
+}
+
+// A question at which each engine fails is given back, and speaks against none of them.
+func TestAQuestionThatFailsEverywhere(t *testing.T) {
+	var asked atomic.Int64
+	l := newLab(t, setup{engines: 3, registry: func(_ int, w *registry.Worker) {
+		h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			asked.Add(1)
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = io.WriteString(w, `{"error":"tokens"}`)
+		}))
+		t.Cleanup(h.Close)
+		w.Endpoints.HTTP = h.URL
+	}})
+	for range 20 {
+		if status, text, _ := l.post("/detokenize", `{"model":"org/model","tokens":[4294967295]}`); status != 500 || text != `{"error":"tokens"}` {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	if n := asked.Load(); n != 40 {
+		t.Errorf("%d engines were asked for 20 questions", n)
+	}
+	known := l.proxy.tokenizing.model(l.model())
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	for e, s := range known.of {
+		if !s.breaker.Closed() {
+			t.Errorf("engine %d is left out", e.ID)
+		}
 	}
 }
 
