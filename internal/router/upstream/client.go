@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"sync"
 	"syscall"
@@ -125,8 +126,7 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 		}
 		resp, err := k.exchange(req, data, x, used)
 		switch {
-		case err == nil && used && resp.StatusCode == http.StatusRequestTimeout && resp.Close:
-			// The engine's word that it waited for a request for too long, which crossed this one.
+		case err == nil && crossed(resp, used):
 			_ = resp.Body.Close() // it is nobody's
 			return nil, true, nil
 		case err == nil:
@@ -140,6 +140,12 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 			return nil, used && !k.heard && died(err), fmt.Errorf("asking %s: %w", req.URL.Host, Wordless(err))
 		}
 	}
+}
+
+// crossed reports whether an answer, on a connection that was used before, is the engine's word that it
+// waited for a request for too long, which crossed the one that was on its way.
+func crossed(resp *http.Response, used bool) bool {
+	return used && resp.StatusCode == http.StatusRequestTimeout && resp.Close
 }
 
 // died reports whether the other side has ended the connection.
@@ -166,7 +172,19 @@ func Wordless(err error) error {
 
 // byOther leaves the request to http.Transport.
 func (c *Client) byOther(req *http.Request) (*http.Response, error) {
+	used := false
+	req = req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(g httptrace.GotConnInfo) { used = g.Reused }}))
 	resp, err := c.other.RoundTrip(req)
+	if err == nil && crossed(resp, used) && (req.Body == nil || req.GetBody != nil) {
+		_ = resp.Body.Close() // it is nobody's
+		if c.cfg.Stale != nil {
+			c.cfg.Stale()
+		}
+		if req.Body != nil {
+			req.Body, _ = req.GetBody() // a Body's has no error
+		}
+		resp, err = c.other.RoundTrip(req)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("asking %s: %w", req.URL.Host, Wordless(err))
 	}

@@ -545,6 +545,61 @@ func TestTimeoutsThatCrossARequest(t *testing.T) {
 	}
 }
 
+// So it is where http.Transport sends the request, with its whole body.
+func TestTimeoutsThatCrossARequestOfTransport(t *testing.T) {
+	type nth struct{}
+	for name, c := range map[string]struct {
+		tls    bool
+		length int
+	}{
+		"https": {true, 10}, "https without a body": {true, 0}, "a long body": {false, largeBody + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				if r.Context().Value(nth{}).(*atomic.Int64).Add(1) == 2 { //nolint:forcetypeassert // of the test
+					w.Header().Set("Connection", "close")
+					w.WriteHeader(http.StatusRequestTimeout)
+					return
+				}
+				_, _ = fmt.Fprint(w, len(body))
+			}))
+			s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+				return context.WithValue(ctx, nth{}, new(atomic.Int64))
+			}
+			var cfg Config
+			stale := 0
+			cfg.Stale = func() { stale++ }
+			if c.tls {
+				s.StartTLS()
+				cfg.TLS = s.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // it is one
+			} else {
+				s.Start()
+			}
+			t.Cleanup(s.Close)
+			cl := client(t, cfg)
+			var body []byte
+			if c.length > 0 {
+				body = make([]byte, c.length)
+			}
+			for i := range 2 {
+				resp, err := ask(t.Context(), cl, http.MethodPost, s.URL, body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text, _ := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if resp.StatusCode != 200 || string(text) != fmt.Sprint(c.length) {
+					t.Errorf("request %d: %d %s", i, resp.StatusCode, text)
+				}
+			}
+			if stale != 1 {
+				t.Errorf("%d stale", stale)
+			}
+		})
+	}
+}
+
 // What was idle for longer than it may be is not used.
 func TestOldConnectionsAreNotUsed(t *testing.T) {
 	var conns atomic.Int64
