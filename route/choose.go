@@ -209,7 +209,7 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 		}
 	}
 	r.missed = missed
-	r.weigh.source = r.findSource(s, o, now)
+	r.findSources(s, o, now)
 	r.forget(s)
 	left[Eligible] = 0
 	return left

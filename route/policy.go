@@ -89,10 +89,11 @@ type Candidate struct {
 	Cost float64
 
 	slot     uint32
-	pool     int  // tokens that its pools are said to have beyond its own
-	others   bool // another router takes it first
-	peer     bool // it may fetch
-	atLeast  bool // it costs Cost or more; see auto.complete
+	source   uint32 // Pull's slot
+	pool     int    // tokens that its pools are said to have beyond its own
+	others   bool   // another router takes it first
+	peer     bool   // it may fetch
+	atLeast  bool   // it costs Cost or more; see auto.complete
 	pullCost float64
 }
 
@@ -112,7 +113,7 @@ type Weighing struct {
 
 	estimated bool    // depths are bounds
 	part      float64 // of them that is expected; 1 of others
-	source    source  // who may give what others lack
+	sources   sources // who may give what others lack
 
 	aim      aim  // what the request is to keep
 	aims     bool // that is its own

@@ -100,7 +100,7 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 	var e estimate // written in place: copying it for each rank shows
 	aiming := a.aiming(w)
 	// Most ranks of a large fleet cannot be the best one, as little of the prompt is cached there.
-	best, skips := math.Inf(1), w.Temperature == 0 && w.Stage != DecodeStage && w.source.tokens == 0 && !aiming && !w.explained
+	best, skips := math.Inf(1), w.Temperature == 0 && w.Stage != DecodeStage && w.sources.n == 0 && !aiming && !w.explained
 	if skips {
 		most := 0
 		for i := range cands {
@@ -125,7 +125,7 @@ func (a *auto) Choose(w *Weighing, cands []Candidate) (int, error) {
 		if c.Cached[event.External] != c.Cached[event.Device] {
 			a.count(w, c)
 		}
-		if w.source.tokens > 0 {
+		if w.sources.n > 0 {
 			a.pull(w, c)
 		}
 		a.estimate(&e, w, c, w.heldBy(c))
@@ -424,7 +424,7 @@ func (a *auto) follow(w *Weighing, k load.Key, c *Candidate, e *estimate, whole 
 	a.aimed(t, 1)
 	t.loads, t.loading = a.loads(w, c)
 	if c.Pull.Tokens > 0 {
-		t.source, t.shared, t.fetching = w.source.slot, a.crowd(w, c), true
+		t.source, t.shared, t.fetching = c.source, 1+max(a.pulling(c.source), a.pulling(c.slot)), true
 		a.fetches(t, 1)
 		a.fetched = w.Now
 	}

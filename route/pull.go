@@ -14,8 +14,8 @@ import (
 
 // A worker that is a Peer fetches what another one has of a prompt when it is told whose that
 // is, and gives what it has itself. So a request may go where there is room, and its prefix
-// come from where it is: auto weighs each rank with what it would fetch of the best source,
-// where that is sooner than to compute it. How long a fetched token takes is learned as with
+// come from where it is: auto weighs each rank with what it would fetch of the source that is best
+// for it, where that is sooner than to compute it. How long a fetched token takes is learned as with
 // lower tiers, and links are shared: who gives or fetches already does it slower. Engines say
 // what they found cached, which tells of a fetch whether it came; of sources of which little
 // comes little is expected, until a minute has passed without a word.
@@ -42,13 +42,26 @@ const (
 	pullPrior = 4096
 )
 
+// maxSources is how many a choice weighs each rank with at most. Those of which none has as much to give,
+// as free and as reliably, as another one, which are all that can be best, were never more in the lab.
+const maxSources = 4
+
 // source is who may give a prompt's prefix.
 type source struct {
 	shard.RankID
-	slot   uint32
-	tokens int // it has; 0: there is none
-	part   float64
-	why    string // nothing is fetched, if it is not for want of a source
+	slot    uint32
+	alone   bool // its worker has no other rank
+	tokens  int  // it has
+	fetches int  // over its link
+	part    float64
+}
+
+// sources are those that candidates are weighed with.
+type sources struct {
+	list [maxSources]source
+	n    int
+	each float64 // what part of the time to compute a token is taken by fetching it over free links
+	why  string  // nothing is fetched, if it is not for want of a source
 }
 
 // pulls is what came of fetches from a rank, in tokens; the last count most.
@@ -69,27 +82,86 @@ func (p *pulls) learn(asked, came int, now time.Time) {
 	p.asked, p.came, p.last = keep*p.asked+float64(asked), keep*p.came+float64(came), now
 }
 
-// findSource looks for the rank that has most of the prompt and gives it away, whatever its role. The
+// findSources looks for the ranks that have most of the prompt and give it away, whatever their role. The
 // lock is held, and lookUp's depths are there.
-func (r *Router) findSource(s *scratch, o *Options, now time.Time) (best source) {
+func (r *Router) findSources(s *scratch, o *Options, now time.Time) {
+	w := &r.weigh.sources
+	w.n, w.why = 0, ""
 	if !o.Pull || r.peers < 2 || !s.looked || o.Stage == DecodeStage || r.policy != Policy(r.times) {
-		return best
+		return
 	}
 	if r.weigh.estimated {
 		// How much of it an engine can use of another one's nobody knows.
-		return source{why: "depths are estimates"}
+		w.why = "depths are estimates"
+		return
 	}
+	w.each = r.times.pullTime(now)
 	for _, m := range r.members {
 		n := min(int(r.depth[m.slot][event.HostPinned])*r.cfg.BlockSize, s.tokens)
-		if n < best.tokens || n == 0 || !m.worker.Peer || m.stale || m.belief.doubted || !r.gives(m.worker, o, now) {
+		if n < r.cfg.BlockSize || !m.worker.Peer || m.stale || m.belief.doubted {
 			continue
 		}
-		if n == best.tokens && r.times.pulling(m.slot) >= r.times.pulling(best.slot) {
-			continue
+		f := source{m.RankID, m.slot, m.worker.Ranks == 1, n, r.times.pulling(m.slot), m.pulls.part(now)}
+		if w.worth(&f) > 0 && !w.outdone(&f, -1) && r.gives(m.worker, o, now) {
+			w.add(&f)
 		}
-		best = source{RankID: m.RankID, slot: m.slot, tokens: n, part: m.pulls.part(now)}
 	}
-	return best
+}
+
+// takes returns what part of the time to compute what is fetched the fetch takes, among so many others over the
+// candidate's link; 1 where it is not worth while.
+func (w *sources) takes(f *source, others int) float64 {
+	part := w.each * float64(1+max(f.fetches, others))
+	if part = part*f.part + 1 - f.part; part >= pullWorth { // what does not come is computed
+		return 1
+	}
+	return part
+}
+
+// worth is how many tokens need not be computed where the source gives all that it has over a free link.
+func (w *sources) worth(f *source) float64 { return float64(f.tokens) * (1 - w.takes(f, 0)) }
+
+// outdone reports whether the source, which is at i of the list or not yet there, is best for no candidate. What
+// its own worker's ranks can do for others, they cannot for it: it takes two workers, but for one with one rank,
+// which has itself what it would fetch.
+func (w *sources) outdone(f *source, i int) bool {
+	var by *source
+	for j := range w.list[:w.n] {
+		g := &w.list[j]
+		if j == i || g.tokens < f.tokens || g.fetches > f.fetches || g.part < f.part {
+			continue
+		}
+		if g.alone || g.Worker == f.Worker || by != nil && by.Worker != g.Worker {
+			return true
+		}
+		by = g
+	}
+	return false
+}
+
+// add takes the source into the list, in place of those that it outdoes or, where there is no room, of the one that is
+// worth least.
+func (w *sources) add(f *source) {
+	at := w.n
+	if w.n < maxSources {
+		w.n++
+	} else {
+		for i := range w.list {
+			if at == w.n && w.worth(&w.list[i]) < w.worth(f) || at < w.n && w.worth(&w.list[i]) < w.worth(&w.list[at]) {
+				at = i
+			}
+		}
+		if at == w.n {
+			return
+		}
+	}
+	w.list[at] = *f
+	for i := w.n - 1; i >= 0; i-- {
+		if w.outdone(&w.list[i], i) {
+			w.n--
+			w.list[i] = w.list[w.n]
+		}
+	}
 }
 
 // gives reports whether others may be told to fetch from the worker: it is there, requests do not
@@ -105,38 +177,41 @@ func (r *Router) gives(w *workerState, o *Options, now time.Time) bool {
 func (w *Weighing) unfetched(c *Candidate) string {
 	switch {
 	case c.Pull.Tokens > 0:
-	case w.source.why != "":
-		return ", nothing is fetched: " + w.source.why
-	case w.source.tokens > 0 && !c.peer:
+	case w.sources.why != "":
+		return ", nothing is fetched: " + w.sources.why
+	case w.sources.n > 0 && !c.peer:
 		return ", nothing is fetched: its engine is none that can be told to"
 	}
 	return ""
 }
 
-// pull has the candidate fetch what the source has and it has not, where that is sooner than to
-// compute it.
-func (a *auto) pull(w *Weighing, c *Candidate) {
-	n := min(w.source.tokens, w.PromptTokens-1) - c.CachedTokens
-	if n < w.BlockSize || !c.peer || c.Worker == w.source.Worker {
-		return
+// pullTime returns what part of the time to compute a token is taken by fetching it over free links.
+func (a *auto) pullTime(now time.Time) float64 {
+	if now.Sub(a.fetched) > pullOld { // what was learned before may be so no more: one tries
+		return 1 - pullCredit
 	}
-	part := 1 - pullCredit
-	if w.Now.Sub(a.fetched) <= pullOld { // what was learned before may be so no more: one tries
-		part = a.speeds.loads[pulled].after(pullCredit, pullTaught)
-	}
-	part *= float64(a.crowd(w, c))
-	part = part*w.source.part + 1 - w.source.part // what does not come is computed
-	if part >= pullWorth {
-		return
-	}
-	c.Pull, c.pullCost = Pull{w.source.RankID, n}, math.Ceil(part*float64(n))
-	saved := n - int(c.pullCost)
-	c.NewTokens, c.PrefillTokens = c.NewTokens-saved, c.PrefillTokens-saved
+	return a.speeds.loads[pulled].after(pullCredit, pullTaught)
 }
 
-// crowd is how many fetches share the links of the candidate and its source, with this one.
-func (a *auto) crowd(w *Weighing, c *Candidate) int {
-	return 1 + max(a.pulling(w.source.slot), a.pulling(c.slot))
+// pull has the candidate fetch what a source has and it has not, of that which saves it most, where it is sooner than to
+// compute it.
+func (a *auto) pull(w *Weighing, c *Candidate) {
+	if !c.peer {
+		return
+	}
+	saved, fetches := 0, a.pulling(c.slot)
+	for i := range w.sources.list[:w.sources.n] {
+		f := &w.sources.list[i]
+		n := min(f.tokens, w.PromptTokens-1) - c.CachedTokens
+		if n < w.BlockSize || c.Worker == f.Worker {
+			continue
+		}
+		cost := math.Ceil(w.sources.takes(f, fetches) * float64(n))
+		if less := n - int(cost); less > saved {
+			saved, c.Pull, c.pullCost, c.source = less, Pull{f.RankID, n}, cost, f.slot
+		}
+	}
+	c.NewTokens, c.PrefillTokens = c.NewTokens-saved, c.PrefillTokens-saved
 }
 
 // pulling returns how many fetches from or to the slot's rank are under way.
