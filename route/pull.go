@@ -54,11 +54,12 @@ type source struct {
 	tokens  int  // it has
 	fetches int  // over its link
 	part    float64
+	worth   float64 // tokens that need not be computed where it gives all of its own over a free link
 }
 
 // sources are those that candidates are weighed with.
 type sources struct {
-	list [maxSources]source
+	list [maxSources + 1]source
 	n    int
 	each float64 // what part of the time to compute a token is taken by fetching it over free links
 	why  string  // nothing is fetched, if it is not for want of a source
@@ -101,8 +102,9 @@ func (r *Router) findSources(s *scratch, o *Options, now time.Time) {
 		if n < r.cfg.BlockSize || !m.worker.Peer || m.stale || m.belief.doubted {
 			continue
 		}
-		f := source{m.RankID, m.slot, m.worker.Ranks == 1, n, r.times.pulling(m.slot), m.pulls.part(now)}
-		if w.worth(&f) > 0 && !w.outdone(&f, -1) && r.gives(m.worker, o, now) {
+		f := source{m.RankID, m.slot, m.worker.Ranks == 1, n, r.times.pulling(m.slot), m.pulls.part(now), 0}
+		f.worth = float64(n) * (1 - w.takes(&f, 0))
+		if f.worth > 0 && !w.outdone(&f, -1) && r.gives(m.worker, o, now) {
 			w.add(&f)
 		}
 	}
@@ -118,10 +120,7 @@ func (w *sources) takes(f *source, others int) float64 {
 	return part
 }
 
-// worth is how many tokens need not be computed where the source gives all that it has over a free link.
-func (w *sources) worth(f *source) float64 { return float64(f.tokens) * (1 - w.takes(f, 0)) }
-
-// outdone reports whether the source, which is at i of the list or not yet there, is best for no candidate. What
+// outdone reports whether the source, which is at i of the list or, at -1, not there, is best for no candidate. What
 // its own worker's ranks can do for others, they cannot for it: it takes two workers, but for one with one rank,
 // which has itself what it would fetch.
 func (w *sources) outdone(f *source, i int) bool {
@@ -139,29 +138,30 @@ func (w *sources) outdone(f *source, i int) bool {
 	return false
 }
 
-// add takes the source into the list, in place of those that it outdoes or, where there is no room, of the one that is
-// worth least.
+// add takes the source into the list, in place of those that it outdoes, and if they are too many, of one that is worth least.
 func (w *sources) add(f *source) {
-	at := w.n
-	if w.n < maxSources {
-		w.n++
-	} else {
-		for i := range w.list {
-			if at == w.n && w.worth(&w.list[i]) < w.worth(f) || at < w.n && w.worth(&w.list[i]) < w.worth(&w.list[at]) {
-				at = i
-			}
-		}
-		if at == w.n {
-			return
-		}
-	}
-	w.list[at] = *f
+	w.list[w.n] = *f
+	w.n++
 	for i := w.n - 1; i >= 0; i-- {
 		if w.outdone(&w.list[i], i) {
-			w.n--
-			w.list[i] = w.list[w.n]
+			w.remove(i)
 		}
 	}
+	if w.n <= maxSources {
+		return
+	}
+	least := 0
+	for i := range w.list {
+		if w.list[i].worth < w.list[least].worth {
+			least = i
+		}
+	}
+	w.remove(least)
+}
+
+func (w *sources) remove(i int) {
+	w.n--
+	w.list[i] = w.list[w.n]
 }
 
 // gives reports whether others may be told to fetch from the worker: it is there, requests do not
