@@ -61,6 +61,7 @@ type source struct {
 type sources struct {
 	list [maxSources + 1]source
 	n    int
+	free int     // tokens that one has which is the only rank of its worker, gives to nobody, and reliably: who has no more is outdone
 	each float64 // what part of the time to compute a token is taken by fetching it over free links
 	why  string  // nothing is fetched, if it is not for want of a source
 }
@@ -87,7 +88,7 @@ func (p *pulls) learn(asked, came int, now time.Time) {
 // lock is held, and lookUp's depths are there.
 func (r *Router) findSources(s *scratch, o *Options, now time.Time) {
 	w := &r.weigh.sources
-	w.n, w.why = 0, ""
+	w.n, w.free, w.why = 0, 0, ""
 	if !o.Pull || r.peers < 2 || !s.looked || o.Stage == DecodeStage || r.policy != Policy(r.times) {
 		return
 	}
@@ -99,7 +100,7 @@ func (r *Router) findSources(s *scratch, o *Options, now time.Time) {
 	w.each = r.times.pullTime(now)
 	for _, m := range r.members {
 		n := min(int(r.depth[m.slot][event.HostPinned])*r.cfg.BlockSize, s.tokens)
-		if n < r.cfg.BlockSize || !m.worker.Peer || m.stale || m.belief.doubted {
+		if n < r.cfg.BlockSize || n <= w.free || !m.worker.Peer || m.stale || m.belief.doubted {
 			continue
 		}
 		f := source{m.RankID, m.slot, m.worker.Ranks == 1, n, r.times.pulling(m.slot), m.pulls.part(now), 0}
@@ -140,6 +141,9 @@ func (w *sources) outdone(f *source, i int) bool {
 
 // add takes the source into the list, in place of those that it outdoes, and if they are too many, of one that is worth least.
 func (w *sources) add(f *source) {
+	if f.alone && f.fetches == 0 && f.part == 1 {
+		w.free = f.tokens
+	}
 	w.list[w.n] = *f
 	w.n++
 	for i := w.n - 1; i >= 0; i-- {
