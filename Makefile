@@ -26,7 +26,7 @@ export GORACE ?= atexit_sleep_ms=50
 # fleets and table, of which it sees none: one goroutine applies each, and takes ten times as long under it.
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint && \
-	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale|AreBounded|LabTable' ./ingest ./cmd/kvbench; }
+	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale|AreBounded|LabTable|PassedBy' ./ingest ./cmd/kvbench ./route; }
 # Everything is compiled twice, for the race detector and for the programs that tests run
 # (without cgo, as they are released), and those are linked once for all packages.
 PROGRAMS  := $(CURDIR)/bin/test
