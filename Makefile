@@ -22,8 +22,8 @@ TESTFLAGS := -shuffle=on -timeout=14m -p=$(PACKAGES)
 RACE      := $(shell [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v $$($(GO) env CC) >/dev/null 2>&1 && echo -race)
 # A program under it sleeps for a second before it ends, which a hundred test binaries need not.
 export GORACE ?= atexit_sleep_ms=50
-# The histories of core, shard and ingest, of which the race detector sees few, and the lab's
-# fleets and table, of which it sees none: one goroutine applies each, and takes ten times as long under it.
+# The histories of core, shard and ingest, of which the race detector sees few, and the lab's fleets and table
+# and route's long comparison, of which it sees none: one goroutine does each, and takes ten times as long under it.
 UNRACED    = [ -z "$(RACE)" ] || [ '$(RUN)' != . ] || { \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) ./core/... ./shard ./bench/lab ./internal/lint && \
 	CGO_ENABLED=0 $(GO) test -vet=off $(TESTFLAGS) -run 'EndsEqual|Stale|AreBounded|LabTable|PassedBy' ./ingest ./cmd/kvbench ./route; }
