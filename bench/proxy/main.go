@@ -111,13 +111,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	if o.serve {
-		for _, t := range s.targets {
-			fmt.Fprintln(stdout, t.name, t.address)
-		}
-		<-ctx.Done()
-		return nil
-	}
 	return s.measure(ctx, stdout, chats())
 }
 

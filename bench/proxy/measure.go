@@ -72,6 +72,13 @@ func chats() []shape {
 
 // measure measures all targets in turns.
 func (s *scene) measure(ctx context.Context, stdout io.Writer, loads []shape) error {
+	if s.serve {
+		for _, t := range s.targets {
+			fmt.Fprintln(stdout, t.name, t.address)
+		}
+		<-ctx.Done()
+		return nil
+	}
 	var lines []line
 	for round := range s.rounds {
 		for _, sh := range loads {

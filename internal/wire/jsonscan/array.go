@@ -42,7 +42,10 @@ func (r *Reader) Uint64s(dst []uint64, limit int, signed bool) []uint64 {
 		return dst
 	}
 	for first := true; r.More(']', &first); {
-		if dst = r.plain64(r.vector64(dst, limit, signed), limit, signed); len(dst) >= limit {
+		if r.off >= ahead {
+			dst = r.plain64(r.vector64(dst, limit, signed), limit, signed)
+		}
+		if len(dst) >= limit {
 			r.tooMany(limit)
 			return dst
 		}
@@ -167,8 +170,9 @@ func (r *Reader) plain64(dst []uint64, limit int, signed bool) []uint64 {
 }
 
 const (
-	ones = 0x0101010101010101
-	wide = 64 + 8 // bytes that are looked at, and those that are loaded with the last of them
+	ones  = 0x0101010101010101
+	ahead = 8      // bytes that vectors may load before an element
+	wide  = 64 + 8 // bytes that are looked at, and those that are loaded with the last of them
 )
 
 // stops returns which of the first 64 bytes are no digits, the first byte in the lowest bit.

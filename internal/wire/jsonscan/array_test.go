@@ -206,9 +206,30 @@ func placed() (all [][]byte) {
 	return all
 }
 
+// Long arrays, of which some have a byte that is wrong, are read as one by one.
+func TestLongArraysOneByOne(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 1))
+	for range 2000 {
+		b, comma := []byte{'['}, []string{",", ", "}[rng.IntN(2)]
+		longest := rng.IntN(64)
+		for range rng.IntN(600) {
+			if v := rng.Uint64() >> longest >> rng.IntN(64-longest); rng.IntN(3) == 0 {
+				b = append(strconv.AppendInt(b, int64(v), 10), comma...)
+			} else {
+				b = append(strconv.AppendUint(b, v, 10), comma...)
+			}
+		}
+		b = append(b, "1]"...)
+		if rng.IntN(2) == 0 {
+			b[rng.IntN(len(b))] = " ,-0]x\xff"[rng.IntN(7)]
+		}
+		oneByOne(t, b)
+	}
+}
+
 func oneByOne(t *testing.T, b []byte) {
 	b = append(b, strings.Repeat(" ", 2*wide)...) // so that all of it is within reach
-	const limit = 200
+	const limit = 500
 	for _, signed := range []bool{false, true} {
 		got, want, one := array(b, func(r *Reader) []uint64 { return r.Uint64s(make([]uint64, 0, limit), limit, signed) },
 			func(r *Reader) uint64 { return r.Whole(signed) }, limit)

@@ -27,7 +27,7 @@ func (r *Reader) vector32(dst []uint32, limit int) []uint32 {
 // negative.
 func (r *Reader) vector64(dst []uint64, limit int, signed bool) []uint64 {
 	k, room := len(dst), min(cap(dst), limit)
-	if !vectors || room-k < mostWide || len(r.b)-r.off < wide {
+	if !vectors || room <= k || len(r.b)-r.off < wide {
 		return dst
 	}
 	var signs uint64

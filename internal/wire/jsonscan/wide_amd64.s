@@ -1,4 +1,5 @@
 #include "textflag.h"
+#include "funcdata.h"
 
 // The elements of 64 bytes are taken at once. Masks say of each byte what it is, and so
 // whether all up to the last comma is plain. Where elements begin and end is their places
@@ -165,82 +166,189 @@ done:
 	MOVQ SI, read+40(FP)
 	RET
 
+// Elements of 64 bits are longer, so that 64 bytes have three of them. The commas of a
+// chunk come first, as their places on the stack; then eight elements at a time, whose
+// bytes are loaded up to their commas, in three parts of eight.
+
+// DIGITS loads eight bytes before each place in Z3, less what is before the element, as Z7
+// says of each how many bits; they are from '0' in to.
+#define DIGITS(before, bits, to) \
+	VPSUBQ       Z7, bits, Z8       \
+	VPMAXSQ      Z8, Z31, Z8        \
+	VPSLLVQ.Z    Z8, Z30, K1, Z8    \ // the bytes that are of the element
+	VPTESTMQ     Z8, Z8, K2         \
+	VPXORQ       to, to, to         \
+	VPGATHERQQ   before(SI)(Z3*1), K2, to \
+	VPSUBB       Z17, to, to        \
+	VPANDQ       Z8, to, to
+
+// NUMBER makes one of the eight digits in each lane of z.
+#define NUMBER(z) \
+	VPMADDUBSW Z24, z, z  \
+	VPMADDWD   Z25, z, z  \
+	VPSRLQ     $32, z, Z8 \
+	VPMULUDQ   Z26, z, z  \
+	VPADDQ     Z8, z, z
+
+// PAST goes past the byte in Z5 in the lanes of k.
+#define PAST(k) \
+	VPADDQ Z21, Z4, k, Z4 \
+	VPSRLQ $8, Z5, k, Z5  \
+	VPANDQ Z5, Z18, Z6
+
 // func wide64(dst *uint64, room int, b *byte, n int, signs uint64) (taken, read int)
-TEXT ·wide64(SB), NOSPLIT, $0-56
+TEXT ·wide64(SB), 0, $2240-56
+	NO_LOCAL_POINTERS
 	MOVQ dst+0(FP), DI
 	MOVQ room+8(FP), R8
 	MOVQ b+16(FP), SI
 	MOVQ n+24(FP), R9
-	CONSTANTS
-	EVERY(0x2d2d2d2d2d2d2d2d, Z27)    // '-'
+	MOVQ signs+32(FP), AX
+	KMOVQ AX, K7
+	EVERY(0x2c2c2c2c2c2c2c2c, Z16)  // ','
+	EVERY(0x3030303030303030, Z17)  // '0'
+	EVERY(0xff, Z18)
+	EVERY(0x40, Z19)                // 64
+	VPBROADCASTW X19, Z19
+	VMOVDQU64 iota<>(SB), Z20
+	EVERY(1, Z21)
+	EVERY(0x20, Z22)                // ' '
+	EVERY(0x2d, Z23)                // '-'
+	EVERY(0x010a010a010a010a, Z24)  // 10, 1
+	EVERY(0x0001006400010064, Z25)  // 100, 1
+	EVERY(10000, Z26)
+	EVERY(19, Z27)
 	EVERY(100000000, Z28)
 	EVERY(10000000000000000, Z29)
-	EVERY(1844, Z30)                  // times 1e16 is the most that 64 bits hold
-	EVERY(0x8000000000000000, Z31)
+	VPTERNLOGQ $0xff, Z30, Z30, Z30
+	VPXORQ Z31, Z31, Z31
+	EVERY(0x30, Z11)                // '0'
+	EVERY(64, Z12)
+	EVERY(128, Z13)
+	EVERY(192, Z14)
+	EVERY(0x0909090909090909, Z15)
+	MOVQ $256, R13 // where elements are not plain each of them costs a chunk
 
-loop:
-	CMPQ R9, $72
-	JLT  done
-	CMPQ R8, $32
-	JLT  done
-	LOOK(done)
-	FOLLOWS(R10, 2, R10, R13) // four digits, in R13
-	FOLLOWS(R13, 4, R13, R10)
-	FOLLOWS(R10, 8, R10, R11)
-	SHRQ $16, R13
-	ANDQ R13, R11
-	FOLLOWS(R11, 20, AX, R13)
-	ORQ  R13, R14 // 21 digits
+chunk:
+	LEAQ -8(R9), R12 // what is read at once at an element's begin
+	CMPQ R12, R13
+	CMOVQGT R13, R12
+	SARQ $6, R12     // of 64 bytes
+	JLE  done
+	MOVQ $2048, R13
 
-	// Signs are where elements begin: at first, after a comma, or after its space.
-	VPCMPEQB Z0, Z27, K3
-	KMOVQ    K3, R11
-	ANDQ     signs+32(FP), R11
-	LEAQ     (BX)(BX*1), R13
-	ANDNQ    R13, CX, R13
-	ADDQ     CX, CX
-	ORQ      CX, R13
-	ORQ      $1, R13
-	ANDQ     R13, R11
-	ANDNQ    R14, R11, R14
-	FIT(done)
-	ADDQ     R11, R11
-	PEXTQ    DX, R11, R11 // of each element
-	PLACES
-	MOVQ     R10, CX
-	MOVQ     DI, DX
+	LEAQ places-2240(SP), CX
+	MOVW $-1, (CX) // a comma before the first
+	LEAQ 2(CX), DX
+	VPXORQ Z1, Z1, Z1
+	MOVQ SI, AX
+
+commas:
+	VPCMPEQB      (AX), Z16, K1
+	KMOVQ         K1, BX
+	POPCNTQ       BX, R10
+	CMPQ          R10, $32 // more are none of numbers
+	JGT           found
+	VPCOMPRESSB.Z Z20, K1, Z2
+	VPMOVZXBW     Y2, Z2
+	VPADDW        Z1, Z2, Z2
+	VMOVDQU64     Z2, (DX)
+	LEAQ          (DX)(R10*2), DX
+	VPADDW        Z19, Z1, Z1
+	ADDQ          $64, AX
+	DECQ          R12
+	JNZ           commas
+
+found:
+	LEAQ -2(DX), R11
+	SUBQ CX, R11
+	SHRQ $1, R11 // elements of the chunk
 
 eight:
-	VPERMB   Z2, Z4, Z5
-	VPERMB   Z3, Z4, Z6
-	VPADDB   Z23, Z5, Z8
-	VPSUBB   Z22, Z8, Z9
-	VPSUBB   Z22, Z9, Z10
-	EIGHT(Z8)
-	EIGHT(Z9)
-	EIGHT(Z10)
-	VPCMPUQ  $6, Z30, Z10, K2 // above
-	VPMULLQ  Z29, Z10, Z10
-	VPMULUDQ Z28, Z9, Z9
-	VPADDQ   Z9, Z8, Z9
-	VPADDQ   Z9, Z10, Z8
-	VPCMPUQ  $1, Z9, Z8, K3 // below one of its parts: above 64 bits
-	KMOVB    R11, K7
-	SHRQ     $8, R11
-	VPCMPUQ  $6, Z31, Z8, K7, K4 // -1<<63 is the least
-	KORB     K2, K3, K3
-	KORTESTB K3, K4
-	JNZ      done // none of these 64 bytes
-	VPXORQ   Z7, Z7, Z7
-	VPSUBQ   Z8, Z7, K7, Z8
-	VMOVDQU64 Z8, (DX)
-	ADDQ     $64, DX
-	VPADDB   Z22, Z4, Z4
-	SUBQ     $8, R10
-	JGT      eight
-	SUBQ     CX, R8
-	LEAQ     (DI)(CX*8), DI
-	NEXT
+	MOVQ    $8, R10
+	CMPQ    R11, R10
+	CMOVQLT R11, R10
+	CMPQ    R8, R10
+	CMOVQLT R8, R10
+	TESTQ   R10, R10
+	JLE     next
+	MOVQ    $-1, AX
+	BZHIQ   R10, AX, AX
+	KMOVQ   AX, K1
+
+	VPMOVSXWQ (CX), Z4
+	VPMOVSXWQ 2(CX), Z3
+	VPADDQ    Z21, Z4, Z4 // where elements begin
+	KMOVQ     K1, K2
+	VPXORQ    Z5, Z5, Z5
+	VPGATHERQQ (SI)(Z4*1), K2, Z5
+	VPANDQ    Z5, Z18, Z6
+	VPCMPEQQ  Z6, Z22, K3
+	PAST(K3)
+	VPCMPEQQ  Z6, Z23, K3
+	KANDB     K7, K3, K3 // negative
+	PAST(K3)
+
+	VPSUBQ    Z4, Z3, Z7
+	VPSUBQ    Z21, Z7, Z8
+	VPCMPUQ   $6, Z27, Z8, K4 // no digits, or more than 20
+	VPCMPEQQ  Z6, Z11, K5
+	VPTESTMQ  Z8, Z8, K5, K5  // a zero before a digit
+	KORB      K4, K5, K4
+	VPSLLQ    $3, Z7, Z7
+
+	DIGITS(-8, Z12, Z5)
+	DIGITS(-16, Z13, Z9)
+	DIGITS(-24, Z14, Z10)
+	VPMAXUB   Z5, Z9, Z6
+	VPMAXUB   Z10, Z6, Z6
+	VPCMPUB   $6, Z15, Z6, K5
+	KORTESTQ  K5, K5
+	JNZ       stop // none of the eight
+
+	NUMBER(Z5)
+	NUMBER(Z9)
+	NUMBER(Z10)
+	EVERY(1844, Z6) // times 1e16 is the most that 64 bits hold
+	VPCMPUQ   $6, Z6, Z10, K5
+	KORB      K4, K5, K4
+	VPMULLQ   Z29, Z10, Z10
+	VPMULUDQ  Z28, Z9, Z9
+	VPADDQ    Z9, Z5, Z9
+	VPADDQ    Z9, Z10, Z5
+	VPCMPUQ   $1, Z9, Z5, K5 // below one of its parts: above 64 bits
+	KORB      K4, K5, K4
+	VPSLLQ    $63, Z21, Z6
+	VPCMPUQ   $6, Z6, Z5, K3, K5 // -1<<63 is the least
+	KORB      K4, K5, K4
+	KTESTB    K4, K1
+	JNZ       stop
+	VPSUBQ    Z5, Z31, K3, Z5
+	VMOVDQU64 Z5, K1, (DI)
+	LEAQ      (DI)(R10*8), DI
+	LEAQ      (CX)(R10*2), CX
+	SUBQ      R10, R8
+	SUBQ      R10, R11
+	JMP       eight
+
+stop:
+	XORQ R8, R8
+
+next:
+	MOVWQSX (CX), AX // the last comma
+	CMPQ AX, $0
+	JLT  done
+	LEAQ 1(SI)(AX*1), SI
+	NOTQ AX
+	ADDQ AX, R9
+	CMPB (SI), $' '
+	JNE  more
+	INCQ SI
+	DECQ R9
+
+more:
+	TESTQ R8, R8
+	JNZ   chunk
 
 done:
 	VZEROUPPER
