@@ -2,7 +2,6 @@ package query
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,12 +188,9 @@ func (d *dumpStream) begin(after shard.RankID, packed bool) (err error) {
 	for i := range d.from.Positions { // some of which never stored a block
 		ranks = append(ranks, shard.RankID{Worker: d.from.Positions[i].Worker, DPRank: d.from.Positions[i].DPRank})
 	}
-	order := func(a, b shard.RankID) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	}
-	slices.SortFunc(ranks, order)
+	slices.SortFunc(ranks, shard.RankID.Compare)
 	for _, id := range slices.Compact(ranks) {
-		if d.from.Cursor == "" || order(id, after) > 0 {
+		if d.from.Cursor == "" || id.Compare(after) > 0 {
 			d.ranks = append(d.ranks, id)
 		}
 	}

@@ -119,9 +119,7 @@ func (sp *fakeSpace) Ranks() []shard.RankStat {
 		}
 		held = append(held, h)
 	}
-	slices.SortFunc(held, func(a, b shard.RankStat) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(held, func(a, b shard.RankStat) int { return a.RankID.Compare(b.RankID) })
 	return held
 }
 

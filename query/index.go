@@ -1,7 +1,6 @@
 package query
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -77,9 +76,7 @@ func (f *Found) addPools(list []shard.PoolDepth) {
 
 // sort brings the ranks into the order of answers: by worker, then rank.
 func (f *Found) sort() {
-	slices.SortFunc(f.ranks, func(a, b rankDepth) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(f.ranks, func(a, b rankDepth) int { return a.RankID.Compare(b.RankID) })
 }
 
 // merge makes one of a rank that two lookups found, with the greater depths.

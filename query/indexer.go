@@ -1,13 +1,13 @@
 package query
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/kvatlas/kvatlas/blockhash"
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/registry"
+	"github.com/kvatlas/kvatlas/shard"
 )
 
 // POST /query and /query_by_hash, in the forms of two APIs: of Mooncake's RFC
@@ -164,10 +164,9 @@ func (r *findRequest) checkIndexer(x *indexerRequest, byHash, salted, bothLoras 
 // tokenDepth is what a rank holds of a prompt, in tokens, cumulative over
 // tiers.
 type tokenDepth struct {
-	space  event.Space
-	worker uint64
-	rank   uint32
-	depth  [event.NumTiers]uint64
+	space event.Space
+	shard.RankID
+	depth [event.NumTiers]uint64
 }
 
 // appendIndexer answers /query and /query_by_hash.
@@ -179,7 +178,7 @@ func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, 
 			if x.hasInstance && r.Worker != x.instance {
 				continue
 			}
-			d := tokenDepth{space: sp, worker: r.Worker, rank: r.DPRank}
+			d := tokenDepth{space: sp, RankID: r.RankID}
 			for t, n := range r.depth {
 				d.depth[t] = uint64(n) * uint64(sp.BlockSize)
 			}
@@ -196,18 +195,13 @@ func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, 
 	return q.appendDynamo(v, all, dst), nil
 }
 
-// compare orders by worker, then rank.
-func (d *tokenDepth) compare(o *tokenDepth) int {
-	return cmp.Or(cmp.Compare(d.worker, o.worker), cmp.Compare(d.rank, o.rank))
-}
-
 // merged sorts, stably as a rank of two spaces is of the first then, and joins what a rank holds of the prompt in spaces of
 // different block sizes: the larger depth of each tier.
 func merged(all []tokenDepth) []tokenDepth {
-	slices.SortStableFunc(all, func(a, b tokenDepth) int { return a.compare(&b) })
+	slices.SortStableFunc(all, func(a, b tokenDepth) int { return a.RankID.Compare(b.RankID) })
 	n := 0
 	for i := range all {
-		if n > 0 && all[n-1].compare(&all[i]) == 0 {
+		if n > 0 && all[n-1].RankID == all[i].RankID {
 			for t, d := range all[i].depth {
 				all[n-1].depth[t] = max(all[n-1].depth[t], d)
 			}
@@ -224,12 +218,12 @@ func merged(all []tokenDepth) []tokenDepth {
 func (q *finder) eachWorker(v *view, all []tokenDepth, f func(name []byte, ranks []tokenDepth, best [event.NumTiers]uint64)) {
 	for len(all) > 0 {
 		n, best := 1, all[0].depth
-		for ; n < len(all) && all[n].worker == all[0].worker; n++ {
+		for ; n < len(all) && all[n].Worker == all[0].Worker; n++ {
 			for t, d := range all[n].depth {
 				best[t] = max(best[t], d)
 			}
 		}
-		q.name = v.appendInstance(q.name[:0], all[0].space, all[0].worker)
+		q.name = v.appendInstance(q.name[:0], all[0].space, all[0].Worker)
 		f(q.name, all[:n], best)
 		all = all[n:]
 	}
@@ -306,7 +300,7 @@ func appendRanks(dst []byte, ranks []tokenDepth, t event.Tier, least uint64) []b
 		if ranks[i].depth[t] < least {
 			continue
 		}
-		dst = appendUint(append(dst, comma...), `"`, uint64(ranks[i].rank))
+		dst = appendUint(append(dst, comma...), `"`, uint64(ranks[i].DPRank))
 		dst = appendUint(dst, `":`, ranks[i].depth[t])
 		comma = ","
 	}

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -40,9 +39,7 @@ func (r *Router) assign() {
 	}
 	r.assigned = true
 	byID := slices.Clone(r.members)
-	slices.SortFunc(byID, func(a, b *member) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(byID, func(a, b *member) int { return a.RankID.Compare(b.RankID) })
 	n, _ := slices.BinarySearch(r.others, r.cfg.ID)
 	for _, prefill := range [...]bool{false, true} {
 		kind := slices.DeleteFunc(slices.Clone(byID), func(m *member) bool { return (m.worker.Role == Prefill) != prefill })

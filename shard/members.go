@@ -16,6 +16,14 @@ type RankID struct {
 	DPRank uint32
 }
 
+// Compare orders ranks by worker, then rank, as cmp.Compare does.
+func (id RankID) Compare(o RankID) int {
+	if id.Worker != o.Worker { // lookups sort: no cmp.Or, which makes a list first
+		return cmp.Compare(id.Worker, o.Worker)
+	}
+	return cmp.Compare(id.DPRank, o.DPRank)
+}
+
 // Pool reports whether it is a pool and no worker's rank; see [Space.SetPools].
 func (id RankID) Pool() bool { return id.DPRank == event.PoolRank }
 
@@ -250,8 +258,6 @@ func (m Member) Stat() RankStat {
 func (s *Space) Ranks() []RankStat {
 	var stats []RankStat
 	s.EachMember(func(m Member) { stats = append(stats, m.Stat()) })
-	slices.SortFunc(stats, func(a, b RankStat) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(stats, func(a, b RankStat) int { return a.RankID.Compare(b.RankID) })
 	return stats
 }

@@ -1,7 +1,6 @@
 package approx
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -201,8 +200,6 @@ func (c *Cache) Ranks() (stats []shard.RankStat) {
 		st.Held[0] = blocks
 		stats = append(stats, st)
 	})
-	slices.SortFunc(stats, func(a, b shard.RankStat) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(stats, func(a, b shard.RankStat) int { return a.RankID.Compare(b.RankID) })
 	return stats
 }

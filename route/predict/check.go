@@ -1,7 +1,6 @@
 package predict
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -153,9 +152,7 @@ func (c *Check) Stats() []Stat {
 		stats = append(stats, r.Stat)
 		r.mu.Unlock()
 	}
-	slices.SortFunc(stats, func(a, b Stat) int {
-		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.DPRank, b.DPRank))
-	})
+	slices.SortFunc(stats, func(a, b Stat) int { return a.RankID.Compare(b.RankID) })
 	return stats
 }
 

@@ -302,9 +302,9 @@ eight:
 	DIGITS(-24, Z14, Z10)
 	VPMAXUB   Z5, Z9, Z6
 	VPMAXUB   Z10, Z6, Z6
-	VPCMPUB   $6, Z15, Z6, K5
-	KORTESTQ  K5, K5
-	JNZ       stop // none of the eight
+	VPSUBUSB  Z15, Z6, Z6
+	VPTESTMQ  Z6, Z6, K5 // what is no digit
+	KORB      K4, K5, K4
 
 	NUMBER(Z5)
 	NUMBER(Z9)
@@ -321,8 +321,17 @@ eight:
 	VPSLLQ    $63, Z21, Z6
 	VPCMPUQ   $6, Z6, Z5, K3, K5 // -1<<63 is the least
 	KORB      K4, K5, K4
-	KTESTB    K4, K1
-	JNZ       stop
+	KANDB     K4, K1, K4
+	KMOVB     K4, AX
+	TESTQ     AX, AX
+	JZ        plain
+	TZCNTQ    AX, R10 // those before the first that is not
+	MOVQ      R10, R8 // and no more
+	MOVQ      $-1, AX
+	BZHIQ     R10, AX, AX
+	KMOVQ     AX, K1
+
+plain:
 	VPSUBQ    Z5, Z31, K3, Z5
 	VMOVDQU64 Z5, K1, (DI)
 	LEAQ      (DI)(R10*8), DI
@@ -330,9 +339,6 @@ eight:
 	SUBQ      R10, R8
 	SUBQ      R10, R11
 	JMP       eight
-
-stop:
-	XORQ R8, R8
 
 next:
 	MOVWQSX (CX), AX // the last comma
