@@ -5,11 +5,9 @@ package mock
 // content that its engine hash names, an anonymous one holds content that
 // nothing else can find: a partial block.
 type cache struct {
-	name   []uint64 // engine hash of each named block
-	named  []bool
-	refs   []int32
-	prev   []int32 // LRU list of the free blocks: next victim first;
-	next   []int32 // index len(refs) is its sentinel
+	// All that is asked of a block is in one place, as each place is another line of memory to wait for where hundreds of
+	// engines take turns. The last one is the LRU list's sentinel.
+	blocks []block
 	free   int
 	freed  uint64 // how often a block became free
 	byName names
@@ -17,66 +15,76 @@ type cache struct {
 	evicted []uint64 // names that were evicted since the last flush, in order
 }
 
+type block struct {
+	name       uint64 // engine hash, if named
+	prev, next int32  // LRU list of the free blocks: next victim first
+	refs       int32
+	named      bool
+}
+
 func newCache(m *Memory, blocks int) *cache {
-	c := &cache{
-		name: table[uint64](m, blocks), named: table[bool](m, blocks), refs: table[int32](m, blocks),
-		prev: table[int32](m, blocks+1), next: table[int32](m, blocks+1),
-		byName: newNames(m, blocks),
-	}
-	end := int32(blocks)
-	c.prev[end], c.next[end] = end, end
+	c := &cache{blocks: table[block](m, blocks+1), byName: newNames(m, blocks)}
+	end := c.end()
+	c.blocks[end].prev, c.blocks[end].next = end, end
 	for b := range end {
 		c.link(b, end)
 	}
 	return c
 }
 
+// end is the sentinel.
+func (c *cache) end() int32 { return int32(len(c.blocks) - 1) }
+
 // link puts block b into the free list before block at.
 func (c *cache) link(b, at int32) {
-	c.prev[b], c.next[b] = c.prev[at], at
-	c.next[c.prev[at]], c.prev[at] = b, b
+	of, next := &c.blocks[b], &c.blocks[at]
+	of.prev, of.next = next.prev, at
+	c.blocks[next.prev].next, next.prev = b, b
 	c.free++
 }
 
 func (c *cache) unlink(b int32) {
-	c.next[c.prev[b]], c.prev[c.next[b]] = c.next[b], c.prev[b]
+	of := &c.blocks[b]
+	c.blocks[of.prev].next, c.blocks[of.next].prev = of.next, of.prev
 	c.free--
 }
 
 // use adds a user to block b.
 func (c *cache) use(b int32) {
-	if c.refs[b] == 0 {
+	if c.blocks[b].refs == 0 {
 		c.unlink(b)
 	}
-	c.refs[b]++
+	c.blocks[b].refs++
 }
 
 // release takes a user from block b. The last one makes it free: the last
 // victim if its content can be reused, else the next.
 func (c *cache) release(b int32) {
-	c.refs[b]--
-	if c.refs[b] > 0 {
+	of := &c.blocks[b]
+	of.refs--
+	if of.refs > 0 {
 		return
 	}
 	c.freed++
-	end := int32(len(c.refs))
-	if c.named[b] {
+	end := c.end()
+	if of.named {
 		c.link(b, end)
 	} else {
-		c.link(b, c.next[end])
+		c.link(b, c.blocks[end].next)
 	}
 }
 
 // evict evicts the next victim and returns it, anonymous and used once. The
 // caller has checked that a block is free.
 func (c *cache) evict() int32 {
-	b := c.next[len(c.refs)]
+	b := c.blocks[c.end()].next
 	c.unlink(b)
-	c.refs[b] = 1
-	if c.named[b] {
-		c.named[b] = false
-		c.byName.remove(c.name[b])
-		c.evicted = append(c.evicted, c.name[b])
+	of := &c.blocks[b]
+	of.refs = 1
+	if of.named {
+		of.named = false
+		c.byName.remove(of.name)
+		c.evicted = append(c.evicted, of.name)
 	}
 	return b
 }
@@ -87,7 +95,10 @@ func (c *cache) evict() int32 {
 func (c *cache) after(before int32, name uint64) (b int32, ok bool) {
 	if before >= 0 {
 		for _, b := range [...]int32{before + 1, before - 1} {
-			if b >= 0 && int(b) < len(c.name) && c.name[b] == name && c.named[b] {
+			if b < 0 || b >= c.end() {
+				continue
+			}
+			if of := &c.blocks[b]; of.name == name && of.named {
 				return b, true
 			}
 		}
@@ -97,12 +108,15 @@ func (c *cache) after(before int32, name uint64) (b int32, ok bool) {
 
 // setName names the anonymous block b.
 func (c *cache) setName(b int32, name uint64) {
-	c.name[b], c.named[b] = name, true
+	of := &c.blocks[b]
+	of.name, of.named = name, true
 	c.byName.set(name, b)
 }
 
 // clear makes all blocks anonymous; none may be in use.
 func (c *cache) clear() {
-	clear(c.named)
+	for b := range c.blocks {
+		c.blocks[b].named = false
+	}
 	c.byName.clear()
 }

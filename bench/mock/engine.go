@@ -250,9 +250,9 @@ func (e *Engine) Held() int { return e.cache.byName.used }
 // AppendHeld appends the engine hashes of the blocks of the cache that can be
 // reused.
 func (e *Engine) AppendHeld(dst []uint64) []uint64 {
-	for b, named := range e.cache.named {
-		if named {
-			dst = append(dst, e.cache.name[b])
+	for i := range e.cache.blocks {
+		if b := &e.cache.blocks[i]; b.named {
+			dst = append(dst, b.name)
 		}
 	}
 	return dst

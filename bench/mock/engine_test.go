@@ -162,16 +162,18 @@ func (o *observer) check(e *Engine) {
 		for i, b := range s.blocks {
 			refs[b]++
 			complete := i < len(s.name) && (i+1)*e.cfg.BlockSize <= s.computed
-			if named := e.cache.named[b]; named != complete || complete && e.cache.name[b] != s.name[i] {
+			if of := &e.cache.blocks[b]; of.named != complete || complete && of.name != s.name[i] {
 				o.t.Fatalf("block %d of a running request has lost its content", i)
 			}
 		}
 	}
-	if !slices.Equal(refs, e.cache.refs) {
-		o.t.Fatal("the uses of blocks are miscounted")
+	for b, n := range refs {
+		if e.cache.blocks[b].refs != n {
+			o.t.Fatal("the uses of blocks are miscounted")
+		}
 	}
 	free := 0
-	for b := e.cache.next[e.cfg.Blocks]; b != int32(e.cfg.Blocks); b = e.cache.next[b] {
+	for b := e.cache.blocks[e.cfg.Blocks].next; b != int32(e.cfg.Blocks); b = e.cache.blocks[b].next {
 		if refs[b] != 0 {
 			o.t.Fatal("a used block may be evicted")
 		}

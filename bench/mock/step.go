@@ -106,7 +106,7 @@ func (e *Engine) begin(s *sequence, budget int) (n int, ok bool) {
 		loads, s.blocks = n-cached, s.blocks[:cached]
 	}
 	for _, b := range s.blocks {
-		if e.cache.refs[b] == 0 {
+		if e.cache.blocks[b].refs == 0 {
 			idle++
 		}
 	}
