@@ -170,8 +170,11 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 	// is so is asked once, as asking each rank would cost as much as to weigh it.
 	well, prefill := r.allWell(now), o.Stage == PrefillStage
 	look := !well || o.Trial > 0 && !r.allProven || o.names() || r.settings.Busy != (Thresholds{}) || r.apart != nil
-	most, passes := r.passing(s, o, explain || look, track)
-	for _, m := range r.members {
+	members := r.members
+	if most := r.passing(s, o, explain || look, track); most != nil {
+		members = r.passBy(s, most)
+	}
+	for _, m := range members {
 		l := r.table.Load(m.slot)
 		why := m.worker.absent()
 		if look || why != Eligible || (m.worker.Role == Prefill) != prefill {
@@ -190,9 +193,6 @@ func (r *Router) gather(s *scratch, o *Options, now time.Time, explain bool) (le
 			if !explain {
 				continue
 			}
-		}
-		if passes && m != most && r.passed(s, m, &l) {
-			continue
 		}
 		// Filled in its place: copying would cost as much as the rest.
 		n := len(s.cands)

@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/kvatlas/kvatlas/event"
-	"github.com/kvatlas/kvatlas/route/load"
 )
 
 // Of a large fleet most ranks cannot be the best one of mode auto, as little of the prompt is cached there and others
@@ -22,23 +21,61 @@ type passed struct {
 	idle  bool    // one of them has no prompt to compute
 }
 
-// passing returns the rank that has most of the prompt, and whether others may be passed over: not where all are to be
+// usual says of a slot whether its rank may be passed over for its load and what it has of the prompt alone: nothing leaves it
+// out, and no more counts of what the index has of it than is on its device. Choices read it of every rank, so it is kept by slot,
+// and emptied by whoever changes a member or a worker.
+type usual uint8
+
+const (
+	nobody       usual = iota // no member's slot
+	unusual                   // it is to be looked at
+	usualPrefill              // it computes prompts for others
+	usualWhole                // it does the rest
+)
+
+func (r *Router) kinds() []usual {
+	if len(r.usual) > 0 {
+		return r.usual
+	}
+	for _, m := range r.bySlot[:min(len(r.bySlot), r.table.Slots())] {
+		kind := usualWhole
+		switch {
+		case m == nil:
+			kind = nobody
+		case m.worker.absent() != Eligible || m.stale || m.worker.Pooled:
+			kind = unusual
+		case m.worker.Role == Prefill:
+			kind = usualPrefill
+		}
+		r.usual = append(r.usual, kind)
+	}
+	return r.usual
+}
+
+func usualOf(s Stage) usual {
+	if s == PrefillStage {
+		return usualPrefill
+	}
+	return usualWhole
+}
+
+// passing returns the rank that has most of the prompt if others may be passed over, else nil: not where all are to be
 // explained, or compared by more than their costs, or looked at one by one, nor where what a rank has is not what counts.
-func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member, passes bool) {
+func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member) {
 	w := &r.weigh
 	w.passed = passed{}
 	if look || !s.looked || s.unknown != nil || w.estimated || w.Temperature != 0 || o.Stage == DecodeStage || o.Session != nil || len(r.members) < fewestPassed ||
 		r.policy != Policy(r.times) || len(r.others) > 0 || r.peers > 1 || r.settings.TierCredits[event.Device] != 1 || r.times.aiming(w) {
-		return nil, false
+		return nil
 	}
-	deepest := uint32(0)
-	for _, m := range r.members {
-		if d := r.depth[m.slot][event.Device]; d > deepest {
-			most, deepest = m, d
+	deepest, kinds := uint32(0), r.kinds()
+	for slot := range kinds {
+		if d := r.depth[slot][event.Device]; d > deepest {
+			most, deepest = r.bySlot[slot], d
 		}
 	}
-	if most == nil || !r.plain(most) || most.worker.absent() != Eligible || (most.worker.Role == Prefill) != (o.Stage == PrefillStage) {
-		return nil, false
+	if most == nil || kinds[most.slot] != usualOf(o.Stage) || !r.plain(most.slot) {
+		return nil
 	}
 	var c Candidate
 	var e estimate
@@ -46,31 +83,44 @@ func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member
 	r.fill(&c, s, most, &l, o.Stage, track, w.Now)
 	r.times.estimate(&e, w, &c, w.heldBy(&c))
 	w.passed.least, w.passed.best = e.cost(), r.times.speeds.best()
-	return most, !math.IsNaN(w.passed.least)
-}
-
-// plain reports whether what the index has of the rank is on the device: no more of it counts than that. Of a stale one
-// it is to be told what it had.
-func (r *Router) plain(m *member) bool {
-	d := &r.depth[m.slot]
-	return d[event.Device] == d[event.External] && !m.stale && !m.worker.Pooled
-}
-
-// passed reports whether the rank costs more than the one that has most of the prompt, whatever else is found of it.
-func (r *Router) passed(s *scratch, m *member, l *load.Load) bool {
-	if !r.plain(m) {
-		return false
+	if math.IsNaN(w.passed.least) {
+		return nil
 	}
-	behind := l.PrefillTokens + s.tokens - min(int(r.depth[m.slot][event.Device])*r.cfg.BlockSize, s.tokens)
-	head, _ := r.table.Turn(m.slot)
-	w := &r.weigh // how fast this rank is need mostly not be looked up
-	if least(w, &w.passed.best, l.Requests, l.PromptTokens, behind-head) <= w.passed.least {
-		v := r.times.speeds.of(m.slot, rankKey{m.Worker, m.DPRank})
-		if least(w, &v, l.Requests, l.PromptTokens, behind-head) <= w.passed.least {
-			return false
+	return most
+}
+
+// plain reports whether what the index has of the rank is on the device.
+func (r *Router) plain(slot uint32) bool {
+	d := &r.depth[slot]
+	return d[event.Device] == d[event.External]
+}
+
+// passBy returns the ranks of which candidates are made, in the order of their slots: not those that cost more than the one
+// that has most of the prompt, whatever else is found of them. It goes by tables alone, as nearly all are such.
+func (r *Router) passBy(s *scratch, most *member) []*member {
+	r.rest = r.rest[:0]
+	w := &r.weigh
+	for i, kind := range r.kinds() {
+		slot := uint32(i)
+		if kind == usualOf(w.Stage) && slot != most.slot && r.plain(slot) {
+			requests, prefilling, prompts, behind := r.table.Behind(slot)
+			behind += s.tokens - min(int(r.depth[slot][event.Device])*r.cfg.BlockSize, s.tokens)
+			// How fast this rank is need mostly not be looked up.
+			over := least(w, &w.passed.best, requests, prompts, behind) > w.passed.least
+			if !over {
+				m := r.bySlot[slot]
+				v := r.times.speeds.of(slot, rankKey{m.Worker, m.DPRank})
+				over = least(w, &v, requests, prompts, behind) > w.passed.least
+			}
+			if over {
+				w.passed.ranks++
+				w.passed.idle = w.passed.idle || prefilling == 0
+				continue
+			}
+		}
+		if kind != nobody {
+			r.rest = append(r.rest, r.bySlot[slot])
 		}
 	}
-	w.passed.ranks++
-	w.passed.idle = w.passed.idle || l.Prefilling == 0
-	return true
+	return r.rest
 }

@@ -26,6 +26,7 @@ func TestPassedBy(t *testing.T) {
 		role := func(i int) Role { return Role(min(seed%4, 1) * uint64(i%3)) } // of some seeds all do both
 		prefix := 3 + rng.IntN(3000)
 		var routers [2]*Router
+		stale := make(map[shard.RankID]bool)
 		now := time.Unix(1000, 0)
 		for i := range routers {
 			rng := rand.New(rand.NewPCG(seed, 78)) // both the same
@@ -45,7 +46,6 @@ func TestPassedBy(t *testing.T) {
 				}
 				store(t, space, w, 0, tier, numbers(1, max(0, rng.IntN(3)-1)*(prefix-rng.IntN(3)))...)
 			}
-			stale := make(map[shard.RankID]bool)
 			for w := range uint64(ranks) {
 				stale[shard.RankID{Worker: w}] = seed%3 == 0 && rng.IntN(3) == 0
 			}
@@ -67,6 +67,24 @@ func TestPassedBy(t *testing.T) {
 						r.Free(id)
 					}
 					live = append(live[:k], live[k+1:]...)
+				}
+			}
+			if rng.IntN(3) == 0 { // a worker changes, and is not passed by for what it was
+				id, on := uint64(rng.IntN(ranks)), rng.IntN(8) == 0
+				stale[shard.RankID{Worker: id}] = on
+				for _, r := range routers {
+					switch seed / 4 % 4 { // each by itself, as each has to tell
+					case 0:
+						_ = r.Drain(id, on)
+					case 1:
+						_ = r.SetDead(id, on)
+					case 2:
+						r.SetStale(stale)
+					default:
+						if err := r.SetWorker(Worker{ID: id, Ranks: 1, Role: role(int(id) + n)}); err != nil {
+							t.Fatal(err)
+						}
+					}
 				}
 			}
 			p := Prompt{Local: append(numbers(1, max(0, rng.IntN(4)-2)*rng.IntN(2)+prefix*min(1, rng.IntN(5))), numbers(1000*n+5000, 1+rng.IntN(400))...)}

@@ -113,6 +113,7 @@ type Router struct {
 	bids       bids
 	assigned   bool      // members say which are theirs
 	bySlot     []*member // nil where the slot is no member's
+	usual      []usual   // by slot; empty once a member or a worker has changed
 	numbers    []numbered
 	mark       uint64 // of the last choice that marked workers
 	stats      Stats
@@ -124,7 +125,8 @@ type Router struct {
 	active  []uint32                 // by slot
 	held    []int                    // by slot, if counted; see holds
 	counted bool
-	takers  []uint64 // workers that may take the prompt from a prefill worker
+	rest    []*member // not passed by
+	takers  []uint64  // workers that may take the prompt from a prefill worker
 	weigh   Weighing
 
 	noteHeld    func(shard.Member)

@@ -110,7 +110,7 @@ func (r *Router) SetWorker(w Worker) error {
 	}
 	r.countPeer(st.Peer, -1)
 	r.countPeer(w.Peer, 1)
-	st.Worker, r.assigned = w, false
+	st.Worker, r.assigned, r.usual = w, false, r.usual[:0]
 	r.members = slices.DeleteFunc(r.members, func(m *member) bool {
 		gone := m.RankID.Worker == w.ID && (m.DPRank < w.FirstRank || m.DPRank-w.FirstRank >= w.Ranks)
 		if gone {
@@ -151,6 +151,7 @@ func (r *Router) SetStale(stale map[shard.RankID]bool) {
 	for _, m := range r.members {
 		m.stale = stale[m.RankID]
 	}
+	r.usual = r.usual[:0]
 }
 
 // SetHeld says how many blocks each rank holds in all, where Config.Shares are asked.
@@ -205,7 +206,7 @@ func (r *Router) RemoveWorker(id uint64) bool {
 		return false
 	})
 	delete(r.workers, id)
-	r.assigned = false
+	r.assigned, r.usual = false, r.usual[:0]
 	return true
 }
 
@@ -224,7 +225,7 @@ func (r *Router) Drain(id uint64, drain bool) error {
 	if w == nil {
 		return fmt.Errorf("draining worker %d: %w", id, ErrUnknownWorker)
 	}
-	w.Draining = drain
+	w.Draining, r.usual = drain, r.usual[:0]
 	return nil
 }
 
@@ -236,7 +237,7 @@ func (r *Router) SetDead(id uint64, dead bool) error {
 	if w == nil {
 		return fmt.Errorf("worker %d: %w", id, ErrUnknownWorker)
 	}
-	w.Dead = dead
+	w.Dead, r.usual = dead, r.usual[:0]
 	return nil
 }
 

@@ -9,10 +9,17 @@ import "time"
 // waited longest of the slot's, and when its turn came: when it was booked, or
 // the one before it had its first token, as far as this table was told.
 func (t *Table) Turn(s uint32) (tokens int, since time.Time) {
-	if int(s) >= len(t.slots) || t.slots[s].head == nil {
+	if int(s) >= len(t.slots) || t.slots[s].head == nil { // since is then of the last one
 		return 0, time.Time{}
 	}
 	return t.slots[s].headTokens, t.slots[s].since
+}
+
+// Behind returns of a slot below Slots what Load and Turn say, as far as most choices need it of most ranks: its requests, those
+// of them without a first token, the tokens of their prompts, and those yet to be computed behind the prompt whose turn it is.
+func (t *Table) Behind(s uint32) (requests, prefilling, prompts, behind int) {
+	sl := &t.slots[s]
+	return sl.requests, sl.prefilling, sl.prompts, sl.prefill - sl.headTokens
 }
 
 // queue puts a booking after those that wait for their first token.
@@ -35,7 +42,7 @@ func (t *Table) unqueue(b *booking) {
 	if b.before != nil {
 		b.before.after = b.after
 	} else {
-		sl.head, sl.since = b.after, t.latest
+		sl.head, sl.headTokens, sl.since = b.after, 0, t.latest
 		if b.after != nil {
 			sl.headTokens = b.after.newTokens
 		}
