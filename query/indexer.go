@@ -171,8 +171,9 @@ type tokenDepth struct {
 
 // appendIndexer answers /query and /query_by_hash.
 func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, *edge.Problem) {
-	all := q.ranks[:0]
+	all, spaces := q.ranks[:0], 0
 	p := q.each(v.index, func(sp event.Space, _ int) {
+		spaces++
 		for i := range q.found.ranks {
 			r := &q.found.ranks[i]
 			if x.hasInstance && r.Worker != x.instance {
@@ -188,7 +189,9 @@ func (q *finder) appendIndexer(v *view, x *indexerRequest, dst []byte) ([]byte, 
 	if q.ranks = all; p != nil {
 		return dst, p
 	}
-	all = merged(all)
+	if spaces > 1 { // of one they are in order
+		all = merged(all)
+	}
 	if x.rfc {
 		return q.appendRFC(v, x, all, dst), nil
 	}
