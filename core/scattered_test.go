@@ -15,7 +15,7 @@ import (
 // of a holder's own, and runs in which another holder has blocks on a lower tier.
 func TestRemovalsInNoOrder(t *testing.T) {
 	const holders, chains = 4, 6
-	for seed := range uint64(12) {
+	for _, seed := range coretest.Seeds(12) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		x := core.NewRadix(core.Options{})
 		c := coretest.NewChecker(x, seed)
