@@ -33,6 +33,12 @@ const (
 	usualWhole                // it does the rest
 )
 
+// passes is the router's memory for that.
+type passes struct {
+	usual []usual   // by slot; empty once a member or a worker has changed
+	rest  []*member // of the choice being made, who was not passed over
+}
+
 func (r *Router) kinds() []usual {
 	if len(r.usual) > 0 {
 		return r.usual

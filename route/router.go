@@ -113,10 +113,10 @@ type Router struct {
 	bids       bids
 	assigned   bool      // members say which are theirs
 	bySlot     []*member // nil where the slot is no member's
-	usual      []usual   // by slot; empty once a member or a worker has changed
-	numbers    []numbered
-	mark       uint64 // of the last choice that marked workers
-	stats      Stats
+	passes
+	numbers []numbered
+	mark    uint64 // of the last choice that marked workers
+	stats   Stats
 
 	// Of the choice being made.
 	depth   [][event.NumTiers]uint32 // by slot; zero between choices
@@ -125,8 +125,7 @@ type Router struct {
 	active  []uint32                 // by slot
 	held    []int                    // by slot, if counted; see holds
 	counted bool
-	rest    []*member // not passed by
-	takers  []uint64  // workers that may take the prompt from a prefill worker
+	takers  []uint64 // workers that may take the prompt from a prefill worker
 	weigh   Weighing
 
 	noteHeld    func(shard.Member)
