@@ -11,14 +11,18 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/kvatlas/kvatlas/blockhash"
+	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/race"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
 	"github.com/kvatlas/kvatlas/registry"
 	"github.com/kvatlas/kvatlas/route"
+	"github.com/kvatlas/kvatlas/route/account"
 	"github.com/kvatlas/kvatlas/shard"
 )
 
@@ -45,8 +49,13 @@ func before(b testing.TB, engine string) string {
 	if err := fl.SetWorker(registry.Worker{Model: modelName, BlockSize: 16, Endpoints: registry.Endpoints{HTTP: engine}}, false); err != nil {
 		b.Fatal(err)
 	}
+	return serving(b, fl, log, TokensBytes)
+}
+
+// serving returns the URL of a router of the fleet.
+func serving(b testing.TB, fl *fleet.Fleet, log *slog.Logger, tokens string) string {
 	c := testConfig()
-	c.Fleet, c.Metrics, c.Log, c.Tokens, c.MaxBody = fl, obs.NewMetrics(), log, TokensBytes, 1<<20
+	c.Fleet, c.Metrics, c.Log, c.Tokens, c.MaxBody = fl, obs.NewMetrics(), log, tokens, 1<<20
 	p, err := New(c)
 	if err != nil {
 		b.Fatal(err)
@@ -99,42 +108,25 @@ func TestAllocationsDoNotGrowWithBodies(t *testing.T) {
 	}
 }
 
-// BenchmarkRequest is a chat of 10 KB and a short answer, one after the other. Client and
-// engine allocate nothing: what is counted is the router's.
+// BenchmarkRequest is a chat of 10 KB and a short answer, one after the other: without events, and as
+// by default, with a text that is new each time and whose tokens an engine says. Client and engine
+// allocate nothing: what is counted is the router's.
 func BenchmarkRequest(b *testing.B) {
 	body := `{"messages":[{"role":"user","content":"` + strings.Repeat("0123456789", 1000) + `"}],"model":"` + modelName + `"}`
 	ask := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	const said = `{"choices":[{}]}`
-	engine, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer engine.Close() //nolint:errcheck // it has done its work
-	go func() {          // ends with the listener
-		for {
-			c, err := engine.Accept()
-			if err != nil {
-				return
-			}
-			go func() { // ends with the connection
-				answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(said), said)
-				for in := bufio.NewReader(c); whole(in) == nil; {
-					_, _ = c.Write(answer) // else the next read fails
-				}
-			}()
-		}
-	}()
-	direct := "http://" + engine.Addr().String()
-	for name, url := range map[string]string{"direct": direct, "router": before(b, direct)} {
-		b.Run(name, func(b *testing.B) {
-			c, err := new(net.Dialer).DialContext(b.Context(), "tcp", strings.TrimPrefix(url, "http://"))
+	text := bytes.LastIndex(ask, []byte("0123456789"))
+	direct := "http://" + plainEngine(b, len(body)/bytesPerToken)
+	for _, r := range []struct{ name, url string }{{"direct", direct}, {"router", before(b, direct)}, {"tokenized", following(b, direct)}} {
+		b.Run(r.name, func(b *testing.B) {
+			c, err := new(net.Dialer).DialContext(b.Context(), "tcp", strings.TrimPrefix(r.url, "http://"))
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer c.Close() //nolint:errcheck // nothing is under way
 			in := bufio.NewReader(c)
 			b.ReportAllocs()
-			for b.Loop() {
+			for n := 0; b.Loop(); n++ {
+				strconv.AppendInt(ask[text:text], int64(1e9+n), 10)
 				if _, err := c.Write(ask); err != nil {
 					b.Fatal(err)
 				}
@@ -144,6 +136,85 @@ func BenchmarkRequest(b *testing.B) {
 			}
 		})
 	}
+}
+
+// plainEngine serves a short answer to whatever it is asked, and so many tokens to /tokenize.
+func plainEngine(b *testing.B, tokens int) (address string) {
+	ln, err := new(net.ListenConfig).Listen(b.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = ln.Close() })
+	answer := func(body string) []byte {
+		return fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+	list := make([]string, tokens)
+	for i := range list {
+		list[i] = strconv.Itoa(benchToken(i))
+	}
+	chat, said := answer(`{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":2500,"completion_tokens":8}}`), answer(`{"count":1,"tokens":[`+strings.Join(list, ",")+`]}`)
+	go func() { // ends with the listener
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() { // ends with the connection
+				in := bufio.NewReader(c)
+				for {
+					line, err := in.Peek(len("POST /tokenize"))
+					a := chat
+					if string(line) == "POST /tokenize" {
+						a = said
+					}
+					if err != nil || whole(in) != nil {
+						return
+					}
+					_, _ = c.Write(a) // else the next read fails
+				}
+			}()
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func benchToken(i int) int { return i * 7919 % 100_003 }
+
+// following returns the URL of a router as it is by default before four engines at one address, of which
+// two hold most of a prompt.
+func following(b *testing.B, engine string) string {
+	set := shard.New(shard.Config{})
+	b.Cleanup(set.Close)
+	sp := event.Space{Model: modelName, BlockSize: 16}
+	index, err := set.Open(sp)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tokens := make([]uint32, 2400)
+	for i := range tokens {
+		tokens[i] = uint32(benchToken(i))
+	}
+	local, err := blockhash.LocalHashes(nil, tokens, 16, blockhash.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	fl := fleet.New(fleet.Config{ID: 1, Route: route.DefaultSettings(), Index: fleet.Events, Set: set, Log: log,
+		Decisions: account.New(account.Config{Keep: 1000, Memory: 1 << 24, Rows: 1000, Run: "b"})})
+	for id := range uint64(4) {
+		w := registry.Worker{ID: id, Model: modelName, BlockSize: 16, Transport: registry.JetStream, Endpoints: registry.Endpoints{HTTP: engine}}
+		if err := fl.SetWorker(w, false); err != nil {
+			b.Fatal(err)
+		}
+		if id > 1 {
+			continue
+		}
+		stored := event.Event{Kind: event.Stored, ID: 1, Local: local, Engine: local}
+		if _, err := index.ApplyWait(b.Context(), &event.Batch{Space: sp, Worker: id, Events: []event.Event{stored}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return serving(b, fl, log, TokensEngine)
 }
 
 // whole reads a message to its end.
