@@ -24,6 +24,7 @@ type tokenizing struct {
 	// first is when another engine is asked as long as answers are too few to tell,
 	// and least the least; 0 is never.
 	first, least time.Duration
+	hedges       hedges
 
 	mu sync.Mutex
 	of map[*fleet.Model]*tokenizers // a fleet bounds its models
@@ -171,7 +172,7 @@ func (t *tokenizers) note(s *tokenizer, k *breaker.Ticket, o breaker.Outcome, to
 	} else {
 		t.times[t.asked%tokenizeTimes] = ms
 	}
-	if n := len(t.times); n >= 32 && t.asked%32 == 0 {
+	if n := len(t.times); n >= 32 && t.asked%max(32, n/2) == 0 { // to sort them takes a while, which others wait
 		sorted := slices.Clone(t.times)
 		slices.Sort(sorted)
 		t.late = max(t.least, time.Duration(sorted[min(n-1, n*99/100)]*float64(time.Millisecond)))
@@ -234,6 +235,9 @@ type asking struct {
 	beaten  atomic.Bool // it is given up because it is late
 	other   chan tokenAnswer
 
+	due   time.Time // the hedges', as what follows
+	place int       // below 0: it is not there any more
+
 	mu     sync.Mutex
 	cancel context.CancelFunc // ends the other
 	over   bool
@@ -263,9 +267,9 @@ func (p *Proxy) askSoonest(ctx context.Context, m *fleet.Model, engines map[uint
 	}
 	alone, giveUp, left := exchangeOf(ctx, seat)
 	x.giveUp = giveUp
-	timer := time.AfterFunc(min(x.all.hedge(), within), x.late)
+	x.all.hedges.add(x, begun.Add(min(x.all.hedge(), within)))
 	a := x.askOne(alone, x.first, k, &x.beaten)
-	inTime := timer.Stop()
+	inTime := x.all.hedges.remove(x)
 	if a.err == nil && inTime && left != nil {
 		left.leave()
 		return a
