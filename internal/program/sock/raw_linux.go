@@ -12,7 +12,7 @@ import (
 // raw makes a system call, unseen by the scheduler.
 func raw(trap, fd uintptr, x *call) (n int, err syscall.Errno) {
 	var done uintptr
-	if trap == syscall.SYS_READV {
+	if trap == syscall.SYS_READV || trap == syscall.SYS_WRITEV {
 		x.into[0].Base, x.into[1].Base = unsafe.SliceData(x.data), unsafe.SliceData(x.more)
 		x.into[0].SetLen(len(x.data))
 		x.into[1].SetLen(len(x.more))

@@ -18,6 +18,10 @@ func raw(trap, fd uintptr, x *call) (n int, errno syscall.Errno) {
 	switch trap {
 	case syscall.SYS_WRITE:
 		n, err = syscall.Write(int(fd), x.data)
+	case syscall.SYS_WRITEV:
+		if _, err = syscall.Write(int(fd), nil); err == nil { // writes nothing: Writev does not tell package syscall's readers
+			n, err = unix.Writev(int(fd), [][]byte{x.data, x.more})
+		}
 	case syscall.SYS_READV:
 		if n, err = unix.Readv(int(fd), [][]byte{x.data, x.more}); err == nil {
 			_, err = syscall.Read(int(fd), nil) // takes nothing: Readv is not told of writes by package syscall

@@ -28,8 +28,8 @@ type Conn struct {
 // call is one system call.
 type call struct {
 	data []byte
-	more []byte        // of SYS_READV: what comes behind data
-	into [2]unix.Iovec // of SYS_READV: both, as the kernel wants them
+	more []byte        // of SYS_READV and SYS_WRITEV: what comes behind data
+	into [2]unix.Iovec // of those: both, as the kernel wants them
 	n    int
 	err  syscall.Errno
 }
@@ -155,16 +155,16 @@ func (c *Conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// Ask is a Write that then waits until there may be something to read. Who reads an answer
+// Ask is a Write of p and more, at once, that then waits until there may be something to read. Who reads an answer
 // need not look for it as long as it cannot be there; where something has come before, or the
 // other side's end, there is no wait.
 // The error is about writing: what ended the wait the next Read tells. With silent nothing is
 // written where something has come before, or the end: then it is ErrSpoke.
-func (c *Conn) Ask(p []byte, silent bool) error {
-	c.out, c.asked, c.silent, c.spoke = call{data: p}, false, silent, false
+func (c *Conn) Ask(p, more []byte, silent bool) error {
+	c.out, c.asked, c.silent, c.spoke = call{data: p, more: more}, false, silent, false
 	err := c.raw.Read(c.doAsk)
 	n, errno := c.out.n, c.out.err
-	c.out.data = nil
+	c.out = call{} // keeps no buffer
 	switch {
 	case c.spoke:
 		return ErrSpoke
@@ -172,11 +172,14 @@ func (c *Conn) Ask(p []byte, silent bool) error {
 		return err
 	case errno != 0:
 		return c.failed("write", errno)
-	case n < len(p):
-		_, err = c.Write(p[n:])
-		return err
 	}
-	return nil
+	if n < len(p) {
+		if _, err = c.Write(p[n:]); err != nil {
+			return err
+		}
+	}
+	_, err = c.Write(more[max(n-len(p), 0):])
+	return err
 }
 
 // ask writes when it is called first, and is to be called again when there may be something
@@ -191,7 +194,11 @@ func (c *Conn) ask(fd uintptr) bool {
 		return true
 	}
 	c.asked = true
-	return !c.write(fd) || c.out.err != 0 || c.out.n < len(c.out.data) || before
+	trap := uintptr(syscall.SYS_WRITE)
+	if len(c.out.more) > 0 {
+		trap = syscall.SYS_WRITEV
+	}
+	return !c.out.do(trap, fd) || c.out.err != 0 || c.out.n < len(c.out.data)+len(c.out.more) || before
 }
 
 // readable reports whether there is something to read, or the end, or may be.

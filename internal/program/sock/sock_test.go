@@ -155,7 +155,7 @@ func TestOrder(t *testing.T) {
 // asker is what Wrap returns where it does something.
 type asker interface {
 	net.Conn
-	Ask(p []byte, silent bool) error
+	Ask(p, more []byte, silent bool) error
 }
 
 // heard calls do, and waits until the runtime has heard of what it does to the connection.
@@ -217,7 +217,9 @@ func TestAsk(t *testing.T) {
 			c.other(a, b)
 			done := make(chan error, 1)
 			go func() { // ends with the connection, at the latest
-				err := a.Ask(make([]byte, c.size), false)
+				asked := make([]byte, c.size)
+				at := rand.IntN(c.size + 1)
+				err := a.Ask(asked[:at], asked[at:], false)
 				done <- errors.Join(err, read(a))
 			}()
 			late := time.NewTimer(30 * time.Second)
@@ -230,6 +232,36 @@ func TestAsk(t *testing.T) {
 				t.Fatalf("%s: it waits on", name)
 			}
 			late.Stop()
+		}
+	}
+}
+
+// What is asked arrives, in whichever two parts, also where it does not fit at once.
+func TestAskWritesBoth(t *testing.T) {
+	for range 50 {
+		x, b := pair(t)
+		a, ok := x.(asker)
+		if !ok {
+			t.Skip("nothing is wrapped here")
+		}
+		data := make([]byte, 1+rand.IntN([...]int{10, 1 << 16, 8 << 20}[rand.IntN(3)]))
+		for i := range data {
+			data[i] = byte(i % 251)
+		}
+		at := [...]int{0, rand.IntN(min(len(data), 1000)), rand.IntN(len(data) + 1), len(data)}[rand.IntN(4)]
+		got := make(chan []byte, 1)
+		go func() { // ends with the connection, at the latest
+			all := make([]byte, len(data))
+			n, _ := io.ReadFull(b, all)
+			got <- all[:n]
+			_, _ = b.Write([]byte{1})
+		}()
+		_ = a.SetDeadline(time.Now().Add(30 * time.Second))
+		if err := errors.Join(a.Ask(data[:at], data[at:], false), read(a)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(<-got, data) {
+			t.Fatalf("of %d bytes, %d in front, others arrive", len(data), at)
 		}
 	}
 }
@@ -254,7 +286,7 @@ func TestAskOfTheSilent(t *testing.T) {
 		} else {
 			heard(t, a, func() error { return before(a, b) })
 		}
-		err := a.Ask([]byte{1, 2, 3}, true)
+		err := a.Ask([]byte{1, 2}, []byte{3}, true)
 		if before == nil && errors.Is(err, ErrSpoke) { // its byte came first
 			continue
 		}

@@ -115,6 +115,17 @@ func (b *Body) Close() error {
 	return nil
 }
 
+// one returns all of it, if it is in one piece or empty.
+func (b *Body) one() (piece []byte, ok bool) {
+	switch {
+	case b == nil || len(b.payload.Pieces) == 0:
+		return nil, true
+	case len(b.payload.Pieces) > 1:
+		return nil, false
+	}
+	return b.payload.Pieces[0], true
+}
+
 // append appends all of it.
 func (b *Body) append(dst []byte) []byte {
 	if b == nil {

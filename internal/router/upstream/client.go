@@ -114,7 +114,7 @@ func (c *Client) try(req *http.Request, data *Body, fresh bool) (_ *http.Respons
 	ctx := req.Context()
 	x, _ := ctx.(*Exchange)
 	for {
-		k, used, err := c.get(ctx, address(req.URL.Host), fresh, data.Len())
+		k, used, err := c.get(ctx, address(req.URL.Host), fresh, data)
 		if err != nil {
 			return nil, false, err
 		}
@@ -226,9 +226,9 @@ func address(host string) string {
 	return host
 }
 
-// get returns a connection that is still open, or will be looked at when a body of that
-// length is sent on it, unless it is to be fresh, or else a new one.
-func (c *Client) get(ctx context.Context, address string, fresh bool, length int) (k *conn, used bool, err error) {
+// get returns a connection that is still open, or will be looked at when that body
+// is sent on it, unless it is to be fresh, or else a new one.
+func (c *Client) get(ctx context.Context, address string, fresh bool, data *Body) (k *conn, used bool, err error) {
 	for !fresh {
 		c.mu.Lock()
 		list := c.idle[address]
@@ -240,7 +240,7 @@ func (c *Client) get(ctx context.Context, address string, fresh bool, length int
 		list[len(list)-1] = nil
 		c.idle[address] = list[:len(list)-1]
 		c.mu.Unlock()
-		if time.Since(k.since) < c.cfg.IdleTimeout && (k.looks(length) || k.alive()) {
+		if time.Since(k.since) < c.cfg.IdleTimeout && (k.looks(data) || k.alive()) {
 			return k, true, nil
 		}
 		_ = k.net.Close() // it is too old, or the other side has closed it

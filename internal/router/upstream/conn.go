@@ -16,8 +16,8 @@ import (
 
 const (
 	readBuffer = 16 << 10
-	// smallBody is the size up to which a body is copied behind its head, to be
-	// written in one piece.
+	// smallBody is the size up to which a body that is not in one piece, or that has to be, is copied
+	// behind its head, to be written at once.
 	smallBody = 16 << 10
 	// keepBuffer is the largest buffer that an idle connection keeps.
 	keepBuffer = 32 << 10
@@ -37,9 +37,9 @@ type conn struct {
 	silent  bool                  // it is open, and nothing has come: look found so
 	one     [1]byte               // what look reads
 	stop    func()                // interrupt
-	// ask writes a request whose answer is waited for next; with silent, only if nothing has
-	// come. nil where that is to be looked for before.
-	ask func(p []byte, silent bool) error
+	// ask writes a request's head and its body, whose answer is waited for next; with silent, only
+	// if nothing has come. nil where that is to be looked for before.
+	ask func(p, more []byte, silent bool) error
 
 	abort func() bool // stops the watch over the request's context
 	over  bool        // the request's use of it has ended
@@ -66,7 +66,7 @@ func newConn(c *Client, address string, n net.Conn) *conn {
 	k.in = bufio.NewReaderSize(&k.limited, readBuffer)
 	k.stop = k.interrupt
 	if a, ok := n.(interface {
-		Ask(p []byte, silent bool) error
+		Ask(p, more []byte, silent bool) error
 	}); ok {
 		k.ask = a.Ask
 	}
@@ -118,9 +118,12 @@ func (k *conn) exchange(req *http.Request, data *Body, x *Exchange, used bool) (
 	return resp, nil
 }
 
-// looks reports whether a connection that has been used is looked at when a request with so
-// long a body is written, at once with that.
-func (k *conn) looks(length int) bool { return k.ask != nil && length <= smallBody }
+// looks reports whether a connection that has been used is looked at when a request with that
+// body is written, at once with that.
+func (k *conn) looks(data *Body) bool {
+	_, one := data.one()
+	return k.ask != nil && (one || data.Len() <= smallBody)
+}
 
 func (k *conn) write(req *http.Request, data *Body, used bool) error {
 	length := data.Len()
@@ -149,14 +152,18 @@ func (k *conn) write(req *http.Request, data *Body, used bool) error {
 			k.out = nil
 		}
 	}()
-	if length > smallBody {
+	piece, one := data.one()
+	switch {
+	case one && k.ask != nil:
+		return k.ask(b, piece, used)
+	case length > smallBody:
 		if _, err := k.net.Write(b); err != nil {
 			return err
 		}
 		return data.writeTo(k.net)
 	}
 	if b = data.append(b); k.ask != nil {
-		return k.ask(b, used)
+		return k.ask(b, nil, used)
 	}
 	_, err := k.net.Write(b)
 	return err
