@@ -66,6 +66,7 @@ func (h *hedges) look() {
 		switch {
 		case !x.due.After(now):
 			h.drop(x) // another one takes its place
+			x.other = make(chan tokenAnswer, 1)
 			go x.late()
 			continue
 		case next.IsZero() || x.due.Before(next):

@@ -24,7 +24,7 @@ func TestWhoIsDueIsLate(t *testing.T) {
 		for range 3000 {
 			switch n := len(all); {
 			case n == 0 || r.IntN(3) > 0:
-				q := &question{asking: &asking{ctx: over, until: time.Now().Add(time.Hour), other: make(chan tokenAnswer, 1)}}
+				q := &question{asking: &asking{ctx: over, until: time.Now().Add(time.Hour)}}
 				q.due = time.Now().Add(time.Duration(r.IntN(60)) * time.Millisecond)
 				h.add(q.asking, q.due)
 				all = append(all, q)

@@ -233,10 +233,10 @@ type asking struct {
 	ask     question
 	giveUp  func()      // the first one
 	beaten  atomic.Bool // it is given up because it is late
-	other   chan tokenAnswer
 
-	due   time.Time // the hedges', as what follows
-	place int       // below 0: it is not there any more
+	due   time.Time        // the hedges', as what follows
+	place int              // below 0: it is not there any more
+	other chan tokenAnswer // made when the first is late
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // ends the other
@@ -260,7 +260,7 @@ func (p *Proxy) askSoonest(ctx context.Context, m *fleet.Model, engines map[uint
 	if within == 0 {
 		within = math.MaxInt64
 	}
-	x := &asking{proxy: p, ctx: ctx, until: begun.Add(within), all: p.tokenizing.model(m), engines: engines, ask: ask, other: make(chan tokenAnswer, 1)}
+	x := &asking{proxy: p, ctx: ctx, until: begun.Add(within), all: p.tokenizing.model(m), engines: engines, ask: ask}
 	var k breaker.Ticket
 	if x.first, k = x.all.pick(x.engines, nil, begun); x.first == nil {
 		return tokenAnswer{err: errNoEngine}

@@ -228,7 +228,9 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 	s := p.answers.Get().(*tokenAnswers) //nolint:forcetypeassert // the pool holds nothing else
 	defer p.answers.Put(s)
 	s.text.Reset()
-	if _, err := s.text.ReadFrom(io.LimitReader(resp.Body, p.maxTokenAnswer(ask.Len()))); err != nil {
+	s.most = io.LimitedReader{R: resp.Body, N: p.maxTokenAnswer(ask.Len())}
+	_, err = s.text.ReadFrom(&s.most)
+	if s.most.R = nil; err != nil {
 		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
@@ -242,6 +244,7 @@ func (p *Proxy) askTokens(ctx context.Context, e *fleet.Engine, ask upstream.Pay
 
 // tokenAnswers is room for an answer of /tokenize.
 type tokenAnswers struct {
+	most   io.LimitedReader // what is read of it
 	text   bytes.Buffer
 	tokens []uint32
 }
