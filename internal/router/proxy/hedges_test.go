@@ -39,7 +39,9 @@ func TestWhoIsDueIsLate(t *testing.T) {
 			synctest.Wait()
 			for i := 0; i < len(all); i++ {
 				q := all[i]
+				h.mu.Lock() // look makes the channel
 				late := len(q.other) > 0
+				h.mu.Unlock()
 				if want := !q.removed && !q.due.After(time.Now()); late != want {
 					t.Fatalf("late %v, want %v: removed %v, due in %v", late, want, q.removed, time.Until(q.due))
 				}
