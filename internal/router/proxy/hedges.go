@@ -7,7 +7,7 @@ import (
 
 // hedges are the questions for tokens that wait for their first engine. One timer looks after all of
 // them, and runs on when they have ended: one for each question would be the runtime's earliest nearly
-// always, for which it wakes a thread each time (at one client, a third of the router's time).
+// always, for which it wakes a thread each time where one is idle.
 type hedges struct {
 	mu      sync.Mutex
 	waiting []*asking
