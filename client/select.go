@@ -14,7 +14,7 @@ import (
 // Choose asks which worker is to serve a prompt. Model is needed, and TokenIDs
 // or BlockHashes.
 type Choose struct {
-	Model       string   `json:"model_name"`
+	Model       string   `json:"model_name"`              // any name that the router serves it by
 	Group       string   `json:"routing_group,omitempty"` // "" is the default group
 	TokenIDs    []uint32 `json:"token_ids,omitempty"`
 	BlockHashes []uint64 `json:"block_hashes,omitempty"` // local hashes of the complete blocks
@@ -34,6 +34,8 @@ type Choose struct {
 // Selection is the worker that was chosen.
 type Selection struct {
 	ID        string `json:"selection_id"` // of the reservation; "" if nothing is reserved
+	Model     string `json:"model_name"`   // by which its engine knows it, also if it was asked for by another name
+	LoraName  string `json:"lora_name"`    // of the LoRA adapter that was asked for, as its engine knows it; "" if none was
 	Worker    uint64 `json:"worker_id"`
 	DPRank    uint32 `json:"dp_rank"`
 	Endpoint  string `json:"endpoint"` // of its engine; "" if unknown

@@ -32,7 +32,10 @@ func TestDecisions(t *testing.T) {
 	bare := &account.Decision{Time: d.Time.Add(time.Second), Model: "other\x1b[2J\u202e", RequestID: "ask-2", Predicted: 10, First: &first}
 	log.Add(bare.Time, bare, true, false)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := account.Query{ID: strings.TrimPrefix(r.URL.Path, "/v1/decisions/"), RequestID: r.URL.Query().Get("request_id"), Model: r.URL.Query().Get("model_name")}
+		q := account.Query{ID: strings.TrimPrefix(r.URL.Path, "/v1/decisions/"), RequestID: r.URL.Query().Get("request_id")}
+		if name := r.URL.Query().Get("model_name"); name != "" {
+			q.Models = []string{name}
+		}
 		switch one := strings.HasPrefix(r.URL.Path, "/v1/decisions/"); {
 		case r.Header.Get("Authorization") != "Bearer sesame":
 			http.Error(w, "who is it", http.StatusUnauthorized)

@@ -58,10 +58,13 @@ func listed(d *account.Decision, table bool) *listedDecision {
 
 // decisions answers GET api/decisions: without tables.
 func (c *Console) decisions(r *request) (*edge.Reply, *edge.Problem) {
-	q := account.Query{Model: r.args.Get("model_name"), RequestID: r.args.Get("request_id"), Kind: account.Kind(r.args.Get("kept"))}
+	q := account.Query{RequestID: r.args.Get("request_id"), Kind: account.Kind(r.args.Get("kept"))}
 	var no *edge.Problem
 	if q.Limit, no = whole(r, "limit", usualDecisions, mostDecisions); no != nil {
 		return nil, no
+	}
+	if name := r.args.Get("model_name"); name != "" {
+		q.Models = []string{name}
 	}
 	if r.args.Has("routing_group") {
 		group := registry.GroupOf(r.args.Get("routing_group"))

@@ -175,14 +175,14 @@ func TestLogKeepsWhatItShould(t *testing.T) {
 			t.Errorf("%s after an older one", d.ID)
 		}
 	}
-	for _, q := range []Query{{Kind: Slowest}, {Kind: Worst}, {RequestID: "c"}, {Limit: 3}, {Model: "other"}, {ID: found[5].ID}} {
+	for _, q := range []Query{{Kind: Slowest}, {Kind: Worst}, {RequestID: "c"}, {Limit: 3}, {Models: []string{"other"}}, {ID: found[5].ID}} {
 		n := 0
 		for _, d := range found {
 			if q.wants(d, d.Kept) && (q.Limit == 0 || n < q.Limit) {
 				n++
 			}
 		}
-		if got := l.Find(q); len(got) != n || n == 0 != (q.Model != "") {
+		if got := l.Find(q); len(got) != n || n == 0 != (q.Models != nil) {
 			t.Errorf("%+v: %d, want %d", q, len(got), n)
 		}
 	}

@@ -178,7 +178,7 @@ func (l *Log) consider(at int64, d *Decision, judged bool) {
 // Query says which decisions are asked for. The zero value asks for all.
 type Query struct {
 	Group     *string
-	Model     string
+	Models    []string // of one of these
 	RequestID string
 	ID        string
 	Worker    *uint64 // that was chosen
@@ -187,7 +187,7 @@ type Query struct {
 }
 
 func (q *Query) wants(d *Decision, kinds []Kind) bool {
-	return (q.Group == nil || *q.Group == d.Group) && (q.Model == "" || q.Model == d.Model) && (q.ID == "" || q.ID == d.ID) &&
+	return (q.Group == nil || *q.Group == d.Group) && (q.Models == nil || slices.Contains(q.Models, d.Model)) && (q.ID == "" || q.ID == d.ID) &&
 		(q.RequestID == "" || q.RequestID == d.RequestID) && (q.Worker == nil || *q.Worker == d.Worker) && (q.Kind == "" || slices.Contains(kinds, q.Kind))
 }
 

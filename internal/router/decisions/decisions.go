@@ -28,7 +28,7 @@ func Handler(log *account.Log) http.Handler {
 			w.Header().Set("Allow", "GET, HEAD")
 			no = edge.NotMethod("GET, HEAD")
 		case r.URL.Path == Path:
-			no = List(w, r, log, nil)
+			no = List(w, r, log, nil, func(name string) []string { return []string{name} })
 		case one:
 			no = One(w, log, nil, id)
 		}
@@ -39,9 +39,10 @@ func Handler(log *account.Log) http.Handler {
 }
 
 // List answers with those that are kept, newest first, without their tables; or with them
-// as JSON lines. A group, if it is not nil, bounds what the caller may see.
-func List(w http.ResponseWriter, r *http.Request, log *account.Log, group *string) *edge.Problem {
-	q, lines, no := parse(r.URL.RawQuery)
+// as JSON lines. A group, if it is not nil, bounds what the caller may see; named are the models that
+// a name stands for.
+func List(w http.ResponseWriter, r *http.Request, log *account.Log, group *string, named func(name string) []string) *edge.Problem {
+	q, lines, no := parse(r.URL.RawQuery, named)
 	if no != nil {
 		return no
 	}
@@ -92,7 +93,7 @@ func find(log *account.Log, q account.Query, group *string) []*account.Decision 
 }
 
 // parse reads a URL's arguments.
-func parse(raw string) (q account.Query, lines bool, no *edge.Problem) {
+func parse(raw string, named func(name string) []string) (q account.Query, lines bool, no *edge.Problem) {
 	args, err := url.ParseQuery(raw)
 	if err != nil {
 		return q, false, edge.Bad("query", "invalid_argument", "the URL's arguments are malformed")
@@ -102,7 +103,9 @@ func parse(raw string) (q account.Query, lines bool, no *edge.Problem) {
 		value, ok := values[0], len(values) == 1
 		switch name {
 		case "model_name":
-			q.Model = value
+			if value != "" {
+				q.Models = named(value)
+			}
 		case "routing_group":
 			group := registry.GroupOf(value)
 			q.Group = &group

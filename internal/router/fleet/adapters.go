@@ -173,12 +173,3 @@ func (n names) learn(worker uint64, was, now []string) {
 		})
 	}
 }
-
-// Named reports whether a name that a request may give is one of the model's, or of an adapter of it.
-func (f *Fleet) Named(m *Model, name string) bool {
-	name = f.Alias(name)
-	if base, ok := f.cfg.Loras[name]; ok {
-		return m.Space.Model == base
-	}
-	return m.Space.Model == name || m.served.has(name) || m.loras.has(name)
-}

@@ -163,30 +163,20 @@ func (f *Fleet) Selectable() []*selection.Model {
 	return models
 }
 
-// Alias returns the name that a request means: that of which its own is an alias, or
-// that.
-func (f *Fleet) Alias(name string) string {
-	if of, ok := f.cfg.Aliases[name]; ok {
-		return of
-	}
-	return name
-}
-
 // Lookup returns the model that a request names, and the LoRA adapter if the
 // name is one. Without the group that is asked for it returns nil; an empty
 // group also finds the only one that there is.
 func (f *Fleet) Lookup(name, group string) (m *Model, lora string) {
-	name = f.Alias(name)
-	if base, ok := f.cfg.Loras[name]; ok {
-		return f.find(group, func(m *Model) bool { return m.Space.Model == base }), name
+	name, of, ways := f.meaning(name)
+	for _, w := range ways {
+		if m = f.find(group, func(m *Model) bool { return w.has(m, of) }); m != nil {
+			if w.adapter {
+				lora = name
+			}
+			return m, lora
+		}
 	}
-	if m = f.find(group, func(m *Model) bool { return m.Space.Model == name }); m != nil {
-		return m, ""
-	}
-	if m = f.find(group, func(m *Model) bool { return m.served.has(name) }); m != nil {
-		return m, ""
-	}
-	return f.find(group, func(m *Model) bool { return m.loras.has(name) }), name
+	return nil, name
 }
 
 func (f *Fleet) find(group string, want func(m *Model) bool) *Model {

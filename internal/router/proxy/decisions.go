@@ -63,7 +63,7 @@ func receipt(pair *route.Pair) string {
 // decisions answers GET /v1/decisions.
 func (p *Proxy) decisions(w http.ResponseWriter, r *http.Request) {
 	p.giveTime(w)
-	if no := decisions.List(w, r, p.cfg.Decisions, tenantOf(r)); no != nil {
+	if no := decisions.List(w, r, p.cfg.Decisions, tenantOf(r), p.fleet.ModelsOf); no != nil {
 		p.refuse(w, refuse(no.Status, no.Reason, no.Message))
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/kvatlas/kvatlas/event"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
+	"github.com/kvatlas/kvatlas/internal/router/selection"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/internal/wire/jsonscan"
 )
@@ -413,7 +414,7 @@ func (p *Proxy) beside(r *http.Request, q *call) *refusal {
 		return p.unlessUnknown(nil)
 	}
 	p.keptBy(q.m, q.payer.name, kind, q.refers, e.ID)
-	q.allow([]uint64{e.ID})
+	selection.Allow(&q.options, []uint64{e.ID})
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,17 +227,6 @@ func TestUnknownNamesAreAskedForByFew(t *testing.T) {
 	status, _ = l.do("GET", "/v1/responses/nobodys")
 	if asked := k.take(request); status != 404 || len(asked) != 3 || len(l.proxy.asking) > 0 {
 		t.Errorf("then: %d, asked %q, %d still ask", status, asked, len(l.proxy.asking))
-	}
-}
-
-// Workers that a request may go to are taken from lists that others read, too.
-func TestAllowLeavesLists(t *testing.T) {
-	list := []uint64{1, 2, 3}
-	var q call
-	q.allow(list)
-	q.allow([]uint64{2})
-	if !slices.Equal(q.options.Allowed, []uint64{2}) || !slices.Equal(list, []uint64{1, 2, 3}) {
-		t.Errorf("allowed are %v, and the list is %v", q.options.Allowed, list)
 	}
 }
 

@@ -3,12 +3,14 @@ package proxy
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,5 +210,114 @@ func TestAudioGoesByItsField(t *testing.T) {
 	l.idle()
 	if s := l.proxy.spool.Stats(); s.Memory != 0 || s.Files != 0 {
 		t.Errorf("%+v is held", s)
+	}
+}
+
+// Who asks where a request should go is told where the router itself would send it, by whatever name: of the
+// model, an alias, a name that some engines serve it by, or an adapter that some have.
+func TestSelectionKnowsNames(t *testing.T) {
+	l := newLab(t, setup{engines: 4, fleet: func(c *fleet.Config) {
+		c.Aliases = map[string]string{"gpt-4o": modelName, "short": "lora", "one": "solo", "also": "called"}
+	}, engine: func(_ int, c *mockapi.Config) { // it takes no other names
+		c.Loras = append(c.Loras, "solo", "called", "called-0", "called-1")
+	}, registry: func(i int, w *registry.Worker) {
+		if i == 2 {
+			w.Lora = "solo"
+		}
+	}})
+	for i, e := range l.engines { // some are listed by two engines, some by all
+		served := http.NewServeMux()
+		list := fmt.Sprintf(`{"data":[{"id":%q},{"id":"called-%d"},{"id":"lora","parent":%q}]}`, modelName, i%2, modelName)
+		if i == 3 {
+			list = strings.Replace(list, "called-1", `called-1"},{"id":"called`, 1)
+		}
+		if i == 2 {
+			list = strings.Replace(list, "]}", `,{"id":"solo","parent":"m"}]}`, 1)
+		}
+		served.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, list) })
+		served.Handle("/", e.http.Config.Handler)
+		e.http.Config.Handler = served
+	}
+	if n := l.fleet.AskModels(t.Context(), http.DefaultClient, patience); n != 4 {
+		t.Fatalf("%d engines named their models", n)
+	}
+	type where struct {
+		Worker  uint64 `json:"worker_id"`
+		Model   string `json:"model_name"`
+		Lora    string `json:"lora_name"`
+		Overlap struct {
+			Longest int `json:"longest_matched"`
+		}
+		Explain []struct {
+			Worker uint64 `json:"worker_id"`
+			Left   string `json:"left_out"`
+		}
+	}
+	const tokens = `[1,2,3,4,5,6,7,8,9,10,11,12]`
+	for _, c := range []struct {
+		name, lora string
+		may        []uint64 // which engines
+	}{
+		{modelName, "", []uint64{0, 1, 2, 3}}, {"gpt-4o", "", []uint64{0, 1, 2, 3}}, {"lora", "lora", []uint64{0, 1, 2, 3}}, {"short", "lora", []uint64{0, 1, 2, 3}},
+		{"solo", "solo", []uint64{2}}, {"one", "solo", []uint64{2}}, {"called-0", "", []uint64{0, 2}}, {"called-1", "", []uint64{1, 3}}, {"also", "", []uint64{3}},
+	} {
+		selects := func(path, fields string) (a where) {
+			t.Helper()
+			status, data, _ := l.post(path, fmt.Sprintf(`{"token_ids":%s,"cache_salt":%q,%s}`, tokens, c.name, fields))
+			if err := json.Unmarshal([]byte(data), &a); err != nil || status != 200 {
+				t.Fatalf("%s %s: %d %s", path, fields, status, data)
+			}
+			return a
+		}
+		before := selects("/v1/select", fmt.Sprintf(`"model_name":%q,"explain":true`, c.name))
+		if before.Model != modelName || before.Lora != c.lora || !slices.Contains(c.may, before.Worker) || before.Overlap.Longest != 0 {
+			t.Errorf("%s: %+v", c.name, before)
+		}
+		for _, r := range before.Explain {
+			if (r.Left == "") != slices.Contains(c.may, r.Worker) {
+				t.Errorf("%s: worker %d is left out: %q", c.name, r.Worker, r.Left)
+			}
+		}
+		status, data, h := l.post("/v1/completions", fmt.Sprintf(`{"cache_salt":%q,"model":%q,"prompt":%s,"max_tokens":1}`, c.name, c.name, tokens))
+		if status != 200 || !slices.ContainsFunc(c.may, func(id uint64) bool { return fmt.Sprint(id) == h.Get(headerWorker) }) {
+			t.Errorf("%s: %d %s at %q", c.name, status, data, h.Get(headerWorker))
+		}
+		if strings.HasPrefix(c.name, "called") || c.name == "also" {
+			continue // the mock engines take those for adapters
+		}
+		l.idle()
+		forms := []string{fmt.Sprintf(`"model_name":%q`, c.name)}
+		if c.lora != "" {
+			forms = append(forms, fmt.Sprintf(`"model_name":%q,"lora_name":%q`, modelName, c.name), fmt.Sprintf(`"model_name":"gpt-4o","lora_name":%q`, c.lora))
+		}
+		for _, form := range forms {
+			if a := selects("/v1/select", form); fmt.Sprint(a.Worker) != h.Get(headerWorker) || a.Overlap.Longest < 8 || a.Lora != c.lora {
+				t.Errorf("%s after %s: %+v", form, h.Get(headerWorker), a)
+			}
+		}
+	}
+	for name, want := range map[string]int{modelName: 4, "gpt-4o": 4, "one": 1, "called-0": 2, "nobody": 0} {
+		var loads []any
+		_, text := l.do("GET", "/v1/loads?model_name="+name)
+		if err := json.Unmarshal([]byte(text), &loads); err != nil || len(loads) != want {
+			t.Errorf("the loads of %s: %v %v", name, loads, err)
+		}
+		var kept struct{ Decisions []any }
+		_, text = l.do("GET", "/v1/decisions?model_name="+name)
+		if err := json.Unmarshal([]byte(text), &kept); err != nil || (len(kept.Decisions) > 0) != (want > 0) {
+			t.Errorf("the decisions of %s: %d %v", name, len(kept.Decisions), err)
+		}
+	}
+	if status, data, _ := l.post("/busy_threshold", `{"model":"gpt-4o","active_decode_blocks_threshold":0.5}`); status != 200 || l.model().Router.Thresholds().DecodeFraction == nil {
+		t.Errorf("a threshold by an alias: %d %s", status, data)
+	}
+	if status, data, _ := l.post("/v1/reservations", `{"selection_id":"a","model_name":"gpt-4o","worker_id":1,"isl_tokens":4}`); status != 201 {
+		t.Errorf("a reservation by an alias: %d %s", status, data)
+	}
+	l.model().Router.Free("a")
+	for _, bad := range []string{`"model_name":"solo","lora_name":"lora"`, `"model_name":"nobody"`} {
+		if status, data, _ := l.post("/v1/select", `{"token_ids":[1],`+bad+`}`); status != 400 && status != 404 {
+			t.Errorf("%s: %d %s", bad, status, data)
+		}
 	}
 }

@@ -45,9 +45,16 @@ func (p *Proxy) tokenizers(w http.ResponseWriter, _ *http.Request) {
 // retryTokens answers POST /v1/tokenizers/retry: an operator wants the files of a model, or of
 // all, compared with its engines anew.
 func (p *Proxy) retryTokens(w http.ResponseWriter, r *http.Request) {
-	n := p.tokens.Retry(r.URL.Query().Get("model_name"))
+	n, name := 0, r.URL.Query().Get("model_name")
+	if name == "" {
+		n = p.tokens.Retry("")
+	} else {
+		for _, model := range p.fleet.ModelsOf(name) {
+			n += p.tokens.Retry(model)
+		}
+	}
 	if n == 0 && r.URL.Query().Has("model_name") {
-		p.refuse(w, p.notServed(r.URL.Query().Get("model_name")))
+		p.refuse(w, p.notServed(name))
 		return
 	}
 	p.giveTime(w)

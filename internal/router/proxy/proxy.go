@@ -4,7 +4,6 @@ import (
 	"hash/maphash"
 	"net/http"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,7 +66,7 @@ func New(cfg Config) (p *Proxy, err error) {
 		cfg: cfg, fleet: cfg.Fleet, seed: maphash.MakeSeed(),
 		client: upstream.New(upstream.Config{DialTimeout: cfg.DialTimeout, IdleConns: cfg.IdleConns, IdleTimeout: cfg.KeepAlive, TLS: cfg.TLS,
 			Stale: func() { p.obs.stale.Inc() }}),
-		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
+		selection:  selection.New(selection.Config{Models: cfg.Fleet.Selectable, Named: cfg.Fleet.Meant, MaxBody: int(min(cfg.MaxBody, maxSelection))}),
 		limit:      obs.NewLimited(cfg.Log, time.Second, nil),
 		queue:      queue{limit: cfg.Queue, order: cfg.QueueOrder, priority: cfg.QueuePriority, age: max(cfg.QueueAge, time.Millisecond)},
 		quotas:     quota.NewTable(maxTenants),
@@ -334,9 +333,9 @@ func (p *Proxy) read(w http.ResponseWriter, r *http.Request, q *call) *refusal {
 		return p.notServed(name)
 	}
 	if q.lora != "" {
-		q.allow(q.m.LoraWorkers(q.lora))
+		selection.Allow(&q.options, q.m.LoraWorkers(q.lora))
 	} else if q.model != "" {
-		q.allow(q.m.NameWorkers(q.model))
+		selection.Allow(&q.options, q.m.NameWorkers(q.model))
 	}
 	switch q.keeps, _ = keptPath(r.URL.Path); q.keeps { // elsewhere the names mean nothing
 	case "responses":
@@ -379,19 +378,6 @@ func (p *Proxy) unknown() string {
 		return ""
 	}
 	return p.cfg.Unknown()
-}
-
-// allow leaves of the workers that the request may go to only those of the list,
-// if that is not nil.
-func (q *call) allow(workers []uint64) {
-	switch {
-	case workers == nil:
-	case q.options.Allowed == nil:
-		q.options.Allowed = workers
-	default:
-		// A copy: the list may be the fleet's, of who knows a name.
-		q.options.Allowed = slices.DeleteFunc(slices.Clone(q.options.Allowed), func(id uint64) bool { return !slices.Contains(workers, id) })
-	}
 }
 
 func shorten(name string) string {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -97,7 +98,7 @@ func (o *object) phase() route.Stage {
 
 // prompt returns what the router looks at. Sequence hashes say nothing that the
 // hashes of the blocks do not.
-func (q *selection) prompt(m *Model) (route.Prompt, *edge.Problem) {
+func (q *selection) prompt(m *Named) (route.Prompt, *edge.Problem) {
 	size := int(m.BlockSize)
 	blocks := len(q.blocks)
 	if q.tokens != nil {
@@ -146,6 +147,7 @@ type explained struct {
 type chosen struct {
 	ID       string  `json:"selection_id"`
 	Model    string  `json:"model_name"`
+	Lora     string  `json:"lora_name,omitempty"`
 	Group    string  `json:"routing_group"`
 	Worker   uint64  `json:"worker_id"`
 	Rank     uint32  `json:"dp_rank"`
@@ -159,14 +161,50 @@ type chosen struct {
 }
 
 // read returns what a body asks for, of which model, and of which prompt.
-func (s *Service) read(body []byte) (q selection, m *Model, prompt route.Prompt, p *edge.Problem) {
+func (s *Service) read(body []byte) (q selection, m Named, prompt route.Prompt, p *edge.Problem) {
 	if p = q.parse(body, s.cfg.MaxTokens); p == nil {
 		m, p = s.find(&q.target)
 	}
 	if p == nil {
-		prompt, p = q.prompt(m)
+		p = s.adapter(&q, &m)
+	}
+	if p == nil {
+		prompt, p = q.prompt(&m)
 	}
 	return q, m, prompt, p
+}
+
+// adapter brings together what model_name and lora_name say, and leaves only workers that know the name.
+func (s *Service) adapter(q *selection, m *Named) *edge.Problem {
+	if q.lora != "" {
+		of := Named{Model: m.Model, Lora: q.lora} // none that anybody knows: its hashes are its own all the same
+		for _, named := range s.cfg.Named(q.lora) {
+			if i := slices.IndexFunc(named, func(n Named) bool { return n.Model == m.Model && n.Lora != "" }); i >= 0 {
+				of = named[i]
+				break
+			}
+		}
+		if m.Lora != "" && m.Lora != of.Lora {
+			return edge.Bad("lora_name", edge.Conflict, "model_name is the name of another LoRA adapter")
+		}
+		Allow(&q.options, m.Workers)
+		*m = of
+	}
+	q.lora = m.Lora
+	Allow(&q.options, m.Workers)
+	return nil
+}
+
+// Allow leaves of the workers that a request may go to only those of the list, if that is not nil.
+func Allow(o *route.Options, workers []uint64) {
+	switch {
+	case workers == nil:
+	case o.Allowed == nil:
+		o.Allowed = workers
+	default:
+		// A copy: the list may be the fleet's, of who knows a name.
+		o.Allowed = slices.DeleteFunc(slices.Clone(o.Allowed), func(id uint64) bool { return !slices.Contains(workers, id) })
+	}
 }
 
 func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *edge.Problem) {
@@ -185,7 +223,7 @@ func (s *Service) choose(ctx context.Context, body []byte, book bool) (Answer, *
 		return Answer{}, refused(err)
 	}
 	out := chosen{
-		ID: q.id, Model: m.Model, Group: registry.GroupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
+		ID: q.id, Model: m.Model.Model, Lora: m.Lora, Group: registry.GroupName(m.Group), Worker: best.Worker, Rank: best.DPRank, Size: m.BlockSize,
 		Overlap: overlapOf(&best.Candidate, m.BlockSize), Prefill: best.NewTokens, Estimated: best.Account.Estimated,
 	}
 	if e := m.Endpoint(best.Worker); e != "" {

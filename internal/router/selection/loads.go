@@ -4,6 +4,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/kvatlas/kvatlas/internal/program/edge"
@@ -35,14 +36,24 @@ func (s *Service) loads(query string) (Answer, *edge.Problem) {
 			return Answer{}, edge.Bad(name[:min(len(name), 64)], edge.UnknownArgument, "no such argument in the URL of this route")
 		}
 	}
+	var models []Named
+	if args.Has("model_name") {
+		models = s.first(args.Get("model_name"))
+	} else {
+		for _, m := range s.cfg.Models() {
+			models = append(models, Named{Model: m})
+		}
+	}
 	out := []activeLoad{}
-	for _, m := range s.cfg.Models() {
-		if args.Has("model_name") && args.Get("model_name") != m.Model ||
-			args.Has("routing_group") && args.Get("routing_group") != registry.GroupName(m.Group) {
+	for _, m := range models {
+		if args.Has("routing_group") && args.Get("routing_group") != registry.GroupName(m.Group) {
 			continue
 		}
 		for _, l := range m.Router.Loads() {
-			a := activeLoad{m.Model, registry.GroupName(m.Group), m.BlockSize, l.Worker, l.DPRank, l.PrefillTokens, l.DecodeBlocks, l.Requests, ""}
+			if m.Workers != nil && !slices.Contains(m.Workers, l.Worker) {
+				continue
+			}
+			a := activeLoad{m.Model.Model, registry.GroupName(m.Group), m.BlockSize, l.Worker, l.DPRank, l.PrefillTokens, l.DecodeBlocks, l.Requests, ""}
 			if l.Left != route.Eligible {
 				a.Left = l.Left.String()
 			}
@@ -50,6 +61,14 @@ func (s *Service) loads(query string) (Answer, *edge.Problem) {
 		}
 	}
 	return Answer{Status: http.StatusOK, Body: edge.JSON(out)}, nil
+}
+
+// first returns the models that a request may mean by a name, in the first way that there is.
+func (s *Service) first(name string) []Named {
+	if all := s.cfg.Named(name); len(all) > 0 {
+		return all[0]
+	}
+	return nil
 }
 
 type thresholds struct {
@@ -61,9 +80,8 @@ type thresholds struct {
 // frontend. A POST without thresholds reads, and names any model; one with
 // thresholds changes those that it has, of all groups of the model.
 func (s *Service) busy(q Request) (Answer, *edge.Problem) {
-	models := s.cfg.Models()
 	if q.Method == http.MethodGet {
-		list := []thresholds{}
+		list, models := []thresholds{}, s.cfg.Models()
 		for i, m := range models {
 			t := m.Router.Thresholds()
 			if t == (route.Thresholds{}) || i > 0 && models[i-1].Model == m.Model {
@@ -99,10 +117,7 @@ func (s *Service) busy(q Request) (Answer, *edge.Problem) {
 		return Answer{}, p
 	}
 	now, found := route.Thresholds{}, false
-	for _, m := range models {
-		if m.Model != *model {
-			continue
-		}
+	for _, m := range s.first(*model) {
 		t := m.Router.Thresholds()
 		if change != (route.Thresholds{}) {
 			var err error

@@ -21,11 +21,21 @@ type Model struct {
 	Endpoint func(worker uint64) string
 }
 
+// Named is a model that requests may mean by a name.
+type Named struct {
+	*Model
+	Lora    string   // the name, as engines have it, if it is that of a LoRA adapter
+	Workers []uint64 // that know the name, ascending; nil: all, or none has said so
+}
+
 // Config holds what a Service is made with. Models is needed.
 type Config struct {
 	// Models returns all models, sorted by space. It is called for each request;
 	// the Service does not change the slice.
 	Models func() []*Model
+	// Named returns those that a request may mean by a name, sorted by space: of each way in which a name may be
+	// a model's a list that is not empty, first that which counts where several are. nil: models have no names but their own.
+	Named func(name string) [][]Named
 	// MaxBody bounds the bytes of a body; 0 is 8 MiB. MaxTokens bounds the
 	// elements of an array; 0 is 2^20.
 	MaxBody, MaxTokens int
@@ -44,6 +54,20 @@ func New(cfg Config) *Service {
 	}
 	if cfg.MaxTokens <= 0 {
 		cfg.MaxTokens = 1 << 20
+	}
+	if cfg.Named == nil {
+		cfg.Named = func(name string) [][]Named {
+			var list []Named
+			for _, m := range cfg.Models() {
+				if m.Model == name {
+					list = append(list, Named{Model: m})
+				}
+			}
+			if list == nil {
+				return nil
+			}
+			return [][]Named{list}
+		}
 	}
 	s := &Service{cfg: cfg, byPath: make(map[string]endpoint)}
 	for _, e := range endpoints() {
@@ -100,36 +124,47 @@ func (t *target) fields(f fields) {
 }
 
 // find returns the one model that the target names.
-func (s *Service) find(t *target) (*Model, *edge.Problem) {
+func (s *Service) find(t *target) (Named, *edge.Problem) {
 	if !t.hasModel {
-		return nil, edge.Bad("model_name", edge.Missing, "name the model")
+		return Named{}, edge.Bad("model_name", edge.Missing, "name the model")
 	}
-	var named, found []*Model
-	for _, m := range s.cfg.Models() {
-		if m.Model != t.model {
-			continue
+	no := edge.Refuse(http.StatusNotFound, "model_name", edge.UnknownModel, "no worker serves this model")
+	for i, named := range s.cfg.Named(t.model) {
+		m, p := t.among(named)
+		if p == nil {
+			return m, nil
 		}
-		if named = append(named, m); m.Group == t.group && (t.blockSize == 0 || t.blockSize == m.BlockSize) {
+		if i == 0 { // what else has the name is not what it means first
+			no = p
+		}
+	}
+	return Named{}, no
+}
+
+// among returns the one of the models, of which there is one, that the target means.
+func (t *target) among(named []Named) (Named, *edge.Problem) {
+	sized := func(m Named) bool { return t.blockSize == 0 || t.blockSize == m.BlockSize }
+	var found []Named
+	for _, m := range named {
+		if m.Group == t.group && sized(m) {
 			found = append(found, m)
 		}
 	}
-	if len(found) == 0 && !t.hasGroup && len(named) == 1 && (t.blockSize == 0 || t.blockSize == named[0].BlockSize) {
+	if len(found) == 0 && !t.hasGroup && len(named) == 1 && sized(named[0]) {
 		found = named
 	}
 	switch {
-	case len(found) == 1:
+	case len(found) == 1, len(found) > 1 && found[1].Model.Model != found[0].Model.Model:
 		return found[0], nil
 	case len(found) > 1:
-		return nil, edge.Bad("block_size", edge.Missing, "the model is there with several block sizes; name one")
-	case len(named) == 0:
-		return nil, edge.Refuse(http.StatusNotFound, "model_name", edge.UnknownModel, "no worker serves this model")
+		return Named{}, edge.Bad("block_size", edge.Missing, "the model is there with several block sizes; name one")
 	}
 	for _, m := range named {
 		if m.Group == t.group {
-			return nil, edge.Bad("block_size", edge.BlockSize, "the workers have blocks of "+strconv.Itoa(int(m.BlockSize))+" tokens")
+			return Named{}, edge.Bad("block_size", edge.BlockSize, "the workers have blocks of "+strconv.Itoa(int(m.BlockSize))+" tokens")
 		}
 	}
-	return nil, edge.Refuse(http.StatusNotFound, "routing_group", edge.UnknownGroup, "the model has no such group")
+	return Named{}, edge.Refuse(http.StatusNotFound, "routing_group", edge.UnknownGroup, "the model has no such group")
 }
 
 // follow answers the routes of one reservation.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -157,6 +158,41 @@ func TestOptions(t *testing.T) {
 	got := ask(t, s, "POST", "/v1/select", `{"model_name":"m","phase":"prefill",`+tokens9+`}`)
 	if got.Status != 503 || got.Reason != "no_worker" {
 		t.Errorf("prefill without such workers: %d %s", got.Status, got.Body)
+	}
+}
+
+// Workers that a request may go to are taken from lists that others read, too.
+func TestAllowLeavesLists(t *testing.T) {
+	list := []uint64{1, 2, 3}
+	var o route.Options
+	Allow(&o, list)
+	Allow(&o, nil)
+	Allow(&o, []uint64{2})
+	if !slices.Equal(o.Allowed, []uint64{2}) || !slices.Equal(list, []uint64{1, 2, 3}) {
+		t.Errorf("allowed are %v, and the list is %v", o.Allowed, list)
+	}
+}
+
+// What a name means first counts, where the group that is asked for has it.
+func TestNamed(t *testing.T) {
+	own, other, far, second := newModel(t, "m", "g"), newModel(t, "n", ""), newModel(t, "n", "g"), newModel(t, "o", "")
+	s := New(Config{Models: func() []*Model { return []*Model{own, other, far, second} }, Named: func(name string) [][]Named {
+		if name != "x" {
+			return nil
+		}
+		return [][]Named{{{Model: own}}, {{Model: other, Lora: "x", Workers: []uint64{1}}, {Model: far}, {Model: second}}}
+	}})
+	for fields, want := range map[string]string{
+		`"model_name":"x"`: "m", `"model_name":"x","routing_group":"g"`: "m", `"model_name":"x","routing_group":"default"`: "n",
+		`"model_name":"x","routing_group":"h"`: `unknown_group`, `"model_name":"x","block_size":8`: `unknown_group`, `"model_name":"m"`: `unknown_model`,
+	} {
+		if a := ask(t, s, "POST", "/v1/select", `{`+fields+`,"token_ids":[1]}`); !strings.Contains(string(a.Body), `"`+want+`"`) {
+			t.Errorf("%s: %s, want %s", fields, a.Body, want)
+		}
+	}
+	a := ask(t, s, "POST", "/v1/select", `{"model_name":"x","routing_group":"default","token_ids":[1],"allowed_worker_ids":[0,1]}`)
+	if !strings.Contains(string(a.Body), `"worker_id":1,`) || !strings.Contains(string(a.Body), `"lora_name":"x"`) {
+		t.Errorf("%s", a.Body)
 	}
 }
 
