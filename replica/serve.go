@@ -17,12 +17,23 @@ func (r *Replica) Serve(cfg query.Config, access *secure.Access, checks ...edge.
 	if r.share.Of > 0 { // who asks several says of whom nothing is known
 		behind = func() string { return cmp.Or(r.Behind(), r.Silent()) }
 	}
+	return r.serve(cfg, access, behind, append([]edge.Check{{Name: "ingest", Reason: r.Behind}}, checks...))
+}
+
+// ServeBeside is Serve for a program that may be ready before the index is: that the index is behind is
+// shown, and is for checks to judge. While withheld says why, nobody is told what workers hold.
+func (r *Replica) ServeBeside(cfg query.Config, access *secure.Access, withheld func() string, checks ...edge.Check) (*query.Server, error) {
+	return r.serve(cfg, access, withheld, append([]edge.Check{{Name: "ingest", Reason: r.Behind, Note: true}}, checks...))
+}
+
+func (r *Replica) serve(cfg query.Config, access *secure.Access, behind func() string, checks []edge.Check) (*query.Server, error) {
 	s, err := query.New(cfg, query.Deps{
 		Behind: behind, Share: r.share, Shares: r.shares, Stale: r.Stale,
 		Index: query.Shards{Set: r.set}, Registry: r.registered, Streams: r.streams, At: r.at, Access: access, Log: r.log,
 		Metrics: r.cfg.Metrics, Tracer: r.cfg.Tracer, Progress: r.Progress,
-		Checks: append([]edge.Check{{Name: "ingest", Reason: r.Behind}, {Name: "memory", Reason: r.full, Note: true}, {Name: "streams", Reason: r.refused, Note: true}, {Name: "shares", Reason: r.Away, Note: true}, {Name: "workers", Reason: r.doubtful, Note: true},
-			{Name: "workers_file", Reason: r.unlisted, Note: true}}, checks...),
+		Checks: append(checks, edge.Check{Name: "memory", Reason: r.full, Note: true}, edge.Check{Name: "streams", Reason: r.refused, Note: true},
+			edge.Check{Name: "shares", Reason: r.Away, Note: true}, edge.Check{Name: "workers", Reason: r.doubtful, Note: true},
+			edge.Check{Name: "workers_file", Reason: r.unlisted, Note: true}),
 	})
 	if err != nil {
 		return nil, err

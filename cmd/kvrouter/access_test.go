@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -161,28 +160,9 @@ func TestWithoutNATSYet(t *testing.T) {
 	if err := os.WriteFile(list, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "address")
-	c, err := read(t, "--http-listen=127.0.0.1:0", "--address-file="+file, "--admin-listen=127.0.0.1:0", "--nats=nats://127.0.0.1:1",
+	url, _ := startUnready(t, slog.New(slog.DiscardHandler), "--admin-listen=127.0.0.1:0", "--nats=nats://127.0.0.1:1", "--ready-without-nats=0",
 		"--engines="+engine(t, mockapi.Config{}), "--model=m", "--block-size=4", "--registry-workers="+list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- run(ctx, c, slog.New(slog.DiscardHandler)) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	var url string
 	waittest.Until(t, func() error {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		url = "http://" + strings.TrimSpace(string(data))
 		if status, text, _ := ask("POST", url+"/v1/completions", `{"model":"m","prompt":[1,2,3],"max_tokens":1}`); status != 200 {
 			return fmt.Errorf("%d %s", status, text)
 		}

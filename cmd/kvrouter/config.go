@@ -56,35 +56,37 @@ type config struct {
 
 	Sessions []string // ways of knowing them
 
-	ReadyWorkers    int
-	Prefill         []string // URLs of prefill engines
-	Transfer        string
-	Model           string
-	BlockSize       int
-	HealthEvery     time.Duration
-	HealthPath      string
-	HealthTimeout   time.Duration
-	LoadEvery       time.Duration
-	LoadPath        string
-	ModelsEvery     time.Duration
-	Unhealthy       int
-	PairLosses      int
-	PairRest        time.Duration
-	BusyFraction    float64 // below 0: unset
-	BusyTokens      int
-	BusyTokensPart  float64
-	Seed            int
-	Credits         []string
-	Trust           []string
-	AccessLog       string
-	AccessLogBuffer int64
-	Decisions       account.Config
-	TokenCacheBytes int64
-	ResponseBytes   int64
-	Tokenizers      []string
-	TurnCache       int64
-	HTTP2           bool
-	HTTP2Streams    int
+	ReadyWorkers int
+
+	ReadyWithoutNATS time.Duration
+	Prefill          []string // URLs of prefill engines
+	Transfer         string
+	Model            string
+	BlockSize        int
+	HealthEvery      time.Duration
+	HealthPath       string
+	HealthTimeout    time.Duration
+	LoadEvery        time.Duration
+	LoadPath         string
+	ModelsEvery      time.Duration
+	Unhealthy        int
+	PairLosses       int
+	PairRest         time.Duration
+	BusyFraction     float64 // below 0: unset
+	BusyTokens       int
+	BusyTokensPart   float64
+	Seed             int
+	Credits          []string
+	Trust            []string
+	AccessLog        string
+	AccessLogBuffer  int64
+	Decisions        account.Config
+	TokenCacheBytes  int64
+	ResponseBytes    int64
+	Tokenizers       []string
+	TurnCache        int64
+	HTTP2            bool
+	HTTP2Streams     int
 
 	settings *conf.Set
 }
@@ -221,6 +223,9 @@ func (c *config) declareEngines(set *conf.Set) {
 		Engines are sent the name. What else a model is called its engines list at /v1/models.`)
 	set.Int(&c.ReadyWorkers, "ready-workers", 0, "Workers that must be there to take requests for /readyz to say that the router is ready.",
 		conf.Between(0, 1<<20))
+	set.Duration(&c.ReadyWithoutNATS, "ready-without-nats", 10*time.Second, `How long NATS must be away after the start for /readyz to say that the
+		router is ready with the workers of --engines, --prefill-engines and --registry-workers alone, if one of them can take requests. 0 is never.`,
+		conf.Between(0, 24*time.Hour))
 	set.Duration(&c.HealthEvery, "health-every", 5*time.Second, "How often engines are asked for their health; 0 is never.",
 		conf.Between(0, time.Hour))
 	set.String(&c.HealthPath, "health-path", "/health", "What they are asked.")

@@ -144,6 +144,7 @@ func TestSettings(t *testing.T) {
 		{"loras", func(c *config) any { l, _ := pairs("loras", "", c.Loras); return l["a"] }, "", "a=m", "m"},
 		{"aliases", func(c *config) any { l, _ := pairs("aliases", "", c.Aliases); return l["a"] }, "", "a=m", "m"},
 		{"ready-workers", func(c *config) any { return c.ReadyWorkers }, 0, "2", 2},
+		{"ready-without-nats", func(c *config) any { return c.ReadyWithoutNATS }, 10 * s, "0", time.Duration(0)},
 		{"worker-header", func(c *config) any { return c.Proxy.WorkerHeader }, false, "true", true},
 		{"selection", func(c *config) any { return c.Proxy.Selection }, true, "false", false},
 		{"nats", func(c *config) any { return c.Replica.NATS.URL }, "embedded", "nats://h", "nats://h"},

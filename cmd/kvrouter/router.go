@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,26 +42,26 @@ import (
 // router is the running program: a replica of the index, the fleet's routers that
 // read it, and the proxy that asks them.
 type router struct {
-	cfg          *config
-	log          *slog.Logger
-	metrics      *obs.Metrics
-	replica      *replica.Replica
-	fleet        *fleet.Fleet
-	proxy        *proxy.Proxy
-	http         *downstream.Server
-	picker       *picker.Server  // nil: no gateway asks
-	objectives   *objective.Book // nil: none are read
-	index        *query.Server   // of the admin port
-	service      *proc.Service
-	tenants      *loadsync.Tenants // nil: their limits are this router's alone
-	console      *console.Console
-	id           uint64                         // among routers
-	place        uint64                         // where its other runs were, too
-	access       *accesslog.Log                 // nil: none
-	spans        *traces.Sender                 // nil: none
-	tls          *tls.Config                    // of https engines; nil: the usual
-	workersKnown atomic.Bool                    // who is registered is known to the fleet
-	turns        atomic.Pointer[loadsync.Turns] // nil until there are other routers to tell
+	cfg        *config
+	log        *slog.Logger
+	metrics    *obs.Metrics
+	replica    *replica.Replica
+	fleet      *fleet.Fleet
+	proxy      *proxy.Proxy
+	http       *downstream.Server
+	picker     *picker.Server  // nil: no gateway asks
+	objectives *objective.Book // nil: none are read
+	index      *query.Server   // of the admin port
+	service    *proc.Service
+	tenants    *loadsync.Tenants // nil: their limits are this router's alone
+	console    *console.Console
+	id         uint64         // among routers
+	place      uint64         // where its other runs were, too
+	access     *accesslog.Log // nil: none
+	spans      *traces.Sender // nil: none
+	tls        *tls.Config    // of https engines; nil: the usual
+	ready      readiness
+	turns      atomic.Pointer[loadsync.Turns] // nil until there are other routers to tell
 
 	stopWork context.CancelFunc
 	work     sync.WaitGroup // follows the registry, probes
@@ -70,7 +69,7 @@ type router struct {
 
 // run runs the program until ctx ends or something fails, and stops it in order.
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
-	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), stopWork: func() {}}
+	x := &router{cfg: cfg, log: log, metrics: obs.NewMetrics(), stopWork: func() {}, ready: readiness{begun: time.Now()}}
 	cfg.Replica.Metrics, cfg.Replica.Log = x.metrics, log
 	if x.spans, err = traces.Open(ctx, "kvrouter", os.Getenv, log, x.metrics); err != nil {
 		return err
@@ -79,22 +78,25 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if x.replica, err = replica.New(cfg.Replica); err != nil {
 		return err
 	}
-	x.service = proc.NewService(cfg.Service, log, x.metrics, x.behind)
+	x.service = proc.NewService(cfg.Service, log, x.metrics, x.notReady)
+	x.metrics.Gauge("kvatlas_router_without_nats", "1 while the router is ready with the workers of its settings alone, as NATS has not answered since its start.", func() float64 {
+		if x.withheld() != "" {
+			return 1
+		}
+		return 0
+	})
 	access, err := cfg.Access.Open(log)
 	if err != nil {
 		return err
 	}
-	checks := []edge.Check{
-		{Name: "routing", Reason: x.unknown}, {Name: "ready_workers", Reason: x.fewWorkers},
-		{Name: "nats", Reason: x.replica.Silent, Note: true}, {Name: "tokenizers", Reason: func() string { return x.proxy.WrongTokens() }, Note: true},
-	}
+	checks := x.checks()
 	if cfg.Pool.Pool != "" {
 		if x.objectives, err = objective.Open(cfg.Pool, x.metrics, log); err != nil {
 			return err
 		}
 		checks = append(checks, edge.Check{Name: "objectives", Reason: x.objectives.Why, Note: true})
 	}
-	if x.index, err = x.replica.Serve(query.Config{}, access, checks...); err != nil {
+	if x.index, err = x.replica.ServeBeside(query.Config{}, access, x.withheld, checks...); err != nil {
 		return err
 	}
 	if err := x.build(access); err != nil {
@@ -228,7 +230,7 @@ func (x *router) start(ctx context.Context) error {
 			return err // the settings are wrong
 		}
 	}
-	x.workersKnown.Store(true)
+	x.ready.workersKnown.Store(true)
 	x.work.Go(func() { x.fleet.Follow(work, reg) })
 	x.log.Info("routing", "mode", x.cfg.Route.Mode)
 	return nil
@@ -322,28 +324,6 @@ func repeat(ctx context.Context, every time.Duration, do func()) {
 		case <-ticker.C:
 		}
 	}
-}
-
-// behind says why requests should not come yet; "" if they may.
-func (x *router) behind() string { return cmp.Or(x.replica.Behind(), x.unknown()) }
-
-// unknown says that the workers are not known yet; "" if they are.
-func (x *router) unknown() string {
-	if !x.workersKnown.Load() {
-		return "who is registered is being read"
-	}
-	return ""
-}
-
-// fewWorkers says that too few are there to take requests; "" if enough are.
-func (x *router) fewWorkers() string {
-	if x.cfg.ReadyWorkers == 0 {
-		return ""
-	}
-	if n := x.fleet.Serving(); n < x.cfg.ReadyWorkers {
-		return fmt.Sprintf("%d workers are there to take requests", n)
-	}
-	return ""
 }
 
 // alive takes the locks that every choice takes, and waits for those who apply

@@ -34,6 +34,19 @@ func start(t *testing.T, args ...string) (url string, stop func()) {
 
 func startLogged(t *testing.T, log *slog.Logger, args ...string) (url string, stop func()) {
 	t.Helper()
+	url, stop = startUnready(t, log, args...)
+	waittest.Until(t, func() error {
+		if status, text, _ := ask(http.MethodGet, url+"/readyz", ""); status != 200 {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+	return url, stop
+}
+
+// startUnready returns as soon as the router listens.
+func startUnready(t *testing.T, log *slog.Logger, args ...string) (url string, stop func()) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "address")
 	c, err := read(t, append([]string{"--http-listen=127.0.0.1:0", "--address-file=" + file, "--discover-every=20ms", "--worker-header"}, args...)...)
 	if err != nil {
@@ -61,9 +74,6 @@ func startLogged(t *testing.T, log *slog.Logger, args ...string) (url string, st
 			return errors.Join(errors.New("no address yet"), err)
 		}
 		url = "http://" + strings.TrimSpace(string(data))
-		if status, text, _ := ask(http.MethodGet, url+"/readyz", ""); status != 200 {
-			return fmt.Errorf("%d %s", status, text)
-		}
 		return nil
 	})
 	return url, stop
