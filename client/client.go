@@ -29,6 +29,9 @@ type Config struct {
 	Token func() (string, error)
 	// TLS is for https; nil trusts the system's authorities.
 	TLS *tls.Config
+	// DialTLS makes connections for https in place of TLS, if not nil, with the TLS handshake done: for one who has
+	// certificates change.
+	DialTLS func(ctx context.Context, network, address string) (net.Conn, error)
 	// Timeout bounds one attempt; 0 is 5 s.
 	Timeout time.Duration
 	// Retries is how often a failed attempt is repeated; 0 is 3, below 0 none.
@@ -66,6 +69,7 @@ func New(cfg Config) (*Client, error) {
 		Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext,
 			TLSClientConfig:     cfg.TLS,
+			DialTLSContext:      cfg.DialTLS,
 			MaxIdleConns:        cfg.Connections,
 			MaxIdleConnsPerHost: cfg.Connections,
 			IdleConnTimeout:     50 * time.Second, // less than the servers' own, which would cut off a request

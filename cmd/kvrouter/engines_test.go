@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/kvatlas/kvatlas/internal/testing/securetest"
@@ -43,6 +46,10 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	engine.TLS.Certificates = []tls.Certificate{pair}
+	var now atomic.Pointer[tls.Config]
+	now.Store(engine.TLS.Clone())
+	engine.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return now.Load(), nil }
+	engine.Config.ErrorLog = log.New(io.Discard, "", 0)
 	engine.StartTLS()
 	t.Cleanup(engine.Close)
 	securetest.Replace(t, file("tokens"), []byte("[{token: reader-0123456789abcdef, role: reader}, {token: operator-0123456789abcdef, role: operator}]"))
@@ -82,5 +89,33 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 		}
 		return nil
 	})
+
+	// The engine's certificate is another authority's from now on, then the router hears of that.
+	other := securetest.New(t)
+	other.Issue("engine", file("engine.pem"), file("engine.key"))
+	if pair, err = tls.LoadX509KeyPair(file("engine.pem"), file("engine.key")); err != nil {
+		t.Fatal(err)
+	}
+	renewed := engine.TLS.Clone()
+	renewed.GetConfigForClient, renewed.Certificates = nil, []tls.Certificate{pair}
+	now.Store(renewed)
+	served := func(want bool) {
+		t.Helper()
+		waittest.Until(t, func() error {
+			engine.CloseClientConnections()
+			status, text, _ := askAs(t, "reader-0123456789abcdef", "POST", url+"/v1/completions", `{"model":"m","prompt":"a text"}`)
+			if (status == http.StatusOK) != want {
+				return fmt.Errorf("%d %s", status, text)
+			}
+			return nil
+		})
+	}
+	served(false)
+	text, err := os.ReadFile(other.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	securetest.Replace(t, authority.File, text)
+	served(true)
 	stop()
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/program/traces"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
@@ -55,11 +56,11 @@ type router struct {
 	service    *proc.Service
 	tenants    *loadsync.Tenants // nil: their limits are this router's alone
 	console    *console.Console
-	id         uint64         // among routers
-	place      uint64         // where its other runs were, too
-	access     *accesslog.Log // nil: none
-	spans      *traces.Sender // nil: none
-	tls        *tls.Config    // of https engines; nil: the usual
+	id         uint64                    // among routers
+	place      uint64                    // where its other runs were, too
+	access     *accesslog.Log            // nil: none
+	spans      *traces.Sender            // nil: none
+	tls        *reload.Value[tls.Config] // of https engines; nil: the usual
 	ready      readiness
 	turns      atomic.Pointer[loadsync.Turns] // nil until there are other routers to tell
 

@@ -84,7 +84,7 @@ func (c *Config) Declare(set *conf.Set) {
 	set.List(&c.Servers, "register-at", nil, `URLs at which workers are registered: of kvindexer, or of kvrouter's admin port. With NATS one will do (a
 		Service), and all replicas know of them; without, name each. Needed.`)
 	set.String(&c.ServerToken, "register-token-file", "", "File of an operator's token for them. Read again for each request.")
-	set.String(&c.Dial.CA, "register-ca", "", "PEM file of authorities that their certificates are checked with, in place of the system's.")
+	set.String(&c.Dial.CA, "register-ca", "", "PEM file of authorities that their certificates are checked with, in place of the system's. Read again when it changes.")
 	set.String(&c.Dial.Cert, "register-cert", "", "PEM file of the certificate that they are shown, if they want one; needs --register-key. Read again when it changes.")
 	set.String(&c.Dial.Key, "register-key", "", "PEM file of that certificate's key; needs --register-cert.")
 	set.Duration(&c.Every, "every", 15*time.Second, "How often it is looked whether all is registered that should be, and nothing else.", conf.Between(10*time.Millisecond, time.Hour))

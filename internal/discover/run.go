@@ -18,6 +18,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
 	"github.com/kvatlas/kvatlas/internal/program/proc"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // longest is the longest pause after what was in vain.
@@ -92,7 +93,8 @@ func newDiscovery(c *Config, m *obs.Metrics, log *slog.Logger) (*discovery, erro
 	if d.kube, err = kube.New(cfg.Kube); err != nil {
 		return nil, err
 	}
-	transport := &http.Transport{DialContext: (&net.Dialer{Timeout: cfg.Timeout}).DialContext, TLSClientConfig: engines.TLS().Clone(), DisableKeepAlives: true}
+	dial := secure.Dialer((&net.Dialer{Timeout: cfg.Timeout}).DialContext)
+	transport := &http.Transport{DialContext: dial, DialTLSContext: dial.TLS(engines.TLS()), DisableKeepAlives: true}
 	d.asker = asker{engines: engines, http: &http.Client{Transport: transport, Timeout: cfg.Timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	if err := d.openServers(); err != nil {
@@ -116,8 +118,9 @@ func (d *discovery) openServers() error {
 	if err != nil {
 		return err
 	}
+	dial := secure.Dialer((&net.Dialer{Timeout: d.cfg.Timeout, KeepAlive: 30 * time.Second}).DialContext).TLS(settings)
 	for _, u := range d.cfg.Servers {
-		cfg := client.Config{URL: u, TLS: settings, Timeout: d.cfg.Timeout, Retries: -1} // the ledger tries again
+		cfg := client.Config{URL: u, DialTLS: dial, Timeout: d.cfg.Timeout, Retries: -1} // the ledger tries again
 		if d.cfg.ServerToken != "" {
 			cfg.Token = client.TokenFile(d.cfg.ServerToken)
 		}

@@ -41,7 +41,7 @@ func (c *Config) Declare(set *conf.Set) {
 		for those beyond.`, conf.Between(1, 1<<16))
 	set.String(&c.Token, "shares-token-file", "", `File with the bearer token that shares are asked with where the question is this
 		program's own: one of a reader of all groups. What others ask is passed on with theirs.`)
-	set.String(&c.Dial.CA, "shares-ca", "", "File of the authorities, in PEM, that sign the certificates of shares with https. Empty: the system's.")
+	set.String(&c.Dial.CA, "shares-ca", "", "File of the authorities, in PEM, that sign the certificates of shares with https, read again when it changes. Empty: the system's.")
 	set.String(&c.Dial.Cert, "shares-cert", "", "PEM file of the certificate that shares with https are shown, if they want one; needs --shares-key.")
 	set.String(&c.Dial.Key, "shares-key", "", "PEM file of that certificate's key; needs --shares-cert.")
 	set.Check(c.Check)

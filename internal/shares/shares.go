@@ -19,6 +19,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/nats/stream"
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 )
 
 // Header is the header by which a share says which one it is: a part of the fleet must
@@ -77,6 +78,9 @@ const (
 	helpMissing   = "Requests that a share of the fleet (--shares) did not answer in time, or not as the share that was asked, by share and reason."
 )
 
+// dialWait is how long a connection may take to be made.
+const dialWait = 3 * time.Second
+
 // New returns a Shares that has asked nobody yet; nil if there are no URLs. A program
 // without shares exposes the metrics, too.
 func New(cfg Config, m *obs.Metrics, log *slog.Logger) (*Shares, error) {
@@ -93,15 +97,27 @@ func New(cfg Config, m *obs.Metrics, log *slog.Logger) (*Shares, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	tls, err := cfg.Dial.Open(log, "shares")
+	settings, err := cfg.Dial.Open(log, "shares")
 	if err != nil {
 		return nil, err
 	}
 	s.cfg = cfg
 	s.client = &fasthttp.Client{
-		Name: "kvatlas", MaxResponseBodySize: maxAnswer, NoDefaultUserAgentHeader: true, MaxConnsPerHost: cfg.Inflight, TLSConfig: tls,
+		Name: "kvatlas", MaxResponseBodySize: maxAnswer, NoDefaultUserAgentHeader: true, MaxConnsPerHost: cfg.Inflight,
 		MaxIdemponentCallAttempts: maxTries,
 		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, true }, // it only asks
+	}
+	if dial := secure.Dialer((&net.Dialer{}).DialContext).TLS(settings); dial != nil {
+		s.client.ConfigureClient = func(c *fasthttp.HostClient) error {
+			if c.IsTLS {
+				c.Dial = func(address string) (net.Conn, error) {
+					ctx, cancel := context.WithTimeout(context.Background(), dialWait)
+					defer cancel()
+					return dial(ctx, "tcp", address)
+				}
+			}
+			return nil
+		}
 	}
 	for i, base := range cfg.URLs {
 		one := &share{part: stream.Share{Index: i, Of: len(cfg.URLs)}, base: strings.TrimSuffix(base, "/"), missing: make(map[Reason]*metrics.Counter)}

@@ -27,9 +27,12 @@ func (s *Settings) source(cfg *Config) (*peer.Source, error) {
 	if s.PeerToken != "" {
 		pc.Token = client.TokenFile(s.PeerToken)
 	}
-	var err error
-	if pc.TLS, err = s.PeerTLS.Open(cfg.Log, "restore-from"); err != nil {
+	settings, err := s.PeerTLS.Open(cfg.Log, "restore-from")
+	if err != nil {
 		return nil, err
+	}
+	if settings != nil {
+		pc.TLS = settings.Get() // it is asked once, now
 	}
 	src, err := peer.New(pc)
 	if err != nil {

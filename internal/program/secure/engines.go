@@ -32,7 +32,7 @@ func (c *EngineSettings) Declare(set *conf.Set) {
 	set.String(&c.CredentialsFile, "engine-credentials", "", `File of tokens for engines: a YAML or JSON sequence of token or
 		token_file and, where wanted, name, model, group, worker, hosts and header. Read again when it, or a file that it names,
 		changes.`)
-	set.String(&c.CAFile, "engine-ca", "", "PEM file of authorities that certificates of https engines are checked with, in place of the system's.")
+	set.String(&c.CAFile, "engine-ca", "", "PEM file of authorities that certificates of https engines are checked with, in place of the system's. Read again when it changes.")
 	set.String(&c.CertFile, "engine-cert", "", "PEM file of the certificate that https engines are shown; needs --engine-key. Read again when it changes.")
 	set.String(&c.KeyFile, "engine-key", "", "PEM file of that certificate's key; needs --engine-cert.")
 	set.Check(func() error {
@@ -55,7 +55,7 @@ type EngineID struct {
 type Engines struct {
 	token string
 	list  *reload.Value[[]engineCredential]
-	tls   *tls.Config
+	tls   *reload.Value[tls.Config]
 }
 
 // Open reads the files that the settings name.
@@ -87,9 +87,8 @@ func tokenFiles(list *[]engineCredential) (paths []string) {
 	return paths
 }
 
-// TLS returns what https connections to engines are made with; nil for the usual. It
-// must be cloned before it is changed.
-func (e *Engines) TLS() *tls.Config {
+// TLS returns what https connections to engines are made with; nil for the usual.
+func (e *Engines) TLS() *reload.Value[tls.Config] {
 	if e == nil {
 		return nil
 	}

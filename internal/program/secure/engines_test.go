@@ -128,7 +128,8 @@ func TestEnginesCertificates(t *testing.T) {
 		return s.URL
 	}
 	ask := func(url string) error {
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: e.TLS().Clone(), DisableKeepAlives: true}}
+		dial := Dialer(new(net.Dialer).DialContext)
+		client := &http.Client{Transport: &http.Transport{DialTLSContext: dial.TLS(e.TLS()), DisableKeepAlives: true}}
 		resp, err := client.Get(url) //nolint:noctx // a test's own server
 		if err == nil {
 			err = resp.Body.Close()
@@ -162,5 +163,22 @@ func TestEnginesCertificates(t *testing.T) {
 	other.Issue("router", file("router.pem"), file("router.key"))
 	if step = 2 * reload.LookEvery; ask(wants) != nil {
 		t.Errorf("the certificate of now is not shown: %v", ask(wants))
+	}
+	// The authorities are those of the file as it is now, and with a damaged one those of before.
+	text, err := os.ReadFile(other.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := serve(other.Client())
+	other.Issue("engine", file("engine.pem"), file("engine.key"))
+	theirs := serve(other.Client())
+	if err := ask(theirs); err == nil || ask(mine) != nil {
+		t.Errorf("before the change another authority's engine is taken: %v, and ours is not: %v", err, ask(mine))
+	}
+	for _, content := range []string{string(text), "no certificate"} {
+		securetest.Replace(t, ours.File, []byte(content))
+		if err := ask(theirs); err != nil || ask(mine) == nil {
+			t.Errorf("after the change to %.20q an engine of the new authority is refused: %v, or one of the old is not", content, err)
+		}
 	}
 }

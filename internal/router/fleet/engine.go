@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kvatlas/kvatlas/internal/modelfiles"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/upstream"
 	"github.com/kvatlas/kvatlas/registry"
@@ -118,9 +120,10 @@ func (e *Engine) checked(well bool) (changed bool) {
 
 // NewClient returns what engines are asked with for their health and what else they
 // say. It goes where it was told to and no further: a redirect is an answer.
-func NewClient(c *tls.Config) *http.Client {
+func NewClient(c *reload.Value[tls.Config]) *http.Client {
+	dial := secure.Dialer(new(net.Dialer).DialContext)
 	return &http.Client{
-		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, TLSClientConfig: c},
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute, DialContext: dial, DialTLSContext: dial.TLS(c)},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kvatlas/kvatlas/internal/program/edge"
 	"github.com/kvatlas/kvatlas/internal/program/httpconf"
 	"github.com/kvatlas/kvatlas/internal/program/obs"
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/router/accesslog"
 	"github.com/kvatlas/kvatlas/internal/router/fleet"
@@ -75,11 +76,11 @@ type Config struct {
 	RetryWait   time.Duration // before a second retry; twice as long before each further one
 	Retry500    bool          // try another worker after status 500, or one that refuses, once
 	DialTimeout time.Duration
-	FirstByte   time.Duration // wait for an answer to begin; 0 is for ever
-	EngineIdle  time.Duration // between chunks of an answer
-	IdleConns   int           // kept open to each engine
-	KeepAlive   time.Duration // for how long; 0 is for 3 seconds
-	TLS         *tls.Config   // of https connections to engines; nil: the usual
+	FirstByte   time.Duration             // wait for an answer to begin; 0 is for ever
+	EngineIdle  time.Duration             // between chunks of an answer
+	IdleConns   int                       // kept open to each engine
+	KeepAlive   time.Duration             // for how long; 0 is for 3 seconds
+	TLS         *reload.Value[tls.Config] // of https connections to engines; nil: the usual
 
 	Console      http.Handler   // of what is below /console/; nil: there is none
 	Decisions    *account.Log   // that the fleet's routers keep; nil: none

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/reload"
+	"github.com/kvatlas/kvatlas/internal/program/secure"
 	"github.com/kvatlas/kvatlas/internal/program/sock"
 )
 
@@ -27,7 +29,7 @@ type Config struct {
 	IdleTimeout time.Duration
 	// MaxHeader bounds the head of an answer, in bytes; 0 is 64 KiB.
 	MaxHeader int64
-	TLS       *tls.Config // of https connections; nil: the usual
+	TLS       *reload.Value[tls.Config] // of https connections, when they are made; nil: the usual
 	// Stale, if set, is called when a connection turns out to be closed by the engine
 	// after a request has been sent on it, which is then sent again.
 	Stale func()
@@ -71,10 +73,10 @@ func New(cfg Config) *Client {
 	c := &Client{cfg: cfg, dial: net.Dialer{Timeout: cfg.DialTimeout, KeepAlive: 30 * time.Second}, idle: make(map[string][]*conn)}
 	c.other = &http.Transport{
 		DialContext:            c.dialOther,
+		DialTLSContext:         secure.Dialer(c.dialOther).TLS(cfg.TLS),
 		MaxIdleConnsPerHost:    cfg.IdleConns,
 		IdleConnTimeout:        cfg.IdleTimeout,
 		MaxResponseHeaderBytes: cfg.MaxHeader,
-		TLSClientConfig:        cfg.TLS,
 		DisableCompression:     true, // bytes are passed on as they are
 	}
 	return c

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kvatlas/kvatlas/internal/program/reload"
 	"github.com/kvatlas/kvatlas/internal/testing/waittest"
 )
 
@@ -572,7 +575,11 @@ func TestTimeoutsThatCrossARequestOfTransport(t *testing.T) {
 			cfg.Stale = func() { stale++ }
 			if c.tls {
 				s.StartTLS()
-				cfg.TLS = s.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // it is one
+				trusts := s.Client().Transport.(*http.Transport).TLSClientConfig //nolint:forcetypeassert // it is one
+				var err error
+				if cfg.TLS, err = reload.Open(slog.New(slog.DiscardHandler), time.Now, func() (*tls.Config, error) { return trusts, nil }); err != nil {
+					t.Fatal(err)
+				}
 			} else {
 				s.Start()
 			}
