@@ -255,6 +255,9 @@ func (c *config) declareEngines(set *conf.Set) {
 	set.Int(&p.IdleConns, "idle-connections", 1024, "Idle connections kept to each engine.", conf.Between(1, 1<<20))
 	c.Shown.Declare(set)
 	set.Bool(&p.ForwardClient, "forward-client", true, "Tell engines the client's address, at the end of X-Forwarded-For.")
+	set.List(&p.PassHeaders, "pass-headers", nil, `Headers of clients that engines get with --tokens-file although their names are those of
+		credentials. Others are kept from engines: those with auth, token, key, secret, passw, passphrase, credential, cookie, cert, jwt, oidc, saml, assertion, signature or principal
+		in the name.`)
 	set.Bool(&p.PassThrough, "pass-through", true, `Pass on to engines what is no completion or chat, too. With false there are no
 		other routes than the router's own.`)
 	set.List(&p.Routes, "inference-routes", proxy.Kinds(), `What of that goes to an engine of the model for whoever may
@@ -427,6 +430,9 @@ func (c *config) finish() (err error) {
 	}
 	if c.Pool.Pool != "" && c.Picker.Listen == "" {
 		return errors.New("--picker-pool: there is no picker to have its objectives; give --picker-listen too")
+	}
+	if c.Proxy.PassHeaders, err = proxy.PassHeaders(c.Proxy.PassHeaders); err != nil {
+		return fmt.Errorf("--pass-headers: %w", err)
 	}
 	if err := proxy.CheckRoutes(c.Proxy.Routes); err != nil {
 		return fmt.Errorf("--inference-routes: %w", err)

@@ -65,7 +65,9 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		req.Header.Set("Authorization", "Bearer "+token+"-0123456789abcdef")
-		req.Header.Set("X-Api-Key", "clients-own")
+		for _, name := range []string{"X-Api-Key", "X-Goog-Api-Key", "api-key", "Ocp-Apim-Subscription-Key", "Proxy-Authorization", "Cookie", "X-Auth-Token", "X-Amz-Security-Token"} {
+			req.Header.Set(name, "clients-own")
+		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -78,11 +80,15 @@ func TestEnginesThatAskForAKey(t *testing.T) {
 	post("reader", "/v1/completions", `{"model":"m","prompt":"a text"}`)
 	post("reader", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("long ", 40_000)+`"}]}`)
 	post("reader", "/v1/embeddings", `{"model":"m","input":"x"}`)
+	post("reader", "/generate", `{"model":"m","text":"x"}`)
+	post("reader", "/tokenize", `{"model":"m","prompt":"x"}`)
+	post("reader", "/v1/responses", `{"model":"m","input":"x"}`)
+	post("reader", "/v1/responses/resp_1/cancel", ``)
 	post("operator", "/reset_prefix_cache", ``)
 	waittest.Until(t, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, path := range []string{"/health", "/metrics", "/v1/models", "/tokenize", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/reset_prefix_cache"} {
+		for _, path := range []string{"/health", "/metrics", "/v1/models", "/tokenize", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/generate", "/v1/responses", "/v1/responses/resp_1/cancel", "/reset_prefix_cache"} {
 			if asked[path] == 0 {
 				return fmt.Errorf("%s is not asked: %v", path, asked)
 			}

@@ -57,9 +57,10 @@ type Config struct {
 	BodyMemory, BodyEach, BodyFiles int64
 	BodyDir                         string // where files are made; "" is the system's
 	BodyShare                       float64
-	Selection                       bool // serve package selection's routes
-	ForwardClient                   bool // tell engines the client's address
-	PassThrough                     bool // pass on what does not generate from a prompt, too
+	Selection                       bool     // serve package selection's routes
+	ForwardClient                   bool     // tell engines the client's address
+	PassHeaders                     []string // of clients, in canonical form, that engines get although they look like credentials, where Access has tokens
+	PassThrough                     bool     // pass on what does not generate from a prompt, too
 	// Routes are kinds of engines and further paths: those that anybody who may
 	// generate may use; see newRoutes. All others administer engines.
 	Routes []string

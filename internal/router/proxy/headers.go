@@ -55,10 +55,6 @@ func name(r *http.Request) []string {
 // headerEngineRank is how vLLM is told the data-parallel rank of a request.
 const headerEngineRank = "X-Data-Parallel-Rank"
 
-// clientKeys are the headers by which clients say who they are, to what is in front of the router too: a
-// browser's cookies are of a site that has it behind itself.
-var clientKeys = []string{"Authorization", "X-Api-Key", "Api-Key", "Cookie"}
-
 // takeKey lets clients of Anthropic's API, on the routes that they ask, give their token as they give that
 // one's keys: in X-Api-Key, where they give no Authorization.
 func takeKey(h http.Handler) http.Handler {

@@ -157,6 +157,7 @@ func (p *Proxy) answerTo(w http.ResponseWriter, r *http.Request) {
 // serve answers a request whose caller may make it.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	recordCaller(w, r)
+	p.withoutCredentials(r.Header)
 	c := p.routes.of(r)
 	if passageOf(r) != nil && !c.passes(r.URL.Path) {
 		p.refuse(w, refuse(http.StatusNotFound, "unknown_route", "no such route behind this gateway"))

@@ -475,11 +475,6 @@ func (p *Proxy) toEngine(ctx context.Context, r *http.Request, data upstream.Pay
 		forwardClient(req.Header, r)
 	}
 	req.Header.Del(headerEngineRank)
-	if p.cfg.Access != nil && p.cfg.Access.Guarded() {
-		for _, name := range clientKeys {
-			req.Header.Del(name) // the guard has taken it for the router's
-		}
-	}
 	e.Show(req.Header)
 	return req
 }
