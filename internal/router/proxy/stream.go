@@ -53,10 +53,7 @@ func (p *Proxy) answer(ctx context.Context, w http.ResponseWriter, r *http.Reque
 	if s.hears != nil && outcome == "ok" {
 		p.remember(q, best.Worker, s.hears)
 	}
-	said := usageIn(nil)
-	if s.tail {
-		said = usageIn(s.last)
-	}
+	said := s.spoken.sum.all()
 	if s.list != nil {
 		said = s.list.end()
 	}
@@ -129,17 +126,18 @@ func abort(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // both servers can
 }
 
-// tailSize is how much of an answer's end is looked at for the usage.
+// tailSize is how much of an answer's end is looked at for how it ends.
 const tailSize = 4 << 10
 
 // stream is an answer on its way.
 type stream struct {
 	proxy  *Proxy
 	call   *call
-	tokens int     // of the answer that were seen
-	follow bool    // the booking follows the answer
-	events bool    // server-sent events: one for each token, about
-	tail   bool    // keep the end of the answer
+	tokens int  // of the answer that were seen
+	follow bool // the booking follows the answer
+	events bool // server-sent events: one for each token, about
+	tail   bool // look for what it says of its tokens
+	spoken spoken
 	usage  bool    // which says how many tokens were generated: nobody sees them come
 	ends   ending  // what tells whether it is whole
 	list   *listed // nil if it is no list of answers, each with its own usage
@@ -182,6 +180,7 @@ func (p *Proxy) newStream(q *call, resp *http.Response, stage route.Stage) *stre
 		events: strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream"),
 		judge:  newJudge(q, resp),
 		room:   room,
+		spoken: spoken{sum: noCounts()},
 	}
 	room.of.counts.answer = q.api.splits // the routes of which it is known what an event carries
 	if ok {
@@ -416,7 +415,10 @@ func (s *stream) see(chunk []byte) {
 	switch {
 	case s.list != nil:
 		s.list.see(chunk)
-	case s.tail || s.ends.choices:
+	case s.tail:
+		s.spoken.see(chunk)
+	}
+	if s.ends.choices {
 		s.last = append(s.last, chunk...)
 		if over := len(s.last) - tailSize; over > tailSize {
 			s.last = append(s.last[:0], s.last[over:]...)

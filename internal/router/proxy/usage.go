@@ -16,19 +16,11 @@ type counts struct {
 
 func noCounts() counts { return counts{usage{-1, -1, -1}, -1, -1} }
 
-// usageIn reads an answer's end, also by the names that /v1/responses and /v1/messages
-// have: the last that is said. Text that was generated cannot look like it: its quotes are
-// escaped.
-func usageIn(tail []byte) usage {
-	c := noCounts()
-	for len(tail) > 0 {
-		var kept *int
-		var n int
-		if kept, n, tail = c.next(tail); kept != nil {
-			*kept = n
-		}
-	}
-	return c.all()
+// usageIn reads what a whole text of an answer says.
+func usageIn(text []byte) usage {
+	s := spoken{sum: noCounts()}
+	s.see(text)
+	return s.sum.all()
 }
 
 // all returns what they say together.
@@ -67,15 +59,51 @@ func (c *counts) next(text []byte) (kept *int, n int, rest []byte) {
 	return kept, leading(rest), rest
 }
 
+// longestUsage is longer than what says one number of tokens, or names it.
+const longestUsage = 64
+
+// spoken is what an answer says of its tokens, also by the names that /v1/responses and /v1/messages
+// have, wherever it does: ids of a prompt may follow the usage, and what the client itself has written, and a stream of /v1/messages says
+// the prompt's at its beginning. Numbers only grow in a stream, and what an answer repeats of its request must lower none: the
+// largest counts. (Text that was generated cannot look like one: its quotes are escaped.) Of what was cached it is the last.
+type spoken struct {
+	sum  counts
+	rest [2 * longestUsage]byte // begins with what came last, in which a number of tokens may have begun
+	n    int
+}
+
+// see takes a part of the answer.
+func (s *spoken) see(chunk []byte) {
+	joint := append(s.rest[:s.n], chunk[:min(len(chunk), longestUsage)]...)
+	s.add(joint)
+	s.add(chunk)
+	if len(chunk) >= longestUsage {
+		joint = chunk
+	}
+	s.n = copy(s.rest[:], joint[max(0, len(joint)-longestUsage):])
+}
+
+func (s *spoken) add(text []byte) {
+	for len(text) > 0 {
+		var kept *int
+		var n int
+		switch kept, n, text = s.sum.next(text); {
+		case kept == nil || n < 0: // none, or null
+		case len(bytes.Trim(text, " 0123456789")) == 0: // or not all of it
+		case kept == &s.sum.cached:
+			*kept = n
+		default:
+			*kept = max(*kept, n)
+		}
+	}
+}
+
 // listed adds what the elements of a list say, as SGLang's /generate answers a list of
 // prompts: each has a usage of its own, the first ones long before the end.
 type listed struct {
 	sum  counts
 	rest []byte // that may be the beginning of a number of tokens
 }
-
-// longestUsage is longer than what says one number of tokens, or names it.
-const longestUsage = 64
 
 // see takes a part of the answer.
 func (l *listed) see(chunk []byte) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestUsageIsReadFromAnAnswersEnd(t *testing.T) {
+func TestUsageIsReadFromAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		tail string
 		want usage
@@ -16,12 +16,21 @@ func TestUsageIsReadFromAnAnswersEnd(t *testing.T) {
 		{`{"completion_tokens":1,"prompt_tokens":2}` + "\n\n" + `{"completion_tokens":3}`, usage{2, 3, -1}}, // the last one counts
 		{`{"text":"\"prompt_tokens\":7","cached_tokens":null,"total_tokens":9}`, usage{-1, -1, -1}},
 		{`"completion_tokens":`, usage{-1, -1, -1}},
-		{`{"usage":{"input_tokens":25,"input_tokens_details":{"cached_tokens":16},"output_tokens":8,"total_tokens":33}}`, usage{25, 8, 16}}, // /v1/responses
-		{`{"usage":{"cache_read_input_tokens":16,"input_tokens":25,"max_output_tokens":900,"output_tokens":8}}`, usage{41, 8, 16}},          // /v1/messages, whose input is what was not cached
-		{`rompt_tokens":5,"cached_tokens":99999999999}`, usage{-1, -1, -1}},                                                                 // cut off before, and no number of tokens
+		{`{"usage":{"input_tokens":25,"input_tokens_details":{"cached_tokens":16},"output_tokens":8,"total_tokens":33}}`, usage{25, 8, 16}},                                                              // /v1/responses
+		{`{"usage":{"cache_read_input_tokens":16,"input_tokens":25,"max_output_tokens":900,"output_tokens":8}}`, usage{41, 8, 16}},                                                                       // /v1/messages, whose input is what was not cached
+		{`rompt_tokens":5,"cached_tokens":99999999999}`, usage{-1, -1, -1}},                                                                                                                              // cut off before, and no number of tokens
+		{`{"usage":{"prompt_tokens":25,"completion_tokens":8},"prompt_token_ids":[` + strings.Repeat("1234567, ", 5000) + `1]}`, usage{25, 8, -1}},                                                       // with return_token_ids
+		{`{"tools":[{"output_tokens":0}],"usage":{"input_tokens":25,"output_tokens":8},"user":"` + strings.Repeat("u", 9000) + `","metadata":{"output_tokens":"x","input_tokens":0}}`, usage{25, 8, -1}}, // with what the client wrote
+		{`data: {"message":{"usage":{"input_tokens":25,"output_tokens":1}}}` + "\n\n" + strings.Repeat("data: {}\n\n", 2000) + `data: {"usage":{"output_tokens":8}}`, usage{25, 8, -1}},
 	} {
-		if got := usageIn([]byte(c.tail)); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.tail, got, c.want)
+		for _, size := range []int{1, 7, 63, 64, 65, 1000, len(c.tail) + 1} {
+			s := spoken{sum: noCounts()}
+			for part := range slices.Chunk([]byte(c.tail), size) {
+				s.see(part)
+			}
+			if got := s.sum.all(); got != c.want {
+				t.Errorf("%.200s in parts of %d: %+v, want %+v", c.tail, size, got, c.want)
+			}
 		}
 	}
 }
