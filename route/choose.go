@@ -55,6 +55,7 @@ func (r *Router) choose(ctx context.Context, s *scratch, o *Options, now time.Ti
 		return Answer{}, fmt.Errorf("%w: the policy chose candidate %d of %d", ErrSettings, preferred, len(s.cands))
 	}
 	i := r.stay(o, s, preferred)
+	r.times.complete(&r.weigh, s.cands[i:i+1]) // a session's rank may have been passed over
 	if contest.pays {
 		i = r.near(s, i)
 	}

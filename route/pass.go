@@ -66,11 +66,12 @@ func usualOf(s Stage) usual {
 }
 
 // passing returns the rank that has most of the prompt if others may be passed over, else nil: not where all are to be
-// explained, or compared by more than their costs, or looked at one by one, nor where what a rank has is not what counts.
+// explained, or compared by more than their costs, or looked at one by one, nor where what a rank has is not what counts, as
+// for a session whose prompt is not known: it may stay where it costs more.
 func (r *Router) passing(s *scratch, o *Options, look, track bool) (most *member) {
 	w := &r.weigh
 	w.passed = passed{}
-	if look || !s.looked || s.unknown != nil || w.estimated || w.Temperature != 0 || o.Stage == DecodeStage || o.Session != nil || len(r.members) < fewestPassed ||
+	if look || !s.looked || s.unknown != nil || w.estimated || w.Temperature != 0 || o.Stage == DecodeStage || s.guessed && o.Session != nil || len(r.members) < fewestPassed ||
 		r.policy != Policy(r.times) || len(r.others) > 0 || r.peers > 1 || r.settings.TierCredits[event.Device] != 1 || r.times.aiming(w) {
 		return nil
 	}

@@ -19,7 +19,7 @@ func TestPassedBy(t *testing.T) {
 	if race.Enabled {
 		t.Skip("one goroutine makes all choices: make test runs it without the race detector")
 	}
-	passed, later, idle, held := 0, 0, 0, 0
+	passed, later, idle, held, known, stayed := 0, 0, 0, 0, 0, 0
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 77))
 		ranks := fewestPassed + rng.IntN(60)
@@ -94,6 +94,7 @@ func TestPassedBy(t *testing.T) {
 			}
 			if rng.IntN(8) == 0 {
 				o.Session = &Session{Rank: shard.RankID{Worker: uint64(rng.IntN(ranks))}, Tokens: rng.IntN(5000)}
+				p.Guessed = rng.IntN(2) == 0 // then the session's rank is taken though it costs more
 			}
 			var answers [2]Answer
 			var errs [2]error
@@ -109,8 +110,14 @@ func TestPassedBy(t *testing.T) {
 			if routers[1].weigh.passed.ranks != 0 {
 				t.Fatal("ranks are passed over where all are to be explained")
 			}
+			if errs[0] == nil && p.Guessed && a.RankID == o.Session.Rank {
+				stayed++
+			}
 			if by := routers[0].weigh.passed; by.ranks > 0 {
 				passed += by.ranks
+				if o.Session != nil {
+					known++
+				}
 				if o.Patient && a.Prefilling > 0 && by.idle {
 					idle++
 				}
@@ -129,7 +136,8 @@ func TestPassedBy(t *testing.T) {
 			t.Fatalf("seed %d: chance goes on otherwise", seed)
 		}
 	}
-	if passed < 10_000 || later < 100 || idle < 100 || held < 100 {
-		t.Errorf("%d ranks passed over, %d requests wait, %d choices with many that wait and an idle rank, %d behind others: it shows little", passed, later, idle, held)
+	if passed < 10_000 || later < 100 || idle < 100 || held < 100 || known < 100 || stayed < 100 {
+		t.Errorf("%d ranks passed over, %d requests wait, %d choices with many that wait and an idle rank, %d behind others, %d of sessions whose prompts are known, %d that stay: it shows little",
+			passed, later, idle, held, known, stayed)
 	}
 }
