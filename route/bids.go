@@ -37,6 +37,9 @@ const (
 	// crowdMemory is how many own choices the others' crowd is a mean of, and maxMoments how many of
 	// these are remembered by their times.
 	crowdMemory, maxMoments = 64, 64
+	// crowdPrompts is how many usual prompts one request of another router counts in it at most: what it says may be wrong, and
+	// one long prompt is no crowd.
+	crowdPrompts = 32
 )
 
 // bids is what routers of one fleet that choose at one moment tell each other. The Router's
@@ -69,8 +72,8 @@ func (r *Router) SetDelay(d time.Duration) {
 	}
 }
 
-// hear notes another router's bid.
-func (b *bids) hear(c load.Change, now time.Time) {
+// hear notes another router's bid, where prompts have so many tokens in the mean.
+func (b *bids) hear(c load.Change, usual float64, now time.Time) {
 	b.expire(now)
 	if b.delay == 0 || len(c.Ranks) == 0 || len(c.Key.ID) > MaxRequestID {
 		return
@@ -80,7 +83,7 @@ func (b *bids) hear(c load.Change, now time.Time) {
 	b.seq++
 	b.open = append(b.open, bid{Change: c, made: now.Add(-b.delay), shortest: fewest(c.Ranks), told: now, seq: b.seq})
 	if !c.Held && !known {
-		b.meet(c.Ranks[0].NewTokens, now)
+		b.meet(c.Ranks[0].NewTokens, usual, now)
 	}
 	b.shed(c.Key.Owner)
 }
@@ -129,18 +132,19 @@ func (b *bids) leave(owner uint64) {
 	b.open = slices.DeleteFunc(b.open, func(o bid) bool { return o.Key.Owner == owner })
 }
 
-// placed notes that another router has booked a request.
-func (b *bids) placed(k load.Key, tokens int, now time.Time) {
+// placed notes that another router has booked a request, where prompts have so many tokens in the mean.
+func (b *bids) placed(k load.Key, tokens int, usual float64, now time.Time) {
 	if _, known := b.take(k); !known {
-		b.meet(tokens, now)
+		b.meet(tokens, usual, now)
 	}
 }
 
 // meet notes that so many tokens come at one moment with own choices, as far as these could know.
-func (b *bids) meet(tokens int, now time.Time) {
+func (b *bids) meet(tokens int, usual float64, now time.Time) {
+	counts := finite(float64(tokens), 0, crowdPrompts*usual)
 	for _, at := range b.moments {
 		if now.Sub(at) <= 2*b.delay {
-			b.crowd += float64(tokens) / crowdMemory
+			b.crowd += counts / crowdMemory
 		}
 	}
 }

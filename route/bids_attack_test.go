@@ -91,3 +91,57 @@ func TestNarrowChoices(t *testing.T) {
 		t.Errorf("it waits for another router's request, which goes to another rank: %v", err)
 	}
 }
+
+// TestOneClaimIsNoCrowd: however large another router says that one request is, requests here are put off for no longer than for the
+// largest that is plausible; what is below 0 makes no room for others'.
+func TestOneClaimIsNoCrowd(t *testing.T) {
+	for name, say := range map[string]func(tokens int) load.Change{
+		"placed": func(tokens int) load.Change {
+			return load.Change{Kind: load.Added, Request: load.Request{NewTokens: tokens, Prefilled: true}}
+		},
+		"a bid": func(tokens int) load.Change {
+			c := waiting(0, "", 0, tokens)
+			c.Held = false
+			return c
+		},
+	} {
+		// putOff has others claim so much at one moment with an own choice, and returns how many of the next would be put off.
+		putOff := func(tokens ...int) (n int) {
+			m := meet(t, 2, 2)
+			one := 0 // of whom rank 1, which has the beginning of the prompts, is not
+			for i, r := range m.routers {
+				m.at(t, i, "own", Prompt{Local: numbers(5000, 10)})
+				r.Free("own")
+				if r.member(a1(1)).others {
+					one = i
+				}
+			}
+			r, other := m.routers[one], m.routers[1-one].cfg.ID
+			for i, claim := range tokens {
+				c := say(claim)
+				c.Key.Owner, c.Key.ID = other, fmt.Sprint("claim", i)
+				r.Apply(c)
+				r.Apply(load.Change{Kind: load.Freed, Key: c.Key})
+			}
+			for i := range 2000 {
+				m.now = m.now.Add(time.Second) // nothing comes at one moment
+				before := r.Stats().Settled
+				id := fmt.Sprint(i)
+				_, later := m.at(t, one, id, Prompt{Local: append(numbers(1, 100), numbers(10_000+100*i, 10)...)})
+				n += int(r.Stats().Settled - before)
+				if !later {
+					r.Free(id)
+				}
+			}
+			return n
+		}
+		usual := int(newSpeeds().prompt)
+		most, claimed := putOff(crowdPrompts*usual), putOff(load.MaxCount)
+		if most == 0 || claimed != most {
+			t.Errorf("%s: %d requests are put off for one claim of all tokens that can be claimed, %d for the largest prompt that is plausible", name, claimed, most)
+		}
+		if less := putOff(-load.MaxCount, crowdPrompts*usual); less != most {
+			t.Errorf("%s: %d requests are put off after a claim of less than none, not %d", name, less, most)
+		}
+	}
+}

@@ -21,11 +21,11 @@ func (r *Router) Apply(c load.Change) bool {
 	switch c.Kind {
 	case load.Added:
 		r.meet(c.Key.Owner)
-		r.bids.placed(c.Key, c.Request.NewTokens, now)
+		r.bids.placed(c.Key, c.Request.NewTokens, r.times.speeds.prompt, now)
 		return r.bookRemote(c, now)
 	case load.Sought:
 		if !r.table.Has(c.Key) { // else it was told late
-			r.bids.hear(c, now)
+			r.bids.hear(c, r.times.speeds.prompt, now)
 		}
 	case load.Fetched:
 		return r.fetchedElsewhere(c)
